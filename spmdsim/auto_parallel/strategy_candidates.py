@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from spmdsim.auto_parallel.programs.graph import Graph, Operator
 from spmdsim.core import BoundRule, Layout, Mesh, Strategy
-from spmdsim.core.apply import result_layout
+from spmdsim.core.operator import reader
 from spmdsim.errors import InputError, context
 from spmdsim.layout.cuts import strategy_from_cuts
 
@@ -118,7 +118,7 @@ def configured_result(operator: Operator, strategy: Strategy) -> Layout | None:
         return None
     with context(operator=operator.name, **({"at": operator.where} if operator.where else {})):
         produced = operator.bound.output_layouts(strategy)[0]
-        return result_layout(operator.out, produced, operator.bound.output_shapes[0]).canonical
+        return reader.result_layout(operator.out, produced, operator.bound.output_shapes[0]).canonical
 
 
 def _on_mesh(bound: BoundRule, own: Strategy, mesh: Mesh) -> Strategy | None:

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn
 
-from spmdsim.core.apply import calculated
+from spmdsim.core.apply import Recipe
 from spmdsim.core.step import Step
-from spmdsim.core.tape import local_gradients
 from spmdsim.errors import UsageTypeError
 from spmdsim.nn.optimisers import Optimiser
 from spmdsim.tensor import Tensor
@@ -145,9 +144,9 @@ class NoteTaker(recorder.Trace):
 
     def _allowed(self, run: Any) -> str:
         """What a calculation is, in a word."""
-        function, facts = (run.func, run.args) if isinstance(run, partial) else (run, ())
+        facts = run.args if isinstance(run, partial) else ()
         owner = optimiser_of(run)
-        if function in (calculated, local_gradients):
+        if facts and isinstance(facts[0], Recipe):
             op = facts[0].op
             if op.varying:
                 self.refuse(f"{op.name} takes another {op.varying[0]} in every call; call it outside")

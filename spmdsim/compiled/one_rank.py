@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from spmdsim.compiled.note_taker import Note
-from spmdsim.core.apply import calculated
+from spmdsim.core.operator import Op, calculated
 from spmdsim.core.reductions import each
 from spmdsim.core.tape import like, local_gradients, pulled
 
@@ -20,8 +20,8 @@ def on_one_rank(note: Note) -> tuple[Callable[..., Any], bool]:
         return facts[0], False
     if function in (calculated, local_gradients):
         recipe, world, params = facts[:3]
-        if recipe.active[0] and recipe.op.together is None and recipe.phases is None:
-            head = (recipe.context(world.ranks[0]),) if recipe.op.contextual else ()
+        if recipe.active[0] and type(recipe.op).on_ranks is Op.on_ranks:
+            head = recipe.head(world.ranks[0]) if recipe.op.contextual else ()
             if function is local_gradients:
                 return _backward(recipe, params, facts[3], facts[4], head), True
             forward = partial(recipe.forward, *head, **params) if head or params else recipe.forward

@@ -12,6 +12,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from spmdsim.core.layout import Layout
+    from spmdsim.core.rule import Rule
 
 
 class ElementTypes:
@@ -33,9 +34,9 @@ class ElementTypes:
         """The type in which numbers of several types meet."""
         return np.result_type(*dtypes)
 
-    def additive(self, src: np.dtype, dst: np.dtype) -> bool:
-        """Whether converting each part of a sum is converting the sum."""
-        return src == dst
+    def rule(self, rule: Rule, operands: tuple[np.dtype, ...], result: np.dtype) -> Rule:
+        """What of a rule holds for elements of these types: pending values pass only conversions that a sum does."""
+        return rule
 
     def has_gradient(self, dtype: np.dtype) -> bool:
         """Whether numbers of this type have neighbours that a gradient could point to."""

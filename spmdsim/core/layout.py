@@ -14,10 +14,9 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from spmdsim.core.mesh import Mesh
+from spmdsim.core.mesh import Immutable, Mesh
 from spmdsim.core.placements import REDUCE_OPS, Partial, Placement, Replicate, Shard
 from spmdsim.errors import LayoutError, UsageTypeError, unknown
-from spmdsim.pictured import Pictured
 
 Bounds = tuple[tuple[int, int], ...]
 
@@ -44,7 +43,7 @@ def largest_block(size: int, parts: int) -> int:
     return -(-size // parts)
 
 
-class Layout(Pictured):
+class Layout(Immutable):
     """Where a tensor of ``len(dims)`` dims lives on a mesh. Immutable and hashable.
 
     Args:
@@ -66,12 +65,11 @@ class Layout(Pictured):
     'S(1)[1]S(1)[0]S(0)'
     """
 
-    __slots__ = ("__dict__", "_hash", "dims", "mesh", "partial")
+    __slots__ = ("dims", "mesh", "partial")
 
     mesh: Mesh
     dims: tuple[tuple[str, ...], ...]
     partial: tuple[tuple[str, str], ...]
-    _hash: int
 
     def __init__(
         self,
@@ -82,18 +80,11 @@ class Layout(Pictured):
         entries = tuple(_entry(entry) for entry in dims)
         pending = _pending(mesh, partial)
         _check_axes(mesh, entries, pending)
-        object.__setattr__(self, "mesh", mesh)
-        object.__setattr__(self, "dims", entries)
-        object.__setattr__(self, "partial", pending)
-        object.__setattr__(self, "_hash", hash((mesh, entries, pending)))
+        self._settle(("mesh", "dims", "partial"), mesh, entries, pending)
 
     @classmethod
     def from_placements(cls, mesh: Mesh, placements: Sequence[Placement], ndim: int) -> Layout:
-        """The layout with one placement per mesh axis; axes on one dim are nested in mesh order.
-
-        Raises:
-            LayoutError: a wrong number of placements, or a Shard of a dim the tensor does not have.
-        """
+        """The layout with one placement per mesh axis; axes on one dim are nested in mesh order."""
         if len(placements) != len(mesh.axes):
             raise LayoutError(
                 f"{len(placements)} placements were given for the {len(mesh.axes)} axes of mesh {mesh}"
@@ -117,27 +108,6 @@ class Layout(Pictured):
     def replicated(cls, mesh: Mesh, ndim: int) -> Layout:
         """Every rank of the mesh holds the whole tensor."""
         return cls(mesh, (None,) * ndim)
-
-    def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"a Layout is immutable; cannot set {name!r}")
-
-    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
-        return (Layout, (self.mesh, self.dims, self.partial))
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __eq__(self, other: object) -> bool:
-        if self is other:
-            return True
-        if not isinstance(other, Layout):
-            return NotImplemented
-        return (
-            self._hash == other._hash
-            and self.dims == other.dims
-            and self.partial == other.partial
-            and self.mesh == other.mesh
-        )
 
     def __repr__(self) -> str:
         dims = [repr(None if not d else d[0] if len(d) == 1 else d) for d in self.dims]
@@ -202,13 +172,7 @@ class Layout(Pictured):
     # -- which piece a rank holds -------------------------------------------------------------------
 
     def bounds(self, shape: Sequence[int], rank: int) -> Bounds:
-        """``(start, stop)`` per dim of the piece of a tensor of this ``shape`` that ``rank`` holds.
-
-        A rank outside the mesh holds an empty piece.
-
-        Raises:
-            LayoutError: the shape has another number of dims than the layout.
-        """
+        """``(start, stop)`` per dim of the piece of a tensor of this ``shape`` that ``rank`` holds; outside the mesh empty."""
         if len(shape) != len(self.dims):
             self.check_shape(shape)
         if rank not in self.mesh:
@@ -256,11 +220,7 @@ class Layout(Pictured):
         return self.mesh.group(rank, *self.replicated_axes)
 
     def check_shape(self, shape: Sequence[int]) -> None:
-        """Refuse a shape with another number of dims.
-
-        Raises:
-            LayoutError: always when the numbers differ.
-        """
+        """Refuse a shape with another number of dims, by a LayoutError."""
         if len(shape) != len(self.dims):
             raise LayoutError(
                 f"layout {self} is for tensors of {len(self.dims)} dims, but the shape is {tuple(shape)}"

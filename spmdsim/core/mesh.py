@@ -2,6 +2,8 @@
 
 MindSpore calls it the device matrix with alias names, OneFlow the hierarchy of a placement, JAX and
 DTensor a mesh. Coordinates are row-major: the last axis varies fastest.
+
+Next: :mod:`spmdsim.core.layout`, where a tensor lives on it.
 """
 
 from __future__ import annotations
@@ -19,12 +21,40 @@ from spmdsim.pictured import Pictured
 if TYPE_CHECKING:
     from spmdsim.core.layout import Layout
 
-
 MOST_RANKS = 1 << 24
 """Ranks of a mesh: some questions are answered by listing them."""
 
 
-class Mesh(Pictured):
+class Immutable(Pictured):
+    """An immutable value: equal and hashed by the arguments that make it, which caches look up."""
+
+    __slots__ = ("__dict__", "_hash", "made_of")
+
+    made_of: tuple[object, ...]
+    _hash: int
+
+    def _settle(self, names: Sequence[str], *values: object) -> None:
+        for name, value in zip((*names, "made_of", "_hash"), (*values, values, hash(values))):
+            object.__setattr__(self, name, value)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a {type(self).__name__} is immutable; cannot set {name!r}")
+
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        return (type(self), self.made_of)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if not isinstance(other, Immutable) or type(self) is not type(other):
+            return NotImplemented
+        return self._hash == other._hash and self.made_of == other.made_of
+
+
+class Mesh(Immutable):
     """Ranks in a grid with named axes. Immutable and hashable.
 
     Args:
@@ -43,14 +73,12 @@ class Mesh(Pictured):
     [dp, -] over dp=2 tp=4
     """
 
-    __slots__ = ("__dict__", "_hash", "_positions", "axes", "ranks", "shape", "size")
+    __slots__ = ("axes", "ranks", "shape", "size")
 
     shape: tuple[int, ...]
     axes: tuple[str, ...]
     ranks: tuple[int, ...] | None
     size: int
-    _hash: int
-    _positions: dict[int, int] | None
 
     def __init__(self, shape: Sequence[int], axes: Sequence[str], ranks: Iterable[int] | None = None) -> None:
         shape, axes = _sizes(shape), _names(axes)
@@ -61,29 +89,9 @@ class Mesh(Pictured):
         size = math.prod(shape)
         if size > MOST_RANKS:
             raise LayoutError(f"a mesh of {size:,} ranks is too large: at most {MOST_RANKS:,}")
+        object.__setattr__(self, "size", size)
         order = None if ranks is None else _rank_order(ranks, size, shape)
-        fields = {"shape": shape, "axes": axes, "ranks": order, "size": size}
-        for name, value in fields.items():
-            object.__setattr__(self, name, value)
-        object.__setattr__(self, "_hash", hash((shape, axes, order)))
-        positions = None if order is None else {rank: i for i, rank in enumerate(order)}
-        object.__setattr__(self, "_positions", positions)
-
-    def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"a Mesh is immutable; cannot set {name!r}")
-
-    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
-        return (Mesh, (self.shape, self.axes, self.ranks))
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __eq__(self, other: object) -> bool:
-        if self is other:
-            return True
-        if not isinstance(other, Mesh):
-            return NotImplemented
-        return (self.shape, self.axes, self.ranks) == (other.shape, other.axes, other.ranks)
+        self._settle(("shape", "axes", "ranks"), shape, axes, order)
 
     def __repr__(self) -> str:
         ranks = "" if self.ranks is None else f", ranks={_listed(self.ranks, repr)}"
@@ -104,14 +112,8 @@ class Mesh(Pictured):
 
         return Layout(self, dims, partial)
 
-    # -- axes ---------------------------------------------------------------------------------------
-
     def axis_index(self, axis: str) -> int:
-        """Position of a named axis.
-
-        Raises:
-            LayoutError: the mesh has no such axis.
-        """
+        """Position of a named axis; LayoutError if the mesh has no such axis."""
         try:
             return self.axes.index(axis)
         except ValueError:
@@ -132,22 +134,17 @@ class Mesh(Pictured):
 
     @cached_property
     def _strides(self) -> tuple[int, ...]:
-        strides = [1]
-        for size in reversed(self.shape[1:]):
-            strides.append(strides[-1] * size)
-        return tuple(reversed(strides)) if self.shape else ()
+        return tuple(math.prod(self.shape[i + 1 :]) for i in range(len(self.shape)))
 
-    # -- ranks and coordinates ----------------------------------------------------------------------
+    @cached_property
+    def _positions(self) -> dict[int, int] | None:
+        return None if self.ranks is None else {rank: i for i, rank in enumerate(self.ranks)}
 
     def __contains__(self, rank: int) -> bool:
         return 0 <= rank < self.size if self._positions is None else rank in self._positions
 
     def position(self, rank: int) -> int:
-        """Row-major position of a rank in the mesh.
-
-        Raises:
-            LayoutError: the rank is not in the mesh.
-        """
+        """Row-major position of a rank in the mesh; LayoutError if it is not there."""
         if rank not in self:
             where = f"0..{self.size - 1}" if self.ranks is None else str(list(self.ranks))
             raise LayoutError(f"rank {rank} is not in the mesh {self}, which holds ranks {where}")
@@ -175,8 +172,6 @@ class Mesh(Pictured):
         """The rank at a coordinate (inverse of :meth:`coords`)."""
         return self.rank_at(sum(c * stride for c, stride in zip(coords, self._strides)))
 
-    # -- groups -------------------------------------------------------------------------------------
-
     def group(self, rank: int, *axes: str) -> tuple[int, ...]:
         """The ranks that differ from ``rank`` only on the given axes, itself included.
 
@@ -198,10 +193,9 @@ class Mesh(Pictured):
         ((0, 2), (1, 3))
         """
         indices = {self.axis_index(axis) for axis in axes}
+        sizes = zip(self.shape, self._strides)
         others = [
-            range(0, size * stride, stride)
-            for i, (size, stride) in enumerate(zip(self.shape, self._strides))
-            if i not in indices
+            range(0, size * stride, stride) for i, (size, stride) in enumerate(sizes) if i not in indices
         ]
         return tuple(self.group(self.rank_at(sum(parts)), *axes) for parts in itertools.product(*others))
 
@@ -221,12 +215,11 @@ def _names(axes: Sequence[str]) -> tuple[str, ...]:
         axes = (axes,)
     if not all(isinstance(axis, str) for axis in axes):
         raise UsageTypeError(f"axis names must be strings, but got {tuple(axes)}")
-    for axis in axes:
+    for i, axis in enumerate(axes):
         if not axis or axis == "None":
             raise LayoutError(f"{axis!r} cannot name an axis: a name is not empty and not 'None'")
-    repeated = [axis for i, axis in enumerate(axes) if axis in axes[:i]]
-    if repeated:
-        raise LayoutError(f"axis names must differ, but {repeated[0]!r} is repeated in {tuple(axes)}")
+        if axis in axes[:i]:
+            raise LayoutError(f"axis names must differ, but {axis!r} is repeated in {tuple(axes)}")
     return tuple(axes)
 
 

@@ -1,14 +1,17 @@
 """The operator: one declaration, from which layouts, gradients and costs follow.
 
-Next: :mod:`spmdsim.core.phases`, local functions with collectives in their middle.
+Kinds of operators that need more override what is asked of them here: :mod:`spmdsim.tensor.stepped` has collectives in
+the middle of local functions, :mod:`spmdsim.tensor.owned_rows` exchanges rows that data decide about.
+
+Next: :mod:`spmdsim.core.tape`, what remembers operators.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 
@@ -17,12 +20,15 @@ from spmdsim.core.bind import bind
 from spmdsim.core.bound import BoundRule
 from spmdsim.core.layout import Layout
 from spmdsim.core.mesh import Mesh
+from spmdsim.core.reductions import each
 from spmdsim.core.rule import Rule
 from spmdsim.core.strategy import Strategy
+from spmdsim.core.world import performed
 from spmdsim.errors import RuleError, context
 from spmdsim.pictured import Pictured, ShortRepr
 
 if TYPE_CHECKING:
+    from spmdsim.core.apply import Recipe
     from spmdsim.core.tensor import Tensor
 
 T = TypeVar("T", bound="Tensor")
@@ -49,13 +55,7 @@ StrategyLike = Strategy | Mapping[str, str | Sequence[str]] | Sequence[Layout] |
 
 @dataclass(frozen=True, repr=False)
 class Context(ShortRepr):
-    """What a contextual local function may ask about the shard it works on.
-
-    Attributes:
-        bound: the rule with global sizes.
-        strategy: the strategy it runs with.
-        rank: whose shard this is.
-    """
+    """What a contextual local function may ask about the shard of a rank that it works on."""
 
     bound: BoundRule
     strategy: Strategy
@@ -104,8 +104,6 @@ class Op(Pictured):
         varying: parameters from which nothing is derived, such as a seed: calls with others of them are repeated calls.
         moves: the local function computes nothing, it only puts elements elsewhere (or zeros): 16-bit floats need
             not become float32 for it.
-        adjoint: the gradient as operators on global tensors, ``(dys, operands, results, **params) -> gradients``,
-            where a local function of shards cannot say it.
     """
 
     name: str
@@ -118,13 +116,14 @@ class Op(Pictured):
     saves_result: bool = False
     varying: tuple[str, ...] = ()
     moves: bool = False
-    adjoint: Callable[..., Sequence[Any]] | None = None
-    together: Callable[..., Mapping[int, Any]] | None = None
+
+    #: What the tape keeps of a call, if it is no :class:`~spmdsim.core.tape.OpNode`.
+    node: ClassVar[Any] = None
 
     @property
     def has_gradient(self) -> bool:
         """Whether its results have gradients that go on to its operands."""
-        return self.vjp is not None or self.adjoint is not None
+        return self.vjp is not None
 
     def __call__(self, *tensors: T, **params: object) -> T:
         """Apply the operator; see :func:`spmdsim.core.apply.apply`. Several results are a tuple: :meth:`results`."""
@@ -138,7 +137,7 @@ class Op(Pictured):
     def shard(
         self,
         in_strategy: StrategyLike,
-        out_strategy: StrategyLike | OutStrategy | None = None,
+        out_strategy: StrategyLike | None = None,
         *,
         repeat: str = "right",
     ) -> ShardedOp:
@@ -150,16 +149,14 @@ class Op(Pictured):
             out_strategy: cuts or layout of the result; as computed if left out, pending reductions done.
             repeat: the side of the device matrix on which repeated calculation goes, for cuts.
         """
-        return ShardedOp(self, freeze(in_strategy), freeze(out_strategy), repeat)
+        return ShardedOp(self, reader.frozen(in_strategy), reader.frozen(out_strategy), repeat)
+
+    # -- what recipes are derived from ----------------------------------------------------------------
 
     def bind(
         self, shapes: Sequence[Shape], params: dict[str, Any], dtypes: Sequence[np.dtype] | None = None
     ) -> BoundRule:
-        """The rule for these shapes, and what of it holds for these element types if they are given.
-
-        Raises:
-            RuleError: the operands do not fit the rule.
-        """
+        """The rule for these shapes, and what of it holds for these element types; RuleError if it does not fit."""
         with context(operator=self.name):
             sizes: tuple[tuple[str, int], ...] = ()
             rule = self.rule if isinstance(self.rule, Rule) else self.rule(*shapes, **params)
@@ -168,15 +165,41 @@ class Op(Pictured):
                 sizes = tuple(sorted(given.items()))
             if dtypes is not None and len(dtypes) == len(rule.inputs):
                 kind = self.result_dtype(dtypes, params)
-                rule = rule.typed(tuple(dtypes), kind[0] if isinstance(kind, tuple) else kind)
+                rule = elements.types.rule(rule, tuple(dtypes), kind[0] if isinstance(kind, tuple) else kind)
             return bind(rule, tuple(tuple(shape) for shape in shapes), sizes)
 
     def result_dtype(self, dtypes: Sequence[np.dtype], params: dict[str, Any]) -> Any:
         """Element type of the result; of several results that are not alike a tuple of them."""
         if self.dtype is None:
             return elements.types.promoted(*dtypes)
-        found = self.dtype(*dtypes, **params)
-        return found if isinstance(found, tuple) else np.dtype(found)
+        kind = self.dtype(*dtypes, **params)
+        return kind if isinstance(kind, tuple) else np.dtype(kind)
+
+    def output_layouts(self, bound: BoundRule, strategy: Strategy) -> tuple[Layout, ...]:
+        """The layouts in which the local function leaves the results."""
+        return bound.output_layouts(strategy)
+
+    def prepared(self, bound: BoundRule, strategy: Strategy, params: dict[str, Any]) -> Any:
+        """What else a kind of operators derives once, for its recipe; it is then not run the plain way."""
+        return None
+
+    def duals(self, recipe: Recipe) -> tuple[Layout, ...]:
+        """The layouts in which gradients of its results are taken."""
+        return tuple(meta.layout.dual() for meta in recipe.outputs)
+
+    # -- how it runs ----------------------------------------------------------------------------------
+
+    def computed(self, recipe: Recipe, tensors: Sequence[Tensor], params: dict[str, Any]) -> list[list[Any]]:
+        """The arrays of the results on every owned rank, from operands where the local function wants them."""
+        run = partial(calculated, recipe, tensors[0].world, params)
+        return performed(run, *[tensor.held for tensor in tensors])  # type: ignore[no-any-return]
+
+    def on_ranks(self, world: Any, mesh: Mesh, jobs: dict[Any, Any]) -> dict[int, Any]:
+        """What local functions give, by rank; each is forgotten as soon as it has run."""
+        results = {}
+        for rank in [*jobs]:
+            results[rank] = jobs.pop(rank)()
+        return results
 
     def typed(self, array: Any, dtype: np.dtype) -> Any:
         """A local result in the type that the operator declares.
@@ -196,6 +219,23 @@ class Op(Pictured):
         return f"Op({self.name})"
 
 
+def calculated(recipe: Recipe, world: Any, params: dict[str, Any], *lists: list[Any]) -> list[list[Any]]:
+    """The results' arrays on every owned rank, from those of the operands where the local function wants them."""
+    if not world.has_data:
+        return [world.empties(meta) for meta in recipe.outputs]
+    if not recipe.op.contextual and all(recipe.active):
+        return by_result(recipe, each(partial(recipe.local, params, None), *lists))
+    columns = zip(world.ranks, recipe.active, *lists)
+    jobs = {r: partial(recipe.local, params, r, *arrays) for r, active, *arrays in columns if active}
+    results = recipe.op.on_ranks(world, recipe.strategy.mesh, jobs)
+    return by_result(recipe, [results[r] if r in results else recipe.outside() for r in world.ranks])
+
+
+def by_result(recipe: Recipe, by_rank: list[Any]) -> list[list[Any]]:
+    """Of what each rank's local function gave, the list of each result."""
+    return [by_rank] if len(recipe.outputs) == 1 else [list(column) for column in zip(*by_rank)]
+
+
 @dataclass(frozen=True, repr=False)
 class ShardedOp(ShortRepr):
     """An operator with a strategy of its own."""
@@ -210,68 +250,30 @@ class ShardedOp(ShortRepr):
         return applied[0](self.op, tensors, params, self)  # type: ignore[no-any-return]
 
     def strategy(self, bound: BoundRule, ranks: int | Sequence[int], mesh: Mesh | None = None) -> Strategy:
-        """The strategy meant, for a bound rule.
+        """The strategy meant, for a bound rule; RuleError if it does not fit the rule, the shapes or the ranks."""
+        return reader.strategy(self, bound, ranks, mesh)
 
-        Raises:
-            RuleError: it does not fit the rule, the shapes or the ranks.
-        """
-        given = self.in_strategy
-        if isinstance(given, Strategy):
-            bound.check(given)
-            return given
-        if isinstance(given, Mapping_):
-            if mesh is None:
-                raise RuleError(f"the strategy {dict(given)} names axes, but no operand has a mesh")
-            strategy = Strategy.of(mesh, dict(given))
-            bound.check(strategy)
-            return strategy
-        if given and isinstance(given[0], Layout):
-            if len(given) != len(bound.inputs):
-                raise RuleError(
-                    f"{len(given)} layouts were given for the {len(bound.inputs)} operands of '{bound.rule}'"
-                )
-            for layout, shape in zip(given, bound.shapes):
-                layout.check_shape(shape)
-            return bound.infer(given)
-        return cuts.strategy(bound, given, ranks, self.repeat)
+    def instead(self, bound: BoundRule, strategy: Strategy, params: dict[str, Any]) -> Op:
+        """The operator that runs."""
+        return self.op
 
 
-class OutStrategy:
-    """As ``out_strategy`` of an operator: what runs in the place of its local function, straight into a layout."""
+class StrategyReader:
+    """Who reads strategies: those of core are values of that name. :mod:`spmdsim.layout.cuts` reads what users write."""
 
-    layout: Layout
+    def frozen(self, given: Any) -> Any:
+        """What was given, as a value that can be hashed."""
+        return given
 
-    def instead(
-        self, bound: BoundRule, wanted: Sequence[Layout], computed: Layout, params: dict[str, Any]
-    ) -> Any:
-        """Who runs it and its gradient (:class:`spmdsim.tensor.owned_rows.RowLookup` is one), or None."""
-
-
-class CutsReader:
-    """Who reads strategies written as numbers of pieces: :mod:`spmdsim.layout.cuts`, once it is loaded."""
-
-    def strategy(self, bound: BoundRule, given: Any, ranks: Any, repeat: str) -> Strategy:
-        """The strategy that cuts per operand mean."""
-        raise RuleError(f"a strategy is axes by factor, or a layout per operand, but got {given!r}")
+    def strategy(self, sharded: ShardedOp, bound: BoundRule, ranks: Any, mesh: Mesh | None) -> Strategy:
+        """The strategy that was meant."""
+        bound.check(sharded.in_strategy)
+        return sharded.in_strategy  # type: ignore[no-any-return]
 
     def result_layout(self, given: Any, computed: Layout, shape: Sequence[int]) -> Layout:
-        """The layout that cuts of a result mean."""
-        raise RuleError(f"the layout of a result is a layout, but got {given!r}")
+        """The layout of a result that was meant; if none was given, pending reductions are done."""
+        return computed.reduced if given is None else given
 
 
-cuts = CutsReader()
-
-
-class Mapping_(tuple[tuple[str, tuple[str, ...]], ...]):
-    """A frozen mapping of factors to axes (hashable, unlike a dict)."""
-
-    __slots__ = ()
-
-
-def freeze(value: Any) -> Any:
-    """A hashable copy of a strategy as users write it."""
-    if isinstance(value, dict):
-        return Mapping_((k, (v,) if isinstance(v, str) else tuple(v)) for k, v in sorted(value.items()))
-    if isinstance(value, (list, tuple)):
-        return tuple(freeze(item) for item in value)
-    return value
+reader = StrategyReader()
+"""Who reads them; the package puts another one here."""

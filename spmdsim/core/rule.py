@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,7 @@ from spmdsim.errors import RuleError
 from spmdsim.pictured import ShortRepr
 
 if TYPE_CHECKING:
-    import numpy as np
+    pass
 
 #: A tensor's dims as an operator sees them: per dim its factors, major to minor.
 Term = tuple[tuple[str, ...], ...]
@@ -133,39 +133,8 @@ class Rule(ShortRepr):
         """The reduction op of a factor; those of the dims of ``...`` are called ``.0``, ``.1``, …"""
         return dict(self.reductions).get(ELLIPSIS if factor[0] == "." else factor, "sum")
 
-    def typed(self, operands: tuple[np.dtype, ...], result: np.dtype) -> Rule:
-        """The rule for elements of these types.
-
-        A pending value passes only where its operand's parts may be converted to the result's type before they are
-        reduced (:meth:`spmdsim.core.elements.ElementTypes.additive`). Truth values have no sum: what a product of them, or a lookup,
-        leaves pending is ``any``, which such operators pass on, too.
-
-        >>> import numpy as np
-        >>> rule = Rule.parse("m k, k n -> m n", linear="each")
-        >>> rule.typed((np.dtype("i4"), np.dtype("f8")), np.dtype("f8")).linear
-        (frozenset({1}),)
-        >>> rule.typed((np.dtype("?"), np.dtype("?")), np.dtype("?")).reduction("k")
-        'any'
-        """
-        return _typed(self, operands, result)
-
     def __str__(self) -> str:
         return self.text
-
-
-@lru_cache(maxsize=4096)
-def _typed(rule: Rule, operands: tuple[np.dtype, ...], result: np.dtype) -> Rule:
-    from spmdsim.core import elements
-
-    linear = tuple(
-        group for group in rule.linear if all(elements.types.additive(operands[i], result) for i in group)
-    )
-    if result.kind != "b":
-        return rule if linear == rule.linear else replace(rule, linear=linear)
-    ops = {factor: rule.reduction(factor) for factor in rule.reduced}
-    reductions = tuple(sorted((f, "any" if op == "sum" else op) for f, op in ops.items()))
-    passes = frozenset("any" if op == "sum" else op for op in rule.passes) - {"avg"}
-    return replace(rule, linear=linear, reductions=reductions, passes=passes)
 
 
 @lru_cache(maxsize=4096)

@@ -7,7 +7,7 @@ the tensor says (``gradient_layout``: where an optimiser split further wants it)
 operator and its operand a redistribution is the identity on the global tensor, so gradients pass through it
 as they are, still partial, and are reduced once, where they are used or kept.
 
-This is the last file: the way from mesh to gradients ends here.
+Next: :mod:`spmdsim.core.apply`, how operators run.
 """
 
 from __future__ import annotations
@@ -95,43 +95,38 @@ class OpNode(Node):
         self.spent, self.operands, self.sources, self.values, self.saved = True, (), [], [], None
 
     def pull(self, gradients: list[Pending]) -> list[Pending]:
-        """Run the local gradient function on every owned rank."""
+        """Bring the results' gradients together, and calculate the operands'."""
         recipe, world = self.recipe, self.results[0][0]
-        asked = sum(operand.requires_grad for operand in self.operands) if recordings else 0
-        with world.named(f"{recipe.op.name}.backward", recipe, asked) if recordings else _unnamed:
-            dys = [
-                settle(pending, layout) if pending else None
-                for pending, layout in zip(gradients, recipe.duals)
-            ]
-            wanted = [operand.requires_grad for operand in self.operands]
-            if recipe.op.adjoint is not None:
-                return self._adjoint(dys, wanted)
-            metas = [meta if w else None for meta, w in zip(recipe.gradients, wanted)]
-            if recipe.instead is not None and recipe.instead.taken is not None:
-                shards: list[Any] = recipe.instead.pull(recipe, self.operands, dys[0])
-            elif not world.has_data:
-                shards = [meta and world.empties(meta) for meta in metas]
-            else:
-                given, arrived = [dy.held for dy in dys if dy is not None], [dy is not None for dy in dys]
-                run = partial(local_gradients, recipe, world, self.params, arrived, wanted)
-                shards = performed(run, *given, *self.values, *(self.saved or ()))
+        wanted = [operand.requires_grad for operand in self.operands]
+        with world.named(f"{recipe.op.name}.backward", recipe, sum(wanted)) if recordings else _unnamed:
+            dys = [settle(some, dual) if some else None for some, dual in zip(gradients, recipe.duals)]
+            found = self.gradients(dys, wanted)
         known = [x for x in (*dys, *self.operands) if x is not None]
         kind, origin = type(known[0]), world.derived_origin
         return [
             []
-            if meta is None or arrays is None
-            else [kind(world, meta, arrays, origin=origin(recipe, known, k + 1) if world.compares else 0)]
-            for k, (meta, arrays) in enumerate(zip(metas, shards))
+            if one is None or not wanted[k]
+            else [one]
+            if isinstance(one, Tensor)
+            else [
+                kind(
+                    world,
+                    recipe.gradients[k],
+                    one,
+                    origin=origin(recipe, known, k + 1) if world.compares else 0,
+                )
+            ]
+            for k, one in enumerate(found)
         ]
 
-    def _adjoint(self, dys: list[Tensor | None], wanted: list[bool]) -> list[Pending]:
-        """The gradients by operators on global tensors."""
-        kind, op = type(self.operands[0]), self.recipe.op
-        given = zip(self.operands, self.recipe.inputs, self.values)
-        operands = [kind(x.world, meta, held, origin=x.origin) for x, meta, held in given]
-        results = [kind(world, meta, shards) for (world, meta), shards in zip(self.results, self.saved or ())]
-        gradients = op.adjoint(dys, operands, results, **self.params)  # type: ignore[misc]
-        return [[g] if w and g is not None else [] for g, w in zip(gradients, wanted)]
+    def gradients(self, dys: list[Tensor | None], wanted: list[bool]) -> Sequence[Any]:
+        """The operands' gradients, of those that are wanted: arrays on every owned rank, or a tensor."""
+        recipe, world = self.recipe, self.results[0][0]
+        if not world.has_data:
+            return [world.empties(meta) if asked else None for asked, meta in zip(wanted, recipe.gradients)]
+        given, arrived = [dy.held for dy in dys if dy is not None], [dy is not None for dy in dys]
+        run = partial(local_gradients, recipe, world, self.params, arrived, wanted)
+        return performed(run, *given, *self.values, *(self.saved or ()))  # type: ignore[no-any-return]
 
 
 def pulled(recipe: Recipe, params: dict[str, Any], arrived: list[bool], *arrays: Any, head: Any = ()) -> Any:
@@ -155,26 +150,23 @@ def local_gradients(
     *lists: list[Any],
 ) -> list[list[Any] | None]:
     """The operands' gradients on every owned rank, from what :func:`pulled` takes; None where there are none."""
-    heads = [(recipe.context(rank),) if recipe.op.contextual else () for rank in world.ranks]
-    columns = zip(world.ranks, recipe.active, heads, *lists)
-    jobs = {
-        rank: partial(pulled, recipe, params, arrived, *arrays, head=head)
-        for rank, active, head, *arrays in columns
-        if active
-    }
-    together = recipe.op.together
-    results = None if together is None else together(world, recipe.strategy.mesh, jobs)
-    made = []
-    for k, rank in enumerate(world.ranks):
-        if rank in jobs:
-            found = jobs.pop(rank)() if results is None else results[rank]
-            kinds = zip(wanted, found, recipe.gradients)
-            made.append([like(one, meta.held) if w and one is not None else None for w, one, meta in kinds])
-        else:  # outside of the mesh the operands are empty, as their gradients are
-            operands = zip(wanted, lists[sum(arrived) :], recipe.gradients)
-            made.append([np.asarray(held[k], meta.held) if w else None for w, held, meta in operands])
-    active = next((row for row, there in zip(made, recipe.active) if there), made[0])
-    return [None if one is None else [row[i] for row in made] for i, one in enumerate(active)]
+    kinds = [meta.held if asked else None for asked, meta in zip(wanted, recipe.gradients)]
+
+    def job(rank: int, *arrays: Any) -> list[Any]:
+        head = recipe.head(rank) if recipe.op.contextual else ()
+        found = pulled(recipe, params, arrived, *arrays, head=head)
+        return [None if kind is None or one is None else like(one, kind) for kind, one in zip(kinds, found)]
+
+    columns = [*zip(world.ranks, recipe.active, zip(*lists))]
+    jobs = {rank: partial(job, rank, *arrays) for rank, active, arrays in columns if active}
+    results, rows = recipe.op.on_ranks(world, recipe.strategy.mesh, jobs), []
+    for rank, active, arrays in columns:
+        if not active:  # outside of the mesh the operands are empty, as their gradients are
+            own = zip(kinds, arrays[sum(arrived) :])
+            results[rank] = [None if kind is None else np.asarray(held, kind) for kind, held in own]
+        rows.append(results[rank])
+    there = rows[recipe.active.index(True)] if True in recipe.active else rows[0]
+    return [None if one is None else [row[i] for row in rows] for i, one in enumerate(there)]
 
 
 def like(gradient: Any, dtype: np.dtype) -> np.ndarray:

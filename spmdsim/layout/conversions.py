@@ -13,10 +13,13 @@ All others lose something of each part that the whole has: fractions, range, or 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
+
+from spmdsim.core.rule import Rule
 
 #: Digits and exponent bits of a floating type: (nmant, nexp).
 _Width = tuple[int, int]
@@ -51,3 +54,26 @@ def _width(dtype: np.dtype) -> _Width:
     else:
         limits = np.finfo(dtype)
     return int(limits.nmant), int(limits.nexp)
+
+
+@lru_cache(maxsize=4096)
+def typed_rule(rule: Rule, operands: tuple[np.dtype, ...], result: np.dtype) -> Rule:
+    """A rule for elements of these types.
+
+    A pending value passes only where its operand's parts may be converted to the result's type before they are
+    reduced (:func:`additive`). Truth values have no sum: what a product of them, or a lookup, leaves pending is
+    ``any``, which such operators pass on, too.
+
+    >>> rule = Rule.parse("m k, k n -> m n", linear="each")
+    >>> typed_rule(rule, (np.dtype("i4"), np.dtype("f8")), np.dtype("f8")).linear
+    (frozenset({1}),)
+    >>> typed_rule(rule, (np.dtype("?"), np.dtype("?")), np.dtype("?")).reduction("k")
+    'any'
+    """
+    linear = tuple(group for group in rule.linear if all(additive(operands[i], result) for i in group))
+    if result.kind != "b":
+        return rule if linear == rule.linear else replace(rule, linear=linear)
+    ops = {factor: rule.reduction(factor) for factor in rule.reduced}
+    reductions = tuple(sorted((f, "any" if op == "sum" else op) for f, op in ops.items()))
+    passes = frozenset("any" if op == "sum" else op for op in rule.passes) - {"avg"}
+    return replace(rule, linear=linear, reductions=reductions, passes=passes)

@@ -161,16 +161,52 @@ def layout_from_cuts(cuts: Sequence[int], computed: Layout, shape: Sequence[int]
     return Layout(computed.mesh, dims)
 
 
-class ShardCuts(operator.CutsReader):
-    """This module, as who reads cuts for operators."""
+class FrozenMapping(tuple[tuple[str, tuple[str, ...]], ...]):
+    """A mapping of factors to axes that can be hashed."""
 
-    def strategy(self, bound: BoundRule, given: Any, ranks: Any, repeat: str) -> Strategy:
-        """The strategy that cuts per operand mean."""
-        return strategy_from_cuts(bound, given, ranks, repeat=repeat)
+    __slots__ = ()
+
+
+class WrittenStrategies(operator.StrategyReader):
+    """Strategies as users write them: cuts per operand, a layout per operand, axes by factor."""
+
+    def frozen(self, given: Any) -> Any:
+        """The same as a value that can be hashed."""
+        if isinstance(given, dict):
+            return FrozenMapping(
+                (k, (v,) if isinstance(v, str) else tuple(v)) for k, v in sorted(given.items())
+            )
+        return tuple(map(self.frozen, given)) if isinstance(given, (list, tuple)) else given
+
+    def strategy(
+        self, sharded: operator.ShardedOp, bound: BoundRule, ranks: Any, mesh: Mesh | None
+    ) -> Strategy:
+        """The strategy that was meant."""
+        given = sharded.in_strategy
+        if isinstance(given, FrozenMapping):
+            if mesh is None:
+                raise RuleError(f"the strategy {dict(given)} names axes, but no operand has a mesh")
+            given = Strategy.of(mesh, dict(given))
+        if isinstance(given, Strategy):
+            bound.check(given)
+            return given
+        if given and isinstance(given[0], Layout):
+            if len(given) != len(bound.inputs):
+                raise RuleError(
+                    f"{len(given)} layouts were given for the {len(bound.inputs)} operands of '{bound.rule}'"
+                )
+            for layout, shape in zip(given, bound.shapes):
+                layout.check_shape(shape)
+            return bound.infer(given)
+        return strategy_from_cuts(bound, given, ranks, repeat=sharded.repeat)
 
     def result_layout(self, given: Any, computed: Layout, shape: Sequence[int]) -> Layout:
-        """The layout that cuts of a result mean."""
+        """The layout of a result that was meant: a layout, or cuts of the one computed."""
+        if isinstance(given, tuple) and len(given) == 1 and isinstance(given[0], (tuple, Layout)):
+            given = given[0]
+        if given is None or isinstance(given, Layout):
+            return super().result_layout(given, computed, shape)
         return layout_from_cuts(given, computed, shape)
 
 
-operator.cuts = ShardCuts()
+operator.reader = WrittenStrategies()

@@ -15,7 +15,7 @@ import numpy as np
 
 from spmdsim.core import elements
 from spmdsim.errors import unknown
-from spmdsim.layout.conversions import additive
+from spmdsim.layout.conversions import typed_rule
 
 if TYPE_CHECKING:
     from spmdsim.core.layout import Layout
@@ -157,7 +157,7 @@ class AllElementTypes(elements.ElementTypes):
     accumulator = staticmethod(accumulator)
     held = staticmethod(held_type)
     promoted = staticmethod(promoted)
-    additive = staticmethod(additive)
+    rule = staticmethod(typed_rule)
     local = staticmethod(computed_widely)
 
 

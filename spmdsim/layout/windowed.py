@@ -94,19 +94,7 @@ class Windowed(Layout):
     def __init__(self, base: Layout, windows: Sequence[Window | None]) -> None:
         for name in ("mesh", "dims", "partial"):
             object.__setattr__(self, name, getattr(base, name))
-        object.__setattr__(self, "base", base)
-        object.__setattr__(self, "windows", tuple(windows))
-        object.__setattr__(self, "_hash", hash((base, self.windows)))
-
-    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
-        return (Windowed, (self.base, self.windows))
-
-    __hash__ = Layout.__hash__
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Windowed):
-            return NotImplemented if not isinstance(other, Layout) else False
-        return self.base == other.base and self.windows == other.windows
+        self._settle(("base", "windows"), base, tuple(windows))
 
     def __repr__(self) -> str:
         return f"Windowed({self.base!r}, {self.windows})"

@@ -9,11 +9,11 @@ import numpy as np
 
 from spmdsim.core import BoundRule, Layout, Rule, Strategy
 from spmdsim.core.step import Step
-from spmdsim.layout.stepped import SteppedOp
 from spmdsim.linalg.tall import adjoint
 from spmdsim.linalg.whole import hermitian, square
 from spmdsim.ops.operators import of_tensors
 from spmdsim.tensor import Context, Op, Tensor
+from spmdsim.tensor.stepped import SteppedOp
 
 
 def _rule(shape: tuple[int, ...]) -> Rule:

@@ -16,7 +16,6 @@ from spmdsim.core import BoundRule, Layout, Rule, Strategy
 from spmdsim.core.step import Step
 from spmdsim.errors import RuleError
 from spmdsim.layout.element_type import accumulator, promoted
-from spmdsim.layout.stepped import SteppedOp
 from spmdsim.linalg.cholesky import panels_of
 from spmdsim.linalg.tall import adjoint
 from spmdsim.linalg.whole import in_fractions, inv_op, solve_op, square
@@ -26,6 +25,7 @@ from spmdsim.ops.operators import of_tensors
 from spmdsim.ops.shape import reshape
 from spmdsim.tensor import Context, Tensor
 from spmdsim.tensor.operands import as_operand
+from spmdsim.tensor.stepped import SteppedOp
 
 
 def _steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any]) -> Any:

@@ -10,7 +10,6 @@ import numpy as np
 from spmdsim.core import BoundRule, Layout, Rule, Strategy
 from spmdsim.core.step import Step
 from spmdsim.errors import RuleError
-from spmdsim.layout.stepped import SteppedOp
 from spmdsim.linalg.whole import hermitian, in_fractions, svd_op
 from spmdsim.ops.contract import matmul
 from spmdsim.ops.elementwise import add
@@ -19,6 +18,7 @@ from spmdsim.ops.scans import conjugated
 from spmdsim.ops.shape import transpose
 from spmdsim.ops.slicing import concat, slice_
 from spmdsim.tensor import Context, Op, Tensor
+from spmdsim.tensor.stepped import SteppedOp
 
 
 def adjoint(x: Tensor) -> Tensor:

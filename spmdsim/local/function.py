@@ -14,14 +14,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from spmdsim.core import Layout, Mesh, Rule, elements
+from spmdsim.core import Layout, Rule, elements
 from spmdsim.core.bound import Shape, common_mesh
 from spmdsim.core.operator import Context
 from spmdsim.errors import LayoutError, RuleError, SpmdError, UsageTypeError
 from spmdsim.layout.element_type import is_half, promoted
 from spmdsim.local.collectives import abstract
 from spmdsim.local.operator import LocalOp
-from spmdsim.local.turns import together
 from spmdsim.pictured import Pictured
 from spmdsim.sides import in_words, name_ranks, sides
 from spmdsim.tensor import Tensor
@@ -51,7 +50,6 @@ class LocalFunction(Pictured):
             self._gradients,
             contextual=True,
             saves_result=settings["vjp"] is not None,
-            together=self._together,
             flops=settings["flops"],
         )
 
@@ -110,9 +108,6 @@ class LocalFunction(Pictured):
         return leaves
 
     # -- running ------------------------------------------------------------------------------------
-
-    def _together(self, world: Any, mesh: Mesh, jobs: Mapping[int, Callable[[], Any]]) -> dict[int, Any]:
-        return together(world, mesh, self.name, jobs)
 
     def _pieces(self, rank: int, count: int, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
         """What the function makes of a rank's arrays, which it may read only."""
@@ -190,7 +185,7 @@ class LocalFunction(Pictured):
             for k, rank in enumerate(world.ranks)
             if rank in leaves[0].mesh
         }
-        first = together(world, leaves[0].mesh, self.name, jobs)
+        first = self._op.on_ranks(world, leaves[0].mesh, jobs)
         said = [None if r not in first else [(p.shape, p.dtype) for p in first[r]] for r in world.ranks]
         everybody = {r: one for r, one in enumerate(world.gather_objects(said, self.name)) if one}
         pieces = {rank: [shape for shape, _ in one] for rank, one in everybody.items()}

@@ -11,6 +11,7 @@ import numpy as np
 from spmdsim.core import BoundRule, Layout, Mesh, Rule, Strategy
 from spmdsim.core.bound import Shape
 from spmdsim.core.operator import Op
+from spmdsim.local.turns import together
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,10 @@ class LocalOp(Op):
     """The operator of a local function; its parameters are the layouts, and the shapes and types of the results."""
 
     flops: Any = None
+
+    def on_ranks(self, world: Any, mesh: Mesh, jobs: dict[Any, Any]) -> dict[int, Any]:
+        """The functions may call collectives: those of all ranks take turns."""
+        return together(world, mesh, self.name, jobs)
 
     def bind(
         self, shapes: Sequence[Shape], params: dict[str, Any], dtypes: Sequence[np.dtype] | None = None

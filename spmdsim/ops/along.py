@@ -11,13 +11,13 @@ import numpy as np
 from spmdsim.core import BoundRule, Layout, Rule, Strategy
 from spmdsim.core.step import Step
 from spmdsim.errors import RuleError
-from spmdsim.layout.stepped import SteppedOp
 from spmdsim.ops.operators import operator
 from spmdsim.ops.scans import ALONG, along_dim, along_rule
 from spmdsim.ops.shape import broadcast_to
 from spmdsim.redistribution.parts import Parts, parts_step
 from spmdsim.redistribution.sparse_lookup import checked_ids
 from spmdsim.tensor import Context, Op, Tensor
+from spmdsim.tensor.stepped import SteppedOp
 
 # -- every element to another place of the same dim --------------------------------------------------------
 

@@ -125,7 +125,7 @@ def _owned(ids: Layout, table: Layout, layout: Layout | None) -> ShardedOp:
     if layout is None:
         beside = [tuple(axis for axis in entry if axis not in table.dims[1]) for entry in ids.dims]
         layout = Layout(table.mesh, [*beside, table.dims[1]])
-    return _embedding_op.shard((Layout(ids.mesh, where), table.reduced), OwnedRows(layout))
+    return OwnedRows(_embedding_op, (Layout(ids.mesh, where), table.reduced), layout)
 
 
 def _padded(context: Context, ids: np.ndarray, table: np.ndarray) -> np.ndarray:

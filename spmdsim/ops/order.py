@@ -13,12 +13,12 @@ from spmdsim.core.reductions import identity
 from spmdsim.core.step import Step
 from spmdsim.errors import RuleError
 from spmdsim.layout.element_type import accumulator
-from spmdsim.layout.stepped import SteppedOp
 from spmdsim.ops.operators import operator
 from spmdsim.ops.reduce import normal_dims
 from spmdsim.ops.shape import reshape
 from spmdsim.tensor import Context, Op, Tensor
 from spmdsim.tensor.element_types import ordered
+from spmdsim.tensor.stepped import SteppedOp
 
 #: The place of a rank that does not have the extreme.
 _NOWHERE = np.iinfo(np.int64).max

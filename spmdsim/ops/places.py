@@ -10,7 +10,6 @@ import numpy as np
 from spmdsim.core import BoundRule, Rule, Strategy
 from spmdsim.core.step import Step
 from spmdsim.errors import RuleError
-from spmdsim.layout.stepped import SteppedOp
 from spmdsim.ops.along import take_along_axis
 from spmdsim.ops.operators import operator
 from spmdsim.ops.scans import ALONG, along_dim
@@ -18,6 +17,7 @@ from spmdsim.ops.selection import comparable
 from spmdsim.ops.sorting import rows_back, rows_last, split_axes
 from spmdsim.tensor import Context, Op, Tensor
 from spmdsim.tensor.operands import Operand, as_operand
+from spmdsim.tensor.stepped import SteppedOp
 
 # -- topk ----------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,6 @@ from spmdsim.core import BoundRule, Layout, Rule, Strategy
 from spmdsim.core.reductions import identity
 from spmdsim.errors import RuleError
 from spmdsim.layout.element_type import accumulator
-from spmdsim.layout.stepped import SteppedOp
 from spmdsim.ops.array_functions import conjugate
 from spmdsim.ops.declare import cast
 from spmdsim.ops.elementwise import divide, equal, multiply, subtract, where
@@ -22,6 +21,7 @@ from spmdsim.ops.slicing import concat, slice_
 from spmdsim.redistribution.exclusive_scan import scan_step
 from spmdsim.tensor import Context, Tensor
 from spmdsim.tensor.operands import Operand, as_operand
+from spmdsim.tensor.stepped import SteppedOp
 
 #: The factor along which an operator of this kind goes.
 ALONG = "w"

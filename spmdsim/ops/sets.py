@@ -9,7 +9,6 @@ import numpy as np
 
 from spmdsim.core import BoundRule, Layout, Rule, Strategy
 from spmdsim.core.step import Step
-from spmdsim.layout.stepped import SteppedOp
 from spmdsim.ops.along import put_along
 from spmdsim.ops.declare import boolean, cast
 from spmdsim.ops.elementwise import subtract
@@ -20,6 +19,7 @@ from spmdsim.ops.shape import reshape
 from spmdsim.ops.sorting import sort, sort_with_indices, split_axes
 from spmdsim.tensor import Context, Tensor
 from spmdsim.tensor.joined import needs_values
+from spmdsim.tensor.stepped import SteppedOp
 
 
 class UniqueAll(NamedTuple):

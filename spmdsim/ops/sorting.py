@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 from spmdsim.core import BoundRule, Layout, Rule, Strategy
-from spmdsim.layout.stepped import SteppedOp
 from spmdsim.ops.along import put_along
 from spmdsim.ops.operators import operator
 from spmdsim.ops.scans import ALONG, along_dim, along_rule
 from spmdsim.ops.selection import Sampling, between, comparable, cuts, sampling
 from spmdsim.redistribution.parts import Parts, one_array, parts_step
 from spmdsim.tensor import Context, Tensor
+from spmdsim.tensor.stepped import SteppedOp
 
 #: What a sort may give: the values in order, and where they were.
 VALUES, INDICES = "values", "indices"

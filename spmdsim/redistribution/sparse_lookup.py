@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import pairwise
 
 import numpy as np
@@ -54,7 +54,7 @@ class RowStep(Step):
         """Bytes ``rank`` receives where ids are spread evenly and at random over the table: an expectation."""
         return itemsize * sum(count for peer, count in self.expected(rank) if peer != rank)
 
-    @property
+    @cached_property
     def returning(self) -> RowStep | None:
         """The step that takes gradients from this step's target back to the rows' owners, where it sends anything.
 

@@ -3,63 +3,80 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
 
-from spmdsim.core import BoundRule, Layout
+from spmdsim.core import BoundRule, Layout, Strategy
 from spmdsim.core.apply import Recipe
-from spmdsim.core.operator import OutStrategy
+from spmdsim.core.operator import Op, ShardedOp
 from spmdsim.core.reductions import in_type
+from spmdsim.core.tape import OpNode
 from spmdsim.core.tensor import Tensor
+from spmdsim.core.world import programs
 from spmdsim.layout.element_type import accumulator
 from spmdsim.redistribution.sparse_lookup import RowStep, row_step
 
 
-@dataclass(frozen=True)
-class OwnedRows(OutStrategy):
-    """As ``out_strategy`` of a lookup: exchange only the rows that others hold, straight into a layout.
+@dataclass(frozen=True, repr=False)
+class OwnedRows(ShardedOp):
+    """A lookup that exchanges only the rows that others hold, straight into the layout that ``out_strategy`` is."""
 
-    Args:
-        layout: that of the result; nothing of it is pending.
-    """
-
-    layout: Layout
-
-    def instead(
-        self, bound: BoundRule, wanted: Sequence[Layout], computed: Layout, params: dict[str, Any]
-    ) -> RowLookup | None:
-        """The lookup; None where every rank has the whole table."""
-        if not wanted[1].dims[0]:
-            return None
+    def instead(self, bound: BoundRule, strategy: Strategy, params: dict[str, Any]) -> Op:
+        """The lookup; the operator itself where every rank has the whole table."""
+        table = bound.input_layouts(strategy)[1]
+        if not table.dims[0]:
+            return self.op
         shape, rows = bound.output_shapes[0], bound.shapes[1][0]
-        return RowLookup(row_step(computed, wanted[1], self.layout, shape, rows, params.get("padding")))
+        computed = bound.output_layouts(strategy)[0]
+        step = row_step(computed, table, self.out_strategy, shape, rows, params.get("padding"))
+        return RowLookup(step=step, **{field.name: getattr(self.op, field.name) for field in fields(Op)})
 
 
-class RowLookup:
-    """Runs a step of rows, and takes gradients back to the owners of rows.
+class RowsNode(OpNode):
+    """Gradients of looked-up rows, which go back to the ranks that hold the rows."""
 
-    Attributes:
-        layout: that of the result.
-        taken: the layout in which the result's gradient is taken back; None for the ordinary gradient.
-    """
+    __slots__ = ()
 
-    def __init__(self, step: RowStep) -> None:
-        self.step, self.returning = step, step.returning
-        self.layout = step.dst
-        self.taken = None if self.returning is None else self.returning.dst
-
-    def run(self, recipe: Recipe, operands: Sequence[Tensor]) -> list[Any]:
-        """The looked-up rows of every owned rank."""
-        world = operands[0].world
-        world.about = world.derived_origin(recipe, operands)
-        rows: list[Any] = world.run_rows(self.step, operands[0].held, operands[1].held)
-        world.about = 0
-        return rows
-
-    def pull(self, recipe: Recipe, operands: Sequence[Tensor], dy: Tensor | None) -> list[Any]:
-        """The table's gradient from those of its looked-up rows, which go back to the ranks that hold the rows."""
+    def gradients(self, dys: list[Tensor | None], wanted: list[bool]) -> Sequence[Any]:
+        """The table's gradient; the ordinary one where the lookup's result is whole."""
+        step, dy = self.recipe.prepared.returning, dys[0]
+        if step is None:
+            return super().gradients(dys, wanted)
         if dy is None:
             return [None, None]
         parts = in_type(dy.held, accumulator("sum", dy.dtype))
-        gradient = dy.world.run_rows(self.returning, operands[0].held, parts)
-        return [None, in_type(gradient, recipe.gradients[1].held)]
+        gradient = dy.world.run_rows(step, self.operands[0].held, parts)
+        return [None, in_type(gradient, self.recipe.gradients[1].held)]
+
+
+@dataclass(frozen=True, eq=False)
+class RowLookup(Op):
+    """The operator whose rows are looked up by a step that ids decide about."""
+
+    step: RowStep | None = None
+
+    node: ClassVar[Any] = RowsNode
+
+    def output_layouts(self, bound: BoundRule, strategy: Strategy) -> tuple[Layout, ...]:
+        """That of the step."""
+        return (self.prepared().dst,)
+
+    def prepared(self, *facts: Any) -> RowStep:
+        """The step."""
+        assert self.step is not None
+        return self.step
+
+    def duals(self, recipe: Recipe) -> tuple[Layout, ...]:
+        """Where the step back begins, or those of the ordinary gradient."""
+        back = recipe.prepared.returning
+        return (recipe.bound.output_layouts(recipe.strategy)[0].dual() if back is None else back.dst,)
+
+    def computed(self, recipe: Recipe, tensors: Sequence[Tensor], params: dict[str, Any]) -> list[list[Any]]:
+        """The looked-up rows of every owned rank."""
+        if programs:
+            programs[-1].refuse(f"{self.name} exchanges rows that the ids decide about in every call")
+        world = tensors[0].world
+        world.about = world.derived_origin(recipe, tensors)
+        rows: list[Any] = world.run_rows(recipe.prepared, tensors[0].held, tensors[1].held)
+        world.about = 0
+        return [rows]

@@ -176,7 +176,7 @@ def emit_operator(recipe: Recipe, rank: int, start: float) -> None:
     """Emit a call of an operator that began at a time and ends now, as a rank saw it."""
     if programs:
         programs[-1].emitted(recipe)
-    outputs = [p.dst if p else m.layout for p, m in zip(recipe.finals, recipe.computed)]
+    outputs = [p.dst if p else m.layout for p, m in zip(recipe.finals, recipe.outputs)]
     metas = (*recipe.inputs, *[m.with_layout(o) for m, o in zip(recipe.outputs, outputs)])
     emit(
         OperatorEvent(

@@ -13,8 +13,8 @@ from spmdsim.core.step import Step
 from spmdsim.cost.machine import CostModel
 from spmdsim.cost.roofline import forward_work, gradient_work
 from spmdsim.layout.element_type import element_type
-from spmdsim.layout.stepped import SteppedRule
 from spmdsim.tensor import Tensor
+from spmdsim.tensor.stepped import SteppedRule
 from spmdsim.trace import record
 from spmdsim.worlds import ShapeOnly
 

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from spmdsim.auto_parallel.programs.graph import Graph, GraphBuilder
 from spmdsim.auto_parallel.programs.repeated_layers import mark_layers
 from spmdsim.core import BoundRule, Layout, Mesh
-from spmdsim.core.operator import Mapping_, Op, ShardedOp
+from spmdsim.core.operator import Op, ShardedOp
 from spmdsim.errors import InputError, SpmdError, WorldError
+from spmdsim.layout.cuts import FrozenMapping
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.watch import Watcher, watching
 from spmdsim.trace import recorder
@@ -113,9 +114,9 @@ class _Notes(Watcher):
 
 def _configured(sharding: ShardedOp | None, bound: BoundRule, ranks: int) -> Any:
     configured = None if sharding is None else sharding.in_strategy
-    if sharding is not None and sharding.repeat != "right" and not isinstance(configured, Mapping_):
+    if sharding is not None and sharding.repeat != "right" and not isinstance(configured, FrozenMapping):
         return sharding.strategy(bound, ranks)
-    return dict(configured) if isinstance(configured, Mapping_) else configured
+    return dict(configured) if isinstance(configured, FrozenMapping) else configured
 
 
 def record_program(

@@ -1,0 +1,160 @@
+"""Operators with collectives in the middle of their local functions: generators that all owned ranks go through together.
+
+Most operators compute on shards and leave what is missing to a redistribution before or after. A scan or a sort has to
+hear from the other ranks on the way. Its local function yields what its rank gives to the next step and is sent what it
+gets; which steps these are is said beforehand, by the operator's declaration, for the layouts at hand. So every world
+runs the same steps, the one without data too, and a trace counts them like all others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+
+from spmdsim.core import BoundRule, Layout, Strategy
+from spmdsim.core.apply import Recipe
+from spmdsim.core.bound import Shape
+from spmdsim.core.meta import Meta
+from spmdsim.core.operator import Op, by_result
+from spmdsim.core.step import Step
+from spmdsim.core.tape import OpNode
+from spmdsim.core.tensor import Tensor
+from spmdsim.core.world import performed
+
+#: A step in the middle of a local function, and the type of the elements it moves.
+Phase = tuple[Step, np.dtype]
+#: A local function on its way: it yields what it gives, is sent what it gets, and returns its results.
+Way = Generator[Any, Any, Any]
+
+
+@dataclass(frozen=True, repr=False)
+class SteppedRule(BoundRule):
+    """The rule of such an operator with sizes, for operands of these types."""
+
+    op: SteppedOp
+    params: tuple[tuple[str, Any], ...]
+    dtypes: tuple[np.dtype, ...]
+
+    def steps(self, strategy: Strategy) -> tuple[Phase, ...]:
+        """As the operator declares them."""
+        inputs = map(Meta.of, self.input_layouts(strategy), self.shapes, self.dtypes)
+        return tuple(self.op.steps(self, strategy, tuple(inputs), **dict(self.params)))
+
+    def output_layouts(self, strategy: Strategy) -> tuple[Layout, ...]:
+        """Its own reductions are done on the way."""
+        passed = [(axis, reduction) for axis, _, reduction in strategy.passed]
+        return tuple(layout.with_partial(passed) for layout in super().output_layouts(strategy))
+
+
+class AdjointNode(OpNode):
+    """A call of an operator whose gradients are operators on global tensors."""
+
+    __slots__ = ()
+
+    def gradients(self, dys: list[Tensor | None], wanted: list[bool]) -> Sequence[Any]:
+        """The operands' gradients, from those of the results."""
+        kind, op = type(self.operands[0]), self.recipe.op
+        given = zip(self.operands, self.recipe.inputs, self.values)
+        operands = [kind(x.world, meta, held, origin=x.origin) for x, meta, held in given]
+        results = [kind(world, meta, shards) for (world, meta), shards in zip(self.results, self.saved or ())]
+        gradients: Sequence[Any] = op.adjoint(dys, operands, results, **self.params)  # type: ignore[attr-defined]
+        return gradients
+
+
+@dataclass(frozen=True, eq=False)
+class SteppedOp(Op):
+    """An operator with collectives in the middle of its local function, a generator; its results are complete.
+
+    Attributes:
+        steps: which they are, in order, each with its element type:
+            ``(bound, strategy, inputs, **params) -> ((step, dtype), ...)``.
+        adjoint: the gradient as operators on global tensors, ``(dys, operands, results, **params) -> gradients``.
+    """
+
+    steps: Callable[..., Sequence[Phase]] = lambda *_, **__: ()
+    adjoint: Callable[..., Sequence[Any]] | None = None
+
+    node: ClassVar[Any] = AdjointNode
+
+    @property
+    def has_gradient(self) -> bool:
+        """Whether its results have gradients that go on to its operands."""
+        return self.adjoint is not None
+
+    def bind(
+        self, shapes: Sequence[Shape], params: dict[str, Any], dtypes: Sequence[np.dtype] | None = None
+    ) -> BoundRule:
+        """The rule for these shapes, and for these types if they are given: only then the steps are known."""
+        bound = super().bind(shapes, params, dtypes)
+        if dtypes is None:
+            return bound
+        facts = (bound.rule, bound.shapes, bound.inputs, bound.outputs, bound.factor_sizes)
+        return SteppedRule(*facts, self, tuple(params.items()), tuple(dtypes))
+
+    def prepared(self, bound: BoundRule, strategy: Strategy, params: dict[str, Any]) -> Any:
+        """The steps on the way."""
+        return bound.steps(strategy)
+
+    def computed(self, recipe: Recipe, tensors: Sequence[Tensor], params: dict[str, Any]) -> list[list[Any]]:
+        """The arrays of the results on every owned rank."""
+        world = tensors[0].world
+        world.about = world.derived_origin(recipe, tensors)
+        run = partial(_through, recipe, world, params)
+        results: list[list[Any]] = performed(run, *[tensor.held for tensor in tensors])
+        world.about = 0
+        return results
+
+
+def _through(recipe: Recipe, world: Any, params: dict[str, Any], *lists: list[Any]) -> list[list[Any]]:
+    """Take the local functions of all owned ranks through the steps, which moves nothing in a world without data."""
+    if not world.has_data:
+        for step, dtype in recipe.prepared:
+            _run_step(step, dtype, world, [None] * len(world.ranks))
+        return [world.empties(meta) for meta in recipe.outputs]
+    begun = [
+        recipe.forward(*(recipe.head(rank) if recipe.op.contextual else ()), *arrays, **params)
+        if active
+        else None
+        for rank, active, *arrays in zip(world.ranks, recipe.active, *lists)
+    ]
+    given = [None if way is None else _advance(way, None) for way in begun]
+    for step, dtype in recipe.prepared:
+        taken = _run_step(step, dtype, world, given)
+        given = [None if way is None else _advance(way, part) for way, part in zip(begun, taken)]
+    results = [recipe.outside() if end is None else recipe.typed(end.value) for end in given]
+    return by_result(recipe, results)
+
+
+def _run_step(step: Any, dtype: np.dtype, world: Any, given: Sequence[_Yielded | None]) -> list[Any]:
+    """One step on what the functions gave: arrays, or, for parts of any length, lists of them (``step.ragged``)."""
+    if getattr(step, "ragged", False):
+        parts: list[Any] = world.run_parts(step, dtype, [value and value.value for value in given])
+        return parts
+    shapes = [step.src.local_shape(step.shape, rank) for rank in world.ranks]
+    make = world.empty if not world.has_data else np.zeros
+    arrays = [
+        make(shape, dtype) if end is None else np.asarray(end.value, dtype, order="C")
+        for shape, end in zip(shapes, given)
+    ]
+    results: list[Any] = world.run(step, arrays)
+    return results
+
+
+class _Yielded:
+    """What a function gave to a step, or returned."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+def _advance(way: Way, taken: Any) -> _Yielded:
+    try:
+        return _Yielded(way.send(taken))
+    except StopIteration as end:
+        return _Yielded(end.value)
