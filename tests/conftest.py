@@ -31,6 +31,7 @@ SAMPLED = {
     "test_dialects_next_lines.py": 3,
     "test_dialects_numpy_references.py": 7,
     "test_linalg.py": 3,
+    "test_numpy_protocols.py": 6,
     "test_ops_choices.py": 2,
     "test_ops_half.py": 7,
     "test_ops_owned_rows.py": 2,
@@ -49,6 +50,10 @@ def pytest_addoption(pluginmanager):
 
 
 def pytest_configure(config):
+    from hypothesis import settings
+
+    settings.register_profile("spmdsim", deadline=None)  # no test measures time
+    settings.load_profile("spmdsim")
     os.environ.pop("COLUMNS", None)  # what is printed does not depend on the terminal that the tests run in
     config.addinivalue_line("markers", "faults: starts a job of which one rank fails or disagrees")
 

@@ -61,6 +61,7 @@ LEFT_OF["ops"] = (*LEFT_OF["tensor"], "tensor")
 LEFT_OF["local"] = (*LEFT_OF["ops"], "ops")
 LEFT_OF["linalg"] = LEFT_OF["fft"] = (*LEFT_OF["ops"], "ops")
 LEFT_OF["array_api"] = (*LEFT_OF["ops"], "ops", "linalg", "fft")
+LEFT_OF["numpy_names"] = LEFT_OF["array_api"]
 LEFT_OF["nn"] = (*LEFT_OF["ops"], "ops")
 LEFT_OF["compiled"] = (*LEFT_OF["nn"], "nn")
 LEFT_OF["auto_parallel"] = (*LEFT_OF["nn"], "nn", "imitated")

@@ -82,7 +82,6 @@ def graph_of(program: RandomProgram, mesh: Mesh, rows: int) -> Graph:
 PROGRAMS = st.builds(RandomProgram, st.lists(LINES, min_size=1, max_size=4), st.booleans())
 SMALL = settings(
     max_examples=40,
-    deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )

@@ -65,7 +65,7 @@ def test_logical_shape_of_uneven_parts(case):
     assert list(found) == case["logical_shape"]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.integers(1, 3), min_size=1, max_size=3), st.data())
 def test_parts_go_back_to_the_logical_shape(mesh, data):
     shape = tuple(data.draw(st.lists(st.integers(0, 20), min_size=1, max_size=3)))

@@ -14,7 +14,7 @@ from spmdsim.errors import SpmdError
 MESH = Mesh((2, 4), ("dp", "tp"))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(layouts())
 def test_a_layout_reads_what_it_prints(case):
     """Also in the other notations that can say everything."""
@@ -117,7 +117,7 @@ def test_meshes(text, expected):
         assert sp.parse_mesh(text) == expected
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(layouts())
 def test_a_mesh_reads_what_it_prints(case):
     assert sp.parse_mesh(str(case[0].mesh)) == case[0].mesh

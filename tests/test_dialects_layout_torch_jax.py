@@ -40,7 +40,7 @@ def test_placement_texts():
             torch.parse_placements(text)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(layouts())
 def test_text_round_trip_of_any_order(case):
     """Split factors say in which order axes split a dim, whatever the order is."""
@@ -63,7 +63,7 @@ def test_strided_shards():
         torch.layout(MESH, "S(0)", 2)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(layouts())
 def test_partition_spec_round_trip(case):
     layout, _ = case

@@ -23,6 +23,11 @@ def holes(x, row=-1):
     return np.where(((A * 100).astype(int) % 3 == 0) | (np.arange(6)[:, None] == row), np.nan, x)
 
 
+def cube(x):
+    """In three dims."""
+    return x.reshape(3, 4, 2)
+
+
 FUNCTIONS = [
     np.exp, np.sqrt, np.sum, np.ravel, np.transpose, np.count_nonzero, np.shape, np.ndim, np.zeros_like, np.abs,
     lambda x: np.sum(x, axis=0), lambda x: np.sum(x, 1, keepdims=True), lambda x: np.sum(a=x, dtype="f4"),
@@ -45,6 +50,28 @@ FUNCTIONS = [
     lambda x: np.diag(x), lambda x: np.diag(x, -2), lambda x: np.diag(x[:, 1], 2), lambda x: np.diag(x[0], -1), lambda x: np.diagflat(x),
     lambda x: np.array_split(x, 4)[1], lambda x: np.array_split(x, [1, 5], axis=0)[1], lambda x: np.hsplit(x, 2)[0], lambda x: np.kron(x, B[0]),
     lambda x: np.kron(B, x), lambda x: np.ptp(x, axis=0), lambda x: np.inner(x, A), lambda x: np.vdot(x, A), lambda x: np.average(x, 0, A), np.unique,
+    lambda x: np.average(x, 1, A[0]), lambda x: np.sum(x, axis=0, where=A > 2, initial=1), lambda x: np.max(x, initial=9), np.fliplr, np.flip,
+    lambda x: np.min(x, where=x > 2, initial=9.0), lambda x: np.trace(cube(x)), lambda x: np.trace(cube(x), 1, 2, 0), np.atleast_3d, np.flipud,
+    lambda x: np.diagonal(cube(x)), lambda x: np.diagonal(cube(x), -1, axis1=1, axis2=2), np.cumsum, np.cumprod, np.ediff1d, np.rot90,
+    lambda x: np.rot90(x, 3, (1, 0)), lambda x: np.rot90(x, 2), lambda x: np.rollaxis(x, 1), lambda x: np.sort(x, axis=None), np.fix, np.cov,
+    lambda x: np.partition(x, 2, axis=0)[2], lambda x: np.argpartition(x[:, 0], 3)[3], lambda x: np.dstack([x, x]), np.cbrt, np.exp2, np.sinc,
+    lambda x: np.column_stack([x[0], x[1]]), lambda x: np.append(x, 3.0), lambda x: np.append(x, A, 0), np.argwhere, np.deg2rad, np.degrees,
+    lambda x: np.flatnonzero(x > 2), lambda x: np.where(x > 2)[1], lambda x: np.extract(x > 2, x), lambda x: np.compress([1, 0, 1], x, 0),
+    lambda x: np.compress([1, 0, 1], x), lambda x: np.select([x > 3, x > 2], [x, -x], 7), lambda x: np.digitize(x, [1, 2.5]), np.angle, np.copy,
+    lambda x: np.digitize(np.trunc(x), [1.0, 2, 3], right=True), lambda x: np.unique(np.trunc(x), True, True, True)[2], np.isreal,
+    lambda x: [np.unique(holes(x), return_counts=True)[k] for k in (0, 1)][1], lambda x: np.unique(holes(x), return_inverse=True)[1], np.corrcoef,
+    lambda x: np.unique(holes(x)), lambda x: np.unique(holes(x), equal_nan=False), lambda x: np.union1d(x, [9, 1]), lambda x: np.outer(x, x[0]),
+    lambda x: np.intersect1d(np.trunc(x), [2, 3, 8]), lambda x: np.setdiff1d(np.trunc(x), [2]), lambda x: np.gradient(x, 0.5, axis=1),
+    lambda x: np.gradient(x, 2, 3)[0], lambda x: np.trapezoid(x, dx=2), lambda x: np.trapezoid(x, A[:, 0] * 2, axis=0), lambda x: np.size(x, 1),
+    lambda x: np.cov(x[0]), lambda x: np.cov(x, rowvar=False, bias=True), lambda x: np.correlate(x[:, 0], [1, 2, 3]), lambda x: np.vander(x[0], 3),
+    lambda x: np.interp(x, [1, 2, 3], [0, 5, 6]), lambda x: np.interp(x, [1, 2], [0, 5], left=-1, right=8), lambda x: np.polyval([1, 2, 3], x),
+    lambda x: np.fmod(x - 2, 0.7), lambda x: np.fmod((x * 9).astype(int) - 18, -4), lambda x: np.fmax(holes(x), 2), lambda x: np.fmin(2, holes(x)),
+    lambda x: np.fabs((x - 2).astype(int)), lambda x: np.float_power(x.astype(int), 2), lambda x: np.heaviside(np.trunc(x) - 2, 0.5),
+    lambda x: np.angle(x - 2j), lambda x: np.angle(2 - x, deg=True), lambda x: np.array_equiv(x, A[0]), lambda x: np.allclose(holes(x), holes(A), equal_nan=True),
+    lambda x: np.round(x * 100, -1), lambda x: np.median((x * 9).astype(np.int8), 0), lambda x: np.median(x > 2), lambda x: x.flatten(), lambda x: x.ravel(),
+    lambda x: x.reshape(3, 8), lambda x: x.transpose(1, 0), lambda x: x.trace(), lambda x: x.diagonal(1), lambda x: x.cumsum(), lambda x: x.dot(B), lambda x: x.round(1),
+    lambda x: (x + 2j).imag, lambda x: (x + 2j).real, lambda x: x.nbytes, lambda x: x.item(5), lambda x: x.item(1, -1), lambda x: x.tolist(), lambda x: A[0, 0] in x, lambda x: 77 in x,
+    lambda x: np.hstack([x[0], x[1]]), lambda x: np.dot(cube(x), B[:2, 0]), np.iscomplexobj, lambda x: np.atleast_2d(x[0]),
 ]  # fmt: skip
 
 
@@ -76,7 +103,17 @@ def test_what_needs_no_other_piece_moves_nothing(world):
     [
         (lambda x: np.add(A, x, out=(A,)), r"^np.add of tensors puts its result into tensors, but out= is ndarray"),
         (lambda x: np.exp(x, where=A > 1), r"^np.exp of tensors takes no where=; see spmdsim.ops.exp$"),
-        (lambda x: np.interp(x, [1], [2]), r"^np.interp takes no tensors; of an array that every rank has, use x.full\(\)$"),
+        (lambda x: np.block([x]), r"^np.block takes no tensors; of an array that every rank has, use x.full\(\)$"),
+        (lambda x: np.interp(x, [2, 1], [2, 3]), r"^np.interp takes ascending places and as many values, but got \[2.0, 1.0\]$"),
+        (lambda x: np.interp(3, x[0], x[1]), r"^np.interp takes a tensor between points that all ranks have"),
+        (lambda x: np.unique(x, axis=0), r"^np.unique of tensors compares elements, not slices along an axis=$"),
+        (lambda x: np.where(x > 2, x), r"^np.where takes a condition, or a condition and two operands, but got one$"),
+        (lambda x: np.min(x, where=x > 2), r"^np.min with where= has to be told what there is without elements: initial=$"),
+        (lambda x: np.gradient(x, A[0], axis=1), r"^np.gradient of tensors takes a number as the length of a step"),
+        (lambda x: np.gradient(x[:1]), r"^np.gradient needs two elements along a dim, but the shape is \(1, 4\)$"),
+        (lambda x: np.diagonal(x, 0, 1, 1), r"^a diagonal runs through two dims, but axis1 and axis2 are both 1$"),
+        (lambda x: np.average(x, weights=[1, 2]), r"^np.average of tensors takes weights of the shape \(6, 4\), not \(2,\)$"),
+        (lambda x: x.item(99), r"^item\(99,\) is no place of a tensor of shape \(6, 4\)$"),
         (lambda x: np.nanargmax(x * np.nan), r"^np.nanargmax: there are rows of nothing but nan along axis None"),
         (lambda x: np.split(x, 4), r"dim 0 of size 6 does not split into 4 equal parts: np.array_split does"),
         (lambda x: np.subtract.reduce(x), r"^np.subtract.reduce takes no tensors; np.subtract does"),

@@ -42,7 +42,7 @@ def test_the_signature_of_the_2d_document():
     assert y.placements == (Shard(1), Shard(0))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.integers(0, 215), st.sampled_from([SQUARE, CUBE]))
 def test_infer_is_the_inverse_of_layouts(number, mesh):
     bound = bind(MATMUL, ((8, 8), (8, 8)))

@@ -20,7 +20,7 @@ everyone = MPI.COMM_WORLD
 rank, folder = everyone.rank, sys.argv[1]
 odd, spare, told = rank == 1, everyone.Dup(), {}
 
-def case(name, check=None, deadline=None, comm=everyone):
+def case(name, check=None, comm=everyone):
     tuning.cache_clear()
     try:
         MPIWorld(comm, check=check, deadline=deadline).close()

@@ -182,7 +182,7 @@ def full_shape(old: Shape, new: Iterable[int]) -> Shape:
 
 
 @operator()
-def flatten(x: Tensor, start: int = 1) -> Tensor:
+def flatten(x: Tensor, start: int = 0) -> Tensor:
     """All dims from ``start`` on as one."""
     return reshape(x, (*x.shape[:start], math.prod(x.shape[start:])))
 

@@ -23,7 +23,6 @@ from spmdsim.ops.selecting import flattened
 from spmdsim.ops.shape import reshape, transpose
 from spmdsim.ops.sorting import sort
 from spmdsim.tensor import Op, Tensor
-from spmdsim.tensor.element_types import fractional
 from spmdsim.tensor.joined import needs_values
 from spmdsim.tensor.operands import Operand, as_operand
 
@@ -56,7 +55,7 @@ def _quantiles(
 
 
 def _divisible(x: Tensor) -> Tensor:
-    return x if x.dtype.kind in "fV" else cast(x, fractional(x.dtype))
+    return x if x.dtype.kind in "fV" else cast(x, np.float64)
 
 
 def _between(ordered: Tensor, q: np.ndarray, method: str) -> Tensor:

@@ -128,8 +128,28 @@ class _Method:
     def __get__(self, tensor: Any, owner: Any) -> Any:
         if not owner.__module__.startswith("spmdsim.tensor"):
             raise AttributeError(self.function)
-        function = getattr(ops, self.function)
+        function = self._load()
         return function if tensor is None else partial(function, tensor)
+
+    def _load(self) -> Callable[..., Any]:
+        function: Callable[..., Any] = getattr(ops, self.function)
+        return function
+
+
+class _NumpyMethod(_Method):
+    """A function of numpy's as a method, with numpy's arguments; see :mod:`spmdsim.numpy_names`."""
+
+    def _load(self) -> Callable[..., Any]:
+        function: Callable[..., Any] = getattr(np, self.function)
+        return function
+
+
+class _Part(_Method):
+    """A function of the tensor alone, as an attribute."""
+
+    def __get__(self, tensor: Any, owner: Any) -> Any:
+        function = super().__get__(None, owner)
+        return function if tensor is None else function(tensor)
 
 
 class SymbolicTensor(ReadableTensor):
@@ -138,8 +158,11 @@ class SymbolicTensor(ReadableTensor):
     __slots__ = ()
 
     argsort, clip, conj, nonzero = map(_Method, ("argsort", "clip", "conjugate", "nonzero"))
-    cumsum, cumprod, repeat, round = map(_Method, ("cumulative_sum", "cumulative_prod", "repeat", "round"))
-    searchsorted, squeeze, swapaxes, take = map(_Method, ("searchsorted", "squeeze", "swapaxes", "take"))
+    repeat, searchsorted, squeeze = map(_Method, ("repeat", "searchsorted", "squeeze"))
+    swapaxes, take = map(_Method, ("swapaxes", "take"))
+    real, imag = map(_Part, ("real", "imag"))
+    copy, cumprod, cumsum, diagonal = map(_NumpyMethod, ("copy", "cumprod", "cumsum", "diagonal"))
+    dot, ravel, round, trace = map(_NumpyMethod, ("dot", "ravel", "round", "trace"))
 
     __add__, __radd__, __iadd__ = _binary("add"), _reflected("add"), _in_place("add")
     __sub__, __rsub__, __isub__ = _binary("subtract"), _reflected("subtract"), _in_place("subtract")

@@ -229,12 +229,12 @@ class Tensor(SymbolicTensor):
     if not TYPE_CHECKING:
 
         def __array_ufunc__(self, ufunc, method, *inputs, **options):
-            """Numpy's functions of elements, such as ``np.exp(t)``; see :mod:`spmdsim.ops.protocols`."""
-            return import_module("spmdsim.ops.protocols").ufunc(ufunc, method, *inputs, **options)
+            """Numpy's functions of elements, such as ``np.exp(t)``; see :mod:`spmdsim.numpy_names.protocols`."""
+            return import_module("spmdsim.numpy_names.protocols").ufunc(ufunc, method, *inputs, **options)
 
         def __array_function__(self, function, _types, args, options):
-            """Numpy's functions of arrays, such as ``np.sum(t)``; see :mod:`spmdsim.ops.protocols`."""
-            return import_module("spmdsim.ops.protocols").function(function, args, options)
+            """Numpy's functions of arrays, such as ``np.sum(t)``; see :mod:`spmdsim.numpy_names.protocols`."""
+            return import_module("spmdsim.numpy_names.protocols").function(function, args, options)
 
     # -- methods --------------------------------------------------------------------------------------
 
@@ -267,15 +267,33 @@ class Tensor(SymbolicTensor):
         """The tensor with another element type; see :func:`spmdsim.ops.cast`."""
         return ops.cast(self, dtype)
 
-    def reshape(self, shape: int | Sequence[int], layout: Layout | None = None) -> Tensor:
-        """The same elements in another shape; see :func:`spmdsim.ops.reshape`."""
-        return ops.reshape(self, shape, layout)
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+        return self.dtype.itemsize
 
-    def transpose(self, perm: Sequence[int] | None = None) -> Tensor:
-        """The tensor with its dims in another order; see :func:`spmdsim.ops.transpose`."""
-        return ops.transpose(self, perm)
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements, each counted once however many ranks hold it."""
+        return self.size * self.itemsize
 
-    def flatten(self, start: int = 1) -> Tensor:
+    def __contains__(self, value: Operand) -> bool:
+        """Whether some element equals a value."""
+        return bool(ops.any(ops.equal(self, value)))
+
+    def reshape(
+        self, shape: int | Sequence[int], *sizes: int | Layout | None, layout: Layout | None = None
+    ) -> Tensor:
+        """The same elements in another shape, its sizes in a tuple or one by one; see :func:`spmdsim.ops.reshape`."""
+        if sizes and (sizes[0] is None or isinstance(sizes[0], Layout)):
+            return ops.reshape(self, shape, *sizes)  # type: ignore[arg-type]
+        return ops.reshape(self, (shape, *sizes) if sizes else shape, layout)  # type: ignore[arg-type]
+
+    def transpose(self, perm: int | Sequence[int] | None = None, *dims: int) -> Tensor:
+        """The tensor with its dims in another order, in a tuple or one by one; see :func:`spmdsim.ops.transpose`."""
+        return ops.transpose(self, (perm, *dims) if isinstance(perm, int) else perm)
+
+    def flatten(self, start: int = 0) -> Tensor:
         """All dims from ``start`` on as one."""
         return ops.flatten(self, start)
 

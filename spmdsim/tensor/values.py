@@ -71,11 +71,22 @@ class ReadableTensor(tensor.Tensor):
     #: The words of torch, OneFlow and Paddle, and of MindSpore.
     numpy = asnumpy = tensor.Tensor.full
 
-    def item(self) -> Any:
-        """The only element of a tensor of size one, as a Python number, on every process."""
-        if self.size != 1:
+    def item(self, *place: int | tuple[int, ...]) -> Any:
+        """An element as a Python number, on every process: the only one, or that of a place, counted as numpy's ``item``.
+
+        Raises:
+            InputError: no place, of several elements, or one outside of the tensor.
+        """
+        if self.size != 1 and not place:
             raise InputError(f"item() needs a tensor of one element, but the shape is {self.shape}")
-        return self.full().reshape(()).item()
+        try:
+            return self.full().item(*place)  # type: ignore[arg-type]
+        except (IndexError, TypeError, ValueError):
+            raise InputError(f"item{place} is no place of a tensor of shape {self.shape}") from None
+
+    def tolist(self) -> Any:
+        """All elements as Python numbers in nested lists, on every process."""
+        return self.full().tolist()
 
     def __float__(self) -> float:
         return float(self.item())

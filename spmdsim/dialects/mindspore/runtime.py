@@ -82,7 +82,7 @@ class Counted(Tensor):
         """In another layout, or with other elements."""
         return super().to(where) if isinstance(where, Layout) else self.astype(where)
 
-    def reshape(self, *shape: Any) -> Any:
+    def reshape(self, *shape: Any) -> Any:  # type: ignore[override]  # a layout is a sharding strategy there
         """In another shape, given as numbers or together."""
         return METHODS["reshape"](self, *shape)
 

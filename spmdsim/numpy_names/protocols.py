@@ -17,26 +17,21 @@ import numpy as np
 
 from spmdsim import ops
 from spmdsim.errors import UsageTypeError
-from spmdsim.ops.numpy_functions import FUNCTIONS
+from spmdsim.numpy_names import arrangement, calculation, elements, selection, without_nan
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.creation import empty_like, full_like, ones_like, zeros_like
-from spmdsim.tensor.operands import operands
 from spmdsim.tensor.symbols import become
 
-#: numpy's functions that have another name here.
+#: NumPy's functions that have another name here.
 SPELLED = {
     "amax": "max",
     "amin": "min",
     "around": "round",
     "astype": "cast",
     "concatenate": "concat",
-    "cumsum": "cumulative_sum",
-    "cumprod": "cumulative_prod",
-    "fabs": "absolute",
-    "float_power": "power",
-    "fmod": "remainder",
+    "degrees": "rad2deg",
     "invert": "bitwise_invert",
-    "ravel": "reshape",
+    "radians": "deg2rad",
 }
 #: What a reduction by a function of two elements is.
 REDUCED = {
@@ -47,36 +42,24 @@ REDUCED = {
     "logical_and": "all",
     "logical_or": "any",
 }
-#: What takes other arguments here, or is made of several functions.
+#: What takes other arguments here, or is made of several functions; the rest asks what a tensor is.
 _OWN: dict[str, Callable[..., Any]] = {
-    **FUNCTIONS,
-    "allclose": lambda a, b, **given: bool(ops.all(_close(a, b, **given))),
-    "average": lambda a, axis=None, weights=None: _average(a, axis, weights),
-    "array_equal": lambda a, b: np.shape(a) == np.shape(b) and bool(ops.all(ops.equal(a, b))),
-    "clip": lambda a, a_min=None, a_max=None, *, min=None, max=None: ops.clip(
-        a, min if a_min is None else a_min, max if a_max is None else a_max
-    ),
-    "divmod": lambda a, b: (ops.floor_divide(a, b), ops.remainder(a, b)),
-    "einsum": lambda rule, *tensors: ops.einsum(_with_result(rule), *tensors),
-    "inner": lambda a, b: ops.tensordot(a, b, ((-1,), (-1,))) if min(a.ndim, b.ndim) else ops.multiply(a, b),
-    "ptp": lambda a, axis=None: ops.subtract(ops.max(a, axis=axis), ops.min(a, axis=axis)),
-    "unique": lambda a: ops.unique_values(a),
-    "vdot": lambda a, b: _vdot(*operands("np.vdot", (a, b))),
-    "dot": lambda a, b: _dot(a, b),
+    **{
+        called.__name__: called
+        for part in (arrangement, calculation, elements, selection, without_nan)
+        for called in part.FUNCTIONS
+    },
+    "can_cast": lambda source, to, casting="safe": bool(np.can_cast(source.dtype, to, casting)),
     "empty_like": empty_like,
     "full_like": full_like,
-    "ones_like": ones_like,
-    "zeros_like": zeros_like,
-    "hstack": lambda parts: ops.concat(parts, 0 if np.ndim(parts[0]) == 1 else 1),
-    "isclose": lambda a, b, rtol=1e-05, atol=1e-08: _close(a, b, rtol, atol),
+    "iscomplexobj": lambda x: x.dtype.kind == "c",
+    "isrealobj": lambda x: x.dtype.kind != "c",
     "ndim": lambda a: a.ndim,
-    "ravel": lambda a: ops.reshape(a, -1),
+    "ones_like": ones_like,
     "result_type": lambda *given: np.result_type(*[x.dtype if isinstance(x, Tensor) else x for x in given]),
-    "round": lambda a, decimals=0: _rounded(a, decimals),
     "shape": lambda a: a.shape,
-    "size": lambda a: a.size,
-    "vstack": lambda parts: ops.concat([ops.reshape(x, (1, -1)) if x.ndim == 1 else x for x in parts]),
-    "can_cast": lambda source, to, casting="safe": bool(np.can_cast(source.dtype, to, casting)),
+    "size": lambda a, axis=None: a.size if axis is None else a.shape[axis],
+    "zeros_like": zeros_like,
 }
 #: Values of numpy's parameters that ask for nothing.
 _NOTHING: dict[str, Any] = {
@@ -93,51 +76,6 @@ _NOTHING: dict[str, Any] = {
 _ROOMS = {"numpy.linalg": "spmdsim.linalg", "numpy.fft": "spmdsim.fft"}
 #: numpy's names of the first parameters, which ours go without.
 _FIRST = ("a", "x", "arr", "array", "ary", "m", "v", "arrays")
-
-
-def _close(a: Any, b: Any, rtol: float = 1e-05, atol: float = 1e-08) -> Tensor:
-    """Where two are equal, or differ by as little as numpy's ``isclose`` allows."""
-    far = ops.absolute(ops.subtract(a, b))
-    size = ops.absolute(b) if isinstance(b, Tensor) else np.abs(b)
-    near = ops.less_equal(far, size * rtol + atol)
-    return ops.logical_or(ops.equal(a, b), ops.logical_and(near, ops.isfinite(far)))
-
-
-def _dot(a: Any, b: Any) -> Any:
-    """A product of matrices, or over the last dim of one and the last but one of the other."""
-    if min(np.ndim(a), np.ndim(b)) == 0:
-        return ops.multiply(a, b)
-    return ops.matmul(a, b) if b.ndim <= 2 else ops.tensordot(a, b, ((-1,), (-2,)))
-
-
-def _average(x: Tensor, axis: Any, weights: Any) -> Tensor:
-    if weights is None:
-        return ops.mean(x, axis=axis)
-    if np.shape(weights) != x.shape:
-        raise UsageTypeError(
-            f"np.average of tensors takes weights of the shape {x.shape}, not {np.shape(weights)}"
-        )
-    total = ops.sum(weights, axis=axis) if isinstance(weights, Tensor) else np.sum(weights, axis=axis)
-    return ops.divide(ops.sum(ops.multiply(x, weights), axis=axis), total)
-
-
-def _vdot(a: Tensor, b: Tensor) -> Tensor:
-    return ops.vecdot(ops.reshape(a, -1), ops.reshape(b, -1))
-
-
-def _with_result(rule: str) -> str:
-    """A rule of einsum, with the result that numpy means where it says none: what occurs once, by the alphabet."""
-    if "->" in rule:
-        return rule
-    letters = sorted({x for x in rule if x.isalpha() and rule.count(x) == 1})
-    return f"{rule}->{'...' * ('...' in rule)}{''.join(letters)}"
-
-
-def _rounded(x: Tensor, decimals: int) -> Tensor:
-    if not decimals:
-        return ops.round(x)
-    scale = 10.0**decimals
-    return ops.divide(ops.round(ops.multiply(x, scale)), scale)
 
 
 def ufunc(function: np.ufunc, method: str, *inputs: Any, out: Any = None, **options: Any) -> Any:
@@ -192,9 +130,8 @@ def _into(out: Any, result: Any, said: str) -> Any:
 
 
 def _called(name: str, said: str, args: Any, options: dict[str, Any], room: ModuleType = ops) -> Any:
-    ours = _OWN.get(name) if room is ops else None
     name = SPELLED.get(name, name) if room is ops else name
-    ours = ours or _ours(name, room)
+    ours = (_OWN.get(name) if room is ops else None) or _ours(name, room)
     if ours is None and room is ops:  # numpy has some of these in both
         ours = _ours(name, import_module("spmdsim.linalg"))
     if ours is None:

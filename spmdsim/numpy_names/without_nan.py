@@ -1,16 +1,13 @@
-"""What numpy has and the array API standard has not, made of operators: reached as ``np.nansum(t)``, by ``__array_function__``."""
+"""NumPy's functions of what is no nan, and numbers in its place."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from importlib import import_module
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from spmdsim.core import Layout
 from spmdsim.errors import InputError, RuleError
 from spmdsim.ops import reduce
 from spmdsim.ops.along import take_along_axis
@@ -22,15 +19,11 @@ from spmdsim.ops.functions import logical_not
 from spmdsim.ops.order import argmax, argmin
 from spmdsim.ops.scans import along_dim, conjugated, cumulative_prod, cumulative_sum
 from spmdsim.ops.selecting import flattened
-from spmdsim.ops.shape import broadcast_to, reshape
-from spmdsim.ops.slicing import pad, slice_
+from spmdsim.ops.shape import reshape
 from spmdsim.ops.sorting import sort
 from spmdsim.tensor import Tensor
-from spmdsim.tensor.operands import operands
 
 Axis = int | Sequence[int] | None
-
-# -- without nan ----------------------------------------------------------------------------------------------
 
 
 def _filled(x: Tensor, value: float) -> Tensor:
@@ -165,96 +158,7 @@ def nan_to_num(
     return _filled(x, nan)
 
 
-# -- diagonals, parts, products ---------------------------------------------------------------------------------
-
-
-def diag(v: Tensor, k: int = 0) -> Tensor:
-    """The diagonal of a matrix; of a vector the matrix that has it, its rows split as the vector."""
-    if v.ndim == 2:
-        found: Tensor = import_module("spmdsim.linalg").diagonal(v, offset=k)
-        return found
-    if v.ndim != 1:
-        raise RuleError(f"np.diag takes a vector or a matrix, but the shape is {v.shape}")
-    n = v.shape[0] + abs(k)
-    rows = pad(v, (max(0, -k),), (max(0, k),))
-    layout = Layout(rows.layout.mesh, [rows.layout.reduced.dims[0], None])
-    there = Tensor.eye(n, k=k, dtype=np.bool_, layout=layout, world=v.world)
-    return where(there, broadcast_to(reshape(rows, (n, 1)), (n, n)), 0)
-
-
-def diagflat(v: Tensor, k: int = 0) -> Tensor:
-    """The matrix with all entries on its diagonal."""
-    return diag(flattened(v), k)
-
-
-def array_split(ary: Tensor, indices_or_sections: int | Sequence[int], axis: int = 0) -> list[Tensor]:
-    """Parts along a dim, so many of nearly equal size, or cut at given places."""
-    at = along_dim("array_split", ary, axis)
-    n = ary.shape[at]
-    if isinstance(indices_or_sections, (int, np.integer)):
-        parts = int(indices_or_sections)
-        if parts < 1:
-            raise RuleError(f"there is one part at least, but got {parts}")
-        cuts = [k * (n // parts) + min(k, n % parts) for k in range(parts + 1)]
-    else:
-        inner = [slice(int(k)).indices(n)[1] for k in indices_or_sections]
-        cuts = [0, *inner, n]
-    found = []
-    for start, stop in pairwise(cuts):
-        starts, stops = [0] * ary.ndim, list(ary.shape)
-        starts[at], stops[at] = start, max(start, stop)
-        found.append(slice_(ary, starts, stops))
-    return found
-
-
-def split(ary: Tensor, indices_or_sections: int | Sequence[int], axis: int = 0) -> list[Tensor]:
-    """Equal parts along a dim, or parts cut at given places."""
-    n, parts = ary.shape[along_dim("split", ary, axis)], indices_or_sections
-    if isinstance(parts, (int, np.integer)) and (parts < 1 or n % parts):
-        raise RuleError(
-            f"dim {axis} of size {n} does not split into {parts} equal parts: np.array_split does"
-        )
-    return array_split(ary, parts, axis)
-
-
-def vsplit(ary: Tensor, indices_or_sections: int | Sequence[int]) -> list[Tensor]:
-    """:func:`split` along the first dim."""
-    return split(ary, indices_or_sections, 0)
-
-
-def hsplit(ary: Tensor, indices_or_sections: int | Sequence[int]) -> list[Tensor]:
-    """:func:`split` along the second dim, of vectors along the only one."""
-    return split(ary, indices_or_sections, int(ary.ndim > 1))
-
-
-def kron(a: Tensor, b: Tensor) -> Tensor:
-    """Kronecker's product: each entry of ``a`` times the whole of ``b``."""
-    a, b = operands("np.kron", (a, b))
-    ndim = max(a.ndim, b.ndim)
-    sizes = [(*[1] * (ndim - x.ndim), *x.shape) for x in (a, b)]
-    left = reshape(a, [m for n in sizes[0] for m in (n, 1)])
-    right = reshape(b, [m for n in sizes[1] for m in (1, n)])
-    return reshape(multiply(left, right), [n * m for n, m in zip(*sizes)])
-
-
-#: By numpy's names.
-FUNCTIONS: dict[str, Callable[..., Any]] = {
-    function.__name__: function
-    for function in (
-        *(
-            nansum,
-            nanprod,
-            nanmax,
-            nanmin,
-            nanmean,
-            nanvar,
-            nanstd,
-            nancumsum,
-            nancumprod,
-            nanargmax,
-            nanargmin,
-        ),
-        *(nanquantile, nanpercentile, nanmedian, nan_to_num, diag, diagflat),
-        *(array_split, split, vsplit, hsplit, kron),
-    )
-}
+FUNCTIONS = (
+    *(nan_to_num, nanargmax, nanargmin, nancumprod, nancumsum, nanmax, nanmean, nanmedian, nanmin),
+    *(nanpercentile, nanprod, nanquantile, nanstd, nansum, nanvar),
+)

@@ -1,0 +1,217 @@
+"""NumPy's functions that take tensors apart, put them together and turn them round."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from spmdsim import linalg, ops
+from spmdsim.core import Layout
+from spmdsim.errors import RuleError
+from spmdsim.ops.scans import along_dim
+from spmdsim.ops.selecting import flattened
+from spmdsim.tensor import Tensor
+from spmdsim.tensor.creation import asarray
+from spmdsim.tensor.operands import Operand, operands
+
+Cuts = int | Sequence[int]
+
+# -- dims ---------------------------------------------------------------------------------------------------
+
+
+def ravel(a: Tensor) -> Tensor:
+    """All elements in one dim, row by row."""
+    return ops.reshape(a, -1)
+
+
+def copy(a: Tensor) -> Tensor:
+    """A tensor of the same values, which assignments to the other one do not change."""
+    return asarray(a, copy=True)
+
+
+def atleast_1d(*arys: Tensor) -> Any:
+    """Tensors with one dim at least."""
+    return _each(arys, lambda x: x if x.ndim else ops.reshape(x, (1,)))
+
+
+def atleast_2d(*arys: Tensor) -> Any:
+    """Tensors with two dims at least; a vector is a row."""
+    return _each(arys, lambda x: x if x.ndim > 1 else ops.reshape(x, (1, -1)))
+
+
+def atleast_3d(*arys: Tensor) -> Any:
+    """Tensors with three dims at least; a vector lies in the middle one, a matrix in the first two."""
+    shapes = {0: (1, 1, 1), 1: (1, -1, 1)}
+    return _each(arys, lambda x: x if x.ndim > 2 else ops.reshape(x, shapes.get(x.ndim, (*x.shape, 1))))
+
+
+def _each(tensors: Sequence[Tensor], function: Any) -> Any:
+    results = tuple(map(function, tensors))
+    return results[0] if len(results) == 1 else results
+
+
+def rollaxis(a: Tensor, axis: int, start: int = 0) -> Tensor:
+    """A dim moved before another one."""
+    axis %= a.ndim
+    start += a.ndim if start < 0 else 0
+    return ops.moveaxis(a, axis, start - (axis < start))
+
+
+def fliplr(m: Tensor) -> Tensor:
+    """The second dim reversed."""
+    return ops.flip(m, 1)
+
+
+def flipud(m: Tensor) -> Tensor:
+    """The first dim reversed."""
+    return ops.flip(m, 0)
+
+
+def rot90(m: Tensor, k: int = 1, axes: Sequence[int] = (0, 1)) -> Tensor:
+    """Turned by quarters, from the first of two dims towards the second."""
+    first, second = (along_dim("rot90", m, d) for d in axes)
+    for d in {0: (), 1: (second,), 2: (first, second), 3: (first,)}[k % 4]:
+        m = ops.flip(m, d)
+    return ops.swapaxes(m, first, second) if k % 2 else m
+
+
+def flip(m: Tensor, axis: int | Sequence[int] | None = None) -> Tensor:
+    """Dims reversed, all of them for None."""
+    return ops.flip(m, tuple(range(m.ndim)) if axis is None else axis)
+
+
+# -- together ------------------------------------------------------------------------------------------------
+
+
+def hstack(tup: Sequence[Tensor]) -> Tensor:
+    """Side by side: along the second dim, vectors along the only one."""
+    parts = operands("np.hstack", tup)
+    return ops.concat(parts, int(parts[0].ndim > 1))
+
+
+def vstack(tup: Sequence[Tensor]) -> Tensor:
+    """One below the other; vectors are rows."""
+    return ops.concat([atleast_2d(x) for x in operands("np.vstack", tup)])
+
+
+def dstack(tup: Sequence[Tensor]) -> Tensor:
+    """One behind the other, along the third dim."""
+    return ops.concat([atleast_3d(x) for x in operands("np.dstack", tup)], 2)
+
+
+def column_stack(tup: Sequence[Tensor]) -> Tensor:
+    """Side by side; vectors are columns."""
+    parts = operands("np.column_stack", tup)
+    return ops.concat([ops.reshape(x, (-1, 1)) if x.ndim == 1 else x for x in parts], 1)
+
+
+def append(arr: Operand, values: Operand, axis: int | None = None) -> Tensor:
+    """Values behind a tensor, along a dim; all in one dim for None."""
+    parts = operands("np.append", (arr, values))
+    return ops.concat([ravel(x) for x in parts], 0) if axis is None else ops.concat(parts, axis)
+
+
+def kron(a: Tensor, b: Tensor) -> Tensor:
+    """Kronecker's product: each entry of ``a`` times the whole of ``b``."""
+    a, b = operands("np.kron", (a, b))
+    ndim = max(a.ndim, b.ndim)
+    sizes = [(*[1] * (ndim - x.ndim), *x.shape) for x in (a, b)]
+    left = ops.reshape(a, [m for n in sizes[0] for m in (n, 1)])
+    right = ops.reshape(b, [m for n in sizes[1] for m in (1, n)])
+    return ops.reshape(ops.multiply(left, right), [n * m for n, m in zip(*sizes)])
+
+
+# -- apart ---------------------------------------------------------------------------------------------------
+
+
+def array_split(ary: Tensor, indices_or_sections: Cuts, axis: int = 0) -> list[Tensor]:
+    """Parts along a dim, so many of nearly equal size, or cut at given places."""
+    at = along_dim("array_split", ary, axis)
+    n = ary.shape[at]
+    if isinstance(indices_or_sections, (int, np.integer)):
+        parts = int(indices_or_sections)
+        if parts < 1:
+            raise RuleError(f"there is one part at least, but got {parts}")
+        cuts = [k * (n // parts) + min(k, n % parts) for k in range(parts + 1)]
+    else:
+        cuts = [0, *[slice(int(k)).indices(n)[1] for k in indices_or_sections], n]
+    pieces = [slice(start, max(start, stop)) for start, stop in pairwise(cuts)]
+    return [ops.getitem(ary, (*[slice(None)] * at, piece)) for piece in pieces]
+
+
+def split(ary: Tensor, indices_or_sections: Cuts, axis: int = 0) -> list[Tensor]:
+    """Equal parts along a dim, or parts cut at given places."""
+    n, parts = ary.shape[along_dim("split", ary, axis)], indices_or_sections
+    if isinstance(parts, (int, np.integer)) and (parts < 1 or n % parts):
+        raise RuleError(
+            f"dim {axis} of size {n} does not split into {parts} equal parts: np.array_split does"
+        )
+    return array_split(ary, parts, axis)
+
+
+def vsplit(ary: Tensor, indices_or_sections: Cuts) -> list[Tensor]:
+    """:func:`split` along the first dim."""
+    return split(ary, indices_or_sections, 0)
+
+
+def hsplit(ary: Tensor, indices_or_sections: Cuts) -> list[Tensor]:
+    """:func:`split` along the second dim, of vectors along the only one."""
+    return split(ary, indices_or_sections, int(ary.ndim > 1))
+
+
+# -- diagonals -----------------------------------------------------------------------------------------------
+
+
+def diagonal(a: Tensor, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
+    """Diagonals of the matrices that two dims make, the first two unless others are named; they are the last dim."""
+    first, second = (along_dim("diagonal", a, d) for d in (axis1, axis2))
+    if first == second:
+        raise RuleError(f"a diagonal runs through two dims, but axis1 and axis2 are both {axis1}")
+    return linalg.diagonal(ops.moveaxis(a, (first, second), (-2, -1)), offset=offset)
+
+
+def trace(a: Tensor, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None) -> Tensor:
+    """The sums of :func:`diagonal`."""
+    return ops.sum(diagonal(a, offset, axis1, axis2), -1, dtype=dtype)
+
+
+def diag(v: Tensor, k: int = 0) -> Tensor:
+    """The diagonal of a matrix; of a vector the matrix that has it, its rows split as the vector."""
+    if v.ndim == 2:
+        return linalg.diagonal(v, offset=k)
+    if v.ndim != 1:
+        raise RuleError(f"np.diag takes a vector or a matrix, but the shape is {v.shape}")
+    n = v.shape[0] + abs(k)
+    rows = ops.pad(v, (max(0, -k),), (max(0, k),))
+    layout = Layout(rows.layout.mesh, [rows.layout.reduced.dims[0], None])
+    there = Tensor.eye(n, k=k, dtype=np.bool_, layout=layout, world=v.world)
+    return ops.where(there, ops.broadcast_to(ops.reshape(rows, (n, 1)), (n, n)), 0)
+
+
+def diagflat(v: Tensor, k: int = 0) -> Tensor:
+    """The matrix with all entries on its diagonal."""
+    return diag(flattened(v), k)
+
+
+FUNCTIONS = (
+    *(append, array_split, atleast_1d, atleast_2d, atleast_3d, column_stack, copy, diag, diagflat, diagonal),
+    *(
+        dstack,
+        flip,
+        fliplr,
+        flipud,
+        hsplit,
+        hstack,
+        kron,
+        ravel,
+        rollaxis,
+        rot90,
+        split,
+        trace,
+        vsplit,
+        vstack,
+    ),
+)

@@ -1,0 +1,282 @@
+"""NumPy's functions that calculate: sums with a start and a mask, products, differences, statistics."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from spmdsim import linalg, ops
+from spmdsim.errors import RuleError, UsageTypeError
+from spmdsim.numpy_names.arrangement import ravel
+from spmdsim.ops.scans import along_dim
+from spmdsim.tensor import Tensor
+from spmdsim.tensor.operands import Operand, operands
+
+Axis = int | Sequence[int] | None
+
+# -- reductions ----------------------------------------------------------------------------------------------
+
+
+def _reduction(name: str, neutral: float | None, joined: str) -> Callable[..., Tensor]:
+    """A reduction with NumPy's ``where``, which leaves elements out, and ``initial``, which joins the result."""
+
+    def reduction(
+        a: Tensor, axis: Axis = None, keepdims: bool = False, initial: Any = None, where: Any = True
+    ) -> Tensor:
+        if where is not True:
+            outside = neutral if neutral is not None else initial
+            if outside is None:
+                raise UsageTypeError(
+                    f"np.{name} with where= has to be told what there is without elements: initial="
+                )
+            a = ops.where(where, a, outside)
+        result: Tensor = getattr(ops, name)(a, axis=axis, keepdims=keepdims)
+        return result if initial is None else getattr(ops, joined)(result, initial)
+
+    reduction.__name__ = name
+    return reduction
+
+
+_REDUCTIONS = (
+    *(_reduction("sum", 0, "add"), _reduction("prod", 1, "multiply"), _reduction("any", False, "logical_or")),
+    *(
+        _reduction("max", None, "maximum"),
+        _reduction("min", None, "minimum"),
+        _reduction("all", True, "logical_and"),
+    ),
+)
+
+
+def ptp(a: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """The largest element without the smallest."""
+    return ops.subtract(ops.max(a, axis=axis, keepdims=keepdims), ops.min(a, axis=axis, keepdims=keepdims))
+
+
+def cumsum(a: Tensor, axis: int | None = None) -> Tensor:
+    """Running sums along a dim; of all elements, row by row, for None."""
+    return ops.cumulative_sum(ravel(a), 0) if axis is None else ops.cumulative_sum(a, axis)
+
+
+def cumprod(a: Tensor, axis: int | None = None) -> Tensor:
+    """Running products along a dim; of all elements, row by row, for None."""
+    return ops.cumulative_prod(ravel(a), 0) if axis is None else ops.cumulative_prod(a, axis)
+
+
+def average(
+    a: Tensor, axis: int | None = None, weights: Operand | None = None, keepdims: bool = False
+) -> Tensor:
+    """The mean, weighted by as many numbers as there are elements, or as the dim is long.
+
+    Raises:
+        UsageTypeError: weights of another shape.
+    """
+    if weights is None:
+        return ops.mean(a, axis=axis, keepdims=keepdims)
+    (_, heavy) = operands("np.average", (a, weights))
+    if axis is not None and heavy.shape == (a.shape[along_dim("average", a, axis)],):
+        heavy = ops.reshape(heavy, [-1 if d == axis % a.ndim else 1 for d in range(a.ndim)])
+    elif heavy.shape != a.shape:
+        raise UsageTypeError(f"np.average of tensors takes weights of the shape {a.shape}, not {heavy.shape}")
+    total = ops.sum(heavy, axis=axis, keepdims=keepdims)
+    return ops.divide(ops.sum(ops.multiply(a, heavy), axis=axis, keepdims=keepdims), total)
+
+
+def cov(m: Tensor, rowvar: bool = True, bias: bool = False, ddof: int | None = None) -> Tensor:
+    """Covariances of the rows of a matrix (of its columns without ``rowvar``); a vector is one row.
+
+    Raises:
+        RuleError: more than two dims.
+    """
+    if m.ndim > 2:
+        raise RuleError(f"np.cov takes a vector or a matrix, but the shape is {m.shape}")
+    rows = ops.reshape(m, (1, -1)) if m.ndim < 2 else m if rowvar else ops.transpose(m)
+    far = ops.subtract(rows, ops.mean(rows, axis=1, keepdims=True))
+    count = rows.shape[1] - (int(not bias) if ddof is None else ddof)
+    products = ops.divide(ops.matmul(far, ops.conjugate(ops.transpose(far))), count)
+    return ops.reshape(products, ()) if m.ndim < 2 else products
+
+
+def corrcoef(x: Tensor, rowvar: bool = True) -> Tensor:
+    """Covariances, each divided by the standard deviations of its two."""
+    products = cov(x, rowvar)
+    if not products.ndim:
+        return ops.divide(products, products)
+    size = ops.sqrt(ops.real(linalg.diagonal(products)))
+    return ops.divide(products, linalg.outer(size, size))
+
+
+# -- products ------------------------------------------------------------------------------------------------
+
+
+def dot(a: Operand, b: Operand) -> Tensor:
+    """A product of matrices, or over the last dim of one and the last but one of the other."""
+    if min(np.ndim(a), np.ndim(b)) == 0:  # type: ignore[arg-type]
+        return ops.multiply(a, b)
+    one, other = operands("np.dot", (a, b))
+    return ops.matmul(one, other) if other.ndim <= 2 else ops.tensordot(one, other, ((-1,), (-2,)))
+
+
+def inner(a: Operand, b: Operand) -> Tensor:
+    """Products over the last dims of both."""
+    one, other = operands("np.inner", (a, b))
+    return (
+        ops.tensordot(one, other, ((-1,), (-1,))) if min(one.ndim, other.ndim) else ops.multiply(one, other)
+    )
+
+
+def outer(a: Operand, b: Operand) -> Tensor:
+    """The products of each element of one with each of the other."""
+    one, other = operands("np.outer", (a, b))
+    return linalg.outer(ravel(one), ravel(other))
+
+
+def vdot(a: Operand, b: Operand) -> Tensor:
+    """The sum of products of all elements, the first ones conjugated."""
+    one, other = operands("np.vdot", (a, b))
+    return ops.vecdot(ravel(one), ravel(other))
+
+
+def einsum(rule: str, *tensors: Operand) -> Tensor:
+    """Sums of products by NumPy's rule; a result that is not said has what occurs once, by the alphabet."""
+    if "->" not in rule:
+        letters = sorted({x for x in rule if x.isalpha() and rule.count(x) == 1})
+        rule = f"{rule}->{'...' * ('...' in rule)}{''.join(letters)}"
+    return ops.einsum(rule, *tensors)
+
+
+def correlate(a: Operand, v: Operand, mode: str = "valid") -> Tensor:
+    """How alike two vectors are, the second one shifted: the convolution with it, reversed."""
+    signal, kernel = operands("np.correlate", (a, v))
+    return ops.convolve(signal, ops.conjugate(ops.flip(kernel, 0)), mode)
+
+
+def polyval(p: Sequence[complex] | np.ndarray, x: Tensor) -> Tensor:
+    """A polynomial's values; its coefficients, highest power first, are numbers that all ranks have."""
+    if isinstance(p, Tensor):
+        raise UsageTypeError("np.polyval of tensors takes its coefficients as numbers; use p.full()")
+    start = ops.multiply(x, 0)
+    return functools.reduce(lambda y, c: ops.add(ops.multiply(y, x), c), np.asarray(p).tolist(), start)
+
+
+def vander(x: Tensor, N: int | None = None, increasing: bool = False) -> Tensor:
+    """The powers of a vector's elements side by side, the highest first unless they increase."""
+    powers = np.arange(x.size if N is None else N)
+    return ops.power(ops.expand_dims(x, 1), powers if increasing else powers[::-1].copy())
+
+
+# -- differences ---------------------------------------------------------------------------------------------
+
+
+def ediff1d(ary: Tensor) -> Tensor:
+    """Differences of neighbours among all elements, row by row."""
+    return ops.diff(ravel(ary), dim=0)
+
+
+def gradient(f: Tensor, *varargs: float, axis: int | Sequence[int] | None = None) -> Any:
+    """Differences over two steps inside and one step at both ends, along each dim: halos of one element move.
+
+    Args:
+        f: the values, in even steps.
+        varargs: how long a step is, one for all dims or one for each; 1 if left out.
+        axis: along which dims; all of them, as a tuple, for None.
+
+    Raises:
+        RuleError: a dim of fewer than two elements.
+        UsageTypeError: places in the stead of a step's length, or another number of them.
+    """
+    dims = range(f.ndim) if axis is None else [axis] if isinstance(axis, int) else axis
+    dims = [along_dim("gradient", f, d) for d in dims]
+    steps = varargs * len(dims) if len(varargs) == 1 else varargs or (1.0,) * len(dims)
+    if len(steps) != len(dims) or any(np.ndim(step) for step in steps):
+        raise UsageTypeError(
+            "np.gradient of tensors takes a number as the length of a step, one or one for each dim"
+        )
+    slopes = tuple(_slope(f, d, step) for d, step in zip(dims, steps))
+    return slopes[0] if len(slopes) == 1 else slopes
+
+
+def _slope(f: Tensor, d: int, step: float) -> Tensor:
+    if f.shape[d] < 2:
+        raise RuleError(f"np.gradient needs two elements along a dim, but the shape is {f.shape}")
+    inside = ops.divide(ops.subtract(_part(f, d, 2, None), _part(f, d, 0, -2)), 2 * step)
+    ends = ops.divide(ops.subtract(_part(f, d, 1, None), _part(f, d, 0, -1)), step)
+    return ops.concat([_part(ends, d, 0, 1), inside, _part(ends, d, -1, None)], d)
+
+
+def _part(x: Tensor, d: int, start: int, stop: int | None) -> Tensor:
+    return ops.getitem(x, (*[slice(None)] * d, slice(start, stop)))
+
+
+def trapezoid(y: Tensor, x: Operand | None = None, dx: float = 1.0, axis: int = -1) -> Tensor:
+    """The area below straight lines between neighbours.
+
+    Args:
+        y: the values.
+        x: the places, a vector; in steps of ``dx`` if left out.
+        dx: how long a step is.
+        axis: along which dim.
+    """
+    d = along_dim("trapezoid", y, axis)
+    sums = ops.add(_part(y, d, 1, None), _part(y, d, 0, -1))
+    if x is None:
+        return ops.multiply(ops.sum(sums, axis=d), dx / 2)
+    steps = ops.diff(operands("np.trapezoid", (y, x))[1], dim=-1)
+    steps = ops.reshape(steps, [-1 if k == d else 1 for k in range(y.ndim)]) if steps.ndim == 1 else steps
+    return ops.divide(ops.sum(ops.multiply(sums, steps), axis=d), 2)
+
+
+def interp(
+    x: Tensor,
+    xp: Sequence[float] | np.ndarray,
+    fp: Sequence[float] | np.ndarray,
+    left: float | None = None,
+    right: float | None = None,
+) -> Tensor:
+    """Values on straight lines between points that all ranks have; the first and the last one's beyond them.
+
+    Raises:
+        RuleError: places that do not ascend, or not as many as values.
+        UsageTypeError: the points are tensors.
+    """
+    if isinstance(xp, Tensor) or isinstance(fp, Tensor) or not isinstance(x, Tensor):
+        raise UsageTypeError(
+            "np.interp takes a tensor between points that all ranks have as arrays; use .full()"
+        )
+    places, values = np.asarray(xp, np.float64), np.asarray(fp, np.float64)
+    if places.shape != values.shape or places.ndim != 1 or not places.size or (np.diff(places) <= 0).any():
+        raise RuleError(f"np.interp takes ascending places and as many values, but got {places.tolist()}")
+    x = ops.cast(x, np.float64)
+    slopes = np.append(np.diff(values) / np.diff(places), 0.0)
+    numbers = ops.clip(
+        ops.subtract(ops.searchsorted(operands("np.interp", (places, x))[0], x, side="right"), 1), 0, None
+    )
+    start, value, slope = (
+        ops.take(operands("np.interp", (a, x))[0], numbers, 0) for a in (places, values, slopes)
+    )
+    y = ops.add(value, ops.multiply(slope, ops.subtract(x, start)))
+    y = ops.where(ops.less(x, places[0].item()), values[0].item() if left is None else left, y)
+    return ops.where(ops.greater(x, places[-1].item()), values[-1].item() if right is None else right, y)
+
+
+FUNCTIONS = (
+    *_REDUCTIONS,
+    *(
+        average,
+        corrcoef,
+        correlate,
+        cov,
+        cumprod,
+        cumsum,
+        dot,
+        ediff1d,
+        einsum,
+        gradient,
+        inner,
+        interp,
+        outer,
+    ),
+    *(polyval, ptp, trapezoid, vander, vdot),
+)

@@ -1,0 +1,173 @@
+"""NumPy's functions of elements: comparisons, roundings, remainders, angles."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from spmdsim import ops
+from spmdsim.tensor import Tensor
+from spmdsim.tensor.operands import Operand, operands
+
+
+def isclose(
+    a: Operand, b: Operand, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
+) -> Tensor:
+    """Where two are equal, or differ by no more than ``atol`` and a part of the second."""
+    one, other = operands("np.isclose", (a, b))
+    far = ops.absolute(ops.subtract(one, other))
+    near = ops.less_equal(far, ops.add(ops.multiply(ops.absolute(other), rtol), atol))
+    close = ops.logical_or(ops.equal(one, other), ops.logical_and(near, ops.isfinite(other)))
+    return ops.logical_or(close, ops.logical_and(ops.isnan(one), ops.isnan(other))) if equal_nan else close
+
+
+def allclose(
+    a: Operand, b: Operand, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
+) -> bool:
+    """Whether all of two tensors :func:`isclose`."""
+    return bool(ops.all(isclose(a, b, rtol, atol, equal_nan)))
+
+
+def array_equal(a1: Operand, a2: Operand, equal_nan: bool = False) -> bool:
+    """Whether shapes and elements are equal."""
+    if np.shape(a1) != np.shape(a2):  # type: ignore[arg-type]
+        return False
+    one, other = operands("np.array_equal", (a1, a2))
+    same = ops.equal(one, other)
+    return bool(
+        ops.all(
+            ops.logical_or(same, ops.logical_and(ops.isnan(one), ops.isnan(other))) if equal_nan else same
+        )
+    )
+
+
+def array_equiv(a1: Operand, a2: Operand) -> bool:
+    """Whether elements are equal where one is repeated over the other's dims."""
+    try:
+        np.broadcast_shapes(np.shape(a1), np.shape(a2))  # type: ignore[arg-type]
+    except ValueError:
+        return False
+    return bool(ops.all(ops.equal(a1, a2)))
+
+
+def clip(a: Tensor, a_min: Any = None, a_max: Any = None, *, min: Any = None, max: Any = None) -> Tensor:
+    """Elements no smaller and no larger than bounds, by either of NumPy's names for them."""
+    return ops.clip(a, min if a_min is None else a_min, max if a_max is None else a_max)
+
+
+def round(a: Tensor, decimals: int = 0) -> Tensor:
+    """Rounded to so many digits behind the point, halves to the even one."""
+    if not decimals or (a.dtype.kind in "iu" and decimals > 0):
+        return ops.round(a)
+    scale = 10.0 ** abs(decimals)
+    if decimals < 0:
+        return ops.cast(ops.multiply(ops.round(ops.divide(a, scale)), scale), a.dtype)
+    return ops.divide(ops.round(ops.multiply(a, scale)), scale)
+
+
+def fmod(x1: Operand, x2: Operand) -> Tensor:
+    """What a division leaves, with the sign of what is divided."""
+    one, other = operands("np.fmod", (x1, x2))
+    rest = ops.remainder(ops.absolute(one), ops.absolute(other))
+    return (
+        ops.copysign(rest, one)
+        if rest.dtype.kind in "fV"
+        else ops.where(ops.less(one, 0), ops.negative(rest), rest)
+    )
+
+
+def fmax(x1: Operand, x2: Operand) -> Tensor:
+    """The larger one of two elements, of a nan and a number the number."""
+    one, other = operands("np.fmax", (x1, x2))
+    return ops.where(ops.isnan(one), other, ops.where(ops.isnan(other), one, ops.maximum(one, other)))
+
+
+def fmin(x1: Operand, x2: Operand) -> Tensor:
+    """The smaller one of two elements, of a nan and a number the number."""
+    one, other = operands("np.fmin", (x1, x2))
+    return ops.where(ops.isnan(one), other, ops.where(ops.isnan(other), one, ops.minimum(one, other)))
+
+
+def fabs(x: Tensor) -> Tensor:
+    """Absolute values; of integers as fractions."""
+    return ops.absolute(_fraction(x))
+
+
+def float_power(x1: Operand, x2: Operand) -> Tensor:
+    """Powers in double precision."""
+    one, other = operands("np.float_power", (x1, x2))
+    return ops.power(_double(one), _double(other))
+
+
+def _double(x: Tensor) -> Tensor:
+    return ops.cast(x, np.complex128 if x.dtype.kind == "c" else np.float64)
+
+
+def _fraction(x: Tensor) -> Tensor:
+    return x if x.dtype.kind in "fcV" else ops.cast(x, ops.sqrt(x).dtype)
+
+
+def fix(x: Tensor) -> Tensor:
+    """Rounded towards 0."""
+    return ops.trunc(x)
+
+
+def heaviside(x1: Tensor, x2: Operand) -> Tensor:
+    """0 below 0, 1 above, at 0 the second operand."""
+    step = ops.where(ops.isnan(x1), x1, ops.cast(ops.greater(x1, 0), x1.dtype))
+    return ops.where(ops.equal(x1, 0), x2, step)
+
+
+def sinc(x: Tensor) -> Tensor:
+    """``sin(pi x) / (pi x)``, and 1 at 0."""
+    angle = ops.multiply(ops.where(ops.equal(x, 0), 1.0e-20, x), math.pi)
+    return ops.divide(ops.sin(angle), angle)
+
+
+def cbrt(x: Tensor) -> Tensor:
+    """Cube roots, negative ones of negative numbers."""
+    return ops.copysign(ops.power(ops.absolute(_fraction(x)), 1 / 3), _fraction(x))
+
+
+def exp2(x: Tensor) -> Tensor:
+    """Powers of two."""
+    return ops.power(2.0, _fraction(x))
+
+
+def deg2rad(x: Tensor) -> Tensor:
+    """Degrees as parts of a circle of radius 1."""
+    return ops.multiply(_fraction(x), math.pi / 180)
+
+
+def rad2deg(x: Tensor) -> Tensor:
+    """Parts of a circle of radius 1 as degrees."""
+    return ops.multiply(_fraction(x), 180 / math.pi)
+
+
+def angle(z: Tensor, deg: bool = False) -> Tensor:
+    """The angles of complex numbers."""
+    parts = (
+        ops.arctan2(ops.imag(z), ops.real(z))
+        if z.dtype.kind == "c"
+        else ops.arctan2(ops.multiply(ops.absolute(_fraction(z)), 0), z)
+    )
+    return rad2deg(parts) if deg else parts
+
+
+def isreal(x: Tensor) -> Tensor:
+    """Where the imaginary part is 0."""
+    return ops.equal(ops.imag(x), 0) if x.dtype.kind == "c" else ops.equal(x, x)
+
+
+def divmod(x1: Operand, x2: Operand) -> tuple[Tensor, Tensor]:
+    """Quotients rounded down, and what is left."""
+    one, other = operands("np.divmod", (x1, x2))
+    return ops.floor_divide(one, other), ops.remainder(one, other)
+
+
+FUNCTIONS = (
+    *(allclose, angle, array_equal, array_equiv, cbrt, clip, deg2rad, divmod, exp2, fabs, fix, float_power),
+    *(fmax, fmin, fmod, heaviside, isclose, isreal, rad2deg, round, sinc),
+)

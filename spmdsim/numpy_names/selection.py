@@ -1,0 +1,177 @@
+"""NumPy's functions that pick, count and order elements: conditions, sets, sorts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from spmdsim import ops
+from spmdsim.errors import RuleError, UsageTypeError
+from spmdsim.numpy_names.arrangement import ravel
+from spmdsim.tensor import Tensor
+from spmdsim.tensor.operands import Operand, operands
+
+# -- by a condition ------------------------------------------------------------------------------------------
+
+
+def where(condition: Operand, x: Operand | None = None, y: Operand | None = None) -> Any:
+    """Elements of one or the other; of a condition alone the places where it holds.
+
+    Raises:
+        UsageTypeError: one of two.
+    """
+    if (x is None) != (y is None):
+        raise UsageTypeError("np.where takes a condition, or a condition and two operands, but got one")
+    if x is None or y is None:
+        return ops.nonzero(*operands("np.where", (condition,)))
+    return ops.where(condition, x, y)
+
+
+def argwhere(a: Tensor) -> Tensor:
+    """The places of the entries that are not 0, one per row."""
+    return ops.stack(ops.nonzero(a), 1)
+
+
+def flatnonzero(a: Tensor) -> Tensor:
+    """The numbers of the entries that are not 0, counted through all dims."""
+    return ops.nonzero(ravel(a))[0]
+
+
+def extract(condition: Operand, arr: Operand) -> Tensor:
+    """The entries for which a condition holds, in one dim."""
+    condition, values = operands("np.extract", (condition, arr))
+    return ops.getitem(ravel(values), ravel(ops.cast(condition, np.bool_)))
+
+
+def compress(condition: Sequence[bool] | np.ndarray, a: Tensor, axis: int | None = None) -> Tensor:
+    """The slices along a dim for which an array of truth values holds; entries of all dims for None.
+
+    Raises:
+        UsageTypeError: the condition is a tensor.
+    """
+    if isinstance(condition, Tensor):
+        raise UsageTypeError(
+            "np.compress takes a list of truth values that all ranks have; of a tensor use a[mask]"
+        )
+    places = np.flatnonzero(condition)
+    return ops.take(ravel(a), places, 0) if axis is None else ops.take(a, places, axis)
+
+
+def select(condlist: Sequence[Operand], choicelist: Sequence[Operand], default: Operand = 0) -> Tensor:
+    """For each element the choice of the first condition that holds.
+
+    Raises:
+        RuleError: another number of choices than of conditions, or none.
+    """
+    if len(condlist) != len(choicelist) or not condlist:
+        raise RuleError(
+            f"np.select takes a choice for each condition, but got {len(condlist)} and {len(choicelist)}"
+        )
+    pairs = reversed(tuple(zip(condlist, choicelist)))
+    for condition, choice in pairs:
+        default = ops.where(condition, choice, default)
+    return operands("np.select", (default,))[0]
+
+
+# -- sets ----------------------------------------------------------------------------------------------------
+
+
+def unique(
+    ar: Tensor,
+    return_index: bool = False,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+    axis: None = None,
+    *,
+    equal_nan: bool = True,
+) -> Any:
+    """The different values, ascending, with where each occurs first, which value each entry has, and how often it occurs.
+
+    Every nan counts as the same one, unless ``equal_nan`` is false.
+
+    Raises:
+        UsageTypeError: an ``axis``: rows are not compared.
+    """
+    if axis is not None:
+        raise UsageTypeError("np.unique of tensors compares elements, not slices along an axis=")
+    asked = (True, return_index, return_inverse, return_counts)
+    parts = tuple(ops.unique_all(ar)) if any(asked[1:]) else (ops.unique_values(ar),)
+    nans = int(ops.sum(ops.isnan(ar))) if equal_nan and ar.dtype.kind in "fcV" else 0
+    if nans > 1:
+        parts = _one_nan(parts, parts[0].size - nans, nans)
+    results = tuple(part for part, wanted in zip(parts, asked) if wanted)
+    return results if any(asked[1:]) else results[0]
+
+
+def _one_nan(parts: tuple[Tensor, ...], last: int, nans: int) -> tuple[Tensor, ...]:
+    """What ``unique_all`` gives, with all that stands from ``last`` on as one value."""
+    kept = [part[: last + 1] for part in parts]
+    if len(parts) > 1:
+        kept[2] = ops.minimum(parts[2], last)
+        kept[3] = ops.concat(operands("np.unique", (parts[3][:last], np.array([nans]))))
+    return tuple(kept)
+
+
+def union1d(ar1: Operand, ar2: Operand) -> Tensor:
+    """The values that are in one or the other, ascending."""
+    result: Tensor = unique(ops.concat([ravel(x) for x in operands("np.union1d", (ar1, ar2))]))
+    return result
+
+
+def intersect1d(ar1: Operand, ar2: Operand, assume_unique: bool = False) -> Tensor:
+    """The values that are in both, ascending."""
+    first, second = operands("np.intersect1d", (ar1, ar2))
+    values = ops.sort(ravel(first)) if assume_unique else unique(first)
+    return values[ops.isin(values, second)]
+
+
+def setdiff1d(ar1: Operand, ar2: Operand, assume_unique: bool = False) -> Tensor:
+    """The values of the first that are not in the second."""
+    first, second = operands("np.setdiff1d", (ar1, ar2))
+    values = ravel(first) if assume_unique else unique(first)
+    return values[ops.logical_not(ops.isin(values, second))]
+
+
+# -- order ---------------------------------------------------------------------------------------------------
+
+
+def sort(a: Tensor, axis: int | None = -1, kind: str | None = None, *, stable: bool | None = None) -> Tensor:
+    """Ascending along a dim, all elements in one dim for None. Every kind of sort is stable here."""
+    return ops.sort(ravel(a), 0) if axis is None else ops.sort(a, axis)
+
+
+def argsort(
+    a: Tensor, axis: int | None = -1, kind: str | None = None, *, stable: bool | None = None
+) -> Tensor:
+    """The places that :func:`sort` takes its elements from."""
+    return ops.argsort(ravel(a), 0) if axis is None else ops.argsort(a, axis)
+
+
+def partition(a: Tensor, kth: int | Sequence[int], axis: int | None = -1) -> Tensor:
+    """The elements smaller than the ``kth`` before it, the larger ones behind: sorted, which is one way to have it so."""
+    return sort(a, axis)
+
+
+def argpartition(a: Tensor, kth: int | Sequence[int], axis: int | None = -1) -> Tensor:
+    """The places that :func:`partition` takes its elements from."""
+    return argsort(a, axis)
+
+
+def digitize(x: Tensor, bins: Sequence[float] | np.ndarray, right: bool = False) -> Tensor:
+    """The number of the interval that each element lies in.
+
+    Raises:
+        RuleError: bounds that do not ascend.
+    """
+    bounds = np.asarray(bins)
+    if bounds.ndim != 1 or (np.diff(bounds) < 0).any():
+        raise RuleError(f"np.digitize of tensors takes bounds that ascend, but got {bounds.tolist()}")
+    return ops.searchsorted(operands("np.digitize", (bounds, x))[0], x, side="left" if right else "right")
+
+
+FUNCTIONS = (
+    *(argpartition, argsort, argwhere, compress, digitize, extract, flatnonzero, intersect1d, partition),
+    *(select, setdiff1d, sort, union1d, unique, where),
+)
