@@ -480,7 +480,7 @@ COMPOSED = [
     Composed("unstack", lambda x: ops.unstack(x, 1)[2], (A,), lambda x: x[:, 2]),
     Composed("vecdot", ops.vecdot, (A, _normal(7)), lambda a, b: a @ b),
     Composed("diff", lambda x: ops.diff(x, 1, 2, prepend=1.5), (_normal(4, 7),), lambda x: np.diff(x, 2, 1, prepend=1.5)),
-    Composed("flatten", ops.flatten, (_normal(4, 3, 2),), lambda x: x.reshape(4, 6)),
+    Composed("flatten", ops.flatten, (_normal(4, 3, 2),), np.ravel),
     Composed("linear", ops.linear, (A, B, _normal(6)), lambda x, w, b: x @ w + b),
     Composed("split", lambda x: ops.split(x, 3, 1)[1], (_normal(8, 6),), lambda x: x[:, 2:4]),
     Composed("std", lambda x: ops.std(x, 1), (_normal(8, 7),), lambda x: np.sqrt(((x - x.mean(1)[:, None]) ** 2).mean(1))),
