@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from spmdsim.dialects.mindspore.common import initializer as first
 from spmdsim.dialects.mindspore.parallel.auto_parallel import AutoParallel
 from spmdsim.dialects.paddle.distributed import fleet
 from spmdsim.dialects.session import use_world
+from spmdsim.errors import SpmdError
 
 X = np.random.default_rng(2).normal(size=(4, 6)).astype(np.float32)
 
@@ -170,6 +172,104 @@ def test_parameters_that_are_not_trained_are_written_too(world, tmp_path):
             world.barrier()
 
 
+SAID = {
+    "mindspore.Layout.device_num": (lambda: LAYOUT.device_num, "devices"),
+    "Layout() got multiple values": (lambda: ms.Layout((2,), ("a",), device_matrix=(2,)), "it takes device_matrix, alias_name"),
+    "Dense() missing a required argument": (lambda: nn.Dense(2), "it takes in_channels, out_channels"),
+    "Dense() got an unexpected keyword argument 'bias'": (lambda: nn.Dense(2, 3, bias=False), "nearest: has_bias"),
+    "mindspore.nn.Optimizer.param_groups": (lambda: rate().param_groups, "one optimiser per group"),
+    "mindspore.nn.Optimizer.target": (lambda: rate().target, "parameters"),
+    "learning_rate is a number": (lambda: rate("a"), "not 'a'; nearest: 0.1"),
+    "an optimiser takes an iterable of parameters": (lambda: nn.SGD(nn.Dense(2, 2), 0.1), "net.trainable_params()"),
+    "mindspore.ops.Primitive.set_device": (lambda: ops.ReLU().set_device("CPU"), "on its CPU"),
+    "mindspore.dataset.Dataset.output_shapes": (lambda: ds.NumpySlicesDataset(X).output_shapes(), "next(iter(dataset))"),
+    "mindspore.dataset.vision.c_transforms": (lambda: import_module(f"{ds.__name__}.vision.c_transforms"), "any function of one row"),
+    "no context setting is called 'modee'": (lambda: ms.set_context(modee=1), "did you mean 'mode'"),
+    "no device_target is called 'Ascent'": (lambda: ms.set_device("Ascent"), "did you mean 'Ascend'"),
+    "no backend is called 'hcl'": (lambda: communication.init("hcl"), "did you mean 'hccl'"),
+    "paddle.static.Program.vars": (lambda: paddle.static.Program().vars, "list_vars"),
+    "ParamAttr() got an unexpected keyword argument 'foo'": (lambda: paddle.ParamAttr(foo=1), "it takes name, initializer"),
+    "SGD() got an unexpected keyword argument 'lr'": (lambda: paddle.optimizer.SGD(lr=0.1), "it takes learning_rate"),
+    "split() got an unexpected keyword argument 'axes'": (lambda: paddle.distributed.split(X, (6, 4), "linear", axes=1), "nearest: axis"),
+    "matmul() missing a required argument: 'y'": (lambda: paddle.matmul(X), "it takes x, y"),
+    "Softmax() got an unexpected keyword argument 'dim'": (lambda: paddle.nn.Softmax(dim=1), "it takes axis"),
+    "paddle.distributed.ProcessMesh.get_mesh_with_dim": (lambda: paddle.ProcessMesh([0, 1]).get_mesh_with_dim("d0"), "a ProcessMesh of"),
+    "paddle.distributed.ParallelEnv.current_endpoint": (lambda: paddle.distributed.ParallelEnv().current_endpoint, "rank"),
+    "paddle.distributed.ParallelEnv.trainer_endpoints": (lambda: paddle.distributed.ParallelEnv().trainer_endpoints, "world_size"),
+    "paddle.optimizer.lr is not covered": (lambda: import_module(f"{paddle.__name__}.optimizer.lr"), "set_lr before each step"),
+    "parameters in groups are not covered": (lambda: paddle.optimizer.SGD(parameters=[{"params": []}]), "ParamAttr(learning_rate="),
+}  # fmt: skip
+LAYOUT = ms.Layout((2,), ("a",))
+
+
+def rate(value=0.1):
+    return nn.SGD(nn.Dense(2, 2).trainable_params(), value)
+
+
+@pytest.mark.parametrize("begins", SAID)
+def test_what_has_no_counterpart_is_said_in_one_line(begins):
+    call, nearest = SAID[begins]
+    with pytest.raises(SpmdError) as said:
+        call()
+    told = str(said.value)
+    assert told.startswith(begins) and nearest in told and "\n" not in told
+
+
+def test_a_misspelled_attribute_of_ones_own_is_no_word_of_the_originals():
+    cell = nn.Dense(2, 2)
+    with pytest.raises(
+        AttributeError, match="'Dense' object has no attribute 'wieght'; nearest: weight"
+    ) as said:
+        _ = cell.wieght
+    assert (
+        not isinstance(said.value, SpmdError) and not hasattr(cell, "foo") and getattr(cell, "_foo", 1) == 1
+    )
+
+
+def test_networks_print_as_there():
+    class Network(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.flatten = nn.Flatten()
+            self.layers = nn.SequentialCell(
+                nn.Dense(784, 512, activation="relu"), nn.Dropout(p=0.1), nn.Dense(512, 10, has_bias=False)
+            )
+            self.product = ops.MatMul()
+
+    assert repr(Network()) == """Network<
+  (flatten): Flatten<>
+  (layers): SequentialCell<
+    (0): Dense<
+      input_channels=784, output_channels=512, has_bias=True, activation=ReLU<>
+      (activation): ReLU<>
+      >
+    (1): Dropout<p=0.1>
+    (2): Dense<input_channels=512, output_channels=10>
+    >
+  >"""  # fmt: skip
+    words = paddle.nn
+    layers = words.Sequential(
+        words.Embedding(4, 8, padding_idx=0), words.LayerNorm(8), ("two", words.LayerList([words.Linear(8, 2), words.Softmax()])),
+        words.Dropout(0.1), words.CrossEntropyLoss(), paddle.ColumnParallelLinear(8, 2),
+    )  # fmt: skip
+    assert (
+        repr(layers)
+        == """Sequential(
+  (0): Embedding(4, 8, padding_idx=0, sparse=False)
+  (1): LayerNorm(normalized_shape=[8], epsilon=1e-05)
+  (two): LayerList(
+    (0): Linear(in_features=8, out_features=2, dtype=float32)
+    (1): Softmax(axis=-1)
+  )
+  (3): Dropout(p=0.1, axis=None, mode=upscale_in_train)
+  (4): CrossEntropyLoss()
+  (5): ColumnParallelLinear()
+)"""
+    )
+    paths = "0.weight 1.weight 1.bias two.0.weight two.0.bias 5.weight"
+    assert [*layers.state_dict()] == paths.split()
+
+
 # -- Paddle ------------------------------------------------------------------------------------------------------
 
 
@@ -272,3 +372,81 @@ def test_where_the_parts_of_split_lie():
         rows = paddle.distributed.with_padding_rows(table, found)
         for part, own in zip(rows.shards, table.shards):
             np.testing.assert_array_equal(part, np.vstack([own, np.zeros(4)]))
+
+
+@pytest.mark.ranks(2)
+def test_norms_and_dropout(world):
+    words, operations = paddle.nn, paddle.nn.functional
+    with use_world(world):
+        x = paddle.to_tensor(X, stop_gradient=False)
+        layer = words.LayerNorm(
+            [4, 6], epsilon=1e-3, weight_attr=words.initializer.Constant(2.0), bias_attr=False
+        )
+        np.testing.assert_allclose(
+            layer(x).numpy(), 2 * (X - X.mean()) / np.sqrt(X.var() + 1e-3), rtol=1e-4, atol=1e-5
+        )
+        paddle.sum(layer(x) * x).backward()
+        assert layer.weight.grad.shape == [4, 6] and layer.bias is None
+        with pytest.raises(
+            ValueError, match=r"normalized_shape is \[3\], expected input with shape \[\*, 3\]"
+        ):
+            words.LayerNorm(3)(x)
+        half, ones = words.Dropout(0.5), paddle.ones([64, 64])
+        first, other = half(ones).numpy(), half(ones).numpy()
+        assert {*np.unique(first)} == {0.0, 2.0} and (first != other).any()
+        assert len({*world.gather_objects([first.tobytes()] * len(world.ranks))}) == 1
+        half.eval()
+        assert (half(ones).numpy() == 1).all()
+        later = {"p": 0.5, "mode": "downscale_in_infer"}
+        assert (operations.dropout(ones, training=False, **later).numpy() == 0.5).all()
+        assert {*np.unique(operations.dropout(ones, **later).numpy())} == {0.0, 1.0}
+        assert (operations.dropout(ones, 1.0).numpy() == 0).all()
+        for wrong in ({"p": 2}, {"mode": "x"}, {"axis": 0}):
+            with pytest.raises(
+                ValueError, match=r"between 0 and 1|mode argument should be|nearest: axis=None"
+            ):
+                operations.dropout(ones, **wrong)
+
+
+LABELS, SOFT = np.array([1, 5, 0, 2]), np.abs(X) / np.abs(X).sum(1, keepdims=True)
+LOGS = X - np.log(np.exp(X).sum(1, keepdims=True))
+EACH, WEIGHTS = -LOGS[np.arange(4), LABELS], np.arange(1, 7).astype("f4")
+LOSSES = {
+    "mean": ({}, EACH.mean()), "none": ({"reduction": "none"}, EACH), "column": ({"label": LABELS[:, None]}, EACH.mean()),
+    "ignored": ({"ignore_index": 5}, EACH[[0, 2, 3]].mean()),
+    "weights": ({"weight": WEIGHTS}, (EACH * WEIGHTS[LABELS]).sum() / WEIGHTS[LABELS].sum()),
+    "smooth": ({"label_smoothing": 0.1}, (0.9 * EACH - 0.1 * LOGS.mean(1)).mean()),
+    "soft": ({"label": SOFT, "soft_label": True}, -(SOFT * LOGS).sum(1).mean()),
+}  # fmt: skip
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("case", LOSSES)
+def test_cross_entropy_of_paddle(world, case):
+    options, expected = LOSSES[case]
+    with use_world(world):
+        found = paddle.nn.functional.cross_entropy(paddle.to_tensor(X), **{"label": LABELS, **options})
+        np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5)
+
+
+@pytest.mark.ranks(2)
+def test_shapes_and_types_of_paddle(world):
+    with use_world(world):
+        x, one = paddle.to_tensor(X), [1]
+        assert x.shape == [4, 6] and x.shape + one == [4, 6, 1] and one + x.shape == [1, 4, 6]
+        assert (
+            x.shape == (4, 6)
+            and x.shape != [6, 4]
+            and repr(x.shape) == "[4, 6]"
+            and len({x.shape, (4, 6)}) == 1
+        )
+        assert (
+            x.dtype == paddle.float32 and paddle.to_tensor([1], dtype=paddle.float64).dtype == paddle.float64
+        )
+        assert (paddle.arange(0, 1, 0.25).dtype, paddle.arange(start=1, end=3).dtype) == ("float32", "int64")
+        assert x.cpu() is x and repr(x.place) == "Place(cpu)" and not paddle.is_compiled_with_cuda()
+        assert paddle.get_default_dtype() == "float32"
+        with pytest.raises(ValueError, match="dtype= of each call"):
+            paddle.set_default_dtype("float64")
+        assert bool(paddle.allclose(x, x + 1e-9)) and not bool(paddle.equal_all(x, x + 1))
+        np.testing.assert_allclose(paddle.add_n([x, x, x]).numpy(), 3 * X, rtol=1e-6)

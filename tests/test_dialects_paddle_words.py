@@ -227,7 +227,7 @@ def test_functions_against_numpy(world):
 
 @pytest.mark.parametrize(
     "module, name, nearest",
-    [(paddle, "Shrd", "Shard"), (paddle, "DataParallel", "Shard"), (paddle.nn, "LayerNorm", "spmdsim.nn.LayerNorm"),
+    [(paddle, "Shrd", "Shard"), (paddle, "DataParallel", "Shard"), (paddle.nn, "BatchNorm1D", "LayerNorm"),
      (paddle.distributed, "all_reduce", "reshard"), (fleet, "distributed_modl", "distributed_model"),
      (paddle.optimizer, "AdmW", "AdamW"), (mpu, "PipelineLayer", "one stage"),
      (meta_parallel, "PipelineLayer", "one stage")],

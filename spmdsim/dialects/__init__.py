@@ -11,7 +11,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-from spmdsim.dialects.missing import not_covered
+from spmdsim.dialects.missing import not_covered, tell
 
 DIALECTS = ("mindspore", "oneflow", "paddle", "torch", "jax")
 
@@ -43,6 +43,7 @@ def lazy(
         return import_module(f"{package}.{name}")
     if name in exports:
         module = import_module(f"{package}.{exports[name]}")
+        tell(module.__name__, [name])
         return module if exports[name] == name and not hasattr(module, name) else getattr(module, name)
     functions = import_module(f"{package}.{table}").FUNCTIONS if table and not name.startswith("_") else {}
     if name in functions:

@@ -267,6 +267,11 @@ def _layer_norm(
     input: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5
 ) -> Any:
     shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+    if tuple(input.shape[-len(shape) :]) != shape:
+        raise FunctionError(
+            f"Given normalized_shape is {list(shape)}, expected input with shape [*, {', '.join(map(str, shape))}], but got "
+            f"input shape {list(input.shape)}"
+        )
     dims = tuple(range(-len(shape), 0))
     centred = core.subtract(input, core.mean(input, dims, keepdims=True))
     spread = core.mean(core.square(centred), dims, keepdims=True)

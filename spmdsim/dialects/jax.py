@@ -15,7 +15,7 @@ from typing import Any
 
 from spmdsim.core import Layout, Mesh
 from spmdsim.dialects.even import first_uneven
-from spmdsim.dialects.missing import refusal
+from spmdsim.dialects.missing import each, refusal
 from spmdsim.errors import LayoutError
 from spmdsim.reading import literal_call
 
@@ -23,17 +23,14 @@ __all__ = ["Mesh", "P", "PartitionSpec", "check_even", "layout", "parse", "spec_
 
 _MODES = "a layout per tensor, which operators carry on"
 #: What to use instead of other words of ``jax.sharding``: this dialect is its notation only.
-NEAREST = {
-    **dict.fromkeys(
-        ("NamedSharding", "Sharding", "SingleDeviceSharding", "make_single_device_sharding"), "layout"
-    ),
-    **dict.fromkeys(("AbstractMesh", "AbstractDevice", "use_abstract_mesh", "get_abstract_mesh"), "Mesh"),
-    **dict.fromkeys(("get_mesh", "set_mesh"), "Mesh"),
-    **dict.fromkeys(("AxisType", "ManualAxisType", "auto_axes", "explicit_axes"), _MODES),
+NEAREST = each({
+    "NamedSharding Sharding SingleDeviceSharding make_single_device_sharding": "layout",
+    "AbstractMesh AbstractDevice use_abstract_mesh get_abstract_mesh get_mesh set_mesh": "Mesh",
+    "AxisType ManualAxisType auto_axes explicit_axes": _MODES,
     "UnreducedKind": "PartitionSpec(unreduced=...)",
     "reshard": "spmdsim.Tensor.to",
     "no_collectives": "spmdsim.forbid_redistribution",
-}
+})  # fmt: skip
 __getattr__ = refusal(__name__, __all__, NEAREST)
 
 

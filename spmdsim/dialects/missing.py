@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dis
+import inspect
 import sys
 from collections.abc import Callable, Collection, Mapping
 from difflib import get_close_matches
+from functools import wraps
 from pkgutil import iter_modules
-from typing import Any
+from typing import Any, ClassVar
 
-from spmdsim.errors import SpmdError
+from spmdsim.errors import SpmdError, UsageTypeError
+from spmdsim.errors import nearest as resembling
 
 PREFIX = "spmdsim.dialects."
 
@@ -58,12 +61,107 @@ def _told(where: str, name: str, there: Collection[str], nearest: Mapping[str, s
 def refusal(
     module: str, there: Collection[str], nearest: Mapping[str, str] | None = None
 ) -> Callable[[str], Any]:
-    """The ``__getattr__`` of a module that has these names and no others."""
+    """The ``__getattr__`` of a module that has these names and no others, nor modules inside unless it is a package."""
+    here = vars(sys.modules[module])
+    here.setdefault("__path__", [])  # an import of what would be inside comes to the finders
+    tell(module, there)
+    instead = here.setdefault("NEAREST", each(nearest or {}))
 
     def __getattr__(name: str) -> Any:
-        raise not_covered(module, name, there, nearest)
+        raise not_covered(module, name, there, instead)
 
     return __getattr__
+
+
+def each(words: Mapping[str, str]) -> dict[str, str]:
+    """A table with one entry per word, from one with several words in an entry.
+
+    >>> each({"Conv1d Conv2d": "Dense", "Lamb": "Adam"})
+    {'Conv1d': 'Dense', 'Conv2d': 'Dense', 'Lamb': 'Adam'}
+    """
+    return {word: there for several, there in words.items() for word in several.split()}
+
+
+def told(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """The function, whose wrong arguments are refused with the nearest right one, in the name of what it makes."""
+
+    @wraps(function)
+    def call(*given: Any, **named: Any) -> Any:
+        try:
+            return function(*given, **named)
+        except TypeError:
+            bound(name, inspect.signature(function), given, named)
+            raise
+
+    return call
+
+
+def tell(module: str, names: Collection[str]) -> None:
+    """Have a module's own functions of these names refuse wrong arguments, see :func:`told`."""
+    here = vars(sys.modules[module])
+    for name in names:
+        function = here.get(name)
+        if inspect.isfunction(function) and function.__module__ == module:
+            here[name] = told(function, name)
+
+
+def bound(
+    name: str, signature: inspect.Signature, given: tuple[Any, ...], named: Mapping[str, Any]
+) -> inspect.BoundArguments:
+    """The arguments of a call, by name.
+
+    Raises:
+        UsageTypeError: others than those taken.
+
+    >>> bound("SGD", inspect.signature(lambda learning_rate=0.1, parameters=None: 0), (), {"learnin_rate": 1})
+    Traceback (most recent call last):
+    ...
+    spmdsim.errors.UsageTypeError: SGD() got an unexpected keyword argument 'learnin_rate'; nearest: learning_rate
+    """
+    try:
+        return signature.bind(*given, **named)
+    except TypeError as error:
+        there = [word for word in signature.parameters if word != "self"]
+        near = next((resembling(word, there) for word in named if word not in there), None)
+        hint = f"nearest: {near}" if near else f"it takes {', '.join(there) or 'nothing'}"
+        verb = "got " if str(error).startswith(("multiple", "too many")) else ""
+        raise UsageTypeError(f"{name}() {verb}{error}; {hint}") from None
+
+
+class Worded:
+    """Objects of another system: a word that they have there and not here is refused with what is nearest.
+
+    So is an argument, where the class is one of a dialect's.
+
+    Attributes:
+        ORIGINAL: what the class is called there.
+        NEAREST: what to use instead of words that resemble none here.
+    """
+
+    __slots__ = ()
+
+    ORIGINAL: ClassVar[str] = ""
+    NEAREST: ClassVar[Mapping[str, str]] = {}
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "__init__" in vars(cls) and cls.__module__.startswith(PREFIX):
+            cls.__init__ = told(vars(cls)["__init__"], cls.__name__)  # type: ignore[method-assign]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        there, own = public(type(self)), resembling(name, getattr(self, "__dict__", ()))
+        users = not type(self).__module__.startswith(PREFIX) and not resembling(name, there)
+        if name not in self.NEAREST and (own or users):
+            near = f"; nearest: {own}" if own else ""
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{near}")
+        raise NotCovered(_told(self.ORIGINAL, name, there, self.NEAREST))
+
+
+def public(kind: type) -> list[str]:
+    """The words of a class."""
+    return [word for word in dir(kind) if not word.startswith("_") and not word.isupper()]
 
 
 def _asked_by_import() -> bool:
@@ -88,10 +186,10 @@ class _Missing:
             return
         around = sys.modules[parent]
         there = [module.name for module in iter_modules(path or ()) if not module.name.startswith("_")]
-        told = _told(
-            parent.removeprefix(PREFIX), name, [*there, *dir(around)], getattr(around, "NEAREST", None)
+        there += getattr(around, "__all__", dir(around))
+        error = NotCoveredModule(
+            _told(parent.removeprefix(PREFIX), name, there, getattr(around, "NEAREST", None))
         )
-        error = NotCoveredModule(told)
         error.name = fullname
         raise error
 

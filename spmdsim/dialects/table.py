@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from spmdsim.dialects.missing import bound, told
 from spmdsim.nn import Module
 from spmdsim.nn.losses import check_reduction
 from spmdsim.registry import Registry
@@ -70,7 +71,7 @@ def _layer(row: Row, base: type[Module], function: Callable[..., Any]) -> type[M
 
     def __init__(self: Module, *given: Any, **named: Any) -> None:
         base.__init__(self)
-        chosen = options.bind(*given, **named)
+        chosen = bound(row.layer, options, given, named)
         chosen.apply_defaults()
         check_reduction(chosen.arguments.get("reduction", "none"))
         vars(self).update(chosen.arguments)
@@ -96,11 +97,14 @@ def renamed(
         *bases: what it inherits first.
         **members: the original's further words.
     """
+    made = told(arguments, name)
 
     def __init__(self: Any, *given: Any, **named: Any) -> None:
-        ours.__init__(self, **arguments(*given, **named))
+        ours.__init__(self, **made(*given, **named))
 
-    arguments.__qualname__ = name  # what Python calls it where an argument is missing
-
-    told = {"__doc__": ours.__doc__, "__signature__": inspect.signature(arguments)}
-    return type(name, (*bases, ours), {"__init__": __init__, **told, **members})
+    about = {
+        "__doc__": ours.__doc__,
+        "__signature__": inspect.signature(arguments),
+        "__module__": arguments.__module__,
+    }
+    return type(name, (*bases, ours), {"__init__": __init__, **about, **members})

@@ -11,22 +11,21 @@ import re
 from collections.abc import Sequence
 
 from spmdsim.core import Layout, Mesh, Partial, Placement, Replicate, Shard
-from spmdsim.dialects.missing import refusal
+from spmdsim.dialects.missing import each, refusal
 from spmdsim.errors import LayoutError
 
 __all__ = ["Partial", "Placement", "Replicate", "Shard", "chunk_bounds", "layout", "parse_placements", "text"]
 
 _TENSORS = "spmdsim.Tensor.from_global, with a layout"
 #: What to use instead of DTensor's other words: this dialect is its notation only.
-NEAREST = {
+NEAREST = each({
     "DTensor": "spmdsim.Tensor",
-    "DeviceMesh": "spmdsim.core.Mesh",
-    "init_device_mesh": "spmdsim.core.Mesh",
-    **dict.fromkeys(("distribute_tensor", "empty", "full", "ones", "rand", "randn", "zeros"), _TENSORS),
-    **dict.fromkeys(("distribute_module", "parallel"), "spmdsim.nn, whose layers are given layouts"),
+    "DeviceMesh init_device_mesh": "spmdsim.core.Mesh",
+    "distribute_tensor empty full ones rand randn zeros": _TENSORS,
+    "distribute_module parallel": "spmdsim.nn, whose layers are given layouts",
     "debug": "spmdsim.record, spmdsim show",
     "experimental": "spmdsim.dialects.tensor_parallel",
-}
+})  # fmt: skip
 __getattr__ = refusal(__name__, __all__, NEAREST)
 
 _ENTRY = re.compile(

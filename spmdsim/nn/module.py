@@ -17,6 +17,7 @@ from spmdsim.pictured import Pictured
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.random import normal_block, uniform_block
 from spmdsim.tensor.sources import Described
+from spmdsim.trace.recorder import unseen
 
 if TYPE_CHECKING:
     from spmdsim.worlds.base import World
@@ -98,9 +99,8 @@ class Parameter(Pictured):
         """The tensor, once materialised."""
         coming, self._coming = self._coming, None
         if coming is not None:
-            writing, programs[:] = programs[:], []  # it belongs to what was done before
-            self.assign(coming())
-            programs[:] = writing
+            with unseen(programs):  # it belongs to what was done before
+                self.assign(coming())
         found: Tensor | None = self.__dict__.get("tensor")
         return found
 

@@ -161,6 +161,24 @@ def record() -> Iterator[Trace]:
         open_traces[:] = [other for other in open_traces if other is not trace]
 
 
+@contextlib.contextmanager
+def unseen(*listeners: list[Any]) -> Iterator[None]:
+    """What runs in the ``with`` block is no part of the program: who records is not told, nor who writes programs down.
+
+    Args:
+        *listeners: only these are not told, :data:`open_traces` or the programs of :mod:`spmdsim.core.world`.
+    """
+    silent = listeners or (recordings, programs)
+    held = [[*some] for some in silent]
+    for some in silent:
+        some.clear()
+    try:
+        yield
+    finally:
+        for some, back in zip(silent, held):
+            some[:] = back
+
+
 def recording() -> bool:
     """Whether anybody records now."""
     return bool(open_traces)

@@ -7,7 +7,7 @@ from weakref import WeakKeyDictionary
 
 from spmdsim.dialects.missing import refusal
 from spmdsim.dialects.session import current_world
-from spmdsim.errors import InputError, UsageTypeError
+from spmdsim.errors import InputError, UsageTypeError, unknown
 from spmdsim.worlds.base import World
 
 #: The names of the group of all ranks: one per library of collectives there.
@@ -25,7 +25,13 @@ class GlobalComm:
 
 
 def init(backend_name: str | None = None) -> None:
-    """Join the job. The world is there already; ``backend_name`` is accepted and ignored."""
+    """Join the job. The world is there already, whatever library is named.
+
+    Raises:
+        InputError: none of MindSpore's libraries.
+    """
+    if backend_name not in (None, "hccl", "nccl", "mccl"):
+        raise unknown(f"no backend is called {backend_name!r}", str(backend_name), ("hccl", "nccl", "mccl"))
     current_world()
 
 

@@ -37,8 +37,33 @@ _NEAREST = {
 _other: dict[str, Any] = {"mode": PYNATIVE_MODE, "device_target": "CPU", "device_id": 0}
 
 
+#: What MindSpore's contexts know besides, and what changes speed or files only.
+_KNOWN = (
+    "aoe_config aoe_tune_mode ascend_config check_bprop compile_cache_path dataset_broadcast_opt_level "
+    "debug_level deterministic disable_format_transform enable_compile_cache enable_dump enable_graph_kernel "
+    "enable_mem_reuse enable_profiling enable_reduce_precision enable_sparse env_config_path exec_order "
+    "gpu_config grad_for_scalar graph_kernel_flags graph_memory_max_size host_scheduling_max_threshold "
+    "inter_op_parallel_num jit_config jit_enable_inplace_ops jit_level jit_syntax_level load_compile_cache "
+    "max_call_depth max_device_memory memory_offload memory_optimize_level mempool_block_size op_timeout "
+    "precompile_only print_file_path pynative_synchronize reserve_class_name_in_scope runtime_num_threads "
+    "save_compile_cache save_dump_path save_graphs save_graphs_path support_binary variable_memory_max_size"
+)
+_TARGETS = ("Ascend", "GPU", "CPU", "Davinci")
+
+
 def set_context(**settings: Any) -> None:
-    """Accepted and remembered: there is one mode, and it is eager."""
+    """Checked and remembered: there is one mode, and it is eager.
+
+    Raises:
+        InputError: a setting that MindSpore does not have, another mode or device.
+    """
+    for name, value in settings.items():
+        if name not in _KNOWN.split() and name not in _other:
+            raise unknown(f"no context setting is called {name!r}", name, sorted({*_KNOWN.split(), *_other}))
+        if name == "mode" and value not in (GRAPH_MODE, PYNATIVE_MODE):
+            raise InputError(f"mode is GRAPH_MODE (0) or PYNATIVE_MODE (1), not {value!r}")
+        if name == "device_target" and value not in _TARGETS:
+            raise unknown(f"no device_target is called {value!r}", str(value), _TARGETS)
     _other.update(settings)
 
 
@@ -52,8 +77,8 @@ def get_context(attr_key: str) -> Any:
 
 
 def set_device(device_target: str, device_id: int | None = None) -> None:
-    """Accepted and remembered: every rank computes on its CPU."""
-    _other.update(device_target=device_target, device_id=device_id or 0)
+    """Checked and remembered: every rank computes on its CPU."""
+    set_context(device_target=device_target, device_id=device_id or 0)
 
 
 def set_auto_parallel_context(**settings: Any) -> None:

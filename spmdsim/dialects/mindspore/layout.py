@@ -14,6 +14,7 @@ from spmdsim.core import Bounds, Mesh, Placement, Shard
 from spmdsim.core import Layout as CoreLayout
 from spmdsim.dialects.even import first_uneven
 from spmdsim.dialects.mindspore.interleaved import VIRTUAL, device_layout
+from spmdsim.dialects.missing import Worded, each
 from spmdsim.errors import LayoutError, UsageTypeError
 
 TUPLE_ORDERS = ("tuple", "mesh")
@@ -112,7 +113,7 @@ class MindSporeLayout(CoreLayout):
         return {**super().to_dict(), "tensor_map": self.tensor_map}
 
 
-class Layout:
+class Layout(Worded):
     """``Layout(device_matrix, alias_name, rank_list=None)``, to be called with one entry per tensor dim.
 
     An entry is an alias, ``"None"``, or a tuple of aliases (``"None"`` may stand in it) that split one dim
@@ -145,6 +146,9 @@ class Layout:
     >>> as_printed("mp", ("sp", "dp")).bounds((32, 784), rank=2)
     ((0, 16), (196, 392))
     """
+
+    ORIGINAL = "mindspore.Layout"
+    NEAREST = each({"device_num rank_size": "devices", "tensor_map": "layout(...).to_dict()['tensor_map']"})
 
     def __init__(
         self,

@@ -16,7 +16,7 @@ from spmdsim.dialects.mindspore.gathering import gathered
 from spmdsim.dialects.mindspore.printing import type_name
 from spmdsim.dialects.mindspore.runtime import Value, held
 from spmdsim.dialects.mindspore.settings import parallel
-from spmdsim.dialects.missing import not_covered
+from spmdsim.dialects.missing import each, not_covered
 from spmdsim.dialects.session import current_world
 from spmdsim.errors import InputError, UsageTypeError, unknown
 from spmdsim.layout.element_type import has_gradient
@@ -162,13 +162,12 @@ def _values(given: Any, shape: tuple[int, ...]) -> Any:
 
 
 #: What to use instead of a word of parameters that resembles none here.
-NEAREST = {
+NEAREST = each({
     "set_dtype": "Parameter(initializer(init, shape, dtype))",
-    "set_param_ps": "parallel_optimizer",
+    "set_param_ps param_info comm_fusion sliced unique cache_enable": "parallel_optimizer",
     "update": "set_data",
     "add_pipeline_stage": "none: a network runs as one stage",
-    **dict.fromkeys(("param_info", "comm_fusion", "sliced", "unique", "cache_enable"), "parallel_optimizer"),
-}
+})  # fmt: skip
 
 
 class Parameter(CoreParameter):

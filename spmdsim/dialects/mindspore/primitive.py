@@ -19,6 +19,7 @@ from spmdsim.dialects.mindspore.parameter import Parameter
 from spmdsim.dialects.mindspore.runtime import Counted
 from spmdsim.dialects.mindspore.table import TABLE, Row, no_params, our_operator
 from spmdsim.dialects.mindspore.words import host
+from spmdsim.dialects.missing import Worded, each
 from spmdsim.dialects.session import current_world
 from spmdsim.errors import RuleError
 from spmdsim.imitated import imitation
@@ -29,12 +30,18 @@ Shape = tuple[int, ...]
 rules = imitation("sharding rules", "mindspore")
 
 
-class Primitive:
+class Primitive(Worded):
     """A MindSpore primitive over one of our operators.
 
     Without ``.shard`` it is data parallel: dim 0 of the first operand is split over all ranks. Calls change nothing of
     it, so one primitive may be called inside of its own call, or by several threads.
     """
+
+    ORIGINAL = "mindspore.ops.Primitive"
+    NEAREST = each({
+        "set_device place set_stage recompute del_prim_attr check_elim": "nothing is needed: every rank computes on its CPU",
+        "set_prim_instance_name init_prim_io_names instance_name": "name",
+    })  # fmt: skip
 
     row: ClassVar[Row]
 

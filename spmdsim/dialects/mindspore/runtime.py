@@ -182,6 +182,6 @@ def reset_peak_memory_stats() -> None:
 
 __all__ = ["max_memory_allocated", "memory_allocated", "reset_peak_memory_stats", "set_memory"]
 __getattr__ = refusal(__name__, __all__, {
-    **dict.fromkeys(("memory_stats", "memory_reserved", "memory_summary"), "memory_allocated"),
-    **dict.fromkeys(("empty_cache", "set_cpu_affinity", "launch_blocking", "synchronize", "Stream", "Event"), "set_memory"),
+    "memory_stats memory_reserved memory_summary": "memory_allocated",
+    "empty_cache set_cpu_affinity launch_blocking synchronize Stream Event": "set_memory",
 })  # fmt: skip

@@ -165,5 +165,6 @@ __all__ = ["Callback", "LossMonitor", "Model", "RunContext"]
 # Programs import its words from submodules, too.
 sys.modules[f"{__name__}.callback"] = sys.modules[f"{__name__}.model"] = sys.modules[__name__]
 __getattr__ = refusal(__name__, __all__, {
-    **dict.fromkeys(("ModelCheckpoint", "CheckpointConfig"), "save_checkpoint"), "TimeMonitor": "LossMonitor",
+    "ModelCheckpoint CheckpointConfig": "save_checkpoint",
+    "TimeMonitor": "LossMonitor",
 })  # fmt: skip

@@ -15,7 +15,7 @@ import numpy as np
 from spmdsim.dialects.host import HostTensor
 from spmdsim.dialects.host import host as plain_host
 from spmdsim.dialects.mindspore.printing import shown
-from spmdsim.dialects.missing import not_covered
+from spmdsim.dialects.missing import each, not_covered
 
 
 def _ops() -> Any:
@@ -63,13 +63,14 @@ _NO_METHODS = {
     "reshard", "shape", "stack", "to_tensor", "value_and_grad", "zeros",
 }  # fmt: skip
 #: What to use instead of a method that resembles none here.
-NEAREST = {
-    **dict.fromkeys(("assign_value", "set_data", "fill", "copy_", "index_fill", "fill_"), "Parameter.set_data: tensors are values"),
-    **dict.fromkeys(("add_", "sub_", "mul_", "div_", "zero_"), "the same word without _, which gives a new tensor"),
-    **dict.fromkeys(("asnumpy_of_slice_persistent_data", "register_hook", "requires_grad_", "requires_grad", "grad", "backward"), "mindspore.value_and_grad"),
-    **dict.fromkeys(("data_ptr", "storage", "flush_from_cache", "offload"), "asnumpy()"),
-    **dict.fromkeys(("cuda", "cpu", "npu", "move_to", "to_"), "asnumpy(): every rank computes on its CPU"),
-}  # fmt: skip
+NEAREST = each({
+    "assign_value set_data fill copy_ index_fill fill_": "Parameter.set_data: tensors are values",
+    "add_ sub_ mul_ div_ zero_": "the same word without _, which gives a new tensor",
+    "asnumpy_of_slice_persistent_data "
+    "register_hook requires_grad_ requires_grad grad backward": "mindspore.value_and_grad",
+    "data_ptr storage flush_from_cache offload": "asnumpy()",
+    "cuda cpu npu move_to to_": "asnumpy(): every rank computes on its CPU",
+})  # fmt: skip
 
 
 def known() -> list[str]:

@@ -23,6 +23,6 @@ __getattr__ = refusal(
     {
         "all_device_placement": "oneflow.placement.all(type)",
         "get_node_size": "spmdsim.doctor",
-        **dict.fromkeys(("init_rdma", "rdma_is_initialized"), "the settings of MPI"),
+        "init_rdma rdma_is_initialized": "the settings of MPI",
     },
 )

@@ -15,6 +15,7 @@ import spmdsim.ops as core
 from spmdsim.core import Layout, Mesh
 from spmdsim.dialects.functions import NETWORK, TORCH
 from spmdsim.dialects.gradients import tracking
+from spmdsim.dialects.missing import told
 from spmdsim.dialects.oneflow.agreement import same_code
 from spmdsim.dialects.oneflow.local import GlobalTensor, LocalTensor
 from spmdsim.dialects.oneflow.sbp import OneFlowError
@@ -23,7 +24,7 @@ from spmdsim.tensor import Tensor as CoreTensor
 from spmdsim.worlds import LockStep
 
 
-def lifted(function: Callable[..., Any]) -> Callable[..., GlobalTensor]:
+def lifted(function: Callable[..., Any], name: str = "") -> Callable[..., GlobalTensor]:
     """Our function of tensors as one of global tensors, which must be on one placement, or of each rank's local ones.
 
     Raises:
@@ -56,7 +57,7 @@ def lifted(function: Callable[..., Any]) -> Callable[..., GlobalTensor]:
             named = {name: _each(x, _value) for name, x in options.items()}
             return _each(function(*values, **named), lambda x: _global(x, placements[0]))
 
-    return call
+    return told(call, name or function.__name__)
 
 
 def _each(x: Any, change: Callable[[Any], Any]) -> Any:
@@ -124,7 +125,7 @@ _NO_METHODS = ("cat", "concat", "einsum", "meshgrid", "stack", "where")
 _LIKE = {"reshape": "reshape_as view_as", "expand": "expand_as broadcast_like"}
 
 #: Functions by OneFlow's names.
-FUNCTIONS: dict[str, Callable[..., Any]] = {name: lifted(row.call) for name, row in TABLE.items()}
+FUNCTIONS: dict[str, Callable[..., Any]] = {name: lifted(row.call, name) for name, row in TABLE.items()}
 #: Methods of global tensors.
 METHODS: dict[str, Callable[..., Any]] = {
     **{name: call for name, call in FUNCTIONS.items() if name not in _NO_METHODS},

@@ -5,27 +5,24 @@ from typing import Any
 import numpy as np
 
 from spmdsim import nn
-from spmdsim.dialects.missing import not_covered, refusal
+from spmdsim.dialects.missing import Worded, each, refusal
 from spmdsim.dialects.oneflow.nearest import OPTIM
 from spmdsim.dialects.table import renamed
 
 #: What to use instead of a word of optimisers that is not here.
-_WORDS = {
-    **dict.fromkeys(("param_groups", "add_param_group", "defaults"), "optimiser.rate, set before each step"),
-    **dict.fromkeys(("state_dict", "load_state_dict"), "spmdsim.tensor.checkpoint"),
+_WORDS = each({
+    "param_groups add_param_group defaults": "optimiser.rate, set before each step",
+    "state_dict load_state_dict": "spmdsim.tensor.checkpoint",
     "clip_grad": "spmdsim.nn.clip",
-}
+})  # fmt: skip
 
 
-class _Gradients(nn.Optimiser):
+class _Gradients(Worded, nn.Optimiser):
+    ORIGINAL, NEAREST = "oneflow.optim.Optimizer", _WORDS
+
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget all gradients."""
         super().zero_grad()
-
-    def __getattr__(self, name: str) -> Any:
-        if name in _WORDS:
-            raise not_covered("spmdsim.dialects.oneflow.optim.Optimizer", name, (), _WORDS)
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
 
 class _DampedFromTheStart(nn.SGD):

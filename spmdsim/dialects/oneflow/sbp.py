@@ -179,8 +179,7 @@ __getattr__ = refusal(
     __name__,
     ("broadcast", "partial_sum", "split"),
     {
-        **dict.fromkeys(("partial", "sum", "P", "partial_max"), "partial_sum"),
-        "replicate": "broadcast",
-        "B": "broadcast",
+        "partial sum P partial_max": "partial_sum",
+        "replicate B": "broadcast",
     },
 )

@@ -11,44 +11,49 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+import numpy as np
+
 from spmdsim.dialects import exported, lazy, listed
+from spmdsim.dialects.missing import each
 
 #: Public name -> the submodule that has it.
 EXPORTS = exported(
     process_mesh="Partial ProcessMesh Replicate Shard ceil_split check_even dims_mapping from_dims_mapping layout",
     splitting="SplitLayout split_layout",
-    creation="arange empty eye full get_device is_tensor linspace normal ones randperm uniform rand randint randn set_device to_tensor zeros",
+    creation="arange empty eye full get_default_dtype get_device is_compiled_with_cuda is_tensor linspace normal ones randperm uniform rand randint randn set_default_dtype set_device to_tensor zeros",
     static="disable_static enable_static in_dynamic_mode no_grad seed",
-    tensors="Tensor",
+    tensors="CPUPlace CUDAPinnedPlace CUDAPlace Tensor",
     parameters="create_parameter",
     attributes="ParamAttr",
     layers="ColumnParallelLinear ParallelCrossEntropy RowParallelLinear VocabParallelEmbedding",
 )
 
 #: What to use instead of a name that resembles none here.
-NEAREST = {
-    **dict.fromkeys(
-        ("float16", "float32", "float64", "int32", "int64", "bool"), "the type's name, 'float32'"
-    ),
-    **dict.fromkeys(("is_compiled_with_cuda", "version", "device"), "get_device"),
+NEAREST = each({
+    "version device is_compiled_with_xpu is_compiled_with_rocm": "get_device",
+    "bfloat16": "float32",
     "DataParallel": "Shard(0) of the input, Replicate() of the parameters",
     "Model": "a loop over loss.backward() and optimizer.step()",
     "jit": "calling the function: programs run eagerly",
-    **dict.fromkeys(("save", "load"), "spmdsim.tensor.checkpoint"),
+    "save load": "spmdsim.tensor.checkpoint",
     "utils": "ParamAttr(name=...)",
-    **dict.fromkeys(("DataLoader", "io"), "to_tensor of each batch"),
-    **dict.fromkeys(("CUDAPlace", "CPUPlace", "CUDAPinnedPlace"), "set_device, which changes nothing"),
-    **dict.fromkeys(("set_default_dtype", "get_default_dtype"), "dtype= of each call"),
+    "DataLoader io": "to_tensor of each batch",
     "grad": "Tensor.backward",
     "histogram": "spmdsim.ops.histogram",
     "bernoulli": "rand",
     "shape": "Tensor.shape",
     "rank": "Tensor.ndim",
-    **dict.fromkeys(("allclose", "equal_all"), "numpy(), and numpy's"),
-    **dict.fromkeys(("base", "fluid", "framework", "tensor"), "the same word of paddle"),
+    "base fluid framework tensor": "the same word of paddle",
+    "vision text audio hub dataset": "to_tensor of arrays of one's own",
+    "metric callbacks hapi": "a loop over loss.backward() and optimizer.step()",
+    "summary flops profiler": "print(layer), and spmdsim.record",
+    "distribution geometric sparse quantization signal": "the functions of paddle",
+    "onnx inference": "calling the layer",
     "amp": "float32 everywhere",
     "incubate": "VocabParallelEmbedding and its neighbours",
-}
+})  # fmt: skip
+#: Element types.
+TYPES = "bool uint8 int8 int16 int32 int64 float16 float32 float64 complex64 complex128"
 SUBMODULES = ("distributed", "fft", "linalg", "nn", "optimizer", "regularizer", "static")
 
 __all__ = list(EXPORTS)
@@ -57,8 +62,10 @@ import_module(f"{__name__}.functions")  # which gives tensors their symbols and 
 
 
 def __getattr__(name: str) -> Any:
+    if name in TYPES.split():
+        return np.dtype(name)
     return lazy(__name__, EXPORTS, name, NEAREST, SUBMODULES, table="functions")
 
 
 def __dir__() -> list[str]:
-    return listed(__name__, EXPORTS, SUBMODULES, "functions")
+    return listed(__name__, [*EXPORTS, *TYPES.split()], SUBMODULES, "functions")

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from spmdsim.dialects.missing import Worded, told
 from spmdsim.errors import InputError
 from spmdsim.nn import Normal as _Normal
 from spmdsim.nn import Uniform as _Uniform
@@ -23,7 +24,7 @@ class Initializer:
 
 
 @dataclass(frozen=True)
-class ParamAttr:
+class ParamAttr(Worded):
     """What a parameter is asked to be; ``weight_attr=`` and ``bias_attr=`` take one.
 
     Attributes:
@@ -38,6 +39,8 @@ class ParamAttr:
     Raises:
         InputError: a learning rate that is none, or something that is no regularizer.
     """
+
+    ORIGINAL = "paddle.ParamAttr"
 
     name: str | None = None
     initializer: Any = None
@@ -69,6 +72,9 @@ class ParamAttr:
         if isinstance(attribute, ParamAttr):
             return attribute if attribute.name else replace(attribute, name=name)
         return ParamAttr(name, attribute)
+
+
+ParamAttr.__init__ = told(ParamAttr.__init__, "ParamAttr")  # type: ignore[method-assign]
 
 
 def Constant(value: float = 0.0) -> Initializer:

@@ -11,7 +11,7 @@ from spmdsim.dialects.host import host
 from spmdsim.dialects.paddle.static import next_seed
 from spmdsim.dialects.paddle.static.program import recorded
 from spmdsim.dialects.paddle.tensors import Tensor, everywhere
-from spmdsim.errors import UsageTypeError
+from spmdsim.errors import InputError, UsageTypeError
 from spmdsim.layout.element_type import has_gradient
 
 
@@ -23,6 +23,26 @@ def set_device(device: str) -> str:
 def get_device() -> str:
     """``cpu``."""
     return "cpu"
+
+
+def is_compiled_with_cuda() -> bool:
+    """No."""
+    return False
+
+
+def get_default_dtype() -> str:
+    """``float32``."""
+    return "float32"
+
+
+def set_default_dtype(d: Any) -> None:
+    """Only what it is may be asked for.
+
+    Raises:
+        InputError: another type than float32.
+    """
+    if np.dtype(d) != np.float32:
+        raise InputError(f"the default type is float32 here, not {d}; nearest: dtype= of each call")
 
 
 def _shape(shape: int | Sequence[int]) -> tuple[int, ...]:
@@ -96,9 +116,11 @@ def zeros(shape: Sequence[int], dtype: Any = None, name: Any = None) -> Tensor:
     return full(shape, 0, dtype)
 
 
-def arange(*bounds: Any, dtype: Any = None, name: Any = None) -> Tensor:
-    """Numbers at equal distances."""
-    return _made("arange", lambda: host(np.arange(*bounds, dtype=dtype)))
+def arange(start: Any = 0, end: Any = None, step: Any = 1, dtype: Any = None, name: Any = None) -> Tensor:
+    """Numbers at equal distances; whole ones are int64, others float32, unless a type is given."""
+    bounds = (0, start, step) if end is None else (start, end, step)
+    kind = dtype or ("int64" if all(isinstance(n, (int, np.integer)) for n in bounds) else "float32")
+    return _made("arange", lambda: np.arange(*bounds, dtype=kind))
 
 
 empty = zeros

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
+from functools import reduce, wraps
 from typing import Any
 
 import numpy as np
@@ -11,11 +11,14 @@ import numpy as np
 import spmdsim.linalg as linalg
 import spmdsim.ops as core
 from spmdsim.dialects.functions import NETWORK, TORCH, numbers, with_names
+from spmdsim.dialects.missing import told
+from spmdsim.dialects.paddle.static import next_seed
 from spmdsim.dialects.paddle.static.program import recorded
 from spmdsim.dialects.paddle.static.variables import Variable
 from spmdsim.dialects.paddle.tensors import Tensor, everywhere, together
 from spmdsim.dialects.table import Row, same
 from spmdsim.errors import InputError, UsageTypeError
+from spmdsim.nn.losses import reduced
 from spmdsim.tensor import Tensor as CoreTensor
 
 
@@ -42,7 +45,7 @@ def lifted(function: Callable[..., Any], called: str = "") -> Callable[..., Any]
     def call(*operands: Any, name: str | None = None, **options: Any) -> Any:
         return recorded(run, *operands, **options)
 
-    return call
+    return told(call, run.__name__)
 
 
 def _value(x: Any) -> Any:
@@ -62,6 +65,23 @@ def _split(x: Any, num_or_sections: Any, axis: int = 0) -> Any:
         return TORCH["split"].call(x, size // given, axis)
     rest = size - sum(n for n in given if n != -1)
     return TORCH["split"].call(x, [rest if n == -1 else n for n in given], axis)
+
+
+def _dropout(
+    x: Any, p: float = 0.5, axis: Any = None, training: bool = True, mode: str = "upscale_in_train"
+) -> Any:
+    """Set a share of the elements to zero; a mode says when the others are scaled."""
+    if isinstance(p, bool) or not isinstance(p, (int, float)) or not 0 <= p <= 1:
+        raise InputError(f"p argument should between 0 and 1, not {p!r}")
+    if mode not in ("upscale_in_train", "downscale_in_infer"):
+        raise InputError(f"mode argument should be 'downscale_in_infer' or 'upscale_in_train', not {mode!r}")
+    if axis is not None:
+        raise InputError(f"dropout drops elements, not whole parts along axis {axis!r}; nearest: axis=None")
+    later = mode == "downscale_in_infer"
+    if not training or p == 1:
+        return core.multiply(x, 1 - p) if training or later else x
+    dropped = core.dropout(x, p, next_seed())
+    return core.multiply(dropped, 1 - p) if later else dropped
 
 
 def _unique(
@@ -95,9 +115,34 @@ def _gelu(x: Any, approximate: bool = False) -> Any:
     return core.gelu(x, approximate)
 
 
-def _cross_entropy(input: Any, label: Any, reduction: str = "mean") -> Any:
-    labels = core.reshape(label, label.shape[:-1]) if label.ndim == input.ndim else label
-    return core.cross_entropy(input, labels, reduction)
+def _cross_entropy(
+    input: Any, label: Any, weight: Any = None, ignore_index: int = -100, reduction: str = "mean", soft_label: bool = False,
+    axis: int = -1, use_softmax: bool = True, label_smoothing: float = 0.0,
+) -> Any:  # fmt: skip
+    """Minus the log-probability of each label, or by ``soft_label`` of probabilities of labels; the mean is that of weights."""
+    if axis not in (-1, input.ndim - 1) or not use_softmax:
+        raise InputError(
+            "cross_entropy takes logits whose classes are the last dim; nearest: transpose, or nll_loss of a log"
+        )
+    weights: Any
+    plain = weight is None and not soft_label and not label_smoothing
+    if not soft_label:
+        label = core.reshape(label, label.shape[:-1]) if label.ndim == input.ndim else label
+        counted = core.cast(core.not_equal(label, ignore_index), input.dtype)
+        label = core.where(core.equal(label, ignore_index), 0, label)
+    if plain:
+        losses, weights = core.cross_entropy(input, label, "none"), counted
+    else:
+        classes, share = input.shape[-1], label_smoothing
+        known = label if soft_label else core.one_hot(label, classes, input.dtype)
+        known = core.add(core.multiply(known, 1 - share), share / classes) if share else known
+        weights = 1.0 if weight is None else core.sum(core.multiply(known, weight), -1)
+        weights = weights if soft_label else core.multiply(counted, weights)
+        losses = core.negative(core.sum(core.multiply(known, core.log_softmax(input)), -1))
+    losses = core.multiply(losses, weights)
+    if reduction != "mean" or (soft_label and weight is None):
+        return reduced(losses, reduction)
+    return core.divide(reduced(losses, "sum"), core.sum(weights))
 
 
 _NAMES = {"x": "input", "axis": "dim"}
@@ -125,6 +170,10 @@ TABLE: dict[str, Row] = {
     **with_names(TORCH, "flatten", x="input", start_axis="start_dim", stop_axis="end_dim"),
     **with_names(TORCH, "addmm", x="mat1", y="mat2"),
     **with_names(TORCH, "log_softmax", **_NAMES),
+    "add_n": Row(lambda inputs: reduce(core.add, inputs) if isinstance(inputs, (list, tuple)) else inputs),
+    "allclose": Row(lambda x, y, rtol=1e-5, atol=1e-8: core.all(
+        core.less_equal(core.absolute(core.subtract(x, y)), core.add(core.multiply(core.absolute(y), rtol), atol)))),
+    "equal_all": Row(lambda x, y: core.all(core.equal(x, y)) if x.shape == y.shape else everywhere(np.asarray(False))),
     "assign": Row(lambda x: x),
     "cast": Row(lambda x, dtype: core.cast(x, np.dtype(dtype))),
     "clone": Row(core.identity),
@@ -168,6 +217,7 @@ NETWORK_TABLE = {
         **_LABELS,
     ),
     "cross_entropy": Row(_cross_entropy, "CrossEntropyLoss"),
+    "dropout": Row(_dropout),
     "embedding": Row(_embedding),
     "hardtanh": Row(lambda x, min=-1.0, max=1.0: core.clip(x, min, max), "Hardtanh"),
     "linear": Row(_linear),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import spmdsim.ops as ops
 from spmdsim.core import Layout
 from spmdsim.dialects.paddle.distributed import fleet
 from spmdsim.dialects.paddle.functions import lifted
+from spmdsim.dialects.paddle.nn.layers import Layer
 from spmdsim.dialects.paddle.parameters import create, layer_names
 from spmdsim.dialects.paddle.splitting import SplitLayout, split_layout
 from spmdsim.dialects.paddle.static.program import recorded
@@ -17,7 +19,7 @@ from spmdsim.errors import InputError
 from spmdsim.nn import Embedding, Linear, Module, Uniform, zeros
 
 
-class SplitLayer(Module):
+class SplitLayer(Layer):
     """A layer of ours whose weight is split, filled as soon as it is made.
 
     Args:
@@ -55,14 +57,20 @@ class SplitLayer(Module):
 
     @property
     def weight(self) -> Any:
-        """The whole weight's tensor, of which each rank holds its part."""
-        return self.inner.parameters()[0].value
+        """The whole weight, of which each rank holds its part."""
+        return self.inner.parameters()[0]
 
     @property
     def bias(self) -> Any:
         """The bias, if there is one."""
-        bias = getattr(self.inner, "bias", None)
-        return None if bias is None else bias.value
+        return getattr(self.inner, "bias", None)
+
+    def _walk(self, prefix: str) -> Iterator[tuple[str, Any]]:
+        yield from ((prefix + name, x) for name, x in zip(("weight", "bias"), self.inner.parameters()))
+
+    def named_children(self) -> Iterator[tuple[str, Module]]:
+        """None: it is one layer."""
+        yield from ()
 
     def __call__(self, x: Any) -> Any:
         """Compute; an array is one that every rank has whole."""
@@ -177,7 +185,7 @@ class RowParallelLinear(SplitLayer):
         return y.to(y.layout.reduced)
 
 
-class ParallelCrossEntropy(Module):
+class ParallelCrossEntropy(Layer):
     """Cross entropy of logits split over the classes, one loss per row.
 
     Args:

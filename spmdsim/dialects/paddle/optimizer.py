@@ -7,7 +7,7 @@ from typing import Any
 
 from spmdsim import nn
 from spmdsim.core.tape import OpNode
-from spmdsim.dialects.missing import not_covered, refusal
+from spmdsim.dialects.missing import Worded, each, refusal
 from spmdsim.dialects.paddle.attributes import ParamAttr
 from spmdsim.dialects.paddle.nn.clip import Clip
 from spmdsim.dialects.paddle.regularizer import L2Decay
@@ -28,15 +28,7 @@ from spmdsim.tensor import Tensor
 _PLAIN = ParamAttr()
 
 
-#: What to use instead of a word of optimisers that is not here.
-NEAREST = {
-    **dict.fromkeys(("state_dict", "set_state_dict"), "spmdsim.tensor.checkpoint"),
-    **dict.fromkeys(("set_lr_scheduler", "append_regularization_ops"), "set_lr before each step"),
-    **dict.fromkeys(("backward", "apply_gradients", "apply_optimize"), "minimize"),
-}
-
-
-class Optimizer(nn.Optimiser):
+class Optimizer(Worded, nn.Optimiser):
     """What Paddle's optimisers have in common.
 
     Args:
@@ -46,6 +38,13 @@ class Optimizer(nn.Optimiser):
         grad_clip: changes the gradients before each step.
         **options: what else our optimiser takes.
     """
+
+    ORIGINAL = "paddle.optimizer.Optimizer"
+    NEAREST = each({
+        "state_dict set_state_dict": "spmdsim.tensor.checkpoint",
+        "set_lr_scheduler append_regularization_ops": "set_lr before each step",
+        "backward apply_gradients apply_optimize": "minimize",
+    })  # fmt: skip
 
     def __init__(
         self, parameters: Any, rate: Any, weight_decay: Any = None, grad_clip: Any = None, **options: Any
@@ -62,6 +61,11 @@ class Optimizer(nn.Optimiser):
             raise InputError(
                 "parameters argument given to the Optimizer should not be None in dygraph mode; nearest: "
                 "parameters=model.parameters()"
+            )
+        groups = [x for x in parameters or () if isinstance(x, dict)]
+        if groups:
+            raise InputError(
+                "parameters in groups are not covered; nearest: ParamAttr(learning_rate=, regularizer=) of each parameter"
             )
         if (
             weight_decay is not None
@@ -157,11 +161,6 @@ class Optimizer(nn.Optimiser):
 
     clear_gradients = clear_grad
 
-    def __getattr__(self, name: str) -> Any:
-        if name in NEAREST:
-            raise not_covered("spmdsim.dialects.paddle.optimizer.Optimizer", name, (), NEAREST)
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-
     def get_lr(self) -> float:
         """The learning rate."""
         return self.rate
@@ -221,6 +220,6 @@ __getattr__ = refusal(
     {
         "lr": "set_lr before each step",
         "Lamb": "AdamW",
-        **dict.fromkeys(("RMSProp", "Adagrad", "Adadelta", "Adamax"), "Adam"),
+        "RMSProp Adagrad Adadelta Adamax": "Adam",
     },
 )

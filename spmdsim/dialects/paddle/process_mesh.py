@@ -13,6 +13,7 @@ import numpy as np
 
 from spmdsim.core import Layout, Mesh, Partial, Placement, Replicate, Shard
 from spmdsim.dialects.even import first_uneven
+from spmdsim.dialects.missing import Worded, each
 from spmdsim.errors import LayoutError
 from spmdsim.layout.written import flatten
 
@@ -22,7 +23,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-class ProcessMesh:
+class ProcessMesh(Worded):
     """Process ids in an n-D array with named dims. The written order is kept.
 
     Args:
@@ -39,6 +40,13 @@ class ProcessMesh:
     >>> mesh.shape, mesh.dim_names, mesh.process_ids
     ([2, 3], ['d0', 'd1'], [2, 4, 5, 0, 1, 3])
     """
+
+    ORIGINAL = "paddle.distributed.ProcessMesh"
+    NEAREST = each({
+        "get_mesh_with_dim get_submesh_with_dim get_group": "a ProcessMesh of the ids in mesh",
+        "unique_id id": "process_ids",
+        "size": "len(process_ids)",
+    })  # fmt: skip
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ from spmdsim.core import Layout, Mesh, Placement
 from spmdsim.core.meta import Meta
 from spmdsim.core.tape import MoveNode
 from spmdsim.dialects.host import host, whole
-from spmdsim.dialects.missing import NotCovered, not_covered
+from spmdsim.dialects.missing import NotCovered, each, not_covered
 from spmdsim.dialects.paddle.printing import shown
 from spmdsim.dialects.paddle.process_mesh import ProcessMesh
 from spmdsim.dialects.session import current_world
@@ -20,21 +20,47 @@ from spmdsim.layout.element_type import has_gradient
 from spmdsim.worlds.base import World
 
 #: What to use instead of a method that resembles none here.
-NEAREST = {
-    **dict.fromkeys(("allclose", "equal_all"), "numpy(), and numpy's"),
-    **dict.fromkeys(("register_hook", "_grad_ivar"), "grad after backward()"),
-    **dict.fromkeys(
-        ("cuda", "cpu", "pin_memory", "place", "element_size"), "numpy(): every rank computes on its CPU"
-    ),
-    **dict.fromkeys(
-        ("set_value", "copy_", "fill_"), "paddle.assign: tensors are values, parameters have set_value"
-    ),
-    **dict.fromkeys(
-        ("persistable", "contiguous", "is_contiguous", "inplace_version"),
-        "nothing is needed: tensors are values",
-    ),
-    **dict.fromkeys(("add_", "subtract_", "scale_", "zero_"), "add: tensors are values"),
-}
+NEAREST = each({
+    "register_hook _grad_ivar": "grad after backward()",
+    "set_value copy_ fill_": "paddle.assign: tensors are values, parameters have set_value",
+    "inplace_version": "nothing is needed: tensors are values",
+    "add_ subtract_ scale_ zero_": "add: tensors are values",
+})  # fmt: skip
+
+
+class Shape(tuple[int, ...]):
+    """A shape that equals and prints like the list that Paddle's shapes are."""
+
+    __slots__ = ()
+    __hash__ = tuple.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return tuple(self) == (tuple(other) if isinstance(other, list) else other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __add__(self, other: Any) -> Any:
+        return [*self, *other] if isinstance(other, list) else (*self, *other)
+
+    def __radd__(self, other: Any) -> Any:
+        return [*other, *self]
+
+    def __repr__(self) -> str:
+        return repr([*self])
+
+
+class Place:
+    """Where ranks compute: on their CPUs, whatever is asked for."""
+
+    def __init__(self, id: int = 0) -> None:
+        """The number is accepted and ignored."""
+
+    def __repr__(self) -> str:
+        return "Place(cpu)"
+
+
+CPUPlace = CUDAPlace = CUDAPinnedPlace = Place
 
 
 class Tensor(ours.Tensor):
@@ -64,6 +90,11 @@ class Tensor(ours.Tensor):
         self.requires_grad = not value
         if self.owner is not None:
             self.owner.trainable = not value
+
+    @property
+    def shape(self) -> Shape:
+        """Global shape."""
+        return Shape(self.meta.shape)
 
     def backward(self, grad_tensor: Any = None, retain_graph: bool = False) -> None:
         """Gradients of all that this was computed from, into ``grad``; every element counts with 1 unless given.
@@ -135,6 +166,22 @@ class Tensor(ours.Tensor):
     def _local_shape(self) -> list[int]:
         """The shape of this process's first rank's piece."""
         return list(self.shards[0].shape)
+
+    def cpu(self) -> Tensor:
+        """The tensor itself: every rank computes on its CPU."""
+        return self
+
+    cuda = pin_memory = contiguous = cpu
+    place = property(lambda self: Place(), doc="``Place(cpu)``.")
+    persistable = property(lambda self: False, doc="It is no parameter.")
+
+    def is_contiguous(self) -> bool:
+        """Always."""
+        return True
+
+    def element_size(self) -> int:
+        """Bytes of an element."""
+        return int(self.dtype.itemsize)
 
     def is_dist(self) -> bool:
         """Whether it is laid out on a mesh: all tensors are."""

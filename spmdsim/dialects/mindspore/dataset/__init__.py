@@ -22,8 +22,8 @@ __getattr__ = refusal(
     __name__,
     __all__,
     {
-        **dict.fromkeys(("Cifar10Dataset", "ImageFolderDataset", "TFRecordDataset"), "NumpySlicesDataset"),
-        **dict.fromkeys(("RandomSampler", "SequentialSampler"), "shuffle="),
+        "Cifar10Dataset ImageFolderDataset TFRecordDataset": "NumpySlicesDataset",
+        "RandomSampler SequentialSampler": "shuffle=",
         "DistributedSampler": "num_shards= and shard_id=",
     },
 )

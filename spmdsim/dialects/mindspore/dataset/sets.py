@@ -11,6 +11,7 @@ from spmdsim.core import Layout, Mesh
 from spmdsim.dialects.mindspore.dataset import order
 from spmdsim.dialects.mindspore.dataset.order import Shuffle
 from spmdsim.dialects.mindspore.words import host
+from spmdsim.dialects.missing import Worded, each
 from spmdsim.dialects.session import current_world
 from spmdsim.errors import InputError, UsageTypeError
 from spmdsim.tensor import Tensor
@@ -18,7 +19,7 @@ from spmdsim.tensor import Tensor
 Rows = Callable[[slice], np.ndarray]
 
 
-class Dataset:
+class Dataset(Worded):
     """Columns of rows, transformed and put together in batches.
 
     Every rank draws the same order, that of ``mindspore.set_seed`` and of the epoch. With ``num_shards`` each rank has rows of
@@ -35,6 +36,19 @@ class Dataset:
     Raises:
         InputError: other shards, or a shard without a number of shards.
     """
+
+    ORIGINAL = "mindspore.dataset.Dataset"
+    NEAREST = each({
+        "output_shapes output_types num_classes": "the shape and dtype of next(iter(dataset))",
+        "filter": "NumpySlicesDataset of the rows that stay",
+        "padded_batch bucket_batch_by_length": "batch",
+        "zip concat": "NumpySlicesDataset of all columns",
+        "project rename apply flat_map": "NumpySlicesDataset of the columns wanted",
+        "split": "take and skip",
+        "save device_queue to_json to_device": "a loop over the batches",
+        "set_dynamic_columns dynamic_min_max_shapes add_sampler use_sampler reset sync_wait sync_update": "shuffle=, num_samples=",
+        "input_indexs get_repeat_count get_class_indexing": "get_col_names",
+    })  # fmt: skip
 
     def __init__(
         self, columns: Mapping[str, Rows], count: int, shuffle: Any = None, num_shards: int | None = None,

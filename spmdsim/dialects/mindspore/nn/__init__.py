@@ -18,42 +18,26 @@ from spmdsim.dialects.mindspore.nn.losses import (
     WithLossCell,
 )
 from spmdsim.dialects.mindspore.nn.optim import SGD, Adam, Momentum, Optimizer
+from spmdsim.dialects.missing import each, not_covered
 
 #: What to use instead of a name that resembles none here.
-NEAREST = {
-    **dict.fromkeys(
-        (
-            "exponential_decay_lr",
-            "cosine_decay_lr",
-            "PolynomialDecayLR",
-            "piecewise_constant_lr",
-            "CosineDecayLR",
-            "WarmUpLR",
-        ),
-        "learning_rate=, a function of the step",
-    ),
-    **dict.fromkeys(("Accuracy", "Metric", "Loss"), "mindspore.train.Model.predict"),
+NEAREST = each({
+    "exponential_decay_lr cosine_decay_lr "
+    "PolynomialDecayLR piecewise_constant_lr CosineDecayLR WarmUpLR": "learning_rate=, a function of the step",
+    "Accuracy Metric Loss": "mindspore.train.Model.predict",
     "probability": "mindspore.ops",
-    **dict.fromkeys(("Conv1d", "Conv2d", "Conv3d", "MaxPool2d", "AvgPool2d"), "Dense over reshaped patches"),
-    **dict.fromkeys(("BatchNorm1d", "BatchNorm2d", "GroupNorm"), "LayerNorm"),
-    **dict.fromkeys(("AdamWeightDecay", "Lamb", "LARS", "RMSProp", "Adagrad", "FTRL"), "Adam"),
-    **dict.fromkeys(("LSTM", "GRU", "RNN"), "a loop over ops.MatMul and ops.Tanh"),
+    "Conv1d Conv2d Conv3d MaxPool2d AvgPool2d Conv2dTranspose": "Dense over reshaped patches",
+    "BatchNorm1d BatchNorm2d GroupNorm": "LayerNorm",
+    "AdamWeightDecay Lamb LARS RMSProp Adagrad FTRL": "Adam",
+    "LSTM GRU RNN": "a loop over ops.MatMul and ops.Tanh",
     "MultiheadAttention": "spmdsim.nn.Attention",
-    "TransformerEncoderLayer": "spmdsim.nn.TransformerBlock",
-    "Conv2dTranspose": "Dense over reshaped patches",
-    **dict.fromkeys(
-        ("Hardswish", "Softplus", "SELU", "Mish", "HSwish", "LeakyReLU"),
-        "the function of mindspore.ops in a Cell of one's own",
-    ),
-    **dict.fromkeys(
-        ("Transformer", "TransformerEncoder", "TransformerDecoder"), "spmdsim.nn.TransformerBlock"
-    ),
+    "TransformerEncoderLayer Transformer TransformerEncoder TransformerDecoder": "spmdsim.nn.TransformerBlock",
+    "Hardswish Softplus SELU Mish HSwish LeakyReLU": "the function of mindspore.ops in a Cell of one's own",
     "ParameterUpdate": "Parameter.set_data",
     "DistributedGradReducer": "AutoParallel, which adds gradients up",
-    **dict.fromkeys(("MicroBatchInterleaved", "GradAccumulationCell"), "none: a network runs as one stage"),
-    "PipelineCell": "none: a network runs as one stage",
+    "MicroBatchInterleaved GradAccumulationCell PipelineCell": "none: a network runs as one stage",
     "ForwardValueAndGrad": "mindspore.value_and_grad",
-}
+})  # fmt: skip
 
 __all__ = [
     "GELU", "SGD", "Adam", "Cell", "CellList", "CrossEntropyLoss", "Dense", "Dropout", "Embedding", "Identity", "L1Loss",
@@ -66,7 +50,6 @@ def __getattr__(name: str) -> Any:
     row = _cells().get(name)
     if row is not None:
         return _cell_of(row)
-    from spmdsim.dialects.missing import not_covered
 
     raise not_covered(__name__, name, __all__, NEAREST)
 

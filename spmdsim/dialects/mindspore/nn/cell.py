@@ -7,25 +7,26 @@ from typing import Any
 
 from spmdsim.dialects.mindspore.parameter import Parameter
 from spmdsim.dialects.mindspore.settings import outermost
-from spmdsim.dialects.missing import not_covered
+from spmdsim.dialects.missing import Worded, each
+from spmdsim.dialects.printed import tree
 from spmdsim.errors import InputError, UsageTypeError
 from spmdsim.nn import Module, ModuleList, Sequential
 
-#: What to use instead of a word of cells that is not here.
-NEAREST = {
-    **dict.fromkeys(("compile", "compile_and_run", "add_flags", "set_jit_config", "flatten_weights"), "a call: programs run as they are"),
-    **dict.fromkeys(("to_float", "cast_inputs", "cast_param"), "dtype= of each parameter"),
-    **dict.fromkeys(("register_forward_hook", "register_forward_pre_hook", "register_backward_hook"), "a cell around it"),
-    **dict.fromkeys(("recompute", "pipeline_stage", "set_comm_fusion", "offload"), "AutoParallel.hsdp"),
-    **dict.fromkeys(("insert_child_to_cell", "insert_param_to_cell", "apply", "register_buffer"), "an attribute"),
-    **dict.fromkeys(("init_parameters_data", "place", "phase", "bprop_debug"), "nothing is needed: programs run as they are"),
-    **dict.fromkeys(("parameters_layout_dict", "param_prefix", "parameter_layout_dict"), "parameters_dict"),
-    **dict.fromkeys(("extend_repr", "state_dict", "load_state_dict"), "parameters_dict"),
-}  # fmt: skip
 
-
-class Cell(Module):
+class Cell(Worded, Module):
     """A network: parameters and cells as attributes, and ``construct``."""
+
+    ORIGINAL = "mindspore.nn.Cell"
+    NEAREST = each({
+        "compile compile_and_run add_flags set_jit_config flatten_weights": "a call: programs run as they are",
+        "to_float cast_inputs cast_param": "dtype= of each parameter",
+        "register_forward_hook register_forward_pre_hook register_backward_hook": "a cell around it",
+        "recompute pipeline_stage set_comm_fusion offload": "AutoParallel.hsdp",
+        "insert_child_to_cell insert_param_to_cell apply register_buffer": "an attribute",
+        "init_parameters_data place phase bprop_debug": "nothing is needed: programs run as they are",
+        "parameters_layout_dict "
+        "param_prefix parameter_layout_dict state_dict load_state_dict": "parameters_dict",
+    })  # fmt: skip
 
     training = False
 
@@ -93,6 +94,14 @@ class Cell(Module):
                 if isinstance(item, Cell):
                     yield (name if i is None else f"{name}.{i}"), item
 
+    def extend_repr(self) -> str:
+        """What a cell prints in its brackets: its options."""
+        return ""
+
+    def __repr__(self) -> str:
+        """Its class and options, and in further lines the cells inside, each by its name."""
+        return tree(type(self).__name__, self.extend_repr(), self._children(), "<", "  >")
+
     def set_train(self, mode: bool = True) -> Cell:
         """Training or not, for this cell and all inside: dropout asks."""
         for _, cell in self.cells_and_names():
@@ -108,11 +117,6 @@ class Cell(Module):
 
     def update_parameters_name(self, prefix: str = "", recurse: bool = True) -> None:
         """Accepted and ignored: parameters are named by their path."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name in NEAREST:
-            raise not_covered("spmdsim.dialects.mindspore.nn.Cell", name, (), NEAREST)
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def shard(self, *strategies: Any, **options: Any) -> Any:
         """Refused: strategies are given operator by operator.

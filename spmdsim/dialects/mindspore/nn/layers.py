@@ -12,6 +12,7 @@ from spmdsim.dialects.mindspore import ops
 from spmdsim.dialects.mindspore.nn.cell import Cell
 from spmdsim.dialects.mindspore.parameter import Parameter, initializer
 from spmdsim.dialects.mindspore.primitive import primitive
+from spmdsim.dialects.mindspore.printing import type_name
 from spmdsim.dialects.mindspore.table import TABLE, Row
 from spmdsim.errors import InputError, UsageTypeError, unknown
 
@@ -68,6 +69,7 @@ class Dense(Cell):
         self, in_channels: int, out_channels: int, weight_init: Any = None, bias_init: Any = None, has_bias: bool = True,
         activation: str | Callable[[Any], Any] | None = None, dtype: Any = np.float32,
     ) -> None:  # fmt: skip
+        self.in_channels, self.out_channels = in_channels, out_channels
         shape = [out_channels, in_channels]
         self.weight = Parameter(initializer("normal" if weight_init is None else weight_init, shape, dtype))
         bias = initializer("zeros" if bias_init is None else bias_init, [out_channels], dtype)
@@ -76,6 +78,12 @@ class Dense(Cell):
         self.matmul = ops.MatMul(transpose_b=True)
         self.bias_add = ops.Add()
         self.activation = _named(activation) if isinstance(activation, str) else activation
+
+    def extend_repr(self) -> str:
+        """Sizes, and a bias and an activation if there are."""
+        bias, activation = ", has_bias=True" * self.has_bias, f", activation={self.activation}"
+        sizes = f"input_channels={self.in_channels}, output_channels={self.out_channels}"
+        return sizes + bias + activation * (self.activation is not None)
 
     def construct(self, x: Any) -> Any:
         """``[..., in] -> [..., out]``."""
@@ -109,6 +117,14 @@ class Embedding(Cell):
         self.embedding_table = Parameter(initializer(embedding_table, [vocab_size, embedding_size], dtype))
         self.gather = ops.Gather()
 
+    def extend_repr(self) -> str:
+        """Rows and columns, and the table."""
+        table = self.embedding_table
+        return (
+            f"vocab_size={table.shape[0]}, embedding_size={table.shape[1]}, use_one_hot=False, "
+            f"embedding_table={table}, dtype={type_name(table.dtype)}, padding_idx=None"
+        )
+
     def construct(self, ids: Any) -> Any:
         """Look them up."""
         return self.gather(self.embedding_table, ids, 0)
@@ -122,9 +138,17 @@ class LayerNorm(Cell):
         gamma_init: Any = "ones", beta_init: Any = "zeros", epsilon: float = 1e-7, dtype: Any = np.float32,
     ) -> None:  # fmt: skip
         shape = tuple(normalized_shape)
+        self.begin_norm_axis, self.begin_params_axis = begin_norm_axis, begin_params_axis
         self.gamma = Parameter(initializer(gamma_init, shape, dtype))
         self.beta = Parameter(initializer(beta_init, shape, dtype))
         self.layer_norm = ops.LayerNorm(begin_norm_axis, begin_params_axis, epsilon)
+
+    def extend_repr(self) -> str:
+        """Sizes, and the parameters, as MindSpore writes them."""
+        return (
+            f"normalized_shape={self.gamma.shape}, begin_norm_axis={self.begin_norm_axis}, "
+            f"begin_params_axis={self.begin_params_axis}, gamma{self.gamma}, beta={self.beta}"
+        )
 
     def construct(self, x: Any) -> Any:
         """``[..., n] -> [..., n]``."""
@@ -138,6 +162,10 @@ class Dropout(Cell):
         self.p = p if p is not None else 0.5 if keep_prob is None else 1 - keep_prob
         if not 0 <= self.p < 1:
             raise InputError(f"Dropout drops a share of at least 0 and less than 1, not {self.p}")
+
+    def extend_repr(self) -> str:
+        """The share."""
+        return f"p={self.p}"
 
     def construct(self, x: Any) -> Any:
         """The same elements in every layout."""

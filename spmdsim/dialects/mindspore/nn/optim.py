@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
-
 from spmdsim import nn
 from spmdsim.dialects.mindspore.parameter import Parameter
 from spmdsim.dialects.mindspore.runtime import Room, reserve
+from spmdsim.dialects.missing import Worded, each
 from spmdsim.dialects.table import renamed
-from spmdsim.errors import InputError
+from spmdsim.errors import InputError, UsageTypeError
 from spmdsim.layout.element_type import accumulator
 from spmdsim.tensor import Tensor
 
 
-class Optimizer(nn.Optimiser):
+class Optimizer(Worded, nn.Optimiser):
     """One gradient per parameter, and a learning rate that may follow the steps.
 
     Args:
@@ -25,8 +24,23 @@ class Optimizer(nn.Optimiser):
         **options: what else our optimiser takes.
     """
 
+    ORIGINAL = "mindspore.nn.Optimizer"
+    NEAREST = each({
+        "param_groups groups target is_group params group_params group_lr": "parameters, and one optimiser per group",
+        "state_dict load_state_dict": "save_checkpoint",
+        "get_weight_decay get_lr_parameter dynamic_lr": "get_lr",
+        "clone_state": "Parameter.clone",
+        "unique parameters_groups": "parameters",
+    })  # fmt: skip
+
     def __init__(self, parameters: Iterable[Any], rate: Any, **options: Any) -> None:
+        if not isinstance(parameters, Iterable) or isinstance(parameters, str):
+            raise UsageTypeError(
+                f"an optimiser takes an iterable of parameters, not a {type(parameters).__name__}; nearest: net.trainable_params()"
+            )
         found = list(parameters)
+        if not found:
+            raise InputError("an optimiser takes parameters, but got none; nearest: net.trainable_params()")
         for parameter in found:
             if not isinstance(parameter, Parameter):
                 raise InputError(
@@ -42,8 +56,12 @@ class Optimizer(nn.Optimiser):
         rate = self.learning_rate
         if callable(rate):
             rate = rate(self.global_step)
-        if isinstance(rate, (list, tuple, np.ndarray)) and np.ndim(rate):
+        if isinstance(rate, (list, tuple)) or (hasattr(rate, "shape") and rate.shape):
             rate = rate[min(self.global_step, len(rate) - 1)]
+        if isinstance(rate, (str, bool)) or not hasattr(rate, "__float__"):
+            raise UsageTypeError(
+                f"learning_rate is a number, numbers or a function of the step, not {rate!r}; nearest: 0.1"
+            )
         return float(rate)
 
     def __call__(self, grads: Iterable[Tensor | None]) -> bool:
@@ -66,6 +84,10 @@ class Optimizer(nn.Optimiser):
         return True
 
     construct = __call__
+
+    def __repr__(self) -> str:
+        """Its class, as of a cell."""
+        return f"{type(self).__name__}<>"
 
     def _updated(self, parameter: Any, gradient: Tensor) -> Tensor:
         if id(parameter) not in self._room:

@@ -9,37 +9,27 @@ from spmdsim.dialects.mindspore.collectives import ReduceOp
 from spmdsim.dialects.mindspore.ops import composed, functional
 from spmdsim.dialects.mindspore.primitive import function, primitive
 from spmdsim.dialects.mindspore.table import TABLE, Row
+from spmdsim.dialects.missing import each, not_covered
 
 #: What to use instead of a name that resembles none here.
-NEAREST = {
-    **dict.fromkeys(("assign", "assign_add", "assign_sub"), "Parameter.set_data"),
-    **dict.fromkeys(("size", "numel", "rank"), "the tensor's size and ndim"),
-    **dict.fromkeys(("depend", "print_", "Print"), "nothing is needed: operators run in program order"),
-    **dict.fromkeys(("AlltoAllV", "AllToAll", "NeighborExchangeV2", "Send", "Receive"), "AlltoAll"),
-    **dict.fromkeys(("Reduce", "CollectiveGather"), "AllReduce"),
-    **dict.fromkeys(("CollectiveScatter", "Barrier"), "Broadcast"),
-    **dict.fromkeys(("Conv2D", "MaxPool", "AvgPool", "BatchNorm"), "MatMul over reshaped patches"),
+NEAREST = each({
+    "assign assign_add assign_sub Assign": "Parameter.set_data",
+    "size numel rank Size Rank": "the tensor's size and ndim",
+    "depend print_ Print Depend": "nothing is needed: operators run in program order",
+    "AlltoAllV AllToAll NeighborExchangeV2 Send Receive": "AlltoAll",
+    "Reduce CollectiveGather": "AllReduce",
+    "CollectiveScatter Barrier": "Broadcast",
+    "Conv2D MaxPool AvgPool BatchNorm": "MatMul over reshaped patches",
     "GradOperation": "mindspore.value_and_grad",
     "HyperMap": "a loop over the gradients",
-    "Depend": "nothing is needed: operators run in program order",
-    "Assign": "Parameter.set_data",
-    **dict.fromkeys(("vmap", "scan", "custom", "Custom"), "a loop in Python"),
-    **dict.fromkeys(
-        ("composite", "constexpr", "MultitypeFuncGraph", "_selected_ops"),
-        "a plain function: programs run as they are",
-    ),
-    **dict.fromkeys(("Size", "Rank"), "the tensor's size and ndim"),
-    **dict.fromkeys(("ScalarSummary", "TensorSummary", "HistogramSummary"), "print"),
-    **dict.fromkeys(
-        ("UnsortedSegmentSum", "ScatterUpdate", "ScatterNdUpdate", "ScatterAdd"), "one_hot and matmul"
-    ),
+    "vmap scan custom Custom": "a loop in Python",
+    "composite constexpr MultitypeFuncGraph _selected_ops": "a plain function: programs run as they are",
+    "ScalarSummary TensorSummary HistogramSummary": "print",
+    "UnsortedSegmentSum ScatterUpdate ScatterNdUpdate ScatterAdd": "one_hot and matmul",
     "EmbeddingLookup": "Gather",
-    **dict.fromkeys(("BCEWithLogitsLoss", "BinaryCrossEntropy"), "binary_cross_entropy_with_logits"),
-    **dict.fromkeys(
-        ("flash_attention_score", "prompt_flash_attention", "rotary_position_embedding"),
-        "spmdsim.nn.Attention",
-    ),
-}
+    "BCEWithLogitsLoss BinaryCrossEntropy": "binary_cross_entropy_with_logits",
+    "flash_attention_score prompt_flash_attention rotary_position_embedding": "spmdsim.nn.Attention",
+})  # fmt: skip
 
 
 def written_functions() -> dict[str, tuple[Row, str]]:
@@ -62,8 +52,6 @@ def __getattr__(name: str) -> Any:
     elif name in composed.FUNCTIONS:
         found = composed.FUNCTIONS[name]
     else:
-        from spmdsim.dialects.missing import not_covered
-
         raise not_covered(__name__, name, names(), NEAREST)
     globals()[name] = found  # the next time without a search
     return found

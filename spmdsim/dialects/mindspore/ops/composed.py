@@ -19,6 +19,7 @@ from spmdsim.dialects.functions import NETWORK, TORCH, with_names
 from spmdsim.dialects.mindspore.gathering import finished
 from spmdsim.dialects.mindspore.parameter import Parameter
 from spmdsim.dialects.mindspore.primitive import place, to_tensor
+from spmdsim.dialects.missing import told
 from spmdsim.dialects.table import Row, same
 from spmdsim.tensor import Tensor
 
@@ -36,7 +37,7 @@ def lifted(function: Callable[..., Any], name: str) -> Callable[..., Any]:
         return finished([], tuple(result) if isinstance(result, (list, tuple)) else result)
 
     call.__name__ = call.__qualname__ = name
-    return call
+    return told(call, name)
 
 
 def _each(x: Any, mesh: Any) -> Any:

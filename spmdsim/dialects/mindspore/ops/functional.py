@@ -13,15 +13,15 @@ import spmdsim.ops as core
 from spmdsim.dialects.functions import numbers
 from spmdsim.dialects.mindspore.gradient import grad, value_and_grad
 from spmdsim.dialects.mindspore.parameter import next_seed
-from spmdsim.dialects.mindspore.primitive import primitive, shape_of, to_tensor
+from spmdsim.dialects.mindspore.primitive import place, primitive, shape_of, to_tensor
 from spmdsim.dialects.mindspore.words import host
 from spmdsim.errors import InputError
 from spmdsim.tensor import Tensor
 
 
-def reshard(tensor: Tensor, layout: Any) -> Tensor:
+def reshard(tensor: Any, layout: Any) -> Tensor:
     """Redistribute a tensor inside a network."""
-    return tensor.to(layout)
+    return tensor.to(layout) if isinstance(tensor, Tensor) else place(tensor, layout)
 
 
 def argmax(x: Any, dim: int | None = None) -> Any:

@@ -8,10 +8,10 @@ from spmdsim.dialects.missing import refusal
 
 __all__ = ["AutoParallel", "Layout", "auto_parallel", "shard"]
 __getattr__ = refusal(__name__, __all__, {
-    "nn": "AutoParallel", "reshard": "ops.reshard", "distributed": "AutoParallel", "Pipeline": "AutoParallel",
-    **dict.fromkeys((
-        "transform_checkpoints", "load_distributed_checkpoint", "convert_checkpoints", "rank_list_for_transform",
-        "transform_checkpoint_by_rank", "merge_pipeline_strategys", "load_segmented_checkpoints",
-    ), "load_checkpoint, of any layout"),
-    **dict.fromkeys(("set_algo_parameters", "reset_algo_parameters", "get_algo_parameters"), "set_auto_parallel_context"),
+    "nn distributed Pipeline": "AutoParallel",
+    "reshard": "ops.reshard",
+    "transform_checkpoints load_distributed_checkpoint convert_checkpoints rank_list_for_transform "
+    "transform_checkpoint_by_rank "
+    "merge_pipeline_strategys load_segmented_checkpoints": "load_checkpoint, of any layout",
+    "set_algo_parameters reset_algo_parameters get_algo_parameters": "set_auto_parallel_context",
 })  # fmt: skip

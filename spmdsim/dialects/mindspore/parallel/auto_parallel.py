@@ -10,6 +10,7 @@ from spmdsim.auto_parallel.execute import Parallelised
 from spmdsim.dialects.mindspore.parallel import strategy_file
 from spmdsim.dialects.mindspore.settings import Parallel, Sharing, checked_strategy, within
 from spmdsim.dialects.mindspore.words import host
+from spmdsim.dialects.missing import each, not_covered
 from spmdsim.dialects.session import current_world
 from spmdsim.errors import InputError, unknown
 from spmdsim.reading import read_json
@@ -24,12 +25,10 @@ _IGNORED = (
     "comm_fusion", "disable_gradient_fp32_sync", "enable_fp32_communication", "no_init_parameters_in_compile",
     "transformer_opt",
 )  # fmt: skip
-_NEAREST = {
-    **dict.fromkeys(
-        ("dump_local_norm", "enable_device_local_norm", "print_local_norm"), "spmdsim.nn.global_norm"
-    ),
+_NEAREST = each({
+    "dump_local_norm enable_device_local_norm print_local_norm": "spmdsim.nn.global_norm",
     "set_group_ckpt_save_file": "Mesh.groups of a Layout's mesh",
-}
+})  # fmt: skip
 
 
 class AutoParallel:
@@ -182,7 +181,6 @@ class AutoParallel:
         inner = self.__dict__.get("network")
         if name not in _NEAREST and hasattr(inner, name):
             return getattr(inner, name)
-        from spmdsim.dialects.missing import not_covered
 
         raise not_covered(
             "mindspore.AutoParallel",

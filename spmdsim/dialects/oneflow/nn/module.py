@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from spmdsim.core import Layout, Mesh
-from spmdsim.dialects.missing import not_covered
+from spmdsim.dialects.missing import Worded
 from spmdsim.dialects.oneflow.devices import device
 from spmdsim.dialects.oneflow.local import GlobalTensor, LocalTensor
 from spmdsim.dialects.oneflow.nearest import MODULE
@@ -17,6 +17,7 @@ from spmdsim.dialects.oneflow.sbp import OneFlowError
 from spmdsim.dialects.oneflow.symbols import Size
 from spmdsim.dialects.oneflow.tensors import layout as layout_of
 from spmdsim.dialects.oneflow.tensors import sbp_of
+from spmdsim.dialects.printed import options_of, tree
 from spmdsim.dialects.session import current_world
 from spmdsim.nn import Module as CoreModule
 from spmdsim.nn import ModuleList as CoreList
@@ -103,8 +104,10 @@ class Parameter(CoreParameter):
         return sbp_of(self.layout)
 
 
-class Module(CoreModule):
+class Module(Worded, CoreModule):
     """A module. Its parameters take no memory until :meth:`to_global` says where they live."""
+
+    ORIGINAL, NEAREST = "oneflow.nn.Module", MODULE
 
     training = True
 
@@ -113,22 +116,11 @@ class Module(CoreModule):
 
     def extra_repr(self) -> str:
         """What a module prints in its brackets: its options."""
-        options = getattr(type(self), "__signature__", None)
-        named = (
-            [name for name in options.parameters if name not in ("reduction", "approximate")]
-            if options
-            else []
-        )
-        return ", ".join(f"{name}={getattr(self, name)!r}" for name in named)
+        return options_of(self, "reduction", "approximate")
 
     def __repr__(self) -> str:
         """Its class and options, and in further lines what is inside, each by its name."""
-        extra, children = self.extra_repr(), list(self.named_children())
-        if not children:
-            return f"{type(self).__name__}({extra})"
-        lines = [extra] * bool(extra) + [f"({name}): {child!r}" for name, child in children]
-        inside = "".join(f"\n{line}" for line in lines).replace("\n", "\n  ")
-        return f"{type(self).__name__}({inside}\n)"
+        return tree(type(self).__name__, self.extra_repr(), self.named_children())
 
     def __call__(self, *inputs: Any, **options: Any) -> Any:
         """Run :meth:`forward` on global tensors.
@@ -229,11 +221,6 @@ class Module(CoreModule):
         for parameter in self.parameters():
             parameter.value.requires_grad = requires_grad
         return self
-
-    def __getattr__(self, name: str) -> Any:
-        if name in MODULE:
-            raise not_covered("spmdsim.dialects.oneflow.nn.Module", name, (), MODULE)
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def add_module(self, name: str, module: Module) -> None:
         """One more module inside."""

@@ -10,7 +10,7 @@ import numpy as np
 
 import spmdsim.tensor as ours
 from spmdsim.dialects.host import host
-from spmdsim.dialects.missing import not_covered
+from spmdsim.dialects.missing import Worded, each, not_covered, tell
 from spmdsim.dialects.paddle.distributed import fleet
 from spmdsim.dialects.paddle.process_mesh import Partial, ProcessMesh, Replicate, Shard
 from spmdsim.dialects.paddle.process_mesh import layout as layout_of
@@ -18,8 +18,15 @@ from spmdsim.dialects.paddle.tensors import Tensor, dressed
 from spmdsim.dialects.session import current_world
 
 
-class ParallelEnv:
+class ParallelEnv(Worded):
     """This process's place in the job."""
+
+    ORIGINAL = "paddle.distributed.ParallelEnv"
+    NEAREST = each({
+        "current_endpoint trainer_endpoints": "rank and world_size: ranks have no addresses here",
+        "device_type": "paddle.get_device()",
+        "nrings pg_timeout": "the settings of MPI",
+    })  # fmt: skip
 
     @property
     def rank(self) -> int:
@@ -116,9 +123,14 @@ NEAREST = {
 }
 
 
+tell(__name__, __all__)
+
+
 def __getattr__(name: str) -> Any:
     if name in ("split", "with_padding_rows"):  # which need layers, which need fleet
-        return getattr(import_module("spmdsim.dialects.paddle.split_operation"), name)
+        module = import_module("spmdsim.dialects.paddle.split_operation")
+        tell(module.__name__, [name])
+        return getattr(module, name)
     raise not_covered(__name__, name, __all__, NEAREST)
 
 

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from spmdsim.dialects.missing import refusal
+from spmdsim.dialects.missing import each, refusal
 from spmdsim.dialects.paddle.attributes import ParamAttr
 from spmdsim.dialects.paddle.functions import NETWORK_TABLE, TABLE, lifted
 from spmdsim.dialects.paddle.nn import functional, initializer
 from spmdsim.dialects.paddle.nn.clip import ClipGradByGlobalNorm, ClipGradByNorm, ClipGradByValue
-from spmdsim.dialects.paddle.nn.layers import Embedding, Layer, LayerList, Linear, Sequential
+from spmdsim.dialects.paddle.nn.layers import (
+    Dropout,
+    Embedding,
+    Identity,
+    Layer,
+    LayerList,
+    LayerNorm,
+    Linear,
+    Sequential,
+)
 from spmdsim.dialects.table import layers as layers_of
 
 #: Layers and losses that are one operator, by their names.
@@ -17,17 +26,18 @@ LAYERS: dict[str, Any] = layers_of({**TABLE, **NETWORK_TABLE}, Layer, lifted)
 globals().update(LAYERS)
 
 __all__ = [
-    "ClipGradByGlobalNorm", "ClipGradByNorm", "ClipGradByValue", "Embedding", "Layer", "LayerList", "Linear", "ParamAttr", "Sequential", "functional", "initializer", *LAYERS,
+    "ClipGradByGlobalNorm", "ClipGradByNorm", "ClipGradByValue", "Dropout", "Embedding", "Identity", "Layer", "LayerList",
+    "LayerNorm", "Linear", "ParamAttr", "Sequential", "functional", "initializer", *LAYERS,
 ]  # fmt: skip
 
 #: What to use instead of a name that resembles none here.
-NEAREST = {
-    "LayerNorm": "spmdsim.nn.LayerNorm",
-    "Dropout": "spmdsim.ops.dropout",
-    **dict.fromkeys(("TransformerEncoderLayer", "TransformerDecoderLayer"), "spmdsim.nn.TransformerBlock"),
-    **dict.fromkeys(("LSTM", "GRU", "SimpleRNN"), "a loop over matmul and tanh"),
+NEAREST = each({
+    "BatchNorm BatchNorm1D BatchNorm3D SyncBatchNorm GroupNorm InstanceNorm1D InstanceNorm2D": "LayerNorm",
+    "LayerDict ParameterList ParameterDict": "LayerList",
+    "TransformerEncoderLayer TransformerDecoderLayer": "spmdsim.nn.TransformerBlock",
+    "LSTM GRU SimpleRNN": "a loop over matmul and tanh",
     "utils": "ClipGradByGlobalNorm",
     "MultiHeadAttention": "spmdsim.nn.Attention",
-    **dict.fromkeys(("Conv2D", "MaxPool2D", "BatchNorm2D"), "ColumnParallelLinear over reshaped patches"),
-}
+    "Conv2D MaxPool2D BatchNorm2D": "ColumnParallelLinear over reshaped patches",
+})  # fmt: skip
 __getattr__ = refusal(__name__, __all__, NEAREST)

@@ -10,5 +10,10 @@ globals().update({name: lifted({**TABLE, **NETWORK_TABLE}[name].call, name) for 
 __getattr__ = refusal(
     __name__,
     __all__,
-    {"dropout": "spmdsim.ops.dropout", "scaled_dot_product_attention": "spmdsim.nn.Attention"},
+    {
+        "pad": "spmdsim.ops.pad",
+        "label_smooth": "cross_entropy(..., label_smoothing=)",
+        "flash_attention": "spmdsim.nn.Attention",
+        "scaled_dot_product_attention": "spmdsim.nn.Attention",
+    },
 )

@@ -3,32 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import count
 from typing import Any
 
 import spmdsim.nn as ours
-from spmdsim.dialects.missing import not_covered
+from spmdsim.dialects.missing import Worded, each
 from spmdsim.dialects.paddle.attributes import XavierUniform
 from spmdsim.dialects.paddle.functions import NETWORK_TABLE, lifted
 from spmdsim.dialects.paddle.parameters import create, create_parameter, layer_names, whole_layout
+from spmdsim.dialects.printed import options_of, tree
 from spmdsim.errors import InputError
 
-#: What to use instead of a word of layers that is not here.
-NEAREST = {
-    **dict.fromkeys(("register_forward_pre_hook", "register_forward_post_hook"), "a layer around it"),
-    **dict.fromkeys(("register_buffer", "buffers", "named_buffers"), "an attribute, or ParamAttr(trainable=False)"),
-    **dict.fromkeys(("to", "astype", "float", "float16", "bfloat16"), "dtype= of each parameter"),
-    **dict.fromkeys(("full_name", "extra_repr"), "the names of its parameters"),
-    **dict.fromkeys(("to_static_state_dict", "load_dict", "set_dict"), "set_state_dict"),
-}  # fmt: skip
 
-
-class Layer(ours.Module):
+class Layer(Worded, ours.Module):
     """A network: layers as attributes, and ``forward``."""
+
+    ORIGINAL = "paddle.nn.Layer"
+    NEAREST = each({
+        "register_forward_pre_hook register_forward_post_hook": "a layer around it",
+        "register_buffer buffers named_buffers": "an attribute, or ParamAttr(trainable=False)",
+        "to astype float float16 bfloat16": "dtype= of each parameter",
+        "full_name": "the names of its parameters",
+        "to_static_state_dict load_dict set_dict": "set_state_dict",
+    })  # fmt: skip
 
     def __init__(self, name_scope: str | None = None, dtype: Any = None) -> None:
         """Both arguments are accepted and ignored."""
 
     training = True
+
+    def extra_repr(self) -> str:
+        """What a layer prints in its brackets: its options; a loss none."""
+        return "" if hasattr(self, "reduction") else options_of(self)
+
+    def __repr__(self) -> str:
+        """Its class and options, and in further lines what is inside, each by its name."""
+        extra, children = self.extra_repr(), [*self.named_children()]
+        if not children:
+            return tree(type(self).__name__, extra, ())
+        return tree(type(self).__name__, "", children, f"({extra}")
 
     def named_children(self) -> Iterator[tuple[str, ours.Module]]:
         """The layers that it holds itself, by name."""
@@ -106,11 +119,6 @@ class Layer(ours.Module):
         setattr(self, name, parameter)
         return parameter
 
-    def __getattr__(self, name: str) -> Any:
-        if name in NEAREST:
-            raise not_covered("spmdsim.dialects.paddle.nn.Layer", name, (), NEAREST)
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-
     def clear_gradients(self) -> None:
         """Forget all gradients."""
         self.zero_grad()
@@ -121,7 +129,8 @@ class _Numbered(ours.ModuleList, Layer):
 
     def named_children(self) -> Iterator[tuple[str, ours.Module]]:
         """The layers by number."""
-        yield from ((str(k), x) for k, x in enumerate(self._modules()) if isinstance(x, ours.Module))
+        names = self.__dict__.get("_names") or map(str, count())
+        yield from ((name, x) for name, x in zip(names, self._modules()) if isinstance(x, ours.Module))
 
     def _walk(self, prefix: str) -> Iterator[tuple[str, ours.Parameter]]:
         for number, layer in self.named_children():
@@ -133,7 +142,23 @@ class LayerList(_Numbered):
 
 
 class Sequential(_Numbered, ours.Sequential):
-    """Layers one after the other."""
+    """Layers one after the other, by number or by name: ``Sequential(("fc", Linear(2, 2)), ReLU())``."""
+
+    def __init__(self, *layers: Any) -> None:
+        given = layers[0] if len(layers) == 1 and isinstance(layers[0], list) else layers
+        pairs = [x if isinstance(x, (tuple, list)) else (str(k), x) for k, x in enumerate(given)]
+        ours.Sequential.__init__(self, *(layer for _, layer in pairs))
+        self._names = [name for name, _ in pairs]
+
+
+class Identity(Layer):
+    """The input itself; arguments are accepted and ignored."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+
+    def forward(self, x: Any) -> Any:
+        """Nothing is done."""
+        return x
 
 
 class Linear(Layer):
@@ -142,11 +167,17 @@ class Linear(Layer):
     def __init__(
         self, in_features: int, out_features: int, weight_attr: Any = None, bias_attr: Any = None, name: str | None = None
     ) -> None:  # fmt: skip
-        shape, names = (int(in_features), int(out_features)), layer_names("linear", name)
+        self.name, shape = name, (int(in_features), int(out_features))
+        names = layer_names("linear", name)
         self.weight = create(shape, whole_layout(2), weight_attr, XavierUniform().of(shape), names, "w")
         self.bias = None
         if bias_attr is not False:
             self.bias = create(shape[1:], whole_layout(1), bias_attr, ours.zeros, names, "b")
+
+    def extra_repr(self) -> str:
+        """Sizes and type."""
+        (rows, columns), kind = self.weight.shape, self.weight.dtype
+        return f"in_features={rows}, out_features={columns}, dtype={kind}{_named(self.name)}"
 
     def forward(self, x: Any) -> Any:
         """``[..., in_features] -> [..., out_features]``."""
@@ -160,13 +191,66 @@ class Embedding(Layer):
         self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None, sparse: bool = False,
         weight_attr: Any = None, name: str | None = None,
     ) -> None:  # fmt: skip
-        shape, names = (int(num_embeddings), int(embedding_dim)), layer_names("embedding", name)
+        self.name, shape = name, (int(num_embeddings), int(embedding_dim))
+        names = layer_names("embedding", name)
         self.weight = create(shape, whole_layout(2), weight_attr, XavierUniform().of(shape), names, "w")
-        self.padding_idx = padding_idx
+        self.padding_idx, self.sparse = padding_idx, sparse
+
+    def extra_repr(self) -> str:
+        """Rows and columns."""
+        padding = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"
+        rows, columns = self.weight.shape
+        return f"{rows}, {columns}{padding}, sparse={self.sparse}{_named(self.name)}"
 
     def forward(self, x: Any) -> Any:
         """``[...] -> [..., embedding_dim]``."""
         return _embedding(x, self.weight, padding_idx=self.padding_idx)
 
 
-_linear, _embedding = (lifted(NETWORK_TABLE[name].call, name) for name in ("linear", "embedding"))
+class LayerNorm(Layer):
+    """Normalised over the last dims, scaled and shifted unless an attribute is False."""
+
+    def __init__(
+        self, normalized_shape: Any, epsilon: float = 1e-5, weight_attr: Any = None, bias_attr: Any = None,
+        name: str | None = None,
+    ) -> None:  # fmt: skip
+        shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+        self.normalized_shape, self.epsilon = list(shape), epsilon
+        names, where = layer_names("layer_norm", name), whole_layout(len(shape))
+        for word, attribute, first in (("weight", weight_attr, ours.ones), ("bias", bias_attr, ours.zeros)):
+            made = None if attribute is False else create(shape, where, attribute, first, names, word[0])
+            setattr(self, word, made)
+
+    def extra_repr(self) -> str:
+        """Sizes."""
+        return f"normalized_shape={self.normalized_shape}, epsilon={self.epsilon}"
+
+    def forward(self, x: Any) -> Any:
+        """``[..., *normalized_shape]``, the same shape."""
+        return _layer_norm(x, self.normalized_shape, self.weight, self.bias, self.epsilon)
+
+
+class Dropout(Layer):
+    """Drops a share of the elements while training, the same in every layout."""
+
+    def __init__(
+        self, p: float = 0.5, axis: Any = None, mode: str = "upscale_in_train", name: str | None = None
+    ) -> None:
+        self.p, self.axis, self.mode, self.name = p, axis, mode, name
+
+    def extra_repr(self) -> str:
+        """The share."""
+        return f"p={self.p}, axis={self.axis}, mode={self.mode}{_named(self.name)}"
+
+    def forward(self, x: Any) -> Any:
+        """Another mask at every call."""
+        return _dropout(x, self.p, self.axis, self.training, self.mode)
+
+
+def _named(name: str | None) -> str:
+    return f", name={name}" if name else ""
+
+
+_linear, _embedding, _layer_norm, _dropout = (
+    lifted(NETWORK_TABLE[name].call, name) for name in ("linear", "embedding", "layer_norm", "dropout")
+)

@@ -12,6 +12,7 @@ from typing import Any
 
 from spmdsim.dialects import exported, lazy, listed
 from spmdsim.dialects.gradients import no_grad as no_grad
+from spmdsim.dialects.missing import each
 
 #: Public name -> the submodule that has it.
 EXPORTS = exported(
@@ -21,34 +22,21 @@ EXPORTS = exported(
 )
 
 #: What to use instead of a name that resembles none here.
-NEAREST = {
+NEAREST = each({
     "InputSpec": "data",
-    **dict.fromkeys(
-        ("CompiledProgram", "BuildStrategy", "ExecutionStrategy", "ParallelExecutor"), "the Program itself"
-    ),
+    "CompiledProgram BuildStrategy ExecutionStrategy ParallelExecutor": "the Program itself",
     "gradients": "append_backward",
-    **dict.fromkeys(("global_scope", "scope_guard"), "Program.all_parameters()"),
-    **dict.fromkeys(
-        (
-            "save",
-            "load",
-            "save_inference_model",
-            "load_inference_model",
-            "load_program_state",
-            "set_program_state",
-        ),
-        "spmdsim.tensor.checkpoint",
-    ),
-    **dict.fromkeys(("auc", "accuracy"), "paddle.argmax and paddle.mean"),
+    "global_scope scope_guard": "Program.all_parameters()",
+    "save load "
+    "save_inference_model load_inference_model load_program_state set_program_state": "spmdsim.tensor.checkpoint",
+    "auc accuracy": "paddle.argmax and paddle.mean",
     "nn": "paddle.nn.Linear and paddle.nn.Embedding",
-    **dict.fromkeys(("cpu_places", "cuda_places", "xpu_places", "device_guard"), "Executor()"),
-    **dict.fromkeys(
-        ("create_parameter", "create_global_var", "WeightNormParamAttr"), "paddle.create_parameter"
-    ),
+    "cpu_places cuda_places xpu_places device_guard": "Executor()",
+    "create_parameter create_global_var WeightNormParamAttr": "paddle.create_parameter",
     "name_scope": "ParamAttr(name=...)",
-    **dict.fromkeys(("Print", "py_func"), "fetch_list of exe.run"),
+    "Print py_func": "fetch_list of exe.run",
     "amp": "float32 everywhere",
-}
+})  # fmt: skip
 
 __all__ = list(EXPORTS)
 

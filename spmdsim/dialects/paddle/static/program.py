@@ -16,7 +16,7 @@ import numpy as np
 from spmdsim.core import Layout, Mesh
 from spmdsim.core.meta import Meta
 from spmdsim.dialects.gradients import tracking
-from spmdsim.dialects.missing import not_covered
+from spmdsim.dialects.missing import Worded, each, not_covered
 from spmdsim.dialects.paddle.static import in_dynamic_mode, in_static_mode
 from spmdsim.dialects.paddle.static.variables import (
     UNKNOWN,
@@ -51,18 +51,15 @@ class Instruction:
     trains: bool = False
 
 
-#: What to use instead of a word of programs that is not here.
-NEAREST = {
-    **dict.fromkeys(
-        ("ops", "to_string", "desc", "blocks", "num_blocks", "block", "current_block"), "list_vars"
-    ),
-    **dict.fromkeys(("parse_from_string", "state_dict", "set_state_dict"), "all_parameters"),
-}
-
-
-@dataclass(eq=False)
-class Program:
+@dataclass(eq=False, repr=False)
+class Program(Worded):
     """Recorded calls, the variables that are fed, and the parameters."""
+
+    ORIGINAL = "paddle.static.Program"
+    NEAREST = each({
+        "ops to_string desc blocks num_blocks block current_block vars": "list_vars",
+        "parse_from_string state_dict set_state_dict": "all_parameters",
+    })  # fmt: skip
 
     instructions: list[Instruction] = field(default_factory=list)
     feeds: dict[str, Variable] = field(default_factory=dict)
@@ -87,10 +84,18 @@ class Program:
         """The program itself: there are no other blocks."""
         return self
 
-    def __getattr__(self, name: str) -> Any:
-        if name in NEAREST:
-            raise not_covered("spmdsim.dialects.paddle.static.Program", name, (), NEAREST)
-        raise AttributeError(f"a program has no attribute {name!r}")
+    def __repr__(self) -> str:
+        """Its variables, parameters and calls, one per line."""
+        told = [repr(x) for x in self.variables.values()]
+        told += [
+            f"persist trainable param {x.name} : shape{x.shape}.dtype({x.dtype})"
+            for x in self.all_parameters()
+        ]
+        told += [
+            f"{{{len(call.outputs)} out}} = {getattr(call.function, '__name__', 'call')}"
+            for call in self.instructions
+        ]
+        return "{ // block 0\n" + "".join(f"    {line}\n" for line in told) + "}"
 
     def var(self, name: str) -> Any:
         """A parameter or variable by its name.

@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from spmdsim.core.world import recordings
 from spmdsim.dialects.missing import NotCovered, not_covered
-from spmdsim.dialects.paddle.tensors import Tensor, shape_only
+from spmdsim.dialects.paddle.tensors import Shape, Tensor, shape_only
 from spmdsim.dialects.session import use_world
 from spmdsim.errors import InputError, SpmdError, UsageTypeError
 from spmdsim.tensor import Tensor as CoreTensor
+from spmdsim.trace.recorder import unseen
 from spmdsim.worlds.base import World
 
 #: Stands for a size that a feed decides: what comes of it is a multiple, and many parts divide it.
@@ -27,9 +27,9 @@ class Variable:
         self.program, self.key, self.tensor, self.name = program, key, tensor, name
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> Shape:
         """Global shape."""
-        return tuple(-1 if size and size % UNKNOWN == 0 else size for size in self.tensor.shape)
+        return Shape(-1 if size and size % UNKNOWN == 0 else size for size in self.tensor.shape)
 
     dtype = property(lambda self: self.tensor.dtype, doc="Element type.")
     ndim = property(lambda self: self.tensor.ndim, doc="Number of dims.")
@@ -111,9 +111,8 @@ def without_data(x: Any, world: World) -> Any:
 @contextmanager
 def shapes_alone(world: World, names: str) -> Iterator[None]:
     """In the ``with`` block nothing is computed or counted; sizes that a feed decides are -1 in errors, too."""
-    counted, recordings[:] = recordings[:], []
     try:
-        with use_world(world):
+        with use_world(world), unseen():
             yield
     except SpmdError as error:
         error.message, facts = (
@@ -122,5 +121,3 @@ def shapes_alone(world: World, names: str) -> Iterator[None]:
         )
         error.facts = {"operator": error.facts.get("operator", "a recorded call"), "operands": facts}
         raise error from None
-    finally:
-        recordings[:] = counted

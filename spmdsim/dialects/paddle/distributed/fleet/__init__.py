@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from spmdsim.dialects.missing import not_covered
+from spmdsim.dialects.missing import each, not_covered
 from spmdsim.dialects.session import alone, current_world
 from spmdsim.errors import InputError
 
@@ -111,17 +111,13 @@ __all__ = [
 ]  # fmt: skip
 
 #: What to use instead of a name that resembles none here.
-NEAREST = {
+NEAREST = each({
     "utils": "layouts: Shard(0) over mp along the sequence; activations are kept",
-    **dict.fromkeys(("init_server", "run_server"), "init: there are workers only"),
-    **dict.fromkeys(("save_inference_model", "save_persistables", "save"), "spmdsim.tensor.checkpoint"),
-    **dict.fromkeys(
-        (
-            "UserDefinedRoleMaker", "PaddleCloudRoleMaker", "UtilBase", "barrier_worker", "init_worker", "stop_worker",
-        ),
-        "init, after which ranks are kept together by their collectives",
-    ),
-}  # fmt: skip
+    "init_server run_server": "init: there are workers only",
+    "save_inference_model save_persistables save": "spmdsim.tensor.checkpoint",
+    "UserDefinedRoleMaker PaddleCloudRoleMaker UtilBase "
+    "barrier_worker init_worker stop_worker": "init, after which ranks are kept together by their collectives",
+})  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
