@@ -356,6 +356,14 @@ def test_cuts_need_not_be_powers_of_two_on_other_device_counts():
     mindspore.check_cuts(((3, 2),), ((33, 64),), 6)
 
 
+def test_layouts_that_differ_are_not_equal_whichever_class_they_are():
+    layout = mindspore.Layout((2,), ("a",))
+    plain, split = layout("a", "None"), layout("None", "a")
+    for other in (split, CoreLayout(split.mesh, split.dims)):  # of the class, and of ours
+        assert plain != other and other != plain and other == split and split == other
+    assert plain != 1
+
+
 def test_equal_layouts_accept_equal_shapes_whoever_came_first():
     """A single tuple of axes is two dims of a tensor of two; the plain layout of one dim is another one, and refuses."""
     mesh = Mesh((2, 4), ("x", "y"))

@@ -54,8 +54,10 @@ class MindSporeLayout(CoreLayout):
         return self.ndim == 1 and isinstance(self.tensor_map[0], tuple) and len(self.tensor_map[0]) > 1
 
     def __eq__(self, other: object) -> bool:
+        if not isinstance(other, CoreLayout):
+            return NotImplemented
         theirs = other.tensor_map if isinstance(other, MindSporeLayout) and other._open else None
-        return super().__eq__(other) and (self.tensor_map if self._open else None) == theirs
+        return self.made_of == other.made_of and (self.tensor_map if self._open else None) == theirs
 
     __hash__ = CoreLayout.__hash__
 
