@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Callable
+from functools import lru_cache
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -111,11 +112,39 @@ def function(called: Callable[..., Any], args: Any, options: Any) -> Any:
     """
     module = getattr(called, "__module__", "numpy") or "numpy"
     said = f"np{module.removeprefix('numpy')}.{called.__name__}"
-    given = dict(options)
-    out = given.pop("out", None)
+    args, named = _by_name(called, args, options)
+    out = named.pop("out", None)
     room = import_module(_ROOMS[module]) if module in _ROOMS else ops
-    result = _called(called.__name__, said, args, given, room)
+    result = _called(called.__name__, said, args, named, room)
     return result if out is None else _into(out, result, said)
+
+
+@lru_cache(maxsize=512)
+def _signature(called: Callable[..., Any]) -> inspect.Signature | None:
+    try:
+        return inspect.signature(called)
+    except ValueError:  # some that are written in C say nothing
+        return None
+
+
+def _by_name(called: Callable[..., Any], args: Any, options: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What has to be given in its order, and the rest by numpy's names: the places of parameters differ here."""
+    signature = _signature(called)
+    if signature is None:
+        return args, dict(options)
+    needed: list[Any] = []
+    named: dict[str, Any] = {}
+    for name, value in signature.bind(*args, **options).arguments.items():
+        parameter = signature.parameters[name]
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            needed.extend(value)
+        elif parameter.kind is parameter.VAR_KEYWORD:
+            named.update(value)
+        elif parameter.default is parameter.empty:
+            needed.append(value)
+        elif value is not parameter.default:
+            named[name] = value
+    return tuple(needed), named
 
 
 def _into(out: Any, result: Any, said: str) -> Any:
@@ -147,7 +176,10 @@ def _called(name: str, said: str, args: Any, options: dict[str, Any], room: Modu
     unknown = [key for key in wanted if key not in _parameters(ours)]
     if unknown:
         names = ", ".join(f"{key}=" for key in unknown)
-        raise UsageTypeError(f"{said} of tensors takes no {names}; see {room.__name__}.{name}")
+        others = ", ".join(
+            key for key in inspect.signature(ours).parameters if key not in ("args", "options")
+        )
+        raise UsageTypeError(f"{said} of tensors takes no {names}; it takes {others}")
     result = ours(*args, **wanted)
     return result if dtype is None else ops.cast(result, dtype)
 
