@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from operator import attrgetter
 from typing import Any
-from zlib import crc32
 
 import numpy as np
 
@@ -140,29 +139,14 @@ def make_recipe(
     kinds = tuple(meta.dtype for meta in (*inputs, *outputs))
     forward = op.forward if op.moves else elements.types.local(op.forward, kinds)
     vjp = None if op.vjp is None else elements.types.local(op.vjp, kinds)
-    number = _number(op.name, *[(name, value) for name, value in params.items() if name not in op.varying])
+    known = [(name, value) for name, value in params.items() if name not in op.varying]
     landing = (outputs, finals, active, prepared, plain, forward, vjp)
-    return Recipe(op, number, bound, strategy, plans, inputs, *landing)
+    return Recipe(op, world.number(op.name, *known), bound, strategy, plans, inputs, *landing)
 
 
-def _number(*facts: Any) -> int:
-    """The number of some facts, the same in all processes."""
-    return crc32(repr(_alike(facts)).encode())
-
-
-def _varied(op: Op, params: dict[str, Any]) -> int:
+def _varied(op: Op, params: dict[str, Any], world: World) -> int:
     """A number for the parameters that no recipe knows."""
-    return _number(*[params.get(name) for name in op.varying]) if op.varying else 0
-
-
-def _alike(value: Any) -> Any:
-    """A parameter as all processes print it; of what they may print otherwise, such as functions, the type."""
-    if isinstance(value, (tuple, list)):
-        return [_alike(part) for part in value]
-    if isinstance(value, np.generic):
-        value = value.item()
-    kinds = (str, bytes, int, float, complex, slice, np.dtype, type(None))
-    return value if isinstance(value, kinds) else type(value).__name__
+    return world.number(*[params.get(name) for name in op.varying]) if op.varying else 0
 
 
 def _strategy(sharding: ShardedOp | None, bound: BoundRule, metas: Sequence[Meta], world: World) -> Strategy:
@@ -251,7 +235,7 @@ def apply(
     if world.compares and two and not op.varying:  # what a world would say, without asking it
         origin = hash((recipe.number, first.origin, last.origin)) & ORIGINS
     elif world.compares:
-        origin = world.derived_origin(recipe, tensors, _varied(op, params))
+        origin = world.derived_origin(recipe, tensors, _varied(op, params, world))
     result = type(first)(world, meta, shards, False, "", origin)
     if first._tracked or last._tracked or (not two and any(tensor._tracked for tensor in tensors)):
         _track(recipe, tensors, [result], params)
@@ -274,7 +258,7 @@ def _run(recipe: Recipe, tensors: Sequence[Tensor], params: dict[str, Any]) -> A
     world, kind = tensors[0].world, type(tensors[0])
     moved = [_bring(recipe, i, t) for i, t in enumerate(tensors)]
     computed = recipe.op.computed(recipe, moved, params)
-    varied, origin = _varied(recipe.op, params), world.derived_origin
+    varied, origin = _varied(recipe.op, params, world), world.derived_origin
     results = [
         kind(world, meta, shards, origin=origin(recipe, moved, k + varied) if world.compares else 0)
         for k, (meta, shards) in enumerate(zip(recipe.outputs, computed))

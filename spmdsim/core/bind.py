@@ -1,4 +1,7 @@
-"""Binding a rule to shapes: sizes for its factors, its ``...`` written out."""
+"""Binding a rule to shapes: sizes for its factors, its ``...`` written out.
+
+Next: :mod:`spmdsim.core.step`.
+"""
 
 from __future__ import annotations
 

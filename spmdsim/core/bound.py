@@ -1,4 +1,7 @@
-"""A rule bound to shapes: from strategies to layouts and back."""
+"""A rule bound to shapes: from strategies to layouts and back.
+
+Next: :mod:`spmdsim.core.bind`.
+"""
 
 from __future__ import annotations
 
@@ -46,12 +49,8 @@ class BoundRule(ShortRepr):
     @cached_property
     def contraction(self) -> bool:
         """Whether products are summed: linear in each of several operands, and a factor is reduced."""
-        several = len(self.inputs) > 1 and not self.rule.indexed
-        return (
-            several
-            and all(frozenset({i}) in self.rule.linear for i in range(len(self.inputs)))
-            and bool(self.reduced(0))
-        )
+        each = all(frozenset({i}) in self.rule.linear for i in range(len(self.inputs)))
+        return len(self.inputs) > 1 and not self.rule.indexed and each and bool(self.reduced(0))
 
     @property
     def work(self) -> str:
@@ -75,14 +74,9 @@ class BoundRule(ShortRepr):
 
     def reduced(self, output: int = 0) -> tuple[str, ...]:
         """Factors of the operands that a result lacks, unless they must stay whole."""
-        present = members(self.outputs[output])
-        return tuple(
-            f
-            for f in self.sizes
-            if f not in present
-            and f not in self.rule.whole
-            and any(f in members(term) for term in self.inputs)
-        )
+        of_inputs = set().union(*map(members, self.inputs))
+        lacking = of_inputs - members(self.outputs[output]) - self.rule.whole
+        return tuple(f for f in self.sizes if f in lacking)
 
     @cached_property
     def splittable(self) -> tuple[str, ...]:
@@ -92,19 +86,13 @@ class BoundRule(ShortRepr):
     @cached_property
     def compound(self) -> frozenset[str]:
         """Factors that share a dim with another one; they split evenly only."""
-        return frozenset(
-            f for term in (*self.inputs, *self.outputs) for dim in term if len(dim) > 1 for f in dim
-        )
+        terms = (*self.inputs, *self.outputs)
+        return frozenset(f for term in terms for dim in term if len(dim) > 1 for f in dim)
 
     # -- strategy -> layouts ------------------------------------------------------------------------
 
     def check(self, strategy: Strategy) -> None:
-        """Refuse a strategy that the rule does not allow.
-
-        Raises:
-            RuleError: it splits a factor that must stay whole or does not exist, cuts a compound dim where
-                blocks would not be contiguous, or mixes reductions.
-        """
+        """Refuse a strategy that the rule does not allow, by a RuleError."""
         for factor, axes in strategy.splits:
             if factor not in self.sizes:
                 raise RuleError(
@@ -147,13 +135,11 @@ class BoundRule(ShortRepr):
 
     def input_layouts(self, strategy: Strategy) -> tuple[Layout, ...]:
         """The layout every operand must have."""
-        passed = [
-            tuple((axis, op) for axis, operands, op in strategy.passed if i in operands)
-            for i in range(len(self.inputs))
-        ]
         return tuple(
-            Layout(strategy.mesh, _axes(term, strategy), partial)
-            for term, partial in zip(self.inputs, passed)
+            Layout(
+                strategy.mesh, _axes(term, strategy), [(a, op) for a, of, op in strategy.passed if i in of]
+            )
+            for i, term in enumerate(self.inputs)
         )
 
     def steps(self, strategy: Strategy) -> Sequence[tuple[Any, Any]] | None:
@@ -173,15 +159,11 @@ class BoundRule(ShortRepr):
         The axes of every factor the operand lacks are partial; so are axes along which another operand,
         which the gradient is a product of, was partial.
         """
-        present = members(self.inputs[operand])
+        present, size = members(self.inputs[operand]), strategy.mesh.axis_size
         lacking = [
-            (axis, "sum")
-            for factor, axes in strategy.splits
-            if factor not in present
-            for axis in axes
-            if strategy.mesh.axis_size(axis) > 1
+            a for factor, axes in strategy.splits if factor not in present for a in axes if size(a) > 1
         ]
-        passed = [(axis, "sum") for axis, operands, _ in strategy.passed if operand not in operands]
+        passed = [axis for axis, operands, _ in strategy.passed if operand not in operands]
         return Layout(strategy.mesh, _axes(self.inputs[operand], strategy), [*lacking, *passed])
 
     def _partial(self, strategy: Strategy, output: int) -> list[tuple[str, str]]:
@@ -196,11 +178,7 @@ class BoundRule(ShortRepr):
     # -- layouts -> strategy ------------------------------------------------------------------------
 
     def infer(self, layouts: Sequence[Layout]) -> Strategy:
-        """The strategy under which operands with these layouts are computed as they are.
-
-        Raises:
-            RuleError: no strategy fits; the message names the factor or axis and both uses.
-        """
+        """The strategy under which operands with these layouts are computed as they are; RuleError if none fits."""
         mesh = common_mesh(layouts)
         splits: dict[str, tuple[str, ...]] = {}
         owner: dict[str, int] = {}
@@ -303,11 +281,7 @@ def members(term: Term) -> set[str]:
 
 
 def common_mesh(layouts: Sequence[Layout]) -> Mesh:
-    """The mesh all layouts share.
-
-    Raises:
-        RuleError: they are on different meshes.
-    """
+    """The mesh all layouts share; RuleError if they are on different ones."""
     mesh = layouts[0].mesh
     for layout in layouts[1:]:
         if layout.mesh != mesh:

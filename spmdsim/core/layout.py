@@ -6,6 +6,8 @@ facts. The order inside a tuple is MindSpore's and JAX's: the first axis is the 
 
 Sizes that do not divide are split in balanced blocks, axis by axis, major first ("nested"): the first
 ``n % p`` of ``p`` parts get one element more (OneFlow's BalancedSplitter). Empty shards are legal.
+
+Next: :mod:`spmdsim.core.rule`, what operators mean for layouts.
 """
 
 from __future__ import annotations

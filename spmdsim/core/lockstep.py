@@ -8,14 +8,13 @@ Next: :mod:`spmdsim.core.meta`, what is known of a tensor without its data.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 
-from spmdsim.core.layout import Bounds
+from spmdsim.core.layout import Bounds, Layout
 from spmdsim.core.reductions import check_reduce, fold
 from spmdsim.core.step import EXCHANGES, LOCAL_STEPS, Index, Step, overlap, volume, within
 from spmdsim.core.world import World
@@ -72,58 +71,46 @@ def _slices(step: Step, dtype: np.dtype) -> Program:
     return run
 
 
-def _distinct(step: Step, members: tuple[int, ...], after: bool) -> dict[Bounds, list[int]]:
-    """The members by the box they hold before or after the step."""
-    layout = step.dst if after else step.src
+def _held(layout: Layout, step: Step, members: tuple[int, ...]) -> dict[Bounds, list[int]]:
+    """The members by the box that a layout gives them."""
     boxes: dict[Bounds, list[int]] = {}
     for rank in members:
         boxes.setdefault(layout.bounds(step.shape, rank), []).append(rank)
     return boxes
 
 
-def _placing(step: Step, members: tuple[int, ...]) -> Program:
-    """Put the group's distinct source boxes together once, then cut the target boxes out."""
-    sources = {box: ranks for box, ranks in _distinct(step, members, False).items() if volume(box)}
-    targets = _distinct(step, members, True)
-    if not sources:
-        return _empties(step, members)
-    union = tuple(
-        (min(start for start, _ in spans), max(stop for _, stop in spans)) for spans in zip(*sources)
-    )
-    _check_cover(step, union, sources, targets)
-    puts = [(within(box, union), ranks[0]) for box, ranks in sources.items()]
-    cuts = [(_cut(box, union), ranks) for box, ranks in targets.items()]
+def _together(step: Step, members: tuple[int, ...]) -> Program:
+    """Put the group's distinct source boxes together once, or reduce its arrays in order; then cut the target boxes out."""
+    sources, targets = _held(step.src, step, members), _held(step.dst, step, members)
+    reduced = step.collective in ("all_reduce", "reduce_scatter")
+    filled = [box for box in sources if volume(box)] or [*sources][:1]
+    union = tuple((min(a for a, _ in spans), max(b for _, b in spans)) for spans in zip(*filled))
+    if not reduced:
+        _check_cover(step, union, filled, targets)
+    puts = [(within(box, union), sources[box][0]) for box in filled]
+    cuts = [(within(box, union), ranks) for box, ranks in targets.items() if volume(box)]
+    empty = [(tuple(b - a for a, b in box), ranks) for box, ranks in targets.items() if not volume(box)]
     shape = tuple(stop - start for start, stop in union)
 
     def run(shards: Shards, results: Shards) -> None:
-        whole = np.empty(shape, shards[members[0]].dtype)
-        for index, rank in puts:
-            whole[index] = shards[rank]
+        if reduced:
+            whole = fold(str(step.op), [shards[rank] for rank in members])
+        else:
+            whole = np.empty(shape, shards[members[0]].dtype)
+            for index, rank in puts:
+                whole[index] = shards[rank]
         for index, ranks in cuts:
             piece = contiguous(whole[index])
             for rank in ranks:
                 results[rank] = piece
+        for dims, ranks in empty:  # may be longer in some dim than the piece it is cut from
+            for rank in ranks:
+                results[rank] = np.empty(dims, whole.dtype)
 
     return run
 
 
-def _empties(step: Step, members: tuple[int, ...]) -> Program:
-    shapes = [(rank, step.dst.local_shape(step.shape, rank)) for rank in members]
-
-    def run(shards: Shards, results: Shards) -> None:
-        for rank, shape in shapes:
-            results[rank] = np.empty(shape, shards[rank].dtype)
-
-    return run
-
-
-def _cut(box: Bounds, union: Bounds) -> Index:
-    if any(start == stop for start, stop in box):
-        return tuple(slice(0, stop - start) for start, stop in box)
-    return within(box, union)
-
-
-def _check_cover(step: Step, union: Bounds, sources: dict[Bounds, Any], targets: dict[Bounds, Any]) -> None:
+def _check_cover(step: Step, union: Bounds, sources: Iterable[Bounds], targets: Iterable[Bounds]) -> None:
     """Refuse a step whose target needs elements that its group does not hold."""
     whole = sum(volume(box) for box in sources) == volume(union)
     for target in targets:
@@ -138,41 +125,17 @@ def _check_cover(step: Step, union: Bounds, sources: dict[Bounds, Any], targets:
             )
 
 
-def _reducing(step: Step, members: tuple[int, ...]) -> Program:
-    """Reduce the group's arrays once, in group order, then cut the target boxes out."""
-    source = step.src.bounds(step.shape, members[0])
-    targets = _distinct(step, members, True).items()
-    cuts = [(_cut(box, source), ranks) for box, ranks in targets if volume(box)]
-    empty = [(tuple(stop - start for start, stop in box), ranks) for box, ranks in targets if not volume(box)]
-    op = str(step.op)
-
-    def run(shards: Shards, results: Shards) -> None:
-        total = fold(op, [shards[rank] for rank in members])
-        for index, ranks in cuts:
-            piece = contiguous(total[index])
-            for rank in ranks:
-                results[rank] = piece
-        for shape, ranks in empty:  # may be longer in some dim than the piece it is cut from
-            for rank in ranks:
-                results[rank] = np.empty(shape, total.dtype)
-
-    return run
-
-
-def _grouped(derive: Callable[[Step, tuple[int, ...]], Program], step: Step, dtype: np.dtype) -> Program:
+def _grouped(step: Step, dtype: np.dtype) -> Program:
     """What each group of a collective does, one after the other."""
-    programs = [derive(step, members) for members in step.src.mesh.groups(*step.axes)]
+    if step.op is not None:
+        check_reduce(step.op, dtype)
+    programs = [_together(step, members) for members in step.src.mesh.groups(*step.axes)]
 
     def run(shards: Shards, results: Shards) -> None:
         for program in programs:
             program(shards, results)
 
     return run
-
-
-def _reduced(step: Step, dtype: np.dtype) -> Program:
-    check_reduce(step.op, dtype)
-    return _grouped(_reducing, step, dtype)
 
 
 @dataclass(frozen=True)
@@ -207,10 +170,7 @@ class LockStep(World):
     #: How a step's program is derived, by its collective; worlds that run more steps have more.
     derivations: ClassVar[Mapping[str, Callable[[Step, np.dtype], Program]]] = {
         "slice": _slices,
-        "all_gather": partial(_grouped, _placing),
-        "all_to_all": partial(_grouped, _placing),
-        "all_reduce": _reduced,
-        "reduce_scatter": _reduced,
+        **dict.fromkeys(("all_gather", "all_to_all", "all_reduce", "reduce_scatter"), _grouped),
     }
 
     def __init__(self, size: int = 1) -> None:

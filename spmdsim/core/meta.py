@@ -37,11 +37,7 @@ class Meta:
 
     @staticmethod
     def of(layout: Layout, shape: Sequence[int], dtype: Any) -> Meta:
-        """The one Meta with these values.
-
-        Raises:
-            LayoutError: the layout is for another number of dims.
-        """
+        """The one Meta with these values; LayoutError if the layout is for another number of dims."""
         if type(shape) is tuple and isinstance(dtype, np.dtype):
             return interned(layout, shape, dtype)
         return interned(layout, tuple(shape), np.dtype(dtype))

@@ -202,11 +202,7 @@ class Op(Pictured):
         return results
 
     def typed(self, array: Any, dtype: np.dtype) -> Any:
-        """A local result in the type that the operator declares.
-
-        Raises:
-            RuleError: that would make whole numbers of fractions, or real ones of complex ones.
-        """
+        """A local result in the type that the operator declares; RuleError if that would lose its kind."""
         if array.dtype is dtype or array.dtype == dtype:
             return array
         if _LEVELS[array.dtype.kind] > _LEVELS[dtype.kind]:

@@ -26,12 +26,7 @@ _NUMERIC = {"sum": np.add, "avg": np.add, "prod": np.multiply, "max": np.maximum
 
 @lru_cache(maxsize=256)
 def check_reduce(op: str | None, dtype: np.dtype) -> str:
-    """The reduction's name, if it has a meaning on this element type.
-
-    Raises:
-        WorldError: an unknown reduction, or one without meaning on the type (the maximum of complex numbers,
-            the sum of bools, the average of integers).
-    """
+    """The reduction's name; WorldError if it has no meaning on this element type, as the sum of bools."""
     if op not in REDUCE_OPS:
         raise unknown(f"no reduction is called {op!r}", str(op), REDUCE_OPS, WorldError)
     if dtype.kind == "b":
@@ -56,13 +51,7 @@ def ufunc(op: str, dtype: np.dtype) -> np.ufunc:
 
 
 def fold(op: str, parts: Iterable[np.ndarray], out: np.ndarray | None = None) -> np.ndarray:
-    """Reduce equally shaped arrays in the order given.
-
-    Args:
-        op: the reduction.
-        parts: at least one array; they are only read.
-        out: where to put the result; a new C-ordered array if left out.
-    """
+    """Reduce equally shaped arrays, one or more, in the order given, into ``out`` or a new C-ordered array."""
     parts = list(parts)
     first = parts[0]
     kind = elements.types.accumulator(op, first.dtype)

@@ -47,24 +47,15 @@ class Route(Protocol):
 class ShortestRoute(NamedTuple):
     """Steps from one layout to another."""
 
-    src: Layout
     dst: Layout
-    shape: tuple[int, ...]
     steps: tuple[Step, ...]
-
-    @property
-    def shape_after(self) -> tuple[int, ...]:
-        """Global shape at its end."""
-        return self.shape
+    shape_after: tuple[int, ...]
 
 
 def shortest_route(
     src: Layout, dst: Layout, shape: tuple[int, ...], itemsize: int, price: Price
 ) -> ShortestRoute:
-    """The cheapest path of steps, and of those the one with the fewest (Dijkstra).
-
-    Raises:
-        PlanError: layouts of different meshes or numbers of dims; a target that waits for what the source does not.
+    """The cheapest path of steps, and of those the one with the fewest (Dijkstra); PlanError if none is on one mesh.
 
     >>> from spmdsim.core import Mesh
     >>> mesh = Mesh((2, 2), ("a", "b"))
@@ -79,7 +70,7 @@ def shortest_route(
     while queue:
         cost, length, _, here, steps = heapq.heappop(queue)
         if here == dst:
-            return ShortestRoute(src, dst, shape, steps)
+            return ShortestRoute(dst, steps, shape)
         if here not in settled:
             settled.add(here)
             for step in _moves(here, dst, shape):
@@ -106,13 +97,7 @@ def _moves(here: Layout, dst: Layout, shape: tuple[int, ...]) -> Iterator[Step]:
         )
         ahead, beyond = target[len(entry) :] if common == len(entry) else (), entry[common:]
         if ahead and ahead[0] in free:
-            yield Step(
-                "slice",
-                (),
-                here,
-                Layout(here.mesh, with_entries((dim, entry + ahead[:1])), here.partial),
-                shape,
-            )
+            yield step("slice", (), with_entries((dim, entry + ahead[:1])))
         for k in range(1, len(ahead) + 1):
             if {*ahead[:k]} <= {*pending}:
                 left = [(axis, op) for axis, op in here.partial if axis not in ahead[:k]]

@@ -6,6 +6,8 @@ that broadcast as in numpy; ``1`` is a dim of size one; ``(a b)`` is a dim made 
 Strategies, layouts, pending reductions, gradients, flops and tests are derived from the line.
 
 The notation is that of einops and Shardy's sharding rules; the kinds of factors are Shardy's.
+
+Next: :mod:`spmdsim.core.strategy`.
 """
 
 from __future__ import annotations
@@ -84,15 +86,14 @@ class Rule(ShortRepr):
         Args:
             text: operands, ``->``, results; terms separated by commas, dims by spaces.
             reduce: the reduction of all factors missing from the results, or per factor.
-            whole: factors that must not be split, separated by spaces.
-            indexed: factors that are looked up by value.
             linear: ``"none"``, ``"each"`` (in every operand by itself), ``"all"`` (in all jointly) or sets of
                 operand numbers.
-            passes: reductions that pass through linear operands.
-            order: the order of the factors in a device matrix.
-            work: ``"functions"`` where each element takes an exponential or the like, ``"passes"`` where the local
-                function goes through the elements several times.
-            backward: how many times the function's work its gradients take together.
+            whole: see the attributes, as the rest; names of factors are separated by spaces.
+            indexed: see the attributes.
+            passes: see the attributes.
+            order: see the attributes.
+            work: see the attributes.
+            backward: see the attributes.
 
         Raises:
             RuleError: the text is not a rule; the message shows where.

@@ -72,13 +72,10 @@ def volume(box: Bounds) -> int:
 
 
 def reduction_elements(collective: str, members: int, held: Any, place: Any = 0) -> Any:
-    """Elements that a rank receives in a reduction, over balanced blocks as the bandwidth-optimal algorithm moves them.
+    """Elements that a rank receives in a reduce_scatter or all_reduce, as the bandwidth-optimal algorithm moves blocks.
 
-    Args:
-        collective: ``reduce_scatter`` or ``all_reduce``.
-        members: ranks of the group.
-        held: elements that the rank holds after it: a number, or an array.
-        place: the rank's number in the group; the first rank is the busiest.
+    ``members`` ranks are in the group, ``held`` elements on the rank after it (a number, or an array), and ``place`` is
+    its number in the group; the first rank is the busiest.
 
     >>> reduction_elements("reduce_scatter", 4, 10), reduction_elements("all_reduce", 4, 10)
     (30, 16)
@@ -136,11 +133,7 @@ class Step(ShortRepr):
         return place
 
     def nbytes(self, rank: int, itemsize: int) -> int:
-        """Bytes ``rank`` receives from others.
-
-        Reductions count as :func:`reduction_elements` says: reduce_scatter ``(n-1)`` times the own block,
-        all_reduce that plus the rest of the buffer.
-        """
+        """Bytes ``rank`` receives from others; in reductions as :func:`reduction_elements` says."""
         if self.collective in RECEIVED_ELSEWHERE:
             return itemsize * RECEIVED_ELSEWHERE[self.collective](self, rank)
         if self.collective in LOCAL_STEPS or rank not in self.dst.mesh:

@@ -1,4 +1,7 @@
-"""The strategy: which factor each mesh axis splits, for one operator."""
+"""The strategy: which factor each mesh axis splits, for one operator.
+
+Next: :mod:`spmdsim.core.bound`, what follows from it.
+"""
 
 from __future__ import annotations
 

@@ -104,11 +104,7 @@ class Tensor(Pictured):
 
     @property
     def shards(self) -> list[Any]:
-        """One array of type ``dtype`` per rank that this process owns, in the order of ``world.ranks``.
-
-        Raises:
-            WorldError: the ranks did not all call the same, so these may be wrong numbers.
-        """
+        """One array of type ``dtype`` per rank that this process owns; WorldError if ranks did not all call the same."""
         self.world.settle()
         return self.held if self.meta.held is self.meta.dtype else in_type(self.held, self.meta.dtype)
 

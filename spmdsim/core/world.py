@@ -139,11 +139,7 @@ class World(Pictured, ABC):
     # -- what a step must fulfil --------------------------------------------------------------------
 
     def check_mesh(self, mesh: Mesh) -> None:
-        """Refuse a mesh with ranks that this world does not have.
-
-        Raises:
-            WorldError: with both numbers.
-        """
+        """Refuse a mesh with ranks that this world does not have, by a WorldError."""
         highest = mesh.size - 1 if mesh.ranks is None else max(mesh.ranks)
         if highest >= self.size:
             raise WorldError(
@@ -177,15 +173,15 @@ class World(Pictured, ABC):
         """The number of a tensor that all ranks make now, one of several of its kind; 0 if nobody compares."""
         return 0
 
+    def number(self, *facts: Any) -> int:
+        """The number of some facts, the same in all processes."""
+        return 0
+
     def derived_origin(self, recipe: Any, tensors: Sequence[Any], what: int = 0) -> int:
         """The number of what an operator makes of tensors; None for the sum of gradients."""
         return 0
 
     def settle(self) -> None:
-        """Make sure that all ranks called the same so far, before numbers leave the program.
-
-        Raises:
-            WorldError: they did not.
-        """
+        """Make sure that all ranks called the same so far, before numbers leave the program; WorldError if not."""
         if programs:
             programs[-1].looked_at()

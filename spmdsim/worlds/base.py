@@ -24,7 +24,7 @@ from spmdsim.trace import recorder
 from spmdsim.trace.events import CollectiveEvent, group_size, received_counts, sent_counts
 from spmdsim.worlds.posted import Posting
 from spmdsim.worlds.programs import FastPath as FastPath
-from spmdsim.worlds.programs import Moved, StepProgram, forget
+from spmdsim.worlds.programs import Moved, StepProgram, forget, number_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -43,7 +43,6 @@ EMULATED = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 
 _origin = attrgetter("origin")
 
-
 RANKS_VARIABLE = "SPMDSIM_RANKS"
 """How many ranks a process plays that no launcher started."""
 
@@ -61,6 +60,7 @@ class World(Posting, world.World):
 
     #: Whether ranks compare what they make tensors of, and the copies that operators read.
     compares_sources = watches_values = False
+    number = staticmethod(number_of)
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
+from zlib import crc32
+
+import numpy as np
 
 from spmdsim.trace.events import Asked
 
@@ -70,3 +73,18 @@ def forget(entry: Any) -> None:
     """Give back what a program holds."""
     if isinstance(entry, StepProgram):
         entry.free()
+
+
+def number_of(*facts: Any) -> int:
+    """The number of some facts, the same in all processes."""
+    return crc32(repr(alike(facts)).encode())
+
+
+def alike(value: Any) -> Any:
+    """A parameter as all processes print it; of what they may print otherwise, such as functions, the type."""
+    if isinstance(value, (tuple, list)):
+        return [alike(part) for part in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    kinds = (str, bytes, int, float, complex, slice, np.dtype, type(None))
+    return value if isinstance(value, kinds) else type(value).__name__
