@@ -22,7 +22,7 @@ PAGES = Path(__file__).resolve().parent.parent / "docs" / "words"
 #: What words of a page begin with, and the module that has them; of other pages both are called like the page.
 BEGINNINGS = {
     "dtensor": {"torch.distributed.tensor": "spmdsim.dialects.torch"},
-    "jax": {"jax.sharding": "spmdsim.dialects.jax"},
+    "jax": {"jax.sharding": "spmdsim.dialects.jax", "jax.lax": "spmdsim.local"},
 }
 HERE = ("runs", "runs differently", "refused")
 _ROW = re.compile(r"^\| `([\w.]+)` \| ([\w ]+) \| (.*?) ?\|$")

@@ -20,7 +20,7 @@ from spmdsim.collectives.history import unroll
 from spmdsim.draw.schedule_text import value_words
 from spmdsim.explore import Offer, page
 from spmdsim.explore.moves import sent_boxes
-from spmdsim.explore.offer import layouts_of
+from spmdsim.explore.offer import layouts_of, plans_fit
 from spmdsim.explore.placements import layout_key
 from spmdsim.explore.products import W, X
 from spmdsim.explore.schedules import every_schedule
@@ -41,7 +41,7 @@ FLAGS = [
 ]
 OFFER = Offer(
     meshes=(Mesh((2, 2), ("dp", "tp")), Mesh((2, 2, 2), ("a", "b", "c")), Mesh((3,), ("x",))),
-    shapes=((7,), (6, 5)),
+    shapes=((7,), (6, 5), (4, 3, 5)),
     ranks=(2, 3, 4),
     programs=("tutorial",),
 )
@@ -166,6 +166,8 @@ def test_redistributions_show_the_planners_boxes_and_bytes(visit: Visit):
     chance, cases = random.Random(3), []
     for mesh in OFFER.meshes:
         for shape in OFFER.shapes:
+            if not plans_fit(mesh, len(shape)):
+                continue
             pairs = [
                 (src, dst)
                 for src in layouts_of(mesh, len(shape))
@@ -296,6 +298,21 @@ def test_clicking_chooses_and_the_address_keeps_it(visit: Visit):
     assert tab.locator("h2").inner_text().startswith("How does it get")
     tab.go_back()
     assert tab.locator("h2").inner_text().startswith("Where does")
+
+
+def test_a_shape_of_three_dims_is_chosen_and_cut_by_clicking(visit: Visit):
+    tab = visit.open(address("layout", mesh="dp=2 tp=2"))
+    tab.click("#shape-4x3x5")
+    tab.click("#layout-dp-2")
+    tab.click("#layout-tp-0")
+    assert tab.locator("#layout-picker").get_attribute("data-key") == "tp;;dp"
+    assert "[0:2, 0:3, 0:3]" in tab.locator(".sentence").inner_text()
+    assert tab.locator(".piece").count() == 4
+    tab.click("#tab-move")
+    assert tab.locator(".holds").count() == 8
+    tab.goto(visit.file.as_uri() + address("move", mesh="a=2 b=2 c=2", shape="4x3x5"))
+    tab.wait_for_selector("h2")
+    assert "too many pairs" in tab.locator(".sentence").inner_text()
 
 
 def test_axes_of_size_one_and_many_dims(browser: Any, tmp_path: Path):

@@ -223,17 +223,33 @@ def _comparison(answer: SearchResult) -> str:
     return "comparison\n" + text_table(heads, rows, right=range(1, 5))
 
 
+WHY_HEADS = ("operator", "strategy", "compute", "forward", "backward", "gradient", "total")
+
+
 def why_report(answer: WhyNot) -> str:
     """What a given strategy costs more, and where the difference comes from."""
+    lines, rows = [*why_lines(answer)], why_rows(answer)
+    if rows:
+        lines.append(text_table(WHY_HEADS, rows[:MOST_ROWS], right=range(2, 7)))
+    return "\n".join(lines)
+
+
+def why_lines(answer: WhyNot) -> tuple[str, str]:
+    """What is compared, and which is how much slower."""
     best, other = answer.best, answer.other
     unit, scale = _unit(best)
-    strategy = other.choice.strategies[answer.operator.index]
-    lines = [
-        f"{answer.operator.name} with {strategy} instead of {best.choice.strategies[answer.operator.index]}, "
-        "all others chosen anew:",
+    old, new = (one.choice.strategies[answer.operator.index] for one in (best, other))
+    return (
+        f"{answer.operator.name} with {new} instead of {old}, all others chosen anew:",
         f"one step takes {_number(other.seconds * scale)} {unit} instead of {_number(best.seconds * scale)} "
         f"({answer.difference * scale:+.4g} {unit})",
-    ]
+    )
+
+
+def why_rows(answer: WhyNot) -> list[list[str]]:
+    """Where the difference comes from: a row, with the cells of :data:`WHY_HEADS`, per operator that differs."""
+    best, other = answer.best, answer.other
+    _, scale = _unit(best)
     rows = []
     for operator, old, new in zip(
         best.graph.operators, best.evaluation.operators, other.evaluation.operators
@@ -244,10 +260,7 @@ def why_report(answer: WhyNot) -> str:
             parts = [_signed((getattr(new, kind) - getattr(old, kind)) * scale) for kind in kinds]
             change = "" if before == after else f"{before} => {after}"
             rows.append([operator.name, change, *parts, _signed((new.seconds - old.seconds) * scale)])
-    if rows:
-        heads = ["operator", "strategy", "compute", "forward", "backward", "gradient", "total"]
-        lines.append(text_table(heads, rows[:MOST_ROWS], right=range(2, 7)))
-    return "\n".join(lines)
+    return rows
 
 
 def _unit(answer: SearchResult) -> tuple[str, float]:

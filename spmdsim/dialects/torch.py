@@ -16,15 +16,17 @@ from spmdsim.errors import LayoutError
 
 __all__ = ["Partial", "Placement", "Replicate", "Shard", "chunk_bounds", "layout", "parse_placements", "text"]
 
-_TENSORS = "spmdsim.Tensor.from_global, with a layout"
 #: What to use instead of DTensor's other words: this dialect is its notation only.
 NEAREST = each({
     "DTensor": "spmdsim.Tensor",
     "DeviceMesh init_device_mesh": "spmdsim.core.Mesh",
-    "distribute_tensor empty full ones rand randn zeros": _TENSORS,
+    "distribute_tensor": "spmdsim.Tensor.from_global, with a layout",
+    **{name: f"spmdsim.Tensor.{name}, with a layout" for name in ("empty", "full", "ones", "zeros")},
+    "rand": "spmdsim.tensor.random.uniform",
+    "randn": "spmdsim.tensor.random.normal",
     "distribute_module parallel": "spmdsim.nn, whose layers are given layouts",
     "debug": "spmdsim.record, spmdsim show",
-    "experimental": "spmdsim.dialects.tensor_parallel",
+    "experimental": "spmdsim.local.local_map, or spmdsim.Op with a rule of its own",
 })  # fmt: skip
 __getattr__ = refusal(__name__, __all__, NEAREST)
 

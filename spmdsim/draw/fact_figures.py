@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from spmdsim.draw.canvas import Canvas, width_of
@@ -9,6 +10,9 @@ from spmdsim.draw.figures import FactTable, Figure, Part, facts_of, short
 
 if TYPE_CHECKING:
     from spmdsim.core import BoundRule, Rule, Strategy
+    from spmdsim.core.operator import Op
+    from spmdsim.nn import Module
+    from spmdsim.ops.operators import OperatorFunction
     from spmdsim.redistribution.ways.way_trial import TunedSteps
     from spmdsim.tensor.verdict import Verdict
 
@@ -50,6 +54,18 @@ def rule_figure(rule: Rule) -> Figure:
     return Figure(
         f"rule {rule}", parts, ("dims of one colour are one factor: an axis splits it in all of them",)
     )
+
+
+def operator_figure(operator: Op | OperatorFunction[Any, Any]) -> Figure:
+    """An operator: the dims of its rule, and what it declares besides."""
+    op = getattr(operator, "_op", operator)
+    facts = {} if op is None else {key: value for key, value in facts_of(op).items() if value}
+    rule = facts.pop("rule", None)
+    drawn = () if rule is None or callable(rule) else (_terms(rule),)
+    rows = tuple((key, short(value)) for key, value in facts.items() if key != "name")
+    about = (operator.__doc__ or "").strip().partition("\n")[0].replace("``", "")
+    title = f"operator {operator.name}" + (f": {rule}" if drawn else "")
+    return Figure(title, (*drawn, *((FactTable(("fact", "value"), rows),) if rows else ())), (about,))
 
 
 def bound_figure(bound: BoundRule) -> Figure:
@@ -113,6 +129,18 @@ def tuned_figure(tuned: TunedSteps) -> Figure:
     )
 
 
+def module_figure(module: Module) -> Figure:
+    """The parameters of a module, and where they live."""
+    rows = tuple(
+        (name, "x".join(map(str, one.shape)) or "scalar", str(one.dtype), str(one.layout))
+        for name, one in module.named_parameters()
+    )
+    table = FactTable(("parameter", "shape", "dtype", "layout"), rows, right=(1,))
+    count = sum(prod(one.shape) for _, one in module.named_parameters())
+    name = type(module).__name__
+    return Figure(f"module {name}: {len(rows)} parameters with {count:,} elements", (table,))
+
+
 def verdict_figure(verdict: Verdict) -> Figure:
     """What a comparison found: the error beside what rounding allows, on one scale."""
     out = Canvas()
@@ -128,7 +156,7 @@ def verdict_figure(verdict: Verdict) -> Figure:
         out.bar(0, 66, length * min(share / most, 1), 18, "#009e73" if good else "#d55e00", "error")
         at = length / most
         out.line(at, 60, at, 90, "edge")
-        out.text(at, 104, "allowed", "faint", "middle")
+        out.text(max(at, width_of("allowed") / 2), 104, "allowed", "faint", "middle")
     rows = [
         ("rank", str(verdict.rank)),
         ("element", str(verdict.index)),

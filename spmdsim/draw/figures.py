@@ -168,15 +168,19 @@ DRAWN: dict[str, str] = {
     "spmdsim.core.step.Step": "plan_figures.step_figure",
     "spmdsim.redistribution.planner.Plan": "plan_figures.plan_figure",
     "spmdsim.redistribution.ways.way_trial.TunedSteps": "fact_figures.tuned_figure",
+    "spmdsim.core.operator.Op": "fact_figures.operator_figure",
+    "spmdsim.ops.operators.OperatorFunction": "fact_figures.operator_figure",
     "spmdsim.core.rule.Rule": "fact_figures.rule_figure",
     "spmdsim.core.bound.BoundRule": "fact_figures.bound_figure",
     "spmdsim.core.strategy.Strategy": "fact_figures.strategy_figure",
     "spmdsim.core.world.World": "fact_figures.world_figure",
+    "spmdsim.nn.module.Module": "fact_figures.module_figure",
     "spmdsim.tensor.verdict.Verdict": "fact_figures.verdict_figure",
     "spmdsim.cost.machine.Machine": "machine_figures.machine_figure",
     "spmdsim.cost.networks.topology.Topology": "topology_figures.topology_figure",
     "spmdsim.cost.prediction.Prediction": "machine_figures.prediction_figure",
     "spmdsim.collectives.schedule.Schedule": "schedule_svg.schedule_figure",
+    "spmdsim.collectives.facts.Facts": "schedule_svg.counts_figure",
     "spmdsim.collectives.history.History": "schedule_svg.history_figure",
     "spmdsim.collectives.algorithm.Algorithm": "schedule_svg.algorithm_figure",
     "spmdsim.trace.recorder.Trace": "timeline_figures.trace_figure",
@@ -272,12 +276,12 @@ def short(value: object, most: int = 90) -> str:
     """
     if callable(value) and hasattr(value, "__qualname__"):
         text = f"{value.__module__}.{value.__qualname__}"
-    elif isinstance(value, (tuple, list)):
-        text = (
-            f"{len(value)} entries"
-            if len(value) > 8
-            else ", ".join(short(one, 40) for one in value) or "none"
-        )
+    elif isinstance(value, (tuple, list, frozenset)):
+        some = sorted(value, key=str) if isinstance(value, frozenset) else value
+        inner = f"{len(some)} entries" if len(some) > 8 else ", ".join(short(one, 40) for one in some)
+        text = f"{{{inner}}}" if isinstance(value, frozenset) else inner or "none"
+    elif is_dataclass(value) and isinstance(getattr(value, "name", None), str):
+        text = value.name  # type: ignore[union-attr]
     elif isinstance(value, dict):
         text = ", ".join(f"{k}={short(v, 30)}" for k, v in list(value.items())[:8]) or "none"
     elif isinstance(value, float):

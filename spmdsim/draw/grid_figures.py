@@ -45,7 +45,7 @@ def layout_figure(layout: Layout, shape: Sequence[int] | None = None) -> Figure:
     """The grid of ranks, coloured by what they hold; with a shape, the tensor with its pieces, too."""
     pending = ", ".join(f"{axis} ({op})" for axis, op in layout.partial)
     notes = [
-        f"{layout.shard_count:,} pieces on {layout.mesh.size:,} ranks: ranks of one colour hold the same piece"
+        f"{layout.shard_count:,} pieces on {layout.mesh.size:,} ranks: ranks of one # hold the same piece"
     ]
     if pending:
         notes.append(f"pending over {pending}: every rank along it holds a part that is still to be added up")

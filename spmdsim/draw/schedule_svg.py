@@ -19,6 +19,7 @@ from spmdsim.errors import InputError
 
 if TYPE_CHECKING:
     from spmdsim.collectives import Algorithm, Schedule
+    from spmdsim.collectives.facts import Facts
 
 ROW, MARGIN, TOP = 46.0, 64.0, 34.0
 MOST_RANKS, MOST_CHUNKS, MOST_ARROWS, MOST_CELLS = 64, 16, 2_000, 4_000
@@ -27,7 +28,9 @@ MOST_RANKS, MOST_CHUNKS, MOST_ARROWS, MOST_CELLS = 64, 16, 2_000, 4_000
 def schedule_figure(schedule: Schedule) -> Figure:
     """A schedule; of one with too many ranks or messages, its counts."""
     if schedule.size > MOST_RANKS:
-        return _counts(schedule, f"{schedule.size:,} ranks are too many for arrows: these are its counts")
+        return counts_figure(
+            facts_of(schedule), f"{schedule.size:,} ranks are too many for arrows: these are its counts"
+        )
     return history_figure(unroll(schedule))
 
 
@@ -35,7 +38,8 @@ def history_figure(story: History) -> Figure:
     """A schedule unrolled, right or wrong."""
     arrows = sum(map(len, story.steps))
     if arrows > MOST_ARROWS:
-        return _counts(story.schedule, f"{arrows:,} messages are too many for arrows: these are its counts")
+        why = f"{arrows:,} messages are too many for arrows: these are its counts"
+        return counts_figure(facts_of(story.schedule), why)
     notes = [story.schedule.algorithm.about] if story.schedule.algorithm.about else []
     parts: list[Part] = [space_time(story), _legend(story)]
     if (
@@ -73,7 +77,12 @@ def algorithm_figure(algorithm: Algorithm) -> Figure:
     from spmdsim.collectives import make_schedule
     from spmdsim.errors import SpmdError
 
-    rows = tuple((key, short(value)) for key, value in plain_facts(algorithm).items())
+    told = plain_facts(algorithm)
+    if algorithm.formula:
+        told["formula"] = ", ".join(
+            f"{key} {value}" for key, value in plain_facts(algorithm.formula).items() if value
+        )
+    rows = tuple((key, short(value)) for key, value in told.items() if value)
     table = FactTable(("fact", "value"), rows)
     try:
         drawn = schedule_figure(make_schedule(algorithm, 4))
@@ -82,15 +91,18 @@ def algorithm_figure(algorithm: Algorithm) -> Figure:
     return Figure(f"algorithm {algorithm.name}, on four ranks", (*drawn.parts, table), drawn.notes)
 
 
-def _counts(schedule: Schedule, why: str) -> Figure:
-    lines = fact_lines(facts_of(schedule))
+def counts_figure(facts: Facts, why: str = "") -> Figure:
+    """The counts of a schedule beside their bounds."""
+    schedule, lines = facts.verdict.schedule, fact_lines(facts)
     rows = tuple(
         (line[:16].strip(), line[16:].strip())
         for line in lines
         if line.startswith(("rounds", "critical", "reduced"))
     )
     rest = [line for line in lines if not line.startswith(("rounds", "critical", "reduced"))]
-    return Figure(schedule.name, (FactTable(("count", "of the busiest rank"), rows),), (why, *rest))
+    return Figure(
+        schedule.name, (FactTable(("count", "of the busiest rank"), rows),), tuple(filter(None, (why, *rest)))
+    )
 
 
 def _cells(story: History) -> list[int]:
@@ -174,23 +186,18 @@ def _state(
 
 
 def _legend(story: History) -> Canvas:
-    """What boxes and arrows mean."""
+    """What boxes and arrows mean, in lines that fit a telephone."""
     out, reduces = Canvas(), story.schedule.collective.reduces
+    boxes = ["a chunk, with its number", "a thick frame: new in this round"]
+    arrows = ["a message, in its first chunk's colour"]
+    if reduces:
+        boxes.insert(1, "the fuller, the more ranks are in it")
+        arrows += ["+ and a full line: reduced on arrival", "dashed: copied"]
     out.parts.append('<rect class="open" x="0" y="0" width="19" height="18"/>')
     out.bar(0, 9, 19, 9, fill_of(0)[0])
-    said = (
-        "a chunk, with its number: the fuller, the more ranks' inputs are in it"
-        if reduces
-        else "a chunk, with its number"
-    )
-    out.text(28, 13, f"{said}; a thick frame: new in this round")
-    out.arrow(0, 32, 22, 32, ink_of(0))
-    out.text(
-        28,
-        36,
-        "a message, in the colour of its first chunk"
-        + ("; + and a full line: reduced on arrival, dashed: copied" if reduces else ""),
-    )
+    out.arrow(0, 14 + 16 * len(boxes), 22, 14 + 16 * len(boxes), ink_of(0))
+    for line, said in enumerate((*boxes, *arrows)):
+        out.text(28, 13 + 16 * line + 5 * (line >= len(boxes)), said)
     return out
 
 

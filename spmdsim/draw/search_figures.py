@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from spmdsim.auto_parallel.search_report import operator_rows, size_text
+from spmdsim.auto_parallel.search_report import WHY_HEADS, operator_rows, size_text, why_lines, why_rows
 from spmdsim.draw.canvas import Canvas, fill_of, width_of
 from spmdsim.draw.figures import FactTable, Figure
 from spmdsim.draw.plot import Line, Plot, plot_canvas
@@ -163,8 +163,6 @@ def trade_off_figure(point: TradeOff) -> Figure:
 
 def why_figure(answer: WhyNot) -> Figure:
     """What one given strategy would change."""
-    from spmdsim.auto_parallel.search_report import why_report
-
     out = Canvas()
     both = (("best", answer.best), (f"with {answer.operator.name} given", answer.other))
     margin = max(width_of(name) for name, _ in both) + 12
@@ -173,6 +171,10 @@ def why_figure(answer: WhyNot) -> Figure:
         out.text(0, 15 + 26 * line, name)
         out.bar(margin, 26 * line, 400 * one.seconds / most, 20, fill_of(line)[0], name)
         out.text(margin + 406 * one.seconds / most + 6, 15 + 26 * line, seconds_text(one.seconds), "faint")
+    rows = tuple(tuple(row) for row in why_rows(answer))
+    table = FactTable(WHY_HEADS, rows, "what changes, in the unit above", tuple(range(2, 7)))
     return Figure(
-        f"why not another strategy for {answer.operator.name}", (out,), tuple(why_report(answer).splitlines())
+        f"why not another strategy for {answer.operator.name}",
+        (out, *([table] if rows else ())),
+        why_lines(answer),
     )

@@ -44,7 +44,7 @@ class Offer(Pictured):
     """
 
     meshes: tuple[Mesh, ...] = field(default_factory=lambda: default_meshes())
-    shapes: tuple[Shape, ...] = ((8, 8), (7, 5), (12,))
+    shapes: tuple[Shape, ...] = ((8, 8), (7, 5), (12,), (4, 6, 8))
     ranks: tuple[int, ...] = (2, 3, 4, 5, 6, 7, 8)
     algorithms: tuple[Algorithm, ...] = ()
     programs: tuple[str, ...] = ("mlp", "tutorial")

@@ -94,6 +94,9 @@ class Parameter(Pictured):
         self.name = ""
         self.tensor = None
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.shape}, {self.layout}, {self.dtype})"
+
     @property
     def tensor(self) -> Tensor | None:
         """The tensor, once materialised."""

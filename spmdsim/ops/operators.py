@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import update_wrapper, wraps
-from inspect import cleandoc
+from inspect import cleandoc, signature
 from typing import TYPE_CHECKING, Generic, ParamSpec, TypeVar
 
 from spmdsim.core.operator import Op
@@ -54,6 +54,9 @@ class OperatorFunction(Pictured, Generic[P, R]):
         firsts = [(next((name for name in own if name in names), ""), names) for names in SAME]
         self.others = {other: first for first, names in firsts if first for other in names if other != first}
         self._places = {first: own.index(first) for first in self.others.values()}
+        written = signature(function)
+        kept = [one for name, one in written.parameters.items() if name not in self.others]
+        self.__signature__ = written.replace(parameters=kept)  # what is printed: each parameter once
         self.__module__ = "spmdsim.ops"
         if self.others:
             note = ", ".join(f"``{other}=`` is ``{first}=``" for other, first in self.others.items())
