@@ -1,4 +1,4 @@
-"""The sizes of a shape."""
+"""The sizes of a shape, and flags: what a parameter holds is what it means."""
 
 from __future__ import annotations
 
@@ -22,3 +22,17 @@ def integers(shape: Iterable[Any]) -> tuple[int, ...]:
         return tuple(map(index, shape))
     except TypeError:
         raise UsageTypeError(f"the sizes of a shape are integers, but got {shape!r}") from None
+
+
+def flag(name: str, value: Any) -> bool:
+    """A parameter that is true or false, and not what has another place in NumPy, such as an element type.
+
+    Raises:
+        UsageTypeError: something else.
+
+    >>> flag("keepdims", 1)
+    True
+    """
+    if isinstance(value, type) or value not in (False, True):
+        raise UsageTypeError(f"{name} is True or False, but got {value!r}")
+    return bool(value)

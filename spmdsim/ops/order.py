@@ -13,6 +13,7 @@ from spmdsim.core.reductions import identity
 from spmdsim.core.step import Step
 from spmdsim.errors import RuleError
 from spmdsim.layout.element_type import accumulator
+from spmdsim.layout.sizes import flag
 from spmdsim.ops.operators import operator
 from spmdsim.ops.reduce import normal_dims
 from spmdsim.ops.shape import reshape
@@ -95,7 +96,11 @@ def _place_of(op: Op, x: Tensor, dim: int | None, keepdims: bool) -> Tensor:
     if 0 in [x.shape[d] for d in dims]:
         raise RuleError(f"{op.name} of no elements is undefined: shape {x.shape}, dims {dims}")
     found = op(x.detach(), dim=None if dim is None else dims[0])
-    return reshape(found, [1 if d in dims else n for d, n in enumerate(x.shape)]) if keepdims else found
+    return (
+        reshape(found, [1 if d in dims else n for d, n in enumerate(x.shape)])
+        if flag("keepdims", keepdims)
+        else found
+    )
 
 
 @operator(_argmax_op)

@@ -12,6 +12,7 @@ from numpy.typing import DTypeLike
 from spmdsim.core import Rule
 from spmdsim.errors import RuleError
 from spmdsim.layout.element_type import accumulator
+from spmdsim.layout.sizes import flag
 from spmdsim.ops.declare import boolean, cast
 from spmdsim.ops.elementwise import divide, equal, multiply, where
 from spmdsim.ops.functions import not_equal
@@ -56,7 +57,7 @@ def _rule(op: str) -> Callable[..., Rule]:
     def rule(shape: tuple[int, ...], dims: tuple[int, ...], keepdims: bool) -> Rule:
         names = [f"d{i}" for i in range(len(shape))]
         kept = ["1" if i in dims else n for i, n in enumerate(names)]
-        out = kept if keepdims else [n for i, n in enumerate(names) if i not in dims]
+        out = kept if flag("keepdims", keepdims) else [n for i, n in enumerate(names) if i not in dims]
         text = f"{' '.join(names)} -> {' '.join(out)}"
         return Rule.parse(text, reduce=op, linear="each", passes=("sum", "avg") if op == "sum" else (op,))
 

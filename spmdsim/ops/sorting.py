@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim.core import BoundRule, Layout, Rule, Strategy
+from spmdsim.layout.sizes import flag
 from spmdsim.ops.along import put_along
 from spmdsim.ops.operators import operator
 from spmdsim.ops.scans import ALONG, along_dim, along_rule
@@ -198,7 +199,7 @@ def _sort(name: str, x: Tensor, dim: int, descending: bool, give: tuple[str, ...
     at = along_dim(name, x, dim)
     x = x.to(x.layout.reduced)
     home, other = x.layout, _turned(x, at)
-    results = _sort_op.results(x.to(other), dim=at, descending=bool(descending), give=give)
+    results = _sort_op.results(x.to(other), dim=at, descending=flag("descending", descending), give=give)
     return tuple(result.to(home) for result in results)
 
 

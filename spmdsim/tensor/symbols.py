@@ -157,11 +157,12 @@ class SymbolicTensor(ReadableTensor):
 
     __slots__ = ()
 
-    argsort, clip, conj, nonzero = map(_Method, ("argsort", "clip", "conjugate", "nonzero"))
+    clip, conj, nonzero = map(_Method, ("clip", "conjugate", "nonzero"))
     repeat, searchsorted, squeeze = map(_Method, ("repeat", "searchsorted", "squeeze"))
     swapaxes, take = map(_Method, ("swapaxes", "take"))
     real, imag = map(_Part, ("real", "imag"))
-    copy, cumprod, cumsum, diagonal = map(_NumpyMethod, ("copy", "cumprod", "cumsum", "diagonal"))
+    argsort, copy, cumprod, cumsum = map(_NumpyMethod, ("argsort", "copy", "cumprod", "cumsum"))
+    diagonal = _NumpyMethod("diagonal")
     dot, ravel, round, trace = map(_NumpyMethod, ("dot", "ravel", "round", "trace"))
 
     __add__, __radd__, __iadd__ = _binary("add"), _reflected("add"), _in_place("add")
