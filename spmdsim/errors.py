@@ -51,6 +51,10 @@ class RuleError(SpmdError, ValueError):
     """An operator's rule, strategy or operands that do not fit one another."""
 
 
+class OutOfRange(RuleError, IndexError):
+    """A dim or an index that a tensor does not have, or a mask of another shape."""
+
+
 class PlanError(SpmdError, ValueError):
     """A redistribution that has no meaning, such as one between different shapes."""
 

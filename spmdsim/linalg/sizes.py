@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from spmdsim.errors import RuleError
-from spmdsim.linalg.tall import adjoint, svd, svdvals
+from spmdsim.linalg.tall import adjoint, reduced_svd, svdvals
 from spmdsim.linalg.whole import in_fractions
 from spmdsim.ops.contract import matmul
 from spmdsim.ops.declare import cast
@@ -134,7 +134,7 @@ def matrix_rank(x: Tensor, *, rtol: float | Tensor | None = None) -> Tensor:
 @of_tensors
 def pinv(x: Tensor, *, rtol: float | Tensor | None = None) -> Tensor:
     """Pseudo-inverses, from singular values larger than ``rtol`` (one number, or one per matrix) times the largest one."""
-    u, s, vh = svd(x)
+    u, s, vh = reduced_svd(x)
     inverse = _inverted(s, x.shape, rtol)[1]
     scaled = multiply(adjoint(vh), reshape(inverse, (*s.shape[:-1], 1, s.shape[-1])))
     return matmul(scaled, adjoint(u))
@@ -169,7 +169,7 @@ def lstsq(a: Tensor, b: Tensor, rcond: float | None = None) -> LeastSquares:
     if a.ndim != 2 or b.ndim not in (1, 2) or a.shape[0] != b.shape[0]:
         raise RuleError(f"lstsq takes [m, n] and [m] or [m, k], but the shapes are {a.shape} and {b.shape}")
     (m, n), sides = a.shape, reshape(b, (b.shape[0], -1)) if b.ndim == 1 else b
-    u, s, vh = svd(a)
+    u, s, vh = reduced_svd(a)
     kept, inverse = _inverted(s, a.shape, rcond)
     turned = multiply(reshape(inverse, (-1, 1)), matmul(adjoint(u), sides))
     x, rank = matmul(adjoint(vh), turned), int(sum_(cast(kept, np.int64)).full())

@@ -51,7 +51,8 @@ def _positive(q: np.ndarray, r: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The factors of which the second has no negative numbers on its diagonal: one answer, however the rows are split."""
     diagonal = np.diagonal(r, axis1=-2, axis2=-1)
     size = np.abs(diagonal)
-    sign = np.where(size == 0, 1, diagonal / np.where(size == 0, 1, size)).astype(r.dtype)
+    told = np.isfinite(size) & (size > 0)
+    sign = np.where(told, diagonal / np.where(told, size, 1), 1).astype(r.dtype)
     return q * sign[..., None, :], np.conj(sign)[..., :, None] * r
 
 
@@ -183,20 +184,11 @@ def _split_and_tall(x: Tensor) -> bool:
     return x.ndim == 2 and x.shape[0] >= x.shape[1] and bool(x.layout.canonical.split_axes)
 
 
-@of_tensors
-def svd(x: Tensor, full_matrices: bool = False) -> Singular:
-    """``u``, singular values and ``v^H`` of matrices ``[..., m, n]``, reduced; of tall split ones by way of :func:`qr`.
-
-    Raises:
-        RuleError: full matrices are asked for, or fewer than two dims.
-    """
-    if full_matrices:
-        raise RuleError("svd gives the reduced matrices: full_matrices=False")
-    if x.ndim < 2:
-        raise RuleError(f"svd takes matrices [..., m, n], but the shape is {x.shape}")
+def reduced_svd(x: Tensor) -> Singular:
+    """The factors of :func:`svd` without what any columns would do for."""
     if not _split_and_tall(x):
         if x.ndim == 2 and x.shape[0] < x.shape[1] and x.layout.canonical.split_axes:
-            v, s, uh = svd(adjoint(x))
+            v, s, uh = reduced_svd(adjoint(x))
             return Singular(adjoint(uh), s, adjoint(v))
         return Singular(*svd_op.results(in_fractions(x)))
     q, r = qr(x)
@@ -204,7 +196,46 @@ def svd(x: Tensor, full_matrices: bool = False) -> Singular:
     return Singular(matmul(q, u), s, vh)
 
 
+def _completed(q: Tensor) -> Tensor:
+    """Orthonormal columns with as many others as make them square."""
+    high, wide = q.shape[-2:]
+    if high == wide:
+        return q
+    rest = slice_(qr(q, "complete").Q, [*[0] * (q.ndim - 1), wide], [*q.shape[:-1], high])
+    return concat([q, rest], q.ndim - 1)
+
+
+@of_tensors
+def svd(x: Tensor, full_matrices: bool = True) -> Singular:
+    """``u``, singular values and ``v^H`` of matrices ``[..., m, n]``; reduced ones of tall split matrices by way of :func:`qr`.
+
+    Args:
+        x: the matrices.
+        full_matrices: ``u`` and ``v^H`` square, for which they are made whole, as numpy has it; else as they are needed. Only
+            those have gradients.
+
+    Raises:
+        RuleError: fewer than two dims; a gradient of full matrices.
+
+    >>> from spmdsim import LockStep, Mesh, Tensor
+    >>> x = Tensor.from_global(np.eye(6, 2), Mesh((2,), ("x",))("x", None), LockStep(2))
+    >>> svd(x, full_matrices=False).U.shape, svd(x).U.shape
+    ((6, 2), (6, 6))
+    """
+    if x.ndim < 2:
+        raise RuleError(f"svd takes matrices [..., m, n], but the shape is {x.shape}")
+    if not full_matrices or x.shape[-1] == x.shape[-2]:
+        return reduced_svd(x)
+    if x.requires_grad:
+        raise RuleError(
+            "svd with full_matrices=True has no gradient, since the columns beyond the reduced ones are any; use "
+            "full_matrices=False, or x.detach()"
+        )
+    u, s, vh = reduced_svd(x)
+    return Singular(_completed(u), s, adjoint(_completed(adjoint(vh))))
+
+
 @of_tensors
 def svdvals(x: Tensor) -> Tensor:
     """The singular values alone, largest first."""
-    return svd(x)[1] if not _split_and_tall(x) else svd_op.results(qr(x)[1])[1]
+    return reduced_svd(x)[1] if not _split_and_tall(x) else svd_op.results(qr(x)[1])[1]

@@ -15,7 +15,7 @@ from spmdsim.core import Rule
 from spmdsim.errors import RuleError
 from spmdsim.layout.sizes import integers
 from spmdsim.ops.array_functions import conjugate
-from spmdsim.ops.contract import einsum
+from spmdsim.ops.contract import einsum, matmul
 from spmdsim.ops.declare import alike
 from spmdsim.ops.elementwise import add, less, multiply, where
 from spmdsim.ops.lookup import gather
@@ -326,7 +326,10 @@ def vecdot(a: Operand, b: Operand, axis: int = -1) -> Tensor:
     dims = [one_dim(axis, t.ndim) - t.ndim for t in (x, y)]
     if x.shape[dims[0]] != y.shape[dims[1]]:
         raise RuleError(f"vecdot of shapes {x.shape} and {y.shape}: dim {axis} differs in size")
-    products = multiply(conjugate(x) if x.dtype.kind == "c" else x, y)
+    x = conjugate(x) if x.dtype.kind == "c" else x
+    if x.ndim == y.ndim == 1 and x.dtype.kind != "b":  # without an array of the products
+        return matmul(x, y)
+    products = multiply(x, y)
     return (
         any_(products, dims[0])
         if products.dtype.kind == "b"

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim.core import Layout
-from spmdsim.errors import RuleError
+from spmdsim.errors import OutOfRange, RuleError
 from spmdsim.ops.elementwise import where
 from spmdsim.ops.indexing import per_dim, place_of, span
 from spmdsim.ops.operators import operator
@@ -64,7 +64,7 @@ def _mask(index: Any, x: Tensor) -> Tensor | None:
     if mask.dtype.kind != "b":
         return None
     if tuple(mask.shape) != x.shape[: mask.ndim]:
-        raise RuleError(f"a mask of shape {tuple(mask.shape)} does not fit a tensor of shape {x.shape}")
+        raise OutOfRange(f"a mask of shape {tuple(mask.shape)} does not fit a tensor of shape {x.shape}")
     return reshape(as_operand(mask, x), (*mask.shape, *[1] * (x.ndim - mask.ndim)))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim.core import Rule
-from spmdsim.errors import RuleError
+from spmdsim.errors import OutOfRange, RuleError
 from spmdsim.layout.element_type import promoted
 from spmdsim.ops.declare import alike, binary, conj, unary
 from spmdsim.ops.elementwise import stable_sigmoid
@@ -121,7 +121,7 @@ def add_n(*tensors: Operand) -> Tensor:
 def _channel_rule(x: tuple[int, ...], channel: tuple[int, ...], dim: int, linear: Any = "none") -> Rule:
     """``x`` with one parameter per entry of a dim; a single entry serves them all."""
     if not 0 <= dim < len(x):
-        raise RuleError(f"dim {dim} is out of range for a tensor of {len(x)} dims")
+        raise OutOfRange(f"dim {dim} is out of range for a tensor of {len(x)} dims")
     names = [f"d{k}" for k in range(len(x))]
     parameter = "1" if channel == (1,) and x[dim] != 1 else names[dim]
     return Rule.parse(f"{' '.join(names)}, {parameter} -> {' '.join(names)}", linear=linear)

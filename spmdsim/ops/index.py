@@ -11,7 +11,7 @@ from numpy.typing import DTypeLike
 
 from spmdsim.core import Layout, Rule
 from spmdsim.core.operator import Context, Op, ShardedOp
-from spmdsim.errors import RuleError
+from spmdsim.errors import OutOfRange, RuleError
 from spmdsim.ops.operators import operator
 from spmdsim.redistribution.sparse_lookup import checked_ids
 from spmdsim.tensor import Tensor
@@ -262,5 +262,5 @@ def one_hot(
         RuleError: a dim out of range.
     """
     if not -ids.ndim - 1 <= dim <= ids.ndim:
-        raise RuleError(f"dim {dim} is out of range for a result of {ids.ndim + 1} dims")
+        raise OutOfRange(f"dim {dim} is out of range for a result of {ids.ndim + 1} dims")
     return _one_hot_op(ids, depth=depth, dtype=np.dtype(dtype), dim=dim)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from spmdsim.errors import RuleError
+from spmdsim.errors import OutOfRange, RuleError
 from spmdsim.ops import indexing
 from spmdsim.ops.declare import cast
 from spmdsim.ops.elementwise import add, multiply
@@ -73,7 +73,7 @@ def _masked(x: Tensor, entries: list[Any], at: int) -> Tensor:
     first = next(d for d in range(len(parts)) if _same(plain, parts, d, at))
     dims = list(range(first, first + mask.ndim))
     if x.shape[_operand_dim(parts, first) : _operand_dim(parts, first) + mask.ndim] != mask.shape:
-        raise RuleError(
+        raise OutOfRange(
             f"a mask of shape {mask.shape} does not fit a tensor of shape {x.shape} at dim {first}"
         )
     y = x if all(part == slice(None) for part in parts) else indexing.getitem(x, tuple(parts))

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from spmdsim.errors import RuleError
+from spmdsim.errors import OutOfRange, RuleError
 from spmdsim.ops.declare import cast
 from spmdsim.ops.elementwise import add, less, where
 from spmdsim.ops.lookup import gather
@@ -66,7 +66,7 @@ def per_dim(parts: list[Any], ndim: int) -> list[Any]:
     """The entries with ``...`` written out: one per dim, and None where a dim is new."""
     given = len([p for p in parts if p is not None and p is not Ellipsis])
     if given > ndim:
-        raise RuleError(f"{given} indices are too many for a tensor of {ndim} dims")
+        raise OutOfRange(f"{given} indices are too many for a tensor of {ndim} dims")
     dots = [k for k, p in enumerate(parts) if p is Ellipsis]
     if len(dots) > 1:
         raise RuleError("an index has at most one '...'")
@@ -117,7 +117,7 @@ def span(part: int | slice, n: int, dim: int) -> tuple[int, int, int]:
     """First place, place after the last, and step; a negative step says that these are to be turned round."""
     if isinstance(part, int):
         if not -n <= part < n:
-            raise RuleError(f"index {part} is out of range for dim {dim} of size {n}")
+            raise OutOfRange(f"index {part} is out of range for dim {dim} of size {n}")
         return part % n, part % n + 1, 1
     if part.step is not None and not part.step:
         raise RuleError(f"slices of tensors need a step that is not zero, but got {part}")
@@ -137,9 +137,9 @@ def looked_up(part: Any, n: int, dim: int) -> Any:
         return where(less(part, 0), add(part, n), part)
     if part.dtype.kind == "b":
         if len(part) != n:
-            raise RuleError(f"a mask of {len(part)} entries does not fit dim {dim} of size {n}")
+            raise OutOfRange(f"a mask of {len(part)} entries does not fit dim {dim} of size {n}")
         return np.flatnonzero(part)
     bad = part[(part < -n) | (part >= n)]
     if bad.size:
-        raise RuleError(f"index {bad.flat[0]} is out of range for dim {dim} of size {n}")
+        raise OutOfRange(f"index {bad.flat[0]} is out of range for dim {dim} of size {n}")
     return np.where(part < 0, part + n, part) if part.dtype.kind == "i" else part

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim.core import Rule
-from spmdsim.errors import RuleError
+from spmdsim.errors import OutOfRange
 from spmdsim.ops.operators import operator
 from spmdsim.redistribution.sparse_lookup import checked_ids
 from spmdsim.tensor import Context, Op, Tensor
@@ -20,7 +20,7 @@ LOOKED_UP = "v"
 
 def _rule(x: tuple[int, ...], ids: tuple[int, ...], dim: int) -> Rule:
     if not 0 <= dim < len(x):
-        raise RuleError(f"dim {dim} is out of range for a tensor of {len(x)} dims")
+        raise OutOfRange(f"dim {dim} is out of range for a tensor of {len(x)} dims")
     kept = [f"d{k}" for k in range(len(x))]
     new = [f"i{k}" for k in range(len(ids))]
     table = " ".join(LOOKED_UP if k == dim else name for k, name in enumerate(kept))
@@ -79,5 +79,5 @@ def gather(x: Tensor, ids: Tensor, dim: int = 0, *, axis: int = 0) -> Tensor:
         InputError: an id outside the dim.
     """
     if not -x.ndim <= dim < x.ndim:
-        raise RuleError(f"dim {dim} is out of range for a tensor of {x.ndim} dims")
+        raise OutOfRange(f"dim {dim} is out of range for a tensor of {x.ndim} dims")
     return _op(x, ids, dim=dim % x.ndim)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from spmdsim.core import Rule
-from spmdsim.errors import RuleError
+from spmdsim.errors import OutOfRange, RuleError
 from spmdsim.layout.element_type import accumulator
 from spmdsim.layout.sizes import flag
 from spmdsim.ops.declare import boolean, cast
@@ -36,7 +36,7 @@ def normal_dims(dims: Dims, ndim: int) -> tuple[int, ...]:
     given = (int(dims),) if isinstance(dims, (int, np.integer)) else tuple(dims)
     for dim in given:
         if not -ndim <= dim < ndim:
-            raise RuleError(f"dim {dim} is out of range for a tensor of {ndim} dims")
+            raise OutOfRange(f"dim {dim} is out of range for a tensor of {ndim} dims")
     found = tuple(sorted(dim % ndim for dim in given))
     if len(set(found)) != len(found):
         raise RuleError(f"a dim is given twice in {given}")

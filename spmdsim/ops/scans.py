@@ -10,7 +10,7 @@ from numpy.typing import DTypeLike
 
 from spmdsim.core import BoundRule, Layout, Rule, Strategy
 from spmdsim.core.reductions import identity
-from spmdsim.errors import RuleError
+from spmdsim.errors import OutOfRange, RuleError
 from spmdsim.layout.element_type import accumulator
 from spmdsim.ops.array_functions import conjugate
 from spmdsim.ops.declare import cast
@@ -48,7 +48,7 @@ def along_dim(name: str, x: Tensor, dim: int | None, otherwise: int | None = Non
             raise RuleError(f"{name} of a tensor of {x.ndim} dims needs the dim to go along, dim=...")
         dim = 0 if otherwise is None else otherwise
     if not -x.ndim <= dim < x.ndim:
-        raise RuleError(f"{name}: dim {dim} is out of range for a tensor of {x.ndim} dims")
+        raise OutOfRange(f"{name}: dim {dim} is out of range for a tensor of {x.ndim} dims")
     return dim % x.ndim
 
 

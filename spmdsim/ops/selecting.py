@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim.core import Layout, Rule
-from spmdsim.errors import RuleError
+from spmdsim.errors import OutOfRange, RuleError
 from spmdsim.ops.declare import alike, boolean
 from spmdsim.ops.functions import logical_not
 from spmdsim.ops.operators import operator
@@ -43,7 +43,7 @@ def select(x: Tensor, mask: Tensor) -> Tensor:
         WorldError: a world without values.
     """
     if mask.shape != x.shape[: mask.ndim]:
-        raise RuleError(f"a mask of shape {mask.shape} does not fit a tensor of shape {x.shape}")
+        raise OutOfRange(f"a mask of shape {mask.shape} does not fit a tensor of shape {x.shape}")
     needs_values(x.world, "x[mask]")
     if not mask.ndim:
         return select(reshape(x, (1, *x.shape)), reshape(mask, (1,)))

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim.core import Rule
-from spmdsim.errors import RuleError
+from spmdsim.errors import OutOfRange, RuleError
 from spmdsim.layout.sizes import integers
 from spmdsim.layout.windowed import Window
 from spmdsim.ops.declare import alike
@@ -206,7 +206,7 @@ def roll(
     total, most = [0] * x.ndim, max(len(shifts), len(dims))
     for d, s in zip(dims * (most // len(dims)), shifts * (most // len(shifts))):
         if not -x.ndim <= d < x.ndim:
-            raise RuleError(f"dim {d} is out of range for a tensor of {x.ndim} dims")
+            raise OutOfRange(f"dim {d} is out of range for a tensor of {x.ndim} dims")
         total[d % x.ndim] += int(s)
     return _roll_op(x, shift=tuple(total))
 
@@ -257,5 +257,5 @@ def concat(tensors: Sequence[Tensor], dim: int | None = 0, *, axis: int | None =
         tensors, dim = [reshape(x, -1) for x in tensors], 0
     ndim = tensors[0].ndim
     if not -ndim <= dim < ndim:
-        raise RuleError(f"dim {dim} is out of range for tensors of {ndim} dims")
+        raise OutOfRange(f"dim {dim} is out of range for tensors of {ndim} dims")
     return _concat_op(*alike("concat", *tensors), dim=dim % ndim)
