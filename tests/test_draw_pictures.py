@@ -13,7 +13,7 @@ import xml.etree.ElementTree as ET
 
 import numpy as np
 import pytest
-from pictured_values import MESH, values
+from pictured_values import MESH, VALUES, pictured
 
 from spmdsim import LockStep, Mesh, Tensor, plan, show
 from spmdsim.cli.main import main
@@ -31,7 +31,6 @@ PUBLIC = (
     "spmdsim.trace", "spmdsim.worlds", "spmdsim.tensor", "spmdsim.ops", "spmdsim.nn", "spmdsim.auto_parallel",
     "spmdsim.simulation", "spmdsim.cases", "spmdsim.local", "spmdsim.array_api", "spmdsim.explore",
 )  # fmt: skip
-NAMES = tuple(values())
 
 
 def returned(value: object) -> list[type]:
@@ -73,17 +72,15 @@ def test_every_public_type_has_a_picture_of_its_own():
 
 def test_every_kind_with_a_figure_of_its_own_is_tried():
     drawn = {
-        f"{kind.__module__}.{kind.__qualname__}"
-        for value in values().values()
-        for kind in type(value).__mro__
+        f"{kind.__module__}.{kind.__qualname__}" for name in VALUES for kind in type(pictured(name)).__mro__
     }
     assert {*DRAWN} <= drawn
     assert all(kind.partition(".")[0] == "spmdsim" for kind in DRAWN)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", VALUES)
 def test_a_picture_is_sound_and_a_repr_is_short(name, capsys):
-    value = values()[name]
+    value = pictured(name)
     image, page = svg_of(value), html_of(value)
     root = ET.fromstring(image)
     assert root.get("role") == "img" and root.get("aria-label")
@@ -106,12 +103,12 @@ def test_a_picture_is_sound_and_a_repr_is_short(name, capsys):
     assert told.strip() and len(told) < 20_000
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", VALUES)
 def test_text_is_plain_where_the_terminal_knows_ascii_only(name, monkeypatch):
     """As under ``LC_ALL=C``, where Python lets nothing else through."""
     stream = io.TextIOWrapper(io.BytesIO(), "ascii", errors="surrogateescape")
     monkeypatch.setattr(sys, "stdout", stream)
-    show(values()[name])
+    show(pictured(name))
     stream.flush()
     assert stream.buffer.getvalue().isascii() and stream.buffer.getvalue().strip()
 
@@ -295,7 +292,7 @@ def test_boxes_of_a_plan_come_from_ranks_that_hold_them():
 
 
 def test_the_ring_has_chunk_numbers_and_a_legend():
-    text = "".join(ET.fromstring(svg_of(values()["schedule"])).itertext())
+    text = "".join(ET.fromstring(svg_of(pictured("schedule"))).itertext())
     assert (
         all(f"+{chunk}" in text for chunk in range(4))
         and "new in this round" in text
@@ -305,13 +302,13 @@ def test_the_ring_has_chunk_numbers_and_a_legend():
 
 
 def test_ranks_of_a_simulated_run_wait():
-    told = titles(svg_of(values()["simulated run"]))
+    told = titles(svg_of(pictured("simulated run")))
     waits = [line for line in told if line.startswith("Recv") and "waits 10 s" in line]
     assert len(waits) == 2 * 3  # the bar, and its name on it
 
 
 def test_a_search_says_which_axis_splits_what():
-    found = values()["search"]
+    found = pictured("search")
     told = titles(svg_of(found))
     for operator in found.graph.operators:
         for factor, axes in found.strategy(operator.name).splits:
@@ -395,7 +392,7 @@ def test_commands_write_files_that_need_nothing_else(name, tmp_path, capfd):
 
 
 def test_figures_are_read_aloud_by_tables():
-    found = figure_of(values()["search"])
+    found = figure_of(pictured("search"))
     assert isinstance(found, Figure)
     assert '<th scope="col"' in found.html() and "<caption>comparison</caption>" in found.html()
 

@@ -40,10 +40,9 @@ _SIMULATORS = tuple(f"{name}." for name in _SIMULATOR)
 _STANDARD = tuple(os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib"))
 _INSTALLED = re.compile(r"(?:^|[\\/])(?:site|dist)-packages(?:[\\/]|$)")
 _IMPORTS = re.compile(
-    rb"(?:^|[;:])[ \t]*(?:from[ \t]+([A-Za-z_]\w*)[\w.]*[ \t]+import\b|import[ \t]+([^\n;#]+))"
-    rb"|(?:import_module|__import__)\(\s*['\"](\w+)",
-    re.MULTILINE,
+    rb"(?:^|[;:])[ \t]*(?:from[ \t]+([A-Za-z_]\w*)[\w.]*[ \t]+import\b|import[ \t]+([^\n;#]+))", re.MULTILINE
 )
+_IMPORT_CALLS = re.compile(rb"(?:import_module|__import__)\(\s*['\"](\w+)")
 _NAME = re.compile(rb"[A-Za-z_]\w*")
 _MPI_NAME = re.compile(r"mpi4py(?:\.\w*)*|(?s:.*)\b(?:import|from)\s+mpi4py\b(?s:.*)")
 _scanned: dict[tuple[str, ...], tuple[bool, frozenset[str]]] = {}  # installed packages do not change
@@ -209,10 +208,13 @@ def _file(path: str) -> tuple[bool, frozenset[str]]:
 
 
 def _look_into(source: bytes) -> tuple[bool, frozenset[str]]:
-    imports: set[bytes] = set()
-    for package, modules, text in _IMPORTS.findall(source):
+    called = b"import_module" in source or b"__import__" in source  # looked for faster than by the expression
+    imports: set[bytes] = set(_IMPORT_CALLS.findall(source) if called else ())
+    for package, modules in _IMPORTS.findall(
+        b"\n".join(line for line in source.split(b"\n") if b"import" in line)
+    ):
         imports.update(part.strip().partition(b".")[0].split(b" ")[0] for part in modules.split(b","))
-        imports.update((package, text))
+        imports.add(package)
     return _names_mpi(source), frozenset(name.decode() for name in imports if _NAME.fullmatch(name))
 
 
