@@ -81,7 +81,7 @@ def graph_of(program: RandomProgram, mesh: Mesh, rows: int) -> Graph:
 
 PROGRAMS = st.builds(RandomProgram, st.lists(LINES, min_size=1, max_size=4), st.booleans())
 SMALL = settings(
-    max_examples=40,
+    max_examples=12,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
@@ -147,7 +147,7 @@ def test_the_price_is_that_of_the_run(
     assert total.seconds == pytest.approx(found.seconds, rel=0.02)
 
 
-@settings(SMALL, max_examples=30)
+@settings(SMALL, max_examples=10)
 @given(PROGRAMS, st.sampled_from([2, 4, 6]), st.sampled_from(MACHINES), st.booleans())
 def test_what_is_found_runs(program: RandomProgram, ranks: int, machine: Machine, limited: bool) -> None:
     """Right numbers on every rank, bytes as predicted for every operator; in lock step."""

@@ -51,7 +51,7 @@ def test_the_price_of_a_move_is_the_planners(shape: tuple[int, ...], machine: Co
     moves, even = MovePrices(Settings(machine=machine, exchange=True)), 0
     for ndim in (1, 2, 3):
         sources, targets = every_layout(mesh, ndim, partial=True), every_layout(mesh, ndim)
-        for _ in range(40):
+        for _ in range(16):
             src = rng.choice(sources)
             dst = src if rng.random() < 0.1 else rng.choice(targets)
             sizes = tuple(rng.choice((5, 8, 12, 24, 48, 96, 1024, 3072)) for _ in range(ndim))
@@ -59,7 +59,7 @@ def test_the_price_of_a_move_is_the_planners(shape: tuple[int, ...], machine: Co
             even += standard is not None and standard.fits(sizes)
             wanted = plan(src, dst, sizes, "float32", machine).seconds
             assert moves.seconds(src, dst, sizes, 4) == pytest.approx(wanted, rel=1e-9), (src, dst, sizes)
-    assert 25 < even < 110
+    assert 8 < even < 45
 
 
 def test_a_new_size_needs_no_new_count_of_what_moves() -> None:
@@ -98,7 +98,7 @@ def test_what_settings_forbid_is_not_used(without: str) -> None:
     sources = every_layout(mesh, 2, partial=True)
     layouts = every_layout(mesh, 2)
     rng, forbidden = random.Random(without), 0
-    for _ in range(150):
+    for _ in range(60):
         src, dst = rng.choice(sources), rng.choice(layouts)
         found = moves.plan(src, dst, (64, 64), 4)
         seconds = moves.seconds(src, dst, (64, 64), 4)
@@ -108,7 +108,7 @@ def test_what_settings_forbid_is_not_used(without: str) -> None:
             assert name not in [step.collective for step in found.steps]
             assert seconds == pytest.approx(found.seconds)
         forbidden += name in [step.collective for step in free.plan(src, dst, (64, 64), 4).steps]
-    assert forbidden > 10
+    assert forbidden > 3
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -320,7 +320,7 @@ def test_large_searches_stay_symbolic() -> None:
     found = search(
         "gpt",
         65536,
-        layers=4,
+        layers=2,
         hidden=12288,
         batch=8192,
         seq=128,
@@ -329,7 +329,7 @@ def test_large_searches_stay_symbolic() -> None:
         machine=Machine.accelerators(),
     )
     assert found.mesh.size == 65536 and found.optimal
-    assert len({found.strategy(f"l{k}.fc1") for k in range(4)}) == 1
+    assert len({found.strategy(f"l{k}.fc1") for k in range(2)}) == 1
 
 
 def test_the_network_of_the_tutorial_propagates() -> None:

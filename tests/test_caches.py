@@ -31,7 +31,7 @@ def test_entries_over_new_shapes(kind, monkeypatch):
     monkeypatch.setattr(meta, "interned", kept)
     assert world.cache.most >= MOST
     world.cache.most = 50
-    for n in range(2, 150):
+    for n in range(2, 80):
         x = Tensor.from_global(np.ones((n, 3), np.float32), MESH("a", None), world)
         y = matmul(x + x, Tensor.from_global(np.ones((3, n), np.float32), MESH(None, None), world))
         z = y.to(MESH(None, "a")).to(MESH(None, None))
@@ -42,23 +42,24 @@ def test_entries_over_new_shapes(kind, monkeypatch):
     world.cache.clear()
     kept.cache_clear()
     gc.collect()
-    assert not [key for key in meta._ALIVE if key[1][-1:] == (149,)]
+    assert not [key for key in meta._ALIVE if key[1][-1:] == (79,)]
 
 
 @pytest.mark.ranks(4)
-def test_thousands_of_slices_and_seeds(world):
+def test_hundreds_of_slices_and_seeds(world):
     mesh = Mesh((2, 2), ("a", "b"))
-    x = Tensor.from_global(np.ones((MOST + 1000, 4), np.float32), mesh(None, "a"), world)
+    most, world.cache.most = world.cache.most, 100
+    x = Tensor.from_global(np.ones((250, 4), np.float32), mesh(None, "a"), world)
     ops.dropout(x, 0.5, 0)
     entries = len(world.cache)
-    for seed in range(1, 50):
+    for seed in range(1, 20):
         y = ops.dropout(x, 0.5, seed)
     assert len(world.cache) == entries
-    np.testing.assert_array_equal(y.full(), ops.dropout(x.to(mesh(None, None)), 0.5, 49).full())
-    assert (y.full() != ops.dropout(x, 0.5, 48).full()).any()
+    np.testing.assert_array_equal(y.full(), ops.dropout(x.to(mesh(None, None)), 0.5, 19).full())
+    assert (y.full() != ops.dropout(x, 0.5, 18).full()).any()
     for k in range(len(x)):
         row = x[k : k + 1]
-    assert len(world.cache) == world.cache.most == MOST
+    assert len(world.cache) == world.cache.most < most == MOST
     assert (row.full() == 1).all()
 
 
@@ -154,7 +155,8 @@ def test_a_repeated_call_is_one_look_up():
 
 def test_functions_say_how_much_they_keep():
     for path in PACKAGE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+        text = path.read_text()
+        for node in ast.walk(ast.parse(text)) if "cache" in text else ():
             if isinstance(node, ast.FunctionDef):
                 for one in map(ast.unparse, node.decorator_list):
                     few = one.rpartition(".")[2] == "cache"

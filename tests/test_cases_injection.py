@@ -24,10 +24,10 @@ SAME = {("root", "replicated"), ("swap", "replicated")}
 PAIR, GRID = Mesh((2,), ("tp",)), Mesh((2, 2), ("dp", "tp"))
 
 
-def judged(mesh, dtype, kinds=tuple(FAULTS)):
+def judged(mesh, dtype, every):
     inputs = Inputs(shape=(12, 16, 10), dtype=dtype)
-    for kind in kinds:
-        for case in catalogue([mesh], inputs):
+    for number, kind in enumerate(FAULTS):
+        for case in [*catalogue([mesh], inputs)][number % every :: every]:
             yield kind, case, run_case(case, LockStep(mesh.size), inject=kind)
 
 
@@ -40,14 +40,15 @@ def judged(mesh, dtype, kinds=tuple(FAULTS)):
     ids=lambda value: value if isinstance(value, str) else f"{value.size} ranks",
 )  # fmt: skip
 def test_every_fault_is_called_wrong(dtype, mesh):
-    words = Counter()
-    for kind, case, outcome in judged(mesh, dtype):
+    """In every case of float32; of other types each fault is in a part of them."""
+    words, every = Counter(), 1 if dtype == "float32" else 3
+    for kind, case, outcome in judged(mesh, dtype, every):
         same = (kind, case.strategy) in SAME
         assert outcome.word == ("no effect" if same else "WRONG"), (kind, case.strategy, str(outcome.verdict))
         assert outcome.ok == same and (outcome.injection.place is None) == same
         assert not same or "nothing" in outcome.injection.text
         words[kind] += not same
-    assert set(words) == set(FAULTS) and min(words.values()) >= 16
+    assert set(words) == set(FAULTS) and min(words.values()) >= 16 // every
 
 
 def test_rounding_hides_what_whole_numbers_show():

@@ -71,7 +71,7 @@ def test_any_file_is_text(tmp_path, capsys):
 def test_element_types(dtype, capsys):
     if dtype == "bfloat16":
         pytest.importorskip("ml_dtypes")
-    report = run_json(capsys, "-n", 4, "--shape", "9,10,11", "--dtype", dtype)
+    report = run_json(capsys, "-n", 2, "--shape", "9,10,11", "--dtype", dtype)
     wrong = [(case["op"], case["strategy"], case["max_error"]) for case in report["cases"] if not case["ok"]]
     assert report["ok"], wrong
     exact = dtype.startswith("int")
@@ -81,8 +81,9 @@ def test_element_types(dtype, capsys):
 
 @pytest.mark.parametrize("shape", ["13,7,5", "3,2,1", "1,1,1", "0,4,3", "4,0,3", "4,3,0"])
 def test_uneven_and_empty_shapes(shape, capsys):
-    report = run_json(capsys, "-n", 8, "--only", "matmul,linear", "--shape", shape)
-    assert report["ok"] and len(report["cases"]) > 40
+    ranks, cases = (8, 40) if shape == "13,7,5" else (4, 20)
+    report = run_json(capsys, "-n", ranks, "--only", "matmul,linear", "--shape", shape)
+    assert report["ok"] and len(report["cases"]) > cases
 
 
 # -- options ----------------------------------------------------------------------------------------

@@ -228,7 +228,7 @@ def test_sums_rounded_in_another_way_are_no_fault(monkeypatch, capsys):
         return right(self, step, shards, *more)
 
     monkeypatch.setattr(LockStep, "_run", nudged)
-    assert train(capsys, "-n", 8, "--strategies", "advanced", "--steps", 8, "--compare")["ok"]
+    assert train(capsys, "-n", 8, "--strategies", "advanced", "--steps", 4, "--compare")["ok"]
 
 
 @pytest.mark.parametrize(
@@ -266,7 +266,7 @@ def test_a_mistake_is_one_line(arguments, text, capsys, monkeypatch):
 )
 def test_strategies_adapt_to_any_number_of_ranks(ranks, strategies, words, capsys):
     """And say so; uneven pieces train as one process does."""
-    arguments = ("-n", str(ranks), "--strategies", strategies, "--steps", "2", "--compare")
+    arguments = ("-n", str(ranks), "--strategies", strategies, "--steps", "1", "--compare")
     assert main([*LOCKSTEP, *arguments]) == 0
     told = capsys.readouterr().out
     assert words in told and "the run equals the single process" in told

@@ -294,7 +294,7 @@ NAMES = [
 ]
 
 
-@settings(max_examples=400, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_mutations(data: st.DataObject) -> None:
     """A damaged schedule is refused exactly if it gives wrong results or never ends."""

@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from layout_cases import cases, tuples
 
@@ -65,7 +65,6 @@ def test_logical_shape_of_uneven_parts(case):
     assert list(found) == case["logical_shape"]
 
 
-@settings(max_examples=100)
 @given(st.lists(st.integers(1, 3), min_size=1, max_size=3), st.data())
 def test_parts_go_back_to_the_logical_shape(mesh, data):
     shape = tuple(data.draw(st.lists(st.integers(0, 20), min_size=1, max_size=3)))

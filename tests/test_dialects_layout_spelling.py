@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from test_layout_properties import layouts
 
 from spmdsim.core import Layout, Mesh
@@ -14,7 +14,6 @@ from spmdsim.errors import SpmdError
 MESH = Mesh((2, 4), ("dp", "tp"))
 
 
-@settings(max_examples=150)
 @given(layouts())
 def test_a_layout_reads_what_it_prints(case):
     """Also in the other notations that can say everything."""
@@ -117,7 +116,6 @@ def test_meshes(text, expected):
         assert sp.parse_mesh(text) == expected
 
 
-@settings(max_examples=50)
 @given(layouts())
 def test_a_mesh_reads_what_it_prints(case):
     assert sp.parse_mesh(str(case[0].mesh)) == case[0].mesh

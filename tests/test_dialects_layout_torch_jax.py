@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from layout_cases import cases
 from test_layout_properties import layouts
 
@@ -40,7 +40,6 @@ def test_placement_texts():
             torch.parse_placements(text)
 
 
-@settings(max_examples=150)
 @given(layouts())
 def test_text_round_trip_of_any_order(case):
     """Split factors say in which order axes split a dim, whatever the order is."""
@@ -63,7 +62,6 @@ def test_strided_shards():
         torch.layout(MESH, "S(0)", 2)
 
 
-@settings(max_examples=150)
 @given(layouts())
 def test_partition_spec_round_trip(case):
     layout, _ = case

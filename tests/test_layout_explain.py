@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from test_layout_properties import layouts
 
 from spmdsim.core import Mesh
@@ -13,7 +13,6 @@ from spmdsim.draw.layout_picture import colour, rank_grid, shown, tensor_pieces
 from spmdsim.layout.explain import explain, placed, ranks_text
 
 
-@settings(max_examples=100)
 @given(layouts())
 def test_the_three_steps_end_at_the_shard_number(case):
     """The sum of digits times strides, which the explanation shows, is what the layout computes."""
@@ -71,7 +70,6 @@ def _cells(picture):
     }
 
 
-@settings(max_examples=60)
 @given(layouts())
 def test_pictures_show_every_rank_and_piece(case):
     layout, shape = case

@@ -8,7 +8,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from layout_cases import cases, held
 
@@ -42,7 +42,6 @@ def layouts(draw, partial=True, sizes=st.integers(0, 13)):
     return Layout(mesh, dims, pending), shape
 
 
-@settings(max_examples=100)
 @given(layouts())
 def test_pieces_tile_the_tensor(case):
     """Every element lies in exactly one distinct piece, and on all ranks of that piece."""
@@ -56,7 +55,6 @@ def test_pieces_tile_the_tensor(case):
     assert all(list(numbers.values()) == [copies] for numbers in owners.values())
 
 
-@settings(max_examples=100)
 @given(layouts())
 def test_bounds_equal_cutting_lists_axis_by_axis(case):
     layout, shape = case
@@ -67,7 +65,6 @@ def test_bounds_equal_cutting_lists_axis_by_axis(case):
             assert held(size, entry, mesh.axes, mesh.shape, coords) == list(range(start, stop))
 
 
-@settings(max_examples=100)
 @given(layouts())
 def test_all_bounds_equal_bounds_of_each_rank(case):
     layout, shape = case
@@ -78,7 +75,6 @@ def test_all_bounds_equal_bounds_of_each_rank(case):
         assert layout.local_shape(shape, rank) == tuple(b - a for a, b in layout.bounds(shape, rank))
 
 
-@settings(max_examples=100)
 @given(layouts())
 def test_shard_numbers_are_dense_and_name_pieces(case):
     layout, shape = case
@@ -94,7 +90,6 @@ def test_shard_numbers_are_dense_and_name_pieces(case):
         assert order == sorted(set(order))
 
 
-@settings(max_examples=100)
 @given(layouts())
 def test_replicas_agree_and_partition_the_ranks(case):
     layout, shape = case
@@ -111,7 +106,6 @@ def test_replicas_agree_and_partition_the_ranks(case):
         assert {frozenset(group) for group in groups} == {frozenset(g) for g in same.values()}
 
 
-@settings(max_examples=100)
 @given(meshes(), st.integers(0, 4), st.data())
 def test_from_placements_and_back(mesh, ndim, data):
     kinds = [Replicate(), Partial("max"), *(Shard(d) for d in range(ndim))]
@@ -122,7 +116,6 @@ def test_from_placements_and_back(mesh, ndim, data):
     assert Layout.from_placements(mesh, layout.placements, ndim) == layout
 
 
-@settings(max_examples=100)
 @given(layouts(partial=False))
 def test_to_dict_says_the_same_layout(case):
     layout, shape = case
@@ -135,7 +128,6 @@ def test_to_dict_says_the_same_layout(case):
     assert all(again.bounds(shape, r) == layout.bounds(shape, r) for r in layout.mesh.rank_list)
 
 
-@settings(max_examples=100)
 @given(meshes(), st.data())
 def test_groups_differ_only_on_their_axes(mesh, data):
     axes = data.draw(st.lists(st.sampled_from(mesh.axes), unique=True))

@@ -18,7 +18,7 @@ MESHES = [Mesh((8,), ("x",)), Mesh((2, 4), ("x", "y")), Mesh((2, 2, 2), ("x", "y
 #: Where there are many strategies a sample of them is run; a small one under mpirun, where each collective costs a
 #: context switch per rank, and of functions that share their rule with many others.
 MPI_SAMPLE = 4
-LOCKSTEP_SAMPLE = 30
+LOCKSTEP_SAMPLE = 16
 
 ids = [sample.name for sample in SAMPLES]
 

@@ -74,7 +74,7 @@ def check(pairs: list, size: int) -> Counter[str]:
     return counts
 
 
-@pytest.mark.parametrize("size,sample", [(4, 500), (6, 400), (8, 500)])
+@pytest.mark.parametrize("size,sample", [(4, 200), (6, 150), (8, 200)])
 def test_layouts_of_all_meshes_reach_each_other(size: int, sample: int) -> None:
     pairs = list(proof.every_pair(size))
     if sample < len(pairs):
@@ -108,7 +108,7 @@ def test_a_route_that_receives_less_is_noticed() -> None:
 
 
 def test_meshes_of_other_orders_subsets_and_sizes_reach_each_other() -> None:
-    pairs = [(src, dst, shape) for src, dst, shape in odd_pairs(1200, 1)]
+    pairs = [(src, dst, shape) for src, dst, shape in odd_pairs(400, 1)]
     counts: Counter[str] = Counter()
     world = LockStep(8)
     for number, (src, dst, shape) in enumerate(pairs):
@@ -125,14 +125,14 @@ def test_meshes_of_other_orders_subsets_and_sizes_reach_each_other() -> None:
             bound = 8 * max(lower_bound(src, dst, shape).ranks.tolist(), default=0)
             proof.note(counts, "at the bound", found.max_nbytes == bound, found)
     assert counts["right"] == len(pairs) and not counts["FAILED: at the bound"]
-    assert counts["at the bound"] > 500
+    assert counts["at the bound"] > 150
 
 
 def test_what_one_rank_receives_another_sends_and_replicas_share() -> None:
     choose = random.Random(5)
     layouts = [layout for mesh in [*every_mesh(8), *ODD_MESHES] for layout in every_layout(mesh, 2)]
     for shape in [(16, 8), (7, 5), (1, 3)]:
-        for _ in range(300):
+        for _ in range(100):
             src, dst = choose.choice(layouts), choose.choice(layouts)
             got = sorted((t.peer, r, t.box) for r in range(8) for t in receives(src, dst, shape, r))
             given = sorted((r, t.peer, t.box) for r in range(8) for t in sends(src, dst, shape, r))
@@ -171,7 +171,7 @@ def test_few_ranks_are_counted_as_many_are() -> None:
     meshes = [*every_mesh(8), *ODD_MESHES, *every_mesh(12)]
     for shape in [(), (13,), (1,), (0,), (16, 8), (7, 5), (5, 3, 7), (1, 2, 3)]:
         layouts = [layout for mesh in meshes for layout in every_layout(mesh, len(shape))]
-        for _ in range(150):
+        for _ in range(50):
             src, dst = choose.choice(layouts), choose.choice(layouts)
             few = FewVolume(Ends(src.mesh, src.dims, dst.mesh, dst.dims, shape))
             many = exchange_volume(src, dst, shape)
@@ -190,7 +190,7 @@ def test_equal_pieces_are_counted_in_closed_form_as_pair_by_pair() -> None:
     counts: Counter[str] = Counter()
     for mesh in [mesh for ranks in (4, 6, 8, 12) for mesh in every_mesh(ranks)]:
         layouts = [one.canonical for one in every_layout(mesh, 2)]
-        for _ in range(250):
+        for _ in range(100):
             src, dst = choose.choice(layouts), choose.choice(layouts)
             ends = Ends(mesh, src.dims, mesh, dst.dims, sizes)
             even, few, shared = even_volume(ends), FewVolume(ends), shares(ends)
@@ -204,7 +204,7 @@ def test_equal_pieces_are_counted_in_closed_form_as_pair_by_pair() -> None:
             counts["shared"] += 1
             assert few.most_sent <= shared.most_sent <= 1.05 * few.most_sent + 1, ends
             counts["as sent"] += even.most_messages == shared.most_messages
-    assert counts["even"] > 1000 and counts["as sent"] > 0.85 * counts["shared"] > 300, counts
+    assert counts["even"] > 400 and counts["as sent"] > 0.85 * counts["shared"] > 120, counts
 
 
 TIMES = [
@@ -232,13 +232,13 @@ def test_quick_prices_are_the_machine_s_and_quick_bounds_hold(machine: Machine |
     tight = 0
     for shape in [(13,), (1, 3), (16, 8), (5, 3, 7)]:
         layouts = [one for mesh in [*every_mesh(8), *ODD_MESHES] for one in every_layout(mesh, len(shape))]
-        for _ in range(200):
+        for _ in range(60):
             src, dst = choose.choice(layouts).canonical, choose.choice(layouts).canonical
             ends, known = Ends(src.mesh, src.dims, dst.mesh, dst.dims, shape), Prices(machine, src.mesh)
             least, exact = least_exchange(ends, 4, known), price_exchange(ends, 4, known)
             assert least <= exact * (1 + 1e-12), (src, dst, shape)
             tight += 0 < exact <= least * (1 + 1e-12)
-    assert tight > 80 or not prices.rising
+    assert tight > 20 or not prices.rising
     assert prices.rising == (machine is None or machine.name not in ("falling", "slow exchanges"))
 
 
@@ -273,7 +273,7 @@ def test_copies_of_a_piece_send_equally_much(size: int) -> None:
     choose = random.Random(size)
     layouts = [layout for mesh in every_mesh(size) for layout in every_layout(mesh, 2)]
     shape, ratios = (64, 60), []
-    for _ in range(400):
+    for _ in range(120):
         src, dst = choose.choice(layouts), choose.choice(layouts)
         sent = [sum(t.count for t in sends(src, dst, shape, r) if t.peer != r) for r in range(size)]
         least = least_sent(src, dst, shape, size)

@@ -47,7 +47,7 @@ def test_random_reshapes_bring_every_element(seed: int) -> None:
     choose = random.Random(seed)
     world = LockStep(8)
     moved = 0
-    for number in range(250):
+    for number in range(60):
         shape, to_shape = choose.choice(SHAPES)
         if choose.random() < 0.5:
             shape, to_shape = to_shape, shape
@@ -56,7 +56,7 @@ def test_random_reshapes_bring_every_element(seed: int) -> None:
         src = choose.choice(every_layout(before, len(shape), partial=choose.random() < 0.3))
         dst = choose.choice(every_layout(after, len(to_shape)))
         moved += check(world, src, dst, shape, to_shape, number)
-    assert moved > 50
+    assert moved > 10
 
 
 def check(world: LockStep, src: Layout, dst: Layout, shape: tuple, to_shape: tuple, number: int) -> bool:

@@ -61,10 +61,11 @@ def modules() -> list[str]:
 
 
 def test_no_registry_is_missing_here():
+    texts = [text for path in PACKAGE.rglob("*.py") if "Registry" in (text := path.read_text())]
     declared = {
         node.args[0].value if isinstance(node.args[0], ast.Constant) else "several"
-        for path in PACKAGE.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
+        for text in texts
+        for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.Call) and ast.unparse(node.func).split("[")[0] == "Registry"
     }
     several = {kind for kind in REGISTRIES if kind.startswith("imitated ") or kind.endswith(" algorithm")}
@@ -193,10 +194,10 @@ def test_tables_of_rows_name_each_row_once():
             if isinstance(statement, (ast.Assign, ast.AnnAssign)) and isinstance(
                 value, (ast.Dict, ast.BinOp)
             ):
-                parts = [ast.unparse(part) for part in _parts(value)]
+                parts = _parts(value)
                 if len(parts) > 1:
                     scope = vars(importlib.import_module(name))
-                    values = [eval(part, scope) for part in parts]
+                    values = [eval(ast.unparse(part), scope) for part in parts]
                     if not all(isinstance(one, Mapping) for one in values):
                         continue  # types
                     keys = Counter(key for one in values for key in one)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spmdsim.core import Layout, Mesh, Partial, Replicate, Rule, Shard, Strategy, bind
@@ -42,7 +42,6 @@ def test_the_signature_of_the_2d_document():
     assert y.placements == (Shard(1), Shard(0))
 
 
-@settings(max_examples=150)
 @given(st.integers(0, 215), st.sampled_from([SQUARE, CUBE]))
 def test_infer_is_the_inverse_of_layouts(number, mesh):
     bound = bind(MATMUL, ((8, 8), (8, 8)))

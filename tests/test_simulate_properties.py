@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip("greenlet")
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spmdsim.simulation import simulate
@@ -47,7 +47,6 @@ def in_order(comm: Any, messages: Any, skipped: int, kinds: Any = None) -> list[
 
 
 @given(patterns(), st.data())
-@settings(max_examples=40)
 def test_matched_messages_always_finish(pattern: Any, data: Any) -> None:
     size, messages = pattern
     each = st.sampled_from(["send", "ssend", "array"])
@@ -61,7 +60,6 @@ def test_matched_messages_always_finish(pattern: Any, data: Any) -> None:
 
 
 @given(patterns(), st.data(), st.booleans())
-@settings(max_examples=40)
 def test_a_removed_receive_is_always_reported(pattern: Any, data: Any, strict: bool) -> None:
     size, messages = pattern
     skipped = data.draw(st.integers(0, len(messages) - 1))
@@ -75,7 +73,6 @@ def test_a_removed_receive_is_always_reported(pattern: Any, data: Any, strict: b
 
 
 @given(patterns(), st.integers(0, 10**6))
-@settings(max_examples=40)
 def test_nonblocking_messages_in_any_order_of_ranks(pattern: Any, seed: int) -> None:
     size, messages = pattern
 
@@ -100,7 +97,6 @@ def test_nonblocking_messages_in_any_order_of_ranks(pattern: Any, seed: int) -> 
 
 
 @given(st.integers(2, 5), st.integers(1, 8), st.integers(0, 10**6))
-@settings(max_examples=40)
 def test_wildcards_get_every_message_once_and_in_the_senders_order(size: int, each: int, seed: int) -> None:
     def program(comm: Any) -> Any:
         from mpi4py import MPI
@@ -180,7 +176,6 @@ def run_calls(comm: Any, calls: Any, short: bool) -> list[Any]:
 
 
 @given(array_calls())
-@settings(max_examples=40)
 def test_arrays_go_the_short_way_with_the_same_outcome(case: Any) -> None:
     size, calls = case
     slow = Speeds(2e-6, 1e-9, 0.0, 2, 5e-7, 3e-10)  # two ranks per node

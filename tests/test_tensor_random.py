@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spmdsim import Mesh
 from spmdsim.tensor import random as source
 
 
-@settings(max_examples=60)
 @given(st.data())
 def test_a_block_is_the_block_of_the_whole(data):
     shape = tuple(data.draw(st.lists(st.integers(1, 40), min_size=1, max_size=4)))

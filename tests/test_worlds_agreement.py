@@ -25,14 +25,14 @@ def reduce(dtype="f4", shape=(4, 4)):
     step = Step("all_reduce", ("x",), mesh(None, None, partial={"x": "sum"}), mesh(None, None), shape, "sum")
     return world.run(step, [np.ones(shape, dtype)])[0]
 
-for _ in range(100):
+for _ in range(50):
     reduce()
-    reduce("f8", (400, 400))
+    reduce("f8", (200, 200))
 if case == "late" and odd:
     time.sleep(20)
 elif case == "sizes":  # both known: whoever has the shorter message is overrun by the longer one, or waits
     if odd:
-        reduce("f8", (400, 400))
+        reduce("f8", (200, 200))
     else:
         reduce()
 elif case == "soon":  # calls that are far apart are compared one by one
@@ -105,38 +105,38 @@ REDUCE = "all_reduce (sum) over x of float32 (4, 4)"
         (
             "late",
             [
-                "rank 1 did not come within 1 s to call 200 of ranks 0, 1, 2: " + REDUCE,
-                "was last in call 199",
+                "rank 1 did not come within 1 s to call 100 of ranks 0, 1, 2: " + REDUCE,
+                "was last in call 99",
             ],
         ),
-        ("sizes", ["about call 200 of ranks 0, 1, 2 in its shape, dtype", "ranks 0, 2: " + REDUCE]),
+        ("sizes", ["about call 100 of ranks 0, 1, 2 in its shape, dtype", "ranks 0, 2: " + REDUCE]),
         (
             "barrier",
-            ["about call 200 of ranks 0, 1, 2", "rank 1: barrier, at program.py:", "ranks 0, 2: " + REDUCE],
+            ["about call 100 of ranks 0, 1, 2", "rank 1: barrier, at program.py:", "ranks 0, 2: " + REDUCE],
         ),
         (
             "close",
-            ["about call 200 of ranks 0, 1, 2", "rank 1: close, at program.py:", "ranks 0, 2: " + REDUCE],
+            ["about call 100 of ranks 0, 1, 2", "rank 1: close, at program.py:", "ranks 0, 2: " + REDUCE],
         ),
-        ("world", ["a new world of 3 ranks, at program.py:", "call 200 of ranks 0, 1, 2: " + REDUCE]),
-        ("groups", ["all_gather over y", "call 200 of ranks 0, 1, 2: " + REDUCE]),
+        ("world", ["a new world of 3 ranks, at program.py:", "call 100 of ranks 0, 1, 2: " + REDUCE]),
+        ("groups", ["all_gather over y", "call 100 of ranks 0, 1, 2: " + REDUCE]),
         (
             "facts",
-            ["rank 1 will not come to call 200 of ranks 0, 1, 2: gather_objects", "rank 1 left the program"],
+            ["rank 1 will not come to call 100 of ranks 0, 1, 2: gather_objects", "rank 1 left the program"],
         ),
         (
             "machine",
             [
-                "about call 200 of ranks 0, 1, 2",
+                "about call 100 of ranks 0, 1, 2",
                 "rank 1: world.machine = laptop ",
                 "ranks 0, 2: world.machine = laptop ",
             ],
         ),
-        ("line", ["about call 200 of ranks 0, 1, 2 in its source;"]),
+        ("line", ["about call 100 of ranks 0, 1, 2 in its source;"]),
         (
             "source",
             [
-                "about call 200 of ranks 0, 1, 2 in its call",
+                "about call 100 of ranks 0, 1, 2 in its call",
                 "ranks 0, 2: from_global, at",
                 "rank 1: " + REDUCE,
             ],
@@ -144,7 +144,7 @@ REDUCE = "all_reduce (sum) over x of float32 (4, 4)"
         (
             "sources",
             [
-                "about call 200 of ranks 0, 1, 2 in its call",
+                "about call 100 of ranks 0, 1, 2 in its call",
                 "ranks 0, 2: from_global, at",
                 "rank 1: " + REDUCE,
             ],
@@ -152,7 +152,7 @@ REDUCE = "all_reduce (sum) over x of float32 (4, 4)"
         (
             "local",
             [
-                "about call 200 of ranks 0, 1, 2 in its call",
+                "about call 100 of ranks 0, 1, 2 in its call",
                 "ranks 0, 2: from_global, at",
                 "rank 1: from_local, at",
             ],
@@ -168,7 +168,7 @@ REDUCE = "all_reduce (sum) over x of float32 (4, 4)"
         (
             "end",
             [
-                "ranks 0, 2 will not come to call 200 of ranks 0, 1, 2: world.use (all_reduce=ring; replicated=own), at"
+                "ranks 0, 2 will not come to call 100 of ranks 0, 1, 2: world.use (all_reduce=ring; replicated=own), at"
             ],
         ),
     ],

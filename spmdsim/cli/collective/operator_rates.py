@@ -56,5 +56,6 @@ def _operator_rate(op: Op, operands: tuple[np.ndarray, ...], params: dict[str, A
 
     sizes = [x.itemsize for x in operands]
     done = [work(bound, alone, sizes) for work in (forward_work, gradient_work)]
-    seconds = per_call(run, sum(x.nbytes for x in operands))
-    return seconds / sum(one.flops for one in done), seconds / sum(one.nbytes for one in done)
+    nbytes = sum(one.nbytes for one in done)
+    seconds = per_call(run, int(nbytes))
+    return seconds / sum(one.flops for one in done), seconds / nbytes

@@ -51,10 +51,13 @@ _loaded: dict[str, tuple[ModuleSpec | None, bool, bool]] = {}  # of a loaded pac
 
 
 def find(name: str, path: Any, but: Any) -> ModuleSpec | None:
-    """Where a module would be loaded from, asked of every finder but one."""
+    """Where a module would be loaded from, asked of every finder but one, and not of setuptools' for distutils.
+
+    That one loads setuptools to answer.
+    """
     for finder in sys.meta_path:
         look = getattr(finder, "find_spec", None)
-        if finder is not but and look is not None:
+        if finder is not but and look is not None and type(finder).__module__ != "_distutils_hack":
             spec: ModuleSpec | None = look(name, path)
             if spec is not None:
                 return spec
