@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import combinations, combinations_with_replacement, permutations
+from random import Random
 
 from spmdsim.core import Layout, Mesh
 
@@ -15,6 +16,12 @@ def every_mesh(size: int) -> list[Mesh]:
     [(8,), (2, 4), (2, 2, 2), (4, 2)]
     """
     return [Mesh(shape, tuple(f"{'abcdefgh'[k]}" for k in range(len(shape)))) for shape in _products(size)]
+
+
+def some_layouts(mesh: Mesh, ndims: list[int], count: int, seed: str) -> list[tuple[Layout, ...]]:
+    """So many random layouts of tensors of these numbers of dims, the same ones for a seed."""
+    draw, every = Random(seed), [every_layout(mesh, ndim) for ndim in ndims]
+    return [tuple(draw.choice(layouts) for layouts in every) for _ in range(count)]
 
 
 def every_layout(mesh: Mesh, ndim: int, partial: bool = False, op: str = "sum") -> list[Layout]:

@@ -488,6 +488,28 @@ COMPOSED = [
 ]  # fmt: skip
 
 
+HOLES = np.where(np.arange(24).reshape(8, 3) % 5 == 1, np.nan, _normal(8, 3))
+
+
+def _without_nan(name: str, *arguments: Any, differentiable: bool = True, **given: Any) -> Composed:
+    """One of numpy's functions of what is no nan, of an operand to which numbers and nan are added."""
+
+    def call(x: Any) -> Any:
+        return getattr(np, name)(x + HOLES, *arguments, **given)
+
+    return Composed(name, call, (_normal(8, 3, seed=5),), call, differentiable)
+
+
+WITHOUT_NAN = [
+    *[_without_nan(name, axis=0) for name in ("nansum", "nanprod", "nanmax", "nanmin", "nanmean", "nanmedian", "nanstd")],
+    *[_without_nan(name, 1) for name in ("nancumsum", "nancumprod", "nanvar")],
+    *[_without_nan(name, axis=0, differentiable=False) for name in ("nanargmax", "nanargmin")],
+    _without_nan("nanquantile", [0.3, 0.9], 0),
+    _without_nan("nanpercentile", 45),
+    _without_nan("nan_to_num", nan=2.0),
+]  # fmt: skip
+
+
 def padded_sample(parts: int) -> Sample:
     """The one operator whose operand depends on how it is split: every part of the table ends in a row of zeros."""
     rows, table = 3, _normal(3 * parts, 2)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from every_layout import some_layouts
 from test_ops_scans import given, layouts
+from test_ops_strategies import MESHES
 
 from spmdsim import Mesh, Tensor, fft, ops
 from spmdsim.core import Layout
@@ -18,6 +20,8 @@ REAL, COMPLEX = (
     ("rfft", "ihfft", "rfftn", "rfft2"),
     ("fft", "ifft", "irfft", "hfft", "fftn", "ifftn", "irfftn", "fft2", "ifft2", "irfft2"),
 )
+
+SHIFTS = ("fftshift", "ifftshift")
 
 
 def numbers(shape: tuple[int, ...], kind: str, seed: int = 0) -> np.ndarray:
@@ -45,20 +49,28 @@ def test_numpy_s_transforms(world, kind):
             np.testing.assert_allclose(y.full(), expected, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.ranks(4)
-@pytest.mark.parametrize("kind", ["fft", "ifft", "rfft", "irfft", "hfft", "ihfft", "fftn", "irfftn"])
-def test_gradients(world, kind):
+def test_every_public_function_has_a_sample():
+    assert {*REAL, *COMPLEX, *SHIFTS} == set(fft.__all__) - {"fftfreq", "rfftfreq"}, "those take no tensors"
+
+
+@pytest.mark.ranks(8)
+@pytest.mark.parametrize("mesh", MESHES, ids=str)
+@pytest.mark.parametrize("kind", [*REAL, *COMPLEX, *SHIFTS])
+def test_every_function_forward_and_backward(world, kind, mesh):
     """Along a direction, by central differences: the transforms are linear, so these are exact but for rounding."""
     x, along, reference = numbers((4, 6), kind), numbers((4, 6), kind, 1), getattr(np.fft, kind)
-    for given_ in ({}, {"norm": "ortho"}, *([] if kind[-1] == "n" else [{"n": 9}, {"n": 4}, {"axis": 0}])):
-        dy = numbers(reference(x, **given_).shape, "fft", 2)
-        dy = dy if np.iscomplexobj(reference(x, **given_)) else dy.real
-        wanted = (
-            dy.conj() * (reference(x + along, **given_) - reference(x - along, **given_))
-        ).real.sum() / 2
-        for layout in layouts(4):
+    axes = {} if kind in SHIFTS else {"axes": (-2, -1)} if kind[-1] in "n2" else {"axis": -1}
+    choices = [axes] if kind in SHIFTS or kind[-1] in "n2" else [axes, {"n": 9}, {"n": 4, "axis": 0}]
+    for number, given_ in enumerate(choices):
+        expected = reference(x, **given_)
+        dy = numbers(expected.shape, "fft", 2)
+        dy = dy if np.iscomplexobj(expected) else dy.real
+        difference = reference(x + along, **given_) - reference(x - along, **given_)
+        wanted = (dy.conj() * difference).real.sum() / 2
+        for (layout,) in some_layouts(mesh, [2], 2, f"{kind} {number} {mesh}"):
             t = Tensor.from_global(x, layout, world, requires_grad=True)
             y = getattr(fft, kind)(t, **given_)
+            np.testing.assert_allclose(y.full(), expected, rtol=1e-12, atol=1e-12)
             y.backward(given(dy, Layout.replicated(layout.mesh, 2), world))
             assert t.grad.layout == t.layout.dual()
             assert (t.grad.full().conj() * along).real.sum() == pytest.approx(wanted, rel=1e-9, abs=1e-9)

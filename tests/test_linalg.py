@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from every_layout import some_layouts
+from operators import COMPOSED, SAMPLES
 from test_ops_scans import given, layouts
+from test_ops_strategies import MESHES
 
 from spmdsim import Mesh, Tensor, fft, linalg, ops
 from spmdsim.core import Layout
@@ -291,55 +294,79 @@ def test_norms(world):
     assert int(linalg.matrix_rank(low).full()) == 1
 
 
+#: Functions whose results do not move with their operands, or not in one way.
+WITHOUT_GRADIENT = {"eig", "eigvals", "matrix_rank", "svd_of_whole_bases"}
+#: A call, operands and what numpy makes of them, by name; behind ``_of_`` stands which operands.
 CASES = {
     "qr": (linalg.qr, (normal(9, 4),), q_and_r),
-    "qr_complex": (linalg.qr, (normal(9, 3, dtype="c16"),), q_and_r),
-    "qr_wide": (linalg.qr, (normal(3, 5),), q_and_r),
+    "qr_of_complex": (linalg.qr, (normal(9, 3, dtype="c16"),), q_and_r),
+    "qr_of_wide": (linalg.qr, (normal(3, 5),), q_and_r),
     "lstsq": (lambda a, b: linalg.lstsq(a, b)[0], (normal(9, 3), normal(9, 2)), lambda a, b: np.linalg.lstsq(a, b)[0]),
-    "solve_complex": (linalg.solve, (normal(5, 5, dtype="c16"), normal(5, 3)), np.linalg.solve),
+    "solve_of_complex": (linalg.solve, (normal(5, 5, dtype="c16"), normal(5, 3)), np.linalg.solve),
     "svdvals": (linalg.svdvals, (normal(9, 4),), lambda x: np.linalg.svd(x)[1]),
     "svd": (lambda x: (lambda u, s, v: ops.matmul(u * u * s, v * v))(*linalg.svd(x, False)), (normal(9, 4),), lambda x: (lambda u, s, v: (u * u * s) @ (v * v))(*np.linalg.svd(x, full_matrices=False))),
     "pinv": (linalg.pinv, (normal(9, 4),), np.linalg.pinv),
-    "pinv_complex": (linalg.pinv, (normal(6, 3, dtype="c16"),), np.linalg.pinv),
+    "pinv_of_complex": (linalg.pinv, (normal(6, 3, dtype="c16"),), np.linalg.pinv),
     "cholesky": (lambda x: linalg.cholesky(x + linalg.matrix_transpose(x)), (positive(6) / 2,), lambda x: np.linalg.cholesky(x + x.T)),
     "inv": (linalg.inv, (normal(5, 5),), np.linalg.inv),
-    "inv_complex": (linalg.inv, (normal(4, 4, dtype="c16"),), np.linalg.inv),
+    "inv_of_complex": (linalg.inv, (normal(4, 4, dtype="c16"),), np.linalg.inv),
     "det": (linalg.det, (normal(4, 4),), np.linalg.det),
-    "det_singular": (linalg.det, (np.outer(np.arange(3.0), np.ones(3)) + np.eye(3) - np.diag([1, 0, 0]),), np.linalg.det),
-    "det_complex": (linalg.det, (normal(4, 4, dtype="c16"),), np.linalg.det),
+    "det_of_singular": (linalg.det, (np.outer(np.arange(3.0), np.ones(3)) + np.eye(3) - np.diag([1, 0, 0]),), np.linalg.det),
+    "det_of_complex": (linalg.det, (normal(4, 4, dtype="c16"),), np.linalg.det),
     "slogdet": (lambda x: linalg.slogdet(x)[1], (normal(4, 4),), lambda x: np.linalg.slogdet(x)[1]),
     "solve": (linalg.solve, (normal(5, 5), normal(5, 3)), np.linalg.solve),
-    "solve_batch": (linalg.solve, (normal(4, 4), normal(3, 4, 2, dtype="c16")), np.linalg.solve),
+    "solve_of_batch": (linalg.solve, (normal(4, 4), normal(3, 4, 2, dtype="c16")), np.linalg.solve),
     "eigvalsh": (lambda x: linalg.eigvalsh(x + linalg.matrix_transpose(x)), (normal(5, 5),), lambda x: np.linalg.eigvalsh(x + x.T)),
     "eigh": (lambda x: (lambda w, v: ops.matmul(v * w * w, ops.transpose(v) * ops.transpose(v)))(*linalg.eigh(x + linalg.matrix_transpose(x))), (normal(4, 4),), lambda x: (lambda w, v: (v * w * w) @ (v.T * v.T))(*np.linalg.eigh(x + x.T))),
-    "norm": (lambda x: linalg.vector_norm(x, ord=3, axis=0), (normal(5, 3),), lambda x: np.linalg.norm(x, 3, 0)),
+    "norm": (linalg.norm, (normal(5, 3),), np.linalg.norm),
     "diagonal": (lambda x: linalg.diagonal(x, offset=1), (normal(5, 4),), lambda x: np.diagonal(x, 1)),
     "cross": (linalg.cross, (normal(4, 3), normal(4, 3, seed=2)), np.cross),
+    "cond": (linalg.cond, (normal(6, 4),), np.linalg.cond),
+    "eig": (lambda x: linalg.eig(x).eigenvalues, (normal(4, 4),), lambda x: np.linalg.eig(x)[0]),
+    "eigvals": (linalg.eigvals, (normal(5, 5),), np.linalg.eigvals),
+    "matrix_norm": (lambda x: linalg.matrix_norm(x, ord="nuc"), (normal(3, 5, 4),), lambda x: np.linalg.norm(x, "nuc", (1, 2))),
+    "vector_norm": (lambda x: linalg.vector_norm(x, ord=3, axis=0), (normal(5, 3),), lambda x: np.linalg.norm(x, 3, 0)),
+    "matrix_power": (lambda x: linalg.matrix_power(x, 3), (normal(4, 4),), lambda x: x @ x @ x),
+    "matrix_power_of_the_inverse": (lambda x: linalg.matrix_power(x, -2), (positive(4),), lambda x: np.linalg.inv(x) @ np.linalg.inv(x)),
+    "matrix_rank": (linalg.matrix_rank, (np.outer(np.arange(6.0), np.ones(4)),), np.linalg.matrix_rank),
+    "outer": (linalg.outer, (normal(5), normal(6)), np.outer),
+    "trace": (lambda x: linalg.trace(x, offset=1), (normal(3, 5, 4),), lambda x: np.trace(x, 1, 1, 2)),
+    "svd_of_whole_bases": (lambda x: (lambda u, s, v: abs(u[:, :4]))(*linalg.svd(x)), (normal(9, 4),), lambda x: abs(np.linalg.svd(x)[0][:, :4])),
 }  # fmt: skip
 
 
-@pytest.mark.ranks(4)
+#: Those whose samples stand among those of ``spmdsim.ops``.
+ELSEWHERE = {"matmul", "matrix_transpose", "tensordot", "vecdot"}
+
+
+def test_every_public_function_has_a_sample():
+    assert {name.split("_of_")[0] for name in CASES} == set(linalg.__all__) - ELSEWHERE
+    assert {sample.name for sample in (*SAMPLES, *COMPOSED)} >= ELSEWHERE
+
+
+@pytest.mark.ranks(8)
+@pytest.mark.parametrize("mesh", MESHES, ids=str)
 @pytest.mark.parametrize("name", CASES)
-def test_gradients(world, name):
+def test_every_function_forward_and_backward(world, name, mesh):
     call, operands, reference = CASES[name]
     wanted = reference(*operands)
     wanted = wanted if isinstance(wanted, tuple) else (wanted,)
     dys = [normal(*np.shape(y), seed=3, dtype="c16" if np.iscomplexobj(y) else "f8") for y in wanted]
-    for layout in layouts(4):
-        mesh = layout.mesh
+    ndims = [x.ndim for x in operands]
+    for layouts_ in [
+        [mesh(*[None] * ndim) for ndim in ndims],
+        *some_layouts(mesh, ndims, 2, f"{name} {mesh}"),
+    ]:
         tensors = [
-            Tensor.from_global(
-                x,
-                layout.reduced if x.ndim == 2 else Layout.replicated(mesh, x.ndim),
-                world,
-                requires_grad=True,
-            )
-            for x in operands
+            Tensor.from_global(x, layout, world, requires_grad=name not in WITHOUT_GRADIENT)
+            for x, layout in zip(operands, layouts_)
         ]
         results = call(*tensors)
         results = results if isinstance(results, tuple) else (results,)
-        for y, expected in zip(results, wanted):
+        for y, expected in zip(results, wanted, strict=True):
             np.testing.assert_allclose(y.full(), expected, rtol=1e-8, atol=1e-10)
+        if name in WITHOUT_GRADIENT:
+            continue
         backward(results, dys, world)
         for t in tensors:
             assert t.grad.layout == t.layout.dual()

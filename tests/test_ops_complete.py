@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
 from inspect import cleandoc
 
 import numpy as np
 import pytest
-from operators import COMPOSED, SAMPLES, Composed, padded_sample
+from every_layout import some_layouts
+from operators import COMPOSED, SAMPLES, WITHOUT_NAN, Composed, padded_sample
+from test_ops_strategies import MESHES
 
 import spmdsim.ops as ops
 from spmdsim import Mesh, Tensor
-from spmdsim.core import Layout, Replicate, Shard
+from spmdsim.core import Layout
+from spmdsim.numpy_names import without_nan
 
 
 def test_every_public_operator_has_a_sample():
@@ -20,14 +22,27 @@ def test_every_public_operator_has_a_sample():
     assert missing == {sample.name for sample in COMPOSED}
 
 
-@pytest.mark.parametrize("sample", COMPOSED, ids=lambda sample: sample.name)
-@pytest.mark.ranks(4)
-def test_functions_made_of_several_operators(sample: Composed, world):
-    mesh = Mesh((4,), ("x",))
+def test_every_function_of_numpy_without_nan_has_a_sample():
+    assert {function.__name__ for function in without_nan.FUNCTIONS} == {
+        sample.name for sample in WITHOUT_NAN
+    }
+
+
+@pytest.mark.parametrize("mesh", MESHES, ids=str)
+@pytest.mark.parametrize("sample", [*COMPOSED, *WITHOUT_NAN], ids=lambda sample: sample.name)
+@pytest.mark.ranks(8)
+def test_functions_made_of_several_operators(sample: Composed, mesh: Mesh, world):
     expected, rng = sample.reference(*sample.operands), np.random.default_rng(0)
-    choices = [[Replicate(), *map(Shard, range(x.ndim))] for x in sample.operands]
-    for placements in itertools.product(*choices):
-        layouts = [Layout.from_placements(mesh, [p], x.ndim) for p, x in zip(placements, sample.operands)]
+    ndims = [x.ndim for x in sample.operands]
+    dy, along = rng.normal(size=np.shape(expected)), [rng.normal(size=x.shape) for x in sample.operands]
+    ends = [
+        float((dy * sample.reference(*[x + step * d for x, d in zip(sample.operands, along)])).sum())
+        for step in ((1e-6, -1e-6) if sample.differentiable else ())
+    ]
+    for layouts in [
+        [mesh(*[None] * n) for n in ndims],
+        *some_layouts(mesh, ndims, 3, f"{sample.name} {mesh}"),
+    ]:
         tensors = [
             Tensor.from_global(x, layout, world, requires_grad=sample.differentiable)
             for x, layout in zip(sample.operands, layouts)
@@ -36,18 +51,10 @@ def test_functions_made_of_several_operators(sample: Composed, world):
         np.testing.assert_allclose(y.full(), expected, rtol=1e-12, atol=1e-12)
         if not sample.differentiable:
             continue
-        if not sample.differentiable:
-            continue
-        dy = rng.normal(size=expected.shape)
         ops.sum(ops.multiply(y, Tensor.from_global(dy, Layout.replicated(mesh, dy.ndim), world))).backward()
-        for k, tensor in enumerate(tensors):
-            along = rng.normal(size=tensor.shape)
-            ends = []
-            for step in (1e-6, -1e-6):
-                moved = [x + step * along if i == k else x for i, x in enumerate(sample.operands)]
-                ends.append(float((dy * sample.reference(*moved)).sum()))
-            slope = (ends[0] - ends[1]) / 2e-6
-            assert float((tensor.grad.full() * along).sum()) == pytest.approx(slope, rel=1e-6, abs=1e-6)
+        assert all(tensor.grad.layout == tensor.layout.dual() for tensor in tensors)
+        slope = sum(float((tensor.grad.full() * d).sum()) for tensor, d in zip(tensors, along))
+        assert slope == pytest.approx((ends[0] - ends[1]) / 2e-6, rel=1e-6, abs=1e-6)
 
 
 @pytest.mark.ranks(4)
