@@ -10,8 +10,11 @@ import pytest
 
 import spmdsim.dialects.mindspore as ms
 import spmdsim.dialects.mindspore.dataset as ds
+import spmdsim.dialects.oneflow as flow
 import spmdsim.dialects.paddle as paddle
 from spmdsim import LockStep, Tensor
+from spmdsim.core import Mesh
+from spmdsim.dialects import jax, torch
 from spmdsim.dialects.mindspore import communication, context, nn, ops, train
 from spmdsim.dialects.mindspore.common import initializer as first
 from spmdsim.dialects.mindspore.parallel.auto_parallel import AutoParallel
@@ -197,6 +200,18 @@ SAID = {
     "paddle.distributed.ParallelEnv.current_endpoint": (lambda: paddle.distributed.ParallelEnv().current_endpoint, "rank"),
     "paddle.distributed.ParallelEnv.trainer_endpoints": (lambda: paddle.distributed.ParallelEnv().trainer_endpoints, "world_size"),
     "paddle.optimizer.lr is not covered": (lambda: import_module(f"{paddle.__name__}.optimizer.lr"), "set_lr before each step"),
+    "optimizer got an empty parameter list": (lambda: flow.optim.SGD([], lr=0.1), "model.parameters()"),
+    "an optimizer takes a list of parameters, but got a dict": (lambda: flow.optim.Adam([{"params": []}]), "one optimizer per group"),
+    "placement ranks are nested lists": (lambda: flow.placement("cpu", {0: [0, 1]}), "nearest: [0, 1]"),
+    "sub() got an unexpected keyword argument 'alpha'": (lambda: flow.sub(flow.tensor(X), flow.tensor(X), alpha=2), "it takes input, other"),
+    "a tensor holds numbers": (lambda: ms.Tensor("a"), "'a'"),
+    "layout() missing a required argument: 'ndim'": (lambda: jax.layout(Mesh((2,), ("x",)), jax.P("x")), "it takes mesh, spec, ndim"),
+    "layout takes a Mesh and P(...)": (lambda: jax.layout("x", None, 1), "None"),
+    "PartitionSpec() got an unexpected keyword argument 'reduced'": (lambda: jax.P("x", reduced=()), "nearest: unreduced"),
+    "jax.sharding.PartitionSpec.partitions": (lambda: jax.P("x").partitions, "PartitionSpec(*entries)"),
+    "jax.experimental is not covered": (lambda: import_module(f"{jax.__name__}.experimental"), "spmdsim.local_map"),
+    "torch.parallelize_module is not covered": (lambda: torch.parallelize_module, "whose layers are given layouts"),
+    "layout() got an unexpected keyword argument 'tensor_ndim'": (lambda: torch.layout(1, 2, 3, tensor_ndim=3), "it takes mesh, placements, ndim"),
     "parameters in groups are not covered": (lambda: paddle.optimizer.SGD(parameters=[{"params": []}]), "ParamAttr(learning_rate="),
 }  # fmt: skip
 LAYOUT = ms.Layout((2,), ("a",))
@@ -444,9 +459,41 @@ def test_shapes_and_types_of_paddle(world):
             x.dtype == paddle.float32 and paddle.to_tensor([1], dtype=paddle.float64).dtype == paddle.float64
         )
         assert (paddle.arange(0, 1, 0.25).dtype, paddle.arange(start=1, end=3).dtype) == ("float32", "int64")
+        for place in (paddle.CPUPlace(), paddle.CUDAPlace(0), paddle.CUDAPinnedPlace(), x.place):
+            assert repr(place) == "Place(cpu)"
+        for kind, name in (
+            (paddle.uint8, "uint8"),
+            (paddle.complex64, "complex64"),
+            (paddle.complex128, "complex128"),
+            (paddle.bool, "bool"),
+        ):
+            assert paddle.zeros([2], dtype=kind).dtype == name
+        assert x.pin_memory() is x.contiguous() is x and x.element_size() == 4 and x.is_contiguous()
         assert x.cpu() is x and repr(x.place) == "Place(cpu)" and not paddle.is_compiled_with_cuda()
         assert paddle.get_default_dtype() == "float32"
         with pytest.raises(ValueError, match="dtype= of each call"):
             paddle.set_default_dtype("float64")
         assert bool(paddle.allclose(x, x + 1e-9)) and not bool(paddle.equal_all(x, x + 1))
         np.testing.assert_allclose(paddle.add_n([x, x, x]).numpy(), 3 * X, rtol=1e-6)
+
+
+@pytest.mark.ranks(2)
+def test_operands_go_by_their_names_there(world):
+    with use_world(world):
+        p = paddle.to_tensor(X)
+        f = flow.tensor(X, placement=flow.placement("cpu", [0, 1]), sbp=flow.sbp.split(0))
+        for found, expected in (
+            (paddle.add(x=p, y=p), 2 * X), (p.subtract(y=p), 0 * X), (paddle.mm(p, mat2=p.t()), X @ X.T), (paddle.exp(x=p), np.exp(X)),
+            (paddle.where(condition=p > 0, x=p, y=-p), abs(X)), (flow.add(input=f, other=f), 2 * X), (flow.pow(f, exponent=2), X**2),
+            (flow.mm(input=f, mat2=f.t()), X @ X.T), (flow.where(f > 0, input=f, other=-f), abs(X)), (flow.exp(input=f), np.exp(X)),
+            (ms.mint.matmul(input=ms.Tensor(X), other=ms.Tensor(X.T)), X @ X.T),
+            (ops.matmul(input=ms.Tensor(X), other=X.T.copy()), X @ X.T), (ops.add(input=ms.Tensor(X), other=X), 2 * X), (ops.exp(input=X), np.exp(X)),
+            (ops.softmax(input=X, axis=0), np.exp(X) / np.exp(X).sum(0)), (ops.Sub()(x=X, y=X), 0 * X),
+        ):  # fmt: skip
+            np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5, atol=1e-5)
+        assert f.is_leaf and not flow.exp(f.detach().requires_grad_()).is_leaf
+        total = ops.AllReduce()(np.ones(2, np.float32))
+        assert repr(total).startswith(
+            "Tensor(shape=[2], dtype=Float32, value="
+        ) and total.asnumpy().tolist() == [2, 2]
+        assert ops.reshard(ms.Tensor(X), ms.Layout((2,), ("a",))("a", "None")).layout.parts == (2, 1)

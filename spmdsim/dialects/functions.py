@@ -7,7 +7,6 @@ grid) it is PyTorch's.
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -17,7 +16,7 @@ import numpy as np
 
 import spmdsim.linalg as linalg
 import spmdsim.ops as core
-from spmdsim.dialects.table import Row, same
+from spmdsim.dialects.table import Row, same, with_parameters
 from spmdsim.errors import InputError
 from spmdsim.nn import l1_loss, mse_loss
 from spmdsim.nn.losses import reduced
@@ -45,20 +44,8 @@ def with_names(rows: Mapping[str, Row], words: str, **names: str) -> dict[str, R
         theirs, _, ours = word.partition("=")
         row = rows[ours or theirs]
         options = {back.get(name, name): value for name, value in row.options.items()}
-        found[theirs] = replace(row, call=_renaming(row.call, names, back), options=options)
+        found[theirs] = replace(row, call=with_parameters(row.call, names), options=options)
     return found
-
-
-def _renaming(
-    function: Callable[..., Any], names: Mapping[str, str], back: Mapping[str, str]
-) -> Callable[..., Any]:
-    def call(*given: Any, **named: Any) -> Any:
-        return function(*given, **{names.get(name, name): value for name, value in named.items()})
-
-    written = inspect.signature(function)
-    parameters = [p.replace(name=back.get(p.name, p.name)) for p in written.parameters.values()]
-    call.__signature__ = written.replace(parameters=parameters)  # type: ignore[attr-defined]
-    return call
 
 
 def numbers(given: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -313,14 +300,21 @@ def _bce_with_logits(input: Any, target: Any, reduction: str = "mean") -> Any:
 TORCH: dict[str, Row] = {
     **same(
         core,
-        "abs=absolute absolute add acos=arccos acosh=arccosh arccos arccosh arcsin arcsinh arctan arctanh asin=arcsin "
-        "asinh=arcsinh atan=arctan atan2=arctan2 atanh=arctanh bitwise_and bitwise_not=bitwise_invert bitwise_or bitwise_xor "
-        "bmm=matmul ceil cos cosh div=divide divide einsum eq=equal erf exp expm1 floor floor_divide ge=greater_equal "
-        "greater_equal greater gt=greater isfinite isinf isnan le=less_equal less_equal less log log10 log1p log2 logical_and "
-        "logical_not logical_or logical_xor lt=less matmul maximum minimum mm=matmul mul=multiply multiply ne=not_equal "
-        "not_equal neg=negative negative pow=power reciprocal relu:ReLU relu6:ReLU6 remainder round=rint rsqrt "
-        "sigmoid:Sigmoid sign silu:SiLU sin sinh sqrt square stack sub=subtract subtract tan tanh:Tanh trunc where",
+        "abs=absolute absolute matmul add acos=arccos acosh=arccosh arccos arccosh arcsin arcsinh arctan arctanh "
+        "asin=arcsin asinh=arcsinh atan=arctan atan2=arctan2 atanh=arctanh bitwise_and bitwise_not=bitwise_invert "
+        "bitwise_or bitwise_xor ceil cos cosh div=divide divide eq=equal erf exp expm1 floor floor_divide "
+        "ge=greater_equal greater_equal greater gt=greater isfinite isinf isnan le=less_equal less_equal less log "
+        "log10 log1p log2 logical_and logical_not logical_or logical_xor lt=less maximum minimum mul=multiply "
+        "multiply ne=not_equal not_equal neg=negative negative reciprocal relu:ReLU relu6:ReLU6 remainder "
+        "round=rint rsqrt sigmoid:Sigmoid sign silu:SiLU sin sinh sqrt square sub=subtract subtract tan tanh:Tanh "
+        "trunc",
+        "input other",
     ),
+    **same(core, "bmm=matmul mm=matmul", "input mat2"),
+    **same(core, "pow=power", "input exponent"),
+    **same(core, "where", "condition input other"),
+    **same(core, "einsum"),
+    **same(core, "stack", "tensors"),
     "addcmul": Row(lambda input, tensor1, tensor2, value=1: core.add(input, core.multiply(core.multiply(tensor1, tensor2), value))),
     "addmm": Row(lambda input, mat1, mat2, beta=1, alpha=1: core.add(core.multiply(input, beta), core.multiply(core.matmul(mat1, mat2), alpha))),
     "all": _reduction(core.all),

@@ -40,6 +40,8 @@ def host(data: Any, dtype: Any = None) -> HostTensor:
     if isinstance(data, CoreTensor):
         data = data.full()
     array = np.asarray(data, dtype)
+    if array.dtype.kind in "OSUMm":
+        raise UsageTypeError(f"a tensor holds numbers, not {data!r}")
     if dtype is None and array.dtype == np.float64 and not isinstance(data, (np.ndarray, np.generic)):
         array = array.astype(np.float32)
     return array.view(HostTensor)

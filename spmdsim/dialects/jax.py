@@ -15,8 +15,8 @@ from typing import Any
 
 from spmdsim.core import Layout, Mesh
 from spmdsim.dialects.even import first_uneven
-from spmdsim.dialects.missing import each, refusal
-from spmdsim.errors import LayoutError
+from spmdsim.dialects.missing import Worded, each, refusal
+from spmdsim.errors import LayoutError, UsageTypeError
 from spmdsim.reading import literal_call
 
 __all__ = ["Mesh", "P", "PartitionSpec", "check_even", "layout", "parse", "spec_of"]
@@ -30,12 +30,21 @@ NEAREST = each({
     "UnreducedKind": "PartitionSpec(unreduced=...)",
     "reshard": "spmdsim.Tensor.to",
     "no_collectives": "spmdsim.forbid_redistribution",
+    "PositionalSharding GSPMDSharding": "layout",
+    "sharding": "the names here: P, Mesh, layout",
+    "device_put make_array_from_callback": "spmdsim.Tensor.from_global",
+    "jit pmap vmap grad": "calling the function: programs run eagerly",
+    "shard_map experimental": "spmdsim.local_map",
+    "numpy": "spmdsim.array_api",
+    "lax": "spmdsim.ops",
+    "devices device_count local_device_count": "the world's ranks",
 })  # fmt: skip
-__getattr__ = refusal(__name__, __all__, NEAREST)
 
 
-class PartitionSpec(tuple[Any, ...]):
+class PartitionSpec(Worded, tuple[Any, ...]):
     """One entry per leading tensor dim; missing entries are None. ``unreduced`` names axes with pending sums."""
+
+    ORIGINAL, NEAREST = "jax.sharding.PartitionSpec", each({"partitions update": "PartitionSpec(*entries)"})
 
     unreduced: frozenset[str]
 
@@ -94,8 +103,9 @@ def layout(mesh: Mesh, spec: str | PartitionSpec | Sequence[Any], ndim: int) -> 
     Raises:
         ValueError: more entries than dims, or an axis that is unknown or used twice.
     """
-    if isinstance(spec, str):
-        spec = parse(spec)
+    spec = parse(spec) if isinstance(spec, str) else spec
+    if not isinstance(mesh, Mesh) or not isinstance(spec, (tuple, list)):
+        raise UsageTypeError(f"layout takes a Mesh and P(...), not {mesh!r} and {spec!r}")
     entries = list(spec)
     if len(entries) > ndim:
         raise LayoutError(
@@ -128,3 +138,6 @@ def check_even(layout: Layout, shape: Sequence[int], what: str = "the array") ->
     uneven = first_uneven(layout, shape)
     if uneven:
         raise LayoutError(f"{what} of shape {tuple(shape)} cannot be placed: {uneven}")
+
+
+__getattr__ = refusal(__name__, __all__, NEAREST)

@@ -121,7 +121,7 @@ def bound(
     try:
         return signature.bind(*given, **named)
     except TypeError as error:
-        there = [word for word in signature.parameters if word != "self"]
+        there = [word for word in signature.parameters if word not in ("self", "cls")]
         near = next((resembling(word, there) for word in named if word not in there), None)
         hint = f"nearest: {near}" if near else f"it takes {', '.join(there) or 'nothing'}"
         verb = "got " if str(error).startswith(("multiple", "too many")) else ""
@@ -145,8 +145,12 @@ class Worded:
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        if "__init__" in vars(cls) and cls.__module__.startswith(PREFIX):
+        if not cls.__module__.startswith(PREFIX):
+            return
+        if "__init__" in vars(cls):
             cls.__init__ = told(vars(cls)["__init__"], cls.__name__)  # type: ignore[method-assign]
+        if "__new__" in vars(cls):
+            cls.__new__ = told(vars(cls)["__new__"].__func__, cls.__name__)  # type: ignore[method-assign]
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):

@@ -15,6 +15,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import wraps
 from typing import Any
 
 from spmdsim.dialects.missing import bound, told
@@ -41,14 +42,39 @@ class Row:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-def same(module: Any, words: str) -> dict[str, Row]:
-    """Rows of operators that have our parameters: ``"exp"``, ``"mul=multiply"``, with a layer ``"relu:ReLU"``."""
+def same(module: Any, words: str, operands: str = "") -> dict[str, Row]:
+    """Rows of operators that have our parameters: ``"exp"``, ``"mul=multiply"``, with a layer ``"relu:ReLU"``.
+
+    Operands go by these names there, such as ``"input other"``, which may be said.
+    """
     rows = Registry[Row]("operator")
     for word in words.split():
         names, _, layer = word.partition(":")
         theirs, _, ours = names.partition("=")
-        rows[theirs] = Row(getattr(module, ours or theirs), layer)
+        function = getattr(module, ours or theirs)
+        required = [p.name for p in inspect.signature(function).parameters.values() if p.default is p.empty]
+        rows[theirs] = Row(with_parameters(function, dict(zip(operands.split(), required))), layer)
     return dict(rows)
+
+
+def with_parameters(function: Callable[..., Any], names: Mapping[str, str]) -> Callable[..., Any]:
+    """The function with other names of its parameters: another system's name -> ours."""
+    written = inspect.signature(function)
+    back = {ours: theirs for theirs, ours in names.items()}
+    order = [p.name for p in written.parameters.values() if p.kind is p.POSITIONAL_ONLY]
+
+    @wraps(function)
+    def call(*given: Any, **named: Any) -> Any:
+        if not named:
+            return function(*given)
+        ours = {names.get(name, name): value for name, value in named.items()}
+        return function(*given, *(ours.pop(name) for name in order[len(given) :] if name in ours), **ours)
+
+    parameters = [p.replace(name=back.get(p.name, p.name)) for p in written.parameters.values()]
+    call.__signature__ = written.replace(parameters=[  # type: ignore[attr-defined]
+        p.replace(kind=p.POSITIONAL_OR_KEYWORD) if p.kind is p.POSITIONAL_ONLY else p for p in parameters
+    ])  # fmt: skip
+    return call
 
 
 def layers(table: Mapping[str, Row], base: type[Module], lift: Lift) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from spmdsim.core import Layout, Mesh, Partial, Placement, Replicate, Shard
 from spmdsim.dialects.missing import each, refusal
-from spmdsim.errors import LayoutError
+from spmdsim.errors import LayoutError, UsageTypeError
 
 __all__ = ["Partial", "Placement", "Replicate", "Shard", "chunk_bounds", "layout", "parse_placements", "text"]
 
@@ -24,12 +24,13 @@ NEAREST = each({
     **{name: f"spmdsim.Tensor.{name}, with a layout" for name in ("empty", "full", "ones", "zeros")},
     "rand": "spmdsim.tensor.random.uniform",
     "randn": "spmdsim.tensor.random.normal",
-    "distribute_module parallel": "spmdsim.nn, whose layers are given layouts",
-    "debug": "spmdsim.record, spmdsim show",
+    "distribute_module parallel parallelize_module nn ColwiseParallel RowwiseParallel SequenceParallel PrepareModuleInput "
+    "PrepareModuleOutput ParallelStyle loss_parallel": "spmdsim.nn, whose layers are given layouts",
+    "distributed": "the same word of torch.distributed.tensor",
+    "StridedShard": "its text, (_StridedShard(0, sf=4), S(0))",
+    "debug CommDebugMode visualize_sharding": "spmdsim.record, spmdsim show",
     "experimental": "spmdsim.local.local_map, or spmdsim.Op with a rule of its own",
 })  # fmt: skip
-__getattr__ = refusal(__name__, __all__, NEAREST)
-
 _ENTRY = re.compile(
     r"""\s*(?:
       (?P<strided>_?StridedShard|_S)\(\s*(?:dim\s*=\s*)?(?P<sdim>-?\d+)\s*,\s*(?:(?:sf|split_factor)\s*=\s*)?(?P<factor>\d+)\s*\)
@@ -87,6 +88,8 @@ def layout(mesh: Mesh, placements: str | Sequence[Placement], ndim: int) -> Layo
     >>> layout(mesh, "(_StridedShard(0, sf=4), S(0))", 1).dims
     (('tp', 'dp'),)
     """
+    if not isinstance(mesh, Mesh):
+        raise UsageTypeError(f"layout takes a spmdsim.core.Mesh, not {mesh!r}")
     factors: dict[int, int] = {}
     if isinstance(placements, str):
         placements, factors = parse_placements(placements)
@@ -174,3 +177,6 @@ def _ordered(mesh: Mesh, entry: tuple[str, ...], factors: dict[str, int]) -> tup
             )
         order.insert(places[0], axis)
     return tuple(order)
+
+
+__getattr__ = refusal(__name__, __all__, NEAREST)

@@ -10,6 +10,9 @@ from typing import Any
 
 from spmdsim.errors import UsageTypeError
 
+#: What operands of functions of elements may be called, in their order.
+OPERANDS = ("condition", "input", "x", "other", "y", "exponent")
+
 
 @dataclass(frozen=True)
 class Arguments:
@@ -59,8 +62,8 @@ class Arguments:
         self, caller: str, positional: tuple[Any, ...], named: dict[str, Any]
     ) -> tuple[list[Any], dict[str, Any]]:
         """Operands and attributes of a call."""
-        if not self.names and not named:
-            return list(positional), {}
+        if not self.names and (not named or {*named} <= {*OPERANDS}):
+            return [*positional, *(named[name] for name in OPERANDS if name in named)], {}
         items = list(self.bind(caller, positional, named).items())
         operands = [value for _, value in items[: self.operands]]
         return list(operands[0]) if self.text[1] == "[" else operands, dict(items[self.operands :])

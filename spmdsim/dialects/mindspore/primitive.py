@@ -16,7 +16,7 @@ from spmdsim.dialects.mindspore.arguments import arguments
 from spmdsim.dialects.mindspore.errors import ShardError
 from spmdsim.dialects.mindspore.gathering import finished
 from spmdsim.dialects.mindspore.parameter import Parameter
-from spmdsim.dialects.mindspore.runtime import Counted
+from spmdsim.dialects.mindspore.runtime import Counted, held
 from spmdsim.dialects.mindspore.table import TABLE, Row, no_params, our_operator
 from spmdsim.dialects.mindspore.words import host
 from spmdsim.dialects.missing import Worded, each
@@ -109,7 +109,8 @@ class Primitive(Worded):
             TypeError: other arguments than it takes.
         """
         operands, attrs = self.row.takes.split(type(self).__name__, given, named)
-        return (self.row.run or Primitive.plain)(self, operands, {**self.attrs, **attrs})
+        result = (self.row.run or Primitive.plain)(self, operands, {**self.attrs, **attrs})
+        return tuple(map(_as_there, result)) if isinstance(result, tuple) else _as_there(result)
 
     # -- what a call is made of ------------------------------------------------------------------------
 
@@ -194,6 +195,11 @@ def _class(row: Row, name: str) -> type[Primitive]:
     return type(
         name, (Primitive,), {"row": row, "__doc__": about, "__signature__": made, "__module__": __name__}
     )
+
+
+def _as_there(x: Any) -> Any:
+    """A tensor with MindSpore's words; what is none, as it is."""
+    return held(x) if isinstance(x, Tensor) else x
 
 
 def primitive(name: str) -> type[Primitive]:

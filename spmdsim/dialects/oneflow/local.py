@@ -298,6 +298,11 @@ class GlobalTensor(Symbols):
         found = self.value.grad
         return None if found is None else GlobalTensor(found, self.placement)
 
+    @property
+    def is_leaf(self) -> bool:
+        """Whether no operator with a gradient computed it."""
+        return self.value.node is None
+
     def requires_grad_(self, on: bool = True) -> GlobalTensor:
         """Ask for its gradient."""
         self.value.requires_grad = on

@@ -23,6 +23,8 @@ TOP = each({
     "profiler": "spmdsim.record",
     "compile jit": "calling the module: programs run eagerly",
     "vmap": "a loop in Python",
+    "utils": "a loop over arrays, each to_global",
+    "framework onnx hub": "the same word of oneflow",
     "mv baddbmm": "matmul",
     "bincount hypot histc kron logaddexp": _OURS,
     "set_default_dtype get_default_dtype": "dtype= of each call",
@@ -37,7 +39,7 @@ TOP = each({
 TENSOR = TOP | each({
     "add_ clamp_ clip_ copy_ div_ erfinv_ fill_ mul_ normal_ sub_ uniform_ zeros_": _NEW,
     "is_cuda get_device to_consistent": "x.to_global(placement, sbp)",
-    "grad_fn is_leaf is_lazy is_contiguous register_hook retain_grad data": "x.detach()",
+    "grad_fn is_lazy is_contiguous register_hook retain_grad data": "x.detach()",
     "pin_memory share_memory_ scatter_": _WHOLE,
     "H": "T",
 })  # fmt: skip

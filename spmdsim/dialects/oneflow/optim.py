@@ -7,6 +7,7 @@ import numpy as np
 from spmdsim import nn
 from spmdsim.dialects.missing import Worded, each, refusal
 from spmdsim.dialects.oneflow.nearest import OPTIM
+from spmdsim.dialects.oneflow.sbp import OneFlowError
 from spmdsim.dialects.table import renamed
 
 #: What to use instead of a word of optimisers that is not here.
@@ -32,8 +33,26 @@ class _DampedFromTheStart(nn.SGD):
         return super().new_value(value, gradient, state)
 
 
+def _listed(params: Any) -> list[Any]:
+    """The parameters of an optimiser.
+
+    Raises:
+        OneFlowError: none, or something else.
+    """
+    given = [params] if isinstance(params, (nn.Parameter, nn.Module, str)) else list(params)
+    if not given:
+        raise OneFlowError("optimizer got an empty parameter list; nearest: model.parameters()")
+    for one in given:
+        if not isinstance(one, nn.Parameter) or one is params:
+            raise OneFlowError(
+                f"an optimizer takes a list of parameters, but got a {type(one).__name__}; nearest: model.parameters(), and one "
+                "optimizer per group"
+            )
+    return given
+
+
 SGD = renamed("SGD", _DampedFromTheStart, lambda params, lr=0.001, momentum=0.0, dampening=0.0, weight_decay=0.0, nesterov=False: dict(
-    parameters=list(params), rate=lr, momentum=momentum, weight_decay=weight_decay, dampening=dampening,
+    parameters=_listed(params), rate=lr, momentum=momentum, weight_decay=weight_decay, dampening=dampening,
     nesterov=nesterov), _Gradients)  # fmt: skip
 
 
@@ -48,7 +67,7 @@ def _adam(decoupled: bool, decay: float) -> Any:
         weight_decay: float = decay,
     ) -> dict[str, Any]:
         return dict(
-            parameters=list(params),
+            parameters=_listed(params),
             rate=lr,
             betas=betas,
             epsilon=eps,

@@ -57,6 +57,10 @@ class placement:
             raise OneFlowError(
                 f"Expected one of {', '.join(DEVICE_TYPES)} device type at start of device string: {type}"
             )
+        if isinstance(ranks, dict):
+            raise OneFlowError(
+                f"placement ranks are nested lists, not nodes with devices such as {ranks}; nearest: [0, 1]"
+            )
         shape, order = flatten(ranks, "placement ranks", OneFlowError)
         _check(order, world_size, devices_per_node)
         object.__setattr__(self, "type", type)

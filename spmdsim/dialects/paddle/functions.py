@@ -153,10 +153,13 @@ TABLE: dict[str, Row] = {
     **same(
         core,
         "abs=absolute add bmm=matmul ceil cos divide equal erf exp expm1 floor greater_equal greater_than=greater "
-        "isfinite isinf isnan less_equal less_than=less log log10 log1p log2 logical_and logical_not logical_or maximum "
-        "minimum mm=matmul multiply neg=negative not_equal pow=power reciprocal relu:ReLU rsqrt sigmoid:Sigmoid sign "
-        "silu:Silu sin sqrt square subtract tan tanh:Tanh trunc where",
+        "isfinite isinf isnan less_equal less_than=less log log10 log1p log2 logical_and logical_not logical_or "
+        "maximum minimum multiply neg=negative not_equal pow=power reciprocal relu:ReLU rsqrt sigmoid:Sigmoid "
+        "sign silu:Silu sin sqrt square subtract tan tanh:Tanh trunc",
+        "x y",
     ),
+    **same(core, "mm=matmul", "input mat2"),
+    **same(core, "where", "condition x y"),
     **with_names(
         TORCH,
         "acos acosh all amax amin any argmax argmin argsort asin asinh atan atan2 atanh bitwise_and bitwise_not bitwise_or "
