@@ -13,6 +13,7 @@ from spmdsim.errors import RuleError, UsageTypeError
 from spmdsim.numpy_names.arrangement import ravel
 from spmdsim.ops.scans import along_dim
 from spmdsim.tensor import Tensor
+from spmdsim.tensor.creation import zeros_like
 from spmdsim.tensor.operands import Operand, operands
 
 Axis = int | Sequence[int] | None
@@ -92,6 +93,7 @@ def cov(m: Tensor, rowvar: bool = True, bias: bool = False, ddof: int | None = N
     """
     if m.ndim > 2:
         raise RuleError(f"np.cov takes a vector or a matrix, but the shape is {m.shape}")
+    m = ops.cast(m, np.complex128 if m.dtype.kind == "c" else np.float64)
     rows = ops.reshape(m, (1, -1)) if m.ndim < 2 else m if rowvar else ops.transpose(m)
     far = ops.subtract(rows, ops.mean(rows, axis=1, keepdims=True))
     count = rows.shape[1] - (int(not bias) if ddof is None else ddof)
@@ -157,8 +159,7 @@ def polyval(p: Sequence[complex] | np.ndarray, x: Tensor) -> Tensor:
     """A polynomial's values; its coefficients, highest power first, are numbers that all ranks have."""
     if isinstance(p, Tensor):
         raise UsageTypeError("np.polyval of tensors takes its coefficients as numbers; use p.full()")
-    start = ops.multiply(x, 0)
-    return functools.reduce(lambda y, c: ops.add(ops.multiply(y, x), c), np.asarray(p).tolist(), start)
+    return functools.reduce(lambda y, c: ops.add(ops.multiply(y, x), c), np.asarray(p), zeros_like(x))
 
 
 def vander(x: Tensor, N: int | None = None, increasing: bool = False) -> Tensor:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim import ops
+from spmdsim.ops.reduce import wide
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.operands import Operand, operands
 
@@ -128,7 +129,8 @@ def sinc(x: Tensor) -> Tensor:
 
 def cbrt(x: Tensor) -> Tensor:
     """Cube roots, negative ones of negative numbers."""
-    return ops.copysign(ops.power(ops.absolute(_fraction(x)), 1 / 3), _fraction(x))
+    exact = wide(_fraction(x))
+    return ops.cast(ops.copysign(ops.power(ops.absolute(exact), 1 / 3), exact), _fraction(x).dtype)
 
 
 def exp2(x: Tensor) -> Tensor:
