@@ -9,6 +9,7 @@ import spmdsim.ops as ops
 from spmdsim import LockStep, Mesh, Tensor, nn, record
 from spmdsim.cases.network import Network
 from spmdsim.cases.network_reference import Reference
+from spmdsim.errors import UsageTypeError
 
 WIDTH, LENGTH, BATCH, VOCABULARY = 16, 8, 4, 24
 
@@ -261,3 +262,49 @@ def test_weights_that_share_a_gather_of_their_inner_dim():
     for got, wanted in zip(four, one, strict=True):
         np.testing.assert_allclose(got, wanted, rtol=1e-12)
     assert "all_gather" in {event.collective for event in trace.collectives}
+
+
+@pytest.mark.ranks(4)
+def test_tensors_of_the_program_are_trained_as_parameters_are(world):
+    """Adam with clipping on two matrices, beside the same by hand in numpy; one tensor is pending nowhere and split."""
+    mesh = Mesh((2, world.size // 2), ("dp", "tp"))
+    draw = np.random.default_rng(5)
+    first, second = draw.normal(size=(6, 8)), draw.normal(size=(8, 3))
+    batch, wanted = draw.normal(size=(4, 6)), draw.normal(size=(4, 3))
+    a = Tensor.from_global(first, mesh(None, "tp"), world, requires_grad=True)
+    b = Tensor.from_global(second, mesh("tp", None), world, requires_grad=True)
+    x = Tensor.from_global(batch, mesh("dp", None), world)
+    optimiser = nn.Adam((a, b), 0.1)
+    moments = [(np.zeros_like(v), np.zeros_like(v)) for v in (first, second)]
+    for step in range(1, 4):
+        error = x @ a @ b - wanted
+        ops.sum(error * error).backward()
+        nn.clip([a, b], 1.0)
+        optimiser.step()
+        slope = 2 * (batch @ first @ second - wanted)
+        slopes = [batch.T @ slope @ second.T, (batch @ first).T @ slope]
+        norm = np.sqrt(sum((s**2).sum() for s in slopes))
+        for value, given, (mean, square) in zip((first, second), slopes, moments):
+            given = given * min(1.0, 1 / (norm + 1e-6))
+            mean[:] = 0.9 * mean + 0.1 * given
+            square[:] = 0.999 * square + 0.001 * given**2
+            value -= 0.1 * (mean / (1 - 0.9**step)) / (np.sqrt(square / (1 - 0.999**step)) + 1e-8)
+        assert a.grad is None and a.requires_grad
+        np.testing.assert_allclose(a.full(), first, rtol=1e-9)
+        np.testing.assert_allclose(b.full(), second, rtol=1e-9)
+
+
+def test_what_cannot_be_trained_is_said():
+    mesh, world = Mesh((2,), ("x",)), LockStep(2)
+    fixed = Tensor.from_global(np.ones(4), mesh("x"), world, name="fixed")
+    leaf = Tensor.from_global(np.ones(4), mesh("x"), world, requires_grad=True)
+    with pytest.raises(
+        UsageTypeError, match=r"the tensor fixed wants none; make it with requires_grad=True$"
+    ):
+        nn.SGD([fixed], 0.1)
+    with pytest.raises(UsageTypeError, match=r"the tensor \(4,\) was computed from others"):
+        nn.SGD([leaf * 2], 0.1)
+    with pytest.raises(
+        UsageTypeError, match=r"^what is trained is a parameter or a tensor, but got ndarray$"
+    ):
+        nn.SGD([np.ones(3)], 0.1)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from spmdsim.core import Layout
 from spmdsim.core.tape import Pending, added, keep, pull_back, settle
 from spmdsim.errors import LayoutError
-from spmdsim.nn.module import Parameter
+from spmdsim.nn.module import Module, Parameter, parameters_of
 from spmdsim.nn.together import Together, brought
 from spmdsim.tensor import Tensor
 
@@ -46,25 +46,27 @@ def _wanted(leaf: Tensor) -> Layout:
     return leaf.gradient_layout or leaf.layout.dual()
 
 
-def global_norm(parameters: Sequence[Parameter]) -> float:
+def global_norm(parameters: Module | Iterable[Parameter | Tensor]) -> float:
     """Root of the sum of squares of all gradients, the same on every rank."""
     import spmdsim.ops as ops
     from spmdsim.ops.reduce import wide
 
-    slopes = [wide(parameter.value.grad) for parameter in parameters if parameter.value.grad is not None]
+    gradients = [parameter.value.grad for parameter in parameters_of(parameters)]
+    slopes = [wide(gradient) for gradient in gradients if gradient is not None]
     squares = [ops.sum(ops.multiply(slope, slope)) for slope in slopes]
     together = brought([(square, square.layout.reduced) for square in squares], "norm")
     return math.sqrt(sum(float(together.get(k, square).item()) for k, square in enumerate(squares)))
 
 
-def clip(parameters: Sequence[Parameter], largest: float) -> float:
+def clip(parameters: Module | Iterable[Parameter | Tensor], largest: float) -> float:
     """Scale all gradients down together so that their global norm is at most ``largest``; returns the norm."""
     import spmdsim.ops as ops
     from spmdsim.ops.reduce import as_type, wide
 
-    norm = global_norm(parameters)
+    trained = parameters_of(parameters)
+    norm = global_norm(trained)
     if norm > largest:
-        for parameter in parameters:
+        for parameter in trained:
             if parameter.value.grad is not None:
                 scaled = ops.multiply(wide(parameter.value.grad), largest / (norm + 1e-6))
                 parameter.value.grad = as_type(scaled, parameter.value.grad.dtype)

@@ -17,6 +17,7 @@ from spmdsim.pictured import Pictured
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.random import normal_block, uniform_block
 from spmdsim.tensor.sources import Described
+from spmdsim.tensor.symbols import become
 from spmdsim.trace.recorder import unseen
 
 if TYPE_CHECKING:
@@ -176,6 +177,46 @@ class Parameter(Pictured):
         """Have no gradient; new values that are under way have none."""
         if self._coming is None and self.tensor is not None:
             self.value.grad = None
+
+
+class TrainedTensor(Parameter):
+    """A tensor of the program that wants a gradient, as a parameter: the tensor itself gets the new values."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        super().__init__(tensor.shape, tensor.layout, dtype=tensor.dtype)
+        self.name, self.tensor = tensor.name, tensor
+
+    def assign(self, tensor: Tensor) -> None:
+        """Let the tensor have new values, in its own layout; no gradient is kept."""
+        become(self.value, tensor.detach(), "an update")
+        self.value.grad = None
+
+    def assign_later(self, coming: Callable[[], Tensor]) -> None:
+        """Take new values at once: nobody says so before the tensor is looked at."""
+        self.assign(coming())
+
+
+def parameters_of(trained: Module | Iterable[Parameter | Tensor]) -> list[Parameter]:
+    """The parameters of a module, or those given; tensors that want a gradient among them.
+
+    Raises:
+        UsageTypeError: something else, or a tensor that wants no gradient or was computed.
+    """
+    return trained.parameters() if isinstance(trained, Module) else [_parameter(item) for item in trained]
+
+
+def _parameter(item: Any) -> Parameter:
+    if isinstance(item, Parameter):
+        return item
+    if not isinstance(item, Tensor):
+        raise UsageTypeError(f"what is trained is a parameter or a tensor, but got {type(item).__name__}")
+    if not item.requires_grad or item.node is not None:
+        state = "was computed from others" if item.requires_grad else "wants none"
+        raise UsageTypeError(
+            f"what is trained has a gradient of its own, but the tensor {item.name or item.shape} {state}; make it "
+            "with requires_grad=True"
+        )
+    return TrainedTensor(item)
 
 
 class Module(Pictured):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from numbers import Real
 from typing import Any
@@ -16,7 +16,7 @@ from spmdsim.core.reductions import in_type
 from spmdsim.core.world import performed
 from spmdsim.errors import InputError
 from spmdsim.layout.element_type import accumulator
-from spmdsim.nn.module import Parameter
+from spmdsim.nn.module import Module, Parameter, parameters_of
 from spmdsim.nn.together import Together
 from spmdsim.pictured import Pictured
 from spmdsim.redistribution.merge import gather_of
@@ -74,8 +74,14 @@ class Optimiser(Pictured):
     Parameters of 16-bit floats are updated in float32, in which their state is kept (a bfloat16 average of squares
     would stand still: its decay is less than its rounding), and rounded once per step.
 
+    Args:
+        parameters: a module, or parameters and tensors that want a gradient.
+        rate: the learning rate.
+        state_layout: where the state of each lives, such as :func:`sharded_over`; with the parameter if left out.
+
     Raises:
         InputError: a rate, or other numbers, out of range.
+        UsageTypeError: something that cannot be trained.
     """
 
     #: How many state tensors each parameter has.
@@ -86,11 +92,14 @@ class Optimiser(Pictured):
     count: int
 
     def __init__(
-        self, parameters: Sequence[Parameter], rate: float, state_layout: StateLayout | None = None
+        self,
+        parameters: Module | Iterable[Parameter | Tensor],
+        rate: float,
+        state_layout: StateLayout | None = None,
     ) -> None:
         if not 0 <= rate < math.inf:
             raise InputError(f"a learning rate is a number from 0 on, not {rate}")
-        self.parameters = list(parameters)
+        self.parameters = parameters_of(parameters)
         self.rate = rate
         self.state_layout = state_layout or (lambda parameter: parameter.layout)
         if state_layout is not None:
@@ -228,7 +237,7 @@ class SGD(Optimiser):
 
     def __init__(
         self,
-        parameters: Sequence[Parameter],
+        parameters: Module | Iterable[Parameter | Tensor],
         rate: float = 0.01,
         momentum: float = 0.0,
         weight_decay: float = 0.0,
@@ -275,7 +284,7 @@ class Adam(Optimiser):
 
     def __init__(
         self,
-        parameters: Sequence[Parameter],
+        parameters: Module | Iterable[Parameter | Tensor],
         rate: float = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         epsilon: float = 1e-8,
