@@ -113,7 +113,7 @@ def test_what_settings_forbid_is_not_used(without: str) -> None:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_built_in_programs_are_searched_reported_and_saved(name: str, tmp_path: Path) -> None:
-    found = search(build_program(name), 8)
+    found = search(build_program(name), 8 if name == "tutorial" else 4)  # whose cuts are for 8
     text = str(found)
     assert "comparison" in text and "peak memory per rank" in text
     for operator in found.graph.operators[:3]:
@@ -200,7 +200,7 @@ def test_memory_limit_is_met_or_named() -> None:
 
 
 def test_frontier_falls_and_starts_at_the_optimum() -> None:
-    graph = mlp(2, 128, 512)
+    graph = mlp(1, 128, 512)
     points = frontier(graph, 4, Settings())
     assert len(points) >= 3
     assert all(a.seconds < b.seconds and a.memory > b.memory for a, b in itertools.pairwise(points))
@@ -319,7 +319,7 @@ def test_large_searches_stay_symbolic() -> None:
     """65,536 ranks: no list of ranks is ever made."""
     found = search(
         "gpt",
-        65536,
+        Mesh((8, 8192), ("dp", "tp")),
         layers=2,
         hidden=12288,
         batch=8192,

@@ -22,14 +22,14 @@ from spmdsim.worlds import MPIWorld
 TORCH = torch_backend()
 
 
-@pytest.mark.parametrize("first", range(0, 200, 20))
+@pytest.mark.parametrize("first", range(0, 100, 20))
 def test_programs_in_lock_step(first):
     with np.errstate(all="ignore"):
         for seed in range(first, first + 20):
             Program(seed, ranks_of(seed)).check(LockStep(ranks_of(seed)), TORCH)
 
 
-@pytest.mark.parametrize("first", range(0, 30, 10))
+@pytest.mark.parametrize("first", range(0, 20, 10))
 def test_trainings_in_lock_step(first):
     for seed in range(first, first + 10):
         Training(seed, ranks_of(seed)).check(LockStep(ranks_of(seed)))

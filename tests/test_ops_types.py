@@ -64,11 +64,14 @@ def test_one_operand(name):
             check(name, ROWS[name], (dtype,), split)
 
 
-@pytest.mark.parametrize("name", [name for name, row in ROWS.items() if row.operands == 2])
-def test_two_operands(name):
+@pytest.mark.parametrize(
+    "number, name", [*enumerate(name for name, row in ROWS.items() if row.operands == 2)]
+)
+def test_two_operands(number, name):
+    """Operators that follow one another have other thirds of all pairs of types."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for a, b in itertools.product(TYPES, TYPES):
+        for a, b in [*itertools.product(TYPES, TYPES)][number % 3 :: 3]:
             check(name, ROWS[name], (a, b), split=0)
         for dtype, split in itertools.product(TYPES, (None, 1)):
             check(name, ROWS[name], (dtype, np.dtype("f4")), split)
