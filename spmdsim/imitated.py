@@ -29,7 +29,7 @@ _TABLES: dict[str, dict[str, tuple[str, str]]] = {
     "signatures": {"oneflow": ("oneflow.signatures", "")},
     "signature table": {"oneflow": ("oneflow.signature_table", "")},
     "choice of signatures": {"oneflow": ("oneflow.signature_choice", "")},
-    "agreement of ranks": {"oneflow": ("oneflow.agreement", "")},
+    "agreement of ranks": {"oneflow": ("oneflow.rank_agreement", "")},
     "sharding rules": {"mindspore": ("mindspore.sharding", ""), "paddle": ("paddle.spmd_rules", "")},
     "region mappings": {"megatron": ("megatron", "")},
 }

@@ -13,7 +13,7 @@ from run_files import KINDS, LOCKSTEP, W, X, idx, run_json, safetensors
 
 import spmdsim.cases.case
 import spmdsim.cases.inputs
-import spmdsim.cases.layers
+import spmdsim.cases.layer_cases
 import spmdsim.cases.matmul
 from spmdsim import LockStep, Mesh, ops
 from spmdsim.cases.inputs import Inputs
@@ -167,7 +167,7 @@ def test_wrong_rows_of_a_table_are_found(tmp_path, monkeypatch, capsys):
     def wrong(ids, table, *more, **options):
         return ops.embedding(ops.minimum(ids, 200), table, *more, **options)
 
-    monkeypatch.setattr(spmdsim.cases.layers, "embedding", wrong)
+    monkeypatch.setattr(spmdsim.cases.layer_cases, "embedding", wrong)
     (tmp_path / "low").write_bytes(bytes(range(201)))
     (tmp_path / "high").write_bytes(bytes([1, 2, 201]) * 100)
     for text, exact in (("low", True), ("high", False)):

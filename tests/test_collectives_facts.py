@@ -19,7 +19,7 @@ from spmdsim.collectives.counts import count
 from spmdsim.collectives.facts import facts_of
 from spmdsim.collectives.formula import evaluate
 from spmdsim.collectives.partition import chunk_sizes, cut
-from spmdsim.collectives.selection import choose, libraries, rules
+from spmdsim.collectives.selection_tables import choose, libraries, rules
 from spmdsim.collectives.verification import verify
 from spmdsim.errors import InputError, ScheduleError, SpmdError
 

@@ -12,7 +12,7 @@ from spmdsim.cost.networks.dragonfly import Dragonfly
 from spmdsim.cost.networks.fat_tree import FatTree
 from spmdsim.cost.networks.hotspots import hotspots
 from spmdsim.cost.networks.spec import parse_topology
-from spmdsim.cost.networks.topology import Flat, Nodes, Place, Routes, Topology
+from spmdsim.cost.networks.topology import Flat, Nodes, Routes, Topology, TopologyPlace
 from spmdsim.cost.networks.torus import Torus
 from spmdsim.cost.pricing import price
 from spmdsim.errors import InputError
@@ -73,7 +73,7 @@ def test_links_of_a_message_are_a_way_from_its_sender_to_its_receiver(topology: 
     routes = topology.routes(sources, targets)
     for message, (source, target) in enumerate(zip(sources.tolist(), targets.tolist())):
         ways = [topology.ends(link) for link in routes.links[routes.messages == message].tolist()]
-        at = Place(0, source)
+        at = TopologyPlace(0, source)
         while ways:
             way = next((one for one in ways if one[0] == at), None)
             assert way is not None, (source, target, at, ways)

@@ -12,7 +12,7 @@ from spmdsim import LockStep, Mesh, ShapeOnly, Tensor, ops
 from spmdsim.auto_parallel.execute import compare_bytes, run
 from spmdsim.auto_parallel.search import search
 from spmdsim.cost.machine import Machine
-from spmdsim.layout.windowed import Window, Windowed
+from spmdsim.layout.windowed_layout import Window, Windowed
 from spmdsim.redistribution.planner import plan
 from spmdsim.trace import record
 

@@ -12,7 +12,7 @@ import pytest
 
 from spmdsim.core import Mesh
 from spmdsim.core.step import Step
-from spmdsim.layout.windowed import Window, Windowed
+from spmdsim.layout.windowed_layout import Window, Windowed
 from spmdsim.redistribution import plan
 from spmdsim.redistribution.exclusive_scan import scan_step
 from spmdsim.redistribution.halo import HALO_EXCHANGE, HaloStep

@@ -17,7 +17,7 @@ from spmdsim.errors import InputError
 from spmdsim.worlds.mpi import courier as couriers
 from spmdsim.worlds.mpi.board import AREA, DONE, GROUPS, LINGER, RING, TEXT, Board
 from spmdsim.worlds.mpi.calls import Calls
-from spmdsim.worlds.mpi.courier import Address, Courier, Node
+from spmdsim.worlds.mpi.courier import Address, Courier, OtherNode
 from spmdsim.worlds.mpi.fingerprint import Record
 from spmdsim.worlds.mpi.processes import ENDED, NODE_VARIABLE, RUNS, SILENT, ranks_per_node
 
@@ -44,7 +44,7 @@ def pair():
     made = [Courier(WORD), Courier(WORD)]
     boards = []
     for me, courier in enumerate(made):
-        courier.follow([Node((1 - me,), [made[1 - me].address], 0)], WORD)
+        courier.follow([OtherNode((1 - me,), [made[1 - me].address], 0)], WORD)
         boards.append(Board([area(), area()], (0, 1), me, courier))
         courier.serve(boards[me])
     assert [courier.reach(board) for courier, board in zip(made, boards)] == [None, None]
@@ -118,7 +118,7 @@ def test_another_process_of_a_node_answers_where_the_first_one_does_not(monkeypa
     stopped, works = socket.create_server(("127.0.0.1", 0)), Courier(WORD)
     works.serve(Board([area()], (0,), 0))
     mute = Address(("127.0.0.1",), stopped.getsockname()[1], WORD)
-    node = Node((1, 2), [mute, works.address], 0)
+    node = OtherNode((1, 2), [mute, works.address], 0)
     asking = Courier(WORD)
     asking.follow([node], WORD)
     assert asking.reach(Board([area() for _ in range(3)], (0, 1, 2), 0, asking)) is None
@@ -133,7 +133,7 @@ def test_ranks_for_which_nobody_answers_are_known(monkeypatch, gone):
     if gone:
         there.close()
     asking = Courier(WORD)
-    asking.follow([Node((1,), [address], 0)], WORD)
+    asking.follow([OtherNode((1,), [address], 0)], WORD)
     board = Board([area(), area()], (0, 1), 0, asking)
     assert f"no answer at 127.0.0.1:{address.port}" in asking.reach(board)
     assert board.process(1) == (ENDED if gone else SILENT) and board.process(0) == RUNS

@@ -10,7 +10,7 @@ from processes import run_python
 
 PROGRAM = """\
 import json, os, sys
-import numpy, spmdsim.worlds.mpi.start as start
+import numpy, spmdsim.worlds.mpi.world_start as start
 from mpi4py import MPI
 from spmdsim.errors import SpmdError
 from spmdsim.redistribution.ways.tuning import tuning
@@ -20,7 +20,7 @@ everyone = MPI.COMM_WORLD
 rank, folder = everyone.rank, sys.argv[1]
 odd, spare, told = rank == 1, everyone.Dup(), {}
 
-def case(name, check=None, comm=everyone):
+def case(name, check=None, comm=everyone, deadline=None):
     tuning.cache_clear()
     try:
         MPIWorld(comm, check=check, deadline=deadline).close()

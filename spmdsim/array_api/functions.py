@@ -60,7 +60,7 @@ def result_type(*arrays_and_dtypes: Any) -> np.dtype:
     return np.result_type(common, *numbers)
 
 
-class Info(Pictured):
+class NamespaceInfo(Pictured):
     """What the namespace offers."""
 
     def capabilities(self) -> dict[str, Any]:
@@ -93,6 +93,6 @@ class Info(Pictured):
         return {name: dtype for name, dtype in known.items() if isdtype(dtype, wanted)}
 
 
-def __array_namespace_info__() -> Info:
+def __array_namespace_info__() -> NamespaceInfo:
     """What the namespace offers."""
-    return Info()
+    return NamespaceInfo()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from spmdsim.cases.case import Case
 from spmdsim.cases.inputs import Inputs
-from spmdsim.cases.layers import embedding_cases, linear_cases
+from spmdsim.cases.layer_cases import embedding_cases, linear_cases
 from spmdsim.cases.matmul import all_matmul_cases, matmul_cases
 from spmdsim.core import Mesh
 

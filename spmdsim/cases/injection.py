@@ -60,7 +60,7 @@ class Fault:
 
 
 @dataclass(frozen=True)
-class Place:
+class InjectionPlace:
     """Where a run can be broken.
 
     Attributes:
@@ -85,7 +85,7 @@ class Injection:
     """
 
     fault: Fault
-    place: Place | None = None
+    place: InjectionPlace | None = None
     ranks: tuple[int, int] | None = None
 
     @property
@@ -176,7 +176,7 @@ class Runner:
         self.outer, self.injection = world, injection
         self.ranks = None if injection is None else injection.ranks
         self.world = world if injection is None else Intercepted(world, self._at)
-        self.places: list[Place] = []
+        self.places: list[InjectionPlace] = []
 
     def run(self, case: Case, inputs: Inputs) -> tuple[PreparedCase, Tensor]:
         """The case's program on these inputs, and its result."""
@@ -195,7 +195,7 @@ class Runner:
         if self.injection is None or tensor.ndim < 2:  # ids and biases are left alone
             return tensor
         text = "piece of the result" if site == "result" else f"piece of operand {number}"
-        shards = self._passed(Place(site, number, text), list(tensor.shards), tensor.dtype)
+        shards = self._passed(InjectionPlace(site, number, text), list(tensor.shards), tensor.dtype)
         return Tensor.from_local(shards, tensor.layout, tensor.world, shape=tensor.shape)
 
     def _at(self, site: str, step: Step, shards: list[Any]) -> list[Any]:
@@ -206,9 +206,9 @@ class Runner:
             f"{step.collective}({','.join(step.axes)}: {group_size(step)})" if step.axes else step.collective
         )
         text = f"{'part' if site == 'before' else 'result'} of {name}"
-        return self._passed(Place(site, number, text), shards, shards[0].dtype)
+        return self._passed(InjectionPlace(site, number, text), shards, shards[0].dtype)
 
-    def _passed(self, place: Place, shards: list[Any], dtype: np.dtype) -> list[Any]:
+    def _passed(self, place: InjectionPlace, shards: list[Any], dtype: np.dtype) -> list[Any]:
         self.places.append(place)
         assert self.injection is not None
         if place != self.injection.place:

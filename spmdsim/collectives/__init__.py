@@ -39,14 +39,14 @@ if TYPE_CHECKING:
     from spmdsim.collectives.history import unroll
     from spmdsim.collectives.lockstep_run import run_lock_step
     from spmdsim.collectives.reduction_order import emulate
-    from spmdsim.collectives.selection import choose
+    from spmdsim.collectives.selection_tables import choose
     from spmdsim.collectives.verification import ScheduleVerdict, reduction_trees, verify
 
 _LATER = {
     "Counts": "counts",
     "Facts": "facts",
     "ScheduleVerdict": "verification",
-    "choose": "selection",
+    "choose": "selection_tables",
     "count": "counts",
     "emulate": "reduction_order",
     "facts_of": "facts",

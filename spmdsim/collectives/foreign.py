@@ -147,7 +147,7 @@ def _too_many(count: int) -> Any:
 # -- where it is judged ---------------------------------------------------------------------------------
 
 
-class _Part:
+class _RankRounds:
     """What is known of one rank's rounds."""
 
     def __init__(self) -> None:
@@ -165,7 +165,7 @@ def foreign(ask: Ask) -> Generate:
         NoAnswer: answers that are none.
     """
     facts = ask("signature")
-    known: dict[int, _Part] = {}
+    known: dict[int, _RankRounds] = {}
     bound: list[Any] = []
 
     def generate(rank: int, size: int, root: int | None = None, **options: Any) -> Iterator[Any]:
@@ -173,7 +173,7 @@ def foreign(ask: Ask) -> Generate:
         if bound != [size, root, given]:
             bound[:] = [size, root, given]
             known.clear()
-        part = known.setdefault(rank, _Part())
+        part = known.setdefault(rank, _RankRounds())
         k = 0
         while True:
             if k < len(part.rounds):
@@ -211,7 +211,7 @@ def _value(data: Any) -> Any:
     return data if data is None or isinstance(data, (int, float, str)) else Other(str(data["other"]))
 
 
-def _take(part: _Part, answer: Any) -> None:
+def _take(part: _RankRounds, answer: Any) -> None:
     try:
         rounds, end = answer["rounds"], answer["end"]
         part.rounds += [_unpacked(moves) for moves in rounds]

@@ -10,7 +10,7 @@ from spmdsim.collectives.instructions import REDUCE, SEND
 from spmdsim.collectives.matching import match
 from spmdsim.collectives.round_table import RoundTable, ScheduleFinding
 from spmdsim.collectives.schedule import Schedule
-from spmdsim.collectives.symbols import Symbols, members
+from spmdsim.collectives.symbolic_values import Symbols, members
 from spmdsim.collectives.verification import SymbolicRun
 from spmdsim.pictured import ShortRepr
 

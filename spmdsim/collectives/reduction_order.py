@@ -15,7 +15,7 @@ from spmdsim.collectives.algorithm import algorithms
 from spmdsim.collectives.execution import Array, ReduceOp
 from spmdsim.collectives.lockstep_run import run_lock_step
 from spmdsim.collectives.schedule import Schedule, make_schedule
-from spmdsim.collectives.symbols import Tree
+from spmdsim.collectives.symbolic_values import Tree
 from spmdsim.collectives.verification import reduction_trees
 from spmdsim.errors import ScheduleError
 

@@ -15,7 +15,7 @@ from spmdsim.collectives.instructions import COMBINE, COPY, REDUCE, SEND, Instru
 from spmdsim.collectives.matching import Matching, match
 from spmdsim.collectives.round_table import RoundTable, ScheduleFinding, collector_paused
 from spmdsim.collectives.schedule import Schedule
-from spmdsim.collectives.symbols import Symbols, Tree, members
+from spmdsim.collectives.symbolic_values import Symbols, Tree, members
 from spmdsim.errors import ScheduleError
 from spmdsim.pictured import ShortRepr
 

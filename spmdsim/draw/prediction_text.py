@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from spmdsim.collectives.selection import choose
+from spmdsim.collectives.selection_tables import choose
 from spmdsim.cost.prediction import Crossover, PredictedPoint, Prediction
 from spmdsim.draw.plot import Line, Plot, short
 from spmdsim.errors import InputError

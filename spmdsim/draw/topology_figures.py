@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from spmdsim.cost.networks.dragonfly import Dragonfly
-from spmdsim.cost.networks.topology import Place, Topology
+from spmdsim.cost.networks.topology import Topology, TopologyPlace
 from spmdsim.cost.networks.torus import Torus
 from spmdsim.draw.canvas import Canvas, ink_of, width_of
 from spmdsim.draw.figures import FactTable, Figure, Part
@@ -49,7 +49,7 @@ def topology_figure(topology: Topology) -> Figure:
     return Figure(f"topology {topology.name}", (*drawn, distances, facts), notes)
 
 
-def positions(topology: Topology) -> dict[Place, Point] | None:
+def positions(topology: Topology) -> dict[TopologyPlace, Point] | None:
     """Where ranks and switches are drawn, at the least 0; None for a torus of more than three dims.
 
     >>> from spmdsim.cost.networks.topology import Flat
@@ -68,11 +68,11 @@ def positions(topology: Topology) -> dict[Place, Point] | None:
     return {place: (round(x - left, 1), round(y - upper, 1)) for place, (x, y) in found.items()}
 
 
-def _of_torus(torus: Torus) -> dict[Place, Point] | None:
+def _of_torus(torus: Torus) -> dict[TopologyPlace, Point] | None:
     """One dim: a circle; two: a grid; three: grids behind each other."""
     if len(torus.dims) == 1:
         return {
-            Place(0, k): _around((0, 0), 22 * max(torus.ranks, 4) / pi, k, torus.ranks)
+            TopologyPlace(0, k): _around((0, 0), 22 * max(torus.ranks, 4) / pi, k, torus.ranks)
             for k in range(torus.ranks)
         }
     if len(torus.dims) > 3:
@@ -80,7 +80,7 @@ def _of_torus(torus: Torus) -> dict[Place, Point] | None:
     layers, rows, columns = (1, *torus.dims)[-3:]
     wide, high = 34 * layers + 26, 30 * layers + 20
     every = ((a, b, c) for a in range(layers) for b in range(rows) for c in range(columns))
-    return {Place(0, k): (c * wide + 32 * a, b * high - 26 * a) for k, (a, b, c) in enumerate(every)}
+    return {TopologyPlace(0, k): (c * wide + 32 * a, b * high - 26 * a) for k, (a, b, c) in enumerate(every)}
 
 
 def _around(centre: Point, radius: float, index: float, count: int) -> Point:
@@ -88,9 +88,9 @@ def _around(centre: Point, radius: float, index: float, count: int) -> Point:
     return centre[0] + radius * cos(angle), centre[1] + radius * sin(angle)
 
 
-def _of_dragonfly(fly: Dragonfly) -> dict[Place, Point]:
+def _of_dragonfly(fly: Dragonfly) -> dict[TopologyPlace, Point]:
     """Groups in a circle, their routers in small circles, ranks outside of their routers."""
-    found: dict[Place, Point] = {}
+    found: dict[TopologyPlace, Point] = {}
     inner = 14.0 + 7 * fly.routers
     outer = inner + 34 + 3 * fly.hosts
     centres = [_around((0, 0), (outer + 16) * fly.groups / 2.8, k, fly.groups) for k in range(fly.groups)]
@@ -98,14 +98,16 @@ def _of_dragonfly(fly: Dragonfly) -> dict[Place, Point]:
         group, place = divmod(router, fly.routers)
         centre = centres[group] if fly.groups > 1 else (0.0, 0.0)
         turned = place + 0.5 + fly.routers * group / fly.groups
-        found[Place(1, router)] = _around(centre, inner, turned, fly.routers)
+        found[TopologyPlace(1, router)] = _around(centre, inner, turned, fly.routers)
         for host in range(fly.hosts):
             aside = (host - (fly.hosts - 1) / 2) * 0.8 / fly.hosts
-            found[Place(0, router * fly.hosts + host)] = _around(centre, outer, turned + aside, fly.routers)
+            found[TopologyPlace(0, router * fly.hosts + host)] = _around(
+                centre, outer, turned + aside, fly.routers
+            )
     return found
 
 
-def _of_tiers(topology: Topology) -> dict[Place, Point]:
+def _of_tiers(topology: Topology) -> dict[TopologyPlace, Point]:
     """Ranks below, what they are connected by above, each tier as wide as the ranks."""
     there = {place for link in range(len(topology.capacity)) for place in topology.ends(link)}
     tiers = Counter(place.tier for place in there)
@@ -119,11 +121,11 @@ def _of_tiers(topology: Topology) -> dict[Place, Point]:
     }
 
 
-def _network(topology: Topology, places: Mapping[Place, Point]) -> Canvas:
+def _network(topology: Topology, places: Mapping[TopologyPlace, Point]) -> Canvas:
     out = Canvas()
     margin, top = 30.0, 24.0
     fastest = float(topology.capacity.max())
-    links: dict[tuple[Place, Place], list[int]] = {}
+    links: dict[tuple[TopologyPlace, TopologyPlace], list[int]] = {}
     for link in range(len(topology.capacity)):
         a, b = topology.ends(link)
         if a != b and a in places and b in places:
@@ -154,7 +156,7 @@ def _ink(topology: Topology, link: int) -> str:
     return "var(--faint)"
 
 
-def _goes_around(torus: Torus, a: Place, b: Place) -> bool:
+def _goes_around(torus: Torus, a: TopologyPlace, b: TopologyPlace) -> bool:
     """Whether a link closes a ring of a torus that is drawn as a line."""
     if len(torus.dims) == 1:
         return False

@@ -19,7 +19,7 @@ from spmdsim.core import Layout, Mesh
 from spmdsim.core.meta import short_dtype
 from spmdsim.core.step import Step
 from spmdsim.errors import RuleError
-from spmdsim.local.turns import Call, Place, current
+from spmdsim.local.turns import TurnCall, TurnPlace, current
 
 #: An axis, or several, the first one major.
 Axes = str | Sequence[str]
@@ -189,7 +189,7 @@ def ppermute(x: ArrayLike, axis_name: Axes, perm: Sequence[tuple[int, int]]) -> 
 # -- how they become steps ------------------------------------------------------------------------------
 
 
-def _at(what: str, name: Axes) -> tuple[Place, tuple[str, ...]]:
+def _at(what: str, name: Axes) -> tuple[TurnPlace, tuple[str, ...]]:
     """Where the function runs, and the axes that it names."""
     place = current(what)
     axes = (name,) if isinstance(name, str) else tuple(name)
@@ -210,14 +210,14 @@ def _reduced(what: str, op: str, array: np.ndarray, name: Axes) -> np.ndarray:
 
 
 def _run(
-    place: Place, build: Callable[[Mesh], Step], axes: tuple[str, ...], array: np.ndarray, what: str
+    place: TurnPlace, build: Callable[[Mesh], Step], axes: tuple[str, ...], array: np.ndarray, what: str
 ) -> np.ndarray:
     local: Any = np.ascontiguousarray(array).reshape(array.shape)  # 0-d arrays stay 0-d
     words = f"{what} over {_text(axes)} of {short_dtype(array.dtype)}{list(array.shape)}"
     if place.world.has_data:
-        found: np.ndarray = place.run(Call(build, axes, local, words, sys._getframe(2)))
+        found: np.ndarray = place.run(TurnCall(build, axes, local, words, sys._getframe(2)))
         return found
-    shapes = place.run(Call(build, axes, place.world.empty(array.shape, array.dtype), words, None))
+    shapes = place.run(TurnCall(build, axes, place.world.empty(array.shape, array.dtype), words, None))
     return abstract(shapes.shape, shapes.dtype)
 
 

@@ -13,7 +13,7 @@ from spmdsim.core import Rule
 from spmdsim.core.operator import Context
 from spmdsim.errors import RuleError, UsageTypeError
 from spmdsim.layout.element_type import promoted
-from spmdsim.layout.windowed import Window
+from spmdsim.layout.windowed_layout import Window
 from spmdsim.ops.windowed import WindowOp, Windows, margins
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.operands import Operand, operands

@@ -34,7 +34,7 @@ Body = Callable[[], Any]
 
 
 @dataclass(frozen=True)
-class Call:
+class TurnCall:
     """A collective that a rank's function has come to.
 
     Attributes:
@@ -53,7 +53,7 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Place:
+class TurnPlace:
     """Where a local function runs: on behalf of which rank, and who runs its collectives."""
 
     world: World
@@ -62,7 +62,7 @@ class Place:
     name: str
     turns: Turns | None = None
 
-    def run(self, call: Call) -> Any:
+    def run(self, call: TurnCall) -> Any:
         """The rank's part of what a collective gives."""
         if self.turns is not None:
             return self.turns.meet(self.rank, call)
@@ -74,7 +74,7 @@ class Place:
 
 
 #: The place of the function that runs now.
-here: ContextVar[Place | None] = ContextVar("here", default=None)
+here: ContextVar[TurnPlace | None] = ContextVar("here", default=None)
 
 
 @lru_cache(maxsize=1024)
@@ -108,7 +108,7 @@ class Turns:
         self._world, self._mesh, self._name = world, mesh, name
         self._bodies: Mapping[int, Body] = {}
         self._unstarted, self._ready = deque[int](), deque[int]()
-        self._calls: dict[int, Call] = {}
+        self._calls: dict[int, TurnCall] = {}
         self._answers: dict[int, Any] = {}
         self._gates: dict[int, threading.Semaphore] = {}
         self._done = threading.Semaphore(0)
@@ -134,7 +134,7 @@ class Turns:
             raise self._failure
         return self._results
 
-    def meet(self, rank: int, call: Call) -> Any:
+    def meet(self, rank: int, call: TurnCall) -> Any:
         """Wait until all ranks have called, and take this one's part of the result."""
         self._calls[rank] = call
         self._pass_on(rank)
@@ -263,7 +263,7 @@ def together(world: World, mesh: Mesh, name: str, bodies: Mapping[int, Body]) ->
 
     def placed(rank: int, body: Body) -> Body:
         def run() -> Any:
-            token = here.set(Place(world, mesh, rank, name, turns))
+            token = here.set(TurnPlace(world, mesh, rank, name, turns))
             try:
                 return body()
             finally:
@@ -277,7 +277,7 @@ def together(world: World, mesh: Mesh, name: str, bodies: Mapping[int, Body]) ->
     return turns.run(wrapped)
 
 
-def current(what: str) -> Place:
+def current(what: str) -> TurnPlace:
     """The place of the function that asks.
 
     Raises:

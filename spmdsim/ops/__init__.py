@@ -121,7 +121,6 @@ from spmdsim.ops.index import embedding, one_hot, padded_embedding, pick
 from spmdsim.ops.index_arrays import getitem as getitem
 from spmdsim.ops.linear import linear
 from spmdsim.ops.lookup import gather
-from spmdsim.ops.losses import softmax_cross_entropy, sparse_softmax_cross_entropy
 from spmdsim.ops.normalise import cross_entropy, layer_norm, log_softmax, softmax
 from spmdsim.ops.norms import l2_normalize, rms_norm
 from spmdsim.ops.order import argmax, argmin
@@ -132,6 +131,7 @@ from spmdsim.ops.selecting import isin, nonzero
 from spmdsim.ops.sets import unique_all, unique_counts, unique_inverse, unique_values
 from spmdsim.ops.shape import broadcast_to, flatten, flip, reshape, transpose
 from spmdsim.ops.slicing import concat, pad, roll, slice_, split
+from spmdsim.ops.softmax_cross_entropy import softmax_cross_entropy, sparse_softmax_cross_entropy
 from spmdsim.ops.sorting import argsort, sort, sort_with_indices
 from spmdsim.ops.spread import std, var
 from spmdsim.ops.statistics import bincount, histogram, median, percentile, quantile

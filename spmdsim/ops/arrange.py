@@ -13,7 +13,7 @@ import numpy as np
 
 from spmdsim.core import Rule
 from spmdsim.errors import RuleError
-from spmdsim.layout.sizes import integers
+from spmdsim.layout.shape_sizes import integers
 from spmdsim.ops.array_functions import conjugate
 from spmdsim.ops.contract import einsum, matmul
 from spmdsim.ops.declare import alike

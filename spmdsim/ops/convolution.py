@@ -10,7 +10,7 @@ import numpy as np
 
 from spmdsim.core import Rule
 from spmdsim.errors import RuleError
-from spmdsim.layout.windowed import Window
+from spmdsim.layout.windowed_layout import Window
 from spmdsim.ops.declare import alike, conj
 from spmdsim.ops.operators import operator
 from spmdsim.ops.windowed import WindowOp, Windows, margins

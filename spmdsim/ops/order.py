@@ -13,7 +13,7 @@ from spmdsim.core.reductions import identity
 from spmdsim.core.step import Step
 from spmdsim.errors import RuleError
 from spmdsim.layout.element_type import accumulator
-from spmdsim.layout.sizes import flag
+from spmdsim.layout.shape_sizes import flag
 from spmdsim.ops.operators import operator
 from spmdsim.ops.reduce import normal_dims
 from spmdsim.ops.shape import reshape

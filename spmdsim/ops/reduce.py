@@ -12,7 +12,7 @@ from numpy.typing import DTypeLike
 from spmdsim.core import Rule
 from spmdsim.errors import OutOfRange, RuleError
 from spmdsim.layout.element_type import accumulator
-from spmdsim.layout.sizes import flag
+from spmdsim.layout.shape_sizes import flag
 from spmdsim.ops.declare import boolean, cast
 from spmdsim.ops.elementwise import divide, equal, multiply, where
 from spmdsim.ops.functions import not_equal

@@ -13,8 +13,8 @@ import numpy as np
 
 from spmdsim.core import REDUCE_OPS, Layout, Rule
 from spmdsim.errors import RuleError, UsageTypeError
-from spmdsim.layout.sizes import integers
-from spmdsim.layout.windowed import Window
+from spmdsim.layout.shape_sizes import integers
+from spmdsim.layout.windowed_layout import Window
 from spmdsim.ops.broadcast import unbroadcast
 from spmdsim.ops.operators import operator
 from spmdsim.ops.reduce import Dims, normal_dims

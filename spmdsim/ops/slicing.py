@@ -13,8 +13,8 @@ import numpy as np
 
 from spmdsim.core import Rule
 from spmdsim.errors import OutOfRange, RuleError
-from spmdsim.layout.sizes import integers
-from spmdsim.layout.windowed import Window
+from spmdsim.layout.shape_sizes import integers
+from spmdsim.layout.windowed_layout import Window
 from spmdsim.ops.declare import alike
 from spmdsim.ops.operators import operator
 from spmdsim.ops.shape import moving_rule, reshape, same_dims

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim.core import BoundRule, Layout, Rule, Strategy
-from spmdsim.layout.sizes import flag
+from spmdsim.layout.shape_sizes import flag
 from spmdsim.ops.along import put_along
 from spmdsim.ops.operators import operator
 from spmdsim.ops.scans import ALONG, along_dim, along_rule

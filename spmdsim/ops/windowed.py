@@ -14,7 +14,7 @@ import numpy as np
 from spmdsim.core import BoundRule, Layout, Strategy
 from spmdsim.core.operator import Context, Op
 from spmdsim.errors import context
-from spmdsim.layout.windowed import Window, Windowed
+from spmdsim.layout.windowed_layout import Window, Windowed
 
 Shape = tuple[int, ...]
 #: Per operand that is read in windows, the window of each of its dims, or None.

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from spmdsim.core import Layout, Mesh
 from spmdsim.cost.curves import Link
 from spmdsim.cost.machine import CostModel, Machine
-from spmdsim.layout.windowed import Windowed
+from spmdsim.layout.windowed_layout import Windowed
 from spmdsim.redistribution.plan_candidates import Candidate
 from spmdsim.redistribution.planner import cheapest
 from spmdsim.redistribution.price import machine_on

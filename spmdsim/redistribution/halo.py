@@ -1,6 +1,6 @@
 """Windows of split dims: each rank receives from its neighbours what its window reads and it does not hold, and nothing else.
 
-A step takes one split dim from its blocks to its windows (:class:`~spmdsim.layout.windowed.Windowed`), along the axes that
+A step takes one split dim from its blocks to its windows (:class:`~spmdsim.layout.windowed_layout.Windowed`), along the axes that
 split it, and unsplit dims with it; several split dims are several steps, so that corners come by way of a neighbour.
 The way back adds contributions up: that is how gradients return. Which rank has what follows from the cuts of blocks and
 positions, for one rank in constant time.
@@ -20,7 +20,7 @@ import numpy as np
 from spmdsim.core.layout import Layout
 from spmdsim.core.mesh import Mesh
 from spmdsim.core.step import RECEIVED_ELSEWHERE, Index, Step
-from spmdsim.layout.windowed import Window, Windowed
+from spmdsim.layout.windowed_layout import Window, Windowed
 from spmdsim.redistribution.exchange.grid import cuts, piece_numbers
 from spmdsim.redistribution.lower_bound import ReceptionBound
 

@@ -18,7 +18,7 @@ from spmdsim.core import Layout, Mesh
 from spmdsim.core.step import Step
 from spmdsim.cost.closed_forms import received_per_message
 from spmdsim.cost.machine import CostModel
-from spmdsim.layout.windowed import Windowed
+from spmdsim.layout.windowed_layout import Windowed
 from spmdsim.redistribution.planner import cheapest
 
 #: What one rank holds of the tensors of one bucket, before a reduction or after a gathering: it is full as soon as it has so much.

@@ -21,8 +21,8 @@ from spmdsim.cost.machine import CostModel
 from spmdsim.errors import PlanError, UsageTypeError
 from spmdsim.imitated import imitation
 from spmdsim.layout.element_type import element_type, held_type
-from spmdsim.layout.sizes import integers
-from spmdsim.layout.windowed import Windowed
+from spmdsim.layout.shape_sizes import integers
+from spmdsim.layout.windowed_layout import Windowed
 from spmdsim.pictured import ShortRepr
 from spmdsim.redistribution.halo import halo_bound, steps_to
 from spmdsim.redistribution.lower_bound import ReceptionBound, lower_bound

@@ -20,7 +20,7 @@ from spmdsim.simulation.engine.isolation import Isolation, script_folder
 from spmdsim.simulation.engine.scheduler import Scheduler, Task, active
 from spmdsim.simulation.engine.timing import speeds_of
 from spmdsim.simulation.engine.variables import Variables
-from spmdsim.simulation.findings.places import HERE, ProgramPlace, is_ours
+from spmdsim.simulation.findings.code_places import HERE, ProgramPlace, is_ours
 from spmdsim.simulation.findings.problems import ERROR, Problem, SimulationError
 from spmdsim.simulation.interface.stand_in import StandIn, make_worlds
 from spmdsim.simulation.simulation_report import Report

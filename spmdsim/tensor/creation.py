@@ -14,7 +14,7 @@ import numpy as np
 
 from spmdsim.core import Layout, Mesh
 from spmdsim.errors import InputError, UsageTypeError
-from spmdsim.layout.sizes import integers
+from spmdsim.layout.shape_sizes import integers
 from spmdsim.tensor.element_types import as_array, number_type
 from spmdsim.tensor.sources import Described
 from spmdsim.tensor.tensor import Tensor

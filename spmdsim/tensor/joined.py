@@ -21,7 +21,7 @@ from spmdsim.tensor.tensor import Tensor
 from spmdsim.trace import recorder
 
 
-class Pieces:
+class JoinedPieces:
     """Where the rows of pieces go: from the rank that has them to the blocks of a layout, and back.
 
     Args:
@@ -93,7 +93,9 @@ class JoinedNode(Node):
 
     __slots__ = ("pieces", "put")
 
-    def __init__(self, operand: Tensor, pieces: Pieces, put: Callable[[int, np.ndarray], np.ndarray]) -> None:
+    def __init__(
+        self, operand: Tensor, pieces: JoinedPieces, put: Callable[[int, np.ndarray], np.ndarray]
+    ) -> None:
         super().__init__((operand,))
         self.pieces, self.put = pieces, put
 
@@ -146,7 +148,7 @@ def joined(
     """
     world, dtype = like.world, pieces[0].dtype
     lengths = counts_agreed(world, layout, [len(piece) for piece in pieces])
-    where = Pieces(world, layout, lengths, width)
+    where = JoinedPieces(world, layout, lengths, width)
     shards = where.move(pieces, dtype)
     meta = Meta.of(layout, where.shape, dtype)
     result = Tensor(world, meta, shards, origin=world.origin(meta) if world.compares else 0)

@@ -144,7 +144,7 @@ class _NumpyMethod(_Method):
         return function
 
 
-class _Part(_Method):
+class _Attribute(_Method):
     """A function of the tensor alone, as an attribute."""
 
     def __get__(self, tensor: Any, owner: Any) -> Any:
@@ -160,7 +160,7 @@ class SymbolicTensor(ReadableTensor):
     clip, conj, nonzero = map(_Method, ("clip", "conjugate", "nonzero"))
     repeat, searchsorted, squeeze = map(_Method, ("repeat", "searchsorted", "squeeze"))
     swapaxes, take = map(_Method, ("swapaxes", "take"))
-    real, imag = map(_Part, ("real", "imag"))
+    real, imag = map(_Attribute, ("real", "imag"))
     argsort, copy, cumprod, cumsum = map(_NumpyMethod, ("argsort", "copy", "cumprod", "cumsum"))
     diagonal = _NumpyMethod("diagonal")
     dot, ravel, round, trace = map(_NumpyMethod, ("dot", "ravel", "round", "trace"))

@@ -31,7 +31,7 @@ class ReadableTensor(tensor.Tensor):
         self.world.settle()
         if self.meta.held is not self.meta.dtype:
             return in_type(self.held, self.meta.dtype)
-        return self.held if len(self.held) == 1 else Pieces(self.held)
+        return self.held if len(self.held) == 1 else OwnPieces(self.held)
 
     def __len__(self) -> int:
         if not self.shape:
@@ -108,7 +108,7 @@ class ReadableTensor(tensor.Tensor):
         return bool(self.item())
 
 
-class Pieces(list[Any]):
+class OwnPieces(list[Any]):
     """The arrays of a tensor whose ranks are all in this process, as a program that looks at one of them has it.
 
     Ranks with equal pieces share an array until somebody asks for that of one of them: real ranks share none, and what is

@@ -73,7 +73,7 @@ class Pages:
         return np.frombuffer(memory, np.uint8, nbytes, start + OFFSET)
 
 
-class Kept(list[np.ndarray]):
+class KeptBuffers(list[np.ndarray]):
     """The buffers of one size.
 
     Attributes:
@@ -99,7 +99,7 @@ class Pool:
     def __init__(self, limit: int | None = None) -> None:
         self._limit = limit
         self.nbytes = 0
-        self._by_size: OrderedDict[int, Kept] = OrderedDict()
+        self._by_size: OrderedDict[int, KeptBuffers] = OrderedDict()
         self._pages = Pages()
         self._alone = _alone()
 
@@ -124,7 +124,7 @@ class Pool:
         nbytes = math.prod(shape) * kind.itemsize
         if nbytes < SMALLEST or nbytes > self.limit:
             return partial(np.empty, shape, kind)
-        kept, more, alone = self._by_size.setdefault(nbytes, Kept()), self._more, self._alone
+        kept, more, alone = self._by_size.setdefault(nbytes, KeptBuffers()), self._more, self._alone
         ndarray: Callable[..., np.ndarray] = (
             np.ndarray
         )  # its own constructor takes half the time of a view and a reshape

@@ -23,7 +23,7 @@ import numpy as np
 from spmdsim import LockStep, Mesh, Tensor
 from spmdsim.auto_parallel.programs.networks import chain
 from spmdsim.auto_parallel.search_result import load_choice
-from spmdsim.collectives import selection
+from spmdsim.collectives import selection_tables
 from spmdsim.collectives.formats.goal_format import goal_of, read_goal
 from spmdsim.collectives.schedule import schedule_of
 from spmdsim.cost.machine import Machine
@@ -339,18 +339,18 @@ def _tuned(path: Path) -> Any:
 
 def _choices(path: Path) -> Any:
     """What the tables of choices say, from another file than the package's."""
-    selection.TABLES = path
-    selection._tables.cache_clear()
+    selection_tables.TABLES = path
+    selection_tables._tables.cache_clear()
     try:
-        return [selection.choose("openmpi", "all_reduce", n, 4096).name for n in (2, 5, 16)]
+        return [selection_tables.choose("openmpi", "all_reduce", n, 4096).name for n in (2, 5, 16)]
     except InputError as error:
         raise InputError(f"{path}: {error}") from None  # that a library is not in it is said of the library
     finally:
-        selection.TABLES = _OWN_TABLES
-        selection._tables.cache_clear()
+        selection_tables.TABLES = _OWN_TABLES
+        selection_tables._tables.cache_clear()
 
 
-_OWN_TABLES = selection.TABLES
+_OWN_TABLES = selection_tables.TABLES
 
 
 def _table() -> list[bytes]:

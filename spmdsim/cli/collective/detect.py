@@ -135,7 +135,7 @@ def _detect(name: str, library: str, comm: Any, nbytes: int, dtype_name: str) ->
 def _finding(
     name: str, library: str, size: int, nbytes: int, itemsize: int, bits: tuple[str, ...], same: bool
 ) -> DetectedAlgorithm:
-    from spmdsim.collectives.selection import choose
+    from spmdsim.collectives.selection_tables import choose
 
     try:
         choice = choose(library, name, size, nbytes, itemsize=itemsize)
@@ -209,7 +209,7 @@ def _print_tables(name: str, args: argparse.Namespace, sizes: list[int]) -> int:
     import numpy as np
 
     from spmdsim.cli.output import console, emit_json, say, table
-    from spmdsim.collectives.selection import choose, libraries
+    from spmdsim.collectives.selection_tables import choose, libraries
 
     itemsize = np.dtype(args.datatype).itemsize
     if args.n < 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from spmdsim.cost.networks.topology import Ints, Place, Routes, Topology
+from spmdsim.cost.networks.topology import Ints, Routes, Topology, TopologyPlace
 from spmdsim.errors import InputError
 
 
@@ -79,17 +79,19 @@ class Dragonfly(Topology):
         pair = link - self.globe
         return f"group {pair // self.groups} to group {pair % self.groups}"
 
-    def ends(self, link: int) -> tuple[Place, Place]:
+    def ends(self, link: int) -> tuple[TopologyPlace, TopologyPlace]:
         """A rank and its router, two routers of a group, or the routers that connect two groups."""
         link = int(link)
         if link < self.local:
-            rank = Place(0, link % self.ranks)
-            router = Place(1, rank.number // self.hosts)
+            rank = TopologyPlace(0, link % self.ranks)
+            router = TopologyPlace(1, rank.number // self.hosts)
             return (rank, router) if link < self.ranks else (router, rank)
         if link < self.globe:
             group, pair = divmod(link - self.local, self.routers * self.routers)
             first = group * self.routers
-            return Place(1, first + pair // self.routers), Place(1, first + pair % self.routers)
+            return TopologyPlace(1, first + pair // self.routers), TopologyPlace(
+                1, first + pair % self.routers
+            )
         a, b = np.divmod(np.array([link - self.globe]), self.groups)
         leave, enter = a * self.routers + self._gateway(a, b), b * self.routers + self._gateway(b, a)
-        return Place(1, int(leave[0])), Place(1, int(enter[0]))
+        return TopologyPlace(1, int(leave[0])), TopologyPlace(1, int(enter[0]))

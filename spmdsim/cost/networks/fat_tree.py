@@ -6,7 +6,7 @@ from math import prod
 
 import numpy as np
 
-from spmdsim.cost.networks.topology import Ints, Place, Routes, Topology
+from spmdsim.cost.networks.topology import Ints, Routes, Topology, TopologyPlace
 from spmdsim.errors import InputError
 
 
@@ -91,12 +91,12 @@ class FatTree(Topology):
         switch, port = divmod(rest - self.first[level], self.up[level])
         return side, level, *divmod(switch, self.copies[level]), port
 
-    def ends(self, link: int) -> tuple[Place, Place]:
+    def ends(self, link: int) -> tuple[TopologyPlace, TopologyPlace]:
         """A switch and one of its parents."""
         side, level, subtree, copy, port = self._link(link)
-        child = Place(level, subtree * self.copies[level] + copy)
+        child = TopologyPlace(level, subtree * self.copies[level] + copy)
         above = subtree // self.down[level] * self.copies[level + 1] + copy * self.up[level] + port
-        parent = Place(level + 1, above)
+        parent = TopologyPlace(level + 1, above)
         return (parent, child) if side else (child, parent)
 
     def link_name(self, link: int) -> str:

@@ -48,7 +48,7 @@ class Routes:
         return np.bincount(self.messages, minlength=self.count)
 
 
-class Place(NamedTuple):
+class TopologyPlace(NamedTuple):
     """Where links begin and end: a rank (tier 0), or a switch or router above it.
 
     Attributes:
@@ -89,7 +89,7 @@ class Topology(Pictured, ABC):
         """Words for one link."""
 
     @abstractmethod
-    def ends(self, link: int) -> tuple[Place, Place]:
+    def ends(self, link: int) -> tuple[TopologyPlace, TopologyPlace]:
         """Where a link begins and ends: each message's links are a way from its sender to its receiver."""
 
     def hops(self, sources: Ints, targets: Ints) -> Ints:
@@ -126,14 +126,14 @@ class Flat(Topology):
         """Words for one link."""
         return f"out of {link}" if link < self.ranks else f"into {link - self.ranks}"
 
-    def ends(self, link: int) -> tuple[Place, Place]:
+    def ends(self, link: int) -> tuple[TopologyPlace, TopologyPlace]:
         """A rank and the network, in the link's direction."""
-        return _up_or_down(link, self.ranks, Place(1, 0))
+        return _up_or_down(link, self.ranks, TopologyPlace(1, 0))
 
 
-def _up_or_down(link: int, ranks: int, above: Place) -> tuple[Place, Place]:
+def _up_or_down(link: int, ranks: int, above: TopologyPlace) -> tuple[TopologyPlace, TopologyPlace]:
     """The ends of a rank's own link: the first ones go up, the others down."""
-    return (Place(0, link), above) if link < ranks else (above, Place(0, link - ranks))
+    return (TopologyPlace(0, link), above) if link < ranks else (above, TopologyPlace(0, link - ranks))
 
 
 class Nodes(Topology):
@@ -178,13 +178,13 @@ class Nodes(Topology):
         node = link - 2 * self.ranks
         return f"node {node} out" if node < self.nodes else f"node {node - self.nodes} in"
 
-    def ends(self, link: int) -> tuple[Place, Place]:
+    def ends(self, link: int) -> tuple[TopologyPlace, TopologyPlace]:
         """A rank and its node, or a node and the network, in the link's direction."""
         if link < 2 * self.ranks:
-            return _up_or_down(link, self.ranks, Place(1, link % self.ranks // self.per_node))
-        node, network = (link - 2 * self.ranks) % self.nodes, Place(2, 0)
+            return _up_or_down(link, self.ranks, TopologyPlace(1, link % self.ranks // self.per_node))
+        node, network = (link - 2 * self.ranks) % self.nodes, TopologyPlace(2, 0)
         out = link < 2 * self.ranks + self.nodes
-        return (Place(1, node), network) if out else (network, Place(1, node))
+        return (TopologyPlace(1, node), network) if out else (network, TopologyPlace(1, node))
 
 
 def torus(dims: tuple[int, ...], bandwidth: float, alpha: float = 0.0, hop_seconds: float = 0.0) -> Torus:

@@ -6,7 +6,7 @@ from math import prod
 
 import numpy as np
 
-from spmdsim.cost.networks.topology import Floats, Ints, Place, Routes, Topology
+from spmdsim.cost.networks.topology import Floats, Ints, Routes, Topology, TopologyPlace
 
 
 class Torus(Topology):
@@ -103,10 +103,10 @@ class Torus(Topology):
         which, rank = divmod(int(link), self.ranks)
         return f"{rank} {'-' if which % 2 else '+'} dim {which // 2}"
 
-    def ends(self, link: int) -> tuple[Place, Place]:
+    def ends(self, link: int) -> tuple[TopologyPlace, TopologyPlace]:
         """A rank and its neighbour."""
         which, rank = divmod(int(link), self.ranks)
         size, stride = self.dims[which // 2], self.strides[which // 2]
         at = rank // stride % size
         beside = (at + (-1 if which % 2 else 1)) % size
-        return Place(0, rank), Place(0, rank + (beside - at) * stride)
+        return TopologyPlace(0, rank), TopologyPlace(0, rank + (beside - at) * stride)

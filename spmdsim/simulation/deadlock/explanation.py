@@ -14,11 +14,11 @@ from spmdsim.simulation.deadlock.wait_graph import (
     open_operations,
     wait_of,
 )
-from spmdsim.simulation.engine.collectives import CollectiveCall
+from spmdsim.simulation.engine.collective_calls import CollectiveCall
 from spmdsim.simulation.engine.mailboxes import Message
 from spmdsim.simulation.engine.scheduler import Scheduler, Task
 from spmdsim.simulation.findings import mismatch
-from spmdsim.simulation.findings.places import place_of, ranks_text
+from spmdsim.simulation.findings.code_places import place_of, ranks_text
 from spmdsim.simulation.findings.problems import ERROR, Problem
 
 DETAILS = 64

@@ -6,10 +6,10 @@ from typing import Any
 
 from spmdsim.simulation.deadlock.wait_graph import describe
 from spmdsim.simulation.engine.ahead import note_flood
-from spmdsim.simulation.engine.collectives import CollectiveCall
+from spmdsim.simulation.engine.collective_calls import CollectiveCall
 from spmdsim.simulation.engine.mailboxes import Message
 from spmdsim.simulation.engine.scheduler import Scheduler
-from spmdsim.simulation.findings.places import ProgramPlace, place_of, ranks_text
+from spmdsim.simulation.findings.code_places import ProgramPlace, place_of, ranks_text
 from spmdsim.simulation.findings.problems import ERROR, Problem
 
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import Any
 
 from spmdsim.simulation.deadlock.wait_graph import WaitGraph, arrows, awaited_ranks, open_operations
-from spmdsim.simulation.engine.collectives import CollectiveCall
+from spmdsim.simulation.engine.collective_calls import CollectiveCall
 from spmdsim.simulation.engine.mailboxes import STANDARD, Message, finish
 from spmdsim.simulation.engine.scheduler import Scheduler
-from spmdsim.simulation.findings.places import ProgramPlace, place_of, ranks_text, site_key
+from spmdsim.simulation.findings.code_places import ProgramPlace, place_of, ranks_text, site_key
 from spmdsim.simulation.findings.problems import WARNING, Problem
 
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from spmdsim.simulation.data.constants import ANY_SOURCE, ANY_TAG
-from spmdsim.simulation.engine.collectives import CollectiveCall
-from spmdsim.simulation.engine.mailboxes import Message, Together
+from spmdsim.simulation.engine.collective_calls import CollectiveCall
+from spmdsim.simulation.engine.mailboxes import Message, WaitsTogether
 from spmdsim.simulation.engine.scheduler import Scheduler, Task
-from spmdsim.simulation.findings.places import ProgramPlace, line_of, place_in_stack
+from spmdsim.simulation.findings.code_places import ProgramPlace, line_of, place_in_stack
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Wait:
 
 def open_operations(waiting: Any) -> list[Any]:
     """The operations a rank waits for that are not done."""
-    operations = waiting.operations if isinstance(waiting, Together) else [waiting]
+    operations = waiting.operations if isinstance(waiting, WaitsTogether) else [waiting]
     return [operation for operation in operations if not operation.done]
 
 
@@ -78,7 +78,7 @@ def wait_of(task: Task, toward: int | None = None) -> Wait:
     if toward is not None:
         operations.sort(key=lambda operation: toward not in awaited_ranks(operation)[0])
     ranks: dict[int, None] = {}
-    every = not (isinstance(task.waiting, Together) and not task.waiting.every)
+    every = not (isinstance(task.waiting, WaitsTogether) and not task.waiting.every)
     for operation in operations:
         needed, all_of_them = awaited_ranks(operation)
         ranks.update(dict.fromkeys(needed))

@@ -25,7 +25,7 @@ from spmdsim.simulation.engine.ahead import FLOOD, count_ahead, settle
 from spmdsim.simulation.engine.mailboxes import Message, Receive, finish
 from spmdsim.simulation.engine.scheduler import Task
 from spmdsim.simulation.engine.transfer import received
-from spmdsim.simulation.findings.places import site_key
+from spmdsim.simulation.findings.code_places import site_key
 
 
 class Declined(Enum):

@@ -12,7 +12,7 @@ from threading import get_ident
 from typing import Any, NoReturn, TextIO
 
 from spmdsim.simulation.engine.scheduler import Scheduler
-from spmdsim.simulation.findings.places import place_in_stack
+from spmdsim.simulation.findings.code_places import place_in_stack
 from spmdsim.simulation.findings.problems import ERROR, Problem
 
 

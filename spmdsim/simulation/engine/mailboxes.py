@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from spmdsim.simulation.data.constants import ANY_SOURCE, ANY_TAG
 from spmdsim.simulation.data.message_buffers import OBJECT, simple
-from spmdsim.simulation.findings.places import Site, site_in_stack
+from spmdsim.simulation.findings.code_places import Site, site_in_stack
 
 if TYPE_CHECKING:
     from spmdsim.simulation.engine.scheduler import Scheduler, Task
@@ -169,7 +169,7 @@ class Probing:
         self.waiter: Any = task
 
 
-class Together:
+class WaitsTogether:
     """A rank waiting for several operations: for all of them, or for any one."""
 
     __slots__ = ("every", "left", "operations", "scheduler", "task")
@@ -207,7 +207,7 @@ def finish(scheduler: Scheduler, operation: Any) -> None:
     waiter = operation.waiter
     if waiter is not None:
         operation.waiter = None
-        if type(waiter) is Together:
+        if type(waiter) is WaitsTogether:
             waiter.completed()
         else:
             scheduler.wake(waiter)

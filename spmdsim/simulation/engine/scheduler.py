@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from spmdsim.errors import WorldError
 from spmdsim.simulation.engine.timing import Speeds
-from spmdsim.simulation.findings.places import ProgramPlace, user_call
+from spmdsim.simulation.findings.code_places import ProgramPlace, user_call
 from spmdsim.simulation.findings.problems import ERROR, Problem
 
 if TYPE_CHECKING:
     from spmdsim.simulation.engine.mailboxes import Mailbox, Message
-    from spmdsim.simulation.findings.places import Site
+    from spmdsim.simulation.findings.code_places import Site
     from spmdsim.simulation.timeline import Timeline
 
 LOOKS_BEFORE_RELIEF = 50

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from spmdsim.simulation.findings.places import ProgramPlace, place_of
+from spmdsim.simulation.findings.code_places import ProgramPlace, place_of
 from spmdsim.simulation.findings.problems import ERROR, WARNING, Problem
 
 if TYPE_CHECKING:

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from spmdsim.simulation.findings.places import place_of, ranks_text
+from spmdsim.simulation.findings.code_places import place_of, ranks_text
 from spmdsim.simulation.findings.problems import ERROR, Problem
 
 if TYPE_CHECKING:
-    from spmdsim.simulation.engine.collectives import CollectiveCall, Meeting
+    from spmdsim.simulation.engine.collective_calls import CollectiveCall, Meeting
 
 # How a fact is told when the calls stand at different lines.
 _PHRASES = {

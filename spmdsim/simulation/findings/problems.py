@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from spmdsim.errors import WorldError
 from spmdsim.pictured import ShortRepr
-from spmdsim.simulation.findings.places import ProgramPlace
+from spmdsim.simulation.findings.code_places import ProgramPlace
 
 if TYPE_CHECKING:
     from spmdsim.simulation.simulation_report import Report

@@ -12,7 +12,7 @@ from spmdsim.simulation.data.constants import IN_PLACE, MPIError
 from spmdsim.simulation.data.message_buffers import MessageBuffer, blocks, simple, typed, vector
 from spmdsim.simulation.data.payloads import ObjectPayload
 from spmdsim.simulation.data.reduce_operators import SUM, Op, as_op
-from spmdsim.simulation.engine.collectives import RULES, CollectiveCall
+from spmdsim.simulation.engine.collective_calls import RULES, CollectiveCall
 
 
 def checked_root(comm: Any, root: int) -> int:

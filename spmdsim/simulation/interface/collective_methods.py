@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from spmdsim.simulation.engine.collectives import CollectiveCall, join
+from spmdsim.simulation.engine.collective_calls import CollectiveCall, join
 from spmdsim.simulation.engine.mailboxes import wait_for
 from spmdsim.simulation.interface import call_arguments
 from spmdsim.simulation.interface.requests import Prequest, Request, take_result

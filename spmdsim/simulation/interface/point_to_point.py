@@ -20,7 +20,7 @@ from spmdsim.simulation.engine.mailboxes import (
     SYNCHRONOUS,
     Message,
     Receive,
-    Together,
+    WaitsTogether,
     wait_for,
 )
 from spmdsim.simulation.engine.transfer import received, start_receive, start_send
@@ -206,7 +206,7 @@ class PointToPoint:
         elif receive is None or receive.done:
             wait_for(scheduler, message)
         else:
-            scheduler.block(Together(scheduler, task, [message, receive], every=True))
+            scheduler.block(WaitsTogether(scheduler, task, [message, receive], every=True))
 
     # ------------------------------------------------------------------ upper-case, nonblocking
 

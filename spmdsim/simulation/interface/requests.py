@@ -9,11 +9,11 @@ from typing import Any
 from spmdsim.simulation.data.constants import UNDEFINED
 from spmdsim.simulation.data.status import Status, fill_statuses
 from spmdsim.simulation.engine.ahead import settle
-from spmdsim.simulation.engine.mailboxes import Message, Receive, Together, finish, wait_for
+from spmdsim.simulation.engine.mailboxes import Message, Receive, WaitsTogether, finish, wait_for
 from spmdsim.simulation.engine.scheduler import current_scheduler
 from spmdsim.simulation.engine.transfer import received
 from spmdsim.simulation.findings import faults
-from spmdsim.simulation.findings.places import place_in_stack
+from spmdsim.simulation.findings.code_places import place_in_stack
 
 
 class Request:
@@ -300,7 +300,7 @@ def _wait_together(operations: list[Any], every: bool) -> None:
     task = operations[0].task
     scheduler = task.scheduler
     distinct = list({id(operation): operation for operation in operations}.values())
-    scheduler.block(Together(scheduler, task, distinct, every))
+    scheduler.block(WaitsTogether(scheduler, task, distinct, every))
 
 
 def _done_positions(requests: Sequence[Request]) -> list[int]:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from spmdsim.simulation.data import constants as c
 from spmdsim.simulation.data.constants import MPIError
 from spmdsim.simulation.engine.arrays import own_message, own_receive
-from spmdsim.simulation.engine.collectives import CollectiveCall, CollectiveRule, join
+from spmdsim.simulation.engine.collective_calls import CollectiveCall, CollectiveRule, join
 from spmdsim.simulation.engine.mailboxes import Mailbox
 from spmdsim.simulation.engine.scheduler import Scheduler, Task
-from spmdsim.simulation.findings.places import ProgramPlace, place_in_stack
+from spmdsim.simulation.findings.code_places import ProgramPlace, place_in_stack
 from spmdsim.simulation.findings.problems import ERROR, Problem
 from spmdsim.simulation.interface.collective_methods import CollectiveMethods, meet
 from spmdsim.simulation.interface.groups import Group

@@ -1,6 +1,6 @@
 """Worlds on MPI: one process per rank. The only code of the library that talks to mpi4py.
 
-``world`` is the way in: it derives a program per step and keeps it. ``place``, ``reduce``, ``rows`` and ``messages``
-are the ways to run one; ``comms``, ``check`` and ``leaving`` keep the ranks together; ``communicator`` gives users'
+``world`` is the way in: it derives a program per step and keeps it. ``place``, ``reducing``, ``row_programs`` and ``messages``
+are the ways to run one; ``comms``, ``checker`` and ``leaving`` keep the ranks together; ``communicator`` gives users'
 own code an mpi4py communicator whose collectives run by emulated algorithms.
 """

@@ -17,7 +17,7 @@ from mpi4py import MPI
 from spmdsim.errors import WorldError
 from spmdsim.worlds.mpi.board import AREA, Board
 from spmdsim.worlds.mpi.counted import Counted
-from spmdsim.worlds.mpi.courier import Courier, Node
+from spmdsim.worlds.mpi.courier import Courier, OtherNode
 from spmdsim.worlds.mpi.processes import here
 
 #: Where the bytes stand by which ranks know that they opened the same memory.
@@ -87,7 +87,7 @@ def _with_courier(
     rank = comm.Get_rank()
     courier = Courier(secrets.token_bytes(16))
     said = dict(zip(places, comm.allgather(courier.address)))
-    courier.follow([Node(node, [said[p] for p in node], rank) for node in others], said[min(said)].word)
+    courier.follow([OtherNode(node, [said[p] for p in node], rank) for node in others], said[min(said)].word)
     board = Board(areas, members, places[rank], courier)
     courier.serve(board)
     wrong = next(filter(None, comm.allgather(courier.reach(board))), None)

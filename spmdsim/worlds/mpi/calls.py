@@ -39,7 +39,7 @@ from spmdsim.worlds.mpi.fingerprint import Record, differences
 from spmdsim.worlds.mpi.lines import name, this_line, threads_in_calls, user_frame
 
 if TYPE_CHECKING:
-    from spmdsim.worlds.mpi.check import Checker
+    from spmdsim.worlds.mpi.checker import Checker
 
 Run = Callable[[np.ndarray], np.ndarray]
 #: From what a call does, its number, after how many of them they are compared, what looks first, at errors, and compares.

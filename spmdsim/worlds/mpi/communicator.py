@@ -25,17 +25,17 @@ from spmdsim.collectives.execution import execute, fitting
 from spmdsim.collectives.partition import cut
 from spmdsim.collectives.promises import collective
 from spmdsim.collectives.rank_program import compile_program
-from spmdsim.collectives.selection import choose, libraries
+from spmdsim.collectives.selection_tables import choose, libraries
 from spmdsim.errors import InputError, ScheduleError, WorldError, unknown
 from spmdsim.pictured import Pictured
 from spmdsim.worlds.emulated import _parsed
 from spmdsim.worlds.mpi.buffers import Buffer, buffer_of
-from spmdsim.worlds.mpi.check import DEADLINE, deadline_seconds
-from spmdsim.worlds.mpi.emulated_calls import Calls
+from spmdsim.worlds.mpi.checker import DEADLINE, deadline_seconds
+from spmdsim.worlds.mpi.emulated_calls import EmulatedCalls
 from spmdsim.worlds.mpi.fingerprint import check_mode
 from spmdsim.worlds.mpi.messages import TAG, Messages
 from spmdsim.worlds.mpi.operations import function_of
-from spmdsim.worlds.mpi.start import agreed
+from spmdsim.worlds.mpi.world_start import agreed
 
 _program = lru_cache(maxsize=4096)(compile_program)
 
@@ -103,7 +103,7 @@ class EmulatedCommunicator(Pictured):
         self._named: dict[str, str] = settings["algorithms"]
         self._schedules: Bounded[tuple[Any, ...], Schedule] = Bounded()
         self.real, self.comm = comm, comm.Dup()
-        self._calls = Calls(self.comm, settings["check"], settings["deadline"])
+        self._calls = EmulatedCalls(self.comm, settings["check"], settings["deadline"])
         self._messages = Messages(self.comm, look=self._calls.look)
 
     def __getattr__(self, name: str) -> Any:

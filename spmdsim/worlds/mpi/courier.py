@@ -77,10 +77,10 @@ class Courier:
         self._listens = socket.create_server(("", 0))
         self.address = Address(_hosts(), self._listens.getsockname()[1], word)
         self.places: frozenset[int] = frozenset()
-        self._nodes: list[Node] = []
+        self._nodes: list[OtherNode] = []
         self._word = word
 
-    def follow(self, nodes: Sequence[Node], word: bytes) -> None:
+    def follow(self, nodes: Sequence[OtherNode], word: bytes) -> None:
         """Ask these from now on, and answer those who know the word."""
         self._nodes, self._word = list(nodes), word
         self.places = frozenset(place for node in nodes for place in node.places)
@@ -175,7 +175,7 @@ def stretches(since: int, until: int) -> Iterator[tuple[int, int]]:
         since += many
 
 
-class Node:
+class OtherNode:
     """The ranks of another node, and a connection to one of their processes.
 
     Args:

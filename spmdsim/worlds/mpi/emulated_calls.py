@@ -36,7 +36,7 @@ EVERY = 64
 PATIENCE = 1.0
 
 
-class Call(NamedTuple):
+class EmulatedCall(NamedTuple):
     """What a rank is about to run.
 
     Args:
@@ -77,7 +77,7 @@ def _in_words(facts: dict[str, str]) -> str:
     return f"{what}{of}{root}" + (f" by {facts['algorithm']}" if "algorithm" in facts else "")
 
 
-class Calls:
+class EmulatedCalls:
     """The calls of one emulated communicator.
 
     Args:
@@ -92,9 +92,9 @@ class Calls:
     def __init__(self, comm: MPI.Comm, check: bool | str, deadline: float) -> None:
         self._comm, self._deadline, self._strict = comm, deadline, check is True
         self._on, self._number = bool(check) and comm.Get_size() > 1, 0
-        self._known: Bounded[Call, int] = Bounded()
+        self._known: Bounded[EmulatedCall, int] = Bounded()
         self._pending: Comparison | None = None
-        self._said: Call | dict[str, str] = {}
+        self._said: EmulatedCall | dict[str, str] = {}
         self.begun, self._since = False, 0.0
         self._broken: str | None = None
         self._left: dict[int, int] = {}
@@ -126,7 +126,7 @@ class Calls:
         if not self._on:
             return
         operation, elements = operation_name(op), "" if array is None else type_name(array)
-        call = Call(schedule, sizes, operation, elements)
+        call = EmulatedCall(schedule, sizes, operation, elements)
         number = self._known.get(call)
         new = number is None
         if number is None:
@@ -155,7 +155,7 @@ class Calls:
                 self._post(number_of(repr(facts)), facts)
             self.end()
 
-    def _post(self, number: int, call: Call | dict[str, str]) -> None:
+    def _post(self, number: int, call: EmulatedCall | dict[str, str]) -> None:
         if self._broken is not None:
             raise DisagreementError(self._broken)
         if self._strict:
@@ -209,7 +209,7 @@ class Calls:
         return (source_lines() if self._strict else source_line()) or "an unknown place"
 
     def _own(self) -> dict[str, str]:
-        return self._said.facts if isinstance(self._said, Call) else self._said
+        return self._said.facts if isinstance(self._said, EmulatedCall) else self._said
 
     def _title(self) -> str:
         me = f"where rank {self._comm.Get_rank()} is, at {self._line()}"
@@ -249,7 +249,7 @@ class Calls:
         return [self._exit.Isend(made, rank, LEFT) for rank in range(self._exit.Get_size()) if rank != me]
 
 
-_open: list[Calls] = []
+_open: list[EmulatedCalls] = []
 _process = os.getpid()
 
 

@@ -25,7 +25,7 @@ from spmdsim.worlds.mpi.processes import RUNS, SILENT, STOPPED, Processes, unlin
 from spmdsim.worlds.mpi.waiting import Watch
 
 if TYPE_CHECKING:
-    from spmdsim.worlds.mpi.check import Checker
+    from spmdsim.worlds.mpi.checker import Checker
 
 #: Seconds that a rank waits for the others at the end before it tells them that it has left.
 PATIENCE = 1.0

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from spmdsim.collectives import algorithm, make_schedule
 from spmdsim.collectives.partition import cut
 from spmdsim.collectives.rank_program import compile_program
-from spmdsim.collectives.selection import choose
+from spmdsim.collectives.selection_tables import choose
 from spmdsim.errors import InputError, ScheduleError
 
 #: The tables' names of the libraries that have one.

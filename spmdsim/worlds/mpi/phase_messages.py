@@ -17,7 +17,7 @@ from spmdsim.worlds.local_lookup import Peers
 from spmdsim.worlds.mpi import datatypes
 from spmdsim.worlds.mpi.counted import Counted
 from spmdsim.worlds.mpi.datatypes import element, native_op, number_view
-from spmdsim.worlds.mpi.reduce import Group
+from spmdsim.worlds.mpi.reducing import ReduceGroup
 
 Run = Callable[[np.ndarray], np.ndarray]
 
@@ -34,7 +34,7 @@ def starts(lengths: Iterable[int]) -> list[int]:
     return [0, *accumulate(lengths)][:-1]
 
 
-def scan(step: ScanStep, group: Group, dtype: np.dtype, way: Way) -> Run:
+def scan(step: ScanStep, group: ReduceGroup, dtype: np.dtype, way: Way) -> Run:
     """An exclusive scan of a rank's array."""
     op = check_reduce(step.op, dtype)
     order = group.order[::-1] if step.backward else group.order

@@ -25,10 +25,10 @@ from spmdsim.core.step import Step
 from spmdsim.layout.blocks import nested_blocks
 from spmdsim.redistribution.ways.tuning import Tuning, tuning
 from spmdsim.redistribution.ways.way import Way, way_of
-from spmdsim.worlds.mpi.check import Call, Check
+from spmdsim.worlds.mpi.checker import Check, NewCall
 from spmdsim.worlds.mpi.counted import VENDOR, Tally
 from spmdsim.worlds.mpi.datatypes import MAX_COUNT, element
-from spmdsim.worlds.mpi.reduce import Group, packed, to_others
+from spmdsim.worlds.mpi.reducing import ReduceGroup, packed, to_others
 from spmdsim.worlds.pool import empty
 from spmdsim.worlds.posted import Posting, Stages
 from spmdsim.worlds.programs import StepProgram
@@ -79,7 +79,7 @@ class Early:
         post = check = None
         if step.collective in COLLECTIVES and self.rank in step.src.mesh and len(step.group(self.rank)) > 1:
             if self.checker is not None:
-                check = self.checker.of(Call.of(step, dtype, BEGUN_EARLY))
+                check = self.checker.of(NewCall.of(step, dtype, BEGUN_EARLY))
             way = way_of(step, self.rank, dtype, self.tuning, MAX_COUNT)
             target = step.dst.local_shape(step.shape, self.rank)
             post = posting(step, self.world._group(step)[1], way, target)
@@ -148,7 +148,7 @@ class BeginsEarly(Posting):
         self._early.proceed()
 
 
-def posting(step: Step, group: Group, way: Way, target: tuple[int, ...]) -> Post | None:
+def posting(step: Step, group: ReduceGroup, way: Way, target: tuple[int, ...]) -> Post | None:
     """How a step is begun; None if it is to run at once.
 
     Args:
@@ -170,7 +170,7 @@ def posting(step: Step, group: Group, way: Way, target: tuple[int, ...]) -> Post
 
 
 def _exchanged(
-    group: Group, flat: np.ndarray, counts: tuple[int, ...], places: tuple[int, ...]
+    group: ReduceGroup, flat: np.ndarray, counts: tuple[int, ...], places: tuple[int, ...]
 ) -> tuple[MPI.Request, np.ndarray]:
     """Everybody's part of this rank's block, a row of each, but for its own."""
     size, me, kind = group.size, group.me, element(flat.dtype.itemsize)
@@ -180,7 +180,7 @@ def _exchanged(
     return group.comm.Ialltoallv([flat, given, kind], [rows.reshape(-1), taken, kind]), rows
 
 
-def _scattering(op: str, group: Group, way: Way) -> Post:
+def _scattering(op: str, group: ReduceGroup, way: Way) -> Post:
     layout = way.blocks
     assert layout is not None
 
@@ -196,7 +196,7 @@ def _scattering(op: str, group: Group, way: Way) -> Post:
     return post
 
 
-def _reducing_all(op: str, group: Group) -> Post:
+def _reducing_all(op: str, group: ReduceGroup) -> Post:
     def post(array: np.ndarray) -> Requests:
         op_, flat = check_reduce(op, array.dtype), array.reshape(-1)
         blocks = nested_blocks(flat.size, (group.size,))
@@ -213,7 +213,7 @@ def _reducing_all(op: str, group: Group) -> Post:
     return post
 
 
-def _gathering(group: Group, target: tuple[int, ...]) -> Post:
+def _gathering(group: ReduceGroup, target: tuple[int, ...]) -> Post:
     in_order = group.order == tuple(range(group.size))
 
     def post(array: np.ndarray) -> Requests:

@@ -20,7 +20,7 @@ NODE_VARIABLE = "SPMDSIM_RANKS_PER_NODE"
 SEGMENT = "/dev/shm/mpich_shm_"
 
 
-class Place(NamedTuple):
+class ProcessPlace(NamedTuple):
     """Where a rank runs: processes of one machine, in one namespace, see each other."""
 
     machine: str
@@ -41,7 +41,7 @@ def ranks_per_node() -> int | None:
     return int(asked)
 
 
-def here(rank: int) -> Place:
+def here(rank: int) -> ProcessPlace:
     """Where this rank of all runs."""
     each = ranks_per_node()
     try:
@@ -49,7 +49,7 @@ def here(rank: int) -> Place:
         machine = f"{boot} {os.stat('/proc/self/ns/pid').st_ino}"
     except OSError:  # no such system
         machine = ""
-    return Place(machine if each is None else f"{machine} part {rank // each}", os.getpid())
+    return ProcessPlace(machine if each is None else f"{machine} part {rank // each}", os.getpid())
 
 
 def state_of(process: int) -> int:
@@ -76,7 +76,7 @@ class Processes:
     """
 
     def __init__(self, comm: MPI.Comm) -> None:
-        places: list[Place] = comm.allgather(mine := here(comm.rank))
+        places: list[ProcessPlace] = comm.allgather(mine := here(comm.rank))
         self._of = {
             rank: p.process for rank, p in enumerate(places) if mine.machine and p.machine == mine.machine
         }

@@ -13,7 +13,7 @@ from mpi4py import MPI
 from spmdsim.core.lockstep import contiguous
 from spmdsim.redistribution.sparse_lookup import GATHER_ROWS, RowStep
 from spmdsim.worlds.local_lookup import Peers, check_shards
-from spmdsim.worlds.mpi.check import Call, Check, Checker
+from spmdsim.worlds.mpi.checker import Check, Checker, NewCall
 from spmdsim.worlds.mpi.comms import Comms
 from spmdsim.worlds.mpi.counted import Counted
 from spmdsim.worlds.mpi.fingerprint import Record, digest
@@ -79,7 +79,7 @@ class RowPrograms:
     def _check(self, checker: Checker, step: RowStep, dtype: np.dtype, shared: bool) -> Check:
         members = tuple(sorted(step.group(self.rank)))
         way = "shared" if shared else None
-        call = Call(Record.of(step, dtype.name, way), members, digest(step, dtype.name, way))
+        call = NewCall(Record.of(step, dtype.name, way), members, digest(step, dtype.name, way))
         return checker.of(call)
 
     def _derive(self, step: RowStep, dtype: np.dtype, shared: bool) -> RowExchange:

@@ -21,7 +21,7 @@ from spmdsim.redistribution.ways.rank_transfers import RankTransfers
 from spmdsim.trace.events import SHARED_MEMORY
 from spmdsim.worlds.mpi.counted import Counted
 from spmdsim.worlds.mpi.processes import ranks_per_node
-from spmdsim.worlds.mpi.reduce import Group, scatter_into
+from spmdsim.worlds.mpi.reducing import ReduceGroup, scatter_into
 
 Run = Callable[[np.ndarray], np.ndarray]
 
@@ -165,7 +165,7 @@ def gather_shared(
 
 def reduce_shared(
     step: Step,
-    group: Group,
+    group: ReduceGroup,
     members: tuple[int, ...],
     dtype: np.dtype,
     shared: Shared,

@@ -31,7 +31,7 @@ from spmdsim.worlds.mpi.fingerprint import Record
 Run = Callable[[np.ndarray], np.ndarray]
 
 
-class Kept(NamedTuple):
+class KeptTrial(NamedTuple):
     """What is known of a step.
 
     Args:
@@ -56,7 +56,7 @@ class Trials:
 
     def __init__(self, mode: str, known: Wisdom = NOTHING, machine: str = "") -> None:
         self.mode, self.known, self.machine = mode, known, machine
-        self._groups: dict[tuple[int, ...], Bounded[tuple[Step, np.dtype], Kept]] = {}
+        self._groups: dict[tuple[int, ...], Bounded[tuple[Step, np.dtype], KeptTrial]] = {}
 
     def of(
         self,
@@ -87,7 +87,7 @@ class Trials:
         if kept is None:
             tries, waiting = (EACH, 0) if self.mode == "full" else (max(2, CALLS // len(some)), 1)
             trial = Trial([way.label for way in some], tries, waiting, known)
-            kept = group[step, dtype] = Kept(_group_size(step), trial, [])
+            kept = group[step, dtype] = KeptTrial(_group_size(step), trial, [])
         kept.forgotten[:] = [forgotten]
         return some, kept.trial
 

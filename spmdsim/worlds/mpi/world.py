@@ -35,7 +35,7 @@ from spmdsim.worlds.local_steps import filling, in_order
 from spmdsim.worlds.mpi import datatypes
 from spmdsim.worlds.mpi.alike import Comparison
 from spmdsim.worlds.mpi.boards import board_of, world_ranks
-from spmdsim.worlds.mpi.check import DEADLINE, Call, Check, Checker, deadline_seconds, making, members_of
+from spmdsim.worlds.mpi.checker import DEADLINE, Check, Checker, NewCall, deadline_seconds, making, members_of
 from spmdsim.worlds.mpi.comms import Comms
 from spmdsim.worlds.mpi.counted import VENDOR, Counted, Tally
 from spmdsim.worlds.mpi.fingerprint import Record, check_mode, digest
@@ -46,12 +46,12 @@ from spmdsim.worlds.mpi.phase_messages import scan, send_parts
 from spmdsim.worlds.mpi.place import broadcast, place
 from spmdsim.worlds.mpi.posting import BeginsEarly
 from spmdsim.worlds.mpi.recording import Recording, record_path
-from spmdsim.worlds.mpi.reduce import Group, reduce_all, reduce_scattered
+from spmdsim.worlds.mpi.reducing import ReduceGroup, reduce_all, reduce_scattered
 from spmdsim.worlds.mpi.row_programs import RowPrograms
 from spmdsim.worlds.mpi.shared import Shared, gather_shared, reduce_shared
-from spmdsim.worlds.mpi.start import agreed
 from spmdsim.worlds.mpi.summing import sum_directly
 from spmdsim.worlds.mpi.trials import Trials, common_machine, machine_name, tried
+from spmdsim.worlds.mpi.world_start import agreed
 from spmdsim.worlds.programs import Moved, StepProgram, forget
 from spmdsim.worlds.reshaping import numbered_exchange, reshaping
 
@@ -63,7 +63,7 @@ SHAREABLE = ("all_gather", "all_reduce")
 
 
 @dataclass
-class RankProgram(StepProgram):
+class MPIStepProgram(StepProgram):
     """A step as this rank runs it.
 
     Args:
@@ -186,12 +186,12 @@ class MPIWorld(BeginsEarly, World):
                 return [known.run(array)]
         return super().run(step, shards, algorithm)
 
-    def program(self, step: Step, dtype: np.dtype) -> RankProgram | None:
+    def program(self, step: Step, dtype: np.dtype) -> MPIStepProgram | None:
         """The derived form of a step that runs natively."""
         return None if self.algorithms else self._known(step, dtype, self._way(step))
 
-    def _known(self, step: Step, dtype: np.dtype, algorithm: str | None) -> RankProgram | None:
-        program: RankProgram | None = self.cache.get((step.number, dtype, algorithm))
+    def _known(self, step: Step, dtype: np.dtype, algorithm: str | None) -> MPIStepProgram | None:
+        program: MPIStepProgram | None = self.cache.get((step.number, dtype, algorithm))
         return program if program is not None and program.step == step else None
 
     def _way(self, step: Step) -> str | None:
@@ -238,23 +238,23 @@ class MPIWorld(BeginsEarly, World):
             known = self.cache.get((step, dtype))
             if known is None:
                 record = Record.of(step, dtype.name, None)
-                call = Call(record, members, digest(step, dtype.name, None))
+                call = NewCall(record, members, digest(step, dtype.name, None))
                 known = self.cache[step, dtype] = self._checker.of(call)
             compared = known.inside()
         with compared:
             return send_parts(self._comms.of(members), order, self.rank, dtype, given[0])
 
-    def _begin(self, step: Step, dtype: np.dtype, algorithm: str | None) -> RankProgram:
+    def _begin(self, step: Step, dtype: np.dtype, algorithm: str | None) -> MPIStepProgram:
         self.check_step(step)
-        program = RankProgram(step, step.src.local_shape(step.shape, self.rank))
+        program = MPIStepProgram(step, step.src.local_shape(step.shape, self.rank))
         if self._checker is not None and step.collective not in LOCAL_STEPS:
-            call = Call.of(step, dtype, algorithm)
+            call = NewCall.of(step, dtype, algorithm)
             if self.rank in call.members and len(call.members) > 1:
                 program.check = self._checker.of(call)
         self.cache[step.number, dtype, algorithm] = program
         return program
 
-    def _derive(self, program: RankProgram, step: Step, dtype: np.dtype, algorithm: str | None) -> Run:
+    def _derive(self, program: MPIStepProgram, step: Step, dtype: np.dtype, algorithm: str | None) -> Run:
         if algorithm is None or algorithm == SHARED:
             run = self._program(program, step, dtype)
             return self._shared_way(step, dtype, run) if algorithm == SHARED else run
@@ -269,7 +269,7 @@ class MPIWorld(BeginsEarly, World):
         part = emulation(step, algorithm, self.rank, dtype)
         return run_schedule(part, self._comms.of(tuple(sorted(part.members))))
 
-    def _program(self, program: RankProgram, step: Step, dtype: np.dtype) -> Run:
+    def _program(self, program: MPIStepProgram, step: Step, dtype: np.dtype) -> Run:
         """The step by its only way, or by those that are tried."""
         ways = ways_of(step, self.rank, dtype, self.choices, datatypes.MAX_COUNT, self.reproducible)
 
@@ -324,12 +324,12 @@ class MPIWorld(BeginsEarly, World):
             return broadcast(way.traffic, comm, dtype, root, step.shape), []
         return place(way, comm, dtype)
 
-    def _group(self, step: Step) -> tuple[tuple[int, ...], Group]:
+    def _group(self, step: Step) -> tuple[tuple[int, ...], ReduceGroup]:
         """The ranks that this one reduces with, sorted, and their communicator."""
         order = step.group(self.rank)
         members = tuple(sorted(order))
         numbers = tuple(members.index(rank) for rank in order)
-        return members, Group(self._comms.of(members), numbers, members.index(self.rank))
+        return members, ReduceGroup(self._comms.of(members), numbers, members.index(self.rank))
 
     def _reducing(self, step: Step, dtype: np.dtype, way: Way) -> Run:
         _, group = self._group(step)

@@ -11,7 +11,7 @@ from spmdsim.core.bound import common_mesh
 from spmdsim.dialects.mindspore.errors import ShardError
 from spmdsim.dialects.mindspore.interleaved import check_devices
 from spmdsim.dialects.mindspore.layout import check_even
-from spmdsim.imitations.mindspore.sharding.cuts import check_cuts
+from spmdsim.imitations.mindspore.sharding.cuts_refused import check_cuts
 from spmdsim.imitations.mindspore.sharding.sharded import Sharded, sourced
 
 Shape = tuple[int, ...]

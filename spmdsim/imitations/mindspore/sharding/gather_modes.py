@@ -18,7 +18,7 @@ from spmdsim.dialects.mindspore.errors import ShardError
 from spmdsim.dialects.mindspore.interleaved import check_devices
 from spmdsim.dialects.mindspore.layout import check_even
 from spmdsim.errors import UsageTypeError
-from spmdsim.imitations.mindspore.sharding.cuts import check_cuts
+from spmdsim.imitations.mindspore.sharding.cuts_refused import check_cuts
 from spmdsim.imitations.mindspore.sharding.data_parallel import Devices, device_mesh, device_ranks
 from spmdsim.imitations.mindspore.sharding.results import forward, pending_axes, result_layout, scattered
 from spmdsim.imitations.mindspore.sharding.sharded import Sharded, derived, sourced

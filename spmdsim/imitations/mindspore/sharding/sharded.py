@@ -10,7 +10,7 @@ from typing import Any
 from spmdsim.core import BoundRule, Layout, Mesh, Strategy
 from spmdsim.dialects.mindspore.interleaved import device_mesh, micro_shards, real_axes
 from spmdsim.dialects.mindspore.layout import MindSporeLayout, from_tensor_map
-from spmdsim.imitations.mindspore.sharding.forms import optimizer_shard
+from spmdsim.imitations.mindspore.sharding.layout_forms import optimizer_shard
 
 Shape = tuple[int, ...]
 Groups = tuple[tuple[int, ...], ...]

@@ -23,7 +23,7 @@ from spmdsim.dialects.mindspore.interleaved import check_devices
 from spmdsim.dialects.mindspore.layout import check_even, from_tensor_map
 from spmdsim.dialects.mindspore.table import Row, find
 from spmdsim.errors import RuleError, UsageTypeError
-from spmdsim.imitations.mindspore.sharding.cuts import check_cuts
+from spmdsim.imitations.mindspore.sharding.cuts_refused import check_cuts
 from spmdsim.imitations.mindspore.sharding.data_parallel import (
     Devices,
     batch_parallel,

@@ -13,7 +13,7 @@ from spmdsim.dialects.mindspore.layout import MindSporeLayout
 from spmdsim.dialects.mindspore.table import Row
 from spmdsim.dialects.session import alone
 from spmdsim.errors import RuleError, UsageTypeError
-from spmdsim.imitations.mindspore.sharding.cuts import check_cuts
+from spmdsim.imitations.mindspore.sharding.cuts_refused import check_cuts
 from spmdsim.imitations.mindspore.sharding.results import result_layout
 from spmdsim.imitations.mindspore.sharding.strategies import cuts_of_result, default_cuts
 from spmdsim.layout.cuts import strategy_from_cuts, strategy_from_factors

@@ -65,7 +65,7 @@ def members_of(step: Step) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
-class Call:
+class NewCall:
     """What a rank is about to run, derived once per step.
 
     Args:
@@ -81,16 +81,16 @@ class Call:
     nbytes: int = 0
 
     @staticmethod
-    def of(step: Step, dtype: np.dtype, algorithm: str | None) -> Call:
+    def of(step: Step, dtype: np.dtype, algorithm: str | None) -> NewCall:
         """The call for a step."""
         record = Record.of(step, dtype.name, algorithm)
         found = digest(step, dtype.name, algorithm)
-        return Call(record, members_of(step), found, math.prod(step.shape) * dtype.itemsize)
+        return NewCall(record, members_of(step), found, math.prod(step.shape) * dtype.itemsize)
 
     @staticmethod
-    def named(words: str, members: Sequence[int]) -> Call:
+    def named(words: str, members: Sequence[int]) -> NewCall:
         """A call that a few words say all about: a barrier."""
-        return Call(Record(words), tuple(members), number_of(words))
+        return NewCall(Record(words), tuple(members), number_of(words))
 
 
 class Checker:
@@ -141,7 +141,7 @@ class Checker:
             self.watch.follow(found, self.deadline)
         return found
 
-    def of(self, call: Call) -> Check:
+    def of(self, call: NewCall) -> Check:
         """The check of a call; calls of the same members are numbered together."""
         self.board.tell(call.digest, call.record.packed())
         return Check(self, call, self.calls(call.members))
@@ -165,14 +165,14 @@ class Checker:
 
     def event(self, words: str) -> None:
         """Note something that all ranks of the world do, and that moves nothing, so that nothing else holds them back."""
-        check = self.of(Call.named(words, self.everyone))
+        check = self.of(NewCall.named(words, self.everyone))
         check.calls.end(check.calls.begin(check.call.digest))
         check.compare()
 
     @contextmanager
     def together(self, words: str, ranks: Sequence[int] | None = None) -> Iterator[None]:
         """Something that all ranks of the world, or these, do at the same time: they meet before it."""
-        check = self.of(Call.named(words, self.everyone if ranks is None else ranks))
+        check = self.of(NewCall.named(words, self.everyone if ranks is None else ranks))
         with check.inside(first=True):
             yield
 
@@ -299,7 +299,7 @@ class Check:
 
     __slots__ = ("call", "calls", "checker")
 
-    def __init__(self, checker: Checker, call: Call, calls: Calls) -> None:
+    def __init__(self, checker: Checker, call: NewCall, calls: Calls) -> None:
         self.checker, self.call, self.calls = checker, call, calls
 
     def before(self, run: Run) -> Run:

@@ -31,7 +31,7 @@ Run = Callable[[np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True)
-class Group:
+class ReduceGroup:
     """The ranks that reduce together.
 
     Args:
@@ -50,7 +50,7 @@ class Group:
         return len(self.order)
 
 
-def reduce_all(step: Step, group: Group, dtype: np.dtype, shape: tuple[int, ...], way: Way) -> Run:
+def reduce_all(step: Step, group: ReduceGroup, dtype: np.dtype, shape: tuple[int, ...], way: Way) -> Run:
     """all_reduce of a shard of this shape."""
     op = check_reduce(step.op, dtype)
     if way.name == "native":
@@ -66,7 +66,7 @@ def _library(op: str, dtype: np.dtype) -> MPI.Op:
     return native
 
 
-def _native_all(op: str, native: MPI.Op, group: Group, shape: tuple[int, ...], dtype: np.dtype) -> Run:
+def _native_all(op: str, native: MPI.Op, group: ReduceGroup, shape: tuple[int, ...], dtype: np.dtype) -> Run:
     comm, most, fresh, size = group.comm, datatypes.MAX_COUNT, allocator(shape, dtype), group.size
 
     def whole(array: np.ndarray) -> np.ndarray:
@@ -86,7 +86,7 @@ def _native_all(op: str, native: MPI.Op, group: Group, shape: tuple[int, ...], d
     return whole if op != "avg" and dtype.kind != "b" and math.prod(shape) <= most else run
 
 
-def _gathered(op: str, group: Group, flat: np.ndarray) -> np.ndarray:
+def _gathered(op: str, group: ReduceGroup, flat: np.ndarray) -> np.ndarray:
     """Everybody's vector to everybody, reduced in group order."""
     rows = np.empty((group.size, flat.size), flat.dtype)
     kind = element(flat.dtype.itemsize)
@@ -94,7 +94,7 @@ def _gathered(op: str, group: Group, flat: np.ndarray) -> np.ndarray:
     return fold(op, [rows[k] for k in group.order])
 
 
-def _composed_all(op: str, group: Group, most: int) -> Run:
+def _composed_all(op: str, group: ReduceGroup, most: int) -> Run:
     """In chunks: each rank gets its block of the chunk from all, reduces it, and all gather the blocks.
 
     The blocks of all chunks together are balanced, so exactly what an all_reduce amounts to is moved.
@@ -131,7 +131,7 @@ def _chunks(total: int, most: int, size: int) -> tuple[tuple[int, int], ...]:
     return tuple((a, b - a) for a, b in pairwise((*starts, total)))
 
 
-def scatter_into(op: str, group: Group, flat: np.ndarray, result: np.ndarray, chunk: int) -> None:
+def scatter_into(op: str, group: ReduceGroup, flat: np.ndarray, result: np.ndarray, chunk: int) -> None:
     """Reduce this rank's block of the vector into its place in ``result``, which all ranks of the group share."""
     size, me = group.size, group.me
     sizes = nested_blocks(flat.size, (size,))
@@ -151,7 +151,7 @@ def to_others(part: int, size: int, me: int) -> tuple[tuple[int, ...], tuple[int
 # -- reduce_scatter -----------------------------------------------------------------------------------
 
 
-def reduce_scattered(step: Step, group: Group, dtype: np.dtype, way: Way) -> Run:
+def reduce_scattered(step: Step, group: ReduceGroup, dtype: np.dtype, way: Way) -> Run:
     """reduce_scatter of the way's blocks."""
     op, layout = check_reduce(step.op, dtype), way.blocks
     assert layout is not None
@@ -174,7 +174,7 @@ def packed(layout: Blocks, array: np.ndarray, always: bool = False) -> np.ndarra
     return buffer
 
 
-def _native_scatter(op: str, native: MPI.Op, group: Group, layout: Blocks, dtype: np.dtype) -> Run:
+def _native_scatter(op: str, native: MPI.Op, group: ReduceGroup, layout: Blocks, dtype: np.dtype) -> Run:
     """Reduce_scatter, also of equal blocks: Open MPI's Reduce_scatter_block moves up to twice as many bytes."""
     comm, counts, equal = group.comm, layout.counts, len(set(layout.counts)) == 1
     fresh = allocator(layout.target, dtype)
@@ -196,7 +196,7 @@ def _native_scatter(op: str, native: MPI.Op, group: Group, layout: Blocks, dtype
     return whole if plain else run
 
 
-def _small_scatter(op: str, group: Group, layout: Blocks, dtype: np.dtype) -> Run:
+def _small_scatter(op: str, group: ReduceGroup, layout: Blocks, dtype: np.dtype) -> Run:
     """Exchange equal blocks in one call, the own one with them, and reduce: in few calls, which is what counts here."""
     comm, size, kind, count = group.comm, group.size, element(dtype.itemsize), layout.counts[0]
     fresh, landing = allocator(layout.target, dtype), allocator((size, *layout.target), dtype)
@@ -215,7 +215,7 @@ def _small_scatter(op: str, group: Group, layout: Blocks, dtype: np.dtype) -> Ru
     return run
 
 
-def _composed_scatter(op: str, group: Group, layout: Blocks, most: int) -> Run:
+def _composed_scatter(op: str, group: ReduceGroup, layout: Blocks, most: int) -> Run:
     """Pack the blocks if need be, exchange and reduce."""
 
     def run(array: np.ndarray) -> np.ndarray:
@@ -227,7 +227,7 @@ def _composed_scatter(op: str, group: Group, layout: Blocks, most: int) -> Run:
 
 
 def _exchange_and_fold(
-    op: str, group: Group, layout: Blocks, most: int, flat: np.ndarray, result: np.ndarray
+    op: str, group: ReduceGroup, layout: Blocks, most: int, flat: np.ndarray, result: np.ndarray
 ) -> None:
     """In chunks of every block: each rank gets its part from all others and reduces it into ``result``."""
     comm, size, me = group.comm, group.size, group.me

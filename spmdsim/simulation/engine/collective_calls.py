@@ -11,7 +11,7 @@ from spmdsim.simulation.data.payloads import ObjectPayload
 from spmdsim.simulation.engine.mailboxes import finish
 from spmdsim.simulation.engine.timing import collective_seconds
 from spmdsim.simulation.findings import faults, mismatch
-from spmdsim.simulation.findings.places import Site
+from spmdsim.simulation.findings.code_places import Site
 
 HISTORY = 200  # meetings kept in which not all ranks stood at the same line
 
