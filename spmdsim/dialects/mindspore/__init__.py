@@ -58,18 +58,8 @@ NEAREST = each({
 
 #: Submodules that programs reach as attributes.
 SUBMODULES = (
-    "common",
-    "communication",
-    "context",
-    "dataset",
-    "dtype",
-    "mint",
-    "nn",
-    "ops",
-    "parallel",
-    "runtime",
-    "train",
-)
+    "common", "communication", "context", "dataset", "dtype", "mint", "nn", "ops", "parallel", "runtime", "train",
+)  # fmt: skip
 
 __all__ = list(EXPORTS)
 

@@ -215,28 +215,17 @@ def _float(kind: Any) -> np.dtype:
     return chosen
 
 
-def randn(*size: Any, dtype: Any = np.float32, **where: Any) -> AnyTensor:
-    """Normal numbers; ``where``: placement and sbp, or a device, and requires_grad."""
-    shape, kind = _shape(size), _float(dtype)
-    return _drawn(
-        shape,
-        lambda i, seed: normal_block(i, shape, kind, seed),
-        lambda r, s: r.normal(size=s),
-        kind,
-        **where,
-    )
+def _random(about: str, block: Callable[..., np.ndarray], draw: Draw) -> Callable[..., AnyTensor]:
+    def made(*size: Any, dtype: Any = np.float32, **where: Any) -> AnyTensor:
+        shape, kind = _shape(size), _float(dtype)
+        return _drawn(shape, lambda index, seed: block(index, shape, kind, seed), draw, kind, **where)
+
+    made.__doc__ = f"{about}; ``where``: placement and sbp, or a device, and requires_grad."
+    return made
 
 
-def rand(*size: Any, dtype: Any = np.float32, **where: Any) -> AnyTensor:
-    """Numbers uniform in [0, 1)."""
-    shape, kind = _shape(size), _float(dtype)
-    return _drawn(
-        shape,
-        lambda i, seed: uniform_block(i, shape, kind, seed),
-        lambda r, s: r.random(size=s),
-        kind,
-        **where,
-    )
+randn = _random("Normal numbers", normal_block, lambda generator, shape: generator.normal(size=shape))
+rand = _random("Numbers uniform in [0, 1)", uniform_block, lambda generator, shape: generator.random(shape))
 
 
 def randint(

@@ -15,6 +15,7 @@ from spmdsim.dialects.paddle.splitting import SplitLayout, split_layout
 from spmdsim.dialects.paddle.static.program import recorded
 from spmdsim.dialects.paddle.tensors import Tensor, everywhere
 from spmdsim.dialects.session import current_world
+from spmdsim.dialects.table import renamed
 from spmdsim.errors import InputError
 from spmdsim.nn import Embedding, Linear, Module, Uniform, zeros
 
@@ -31,6 +32,7 @@ class SplitLayer(Layer):
         bias_attr: the bias's attribute.
         kind: what the names begin with where none is given.
         keep: whether the default program keeps the parameters.
+        gather_output: whether columns are gathered.
     """
 
     def __init__(
@@ -42,8 +44,9 @@ class SplitLayer(Layer):
         bias_attr: Any = None,
         kind: str = "",
         keep: bool = False,
+        gather_output: bool = True,
     ) -> None:
-        self.where = where
+        self.where, self.gather_output = where, gather_output
         self.inner: Module
         if where.operation == "embedding":
             self.inner = Embedding(*where.size, where.weight)
@@ -64,6 +67,10 @@ class SplitLayer(Layer):
     def bias(self) -> Any:
         """The bias, if there is one."""
         return getattr(self.inner, "bias", None)
+
+    def extra_repr(self) -> str:
+        """Nothing, as Paddle's own."""
+        return ""
 
     def _walk(self, prefix: str) -> Iterator[tuple[str, Any]]:
         yield from ((prefix + name, x) for name, x in zip(("weight", "bias"), self.inner.parameters()))
@@ -97,92 +104,57 @@ def _where(size: tuple[int, int], operation: str, axis: int, parts: int | None, 
     return split_layout(size, operation, axis, parts or fleet.model_parts(), world_size=current_world().size)
 
 
-class VocabParallelEmbedding(SplitLayer):
+class _Vocabulary(SplitLayer):
     """A table split by rows; the looked-up rows are summed over the ranks.
 
     Raises:
         ValueError: a vocabulary that does not divide.
     """
 
-    def __init__(
-        self,
-        num_embeddings: int,
-        embedding_dim: int,
-        weight_attr: Any = None,
-        mp_group: Any = None,
-        name: str | None = None,
-        *,
-        mp_degree: int | None = None,
-    ) -> None:
-        where = _where((num_embeddings, embedding_dim), "embedding", 0, mp_degree, mp_group)
-        super().__init__(where, name, weight_attr)
-
     def forward(self, x: Tensor) -> Any:
         """``[...] -> [..., embedding_dim]``."""
         y = self.inner(x)
-        result: Tensor = y.to(y.layout.reduced)
-        return result
+        return y.to(y.layout.reduced)
 
 
-class ColumnParallelLinear(SplitLayer):
+class _Columns(SplitLayer):
     """A weight split by columns, with a bias split alike (none unless ``has_bias``, as in Paddle).
 
     Raises:
         ValueError: columns that do not divide.
     """
 
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        weight_attr: Any = None,
-        has_bias: bool | None = None,
-        gather_output: bool = True,
-        fuse_matmul_bias: bool = False,
-        mp_group: Any = None,
-        name: str | None = None,
-        *,
-        mp_degree: int | None = None,
-    ) -> None:
-        self.gather_output = gather_output
-        where = _where((in_features, out_features), "linear", 1, mp_degree, mp_group)
-        super().__init__(where, name, weight_attr, bool(has_bias))
-
     def forward(self, x: Tensor) -> Any:
         """``[..., in] -> [..., out]``; split over the columns unless gathered."""
         y = self.inner(x)
-        result: Tensor = y.to(Layout.replicated(self.where.mesh, y.ndim)) if self.gather_output else y
-        return result
+        return y.to(Layout.replicated(self.where.mesh, y.ndim)) if self.gather_output else y
 
 
-class RowParallelLinear(SplitLayer):
+class _Rows(SplitLayer):
     """A weight split by rows; the products are summed, then the bias is added, once.
 
     Raises:
         ValueError: rows that do not divide.
     """
 
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        weight_attr: Any = None,
-        has_bias: bool = True,
-        input_is_parallel: bool = False,
-        fuse_matmul_bias: bool = False,
-        mp_group: Any = None,
-        name: str | None = None,
-        *,
-        mp_degree: int | None = None,
-    ) -> None:
-        self.input_is_parallel = input_is_parallel
-        where = _where((in_features, out_features), "linear", 0, mp_degree, mp_group)
-        super().__init__(where, name, weight_attr, has_bias)
-
     def forward(self, x: Tensor) -> Any:
         """``[..., in] -> [..., out]``; the input is split over its last dim unless it is already."""
         y = self.products(x)
         return y.to(y.layout.reduced)
+
+
+VocabParallelEmbedding = renamed("VocabParallelEmbedding", _Vocabulary, lambda num_embeddings, embedding_dim, weight_attr=None,
+    mp_group=None, name=None, *, mp_degree=None: dict(
+    where=_where((num_embeddings, embedding_dim), "embedding", 0, mp_degree, mp_group), name=name,
+    weight_attr=weight_attr))  # fmt: skip
+ColumnParallelLinear = renamed("ColumnParallelLinear", _Columns, lambda in_features, out_features, weight_attr=None,
+    has_bias=None, gather_output=True, fuse_matmul_bias=False, mp_group=None, name=None, *, mp_degree=None: dict(
+    where=_where((in_features, out_features), "linear", 1, mp_degree, mp_group), name=name, weight_attr=weight_attr,
+    bias=bool(has_bias), gather_output=gather_output))  # fmt: skip
+RowParallelLinear = renamed("RowParallelLinear", _Rows, lambda in_features, out_features, weight_attr=None, has_bias=True,
+    input_is_parallel=False, fuse_matmul_bias=False, mp_group=None, name=None, *, mp_degree=None: dict(
+    where=_where((in_features, out_features), "linear", 0, mp_degree, mp_group), name=name, weight_attr=weight_attr,
+    bias=has_bias))  # fmt: skip
 
 
 class ParallelCrossEntropy(Layer):
@@ -223,9 +195,4 @@ class ParallelCrossEntropy(Layer):
         return ops.reshape(losses, (*losses.shape, 1)) if column else losses
 
 
-__all__ = [
-    "ColumnParallelLinear",
-    "ParallelCrossEntropy",
-    "RowParallelLinear",
-    "VocabParallelEmbedding",
-]
+__all__ = ["ColumnParallelLinear", "ParallelCrossEntropy", "RowParallelLinear", "VocabParallelEmbedding"]

@@ -130,32 +130,11 @@ class Parameter(nn.Parameter):
 
 
 def _symbol(name: str) -> Any:
-    def apply(self: Parameter, *others: Any) -> Any:
-        return getattr(self.value, name)(*others)
-
-    return apply
+    return lambda self, *others: getattr(self.value, name)(*others)
 
 
-for _name in [
-    "add",
-    "radd",
-    "sub",
-    "rsub",
-    "mul",
-    "rmul",
-    "truediv",
-    "rtruediv",
-    "pow",
-    "rpow",
-    "neg",
-    "abs",
-    "matmul",
-    "rmatmul",
-    "gt",
-    "lt",
-    "ge",
-    "le",
-]:
+_SYMBOLS = "add radd sub rsub mul rmul truediv rtruediv pow rpow neg abs matmul rmatmul gt lt ge le"
+for _name in _SYMBOLS.split():
     setattr(Parameter, f"__{_name}__", _symbol(f"__{_name}__"))
 
 
