@@ -83,7 +83,12 @@ def __getattr__(name: str) -> Any:
     if name in _ROOMS:
         return import_module(f"spmdsim.{name}")
     if home is None:
-        raise AttributeError(f"module 'spmdsim' has no attribute {name!r}")
+        from spmdsim.errors import nearest
+
+        near = nearest(name, (*__all__, *_APART, *_ROOMS)) if not name.startswith("_") else None
+        raise AttributeError(
+            f"module 'spmdsim' has no attribute {name!r}" + f"; nearest: {near!r}" * bool(near)
+        )
     value = getattr(import_module(home), name)
     globals()[name] = value
     return value

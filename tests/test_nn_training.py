@@ -308,3 +308,13 @@ def test_what_cannot_be_trained_is_said():
         UsageTypeError, match=r"^what is trained is a parameter or a tensor, but got ndarray$"
     ):
         nn.SGD([np.ones(3)], 0.1)
+
+
+def test_a_module_prints_what_it_is_made_of():
+    mesh = Mesh((2,), ("tp",))
+    assert repr(nn.MLP(4, 8, mesh(None, None), "tp")) == (
+        "MLP(\n  up: Linear(\n    weight: f32[4,8] S(1)\n    bias: f32[8] S(0)\n  )\n"
+        "  down: Linear(\n    weight: f32[8,4] S(0)\n    bias: f32[4] R\n  )\n)"
+    )
+    assert "blocks.1: TransformerBlock(" in repr(nn.GPT(11, 8, 2, 2, 4, mesh(None, None, None), "tp"))
+    assert repr(nn.Sequential()) == "Sequential()"

@@ -149,4 +149,6 @@ def compile(function: Callable[P, R]) -> Compiled[P, R]:
         >>> step
         <compiled step: 1 program>
     """
+    if not callable(function):
+        raise UsageTypeError(f"compile() takes a function of tensors, but got {function!r}")
     return Compiled(function)

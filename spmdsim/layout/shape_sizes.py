@@ -9,8 +9,8 @@ from typing import Any
 from spmdsim.errors import UsageTypeError
 
 
-def integers(shape: Iterable[Any]) -> tuple[int, ...]:
-    """The sizes of a shape as Python's integers.
+def integers(shape: Iterable[Any], what: str = "the sizes of a shape") -> tuple[int, ...]:
+    """The sizes of a shape, or other numbers, as Python's integers.
 
     Raises:
         UsageTypeError: sizes that are no integers.
@@ -21,7 +21,7 @@ def integers(shape: Iterable[Any]) -> tuple[int, ...]:
     try:
         return tuple(map(index, shape))
     except TypeError:
-        raise UsageTypeError(f"the sizes of a shape are integers, but got {shape!r}") from None
+        raise UsageTypeError(f"{what} are integers, but got {shape!r}") from None
 
 
 def flag(name: str, value: Any) -> bool:

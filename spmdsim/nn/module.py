@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from spmdsim.core import Layout
+from spmdsim.core.meta import Meta
 from spmdsim.core.world import programs
 from spmdsim.errors import UsageTypeError, WorldError
 from spmdsim.layout.element_type import has_gradient
@@ -202,7 +203,11 @@ def parameters_of(trained: Module | Iterable[Parameter | Tensor]) -> list[Parame
     Raises:
         UsageTypeError: something else, or a tensor that wants no gradient or was computed.
     """
-    return trained.parameters() if isinstance(trained, Module) else [_parameter(item) for item in trained]
+    if isinstance(trained, Module):
+        return trained.parameters()
+    if not isinstance(trained, Iterable) or isinstance(trained, (Tensor, str)):
+        raise UsageTypeError(f"what is trained is a module or a list of parameters, but got {trained!r}")
+    return [_parameter(item) for item in trained]
 
 
 def _parameter(item: Any) -> Parameter:
@@ -230,6 +235,16 @@ class Module(Pictured):
         """Run :meth:`forward`."""
         return self.forward(*inputs, **options)
 
+    def __repr__(self) -> str:
+        """Its parameters and modules, one a line: where each lives, and how they are nested."""
+        texts = (
+            (name, Meta.of(part.layout, part.shape, part.dtype) if isinstance(part, Parameter) else part)
+            for name, part in self._parts()
+        )
+        lines = "\n".join(f"{name}: {text!r}" for name, text in texts).splitlines()
+        inside = "".join(f"  {line}\n" for line in lines)
+        return f"{type(self).__name__}(\n{inside})" if lines else f"{type(self).__name__}()"
+
     def named_parameters(self, prefix: str = "") -> Iterator[tuple[str, Parameter]]:
         """All parameters with their path; one that is used in several places is listed once."""
         seen: set[int] = set()
@@ -239,18 +254,21 @@ class Module(Pictured):
                 yield path, parameter
 
     def _walk(self, prefix: str) -> Iterator[tuple[str, Parameter]]:
+        for name, part in self._parts():
+            if isinstance(part, Parameter):
+                yield f"{prefix}{name}", part
+            else:
+                yield from part._walk(f"{prefix}{name}.")
+
+    def _parts(self) -> Iterator[tuple[str, Parameter | Module]]:
+        """Parameters and modules among the attributes, and in lists of them."""
         for name, value in vars(self).items():
-            path = f"{prefix}{name}"
-            if isinstance(value, Parameter):
-                yield path, value
-            elif isinstance(value, Module):
-                yield from value._walk(f"{path}.")
-            elif isinstance(value, (list, tuple)):
-                for i, item in enumerate(value):
-                    if isinstance(item, Parameter):
-                        yield f"{path}.{i}", item
-                    elif isinstance(item, Module):
-                        yield from item._walk(f"{path}.{i}.")
+            listed = isinstance(value, (list, tuple))
+            for path, item in (
+                ((f"{name}.{i}", x) for i, x in enumerate(value)) if listed else ((name, value),)
+            ):
+                if isinstance(item, (Parameter, Module)):
+                    yield path, item
 
     def parameters(self) -> list[Parameter]:
         """All parameters."""

@@ -97,7 +97,7 @@ class Optimiser(Pictured):
         rate: float,
         state_layout: StateLayout | None = None,
     ) -> None:
-        if not 0 <= rate < math.inf:
+        if not isinstance(rate, (int, float, np.number)) or not 0 <= rate < math.inf:
             raise InputError(f"a learning rate is a number from 0 on, not {rate}")
         self.parameters = parameters_of(parameters)
         self.rate = rate

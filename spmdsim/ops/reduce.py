@@ -12,7 +12,7 @@ from numpy.typing import DTypeLike
 from spmdsim.core import Rule
 from spmdsim.errors import OutOfRange, RuleError
 from spmdsim.layout.element_type import accumulator
-from spmdsim.layout.shape_sizes import flag
+from spmdsim.layout.shape_sizes import flag, integers
 from spmdsim.ops.declare import boolean, cast
 from spmdsim.ops.elementwise import divide, equal, multiply, where
 from spmdsim.ops.functions import not_equal
@@ -33,7 +33,7 @@ def normal_dims(dims: Dims, ndim: int) -> tuple[int, ...]:
         return tuple(range(ndim))
     if isinstance(dims, (int, np.integer)) and -ndim <= dims < ndim:
         return (int(dims) % ndim,)
-    given = (int(dims),) if isinstance(dims, (int, np.integer)) else tuple(dims)
+    given = integers((dims,) if isinstance(dims, (int, np.integer, str)) else dims, "dims")
     for dim in given:
         if not -ndim <= dim < ndim:
             raise OutOfRange(f"dim {dim} is out of range for a tensor of {ndim} dims")

@@ -197,17 +197,15 @@ def roll(
         if x.ndim < 2:
             return roll(x, shift, 0) if x.ndim else x
         return reshape(roll(reshape(x, (x.size,)), shift, 0), x.shape, x.layout.reduced)
-    dims = [dim] if isinstance(dim, (int, np.integer)) else list(dim)
-    shifts = [shift] if isinstance(shift, (int, np.integer)) else list(shift)
+    dims = integers([dim] if isinstance(dim, (int, np.integer, str)) else dim, "dims")
+    shifts = integers([shift] if isinstance(shift, (int, np.integer, str)) else shift, "shifts")
     if len(shifts) != len(dims) and min(len(shifts), len(dims)) != 1:
-        raise RuleError(
-            f"roll needs one shift per dim, but got shifts {tuple(shifts)} for dims {tuple(dims)}"
-        )
+        raise RuleError(f"roll needs one shift per dim, but got shifts {shifts} for dims {dims}")
     total, most = [0] * x.ndim, max(len(shifts), len(dims))
     for d, s in zip(dims * (most // len(dims)), shifts * (most // len(shifts))):
         if not -x.ndim <= d < x.ndim:
             raise OutOfRange(f"dim {d} is out of range for a tensor of {x.ndim} dims")
-        total[d % x.ndim] += int(s)
+        total[d % x.ndim] += s
     return _roll_op(x, shift=tuple(total))
 
 
@@ -255,7 +253,10 @@ def concat(tensors: Sequence[Tensor], dim: int | None = 0, *, axis: int | None =
         raise RuleError("concat needs at least one tensor")
     if dim is None:
         tensors, dim = [reshape(x, -1) for x in tensors], 0
+    tensors = alike("concat", *tensors)
     ndim = tensors[0].ndim
+    if not all(x.ndim for x in tensors):
+        raise RuleError("concat puts tensors with dims together, but one of them is a single number")
     if not -ndim <= dim < ndim:
         raise OutOfRange(f"dim {dim} is out of range for tensors of {ndim} dims")
-    return _concat_op(*alike("concat", *tensors), dim=dim % ndim)
+    return _concat_op(*tensors, dim=dim % ndim)

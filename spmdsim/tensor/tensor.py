@@ -15,7 +15,7 @@ from spmdsim.errors import InputError, UsageTypeError, two_names
 from spmdsim.tensor.move import along, move
 from spmdsim.tensor.sources import assemble, blocks, check_layout, shards_of
 from spmdsim.tensor.symbols import SymbolicTensor, become, before, ops
-from spmdsim.worlds.base import ORIGINS
+from spmdsim.worlds.base import ORIGINS, World
 from spmdsim.worlds.current import world as current
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from spmdsim.ops.reduce import Dims
     from spmdsim.tensor.operands import Operand
     from spmdsim.tensor.verdict import Verdict
-    from spmdsim.worlds.base import World
 
 
 #: One entry of an index: what numpy takes, but arrays of truth values of one dim only.
@@ -392,4 +391,8 @@ def _one(method: str, **values: V) -> V:
 
 
 def _world(world: World | None, layout: Layout) -> World:
-    return current(mesh=layout.mesh) if world is None else world
+    if world is None:
+        return current(mesh=layout.mesh)
+    if not isinstance(world, World):
+        raise UsageTypeError(f"a tensor lives in a world, such as LockStep(4), but got {world!r}")
+    return world
