@@ -13,14 +13,58 @@ Next: :mod:`spmdsim.core.rule`, what operators mean for layouts.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from spmdsim.core.mesh import Immutable, Mesh
-from spmdsim.core.placements import REDUCE_OPS, Partial, Placement, Replicate, Shard
 from spmdsim.errors import LayoutError, UsageTypeError, unknown
+from spmdsim.pictured import Pictured
 
 Bounds = tuple[tuple[int, int], ...]
+
+
+#: Reductions that a pending (partial) value may wait for.
+REDUCE_OPS = ("sum", "prod", "max", "min", "avg", "all", "any")
+
+
+@dataclass(frozen=True)
+class Shard(Pictured):
+    """The axis splits tensor dim ``dim``."""
+
+    dim: int
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.dim, int) or isinstance(self.dim, bool):
+            raise UsageTypeError(f"Shard takes a tensor dim (an integer), but got {self.dim!r}")
+
+    def __str__(self) -> str:
+        return f"S({self.dim})"
+
+
+@dataclass(frozen=True)
+class Replicate(Pictured):
+    """All ranks along the axis hold the same values."""
+
+    def __str__(self) -> str:
+        return "R"
+
+
+@dataclass(frozen=True)
+class Partial(Pictured):
+    """The true value is the reduction, by ``op``, of what the ranks along the axis hold."""
+
+    op: str = "sum"
+
+    def __post_init__(self) -> None:
+        if self.op not in REDUCE_OPS:
+            raise unknown(f"no reduction is called {self.op!r}", str(self.op), REDUCE_OPS, LayoutError)
+
+    def __str__(self) -> str:
+        return f"P({self.op})"
+
+
+Placement = Shard | Replicate | Partial
 
 
 def split_block(start: Any, size: Any, parts: int, index: Any) -> tuple[Any, Any]:

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import numpy as np
 
 from spmdsim.core import elements
-from spmdsim.core.bind import bind
-from spmdsim.core.bound import BoundRule
+from spmdsim.core.bound import BoundRule, bind
 from spmdsim.core.layout import Layout
 from spmdsim.core.mesh import Mesh
 from spmdsim.core.reductions import each

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim.core import elements
-from spmdsim.core.placements import REDUCE_OPS
+from spmdsim.core.layout import REDUCE_OPS
 from spmdsim.core.world import performed
 from spmdsim.errors import WorldError, unknown
 

@@ -81,22 +81,11 @@ class Rule(ShortRepr):
         work: str = ELEMENTS,
         backward: float = 1.0,
     ) -> Rule:
-        """Read a rule.
+        """Read a rule: operands, ``->``, results; terms separated by commas, dims by spaces.
 
-        Args:
-            text: operands, ``->``, results; terms separated by commas, dims by spaces.
-            reduce: the reduction of all factors missing from the results, or per factor.
-            linear: ``"none"``, ``"each"`` (in every operand by itself), ``"all"`` (in all jointly) or sets of
-                operand numbers.
-            whole: see the attributes, as the rest; names of factors are separated by spaces.
-            indexed: see the attributes.
-            passes: see the attributes.
-            order: see the attributes.
-            work: see the attributes.
-            backward: see the attributes.
-
-        Raises:
-            RuleError: the text is not a rule; the message shows where.
+        ``reduce`` is the reduction of all factors missing from the results, or per factor; ``linear`` is ``"none"``,
+        ``"each"`` (in every operand by itself), ``"all"`` (in all jointly) or sets of operand numbers. The rest are the
+        attributes, names of factors separated by spaces. A RuleError says where a text is not a rule.
 
         >>> rule = Rule.parse("m k, k n -> m n", linear="each")
         >>> rule.factors, rule.reduced
