@@ -304,6 +304,11 @@ def test_who_takes_part_in_paddle(world):
         mesh = paddle.ProcessMesh([0, 1], dim_names=["x"])
         pending = paddle.distributed.dtensor_from_local(X, mesh, [paddle.Partial()])
         np.testing.assert_allclose(pending.full(), 2 * X)
+        largest = paddle.distributed.dtensor_from_local(
+            X, mesh, [paddle.Partial(paddle.distributed.ReduceType.kRedMax)]
+        )
+        assert largest.placements[0].is_partial("max") and largest.placements == [paddle.Partial("max")]
+        np.testing.assert_allclose(largest.full(), X)
 
 
 METHODS = {

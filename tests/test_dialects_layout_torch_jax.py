@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 from hypothesis import given
 from layout_cases import cases
@@ -9,6 +11,7 @@ from test_layout_properties import layouts
 
 from spmdsim.core import Mesh, Partial, Replicate, Shard
 from spmdsim.dialects import jax, torch
+from spmdsim.errors import SpmdError
 
 MESH = Mesh((2, 4), ("dp", "tp"))
 
@@ -97,3 +100,36 @@ def test_partition_specs():
 def test_errors(action, words):
     with pytest.raises(ValueError, match=words):
         action()
+
+
+def test_placements_have_the_words_of_dtensor_and_paddle():
+    shard, copy, pending = torch.Shard(1), torch.Replicate(), torch.Partial("product")
+    assert (
+        shard == Shard(1) == shard
+        and Shard(0) != shard != copy != pending
+        and pending == Partial("prod") != copy
+    )
+    assert len({shard, Shard(1), copy, torch.Replicate(), pending, Partial("prod")}) == 3
+    assert shard.is_shard() and shard.is_shard(dim=1) and not shard.is_shard(0) and not copy.is_shard()
+    assert (
+        copy.is_replicate() and copy.is_replicated() and not pending.is_replicate() and shard.get_dim() == 1
+    )
+    assert (
+        pending.is_partial("product")
+        and pending.is_partial()
+        and not pending.is_partial("sum")
+        and not shard.is_partial()
+    )
+    assert (
+        pending.reduce_op == "product"
+        and pickle.loads(pickle.dumps(pending)) == pending
+        and repr(shard) == "Shard(dim=1)"
+    )
+    mesh = Mesh((2, 4), ("dp", "tp"))
+    assert torch.layout(mesh, [shard, copy], 2) == mesh(None, "dp")
+    for wrong, said in (
+        (lambda: torch.Shard(), r"Shard\(\) missing a required argument: 'dim'"), (lambda: torch.Replicate(1), "got too many positional"),
+        (lambda: shard.foo, "Placement.foo is not covered"), (lambda: torch.Partial(op="sum"), "nearest: reduce_op|it takes reduce_op"),
+    ):  # fmt: skip
+        with pytest.raises(SpmdError, match=said):
+            wrong()

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
-from spmdsim.core import Layout, Mesh, Partial, Placement, Replicate, Shard
-from spmdsim.dialects.missing import each, refusal
+from spmdsim import core
+from spmdsim.core import Layout, Mesh, Placement
+from spmdsim.dialects.missing import Worded, each, refusal
 from spmdsim.errors import LayoutError, UsageTypeError
 
 __all__ = ["Partial", "Placement", "Replicate", "Shard", "chunk_bounds", "layout", "parse_placements", "text"]
@@ -31,6 +33,69 @@ NEAREST = each({
     "debug CommDebugMode visualize_sharding": "spmdsim.record, spmdsim show",
     "experimental": "spmdsim.local.local_map, or spmdsim.Op with a rule of its own",
 })  # fmt: skip
+
+
+class _Words(Worded):
+    """What placements are asked for; they equal ours, and are used as ours."""
+
+    ORIGINAL = "torch.distributed.tensor.Placement"
+
+    def is_shard(self, dim: int | None = None) -> bool:
+        """Whether it is a shard, of that dim if one is given."""
+        return isinstance(self, core.Shard) and dim in (None, self.dim)
+
+    def is_replicate(self) -> bool:
+        """Whether all ranks hold the same."""
+        return isinstance(self, core.Replicate)
+
+    is_replicated = is_replicate  # Paddle's word
+
+    def is_partial(self, reduce_op: str | None = None) -> bool:
+        """Whether a reduction is pending, that one if one is given."""
+        return isinstance(self, core.Partial) and reduce_op in (None, self.op, _theirs(self.op))
+
+    def __eq__(self, other: object) -> bool:
+        kind = next(k for k in (core.Shard, core.Replicate, core.Partial) if isinstance(self, k))
+        return isinstance(other, kind) and vars(self) == vars(other)
+
+    def __hash__(self) -> int:
+        return hash((*vars(self).values(),))
+
+
+class Shard(_Words, core.Shard):
+    """The axis splits tensor dim ``dim``."""
+
+    def __init__(self, dim: int) -> None:
+        core.Shard.__init__(self, dim)
+
+    def get_dim(self) -> int:
+        """The dim (Paddle's word)."""
+        return self.dim
+
+
+class Replicate(_Words, core.Replicate):
+    """All ranks along the axis hold the same values."""
+
+    def __init__(self) -> None: ...
+
+
+class Partial(_Words, core.Partial):
+    """The true value is a reduction of what the ranks along the axis hold: a sum unless said."""
+
+    def __init__(self, reduce_op: str = "sum") -> None:
+        core.Partial.__init__(self, _ours(reduce_op))
+
+    reduce_op = property(lambda self: _theirs(self.op), doc="DTensor's name of the reduction.")
+    reduce_type = reduce_op
+
+
+def with_words(placement: Placement) -> Any:
+    """A placement of ours with DTensor's words."""
+    if isinstance(placement, core.Shard):
+        return Shard(placement.dim)
+    return Partial(placement.op) if isinstance(placement, core.Partial) else Replicate()
+
+
 _ENTRY = re.compile(
     r"""\s*(?:
       (?P<strided>_?StridedShard|_S)\(\s*(?:dim\s*=\s*)?(?P<sdim>-?\d+)\s*,\s*(?:(?:sf|split_factor)\s*=\s*)?(?P<factor>\d+)\s*\)
@@ -109,7 +174,7 @@ def text(layout: Layout) -> str:
     index = layout.mesh.axes.index
     words = []
     for axis, placement in zip(layout.mesh.axes, layout.placements):
-        if isinstance(placement, Shard):
+        if isinstance(placement, core.Shard):
             entry = layout.dims[placement.dim]
             before = [a for a in entry[: entry.index(axis)] if index(a) > index(axis)]
             factor = layout.mesh.axis_size(*before)
@@ -117,7 +182,9 @@ def text(layout: Layout) -> str:
             words.append(f"_StridedShard({dim}, sf={factor})" if before and factor > 1 else f"Shard({dim})")
         else:
             words.append(
-                "Replicate()" if isinstance(placement, Replicate) else f"Partial({_theirs(placement.op)})"
+                "Replicate()"
+                if isinstance(placement, core.Replicate)
+                else f"Partial({_theirs(placement.op)})"
             )
     return f"({', '.join(words)})"
 

@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from spmdsim.core import Layout, Mesh, Partial, Placement, Replicate, Shard
+from spmdsim.core import Layout, Mesh, Placement
 from spmdsim.dialects.even import first_uneven
 from spmdsim.dialects.missing import Worded, each
+from spmdsim.dialects.torch import Partial, Replicate, Shard
 from spmdsim.errors import LayoutError
 from spmdsim.layout.written import flatten
 
@@ -21,6 +22,20 @@ __all__ = [
     "Partial", "ProcessMesh", "Replicate", "Shard", "ceil_split", "check_even", "dims_mapping", "from_dims_mapping",
     "layout",
 ]  # fmt: skip
+
+
+class ReduceType:
+    """Paddle's names of pending reductions: ``Partial(ReduceType.kRedMax)``."""
+
+    kRedSum, kRedMax, kRedMin, kRedProd, kRedAvg, kRedAny, kRedAll = (
+        "sum",
+        "max",
+        "min",
+        "prod",
+        "avg",
+        "any",
+        "all",
+    )
 
 
 class ProcessMesh(Worded):

@@ -15,6 +15,7 @@ from spmdsim.dialects.missing import NotCovered, each, not_covered
 from spmdsim.dialects.paddle.printing import shown
 from spmdsim.dialects.paddle.process_mesh import ProcessMesh
 from spmdsim.dialects.session import current_world
+from spmdsim.dialects.torch import with_words
 from spmdsim.errors import UsageTypeError
 from spmdsim.layout.element_type import has_gradient
 from spmdsim.worlds.base import World
@@ -160,7 +161,7 @@ class Tensor(ours.Tensor):
     @property
     def placements(self) -> list[Placement]:
         """One entry per dim of the mesh."""
-        return list(self.layout.placements)
+        return [*map(with_words, self.layout.placements)]
 
     @property
     def _local_shape(self) -> list[int]:

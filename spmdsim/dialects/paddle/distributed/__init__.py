@@ -12,7 +12,7 @@ import spmdsim.tensor as ours
 from spmdsim.dialects.host import host
 from spmdsim.dialects.missing import Worded, each, not_covered, tell
 from spmdsim.dialects.paddle.distributed import fleet
-from spmdsim.dialects.paddle.process_mesh import Partial, ProcessMesh, Replicate, Shard
+from spmdsim.dialects.paddle.process_mesh import Partial, ProcessMesh, ReduceType, Replicate, Shard
 from spmdsim.dialects.paddle.process_mesh import layout as layout_of
 from spmdsim.dialects.paddle.tensors import Tensor, dressed
 from spmdsim.dialects.session import current_world
@@ -83,7 +83,7 @@ def dtensor_from_local(local_tensor: Any, mesh: ProcessMesh, placements: Sequenc
 
 
 __all__ = [
-    "ParallelEnv", "Partial", "ProcessMesh", "Replicate", "Shard", "dtensor_from_local", "fleet", "get_rank",
+    "ParallelEnv", "Partial", "ProcessMesh", "ReduceType", "Replicate", "Shard", "dtensor_from_local", "fleet", "get_rank",
     "get_world_size", "init_parallel_env", "reshard", "shard_tensor", "split", "with_padding_rows",
 ]  # fmt: skip
 
