@@ -13,13 +13,14 @@ Functions, methods and layers all come from it, so a new operator is one line:
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import wraps
+from itertools import count
 from typing import Any
 
 from spmdsim.dialects.missing import bound, told
-from spmdsim.nn import Module
+from spmdsim.nn import Module, ModuleList
 from spmdsim.nn.losses import check_reduction
 from spmdsim.registry import Registry
 
@@ -109,6 +110,14 @@ def _layer(row: Row, base: type[Module], function: Callable[..., Any]) -> type[M
     about = f"Applies ``{getattr(row.call, '__name__', row.layer.lower())}``."
     members = {"__init__": __init__, "forward": forward, "__doc__": about, "__signature__": options}
     return type(row.layer, (base,), members)
+
+
+class Numbered(ModuleList):
+    """Modules whose parameters' paths begin with their numbers, or with the names that they were given."""
+
+    def _parts(self) -> Iterator[tuple[str, Any]]:
+        names = vars(self).get("_names") or map(str, count())
+        yield from ((name, x) for name, x in zip(names, self._modules()) if isinstance(x, Module))
 
 
 def renamed(

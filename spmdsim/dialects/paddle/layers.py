@@ -72,12 +72,8 @@ class SplitLayer(Layer):
         """Nothing, as Paddle's own."""
         return ""
 
-    def _walk(self, prefix: str) -> Iterator[tuple[str, Any]]:
-        yield from ((prefix + name, x) for name, x in zip(("weight", "bias"), self.inner.parameters()))
-
-    def named_children(self) -> Iterator[tuple[str, Module]]:
-        """None: it is one layer."""
-        yield from ()
+    def _parts(self) -> Iterator[tuple[str, Any]]:
+        yield from zip(("weight", "bias"), self.inner.parameters())
 
     def __call__(self, x: Any) -> Any:
         """Compute; an array is one that every rank has whole."""

@@ -9,6 +9,7 @@ from spmdsim.dialects.mindspore.parameter import Parameter
 from spmdsim.dialects.mindspore.settings import outermost
 from spmdsim.dialects.missing import Worded, each
 from spmdsim.dialects.printed import tree
+from spmdsim.dialects.table import Numbered
 from spmdsim.errors import InputError, UsageTypeError
 from spmdsim.nn import Module, ModuleList, Sequential
 
@@ -88,11 +89,7 @@ class Cell(Worded, Module):
             yield from cell.cells_and_names(f"{name_prefix}.{name}" if name_prefix else name)
 
     def _children(self) -> Iterator[tuple[str, Cell]]:
-        for name, value in vars(self).items():
-            entries = enumerate(value) if isinstance(value, (list, tuple)) else [(None, value)]
-            for i, item in entries:
-                if isinstance(item, Cell):
-                    yield (name if i is None else f"{name}.{i}"), item
+        return ((name, part) for name, part in self._parts() if isinstance(part, Cell))
 
     def extend_repr(self) -> str:
         """What a cell prints in its brackets: its options."""
@@ -130,18 +127,7 @@ class Cell(Worded, Module):
         )
 
 
-class _Numbered(Cell, ModuleList):
-    """Cells whose parameters' names begin with their numbers."""
-
-    def _children(self) -> Iterator[tuple[str, Cell]]:
-        yield from ((str(k), cell) for k, cell in enumerate(self._modules()) if isinstance(cell, Cell))
-
-    def _walk(self, prefix: str) -> Iterator[tuple[str, Any]]:
-        for number, cell in self._children():
-            yield from cell._walk(f"{prefix}{number}.")
-
-
-class SequentialCell(_Numbered, Sequential):
+class SequentialCell(Cell, Numbered, Sequential):
     """Cells one after the other."""
 
     def __init__(self, *cells: Any) -> None:
@@ -152,7 +138,7 @@ class SequentialCell(_Numbered, Sequential):
     construct = Sequential.forward
 
 
-class CellList(_Numbered):
+class CellList(Cell, Numbered):
     """A list of cells whose parameters are found."""
 
     def __init__(self, cells: Iterable[Any] = ()) -> None:

@@ -19,8 +19,8 @@ from spmdsim.dialects.oneflow.tensors import layout as layout_of
 from spmdsim.dialects.oneflow.tensors import sbp_of
 from spmdsim.dialects.printed import options_of, tree
 from spmdsim.dialects.session import current_world
+from spmdsim.dialects.table import Numbered
 from spmdsim.nn import Module as CoreModule
-from spmdsim.nn import ModuleList as CoreList
 from spmdsim.nn import Parameter as CoreParameter
 from spmdsim.nn import Sequential as CoreSequential
 from spmdsim.tensor import Tensor
@@ -174,11 +174,7 @@ class Module(Worded, CoreModule):
 
     def named_children(self) -> Iterator[tuple[str, Module]]:
         """The modules right inside, by name."""
-        for name, value in vars(self).items():
-            if isinstance(value, Module):
-                yield name, value
-            elif isinstance(value, list | tuple):
-                yield from ((f"{name}.{k}", x) for k, x in enumerate(value) if isinstance(x, Module))
+        return ((name, part) for name, part in self._parts() if isinstance(part, Module))
 
     def children(self) -> Iterator[Module]:
         """The modules right inside."""
@@ -266,25 +262,11 @@ class Module(Worded, CoreModule):
             parameter.assign(value)
 
 
-class _Numbered(Module):
-    """Paths of what is inside begin with its number."""
-
-    attribute: str
-
-    def _walk(self, prefix: str) -> Iterator[tuple[str, CoreParameter]]:
-        for path, parameter in super()._walk(prefix):
-            yield prefix + path.removeprefix(prefix).removeprefix(f"{self.attribute}."), parameter
-
-    def named_children(self) -> Iterator[tuple[str, Module]]:
-        for name, child in super().named_children():
-            yield name.removeprefix(f"{self.attribute}."), child
-
-
-class ModuleList(CoreList, _Numbered):
+class ModuleList(Numbered, Module):
     """A list of modules whose parameters are found."""
 
 
-class Sequential(CoreSequential, _Numbered):
+class Sequential(Numbered, CoreSequential, Module):
     """Modules one after the other."""
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import count
 from typing import Any
 
 import spmdsim.nn as ours
@@ -12,6 +11,7 @@ from spmdsim.dialects.paddle.attributes import XavierUniform
 from spmdsim.dialects.paddle.functions import NETWORK_TABLE, lifted
 from spmdsim.dialects.paddle.parameters import create, create_parameter, layer_names, whole_layout
 from spmdsim.dialects.printed import options_of, tree
+from spmdsim.dialects.table import Numbered
 from spmdsim.errors import InputError
 
 
@@ -45,7 +45,7 @@ class Layer(Worded, ours.Module):
 
     def named_children(self) -> Iterator[tuple[str, ours.Module]]:
         """The layers that it holds itself, by name."""
-        yield from ((name, x) for name, x in vars(self).items() if isinstance(x, ours.Module))
+        return ((name, part) for name, part in self._parts() if isinstance(part, ours.Module))
 
     def children(self) -> Iterator[ours.Module]:
         """The layers that it holds itself."""
@@ -124,24 +124,11 @@ class Layer(Worded, ours.Module):
         self.zero_grad()
 
 
-class _Numbered(ours.ModuleList, Layer):
-    """Layers whose names are their numbers."""
-
-    def named_children(self) -> Iterator[tuple[str, ours.Module]]:
-        """The layers by number."""
-        names = self.__dict__.get("_names") or map(str, count())
-        yield from ((name, x) for name, x in zip(names, self._modules()) if isinstance(x, ours.Module))
-
-    def _walk(self, prefix: str) -> Iterator[tuple[str, ours.Parameter]]:
-        for number, layer in self.named_children():
-            yield from layer._walk(f"{prefix}{number}.")
-
-
-class LayerList(_Numbered):
+class LayerList(Numbered, Layer):
     """A list of layers whose parameters are found."""
 
 
-class Sequential(_Numbered, ours.Sequential):
+class Sequential(Numbered, ours.Sequential, Layer):
     """Layers one after the other, by number or by name: ``Sequential(("fc", Linear(2, 2)), ReLU())``."""
 
     def __init__(self, *layers: Any) -> None:
