@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from spmdsim.simulation import simulate
+from spmdsim.simulation.findings.problems import SimulationError
 from spmdsim.simulation.interface.stand_in import StandIn
 
 pytest.importorskip("greenlet")
@@ -283,6 +284,14 @@ def test_datatypes_of_numpy_dtypes() -> None:
 def test_what_is_not_simulated_says_so() -> None:
     with pytest.raises(AttributeError, match=r"MPI.Win is not simulated"):
         _ = StandIn().MPI.Win
+    for name, text in (
+        ("Create_intercomm", "Create_intercomm is not simulated"),
+        ("Sned", "a communicator has no 'Sned'; did you mean 'Send'?"),
+        ("_private", "a communicator has no '_private' at"),
+    ):
+        with pytest.raises(SimulationError) as caught:
+            simulate(lambda comm, name=name: getattr(comm, name), 2)
+        assert f"raises AttributeError: {text}" in str(caught.value)
 
 
 def test_the_real_mpi4py_is_back_afterwards() -> None:

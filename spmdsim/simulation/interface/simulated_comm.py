@@ -53,6 +53,44 @@ class CommunicatorState:
         scheduler.shared.append(self)
 
 
+#: What communicators of mpi4py have, and virtual ones have not.
+NOT_SIMULATED = frozenset(
+    [
+        "Accept",
+        "Ack_failed",
+        "Agree",
+        "Call_errhandler",
+        "Cart_map",
+        "Connect",
+        "Create_dist_graph",
+        "Create_dist_graph_adjacent",
+        "Create_errhandler",
+        "Create_from_group",
+        "Create_graph",
+        "Create_intercomm",
+        "Create_keyval",
+        "Dup_with_info",
+        "Free_keyval",
+        "Get_failed",
+        "Get_info",
+        "Graph_map",
+        "Iagree",
+        "Idup_with_info",
+        "Isendrecv",
+        "Isendrecv_replace",
+        "Ishrink",
+        "Join",
+        "Precv_init",
+        "Psend_init",
+        "Revoke",
+        "Set_info",
+        "Shrink",
+        "Spawn",
+        "Spawn_multiple",
+    ]
+)
+
+
 class Comm(ObjectMessages, ProbeMethods, CollectiveMethods):
     """One rank's handle on a communicator."""
 
@@ -112,6 +150,15 @@ class Comm(ObjectMessages, ProbeMethods, CollectiveMethods):
     def __bool__(self) -> bool:
         return True
 
+    def __getattr__(self, name: str) -> NoReturn:
+        """A name that is not there: one of mpi4py's that is not simulated, or no name of it."""
+        from spmdsim.errors import nearest
+
+        if name in NOT_SIMULATED:
+            raise AttributeError(f"{name} is not simulated")
+        near = None if name.startswith("_") else nearest(name, dir(type(self)))
+        raise AttributeError(f"a communicator has no {name!r}" + f"; did you mean {near!r}?" * bool(near))
+
     def Get_rank(self) -> int:
         """The caller's rank."""
         return self._rank if self._task is self._holder else -1
@@ -129,8 +176,9 @@ class Comm(ObjectMessages, ProbeMethods, CollectiveMethods):
     group = property(Get_group)
 
     def Get_name(self) -> str:
-        """The name shown in diagnoses."""
-        return str(self._shared.name)
+        """Its name in MPI; those that a program made have the one shown in diagnoses."""
+        name = str(self._shared.name)
+        return f"MPI_{name}" if name in ("COMM_WORLD", "COMM_SELF") else name
 
     def Set_name(self, name: str) -> None:
         """Change the name."""
