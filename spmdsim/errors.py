@@ -102,14 +102,15 @@ def two_names(function: str, name: str, first: object, other: str, second: objec
 def nearest(word: str, known: Iterable[str]) -> str | None:
     """The known word that is most like ``word``, if any is.
 
-    >>> nearest("linaer", ["matmul", "linear"]), nearest("Rnu", ["run"]), nearest("xyz", ["run"])
-    ('linear', 'run', None)
+    >>> nearest("linaer", ["matmul", "linear"]), nearest("Rnu", ["run"]), nearest("Sned", ["send", "Send"])
+    ('linear', 'run', 'Send')
     """
     from difflib import get_close_matches
 
-    lower = {name.lower(): name for name in known}
-    close = get_close_matches(word.lower(), lower, 1, 0.65)
-    return lower[close[0]] if close else None
+    known = list(known)
+    close = get_close_matches(word.lower(), {name.lower() for name in known}, 1, 0.65)
+    spelled = [name for name in known if close and name.lower() == close[0]]
+    return max(spelled, key=lambda name: sum(a == b for a, b in zip(name, word)), default=None)
 
 
 def right_words(word: str, known: Iterable[str], listed: str = "there are") -> str:
