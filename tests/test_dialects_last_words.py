@@ -184,6 +184,11 @@ SAID = {
     "mindspore.nn.Optimizer.target": (lambda: rate().target, "parameters"),
     "learning_rate is a number": (lambda: rate("a"), "not 'a'; nearest: 0.1"),
     "an optimiser takes an iterable of parameters": (lambda: nn.SGD(nn.Dense(2, 2), 0.1), "net.trainable_params()"),
+    "mindspore.train.Model.eval": (lambda: ms.Model(nn.ReLU()).eval(X), "predict"),
+    "mindspore.AutoParallel.set_micro_batch": (lambda: AutoParallel(nn.ReLU()).set_micro_batch(2), "smaller batches"),
+    "an optimiser is called with gradients": (lambda: rate()(1), "not with 1"),
+    "construct() got an unexpected keyword argument 'y'": (lambda: AutoParallel(nn.Identity())(y=X), "it takes x"),
+    "from_numpy takes an array": (lambda: ms.from_numpy([1]), "not a list"),
     "mindspore.ops.Primitive.set_device": (lambda: ops.ReLU().set_device("CPU"), "on its CPU"),
     "mindspore.dataset.Dataset.output_shapes": (lambda: ds.NumpySlicesDataset(X).output_shapes(), "next(iter(dataset))"),
     "mindspore.dataset.vision.c_transforms": (lambda: import_module(f"{ds.__name__}.vision.c_transforms"), "any function of one row"),
@@ -498,6 +503,10 @@ def test_operands_go_by_their_names_there(world):
             np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5, atol=1e-5)
         assert f.is_leaf and not flow.exp(f.detach().requires_grad_()).is_leaf
         total = ops.AllReduce()(np.ones(2, np.float32))
+        named = AutoParallel(lambda data, scale: ops.mul(data, scale))(
+            scale=X, data=ms.from_numpy(X)
+        ).asnumpy()
+        np.testing.assert_allclose(named, np.tile(X * X, (named.shape[0] // 4, 1)))
         assert repr(total).startswith(
             "Tensor(shape=[2], dtype=Float32, value="
         ) and total.asnumpy().tolist() == [2, 2]

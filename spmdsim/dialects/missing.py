@@ -122,10 +122,12 @@ def bound(
         return signature.bind(*given, **named)
     except TypeError as error:
         there = [word for word in signature.parameters if word not in ("self", "cls")]
-        near = next((resembling(word, there) for word in named if word not in there), None)
+        wrong = next((word for word in named if word not in there), "")
+        near = resembling(wrong, there) if wrong else None
+        what = f"got an unexpected keyword argument {wrong!r}" if wrong else str(error)
+        verb = "got " if what.startswith(("multiple", "too many")) else ""
         hint = f"nearest: {near}" if near else f"it takes {', '.join(there) or 'nothing'}"
-        verb = "got " if str(error).startswith(("multiple", "too many")) else ""
-        raise UsageTypeError(f"{name}() {verb}{error}; {hint}") from None
+        raise UsageTypeError(f"{name}() {verb}{what}; {hint}") from None
 
 
 class Worded:

@@ -19,7 +19,7 @@ EXPORTS: dict[str, str] = each({
     "check_cuts optimizer_shard without_ones without_tuples infer_layout shard": "sharding",
     "AutoParallel": "parallel",
     "Parameter ParameterTuple initializer no_init_parameters set_seed": "parameter",
-    "Tensor tensor": "tensors",
+    "Tensor from_numpy tensor": "tensors",
     "grad value_and_grad": "gradient",
     "Model": "train",
     "load_checkpoint load_param_into_net save_checkpoint": "checkpoint",

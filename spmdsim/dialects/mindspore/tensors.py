@@ -9,6 +9,7 @@ import numpy as np
 from spmdsim.dialects.host import HostTensor
 from spmdsim.dialects.mindspore.parameter import Initializer, initializer
 from spmdsim.dialects.mindspore.words import host
+from spmdsim.errors import UsageTypeError
 from spmdsim.tensor import Tensor as CoreTensor
 
 
@@ -31,6 +32,16 @@ class Tensor(metaclass=_Kind):
             return found
         return host(input_data, dtype)
 
+    @staticmethod
+    def from_numpy(array: np.ndarray) -> HostTensor:
+        """An array of NumPy's."""
+        if not isinstance(array, np.ndarray):
+            raise UsageTypeError(f"from_numpy takes an array of NumPy's, not a {type(array).__name__}")
+        return host(array)
+
+
+from_numpy = Tensor.from_numpy
+
 
 def tensor(
     input_data: Any = None, dtype: Any = None, shape: Any = None, init: Any = None, const_arg: bool = False
@@ -39,4 +50,4 @@ def tensor(
     return Tensor(input_data, dtype, shape, init)
 
 
-__all__ = ["Tensor", "tensor"]
+__all__ = ["Tensor", "from_numpy", "tensor"]

@@ -8,7 +8,7 @@ from typing import Any
 
 from spmdsim.dialects.mindspore.nn import TrainOneStepCell, WithLossCell
 from spmdsim.dialects.mindspore.parallel.auto_parallel import AutoParallel, numbers
-from spmdsim.dialects.missing import refusal
+from spmdsim.dialects.missing import Worded, each, refusal
 from spmdsim.errors import InputError
 
 
@@ -96,7 +96,7 @@ class LossMonitor(Callback):
             print(f"epoch: {state.cur_epoch_num} step: {step}, loss is {state.net_outputs}")
 
 
-class Model:
+class Model(Worded):
     """A network with its loss and optimiser.
 
     Args:
@@ -105,6 +105,12 @@ class Model:
         optimizer: the optimiser.
         metrics: must be left out.
     """
+
+    ORIGINAL = "mindspore.train.Model"
+    NEAREST = each({
+        "eval eval_network train_network predict_network": "predict",
+        "fit build infer_train_layout infer_predict_layout": "train",
+    })  # fmt: skip
 
     def __init__(
         self, network: Any, loss_fn: Any = None, optimizer: Any = None, metrics: Any = None, **options: Any

@@ -70,6 +70,10 @@ class Optimizer(Worded, nn.Optimiser):
         Raises:
             InputError: not one gradient per parameter.
         """
+        if not isinstance(grads, Iterable):
+            raise UsageTypeError(
+                f"an optimiser is called with gradients, one per parameter, not with {grads!r}"
+            )
         given = list(grads)
         if len(given) != len(self.parameters):
             raise InputError(f"{len(given)} gradients were given for {len(self.parameters)} parameters")

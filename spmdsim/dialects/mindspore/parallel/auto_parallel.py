@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from inspect import signature
 from typing import Any
 
 from spmdsim.auto_parallel.execute import Parallelised
 from spmdsim.dialects.mindspore.parallel import strategy_file
 from spmdsim.dialects.mindspore.settings import Parallel, Sharing, checked_strategy, within
 from spmdsim.dialects.mindspore.words import host
-from spmdsim.dialects.missing import each, not_covered
+from spmdsim.dialects.missing import bound, each, not_covered
 from spmdsim.dialects.session import current_world
 from spmdsim.errors import InputError, unknown
 from spmdsim.reading import read_json
@@ -26,6 +27,9 @@ _IGNORED = (
     "transformer_opt",
 )  # fmt: skip
 _NEAREST = each({
+    "compile compile_and_run": "a call: programs run as they are",
+    "train eval set_train parameters get_parameters parameters_dict trainable_params": "the same word of the network inside",
+    "set_micro_batch enable_grad_accumulation": "a loop over smaller batches",
     "dump_local_norm enable_device_local_norm print_local_norm": "spmdsim.nn.global_norm",
     "set_group_ckpt_save_file": "Mesh.groups of a Layout's mesh",
 })  # fmt: skip
@@ -179,7 +183,7 @@ class AutoParallel:
         if name in _IGNORED:
             return lambda *arguments, **options: None
         inner = self.__dict__.get("network")
-        if name not in _NEAREST and hasattr(inner, name):
+        if hasattr(inner, name):
             return getattr(inner, name)
 
         raise not_covered(
@@ -189,8 +193,11 @@ class AutoParallel:
             _NEAREST,
         )
 
-    def __call__(self, *inputs: Any) -> Any:
+    def __call__(self, *inputs: Any, **named: Any) -> Any:
         """One call; results of one element come back as numbers, the same on every rank."""
+        if named:
+            called = getattr(self.program, "construct", self.program)
+            inputs = bound(getattr(called, "__name__", "network"), signature(called), inputs, named).args
         with within(self.settings):
             given = self.settings.given(inputs)
             result = self.network(*given)
