@@ -85,7 +85,16 @@ class UsageTypeError(SpmdError, TypeError):
 
 @contextmanager
 def context(**facts: object) -> Iterator[None]:
-    """Add facts to a :class:`SpmdError` that passes through, and hide where inside us it arose."""
+    """Add facts to a :class:`SpmdError` that passes through, and hide where inside us it arose.
+
+    >>> from spmdsim.errors import LayoutError
+    >>> try:
+    ...     with context(shape=(3, 4)):
+    ...         raise LayoutError("too many dims")
+    ... except LayoutError as error:
+    ...     print(error)
+    too many dims [shape: (3, 4)]
+    """
     try:
         yield
     except SpmdError as error:
@@ -95,7 +104,11 @@ def context(**facts: object) -> Iterator[None]:
 
 
 def two_names(function: str, name: str, first: object, other: str, second: object) -> UsageTypeError:
-    """What is said of a parameter that is given under two names."""
+    """What is said of a parameter that is given under two names.
+
+    >>> print(two_names("sum", "dims", 0, "axis", 1))
+    sum got dims=0 and axis=1, two names of one thing
+    """
     return UsageTypeError(f"{function} got {name}={first!r} and {other}={second!r}, two names of one thing")
 
 

@@ -86,6 +86,9 @@ def iinfo(type: Any, /) -> IntegerInfo:
 
     Raises:
         UsageTypeError: no integer type.
+
+    >>> iinfo(np.int16).max
+    32767
     """
     dtype = dtype_of(type)
     if dtype.kind not in "iu":
@@ -99,6 +102,9 @@ def isdtype(dtype: Any, kind: Any) -> bool:
 
     Raises:
         InputError: a kind that there is not.
+
+    >>> isdtype(np.dtype("int16"), "integral"), isdtype(np.dtype("int16"), ("bool", "real floating"))
+    (True, False)
     """
     if isinstance(kind, tuple):
         return any(isdtype(dtype, one) for one in kind)

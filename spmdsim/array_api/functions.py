@@ -22,12 +22,24 @@ if TYPE_CHECKING:
 
 
 def astype(x: Tensor, dtype: DTypeLike, /, *, copy: bool = True, device: Any = None) -> Tensor:
-    """The tensor with another element type; the same one if it has it already and ``copy`` is false."""
+    """The tensor with another element type; the same one if it has it already and ``copy`` is false.
+
+    >>> import spmdsim.array_api as xp
+    >>> from spmdsim import Mesh
+    >>> xp.astype(xp.arange(3, layout=Mesh((2,), ("x",))("x")), xp.float32).full()
+    array([0., 1., 2.], dtype=float32)
+    """
     return asarray(x, dtype=dtype, copy=copy or None, device=device)
 
 
 def permute_dims(x: Tensor, /, axes: Sequence[int]) -> Tensor:
-    """The tensor with its dims in another order; see :func:`spmdsim.ops.transpose`."""
+    """The tensor with its dims in another order; see :func:`spmdsim.ops.transpose`.
+
+    >>> import spmdsim.array_api as xp
+    >>> from spmdsim import Mesh
+    >>> xp.permute_dims(xp.zeros((2, 3), layout=Mesh((2,), ("x",))("x", None)), (1, 0)).layout.short()
+    'S(1)'
+    """
     return ops.transpose(x, axes)
 
 
@@ -94,5 +106,9 @@ class NamespaceInfo(Pictured):
 
 
 def __array_namespace_info__() -> NamespaceInfo:
-    """What the namespace offers."""
+    """What the namespace offers.
+
+    >>> __array_namespace_info__().default_device()
+    'cpu'
+    """
     return NamespaceInfo()

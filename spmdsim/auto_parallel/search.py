@@ -100,7 +100,11 @@ def search(
 
 
 def as_graph(program: Graph | Callable[..., Any] | str, mesh_or_ranks: Any, sizes: dict[str, Any]) -> Graph:
-    """The program as a graph."""
+    """The program as a graph.
+
+    >>> str(as_graph("mlp", 4, {"layers": 1, "hidden": 8, "batch": 8}))
+    'mlp 1 x 8: 3 operators, 2 parameters with 72 elements'
+    """
     if isinstance(program, str):
         from spmdsim.auto_parallel.programs.networks import build_program
 
@@ -127,7 +131,12 @@ def _ranks(mesh_or_ranks: int | Mesh | Sequence[Mesh]) -> int:
 def candidate_meshes(
     graph: Graph, mesh_or_ranks: int | Mesh | Sequence[Mesh], axes: int | None = None
 ) -> tuple[Mesh, ...]:
-    """The meshes a search tries: the given ones, or those of a number of ranks."""
+    """The meshes a search tries: the given ones, or those of a number of ranks.
+
+    >>> graph = as_graph("mlp", 4, {"layers": 1, "hidden": 8, "batch": 8})
+    >>> [str(mesh) for mesh in candidate_meshes(graph, 4)]
+    ['dp=4', 'dp=2 tp=2']
+    """
     if isinstance(mesh_or_ranks, Mesh):
         return (mesh_or_ranks,)
     if not isinstance(mesh_or_ranks, int):
@@ -196,7 +205,14 @@ def _best_mesh(
 
 
 def search_mesh(graph: Graph, mesh: Mesh, settings: Settings, memory: float | None = None) -> SearchResult:
-    """The optimum on one mesh: by elimination, or as an integer programme where memory is limited."""
+    """The optimum on one mesh: by elimination, or as an integer programme where memory is limited.
+
+    >>> from spmdsim.auto_parallel.costs.settings import Settings
+    >>> from spmdsim.core import Mesh
+    >>> graph = as_graph("mlp", 2, {"layers": 1, "hidden": 8, "batch": 8})
+    >>> search_mesh(graph, Mesh((2,), ("dp",)), Settings()).optimal
+    True
+    """
     model = model_on(graph, mesh, settings)
     solution = solve(model, memory)
     choice = model.choice(solution.states)

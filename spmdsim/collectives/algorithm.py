@@ -26,6 +26,9 @@ class Formula(Pictured):
     Each field is an expression over :data:`spmdsim.collectives.formula.NAMES`; ``beta`` and ``gamma``
     are multiples of the message size, exact when it divides into the chunks. ``only`` is a condition under
     which the formula holds, such as ``"n == p"``.
+
+    >>> Formula("2*(n-1)", "2*q", "q").at(4)[0]
+    6
     """
 
     steps: str
@@ -71,6 +74,10 @@ class Algorithm(ShortRepr):
             peers xored by r; used to price huge rank counts from rank 0 alone. A condition may stand in front, and
             several are separated: ``"n == p: xor; shift"``.
         libraries: the names and numbers MPI libraries use.
+
+    >>> from spmdsim.collectives import algorithm
+    >>> algorithm("all_reduce", "ring").chunks
+    ('n',)
     """
 
     collective: Collective
@@ -212,6 +219,10 @@ def from_function(
 
     Raises:
         ScheduleError: when the function does not take ``(rank, size)``.
+
+    >>> from spmdsim.collectives import algorithm, from_function
+    >>> from_function(algorithm("all_gather", "ring").generate, "all_gather", "mine", "n").full_name
+    'all_gather mine'
     """
     parameters = list(inspect.signature(generate).parameters.values())
     label = str(name or getattr(generate, "__name__", "algorithm"))
@@ -254,7 +265,11 @@ def _check_expression(expression: str, label: str, what: str) -> None:
 
 
 def algorithms(collective_name: str | None = None) -> tuple[Algorithm, ...]:
-    """All registered algorithms, or those of one collective."""
+    """All registered algorithms, or those of one collective.
+
+    >>> [one.name for one in algorithms("barrier")][:2]
+    ['dissemination', 'recursive_doubling']
+    """
     for module in _MODULES:
         import_module(f"spmdsim.collectives.algorithms.{module}")
     names = list(COLLECTIVES) if collective_name is None else [collective(collective_name).name]

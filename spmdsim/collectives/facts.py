@@ -25,6 +25,11 @@ class Facts(ShortRepr):
         beta: critical path, sum over rounds of the most bytes one rank sends or receives, times m.
         gamma: likewise of the bytes reduced, from messages or locally, times m.
         bound: the lower bound of the collective.
+
+    >>> from spmdsim.collectives import facts_of, schedule_of
+    >>> facts = facts_of(schedule_of("all_reduce", "ring", 4))
+    >>> facts.steps, facts.beta, facts.bound.beta
+    (6, Fraction(3, 2), Fraction(3, 2))
     """
 
     verdict: ScheduleVerdict

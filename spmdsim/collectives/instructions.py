@@ -46,6 +46,9 @@ class Instruction(NamedTuple):
         source: the chunks a local move reads.
         left: whether the incoming (or source) value is the *left* operand of the reduction;
             None: it is when its sender has the lower rank.
+
+    >>> send(1, 0).kind
+    'send'
     """
 
     kind: str
@@ -82,12 +85,20 @@ Rounds: TypeAlias = "Iterator[list[Instruction]]"
 
 
 def send(peer: int, chunks: int | Iterable[int]) -> Instruction:
-    """Send chunks to a rank. ``chunks`` is one number, a range or a list; ``()`` is an empty message."""
+    """Send chunks to a rank. ``chunks`` is one number, a range or a list; ``()`` is an empty message.
+
+    >>> send(2, [0, 1]).chunks
+    (0, 1)
+    """
     return Instruction(SEND, peer, _chunks(chunks))
 
 
 def recv(peer: int, chunks: int | Iterable[int]) -> Instruction:
-    """Receive chunks from a rank; they replace what was there."""
+    """Receive chunks from a rank; they replace what was there.
+
+    >>> recv(2, [0, 1]).chunks
+    (0, 1)
+    """
     return Instruction(RECV, peer, _chunks(chunks))
 
 
@@ -99,17 +110,28 @@ def recv_reduce(peer: int, chunks: int | Iterable[int], left: bool | None = None
         chunks: one chunk number, a range or a list.
         left: put the incoming value on the left of the operator. By default the value from the lower
             rank stands left, which keeps the order of the ranks in most algorithms.
+
+    >>> recv_reduce(2, 0).peer
+    2
     """
     return Instruction(REDUCE, peer, _chunks(chunks), (), left)
 
 
 def copy(source: int | Iterable[int], target: int | Iterable[int]) -> Instruction:
-    """Copy chunks to other chunks of the same rank; costs no message."""
+    """Copy chunks to other chunks of the same rank; costs no message.
+
+    >>> copy(1, 0).kind
+    'copy'
+    """
     return Instruction(COPY, LOCAL, _chunks(target), _chunks(source))
 
 
 def combine(source: int | Iterable[int], target: int | Iterable[int], left: bool) -> Instruction:
-    """Reduce chunks into other chunks of the same rank: ``target = source op target`` if ``left``."""
+    """Reduce chunks into other chunks of the same rank: ``target = source op target`` if ``left``.
+
+    >>> combine(1, 0, left=True).kind
+    'combine'
+    """
     return Instruction(COMBINE, LOCAL, _chunks(target), _chunks(source), left)
 
 

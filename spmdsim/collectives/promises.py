@@ -29,6 +29,10 @@ class Collective(Pictured):
         after: who must have output: ``everyone``, ``owner``, ``root``, ``column`` or ``nobody``.
         value: ``copy``, ``sum``, ``prefix``, ``earlier`` or ``nothing``.
         size_means: what the message size of this collective counts.
+
+    >>> from spmdsim.collectives import collective
+    >>> collective("all_gather").after
+    'everyone'
     """
 
     name: str

@@ -27,6 +27,10 @@ class Schedule(ShortRepr):
         root: root rank; 0 for collectives without one.
         options: sorted ``(name, value)`` pairs, defaults included.
         rounding: how chunks are cut, ``"balanced"`` or ``"ceiling"``.
+
+    >>> from spmdsim.collectives import schedule_of
+    >>> schedule_of("broadcast", "binomial", 8, root=3).name
+    'broadcast binomial on 8 ranks, root 3'
     """
 
     algorithm: Algorithm
@@ -110,6 +114,10 @@ def make_schedule(
 
     Raises:
         ScheduleError: for a rank count the algorithm cannot do, an unknown option, or a root out of range.
+
+    >>> from spmdsim.collectives import algorithm
+    >>> make_schedule(algorithm("all_gather", "ring"), 6).size
+    6
     """
     if size < 1:
         raise ScheduleError(f"{chosen.full_name} needs at least 1 rank, got {size}")

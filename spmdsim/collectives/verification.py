@@ -32,6 +32,10 @@ class ScheduleVerdict(ShortRepr):
         depth: longest chain of operator applications in a result.
         steps: rounds in which messages travel.
         aligned: whether round i means the same step on every rank.
+
+    >>> from spmdsim.collectives import schedule_of, verify
+    >>> verify(schedule_of("all_reduce", "ring", 4)).depth
+    3
     """
 
     schedule: Schedule

@@ -285,6 +285,10 @@ def calibrate(
 
     Raises:
         InputError: too few samples, or impossible times.
+
+    >>> line = [(size, 1e-6 + size * 1e-9) for size in (0, 1024, 65536, 1 << 20)]
+    >>> round(calibrate("mine", line, line, line, line).machine.beta, 12)
+    1e-09
     """
     all_samples = (messages, still, reductions, copies)
     message, resting, reduction, copy = (fit_pieces(lower_envelope(one)) for one in all_samples)

@@ -9,7 +9,13 @@ from typing import Any, Protocol
 
 
 class CostModel(Protocol):
-    """What planners and searches need from a machine: anything with these members will do."""
+    """What planners and searches need from a machine: anything with these members will do.
+
+    >>> from spmdsim.cost import Machine
+    >>> model: CostModel = Machine.laptop()
+    >>> model.seconds("all_reduce", 8, 1 << 20) > model.seconds("all_gather", 8, 1 << 20)
+    True
+    """
 
     @property
     def name(self) -> str:

@@ -18,6 +18,9 @@ class Link(Pictured):
     Attributes:
         alpha: seconds per message.
         beta: seconds per byte.
+
+    >>> Link(1e-6, 1e-10).alpha
+    1e-06
     """
 
     alpha: float
@@ -36,6 +39,9 @@ class Piece(Pictured):
         limit: largest message in bytes this holds for; infinity for the last piece.
         alpha: seconds per message.
         beta: seconds per byte.
+
+    >>> Piece(4096, 1e-6, 1e-10).limit
+    4096
     """
 
     limit: float
@@ -51,6 +57,9 @@ class Rate(Pictured):
         kind: the class, as :attr:`spmdsim.core.BoundRule.work` says.
         per_flop: seconds per operation.
         per_byte: seconds per byte read or written.
+
+    >>> Rate("product", 1e-11, 1e-10).per_flop
+    1e-11
     """
 
     kind: str
@@ -82,6 +91,9 @@ class Measurement(Pictured):
         group_size: ranks that took part.
         nbytes: message size as benchmarks state it (see ``spmdsim.cost.closed_forms``).
         seconds: time of one call.
+
+    >>> Measurement("all_reduce", "ring", 4, 1024, 1e-5).seconds
+    1e-05
     """
 
     collective: str

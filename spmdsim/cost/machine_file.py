@@ -52,7 +52,11 @@ def load_machine(name_or_file: str) -> Machine:
 
 
 def load_cost_model(name_or_file: str) -> CostModel:
-    """A machine, or the published cost model of another system by its name."""
+    """A machine, or the published cost model of another system by its name.
+
+    >>> load_cost_model("laptop").name
+    'laptop'
+    """
     if name_or_file in IMITATIONS["cost model"]:
         model: CostModel = imitation("cost model", name_or_file)()
         return model
@@ -60,7 +64,15 @@ def load_cost_model(name_or_file: str) -> CostModel:
 
 
 def save_machine(machine: Machine, path: str | Path, notes: dict[str, Any] | None = None) -> None:
-    """Write a machine file; ``notes`` are kept under keys with a leading underscore."""
+    """Write a machine file; ``notes`` are kept under keys with a leading underscore.
+
+    >>> import tempfile
+    >>> from spmdsim.cost import Machine, load_machine
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_machine(Machine.laptop(), f"{folder}/mine.json")
+    ...     load_machine(f"{folder}/mine.json").name
+    'laptop'
+    """
     try:
         Path(path).write_text(machine_to_json(machine, notes), encoding="utf-8")
     except OSError as error:

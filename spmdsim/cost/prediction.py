@@ -80,6 +80,10 @@ class Prediction(ShortRepr):
         points: one per rank count and size, sizes running fastest.
         crossovers: where the best algorithm changes.
         left_out: why an algorithm is missing.
+
+    >>> from spmdsim.cost import Machine, predict
+    >>> predict("all_reduce", Machine.laptop(), [8], [4096]).algorithms[:2]
+    ('ring', 'ring_openmpi')
     """
 
     collective: str

@@ -56,6 +56,11 @@ class Price(ShortRepr):
         gamma_bytes: sum over rounds of the most bytes one rank reduces.
         rounds: the rounds one by one, equal ones together; empty for a closed form.
         how: ``closed form`` or ``rounds``.
+
+    >>> from spmdsim.collectives import schedule_of
+    >>> from spmdsim.cost import Machine, price
+    >>> price(schedule_of("all_reduce", "ring", 4), Machine.laptop(), 4096).steps
+    6
     """
 
     seconds: float

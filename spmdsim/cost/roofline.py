@@ -26,6 +26,9 @@ class Work(Pictured):
         nbytes: bytes read and written, each operand once.
         kind: the class of operators, as :attr:`spmdsim.core.BoundRule.work` says; "" for any.
 
+
+    >>> Work(flops=2e9, nbytes=1e6).flops
+    2000000000.0
     """
 
     flops: float

@@ -47,6 +47,10 @@ class WrongAnswer:
         sentence: what whoever gives it is told.
         why: what people think who give it.
         code: the answer.
+
+    >>> from spmdsim.labs import lab
+    >>> len(lab(3).tasks[0].wrong) >= 2
+    True
     """
 
     sentence: str
@@ -66,6 +70,10 @@ class LabTask:
         hints: three, each says more than the one before.
         solution: code that earns all points.
         wrong: typical wrong answers.
+
+    >>> from spmdsim.labs import lab
+    >>> lab(3).tasks[0].name
+    'no_communication'
     """
 
     name: str
@@ -95,6 +103,10 @@ class Lab:
         tasks: in order.
         notes: for whoever teaches, Markdown.
         slides: Markdown, one slide between two lines ``---``.
+
+    >>> from spmdsim.labs import lab
+    >>> lab(3).title, lab(3).points
+    ('Matrix products on grids of ranks', 10)
     """
 
     number: int

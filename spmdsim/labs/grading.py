@@ -31,6 +31,9 @@ class Score:
         points: what it earned.
         most: what it could earn.
         mistake: the first mistake, in one sentence; None if there is none.
+
+    >>> Score("block", 2, 3, "block(7, 4, 0) gives ...").points
+    2
     """
 
     task: str
@@ -45,7 +48,12 @@ class Score:
 
 
 def score(of: Lab, task: LabTask, program: Program) -> Score:
-    """Run a checker on a student's function, here and without limits; on ranks, what all of them say together."""
+    """Run a checker on a student's function, here and without limits; on ranks, what all of them say together.
+
+    >>> from spmdsim.labs import lab
+    >>> score(lab(1), lab(1).task("block"), dict).points
+    0
+    """
     points, first = 0, None
     try:
         start_clock()
@@ -132,6 +140,15 @@ def grade(number: int, names: Mapping[str, Any], limits: Limits | None = None) -
 
     Returns:
         0 if all points are earned, else 1.
+
+    >>> grade(1, {})
+    lab 1: Where does my tensor live?
+        layouts: 0 of 3 points: there is no function layouts in the program
+        block: 0 of 3 points: there is no function block in the program
+        owners: 0 of 2 points: there is no function owners in the program
+        most_bytes: 0 of 2 points: there is no function most_bytes in the program
+    0 of 10 points; stuck? spmdsim labs check 1 --task layouts --hint 1
+    1
     """
     of = lab(number)
     scores = [score_apart(of, task, lambda: names, limits or Limits()) for task in of.tasks]

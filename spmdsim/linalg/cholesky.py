@@ -95,6 +95,11 @@ def cholesky(x: Tensor, upper: bool = False) -> Tensor:
 
     Raises:
         RuleError: matrices that are not square.
+
+    >>> from spmdsim import Mesh, Tensor
+    >>> x = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))("dp", None))
+    >>> cholesky(x).full().round(4).tolist()
+    [[2.0, 0.0], [1.0, 1.4142]]
     """
     x = square("cholesky", x)
     if upper:

@@ -174,6 +174,11 @@ def inv(x: Tensor) -> Tensor:
 
     Raises:
         RuleError: matrices that are not square.
+
+    >>> from spmdsim import Mesh, Tensor
+    >>> x = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))("dp", None))
+    >>> inv(x).full().round(4).tolist()
+    [[0.375, -0.25], [-0.25, 0.5]]
     """
     x = square("inv", x)
     if not _split(x):

@@ -38,6 +38,11 @@ def vector_norm(
         axis: along which dims, all for None.
         keepdims: keep them with size 1.
         ord: the order; 0 counts what is not 0.
+
+    >>> from spmdsim import Mesh, Tensor
+    >>> x = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))("dp", None))
+    >>> vector_norm(x, axis=1).full().round(4).tolist()
+    [4.4721, 3.6056]
     """
     x = in_fractions(x)
     if ord == 0:
@@ -67,6 +72,11 @@ def matrix_norm(x: Tensor, *, keepdims: bool = False, ord: Order = "fro") -> Ten
 
     Raises:
         RuleError: another order, or fewer than two dims.
+
+    >>> from spmdsim import Mesh, Tensor
+    >>> x = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))("dp", None))
+    >>> round(matrix_norm(x).item(), 4)
+    5.7446
     """
     if x.ndim < 2:
         raise RuleError(f"matrix_norm takes matrices [..., m, n], but the shape is {x.shape}")
@@ -94,6 +104,11 @@ def norm(
 
     Raises:
         RuleError: more than two dims, or an order that the norm does not have.
+
+    >>> from spmdsim import Mesh, Tensor
+    >>> x = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))("dp", None))
+    >>> round(norm(x).item(), 4)
+    5.7446
     """
     if ord is None:
         return vector_norm(x, axis=None if axis is None else axis, keepdims=keepdims)
@@ -126,14 +141,26 @@ def _inverted(s: Tensor, shape: Sequence[int], rtol: float | Tensor | None) -> t
 
 @of_tensors
 def matrix_rank(x: Tensor, *, rtol: float | Tensor | None = None) -> Tensor:
-    """How many singular values are larger than ``rtol`` (one number, or one per matrix) times the largest one."""
+    """How many singular values are larger than ``rtol`` (one number, or one per matrix) times the largest one.
+
+    >>> from spmdsim import Mesh, Tensor
+    >>> x = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))("dp", None))
+    >>> matrix_rank(x).item()
+    2
+    """
     values = svdvals(x.detach())
     return sum_(cast(greater(values, _cutoff(values, x.shape, rtol)), np.int64), -1)
 
 
 @of_tensors
 def pinv(x: Tensor, *, rtol: float | Tensor | None = None) -> Tensor:
-    """Pseudo-inverses, from singular values larger than ``rtol`` (one number, or one per matrix) times the largest one."""
+    """Pseudo-inverses, from singular values larger than ``rtol`` (one number, or one per matrix) times the largest one.
+
+    >>> from spmdsim import Mesh, Tensor
+    >>> x = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))("dp", None))
+    >>> pinv(x).full().round(4).tolist()
+    [[0.375, -0.25], [-0.25, 0.5]]
+    """
     u, s, vh = reduced_svd(x)
     inverse = _inverted(s, x.shape, rtol)[1]
     scaled = multiply(adjoint(vh), reshape(inverse, (*s.shape[:-1], 1, s.shape[-1])))
@@ -164,6 +191,11 @@ def lstsq(a: Tensor, b: Tensor, rcond: float | None = None) -> LeastSquares:
 
     Raises:
         RuleError: shapes that do not fit.
+
+    >>> from spmdsim import Mesh, Tensor
+    >>> x = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))("dp", None))
+    >>> lstsq(x, x).x.full().round(4).tolist()
+    [[1.0, 0.0], [0.0, 1.0]]
     """
     b = as_operand(b, a)
     if a.ndim != 2 or b.ndim not in (1, 2) or a.shape[0] != b.shape[0]:
@@ -182,6 +214,12 @@ def lstsq(a: Tensor, b: Tensor, rcond: float | None = None) -> LeastSquares:
 
 @of_tensors
 def cond(x: Tensor) -> Tensor:
-    """The largest singular value over the smallest."""
+    """The largest singular value over the smallest.
+
+    >>> from spmdsim import Mesh, Tensor
+    >>> x = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))("dp", None))
+    >>> round(cond(x).item(), 4)
+    3.8664
+    """
     values = svdvals(x)
     return divide(max_(values, -1), min_(values, -1))

@@ -28,6 +28,11 @@ def outer(a: Tensor, b: Tensor) -> Tensor:
 
     Raises:
         RuleError: operands that are no vectors.
+
+    >>> from spmdsim import Mesh, Tensor
+    >>> x = Tensor.from_global([1, 2], Mesh((2,), ("dp",))("dp"))
+    >>> outer(x, x).full().tolist()
+    [[1, 2], [2, 4]]
     """
     if a.ndim != 1 or b.ndim != 1:
         raise RuleError(f"outer takes two vectors, but the shapes are {a.shape} and {b.shape}")
@@ -40,6 +45,11 @@ def matrix_power(x: Tensor, n: int) -> Tensor:
 
     Raises:
         RuleError: matrices that are not square.
+
+    >>> from spmdsim import Mesh, Tensor
+    >>> x = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))("dp", None))
+    >>> matrix_power(x, 2).full().tolist()
+    [[20.0, 14.0], [14.0, 13.0]]
     """
     if x.ndim < 2 or x.shape[-1] != x.shape[-2]:
         square("matrix_power", x)
@@ -71,6 +81,11 @@ def diagonal(x: Tensor, *, offset: int = 0) -> Tensor:
 
     Raises:
         RuleError: fewer than two dims.
+
+    >>> from spmdsim import Mesh, Tensor
+    >>> x = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))("dp", None))
+    >>> diagonal(x).full().tolist()
+    [4.0, 3.0]
     """
     if x.ndim < 2:
         raise RuleError(f"diagonal takes matrices [..., m, n], but the shape is {x.shape}")
@@ -93,7 +108,13 @@ def diagonal(x: Tensor, *, offset: int = 0) -> Tensor:
 
 @of_tensors
 def trace(x: Tensor, *, offset: int = 0, dtype: DTypeLike | None = None) -> Tensor:
-    """The sums of :func:`diagonal`."""
+    """The sums of :func:`diagonal`.
+
+    >>> from spmdsim import Mesh, Tensor
+    >>> x = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))("dp", None))
+    >>> trace(x).item()
+    7.0
+    """
     return sum_(diagonal(x, offset=offset), -1, dtype=dtype)
 
 
@@ -103,6 +124,11 @@ def cross(a: Tensor, b: Tensor, *, axis: int = -1) -> Tensor:
 
     Raises:
         RuleError: the dim has another size.
+
+    >>> from spmdsim import Mesh, Tensor
+    >>> x, y = (Tensor.from_global(v, Mesh((2,), ("dp",))(None)) for v in ([1, 0, 0], [0, 1, 0]))
+    >>> cross(x, y).full().tolist()
+    [0, 0, 1]
     """
     a, b = operands("cross", (a, b))
     at = along_dim("cross", a, axis)

@@ -237,5 +237,11 @@ def svd(x: Tensor, full_matrices: bool = True) -> Singular:
 
 @of_tensors
 def svdvals(x: Tensor) -> Tensor:
-    """The singular values alone, largest first."""
+    """The singular values alone, largest first.
+
+    >>> from spmdsim import Mesh, Tensor
+    >>> x = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))("dp", None))
+    >>> svdvals(x).full().round(4).tolist()
+    [5.5616, 1.4384]
+    """
     return reduced_svd(x)[1] if not _split_and_tall(x) else svd_op.results(qr(x)[1])[1]

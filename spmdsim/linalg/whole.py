@@ -180,6 +180,11 @@ def det(x: Tensor) -> Tensor:
 
     Raises:
         RuleError: matrices that are not square.
+
+    >>> from spmdsim import Mesh, Tensor
+    >>> x = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))(None, None))
+    >>> round(det(x).item(), 4)
+    8.0
     """
     return det_op(square("det", x))
 
@@ -204,6 +209,11 @@ def slogdet(x: Tensor) -> SignAndLogarithm:
 
     Raises:
         RuleError: matrices that are not square.
+
+    >>> from spmdsim import Mesh, Tensor
+    >>> x = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))(None, None))
+    >>> round(slogdet(x).logabsdet.item(), 4)
+    2.0794
     """
     return SignAndLogarithm(*slogdet_op.results(square("slogdet", x)))
 
@@ -214,6 +224,11 @@ def eigh(x: Tensor) -> Eigen:
 
     Raises:
         RuleError: matrices that are not square.
+
+    >>> from spmdsim import Mesh, Tensor
+    >>> x = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))(None, None))
+    >>> eigh(x).eigenvalues.full().round(4).tolist()
+    [1.4384, 5.5616]
     """
     return Eigen(*eigh_op.results(square("eigh", x)))
 
@@ -224,6 +239,11 @@ def eigvalsh(x: Tensor) -> Tensor:
 
     Raises:
         RuleError: matrices that are not square.
+
+    >>> from spmdsim import Mesh, Tensor
+    >>> x = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))(None, None))
+    >>> eigvalsh(x).full().round(4).tolist()
+    [1.4384, 5.5616]
     """
     return eigvalsh_op(square("eigvalsh", x))
 
@@ -234,6 +254,11 @@ def eig(x: Tensor) -> Eigen:
 
     Raises:
         RuleError: matrices that are not square.
+
+    >>> from spmdsim import Mesh, Tensor
+    >>> x = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))(None, None))
+    >>> sorted(eig(x).eigenvalues.full().real.round(4).tolist())
+    [1.4384, 5.5616]
     """
     return Eigen(*_eig_op.results(square("eig", x).detach()))
 
@@ -244,5 +269,10 @@ def eigvals(x: Tensor) -> Tensor:
 
     Raises:
         RuleError: matrices that are not square.
+
+    >>> from spmdsim import Mesh, Tensor
+    >>> x = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))(None, None))
+    >>> sorted(eigvals(x).full().real.round(4).tolist())
+    [1.4384, 5.5616]
     """
     return _eigvals_op(square("eigvals", x).detach())

@@ -30,6 +30,15 @@ def axis_rank(name: Axes) -> int:
 
     Raises:
         RuleError: no local function runs; the mesh has no such axis.
+
+    >>> import numpy as np
+    >>> from spmdsim import Mesh, Tensor
+    >>> from spmdsim.local import local_map
+    >>> spec = Mesh((2,), ("x",))("x")
+    >>> run = local_map(in_layouts=spec, out_layouts=spec)
+    >>> x = Tensor.from_global([1, 2, 3, 4], spec)
+    >>> run(lambda a: a + 10 * axis_rank("x"))(x).full()
+    array([ 1,  2, 13, 14])
     """
     place, axes = _at("axis_rank", name)
     coords, number = place.mesh.coords(place.rank), 0
@@ -46,6 +55,15 @@ def axis_size(name: Axes) -> int:
 
     Raises:
         RuleError: no local function runs; the mesh has no such axis.
+
+    >>> import numpy as np
+    >>> from spmdsim import Mesh, Tensor
+    >>> from spmdsim.local import local_map
+    >>> spec = Mesh((2,), ("x",))("x")
+    >>> run = local_map(in_layouts=spec, out_layouts=spec)
+    >>> x = Tensor.from_global([1, 2, 3, 4], spec)
+    >>> run(lambda a: a * axis_size("x"))(x).full()
+    array([2, 4, 6, 8])
     """
     place, axes = _at("axis_size", name)
     return place.mesh.axis_size(*axes)
@@ -71,18 +89,48 @@ def psum(x: ArrayLike, axis_name: Axes) -> np.ndarray:
 
 
 def pmean(x: ArrayLike, axis_name: Axes) -> np.ndarray:
-    """The mean over the ranks along an axis; see :func:`psum`."""
+    """The mean over the ranks along an axis; see :func:`psum`.
+
+    >>> import numpy as np
+    >>> from spmdsim import Mesh, Tensor
+    >>> from spmdsim.local import local_map
+    >>> spec = Mesh((2,), ("x",))("x")
+    >>> run = local_map(in_layouts=spec, out_layouts=spec)
+    >>> x = Tensor.from_global([1, 2, 3, 4], spec)
+    >>> run(lambda a: pmean(a, "x"))(x).full()
+    array([2., 3., 2., 3.])
+    """
     found: np.ndarray = np.asarray(psum(x, axis_name) / axis_size(axis_name))
     return found
 
 
 def pmax(x: ArrayLike, axis_name: Axes) -> np.ndarray:
-    """The maximum over the ranks along an axis, element by element; see :func:`psum`."""
+    """The maximum over the ranks along an axis, element by element; see :func:`psum`.
+
+    >>> import numpy as np
+    >>> from spmdsim import Mesh, Tensor
+    >>> from spmdsim.local import local_map
+    >>> spec = Mesh((2,), ("x",))("x")
+    >>> run = local_map(in_layouts=spec, out_layouts=spec)
+    >>> x = Tensor.from_global([1, 2, 3, 4], spec)
+    >>> run(lambda a: pmax(a, "x"))(x).full()
+    array([3, 4, 3, 4])
+    """
     return _reduced("pmax", "max", np.asarray(x), axis_name)
 
 
 def pmin(x: ArrayLike, axis_name: Axes) -> np.ndarray:
-    """The minimum over the ranks along an axis, element by element; see :func:`psum`."""
+    """The minimum over the ranks along an axis, element by element; see :func:`psum`.
+
+    >>> import numpy as np
+    >>> from spmdsim import Mesh, Tensor
+    >>> from spmdsim.local import local_map
+    >>> spec = Mesh((2,), ("x",))("x")
+    >>> run = local_map(in_layouts=spec, out_layouts=spec)
+    >>> x = Tensor.from_global([1, 2, 3, 4], spec)
+    >>> run(lambda a: pmin(a, "x"))(x).full()
+    array([1, 2, 1, 2])
+    """
     return _reduced("pmin", "min", np.asarray(x), axis_name)
 
 
@@ -92,6 +140,15 @@ def all_gather(x: ArrayLike, axis_name: Axes, *, axis: int = 0, tiled: bool = Fa
     Raises:
         RuleError: no local function runs; no such axis, or no such dim.
         DisagreementError: ranks call something else, or with another shape or type.
+
+    >>> import numpy as np
+    >>> from spmdsim import Mesh, Tensor
+    >>> from spmdsim.local import local_map
+    >>> spec = Mesh((2,), ("x",))("x")
+    >>> run = local_map(in_layouts=spec, out_layouts=spec)
+    >>> x = Tensor.from_global([1, 2, 3, 4], spec)
+    >>> run(lambda a: all_gather(a, "x", tiled=True)[::2])(x).full()
+    array([1, 3, 1, 3])
     """
     array = np.asarray(x)
     place, axes = _at("all_gather", axis_name)
@@ -113,6 +170,15 @@ def psum_scatter(
     Raises:
         RuleError: no local function runs; no such axis or dim; a dim of another length than there are ranks.
         DisagreementError: ranks call something else, or with another shape or type.
+
+    >>> import numpy as np
+    >>> from spmdsim import Mesh, Tensor
+    >>> from spmdsim.local import local_map
+    >>> spec = Mesh((2,), ("x",))("x")
+    >>> run = local_map(in_layouts=spec, out_layouts=spec)
+    >>> x = Tensor.from_global([1, 2, 3, 4], spec)
+    >>> run(lambda a: psum_scatter(a, "x", tiled=True))(x).full()
+    array([4, 6])
     """
     array = np.asarray(x)
     place, axes = _at("psum_scatter", axis_name)
@@ -137,6 +203,15 @@ def all_to_all(
     Raises:
         RuleError: no local function runs; no such axis or dim; a length that does not divide.
         DisagreementError: ranks call something else, or with another shape or type.
+
+    >>> import numpy as np
+    >>> from spmdsim import Mesh, Tensor
+    >>> from spmdsim.local import local_map
+    >>> spec = Mesh((2,), ("x",))("x")
+    >>> run = local_map(in_layouts=spec, out_layouts=spec)
+    >>> x = Tensor.from_global([1, 2, 3, 4], spec)
+    >>> run(lambda a: all_to_all(a, "x", 0, 0, tiled=True))(x).full()
+    array([1, 3, 2, 4])
     """
     array = np.asarray(x)
     place, axes = _at("all_to_all", axis_name)
@@ -168,6 +243,15 @@ def ppermute(x: ArrayLike, axis_name: Axes, perm: Sequence[tuple[int, int]]) -> 
     Raises:
         RuleError: no local function runs; no such axis; a rank that is not there, or that sends or receives twice.
         DisagreementError: ranks call something else, or with another shape, type or permutation.
+
+    >>> import numpy as np
+    >>> from spmdsim import Mesh, Tensor
+    >>> from spmdsim.local import local_map
+    >>> spec = Mesh((2,), ("x",))("x")
+    >>> run = local_map(in_layouts=spec, out_layouts=spec)
+    >>> x = Tensor.from_global([1, 2, 3, 4], spec)
+    >>> run(lambda a: ppermute(a, "x", [(0, 1), (1, 0)]))(x).full()
+    array([3, 4, 1, 2])
     """
     array = np.asarray(x)
     place, axes = _at("ppermute", axis_name)

@@ -33,7 +33,17 @@ Layouts = Layout | Sequence[Layout | None]
 
 
 class LocalFunction(Pictured):
-    """What :func:`local_map` makes of a function: called with tensors, it gives tensors."""
+    """What :func:`local_map` makes of a function: called with tensors, it gives tensors.
+
+    >>> import numpy as np
+    >>> from spmdsim import Mesh, Tensor
+    >>> from spmdsim.local import local_map
+    >>> spec = Mesh((2,), ("x",))("x")
+    >>> run = local_map(in_layouts=spec, out_layouts=spec)
+    >>> x = Tensor.from_global([1, 2, 3, 4], spec)
+    >>> run(lambda a: a[::-1])(x).full()
+    array([2, 1, 4, 3])
+    """
 
     def __init__(self, function: Callable[..., Any], name: str, settings: dict[str, Any]) -> None:
         update_wrapper(self, function)

@@ -24,6 +24,14 @@ def backward(loss: Tensor, *, merge: bool = True) -> None:
     Raises:
         LayoutError: a loss of more than one element.
         UsageTypeError: nothing that the loss depends on needs a gradient.
+
+    >>> from spmdsim import LockStep, Mesh, Tensor, nn
+    >>> mesh, world = Mesh((2,), ("tp",)), LockStep(2)
+    >>> layer = nn.Linear(2, 1, mesh("tp", None), bias=False).materialise(world)
+    >>> x = Tensor.from_global([[1.0, 1.0], [1.0, 2.0]], mesh(None, "tp"), world)
+    >>> nn.backward(layer(x).sum())
+    >>> layer.weight.tensor.grad.full().tolist()
+    [[2.0], [3.0]]
     """
     if loss.size != 1:
         raise LayoutError(
@@ -47,7 +55,16 @@ def _wanted(leaf: Tensor) -> Layout:
 
 
 def global_norm(parameters: Module | Iterable[Parameter | Tensor]) -> float:
-    """Root of the sum of squares of all gradients, the same on every rank."""
+    """Root of the sum of squares of all gradients, the same on every rank.
+
+    >>> from spmdsim import LockStep, Mesh, Tensor, nn
+    >>> mesh, world = Mesh((2,), ("tp",)), LockStep(2)
+    >>> layer = nn.Linear(2, 1, mesh("tp", None), bias=False).materialise(world)
+    >>> x = Tensor.from_global([[1.0, 1.0], [1.0, 2.0]], mesh(None, "tp"), world)
+    >>> nn.backward(layer(x).sum())
+    >>> round(nn.global_norm(layer), 4)
+    3.6056
+    """
     import spmdsim.ops as ops
     from spmdsim.ops.reduce import wide
 
@@ -59,7 +76,18 @@ def global_norm(parameters: Module | Iterable[Parameter | Tensor]) -> float:
 
 
 def clip(parameters: Module | Iterable[Parameter | Tensor], largest: float) -> float:
-    """Scale all gradients down together so that their global norm is at most ``largest``; returns the norm."""
+    """Scale all gradients down together so that their global norm is at most ``largest``; returns the norm.
+
+    >>> from spmdsim import LockStep, Mesh, Tensor, nn
+    >>> mesh, world = Mesh((2,), ("tp",)), LockStep(2)
+    >>> layer = nn.Linear(2, 1, mesh("tp", None), bias=False).materialise(world)
+    >>> x = Tensor.from_global([[1.0, 1.0], [1.0, 2.0]], mesh(None, "tp"), world)
+    >>> nn.backward(layer(x).sum())
+    >>> round(nn.clip(layer, 1.0), 4)
+    3.6056
+    >>> layer.weight.tensor.grad.full().round(4).tolist()
+    [[0.5547000169754028], [0.8320000171661377]]
+    """
     import spmdsim.ops as ops
     from spmdsim.ops.reduce import as_type, wide
 

@@ -29,6 +29,11 @@ class Linear(Module):
         output: layout the result is brought into.
         initialiser: the weight's first values.
         dtype: element type.
+
+    >>> from spmdsim import Mesh, nn
+    >>> mesh = Mesh((2,), ("tp",))
+    >>> [(name, one.shape) for name, one in nn.Linear(6, 4, mesh("tp", None)).named_parameters()]
+    [('weight', (6, 4)), ('bias', (4,))]
     """
 
     def __init__(
@@ -75,6 +80,11 @@ class Embedding(Module):
         padding: an id that stands for no row.
         initialiser: the table's first values.
         dtype: element type.
+
+    >>> from spmdsim import Mesh, nn
+    >>> mesh = Mesh((2,), ("tp",))
+    >>> [(name, one.shape) for name, one in nn.Embedding(10, 4, mesh("tp", None)).named_parameters()]
+    [('table', (10, 4))]
     """
 
     def __init__(
@@ -98,7 +108,13 @@ class Embedding(Module):
 
 
 class LayerNorm(Module):
-    """Rows with mean 0 and variance 1, scaled and shifted. The layout of scale and shift is given."""
+    """Rows with mean 0 and variance 1, scaled and shifted. The layout of scale and shift is given.
+
+    >>> from spmdsim import Mesh, nn
+    >>> mesh = Mesh((2,), ("tp",))
+    >>> [(name, one.shape) for name, one in nn.LayerNorm(4, mesh(None)).named_parameters()]
+    [('scale', (4,)), ('shift', (4,))]
+    """
 
     def __init__(self, width: int, layout: Layout, epsilon: float = 1e-5, dtype: Any = np.float32) -> None:
         self.scale = Parameter((width,), layout, ones, dtype)
@@ -122,6 +138,11 @@ class MLP(Module):
         gathered: layout of the input of the products; the stream without ``axis`` if left out.
         function: the function in between.
         dtype: element type.
+
+    >>> from spmdsim import Mesh, nn
+    >>> mesh = Mesh((2,), ("tp",))
+    >>> [(name, one.shape) for name, one in nn.MLP(4, 8, mesh(None, None), "tp").named_parameters()]
+    [('up.weight', (4, 8)), ('up.bias', (8,)), ('down.weight', (8, 4)), ('down.bias', (4,))]
     """
 
     def __init__(
@@ -163,6 +184,11 @@ class Attention(Module):
 
     Raises:
         LayoutError: heads that do not divide.
+
+    >>> from spmdsim import Mesh, nn
+    >>> mesh = Mesh((2,), ("tp",))
+    >>> len(list(nn.Attention(4, 2, mesh(None, None, None), "tp").named_parameters()))
+    8
     """
 
     def __init__(
@@ -225,6 +251,11 @@ class TransformerBlock(Module):
 
     With a stream that is split along the sequence over ``axis`` the reductions become reduce_scatters and
     the copies all_gathers: sequence parallelism, by layout alone.
+
+    >>> from spmdsim import Mesh, nn
+    >>> mesh = Mesh((2,), ("tp",))
+    >>> len(list(nn.TransformerBlock(4, 2, 8, mesh(None, None, None), "tp").named_parameters()))
+    16
     """
 
     def __init__(
@@ -264,6 +295,11 @@ class GPT(Module):
         tied: use the embedding as the output projection, too.
         rows: what the embedding exchanges, ``"all"`` or ``"owned"``.
         dtype: element type.
+
+    >>> from spmdsim import Mesh, nn
+    >>> mesh = Mesh((2,), ("tp",))
+    >>> len(list(nn.GPT(16, 4, 2, 1, 8, mesh(None, None, None), "tp").named_parameters()))
+    21
     """
 
     def __init__(

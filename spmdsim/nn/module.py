@@ -30,18 +30,30 @@ Initialiser = Callable[[Index, tuple[int, ...], np.dtype, int], np.ndarray]
 
 
 def zeros(index: Index, shape: tuple[int, ...], dtype: np.dtype, seed: int) -> np.ndarray:
-    """All zero."""
+    """All zero.
+
+    >>> zeros((slice(0, 2),), (4,), np.dtype("float32"), 0)
+    array([0., 0.], dtype=float32)
+    """
     return np.zeros([p.stop - p.start for p in index], dtype)
 
 
 def ones(index: Index, shape: tuple[int, ...], dtype: np.dtype, seed: int) -> np.ndarray:
-    """All one."""
+    """All one.
+
+    >>> ones((slice(0, 2),), (4,), np.dtype("float32"), 0)
+    array([1., 1.], dtype=float32)
+    """
     return np.ones([p.stop - p.start for p in index], dtype)
 
 
 @dataclass(frozen=True)
 class Normal(Pictured):
-    """Normal numbers; with ``std=None`` of variance one over the number of rows (fan-in)."""
+    """Normal numbers; with ``std=None`` of variance one over the number of rows (fan-in).
+
+    >>> Normal(0.02).std
+    0.02
+    """
 
     std: float | None = None
 
@@ -54,7 +66,11 @@ class Normal(Pictured):
 
 @dataclass(frozen=True)
 class Uniform(Pictured):
-    """Numbers uniform in ``[-bound, bound)``; with ``bound=None`` one over the root of the fan-in."""
+    """Numbers uniform in ``[-bound, bound)``; with ``bound=None`` one over the root of the fan-in.
+
+    >>> Uniform(0.5).bound
+    0.5
+    """
 
     bound: float | None = None
 
@@ -76,6 +92,10 @@ class Parameter(Pictured):
         dtype: element type.
         initialiser: its first values.
         name: its path in the model, given by :meth:`Module.materialise`.
+
+    >>> from spmdsim import Mesh, nn
+    >>> nn.Parameter((4, 2), Mesh((2,), ("tp",))("tp", None))
+    Parameter((4, 2), [tp, -] over tp=2, float32)
     """
 
     _gradient_layout: Callable[[Parameter], Layout] | None = None
@@ -225,7 +245,17 @@ def _parameter(item: Any) -> Parameter:
 
 
 class Module(Pictured):
-    """Something with parameters and a ``forward``. Attributes that are parameters or modules are found."""
+    """Something with parameters and a ``forward``. Attributes that are parameters or modules are found.
+
+    >>> from spmdsim import Mesh, nn
+    >>> class Scaled(nn.Module):
+    ...     def __init__(self, layout):
+    ...         self.scale = nn.Parameter((4,), layout)
+    ...     def forward(self, x):
+    ...         return x * self.scale.tensor
+    >>> [name for name, _ in Scaled(Mesh((2,), ("tp",))("tp")).named_parameters()]
+    ['scale']
+    """
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
         """Compute; defined by each module."""
@@ -288,7 +318,13 @@ class Module(Pictured):
 
 
 class ModuleList(Module):
-    """A list of modules (or functions of a tensor) whose parameters are found."""
+    """A list of modules (or functions of a tensor) whose parameters are found.
+
+    >>> from spmdsim import Mesh, nn
+    >>> layers = nn.ModuleList([nn.Linear(6, 4, Mesh((2,), ("tp",))("tp", None))])
+    >>> [name for name, _ in layers.named_parameters()]
+    ['steps.0.weight', 'steps.0.bias']
+    """
 
     #: The attribute that holds them, with which their parameters' paths begin.
     attribute = "steps"
@@ -321,7 +357,14 @@ class ModuleList(Module):
 
 
 class Sequential(ModuleList):
-    """Modules (or functions of a tensor) one after the other."""
+    """Modules (or functions of a tensor) one after the other.
+
+    >>> from spmdsim import Mesh, nn
+    >>> mesh = Mesh((2,), ("tp",))
+    >>> net = nn.Sequential(nn.Linear(6, 4, mesh("tp", None)), nn.Linear(4, 2, mesh(None, "tp")))
+    >>> [name for name, _ in net.named_parameters()]
+    ['steps.0.weight', 'steps.0.bias', 'steps.1.weight', 'steps.1.bias']
+    """
 
     def __init__(self, *modules: Any) -> None:
         super().__init__(modules)

@@ -82,6 +82,9 @@ class Optimiser(Pictured):
     Raises:
         InputError: a rate, or other numbers, out of range.
         UsageTypeError: something that cannot be trained.
+
+    >>> issubclass(SGD, Optimiser) and issubclass(Adam, Optimiser)
+    True
     """
 
     #: How many state tensors each parameter has.
@@ -233,6 +236,16 @@ class SGD(Optimiser):
         state_layout: where the velocity lives.
         dampening: share of the gradient that the velocity does not take, from the second step on.
         nesterov: look ahead along the velocity (Sutskever et al., 2013).
+
+    >>> from spmdsim import LockStep, Mesh, Tensor, nn
+    >>> mesh, world = Mesh((2,), ("tp",)), LockStep(2)
+    >>> layer = nn.Linear(2, 1, mesh("tp", None), bias=False).materialise(world)
+    >>> x = Tensor.from_global([[1.0, 1.0], [1.0, 2.0]], mesh(None, "tp"), world)
+    >>> nn.backward(layer(x).sum())
+    >>> before = layer.weight.tensor.full()
+    >>> nn.SGD(list(layer.parameters()), rate=0.5).step()
+    >>> (layer.weight.tensor.full() - before).round(4).tolist()
+    [[-1.0], [-1.5]]
     """
 
     def __init__(
@@ -278,6 +291,16 @@ class Adam(Optimiser):
         weight_decay: what the value loses per step, times the rate.
         state_layout: where the moments live.
         decoupled: whether the decay acts on the value itself; else it is added to the gradient.
+
+    >>> from spmdsim import LockStep, Mesh, Tensor, nn
+    >>> mesh, world = Mesh((2,), ("tp",)), LockStep(2)
+    >>> layer = nn.Linear(2, 1, mesh("tp", None), bias=False).materialise(world)
+    >>> x = Tensor.from_global([[1.0, 1.0], [1.0, 2.0]], mesh(None, "tp"), world)
+    >>> nn.backward(layer(x).sum())
+    >>> before = layer.weight.tensor.full()
+    >>> nn.Adam(list(layer.parameters()), rate=0.5).step()
+    >>> (layer.weight.tensor.full() - before).round(4).tolist()
+    [[-0.5], [-0.5]]
     """
 
     slots = 2

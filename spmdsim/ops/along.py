@@ -138,6 +138,11 @@ def take_along_axis(x: Tensor, ids: Tensor, dim: int = -1, *, axis: int = -1) ->
     Raises:
         RuleError: a dim out of range, or shapes that do not fit.
         InputError: an integer outside the dim.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
+    >>> ops.take_along_axis(x, ops.argsort(x)).full().tolist()
+    [[1, 2, 3], [4, 5, 6]]
     """
     at = along_dim("take_along_axis", x, dim)
     if ids.ndim != x.ndim:

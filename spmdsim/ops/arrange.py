@@ -49,6 +49,11 @@ def expand_dims(x: Tensor, axis: Dims = 0) -> Tensor:
 
     Raises:
         RuleError: out of range.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
+    >>> ops.expand_dims(x, 1).shape
+    (2, 1, 3)
     """
     places = (axis,) if isinstance(axis, (int, np.integer)) else tuple(axis or ())
     new = normal_dims(places, x.ndim + len(places))
@@ -62,6 +67,11 @@ def squeeze(x: Tensor, axis: Dims = None) -> Tensor:
 
     Raises:
         RuleError: a dim of another size.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
+    >>> ops.squeeze(ops.expand_dims(x, 0), 0).shape
+    (2, 3)
     """
     gone = [d for d, n in enumerate(x.shape) if n == 1] if axis is None else normal_dims(axis, x.ndim)
     for d in gone:
@@ -76,6 +86,11 @@ def moveaxis(x: Tensor, source: int | Sequence[int], destination: int | Sequence
 
     Raises:
         RuleError: not as many places as dims, or out of range.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
+    >>> ops.moveaxis(x, 0, 1).layout.short()
+    'S(1)'
     """
     ends = [(d,) if isinstance(d, (int, np.integer)) else tuple(d) for d in (source, destination)]
     if len(ends[0]) != len(ends[1]):
@@ -89,7 +104,13 @@ def moveaxis(x: Tensor, source: int | Sequence[int], destination: int | Sequence
 
 @operator()
 def swapaxes(x: Tensor, axis1: int, axis2: int) -> Tensor:
-    """The tensor with two dims exchanged."""
+    """The tensor with two dims exchanged.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
+    >>> ops.swapaxes(x, 0, 1).layout.short()
+    'S(1)'
+    """
     a, b = one_dim(axis1, x.ndim), one_dim(axis2, x.ndim)
     return transpose(x, [{a: b, b: a}.get(d, d) for d in range(x.ndim)])
 
@@ -100,6 +121,11 @@ def matrix_transpose(x: Tensor) -> Tensor:
 
     Raises:
         RuleError: fewer than two dims.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
+    >>> ops.matrix_transpose(x).full().tolist()
+    [[3, 6], [1, 5], [2, 4]]
     """
     if x.ndim < 2:
         raise RuleError(f"a matrix has two dims, but the shape is {x.shape}")
@@ -115,6 +141,11 @@ def broadcast_arrays(*tensors: Operand) -> list[Tensor]:
 
     Raises:
         RuleError: shapes that do not broadcast.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
+    >>> [y.shape for y in ops.broadcast_arrays(x, 1.0)]
+    [(2, 3), (2, 3)]
     """
     like = next(x for x in tensors if isinstance(x, Tensor))
     given = [as_operand(x, like) for x in tensors]
@@ -132,6 +163,11 @@ def stack(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
 
     Raises:
         RuleError: other shapes, no tensors, or a dim out of range.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
+    >>> ops.stack([x, x], axis=2).shape
+    (2, 3, 2)
     """
     shapes = {x.shape for x in tensors}
     if len(shapes) != 1:
@@ -142,7 +178,13 @@ def stack(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
 
 @operator()
 def unstack(x: Tensor, axis: int = 0) -> tuple[Tensor, ...]:
-    """The entries of a dim, one tensor each."""
+    """The entries of a dim, one tensor each.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
+    >>> [row.full().tolist() for row in ops.unstack(x)]
+    [[3, 1, 2], [6, 5, 4]]
+    """
     moved = moveaxis(x, axis, 0)
     return tuple(moved[k] for k in range(moved.shape[0]))
 
@@ -157,6 +199,11 @@ def meshgrid(*tensors: Tensor, indexing: str = "xy") -> list[Tensor]:
 
     Raises:
         RuleError: another indexing.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([3, 1, 3, 2], Mesh((2,), ("dp",))("dp"))
+    >>> [y.shape for y in ops.meshgrid(x, x[:3])]
+    [(3, 4), (3, 4)]
     """
     if indexing not in ("xy", "ij"):
         raise RuleError(f"indexing is 'xy' or 'ij', but got {indexing!r}")
@@ -182,6 +229,11 @@ def repeat(x: Tensor, repeats: int | Sequence[int] | np.ndarray | Tensor, axis: 
 
     Raises:
         RuleError: a negative number, or not one per entry.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([3, 1, 3, 2], Mesh((2,), ("dp",))("dp"))
+    >>> ops.repeat(x, 2).full().tolist()
+    [3, 3, 1, 1, 3, 3, 2, 2]
     """
     if axis is None:
         x, axis = reshape(x, -1), 0
@@ -203,6 +255,11 @@ def tile(x: Tensor, repetitions: int | Sequence[int]) -> Tensor:
 
     Raises:
         RuleError: a negative number.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([3, 1, 3, 2], Mesh((2,), ("dp",))("dp"))
+    >>> ops.tile(x, 2).full().tolist()
+    [3, 1, 3, 2, 3, 1, 3, 2]
     """
     times = integers((repetitions,) if isinstance(repetitions, (int, np.integer)) else repetitions)
     if min(times, default=0) < 0:
@@ -242,13 +299,25 @@ _triangle_op = Op(
 
 @operator(_triangle_op)
 def tril(x: Tensor, k: int = 0) -> Tensor:
-    """The lower triangles of matrices ``[..., m, n]``, zeros above their ``k``-th diagonal."""
+    """The lower triangles of matrices ``[..., m, n]``, zeros above their ``k``-th diagonal.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
+    >>> ops.tril(x).full().tolist()
+    [[3, 0, 0], [6, 5, 0]]
+    """
     return _triangle_op(x, k=k, upper=False)
 
 
 @operator(_triangle_op)
 def triu(x: Tensor, k: int = 0) -> Tensor:
-    """The upper triangles of matrices ``[..., m, n]``, zeros below their ``k``-th diagonal."""
+    """The upper triangles of matrices ``[..., m, n]``, zeros below their ``k``-th diagonal.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
+    >>> ops.triu(x).full().tolist()
+    [[3, 1, 2], [0, 5, 4]]
+    """
     return _triangle_op(x, k=k, upper=True)
 
 
@@ -275,6 +344,11 @@ def take(x: Tensor, indices: Operand, axis: int | None = None) -> Tensor:
     Raises:
         RuleError: indices that are no integers, or a dim out of range.
         InputError: an index out of range.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
+    >>> ops.take(x, [2, 0], axis=1).full().tolist()
+    [[2, 3], [4, 6]]
     """
     if axis is None:
         x, axis = reshape(x, -1), 0
@@ -296,6 +370,11 @@ def tensordot(a: Operand, b: Operand, axes: int | tuple[Sequence[int], Sequence[
 
     Raises:
         RuleError: different numbers of dims, or sizes that differ.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
+    >>> ops.tensordot(x, x, 1).full().tolist()
+    [[11.0, 7.0], [14.0, 18.0]]
     """
     a, b = alike("tensordot", a, b)
     if isinstance(axes, int):
@@ -321,6 +400,11 @@ def vecdot(a: Operand, b: Operand, axis: int = -1) -> Tensor:
 
     Raises:
         RuleError: dims of different sizes.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
+    >>> ops.vecdot(x, x).full().tolist()
+    [10.0, 20.0]
     """
     x, y = alike("vecdot", a, b)
     dims = [one_dim(axis, t.ndim) - t.ndim for t in (x, y)]

@@ -106,6 +106,12 @@ def matmul(a: Operand, b: Operand, transpose_a: bool = False, transpose_b: bool 
 
     Raises:
         RuleError: contraction or batch sizes that differ.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
+    >>> y = ops.matmul(x, x)
+    >>> y.layout.short(), y.full().tolist()
+    ('S(0)', [[11.0, 7.0], [14.0, 18.0]])
     """
     if not (isinstance(a, Tensor) and isinstance(b, Tensor) and a.meta.dtype is b.meta.dtype):
         a, b = alike("matmul", a, b)
@@ -197,5 +203,10 @@ def einsum(equation: str, *tensors: Operand) -> Tensor:
 
     Raises:
         RuleError: no explicit result, or sizes that differ.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
+    >>> ops.einsum("ij,kj->ik", x, x).full().tolist()
+    [[10.0, 10.0], [10.0, 20.0]]
     """
     return _einsum_op(*alike("einsum", *tensors), equation=equation)

@@ -42,6 +42,11 @@ def cast(x: Tensor, dtype: DTypeLike) -> Tensor:
 
     A pending sum stays pending only if the parts may be converted one by one, such as float32 to float64; it is
     reduced first otherwise.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
+    >>> ops.cast(x, "float32").dtype
+    dtype('float32')
     """
     return _cast_op(x, dtype=number_type(dtype, "a tensor cannot have"))
 

@@ -142,7 +142,13 @@ _where_op = Op(
 
 @operator(_where_op)
 def where(condition: Operand, a: Operand, b: Operand) -> Tensor:
-    """``a`` where the condition holds, else ``b``; all three broadcast."""
+    """``a`` where the condition holds, else ``b``; all three broadcast.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
+    >>> ops.where(x > 3, x, 0).full().tolist()
+    [[0, 0, 0], [6, 5, 4]]
+    """
     like = next(value for value in (condition, a, b) if isinstance(value, Tensor))
     typed = next((value for value in (a, b) if isinstance(value, Tensor)), like)
     return _where_op(as_operand(condition, like), *alike("where", as_operand(a, typed), as_operand(b, typed)))

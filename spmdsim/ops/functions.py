@@ -114,6 +114,11 @@ def add_n(*tensors: Operand) -> Tensor:
 
     Raises:
         RuleError: shapes that differ.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
+    >>> ops.add_n(x, x, x).full().tolist()
+    [[9, 3, 6], [18, 15, 12]]
     """
     return _add_n_op(*alike("add_n", *tensors))
 
@@ -153,7 +158,13 @@ _bias_op = Op("bias_add", _bias_rule, lambda x, bias, dim: x + _along(bias, x.nd
 
 @operator(_bias_op)
 def bias_add(x: Tensor, bias: Operand, dim: int = 1, *, axis: int = 1) -> Tensor:
-    """``x`` plus one number per entry of a dim: ``[n, c, ...] + [c]``."""
+    """``x`` plus one number per entry of a dim: ``[n, c, ...] + [c]``.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
+    >>> ops.bias_add(x, [10, 20, 30]).full().tolist()
+    [[13, 21, 32], [16, 25, 34]]
+    """
     return _bias_op(*alike("bias_add", x, bias), dim=dim % x.ndim)
 
 
@@ -181,5 +192,11 @@ _prelu_op = Op(
 
 @operator(_prelu_op)
 def prelu(x: Tensor, slope: Operand, dim: int = 1, *, axis: int = 1) -> Tensor:
-    """``x`` where positive, else ``x`` times the slope of its channel (one for all if it has one entry)."""
+    """``x`` where positive, else ``x`` times the slope of its channel (one for all if it has one entry).
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
+    >>> ops.prelu(x - 2.0, [0.5, 0.1]).full().tolist()
+    [[1.0, -0.1], [0.0, 2.0]]
+    """
     return _prelu_op(*alike("prelu", x, slope), dim=dim % x.ndim)

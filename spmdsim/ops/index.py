@@ -104,6 +104,13 @@ def embedding(
     Raises:
         InputError: an id outside the table.
         RuleError: ``rows`` is something else, or ids and table are on different meshes.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> layout = Mesh((2,), ("tp",))("tp", None)
+    >>> table = Tensor.from_global([[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]], layout)
+    >>> ids = Tensor.from_global([2, 0], layout.mesh(None))
+    >>> ops.embedding(ids, table).full().tolist()
+    [[4.0, 5.0], [0.0, 1.0]]
     """
     if rows not in ("all", "owned"):
         raise RuleError(f"rows is 'all' or 'owned', but got {rows!r}")
@@ -179,6 +186,12 @@ def padded_embedding(ids: Tensor, table: Tensor) -> Tensor:
 
     Returns:
         ``[..., h]``, partial over the axes that split the table.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> layout = Mesh((2,), ("tp",))("tp", None)
+    >>> table = Tensor.from_global([[1.0], [2.0], [0.0], [3.0], [4.0], [0.0]], layout)
+    >>> ops.padded_embedding(Tensor.from_global([0, 2, 3], layout.mesh(None)), table).full().tolist()
+    [[1.0], [3.0], [4.0]]
     """
     return _padded_op(ids, table)
 
@@ -225,6 +238,11 @@ def pick(x: Tensor, ids: Tensor) -> Tensor:
 
     Raises:
         InputError: an id outside the last dim.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
+    >>> ops.pick(x, Tensor.from_global([1, 0], x.layout.mesh("dp"))).full().tolist()
+    [1.0, 2.0]
     """
     return _pick_op(x, ids)
 
@@ -260,6 +278,11 @@ def one_hot(
 
     Raises:
         RuleError: a dim out of range.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([3, 1, 3, 2], Mesh((2,), ("dp",))("dp"))
+    >>> ops.one_hot(x, 4).full().tolist()
+    [[0.0, 0.0, 0.0, 1.0], [0.0, 1.0, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0], [0.0, 0.0, 1.0, 0.0]]
     """
     if not -ids.ndim - 1 <= dim <= ids.ndim:
         raise OutOfRange(f"dim {dim} is out of range for a result of {ids.ndim + 1} dims")

@@ -22,6 +22,11 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
     Returns:
         ``[..., m]``.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
+    >>> ops.linear(x, x).full().tolist()
+    [[11.0, 7.0], [14.0, 18.0]]
     """
     y = matmul(x, weight)
     if bias is None:

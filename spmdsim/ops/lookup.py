@@ -77,6 +77,12 @@ def gather(x: Tensor, ids: Tensor, dim: int = 0, *, axis: int = 0) -> Tensor:
     Raises:
         RuleError: a dim out of range.
         InputError: an id outside the dim.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
+    >>> ids = Tensor.from_global([[0], [2]], x.layout)
+    >>> ops.gather(x, ids, dim=1).full().tolist()
+    [[[3], [2]], [[6], [4]]]
     """
     if not -x.ndim <= dim < x.ndim:
         raise OutOfRange(f"dim {dim} is out of range for a tensor of {x.ndim} dims")

@@ -80,7 +80,13 @@ def _shifted(x: Tensor, dim: Dim) -> Tensor:
 
 @operator(_softmax_op)
 def softmax(x: Tensor, dim: Dims = -1, *, axis: Dims = -1) -> Tensor:
-    """``exp(x) / sum(exp(x))`` along a dim, or several together, which may be split."""
+    """``exp(x) / sum(exp(x))`` along a dim, or several together, which may be split.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
+    >>> ops.softmax(x).full().round(4).tolist()
+    [[0.8808, 0.1192], [0.1192, 0.8808]]
+    """
     (x,), rows = in_fractions("softmax", x), _dim(x, dim)
     if _whole(x, rows):
         return _softmax_op(x, dim=rows)
@@ -90,7 +96,13 @@ def softmax(x: Tensor, dim: Dims = -1, *, axis: Dims = -1) -> Tensor:
 
 @operator(_log_softmax_op)
 def log_softmax(x: Tensor, dim: Dims = -1, *, axis: Dims = -1) -> Tensor:
-    """``log(softmax(x))`` along a dim, or several together, which may be split."""
+    """``log(softmax(x))`` along a dim, or several together, which may be split.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
+    >>> ops.log_softmax(x).full().round(4).tolist()
+    [[-0.1269, -2.1269], [-2.1269, -0.1269]]
+    """
     (x,), rows = in_fractions("log_softmax", x), _dim(x, dim)
     if _whole(x, rows):
         return _log_softmax_op(x, dim=rows)
@@ -175,6 +187,12 @@ def layer_norm(x: Tensor, scale: Tensor, shift: Tensor, epsilon: float = 1e-5, b
         shift: as ``scale``.
         epsilon: added to the variance.
         begin: the first normalised dim; only the last one if left out.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
+    >>> one, zero = (Tensor.from_global([value] * 2, x.layout.mesh(None)) for value in (1.0, 0.0))
+    >>> ops.layer_norm(x, one, zero).full().round(3).tolist()
+    [[1.0, -1.0], [-1.0, 1.0]]
     """
     x, scale, shift = in_fractions("layer_norm", x, scale, shift)
     dims = tuple(range(begin % x.ndim, x.ndim))
@@ -239,6 +257,12 @@ def cross_entropy(logits: Tensor, labels: Tensor, reduction: str = "mean") -> Te
     Raises:
         RuleError: an unknown reduction.
         InputError: a label outside the classes.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
+    >>> labels = Tensor.from_global([0, 1], x.layout.mesh("dp"))
+    >>> round(ops.cross_entropy(x, labels).item(), 4)
+    0.1269
     """
     (logits,) = in_fractions("cross_entropy", logits)
     whole = _whole(logits, logits.ndim - 1)

@@ -57,6 +57,11 @@ def rms_norm(x: Tensor, scale: Tensor, epsilon: float = 1e-6) -> Tensor:
         x: ``[..., n]``.
         scale: ``[n]``, or more of the last dims of ``x``.
         epsilon: added to the mean square.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
+    >>> ops.rms_norm(x, Tensor.ones((2,), layout=x.layout.mesh(None))).full().round(4).tolist()
+    [[1.3416, 0.4472], [0.6325, 1.2649]]
     """
     x, scale = in_fractions("rms_norm", x, scale)
     return _rms_op(x, scale, epsilon=epsilon)
@@ -86,5 +91,11 @@ _l2_op = Op("l2_normalize", row_rule, _l2, _l2_vjp, saves_result=True)
 
 @operator(_l2_op)
 def l2_normalize(x: Tensor, dims: Dims = -1, epsilon: float = 1e-12, *, axis: Dims = -1) -> Tensor:
-    """``x`` divided by its Euclidean norm over dims (at least the root of ``epsilon``)."""
+    """``x`` divided by its Euclidean norm over dims (at least the root of ``epsilon``).
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
+    >>> ops.l2_normalize(x).full().round(4).tolist()
+    [[0.9487, 0.3162], [0.4472, 0.8944]]
+    """
     return _l2_op(*in_fractions("l2_normalize", x), dim=normal_dims(dims, x.ndim), epsilon=epsilon)

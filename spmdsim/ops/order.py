@@ -108,11 +108,22 @@ def argmax(x: Tensor, dim: int | None = None, keepdims: bool = False, *, axis: i
     """Where the largest element is along a dim (None: its place among all elements), the first one of equals.
 
     Where a dim is split, each rank finds its own; the ranks agree on the largest, and on its first place.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
+    >>> ops.argmax(x, axis=1).full().tolist()
+    [0, 0]
     """
     return _place_of(_argmax_op, x, dim, keepdims)
 
 
 @operator(_argmin_op)
 def argmin(x: Tensor, dim: int | None = None, keepdims: bool = False, *, axis: int | None = None) -> Tensor:
-    """Where the smallest element is along a dim (None: its place among all elements), the first one of equals."""
+    """Where the smallest element is along a dim (None: its place among all elements), the first one of equals.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
+    >>> ops.argmin(x, axis=1).full().tolist()
+    [1, 2]
+    """
     return _place_of(_argmin_op, x, dim, keepdims)

@@ -194,6 +194,11 @@ def searchsorted(x: Tensor, values: Operand, side: str = "left", sorter: Tensor 
 
     Raises:
         RuleError: another side, or sorted values of several dims.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([3, 1, 3, 2], Mesh((2,), ("dp",))("dp"))
+    >>> ops.searchsorted(ops.sort(x), [2, 4]).full().tolist()
+    [1, 4]
     """
     from spmdsim.ops.declare import alike
 

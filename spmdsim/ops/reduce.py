@@ -158,13 +158,25 @@ def sum(
     """Sum over dims (all for None), in another type if one is given.
 
     Partial over the axes of split dims until somebody needs it.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
+    >>> y = ops.sum(x, axis=0)
+    >>> y.layout.short(), y.full().tolist()
+    ('P(sum)', [9, 6, 6])
     """
     return _typed(_sum_op(_typed(x, dtype), dims=normal_dims(dims, x.ndim), keepdims=keepdims), dtype)
 
 
 @operator(_mean_op)
 def mean(x: Tensor, dims: Dims = None, keepdims: bool = False, *, axis: Dims = None) -> Tensor:
-    """Mean over dims: the sum divided by the global number of elements; nan where there are none."""
+    """Mean over dims: the sum divided by the global number of elements; nan where there are none.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
+    >>> ops.mean(x, axis=1).full().tolist()
+    [2.0, 5.0]
+    """
     found = normal_dims(dims, x.ndim)
     count = math.prod(x.shape[d] for d in found)
     floating = x if x.dtype.kind in "fcV" else cast(x, np.float64)
@@ -194,13 +206,25 @@ def _with_slope(result: Tensor, x: Tensor, slope: Tensor, dims: tuple[int, ...],
 
 @operator(_max_op)
 def max(x: Tensor, dims: Dims = None, keepdims: bool = False, *, axis: Dims = None) -> Tensor:
-    """Largest element over dims; its gradient goes in equal parts to all elements that attain it."""
+    """Largest element over dims; its gradient goes in equal parts to all elements that attain it.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
+    >>> ops.max(x, axis=1).full().tolist()
+    [3, 6]
+    """
     return _extreme(_max_op, x, dims, keepdims)
 
 
 @operator(_min_op)
 def min(x: Tensor, dims: Dims = None, keepdims: bool = False, *, axis: Dims = None) -> Tensor:
-    """Smallest element over dims; its gradient goes in equal parts to all elements that attain it."""
+    """Smallest element over dims; its gradient goes in equal parts to all elements that attain it.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
+    >>> ops.min(x, axis=1).full().tolist()
+    [1, 4]
+    """
     return _extreme(_min_op, x, dims, keepdims)
 
 
@@ -213,7 +237,13 @@ def prod(
     dtype: DTypeLike | None = None,
     axis: Dims = None,
 ) -> Tensor:
-    """Product over dims; an element's slope is the product of the others, also where some are zero."""
+    """Product over dims; an element's slope is the product of the others, also where some are zero.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
+    >>> ops.prod(x, axis=1).full().tolist()
+    [6, 120]
+    """
     x = _typed(x, dtype)
     found = normal_dims(dims, x.ndim)
     given = x.detach()
@@ -236,17 +266,35 @@ def _whole(x: Tensor) -> Tensor:
 
 @operator()
 def count_nonzero(x: Tensor, dims: Dims = None, keepdims: bool = False, *, axis: Dims = None) -> Tensor:
-    """How many elements over dims (all for None) are not zero."""
+    """How many elements over dims (all for None) are not zero.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
+    >>> ops.count_nonzero(x - 3, axis=1).full().tolist()
+    [2, 3]
+    """
     return sum(cast(not_equal(x.detach(), 0), np.int64), dims, keepdims)
 
 
 @operator(_all_op)
 def all(x: Tensor, dims: Dims = None, keepdims: bool = False, *, axis: Dims = None) -> Tensor:
-    """Whether all elements over dims are true."""
+    """Whether all elements over dims are true.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
+    >>> ops.all(x > 1, axis=1).full().tolist()
+    [False, True]
+    """
     return _all_op(x.detach(), dims=normal_dims(dims, x.ndim), keepdims=keepdims)
 
 
 @operator(_any_op)
 def any(x: Tensor, dims: Dims = None, keepdims: bool = False, *, axis: Dims = None) -> Tensor:
-    """Whether any element over dims is true."""
+    """Whether any element over dims is true.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
+    >>> ops.any(x > 4, axis=1).full().tolist()
+    [False, True]
+    """
     return _any_op(x.detach(), dims=normal_dims(dims, x.ndim), keepdims=keepdims)

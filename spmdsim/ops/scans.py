@@ -182,6 +182,11 @@ def cumulative_prod(
 
     Raises:
         RuleError: a dim out of range, or none of several.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
+    >>> ops.cumulative_prod(x, dim=0).full().tolist()
+    [[3, 1, 2], [18, 5, 8]]
     """
     return _scan("cumulative_prod", "prod", x, dim, dtype, include_initial)
 
@@ -208,6 +213,11 @@ def diff(
 
     Raises:
         RuleError: a dim out of range, or a negative number of times.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
+    >>> ops.diff(x, dim=0).full().tolist()
+    [[3, 4, 2]]
     """
     at = along_dim("diff", x, dim)
     if n < 0:

@@ -125,6 +125,11 @@ def isin(x: Operand, values: Operand, invert: bool = False) -> Tensor:
         x: the entries, of any shape.
         values: the values, of any shape.
         invert: whether it is none of them.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
+    >>> ops.isin(x, [1, 6]).full().tolist()
+    [[False, True, False], [True, False, False]]
     """
     like: Any = x if isinstance(x, Tensor) else values
     entries, others = alike("isin", as_operand(x, like), as_operand(values, like))

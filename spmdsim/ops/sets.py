@@ -133,6 +133,12 @@ def unique_counts(x: Tensor) -> UniqueCounts:
 
     Raises:
         WorldError: a world without values.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([3, 1, 3, 2], Mesh((2,), ("dp",))("dp"))
+    >>> values, counts = ops.unique_counts(x)
+    >>> values.full().tolist(), counts.full().tolist()
+    ([1, 2, 3], [1, 1, 2])
     """
     ordered = sort(_flat("unique_counts", x))
     starts = _starts_op(ordered)
@@ -145,6 +151,11 @@ def unique_inverse(x: Tensor) -> UniqueInverse:
 
     Raises:
         WorldError: a world without values.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([3, 1, 3, 2], Mesh((2,), ("dp",))("dp"))
+    >>> ops.unique_inverse(x).inverse_indices.full().tolist()
+    [2, 0, 2, 1]
     """
     ordered, order = sort_with_indices(_flat("unique_inverse", x))
     starts = _starts_op(ordered)
@@ -158,6 +169,11 @@ def unique_all(x: Tensor) -> UniqueAll:
 
     Raises:
         WorldError: a world without values.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([3, 1, 3, 2], Mesh((2,), ("dp",))("dp"))
+    >>> ops.unique_all(x).indices.full().tolist()
+    [1, 3, 0]
     """
     ordered, order = sort_with_indices(_flat("unique_all", x))
     starts = _starts_op(ordered)

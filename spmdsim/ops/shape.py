@@ -150,6 +150,11 @@ def reshape(
     Raises:
         RuleError: another number of elements.
         UsageTypeError: sizes that are not in one tuple.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
+    >>> ops.reshape(x, (2, 1, 3)).layout.short()
+    'S(0)'
     """
     if isinstance(layout, int):
         raise UsageTypeError("reshape takes the sizes in one tuple, such as x.reshape((3, -1))")
@@ -183,7 +188,13 @@ def full_shape(old: Shape, new: Iterable[int]) -> Shape:
 
 @operator()
 def flatten(x: Tensor, start: int = 0) -> Tensor:
-    """All dims from ``start`` on as one."""
+    """All dims from ``start`` on as one.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
+    >>> ops.flatten(x).full().tolist()
+    [3, 1, 2, 6, 5, 4]
+    """
     return reshape(x, (*x.shape[:start], math.prod(x.shape[start:])))
 
 
@@ -214,6 +225,11 @@ def transpose(x: Tensor, perm: Sequence[int] | None = None, *, axes: Sequence[in
 
     Raises:
         RuleError: ``perm`` is not a permutation of the dims.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
+    >>> ops.transpose(x).full().tolist()
+    [[3, 6], [1, 5], [2, 4]]
     """
     order = tuple(range(x.ndim))[::-1] if perm is None else tuple(p + x.ndim if p < 0 else p for p in perm)
     if sorted(order) != list(range(x.ndim)):
@@ -248,6 +264,11 @@ def flip(x: Tensor, dims: Dims = None, *, axis: Dims = None) -> Tensor:
 
     Raises:
         RuleError: a dim out of range or given twice.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
+    >>> ops.flip(x, 0).full().tolist()
+    [[6, 5, 4], [3, 1, 2]]
     """
     return _flip_op(x, dims=normal_dims(dims, x.ndim))
 
@@ -284,6 +305,11 @@ def broadcast_to(x: Tensor, shape: Sequence[int]) -> Tensor:
 
     Raises:
         RuleError: shapes that do not broadcast.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
+    >>> ops.broadcast_to(x, (4, 2, 3)).shape
+    (4, 2, 3)
     """
     new = tuple(shape)
     extra = len(new) - x.ndim

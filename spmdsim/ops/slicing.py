@@ -53,6 +53,11 @@ def slice_(x: Tensor, start: Sequence[int], stop: Sequence[int], step: Sequence[
 
     Raises:
         RuleError: bounds outside the tensor.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
+    >>> ops.slice_(x, (0, 1), (2, 3)).full().tolist()
+    [[1, 2], [5, 4]]
     """
     steps = tuple(step) if step is not None else (1,) * x.ndim
     for d, (a, b, s, n) in enumerate(zip(start, stop, steps, x.shape)):
@@ -67,6 +72,11 @@ def split(x: Tensor, parts: int, dim: int = 0, *, axis: int = 0) -> list[Tensor]
 
     Raises:
         RuleError: the size does not divide.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
+    >>> [y.full().tolist() for y in ops.split(x, 3, dim=1)]
+    [[[3], [6]], [[1], [5]], [[2], [4]]]
     """
     dim %= x.ndim
     n = x.shape[dim]
@@ -248,6 +258,11 @@ def concat(tensors: Sequence[Tensor], dim: int | None = 0, *, axis: int | None =
 
     Raises:
         RuleError: other dims that differ, or a dim out of range.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
+    >>> ops.concat([x, x], dim=1).full().tolist()
+    [[3, 1, 2, 3, 1, 2], [6, 5, 4, 6, 5, 4]]
     """
     if not tensors:
         raise RuleError("concat needs at least one tensor")

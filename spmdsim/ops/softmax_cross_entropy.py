@@ -52,6 +52,12 @@ def softmax_cross_entropy(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tenso
 
     Returns:
         ``[...]`` and ``[..., c]``.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
+    >>> loss, slope = ops.softmax_cross_entropy(x, ops.softmax(x))
+    >>> loss.shape, slope.shape
+    ((2,), (2, 2))
     """
     losses, gradients = _dense_op.results(*in_fractions("softmax_cross_entropy", logits, labels))
     return losses, gradients
@@ -96,6 +102,13 @@ def sparse_softmax_cross_entropy(logits: Tensor, labels: Tensor) -> tuple[Tensor
 
     Raises:
         InputError: a label outside the classes.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
+    >>> labels = Tensor.from_global([0, 1], x.layout.mesh("dp"))
+    >>> loss, slope = ops.sparse_softmax_cross_entropy(x, labels)
+    >>> slope.full().round(4).tolist()
+    [0.1269, 0.1269]
     """
     probabilities, losses = _sparse_op.results(*in_fractions("sparse_softmax_cross_entropy", logits), labels)
     return probabilities, losses

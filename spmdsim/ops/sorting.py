@@ -254,7 +254,13 @@ def sort(
 def argsort(
     x: Tensor, dim: int = -1, descending: bool = False, stable: bool = True, *, axis: int = -1
 ) -> Tensor:
-    """The places of the values of :func:`sort` in the operand; the first one of equal values comes first."""
+    """The places of the values of :func:`sort` in the operand; the first one of equal values comes first.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
+    >>> ops.argsort(x).full().tolist()
+    [[1, 2, 0], [2, 1, 0]]
+    """
     return _sort("argsort", x.detach(), dim, descending, (INDICES,))[0]
 
 
@@ -262,6 +268,13 @@ def argsort(
 def sort_with_indices(
     x: Tensor, dim: int = -1, descending: bool = False, stable: bool = True, *, axis: int = -1
 ) -> tuple[Tensor, Tensor]:
-    """The results of :func:`sort` and :func:`argsort`."""
+    """The results of :func:`sort` and :func:`argsort`.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
+    >>> values, places = ops.sort_with_indices(x)
+    >>> values.full().tolist(), places.full().tolist()
+    ([[1, 2, 3], [4, 5, 6]], [[1, 2, 0], [2, 1, 0]])
+    """
     values, indices = _sort("sort_with_indices", x, dim, descending, (VALUES, INDICES))
     return values, indices

@@ -46,6 +46,11 @@ def var(
 
     Raises:
         RuleError: a complex tensor.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
+    >>> ops.var(x, axis=1).full().round(4).tolist()
+    [0.6667, 0.6667]
     """
     found = normal_dims(dims, x.ndim)
     count = math.prod(x.shape[d] for d in found)
@@ -73,7 +78,13 @@ def std(
     axis: Dims = None,
     ddof: float = 0,
 ) -> Tensor:
-    """The root of :func:`var`; where that is zero its gradient is taken to be zero, too."""
+    """The root of :func:`var`; where that is zero its gradient is taken to be zero, too.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
+    >>> ops.std(x, axis=1).full().round(4).tolist()
+    [0.8165, 0.8165]
+    """
     given = wide(x)
     spread = var(given, dims, keepdims, correction=correction)
     spread = spread.to(spread.layout.reduced)

@@ -102,6 +102,11 @@ def quantile(
 
     Raises:
         RuleError: a part outside of 0 and 1, a dim out of range, an unknown method, no entries.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
+    >>> ops.quantile(x, 0.5, axis=1).full().tolist()
+    [2.0, 5.0]
     """
     return _quantiles("quantile", x, np.asarray(q, np.float64), dim, method, keepdims)
 
@@ -116,7 +121,13 @@ def percentile(
     *,
     axis: int | Sequence[int] | None = None,
 ) -> Tensor:
-    """:func:`quantile`, in hundredths."""
+    """:func:`quantile`, in hundredths.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
+    >>> ops.percentile(x, 50, axis=1).full().tolist()
+    [2.0, 5.0]
+    """
     return _quantiles("percentile", x, np.asarray(q, np.float64) / 100, dim, method, keepdims)
 
 
@@ -128,7 +139,13 @@ def median(
     *,
     axis: int | Sequence[int] | None = None,
 ) -> Tensor:
-    """The middle one of the entries along dims (all for None), or the mean of the two in the middle."""
+    """The middle one of the entries along dims (all for None), or the mean of the two in the middle.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
+    >>> ops.median(x, axis=1).full().tolist()
+    [2.0, 5.0]
+    """
     return _quantiles("median", x, np.array(0.5), dim, "midpoint", keepdims)
 
 
@@ -173,6 +190,11 @@ def bincount(x: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Te
         RuleError: several dims, or elements that are no whole numbers.
         InputError: a negative number.
         WorldError: a world without values.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([3, 1, 3, 2], Mesh((2,), ("dp",))("dp"))
+    >>> ops.bincount(x).full().tolist()
+    [0, 1, 1, 2]
     """
     if x.ndim != 1 or x.dtype.kind not in "iub":
         raise RuleError(f"bincount counts whole numbers in one dim, but got {x.dtype} of shape {x.shape}")
@@ -234,6 +256,12 @@ def histogram(
     Raises:
         RuleError: no bins, edges that do not ascend, entries that are no numbers.
         WorldError: no range, in a world without values.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([3, 1, 3, 2], Mesh((2,), ("dp",))("dp"))
+    >>> counts, edges = ops.histogram(x, bins=2)
+    >>> counts.full().tolist(), edges.full().tolist()
+    ([1, 3], [1.0, 2.0, 3.0])
     """
     if x.dtype.kind == "c":
         raise RuleError("complex numbers have no order, so no histogram")

@@ -102,6 +102,11 @@ def window(x: Tensor, start: Sequence[int], stop: Sequence[int]) -> Tensor:
 
     Raises:
         RuleError: bounds outside the tensor.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
+    >>> ops.window(x, (0, 1), (2, 3)).full().tolist()
+    [[1, 2], [5, 4]]
     """
     first, last = _check(x.shape, start, stop)
     return _read_op(x, start=first, stop=last)
@@ -154,6 +159,11 @@ def slice_update(
 
     Raises:
         RuleError: bounds outside the tensor, or a value of another shape than the window.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
+    >>> ops.slice_update(x, [[0, 0], [0, 0]], (0, 1), (2, 3)).full().tolist()
+    [[3, 0, 0], [6, 0, 0]]
     """
     x, value = alike("slice_update", x, value)
     first, last = _check(x.shape, start, stop)

@@ -36,6 +36,12 @@ def forbid_redistribution(mode: str = "raise") -> Iterator[None]:
 
     Raises:
         PlanError: naming operator, layouts and bytes, where a move would happen.
+
+    >>> from spmdsim import Mesh, Tensor
+    >>> x = Tensor.from_global([1.0, 2.0], Mesh((2,), ("x",))("x"))
+    >>> with forbid_redistribution():
+    ...     print((x + 1).full())
+    [2. 3.]
     """
     if mode not in ("raise", "warn", "allow"):
         raise PlanError(f"forbid_redistribution takes 'raise', 'warn' or 'allow', not {mode!r}")

@@ -60,6 +60,12 @@ class Plan(ShortRepr):
         kind: what kind of plan won: ``"local"``, ``"collectives"``, ``"direct exchange"``,
             ``"reduction, then exchange"`` or ``"direct reduction"``, with ``" and halos"`` where windows are made or
             added up; ``"halo exchange"`` where that is all.
+
+    >>> from spmdsim import Mesh, plan
+    >>> mesh = Mesh((2,), ("x",))
+    >>> found = plan(mesh("x", None), mesh(None, "x"), (4, 4), "float32")
+    >>> [step.collective for step in found.steps], found.nbytes(0)
+    (['all_to_all'], 16)
     """
 
     src: Layout

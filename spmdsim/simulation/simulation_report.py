@@ -25,6 +25,14 @@ class Report(ShortRepr):
         exit_code: 0; the program's own code if it left with one; 1 for an error.
         strict: warnings count as errors.
         trace: the timeline as Chrome/Perfetto JSON values, if one was asked for.
+
+    >>> from spmdsim import simulate
+    >>> from spmdsim.simulation import Report
+    >>> def program():
+    ...     from mpi4py import MPI
+    ...     return MPI.COMM_WORLD.allreduce(1)
+    >>> simulate(program, 3).results
+    (3, 3, 3)
     """
 
     size: int

@@ -47,6 +47,14 @@ def save(folder: str | Path, tensors: Mapping[str, Tensor]) -> None:
     Raises:
         InputError: nothing to save, or a folder that cannot be written or is not the same one on all ranks.
         WorldError: the ranks save different tensors. What was saved before is untouched then, as after any error.
+
+    >>> import tempfile
+    >>> from spmdsim import LockStep, Mesh, Tensor
+    >>> x = Tensor.from_global([1.0, 2.0], Mesh((2,), ("x",))("x"), LockStep(2))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save(f"{folder}/step1", {"x": x})
+    ...     load(f"{folder}/step1", LockStep(2))["x"].full()
+    array([1., 2.])
     """
     world, mine = _to_save(tensors)
     place = Path(folder)
@@ -213,6 +221,14 @@ def load(
 
     Raises:
         InputError: a missing, damaged or foreign file, named, the same on all ranks.
+
+    >>> import tempfile
+    >>> from spmdsim import LockStep, Mesh, Tensor
+    >>> x = Tensor.from_global([1.0, 2.0], Mesh((2,), ("x",))("x"), LockStep(2))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save(f"{folder}/step1", {"x": x})
+    ...     load(f"{folder}/step1", LockStep(2))["x"].full()
+    array([1., 2.])
     """
     place = Path(folder)
     manifest = _same_manifest(place, world)

@@ -101,7 +101,12 @@ def zeros(
     world: World | None = None,
     device: Any = None,
 ) -> Tensor:
-    """A tensor of zeros, float64 if ``dtype`` is left out."""
+    """A tensor of zeros, float64 if ``dtype`` is left out.
+
+    >>> from spmdsim import Mesh
+    >>> zeros((4,), layout=Mesh((2,), ("x",))("x")).local(0)
+    array([0., 0.])
+    """
     return full(shape, 0, dtype=_or_float(dtype), layout=layout, world=world, device=device)
 
 
@@ -113,7 +118,12 @@ def ones(
     world: World | None = None,
     device: Any = None,
 ) -> Tensor:
-    """A tensor of ones, float64 if ``dtype`` is left out."""
+    """A tensor of ones, float64 if ``dtype`` is left out.
+
+    >>> from spmdsim import Mesh
+    >>> ones((4,), layout=Mesh((2,), ("x",))("x")).local(0)
+    array([1., 1.])
+    """
     return full(shape, 1, dtype=_or_float(dtype), layout=layout, world=world, device=device)
 
 
@@ -125,7 +135,12 @@ def empty(
     world: World | None = None,
     device: Any = None,
 ) -> Tensor:
-    """A tensor whose values do not matter: zeros, so that copies of it are alike."""
+    """A tensor whose values do not matter: zeros, so that copies of it are alike.
+
+    >>> from spmdsim import Mesh
+    >>> empty((4,), layout=Mesh((2,), ("x",))("x")).shape
+    (4,)
+    """
     return zeros(shape, dtype=dtype, layout=layout, world=world, device=device)
 
 
@@ -146,6 +161,10 @@ def full_like(
 
     Raises:
         UsageTypeError: the other is no tensor.
+
+    >>> from spmdsim import Mesh
+    >>> full_like(zeros((4,), layout=Mesh((2,), ("x",))("x")), 7.0).local(0)
+    array([7., 7.])
     """
     return _like("full_like", x, fill_value, dtype, layout, device)
 
@@ -171,21 +190,36 @@ def _like(
 def zeros_like(
     x: Tensor, /, *, dtype: DTypeLike | None = None, layout: Layout | None = None, device: Any = None
 ) -> Tensor:
-    """Zeros with the shape, the type and the layout of another tensor."""
+    """Zeros with the shape, the type and the layout of another tensor.
+
+    >>> from spmdsim import Mesh
+    >>> zeros_like(ones((4,), layout=Mesh((2,), ("x",))("x"))).local(0)
+    array([0., 0.])
+    """
     return _like("zeros_like", x, 0, dtype, layout, device)
 
 
 def ones_like(
     x: Tensor, /, *, dtype: DTypeLike | None = None, layout: Layout | None = None, device: Any = None
 ) -> Tensor:
-    """Ones with the shape, the type and the layout of another tensor."""
+    """Ones with the shape, the type and the layout of another tensor.
+
+    >>> from spmdsim import Mesh
+    >>> ones_like(zeros((4,), layout=Mesh((2,), ("x",))("x"))).local(0)
+    array([1., 1.])
+    """
     return _like("ones_like", x, 1, dtype, layout, device)
 
 
 def empty_like(
     x: Tensor, /, *, dtype: DTypeLike | None = None, layout: Layout | None = None, device: Any = None
 ) -> Tensor:
-    """A tensor like another, whose values do not matter: zeros."""
+    """A tensor like another, whose values do not matter: zeros.
+
+    >>> from spmdsim import Mesh
+    >>> empty_like(zeros((4,), layout=Mesh((2,), ("x",))("x"))).layout.short()
+    'S(0)'
+    """
     return _like("empty_like", x, 0, dtype, layout, device)
 
 
@@ -250,6 +284,10 @@ def linspace(
 
     Raises:
         InputError: a negative number of them.
+
+    >>> from spmdsim import Mesh
+    >>> linspace(0, 1, 5, layout=Mesh((2,), ("x",))("x")).local(1)
+    array([0.75, 1.  ])
     """
     if num < 0:
         raise InputError(f"linspace makes no negative number of elements, but got {num}")
@@ -278,7 +316,12 @@ def eye(
     world: World | None = None,
     device: Any = None,
 ) -> Tensor:
-    """Ones on the diagonal that is ``k`` above the main one, zeros elsewhere."""
+    """Ones on the diagonal that is ``k`` above the main one, zeros elsewhere.
+
+    >>> from spmdsim import Mesh
+    >>> eye(3, layout=Mesh((3,), ("x",))("x", None)).local(1)
+    array([[0., 1., 0.]])
+    """
     kind = number_type(_or_float(dtype), "a tensor cannot have")
 
     def block(index: Index) -> np.ndarray:
@@ -312,6 +355,10 @@ def asarray(
 
     Raises:
         InputError: ``copy=False``, and a copy would be needed.
+
+    >>> from spmdsim import Mesh
+    >>> asarray([1, 2, 3], layout=Mesh((2,), ("x",))("x")).local(0)
+    array([1, 2])
     """
     check_device(device)
     kind = None if dtype is None else number_type(dtype, "a tensor cannot have")
@@ -377,7 +424,12 @@ def from_dlpack(
     layout: Layout | None = None,
     world: World | None = None,
 ) -> Tensor:
-    """A tensor of what another library's array holds, which every rank has."""
+    """A tensor of what another library's array holds, which every rank has.
+
+    >>> from spmdsim import Mesh
+    >>> from_dlpack(np.arange(4), layout=Mesh((2,), ("x",))("x")).local(1)
+    array([2, 3])
+    """
     if isinstance(x, Tensor):
         return asarray(x, device=device, copy=copy, layout=layout)
     check_device(device)

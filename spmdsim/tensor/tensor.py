@@ -60,6 +60,11 @@ class Tensor(SymbolicTensor):
 
     Build one with :meth:`from_global` or :meth:`from_local`. What it holds is said in
     :class:`spmdsim.core.tensor.Tensor`; its symbols and methods are the functions of :mod:`spmdsim.ops`.
+
+    >>> from spmdsim import Mesh, Tensor
+    >>> x = Tensor.from_global([1, 2, 3, 4], Mesh((2,), ("dp",))("dp"))
+    >>> x.local(1), x.sum().item()
+    (array([3, 4]), 10)
     """
 
     __slots__ = ()

@@ -30,6 +30,10 @@ class Verdict(ShortRepr):
         expected: the reference's value there.
         got: the tensor's value there.
         compared: what was compared with what, and what that proves.
+
+    >>> from spmdsim import Mesh, Tensor, check
+    >>> check(Tensor.from_global([1.0, 2.0], Mesh((2,), ("x",))("x")), [1.0, 2.0]).ok
+    True
     """
 
     word: str

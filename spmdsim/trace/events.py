@@ -68,6 +68,13 @@ class CollectiveEvent(ShortRepr):
             choice of algorithm is known.
         exposed: of one that was begun early, the seconds that this process spent in beginning it and in waiting for
             it; the rest of ``seconds`` it computed. None where it waited all the time.
+
+    >>> from spmdsim import LockStep, Mesh, Tensor, record
+    >>> x = Tensor.from_global([1.0, 2.0], Mesh((2,), ("x",))("x"), LockStep(2))
+    >>> with record() as trace:
+    ...     y = x.to(x.layout.mesh(None))
+    >>> trace.collectives[0].nbytes
+    (8, 8)
     """
 
     operator: str
@@ -141,6 +148,13 @@ class OperatorEvent(ShortRepr):
         seconds: measured wall time, redistributions included.
         start: when it began.
         source: ``file:line`` of the user's call.
+
+    >>> from spmdsim import Mesh, Tensor, record
+    >>> x = Tensor.from_global([1.0, 2.0], Mesh((2,), ("x",))("x"))
+    >>> with record() as trace:
+    ...     y = x + 1
+    >>> trace.operators[0].name
+    'add'
     """
 
     name: str

@@ -150,6 +150,13 @@ def record() -> Iterator[Trace]:
     """Record every operator and collective that runs inside the ``with`` block, on this process.
 
     Recordings may be nested: an event goes to all that are open. What was begun early inside is waited for at the end.
+
+    >>> from spmdsim import Mesh, Tensor
+    >>> x = Tensor.from_global([1.0, 2.0], Mesh((2,), ("x",))("x"))
+    >>> with record() as trace:
+    ...     y = x.to(x.layout.mesh(None))
+    >>> trace.counts()
+    {'all_gather': 1}
     """
     trace = Trace()
     open_traces.append(trace)

@@ -29,6 +29,9 @@ class LogGOPS(Pictured):
         G: time per byte on the network.
         O: cpu time per byte.
         S: longest message that is sent without waiting for its receiver.
+
+    >>> LogGOPS().S
+    65535
     """
 
     L: float = 2500

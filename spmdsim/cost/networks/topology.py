@@ -72,6 +72,10 @@ class Topology(Pictured, ABC):
         capacity: bytes per second of each directed link.
         alpha: seconds per message, spent by the software.
         hop_seconds: seconds per link beyond the first.
+
+    >>> from spmdsim.cost import Machine, parse_topology
+    >>> parse_topology("torus:4x4", 16, Machine.laptop()).hop_seconds
+    1e-07
     """
 
     name: str

@@ -28,6 +28,17 @@ class Problem(ShortRepr):
         places: the calls it is about.
         cycle: ranks that wait for each other in this order, for a deadlock that has a cycle.
         details: further lines for a reader who wants more, such as every blocked rank.
+
+    >>> from spmdsim import simulate
+    >>> from spmdsim.simulation import SimulationError
+    >>> def program():
+    ...     from mpi4py import MPI
+    ...     MPI.COMM_WORLD.recv(source=0)
+    >>> try:
+    ...     simulate(program, 2)
+    ... except SimulationError as error:
+    ...     error.report.problems[0].kind
+    'deadlock'
     """
 
     kind: str
