@@ -8,7 +8,7 @@ Next: :mod:`spmdsim.core.meta`, what is known of a tensor without its data.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -16,9 +16,9 @@ import numpy as np
 
 from spmdsim.core.layout import Bounds, Layout
 from spmdsim.core.reductions import check_reduce, fold
-from spmdsim.core.step import EXCHANGES, LOCAL_STEPS, Index, Step, overlap, volume, within
+from spmdsim.core.step import EXCHANGES, LOCAL_STEPS, Index, Step, volume, within
 from spmdsim.core.world import World
-from spmdsim.errors import PlanError, WorldError
+from spmdsim.errors import WorldError
 
 Shards = list[Any]
 Program = Callable[[Shards, Shards], None]
@@ -71,7 +71,7 @@ def _slices(step: Step, dtype: np.dtype) -> Program:
     return run
 
 
-def _held(layout: Layout, step: Step, members: tuple[int, ...]) -> dict[Bounds, list[int]]:
+def holders(layout: Layout, step: Step, members: tuple[int, ...]) -> dict[Bounds, list[int]]:
     """The members by the box that a layout gives them."""
     boxes: dict[Bounds, list[int]] = {}
     for rank in members:
@@ -81,12 +81,10 @@ def _held(layout: Layout, step: Step, members: tuple[int, ...]) -> dict[Bounds, 
 
 def _together(step: Step, members: tuple[int, ...]) -> Program:
     """Put the group's distinct source boxes together once, or reduce its arrays in order; then cut the target boxes out."""
-    sources, targets = _held(step.src, step, members), _held(step.dst, step, members)
+    sources, targets = holders(step.src, step, members), holders(step.dst, step, members)
     reduced = step.collective in ("all_reduce", "reduce_scatter")
     filled = [box for box in sources if volume(box)] or [*sources][:1]
     union = tuple((min(a for a, _ in spans), max(b for _, b in spans)) for spans in zip(*filled))
-    if not reduced:
-        _check_cover(step, union, filled, targets)
     puts = [(within(box, union), sources[box][0]) for box in filled]
     cuts = [(within(box, union), ranks) for box, ranks in targets.items() if volume(box)]
     empty = [(tuple(b - a for a, b in box), ranks) for box, ranks in targets.items() if not volume(box)]
@@ -108,21 +106,6 @@ def _together(step: Step, members: tuple[int, ...]) -> Program:
                 results[rank] = np.empty(dims, whole.dtype)
 
     return run
-
-
-def _check_cover(step: Step, union: Bounds, sources: Iterable[Bounds], targets: Iterable[Bounds]) -> None:
-    """Refuse a step whose target needs elements that its group does not hold."""
-    whole = sum(volume(box) for box in sources) == volume(union)
-    for target in targets:
-        inside = overlap(target, union) == target if whole else None
-        if inside is None:
-            shared = (overlap(target, source) for source in sources)
-            inside = sum(volume(box) for box in shared if box) == volume(target)
-        if volume(target) and not inside:
-            raise PlanError(
-                f"{step.collective} over {step.axes} cannot take {step.src} to {step.dst}: "
-                f"the group does not hold the box {target}"
-            )
 
 
 def _grouped(step: Step, dtype: np.dtype) -> Program:

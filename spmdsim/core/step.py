@@ -18,27 +18,6 @@ from typing import Any
 from spmdsim.core.layout import Bounds, Layout, split_block
 from spmdsim.pictured import ShortRepr
 
-#: The collectives a step may be. ``slice``, ``fill`` and ``reshape`` are local; ``exchange`` is the direct
-#: redistribution in which every rank sends exactly the overlapping boxes, ``reduce_exchange`` its counterpart for what
-#: is pending: one rank adds an element up, and sends it on. A ``halo_exchange`` takes blocks of a dim to
-#: what windows read, ``halo_reduce`` back; ``window`` is either without a split dim. In an ``exclusive_scan`` each rank gets the reduction of
-#: what those before it in the group hold. Worlds outside of core run those that core does not.
-STEP_COLLECTIVES = (
-    "slice",
-    "fill",
-    "reshape",
-    "all_gather",
-    "all_to_all",
-    "all_reduce",
-    "reduce_scatter",
-    "exchange",
-    "reduce_exchange",
-    "exclusive_scan",
-    "window",
-    "halo_exchange",
-    "halo_reduce",
-)
-
 #: The steps in which nothing is sent.
 LOCAL_STEPS = ("slice", "fill", "reshape", "window")
 
@@ -91,7 +70,8 @@ class Step(ShortRepr):
     """A collective between two layouts of a tensor.
 
     Args:
-        collective: one of :data:`STEP_COLLECTIVES`.
+        collective: ``slice``, which is local, ``all_gather``, ``all_to_all``, ``all_reduce`` or ``reduce_scatter``; worlds outside
+            of core run more (:data:`spmdsim.worlds.programs.STEP_COLLECTIVES`).
         axes: the mesh axes along which the groups communicate; empty for exchanges and local steps.
         src: the layout before.
         dst: the layout after.

@@ -24,7 +24,7 @@ from spmdsim.trace import recorder
 from spmdsim.trace.events import CollectiveEvent, group_size, received_counts, sent_counts
 from spmdsim.worlds.posted import Posting
 from spmdsim.worlds.programs import FastPath as FastPath
-from spmdsim.worlds.programs import Moved, StepProgram, forget, number_of
+from spmdsim.worlds.programs import Moved, StepProgram, check_step, forget, number_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -60,7 +60,7 @@ class World(Posting, world.World):
 
     #: Whether ranks compare what they make tensors of, and the copies that operators read.
     compares_sources = watches_values = False
-    number = staticmethod(number_of)
+    number, check_step = staticmethod(number_of), check_step
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 
-from spmdsim.core import lockstep
-from spmdsim.core.lockstep import Program, Shards, contiguous
+from spmdsim.core import Bounds, lockstep
+from spmdsim.core.lockstep import Program, Shards, contiguous, holders
 from spmdsim.core.reductions import check_reduce
-from spmdsim.core.step import Step, within
+from spmdsim.core.step import Step, overlap, volume, within
+from spmdsim.errors import PlanError
 from spmdsim.redistribution.exclusive_scan import EXCLUSIVE_SCAN, ScanStep
 from spmdsim.redistribution.halo import HALO_EXCHANGE, HALO_REDUCE, WINDOW, HaloStep, received
 from spmdsim.redistribution.parts import Parts, PartsStep
@@ -159,6 +160,20 @@ def _windows(step: Step, dtype: np.dtype) -> Program:
     return run
 
 
+def _check_cover(step: Step, sources: Iterable[Bounds], targets: Iterable[Bounds]) -> None:
+    """Refuse a step whose target needs elements that its group does not hold."""
+    filled = [box for box in sources if volume(box)]
+    union = tuple((min(a for a, _ in spans), max(b for _, b in spans)) for spans in zip(*filled))
+    tiled = sum(map(volume, filled)) == volume(union)  # as nearly always: targets are compared with one box
+    for target in filter(volume, targets):
+        shared = (overlap(target, box) for box in ([union] if tiled and filled else filled))
+        if sum(volume(box) for box in shared if box) != volume(target):
+            raise PlanError(
+                f"{step.collective} over {step.axes} cannot take {step.src} to {step.dst}: "
+                f"the group does not hold the box {target}"
+            )
+
+
 class LockStep(World, lockstep.LockStep):
     """A world of ``size`` ranks in this process, without MPI.
 
@@ -181,6 +196,12 @@ class LockStep(World, lockstep.LockStep):
     def __init__(self, size: int = 1) -> None:
         super().__init__(size)
         self.watches_values = check_mode(None) == "values"
+
+    def _compile(self, step: Step, dtype: np.dtype) -> Any:
+        if step.collective in ("all_gather", "all_to_all"):
+            for members in step.src.mesh.groups(*step.axes):
+                _check_cover(step, holders(step.src, step, members), holders(step.dst, step, members))
+        return super()._compile(step, dtype)
 
     def _how(self, size: int) -> str:
         return f": spmdsim.world({size}), {RANKS_VARIABLE}={size}, or `spmdsim launch -n {size}`"

@@ -8,6 +8,9 @@ from zlib import crc32
 
 import numpy as np
 
+from spmdsim.core.step import EXCHANGES, Step
+from spmdsim.core.world import World
+from spmdsim.errors import WorldError
 from spmdsim.trace.events import Asked
 
 if TYPE_CHECKING:
@@ -88,3 +91,26 @@ def alike(value: Any) -> Any:
         value = value.item()
     kinds = (str, bytes, int, float, complex, slice, np.dtype, type(None))
     return value if isinstance(value, kinds) else type(value).__name__
+
+
+#: The collectives a step may be. ``slice``, ``fill`` and ``reshape`` are local; ``exchange`` is the direct
+#: redistribution in which every rank sends exactly the overlapping boxes, ``reduce_exchange`` its counterpart for what
+#: is pending: one rank adds an element up, and sends it on. A ``halo_exchange`` takes blocks of a dim to what windows
+#: read, ``halo_reduce`` back; ``window`` is either without a split dim. In an ``exclusive_scan`` each rank gets the
+#: reduction of what those before it in the group hold.
+STEP_COLLECTIVES = (
+    *("slice", "fill", "reshape", "all_gather", "all_to_all", "all_reduce", "reduce_scatter", "exchange"),
+    *("reduce_exchange", "exclusive_scan", "window", "halo_exchange", "halo_reduce"),
+)
+
+
+def check_step(world: World, step: Step) -> None:
+    """Refuse a step that is none, or that leaves its mesh, or cannot run in this world, by a WorldError."""
+    if step.collective not in STEP_COLLECTIVES:
+        raise WorldError(f"no step is called {step.collective!r}; there are {', '.join(STEP_COLLECTIVES)}")
+    World.check_step(world, step)
+    if step.dst.mesh is not step.src.mesh:
+        ranks = {*step.dst.mesh.rank_list}, {*step.src.mesh.rank_list}
+        apart = step.collective != "reduce_scatter" or ranks[0] != ranks[1]
+        if apart and step.collective not in (*EXCHANGES, "reshape") and step.dst.mesh != step.src.mesh:
+            raise WorldError(f"{step.collective} stays on one mesh, but goes from {step.src} to {step.dst}")
