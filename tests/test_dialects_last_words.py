@@ -290,6 +290,27 @@ def test_networks_print_as_there():
     assert [*layers.state_dict()] == paths.split()
 
 
+@pytest.mark.ranks(2)
+def test_words_of_networks_and_rows(world):
+    with use_world(world):
+        rows = ds.NumpySlicesDataset((X,), ["x"], shuffle=False).batch(2)
+        assert rows.get_batch_size() == 2 and rows.get_dataset_size() == 2
+        (first,), (second,) = rows.create_tuple_iterator()
+        np.testing.assert_array_equal(np.concatenate([first, second]), X)
+        cell = nn.SequentialCell(nn.Dense(6, 2), nn.ReLU())
+        assert [name for name, _ in cell.parameters_and_names()] == ["0.weight", "0.bias"]
+        assert cell.set_grad() is cell and cell.set_inputs(X) is cell.update_parameters_name("net") is None
+        module, layer = flow.nn.Module(), paddle.nn.Layer()
+        module.add_module("inner", flow.nn.Linear(6, 2))
+        assert [name for name, _ in module.named_parameters()] == ["inner.weight", "inner.bias"]
+        made = layer.add_parameter("scale", layer.create_parameter([2]))
+        assert made is layer.scale and [*layer.state_dict()] == ["scale"]
+        fleet.init(is_collective=True)
+        assert (
+            fleet.get_hybrid_communicate_group().get_data_parallel_rank() == 0
+        )  # both ranks share one model
+
+
 # -- Paddle ------------------------------------------------------------------------------------------------------
 
 

@@ -56,29 +56,14 @@ SGD = renamed("SGD", _DampedFromTheStart, lambda params, lr=0.001, momentum=0.0,
     nesterov=nesterov), _Gradients)  # fmt: skip
 
 
-def _adam(decoupled: bool, decay: float) -> Any:
+def _adam(name: str, decay: float) -> Any:
     """Adam, whose decay is added to the gradient, or AdamW, whose decay acts on the value itself."""
-
-    def arguments(
-        params: Any,
-        lr: float = 0.001,
-        betas: Any = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = decay,
-    ) -> dict[str, Any]:
-        return dict(
-            parameters=_listed(params),
-            rate=lr,
-            betas=betas,
-            epsilon=eps,
-            weight_decay=weight_decay,
-            decoupled=decoupled,
-        )
-
-    return renamed("AdamW" if decoupled else "Adam", nn.Adam, arguments, _Gradients)
+    return renamed(name, nn.Adam, lambda params, lr=0.001, betas=(0.9, 0.999), eps=1e-8, weight_decay=decay: dict(
+        parameters=_listed(params), rate=lr, betas=betas, epsilon=eps, weight_decay=weight_decay,
+        decoupled=name == "AdamW"), _Gradients)  # fmt: skip
 
 
-Adam, AdamW = _adam(False, 0.0), _adam(True, 0.01)
+Adam, AdamW = _adam("Adam", 0.0), _adam("AdamW", 0.01)
 
 __all__ = ["SGD", "Adam", "AdamW"]
 __getattr__ = refusal(__name__, __all__, OPTIM)
