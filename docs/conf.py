@@ -61,7 +61,13 @@ def write_pages(app: object) -> None:
             path.write_text(text, encoding="utf-8")
 
 
+def is_numpys(app, what, name, value, skipped, options) -> bool | None:
+    """Whether a method is numpy's function as it is: its text is numpy's, too."""
+    return True if (getattr(value, "__module__", None) or "").startswith("numpy") else None
+
+
 def setup(app) -> None:
     """Called by Sphinx."""
     app.connect("builder-inited", write_pages)
     app.connect("source-read", pictures.draw)
+    app.connect("autodoc-skip-member", is_numpys)

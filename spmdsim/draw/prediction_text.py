@@ -36,17 +36,18 @@ def microseconds(seconds: float) -> str:
 
 
 def prediction_tables(
-    prediction: Prediction, libraries: bool
+    prediction: Prediction, libraries: bool, width: int = 120
 ) -> Iterator[tuple[list[str], list[list[str]], str]]:
-    """Columns, rows and title of each table: algorithms below one another, up to ten points side by side."""
+    """Columns, rows and title of each table: algorithms below one another, as many points side by side as fit."""
     over_ranks = len({point.nbytes for point in prediction.points}) == 1
+    most = max(1, min(MOST_COLUMNS, (width - max(map(len, prediction.algorithms), default=0) - 2) // 10))
     blocks: dict[int, list[PredictedPoint]] = {}
     for point in prediction.points:
         blocks.setdefault(0 if over_ranks else point.ranks, []).append(point)
     for ranks, points in blocks.items():
         title = f"{size_words(points[0].nbytes)} bytes" if over_ranks else f"{ranks} ranks"
-        for start in range(0, len(points), MOST_COLUMNS):
-            part = points[start : start + MOST_COLUMNS]
+        for start in range(0, len(points), most):
+            part = points[start : start + most]
             heads = [str(p.ranks) if over_ranks else size_words(p.nbytes) for p in part]
             rows = [[name, *(_cell(p, name) for p in part)] for name in prediction.algorithms]
             rows.append(["(bound)", *(microseconds(p.bound) + " " for p in part)])

@@ -34,7 +34,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """List."""
-    from spmdsim.cli.output import console, emit_json, say, table, write_pictures
+    from spmdsim.cli.output import emit_json, print_table, say, write_pictures
     from spmdsim.collectives import algorithms
     from spmdsim.draw.figures import FactTable, Figure
 
@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
         emit_json([_as_dict(a) for a in chosen])
     elif not drawn:
         for name, some in rows.items():
-            console().print(table(columns, some, title=name))
+            print_table(columns, some, title=name)
         say(*LEGEND)
     return 0
 

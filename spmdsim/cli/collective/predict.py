@@ -89,7 +89,7 @@ def add_parser(subparsers: Subparsers) -> None:
 def run(args: argparse.Namespace) -> int:
     """Predict and print."""
     from spmdsim.cli.collective.predict_files import write_png, write_timeline
-    from spmdsim.cli.output import console, emit_json, remark, say, table, write_pictures
+    from spmdsim.cli.output import console, emit_json, print_table, remark, say, write_pictures
     from spmdsim.collectives import collective
     from spmdsim.cost.prediction import predict
     from spmdsim.draw.prediction_text import crossover_words, prediction_plot, prediction_tables
@@ -123,8 +123,8 @@ def run(args: argparse.Namespace) -> int:
         return 0
     say(f"{what.name} on {machine.name}" + (f", {args.topology}" if args.topology else ""))
     say(f"size: {what.size_means}; times in microseconds, * is the fastest", "")
-    for columns, rows, title in prediction_tables(prediction, args.libraries):
-        console().print(table(columns, rows, title, right=columns[1:]))
+    for columns, rows, title in prediction_tables(prediction, args.libraries, console().width):
+        print_table(columns, rows, title, right=columns[1:])
     say(machine.certainty)
     say(*(crossover_words(one) for one in prediction.crossovers))
     if not args.no_plot and len(prediction.points) > 1:
