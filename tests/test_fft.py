@@ -82,7 +82,7 @@ def test_types_are_numpy_s(world, dtype):
     x = (np.arange(8) % 3).astype(dtype)
     got = fft.fft(given(x, Mesh((2,), ("x",))(None), world))
     assert got.dtype == (np.fft.fft(x).dtype if dtype != "float16" else np.complex64)
-    np.testing.assert_allclose(got.full(), np.fft.fft(x.astype("f8")), atol=1e-5)
+    np.testing.assert_allclose(got.full(), np.fft.fft(x.astype("c16")), atol=1e-5)
 
 
 @pytest.mark.ranks(4, 8)

@@ -144,6 +144,10 @@ def test_what_a_sort_sends(world):
         ops.sort(given(x, mesh("x"), world))
     with record() as predicted:
         ops.sort(given(x, mesh("x"), ShapeOnly(size)))
+    elsewhere = Mesh((size - 1,), ("x",), ranks=range(1, size))
+    with record() as apart:  # the rank that the world of shapes stands for has no part in it
+        ops.sort(given(x, elsewhere("x"), ShapeOnly(size)))
+    assert apart.counts() == trace.counts() and not apart.nbytes()
     samples, rounds, within = sampling(n, size, 8)
     assert trace.counts() == {"all_to_all": 2 * rounds + 2, "exchange_parts": 2} == predicted.counts()
     *fixed, parts = trace.collectives

@@ -63,7 +63,8 @@ class PartsStep(Step):
 
     def expected_sent(self, rank: int) -> int:
         """Elements that ``rank`` expects to send to others."""
-        others = (member for member in self.group(rank) if member != rank)
+        group = self.group(rank) if rank in self.src.mesh else ()
+        others = (member for member in group if member != rank)
         return sum(count for member in others for peer, count in self.expected(member) if peer == rank)
 
     def nbytes(self, rank: int, itemsize: int) -> int:
