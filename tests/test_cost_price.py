@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from spmdsim.collectives import algorithm, algorithms, schedule_of
+from spmdsim.collectives import algorithms, schedule_of
 from spmdsim.collectives.schedule import make_schedule
 from spmdsim.cost import Link, Machine
-from spmdsim.cost.closed_forms import closed_form, crossover_bytes
+from spmdsim.cost.closed_forms import closed_form
 from spmdsim.cost.networks.link_load import link_loads, symmetry_of
 from spmdsim.cost.pricing import price, reaches
 from spmdsim.errors import InputError
@@ -148,19 +148,3 @@ def test_algorithms_that_cannot_be_priced_at_scale_say_so(monkeypatch) -> None:
     monkeypatch.setattr(module, "RANK_ROUND_LIMIT", 100)
     with pytest.raises(InputError, match="no symmetry and too many messages"):
         price(schedule_of("broadcast", "binomial", 64), Machine.cluster(), 100)
-
-
-def test_crossover_of_doubling_and_halving() -> None:
-    """lg n alpha / ((lg n - 2q) beta + (lg n - q) gamma), for 8 ranks 3 alpha / (1.25 beta + 2.125 gamma)."""
-    doubling = closed_form(algorithm("all_reduce", "recursive_doubling"), 8)
-    halving = closed_form(algorithm("all_reduce", "rabenseifner"), 8)
-    assert doubling and halving
-    found = crossover_bytes(doubling, halving, 1e-6, 1e-9, 2e-10)
-    assert found == pytest.approx(3e-6 / (1.25e-9 + 2.125 * 2e-10))
-    pairwise = closed_form(algorithm("all_to_all", "pairwise"), 8)
-    bruck = closed_form(algorithm("all_to_all", "bruck"), 8)
-    assert pairwise and bruck
-    assert crossover_bytes(bruck, pairwise, 1e-6, 1e-9) == pytest.approx(4e-6 / (1.5e-9 - 0.875e-9))
-    assert crossover_bytes(halving, halving, 1e-6, 1e-9) is None
-    ring = closed_form(algorithm("all_reduce", "ring"), 8)
-    assert ring and crossover_bytes(halving, ring, 1e-6, 1e-9) is None

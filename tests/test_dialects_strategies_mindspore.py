@@ -177,8 +177,7 @@ def test_operators_without_a_rule_split_the_batch(name):
 def test_unconfigured_operators_are_data_parallel():
     found = shard("MatMul", [(32, 512), (512, 10)], devices=8)
     assert found.dev_matrix == (8, 1, 1) and found.input_slices == ((4, 512), (512, 10))
-    assert found.mirror_groups(1) == (tuple(range(8)),) and found.mirror_divisor(1) == 8
-    assert found.mirror_divisor(1, gradients_mean=False) == 1
+    assert found.mirror_groups(1) == (tuple(range(8)),)
     with pytest.raises(RuntimeError, match="does not divide"):
         shard("ReLU", [(30, 4)], devices=8)
     with pytest.raises(RuntimeError, match="stay whole"):

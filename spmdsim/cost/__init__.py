@@ -13,7 +13,7 @@ from spmdsim.cost.machine import CostModel, Link, Machine, Measurement, Piece, R
 
 if TYPE_CHECKING:
     from spmdsim.cost.calibration import calibrate
-    from spmdsim.cost.closed_forms import closed_form, crossover_bytes
+    from spmdsim.cost.closed_forms import closed_form
     from spmdsim.cost.events.event_program import EventProgram
     from spmdsim.cost.events.loggops import LogGOPS, simulate_program
     from spmdsim.cost.events.lowering import program_of
@@ -39,7 +39,6 @@ __all__ = [
     "Work",
     "calibrate",
     "closed_form",
-    "crossover_bytes",
     "load_cost_model",
     "load_machine",
     "parse_topology",
@@ -60,7 +59,6 @@ _HOME = {
     "Work": "roofline",
     "calibrate": "calibration",
     "closed_form": "closed_forms",
-    "crossover_bytes": "closed_forms",
     "load_cost_model": "machine_file",
     "load_machine": "machine_file",
     "parse_topology": "networks.spec",

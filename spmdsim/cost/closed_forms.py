@@ -191,22 +191,3 @@ def closed_form(chosen: Algorithm, n: int, options: dict[str, Any] | None = None
     if chosen.formula is None or not chosen.fits(n, settled) or not chosen.formula.holds(n, settled):
         return None
     return ClosedForm(*chosen.formula.at(n, settled))
-
-
-def crossover_bytes(
-    first: ClosedForm, second: ClosedForm, alpha: float, beta: float, gamma: float = 0.0
-) -> float | None:
-    """The message size at which two algorithms take the same time; None if one is never slower.
-
-    >>> from spmdsim.collectives import algorithm
-    >>> doubling = closed_form(algorithm("all_reduce", "recursive_doubling"), 8)
-    >>> halving = closed_form(algorithm("all_reduce", "rabenseifner"), 8)
-    >>> crossover_bytes(doubling, halving, alpha=1e-6, beta=1e-9)
-    2400.0
-    """
-    slope = float(first.beta_share - second.beta_share) * beta
-    slope += float(first.gamma_share - second.gamma_share) * gamma
-    steps = (second.steps - first.steps) * alpha
-    if slope == 0 or steps / slope <= 0:
-        return None
-    return round(steps / slope, 9)

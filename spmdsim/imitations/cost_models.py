@@ -156,13 +156,6 @@ class MindSporeModel(PublishedModel):
             return 2.0 * whole
         return whole
 
-    def backward_bytes(self, collective: str, group_size: int, nbytes: float) -> float:
-        """The backward communication field of a redistribution."""
-        whole = message_bytes(collective, group_size, nbytes) if group_size > 1 else 0.0
-        if collective == "all_gather":
-            return 0.5 * whole / group_size
-        return 2.0 * whole if collective == "all_to_all" else 0.0
-
     def _cost(
         self, collective: str, group_size: int, nbytes: float, axes: tuple[str, ...], copied: float
     ) -> float:

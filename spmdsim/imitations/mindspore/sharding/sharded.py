@@ -151,11 +151,6 @@ class Sharded:
         axes = [axis for axis in replicated if self.mesh.axis_size(axis) > 1]
         return self.device_mesh.groups(*axes) if axes else ()
 
-    def mirror_divisor(self, operand: int, gradients_mean: bool = True) -> int:
-        """What ``_MirrorOperator`` divides the summed gradient by: the size of its group, or 1."""
-        groups = self.mirror_groups(operand)
-        return len(groups[0]) if groups and gradients_mean else 1
-
     @property
     def mirrored(self) -> tuple[int, ...]:
         """The operands that get a mirror operator if they are parameters."""
