@@ -217,6 +217,10 @@ SAID = {
     "jax.experimental is not covered": (lambda: import_module(f"{jax.__name__}.experimental"), "spmdsim.local_map"),
     "torch.parallelize_module is not covered": (lambda: torch.parallelize_module, "whose layers are given layouts"),
     "layout() got an unexpected keyword argument 'tensor_ndim'": (lambda: torch.layout(1, 2, 3, tensor_ndim=3), "it takes mesh, placements, ndim"),
+    "the lists of a tensor's numbers": (lambda: paddle.to_tensor([[1, 2], [3]]), "have one length"),
+    "no element type is called 'float33'": (lambda: paddle.ones([2]).astype("float33"), "did you mean 'float32'"),
+    "the sizes of a tensor": (lambda: paddle.ones([2, -1]), "whole numbers from 0 on"),
+    "the sizes of a tensor are": (lambda: paddle.zeros("a"), "not 'a'"),
     "parameters in groups are not covered": (lambda: paddle.optimizer.SGD(parameters=[{"params": []}]), "ParamAttr(learning_rate="),
 }  # fmt: skip
 LAYOUT = ms.Layout((2,), ("a",))

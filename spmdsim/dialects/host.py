@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from spmdsim.errors import InputError, UsageTypeError
+from spmdsim.errors import InputError, UsageTypeError, unknown
 from spmdsim.tensor import Tensor as CoreTensor
 
 if TYPE_CHECKING:
@@ -39,7 +39,10 @@ def host(data: Any, dtype: Any = None) -> HostTensor:
     """
     if isinstance(data, CoreTensor):
         data = data.full()
-    array = np.asarray(data, dtype)
+    try:
+        array = np.asarray(data, None if dtype is None else element_type(dtype))
+    except ValueError:
+        raise UsageTypeError(f"the lists of a tensor's numbers have one length, but got {data!r}") from None
     if array.dtype.kind in "OSUMm":
         raise UsageTypeError(f"a tensor holds numbers, not {data!r}")
     if dtype is None and array.dtype == np.float64 and not isinstance(data, (np.ndarray, np.generic)):
@@ -47,6 +50,23 @@ def host(data: Any, dtype: Any = None) -> HostTensor:
     return array.view(HostTensor)
 
 
+def element_type(dtype: Any) -> np.dtype:
+    """An element type by its name, or as numpy takes it.
+
+    Raises:
+        UsageTypeError: there is none.
+    """
+    try:
+        kind: np.dtype = np.dtype(dtype)
+        return kind
+    except TypeError:
+        raise unknown(
+            f"no element type is called {dtype!r}", str(dtype), TYPES.split(), UsageTypeError
+        ) from None
+
+
+#: Element types by their names.
+TYPES = "bool uint8 int8 int16 int32 int64 float16 float32 float64 complex64 complex128"
 #: So many arrays are compared between the ranks of a job, and then each EVERY-th.
 FIRST, EVERY = 16, 64
 #: About so many elements of an array are compared.

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim.dialects import exported, lazy, listed
+from spmdsim.dialects.host import TYPES
 from spmdsim.dialects.missing import each
 
 #: Public name -> the submodule that has it.
@@ -52,8 +53,6 @@ NEAREST = each({
     "amp": "float32 everywhere",
     "incubate": "VocabParallelEmbedding and its neighbours",
 })  # fmt: skip
-#: Element types.
-TYPES = "bool uint8 int8 int16 int32 int64 float16 float32 float64 complex64 complex128"
 SUBMODULES = ("distributed", "fft", "linalg", "nn", "optimizer", "regularizer", "static")
 
 __all__ = list(EXPORTS)

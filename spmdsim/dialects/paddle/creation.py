@@ -46,7 +46,10 @@ def set_default_dtype(d: Any) -> None:
 
 
 def _shape(shape: int | Sequence[int]) -> tuple[int, ...]:
-    return (shape,) if isinstance(shape, int) else tuple(int(size) for size in shape)
+    sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+    if not all(isinstance(size, (int, np.integer, Tensor)) and size >= 0 for size in sizes):
+        raise InputError(f"the sizes of a tensor are whole numbers from 0 on, not {shape!r}")
+    return tuple(int(size) for size in sizes)
 
 
 def _made(kind: str, numbers: Callable[[], Any]) -> Tensor:

@@ -11,6 +11,7 @@ import numpy as np
 import spmdsim.linalg as linalg
 import spmdsim.ops as core
 from spmdsim.dialects.functions import NETWORK, TORCH, numbers, with_names
+from spmdsim.dialects.host import element_type
 from spmdsim.dialects.missing import told
 from spmdsim.dialects.paddle.static import next_seed
 from spmdsim.dialects.paddle.static.program import recorded
@@ -178,7 +179,7 @@ TABLE: dict[str, Row] = {
         core.less_equal(core.absolute(core.subtract(x, y)), core.add(core.multiply(core.absolute(y), rtol), atol)))),
     "equal_all": Row(lambda x, y: core.all(core.equal(x, y)) if x.shape == y.shape else everywhere(np.asarray(False))),
     "assign": Row(lambda x: x),
-    "cast": Row(lambda x, dtype: core.cast(x, np.dtype(dtype))),
+    "cast": Row(lambda x, dtype: core.cast(x, element_type(dtype))),
     "clone": Row(core.identity),
     "count_nonzero": Row(lambda x, axis=None, keepdim=False: core.count_nonzero(x, axis, keepdim)),
     "cumsum": Row(
