@@ -221,6 +221,10 @@ SAID = {
     "no element type is called 'float33'": (lambda: paddle.ones([2]).astype("float33"), "did you mean 'float32'"),
     "the sizes of a tensor": (lambda: paddle.ones([2, -1]), "whole numbers from 0 on"),
     "the sizes of a tensor are": (lambda: paddle.zeros("a"), "not 'a'"),
+    "tensors are put together from a list": (lambda: flow.cat(flow.tensor(X), 0), "[x, x], 0"),
+    "placement is a oneflow.placement": (lambda: flow.layout("cpu", flow.sbp.broadcast, 2), "not 'cpu'"),
+    "no element type is called 'float65'": (lambda: flow.zeros(2, dtype="float65"), "did you mean 'float64'"),
+    "oneflow.utils is not covered": (lambda: import_module(f"{flow.__name__}.utils"), "each to_global"),
     "parameters in groups are not covered": (lambda: paddle.optimizer.SGD(parameters=[{"params": []}]), "ParamAttr(learning_rate="),
 }  # fmt: skip
 LAYOUT = ms.Layout((2,), ("a",))
@@ -237,6 +241,13 @@ def test_what_has_no_counterpart_is_said_in_one_line(begins):
         call()
     told = str(said.value)
     assert told.startswith(begins) and nearest in told and "\n" not in told
+
+
+def test_functions_are_those_of_before_whenever_they_are_asked_for():
+    for where, name in (
+        (flow, "layout"), (paddle, "arange"), (ms, "from_cuts"), (jax, "layout"), (paddle.distributed, "split"),
+    ):  # fmt: skip
+        assert getattr(where, name) is getattr(where, name)
 
 
 def test_a_misspelled_attribute_of_ones_own_is_no_word_of_the_originals():

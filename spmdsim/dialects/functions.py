@@ -158,6 +158,14 @@ def _chunk(input: Any, chunks: int, dim: int = 0) -> list[Any]:
     return _split(input, max(1, -(-input.shape[dim] // chunks)), dim)
 
 
+def _concat(tensors: Any, dim: int = 0) -> Any:
+    if not isinstance(tensors, (list, tuple)):
+        raise FunctionError(
+            f"tensors are put together from a list or tuple of them, not from one; nearest: [x, x], {dim}"
+        )
+    return core.concat(tensors, dim)
+
+
 def _equal_parts(dim: int) -> Row:
     """``hsplit`` and ``vsplit``: so many equal parts, or parts that end where is said."""
 
@@ -326,11 +334,11 @@ TORCH: dict[str, Row] = {
     "argsort": Row(lambda input, dim=-1, descending=False: core.argsort(input, dim, descending)),
     "argwhere": Row(_nonzero),
     "broadcast_to": Row(_expand),
-    "cat": Row(lambda tensors, dim=0: core.concat(tensors, dim)),
+    "cat": Row(_concat),
     "chunk": Row(_chunk),
     "clamp": Row(lambda input, min=None, max=None: core.clip(input, min, max)),
     "clip": Row(lambda input, min=None, max=None: core.clip(input, min, max)),
-    "concat": Row(lambda tensors, dim=0: core.concat(tensors, dim)),
+    "concat": Row(_concat),
     "cumprod": Row(lambda input, dim: core.cumulative_prod(input, dim)),
     "cumsum": Row(lambda input, dim: core.cumulative_sum(input, dim)),
     "diag": Row(_diag),

@@ -93,6 +93,7 @@ def told(function: Callable[..., Any], name: str) -> Callable[..., Any]:
             bound(name, inspect.signature(function), given, named)
             raise
 
+    call.tells = True  # type: ignore[attr-defined]
     return call
 
 
@@ -101,7 +102,7 @@ def tell(module: str, names: Collection[str]) -> None:
     here = vars(sys.modules[module])
     for name in names:
         function = here.get(name)
-        if inspect.isfunction(function) and function.__module__ == module:
+        if inspect.isfunction(function) and function.__module__ == module and not hasattr(function, "tells"):
             here[name] = told(function, name)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from spmdsim.dialects import exported, lazy, listed
-from spmdsim.dialects.oneflow.nearest import TOP
+from spmdsim.dialects.oneflow.nearest import TOP as NEAREST
 
 #: Public name -> the submodule that has it.
 EXPORTS = exported(
@@ -35,7 +35,7 @@ __all__ = list(EXPORTS)
 
 
 def __getattr__(name: str) -> Any:
-    return lazy(__name__, EXPORTS, name, TOP, SUBMODULES, table="operators")
+    return lazy(__name__, EXPORTS, name, NEAREST, SUBMODULES, table="operators")
 
 
 def __dir__() -> list[str]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from spmdsim.dialects.host import element_type
 from spmdsim.dialects.oneflow.agreement import check_placement, check_same, facts_of
 from spmdsim.dialects.oneflow.devices import device as Device
 from spmdsim.dialects.oneflow.local import GlobalTensor, LocalTensor, no_word
@@ -107,7 +108,7 @@ def tensor(
     elif isinstance(data, GlobalTensor):
         raise OneFlowError("the data of a tensor are numbers, but got a global tensor; nearest: x.to_global")
     try:
-        array = np.asarray(data, None if dtype is None else np.dtype(dtype))
+        array = np.asarray(data, None if dtype is None else element_type(dtype))
     except ValueError:
         array = np.asarray(None)
     if array.dtype.kind not in "biufc":
@@ -259,7 +260,7 @@ def randperm(
     n: int, *, dtype: Any = np.int64, placement: Placement | None = None, sbp: Any = None
 ) -> AnyTensor:
     """The numbers below ``n`` in a random order."""
-    seed, world, kind = next_seed(), current_world(), np.dtype(dtype)
+    seed, world, kind = next_seed(), current_world(), element_type(dtype)
     (count,) = _shape((n,))
     if _is_global(placement, sbp):
         return _spread(np.random.default_rng(seed).permutation(count).astype(kind), placement, sbp)
@@ -268,7 +269,7 @@ def randperm(
 
 
 def _plain(data: Any, dtype: Any, where: dict[str, Any]) -> AnyTensor:
-    return tensor(np.asarray(data, None if dtype is None else np.dtype(dtype)), **where)
+    return tensor(np.asarray(data, None if dtype is None else element_type(dtype)), **where)
 
 
 def full(

@@ -64,7 +64,7 @@ NN = each({
     "parallel": "sbp.split(0) of the input, sbp.broadcast of the parameters",
     "TransformerEncoderLayer TransformerDecoderLayer": "spmdsim.nn.TransformerBlock",
     "LSTM GRU RNN": "a loop over matmul and tanh",
-    "Graph": "calling the module: programs run eagerly",
+    "Graph graph": "calling the module: programs run eagerly",
     "MultiheadAttention": "spmdsim.nn.Attention",
     "init": "Parameter(global_tensor)",
     "utils": "spmdsim.nn.clip",

@@ -30,6 +30,10 @@ def layout(placement: Placement, sbp: SbpLike, ndim: int) -> Layout:
     >>> str(layout(placement("cpu", [[0, 1], [2, 3]]), "(B, S(0))", 2).short())
     'RS(0)'
     """
+    if not isinstance(placement, Placement):
+        raise OneFlowError(
+            f"placement is a oneflow.placement, not {placement!r}; nearest: placement('cpu', [0, 1])"
+        )
     entries = sbp_module.as_tuple(sbp, placement.ndim)
     for entry in entries:
         if entry.axis is not None and entry.axis >= ndim:
