@@ -57,8 +57,9 @@ body.spmdsim{{margin:0 auto;padding:8px 12px;max-width:1200px}}
 .spmdsim table{{border-collapse:collapse;font-size:{FONT}px;margin:0}}
 .spmdsim caption{{text-align:left;color:var(--faint);padding:.2em 0}}
 .spmdsim th{{color:var(--faint);font-weight:400;border-bottom:1px solid var(--line)}}
-.spmdsim td,.spmdsim th{{text-align:left;padding:1px 14px 1px 0;white-space:pre;background:none}}
+.spmdsim td,.spmdsim th{{text-align:left;padding:1px 14px 1px 0;white-space:pre;vertical-align:top;background:none}}
 .spmdsim .right{{text-align:right}}
+@media (min-width:700px){{.spmdsim td:not(.right){{white-space:pre-wrap}}}}
 """.strip()
 
 
