@@ -7,6 +7,7 @@ body runs in lock step and on real ranks. Names are counted: none of the namespa
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import itertools
 from collections.abc import Callable
 from pathlib import Path
@@ -267,6 +268,11 @@ NAMES = [name for name in spmd.__all__ if name in spmd._HOMES and hasattr(spmd, 
 
 def test_every_name_of_the_namespace_is_called():
     assert set(NAMES) <= set(CALLS)
+
+
+def test_signatures_have_the_standard_s_names():
+    for name in ("sum", "sort", "flip", "take_along_axis", "cumulative_sum"):
+        assert "axis" in inspect.signature(getattr(spmd, name)).parameters
 
 
 def values(result: Any) -> list[np.ndarray]:

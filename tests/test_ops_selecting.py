@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from test_ops_scans import given, layouts
@@ -63,6 +65,16 @@ def test_masks_and_their_gradients(world):
                 expected[mask] = dy
                 assert t.grad.layout == t.layout
                 np.testing.assert_array_equal(t.grad.full(), expected)
+
+
+@pytest.mark.ranks(3)
+def test_a_mask_without_dims_takes_all_or_nothing(world):
+    for x, mask in itertools.product((np.arange(5.0), np.float64(3)), (True, False)):
+        mesh = Mesh((world.size,), ("x",))
+        taken = given(x, mesh(*["x"] * np.ndim(x)), world)[given(np.asarray(mask), mesh(), world)]
+        np.testing.assert_array_equal(taken.full(), x[np.asarray(mask)], strict=True)
+    with pytest.raises(IndexError, match=r"^a mask of shape \(7,\) does not fit a tensor of shape \(5,\)"):
+        given(np.arange(5.0), mesh("x"), world)[given(np.ones(7, bool), mesh("x"), world)]
 
 
 @pytest.mark.ranks(4)

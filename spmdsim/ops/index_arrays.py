@@ -37,6 +37,8 @@ def getitem(x: Tensor, index: Index) -> Tensor:
         InputError: a tensor of integers with one out of range.
         WorldError: a computed mask in a world without values.
     """
+    if isinstance(index, Tensor) and not index.ndim and index.dtype.kind == "b":
+        return select(x, index)
     entries = list(index) if isinstance(index, tuple) else [index]
     masks = [k for k, entry in enumerate(entries) if _is_mask(entry)]
     arrays = [k for k, entry in enumerate(entries) if _is_array(entry)]

@@ -62,6 +62,12 @@ class OperatorFunction(Pictured, Generic[P, R]):
             note = ", ".join(f"``{other}=`` is ``{first}=``" for other, first in self.others.items())
             self.__doc__ = f"{cleandoc(function.__doc__ or '')}\n\n{note}\n"
 
+    def with_all_names(self) -> OperatorFunction[P, R]:
+        """The same function, whose signature shows the other names of its parameters, too."""
+        same = OperatorFunction(self._function, self._op)
+        same.__signature__ = signature(self._function)
+        return same
+
     def __call__(self, *args: P.args, **given: P.kwargs) -> R:
         """Compute."""
         if given and not self.others.keys().isdisjoint(given):
