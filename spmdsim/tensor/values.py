@@ -79,8 +79,9 @@ class ReadableTensor(tensor.Tensor):
         """
         if self.size != 1 and not place:
             raise InputError(f"item() needs a tensor of one element, but the shape is {self.shape}")
+        whole = self.full()  # which has errors of its own
         try:
-            return self.full().item(*place)  # type: ignore[arg-type]
+            return whole.item(*place)  # type: ignore[arg-type]
         except (IndexError, TypeError, ValueError):
             raise InputError(f"item{place} is no place of a tensor of shape {self.shape}") from None
 
