@@ -93,6 +93,7 @@ def test_a_picture_is_sound_and_a_repr_is_short(name, capsys):
     assert not re.search(r"frozenset|ndarray|&lt;\w+|\w\(\w+=", page)  # people read it, not Python
     width, height = map(float, root.get("viewBox", "").split()[2:])
     assert 0 < width < 4000 and 0 < height < 4000
+    assert " at 0x" not in repr(value)
     assert len(repr(value)) <= 200 or isinstance(value, list), repr(value)
     if not isinstance(value, list):
         assert value._repr_svg_() == image and value._repr_html_() == page

@@ -82,7 +82,7 @@ class Algorithm(ShortRepr):
 
     collective: Collective
     name: str
-    generate: Callable[..., Rounds]
+    generate: Callable[..., Rounds] = field(repr=False)
     chunks: tuple[str, ...] = ()
     about: str = ""
     rounding: str = BALANCED

@@ -84,6 +84,9 @@ class Topology(Pictured, ABC):
     alpha: float = 0.0
     hop_seconds: float = 0.0
 
+    def __repr__(self) -> str:
+        return f"<topology {self.name}>"
+
     @abstractmethod
     def routes(self, sources: Ints, targets: Ints) -> Routes:
         """The links of each message from ``sources[i]`` to ``targets[i]``; a message to oneself crosses none."""
