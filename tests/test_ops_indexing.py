@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from spmdsim import LockStep, Mesh, ShapeOnly, Tensor, nn, ops
-from spmdsim.errors import InputError, RuleError, WorldError
+from spmdsim.errors import InputError, OutOfRange, RuleError, WorldError
 
 A = np.random.default_rng(0).normal(size=(7, 4, 6))
 S = np.s_
@@ -150,3 +150,69 @@ def test_tensors_without_dims_are_indices(world, dims):
     ]:
         expected = array[tuple(part if isinstance(part, slice) else np.asarray(part) for part in key)]
         np.testing.assert_array_equal(x[tuple(map(placed, key))].full(), expected, str(key))
+
+
+PLACES = [
+    [0, 2], np.array([[1, 1], [4, 0]]), (slice(None), [0, 3]), ([0, 2], slice(1, 3)), ([0, 2, 2], [3, 1, 1]), (2, [1, 3]),
+    ([4, 1], slice(None, None, -1)), np.array([True, False, True, False, True]), (Ellipsis, [3, 0]), (None, [1, 2]),
+    (np.array([], int),), (np.arange(20).reshape(5, 4) % 3 == 0),
+]  # fmt: skip
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize("number", range(len(PLACES)))
+@pytest.mark.parametrize("dims", [("a", "b"), (None, ("b", "a")), (None, None)], ids=str)
+def test_values_go_where_arrays_say_and_their_gradients_come_back(world, number, dims):
+    """Beside numpy; gradients by their definition: what was overwritten has none, and a value that stayed has its place's."""
+    array, index, mesh = np.arange(20.0).reshape(5, 4), PLACES[number], Mesh((2, 2), ("a", "b"))
+    weights = np.random.default_rng(3).normal(size=array.shape)
+    values = np.random.default_rng(4).normal(size=array[index].shape)
+    x = Tensor.from_global(array, mesh(*dims), world, requires_grad=True)
+    v = Tensor.from_global(values, mesh(*[None] * values.ndim), world, requires_grad=True)
+    y = ops.setitem(x, index, v)
+    expected, number_of = array.copy(), np.full(array.shape, -1)
+    expected[index] = values
+    number_of[index] = np.arange(values.size).reshape(values.shape)
+    np.testing.assert_array_equal(y.full(), expected)
+    assert y.layout == x.layout
+    if values.size:
+        ops.sum(y * weights).backward()
+        np.testing.assert_allclose(x.grad.full(), np.where(number_of < 0, weights, 0))
+        slope = np.zeros(values.size)
+        slope[number_of[number_of >= 0]] = weights[number_of >= 0]
+        np.testing.assert_allclose(v.grad.full().reshape(-1), slope)
+
+
+@pytest.mark.ranks(4)
+def test_values_go_where_a_split_mask_holds(world):
+    array, mesh = np.arange(20.0).reshape(5, 4), Mesh((2, 2), ("a", "b"))
+    mask, x = array % 3 == 1, Tensor.from_global(array, mesh("a", "b"), world)
+    x[Tensor.from_global(mask, mesh("a", "b"), world)] = -np.arange(1.0, 8)
+    array[mask] = -np.arange(1.0, 8)
+    np.testing.assert_array_equal(x.full(), array)
+    with pytest.raises(
+        RuleError, match=r"^the mask holds for \d+ elements, but the values have shape \(3,\)$"
+    ):
+        x[x > 0] = np.ones(3)
+    with pytest.raises(RuleError, match=r"not to tensors of integers; use x\[ids.full\(\)\]$"):
+        x[Tensor.from_global(np.array([0, 1]), mesh(None), world)] = 1
+    with pytest.raises(
+        OutOfRange, match=r"^an index of a tensor of shape \(5, 4\): index 9 is out of bounds"
+    ):
+        x[[1, 9]] = 0
+
+
+def test_arrays_that_something_separates_leave_their_dims_in_front():
+    """As numpy has it: ``...`` separates even where it stands for no dim, and integers beside a mask belong to it."""
+    array, every, w = np.arange(120.0).reshape(3, 2, 4, 5), slice(None), LockStep(2)
+    mask, row = np.arange(8).reshape(2, 4) % 3 == 0, np.array([True, False, True, False])
+    two = [0, 1]
+    indices = [
+        (every, mask, 0), (every, mask, ..., 0), (every, mask, [0, 1, 2]), (0, mask), (0, mask, 0), (every, None, mask, 0), (0, None, mask),
+        (every, mask, None, 0), (every, two, ..., [1, 2]), (every, two, ..., 0), (every, 0, ..., two, 0), (every, two, two, ..., 0),
+        (every, None, two, ..., [1, 2]), (every, 0, row, ..., 0), (0, ..., row, every), (every, 0, row), (..., 0, row, every), (two, ..., two),
+    ]  # fmt: skip
+    for dims in (("a", None, None, None), (None, None, "a", None), (None, None, None, "a")):
+        x = Tensor.from_global(array, Mesh((2,), ("a",))(*dims), w)
+        for index in indices:
+            np.testing.assert_array_equal(x[index].full(), array[index], err_msg=str(index))

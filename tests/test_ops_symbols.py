@@ -157,8 +157,8 @@ def test_gradients_go_through_what_was_there_before(world):
         (lambda x: operator.imul(x, 1j), RuleError, "would make complex64 of float32"),
         (lambda x: operator.iand(x > 3, 2.5), RuleError, "not defined for elements of bool and float64"),
         (lambda x: operator.setitem(x, 1, 1j), RuleError, "complex64 are not assigned to float32"),
-        (lambda x: operator.setitem(x, x > 3, [1, 2]), RuleError, "one number is assigned"),
-        (lambda x: operator.setitem(x, [0, 2], 1), RuleError, "not to arrays of integers"),
+        (lambda x: operator.setitem(x, x > 3, [1, 2]), RuleError, "the mask holds for"),
+        (lambda x: operator.setitem(x, [0, 2], [1, 2, 3, 4, 5, 6, 7]), RuleError, "broadcast"),
         (lambda x: operator.setitem(x, 7, 1), RuleError, "index 7 is out of range"),
     ],
 )
@@ -201,7 +201,6 @@ def test_rows_in_a_loop():
     ("function", "error", "text"),
     [
         (np.asarray, UsageTypeError, "full"),
-        (lambda x: x.reshape(3, -1), UsageTypeError, "one tuple"),
         (lambda x: x[np.array([0.5, 1])], RuleError, "not ndarray of float64"),
         (lambda x: x["a"], RuleError, "not str"),
     ],

@@ -83,7 +83,11 @@ def _masked(x: Tensor, entries: list[Any], at: int) -> Tensor:
     dims = list(range(place, place + mask.ndim))
     others = [d for d in range(y.ndim) if d not in dims]
     chosen = select(y if not place else transpose(y, [*dims, *others]), mask)
-    apart = any(isinstance(part, int) for part in (*parts[:first], *parts[first + mask.ndim :]))
+    numbers = [d for d, part in enumerate(parts) if isinstance(part, int)]
+    together = sorted({*numbers, *range(first, first + mask.ndim)})
+    apart = together[-1] - together[0] >= len(together) or (
+        numbers and indexing.divided([*before, 0, *after])
+    )
     if apart or not place:
         return chosen
     return transpose(chosen, [*range(1, place + 1), 0, *range(place + 1, chosen.ndim)])
@@ -111,11 +115,13 @@ def _written(entry: Any, x: Tensor) -> list[Any]:
 
 def _several(x: Tensor, entries: list[Any]) -> Tensor:
     """Several arrays: their dims as one, which is looked up by the numbers that they make together."""
-    parts = per_dim([place_of(entry) for entry in entries], x.ndim)
+    entries = [place_of(entry) for entry in entries]
+    parts = per_dim(entries, x.ndim)
     looked = [k for k, part in enumerate(parts) if isinstance(part, (np.ndarray, Tensor))]
     apart = looked[-1] - looked[0] >= len(looked) + sum(
         isinstance(p, int) for p in parts[looked[0] : looked[-1]]
     )
+    apart = apart or indexing.divided(entries)
     outside = [k for k, part in enumerate(parts) if isinstance(part, int)]
     apart = apart or any(abs(k - j) > 1 for k in outside for j in [min(looked, key=lambda j: abs(k - j))])
     y = indexing.getitem(x, tuple(slice(None) if k in looked else part for k, part in enumerate(parts)))

@@ -25,16 +25,15 @@ _MASK = (
 
 def getitem(x: Tensor, index: Index) -> Tensor:
     """``x[...]`` with at most one array of integers; see :func:`spmdsim.ops.index_arrays.getitem`."""
-    parts = per_dim(
-        [place_of(p) for p in (index if isinstance(index, tuple) else (index,))], len(x.meta.shape)
-    )
+    entries = [place_of(p) for p in (index if isinstance(index, tuple) else (index,))]
+    parts = per_dim(entries, len(x.meta.shape))
     cut, shape, looked, place = _basic(x, parts)
     found = cut if cut.shape == shape else reshape(cut, shape)
     if looked is None:
         return found
     ids = looked_up(parts[looked], found.shape[place], len([p for p in parts[:looked] if p is not None]))
     found = gather(found, as_operand(ids, x), place)
-    if _apart(parts) and place:
+    if place and (_apart(parts) or divided(entries)):
         # As numpy has it: indices that do not stand side by side leave their dims in front.
         new = range(place, place + np.ndim(ids))
         found = transpose(found, [*new, *[d for d in range(found.ndim) if d not in new]])
@@ -76,6 +75,12 @@ def per_dim(parts: list[Any], ndim: int) -> list[Any]:
 
 def _is_array(part: Any) -> bool:
     return isinstance(part, (np.ndarray, Tensor))
+
+
+def divided(entries: Sequence[Any]) -> bool:
+    """Whether ``...`` stands between integers or arrays: for numpy it separates them even where it stands for no dim."""
+    places = [k for k, entry in enumerate(entries) if _is_array(entry) or isinstance(entry, int)]
+    return any(entry is Ellipsis for entry in entries[min(places, default=0) : max(places, default=0)])
 
 
 def _apart(parts: Sequence[Any]) -> bool:
