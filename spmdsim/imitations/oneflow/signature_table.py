@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from inspect import unwrap
 from typing import Any
 
 import numpy as np
@@ -89,7 +90,7 @@ _REDUCE = {
 
 
 def _op(function: Any) -> Any:
-    return getattr(function, "op", None)
+    return getattr(unwrap(function, stop=lambda inner: hasattr(inner, "op")), "op", None)
 
 
 def _transposes(_shapes: Sequence[Shape], attrs: Attrs) -> Params:
