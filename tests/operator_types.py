@@ -31,6 +31,11 @@ def fractions(*arrays: np.ndarray) -> list[np.ndarray]:
     return [x if x.dtype.kind in "fc" else x.astype(common) for x in arrays]
 
 
+def widened(x: np.ndarray) -> np.ndarray:
+    """Whole numbers and truth values as numpy takes them for means and medians."""
+    return x.astype(np.float64) if x.dtype.kind in "biu" else x
+
+
 @dataclass(frozen=True)
 class Row:
     """An operator, numpy's way to the same result, and the element types that are refused here but not there."""
@@ -253,9 +258,9 @@ ROWS = {
     ),
     "histogram": Row(lambda x: ops.histogram(x, 3, (0, 4))[0], lambda x: np.histogram(x, 3, (0, 4))[0], refused="c"),
     "isin": Row(lambda x: ops.isin(x, ops.slice_(x, (0, 1), (2, 2))), lambda x: np.isin(x, x[:, 1:2])),
-    "median": Row(lambda x: ops.median(x, 0), lambda x: np.median(x.astype(fractions(x)[0].dtype), 0), refused="c"),
-    "percentile": Row(lambda x: ops.percentile(x, 30, 0), lambda x: np.percentile(fractions(x)[0], 30, 0).astype(fractions(x)[0].dtype), refused="c"),
-    "quantile": Row(lambda x: ops.quantile(x, 0.3, 0), lambda x: np.quantile(fractions(x)[0], 0.3, 0).astype(fractions(x)[0].dtype), refused="c"),
+    "median": Row(lambda x: ops.median(x, 0), lambda x: np.median(widened(x), 0), refused="c"),
+    "percentile": Row(lambda x: ops.percentile(x, 30, 0), lambda x: np.percentile(widened(x), 30, 0).astype(widened(x).dtype), refused="c"),
+    "quantile": Row(lambda x: ops.quantile(x, 0.3, 0), lambda x: np.quantile(widened(x), 0.3, 0).astype(widened(x).dtype), refused="c"),
     "tile": Row(lambda x: ops.tile(x, (2, 3)), lambda x: np.tile(x, (2, 3))),
     "tril": Row(ops.tril, np.tril),
     "triu": Row(lambda x: ops.triu(x, 1), lambda x: np.triu(x, 1)),
