@@ -157,3 +157,21 @@ def test_core_says_what_comes_next_and_stays_small():
     for name, following in itertools.pairwise(ORDER):
         assert f"Next: :mod:`spmdsim.core.{following}`" in texts[f"{name}.py"], name
     assert "This is the last file" in texts["apply.py"]
+
+
+def test_the_plain_planner_takes_the_fewest_bytes():
+    from spmdsim.core import Mesh
+    from spmdsim.core.route import shortest_route
+
+    mesh = Mesh((2, 2), ("x", "y"))
+    for src, dst, collectives in (
+        (mesh(None, None), mesh("x", "y"), ["slice", "slice"]),
+        (mesh("x", None), mesh(None, "x"), ["all_to_all"]),
+        (mesh("x", None), mesh("y", None), ["all_gather", "slice"]),
+        (mesh(None, partial={"x": "sum"}), mesh("x"), ["reduce_scatter"]),
+        (mesh(None, partial={"x": "sum"}), mesh(("y", "x")), ["slice", "reduce_scatter"]),
+    ):
+        price = lambda step, itemsize: step.nbytes(0, itemsize)  # noqa: E731
+        route = shortest_route(src, dst, (8, 8)[: len(src.dims)], 8, price)
+        assert sorted(step.collective for step in route.steps) == sorted(collectives), (src, dst)
+        assert all(isinstance(step.axes, tuple) for step in route.steps)

@@ -267,3 +267,60 @@ def test_the_cheapest_strategy_leaves_split_what_a_slice_cuts():
     with record() as trace:
         x[1:]
     assert trace.counts() == {"halo_exchange": 1}
+
+
+WINDOWS = [
+    Window(6, -1, 3), Window(4, 2), Window(6, -1, wrap=True), Window(3, 1, 2, 2), Window(3, 0, 1, 2), Window(6, 5, 1, -1),
+    Window(2, 4, 1, -3), Window(8, -1, 2), Window(5, -2, 4, 1, wrap=True),
+]  # fmt: skip
+
+
+def read_by(window, position, n):
+    """The elements that one position reads, by the definition; those of a wrapped dim as they lie."""
+    elements = range(
+        position * window.stride + window.first, position * window.stride + window.first + window.width
+    )
+    return [e for e in elements if window.wrap or 0 <= e < n]
+
+
+@pytest.mark.parametrize("window", WINDOWS, ids=str)
+def test_windows_read_what_their_definition_says(window):
+    n = 6
+    for start, stop in itertools.combinations_with_replacement(range(window.size + 1), 2):
+        wanted = {e for i in range(start, stop) for e in read_by(window, i, n)}
+        reads = window.reads(start, stop, n)
+        assert set(reads) == wanted and (not reads or window.stride > 0 or reads[0] >= reads[-1])
+    if window.wrap:
+        return
+    for start, stop in itertools.combinations(range(n + 1), 2):
+        readers = {i for i in range(window.size) if set(read_by(window, i, n)) & set(range(start, stop))}
+        low, high = window.readers(start, stop)
+        assert readers <= set(range(low, high))
+        if readers and abs(window.stride) <= window.width:
+            assert (min(readers), max(readers) + 1) == (low, high)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
+@pytest.mark.parametrize("window", WINDOWS, ids=str)
+def test_the_largest_piece_of_windows_is_some_rank_s(window, ranks):
+    layout = Windowed(Mesh((ranks,), ("x",))("x"), (window,))
+    sizes = [stop - start for rank in range(ranks) for start, stop in layout.bounds((6,), rank)]
+    (largest,) = layout.largest_shape((6,))
+    assert max(sizes) <= largest <= 6 + 6 * window.wrap
+
+
+@pytest.mark.parametrize(
+    "window", [Window(6, 0, 1, 2), Window(6, 0, 2, 2), Window(9, 0, 3), Window(7, 1, 4)], ids=str
+)
+def test_the_largest_piece_of_three_is_known_exactly(window):
+    layout = Windowed(Mesh((3,), ("x",))("x"), (window,))
+    sizes = [stop - start for rank in range(3) for start, stop in layout.bounds((12,), rank)]
+    assert layout.largest_shape((12,)) == (max(sizes),)
+
+
+def test_windows_are_equal_by_value_and_no_other_layout():
+    base = Mesh((2,), ("x",))("x")
+    layout = Windowed(base, (Window(4, 2),))
+    assert layout == Windowed(base, (Window(4, 2),)) != Windowed(base, (Window(4, 1),))
+    assert (layout == base, layout == 3, layout.reduced == layout) == (False, False, True)
+    assert Window(4) == Window(4, 0, 1, 1, False)

@@ -184,6 +184,11 @@ def test_layouts_that_cannot_be(dims, partial, words):
         Layout(Mesh((2, 2), ("a", "b")), dims, partial)
 
 
+def test_a_mesh_has_its_ranks_and_no_other():
+    assert [rank in Mesh((2, 2), ("x", "y")) for rank in (-1, 0, 3, 4)] == [False, True, True, False]
+    assert [rank in Mesh((2,), ("x",), [5, 1]) for rank in (-1, 0, 1, 5)] == [False, False, True, True]
+
+
 def test_a_rank_outside_the_mesh_holds_nothing():
     layout = Mesh((2,), ("a",), ranks=(3, 5))("a")
     assert layout.local_shape((7,), 4) == (0,)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spmdsim import LockStep, Tensor, ops
 from spmdsim.core import Layout, Mesh, Partial, Replicate, Rule, Shard, Strategy, bind
 from spmdsim.errors import RuleError
 from spmdsim.layout.cuts import factor_cuts, strategy_from_cuts
@@ -94,6 +96,16 @@ def test_whole_factors_are_not_split():
     assert {str(s) for s in bound.strategies(Mesh((2,), ("x",)))} == {"replicated", ".0:x"}
     with pytest.raises(RuleError, match=r"'w' .* must not be split"):
         bound.infer([Mesh((2,), ("x",))(None, "x")])
+
+
+def test_a_strategy_for_factors_that_the_rule_has_not_is_refused():
+    mesh, world = Mesh((2,), ("x",)), LockStep(2)
+    x = Tensor.from_global(np.ones((2, 2)), mesh(None, None), world)
+    for strategy in (Strategy.of(mesh, {"q": "x"}), {"q": "x"}):
+        with pytest.raises(
+            RuleError, match=r"strategy splits 'q', but the rule .* has factors \['m', 'k', 'n'\]"
+        ):
+            ops.matmul.shard(strategy)(x, x)
 
 
 def test_different_reductions_do_not_mix():

@@ -114,8 +114,8 @@ def promoted(*dtypes: np.dtype) -> np.dtype:
 
     Those take in integers of any width, and meet one another and float16 in float32.
 
-    >>> [promoted(element_type(a), element_type(b)) for a, b in (("bf16", "i4"), ("bf16", "f2"), ("i1", "u1"))]
-    [dtype(bfloat16), dtype('float32'), dtype('int16')]
+    >>> [promoted(element_type(a), element_type(b)) for a, b in (("bf16", "i4"), ("bf16", "f2"), ("bf16", "f8"))]
+    [dtype(bfloat16), dtype('float32'), dtype('float64')]
     """
     if all(dtype.kind != "V" for dtype in dtypes):
         return np.result_type(*dtypes)
