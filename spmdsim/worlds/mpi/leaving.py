@@ -229,6 +229,7 @@ def _leave(hurry: Hurry | None) -> None:
             one.departures.meet(one.deadline)  # whoever ends answers no more
     if still and not any(one.departures.of_all for one in still):  # else all have been waited for
         speak_for_others(Counted.of(MPI.COMM_WORLD, still[0].departures.comm.tally))
+    Watch.stop_all()
 
 
 def who_left(ranks: list[int]) -> str:

@@ -154,6 +154,10 @@ def _last(board: Board, place: int, calls: Calls) -> str:
     return f"was last in call {begun - 1}, {calls.text(begun - 1, place)}, {ago:.0f} s ago"
 
 
+#: Seconds in which a thread that was told to stop does.
+JOIN = 1.0
+
+
 class Watch:
     """Looks after the calls of this process, in all worlds, from the first one on."""
 
@@ -170,6 +174,7 @@ class Watch:
         self._board = board
         self._calls: dict[int, tuple[Calls, float]] = {}
         self._tick = TICK
+        self._done = threading.Event()
         self._thread = threading.Thread(target=self._look, name="spmdsim waits", daemon=True)
 
     def follow(self, calls: Calls, deadline: float) -> None:
@@ -202,6 +207,15 @@ class Watch:
                 if not calls.told:
                     watch._leave(calls, last)
 
+    @staticmethod
+    def stop_all() -> None:
+        """Look no longer: a thread that wakes up while the interpreter is being taken down falls with it (SIGSEGV)."""
+        for watch in (watches := list(Watch._all.values())):
+            watch._done.set()
+        for watch in watches:
+            if watch._thread.is_alive():
+                watch._thread.join(JOIN)
+
     def _leave(self, calls: Calls, last: bool) -> None:
         number, final = calls.differs(), calls.number - 1
         if number is not None:
@@ -213,8 +227,7 @@ class Watch:
         board, signs = self._board, 0
         before: tuple[int, int] | None = None
         since = 0.0
-        while True:
-            time.sleep(self._tick)
+        while not self._done.wait(self._tick):
             board.refresh()
             for calls in self.followed():
                 calls.differs()  # so that others need not wait for this rank's next call
