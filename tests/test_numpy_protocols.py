@@ -79,6 +79,7 @@ FUNCTIONS = [
     lambda x: np.allclose(x, A + 1e-3, 0, 1e-2), lambda x: np.zeros_like(x, np.int8), lambda x: np.full_like(x, 3, np.int8), lambda x: np.nan_to_num(holes(x), True, 7.0),
     lambda x: np.nanmax(holes(x), 0, None, True), lambda x: np.nansum(holes(x), 1, np.float32), lambda x: np.nanstd(holes(x), 0, None, None, 1), lambda x: np.nanmedian(holes(x), 0),
     lambda x: np.cbrt((x * 99).astype(np.uint8)), lambda x: np.cov(x.astype("f4")), lambda x: np.polyval([1, 2], x.astype("f4")),
+    lambda x: np.searchsorted([1, 2, 3], x[0]), lambda x: np.bincount(x[0].astype(int), weights=A[1]), lambda x: np.bincount(x[:, 0].astype(int), None, 9),
     lambda x: np.hstack([x[0], x[1]]), lambda x: np.dot(cube(x), B[:2, 0]), np.iscomplexobj, lambda x: np.atleast_2d(x[0]),
 ]  # fmt: skip
 

@@ -159,6 +159,18 @@ def argpartition(a: Tensor, kth: int | Sequence[int], axis: int | None = -1) -> 
     return argsort(a, axis)
 
 
+def searchsorted(a: Operand, v: Operand, side: str = "left", sorter: Any = None) -> Tensor:
+    """Where values are to be put into a sorted vector so that it stays sorted."""
+    ordered, values = operands("np.searchsorted", (a, v))
+    return ops.searchsorted(ordered, values, side, sorter)
+
+
+def bincount(x: Operand, weights: Operand | None = None, minlength: int = 0) -> Tensor:
+    """How often each number from 0 on occurs, or the sum of its weights."""
+    numbers, *heavy = operands("np.bincount", (x,) if weights is None else (x, weights))
+    return ops.bincount(numbers, heavy[0] if heavy else None, minlength)
+
+
 def digitize(x: Tensor, bins: Sequence[float] | np.ndarray, right: bool = False) -> Tensor:
     """The number of the interval that each element lies in.
 
@@ -172,6 +184,17 @@ def digitize(x: Tensor, bins: Sequence[float] | np.ndarray, right: bool = False)
 
 
 FUNCTIONS = (
-    *(argpartition, argsort, argwhere, compress, digitize, extract, flatnonzero, intersect1d, partition),
-    *(select, setdiff1d, sort, union1d, unique, where),
+    *(
+        argpartition,
+        argsort,
+        argwhere,
+        bincount,
+        compress,
+        digitize,
+        extract,
+        flatnonzero,
+        intersect1d,
+        partition,
+    ),
+    *(searchsorted, select, setdiff1d, sort, union1d, unique, where),
 )
