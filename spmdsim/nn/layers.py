@@ -108,7 +108,16 @@ class Embedding(Module):
 
 
 class LayerNorm(Module):
-    """Rows with mean 0 and variance 1, scaled and shifted. The layout of scale and shift is given.
+    """Rows with mean 0 and variance 1, scaled and shifted.
+
+    Args:
+        width: how many entries a row has.
+        layout: that of scale and shift ``[width]``.
+        epsilon: added to the variance.
+        dtype: element type of scale and shift.
+
+    Raises:
+        LayoutError: a layout for another number of dims than one.
 
     >>> from spmdsim import Mesh, nn
     >>> mesh = Mesh((2,), ("tp",))
@@ -135,7 +144,6 @@ class MLP(Module):
         stream: layout of the input and the result, ``[batch, sequence, width]`` or ``[batch, width]``. Split
             along the sequence over the tensor axis it gives sequence parallelism.
         axis: the mesh axis that splits the hidden width (None: no tensor parallelism).
-        gathered: layout of the input of the products; the stream without ``axis`` if left out.
         function: the function in between.
         dtype: element type.
 
@@ -251,6 +259,18 @@ class TransformerBlock(Module):
 
     With a stream that is split along the sequence over ``axis`` the reductions become reduce_scatters and
     the copies all_gathers: sequence parallelism, by layout alone.
+
+    Args:
+        width: input and output width.
+        heads: number of heads; the axis' size must divide it, and it the width.
+        hidden: width inside the MLP.
+        stream: layout of input and result ``[batch, sequence, width]``.
+        axis: the mesh axis that splits heads and hidden width (None: no tensor parallelism).
+        causal: whether a position sees only itself and earlier ones.
+        dtype: element type.
+
+    Raises:
+        LayoutError: heads that do not divide, or an axis that the mesh does not have.
 
     >>> from spmdsim import Mesh, nn
     >>> mesh = Mesh((2,), ("tp",))

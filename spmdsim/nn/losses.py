@@ -35,6 +35,19 @@ def reduced(losses: Tensor, reduction: str = "mean") -> Tensor:
 def mse_loss(x: Tensor, y: Tensor, reduction: str = "mean") -> Tensor:
     """Squared differences of two tensors of one shape.
 
+    Args:
+        x: numbers of any shape.
+        y: of the same shape, or one that broadcasts with it.
+        reduction: ``"mean"`` or ``"sum"`` of all elements, or ``"none"`` for one loss per element.
+
+    Returns:
+        One number, partial over the axes that split the operands until somebody needs it; with ``"none"`` the
+        operands' shape.
+
+    Raises:
+        InputError: an unknown reduction.
+        RuleError: shapes that do not broadcast.
+
     >>> from spmdsim import Mesh, Tensor
     >>> x = Tensor.from_global([1.0, 2.0], Mesh((2,), ("dp",))("dp"))
     >>> mse_loss(x, x + 2.0).item()
@@ -45,6 +58,19 @@ def mse_loss(x: Tensor, y: Tensor, reduction: str = "mean") -> Tensor:
 
 def l1_loss(x: Tensor, y: Tensor, reduction: str = "mean") -> Tensor:
     """Absolute differences of two tensors of one shape.
+
+    Args:
+        x: numbers of any shape.
+        y: of the same shape, or one that broadcasts with it.
+        reduction: ``"mean"`` or ``"sum"`` of all elements, or ``"none"`` for one loss per element.
+
+    Returns:
+        One number, partial over the axes that split the operands until somebody needs it; with ``"none"`` the
+        operands' shape.
+
+    Raises:
+        InputError: an unknown reduction.
+        RuleError: shapes that do not broadcast.
 
     >>> from spmdsim import Mesh, Tensor
     >>> x = Tensor.from_global([1.0, 2.0], Mesh((2,), ("dp",))("dp"))

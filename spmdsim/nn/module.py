@@ -32,6 +32,15 @@ Initialiser = Callable[[Index, tuple[int, ...], np.dtype, int], np.ndarray]
 def zeros(index: Index, shape: tuple[int, ...], dtype: np.dtype, seed: int) -> np.ndarray:
     """All zero.
 
+    Args:
+        index: which block of the parameter, one slice with both ends per dim.
+        shape: that of the whole parameter, which does not matter here.
+        dtype: element type.
+        seed: the parameter's, which does not matter here.
+
+    Returns:
+        An array of the block's shape.
+
     >>> zeros((slice(0, 2),), (4,), np.dtype("float32"), 0)
     array([0., 0.], dtype=float32)
     """
@@ -40,6 +49,15 @@ def zeros(index: Index, shape: tuple[int, ...], dtype: np.dtype, seed: int) -> n
 
 def ones(index: Index, shape: tuple[int, ...], dtype: np.dtype, seed: int) -> np.ndarray:
     """All one.
+
+    Args:
+        index: which block of the parameter, one slice with both ends per dim.
+        shape: that of the whole parameter, which does not matter here.
+        dtype: element type.
+        seed: the parameter's, which does not matter here.
+
+    Returns:
+        An array of the block's shape.
 
     >>> ones((slice(0, 2),), (4,), np.dtype("float32"), 0)
     array([1., 1.], dtype=float32)

@@ -84,8 +84,13 @@ def squeeze(x: Tensor, axis: Dims = None) -> Tensor:
 def moveaxis(x: Tensor, source: int | Sequence[int], destination: int | Sequence[int]) -> Tensor:
     """The tensor with dims at other places, the others in the order that they have.
 
+    Args:
+        x: the tensor.
+        source: which dim or dims are moved, negative ones from the end.
+        destination: where each of them stands in the result; as many as ``source``.
+
     Raises:
-        RuleError: not as many places as dims, or out of range.
+        RuleError: not as many places as dims, one given twice, or out of range.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
@@ -105,6 +110,14 @@ def moveaxis(x: Tensor, source: int | Sequence[int], destination: int | Sequence
 @operator()
 def swapaxes(x: Tensor, axis1: int, axis2: int) -> Tensor:
     """The tensor with two dims exchanged.
+
+    Args:
+        x: the tensor.
+        axis1: one dim, negative from the end.
+        axis2: the other one.
+
+    Raises:
+        RuleError: a dim out of range.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
@@ -341,6 +354,14 @@ def take(x: Tensor, indices: Operand, axis: int | None = None) -> Tensor:
 
     Where that dim is split the result is partial over its axes, as that of :func:`gather`.
 
+    Args:
+        x: ``[a..., v, b...]``.
+        indices: integers ``[i...]`` in ``-v .. v-1``: a number, an array or a tensor.
+        axis: which dim of ``x`` is ``v``; None: all elements, in row-major order.
+
+    Returns:
+        ``[a..., i..., b...]``, or ``[i...]`` for None.
+
     Raises:
         RuleError: indices that are no integers, or a dim out of range.
         InputError: an index out of range.
@@ -398,8 +419,16 @@ def tensordot(a: Operand, b: Operand, axes: int | tuple[Sequence[int], Sequence[
 def vecdot(a: Operand, b: Operand, axis: int = -1) -> Tensor:
     """The sum of products over one dim of two tensors, whose others broadcast; of complex numbers the first is conjugated.
 
+    Args:
+        a: ``[..., n]`` with ``n`` where ``axis`` says; a tensor or what broadcasts as one.
+        b: as ``a``.
+        axis: which dim of each is ``n``, counted in each on its own, negative from the end; the last by default.
+
+    Returns:
+        What the other dims broadcast to, partial over the axes that split ``n``; of truth values, if any is true.
+
     Raises:
-        RuleError: dims of different sizes.
+        RuleError: dims of different sizes, others that do not broadcast, or a dim out of range.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))

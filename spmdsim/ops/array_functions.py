@@ -129,12 +129,20 @@ _clip_op = Op(
 def clip(x: Tensor, min: Operand | None = None, max: Operand | None = None) -> Tensor:
     """``x``, but no element less than ``min`` or more than ``max``, which broadcast; no limit for None.
 
+    Args:
+        x: real numbers of any shape.
+        min: a number, an array or a tensor that broadcasts with ``x``; no limit for None.
+        max: as ``min``. Where it is less than ``min`` the result is ``max``.
+
+    Returns:
+        The shape to which all broadcast, in the type in which they meet.
+
+    Raises:
+        RuleError: complex numbers, or shapes that do not broadcast.
+
     >>> from spmdsim import Tensor
     >>> clip(Tensor.arange(5), 1, 3).full().tolist()
     [1, 1, 2, 3, 3]
-
-    Raises:
-        RuleError: complex numbers.
     """
     limits = [value for value in (min, max) if value is not None]
     names = " ".join(name for name, value in (("min", min), ("max", max)) if value is not None)

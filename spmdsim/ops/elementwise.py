@@ -144,6 +144,19 @@ _where_op = Op(
 def where(condition: Operand, a: Operand, b: Operand) -> Tensor:
     """``a`` where the condition holds, else ``b``; all three broadcast.
 
+    Args:
+        condition: truth values, or numbers, of which all but 0 are true.
+        a: elements where it holds.
+        b: elements where it does not. Each of the three is a tensor, an array or a number, and one of them at least a
+            tensor.
+
+    Returns:
+        The shape to which all three broadcast, in the type in which ``a`` and ``b`` meet.
+
+    Raises:
+        RuleError: shapes that do not broadcast.
+        UsageTypeError: no tensor among them.
+
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.where(x > 3, x, 0).full().tolist()

@@ -160,6 +160,18 @@ _bias_op = Op("bias_add", _bias_rule, lambda x, bias, dim: x + _along(bias, x.nd
 def bias_add(x: Tensor, bias: Operand, dim: int = 1, *, axis: int = 1) -> Tensor:
     """``x`` plus one number per entry of a dim: ``[n, c, ...] + [c]``.
 
+    Args:
+        x: ``[n, c, ...]``.
+        bias: ``[c]``, or ``[1]`` for the same number everywhere.
+        dim: which dim of ``x`` is ``c``, the second by default.
+        axis: the same as ``dim``.
+
+    Returns:
+        The shape of ``x``, in the type in which both meet.
+
+    Raises:
+        RuleError: a bias of several dims or none, or of another size than the dim.
+
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.bias_add(x, [10, 20, 30]).full().tolist()
@@ -193,6 +205,18 @@ _prelu_op = Op(
 @operator(_prelu_op)
 def prelu(x: Tensor, slope: Operand, dim: int = 1, *, axis: int = 1) -> Tensor:
     """``x`` where positive, else ``x`` times the slope of its channel (one for all if it has one entry).
+
+    Args:
+        x: ``[n, c, ...]``, real.
+        slope: ``[c]``, or ``[1]`` for the same slope everywhere.
+        dim: which dim of ``x`` is ``c``, the second by default.
+        axis: the same as ``dim``.
+
+    Returns:
+        The shape of ``x``, in the type in which both meet.
+
+    Raises:
+        RuleError: slopes of several dims or none, or of another size than the dim; complex numbers.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))

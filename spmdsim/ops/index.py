@@ -274,7 +274,15 @@ def one_hot(
 ) -> Tensor:
     """``[..., depth]`` with one at ``ids`` and zero elsewhere (all zero for an id outside ``0..depth-1``).
 
-    ``dim`` is where the dim of size ``depth`` stands in the result.
+    Args:
+        ids: whole numbers ``[...]``.
+        depth: how many classes there are: the size of the new dim.
+        dtype: element type of the result, float32 by default.
+        dim: where the new dim stands in the result, last by default.
+        axis: the same as ``dim``.
+
+    Returns:
+        ``[..., depth]``, split as the ids are.
 
     Raises:
         RuleError: a dim out of range.

@@ -93,6 +93,19 @@ _l2_op = Op("l2_normalize", row_rule, _l2, _l2_vjp, saves_result=True)
 def l2_normalize(x: Tensor, dims: Dims = -1, epsilon: float = 1e-12, *, axis: Dims = -1) -> Tensor:
     """``x`` divided by its Euclidean norm over dims (at least the root of ``epsilon``).
 
+    Args:
+        x: real numbers of any shape; whole numbers become fractions.
+        dims: over which dims the norm is, the last by default; all for None. Those that are split are brought
+            together first.
+        epsilon: the least that a sum of squares is taken for, so that rows of zeros stay zeros.
+        axis: the same as ``dims``.
+
+    Returns:
+        The shape of ``x``.
+
+    Raises:
+        RuleError: a dim out of range or given twice, or complex numbers.
+
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.l2_normalize(x).full().round(4).tolist()

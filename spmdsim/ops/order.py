@@ -109,6 +109,19 @@ def argmax(x: Tensor, dim: int | None = None, keepdims: bool = False, *, axis: i
 
     Where a dim is split, each rank finds its own; the ranks agree on the largest, and on its first place.
 
+    Args:
+        x: real numbers or truth values of any shape.
+        dim: which dim, negative from the end; it may be split. None: all, counted in row-major order.
+        keepdims: leave the dims that are gone along in the result, with size 1; left out by default.
+        axis: the same as ``dim``.
+
+    Returns:
+        int64, places in the whole dim and not in a rank's piece.
+
+    Raises:
+        RuleError: a dim out of range, no elements, or complex numbers, which have no order.
+        UsageTypeError: a ``keepdims`` that is neither True nor False.
+
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.argmax(x, axis=1).full().tolist()
@@ -120,6 +133,19 @@ def argmax(x: Tensor, dim: int | None = None, keepdims: bool = False, *, axis: i
 @operator(_argmin_op)
 def argmin(x: Tensor, dim: int | None = None, keepdims: bool = False, *, axis: int | None = None) -> Tensor:
     """Where the smallest element is along a dim (None: its place among all elements), the first one of equals.
+
+    Args:
+        x: real numbers or truth values of any shape.
+        dim: which dim, negative from the end; it may be split. None: all, counted in row-major order.
+        keepdims: leave the dims that are gone along in the result, with size 1; left out by default.
+        axis: the same as ``dim``.
+
+    Returns:
+        int64, places in the whole dim and not in a rank's piece.
+
+    Raises:
+        RuleError: a dim out of range, no elements, or complex numbers, which have no order.
+        UsageTypeError: a ``keepdims`` that is neither True nor False.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))

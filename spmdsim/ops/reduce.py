@@ -159,6 +159,22 @@ def sum(
 
     Partial over the axes of split dims until somebody needs it.
 
+    Args:
+        x: numbers or truth values of any shape.
+        dims: one dim or several, negative ones from the end; all of them for None. They may be split.
+        keepdims: leave reduced dims in the result, with size 1; left out by default.
+        dtype: type of the result; elements are cast to it first. None: 64-bit whole numbers for whole numbers and
+            truth values, as numpy has it, else that of ``x``.
+        axis: the same as ``dims``.
+
+    Returns:
+        The shape of ``x`` without ``dims``.
+
+    Raises:
+        RuleError: a dim out of range or given twice.
+        UsageTypeError: dims that are no integers, or a ``keepdims`` that is neither True nor False.
+        InputError: a ``dtype`` that tensors cannot have.
+
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> y = ops.sum(x, axis=0)
@@ -171,6 +187,20 @@ def sum(
 @operator(_mean_op)
 def mean(x: Tensor, dims: Dims = None, keepdims: bool = False, *, axis: Dims = None) -> Tensor:
     """Mean over dims: the sum divided by the global number of elements; nan where there are none.
+
+    Args:
+        x: numbers or truth values of any shape.
+        dims: one dim or several, negative ones from the end; all of them for None. They may be split.
+        keepdims: leave reduced dims in the result, with size 1; left out by default.
+        axis: the same as ``dims``.
+
+    Returns:
+        Of the type of ``x``, float64 for whole numbers and truth values; partial over the axes of split dims until
+        somebody needs it.
+
+    Raises:
+        RuleError: a dim out of range or given twice.
+        UsageTypeError: dims that are no integers, or a ``keepdims`` that is neither True nor False.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
@@ -208,6 +238,19 @@ def _with_slope(result: Tensor, x: Tensor, slope: Tensor, dims: tuple[int, ...],
 def max(x: Tensor, dims: Dims = None, keepdims: bool = False, *, axis: Dims = None) -> Tensor:
     """Largest element over dims; its gradient goes in equal parts to all elements that attain it.
 
+    Args:
+        x: real numbers or truth values of any shape.
+        dims: one dim or several, negative ones from the end; all of them for None. They may be split.
+        keepdims: leave reduced dims in the result, with size 1; left out by default.
+        axis: the same as ``dims``.
+
+    Returns:
+        Of the type of ``x``, with nothing pending: where a dim is split, a reduction of the result's size finishes it.
+
+    Raises:
+        RuleError: a dim out of range or given twice, no elements, or complex numbers, which have no order.
+        UsageTypeError: dims that are no integers, or a ``keepdims`` that is neither True nor False.
+
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.max(x, axis=1).full().tolist()
@@ -219,6 +262,19 @@ def max(x: Tensor, dims: Dims = None, keepdims: bool = False, *, axis: Dims = No
 @operator(_min_op)
 def min(x: Tensor, dims: Dims = None, keepdims: bool = False, *, axis: Dims = None) -> Tensor:
     """Smallest element over dims; its gradient goes in equal parts to all elements that attain it.
+
+    Args:
+        x: real numbers or truth values of any shape.
+        dims: one dim or several, negative ones from the end; all of them for None. They may be split.
+        keepdims: leave reduced dims in the result, with size 1; left out by default.
+        axis: the same as ``dims``.
+
+    Returns:
+        Of the type of ``x``, with nothing pending: where a dim is split, a reduction of the result's size finishes it.
+
+    Raises:
+        RuleError: a dim out of range or given twice, no elements, or complex numbers, which have no order.
+        UsageTypeError: dims that are no integers, or a ``keepdims`` that is neither True nor False.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
@@ -238,6 +294,22 @@ def prod(
     axis: Dims = None,
 ) -> Tensor:
     """Product over dims; an element's slope is the product of the others, also where some are zero.
+
+    Args:
+        x: numbers or truth values of any shape.
+        dims: one dim or several, negative ones from the end; all of them for None. They may be split.
+        keepdims: leave reduced dims in the result, with size 1; left out by default.
+        dtype: type of the result; elements are cast to it first. None: 64-bit whole numbers for whole numbers and
+            truth values, as numpy has it, else that of ``x``.
+        axis: the same as ``dims``.
+
+    Returns:
+        The shape of ``x`` without ``dims``; 1 where there are no elements.
+
+    Raises:
+        RuleError: a dim out of range or given twice.
+        UsageTypeError: dims that are no integers, or a ``keepdims`` that is neither True nor False.
+        InputError: a ``dtype`` that tensors cannot have.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
@@ -268,6 +340,19 @@ def _whole(x: Tensor) -> Tensor:
 def count_nonzero(x: Tensor, dims: Dims = None, keepdims: bool = False, *, axis: Dims = None) -> Tensor:
     """How many elements over dims (all for None) are not zero.
 
+    Args:
+        x: numbers or truth values of any shape.
+        dims: one dim or several, negative ones from the end; all of them for None. They may be split.
+        keepdims: leave reduced dims in the result, with size 1; left out by default.
+        axis: the same as ``dims``.
+
+    Returns:
+        int64, partial over the axes of split dims until somebody needs it.
+
+    Raises:
+        RuleError: a dim out of range or given twice.
+        UsageTypeError: dims that are no integers, or a ``keepdims`` that is neither True nor False.
+
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.count_nonzero(x - 3, axis=1).full().tolist()
@@ -280,6 +365,19 @@ def count_nonzero(x: Tensor, dims: Dims = None, keepdims: bool = False, *, axis:
 def all(x: Tensor, dims: Dims = None, keepdims: bool = False, *, axis: Dims = None) -> Tensor:
     """Whether all elements over dims are true.
 
+    Args:
+        x: truth values, or numbers, of which all but 0 are true.
+        dims: one dim or several, negative ones from the end; all of them for None. They may be split.
+        keepdims: leave reduced dims in the result, with size 1; left out by default.
+        axis: the same as ``dims``.
+
+    Returns:
+        Truth values, partial over the axes of split dims until somebody needs them; True where there are no elements.
+
+    Raises:
+        RuleError: a dim out of range or given twice.
+        UsageTypeError: dims that are no integers, or a ``keepdims`` that is neither True nor False.
+
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.all(x > 1, axis=1).full().tolist()
@@ -291,6 +389,20 @@ def all(x: Tensor, dims: Dims = None, keepdims: bool = False, *, axis: Dims = No
 @operator(_any_op)
 def any(x: Tensor, dims: Dims = None, keepdims: bool = False, *, axis: Dims = None) -> Tensor:
     """Whether any element over dims is true.
+
+    Args:
+        x: truth values, or numbers, of which all but 0 are true.
+        dims: one dim or several, negative ones from the end; all of them for None. They may be split.
+        keepdims: leave reduced dims in the result, with size 1; left out by default.
+        axis: the same as ``dims``.
+
+    Returns:
+        Truth values, partial over the axes of split dims until somebody needs them; False where there are no
+        elements.
+
+    Raises:
+        RuleError: a dim out of range or given twice.
+        UsageTypeError: dims that are no integers, or a ``keepdims`` that is neither True nor False.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))

@@ -180,6 +180,14 @@ def cumulative_prod(
 ) -> Tensor:
     """Running products along a dim; as :func:`cumulative_sum`. Gradients are right where factors are 0, too.
 
+    Args:
+        x: the tensor.
+        dim: which dim; may be left out where there is one only.
+        dtype: element type of the result. None: 64-bit whole numbers for whole numbers and truth values, else that of
+            ``x``.
+        include_initial: begin with 1, so that the result is one entry longer.
+        axis: the same as ``dim``.
+
     Raises:
         RuleError: a dim out of range, or none of several.
 

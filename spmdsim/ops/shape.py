@@ -262,6 +262,11 @@ _flip_op = WindowOp(
 def flip(x: Tensor, dims: Dims = None, *, axis: Dims = None) -> Tensor:
     """The tensor turned round along dims (all for None): the last comes first. Split dims stay split.
 
+    Args:
+        x: the tensor.
+        dims: which dims, negative ones from the end; all for None.
+        axis: the same as ``dims``.
+
     Raises:
         RuleError: a dim out of range or given twice.
 

@@ -51,8 +51,14 @@ def slice_(x: Tensor, start: Sequence[int], stop: Sequence[int], step: Sequence[
     A dim that is split stays so: its elements go where the balanced blocks of the new size have them, from neighbour to
     neighbour where the slice is a shift by less than a block, and nothing else is sent.
 
+    Args:
+        x: the tensor.
+        start: the first place of each dim.
+        stop: the place behind the last of each dim, at most its size.
+        step: from one place to the next in each dim, 1 or more; 1 everywhere if left out.
+
     Raises:
-        RuleError: bounds outside the tensor.
+        RuleError: bounds outside the tensor, a start behind the stop, or a step less than 1.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
@@ -69,6 +75,15 @@ def slice_(x: Tensor, start: Sequence[int], stop: Sequence[int], step: Sequence[
 @operator()
 def split(x: Tensor, parts: int, dim: int = 0, *, axis: int = 0) -> list[Tensor]:
     """Equal pieces along a dim.
+
+    Args:
+        x: the tensor.
+        parts: how many pieces; divides the size of the dim.
+        dim: along which dim, the first by default, negative from the end; it may be split.
+        axis: the same as ``dim``.
+
+    Returns:
+        The pieces in order, ``parts`` of them.
 
     Raises:
         RuleError: the size does not divide.
@@ -194,8 +209,18 @@ def roll(
 
     Split dims stay split, and only what changes ranks is sent. Without a dim the tensor is rolled as if it had one.
 
+    Args:
+        x: the tensor.
+        shift: how many places, or one number per dim; negative ones to the beginning.
+        dim: along which dim or dims; None: among all elements, in row-major order.
+        axis: the same as ``dim``.
+
+    Returns:
+        The shape of ``x``.
+
     Raises:
-        RuleError: a dim that is not there, or as many shifts as dims in no way.
+        RuleError: a dim out of range, or neither one shift per dim nor a single one of either.
+        UsageTypeError: dims or shifts that are no integers.
 
     >>> import numpy as np
     >>> from spmdsim import LockStep, Mesh, Tensor, ops
@@ -254,10 +279,19 @@ _concat_op = WindowOp(
 
 @operator(_concat_op)
 def concat(tensors: Sequence[Tensor], dim: int | None = 0, *, axis: int | None = 0) -> Tensor:
-    """Tensors one after the other along a dim, which must not be split; as one dim each for None.
+    """Tensors one after the other along a dim, which may be split; as one dim each for None.
+
+    Args:
+        tensors: one at least, of sizes that differ along ``dim`` only.
+        dim: along which dim, the first by default, negative from the end; None: among all elements of each, in
+            row-major order.
+        axis: the same as ``dim``.
+
+    Returns:
+        In the type in which they meet.
 
     Raises:
-        RuleError: other dims that differ, or a dim out of range.
+        RuleError: no tensors, a single number among them, other dims that differ, or a dim out of range.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))

@@ -256,6 +256,20 @@ def argsort(
 ) -> Tensor:
     """The places of the values of :func:`sort` in the operand; the first one of equal values comes first.
 
+    Args:
+        x: the tensor; nan count as larger than all other values.
+        dim: along which dim, the last by default; it may be split.
+        descending: largest first; smallest first by default.
+        stable: equal values keep their order, which they do in any case.
+        axis: the same as ``dim``.
+
+    Returns:
+        int64, in the shape and layout of ``x``: places in the whole dim and not in a rank's piece.
+
+    Raises:
+        RuleError: a dim out of range.
+        UsageTypeError: a ``descending`` that is neither True nor False.
+
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.argsort(x).full().tolist()
@@ -269,6 +283,20 @@ def sort_with_indices(
     x: Tensor, dim: int = -1, descending: bool = False, stable: bool = True, *, axis: int = -1
 ) -> tuple[Tensor, Tensor]:
     """The results of :func:`sort` and :func:`argsort`.
+
+    Args:
+        x: the tensor; nan count as larger than all other values.
+        dim: along which dim, the last by default; it may be split.
+        descending: largest first; smallest first by default.
+        stable: equal values keep their order, which they do in any case.
+        axis: the same as ``dim``.
+
+    Returns:
+        The values, and int64 places in the whole dim, both in the shape and layout of ``x``.
+
+    Raises:
+        RuleError: a dim out of range.
+        UsageTypeError: a ``descending`` that is neither True nor False.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))

@@ -80,6 +80,21 @@ def std(
 ) -> Tensor:
     """The root of :func:`var`; where that is zero its gradient is taken to be zero, too.
 
+    Args:
+        x: numbers, not complex; whole numbers and types of two bytes are computed in more.
+        dims: one dim or several, negative ones from the end; all of them for None. They may be split.
+        keepdims: leave reduced dims in the result, with size 1; left out by default.
+        correction: taken off the number of elements that the sum of squares is divided by: 0 for a population's
+            deviation, 1 for one from a sample. Of no more elements than this the deviation is nan.
+        axis: the same as ``dims``.
+        ddof: the same as ``correction``.
+
+    Returns:
+        Of the type of ``x`` (float64 for whole numbers), with nothing pending.
+
+    Raises:
+        RuleError: a complex tensor, or a dim out of range or given twice.
+
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.std(x, axis=1).full().round(4).tolist()

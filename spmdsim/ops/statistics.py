@@ -123,6 +123,21 @@ def percentile(
 ) -> Tensor:
     """:func:`quantile`, in hundredths.
 
+    Args:
+        x: the tensor; where there is a nan along the dims the result is nan.
+        q: percentages between 0 and 100; their shape comes first in that of the result.
+        dim: along which dims; all for None.
+        keepdims: keep them with size 1.
+        method: between two entries: ``"linear"``, ``"lower"``, ``"higher"``, ``"nearest"`` or ``"midpoint"``.
+        axis: the same as ``dim``.
+
+    Returns:
+        Of the type of ``x``, float64 for whole numbers.
+
+    Raises:
+        RuleError: a percentage outside of 0 and 100, a dim out of range, an unknown method, no entries, or complex
+            numbers.
+
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.percentile(x, 50, axis=1).full().tolist()
@@ -140,6 +155,18 @@ def median(
     axis: int | Sequence[int] | None = None,
 ) -> Tensor:
     """The middle one of the entries along dims (all for None), or the mean of the two in the middle.
+
+    Args:
+        x: the tensor; where there is a nan along the dims the result is nan.
+        dim: along which dims; all for None. They may be split.
+        keepdims: keep them with size 1.
+        axis: the same as ``dim``.
+
+    Returns:
+        Of the type of ``x``, float64 for whole numbers.
+
+    Raises:
+        RuleError: a dim out of range, no entries, or complex numbers.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))

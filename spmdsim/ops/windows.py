@@ -1,7 +1,7 @@
 """Reading and writing a window of a tensor whose cut dims may be split.
 
-:func:`spmdsim.ops.slice_` wants the dims it cuts whole. Here every rank contributes the part of the window
-that it holds: nothing is gathered, and a read is partial over the axes of the cut dims.
+:func:`spmdsim.ops.slice_` moves elements to where the blocks of the result have them. Here every rank contributes the
+part of the window that it holds: nothing is moved, and a read is partial over the axes of the cut dims.
 """
 
 from __future__ import annotations
@@ -100,8 +100,16 @@ def _check(shape: Shape, start: Sequence[int], stop: Sequence[int]) -> tuple[Sha
 def window(x: Tensor, start: Sequence[int], stop: Sequence[int]) -> Tensor:
     """``x[start:stop]`` per dim; partial over the axes that split the dims it cuts.
 
+    Args:
+        x: the tensor.
+        start: the first place of each dim.
+        stop: the place behind the last of each dim, at most its size.
+
+    Returns:
+        ``stop - start`` in each dim.
+
     Raises:
-        RuleError: bounds outside the tensor.
+        RuleError: bounds outside the tensor, or not one pair per dim.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
@@ -157,8 +165,19 @@ def slice_update(
 ) -> Tensor:
     """``x`` with the window ``[start:stop:step]`` per dim replaced by ``value`` (steps from 1 on).
 
+    Args:
+        x: the tensor.
+        value: a tensor or an array of the window's very shape; it does not broadcast.
+        start: the first place of each dim.
+        stop: the place behind the last of each dim, at most its size.
+        step: from one place to the next in each dim, 1 or more; 1 everywhere if left out.
+
+    Returns:
+        The shape of ``x``, in the type in which it and the value meet.
+
     Raises:
-        RuleError: bounds outside the tensor, or a value of another shape than the window.
+        RuleError: bounds outside the tensor, steps less than 1, not one of each per dim, or a value of another shape
+            than the window.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))

@@ -61,6 +61,17 @@ class Tensor(SymbolicTensor):
     Build one with :meth:`from_global` or :meth:`from_local`. What it holds is said in
     :class:`spmdsim.core.tensor.Tensor`; its symbols and methods are the functions of :mod:`spmdsim.ops`.
 
+    Args:
+        world: where it lives.
+        meta: its layout, global shape and element type.
+        shards: one array per rank that this process owns, in the order of ``world.ranks``.
+        requires_grad: whether :meth:`backward` computes a gradient for it.
+        name: shown in traces and errors.
+        origin: a number that says where its values come from, the same on all ranks; 0 where nobody compares.
+
+    Raises:
+        UsageTypeError: a gradient of elements that are neither floating nor complex.
+
     >>> from spmdsim import Mesh, Tensor
     >>> x = Tensor.from_global([1, 2, 3, 4], Mesh((2,), ("dp",))("dp"))
     >>> x.local(1), x.sum().item()
