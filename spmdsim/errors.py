@@ -106,6 +106,13 @@ def context(**facts: object) -> Iterator[None]:
 def two_names(function: str, name: str, first: object, other: str, second: object) -> UsageTypeError:
     """What is said of a parameter that is given under two names.
 
+    Args:
+        function: what was called.
+        name: one of the names.
+        first: what was given under it.
+        other: the other name.
+        second: what was given under that.
+
     >>> print(two_names("sum", "dims", 0, "axis", 1))
     sum got dims=0 and axis=1, two names of one thing
     """
@@ -128,6 +135,11 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
 
 def right_words(word: str, known: Iterable[str], listed: str = "there are") -> str:
     """Which word may have been meant, and which there are.
+
+    Args:
+        word: the unknown one.
+        known: all that there are.
+        listed: what stands before the list of them.
 
     >>> right_words("linaer", ["matmul", "linear"])
     "did you mean 'linear'? there are matmul, linear"

@@ -130,6 +130,31 @@ def test_every_public_name_has_an_example() -> None:
     assert len(seen) > 330 and not without, without
 
 
+def test_every_public_name_says_what_its_parameters_are() -> None:
+    """Where there are three or more. Core is kept short; a tensor is made by functions that say it."""
+    seen, without = set(), []
+    for module in (*reference.modules(), "spmdsim.launch"):
+        for name in reference.names(module):
+            value = getattr(import_module(module), name)
+            core = str(getattr(value, "__module__", "")).startswith(
+                ("spmdsim.core", "spmdsim.tensor.creation")
+            )
+            if not reference._has_entry(value) or not callable(value) or core or name == "Tensor":
+                continue
+            if isinstance(value, type) and issubclass(value, Exception):
+                continue
+            try:
+                parameters = inspect.signature(value).parameters
+            except (TypeError, ValueError):
+                continue
+            seen.add(value)
+            if len(parameters) >= 3 and not re.search(
+                "^(Args|Attributes):$", inspect.getdoc(value) or "", re.M
+            ):
+                without.append(f"{module}.{name}")
+    assert len(seen) > 330 and not without, without
+
+
 def test_every_error_has_an_entry() -> None:
     from spmdsim import errors
 

@@ -24,6 +24,18 @@ if TYPE_CHECKING:
 def astype(x: Tensor, dtype: DTypeLike, /, *, copy: bool = True, device: Any = None) -> Tensor:
     """The tensor with another element type; the same one if it has it already and ``copy`` is false.
 
+    Args:
+        x: the tensor.
+        dtype: the element type, or its name. Of complex numbers that become real ones the imaginary part is lost.
+        copy: give another tensor even if the type is the same.
+        device: ``"cpu"`` or None, for the array API standard.
+
+    Returns:
+        A tensor of the same shape and layout.
+
+    Raises:
+        InputError: an element type that is no number, another device.
+
     >>> import spmdsim.array_api as xp
     >>> from spmdsim import Mesh
     >>> xp.astype(xp.arange(3, layout=Mesh((2,), ("x",))("x")), xp.float32).full()

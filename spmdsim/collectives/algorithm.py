@@ -23,9 +23,14 @@ from spmdsim.registry import Registry, place_of
 class Formula(Pictured):
     """Closed-form cost: ``steps * alpha + beta * nbytes * BETA + gamma * nbytes * GAMMA``.
 
-    Each field is an expression over :data:`spmdsim.collectives.formula.NAMES`; ``beta`` and ``gamma``
-    are multiples of the message size, exact when it divides into the chunks. ``only`` is a condition under
-    which the formula holds, such as ``"n == p"``.
+    Each field is an expression over :data:`spmdsim.collectives.formula.NAMES`.
+
+    Attributes:
+        steps: rounds of communication.
+        beta: sum over rounds of the largest message, a multiple of the message size, exact when that divides into chunks.
+        gamma: sum over rounds of the largest reduced piece, likewise.
+        depth: longest chain of operator applications in a result; None where it is not said.
+        only: a condition under which the formula holds, such as ``"n == p"``; empty for any number of ranks.
 
     >>> Formula("2*(n-1)", "2*q", "q").at(4)[0]
     6
@@ -217,8 +222,17 @@ def from_function(
 
     Parameters of the function after ``(rank, size)`` become options; they need default values.
 
+    Args:
+        generate: generator function of ``(rank, size, **options)`` that yields the rank's rounds; one that takes ``root``
+            works for any root.
+        collective_name: such as ``"all_reduce"``.
+        name: the algorithm's name; the function's own if left out.
+        chunks: expression(s) for the chunk count; empty: found from the chunk numbers the generator uses.
+        **facts: further fields of :class:`Algorithm`; ``about`` is the first line of the function's docstring if left out.
+
     Raises:
-        ScheduleError: when the function does not take ``(rank, size)``.
+        ScheduleError: when the function does not take ``(rank, size)``, or an expression is none.
+        SpmdError: when there is no such collective; the message lists them.
 
     >>> from spmdsim.collectives import algorithm, from_function
     >>> from_function(algorithm("all_gather", "ring").generate, "all_gather", "mine", "n").full_name

@@ -129,6 +129,11 @@ def copy(source: int | Iterable[int], target: int | Iterable[int]) -> Instructio
 def combine(source: int | Iterable[int], target: int | Iterable[int], left: bool) -> Instruction:
     """Reduce chunks into other chunks of the same rank: ``target = source op target`` if ``left``.
 
+    Args:
+        source: one chunk number, a range or a list; these chunks stay as they are.
+        target: the chunks that take the results, as many.
+        left: put the source on the left of the operator, not on the right.
+
     >>> combine(1, 0, left=True).kind
     'combine'
     """

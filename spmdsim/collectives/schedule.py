@@ -151,6 +151,18 @@ def schedule_of(
 ) -> Schedule:
     """The schedule of a registered algorithm.
 
+    Args:
+        collective_name: such as ``"all_reduce"``; the MPI spellings are known too.
+        algorithm_name: its name, or a library's name for it.
+        size: number of ranks, at least 1.
+        root: root rank of rooted collectives.
+        rounding: ``"balanced"`` or ``"ceiling"`` chunks; as the algorithm has them if left out.
+        **options: options of the algorithm, such as ``segments`` or ``group``.
+
+    Raises:
+        SpmdError: no such collective.
+        ScheduleError: no such algorithm; one that cannot do so many ranks, an unknown option, a root out of range.
+
     >>> schedule = schedule_of("all_reduce", "ring", 4)
     >>> [move.describe() for move in next(schedule.rounds(0))]
     ['send to 1: chunk 3', 'recv_reduce from 3: chunk 2']

@@ -183,6 +183,14 @@ class ClosedForm:
 def closed_form(chosen: Algorithm, n: int, options: dict[str, Any] | None = None) -> ClosedForm | None:
     """The closed form of an algorithm at ``n`` ranks; None where it has none there.
 
+    Args:
+        chosen: the algorithm.
+        n: number of ranks.
+        options: options of the algorithm; their default values where they are left out.
+
+    Returns:
+        Its :class:`ClosedForm`, or None.
+
     >>> from spmdsim.collectives import algorithm
     >>> closed_form(algorithm("all_reduce", "ring"), 4)
     ClosedForm(steps=6, beta_share=Fraction(3, 2), gamma_share=Fraction(3, 4))

@@ -64,7 +64,15 @@ def load_cost_model(name_or_file: str) -> CostModel:
 
 
 def save_machine(machine: Machine, path: str | Path, notes: dict[str, Any] | None = None) -> None:
-    """Write a machine file; ``notes`` are kept under keys with a leading underscore.
+    """Write a machine file.
+
+    Args:
+        machine: what to write.
+        path: the file, which is replaced.
+        notes: name -> JSON value, kept under keys with a leading underscore, which :func:`load_machine` ignores.
+
+    Raises:
+        InputError: the file cannot be written.
 
     >>> import tempfile
     >>> from spmdsim.cost import Machine, load_machine

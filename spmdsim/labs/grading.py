@@ -50,6 +50,14 @@ class Score:
 def score(of: Lab, task: LabTask, program: Program) -> Score:
     """Run a checker on a student's function, here and without limits; on ranks, what all of them say together.
 
+    Args:
+        of: the lab.
+        task: one of its tasks.
+        program: called without arguments; gives the names of the student's program, the function among them.
+
+    Returns:
+        The points, and the first mistake; on ranks the fewest points of any rank.
+
     >>> from spmdsim.labs import lab
     >>> score(lab(1), lab(1).task("block"), dict).points
     0

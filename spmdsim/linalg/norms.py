@@ -102,8 +102,15 @@ def norm(
 ) -> Tensor:
     """``numpy.linalg.norm``: of vectors along one dim, of matrices along two; of all elements if nothing is given.
 
+    Args:
+        x: the tensor.
+        ord: the order, of vectors as :func:`vector_norm`'s, of matrices as :func:`matrix_norm`'s; None for the root of the
+            sum of squares, along any dims.
+        axis: the dim of vectors, or the two of matrices; all for None.
+        keepdims: keep them with size 1.
+
     Raises:
-        RuleError: more than two dims, or an order that the norm does not have.
+        RuleError: an order along more than two dims, or that the norm does not have; a dim out of range.
 
     >>> from spmdsim import Mesh, Tensor
     >>> x = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))("dp", None))

@@ -110,6 +110,18 @@ def diagonal(x: Tensor, *, offset: int = 0) -> Tensor:
 def trace(x: Tensor, *, offset: int = 0, dtype: DTypeLike | None = None) -> Tensor:
     """The sums of :func:`diagonal`.
 
+    Args:
+        x: matrices ``[..., m, n]``.
+        offset: how many columns to the right of the main diagonal; negative to the left.
+        dtype: element type of the sums; as :func:`spmdsim.ops.sum` has it if left out.
+
+    Returns:
+        ``[...]``, pending where the diagonal is split.
+
+    Raises:
+        RuleError: fewer than two dims.
+        InputError: an element type that is no number.
+
     >>> from spmdsim import Mesh, Tensor
     >>> x = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))("dp", None))
     >>> trace(x).item()
@@ -122,8 +134,13 @@ def trace(x: Tensor, *, offset: int = 0, dtype: DTypeLike | None = None) -> Tens
 def cross(a: Tensor, b: Tensor, *, axis: int = -1) -> Tensor:
     """Cross products along a dim of three entries.
 
+    Args:
+        a: the left vectors.
+        b: the right vectors; the other dims broadcast.
+        axis: the dim of the three entries, of both.
+
     Raises:
-        RuleError: the dim has another size.
+        RuleError: the dim has another size, or is out of range.
 
     >>> from spmdsim import Mesh, Tensor
     >>> x, y = (Tensor.from_global(v, Mesh((2,), ("dp",))(None)) for v in ([1, 0, 0], [0, 1, 0]))

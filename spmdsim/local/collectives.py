@@ -137,6 +137,15 @@ def pmin(x: ArrayLike, axis_name: Axes) -> np.ndarray:
 def all_gather(x: ArrayLike, axis_name: Axes, *, axis: int = 0, tiled: bool = False) -> np.ndarray:
     """The arrays of all ranks along an axis: stacked along a new dim ``axis``, or ``tiled``, one after the other.
 
+    Args:
+        x: this rank's array, of the same shape on all of them.
+        axis_name: an axis of the mesh, or several, the first one major.
+        axis: the new dim, counted in the result; tiled, the dim along which they are put together.
+        tiled: put them together along a dim that is there already.
+
+    Returns:
+        The same array on all of them.
+
     Raises:
         RuleError: no local function runs; no such axis, or no such dim.
         DisagreementError: ranks call something else, or with another shape or type.
@@ -166,6 +175,12 @@ def psum_scatter(
     """The sum over the ranks along an axis, of which each keeps its part of a dim (reduce_scatter).
 
     Not tiled, the dim is as long as there are ranks, and vanishes. Tiled, it is cut in balanced blocks.
+
+    Args:
+        x: this rank's array, of the same shape on all of them.
+        axis_name: an axis of the mesh, or several, the first one major.
+        scatter_dimension: the dim that is cut.
+        tiled: keep the dim, shorter.
 
     Raises:
         RuleError: no local function runs; no such axis or dim; a dim of another length than there are ranks.
@@ -199,6 +214,14 @@ def all_to_all(
 
     Not tiled, ``split_axis`` is as long as there are ranks and vanishes, and ``concat_axis`` is a new dim. Tiled, both
     remain, one shorter and the other longer by a factor of the number of ranks.
+
+    Args:
+        x: this rank's array, of the same shape on all of them.
+        axis_name: an axis of the mesh, or several, the first one major.
+        split_axis: the dim that is cut in a part per rank.
+        concat_axis: the dim along which the parts are put together, in the order of the ranks that they come from; if it is
+            new, counted in the result.
+        tiled: keep both dims.
 
     Raises:
         RuleError: no local function runs; no such axis or dim; a length that does not divide.
@@ -239,6 +262,14 @@ def ppermute(x: ArrayLike, axis_name: Axes, perm: Sequence[tuple[int, int]]) -> 
     """What other ranks along an axis send: pairs of ``perm`` are (source, destination).
 
     A rank that nobody sends to has zeros.
+
+    Args:
+        x: this rank's array, of the same shape on all of them.
+        axis_name: an axis of the mesh, or several, the first one major.
+        perm: pairs of numbers of ranks along the axis; each number at most once as source and once as destination.
+
+    Returns:
+        An array of the shape of ``x``.
 
     Raises:
         RuleError: no local function runs; no such axis; a rank that is not there, or that sends or receives twice.

@@ -35,6 +35,11 @@ Layouts = Layout | Sequence[Layout | None]
 class LocalFunction(Pictured):
     """What :func:`local_map` makes of a function: called with tensors, it gives tensors.
 
+    Args:
+        function: numpy arrays in, an array out, or a tuple of several.
+        name: in traces and errors.
+        settings: the other arguments of :func:`local_map` by name, all but ``name``.
+
     >>> import numpy as np
     >>> from spmdsim import Mesh, Tensor
     >>> from spmdsim.local import local_map
