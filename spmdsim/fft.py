@@ -24,6 +24,7 @@ from spmdsim.ops.scans import ALONG, along_dim, conjugated
 from spmdsim.ops.slicing import roll, slice_
 from spmdsim.tensor import Op, Tensor
 from spmdsim.tensor.creation import check_device
+from spmdsim.tensor.meanings import HALF, OF_ONE, OF_SEVERAL, REAL, TRANSFORMED, documented
 from spmdsim.worlds.base import World
 from spmdsim.worlds.current import world as current
 
@@ -160,20 +161,11 @@ def _laid(x: Tensor, layout: Layout | None) -> Tensor:
 
 
 @of_tensors
+@documented(TRANSFORMED, OF_ONE)
 def fft(
     x: Tensor, n: int | None = None, axis: int = -1, norm: str | None = None, *, layout: Layout | None = None
 ) -> Tensor:
     """The discrete Fourier transform along a dim.
-
-    Args:
-        x: the tensor.
-        n: points of the transform: the dim is cut to so many, or filled up with zeros.
-        axis: the dim.
-        norm: where it is scaled by 1/n: ``"backward"`` (the default), ``"forward"`` or ``"ortho"``, half each.
-        layout: where the result is to go.
-
-    Raises:
-        RuleError: a dim out of range, no points, an unknown norm.
 
     >>> from spmdsim import LockStep, Mesh, Tensor
     >>> x = Tensor.from_global(np.eye(4), Mesh((2,), ("x",))(None, "x"), LockStep(2))
@@ -185,6 +177,7 @@ def fft(
 
 
 @of_tensors
+@documented(TRANSFORMED, OF_ONE)
 def ifft(
     x: Tensor, n: int | None = None, axis: int = -1, norm: str | None = None, *, layout: Layout | None = None
 ) -> Tensor:
@@ -193,6 +186,7 @@ def ifft(
 
 
 @of_tensors
+@documented(REAL, OF_ONE)
 def rfft(
     x: Tensor, n: int | None = None, axis: int = -1, norm: str | None = None, *, layout: Layout | None = None
 ) -> Tensor:
@@ -201,6 +195,7 @@ def rfft(
 
 
 @of_tensors
+@documented(HALF, OF_ONE)
 def irfft(
     x: Tensor, n: int | None = None, axis: int = -1, norm: str | None = None, *, layout: Layout | None = None
 ) -> Tensor:
@@ -209,6 +204,7 @@ def irfft(
 
 
 @of_tensors
+@documented(HALF, OF_ONE)
 def hfft(
     x: Tensor, n: int | None = None, axis: int = -1, norm: str | None = None, *, layout: Layout | None = None
 ) -> Tensor:
@@ -217,6 +213,7 @@ def hfft(
 
 
 @of_tensors
+@documented(REAL, OF_ONE)
 def ihfft(
     x: Tensor, n: int | None = None, axis: int = -1, norm: str | None = None, *, layout: Layout | None = None
 ) -> Tensor:
@@ -251,6 +248,7 @@ def _several(kind: str, x: Tensor, dims: Sequence[tuple[int, int | None]], norm:
 
 
 @of_tensors
+@documented(TRANSFORMED, OF_SEVERAL)
 def fftn(
     x: Tensor, s: Sizes = None, axes: Axes = None, norm: str | None = None, *, layout: Layout | None = None
 ) -> Tensor:
@@ -267,6 +265,7 @@ def fftn(
 
 
 @of_tensors
+@documented(TRANSFORMED, OF_SEVERAL)
 def ifftn(
     x: Tensor, s: Sizes = None, axes: Axes = None, norm: str | None = None, *, layout: Layout | None = None
 ) -> Tensor:
@@ -275,6 +274,7 @@ def ifftn(
 
 
 @of_tensors
+@documented(REAL, OF_SEVERAL)
 def rfftn(
     x: Tensor, s: Sizes = None, axes: Axes = None, norm: str | None = None, *, layout: Layout | None = None
 ) -> Tensor:
@@ -289,6 +289,7 @@ def rfftn(
 
 
 @of_tensors
+@documented(HALF, OF_SEVERAL)
 def irfftn(
     x: Tensor, s: Sizes = None, axes: Axes = None, norm: str | None = None, *, layout: Layout | None = None
 ) -> Tensor:
@@ -299,6 +300,7 @@ def irfftn(
 
 
 @of_tensors
+@documented(TRANSFORMED, OF_SEVERAL)
 def fft2(
     x: Tensor,
     s: Sizes = None,
@@ -312,6 +314,7 @@ def fft2(
 
 
 @of_tensors
+@documented(TRANSFORMED, OF_SEVERAL)
 def ifft2(
     x: Tensor,
     s: Sizes = None,
@@ -325,6 +328,7 @@ def ifft2(
 
 
 @of_tensors
+@documented(REAL, OF_SEVERAL)
 def rfft2(
     x: Tensor,
     s: Sizes = None,
@@ -338,6 +342,7 @@ def rfft2(
 
 
 @of_tensors
+@documented(HALF, OF_SEVERAL)
 def irfft2(
     x: Tensor,
     s: Sizes = None,
@@ -395,7 +400,16 @@ def rfftfreq(
     world: World | None = None,
     device: Any = None,
 ) -> Tensor:
-    """The frequencies of the values of :func:`rfft`; see :func:`fftfreq`."""
+    """The frequencies of the values of :func:`rfft`; see :func:`fftfreq`.
+
+    Args:
+        n: points.
+        d: the time between two of them.
+        layout: where they go; whole on all ranks if left out.
+        dtype: element type, float64 if left out.
+        world: the world; :func:`spmdsim.world` if left out.
+        device: ``"cpu"``, for the array API standard.
+    """
     check_device(device)
     return _frequencies(np.fft.rfftfreq(n, d), layout, dtype, world)
 

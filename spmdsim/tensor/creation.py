@@ -16,6 +16,7 @@ from spmdsim.core import Layout, Mesh
 from spmdsim.errors import InputError, UsageTypeError
 from spmdsim.layout.shape_sizes import integers
 from spmdsim.tensor.element_types import as_array, number_type
+from spmdsim.tensor.meanings import LIKE, MADE, NOT_LIKE, REFUSED, documented
 from spmdsim.tensor.sources import Described
 from spmdsim.tensor.tensor import Tensor
 from spmdsim.worlds.current import world as current
@@ -70,6 +71,7 @@ def _local(index: Index) -> list[int]:
     return [part.stop - part.start for part in index]
 
 
+@documented(MADE, REFUSED)
 def full(
     shape: int | Sequence[int],
     fill_value: complex,
@@ -93,6 +95,7 @@ def full(
     )
 
 
+@documented(MADE, REFUSED)
 def zeros(
     shape: int | Sequence[int],
     dtype: DTypeLike | None = None,
@@ -110,6 +113,7 @@ def zeros(
     return full(shape, 0, dtype=_or_float(dtype), layout=layout, world=world, device=device)
 
 
+@documented(MADE, REFUSED)
 def ones(
     shape: int | Sequence[int],
     dtype: DTypeLike | None = None,
@@ -127,6 +131,7 @@ def ones(
     return full(shape, 1, dtype=_or_float(dtype), layout=layout, world=world, device=device)
 
 
+@documented(MADE, REFUSED)
 def empty(
     shape: int | Sequence[int],
     dtype: DTypeLike | None = None,
@@ -148,6 +153,7 @@ def _or_float(dtype: DTypeLike | None) -> DTypeLike:
     return np.float64 if dtype is None else dtype
 
 
+@documented(LIKE, NOT_LIKE)
 def full_like(
     x: Tensor,
     /,
@@ -158,9 +164,6 @@ def full_like(
     device: Any = None,
 ) -> Tensor:
     """A tensor of one number with the shape, the type and the layout of another.
-
-    Raises:
-        UsageTypeError: the other is no tensor.
 
     >>> from spmdsim import Mesh
     >>> full_like(zeros((4,), layout=Mesh((2,), ("x",))("x")), 7.0).local(0)
@@ -187,6 +190,7 @@ def _like(
     )
 
 
+@documented(LIKE, NOT_LIKE)
 def zeros_like(
     x: Tensor, /, *, dtype: DTypeLike | None = None, layout: Layout | None = None, device: Any = None
 ) -> Tensor:
@@ -199,6 +203,7 @@ def zeros_like(
     return _like("zeros_like", x, 0, dtype, layout, device)
 
 
+@documented(LIKE, NOT_LIKE)
 def ones_like(
     x: Tensor, /, *, dtype: DTypeLike | None = None, layout: Layout | None = None, device: Any = None
 ) -> Tensor:
@@ -211,6 +216,7 @@ def ones_like(
     return _like("ones_like", x, 1, dtype, layout, device)
 
 
+@documented(LIKE, NOT_LIKE)
 def empty_like(
     x: Tensor, /, *, dtype: DTypeLike | None = None, layout: Layout | None = None, device: Any = None
 ) -> Tensor:
@@ -223,6 +229,7 @@ def empty_like(
     return _like("empty_like", x, 0, dtype, layout, device)
 
 
+@documented(MADE, REFUSED)
 def arange(
     start: float,
     /,
@@ -239,9 +246,6 @@ def arange(
     >>> from spmdsim import Mesh
     >>> arange(7, layout=Mesh((3,), ("x",))("x")).local(2)
     array([5, 6])
-
-    Raises:
-        InputError: a step of zero.
     """
     first, last = (0, start) if stop is None else (start, stop)
     if not step:
@@ -268,6 +272,7 @@ def _count(first: Any, last: Any, step: Any) -> int:
     return int(max(0, math.ceil((last - first) / step)))
 
 
+@documented(MADE, REFUSED)
 def linspace(
     start: complex,
     stop: complex,
@@ -281,9 +286,6 @@ def linspace(
     device: Any = None,
 ) -> Tensor:
     """``num`` numbers from ``start`` to ``stop`` at equal distances, ``stop`` itself left out without ``endpoint``.
-
-    Raises:
-        InputError: a negative number of them.
 
     >>> from spmdsim import Mesh
     >>> linspace(0, 1, 5, layout=Mesh((2,), ("x",))("x")).local(1)
@@ -305,6 +307,7 @@ def linspace(
     return _made(block, repr((start, stop, num, endpoint)), (num,), kind, layout, world, device)
 
 
+@documented(MADE, REFUSED)
 def eye(
     n_rows: int,
     n_cols: int | None = None,
@@ -415,6 +418,7 @@ def _again(x: Tensor) -> Tensor:
     return same
 
 
+@documented(MADE, REFUSED)
 def from_dlpack(
     x: Any,
     /,
