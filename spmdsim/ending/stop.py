@@ -301,6 +301,7 @@ def ask_launcher_to_end(code: int) -> None:
     with suppress(OSError, KeyError, ValueError):
         descriptor = int(os.environ["PMI_FD"])
         if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+            time.sleep(FORWARD_SECONDS)
             os.write(descriptor, f"cmd=abort exitcode={code}\n".encode())
 
 
