@@ -202,6 +202,22 @@ def test_values_go_where_a_split_mask_holds(world):
         x[[1, 9]] = 0
 
 
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda x: ops.split(x, 0), r"^dim 0 of size 4 does not split into 0 equal parts$"),
+        (lambda x: ops.split(x, 2, dim=2), r"^dim 2 is out of range for a tensor of 2 dims$"),
+        (lambda x: ops.bias_add(x, np.ones(6), dim=3), r"^dim 3 is out of range for a tensor of 2 dims$"),
+        (lambda x: ops.prelu(x, np.ones(6), dim=-3), r"^dim -3 is out of range for a tensor of 2 dims$"),
+        (lambda x: ops.one_hot(ops.cast(x, int), -1), r"^one_hot has a number of classes from 0 on, but got -1$"),
+    ],
+)  # fmt: skip
+def test_dims_and_numbers_out_of_range_are_said(call, text):
+    x = Tensor.from_global(np.ones((4, 6)), Mesh((2,), ("a",))("a", None), LockStep(2))
+    with pytest.raises(RuleError, match=text):
+        call(x)
+
+
 def test_arrays_that_something_separates_leave_their_dims_in_front():
     """As numpy has it: ``...`` separates even where it stands for no dim, and integers beside a mask belong to it."""
     array, every, w = np.arange(120.0).reshape(3, 2, 4, 5), slice(None), LockStep(2)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from operator import index
 from typing import Any
 
-from spmdsim.errors import UsageTypeError
+from spmdsim.errors import OutOfRange, UsageTypeError
 
 
 def integers(shape: Iterable[Any], what: str = "the sizes of a shape") -> tuple[int, ...]:
@@ -22,6 +22,20 @@ def integers(shape: Iterable[Any], what: str = "the sizes of a shape") -> tuple[
         return tuple(map(index, shape))
     except TypeError:
         raise UsageTypeError(f"{what} are integers, but got {shape!r}") from None
+
+
+def counted_dim(dim: int, ndim: int) -> int:
+    """A dim counted from the front.
+
+    Raises:
+        OutOfRange: the tensor has no such dim.
+
+    >>> counted_dim(-1, 3)
+    2
+    """
+    if not -ndim <= dim < ndim:
+        raise OutOfRange(f"dim {dim} is out of range for a tensor of {ndim} dims")
+    return int(dim) % ndim
 
 
 def flag(name: str, value: Any) -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 from spmdsim.core import Rule
 from spmdsim.errors import OutOfRange, RuleError
 from spmdsim.layout.element_type import promoted
+from spmdsim.layout.shape_sizes import counted_dim
 from spmdsim.ops.declare import alike, binary, conj, unary
 from spmdsim.ops.elementwise import stable_sigmoid
 from spmdsim.ops.operators import operator
@@ -177,7 +178,7 @@ def bias_add(x: Tensor, bias: Operand, dim: int = 1, *, axis: int = 1) -> Tensor
     >>> ops.bias_add(x, [10, 20, 30]).full().tolist()
     [[13, 21, 32], [16, 25, 34]]
     """
-    return _bias_op(*alike("bias_add", x, bias), dim=dim % x.ndim)
+    return _bias_op(*alike("bias_add", x, bias), dim=counted_dim(dim, x.ndim))
 
 
 def _prelu(x: np.ndarray, slope: np.ndarray, dim: int) -> np.ndarray:
@@ -223,4 +224,4 @@ def prelu(x: Tensor, slope: Operand, dim: int = 1, *, axis: int = 1) -> Tensor:
     >>> ops.prelu(x - 2.0, [0.5, 0.1]).full().tolist()
     [[1.0, -0.1], [0.0, 2.0]]
     """
-    return _prelu_op(*alike("prelu", x, slope), dim=dim % x.ndim)
+    return _prelu_op(*alike("prelu", x, slope), dim=counted_dim(dim, x.ndim))

@@ -294,4 +294,6 @@ def one_hot(
     """
     if not -ids.ndim - 1 <= dim <= ids.ndim:
         raise OutOfRange(f"dim {dim} is out of range for a result of {ids.ndim + 1} dims")
+    if depth < 0:
+        raise RuleError(f"one_hot has a number of classes from 0 on, but got {depth}")
     return _one_hot_op(ids, depth=depth, dtype=np.dtype(dtype), dim=dim)

@@ -13,7 +13,7 @@ import numpy as np
 
 from spmdsim.core import Rule
 from spmdsim.errors import OutOfRange, RuleError
-from spmdsim.layout.shape_sizes import integers
+from spmdsim.layout.shape_sizes import counted_dim, integers
 from spmdsim.layout.windowed_layout import Window
 from spmdsim.ops.declare import alike
 from spmdsim.ops.operators import operator
@@ -86,16 +86,16 @@ def split(x: Tensor, parts: int, dim: int = 0, *, axis: int = 0) -> list[Tensor]
         The pieces in order, ``parts`` of them.
 
     Raises:
-        RuleError: the size does not divide.
+        RuleError: the size does not divide, no pieces, or a dim out of range.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> [y.full().tolist() for y in ops.split(x, 3, dim=1)]
     [[[3], [6]], [[1], [5]], [[2], [4]]]
     """
-    dim %= x.ndim
+    dim = counted_dim(dim, x.ndim)
     n = x.shape[dim]
-    if n % parts:
+    if parts < 1 or n % parts:
         raise RuleError(f"dim {dim} of size {n} does not split into {parts} equal parts")
     pieces = []
     for k in range(parts):
