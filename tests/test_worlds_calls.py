@@ -277,6 +277,10 @@ TENSORS = [
 @pytest.mark.mpi
 def test_a_rank_that_makes_another_call_of_equal_size_is_named_before_a_number_leaves(mpi_comm, kind, before):
     world = MPIWorld(mpi_comm, deadline=30)
+    if kind is layout and world.vendor == "MPICH":
+        pytest.skip(
+            "there an all_gather waits for ever for an exchange: the job is ended, as tests/faults sees it"
+        )
     mesh, odd = Mesh((3,), ("x",)), world.rank == 1
     one, other = kind(world, mesh)
     for _ in range(before + 1):
