@@ -8,6 +8,13 @@ from inspect import cleandoc, signature
 from typing import Any, TypeVar
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _but(table: Mapping[str, str], **others: str) -> dict[str, str]:
+    """A table in which some rows are others."""
+    return {**table, **others}
+
+
 #: What parameters of functions that make tensors mean, and what these functions refuse.
 MADE = {
     "shape": "sizes of the dims; a number is that of the only dim.",
@@ -26,7 +33,7 @@ LIKE = {
     "layout": "where the pieces go; as the other's, with nothing pending, if left out.",
     "device": MADE["device"],
 }
-NOT_LIKE = {**REFUSED, "InputError": "an element type that is no number, another device."}
+NOT_LIKE = _but(REFUSED, InputError="an element type that is no number, another device.")
 NOT_LIKE["UsageTypeError"] = "the other is no tensor."
 #: What the parameters of transforms mean, and what is refused.
 TRANSFORMED = {
@@ -43,18 +50,18 @@ OF_ONE = {
     "PlanError": "a layout for another number of dims.",
     "UsageTypeError": "no tensor.",
 }
-OF_SEVERAL = {
-    **OF_ONE,
-    "RuleError": "a dim out of range, no dims, no points or those of another number of dims, an unknown norm.",
-}
+OF_SEVERAL = _but(
+    OF_ONE,
+    RuleError="a dim out of range, no dims, no points or those of another number of dims, an unknown norm.",
+)
 #: Of transforms to real numbers.
-HALF = {
-    **TRANSFORMED,
-    "x": "the first half of the values; of several dims, of the last.",
-    "n": "points of the result; ``2 * (m - 1)`` for a dim of size ``m`` if left out.",
-    "s": "points of each dim of the result; if left out (or None or -1) as it is, the last as ``n`` of :func:`irfft`.",
-}
-REAL = {**TRANSFORMED, "x": "real numbers; complex ones are refused."}
+HALF = _but(
+    TRANSFORMED,
+    x="the first half of the values; of several dims, of the last.",
+    n="points of the result; ``2 * (m - 1)`` for a dim of size ``m`` if left out.",
+    s="points of each dim of the result; if left out (or None or -1) as it is, the last as ``n`` of :func:`irfft`.",
+)
+REAL = _but(TRANSFORMED, x="real numbers; complex ones are refused.")
 #: What parameters of single functions mean.
 _NUMBER = {"fill_value": "the number; also a tensor of one element."}
 _OWN = {

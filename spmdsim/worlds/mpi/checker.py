@@ -307,7 +307,7 @@ class Check:
         if self.checker.mode is True:
             return lambda array: self.run(run, contiguous(array))
         large = self.call.nbytes >= LARGE
-        fatal = VENDOR != "Open MPI" and self.call.nbytes >= FATAL
+        fatal = large or (VENDOR != "Open MPI" and self.call.nbytes >= FATAL)  # who expects less is overrun
         first = self._first_look if fatal else None
         return self.calls.noted(
             run, self.call.digest, 1 if large else EVERY, first, self._failed, self.compare
