@@ -13,7 +13,7 @@ import numpy as np
 
 from spmdsim.core import Rule
 from spmdsim.errors import RuleError
-from spmdsim.layout.shape_sizes import integers
+from spmdsim.layout.shape_sizes import counted_dim, integers
 from spmdsim.ops.array_functions import conjugate
 from spmdsim.ops.contract import einsum, matmul
 from spmdsim.ops.declare import alike
@@ -29,15 +29,6 @@ from spmdsim.tensor import Context, Op, Tensor
 from spmdsim.tensor.operands import Operand, as_operand
 
 Shape = tuple[int, ...]
-
-
-def one_dim(dim: int, ndim: int) -> int:
-    """A dim counted from the front.
-
-    Raises:
-        RuleError: out of range.
-    """
-    return normal_dims(int(dim), ndim)[0]
 
 
 # -- dims of size one, and their order ----------------------------------------------------------------
@@ -102,7 +93,7 @@ def moveaxis(x: Tensor, source: int | Sequence[int], destination: int | Sequence
         raise RuleError(f"moveaxis takes one place per dim, but got {source} and {destination}")
     for dims in ends:
         normal_dims(dims, x.ndim)
-    moves = {one_dim(b, x.ndim): one_dim(a, x.ndim) for a, b in zip(*ends)}
+    moves = {counted_dim(b, x.ndim): counted_dim(a, x.ndim) for a, b in zip(*ends)}
     rest = iter([d for d in range(x.ndim) if d not in moves.values()])
     return transpose(x, [moves[d] if d in moves else next(rest) for d in range(x.ndim)])
 
@@ -124,7 +115,7 @@ def swapaxes(x: Tensor, axis1: int, axis2: int) -> Tensor:
     >>> ops.swapaxes(x, 0, 1).layout.short()
     'S(1)'
     """
-    a, b = one_dim(axis1, x.ndim), one_dim(axis2, x.ndim)
+    a, b = counted_dim(axis1, x.ndim), counted_dim(axis2, x.ndim)
     return transpose(x, [{a: b, b: a}.get(d, d) for d in range(x.ndim)])
 
 
@@ -185,7 +176,7 @@ def stack(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
     shapes = {x.shape for x in tensors}
     if len(shapes) != 1:
         raise RuleError(f"stack takes tensors of one shape, but got {sorted(shapes)}")
-    dim = one_dim(axis, tensors[0].ndim + 1)
+    dim = counted_dim(axis, tensors[0].ndim + 1)
     return concat([expand_dims(x, dim) for x in tensors], dim)
 
 
@@ -250,7 +241,7 @@ def repeat(x: Tensor, repeats: int | Sequence[int] | np.ndarray | Tensor, axis: 
     """
     if axis is None:
         x, axis = reshape(x, -1), 0
-    dim = one_dim(axis, x.ndim)
+    dim = counted_dim(axis, x.ndim)
     counts = np.asarray(repeats.full() if isinstance(repeats, Tensor) else repeats)
     n = x.shape[dim]
     if counts.dtype.kind not in "iub" or (counts < 0).any() or counts.shape not in ((), (1,), (n,)):
@@ -373,7 +364,7 @@ def take(x: Tensor, indices: Operand, axis: int | None = None) -> Tensor:
     """
     if axis is None:
         x, axis = reshape(x, -1), 0
-    dim = one_dim(axis, x.ndim)
+    dim = counted_dim(axis, x.ndim)
     return gather(x, _from_zero(indices, x.shape[dim], x), dim)
 
 
@@ -403,7 +394,7 @@ def tensordot(a: Operand, b: Operand, axes: int | tuple[Sequence[int], Sequence[
             raise RuleError(f"tensordot over {axes} dims of tensors of {a.ndim} and {b.ndim} dims")
         axes = tuple(range(a.ndim - axes, a.ndim)), tuple(range(axes))
     sides = [[one] if isinstance(one, int) else list(one) for one in axes]
-    left, right = ([one_dim(d, x.ndim) for d in side] for x, side in zip((a, b), sides))
+    left, right = ([counted_dim(d, x.ndim) for d in side] for x, side in zip((a, b), sides))
     if len(left) != len(right) or [a.shape[d] for d in left] != [b.shape[d] for d in right]:
         raise RuleError(f"tensordot: dims {left} of {a.shape} and {right} of {b.shape} do not fit")
     first, second = ascii_letters[: a.ndim], list(ascii_letters[a.ndim : a.ndim + b.ndim])
@@ -436,7 +427,7 @@ def vecdot(a: Operand, b: Operand, axis: int = -1) -> Tensor:
     [10.0, 20.0]
     """
     x, y = alike("vecdot", a, b)
-    dims = [one_dim(axis, t.ndim) - t.ndim for t in (x, y)]
+    dims = [counted_dim(axis, t.ndim) - t.ndim for t in (x, y)]
     if x.shape[dims[0]] != y.shape[dims[1]]:
         raise RuleError(f"vecdot of shapes {x.shape} and {y.shape}: dim {axis} differs in size")
     x = conjugate(x) if x.dtype.kind == "c" else x

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from spmdsim.core import Rule
-from spmdsim.errors import OutOfRange, RuleError
+from spmdsim.errors import RuleError
 from spmdsim.layout.element_type import accumulator
-from spmdsim.layout.shape_sizes import flag, integers
+from spmdsim.layout.shape_sizes import counted_dim, flag, integers
 from spmdsim.ops.declare import boolean, cast
 from spmdsim.ops.elementwise import divide, equal, multiply, where
 from spmdsim.ops.functions import not_equal
@@ -31,16 +31,13 @@ def normal_dims(dims: Dims, ndim: int) -> tuple[int, ...]:
     """
     if dims is None:
         return tuple(range(ndim))
-    if isinstance(dims, (int, np.integer)) and -ndim <= dims < ndim:
-        return (int(dims) % ndim,)
-    given = integers((dims,) if isinstance(dims, (int, np.integer, str)) else dims, "dims")
-    for dim in given:
-        if not -ndim <= dim < ndim:
-            raise OutOfRange(f"dim {dim} is out of range for a tensor of {ndim} dims")
-    found = tuple(sorted(dim % ndim for dim in given))
-    if len(set(found)) != len(found):
+    if isinstance(dims, (int, np.integer)):
+        return (counted_dim(dims, ndim),)
+    given = integers((dims,) if isinstance(dims, str) else dims, "dims")
+    counted = tuple(sorted(counted_dim(dim, ndim) for dim in given))
+    if len(set(counted)) != len(counted):
         raise RuleError(f"a dim is given twice in {given}")
-    return found
+    return counted
 
 
 def wide(x: Tensor) -> Tensor:

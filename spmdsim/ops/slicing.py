@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim.core import Rule
-from spmdsim.errors import OutOfRange, RuleError
+from spmdsim.errors import RuleError
 from spmdsim.layout.shape_sizes import counted_dim, integers
 from spmdsim.layout.windowed_layout import Window
 from spmdsim.ops.declare import alike
@@ -238,9 +238,7 @@ def roll(
         raise RuleError(f"roll needs one shift per dim, but got shifts {shifts} for dims {dims}")
     total, most = [0] * x.ndim, max(len(shifts), len(dims))
     for d, s in zip(dims * (most // len(dims)), shifts * (most // len(shifts))):
-        if not -x.ndim <= d < x.ndim:
-            raise OutOfRange(f"dim {d} is out of range for a tensor of {x.ndim} dims")
-        total[d % x.ndim] += s
+        total[counted_dim(d, x.ndim)] += s
     return _roll_op(x, shift=tuple(total))
 
 
@@ -303,9 +301,6 @@ def concat(tensors: Sequence[Tensor], dim: int | None = 0, *, axis: int | None =
     if dim is None:
         tensors, dim = [reshape(x, -1) for x in tensors], 0
     tensors = alike("concat", *tensors)
-    ndim = tensors[0].ndim
     if not all(x.ndim for x in tensors):
         raise RuleError("concat puts tensors with dims together, but one of them is a single number")
-    if not -ndim <= dim < ndim:
-        raise OutOfRange(f"dim {dim} is out of range for tensors of {ndim} dims")
-    return _concat_op(*tensors, dim=dim % ndim)
+    return _concat_op(*tensors, dim=counted_dim(dim, tensors[0].ndim))

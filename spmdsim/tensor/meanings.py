@@ -57,7 +57,7 @@ OF_SEVERAL = _but(
 #: Of transforms to real numbers.
 HALF = _but(
     TRANSFORMED,
-    x="the first half of the values; of several dims, of the last.",
+    x="the first half of the values: of the dim, or of the last of several.",
     n="points of the result; ``2 * (m - 1)`` for a dim of size ``m`` if left out.",
     s="points of each dim of the result; if left out (or None or -1) as it is, the last as ``n`` of :func:`irfft`.",
 )
