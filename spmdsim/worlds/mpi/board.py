@@ -7,6 +7,7 @@ which are brought up to date when they are looked at (``courier``). ``boards`` m
 from __future__ import annotations
 
 import os
+import struct
 import time
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
@@ -38,14 +39,18 @@ HEAD = 12
 #: What stands before a group's calls: its number, how many were begun, and how many were compared with everybody.
 KEY, BEGUN, COMPARED = range(3)
 _GROUP_HEAD = 4
-#: What is kept of a call, in a row: the number that must agree, the tensor that is in it, the line, begin, end.
-AGREED, TENSOR, LINE, BEGIN, END = range(5)
+#: What is kept of a call, in a row: the number that must agree, that of its kind (the two differ by the tensor's), the
+#: line, begin, end.
+AGREED, KIND, LINE, BEGIN, END = range(5)
 COLUMNS = 5
 
 GROUP = _GROUP_HEAD + COLUMNS * RING
-#: Where the words stand, and the numbers in an area.
+#: Rings of the numbers of calls that move much, for all ranks of a node in the area of its first one.
+RINGS = 256
+#: Where the words and these rings stand, and the numbers in an area.
 TEXTS = HEAD + GROUPS * GROUP
-AREA = TEXTS + TEXT // 8
+MARKS = TEXTS + TEXT // 8
+AREA = MARKS + RINGS * RING
 
 #: Seconds in which ranks begin at once.
 AT_ONCE = 0.05
@@ -82,8 +87,8 @@ class Board:
         self._used: dict[int, int] = {}
         self._retired: deque[int] = deque()
         self._told: dict[int, str] = {}
-        #: The user's lines by their instructions, as numbers that were told.
-        self.lines: Bounded[int, int] = Bounded(LINES)
+        #: The user's lines by their instructions, as numbers that were told, to be written (see ``as_float``).
+        self.lines: Bounded[int, float] = Bounded(LINES)
         self._read: dict[int, tuple[tuple[int, int], dict[int, str]]] = {}
         self.numbers[PROCESS] = os.getpid()
 
@@ -121,6 +126,12 @@ class Board:
         if failed:
             self.numbers[at + KEY] = 0
         self._retired.append((at - HEAD) // GROUP)
+
+    def marks(self, key: int) -> memoryview:
+        """Where the ranks of a node mark a group's calls that move much; another group's may stand there, too."""
+        at = MARKS + key % RINGS * RING
+        found: memoryview = self.areas[min({*self.places()} - self.far)][at : at + RING]
+        return found
 
     def inside(self, at: int) -> int:
         """The number of the group whose numbers begin there, counted from 1."""
@@ -239,6 +250,18 @@ class Board:
             found[numbers[at]] = text.decode(errors="replace")
             at += 2 + (length + 7) // 8
         return found
+
+
+def as_float(number: int) -> float:
+    """The float of the same bits: as such a number is written to the board in an eighth of the time."""
+    (found,) = struct.unpack("d", struct.pack("q", number))
+    return float(found)
+
+
+def as_number(value: float) -> int:
+    """The number that was made a float."""
+    (found,) = struct.unpack("q", struct.pack("d", value))
+    return int(found)
 
 
 def column(at: int, what: int, number: int) -> int:

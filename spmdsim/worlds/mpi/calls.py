@@ -29,10 +29,11 @@ from spmdsim.worlds.mpi.board import (
     END,
     INSIDE,
     KEY,
+    KIND,
     LINE,
     RING,
-    TENSOR,
     Board,
+    as_float,
     column,
 )
 from spmdsim.worlds.mpi.fingerprint import Record, differences
@@ -42,9 +43,10 @@ if TYPE_CHECKING:
     from spmdsim.worlds.mpi.checker import Checker
 
 Run = Callable[[np.ndarray], np.ndarray]
-#: From what a call does, its number, after how many of them they are compared, what looks first, at errors, and compares.
+#: From what a call does, its number, whether it moves much, after how many of them they are compared (a power of two), what
+#: looks at the others first, looks after errors, and compares.
 Noted = Callable[
-    [Run, int, int, "Callable[[int], None] | None", Callable[[BaseException], None], Callable[[], None]], Run
+    [Run, int, bool, int, Callable[[int], None], Callable[[BaseException], None], Callable[[], None]], Run
 ]
 
 #: Calls after which a group's are compared, if nobody asked before.
@@ -73,6 +75,9 @@ class Calls:
         far: the places of members on other nodes.
         due: by when they are compared again at the latest, in nanoseconds of the monotonic clock.
         awake: whether this rank waits for the others where it looks around itself, and not inside of MPI.
+        marks: by the places of calls in the ring, the numbers of those that move much, of all ranks of this node. Who is in
+            one expects much, and whoever calls something else then would be overrun or overrun it: each notes its own call
+            and then looks, the one at all others and the others at these numbers, so that one of them stays out of MPI.
     """
 
     __slots__ = (
@@ -88,6 +93,7 @@ class Calls:
         "far",
         "key",
         "kinds",
+        "marks",
         "members",
         "noted",
         "number",
@@ -111,6 +117,7 @@ class Calls:
         self.number, self.settled, self.told, self.awake, self.due = 0, 0, False, False, 0
         self.key = number_of(f"{name} {members}")
         self.start = board.enter(self.key, " ".join(map(str, places)))
+        self.marks = board.marks(self.key)
         self.kinds: Bounded[int, None] = Bounded(KINDS)
         self.others = [place for place in places if place != board.me]
         self.far = [place for place in self.others if place in board.far]
@@ -215,10 +222,15 @@ class Calls:
         board, numbers = self.board, self.board.areas[place]
         if number not in board.kept(place, at):
             return None
-        agreed, tensor, line = (numbers[column(at, what, number)] for what in (AGREED, TENSOR, LINE))
-        words = self._words(place, agreed ^ tensor)
+        agreed, kind, line = (numbers[column(at, what, number)] for what in (AGREED, KIND, LINE))
+        words = self._words(place, kind)
         where = self._words(place, line) or board.words(place, line)
-        return Record.unpacked(words or "a call without words"), where or "an unknown place", tensor, agreed
+        return (
+            Record.unpacked(words or "a call without words"),
+            where or "an unknown place",
+            agreed ^ kind,
+            agreed,
+        )
 
     def _words(self, place: int, number: int) -> str | None:
         return self.board.words(self.board.me, number) or self.board.words(place, number)
@@ -301,9 +313,10 @@ def _noting(
     """What notes that a call begins, that it ends, and both around one that is made again and again."""
     board, numbers, start = calls.board, calls.board.numbers, calls.start
     clock, this_frame, last, told = time.monotonic_ns, sys._getframe, RING - 1, board.lines.get
-    ends, begun, here = column(start, END, 0), start + BEGUN, board.inside(start)
-    rows, row = column(start, 0, 0) * numbers.itemsize, COLUMNS * numbers.itemsize
-    write = struct.Struct("qqqq").pack_into  # what agrees, the tensor, the line and the begin
+    begun, here, marks = start + BEGUN, board.inside(start), calls.marks
+    # By a call's place in the ring: the first byte of its row, and where its end stands.
+    slots = [(column(start, 0, k) * numbers.itemsize, column(start, END, k)) for k in range(RING)]
+    write, rewrite = struct.Struct("qqdq").pack_into, struct.Struct("qddq").pack_into  # see ``as_float``
 
     def begin(digest: int) -> int:
         tensor, line, number = world.about, this_line(board, 2), calls.number
@@ -311,24 +324,26 @@ def _noting(
             words = board.words(board.me, digest)
             digest ^= number_of(source_lines())
             board.tell(digest, words or "")
-        write(numbers, rows + (number & last) * row, digest ^ tensor, tensor, line, clock())
+        write(numbers, slots[number & last][0], digest ^ tensor, digest, line, clock())
         calls.number = numbers[begun] = number + 1
         numbers[INSIDE] = here  # the last one: else it would seem to wait in the call before
         return number
 
     def end(number: int) -> None:
-        numbers[ends + (number & last) * COLUMNS] = clock()
+        numbers[slots[number & last][1]] = clock()
 
     def noted(
         run: Run,
         digest: int,
+        heavy: bool,
         every: int,
-        look: Callable[[int], None] | None,
+        look: Callable[[int], None],
         failed: Callable[[BaseException], None],
         compare: Callable[[], None],
     ) -> Run:
         below: CodeType | None = None
         code, first = None, 0
+        kind, but_one = as_float(digest), every - 1
 
         def checked(array: np.ndarray) -> np.ndarray:
             """``begin``, the call and ``end`` in one function, which remembers where its user's frame was."""
@@ -339,25 +354,30 @@ def _noting(
             if frame is not None and frame.f_code is not code:
                 frame, code, first, below = _user_frame_above(this_frame(1))
             line = (
-                0
+                0.0
                 if frame is None
                 else told(first + frame.f_lasti) or name(frame, first + frame.f_lasti, board)
             )
-            tensor, number = world.about, calls.number
-            write(numbers, rows + (number & last) * row, digest ^ tensor, tensor, line, clock())
+            number = calls.number
+            place = number & last
+            row, over = slots[place]
+            rewrite(numbers, row, digest ^ world.about, kind, line, clock())
             calls.number = numbers[begun] = number + 1
             numbers[INSIDE] = here
             del frame
             try:
-                if look is not None:
+                if heavy:
+                    marks[place] = number
+                    look(number)
+                elif marks[place] == number:
                     look(number)
                 result = run(array if array.flags.c_contiguous else contiguous(array))
             except BaseException as error:
                 end(number)
                 failed(error)
                 raise
-            now = numbers[ends + (number & last) * COLUMNS] = clock()
-            if now > calls.due or number % every == 0:
+            now = numbers[over] = clock()
+            if now > calls.due or not number & but_one:
                 compare()
             return result
 

@@ -18,10 +18,9 @@ from spmdsim.core.lockstep import contiguous
 from spmdsim.core.step import Step
 from spmdsim.errors import DisagreementError, InputError, WorldError
 from spmdsim.sides import NUMBERS, number_of
-from spmdsim.worlds.mpi.board import END, INSIDE, Board, column
+from spmdsim.worlds.mpi.board import END, INSIDE, RING, Board, as_number, column
 from spmdsim.worlds.mpi.boards import known_board
 from spmdsim.worlds.mpi.calls import EVERY, KINDS, Calls, Run
-from spmdsim.worlds.mpi.counted import VENDOR
 from spmdsim.worlds.mpi.fingerprint import Record, digest
 from spmdsim.worlds.mpi.lines import this_line
 from spmdsim.worlds.mpi.waiting import NEVER, Watch, absence, held_up
@@ -34,8 +33,9 @@ AWAKE, NAP, LOOK = 0.005, 0.0005, 0.25
 GRACE, SHORT = 1.0, 0.05
 #: Bytes of a call from which on each one is compared as soon as it is done.
 LARGE = 1 << 16
-#: Bytes from which on MPICH ends the job where messages have other lengths than expected, whatever its error handler is.
-FATAL = 1 << 10
+#: Bytes from which on a message of another length than expected may end the job in MPI: MPICH aborts, Open MPI writes
+#: what is longer behind the receiver's buffer.
+HEAVY = 1 << 10
 #: Nanoseconds after which calls are compared at the latest, or so many times what it took the last time.
 LATEST, SHARE = 2_000_000, 50
 
@@ -153,7 +153,7 @@ class Checker:
             number = self._kinds[kind] = number_of(f"{kind} on {kind.layout.mesh}")
         counted = self._counted[number % KINDS] = self._counted[number % KINDS] + 1
         origin: int = hash((number, counted)) & (NUMBERS - 1)
-        self._made[origin] = kind, counted, this_line(self.board, 2)
+        self._made[origin] = kind, counted, as_number(this_line(self.board, 2))
         return origin
 
     def tensor(self, origin: int) -> str | None:
@@ -306,14 +306,12 @@ class Check:
         """What notes the call, runs it, and compares it sooner or later: in one function, since it is on the way of all."""
         if self.checker.mode is True:
             return lambda array: self.run(run, contiguous(array))
-        large = self.call.nbytes >= LARGE
-        fatal = large or (VENDOR != "Open MPI" and self.call.nbytes >= FATAL)  # who expects less is overrun
-        first = self._first_look if fatal else None
+        call, every = self.call, 1 if self.call.nbytes >= LARGE else EVERY
         return self.calls.noted(
-            run, self.call.digest, 1 if large else EVERY, first, self._failed, self.compare
+            run, call.digest, call.nbytes >= HEAVY, every, self._look, self._failed, self.compare
         )
 
-    def _first_look(self, number: int) -> None:
+    def _look(self, number: int) -> None:
         if self.calls.unlike(number):
             self.checker.compare(self.calls)
 
@@ -343,6 +341,9 @@ class Check:
         try:
             if calls.new(self.call.digest) or first or checker.mode is True:
                 self.meet()
+            else:
+                calls.marks[number % RING] = number
+                self._look(number)
             yield
         except MPI.Exception:
             checker.compare(calls)

@@ -13,6 +13,7 @@ import spmdsim
 from spmdsim.bounded import Bounded
 from spmdsim.sides import number_of
 from spmdsim.trace.recorder import source_line, users
+from spmdsim.worlds.mpi.board import as_float
 
 if TYPE_CHECKING:
     from spmdsim.worlds.mpi.board import Board
@@ -55,8 +56,8 @@ def threads_in_calls() -> list[str]:
     return here
 
 
-def this_line(board: Board, depth: int = 1) -> int:
-    """The number of the user's line that called, the same on all ranks; 0 if there is none.
+def this_line(board: Board, depth: int = 1) -> float:
+    """The number of the user's line that called, the same on all ranks, to be written; 0 if there is none.
 
     Args:
         board: where the line is told in words, the first time.
@@ -64,7 +65,7 @@ def this_line(board: Board, depth: int = 1) -> int:
     """
     frame, _, first = user_frame(sys._getframe(depth))
     if frame is None:
-        return 0
+        return 0.0
     return board.lines.get(first + frame.f_lasti) or name(frame, first + frame.f_lasti, board)
 
 
@@ -76,9 +77,10 @@ def remember(frame: FrameType) -> int:
     return first
 
 
-def name(frame: FrameType, instruction: int, board: Board) -> int:
+def name(frame: FrameType, instruction: int, board: Board) -> float:
     """The number of a frame's line, told in words."""
     words = source_line(frame) or "an unknown place"
-    line = board.lines[instruction] = number_of(words)
-    board.tell(line, words)
+    number = number_of(words)
+    board.tell(number, words)
+    line = board.lines[instruction] = as_float(number)
     return line

@@ -24,7 +24,7 @@ from spmdsim.errors import InputError
 from spmdsim.sides import name_ranks
 from spmdsim.trace import last_calls
 from spmdsim.trace.last_calls import LastCall
-from spmdsim.worlds.mpi.board import AGREED, BEGIN, END, LINE, TENSOR, WRITES, Board, column
+from spmdsim.worlds.mpi.board import AGREED, BEGIN, END, KIND, LINE, WRITES, Board, column
 from spmdsim.worlds.mpi.fingerprint import Record
 from spmdsim.worlds.mpi.waiting import gone
 
@@ -176,11 +176,11 @@ def noted(board: Board, place: int) -> Iterator[LastCall]:
     for at, key in board.groups(place):
         group = _members(board, board.words(place, key) or "")
         for number in board.kept(place, at):
-            agreed, tensor, line, begin, end = (
-                numbers[column(at, what, number)] for what in (AGREED, TENSOR, LINE, BEGIN, END)
+            agreed, kind, line, begin, end = (
+                numbers[column(at, what, number)] for what in (AGREED, KIND, LINE, BEGIN, END)
             )
-            record = Record.unpacked(board.words(place, agreed ^ tensor) or "a call without words")
-            about = board.words(place, tensor)
+            record = Record.unpacked(board.words(place, kind) or "a call without words")
+            about = board.words(place, agreed ^ kind)
             words = f"{record}, {about}" if about else str(record)
             where = board.words(place, line) or "an unknown place"
             yield LastCall(

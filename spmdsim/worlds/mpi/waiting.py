@@ -14,15 +14,14 @@ from typing import TYPE_CHECKING
 from spmdsim.ending.stop import end_job, write
 from spmdsim.sides import name_ranks, sides
 from spmdsim.worlds.mpi.board import (
-    AGREED,
     BEGIN,
     BEGUN,
     DONE,
     FAILED,
+    KIND,
     LEFT,
     LINE,
     STAYS,
-    TENSOR,
     Board,
     column,
 )
@@ -139,8 +138,8 @@ def _call(board: Board, place: int, key: int, number: int) -> str:
     if at is None:
         return "a world that was closed meanwhile"
     members = [board.members[int(word)] for word in (board.words(place, key) or "").split()]
-    agreed, tensor, line = (board.areas[place][column(at, what, number)] for what in (AGREED, TENSOR, LINE))
-    record = Record.unpacked(board.words(place, agreed ^ tensor) or "a call without words")
+    kind, line = (board.areas[place][column(at, what, number)] for what in (KIND, LINE))
+    record = Record.unpacked(board.words(place, kind) or "a call without words")
     where = board.words(place, line) or "an unknown place"
     return f"call {number} of {name_ranks(members)}: {record}, at {where}"
 
