@@ -9,6 +9,7 @@ import pytest
 from processes import run_python
 
 from spmdsim import LockStep, Mesh, Tensor, ops
+from spmdsim.tensor.symbols import UNNAMED
 from spmdsim.worlds.pool import HUGE_PAGE, LIMIT, OFFSET, PAGE, SMALLEST, Pool, empty, pool
 
 BIG = (SMALLEST // 4, 2)
@@ -124,3 +125,52 @@ def test_large_results_of_functions_of_elements_are_buffers_of_the_pool():
         before = address(function().held[0])
         assert address(function().held[0]) == before
     assert (x + x).full()[0] == 2
+
+
+def test_a_nameless_operand_leaves_its_memory_to_the_result():
+    layout, here = Mesh((1,), ("x",))("x", None), LockStep(1)
+    rng = np.random.default_rng(0)
+    arrays = [rng.random((SMALLEST // 64, 8)) for _ in range(2)]
+    a, b = (Tensor.from_global(array, layout, here) for array in arrays)
+    p, q = (array.copy() for array in arrays)
+    pool().clear()
+    # Nothing is written over that anybody may look at: named, in a list, seen through local(), or wanted by a gradient.
+    named, several = a + b, [a * b]
+    looked = []
+
+    def difference(part):
+        x = a - b
+        looked.append(x.local()[part] if part else x.local())
+        return x
+
+    weight = Tensor.from_global(p, layout, here, requires_grad=True)
+    (((a + b) * weight).sum()).backward()
+    given = [(lambda t: (t + a, t * 2.0))(a + b), (named - a, named), (several[0] + a, several[0])]
+    given += [(difference(slice(None)) * 2.0, difference(None) * 2.0), (weight.grad, a)]
+    first = [
+        (p + q + p, (p + q) * 2.0),
+        (p + q - p, p + q),
+        (p * q + p, p * q),
+        [(p - q) * 2.0] * 2,
+        (p + q, p),
+    ]
+    for found, expected in zip(given, first):
+        for one, other in zip(found, expected):
+            np.testing.assert_array_equal(one.full(), other)
+    np.testing.assert_array_equal(looked, [p - q] * 2)
+    looked.clear()
+    del named, several, given, found, one
+    pool().clear()
+    for found, expected in (
+        (((a + b) * 3.0 - b) / 4, ((p + q) * 3.0 - q) / 4),
+        (a - b * a, p - q * p),
+        (2.0 - (a + b), 2.0 - (p + q)),
+        ((a + b) - (a + b)[:, ::-1], p + q - (p + q)[:, ::-1]),
+    ):
+        np.testing.assert_array_equal(found.full(), expected)
+        del found
+    np.testing.assert_array_equal(a.full(), arrays[0])
+    pool().clear()
+    chain = ((a + b) * 3.0 - b) / 4
+    buffers = 1 if UNNAMED else 2
+    assert chain.shape == p.shape and pool().nbytes == buffers * p.nbytes

@@ -19,7 +19,7 @@ from spmdsim.ops.operators import OperatorFunction, P, operator
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.element_types import fractional, number_type, ordered
 from spmdsim.tensor.operands import Operand, as_operand, operands
-from spmdsim.worlds.pool import SMALLEST, empty
+from spmdsim.worlds.pool import SMALLEST, landing
 
 Vjp = Callable[..., Sequence[Any]]
 
@@ -94,7 +94,7 @@ def pooled(function: Callable[..., Any]) -> Callable[..., Any]:
         if size * arrays[0].itemsize < SMALLEST:
             return function(*arrays)
         dtype = function.resolve_dtypes((*[array.dtype for array in arrays], None))[-1]
-        return function(*arrays, out=empty(np.broadcast_shapes(*[a.shape for a in arrays]), dtype))
+        return function(*arrays, out=landing(arrays, np.broadcast_shapes(*[a.shape for a in arrays]), dtype))
 
     return local
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
+from opcode import opname
+from sys import getrefcount
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 
 from spmdsim.core import tensor
-from spmdsim.core.world import programs
+from spmdsim.core.apply import watchers
+from spmdsim.core.world import programs, recordings
 from spmdsim.errors import LayoutError, RuleError, UsageTypeError
 from spmdsim.tensor.values import ReadableTensor
+from spmdsim.worlds.pool import pool, spent
 
 if TYPE_CHECKING:
     from spmdsim import ops as ops
@@ -33,8 +38,32 @@ if not TYPE_CHECKING:
     ops = _Operators()
 
 
+class _Probe:
+    """Counts the references to itself where a symbol's function begins."""
+
+    def __add__(self, other: object) -> int:
+        return getrefcount(self)
+
+
+def _references_unnamed() -> int:
+    """The references to an operand that a symbol's function sees, if it is an expression's result without a name.
+
+    Since Python 3.14 those of a variable look alike: then 0, as nothing has.
+    """
+    named = _Probe()
+    found = _Probe() + 0
+    return found if found < named + 0 else 0
+
+
+UNNAMED = _references_unnamed()
+
+
 def _binary(name: str) -> Callable[[Any, Operand], Tensor]:
     def symbol(self: Tensor, other: Operand) -> Tensor:
+        if getrefcount(self) == UNNAMED and _spent(self, other):
+            return _into(self, name, self, other)
+        if getrefcount(other) == UNNAMED and _spent(other, self):
+            return _into(other, name, self, other)
         result: Tensor = getattr(ops, name)(self, other)
         return result
 
@@ -43,10 +72,39 @@ def _binary(name: str) -> Callable[[Any, Operand], Tensor]:
 
 def _reflected(name: str) -> Callable[[Any, Operand], Tensor]:
     def symbol(self: Tensor, other: Operand) -> Tensor:
+        if getrefcount(self) == UNNAMED and _spent(self, other):
+            return _into(self, name, other, self)
         result: Tensor = getattr(ops, name)(other, self)
         return result
 
     return symbol
+
+
+def _spent(one: Any, other: Any) -> bool:
+    """Whether nobody can ask for an operand's values again: a large one, on Python's stack and nowhere else.
+
+    numpy writes ``a + b + c`` into ``a + b`` for the same reason: results in cold memory take twice the time. Whoever
+    calculates in C may have the only reference in a place of its own, so the caller must be at an operator itself.
+    """
+    if not isinstance(one, tensor.Tensor) or one._tracked or recordings or programs or watchers:
+        return False
+    number = isinstance(other, (int, float, complex))
+    if not number and (not isinstance(other, tensor.Tensor) or other._tracked or other.held is one.held):
+        return False
+    if not pool().unshared(one.held):
+        return False
+    frame = sys._getframe(2)
+    return opname[frame.f_code.co_code[frame.f_lasti]].startswith("BINARY_")
+
+
+def _into(operand: Any, name: str, *given: Any) -> Tensor:
+    """An operator's result, in the memory of one of its operands where it fits."""
+    spent.append(operand.held[0])
+    try:
+        result: Tensor = getattr(ops, name)(*given)
+        return result
+    finally:
+        spent.clear()
 
 
 def _unary(name: str) -> Callable[[Any], Tensor]:

@@ -138,6 +138,18 @@ class Pool:
 
         return fresh
 
+    def unshared(self, held: list[Any]) -> bool:
+        """Whether a list, which only its tensor has, holds one array, and nobody else has that or the buffer under it."""
+        if len(held) != 1 or getrefcount(held) != self._alone:
+            return False
+        array = held[0]
+        if not isinstance(array, np.ndarray) or getrefcount(array) != self._alone:
+            return False
+        for buffer in self._by_size.get(array.nbytes, ()):
+            if buffer is array.base:
+                return getrefcount(buffer) == self._alone + 1
+        return False
+
     def _more(self, nbytes: int) -> np.ndarray:
         """One more buffer of this size."""
         kept, buffer = self._by_size[nbytes], self._pages.cut(nbytes)
@@ -183,6 +195,8 @@ def limit_of_process() -> int:
 
 
 _pool = Pool()
+#: The array of an operand that nobody can ask for again, while the operator runs whose result may take its place.
+spent: list[np.ndarray] = []
 
 
 def empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
@@ -193,6 +207,14 @@ def empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
 def allocator(shape: tuple[int, ...], dtype: Any) -> Callable[[], np.ndarray]:
     """What :func:`empty` does for one shape, with all that can be known beforehand done once."""
     return _pool.allocator(shape, dtype)
+
+
+def landing(arrays: tuple[np.ndarray, ...], shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """Where a function of elements puts its result: into the operand that is :data:`spent`, or a buffer."""
+    for array in spent:
+        if array.shape == shape and array.dtype == dtype and any(one is array for one in arrays):
+            return array
+    return empty(shape, dtype)
 
 
 def pool() -> Pool:
