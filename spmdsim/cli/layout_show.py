@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from spmdsim.cli.output import console, emit_json, say, table, write_pictures
+from spmdsim.cli.output import console, emit_json, print_table, say, write_pictures
 from spmdsim.core import Layout
 from spmdsim.errors import InputError
 from spmdsim.layout.explain import Placed, explain, placed, ranks_text
@@ -251,11 +251,8 @@ def _print_table(
     """A titled table; plain ASCII where nobody looks at a terminal."""
     from rich.box import MARKDOWN
 
-    grid, out = table(columns, rows, right=right), console()
-    if not out.is_terminal:
-        grid.box = MARKDOWN
     say("", title)
-    out.print(grid)
+    print_table(columns, rows, right=right, box=None if console().is_terminal else MARKDOWN)
 
 
 def slice_text(bounds: Sequence[tuple[int, int]]) -> str:

@@ -43,11 +43,11 @@ ON_PAPER = ("layout", "plan", "calls")
 
 EXAMPLES = """\
 examples:
-  spmdsim run -n 8                                  check distributed operators on 8 ranks
-  spmdsim run --world lockstep -n 8                 the same without MPI
-  spmdsim layout --op matmul --shard "((2,4),(4,1))" --shapes "(32,784),(784,512)" -n 8
-  spmdsim launch -n 8 script.py                     start your own script
-  spmdsim doctor                                    is this machine set up well?
+  spmdsim run -n 8                   check distributed operators on 8 ranks
+  spmdsim run --world lockstep -n 8  the same without MPI
+  spmdsim launch -n 8 script.py      start your own script
+  spmdsim doctor                     is this machine set up well?
+  spmdsim plan --mesh dp=2,tp=4 --src dp,tp --dst tp,dp --shape 8,8
 
 `spmdsim COMMAND --help` explains a command.
 """
@@ -57,11 +57,36 @@ examples:
 LAYOUT = re.compile(r"-(1\s*)?,")
 
 
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """Descriptions and examples in the lines they are written in, or, where these are too long, in lines that fit."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        from spmdsim.cli.output import folded
+
+        blocks = text.split("\n\n")
+        for number, block in enumerate(blocks):
+            lines = block.split("\n")
+            if (
+                max(map(len, lines)) > width
+            ):  # commands stay in one line, to be copied, with what they do below
+                parted = [re.fullmatch(r"( +\S.*?) {2,}(\S.*)", line) for line in lines]
+                lines = [
+                    f"{part[1]}\n      {part[2]}"
+                    if part
+                    else line
+                    if line[:1] == " "
+                    else folded(line, width)
+                    for part, line in zip(parted, lines)
+                ]
+            blocks[number] = "\n".join(lines)
+        return "\n\n".join(blocks)
+
+
 class Parser(argparse.ArgumentParser):
     """A parser whose errors and help are printed by one rank: all ranks have the same arguments."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        kwargs.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        kwargs.setdefault("formatter_class", _Help)
         super().__init__(*args, **kwargs)
 
     def _print_message(self, message: str, file: Any = None) -> None:

@@ -6,9 +6,12 @@ Results go to stdout, progress and remarks to stderr.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import re
 import sys
+import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,8 +24,12 @@ from spmdsim.launcher import is_root, terminal_columns
 if TYPE_CHECKING:
     import argparse
 
+    from rich.box import Box
     from rich.console import Console
     from rich.table import Table
+
+COMFORTABLE = 24
+"""Characters that a cell may have before it goes on in a second line."""
 
 NO_TERMINAL_WIDTH = 200
 """Columns of a table that goes into a file or a pipe: nobody wraps it, so nothing is cut."""
@@ -58,15 +65,12 @@ def console(stderr: bool = False) -> Console:
 def say(*lines: object) -> None:
     """Print lines on the speaking rank, and into each rank's own log; each is written in one piece.
 
-    In files and pipes they are as they are; on a terminal that is narrower they go on in the next line, words stay whole.
+    In files and pipes they are as they are; on a terminal that is narrower, words and columns of tables stay whole.
     """
     if is_heard():
         width = _said_columns() or terminal_columns(sys.stdout)
         for line in lines:
-            text = str(line)
-            if width:
-                text = "\n".join(folded(one, width) for one in text.split("\n"))
-            sys.stdout.write(f"{text}\n")
+            sys.stdout.write(f"{folded(str(line), width) if width else line}\n")
         sys.stdout.flush()
 
 
@@ -76,23 +80,56 @@ def _said_columns() -> int:
     return int(said) if said.isdecimal() else 0
 
 
-def folded(line: str, width: int) -> str:
-    """A line of at most so many characters, or several: broken between the cells of a table, else between words.
+def folded(text: str, width: int) -> str:
+    r"""Text with no line longer than so many characters, where its words allow it.
 
-    >>> print(folded("operator  layouts         time", 20))
+    A table goes on below itself, with its first column once more; other lines are broken between words.
+
+    >>> print(folded("operator  layouts  time\nmatmul      S(0)R    12\nrelu        S(0)R     3", 20))
     operator  layouts
-               time
+    matmul      S(0)R
+    relu        S(0)R
+    <BLANKLINE>
+    operator  time
+    matmul      12
+    relu         3
     """
+    lines = []
+    for cells, several in itertools.groupby(text.split("\n"), key=_has_columns):
+        block = list(several)
+        if cells and max(map(len, block)) > width:
+            block = _folded_table(block, width)
+        lines += [_folded_line(line, width) for line in block]
+    return "\n".join(lines)
+
+
+def _has_columns(line: str) -> bool:
+    return len(re.split(r" {2,}", line.strip())) > 2
+
+
+def _folded_table(lines: list[str], width: int) -> list[str]:
+    """Rows whose columns stand below each other, as several tables of fewer columns, all with those that tell rows apart."""
+    inked = "".join(
+        " x"[any(cell.strip() for cell in column)] for column in itertools.zip_longest(*lines, fillvalue="")
+    )
+    ends = [column.end() for column in re.finditer(r"x(?: ?x)*", inked)]
+    telling = [end for end in ends if end <= width // 2 and len({line[:end] for line in lines}) == len(lines)]
+    first = (telling or ends)[0]
+    parts: list[tuple[int, int]] = []
+    for end in ends[
+        ends.index(first) + 1 :
+    ]:  # a column begins where the one before it ends: numbers stay below each other
+        if parts and first + end - parts[-1][0] <= width:
+            parts[-1] = parts[-1][0], end
+        else:
+            parts.append((parts[-1][1] if parts else first, end))
+    shown = [["", *((line[:first].ljust(first) + line[a:b]).rstrip() for line in lines)] for a, b in parts]
+    return [line for part in shown for line in part][1:] or lines
+
+
+def _folded_line(line: str, width: int) -> str:
     if len(line) <= width:
         return line
-    import re
-    import textwrap
-
-    gaps = [gap for gap in re.finditer(r"(?<=\S) {2,}", line) if gap.start() <= width]
-    if gaps:  # rows of a table break at one place, so columns stay below each other
-        rest = "    " + line[gaps[-1].start() + 2 :]
-        rest = rest if len(rest) <= width else "    " + rest.lstrip()
-        return f"{line[: gaps[-1].start()]}\n{folded(rest, width)}"
     indent = " " * (len(line) - len(line.lstrip()))
     return textwrap.fill(
         line.strip(), width, initial_indent=indent, subsequent_indent=indent + "    ",
@@ -140,53 +177,73 @@ def print_table(
     rows: Sequence[Sequence[object]],
     title: str | None = None,
     right: Sequence[str] = (),
+    box: Box | None = None,
 ) -> None:
-    """Print a table, or, where words would have to be cut to make it fit, a paragraph for each row.
+    """Print a table, or, where words would have to be cut to make it fit, several with fewer columns.
+
+    Where the first column does not tell rows apart, it is a paragraph for each row instead.
 
     Args:
         columns: headings; the first column needs none in a paragraph.
         rows: cells, shown with ``str``.
         title: a line above it.
         right: headings of the columns to align right.
+        box: rich's way to draw its lines, if another than usual.
     """
-    from rich.measure import Measurement
-
-    out, grid = console(), table(columns, rows, title, right)
-    unbounded = out.options.update_width(100_000)
-    room = Measurement.get(out, unbounded, grid)
-    if room.minimum <= out.width:
-        if room.maximum > out.width:
-            _fit(grid, columns, rows, out.width - room.maximum)
-        out.print(grid)
-        return
-    if title:
-        say(title)
-    for first, *rest in rows:
-        cells = [f"{name} {cell}" for name, cell in zip(columns[1:], rest) if str(cell)]
-        say(_paragraph(f"{first}: {'; '.join(cells)}", out.width))
-
-
-def _fit(grid: Table, columns: Sequence[str], rows: Sequence[Sequence[object]], spare: int) -> None:
-    """Narrow the columns by ``-spare`` characters in all, such that words stay whole."""
+    out = console()
     texts = [[name, *map(str, cells)] for name, cells in zip(columns, zip(*rows))]
-    least = [max(len(word) for text in column for word in text.split() or [""]) for column in texts]
-    widths = [max(map(len, column)) for column in texts]
-    while (
-        spare < 0 and (wide := max(range(len(widths)), key=lambda i: widths[i] * (widths[i] > least[i]))) >= 0
-    ):
-        if widths[wide] <= least[wide]:
-            break
-        widths[wide], spare = widths[wide] - 1, spare + 1
-    for column, width in zip(grid.columns, widths):
-        column.width = width
+    groups = _groups(texts, out.width) if rows else [range(len(columns))]
+    for part in groups:
+        shown = [[row[k] for k in part] for row in rows]
+        grid = table([columns[k] for k in part], shown, title, right)
+        grid.box = box or grid.box
+        _fit(grid, [texts[k] for k in part], out.width)
+        out.print(grid)
+        title = None
+    if not groups:
+        say(*([title] if title else []))
+        for first, *rest in rows:
+            cells = [f"{name} {cell}" for name, cell in zip(columns[1:], rest) if str(cell)]
+            say(_folded_line(f"{first}: {'; '.join(cells)}", out.width))
 
 
-def _paragraph(text: str, width: int) -> str:
-    import textwrap
-
-    return textwrap.fill(
-        text, width, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
+def _least(column: Sequence[str]) -> int:
+    """The width of a column that keeps words whole, and what stands in brackets."""
+    return max(
+        len(word) for text in column for word in re.findall(r"\[[^][]*\]|\([^()]*\)|\S+", text) or [""]
     )
+
+
+def _room(widths: Sequence[int]) -> int:
+    """The characters of a row: between columns there are three, and one at each end."""
+    return sum(widths) + 3 * len(widths) - 1
+
+
+def _groups(texts: Sequence[Sequence[str]], width: int) -> Sequence[Sequence[int]]:
+    """The columns of each of the tables to print, the first column in all of them; none where rows cannot be told by it."""
+    least, most = [_least(column) for column in texts], [max(map(len, column)) for column in texts]
+    every = range(len(texts))
+    if len(set(texts[0])) < len(texts[0]):
+        return [every] if _room(least) <= width else []
+    # Better another table than short cells in many lines.
+    wanted = [max(one, min(other, COMFORTABLE)) for one, other in zip(least, most)]
+    for count in every[:-1]:
+        ways = [
+            [[0, *range(a, b)] for a, b in itertools.pairwise((1, *cuts, len(texts)))]
+            for cuts in itertools.combinations(every[2:], count)
+        ]
+        if fitting := [way for way in ways if all(_room([wanted[k] for k in part]) <= width for part in way)]:
+            return min(fitting, key=lambda way: max(_room([most[k] for k in part]) for part in way))
+    return []
+
+
+def _fit(grid: Table, texts: Sequence[Sequence[str]], width: int) -> None:
+    """Narrow the widest columns until a row fits; words stay whole."""
+    least, widths = [_least(column) for column in texts], [max(map(len, column)) for column in texts]
+    while _room(widths) > width and any(map(int.__gt__, widths, least)):
+        widths[max(range(len(widths)), key=lambda k: widths[k] * (widths[k] > least[k]))] -= 1
+    for column, room in zip(grid.columns, widths):
+        column.width = room
 
 
 def _plain(value: Any) -> Any:

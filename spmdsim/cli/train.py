@@ -117,7 +117,7 @@ def _introduce(args: argparse.Namespace, world: World, images: Images, network: 
         for rank in range(world.size)
     ]
     title = f"device {mesh.axes} and slices"
-    output.console().print(output.table(("rank", "device", *shapes), rows, title=title))
+    output.print_table(("rank", "device", *shapes), rows, title)
 
 
 def _slices(bounds: Any) -> str:

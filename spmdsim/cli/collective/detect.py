@@ -181,7 +181,7 @@ def labels(schedules: list[Schedule]) -> tuple[str, ...]:
 def _print_findings(
     name: str, vendor: str, comm: Any, findings: list[DetectedAlgorithm], args: argparse.Namespace
 ) -> None:
-    from spmdsim.cli.output import console, emit_json, say, table
+    from spmdsim.cli.output import emit_json, print_table, say
 
     if args.json:
         listed = [asdict(one) for one in findings]
@@ -201,14 +201,14 @@ def _print_findings(
         )
         for one in findings
     ]
-    console().print(table(columns, rows, right=("size",)))
+    print_table(columns, rows, right=("size",))
 
 
 def _print_tables(name: str, args: argparse.Namespace, sizes: list[int]) -> int:
     """What the libraries' tables choose, without MPI."""
     import numpy as np
 
-    from spmdsim.cli.output import console, emit_json, say, table
+    from spmdsim.cli.output import emit_json, print_table, say
     from spmdsim.collectives.selection_tables import choose, libraries
 
     itemsize = np.dtype(args.datatype).itemsize
@@ -229,5 +229,5 @@ def _print_tables(name: str, args: argparse.Namespace, sizes: list[int]) -> int:
         emit_json({"collective": name, "ranks": args.n, "rows": [dict(zip(columns, row)) for row in rows]})
         return 0
     say(f"{name} on {args.n} ranks by the libraries' tables")
-    console().print(table(columns, rows, right=("size",)))
+    print_table(columns, rows, right=("size",))
     return 0

@@ -142,7 +142,7 @@ def _print_links(
     """The busiest link of each round."""
     from dataclasses import asdict
 
-    from spmdsim.cli.output import console, emit_json, say, table
+    from spmdsim.cli.output import emit_json, print_table, say
     from spmdsim.collectives import schedule_of
     from spmdsim.cost.networks.hotspots import hotspots
     from spmdsim.cost.networks.spec import parse_topology
@@ -166,7 +166,7 @@ def _print_links(
         for one in links
     ]
     say(f"{collective} {args.links} of {nbytes:,} bytes on {network.name}, {n} ranks")
-    console().print(table(columns, rows, right=("messages", "bytes", "busy (us)", "links in use")))
+    print_table(columns, rows, right=("messages", "bytes", "busy (us)", "links in use"))
     return 0
 
 
