@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from argparse import Namespace
 from math import inf
 
 import numpy as np
 import pytest
 
-from spmdsim.cli.collective.bench_table import BenchRow
+from spmdsim.cli.collective import bench_table, measure
+from spmdsim.cli.collective.bench_table import BenchRow, footer
 from spmdsim.cost import Machine, load_machine
 from spmdsim.cost.calibration import CalibrationCheck, calibrate, fit_line, fit_pieces, interval_of
 from spmdsim.cost.machine_file import machine_from_json, save_machine
@@ -164,3 +167,34 @@ def test_a_measured_time_outside_of_the_interval_is_told(seconds: float, outside
     row = BenchRow("ring", 64, 16, "float32", "sum", -1, seconds, 1.0, 1.0, 0, 2e-6, (1e-6, 4e-6))
     assert row.outside is outside
     assert BenchRow("ring", 64, 16, "float32", "sum", -1, seconds, 1.0, 1.0, 0, None).outside is None
+
+
+class OneRank:
+    def allgather(self, value):
+        return [value]
+
+
+def test_a_loaded_machine_is_told_from_a_wrong_prediction(monkeypatch) -> None:
+    """Others work for 3 s in the first second, not at all in the next; a rank takes one core of as many as there are."""
+    now = iter([(0.0, 10.0), (1.0, 13.0), (2.0, 13.0)])
+    monkeypatch.setattr(measure, "seconds_of_others", lambda comm: next(now))
+    cores = measure.others_at_work(OneRank())
+    assert cores() == 3.0 and cores() == 1.5
+    there = len(os.sched_getaffinity(0))
+    assert measure.noise_note(OneRank(), there - 1.0) == ""
+    note = measure.noise_note(OneRank(), float(there))
+    assert f"kept {there}.0 of the {there} cores busy" in note
+    told: list[str] = []
+    row = BenchRow("ring", 64, 16, "float32", "sum", -1, 9e-6, 1.0, 1.0, 0, 2e-6, (1e-6, 4e-6))
+    footer(lambda *lines: told.extend(lines), [row], 0, Namespace(check=1), note)
+    assert "1 of 1 times lie outside" in told[-2] and "says nothing against the predictions" in told[-1]
+    footer(lambda *lines: told.extend(lines), [row], 0, Namespace(check=1), "")
+    assert "1 of 1 times lie outside" in told[-1]
+
+
+def test_the_columns_of_a_bench_fit_narrow_terminals() -> None:
+    every = [column.name for column in bench_table._columns(True, None)]
+    assert every[-3:] == ["predicted", "error", "interval"] and len(every) == 12
+    narrow = bench_table._columns(True, 80)
+    assert [column.name for column in narrow] == ["size", "time", "busbw", "#wrong", "predicted", "interval"]
+    assert sum(column.width + 1 for column in narrow) < 80

@@ -68,16 +68,16 @@ def say(*lines: object) -> None:
     In files and pipes they are as they are; on a terminal that is narrower, words and columns of tables stay whole.
     """
     if is_heard():
-        width = _said_columns() or terminal_columns(sys.stdout)
+        width = line_columns()
         for line in lines:
             sys.stdout.write(f"{folded(str(line), width) if width else line}\n")
         sys.stdout.flush()
 
 
-def _said_columns() -> int:
-    """The width that the environment asks for, 0 if it asks for none."""
+def line_columns() -> int | None:
+    """The characters of a line that the environment asks for, or the terminal has; None in files and pipes."""
     said = os.environ.get("COLUMNS", "")
-    return int(said) if said.isdecimal() else 0
+    return (int(said) if said.isdecimal() else 0) or terminal_columns(sys.stdout)
 
 
 def folded(text: str, width: int) -> str:

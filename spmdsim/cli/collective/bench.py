@@ -76,19 +76,20 @@ def run(args: argparse.Namespace) -> int:
     sizes = _sizes(args)
     if not launched() and args.ranks:
         return start_self(args.ranks, sys.argv[1:])
-    from spmdsim.cli.collective.measure import communicator, noise_note
+    from spmdsim.cli.collective.measure import communicator, noise_note, others_at_work
     from spmdsim.cli.output import emit_json, remark, say, write_pictures
     from spmdsim.collectives import collective
 
     comm = communicator()
     name = collective(args.collective).name
     calls = _calls(args, name, comm.Get_size())
-    note = noise_note(comm)
+    others = others_at_work(comm)
     print_row = printer(args, name, comm.Get_size())
     rows = []
     for row in _measure(args, name, calls, sizes, comm):
         rows.append(row)
         print_row(row)
+    note = noise_note(comm, others())
     wrong = sum(row.wrong for row in rows)
     if args.json:
         listed = [{**asdict(row), "error": row.error, "outside": row.outside} for row in rows]
@@ -96,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
             {"collective": name, "ranks": comm.Get_size(), "note": note, "wrong": wrong, "rows": listed}
         )
     else:
-        footer(say, rows, wrong, args)
+        footer(say, rows, wrong, args, note)
     if args.csv:
         write_csv(args.csv, rows)
     if not args.svg is args.html is None:

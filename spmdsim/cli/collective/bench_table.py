@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import csv
 import io
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -40,45 +41,81 @@ class BenchRow:
         return None if self.predicted is None else self.predicted / self.seconds - 1
 
 
-def printer(args: argparse.Namespace, name: str, size: int) -> Any:
+@dataclass(frozen=True)
+class _Column:
+    name: str
+    unit: str
+    width: int
+    cell: Callable[[BenchRow], object]
+
+
+_COLUMNS = (
+    _Column("size", "(B)", 12, lambda row: row.nbytes),
+    _Column("count", "(elements)", 12, lambda row: row.count),
+    _Column("type", "", 9, lambda row: row.dtype),
+    _Column("redop", "", 7, lambda row: row.redop),
+    _Column("root", "", 6, lambda row: row.root),
+    _Column("time", "(us)", 11, lambda row: f"{row.seconds * 1e6:.2f}"),
+    _Column("algbw", "(GB/s)", 9, lambda row: f"{row.algbw:.3f}"),
+    _Column("busbw", "(GB/s)", 9, lambda row: f"{row.busbw:.3f}"),
+    _Column("#wrong", "", 7, lambda row: row.wrong),
+)
+_PREDICTED = (
+    _Column(
+        "predicted", "(us)", 11, lambda row: "-" if row.predicted is None else f"{row.predicted * 1e6:.2f}"
+    ),
+    _Column("error", "", 7, lambda row: "-" if row.error is None else f"{row.error:+.0%}"),
+    _Column("interval", "(us)", 17, lambda row: "-" if row.predicted is None else _interval(row)),
+)
+
+#: What goes first where a terminal is narrow: what all rows have alike, then what follows from other columns.
+_LEFT_OUT = ("type", "redop", "root", "count", "algbw", "error")
+
+
+def _columns(predicted: bool, width: int | None) -> list[_Column]:
+    """The columns that fit; all of them where nobody says how wide a line may be."""
+    columns = [*_COLUMNS, *(_PREDICTED if predicted else ())]
+    for name in _LEFT_OUT:
+        if width is None or sum(column.width + 1 for column in columns) + 1 <= width:
+            break
+        columns = [column for column in columns if column.name != name]
+    return columns
+
+
+def printer(args: argparse.Namespace, name: str, size: int) -> Callable[[BenchRow], None]:
     """A function that prints each row when it is there, with a heading for each algorithm."""
-    from spmdsim.cli.output import say
+    from spmdsim.cli.output import line_columns, say
 
     if args.json:
         return lambda row: None
     last = ""
     title = f"# OSU MPI {name} Latency Test" if args.osu else f"# {name}, {size} ranks"
-
-    def head(row: BenchRow) -> None:
-        say("", f"{title}: {row.algorithm}")
-        if args.osu:
-            say(f"{'# Size':<10}{'Avg Latency(us)':>20}")
-            return
-        first = ("size", "count", "type", "redop", "root", "time", "algbw", "busbw", "#wrong")
-        units = ("(B)", "(elements)", "", "", "", "(us)", "(GB/s)", "(GB/s)", "")
-        extra = (("predicted", "error", "interval"), ("(us)", "", "(us)")) if args.machine else ((), ())
-        say("# " + _columns(*first, *extra[0]), "# " + _columns(*units, *extra[1]))
+    columns = _columns(bool(args.machine), line_columns())
 
     def show(row: BenchRow) -> None:
         nonlocal last
         if row.algorithm != last:
-            head(row)
             last = row.algorithm
+            say("", f"{title}: {row.algorithm}")
+            if args.osu:
+                say(f"{'# Size':<10}{'Avg Latency(us)':>20}")
+            else:
+                say(
+                    *(
+                        f"# {_line(columns, [getattr(one, word) for one in columns])}"
+                        for word in ("name", "unit")
+                    )
+                )
         if args.osu:
             say(f"{row.nbytes:<10}{row.seconds * 1e6:>20.2f}")
-            return
-        cells = (
-            row.nbytes, row.count, row.dtype, row.redop, row.root, f"{row.seconds * 1e6:.2f}",
-            f"{row.algbw:.3f}", f"{row.busbw:.3f}", row.wrong,
-        )  # fmt: skip
-        extra: tuple[str, ...] = ()
-        if args.machine:
-            extra = ("-", "-", "-")
-            if row.predicted is not None and row.error is not None:
-                extra = (f"{row.predicted * 1e6:.2f}", f"{row.error:+.0%}", _interval(row))
-        say("  " + _columns(*cells, *extra))
+        else:
+            say(f"  {_line(columns, [column.cell(row) for column in columns])}")
 
     return show
+
+
+def _line(columns: list[_Column], cells: list[object]) -> str:
+    return " ".join(f"{cell!s:>{column.width}}" for column, cell in zip(columns, cells)).rstrip()
 
 
 def _interval(row: BenchRow) -> str:
@@ -89,13 +126,8 @@ def _interval(row: BenchRow) -> str:
     return f"{low * 1e6:.1f}..{high * 1e6:.1f}{' outside' if row.outside else ''}"
 
 
-def _columns(*cells: object) -> str:
-    widths = (12, 12, 9, 7, 6, 11, 9, 9, 7, 11, 7, 17)
-    return " ".join(f"{cell!s:>{width}}" for cell, width in zip(cells, widths)).rstrip()
-
-
-def footer(say: Any, rows: list[BenchRow], wrong: int, args: argparse.Namespace) -> None:
-    """Wrong elements, bandwidth and prediction errors of all rows."""
+def footer(say: Any, rows: list[BenchRow], wrong: int, args: argparse.Namespace, note: str) -> None:
+    """Wrong elements, bandwidth and prediction errors of all rows; ``note`` says what else the cores had to do."""
     from statistics import mean, median
 
     say(
@@ -115,6 +147,8 @@ def footer(say: Any, rows: list[BenchRow], wrong: int, args: argparse.Namespace)
     if judged:
         outside = sum(bool(row.outside) for row in judged)
         say(f"# {outside} of {len(judged)} times lie outside of their prediction's interval")
+        if outside and note:
+            say("# that says nothing against the predictions: they are for cores that nobody else uses")
 
 
 def bench_figure(title: str, rows: list[BenchRow]) -> Figure:

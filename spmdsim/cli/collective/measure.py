@@ -25,16 +25,63 @@ PERIOD = 7
 BATCHES = 5
 
 
-def noise_note(comm: Any) -> str:
-    """A remark if ranks of this node share cores; empty if each can have its own. All ranks call it."""
+#: Cores that others may keep busy before ranks are taken to wait for them.
+FEW = 0.2
+
+
+def noise_note(comm: Any, others: float = 0.0) -> str:
+    """A remark if ranks of this node share cores, with each other or with others; empty if each can have its own.
+
+    Args:
+        comm: the ranks; all of them call it.
+        others: cores of this node that other programs keep busy, see :func:`others_at_work`.
+    """
     allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
     everywhere = comm.allgather((platform.node(), frozenset(allowed)))
     # Launchers may bind each rank to one core: what counts is the cores of all of them together.
     here = [cores for node, cores in everywhere if node == platform.node()]
     cores = len(frozenset().union(*here))
-    if len(here) <= cores:
-        return ""
-    return f"times are noise: {len(here)} ranks share {cores} cores; compare counts and predictions instead"
+    if len(here) > cores:
+        return (
+            f"times are noise: {len(here)} ranks share {cores} cores; compare counts and predictions instead"
+        )
+    if len(here) + others > cores + FEW:
+        return (
+            f"times are too long: other programs kept {others:.1f} of the {cores} cores busy meanwhile; measure again when "
+            "they have ended, or take the fastest calls (-a min)"
+        )
+    return ""
+
+
+def others_at_work(comm: Any) -> Callable[[], float]:
+    """A function that says how many cores of this node other programs have kept busy since; all ranks call both.
+
+    It says 0 where the system does not tell.
+    """
+
+    start, before = seconds_of_others(comm)
+
+    def cores() -> float:
+        end, after = seconds_of_others(comm)
+        return max(0.0, (after - before) / (end - start))
+
+    return cores
+
+
+def seconds_of_others(comm: Any) -> tuple[float, float]:
+    """The time now, and for how long this node's cores have worked for others than these ranks until now."""
+    used = comm.allgather((platform.node(), time.process_time()))
+    return time.perf_counter(), busy_seconds() - sum(mine for node, mine in used if node == platform.node())
+
+
+def busy_seconds() -> float:
+    """Seconds for which this node's cores have worked, for anybody, since it was started; 0 where it is not told."""
+    try:
+        with open("/proc/stat", encoding="ascii") as file:
+            user, nice, system, _, _, *interrupts = map(int, file.readline().split()[1:8])
+    except (OSError, ValueError):
+        return 0.0
+    return (user + nice + system + sum(interrupts)) / os.sysconf("SC_CLK_TCK")
 
 
 # ------------------------------------------------------------------------------ data whose results are known
