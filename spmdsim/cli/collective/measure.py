@@ -58,7 +58,6 @@ def others_at_work(comm: Any) -> Callable[[], float]:
 
     It says 0 where the system does not tell.
     """
-
     start, before = seconds_of_others(comm)
 
     def cores() -> float:
