@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from spmdsim.core import Bounds, Layout, Mesh
 from spmdsim.core.step import LOCAL_STEPS, Step, overlap
-from spmdsim.explore.offer import Shape, layouts_of, plans_fit
+from spmdsim.explore.offer import Shape, ends_of, layouts_of
 from spmdsim.explore.placements import boxes, layout_key
 from spmdsim.redistribution import plan
 from spmdsim.redistribution.exchange.direct import receives
@@ -58,7 +58,7 @@ def _received(step: Step, rank: int) -> Iterator[SentBox]:
 
 
 class MoveTable:
-    """The plans between all layouts on offer of one mesh and shape, if they are not too many; each step and box once.
+    """The plans between the layouts of one mesh and shape that a page moves between; each step and box once.
 
     Args:
         mesh: the mesh.
@@ -79,9 +79,7 @@ class MoveTable:
         ndim = len(self.shape)
         for layout in (*layouts_of(self.mesh, ndim), *self.further):
             self._layout(layout)
-        fits = plans_fit(self.mesh, ndim)
-        sources = layouts_of(self.mesh, ndim) if fits else ()
-        targets = layouts_of(self.mesh, ndim, pending=False) if fits else ()
+        sources, targets = ends_of(self.mesh, ndim)
         plans = [[self._plan(src, dst) for dst in targets] for src in sources]
         return {
             "shape": list(self.shape),

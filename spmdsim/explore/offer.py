@@ -22,8 +22,8 @@ MOST_RANKS = 8
 """More do not fit on a telephone, nor their answers into a page."""
 MOST_AXES, MOST_BUSY, MOST_DIMS = 6, 3, 5
 """Axes of a mesh, those longer than 1 among them, and dims of a tensor."""
-MOST_PAIRS = 5000
-"""Of layouts of one mesh and shape: a page answers every one of them, or shows layouts only."""
+MOST_PAIRS = 7000
+"""Of layouts of one mesh and shape: a page answers every one of them, or leaves some out."""
 
 
 @dataclass(frozen=True)
@@ -88,9 +88,21 @@ class Offer(Pictured):
         )
 
 
-def plans_fit(mesh: Mesh, ndim: int) -> bool:
-    """Whether a page has a plan for each pair of layouts."""
-    return len(layouts_of(mesh, ndim)) * len(layouts_of(mesh, ndim, pending=False)) <= MOST_PAIRS
+def ends_of(mesh: Mesh, ndim: int) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
+    """The sources and targets of which a page has all plans: all layouts, or, where these are too many pairs, those with
+    axes in the mesh's order, or, where these are, none.
+
+    >>> [len(ends) for ends in ends_of(Mesh((2, 2, 2), ("a", "b", "c")), 3)]
+    [103, 64]
+    """
+    sources, targets = layouts_of(mesh, ndim), layouts_of(mesh, ndim, pending=False)
+    if len(sources) * len(targets) > MOST_PAIRS:
+        sources, targets = (tuple(filter(_in_order, layouts)) for layouts in (sources, targets))
+    return (sources, targets) if len(sources) * len(targets) <= MOST_PAIRS else ((), ())
+
+
+def _in_order(layout: Layout) -> bool:
+    return all(list(entry) == sorted(entry, key=layout.mesh.axes.index) for entry in layout.dims)
 
 
 def default_meshes() -> tuple[Mesh, ...]:

@@ -102,7 +102,9 @@ export function moveView(data, root) {
     show(sentence, "The picture shows which box every rank ", h("b", {}, "holds before and after"), " a step, and each box on its way as an arrow in its sender's colour: ",
       h("b", {}, plan.kind), `, ${many(count, "step")}, ${bytes(plan.total)} received in all.`);
     const follow = choice("rank", "rank that is followed", [["", "all"], ...mesh.ranks.map((value) => [String(value), String(value)])], followed === null ? "" : String(followed), (value) => choose({ rank: value }));
-    show(top, h("div", { class: "controls" }, caseControls(data, where), follow));
+    const some = Object.keys(facts).some((key) => !at.sources.includes(key));
+    show(top, h("div", { class: "controls" }, caseControls(data, where), follow),
+      some && h("p", { class: "hint" }, "Several axes of one dim are in the mesh's order here; spmdsim plan takes them in any."));
     show(from, layoutPicker("from", "From", mesh, at.sources, source, facts[source].text));
     show(to, layoutPicker("to", "To", mesh, at.targets, target, facts[target].text));
     const now = plan.steps[step - 1];

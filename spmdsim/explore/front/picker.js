@@ -30,13 +30,16 @@ export function parsed(key) {
 const written = ({ dims, pending }, mesh) =>
   dims.map((axes) => axes.join(",")).join(";") + (pending.length ? `+${mesh.axes.filter((axis) => pending.includes(axis)).join(",")}` : "");
 
-/** The key of the layout that has an axis somewhere else: `dim 0` …, `copies`, `pending`. */
-function moved(key, axis, where, mesh) {
+/** The key of the layout that has an axis somewhere else, `dim 0` …, `copies`, `pending`, last in its dim if that is offered. */
+function moved(key, axis, where, mesh, offered) {
   const { dims, pending } = parsed(key);
   const stays = (one) => one !== axis && mesh.sizes[mesh.axes.indexOf(one)] > 1; // axes of size 1 cut nothing
   const now = { dims: dims.map((axes) => axes.filter(stays)), pending: pending.filter(stays) };
   if (where === "pending") now.pending.push(axis);
   else if (where !== "copies") now.dims[Number(where)].push(axis);
+  const last = written(now, mesh);
+  if (offered.includes(last)) return last;
+  now.dims.forEach((axes) => axes.sort((a, b) => mesh.axes.indexOf(a) - mesh.axes.indexOf(b)));
   return written(now, mesh);
 }
 
@@ -55,17 +58,19 @@ export function layoutPicker(name, legend, mesh, offered, key, note) {
     const at = place(key, axis);
     const places = [...dims.map((_, dim) => [String(dim), `cuts dim ${dim}`]), ["copies", "copies"]];
     if (offered.some((one) => one.includes("+"))) places.push(["pending", "pending sum"]);
-    const options = places.map(([where, words]) => [where, words, where !== at && !offered.includes(moved(key, axis, where, mesh))]);
-    const row = choice(`${name}-${axis}`, "", options, at, (where) => put(moved(key, axis, where, mesh)));
+    const options = places.map(([where, words]) => [where, words, where !== at && !offered.includes(moved(key, axis, where, mesh, offered))]);
+    const row = choice(`${name}-${axis}`, "", options, at, (where) => put(moved(key, axis, where, mesh, offered)));
     row.querySelector("legend").append(`axis ${axis}`);
     row.querySelector("legend").className = "visually-hidden";
     return h("div", { class: "axis" }, h("b", {}, `${axis} = ${mesh.sizes[mesh.axes.indexOf(axis)]}`), row);
   });
-  const orders = dims.flatMap((axes, dim) => (axes.length < 2 ? [] : [
-    h("button", {
-      type: "button", id: `${name}-order-${dim}`,
-      onclick: () => { const turned = parsed(key); turned.dims[dim] = [...axes.slice(1), axes[0]]; put(written(turned, mesh)); },
-    }, `dim ${dim}: ${axes.join(" before ")} ⇄`),
+  const turned = (dim) => {
+    const now = parsed(key);
+    now.dims[dim].push(now.dims[dim].shift());
+    return written(now, mesh);
+  };
+  const orders = dims.flatMap((axes, dim) => (axes.length < 2 || !offered.includes(turned(dim)) ? [] : [
+    h("button", { type: "button", id: `${name}-order-${dim}`, onclick: () => put(turned(dim)) }, `dim ${dim}: ${axes.join(" before ")} ⇄`),
   ]));
   return h("div", { class: "picker", id: `${name}-picker`, "data-key": key }, h("h3", {}, legend), rows,
     h("div", { class: "controls" }, h("span", { class: "written" }, note), orders));
