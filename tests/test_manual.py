@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import inspect
 import os
 import re
 import subprocess
 import sys
+import textwrap
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 from documents import blocks
 
+from spmdsim import errors
 from spmdsim.cli.main import COMMANDS, main
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -153,9 +158,50 @@ def test_every_public_name_says_what_its_parameters_are() -> None:
     assert len(seen) > 330 and not without, without
 
 
-def test_every_error_has_an_entry() -> None:
-    from spmdsim import errors
+def test_what_raises_an_error_says_so() -> None:
+    """Public functions and methods that raise one of the package's errors themselves; core, kept short, in the same line."""
+    seen, without = 0, []
+    for module in (*reference.modules(), "spmdsim.fft", "spmdsim.launch"):
+        for name in reference.names(module):
+            value = getattr(import_module(module), name)
+            for function, text in _functions(value):
+                if raised := {*_raised(function)} & {*vars(errors)}:
+                    seen += 1
+                    if not re.search(r"^ *Raises:$|\b[A-Z]\w+Error\b", text, re.M):
+                        without.append(f"{module}.{name}, {function.__qualname__}: {', '.join(raised)}")
+    assert seen > 100 and not without, without
 
+
+def _functions(value: object) -> Iterator[tuple[Callable[..., Any], str]]:
+    """A function, or a class's public methods, and what of the docstrings is theirs."""
+    if inspect.isfunction(function := inspect.unwrap(value)):  # type: ignore[arg-type]
+        yield function, value.__doc__ or ""
+    for name, member in vars(value).items() if isinstance(value, type) else ():
+        member = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
+        if inspect.isfunction(member) and (not name.startswith("_") or name in MAKING):
+            own = (value.__doc__ or "") if name in MAKING else ""
+            yield inspect.unwrap(member), own + (member.__doc__ or "")
+
+
+#: Methods that a class's own docstring speaks of.
+MAKING = ("__init__", "__post_init__", "__call__")
+
+
+def _raised(function: Callable[..., Any]) -> Iterator[str]:
+    """The names that a function raises itself, those of functions in it aside."""
+    if function.__code__.co_filename.startswith("<"):  # written by dataclasses
+        return
+    (body,) = ast.parse(textwrap.dedent(inspect.getsource(function))).body
+    nodes = list(ast.iter_child_nodes(body))
+    for node in nodes:
+        if isinstance(node, ast.Raise):
+            kind = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
+            yield kind.id if isinstance(kind, ast.Name) else ""
+        if not isinstance(node, (ast.FunctionDef, ast.Lambda, ast.ClassDef)):
+            nodes += ast.iter_child_nodes(node)
+
+
+def test_every_error_has_an_entry() -> None:
     kinds = [
         name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, Exception)
     ]

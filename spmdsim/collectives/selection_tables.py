@@ -115,6 +115,9 @@ def choose(
         itemsize: bytes per element.
         **facts: ``user_op``, ``in_place`` (default False) and ``equal_blocks`` (default True).
 
+    Raises:
+        InputError: a library or collective without a table, or numbers that no rule of it is for.
+
     >>> choose("openmpi", "allreduce", 3, 6000).name, choose("mpich", "allreduce", 6, 6000).algorithm.name
     ('ring', 'rabenseifner')
     """

@@ -30,7 +30,7 @@ REDUCE_OPS = ("sum", "prod", "max", "min", "avg", "all", "any")
 
 @dataclass(frozen=True)
 class Shard(Pictured):
-    """The axis splits tensor dim ``dim``."""
+    """The axis splits tensor dim ``dim``; UsageTypeError if that is no integer."""
 
     dim: int
 
@@ -52,7 +52,7 @@ class Replicate(Pictured):
 
 @dataclass(frozen=True)
 class Partial(Pictured):
-    """The true value is the reduction, by ``op``, of what the ranks along the axis hold."""
+    """The true value is the reduction by ``op`` of what the ranks along the axis hold; LayoutError if ``op`` is none."""
 
     op: str = "sum"
 
@@ -130,7 +130,7 @@ class Layout(Immutable):
 
     @classmethod
     def from_placements(cls, mesh: Mesh, placements: Sequence[Placement], ndim: int) -> Layout:
-        """The layout with one placement per mesh axis; axes on one dim are nested in mesh order."""
+        """The layout with a placement per mesh axis, those on one dim nested in mesh order; LayoutError if they do not fit."""
         if len(placements) != len(mesh.axes):
             raise LayoutError(
                 f"{len(placements)} placements were given for the {len(mesh.axes)} axes of mesh {mesh}"

@@ -273,6 +273,9 @@ class Machine(ShortRepr):
         The factor of alpha or beta holds for every level. Measured times are dropped: they belong to the
         machine as it was.
 
+        Raises:
+            InputError: no such number, or a factor that is not greater than 0.
+
         >>> Machine.laptop().what_if(beta=0.5).beta == Machine.laptop().beta / 2
         True
         """

@@ -39,6 +39,9 @@ def vector_norm(
         keepdims: keep them with size 1.
         ord: the order; 0 counts what is not 0.
 
+    Raises:
+        RuleError: an order that is no number.
+
     >>> from spmdsim import Mesh, Tensor
     >>> x = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))("dp", None))
     >>> vector_norm(x, axis=1).full().round(4).tolist()

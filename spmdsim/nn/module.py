@@ -276,7 +276,7 @@ class Module(Pictured):
     """
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
-        """Compute; defined by each module."""
+        """Compute; defined by each module: this one raises a UsageTypeError."""
         raise UsageTypeError(f"{type(self).__name__} defines no forward()")
 
     def __call__(self, *inputs: Any, **options: Any) -> Any:

@@ -292,6 +292,9 @@ class Adam(Optimiser):
         state_layout: where the moments live.
         decoupled: whether the decay acts on the value itself; else it is added to the gradient.
 
+    Raises:
+        InputError: a beta that is negative, or 1 or more.
+
     >>> from spmdsim import LockStep, Mesh, Tensor, nn
     >>> mesh, world = Mesh((2,), ("tp",)), LockStep(2)
     >>> layer = nn.Linear(2, 1, mesh("tp", None), bias=False).materialise(world)

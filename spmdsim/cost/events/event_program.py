@@ -21,6 +21,9 @@ class EventProgram(Pictured):
     Args:
         ranks: number of ranks.
 
+    Raises:
+        ScheduleError: there are none.
+
     >>> program = EventProgram(2)
     >>> first = program.send(0, 1, 8)
     >>> answer = program.recv(0, 1, 8, after=[first])

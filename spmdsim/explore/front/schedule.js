@@ -60,7 +60,7 @@ function stage(width, one, told, size, step, wrong) {
     parts.push(s("text", { x: 2, y: y(rank) + high / 2 + 4, style: "font-weight:600" }, width < 420 ? rank : `rank ${rank}`));
     parts.push(chunkCells(left, y(rank), cells, high, told2, Number(size), state, rank, wrong));
   }
-  const x = left + cells + 6, moving = motion();
+  const x = left + cells + 6, moving = motion(), labels = []; // above all arrows
   messages.forEach(([source, target, chunks, reduces], k) => {
     const y1 = y(source) + high / 2 - 5, y2 = y(target) + high / 2 + 6, words = chunks.length > 3 ? `${chunks.length} chunks` : chunks.join(",");
     const label = lane > 110 ? `${reduces ? "+" : ""}${words}` : "", room = lane - 10 - label.length * 6.2;
@@ -69,11 +69,11 @@ function stage(width, one, told, size, step, wrong) {
     const names = chunks.length ? `chunk${chunks.length > 1 ? "s" : ""} ${chunks.length > 6 ? `${chunks[0]} … ${chunks.at(-1)} (${chunks.length})` : chunks.join(", ")}` : "no data";
     const title = `rank ${source} → rank ${target}: ${names}${reduces ? ", added on arrival" : ""}`;
     const middle = [(x * 2 + bend * 6) / 8, (y1 + y2) / 2];
+    labels.push(label && s("text", { class: "haloed", x: middle[0] + 5, y: middle[1] + 4 + ((k % 3) - 1) * (messages.length > 4 ? 12 : 0), style: "font-size:11px" }, label));
     parts.push(s("g", {}, s("path", { class: "casing", d: path }), s("path", { class: "arrow message", d: path, stroke: colour(tone), "marker-end": `url(#head-${((tone % 8) + 8) % 8})`, "stroke-dasharray": one.reduces && !reduces ? "6 3" : null, "data-from": source, "data-to": target, "data-chunks": chunks.join(","), "data-reduces": reduces }, s("title", {}, title)),
-      label && s("text", { class: "haloed", x: middle[0] + 5, y: middle[1] + 4 + ((k % 3) - 1) * (messages.length > 4 ? 12 : 0), style: "font-size:11px" }, label),
       moving && s("circle", { r: 5, fill: colour(tone), stroke: LETTERING, "stroke-opacity": 0.6 }, s("animateMotion", { dur: "1s", repeatCount: "1", fill: "freeze", path }))));
   });
-  const svg = picture(width, y(ranks.length) + 2, `${told.title}, ${step === 0 ? "start" : `after round ${step - 1}`}: who has what`, parts);
+  const svg = picture(width, y(ranks.length) + 2, `${told.title}, ${step === 0 ? "start" : `after round ${step - 1}`}: who has what`, [...parts, ...labels]);
   if (moving) fly(svg);
   return svg;
 }

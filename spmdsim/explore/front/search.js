@@ -23,7 +23,7 @@ function stacked(row, most) {
 function operators(one, operator) {
   const most = Math.max(...one.operators.map((row) => row.seconds));
   return table("Operators: strategy, layouts, modelled time of one training step", ["operator", "strategy", "operands → result", "time", "", "why not?"], one.operators.map((row) => [
-    row.name, [row.strategy, "mono"], [`${row.inputs.join(" ")} → ${row.output || "scalar"}`, "mono"], time(row.seconds), stacked(row, most),
+    row.name, [row.strategy, "left mono"], [`${row.inputs.join(" ")} → ${row.output || "scalar"}`, "left mono"], time(row.seconds), stacked(row, most),
     one.why[row.name] ? h("button", { type: "button", id: `why-${row.name}`, "aria-pressed": String(row.name === operator), onclick: () => choose({ operator: row.name, step: "" }) }, many(one.why[row.name].length - 1, "other")) : "–"]),
   (k) => ({ class: one.operators[k].name === operator ? "on" : "", "data-operator": one.operators[k].name, "data-strategy": one.operators[k].strategy, "data-seconds": one.operators[k].seconds }));
 }
@@ -43,7 +43,7 @@ function changes(one, operator, row) {
   if (!row.changes.length) return h("p", { class: "good" }, `This is what the search took for ${operator}.`);
   const cell = (seconds) => (Math.abs(seconds) < 1e-12 ? "–" : time(seconds, true));
   return [h("p", {}, `With ${operator} cut ${row.strategy} instead of ${taken}, and all other operators chosen anew, one step takes ${time(row.seconds)} instead of ${time(one.seconds)}.`),
-    table("Where the difference comes from: seconds more (+) or less (−)", ["operator", "strategy", ...KINDS.map(([kind]) => kind)], row.changes.map(([name, before, after, more]) => [name, [before === after ? before : `${before} ⇒ ${after}`, "mono"], ...more.map(cell)]))];
+    table("Where the difference comes from: seconds more (+) or less (−)", ["operator", "strategy", ...KINDS.map(([kind]) => kind)], row.changes.map(([name, before, after, more]) => [name, [before === after ? before : `${before} ⇒ ${after}`, "left mono"], ...more.map(cell)]))];
 }
 
 /** The view. */
@@ -71,7 +71,7 @@ export function searchView(data, root) {
     show(list, reasons(one, operator, step), rows.length ? h("p", { class: "hint" }, `${many(rows.length, "strategy", "strategies")}, the cheapest first; bars: time of one step; numbers: how much more than the best.`) : null);
     show(because, h("h3", {}, "Because"), rows.length ? changes(one, operator, rows[step]) : h("p", { class: "hint" }, "–"));
     show(moves, h("h3", {}, "What is redistributed"), one.moves.length ? table("Redistributions of one step", ["when", "tensor", "layouts", "collectives", "bytes of rank 0", "time"],
-      one.moves.map(([when, name, src, dst, names, nbytes, seconds]) => [when, name, [`${src} → ${dst}`, "mono"], [names.join(", ") || "local", "left"], bytes(nbytes), time(seconds)])) : h("p", { class: "good" }, "Nothing."));
+      one.moves.map(([when, name, src, dst, names, nbytes, seconds]) => [when, [name, "left"], [`${src} → ${dst}`, "left mono"], [names.join(", ") || "local", "left"], bytes(nbytes), time(seconds)])) : h("p", { class: "good" }, "Nothing."));
     show(rivals, h("h3", {}, "Beside what people configure by hand"), table("One training step", ["layout", "time", "times the best", "received per rank", "peak memory"],
       [["found", one.seconds, one.nbytes, one.peak], ...one.comparison].map(([name, seconds, nbytes, peak]) => [name, seconds < 1e6 ? time(seconds) : "not allowed", (seconds / one.seconds).toFixed(2), bytes(nbytes), bytes(peak)])));
   };

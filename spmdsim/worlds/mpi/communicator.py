@@ -211,7 +211,7 @@ class EmulatedCommunicator(Pictured):
 
     @_collective
     def Alltoallv(self, sendbuf: Any, recvbuf: Any) -> None:
-        """A block of any length from each to each. Ranks first tell each other the lengths."""
+        """A block of any length from each to each, their lengths first; InputError where the receiver expects others."""
         result, size = buffer_of(recvbuf, vector=True), self._size
         source = result if sendbuf is MPI.IN_PLACE else buffer_of(sendbuf, vector=True)
         counts, begins = source.blocks(size)
