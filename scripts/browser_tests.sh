@@ -11,4 +11,4 @@ cd "$ROOT"
 command -v chromium chromium-browser google-chrome >/dev/null ||
     "$PYTHON" -m playwright install chromium ||
     fail "there is no browser: install chromium"
-exec "$PYTHON" -m pytest -q tests/test_explore_browser.py "$@"
+exec "$PYTHON" -m pytest -q tests/explore/test_browser.py "$@"

@@ -27,7 +27,7 @@ from mutant_tests import ROOMS, Tests, exchange, fork_each, import_mutant
 from mutants import EQUIVALENT, Mutant, mutants_of
 
 ROOT = Path(__file__).resolve().parent.parent
-TESTS = (*ROOMS, "ops", "fuzz", "worlds", "cost", "cli", "trace")  # prefixes of test files
+TESTS = (*ROOMS, "ops", "worlds", "cost", "cli", "trace")  # folders of test files
 
 
 def choose(mutant: Mutant, executed: dict, seconds: float) -> list[str]:
@@ -36,7 +36,7 @@ def choose(mutant: Mutant, executed: dict, seconds: float) -> list[str]:
     seen = {name for name, (_, owners) in executed.items() if owner in owners}
     files = {name.split("::")[0] for name in seen}
     if not seen:
-        files = {name.split("::")[0] for name in executed if name.startswith(f"tests/test_{room}_")}
+        files = {name.split("::")[0] for name in executed if name.startswith(f"tests/{room}/")}
     names = sorted(
         (n for n in executed if n.split("::")[0] in files), key=lambda n: (n not in seen, executed[n][0])
     )
@@ -157,7 +157,8 @@ def judge(mutants: list[Mutant], copy: Path, arguments: argparse.Namespace) -> l
         ends.write_text(json.dumps(kill(quick, partial(exchanged, tests), "")))
 
     executed: dict = {}
-    files = sorted({file for room in TESTS for file in glob.glob(f"tests/test_{room}_*.py", root_dir=copy)})
+    files = sorted({file for room in TESTS for file in glob.glob(f"tests/{room}/test_*.py", root_dir=copy)})
+    files += sorted(glob.glob("tests/test_fuzz_*.py", root_dir=copy))
     files += [f"spmdsim/{room}" for room in ROOMS]  # their docstrings' examples
     pid = os.fork()  # this process stays without the package, for those that import a mutant
     if not pid:

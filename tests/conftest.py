@@ -6,6 +6,7 @@ import gc
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from zlib import crc32
 
 import pytest
@@ -22,6 +23,8 @@ settings.register_profile("quick", max_examples=20, deadline=None)
 settings.register_profile("whole", max_examples=150, deadline=None)
 settings.load_profile("quick")
 
+TESTS = Path(__file__).resolve().parent
+
 #: Where dialects count the random numbers that a process has asked for, and what sets their seed.
 SEEDS = {
     "spmdsim.dialects.oneflow.creation": "manual_seed",
@@ -33,40 +36,40 @@ SEEDS = {
 #: Files whose tests differ in nothing but the operator, the type, the layout or the program: on real ranks about each
 #: so manyth of them runs, and of every function one; in lock step all.
 SAMPLED = {
-    "test_array_api.py": 5,
-    "test_auto_parallel_run.py": 9,
-    "test_dialects_mindspore_sharing.py": 3,
-    "test_dialects_mindspore_words.py": 5,
-    "test_dialects_next_lines.py": 8,
-    "test_dialects_numpy_references.py": 30,
-    "test_dialects_oneflow_words.py": 5,
-    "test_dialects_paddle_training.py": 3,
+    "array_api/test_array_api.py": 5,
+    "auto_parallel/test_run.py": 9,
+    "dialects/test_mindspore_sharing.py": 3,
+    "dialects/test_mindspore_words.py": 5,
+    "dialects/test_next_lines.py": 8,
+    "dialects/test_numpy_references.py": 30,
+    "dialects/test_oneflow_words.py": 5,
+    "dialects/test_paddle_training.py": 3,
     "test_fft.py": 4,
-    "test_halo.py": 3,
-    "test_linalg.py": 6,
-    "test_map_overlap.py": 4,
-    "test_nn_optimiser_state.py": 3,
-    "test_nn_training.py": 2,
-    "test_numpy_protocols.py": 12,
-    "test_ops_choices.py": 2,
-    "test_ops_complete.py": 6,
-    "test_ops_gradients.py": 2,
-    "test_ops_half.py": 40,
-    "test_ops_indexing.py": 4,
-    "test_ops_owned_rows.py": 6,
-    "test_ops_pending.py": 2,
-    "test_ops_products_placed.py": 2,
-    "test_ops_selecting.py": 2,
-    "test_ops_sorting.py": 3,
-    "test_ops_spread.py": 4,
-    "test_ops_strategies.py": 20,
-    "test_redistribution_memory.py": 3,
-    "test_redistribution_oneflow.py": 2,
-    "test_tensor_half.py": 3,
-    "test_worlds_communicator.py": 3,
-    "test_worlds_reductions.py": 12,
-    "test_worlds_rows.py": 8,
-    "test_worlds_steps.py": 4,
+    "redistribution/test_halo.py": 3,
+    "linalg/test_linalg.py": 6,
+    "local/test_map_overlap.py": 4,
+    "nn/test_optimiser_state.py": 3,
+    "nn/test_training.py": 2,
+    "numpy_names/test_protocols.py": 12,
+    "ops/test_choices.py": 2,
+    "ops/test_complete.py": 6,
+    "ops/test_gradients.py": 2,
+    "ops/test_half.py": 40,
+    "ops/test_indexing.py": 4,
+    "ops/test_owned_rows.py": 6,
+    "ops/test_pending.py": 2,
+    "ops/test_products_placed.py": 2,
+    "ops/test_selecting.py": 2,
+    "ops/test_sorting.py": 3,
+    "ops/test_spread.py": 4,
+    "ops/test_strategies.py": 20,
+    "redistribution/test_memory.py": 3,
+    "redistribution/test_oneflow.py": 2,
+    "tensor/test_half.py": 3,
+    "worlds/test_communicator.py": 3,
+    "worlds/test_reductions.py": 12,
+    "worlds/test_rows.py": 8,
+    "worlds/test_steps.py": 4,
 }
 
 
@@ -107,7 +110,7 @@ def sampled(items):
         item
         for item in items
         if last[item.path, item.originalname] is item
-        or crc32(item.name.encode()) % SAMPLED.get(item.path.name, 1) == 0
+        or crc32(item.name.encode()) % SAMPLED.get(item.path.relative_to(TESTS).as_posix(), 1) == 0
     ]
 
 

@@ -270,7 +270,7 @@ ROWS = {
 }  # fmt: skip
 
 
-#: What a world of shapes cannot have; compared with numpy for several types in ``test_ops_selecting``.
+#: What a world of shapes cannot have; compared with numpy for several types in ``ops/test_selecting.py``.
 SIZED_BY_VALUES = {"bincount", "nonzero", "unique_all", "unique_counts", "unique_inverse", "unique_values"}
 
 

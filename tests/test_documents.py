@@ -35,10 +35,10 @@ ELSEWHERE = {
     "scripts/test.sh": "runs these tests",
     "pip install '.[all]'": "installs",
     ". .venv-openmpi/bin/activate": "enters the environment that these tests run in",
-    "spmdsim explore": "writes a file, for some seconds: test_explore_page.py",
-    "mpirun -n 8 python -m spmdsim run": "the main job: test_cli_run.py",
-    "spmdsim launch -n 2 -m spmdsim collective calibrate -o machine.json": "measures a minute: test_cost_calibrate.py",
-    "spmdsim tune -n 2 -n 4 -o here.json": "tries steps for some seconds: test_worlds_trials.py",
+    "spmdsim explore": "writes a file, for some seconds: explore/test_page.py",
+    "mpirun -n 8 python -m spmdsim run": "the main job: cli/test_run.py",
+    "spmdsim launch -n 2 -m spmdsim collective calibrate -o machine.json": "measures a minute: cost/test_calibrate.py",
+    "spmdsim tune -n 2 -n 4 -o here.json": "tries steps for some seconds: worlds/test_trials.py",
 }
 
 
@@ -149,7 +149,7 @@ def program(path: Path, start: str) -> str:
 
 
 def test_the_readmes_program_runs_as_it_stands() -> None:
-    """Pasted into a notebook, without MPI and without saying how many ranks; in scripts: test_worlds_current.py."""
+    """Pasted into a notebook, without MPI and without saying how many ranks; in scripts: worlds/test_current.py."""
     text = program(ROOT / "README.md", "import numpy")
     names: dict[str, object] = {}
     exec(text, names)

@@ -56,7 +56,7 @@ def run(script, *arguments, launch=None):
 
 def test_every_example_is_tested():
     here = Path(__file__).read_text()
-    others = "".join(p.read_text() for p in TESTS.glob("test_*.py") if p.name != "test_examples.py")
+    others = "".join(p.read_text() for p in TESTS.rglob("test_*.py") if p.name != "test_examples.py")
     for path in EXAMPLES.iterdir():
         if path.name.startswith(("_", ".")):
             continue

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from every_layout import some_layouts
-from test_ops_scans import given, layouts
-from test_ops_strategies import MESHES
 
 from spmdsim import Mesh, Tensor, fft, ops
 from spmdsim.core import Layout
 from spmdsim.errors import RuleError
 from spmdsim.trace import record
 from spmdsim.worlds import ShapeOnly
+from tests.ops.test_scans import given, layouts
+from tests.ops.test_strategies import MESHES
 
 pytestmark = pytest.mark.filterwarnings("ignore::spmdsim.redistribution.guard.GatheringWarning")
 

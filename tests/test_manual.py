@@ -115,7 +115,7 @@ def test_every_public_name_has_an_entry() -> None:
 
 
 def test_every_public_name_has_an_example() -> None:
-    """Of its own or of its methods, which run with the docstrings (those of operators in test_ops_complete.py). Core is kept
+    """Of its own or of its methods, which run with the docstrings (those of operators in ops/test_complete.py). Core is kept
     short, some names need real ranks or are there to be derived from: examples of these stand in the manual's pages."""
     pages = "\n".join(path.read_text(encoding="utf-8") for path in PAGES)
     elsewhere = {"declare", "World", "MPIWorld", "EmulatedCommunicator", "BoundRule", "Context", "ShardedOp"}

@@ -1,0 +1,109 @@
+"""``spmdsim search`` in the shell."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from spmdsim.cli.main import main
+
+
+def run_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> object:
+    assert main(["search", *arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "model.py"
+    file.write_text(
+        "from spmdsim import ops\n"
+        "inputs = {'x': (64, 32)}\n"
+        "parameters = {'w': (32, 64)}\n"
+        "def program(x, w):\n"
+        "    return ops.sum(ops.relu(ops.matmul(x, w)))\n"
+    )
+    data = run_json(
+        capsys, str(file), "-n", "4", "--why", "matmul.w", "((4,1),(1,1))", "--save", str(tmp_path / "s")
+    )
+    assert [row["name"] for row in data["operators"]] == ["matmul.w", "relu", "sum"]
+    assert data["operators"][0]["source"].endswith("model.py:5")
+    assert data["why"][0]["operator"] == "matmul.w"
+    assert json.loads((tmp_path / "s").read_text())["strategies"] == data["strategies"]
+    again = run_json(capsys, str(file), "-n", "4", "--load", str(tmp_path / "s"), "--run")
+    assert again["strategies"] == data["strategies"] and again["run"]["holds"]
+    assert all(row["predicted"] == row["counted"] for row in again["run"]["bytes"])
+    assert main(["search", "--program", "tutorial", "-n", "8"]) == 0
+    assert "matmul1" in capsys.readouterr().out
+
+
+def test_bert_with_a_vocabulary_has_its_embeddings(capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = ["--program", "bert", "--layers", "1", "-n", "2"]
+    bare, whole = run_json(capsys, *sizes), run_json(capsys, *sizes, "--vocab", "64")
+    names = [{layout["name"] for layout in data["layouts"]} for data in (bare, whole)]
+    assert {"embedding", "positions", "segments", "head.w", "logits.b"} <= names[1] - names[0]
+
+
+def test_command_for_one_product_and_frontier(capsys: pytest.CaptureFixture[str]) -> None:
+    data = run_json(capsys, "--matmul", "512,512,512", "-n", "8")
+    assert data["grid"] == [2, 2, 2] and data["ratio"] == pytest.approx(1.0)
+    ran = run_json(capsys, "--matmul", "64,64,64", "-n", "10", "--run")
+    assert ran["grid"] == [2, 2, 2] and ran["used_ranks"] == 8, "two ranks idle"
+    assert ran["run"]["words"] == ran["words_per_rank"] and ran["run"]["error"] < 1e-12
+    points = run_json(capsys, "--program", "mlp", "--layers", "2", "--hidden", "64", "-n", "2", "--pareto")
+    assert points == sorted(points, key=lambda p: p["seconds"])
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["-n", "4"], "one of them"),
+        (["--program", "mlp", "--mesh", "dp"], "--mesh is written like"),
+        (["--program", "mlp", "--memory", "lots"], "is not a size"),
+        (["--program", "mlp", "--why", "fc0", "(("], "a strategy is written like"),
+        (["nowhere.py"], "no program file"),
+        (["--program", "mlp", "--run"], "--run runs a program file"),
+        (["--matmul", "1,2"], "three sizes"),
+        (["--program", "mlp", "-n", "2", "--memory", "1KiB"], "smallest limit"),
+        (["--program", "mlp", "--recompute", "--run"], "can only be priced"),
+    ],
+)
+def test_command_refuses(capsys: pytest.CaptureFixture[str], arguments: list[str], message: str) -> None:
+    assert main(["search", *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_published_answers_and_ours_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    """A mixture of experts under Alpa's prices: its answer, and the cheaper one that it does not allow itself."""
+    words = (
+        "search --program moe --heads 16 --mesh a=2,b=2 --machine alpa --assume nested=yes --assume gather=no"
+    )
+    told = []
+    for more in ([], ["--assume", "batch_axis=none"]):
+        assert main([*words.split(), *more]) == 0
+        told.append(capsys.readouterr().out)
+    assert "one step: 2.467e+06 cost" in told[0] and "combined: 4 all_to_all, 2 all_reduce" in told[0]
+    assert "one step: 8.94e+05 cost" in told[1] and "combined: 4 all_to_all, 1 all_reduce" in told[1]
+    assert "not allowed" in told[0] and "e+30" not in told[0]
+    for wrong in ("nested", "nested=maybe", "batch_axis=", "batch_axis=c", "overlap=yes"):
+        assert main([*words.split(), "--assume", wrong]) == 2
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1 and (wrong in error or "'c' is no axis" in error)
+
+
+def test_the_example_runs_as_predicted(capsys: pytest.CaptureFixture[str]) -> None:
+    example = Path(__file__).parents[2] / "examples" / "search_network.py"
+    assert main(["search", str(example), "-n", "8", "--run"]) == 0
+    text = capsys.readouterr().out
+    assert "matmul.fc1" in text and text.rstrip().endswith("as predicted")
+    assert "NOT as predicted" not in text and "differ\n" not in text
+
+
+def test_a_file_that_cannot_be_written_is_one_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    wanted = tmp_path / "no folder" / "s.json"
+    assert main(["search", "--program", "mlp", "--hidden", "16", "-n", "2", "--save", str(wanted)]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("spmdsim search: error: cannot write ") and said.count("\n") == 1

@@ -1,0 +1,150 @@
+"""AutoParallel's published placements: data parallel, fully sharded, and both with Megatron, found by the search."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from spmdsim.auto_parallel.costs.choice_model import ChoiceModel
+from spmdsim.auto_parallel.costs.settings import Settings
+from spmdsim.auto_parallel.programs import rules
+from spmdsim.auto_parallel.programs.graph import Graph, GraphBuilder
+from spmdsim.auto_parallel.search import search_mesh
+from spmdsim.auto_parallel.search_result import SearchResult
+from spmdsim.auto_parallel.solvers.integer import smallest_memory
+from spmdsim.core import Layout, Mesh, Rule
+from spmdsim.cost import Machine
+
+PEERS = json.loads((Path(__file__).parents[1] / "vectors" / "auto_parallel_peers.json").read_text())
+CASES = PEERS["autoshard_autoparallel"]["vectors"]
+ONE, TWO = Mesh((256,), ("dp",)), Mesh((32, 8), ("dp", "tp"))
+
+#: What a parameter takes besides activations is made large: the limit is meant for parameters.
+SETTINGS = Settings(machine=Machine.accelerators(), sharded_parameters=True, optimizer_words=1e5)
+
+
+class Network:
+    """A builder whose weights are (outputs, inputs), as theirs are."""
+
+    def __init__(self, name: str, mesh: Mesh, shape: Sequence[int]) -> None:
+        # Theirs reduce gradients as wide as they are; here those of two bytes travel in four.
+        self.build = GraphBuilder(name, itemsize=4)
+        layout = Layout(mesh, [("dp",), *[()] * (len(shape) - 1)])
+        self.x = self.build.input("x", shape, layout=layout)
+        self.batch = f".{len(shape) - 1}"
+
+    def linear(self, x: int, name: str, outputs: int) -> int:
+        dims = "b s" if len(self.build.shape(x)) == 3 else "b"
+        weight = self.build.parameter(name, (outputs, self.build.shape(x)[-1]))
+        return self.build.apply(f"{dims} k, n k -> {dims} n", x, weight, name=name, kind="linear")
+
+    def result(self, x: int) -> Graph:
+        """The result is wanted split by the batch and whole otherwise; the input needs a gradient, too."""
+        shard = {self.batch: "dp"}
+        out = self.build.apply(rules.POINTWISE, x, name="out", kind="identity", shard=shard)
+        graph = self.build.graph(out)
+        values = list(graph.values)
+        values[self.x] = replace(values[self.x], needs_gradient=True)
+        return replace(graph, values=tuple(values))
+
+
+def feed_forward(mesh: Mesh) -> Graph:
+    net = Network("FFN", mesh, (2048 * mesh.shape[0], 1024))
+    return net.result(net.linear(net.linear(net.x, "w1", 4096), "w2", 1024))
+
+
+def block(mesh: Mesh, width: int = 6144, heads: int = 48) -> Graph:
+    net = Network("block", mesh, (8 * mesh.shape[0], 256, width))
+    build, x, sizes = net.build, net.x, {"n": heads, "d": width // heads}
+    apart = Rule.parse("b s (n d) -> b s n d", linear="all")
+    q, k, v = (
+        build.apply(apart, net.linear(x, w, width), name=f"{w}.heads", kind="reshape", sizes=sizes)
+        for w in ("wq", "wk", "wv")
+    )
+    weights = build.apply("b q n d, b k n d -> b n q k", q, k, name="scores")
+    weights = build.apply(rules.SOFTMAX, weights, name="softmax", kind="softmax")
+    mixed = build.apply("b n q k, b k n d -> b q n d", weights, v, name="mix")
+    joined = Rule.parse("b s n d -> b s (n d)", linear="all")
+    o = build.apply(joined, mixed, name="joined", kind="reshape", sizes=sizes)
+    o = build.apply(rules.ADD, net.linear(o, "wo", width), x, name="add1", kind="add")
+    h = build.apply(rules.POINTWISE, net.linear(o, "w1", 4 * width), name="relu", kind="relu")
+    return net.result(build.apply(rules.ADD, o, net.linear(h, "w2", width), name="add2", kind="add"))
+
+
+def matrix(layout: Layout) -> list[str]:
+    """Placements of a tensor seen as a matrix: all dims but the last one are its rows."""
+    last = len(layout.dims) - 1
+    found = []
+    for axis in layout.mesh.axes:
+        dims = [d for d, entry in enumerate(layout.dims) if axis in entry]
+        pending = axis in layout.partial_axes
+        found.append("P" if pending else "R" if not dims else "S1" if dims[0] == last else "S0")
+    return found
+
+
+def turned(layout: Layout) -> list[str]:
+    """The same of the transposed matrix."""
+    return [{"S0": "S1", "S1": "S0"}.get(entry, entry) for entry in matrix(layout)]
+
+
+def products(found: SearchResult, backward: Sequence[str]) -> list[dict[str, list[str]]]:
+    """All matrix products: forward, and for each the weight's and the operand's gradient."""
+    names = [v.name for v in found.graph.parameters]
+    forward, back = [], {}
+    for name in names:
+        bound, strategy = found.graph.operator(name).bound, found.strategy(name)
+        (x, w), (y,) = bound.input_layouts(strategy), bound.output_layouts(strategy)
+        forward.append({"in1": matrix(x), "in2": turned(w), "out": matrix(y)})
+        dy = y.dual()
+        of_weight, of_operand = bound.gradient_layout(strategy, 1), bound.gradient_layout(strategy, 0)
+        back[name] = [
+            {"in1": turned(dy), "in2": matrix(x), "out": matrix(of_weight)},
+            {"in1": matrix(dy), "in2": matrix(w), "out": matrix(of_operand)},
+        ]
+    return [*forward, *(product for name in backward for product in back[name])]
+
+
+def least(graph: Graph, mesh: Mesh) -> SearchResult:
+    """What is fastest where every parameter has to be cut into as many pieces as there are ranks."""
+    limit = 1.05 * smallest_memory(ChoiceModel(graph, mesh, SETTINGS).problem)
+    return search_mesh(graph, mesh, SETTINGS, limit)
+
+
+def placements(layout: Layout) -> list[str]:
+    return [str(p).replace("S(0)", "S0").replace("S(1)", "S1") for p in layout.placements]
+
+
+@pytest.mark.parametrize("make", [feed_forward, block], ids=lambda make: make.__name__)
+def test_one_axis(make) -> None:
+    """Parameters whole where there is room, else in pieces along dim 0; the products are the same."""
+    graph = make(ONE)
+    free, tight = search_mesh(graph, ONE, SETTINGS), least(graph, ONE)
+    wanted = next(case for case in CASES if case["mesh"] == "1D")["params"]
+    for value in graph.parameters:
+        assert [entry[0] for entry in map(str, free.layout(value.name).placements)] == wanted
+        assert placements(tight.layout(value.name)) == ["S0"]
+    for found in (free, tight):
+        for product in products(found, ()):
+            assert product == {"in1": ["S0"], "in2": ["R"], "out": ["S0"]}
+
+
+@pytest.mark.parametrize(
+    "make, model, backward",
+    [
+        (feed_forward, "FFN", ["w2", "w1"]),
+        (block, "Transformer block (wq,wk,wv,wo,w1,w2)", ["w2", "w1", "wo", "wv", "wk", "wq"]),
+    ],
+)
+def test_two_axes(make, model: str, backward: list[str]) -> None:
+    """Fully sharded along the batch's axis, columns and rows along the other, every product as published."""
+    case = next(case for case in CASES if case.get("model") == model)
+    found = least(make(TWO), TWO)
+    assert [placements(found.layout(v.name)) for v in found.graph.parameters] == case["params"]
+    wanted = case["matmuls_in_graph_order"]
+    # The first layer's operand of the two-layer network is no result: its gradient is not among the published ones.
+    assert products(found, backward)[: len(wanted)] == wanted
+    assert len(wanted) == (18 if make is block else 5)

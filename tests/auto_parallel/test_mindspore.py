@@ -1,0 +1,160 @@
+"""MindSpore's published answers: double recursion, enumeration, cost terms, Pareto filter."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mindspore_cuts import cut_strategies, operator_cuts, step_costs, strategy_cost
+
+from spmdsim.auto_parallel.programs import rules
+from spmdsim.auto_parallel.programs.graph import GraphBuilder
+from spmdsim.auto_parallel.programs.networks import chain, mlp
+from spmdsim.auto_parallel.solvers.pareto import pareto_filter
+from spmdsim.auto_parallel.strategy_candidates import prime_factors
+from spmdsim.errors import InputError
+from spmdsim.imitations.cost_models import MindSporeModel
+from spmdsim.imitations.mindspore.double_recursion import double_recursion
+from spmdsim.imitations.mindspore.operator_cost import operator_cost
+from spmdsim.layout.cuts import strategy_from_cuts
+
+VECTORS = json.loads((Path(__file__).parents[1] / "vectors" / "auto_parallel_mindspore.json").read_text())
+FACTORS = {".0": "i", "k": "k", "n": "j", None: None}
+
+
+def cases(kind: str) -> list[Any]:
+    found = [pytest.param(v["given"], v["expect"], id=v["id"]) for v in VECTORS if v["kind"] == kind]
+    assert found, f"no case of kind {kind}"
+    return found
+
+
+@pytest.mark.parametrize("given, expect", cases("drec_matmul"))
+def test_double_recursion_of_one_product(given: dict, expect: dict) -> None:
+    graph = chain((given["K"], given["J"]), batch=given["I"])
+    found = double_recursion(graph, given["devices"], given["version"])
+    assert [FACTORS[cut] for cut in found.cuts[0]] == expect["cuts"]
+    assert [list(cuts) for cuts in found.parts(0)] == expect["in_strategy"]
+    done: dict[str, int] = {}
+    for cut, pieces, wanted in zip(found.cuts[0], prime_factors(given["devices"]), expect["costs_per_loop"]):
+        costs = step_costs(graph.operators[0], done, pieces, given["version"])
+        assert {FACTORS[f]: c for f, c in costs.items()} == pytest.approx(wanted)
+        if cut is not None:
+            done[cut] = done.get(cut, 1) * pieces
+
+
+@pytest.mark.parametrize("given, expect", cases("strategy_enumeration"))
+def test_number_of_candidates(given: dict, expect: dict) -> None:
+    found = cut_strategies(given["input_shapes"], given["devices"], broadcast=given["broadcast"])
+    assert len(found) == len(set(found)) == expect["count"]
+
+
+def test_three_splittable_dims_have_twenty_candidates() -> None:
+    assert len(cut_strategies([(64, 32, 16)], 8)) == 20
+    assert len(operator_cuts(chain((64, 64), batch=64).operators[0], 8)) == 20
+
+
+def test_fully_used_devices_leave_all_or_none() -> None:
+    found = cut_strategies([(64, 32)], 8, fully_use=True)
+    assert sorted(a * b for ((a, b),) in found) == [1, 8, 8, 8, 8]
+
+
+def test_odd_dims_stay_whole() -> None:
+    assert cut_strategies([(6, 5)], 8) == (((1, 1),), ((2, 1),))
+
+
+@pytest.mark.parametrize("given, expect", cases("op_cost"))
+def test_operator_cost(given: dict, expect: dict) -> None:
+    found = operator_cost(
+        given["input_slices"],
+        given["input_shapes"],
+        given.get("output_slices", []),
+        given["is_parameter"],
+        given["dtype_bytes"],
+        reduces=given["op"] == "MatMul",
+    )
+    for name, value in expect.items():
+        assert getattr(found, name) == value, name
+
+
+def test_operator_cost_from_a_strategy_matches_the_slices() -> None:
+    operator = chain((304, 500), batch=200).operators[0]
+    strategy = strategy_from_cuts(operator.bound, ((2, 2), (2, 1)), 8)
+    found = strategy_cost(operator, strategy, [False, True])
+    rows, columns = 4 * 100 * 152, 4 * 152 * 500
+    assert found.forward_comm == 4 * 100 * 500
+    assert found.backward_comm == columns, "the weight is replicated over the rows' cuts and the repeat"
+    assert found.forward_computation == rows + columns + found.forward_comm
+    assert found.objective(MindSporeModel(beta=50.0)) == found.computation + 50 * (
+        found.forward_comm + 0.001 * found.backward_comm
+    )
+
+
+def test_operator_cost_refuses_slices_that_do_not_divide() -> None:
+    with pytest.raises(InputError, match="does not divide"):
+        operator_cost([(3, 4)], [(8, 8)], [], [False])
+
+
+@pytest.mark.parametrize("given, expect", cases("cost_refine"))
+def test_refinement_of_short_messages(given: dict, expect: dict) -> None:
+    model = MindSporeModel(threshold=given["threshold"], const=given["const"], bias=given["bias"])
+    assert [model.refine(x) for x in given["inputs"]] == expect["outputs"]
+
+
+def test_pareto_filter_keeps_falling_communication() -> None:
+    assert pareto_filter([(100, 20), (200, 10), (300, 50)]) == [(100, 20), (200, 10)]
+    assert pareto_filter([(2, 2), (1, 2), (1, 3), (3, 2)]) == [(1, 2)]
+
+
+@pytest.mark.parametrize("version", ["r1.0", "2.x"])
+@pytest.mark.parametrize("ranks", [1, 6, 8, 12, 64])
+def test_double_recursion_gives_legal_strategies(version: str, ranks: int) -> None:
+    graph = mlp(3, sizes=(96, 48, 96, 24), batch=36)
+    found = double_recursion(graph, ranks, version)
+    for operator, strategy, cuts in zip(graph.operators, found.strategies(), found.cuts):
+        operator.bound.check(strategy)
+        assert len(cuts) == len(prime_factors(ranks)) == len([s for s in strategy.mesh.shape if s > 1])
+        assert all(operator.bound.sizes[f] % strategy.parts(f) == 0 for f, _ in strategy.splits)
+
+
+def test_double_recursion_keeps_configured_operators() -> None:
+    graph = mlp(2, 64, 64).configure(fc1=((2, 4), (4, 1)))
+    for version in ("r1.0", "2.x"):
+        found = double_recursion(graph, 8, version)
+        assert found.parts(graph.operator("fc1").index) == ((2, 4), (4, 1))
+
+
+@pytest.mark.parametrize("version", ["r1.0", "2.x"])
+def test_neighbours_follow_the_cuts_of_a_product(version: str) -> None:
+    """A ReLU costs nothing itself: it takes the columns where the product's columns are cut."""
+    build = GraphBuilder("two")
+    x = build.input("x", (64, 1024))
+    y = build.apply(rules.MATMUL, x, build.parameter("w", (1024, 4096)), name="mm", kind="matmul")
+    build.apply(rules.POINTWISE, y, name="relu", kind="relu")
+    found = double_recursion(build.graph(), 8, version, order="weight")
+    assert found.cuts[0] == ("n", "n", "n")
+    assert found.cuts[1] == (".0", ".0", ".0")
+
+
+def test_one_differing_dim_is_free_in_the_first_version_only() -> None:
+    """After a cut of what is summed, the result is whole: r1.0 lets the ReLU be cut all the same, for nothing."""
+    build = GraphBuilder("two")
+    x = build.input("x", (32, 784))
+    y = build.apply(rules.MATMUL, x, build.parameter("w", (784, 32)), name="mm", kind="matmul")
+    build.apply(rules.POINTWISE, y, name="relu", kind="relu")
+    found = double_recursion(build.graph(), 2, "r1.0")
+    assert found.cuts == (("k",), (".1",))
+
+
+def test_double_recursion_refuses_no_devices_and_unknown_versions() -> None:
+    with pytest.raises(InputError, match="0 ranks"):
+        double_recursion(mlp(1, 8, 8), 0)
+    with pytest.raises(InputError, match="no version"):
+        double_recursion(mlp(1, 8, 8), 8, "3.x")
+
+
+def test_double_recursion_looks_are_linear() -> None:
+    """Twice the layers or twice the steps give at most twice the looks, and all layers alike."""
+    long = double_recursion(chain((64,) * 33, batch=64), 16)
+    assert len(set(long.cuts[4:-4])) == 1

@@ -1,0 +1,438 @@
+"""Answers published by Alpa, AutoParallel, Mesh TensorFlow and nnScaler, recovered by the exact search."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from named_dims import NamedDims, named_dims, written
+
+from spmdsim.auto_parallel.baselines import complete, fully_sharded, megatron
+from spmdsim.auto_parallel.costs.choice_model import ChoiceModel
+from spmdsim.auto_parallel.costs.settings import Settings
+from spmdsim.auto_parallel.matmul_grid import best_grid, grid_words, grids, lower_bound, regime
+from spmdsim.auto_parallel.programs import rules
+from spmdsim.auto_parallel.programs.graph import Graph, GraphBuilder
+from spmdsim.auto_parallel.programs.networks import bert, convolutions, gpt, mlp, moe
+from spmdsim.auto_parallel.search import search_mesh
+from spmdsim.auto_parallel.search_result import SearchResult
+from spmdsim.auto_parallel.solvers.choice_problem import ChoiceProblem
+from spmdsim.auto_parallel.solvers.elimination import eliminate
+from spmdsim.auto_parallel.solvers.integer import solve_integer
+from spmdsim.auto_parallel.storage_layouts import split_further
+from spmdsim.auto_parallel.strategy_choice import StrategyChoice
+from spmdsim.core import Layout, Mesh, Rule, Strategy
+from spmdsim.cost import Machine
+from spmdsim.errors import InputError
+from spmdsim.imitations.alpa_settings import alpa_settings
+from spmdsim.imitations.cost_models import AlpaModel
+
+PEERS = json.loads((Path(__file__).parents[1] / "vectors" / "auto_parallel_peers.json").read_text())
+ALPA = {case["test"]: case for case in PEERS["autoshard_alpa"]["vectors"]}
+
+
+def assumptions(shape: tuple[int, ...], beta: tuple[float, ...], **options: object) -> Settings:
+    axes = ("a", "b")[: len(shape)]
+    alpha = (1.0,) * len(shape)
+    return alpa_settings(AlpaModel(axes=axes, alpha=alpha, beta=beta[: len(shape)]), **options)
+
+
+def alpa(
+    graph: Graph, shape: tuple[int, ...], beta: tuple[float, ...] = (1.0, 1.0), **options: object
+) -> SearchResult:
+    mesh = Mesh(shape, ("a", "b")[: len(shape)])
+    return search_mesh(graph, mesh, assumptions(shape, beta, **options))
+
+
+def parts(found: SearchResult, operator: str) -> tuple[tuple[int, ...], ...]:
+    bound = found.graph.operator(operator).bound
+    return tuple(layout.parts for layout in bound.input_layouts(found.strategy(operator)))
+
+
+def in_pieces(choice: StrategyChoice, settings: Settings) -> StrategyChoice:
+    """The same strategies with parameters, gradients and optimiser state in pieces (ZeRO).
+
+    Every parameter is stored in as many pieces as there are ranks that its gradient is reduced over, where its sizes
+    allow that: gradients are scattered instead of reduced, parameters gathered for use.
+    """
+    graph, stored = choice.graph, dict[int, Layout | None]()
+    for value in graph.parameters:
+        layout = choice.layouts[value.index].reduced
+        for reader, operand in graph.consumers[value.index][:1]:
+            bound = graph.operators[reader].bound
+            pending = bound.gradient_layout(choice.strategies[reader], operand).canonical.partial_axes
+            axes = [axis for axis in pending if axis not in layout.split_axes]
+            layout = split_further(layout, axes, value.shape, settings.nested) or layout
+        stored[value.index] = layout
+    return complete(graph, choice.mesh, choice.strategies, settings, stored.get)
+
+
+def test_large_batch_is_data_parallel() -> None:
+    case = ALPA["test_mlp.py data_parallel"]
+    found = alpa(mlp(case["layers"], case["hidden"], case["batch"]), (4,))
+    assert found.seconds == pytest.approx(case["objective"], rel=0.01)
+    assert found.combined == {"all_reduce": case["all_reduce"]}
+    assert all(not found.choice.layouts[v.index].split_axes for v in found.graph.parameters)
+
+
+def test_large_width_is_megatron() -> None:
+    # The published objective of the same network with batch 32 and width 256: layers - 1 all_reduces.
+    found = alpa(mlp(6, 256, 32), (4,))
+    assert found.seconds == pytest.approx(245765.05, rel=1e-7)
+    assert found.collectives == {"all_reduce": 5}
+    for layer in range(6):
+        assert parts(found, f"fc{layer}")[1] == ((1, 4) if layer % 2 == 0 else (4, 1))
+
+
+def test_two_axes_mix_both() -> None:
+    case = ALPA["test_mlp.py 2d_mesh"]
+    found = alpa(mlp(6, 32, 256), (2, 2), (1.0, 0.1))
+    assert found.seconds == pytest.approx(case["objective"], rel=0.01)
+    assert found.combined == {"all_reduce": case["all_reduce"]}
+    weights = [found.layout(f"w{k}").parts for k in range(6)]
+    assert weights == [(1, 2), (2, 1)] * 3
+    assert all(found.layout(f"w{k}").split_axes == ("b",) for k in range(6))
+
+
+@pytest.mark.parametrize("batch, width, megatron_wins", [(8, 64, True), (1024, 64, False), (64, 1024, True)])
+def test_crossover_follows_from_the_bytes(batch: int, width: int, megatron_wins: bool) -> None:
+    found = alpa(mlp(4, width, batch, bias=False), (4,))
+    split = any(found.choice.layouts[v.index].split_axes for v in found.graph.parameters)
+    assert split == megatron_wins == (3 * batch * width < 4 * width * width)
+
+
+def test_reduce_scatter_never_beats_its_all_reduce() -> None:
+    case = ALPA["test_mlp.py model_parallel prefer_reduce_scatter"]
+    found = alpa(mlp(6, 256, 32), (4,), scatter=True).collectives
+    scattered = found.get("reduce_scatter", 0)
+    assert found.get("all_reduce", 0) + scattered == case["all_reduce_plus_reduce_scatter"]
+    assert scattered == found.get("all_gather", 0)
+
+
+def test_fully_sharded_has_one_merged_scatter_and_gather() -> None:
+    case = ALPA["test_mlp.py Zero2 data parallel"]
+    settings = assumptions((4,), (1.0, 1.0), scatter=True)
+    choice = fully_sharded(mlp(6, 32, 256), Mesh((4,), ("a",)), settings)
+    merged = SearchResult(choice, settings, "fully sharded").combined
+    assert merged == {"reduce_scatter": case["reduce_scatter"], "all_gather": case["all_gather"]}
+
+
+def test_fully_sharded_with_recomputation_gathers_twice() -> None:
+    """The third stage: parameters are gathered forward and again for the backward pass, gradients scattered."""
+    settings = assumptions((4,), (1.0, 1.0), scatter=True, recompute=True)
+    choice = fully_sharded(mlp(6, 32, 256), Mesh((4,), ("a",)), settings)
+    merged = SearchResult(choice, settings, "fully sharded").combined
+    assert merged == {"reduce_scatter": 1, "all_gather": 2}
+
+
+def test_both_axes_with_state_in_pieces() -> None:
+    """The mixture, with parameters in as many pieces as there are ranks: gradients are scattered, once per dim."""
+    case = ALPA["test_mlp.py 2d_mesh reduce_scatter"]
+    found = alpa(mlp(6, 32, 256), (2, 2), (1.0, 0.1))
+    settings = assumptions((2, 2), (1.0, 0.1), scatter=True)
+    merged = SearchResult(in_pieces(found.choice, settings), settings, "in pieces")
+    counts = merged.combined
+    assert counts["all_reduce"] == case["all_reduce"] and counts["reduce_scatter"] == case["reduce_scatter"]
+    assert counts["all_gather"] <= case["all_gather_max"]
+    assert all(len(merged.layout(f"w{k}").split_axes) == 2 for k in range(6)), "fully sharded"
+    assert merged.memory.peak < found.memory.peak and merged.seconds == pytest.approx(found.seconds, rel=0.01)
+
+
+def test_masked_words_with_state_in_pieces() -> None:
+    graph = bert(2, 512, 4, 4, heads=4, vocab=4096, embedding=True)
+    model = AlpaModel(axes=("a", "b"), alpha=(2.0, 2.0), beta=(1.0, 0.1))
+    options = {"gather": False, "full": False}
+    found = search_mesh(graph, Mesh((2, 2), ("a", "b")), alpa_settings(model, **options))
+    settings = alpa_settings(model, full=False, scatter=True)
+    counts = counted(SearchResult(in_pieces(found.choice, settings), settings, "in pieces"))
+    assert counts["all_reduce"] == 4 * 2 + 2 + 2
+    assert counts["reduce_scatter"] <= 3 and counts["all_gather"] <= 3
+
+
+@pytest.mark.parametrize("share", [0.4, 0.55, 0.8])
+def test_memory_pressure_shards_parameters(share: float) -> None:
+    """Under a limit between the two, the answer lies between plain and fully sharded data parallelism."""
+    graph, mesh = mlp(6, 512, 2048), Mesh((4,), ("a",))
+    settings = assumptions((4,), (1.0, 1.0), scatter=True, sharded_parameters=True)
+    model = ChoiceModel(graph, mesh, settings)
+    free = eliminate(model.problem)
+    sharded = fully_sharded(graph, mesh, settings)
+    low = model.problem.bytes_of(model.states_of_choice(sharded))
+    assert low < free.memory
+    limit = low + share * (free.memory - low)
+    found = solve_integer(model.problem, limit)
+    assert found.memory <= limit and free.seconds <= found.seconds
+    assert found.seconds <= model.problem.price(model.states_of_choice(sharded)) * (1 + 1e-9)
+    stored = model.choice(found.states).layouts
+    assert any(stored[v.index].split_axes for v in graph.parameters)
+
+
+@pytest.mark.parametrize("recompute, name", [(False, "model_parallel"), (True, "model_parallel remat")])
+def test_bert_layers(recompute: bool, name: str) -> None:
+    case = ALPA[f"test_bert.py layer {name}"]
+    found = alpa(bert(2, 128, 8, 8, heads=8), (4,), recompute=recompute)
+    assert found.seconds == pytest.approx(case["objective"], rel=1e-6)
+    assert found.collectives == {"all_reduce": case["all_reduce"]}
+    for layer in ("l0", "l1"):
+        assert found.layout(f"{layer}.qkv.w").parts == (1, 1, 4, 1)
+        assert found.layout(f"{layer}.out.w").parts == (4, 1, 1)
+        assert found.layout(f"{layer}.fc1.w").parts == (1, 4)
+        assert found.layout(f"{layer}.fc2.w").parts == (4, 1)
+
+
+@pytest.mark.parametrize("layers", [1, 3, 5])
+def test_bert_all_reduces_grow_by_four_a_layer(layers: int) -> None:
+    assert alpa(bert(layers), (4,)).collectives == {"all_reduce": 4 * layers - 1}
+    graph, mesh = bert(layers), Mesh((4,), ("a",))
+    settings = assumptions((4,), (1.0, 1.0))
+    by_hand = SearchResult(complete(graph, mesh, megatron(graph, mesh), settings), settings, "by hand")
+    assert by_hand.collectives == {"all_reduce": 4 * layers - 1}
+
+
+def counted(found: SearchResult) -> dict[str, int]:
+    """Merged collectives, without those of single numbers."""
+    counts = dict(found.combined)
+    for move, _ in found.evaluation.moves:
+        for name in found.collectives_of(move):
+            counts[name] -= move.times * (move.value.shape == ())
+    return counts
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3])
+def test_two_axes_of_bert_layers(layers: int) -> None:
+    """The batch along one axis, Megatron along the other: 4 all_reduces a layer, of which one is the gradients'."""
+    graph = bert(layers, 128, 8, 8, heads=8)
+    mesh, model = Mesh((2, 2), ("a", "b")), AlpaModel(axes=("a", "b"), alpha=(2.0, 2.0), beta=(1.0, 0.1))
+    found = search_mesh(graph, mesh, alpa_settings(model))
+    assert counted(found) == {"all_reduce": 4 * layers}
+    pieces = [(v, 4 * np.prod(v.shape) / np.prod(found.layout(v.name).parts)) for v in graph.parameters]
+    gradients = sum(model.seconds("all_reduce", 2, nbytes, ["a"]) for _, nbytes in pieces)
+    activations = model.seconds("all_reduce", 2, 4 * 8 * 8 * 128 / 2, ["b"])
+    assert found.seconds == pytest.approx(gradients + (4 * layers - 1) * activations, rel=1e-3)
+    assert found.layout("l0.qkv.w").parts == (1, 1, 2, 1) and found.layout("l0.out.w").parts == (2, 1, 1)
+    assert found.layout("l0.fc1.w").parts == (1, 2) and found.layout("l0.fc2.w").parts == (2, 1)
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3])
+def test_guessing_masked_words_on_two_axes(layers: int) -> None:
+    """The whole network, without gathers, products repeated where that is cheaper: 4 layers + 5 all_reduces.
+
+    They are 4 a layer, 2 of the loss, one each for the embedding's result and its gradient, one for all parameters.
+    """
+    graph = bert(layers, 512, 4, 4, heads=4, vocab=4096, embedding=True)
+    model = AlpaModel(axes=("a", "b"), alpha=(2.0, 2.0), beta=(1.0, 0.1))
+    mesh = Mesh((2, 2), ("a", "b"))
+    found = search_mesh(graph, mesh, alpa_settings(model, gather=False, full=False))
+    assert counted(found) == {"all_reduce": 4 * layers + 5}
+    assert found.layout("embedding").parts == (2, 1), "rows of the embedding are split"
+    assert found.layout("head.w").parts == (1, 1), "the head is whole everywhere"
+    for p in (f"l{k}." for k in range(layers)):
+        assert found.layout(p + "qkv.w").parts == (1, 1, 2, 1) and found.layout(p + "out.w").parts == (
+            2,
+            1,
+            1,
+        )
+        assert found.layout(p + "fc1.w").parts == (1, 2) and found.layout(p + "fc2.w").parts == (2, 1)
+    for value in graph.parameters:
+        assert "a" not in found.layout(value.name).split_axes
+    assert parts(found, "l0.fc1")[0] == (2, 1, 1), "the batch is split by the first axis"
+
+
+@pytest.mark.parametrize("make", ["mlp", "bert layers", "bert"])
+def test_many_rows_make_everything_data_parallel(make: str) -> None:
+    """One merged all_reduce, weights whole, as published for all three networks."""
+    graphs = {
+        "mlp": mlp(6, 32, 256),
+        "bert layers": bert(2, 32, 64, 64, heads=8),
+        "bert": bert(2, 16, 32, 32, heads=4, vocab=128, embedding=True),
+    }
+    graph = graphs[make]
+    found = alpa(graph, (4,))
+    assert counted(found) == {"all_reduce": 1}
+    model = AlpaModel(axes=("a",), alpha=(1.0,), beta=(1.0,))
+    sizes = [4 * np.prod(v.shape) for v in graph.parameters]
+    expected = sum(model.seconds("all_reduce", 4, 1.5 * nbytes) for nbytes in sizes)
+    assert found.seconds == pytest.approx(expected, rel=0.01)
+    assert not any(found.layout(v.name).split_axes for v in graph.parameters)
+
+
+def test_tied_embedding() -> None:
+    case = ALPA["test_bert.py embedding_2d_mesh (tied)"]
+    graph = gpt(0, case["hidden"], case["batch"], case["seq"], heads=1, vocab=case["vocab"])
+    found = alpa(graph, (2, 2))
+    assert found.seconds == pytest.approx(case["objective"], rel=0.01)
+    assert set(found.collectives) == {"all_reduce"}
+    assert found.layout("embedding").parts == (2, 1)
+
+
+def test_experts_are_split() -> None:
+    case = ALPA["test_moe.py layer"]
+    graph = moe(1, case["hidden"], case["batch"], case["seq"], experts=case["E"], group=case["S"])
+    found = alpa(graph, (4,))
+    assert found.seconds == pytest.approx(case["objective"], rel=1e-6)
+    assert found.combined == {"all_to_all": case["all_to_all"], "all_reduce": case["all_reduce"]}
+    assert found.layout("l0.expert1").parts == (4, 1, 1)
+    assert not found.layout("l0.qkv.w").split_axes and not found.layout("l0.gate.w").split_axes
+
+
+def experts_on_two_axes(**options: object) -> SearchResult:
+    case = ALPA["test_moe.py layer_2d"]
+    sizes = {"experts": case["E"], "group": case["S"], "heads": case["heads"]}
+    graph = moe(1, case["hidden"], case["batch"], case["seq"], **sizes)
+    assert case["allow_mixed_mesh_shape"] and not case["allow_all_gather"]
+    return alpa(graph, tuple(case["mesh"][0]), nested=True, gather=False, **options)
+
+
+def by_hand(on_group: int, to_all: float, experts: float) -> float:
+    """Alpa's formulas, with its four all_to_all among a group, two reductions of experts and nine of other weights."""
+
+    def reduced(nbytes: float, ranks: int) -> float:
+        return 1 + 2 * nbytes * (ranks - 1) / ranks + 0.01
+
+    moved = 1 + to_all * (on_group - 1) / on_group**2 * (on_group / 2) + 0.001
+    width = 64 * 4
+    others = [width * 64 * 3, width * 3, width * 64, width, width * 16, *[width] * 4]
+    return 4 * moved + 2 * (reduced(experts, 2) if experts else 0) + sum(reduced(n, 4) for n in others)
+
+
+def test_experts_on_two_axes() -> None:
+    """The published answer where the first axis has to split the batch: experts over the second one alone."""
+    case, found = ALPA["test_moe.py layer_2d"], experts_on_two_axes()
+    assert found.optimal and found.combined == {"all_reduce": case["all_reduce"], "all_to_all": 4}
+    assert found.layout("l0.expert1").dims[0] == found.layout("l0.expert2").dims[0] == ("b",)
+    assert not any(found.layout(f"l0.{name}").split_axes for name in ("qkv.w", "out.w", "gate.w"))
+    tokens, weights = 64 * 16 * 64 * 2 * 4, 16 * 64 * 512 * 4
+    assert found.seconds == pytest.approx(by_hand(2, tokens / 2, weights / 2), rel=1e-9)
+
+
+def test_experts_on_all_ranks_are_cheaper_where_no_axis_is_the_batchs() -> None:
+    """Without that restriction the answer is the one of a single axis, 2.8 times cheaper by Alpa's own prices."""
+    published, free = experts_on_two_axes(), experts_on_two_axes(batch_axis=None)
+    case = ALPA["test_moe.py layer"]
+    assert free.optimal and free.combined == {n: case[n] for n in ("all_to_all", "all_reduce")}
+    assert free.layout("l0.expert1").dims[0] == ("a", "b")
+    assert free.seconds == pytest.approx(by_hand(4, 64 * 16 * 64 * 2 * 4, 0), rel=1e-9)
+    assert free.seconds == pytest.approx(case["objective"], rel=1e-6)
+    assert 2.7 < published.seconds / free.seconds < 2.8
+
+
+def test_experts_on_two_axes_with_state_in_pieces() -> None:
+    found = experts_on_two_axes()
+    settings = assumptions((2, 2), (1.0, 1.0), nested=True, scatter=True)
+    merged = SearchResult(in_pieces(found.choice, settings), settings, "in pieces").combined
+    assert merged["all_to_all"] == 4 and merged["reduce_scatter"] > 0
+    assert merged.get("all_reduce", 0) == ALPA["test_moe.py layer_2d_reduce_scatter"]["all_reduce"]
+
+
+@pytest.mark.parametrize("layers", [2, 4, 6])
+def test_convolutions_alternate_channels(layers: int) -> None:
+    found = alpa(convolutions(layers, 64, 4, 4), (4,))
+    assert found.collectives == {"all_reduce": layers - 1}
+
+
+def test_depthwise_convolutions_need_at_most_one_all_reduce() -> None:
+    found = alpa(convolutions(3, 64, 4, 4, depthwise=True), (4,))
+    assert (
+        found.collectives.get("all_reduce", 0) <= ALPA["test_conv.py depthwise model_parallel"]["all_reduce"]
+    )
+    assert set(found.collectives) <= {"all_reduce"}
+
+
+def test_small_network_with_one_all_reduce() -> None:
+    case = ALPA["test_basic.py dropout MLP (32,32,16)"]
+    found = alpa(mlp(sizes=(32, 32, 16), batch=64), tuple(case["mesh"][0]))
+    assert found.combined == {"all_reduce": case["all_reduce"]}
+    assert found.seconds < case["objective_below"]
+
+
+def test_argmax_splits_the_other_dim() -> None:
+    build = GraphBuilder("argmax")
+    x = build.input("x", (144, 144))
+    y = build.apply(Rule.parse("a b -> b", whole="a"), x, name="argmax")
+    found = search_mesh(build.graph(y), Mesh((4,), ("a",)), Settings(machine=Machine.laptop()))
+    assert not found.collectives
+    assert parts(found, "argmax") == ((1, 4),)
+
+
+def one_einsum(whole: bool = False) -> NamedDims:
+    build = GraphBuilder("einsum", training=False)
+    x, y = build.input("x", (10, 5)), build.input("y", (5, 20))
+    build.apply(Rule.parse("a b, b c -> a c", linear="each", whole="a c" if whole else ""), x, y)
+    return named_dims(build.graph())
+
+
+@pytest.mark.parametrize("case", PEERS["autoshard_mesh_tf"]["vectors"], ids=str)
+def test_least_memory_of_named_dims(case: dict) -> None:
+    """Mesh TensorFlow's layouts: each dim of the program on one axis, the least peak memory."""
+    sizes = case.get("mesh", {"m1": 4, "m2": 2})
+    mesh, dims = Mesh(tuple(sizes.values()), tuple(sizes)), one_einsum("unsplittable" in str(case))
+    wanted = case["optimal"] if isinstance(case["optimal"], list) else [case["optimal"]]
+    found = dims.best(mesh)
+    assert written(found) in wanted
+    for other in case.get("must_not_beat", ()):
+        layout = dict(pair.split(":") for pair in other.split(";"))
+        assert dims.peak(found, mesh) <= dims.peak(layout, mesh), other
+
+
+def test_named_dims_of_a_network_are_split_everywhere_alike() -> None:
+    graph = mlp(3, sizes=(64, 256, 256, 64), batch=8, bias=False)
+    dims = named_dims(graph)
+    found = dims.best(Mesh((2, 4), ("m1", "m2")))
+    assert len(found) == 2
+    choice = dims.choice(found, Mesh((2, 4), ("m1", "m2")))
+    for operator, strategy in zip(graph.operators, choice.strategies):
+        layouts = operator.bound.input_layouts(strategy)
+        assert [x.canonical for x in layouts] == [choice.layouts[i].canonical for i in operator.inputs]
+    with pytest.raises(InputError, match="cannot be split or joined"):
+        named_dims(moe())
+
+
+def test_dynamic_programme_of_nnscaler() -> None:
+    case = PEERS["autoshard_nnscaler_dp"]["vectors"][0]
+    problem = ChoiceProblem([np.array(row, float) for row in case["compute"]])
+    for k, edge in enumerate(case["edge_cost"]):
+        problem.add_pair(k, k + 1, np.array(edge, float))
+    found = eliminate(problem)
+    assert found.seconds == pytest.approx(case["optimal_time"])
+    assert list(found.states) == case["path"]
+
+
+def test_embedding_rule_keeps_rows_split() -> None:
+    mesh = Mesh((4,), ("a",))
+    build = GraphBuilder("lookup")
+    table, tokens = build.parameter("t", (64, 8)), build.input("i", (4, 4))
+    build.apply(rules.LOOKUP, table, tokens, name="lookup")
+    bound = build.graph().operator("lookup").bound
+    strategy = Strategy.of(mesh, {"v": "a"})
+    assert bound.output_layouts(strategy)[0].partial_axes == ("a",)
+
+
+@pytest.mark.parametrize("case", PEERS["matmul_lower_bounds"]["vectors"])
+def test_grids_of_one_product(case: dict) -> None:
+    m, k, n, ranks = (case[key] for key in "MKNP")
+    found = best_grid(m, k, n, ranks)
+    assert found.bound == pytest.approx(case["lower_bound_words_per_rank"], rel=1e-6)
+    assert list(found.grid) == case["best_grid_pm_pk_pn"]
+    assert found.words == pytest.approx(case["best_grid_words"])
+    assert regime(m, k, n, ranks) == case["regime"]
+    assert grid_words(m, k, n, (ranks, 1, 1)) == pytest.approx(case["allgather_B_1d_words"])
+    flat = min(grid_words(m, k, n, grid) for grid in grids(ranks, deep=False))
+    assert flat == pytest.approx(case["summa_best_2d_words"])
+    assert found.words >= found.bound * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("sizes", [(4096, 4096, 4096, 64), (8192, 8192, 128, 64), (65536, 256, 256, 8)])
+def test_bound_is_met_where_a_grid_attains_it(sizes: tuple[int, int, int, int]) -> None:
+    assert best_grid(*sizes).ratio == pytest.approx(1.0)
+
+
+def test_bound_is_continuous_and_idle_ranks_pay() -> None:
+    for ranks in (8, 64, 512):
+        assert lower_bound(4096, 64, 512, ranks) >= lower_bound(4096, 64, 512, 2 * ranks) > 0
+    assert lower_bound(4096, 512, 64, 8) == pytest.approx(lower_bound(4096 + 1, 512, 64, 8), rel=2e-2)
+    prime = best_grid(1000, 1000, 1000, 65)
+    assert prime.used == 64 and prime.grid == (4, 4, 4)
+    assert prime.words < grid_words(1000, 1000, 1000, (13, 5, 1))
+    assert best_grid(3, 3, 3, 64).grid == (3, 3, 3)

@@ -1,0 +1,426 @@
+"""Found strategies run: right numbers, and the bytes that were predicted, operator by operator."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from factor_grid import best_factor_grid
+from ml_dtypes import bfloat16 as BF16
+
+from spmdsim import ops
+from spmdsim.auto_parallel.costs.settings import Settings
+from spmdsim.auto_parallel.execute import Applied, Parallelised, compare_bytes, run
+from spmdsim.auto_parallel.matmul_grid import best_grid, run_product
+from spmdsim.auto_parallel.programs.record_program import record_program
+from spmdsim.auto_parallel.proof import arguments, prove
+from spmdsim.auto_parallel.search import search
+from spmdsim.core import Layout, Mesh
+from spmdsim.cost import Machine
+from spmdsim.errors import InputError, SpmdError
+from spmdsim.tensor import Tensor
+from spmdsim.trace import record
+from spmdsim.worlds import LockStep
+
+
+def network(x, labels, w1, b1, w2, b2, scale, shift, w3):
+    """A residual block, a norm and a classifier."""
+    h = ops.gelu(ops.linear(x, w1, b1))
+    h = ops.layer_norm(ops.add(x, ops.linear(h, w2, b2)), scale, shift)
+    return ops.cross_entropy(ops.matmul(h, w3), labels)
+
+
+def attention(tokens, labels, table, wq, wk, wv, wo, scale, shift):
+    """One attention layer between tied embeddings."""
+    x = ops.embedding(tokens, table)
+    n = ops.layer_norm(x, scale, shift)
+    q, k, v = (ops.einsum("bsh,hnd->bsnd", n, w) for w in (wq, wk, wv))
+    weights = ops.softmax(ops.einsum("bqnd,bknd->bnqk", q, k))
+    mixed = ops.einsum("bnqk,bknd->bqnd", weights, v)
+    x = ops.add(x, ops.einsum("bsnd,ndh->bsh", mixed, wo))
+    return ops.cross_entropy(ops.einsum("bsh,vh->bsv", x, table), labels)
+
+
+def experts(x, gate, first, second, target):
+    """A mixture of experts by einsum, every token to every expert by weight."""
+    weights = ops.softmax(ops.einsum("gsm,me->gse", x, gate))
+    sent = ops.einsum("gse,gsm->egsm", weights, x)
+    y = ops.relu(ops.einsum("egsm,emh->egsh", sent, first))
+    y = ops.einsum("gse,egsm->gsm", weights, ops.einsum("egsh,ehm->egsm", y, second))
+    error = ops.subtract(y, target)
+    return ops.mean(ops.multiply(error, error))
+
+
+def shared(x, w, target):
+    """One weight used twice, with reshapes between."""
+    y = ops.reshape(ops.matmul(x, w), (8, 4, 8, 4))
+    y = ops.reshape(ops.relu(y), (32, 32))
+    error = ops.subtract(ops.matmul(y, w), target)
+    return ops.sum(ops.multiply(error, error))
+
+
+CASES: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
+    "network": (
+        network,
+        {"x": (64, 96), "labels": ((64,), "int64")},
+        {
+            "w1": (96, 192),
+            "b1": (192,),
+            "w2": (192, 96),
+            "b2": (96,),
+            "scale": (96,),
+            "shift": (96,),
+            "w3": (96, 48),
+        },
+    ),
+    "attention": (
+        attention,
+        {"tokens": ((8, 4), "int64"), "labels": ((8, 4), "int64")},
+        {
+            "table": (64, 32),
+            **dict.fromkeys(("wq", "wk", "wv"), (32, 4, 8)),
+            "wo": (4, 8, 32),
+            "scale": (32,),
+            "shift": (32,),
+        },
+    ),
+    "experts": (
+        experts,
+        {"x": (8, 8, 16), "target": (8, 8, 16)},
+        {"gate": (16, 8), "first": (8, 16, 32), "second": (8, 32, 16)},
+    ),
+    "shared": (shared, {"x": (32, 32), "target": (32, 32)}, {"w": (32, 32)}),
+}
+
+#: Machines on which different strategies win.
+MACHINES = {
+    "laptop": Machine.laptop(),
+    "slow ranks": Machine("slow ranks", alpha=1e-7, beta=1e-11, flops=1e8, beta_memory=1e-12),
+    "slow net": Machine("slow net", alpha=1e-6, beta=1e-9, flops=1e9, beta_memory=1e-10),
+}
+
+
+def arrays_of(case: str) -> dict[str, np.ndarray]:
+    """The same random arguments on every rank; integers are below 48."""
+    _, inputs, parameters = CASES[case]
+    rng = np.random.default_rng(7)
+    found = {}
+    for name, shape in {**inputs, **parameters}.items():
+        if isinstance(shape[0], tuple):
+            found[name] = rng.integers(0, 48, shape[0])
+        else:
+            found[name] = (0.2 * rng.standard_normal(shape)).astype("f4")
+    return found
+
+
+def alone(case: str) -> tuple[float, dict[str, np.ndarray]]:
+    """Result and gradients in one process with one rank."""
+    program, inputs, parameters = CASES[case]
+    found = search(program, 1, inputs=inputs, parameters=parameters)
+    result, tensors = run(program, found, LockStep(1), arrays_of(case))
+    return result.item(), {name: tensors[name].grad.full() for name in parameters}
+
+
+@pytest.mark.ranks(8)
+@pytest.mark.parametrize(
+    "case, machine",
+    [
+        (case, machine)
+        for k, case in enumerate(CASES)
+        for j, machine in enumerate(MACHINES)
+        if k % 3 == j or not k
+    ],
+)
+def test_found_strategies_run_as_predicted(world, case, machine):
+    program, inputs, parameters = CASES[case]
+    found = search(program, world.size, inputs=inputs, parameters=parameters, machine=MACHINES[machine])
+    with record() as trace:
+        result, tensors = run(program, found, world, arrays_of(case))
+    for rank in world.ranks:
+        rows = compare_bytes(found, trace, rank)
+        assert [(r.operator, r.predicted) for r in rows] == [(r.operator, r.counted) for r in rows]
+    counted = {name: n for name, n in trace.counts().items() if name not in ("slice", "fill", "reshape")}
+    assert counted == found.collectives, "gradients that share a message are one collective"
+    value, gradients = alone(case)
+    assert result.item() == pytest.approx(value, rel=1e-4)
+    for name, wanted in gradients.items():
+        np.testing.assert_allclose(tensors[name].grad.full(), wanted, rtol=2e-3, atol=2e-5, err_msg=name)
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize("name", ["cumulative_sum", "sort"])
+def test_collectives_in_the_middle_of_operators_are_predicted(world, name):
+    """Forward and backward; where data decide how much goes where, what evenly spread values would bring."""
+
+    def program(x, w):
+        return ops.sum(getattr(ops, name)(ops.exp(ops.multiply(x, w)), 0))
+
+    shapes = {"x": (256, 1), "w": (1,)}
+    machine = Machine("free messages", alpha=0.0, beta=0.0, flops=1e6)
+    found = search(program, 4, inputs={"x": shapes["x"]}, parameters={"w": shapes["w"]}, machine=machine)
+    (inner,) = (n for n in found.graph.operators if n.kind in ("scan", "sort"))
+    assert found.choice.strategies[inner.index].splits, "the dim is split: there is nothing else to split"
+    with record() as trace:
+        run(program, found, world, arguments(shapes))
+    for rank in world.ranks:
+        rows = {row.operator: row for row in compare_bytes(found, trace, rank)}
+        assert all(row.agree for row in rows.values()) and (rows[inner.name].predicted or name != "sort")
+    counted = {n: count for n, count in trace.counts().items() if n not in ("slice", "fill", "reshape")}
+    assert counted == found.collectives and len(counted) > 1
+
+
+@pytest.mark.ranks(8)
+@pytest.mark.parametrize("case", ["network", "experts"])
+def test_programs_of_bfloat16_move_the_bytes_that_were_predicted(world, case):
+    """Pending sums of two-byte numbers travel in four: gradients of parameters, and products of split rows."""
+    program, inputs, parameters = CASES[case]
+    arrays = {n: a.astype(BF16) if a.dtype.kind == "f" else a for n, a in arrays_of(case).items()}
+    given = [{n: (arrays[n].shape, arrays[n].dtype) for n in some} for some in (inputs, parameters)]
+    found = search(program, world.size, inputs=given[0], parameters=given[1], machine=MACHINES["slow ranks"])
+    with record() as trace:
+        _, tensors = run(program, found, world, arrays)
+    reductions = [event for event in trace.collectives if "reduce" in event.collective]
+    assert reductions and {event.dtype for event in reductions} == {"float32"}
+    for row in compare_bytes(found, trace, world.ranks[0]):
+        assert row.predicted == row.counted, row
+    assert {tensors[name].grad.dtype for name in parameters} == {np.dtype(BF16)}
+
+
+@pytest.mark.ranks(4, 8)
+def test_given_meshes_and_heuristics_run_as_predicted(world):
+    program, inputs, parameters = CASES["network"]
+    mesh = Mesh((2, world.size // 2), ("dp", "tp"))
+    graph = record_program(program, mesh, inputs, parameters)
+    configured = graph.configure(**{"matmul.w1": {"m": "dp", "n": "tp"}})
+    for method, what in (
+        ("exact", mesh),
+        ("sharding_propagation", mesh),
+        ("recursive_programming", world.size),
+    ):
+        found = search(configured if method == "sharding_propagation" else graph, what, method=method)
+        with record() as trace:
+            run(program, found, world, arrays_of("network"))
+        for row in compare_bytes(found, trace, world.ranks[0]):
+            assert row.predicted == row.counted, (method, row)
+        if method == "sharding_propagation":
+            assert found.strategy("matmul.w1").axes == {"m": ("dp",), "n": ("tp",)}
+
+
+@pytest.mark.ranks(4, 8)
+def test_sharded_parameters_run_as_predicted(world):
+    """Under a memory limit parameters are stored in pieces, gathered for use, their gradients scattered."""
+    program, inputs, parameters = CASES["network"]
+    settings = Settings(machine=MACHINES["laptop"], sharded_parameters=True)
+    graph = record_program(program, world.size, inputs, parameters)
+    free = search(graph, world.size, settings=settings)
+    found = search(graph, Mesh((world.size,), ("dp",)), memory=0.9 * free.memory.peak, settings=settings)
+    with record() as trace:
+        run(program, found, world, arrays_of("network"))
+    assert all(row.predicted == row.counted for row in compare_bytes(found, trace, world.ranks[0]))
+
+
+@pytest.mark.ranks(1, 4, 6, 8)
+@pytest.mark.parametrize("sizes", [(64, 64, 64), (256, 16, 16), (96, 96, 12), (16, 128, 16)])
+def test_a_product_on_its_best_grid(world, sizes):
+    m, k, n = sizes
+    rng = np.random.default_rng(1)
+    a, b = rng.standard_normal((m, k)), rng.standard_normal((k, n))
+    found = best_grid(m, k, n, world.size)
+    start = Layout.replicated(Mesh((world.size,), ("x",)), 2)
+    x, y = Tensor.from_global(a, start, world), Tensor.from_global(b, start, world)
+    first, second, _ = found.layouts()
+    x, y = x.to(first), y.to(second)
+    with record() as trace:
+        z = run_product(x, y, found)
+    np.testing.assert_allclose(z.full(), a @ b, rtol=1e-9, atol=1e-9)
+    even = all(size % math_product == 0 for size, math_product in _cuts(found))
+    for rank in world.ranks:
+        if even and rank in found.mesh:
+            assert trace.nbytes(rank) == 8 * found.words
+
+
+def _cuts(found):
+    pm, pk, pn = found.grid
+    return ((found.m, pm * pk), (found.k, pk * pm * pn), (found.n, pn))
+
+
+def test_a_program_that_looks_at_values_is_refused():
+    def program(x):
+        return ops.relu(x) if x.full().sum() > 0 else x
+
+    with pytest.raises(InputError, match=r"looks at the values of a tensor at .*test_run.py:\d+"):
+        record_program(program, 4, {"x": (4, 4)})
+
+
+def test_a_program_that_branches_on_a_tensor_is_refused():
+    def program(x):
+        return ops.relu(x) if ops.greater(ops.sum(x), 0.0) else x
+
+    with pytest.raises(InputError, match=r"looks at the values of a tensor at .*test_run.py:\d+"):
+        record_program(program, 4, {"x": (4, 4)})
+
+
+@pytest.mark.parametrize(
+    "call", [np.vectorize(np.sin), np.ma.array, np.unwrap], ids=["vectorize", "ma", "unwrap"]
+)
+def test_a_program_that_calls_numpy_is_refused(call):
+    """What has no rule cannot be split: the line is named."""
+
+    def program(x):
+        return ops.relu(call(ops.exp(x)))
+
+    words = r"calls numpy on a tensor, 'return ops.relu\(call\(ops.exp\(x\)\)\)' at .*_run.py:\d+: that is no operator"
+    if call is np.unwrap:  # what tensors have no function for says so itself
+        words = r"np.unwrap takes no tensors.*_run.py:\d+"
+    with pytest.raises(SpmdError, match=words):
+        record_program(program, 4, {"x": (4, 4)})
+
+
+def test_recomputation_is_priced_only():
+    found = search(lambda x: ops.relu(x), 2, inputs={"x": (4, 4)}, settings=Settings(recompute=True))
+    with pytest.raises(InputError, match="can only be priced"):
+        run(lambda x: ops.relu(x), found, LockStep(2), {"x": np.ones((4, 4))})
+
+
+def test_a_program_without_operators_is_refused():
+    with pytest.raises(InputError, match="computes nothing"):
+        record_program(lambda x: x, 4, {"x": (4, 4)})
+
+
+def test_a_count_that_nothing_divides_is_refused():
+    with pytest.raises(InputError, match=r"no operator can use 7 ranks.*test_run.py:\d+"):
+        search(lambda x: ops.relu(x), 7, inputs={"x": (4, 4)})
+
+
+def test_strategies_of_another_program_are_refused():
+    found = search(lambda x: ops.relu(x), 2, inputs={"x": (4, 4)})
+    with pytest.raises(InputError, match="operator 0 of the program is gelu"):
+        run(lambda x: ops.gelu(x), found, LockStep(2), {"x": np.ones((4, 4))})
+    with pytest.raises(InputError, match="more operators"):
+        run(lambda x: ops.relu(ops.relu(x)), found, LockStep(2), {"x": np.ones((4, 4))})
+    with pytest.raises(InputError, match="2 ranks"):
+        run(lambda x: ops.relu(x), found, LockStep(4), {"x": np.ones((4, 4))})
+    assert Applied(found).position == 0
+
+
+def test_configured_operators_and_layers_are_recorded():
+    def program(x, w):
+        x = ops.matmul.op.shard(((2, 1), (1, 2)))(x, w)
+        for _ in range(5):
+            x = ops.add(x, ops.relu(x))
+        return ops.sum(x)
+
+    graph = record_program(program, 4, {"x": (8, 8)}, {"w": (8, 8)})
+    assert graph.operators[0].configured == ((2, 1), (1, 2))
+    assert graph.operators[0].where.split(":")[0].endswith("auto_parallel/test_run.py")
+    assert [o.layer for o in graph.operators[1:11]] == [("layer", k // 2) for k in range(10)]
+    assert graph.operators[0].layer is graph.operators[-1].layer is None
+    found = search(program, 4, inputs={"x": (8, 8)}, parameters={"w": (8, 8)})
+    assert [
+        layout.parts for layout in graph.operators[0].bound.input_layouts(found.choice.strategies[0])
+    ] == [
+        (2, 1),
+        (1, 2),
+    ]
+
+
+@pytest.mark.ranks(1, 4, 8)
+@pytest.mark.parametrize("method", ["auto", "recursive_programming"])
+def test_a_function_that_finds_its_own_strategies(world, method):
+    mesh = Mesh((world.size,), ("x",))
+    rng = np.random.default_rng(3)
+    make = lambda *shape, grad=False: Tensor.from_global(  # noqa: E731
+        rng.standard_normal(shape), Layout.replicated(mesh, len(shape)), world, requires_grad=grad
+    )
+    w1, w2, x = make(16, 32, grad=True), make(32, 16, grad=True), make(64, 16)
+    step = Parallelised(lambda x: ops.sum(ops.matmul(ops.relu(ops.matmul(x, w1)), w2)), method)
+    assert step.found(x) is None
+    first = step(x)
+    first.backward()
+    wanted, w1.grad = w1.grad.full(), None
+    second = step(x)
+    second.backward()
+    assert second.item() == pytest.approx(first.item(), rel=1e-9)
+    np.testing.assert_allclose(w1.grad.full(), wanted, rtol=1e-9, atol=1e-9)
+    found = step.found(x)
+    if world.size > 1:
+        assert any(strategy.splits for strategy in found.choice.strategies)
+
+
+@pytest.mark.ranks(4)
+def test_propagation_from_a_recorded_call_needs_a_configured_operator(world):
+    x = Tensor.from_global(np.ones((8, 8)), Layout.replicated(Mesh((world.size,), ("x",)), 2), world)
+    with pytest.raises(InputError, match="none is configured"):
+        Parallelised(lambda x: ops.relu(x), "sharding_propagation")(x)
+    step = Parallelised(lambda x: ops.exp(ops.relu.op.shard(((4, 1),))(x)), "sharding_propagation")
+    step(x)
+    assert step(x).layout.parts == (4, 1)
+
+
+@pytest.mark.ranks(8, 10)
+@pytest.mark.parametrize(
+    "equation, shapes", [("mk,kn->mn", ((32, 64), (64, 32))), ("bmk,bkn->bmn", ((2, 32, 16), (2, 16, 32)))]
+)
+def test_an_einsum_on_its_best_grid_moves_the_predicted_words(world, equation, shapes):
+    bound = ops.einsum.op.bind(shapes, {"equation": equation})
+    found = best_factor_grid(bound, world.size)
+    rng = np.random.default_rng(5)
+    arrays = [rng.standard_normal(shape) for shape in shapes]
+    *operands, result = found.layouts()
+    tensors = [Tensor.from_global(a, layout, world) for a, layout in zip(arrays, operands)]
+    with record() as trace:
+        z = ops.einsum.op.shard(found.strategy, result)(*tensors, equation=equation)
+    np.testing.assert_allclose(z.full(), np.einsum(equation, *arrays), atol=1e-9)
+    for rank in world.ranks:
+        assert trace.nbytes(rank) == (8 * found.words if rank in found.mesh else 0)
+    assert found.mesh.size == 8, "of ten ranks two are idle"
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize("case", CASES)
+def test_the_proof_of_a_run(world, case):
+    program, inputs, parameters = CASES[case]
+    found = search(program, world.size, inputs=inputs, parameters=parameters)
+    proof = prove(program, found, world, arguments({**inputs, **parameters}))
+    assert proof.holds and proof.rows and "as predicted" in str(proof)
+    wrong = replace(proof, rows=(replace(proof.rows[0], counted=-1), *proof.rows[1:]))
+    assert not wrong.holds and "NOT as predicted" in str(wrong) and "differ" in str(wrong)
+    assert not replace(proof, error=1.0).holds
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_run_with_wrong_numbers_is_no_proof(case, monkeypatch):
+    """Bytes as predicted, and a hundredth too much in what one rank gives."""
+    program, inputs, parameters = CASES[case]
+    found = search(program, 4, inputs=inputs, parameters=parameters)
+    right = LockStep._run
+
+    def wrong(self, step, shards, *more):
+        return right(self, step, [shard * (1.01 if k == 1 else 1) for k, shard in enumerate(shards)], *more)
+
+    monkeypatch.setattr(LockStep, "_run", wrong)
+    proof = prove(program, found, LockStep(4), arguments({**inputs, **parameters}))
+    assert all(row.predicted == row.counted for row in proof.rows)
+    assert not proof.holds and "WRONG" in str(proof) and "rounding does not explain it" in str(proof)
+
+
+def odd(x, w, v, b):
+    """Concat, transpose and reshape over dims that are no powers of two."""
+    h = ops.matmul(x, w)
+    y = ops.concat([ops.relu(h), ops.exp(ops.multiply(h, 0.1))], 1)
+    y = ops.add(ops.matmul(v, ops.transpose(y, (1, 0))), b)
+    y = ops.reshape(y, (7, 9, 6))
+    return ops.sum(ops.multiply(y, y))
+
+
+@pytest.mark.ranks(3, 6)
+@pytest.mark.parametrize("method", ["exact", "recursive_programming"])
+def test_odd_sizes_and_rank_counts(world, method):
+    inputs, parameters = {"x": (18, 21)}, {"w": (21, 30), "v": (21, 60), "b": (18,)}
+    machine = MACHINES["slow ranks"]
+    found = search(odd, world.size, inputs=inputs, parameters=parameters, method=method, machine=machine)
+    assert found.strategy("matmul.w").splits and found.strategy("matmul.v").splits
+    proof = prove(odd, found, world, arguments({**inputs, **parameters}))
+    assert proof.holds and proof.rows, str(proof)

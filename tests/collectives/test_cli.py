@@ -1,0 +1,288 @@
+"""``spmdsim collective``: its output, exit codes and pictures; the exercise in ``examples``."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spmdsim.cli.collective.schedule_arguments import parse_bytes, rank_counts
+from spmdsim.cli.main import main
+from spmdsim.collectives import algorithms, make_schedule, schedule_of
+from spmdsim.collectives.history import unroll
+from spmdsim.draw.schedule_svg import schedule_svg
+from spmdsim.draw.schedule_text import grid, state_table
+from spmdsim.errors import InputError
+
+OWN = Path(__file__).parents[2] / "examples" / "own_algorithms.py"
+
+
+def output(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str]:
+    code = main(["collective", *argv])
+    return code, capsys.readouterr().out
+
+
+def test_state_table_of_the_ring() -> None:
+    story = unroll(schedule_of("all_reduce", "ring", 3))
+    assert state_table(story, 0) == ["rank  chunk 0  chunk 1  chunk 2"] + [
+        f"   {r}     {r}        {r}        {r}" for r in range(3)
+    ]
+    assert state_table(story, 2) == [
+        "rank  chunk 0  chunk 1  chunk 2",
+        "   0    [∑]      0+2       0",
+        "   1     1       [∑]      0+1",
+        "   2    1+2       2       [∑]",
+    ]
+    assert [state_table(story, i)[1:] for i in (4,)] == [
+        ["   0     ∑       [∑]       ∑", "   1     ∑        ∑       [∑]", "   2    [∑]       ∑        ∑"]
+    ]
+
+
+def test_grid_of_arrows() -> None:
+    story = unroll(schedule_of("broadcast", "binomial", 5))
+    assert grid(story) == [
+        "         0     1     2     3     4",
+        "round 0  ●─────┼─────┼─────┼────▶●",
+        "round 1  ●─────┼────▶●     │     │",
+        "round 2  ●────▶●     ●────▶●     │",
+    ]
+    plain = grid(unroll(schedule_of("all_reduce", "ring", 2)), ascii_only=True)
+    assert plain == [
+        "         0     1",
+        "round 0  *-+1->*",
+        "         *<-+0-*",
+        "round 1  *-0-->*",
+        "         *<-1--*",
+    ]
+    assert "too many for a picture" in grid(unroll(schedule_of("all_reduce", "ring", 21)))[0]
+
+
+def test_every_message_is_an_arrow_and_every_arrow_a_message() -> None:
+    for chosen in algorithms():
+        story = unroll(make_schedule(chosen, 6 if chosen.fits(6) else 8))
+        messages = sum(map(len, story.steps))
+        text = "\n".join(grid(story))
+        assert text.count("▶") + text.count("◀") == messages, chosen.full_name
+        assert len(story.states) == len(story.steps) + 1
+        drawing = ET.fromstring(schedule_svg(story))
+        arrows = [e for e in drawing.iter("{http://www.w3.org/2000/svg}g") if e.get("class") == "arrow"]
+        assert len(arrows) == messages + 1  # and the legend's
+
+
+def test_svg_needs_nothing_else() -> None:
+    text = schedule_svg(unroll(schedule_of("all_reduce", "rabenseifner", 6)))
+    assert not re.search(r"href|url\((?!#)|@import|<script", text)
+    wide = re.search(r'viewBox="0 0 (\d+) (\d+)"', text)
+    assert wide is not None
+    xs = [float(x) for x in re.findall(r' x[12]?="([\d.]+)"', text)]
+    assert max(xs) <= int(wide[1])
+    with pytest.raises(InputError, match="too many for one picture"):
+        schedule_svg(unroll(schedule_of("all_reduce", "ring", 128)))
+
+
+def test_show(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code, text = output(capsys, "show", "all_reduce", "ring", "-n", "6")
+    assert code == 0
+    for words in (
+        "after round 9",
+        "rounds          10  (lower bound 3)",
+        "critical bytes  1.667 m  (lower bound 1.667 m)",
+        "depth 5; fit for non-commutative operators: no",
+        "round 9   ●─2──▶●─3──▶●─4──▶●─5──▶●─0──▶●",
+    ):
+        assert words in text
+    picture = tmp_path / "ring.svg"
+    assert output(capsys, "show", "allreduce", "ring", "-n", "6", "--svg", str(picture)) == (0, "")
+    assert ET.fromstring(picture.read_text()).tag.endswith("svg")
+    code, text = output(capsys, "show", "scan", "recursive_doubling", "-n", "3", "--json")
+    assert json.loads(text)["states"][-1][2]["0"] == [0, 1, 2]
+    code, text = output(capsys, "show", "all_reduce", "ring", "-n", "3", "--ascii")
+    assert text.isascii()
+    code, text = output(capsys, "show", "all_reduce", "ring", "-n", "64", "--only", "counts")
+    assert "rounds          126  (lower bound 6)" in text
+    code, text = output(capsys, "show", "all_reduce", "ring", "-n", "3", "-b", "1000", "--only", "counts")
+    assert re.search(r"1 +4 +4 +1,334 +1,333 +666 +1,333", text)
+    code, text = output(capsys, "show", "all_reduce", f"{OWN}:wrong_neighbour", "-n", "3")
+    assert code == 1
+    assert "wrong: round 0: rank 0 sends chunk 0 to rank 1: nobody receives this message" in text
+
+
+def test_check_names_common_slips(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "slips.py"
+    file.write_text(
+        "from spmdsim.collectives import send, recv, recv_reduce\n"
+        "def no_modulo(rank, size):\n"
+        "    yield [send(rank + 1, 0), recv_reduce(rank - 1, 0)]\n"
+        "def divided(rank, size):\n"
+        "    yield [send((rank + 1) / size, 0)]\n"
+        "def again(rank, size):\n"
+        "    for peer in range(size):\n"
+        "        if peer != rank:\n"
+        "            yield [send(peer, 0), recv_reduce(peer, 0)]\n"
+        "def at_once(rank, size):\n"
+        "    others = [peer for peer in range(size) if peer != rank]\n"
+        "    yield [send(p, rank) for p in others] + [recv(p, p) for p in others]\n"
+    )
+    for name, words in {
+        "no_modulo": "rank 0 wants to recv_reduce from -1: chunk 0, but ranks are 0 ... 3",
+        "divided": "rank 0 wants to send to 0.25: chunk 0, but 0.25 is no whole number: use // to divide",
+        "again": "round 1: rank 1 adds ranks 0, 1 twice to chunk 0",
+    }.items():
+        code, text = output(capsys, "check", f"{file}:{name}", "-n", "4")
+        assert code == 1 and words in text, text
+    gather = ("check", f"{file}:at_once", "--collective", "all_gather", "-n", "3,4")
+    assert output(capsys, *gather)[0] == 1
+    assert output(capsys, *gather, "--ports", "n-1")[0] == 0
+    assert main(["collective", *gather, "--ports", "many"]) == 2
+    assert "'many' is no number of ports" in capsys.readouterr().err
+
+
+def test_check_leaves_out_rank_counts_an_algorithm_does_not_promise(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = importlib.import_module("spmdsim.collectives.algorithm")._REGISTER["all_gather"]
+    limited = replace(known["bruck"], condition="n == p", condition_words="a power of two")
+    monkeypatch.setitem(known.data, "bruck", limited)
+    code, text = output(capsys, "check", "bruck", "--collective", "all_gather", "-n", "2..4")
+    assert code == 0 and "needs a power of two: not checked on 3 ranks" in text
+    code, text = output(capsys, "predict", "all_gather", "-n", "6", "--no-plot")
+    assert code == 0 and "bruck" not in text
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["show", "all_reduce", "rinf"], "did you mean 'ring'"),
+        (["show", "all_reduze", "ring"], "there is no collective 'all_reduze'"),
+        (["show", "all_reduce", "ring", "-n", "100000"], "too many to follow one by one"),
+        (["check", "ring", "-n", "5000"], "too many to follow one by one"),
+        (["check", f"{OWN}:my_all_reduce", "-n", "4000"], "into how many chunks"),
+        (["check", "nowhere.py:f"], "there is no file nowhere.py"),
+        (["check", "my.py"], "say which function, as in my.py:my_ring"),
+        (["check", "ring", "-n", "2-4"], "write 6 or 2..16 or 2,4,8"),
+        (["check", "ring", "-n", "4..2"], "lower one first"),
+        (["export", "broadcast", "binomial", "--format", "msccl"], "MSCCL's XML has no broadcast"),
+        (["export", "all_reduce", "ring", "-b", "many"], "is no size"),
+        (
+            ["export", "all_reduce", "ring", "-b", "10", "--itemsize", "4"],
+            "10 bytes are no whole number of 4-byte",
+        ),
+        (["show", "all_reduce", "ring", "-b", "8", "--itemsize", "0"], "no whole number of 0-byte elements"),
+        (["diff", "all_reduce", "ring", "king"], "did you mean 'ring'"),
+    ],
+)
+def test_errors_are_one_line(capsys: pytest.CaptureFixture[str], argv: list[str], message: str) -> None:
+    assert main(["collective", *argv]) == 2
+    text = capsys.readouterr().err
+    assert message in text and "Traceback" not in text and len(text.strip().splitlines()) == 1
+
+
+def test_list(capsys: pytest.CaptureFixture[str]) -> None:
+    code, text = output(capsys, "list")
+    assert code == 0
+    for chosen in algorithms():
+        assert chosen.name in text
+    code, text = output(capsys, "list", "allreduce", "--json")
+    rows = {row["algorithm"]: row for row in json.loads(text)}
+    assert rows["ring"]["formula"] == {"rounds": "2*(n-1)", "beta": "2*q", "gamma": "q", "only_if": None}
+    assert rows["rabenseifner_half_fold"]["libraries"] == {"openmpi": ["rabenseifner", "6"]}
+    assert {row["collective"] for row in rows.values()} == {"all_reduce"}
+
+
+def test_diff(capsys: pytest.CaptureFixture[str]) -> None:
+    code, text = output(capsys, "diff", "all_reduce", "recursive_doubling", "rabenseifner", "-n", "6")
+    assert code == 0
+    assert re.search(r"rounds +4 +6", text) and re.search(r"critical bytes +4 m +3.5 m", text)
+    code, text = output(capsys, "diff", "all_reduce", "ring", "ring_openmpi", "-n", "4", "--json")
+    assert json.loads(text)["differs_from_round"] == 0
+    code, text = output(capsys, "diff", "broadcast", "knomial", "binomial", "-n", "8", "--radix", "2")
+    assert "their messages are the same in every round" in text
+    code, text = output(capsys, "diff", "all_reduce", "reduce_broadcast", "linear", "-n", "2", "--json")
+    assert json.loads(text)["differs_from_round"] is None
+
+
+def test_check(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    solution = f"{OWN}:my_all_reduce"
+    code, text = output(capsys, "check", solution, "-n", "2..16", "--json")
+    result: dict[str, Any] = json.loads(text)
+    assert code == 0 and result["ok"] and 60 < result["score"] < 70
+    assert [row["ranks"] for row in result["results"]] == list(range(2, 17))
+    assert all(row["beta"] == row["bound"]["beta"] for row in result["results"])
+    assert output(capsys, "check", solution, "-n", "4", "--min-score", "90")[0] == 1
+    assert output(capsys, "check", solution, "-n", "4", "--in-order")[0] == 1
+    assert output(capsys, "check", "linear", "-n", "4", "--in-order")[0] == 0
+
+    mine = tmp_path / "mine.py"
+    mine.write_text(
+        "from spmdsim.collectives import send, recv\n"
+        "def tell(rank, size, root=0):\n"
+        "    for i in range(1, size):\n"
+        "        if rank == root:\n"
+        "            yield [send(i, 0)]\n"
+        "        elif rank == i:\n"
+        "            yield [recv(root, 0)]\n"
+    )
+    code, text = output(capsys, "check", f"{mine}:tell", "--collective", "broadcast", "-n", "3")
+    assert code == 1
+    assert "root 1: round 0: rank 1 sends a message to itself (send to 1: chunk 0)" in text
+    assert output(capsys, "check", f"{mine}:tell", "--collective", "broadcast", "--root", "0")[0] == 0
+
+
+def test_export(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code, text = output(capsys, "export", "all_reduce", "ring", "-n", "4", "-b", "4K")
+    assert code == 0 and text.startswith("num_ranks 4") and "send 1024b to 1 tag 0" in text
+    target = tmp_path / "ring.xml"
+    argv = ("export", "all_reduce", "ring", "-n", "4", "--format", "msccl", "-o", str(target))
+    assert output(capsys, *argv) == (0, "")
+    assert ET.fromstring(target.read_text()).attrib["coll"] == "allreduce"
+
+
+def test_goal_files_are_simulated(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    target = tmp_path / "tree.goal"
+    argv = ("export", "reduce", "binomial", "-n", "8", "-b", "1024", "-o", str(target))
+    assert output(capsys, *argv)[0] == 0
+    code, text = output(capsys, "goal", str(target), "--json")
+    result = json.loads(text)
+    assert code == 0 and result["makespan"] == max(result["rank_ends"]) == 34914
+    shorter = json.loads(output(capsys, "goal", str(target), "-G", "0", "--json")[1])
+    assert shorter["makespan"] < result["makespan"]
+    target.write_text("num_ranks 2\nrank 0 {\nl1: recv 8b from 1 tag 0\n}\n")
+    code, text = output(capsys, "goal", str(target))
+    assert code == 1 and text.startswith("wrong: ")
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
+def test_any_encoding_of_the_output_will_do(encoding: str) -> None:
+    command = [sys.executable, "-m", "spmdsim", "collective", "show", "all_reduce", "ring", "-n", "2"]
+    environment = {**os.environ, "PYTHONIOENCODING": encoding, "PYTHONPATH": str(OWN.parent.parent)}
+    done = subprocess.run(command, env=environment, capture_output=True, timeout=60)
+    text = done.stdout.decode(encoding)
+    assert done.returncode == 0, done.stderr.decode()
+    assert "round 0  *-+1->*" in text and "[sum]" in text and "?" not in text
+
+
+def test_arguments() -> None:
+    assert rank_counts("2..4, 8") == [2, 3, 4, 8]
+    assert [parse_bytes(t) for t in ("8", "64K", "1MiB", "0.5k", "2GB")] == [8, 65536, 1 << 20, 512, 2 << 30]
+
+
+@pytest.mark.parametrize("name, ranks, finding", [
+    ("one_round_too_many", "2..5", "2 ranks  wrong     round 1: rank 0 adds rank 0 twice to chunk 0  (and 1 more)"),
+    ("send_before_receive", "3", "round 0: ranks wait for each other: 0 → 1 → 2 → 0 (rank 0: send to 1: chunk 0)"),
+    ("wrong_neighbour", "2", "2 ranks  correct   2 rounds (bound 1), 1 m (bound 1 m), score 75.0"),
+    ("wrong_neighbour", "3", "3 ranks  wrong     round 0: rank 0 sends chunk 0 to rank 1: nobody receives this"),
+])  # fmt: skip
+def test_typical_mistakes_get_their_finding(
+    capsys: pytest.CaptureFixture[str], name: str, ranks: str, finding: str
+) -> None:
+    code, text = output(capsys, "check", f"{OWN}:{name}", "-n", ranks)
+    assert finding in text and code == ("wrong" in finding or "wait" in finding)

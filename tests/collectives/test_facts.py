@@ -1,0 +1,288 @@
+"""Formulas, bounds, symmetry, cuts, selection tables, names: everything declared beside the generators."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from fractions import Fraction
+from itertools import zip_longest
+from math import lcm
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spmdsim.collectives import Algorithm, algorithm, algorithms, collective, make_schedule, schedule_of
+from spmdsim.collectives.bounds import lower_bound
+from spmdsim.collectives.counts import count
+from spmdsim.collectives.facts import facts_of
+from spmdsim.collectives.formula import evaluate
+from spmdsim.collectives.partition import chunk_sizes, cut
+from spmdsim.collectives.selection_tables import choose, libraries, rules
+from spmdsim.collectives.verification import verify
+from spmdsim.errors import InputError, ScheduleError, SpmdError
+
+DATA = json.loads((Path(__file__).parents[1] / "vectors" / "collectives.json").read_text())
+by_name = pytest.mark.parametrize("chosen", algorithms(), ids=lambda a: a.full_name.replace(" ", "-"))
+
+
+@by_name
+def test_formula_is_the_count(chosen: Algorithm) -> None:
+    form = chosen.formula
+    if form is None:
+        assert chosen.name in ("double_binary_tree", "knomial", "binary_tree", "binary_levels")
+        return
+    checked = 0
+    for size in filter(chosen.fits, (*range(1, 10), 12, 16, 17, 31, 32)):
+        schedule = make_schedule(chosen, size)
+        if not form.holds(size, dict(schedule.options)):
+            continue
+        unit = lcm(schedule.chunk_count, size)
+        counted = count(schedule, unit)
+        steps, beta, gamma = form.at(size, dict(schedule.options))
+        assert counted.steps == steps, size
+        assert Fraction(counted.critical_bytes, unit) == beta, size
+        assert Fraction(counted.critical_worked_bytes, unit) == gamma, size
+        if form.depth is not None and size > 1:
+            depth = evaluate(form.depth, size, dict(schedule.options))
+            assert verify(schedule).depth == depth, size
+        checked += 1
+    assert checked >= 5
+
+
+@by_name
+def test_symmetry_is_true(chosen: Algorithm) -> None:
+    """Where rank 0 stands for all, every rank does the same with shifted or xored peers."""
+    for size in filter(chosen.fits, range(1, 18)):
+        schedule = make_schedule(chosen, size)
+        for clause in filter(None, chosen.symmetry.split(";")):
+            condition, _, kind = clause.strip().rpartition(":")
+            if condition and not evaluate(condition, size):
+                continue
+            first = list(schedule.rounds(0))
+            for rank in range(1, size):
+                for mine, theirs in zip_longest(first, schedule.rounds(rank)):
+                    peers = [(m.kind, _moved(m.peer, rank, size, kind.strip()), len(m.chunks)) for m in mine]
+                    assert sorted(peers) == sorted((m.kind, m.peer, len(m.chunks)) for m in theirs)
+            break
+
+
+def _moved(peer: int, rank: int, size: int, kind: str) -> int:
+    if peer < 0:
+        return peer
+    return peer ^ rank if kind == "xor" else (peer + rank) % size
+
+
+@by_name
+def test_nothing_beats_the_bound(chosen: Algorithm) -> None:
+    for size in filter(chosen.fits, range(1, 18)):
+        found = facts_of(make_schedule(chosen, size))
+        ports = evaluate(chosen.ports, size)
+        if ports == 1:
+            assert found.steps >= found.bound.steps
+        assert found.beta >= found.bound.beta
+        assert 0 < found.score <= 100
+
+
+def test_bounds_are_reached() -> None:
+    reached: dict[str, list[bool]] = {}
+    for chosen in algorithms():
+        found = facts_of(make_schedule(chosen, 16))
+        best = reached.setdefault(chosen.collective.name, [False, False])
+        best[0] |= found.steps == found.bound.steps
+        best[1] |= found.beta == found.bound.beta
+    both = {name for name, best in reached.items() if all(best)}
+    assert both >= {
+        "all_reduce",
+        "reduce_scatter",
+        "all_gather",
+        "all_to_all",
+        "gather",
+        "scatter",
+        "barrier",
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "n", "expected"),
+    [
+        ("all_reduce", 8, (3, Fraction(7, 4), Fraction(7, 8))),
+        ("all_reduce", 1, (0, 0, 0)),
+        ("bcast", 6, (3, 1, 0)),
+        ("reduce", 5, (3, 1, Fraction(4, 5))),
+        ("alltoall", 6, (3, Fraction(5, 6), 0)),
+        ("barrier", 9, (4, 0, 0)),
+    ],
+)
+def test_lower_bound(name: str, n: int, expected: tuple[Any, ...]) -> None:
+    assert tuple(lower_bound(name, n)) == expected
+
+
+def test_ring_at_65536_ranks_costs_only_its_rounds() -> None:
+    schedule = schedule_of("all_reduce", "ring", 65536)
+    rounds = schedule.rounds(4711)
+    first = next(rounds)
+    assert [m.describe() for m in first] == ["send to 4712: chunk 4710", "recv_reduce from 4710: chunk 4709"]
+    assert sum(1 for _ in rounds) == 2 * 65535 - 1
+
+
+@pytest.mark.parametrize("count_", [0, 1, 7, 12, 97, 1000])
+@pytest.mark.parametrize("pieces", [1, 3, 16])
+def test_cuts(count_: int, pieces: int) -> None:
+    balanced, ceiling = cut(count_, pieces), cut(count_, pieces, "ceiling")
+    assert sum(balanced) == sum(ceiling) == count_
+    assert max(balanced) - min(balanced) <= 1 and list(balanced) == sorted(balanced, reverse=True)
+    full = -(-count_ // pieces)
+    assert all(c == full for c in ceiling[: count_ // full if full else 0])
+
+
+def test_ceiling_of_mpich() -> None:
+    """97 bytes on 16 ranks leave ranks 14 and 15 without data (blocks of 7 bytes)."""
+    assert cut(97, 16, "ceiling") == (7,) * 13 + (6, 0, 0)
+    assert chunk_sizes(1000, (3, 2)) == (167, 167, 167, 166, 167, 166)
+
+
+def _ours(name: str) -> str:
+    return collective(name).name
+
+
+def _sizes(condition: str) -> list[int]:
+    """Sizes at both ends of a condition such as ``<4096``."""
+    if condition in ("any", "else"):
+        return [10**9]
+    limit = int(condition.lstrip("<="))
+    return [limit - 1] if condition.startswith("<") and not condition.startswith("<=") else [limit]
+
+
+def test_open_mpi_tables() -> None:
+    """Every row of the published tables, at the last size it covers and at the first rank count and the last."""
+    checked = 0
+    for name, kinds in DATA["selection"]["openmpi"]["tables"].items():
+        block = _ours(name) in ("all_to_all", "all_gather", "gather", "scatter")
+        for kind, rows in kinds.items():
+            low = 1
+            for row in rows:
+                words = row["ranks"]
+                high = (
+                    low + 5 if words in ("else", "any") else int(words.lstrip("<=")) - words.startswith("<")
+                )
+                for ranks in {max(2, low), high}:
+                    smallest = 0
+                    for condition, wanted in row["sizes"]:
+                        for nbytes in {smallest, *_sizes(condition)}:
+                            given = nbytes * ranks if block else nbytes
+                            found = choose("openmpi", name, ranks, given, kind != "noncommutative")
+                            assert found.name == wanted, (name, kind, ranks, nbytes)
+                            checked += 1
+                        smallest = _sizes(condition)[-1] + 1
+                low = high + 1
+    assert checked > 900
+
+
+def test_mpich_rules() -> None:
+    def name(what: str, ranks: int, nbytes: int, **facts: Any) -> str:
+        return choose("mpich", what, ranks, nbytes, **facts).algorithm.name
+
+    assert [name("allreduce", 8, n) for n in (8, 9, 4096)] == ["recursive_doubling"] + ["rabenseifner"] * 2
+    assert name("allreduce", 8, 4096, user_op=True) == "recursive_doubling"
+    assert name("allreduce", 16, 60, itemsize=4) == "recursive_doubling"
+    assert name("allreduce", 16, 64, itemsize=4) == "rabenseifner"
+    assert [name("bcast", 7, 10**6), name("bcast", 9, 12288)] == ["binomial", "binomial"]
+    assert name("bcast", 16, 524288) == "scatter_recursive_doubling"
+    assert [name("bcast", 16, 524289), name("bcast", 9, 12289)] == ["scatter_ring"] * 2
+    assert [name("allgather", 8, n) for n in (524287, 524288)] == ["recursive_doubling", "ring"]
+    assert [name("allgather", 9, n) for n in (81919, 81920)] == ["bruck", "ring"]
+    assert [name("reduce", 8, n) for n in (2048, 2049)] == ["binomial", "rabenseifner"]
+    assert [name("reduce_scatter", 8, n) for n in (524287, 524288)] == ["recursive_halving", "pairwise"]
+    assert name("reduce_scatter", 8, 8, commutative=False) == "butterfly"
+    assert name("reduce_scatter", 8, 8, commutative=False, equal_blocks=False) == "recursive_doubling"
+    assert name("reduce_scatter", 6, 8, commutative=False) == "recursive_doubling"
+    assert [name("alltoall", 7, 7 * n) for n in (32768, 32769)] == ["linear", "pairwise"]
+    assert [name("alltoall", 8, 8 * n) for n in (256, 257, 32769)] == ["bruck", "linear", "pairwise"]
+    assert name("alltoall", 8, 8, in_place=True) == "pairwise"
+    assert [name(w, 8, 8) for w in ("gather", "scatter", "scan")] == [
+        "binomial",
+        "binomial",
+        "recursive_doubling",
+    ]
+    assert name("barrier", 8, 0) == "dissemination"
+
+
+def test_order_preserving_choices_for_operators_that_need_order() -> None:
+    for library in libraries():
+        for ranks in (2, 3, 6, 8, 20, 130, 300, 600):
+            for nbytes in (4, 10**4, 10**6):
+                found = choose(library, "allreduce", ranks, nbytes, commutative=False).algorithm
+                assert found.in_order, (library, ranks, nbytes, found.name)
+
+
+def test_open_mpi_takes_another_algorithm_where_its_own_needs_a_power_of_two_or_pairs() -> None:
+    found = [choose("openmpi", "all_gather", n, 64 * n) for n in (4, 6, 7)]
+    assert [one.algorithm.name for one in found if one.name == "recursive_doubling"]
+    for n in range(2, 40):
+        for nbytes in (n, 1000 * n, 10**5 * n):
+            one = choose("openmpi", "all_gather", n, nbytes)
+            if one.name == "recursive_doubling":
+                assert one.algorithm.name == ("bruck" if n & (n - 1) else "recursive_doubling")
+            if one.name == "neighbor":
+                assert one.algorithm.name == ("ring" if n % 2 else "neighbor_exchange")
+
+
+def test_unknown_names_are_answered_with_the_known_ones() -> None:
+    with pytest.raises(
+        SpmdError,
+        match=r"there is no collective 'allreduze'; did you mean 'all_reduce'\? known are all_reduce",
+    ):
+        algorithms("allreduze")
+    with pytest.raises(ScheduleError, match="did you mean 'recursive_doubling'"):
+        algorithm("all_reduce", "recursive-dubling")
+    limited = replace(algorithm("all_gather", "ring"), condition="n == p", condition_words="a power of two")
+    with pytest.raises(ScheduleError, match="needs a power of two; got 6 ranks"):
+        make_schedule(limited, 6)
+    with pytest.raises(ScheduleError, match=r"root 6 is not a rank of 0 ... 5"):
+        schedule_of("broadcast", "binomial", 6, root=6)
+    with pytest.raises(ScheduleError, match="has no option 'color'; it has index"):
+        schedule_of("all_reduce", "ring", 6, color=1)
+    with pytest.raises(ScheduleError, match="unknown ring index rule"):
+        next(schedule_of("all_reduce", "ring", 6, index="nccl").rounds(0))
+    with pytest.raises(
+        InputError, match=r"no selection tables of 'gmpi'; did you mean 'mpich'\? known are openmpi, mpich"
+    ):
+        choose("gmpi", "allreduce", 2, 2)
+    with pytest.raises(InputError, match="no selection table of openmpi for scan"):
+        list(rules("openmpi", "scan"))
+
+
+def test_library_names_lead_to_algorithms() -> None:
+    assert algorithm("bcast", "scatter_ring_allgather").name == "scatter_ring"
+    assert choose("openmpi", "allreduce", 3, 4400).algorithm.name == "ring_openmpi"
+    assert choose("openmpi", "allgather", 6, 600).algorithm.name == "bruck"
+
+
+def test_chunk_count_of_a_users_function_is_found() -> None:
+    from spmdsim.collectives import from_function, recv, recv_reduce, send
+
+    def whole(rank: int, size: int) -> Any:
+        yield [send(rank ^ 1, 0), recv_reduce(rank ^ 1, 0)]
+
+    def by_two(rank: int, size: int) -> Any:
+        yield [send(rank ^ 1, [0, 2 * size - 1]), recv(rank ^ 1, [0, 2 * size - 1])]
+
+    assert make_schedule(from_function(whole), 4).chunk_count == 1
+    assert make_schedule(from_function(by_two), 4).chunk_count == 8
+    assert make_schedule(from_function(whole, "all_gather"), 4).chunk_count == 4
+    assert make_schedule(from_function(whole, "all_to_all"), 4).chunk_count == 16
+    assert make_schedule(from_function(by_two, chunks="3*n"), 4).chunk_count == 12
+    with pytest.raises(ScheduleError, match="must be a function of \\(rank, size\\)"):
+        from_function(lambda rank: iter(()))
+    with pytest.raises(ScheduleError, match="is no chunk count"):
+        from_function(whole, chunks="n +")
+    with pytest.raises(ScheduleError, match="needs the same number of chunks for every rank"):
+        make_schedule(from_function(whole, "all_gather", chunks="n+1"), 4)
+
+
+def test_numpy_integers_are_chunks_and_peers() -> None:
+    from spmdsim.collectives import send
+
+    assert send(1, np.int64(3)) == send(1, 3) == send(1, [np.int32(3)])

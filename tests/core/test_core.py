@@ -1,0 +1,177 @@
+"""``spmdsim.core`` stands alone: it is imported with the rest of the package blocked, and computes in lock step."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+from pathlib import Path
+
+CORE = Path(__file__).resolve().parents[2] / "spmdsim" / "core"
+
+#: Everything else of the package is blocked, and MPI; all files of core are imported.
+ALONE = """
+import importlib, sys
+from pathlib import Path
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        known = ("spmdsim.core", "spmdsim.errors", "spmdsim._version", "spmdsim.launcher", "spmdsim.pictured")
+        if name.startswith("spmdsim.") and not name.startswith(known) or name.startswith("mpi4py"):
+            raise ImportError(f"{name} is no part of core")
+
+sys.meta_path.insert(0, Blocked())
+import numpy as np
+for path in sorted(Path(sys.argv[1]).glob("*.py")):
+    importlib.import_module(f"spmdsim.core.{path.stem}")
+"""
+
+#: A product of two matrices, its contraction split, from whole arrays to whole arrays, against plain numpy.
+PROGRAM = """
+from spmdsim.core import Mesh, Rule, Strategy, bind
+from spmdsim.core.lockstep import LockStep
+
+mesh, world, draw = Mesh((2, 2), ("dp", "tp")), LockStep(4), np.random.default_rng(0)
+x, w = draw.integers(-9, 9, (6, 5)).astype(float), draw.integers(-9, 9, (5, 7)).astype(float)
+
+def moved(shards, src, dst, shape):
+    seen = []
+    for step in world.plan(src, dst, shape, np.dtype(float)).steps:
+        shards = world.run(step, shards)
+        seen.append(step.collective)
+    return shards, seen
+
+bound = bind(Rule.parse("m k, k n -> m n", linear="each"), (x.shape, w.shape))
+strategy = Strategy.of(mesh, {"m": "dp", "k": "tp"})
+left, right = bound.input_layouts(strategy)
+(made,) = bound.output_layouts(strategy)
+whole = mesh(None, None)
+a, _ = moved([x] * 4, whole, left, x.shape)
+b, _ = moved([w] * 4, whole, right, w.shape)
+parts = [p @ q for p, q in zip(a, b)]
+assert any((part != (x @ w)[made.slices((6, 7), rank)]).any() for rank, part in enumerate(parts))  # partial
+y, seen = moved(parts, made, whole, (6, 7))
+assert all((shard == x @ w).all() for shard in y), y
+scattered, other = moved(parts, made, mesh("dp", "tp"), (6, 7))
+assert all((s == (x @ w)[mesh("dp", "tp").slices((6, 7), r)]).all() for r, s in enumerate(scattered))
+assert bound.gradient_layout(strategy, 1).partial == (("dp", "sum"),)
+print(sorted(seen), other)
+"""
+
+#: A layer split by columns, ReLU and one split by rows, there and back, against plain numpy; blocks are uneven.
+TRAINING = """
+from spmdsim.core import Layout, Mesh, Rule
+from spmdsim.core.lockstep import LockStep
+from spmdsim.core.operator import Op
+from spmdsim.core.tensor import Tensor
+
+class Told(LockStep):
+    def run(self, step, shards, algorithm=None):
+        told.append(f"{step.collective} {','.join(step.axes)}")
+        return super().run(step, shards, algorithm)
+
+matmul = Op(
+    "matmul", Rule.parse("m k, k n -> m n", linear="each"), np.matmul, lambda dy, xs, y: (dy @ xs[1].T, xs[0].T @ dy)
+)
+relu = Op("relu", Rule.parse("... -> ..."), lambda x: np.maximum(x, 0), lambda dy, xs, y: (dy * (xs[0] > 0),))
+draw = np.random.default_rng(1)
+x, w1, w2, dy = (draw.integers(-9, 9, shape).astype(float) for shape in ((6, 5), (5, 7), (7, 3), (6, 3)))
+hidden = x @ w1
+assert (hidden < 0).any() and (hidden > 0).any()
+dhidden = dy @ w2.T * (hidden > 0)
+wanted = {"x": dhidden @ w1.T, "w1": x.T @ dhidden, "w2": np.maximum(hidden, 0).T @ dy}
+
+for mesh in Mesh((4,), ("tp",)), Mesh((2, 2), ("dp", "tp")):
+    world, told, dp = Told(4), [], "dp" if "dp" in mesh.axes else None
+    laid = {"x": mesh(dp, None), "w1": mesh(None, "tp"), "w2": mesh("tp", None)}
+    leaves = {
+        name: Tensor.from_global(array, laid[name], world, requires_grad=True)
+        for name, array in (("x", x), ("w1", w1), ("w2", w2))
+    }
+    column = relu(matmul(leaves["x"], leaves["w1"]))
+    assert column.layout == mesh(dp, "tp") and told == []
+    row = matmul(column, leaves["w2"])
+    assert row.layout == mesh(dp, None, partial="tp") and told == []
+    y = row.to(mesh(dp, None))
+    assert told == ["all_reduce tp"], told
+    told.clear()
+    y.backward(Tensor.from_global(dy, y.layout, world))
+    print(sorted(told))
+    for rank, shard in enumerate(y.shards):
+        assert (shard == (np.maximum(hidden, 0) @ w2)[y.layout.slices(y.shape, rank)]).all()
+    for name, leaf in leaves.items():
+        assert leaf.grad.layout == leaf.layout, name
+        for rank, shard in enumerate(leaf.grad.shards):
+            assert (shard == wanted[name][leaf.layout.slices(leaf.shape, rank)]).all(), (name, rank)
+        assert (leaf.grad.full() == wanted[name]).all(), name
+"""
+
+
+def printed(program: str) -> list[str]:
+    """What a program prints that has nothing but core, in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE + program, str(CORE)],
+        capture_output=True,
+        text=True,
+        cwd=CORE.parent.parent,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_core_computes_with_everything_else_blocked():
+    assert printed(PROGRAM) == ["['all_gather', 'all_reduce'] ['reduce_scatter']"]
+
+
+def test_core_trains_with_everything_else_blocked():
+    """A gradient is reduced once: that of the input over the columns, those of weights over the batch."""
+    alone, both = printed(TRAINING)
+    assert alone == "['all_reduce tp']"
+    assert both == "['all_reduce dp', 'all_reduce dp', 'all_reduce tp']"
+
+
+def test_what_core_blocks_is_blocked():
+    assert printed("""
+for name in "spmdsim.layout", "spmdsim.tensor", "spmdsim.worlds", "mpi4py":
+    try:
+        importlib.import_module(name)
+    except ImportError as error:
+        print(error)
+""") == [
+        f"{name} is no part of core"
+        for name in ("spmdsim.layout", "spmdsim.tensor", "spmdsim.worlds", "mpi4py")
+    ]
+
+
+#: The way through core, from where each file says which one comes next.
+ORDER = (
+    *("mesh", "layout", "rule", "strategy", "bound"),
+    *("step", "route", "elements", "reductions", "world", "lockstep"),
+    *("meta", "tensor", "operator", "tape", "apply"),
+)
+
+
+def test_core_says_what_comes_next_and_stays_small():
+    texts = {path.name: path.read_text() for path in CORE.glob("*.py")}
+    assert sum(len(text.splitlines()) for text in texts.values()) <= 3289
+    for name, following in itertools.pairwise(ORDER):
+        assert f"Next: :mod:`spmdsim.core.{following}`" in texts[f"{name}.py"], name
+    assert "This is the last file" in texts["apply.py"]
+
+
+def test_the_plain_planner_takes_the_fewest_bytes():
+    from spmdsim.core import Mesh
+    from spmdsim.core.route import shortest_route
+
+    mesh = Mesh((2, 2), ("x", "y"))
+    for src, dst, collectives in (
+        (mesh(None, None), mesh("x", "y"), ["slice", "slice"]),
+        (mesh("x", None), mesh(None, "x"), ["all_to_all"]),
+        (mesh("x", None), mesh("y", None), ["all_gather", "slice"]),
+        (mesh(None, partial={"x": "sum"}), mesh("x"), ["reduce_scatter"]),
+        (mesh(None, partial={"x": "sum"}), mesh(("y", "x")), ["slice", "reduce_scatter"]),
+    ):
+        price = lambda step, itemsize: step.nbytes(0, itemsize)  # noqa: E731
+        route = shortest_route(src, dst, (8, 8)[: len(src.dims)], 8, price)
+        assert sorted(step.collective for step in route.steps) == sorted(collectives), (src, dst)
+        assert all(isinstance(step.axes, tuple) for step in route.steps)

@@ -1,0 +1,150 @@
+"""Prices of schedules: closed forms against rounds, levels against arrays, published counts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from spmdsim.collectives import algorithms, schedule_of
+from spmdsim.collectives.schedule import make_schedule
+from spmdsim.cost import Link, Machine
+from spmdsim.cost.closed_forms import closed_form
+from spmdsim.cost.networks.link_load import link_loads, symmetry_of
+from spmdsim.cost.pricing import price, reaches
+from spmdsim.errors import InputError
+
+UNIT = Machine("unit", 1.0, 1.0, 1.0)
+VECTORS = json.loads((Path(__file__).parents[1] / "vectors" / "collectives.json").read_text())
+#: Divides by every rank count, power of two and segment count used here.
+SIZE = 2**4 * 3**2 * 5 * 7 * 11 * 13 * 17
+NAMES = {
+    "rabenseifner_halffold": "rabenseifner_half_fold",
+    "reduce_bcast_binomial": "reduce_broadcast",
+    "linear_reduce_bcast": "linear",
+    "allgather_reduce_direct": "all_gather_reduce",
+    "butterfly_noncomm": "butterfly",
+    "recursive_doubling_noncomm": "recursive_doubling",
+    "scatter_ring_allgather": "scatter_ring",
+    "scatter_recursive_doubling_allgather": "scatter_recursive_doubling",
+    "binomial_tree": "tree",
+    "direct": "linear",
+}
+
+
+@pytest.mark.parametrize("chosen", algorithms(), ids=lambda a: a.full_name)
+def test_closed_forms_equal_the_rounds(chosen) -> None:
+    for n in range(2, 18):
+        form = closed_form(chosen, n)
+        if form is None:
+            continue
+        found = price(make_schedule(chosen, n), UNIT, SIZE, rounds=True)
+        assert (found.steps, found.beta_bytes) == (form.steps, float(form.beta_share * SIZE)), n
+        assert found.gamma_bytes == float(form.gamma_share * SIZE), n
+        assert (found.gamma_bytes > 0) == chosen.collective.reduces
+        if chosen.ports == "1":
+            assert form.seconds(SIZE, 1e-6, 1e-9, 1e-10) == pytest.approx(
+                price(make_schedule(chosen, n), Machine("m", 1e-6, 1e-9, 1e-10), SIZE, rounds=True).seconds
+            )
+
+
+def test_published_counts_of_every_algorithm() -> None:
+    rows = [row for row in VECTORS["vectors"] if "critical_beta_bytes" in row]
+    assert len(rows) > 300
+    for row in rows:
+        name = NAMES.get(row["algorithm"], row["algorithm"])
+        schedule = schedule_of(row["collective"], name, row["n"], **(row.get("params") or {}))
+        found = price(schedule, UNIT, row["message_bytes"], rounds=True)
+        assert (found.steps, found.beta_bytes) == (row["steps"], row["critical_beta_bytes"]), row
+        if row.get("critical_gamma_bytes"):
+            assert found.gamma_bytes == row["critical_gamma_bytes"], row
+
+
+def test_hierarchical_counts() -> None:
+    for row in VECTORS["hierarchical"]:
+        if row["algorithm"] not in ("hierarchical_leader", "two_level_ring"):
+            continue
+        schedule = schedule_of("all_reduce", row["algorithm"], row["n"], **row["params"])
+        found = price(schedule, UNIT, row["message_bytes"], rounds=True)
+        assert (found.steps, found.beta_bytes) == (row["steps"], row["critical_beta_bytes"]), row
+
+
+@pytest.mark.parametrize("name", ["ring", "recursive_doubling", "rabenseifner", "all_gather_reduce"])
+@pytest.mark.parametrize("n", [64, 128, 60])
+def test_one_rank_stands_for_all(name: str, n: int) -> None:
+    """The rounds built from rank 0 are the rounds all ranks really do."""
+    from spmdsim.cost.networks import link_load as module
+
+    schedule = schedule_of("all_reduce", name, n)
+    kind = symmetry_of(schedule)
+    if not kind:
+        pytest.skip("no symmetry at this rank count")
+    short = [
+        one for one in module._from_one_rank(schedule, 2**6 * 60 * 4, 1, kind) for _ in range(one.repeat)
+    ]
+    full = list(module._from_all_ranks(schedule, 2**6 * 60 * 4, 1))
+    assert len(short) == len(full)
+    for mine, real in zip(short, full):
+        assert sorted(zip(mine.sources, mine.targets)) == sorted(zip(real.sources, real.targets))
+        assert (mine.largest, mine.reduced, mine.count) == (real.largest, real.reduced, real.count)
+
+
+@pytest.mark.parametrize("name", ["ring", "recursive_doubling", "rabenseifner"])
+def test_levels_by_one_rank_and_by_all(name: str) -> None:
+    machine = Machine("two", 5.0, 1.0, 0.5, ranks_per_node=8, intra=Link(1.0, 0.1))
+    schedule = schedule_of("all_reduce", name, 64)
+    size = 64 * 100
+    expected = 0.0
+    for one in link_loads(schedule, size):
+        alpha, moving = machine.message_parts(np.array(one.nbytes), one.sources, one.targets)
+        expected += one.repeat * (float((alpha + moving).max()) + one.reduced * machine.gamma)
+    assert price(schedule, machine, size).seconds == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("n", [2, 7, 8, 12, 16, 30, 32])
+@pytest.mark.parametrize("per_node", [1, 3, 4, 5, 8])
+def test_which_messages_leave_their_node(n: int, per_node: int) -> None:
+    ranks = np.arange(n)
+    kinds = ["shift", "xor"] if n & (n - 1) == 0 else ["shift"]
+    for kind in kinds:
+        for peer in range(1, n):
+            targets = ranks ^ peer if kind == "xor" else (ranks + peer) % n
+            crossing = ranks // per_node != targets // per_node
+            assert reaches(kind, peer, n, per_node) == (not crossing.all(), crossing.any()), (kind, peer)
+
+
+def test_inside_a_node_is_cheaper() -> None:
+    machine = Machine("two", 5.0, 1.0, ranks_per_node=8, intra=Link(1.0, 0.1))
+    inside = price(schedule_of("all_reduce", "ring", 8), machine, 800).seconds
+    assert inside == pytest.approx(14 * (1 + 100 * 0.1))
+    across = price(schedule_of("all_reduce", "ring", 16), machine, 1600).seconds
+    assert across == pytest.approx(30 * (5 + 100))
+
+
+def test_several_messages_of_one_rank_share_its_link() -> None:
+    found = price(schedule_of("all_to_all", "linear", 5), Machine("m", 10.0, 1.0), 500, rounds=True)
+    # Four messages: each further one takes half of alpha, and all bytes leave one after another.
+    assert found.seconds == pytest.approx(10 + 3 * 5 + 4 * 100)
+
+
+def test_large_rank_counts_materialise_nothing() -> None:
+    ring = price(schedule_of("all_reduce", "ring", 65_536), Machine.laptop(), 2**26, rounds=True)
+    assert len(ring.rounds) == 2 and ring.steps == 2 * 65_535
+    doubling = price(schedule_of("all_reduce", "recursive_doubling", 2**20), Machine.cluster(), 2**20)
+    assert len(doubling.rounds) == 20
+    exact = price(schedule_of("all_reduce", "recursive_doubling", 2**20), Machine.laptop(), 2**20)
+    assert exact.how == "closed form"
+    again = price(
+        schedule_of("all_reduce", "recursive_doubling", 2**20), Machine.laptop(), 2**20, rounds=True
+    )
+    assert exact.seconds == pytest.approx(again.seconds)
+
+
+def test_algorithms_that_cannot_be_priced_at_scale_say_so(monkeypatch) -> None:
+    from spmdsim.cost.networks import link_load as module
+
+    monkeypatch.setattr(module, "RANK_ROUND_LIMIT", 100)
+    with pytest.raises(InputError, match="no symmetry and too many messages"):
+        price(schedule_of("broadcast", "binomial", 64), Machine.cluster(), 100)

@@ -1,0 +1,165 @@
+"""Rows and batches: shuffled by a seed, in shards, with the remainder, and MNIST's files."""
+
+from __future__ import annotations
+
+import gzip
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import spmdsim.dialects.mindspore as ms
+import spmdsim.dialects.mindspore.dataset as ds
+from spmdsim.dialects.mindspore.communication import get_group_size, get_rank
+from spmdsim.dialects.session import use_world
+from spmdsim.errors import InputError, SpmdError, UsageTypeError
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "documents"
+
+
+def epoch(data):
+    return [int(x) for (batch,) in data for x in np.ravel(batch)]
+
+
+def test_every_epoch_has_all_rows_in_another_order_that_follows_from_the_seed():
+    def orders(seed, **options):
+        ms.set_seed(seed)
+        data = ds.NumpySlicesDataset(np.arange(20), **options)
+        return [epoch(data) for _ in range(3)]
+
+    first = orders(1)
+    assert all(sorted(order) == [*range(20)] for order in first) and len({*map(tuple, first)}) == 3
+    assert orders(1) == first != orders(2)
+    assert orders(1, shuffle=False) == [[*range(20)]] * 3
+    assert orders(1, num_samples=5)[0] == first[0][:5]
+    assert orders(1, shuffle=ds.Shuffle.GLOBAL) == first
+    ms.set_seed(2)
+    ds.config.set_seed(1)
+    assert ds.config.get_seed() == 1 and epoch(ds.NumpySlicesDataset(np.arange(20))) == first[0]
+
+
+def test_a_buffer_moves_rows_forward_by_its_size_at_most():
+    ms.set_seed(3)
+    found = epoch(ds.NumpySlicesDataset(np.arange(50), shuffle=False).shuffle(8))
+    assert sorted(found) == [*range(50)] != found
+    assert all(place > row - 8 for place, row in enumerate(found))
+
+
+def test_steps_follow_one_another_in_the_order_in_which_they_are_written():
+    def plain():
+        return ds.NumpySlicesDataset(np.arange(7), shuffle=False)
+
+    def lists(data):
+        return [np.ravel(x).tolist() for (x,) in data]
+
+    assert lists(plain().batch(3)) == [[0, 1, 2], [3, 4, 5], [6]]
+    assert lists(plain().batch(3, drop_remainder=True)) == [[0, 1, 2], [3, 4, 5]]
+    assert lists(plain().take(4).batch(3)) == [[0, 1, 2], [3]] and lists(plain().batch(3).take(1)) == [
+        [0, 1, 2]
+    ]
+    assert lists(plain().skip(5).repeat(2).batch(3)) == [[5, 6, 5], [6]]
+    assert lists(plain().batch(4).repeat(2)) == [[0, 1, 2, 3], [4, 5, 6]] * 2
+    assert lists(plain().batch(4).skip(1)) == [[4, 5, 6]]
+    assert plain().batch(3).get_dataset_size() == 3 and len(plain().batch(3, True).repeat(2)) == 4
+    assert lists(plain().batch(4).map(lambda block: block.sum(keepdims=True), "column_0")) == [[6], [15]]
+    shuffled = lists(plain().batch(2).shuffle(4))
+    assert sorted(shuffled) == [[0, 1], [2, 3], [4, 5], [6]]
+    twice = lists(ds.NumpySlicesDataset(np.arange(30)).repeat(2).batch(30))
+    assert sorted(twice[0]) == sorted(twice[1]) and twice[0] != twice[1]
+
+
+@pytest.mark.ranks(2, 3)
+def test_every_rank_reads_its_shard(world):
+    """Rows are dealt out in turns; the last turn begins again at the first row, so that all have equally many."""
+    with use_world(world):
+        size, rank = get_group_size(), get_rank()
+        data = ds.NumpySlicesDataset(np.arange(7), shuffle=False, num_shards=size, shard_id=rank).batch(2)
+        each = -(-7 // size)
+        dealt = [[(k * size + r) % 7 for k in range(each)] for r in range(size)]
+        batches = [x for (x,) in data]
+        assert len(batches) == len(data) == -(-each // 2)
+        for k, batch in enumerate(batches):
+            for owned, shard in zip(world.ranks, batch.shards):
+                assert shard.tolist() == dealt[owned][2 * k : 2 * k + 2]
+        ms.set_seed(4)
+        data = ds.NumpySlicesDataset(np.arange(6), num_shards=size, shard_id=rank).batch(6)
+        assert sorted(next(iter(data))[0].full().tolist()) == [*range(6)]
+        with pytest.raises(
+            InputError, match=rf"num_shards is 5, but {size} ranks are running.*get_group_size"
+        ):
+            ds.NumpySlicesDataset(np.arange(6), num_shards=5, shard_id=0)
+        for wrong in (dict(num_shards=size), dict(shard_id=0), dict(num_shards=size, shard_id=size)):
+            with pytest.raises(InputError, match="shard_id"):
+                ds.NumpySlicesDataset(np.arange(6), **wrong)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_mnist_files_are_read_as_they_stand(tmp_path, monkeypatch, packed):
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    import mnist_files
+
+    images, labels = mnist_files.digits(20, seed=1)
+    mnist_files.write(tmp_path, "train", 20, 1)
+    mnist_files.write(tmp_path, "t10k", 5, 2)
+    sys.modules.pop("mnist_files")
+    for path in [*tmp_path.iterdir()] if packed else []:
+        path.with_name(path.name + ".gz").write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()
+
+    def read(**options):
+        x, y = zip(*ds.MnistDataset(str(tmp_path), shuffle=False, **options).batch(9))
+        return np.concatenate(x), np.concatenate(y)
+
+    x, y = read(usage="train")
+    np.testing.assert_array_equal(x, images[..., None])
+    np.testing.assert_array_equal(y, labels)
+    assert x.dtype == np.uint8 and len(read(usage="test")[1]) == 5 and len(read()[1]) == 25
+    np.testing.assert_array_equal(read()[0][:20], x)
+    np.testing.assert_array_equal(read(num_samples=3)[1], labels[:3])
+    ms.set_seed(1)
+    x, y = next(iter(ds.MnistDataset(str(tmp_path), "train").batch(20)))
+    order = [int(np.flatnonzero((images == image[..., 0]).all((1, 2)))[0]) for image in np.asarray(x)]
+    assert sorted(order) == [*range(20)] != order and labels[order].tolist() == y.tolist()
+    with pytest.raises(InputError, match="there is no train-images"):
+        ds.MnistDataset(str(tmp_path / "nowhere"))
+    with pytest.raises(InputError, match="usage is 'train', 'test' or 'all', not 'valid'"):
+        ds.MnistDataset(str(tmp_path), "valid")
+    bad = tmp_path / "bad"
+    bad.mkdir()
+    for path in tmp_path.glob("t10k-*"):
+        (bad / path.name.replace("t10k", "train")).write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(SpmdError):
+        read_all = ds.MnistDataset(str(bad)).batch(5)
+        list(read_all)
+
+
+@pytest.mark.parametrize(
+    "call, kind, said",
+    [
+        (lambda d: d.batch(0), InputError, "at least one row, not 0"),
+        (lambda d: d.batch(True), InputError, "at least one row, not True"),
+        (lambda d: d.batch(2, "no"), UsageTypeError, "drop_remainder is True or False"),
+        (lambda d: d.batch(2).batch(2), InputError, "in batches already"),
+        (lambda d: d.shuffle(1), InputError, "shuffle takes a number of at least 2, not 1"),
+        (lambda d: d.repeat(0), InputError, "repeat takes a number of at least 1, not 0"),
+        (lambda d: d.repeat(-1), InputError, "nearest: a loop over the epochs"),
+        (lambda d: d.take(-2), InputError, "take takes a number of at least 0, not -2"),
+        (lambda d: d.skip("a"), InputError, "skip takes a number of at least 0, not 'a'"),
+        (lambda d: d.map(abs, ["column_0", "y"]), InputError, "nearest: one map per column"),
+        (lambda d: d.map(abs, "column_0", output_columns=["y"]), InputError, "nearest: one map per column"),
+        (
+            lambda d: ds.NumpySlicesDataset(np.arange(4), shuffle="rows"),
+            UsageTypeError,
+            "shuffle is True, False",
+        ),
+        (lambda d: ds.NumpySlicesDataset(np.arange(4), sampler=1), InputError, "nearest: shuffle="),
+        (lambda d: ds.GeneratorDataset(lambda: iter([1]), "x", shuffle=True), InputError, "__getitem__"),
+        (lambda d: ds.config.set_seed(-1), InputError, r"a seed is in 0\.\.4294967295, not -1"),
+        (lambda d: ms.set_seed("one"), UsageTypeError, "a seed is an integer, not 'one'"),
+    ],
+)
+def test_what_rows_cannot_be_done(call, kind, said):
+    with pytest.raises(kind, match=said) as told:
+        call(ds.NumpySlicesDataset(np.arange(4)))
+    assert "\n" not in str(told.value)

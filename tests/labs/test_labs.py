@@ -1,0 +1,242 @@
+"""Every lab with its solutions, which earn all points, and with its typical wrong answers, which get their sentence."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from processes import run_python
+
+from spmdsim.cli.main import main
+from spmdsim.errors import InputError
+from spmdsim.labs import Grader, lab, lab_numbers, score
+from spmdsim.labs.answers import compiled, run_program
+from spmdsim.labs.declaration import LEVELS
+from spmdsim.labs.forms import guide, notebook, script, student_files, teacher_files
+from spmdsim.worlds import world
+
+LABS = [lab(number) for number in lab_numbers()]
+TASKS = [(of, task) for of in LABS for task in of.tasks]
+WRONG = [(of, task, wrong) for of, task in TASKS for wrong in task.wrong]
+FOLDER = Path(__file__).resolve().parents[2] / "labs"
+
+
+def names(of, task, code):
+    """The names of a lab's program in which one task is answered."""
+
+    def program():
+        here = {"__name__": f"lab{of.number}"}
+        exec(compile(of.program({task.name: code}), f"lab{of.number}.py", "exec"), here)
+        return here
+
+    return program
+
+
+def called(value):
+    return f"lab{value.number}" if hasattr(value, "number") else getattr(value, "name", None)
+
+
+@pytest.mark.parametrize("of, task, wrong", WRONG, ids=called)
+def test_a_typical_wrong_answer_gets_the_sentence_meant_for_it(of, task, wrong):
+    found = score(of, task, names(of, task, wrong.code))
+    assert found.mistake == wrong.sentence
+    assert found.points < task.points
+
+
+@pytest.mark.parametrize("of, task", TASKS, ids=called)
+def test_what_students_begin_with_earns_nothing(of, task):
+    found = score(of, task, names(of, task, task.starter))
+    assert found.points == 0
+    assert found.mistake.startswith("not written yet") or "NotImplementedError" not in task.starter
+
+
+@pytest.mark.parametrize("of", LABS, ids=called)
+def test_a_lab_has_all_that_belongs_to_it(of):
+    assert 30 <= of.minutes <= 45 and 3 <= len(of.tasks) <= 6 and len(of.goals) >= 2
+    assert of.notes and of.slides.count("\n---\n") >= 2
+    for task in of.tasks:
+        assert len(task.hints) == LEVELS and len(task.wrong) >= 2, task.name
+        assert all(wrong.why and wrong.code for wrong in task.wrong), task.name
+
+
+@pytest.mark.parametrize("of", LABS, ids=called)
+def test_students_see_no_solution(of):
+    for text in (notebook(of), script(of)):
+        for task in of.tasks:
+            assert task.solution.strip() not in text and "BEGIN SOLUTION" not in text
+            assert not any(wrong.sentence in text for wrong in task.wrong)
+
+
+def test_the_guide_has_everything_once():
+    text = guide(LABS[0])
+    for task in LABS[0].tasks:
+        assert text.count(task.solution.strip()) == 1
+        assert all(text.count(wrong.sentence) == 1 for wrong in task.wrong)
+
+
+def test_what_people_read_is_what_the_labs_say():
+    """``spmdsim labs copy --replace labs`` writes them again."""
+    there = {path.name: path.read_text() for path in FOLDER.iterdir() if path.is_file()}
+    assert there == student_files(), "spmdsim labs copy --replace labs writes them"
+
+
+# -- grading from outside -------------------------------------------------------------------------------
+
+
+def solved(of, form):
+    """A student's file with all solutions, as text."""
+    text = script(of) if form == "py" else notebook(of)
+    for task in of.tasks:
+        if form == "py":
+            text = text.replace(task.starter.strip(), task.solution.strip())
+        else:
+            cells = json.loads(text)
+            for cell in cells["cells"]:
+                if "".join(cell["source"]) == task.starter.strip():
+                    cell["source"] = task.solution
+            text = json.dumps(cells)
+    return text
+
+
+@pytest.mark.parametrize("form", ["py", "ipynb"])
+def test_a_file_is_graded(form, tmp_path, capfd):
+    file = tmp_path / f"lab1.{form}"
+    file.write_text(solved(lab(1), form))
+    assert main(["labs", "check", "1", str(file)]) == 0
+    assert capfd.readouterr().out.splitlines()[-1] == "10 of 10 points"
+    file.write_text(file.read_text().replace("min(index, longer)", "max(index, longer)"))
+    assert main(["labs", "check", "1", str(file), "--json"]) == 1
+    told = json.loads(capfd.readouterr().out)
+    assert told["points"] == 7 and [t["task"] for t in told["tasks"] if t["mistake"]] == ["block"]
+
+
+LEAVING = {
+    "import sys; sys.exit(0)": "sys.exit(0) ends the program",
+    "import os; os._exit(0)": "nothing can be said of it",
+    "while True: pass": "it has not ended after 1 s",
+    "x = [0] * 10**10": "there is no more memory",
+    "return block": "block(7, 4, 0) gives <function block",
+    "return 1 // 0": "lab1.py:2: ZeroDivisionError",
+}
+
+
+@pytest.mark.parametrize("line", LEAVING)
+def test_who_leaves_or_hangs_earns_nothing_for_that_task_alone(line, tmp_path, capfd):
+    file = tmp_path / "lab1.py"
+    answers = {task.name: task.solution for task in lab(1).tasks}
+    file.write_text(
+        f"def block(size, parts, index):\n    {line}\n" + lab(1).program({**answers, "block": ""})
+    )
+    words = ["labs", "check", "1", str(file), "--time-limit", "1", "--memory-limit", "512", "--json"]
+    assert main(words) == 1
+    told = {each["task"]: each for each in json.loads(capfd.readouterr().out)["tasks"]}
+    assert told["block"]["points"] == 0 and LEAVING[line] in told["block"]["mistake"]
+    assert told["layouts"]["points"] == 3 and told["owners"]["points"] == 2
+
+
+def test_hints_by_level(tmp_path, capfd, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["labs", "check", "1", "--task", "block", "--hint", "2"]) == 0
+    told = capfd.readouterr().out.splitlines()
+    assert [line.partition(":")[0] for line in told] == ["hint 1", "hint 2"]
+
+
+def test_copies_are_not_written_over(tmp_path, capfd):
+    assert main(["labs", "copy", str(tmp_path / "course")]) == 0
+    assert {path.name for path in (tmp_path / "course").iterdir()} == {*student_files()}
+    (tmp_path / "course" / "lab1.py").write_text("mine")
+    assert main(["labs", "copy", str(tmp_path / "course")]) == 2
+    assert "there already" in capfd.readouterr().err
+    assert (tmp_path / "course" / "lab1.py").read_text() == "mine"
+    assert main(["labs", "copy", "--teacher", str(tmp_path / "teacher")]) == 0
+    assert (tmp_path / "teacher" / "guide" / "lab1.md").exists()
+
+
+def test_lists(capfd):
+    assert main(["labs", "list"]) == 0
+    assert len(capfd.readouterr().out.splitlines()) == len(LABS)
+
+
+@pytest.mark.parametrize("number, said", [(99, "there is no lab 99"), (1, "there is no lab1.py")])
+def test_what_is_not_there_is_said(number, said, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    assert main(["labs", "check", str(number)]) == 2
+    assert said in capfd.readouterr().err
+
+
+def test_a_notebook_grades_its_functions(capfd):
+    of = lab(1)
+    check = Grader(1)
+    here = names(of, of.task("block"), of.task("block").solution)()
+    check(here["block"])
+    check(here["layouts"])
+    check.total()
+    told = capfd.readouterr().out.splitlines()
+    assert told[0] == "ok  block: 3 of 3 points" and "not written yet" in told[1]
+    assert told[-1].startswith("3 of 10 points")
+    with pytest.raises(AssertionError, match="not written yet"):
+        Grader(1, strict=True)(here["layouts"])
+    with pytest.raises(InputError, match="its tasks are layouts, block"):
+        check(len)
+
+
+@pytest.mark.parametrize("of", LABS, ids=called)
+def test_every_notebook_runs_with_its_solutions(of, capfd):
+    """Cell by cell in this process, as a kernel does it: they earn all points."""
+    here = {"__name__": "__main__"}
+    for cell in json.loads(solved(of, "ipynb"))["cells"]:
+        if cell["cell_type"] == "code":
+            exec("".join(cell["source"]), here)
+    assert capfd.readouterr().out.splitlines()[-1] == f"{of.points} of {of.points} points"
+
+
+def test_a_notebook_is_one_for_jupyter(tmp_path):
+    nbformat = pytest.importorskip("nbformat")
+    nbclient = pytest.importorskip("nbclient")
+    for of in LABS:
+        for text in (notebook(of), notebook(of, nbgrader=True)):
+            nbformat.validate(nbformat.reads(text, as_version=4))
+    ran = nbclient.NotebookClient(nbformat.reads(solved(LABS[0], "ipynb"), as_version=4)).execute(
+        cwd=tmp_path
+    )
+    assert "10 of 10 points" in ran.cells[-1].outputs[-1].text
+
+
+def test_cells_that_grade_are_no_part_of_the_program(tmp_path):
+    file = tmp_path / "lab1.ipynb"
+    file.write_text(notebook(lab(1)))
+    assert "check" not in run_program(compiled(file), file)
+
+
+def test_nbgrader_finds_its_metadata():
+    for of in LABS:
+        cells = json.loads(notebook(of, nbgrader=True))["cells"]
+        graded = [cell["metadata"]["nbgrader"] for cell in cells if "nbgrader" in cell["metadata"]]
+        assert sum(facts.get("points", 0) for facts in graded if facts["grade"]) == of.points
+        assert len({facts["grade_id"] for facts in graded}) == len(graded)
+        solutions = [cell for cell in cells if cell["metadata"].get("nbgrader", {}).get("solution")]
+        assert len(solutions) == len(of.tasks)
+        assert all("### BEGIN SOLUTION\n" in "".join(cell["source"]) for cell in solutions)
+    assert "nbgrader/nbgrader_config.py" in teacher_files()
+
+
+@pytest.mark.mpi(min_size=8)
+@pytest.mark.parametrize("of", LABS, ids=called)
+def test_on_ranks(of):
+    """The same tasks with collectives between processes: all ranks say the same."""
+    if world().size != 8:
+        pytest.skip("labs are for 8 ranks")
+    for task in of.tasks:
+        assert score(of, task, names(of, task, task.solution)).mistake is None
+        for wrong in task.wrong:
+            found = score(of, task, names(of, task, wrong.code))
+            assert found.mistake == wrong.sentence and found.points < task.points
+
+
+def test_a_script_on_ranks(launcher, tmp_path):
+    file = tmp_path / "lab1.py"
+    file.write_text(solved(lab(1), "py"))
+    result = run_python("-m", "spmdsim", "launch", "-n", "8", file)
+    assert result.stdout.splitlines()[-1:] == ["10 of 10 points"], result.stderr
+    assert result.returncode == 0

@@ -1,0 +1,231 @@
+"""The command line itself: finding commands, one rank that speaks, errors in one line, the doctor."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from spmdsim.cli import output
+from spmdsim.cli.main import COMMANDS, build_parser, main
+from spmdsim.errors import LayoutError
+from spmdsim.launch import abort
+from spmdsim.launch.diagnosis import Diagnosis, _blas, _machine
+from spmdsim.launch.mpi import Launcher, missing, related, vendor_in
+from spmdsim.launcher import Launched
+
+
+@pytest.fixture
+def rank(monkeypatch):
+    """Makes this process believe it is a rank."""
+
+    def believe(number, size=8):
+        monkeypatch.setenv("PMI_RANK", str(number))
+        monkeypatch.setenv("PMI_SIZE", str(size))
+
+    return believe
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_every_command_explains_itself(command, capsys):
+    with pytest.raises(SystemExit) as left:
+        build_parser(command).parse_args([command, "--help"])
+    assert left.value.code == 0
+    text = capsys.readouterr().out
+    assert text.startswith(f"usage: spmdsim {command}")
+    assert "example" in text
+
+
+def test_a_wrong_command_is_one_line(capsys):
+    assert main(["lay"]) == 2
+    captured = capsys.readouterr()
+    assert re.fullmatch(r"spmdsim: error: .*'lay'.*\n", captured.err)
+    assert captured.out == ""
+
+
+def test_one_rank_explains(capsys, rank):
+    rank(3)
+    with pytest.raises(SystemExit):
+        build_parser(None).parse_args(["--help"])
+    output.say("hello")
+    output.emit_json({})
+    output.console().print("hello")
+    assert capsys.readouterr().out == ""
+    rank(0)
+    output.say("hello")
+    assert capsys.readouterr().out == "hello\n"
+
+
+def test_a_mistake_is_one_line_and_exit_code_2(capsys):
+    def program():
+        raise LayoutError("axis 'tp' is not in the mesh")
+
+    assert abort.guard(program, "spmdsim layout") == 2
+    assert capsys.readouterr().err == "spmdsim layout: error: axis 'tp' is not in the mesh\n"
+
+
+def test_json_knows_numpy(capsys):
+    output.emit_json({"a": np.int64(3), "b": np.arange(2), "c": {2, 1}, "d": Diagnosis("x", "ok", "y")})
+    told = json.loads(capsys.readouterr().out)
+    assert told == {
+        "a": 3,
+        "b": [0, 1],
+        "c": [1, 2],
+        "d": {"about": "x", "state": "ok", "found": "y", "advice": ""},
+    }
+
+
+def test_tables_are_not_cut_in_a_file(capsys):
+    output.console().print(output.table(["name"], [["x" * 150], ["[1] as it is"]]))
+    text = capsys.readouterr().out
+    assert "x" * 150 in text
+    assert "[1] as it is" in text
+    assert "\x1b" not in text
+
+
+def test_versions_come_without_starting_mpi():
+    result = subprocess.run(
+        [sys.executable, "-m", "spmdsim", "--version"], capture_output=True, text=True, check=True
+    )
+    assert [line.split()[0] for line in result.stdout.splitlines()] == [
+        "spmdsim",
+        "Python",
+        "numpy",
+        "mpi4py",
+        "MPI",
+    ]
+
+
+def test_the_doctor_answers_in_json():
+    result = subprocess.run(
+        [sys.executable, "-m", "spmdsim", "doctor", "--json"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OPENBLAS_CORETYPE": "Haswell"},
+    )
+    told = json.loads(result.stdout)
+    found = {finding["about"]: finding for finding in told["findings"]}
+    assert result.returncode == (0 if told["ok"] else 1)
+    assert found["OPENBLAS_CORETYPE"]["state"] == "warning"
+    if told["ok"]:
+        assert found["trial on 2 ranks"]["state"] == "ok"
+        assert found["MPI threads"]["found"] == "multiple"
+
+
+def test_the_doctor_sees_crowded_ranks(monkeypatch):
+    monkeypatch.setattr("spmdsim.launch.diagnosis.cores", lambda: 2)
+    crowded = {finding.about: finding for finding in _machine(Launched("MPICH", 0, 8, 8))}
+    roomy = {finding.about: finding for finding in _machine(Launched("MPICH", 0, 2, 2))}
+    assert (crowded["ranks"].state, roomy["ranks"].state) == ("note", "ok")
+    monkeypatch.setattr("threadpoolctl.threadpool_info", lambda: [dict(BLAS_INFO, num_threads=2)])
+    (finding,) = [f for f in _blas(Launched("MPICH", 0, 8, 8)) if f.about == "BLAS"]
+    assert (finding.state, finding.advice[:17]) == ("warning", "OMP_NUM_THREADS=1")
+
+
+BLAS_INFO = {"user_api": "blas", "internal_api": "openblas", "version": "0.3", "architecture": "Zen"}
+
+
+def test_launchers_and_their_flags(monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 0, raising=False)
+    ompi, mpich = Launcher("/a/mpirun", "Open MPI"), Launcher("/b/mpirun", "MPICH")
+    assert "--oversubscribe" in ompi.command(8, oversubscribe=True)
+    assert "--oversubscribe" not in ompi.command(8, oversubscribe=False)
+    assert mpich.command(8, oversubscribe=True) == ["/b/mpirun", "-n", "8"]
+    assert ompi.environment()["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] == "1"
+    monkeypatch.setattr(os, "geteuid", lambda: 1000, raising=False)
+    assert ompi.environment() == mpich.environment() == {}
+
+
+def test_vendors():
+    assert vendor_in("Intel(R) MPI Library for Linux* OS") == "Intel MPI"
+    assert vendor_in("something else") is None
+    assert related("MPICH", "Intel MPI")
+    assert not related("Open MPI", "MPICH")
+    assert missing("ModuleNotFoundError: No module named 'mpi4py'").startswith("mpi4py is not installed")
+    assert "libmpi.so" in missing("RuntimeError: cannot load MPI library\nlibmpi.so: cannot open")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["layout", "--mesh", "dp=2,tp=4", "--dims", "dp,tp", "--shape", "6,10"],
+        ["layout", "--device-matrix", "2,2,2", "--alias", "a,b,c", "--tensor-map", "c,(b,a)"],
+        ["plan", "--mesh", "dp=2,tp=4", "--shape", "8,8", "--src", "dp,tp", "--dst", "tp,-"],
+        ["plan", "--mesh", "dp=2,tp=4", "--shape", "8,8", "--src", "dp,tp", "--dst", "nowhere"],
+    ],
+    ids=["layout", "MindSpore's layout", "plan", "a mistake"],
+)
+def test_what_is_only_computed_loads_nothing_of_how_ranks_start(arguments):
+    """Outside a job; inside one, as ranks do, all of it."""
+    code = (
+        "import sys; from spmdsim.cli.main import main; code = main(sys.argv[1:]);"
+        "print([name for name in sys.modules if name.startswith('spmdsim.launch.')], code, file=sys.stderr)"
+    )
+    here = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    said = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, env=here)
+    wrong = "nowhere" in arguments
+    assert said.stderr.splitlines()[-1] == f"[] {2 if wrong else 0}"
+    assert ("spmdsim plan: error: " in said.stderr) is wrong
+    here |= {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"}
+    said = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, env=here)
+    assert "spmdsim.launch.nurse" in said.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        ([], "how many ranks?"),
+        (["-n", "2", "--nproc_per_node", "4"], "-n 2 and --nproc_per_node 4 say different"),
+        (["--nproc_per_node", "4", "--nnodes", "2"], "starts ranks on this machine"),
+        (["--nproc_per_node", "4", "--node_rank", "1"], "mpirun -n N --host A,B"),
+        (["--nproc_per_node", "4", "--nnodes", "1:2"], "starts ranks on this machine"),
+        (["--nproc_per_node", "4", "--master_port", "65536"], "a number from 1 to 65535, not 65536"),
+        (["--nproc_per_node", "4", "--no_python"], "each rank runs Python here"),
+        (["--nproc_per_node", "4", "--redirect_stdout_and_stderr"], "only available when 'logdir' is set"),
+        (["--nproc_per_node", "0"], "cannot start 0 ranks"),
+    ],
+)
+def test_words_of_other_launchers_that_are_refused(words, said, capsys):
+    assert main(["launch", *words, __file__]) == 2
+    told = capsys.readouterr().err
+    assert said in told and told.count("\n") == 1
+
+
+def test_words_of_other_launchers(launcher, tmp_path):
+    """The program finds the variables; what a rank prints at once stays together, a million characters, too."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os\n"
+        "rank = int(os.environ['RANK'])\n"
+        "from mpi4py import MPI\n"
+        "assert rank == int(os.environ['LOCAL_RANK']) == MPI.COMM_WORLD.rank and os.environ['WORLD_SIZE'] == '3'\n"
+        "assert (os.environ['MASTER_ADDR'], os.environ['MASTER_PORT']) == ('host', '29501')\n"
+        "for turn in range(50):\n"
+        "    print(f'<{rank}.{turn}', *['\\n' + str(rank) * 10] * 9, '\\n>')\n"
+        "print('unended', end='')\n"
+    )
+    words = [
+        "--nproc_per_node",
+        "3",
+        "--nnodes=1",
+        "--node_rank",
+        "0",
+        "--master_addr",
+        "host",
+        "--master_port=29501",
+    ]
+    result = subprocess.run(
+        [sys.executable, "-m", "spmdsim", "launch", *words, script], capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stderr
+    blocks = re.findall(r"<(\d)\.(\d+)((?: \n\1{10}){9}) \n>\n", result.stdout.replace("unended", ""))
+    assert sorted((rank, int(turn)) for rank, turn, _ in blocks) == [
+        (str(rank), turn) for rank in range(3) for turn in range(50)
+    ]
+    assert result.stdout.count("unended") == 3

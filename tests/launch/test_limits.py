@@ -1,0 +1,274 @@
+"""Commands that run somebody's code: limits that are said when they are reached, and no pass for code that leaves."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+from processes import hear_ctrl_c
+
+import spmdsim.launch.limits as limits_module
+from spmdsim.cli.main import main
+from spmdsim.errors import InputError
+from spmdsim.launch.limits import MIB, Limits, run_limited
+from spmdsim.simulation import simulate
+
+HEAD = "from spmdsim.collectives import send, recv, recv_reduce, copy\nimport os, sys, time\n"
+
+#: Students' files: what ``check`` must say of them, and the exit code.
+STUDENTS = {
+    "exits": ("def f(rank, size):\n    sys.exit(0); yield []", 1, "rank 0 fails: SystemExit: 0 (line 4, in f)"),
+    "exits on import": ("sys.exit(0)\ndef f(rank, size): yield []", 2, "cannot be loaded: SystemExit: 0"),
+    "_exits": ("def f(rank, size):\n    os._exit(0); yield []", 2, "ended its own process with exit code 0"),
+    "_exits on import": ("os._exit(0)\ndef f(rank, size): yield []", 2, "ended its own process with exit code 0"),
+    "killed": ("def f(rank, size):\n    os.kill(os.getpid(), 9); yield []", 2, "with signal SIGKILL"),
+    "spins": ("def f(rank, size):\n    while True: pass\n    yield []", 2, ".py:4: it has not ended after 1 s"),
+    "computes in one piece": ("def f(rank, size):\n    9**9**9; yield []", 2, "it has not ended after 1 s"),
+    "sleeps": ("def f(rank, size):\n    time.sleep(999); yield []", 2, ".py:4: it has not ended after 1 s"),
+    "endless rounds": ("def f(rank, size):\n    while True: yield []", 1, "rank 0 does not end: more than"),
+    "endless chunks": ("def f(rank, size):\n    yield [send(1 - rank, iter(int, 1))]", 2, "it has not ended after 1 s"),
+    "chunk 10^9": ("def f(rank, size):\n    yield [send(1 - rank, 10**9), recv(1 - rank, 10**9)]", 1, "chunk 1,000,000,000"),
+    "chunks up to 10^9": ("def f(rank, size):\n    yield [send(1 - rank, range(10**9))]", 1, "chunk 999,999,999"),
+    "10^6 moves": ("def f(rank, size):\n    yield [send(1 - rank, 0)] * 10**6", 1, "has 1,000,000 moves in its round"),
+    "much memory": ("def f(rank, size):\n    x = bytearray(10**10); yield []", 2, ".py:4: there is no more memory (the limit is 512 MiB"),
+    "prints": ("def f(rank, size):\n    while True: print('x' * 10**5)\n    yield []", 2, "it has printed more than 1 MiB"),
+    "reads": ("def f(rank, size):\n    input(); yield []", 1, "EOFError"),
+    "raises": ("def f(rank, size):\n    raise ValueError('mine'); yield []", 1, "ValueError: mine (line 4, in f)"),
+    "forks": ("os.fork()\ndef f(rank, size):\n    yield []", 1, "wrong"),
+}  # fmt: skip
+
+
+def limits(words: str) -> list[str]:
+    """Of time only for what does not end: on a busy machine all else takes its time."""
+    allowed = re.search(r"has not ended after (\d+) s", words)
+    seconds = allowed[1] if allowed else "60"
+    return ["--time-limit", seconds, "--memory-limit", "512", "--output-limit", "1"]
+
+
+@pytest.mark.parametrize("what", STUDENTS)
+def test_students_code_within_limits(what: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    source, code, words = STUDENTS[what]
+    (tmp_path / "mine.py").write_text(HEAD + source)
+    assert main(["collective", "check", f"{tmp_path / 'mine.py'}:f", "-n", "2", *limits(words)]) == code
+    told = capfd.readouterr()
+    lines = [line for line in f"{told.out}\n{told.err}".splitlines() if line.strip("x")]
+    assert any(words in line for line in lines), lines
+    assert "Traceback" not in told.err and len(lines) <= (3 if what != "forks" else 6)
+    assert code == 1 or len([line for line in told.err.splitlines() if line.strip("x")]) == 1
+
+
+#: Programs on virtual ranks: what ``simulate`` must say of them, and the exit code.
+PROGRAMS = {
+    "os._exit": ("if rank == 1: os._exit(0)\nCOMM.Barrier()", 1, "rank 1 ends its process with os._exit(0) at p.py:4"),
+    "thread": (
+        "if rank == 0:\n    t = threading.Thread(target=lambda: COMM.Barrier()); t.start(); t.join()\nelse: COMM.Barrier()",
+        1, "rank 0 calls Barrier at p.py:5 in a thread of its own",
+    ),
+    "thread that sends": (
+        "t = threading.Thread(target=lambda: COMM.isend(1, dest=0)); t.start(); t.join()", 1, "rank 0 calls isend at p.py:4 in a thread"
+    ),
+    "thread that asks": ("t = threading.Thread(target=COMM.Get_rank); t.start(); t.join()", 1, "rank 0 calls Get_rank"),
+    "thread of its own": ("t = threading.Thread(target=time.sleep, args=(.01,)); t.start(); t.join()", 0, "all finished"),
+    "spins": ("while True: pass", 2, "p.py:4: it has not ended after 1 s"),
+    "talks for ever": ("while True: COMM.allreduce(1)", 2, "p.py:4: it has not ended after 1 s"),
+    "memory": ("x = bytearray(10**10)", 1, "rank 0 raises MemoryError (the limit is 512 MiB: --memory-limit) at p.py:4"),
+    "prints": ("while True: print('x' * 10**5)", 2, "it has printed more than 1 MiB"),
+    "exits": ("sys.exit(0)", 0, "all finished"),
+    "exits with a code": ("sys.exit(7)", 7, "rank 0 leaves with sys.exit(7) at p.py:4"),
+    "aborts": ("os.abort()", 2, "signal SIGABRT"),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def looked_through() -> None:
+    """Which of the modules that pytest loads can reach MPI is found out here, not in the child of each test."""
+    simulate(len, 1, (), check=False)
+
+
+@pytest.mark.usefixtures("looked_through")
+@pytest.mark.parametrize("what", PROGRAMS)
+def test_programs_within_limits(what: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    source, code, words = PROGRAMS[what]
+    head = "import os, sys, threading, time\nfrom mpi4py import MPI\nCOMM = MPI.COMM_WORLD; rank = COMM.Get_rank()\n"
+    (tmp_path / "p.py").write_text(head + source)
+    assert main(["simulate", *limits(words), "-n", "2", str(tmp_path / "p.py")]) == code
+    told = capfd.readouterr().err
+    assert words in told and (code != 2 or len(told.splitlines()) == 1), told
+
+
+def test_a_function_is_not_simulated_past_a_threads_call() -> None:
+    import threading
+
+    def program(comm):
+        thread = threading.Thread(target=comm.barrier)
+        thread.start()
+        thread.join()
+
+    report = simulate(program, 2, check=False)
+    assert [problem.kind for problem in report.problems] == ["thread"] and not report.completed
+
+
+@pytest.mark.parametrize("command", ["check", "simulate"])
+def test_ctrl_c_is_one_line(command: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        f"import os\ndef f(rank, size):\n    path = {str(tmp_path / 'on')!r}\n    while True: open(path, 'w').close()\n    yield\n"
+        + ("next(f(0, 2))\n" if command == "simulate" else "")
+    )
+    words = ["simulate", "mine.py"] if command == "simulate" else ["collective", "check", "mine.py:f"]
+    ours = f"import sys; sys.path[:0] = {[p for p in sys.path if p]!r}; from spmdsim.cli.main import main; sys.exit(main())"
+    process = subprocess.Popen(
+        [sys.executable, "-c", ours, *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        preexec_fn=hear_ctrl_c,
+    )
+    for _ in range(600):
+        if (tmp_path / "on").exists():
+            break
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (130, "", "interrupted at mine.py:4\n")
+
+
+def test_who_waits_for_a_processor_is_at_work() -> None:
+    """On a busy machine a process may get next to nothing, which is no reason to end it."""
+    if not hasattr(os, "SCHED_IDLE") or not Path("/proc/self/schedstat").exists():
+        pytest.skip("this system does not say how long a process waits for a processor")
+    core, children = min(os.sched_getaffinity(0)), []
+    try:
+        for idle in (False, False, True):
+            children.append(os.fork())
+            if not children[-1]:
+                os.sched_setaffinity(0, {core})
+                if idle:
+                    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+                while True:
+                    pass
+        for _ in range(600):
+            starved = limits_module._processor_seconds(children[-1])
+            if starved > 0.5:
+                break
+            time.sleep(0.1)
+    finally:
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+    assert starved > 0.5
+
+
+def test_where_a_program_was_is_not_who_started_it() -> None:
+    """Over its time before a line of the user's ran: nobody is accused."""
+    with pytest.raises(InputError, match=r"^it has not ended after 0\.2 s"):
+        run_limited(partial(time.sleep, 99), Limits(seconds=0.2))
+
+
+def test_limits_are_chosen(capfd: pytest.CaptureFixture[str]) -> None:
+    def body() -> int:
+        print("here")
+        return 3
+
+    assert run_limited(body, Limits()) == 3
+    with pytest.raises(InputError, match="ended its own process with exit code 5"):
+        run_limited(lambda: sys.modules["os"]._exit(5), Limits())
+    with pytest.raises(InputError, match="there is no more memory"):
+        run_limited(lambda: len(bytearray(1 << 30)), Limits(memory=256 * MIB))
+    assert run_limited(lambda: len(bytearray(1 << 20)) >> 20, Limits(memory=256 * MIB)) == 1
+
+
+@pytest.mark.parametrize("argv", [
+    ["collective", "show", "all_reduce", "ring", "-n", "100000", "--time-limit", "0.2"],
+    ["collective", "check", "ring", "-n", "1000000", "--time-limit", "0.2"],
+    ["collective", "export", "all_reduce", "ring", "-n", "100000", "--time-limit", "0.2"],
+    ["collective", "diff", "all_reduce", "ring", "linear", "-n", "100000", "--time-limit", "0.2"],
+])  # fmt: skip
+def test_too_much_to_look_at(
+    argv: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits_module, "LOADING", 0)
+    assert main(argv) in (1, 2)
+    told = capsys.readouterr()
+    assert len((told.err or told.out).splitlines()) <= 3 and "Traceback" not in told.err
+
+
+def test_a_program_to_search_that_leaves_is_no_success(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "model.py").write_text("import sys\nsys.exit(0)\n")
+    assert main(["search", str(tmp_path / "model.py"), "-n", "4"]) == 2
+    assert "model.py:2: sys.exit(0) ends the program" in capsys.readouterr().err
+
+
+#: Program files: what ``search`` must say of them, and the exit code.
+MODELS = {
+    "right": ("pass", 0, "relu"),
+    "spins": ("while True: pass", 2, "model.py:5: it has not ended after 1 s"),
+    "memory": ("bytearray(10**10)", 2, "model.py:5: there is no more memory (the limit is 512 MiB"),
+    "prints": ("while True: print('x' * 10**5)", 2, "it has printed more than 1 MiB"),
+    "_exits": ("os._exit(0)", 2, "ended its own process with exit code 0"),
+}
+
+
+@pytest.mark.parametrize("where", ["on import", "in the program"])
+@pytest.mark.parametrize("what", MODELS)
+def test_models_within_limits(
+    what: str, where: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits_module, "LOADING", 0)
+    source, code, words = MODELS[what]
+    function = "def program(x):\n"
+    lines = f"\n{source}\n{function}" if where == "on import" else f"{function}    {source}\n"
+    head = "import os\nimport spmdsim.ops as ops\ninputs = {'x': (8, 8)}\n"
+    (tmp_path / "model.py").write_text(f"{head}{lines}    return ops.relu(x)\n")
+    model = [str(tmp_path / "model.py"), "-n", "2", "--forward-only", "--run"]
+    assert main(["search", *model, *limits(words)]) == code
+    told = capfd.readouterr()
+    assert words in told.out + told.err and (code == 0 or len(told.err.splitlines()) == 1), told
+
+
+#: Who may run text or files as code, and why.
+ALLOWED = {
+    ("simulation/runner.py", "exec"): "the user's program, which simulate is asked to run",
+    ("simulation/runner.py", "compile"): "the same, once for all ranks",
+    ("cli/collective/schedule_arguments.py", "exec_module"): "the user's algorithm, FILE.py:FUNCTION",
+    ("simulation/engine/isolation.py", "exec_module"): "modules that the simulated program imports",
+    ("auto_parallel/programs/record_program.py", "run_path"): "the user's program, which search records",
+    ("launch/bootstrap.py", "run_path"): "the user's program, which launch starts",
+    ("launch/bootstrap.py", "run_module"): "the same, as a module",
+    ("launch/tuning_job.py", "run_path"): "the user's program, whose steps tune tries",
+    ("labs/answers.py", "exec"): "a student's answers, in a limited child process",
+    ("labs/answers.py", "compile"): "the same, for its name and lines",
+    ("simulation/data/payloads.py", "loads"): "objects that a simulated program sends to itself",
+    ("worlds/mpi/counted.py", "loads"): "objects that ranks of one job send to one another",
+}
+RUNS_CODE = {"eval", "exec", "compile", "execfile", "exec_module", "run_path", "run_module", "system", "popen", "loads"}  # fmt: skip
+
+
+def test_no_text_is_run_as_code() -> None:
+    """Neither text of the command line nor of files is evaluated, unpickled or given to a shell."""
+    package, found = Path(__file__).parents[2] / "spmdsim", set()
+    for path in package.rglob("*.py"):
+        place = path.relative_to(package).as_posix()
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.keyword) and node.arg in ("shell", "allow_pickle"):
+                found.add((place, node.arg))
+            if not isinstance(node, ast.Call):
+                continue
+            function = node.func
+            owner = ast.unparse(function.value) if isinstance(function, ast.Attribute) else ""
+            name = function.attr if owner else getattr(function, "id", "")
+            if name in RUNS_CODE and owner not in ("json", "topology") and not (name == "compile" and owner):
+                found.add((place, name))
+            if name in ("load", "loads") and owner in ("pickle", "marshal", "np", "numpy", "shelve", "yaml"):
+                found.add((place, name))
+    assert found == set(ALLOWED)

@@ -1,0 +1,303 @@
+"""``spmdsim layout``: the contract of its JSON, its text, and one clear line for every mistake."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from spmdsim.cli.main import build_parser
+from spmdsim.errors import SpmdError
+
+KEYS = ["device_matrix", "alias_name", "tensor_map", "rank_list", "shape", "placements", "ranks"]
+RANK_KEYS = ["rank", "coords", "shard_number", "slice", "local_shape", "replicas"]
+MATMUL = ["--op", "matmul", "--shapes", "(32,784),(784,512)"]
+
+
+def text(capsys, *arguments):
+    args = build_parser("layout").parse_args(["layout", *arguments])
+    assert args.run(args) == 0
+    return capsys.readouterr().out
+
+
+def document(capsys, *arguments):
+    return json.loads(text(capsys, *arguments, "--json"))
+
+
+def test_mindspore_json(capsys):
+    found = document(
+        capsys,
+        *[
+            "--device-matrix",
+            "2,1,2,2,1",
+            "--alias",
+            "a,b,c,d,e",
+            "--tensor-map",
+            "b,d,e,c,a",
+            "--shape",
+            "1,2,1,2,2",
+        ],
+    )
+    assert list(found) == KEYS
+    assert found["device_matrix"] == [2, 1, 2, 2, 1] and found["alias_name"] == list("abcde")
+    assert found["tensor_map"] == [3, 1, 0, 2, 4] and found["rank_list"] == list(range(8))
+    assert found["shape"] == [1, 2, 1, 2, 2]
+    assert found["placements"] == ["S(4)", "S(0)", "S(3)", "S(1)", "S(2)"]
+    assert [list(rank) for rank in found["ranks"]] == [RANK_KEYS] * 8
+    assert [rank["shard_number"] for rank in found["ranks"]] == [0, 4, 2, 6, 1, 5, 3, 7]
+    assert found["ranks"][5] == {
+        "rank": 5,
+        "coords": [1, 0, 0, 1, 0],
+        "shard_number": 5,
+        "slice": [[0, 1], [1, 2], [0, 1], [0, 1], [1, 2]],
+        "local_shape": [1, 1, 1, 1, 1],
+        "replicas": [5],
+    }
+
+
+def test_tuples_rank_order_and_tuple_order(capsys):
+    base = [
+        "--device-matrix",
+        "2,2,2",
+        "--alias",
+        "dp,sp,mp",
+        "--tensor-map",
+        "mp,(sp,dp)",
+        "--shape",
+        "32,784",
+    ]
+    found = document(capsys, *base)
+    assert found["tensor_map"] == [0, [1, 2]] and found["ranks"][2]["slice"] == [[0, 16], [392, 588]]
+    meshed = document(capsys, *base, "--tuple-order", "mesh")
+    assert meshed["tensor_map"] == [0, [2, 1]] and meshed["ranks"][2]["slice"] == [[0, 16], [196, 392]]
+    moved = document(capsys, *base, "--ranks-order", "7,6,5,4,3,2,1,0")
+    assert moved["rank_list"] == [7, 6, 5, 4, 3, 2, 1, 0]
+    by_rank = {rank["rank"]: rank for rank in moved["ranks"]}
+    assert by_rank[5]["slice"] == [[0, 16], [392, 588]] and by_rank[5]["coords"] == [0, 1, 0]
+
+
+@pytest.mark.parametrize("repeat", ["right", "left"])
+def test_operator_json(capsys, repeat):
+    found = document(capsys, *MATMUL, "--shard", "((2,4),(4,1))", "-n", "16", "--repeat", repeat)
+    assert list(found) == ["inputs", "outputs", "collectives"]
+    x, w = found["inputs"]
+    assert x["device_matrix"] == ([2, 4, 1, 2] if repeat == "right" else [2, 2, 4, 1])
+    assert (x["tensor_map"], w["tensor_map"]) == (([3, 2], [2, 1]) if repeat == "right" else ([2, 1], [1, 0]))
+    assert x["ranks"][0]["local_shape"] == [16, 196] and w["ranks"][0]["local_shape"] == [196, 512]
+    numbers = [rank["shard_number"] for rank in x["ranks"]]
+    assert numbers == ([n // 2 for n in range(16)] if repeat == "right" else [*range(8), *range(8)])
+    collective, gather = found["collectives"]  # ranks that repeat the work help to reduce
+    assert collective["collective"] == "reduce_scatter" and collective["axes"] == ["k"]
+    assert gather["collective"] == "all_gather"
+    assert len(collective["groups"]) == 4 and collective["groups"][0] == (
+        [0, 2, 4, 6] if repeat == "right" else [0, 1, 2, 3]
+    )
+    assert found["outputs"][0]["ranks"][0]["local_shape"] == [16, 512]
+
+
+def test_operator_on_ranks_in_another_order(capsys):
+    found = document(capsys, *MATMUL, "--shard", "((2,2),(2,1))", "--ranks-order", "3,2,1,0")
+    assert found["inputs"][0]["rank_list"] == [3, 2, 1, 0]
+    assert found["collectives"][0]["groups"] == [[3, 2], [1, 0]]
+
+
+def test_out_shard_turns_all_reduce_into_reduce_scatter(capsys):
+    found = document(capsys, *MATMUL, "--shard", "((2,4),(4,1))", "-n", "8", "--out-shard", "(8,1)")
+    assert [c["collective"] for c in found["collectives"]] == ["reduce_scatter"]
+    assert found["outputs"][0]["tensor_map"][0] == [2, 1]
+    assert [rank["slice"][0] for rank in found["outputs"][0]["ranks"]] == [
+        [4 * i, 4 * i + 4] for i in range(8)
+    ]
+
+
+def test_operator_with_layouts(capsys):
+    mesh = ["--device-matrix", "2,2,2", "--alias", "dp,sp,mp"]
+    found = document(capsys, *MATMUL, *mesh, "--in-layouts", "mp,(sp,dp)", "(sp,dp),None")
+    assert found["inputs"][0]["tensor_map"] == [0, [1, 2]] and found["outputs"][0]["tensor_map"] == [0, -1]
+    assert found["collectives"][0]["groups"] == [[0, 2, 4, 6], [1, 3, 5, 7]]
+    own = document(
+        capsys, *MATMUL, "--in-layouts", "a=2,b=2: a,b", "a=2,b=2: b,None", "--out-layout", "a=2,b=2: (a,b),-"
+    )
+    assert [c["collective"] for c in own["collectives"]] == ["reduce_scatter"]
+
+
+def test_transposed_operator(capsys):
+    arguments = [
+        "--op",
+        "MatMul",
+        "--shapes",
+        "(8,16),(32,16)",
+        "--shard",
+        "((2,4),(1,4))",
+        "--attr",
+        "transpose_b=True",
+    ]
+    found = document(capsys, *arguments)
+    assert found["inputs"][1]["tensor_map"] == [0, 1] and found["outputs"][0]["shape"] == [8, 32]
+
+
+def test_oneflow_json(capsys):
+    found = document(capsys, "--placement", "[[0,1],[2,3]]", "--sbp", "(B,S(0))", "--shape", "4,8")
+    assert found["placements"] == ["R", "S(0)"] and found["device_matrix"] == [2, 2]
+    assert [rank["slice"][0] for rank in found["ranks"]] == [[0, 2], [2, 4], [0, 2], [2, 4]]
+    assert [rank["replicas"] for rank in found["ranks"]] == [[0, 2], [1, 3], [0, 2], [1, 3]]
+    kept, as_oneflow = (
+        document(capsys, "--placement", "[0,2,1,3]", "--sbp", "S(0)", "--shape", "4,8", *more)
+        for more in ([], ["--sort-ranks"])
+    )
+    assert kept["rank_list"] == [0, 2, 1, 3] and as_oneflow["rank_list"] == [0, 1, 2, 3]
+
+
+def test_paddle_json(capsys):
+    found = document(capsys, *["--split", "embedding", "--size", "8,8", "--partitions", "2", "--padding-row"])
+    assert [rank["weight_shape"] for rank in found["split"]["ranks"]] == [[5, 8], [5, 8]]
+    assert [rank["part"] for rank in found["split"]["ranks"]] == [[0, 4], [4, 8]]
+    assert [rank["padding_index"] for rank in found["split"]["ranks"]] == [4, 4]
+    column = document(capsys, *["--split", "linear", "--size", "8,8", "--axis", "1", "--partitions", "4"])
+    assert [c["collective"] for c in column["collectives"]] == ["all_gather"]
+    assert column["inputs"][0]["ranks"][1]["slice"] == [[0, 8], [2, 4]]
+    assert (
+        document(capsys, *["--split", "linear", "--size", "8,8", "-n", "4", "--no-gather-out"])["collectives"]
+        == []
+    )
+
+
+def test_any_mesh_uneven_and_chosen_ranks(capsys):
+    found = document(
+        capsys, *["--mesh", "dp=2,tp=4", "--dims", "dp,tp", "--shape", "5,10", "--rank", "7", "--rank", "0"]
+    )
+    assert [rank["rank"] for rank in found["ranks"]] == [7, 0]
+    assert found["ranks"][0]["slice"] == [[3, 5], [8, 10]] and found["ranks"][1]["local_shape"] == [3, 3]
+    bare = document(capsys, "--mesh", "dp=2", "--dims", "dp")
+    assert bare["shape"] is None and bare["ranks"][1]["slice"] is None
+
+
+def test_values_that_begin_with_a_minus(capsys):
+    assert document(capsys, "--device-matrix", "2,2", "--tensor-map=-1,0")["tensor_map"] == [-1, 0]
+    assert document(capsys, "--mesh", "a=2", "--dims=-,a")["tensor_map"] == [-1, 0]
+
+
+def test_text_teaches_the_steps(capsys):
+    out = text(
+        capsys,
+        *[
+            "--device-matrix",
+            "2,1,2,2,1",
+            "--alias",
+            "a,b,c,d,e",
+            "--tensor-map",
+            "b,d,e,c,a",
+            "--shape",
+            "1,2,1,2,2",
+        ],
+    )
+    for words in (
+        "1. number",
+        "2. adjust",
+        "3. compute",
+        "slices",
+        "rank:shard",
+        "rows: dim 3, columns: dim 4",
+    ):
+        assert words in out
+    assert "stride[d] = device_matrix[e] * device_matrix[c] * device_matrix[a] = 1 * 2 * 2 = 4" in out
+    assert "0*8 + 1*4 + 0*4 + 1*2 + 0*1" in out and "[0:1, 1:2, 0:1, 1:2, 0:1]" in out
+    assert out.isascii()
+
+
+def test_cuts_are_explained_in_two_steps_with_axes_by_number(capsys):
+    out = text(capsys, "--shard", "((2,1,1,2,1),)", "-n", "8")
+    assert "1. number" in out and "2. compute" in out and "adjust" not in out
+    assert "5 (base 2)" in out and "not in the tensor map, so dropped: 0" in out
+
+
+def test_text_of_operators_and_splits(capsys):
+    out = text(capsys, *MATMUL, "--shard", "((2,4),(4,1))", "-n", "8")
+    for words in ("all_reduce", "{0..3} {4..7}", "operand 1", "[588:784, 0:512]", "result"):
+        assert words in out
+    assert out.count("1. number") == 1
+    out = text(capsys, *["--split", "embedding", "--size", "8,8", "--partitions", "2", "--padding-row"])
+    assert "[4, 8)" in out and "(5, 8)" in out and "all_reduce" in out
+
+
+def test_large_meshes_are_abbreviated(capsys):
+    arguments = ["--mesh", "x=64,y=1024", "--dims", "x,y", "--shape", "640,10300"]
+    out = text(capsys, *arguments)
+    assert len(out.splitlines()) < 200 and "65504 ranks in the middle are left out" in out
+    assert "(63, 1023)" in out
+    assert "(3, 17)" in text(capsys, *arguments, "--rank", str(3 * 1024 + 17))
+
+
+MISTAKES = [
+    ([], "give a layout"),
+    (["--device-matrix", "2,2"], "--device-matrix needs --tensor-map"),
+    (["--device-matrix", "2,2", "--alias", "a,b,c", "--tensor-map", "a,b"], "names 3"),
+    (["--device-matrix", "2,2", "--alias", "a,a", "--tensor-map", "a,b"], "'a' is repeated"),
+    (["--device-matrix", "2,2", "--alias", "a,b", "--tensor-map", "a,c"], "'c' is not found"),
+    (["--device-matrix", "2,2", "--alias", "a,b", "--tensor-map", "a,a"], "more than once"),
+    (
+        ["--device-matrix", "2,2", "--alias", "a,b", "--tensor-map", "a,b", "--shape", "4"],
+        "tensors of 2 dims",
+    ),
+    (
+        ["--device-matrix", "2,2", "--alias", "a,b", "--tensor-map", "a,b", "--shape", "4,5"],
+        "dim 1 has size 5",
+    ),
+    (["--device-matrix", "2,2", "--alias", "a,b", "--tensor-map", "a,b", "--shape", "4,-4"], "not negative"),
+    (
+        ["--device-matrix", "2,2", "--alias", "a,b", "--tensor-map", "a,b", "--ranks-order", "0,1"],
+        "has 2 ranks",
+    ),
+    (
+        ["--device-matrix", "2,2", "--alias", "a,b", "--tensor-map", "a,b", "--rank", "9"],
+        "rank 9 is not in the mesh",
+    ),
+    (["--device-matrix", "2,x", "--alias", "a,b", "--tensor-map", "a,b"], "should be integers"),
+    (["--placement", "[[0,1],[2,3]]"], "--placement needs --sbp"),
+    (["--placement", "[[0,1],[2,3]]", "--sbp", "B,B"], "--shape must be given"),
+    (["--placement", "[[0,1],[2,3]]", "--sbp", "S(0)", "--shape", "4,8"], "needs 2 entries"),
+    (["--placement", "[0,1,2,3]", "--sbp", "S(0)", "--shape", "3,8"], "Expected size at split axis"),
+    (["--mesh", "a=2"], "--mesh needs --dims"),
+    (["--mesh", "a=2", "--dims", "zz"], "names no axes of the mesh"),
+    (["--split", "linear"], "--split needs --size"),
+    (["--split", "linear", "--size", "9,8", "--partitions", "2"], "Number of rows of the weight"),
+    (["--op", "matmul"], "--op needs --shapes"),
+    (["--op", "frobnicate", "--shapes", "(1,)"], "no operator is called 'frobnicate'; there are"),
+    ([*MATMUL], "--op needs a strategy"),
+    ([*MATMUL, "--shard", "((2,4),(2,1))", "-n", "8"], "'k'"),
+    ([*MATMUL, "--shard", "((2,4),)", "-n", "8"], "operands"),
+    ([*MATMUL, "--shard", "((2,5),(5,1))", "-n", "10"], "cannot be split evenly into 5"),
+    ([*MATMUL, "--shard", "((2,4),(4,1))", "-n", "12"], "does not divide the 12 ranks"),
+    ([*MATMUL, "--shard", "((2,4),(4,1))", "-n", "8", "--out-shard", "(4,1)"], "out_strategy"),
+    ([*MATMUL, "--in-layouts", "a=2: a,None"], "1 layouts were given for 2 shapes"),
+    ([*MATMUL, "--in-layouts", "a=2: a,None", "a=2: a,None"], "'a'"),
+    ([*MATMUL, "--shard", "((1,2),(2,1))", "--attr", "transpose_b"], "--attr is written like"),
+    ([*MATMUL, "--shard", "((1,2),(2,1))", "-n", "4", "--ranks-order", "1,0"], "--ranks-order has 2 ranks"),
+    (["--shard", "((2,4),(4,1))"], "takes the cuts of one tensor"),
+    (["--shard", "((2,3),)", "-n", "8"], "divide the 8 devices"),
+    (["--mesh", "x=4000,y=4000", "--dims", "-", "--json"], "choose some with --rank"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "words"), MISTAKES, ids=[words for _, words in MISTAKES])
+def test_mistakes_are_one_line(capsys, arguments, words):
+    with pytest.raises(SpmdError) as caught:
+        text(capsys, *arguments)
+    assert words in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_exit_codes_of_the_command():
+    """As a program: 0 with JSON on stdout, 2 with one line on stderr."""
+    root = Path(__file__).parents[2]
+    command = [sys.executable, "-m", "spmdsim", "layout", "--mesh", "a=2", "--shape", "4", "--json", "--dims"]
+    environment = {**os.environ, "PYTHONPATH": str(root)}
+    good, bad = (
+        subprocess.run([*command, dims], capture_output=True, text=True, env=environment, timeout=60)
+        for dims in ("a", "b")
+    )
+    assert good.returncode == 0 and json.loads(good.stdout)["ranks"][1]["slice"] == [[2, 4]]
+    assert bad.returncode == 2 and bad.stdout == "" and len(bad.stderr.splitlines()) == 1

@@ -1,0 +1,137 @@
+"""The derivation as a value, and the pictures."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+
+from spmdsim.core import Mesh
+from spmdsim.draw.layout_picture import colour, rank_grid, shown, tensor_pieces
+from spmdsim.layout.explain import explain, placed, ranks_text
+from tests.layout.test_properties import layouts
+
+
+@given(layouts())
+def test_the_three_steps_end_at_the_shard_number(case):
+    """The sum of digits times strides, which the explanation shows, is what the layout computes."""
+    layout, shape = case
+    derivation = explain(layout)
+    assert len(derivation.rows) == layout.mesh.size
+    for row in derivation.rows:
+        assert row.number == layout.mesh.coords(row.rank)
+        assert row.shard_number == layout.shard_number(row.rank)
+        found = placed(layout, shape, row.rank)
+        assert (found.shard_number, found.replicas) == (row.shard_number, row.replicas)
+        assert found.local_shape == layout.local_shape(shape, row.rank)
+    used = {*derivation.adjusted_axes, *derivation.dropped_axes}
+    assert used == set(layout.mesh.axes)
+
+
+def test_a_map_in_mesh_order_needs_no_adjusting():
+    mesh = Mesh((2, 1, 2), ("a", "b", "c"))
+    assert [t.title.split()[0].strip(":") for t in explain(mesh("a", "c")).tables()] == ["number", "compute"]
+    assert [t.title.split()[0].strip(":") for t in explain(mesh("c", "a")).tables()] == [
+        "number",
+        "adjust",
+        "compute",
+    ]
+
+
+def test_tables_say_what_happens():
+    mesh = Mesh((2, 1, 2, 2, 1), ("a", "b", "c", "d", "e"))
+    number, adjust, compute = explain(mesh("b", "e", "c", "a")).tables()
+    assert number.columns == ("rank", "a (base 2)", "b (base 1)", "c (base 2)", "d (base 2)", "e (base 1)")
+    assert number.rows[6] == ("6", "1", "0", "1", "0", "0")
+    assert adjust.columns == ("rank", "b", "e", "c", "a") and adjust.rows[6][1:] == ("0", "0", "1", "1")
+    assert adjust.notes == ("not in the tensor map, so dropped: d",)
+    assert compute.rows[6] == ("6", "0*4 + 0*4 + 1*2 + 1*1", "3", "6, 7")
+    assert compute.notes[0] == (
+        "stride[b] = device_matrix[e] * device_matrix[c] * device_matrix[a] = 1 * 2 * 2 = 4"
+    )
+
+
+def test_axes_may_be_called_by_number_and_ranks_chosen():
+    layout = Mesh((4, 2), ("d1", "d0"))("d1", "d0")
+    derivation = explain(layout, ranks=(7, 1), names={"d1": "1", "d0": "0"})
+    assert [row.rank for row in derivation.rows] == [7, 1]
+    assert [str(s) for s in derivation.strides] == ["stride[1] = device_matrix[0] = 2", "stride[0] = 1"]
+
+
+def test_nothing_split_is_explained_too():
+    compute = explain(Mesh((2,), ("a",))(None)).tables()[-1]
+    assert [row[1:] for row in compute.rows] == [("nothing is split", "0", "0, 1")] * 2
+
+
+def _cells(picture):
+    return {
+        cell.text.strip(): cell.shard for line in picture.lines for cell in line if cell.shard is not None
+    }
+
+
+@given(layouts())
+def test_pictures_show_every_rank_and_piece(case):
+    layout, shape = case
+    grid = _cells(rank_grid(layout, width=400))
+    assert grid == {f"{r}:{layout.shard_number(r)}": layout.shard_number(r) for r in layout.mesh.rank_list}
+    pieces = tensor_pieces(layout, shape, width=400)
+    if all(parts <= 8 for parts in layout.parts) and layout.shard_count <= 8:
+        labels = {text for text in _cells(pieces) if text.startswith("#")}
+        assert labels == {f"#{n}" for n in range(layout.shard_count)}
+
+
+def test_a_matrix_is_drawn_with_its_cuts():
+    layout = Mesh((2, 2, 2), ("dp", "sp", "mp"))("mp", ("sp", "dp"))
+    text = tensor_pieces(layout, (32, 784)).plain()
+    lines = text.splitlines()
+    assert re.findall(r"\d+", lines[1]) == ["0", "196", "392", "588", "784"]
+    assert re.findall(r"#\d", text) == [f"#{i}" for i in range(8)]
+    assert re.findall(r"rank (\d)", text) == ["0", "4", "2", "6", "1", "5", "3", "7"]
+    assert [line.split()[0] for line in lines if "+-" in line] == ["0", "16", "32"]
+    assert all(ord(char) < 128 for char in text)
+
+
+def test_one_and_three_dimensional_grids():
+    line = rank_grid(Mesh((4,), ("x",))("x")).plain().splitlines()
+    assert line[0].split() == ["rank:shard", "x=0", "x=1", "x=2", "x=3"]
+    assert line[1].split() == ["0:0", "1:1", "2:2", "3:3"]
+    cube = rank_grid(Mesh((2, 2, 2), ("a", "b", "c"))("a")).plain().split("\n\n")
+    assert len(cube) == 2 and cube[1].startswith("a=1")
+
+
+def test_large_meshes_are_abbreviated():
+    layout = Mesh((64, 1024), ("x", "y"))("x", "y")
+    grid = rank_grid(layout, width=100).plain()
+    assert ".." in grid and len(grid.splitlines()) <= 20 and max(map(len, grid.splitlines())) <= 100
+    assert "65535:65535" in grid
+    pieces = tensor_pieces(layout, (640, 10240), width=100).plain()
+    assert max(map(len, pieces.splitlines())) <= 100 and "#65535" in pieces
+
+
+def test_colours_tell_neighbours_apart():
+    for shards in (2, 8, 64):
+        assert all(colour(i, shards) != colour(i + 1, shards) for i in range(shards - 1))
+    rich = rank_grid(Mesh((2,), ("x",))("x")).rich()
+    assert rich.plain.split() == ["rank:shard", "x=0", "x=1", "0:0", "1:1"]
+    assert {str(span.style) for span in rich.spans if span.style} == {colour(0, 2), colour(1, 2)}
+
+
+@pytest.mark.parametrize(
+    ("ranks", "text"),
+    [
+        ((3,), "3"),
+        (range(8), "0..7"),
+        ((0, 2, 4), "0, 2, 4"),
+        (range(3), "0, 1, 2"),
+        (range(0, 16, 2), "0, 2, 4, 6, 8, 10, 12, 14"),
+        ((0, 1, 4, 5), "0, 1, 4, 5"),
+        (range(0, 40, 4), "0, 4, 8, .., 36 (10 ranks)"),
+    ],
+)
+def test_ranks_in_few_words(ranks, text):
+    assert ranks_text(tuple(ranks)) == text
+
+
+def test_shown_keeps_both_ends():
+    assert shown(9, 8) == [0, 1, 2, 3, 4, 5, None, 8]

@@ -1,0 +1,174 @@
+"""Collectives of layers against the counts that another system publishes: never more."""
+
+from __future__ import annotations
+
+import itertools
+from functools import partial
+
+import numpy as np
+import pytest
+from layout_cases import cases
+
+import spmdsim.ops as ops
+from spmdsim import nn
+from spmdsim.core import Layout, Mesh
+from spmdsim.trace import record
+from tests.nn.test_collectives import WIDTH, forward_backward, given, mlp, normal
+
+TP = Mesh((4,), ("tp",))
+R, S0, S1 = (None, None), ("tp", None), (None, "tp")
+PEERS = {c.values[0]["case"]: c.values[0] for c in cases("operators_peers", "dtensor_tp_asserted")}
+
+
+def counted(call, result_layout, operands, world):
+    """Counts of the forward pass (brought into a layout) and of the backward pass."""
+    with record() as forward:
+        y = call(*operands)
+        y = y if result_layout is None else y.to(result_layout)
+    with record() as backward:
+        y.backward(given(np.ones(y.shape), y.layout.dual(), world))
+    return y, forward.counts(), backward.counts()
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize(
+    ("name", "x", "w", "out"),
+    [
+        ("colwise Linear(16,16), input [8,16] R", R, S1, None),
+        ("colwise Linear, input S0", S0, S1, S1),
+        ("rowwise Embedding(16,16), indices R, out R", None, S0, "R"),
+        ("rowwise Embedding, indices [8] R, out S1", None, S0, "S1"),
+        ("colwise Embedding(16,16), indices [4,2] R", None, S1, None),
+    ],
+)
+def test_published_counts_of_layers(world, name, x, w, out):
+    case = PEERS[name]
+    weight = given(normal(16, 16), TP(*w), world, True)
+    if x is not None:
+        operand = given(normal(8, 16), TP(*x), world, True)
+        product = ops.matmul.op.shard({"n": "tp"})
+        y, forward, backward = counted(product, None, (operand, weight), world)
+    else:
+        shape = (4, 2) if "[4,2]" in name else (8,)
+        ids = given(np.arange(8).reshape(shape), Layout.replicated(TP, len(shape)), world)
+        wanted = {None: None, "R": TP(*R), "S1": TP(*S1)}[out]
+        y, forward, backward = counted(ops.embedding, wanted, (ids, weight), world)
+    assert (forward, backward) == (case["fwd"], case["bwd"])
+    if "out_local" in case:
+        local = [n if isinstance(n, int) else 16 // 4 for n in case["out_local"]]
+        assert list(y.local().shape) == local
+
+
+@pytest.mark.ranks(4)
+def test_published_counts_of_an_mlp(world):
+    x = normal(8, 8)
+    plain = mlp(world, TP(*R))
+    forward, backward = forward_backward(plain, given(x, TP(*R), world))
+    total = PEERS["MLP col->row, R in, R out (fwd+bwd)"]["total"]
+    assert _sum(forward, backward) == total
+    split = mlp(world, TP(*S0))
+    forward, backward = forward_backward(split, given(x, TP(*S0), world))
+    total = PEERS["MLP col->row sequence parallel S0 in/out (fwd+bwd)"]["total"]
+    found = _sum(forward, backward)
+    # Theirs leaves the gradient of the whole bias unreduced.
+    assert found.pop("all_reduce") == 1 and found == total
+
+
+def _sum(*traces):
+    names = [e.collective for t in traces for e in t.collectives if e.collective not in ("slice", "fill")]
+    return {name: names.count(name) for name in set(names)}
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize("sequence", [False, True])
+def test_a_transformer_needs_no_more_than_published(world, sequence):
+    name = "Transformer 2 layers TP+SP" if sequence else "Transformer 2 layers TP, batch 8 seq 8"
+    case = PEERS[name]
+    stream = TP(None, "tp", None) if sequence else TP(None, None, None)
+    model = nn.GPT(16, 16, 4, 2, 8, stream, "tp", dtype=np.float64)
+    model.materialise(world)
+    ids = given(np.random.default_rng(0).integers(0, 16, (8, 8)), TP(None, None), world)
+    with record() as forward:
+        y = model(ids).to(TP(None, None, None))
+    with record() as backward:
+        nn.backward(ops.sum(ops.multiply(y, y)))
+    for trace, published in ((forward, case["fwd"]), (backward, case["bwd"])):
+        found = trace.counts()
+        if sequence and trace is backward:
+            assert found.pop("all_reduce", 0) == 1, "theirs does it in the optimiser, one per parameter"
+        assert set(found) <= set(published), found
+        assert all(found[k] <= published[k] for k in found), (found, published)
+
+
+@pytest.mark.ranks(4)
+def test_norms_along_the_sequence_are_local(world):
+    layer = nn.LayerNorm(WIDTH, TP(None), dtype=np.float64)
+    layer.materialise(world)
+    with record() as trace:
+        layer(given(normal(2, 8, WIDTH), TP(None, "tp", None), world))
+    assert trace.counts() == PEERS["SequenceParallel LayerNorm on S1 input"]["fwd"]
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize(
+    "kind", ["colwise embedding: (indices, V, D)", "rowwise embedding: output is masked partial"]
+)
+def test_embeddings_of_any_size(world, kind):
+    case = PEERS[kind]
+    padded = [*([*c, None] for c in case["cases"]), *case["padding_idx_cases"]]
+    for shape, count, width, padding in padded:
+        table, ids = normal(count, width), np.random.default_rng(1).integers(0, count, shape)
+        if padding is not None:
+            table[padding] = 0
+        where = TP(*S1) if kind.startswith("col") else TP(*S0)
+        weight = given(table, where, world, True)
+        lookup = partial(ops.embedding, padding=padding)
+        y, forward, backward = counted(
+            lookup, None, (given(ids, Layout.replicated(TP, len(shape)), world), weight), world
+        )
+        assert forward == case["fwd"] and backward == case.get("bwd", {})
+        with record() as trace:
+            whole = y.to(Layout.replicated(TP, y.ndim))
+        if kind.startswith("row"):
+            assert trace.counts() == case["full_tensor"]
+        np.testing.assert_allclose(whole.full(), table[ids])
+        expected = np.zeros_like(table)
+        np.add.at(expected, ids if padding is None else ids[ids != padding], 1.0)
+        np.testing.assert_allclose(weight.grad.full(), expected)
+
+
+def _placements(ndim):
+    return [tuple("tp" if d == k else None for d in range(ndim)) for k in range(-1, ndim)]
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize(
+    "shapes", [((12, 8), (8, 16)), ((4, 8, 4), (4, 4, 8)), ((3, 4), (4, 4)), ((12, 0), (0, 4))], ids=str
+)
+def test_products_of_any_placements(world, shapes):
+    a, b = (normal(*shape, seed=i) for i, shape in enumerate(shapes))
+    dy = normal(*(a @ b).shape)
+    for left, right in itertools.product(_placements(a.ndim), _placements(b.ndim)):
+        x, w = given(a, TP(*left), world, True), given(b, TP(*right), world, True)
+        y = ops.matmul(x, w)
+        np.testing.assert_allclose(y.full(), a @ b, atol=1e-12)
+        y.backward(given(dy, y.layout.dual(), world))
+        np.testing.assert_allclose(x.grad.full(), dy @ b.swapaxes(-1, -2), atol=1e-12)
+        np.testing.assert_allclose(w.grad.full(), a.swapaxes(-1, -2) @ dy, atol=1e-12)
+        assert x.grad.layout == x.layout and w.grad.layout == w.layout
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize(
+    "where", [(None, None, None, None), ("tp", None, None, None), (None, None, "tp", None)], ids=str
+)
+def test_attention_on_whole_split_batch_or_split_heads_is_local(world, where):
+    case = PEERS["sdpa with q,k,v all R / all S0 / all S1(heads)"]
+    q, k, v = (given(normal(4, 6, 4, 2, seed=i), TP(*where), world, True) for i in range(3))
+
+    def attention(q, k, v):
+        scores = ops.softmax(ops.einsum("bthd,bshd->bhts", q, k))
+        return ops.einsum("bhts,bshd->bthd", scores, v)
+
+    _, forward, backward = counted(attention, None, (q, k, v), world)
+    assert (forward, backward) == (case["fwd"], case["bwd"])

@@ -1,0 +1,97 @@
+"""Every public operator is compared with something: none is added without a sample."""
+
+from __future__ import annotations
+
+from inspect import cleandoc, unwrap
+
+import numpy as np
+import pytest
+from every_layout import some_layouts
+from operators import COMPOSED, SAMPLES, WITHOUT_NAN, Composed, padded_sample
+
+import spmdsim.ops as ops
+from spmdsim import Mesh, Tensor
+from spmdsim.core import Layout
+from spmdsim.numpy_names import without_nan
+from tests.ops.test_strategies import MESHES
+
+
+def test_every_public_operator_has_a_sample():
+    sampled = {id(sample.op) for sample in [*SAMPLES, padded_sample(2)]}
+    missing = {name for name in ops.__all__ if id(getattr(getattr(ops, name), "op", None)) not in sampled}
+    assert missing == {sample.name for sample in COMPOSED}
+
+
+def test_every_function_of_numpy_without_nan_has_a_sample():
+    assert {function.__name__ for function in without_nan.FUNCTIONS} == {
+        sample.name for sample in WITHOUT_NAN
+    }
+
+
+@pytest.mark.parametrize("mesh", MESHES, ids=str)
+@pytest.mark.parametrize("sample", [*COMPOSED, *WITHOUT_NAN], ids=lambda sample: sample.name)
+@pytest.mark.ranks(8)
+def test_functions_made_of_several_operators(sample: Composed, mesh: Mesh, world):
+    expected, rng = sample.reference(*sample.operands), np.random.default_rng(0)
+    ndims = [x.ndim for x in sample.operands]
+    dy, along = rng.normal(size=np.shape(expected)), [rng.normal(size=x.shape) for x in sample.operands]
+    ends = [
+        float((dy * sample.reference(*[x + step * d for x, d in zip(sample.operands, along)])).sum())
+        for step in ((1e-6, -1e-6) if sample.differentiable else ())
+    ]
+    for layouts in [
+        [mesh(*[None] * n) for n in ndims],
+        *some_layouts(mesh, ndims, 3, f"{sample.name} {mesh}"),
+    ]:
+        tensors = [
+            Tensor.from_global(x, layout, world, requires_grad=sample.differentiable)
+            for x, layout in zip(sample.operands, layouts)
+        ]
+        y = sample.call(*tensors)
+        np.testing.assert_allclose(y.full(), expected, rtol=1e-12, atol=1e-12)
+        if not sample.differentiable:
+            continue
+        ops.sum(ops.multiply(y, Tensor.from_global(dy, Layout.replicated(mesh, dy.ndim), world))).backward()
+        assert all(tensor.grad.layout == tensor.layout.dual() for tensor in tensors)
+        slope = sum(float((tensor.grad.full() * d).sum()) for tensor, d in zip(tensors, along))
+        assert slope == pytest.approx((ends[0] - ends[1]) / 2e-6, rel=1e-6, abs=1e-6)
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize("parts", [1, 2, 4])
+def test_a_table_with_padding_rows(parts, world):
+    """The rows looked up, and their gradients added up one by one; a padding row has none, whoever looks there."""
+    sample = padded_sample(parts)
+    ids, padded = sample.operands
+    mesh = Mesh((parts, 4 // parts), ("tp", "dp"))
+    places = [mesh(None), mesh("dp")] if len(ids) % (4 // parts) == 0 else [mesh(None)]
+    for place in places:
+        table = Tensor.from_global(padded, mesh("tp", None), world, requires_grad=True)
+        y = ops.padded_embedding(Tensor.from_global(ids, place, world), table)
+        np.testing.assert_array_equal(y.full(), sample.reference(ids, padded))
+        dy = np.random.default_rng(1).normal(size=y.shape)
+        y.backward(Tensor.from_global(dy, mesh(None, None), world))
+        expected = np.zeros_like(padded)
+        for number, row in zip(ids, dy):
+            expected[number + number // 3] += row
+        np.testing.assert_allclose(table.grad.full(), expected, rtol=1e-12, atol=1e-12)
+        assert (table.grad.full()[3::4] == 0).all()
+
+
+def test_every_operator_has_an_example_that_runs() -> None:
+    """They are objects, so no collector of docstrings finds them."""
+    import doctest
+
+    seen = 0
+    for name in ops.__all__:
+        text = cleandoc(getattr(ops, name).__doc__ or "")
+        if "element by element.\n\nOperands are tensors of" in text:  # made of the declaration
+            assert "Raises:\n    RuleError" in text and "gradient." in text
+            seen += 1
+        beside = {**unwrap(getattr(ops, name)).__globals__}
+        test = doctest.DocTestParser().get_doctest(text, beside, name, name, 0)
+        told: list[str] = []
+        runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
+        runner.run(test, out=told.append)
+        assert test.examples and not runner.failures, f"{name}: {''.join(told)}"
+    assert seen > 70

@@ -1,0 +1,111 @@
+"""Products with a bias, on every mesh and from every placement that another system publishes as checked."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from layout_cases import cases
+
+import spmdsim.ops as ops
+from spmdsim.core import Layout, Mesh
+from spmdsim.trace import record
+from tests.nn.test_collectives import given, mlp, normal
+
+PEERS = {c.values[0]["case"]: c.values[0] for c in cases("operators_peers", "dtensor_tp_asserted")}
+TP = Mesh((4,), ("tp",))
+M, K, N = 12, 8, 4
+WHOLE, ROWS, COLUMNS = (None, None), ("tp", None), (None, "tp")
+
+
+def _spread(layout, array, world):
+    """An array in a layout; pending, every rank holds a term of its own."""
+    return (
+        given(array, layout.reduced, world, True).to(layout)
+        if not layout.partial
+        else _terms(layout, array, world)
+    )
+
+
+def _terms(layout, array, world):
+    from spmdsim.tensor import Tensor
+
+    size = layout.mesh.size
+    weights = np.arange(size) - (size - 1) / 2 + 1 / size  # they add up to one
+    return Tensor.from_local(
+        lambda rank: array * weights[rank], layout, world, shape=array.shape, requires_grad=True
+    )
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize("bias_shape", [(N,), (M, N), (), (1, N), (M, 1)], ids=str)
+@pytest.mark.parametrize(("left", "right"), [(ROWS, WHOLE), (WHOLE, COLUMNS), (COLUMNS, ROWS)])
+def test_products_with_a_bias(world, left, right, bias_shape):
+    assert any("(N),(M,N),(),(1,N),(M,1)" in name for name in PEERS)
+    a, b, c = normal(M, K), normal(K, N), normal(*bias_shape, seed=3)
+    dims = len(bias_shape)
+    where = [TP(*[None] * dims), TP(*[None] * dims, partial="tp")]
+    if dims and bias_shape[0] == M:
+        where.append(TP("tp", *[None] * (dims - 1)))
+    for layout in where:
+        x, w = given(a, TP(*left), world, True), given(b, TP(*right), world, True)
+        bias = _spread(layout, c, world)
+        y = ops.add(ops.matmul(x, w), bias)
+        np.testing.assert_allclose(y.full(), a @ b + c, atol=1e-12)
+        y.backward(given(np.ones((M, N)), y.layout.dual(), world))
+        np.testing.assert_allclose(x.grad.full(), np.ones((M, N)) @ b.T, atol=1e-12)
+        np.testing.assert_allclose(w.grad.full(), a.T @ np.ones((M, N)), atol=1e-12)
+        summed = tuple(d for d in range(2) if d < 2 - dims or bias_shape[d - (2 - dims)] == 1)
+        wanted = np.ones((M, N)).sum(axis=summed).reshape(bias_shape)
+        np.testing.assert_allclose(bias.grad.full(), wanted, atol=1e-12)
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize("shape", [(2, 2), (4, 1), (1, 4)], ids=str)
+def test_rows_by_columns_on_two_axes(world, shape):
+    assert any("(n/2,2),(n,1),(1,n): [S0,R]@[R,S1]" in name for name in PEERS)
+    mesh = Mesh(shape, ("a", "b"))
+    a, b = normal(256, 128), normal(128, 256)
+    with record() as trace:
+        y = ops.matmul(given(a, mesh("a", None), world), given(b, mesh(None, "b"), world))
+    assert trace.counts() == {} and y.layout.canonical == mesh("a", "b").canonical
+    np.testing.assert_allclose(y.full(), a @ b, rtol=1e-12, atol=1e-11)
+
+
+@pytest.mark.ranks(4)
+def test_fewer_rows_than_ranks(world):
+    """One rank has no row at all; it takes part all the same."""
+    assert any("rows < ranks: (n-1,n)@(n,n)" in name for name in PEERS)
+    a, b = normal(3, 4), normal(4, 4)
+    for left, right in itertools.product((ROWS, WHOLE, COLUMNS), repeat=2):
+        x, w = given(a, TP(*left), world, True), given(b, TP(*right), world, True)
+        y = ops.matmul(x, w)
+        np.testing.assert_allclose(y.full(), a @ b, atol=1e-12)
+        y.backward(given(np.ones((3, 4)), y.layout.dual(), world))
+        np.testing.assert_allclose(w.grad.full(), a.T @ np.ones((3, 4)), atol=1e-12)
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize("right", [WHOLE, ROWS, COLUMNS], ids=str)
+def test_an_empty_contraction_leaves_the_bias(world, right):
+    assert "empty contraction: (12,0)@(0,4)+bias" in PEERS
+    bias = normal(4)
+    x, w = given(np.zeros((12, 0)), TP(*COLUMNS), world), given(np.zeros((0, 4)), TP(*right), world)
+    y = ops.linear(x, w, given(bias, Layout.replicated(TP, 1), world))
+    np.testing.assert_array_equal(y.full(), np.tile(bias, (12, 1)))
+
+
+@pytest.mark.ranks(4)
+def test_the_second_layer_of_an_mlp_reduces(world):
+    """Forward, the only collective belongs to the row-parallel layer: the module that another system names."""
+    case = PEERS["MLPModule col/row fwd"]
+    with record() as trace:
+        mlp(world, TP(*WHOLE))(given(normal(8, 8), TP(*WHOLE), world))
+    found = [e for e in trace.collectives if e.collective != "slice"]
+    wanted = [name for counts in case["modules"].values() for name, n in counts.items() for _ in range(n)]
+    assert [e.collective for e in found] == wanted
+    # It is the second of two products that leaves something to reduce.
+    products = [e for e in trace.operators if e.name in ("matmul", "linear")]
+    assert len(products) == 2 and found[0].step.src.partial
+    assert products[0].start + products[0].seconds <= found[0].start

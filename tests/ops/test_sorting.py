@@ -1,0 +1,273 @@
+"""Sorting split dims: every type and layout, balanced blocks, what goes over the wire, gradients; the largest entries."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from spmdsim import Mesh, Tensor, ops
+from spmdsim.core import Layout
+from spmdsim.errors import RuleError
+from spmdsim.ops.selection import cuts, sampling
+from spmdsim.trace import record
+from spmdsim.worlds import ShapeOnly
+from tests.ops.test_scans import given, layouts
+
+DTYPES = [
+    "float64",
+    "float32",
+    "float16",
+    ml_dtypes.bfloat16,
+    "complex128",
+    "int64",
+    "int8",
+    "uint16",
+    "bool",
+]
+
+
+def order(x: np.ndarray, dim: int, descending: bool) -> np.ndarray:
+    """A stable order by numpy's comparisons, turned round and back where it descends."""
+    keys = plain(x)
+    if not descending:
+        return np.argsort(keys, dim, kind="stable")
+    turned = np.argsort(np.flip(keys, dim), dim, kind="stable")
+    return x.shape[dim] - 1 - np.flip(turned, dim)
+
+
+def plain(x: np.ndarray) -> np.ndarray:
+    """Numbers that numpy's comparisons of nan know."""
+    return x.astype("f4") if x.dtype.kind == "V" else x
+
+
+def mixed(shape: tuple[int, ...], dtype: object) -> np.ndarray:
+    """Few different values, so that many are equal, both zeros and nan among them."""
+    rng = np.random.default_rng(list(shape))
+    x = rng.integers(-4, 5, shape).astype(dtype)
+    if x.dtype.kind in "fcV":
+        x[rng.random(shape) < 0.1] = np.nan
+        x[rng.random(shape) < 0.1] = -0.0
+    if x.dtype.kind == "c":
+        x = x + 1j * rng.integers(-1, 2, shape)
+        x[rng.random(shape) < 0.1] = complex(0, np.nan)
+    return x
+
+
+@pytest.mark.ranks(1, 3, 8)
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: np.dtype(dtype).name)
+def test_numpy_s_order(world, dtype):
+    for shape in ((37, 2), (5, 1), (300,), (0, 2)):
+        x = mixed(shape, dtype)
+        for layout in layouts(world.size, x.ndim):
+            t = given(x, layout.reduced, world)
+            for descending in (False, True):
+                wanted = order(x, 0, descending)
+                values, places = ops.sort_with_indices(t, 0, descending)
+                assert values.layout == places.layout == t.layout
+                np.testing.assert_array_equal(places.full(), wanted)
+                np.testing.assert_array_equal(plain(values.full()), np.take_along_axis(plain(x), wanted, 0))
+                np.testing.assert_array_equal(plain(ops.sort(t, 0, descending).full()), plain(values.full()))
+    np.testing.assert_array_equal(ops.argsort(t, axis=-1).full(), order(x, -1, False))
+
+
+@pytest.mark.ranks(4)
+def test_adversarial_values_end_in_balanced_blocks(world):
+    """All equal, sorted already, turned round, all small ones on one rank: every rank ends with its block."""
+    n, mesh = 4003, Mesh((4,), ("x",))
+    rng = np.random.default_rng(0)
+    cases = [
+        np.zeros(n),
+        np.arange(n),
+        -np.arange(n),
+        np.arange(n) % 7,
+        rng.zipf(1.3, n),
+        np.r_[-rng.random(n // 4), rng.random(n - n // 4)],
+    ]
+    for x in cases:
+        x = x.astype(float)
+        y = ops.sort(given(x, mesh("x"), world))
+        for rank, shard in zip(world.ranks, y.shards):
+            np.testing.assert_array_equal(shard, np.sort(x)[y.layout.slices(x.shape, rank)])
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_cuts_are_exact_in_the_rounds_that_sizes_say(seed):
+    """The selection alone, all ranks in one loop, with pieces of any sizes and few different values."""
+    rng = np.random.default_rng(seed)
+    ranks = int(rng.integers(2, 9))
+    sizes = rng.integers(0, 400, ranks) * rng.integers(0, 2, ranks)
+    pieces = [np.sort(rng.integers(0, rng.integers(1, 500), (2, size)), -1) for size in sizes]
+    samples, rounds = (8, seed % 7) if seed % 2 else (64, 1)
+    total = within = int(sizes.sum())
+    for _ in range(rounds):
+        within = min(within, 3 * -(-within // samples) + 3 * ranks)
+    before = [total * k // ranks for k in range(ranks)]
+    running = [cuts(p, sizes, k, before[k], samples, rounds) for k, p in enumerate(pieces)]
+    given_ = [next(one) for one in running]
+    for _ in range(2 * rounds):
+        given_ = [one.send(np.stack([g[k] for g in given_])) for k, one in enumerate(running)]
+    for k in range(ranks):  # what is left is what was said, or less, and to both sides
+        assert [len(g.arrays[k]) for g in given_] == given_[k].counts
+        assert sum(given_[k].counts) <= 2 * within
+    given_ = [one.send([g.arrays[k] for g in given_]) for k, one in enumerate(running)]
+    found = []
+    for k, one in enumerate(running):
+        with pytest.raises(StopIteration) as end:
+            one.send(np.stack([g[k] for g in given_]))
+        found.append(end.value.value)
+    for b in range(2):
+        whole = np.concatenate([p[b] for p in pieces])
+        held = np.repeat(np.arange(ranks), sizes)
+        first = held[np.argsort(whole, kind="stable")]
+        for k, count in enumerate(before):
+            np.testing.assert_array_equal(
+                [part[k, b] for part in found], np.bincount(first[:count], minlength=ranks)
+            )
+
+
+def test_the_sampling_of_large_sorts():
+    """Samples of all rounds are less than a hundredth of ten million numbers on 8 ranks; of 4,096 ranks as much as a few blocks."""
+    samples, rounds, within = sampling(10_000_000, 8, 8)
+    assert rounds * samples * 8 + within < 1_250_000 / 100
+    samples, rounds, within = sampling(1 << 30, 4096, 8)
+    assert rounds * samples * 4096 + within < 3 * (1 << 18)
+    assert sampling(0, 4, 8).rounds == 0
+
+
+@pytest.mark.ranks(4, 8)
+def test_what_a_sort_sends(world):
+    """Samples as planned, then every element at most once; the world of shapes expects what random values bring."""
+    size, n = world.size, 40_000
+    mesh, x = Mesh((size,), ("x",)), np.random.default_rng(3).normal(size=n)
+    with record() as trace:
+        ops.sort(given(x, mesh("x"), world))
+    with record() as predicted:
+        ops.sort(given(x, mesh("x"), ShapeOnly(size)))
+    elsewhere = Mesh((size - 1,), ("x",), ranks=range(1, size))
+    with record() as apart:  # the rank that the world of shapes stands for has no part in it
+        ops.sort(given(x, elsewhere("x"), ShapeOnly(size)))
+    assert apart.counts() == trace.counts() and not apart.nbytes()
+    samples, rounds, within = sampling(n, size, 8)
+    assert trace.counts() == {"all_to_all": 2 * rounds + 2, "exchange_parts": 2} == predicted.counts()
+    *fixed, parts = trace.collectives
+    left = fixed.pop(2 * rounds)
+    assert max(left.nbytes) <= 8 * within == 8 * left.step.most(0)
+    for event in fixed[:-2:2]:
+        assert set(event.planned) == {(size - 1) * samples * 8} == set(event.nbytes)
+    owner = np.repeat(np.arange(size), n // size)[np.argsort(x, kind="stable")].reshape(size, -1)
+    for rank, received in zip(parts.ranks, parts.nbytes):
+        assert received == 8 * int((owner[rank] != rank).sum()) <= 8 * parts.step.most(rank)
+        if world.ranks == range(size):
+            assert parts.sent[rank] == 8 * int((owner[np.arange(size) != rank] == rank).sum())
+    assert predicted.collectives[-1].expected
+    assert predicted.collectives[-1].planned[0] == pytest.approx(parts.nbytes[0], rel=0.05)
+    known = [e.planned[0] for e in predicted.collectives if e.collective == "all_to_all"]
+    assert known == [e.planned[0] for e in fixed]
+
+
+@pytest.mark.ranks(4)
+def test_many_columns_are_turned_instead(world):
+    """Where samples would be more than what is sorted the dim is brought together and back, and nothing is gathered."""
+    mesh, x = Mesh((4,), ("x",)), np.random.default_rng(4).normal(size=(16, 64))
+    with record() as trace:
+        y = ops.sort(given(x, mesh("x", None), world), 0)
+    assert trace.counts() == {"all_to_all": 2}
+    assert y.layout == mesh("x", None)
+    np.testing.assert_array_equal(y.full(), np.sort(x, 0))
+
+
+@pytest.mark.ranks(4)
+def test_gradients_go_to_where_the_values_were(world):
+    x, dy = np.random.default_rng(5).normal(size=(2, 64, 3))
+    for layout in layouts(4):
+        for descending in (False, True):
+            t = Tensor.from_global(x, layout.reduced, world, requires_grad=True)
+            back = given(dy, Layout.replicated(layout.mesh, 2), world)
+            ops.sort(t, 0, descending).backward(back)
+            expected = np.zeros_like(x)
+            np.put_along_axis(expected, order(x, 0, descending), dy, 0)
+            assert t.grad.layout == t.layout
+            np.testing.assert_array_equal(t.grad.full(), expected)
+            t.grad = None
+            values, places = ops.topk(t, 5, 0, largest=descending)
+            assert not places.requires_grad
+            values.backward(given(dy[:5], Layout.replicated(layout.mesh, 2), world))
+            expected = np.zeros_like(x)
+            np.put_along_axis(expected, order(x, 0, descending)[:5], dy[:5], 0)
+            assert t.grad.layout == t.layout
+            np.testing.assert_array_equal(t.grad.full(), expected)
+
+
+@pytest.mark.ranks(1, 3, 4)
+def test_the_largest_entries(world):
+    for shape, dtype in (
+        ((11, 3), "float64"),
+        ((3, 2), "int32"),
+        ((7,), ml_dtypes.bfloat16),
+        ((4, 0), "float32"),
+    ):
+        x = mixed(shape, dtype)
+        for layout in layouts(world.size, x.ndim):
+            t = given(x, layout.reduced, world)
+            for k in {0, 1, 2, shape[0]}:
+                for largest in (True, False):
+                    wanted = order(x, 0, largest)[:k]
+                    values, places = ops.topk(t, k, 0, largest=largest)
+                    np.testing.assert_array_equal(places.full(), wanted)
+                    np.testing.assert_array_equal(
+                        plain(values.full()), np.take_along_axis(plain(x), wanted, 0)
+                    )
+
+
+@pytest.mark.ranks(4)
+def test_topk_gathers_the_candidates_and_nothing_else(world):
+    mesh, x = Mesh((4,), ("x",)), np.random.default_rng(6).normal(size=10_000)
+    with record() as trace:
+        ops.topk(given(x, mesh("x"), world), 5)
+    assert trace.counts() == {"all_gather": 2}
+    assert {n for event in trace.collectives for n in event.planned} == {3 * 5 * 8}
+
+
+@pytest.mark.ranks(1, 4)
+def test_places_in_a_sorted_tensor(world):
+    rng = np.random.default_rng(7)
+    for dtype in ("float64", "int32", ml_dtypes.bfloat16):
+        x = rng.integers(0, 9, 13).astype(dtype)
+        at = np.argsort(x.astype(float), kind="stable")
+        v = rng.integers(-1, 11, (3, 4)).astype(dtype)
+        for layout, other in zip(layouts(world.size, 1), layouts(world.size, 2)):
+            for side in ("left", "right"):
+                expected = np.searchsorted(x[at].astype(float), v.astype(float), side)
+                t, w = given(x[at], layout.reduced, world), given(v, Layout.replicated(layout.mesh, 2), world)
+                got = ops.searchsorted(t, w, side)
+                assert got.dtype == np.int64
+                np.testing.assert_array_equal(got.full(), expected)
+                u, order_ = given(x, layout.reduced, world), given(at, layout.reduced, world)
+                np.testing.assert_array_equal(ops.searchsorted(u, w, side, order_).full(), expected)
+
+
+@pytest.mark.ranks(4)
+def test_entries_along_a_dim(world):
+    rng = np.random.default_rng(8)
+    x, ids = rng.normal(size=(9, 4)), rng.integers(-9, 9, (5, 4))
+    for layout in layouts(4):
+        for one in (ids, ids[:, :1]):
+            t, i = given(x, layout.reduced, world), given(one, Layout.replicated(layout.mesh, 2), world)
+            expected = np.take_along_axis(x, np.broadcast_to(one, ids.shape), 0)
+            np.testing.assert_array_equal(ops.take_along_axis(t, i, 0).full(), expected)
+
+
+@pytest.mark.ranks(2)
+def test_what_cannot_be_sorted(world):
+    x = given(np.zeros((2, 3)), Mesh((2,), ("x",))("x", None), world)
+    with pytest.raises(RuleError, match="sort: dim 2 is out of range for a tensor of 2 dims"):
+        ops.sort(x, 2)
+    with pytest.raises(RuleError, match="topk: 4 entries of dim 1, which has 3"):
+        ops.topk(x, 4)
+    with pytest.raises(RuleError, match="looks in a tensor of one dim, but got 2"):
+        ops.searchsorted(x, 1.0)
+    with pytest.raises(RuleError, match="is 'left' or 'right', but got 'up'"):
+        ops.searchsorted(ops.reshape(x, 6), 1.0, "up")
+    with pytest.raises(RuleError, match=r"shapes \(2, 3\) and \(4, 2\) differ besides dim 0"):
+        ops.take_along_axis(x, given(np.zeros((4, 2), int), Mesh((2,), ("x",))(None, None), world), 0)

@@ -1,0 +1,337 @@
+"""MindSpore's operators of a redistribution, against published cases and against what they do to the data."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spmdsim.core import Layout, Mesh
+from spmdsim.errors import PlanError
+from spmdsim.imitations.mindspore.infer_operators import infer_operators
+from spmdsim.imitations.mindspore.map_operators import is_expandable, names, operators, received_elements
+from spmdsim.imitations.mindspore.offline_transform import (
+    apply,
+    needed_ranks,
+    operator_map,
+    pipeline_map,
+    reshard_map,
+    stack,
+)
+from spmdsim.imitations.mindspore.optimizer_shards import optimizer_shard_layout
+from spmdsim.imitations.mindspore.redistribution_cost import operator_cost
+from spmdsim.imitations.mindspore.reorder import merged_concat, optimise
+from spmdsim.imitations.mindspore.unify import (
+    MapLayout,
+    NotExpandable,
+    drop_ones,
+    expand_matrix,
+    expand_shape,
+    expand_tensor,
+    expand_tuples,
+    unify,
+    unify_matrix,
+)
+from spmdsim.redistribution import plan
+
+VECTORS = json.loads((Path(__file__).parents[1] / "vectors/redistribution_mindspore.json").read_text())
+
+
+def cases(kind: str) -> Any:
+    found = [vector for vector in VECTORS if vector["kind"] == kind]
+    assert found, kind
+    return pytest.mark.parametrize(
+        "given,expect", [(v["given"], v["expect"]) for v in found], ids=[v["id"] for v in found]
+    )
+
+
+def layout(written: list) -> MapLayout:
+    matrix, axes, shape = written[:3]
+    return MapLayout(tuple(matrix), tuple(axes), tuple(shape))
+
+
+def pair(given: dict) -> tuple[MapLayout, MapLayout]:
+    return layout(given["from_layout"]), layout(given["to_layout"])
+
+
+def plain(ops: list) -> list:
+    return [op.plain() for op in ops]
+
+
+@cases("expand_multi_axis")
+def test_tuples_become_dims(given: dict, expect: dict) -> None:
+    found = expand_tuples(given["device_matrix"], given["tensor_map"], tuple(given["global_shape"]))
+    assert [*found.map] == expect["tensor_map"] and [*found.shape] == expect["expanded_shape"]
+
+
+@cases("drop_size1_device_axes")
+def test_axes_of_one_are_dropped(given: dict, expect: dict) -> None:
+    found = drop_ones(layout([given["device_matrix"], given["tensor_map"], given["shape"]]))
+    assert [*found.matrix] == expect["device_matrix"] and [*found.map] == expect["tensor_map"]
+
+
+@cases("expand_device_matrix")
+def test_a_finer_device_matrix(given: dict, expect: dict) -> None:
+    start = layout([given["device_matrix"], given["tensor_map"], given["shape"]])
+    found = expand_matrix(start, tuple(given["new_device_matrix"]))
+    assert [*found.map] == expect["tensor_map"] and [*found.shape] == expect["shape"]
+
+
+@cases("expand_tensor_shape")
+def test_a_finer_shape(given: dict, expect: dict) -> None:
+    start = layout([given["device_matrix"], given["tensor_map"], given["shape"]])
+    found = expand_tensor(start, tuple(given["new_shape"]))
+    assert [*found.matrix] == expect["device_matrix"] and [*found.map] == expect["tensor_map"]
+
+
+@cases("unify_shape_prefix_products")
+def test_prefix_products(given: dict, expect: dict) -> None:
+    assert [*unify_matrix(given["a"], given["b"])] == expect["out"]
+
+
+@cases("expand_shape_suffix_products")
+def test_suffix_products(given: dict, expect: dict) -> None:
+    assert [*expand_shape(given["shape"], given["expand"])] == expect["out"]
+
+
+@cases("unify_layouts")
+def test_two_layouts_in_one_form(given: dict, expect: dict) -> None:
+    one, other = unify(*pair(given))
+    assert [*one.matrix] == expect["device_matrix"] and [*one.shape] == expect["shape"]
+    assert [*one.map] == expect["from_tensor_map"] and [*other.map] == expect["to_tensor_map"]
+
+
+@cases("redistribution_abstract_ops")
+def test_inferred_operators(given: dict, expect: dict) -> None:
+    found = infer_operators(given["device_matrix"], given["from_map"], given["to_map"], given["all2all"])
+    assert [[op.name, *op.arguments()] for op in found] == expect["ops"]
+
+
+@cases("redistribution_ops")
+def test_operators_of_a_rank(given: dict, expect: dict) -> None:
+    before, after = pair(given)
+    rank = given["rank"]
+    found = operators(before, after, rank, given.get("rank_list"))
+    assert plain(found) == expect["ops"]
+    moved = expect.get("received_elements_concat", expect.get("received_elements_per_rank_rank0_concat"))
+    assert received_elements(found, before.slice_shape) == moved
+    other = operators(before, after, rank, given.get("rank_list"), all2all=True)
+    moved = expect.get("received_elements_all2all", expect.get("received_elements_per_rank_rank0_all2all"))
+    assert received_elements(other, before.slice_shape) == moved
+    if "ops_all2all" in expect:
+        assert plain(other) == expect["ops_all2all"]
+
+
+@cases("redistribution_op_names")
+def test_names_of_what_runs(given: dict, expect: dict) -> None:
+    found = operators(*pair(given), given["rank"])
+    assert names(found) == expect["op_names"] and plain(found) == expect["ops_rank0"]
+
+
+@cases("reshape_redistribution")
+def test_reshapes(given: dict, expect: dict) -> None:
+    before, after = pair(given)
+    assert plain(operators(before, after, given["rank"])) == expect["ops"]
+    assert is_expandable(before, after) == (expect["mode"] == "unified")
+
+
+@cases("needed_ranks")
+def test_needed_ranks(given: dict, expect: dict) -> None:
+    assert needed_ranks(*pair(given), given["rank"]) == expect["ranks"]
+
+
+@cases("transform_stack")
+def test_the_stack(given: dict, expect: dict) -> None:
+    found = stack(operator_map(*pair(given)), given["rank"])
+    assert [[rank, level, op.plain()] for rank, level, op in found] == expect["stack"]
+
+
+@cases("transform_stack_length")
+def test_how_long_a_stack_is(given: dict, expect: dict) -> None:
+    assert len(stack(operator_map(*pair(given)), given["rank"])) == expect["length"]
+
+
+@cases("apply_transform")
+def test_operators_applied(given: dict, expect: dict) -> None:
+    before, after = pair(given)
+    ops = operator_map(before, after)
+    assert plain(ops[given["rank"]]) == expect["ops_rank0"]
+    check_data(before, after, all2all=False)
+
+
+@cases("reshard_operator_map")
+def test_reshard_maps(given: dict, expect: dict) -> None:
+    found = reshard_map(given["from_layout"], given["to_layout"], given["rank"], given["rank_list"])
+    assert {str(rank): plain(ops) for rank, ops in found.items()} == expect["op_map"]
+
+
+@cases("pipeline_operator_map")
+def test_pipeline_maps(given: dict, expect: dict) -> None:
+    found = pipeline_map(given["from_layout"][3], given["to_layout"][3], given["rank"])
+    assert {str(rank): plain(ops) for rank, ops in found.items()} == expect["op_map"]
+
+
+@cases("optimizer_shard_layout")
+def test_optimizer_layouts(given: dict, expect: dict) -> None:
+    found = optimizer_shard_layout(
+        given["device_matrix"],
+        given["tensor_map"],
+        given["opt_shard_step"],
+        given["opt_shard_size"],
+        given["shape"],
+    )
+    assert [*found.matrix] == expect["device_matrix"] and [*found.map] == expect["tensor_map"]
+    assert [*found.shape] == expect["shape"]
+
+
+@cases("merge_all_concat")
+def test_concats_merge(given: dict, expect: dict) -> None:
+    assert merged_concat(given["first"], given["second"]) == expect["merged"]
+    assert merged_concat(given["second"], given["first"]) is None
+
+
+@cases("redistribution_cost")
+def test_the_original_cost(given: dict, expect: dict) -> None:
+    found = operator_cost(
+        given["op"], given["slice_elems"], given.get("n", 1), given.get("dim", 0), given["dtype_bytes"]
+    )
+    assert found.forward == expect["forward_comm"]
+    assert found.backward == expect.get("backward_comm", found.backward)
+    assert found.communication == expect.get("total_comm", found.communication)
+    assert found.computation == expect.get("computation", found.computation)
+    assert found.memory == expect.get("memory", found.memory)
+
+
+@cases("dtensor_redistribute")
+def test_redistribution_of_placements(given: dict, expect: dict) -> None:
+    meshes = [given[name if name in given else "mesh_shape"] for name in ("src_mesh", "dst_mesh")]
+    layouts = []
+    for sizes, placements in zip(meshes, (given["src"], given["dst"])):
+        mesh = Mesh(tuple(sizes), tuple("abc"[: len(sizes)]))
+        dims: list[list[str]] = [[], []]
+        for axis, text in zip(mesh.axes, placements):
+            if text.startswith("Shard"):
+                dims[int(text[6:-1])].append(axis)
+        layouts.append(Layout(mesh, dims))
+    src, dst = layouts
+    shape = [size * parts for size, parts in zip(given["local_shape"], src.parts)]
+    assert plan(src, dst, shape).max_nbytes <= 4 * math.prod(shape)
+    assert list(dst.local_shape(shape, 0)) == expect["local_shape"]
+
+
+# -- what the operators do --------------------------------------------------------------------------------
+
+
+def box(layout: MapLayout, rank: int) -> tuple[slice, ...]:
+    matrix = layout.matrix
+    coords = np.unravel_index(rank, matrix)
+    local = layout.slice_shape
+    at = [coords[len(matrix) - 1 - axis] if axis >= 0 else 0 for axis in layout.map]
+    return tuple(slice(int(i) * n, (int(i) + 1) * n) for i, n in zip(at, local))
+
+
+def check_data(before: MapLayout, after: MapLayout, all2all: bool, reordered: bool = False) -> None:
+    ranks = range(math.prod(before.matrix))
+    whole = np.arange(math.prod(before.shape)).reshape(before.shape)
+    ops = {rank: operators(before, after, rank, ranks, all2all) for rank in ranks}
+    if reordered:
+        ops = {rank: optimise(some, before.slice_shape) for rank, some in ops.items()}
+    found = apply(ops, {rank: whole[box(before, rank)] for rank in ranks})
+    for rank in ranks:
+        wanted = whole.reshape(after.shape)[box(after, rank)]
+        assert found[rank].shape == wanted.shape, (before, after, ops[rank])
+        assert np.array_equal(found[rank], wanted), (before, after, ops[rank])
+
+
+def maps(axes: int, ndim: int) -> list[tuple[int, ...]]:
+    return [
+        found
+        for found in itertools.product(range(-1, axes), repeat=ndim)
+        if all(found.count(axis) <= 1 for axis in range(axes))
+    ]
+
+
+@pytest.mark.parametrize("all2all", [False, True])
+def test_every_pair_of_maps_reaches_its_target(all2all: bool) -> None:
+    found = maps(3, 3)
+    assert len(found) == 34
+    for one, other in itertools.permutations(found, 2):
+        check_data(MapLayout((2, 2, 2), one, (2, 4, 4)), MapLayout((2, 2, 2), other, (2, 4, 4)), all2all)
+
+
+def test_reordered_operators_do_the_same() -> None:
+    matrices = [(8,), (2, 4), (4, 2), (2, 2, 2), (8, 1)]
+    layouts = [MapLayout(m, found, (16, 8)) for m in matrices for found in maps(len(m), 2)]
+    changed = 0
+    for one, other in itertools.product(layouts, layouts):
+        check_data(one, other, all2all=False, reordered=True)
+        ops = operators(one, other, 3)
+        changed += optimise(ops, one.slice_shape) != ops
+    assert changed > 100
+
+
+def test_reshapes_reach_their_target_expandable_or_not() -> None:
+    shapes = [(8, 12), (96,), (4, 24), (2, 4, 12), (12, 8), (1, 8, 12)]
+    gathered = 0
+    for sizes, others in itertools.permutations(shapes, 2):
+        for one in maps(2, len(sizes)):
+            for other in maps(2, len(others)):
+                before, after = MapLayout((2, 2), one, sizes), MapLayout((4, 1), other, others)
+                if any(n % before.axis_size(a) for n, a in zip(sizes, one)):
+                    continue
+                if any(n % after.axis_size(a) for n, a in zip(others, other)):
+                    continue
+                gathered += not is_expandable(before, after)
+                check_data(before, after, all2all=False)
+    assert gathered > 10
+
+
+def test_the_style_is_shown_beside_ours() -> None:
+    a, b = Mesh((4, 2), ("a", "b")), Mesh((8,), ("x",))
+    found = plan(a("a", "b"), a("b", "a"), (64, 64), style="mindspore")
+    assert found.nbytes(0) > found.ours.max_nbytes
+    text = str(found)
+    assert "AllConcat [0, 2, 4, 6, 0]" in text and "this package receives" in text
+    assert json.loads(json.dumps(found.to_dict()))["style"] == "mindspore"
+    other = plan(a("a", "b"), b("x", None), (4, 6), to_shape=(8, 3), style="mindspore")
+    assert other.operators(0)[-1].name == "Reshape" or not is_expandable(other.before, other.after)
+
+
+@pytest.mark.parametrize("all2all", [False, True])
+def test_plans_begin_and_end_with_the_shards_themselves(all2all: bool) -> None:
+    """Multi-axis dims included: what the operators do to real shards."""
+    mesh, other = Mesh((2, 2, 2), ("a", "b", "c")), Mesh((4, 2), ("x", "y"))
+    sources = [mesh(("a", "c"), "b"), mesh(("c", "a"), None), mesh(None, ("b", "a", "c")), mesh("a", "b")]
+    targets = [*sources, other("y", None), other(("y", "x"), None), mesh(None, None)]
+    whole = np.arange(8 * 16).reshape(8, 16)
+    for src, dst in itertools.product(sources, targets):
+        found = replace(plan(src, dst, whole.shape, style="mindspore"), all2all=all2all)
+        ops = {rank: found.operators(rank) for rank in range(8)}
+        result = apply(ops, {rank: whole[src.slices(whole.shape, rank)] for rank in range(8)})
+        for rank in range(8):
+            np.testing.assert_array_equal(result[rank], whole[dst.slices(whole.shape, rank)])
+            names = [op.name for op in ops[rank]]
+            assert ("Reshape", "Reshape") not in itertools.pairwise(names)
+        assert (
+            ops[0]
+            or src.canonical == dst.canonical
+            or src.local_shape((8, 16), 0) == dst.local_shape((8, 16), 0)
+        )
+
+
+def test_what_mindspore_refuses() -> None:
+    mesh = Mesh((2, 2), ("a", "b"))
+    with pytest.raises(PlanError, match="evenly only"):
+        plan(mesh("a", None), mesh(None, "a"), (5, 4), style="mindspore")
+    with pytest.raises(PlanError, match="pending"):
+        plan(mesh(None, partial="a"), mesh(None), (4,), style="mindspore")
+    with pytest.raises(PlanError, match="no plan is made in the style"):
+        plan(mesh("a"), mesh("b"), (4,), style="megatron")
+    with pytest.raises(NotExpandable):
+        unify(MapLayout((2, 3), (1, 0), (6, 6)), MapLayout((3, 2), (1, 0), (6, 6)))

@@ -1,0 +1,136 @@
+"""Slices shared out for the optimizer, and what else MindSpore does to layouts before it compares them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from spmdsim.core import Layout, Mesh
+from spmdsim.errors import PlanError
+from spmdsim.imitations.mindspore.offline_transform import same_devices
+from spmdsim.imitations.mindspore.optimizer_shards import optimizer_shard_layout
+from spmdsim.imitations.mindspore.unify import MapLayout, expand_tuples
+from spmdsim.redistribution import plan
+
+VECTORS = json.loads((Path(__file__).parents[1] / "vectors/redistribution_mindspore.json").read_text())
+
+
+def cases(kind):
+    return pytest.mark.parametrize("vector", [v for v in VECTORS if v["kind"] == kind], ids=lambda v: v["id"])
+
+
+@cases("same_device_num_layouts")
+def test_the_smaller_side_repeats(vector):
+    given, expect = vector["given"], vector["expect"]
+    before, after = (
+        MapLayout(*map(tuple, (*given[k], given["shape"]))) for k in ("from_layout", "to_layout")
+    )
+    found = same_devices(before, after)
+    wanted = tuple(MapLayout(*map(tuple, expect[k])) for k in ("from_layout", "to_layout"))
+    assert found == wanted and same_devices(after, before) == wanted[::-1]
+
+
+def test_device_counts_that_do_not_repeat():
+    with pytest.raises(PlanError, match="8 is no multiple of 6"):
+        same_devices(MapLayout((2, 3), (0,), (6,)), MapLayout((8,), (0,), (8,)))
+    same = MapLayout((4,), (0,), (8,)), MapLayout((2, 2), (1,), (8,))
+    assert same_devices(*same) == same
+
+
+@cases("redistribution_kind")
+def test_transitions_by_name(vector):
+    """What a row split becomes, and the operators that MindSpore runs for it."""
+    mesh = Mesh((4,), ("x",))
+    target = {"replicated": mesh(None, None), "column split": mesh(None, "x")}[vector["given"]["to"]]
+    found = plan(mesh("x", None), target, (8, 8), style="mindspore")
+    assert found.operator_names(0)[0].lower() == vector["expect"]["op"].split(" ")[0].lower()
+    other = plan(mesh(None, "x"), mesh(None, None), (8, 8), style="mindspore")
+    assert other.operator_names(0) == ["AllGather", "Split", "Concat"]
+
+
+PUBLISHED = [
+    # device matrix, map, step, size, shape, and what comes out
+    ((2, 2, 2), (2, 1, -1), 1, -1, (16, 16, 16), ((2, 2, 2), (2, 0, 1, -1), (2, 8, 16, 16))),
+    ((4, 4), (0, -1), 4, 2, (16, 8), ((2, 2, 4, 1), (1, 2, -1), (4, 4, 8))),
+    ((8, 2), (0, -1), 2, 4, (16, 8), ((2, 4, 2, 1), (1, 2, -1), (2, 8, 8))),
+    ((4, 4), (-1, 0), 4, 2, (16, 8), ((2, 2, 1, 4), (-1, 2, 0), (1, 16, 8))),
+    ((2, 4), (0, -1), 4, 2, (16, 8), ((2, 4, 1), (1, 2, -1), (4, 4, 8))),
+    ((16,), (-1, -1), 1, 16, (16, 8), ((16, 1, 1), (-1, 2, -1), (1, 16, 8))),
+    ((4, 2, 2), (1, 0), 4, 2, (16, 8), ((2, 2, 2, 2), (1, 2, 0), (2, 8, 8))),
+    ((2, 2, 4), (2, -1), 1, 2, (16, 8), ((2, 2, 2, 2), (3, 0, -1), (2, 8, 8))),
+    ((2, 2, 4), (2, -1), 1, 8, (16, 8), ((2, 2, 4), (2, 1, 0, -1), (2, 2, 4, 8))),
+    ((2, 2, 2, 2), ([1, 0], -1), 4, 2, (8, 2), ((2, 2, 2, 2), (1, 0, 2, -1), (2, 2, 2, 2))),
+    ((2, 2, 2, 2), ([1, 0], -1), 4, 4, (16, 2), ((2, 2, 2, 2), (1, 0, 3, 2, -1), (2, 2, 2, 2, 2))),
+    ((2, 2), (1, 0), 0, 2, (4, 4), ((2, 2), (1, 0), (4, 4))),
+]
+
+
+@pytest.mark.parametrize(("matrix", "entries", "step", "size", "shape", "wanted"), PUBLISHED)
+def test_layouts_for_the_optimizer(matrix, entries, step, size, shape, wanted):
+    assert optimizer_shard_layout(matrix, entries, step, size, shape) == MapLayout(*wanted)
+
+
+def _rows(layout, rank, shape):
+    """The elements that a rank holds, as numbers of the whole tensor."""
+    coords = np.unravel_index(rank, layout.matrix)
+    index = np.arange(math.prod(shape)).reshape(layout.shape)
+    at = [coords[len(layout.matrix) - 1 - axis] if axis >= 0 else 0 for axis in layout.map]
+    return set(
+        index[tuple(slice(i * n, (i + 1) * n) for i, n in zip(at, layout.slice_shape))].ravel().tolist()
+    )
+
+
+@pytest.mark.parametrize("matrix", [(2, 2, 2), (4, 2), (2, 4), (8,), (2, 1, 4)])
+def test_ranks_with_equal_slices_share_them_out(matrix):
+    """Whatever the map and the number of ranks that share: each gets an equal, own part of the slice it has."""
+    checked = 0
+    axes = range(-1, len(matrix))
+    for entries in itertools.product(axes, repeat=2):
+        if any(entries.count(axis) > 1 for axis in axes if axis >= 0):
+            continue
+        shape = (64, 8)
+        before = MapLayout(matrix, entries, shape)
+        held = {rank: frozenset(_rows(before, rank, shape)) for rank in range(8)}
+        copies = [rank for rank in range(8) if held[rank] == held[0]]
+        for size in (-1, 2, 4, 8):
+            repeated = [i for i, n in enumerate(matrix) if n > 1 and len(matrix) - 1 - i not in entries]
+            step = math.prod(matrix[repeated[0] + 1 :]) if repeated else 1
+            try:
+                after = optimizer_shard_layout(matrix, entries, step, size, shape)
+            except PlanError:
+                assert len(copies) == 1 or len(copies) % size
+                continue
+            count = len(copies) if size < 0 else size
+            parts = {rank: frozenset(_rows(after, rank, shape)) for rank in range(8)}
+            for rank in range(8):
+                assert parts[rank] <= held[rank] and len(parts[rank]) * count == len(held[rank])
+                mine = {parts[r] for r in range(8) if held[r] == held[rank]}
+                assert len(mine) == count and frozenset().union(*mine) == held[rank]
+            checked += 1
+    assert checked > 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (((2, 2), (1, 0), 1, -1, (4, 4)), "nothing to share out"),
+        (((2, 2), (1, -1), 2, -1, (4, 4)), "the step is 2"),
+        (((2, 4), (1, -1), 1, 3, (24, 4)), "3 ranks cannot share what 4 hold"),
+        (((2, 4), (1, -1), 1, 4, (4, 4)), "cannot be split in 2 times 4"),
+        (((2, 3, 2), (2, -1), 1, 3, (24, 4)), "cannot share along axis 2"),
+    ],
+)
+def test_what_cannot_be_shared(arguments, words):
+    with pytest.raises(PlanError, match=words):
+        optimizer_shard_layout(*arguments)
+
+
+def test_layouts_and_numbers_say_the_same():
+    mesh = Mesh((2, 4, 2), ("a", "b", "c"))
+    layout = Layout(mesh, (("c", "a"), "b"))
+    assert MapLayout.of(layout, (8, 8)) == expand_tuples((2, 4, 2), [(0, 2), 1], (8, 8))

@@ -1,0 +1,385 @@
+"""Plans as values: choice, bound, table, errors, planning, and the peers' published cases."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from counted import calls
+from every_layout import every_layout
+
+from spmdsim.core import Layout, Mesh, Partial, Placement, Replicate, Shard
+from spmdsim.cost.machine import Machine
+from spmdsim.errors import PlanError
+from spmdsim.layout.refine import common_mesh, refine
+from spmdsim.redistribution import plan
+from spmdsim.redistribution.exchange.direct import receives
+from spmdsim.redistribution.price import largest
+
+PEERS = json.loads((Path(__file__).parents[1] / "vectors/redistribution_peers.json").read_text())
+CUBE = Mesh((2, 2, 2), ("a", "b", "c"))
+
+
+def placements(texts: list[str]) -> list[Placement]:
+    return [{"R": Replicate(), "P": Partial()}.get(text) or Shard(int(text[1:])) for text in texts]
+
+
+def pair(vector: dict, shape: list[int]) -> tuple[Layout, Layout]:
+    mesh = Mesh(vector["mesh"], [f"d{k}" for k in range(len(vector["mesh"]))])
+    src, dst = (Layout.from_placements(mesh, placements(vector[side]), len(shape)) for side in ("src", "dst"))
+    return src, dst
+
+
+def collectives(found: Any) -> list[str]:
+    return [step.collective for step in found.steps]
+
+
+# -- the peers' cases -------------------------------------------------------------------------------------
+
+
+def test_the_bound_agrees_with_published_bounds_and_is_reached() -> None:
+    beaten = 0
+    for vector in PEERS["redistribute_runs"]["vectors"]:
+        shape = vector["shape"]
+        src, dst = pair(vector, shape)
+        if vector.get("lb_max") is None or src.partial or not (src.is_even(shape) and dst.is_even(shape)):
+            continue
+        found = plan(src, dst, shape, "int8")
+        assert (found.max_lower_bound, found.total_lower_bound) == (vector["lb_max"], vector["lb_total"])
+        assert (found.max_nbytes, found.total_nbytes) == (vector["lb_max"], vector["lb_total"])
+        for peer in ("dtensor_greedy", "dtensor_mincost_small", "xla"):
+            theirs = vector.get(peer) or {}
+            if "recv" in theirs:
+                assert found.max_nbytes <= theirs["recv"]
+                beaten += found.max_nbytes < theirs["recv"]
+    assert beaten > 150
+
+
+def test_every_pair_of_placements_on_eight_ranks_is_optimal() -> None:
+    for row in PEERS["planner_statistics"]["rows"]:
+        mesh = Mesh(row["mesh"], [f"d{k}" for k in range(len(row["mesh"]))])
+        ndim = row["tensor_dims"]
+        shape = (64,) * ndim
+        choices = [Replicate(), *map(Shard, range(ndim))]
+        layouts = [Layout.from_placements(mesh, one, ndim) for one in _product(choices, len(mesh.axes))]
+        pairs = optimal = 0
+        for src in layouts:
+            for dst in layouts:
+                found = plan(src, dst, shape, "int8")
+                if found.max_lower_bound:
+                    pairs += 1
+                    optimal += found.max_nbytes == found.max_lower_bound
+        assert optimal == pairs
+        assert pairs >= row["pairs"] if row.get("sampled") else pairs == row["pairs"]
+
+
+def _product(choices: list, repeat: int) -> list[tuple]:
+    found: list[tuple] = [()]
+    for _ in range(repeat):
+        found = [(*one, choice) for one in found for choice in choices]
+    return found
+
+
+def test_no_more_collectives_than_dtensor_asserts() -> None:
+    kinds = {"all_gather", "all_reduce", "reduce_scatter", "all_to_all", "exchange", "reduce_exchange"}
+    checked = 0
+    for vector in PEERS["dtensor_redistribute_asserted"]["vectors"]:
+        if not isinstance(vector.get("comms"), dict):
+            continue
+        for shape in vector["shapes"]:
+            src, dst = pair(vector, shape)
+            if dst.partial and dst.partial != src.partial:
+                with pytest.raises(PlanError, match="waits for"):
+                    plan(src, dst, shape)
+                continue
+            ours = [name for name in collectives(plan(src, dst, shape)) if name in kinds]
+            theirs = sum(vector["comms"].values())
+            helpers = src.replicated_axes or any(size % src.mesh.size for size in shape)
+            if src.partial and helpers:  # more steps, but fewer bytes than the one reduction
+                assert bool(ours) == bool(theirs)
+            else:
+                assert len(ours) <= max(theirs, 1) if theirs else not ours, (vector, ours)
+            checked += 1
+    assert checked > 20
+
+
+def test_shardy_cases_are_reached_at_the_bound() -> None:
+    checked = 0
+    for vector in PEERS["shardy_reshard_to_collectives"]["vectors"]:
+        axes = {axis for entry in (*vector["src"], *vector["dst"]) for axis in entry}
+        if (
+            vector["dst_mesh"]
+            or not vector["mesh"]
+            or any(":" in axis for axis in axes)
+            or "device_ids" not in vector
+        ):
+            continue
+        mesh = Mesh(list(vector["mesh"].values()), list(vector["mesh"]), vector["device_ids"])
+        found = plan(Layout(mesh, vector["src"]), Layout(mesh, vector["dst"]), vector["shape"], "int8")
+        assert found.max_nbytes == found.max_lower_bound
+        if not vector["steps"]:
+            assert not found.max_nbytes
+        checked += 1
+    assert checked > 20
+
+
+# -- which plan wins --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "src,dst,wanted",
+    [
+        (CUBE("a", None), CUBE(None, None), ["all_gather"]),
+        (CUBE(("a", "b"), "c"), CUBE(None, None), ["all_gather"]),
+        (CUBE(None, None), CUBE("a", ("b", "c")), ["slice"]),
+        (CUBE("a", None), CUBE(None, "a"), ["all_to_all"]),
+        (CUBE(("a", "b", "c"), None), CUBE(None, ("a", "b", "c")), ["all_to_all"]),
+        (CUBE("a", "b"), CUBE("b", "a"), ["exchange"]),
+        (CUBE(None, None, partial=("a", "b", "c")), CUBE(None, None), ["all_reduce"]),
+        (CUBE(None, "c", partial=("a", "b")), CUBE(None, "c"), ["all_reduce"]),
+        (CUBE(None, None, partial=("a", "b")), CUBE(None, None), ["reduce_scatter", "all_gather"]),
+        (CUBE("b", "c", partial="a"), CUBE(("b", "a"), "c"), ["reduce_scatter"]),
+        (CUBE(None, None, partial="a"), CUBE("a", None), ["reduce_scatter"]),
+        (CUBE(None, None, partial="a"), CUBE(None, "a"), ["reduce_scatter"]),
+        (CUBE(None, "c", partial=("a", "b")), CUBE("a", ("c", "b")), ["reduce_scatter"]),
+        (CUBE(None, None, partial=("a", "b")), CUBE("a", "b"), ["reduce_scatter", "all_gather"]),
+        (CUBE(None, None, partial=("a", "b")), CUBE(("b", "a"), None), ["reduce_scatter", "all_gather"]),
+        (CUBE("c", None, partial="a"), CUBE(("c", "a"), None), ["reduce_scatter"]),
+        (CUBE(None, None, partial="a"), CUBE("b", None), ["slice", "all_reduce"]),
+        (CUBE("a", None), CUBE("a", None), []),
+    ],
+)
+def test_the_plan_one_expects(src: Layout, dst: Layout, wanted: list[str]) -> None:
+    found = plan(src, dst, (64, 64))
+    assert collectives(found) == wanted
+    assert found.ratio == 1.0
+
+
+def test_layouts_that_need_axes_of_one_are_the_same() -> None:
+    mesh = Mesh((1, 4, 1), ("one", "x", "uno"))
+    assert plan(mesh(("one", "x"), None), mesh("x", "uno"), (8, 8)).steps == ()
+
+
+def test_device_matrices_that_refine_each_other_need_no_exchange() -> None:
+    flat = Mesh((8,), ("x",))
+    assert plan(flat("x", None), CUBE(("a", "b", "c"), None), (64, 64)).steps == ()
+    assert collectives(plan(flat("x", None), CUBE(None, ("a", "b", "c")), (64, 64))) == ["all_to_all"]
+    assert plan(flat("x", None), CUBE(("a", "b", "c"), None), (12, 64)).max_nbytes  # cut elsewhere
+    assert common_mesh(Mesh((2, 3), ("a", "b")), Mesh((3, 2), ("a", "b"))) is None
+    refined = refine(Mesh((4, 2), ("a", "b"))("a", "b"), Mesh((2, 4), ("c", "d"))("d", None), (8, 8))
+    assert refined is not None and refined[0].mesh == refined[1].mesh
+    assert refined[0].mesh.shape == (2, 2, 2) and len(set(refined[0].mesh.axes)) == 3
+
+
+def test_a_machine_with_dear_messages_prefers_fewer_of_them() -> None:
+    mesh = Mesh((16,), ("x",))
+    src, dst, shape = mesh("x", None), mesh(None, "x"), (64, 64)
+    machine = Machine("far", alpha=1e-3, beta=1e-9)
+    found = plan(src, dst, shape, "float32", machine)
+    assert found.seconds <= min(one.seconds for one in found.alternatives)
+    assert found.seconds < 15e-3  # a direct exchange takes 15 messages
+    assert plan(src, dst, shape).max_nbytes == found.max_lower_bound
+
+
+def test_a_target_that_few_ranks_feed_is_spread_first() -> None:
+    few, many = Mesh((2,), ("x",)), Mesh((8,), ("y",), range(8, 16))
+    machine = Machine("plain", alpha=1e-6, beta=1e-9)
+    found = plan(few(None, None), many(None, None), (1024, 1024), "float32", machine)
+    assert collectives(found) == ["exchange", "all_gather"]
+    direct = next(one for one in found.alternatives if len(one.steps) == 1)
+    assert found.seconds < direct.seconds
+
+
+def test_values_pending_on_another_mesh_are_reduced_there() -> None:
+    one, other = Mesh((2, 2), ("a", "b")), Mesh((3,), ("x",), [7, 5, 9])
+    src, dst = one(None, None, partial=("a", "b")), other("x", None)
+    found = plan(src, dst, (8, 6), machine=Machine("far", alpha=1e-3, beta=1e-9))
+    assert found.steps[0].dst.mesh == one and collectives(found)[-1] == "exchange"
+    assert found.nbytes(0) and found.nbytes(9)
+    shared = plan(src, dst, (8, 6))  # by bytes alone the target's ranks add up, too
+    assert collectives(shared) == ["reduce_exchange"]
+    assert shared.max_nbytes == shared.max_lower_bound < found.max_nbytes
+
+
+@pytest.mark.parametrize("machine", [None, Machine.laptop(), Machine.cluster()])
+def test_no_step_holds_more_than_source_and_target(machine: Machine | None) -> None:
+    for src in every_layout(CUBE, 2, partial=True)[::5]:
+        for dst in every_layout(CUBE, 2)[::3]:
+            found = plan(src, dst, (24, 40), "float32", machine)
+            limit = max(largest(src, (24, 40)), largest(dst, (24, 40)))
+            assert all(largest(step.dst, (24, 40)) <= limit for step in found.steps)
+
+
+def test_pending_targets_are_filled_without_communication_when_allowed() -> None:
+    for src in (CUBE(None, None), CUBE("a", None), CUBE(None, "a")):
+        found = plan(src, CUBE(None, None, partial="a"), (4, 4), partial_target=True)
+        assert collectives(found) == ["fill"] and not found.total_nbytes
+
+
+# -- the value --------------------------------------------------------------------------------------------
+
+
+def test_bytes_per_rank_add_up() -> None:
+    src, dst = CUBE(("a", "b"), None, partial="c"), CUBE(None, "a")
+    found = plan(src, dst, (7, 9), "float64")
+    per_rank = [found.nbytes(rank) for rank in range(8)]
+    assert max(per_rank) == found.max_nbytes and sum(per_rank) == found.total_nbytes
+    assert found.nbytes(99) == found.lower_bound(99) == 0
+
+
+def test_the_lower_bound_of_reductions() -> None:
+    group = Mesh((4,), ("x",))
+    pending = group(None, partial="x")
+    assert plan(pending, group("x"), (64,), "int8").lower_bound(0) == 48
+    assert plan(pending, group(None), (64,), "int8").lower_bound(0) == 96
+    assert plan(pending, pending, (64,), "int8").lower_bound(0) == 0
+    assert plan(CUBE("a", partial=("b", "c")), CUBE(None), (64,), "int8").lower_bound(3) == 80
+
+
+def test_the_table_says_it_all() -> None:
+    found = plan(CUBE("a", "b"), CUBE("b", "a"), (1024, 1024), "float32", Machine.laptop())
+    text = str(found)
+    assert "S(0)S(1)R -> S(1)S(0)R" in text
+    assert "1 MiB = the lower bound" in text
+    assert "collectives, 3 steps (all_gather + all_to_all + slice): 2 MiB" in text and "not taken" in text
+    data = json.loads(json.dumps(found.to_dict()))
+    assert data["max_nbytes"] == data["max_lower_bound"] == 2**20 and data["machine"] == "laptop"
+    assert [step["collective"] for step in data["steps"]] == ["exchange"]
+    assert "nothing to do" in str(plan(CUBE("a"), CUBE("a"), (4,)))
+
+
+def test_the_trace_of_states() -> None:
+    found = plan(CUBE(None, None, partial="a"), CUBE("b", None), (64, 64))
+    assert found.trace == "P(sum)RR -> P(sum)S(0)R -> RS(0)R"
+    assert found.states[0] == found.src and found.states[-1] == found.dst
+
+
+def test_every_dtype_counts_its_bytes() -> None:
+    src, dst = CUBE("a"), CUBE(None)
+    for dtype in ("bool", "float16", "complex128", np.int8):
+        assert plan(src, dst, (8,), dtype).max_nbytes == 4 * np.dtype(dtype).itemsize
+
+
+# -- reshapes ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "src,shape,dst,to_shape,moved",
+    [
+        (CUBE("a", None), (8, 8), CUBE("a"), (64,), 0),
+        (CUBE(("a", "b"), "c"), (8, 8), CUBE(("a", "b"), None, "c"), (4, 2, 8), 0),
+        (CUBE("a", "b"), (6, 8), CUBE("a", None, "b"), (3, 2, 8), None),
+        (CUBE("a", None), (4, 3), CUBE("a", None), (3, 4), 2),
+        (CUBE(None, "a"), (5, 8), CUBE(None, "a", None), (5, 2, 4), 0),
+        (CUBE("b", None), (5, 8), CUBE("b", "a", None), (5, 2, 4), 0),
+    ],
+)
+def test_reshapes_move_no_more_than_they_must(
+    src: Layout, shape: tuple, dst: Layout, to_shape: tuple, moved: int | None
+) -> None:
+    found = plan(src, dst, shape, "int8", to_shape=to_shape)
+    numbers = np.arange(math.prod(shape))
+    for rank in range(8):
+        have = {*numbers.reshape(shape)[src.slices(shape, rank)].ravel().tolist()}
+        want = {*numbers.reshape(to_shape)[dst.slices(to_shape, rank)].ravel().tolist()}
+        assert found.lower_bound(rank) == found.nbytes(rank) == len(want - have)
+    if moved is not None:
+        assert found.max_nbytes == moved
+
+
+# -- errors -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "src,dst,shape,options,message",
+    [
+        (CUBE("a"), CUBE("a", None), (4,), {}, r"1 and 2 dims.*\[a\] over.*\[a, -\] over"),
+        (CUBE("a"), CUBE("b"), (4, 4), {}, r"shape \(4, 4\) has 2 dims"),
+        (CUBE("a"), CUBE(None, partial="a"), (4,), {}, r"waits for \{'a': 'sum'\}.*ask for \[-\] over"),
+        (CUBE("a"), CUBE("a", None), (4,), {"to_shape": (2, 3)}, "4 elements and .* holds 6"),
+        (
+            CUBE(None, partial={"a": "max"}),
+            CUBE(None, partial={"b": "sum"}),
+            (4,),
+            {"partial_target": True},
+            "max values cannot become pending sum",
+        ),
+    ],
+)
+def test_errors_print_both_layouts_in_one_line(
+    src: Layout, dst: Layout, shape: tuple, options: dict, message: str
+) -> None:
+    with pytest.raises(PlanError, match=message) as caught:
+        plan(src, dst, shape, **options)
+    assert "\n" not in str(caught.value) and " -> " in str(caught.value)
+
+
+# -- how much work it is ------------------------------------------------------------------------------------
+
+
+def test_a_cached_plan_is_looked_up() -> None:
+    src, dst = CUBE("a", "b"), CUBE("b", "a")
+    plan(src, dst, (64, 64))
+    assert calls(lambda: plan(src, dst, (64, 64))) < 20
+
+
+def test_planning_on_eight_ranks_is_little_work() -> None:
+    """Some hundred calls of functions; in time by scripts/bench/bench_planner.py."""
+    layouts = every_layout(CUBE, 2)
+    pairs = [(a, b) for a in layouts[::4] for b in layouts[::5]]
+    work = sorted(calls(partial(plan, a, b, (64 + 8 * k, 512))) for k, (a, b) in enumerate(pairs))
+    assert work[len(work) // 2] < 1000 and work[-1] < 2000
+
+
+def test_one_rank_of_65536_needs_no_list_of_pairs() -> None:
+    mesh = Mesh((256, 256), ("a", "b"))
+    src, dst, shape = mesh("a", "b"), mesh("b", "a"), (65536, 65536)
+    assert len(receives(src, dst, shape, 777)) == 1
+    ranks = iter(range(1000, 1100))
+    assert calls(lambda: receives(src, dst, shape, next(ranks))) < 200
+    src, dst = mesh(("a", "b"), None), mesh(None, ("a", "b"))
+    assert len(receives(src, dst, shape, 5)) == 65536
+    assert calls(lambda: receives(src, dst, shape, next(ranks))) < 200
+    counted = Counter(t.peer for t in receives(src, dst, shape, 6))
+    assert len(counted) == 65536 and set(counted.values()) == {1}
+
+
+def test_a_plan_on_65536_ranks_is_priced_without_transfers() -> None:
+    mesh = Mesh((256, 256), ("a", "b"))
+    found = plan(mesh(("a", "b"), None), mesh("b", "a"), (65536, 65536), "float32", Machine.cluster())
+    assert found.max_nbytes == found.max_lower_bound > 0
+    assert found.seconds <= min(one.seconds for one in found.alternatives if one.allowed)
+
+
+def test_more_memory_only_when_allowed() -> None:
+    src, dst, shape = CUBE("a", "b"), CUBE("b", "a"), (16, 16)
+    slow_exchange = Machine("slow exchange", alpha=1e-3, beta=0.0)
+    best = plan(src, dst, shape, "float32", slow_exchange)
+    assert max(largest(step.dst, shape) for step in best.steps) <= largest(dst, shape)
+    allowed = plan(src, dst, shape, "float32", slow_exchange, more_memory=True)
+    assert allowed.seconds <= best.seconds
+    assert {one.allowed for one in best.alternatives} == {True, False}
+
+
+def test_moves_behind_ones_back_are_refused_or_warned_of() -> None:
+    from spmdsim.redistribution.guard import RedistributionWarning, forbid_redistribution, implicit
+
+    moving = plan(CUBE("a", None), CUBE(None, "a"), (8, 8))
+    free = plan(CUBE(None, None), CUBE(None, "a"), (8, 8))
+    implicit("matmul", moving)
+    with forbid_redistribution():
+        implicit("matmul", free)
+        with pytest.raises(PlanError, match=r"matmul would move .*\[a, -\].*\[-, a\].* 64 bytes"):
+            implicit("matmul", moving)
+        with forbid_redistribution("allow"):
+            implicit("matmul", moving)
+    with forbid_redistribution("warn"), pytest.warns(RedistributionWarning, match="64 bytes"):
+        implicit("matmul", moving)
+    with pytest.raises(PlanError, match="takes 'raise'"), forbid_redistribution("shout"):
+        pass

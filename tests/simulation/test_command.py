@@ -1,0 +1,211 @@
+"""The command, and scripts that run as if each rank were a process of its own."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spmdsim.cli.simulate import add_parser, split_rest
+from spmdsim.errors import InputError
+from spmdsim.simulation import simulate
+
+pytest.importorskip("greenlet")
+
+FOLDER = Path(__file__).parents[1] / "simulate_programs"
+BUGGY = Path(__file__).parents[2] / "examples" / "buggy_programs"
+
+
+def command(*words: str) -> int:
+    parser = argparse.ArgumentParser()
+    add_parser(parser.add_subparsers())
+    args = parser.parse_args(["simulate", *words])
+    return int(args.run(args))
+
+
+def script(folder: Path, text: str, name: str = "program.py") -> str:
+    path = folder / name
+    path.write_text("from mpi4py import MPI\ncomm = MPI.COMM_WORLD\n" + text, encoding="utf-8")
+    return str(path)
+
+
+def printed(path: str, ranks: int, *args: str, **options: Any) -> list[tuple[int, str]]:
+    report = simulate(path, ranks, *args, emit=lambda rank, line: None, **options)
+    return sorted(report.output)
+
+
+def test_options_stand_before_or_right_after_the_script(capsys: Any) -> None:
+    program = str(FOLDER / "pi.py")
+    for words in (
+        ("-n", "3", program, "100"),
+        (program, "-n", "3", "100"),
+        (program, "--ranks=3", "--prefix", "100"),
+        (program, "-n", "3", "--", "100"),
+    ):
+        assert command(*words) == 0
+        seen = capsys.readouterr()
+        assert seen.out.strip().removeprefix("[0] ") == "pi is about 3.141601"
+        assert "3 ranks, all finished" in seen.err
+
+
+def test_the_scripts_own_options_are_left_alone() -> None:
+    assert split_rest(["--strict", "x", "--json", "-n", "3"]) == (
+        ["--strict"],
+        ["x", "--json", "-n", "3"],
+    )
+    assert split_rest(["--own", "-n", "3"]) == ([], ["--own", "-n", "3"])
+
+
+def test_json_is_all_that_is_printed(capsys: Any) -> None:
+    assert command(str(BUGGY / "bug4_reduce.py"), "-n", "4", "--json") == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found["ranks"] == 4 and not found["ok"] and found["exit_code"] == 1
+    assert found["output"] == [{"rank": 0, "line": "sum: 120.0"}]
+    (problem,) = found["problems"]
+    assert problem["kind"] == "deadlock" and problem["severity"] == "error"
+    assert problem["places"][0]["line"] == 21
+    assert problem["places"][0]["file"].endswith("bug4_reduce.py")
+
+
+def test_exit_status(tmp_path: Path) -> None:
+    assert command(str(BUGGY / "bug5_flood.py"), "-n", "2", "--quiet") == 0
+    assert command(str(BUGGY / "bug5_flood.py"), "-n", "2", "--quiet", "--strict") == 1
+    assert command(script(tmp_path, "raise SystemExit(9 if comm.rank == 1 else 0)"), "--quiet") == 9
+    assert command(script(tmp_path, "comm.Abort(4)"), "--quiet") == 4
+    assert command(script(tmp_path, "1 / comm.rank"), "--quiet") == 1
+    with pytest.raises(InputError, match="cannot read the script"):
+        command(str(tmp_path / "missing.py"))
+    with pytest.raises(InputError, match="0 ranks"):
+        command(str(FOLDER / "pi.py"), "-n", "0")
+    with pytest.raises(InputError, match="not valid Python"):
+        command(script(tmp_path, "def ("))
+
+
+def test_prefix_and_one_rank_only(tmp_path: Path, capsys: Any) -> None:
+    path = script(tmp_path, "print('a'); print('b', end='')")
+    command(path, "-n", "2", "--prefix", "--quiet")
+    assert sorted(capsys.readouterr().out.splitlines()) == ["[0] a", "[0] b", "[1] a", "[1] b"]
+    command(path, "-n", "2", "--prefix", "--only", "1", "--quiet")
+    assert capsys.readouterr().out.splitlines() == ["[1] a", "[1] b"]
+
+
+def test_trace_and_machine(tmp_path: Path, capsys: Any) -> None:
+    target = tmp_path / "trace.json"
+    program = str(FOLDER / "ring_all_reduce.py")
+    assert command(program, "-n", "4", "--alpha", "1", "--beta", "0", "--trace", str(target)) == 0
+    assert "12 s modelled" in capsys.readouterr().err
+    assert json.loads(target.read_text())["traceEvents"]
+    machine = tmp_path / "machine.json"
+    machine.write_text(json.dumps({"name": "m", "alpha": 2.0, "beta": 0.0}))
+    assert command(program, "-n", "4", "--machine", str(machine)) == 0
+    assert "24 s modelled" in capsys.readouterr().err
+
+
+# ---------------------------------------------------------------------- each rank is its own program
+
+
+def test_every_rank_has_its_own_globals_arguments_and_modules(tmp_path: Path) -> None:
+    (tmp_path / "helper.py").write_text(
+        "from mpi4py import MPI\nrank = MPI.COMM_WORLD.rank\nseen = []\n"
+        "def note():\n    MPI.COMM_WORLD.barrier()\n    seen.append(rank)\n    return list(seen)\n",
+        encoding="utf-8",
+    )
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__init__.py").write_text("count = 0\n", encoding="utf-8")
+    (tmp_path / "package" / "part.py").write_text(
+        "from mpi4py import MPI\nMPI.COMM_WORLD.barrier()\nsquare = MPI.COMM_WORLD.rank ** 2\n",
+        encoding="utf-8",
+    )
+    path = script(
+        tmp_path,
+        "import sys, helper, package\nfrom package import part\n"
+        "package.count += 1\nsys.argv.append(str(comm.rank))\ncomm.barrier()\n"
+        "import __main__\n"
+        "print(helper.rank, helper.note(), package.count, part.square, sys.argv[1:], "
+        "__main__.comm.rank, __name__)\n",
+    )
+    assert printed(path, 3, "x") == [(r, f"{r} [{r}] 1 {r * r} ['x', '{r}'] {r} __main__") for r in range(3)]
+    assert "helper" not in sys.modules and "package" not in sys.modules
+
+
+def test_classes_of_the_script_travel_as_pickles(tmp_path: Path) -> None:
+    path = script(
+        tmp_path,
+        "class Point:\n    def __init__(self, x): self.x = x\n"
+        "got = comm.sendrecv(Point(comm.rank), dest=(comm.rank + 1) % comm.size)\n"
+        "print(got.x, isinstance(got, Point), [p.x for p in comm.allgather(got)])\n",
+    )
+    assert printed(path, 3) == [(r, f"{(r - 1) % 3} True [2, 0, 1]") for r in range(3)]
+
+
+def test_random_numbers_differ_between_ranks_and_not_between_runs(tmp_path: Path) -> None:
+    path = script(
+        tmp_path,
+        "import random\nimport numpy as np\n"
+        "first = random.random(), np.random.rand()\ncomm.barrier()\n"
+        "np.random.seed(5); random.seed(5)\ncomm.barrier()\n"
+        "print(first, np.random.rand(), random.random())\n",
+    )
+    import random
+
+    import numpy as np
+
+    random.seed(1)
+    np.random.seed(1)
+    expected = random.Random(1).random(), np.random.RandomState(1).rand()
+    lines = printed(path, 4)
+    assert lines == printed(path, 4)
+    firsts = {line.partition(")")[0] for _, line in lines}
+    seeded = {line.partition(")")[2] for _, line in lines}
+    assert len(firsts) == 4 and len(seeded) == 1
+    # The process's own numbers go on as if nothing had happened.
+    assert (random.random(), np.random.rand()) == expected
+
+
+def test_the_process_is_as_before(tmp_path: Path) -> None:
+    import time
+
+    def state() -> Any:
+        return sys.argv, sys.stdout, sys.modules["__main__"], list(sys.path), time.sleep, sys.meta_path[:]
+
+    before = state()
+    simulate(script(tmp_path, "comm.recv(source=comm.rank ^ 1)"), 2, check=False)
+    simulate(script(tmp_path, "import sys; sys.argv = ['changed']; sys.path.append('x')"), 2)
+    assert state() == before
+
+
+def test_init_and_finalize_by_hand(tmp_path: Path) -> None:
+    start = "import mpi4py\nmpi4py.rc.initialize = False\nfrom mpi4py import MPI\n"
+    path = tmp_path / "program.py"
+    path.write_text(start + "MPI.Init()\nMPI.COMM_WORLD.Barrier()\nMPI.Finalize()\n")
+    assert simulate(path, 2).problems == ()
+    path.write_text(start + "comm = MPI.COMM_WORLD\nMPI.Init()\ncomm.Barrier()\n")
+    report = simulate(path, 2, check=False)
+    assert [p.kind for p in report.problems] == ["not_finalized"]
+    assert "program.py:5" in report.problems[0].message
+    path.write_text("from mpi4py import MPI\nMPI.Finalize()\nMPI.COMM_WORLD.Barrier()\n")
+    report = simulate(path, 2, check=False)
+    assert [p.kind for p in report.problems] == ["finalized"]
+
+
+def test_a_simulation_inside_a_simulation_is_refused() -> None:
+    report = simulate(lambda comm: simulate(lambda inner: None, 2), 2, check=False)
+    assert "inside a simulation" in report.problems[0].message
+
+
+def test_a_function_may_use_mpi4py_by_name() -> None:
+    def program() -> Any:
+        from mpi4py import MPI
+
+        return MPI.COMM_WORLD.rank
+
+    assert simulate(program, 3).results == (0, 1, 2)
+
+
+def test_a_function_gets_its_arguments_after_the_communicator() -> None:
+    assert simulate(lambda comm, x, y=1: (comm.rank, x, y), 2, 5).results == ((0, 5, 1), (1, 5, 1))
+    assert simulate(lambda x: x, 2, 5).results == (5, 5)

@@ -1,0 +1,301 @@
+"""Deadlocks and sends that need a buffer are named: ranks, calls, lines, the cycle."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from simulate_judging import judge, line, only
+
+from spmdsim.simulation import SimulationError, simulate
+
+pytest.importorskip("greenlet")
+
+
+# ---------------------------------------------------------------------- deadlock
+
+
+def test_each_waits_for_the_other() -> None:
+    def program(comm: Any) -> None:
+        comm.recv(source=1 - comm.rank, tag=3)
+        comm.send(0, dest=1 - comm.rank, tag=3)
+
+    problem = only(program, 2)
+    at = line(program, "comm.recv")
+    assert problem.kind == "deadlock" and problem.cycle == (0, 1)
+    assert problem.message == (
+        "ranks 0, 1 wait for each other (0 → 1 → 0): "
+        f"rank 0 in recv(source=1, tag=3) at test_deadlock.py:{at}, "
+        f"rank 1 in recv(source=0, tag=3) at test_deadlock.py:{at}"
+    )
+    assert [place.line for place in problem.places] == [at, at]
+
+
+@pytest.mark.parametrize("arrays", [True, False])
+def test_a_wildcard_that_took_the_message_is_named(arrays: bool) -> None:
+    def program(comm: Any) -> None:
+        room = np.zeros(1)
+        if comm.rank:
+            comm.Send(room, 0) if arrays else comm.send(1, 0)
+        else:
+            comm.Recv(room) if arrays else comm.recv()  # takes rank 1's
+            comm.Recv(room, 1) if arrays else comm.recv(source=1)
+
+    problem = only(program, 3)
+    name = "Recv" if arrays else "recv"
+    assert problem.ranks == (0, 1) and problem.message.endswith(
+        "for rank 1, which never sends it a message: it has finished; "
+        f"{name} at test_deadlock.py:{line(program, 'takes')}, open to any source, took one of its messages"
+    )
+
+
+def test_only_the_cycle_is_blamed_not_those_behind_it() -> None:
+    def program(comm: Any) -> None:
+        if comm.rank in (2, 3):
+            comm.recv(source=5 - comm.rank)
+        else:
+            comm.recv(source=comm.rank + 1)
+
+    problem = only(program, 4)
+    assert problem.ranks == (2, 3) and problem.cycle == (2, 3)
+    assert len(problem.details) == 4
+
+
+def test_a_long_ring_of_synchronous_sends() -> None:
+    def program(comm: Any) -> None:
+        comm.Ssend(np.zeros(1), dest=(comm.rank + 1) % comm.size)
+        comm.Recv(np.zeros(1), source=(comm.rank - 1) % comm.size)
+
+    problem = only(program, 100)
+    assert problem.cycle == tuple(range(100))
+    assert "0 → 1 → 2 → 3 → … → 98 → 99 → 0" in problem.message
+
+
+def test_a_rank_that_has_left() -> None:
+    def program(comm: Any) -> None:
+        if comm.rank == 2:
+            return
+        if comm.rank == 1:
+            comm.recv(source=2)
+
+    problem = only(program, 3)
+    assert problem.ranks == (1, 2)
+    assert "rank 1 waits in recv(source=2, tag=ANY_TAG)" in problem.message
+    assert "rank 2, which never sends it a message: it has finished" in problem.message
+
+
+def test_everybody_else_has_left_an_any_source_receive() -> None:
+    def program(comm: Any) -> None:
+        if comm.rank == 0:
+            comm.recv()
+
+    problem = only(program, 3)
+    assert problem.kind == "deadlock" and problem.ranks == (0, 1, 2)
+
+
+def test_wait_names_the_line_of_wait_and_of_the_start() -> None:
+    def program(comm: Any) -> None:
+        request = comm.Irecv(np.zeros(1), source=1 - comm.rank)
+        request.Wait()
+
+    problem = only(program, 2)
+    assert f"Wait at test_deadlock.py:{line(program, 'Wait')}" in problem.message
+    assert f"of line {line(program, 'Irecv')}" in problem.message
+
+
+def test_barrier_against_receive() -> None:
+    def program(comm: Any) -> None:
+        if comm.rank == 3:
+            comm.recv(source=0)
+        comm.Barrier()
+        if comm.rank == 0:
+            comm.send(1, dest=3)
+
+    problem = only(program, 4)
+    assert problem.kind == "deadlock" and set(problem.cycle) == {0, 3}
+    assert "rank 0 in Barrier" in problem.message and "rank 3 in recv(source=0" in problem.message
+
+
+def test_collectives_on_two_communicators_in_other_order() -> None:
+    def program(comm: Any) -> None:
+        twin = comm.Dup()
+        first, second = (comm, twin) if comm.rank == 0 else (twin, comm)
+        first.Barrier()
+        second.Barrier()
+
+    problem = only(program, 2)
+    assert problem.cycle == (0, 1)
+    assert "Barrier(COMM_WORLD.Dup)" in problem.message
+
+
+def test_message_in_another_communicator() -> None:
+    def program(comm: Any) -> None:
+        twin = comm.Dup()
+        if comm.rank == 0:
+            twin.send(1, dest=1)
+        else:
+            comm.recv(source=0)
+
+    problem = only(program, 2)
+    assert "is in the communicator COMM_WORLD.Dup, not COMM_WORLD" in problem.message
+
+
+def test_polling_for_ever_is_a_deadlock() -> None:
+    def program(comm: Any) -> None:
+        if comm.rank == 0:
+            while not comm.Iprobe(source=1):
+                pass
+
+    problem = only(program, 2)
+    assert problem.kind == "deadlock" and 0 in problem.ranks
+    assert "Iprobe" in problem.message
+
+
+def test_simulate_raises_with_the_report() -> None:
+    with pytest.raises(SimulationError, match="wait for each other") as caught:
+        simulate(lambda comm: comm.recv(source=1 - comm.rank), 2)
+    assert caught.value.report.exit_code == 1
+
+
+# ---------------------------------------------------------------------- buffering
+
+
+def head_to_head(comm: Any) -> Any:
+    comm.send(comm.rank, dest=1 - comm.rank)
+    return comm.recv(source=1 - comm.rank)
+
+
+def test_sends_that_need_a_buffer_are_a_warning_and_the_program_goes_on() -> None:
+    report = judge(head_to_head, 2)
+    assert report.completed and report.ok and report.results == (1, 0)
+    (problem,) = report.problems
+    assert (problem.kind, problem.severity) == ("needs_buffering", "warning")
+    assert f":{line(head_to_head, 'comm.send')}" in problem.message
+    assert problem.cycle == (0, 1) and problem.ranks == (0, 1)
+
+
+def test_sends_that_need_a_buffer_are_an_error_under_strict() -> None:
+    problem = only(head_to_head, 2, strict=True)
+    assert problem.kind == "deadlock" and problem.cycle == (0, 1)
+
+
+def test_nonblocking_standard_sends_need_a_buffer_too() -> None:
+    def program(comm: Any) -> None:
+        comm.isend(1, dest=1 - comm.rank).wait()
+        comm.recv(source=1 - comm.rank)
+
+    assert only(program, 2).kind == "needs_buffering"
+
+
+def test_correct_orders_need_none() -> None:
+    def ordered(comm: Any) -> None:
+        if comm.rank == 0:
+            comm.send(1, dest=1)
+            comm.recv(source=1)
+        else:
+            comm.recv(source=0)
+            comm.send(1, dest=0)
+
+    def exchanged(comm: Any) -> None:
+        comm.sendrecv(1, dest=1 - comm.rank, source=1 - comm.rank)
+
+    def nonblocking(comm: Any) -> None:
+        request = comm.isend(1, dest=1 - comm.rank)
+        comm.recv(source=1 - comm.rank)
+        request.wait()
+
+    for program in (ordered, exchanged, nonblocking):
+        assert judge(program, 2).problems == ()
+        assert judge(program, 2, strict=True).problems == ()
+
+
+def test_only_the_guilty_send_is_named() -> None:
+    def program(comm: Any) -> None:
+        if comm.rank == 2:
+            comm.send("innocent", dest=0, tag=9)
+        else:
+            comm.send("guilty", dest=1 - comm.rank)
+            comm.recv(source=1 - comm.rank)
+            if comm.rank == 0:
+                comm.recv(source=2, tag=9)
+
+    problem = only(program, 3)
+    assert problem.ranks == (0, 1)
+    assert f":{line(program, 'guilty')}" in problem.message
+
+
+def test_collectives_that_must_not_wait_for_all_are_a_warning() -> None:
+    def down(comm: Any) -> Any:
+        if comm.rank == 1:
+            comm.recv(source=0)
+        thing = comm.bcast([7] if comm.rank == 0 else None)
+        if comm.rank == 0:
+            thing.append(8)
+            comm.send(1, dest=1)
+        return thing
+
+    def up(comm: Any) -> Any:
+        x = np.array([comm.rank + 1])
+        if comm.rank == 0:
+            comm.recv(source=1)
+        total = np.zeros(1, dtype=int)
+        comm.Reduce(x, total if comm.rank == 0 else None)
+        x[0] = 99
+        if comm.rank == 1:
+            comm.send(1, dest=0)
+        return int(total[0])
+
+    for program, expected in ((down, ([7, 8], [7], [7])), (up, (6, 0, 0))):
+        report = judge(program, 3)
+        assert report.results == expected
+        (problem,) = report.problems
+        assert (problem.kind, problem.severity) == ("early_leave", "warning")
+        assert set(problem.cycle) == {0, 1}
+        assert only(program, 3, strict=True).kind == "deadlock"
+
+
+def test_pairs_at_one_line_are_one_warning() -> None:
+    def program(comm: Any) -> None:
+        comm.send(1, dest=comm.rank ^ 1)
+        comm.recv(source=comm.rank ^ 1)
+
+    problem = only(program, 6)
+    assert problem.ranks == (0, 1)
+    assert "(0 → 1 → 0), and 4 more ranks likewise" in problem.message
+
+
+def test_a_send_to_oneself() -> None:
+    def program(comm: Any) -> None:
+        comm.send(1, dest=0)
+        comm.recv(source=0)
+
+    assert "rank 0 waits for itself" in only(program, 1).message
+    assert "rank 0 waits for itself in send(dest=0" in only(program, 1, strict=True).message
+
+
+def test_buffered_mode_needs_no_relief_but_an_attached_buffer() -> None:
+    def program(comm: Any) -> None:
+        from mpi4py import MPI
+
+        MPI.Attach_buffer(bytearray(1000))
+        comm.Bsend(np.zeros(4), dest=1 - comm.rank)
+        comm.Recv(np.zeros(4), source=1 - comm.rank)
+        MPI.Detach_buffer()
+
+    assert judge(program, 2, strict=True).problems == ()
+
+    def bare(comm: Any) -> None:
+        comm.Bsend(np.zeros(4), dest=0)
+
+    assert "no buffer is attached" in only(bare, 2).message
+
+
+def test_ready_send_before_its_receive() -> None:
+    def program(comm: Any) -> None:
+        if comm.rank == 0:
+            comm.Rsend(np.zeros(1), dest=1)
+        else:
+            comm.Recv(np.zeros(1), source=0)
+
+    assert only(program, 2).kind == "ready_send"

@@ -1,0 +1,218 @@
+"""Modelled time and the timeline."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spmdsim.cost import Machine
+from spmdsim.errors import InputError, UsageTypeError
+from spmdsim.simulation import simulate
+from spmdsim.simulation.engine.timing import Speeds, collective_seconds, speeds_of
+
+pytest.importorskip("greenlet")
+
+ALPHA, BETA, GAMMA = 1.0, 0.5, 0.25
+UNITS = (ALPHA, BETA, GAMMA)
+
+
+def seconds(program: Any, n: int, **options: Any) -> tuple[float, ...]:
+    return simulate(program, n, machine=UNITS, **options).seconds
+
+
+def test_ping_pong() -> None:
+    def program(comm: Any) -> None:
+        x = np.zeros(10, dtype="u1")
+        if comm.rank == 0:
+            comm.Send(x, dest=1)
+            comm.Recv(x, source=1)
+        else:
+            comm.Recv(x, source=0)
+            comm.Send(x, dest=0)
+
+    once = ALPHA + 10 * BETA
+    assert seconds(program, 2) == pytest.approx((2 * once, 2 * once))
+
+
+@pytest.mark.parametrize("n", [2, 5, 16])
+def test_ring_all_reduce_takes_what_the_formula_says(n: int) -> None:
+    def program(comm: Any) -> None:
+        chunk = np.zeros(8, dtype="u1")
+        room = np.zeros(8, dtype="u1")
+        for _ in range(2 * (comm.size - 1)):
+            comm.Sendrecv(chunk, (comm.rank + 1) % n, 0, room, (comm.rank - 1) % n)
+
+    expected = 2 * (n - 1) * (ALPHA + 8 * BETA)
+    assert seconds(program, n) == pytest.approx((expected,) * n)
+
+
+def test_ports_serialise_messages() -> None:
+    def scatter(comm: Any) -> None:
+        if comm.rank == 0:
+            for rank in range(1, comm.size):
+                comm.Send(np.zeros(10, dtype="u1"), dest=rank)
+        else:
+            comm.Recv(np.zeros(10, dtype="u1"), source=0)
+
+    once = ALPHA + 10 * BETA
+    assert seconds(scatter, 4) == pytest.approx((3 * once, once, 2 * once, 3 * once))
+
+    def gather(comm: Any) -> None:
+        if comm.rank:
+            comm.Send(np.zeros(10, dtype="u1"), dest=0)
+        else:
+            for rank in range(1, comm.size):
+                comm.Recv(np.zeros(10, dtype="u1"), source=rank)
+
+    assert seconds(gather, 4)[0] == pytest.approx(once + 2 * 10 * BETA)
+
+
+def test_a_synchronous_send_waits_for_its_receive() -> None:
+    def program(comm: Any) -> None:
+        import time
+
+        if comm.rank == 0:
+            comm.Ssend(np.zeros(2, dtype="u1"), dest=1)
+        else:
+            time.sleep(100)
+            comm.Recv(np.zeros(2, dtype="u1"), source=0)
+
+    assert seconds(program, 2) == pytest.approx((100 + ALPHA + 2 * BETA,) * 2)
+
+
+def test_communication_hides_behind_work() -> None:
+    def program(comm: Any) -> None:
+        import time
+
+        x, room = np.zeros(10, dtype="u1"), np.zeros(10, dtype="u1")
+        other = 1 - comm.rank
+        requests = [comm.Irecv(room, source=other), comm.Isend(x, dest=other)]
+        time.sleep(4)
+        for request in requests:
+            request.Wait()
+
+    assert seconds(program, 2) == pytest.approx((ALPHA + 10 * BETA,) * 2)
+
+
+def test_collectives_wait_for_the_last_rank() -> None:
+    def program(comm: Any) -> None:
+        import time
+
+        time.sleep(comm.rank)
+        comm.Allreduce(np.zeros(4), np.zeros(4))
+
+    expected = 3 + collective_seconds("all_reduce", range(4), 32, Speeds(*UNITS))
+    assert seconds(program, 4) == pytest.approx((expected,) * 4)
+
+
+def test_a_broadcast_does_not_wait_for_those_who_receive() -> None:
+    def program(comm: Any) -> None:
+        import time
+
+        if comm.rank:
+            time.sleep(1000)
+        comm.bcast(None)
+
+    assert seconds(program, 4)[0] < 100
+
+
+def test_clock_is_modelled_and_loops_on_it_end() -> None:
+    def program(comm: Any) -> Any:
+        from mpi4py import MPI
+
+        begin = MPI.Wtime()
+        comm.Barrier()
+        took = MPI.Wtime() - begin
+        while MPI.Wtime() - begin < 60:
+            pass
+        return took, MPI.Wtick()
+
+    took, tick = simulate(program, 4, machine=UNITS).results[0]
+    assert took == pytest.approx(2 * ALPHA)
+    assert tick > 0
+
+
+def test_the_same_run_gives_the_same_times() -> None:
+    def program(comm: Any) -> float:
+        from mpi4py import MPI
+
+        comm.allgather(comm.rank)
+        return MPI.Wtime()
+
+    assert simulate(program, 8).results == simulate(program, 8).results
+
+
+def test_nodes_are_closer() -> None:
+    machine = replace(Machine.cluster(), ranks_per_node=3)
+
+    def program(comm: Any) -> None:
+        other = comm.rank ^ 1 if comm.rank < 2 else (comm.rank + comm.size // 2) % comm.size
+        if comm.rank < 2:
+            comm.Sendrecv(np.zeros(1000), other, 0, np.zeros(1000), other)
+
+    def far(comm: Any) -> None:
+        last = comm.size - 1
+        if comm.rank in (0, last):
+            other = last - comm.rank
+            comm.Sendrecv(np.zeros(1000), other, 0, np.zeros(1000), other)
+
+    n = 2 * machine.ranks_per_node
+    near_time = simulate(program, n, machine=machine).seconds[0]
+    far_time = simulate(far, n, machine=machine).seconds[0]
+    assert machine.intra is not None
+    assert near_time == pytest.approx(machine.intra.alpha + 8000 * machine.intra.beta)
+    assert far_time == pytest.approx(machine.alpha + 8000 * machine.beta)
+
+
+def test_machines_that_make_no_sense() -> None:
+    with pytest.raises(InputError, match="alpha"):
+        speeds_of((-1.0, 0.0))
+    with pytest.raises(UsageTypeError):
+        speeds_of(3.0)
+    with pytest.raises(InputError, match="nowhere"):
+        speeds_of("nowhere.json")
+
+
+# ---------------------------------------------------------------------- timeline
+
+
+def timeline() -> Any:
+    def program(comm: Any) -> None:
+        right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+        request = comm.Irecv(room := np.zeros(4), source=left, tag=1)
+        comm.Send(np.zeros(4), dest=right, tag=1)
+        request.Wait()
+        comm.Sendrecv(room, right, 2, np.zeros(4), left, 2)
+        comm.Allreduce(room, np.zeros(4))
+
+    return simulate(program, 4, machine=UNITS, trace=True).trace
+
+
+def test_slices_of_a_rank_do_not_overlap_and_name_calls_and_lines() -> None:
+    events = json.loads(json.dumps(timeline()))["traceEvents"]
+    for rank in range(4):
+        slices = [e for e in events if e["ph"] == "X" and e["pid"] == rank]
+        assert [e["name"] for e in slices] == ["Send", "Wait", "Sendrecv", "Allreduce"]
+        for before, after in pairwise(slices):
+            assert before["ts"] + before["dur"] <= after["ts"] + 1e-9
+        assert all("test_time.py:" in e["args"]["line"] for e in slices)
+
+
+def test_every_message_is_one_arrow_from_sender_to_receiver() -> None:
+    events = timeline()["traceEvents"]
+    starts = {e["id"]: e for e in events if e["ph"] == "s" and e["cat"] == "message"}
+    ends = {e["id"]: e for e in events if e["ph"] == "f" and e["cat"] == "message"}
+    assert starts.keys() == ends.keys() and len(starts) == 8
+    for key, start in starts.items():
+        assert ends[key]["pid"] == (start["pid"] + 1) % 4
+        assert ends[key]["ts"] >= start["ts"]
+        assert "32 bytes" in start["name"]
+
+
+def test_no_timeline_unless_asked_for() -> None:
+    assert simulate(lambda comm: None, 2).trace is None

@@ -1,0 +1,65 @@
+"""The project's own MPI world runs on virtual ranks too, as any library that imports mpi4py does."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from simulate_judging import inside_mpi_job
+
+from spmdsim.simulation import simulate
+
+pytest.importorskip("greenlet")
+
+PROGRAM = """
+import numpy as np
+from spmdsim.core import Mesh
+from spmdsim.tensor import Tensor
+from spmdsim.worlds.mpi.world import MPIWorld
+
+world = MPIWorld()
+mesh = Mesh((2, 3), ("dp", "mp"))
+x = np.arange(63.0).reshape(7, 9)
+tensor = Tensor.from_global(x, mesh("dp", "mp"), world)
+moved = tensor.to(mesh("mp", None)).to(mesh(None, "dp"))
+print(world.rank, world.size, np.array_equal(moved.full(), x), moved.local(world.rank).shape)
+"""
+
+
+def test_the_mpi_world_runs_on_virtual_ranks(tmp_path: Path) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM, encoding="utf-8")
+    before = sys.modules.get("spmdsim.worlds.mpi.world")
+    report = simulate(path, 6, emit=lambda rank, line: None)
+    assert sorted(line for _, line in report.output) == [
+        f"{rank} 6 True (7, {5 if rank < 3 else 4})" for rank in range(6)
+    ]
+    # No library is left holding the stand-in.
+    assert sys.modules.get("spmdsim.worlds.mpi.world") is before
+
+
+@pytest.mark.parametrize("missing", [True, False])
+def test_mpi4py_is_not_needed(missing: bool, tmp_path: Path) -> None:
+    path = tmp_path / "program.py"
+    path.write_text("from mpi4py import MPI\nprint(MPI.COMM_WORLD.allreduce(1))\n", encoding="utf-8")
+    hide = "sys.modules['mpi4py'] = None\n" if missing else "import mpi4py.MPI\n"
+    code = (
+        f"import sys\n{hide}before = sys.modules['mpi4py']\n"
+        f"from spmdsim.simulation import simulate\nsimulate({str(path)!r}, 3)\n"
+        "assert sys.modules['mpi4py'] is before\n"
+    )
+    if not missing:
+        pytest.importorskip("mpi4py")
+        if inside_mpi_job():
+            pytest.skip("already inside an MPI job")
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        cwd=Path(__file__).parents[2],
+        check=False,
+    )
+    assert done.stdout.split() == ["3", "3", "3"], done.stderr

@@ -1,0 +1,229 @@
+"""Values that must be equal: copies on several ranks, and what tensors are made of."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from processes import run_python
+
+from spmdsim import nn
+from spmdsim.core import Mesh
+from spmdsim.errors import UsageTypeError, WorldError
+from spmdsim.tensor import Tensor, watch
+from spmdsim.tensor.replicas import check_replicas, first_difference, sampled
+from spmdsim.worlds import LockStep
+
+A = np.arange(24.0).reshape(4, 6)
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize("at", [(0, 0), (3, 5), (2, 1)])
+def test_a_written_copy_is_found(world, at):
+    mesh = Mesh((2, 2), ("dp", "tp"))
+    for dims in ((None, None), ("dp", None), (None, "tp")):
+        layout = mesh(*dims)
+        t = Tensor.from_global(A, layout, world, name="weights")
+        assert check_replicas(t) and t.check_replicas().ok
+        bounds = layout.bounds(A.shape, 3)
+        if not all(start <= i < stop for i, (start, stop) in zip(at, bounds)):
+            continue
+        if 3 in world.ranks:  # in one process, too, only the rank's own copy
+            t.local(3)[tuple(i - start for i, (start, _) in zip(at, bounds))] = 77
+        others = [rank for rank in layout.replicas(3) if rank != 3]
+        assert all(77 not in t.local(rank) for rank in others if rank in world.ranks)
+        with pytest.raises(WorldError) as caught:
+            check_replicas(t)
+        old = f"{', '.join(map(str, others))} hold{'s' * (len(others) == 1)} {A[at]}"
+        assert f"copies of 'weights' (f64[4,6] {layout.short()}) differ at {at}: " in str(caught.value)
+        assert old in str(caught.value) and "rank 3 holds 77.0" in str(caught.value)
+        assert "test_replicas.py:" in str(caught.value)
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize(
+    "one, other, equal",
+    [
+        (np.nan, -np.nan, True),
+        (0.0, -0.0, False),
+        (np.inf, np.inf, True),
+        (1.0, np.nextafter(1.0, 2), False),
+    ],
+)
+def test_bits_count_but_all_nan_are_one(world, one, other, equal):
+    mesh = Mesh((2,), ("x",))
+    pieces = [np.array([5.0, other if rank else one]) for rank in world.ranks]
+    t = Tensor.from_local(pieces, mesh(None), world)
+    if equal:
+        assert check_replicas(t)
+    else:
+        with pytest.raises(WorldError, match=r"differ at \(1,\)"):
+            check_replicas(t)
+
+
+@pytest.mark.ranks(3)
+def test_modules_and_dicts_are_named(world):
+    layer = nn.Linear(3, 2, Mesh((3,), ("x",))(None, None))
+    layer.materialise(world)
+    assert check_replicas(layer) and check_replicas({"a": layer.weight}, [layer.weight.value])
+    assert check_replicas()
+    pieces = [np.full(2, rank == 1, "f4") for rank in world.ranks]
+    t = Tensor.from_local(pieces, Mesh((3,), ("x",))(None), world)
+    with pytest.raises(WorldError, match="copies of 'bias'"):
+        check_replicas({"weight": layer.weight, "bias": t})
+    with pytest.raises(UsageTypeError, match="takes tensors, but got a int"):
+        check_replicas(3)
+
+
+def test_the_first_difference_of_any_size_is_found():
+    generator = np.random.default_rng(3)
+    for size in (1, 2, 63, 64, 65, 4096, 4097, 100_003):
+        for _ in range(6):
+            arrays = [generator.standard_normal(size)] * 2
+            arrays[1] = arrays[0].copy()
+            where = sorted(generator.integers(0, size, 3))
+            arrays[1][where] += 1
+            flat, told = first_difference(arrays, lambda mine: mine, [(0, 1)])
+            assert flat == where[0]
+            assert sorted(told) == sorted([([0], str(arrays[0][flat])), ([1], str(arrays[1][flat]))])
+    assert first_difference(arrays[:1] * 2, lambda mine: mine, [(0, 1)]) is None
+
+
+def test_samples_cover_everything_in_turn():
+    big = np.zeros(1 << 17)
+    seen = [sampled(big, turn) for turn in range(60)]
+    for place in (0, 70_000, big.size - 1):
+        big[place] = 1
+        assert [sampled(big, turn) for turn in range(60)] != seen
+        big[place] = 0
+    assert sampled(big.reshape(256, 512).T) == sampled(big)
+    small = np.zeros(1000)
+    before = sampled(small)
+    small[617] = -0.0
+    assert sampled(small) != before
+
+
+PROGRAM = """\
+import json, sys
+import numpy as np
+from mpi4py import MPI
+from spmdsim.errors import SpmdError
+from spmdsim.core import Mesh
+from spmdsim.tensor import Tensor
+from spmdsim.tensor.random import normal
+from spmdsim.worlds import MPIWorld
+import spmdsim.ops
+
+rank, folder, told = MPI.COMM_WORLD.rank, sys.argv[1], {}
+odd = rank == 1
+world, mesh = MPIWorld(MPI.COMM_WORLD.Dup(), check="values"), Mesh((3,), ("x",))
+R, S = mesh(None, None), mesh("x", None)
+a = np.arange(60.0).reshape(12, 5)
+
+def case(name, act):
+    try:
+        act()
+        told[name] = "nothing"
+    except SpmdError as error:
+        told[name] = str(error)
+
+def changed(place):
+    b = a.copy()
+    b[place] += odd
+    return b
+
+def written():
+    t = Tensor.from_global(a, R, world, name="w")
+    if odd:
+        t.shards[0][11, 2] = -1
+    t.to(S)
+
+case("copied", lambda: Tensor.from_global(changed((0, 3)), R, world, name="w"))
+case("split", lambda: Tensor.from_global(changed((11, 4)), S, world, name="w"))
+case("shape", lambda: Tensor.from_global(a[: 12 - 3 * odd], S, world))
+case("type", lambda: Tensor.from_global(a.astype("f4" if odd else "f8"), S, world))
+case("layout", lambda: Tensor.from_global(a, S if odd else R, world))
+case("seed", lambda: normal((4, 4), S, world, seed=7 + odd))
+case("function", lambda: Tensor.from_global(lambda i: a[i] + odd, R, world, shape=a.shape, dtype=a.dtype))
+case("function, split", lambda: Tensor.from_global(lambda i: a[i] + odd, S, world, shape=a.shape, dtype=a.dtype))
+case("equal", lambda: [Tensor.from_global(a.T.copy().T, x, world) for x in (R, S)])
+case("nan", lambda: Tensor.from_global(np.full(3, -np.nan if odd else np.nan), mesh(None), world))
+case("written", written)
+case("number", lambda: Tensor.from_global(a, R, world) * (3.0 if odd else 2.0))
+case("sums", lambda: (Tensor.from_global(a, S, world).sum() * 2.0).full())
+turned = MPIWorld(MPI.COMM_WORLD.Split(0, (rank + 1) % 3))  # its ranks are other ones of the job
+case("turned", lambda: Tensor.from_global(changed((0, 3)), R, turned))
+case("turned pieces", lambda: Tensor.from_local(a[: 4 - 2 * odd], S, turned))
+unwatched = MPIWorld(MPI.COMM_WORLD.Dup(), check=False)
+case("unchecked", lambda: Tensor.from_global(a + odd, R, unwatched))
+with open(f"{folder}/{rank}.json", "w") as file:
+    json.dump(told, file)
+"""
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory, launcher):
+    """What all of three ranks were told in each case."""
+    folder = tmp_path_factory.mktemp("values")
+    (folder / "program.py").write_text(PROGRAM)
+    result = run_python("-m", "spmdsim", "launch", "-n", 3, folder / "program.py", folder, timeout=300)
+    assert result.returncode == 0, result.stderr
+    first, *others = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(3)]
+    assert all(other == first for other in others)
+    return first
+
+
+@pytest.mark.parametrize(
+    "name, words",
+    [
+        (
+            "copied",
+            ["values of tensor 'w'", "at (0, 3): ranks 0, 2 make 3.0, rank 1 makes 4.0", "program.py:"],
+        ),
+        ("turned", ["at (0, 3): ranks 0, 2 make 3.0, rank 1 makes 4.0"]),
+        ("turned pieces", ["rank 1 holds", "ranks 0, 2 hold (4, 5), rank 1 holds (2, 5)"]),
+        ("split", ["values of tensor 'w'", "at (11, 4): ranks 0, 2 make 59.0, rank 1 makes 60.0"]),
+        ("shape", ["the shape of a tensor: ranks 0, 2 make (12, 5), rank 1 makes (9, 5)"]),
+        ("type", ["element type of a tensor: ranks 0, 2 make float64, rank 1 makes float32"]),
+        ("layout", ["the layout of a tensor: ranks 0, 2 make"]),
+        ("seed", ["seed 7, rank 1 makes normal numbers, mean 0.0, std 1.0, seed 8"]),
+        ("function", ["at (0, 0): ranks 0, 2 make 0.0, rank 1 makes 1.0"]),
+        ("written", ["copies of 'w'", "at (11, 2): ranks 0, 2 hold 57.0, rank 1 holds -1.0"]),
+        ("number", ["copies of 'operand 1 of multiply'", "ranks 0, 2 hold 2.0, rank 1 holds 3.0"]),
+    ],
+)
+def test_values_that_differ_are_named(said, name, words):
+    assert all(word in said[name] for word in words), said[name]
+
+
+@pytest.mark.parametrize("name", ["equal", "nan", "sums", "function, split", "unchecked"])
+def test_values_that_may_differ_or_do_not_are_no_mistake(said, name):
+    assert said[name] == "nothing"
+
+
+@pytest.fixture
+def watchers_as_before():
+    before = list(watch.watchers)
+    yield
+    watch.watchers[:] = before
+
+
+def test_copies_are_watched_in_one_process_too(monkeypatch, watchers_as_before):
+    for mode, found in (("auto", False), ("values", True)):
+        monkeypatch.setenv("SPMDSIM_CHECK", mode)
+        world, mesh = LockStep(3), Mesh((3,), ("x",))
+        w = Tensor.from_global(A, mesh(None, None), world, name="w")
+        w.full(), (w + w).to(mesh("x", None)), (w.to(mesh("x", None)).sum() * 2.0).full()  # nothing differs
+        w.local(1)[2, 3] = -1
+        for act in (lambda w=w: w * w, lambda w=w: w.to(mesh("x", None))):
+            if not found:
+                act()
+                continue
+            with pytest.raises(
+                WorldError, match=r"copies of 'w' .* at \(2, 3\): ranks 0, 2 hold 15.0, rank 1 holds -1"
+            ):
+                act()
+    monkeypatch.setenv("SPMDSIM_CHECK", "perhaps")
+    with pytest.raises(UsageTypeError, match="it is 'perhaps'"):
+        LockStep(2)

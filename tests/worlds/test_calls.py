@@ -1,0 +1,377 @@
+"""Every call is compared, from the first to the last: on a board in one process, and between real ranks."""
+
+from __future__ import annotations
+
+import mmap
+import random
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from processes import run_python
+
+from spmdsim import LockStep, Mesh, Tensor, check
+from spmdsim.errors import WorldError
+from spmdsim.nn import SGD
+from spmdsim.nn.module import Parameter
+from spmdsim.ops.dropout import dropout
+from spmdsim.tensor.checkpoint import save
+
+pytest.importorskip("mpi4py")
+from spmdsim.worlds import MPIWorld
+from spmdsim.worlds.mpi import waiting
+from spmdsim.worlds.mpi.board import AREA, BEGUN, RING, Board
+from spmdsim.worlds.mpi.calls import EVERY, Calls
+from spmdsim.worlds.mpi.fingerprint import Record
+from spmdsim.worlds.mpi.waiting import absence, held_up, stuck
+
+
+class World:
+    """What the calls of one rank ask their world for."""
+
+    about = 0
+
+    def __init__(self):
+        self.world = self
+
+    def tensor(self, origin):
+        return f"tensor number {origin}"
+
+
+@pytest.fixture
+def ranks():
+    """The calls of three ranks in one process."""
+    areas = [memoryview(mmap.mmap(-1, AREA * 8)).cast("q") for _ in range(3)]
+    found = []
+    for me in range(3):
+        one = Board(areas, (0, 1, 2), me)
+        for number, words in ((7, "all_gather"), (8, "all_reduce")):
+            one.tell(number, Record(words, source_layout="a", target_layout="b").packed())
+        found.append((Calls(one, "world", (0, 1, 2), (0, 1, 2), World(), False), one))
+    return [calls for calls, _ in found]
+
+
+def call(calls, kind=7):
+    calls.end(calls.begin(kind))
+
+
+def test_calls_that_are_alike_never_differ(ranks):
+    for number in range(5 * RING):
+        for calls in ranks:
+            call(calls, 7 + number % 2)
+            if number % EVERY == 0:
+                assert calls.differs() is None and calls.room()
+    assert all(calls.differs() is None for calls in ranks)
+
+
+@pytest.mark.parametrize("wrong", [0, 1, RING - 1, RING, 1000, random.Random(0).randrange(5000)])
+def test_the_first_call_that_differs_is_found_wherever_it_is(ranks, wrong):
+    for number in range(wrong + 40):
+        for rank, calls in enumerate(ranks):
+            call(calls, 8 if rank == 1 and number == wrong else 7)
+        if number % EVERY == EVERY - 1:
+            found = [calls.differs() for calls in ranks]
+            if wrong <= number:
+                break
+            assert found == [None] * 3
+    else:
+        found = [calls.differs() for calls in ranks]
+    assert found == [wrong] * 3
+    text = ranks[2].disagreement(wrong)
+    assert text.startswith(
+        f"ranks disagree about call {wrong} of ranks 0, 1, 2 in its call; ranks 0, 2: all_gather"
+    )
+    assert "rank 1: all_reduce" in text and text.count("test_calls.py:") >= 2
+
+
+@pytest.mark.parametrize("heavy", [(True, False), (False, True), (True, True)])
+def test_of_two_unlike_calls_the_later_one_stays_out_of_mpi_if_either_moves_much(ranks, heavy):
+    for calls in ranks:
+        call(calls)
+    assert [calls.differs() for calls in ranks] == [None] * 3
+    entered = []
+
+    def noted(rank, run):
+        def look(number):
+            if ranks[rank].unlike(number):
+                raise WorldError("unlike")
+
+        return ranks[rank].noted(run, 7 + rank, heavy[rank], EVERY, look, lambda error: None, lambda: None)
+
+    def in_mpi(array):
+        entered.append(array)
+        with pytest.raises(WorldError, match="unlike"):
+            noted(1, entered.append)(array)
+        return array
+
+    noted(0, in_mpi)(np.ones(1))
+    assert len(entered) == 1
+
+
+def test_another_tensor_is_another_call(ranks):
+    for rank, calls in enumerate(ranks):
+        call(calls)
+        calls._tensor_words.__self__.about = 100 + (rank == 1)
+        call(calls)
+        calls.tell_tensor(1)
+    assert [calls.differs() for calls in ranks] == [1] * 3
+    text = ranks[0].disagreement(1)
+    assert "in its tensor" in text and "tensor number 100" in text and "tensor number 101" in text
+
+
+def test_what_an_operator_is_given_beside_tensors_is_the_same_number_in_all_processes():
+    text = """
+import numpy as np
+from spmdsim.worlds.programs import alike
+print(alike((1, 2.5, -1j, "x", slice(1, None), None, np.float64(2), [np.int32(3)], np.dtype("f4"), print, {"a"})))
+"""
+    found = {run_python("-c", text, PYTHONHASHSEED=seed).stdout for seed in "12"}
+    words = "[1, 2.5, (-0-1j), 'x', slice(1, None, None), None, 2.0, [3], dtype('float32'), 'builtin_function_or_method', 'set']"
+    assert found == {words + "\n"}
+
+
+def test_a_rank_that_is_far_ahead_must_wait_until_the_others_have_compared(ranks):
+    first, *others = ranks
+    for _ in range(RING - EVERY):
+        assert first.room() or first.number > RING - 3 * EVERY
+        call(first)
+    assert first.differs() is None and not first.room()
+    for calls in others:
+        for _ in range(RING // 2):
+            call(calls)
+    assert not first.room()
+    for calls in others:
+        calls.differs()
+    assert first.room()
+
+
+def test_a_call_that_has_not_ended_is_known_from_the_one_that_stood_there_before(ranks):
+    from spmdsim.worlds.mpi.recording import noted
+
+    for _ in range(RING + 3):
+        call(ranks[0])
+    ranks[0].begin(8)
+    found = list(noted(ranks[0].board, 0))
+    assert [one.end > 0 for one in found] == [True] * (RING - 1) + [False]
+    assert (found[-1].number, found[-1].words[:10]) == (RING + 3, "all_reduce")
+
+
+def test_who_has_not_come_is_known(ranks):
+    call(ranks[0])
+    call(ranks[2])
+    assert ranks[0].arrived(0) == [0, 2]
+    assert ranks[1].board.numbers[ranks[1].start + BEGUN] == 0
+
+
+def test_ranks_that_go_on_while_others_are_read_do_not_wait_for_one_another(ranks, monkeypatch):
+    """What is read one after the other may look like a circle that there never was."""
+    others = [Calls(one.board, "another", (0, 1, 2), (0, 1, 2), World(), False) for one in ranks]
+    for rank, (one, other) in enumerate(zip(ranks, others)):
+        (other if rank == 1 else one).begin(7)
+    board = ranks[1].board
+    assert held_up(board) == {0, 1, 2}
+    monkeypatch.setattr(waiting.time, "sleep", lambda _: ranks[0].begin(7))
+    assert held_up(board) == set()
+
+
+def test_ranks_that_wait_for_one_another_are_told_once_by_what_they_do(ranks):
+    """Two worlds of the same ranks, used in another order by one of them."""
+    others = [Calls(one.board, "another", (0, 1, 2), (0, 1, 2), World(), False) for one in ranks]
+    for rank, (one, other) in enumerate(zip(ranks, others)):
+        (other if rank == 1 else one).begin(7)
+    board = ranks[1].board
+    assert stuck(board) == {0, 1, 2}
+    text = absence(board, others[1], 0)
+    assert text.startswith("ranks wait for one another: rank 1 is in call 0 of ranks 0, 1, 2: all_gather")
+    assert (
+        text.count("; ranks 0, 2 are in call 0 of ranks 0, 1, 2: all_gather") == 1 and text.count("rank") == 5
+    )
+    for one in (ranks[0], ranks[2]):  # these go on
+        one.end(0)
+    assert stuck(board) == set()
+    assert absence(board, others[1], 0).startswith(
+        "ranks 0, 2 will not come to call 0 of ranks 0, 1, 2: all_gather"
+    )
+
+
+def test_one_rank_says_why_the_job_ends(ranks):
+    assert ranks[1].board.speaks_first() and not ranks[0].board.speaks_first()
+    assert not ranks[2].board.speaks_first()
+
+
+def test_of_ranks_that_begin_to_say_it_at_once_it_is_the_first(ranks):
+    with ThreadPoolExecutor(3) as pool:
+        said = list(pool.map(lambda calls: calls.board.speaks_first(), ranks))
+    assert sum(said) == 1
+
+
+def test_words_are_kept_for_what_was_told_last(ranks):
+    one, other = ranks[0].board, ranks[1].board
+    for number in range(1000, 9000):
+        one.tell(number, f"words of {number} " + "x" * 200)
+    assert str(other.words(0, 8999)).startswith("words of 8999 ")
+    assert other.words(0, 1000) is None
+    assert one.words(0, 8999) == other.words(0, 8999)
+
+
+# -- real ranks -----------------------------------------------------------------------------------------------
+
+
+def element_type(world, mesh):
+    x, y = (Tensor.from_global(np.ones(6, kind), mesh("x"), world) for kind in ("f4", "i4"))
+    return [lambda: x.to(mesh(None)), lambda: y.to(mesh(None))]
+
+
+def reduction(world, mesh):
+    x, y = (
+        Tensor.from_local(np.ones(6), mesh(None, partial={"x": op}), world, shape=(6,))
+        for op in ("sum", "prod")
+    )
+    return [lambda: x.to(mesh(None)), lambda: y.to(mesh(None))]
+
+
+def tensor(world, mesh):
+    x, y = (Tensor.from_global(np.full(6, value), mesh("x"), world) for value in (1.0, 2.0))
+    return [lambda: x.to(mesh(None)), lambda: y.to(mesh(None))]
+
+
+def computed(world, mesh):
+    from spmdsim.ops import exp, relu
+
+    x = Tensor.from_global(np.ones(6), mesh("x"), world)
+    y, z = relu(x), exp(x)
+    return [lambda: y.to(mesh(None)), lambda: z.to(mesh(None))]
+
+
+def with_another(change):
+    """A tensor that was computed with a number, and with another one."""
+
+    def kind(world, mesh):
+        x = Tensor.from_global(np.arange(1.0, 7.0), mesh("x"), world)
+        y, z = change(x, 2), change(x, 3)
+        return [lambda: y.to(mesh(None)), lambda: z.to(mesh(None))]
+
+    return kind
+
+
+def trained(x, rate):
+    weight = Parameter((6,), x.layout, dtype=x.dtype)
+    weight.assign(x)
+    weight.tensor.grad = x
+    SGD([weight], rate).step()
+    return weight.value
+
+
+def compiled(world, mesh):
+    from spmdsim import compile
+
+    x = Tensor.from_global(np.arange(1.0, 7.0), mesh("x"), world)
+    one, other = compile(lambda x: (x + x).to(mesh(None))), compile(lambda x: (x * x).to(mesh(None)))
+    return [lambda: one(x), lambda: other(x)]
+
+
+def compiled_or_not(world, mesh):
+    one = compiled(world, mesh)[0]
+    one()
+    return [one, lambda: one.__closure__[0].cell_contents.function(one.__closure__[1].cell_contents)]
+
+
+TENSORS = [
+    tensor,
+    computed,
+    compiled,
+    compiled_or_not,
+    with_another(lambda x, number: x * float(number)),
+    with_another(lambda x, number: x + (number - 4)),  # -2 and -1 have one hash
+    with_another(lambda x, number: x * complex(0, number)),
+    with_another(lambda x, number: dropout(x, 0.5, seed=number)),
+    with_another(trained),
+]
+
+
+@pytest.mark.parametrize("before", [0, 550])
+@pytest.mark.parametrize("kind", [element_type, reduction, *TENSORS])
+@pytest.mark.ranks(3)
+@pytest.mark.mpi
+def test_a_rank_that_makes_another_call_of_equal_size_is_named_before_a_number_leaves(mpi_comm, kind, before):
+    world = MPIWorld(mpi_comm, deadline=30)
+    mesh, odd = Mesh((3,), ("x",)), world.rank == 1
+    one, other = kind(world, mesh)
+    for _ in range(before + 1):
+        one()
+        other()
+    world.settle()
+    number = world._checker._calls[0, 1, 2].number
+    with pytest.raises(WorldError) as error:
+        _ = (other if odd else one)().shards
+    text = str(error.value)
+    assert text.startswith(f"ranks disagree about call {number} of ranks 0, 1, 2 in its ")
+    assert "ranks 0, 2: all_" in text and "; rank 1: all_" in text and text.count("test_calls.py:") >= 2
+    assert ("tensor" in text) == (kind in TENSORS)
+
+
+@pytest.mark.ranks(3)
+@pytest.mark.mpi
+def test_choosing_algorithms_holds_back_who_is_far_ahead(mpi_comm):
+    world = MPIWorld(mpi_comm, deadline=60)
+    x = Tensor.from_global(np.ones(6), Mesh((3,), ("x",))("x"), world)
+    if world.rank == 1:
+        time.sleep(1.5)
+    for _ in range(RING):
+        for ways in ({"all_gather": "ring"}, {"all_reduce": "ring"}, {}):
+            world.use(**ways)
+    assert x.to(Mesh((3,), ("x",))(None)).shards[0].sum() == 6
+
+
+@pytest.mark.ranks(3)
+@pytest.mark.mpi
+def test_ranks_of_a_world_of_some_are_called_by_their_numbers_in_the_job(mpi_comm):
+    part = mpi_comm.Split(int(mpi_comm.rank > 0), -mpi_comm.rank)
+    world = MPIWorld(part, deadline=30)
+    if world.size == 1:
+        return
+    one, other = tensor(world, Mesh((2,), ("x",)))
+    one(), other()
+    world.settle()
+    with pytest.raises(WorldError) as error:
+        _ = (other if mpi_comm.rank == 1 else one)().shards
+    assert "of ranks 1, 2 in its tensor; rank 1: all_gather" in str(error.value)
+    assert "; rank 2: all_gather" in str(error.value)
+
+
+@pytest.mark.ranks(3)
+@pytest.mark.mpi
+def test_ranks_may_look_at_replicated_numbers_alone(mpi_comm):
+    world = MPIWorld(mpi_comm, deadline=30)
+    mesh = Mesh((3,), ("x",))
+    x = Tensor.from_global(np.ones(6), mesh("x"), world).to(mesh(None))
+    if world.rank == 1:
+        assert float((x * 2).shards[0].sum()) == 12 and x.full().sum() == 6
+    assert (x + x).to(mesh("x")).to(mesh(None)).full().sum() == 12
+    world.close()
+
+
+EXITS = {
+    "local": lambda t, path: t.local(0),
+    "shards": lambda t, path: t.shards,
+    "full": lambda t, path: t.full(),
+    "item": lambda t, path: t.sum().item(),
+    "float": lambda t, path: float(t.sum()),
+    "bool": lambda t, path: bool(t.sum() > 0),
+    "int": lambda t, path: int(t.sum()),
+    "check": lambda t, path: check(t, np.ones((4, 4))),
+    "save": lambda t, path: save(path / "checkpoint", {"t": t}),
+}
+
+
+@pytest.mark.parametrize("way", EXITS)
+def test_no_number_leaves_before_the_calls_were_compared(way, tmp_path, monkeypatch):
+    def disagree(world):
+        raise WorldError("ranks disagree")
+
+    with LockStep(2) as world:
+        t = Tensor.from_global(np.ones((4, 4)), Mesh((2,), ("x",))(None, None), world)
+        monkeypatch.setattr(LockStep, "settle", disagree)
+        with pytest.raises(WorldError, match="ranks disagree"):
+            EXITS[way](t, tmp_path)

@@ -1,0 +1,190 @@
+"""``world()`` is one per process: tensors made without naming a world can meet, with MPI, in notebooks and scripts."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from spmdsim import LockStep, Mesh, ShapeOnly, Tensor, check, matmul
+from spmdsim import world as current
+from spmdsim.dialects.session import current_world, use_world
+from spmdsim.errors import WorldError
+from spmdsim.tensor import random
+from spmdsim.worlds.base import RANKS_VARIABLE
+
+ROOT = Path(__file__).parents[2]
+ranks = pytest.mark.ranks
+
+
+@pytest.fixture
+def process(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """A process that no launcher started and that nobody told how many ranks to play."""
+    monkeypatch.setattr("spmdsim.worlds.current.detect", lambda: None)
+    monkeypatch.delenv(RANKS_VARIABLE, raising=False)
+    monkeypatch.setattr("spmdsim.worlds.current._played", {})
+    return monkeypatch
+
+
+def product(mesh: Mesh) -> tuple[Tensor, Tensor]:
+    a, b = np.arange(96.0).reshape(8, 12), np.arange(60.0).reshape(12, 5)
+    first, second = mesh.axes[0], mesh.axes[-1]
+    x = Tensor.from_global(a, mesh(first if len(mesh.axes) > 1 else None, second))
+    w = Tensor.from_global(b, mesh(second, None))
+    y = matmul(x, w)
+    assert check(y, a @ b, depth=12)
+    return x, y
+
+
+@ranks(1, 2, 4, 8)
+def test_tensors_made_without_a_world_meet(world) -> None:
+    """In lock step, and on the first ranks of a job."""
+    with world:
+        assert current() is world and current(world.size) is world
+        x, y = product(Mesh((world.size,), ("tp",)))
+        assert x.world is y.world is world
+        assert random.normal((8, 4), y.layout.mesh("tp", None)).world is world
+        with pytest.raises(WorldError, match=f"needs rank {world.size}, but the world has {world.size}"):
+            product(Mesh((world.size + 1,), ("tp",)))
+        with pytest.raises(
+            WorldError, match=f"77 ranks were asked for, but the `with` block .* {world.size}"
+        ):
+            current(77)
+        if world.size >= 4:
+            x, _ = product(Mesh((2, 2), ("dp", "tp")))
+            assert x.world is world
+
+
+@ranks(2)
+def test_a_block_in_a_block(world) -> None:
+    with LockStep(5) as outer:
+        with world:
+            with LockStep(3) as inner, ShapeOnly(65536) as huge:
+                grid = Mesh((256, 256), ("dp", "tp"))
+                x = Tensor.from_global(lambda index: None, grid("dp", "tp"), shape=(512, 512), dtype="f4")
+                assert x.world is huge is current()
+                huge.__exit__()
+                assert current() is inner
+            assert current() is world
+        assert current() is outer
+
+
+def test_a_block_ends_with_an_error_too(process) -> None:
+    with pytest.raises(ZeroDivisionError), LockStep(3):
+        1 / 0
+    assert current().size == 1
+
+
+def test_a_process_has_one_world(process) -> None:
+    assert current() is current() and current().size == 1
+    x, y = product(Mesh((2, 4), ("dp", "tp")))
+    assert x.world is y.world is current() is current(8)
+    assert product(Mesh((2, 4), ("dp", "tp")))[0].world is x.world
+    assert (x + x).world is current_world()
+
+
+def test_a_world_nobody_gave_a_size_has_the_ranks_of_the_largest_mesh(process) -> None:
+    small, _ = product(Mesh((4,), ("tp",)))
+    assert current() is small.world and current().size == 4
+    large, _ = product(Mesh((6,), ("tp",)))
+    assert current() is large.world and current().size == 6
+    again, _ = product(Mesh((4,), ("tp",)))  # its ranks are the first four of six
+    assert again.world is large.world
+    other, _ = product(Mesh((2,), ("tp",), ranks=(7, 3)))
+    assert other.world is current(8)
+    with pytest.raises(
+        WorldError, match=r"LockStep\(4\) and LockStep\(6\).*spmdsim.world\(N\) for enough ranks"
+    ):
+        small + large
+    small + small
+
+
+def test_asking_for_ranks_first_leaves_room_for_larger_meshes(process) -> None:
+    assert current(8).size == 8
+    small, large = product(Mesh((4,), ("tp",)))[0], product(Mesh((2, 4), ("dp", "tp")))[0]
+    assert small.world is large.world is current()
+    assert current(3).size == 3 and current(3) is current(3)
+    assert current() is small.world, "fewer ranks are asked for by name only"
+
+
+def test_a_size_that_was_said_is_kept(process) -> None:
+    process.setenv(RANKS_VARIABLE, "4")
+    assert product(Mesh((2,), ("tp",)))[0].world is product(Mesh((4,), ("tp",)))[0].world is current()
+    with pytest.raises(
+        WorldError, match=r"needs rank 7, but the world has 4 ranks; .* at least 8: .*SPMDSIM_RANKS=8"
+    ):
+        product(Mesh((2, 4), ("dp", "tp")))
+    assert current(8).size == 8 and current().size == 4
+
+
+def test_worlds_that_are_made_are_ones_own(process) -> None:
+    mesh = Mesh((8,), ("tp",))
+    x = Tensor.from_global(np.ones((8, 8)), mesh("tp", None))
+    y = Tensor.from_global(np.ones((8, 8)), mesh(None, "tp"), LockStep(8))
+    for _ in range(2):
+        with pytest.raises(WorldError, match=r"operands of matmul live in different worlds, LockStep\(8\)"):
+            matmul(x, y)
+    same = Tensor.from_global(np.ones((8, 8)), mesh(None, "tp"))
+    matmul(x, same)
+    with pytest.raises(WorldError, match="different worlds"):  # also when this product is known
+        matmul(x, y)
+
+
+def test_a_dialect_is_in_the_same_world(process) -> None:
+    assert current_world() is current()
+    with use_world(LockStep(4)) as chosen:
+        assert current_world() is chosen is current()
+        with LockStep(2) as inner:
+            assert current_world() is inner
+        assert product(Mesh((4,), ("tp",)))[0].world is chosen
+    assert current_world() is current() and current().size == 1
+
+
+def test_a_launchers_world_is_one_too() -> None:
+    """Under mpirun (where this runs on all ranks) the job, otherwise what the process plays."""
+    here = current()
+    assert here is current() is current(here.size)
+    product(Mesh((here.size,), ("tp",)))
+
+
+test_under_mpirun = pytest.mark.mpi(test_a_launchers_world_is_one_too)
+
+
+PROGRAM = """
+import numpy as np
+from spmdsim import *
+{setup}
+mesh = Mesh((2, 4), ("dp", "tp"))
+a, b = np.arange(384.0).reshape(32, 12), np.ones((12, 5))
+x = Tensor.from_global(a, mesh("dp", "tp"))
+w = Tensor.from_global(b, mesh("tp", None))
+z = matmul(x, w).to(mesh("dp", None))
+print(z.world, check(z, a @ b, depth=12).ok, world() is z.world)
+"""
+
+
+@pytest.mark.parametrize(
+    ("setup", "start", "says"),
+    [
+        ("", [], "LockStep(8) True True"),
+        ("world(8)", [], "LockStep(8) True True"),
+        ("", ["-m", "spmdsim", "launch", "-n", "8", "--world", "lockstep"], "LockStep(8) True True"),
+        ("", ["-m", "spmdsim", "launch", "-n", "9", "--world", "lockstep"], "LockStep(9) True True"),
+        ("", ["-m", "spmdsim", "launch", "-n", "4", "--world", "lockstep"], "the world has 4 ranks"),
+    ],
+)
+def test_the_same_script_without_mpi(setup: str, start: list[str], says: str, tmp_path: Path) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM.format(setup=setup), encoding="utf-8")
+    unset = ("OMPI_", "PMI", "PRTE", "HYDRA", "SPMDSIM_")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(unset)}
+    done = subprocess.run(
+        [sys.executable, *start, str(path)],
+        capture_output=True, text=True, timeout=200, check=False, cwd=ROOT,
+        env=environment | {"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert says in done.stdout + done.stderr, done.stderr
