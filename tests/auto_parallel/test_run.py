@@ -314,7 +314,7 @@ def test_configured_operators_and_layers_are_recorded():
 
     graph = record_program(program, 4, {"x": (8, 8)}, {"w": (8, 8)})
     assert graph.operators[0].configured == ((2, 1), (1, 2))
-    assert graph.operators[0].where.split(":")[0].endswith("auto_parallel/test_run.py")
+    assert graph.operators[0].where.split(":")[0].endswith("test_run.py")
     assert [o.layer for o in graph.operators[1:11]] == [("layer", k // 2) for k in range(10)]
     assert graph.operators[0].layer is graph.operators[-1].layer is None
     found = search(program, 4, inputs={"x": (8, 8)}, parameters={"w": (8, 8)})
