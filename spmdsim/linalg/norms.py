@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from spmdsim.errors import RuleError
+from spmdsim.linalg.lu import inv
 from spmdsim.linalg.tall import adjoint, reduced_svd, svdvals
 from spmdsim.linalg.whole import in_fractions
 from spmdsim.ops.contract import matmul
@@ -135,11 +136,14 @@ def norm(
 
 def _cutoff(values: Tensor, shape: Sequence[int], rtol: float | Tensor | None) -> Tensor:
     """Below which singular values count as 0."""
-    if rtol is not None and not isinstance(rtol, float | int):
-        found = as_operand(rtol, values)
-        return multiply(max_(values, -1, True), reshape(found, (*found.shape, 1)))
-    epsilon = np.finfo(values.dtype).eps * max(shape[-2:]) if rtol is None else rtol
-    return multiply(max_(values, -1, True), as_operand(epsilon, values))
+    epsilon = np.finfo(values.dtype).eps.item() * max(shape[-2:]) if rtol is None else rtol
+    return multiply(max_(values, -1, True), _each(epsilon, values))
+
+
+def _each(bound: float | Tensor, values: Tensor) -> Tensor:
+    """One number, or one per matrix, beside the values of all matrices."""
+    found = as_operand(bound, values)
+    return reshape(found, (*found.shape, 1)) if found.ndim else found
 
 
 def _inverted(s: Tensor, shape: Sequence[int], rtol: float | Tensor | None) -> tuple[Tensor, Tensor]:
@@ -150,8 +154,10 @@ def _inverted(s: Tensor, shape: Sequence[int], rtol: float | Tensor | None) -> t
 
 
 @of_tensors
-def matrix_rank(x: Tensor, *, rtol: float | Tensor | None = None) -> Tensor:
-    """How many singular values are larger than ``rtol`` (one number, or one per matrix) times the largest one.
+def matrix_rank(
+    x: Tensor, tol: float | Tensor | None = None, *, rtol: float | Tensor | None = None
+) -> Tensor:
+    """How many singular values are larger than ``tol``, or than ``rtol`` (one number, or one per matrix) times the largest.
 
     >>> from spmdsim import Mesh, Tensor
     >>> x = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))("dp", None))
@@ -159,12 +165,15 @@ def matrix_rank(x: Tensor, *, rtol: float | Tensor | None = None) -> Tensor:
     2
     """
     values = svdvals(x.detach())
-    return sum_(cast(greater(values, _cutoff(values, x.shape, rtol)), np.int64), -1)
+    least = _cutoff(values, x.shape, rtol) if tol is None else _each(tol, values)
+    return sum_(cast(greater(values, least), np.int64), -1)
 
 
 @of_tensors
-def pinv(x: Tensor, *, rtol: float | Tensor | None = None) -> Tensor:
+def pinv(x: Tensor, rcond: float | Tensor | None = None, *, rtol: float | Tensor | None = None) -> Tensor:
     """Pseudo-inverses, from singular values larger than ``rtol`` (one number, or one per matrix) times the largest one.
+
+    ``rcond`` is the same as ``rtol``.
 
     >>> from spmdsim import Mesh, Tensor
     >>> x = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))("dp", None))
@@ -172,7 +181,7 @@ def pinv(x: Tensor, *, rtol: float | Tensor | None = None) -> Tensor:
     [[0.375, -0.25], [-0.25, 0.5]]
     """
     u, s, vh = reduced_svd(x)
-    inverse = _inverted(s, x.shape, rtol)[1]
+    inverse = _inverted(s, x.shape, rtol if rcond is None else rcond)[1]
     scaled = multiply(adjoint(vh), reshape(inverse, (*s.shape[:-1], 1, s.shape[-1])))
     return matmul(scaled, adjoint(u))
 
@@ -223,13 +232,16 @@ def lstsq(a: Tensor, b: Tensor, rcond: float | None = None) -> LeastSquares:
 
 
 @of_tensors
-def cond(x: Tensor) -> Tensor:
-    """The largest singular value over the smallest.
+def cond(x: Tensor, p: Order = None) -> Tensor:
+    """The largest singular value over the smallest; with an order of :func:`norm` the product of both norms, x's and inv(x)'s.
 
     >>> from spmdsim import Mesh, Tensor
     >>> x = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))("dp", None))
     >>> round(cond(x).item(), 4)
     3.8664
     """
+    if p not in (None, 2, -2):
+        return multiply(*[matrix_norm(one, ord=p) for one in (x, inv(x))])
     values = svdvals(x)
-    return divide(max_(values, -1), min_(values, -1))
+    ends = max_(values, -1), min_(values, -1)
+    return divide(*(ends[::-1] if p == -2 else ends))

@@ -141,7 +141,7 @@ class Singular(NamedTuple):
 
 
 @of_tensors
-def qr(x: Tensor, mode: str = "reduced") -> Triangular:
+def qr(x: Tensor, mode: str = "reduced") -> Any:
     """``q r = x`` with orthonormal columns of ``q`` and an upper triangle ``r`` without negative numbers on its diagonal.
 
     Where a tall matrix is split by rows each rank factors its rows, and the triangles alone are gathered: ``q`` lies as
@@ -149,7 +149,8 @@ def qr(x: Tensor, mode: str = "reduced") -> Triangular:
 
     Args:
         x: ``[..., m, n]``.
-        mode: ``"reduced"``, or ``"complete"``: ``q`` square, for which tall matrices are made whole; that has no gradient.
+        mode: ``"reduced"``; ``"r"``: the triangle alone; or ``"complete"``: ``q`` square, for which tall matrices are made
+            whole; that has no gradient.
 
     Raises:
         RuleError: another mode, or fewer than two dims; a gradient of a complete ``q``.
@@ -160,8 +161,10 @@ def qr(x: Tensor, mode: str = "reduced") -> Triangular:
     >>> q.layout == x.layout, bool(np.allclose(q.full() @ r.full(), x.full()))
     (True, True)
     """
+    if mode == "r":
+        return qr(x).R
     if mode not in ("reduced", "complete"):
-        raise RuleError(f"qr has the modes 'reduced' and 'complete', but got {mode!r}")
+        raise RuleError(f"qr has the modes 'reduced', 'complete' and 'r', but got {mode!r}")
     if x.ndim < 2:
         raise RuleError(f"qr takes matrices [..., m, n], but the shape is {x.shape}")
     high, wide = x.shape[-2:]
@@ -206,13 +209,14 @@ def _completed(q: Tensor) -> Tensor:
 
 
 @of_tensors
-def svd(x: Tensor, full_matrices: bool = True) -> Singular:
+def svd(x: Tensor, full_matrices: bool = True, compute_uv: bool = True) -> Any:
     """``u``, singular values and ``v^H`` of matrices ``[..., m, n]``; reduced ones of tall split matrices by way of :func:`qr`.
 
     Args:
         x: the matrices.
         full_matrices: ``u`` and ``v^H`` square, for which they are made whole, as numpy has it; else as they are needed. Only
             those have gradients.
+        compute_uv: without it the singular values alone.
 
     Raises:
         RuleError: fewer than two dims; a gradient of full matrices.
@@ -224,6 +228,8 @@ def svd(x: Tensor, full_matrices: bool = True) -> Singular:
     """
     if x.ndim < 2:
         raise RuleError(f"svd takes matrices [..., m, n], but the shape is {x.shape}")
+    if not compute_uv:
+        return svdvals(x)
     if not full_matrices or x.shape[-1] == x.shape[-2]:
         return reduced_svd(x)
     if x.requires_grad:

@@ -9,10 +9,11 @@ import numpy as np
 
 from spmdsim.core import Rule
 from spmdsim.errors import RuleError
+from spmdsim.ops.arrange import matrix_transpose
 from spmdsim.ops.declare import cast
 from spmdsim.ops.operators import of_tensors
+from spmdsim.ops.scans import conjugated
 from spmdsim.tensor import Op, Tensor
-from spmdsim.tensor.element_types import fractional
 
 
 def hermitian(x: np.ndarray) -> np.ndarray:
@@ -32,9 +33,17 @@ def square(name: str, x: Tensor) -> Tensor:
     return in_fractions(x)
 
 
+def _lower(name: str, x: Tensor, triangle: str) -> Tensor:
+    """Hermitian matrices whose lower triangle is the one that is asked for."""
+    if triangle not in ("L", "U"):
+        raise RuleError(f"{name} reads the triangle 'L' or 'U', but got {triangle!r}")
+    matrices = square(name, x)
+    return matrices if triangle == "L" else conjugated(matrix_transpose(matrices))
+
+
 def in_fractions(x: Tensor) -> Tensor:
-    """A tensor whose elements can be divided."""
-    return x if x.dtype.kind in "fcV" else cast(x, fractional(x.dtype))
+    """A tensor whose elements can be divided, as numpy.linalg takes it: of whole numbers of any width float64."""
+    return x if x.dtype.kind in "fcV" else cast(x, np.float64)
 
 
 def _op(name: str, text: str, forward: Callable[..., Any], vjp: Any, **more: Any) -> Op:
@@ -219,23 +228,27 @@ def slogdet(x: Tensor) -> SignAndLogarithm:
 
 
 @of_tensors
-def eigh(x: Tensor) -> Eigen:
-    """Eigenvalues of Hermitian matrices, ascending, and their vectors as columns; the lower triangle is read.
+def eigh(x: Tensor, UPLO: str = "L") -> Eigen:
+    """Eigenvalues of Hermitian matrices, ascending, and their vectors as columns.
+
+    Args:
+        x: ``[..., n, n]``.
+        UPLO: the triangle that is read, ``"L"`` for the lower one or ``"U"`` for the upper one.
 
     Raises:
-        RuleError: matrices that are not square.
+        RuleError: matrices that are not square, or another triangle.
 
     >>> from spmdsim import Mesh, Tensor
     >>> x = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))(None, None))
     >>> eigh(x).eigenvalues.full().round(4).tolist()
     [1.4384, 5.5616]
     """
-    return Eigen(*eigh_op.results(square("eigh", x)))
+    return Eigen(*eigh_op.results(_lower("eigh", x, UPLO)))
 
 
 @of_tensors
-def eigvalsh(x: Tensor) -> Tensor:
-    """The eigenvalues alone.
+def eigvalsh(x: Tensor, UPLO: str = "L") -> Tensor:
+    """The eigenvalues of :func:`eigh` alone.
 
     Raises:
         RuleError: matrices that are not square.
@@ -245,7 +258,7 @@ def eigvalsh(x: Tensor) -> Tensor:
     >>> eigvalsh(x).full().round(4).tolist()
     [1.4384, 5.5616]
     """
-    return eigvalsh_op(square("eigvalsh", x))
+    return eigvalsh_op(_lower("eigvalsh", x, UPLO))
 
 
 @of_tensors

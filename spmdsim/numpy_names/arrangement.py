@@ -55,7 +55,9 @@ def _each(tensors: Sequence[Tensor], function: Any) -> Any:
 
 def rollaxis(a: Tensor, axis: int, start: int = 0) -> Tensor:
     """A dim moved before another one."""
-    axis %= a.ndim
+    axis = along_dim("rollaxis", a, axis)
+    if not -a.ndim <= start <= a.ndim:
+        raise RuleError(f"np.rollaxis moves before one of {a.ndim} dims or behind all, but start is {start}")
     start += a.ndim if start < 0 else 0
     return ops.moveaxis(a, axis, start - (axis < start))
 
@@ -72,10 +74,17 @@ def flipud(m: Tensor) -> Tensor:
 
 def rot90(m: Tensor, k: int = 1, axes: Sequence[int] = (0, 1)) -> Tensor:
     """Turned by quarters, from the first of two dims towards the second."""
-    first, second = (along_dim("rot90", m, d) for d in axes)
+    first, second = _two_dims("rot90", m, axes)
     for d in {0: (), 1: (second,), 2: (first, second), 3: (first,)}[k % 4]:
         m = ops.flip(m, d)
     return ops.swapaxes(m, first, second) if k % 2 else m
+
+
+def _two_dims(name: str, x: Tensor, axes: Sequence[int]) -> tuple[int, int]:
+    dims = tuple(along_dim(name, x, d) for d in axes)
+    if len(set(dims)) != 2 or len(dims) != 2:
+        raise RuleError(f"np.{name} takes two different dims, but got {tuple(axes)}")
+    return dims[0], dims[1]
 
 
 def flip(m: Tensor, axis: int | Sequence[int] | None = None) -> Tensor:
@@ -153,8 +162,19 @@ def split(ary: Tensor, indices_or_sections: Cuts, axis: int = 0) -> list[Tensor]
 
 
 def vsplit(ary: Tensor, indices_or_sections: Cuts) -> list[Tensor]:
-    """:func:`split` along the first dim."""
-    return split(ary, indices_or_sections, 0)
+    """:func:`split` along the first dim of two at least."""
+    return split(_with_dims("vsplit", ary, 2), indices_or_sections, 0)
+
+
+def dsplit(ary: Tensor, indices_or_sections: Cuts) -> list[Tensor]:
+    """:func:`split` along the third dim."""
+    return split(_with_dims("dsplit", ary, 3), indices_or_sections, 2)
+
+
+def _with_dims(name: str, x: Tensor, least: int) -> Tensor:
+    if x.ndim < least:
+        raise RuleError(f"np.{name} takes {least} dims at least, but the shape is {x.shape}")
+    return x
 
 
 def hsplit(ary: Tensor, indices_or_sections: Cuts) -> list[Tensor]:
@@ -167,9 +187,7 @@ def hsplit(ary: Tensor, indices_or_sections: Cuts) -> list[Tensor]:
 
 def diagonal(a: Tensor, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
     """Diagonals of the matrices that two dims make, the first two unless others are named; they are the last dim."""
-    first, second = (along_dim("diagonal", a, d) for d in (axis1, axis2))
-    if first == second:
-        raise RuleError(f"a diagonal runs through two dims, but axis1 and axis2 are both {axis1}")
+    first, second = _two_dims("diagonal", a, (axis1, axis2))
     return linalg.diagonal(ops.moveaxis(a, (first, second), (-2, -1)), offset=offset)
 
 
@@ -188,7 +206,7 @@ def diag(v: Tensor, k: int = 0) -> Tensor:
     rows = ops.pad(v, (max(0, -k),), (max(0, k),))
     layout = Layout(rows.layout.mesh, [rows.layout.reduced.dims[0], None])
     there = Tensor.eye(n, k=k, dtype=np.bool_, layout=layout, world=v.world)
-    return ops.where(there, ops.broadcast_to(ops.reshape(rows, (n, 1)), (n, n)), 0)
+    return ops.where(there, ops.broadcast_to(ops.reshape(rows, (n, 1)), (n, n)), np.zeros((), v.dtype))
 
 
 def diagflat(v: Tensor, k: int = 0) -> Tensor:
@@ -199,6 +217,7 @@ def diagflat(v: Tensor, k: int = 0) -> Tensor:
 FUNCTIONS = (
     *(append, array_split, atleast_1d, atleast_2d, atleast_3d, column_stack, copy, diag, diagflat, diagonal),
     *(
+        dsplit,
         dstack,
         flip,
         fliplr,

@@ -10,8 +10,9 @@ import numpy as np
 
 from spmdsim import linalg, ops
 from spmdsim.errors import RuleError, UsageTypeError
-from spmdsim.numpy_names.arrangement import ravel
-from spmdsim.ops.scans import along_dim
+from spmdsim.numpy_names.arrangement import diagonal, ravel
+from spmdsim.ops.reduce import normal_dims
+from spmdsim.ops.scans import along_dim, conjugated
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.creation import zeros_like
 from spmdsim.tensor.operands import Operand, operands
@@ -35,7 +36,10 @@ def _reduction(name: str, neutral: float | None, joined: str) -> Callable[..., T
                 )
             a = ops.where(where, a, outside)
         result: Tensor = getattr(ops, name)(a, axis=axis, keepdims=keepdims)
-        return result if initial is None else getattr(ops, joined)(result, initial)
+        if initial is None:
+            return result
+        first = operands(f"np.{name}", (result, np.asarray(initial).astype(result.dtype)))[1]
+        return getattr(ops, joined)(result, first)  # type: ignore[no-any-return]
 
     reduction.__name__ = name
     return reduction
@@ -66,44 +70,53 @@ def cumprod(a: Tensor, axis: int | None = None) -> Tensor:
     return ops.cumulative_prod(ravel(a), 0) if axis is None else ops.cumulative_prod(a, axis)
 
 
-def average(
-    a: Tensor, axis: int | None = None, weights: Operand | None = None, keepdims: bool = False
-) -> Tensor:
+def average(a: Operand, axis: Axis = None, weights: Operand | None = None, keepdims: bool = False) -> Tensor:
     """The mean, weighted by as many numbers as there are elements, or as the dim is long.
 
     Raises:
         UsageTypeError: weights of another shape.
     """
-    if weights is None:
-        return ops.mean(a, axis=axis, keepdims=keepdims)
-    (_, heavy) = operands("np.average", (a, weights))
-    if axis is not None and heavy.shape == (a.shape[along_dim("average", a, axis)],):
-        heavy = ops.reshape(heavy, [-1 if d == axis % a.ndim else 1 for d in range(a.ndim)])
-    elif heavy.shape != a.shape:
-        raise UsageTypeError(f"np.average of tensors takes weights of the shape {a.shape}, not {heavy.shape}")
-    total = ops.sum(heavy, axis=axis, keepdims=keepdims)
-    return ops.divide(ops.sum(ops.multiply(a, heavy), axis=axis, keepdims=keepdims), total)
+    x, *heavy = operands("np.average", (a,) if weights is None else (a, weights))
+    if not heavy:
+        return ops.mean(x, axis=axis, keepdims=keepdims)
+    weight, dims = heavy[0], normal_dims(axis, x.ndim)
+    if axis is not None and weight.shape == tuple(x.shape[d] for d in dims):
+        weight = ops.reshape(weight, [n if d in dims else 1 for d, n in enumerate(x.shape)])
+    elif weight.shape != x.shape:
+        raise UsageTypeError(
+            f"np.average of tensors takes weights of the shape {x.shape}, not {weight.shape}"
+        )
+    total = ops.sum(weight, axis=axis, keepdims=keepdims)
+    return ops.divide(ops.sum(ops.multiply(x, weight), axis=axis, keepdims=keepdims), total)
 
 
-def cov(m: Tensor, rowvar: bool = True, bias: bool = False, ddof: int | None = None) -> Tensor:
-    """Covariances of the rows of a matrix (of its columns without ``rowvar``); a vector is one row.
+def cov(
+    m: Operand, y: Operand | None = None, rowvar: bool = True, bias: bool = False, ddof: int | None = None
+) -> Tensor:
+    """Covariances of the rows of a matrix (of its columns without ``rowvar``), and of ``y``; a vector is one row.
 
     Raises:
         RuleError: more than two dims.
     """
-    if m.ndim > 2:
-        raise RuleError(f"np.cov takes a vector or a matrix, but the shape is {m.shape}")
-    m = ops.cast(m, np.complex128 if m.dtype.kind == "c" else np.float64)
-    rows = ops.reshape(m, (1, -1)) if m.ndim < 2 else m if rowvar else ops.transpose(m)
+    parts = [_rows(x, rowvar) for x in operands("np.cov", (m,) if y is None else (m, y))]
+    rows = parts[0] if len(parts) == 1 else ops.concat(parts)
     far = ops.subtract(rows, ops.mean(rows, axis=1, keepdims=True))
     count = rows.shape[1] - (int(not bias) if ddof is None else ddof)
-    products = ops.divide(ops.matmul(far, ops.conjugate(ops.transpose(far))), count)
-    return ops.reshape(products, ()) if m.ndim < 2 else products
+    products = ops.divide(ops.matmul(far, ops.conjugate(ops.transpose(far))), max(count, 0))
+    return ops.reshape(products, ()) if rows.shape[0] == 1 else products
 
 
-def corrcoef(x: Tensor, rowvar: bool = True) -> Tensor:
+def _rows(m: Tensor, rowvar: bool) -> Tensor:
+    """What varies, one below the other."""
+    if m.ndim > 2:
+        raise RuleError(f"np.cov takes vectors and matrices, but the shape is {m.shape}")
+    m = ops.cast(m, np.complex128 if m.dtype.kind == "c" else np.float64)
+    return ops.reshape(m, (1, -1)) if m.ndim < 2 else m if rowvar else ops.transpose(m)
+
+
+def corrcoef(x: Operand, y: Operand | None = None, rowvar: bool = True) -> Tensor:
     """Covariances, each divided by the standard deviations of its two."""
-    products = cov(x, rowvar)
+    products = cov(x, y, rowvar)
     if not products.ndim:
         return ops.divide(products, products)
     size = ops.sqrt(ops.real(linalg.diagonal(products)))
@@ -141,18 +154,50 @@ def vdot(a: Operand, b: Operand) -> Tensor:
     return ops.vecdot(ravel(one), ravel(other))
 
 
-def einsum(rule: str, *tensors: Operand) -> Tensor:
-    """Sums of products by NumPy's rule; a result that is not said has what occurs once, by the alphabet."""
+def einsum(rule: str, *tensors: Operand, optimize: Any = False) -> Tensor:
+    """Sums of products by NumPy's rule; a result that is not said has what occurs once, by the alphabet.
+
+    ``optimize`` changes nothing: every rank takes the best order for its pieces.
+    """
     if "->" not in rule:
         letters = sorted({x for x in rule if x.isalpha() and rule.count(x) == 1})
         rule = f"{rule}->{'...' * ('...' in rule)}{''.join(letters)}"
-    return ops.einsum(rule, *tensors)
+    terms, result = rule.replace(" ", "").split("->")
+    pairs = zip(terms.split(","), operands("np.einsum", tensors))
+    found = [_without_repeats(list(term.replace("...", ".")), x) for term, x in pairs]
+    terms = ",".join("".join(term).replace(".", "...") for term, _ in found)
+    return ops.einsum(f"{terms}->{result}", *[x for _, x in found])
+
+
+def _without_repeats(term: list[str], x: Tensor) -> tuple[list[str], Tensor]:
+    """Of a letter that stands twice the diagonal, as the last dim."""
+    for letter in term:
+        if letter != "." and term.count(letter) > 1:
+            places = [k for k, c in enumerate(term) if c == letter][:2]
+            dims = [k - len(term) if "." in term[:k] else k for k in places]
+            if x.shape[dims[0]] != x.shape[dims[1]]:
+                raise RuleError(
+                    f"einsum: {letter!r} is {x.shape[dims[0]]} and {x.shape[dims[1]]} in shape {x.shape}"
+                )
+            rest = [c for k, c in enumerate(term) if k not in places]
+            return _without_repeats([*rest, letter], diagonal(x, 0, *dims))
+    return term, x
 
 
 def correlate(a: Operand, v: Operand, mode: str = "valid") -> Tensor:
     """How alike two vectors are, the second one shifted: the convolution with it, reversed."""
     signal, kernel = operands("np.correlate", (a, v))
-    return ops.convolve(signal, ops.conjugate(ops.flip(kernel, 0)), mode)
+    return convolve(signal, conjugated(ops.flip(kernel, 0)), mode)
+
+
+def convolve(a: Operand, v: Operand, mode: str = "full") -> Tensor:
+    """Sums of products of a vector and another one that is reversed and shifted; the longer one is that which stands."""
+    signal, kernel = operands("np.convolve", (a, v))
+    return (
+        ops.convolve(kernel, signal, mode)
+        if kernel.size > signal.size
+        else ops.convolve(signal, kernel, mode)
+    )
 
 
 def polyval(p: Sequence[complex] | np.ndarray, x: Tensor) -> Tensor:
@@ -246,7 +291,8 @@ def interp(
         raise UsageTypeError(
             "np.interp takes a tensor between points that all ranks have as arrays; use .full()"
         )
-    places, values = np.asarray(xp, np.float64), np.asarray(fp, np.float64)
+    places, values = np.asarray(xp, np.float64), np.asarray(fp)
+    values = values.astype(np.complex128 if values.dtype.kind == "c" else np.float64)
     if places.shape != values.shape or places.ndim != 1 or not places.size or (np.diff(places) <= 0).any():
         raise RuleError(f"np.interp takes ascending places and as many values, but got {places.tolist()}")
     x = ops.cast(x, np.float64)
@@ -266,6 +312,7 @@ FUNCTIONS = (
     *_REDUCTIONS,
     *(
         average,
+        convolve,
         corrcoef,
         correlate,
         cov,

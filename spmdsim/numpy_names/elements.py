@@ -8,8 +8,11 @@ from typing import Any
 import numpy as np
 
 from spmdsim import ops
+from spmdsim.ops import reduce
+from spmdsim.ops.declare import binary, in_fractions
 from spmdsim.ops.reduce import wide
 from spmdsim.tensor import Tensor
+from spmdsim.tensor.creation import ones_like
 from spmdsim.tensor.operands import Operand, operands
 
 
@@ -17,7 +20,9 @@ def isclose(
     a: Operand, b: Operand, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
 ) -> Tensor:
     """Where two are equal, or differ by no more than ``atol`` and a part of the second."""
-    one, other = operands("np.isclose", (a, b))
+    one, other = (
+        x if x.dtype.kind in "fcV" else ops.cast(x, np.float64) for x in operands("np.isclose", (a, b))
+    )
     far = ops.absolute(ops.subtract(one, other))
     near = ops.less_equal(far, ops.add(ops.multiply(ops.absolute(other), rtol), atol))
     close = ops.logical_or(ops.equal(one, other), ops.logical_and(near, ops.isfinite(other)))
@@ -68,6 +73,10 @@ def round(a: Tensor, decimals: int = 0) -> Tensor:
     return ops.divide(ops.round(ops.multiply(a, scale)), scale)
 
 
+gcd = binary("gcd", np.gcd, None)
+lcm = binary("lcm", np.lcm, None)
+
+
 def fmod(x1: Operand, x2: Operand) -> Tensor:
     """What a division leaves, with the sign of what is divided."""
     one, other = operands("np.fmod", (x1, x2))
@@ -115,10 +124,41 @@ def fix(x: Tensor) -> Tensor:
     return ops.trunc(x)
 
 
-def heaviside(x1: Tensor, x2: Operand) -> Tensor:
+def heaviside(x1: Operand, x2: Operand) -> Tensor:
     """0 below 0, 1 above, at 0 the second operand."""
-    step = ops.where(ops.isnan(x1), x1, ops.cast(ops.greater(x1, 0), x1.dtype))
-    return ops.where(ops.equal(x1, 0), x2, step)
+    one, other = in_fractions("heaviside", *operands("np.heaviside", (x1, x2)))
+    step = ops.where(ops.isnan(one), one, ops.cast(ops.greater(one, 0), one.dtype))
+    return ops.where(ops.equal(one, 0), other, step)
+
+
+def reciprocal(x: Tensor) -> Tensor:
+    """One divided by each element; of whole numbers whole ones, as ``np.reciprocal`` has it."""
+    return reduce.as_type(ops.reciprocal(x), x.dtype) if x.dtype.kind in "iu" else ops.reciprocal(x)
+
+
+def logaddexp2(x1: Operand, x2: Operand) -> Tensor:
+    """The logarithm to base 2 of a sum of powers of 2."""
+    one, other = operands("np.logaddexp2", (x1, x2))
+    scale = math.log(2)
+    return ops.divide(ops.logaddexp(ops.multiply(one, scale), ops.multiply(other, scale)), scale)
+
+
+def isposinf(x: Tensor) -> Tensor:
+    """Where an element is positive infinity."""
+    return ops.equal(x, math.inf)
+
+
+def isneginf(x: Tensor) -> Tensor:
+    """Where an element is negative infinity."""
+    return ops.equal(x, -math.inf)
+
+
+def modf(x: Tensor) -> tuple[Tensor, Tensor]:
+    """The part behind the point, and the part before it, both with the element's sign."""
+    one = _fraction(x)
+    whole = ops.trunc(one)
+    rest = ops.where(ops.isinf(one), 0, ops.subtract(one, whole))
+    return ops.copysign(rest, one), whole
 
 
 def sinc(x: Tensor) -> Tensor:
@@ -153,14 +193,19 @@ def angle(z: Tensor, deg: bool = False) -> Tensor:
     parts = (
         ops.arctan2(ops.imag(z), ops.real(z))
         if z.dtype.kind == "c"
-        else ops.arctan2(ops.multiply(ops.absolute(_fraction(z)), 0), z)
+        else ops.arctan2(0, ops.cast(z, np.int64) if z.dtype.kind == "b" else z)
     )
     return rad2deg(parts) if deg else parts
 
 
 def isreal(x: Tensor) -> Tensor:
     """Where the imaginary part is 0."""
-    return ops.equal(ops.imag(x), 0) if x.dtype.kind == "c" else ops.equal(x, x)
+    return ops.equal(ops.imag(x), 0) if x.dtype.kind == "c" else ones_like(x, dtype=np.bool_)
+
+
+def iscomplex(x: Tensor) -> Tensor:
+    """Where the imaginary part is not 0."""
+    return ops.logical_not(isreal(x))
 
 
 def divmod(x1: Operand, x2: Operand) -> tuple[Tensor, Tensor]:
@@ -171,5 +216,20 @@ def divmod(x1: Operand, x2: Operand) -> tuple[Tensor, Tensor]:
 
 FUNCTIONS = (
     *(allclose, angle, array_equal, array_equiv, cbrt, clip, deg2rad, divmod, exp2, fabs, fix, float_power),
-    *(fmax, fmin, fmod, heaviside, isclose, isreal, rad2deg, round, sinc),
+    *(
+        fmax,
+        fmin,
+        fmod,
+        gcd,
+        heaviside,
+        isclose,
+        iscomplex,
+        isneginf,
+        isposinf,
+        isreal,
+        lcm,
+        logaddexp2,
+        modf,
+    ),
+    *(rad2deg, reciprocal, round, sinc),
 )

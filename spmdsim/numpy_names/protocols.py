@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from importlib import import_module
 from types import ModuleType
@@ -18,9 +18,11 @@ import numpy as np
 
 from spmdsim import ops
 from spmdsim.errors import UsageTypeError
+from spmdsim.layout.shape_sizes import counted_dim
 from spmdsim.numpy_names import arrangement, calculation, elements, selection, without_nan
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.creation import empty_like, full_like, ones_like, zeros_like
+from spmdsim.tensor.element_types import number_type
 from spmdsim.tensor.symbols import become
 
 #: NumPy's functions that have another name here.
@@ -59,7 +61,7 @@ _OWN: dict[str, Callable[..., Any]] = {
     "ones_like": ones_like,
     "result_type": lambda *given: np.result_type(*[x.dtype if isinstance(x, Tensor) else x for x in given]),
     "shape": lambda a: a.shape,
-    "size": lambda a, axis=None: a.size if axis is None else a.shape[axis],
+    "size": lambda a, axis=None: a.size if axis is None else a.shape[counted_dim(axis, a.ndim)],
     "zeros_like": zeros_like,
 }
 #: Values of numpy's parameters that ask for nothing.
@@ -88,6 +90,7 @@ def ufunc(function: np.ufunc, method: str, *inputs: Any, out: Any = None, **opti
     name = function.__name__
     if method == "__call__":
         result = _called(name, f"np.{name}", inputs, options)
+        _check_type(f"np.{name}", inputs, result, options.get("dtype"))
     elif method == "reduce" and name in REDUCED:
         options.setdefault("axis", 0)
         result = _called(REDUCED[name], f"np.{name}.reduce", inputs, options)
@@ -102,6 +105,20 @@ def ufunc(function: np.ufunc, method: str, *inputs: Any, out: Any = None, **opti
             f"np.{name}.{method} takes no tensors; np.{name} does, and so do reductions such as ops.sum"
         )
     return result if out is None else _into(out, result, f"np.{name}")
+
+
+def _check_type(said: str, inputs: Sequence[Any], result: Any, dtype: Any) -> None:
+    """Whether a function of elements computes in the type that was asked for."""
+    if dtype is None:
+        return
+    wanted = number_type(dtype, f"{said} cannot give")
+    far = [x.dtype for x in inputs if isinstance(x, Tensor) and not np.can_cast(x.dtype, wanted, "same_kind")]
+    if far:
+        raise UsageTypeError(f"{said} of {far[0].name} does not compute in {wanted.name}; use .astype first")
+    if isinstance(result, Tensor) and result.dtype != wanted:
+        raise UsageTypeError(
+            f"{said} gives {result.dtype.name}, not {wanted.name}; use .astype on what it gives"
+        )
 
 
 def function(called: Callable[..., Any], args: Any, options: Any) -> Any:
@@ -172,7 +189,9 @@ def _called(name: str, said: str, args: Any, options: dict[str, Any], room: Modu
     for first in _FIRST:
         if not args and first in wanted:
             args = (wanted.pop(first),)
-    dtype = wanted.pop("dtype", None) if "dtype" not in _parameters(ours) else None
+    if "dtype" in wanted and "dtype" not in _parameters(ours):
+        dtype = number_type(wanted.pop("dtype"), f"{said} cannot give")
+        args = _in_type(args, dtype)
     unknown = [key for key in wanted if key not in _parameters(ours)]
     if unknown:
         names = ", ".join(f"{key}=" for key in unknown)
@@ -180,8 +199,16 @@ def _called(name: str, said: str, args: Any, options: dict[str, Any], room: Modu
             key for key in inspect.signature(ours).parameters if key not in ("args", "options")
         )
         raise UsageTypeError(f"{said} of tensors takes no {names}; it takes {others}")
-    result = ours(*args, **wanted)
-    return result if dtype is None else ops.cast(result, dtype)
+    return ours(*args, **wanted)
+
+
+def _in_type(given: Any, dtype: np.dtype) -> Any:
+    """Tensors and arrays in the type that is to be computed in."""
+    if isinstance(given, Tensor):
+        return ops.cast(given, dtype)
+    if isinstance(given, (list, tuple)):
+        return type(given)(_in_type(one, dtype) for one in given)
+    return given.astype(dtype) if isinstance(given, np.ndarray) else given
 
 
 def _nothing(key: str, value: Any) -> bool:

@@ -65,12 +65,16 @@ def select(condlist: Sequence[Operand], choicelist: Sequence[Operand], default: 
     Raises:
         RuleError: another number of choices than of conditions, or none.
     """
-    if len(condlist) != len(choicelist) or not condlist:
+    number = len(condlist)
+    if number != len(choicelist) or not number:
         raise RuleError(
-            f"np.select takes a choice for each condition, but got {len(condlist)} and {len(choicelist)}"
+            f"np.select takes a choice for each condition, but got {number} and {len(choicelist)}"
         )
-    pairs = reversed(tuple(zip(condlist, choicelist)))
-    for condition, choice in pairs:
+    types: list[Any] = [x.dtype if isinstance(x, Tensor) else x for x in (*choicelist, default)]
+    default = default if isinstance(default, Tensor) else np.asarray(default, np.result_type(*types))
+    like = next((x for x in (*condlist, *choicelist, default) if isinstance(x, Tensor)), None)
+    conditions = operands("np.select", (like, *condlist))[1:]
+    for condition, choice in reversed(tuple(zip(conditions, choicelist))):
         default = ops.where(condition, choice, default)
     return operands("np.select", (default,))[0]
 
@@ -127,6 +131,13 @@ def intersect1d(ar1: Operand, ar2: Operand, assume_unique: bool = False) -> Tens
     return values[ops.isin(values, second)]
 
 
+def setxor1d(ar1: Operand, ar2: Operand, assume_unique: bool = False) -> Tensor:
+    """The values that are in one of the two alone, ascending."""
+    first, second = operands("np.setxor1d", (ar1, ar2))
+    result: Tensor = union1d(setdiff1d(first, second, assume_unique), setdiff1d(second, first, assume_unique))
+    return result
+
+
 def setdiff1d(ar1: Operand, ar2: Operand, assume_unique: bool = False) -> Tensor:
     """The values of the first that are not in the second."""
     first, second = operands("np.setdiff1d", (ar1, ar2))
@@ -175,12 +186,18 @@ def digitize(x: Tensor, bins: Sequence[float] | np.ndarray, right: bool = False)
     """The number of the interval that each element lies in.
 
     Raises:
-        RuleError: bounds that do not ascend.
+        RuleError: bounds that neither ascend nor descend.
     """
-    bounds = np.asarray(bins)
-    if bounds.ndim != 1 or (np.diff(bounds) < 0).any():
-        raise RuleError(f"np.digitize of tensors takes bounds that ascend, but got {bounds.tolist()}")
-    return ops.searchsorted(operands("np.digitize", (bounds, x))[0], x, side="left" if right else "right")
+    if isinstance(bins, Tensor) or not isinstance(x, Tensor):
+        raise UsageTypeError("np.digitize takes a tensor and bounds that all ranks have; use bins.full()")
+    bounds, side = np.asarray(bins), "left" if right else "right"
+    steps = np.diff(bounds)
+    if bounds.ndim != 1 or not ((steps >= 0).all() or (steps <= 0).all()):
+        raise RuleError(f"np.digitize of tensors takes bounds in order, but got {bounds.tolist()}")
+    if (steps >= 0).all():
+        return ops.searchsorted(operands("np.digitize", (bounds, x))[0], x, side=side)
+    turned = operands("np.digitize", (bounds[::-1].copy(), x))[0]
+    return ops.subtract(len(bounds), ops.searchsorted(turned, x, side=side))
 
 
 FUNCTIONS = (
@@ -196,5 +213,5 @@ FUNCTIONS = (
         intersect1d,
         partition,
     ),
-    *(searchsorted, select, setdiff1d, sort, union1d, unique, where),
+    *(searchsorted, select, setdiff1d, setxor1d, sort, union1d, unique, where),
 )

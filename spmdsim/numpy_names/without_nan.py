@@ -8,20 +8,23 @@ from typing import Any
 
 import numpy as np
 
+from spmdsim.core import Layout
 from spmdsim.errors import InputError, RuleError
-from spmdsim.ops import reduce
+from spmdsim.ops import array_functions, reduce, spread
 from spmdsim.ops.along import take_along_axis
 from spmdsim.ops.arrange import stack
 from spmdsim.ops.array_functions import isnan
 from spmdsim.ops.declare import cast
 from spmdsim.ops.elementwise import add, divide, equal, multiply, sqrt, subtract, where
-from spmdsim.ops.functions import logical_not
+from spmdsim.ops.functions import less_equal, logical_not
 from spmdsim.ops.order import argmax, argmin
-from spmdsim.ops.scans import along_dim, conjugated, cumulative_prod, cumulative_sum
-from spmdsim.ops.selecting import flattened
-from spmdsim.ops.shape import reshape
+from spmdsim.ops.scans import conjugated, cumulative_prod, cumulative_sum
+from spmdsim.ops.shape import broadcast_to, reshape
 from spmdsim.ops.sorting import sort
+from spmdsim.ops.statistics import as_rows
 from spmdsim.tensor import Tensor
+from spmdsim.tensor.creation import full
+from spmdsim.tensor.operands import operands
 
 Axis = int | Sequence[int] | None
 
@@ -31,9 +34,14 @@ def _filled(x: Tensor, value: float) -> Tensor:
     return where(isnan(x), value, x) if x.dtype.kind in "fcV" else x
 
 
+def _there(x: Tensor) -> Tensor:
+    """Where the entries are no nan."""
+    return logical_not(isnan(x))
+
+
 def _numbers(x: Tensor, axis: Axis, keepdims: bool = True) -> Tensor:
     """How many entries are no nan."""
-    return reduce.sum(cast(logical_not(isnan(x)), np.int64), axis, keepdims)
+    return reduce.sum(cast(_there(x), np.int64), axis, keepdims)
 
 
 def nansum(a: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
@@ -65,23 +73,84 @@ def nanmin(a: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
 
 def nanmean(a: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """The mean of what is no nan; nan where all is."""
-    return divide(nansum(a, axis, keepdims), _numbers(a, axis, keepdims))
+    return _mean(a, axis, keepdims, _there(a))
 
 
-def nanvar(a: Tensor, axis: Axis = None, ddof: float = 0, keepdims: bool = False) -> Tensor:
-    """The variance of what is no nan."""
-    far = _filled(subtract(a, nanmean(a, axis, True)), 0)
-    squares = reduce.sum(_real(multiply(far, conjugated(far))), axis, keepdims)
-    return divide(squares, subtract(_numbers(a, axis, keepdims), ddof))
+def nanvar(
+    a: Tensor, axis: Axis = None, ddof: float = 0, keepdims: bool = False, *, correction: float = 0
+) -> Tensor:
+    """The variance of what is no nan; of no more entries than ``ddof`` nan."""
+    return _var(a, axis, ddof or correction, keepdims, _there(a))
 
 
-def nanstd(a: Tensor, axis: Axis = None, ddof: float = 0, keepdims: bool = False) -> Tensor:
+def nanstd(
+    a: Tensor, axis: Axis = None, ddof: float = 0, keepdims: bool = False, *, correction: float = 0
+) -> Tensor:
     """The standard deviation of what is no nan."""
-    return sqrt(nanvar(a, axis, ddof, keepdims))
+    return sqrt(nanvar(a, axis, ddof or correction, keepdims))
+
+
+def mean(a: Tensor, axis: Axis = None, keepdims: bool = False, where: Any = True) -> Tensor:
+    """The mean of the entries for which a mask holds."""
+    return reduce.mean(a, axis, keepdims) if where is True else _mean(a, axis, keepdims, _mask(where, a))
+
+
+def var(
+    a: Tensor,
+    axis: Axis = None,
+    ddof: float = 0,
+    keepdims: bool = False,
+    where: Any = True,
+    *,
+    correction: float = 0,
+) -> Tensor:
+    """The variance of the entries for which a mask holds."""
+    if where is True and a.dtype.kind != "c":
+        return spread.var(a, axis, keepdims, correction=ddof or correction)
+    return _var(a, axis, ddof or correction, keepdims, _mask(where, a))
+
+
+def std(
+    a: Tensor,
+    axis: Axis = None,
+    ddof: float = 0,
+    keepdims: bool = False,
+    where: Any = True,
+    *,
+    correction: float = 0,
+) -> Tensor:
+    """The standard deviation of the entries for which a mask holds."""
+    if where is True and a.dtype.kind != "c":
+        return spread.std(a, axis, keepdims, correction=ddof or correction)
+    return sqrt(var(a, axis, ddof, keepdims, where, correction=correction))
+
+
+def _mask(there: Any, x: Tensor) -> Tensor:
+    known = there if isinstance(there, Tensor) else np.asarray(there)
+    return broadcast_to(operands("np.mean", (x, known))[1], x.shape)
+
+
+def _mean(x: Tensor, axis: Axis, keepdims: bool, there: Tensor) -> Tensor:
+    total = reduce.sum(where(there, x, 0), axis, keepdims)
+    found = divide(total, reduce.sum(cast(there, np.int64), axis, keepdims))
+    return reduce.as_type(found, x.dtype) if x.dtype.kind in "fcV" else found
+
+
+def _var(x: Tensor, axis: Axis, ddof: float, keepdims: bool, there: Tensor) -> Tensor:
+    exact = reduce.wide(x) if x.dtype.kind in "fcV" else cast(x, np.float64)
+    far = where(there, subtract(exact, _mean(exact, axis, True, there)), 0)
+    squares = reduce.sum(_real(multiply(far, conjugated(far))), axis, keepdims)
+    free = subtract(reduce.sum(cast(there, np.int64), axis, keepdims), ddof)
+    found = divide(squares, where(less_equal(free, 0), math.nan, free))
+    return reduce.as_type(found, _real_type(x.dtype) if x.dtype.kind in "fcV" else squares.dtype)
+
+
+def _real_type(dtype: np.dtype) -> np.dtype:
+    return np.finfo(dtype).dtype if dtype.kind == "c" else dtype
 
 
 def _real(x: Tensor) -> Tensor:
-    return cast(x, np.finfo(x.dtype).dtype) if x.dtype.kind == "c" else x
+    return reduce.as_type(x, _real_type(x.dtype))
 
 
 def nancumsum(a: Tensor, axis: int | None = None) -> Tensor:
@@ -99,54 +168,74 @@ def _running(function: Callable[..., Tensor], a: Tensor, axis: int | None, neutr
     return function(reshape(x, -1), 0) if axis is None else function(x, axis)
 
 
-def _place(function: Callable[..., Tensor], name: str, a: Tensor, axis: int | None, least: float) -> Tensor:
+def _place(
+    function: Callable[..., Tensor], name: str, a: Tensor, axis: int | None, keepdims: bool, least: float
+) -> Tensor:
     if a.dtype.kind in "fV" and bool(reduce.any(reduce.all(isnan(a), axis))):
         raise InputError(f"np.{name}: there are rows of nothing but nan along axis {axis}")
-    return function(_filled(a, least), axis)
+    return function(_filled(a, least), axis, keepdims)
 
 
-def nanargmax(a: Tensor, axis: int | None = None) -> Tensor:
+def nanargmax(a: Tensor, axis: int | None = None, *, keepdims: bool = False) -> Tensor:
     """Where the largest of what is no nan is; all ranks look whether there is one."""
-    return _place(argmax, "nanargmax", a, axis, -math.inf)
+    return _place(argmax, "nanargmax", a, axis, keepdims, -math.inf)
 
 
-def nanargmin(a: Tensor, axis: int | None = None) -> Tensor:
+def nanargmin(a: Tensor, axis: int | None = None, *, keepdims: bool = False) -> Tensor:
     """Where the smallest of what is no nan is."""
-    return _place(argmin, "nanargmin", a, axis, math.inf)
+    return _place(argmin, "nanargmin", a, axis, keepdims, math.inf)
 
 
-def nanquantile(a: Tensor, q: float | Sequence[float], axis: int | None = None) -> Tensor:
+def nanquantile(a: Tensor, q: Any, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """Quantiles of what is no nan, between two entries by linear interpolation: nan come last in a sort."""
-    x, at = (flattened(a), 0) if axis is None else (a, along_dim("nanquantile", a, axis))
-    if not isinstance(q, (int, float)):
-        return stack([nanquantile(x, float(one), at) for one in q])
-    if not 0 <= q <= 1:
-        raise RuleError(f"quantiles lie between 0 and 1, but got {q}")
-    ordered = sort(x if x.dtype.kind in "fV" else cast(x, np.float64), at)
-    last = subtract(_numbers(x, at), 1)
-    place = multiply(where(equal(last, -1), 0, last), float(q))
+    parts = np.asarray(q, np.float64)
+    if parts.size and not (parts.min() >= 0 and parts.max() <= 1):
+        raise RuleError(f"quantiles lie between 0 and 1 (percentiles up to 100), but got {parts.tolist()}")
+    if a.dtype.kind == "c":
+        raise RuleError("complex numbers have no quantiles")
+    dims = reduce.normal_dims(axis, a.ndim)
+    rows = as_rows(a if a.dtype.kind in "fV" else cast(a, np.float64), dims)
+    kept = [1 if d in dims else n for d, n in enumerate(a.shape) if keepdims or d not in dims]
+    if not rows.shape[-1]:
+        shape = (*parts.shape, *kept)
+        layout = Layout.replicated(rows.layout.mesh, len(shape))
+        return full(shape, math.nan, dtype=rows.dtype, layout=layout, world=a.world)
+    ordered = sort(rows)
+    last = subtract(_numbers(rows, -1), 1)
+    found = [_between(ordered, where(equal(last, -1), 0, last), part) for part in parts.reshape(-1).tolist()]
+    return reshape(stack(found), (*parts.shape, *kept))
+
+
+def _between(ordered: Tensor, last: Tensor, q: float) -> Tensor:
+    """What stands a part of the way to an entry of each row."""
+    place = multiply(last, q)
     low = cast(place, np.int64)
     high = where(equal(cast(low, np.float64), place), low, add(low, 1))
-    below, above = (take_along_axis(ordered, one, at) for one in (low, high))
+    below, above = (take_along_axis(ordered, one, -1) for one in (low, high))
     part = cast(subtract(place, low), ordered.dtype)
-    found = where(equal(below, above), below, add(below, multiply(subtract(above, below), part)))
-    return reshape(found, [n for d, n in enumerate(found.shape) if d != at])
+    return where(equal(below, above), below, add(below, multiply(subtract(above, below), part)))
 
 
-def nanpercentile(a: Tensor, q: float | Sequence[float], axis: int | None = None) -> Tensor:
+def nanpercentile(a: Tensor, q: Any, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """:func:`nanquantile`, in hundredths."""
-    return nanquantile(a, q / 100 if isinstance(q, (int, float)) else [one / 100 for one in q], axis)
+    return nanquantile(a, np.asarray(q, np.float64) / 100, axis, keepdims)
 
 
-def nanmedian(a: Tensor, axis: int | None = None) -> Tensor:
+def nanmedian(a: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """The middle one of what is no nan, or the mean of the two in the middle."""
-    return nanquantile(a, 0.5, axis)
+    return nanquantile(a, 0.5, axis, keepdims)
 
 
 def nan_to_num(
     x: Tensor, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None
 ) -> Tensor:
     """The tensor with numbers in the place of nan and of infinities, for which the largest ones stand if none are given."""
+    if x.dtype.kind == "c":
+        parts = (
+            nan_to_num(part, nan, posinf, neginf)
+            for part in (array_functions.real(x), array_functions.imag(x))
+        )
+        return add(next(parts), multiply(next(parts), 1j))
     if x.dtype.kind not in "fV":
         return x
     import ml_dtypes  # knows numpy's types and those of 16 bits
@@ -159,6 +248,7 @@ def nan_to_num(
 
 
 FUNCTIONS = (
+    *(mean, std, var),
     *(nan_to_num, nanargmax, nanargmin, nancumprod, nancumsum, nanmax, nanmean, nanmedian, nanmin),
     *(nanpercentile, nanprod, nanquantile, nanstd, nansum, nanvar),
 )

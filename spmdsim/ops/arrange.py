@@ -433,9 +433,5 @@ def vecdot(a: Operand, b: Operand, axis: int = -1) -> Tensor:
     x = conjugate(x) if x.dtype.kind == "c" else x
     if x.ndim == y.ndim == 1 and x.dtype.kind != "b":  # without an array of the products
         return matmul(x, y)
-    products = multiply(x, y)
-    return (
-        any_(products, dims[0])
-        if products.dtype.kind == "b"
-        else sum_(products, dims[0], dtype=products.dtype)
-    )
+    products = multiply(*[t if d == -1 else moveaxis(t, d, -1) for t, d in zip((x, y), dims)])
+    return any_(products, -1) if products.dtype.kind == "b" else sum_(products, -1, dtype=products.dtype)

@@ -17,14 +17,14 @@ from spmdsim.layout.shape_sizes import counted_dim, integers
 from spmdsim.layout.windowed_layout import Window
 from spmdsim.ops.declare import alike
 from spmdsim.ops.operators import operator
-from spmdsim.ops.shape import moving_rule, reshape, same_dims
+from spmdsim.ops.shape import broadcast_to, flip, moving_rule, reshape, same_dims
 from spmdsim.ops.windowed import WindowOp, Windows, margins
 from spmdsim.tensor import Context, Tensor
 from spmdsim.tensor.element_types import as_array
 
 Shape = tuple[int, ...]
 #: As numpy has it: how many elements are added everywhere, or before and after every dim, or each dim.
-PadWidth = int | Sequence[int] | Sequence[Sequence[int]]
+PadWidth = int | Sequence[int] | Sequence[Sequence[int]] | dict[int, int] | dict[int, tuple[int, int]]
 
 
 def _slice_windows(shape: Shape, start: Shape, stop: Shape, step: Shape) -> Windows:
@@ -151,7 +151,8 @@ def pad(
         after: one count per dim.
         value: what is added.
         pad_width: the same as ``before``.
-        mode: ``"constant"``, as numpy's; it may stand in the place of ``after``.
+        mode: as numpy's; it may stand in the place of ``after``. ``"constant"``; ``"edge"``, the outermost element;
+            ``"wrap"``, what is at the other end; ``"reflect"`` and ``"symmetric"``, what lies behind the edge, without and with it.
         constant_values: the same as ``value``.
 
     >>> from spmdsim import Tensor
@@ -163,17 +164,66 @@ def pad(
     """
     if isinstance(after, str):
         mode, after = after, None
-    if mode != "constant":
-        raise RuleError(f"pad has the mode 'constant', but got {mode!r}")
+    if mode not in ("constant", *_REPEATING):
+        modes = ", ".join(map(repr, ("constant", *_REPEATING)))
+        raise RuleError(f"pad has the modes {modes}, but got {mode!r}")
+    first: Any
+    last: Any
     first, last = _both_sides(before, x.ndim) if after is None else (before, after)
-    if np.shape(first) != (x.ndim,) or np.shape(last) != (x.ndim,) or min((*first, *last), default=0) < 0:  # type: ignore[misc]
+    if np.shape(first) != (x.ndim,) or np.shape(last) != (x.ndim,) or min((*first, *last), default=0) < 0:
         given = before if after is None else (before, after)
         raise RuleError(f"pad needs {x.ndim} counts >= 0 on each side, but got {given}")
-    return _pad_op(x, before=integers(first), after=integers(last), value=value)  # type: ignore[arg-type]
+    if not x.ndim:
+        return x
+    if mode != "constant":
+        for d, width in enumerate(zip(first, last)):
+            x = _repeated(x, d, width, mode) if any(width) else x
+        return x
+    return _pad_op(x, before=integers(first), after=integers(last), value=value)
+
+
+#: Modes in which elements of the tensor are repeated beyond its ends.
+_REPEATING = ("edge", "wrap", "reflect", "symmetric")
+
+
+def _repeated(x: Tensor, dim: int, width: tuple[int, int], mode: str) -> Tensor:
+    """A dim with elements of its own before and after it: slices, some of them reversed, and copies of the ends."""
+    n = x.shape[dim]
+    if not n:
+        raise RuleError(
+            f"pad in the mode {mode!r} repeats elements, but dim {dim} of shape {x.shape} has none"
+        )
+    places = np.pad(np.arange(n), width, mode)  # type: ignore[call-overload]
+    ends = _runs(places[: width[0]]), _runs(places[width[0] + n :])
+    before, after = ([_run(x, dim, run) for run in runs] for runs in ends)
+    return concat([*before, x, *after], dim)
+
+
+def _runs(places: np.ndarray) -> list[np.ndarray]:
+    """Places in pieces that ascend or descend by one, or stay the same."""
+    steps = np.diff(places)
+    jumps = np.flatnonzero((np.diff(steps, prepend=steps[:1]) != 0) | (abs(steps) > 1)) + 1
+    return [run for run in np.split(places, jumps) if run.size]
+
+
+def _run(x: Tensor, dim: int, places: np.ndarray) -> Tensor:
+    first, last = int(places.min()), int(places.max()) + 1
+    piece = slice_(
+        x,
+        [first if d == dim else 0 for d in range(x.ndim)],
+        [last if d == dim else n for d, n in enumerate(x.shape)],
+    )
+    if places[0] > places[-1]:
+        return flip(piece, dim)
+    shape = [len(places) if d == dim else n for d, n in enumerate(x.shape)]
+    return piece if last - first == len(places) else broadcast_to(piece, shape)
 
 
 def _both_sides(width: PadWidth, ndim: int) -> tuple[Any, Any]:
     """What numpy's pad_width says: the counts before and those after."""
+    if isinstance(width, dict):
+        sides = {counted_dim(d, ndim): np.broadcast_to(as_array(one), 2).tolist() for d, one in width.items()}
+        width = [sides.get(d, (0, 0)) for d in range(ndim)]
     try:
         pairs = np.broadcast_to(as_array(width), (ndim, 2))
     except ValueError:

@@ -17,8 +17,8 @@ from spmdsim.ops.lookup import gather
 from spmdsim.ops.operators import operator
 from spmdsim.ops.reduce import max as max_
 from spmdsim.ops.reduce import min as min_
+from spmdsim.ops.reduce import normal_dims
 from spmdsim.ops.reduce import sum as sum_
-from spmdsim.ops.scans import along_dim
 from spmdsim.ops.selecting import flattened
 from spmdsim.ops.shape import reshape, transpose
 from spmdsim.ops.sorting import sort
@@ -41,17 +41,19 @@ def _quantiles(
         raise RuleError(f"quantiles lie between 0 and 1 (percentiles up to 100), but got {q.tolist()}")
     if x.dtype.kind == "c":
         raise RuleError(f"complex numbers have no {name}")
-    given = range(x.ndim) if dim is None else [dim] if isinstance(dim, int) else dim
-    dims = sorted(along_dim(name, x, d) for d in given)
+    dims = normal_dims(dim, x.ndim)
+    found = _between(sort(_divisible(as_rows(x, dims))), q.reshape(-1), method)
+    kept = [1 if d in dims else n for d, n in enumerate(x.shape) if keepdims or d not in dims]
+    return reshape(transpose(found, [found.ndim - 1, *range(found.ndim - 1)]), (*q.shape, *kept))
+
+
+def as_rows(x: Tensor, dims: Sequence[int]) -> Tensor:
+    """The tensor with some dims as one, the last."""
     others = [d for d in range(x.ndim) if d not in dims]
-    rows = x if dims == [x.ndim - 1] else transpose(x, [*others, *dims]) if others else flattened(x)
+    rows = x if list(dims) == [x.ndim - 1] else transpose(x, [*others, *dims]) if others else flattened(x)
     if len(dims) != 1 and others:
         rows = reshape(rows, (*[x.shape[d] for d in others], math.prod(x.shape[d] for d in dims)))
-    found = _between(sort(_divisible(rows)), q.reshape(-1), method)
-    kept = (
-        [1 if d in dims else n for d, n in enumerate(x.shape)] if keepdims else [x.shape[d] for d in others]
-    )
-    return reshape(transpose(found, [found.ndim - 1, *range(found.ndim - 1)]), (*q.shape, *kept))
+    return rows
 
 
 def _divisible(x: Tensor) -> Tensor:

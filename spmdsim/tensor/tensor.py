@@ -313,16 +313,30 @@ class Tensor(SymbolicTensor):
         return ops.flatten(self, start)
 
     def sum(
-        self, dims: Dims = None, keepdims: bool = False, *, axis: Dims = None, dim: Dims = None
+        self,
+        dims: Dims = None,
+        keepdims: bool = False,
+        *,
+        axis: Dims = None,
+        dim: Dims = None,
+        dtype: DTypeLike | None = None,
     ) -> Tensor:
         """Sum over dims (all for None); see :func:`spmdsim.ops.sum`."""
-        return ops.sum(self, _dims("sum", dims, axis, dim), keepdims)
+        given = self if dtype is None else ops.cast(self, dtype)
+        return ops.sum(given, _dims("sum", dims, axis, dim), keepdims)
 
     def mean(
-        self, dims: Dims = None, keepdims: bool = False, *, axis: Dims = None, dim: Dims = None
+        self,
+        dims: Dims = None,
+        keepdims: bool = False,
+        *,
+        axis: Dims = None,
+        dim: Dims = None,
+        dtype: DTypeLike | None = None,
     ) -> Tensor:
         """Mean over dims (all for None); see :func:`spmdsim.ops.mean`."""
-        return ops.mean(self, _dims("mean", dims, axis, dim), keepdims)
+        given = self if dtype is None else ops.cast(self, dtype)
+        return ops.mean(given, _dims("mean", dims, axis, dim), keepdims)
 
     def max(
         self, dims: Dims = None, keepdims: bool = False, *, axis: Dims = None, dim: Dims = None
@@ -337,10 +351,17 @@ class Tensor(SymbolicTensor):
         return ops.min(self, _dims("min", dims, axis, dim), keepdims)
 
     def prod(
-        self, dims: Dims = None, keepdims: bool = False, *, axis: Dims = None, dim: Dims = None
+        self,
+        dims: Dims = None,
+        keepdims: bool = False,
+        *,
+        axis: Dims = None,
+        dim: Dims = None,
+        dtype: DTypeLike | None = None,
     ) -> Tensor:
         """Product over dims (all for None); see :func:`spmdsim.ops.prod`."""
-        return ops.prod(self, _dims("prod", dims, axis, dim), keepdims)
+        given = self if dtype is None else ops.cast(self, dtype)
+        return ops.prod(given, _dims("prod", dims, axis, dim), keepdims)
 
     def all(
         self, dims: Dims = None, keepdims: bool = False, *, axis: Dims = None, dim: Dims = None
