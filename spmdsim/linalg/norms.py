@@ -157,7 +157,12 @@ def _inverted(s: Tensor, shape: Sequence[int], rtol: float | Tensor | None) -> t
 def matrix_rank(
     x: Tensor, tol: float | Tensor | None = None, *, rtol: float | Tensor | None = None
 ) -> Tensor:
-    """How many singular values are larger than ``tol``, or than ``rtol`` (one number, or one per matrix) times the largest.
+    """How many singular values of matrices count.
+
+    Args:
+        x: ``[..., m, n]``.
+        tol: those that are larger than this, one number or one per matrix.
+        rtol: without ``tol``, those that are larger than this part of the largest one.
 
     >>> from spmdsim import Mesh, Tensor
     >>> x = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))("dp", None))
@@ -171,9 +176,12 @@ def matrix_rank(
 
 @of_tensors
 def pinv(x: Tensor, rcond: float | Tensor | None = None, *, rtol: float | Tensor | None = None) -> Tensor:
-    """Pseudo-inverses, from singular values larger than ``rtol`` (one number, or one per matrix) times the largest one.
+    """Pseudo-inverses, from singular values.
 
-    ``rcond`` is the same as ``rtol``.
+    Args:
+        x: ``[..., m, n]``.
+        rcond: the same as ``rtol``.
+        rtol: singular values below this part of the largest one count as 0; one number or one per matrix.
 
     >>> from spmdsim import Mesh, Tensor
     >>> x = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))("dp", None))

@@ -403,7 +403,7 @@ def test_what_is_no_linear_algebra(world):
             function(x)
     with pytest.raises(RuleError, match="the order of a norm of matrices"):
         linalg.norm(x, "max")
-    with pytest.raises(RuleError, match="qr has the modes 'reduced' and 'complete', but got 'raw'"):
+    with pytest.raises(RuleError, match="qr has the modes 'reduced', 'complete' and 'r', but got 'raw'"):
         linalg.qr(x, "raw")
     with pytest.raises(RuleError, match="outer takes two vectors"):
         linalg.outer(x, x)
