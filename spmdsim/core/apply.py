@@ -198,7 +198,7 @@ def apply(
     if watchers and not seen:
         return _watched(watchers[-1], op, operands_of[-1](op, tensors), params, sharding)
     try:
-        first, last, two = tensors[0], tensors[-1], len(tensors) == 2  # as most operators have
+        first, last, two, more = tensors[0], tensors[-1], len(tensors) == 2, len(tensors) > 2
         world = first.world
         key = (op, sharding, first.meta, last.meta) if two else (op, sharding, *map(_meta, tensors))
         if params:
@@ -207,7 +207,7 @@ def apply(
             )
     except AttributeError:  # a parameter, an array or a number among them
         return apply(op, operands_of[-1](op, tensors), params, sharding, seen)
-    if last.world is not world or (not two and any(tensor.world is not world for tensor in tensors)):
+    if last.world is not world or (more and any(tensor.world is not world for tensor in tensors)):
         other = next(tensor.world for tensor in tensors if tensor.world is not world)
         raise WorldError(
             f"operands of {op.name} live in different worlds, {world} and {other}: make both with the same "
@@ -237,7 +237,7 @@ def apply(
     elif world.compares:
         origin = world.derived_origin(recipe, tensors, _varied(op, params, world))
     result = type(first)(world, meta, shards, False, "", origin)
-    if first._tracked or last._tracked or (not two and any(tensor._tracked for tensor in tensors)):
+    if first._tracked or last._tracked or (more and any(tensor._tracked for tensor in tensors)):
         _track(recipe, tensors, [result], params)
     return result
 

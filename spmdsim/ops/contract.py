@@ -28,11 +28,10 @@ def _swap(array: np.ndarray, transposed: bool) -> np.ndarray:
 
 def _product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """``a @ b`` in C order."""
-    if a.ndim < 2 or b.ndim < 2 or a.dtype != b.dtype:
+    few = a.ndim == b.ndim == 2 and a.shape[0] * b.shape[1] < FEW
+    if few or a.ndim < 2 or b.ndim < 2 or a.dtype != b.dtype:
         array: np.ndarray = np.matmul(a, b)
         return array
-    if a.ndim == b.ndim == 2 and a.shape[0] * b.shape[1] < FEW:
-        return np.matmul(a, b, out=np.empty((a.shape[0], b.shape[1]), a.dtype))
     batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2]) if a.ndim > 2 or b.ndim > 2 else ()
     # A reused buffer spares the page faults of a fresh one, which cost up to the product's own time.
     return np.matmul(a, b, out=empty((*batch, a.shape[-2], b.shape[-1]), a.dtype))

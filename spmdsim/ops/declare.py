@@ -90,8 +90,7 @@ def pooled(function: Callable[..., Any]) -> Callable[..., Any]:
         return function
 
     def local(*arrays: np.ndarray) -> Any:
-        size = max([array.size for array in arrays])
-        if size * arrays[0].itemsize < SMALLEST:
+        if arrays[0].nbytes < SMALLEST and arrays[-1].nbytes < SMALLEST:
             return function(*arrays)
         dtype = function.resolve_dtypes((*[array.dtype for array in arrays], None))[-1]
         return function(*arrays, out=landing(arrays, np.broadcast_shapes(*[a.shape for a in arrays]), dtype))
@@ -207,7 +206,7 @@ def unary(
     op = Op(name, declared, pooled(local), gradient, dtype=dtype, saves_result=derivative is not None)
 
     def call(x: Tensor, /) -> Tensor:
-        return op(x)
+        return apply(op, (x,), {})  # type: ignore[no-any-return]
 
     return _named(call, op, local, says or f"numpy.{getattr(function, '__name__', name)}(x)", linear)
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 
-from spmdsim.core import Layout, apply
+from spmdsim.core import Layout, Mesh, apply
 from spmdsim.core.meta import Meta
 from spmdsim.core.operator import Op
 from spmdsim.core.world import programs
@@ -81,7 +82,7 @@ def as_operand(value: Operand, like: Tensor) -> Tensor:
                 "such as x.astype('int64')"
             ) from None
         held = number if world.has_data else world.empty((), dtype)
-        meta = Meta.of(Layout.replicated(like.layout.mesh, 0), (), dtype)
+        meta = _of_number(like.layout.mesh, dtype)
         # -1 and -2 have one hash, each nan has another.
         origin = hash((value, value + 1)) & ORIGINS if world.compares and value == value else 0
         made = type(like)(world, meta, [held] * len(world.ranks), origin=origin)
@@ -92,6 +93,11 @@ def as_operand(value: Operand, like: Tensor) -> Tensor:
     if array.dtype == object:
         raise RuleError(f"an operand must be a tensor, an array or a number, not {type(value).__name__}")
     return type(like).from_global(array, Layout.replicated(like.layout.mesh, array.ndim), like.world)
+
+
+@lru_cache(maxsize=256)
+def _of_number(mesh: Mesh, dtype: np.dtype) -> Meta:
+    return Meta.of(Layout.replicated(mesh, 0), (), dtype)
 
 
 def _with_number(dtype: np.dtype, value: complex) -> np.dtype:
