@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 import types
+from collections import Counter
 from collections.abc import Callable, Iterable
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -18,7 +19,6 @@ import pytest
 from mutants import Mutant
 
 ROOMS = ("core", "layout", "redistribution", "collectives", "tensor", "nn")
-Owner = tuple[str, int]  # a file and the first line of an outermost function in it
 
 
 def fork(body: Callable[[], int]) -> int:
@@ -110,34 +110,57 @@ class Tests:
                 return 1
         return 0
 
-    def record(self, names: list[str], file: Path, seconds: float) -> int:
-        """Which outermost functions of the rooms each test executes, and its processor time, in a JSON file."""
+    def record(self, names: list[str], mutants: list[Mutant], file: Path, seconds: float) -> int:
+        """Which mutants' lines each test executes, and its processor time, in a JSON file; some of each function."""
         self.session.config.option.maxfail = 0
-        known: dict[int, Owner] = {}
-        kept = [(function.__code__, function.__code__.co_firstlineno) for function in self.loaded]
-        for code, line in kept:
-            known[id(code)] = str(Path(code.co_filename).relative_to(self.copy)), line
-            kept += [(inner, line) for inner in code.co_consts if isinstance(inner, types.CodeType)]
-        called, end = set(), time.process_time() + seconds
+        known: dict[int, tuple[types.CodeType, dict[int, set[int]], set[int]]] = {}
+        reached, end = set(), time.process_time() + seconds
 
-        def trace(frame: types.FrameType, event: str, argument: object) -> None:
-            called.add(id(frame.f_code))
+        def wanted(code: types.CodeType) -> tuple[types.CodeType, dict[int, set[int]], set[int]]:
+            if id(code) not in known:
+                path = code.co_filename.removeprefix(f"{self.copy}/")
+                scopes = [(n, mutant.scope) for n, mutant in enumerate(mutants) if mutant.file == path]
+                lines = {line for *_, line in code.co_lines() if line} if scopes else ()
+                at = {line: {n for n, scope in scopes if scope.first <= line <= scope.last} for line in lines}
+                known[id(code)] = code, at, set().union(*at.values())
+            return known[id(code)]
+
+        def trace(frame: types.FrameType, event: str, argument: object) -> Callable[..., object] | None:
+            _, lines, numbers = wanted(frame.f_code)
+            if event == "line":
+                reached.update(lines.get(frame.f_lineno, ()))
+            return None if numbers <= reached else trace
 
         executed = {}
-        for name in names:
+        for name in by_turns(names, dict.fromkeys(names, 0)):
             begin = time.process_time()
             if begin > end:
                 break
-            called.clear()
+            reached.clear()
             threading.settrace(trace)
             sys.settrace(trace)
             self.run([name])
             sys.settrace(None)
             if self.durations[name] == self.durations[name]:  # not one that fails anyway
-                owners = sorted({known[code] for code in called & known.keys()})
-                executed[name] = round(time.process_time() - begin, 4), owners
-        file.write_text(json.dumps(executed))
+                executed[name] = round(time.process_time() - begin, 4), sorted(reached)
+        file.write_text(json.dumps({"mutants": [*map(str, mutants)], "tests": executed}))
         return 0
+
+
+def by_turns(names: Iterable[str], seconds: dict[str, float]) -> list[str]:
+    """The fastest case of each test, then the second ones: cases of one test are alike."""
+    cases: Counter[str] = Counter()
+    turns = []
+    for name in sorted(names, key=lambda name: seconds[name]):
+        test = name.partition("[")[0]
+        cases[test] += 1
+        turns.append((cases[test], seconds[name], name))
+    return [name for *_, name in sorted(turns)]
+
+
+def room_of(file: str) -> str:
+    """The room that a file is in, or tests."""
+    return Path(file).parts[1]
 
 
 def functions(copy: Path) -> list[types.FunctionType]:
@@ -156,11 +179,10 @@ def exchange(mutant: Mutant, copy: Path, loaded: list[types.FunctionType]) -> bo
     codes = [compile(mutant.source, path, "exec", dont_inherit=True)]
     for code in codes:
         codes += [inner for inner in code.co_consts if isinstance(inner, types.CodeType)]
+    name, line = mutant.scope.function, mutant.scope.owner
     try:
-        new = next(c for c in codes if (c.co_name, c.co_firstlineno) == (mutant.function, mutant.owner))
-        old = [
-            f for f in loaded if (f.__code__.co_filename, f.__code__.co_firstlineno) == (path, mutant.owner)
-        ]
+        new = next(c for c in codes if (c.co_name, c.co_firstlineno) == (name, line))
+        old = [f for f in loaded if (f.__code__.co_filename, f.__code__.co_firstlineno) == (path, line)]
         for function in old:
             function.__code__ = new
     except (StopIteration, ValueError):

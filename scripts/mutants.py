@@ -4,24 +4,12 @@ from __future__ import annotations
 
 import ast
 import copy
+import hashlib
+import sys
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-
-# (what the file ends with, the line, the mutated line): why no test can tell them apart.
-EQUIVALENT: dict[tuple[str, str, str], str] = {
-    (
-        "layout/element_type.py",
-        "return dtype.itemsize <= 2 and is_float(dtype)",
-        "return dtype.itemsize <= 3 and is_float(dtype)",
-    ): "no element type has 3 bytes",
-    (
-        "layout/element_type.py",
-        "if not layout.partial or dtype.itemsize > 2:",
-        "if not layout.partial or dtype.itemsize > 3:",
-    ): "no element type has 3 bytes",
-    ("tensor/checkpoint.py", "os.fsync(stream.fileno())", "pass"): "seen only where the power fails",
-}
 
 OPERATORS = {
     ast.Lt: ast.LtE,
@@ -51,29 +39,61 @@ SYMMETRIC = {"min", "max", "gcd", "lcm", "maximum", "minimum", "isinstance", "zi
 
 @dataclass(frozen=True)
 class Mutant:
-    """A changed source: where, what the lines were and are, and the outermost function (0: runs at import)."""
+    """A changed source: where, what the lines were and are, and the lines whose execution runs what is changed."""
 
     file: str
     line: int
     before: str
     after: str
     source: str
-    owner: int
-    function: str
+    scope: Scope
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What it is, wherever its line moves."""
+        return f"{self.file.partition('/')[2]} {self.scope.function}".strip(), self.before, self.after
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}: {self.before}  =>  {self.after}"
 
 
+@dataclass(frozen=True)
+class Scope:
+    """The outermost function (its first line, 0 for what runs at import, and its name) and a statement's lines."""
+
+    owner: int = 0
+    function: str = ""
+    first: int = 1
+    last: int = sys.maxsize
+
+
+def equivalent_mutants(path: Path) -> dict[tuple[str, ...], str]:
+    """Why no test can tell mutants apart: blocks of file and function, the line, the mutated line, the reason."""
+    blocks = [block.splitlines() for block in path.read_text().split("\n\n") if not block.startswith("#")]
+    rows = [[line.strip() for line in block] for block in blocks]
+    return {tuple(row[:3]): " ".join(row[3:]) for row in rows}
+
+
+def sample(mutants: list[Mutant], count: int, seed: int) -> list[Mutant]:
+    """The same ones for a seed, as long as their own lines stay what they are."""
+    times: Counter[tuple[str, ...]] = Counter()
+    drawn = []
+    for number, mutant in enumerate(mutants):
+        times[mutant.key] += 1
+        text = f"{seed} {mutant.key} {times[mutant.key]}"
+        drawn.append((hashlib.sha256(text.encode()).digest(), number))
+    return [mutants[number] for number in sorted(number for _, number in sorted(drawn)[:count])]
+
+
 def mutants_of(path: Path, root: Path) -> list[Mutant]:
-    """All mutants of a file in the order of its lines, without those known to change nothing."""
+    """All mutants of a file in the order of its lines."""
     source, file = path.read_text(), str(path.relative_to(root))
     lines = source.encode().splitlines(keepends=True)
     starts = [0]
     for line in lines:
         starts.append(starts[-1] + len(line))
     mutants = []
-    for node, new, owner, function in _changes(ast.parse(source), 0, ""):
+    for node, new, scope in _changes(ast.parse(source), Scope()):
         begin = starts[node.lineno - 1] + node.col_offset
         end = starts[node.end_lineno - 1] + node.end_col_offset
         text = b"".join(lines)
@@ -83,30 +103,36 @@ def mutants_of(path: Path, root: Path) -> list[Mutant]:
         after = " ".join(
             (text[starts[node.lineno - 1] : begin] + new.encode() + text[end:last]).decode().split()
         )
-        mutant = Mutant(file, node.lineno, before, after, changed, owner, function)
-        if not any(file.endswith(f) and (b, a) == (before, after) for f, b, a in EQUIVALENT):
-            mutants.append(mutant)
+        mutants.append(Mutant(file, node.lineno, before, after, changed, scope))
     return mutants
 
 
-def _changes(node: ast.AST, owner: int, function: str) -> Iterator[tuple[ast.AST, str, int, str]]:
-    """(node, its new text, owner, function) of the node and what is in it, but for texts and types."""
+def _changes(node: ast.AST, scope: Scope) -> Iterator[tuple[ast.AST, str, Scope]]:
+    """(node, its new text, scope) of the node and what is in it, but for texts and types."""
     if isinstance(node, (ast.Raise, ast.JoinedStr, ast.Assert)) or _unseen(node):
         return
+    if isinstance(node, ast.stmt) and scope.owner:
+        body = getattr(node, "body", None)
+        scope = replace(
+            scope, first=node.lineno, last=max(node.lineno, body[0].lineno - 1) if body else node.end_lineno
+        )
     for new in _news(node):
-        yield node, new, owner, function
+        yield node, new, scope
     if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and node.slice.value == 0:
-        yield from _changes(node.value, owner, function)  # of one element the first is the last
+        yield from _changes(node.value, scope)  # of one element the first is the last
         return
     for field, value in ast.iter_fields(node):
         if field in ("annotation", "returns", "decorator_list"):
             continue
-        inside = owner, function
-        if isinstance(node, ast.FunctionDef) and field == "body" and not owner:
-            inside = min([node.lineno, *(d.lineno for d in node.decorator_list)]), node.name
+        inside = scope
+        if isinstance(node, ast.FunctionDef) and not scope.owner:
+            inside = Scope(0, node.name, node.lineno, node.end_lineno)  # what a default is, calls tell
+            if field == "body":
+                first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+                inside = replace(inside, owner=first)
         for child in value if isinstance(value, list) else [value]:
             if isinstance(child, ast.AST):
-                yield from _changes(child, *inside)
+                yield from _changes(child, inside)
 
 
 def _unseen(node: ast.AST) -> bool:

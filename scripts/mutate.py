@@ -1,20 +1,19 @@
 """Do the tests notice a wrong line? Seeded random mutants of the package, one at a time, against the tests.
 
 ``python scripts/mutate.py`` changes one operator, constant, argument order, branch or statement and runs the tests that
-execute the function, fastest first, until one fails (killed) or all pass (survived). Tests are collected once; every
-mutant is a fork with that function's code exchanged. Survivors, and mutants of what runs at import, are run again in a
-process that imports the mutant. See ``mutants.py`` for what is changed and what is known to change nothing.
+execute the statement, the room's own first, until one fails (killed) or all pass (survived). Tests are collected once;
+every mutant is a fork with that function's code exchanged. Survivors, and mutants of what runs at import, are run again
+in a process that imports the mutant. See ``mutants.py`` for what is changed; ``equivalent_mutants.txt`` says which of
+them change nothing that a test could see, and why.
 """
 
 from __future__ import annotations
 
 import argparse
-import glob
 import hashlib
 import importlib
 import json
 import os
-import random
 import shutil
 import sys
 import tempfile
@@ -23,29 +22,30 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from mutant_tests import ROOMS, Tests, exchange, fork_each, import_mutant
-from mutants import EQUIVALENT, Mutant, mutants_of
+from mutant_tests import ROOMS, Tests, by_turns, exchange, fork_each, import_mutant, room_of
+from mutants import Mutant, equivalent_mutants, mutants_of, sample
 
 ROOT = Path(__file__).resolve().parent.parent
-TESTS = (*ROOMS, "ops", "worlds", "cost", "cli", "trace")  # folders of test files
+# Folders whose tests start processes, read sources, or look at pictures, and files that run most of the package.
+ELSEWHERE = ("draw", "ending", "explore", "labs", "launch", "simulation", "testing")
+BESIDE = ("test_caches.py", "test_fft.py", "test_fuzz_files.py", "test_fuzz_programs.py")
 
 
 def choose(mutant: Mutant, executed: dict, seconds: float) -> list[str]:
-    """The tests for a mutant: those seen to execute it, then others of their files (caches hide calls); fastest first."""
-    owner, room = [mutant.file, mutant.owner], mutant.file.split("/")[1]
-    seen = {name for name, (_, owners) in executed.items() if owner in owners}
+    """Tests for a mutant: those that execute its lines, then others of their files (caches hide calls)."""
+    seen = {name for name, (_, reached) in executed.items() if str(mutant) in reached}
+    room = room_of(mutant.file)
     files = {name.split("::")[0] for name in seen}
     if not seen:
-        files = {name.split("::")[0] for name in executed if name.startswith(f"tests/{room}/")}
-    names = sorted(
-        (n for n in executed if n.split("::")[0] in files), key=lambda n: (n not in seen, executed[n][0])
-    )
+        files = {name.split("::")[0] for name in executed if room_of(name.split("::")[0]) == room}
+    times = {name: time for name, (time, _) in executed.items() if name.split("::")[0] in files}
+    own = {name for name in times if room_of(name.split("::")[0]) == room}
     total, taken = 0.0, []
-    for name in names:
-        total += executed[name][0]
-        if total > seconds and taken:
-            break
-        taken.append(name)
+    for group in (seen & own, seen - own, own - seen, times.keys() - seen - own):
+        for name in by_turns(group, times):
+            if total + times[name] <= seconds or not taken:
+                total += times[name]
+                taken.append(name)
     return taken
 
 
@@ -56,43 +56,73 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the sample (0)")
     parser.add_argument("--room", choices=ROOMS, action="append", help="only of this room; may be repeated")
     parser.add_argument("--jobs", type=int, default=1, help="mutants at a time (1)")
-    parser.add_argument("--seconds", type=float, default=30, help="of tests for each mutant (30)")
+    parser.add_argument(
+        "--seconds", type=float, default=30, help="of processor time for each mutant's tests (30)"
+    )
     parser.add_argument("--least", type=float, default=0.95, help="share that must be killed (0.95)")
+    parser.add_argument(
+        "--again", metavar="LOG", type=Path, help="only what survived in that output, not the sample"
+    )
     parser.add_argument("--list", action="store_true", help="print the mutants and run nothing")
     arguments = parser.parse_args()
     start, rooms = time.monotonic(), arguments.room or ROOMS
     os.environ["OMP_NUM_THREADS"] = "1"
     for name in ("numpy", "hypothesis"):  # what all children need is loaded once
         importlib.import_module(name)
+    known = equivalent_mutants(ROOT / "scripts/equivalent_mutants.txt")
     mutants: list[Mutant] = []
+    keys = set()
+    lines = arguments.again.read_text().splitlines() if arguments.again else ()
+    again = {without_line(line[10:]) for line in lines if line.startswith("survived: ")}
     for number, room in enumerate(rooms):
         files = sorted((ROOT / "spmdsim" / room).rglob("*.py"))
         every = [mutant for file in files for mutant in mutants_of(file, ROOT)]
+        keys |= {mutant.key for mutant in every}
         count = arguments.count // len(rooms) + (number < arguments.count % len(rooms))
-        mutants += random.Random(f"{arguments.seed} {room}").sample(every, min(count, len(every)))
+        drawn = sample(every, count, arguments.seed)
+        mutants += drawn + [one for one in every if without_line(str(one)) in again and one not in drawn]
+    asked = [
+        n for n, mutant in enumerate(mutants) if not arguments.again or without_line(str(mutant)) in again
+    ]
     if arguments.list:
-        print("\n".join(map(str, mutants)))
+        print("\n".join(str(mutants[number]) for number in asked))
         return 0
+    alike = [mutants[number] for number in asked if mutants[number].key in known]
     with tempfile.TemporaryDirectory(prefix="spmdsim-mutate-") as folder:
         copy = Path(folder).resolve() / "tree"
         unwanted = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "dist")
         shutil.copytree(ROOT, copy, ignore=unwanted)
-        codes = judge(mutants, copy, arguments)
-    survived = [mutant for mutant, code in zip(mutants, codes) if code == 0]
-    print(f"\n{'room':16}{'mutants':>9}{'killed':>9}{'by time':>9}{'survived':>10}{'share':>8}")
+        asked = [number for number in asked if mutants[number].key not in known]
+        codes = judge(mutants, asked, copy, arguments)
+    print(f"\n{'room':16}{'mutants':>9}{'equal':>9}{'killed':>9}{'by time':>9}{'survived':>10}{'share':>8}")
     for room in (*rooms, ""):
-        of = [code for mutant, code in zip(mutants, codes) if mutant.file.startswith(f"spmdsim/{room}")]
+        of = [code for n, code in codes.items() if mutants[n].file.startswith(f"spmdsim/{room}")]
+        same = sum(mutant.file.startswith(f"spmdsim/{room}") for mutant in alike)
         dead = sum(code != 0 for code in of)
-        share = f"{dead / max(1, len(of)):8.1%}"
-        print(f"{room or 'all':16}{len(of):9}{dead:9}{of.count(None):9}{len(of) - dead:10}{share}")
-    print(f"left out: {len(EQUIVALENT)} mutants known to change nothing; {time.monotonic() - start:.0f} s")
-    print("\n".join(["", *(f"survived: {mutant}" for mutant in survived)]))
-    return int(len(survived) > (1 - arguments.least) * len(mutants))
+        counts = f"{len(of) + same:9}{same:9}{dead:9}{of.count(None):9}{len(of) - dead:10}"
+        print(f"{room or 'all':16}{counts}{dead / max(1, len(of)):8.1%}")
+    print(f"killed of those that are not equal to the program; {time.monotonic() - start:.0f} s\n")
+    print("".join(f"equal: {mutant}\n       {known[mutant.key]}\n" for mutant in alike))
+    survived = [n for n, code in codes.items() if code == 0]
+    print("\n".join(f"survived: {mutants[n]}" for n in survived))
+    for key in known.keys() - keys if len(rooms) == len(ROOMS) else ():
+        print(f"equivalent_mutants.txt names what is no mutant: {': '.join(key)}")
+    return int(len(survived) > (1 - arguments.least) * len(codes))
 
 
-def judge(mutants: list[Mutant], copy: Path, arguments: argparse.Namespace) -> list[int | None]:
-    """0 for each mutant that survived; a code of failure, or None for one that hung, if killed."""
-    sources = sorted([*copy.glob("spmdsim/**/*.py"), *copy.glob("tests/**/*.py")])
+def without_line(text: str) -> str:
+    """A mutant in words, wherever it stands in its file."""
+    file, _, rest = text.split(":", 2)
+    return file + rest
+
+
+def judge(
+    mutants: list[Mutant], asked: list[int], copy: Path, arguments: argparse.Namespace
+) -> dict[int, int | None]:
+    """0 for each of the asked mutants that survived; a code of failure, or None for one that hung, if killed."""
+    sources = sorted(
+        {*copy.glob("spmdsim/**/*.py"), *copy.glob("tests/**/*.py")} - {*copy.glob("tests/**/test_*.py")}
+    )
     key = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]
     known = Path(tempfile.gettempdir()) / f"spmdsim-executed-{key}"
     known.mkdir(exist_ok=True)
@@ -135,40 +165,56 @@ def judge(mutants: list[Mutant], copy: Path, arguments: argparse.Namespace) -> l
     def limit(number: int) -> float:
         return 60 + 4 * sum(executed[name][0] for name in chosen[number])
 
+    def part(file: str) -> Path:
+        text = hashlib.sha256((copy / file).read_bytes()).hexdigest()[:16]
+        return known / f"{file.replace('/', ':')}-{text}.json"
+
+    def recorded(file: str) -> dict | None:
+        """The tests of a file, where it is known for all mutants which of them they execute."""
+        kept = json.loads(part(file).read_text()) if part(file).exists() else {"mutants": []}
+        return kept if {str(mutants[number]) for number in asked} <= {*kept["mutants"]} else None
+
     def choose_all() -> dict:
-        executed = {k: v for part in known.iterdir() for k, v in json.loads(part.read_text()).items()}
-        chosen.update({i: choose(mutant, executed, arguments.seconds) for i, mutant in enumerate(mutants)})
+        executed = {}
+        for kept in filter(None, map(recorded, files_of_tests(copy))):
+            for name, (seconds, reached) in kept["tests"].items():
+                executed[name] = seconds, {kept["mutants"][number] for number in reached}
+        for number in asked:
+            chosen[number] = choose(mutants[number], executed, arguments.seconds)
         return executed
 
     def work(tests: Tests) -> None:
         nonlocal executed
-        files = sorted(
-            {name.split("::")[0] for name in tests.items}
-            - {part.stem.replace(":", "/") for part in known.iterdir()}
-        )
+        files = sorted({name.split("::")[0] for name in tests.items})
+        files = [file for file in files if not recorded(file)]
         names = [[n for n in tests.items if n.split("::")[0] == file] for file in files]
-        bodies = [
-            partial(tests.record, n, known / f"{f.replace('/', ':')}.json", 10) for n, f in zip(names, files)
-        ]
-        for number, code in fork_each([(body, 120) for body in bodies], arguments.jobs):
+        bodies = [partial(tests.record, n, mutants, part(f), 20) for n, f in zip(names, files)]
+        for number, code in fork_each([(body, 600) for body in bodies], arguments.jobs):
             print(f"recorded {files[number]}" + (" failed" if code else ""), file=sys.stderr, flush=True)
         executed = choose_all()
-        quick = [number for number, mutant in enumerate(mutants) if mutant.owner]
+        quick = [number for number in asked if mutants[number].scope.owner]
         ends.write_text(json.dumps(kill(quick, partial(exchanged, tests), "")))
 
     executed: dict = {}
-    files = sorted({file for room in TESTS for file in glob.glob(f"tests/{room}/test_*.py", root_dir=copy)})
-    files += sorted(glob.glob("tests/test_fuzz_*.py", root_dir=copy))
-    files += [f"spmdsim/{room}" for room in ROOMS]  # their docstrings' examples
+    files = [file for file in files_of_tests(copy) if file.startswith("tests/")]
+    files += [f"spmdsim/{room}" for room in ROOMS]
     pid = os.fork()  # this process stays without the package, for those that import a mutant
     if not pid:
         os._exit(Tests(work).collect(copy, files))
     os.waitpid(pid, 0)
     codes = {int(number): code for number, code in json.loads(ends.read_text()).items()}
     executed = choose_all()
-    again = [number for number in range(len(mutants)) if codes.get(number, 0) == 0]
-    codes |= kill(again, imported, "imported")
-    return [codes[number] for number in range(len(mutants))]
+    codes |= kill([number for number in asked if codes.get(number, 0) == 0], imported, "imported")
+    return dict(sorted(codes.items()))
+
+
+def files_of_tests(copy: Path) -> list[str]:
+    """Tests in one process, and the rooms' files for their docstrings' examples."""
+    found = [str(path.relative_to(copy)) for path in sorted(copy.glob("tests/*/test_*.py"))]
+    tests = [file for file in found if room_of(file) not in ELSEWHERE]
+    tests += [f"tests/{name}" for name in BESIDE]
+    rooms = [path for room in ROOMS for path in sorted((copy / "spmdsim" / room).rglob("*.py"))]
+    return [*tests, *(str(path.relative_to(copy)) for path in rooms)]
 
 
 if __name__ == "__main__":
