@@ -39,14 +39,13 @@ def operands(name: str, given: Sequence[Any]) -> list[Tensor]:
     Raises:
         UsageTypeError: none of them says in which world that is.
     """
-    tensors = {i: x if isinstance(x, Tensor) else x.value for i, x in enumerate(given) if _placed(x)}
-    if not tensors:
+    like = next((x if isinstance(x, Tensor) else x.value for x in given if _placed(x)), None)
+    if like is None:
         kinds = ", ".join(type(x).__name__ for x in given)
         raise UsageTypeError(
             f"{name} takes tensors, but got {kinds}; make one with Tensor.from_global(array, layout)"
         )
-    like = next(iter(tensors.values()))
-    return [tensors[i] if i in tensors else as_operand(x, like) for i, x in enumerate(given)]
+    return [as_operand(x, like) for x in given]
 
 
 def _operands_of(op: Op, given: Sequence[Any]) -> list[Tensor]:

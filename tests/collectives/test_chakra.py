@@ -59,7 +59,8 @@ def nodes(data: bytes) -> list[dict[str, object]]:
                     dep, at = varint(value, at)
                     node["deps"].append(dep)
             elif field == 10:
-                (_, name), (_, number) = fields(value)
+                (one, name), (_, number) = fields(value)
+                assert one == 1  # an attribute's name, in Chakra's schema
                 node[name.decode()] = number
         found.append(node)
     return found

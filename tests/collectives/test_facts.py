@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from dataclasses import replace
 from fractions import Fraction
@@ -117,6 +118,18 @@ def test_bounds_are_reached() -> None:
 )
 def test_lower_bound(name: str, n: int, expected: tuple[Any, ...]) -> None:
     assert tuple(lower_bound(name, n)) == expected
+
+
+@pytest.mark.parametrize(
+    ("prices", "seconds"), [((100, 0, 0), 300), ((0, 1, 0), 1000), ((0, 0, 1), 500), ((1, 2, 3), 2000)]
+)
+def test_a_lower_bound_in_seconds_is_its_largest_part(prices: tuple[int, ...], seconds: int) -> None:
+    assert lower_bound("all_reduce", 6).seconds(600, *prices) == pytest.approx(seconds)
+
+
+def test_the_root_is_rank_0_where_none_is_named() -> None:
+    found = [inspect.signature(one.generate).parameters.get("root") for one in algorithms()]
+    assert {root.default for root in found if root is not None} == {0} and len(found) > 50
 
 
 def test_ring_at_65536_ranks_costs_only_its_rounds() -> None:
@@ -267,8 +280,13 @@ def test_chunk_count_of_a_users_function_is_found() -> None:
         yield [send(rank ^ 1, 0), recv_reduce(rank ^ 1, 0)]
 
     def by_two(rank: int, size: int) -> Any:
+        """Two chunks.
+
+        Far apart.
+        """
         yield [send(rank ^ 1, [0, 2 * size - 1]), recv(rank ^ 1, [0, 2 * size - 1])]
 
+    assert from_function(by_two).about == "Two chunks." and not from_function(whole).about
     assert make_schedule(from_function(whole), 4).chunk_count == 1
     assert make_schedule(from_function(by_two), 4).chunk_count == 8
     assert make_schedule(from_function(whole, "all_gather"), 4).chunk_count == 4

@@ -195,6 +195,12 @@ def test_nothing_is_repeated_where_the_cuts_use_all_ranks():
         assert strategy.mesh.size == 4 and all("repeat" not in axis.lower() for axis in strategy.mesh.axes)
 
 
+def test_nothing_is_pending_over_an_axis_of_one_rank():
+    mesh = Mesh((1, 2), ("one", "x"))
+    (layout,) = bind(MATMUL, ((8, 8), (8, 8))).output_layouts(Strategy.of(mesh, {"k": ("one", "x")}))
+    assert layout.partial_axes == ("x",)
+
+
 def test_axes_beyond_the_size_of_a_dim_split_it_all_the_same():
     bound = bind(MATMUL, ((2, 8), (8, 8)))
     strategy = bound.infer([SQUARE(("x", "y"), None), SQUARE(None, None)])

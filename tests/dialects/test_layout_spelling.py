@@ -9,6 +9,7 @@ from spmdsim.core import Layout, Mesh
 from spmdsim.dialects import jax, torch
 from spmdsim.dialects import spelling as sp
 from spmdsim.errors import SpmdError
+from spmdsim.layout.written import dim_entry
 from tests.layout.test_properties import layouts
 
 MESH = Mesh((2, 4), ("dp", "tp"))
@@ -82,6 +83,10 @@ def test_axes_named_like_placements_are_axes():
     assert sp.parse_layout("d1,None partial d0:max", Mesh((2, 2), ("d0", "d1"))).short() == "P(max)S(0)"
 
 
+def test_a_dim_that_is_not_split_has_one_word():
+    assert dim_entry((-1, "_", "dp", 1, 0)) == ("None", "None", "dp", "1", "0")
+
+
 def test_the_mesh_must_come_from_somewhere():
     with pytest.raises(SpmdError, match="names no mesh"):
         sp.parse_layout("dp,None")
@@ -98,6 +103,7 @@ def test_the_mesh_must_come_from_somewhere():
         ("2,4", Mesh((2, 4), ("d0", "d1"))),
         ("8", Mesh((8,), ("d0",))),
         ("[[0,2],[1,3]]", Mesh((2, 2), ("d0", "d1"), (0, 2, 1, 3))),
+        ("[[0,2],[1,3]] on ranks 4,5,6,7", Mesh((2, 2), ("d0", "d1"), (4, 5, 6, 7))),
         ("a=2 on ranks [5, 7]", Mesh((2,), ("a",), (5, 7))),
         ("a=1@3", Mesh((1,), ("a",), (3,))),
         ("dp=0", None),

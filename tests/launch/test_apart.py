@@ -196,6 +196,13 @@ def test_what_is_no_move_is_said() -> None:
     assert texts[0] == texts[1] and len(texts[0]) == 3
 
 
+def test_a_round_of_too_many_moves_is_a_number(monkeypatch) -> None:
+    monkeypatch.setattr("spmdsim.collectives.foreign.MOST_MOVES", 2)
+    rounds = Rounds(lambda rank, size: iter([[send(1, 0)] * 2, [send(1, 0)] * 3]))
+    two, three = rounds(["rounds", 0, 2, None, {}, 0, 9])["rounds"]
+    assert len(two) == 2 and three == {"many": 3}
+
+
 def test_a_process_apart_has_nothing_of_its_parents(tmp_path: Path) -> None:
     secret = os.open(tmp_path / "secret", os.O_RDWR | os.O_CREAT)
 

@@ -94,6 +94,13 @@ def test_lost_and_swapped_rows_are_wrong(mutation, monkeypatch):
     assert verdict.word == "WRONG" and "do not cover the tensor" in str(verdict)
 
 
+def test_a_rank_that_holds_nothing_of_its_rows_is_wrong(monkeypatch):
+    bounds = Layout.bounds
+    monkeypatch.setattr(Layout, "bounds", lambda *given: ((0, 0),) if given[2] == 1 else bounds(*given))
+    told = misplaced(Mesh((2,), ("x",))("x"), (4,), range(2))
+    assert told.startswith("rank 1 holds 0:0 of dim 0 of (4,), but by the definition")
+
+
 def test_another_split_of_blocks_is_wrong(monkeypatch):
     """The shorter blocks first: every element has a home, but not the defined one."""
 

@@ -363,3 +363,22 @@ def test_clipping_on_some_ranks_of_a_world(world):
     assert trace.counts().get("all_reduce", 0) == 1
     for parameter, value in zip(parameters, values):
         np.testing.assert_allclose(parameter.grad.full(), 2 * value / (norm + 1e-6), rtol=1e-12)
+
+
+@pytest.mark.ranks(5)
+def test_gradients_of_some_ranks_share_a_call_where_there_are_several(world):
+    mesh = Mesh((3,), ("a",), ranks=[1, 0, 2])
+    x = Tensor.from_global(np.arange(12.0).reshape(6, 2), mesh("a", None), world)
+    for count, operator in ((1, "to"), (2, "gradients")):
+        weights = [nn.Parameter((2, 3), mesh(None, None), dtype=np.float64) for _ in range(count)]
+        for weight in weights:
+            weight.materialise(world)
+        loss = sum(ops.sum(ops.matmul(x, weight.value)) for weight in weights)
+        with record() as trace:
+            nn.backward(loss)
+        assert [event.operator for event in trace.collectives] == [operator]
+        for weight in weights:
+            assert [shard.shape for shard in weight.grad.shards] == [
+                (2, 3) if rank < 3 else (0, 0) for rank in world.ranks
+            ]
+            np.testing.assert_array_equal(weight.grad.full(), [[30] * 3, [36] * 3])

@@ -152,6 +152,15 @@ def test_a_state_that_is_written_to_is_refused(world):
     weight.value.grad = Tensor.from_global(np.ones(4), mesh(None), world)
     with pytest.raises(ValueError, match="read-only"):
         InPlace([weight], RATE, momentum=0.5).step()
+    optimiser = SGD([weight], RATE, momentum=0.5)
+    assert optimiser.count == 0
+    optimiser.step()
+    assert optimiser.count == 1 and not any(a.flags.writeable for a in optimiser.state[id(weight)][0])
+
+
+def test_an_update_depends_on_all_numbers_of_an_optimiser():
+    weight = nn.Parameter((4,), Mesh((1,), ("x",))(None))
+    assert {0.25, 0.5, 0.75} <= {*Adam([weight], 0.25, betas=(0.5, 0.75)).numbers()}
 
 
 def trained(world) -> list[np.ndarray]:

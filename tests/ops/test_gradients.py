@@ -14,6 +14,8 @@ from operator_types import ROWS, Row
 import spmdsim.nn as nn
 import spmdsim.ops as ops
 from spmdsim import LockStep, Mesh, Tensor
+from spmdsim.core import Rule
+from spmdsim.core.operator import Op
 from spmdsim.errors import RuleError, UsageTypeError
 
 MESH = Mesh((3,), ("a",), (2, 0, 1))
@@ -318,3 +320,17 @@ def test_a_given_gradient_of_another_type(world):
     x = Tensor.from_global(np.array([1, 2], "f4"), mesh("a"), world, requires_grad=True)
     (x * 2).backward(Tensor.from_global(np.array([1.0, 0.5]), mesh(None), world))
     assert x.grad.dtype == np.float32 and x.grad.full().tolist() == [2, 1]
+
+
+def test_a_gradient_function_is_given_the_reduced_result():
+    largest = Op(
+        "largest",
+        Rule.parse("n ->", reduce="max"),
+        np.max,
+        lambda dy, operands, y: (dy * (operands[0] == y),),
+        finish=True,
+        saves_result=True,
+    )
+    x = Tensor.from_global([1.0, 3.0, 2.0, 0.0], Mesh((2,), ("x",))("x"), LockStep(2), requires_grad=True)
+    largest(x).backward()
+    assert x.grad.full().tolist() == [0, 1, 0, 0]

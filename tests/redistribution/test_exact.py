@@ -22,7 +22,7 @@ from spmdsim.redistribution.exchange.direct import receives, sends
 from spmdsim.redistribution.exchange.even_pieces import even_volume
 from spmdsim.redistribution.exchange.exchange_volume import busiest, exchange_volume
 from spmdsim.redistribution.exchange.few_ranks import FewVolume
-from spmdsim.redistribution.exchange.grid import Ends
+from spmdsim.redistribution.exchange.grid import Ends, ranks_of
 from spmdsim.redistribution.exchange.shares import shares
 from spmdsim.redistribution.exchange.transfer_columns import Transfers
 from spmdsim.redistribution.lower_bound import lower_bound
@@ -368,3 +368,9 @@ def test_a_reduction_may_leave_other_axes_pending() -> None:
             assert np.array_equal(after[rank], left[mesh.coords(rank)[1]][dst.slices(shape, rank)]), (
                 found.trace
             )
+
+
+def test_a_rank_outside_of_a_mesh_has_no_position():
+    for mesh in Mesh((2,), ("x",), [3, 1]), Mesh((2,), ("x",)):
+        positions = ranks_of(mesh).positions(np.arange(6)).tolist()
+        assert positions == [mesh.rank_list.index(rank) if rank in mesh else -1 for rank in range(6)]

@@ -13,6 +13,7 @@ from spmdsim.auto_parallel.execute import compare_bytes, run
 from spmdsim.auto_parallel.search import search
 from spmdsim.cost.machine import Machine
 from spmdsim.layout.windowed_layout import Window, Windowed
+from spmdsim.redistribution.halo import HaloStep, all_halo_received, halo_received
 from spmdsim.redistribution.planner import plan
 from spmdsim.trace import record
 
@@ -254,6 +255,11 @@ def test_plans_are_at_their_bound_and_priced(shape):
                 assert [found.nbytes(r) for r in range(6)] == [found.lower_bound(r) for r in range(6)]
             assert found.total_nbytes == sum(found.nbytes(rank) for rank in range(6))
             assert found.kind in ("halo exchange", "local")
+            for step in found.steps:
+                if isinstance(step, HaloStep):
+                    assert all_halo_received(step).tolist() == [
+                        halo_received(step, rank) for rank in range(6)
+                    ]
             assert str(found).splitlines()[2:] and found.peak_nbytes > 0
             priced = plan(*ends, shape, machine=Machine.laptop())
             assert priced.seconds > 0 or not priced.max_nbytes

@@ -16,6 +16,7 @@ from spmdsim.layout.windowed_layout import Window, Windowed
 from spmdsim.redistribution import plan
 from spmdsim.redistribution.exclusive_scan import scan_step
 from spmdsim.redistribution.halo import HALO_EXCHANGE, HaloStep
+from spmdsim.redistribution.parts import parts_step
 from spmdsim.redistribution.ways import way
 from spmdsim.redistribution.ways.step_memory import step_memory
 from spmdsim.redistribution.ways.tuning import TABLE
@@ -103,6 +104,18 @@ def test_a_step_takes_the_memory_that_is_said(world, monkeypatch, name, step, dt
     if name == "fill" and rank == 0:  # its values stay where they are
         said = 0
     assert abs(taken - said) <= SMALL + 0.01 * said, (taken, said)
+
+
+def test_only_a_rank_that_adds_up_takes_room_for_it():
+    """Of halves, sums in float32 of 300,000 elements; the first rank has none to add, the second one array."""
+    step = scan_step(FLAT("x", None), ("x",), (300_000,), "sum")
+    ways = [way.way_of(step, rank, np.dtype("f2"), TABLE["Open MPI"]) for rank in range(4)]
+    assert [told.scratch for told in ways] == [2_400_000, 2_400_000, 3_600_000, 3_600_000]
+
+
+def test_a_rank_outside_of_the_mesh_gets_no_parts():
+    step = parts_step(Mesh((2,), ("x",), [1, 2])("x", None), ("x",), (6, 5), times=2)
+    assert [step.most(rank) for rank in range(4)] == [0, 30, 30, 0]
 
 
 def test_every_way_is_measured():

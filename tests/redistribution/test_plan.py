@@ -383,3 +383,13 @@ def test_moves_behind_ones_back_are_refused_or_warned_of() -> None:
         implicit("matmul", moving)
     with pytest.raises(PlanError, match="takes 'raise'"), forbid_redistribution("shout"):
         pass
+
+
+def test_a_plan_that_sends_nothing_is_local():
+    mesh, other = Mesh((2, 2), ("a", "b")), Mesh((4,), ("z",))
+    for src, dst in (
+        (mesh(None, None), mesh(None, "a")),
+        (mesh(None, None), other("z", None)),
+        (mesh("a", None), other("z", None)),
+    ):
+        assert plan(src, dst, (8, 9)).kind == "local"

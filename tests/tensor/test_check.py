@@ -343,3 +343,9 @@ def test_the_truth_is_told_in_a_wider_type():
         k: np.dtype(v) for k, v in types.items()
     }
     assert wider(np.zeros(2, ml_dtypes.bfloat16)).dtype == np.float64
+
+
+def test_zeros_written_as_integers_are_no_larger():
+    mesh, world = Mesh((2,), ("x",)), LockStep(2)
+    assert not check(Tensor.from_global(np.full(4, 1e-20), mesh("x"), world), np.zeros(4, int))
+    assert check(Tensor.from_global(np.zeros(4), mesh("x"), world), np.zeros(4, int))

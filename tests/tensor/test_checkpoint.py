@@ -159,6 +159,8 @@ def test_the_files_are_safetensors(tmp_path):
     x = Tensor.from_global(np.arange(6.0).reshape(2, 3), Mesh((2,), ("a",))("a", None), LockStep(2))
     checkpoint.save(tmp_path, {"x": x})
     (folder,) = [p for p in tmp_path.iterdir() if p.is_dir()]
+    for path in folder.iterdir():  # the data begin at a multiple of 8 bytes
+        assert int.from_bytes(path.read_bytes()[:8], "little") % 8 == 0
     found = safetensors.load_file(folder / "rank-00001.safetensors")
     np.testing.assert_array_equal(found["x"], [[3, 4, 5]])
     np.testing.assert_array_equal(open_array(folder / "rank-00000.safetensors", "x")[:], [[0, 1, 2]])

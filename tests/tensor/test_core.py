@@ -13,6 +13,7 @@ from spmdsim.core import Layout
 from spmdsim.errors import InputError, LayoutError, PlanError, RuleError, UsageTypeError, WorldError
 from spmdsim.redistribution.guard import RedistributionWarning, forbid_redistribution
 from spmdsim.tensor.check import tolerance
+from spmdsim.tensor.watch import Watcher, watching
 
 DTYPES = [
     "float32", "float64", "float16", ml_dtypes.bfloat16, "complex64", "complex128",
@@ -74,9 +75,27 @@ def test_a_mesh_may_hold_a_part_of_the_world(world):
     x = Tensor.from_global(value, few("a", None), world)
     for rank, shard in zip(world.ranks, x.shards):
         assert shard.shape == ((2, 3) if rank in (1, 3) else (0, 0))
+    again = Tensor.from_local(list(x.shards), few("a", None), world)
+    assert [piece.shape for piece in again.shards] == [piece.shape for piece in x.shards]
     np.testing.assert_array_equal(x.full(), value)
     y = ops.multiply(x, x)
     np.testing.assert_array_equal(y.to(Mesh((4,), ("b",))(None, "b")).full(), value**2)
+
+
+def test_a_watcher_sees_what_runs_while_it_watches():
+    class Names(Watcher):
+        def after(self, op, *given):
+            names.append(op.name)
+
+        def moved(self, tensor, result):
+            names.append(f"{tensor.layout} to {result.layout}")
+
+    names, mesh = [], Mesh((2,), ("a",))
+    x = Tensor.from_global(np.ones((4, 2)), mesh("a", None), LockStep(2))
+    with watching(Names()):
+        ops.exp(x.to(mesh(None, "a")))
+    ops.exp(x).to(mesh(None, None))
+    assert names == [f"{mesh('a', None)} to {mesh(None, 'a')}", "exp"]
 
 
 @pytest.mark.ranks(8)

@@ -31,6 +31,7 @@ def test_a_sum_of_4096_ones_does_not_stop_at_256(world):
     # What is pending looks like its type, though its parts are not rounded on their way.
     assert all(total.local(rank).dtype == BF16 for rank in world.ranks)
     assert {shard.dtype for shard in total.shards} == {BF16}
+    assert repr(total.meta).startswith("bf16[]")
 
 
 def test_a_mean_does_not_overflow_on_its_way(world):

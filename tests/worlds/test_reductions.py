@@ -252,3 +252,5 @@ def test_fold_into_given_memory_leaves_its_operands():
     assert fold("sum", parts, out) is out
     assert out.tolist() == [6, 6, 6] and [p[0] for p in parts] == [1, 2, 3]
     assert fold("max", parts).tolist() == [3, 3, 3]
+    parts, out = [np.full(3, k, np.float32) for k in (1, 2, 3)], np.empty(3, np.float32)
+    assert fold("sum", parts, out) is out and out.tolist() == [6, 6, 6]

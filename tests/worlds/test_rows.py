@@ -386,6 +386,13 @@ def test_bytes_without_data_are_an_expectation():
             assert event.nbytes[0] == pytest.approx(4 * np.mean(seen), rel=0.03)
 
 
+def test_no_ids_want_no_rows():
+    mesh = Mesh((2,), ("tp",))
+    for rows in (1, 5):
+        step = step_of(mesh, (None,), mesh("tp", None), mesh(None, None), rows, 4)((0,))
+        assert [step.nbytes(rank, 4) for rank in range(2)] == [0, 0]
+
+
 def test_the_matrix_and_the_timeline_say_who_sent_what():
     from spmdsim.trace.perfetto import timeline
 
