@@ -34,7 +34,19 @@ OPERATORS = {
     ast.Or: ast.And,
 }
 OPPOSITE = {"min": "max", "max": "min", "any": "all", "all": "any"}
-SYMMETRIC = {"min", "max", "gcd", "lcm", "maximum", "minimum", "isinstance", "zip", "array_equal", "add"}
+SYMMETRIC = {
+    "min",
+    "max",
+    "gcd",
+    "lcm",
+    "maximum",
+    "minimum",
+    "isinstance",
+    "zip",
+    "array_equal",
+    "add",
+    "multiply",
+}
 
 
 @dataclass(frozen=True)
