@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,6 +19,9 @@ ENDING = "ending"
 
 ASKED = "asked"
 """The note of the starter why it asks the ranks for what they called last."""
+
+BEFORE = " before MPI"
+"""What the note of a rank whose program is over ends with, if it has not started MPI."""
 
 BEGUN = "begun"
 """The note of the starter that is as old as the job."""
@@ -66,15 +71,24 @@ def note_left(rank: int, code: int) -> None:
     """Tell the starter that this rank's program is over, and only MPI's end still to come before its exit code."""
     folder = job_folder()
     if folder is not None:
-        Path(folder, f"left_{rank}").write_text(str(code))
+        before = "" if "mpi4py.MPI" in sys.modules else BEFORE
+        Path(folder, f"left_{rank}").write_text(f"{code}{before}")
 
 
 def has_left(folder: Path, rank: int, code: int) -> bool:
     """Whether a rank said that its program is over, and ended with that code."""
-    try:
-        return (folder / f"left_{rank}").read_text() == str(code)
-    except OSError:
-        return False
+    return _left(folder, rank).removesuffix(BEFORE) == str(code)
+
+
+def has_left_before_mpi(folder: Path, rank: int) -> bool:
+    """Whether it said so before it started MPI."""
+    return _left(folder, rank).endswith(BEFORE)
+
+
+def _left(folder: Path, rank: int) -> str:
+    with suppress(OSError):
+        return (folder / f"left_{rank}").read_text()
+    return ""
 
 
 def ranks_gone(folder: Path) -> set[str]:

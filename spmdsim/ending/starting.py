@@ -128,6 +128,12 @@ def _missing(job: Launched) -> tuple[list[int], list[int]]:
     return left, [rank for rank in sorted(here) if not any(map(_has_mpi, here[rank]))]
 
 
+def awaiting(job: Launched) -> list[int]:
+    """The other ranks that have come to MPI's start, if all can be seen: there they wait for this one."""
+    here = {} if job.local_size < job.size else _processes()
+    return [rank for rank in sorted(here) if rank != job.rank and any(_has_mpi(p, False) for p in here[rank])]
+
+
 def _processes() -> dict[int, list[int]]:
     """The processes of all ranks that the launcher of this one started on this machine."""
     parents: dict[int, int] = {}
@@ -161,7 +167,7 @@ def _above(process: int, parents: Mapping[int, int]) -> int:
     return process
 
 
-def _has_mpi(process: int) -> bool:
+def _has_mpi(process: int, unseen: bool = True) -> bool:
     with suppress(OSError):
         return "/mpi4py/MPI." in Path(f"/proc/{process}/maps").read_text()
-    return True
+    return unseen

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
@@ -284,16 +284,33 @@ def leave_together(code: int) -> NoReturn:
 
 
 def end_before_mpi(code: int) -> None:
-    """Have a launcher that speaks PMI end the job: the others wait in MPI's start for this rank, which never comes.
+    """End the job where others wait in MPI's start for this rank, which never comes; its nurse does so, if it has one.
 
-    Such launchers take a rank that fails before it has started MPI for one that needs none.
+    Launchers that speak PMI take a rank that fails before it has started MPI for one that needs none.
     """
     found = detect()
-    if not code or found is None or "mpi4py.MPI" in sys.modules or job_folder() is not None:
+    if found is None or "mpi4py.MPI" in sys.modules or job_folder() is not None:
+        return
+    if not code:
+        from spmdsim.ending.starting import CODE, awaiting
+
+        if found.size > 1 and (waiting := awaiting(found)):
+            write(f"rank {found.rank} of {found.size} {left_while(waiting)}, the job ends")
+            ask_launcher_to_end(CODE)
+            _exit(CODE)
         return
     time.sleep(ALONE_SECONDS + APART_SECONDS * min(found.rank, 20))  # where all fail, one says so
     write(f"rank {found.rank} of {found.size} {BEFORE_MPI} with code {code}, the job ends")
     ask_launcher_to_end(code)
+
+
+def left_while(waiting: Sequence[int]) -> str:
+    """What a rank did while others wait where MPI starts.
+
+    >>> left_while([0, 2])
+    'left before it started MPI, where ranks 0, 2 wait for it'
+    """
+    return f"{BEFORE_MPI} where {name_ranks(waiting)} wait{'s' * (len(waiting) == 1)} for it"
 
 
 def ask_launcher_to_end(code: int) -> None:

@@ -18,7 +18,17 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from spmdsim.ending.notes import began, has_left, job_folder, note_end, note_failure, ranks_gone
+from spmdsim.ending.notes import (
+    began,
+    has_left,
+    has_left_before_mpi,
+    job_folder,
+    note_end,
+    note_failure,
+    ranks_gone,
+)
+from spmdsim.ending.starting import CODE, awaiting
+from spmdsim.ending.stop import left_while
 from spmdsim.launch.leftovers import sweep
 from spmdsim.launcher import LAUNCHER_VARIABLE, Launched
 
@@ -33,6 +43,9 @@ GRACE_SECONDS = 3
 
 ENDED_SECONDS = 5.0
 """How long the starter may take to end the job after a rank died."""
+
+LOOK_SECONDS = 0.25
+"""Between two looks for ranks that wait where MPI starts."""
 
 _PR_SET_PDEATHSIG = 1
 
@@ -124,6 +137,8 @@ class _Nurse:
         """Leave a note of a death, unless the rank itself has said why it ends; the starter ends the job."""
         rank = self.found.rank
         if (code == 0 and (self.folder / f"rank_{rank}").exists()) or has_left(self.folder, rank, code):
+            if code == 0 and has_left_before_mpi(self.folder, rank):
+                self._stay()
             return
         note_failure(rank, code if code >= 0 else 128 - code, cause_of(code))
         end = time.monotonic() + ENDED_SECONDS
@@ -133,6 +148,19 @@ class _Nurse:
         if code:
             note_end()
             time.sleep(ENDED_SECONDS)
+
+    def _stay(self) -> None:
+        """Hide that the rank left before it started MPI from the launcher, until the others have left or wait for it there.
+
+        Of some launchers nobody learns then which rank it was, and others let the ranks wait for ever.
+        """
+        while not self.asked and len(ranks_gone(self.folder)) < self.found.size:
+            if waiting := awaiting(self.found):
+                note_failure(self.found.rank, CODE, left_while(waiting))
+                note_end()
+                time.sleep(ENDED_SECONDS)
+                return
+            time.sleep(LOOK_SECONDS)
 
     def _clean(self) -> None:
         """Leave nothing behind where the starter cannot: the last nurse finds nothing in use any more."""
