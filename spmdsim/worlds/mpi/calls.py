@@ -301,10 +301,13 @@ class Calls:
         )
 
 
-def _user_frame_above(under: FrameType) -> tuple[FrameType | None, CodeType | None, int, CodeType | None]:
-    """``user_frame``, and the code of the frame right below it, if that is the given one."""
+def _user_frame_above(under: FrameType) -> tuple[FrameType | None, CodeType | None, int, CodeType, int]:
+    """``user_frame`` of a call, the code of the function that it calls, and how many frames that is above the given one."""
     frame, code, first = user_frame(under)
-    return frame, code, first, under.f_code if frame is under.f_back else None
+    above = 0
+    while under.f_back is not None and under.f_back is not frame and under is not frame:
+        under, above = under.f_back, above + 1
+    return frame, code, first, under.f_code, above
 
 
 def _noting(
@@ -341,18 +344,21 @@ def _noting(
         failed: Callable[[BaseException], None],
         compare: Callable[[], None],
     ) -> Run:
-        below: CodeType | None = None
-        code, first = None, 0
+        below: CodeType | None = None  # of what the user called, and how far up it was
+        code, first, above = None, 0, 1
         kind, but_one = as_float(digest), every - 1
 
         def checked(array: np.ndarray) -> np.ndarray:
             """``begin``, the call and ``end`` in one function, which remembers where its user's frame was."""
-            nonlocal below, code, first
-            frame: FrameType | None = this_frame(1)  # who called us is not the user
-            if frame is not None and frame.f_code is below:  # as the last time
-                frame = frame.f_back
-            if frame is not None and frame.f_code is not code:
-                frame, code, first, below = _user_frame_above(this_frame(1))
+            nonlocal below, code, first, above
+            try:
+                under: FrameType = this_frame(above)
+            except ValueError:  # nobody is so far up
+                under = this_frame(1)
+            frame = under.f_back
+            if frame is None or frame.f_code is not code or under.f_code is not below:  # not as the last time
+                frame, code, first, below, above = _user_frame_above(this_frame(1))
+                above += 1
             line = (
                 0.0
                 if frame is None
@@ -364,7 +370,7 @@ def _noting(
             rewrite(numbers, row, digest ^ world.about, kind, line, clock())
             calls.number = numbers[begun] = number + 1
             numbers[INSIDE] = here
-            del frame
+            del frame, under
             try:
                 if heavy:
                     marks[place] = number
