@@ -9,7 +9,7 @@ from math import ceil, floor, log10
 from pathlib import Path
 from typing import TypeAlias
 
-from spmdsim.draw.canvas import Canvas, ink_of, svg, width_of
+from spmdsim.draw.canvas import Canvas, ink_of, width_of
 from spmdsim.errors import InputError
 
 Box: TypeAlias = "tuple[float, float, float, float]"
@@ -130,13 +130,8 @@ def short(value: float) -> str:
     return f"{value:.3g}"
 
 
-def svg_plot(plot: Plot, width: int = 760, height: int = 440) -> str:
-    """The plot as one SVG image without scripts; points tell their values when pointed at."""
-    return svg(plot_canvas(plot, width, height), plot.title)
-
-
 def plot_canvas(plot: Plot, width: int = 760, height: int = 440) -> Canvas:
-    """The plot as a drawing. Every line has its own dashes, too, so that lines which coincide are both seen."""
+    """The plot as a drawing; points tell their values when pointed at. Every line has its own dashes, too, so that lines which coincide are both seen."""
     low_x, high_x, low_y, high_y = _padded(plot)
     longest = max(width_of(words) for words in [line.name for line in plot.lines] + [plot.title[:24]])
     left, right, top, bottom = 66, int(longest) + 56, 30, 44

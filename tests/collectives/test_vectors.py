@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from spmdsim.collectives import Schedule, schedule_of
-from spmdsim.collectives.algorithms.all_reduce_trees import bit_tree_depth, double_tree_parents
+from spmdsim.collectives.algorithms.all_reduce_trees import bit_tree_depth
 from spmdsim.collectives.counts import count
 from spmdsim.collectives.instructions import SEND
 from spmdsim.collectives.matching import match
@@ -110,13 +111,17 @@ def test_traffic_inside_and_between_groups(row: Row) -> None:
 @pytest.mark.parametrize("row", DATA["double_binary_tree"], ids=lambda row: f"n{row['n']}")
 def test_double_binary_tree(row: Row) -> None:
     n = row["n"]
-    parents = [double_tree_parents(rank, n) for rank in range(n)]
+    schedule = schedule_of("all_reduce", "double_binary_tree", n)
+    parents: list[list[int | None]] = [[None, None] for _ in range(n)]
+    for rank in range(n):
+        for move in itertools.chain(*schedule.rounds(rank)):
+            if move.kind == "reduce":
+                parents[move.peer][move.chunks[0]] = rank
     assert [p[0] for p in parents] == row["tree0_parent"]
     assert [p[1] for p in parents] == row["tree1_parent"]
     leaf = [sum(rank not in [p[t] for p in parents] for t in (0, 1)) for rank in range(n)]
     assert leaf == row["leaf_in_trees_per_rank"]
     assert [max(bit_tree_depth(r, n) for r in range(n))] * 2 == row["depth_per_tree"]
-    schedule = schedule_of("all_reduce", "double_binary_tree", n)
     counted = count(schedule, row["message_bytes"])
     assert counted.steps == row["message_depth"]
     assert counted.bytes_sent.tolist() == row["bytes_sent_per_rank"]

@@ -6,7 +6,8 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from spmdsim.draw.plot import Line, Plot, save_png, svg_plot, terminal_plot
+from spmdsim.draw.canvas import svg
+from spmdsim.draw.plot import Line, Plot, plot_canvas, save_png, terminal_plot
 from spmdsim.errors import InputError
 
 PLOT = Plot(
@@ -32,11 +33,11 @@ def test_flat_lines_and_single_points_can_be_drawn() -> None:
     for points in (((1.0, 5.0), (10.0, 5.0)), ((3.0, 4.0),)):
         plot = Plot("t", "x", "y", (Line("a", points),))
         assert "o" in "".join(terminal_plot(plot)[1:-4])
-        ET.fromstring(svg_plot(plot))
+        ET.fromstring(svg(plot_canvas(plot), plot.title))
 
 
 def test_svg_is_one_valid_image_with_titles() -> None:
-    root = ET.fromstring(svg_plot(PLOT))
+    root = ET.fromstring(svg(plot_canvas(PLOT), PLOT.title))
     name = "{http://www.w3.org/2000/svg}"
     lines = list(root.iter(f"{name}polyline"))
     assert len(lines) == 2
@@ -53,7 +54,7 @@ def test_numbers_a_logarithm_cannot_show_are_refused() -> None:
     with pytest.raises(InputError, match="greater than 0"):
         terminal_plot(Plot("t", "x", "y", (Line("a", ((0.0, 1.0),)),)))
     with pytest.raises(InputError, match="nothing to plot"):
-        svg_plot(Plot("t", "x", "y", (Line("a", ()),)))
+        plot_canvas(Plot("t", "x", "y", (Line("a", ()),)))
 
 
 def test_png_is_written_where_matplotlib_is(tmp_path) -> None:

@@ -50,16 +50,6 @@ def bit_tree_parent(rank: int, size: int) -> int | None:
     return up if up < size else rank ^ low
 
 
-def double_tree_parents(rank: int, size: int) -> tuple[int | None, int | None]:
-    """The rank's parents in both trees: the second is the first mirrored (even size) or shifted by 1 (odd size)."""
-    first = bit_tree_parent(rank, size)
-    if size % 2 == 0:
-        above = bit_tree_parent(size - 1 - rank, size)
-        return first, None if above is None else size - 1 - above
-    above = bit_tree_parent((rank - 1) % size, size)
-    return first, None if above is None else (above + 1) % size
-
-
 def _place(rank: int, size: int, tree: int) -> int:
     """The rank of the first tree whose place this rank has in ``tree``."""
     if tree == 0:
