@@ -63,6 +63,9 @@ def main() -> int:
     parser.add_argument(
         "--again", metavar="LOG", type=Path, help="only what survived in that output, not the sample"
     )
+    parser.add_argument(
+        "--tests", metavar="FOLDER", action="append", help="only tests of this folder; may be repeated"
+    )
     parser.add_argument("--list", action="store_true", help="print the mutants and run nothing")
     arguments = parser.parse_args()
     start, rooms = time.monotonic(), arguments.room or ROOMS
@@ -176,7 +179,7 @@ def judge(
 
     def choose_all() -> dict:
         executed = {}
-        for kept in filter(None, map(recorded, files_of_tests(copy))):
+        for kept in filter(None, map(recorded, files_of_tests(copy, arguments.tests))):
             for name, (seconds, reached) in kept["tests"].items():
                 executed[name] = seconds, {kept["mutants"][number] for number in reached}
         for number in asked:
@@ -196,7 +199,7 @@ def judge(
         ends.write_text(json.dumps(kill(quick, partial(exchanged, tests), "")))
 
     executed: dict = {}
-    files = [file for file in files_of_tests(copy) if file.startswith("tests/")]
+    files = [file for file in files_of_tests(copy, arguments.tests) if file.startswith("tests/")]
     files += [f"spmdsim/{room}" for room in ROOMS]
     pid = os.fork()  # this process stays without the package, for those that import a mutant
     if not pid:
@@ -208,11 +211,11 @@ def judge(
     return dict(sorted(codes.items()))
 
 
-def files_of_tests(copy: Path) -> list[str]:
+def files_of_tests(copy: Path, folders: list[str] | None) -> list[str]:
     """Tests in one process, and the rooms' files for their docstrings' examples."""
     found = [str(path.relative_to(copy)) for path in sorted(copy.glob("tests/*/test_*.py"))]
-    tests = [file for file in found if room_of(file) not in ELSEWHERE]
-    tests += [f"tests/{name}" for name in BESIDE]
+    tests = [file for file in found if room_of(file) in (folders or {*map(room_of, found)} - {*ELSEWHERE})]
+    tests += [] if folders else [f"tests/{name}" for name in BESIDE]
     rooms = [path for room in ROOMS for path in sorted((copy / "spmdsim" / room).rglob("*.py"))]
     return [*tests, *(str(path.relative_to(copy)) for path in rooms)]
 
