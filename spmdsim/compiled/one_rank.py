@@ -48,9 +48,16 @@ def _backward(
     recipe: Any, params: dict[str, Any], arrived: list[bool], wanted: list[bool], head: tuple[Any, ...]
 ) -> Callable[..., Any]:
     kinds = [meta.held if asked else None for meta, asked in zip(recipe.gradients, wanted)]
+    vjp, count = recipe.vjp, len(recipe.inputs)
+
+    def of_one_result(dy: Any, *rest: Any) -> Any:
+        return vjp(*head, dy, rest[:count], rest[count] if len(rest) > count else None, **params)
+
+    general = partial(pulled, recipe, params, arrived, head=head)
+    pull: Callable[..., Any] = of_one_result if arrived == [True] else general
 
     def backward(*arrays: Any) -> list[Any]:
-        found = pulled(recipe, params, arrived, *arrays, head=head)
+        found = pull(*arrays)
         return [None if kind is None or one is None else like(one, kind) for one, kind in zip(found, kinds)]
 
     return backward

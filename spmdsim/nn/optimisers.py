@@ -157,6 +157,8 @@ class Optimiser(Pictured):
         wide = kind is not stored
         if wide:
             values, changes = in_type(values, kind), in_type(changes, kind)
+        if not self.slots and len(values) == 1 and not wide:
+            return [self.new_value(values[0], changes[0], [])]
         state = self.state.get(id(parameter)) or [_zeros(values) for _ in range(self.slots)]
         # Replicas that share all their arrays share the update, too. What they share is never written to: the next
         # time they may share something else.

