@@ -5,9 +5,9 @@
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 folder=${1:-$root/docs/pictures}
-spmdsim=${SPMDSIM:-spmdsim}
+python=${PYTHON:-python}
 mkdir -p "$folder"
-$spmdsim plan --mesh dp=2,tp=4 --src "dp,tp" --dst "tp,dp" --shape 8,8 --svg "$folder/plan.svg" >/dev/null
-$spmdsim layout --mesh dp=2,tp=4 --dims "dp,tp" --shape 32,784 --svg "$folder/layout.svg" >/dev/null
-$spmdsim collective show all_reduce ring -n 4 --svg "$folder/ring.svg"
-$spmdsim search --program mlp --layers 2 --hidden 256 --batch 512 -n 8 --svg "$folder/search.svg" >/dev/null
+"$python" -m spmdsim plan --mesh dp=2,tp=4 --src "dp,tp" --dst "tp,dp" --shape 8,8 --svg "$folder/plan.svg" >/dev/null
+"$python" -m spmdsim layout --mesh dp=2,tp=4 --dims "dp,tp" --shape 32,784 --svg "$folder/layout.svg" >/dev/null
+"$python" -m spmdsim collective show all_reduce ring -n 4 --svg "$folder/ring.svg"
+"$python" -m spmdsim search --program mlp --layers 2 --hidden 256 --batch 512 -n 8 --svg "$folder/search.svg" >/dev/null

@@ -13,7 +13,7 @@ PICTURES = ROOT / "docs" / "pictures"
 
 
 def test_the_script_draws_the_pictures_that_are_there(tmp_path):
-    environment = os.environ | {"SPMDSIM": f"{sys.executable} -m spmdsim", "PYTHONPATH": str(ROOT)}
+    environment = os.environ | {"PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
     subprocess.run(
         [ROOT / "scripts" / "pictures.sh", tmp_path], env=environment, check=True, capture_output=True
     )
