@@ -181,7 +181,13 @@ def fft(
 def ifft(
     x: Tensor, n: int | None = None, axis: int = -1, norm: str | None = None, *, layout: Layout | None = None
 ) -> Tensor:
-    """The inverse of :func:`fft`."""
+    """The inverse of :func:`fft`.
+
+    >>> from spmdsim import Mesh, Tensor
+    >>> x = Tensor.from_global([[1.0, 2.0, 4.0]], Mesh((2,), ("x",))("x", None))
+    >>> ifft(fft(x)).full().real.round(6).tolist()
+    [[1.0, 2.0, 4.0]]
+    """
     return _laid(_transform("ifft", x, n, axis, norm), layout)
 
 
@@ -190,7 +196,13 @@ def ifft(
 def rfft(
     x: Tensor, n: int | None = None, axis: int = -1, norm: str | None = None, *, layout: Layout | None = None
 ) -> Tensor:
-    """The first ``n // 2 + 1`` values of :func:`fft` of real numbers; the others are their conjugates."""
+    """The first ``n // 2 + 1`` values of :func:`fft` of real numbers; the others are their conjugates.
+
+    >>> from spmdsim import Mesh, Tensor
+    >>> wave = Tensor.from_global(np.cos(np.arange(8) * 2 * np.pi / 8), Mesh((2,), ("x",))("x"))
+    >>> np.abs(rfft(wave).full()).round(6).tolist()  # one turn in eight points
+    [0.0, 4.0, 0.0, 0.0, 0.0]
+    """
     return _laid(_transform("rfft", x, n, axis, norm), layout)
 
 
@@ -199,7 +211,13 @@ def rfft(
 def irfft(
     x: Tensor, n: int | None = None, axis: int = -1, norm: str | None = None, *, layout: Layout | None = None
 ) -> Tensor:
-    """The inverse of :func:`rfft`, ``n`` real numbers (``2 * (m - 1)`` for ``m`` values)."""
+    """The inverse of :func:`rfft`, ``n`` real numbers (``2 * (m - 1)`` for ``m`` values).
+
+    >>> from spmdsim import Mesh, Tensor
+    >>> x = Tensor.from_global([[3.0, 1.0, 2.0]], Mesh((2,), ("x",))(None, "x"))
+    >>> irfft(rfft(x), n=3).full().round(6).tolist(), irfft(rfft(x)).shape
+    ([[3.0, 1.0, 2.0]], (1, 2))
+    """
     return _laid(_transform("irfft", x, n, axis, norm), layout)
 
 
@@ -208,7 +226,13 @@ def irfft(
 def hfft(
     x: Tensor, n: int | None = None, axis: int = -1, norm: str | None = None, *, layout: Layout | None = None
 ) -> Tensor:
-    """:func:`fft` of ``n`` values that are conjugates of one another, given the first half; the result is real."""
+    """:func:`fft` of ``n`` values that are conjugates of one another, given the first half; the result is real.
+
+    >>> from spmdsim import Mesh, Tensor
+    >>> half = Tensor.from_global([[1.0, 0.5, 0.0]], Mesh((2,), ("x",))("x", None))
+    >>> hfft(half).full().round(6).tolist()
+    [[2.0, 1.0, 0.0, 1.0]]
+    """
     return irfft(conjugated(x), n, axis, _OTHER.get(norm or "backward", norm), layout=layout)
 
 
@@ -217,7 +241,13 @@ def hfft(
 def ihfft(
     x: Tensor, n: int | None = None, axis: int = -1, norm: str | None = None, *, layout: Layout | None = None
 ) -> Tensor:
-    """The inverse of :func:`hfft`: the first half of the transform of real numbers."""
+    """The inverse of :func:`hfft`: the first half of the transform of real numbers.
+
+    >>> from spmdsim import Mesh, Tensor
+    >>> y = Tensor.from_global([[2.0, 1.0, 0.0, 1.0]], Mesh((2,), ("x",))("x", None))
+    >>> ihfft(y).full().real.round(6).tolist()
+    [[1.0, 0.5, 0.0]]
+    """
     return _laid(conjugated(rfft(x, n, axis, _OTHER.get(norm or "backward", norm))), layout)
 
 
@@ -269,7 +299,13 @@ def fftn(
 def ifftn(
     x: Tensor, s: Sizes = None, axes: Axes = None, norm: str | None = None, *, layout: Layout | None = None
 ) -> Tensor:
-    """The inverse of :func:`fftn`."""
+    """The inverse of :func:`fftn`.
+
+    >>> from spmdsim import Mesh, Tensor
+    >>> one = Tensor.from_global(np.ones((2, 2)), Mesh((2,), ("x",))("x", None))
+    >>> ifftn(one).full().real.tolist()
+    [[1.0, 0.0], [0.0, 0.0]]
+    """
     return _laid(_several("ifft", x, _dims(x, s, axes), norm), layout)
 
 
@@ -278,7 +314,13 @@ def ifftn(
 def rfftn(
     x: Tensor, s: Sizes = None, axes: Axes = None, norm: str | None = None, *, layout: Layout | None = None
 ) -> Tensor:
-    """:func:`fftn` of real numbers, of which the last dim's first half is computed."""
+    """:func:`fftn` of real numbers, of which the last dim's first half is computed.
+
+    >>> from spmdsim import Mesh, Tensor
+    >>> x = Tensor.from_global(np.ones((2, 4, 6)), Mesh((2,), ("x",))("x", None, None))
+    >>> rfftn(x).shape, rfftn(x, axes=(2, 1)).shape
+    ((2, 4, 4), (2, 3, 6))
+    """
     *others, (last, n) = _dims(x, s, axes)
     y = _transform("rfft", x, n, last, norm)
     done, rest = [last], sorted(others, key=lambda one: bool(y.layout.canonical.dims[one[0]]))
@@ -293,7 +335,13 @@ def rfftn(
 def irfftn(
     x: Tensor, s: Sizes = None, axes: Axes = None, norm: str | None = None, *, layout: Layout | None = None
 ) -> Tensor:
-    """The inverse of :func:`rfftn`."""
+    """The inverse of :func:`rfftn`.
+
+    >>> from spmdsim import Mesh, Tensor
+    >>> x = Tensor.from_global([[1.0, 2.0], [3.0, 4.0]], Mesh((2,), ("x",))("x", None))
+    >>> irfftn(rfftn(x), s=(2, 2)).full().round(6).tolist()
+    [[1.0, 2.0], [3.0, 4.0]]
+    """
     *others, (last, n) = _dims(x, s, axes)
     x = _several("ifft", x, others, norm)
     return _laid(_transform("irfft", x, n, last, norm, [dim for dim, _ in others]), layout)
@@ -309,7 +357,13 @@ def fft2(
     *,
     layout: Layout | None = None,
 ) -> Tensor:
-    """:func:`fftn` along two dims, the last ones if none are given."""
+    """:func:`fftn` along two dims, the last ones if none are given.
+
+    >>> from spmdsim import Mesh, Tensor
+    >>> images = Tensor.from_global(np.ones((4, 2, 2)), Mesh((2,), ("x",))("x", None, None))
+    >>> fft2(images).full()[0].real.tolist(), fft2(images).layout.short()  # each image stays on its rank
+    ([[4.0, 0.0], [0.0, 0.0]], 'S(0)')
+    """
     return fftn(x, s, axes, norm, layout=layout)
 
 
@@ -323,7 +377,13 @@ def ifft2(
     *,
     layout: Layout | None = None,
 ) -> Tensor:
-    """The inverse of :func:`fft2`."""
+    """The inverse of :func:`fft2`.
+
+    >>> from spmdsim import Mesh, Tensor
+    >>> peak = Tensor.from_global([[4.0, 0.0], [0.0, 0.0]], Mesh((2,), ("x",))(None, "x"))
+    >>> ifft2(peak).full().real.tolist()
+    [[1.0, 1.0], [1.0, 1.0]]
+    """
     return ifftn(x, s, axes, norm, layout=layout)
 
 
@@ -337,7 +397,13 @@ def rfft2(
     *,
     layout: Layout | None = None,
 ) -> Tensor:
-    """:func:`rfftn` along two dims, the last ones if none are given."""
+    """:func:`rfftn` along two dims, the last ones if none are given.
+
+    >>> from spmdsim import Mesh, Tensor
+    >>> rows = Tensor.from_global(np.arange(8.0).reshape(2, 4), Mesh((2,), ("x",))("x", None))
+    >>> rfft2(rows).full()[:, 0].real.round(6).tolist()  # the sum, and first row minus second
+    [28.0, -16.0]
+    """
     return rfftn(x, s, axes, norm, layout=layout)
 
 
@@ -351,7 +417,13 @@ def irfft2(
     *,
     layout: Layout | None = None,
 ) -> Tensor:
-    """The inverse of :func:`rfft2`."""
+    """The inverse of :func:`rfft2`.
+
+    >>> from spmdsim import Mesh, Tensor
+    >>> y = Tensor.from_global([[0.0, 4.0], [0.0, 0.0]], Mesh((2,), ("x",))("x", None))
+    >>> irfft2(y).full().round(6).tolist()
+    [[1.0, -1.0], [1.0, -1.0]]
+    """
     return irfftn(x, s, axes, norm, layout=layout)
 
 
@@ -386,6 +458,10 @@ def fftfreq(
         dtype: element type, float64 if left out.
         world: the world; :func:`spmdsim.world` if left out.
         device: ``"cpu"``, for the array API standard.
+
+    >>> from spmdsim import Mesh
+    >>> fftfreq(4, 0.5, layout=Mesh((2,), ("x",))("x")).full().tolist()
+    [0.0, 0.5, -1.0, -0.5]
     """
     check_device(device)
     return _frequencies(np.fft.fftfreq(n, d), layout, dtype, world)
@@ -409,6 +485,10 @@ def rfftfreq(
         dtype: element type, float64 if left out.
         world: the world; :func:`spmdsim.world` if left out.
         device: ``"cpu"``, for the array API standard.
+
+    >>> from spmdsim import Mesh
+    >>> rfftfreq(6, layout=Mesh((2,), ("x",))("x"), dtype=np.float32).shards[1].tolist()
+    [0.3333333432674408, 0.5]
     """
     check_device(device)
     return _frequencies(np.fft.rfftfreq(n, d), layout, dtype, world)
@@ -423,11 +503,22 @@ def _shifted(x: Tensor, axes: Axes, back: bool) -> Tensor:
 
 @of_tensors
 def fftshift(x: Tensor, axes: Axes = None) -> Tensor:
-    """The frequency 0 in the middle of each dim."""
+    """The frequency 0 in the middle of each dim.
+
+    >>> from spmdsim import Mesh
+    >>> fftshift(fftfreq(5, 0.2, layout=Mesh((2,), ("x",))("x"))).full().tolist()
+    [-2.0, -1.0, 0.0, 1.0, 2.0]
+    """
     return _shifted(x, axes, False)
 
 
 @of_tensors
 def ifftshift(x: Tensor, axes: Axes = None) -> Tensor:
-    """The inverse of :func:`fftshift`."""
+    """The inverse of :func:`fftshift`.
+
+    >>> from spmdsim import Mesh, Tensor
+    >>> centred = Tensor.from_global([-2.0, -1.0, 0.0, 1.0], Mesh((2,), ("x",))("x"))
+    >>> ifftshift(centred).full().tolist()
+    [0.0, 1.0, -2.0, -1.0]
+    """
     return _shifted(x, axes, True)

@@ -138,7 +138,7 @@ def test_every_public_name_has_an_example() -> None:
 def test_every_public_name_says_what_its_parameters_are() -> None:
     """Where there are three or more. Core is kept short; a tensor is made by functions that say it."""
     seen, without = set(), []
-    for module in (*reference.modules(), "spmdsim.fft", "spmdsim.launch"):
+    for module in (*reference.modules(), "spmdsim.launch"):
         for name in reference.names(module):
             value = getattr(import_module(module), name)
             core = str(getattr(value, "__module__", "")).startswith("spmdsim.core")
@@ -161,7 +161,7 @@ def test_every_public_name_says_what_its_parameters_are() -> None:
 def test_what_raises_an_error_says_so() -> None:
     """Public functions and methods that raise one of the package's errors themselves; core, kept short, in the same line."""
     seen, without = 0, []
-    for module in (*reference.modules(), "spmdsim.fft", "spmdsim.launch"):
+    for module in (*reference.modules(), "spmdsim.launch"):
         for name in reference.names(module):
             value = getattr(import_module(module), name)
             for function, text in _functions(value):

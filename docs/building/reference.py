@@ -18,6 +18,7 @@ INSIDE = ("imitations", "dialects", "explore", "launch", "cli")
 #: Public modules inside of rooms.
 MODULES = (
     "spmdsim.errors",
+    "spmdsim.fft",
     "spmdsim.tensor.checkpoint",
     "spmdsim.auto_parallel.search",
     "spmdsim.collectives.algorithms",
