@@ -135,14 +135,17 @@ class Canvas:
         words: Sequence[str],
         index: int | None,
         title: str = "",
+        shade: float = 0.0,
     ) -> None:
-        """A box with lines of words in its middle; filled if it has an index."""
+        """A box with lines of words in its middle; filled if it has an index, or the darker the more of one colour."""
         self.reach(x + width, y + height)
         box = f'x="{number(x)}" y="{number(y)}" width="{number(width)}" height="{number(height)}"'
         told = _said(title)
         letters = ""
         if index is None:
             self.parts.append(f'<g>{told}<rect class="open" {box}/>')
+            if shade:
+                self.parts.append(f'<rect {box} fill="{FILLS[5][0]}" fill-opacity="{shade:.2f}"/>')
         else:
             fill, letters = fill_of(index)
             self.parts.append(f'<g>{told}<rect {box} fill="{fill}" stroke="var(--ground)"/>')

@@ -6,6 +6,7 @@ rank's chunks: the fuller a box, the more ranks have contributed; a frame marks 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from spmdsim.collectives.facts import facts_of
@@ -126,8 +127,10 @@ def space_time(story: History) -> Canvas:
         out.line(MARGIN, y, end, y)
     for step, messages in enumerate(story.steps):
         x = MARGIN + step * column + boxes
-        for message in messages:
-            _arrow(out, story, message, x, x + column - boxes - 4)
+        taken: list[tuple[float, float]] = []
+        for draw in (_arrow, partial(_label, taken=taken)):  # words above all arrows
+            for message in messages:
+                draw(out, story, message, x, x + column - boxes - 4)
     for index in range(len(story.states)):
         for rank in range(size):
             _state(out, story, cells, index, rank, MARGIN + index * column + 4, TOP + rank * ROW - 9, wide)
@@ -137,21 +140,42 @@ def space_time(story: History) -> Canvas:
 
 def _arrow(out: Canvas, story: History, message: RoundMessage, x1: float, x2: float) -> None:
     source, target, numbers, reduces = message
-    y1, y2 = TOP + source * ROW, TOP + target * ROW
     count = story.schedule.chunk_count
     ink = ink_of((numbers[0] if numbers else 0) % count) if count > 1 else ""
-    told = f"{source} → {target}: {name_chunks(numbers)}{', reduced' if reduces else ''}"
-    out.arrow(x1, y1, x2, y2, ink, told, dashed=story.schedule.collective.reduces and not reduces)
-    words = name_chunks(numbers).partition(" ")[2].replace(" ", "") if count > 1 and numbers else ""
+    dashed = story.schedule.collective.reduces and not reduces
+    out.arrow(x1, TOP + source * ROW, x2, TOP + target * ROW, ink, _told(message), dashed)
+
+
+def _told(message: RoundMessage) -> str:
+    reduced = ", reduced" if message.reduces else ""
+    return f"{message.source} → {message.target}: {name_chunks(message.chunks)}{reduced}"
+
+
+def _label(
+    out: Canvas, story: History, message: RoundMessage, x1: float, x2: float, taken: list[tuple[float, float]]
+) -> None:
+    """A message's chunks beside its arrow, where no other words of the round are."""
+    source, target, numbers, reduces = message
+    several = story.schedule.chunk_count > 1 and numbers
+    words = name_chunks(numbers).partition(" ")[2].replace(" ", "") if several else ""
     words = ("+" if reduces else "") + (words if len(words) <= 7 else f"{len(numbers)} chunks")
-    if words:
-        # Near its beginning: in the middle arrows cross.
-        x, y = x1 + 0.26 * (x2 - x1), y1 + 0.26 * (y2 - y1)
-        half = width_of(words) / 2 + 2
-        out.parts.append(
-            f'<rect class="ground" x="{number(x - half)}" y="{number(y - 7)}" width="{number(2 * half)}" height="13" rx="3"/>'
-        )
-        out.text(x, y + 4, words, anchor="middle", title=told)
+    if not words:
+        return
+    half = width_of(words) / 2 + 2
+    # Near its beginning, if there is room: in the middle arrows cross.
+    spots = [
+        (x1 + share * (x2 - x1), TOP + (source + share * (target - source)) * ROW)
+        for share in (0.26, 0.74, 0.38, 0.62, 0.5)
+    ]
+    free = (
+        spot for spot in spots if all(abs(spot[0] - x) > 2 * half or abs(spot[1] - y) > 13 for x, y in taken)
+    )
+    x, y = next(free, spots[0])
+    taken.append((x, y))
+    out.parts.append(
+        f'<rect class="ground" x="{number(x - half)}" y="{number(y - 7)}" width="{number(2 * half)}" height="13" rx="3"/>'
+    )
+    out.text(x, y + 4, words, anchor="middle", title=_told(message))
 
 
 def _state(

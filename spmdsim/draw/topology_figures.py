@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 MOST_RANKS = 80
 """Of larger networks no links are drawn: what is told apart by its number alone needs room for it."""
 MOST_PAIRS = 24
+DARKEST = 0.6  # letters are read on it, on a light and on a dark ground
 HIGH = 18
 
 Point = tuple[float, float]
@@ -93,7 +94,8 @@ def _of_dragonfly(fly: Dragonfly) -> dict[TopologyPlace, Point]:
     found: dict[TopologyPlace, Point] = {}
     inner = 14.0 + 7 * fly.routers
     outer = inner + 34 + 3 * fly.hosts
-    centres = [_around((0, 0), (outer + 16) * fly.groups / 2.8, k, fly.groups) for k in range(fly.groups)]
+    apart = (outer + 16) / sin(pi / max(fly.groups, 2))  # circles of neighbours do not touch
+    centres = [_around((0, 0), apart, k, fly.groups) for k in range(fly.groups)]
     for router in range(fly.groups * fly.routers):
         group, place = divmod(router, fly.routers)
         centre = centres[group] if fly.groups > 1 else (0.0, 0.0)
@@ -171,7 +173,7 @@ def _distances(topology: Topology) -> tuple[Canvas, int]:
     count = min(topology.ranks, MOST_PAIRS)
     ranks = np.arange(count)
     hops = topology.hops(np.repeat(ranks, count), np.tile(ranks, count)).reshape(count, count)
-    out = Canvas()
+    out, most = Canvas(), max(1, int(hops.max(initial=0)))
     of = f" (of the first {count})" if count < topology.ranks else ""
     out.text(0, 12, f"links between two ranks{of}", "faint")
     for a in range(count):
@@ -183,7 +185,8 @@ def _distances(topology: Topology) -> tuple[Canvas, int]:
             out.cell(
                 *box,
                 [str(far) if far else "·"],
-                far - 1 if far else None,
+                None,
                 f"rank {a} to rank {b}: {far} links",
+                far / most * DARKEST,
             )
-    return out, int(hops.max(initial=0))
+    return out, most
