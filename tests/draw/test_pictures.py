@@ -17,10 +17,13 @@ from pictured_values import MESH, VALUES, pictured
 
 from spmdsim import LockStep, Mesh, Tensor, plan, show
 from spmdsim.cli.main import main
+from spmdsim.collectives import schedule_of
+from spmdsim.collectives.history import unroll
 from spmdsim.cost import Machine, parse_topology
 from spmdsim.draw.canvas import FILLS, INKS, MOST_BYTES, STYLE
 from spmdsim.draw.figures import DRAWN, Figure, figure_of, html_of, svg_of
 from spmdsim.draw.plot import Line, Plot, plot_canvas
+from spmdsim.draw.schedule_svg import space_time
 from spmdsim.draw.topology_figures import positions
 from spmdsim.errors import InputError, UsageTypeError
 from spmdsim.pictured import Pictured
@@ -223,7 +226,8 @@ def test_three_dims_are_a_block_with_every_piece():
 
 NETWORKS = {
     "ring": 8, "torus:3x4": 12, "torus:2x3x3": 18, "fat_tree:leaf=4,over=2": 16, "fat_tree:down=2x3x4,up=1x2x3": 24,
-    "dragonfly:groups=9,routers=4,hosts=2": 72, "dragonfly:groups=1": 8, "flat": 5, "nodes:4": 12,
+    "dragonfly:groups=9,routers=4,hosts=2": 72, "dragonfly:groups=1": 8, "dragonfly:groups=2,routers=4,hosts=2": 16,
+    "flat": 5, "nodes:4": 12,
 }  # fmt: skip
 
 
@@ -406,3 +410,20 @@ def test_a_tensor_of_ranks_that_are_not_there_is_not_looked_at():
     with record() as trace:
         tensor._repr_html_()
     assert not len(trace)
+
+
+@pytest.mark.parametrize(
+    ("name", "size"), [("ring", 4), ("ring", 8), ("recursive_doubling", 8), ("bruck", 8)]
+)
+def test_words_beside_arrows_do_not_lie_on_each_other(name, size):
+    story = unroll(schedule_of("all_to_all" if name == "bruck" else "all_reduce", name, size))
+    drawn = "".join(space_time(story).parts)
+    boxes = [
+        tuple(map(float, box))
+        for box in re.findall(
+            r'class="ground" x="([\d.]+)" y="([\d.]+)" width="([\d.]+)" height="(13)"', drawn
+        )
+    ]
+    assert len(boxes) == sum(map(len, story.steps))
+    for (x1, y1, wide1, high), (x2, y2, wide2, _) in itertools.combinations(boxes, 2):
+        assert x1 + wide1 <= x2 + 0.2 or x2 + wide2 <= x1 + 0.2 or abs(y1 - y2) >= high - 0.2
