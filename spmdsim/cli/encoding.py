@@ -8,7 +8,7 @@ from typing import IO
 
 LIKENESS = {
     **dict(zip("│┃┼●▶◀→←·×≤≥–━═─", "||+*><><.x<>--=-")),
-    "∑": "sum",
+    "∑": "S",
     "…": "...",
     "α": "alpha",
     "β": "beta",

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 MOST_CELLS = 24
 """More chunks than this are shown as a count per source."""
 
-ASCII = str.maketrans({**dict(zip("│─┼●▶◀→·━═", "|-+*><>.-=")), "∑": "sum", "…": ".."})
+ASCII = str.maketrans({**dict(zip("│─┼●▶◀→·━═", "|-+*><>.-=")), "∑": "S", "…": ".."})
 
 
 def state_lines(story: History, index: int) -> list[str]:
@@ -77,13 +77,13 @@ def _cell(story: History, state: RankState, rank: int, cell: int) -> str:
 
 
 def value_words(story: History, value: int) -> str:
-    """A value in few letters: ``∑`` for all ranks, ``0…2+5`` for some."""
+    """A value in few letters: ``∑`` for all ranks, ``0-2+5`` for some."""
     ranks = story.contributors(value)
     if story.schedule.collective.reduces and len(ranks) == story.schedule.size > 1:
         return "∑"
     words: list[str] = []
     for start, stop in _runs(ranks):
-        words += [f"{start}…{stop}"] if stop - start > 1 else map(str, range(start, stop + 1))
+        words += [f"{start}-{stop}"] if stop - start > 1 else map(str, range(start, stop + 1))
     return "+".join(words)
 
 
@@ -199,11 +199,12 @@ def fact_lines(facts: Facts) -> list[str]:
         f"critical bytes  {as_share(facts.beta)}  (lower bound {as_share(bound.beta)})",
     ]
     if schedule.collective.reduces:
-        order = "yes" if verdict.in_order else "no: operands are not combined in rank order"
+        order = "kept: fit" if verdict.in_order else "not kept: unfit"
         bits = "yes" if verdict.same_tree else "no"
         lines += [
             f"reduced bytes   {as_share(facts.gamma)}  (lower bound {as_share(bound.gamma)})",
-            f"reduction tree  depth {verdict.depth}; fit for non-commutative operators: {order}",
+            f"reduction tree  depth {verdict.depth}",
+            f"rank order      {order} for operators that do not commute",
         ]
         if schedule.collective.value == "sum":
             lines.append(f"same bits on all ranks: {bits}")

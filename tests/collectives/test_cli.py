@@ -96,7 +96,8 @@ def test_show(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
         "after round 9",
         "rounds          10  (lower bound 3)",
         "critical bytes  1.667 m  (lower bound 1.667 m)",
-        "depth 5; fit for non-commutative operators: no",
+        "depth 5",
+        "rank order      not kept: unfit for operators that do not commute",
         "round 9   ●─2──▶●─3──▶●─4──▶●─5──▶●─0──▶●",
     ):
         assert words in text
@@ -267,7 +268,7 @@ def test_any_encoding_of_the_output_will_do(encoding: str) -> None:
     done = subprocess.run(command, env=environment, capture_output=True, timeout=60)
     text = done.stdout.decode(encoding)
     assert done.returncode == 0, done.stderr.decode()
-    assert "round 0  *-+1->*" in text and "[sum]" in text and "?" not in text
+    assert "round 0  *-+1->*" in text and "[S]" in text and "?" not in text
 
 
 def test_arguments() -> None:

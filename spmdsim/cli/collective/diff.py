@@ -101,7 +101,7 @@ def _column(facts: Facts) -> list[str]:
 
 
 def _side_by_side(stories: list[History], names: list[str]) -> None:
-    from spmdsim.cli.output import console
+    from spmdsim.cli.output import console, line_columns
     from spmdsim.draw.schedule_text import grid, highlighted
 
     pictures = [[name, *grid(story)] for name, story in zip(names, stories)]
@@ -109,6 +109,6 @@ def _side_by_side(stories: list[History], names: list[str]) -> None:
     length = max(map(len, pictures))
     left, right = (p + [""] * (length - len(p)) for p in pictures)
     lines = [a.ljust(width) + b for a, b in zip(left, right)]
-    if max(map(len, lines)) > 150:
+    if max(map(len, lines)) > (line_columns() or 150):
         lines = [*pictures[0], "", *pictures[1]]
     console().print(highlighted(lines), soft_wrap=True)
