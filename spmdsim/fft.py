@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from spmdsim.core import Layout, Mesh, Rule
+from spmdsim.core import Layout, Mesh
 from spmdsim.errors import RuleError
 from spmdsim.ops.declare import cast
-from spmdsim.ops.four_steps import factors, four_steps
 from spmdsim.ops.operators import of_tensors
-from spmdsim.ops.scans import ALONG, along_dim, conjugated
-from spmdsim.ops.slicing import roll, slice_
-from spmdsim.tensor import Op, Tensor
+from spmdsim.ops.scans import along_dim, conjugated
+from spmdsim.ops.slicing import roll
+from spmdsim.ops.transforms import OTHER_NORM, transform
+from spmdsim.tensor import Tensor
 from spmdsim.tensor.creation import check_device
 from spmdsim.tensor.meanings import HALF, OF_ONE, OF_SEVERAL, REAL, TRANSFORMED, documented
 from spmdsim.worlds.base import World
@@ -49,108 +49,8 @@ __all__ = [
     "rfftn",
 ]
 
-#: Which norm undoes which: a transform's transpose is the one the other way, scaled alike.
-_OTHER = {"backward": "forward", "ortho": "ortho", "forward": "backward"}
-_FUNCTIONS: dict[str, Any] = {
-    "fft": np.fft.fft,
-    "ifft": np.fft.ifft,
-    "rfft": np.fft.rfft,
-    "irfft": np.fft.irfft,
-}
 Axes = int | Sequence[int] | None
 Sizes = Sequence[int | None] | None
-
-
-def _rule(shape: tuple[int, ...], kind: str, n: int, dim: int, norm: str) -> tuple[Rule, dict[str, int]]:
-    names = [ALONG if d == dim else f"d{d}" for d in range(len(shape))]
-    left, right = " ".join(names), " ".join("v" if name == ALONG else name for name in names)
-    rule = Rule.parse(f"{left} -> {right}", whole=f"{ALONG} v", linear="each", work="functions")
-    return rule, {"v": n // 2 + 1 if kind == "rfft" else n}
-
-
-def _local(x: np.ndarray, kind: str, n: int, dim: int, norm: Any) -> np.ndarray:
-    if x.size or not n:
-        return np.asarray(_FUNCTIONS[kind](x, n, dim, norm), order="C")
-    shape = [n // 2 + 1 if kind == "rfft" else n if d == dim else size for d, size in enumerate(x.shape)]
-    shape = [size if d == dim else old for d, (size, old) in enumerate(zip(shape, x.shape))]
-    return np.zeros(shape, _dtype(x.dtype, kind))
-
-
-def _vjp(
-    dy: np.ndarray, operands: Sequence[np.ndarray], _y: Any, kind: str, n: int, dim: int, norm: str
-) -> tuple[np.ndarray]:
-    """The transposed transform: the one the other way, of what was cut off or filled up."""
-    size, other = operands[0].shape[dim], _OTHER[norm]
-    if not dy.size:
-        return (np.zeros_like(operands[0]),)
-    if kind in ("fft", "rfft"):
-        found = _local(dy, "ifft", n, dim, other)
-    elif kind == "ifft":
-        found = _local(dy, "fft", n, dim, other)
-    else:  # all but the first and the middle one stand for two conjugate ones
-        found = _local(np.ascontiguousarray(dy.real), "rfft", n, dim, other)
-        doubled = np.full(n // 2 + 1, 2.0, dy.real.dtype)
-        doubled[0] = 1
-        if n % 2 == 0:
-            doubled[-1] = 1
-        found = found * doubled.reshape([-1 if d == dim else 1 for d in range(found.ndim)])
-    missing = [(0, max(size - found.shape[dim], 0) if d == dim else 0) for d in range(found.ndim)]
-    return (
-        np.pad(found, missing)[tuple([slice(size) if d == dim else slice(None) for d in range(found.ndim)])],
-    )
-
-
-def _dtype(x: np.dtype, kind: str, **_: Any) -> np.dtype:
-    single = x.itemsize <= (8 if x.kind == "c" else 4) and x.kind in "fcV"
-    if kind == "irfft":
-        return np.dtype(np.float32 if single else np.float64)
-    return np.dtype(np.complex64 if single else np.complex128)
-
-
-_op = Op("fft", _rule, _local, _vjp, dtype=_dtype)
-
-
-def _transform(
-    kind: str, x: Tensor, n: int | None, axis: int, norm: str | None, done: Sequence[int] = ()
-) -> Tensor:
-    at = along_dim(kind, x, axis)
-    if norm not in (None, *_OTHER):
-        raise RuleError(f"the norm of a transform is {', '.join(map(repr, _OTHER))}, but got {norm!r}")
-    if n is None:
-        n = 2 * (x.shape[at] - 1) if kind == "irfft" else x.shape[at]
-    if n < 1:
-        raise RuleError(f"{kind} of {n} points along dim {at}; it takes one at least")
-    if kind == "rfft" and x.dtype.kind == "c":
-        raise RuleError("rfft takes real numbers, but got complex ones: use fft")
-    x = _together(x, at, done)
-    parts = x.layout.canonical.parts[at]
-    if parts > 1 and n == x.shape[at] and kind != "irfft" and factors(n, parts):
-        return _long(kind, x, int(n), at, norm)
-    return _op(x, kind=kind, n=int(n), dim=at, norm=norm or "backward")
-
-
-def _together(x: Tensor, dim: int, done: Sequence[int]) -> Tensor:
-    """The tensor with a dim whole: its axes split another dim, one that is transformed already if there is such a one."""
-    axes = x.layout.canonical.dims[dim]
-    if not axes:
-        return x
-    layout, parts = x.layout.canonical, x.layout.mesh.axis_size(*axes)
-    pieces = layout.largest_shape(x.shape)
-    rooms = [d for d in range(x.ndim) if d != dim and pieces[d] >= parts]
-    if not rooms:
-        return x  # the operator finds the cheapest way, which is to gather
-    room = max(rooms, key=lambda d: (d in done, pieces[d] % parts == 0, pieces[d]))
-    dims = [() if d == dim else entry + axes * (d == room) for d, entry in enumerate(layout.dims)]
-    return x.to(Layout(layout.mesh, dims))
-
-
-def _long(kind: str, x: Tensor, n: int, dim: int, norm: str | None) -> Tensor:
-    """A split dim without another that has room."""
-    one = "ifft" if kind == "ifft" else "fft"
-    y = four_steps(lambda y, at: _transform(one, y, None, at, norm), x, dim, one == "ifft")
-    if kind != "rfft":
-        return y
-    return slice_(y, [0] * y.ndim, [n // 2 + 1 if d == dim else m for d, m in enumerate(y.shape)])
 
 
 def _laid(x: Tensor, layout: Layout | None) -> Tensor:
@@ -173,7 +73,7 @@ def fft(
     >>> y.layout, bool(np.allclose(y.full(), np.fft.fft(np.eye(4))))
     (Mesh((2,), ('x',))('x', None), True)
     """
-    return _laid(_transform("fft", x, n, axis, norm), layout)
+    return _laid(transform("fft", x, n, axis, norm), layout)
 
 
 @of_tensors
@@ -188,7 +88,7 @@ def ifft(
     >>> ifft(fft(x)).full().real.round(6).tolist()
     [[1.0, 2.0, 4.0]]
     """
-    return _laid(_transform("ifft", x, n, axis, norm), layout)
+    return _laid(transform("ifft", x, n, axis, norm), layout)
 
 
 @of_tensors
@@ -203,7 +103,7 @@ def rfft(
     >>> np.abs(rfft(wave).full()).round(6).tolist()  # one turn in eight points
     [0.0, 4.0, 0.0, 0.0, 0.0]
     """
-    return _laid(_transform("rfft", x, n, axis, norm), layout)
+    return _laid(transform("rfft", x, n, axis, norm), layout)
 
 
 @of_tensors
@@ -218,7 +118,7 @@ def irfft(
     >>> irfft(rfft(x), n=3).full().round(6).tolist(), irfft(rfft(x)).shape
     ([[3.0, 1.0, 2.0]], (1, 2))
     """
-    return _laid(_transform("irfft", x, n, axis, norm), layout)
+    return _laid(transform("irfft", x, n, axis, norm), layout)
 
 
 @of_tensors
@@ -233,7 +133,7 @@ def hfft(
     >>> hfft(half).full().round(6).tolist()
     [[2.0, 1.0, 0.0, 1.0]]
     """
-    return irfft(conjugated(x), n, axis, _OTHER.get(norm or "backward", norm), layout=layout)
+    return irfft(conjugated(x), n, axis, OTHER_NORM.get(norm or "backward", norm), layout=layout)
 
 
 @of_tensors
@@ -248,7 +148,7 @@ def ihfft(
     >>> ihfft(y).full().real.round(6).tolist()
     [[1.0, 0.5, 0.0]]
     """
-    return _laid(conjugated(rfft(x, n, axis, _OTHER.get(norm or "backward", norm))), layout)
+    return _laid(conjugated(rfft(x, n, axis, OTHER_NORM.get(norm or "backward", norm))), layout)
 
 
 # -- several dims ---------------------------------------------------------------------------------------------
@@ -272,7 +172,7 @@ def _several(kind: str, x: Tensor, dims: Sequence[tuple[int, int | None]], norm:
     """One dim after the other: first those that are whole, so that those that are split find room in them."""
     done: list[int] = []
     for dim, n in sorted(dims, key=lambda one: bool(x.layout.canonical.dims[one[0]])):
-        x = _transform(kind, x, n, dim, norm, done)
+        x = transform(kind, x, n, dim, norm, done)
         done.append(dim)
     return x
 
@@ -322,10 +222,10 @@ def rfftn(
     ((2, 4, 4), (2, 3, 6))
     """
     *others, (last, n) = _dims(x, s, axes)
-    y = _transform("rfft", x, n, last, norm)
+    y = transform("rfft", x, n, last, norm)
     done, rest = [last], sorted(others, key=lambda one: bool(y.layout.canonical.dims[one[0]]))
     for dim, points in rest:
-        y = _transform("fft", y, points, dim, norm, done)
+        y = transform("fft", y, points, dim, norm, done)
         done.append(dim)
     return _laid(y, layout)
 
@@ -344,7 +244,7 @@ def irfftn(
     """
     *others, (last, n) = _dims(x, s, axes)
     x = _several("ifft", x, others, norm)
-    return _laid(_transform("irfft", x, n, last, norm, [dim for dim, _ in others]), layout)
+    return _laid(transform("irfft", x, n, last, norm, [dim for dim, _ in others]), layout)
 
 
 @of_tensors

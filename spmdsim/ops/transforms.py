@@ -1,0 +1,117 @@
+"""Fourier transforms along one dim as an operator: the dim is whole, or brought together, or transformed as a matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from spmdsim.core import Layout, Rule
+from spmdsim.errors import RuleError
+from spmdsim.ops.four_steps import factors, four_steps
+from spmdsim.ops.scans import ALONG, along_dim
+from spmdsim.ops.slicing import slice_
+from spmdsim.tensor import Op, Tensor
+
+#: Which norm undoes which: a transform's transpose is the one the other way, scaled alike.
+OTHER_NORM = {"backward": "forward", "ortho": "ortho", "forward": "backward"}
+_FUNCTIONS: dict[str, Any] = {
+    "fft": np.fft.fft,
+    "ifft": np.fft.ifft,
+    "rfft": np.fft.rfft,
+    "irfft": np.fft.irfft,
+}
+
+
+def _rule(shape: tuple[int, ...], kind: str, n: int, dim: int, norm: str) -> tuple[Rule, dict[str, int]]:
+    names = [ALONG if d == dim else f"d{d}" for d in range(len(shape))]
+    left, right = " ".join(names), " ".join("v" if name == ALONG else name for name in names)
+    rule = Rule.parse(f"{left} -> {right}", whole=f"{ALONG} v", linear="each", work="functions")
+    return rule, {"v": n // 2 + 1 if kind == "rfft" else n}
+
+
+def _local(x: np.ndarray, kind: str, n: int, dim: int, norm: Any) -> np.ndarray:
+    if x.size or not n:
+        return np.asarray(_FUNCTIONS[kind](x, n, dim, norm), order="C")
+    shape = [n // 2 + 1 if kind == "rfft" else n if d == dim else size for d, size in enumerate(x.shape)]
+    shape = [size if d == dim else old for d, (size, old) in enumerate(zip(shape, x.shape))]
+    return np.zeros(shape, _dtype(x.dtype, kind))
+
+
+def _vjp(
+    dy: np.ndarray, operands: Sequence[np.ndarray], _y: Any, kind: str, n: int, dim: int, norm: str
+) -> tuple[np.ndarray]:
+    """The transposed transform: the one the other way, of what was cut off or filled up."""
+    size, other = operands[0].shape[dim], OTHER_NORM[norm]
+    if not dy.size:
+        return (np.zeros_like(operands[0]),)
+    if kind in ("fft", "rfft"):
+        found = _local(dy, "ifft", n, dim, other)
+    elif kind == "ifft":
+        found = _local(dy, "fft", n, dim, other)
+    else:  # all but the first and the middle one stand for two conjugate ones
+        found = _local(np.ascontiguousarray(dy.real), "rfft", n, dim, other)
+        doubled = np.full(n // 2 + 1, 2.0, dy.real.dtype)
+        doubled[0] = 1
+        if n % 2 == 0:
+            doubled[-1] = 1
+        found = found * doubled.reshape([-1 if d == dim else 1 for d in range(found.ndim)])
+    missing = [(0, max(size - found.shape[dim], 0) if d == dim else 0) for d in range(found.ndim)]
+    return (
+        np.pad(found, missing)[tuple([slice(size) if d == dim else slice(None) for d in range(found.ndim)])],
+    )
+
+
+def _dtype(x: np.dtype, kind: str, **_: Any) -> np.dtype:
+    single = x.itemsize <= (8 if x.kind == "c" else 4) and x.kind in "fcV"
+    if kind == "irfft":
+        return np.dtype(np.float32 if single else np.float64)
+    return np.dtype(np.complex64 if single else np.complex128)
+
+
+_op = Op("fft", _rule, _local, _vjp, dtype=_dtype)
+
+
+def transform(
+    kind: str, x: Tensor, n: int | None, axis: int, norm: str | None, done: Sequence[int] = ()
+) -> Tensor:
+    """A transform along a dim; of a dim that is split, the axes go to another one, best to one that is ``done``."""
+    at = along_dim(kind, x, axis)
+    if norm not in (None, *OTHER_NORM):
+        raise RuleError(f"the norm of a transform is {', '.join(map(repr, OTHER_NORM))}, but got {norm!r}")
+    if n is None:
+        n = 2 * (x.shape[at] - 1) if kind == "irfft" else x.shape[at]
+    if n < 1:
+        raise RuleError(f"{kind} of {n} points along dim {at}; it takes one at least")
+    if kind == "rfft" and x.dtype.kind == "c":
+        raise RuleError("rfft takes real numbers, but got complex ones: use fft")
+    x = _together(x, at, done)
+    parts = x.layout.canonical.parts[at]
+    if parts > 1 and n == x.shape[at] and kind != "irfft" and factors(n, parts):
+        return _long(kind, x, int(n), at, norm)
+    return _op(x, kind=kind, n=int(n), dim=at, norm=norm or "backward")
+
+
+def _together(x: Tensor, dim: int, done: Sequence[int]) -> Tensor:
+    """The tensor with a dim whole: its axes split another dim, one that is transformed already if there is such a one."""
+    axes = x.layout.canonical.dims[dim]
+    if not axes:
+        return x
+    layout, parts = x.layout.canonical, x.layout.mesh.axis_size(*axes)
+    pieces = layout.largest_shape(x.shape)
+    rooms = [d for d in range(x.ndim) if d != dim and pieces[d] >= parts]
+    if not rooms:
+        return x  # the operator finds the cheapest way, which is to gather
+    room = max(rooms, key=lambda d: (d in done, pieces[d] % parts == 0, pieces[d]))
+    dims = [() if d == dim else entry + axes * (d == room) for d, entry in enumerate(layout.dims)]
+    return x.to(Layout(layout.mesh, dims))
+
+
+def _long(kind: str, x: Tensor, n: int, dim: int, norm: str | None) -> Tensor:
+    """A split dim without another that has room."""
+    one = "ifft" if kind == "ifft" else "fft"
+    y = four_steps(lambda y, at: transform(one, y, None, at, norm), x, dim, one == "ifft")
+    if kind != "rfft":
+        return y
+    return slice_(y, [0] * y.ndim, [n // 2 + 1 if d == dim else m for d, m in enumerate(y.shape)])
