@@ -1,6 +1,6 @@
 """Collectives by axis, for functions that :func:`local_map` runs: names, arguments and results are those of ``jax.lax``.
 
-Each is a step of the world that the tensors live in, so it is traced, compared among ranks and run by whichever
+They take tuples, lists and dicts of arrays, too. Each is a step of the world that the tensors live in, so it is traced, compared among ranks and run by whichever
 algorithm the world uses, like those that layouts cause.
 """
 
@@ -19,6 +19,7 @@ from spmdsim.core import Layout, Mesh
 from spmdsim.core.meta import short_dtype
 from spmdsim.core.step import Step
 from spmdsim.errors import RuleError
+from spmdsim.local.trees import of_trees
 from spmdsim.local.turns import TurnCall, TurnPlace, current
 
 #: An axis, or several, the first one major.
@@ -69,6 +70,7 @@ def axis_size(name: Axes) -> int:
     return place.mesh.axis_size(*axes)
 
 
+@of_trees
 def psum(x: ArrayLike, axis_name: Axes) -> np.ndarray:
     """The sum over the ranks along an axis (all_reduce): an array of the same shape on all of them.
 
@@ -88,6 +90,7 @@ def psum(x: ArrayLike, axis_name: Axes) -> np.ndarray:
     return _reduced("psum", "sum", array.astype(np.int64) if array.dtype.kind == "b" else array, axis_name)
 
 
+@of_trees
 def pmean(x: ArrayLike, axis_name: Axes) -> np.ndarray:
     """The mean over the ranks along an axis; see :func:`psum`.
 
@@ -104,6 +107,7 @@ def pmean(x: ArrayLike, axis_name: Axes) -> np.ndarray:
     return found
 
 
+@of_trees
 def pmax(x: ArrayLike, axis_name: Axes) -> np.ndarray:
     """The maximum over the ranks along an axis, element by element; see :func:`psum`.
 
@@ -119,6 +123,7 @@ def pmax(x: ArrayLike, axis_name: Axes) -> np.ndarray:
     return _reduced("pmax", "max", np.asarray(x), axis_name)
 
 
+@of_trees
 def pmin(x: ArrayLike, axis_name: Axes) -> np.ndarray:
     """The minimum over the ranks along an axis, element by element; see :func:`psum`.
 
@@ -134,6 +139,7 @@ def pmin(x: ArrayLike, axis_name: Axes) -> np.ndarray:
     return _reduced("pmin", "min", np.asarray(x), axis_name)
 
 
+@of_trees
 def all_gather(x: ArrayLike, axis_name: Axes, *, axis: int = 0, tiled: bool = False) -> np.ndarray:
     """The arrays of all ranks along an axis: stacked along a new dim ``axis``, or ``tiled``, one after the other.
 
@@ -169,6 +175,7 @@ def all_gather(x: ArrayLike, axis_name: Axes, *, axis: int = 0, tiled: bool = Fa
     return _run(place, build, axes, array, f"all_gather(axis={axis}, tiled={tiled})")
 
 
+@of_trees
 def psum_scatter(
     x: ArrayLike, axis_name: Axes, *, scatter_dimension: int = 0, tiled: bool = False
 ) -> np.ndarray:
@@ -207,6 +214,7 @@ def psum_scatter(
     return found if tiled else found.reshape(_without(found.shape, dim))
 
 
+@of_trees
 def all_to_all(
     x: ArrayLike, axis_name: Axes, split_axis: int, concat_axis: int, *, tiled: bool = False
 ) -> np.ndarray:
@@ -258,6 +266,7 @@ def all_to_all(
     return np.ascontiguousarray(found.reshape(*found.shape[:join], -1, *found.shape[join + 2 :]))
 
 
+@of_trees
 def ppermute(x: ArrayLike, axis_name: Axes, perm: Sequence[tuple[int, int]]) -> np.ndarray:
     """What other ranks along an axis send: pairs of ``perm`` are (source, destination).
 

@@ -21,15 +21,17 @@ from spmdsim.errors import LayoutError, RuleError, SpmdError, UsageTypeError
 from spmdsim.layout.element_type import is_half, promoted
 from spmdsim.local.collectives import abstract
 from spmdsim.local.operator import LocalOp
+from spmdsim.local.trees import LEAF, Structure, joined, leaves_like, rebuilt, spread
 from spmdsim.pictured import Pictured
 from spmdsim.sides import in_words, name_ranks, sides
 from spmdsim.tensor import Tensor
-from spmdsim.tensor.operands import Operand, operands
+from spmdsim.tensor.operands import operands
 
 #: Global shape and element type of a result.
 Result = tuple[Shape, np.dtype]
 Flops = float | Callable[..., float]
-Layouts = Layout | Sequence[Layout | None]
+#: A layout for all, or one for each; of lists and dicts of arrays lists and dicts of them.
+Layouts = Any
 
 
 class LocalFunction(Pictured):
@@ -53,10 +55,12 @@ class LocalFunction(Pictured):
     def __init__(self, function: Callable[..., Any], name: str, settings: dict[str, Any]) -> None:
         update_wrapper(self, function)
         self.name, self._function = name, function
-        self._given: Layouts | None = settings["in_layouts"]
-        self._out: Layouts | None = settings["out_layouts"]
+        self._given: Layouts = settings["in_layouts"]
+        self._out: Layouts = settings["out_layouts"]
         self._partial, self._shape = settings["partial"], settings["shape"]
         self._dtype, self._vjp = settings["dtype"], settings["vjp"]
+        flat = self._out is None or isinstance(self._out, Layout)
+        self._outcome = _outcome(self._out) if not flat and not _of_layouts(self._out) else None
         self._first: dict[int, Any] | None = None
         self._op = LocalOp(
             name,
@@ -71,36 +75,39 @@ class LocalFunction(Pictured):
     def __repr__(self) -> str:
         return f"<local function {self.name}>"
 
-    def __call__(self, *given: Operand) -> Any:
+    def __call__(self, *given: Any, **options: Any) -> Any:
         """Run the function on every rank's pieces of the operands."""
-        tensors = operands(self.name, given)
+        (found, arguments), (more, named) = joined(given), joined(options)
+        structure = (tuple, 2, (arguments, named))
+        tensors = operands(self.name, [*found, *more])
         world: Any = tensors[0].world
-        places = self._places(tensors)
+        places = self._places(tensors, structure)
         leaves = self._leaves(places)
         with world.named(self.name):
             moved = [tensor.to(layout) for tensor, layout in zip(tensors, places)]
-            key = (self, *(tensor.meta for tensor in moved), leaves)
+            key = (self, *(tensor.meta for tensor in moved), leaves, structure)
             results, first = world.cache.get(key), None
             if results is None or not world.has_data:
-                results, first = self._learn(world, moved, leaves)
+                results, first = self._learn(world, moved, leaves, structure)
                 world.cache[key] = results
         self._first = first
         try:
-            return self._op(*moved, places=places, leaves=leaves, results=results)
+            made = self._op(*moved, places=places, leaves=leaves, results=results, structure=structure)
         finally:
             self._first = None
+        return rebuilt(self._outcome, iter(made)) if self._outcome is not None else made
 
     # -- layouts ------------------------------------------------------------------------------------
 
-    def _places(self, tensors: Sequence[Tensor]) -> tuple[Layout, ...]:
+    def _places(self, tensors: Sequence[Tensor], structure: Structure) -> tuple[Layout, ...]:
         """The layout of every operand: as given, or as it lies, pending sums added up."""
-        wanted = self._given
-        if wanted is None or isinstance(wanted, Layout):
-            wanted = [wanted] * len(tensors)
-        if len(wanted) != len(tensors):
+        given, options = structure[2]
+        if isinstance(self._given, (tuple, list)) and len(self._given) != given[1]:
             raise RuleError(
-                f"{self.name} has in_layouts for {len(wanted)} operands, but was called with {len(tensors)}"
+                f"{self.name} has in_layouts for {len(self._given)} operands, but was called with {given[1]}"
             )
+        what = f"the in_layouts of {self.name}"
+        wanted = [*spread(what, self._given, given), *spread(what, None, options)]
         places = tuple(x.layout.reduced if one is None else one for one, x in zip(wanted, tensors))
         for i, (one, tensor) in enumerate(zip(places, tensors)):
             if one.ndim != tensor.ndim:
@@ -114,8 +121,7 @@ class LocalFunction(Pictured):
 
     def _leaves(self, places: Sequence[Layout]) -> tuple[Layout, ...]:
         """The layouts of the results; that of the first operand if none are given."""
-        out = self._out
-        given: Sequence[Layout | None] = [out] if out is None or isinstance(out, Layout) else out
+        given = _flat_layouts(self._out)
         leaves = tuple(places[0] if one is None else one for one in given)
         if self._partial:
             leaves = tuple(one.with_partial(self._partial) for one in leaves)
@@ -124,13 +130,16 @@ class LocalFunction(Pictured):
 
     # -- running ------------------------------------------------------------------------------------
 
-    def _pieces(self, rank: int, count: int, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
+    def _pieces(
+        self, rank: int, count: int, *arrays: np.ndarray, structure: Structure
+    ) -> tuple[np.ndarray, ...]:
         """What the function makes of a rank's arrays, which it may read only."""
         given = [array.view() for array in arrays]
         for array in given:
             array.flags.writeable = False
         try:
-            found = self._function(*given)
+            args, options = rebuilt(structure, iter(given))
+            found = self._function(*args, **options)
         except SpmdError as error:
             if self.name not in error.message:
                 error.facts.setdefault("local function", self.name)
@@ -141,18 +150,28 @@ class LocalFunction(Pictured):
             raise RuleError(
                 f"{self.name} failed on rank {rank}, given pieces of shape {shapes}: {what}"
             ) from error
-        parts = tuple(found) if isinstance(found, (tuple, list)) else (found,)
-        if len(parts) != count:
-            raise RuleError(
-                f"{self.name} gave {len(parts)} results on rank {rank}, but out_layouts has {count}"
+        parts = leaves_like(found, self._out)
+        if parts is None:
+            said = (
+                f"{len(found)} results" if isinstance(found, (tuple, list)) else f"a {type(found).__name__}"
             )
+            wanted = count if self._outcome is None else f"{self._out!r}"
+            raise RuleError(f"{self.name} gave {said} on rank {rank}, but out_layouts has {wanted}")
         return tuple(_own(part) for part in parts)
 
-    def _forward(self, context: Context, *arrays: np.ndarray, places: Any, leaves: Any, results: Any) -> Any:
+    def _forward(
+        self,
+        context: Context,
+        *arrays: np.ndarray,
+        places: Any,
+        leaves: Any,
+        results: Any,
+        structure: Structure,
+    ) -> Any:
         if self._first is not None:
             parts = self._first[context.rank]
         else:
-            parts = self._pieces(context.rank, len(leaves), *arrays)
+            parts = self._pieces(context.rank, len(leaves), *arrays, structure=structure)
             self._check(leaves, [shape for shape, _ in results], {context.rank: [p.shape for p in parts]})
         return parts[0] if len(parts) == 1 else parts
 
@@ -183,7 +202,7 @@ class LocalFunction(Pictured):
     # -- shapes -------------------------------------------------------------------------------------
 
     def _learn(
-        self, world: Any, moved: Sequence[Tensor], leaves: tuple[Layout, ...]
+        self, world: Any, moved: Sequence[Tensor], leaves: tuple[Layout, ...], structure: Structure
     ) -> tuple[tuple[Result, ...], dict[int, Any] | None]:
         """Shapes and types of the results, by running the function and asking all ranks what came out; and that."""
         wanted = self._wanted(moved, leaves)
@@ -196,17 +215,24 @@ class LocalFunction(Pictured):
             return tuple((shape, dtype) for shape in wanted), None
         run = elements.types.local(self._pieces, tuple(x.meta.held for x in moved))
         jobs = {
-            rank: bound(run, rank, len(leaves), *[arrays[k] for arrays in held])
+            rank: bound(run, rank, len(leaves), *[arrays[k] for arrays in held], structure=structure)
             for k, rank in enumerate(world.ranks)
             if rank in leaves[0].mesh
         }
         first = self._op.on_ranks(world, leaves[0].mesh, jobs)
-        said = [None if r not in first else [(p.shape, p.dtype) for p in first[r]] for r in world.ranks]
+        said = [
+            None
+            if r not in first
+            else [(p.shape, p.dtype, *_sums(p, one)) for p, one in zip(first[r], leaves)]
+            for r in world.ranks
+        ]
         everybody = {r: one for r, one in enumerate(world.gather_objects(said, self.name)) if one}
-        pieces = {rank: [shape for shape, _ in one] for rank, one in everybody.items()}
+        pieces = {rank: [shape for shape, *_ in one] for rank, one in everybody.items()}
         if world.has_data:
             shapes = wanted or [self._whole(k, leaf, pieces) for k, leaf in enumerate(leaves)]
             self._check(leaves, shapes, pieces)
+            for k, (leaf, shape) in enumerate(zip(leaves, shapes)):
+                self._check_copies(k, leaf, shape, {rank: one[k][2:] for rank, one in everybody.items()})
         else:
             shapes = [_guessed(leaf, piece, moved) for leaf, piece in zip(leaves, pieces[0])]
         types = [self._type(k, moved, everybody) for k in range(len(leaves))]
@@ -253,6 +279,22 @@ class LocalFunction(Pictured):
                         f"{wanted} there, by its layout {leaf}"
                     )
 
+    def _check_copies(
+        self, k: int, leaf: Layout, shape: Shape, sums: Mapping[int, tuple[complex, float]]
+    ) -> None:
+        """Refuse copies that are far from one another: what is equal up to rounding counts as the same."""
+        mesh = leaf.mesh
+        first: dict[Any, tuple[int, complex, float]] = {}
+        for rank, (total, size) in sums.items():
+            coords = mesh.coords(rank)
+            pending = tuple(coords[mesh.axis_index(axis)] for axis in leaf.partial_axes)
+            other = first.setdefault((leaf.bounds(shape, rank), pending), (rank, total, size))
+            if abs(total - other[1]) > 1e-3 * (size + other[2]):
+                raise RuleError(
+                    f"{self.name} gave different copies of result {k} on ranks {other[0]} and {rank}, which are equal by "
+                    f"its layout {leaf}: split it along an axis, say partial=, or add it up by psum"
+                )
+
     def _type(self, k: int, moved: Sequence[Tensor], everybody: Mapping[int, Any]) -> np.dtype:
         """The element type of a result, which is the same on all ranks."""
         if self._dtype is not None:
@@ -274,6 +316,41 @@ def _own(part: Any) -> np.ndarray:
     if not array.flags.writeable and array.size and 0 not in array.strides:
         array = array.copy()
     return np.asarray(array, order="C")
+
+
+def _sums(part: np.ndarray, leaf: Layout) -> tuple[complex, float]:
+    """Two numbers by which copies of a piece are told apart; of what nobody else has zeros."""
+    if all(
+        leaf.mesh.axis_size(axis) == 1
+        for axis in leaf.mesh.axes
+        if axis not in {*leaf.split_axes, *leaf.partial_axes}
+    ):
+        return 0.0, 0.0
+    values = np.nan_to_num(np.asarray(part, np.complex128).ravel(), nan=1.5, posinf=2.5, neginf=-2.5)
+    weighed = values * (1 + np.arange(values.size) % 7)
+    return complex(weighed.sum()), float(abs(weighed).sum())
+
+
+def _of_layouts(given: Layouts) -> bool:
+    """Whether it is a list of layouts, not of lists or dicts of them."""
+    return not isinstance(given, dict) and all(one is None or isinstance(one, Layout) for one in given)
+
+
+def _outcome(given: Layouts) -> Structure:
+    """How results stand whose layouts stand so."""
+    if given is None or isinstance(given, Layout):
+        return LEAF
+    named = isinstance(given, dict)
+    parts = given.values() if named else given
+    return type(given), tuple(given) if named else len(given), tuple(map(_outcome, parts))
+
+
+def _flat_layouts(given: Layouts) -> list[Layout | None]:
+    if given is None or isinstance(given, Layout):
+        return [given]
+    return [
+        one for part in (given.values() if isinstance(given, dict) else given) for one in _flat_layouts(part)
+    ]
 
 
 def _flat(given: Any) -> bool:
@@ -312,12 +389,15 @@ def local_map(
     coordinates and collectives by axis: :func:`~spmdsim.local.axis_rank`, :func:`~spmdsim.local.psum` and others.
 
     Args:
-        function: numpy arrays in, an array out, or a tuple of several. Of 16-bit floats it is given float32.
+        function: numpy arrays in, an array out, or a tuple of several. Of 16-bit floats it is given float32. Where it is
+            called with lists, tuples or dicts of tensors it is given such of arrays; text, functions and None as they are.
         in_layouts: per operand the layout in which the function wants it, to which it is brought; None (or one None):
-            as it lies, pending sums added up. One layout holds for all operands.
-        out_layouts: per result the layout whose pieces the function gives; that of the first operand if left out.
+            as it lies, pending sums added up. One layout holds for all operands, or for all in a list or dict.
+        out_layouts: per result the layout whose pieces the function gives; that of the first operand if left out. Results
+            in dicts and in lists in lists have layouts that stand alike. Copies of a piece are compared in the first call.
         partial: what is pending in all results, such as ``"tp"`` or ``{"tp": "sum"}``; layouts may say it, too.
-        vjp: ``vjp(dy, operands, result)`` gives one gradient per operand, of the shape of its piece, or None. It sees
+        vjp: ``vjp(dy, operands, result)`` gives one gradient per operand, of the shape of its piece, or None; all that are
+            in lists and dicts count, in order. It sees
             this rank's pieces and may call collectives. Gradients are added up over the axes that split anything but
             do not split the operand. Without it, a backward pass that comes here is refused.
         flops: floating-point operations of one rank, or a function of the shapes of its pieces that gives them; one
@@ -330,7 +410,8 @@ def local_map(
         name: in traces and errors; the function's own if left out.
 
     Raises:
-        RuleError: pieces that are not those of one tensor in ``out_layouts``, with rank and shapes; a function that
+        RuleError: pieces that are not those of one tensor in ``out_layouts``, with rank and shapes, or copies of one
+            that differ; a function that
             fails, with the rank and the shapes that it was given.
         LayoutError: a layout for another number of dims.
 
@@ -348,8 +429,7 @@ def local_map(
     if function is not None and not callable(function):
         raise UsageTypeError(f"local_map takes a function of arrays, but got {function!r}")
     for what, given in (("in_layouts", in_layouts), ("out_layouts", out_layouts)):
-        each = given if isinstance(given, (tuple, list)) else (given,)
-        for one in each:
+        for one in _flat_layouts(given) if isinstance(given, (tuple, list, dict)) else (given,):
             if one is not None and not isinstance(one, Layout):
                 raise UsageTypeError(f"{what} are layouts, such as mesh('x', None), but got {one!r}")
     settings = {

@@ -120,6 +120,58 @@ def test_pieces_that_do_not_fit(world):
     assert kept.dtype == np.float64
 
 
+@pytest.mark.ranks(4)
+def test_lists_and_dicts_of_tensors_and_what_is_no_tensor(world):
+    mesh = Mesh((4,), ("x",))
+    a, b = values((8, 2)), values(2, 1)
+    x, v = (
+        given(a, mesh("x", None), world, requires_grad=True),
+        given(b, mesh(None), world, requires_grad=True),
+    )
+
+    def step(model, how, scale=1, bias=None):
+        found = model["w"] * model["more"][0] * scale + bias
+        return {"y": found, "sums": [psum({"all": found.sum(0)}, "x")["all"], how]}
+
+    out = {"y": mesh("x", None), "sums": [mesh(None), mesh()]}
+    run = local_map(
+        lambda model, how, **more: step(model, len(how), **more),
+        in_layouts=({"w": mesh("x", None), "more": mesh(None)}, None),
+        out_layouts=out,
+        vjp=lambda dy, operands, result: [
+            dy[0] * 3 * operands[1],
+            (dy[0] * 3 * operands[0]).sum(0),
+            None,  # of scale, which is a number
+            dy[0].sum(0),
+        ],
+    )
+    found = run({"w": x, "more": (v,)}, "four", scale=3, bias=v)
+    whole = a * b * 3 + b
+    assert list(found) == ["y", "sums"] and isinstance(found["sums"], list) and found["sums"][1].item() == 4
+    np.testing.assert_array_equal(found["y"].full(), whole)
+    np.testing.assert_array_equal(found["sums"][0].full(), whole.sum(0))
+    ops.sum(found["y"]).backward()
+    np.testing.assert_array_equal(x.grad.full(), np.broadcast_to(3 * b, a.shape))
+    np.testing.assert_array_equal(v.grad.full(), (3 * a).sum(0) + 8)
+    with pytest.raises(RuleError, match=r"the in_layouts of <lambda> have .*, where a dict of .'w',. stands"):
+        run({"w": x}, "four", bias=v)
+    with pytest.raises(RuleError, match=r"f gave a ndarray on rank \d, but out_layouts has {'y'"):
+        local_map(lambda a: a, out_layouts={"y": mesh("x", None)}, name="f")(x)
+
+
+@pytest.mark.ranks(4)
+def test_copies_that_differ_are_no_result(world):
+    mesh = Mesh((2, 2), ("x", "y"))
+    x = given(values(8), mesh("x"), world)
+    for wrong, out in ((lambda a: a, mesh(None)), (lambda a: a + axis_rank("y"), mesh("x"))):
+        with pytest.raises(
+            RuleError, match=r"f gave different copies of result 0 on ranks 0 and \d, which are equal by"
+        ):
+            local_map(wrong, out_layouts=out, name="f")(x)
+    assert local_map(lambda a: a + axis_rank("y"), out_layouts=mesh("x"), partial="y")(x).layout.partial_axes
+    np.testing.assert_array_equal(local_map(lambda a: pmax(a, "x"), out_layouts=mesh(None))(x).shape, (4,))
+
+
 def test_later_calls_are_held_to_the_first():
     mesh, lengths = Mesh((2,), ("x",)), iter([2, 2, 2, 3])
     x = given(values(4), mesh("x"), LockStep(2))

@@ -1,0 +1,114 @@
+"""Tuples, lists and dicts of tensors or arrays: what is in them, in order, and how it stands there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import wraps
+from typing import Any, TypeVar
+
+import numpy as np
+
+from spmdsim.core import Layout
+from spmdsim.errors import RuleError
+from spmdsim.tensor import Tensor
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+#: How values stand: ``(kind, names, parts)``, of what is passed on as it is ``("static", value, ())``; by value.
+Structure = tuple[Any, Any, tuple[Any, ...]]
+LEAF: Structure = ("leaf", None, ())
+
+
+def _is_leaf(value: Any) -> bool:
+    return isinstance(value, (Tensor, np.ndarray)) or hasattr(value, "as_operand")
+
+
+def _holds(value: Any) -> bool:
+    """Whether tensors or arrays are in it: other lists and tuples are arrays of numbers."""
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, (tuple, list)) else ()
+    return _is_leaf(value) or any(map(_holds, parts))
+
+
+def _is_static(value: Any) -> bool:
+    return value is None or isinstance(value, str) or (callable(value) and not _is_leaf(value))
+
+
+def structure_of(value: Any) -> tuple[list[Any], Structure]:
+    """What stands in a value, and how."""
+    if isinstance(value, dict) or (isinstance(value, (tuple, list)) and _holds(value)):
+        return joined(value)
+    return ([], ("static", value, ())) if _is_static(value) else ([value], LEAF)
+
+
+def joined(values: Any) -> tuple[list[Any], Structure]:
+    """What stands in each of several values, and how."""
+    named = isinstance(values, dict)
+    parts = [structure_of(one) for one in (values.values() if named else values)]
+    leaves = [leaf for leaves, _ in parts for leaf in leaves]
+    return leaves, (type(values), tuple(values) if named else len(parts), tuple(part for _, part in parts))
+
+
+def rebuilt(structure: Structure, leaves: Iterator[Any]) -> Any:
+    """A value from what stands in it."""
+    kind, names, parts = structure
+    if structure == LEAF:
+        return next(leaves)
+    if kind == "static":
+        return names
+    values = [rebuilt(part, leaves) for part in parts]
+    if issubclass(kind, dict):
+        return dict(zip(names, values))
+    return kind(*values) if hasattr(kind, "_fields") else kind(values)
+
+
+def spread(what: str, layouts: Any, structure: Structure) -> list[Layout | None]:
+    """The layout of each leaf, from a layout for all in a part, or one structured as the part.
+
+    Raises:
+        RuleError: another structure.
+    """
+    kind, names, parts = structure
+    if kind == "static":
+        return []
+    if structure == LEAF and (layouts is None or isinstance(layouts, Layout)):
+        return [layouts]
+    if layouts is None or isinstance(layouts, Layout):
+        return [one for part in parts for one in spread(what, layouts, part)]
+    own = tuple(layouts) if isinstance(layouts, dict) else len(layouts)
+    if structure == LEAF or isinstance(layouts, dict) != issubclass(kind, dict) or own != names:
+        said = "one array" if structure == LEAF else f"a {kind.__name__} of {names}"
+        raise RuleError(
+            f"{what} have {layouts!r}, where {said} stands: give one layout, or one for each in it"
+        )
+    values = layouts.values() if isinstance(layouts, dict) else layouts
+    return [one for entry, part in zip(values, parts) for one in spread(what, entry, part)]
+
+
+def leaves_like(found: Any, layouts: Any) -> list[Any] | None:
+    """The results in a value that stand as their layouts do; None where they stand otherwise."""
+    if layouts is None or isinstance(layouts, Layout):
+        one = found[0] if isinstance(found, (tuple, list)) and len(found) == 1 else found
+        return None if isinstance(one, (tuple, dict)) or (isinstance(one, list) and _holds(one)) else [one]
+    if isinstance(layouts, dict):
+        if not isinstance(found, dict) or set(found) != set(layouts):
+            return None
+        pairs: Sequence[tuple[Any, Any]] = [(found[key], one) for key, one in layouts.items()]
+    elif not isinstance(found, (tuple, list)) or len(found) != len(layouts):
+        return None
+    else:
+        pairs = list(zip(found, layouts))
+    parts = [leaves_like(*pair) for pair in pairs]
+    return None if None in parts else [leaf for part in parts for leaf in part or ()]
+
+
+def of_trees(function: F) -> F:
+    """A collective of an array, of each array in a tuple, list or dict, too, one after the other."""
+
+    @wraps(function)
+    def called(x: Any, *args: Any, **options: Any) -> Any:
+        if isinstance(x, dict) or (isinstance(x, (tuple, list)) and _holds(x)):
+            leaves, structure = structure_of(x)
+            return rebuilt(structure, iter([function(leaf, *args, **options) for leaf in leaves]))
+        return function(x, *args, **options)
+
+    return called  # type: ignore[return-value]
