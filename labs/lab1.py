@@ -1,12 +1,13 @@
 """Lab 1: Where does my tensor live?
 
-python lab1.py                                8 ranks in lock step, no MPI
-mpirun -n 8 python lab1.py                    real ranks (or: spmdsim launch -n 8 lab1.py)
+python lab1.py                             8 ranks in lock step, no MPI
+mpirun -n 8 python lab1.py                 real ranks (or: spmdsim launch -n 8 lab1.py)
 spmdsim labs check 1 --task NAME --hint 1  a hint; 2 and 3 say more
 """
 
-# Eight ranks stand in a mesh, a grid with named axes. A layout says for each dim of a tensor along which axes of the mesh it is
-# cut. An axis that no dim names holds copies. Every rank derives from the layout alone which piece of the tensor is its own.
+# Eight ranks stand in a mesh, a grid with named axes. A layout says for each dim of a tensor along
+# which axes of the mesh it is cut. An axis that no dim names holds copies. Every rank derives from
+# the layout alone which piece of the tensor is its own.
 
 from spmdsim import Mesh
 
@@ -26,7 +27,8 @@ mesh = Mesh((2, 4), ("dp", "tp"))  # ranks 0-3 in the first row, 4-7 in the seco
 #
 # 1. rows over `tp`, and copies along `dp`;
 # 2. columns over `dp`, rows over `tp`;
-# 3. columns over all ranks, such that neighbours in a row of the mesh (along `tp`) have neighbouring columns.
+# 3. columns over all ranks, such that neighbours in a row of the mesh (along `tp`) have
+#    neighbouring columns.
 
 
 def layouts(mesh):
@@ -37,8 +39,8 @@ def layouts(mesh):
 #
 # *block, 3 points*
 #
-# `size` elements are cut into `parts` blocks, in order. Blocks differ by one element at most, and the longer ones come first.
-# Return `(start, stop)` of block number `index`.
+# `size` elements are cut into `parts` blocks, in order. Blocks differ by one element at most, and
+# the longer ones come first. Return `(start, stop)` of block number `index`.
 
 
 def block(size, parts, index):
@@ -49,8 +51,9 @@ def block(size, parts, index):
 #
 # *owners, 2 points*
 #
-# Return the set of all ranks that hold the element at `place` of a matrix with this shape and layout.
-# `layout.bounds(shape, rank)` gives `((row_start, row_stop), (column_start, column_stop))`, `layout.mesh.rank_list` all ranks.
+# Return the set of all ranks that hold the element at `place` of a matrix with this shape and
+# layout. `layout.bounds(shape, rank)` gives `((row_start, row_stop), (column_start, column_stop))`,
+# `layout.mesh.rank_list` all ranks.
 
 
 def owners(layout, shape, place):

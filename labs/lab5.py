@@ -1,12 +1,13 @@
 """Lab 5: Partial sums and two-dimensional SBP
 
-python lab5.py                                8 ranks in lock step, no MPI
-mpirun -n 8 python lab5.py                    real ranks (or: spmdsim launch -n 8 lab5.py)
+python lab5.py                             8 ranks in lock step, no MPI
+mpirun -n 8 python lab5.py                 real ranks (or: spmdsim launch -n 8 lab5.py)
 spmdsim labs check 5 --task NAME --hint 1  a hint; 2 and 3 say more
 """
 
-# Per axis of the mesh a matrix is in one of four states: `S(0)`, rows split; `S(1)`, columns split; `B`, copies (broadcast); `P`, every rank has an
-# addend of all of it (partial sum). Axes do not know of one another: on a mesh of two axes a tensor has a pair of states, one per axis.
+# Per axis of the mesh a matrix is in one of four states: `S(0)`, rows split; `S(1)`, columns split;
+# `B`, copies (broadcast); `P`, every rank has an addend of all of it (partial sum). Axes do not
+# know of one another: on a mesh of two axes a tensor has a pair of states, one per axis.
 
 from spmdsim import Mesh, matmul, ops
 
@@ -23,8 +24,9 @@ from spmdsim import Mesh, matmul, ops
 #
 # *product, 4 points*
 #
-# `x` and `w` are states of the operands of `x @ w` over one axis, as texts `"S(0)"`, `"S(1)"`, `"B"` or `"P"`. Return the state of the result, if nothing is
-# communicated, or `None` if these two do not fit together.
+# `x` and `w` are states of the operands of `x @ w` over one axis, as texts `"S(0)"`, `"S(1)"`,
+# `"B"` or `"P"`. Return the state of the result, if nothing is communicated, or `None` if these two
+# do not fit together.
 
 
 def product(x, w):
@@ -35,7 +37,8 @@ def product(x, w):
 #
 # *product_2d, 2 points*
 #
-# The same for two axes: `x` and `w` are pairs of states, the first for axis `a`, the second for `b`. Return a pair, or `None` if one of the axes does not fit.
+# The same for two axes: `x` and `w` are pairs of states, the first for axis `a`, the second for
+# `b`. Return a pair, or `None` if one of the axes does not fit.
 
 
 def product_2d(x, w):
@@ -46,8 +49,9 @@ def product_2d(x, w):
 #
 # *chain, 3 points*
 #
-# `x` (16 x 64) is split by columns and `w` (64 x 64) by rows over the axis `r` of eight ranks, and `v` (64 x 8) has copies. Return `x @ w @ v` whole on every rank.
-# A point for the value, two if no rank receives more than is needed.
+# `x` (16 x 64) is split by columns and `w` (64 x 64) by rows over the axis `r` of eight ranks, and
+# `v` (64 x 8) has copies. Return `x @ w @ v` whole on every rank. A point for the value, two if no
+# rank receives more than is needed.
 
 
 def chain(x, w, v):
@@ -58,7 +62,8 @@ def chain(x, w, v):
 #
 # *activation, 3 points*
 #
-# With the same `x` and `w`, return `relu(x @ w)` with its rows split over `r`. A point for the value, one for the layout, one if no rank receives more than it must.
+# With the same `x` and `w`, return `relu(x @ w)` with its rows split over `r`. A point for the
+# value, one for the layout, one if no rank receives more than it must.
 
 
 def activation(x, w):

@@ -1,12 +1,13 @@
 """Lab 6: Redistribution and its bound
 
-python lab6.py                                8 ranks in lock step, no MPI
-mpirun -n 8 python lab6.py                    real ranks (or: spmdsim launch -n 8 lab6.py)
+python lab6.py                             8 ranks in lock step, no MPI
+mpirun -n 8 python lab6.py                 real ranks (or: spmdsim launch -n 8 lab6.py)
 spmdsim labs check 6 --task NAME --hint 1  a hint; 2 and 3 say more
 """
 
-# `x.to(layout)` takes a tensor from one layout to any other. A rank has to receive what it will hold and does not hold yet. That
-# is the lower bound; `plan(...)` says how it is reached, without moving anything.
+# `x.to(layout)` takes a tensor from one layout to any other. A rank has to receive what it will
+# hold and does not hold yet. That is the lower bound; `plan(...)` says how it is reached, without
+# moving anything.
 
 from spmdsim import Mesh, plan
 
@@ -20,8 +21,9 @@ mesh = Mesh((2, 4), ("dp", "tp"))
 #
 # *to_receive, 3 points*
 #
-# Return how many elements of a matrix a rank has to receive, at least, to get from the layout `src` to the layout `dst`.
-# `layout.bounds(shape, rank)` gives `((row_start, row_stop), (column_start, column_stop))`.
+# Return how many elements of a matrix a rank has to receive, at least, to get from the layout `src`
+# to the layout `dst`. `layout.bounds(shape, rank)` gives `((row_start, row_stop), (column_start,
+# column_stop))`.
 
 
 def to_receive(src, dst, shape, rank):
@@ -32,8 +34,8 @@ def to_receive(src, dst, shape, rank):
 #
 # *nearest, 2 points*
 #
-# A reader can take a tensor in any of the layouts `targets`. Return the number (from 0) of the one for which the busiest rank receives
-# fewest bytes; the first of several.
+# A reader can take a tensor in any of the layouts `targets`. Return the number (from 0) of the one
+# for which the busiest rank receives fewest bytes; the first of several.
 
 
 def nearest(src, targets, shape, dtype):
@@ -44,8 +46,8 @@ def nearest(src, targets, shape, dtype):
 #
 # *finish, 2 points*
 #
-# `y` has its rows split over `dp` and a sum pending over `tp`. Return it finished, with its rows split over both axes, `dp` first. No rank may
-# receive more than it must.
+# `y` has its rows split over `dp` and a sum pending over `tp`. Return it finished, with its rows
+# split over both axes, `dp` first. No rank may receive more than it must.
 
 
 def finish(y):
@@ -56,8 +58,9 @@ def finish(y):
 #
 # *two_readers, 3 points*
 #
-# `x` has its rows split over the axis `r` of eight ranks. Return `(columns, whole)`: the same tensor with its columns split over `r`, and whole on
-# every rank. A point for each of the two, and one if no rank receives anything twice.
+# `x` has its rows split over the axis `r` of eight ranks. Return `(columns, whole)`: the same
+# tensor with its columns split over `r`, and whole on every rank. A point for each of the two, and
+# one if no rank receives anything twice.
 
 
 def two_readers(x):

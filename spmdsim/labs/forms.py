@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import textwrap
 from collections.abc import Iterator
 from typing import Any
@@ -73,13 +74,13 @@ def _graded(name: str, points: int = 0, **what: bool) -> dict[str, Any]:
 def script(of: Lab) -> str:
     """The same as a program for one process that plays all ranks, and for real ones."""
     name = f"lab{of.number}.py"
-    top = (
-        f'"""Lab {of.number}: {of.title}\n\n'
-        f"python {name}                                {RANKS} ranks in lock step, no MPI\n"
-        f"mpirun -n {RANKS} python {name}                    real ranks (or: spmdsim launch -n {RANKS} {name})\n"
-        f"spmdsim labs check {of.number} --task NAME --hint 1  a hint; 2 and 3 say more\n"
-        '"""'
-    )
+    lines = {
+        f"python {name}": f"{RANKS} ranks in lock step, no MPI",
+        f"mpirun -n {RANKS} python {name}": f"real ranks (or: spmdsim launch -n {RANKS} {name})",
+        f"spmdsim labs check {of.number} --task NAME --hint 1": "a hint; 2 and 3 say more",
+    }
+    ways = "\n".join(f"{line:<43}{what}" for line, what in lines.items())
+    top = f'"""Lab {of.number}: {of.title}\n\n{ways}\n"""'
     pieces = [top, *_commented(of.parts)]
     for task in of.tasks:
         first, *rest = task.parts
@@ -99,7 +100,19 @@ def _commented(parts: tuple[tuple[str, str], ...]) -> Iterator[str]:
 
 
 def _comment(text: str) -> str:
-    return "\n".join(f"# {line}".rstrip() for line in text.strip("\n").splitlines())
+    blocks = [block for part in text.strip("\n").split("\n\n") for block in (*_items(part), "")]
+    return "\n".join(f"# {line}".rstrip() for block in blocks[:-1] for line in block.split("\n"))
+
+
+def _items(part: str) -> Iterator[str]:
+    """A paragraph, or each item of a list, in lines as long as code has them; what is indented stays."""
+    for item in re.split(r"\n(?=- |\d\. |\|)", part):
+        marker = re.match(r"- |\d\. |", item)
+        indent = " " * len(marker[0]) if marker else ""
+        keep = item.lstrip("\n").startswith(("    ", "|"))
+        yield item if keep else textwrap.fill(
+            item, 98, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+        )
 
 
 def guide(of: Lab) -> str:

@@ -37,6 +37,16 @@ def called(value):
     return f"lab{value.number}" if hasattr(value, "number") else getattr(value, "name", None)
 
 
+@pytest.mark.parametrize("of", LABS, ids=called)
+def test_a_script_says_in_short_lines_what_the_notebook_says(of):
+    lines = script(of).splitlines()
+    assert all(len(line) <= 100 for line in lines if line.startswith("# ") and not line.startswith("#     "))
+    said = " ".join(" ".join(line.lstrip("# ") for line in lines).split())
+    for task in of.tasks:
+        for kind, text in task.parts:
+            assert kind == "code" or " ".join(text.split()) in said
+
+
 @pytest.mark.parametrize("of, task, wrong", WRONG, ids=called)
 def test_a_typical_wrong_answer_gets_the_sentence_meant_for_it(of, task, wrong):
     found = score(of, task, names(of, task, wrong.code))
