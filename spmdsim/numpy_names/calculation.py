@@ -22,14 +22,16 @@ Axis = int | Sequence[int] | None
 # -- reductions ----------------------------------------------------------------------------------------------
 
 
-def _reduction(name: str, neutral: float | None, joined: str) -> Callable[..., Tensor]:
+def _reduction(name: str, neutral: Any, joined: str) -> Callable[..., Tensor]:
     """A reduction with NumPy's ``where``, which leaves elements out, and ``initial``, which joins the result."""
 
     def reduction(
         a: Tensor, axis: Axis = None, keepdims: bool = False, initial: Any = None, where: Any = True
     ) -> Tensor:
         if where is not True:
-            outside = neutral if neutral is not None else initial
+            outside = neutral
+            if neutral is None and initial is not None:
+                outside = np.asarray(initial).astype(a.dtype)
             if outside is None:
                 raise UsageTypeError(
                     f"np.{name} with where= has to be told what there is without elements: initial="
@@ -240,8 +242,14 @@ def gradient(f: Tensor, *varargs: float, axis: int | Sequence[int] | None = None
         raise UsageTypeError(
             "np.gradient of tensors takes a number as the length of a step, one or one for each dim"
         )
+    f = _fractions(f)
     slopes = tuple(_slope(f, d, step) for d, step in zip(dims, steps))
     return slopes[0] if len(slopes) == 1 else slopes
+
+
+def _fractions(x: Tensor) -> Tensor:
+    """Differences and sums of neighbours leave small types of whole numbers."""
+    return x if x.dtype.kind in "fcV" else ops.cast(x, np.float64)
 
 
 def _slope(f: Tensor, d: int, step: float) -> Tensor:
@@ -265,7 +273,7 @@ def trapezoid(y: Tensor, x: Operand | None = None, dx: float = 1.0, axis: int = 
         dx: how long a step is.
         axis: along which dim.
     """
-    d = along_dim("trapezoid", y, axis)
+    y, d = _fractions(y), along_dim("trapezoid", y, axis)
     sums = ops.add(_part(y, d, 1, None), _part(y, d, 0, -1))
     if x is None:
         return ops.multiply(ops.sum(sums, axis=d), dx / 2)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim import ops
+from spmdsim.layout.element_type import promoted
 from spmdsim.ops import reduce
 from spmdsim.ops.declare import binary, in_fractions
 from spmdsim.ops.reduce import wide
@@ -138,7 +139,8 @@ def reciprocal(x: Tensor) -> Tensor:
 
 def logaddexp2(x1: Operand, x2: Operand) -> Tensor:
     """The logarithm to base 2 of a sum of powers of 2."""
-    one, other = operands("np.logaddexp2", (x1, x2))
+    given = in_fractions("logaddexp2", *operands("np.logaddexp2", (x1, x2)))
+    one, other = (reduce.as_type(x, promoted(*[y.dtype for y in given])) for x in given)
     scale = math.log(2)
     return ops.divide(ops.logaddexp(ops.multiply(one, scale), ops.multiply(other, scale)), scale)
 

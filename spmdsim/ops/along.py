@@ -17,6 +17,7 @@ from spmdsim.ops.shape import broadcast_to
 from spmdsim.redistribution.parts import Parts, parts_step
 from spmdsim.redistribution.sparse_lookup import checked_ids
 from spmdsim.tensor import Context, Op, Tensor
+from spmdsim.tensor.operands import Operand, operands
 from spmdsim.tensor.stepped import SteppedOp
 
 # -- every element to another place of the same dim --------------------------------------------------------
@@ -123,7 +124,7 @@ _take_op = Op(
 
 
 @operator(_take_op)
-def take_along_axis(x: Tensor, ids: Tensor, dim: int = -1, *, axis: int = -1) -> Tensor:
+def take_along_axis(x: Operand, ids: Operand, dim: int = -1, *, axis: int = -1) -> Tensor:
     """For each element of ``ids`` the entry of ``x`` at that place of a dim, as ``numpy.take_along_axis``.
 
     Where that dim is split every rank gives the entries it holds and zeros for the others, so the result is
@@ -131,7 +132,7 @@ def take_along_axis(x: Tensor, ids: Tensor, dim: int = -1, *, axis: int = -1) ->
 
     Args:
         x: the tensor.
-        ids: integers; negative ones count from the end. The other dims are those of ``x``, or broadcast with them.
+        ids: integers, a tensor or an array that all ranks have; negative ones count from the end. The other dims are those of ``x``, or broadcast with them.
         dim: along which dim.
         axis: the same as ``dim``.
 
@@ -144,6 +145,7 @@ def take_along_axis(x: Tensor, ids: Tensor, dim: int = -1, *, axis: int = -1) ->
     >>> ops.take_along_axis(x, ops.argsort(x)).full().tolist()
     [[1, 2, 3], [4, 5, 6]]
     """
+    x, ids = operands("take_along_axis", (x, ids))
     at = along_dim("take_along_axis", x, dim)
     if ids.ndim != x.ndim:
         raise RuleError(f"take_along_axis: indices of {ids.ndim} dims do not fit a tensor of {x.ndim} dims")

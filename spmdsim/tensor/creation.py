@@ -18,6 +18,7 @@ from spmdsim.layout.shape_sizes import integers
 from spmdsim.tensor.element_types import as_array, number_type
 from spmdsim.tensor.meanings import LIKE, MADE, NOT_LIKE, REFUSED, documented
 from spmdsim.tensor.sources import Described
+from spmdsim.tensor.symbols import ops
 from spmdsim.tensor.tensor import Tensor
 from spmdsim.worlds.current import world as current
 
@@ -412,7 +413,9 @@ def _stacked(values: Any, like: Tensor) -> Tensor:
 
 
 def _again(x: Tensor) -> Tensor:
-    """The same values as another tensor."""
+    """The same values as another tensor; a copy of a leaf hands gradients on to it."""
+    if x.requires_grad and x.node is None:
+        return ops.identity(x)
     same = Tensor(x.world, x.meta, x.held, x.requires_grad, x.name, x.origin)
     same.node, same.output = x.node, x.output
     return same

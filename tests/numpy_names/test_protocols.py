@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import inspect
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from spmdsim import LockStep, Mesh, SpmdError, Tensor, fft, linalg, ops, record
+from spmdsim import LockStep, Mesh, SpmdError, Tensor, array_api, fft, linalg, ops, record
+from spmdsim.numpy_names import protocols
+from spmdsim.tensor import random
 
 A = np.random.default_rng(1).uniform(0.5, 4, (6, 4))
 B = np.random.default_rng(2).uniform(0.5, 4, (4, 6))
@@ -98,7 +102,8 @@ FUNCTIONS = [
     lambda x: np.einsum("...ii,i->...", cube(x)[:, 1:3], [1, 2], optimize=True), lambda x: np.linalg.norm((x * 9).astype(np.int8), axis=0), lambda x: np.linalg.cond(x[:4], "fro"),
     lambda x: np.linalg.cond(x, -2), lambda x: np.linalg.pinv(x, 0.5), lambda x: np.linalg.eigvalsh(x[:4], "U"), lambda x: np.linalg.eigh(x[:4] * (1 + 1j), UPLO="U")[0], lambda x: np.linalg.svd(x, compute_uv=False),
     lambda x: abs(np.linalg.qr(x, "r")), lambda x: np.linalg.matrix_rank(x, tol=3), *[lambda x, m=m: np.pad(x, ((1, 2), (3, 9)), m) for m in ("edge", "wrap", "reflect", "symmetric")],
-    lambda x: np.pad(x, {0: 1, -1: (0, 2)}), lambda x: np.hstack([x[0], x[1]]), lambda x: np.dot(cube(x), B[:2, 0]), np.iscomplexobj, lambda x: np.atleast_2d(x[0]),
+    lambda x: np.pad(x, {0: 1, -1: (0, 2)}), lambda x: np.gradient((x * 40).astype(np.int8), axis=0), lambda x: np.take_along_axis(x, np.argsort(A, 0), 0),
+    lambda x: np.trapezoid((x * 30).astype(np.uint8).astype(np.uint16)), lambda x: np.max(x > 2, 0, where=A > 2, initial=0), lambda x: np.hstack([x[0], x[1]]), lambda x: np.dot(cube(x), B[:2, 0]), np.iscomplexobj, lambda x: np.atleast_2d(x[0]),
 ]  # fmt: skip
 
 
@@ -172,6 +177,15 @@ def test_what_is_not_there_is_one_line(call, text):
 _OF_NUMBERS = {"fftfreq", "rfftfreq"}
 
 
+@pytest.mark.parametrize("value", [3.0, A[0]], ids=["number", "row"])
+def test_a_copy_hands_gradients_on(value):
+    x = Tensor.from_global(A, Mesh((2,), ("x",))("x", None), LockStep(2), requires_grad=True)
+    y = x.copy()
+    y[1] = value
+    np.sum(y * A).backward()
+    np.testing.assert_array_equal(x.grad.full(), np.where(np.arange(6)[:, None] == 1, 0, A))
+
+
 @pytest.mark.parametrize("room", [ops, linalg, fft], ids=lambda room: room.__name__)
 def test_what_is_no_tensor_is_refused_in_words(room):
     names = [name for name in room.__all__ if not inspect.isclass(getattr(room, name))]
@@ -182,3 +196,44 @@ def test_what_is_no_tensor_is_refused_in_words(room):
             except (SpmdError, TypeError) as error:
                 # Python's own word for too many or too few arguments
                 assert isinstance(error, SpmdError) or "argument" in str(error), (name, given, error)
+
+
+def test_heats_names_are_numpys_here_or_have_what_to_write():
+    text = (Path(__file__).parents[2] / "docs/howto/numpy.md").read_text().split("## Heat's names")[1]
+    same, table = text.split("| Heat | here |\n|---|---|\n")
+    names = re.findall(r"`([a-z_]\w+(?:\.\w+)*)`", same)
+    assert len(names) > 140
+    for name in names:
+        parts = name.removeprefix("np.").split(".")
+        called = getattr(getattr(np, parts[0]) if parts[1:] else np, parts[-1])
+        spelled = (
+            getattr(called, "__name__", "")
+            if parts[1:]
+            else protocols.SPELLED.get(called.__name__, called.__name__)
+        )
+        assert spelled in {*protocols._OWN, *ops.__all__, *linalg.__all__} or called in (
+            np.shape,
+            np.round,
+        ), name
+    mesh = Mesh((2,), ("x",))
+    rows, row, columns = mesh("x", None), mesh("x"), mesh(None, "x")
+    x, y, v = (
+        Tensor.from_global(a, layout) for a, layout in ((A[:, :2], rows), (A[:, 2:], rows), (A[0] * 2, row))
+    )
+    v, a = np.append(v, v), A
+    world = {
+        "np": np,
+        "ops": ops,
+        "xp": array_api,
+        "random": random,
+        "Tensor": Tensor,
+        "u": x,
+        "vh": x.T,
+        "a": a,
+    }
+    world |= {"x": x, "y": y, "v": v, "mesh": mesh, "rows": rows, "row": row, "columns": columns}
+    written = [one for line in table.splitlines() for one in re.findall(r"`([^`]+)`", line.split("|")[2])]
+    run = [one for one in written if re.search(r"[(\[]|[-+*/%<=] ", one) and "path" not in one]
+    assert len(run) > 35
+    for one in run:
+        eval(one, dict(world))
