@@ -197,8 +197,17 @@ def test_nothing_is_repeated_where_the_cuts_use_all_ranks():
 
 def test_nothing_is_pending_over_an_axis_of_one_rank():
     mesh = Mesh((1, 2), ("one", "x"))
-    (layout,) = bind(MATMUL, ((8, 8), (8, 8))).output_layouts(Strategy.of(mesh, {"k": ("one", "x")}))
+    bound = bind(MATMUL, ((8, 8), (8, 8)))
+    (layout,) = bound.output_layouts(Strategy.of(mesh, {"k": ("one", "x")}))
     assert layout.partial_axes == ("x",)
+    assert bound.gradient_layout(Strategy.of(mesh, {"n": ("one", "x")}), 0).partial_axes == ("x",)
+
+
+def test_what_may_be_pending_is_what_the_rule_passes():
+    for op in ("max", "sum"):
+        rule = Rule.parse("m n -> m", reduce=op, linear="each", passes=(op,))
+        strategies = list(bind(rule, ((4, 4),)).strategies(Mesh((2,), ("x",))))
+        assert {passed[-1] for strategy in strategies for passed in strategy.passed} == {op}
 
 
 def test_axes_beyond_the_size_of_a_dim_split_it_all_the_same():
