@@ -15,7 +15,7 @@ from processes import run_python
 
 from spmdsim.errors import InputError
 from spmdsim.worlds.mpi import courier as couriers
-from spmdsim.worlds.mpi.board import AREA, DONE, GROUPS, LINGER, RING, TEXT, Board
+from spmdsim.worlds.mpi.board import AREA, DONE, GROUPS, LINGER, RING, TEXT, Board, column
 from spmdsim.worlds.mpi.calls import Calls
 from spmdsim.worlds.mpi.courier import Address, Courier, OtherNode
 from spmdsim.worlds.mpi.fingerprint import Record
@@ -60,7 +60,7 @@ def noted(board, place):
     """All that can be read of a rank."""
     groups = dict(board.groups(place))
     calls = {
-        (key, number): [int(board.areas[place][at + 4 + number % RING * 5 + what]) for what in range(3)]
+        (key, number): [int(board.areas[place][column(at, what, number)]) for what in range(3)]
         for at, key in groups.items()
         for number in board.kept(place, at)
     }

@@ -39,12 +39,12 @@ HEAD = 12
 #: What stands before a group's calls: its number, how many were begun, and how many were compared with everybody.
 KEY, BEGUN, COMPARED = range(3)
 _GROUP_HEAD = 4
-#: What is kept of a call, in a row: the number that must agree, that of its kind (the two differ by the tensor's), the
-#: line, begin, end.
+#: What is kept of a call: the number that must agree, in a ring of its own, since the others read it; in a row of another ring
+#: that of its kind (the two differ by the tensor's), the line, begin, end.
 AGREED, KIND, LINE, BEGIN, END = range(5)
-COLUMNS = 5
+COLUMNS = 4
 
-GROUP = _GROUP_HEAD + COLUMNS * RING
+GROUP = _GROUP_HEAD + (1 + COLUMNS) * RING
 #: Rings of the numbers of calls that move much, for all ranks of a node in the area of its first one.
 RINGS = 256
 #: Where the words and these rings stand, and the numbers in an area.
@@ -266,4 +266,5 @@ def as_number(value: float) -> int:
 
 def column(at: int, what: int, number: int) -> int:
     """Where something about a call stands, of the group whose numbers begin at ``at``."""
-    return at + _GROUP_HEAD + number % RING * COLUMNS + what
+    k = number % RING
+    return at + _GROUP_HEAD + (k if what == AGREED else RING + k * COLUMNS + what - KIND)

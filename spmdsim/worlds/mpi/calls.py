@@ -24,7 +24,6 @@ from spmdsim.trace.recorder import source_lines
 from spmdsim.worlds.mpi.board import (
     AGREED,
     BEGUN,
-    COLUMNS,
     COMPARED,
     END,
     INSIDE,
@@ -158,7 +157,7 @@ class Calls:
                 k = since % RING
                 many = min(until - since, RING - k)
                 a, b = column(mine, AGREED, since), column(at, AGREED, since)
-                these, those = (n[k : k + many * COLUMNS : COLUMNS] for n, k in ((numbers, a), (theirs, b)))
+                these, those = numbers[a : a + many], theirs[b : b + many]
                 if these.tobytes() != those.tobytes():
                     wrong = next(i for i in range(many) if these[i] != those[i]) + since
                     first = wrong if first is None else min(first, wrong)
@@ -317,9 +316,12 @@ def _noting(
     board, numbers, start = calls.board, calls.board.numbers, calls.start
     clock, this_frame, last, told = time.monotonic_ns, sys._getframe, RING - 1, board.lines.get
     begun, here, marks = start + BEGUN, board.inside(start), calls.marks
-    # By a call's place in the ring: the first byte of its row, and where its end stands.
-    slots = [(column(start, 0, k) * numbers.itemsize, column(start, END, k)) for k in range(RING)]
-    write, rewrite = struct.Struct("qqdq").pack_into, struct.Struct("qddq").pack_into  # see ``as_float``
+    # By a call's place in the ring: where its number stands, the first byte of its row, and where its end stands.
+    slots = [
+        (column(start, AGREED, k), column(start, KIND, k) * numbers.itemsize, column(start, END, k))
+        for k in range(RING)
+    ]
+    write, rewrite = struct.Struct("qdq").pack_into, struct.Struct("ddq").pack_into  # see ``as_float``
 
     def begin(digest: int) -> int:
         tensor, line, number = world.about, this_line(board, 2), calls.number
@@ -327,13 +329,15 @@ def _noting(
             words = board.words(board.me, digest)
             digest ^= number_of(source_lines())
             board.tell(digest, words or "")
-        write(numbers, slots[number & last][0], digest ^ tensor, digest, line, clock())
+        agreed, row, _ = slots[number & last]
+        numbers[agreed] = digest ^ tensor
+        write(numbers, row, digest, line, clock())
         calls.number = numbers[begun] = number + 1
         numbers[INSIDE] = here  # the last one: else it would seem to wait in the call before
         return number
 
     def end(number: int) -> None:
-        numbers[slots[number & last][1]] = clock()
+        numbers[slots[number & last][2]] = clock()
 
     def noted(
         run: Run,
@@ -366,8 +370,9 @@ def _noting(
             )
             number = calls.number
             place = number & last
-            row, over = slots[place]
-            rewrite(numbers, row, digest ^ world.about, kind, line, clock())
+            agreed, row, over = slots[place]
+            numbers[agreed] = digest ^ world.about
+            rewrite(numbers, row, kind, line, clock())
             calls.number = numbers[begun] = number + 1
             numbers[INSIDE] = here
             del frame, under

@@ -20,12 +20,13 @@ import numpy as np
 
 from spmdsim.worlds.mpi import board as areas
 from spmdsim.worlds.mpi.board import (
+    AGREED,
     ANEW,
     BEGIN,
     BEGUN,
     COLUMNS,
     COMPARED,
-    END,
+    KIND,
     RING,
     SEEN,
     TEXTS,
@@ -157,8 +158,11 @@ class News:
             if (known, sent) != (key, begun):
                 self._calls[place, at] = key, begun
             for first, many in stretches(max(sent - 1, begun - RING, 0), begun):
-                begins = column(at, 0, first)
-                yield Patch(place, begins, numbers[begins : begins + many * COLUMNS].tobytes(), True)
+                for begins, size, calls in (
+                    (column(at, AGREED, first), many, False),
+                    (column(at, KIND, first), many * COLUMNS, True),
+                ):
+                    yield Patch(place, begins, numbers[begins : begins + size].tobytes(), calls)
             yield Patch(place, at, np.array([key, begun, compared]).tobytes())
         yield Patch(place, 0, head.tobytes())
 
@@ -232,8 +236,8 @@ class OtherNode:
             data = bytes(reply[_PATCH.size : _PATCH.size + length])
             if calls:
                 rows = np.frombuffer(data, np.int64).reshape(-1, COLUMNS).copy()
-                clock = rows[:, [BEGIN, END]]
-                rows[:, [BEGIN, END]] = np.where(clock, clock + self._shift[1], 0)
+                clock = rows[:, BEGIN - KIND :]
+                clock[:] = np.where(clock, clock + self._shift[1], 0)
                 data = rows.tobytes()
             board.put(place, at, data)
             reply = reply[_PATCH.size + length :]
