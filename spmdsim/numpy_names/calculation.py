@@ -189,6 +189,8 @@ def _without_repeats(term: list[str], x: Tensor) -> tuple[list[str], Tensor]:
 def correlate(a: Operand, v: Operand, mode: str = "valid") -> Tensor:
     """How alike two vectors are, the second one shifted: the convolution with it, reversed."""
     signal, kernel = operands("np.correlate", (a, v))
+    if kernel.size > signal.size:
+        return conjugated(ops.flip(correlate(kernel, signal, mode), 0))
     return convolve(signal, conjugated(ops.flip(kernel, 0)), mode)
 
 

@@ -165,8 +165,9 @@ def modf(x: Tensor) -> tuple[Tensor, Tensor]:
 
 def sinc(x: Tensor) -> Tensor:
     """``sin(pi x) / (pi x)``, and 1 at 0."""
-    angle = ops.multiply(ops.where(ops.equal(x, 0), 1.0e-20, x), math.pi)
-    return ops.divide(ops.sin(angle), angle)
+    zero = ops.equal(x, 0)
+    angle = ops.multiply(ops.where(zero, 1, x), math.pi)
+    return ops.where(zero, 1, ops.divide(ops.sin(angle), angle))
 
 
 def cbrt(x: Tensor) -> Tensor:

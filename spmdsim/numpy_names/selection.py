@@ -71,7 +71,11 @@ def select(condlist: Sequence[Operand], choicelist: Sequence[Operand], default: 
             f"np.select takes a choice for each condition, but got {number} and {len(choicelist)}"
         )
     types: list[Any] = [x.dtype if isinstance(x, Tensor) else x for x in (*choicelist, default)]
-    default = default if isinstance(default, Tensor) else np.asarray(default, np.result_type(*types))
+    dtype = np.result_type(*types)
+    *choicelist, default = (
+        np.asarray(x, dtype) if isinstance(x, (bool, int, float, complex)) else x
+        for x in (*choicelist, default)
+    )
     like = next((x for x in (*condlist, *choicelist, default) if isinstance(x, Tensor)), None)
     conditions = operands("np.select", (like, *condlist))[1:]
     for condition, choice in reversed(tuple(zip(conditions, choicelist))):
