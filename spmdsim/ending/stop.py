@@ -308,9 +308,9 @@ def left_while(waiting: Sequence[int]) -> str:
     """What a rank did while others wait where MPI starts.
 
     >>> left_while([0, 2])
-    'left before it started MPI, where ranks 0, 2 wait for it'
+    'left the program before it started MPI, where ranks 0, 2 wait for it'
     """
-    return f"{BEFORE_MPI} where {name_ranks(waiting)} wait{'s' * (len(waiting) == 1)} for it"
+    return f"left the program before it started MPI, where {name_ranks(waiting)} wait{'s' * (len(waiting) == 1)} for it"
 
 
 def ask_launcher_to_end(code: int) -> None:

@@ -76,4 +76,7 @@ def test_a_rank_that_leaves_before_the_others_start_mpi_is_named(tmp_path, launc
     done = run_python("-m", "spmdsim", "launch", "-n", 3, tmp_path / "program.py")
     text = done.stdout + done.stderr
     assert done.returncode == starting.CODE and "END" not in text, text
-    assert "rank 1 of 3 left before it started MPI, where rank" in text and " for it, the job ends" in text
+    assert (
+        "rank 1 of 3 left the program before it started MPI, where rank" in text
+        and " for it, the job ends" in text
+    )

@@ -225,7 +225,7 @@ CASES += [
         f"{what} before MPI starts", "death", "", (WHO, says), top=f"{START}if bad: {how}\nspmdsim.world()\n", seconds=LATE + 5,
     )
     for what, how, says in (
-        ("sys.exit(0)", "sys.exit(0)", "left the program before that, the job ends"),
+        ("sys.exit(0)", "sys.exit(0)", "left the program before"),
         ("SIGSTOP", "os.kill(os.getpid(), signal.SIGSTOP)", "did not come, the job ends"),
         ("waits for nobody", "threading.Event().wait()", "did not come, the job ends"),
     )
