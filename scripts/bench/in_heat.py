@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-ABSENT = "Heat is not there; a venv with torch, mpi4py and a checkout of it on PYTHONPATH has it"
+ABSENT = "Heat is not there; a venv with torch, torchvision, mpi4py and a checkout of it on PYTHONPATH has it"
 
 
 def heat() -> Any:
