@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import reduce
+
+import numpy as np
 
 from spmdsim.core import Layout
 from spmdsim.core.tape import Pending, added, keep, pull_back, settle
+from spmdsim.core.world import programs
 from spmdsim.errors import LayoutError
 from spmdsim.nn.module import Module, Parameter, parameters_of
 from spmdsim.nn.together import Together, brought
@@ -65,18 +69,26 @@ def global_norm(parameters: Module | Iterable[Parameter | Tensor]) -> float:
     >>> round(nn.global_norm(layer), 4)
     3.6056
     """
+    squares = _squares([parameter.value for parameter in parameters_of(parameters)])
+    return math.sqrt(sum(float(square.item()) for square in squares))
+
+
+def _squares(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """The sum of squares of each gradient, whole on every rank, and reduced together."""
     import spmdsim.ops as ops
     from spmdsim.ops.reduce import wide
 
-    gradients = [parameter.value.grad for parameter in parameters_of(parameters)]
-    slopes = [wide(gradient) for gradient in gradients if gradient is not None]
+    slopes = [wide(tensor.grad) for tensor in tensors if tensor.grad is not None]
     squares = [ops.sum(ops.multiply(slope, slope)) for slope in slopes]
     together = brought([(square, square.layout.reduced) for square in squares], "norm")
-    return math.sqrt(sum(float(together.get(k, square).item()) for k, square in enumerate(squares)))
+    return [together[k] if k in together else s.to(s.layout.reduced) for k, s in enumerate(squares)]
 
 
-def clip(parameters: Module | Iterable[Parameter | Tensor], largest: float) -> float:
-    """Scale all gradients down together so that their global norm is at most ``largest``; returns the norm.
+def clip(parameters: Module | Iterable[Parameter | Tensor], largest: float) -> float | Tensor:
+    """Scale all gradients down together so that their global norm is at most ``largest``.
+
+    Returns:
+        The norm before, the same on every rank; in a function that is compiled, a tensor without dims.
 
     >>> from spmdsim import LockStep, Mesh, Tensor, nn
     >>> mesh, world = Mesh((2,), ("tp",)), LockStep(2)
@@ -91,11 +103,15 @@ def clip(parameters: Module | Iterable[Parameter | Tensor], largest: float) -> f
     import spmdsim.ops as ops
     from spmdsim.ops.reduce import as_type, wide
 
-    trained = parameters_of(parameters)
-    norm = global_norm(trained)
-    if norm > largest:
-        for parameter in trained:
-            if parameter.value.grad is not None:
-                scaled = ops.multiply(wide(parameter.value.grad), largest / (norm + 1e-6))
-                parameter.value.grad = as_type(scaled, parameter.value.grad.dtype)
-    return norm
+    trained = [parameter.value for parameter in parameters_of(parameters)]
+    squares = _squares(trained)
+    if not squares:
+        return 0.0
+    wider = [ops.cast(square, np.float64).to(squares[0].layout) for square in squares]
+    norm = ops.sqrt(reduce(ops.add, wider))
+    factor = ops.where(norm > largest, largest / (norm + 1e-6), 1.0)
+    for tensor in trained:
+        if tensor.grad is not None:
+            slope = wide(tensor.grad)
+            tensor.grad = as_type(ops.multiply(slope, ops.cast(factor, slope.dtype)), tensor.grad.dtype)
+    return norm if programs else float(norm.item())

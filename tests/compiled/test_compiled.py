@@ -49,6 +49,8 @@ CASES = {
     "zero": (block("tensor"), nn.Adam, {"state_layout": nn.sharded_over("dp")}),
     "half": (block("tensor", dtype=np.float16), nn.SGD, {}),
 }
+#: Those whose gradients are clipped: some steps are above the bound, or all of them.
+CLIPPED = ("simple", "zero", "half")
 
 
 def trained(world, case, compiled):
@@ -62,8 +64,9 @@ def trained(world, case, compiled):
         model.zero_grad()
         loss = loss_of(x, y)
         nn.backward(loss)
+        norm = nn.clip(model.parameters(), 0.5) if case in CLIPPED else 0.0
         optimiser.step()
-        return {"loss": loss, "of": [x, "rows", ROWS]}
+        return {"loss": loss, "norm": norm, "of": [x, "rows", ROWS]}
 
     wanted = spmdsim.compile(step) if compiled else step
     rng = np.random.default_rng(0)
@@ -77,7 +80,8 @@ def trained(world, case, compiled):
         with record() as trace:
             found = wanted(x, y)
         assert found["of"][1:] == ["rows", ROWS]
-        losses.append(found["loss"].full().tobytes())
+        norm = found["norm"]
+        losses += [found["loss"].full().tobytes(), norm if isinstance(norm, float) else norm.item()]
     assert not compiled or str(wanted).endswith("step: 1 program>")
     return losses, [p.value.full().tobytes() for p in model.parameters()], trace
 
