@@ -187,6 +187,8 @@ def test_layouts_that_cannot_be(dims, partial, words):
 def test_a_mesh_has_its_ranks_and_no_other():
     assert [rank in Mesh((2, 2), ("x", "y")) for rank in (-1, 0, 3, 4)] == [False, True, True, False]
     assert [rank in Mesh((2,), ("x",), [5, 1]) for rank in (-1, 0, 1, 5)] == [False, False, True, True]
+    with pytest.raises(LayoutError, match=r"ranks must not be negative, but got \(-1, 0\)"):
+        Mesh((2,), ("x",), [-1, 0])
 
 
 def test_a_rank_outside_the_mesh_holds_nothing():

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from spmdsim import LockStep, Mesh, Tensor, plan
+from spmdsim.core.step import Step
 from spmdsim.errors import PlanError, RuleError, UsageTypeError
+from spmdsim.redistribution.step_counts import reduced_block
 
 MESH = Mesh((2,), ("a",))
 
@@ -42,3 +44,9 @@ def test_only_one_size_of_a_reshape_is_left_open() -> None:
         with pytest.raises(RuleError, match=r"no negative sizes but one -1, and got"):
             x.reshape(shape)
     assert x.reshape((np.int64(5), -1)).shape == (5, 7)
+
+
+def test_each_rank_of_an_all_reduce_reduces_its_block() -> None:
+    mesh = Mesh((3,), ("a",))
+    step = Step("all_reduce", ("a",), mesh(None, partial="a"), mesh(None), (7,), "sum")
+    assert [reduced_block(step, rank) for rank in range(3)] == [3, 2, 2]
