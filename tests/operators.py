@@ -502,6 +502,7 @@ def _without_nan(name: str, *arguments: Any, differentiable: bool = True, **give
 
 WITHOUT_NAN = [
     *[_without_nan(name, axis=0) for name in ("nansum", "nanprod", "nanmax", "nanmin", "nanmean", "nanmedian", "nanstd")],
+    *[_without_nan(name, 0, where=~np.isnan(HOLES)) for name in ("mean", "std", "var")],
     *[_without_nan(name, 1) for name in ("nancumsum", "nancumprod", "nanvar")],
     *[_without_nan(name, axis=0, differentiable=False) for name in ("nanargmax", "nanargmin")],
     _without_nan("nanquantile", [0.3, 0.9], 0),
