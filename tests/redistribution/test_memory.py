@@ -113,6 +113,12 @@ def test_only_a_rank_that_adds_up_takes_room_for_it():
     assert [told.scratch for told in ways] == [2_400_000, 2_400_000, 3_600_000, 3_600_000]
 
 
+def test_the_way_that_is_asked_for_comes_first():
+    step, tuning = over("all_reduce", pending(FLAT, None, None), FLAT(None, None), "sum"), TABLE["Open MPI"]
+    for first in ("native", "composed"):
+        assert way.way_of(step, 0, np.dtype("i4"), replace(tuning, first=(first,))).name == first
+
+
 def test_a_rank_outside_of_the_mesh_gets_no_parts():
     step = parts_step(Mesh((2,), ("x",), [1, 2])("x", None), ("x",), (6, 5), times=2)
     assert [step.most(rank) for rank in range(4)] == [0, 30, 30, 0]
