@@ -18,6 +18,7 @@ def slices_of(document: dict[str, Any]) -> list[dict[str, Any]]:
     document = json.loads(json.dumps(document, allow_nan=False))
     assert document["displayTimeUnit"] in ("ms", "ns")
     lanes: dict[tuple[int, int], list[tuple[float, float]]] = defaultdict(list)
+    named: set[object] = set()
     flows: dict[Any, dict[str, dict[str, Any]]] = defaultdict(dict)
     for event in document["traceEvents"]:
         kind = event["ph"]
@@ -30,9 +31,11 @@ def slices_of(document: dict[str, Any]) -> list[dict[str, Any]]:
         elif kind == "M":
             of = METADATA[event["name"]]
             assert isinstance(event["args"]["name" if of is str else "sort_index"], of), event
+            named |= {event["pid"]} if event["name"] == "process_name" else {(event["pid"], event.get("tid"))}
         elif kind in "sf":
             assert kind not in flows[event["id"]], event
             flows[event["id"]][kind] = event
+    assert {*lanes, *(pid for pid, _ in lanes)} <= named
     for lane, spans in lanes.items():  # slices of one lane lie beside or inside of one another
         open_until: list[float] = []
         for begin, end in sorted(spans, key=lambda span: (span[0], -span[1])):

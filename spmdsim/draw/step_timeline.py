@@ -17,7 +17,7 @@ from spmdsim.cost.roofline import forward_work, gradient_work
 from spmdsim.layout.element_type import element_type
 from spmdsim.redistribution.price import price_step
 from spmdsim.trace.events import CollectiveEvent, ComputedSpan
-from spmdsim.trace.perfetto import timeline
+from spmdsim.trace.perfetto import lane_names, timeline
 
 if TYPE_CHECKING:
     from spmdsim.trace.recorder import Trace
@@ -147,6 +147,7 @@ def step_timeline(traces: Sequence[Trace], machine: Machine, world: str = "") ->
         }
         times = {"ts": one.start * 1e6, "dur": one.seconds * 1e6, "tid": int(one.early)}
         events.append({"ph": "X", "pid": predicted, "name": one.name, "cat": one.kind, **times, "args": args})
+    events += lane_names([event for event in events if event["pid"] == predicted])
     ends = [one.start + one.seconds for one in slices]
     measured = [one.measured for one in slices if not one.depth and not one.early]
     measured += [one.exposed or 0.0 for one in traces[0].collectives] if traces else []

@@ -46,10 +46,7 @@ def timeline(traces: Sequence[Trace]) -> dict[str, Any]:
         {"ph": "M", "pid": rank, "name": "process_name", "args": {"name": f"rank {rank}"}}
         for rank in sorted(ranks)
     ]
-    names += [
-        {"ph": "M", "pid": rank, "tid": tid, "name": "thread_name", "args": {"name": "begun early"}}
-        for rank, tid in sorted({(event["pid"], event["tid"]) for event in events if event["tid"]})
-    ]
+    names += lane_names(events)
     control = {
         f"rank {next((e.ranks[0] for e in trace.collectives), 0)}": {
             purpose: asked._asdict() for purpose, asked in sorted(trace.control.items())
@@ -71,6 +68,16 @@ def _lines(trace: Trace) -> dict[int, int]:
         ends[line : line + 1] = [start + trace[number].seconds]
         found[number] = line + 1
     return found
+
+
+def lane_names(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What the lanes of slices are called: what is begun early has lanes of its own."""
+    lanes = sorted({(event["pid"], event["tid"]) for event in events if event["ph"] == "X"})
+    words = ("operators and collectives", "begun early")
+    return [
+        {"ph": "M", "pid": pid, "tid": tid, "name": "thread_name", "args": {"name": words[tid > 0]}}
+        for pid, tid in lanes
+    ]
 
 
 def _slice(event: Event, rank: int, start: float) -> dict[str, Any]:
