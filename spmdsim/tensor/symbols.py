@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from functools import partial
+from dis import get_instructions, stack_effect
+from functools import lru_cache, partial
 from importlib import import_module
-from opcode import opname
 from sys import getrefcount
+from types import CodeType
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
@@ -60,9 +61,9 @@ UNNAMED = _references_unnamed()
 
 def _binary(name: str) -> Callable[[Any, Operand], Tensor]:
     def symbol(self: Tensor, other: Operand) -> Tensor:
-        if getrefcount(self) == UNNAMED and _spent(self, other):
+        if getrefcount(self) == UNNAMED and _spent(self, other, 2):
             return _into(self, name, self, other)
-        if getrefcount(other) == UNNAMED and _spent(other, self):
+        if getrefcount(other) == UNNAMED and _spent(other, self, 1):
             return _into(other, name, self, other)
         result: Tensor = getattr(ops, name)(self, other)
         return result
@@ -72,7 +73,7 @@ def _binary(name: str) -> Callable[[Any, Operand], Tensor]:
 
 def _reflected(name: str) -> Callable[[Any, Operand], Tensor]:
     def symbol(self: Tensor, other: Operand) -> Tensor:
-        if getrefcount(self) == UNNAMED and _spent(self, other):
+        if getrefcount(self) == UNNAMED and _spent(self, other, 1):
             return _into(self, name, other, self)
         result: Tensor = getattr(ops, name)(other, self)
         return result
@@ -80,11 +81,12 @@ def _reflected(name: str) -> Callable[[Any, Operand], Tensor]:
     return symbol
 
 
-def _spent(one: Any, other: Any) -> bool:
+def _spent(one: Any, other: Any, place: int) -> bool:
     """Whether nobody can ask for an operand's values again: a large one, on Python's stack and nowhere else.
 
     numpy writes ``a + b + c`` into ``a + b`` for the same reason: results in cold memory take twice the time. Whoever
-    calculates in C may have the only reference in a place of its own, so the caller must be at an operator itself.
+    calculates in C, such as numpy with an array of tensors, may have the only reference in a place of its own, so a
+    symbol in the caller's expression must have made what stands at this place of the stack, counted from its top.
     """
     if not isinstance(one, tensor.Tensor) or one._tracked or recordings or programs or watchers:
         return False
@@ -94,7 +96,23 @@ def _spent(one: Any, other: Any) -> bool:
     if not pool().unshared(one.held):
         return False
     frame = sys._getframe(2)
-    return opname[frame.f_code.co_code[frame.f_lasti]].startswith("BINARY_")
+    return _of_symbol(frame.f_code, frame.f_lasti, place)
+
+
+@lru_cache(maxsize=1024)
+def _of_symbol(code: CodeType, at: int, place: int) -> bool:
+    """Whether an instruction is an operator, and another one made what it finds at a place of the stack."""
+    later, *before = [one for one in get_instructions(code) if one.offset <= at][::-1]
+    if later.offset != at or not later.opname.startswith("BINARY_"):
+        return False
+    for one in before:
+        if later.is_jump_target or not one.opname.startswith(("LOAD_", "BINARY_", "BUILD_")):
+            return False
+        if place == 1:
+            return one.opname.startswith("BINARY_") and one.opname not in ("BINARY_SUBSCR", "BINARY_SLICE")
+        place -= stack_effect(one.opcode, one.arg)
+        later = one
+    return False
 
 
 def _into(operand: Any, name: str, *given: Any) -> Tensor:

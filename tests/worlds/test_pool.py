@@ -147,19 +147,17 @@ def test_a_nameless_operand_leaves_its_memory_to_the_result():
     (((a + b) * weight).sum()).backward()
     given = [(lambda t: (t + a, t * 2.0))(a + b), (named - a, named), (several[0] + a, several[0])]
     given += [(difference(slice(None)) * 2.0, difference(None) * 2.0), (weight.grad, a)]
-    first = [
-        (p + q + p, (p + q) * 2.0),
-        (p + q - p, p + q),
-        (p * q + p, p * q),
-        [(p - q) * 2.0] * 2,
-        (p + q, p),
-    ]
+    objects = np.array([None, None])
+    objects[0], objects[1] = a * 2.0, a * 3.0
+    given.append(((objects[:1] + objects[1:])[0], objects[0]))
+    first = [(p + q + p, (p + q) * 2.0), (p + q - p, p + q), (p * q + p, p * q)]
+    first += [((p - q) * 2.0, (p - q) * 2.0), (p + q, p), (p * 2.0 + p * 3.0, p * 2.0)]
     for found, expected in zip(given, first):
         for one, other in zip(found, expected):
             np.testing.assert_array_equal(one.full(), other)
     np.testing.assert_array_equal(looked, [p - q] * 2)
     looked.clear()
-    del named, several, given, found, one
+    del objects, named, several, given, found, one
     pool().clear()
     for found, expected in (
         (((a + b) * 3.0 - b) / 4, ((p + q) * 3.0 - q) / 4),
