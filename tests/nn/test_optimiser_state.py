@@ -12,6 +12,7 @@ import pytest
 
 import spmdsim.ops as ops
 from spmdsim import Mesh, Tensor, nn
+from spmdsim.errors import InputError
 from spmdsim.nn.optimisers import SGD, Adam, sharded_over
 
 RATE = 0.1
@@ -161,6 +162,9 @@ def test_a_state_that_is_written_to_is_refused(world):
 def test_an_update_depends_on_all_numbers_of_an_optimiser():
     weight = nn.Parameter((4,), Mesh((1,), ("x",))(None))
     assert {0.25, 0.5, 0.75} <= {*Adam([weight], 0.25, betas=(0.5, 0.75)).numbers()}
+    for betas in ((-0.5, 0.9), (0.9, 1.0)):
+        with pytest.raises(InputError, match="betas are at least 0 and less than 1"):
+            Adam([weight], 0.25, betas=betas)
 
 
 def trained(world) -> list[np.ndarray]:
