@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from processes import run_python
 
-from spmdsim import nn
+from spmdsim import nn, ops
 from spmdsim.core import Mesh
 from spmdsim.errors import UsageTypeError, WorldError
 from spmdsim.tensor import Tensor, watch
@@ -39,6 +39,40 @@ def test_a_written_copy_is_found(world, at):
         assert f"copies of 'weights' (f64[4,6] {layout.short()}) differ at {at}: " in str(caught.value)
         assert old in str(caught.value) and "rank 3 holds 77.0" in str(caught.value)
         assert "test_replicas.py:" in str(caught.value)
+
+
+@pytest.mark.ranks(8)
+@pytest.mark.parametrize("ranks", [None, (1, 3, 6, 2, 5, 4, 7, 0), (0, 1, 2, 3, 5, 4, 7, 6)], ids=str)
+@pytest.mark.parametrize("size", [(), (1,), (64,)], ids=str)
+def test_replicas_add_up_in_one_order(world, ranks, size):
+    """MPI adds in the order of its ranks, which may be another one in the mesh for each group of replicas."""
+    mesh = Mesh((2, 4), ("dp", "tp"), ranks)
+    whole, numbers = mesh(*[None] * len(size)), np.random.default_rng(0)
+    for _ in range(12):
+        rows = numbers.standard_normal((8, *size)).astype("f4")
+        x = Tensor.from_global(rows, mesh("tp", *[None] * len(size)), world)
+        assert check_replicas(x.sum(0).to(whole), ops.mean(x, 0).to(whole), ops.cumulative_sum(x, axis=0))
+
+
+@pytest.mark.ranks(8)
+@pytest.mark.parametrize("split", [True, False])
+def test_replicas_stay_equal_where_networks_train(world, split):
+    mesh = Mesh((2, 4), ("a", "b"), (1, 3, 6, 2, 5, 4, 7, 0))
+    model = nn.Sequential(nn.Linear(8, 16, mesh(None, "a")), nn.Linear(16, 4, mesh("a", None)))
+    model.materialise(world, seed=3)
+    state = nn.sharded_over("b") if split else None
+    optimiser = nn.Adam(model.parameters(), 0.1, state_layout=state)
+    x = Tensor.from_global(
+        np.random.default_rng(1).standard_normal((16, 8)).astype("f4"), mesh("b", None), world
+    )
+    for _ in range(3):
+        loss = ops.mean(ops.multiply(model(x), model(x))).to(mesh())
+        nn.backward(loss)
+        nn.clip(model.parameters(), 0.5)
+        assert check_replicas(loss, [p.tensor.grad for p in model.parameters()])
+        optimiser.step()
+        assert check_replicas(model)
+        optimiser.zero_grad()
 
 
 @pytest.mark.ranks(2)

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
+from spmdsim.core.mesh import Mesh
 from spmdsim.core.step import LOCAL_STEPS, Index, Step, within
 from spmdsim.layout.element_type import accumulator, is_float, is_half
 from spmdsim.redistribution.exchange.direct_reduction import scratch
@@ -291,7 +293,10 @@ def _reducing(
         ways = _scattering(step.op, dtype, layout, len(members), tuning, count)
     else:
         ways = _reducing_all(step.op, dtype, math.prod(shape), len(members), tuning, count)
-    usual, free = ways[0], not reproducible or _order_free(step.op, dtype, len(members))
+    free = _order_free(step.op, dtype, len(members))
+    if not free and not _in_mesh_order(step.src.mesh):
+        ways = [way for way in ways if way.name != "native"]
+    usual, free = ways[0], free or not reproducible
     ways = [way for way in ways if free or (way.name == "native") == (usual.name == "native")]
     first = tuning.first
     ways.sort(key=lambda way: first.index(way.name) if way.name in first else len(first))
@@ -304,13 +309,21 @@ def _order_free(op: str | None, dtype: np.dtype, size: int) -> bool:
     return (exact and op != "avg") or (size == 2 and (op == "sum" or (op == "prod" and dtype.kind == "f")))
 
 
+def _in_mesh_order(mesh: Mesh) -> bool:
+    """Whether MPI, which adds in the order of its ranks, adds in the same order for all groups, and so for all replicas."""
+    return mesh.ranks is None or all(one < other for one, other in pairwise(mesh.ranks))
+
+
 def _scanning(step: ScanStep, rank: int, dtype: np.dtype, tuning: Tuning, count: int) -> Way:
     """The arrays of all to all where they are few, or not in the order of the ranks, or MPI cannot add them."""
     order, nbytes = step.order(rank), step.held(rank) * dtype.itemsize
     if len(order) == 1:
         return Way("identity")
     large = nbytes * len(order) > tuning.gather_reduce and step.held(rank) <= count
-    if large and in_library(step.op, dtype) and order == tuple(sorted(order)):
+    ordered = order == tuple(sorted(order)) and (
+        _order_free(step.op, dtype, len(order)) or _in_mesh_order(step.src.mesh)
+    )
+    if large and ordered and in_library(step.op, dtype):
         return Way("scan")
     wider = (
         step.held(rank) * _wider(step.op, dtype) if order.index(rank) > 1 else 0
