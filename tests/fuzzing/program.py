@@ -20,8 +20,10 @@ from fuzzing.operations import OPERATIONS, Operation
 from fuzzing.placement import misplaced, place, random_layout, random_mesh
 from spmdsim import ShapeOnly, record
 from spmdsim.core import Layout, Mesh
+from spmdsim.errors import WorldError
 from spmdsim.layout.element_type import element_type
 from spmdsim.tensor import Tensor
+from spmdsim.tensor.replicas import check_replicas
 
 NOISY_RUNS = 4
 LARGEST = 300.0
@@ -396,9 +398,18 @@ class Program:
             wrong = misplaced(tensor, value.true, value.tolerance)
             if wrong:
                 self._fail(number, tensors, wrong)
+        self._check_copies(tensors)
         self._check_shapes(world, tensors, trace)
         if self.weights:
             self._check_gradients(world, tensors, torch)
+            self._check_copies([tensors[i].grad for i in self._graded_leaves()])
+
+    def _check_copies(self, tensors: list[Tensor | None]) -> None:
+        """Ranks that hold the same piece hold the same bits: in one process they do, since they share it."""
+        try:
+            check_replicas([tensor for tensor in tensors if tensor is not None])
+        except WorldError as error:
+            raise WrongError(f"program {self.seed} on {self.ranks} ranks: {error}") from error
 
     def _check_shapes(self, world: Any, tensors: list[Tensor], trace: Any) -> None:
         """Without data, the same layouts and the same bytes of the first rank."""
