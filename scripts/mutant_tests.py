@@ -12,7 +12,6 @@ import time
 import types
 from collections import Counter
 from collections.abc import Callable, Iterable
-from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
 import pytest
@@ -95,7 +94,6 @@ class Tests:
         self.copy = copy
         os.chdir(copy)
         sys.path[:0] = [str(copy), str(copy / "tests")]
-        # Asserts stay plain: pytest would load the package past what import_mutant exchanges.
         options = ["-xsq", "-m", "not mpi", "-p", "no:cacheprovider", "--assert=plain", "--doctest-modules"]
         return pytest.main([*options, "--hypothesis-seed=0", *files], plugins=[self])
 
@@ -188,15 +186,3 @@ def exchange(mutant: Mutant, copy: Path, loaded: list[types.FunctionType]) -> bo
     except (StopIteration, ValueError):
         return False
     return bool(old)
-
-
-def import_mutant(mutant: Mutant, copy: Path) -> None:
-    """From now on, importing the file gives the mutant."""
-    load = SourceFileLoader.get_code
-
-    def get_code(self: SourceFileLoader, name: str) -> types.CodeType:
-        if self.path == str(copy / mutant.file):
-            return compile(mutant.source, self.path, "exec", dont_inherit=True)
-        return load(self, name)
-
-    SourceFileLoader.get_code = get_code

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from mutant_tests import ROOMS, Tests, by_turns, exchange, fork_each, import_mutant, room_of
+from mutant_tests import ROOMS, Tests, by_turns, exchange, fork_each, room_of
 from mutants import Mutant, equivalent_mutants, mutants_of, sample
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -141,11 +141,14 @@ def judge(
         return tests.run(tests_of(number, mutated), copy.parent / f"{number}.note")
 
     def imported(number: int, mutated: bool) -> int:
+        own = copy.parent / f"{number}-{mutated}"
+        shutil.copytree(copy, own)
         if mutated:
-            import_mutant(mutants[number], copy)
+            (own / mutants[number].file).write_text(mutants[number].source)
+        os.environ["PYTHONPATH"] = str(own)  # of processes that tests start
         names, note = tests_of(number, mutated), copy.parent / f"{number}.note"
         tests = Tests(lambda tests: os._exit(tests.run(names, note)))
-        return tests.collect(copy, sorted({name.split("::")[0] for name in names})) or 4
+        return tests.collect(own, sorted({name.split("::")[0] for name in names})) or 4
 
     def kill(numbers: list[int], body: Callable[[int, bool], int], how: str) -> dict[int, int | None]:
         """Run mutants, and the tests up to one that failed without the mutant: only if they pass is it killed."""
