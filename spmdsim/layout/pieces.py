@@ -72,7 +72,6 @@ def homes(size: int, axes: Sequence[tuple[str, int]]) -> dict[str, np.ndarray]:
     for axis, parts in axes:
         each, longer = length // parts, length % parts
         at = np.maximum(offset // (each + 1), (offset - longer) // np.maximum(each, 1))
-        at = np.where(each == 0, offset, at)
         offset = offset - (at * each + np.minimum(at, longer))
         length = each + (at < longer)
         found[axis] = at

@@ -15,6 +15,7 @@ from layout_cases import cases, held
 from spmdsim.core import Layout, Mesh, Partial, Replicate, Shard, split_block
 from spmdsim.errors import LayoutError
 from spmdsim.layout.blocks import all_bounds, nested_block_arrays, nested_blocks
+from spmdsim.layout.written import _wrapped
 
 
 @st.composite
@@ -234,3 +235,10 @@ def test_an_axis_that_the_mesh_lacks_has_no_size():
 def test_blocks_as_arrays_are_the_blocks(size, parts):
     starts, lengths = nested_block_arrays(size, parts)
     assert [*zip(starts.tolist(), lengths.tolist())] == list(nested_blocks(size, parts))
+
+
+@pytest.mark.parametrize(
+    "text, wrapped", [("(a,b)", True), ("((a),(b))", True), ("(a),(b)", False), ("[a](b)", False)]
+)
+def test_brackets_about_all_of_a_text_are_told_from_several(text, wrapped):
+    assert _wrapped(text) is wrapped

@@ -331,3 +331,18 @@ def test_windows_are_equal_by_value_and_no_other_layout():
     assert layout == Windowed(base, (Window(4, 2),)) != Windowed(base, (Window(4, 1),))
     assert (layout == base, layout == 3, layout.reduced == layout) == (False, False, True)
     assert Window(4) == Window(4, 0, 1, 1, False)
+
+
+@pytest.mark.parametrize(
+    "window", [Window(6, -1, 3), Window(5, 3, 2), Window(4, -2, 2, 2), Window(6, 5, 1, -1)], ids=str
+)
+def test_readers_of_an_element_are_the_positions_whose_window_has_it(window):
+    for start in range(-3, 15):
+        for stop in range(start + 1, 16):
+            read = [
+                i
+                for i in range(window.size)
+                if {i * window.stride + window.first + k for k in range(window.width)} & {*range(start, stop)}
+            ]
+            low, high = window.readers(start, stop)
+            assert [*range(low, high)] == read, (start, stop)

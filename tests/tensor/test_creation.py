@@ -11,6 +11,7 @@ import spmdsim.array_api as xp
 from spmdsim import LockStep, Mesh, ShapeOnly, Tensor, record
 from spmdsim.errors import InputError, UsageTypeError
 from spmdsim.tensor.creation import arange, asarray, empty, eye, from_dlpack, full, linspace, ones, zeros_like
+from spmdsim.tensor.files import open_array
 
 MADE = [
     (lambda **to: Tensor.zeros((7, 5), **to), np.zeros((7, 5))),
@@ -92,3 +93,13 @@ def test_defaults_and_likes(world):
 def test_mistakes_are_one_line(call, text):
     with pytest.raises(InputError, match=text):
         call()
+
+
+@pytest.mark.parametrize(
+    "code, kind", [(8, "u1"), (9, "i1"), (11, ">i2"), (12, ">i4"), (13, ">f4"), (14, ">f8")]
+)
+def test_every_element_type_of_idx_files_is_read(tmp_path, code, kind):
+    numbers = np.arange(-6, 6).astype(kind).reshape(3, 4)
+    head = bytes([0, 0, code, 2]) + np.array([3, 4], ">i4").tobytes()
+    (tmp_path / "x-idx2-ubyte").write_bytes(head + numbers.tobytes())
+    np.testing.assert_array_equal(open_array(tmp_path / "x-idx2-ubyte")[:, :], numbers)
