@@ -294,7 +294,7 @@ def _reducing(
     else:
         ways = _reducing_all(step.op, dtype, math.prod(shape), len(members), tuning, count)
     free = _order_free(step.op, dtype, len(members))
-    if not free and not _in_mesh_order(step.src.mesh):
+    if not free and not _in_one_order(step.src.mesh, len(members)):
         ways = [way for way in ways if way.name != "native"]
     usual, free = ways[0], free or not reproducible
     ways = [way for way in ways if free or (way.name == "native") == (usual.name == "native")]
@@ -309,9 +309,9 @@ def _order_free(op: str | None, dtype: np.dtype, size: int) -> bool:
     return (exact and op != "avg") or (size == 2 and (op == "sum" or (op == "prod" and dtype.kind == "f")))
 
 
-def _in_mesh_order(mesh: Mesh) -> bool:
-    """Whether MPI, which adds in the order of its ranks, adds in the same order for all groups, and so for all replicas."""
-    return mesh.ranks is None or all(one < other for one, other in pairwise(mesh.ranks))
+def _in_one_order(mesh: Mesh, size: int) -> bool:
+    """Whether MPI, which adds in the order of its ranks, adds in one order for all groups of a size, and so for replicas."""
+    return mesh.ranks is None or size == mesh.size or all(one < other for one, other in pairwise(mesh.ranks))
 
 
 def _scanning(step: ScanStep, rank: int, dtype: np.dtype, tuning: Tuning, count: int) -> Way:
@@ -321,7 +321,7 @@ def _scanning(step: ScanStep, rank: int, dtype: np.dtype, tuning: Tuning, count:
         return Way("identity")
     large = nbytes * len(order) > tuning.gather_reduce and step.held(rank) <= count
     ordered = order == tuple(sorted(order)) and (
-        _order_free(step.op, dtype, len(order)) or _in_mesh_order(step.src.mesh)
+        _order_free(step.op, dtype, len(order)) or _in_one_order(step.src.mesh, len(order))
     )
     if large and ordered and in_library(step.op, dtype):
         return Way("scan")
