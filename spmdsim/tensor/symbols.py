@@ -49,7 +49,7 @@ class _Probe:
 def _references_unnamed() -> int:
     """The references to an operand that a symbol's function sees, if it is an expression's result without a name.
 
-    Since Python 3.14 those of a variable look alike: then 0, as nothing has.
+    Before Python 3.11 and since 3.14 those of a variable look alike: then 0, as nothing has.
     """
     named = _Probe()
     found = _Probe() + 0
@@ -115,14 +115,27 @@ def _of_symbol(code: CodeType, at: int, place: int) -> bool:
     return False
 
 
+class _Left(list[Any]):
+    """The pieces of an operand that left its memory to a result: whoever has it all the same is told, not misled."""
+
+    def _refuse(self, *_: object) -> Any:
+        raise UsageTypeError(
+            "this result of an expression was calculated further in its own memory, since nothing seemed to refer to it: "
+            "give it a name before it is used several times, as numpy does with the elements of an array of tensors"
+        )
+
+    __getitem__ = __iter__ = __len__ = _refuse
+
+
 def _into(operand: Any, name: str, *given: Any) -> Tensor:
     """An operator's result, in the memory of one of its operands where it fits."""
     spent.append(operand.held[0])
     try:
         result: Tensor = getattr(ops, name)(*given)
-        return result
     finally:
         spent.clear()
+        operand.held = _Left()
+    return result
 
 
 def _unary(name: str) -> Callable[[Any], Tensor]:

@@ -9,6 +9,7 @@ import pytest
 from processes import run_python
 
 from spmdsim import LockStep, Mesh, Tensor, ops
+from spmdsim.errors import UsageTypeError
 from spmdsim.tensor.symbols import UNNAMED
 from spmdsim.worlds.pool import HUGE_PAGE, LIMIT, OFFSET, PAGE, SMALLEST, Pool, empty, pool
 
@@ -172,3 +173,18 @@ def test_a_nameless_operand_leaves_its_memory_to_the_result():
     chain = ((a + b) * 3.0 - b) / 4
     buffers = 1 if UNNAMED else 2
     assert chain.shape == p.shape and pool().nbytes == buffers * p.nbytes
+
+
+@pytest.mark.skipif(not UNNAMED, reason="this Python's references do not tell what has no name")
+def test_an_element_that_numpy_uses_several_times_is_not_silently_another():
+    """A sum of arrays of tensors has no name, and its one element is used for each of the three."""
+    layout, here = Mesh((1,), ("x",))("x"), LockStep(1)
+    a = Tensor.from_global(np.ones(SMALLEST // 8), layout, here)
+    one, three = np.empty(1, object), np.empty(3, object)
+    one[0] = a
+    for k in range(3):
+        three[k] = a
+    with pytest.raises(UsageTypeError, match="give it a name before it is used several times"):
+        (one + one) + three
+    several = one + one
+    assert [x.full()[0] for x in several + three] == [3, 3, 3]
