@@ -39,12 +39,12 @@ HEAD = 12
 #: What stands before a group's calls: its number, how many were begun, and how many were compared with everybody.
 KEY, BEGUN, COMPARED = range(3)
 _GROUP_HEAD = 4
-#: What is kept of a call: the number that must agree, in a ring of its own, since the others read it; in a row of another ring
-#: that of its kind (the two differ by the tensor's), the line, begin, end.
+#: What is kept of a call, a row of a ring: the number that must agree, that of its kind (the two differ by the tensor's), the
+#: line, begin and end (of both the seconds, a float, see ``as_float``).
 AGREED, KIND, LINE, BEGIN, END = range(5)
-COLUMNS = 4
+COLUMNS = 5
 
-GROUP = _GROUP_HEAD + (1 + COLUMNS) * RING
+GROUP = _GROUP_HEAD + COLUMNS * RING
 #: Rings of the numbers of calls that move much, for all ranks of a node in the area of its first one.
 RINGS = 256
 #: Where the words and these rings stand, and the numbers in an area.
@@ -225,7 +225,9 @@ class Board:
         inside = self.state(place, INSIDE)
         at, numbers = HEAD + (inside - 1) * GROUP, self.areas[place]
         number = numbers[at + BEGUN] - 1 if inside else -1
-        if number < 0 or numbers[column(at, END, number)] >= numbers[column(at, BEGIN, number)]:
+        if number < 0 or as_float(numbers[column(at, END, number)]) >= as_float(
+            numbers[column(at, BEGIN, number)]
+        ):
             return None
         return numbers[at + KEY], number
 
@@ -253,7 +255,7 @@ class Board:
 
 
 def as_float(number: int) -> float:
-    """The float of the same bits: as such a number is written to the board in an eighth of the time."""
+    """The float of the same bits: as such a number is written to the board in less time."""
     (found,) = struct.unpack("d", struct.pack("q", number))
     return float(found)
 
@@ -266,5 +268,4 @@ def as_number(value: float) -> int:
 
 def column(at: int, what: int, number: int) -> int:
     """Where something about a call stands, of the group whose numbers begin at ``at``."""
-    k = number % RING
-    return at + _GROUP_HEAD + (k if what == AGREED else RING + k * COLUMNS + what - KIND)
+    return at + _GROUP_HEAD + number % RING * COLUMNS + what

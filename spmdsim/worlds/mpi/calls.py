@@ -24,6 +24,7 @@ from spmdsim.trace.recorder import source_lines
 from spmdsim.worlds.mpi.board import (
     AGREED,
     BEGUN,
+    COLUMNS,
     COMPARED,
     END,
     INSIDE,
@@ -72,7 +73,7 @@ class Calls:
         told: whether somebody was told already that ranks disagree or do not come.
         settled: how many there were when they were last compared.
         far: the places of members on other nodes.
-        due: by when they are compared again at the latest, in nanoseconds of the monotonic clock.
+        due: by when they are compared again at the latest, by the monotonic clock.
         awake: whether this rank waits for the others where it looks around itself, and not inside of MPI.
         marks: by the places of calls in the ring, the numbers of those that move much, of all ranks of this node. Who is in
             one expects much, and whoever calls something else then would be overrun or overrun it: each notes its own call
@@ -113,7 +114,7 @@ class Calls:
         strict: bool,
     ) -> None:
         self.board, self.members, self.places = board, members, places
-        self.number, self.settled, self.told, self.awake, self.due = 0, 0, False, False, 0
+        self.number, self.settled, self.told, self.awake, self.due = 0, 0, False, False, 0.0
         self.key = number_of(f"{name} {members}")
         self.start = board.enter(self.key, " ".join(map(str, places)))
         self.marks = board.marks(self.key)
@@ -154,11 +155,11 @@ class Calls:
             theirs = areas[place]
             since, until = self._compared[place], min(own, theirs[at + BEGUN])
             while since < until:
-                k = since % RING
-                many = min(until - since, RING - k)
+                many = min(until - since, RING - since % RING)
                 a, b = column(mine, AGREED, since), column(at, AGREED, since)
-                these, those = numbers[a : a + many], theirs[b : b + many]
-                if these.tobytes() != those.tobytes():
+                these = numbers[a : a + many * COLUMNS : COLUMNS]
+                those = theirs[b : b + many * COLUMNS : COLUMNS]
+                if these != those:
                     wrong = next(i for i in range(many) if these[i] != those[i]) + since
                     first = wrong if first is None else min(first, wrong)
                     break
@@ -314,14 +315,12 @@ def _noting(
 ) -> tuple[Callable[[int], int], Callable[[int], None], Noted]:
     """What notes that a call begins, that it ends, and both around one that is made again and again."""
     board, numbers, start = calls.board, calls.board.numbers, calls.start
-    clock, this_frame, last, told = time.monotonic_ns, sys._getframe, RING - 1, board.lines.get
+    clock, this_frame, last, told = time.monotonic, sys._getframe, RING - 1, board.lines.get
+    seconds = numbers.cast("B").cast("d")
     begun, here, marks = start + BEGUN, board.inside(start), calls.marks
-    # By a call's place in the ring: where its number stands, the first byte of its row, and where its end stands.
-    slots = [
-        (column(start, AGREED, k), column(start, KIND, k) * numbers.itemsize, column(start, END, k))
-        for k in range(RING)
-    ]
-    write, rewrite = struct.Struct("qdq").pack_into, struct.Struct("ddq").pack_into  # see ``as_float``
+    # By a call's place in the ring: the first byte of its row, and where its end stands.
+    slots = [(column(start, 0, k) * numbers.itemsize, column(start, END, k)) for k in range(RING)]
+    write, rewrite = struct.Struct("qqdd").pack_into, struct.Struct("qddd").pack_into  # see ``as_float``
 
     def begin(digest: int) -> int:
         tensor, line, number = world.about, this_line(board, 2), calls.number
@@ -329,15 +328,13 @@ def _noting(
             words = board.words(board.me, digest)
             digest ^= number_of(source_lines())
             board.tell(digest, words or "")
-        agreed, row, _ = slots[number & last]
-        numbers[agreed] = digest ^ tensor
-        write(numbers, row, digest, line, clock())
+        write(numbers, slots[number & last][0], digest ^ tensor, digest, line, clock())
         calls.number = numbers[begun] = number + 1
         numbers[INSIDE] = here  # the last one: else it would seem to wait in the call before
         return number
 
     def end(number: int) -> None:
-        numbers[slots[number & last][2]] = clock()
+        seconds[slots[number & last][1]] = clock()
 
     def noted(
         run: Run,
@@ -370,9 +367,8 @@ def _noting(
             )
             number = calls.number
             place = number & last
-            agreed, row, over = slots[place]
-            numbers[agreed] = digest ^ world.about
-            rewrite(numbers, row, kind, line, clock())
+            row, over = slots[place]
+            rewrite(numbers, row, digest ^ world.about, kind, line, clock())
             calls.number = numbers[begun] = number + 1
             numbers[INSIDE] = here
             del frame, under
@@ -387,7 +383,7 @@ def _noting(
                 end(number)
                 failed(error)
                 raise
-            now = numbers[over] = clock()
+            now = seconds[over] = clock()
             if now > calls.due or not number & but_one:
                 compare()
             return result

@@ -36,8 +36,8 @@ LARGE = 1 << 16
 #: Bytes from which on a message of another length than expected may end the job in MPI: MPICH aborts, Open MPI writes
 #: what is longer behind the receiver's buffer.
 HEAVY = 1 << 10
-#: Nanoseconds after which calls are compared at the latest, or so many times what it took the last time.
-LATEST, SHARE = 2_000_000, 50
+#: Seconds after which calls are compared at the latest, or so many times what it took the last time.
+LATEST, SHARE = 0.002, 50
 
 
 def deadline_seconds() -> float:
@@ -252,7 +252,7 @@ class Checker:
         try:
             self.wait(calls, number, lambda: calls.came(number, places))
         finally:
-            numbers[last] = time.monotonic_ns()
+            numbers[last] = as_number(time.monotonic())
 
     def _missing(self, calls: Calls, number: int, how: str) -> NoReturn:
         calls.told = True
@@ -360,9 +360,9 @@ class Check:
 
     def compare(self) -> None:
         """Compare what was called so far; go on as soon as there is room to note more."""
-        calls, begin = self.calls, time.monotonic_ns()
+        calls, begin = self.calls, time.monotonic()
         self.checker.compare(calls)
-        end = time.monotonic_ns()
+        end = time.monotonic()
         calls.due = end + max(LATEST, SHARE * (end - begin))
         if not calls.room():
             self.checker.wait(calls, calls.number - 1, self._room)

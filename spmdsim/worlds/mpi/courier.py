@@ -20,13 +20,11 @@ import numpy as np
 
 from spmdsim.worlds.mpi import board as areas
 from spmdsim.worlds.mpi.board import (
-    AGREED,
     ANEW,
     BEGIN,
     BEGUN,
     COLUMNS,
     COMPARED,
-    KIND,
     RING,
     SEEN,
     TEXTS,
@@ -43,7 +41,7 @@ ANSWERS, RESTS = 1.0, 1.0
 #: Seconds for which nobody of a node may answer before its ranks are called silent.
 PATIENCE = 3.0
 _ASKS = b"?"
-_REPLY, _PATCH = struct.Struct("<qq"), struct.Struct("<qqqq")
+_REPLY, _PATCH = struct.Struct("<dq"), struct.Struct("<qqqq")
 
 
 class Address(NamedTuple):
@@ -120,7 +118,7 @@ class Courier:
                     _PATCH.pack(place, at, len(numbers), calls) + numbers
                     for place, at, numbers, calls in news.patches()
                 )
-                asks.sendall(_REPLY.pack(time.monotonic_ns(), len(patches)) + patches)
+                asks.sendall(_REPLY.pack(time.monotonic(), len(patches)) + patches)
 
 
 class News:
@@ -158,11 +156,8 @@ class News:
             if (known, sent) != (key, begun):
                 self._calls[place, at] = key, begun
             for first, many in stretches(max(sent - 1, begun - RING, 0), begun):
-                for begins, size, calls in (
-                    (column(at, AGREED, first), many, False),
-                    (column(at, KIND, first), many * COLUMNS, True),
-                ):
-                    yield Patch(place, begins, numbers[begins : begins + size].tobytes(), calls)
+                begins = column(at, 0, first)
+                yield Patch(place, begins, numbers[begins : begins + many * COLUMNS].tobytes(), True)
             yield Patch(place, at, np.array([key, begun, compared]).tobytes())
         yield Patch(place, 0, head.tobytes())
 
@@ -198,7 +193,7 @@ class OtherNode:
         self.word = b""
         self._connection: socket.socket | None = None
         self._lock, self._heard, self._retry = Lock(), time.monotonic(), 0.0
-        self._shift: tuple[int, int] | None = None
+        self._shift: tuple[float, float] | None = None
 
     def refresh(self, board: Board) -> None:
         """Bring the copies of these ranks' areas up to date."""
@@ -224,19 +219,19 @@ class OtherNode:
     def _ask(self, board: Board) -> None:
         if self._connection is None:
             self._connection = self._connect()
-        connection, asked = self._connection, time.monotonic_ns()
+        connection, asked = self._connection, time.monotonic()
         connection.sendall(_ASKS)
         then, size = _REPLY.unpack(_receive(connection, _REPLY.size))
-        now, reply = time.monotonic_ns(), memoryview(_receive(connection, size))
+        now, reply = time.monotonic(), memoryview(_receive(connection, size))
         if self._shift is None or now - asked < self._shift[0]:  # the clocks of two machines
-            self._shift = now - asked, (asked + now) // 2 - then
+            self._shift = now - asked, (asked + now) / 2 - then
         self._heard = time.monotonic()
         while reply:
             place, at, length, calls = _PATCH.unpack(reply[: _PATCH.size])
             data = bytes(reply[_PATCH.size : _PATCH.size + length])
             if calls:
-                rows = np.frombuffer(data, np.int64).reshape(-1, COLUMNS).copy()
-                clock = rows[:, BEGIN - KIND :]
+                rows = np.frombuffer(data, np.float64).reshape(-1, COLUMNS).copy()
+                clock = rows[:, BEGIN:]
                 clock[:] = np.where(clock, clock + self._shift[1], 0)
                 data = rows.tobytes()
             board.put(place, at, data)

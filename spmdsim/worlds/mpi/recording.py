@@ -24,7 +24,7 @@ from spmdsim.errors import InputError
 from spmdsim.sides import name_ranks
 from spmdsim.trace import last_calls
 from spmdsim.trace.last_calls import LastCall
-from spmdsim.worlds.mpi.board import AGREED, BEGIN, END, KIND, LINE, WRITES, Board, column
+from spmdsim.worlds.mpi.board import AGREED, BEGIN, END, KIND, LINE, WRITES, Board, as_float, column
 from spmdsim.worlds.mpi.fingerprint import Record
 from spmdsim.worlds.mpi.waiting import gone
 
@@ -179,6 +179,7 @@ def noted(board: Board, place: int) -> Iterator[LastCall]:
             agreed, kind, line, begin, end = (
                 numbers[column(at, what, number)] for what in (AGREED, KIND, LINE, BEGIN, END)
             )
+            began, ended = (round(as_float(clock) * 1e9) for clock in (begin, end))
             record = Record.unpacked(board.words(place, kind) or "a call without words")
             about = board.words(place, agreed ^ kind)
             words = f"{record}, {about}" if about else str(record)
@@ -191,8 +192,8 @@ def noted(board: Board, place: int) -> Iterator[LastCall]:
                 f"{agreed:x}",
                 words,
                 where,
-                begin,
-                end if end >= begin else 0,  # else it ended the call that stood here before
+                began,
+                ended if ended >= began else 0,  # else it ended the call that stood here before
             )
 
 

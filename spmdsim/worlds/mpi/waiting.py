@@ -23,6 +23,7 @@ from spmdsim.worlds.mpi.board import (
     LINE,
     STAYS,
     Board,
+    as_float,
     column,
 )
 from spmdsim.worlds.mpi.fingerprint import Record
@@ -149,7 +150,7 @@ def _last(board: Board, place: int, calls: Calls) -> str:
     begun = 0 if at is None else board.areas[place][at + BEGUN]
     if at is None or not begun:
         return "has made no call with them yet"
-    ago = (time.monotonic_ns() - board.areas[place][column(at, BEGIN, begun - 1)]) / 1e9
+    ago = time.monotonic() - as_float(board.areas[place][column(at, BEGIN, begun - 1)])
     return f"was last in call {begun - 1}, {calls.text(begun - 1, place)}, {ago:.0f} s ago"
 
 
