@@ -207,6 +207,39 @@ def sent(step: HaloStep, rank: int) -> tuple[tuple[int, tuple[HaloPiece, ...]], 
     return tuple(_traffic(step, rank, not step.back))
 
 
+class Room(NamedTuple):
+    """Memory for a rank's block with room around it, in which the windows of a shift, and of the opposite one, lie."""
+
+    shape: tuple[int, ...]
+    block: Index
+    windows: Index
+
+
+@lru_cache(maxsize=4096)
+def room_around(step: HaloStep, rank: int) -> Room | None:
+    """Room on both sides for as many elements as go to a neighbour or come from one.
+
+    None where windows overlap, or nothing comes and goes, or a window reads less than half of the rank's own block: what
+    is copied then is the window alone.
+    """
+    incoming, outgoing, changed = received(step, rank), sent(step, rank), _changed(step)
+    own = [piece for peer, pieces in incoming if peer == rank for piece in pieces]
+    shifted = not step.back and all(dim.window.width == dim.window.stride == 1 for _, dim, _ in changed)
+    if not shifted or len(own) != 1 or not elements((*incoming, *outgoing), rank):
+        return None
+    sizes, read = (layout.local_shape(step.shape, rank) for layout in (step.src, step.dst))
+    given = [piece for peer, pieces in outgoing if peer != rank for piece in pieces]
+    reach, first = [0] * len(sizes), [a.start - b.start for a, b in zip(own[0].source, own[0].target)]
+    for d in (d for d, dim, _ in changed if dim.count > 1):
+        sides = (-first[d], first[d] + read[d] - sizes[d])
+        reach[d] = max(0, *sides, *[piece.source[d].stop - piece.source[d].start for piece in given])
+    shape = tuple(n + 2 * more for n, more in zip(sizes, reach))
+    if 2 * own[0].size < math.prod(sizes) or 4 * math.prod(shape) > 5 * math.prod(sizes):
+        return None
+    block = tuple(slice(more, more + n) for n, more in zip(sizes, reach))
+    return Room(shape, block, tuple(slice(m + a, m + a + n) for n, m, a in zip(read, reach, first)))
+
+
 def _traffic(step: HaloStep, rank: int, blocks: bool) -> Iterator[tuple[int, tuple[HaloPiece, ...]]]:
     """A rank's part, as the one that has a block, or as the one that reads."""
     mesh = step.src.mesh

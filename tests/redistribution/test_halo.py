@@ -346,3 +346,46 @@ def test_readers_of_an_element_are_the_positions_whose_window_has_it(window):
             ]
             low, high = window.readers(start, stop)
             assert [*range(low, high)] == read, (start, stop)
+
+
+@pytest.mark.ranks(2, 3)
+def test_shifts_to_both_sides_copy_a_block_once(world):
+    if isinstance(world, LockStep):
+        pytest.skip("the memory is that of MPI's ranks")
+    mesh = Mesh((world.size,), ("x",))
+    x = given(values((40, 6)), mesh("x", None), world)
+    above, below = x[:-2, 1:-1], x[2:, 1:-1]
+    left, right = (windows.held[0].base for windows in (above, below))
+    assert left is right and not np.shares_memory(left, x.held[0])
+    np.testing.assert_array_equal(above.full(), x.full()[:-2, 1:-1])
+    assert x[2:, 2:].held[0].base is left  # three read the same row, as in a stencil of nine points
+    np.testing.assert_array_equal((above + below + x[2:, 2:]).full(), sum_of_three(x.full()))
+
+
+def sum_of_three(a):
+    return a[:-2, 1:-1] + a[2:, 1:-1] + a[2:, 2:]
+
+
+@pytest.mark.ranks(2, 3)
+def test_tensors_that_share_a_block_have_their_own_neighbours(world):
+    layout = Mesh((world.size,), ("x",))("x")
+    a = values((24,))
+    b = np.where(np.arange(24) < 24 // world.size, a, -a)  # the first rank's elements are the same
+    shared = {}
+    x, y = (
+        Tensor.from_local(
+            [
+                shared.setdefault(
+                    (rank, one[layout.slices((24,), rank)].tobytes()), one[layout.slices((24,), rank)]
+                )
+                for rank in world.ranks
+            ],
+            layout,
+            world,
+        )
+        for one in (a, b)
+    )
+    first = x[1:]
+    second = y[1:]
+    np.testing.assert_array_equal(first.full(), a[1:])
+    np.testing.assert_array_equal(second.full(), b[1:])

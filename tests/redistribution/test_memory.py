@@ -67,6 +67,7 @@ WAYS = [
     ("scan gathered", scan_step(FLAT("x", None), ("x",), (300_000,), "sum"), "f2", {}),
     ("halo", HaloStep(HALO_EXCHANGE, ("x",), FLAT("x", None), Windowed(FLAT("x", None), [Window(512, -20, 41), None]), (512, 1024)), "f4", {}),
     ("halo", HaloStep(HALO_EXCHANGE, ("x",), FLAT(None, "x"), Windowed(FLAT(None, "x"), [None, Window(1024, -20, 41)]), (512, 1024)), "f4", {}),
+    ("halo", HaloStep(HALO_EXCHANGE, ("x",), FLAT("x", None), Windowed(FLAT("x", None), [Window(500, 12), None]), (512, 1024)), "f4", {}),
 ]  # fmt: skip
 
 

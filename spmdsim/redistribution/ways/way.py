@@ -18,7 +18,7 @@ from spmdsim.core.step import LOCAL_STEPS, Index, Step, within
 from spmdsim.layout.element_type import accumulator, is_float, is_half
 from spmdsim.redistribution.exchange.direct_reduction import scratch
 from spmdsim.redistribution.exclusive_scan import ScanStep
-from spmdsim.redistribution.halo import HaloStep, received, sent
+from spmdsim.redistribution.halo import HaloStep, received, room_around, sent
 from spmdsim.redistribution.step_counts import sent_nbytes
 from spmdsim.redistribution.ways.rank_transfers import (
     Blocks,
@@ -236,12 +236,15 @@ def _chunks(usual: int) -> tuple[int, ...]:
 def _halo(step: HaloStep, rank: int) -> int:
     """Elements that are packed, or land, besides: those of a neighbour which are no contiguous piece where they are."""
     source, target = (layout.local_shape(step.shape, rank) for layout in (step.src, step.dst))
-    total = 0
+    room = room_around(step, rank)
+    total = 0 if room is None else math.prod(room.shape) - math.prod(target)
     for peer, pieces in sent(step, rank):
         if peer != rank and (len(pieces) > 1 or not _is_flat(source, pieces[0].source)):
             total += sum(piece.size for piece in pieces)
     for peer, pieces in received(step, rank):
-        if peer != rank and (step.back or len(pieces) > 1 or flat_offset(target, pieces[0].target) is None):
+        if peer != rank and (
+            step.back or room or len(pieces) > 1 or flat_offset(target, pieces[0].target) is None
+        ):
             total += sum(piece.size for piece in pieces)
     return total
 

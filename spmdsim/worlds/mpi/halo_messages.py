@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
+from weakref import ref
 
 import numpy as np
 from mpi4py import MPI
 
 from spmdsim.core.lockstep import contiguous
-from spmdsim.redistribution.halo import HaloPiece, HaloStep, elements, received, sent
+from spmdsim.core.step import Index
+from spmdsim.redistribution.halo import HaloPiece, HaloStep, Room, elements, received, room_around, sent
 from spmdsim.redistribution.ways.rank_transfers import flat_offset
 from spmdsim.worlds.local_steps import assembled
 from spmdsim.worlds.mpi.counted import Counted
@@ -17,6 +21,59 @@ from spmdsim.worlds.pool import allocator, empty
 
 #: The ranks of a group, sorted, and their communicator.
 Members = tuple[tuple[int, ...], Counted]
+#: What neighbours sent, and where it goes.
+Come = list[tuple[Index, np.ndarray]]
+
+
+class _Lent:
+    """Memory under one array, to which all views of it refer."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.buffer = empty((nbytes,), np.uint8)
+        self.__array_interface__ = self.buffer.__array_interface__
+
+
+class _Surrounded(NamedTuple):
+    """A rank's block copied into memory with room around it."""
+
+    block: ref[np.ndarray]
+    memory: ref[np.ndarray]
+    filled: list[Index]
+
+
+#: The block that was copied last: its copy serves again for as long as anybody looks at windows in it.
+_latest: list[_Surrounded] = []
+
+
+def _surrounded(block: np.ndarray, room: Room, come: Come) -> np.ndarray:
+    """The windows, in a copy of the block with room around it.
+
+    In ``u[:-2] + u[2:]`` both are views of one copy, beside which lands what comes from either side.
+    """
+    for known, copy, filled in _latest:
+        memory = copy()
+        if known() is block and memory is not None and memory.size == math.prod(room.shape) * block.itemsize:
+            whole = np.ndarray(room.shape, block.dtype, memory)
+            if all(_agree(whole, before, *one) for before in filled for one in come):
+                break
+    else:
+        memory, filled = np.asarray(_Lent(math.prod(room.shape) * block.itemsize)), []
+        whole = np.ndarray(room.shape, block.dtype, memory)
+        whole[room.block] = block
+        _latest[:] = [_Surrounded(ref(block), ref(memory), filled)]
+    for index, part in come:
+        whole[index] = part
+        filled.append(index)
+    return whole[room.windows]
+
+
+def _agree(whole: np.ndarray, before: Index, index: Index, part: np.ndarray) -> bool:
+    """Whether what has come is what was there before, where both lie: other tensors may share a rank's block."""
+    common = [slice(max(a.start, b.start), min(a.stop, b.stop)) for a, b in zip(before, index)]
+    if any(one.start >= one.stop for one in common):
+        return True
+    again = part[tuple(slice(a.start - b.start, a.stop - b.start) for a, b in zip(common, index))]
+    return bool(again.tobytes() == whole[tuple(common)].tobytes())
 
 
 def exchange_halo(
@@ -28,9 +85,11 @@ def exchange_halo(
     if group is None or not elements((*incoming, *outgoing), rank):
         return lambda array: assembled(step, shape, dtype, [(array, pieces) for _, pieces in incoming])
     ranks, comm = group
+    room = room_around(step, rank)
     number = {member: k for k, member in enumerate(ranks)}
-    fresh = allocator(shape, dtype) if not step.back and any(peer != rank for peer, _ in incoming) else None
-    places = {peer: None if step.back else _place(shape, pieces) for peer, pieces in incoming}
+    apart = step.back or room is not None
+    fresh = allocator(shape, dtype) if not apart and any(peer != rank for peer, _ in incoming) else None
+    places = {peer: None if apart else _place(shape, pieces) for peer, pieces in incoming}
 
     def run(array: np.ndarray) -> np.ndarray:
         out: np.ndarray | None = (
@@ -59,9 +118,19 @@ def exchange_halo(
             elif places[peer] is None:
                 parts += _apart(shape, landed[peer], pieces)
         MPI.Request.Waitall(requests)
+        if room is not None:
+            come = [
+                (_moved(p.target, room), part) for part, pieces in parts if part is not array for p in pieces
+            ]
+            return _surrounded(array, room, come)
         return assembled(step, shape, dtype, parts, out)
 
     return run
+
+
+def _moved(target: Index, room: Room) -> Index:
+    """Where elements of the windows lie in the memory."""
+    return tuple(slice(a.start + b.start, a.stop + b.start) for a, b in zip(target, room.windows))
 
 
 def _place(shape: tuple[int, ...], pieces: Sequence[HaloPiece]) -> int | None:
