@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from spmdsim.auto_parallel.costs.choice_model import ChoiceModel
+from spmdsim.auto_parallel.costs.move_prices import MovePrices
 from spmdsim.auto_parallel.costs.peak_memory import peak_memory
 from spmdsim.auto_parallel.costs.settings import Settings
 from spmdsim.auto_parallel.programs.graph import Graph
@@ -21,15 +22,17 @@ MOST_LIMITS = 6
 TIE_ABOVE = 400
 
 
-def model_on(graph: Graph, mesh: Mesh, settings: Settings) -> ChoiceModel:
+def model_on(graph: Graph, mesh: Mesh, settings: Settings, moves: MovePrices | None = None) -> ChoiceModel:
     """The choices on a mesh; with uneven pieces where no operator has even ones.
+
+    ``moves`` are prices that somebody has already, under the same assumptions.
 
     Raises:
         InputError: no operator can use the mesh.
     """
-    model = ChoiceModel(graph, mesh, settings)
+    model = ChoiceModel(graph, mesh, settings, moves=moves)
     if settings.even and not is_used(model):
-        model = ChoiceModel(graph, mesh, replace(settings, even=False))
+        model = ChoiceModel(graph, mesh, replace(settings, even=False), moves=moves)
     check_usable(model)
     return model
 

@@ -181,7 +181,7 @@ class SearchResult(ShortRepr):
             strategy: cuts such as ``((2, 4), (4, 1))``, or a mapping of factors to axes.
         """
         settings = replace(self.settings, tie=False)
-        model = model_on(self.graph.configure(**{operator: strategy}), self.mesh, settings)
+        model = model_on(self.graph.configure(**{operator: strategy}), self.mesh, settings, self.moves)
         solution = solve(model)
         method = f"with {operator} given"
         other = SearchResult(model.choice(solution.states), settings, method, optimal=solution.optimal)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from spmdsim.core import Bounds, Layout, Mesh
@@ -12,6 +13,7 @@ from spmdsim.explore.placements import boxes, layout_key
 from spmdsim.redistribution import plan
 from spmdsim.redistribution.exchange.direct import receives
 from spmdsim.redistribution.exchange.direct_reduction import parts
+from spmdsim.redistribution.price import all_received
 
 
 class SentBox(NamedTuple):
@@ -41,20 +43,27 @@ def sent_boxes(step: Step) -> list[SentBox]:
             for part in parts(step.src, step.dst, step.shape)
             for hop in (*part.contributions, *part.passed, *part.results)
         ]
-    return [one for rank in sorted(step.dst.mesh.rank_list) for one in _received(step, rank)]
-
-
-def _received(step: Step, rank: int) -> Iterator[SentBox]:
     if step.collective == "exchange":
-        for got in receives(step.src, step.dst, step.shape, rank):
-            if got.peer != rank:
-                yield SentBox(got.peer, rank, got.box)
-        return
-    target = step.dst.bounds(step.shape, rank)
-    for member in step.group(rank):
-        box = overlap(step.src.bounds(step.shape, member), target)
-        if member != rank and box is not None:
-            yield SentBox(member, rank, box)
+        return [
+            SentBox(got.peer, rank, got.box)
+            for rank in sorted(step.dst.mesh.rank_list)
+            for got in receives(step.src, step.dst, step.shape, rank)
+            if got.peer != rank
+        ]
+    have, want = _pieces(step.src, step.shape), _pieces(step.dst, step.shape)
+    group_of = {rank: group for group in step.src.mesh.groups(*step.axes) for rank in group}
+    return [
+        SentBox(member, rank, box)
+        for rank in sorted(want)
+        for member in group_of[rank]
+        if member != rank and (box := overlap(have[member], want[rank])) is not None
+    ]
+
+
+@lru_cache(maxsize=512)
+def _pieces(layout: Layout, shape: Shape) -> dict[int, Bounds]:
+    """Every rank's box: a page's few layouts meet in thousands of steps."""
+    return {rank: layout.bounds(shape, rank) for rank in layout.mesh.rank_list}
 
 
 class MoveTable:
@@ -73,6 +82,7 @@ class MoveTable:
         self._steps: dict[Step, int] = {}
         self._boxes: dict[Bounds, int] = {}
         self._step_rows: list[list[Any]] = []
+        self._received: list[list[int]] = []
 
     def to_dict(self) -> dict[str, Any]:
         """The table as plain data; the page looks plans up by the keys of two layouts."""
@@ -93,13 +103,16 @@ class MoveTable:
 
     def _plan(self, src: Layout, dst: Layout) -> list[Any]:
         found = plan(src, dst, self.shape, self.dtype)
-        ranks = sorted(self.mesh.rank_list)
+        steps = [self._step(step, found.itemsize) for step in found.steps]
+        received = [sum(each) for each in zip([0] * self.mesh.size, *(self._received[one] for one in steps))]
+        bounds = [found.lower_bound(rank) for rank in sorted(self.mesh.rank_list)]
+        most, in_all = max(received), sum(received)
         return [
             found.kind,
-            [self._step(step, found.itemsize) for step in found.steps],
-            [found.nbytes(rank) for rank in ranks],
-            [found.lower_bound(rank) for rank in ranks],
-            [found.max_nbytes, found.max_lower_bound, found.total_nbytes, found.total_lower_bound],
+            steps,
+            received,
+            bounds,
+            [most, found.max_lower_bound, in_all, found.total_lower_bound],
         ]
 
     def _step(self, step: Step, itemsize: int) -> int:
@@ -107,7 +120,8 @@ class MoveTable:
         if number is None:
             number = self._steps[step] = len(self._steps)
             sent = [[one.sender, one.receiver, self._box(one.box)] for one in sent_boxes(step)]
-            received = [step.nbytes(rank, itemsize) for rank in sorted(self.mesh.rank_list)]
+            received = (itemsize * all_received((step,))[sorted(self.mesh.rank_list)]).tolist()
+            self._received.append(received)
             groups = [list(group) for group in self.mesh.groups(*step.axes)] if step.axes else []
             ends = (self._layout(step.src), self._layout(step.dst))
             self._step_rows.append([step.collective, list(step.axes), *ends, groups, sent, received])

@@ -11,6 +11,7 @@ from importlib import resources
 from typing import Any
 
 from spmdsim._version import __version__
+from spmdsim.collectives.round_table import collector_paused
 from spmdsim.errors import InputError
 from spmdsim.explore.moves import MoveTable
 from spmdsim.explore.offer import Offer
@@ -57,7 +58,9 @@ def page(offer: Offer | None = None) -> str:
     >>> text.startswith("<!DOCTYPE html>"), "http://" in text.replace("http://www.w3.org/2000/svg", "")
     (True, False)
     """
-    packed = base64.b64encode(gzip.compress(_json(page_data(offer or Offer())), 9, mtime=0)).decode("ascii")
+    with collector_paused():
+        answers = _json(page_data(offer or Offer()))
+    packed = base64.b64encode(gzip.compress(answers, 9, mtime=0)).decode("ascii")
     script = _scripts().strip("\n")
     hashed = base64.b64encode(hashlib.sha256(f"\n{script}\n".encode()).digest()).decode("ascii")
     parts = {

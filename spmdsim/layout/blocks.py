@@ -7,12 +7,16 @@ each block is cut into balanced blocks itself.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from spmdsim.core.layout import Layout, split_block
 
 if TYPE_CHECKING:
     import numpy as np
+
+FEW = 64
+"""Up to so many ranks, the bounds of a layout are remembered."""
 
 
 def block_sizes(size: int, parts: int) -> tuple[int, ...]:
@@ -52,11 +56,16 @@ def nested_block_arrays(size: int, parts: Sequence[int]) -> tuple[np.ndarray, np
 def all_bounds(layout: Layout, shape: Sequence[int]) -> np.ndarray:
     """The bounds of all ranks at once: an int64 array ``[mesh position, dim, start|stop]``.
 
-    Vectorised: a mesh of a million ranks takes a fraction of a second.
+    Vectorised: a mesh of a million ranks takes a fraction of a second. Nobody may write into it: those of few ranks are
+    remembered.
     """
+    layout.check_shape(shape)
+    return (_few_bounds if layout.mesh.size <= FEW else _all_bounds)(layout, tuple(shape))
+
+
+def _all_bounds(layout: Layout, shape: tuple[int, ...]) -> np.ndarray:
     import numpy as np
 
-    layout.check_shape(shape)
     mesh = layout.mesh
     places = np.indices(mesh.shape, sparse=True)
     out = np.empty((*mesh.shape, len(shape), 2), dtype=np.int64)
@@ -65,4 +74,8 @@ def all_bounds(layout: Layout, shape: Sequence[int]) -> np.ndarray:
         for axis in entry:
             start, length = split_block(start, length, mesh.size_of[axis], places[mesh.axis_index(axis)])
         out[..., dim, 0], out[..., dim, 1] = start, start + length
+    out.flags.writeable = False
     return out.reshape(mesh.size, len(shape), 2)
+
+
+_few_bounds = lru_cache(maxsize=1024)(_all_bounds)
