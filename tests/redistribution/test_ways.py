@@ -1,0 +1,209 @@
+"""The ways of small steps, with the bytes and nanoseconds of each, counted by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from spmdsim.core import Mesh
+from spmdsim.core.step import Step
+from spmdsim.layout.windowed_layout import Window, Windowed
+from spmdsim.redistribution.exclusive_scan import scan_step
+from spmdsim.redistribution.halo import HALO_EXCHANGE, HaloStep
+from spmdsim.redistribution.ways.step_memory import step_memory
+from spmdsim.redistribution.ways.tuning import Tuning
+from spmdsim.redistribution.ways.way import ways_of
+from spmdsim.redistribution.ways.way_trial import Trial, TunedStep
+
+FLAT, SQUARE = Mesh((4,), ("x",)), Mesh((2, 2), ("a", "b"))
+#: A byte takes 1 ns, half of one more by a type; a call 1,000, a piece 10. Chunks of 32 bytes, 8 and 128 are tried.
+HAND = Tuning(
+    compose_all_reduce=((2, 33),),
+    compose_reduce_scatter=((2, 128),),
+    chunk=((2, 32),),
+    gather_reduce=128,
+    small_block=32,
+    call=1000,
+    piece=10,
+    copy=1000,
+    typed=500,
+)
+
+
+def over(collective, src, dst, op=None, axes=("x",), shape=(8, 4)):
+    return Step(collective, axes, src, dst, shape, op)
+
+
+def pending(mesh, *dims):
+    return mesh(*dims, partial=dict.fromkeys(mesh.axes, "sum"))
+
+
+#: A step, and each of its ways with bytes and nanoseconds. A whole array has 128 bytes, a shard of it 32.
+PLACING = {
+    "rows together": (
+        over("all_gather", FLAT("x", None), FLAT(None, None)),
+        [("gather", 0, 128 + 1000), ("messages", 0, 128 + 16 * 1000), ("schedule ring", 0, 3 * 128 + 60 * 1000)],
+    ),
+    "columns together, in chunks of rows": (
+        over("all_gather", FLAT(None, "x"), FLAT(None, None)),
+        [
+            ("gather typed", 0, 128 + 64 + 1000),
+            ("gather rows", 128, 2.2 * 128 + 1010),
+            ("typed", 0, 128 + 64 + 4 * 1000),
+            ("gather rows by 32", 32, 2 * 128 + 4 * 1010),
+            ("gather rows by 16", 16, 2.2 * 128 + 8 * 1010),
+            ("schedule ring", 0, 3 * 128 + 60 * 1000),
+        ],
+    ),
+    "blocks together": (
+        over("all_gather", SQUARE("a", "b"), SQUARE(None, None), axes=("a", "b")),
+        [("gather, unpack", 128, 2 * 128 + 1000 + 4 * 10), ("typed", 0, 128 + 64 + 4 * 1000)],
+    ),
+    "rows to columns: 24 bytes go, in pieces of a column, and land in place": (
+        over("all_to_all", FLAT("x", None), FLAT(None, "x")),
+        [
+            ("typed", 0, 32 + 16 + 4 * 1000),
+            ("packed", 24, 32 + 1.75 * 32 + 4 * 1000 + 7 * 10),
+            ("messages", 24, 32 + 1.75 * 32 + 16 * 1000 + 4 * 10),
+        ],
+    ),
+    "blocks that lie one after the other on both sides": (
+        over("all_to_all", FLAT(None, "x", None), FLAT("x", None, None), shape=(4, 4, 2)),
+        [("swap", 0, 32 + 1000), ("messages", 0, 32 + 16 * 1000), ("schedule pairwise", 0, 3 * 32 + 60 * 1000)],
+    ),
+    "an exchange, told of the whole array": (
+        over("exchange", FLAT("x", None), FLAT(None, "x"), axes=()),
+        [
+            ("typed", 0, 128 + 64 + 4 * 1000),
+            ("packed", 24, 128 + 1.75 * 128 + 4 * 1000 + 7 * 10),
+            ("messages", 24, 128 + 1.75 * 128 + 16 * 1000 + 4 * 10),
+        ],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PLACING)
+def test_ways_to_place_boxes(name):
+    step, expected = PLACING[name]
+    ways = ways_of(step, 0, np.dtype("f4"), HAND)
+    assert [(way.label, way.scratch, round(way.nanoseconds, 6)) for way in ways] == expected
+
+
+def test_the_largest_shard_must_be_countable_and_many_ranks_send_messages_only():
+    step = over("all_to_all", FLAT("x", None), FLAT(None, "x"))  # of 8 elements
+    names = [[way.name for way in ways_of(step, 0, np.dtype("f4"), HAND, count)] for count in (7, 8)]
+    assert names == [["messages"], ["typed", "packed", "messages"]]
+    for size, count in ((32, 3), (33, 1)):
+        mesh = Mesh((size,), ("x",))
+        ways = ways_of(
+            over("all_to_all", mesh("x", None), mesh(None, "x"), shape=(66, 33)), 0, np.dtype("f4"), HAND
+        )
+        assert len(ways) == count and ways[-1].name == "messages"
+    assert ways[0].nanoseconds == 66 * 4 + 4 * 33 * 1000
+
+
+def test_one_chunk_is_tried_where_chunks_are_never_large_enough():
+    step = over("all_gather", FLAT(None, "x"), FLAT(None, None))
+    ways = ways_of(step, 0, np.dtype("f4"), replace(HAND, chunk=()))
+    assert [way.label for way in ways if "rows" in way.name] == ["gather rows"]
+    labels = {way.label for way in ways_of(step, 0, np.dtype("f4"), replace(HAND, chunk=((5, 32),)))}
+    assert labels == {way.label for way in ways}
+
+
+ALL_REDUCE = over("all_reduce", pending(FLAT, None), FLAT(None), "sum", shape=(8,))
+ROWS = over("reduce_scatter", pending(FLAT, None, None), FLAT("x", None), "sum")
+COLUMNS = over("reduce_scatter", pending(FLAT, None, None), FLAT(None, "x"), "sum")
+#: A step, a type, what is changed, and its ways with their bytes, the usual one first.
+REDUCING = [
+    # 32 bytes on each of 4 ranks. Composed: blocks of 2 elements from 4 ranks, and the own sum of 2, 4 times 4 bytes.
+    (ALL_REDUCE, "i4", {}, [("native", 0), ("gathered", 128), ("composed", 48), ("composed by 16", 32)]),
+    (ALL_REDUCE, "i4", {"gather_reduce": 127}, [("native", 0), ("composed", 48), ("composed by 16", 32)]),
+    (ALL_REDUCE, "i4", {"compose_all_reduce": ((4, 32),)}, [("gathered", 128), ("composed", 48), ("composed by 16", 32), ("native", 0)]),
+    (ALL_REDUCE, "i4", {"compose_all_reduce": ((5, 32),)}, [("native", 0), ("gathered", 128), ("composed", 48), ("composed by 16", 32)]),
+    # Halves add up in 4 bytes: 64 of them gathered, and 8 sums of 4; blocks of 2 + 1 in 8 + 4 bytes.
+    (ALL_REDUCE, "f2", {}, [("gathered", 64 + 32), ("composed", 3 * 12), ("composed by 8", 2 * 12)]),
+    # 128 bytes on each rank, of which it keeps 32.
+    (ROWS, "i4", {}, [("small", 128), ("composed by 32", 32), ("composed by 16", 16), ("composed", 128), ("native", 0)]),
+    (ROWS, "i4", {"small_block": 31}, [("composed by 32", 32), ("composed by 16", 16), ("composed", 128), ("small", 128), ("native", 0)]),
+    (ROWS, "i4", {"compose_reduce_scatter": ((2, 129),)}, [("native", 0), ("small", 128), ("composed by 32", 32), ("composed by 16", 16), ("composed", 128)]),
+    (COLUMNS, "i4", {}, [("composed by 32", 160), ("composed by 16", 144), ("composed", 256), ("native", 128)]),
+    (ROWS, "f2", {}, [("composed by 32", 4 * 12), ("composed by 8", 12), ("composed", 8 * 12)]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("step, dtype, change, expected", REDUCING)
+def test_ways_to_reduce(step, dtype, change, expected):
+    ways = ways_of(step, 1, np.dtype(dtype), replace(HAND, **change))
+    assert [(way.label, way.scratch) for way in ways] == expected
+
+
+def test_what_mpi_cannot_count_goes_in_chunks():
+    for step, count, name in ((ROWS, 31, "composed"), (ROWS, 32, "small")):
+        ways = ways_of(step, 0, np.dtype("i4"), HAND, count)
+        assert ways[0].name == name and ("native" in {way.name for way in ways}) == (name == "small")
+    (most,) = {way.most for way in ways_of(ALL_REDUCE, 0, np.dtype("f2"), HAND, 4)} - {0}
+    assert most == 1  # of the blocks of 4 ranks
+
+
+def test_a_scan_is_gathered_where_that_is_small():
+    """Of 2 integers on each of 4 ranks, 32 bytes."""
+    step = scan_step(FLAT("x", None), ("x",), (2,), "sum")
+    for limit, count, expected in (
+        (32, 2, ("scan gathered", 32)),
+        (31, 2, ("scan", 0)),
+        (31, 1, ("scan gathered", 32)),
+    ):
+        (way,) = ways_of(step, 0, np.dtype("i4"), replace(HAND, gather_reduce=limit), count)
+        assert (way.name, way.scratch) == expected
+
+
+def test_a_direct_reduction_holds_what_it_packs_and_what_lands():
+    """8 sums over 4 ranks: 6 contributions go and 6 come, while the 2 sums are the shard after it.
+
+    On other ranks than its contributions' the 2 sums of an adder are not: 2 to go and 2 that came, or are passed on.
+    Who only gets them has 2 that land.
+    """
+    f4 = np.dtype("f4")
+    (way,) = ways_of(over("reduce_exchange", pending(FLAT, None), FLAT("x"), "sum", (), (8,)), 0, f4, HAND)
+    assert (way.name, way.scratch) == ("summed", (6 + 6 - 2) * 4)
+    one, other = Mesh((2,), ("a",)), Mesh((2,), ("b",), ranks=(2, 3))
+    step = over("reduce_exchange", pending(one, None), other("b"), "sum", (), (4,))
+    assert [ways_of(step, rank, f4, HAND)[0].scratch for rank in (0, 2)] == [(2 + 2) * 4, 2 * 4]
+
+
+def test_numbers_of_what_travels_are_kept():
+    """Rank 0 has 0 to 5 of 12, and 0, 1, 4, 5, 8, 9 afterwards: two go and two come; on other ranks 6 go, and 6 come."""
+    one, other = Mesh((2,), ("x",)), Mesh((2,), ("x",), ranks=(2, 3))
+    step = replace(over("exchange", one("x", None), one(None, "x"), axes=(), shape=(4, 3)), to_shape=(3, 4))
+    (way,) = ways_of(step, 0, np.dtype("f4"), HAND)
+    assert (way.name, way.scratch) == ("numbered", 4 * 4 + 4 * (4 + 8))
+    apart = replace(step, dst=other(None, "x"))
+    assert [ways_of(apart, rank, np.dtype("f4"), HAND)[0].scratch for rank in (0, 2)] == [6 * (4 + 8)] * 2
+
+
+def test_a_halo_of_rows_is_a_piece_and_one_of_columns_is_packed():
+    """Each of 4 ranks has 2 rows, or columns, and reads one more on each side that there is."""
+    for dims, expected in ((("x", None), [0, 0]), ((None, "x"), [(8 + 8) * 4, (16 + 16) * 4])):
+        layout = FLAT(*dims)
+        windows = [Window(8, -1, 3) if dim else None for dim in dims]
+        step = HaloStep(HALO_EXCHANGE, ("x",), layout, Windowed(layout, windows), (8, 8))
+        assert [ways_of(step, rank, np.dtype("f4"), HAND)[0].scratch for rank in (0, 1)] == expected
+
+
+def test_buffers_of_huge_groups_are_those_of_messages_or_not_counted():
+    """Up to 1,024 ranks: 2 rows of as many columns, of which MPI lands all and numpy puts them in their places."""
+    tuning = replace(HAND, chunk=(), first=("gather rows",))
+    for size, buffer in ((1024, 8 * 1024), (1025, 0)):
+        mesh = Mesh((size,), ("x",))
+        step = over("all_gather", mesh(None, "x"), mesh(None, None), shape=(2, size))
+        assert step_memory(step, 0, np.dtype("f4"), tuning) == (8 * size, buffer)
+
+
+def test_why_a_step_takes_its_way():
+    assert TunedStep.of("a", 2, Trial(("one",), 2, 0)).why == "by the model: no other comes near it"
+    trial = Trial(("one", "other"), 2, 0)
+    assert TunedStep.of("a", 2, trial).why == "by the model: it was not tried yet"
+    trial.note(5)
+    assert TunedStep.of("a", 2, trial).why == "by the model: 1 tries were made so far"
