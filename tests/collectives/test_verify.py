@@ -350,3 +350,13 @@ def test_the_garbage_collector_is_left_as_it_was(on):
         assert gc.isenabled() is on
     finally:
         (gc.enable if was else gc.disable)()
+
+
+def test_where_nothing_is_added_there_is_no_order_and_no_depth() -> None:
+    verdict = verify(schedule_of("all_gather", "ring", 4))
+    assert (verdict.ok, verdict.in_order, verdict.same_tree, verdict.depth) == (True, False, True, 0)
+
+
+def test_one_rank_alone_has_nothing_to_do() -> None:
+    for one in algorithms():
+        assert not any(make_schedule(one, 1).rounds(0)), one.full_name

@@ -18,6 +18,7 @@ from spmdsim.core import Layout, Mesh
 from spmdsim.core.step import Step, overlap
 from spmdsim.cost.machine import Link, Machine, Measurement, Piece
 from spmdsim.redistribution import plan
+from spmdsim.redistribution.exchange import direct
 from spmdsim.redistribution.exchange.direct import receives, sends
 from spmdsim.redistribution.exchange.even_pieces import even_volume
 from spmdsim.redistribution.exchange.exchange_volume import busiest, exchange_volume
@@ -128,11 +129,13 @@ def test_meshes_of_other_orders_subsets_and_sizes_reach_each_other() -> None:
     assert counts["at the bound"] > 150
 
 
-def test_what_one_rank_receives_another_sends_and_replicas_share() -> None:
+@pytest.mark.parametrize("few, pairs", [(direct.FEW, 100), (0, 8)], ids=["few ranks", "as among many"])
+def test_what_one_rank_receives_another_sends_and_replicas_share(monkeypatch, few, pairs) -> None:
+    monkeypatch.setattr(direct, "FEW", few)
     choose = random.Random(5)
     layouts = [layout for mesh in [*every_mesh(8), *ODD_MESHES] for layout in every_layout(mesh, 2)]
     for shape in [(16, 8), (7, 5), (1, 3)]:
-        for _ in range(100):
+        for _ in range(pairs):
             src, dst = choose.choice(layouts), choose.choice(layouts)
             got = sorted((t.peer, r, t.box) for r in range(8) for t in receives(src, dst, shape, r))
             given = sorted((r, t.peer, t.box) for r in range(8) for t in sends(src, dst, shape, r))
@@ -141,6 +144,8 @@ def test_what_one_rank_receives_another_sends_and_replicas_share() -> None:
             for position, rank in enumerate(dst.mesh.rank_list):
                 mine = receives(src, dst, shape, rank)
                 others = [t for t in mine if t.peer != rank]
+                held = overlap(src.bounds(shape, rank), dst.bounds(shape, rank)) if rank in src.mesh else None
+                assert [t.box for t in mine if t.peer == rank] == [held] * (held is not None)
                 assert traffic.received[position] == sum(t.count for t in others)
                 if shares(Ends(src.mesh, src.dims, dst.mesh, dst.dims, shape)) is None:
                     assert traffic.messages[position] == len(others)

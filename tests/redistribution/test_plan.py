@@ -20,6 +20,7 @@ from spmdsim.errors import PlanError
 from spmdsim.layout.refine import common_mesh, refine
 from spmdsim.redistribution import plan
 from spmdsim.redistribution.exchange.direct import receives
+from spmdsim.redistribution.merge import gather_of, merge_of
 from spmdsim.redistribution.price import largest
 
 PEERS = json.loads((Path(__file__).parents[1] / "vectors/redistribution_peers.json").read_text())
@@ -248,6 +249,8 @@ def test_the_table_says_it_all() -> None:
     assert "S(0)S(1)R -> S(1)S(0)R" in text
     assert "1 MiB = the lower bound" in text
     assert "collectives, 3 steps (all_gather + all_to_all + slice): 2 MiB" in text and "not taken" in text
+    (taken,) = [line for line in text.splitlines() if line.endswith("; taken")]
+    assert "exchange, 1 step" in taken
     data = json.loads(json.dumps(found.to_dict()))
     assert data["max_nbytes"] == data["max_lower_bound"] == 2**20 and data["machine"] == "laptop"
     assert [step["collective"] for step in data["steps"]] == ["exchange"]
@@ -393,3 +396,30 @@ def test_a_plan_that_sends_nothing_is_local():
         (mesh("a", None), other("z", None)),
     ):
         assert plan(src, dst, (8, 9)).kind == "local"
+
+
+def test_which_gradients_may_share_a_message() -> None:
+    """One dim split further by what is pending: not two, nor what is split already, nor pieces that are unlike."""
+    pending = CUBE(None, None, partial=("a", "b"))
+    for src, dst, shape, expected in (
+        (pending, CUBE(("a", "b"), None), (8, 8), ("reduce_scatter", ("a", "b"), 0, ())),
+        (pending, CUBE(None, "b"), (8, 8), ("reduce_scatter", ("b",), 1, ("a",))),
+        (pending, CUBE(None, None), (8, 8), ("all_reduce", ("a", "b"), None, ())),
+        (CUBE("c", None, partial="a"), CUBE(("c", "a"), None), (8, 8), ("reduce_scatter", ("a",), 0, ())),
+        (pending, CUBE("a", "b"), (8, 8), None),
+        (pending, CUBE("c", None), (8, 8), None),
+        (pending, CUBE("a", None), (7, 8), None),
+        (CUBE("c", None, partial="a"), CUBE(("a", "c"), None), (8, 8), None),
+        (pending, CUBE(None, None, partial="b"), (8, 8), None),
+    ):
+        merge = merge_of(src, dst, shape)
+        assert (merge and (merge.collective, merge.axes, merge.dim, merge.rest)) == expected, dst
+    for src, dst, expected in (
+        (CUBE(("a", "b"), "c"), CUBE("a", "c"), (("b",), 0)),
+        (CUBE("a", "b"), CUBE(None, None), None),
+        (CUBE("a", None), CUBE("a", None), None),
+        (CUBE(("a", "b"), None), CUBE("b", None), None),
+        (CUBE("a", None, partial="b"), CUBE(None, None, partial="b"), None),
+    ):
+        gather = gather_of(src, dst, (8, 8))
+        assert (gather and (gather.axes, gather.dim)) == expected, dst
