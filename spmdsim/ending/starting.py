@@ -6,6 +6,7 @@ without a word.
 
 from __future__ import annotations
 
+import atexit
 import os
 import select
 import signal
@@ -27,6 +28,8 @@ from spmdsim.sides import name_ranks
 DEADLINE, SIGNS, SURE, LOOK = 60.0, 10.0, 3.0, 0.5
 #: The exit code of a job that ends so.
 CODE = 2
+#: How the memory is called that MPICH's ranks share, and Open MPI's.
+SEGMENTS = "/dev/shm/mpich_shm_", "/dev/shm/sm_segment."
 
 
 def start_mpi() -> None:
@@ -37,6 +40,22 @@ def start_mpi() -> None:
     else:
         with beside(lambda: _watch(job)):
             import mpi4py.MPI  # noqa: F401
+    if job is None:
+        atexit.register(unlink_segments, SEGMENTS[1])
+
+
+def unlink_segments(name: str = SEGMENTS[0]) -> None:
+    """Remove the names of the memory that this process shares with other ranks: all have it, and it goes with the last one.
+
+    MPICH's when all ranks have started MPI: a job that does not end well leaves it behind. Open MPI's ranks look for theirs
+    by name later on, and the launcher removes it; without a launcher nobody does.
+    """
+    with suppress(OSError):
+        for line in Path("/proc/self/maps").read_text().splitlines():
+            path = line.split()[-1]
+            if path.startswith(name):
+                with suppress(OSError):  # another rank was quicker
+                    os.unlink(path)
 
 
 @contextmanager

@@ -30,10 +30,14 @@ ranks[1].communicate()
 """
 
 
+def without_launcher() -> dict[str, str]:
+    """The variables of a process that no launcher started."""
+    return {name: "" for name in os.environ if name.startswith(("PMI_", "OMPI_", "PMIX_", "SLURM_"))}
+
+
 @pytest.mark.skipif(not os.path.exists("/proc/self/environ"), reason="a system without /proc")
 def test_who_has_left_and_who_has_not_come_is_seen_among_the_launchers_processes():
-    alone = {name: "" for name in os.environ if name.startswith(("PMI_", "OMPI_", "PMIX_", "SLURM_"))}
-    done = run_python("-c", RANKS, **alone)
+    done = run_python("-c", RANKS, **without_launcher())
     assert done.stdout.strip() == "([1], [0, 2])", done.stdout + done.stderr
 
 
@@ -80,3 +84,18 @@ def test_a_rank_that_leaves_before_the_others_start_mpi_is_named(tmp_path, launc
         "rank 1 of 3 left the program before it started MPI, where rank" in text
         and " for it, the job ends" in text
     )
+
+
+ALONE = """\
+import spmdsim
+spmdsim.MPIWorld()
+with open("/proc/self/maps") as maps:
+    print(*(line.split(None, 5)[5].strip() for line in maps if " /dev/shm/" in line), sep="\\n")
+"""
+
+
+def test_a_process_without_a_launcher_leaves_no_shared_memory(launcher):
+    done = run_python("-c", ALONE, **without_launcher())
+    paths = done.stdout.splitlines()
+    assert done.returncode == 0 and paths, done.stderr
+    assert not [path for path in paths if os.path.exists(path)]

@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from mpi4py import MPI
 
 from spmdsim.ending.hooks import hook_quick_exit, left_with
+from spmdsim.ending.starting import unlink_segments
 from spmdsim.ending.stop import end_job, speak_for_others, write
 from spmdsim.sides import name_ranks, number_of
 from spmdsim.worlds.mpi.boards import world_ranks
 from spmdsim.worlds.mpi.counted import DONE, LEFT, Counted
-from spmdsim.worlds.mpi.processes import RUNS, SILENT, STOPPED, Processes, unlink_segments
+from spmdsim.worlds.mpi.processes import RUNS, SILENT, STOPPED, Processes
 from spmdsim.worlds.mpi.waiting import Watch
 
 if TYPE_CHECKING:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,8 +15,6 @@ if TYPE_CHECKING:
 RUNS, STOPPED, ENDED, SILENT = range(1, 5)
 #: Ranks that are treated as a node of their own: 2 makes nodes of ranks 0 and 1, 2 and 3, and so on, on one machine.
 NODE_VARIABLE = "SPMDSIM_RANKS_PER_NODE"
-#: Memory that MPICH's ranks share, which a job leaves behind if it does not end well.
-SEGMENT = "/dev/shm/mpich_shm_"
 
 
 class ProcessPlace(NamedTuple):
@@ -84,16 +81,3 @@ class Processes:
     def state(self, rank: int) -> int:
         """Whether a rank runs, as far as this node can tell."""
         return state_of(self._of[rank]) if rank in self._of else RUNS
-
-
-def unlink_segments() -> None:
-    """Remove the names of the memory that MPICH's ranks share: all have it, and it goes with the last of them.
-
-    For when all ranks have started MPI. Open MPI's ranks look for theirs by name later on, and remove it themselves.
-    """
-    with suppress(OSError):
-        for line in Path("/proc/self/maps").read_text().splitlines():
-            name = line.split()[-1]
-            if name.startswith(SEGMENT):
-                with suppress(OSError):  # another rank was quicker
-                    os.unlink(name)

@@ -22,12 +22,12 @@ import numpy as np
 from mpi4py import MPI
 
 from spmdsim._version import __version__
+from spmdsim.ending.starting import unlink_segments
 from spmdsim.errors import DisagreementError, SpmdError, WorldError
 from spmdsim.sides import name_ranks, number_of, sides
 from spmdsim.trace.recorder import source_line
 from spmdsim.worlds.mpi.alike import Comparison, Facts, differing
 from spmdsim.worlds.mpi.boards import world_ranks
-from spmdsim.worlds.mpi.processes import unlink_segments
 from spmdsim.worlds.pool import limit_of_process
 
 #: The settings of a world, and the variables that they come from where the program does not say.
@@ -85,10 +85,10 @@ def agreed(
                 f"where {what} of {comm.Get_size()} ranks is made, at {source_line() or 'an unknown place'}"
             )
             raise DisagreementError(f"{error.message} to {where}") from None
-        if comm.Get_size() == MPI.COMM_WORLD.Get_size():  # all ranks have started
-            unlink_segments()
         if not equal:
             _require_same(comm.allgather(facts), world_ranks(comm), list(said))
+    if comm.Get_size() == MPI.COMM_WORLD.Get_size():  # all ranks have started
+        unlink_segments()
     if problem is not None:
         raise problem
     return settings
