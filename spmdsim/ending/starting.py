@@ -150,7 +150,7 @@ def _missing(job: Launched) -> tuple[list[int], list[int]]:
 def awaiting(job: Launched) -> list[int]:
     """The other ranks that have come to MPI's start, if all can be seen: there they wait for this one."""
     here = {} if job.local_size < job.size else _processes()
-    return [rank for rank in sorted(here) if rank != job.rank and any(_has_mpi(p, False) for p in here[rank])]
+    return [rank for rank in sorted(here) if rank != job.rank and any(map(_starts_mpi, here[rank]))]
 
 
 def _processes() -> dict[int, list[int]]:
@@ -186,7 +186,15 @@ def _above(process: int, parents: Mapping[int, int]) -> int:
     return process
 
 
-def _has_mpi(process: int, unseen: bool = True) -> bool:
+def _has_mpi(process: int) -> bool:
     with suppress(OSError):
         return "/mpi4py/MPI." in Path(f"/proc/{process}/maps").read_text()
-    return unseen
+    return True
+
+
+def _starts_mpi(process: int) -> bool:
+    """Whether MPI is not only loaded: where it starts, it listens for others."""
+    with suppress(OSError):
+        files = Path(f"/proc/{process}/fd")
+        return _has_mpi(process) and any("[eventpoll]" in os.readlink(file) for file in files.iterdir())
+    return False

@@ -86,6 +86,25 @@ def test_a_rank_that_leaves_before_the_others_start_mpi_is_named(tmp_path, launc
     )
 
 
+LOADED = """\
+import sys, time
+from spmdsim.launcher import detect
+if detect().rank == 0:
+    sys.exit(0)
+import mpi4py
+mpi4py.rc(initialize=False, finalize=False)
+from mpi4py import MPI
+time.sleep(0.6)
+print("END")
+"""
+
+
+def test_who_has_mpi_loaded_and_not_started_waits_for_nobody(tmp_path, launcher):
+    (tmp_path / "program.py").write_text(LOADED)
+    done = run_python("-m", "spmdsim", "launch", "-n", 2, tmp_path / "program.py")
+    assert done.returncode == 0 and done.stdout.strip() == "END", done.stdout + done.stderr
+
+
 ALONE = """\
 import spmdsim
 spmdsim.MPIWorld()
