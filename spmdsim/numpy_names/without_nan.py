@@ -21,12 +21,14 @@ from spmdsim.ops.order import argmax, argmin
 from spmdsim.ops.scans import conjugated, cumulative_prod, cumulative_sum
 from spmdsim.ops.shape import broadcast_to, reshape
 from spmdsim.ops.sorting import sort
-from spmdsim.ops.statistics import as_rows
+from spmdsim.ops.statistics import as_rows, middle
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.creation import full
 from spmdsim.tensor.operands import operands
 
 Axis = int | Sequence[int] | None
+#: What lies a part of the way between two entries.
+Between = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def _filled(x: Tensor, value: float) -> Tensor:
@@ -188,6 +190,10 @@ def nanargmin(a: Tensor, axis: int | None = None, *, keepdims: bool = False) -> 
 
 def nanquantile(a: Tensor, q: Any, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """Quantiles of what is no nan, between two entries by linear interpolation: nan come last in a sort."""
+    return _nanquantile(a, q, axis, keepdims, _part_way)
+
+
+def _nanquantile(a: Tensor, q: Any, axis: Axis, keepdims: bool, between: Between) -> Tensor:
     parts = np.asarray(q, np.float64)
     if parts.size and not (parts.min() >= 0 and parts.max() <= 1):
         raise RuleError(f"quantiles lie between 0 and 1 (percentiles up to 100), but got {parts.tolist()}")
@@ -202,17 +208,21 @@ def nanquantile(a: Tensor, q: Any, axis: Axis = None, keepdims: bool = False) ->
         return full(shape, math.nan, dtype=rows.dtype, layout=layout, world=a.world)
     ordered = sort(rows)
     last = subtract(_numbers(rows, -1), 1)
-    found = [_between(ordered, where(equal(last, -1), 0, last), part) for part in parts.reshape(-1).tolist()]
+    last = where(equal(last, -1), 0, last)
+    found = [_at(ordered, last, part, between) for part in parts.reshape(-1).tolist()]
     return reshape(stack(found), (*parts.shape, *kept))
 
 
-def _between(ordered: Tensor, last: Tensor, q: float) -> Tensor:
+def _at(ordered: Tensor, last: Tensor, q: float, between: Between) -> Tensor:
     """What stands a part of the way to an entry of each row."""
     place = multiply(last, q)
     low = cast(place, np.int64)
     high = where(equal(cast(low, np.float64), place), low, add(low, 1))
     below, above = (take_along_axis(ordered, one, -1) for one in (low, high))
-    part = cast(subtract(place, low), ordered.dtype)
+    return between(below, above, cast(subtract(place, low), ordered.dtype))
+
+
+def _part_way(below: Tensor, above: Tensor, part: Tensor) -> Tensor:
     return where(equal(below, above), below, add(below, multiply(subtract(above, below), part)))
 
 
@@ -223,7 +233,7 @@ def nanpercentile(a: Tensor, q: Any, axis: Axis = None, keepdims: bool = False) 
 
 def nanmedian(a: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """The middle one of what is no nan, or the mean of the two in the middle."""
-    return nanquantile(a, 0.5, axis, keepdims)
+    return _nanquantile(a, 0.5, axis, keepdims, lambda below, above, _: middle(below, above))
 
 
 def nan_to_num(

@@ -330,7 +330,7 @@ def triu(x: Tensor, k: int = 0) -> Tensor:
 
 def _from_zero(ids: Operand, n: int, x: Tensor) -> Tensor:
     """Integers that count from the end where they are negative, as such that count from the front."""
-    tensor = as_operand(ids, x)
+    tensor = as_operand(ids if isinstance(ids, Tensor) else np.asarray(ids), x)
     if tensor.dtype.kind == "u":
         return tensor
     if tensor.dtype.kind != "i":

@@ -143,6 +143,9 @@ def _einsum_rule(*shapes: tuple[int, ...], equation: str) -> Rule:
 
 
 def _contract(equation: str, *arrays: np.ndarray) -> np.ndarray:
+    # In one type: numpy reduces pairs in their own, so truth values and short integers would not add up.
+    kind = np.result_type(*arrays)
+    arrays = tuple(array.astype(kind, copy=False) for array in arrays)
     return np.asarray(np.einsum(equation, *arrays, optimize=len(arrays) > 1), order="C")
 
 

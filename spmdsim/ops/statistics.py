@@ -30,6 +30,8 @@ from spmdsim.tensor.operands import Operand, as_operand
 
 #: How a quantile between two entries is found: from the place below, the one above, and how far it is between them.
 METHODS = ("linear", "lower", "higher", "nearest", "midpoint")
+#: Those that take an entry as it is.
+PICKING = METHODS[1:4]
 
 
 def _quantiles(
@@ -42,7 +44,8 @@ def _quantiles(
     if x.dtype.kind == "c":
         raise RuleError(f"complex numbers have no {name}")
     dims = normal_dims(dim, x.ndim)
-    found = _between(sort(_divisible(as_rows(x, dims))), q.reshape(-1), method)
+    rows = as_rows(x, dims)
+    found = _between(sort(rows if method in PICKING else _divisible(rows)), q.reshape(-1), method)
     kept = [1 if d in dims else n for d, n in enumerate(x.shape) if keepdims or d not in dims]
     return reshape(transpose(found, [found.ndim - 1, *range(found.ndim - 1)]), (*q.shape, *kept))
 
@@ -67,19 +70,30 @@ def _between(ordered: Tensor, q: np.ndarray, method: str) -> Tensor:
         raise RuleError("there are no quantiles of nothing")
     at = q * (n - 1)
     low, high = np.floor(at).astype(np.int64), np.ceil(at).astype(np.int64)
-    part = at - low
     if method == "nearest":
-        low = high = np.rint(at).astype(np.int64)
-    low, high = {"lower": (low, low), "higher": (high, high)}.get(method, (low, high))
-    part = {"linear": part, "midpoint": np.where(low == high, 0.0, 0.5)}.get(method, np.zeros_like(part))
+        low = np.rint(at).astype(np.int64)
+    if method in PICKING:
+        places = np.stack([high if method == "higher" else low, np.full_like(low, n - 1)])
+        picked = gather(ordered, as_operand(places, ordered), last)
+        found, largest = (gather(picked, as_operand(np.array(k), picked), last) for k in range(2))
+        return where(not_equal(largest, largest), largest, found)
     places = np.stack([low, high, np.full_like(low, n - 1)])
     picked = gather(ordered, as_operand(places, ordered), last)
     below, above, largest = (gather(picked, as_operand(np.array(k), picked), last) for k in range(3))
-    weight = as_operand(part.astype(np.float32 if ordered.dtype.itemsize <= 2 else ordered.dtype), ordered)
+    found = middle(below, above) if method == "midpoint" else _part_way(below, above, at - low)
+    return where(not_equal(largest, largest), largest, found)
+
+
+def middle(below: Tensor, above: Tensor) -> Tensor:
+    """The mean of two entries each, by halves: infinite where one is, and without overflow."""
+    return where(equal(below, above), below, add(multiply(below, 0.5), multiply(above, 0.5)))
+
+
+def _part_way(below: Tensor, above: Tensor, part: np.ndarray) -> Tensor:
+    weight = as_operand(part.astype(np.float32 if below.dtype.itemsize <= 2 else below.dtype), below)
     step = where(equal(below, above), as_operand(0, below), subtract(above, below))
     found = add(below, multiply(step, weight))
-    found = found if found.dtype == ordered.dtype else cast(found, ordered.dtype)
-    return where(not_equal(largest, largest), largest, found)
+    return found if found.dtype == below.dtype else cast(found, below.dtype)
 
 
 @operator()
@@ -103,7 +117,7 @@ def quantile(
         axis: the same as ``dim``.
 
     Raises:
-        RuleError: a part outside of 0 and 1, a dim out of range, an unknown method, no entries.
+        RuleError: a part outside of 0 and 1, a dim out of range, an unknown method, no entries, or complex numbers.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
@@ -134,7 +148,7 @@ def percentile(
         axis: the same as ``dim``.
 
     Returns:
-        Of the type of ``x``, float64 for whole numbers.
+        Of the type of ``x``; float64 for whole numbers, but where the method takes an entry as it is.
 
     Raises:
         RuleError: a percentage outside of 0 and 100, a dim out of range, an unknown method, no entries, or complex
@@ -307,7 +321,7 @@ def histogram(
             )
         low, high = (low - 0.5, high + 0.5) if low == high else (low, high)
         edges, uniform = np.linspace(low, high, bins + 1), (low, high)
-        places = as_operand(edges, x) if x.dtype.kind in "iub" else as_operand(edges.astype(np.float64), x)
+        places = as_operand(edges.astype(x.dtype) if x.dtype.kind == "f" else edges, x)
         found = _bins_op(given[0], places, *given[1:], uniform=uniform)
     else:
         places = bins if isinstance(bins, Tensor) else as_operand(np.asarray(bins), x)

@@ -105,6 +105,11 @@ FUNCTIONS = [
     lambda x: np.sinc(np.trunc(x - 2).astype(np.float16)), lambda x: np.correlate(x[0], A.ravel()[:9] * (1 + 2j), "same"), lambda x: np.select([x > 2], [x.astype("f4")], 7),
     lambda x: np.select([x > 3, x > 2], [1, x.astype("f4")], 7), lambda x: np.pad(x, {0: 1, -1: (0, 2)}), lambda x: np.gradient((x * 40).astype(np.int8), axis=0), lambda x: np.take_along_axis(x, np.argsort(A, 0), 0),
     lambda x: np.trapezoid((x * 30).astype(np.uint8).astype(np.uint16)), lambda x: np.max(x > 2, 0, where=A > 2, initial=0), lambda x: np.hstack([x[0], x[1]]), lambda x: np.dot(cube(x), B[:2, 0]), np.iscomplexobj, lambda x: np.atleast_2d(x[0]),
+    # what numpy's pairs would add up in a short type
+    lambda x: np.einsum("j,ij->", x[0], A > 1), lambda x: np.einsum("j,ij->", x[0], (x * 50).astype(np.uint8)), lambda x: np.einsum("ij,ij,ik->k", x > 1, x, x > 0),
+    lambda x: np.take(x, 1, axis=0), lambda x: np.take(x, -1), *[lambda x, m=m: np.quantile((x * 9).astype(np.int8), [0.3, 0.5], 0, method=m) for m in ("lower", "higher", "nearest")],
+    lambda x: np.percentile((x * 9).astype(np.int64) + 2**60, 30, method="lower"), lambda x: np.histogram(x.astype("f4"), 5)[1], lambda x: np.histogram(x.astype("f2"), 5, (1, 2))[1],
+    *[lambda x, f=f, v=v: f(np.where(x > 2, v, x), 0) for f in (np.median, np.nanmedian) for v in (np.inf, -np.inf)],
 ]  # fmt: skip
 
 
