@@ -207,7 +207,7 @@ def follow(tensor: T, route: Route, node: type[Any] | None = None) -> T:
     world, shards = tensor.world, tensor.held
     meta = Meta.of(route.dst, route.shape_after, tensor.dtype)
     for step in route.steps:
-        if meta.held is not meta.dtype and step.collective == "fill":  # what becomes pending here may grow
+        if step.collective == "fill":  # what becomes pending here may grow
             shards = in_type(shards, meta.held)
         world.about = tensor.origin
         shards = world.run(step, shards)

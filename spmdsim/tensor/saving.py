@@ -44,7 +44,7 @@ class Saving:
     def __init__(self, place: Path, data: str) -> None:
         self.place, self.data = place, place / data
         self._word = place / f"{data}{SAVING}"
-        self._lock = -1
+        self._lock: int | None = None
 
     def begin(self) -> None:
         """Make the subfolder, after removing what killed saves left."""
@@ -72,13 +72,13 @@ class Saving:
 
     def end(self) -> None:
         """Forget the save, and what it wrote unless that is the checkpoint now."""
-        if self._lock < 0:
+        if self._lock is None:
             return
         if _current(self.place) != self.data.name:
             _remove(self.place, self.data.name)
         self._word.unlink(missing_ok=True)
         os.close(self._lock)
-        self._lock = -1
+        self._lock = None
 
 
 def sees(data: Path) -> bool:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import random
 import subprocess
 import sys
 from pathlib import Path
+
+import numpy as np
 
 CORE = Path(__file__).resolve().parents[2] / "spmdsim" / "core"
 
@@ -175,3 +178,46 @@ def test_the_plain_planner_takes_the_fewest_bytes():
         route = shortest_route(src, dst, (8, 8)[: len(src.dims)], 8, price)
         assert sorted(step.collective for step in route.steps) == sorted(collectives), (src, dst)
         assert all(isinstance(step.axes, tuple) for step in route.steps)
+
+
+def test_the_plain_planner_takes_the_fewest_of_the_cheapest_steps():
+    """Against all layouts on the way, improved until nothing changes, for prices that many paths share."""
+    from spmdsim.core import Mesh
+    from spmdsim.core.route import _moves, shortest_route
+
+    def price(step, itemsize):
+        return random.Random(f"{seed} {step.collective} {step.axes}").randrange(3)
+
+    def improved(best):
+        ends = dict(best)
+        for here, (cost, steps) in best.items():
+            for step in _moves(here, dst, (8, 8)):
+                end = cost + price(step, 8), steps + 1
+                ends[step.dst] = min(end, ends.get(step.dst, end))
+        return ends
+
+    mesh = Mesh((2, 2, 2), ("x", "y", "z"))
+    src = mesh(None, ("z", "y", "x"))
+    for seed, dst in itertools.product(range(6), (mesh("x", "y"), mesh(("z", "y"), "x"))):
+        best, before = {src: (0, 0)}, None
+        while best != before:
+            before, best = best, improved(best)
+        route = shortest_route(src, dst, (8, 8), 8, price)
+        assert (sum(price(step, 8) for step in route.steps), len(route.steps)) == best[dst], seed
+
+
+def test_the_plain_choice_leaves_split_what_leaves_ranks_empty():
+    from spmdsim.core import Mesh, Rule, bind
+    from spmdsim.core.route import cheapest_strategy, shortest_route
+
+    def price(step, itemsize):
+        return step.nbytes(0, itemsize)
+
+    def plan(src, dst, shape, dtype):
+        return shortest_route(src, dst, shape, dtype.itemsize, price)
+
+    mesh, shapes = Mesh((4, 2), ("a", "b")), ((2, 64), (64, 3))
+    bound = bind(Rule.parse("m k, k n -> m n", linear="each"), shapes)
+    layouts = mesh("a", "b"), mesh(None, None)
+    strategy = cheapest_strategy(bound, layouts, [np.dtype("f4")] * 2, plan, price)
+    assert bound.input_layouts(strategy) == (mesh("a", "b"), mesh("b", None))

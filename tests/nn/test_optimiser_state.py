@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import spmdsim.ops as ops
-from spmdsim import Mesh, Tensor, nn
+from spmdsim import LockStep, Mesh, Tensor, nn
 from spmdsim.errors import InputError
 from spmdsim.nn.optimisers import SGD, Adam, sharded_over
 
@@ -157,6 +157,21 @@ def test_a_state_that_is_written_to_is_refused(world):
     assert optimiser.count == 0
     optimiser.step()
     assert optimiser.count == 1 and not any(a.flags.writeable for a in optimiser.state[id(weight)][0])
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("kind", [SGD, Adam])
+def test_parameters_keep_their_type(kind, ranks):
+    """Sixteen bits are updated in float32, and are sixteen bits afterwards: 1 - 0.1, rounded."""
+    mesh, world = Mesh((ranks,), ("x",)), LockStep(ranks)
+    weight = nn.Parameter((4,), mesh("x"), lambda index, *_: np.ones(4)[index], ml_dtypes.bfloat16)
+    optimiser = kind([weight], RATE)
+    optimiser.zero_grad()  # nothing to forget yet
+    weight.materialise(world)
+    weight.value.grad = Tensor.from_global(np.ones(4, ml_dtypes.bfloat16), mesh("x"), world)
+    optimiser.step()
+    for piece in weight.value.held:
+        assert piece.dtype == ml_dtypes.bfloat16 and (piece == ml_dtypes.bfloat16(0.9)).all()
 
 
 def test_an_update_depends_on_all_numbers_of_an_optimiser():

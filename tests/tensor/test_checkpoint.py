@@ -340,7 +340,8 @@ def test_a_save_that_is_under_way_elsewhere_is_left_alone(tmp_path):
     (tmp_path / f"{'1' * 12}.saving").write_text("another-machine")
     checkpoint.save(tmp_path, {"x": x})
     assert (first.data / "rank-00000.safetensors").read_bytes() == b"half" and foreign.data.is_dir()
-    first.end()
+    for _ in range(2):  # what has ended has nothing left to forget
+        first.end()
     os.utime(tmp_path / f"{'1' * 12}.saving", (0, 0))
     checkpoint.save(tmp_path, {"x": x})
     assert entries(tmp_path) == {"manifest.json", checkpoint.read_manifest(tmp_path)["data"]}

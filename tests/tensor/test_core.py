@@ -9,9 +9,10 @@ import pytest
 import spmdsim
 import spmdsim.ops as ops
 from spmdsim import LockStep, Mesh, ShapeOnly, Tensor, check, matmul, nn, record
-from spmdsim.core import Layout
+from spmdsim.core import Layout, Rule
 from spmdsim.errors import InputError, LayoutError, PlanError, RuleError, UsageTypeError, WorldError
 from spmdsim.redistribution.guard import RedistributionWarning, forbid_redistribution
+from spmdsim.tensor import Op
 from spmdsim.tensor.check import tolerance
 from spmdsim.tensor.watch import Watcher, watching
 
@@ -80,6 +81,17 @@ def test_a_mesh_may_hold_a_part_of_the_world(world):
     np.testing.assert_array_equal(x.full(), value)
     y = ops.multiply(x, x)
     np.testing.assert_array_equal(y.to(Mesh((4,), ("b",))(None, "b")).full(), value**2)
+
+
+@pytest.mark.ranks(3)
+@pytest.mark.parametrize("ranks", [(0, 1, 2), (1, 2)], ids=str)
+def test_an_operand_without_gradient_has_none_on_any_mesh(world, ranks):
+    scaled = Op("scaled", Rule.parse("m, m -> m"), np.multiply, lambda dy, xs, y: (dy * xs[1], None))
+    value, layout = np.arange(5.0), Mesh((len(ranks),), ("a",), ranks)("a")
+    x, factor = (Tensor.from_global(value + k, layout, world, requires_grad=True) for k in (0, 2))
+    ops.sum(scaled(x, factor)).backward()
+    assert factor.grad is None
+    np.testing.assert_array_equal(x.grad.full(), value + 2)
 
 
 def test_a_watcher_sees_what_runs_while_it_watches():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+import warnings
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from spmdsim import LockStep, Mesh, ShapeOnly, Tensor, record
 from spmdsim.errors import InputError, UsageTypeError
 from spmdsim.tensor.creation import arange, asarray, empty, eye, from_dlpack, full, linspace, ones, zeros_like
 from spmdsim.tensor.files import open_array
+from spmdsim.tensor.meanings import documented
 
 MADE = [
     (lambda **to: Tensor.zeros((7, 5), **to), np.zeros((7, 5))),
@@ -103,3 +105,29 @@ def test_every_element_type_of_idx_files_is_read(tmp_path, code, kind):
     head = bytes([0, 0, code, 2]) + np.array([3, 4], ">i4").tobytes()
     (tmp_path / "x-idx2-ubyte").write_bytes(head + numbers.tobytes())
     np.testing.assert_array_equal(open_array(tmp_path / "x-idx2-ubyte")[:, :], numbers)
+
+
+def test_a_file_of_records_is_refused_by_their_names(tmp_path):
+    """NumPy writes names beyond Latin-1 in version 3 of its header, which is UTF-8."""
+    for name in ("a", "\u00b5", "\u03bc"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            np.save(tmp_path / "x.npy", np.zeros(2, [(name, "f4")]))
+        with pytest.raises(InputError, match=f"elements of type .*'{name}'.*; save numbers"):
+            open_array(tmp_path / "x.npy")
+
+
+def test_what_parameters_mean_stands_before_an_example_of_any_length():
+    def doubled(x):
+        """Twice.
+
+        >>> x = 3
+        >>> doubled(x)
+        6
+        >>> doubled(4)
+        8
+        """
+
+    text = documented({"x": "a number."}, {"InputError": "none."})(doubled).__doc__
+    example = ">>> x = 3\n>>> doubled(x)\n6\n>>> doubled(4)\n8"
+    assert text == f"Twice.\n\nArgs:\n    x: a number.\n\nRaises:\n    InputError: none.\n\n{example}"

@@ -243,6 +243,14 @@ def watchers_as_before():
     watch.watchers[:] = before
 
 
+def test_copies_of_local_arrays_are_watched_from_the_first_on(monkeypatch, watchers_as_before):
+    watch.watchers.clear()
+    monkeypatch.setenv("SPMDSIM_CHECK", "values")
+    x = Tensor.from_local([np.ones(3), np.zeros(3)], Mesh((2,), ("x",))(None), LockStep(2))
+    with pytest.raises(WorldError, match=r"copies of .* at \(0,\): rank 0 holds 1.0, rank 1 holds 0.0"):
+        x + x
+
+
 def test_copies_are_watched_in_one_process_too(monkeypatch, watchers_as_before):
     for mode, found in (("auto", False), ("values", True)):
         monkeypatch.setenv("SPMDSIM_CHECK", mode)
