@@ -145,6 +145,8 @@ def test_check_names_common_slips(capsys: pytest.CaptureFixture[str], tmp_path: 
     assert output(capsys, *gather, "--ports", "n-1")[0] == 0
     assert main(["collective", *gather, "--ports", "many"]) == 2
     assert "'many' is no number of ports" in capsys.readouterr().err
+    assert main(["collective", "check", "ring", "-n", "4", "--chunks", "9**9**9"]) == 2
+    assert "ring says its own" in capsys.readouterr().err
 
 
 def test_check_leaves_out_rank_counts_an_algorithm_does_not_promise(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from spmdsim.cli.arguments import Command, Subparsers
 from spmdsim.cli.collective.schedule_arguments import JUDGES, find_algorithm, rank_counts
+from spmdsim.errors import InputError
 
 if TYPE_CHECKING:
     from spmdsim.collectives import Algorithm
@@ -66,6 +67,8 @@ def run(args: argparse.Namespace) -> int:
     """Check; 0 when everything is right."""
     from spmdsim.cli.output import emit_json, say, write_pictures
 
+    if ".py" not in args.algorithm and (args.chunks or args.ports):
+        raise InputError(f"--chunks and --ports are for FILE.py:FUNCTION: {args.algorithm} says its own")
     chosen = find_algorithm(args.collective, args.algorithm, args.chunks, args.ports)
     sizes = rank_counts(args.ranks)
     fitting = [size for size in sizes if chosen.fits(size)]
