@@ -20,6 +20,7 @@ from spmdsim.cost.machine import Link, Machine, Measurement, Piece
 from spmdsim.redistribution import plan
 from spmdsim.redistribution.exchange import direct
 from spmdsim.redistribution.exchange.direct import receives, sends
+from spmdsim.redistribution.exchange.direct_reduction import most_received, totals
 from spmdsim.redistribution.exchange.even_pieces import even_volume
 from spmdsim.redistribution.exchange.exchange_volume import busiest, exchange_volume
 from spmdsim.redistribution.exchange.few_ranks import FewVolume
@@ -187,6 +188,24 @@ def test_few_ranks_are_counted_as_many_are() -> None:
                 assert few.most_messages == many.most_messages, few_ends
             else:
                 assert many.most_messages <= few.most_messages, few_ends
+
+
+@pytest.mark.parametrize("holders", [1, 2, 3])
+def test_all_holders_send_a_part_to_the_one_that_wants_it_all(holders) -> None:
+    src, dst = Mesh((holders,), ("x",))(None), Mesh((1,), ("y",), ranks=(5,))(None)
+    few = FewVolume(Ends(src.mesh, src.dims, dst.mesh, dst.dims, (12,)))
+    peers = [transfer.peer for transfer in receives(src, dst, (12,), 5)]
+    assert (few.most_messages, few.most_sent, peers) == (holders, 12 / holders, [*range(holders)])
+
+
+@pytest.mark.parametrize("ranks, copies, size", [(3, 5, 7), (3, 7, 9), (3, 8, 9), (4, 7, 8), (5, 7, 4)])
+def test_a_rank_without_a_contribution_relieves_those_that_have_one(ranks, copies, size) -> None:
+    """Of each element come all contributions but one, and then all copies but one; those are dealt out evenly."""
+    src, dst = Mesh((ranks,), ("x",))(None, partial="x"), Mesh((copies,), ("s",))(None)
+    received, sent = totals(src, dst, (size,))
+    assert sum(received) == sum(sent) >= size * (ranks - 1 + copies - 1)
+    assert max(received) == most_received(src, dst, (size,))
+    assert max(received) == math.ceil(size * (ranks - 1 + copies - 1) / copies)
 
 
 def test_equal_pieces_are_counted_in_closed_form_as_pair_by_pair() -> None:

@@ -15,13 +15,15 @@ from counted import calls
 from every_layout import every_layout
 
 from spmdsim.core import Layout, Mesh, Partial, Placement, Replicate, Shard
+from spmdsim.core.step import Step
+from spmdsim.cost.cost_model import Restricted
 from spmdsim.cost.machine import Machine
 from spmdsim.errors import PlanError
 from spmdsim.layout.refine import common_mesh, refine
 from spmdsim.redistribution import plan
 from spmdsim.redistribution.exchange.direct import receives
 from spmdsim.redistribution.merge import gather_of, merge_of
-from spmdsim.redistribution.price import largest
+from spmdsim.redistribution.price import largest, places, steps_seconds
 
 PEERS = json.loads((Path(__file__).parents[1] / "vectors/redistribution_peers.json").read_text())
 CUBE = Mesh((2, 2, 2), ("a", "b", "c"))
@@ -420,6 +422,26 @@ def test_which_gradients_may_share_a_message() -> None:
         (CUBE("a", None), CUBE("a", None), None),
         (CUBE(("a", "b"), None), CUBE("b", None), None),
         (CUBE("a", None, partial="b"), CUBE(None, None, partial="b"), None),
+        (CUBE("a", None), CUBE(None, None, partial="b"), None),
     ):
         gather = gather_of(src, dst, (8, 8))
         assert (gather and (gather.axes, gather.dim)) == expected, dst
+
+
+def test_places_in_a_group_follow_the_numbers_of_its_ranks() -> None:
+    for ranks in (None, (5, 3, 0, 1, 2, 4), (9, 8, 7, 6, 5, 4)):
+        mesh = Mesh((2, 3), ("a", "b"), ranks=ranks)
+        for axes in (("a",), ("b",), ("a", "b"), ("b", "a")):
+            step = Step("all_gather", axes, mesh(axes), mesh(None), (12,))
+            expected = [sorted(step.group(rank)).index(rank) for rank in mesh.rank_list]
+            assert places(mesh, axes).tolist() == expected, (ranks, axes)
+
+
+def test_collectives_inside_of_an_operator_cost_the_same_where_plans_may_not_have_them() -> None:
+    step = Step("all_reduce", ("a",), CUBE(None, partial="a"), CUBE(None), (64,), "sum")
+    laptop, steps = Machine.laptop(), [(step, np.dtype("f4"))]
+    assert (
+        steps_seconds(steps, Restricted(laptop, frozenset({"all_gather"})))
+        == steps_seconds(steps, laptop)
+        > 0
+    )

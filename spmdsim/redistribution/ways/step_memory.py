@@ -58,11 +58,11 @@ def plan_peak(steps: Sequence[Step], held: np.dtype, dtype: np.dtype) -> int:
     """Bytes held at most on the rank that holds most while the steps run, the shard before them included.
 
     Args:
-        steps: of a plan. A shard in between is forgotten once the next one is there; the first stays its owner's.
+        steps: of a plan, at least one. A shard in between is forgotten once the next one is there; the first stays its owner's.
         held: the type in which they run.
         dtype: the type to which the result is rounded in the end.
     """
-    return max((_peak(steps, rank, held, dtype) for rank in _ranks(steps)), default=0)
+    return max(_peak(steps, rank, held, dtype) for rank in _ranks(steps))
 
 
 def _peak(steps: Sequence[Step], rank: int, held: np.dtype, dtype: np.dtype) -> int:
