@@ -18,7 +18,7 @@ from spmdsim.cost.roofline import forward_work
 from spmdsim.errors import RuleError
 from spmdsim.linalg.lu import _solve_op as lu_solve_op
 from spmdsim.redistribution import plan
-from spmdsim.redistribution.choose import choose
+from spmdsim.redistribution.choose import choose, least_seconds, planned_seconds
 
 PLACEMENTS = {"R": Replicate(), "P": Partial("sum"), **{f"S{d}": Shard(d) for d in range(3)}}
 
@@ -244,6 +244,18 @@ def test_a_look_up_does_not_go_through_its_table():
     assert found[1000] == found[1_000_000] == (32 * 64, 32 * 8 + 2 * 32 * 64 * 4)
 
 
+def test_what_two_ranks_receive_costs_no_more_than_a_plan():
+    """Also where what is pending stays so: then nothing is reduced, and ranks keep what they have."""
+    mesh, machine = Mesh((2, 2), ("a", "b")), Machine.laptop()
+    layouts = [one for one in every_layout(mesh, 1, partial=True) if "a" in dict(one.partial)]
+    assert len(layouts) == 3
+    for src in layouts:
+        for dst in layouts:
+            if {*src.partial} >= {*dst.partial}:
+                move = src, dst, (12,), np.dtype("f4"), machine
+                assert least_seconds(*move) <= planned_seconds(*move) * (1 + 1e-9), move
+
+
 def test_only_strategies_that_may_win_are_planned_for(monkeypatch):
     """The lower bound is one, and spares most of the plans."""
     from spmdsim.redistribution import choose as module
@@ -256,7 +268,6 @@ def test_only_strategies_that_may_win_are_planned_for(monkeypatch):
         assert module.least_seconds(*move) <= seconds * (1 + 1e-9), move
         return seconds
 
-    planned_seconds = module.planned_seconds
     monkeypatch.setattr(module, "planned_seconds", counted)
     bound = ops.matmul.op.bind([(4096, 512), (512, 1024)], {})
     for machine in (*MACHINES, PAIRS, None):

@@ -134,7 +134,7 @@ def _one_box(box: Bounds, room: int) -> tuple[list[Bounds], list[Bounds]]:
         return [box], []
     long = [dim for dim, length in enumerate(lengths) if length >= LONG][:1]
     slabs = [(room // (whole // lengths[dim]), -dim) for dim in long or range(len(box))]
-    most, dim = max(slabs, key=lambda slab: (slab[0] * (whole // lengths[-slab[1]]), slab[1]), default=(0, 0))
+    most, dim = max(slabs, key=lambda slab: (slab[0] * (whole // lengths[-slab[1]]), slab[1]))
     return _halves(box, -dim, most)
 
 

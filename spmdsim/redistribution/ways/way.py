@@ -22,7 +22,6 @@ from spmdsim.redistribution.halo import HaloStep, received, room_around, sent
 from spmdsim.redistribution.step_counts import sent_nbytes
 from spmdsim.redistribution.ways.rank_transfers import (
     Blocks,
-    MemberBox,
     RankTransfers,
     blocks,
     exchange_transfers,
@@ -31,7 +30,7 @@ from spmdsim.redistribution.ways.rank_transfers import (
     packed_side,
     row_count,
 )
-from spmdsim.redistribution.ways.tuning import NEVER, Tuning, threshold
+from spmdsim.redistribution.ways.tuning import Tuning, threshold
 
 #: Groups larger than this exchange by messages to the actual peers only.
 FEW_RANKS = 32
@@ -210,10 +209,13 @@ def _gathering(step: Step, traffic: RankTransfers, itemsize: int, tuning: Tuning
     if all(index is None or flat_offset(traffic.target, index) is not None for index in traffic.gathered):
         gather = Way("gather", nanoseconds=copy + call)
         return [gather, Way("messages", nanoseconds=copy + 4 * size * call), *schedules]
-    landing = sum(MemberBox(0, index).count for index in traffic.gathered if index is not None) * itemsize
     types = copy + nbytes * tuning.typed / 1000
     typed = Way("typed", nanoseconds=types + size * call)
-    unpack = Way("gather, unpack", landing, nanoseconds=2 * copy + call + size * tuning.piece)
+    unpack = Way(
+        "gather, unpack",
+        math.prod(traffic.target) * itemsize,
+        nanoseconds=2 * copy + call + size * tuning.piece,
+    )
     rows = row_count(traffic)
     if rows is None:
         return [unpack, typed]
@@ -230,7 +232,7 @@ def _gathering(step: Step, traffic: RankTransfers, itemsize: int, tuning: Tuning
 
 def _chunks(usual: int) -> tuple[int, ...]:
     """Bytes of chunks that are tried, the usual ones first: small ones stay in cache, large ones are few."""
-    return (usual, usual // 4, 4 * usual) if usual < NEVER else (usual,)
+    return usual, usual // 4, 4 * usual
 
 
 def _halo(step: HaloStep, rank: int) -> int:
