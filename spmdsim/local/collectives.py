@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from functools import lru_cache, partial
 from typing import Any
@@ -20,10 +21,12 @@ from spmdsim.core.meta import short_dtype
 from spmdsim.core.step import Step
 from spmdsim.errors import RuleError
 from spmdsim.local.trees import of_trees
-from spmdsim.local.turns import TurnCall, TurnPlace, current
+from spmdsim.local.turns import TurnCall, TurnPlace, current, in_groups
 
 #: An axis, or several, the first one major.
 Axes = str | Sequence[str]
+#: Numbers of ranks along the axes, in groups of one size that keep to themselves; None: all together.
+Groups = Sequence[Sequence[int]] | None
 
 
 def axis_rank(name: Axes) -> int:
@@ -71,11 +74,17 @@ def axis_size(name: Axes) -> int:
 
 
 @of_trees
-def psum(x: ArrayLike, axis_name: Axes) -> np.ndarray:
+def psum(x: ArrayLike, axis_name: Axes, *, axis_index_groups: Groups = None) -> np.ndarray:
     """The sum over the ranks along an axis (all_reduce): an array of the same shape on all of them.
 
+    Args:
+        x: this rank's array, of the same shape on all of them.
+        axis_name: an axis of the mesh, or several, the first one major.
+        axis_index_groups: the numbers of the ranks along the axis in groups of one size, which keep to themselves; the
+            other collectives take them, too.
+
     Raises:
-        RuleError: no local function runs; the mesh has no such axis.
+        RuleError: no local function runs; the mesh has no such axis; groups that are not all ranks, each once.
         DisagreementError: ranks call something else, or with another shape or type.
 
     >>> import numpy as np
@@ -87,11 +96,12 @@ def psum(x: ArrayLike, axis_name: Axes) -> np.ndarray:
     np.float64(1.0)
     """
     array = np.asarray(x)
-    return _reduced("psum", "sum", array.astype(np.int64) if array.dtype.kind == "b" else array, axis_name)
+    array = array.astype(np.int64) if array.dtype.kind == "b" else array
+    return _reduced("psum", "sum", array, axis_name, axis_index_groups)
 
 
 @of_trees
-def pmean(x: ArrayLike, axis_name: Axes) -> np.ndarray:
+def pmean(x: ArrayLike, axis_name: Axes, *, axis_index_groups: Groups = None) -> np.ndarray:
     """The mean over the ranks along an axis; see :func:`psum`.
 
     >>> import numpy as np
@@ -103,12 +113,13 @@ def pmean(x: ArrayLike, axis_name: Axes) -> np.ndarray:
     >>> run(lambda a: pmean(a, "x"))(x).full()
     array([2., 3., 2., 3.])
     """
-    found: np.ndarray = np.asarray(psum(x, axis_name) / axis_size(axis_name))
+    ranks = len(axis_index_groups[0]) if axis_index_groups else axis_size(axis_name)
+    found: np.ndarray = np.asarray(psum(x, axis_name, axis_index_groups=axis_index_groups) / ranks)
     return found
 
 
 @of_trees
-def pmax(x: ArrayLike, axis_name: Axes) -> np.ndarray:
+def pmax(x: ArrayLike, axis_name: Axes, *, axis_index_groups: Groups = None) -> np.ndarray:
     """The maximum over the ranks along an axis, element by element; see :func:`psum`.
 
     >>> import numpy as np
@@ -120,11 +131,11 @@ def pmax(x: ArrayLike, axis_name: Axes) -> np.ndarray:
     >>> run(lambda a: pmax(a, "x"))(x).full()
     array([3, 4, 3, 4])
     """
-    return _reduced("pmax", "max", np.asarray(x), axis_name)
+    return _reduced("pmax", "max", np.asarray(x), axis_name, axis_index_groups)
 
 
 @of_trees
-def pmin(x: ArrayLike, axis_name: Axes) -> np.ndarray:
+def pmin(x: ArrayLike, axis_name: Axes, *, axis_index_groups: Groups = None) -> np.ndarray:
     """The minimum over the ranks along an axis, element by element; see :func:`psum`.
 
     >>> import numpy as np
@@ -136,16 +147,19 @@ def pmin(x: ArrayLike, axis_name: Axes) -> np.ndarray:
     >>> run(lambda a: pmin(a, "x"))(x).full()
     array([1, 2, 1, 2])
     """
-    return _reduced("pmin", "min", np.asarray(x), axis_name)
+    return _reduced("pmin", "min", np.asarray(x), axis_name, axis_index_groups)
 
 
 @of_trees
-def all_gather(x: ArrayLike, axis_name: Axes, *, axis: int = 0, tiled: bool = False) -> np.ndarray:
+def all_gather(
+    x: ArrayLike, axis_name: Axes, *, axis_index_groups: Groups = None, axis: int = 0, tiled: bool = False
+) -> np.ndarray:
     """The arrays of all ranks along an axis: stacked along a new dim ``axis``, or ``tiled``, one after the other.
 
     Args:
         x: this rank's array, of the same shape on all of them.
         axis_name: an axis of the mesh, or several, the first one major.
+        axis_index_groups: groups that keep to themselves, as of :func:`psum`.
         axis: the new dim, counted in the result; tiled, the dim along which they are put together.
         tiled: put them together along a dim that is there already.
 
@@ -166,7 +180,7 @@ def all_gather(x: ArrayLike, axis_name: Axes, *, axis: int = 0, tiled: bool = Fa
     array([1, 3, 1, 3])
     """
     array = np.asarray(x)
-    place, axes = _at("all_gather", axis_name)
+    place, axes = _at("all_gather", axis_name, axis_index_groups)
     dim = _dim("all_gather", axis, array.ndim + (not tiled))
     if not tiled:
         array = np.expand_dims(array, dim)
@@ -177,7 +191,12 @@ def all_gather(x: ArrayLike, axis_name: Axes, *, axis: int = 0, tiled: bool = Fa
 
 @of_trees
 def psum_scatter(
-    x: ArrayLike, axis_name: Axes, *, scatter_dimension: int = 0, tiled: bool = False
+    x: ArrayLike,
+    axis_name: Axes,
+    *,
+    scatter_dimension: int = 0,
+    axis_index_groups: Groups = None,
+    tiled: bool = False,
 ) -> np.ndarray:
     """The sum over the ranks along an axis, of which each keeps its part of a dim (reduce_scatter).
 
@@ -186,6 +205,7 @@ def psum_scatter(
     Args:
         x: this rank's array, of the same shape on all of them.
         axis_name: an axis of the mesh, or several, the first one major.
+        axis_index_groups: groups that keep to themselves, as of :func:`psum`.
         scatter_dimension: the dim that is cut.
         tiled: keep the dim, shorter.
 
@@ -203,10 +223,10 @@ def psum_scatter(
     array([4, 6])
     """
     array = np.asarray(x)
-    place, axes = _at("psum_scatter", axis_name)
+    place, axes = _at("psum_scatter", axis_name, axis_index_groups)
     dim = _dim("psum_scatter", scatter_dimension, array.ndim)
     if not tiled:
-        _as_long("psum_scatter", array, dim, place.mesh.axis_size(*axes), axis_name)
+        _as_long("psum_scatter", array, dim, place.mesh.axis_size(*axes), axes)
     build = partial(_step, "reduce_scatter", axes=axes, shape=array.shape, after=dim)
     found = _run(
         place, build, axes, array, f"psum_scatter(scatter_dimension={scatter_dimension}, tiled={tiled})"
@@ -216,7 +236,13 @@ def psum_scatter(
 
 @of_trees
 def all_to_all(
-    x: ArrayLike, axis_name: Axes, split_axis: int, concat_axis: int, *, tiled: bool = False
+    x: ArrayLike,
+    axis_name: Axes,
+    split_axis: int,
+    concat_axis: int,
+    *,
+    axis_index_groups: Groups = None,
+    tiled: bool = False,
 ) -> np.ndarray:
     """Part ``j`` of dim ``split_axis`` goes to rank ``j`` along an axis; what arrives is put together along ``concat_axis``.
 
@@ -226,6 +252,7 @@ def all_to_all(
     Args:
         x: this rank's array, of the same shape on all of them.
         axis_name: an axis of the mesh, or several, the first one major.
+        axis_index_groups: groups that keep to themselves, as of :func:`psum`.
         split_axis: the dim that is cut in a part per rank.
         concat_axis: the dim along which the parts are put together, in the order of the ranks that they come from; if it is
             new, counted in the result.
@@ -245,11 +272,11 @@ def all_to_all(
     array([1, 3, 2, 4])
     """
     array = np.asarray(x)
-    place, axes = _at("all_to_all", axis_name)
+    place, axes = _at("all_to_all", axis_name, axis_index_groups)
     size = place.mesh.axis_size(*axes)
     split, join = (_dim("all_to_all", dim, array.ndim) for dim in (split_axis, concat_axis))
     if not tiled:
-        _as_long("all_to_all", array, split, size, axis_name)
+        _as_long("all_to_all", array, split, size, axes)
     elif array.shape[split] % size:
         raise RuleError(
             f"all_to_all cuts dim {split} of size {array.shape[split]} into {size} parts, which does not divide"
@@ -313,8 +340,8 @@ def ppermute(x: ArrayLike, axis_name: Axes, perm: Sequence[tuple[int, int]]) -> 
 # -- how they become steps ------------------------------------------------------------------------------
 
 
-def _at(what: str, name: Axes) -> tuple[TurnPlace, tuple[str, ...]]:
-    """Where the function runs, and the axes that it names."""
+def _at(what: str, name: Axes, groups: Groups = None) -> tuple[TurnPlace, tuple[str, ...]]:
+    """Where the function runs, and the axes that it names; the axis of the groups, if ranks are in such."""
     place = current(what)
     axes = (name,) if isinstance(name, str) else tuple(name)
     for axis in axes:
@@ -324,11 +351,20 @@ def _at(what: str, name: Axes) -> tuple[TurnPlace, tuple[str, ...]]:
             raise RuleError(f"{what}: {place.mesh} has no axis {axis!r}{hint}")
     if len(set(axes)) < len(axes):
         raise RuleError(f"{what}: an axis is named twice in {axes}")
-    return place, axes
+    if groups is None:
+        return place, axes
+    numbers, size = tuple(tuple(map(int, group)) for group in groups), place.mesh.axis_size(*axes)
+    if sorted(sum(numbers, ())) != [*range(size)] or len({*map(len, numbers)}) > 1:
+        raise RuleError(
+            f"{what}: axis_index_groups has each of 0 to {size - 1}, the ranks along {_text(axes)}, once, in groups of "
+            f"one size, but got {[list(group) for group in numbers]}"
+        )
+    mesh = in_groups(place.mesh, axes, numbers)
+    return replace(place, mesh=mesh), mesh.axes[1:]
 
 
-def _reduced(what: str, op: str, array: np.ndarray, name: Axes) -> np.ndarray:
-    place, axes = _at(what, name)
+def _reduced(what: str, op: str, array: np.ndarray, name: Axes, groups: Groups) -> np.ndarray:
+    place, axes = _at(what, name, groups)
     build = partial(_step, "all_reduce", axes=axes, shape=array.shape, op=op)
     return _run(place, build, axes, array, what)
 
@@ -339,9 +375,11 @@ def _run(
     local: Any = np.ascontiguousarray(array).reshape(array.shape)  # 0-d arrays stay 0-d
     words = f"{what} over {_text(axes)} of {short_dtype(array.dtype)}{list(array.shape)}"
     if place.world.has_data:
-        found: np.ndarray = place.run(TurnCall(build, axes, local, words, sys._getframe(2)))
+        found: np.ndarray = place.run(TurnCall(build, place.mesh, axes, local, words, sys._getframe(2)))
         return found
-    shapes = place.run(TurnCall(build, axes, place.world.empty(array.shape, array.dtype), words, None))
+    shapes = place.run(
+        TurnCall(build, place.mesh, axes, place.world.empty(array.shape, array.dtype), words, None)
+    )
     return abstract(shapes.shape, shapes.dtype)
 
 
@@ -391,10 +429,10 @@ def _dim(what: str, dim: int, ndim: int) -> int:
     return dim % ndim
 
 
-def _as_long(what: str, array: np.ndarray, dim: int, size: int, name: Axes) -> None:
+def _as_long(what: str, array: np.ndarray, dim: int, size: int, axes: tuple[str, ...]) -> None:
     if array.shape[dim] != size:
         raise RuleError(
-            f"{what}: dim {dim} has size {array.shape[dim]}, but {size} ranks are along {name!r}: make it that long, "
+            f"{what}: dim {dim} has size {array.shape[dim]}, but {size} ranks are along {_text(axes)}: make it that long, "
             "or say tiled=True"
         )
 

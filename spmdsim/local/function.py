@@ -115,7 +115,8 @@ class LocalFunction(Pictured):
                     f"operand {i} of {self.name} has shape {tensor.shape}, but its layout {one} is for {one.ndim} dims"
                 )
             if one.partial:
-                raise LayoutError(f"operand {i} of {self.name} cannot be pending, but its layout is {one}")
+                hint = f"say {one.reduced} for the sum, or give contributions as a dim of their own"
+                raise LayoutError(f"operand {i} of {self.name} cannot be pending as in {one}: {hint}")
         common_mesh(places)
         return places
 

@@ -39,6 +39,7 @@ class TurnCall:
 
     Attributes:
         build: the step, on a mesh with these axes.
+        mesh: the mesh whose axes are meant.
         axes: the axes that the call names.
         array: the rank's part.
         words: the call in words, the same on ranks that call the same.
@@ -46,6 +47,7 @@ class TurnCall:
     """
 
     build: Callable[[Mesh], Step]
+    mesh: Mesh
     axes: tuple[str, ...]
     array: Any
     words: str
@@ -67,7 +69,7 @@ class TurnPlace:
         if self.turns is not None:
             return self.turns.meet(self.rank, call)
         # Ranks along other axes may call with other shapes, where pieces are uneven: the step is that of one group.
-        step = call.build(among(self.mesh, call.axes, (self.mesh.group(self.rank, *call.axes),)))
+        step = call.build(among(call.mesh, call.axes, (call.mesh.group(self.rank, *call.axes),)))
         given = call.array if self.rank in step.src.mesh else nothing(call.array)
         result = self.world.run(step, [given])[0]
         return result.copy() if self.world.has_data and np.shares_memory(result, given) else result
@@ -86,6 +88,15 @@ def among(mesh: Mesh, axes: tuple[str, ...], groups: tuple[tuple[int, ...], ...]
     return Mesh((len(groups), *sizes), ("other groups", *axes), [rank for group in groups for rank in group])
 
 
+@lru_cache(maxsize=1024)
+def in_groups(mesh: Mesh, axes: tuple[str, ...], groups: tuple[tuple[int, ...], ...]) -> Mesh:
+    """The same ranks with the members of a group along an axis, whose name says which groups these are."""
+    ranks = [line[k] for line in mesh.groups(*axes) for group in groups for k in group]
+    size = len(groups[0])
+    name = f"{','.join(axes)} in {[list(group) for group in groups]}"
+    return Mesh((len(ranks) // size, size), ("groups", name), ranks)
+
+
 def nothing(like: Any) -> Any:
     """What a world is given of a rank that has no part in a step."""
     return np.zeros((0,) * like.ndim, like.dtype)
@@ -100,12 +111,11 @@ class Turns:
 
     Args:
         world: who runs their collectives.
-        mesh: the axes that they may name.
         name: that of the function, for errors.
     """
 
-    def __init__(self, world: World, mesh: Mesh, name: str) -> None:
-        self._world, self._mesh, self._name = world, mesh, name
+    def __init__(self, world: World, name: str) -> None:
+        self._world, self._name = world, name
         self._bodies: Mapping[int, Body] = {}
         self._unstarted, self._ready = deque[int](), deque[int]()
         self._calls: dict[int, TurnCall] = {}
@@ -174,7 +184,7 @@ class Turns:
         """Run what the ranks wait for, group by group as they have come together; the others wait on."""
         batches: dict[str, list[int]] = {}
         for rank, call in sorted(self._calls.items()):
-            members = self._mesh.group(rank, *call.axes)
+            members = call.mesh.group(rank, *call.axes)
             if all(m in self._calls and self._calls[m].words == call.words for m in members):
                 batches.setdefault(call.words, []).append(rank)
         if not batches:
@@ -186,7 +196,8 @@ class Turns:
 
     def _collective(self, ranks: Sequence[int]) -> None:
         calls = {rank: self._calls.pop(rank) for rank in ranks}
-        first, mesh = calls[ranks[0]], self._mesh
+        first = calls[ranks[0]]
+        mesh = first.mesh
         if len(calls) < mesh.size:  # groups along other axes may have other shapes, where pieces are uneven
             groups = dict.fromkeys(mesh.group(rank, *first.axes) for rank in ranks)
             mesh = among(mesh, first.axes, tuple(groups))
@@ -259,7 +270,7 @@ def together(world: World, mesh: Mesh, name: str, bodies: Mapping[int, Body]) ->
     Returns:
         The results by rank.
     """
-    turns = Turns(world, mesh, name) if len(world.ranks) > 1 else None
+    turns = Turns(world, name) if len(world.ranks) > 1 else None
 
     def placed(rank: int, body: Body) -> Body:
         def run() -> Any:

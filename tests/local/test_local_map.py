@@ -226,19 +226,33 @@ def per_rank(world, mesh, shape, f, out):
     return found.full(), arrays, trace
 
 
-def groups(mesh, axes):
-    """Per rank the ranks of its group, in the order of the named axes."""
-    return [mesh.group(rank, *axes) for rank in range(mesh.size)]
+def members_of(mesh, axes, groups):
+    """Per rank the ranks of its group, in the order of the named axes, or of the groups that were given."""
+    lines = [mesh.group(rank, *axes) for rank in range(mesh.size)]
+    if groups is None:
+        return lines
+    parts = [[tuple(line[k] for k in group) for group in groups] for line in lines]
+    return [next(part for part in parts[rank] if rank in part) for rank in range(mesh.size)]
 
 
-AXES = [("x",), ("y",), ("x", "y"), ("y", "x")]
+AXES = [
+    (("x",), None),
+    (("y",), None),
+    (("x", "y"), None),
+    (("y", "x"), None),
+    (("y", "x"), [[4, 0], [1, 5], [3, 2]]),
+    (("x", "y"), [[0, 5, 1], [4, 2, 3]]),
+    (("y",), [[2, 0, 1]]),
+    (("x",), [[1], [0]]),
+]
 
 
 @pytest.mark.ranks(6)
-@pytest.mark.parametrize("axes", AXES)
-def test_collectives_against_numpy(axes, world):
+@pytest.mark.parametrize("axes, groups", AXES)
+def test_collectives_against_numpy(axes, groups, world):
     mesh = Mesh((2, 3), ("x", "y"))
-    members, size = groups(mesh, axes), int(np.prod([mesh.axis_size(a) for a in axes]))
+    members, apart = members_of(mesh, axes, groups), {"axis_index_groups": groups}
+    size = len(members[0])
     place = [group.index(rank) for rank, group in enumerate(members)]
     name = axes[0] if len(axes) == 1 else axes
 
@@ -246,40 +260,36 @@ def test_collectives_against_numpy(axes, world):
         found, arrays, trace = per_rank(world, mesh, shape, f, np.ndim(expected(np.zeros((6, *shape)), 0)))
         for rank in range(6):
             np.testing.assert_array_equal(found[rank], expected(arrays, rank))
-        if collective:
+        if collective and size > 1:
             assert trace.counts() == {collective: 1}
             assert trace.nbytes(world.ranks[0]) == 8 * received
 
     one = size * 4
     check(
-        lambda a: psum(a, name),
+        lambda a: psum(a, name, **apart),
         lambda x, r: x[[*members[r]]].sum(0),
         collective="all_reduce",
         received=2 * (size - 1) * 4,
     )
-    check(lambda a: pmean(a, name), lambda x, r: x[[*members[r]]].sum(0) / size)
-    check(lambda a: pmax(a, name), lambda x, r: x[[*members[r]]].max(0))
-    check(lambda a: pmin(a, name), lambda x, r: x[[*members[r]]].min(0))
-    check(lambda a: psum(a[0, 0] > 0, name), lambda x, r: (x[[*members[r]], 0, 0] > 0).sum())
-    check(
-        lambda a: [axis_rank(name), axis_index(name), axis_size(name)],
-        lambda x, r: [place[r], place[r], size],
-    )
+    check(lambda a: pmean(a, name, **apart), lambda x, r: x[[*members[r]]].sum(0) / size)
+    check(lambda a: pmax(a, name, **apart), lambda x, r: x[[*members[r]]].max(0))
+    check(lambda a: pmin(a, name, **apart), lambda x, r: x[[*members[r]]].min(0))
+    check(lambda a: psum(a[0, 0] > 0, name, **apart), lambda x, r: (x[[*members[r]], 0, 0] > 0).sum())
     for axis in (0, 1, -1):
         check(
-            lambda a: all_gather(a, name, axis=axis),
+            lambda a: all_gather(a, name, axis=axis, **apart),
             lambda x, r: np.stack([*x[[*members[r]]]], axis),
             collective="all_gather",
             received=(size - 1) * one,
         )
     for axis in (0, 1):
         check(
-            lambda a: all_gather(a, name, axis=axis, tiled=True),
+            lambda a: all_gather(a, name, axis=axis, **apart, tiled=True),
             lambda x, r: np.concatenate([*x[[*members[r]]]], axis),
         )
         turned = [(size, 4), (4, size)][axis]
         check(
-            lambda a: psum_scatter(a, name, scatter_dimension=axis),
+            lambda a: psum_scatter(a, name, scatter_dimension=axis, **apart),
             lambda x, r: x[[*members[r]]].sum(0).take(place[r], axis),
             turned,
             collective="reduce_scatter",
@@ -287,7 +297,7 @@ def test_collectives_against_numpy(axes, world):
         )
         longer = [(2 * size, 4), (4, 2 * size)][axis]
         check(
-            lambda a: psum_scatter(a, name, scatter_dimension=axis, tiled=True),
+            lambda a: psum_scatter(a, name, scatter_dimension=axis, **apart, tiled=True),
             lambda x, r: np.split(x[[*members[r]]].sum(0), size, axis)[place[r]],
             longer,
         )
@@ -295,7 +305,7 @@ def test_collectives_against_numpy(axes, world):
         for join in (0, 1):
             shape = [(size, 4), (4, size)][split]
             check(
-                lambda a: all_to_all(a, name, split, join),
+                lambda a: all_to_all(a, name, split, join, **apart),
                 lambda x, r: np.stack([x[m].take(place[r], split) for m in members[r]], join),
                 shape,
                 collective="all_to_all",
@@ -303,12 +313,18 @@ def test_collectives_against_numpy(axes, world):
             )
             shape = [(2 * size, 3), (3, 2 * size)][split]
             check(
-                lambda a: all_to_all(a, name, split, join, tiled=True),
+                lambda a: all_to_all(a, name, split, join, **apart, tiled=True),
                 lambda x, r: np.concatenate(
                     [np.split(x[m], size, split)[place[r]] for m in members[r]], join
                 ),
                 shape,
             )
+    if groups is not None:
+        return
+    check(
+        lambda a: [axis_rank(name), axis_index(name), axis_size(name)],
+        lambda x, r: [place[r], place[r], size],
+    )
     ring = [(i, (i + 1) % size) for i in range(size)]
     check(
         lambda a: ppermute(a, name, ring),
@@ -319,6 +335,16 @@ def test_collectives_against_numpy(axes, world):
     )
     check(lambda a: ppermute(a, name, ring[:1]), lambda x, r: x[members[r][0]] * (place[r] == 1), (4,))
     check(lambda a: ppermute(a, name, []), lambda x, r: 0 * x[0], (4,))
+
+
+@pytest.mark.parametrize(
+    "groups, text",
+    [([[0, 1]], r"0 to 2, .* 'x', once, .* \[\[0, 1\]\]"), ([[0, 1], [2]], "one size"), ([], "once")],
+)
+def test_groups_are_all_ranks_each_once(groups, text):
+    x = given(values(3), Mesh((3,), ("x",))("x"), LockStep(3))
+    with pytest.raises(RuleError, match=text):
+        local_map(lambda a: pmean(a, "x", axis_index_groups=groups))(x)
 
 
 @pytest.mark.ranks(4)
