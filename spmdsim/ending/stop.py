@@ -47,7 +47,7 @@ INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it."""
 
 
-_exit = os._exit
+exit_now = os._exit
 
 _agreed: list[int] = []
 """The exit code that all ranks leave with, once they have agreed on one."""
@@ -264,12 +264,12 @@ def kill(code: int) -> NoReturn:
     comm = active_world()
     if comm is not None:
         time.sleep(FORWARD_SECONDS)
-        last = threading.Timer(ENDED_SECONDS, _exit, [code])
+        last = threading.Timer(ENDED_SECONDS, exit_now, [code])
         last.daemon = True
         with suppress(RuntimeError):  # no memory for a thread
             last.start()
         comm.Abort(code)
-    _exit(code)
+    exit_now(code)
 
 
 def leave_together(code: int) -> NoReturn:
@@ -280,7 +280,7 @@ def leave_together(code: int) -> NoReturn:
     if comm is None or comm.rank == 0:
         kill(code)
     time.sleep(ENDED_SECONDS)
-    _exit(code)
+    exit_now(code)
 
 
 def end_before_mpi(code: int) -> None:
@@ -297,7 +297,7 @@ def end_before_mpi(code: int) -> None:
         if found.size > 1 and (waiting := awaiting(found)):
             write(f"rank {found.rank} of {found.size} {left_while(waiting)}, the job ends")
             ask_launcher_to_end(CODE)
-            _exit(CODE)
+            exit_now(CODE)
         return
     time.sleep(ALONE_SECONDS + APART_SECONDS * min(found.rank, 20))  # where all fail, one says so
     write(f"rank {found.rank} of {found.size} {BEFORE_MPI} with code {code}, the job ends")

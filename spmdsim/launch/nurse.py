@@ -28,7 +28,7 @@ from spmdsim.ending.notes import (
     ranks_gone,
 )
 from spmdsim.ending.starting import CODE, awaiting
-from spmdsim.ending.stop import left_while
+from spmdsim.ending.stop import exit_now, left_while
 from spmdsim.launch.leftovers import sweep
 from spmdsim.launcher import LAUNCHER_VARIABLE, Launched
 
@@ -89,7 +89,7 @@ def nursed(job: Launched | None) -> None:
     finally:
         with suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL)
-        os._exit(code)
+        exit_now(code)
 
 
 class _Nurse:
