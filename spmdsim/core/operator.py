@@ -202,7 +202,7 @@ class Op(Pictured):
 
     def typed(self, array: Any, dtype: np.dtype) -> Any:
         """A local result in the type that the operator declares; RuleError if that would lose its kind."""
-        if array.dtype is dtype or array.dtype == dtype:
+        if array.dtype == dtype:
             return array
         if _LEVELS[array.dtype.kind] > _LEVELS[dtype.kind]:
             raise RuleError(

@@ -121,7 +121,7 @@ class World(Pictured, ABC):
 
     def price(self, step: Step, itemsize: int) -> float:
         """What a step costs: the bytes that the busiest rank receives."""
-        return step.nbytes(step.src.mesh.rank_at(0), itemsize)
+        return max(step.nbytes(rank, itemsize) for rank in step.src.mesh.rank_list)
 
     def plan(self, src: Layout, dst: Layout, shape: tuple[int, ...], dtype: np.dtype) -> Route:
         """The cheapest steps from one layout to another."""

@@ -267,7 +267,7 @@ def parse_entries(text: str, ndim: int | None) -> list[Any]:
     """One entry per dim: a name, an integer, or a tuple of them."""
     inner = text.strip()
     entries = split_entries(inner)
-    if len(entries) == 1 and _wrapped(inner):
+    if _wrapped(inner):
         within = split_entries(inner[1:-1])
         if (
             inner[0] == "["

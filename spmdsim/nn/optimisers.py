@@ -264,7 +264,7 @@ class SGD(Optimiser):
         super().__init__(parameters, rate, state_layout)
         self.momentum, self.weight_decay = momentum, weight_decay
         self.dampening, self.nesterov = dampening, nesterov
-        self.slots = 1 if momentum else 0
+        self.slots = int(bool(momentum))
 
     def new_value(self, value: np.ndarray, gradient: np.ndarray, state: list[np.ndarray]) -> np.ndarray:
         """``value - rate * velocity``, where ``velocity = momentum * velocity + gradient``."""

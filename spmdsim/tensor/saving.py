@@ -155,7 +155,7 @@ def _remove_unlocked(place: Path, name: str) -> None:
         if (here or age > ABANDONED) and _locked(descriptor):
             if _current(place) != name:  # else it was killed when all was done
                 _remove(place, name)
-            word.unlink(missing_ok=True)
+            word.unlink()
     finally:
         os.close(descriptor)
 

@@ -221,3 +221,30 @@ def test_the_plain_choice_leaves_split_what_leaves_ranks_empty():
     layouts = mesh("a", "b"), mesh(None, None)
     strategy = cheapest_strategy(bound, layouts, [np.dtype("f4")] * 2, plan, price)
     assert bound.input_layouts(strategy) == (mesh("a", "b"), mesh("b", None))
+
+
+def test_a_step_costs_what_its_busiest_rank_receives():
+    """Who holds the least of a tensor receives the most when all gather it: 4 of 5 elements."""
+    from spmdsim.core import Mesh
+    from spmdsim.core.lockstep import LockStep
+
+    mesh = Mesh((4,), ("x",))
+    (step,) = LockStep(4).plan(mesh("x"), mesh(None), (5,), np.dtype("f8")).steps
+    assert [step.nbytes(rank, 8) for rank in range(4)] == [24, 32, 32, 32]
+    assert LockStep(4).price(step, 8) == 32
+
+
+def test_a_plain_tensor_that_is_pending_is_what_it_was_made_of():
+    from spmdsim.core import Mesh
+    from spmdsim.core.lockstep import LockStep
+    from spmdsim.core.tensor import Tensor
+
+    mesh, whole = Mesh((2, 2), ("x", "y")), np.arange(1.0, 7.0).reshape(2, 3)
+    for op in ("sum", "prod", "max", "min", "avg"):
+        for layout in (
+            mesh(None, "y", partial={"x": op}),
+            mesh("x", None),
+            mesh(None, None, partial={"x": op, "y": op}),
+        ):
+            made = Tensor.from_global(whole, layout, LockStep(4))
+            np.testing.assert_array_equal(made.full(), whole)

@@ -21,6 +21,7 @@ MADE = [
     (lambda **to: empty((7, 5), dtype="f4", **to), np.zeros((7, 5), "f4")),
     (lambda **to: full((7, 5), 3 + 1j, **to), np.full((7, 5), 3 + 1j)),
     (lambda **to: eye(7, 5, k=-2, **to), np.eye(7, 5, -2)),
+    (lambda **to: linspace(1e16, 1, 2, **to), np.linspace(1e16, 1, 2)),
     (lambda **to: Tensor.arange(3, 24, 2, **to), np.arange(3, 24, 2)),
     (lambda **to: arange(2.5, -7, -0.75, **to), np.arange(2.5, -7, -0.75)),
     (lambda **to: arange(5, **to), np.arange(5)),

@@ -8,6 +8,7 @@ from processes import run_python
 
 from spmdsim import Layout, LockStep, Mesh, Partial, ShapeOnly, Tensor, plan
 from spmdsim.errors import InputError, LayoutError, UsageTypeError, WorldError
+from spmdsim.layout.element_type import is_float
 
 MESH = Mesh((2,), ("a",))
 
@@ -113,3 +114,20 @@ def test_what_is_no_layout_is_named() -> None:
 def test_a_rank_that_is_not_there_is_named() -> None:
     with pytest.raises(WorldError, match="there is no rank 2 in a world of 2 ranks"):
         Tensor.from_global(np.ones(3), MESH("a"), LockStep(2)).local(2)
+
+
+def test_floats_are_those_whose_limits_have_a_mantissa():
+    """Of NumPy's types and of ml_dtypes', whose small integers are of the same kind as its floats."""
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    own = {getattr(ml_dtypes, name) for name in ml_dtypes.__all__}
+    kinds = [
+        np.dtype(kind) for kind in (*"?bhiqBHIQefdFD", *(kind for kind in own if isinstance(kind, type)))
+    ]
+    assert {kind.name for kind in kinds} >= {"bfloat16", "float8_e4m3fn", "int4", "float16", "complex64"}
+    for kind in kinds:
+        try:
+            ml_dtypes.finfo(kind)
+            floats = "complex" not in kind.name
+        except ValueError:
+            floats = False
+        assert is_float(kind) == floats, kind
