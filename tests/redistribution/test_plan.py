@@ -23,6 +23,7 @@ from spmdsim.layout.refine import common_mesh, refine
 from spmdsim.redistribution import plan
 from spmdsim.redistribution.exchange.direct import receives
 from spmdsim.redistribution.merge import gather_of, merge_of
+from spmdsim.redistribution.plan_table import bytes_text, seconds_text
 from spmdsim.redistribution.price import largest, places, steps_seconds
 
 PEERS = json.loads((Path(__file__).parents[1] / "vectors/redistribution_peers.json").read_text())
@@ -398,6 +399,23 @@ def test_a_plan_that_sends_nothing_is_local():
         (mesh("a", None), other("z", None)),
     ):
         assert plan(src, dst, (8, 9)).kind == "local"
+
+
+def test_units_begin_where_there_is_one_of_them() -> None:
+    sizes = (1023, 2**10, 2**20 - 1, 2**20, 2**30 - 2**20, 2**30)
+    assert [bytes_text(size) for size in sizes] == [
+        "1023 B",
+        "1 KiB",
+        "1024 KiB",
+        "1 MiB",
+        "1023 MiB",
+        "1 GiB",
+    ]
+    assert [seconds_text(some) for some in (0, 5e-7, 1e-6, 0.5e-3, 1e-3, 0.5, 1, 60)] == [
+        *("0 s", "500 ns", "1 us", "500 us"),
+        *("1 ms", "500 ms", "1 s", "60 s"),
+    ]
+    assert "busiest rank: nothing is received; in all 0 B" in str(plan(CUBE(None), CUBE("a"), (8,)))
 
 
 def test_which_gradients_may_share_a_message() -> None:
