@@ -25,7 +25,7 @@ from spmdsim.dialects.mindspore.layout import from_tensor_map
 from spmdsim.dialects.oneflow import sbp as sbp_module
 from spmdsim.dialects.oneflow.placements import placement as Placement
 from spmdsim.dialects.oneflow.tensors import layout as oneflow_layout
-from spmdsim.errors import InputError, LayoutError, SpmdError
+from spmdsim.errors import InputError, LayoutError, SpmdError, nearest
 from spmdsim.layout import written
 from spmdsim.layout.written import (
     dim_entry,
@@ -111,12 +111,21 @@ def other_notation(body: str, mesh: Mesh, ndim: int | None) -> Layout:
             placements, strided = tuple(e.placement for e in sbp_module.parse(body)), ""
     except SpmdError:
         raise LayoutError(
-            f"{body!r} names no axes of the mesh {mesh} (such as {mesh.axes[0] if mesh.axes else 'None'}, or None), "
-            f"and is neither a tensor map, an sbp, DTensor placements nor a partition spec"
+            f"{body!r} names no axes of the mesh {mesh} ({_meant(body, mesh)}), and is neither a tensor map, "
+            f"an sbp, DTensor placements nor a partition spec"
         ) from None
     if ndim is None:
         raise InputError(f"{body!r} has one entry per mesh axis, so the tensor's shape must be given")
     return torch.layout(mesh, strided or placements, ndim)
+
+
+def _meant(body: str, mesh: Mesh) -> str:
+    """The axis that a word may have been meant for, else one as an example."""
+    for word in re.findall(r"\w+", body):
+        near = None if word in mesh.axes else nearest(word, mesh.axes)
+        if near is not None:
+            return f"did you mean {near!r} by {word!r}?"
+    return f"such as {mesh.axes[0] if mesh.axes else 'None'}, or None"
 
 
 def _flat(entries: list[Any]) -> list[Any]:

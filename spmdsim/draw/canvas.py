@@ -59,7 +59,8 @@ body.spmdsim{{margin:0 auto;padding:8px 12px;max-width:1200px}}
 .spmdsim th{{color:var(--faint);font-weight:400;border-bottom:1px solid var(--line)}}
 .spmdsim td,.spmdsim th{{text-align:left;padding:1px 14px 1px 0;white-space:pre;vertical-align:top;background:none}}
 .spmdsim .right{{text-align:right}}
-@media (min-width:700px){{.spmdsim td:not(.right){{white-space:pre-wrap}}}}
+@media (min-width:700px),print{{.spmdsim td:not(.right){{white-space:pre-wrap}}}}
+@media print{{.spmdsim .scroll{{overflow:visible}}.spmdsim .scroll svg{{max-width:100%;height:auto}}}}
 """.strip()
 
 

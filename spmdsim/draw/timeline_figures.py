@@ -208,7 +208,7 @@ def report_figure(report: Report) -> Figure:
 def chrome_bars(
     trace: dict[str, Any], ranks: int
 ) -> tuple[list[Bar], list[tuple[int, float, int, float, str]]]:
-    """The calls and messages of a timeline in Chrome's format; a call waits until the last message for it was sent."""
+    """The calls and messages of a timeline in Chrome's format; a call waits for its last message, or in vain."""
     starts: dict[int, dict[str, Any]] = {}
     arrows, begins = [], defaultdict(list)
     for event in trace["traceEvents"]:
@@ -224,7 +224,7 @@ def chrome_bars(
         if event["ph"] != "X" or event["pid"] >= ranks:
             continue
         start, end = event["ts"], event["ts"] + event["dur"]
-        late = [
+        late = [end] * (event.get("cat") == "wait") or [
             sent
             for received, sent in begins[event["pid"]]
             if start < received <= end * (1 + 1e-12) and sent > start

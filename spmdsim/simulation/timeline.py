@@ -36,9 +36,15 @@ class Timeline:
             facts["line"] = in_words(user.f_code.co_filename, user.f_lineno, folder=True)
         self._slice(name, task.rank, begin, task.clock, facts)
 
-    def _slice(self, name: str, rank: int, begin: float, end: float, facts: dict[str, Any]) -> None:
+    def blocked(self, task: Any, name: str, where: str, ranks: str, last: float) -> None:
+        """The call in which a rank is when nobody can go on: it waits until beyond the last rank's clock."""
+        self._slice(name, task.rank, task.clock, 1.25 * last or 1e-6, {"line": where, "for": ranks}, "wait")
+
+    def _slice(
+        self, name: str, rank: int, begin: float, end: float, facts: dict[str, Any], category: str = "mpi"
+    ) -> None:
         times = {"ts": begin * _MICRO, "dur": (end - begin) * _MICRO}
-        event = {"ph": "X", "cat": "mpi", "name": name, "pid": rank, "tid": 0}
+        event = {"ph": "X", "cat": category, "name": name, "pid": rank, "tid": 0}
         self._events.append(event | times | {"args": facts})
 
     def arrow(self, message: Message, receive: Receive) -> None:

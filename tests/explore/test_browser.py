@@ -16,6 +16,7 @@ import pytest
 from spmdsim import Mesh, Tensor, matmul, plan
 from spmdsim.auto_parallel.programs.networks import build_program
 from spmdsim.auto_parallel.search import search
+from spmdsim.collectives import algorithm, make_schedule
 from spmdsim.collectives.history import unroll
 from spmdsim.draw.schedule_text import value_words
 from spmdsim.explore import Offer, page
@@ -450,3 +451,15 @@ def test_an_address_of_nonsense_shows_something_right(visit: Visit):
             ],
             "() => 0",
         )
+
+
+def test_pictures_fit_the_paper(visit: Visit):
+    ring = make_schedule(algorithm("all_reduce", "ring"), 4)
+    visit.tab.set_viewport_size({"width": 700, "height": 900})
+    cut = (
+        "() => [...document.querySelectorAll('.scroll')].map((one) => one.scrollWidth > one.clientWidth + 1)"
+    )
+    for media, wanted in (("screen", True), ("print", False)):
+        visit.tab.emulate_media(media=media)
+        visit.tab.set_content(ring._repr_html_())
+        assert visit.tab.evaluate(cut)[0] is wanted

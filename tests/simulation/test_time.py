@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from spmdsim.cost import Machine
+from spmdsim.draw.timeline_figures import chrome_bars
 from spmdsim.errors import InputError, UsageTypeError
 from spmdsim.simulation import simulate
 from spmdsim.simulation.engine.timing import Speeds, collective_seconds, speeds_of
@@ -212,6 +213,24 @@ def test_every_message_is_one_arrow_from_sender_to_receiver() -> None:
         assert ends[key]["pid"] == (start["pid"] + 1) % 4
         assert ends[key]["ts"] >= start["ts"]
         assert "32 bytes" in start["name"]
+
+
+def test_calls_that_never_end_wait_until_the_end() -> None:
+    def program(comm: Any) -> None:
+        comm.rank or comm.send(None, 1, tag=0)
+        if comm.rank < 2:
+            comm.recv(source=1 - comm.rank, tag=comm.rank)
+
+    trace = simulate(program, 3, machine=UNITS, trace=True, check=False).trace
+    waits = [e for e in trace["traceEvents"] if e.get("cat") == "wait"]
+    assert [(e["pid"], e["name"], e["args"]["for"]) for e in waits] == [
+        (0, "recv", "rank 1"),
+        (1, "recv", "rank 0"),
+    ]
+    assert waits[1]["ts"] == 0 < waits[0]["ts"] and len({e["ts"] + e["dur"] for e in waits}) == 1
+    bars, _ = chrome_bars(trace, 3)
+    assert [bar.waits > 0 for bar in bars] == [False, True, True]
+    assert bars[2].waits == pytest.approx(bars[2].end)
 
 
 def test_no_timeline_unless_asked_for() -> None:

@@ -38,6 +38,13 @@ def on_stall(scheduler: Scheduler, attention: str) -> bool:
     if attention != "livelock" and relieve(scheduler, graph):
         return True
     if attention != "relief":
+        if scheduler.timeline is not None:
+            last = max(task.clock for task in scheduler.tasks)
+            for task in graph.blocked:
+                wait = wait_of(task)
+                scheduler.timeline.blocked(
+                    task, wait.place.call, wait.place.where, ranks_text(wait.ranks), last
+                )
         scheduler.record_failure(explain(scheduler, graph))
     return False
 
