@@ -118,7 +118,7 @@ export function moveView(data, root) {
         table("Boxes on their way", ["from rank", "to rank", "box", "elements", "bytes"], now.sent.map((sent) => [String(sent.from), String(sent.to), [slice(sent.box), "mono"], String(volume(sent.box)), `${volume(sent.box) * at.itemsize} B`]))) : null);
     const rows = plan.steps.map((one, k) => [String(k + 1), [`${one.collective}${one.axes.length ? ` over ${one.axes.join(", ")}` : ""}`, "left"], [`${one.src[1]} → ${one.dst[1]}`, "left"], bytes(Math.max(...one.received))]);
     show(sums, h("h3", {}, "Plan against bound"), verdict(plan),
-      bars([...mesh.ranks].sort((a, b) => a - b), plan), h("p", { class: "hint" }, "Bars: bytes received over all steps. The dark mark: the least that this rank must receive; where sums are pending, its share."),
+      bars([...mesh.ranks].sort((a, b) => a - b), plan), h("p", { class: "hint" }, "Bars: bytes received over all steps. The upright mark: the least that this rank must receive; where sums are pending, its share."),
       h("p", { class: "hint" }, `In all ${bytes(plan.total)}, at least ${bytes(plan.totalBound)}.`),
       count > 0 && table("Steps", ["step", "collective", "layouts", "busiest rank"], rows, (k) => ({ class: k === step - 1 ? "on" : "", "data-go": k + 1, onclick: () => choose({ step: k + 1 }) })));
   };
