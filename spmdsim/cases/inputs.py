@@ -203,18 +203,18 @@ class Inputs:
     def w(self) -> Source:
         """The right operand ``[k, n]``."""
         if self._w is not None:
-            found = from_file(self._w, "--w", self._dtype)
+            operand = from_file(self._w, "--w", self._dtype)
         elif self._shape is not None and self._x is None:
-            found = _numbers("random numbers", self._shape[1:], self._dtype or np.dtype(np.float32), 2)
+            operand = _numbers("random numbers", self._shape[1:], self._dtype or np.dtype(np.float32), 2)
         else:
-            found = _transposed(self._raw_x, min(DEFAULT_COLUMNS, self._raw_x.shape[0]))
-        found = found if self._shape is None else found.cropped(self._shape[1:])
-        if found.shape[0] != self.x.shape[1]:
+            operand = _transposed(self._raw_x, min(DEFAULT_COLUMNS, self._raw_x.shape[0]))
+        operand = operand if self._shape is None else operand.cropped(self._shape[1:])
+        if operand.shape[0] != self.x.shape[1]:
             raise InputError(
-                f"x has shape {self.x.shape} and w {found.shape}: their inner sizes {self.x.shape[1]} and "
-                f"{found.shape[0]} must be equal"
+                f"x has shape {self.x.shape} and w {operand.shape}: their inner sizes {self.x.shape[1]} and "
+                f"{operand.shape[0]} must be equal"
             )
-        return found.astype(self.dtype)
+        return operand.astype(self.dtype)
 
     @cached_property
     def bias(self) -> Source:

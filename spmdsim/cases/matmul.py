@@ -96,7 +96,7 @@ def parse_strategy(text: str, mesh: Mesh) -> tuple[list[str], bool]:
     """
     words = text.split()
     scatter = ">m" in words
-    found: dict[str, str] = {}
+    factors: dict[str, str] = {}
     for word in words:
         if word == ">m":
             continue
@@ -107,7 +107,7 @@ def parse_strategy(text: str, mesh: Mesh) -> tuple[list[str], bool]:
             )
         for axis in names.split("."):
             mesh.axis_index(axis)
-            if axis in found:
+            if axis in factors:
                 raise InputError(f"axis {axis!r} is used twice in the strategy {text!r}")
-            found[axis] = factor
-    return [found.get(axis, "-") for axis in mesh.axes], scatter
+            factors[axis] = factor
+    return [factors.get(axis, "-") for axis in mesh.axes], scatter

@@ -46,13 +46,13 @@ def load(path: str | None) -> Images:
     Raises:
         InputError: a folder without the files, files of another shape, or labels above 9.
     """
-    found = path or os.environ.get("DATA_PATH")
-    if not found:
+    folder = path or os.environ.get("DATA_PATH")
+    if not folder:
         return enlarged_digits()
-    images = mnist(Path(found))
+    images = mnist(Path(folder))
     highest = int(images.labels.read((slice(0, images.count),)).max(initial=0))
     if highest > 9:
-        raise InputError(f"MNIST's labels are 0..9, but {str(found)!r} has a label {highest}")
+        raise InputError(f"MNIST's labels are 0..9, but {str(folder)!r} has a label {highest}")
     return images
 
 

@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
         emit_json({"ok": not broken, "findings": [f.to_dict() for f in findings]})
         return int(broken)
     rows = tuple((f.state, f.about, f.found, f.advice) for f in findings)
-    found = FactTable(("", "about", "found", "advice"), rows)
-    if not write_pictures(args, Figure("this machine for runs on many ranks", (found,))):
-        console().print(table(found.columns, rows))
+    facts = FactTable(("", "about", "found", "advice"), rows)
+    if not write_pictures(args, Figure("this machine for runs on many ranks", (facts,))):
+        console().print(table(facts.columns, rows))
     return int(broken)

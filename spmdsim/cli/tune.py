@@ -87,8 +87,8 @@ def _merged(files: list[str], path: Path) -> int:
             raise InputError(f"there is no file {name} to take findings from")
         for vendor, library in stored(name).items():
             with readable(name, "a tuning file"):
-                found = Wisdom.read(library.get("ways", {}))
-            keep(path, vendor, found)
+                wisdom = Wisdom.read(library.get("ways", {}))
+            keep(path, vendor, wisdom)
     return 0
 
 
@@ -99,9 +99,9 @@ def _show(path: Path) -> None:
     for library in stored(path).values():
         for machine, steps in Wisdom.read(library.get("ways", {})).machines.items():
             say(f"{machine}:")
-            for step, found in steps.items():
+            for step, choice in steps.items():
                 took = ", ".join(
                     f"{way} {us:.1f}"
-                    for way, us in sorted(found.microseconds.items(), key=lambda one: one[1])
+                    for way, us in sorted(choice.microseconds.items(), key=lambda one: one[1])
                 )
-                say(f"  {step}: {found.way} (us: {took})")
+                say(f"  {step}: {choice.way} (us: {took})")

@@ -101,13 +101,13 @@ class NoteTaker(recorder.Trace):
         Raises:
             UsageTypeError: it comes from nowhere that a program knows.
         """
-        found = self._numbers.get(tuple(map(id, arrays)))
-        if found is None:
+        number = self._numbers.get(tuple(map(id, arrays)))
+        if number is None:
             self.refuse(
                 f"{what} reads a tensor that is neither an argument nor a parameter nor computed from those; give it "
                 "as an argument"
             )
-        return found
+        return number
 
     def _leaf(self, tensor: Tensor) -> None:
         if self.world not in (None, tensor.world):

@@ -57,7 +57,9 @@ def _backward(
     pull: Callable[..., Any] = of_one_result if arrived == [True] else general
 
     def backward(*arrays: Any) -> list[Any]:
-        found = pull(*arrays)
-        return [None if kind is None or one is None else like(one, kind) for one, kind in zip(found, kinds)]
+        gradients = pull(*arrays)
+        return [
+            None if kind is None or one is None else like(one, kind) for one, kind in zip(gradients, kinds)
+        ]
 
     return backward

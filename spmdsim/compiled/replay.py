@@ -209,13 +209,13 @@ class Replay(Pictured):
         for run, inputs, outputs, several, over in code:
             if base:
                 world.about = _origin(base, outputs)
-            found = run(*[values[number] for number in inputs])
+            results = run(*[values[number] for number in inputs])
             if several:
-                for number, value in zip(outputs, found):
+                for number, value in zip(outputs, results):
                     if number is not None:
                         values[number] = value
             else:
-                values[outputs] = found
+                values[outputs] = results
             for number in over:
                 values[number] = None
 

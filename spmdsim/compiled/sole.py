@@ -37,5 +37,5 @@ def sole(parameters: Sequence[Any], asked: set[int]) -> set[int]:
         id(parameter)
         for parameter in parameters
         if id(parameter) in asked
-        and all(found <= alone for found, alone in zip(_holders(parameter), _lonely()))
+        and all(held <= alone for held, alone in zip(_holders(parameter), _lonely()))
     }

@@ -39,13 +39,13 @@ def with_names(rows: Mapping[str, Row], words: str, **names: str) -> dict[str, R
     A word ``theirs=ours`` is another name of the function, too.
     """
     back = {ours: theirs for theirs, ours in names.items()}
-    found = {}
+    renamed = {}
     for word in words.split():
         theirs, _, ours = word.partition("=")
         row = rows[ours or theirs]
         options = {back.get(name, name): value for name, value in row.options.items()}
-        found[theirs] = replace(row, call=with_parameters(row.call, names), options=options)
-    return found
+        renamed[theirs] = replace(row, call=with_parameters(row.call, names), options=options)
+    return renamed
 
 
 def numbers(given: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -85,7 +85,7 @@ def _median(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
         return core.getitem(core.sort(core.reshape(input, -1)), (input.size - 1) // 2)
     at, middle = dim % input.ndim, (input.shape[dim] - 1) // 2
     key = (slice(None),) * at + ((slice(middle, middle + 1) if keepdim else middle),)
-    return Found(*[core.getitem(found, key) for found in core.sort_with_indices(input, at)])
+    return Found(*[core.getitem(one, key) for one in core.sort_with_indices(input, at)])
 
 
 def _norm(input: Any, p: Any = 2.0, dim: Any = None, keepdim: bool = False) -> Any:
@@ -194,8 +194,8 @@ def _diagonal(input: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
 
 
 def _nonzero(input: Any, as_tuple: bool = False) -> Any:
-    found = core.nonzero(input)
-    return found if as_tuple else core.stack(list(found), 1)
+    places = core.nonzero(input)
+    return places if as_tuple else core.stack(list(places), 1)
 
 
 def _unique(
@@ -270,9 +270,9 @@ def _layer_norm(
     dims = tuple(range(-len(shape), 0))
     centred = core.subtract(input, core.mean(input, dims, keepdims=True))
     spread = core.mean(core.square(centred), dims, keepdims=True)
-    found = core.multiply(centred, core.rsqrt(core.add(spread, eps)))
-    found = found if weight is None else core.multiply(found, weight)
-    return found if bias is None else core.add(found, bias)
+    normal = core.multiply(centred, core.rsqrt(core.add(spread, eps)))
+    normal = normal if weight is None else core.multiply(normal, weight)
+    return normal if bias is None else core.add(normal, bias)
 
 
 def _normalize(input: Any, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Any:

@@ -91,11 +91,11 @@ def whole(data: Any, world: World) -> np.ndarray:
         return array
     some = array.flat[:: max(1, array.size // SAMPLE)]
     mine = f"{array.dtype.name} {array.shape} with checksum {zlib.crc32(some.tobytes()):08x}"
-    found = world.gather_objects([mine] * len(world.ranks), "a comparison of arrays")
-    other = next((rank for rank, text in enumerate(found) if text != found[0]), None)
+    texts = world.gather_objects([mine] * len(world.ranks), "a comparison of arrays")
+    other = next((rank for rank, text in enumerate(texts) if text != texts[0]), None)
     if other is not None:
         raise InputError(
-            f"every rank is given the same whole array and keeps its piece, but rank 0 has {found[0]} and rank {other} "
-            f"has {found[other]}; seed random numbers alike on all ranks"
+            f"every rank is given the same whole array and keeps its piece, but rank 0 has {texts[0]} and rank {other} "
+            f"has {texts[other]}; seed random numbers alike on all ranks"
         )
     return array

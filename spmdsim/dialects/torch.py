@@ -122,7 +122,7 @@ def parse_placements(text: str) -> tuple[tuple[Placement, ...], dict[int, int]]:
     inner = text.strip()
     if inner[:1] in "([" and inner[-1:] in ")]":
         inner = inner[1:-1]
-    found: list[Placement] = []
+    placements: list[Placement] = []
     factors: dict[int, int] = {}
     at = 0
     while at < len(inner):
@@ -132,12 +132,12 @@ def parse_placements(text: str) -> tuple[tuple[Placement, ...], dict[int, int]]:
                 f"{inner[at:].strip()!r} in {text!r} is not a placement; write S(dim), R or P(op), one per mesh axis"
             )
         if match["strided"]:
-            factors[len(found)] = int(match["factor"])
-        found.append(_placement(match))
+            factors[len(placements)] = int(match["factor"])
+        placements.append(_placement(match))
         at = match.end()
-    if not found:
+    if not placements:
         raise LayoutError(f"no placement in {text!r}; write one per mesh axis, such as S(0)R")
-    return tuple(found), factors
+    return tuple(placements), factors
 
 
 def layout(mesh: Mesh, placements: str | Sequence[Placement], ndim: int) -> Layout:
@@ -204,15 +204,15 @@ def chunk_bounds(
         placements, _ = parse_placements(placements)
     made = Layout.from_placements(mesh, placements, len(shape))
     coords = dict(zip(mesh.axes, mesh.coords(rank)))
-    found = []
+    bounds = []
     for total, entry in zip(shape, made.dims):
         start, size = 0, total
         for axis in entry:
             chunk = -(-size // mesh.axis_size(axis))
             skip = min(coords[axis] * chunk, size)
             start, size = start + skip, min(chunk, size - skip)
-        found.append((start if size else total, size))
-    return tuple(found)
+        bounds.append((start if size else total, size))
+    return tuple(bounds)
 
 
 def _placement(match: re.Match[str]) -> Placement:

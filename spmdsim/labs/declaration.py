@@ -186,15 +186,15 @@ def lab(number: int) -> Lab:
 def _sections(text: str, mark: str) -> tuple[str, dict[str, str]]:
     """What stands before the first heading of a level, and what stands below each, by heading; code is not looked at."""
     before: list[str] = []
-    found: dict[str, list[str]] = {}
+    sections: dict[str, list[str]] = {}
     lines, code = before, False
     for line in text.splitlines(keepends=True):
         code ^= line.startswith("```")
         if line.startswith(mark) and not code:
-            lines = found.setdefault(line.removeprefix(mark).strip(), [])
+            lines = sections.setdefault(line.removeprefix(mark).strip(), [])
         else:
             lines.append(line)
-    return "".join(before), {heading: "".join(some) for heading, some in found.items()}
+    return "".join(before), {heading: "".join(some) for heading, some in sections.items()}
 
 
 def _head(text: str) -> tuple[str, int, tuple[str, ...], str]:
@@ -208,10 +208,10 @@ def _parts(text: str) -> tuple[tuple[str, str], ...]:
     """Text and blocks of code, in order."""
     parts: list[tuple[str, str]] = []
     end = 0
-    for found in PARTS.finditer(text):
-        parts.append(("text", text[end : found.start()].strip()))
-        parts.append(("look" if found["look"] else "code", found["code"]))
-        end = found.end()
+    for block in PARTS.finditer(text):
+        parts.append(("text", text[end : block.start()].strip()))
+        parts.append(("look" if block["look"] else "code", block["code"]))
+        end = block.end()
     parts.append(("text", text[end:].strip()))
     return tuple((kind, content) for kind, content in parts if content)
 

@@ -104,8 +104,8 @@ def score_apart(of: Lab, task: LabTask, program: Program, limits: Limits, quiet:
 
         def body() -> int:
             with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere) if quiet else nullcontext():
-                found = score(of, task, program)
-            box.write(json.dumps(asdict(found)))
+                marks = score(of, task, program)
+            box.write(json.dumps(asdict(marks)))
             box.flush()
             return 0
 
@@ -191,11 +191,11 @@ class Grader:
             AssertionError: ``strict``, and points are missing; the sentence says why.
         """
         task = self.lab.task(getattr(function, "__name__", repr(function)))
-        found = score_apart(self.lab, task, lambda: {task.name: function}, Limits())
-        self.scores[task.name] = found
-        if self.strict and found.points < found.most:
-            raise AssertionError(str(found).strip())
-        _say([str(found)])
+        marks = score_apart(self.lab, task, lambda: {task.name: function}, Limits())
+        self.scores[task.name] = marks
+        if self.strict and marks.points < marks.most:
+            raise AssertionError(str(marks).strip())
+        _say([str(marks)])
 
     def hint(self, task: str, level: int = 1) -> None:
         """Print the hints for a task up to a level, 1 to 3."""

@@ -32,7 +32,7 @@ def factor_cuts(bound: BoundRule, cuts: Cuts) -> dict[str, int]:
             f"the rule '{bound.rule}' takes {len(bound.inputs)} operands, but the strategy {_text(cuts)} is for "
             f"{len(cuts)}"
         )
-    found: dict[str, int] = {}
+    cuts_of: dict[str, int] = {}
     for i, (term, shape, entry) in enumerate(zip(bound.inputs, bound.shapes, cuts)):
         if len(entry) != len(shape):
             raise RuleError(
@@ -46,8 +46,8 @@ def factor_cuts(bound: BoundRule, cuts: Cuts) -> dict[str, int]:
             if not factors:
                 _check_unsplit(cut, dim, i)
                 continue
-            _distribute(bound, factors, cut, found, f"dim {dim} of operand {i}")
-    return found
+            _distribute(bound, factors, cut, cuts_of, f"dim {dim} of operand {i}")
+    return cuts_of
 
 
 def _check_unsplit(cut: int, dim: int, operand: int) -> None:

@@ -51,10 +51,10 @@ def element_type(dtype: Any) -> np.dtype:
         known: np.dtype = np.dtype(dtype)
         return known
     except (TypeError, ValueError):
-        found = _of_package(SHORT.get(dtype, dtype)) if isinstance(dtype, str) else None
-    if found is None:
+        kept = _of_package(SHORT.get(dtype, dtype)) if isinstance(dtype, str) else None
+    if kept is None:
         raise unknown(f"no element type is called {dtype!r}", str(dtype), COMMON, listed="some are")
-    kind: np.dtype = np.dtype(found)
+    kind: np.dtype = np.dtype(kept)
     return kind
 
 
@@ -63,8 +63,8 @@ def _of_package(name: str) -> Any:
         import ml_dtypes
     except ImportError:
         return None
-    found = getattr(ml_dtypes, name, None)
-    return found if isinstance(found, type) else None
+    kind = getattr(ml_dtypes, name, None)
+    return kind if isinstance(kind, type) else None
 
 
 def is_float(dtype: np.dtype) -> bool:

@@ -68,14 +68,14 @@ def homes(size: int, axes: Sequence[tuple[str, int]]) -> dict[str, np.ndarray]:
     """
     offset: np.ndarray = np.arange(size)
     length: np.ndarray = np.full(size, size)
-    found = {}
+    coordinates = {}
     for axis, parts in axes:
         each, longer = length // parts, length % parts
         at = np.maximum(offset // (each + 1), (offset - longer) // np.maximum(each, 1))
         offset = offset - (at * each + np.minimum(at, longer))
         length = each + (at < longer)
-        found[axis] = at
-    return found
+        coordinates[axis] = at
+    return coordinates
 
 
 def misplaced(

@@ -100,8 +100,8 @@ class Windowed(Layout):
         return f"Windowed({self.base!r}, {self.windows})"
 
     def __str__(self) -> str:
-        found = [f"dim {d} in {window}" for d, window in enumerate(self.windows) if window]
-        return f"{self.base}, {', '.join(found)}"
+        windows = [f"dim {d} in {window}" for d, window in enumerate(self.windows) if window]
+        return f"{self.base}, {', '.join(windows)}"
 
     def short(self) -> str:
         """The base's, and which dims have windows."""

@@ -45,7 +45,7 @@ def _forward(context: Context, x: np.ndarray) -> Generator[np.ndarray, np.ndarra
     if not axes:
         return np.linalg.cholesky(x)
     first, last = context.bounds("m")
-    left, found = np.array(x), np.zeros_like(x)
+    left, lower = np.array(x), np.zeros_like(x)
     for start, stop in panels:
         panel = yield left[:, start:stop]
         corner = np.linalg.cholesky(panel[start:stop])
@@ -54,17 +54,17 @@ def _forward(context: Context, x: np.ndarray) -> Generator[np.ndarray, np.ndarra
         if stop < len(panel):
             factor[stop:] = hermitian(np.linalg.solve(corner, hermitian(panel[stop:])))
         mine = factor[first:last]
-        found[:, start:stop] = mine
+        lower[:, start:stop] = mine
         left[:, stop:last] -= mine @ hermitian(factor[stop:last]) if stop < last else 0
-    return found
+    return lower
 
 
 def _gradient(factor: np.ndarray, dfactor: np.ndarray) -> np.ndarray:
     inner = np.tril(hermitian(factor) @ dfactor)
     inner = inner - np.einsum("...ii->...i", inner)[..., None] * np.eye(factor.shape[-1]) / 2
     turned = hermitian(factor)
-    found = hermitian(np.linalg.solve(turned, hermitian(np.linalg.solve(turned, inner))))
-    return np.asarray((found + hermitian(found)) / 2, factor.dtype)
+    slope = hermitian(np.linalg.solve(turned, hermitian(np.linalg.solve(turned, inner))))
+    return np.asarray((slope + hermitian(slope)) / 2, factor.dtype)
 
 
 _gradient_op = Op("cholesky_gradient", Rule.parse("... m n, ... m n -> ... m n", whole="m n"), _gradient)

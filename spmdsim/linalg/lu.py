@@ -89,21 +89,21 @@ def _forward(context: Context, a: np.ndarray, b: np.ndarray) -> Generator[np.nda
         right[below] -= multipliers @ side
         if (start, stop) == (first, last):
             mine = upper, rest, side
-    found = np.zeros((n, right.shape[1]), dtype)
+    solution = np.zeros((n, right.shape[1]), dtype)
     for start, stop in panels[::-1]:
         part = np.zeros((stop - start, right.shape[1]), dtype)
         if (start, stop) == (first, last):
             upper, rest, side = mine
-            part = np.linalg.solve(upper, side - rest @ found[stop:])
-        found[start:stop] = yield part
-    return found[first:last]
+            part = np.linalg.solve(upper, side - rest @ solution[stop:])
+        solution[start:stop] = yield part
+    return solution[first:last]
 
 
 def _rows(here: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """Some of a panel's pivot rows, zeros for the others."""
-    found = np.zeros((len(here), rows.shape[1]), rows.dtype)
-    found[here] = rows
-    return found
+    pivots = np.zeros((len(here), rows.shape[1]), rows.dtype)
+    pivots[here] = rows
+    return pivots
 
 
 def _adjoint(
@@ -159,8 +159,8 @@ def solve(a: Tensor, b: Tensor) -> Tensor:
     """
     a, b = alike("solve", square("solve", a), in_fractions(as_operand(b, a)))
     if b.ndim == 1:
-        found = solve(a, reshape(b, (b.shape[0], 1)))
-        return reshape(found, found.shape[:-1])
+        solution = solve(a, reshape(b, (b.shape[0], 1)))
+        return reshape(solution, solution.shape[:-1])
     if b.ndim == 2 and _split(a):
         if a.shape[0] != b.shape[0]:
             raise RuleError(f"solve: right sides of shape {b.shape} do not fit a matrix of shape {a.shape}")

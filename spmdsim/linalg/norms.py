@@ -50,8 +50,8 @@ def vector_norm(
     """
     x = in_fractions(x)
     if ord == 0:
-        found = sum_(cast(not_equal(x, as_operand(0, x)), absolute(x).dtype), axis, keepdims)
-        return found
+        count = sum_(cast(not_equal(x, as_operand(0, x)), absolute(x).dtype), axis, keepdims)
+        return count
     size = absolute(x)
     if ord == 1:
         return sum_(size, axis, keepdims)
@@ -89,15 +89,15 @@ def matrix_norm(x: Tensor, *, keepdims: bool = False, ord: Order = "fro") -> Ten
     x = in_fractions(x)
     if ord in ("nuc", 2, -2):
         values = svdvals(x)
-        found = sum_(values, -1) if ord == "nuc" else max_(values, -1) if ord == 2 else min_(values, -1)
+        norms = sum_(values, -1) if ord == "nuc" else max_(values, -1) if ord == 2 else min_(values, -1)
     elif ord in (1, -1, math.inf, -math.inf):
         sums = sum_(absolute(x), x.ndim - 2 if abs(float(ord)) == 1 else x.ndim - 1)
-        found = (max_ if float(ord) > 0 else min_)(sums, -1)
+        norms = (max_ if float(ord) > 0 else min_)(sums, -1)
     else:
         raise RuleError(
             f"the order of a norm of matrices is 'fro', 'nuc', 1, 2, inf or negative, but got {ord!r}"
         )
-    return reshape(found, (*found.shape, 1, 1)) if keepdims else found
+    return reshape(norms, (*norms.shape, 1, 1)) if keepdims else norms
 
 
 @of_tensors
@@ -130,8 +130,8 @@ def norm(
     if len(dims) != 2:
         raise RuleError(f"norm of order {ord!r} goes along one dim or two, but got {dims}")
     others = [d for d in range(x.ndim) if d not in dims]
-    found = matrix_norm(transpose(x, [*others, *dims]), ord=ord)
-    return reshape(found, [1 if d in dims else n for d, n in enumerate(x.shape)]) if keepdims else found
+    norms = matrix_norm(transpose(x, [*others, *dims]), ord=ord)
+    return reshape(norms, [1 if d in dims else n for d, n in enumerate(x.shape)]) if keepdims else norms
 
 
 def _cutoff(values: Tensor, shape: Sequence[int], rtol: float | Tensor | None) -> Tensor:
@@ -142,8 +142,8 @@ def _cutoff(values: Tensor, shape: Sequence[int], rtol: float | Tensor | None) -
 
 def _each(bound: float | Tensor, values: Tensor) -> Tensor:
     """One number, or one per matrix, beside the values of all matrices."""
-    found = as_operand(bound, values)
-    return reshape(found, (*found.shape, 1)) if found.ndim else found
+    bounds = as_operand(bound, values)
+    return reshape(bounds, (*bounds.shape, 1)) if bounds.ndim else bounds
 
 
 def _inverted(s: Tensor, shape: Sequence[int], rtol: float | Tensor | None) -> tuple[Tensor, Tensor]:

@@ -60,14 +60,14 @@ def matrix_power(x: Tensor, n: int) -> Tensor:
         return broadcast_to(one, x.shape)
     if n < 0:
         return matrix_power(inv(x), -n)
-    found: Tensor | None = None
+    power: Tensor | None = None
     while True:
         if n % 2:
-            found = x if found is None else matmul(found, x)
+            power = x if power is None else matmul(power, x)
         n //= 2
         if not n:
-            assert found is not None
-            return found
+            assert power is not None
+            return power
         x = matmul(x, x)
 
 
@@ -97,13 +97,13 @@ def diagonal(x: Tensor, *, offset: int = 0) -> Tensor:
     ids = np.clip(np.arange(rows) + offset, 0, columns - 1).reshape(*[1] * (x.ndim - 2), rows, 1)
     dims = [*[None] * (x.ndim - 2), x.layout.dims[-2], None]
     places = Tensor.from_global(ids, Layout(x.layout.mesh, dims), x.world)
-    found = take_along_axis(x, places, -1)
-    found = reshape(found, found.shape[:-1])
+    diagonals = take_along_axis(x, places, -1)
+    diagonals = reshape(diagonals, diagonals.shape[:-1])
     if count == rows:
-        return found
-    starts, stops = [0] * found.ndim, list(found.shape)
+        return diagonals
+    starts, stops = [0] * diagonals.ndim, list(diagonals.shape)
     starts[-1], stops[-1] = first, first + count
-    return slice_(found, starts, stops, [1] * found.ndim)
+    return slice_(diagonals, starts, stops, [1] * diagonals.ndim)
 
 
 @of_tensors

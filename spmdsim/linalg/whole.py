@@ -61,8 +61,8 @@ def _complex(x: np.dtype) -> np.dtype:
 
 def _diagonals(values: np.ndarray) -> np.ndarray:
     """Matrices with these diagonals."""
-    found: np.ndarray = values[..., None] * np.eye(values.shape[-1], dtype=values.dtype)
-    return found
+    matrices: np.ndarray = values[..., None] * np.eye(values.shape[-1], dtype=values.dtype)
+    return matrices
 
 
 def _det_vjp(dy: np.ndarray, xs: Sequence[np.ndarray], y: np.ndarray) -> tuple[np.ndarray]:
@@ -88,8 +88,8 @@ def _eigh_vjp(dys: Sequence[Any], xs: Sequence[np.ndarray], ys: Sequence[np.ndar
     if dvectors is not None:
         gaps = values[..., None, :] - values[..., :, None]
         inner = inner + np.where(gaps == 0, 0, hermitian(vectors) @ dvectors / np.where(gaps == 0, 1, gaps))
-    found = vectors @ inner @ hermitian(vectors)
-    return ((found + hermitian(found)) / 2,)
+    slope = vectors @ inner @ hermitian(vectors)
+    return ((slope + hermitian(slope)) / 2,)
 
 
 def _eigvalsh_vjp(dy: np.ndarray, xs: Sequence[np.ndarray], _y: np.ndarray) -> tuple[np.ndarray]:
@@ -123,12 +123,12 @@ def _svd_vjp(dys: Sequence[Any], xs: Sequence[np.ndarray], ys: Sequence[np.ndarr
     squares = s[..., None, :] ** 2 - s[..., :, None] ** 2
     f = np.where(squares == 0, 0, 1 / np.where(squares == 0, 1, squares))
     inner = np.zeros((*s.shape, s.shape[-1]), dtype) if ds is None else _diagonals(ds).astype(dtype)
-    found, inverse = np.zeros(xs[0].shape, dtype), 1 / s
+    outside, inverse = np.zeros(xs[0].shape, dtype), 1 / s
     if du is not None:
         left = f * (hermitian(u) @ du)
         inner = inner + (left + hermitian(left)) * s[..., None, :]
         rest = du - u @ (hermitian(u) @ du)
-        found = found + (rest * inverse[..., None, :]) @ vh
+        outside = outside + (rest * inverse[..., None, :]) @ vh
         if dtype.kind == "c":
             turned = hermitian(u) @ du
             inner = inner + _diagonals(1j * np.imag(np.diagonal(turned, axis1=-2, axis2=-1)) * inverse)
@@ -137,8 +137,8 @@ def _svd_vjp(dys: Sequence[Any], xs: Sequence[np.ndarray], ys: Sequence[np.ndarr
         right = f * (vh @ dv)
         inner = inner + s[..., :, None] * (right + hermitian(right))
         rest = dv - v @ (vh @ dv)
-        found = found + (u * inverse[..., None, :]) @ hermitian(rest)
-    return (u @ inner @ vh + found,)
+        outside = outside + (u * inverse[..., None, :]) @ hermitian(rest)
+    return (u @ inner @ vh + outside,)
 
 
 det_op = _op("det", "... m n -> ...", np.linalg.det, _det_vjp)

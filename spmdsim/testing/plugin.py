@@ -38,8 +38,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> None:
     """Rank 0 alone writes the junit file: its reports carry what all ranks agreed on."""
-    found = detect()
-    if under_mpi(config) and found is not None and found.rank:
+    launcher = detect()
+    if under_mpi(config) and launcher is not None and launcher.rank:
         config.option.xmlpath = None
 
 

@@ -24,8 +24,8 @@ _groups: dict[int, MPI.Comm] = {}
 def under_mpi(config: pytest.Config) -> bool:
     """Is this a rank of several, and did the user ask for MPI tests?"""
     asked = config.getoption("with_mpi", False) or config.getoption("only_mpi", False)
-    found = detect()
-    return bool(asked) and found is not None and found.size > 1
+    launcher = detect()
+    return bool(asked) and launcher is not None and launcher.size > 1
 
 
 def parametrize_counts(

@@ -85,9 +85,9 @@ class RankSession:
         """Which tests are not the same on all ranks."""
         others = [set(text.split("\n")) for text in self.agreement.texts("\n".join(ids))]
         common = set.intersection(*others)
-        for rank, found in enumerate(others):
-            if found != common:
-                return f"rank {rank} has tests that others lack, such as {min(found - common)}"
+        for rank, tests in enumerate(others):
+            if tests != common:
+                return f"rank {rank} has tests that others lack, such as {min(tests - common)}"
         return "the ranks have the same tests in different orders"
 
     def _leave(self, reason: str, errors_here: bool) -> None:

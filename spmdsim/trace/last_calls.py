@@ -182,12 +182,12 @@ class GroupCalls:
 
 def groups(documents: Sequence[dict[str, Any]]) -> list[GroupCalls]:
     """The groups whose calls documents hold, the first to call first."""
-    found: dict[tuple[tuple[int, ...], str], list[LastCall]] = {}
+    by_group: dict[tuple[tuple[int, ...], str], list[LastCall]] = {}
     calls = [call for one in documents for call in _calls(one)]
     for call in sorted(calls, key=lambda call: call.begin):
-        found.setdefault((call.group, call.world), []).append(call)
+        by_group.setdefault((call.group, call.world), []).append(call)
     first = min((call.begin for call in calls), default=0)
-    return [_group(group, theirs, _ranks(documents), first) for (group, _), theirs in found.items()]
+    return [_group(group, theirs, _ranks(documents), first) for (group, _), theirs in by_group.items()]
 
 
 def _group(group: tuple[int, ...], calls: Sequence[LastCall], ranks: Sequence[int], first: int) -> GroupCalls:

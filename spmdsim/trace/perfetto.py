@@ -62,12 +62,12 @@ def _lines(trace: Trace) -> dict[int, int]:
     """The lines, from 1 on, of events that were begun early, by their numbers: those of a line do not overlap."""
     early = [(one.start, n) for n, one in enumerate(trace) if getattr(one, "exposed", None) is not None]
     ends: list[float] = []
-    found: dict[int, int] = {}
+    lines: dict[int, int] = {}
     for start, number in sorted(early):
         line = next((k for k, end in enumerate(ends) if end <= start), len(ends))
         ends[line : line + 1] = [start + trace[number].seconds]
-        found[number] = line + 1
-    return found
+        lines[number] = line + 1
+    return lines
 
 
 def lane_names(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -49,11 +49,11 @@ def shared(settings: Settings, src: Layout, dst: Layout, shape: tuple[int, ...])
     """How a gradient's reduction shares a message under these settings; None if it goes alone."""
     if not settings.merges:
         return None
-    found = merge_of(src, dst, shape)
-    if found is None or found.dim is None:
-        return found
-    known = settings.scatter and (not found.rest or isinstance(settings.machine, Machine))
-    return found if known else None
+    merge = merge_of(src, dst, shape)
+    if merge is None or merge.dim is None:
+        return merge
+    known = settings.scatter and (not merge.rest or isinstance(settings.machine, Machine))
+    return merge if known else None
 
 
 def lines(price: Callable[[float], float], unit: float = 1.0) -> list[Line]:
@@ -67,7 +67,7 @@ def lines(price: Callable[[float], float], unit: float = 1.0) -> list[Line]:
     [(1.0, 1.0), (20.0, 0.5), (60.0, 0.25)]
     """
     open_ends = [(unit * size, _tangent(price, unit * size)) for size in reversed(SAMPLES)]
-    found: list[Line] = []
+    tangents: list[Line] = []
     size, line = open_ends.pop()
     while open_ends:
         further, other = open_ends[-1]
@@ -76,11 +76,11 @@ def lines(price: Callable[[float], float], unit: float = 1.0) -> list[Line]:
         if size < meet < further and price(meet) < (1 - CLOSE) * (start + slope * meet):
             open_ends.append((meet, _tangent(price, meet)))
         else:
-            found.append(line)
+            tangents.append(line)
             size, line = open_ends.pop()
-    found.append(line)
+    tangents.append(line)
     kept: list[Line] = []
-    for line in found:
+    for line in tangents:
         if min(line) >= 0 and not any(_same(line, other) for other in kept):
             kept.append(line)
     return kept
@@ -158,12 +158,12 @@ class SharedMessages:
         return self._merges[key]
 
     def _hub(self, merge: Merge, itemsize: int) -> tuple[int, list[MessageLine]]:
-        found = self._hubs.get((merge, itemsize))
-        if found is None:
+        hub = self._hubs.get((merge, itemsize))
+        if hub is None:
             known = self._ways(merge, itemsize)
             starts = (1.0 - self.settings.overlap) * np.array([0.0, *(way.start for way in known)])
-            found = self._hubs[merge, itemsize] = (self.problem.add_variable(starts, hub=True), known)
-        return found
+            hub = self._hubs[merge, itemsize] = (self.problem.add_variable(starts, hub=True), known)
+        return hub
 
     def _ways(self, merge: Merge, itemsize: int) -> list[MessageLine]:
         """The lines of messages without helpers and with any; what helpers do not change is there once."""

@@ -39,10 +39,10 @@ def load_checkpoint(ckpt_file_name: str | Path, net: Any = None) -> dict[str, An
         first = ["rank"] if shape and shape[0] % world.size == 0 else [None]
         return Layout(everyone, [*first, *[None] * (len(shape) - 1)] if shape else [])
 
-    found = checkpoint.load(ckpt_file_name, world, spread)
+    parameters = checkpoint.load(ckpt_file_name, world, spread)
     if net is not None:
-        load_param_into_net(net, found)
-    return found
+        load_param_into_net(net, parameters)
+    return parameters
 
 
 def load_param_into_net(

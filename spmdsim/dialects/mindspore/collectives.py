@@ -109,12 +109,12 @@ class Group:
         return len(self.ranks)
 
     def _alike(self, mine: str) -> None:
-        found = self.world.gather_on(self.ranks, mine)
-        for rank, text in found.items():
-            if text != found[self.ranks[0]]:
+        texts = self.world.gather_on(self.ranks, mine)
+        for rank, text in texts.items():
+            if text != texts[self.ranks[0]]:
                 raise InputError(
                     f"{self.name}: all ranks have tensors of one shape and type, but rank {self.ranks[0]} has "
-                    f"{found[self.ranks[0]]} and rank {rank} has {text}"
+                    f"{texts[self.ranks[0]]} and rank {rank} has {text}"
                 )
 
     def dim(self, number: int, what: str) -> int:
@@ -164,20 +164,20 @@ class Group:
 def all_reduce(primitive: Primitive, operands: Operands, attrs: Attrs) -> Tensor:
     """All ranks hold the sum, or the largest, smallest or product, of what they held."""
     group, op = Group(primitive, operands[0], attrs["group"]), attrs["op"]
-    found = group.over(group.layout(pending=op), group.layout(), group.shape, group.shape)
+    reduced = group.over(group.layout(pending=op), group.layout(), group.shape, group.shape)
 
     def back(dy: Tensor) -> Tensor:
         total = all_reduce(
-            primitive, [ops.multiply(dy, found) if op == "prod" else dy], {**attrs, "op": "sum"}
+            primitive, [ops.multiply(dy, reduced) if op == "prod" else dy], {**attrs, "op": "sum"}
         )
         if op == "sum":
             return total
-        mine = Tensor(group.world, found.meta, group.held)
+        mine = Tensor(group.world, reduced.meta, group.held)
         if op == "prod":
             return ops.divide(total, mine)
-        return ops.multiply(total, ops.cast(ops.equal(mine, found), total.dtype))
+        return ops.multiply(total, ops.cast(ops.equal(mine, reduced), total.dtype))
 
-    return group.result(found, back)
+    return group.result(reduced, back)
 
 
 def all_gather(primitive: Primitive, operands: Operands, attrs: Attrs) -> Tensor:
@@ -185,18 +185,18 @@ def all_gather(primitive: Primitive, operands: Operands, attrs: Attrs) -> Tensor
     group = Group(primitive, operands[0], attrs["group"])
     group.dim(0, "the dim")
     shape = (group.size * group.shape[0], *group.shape[1:])
-    found = group.over(group.layout(0), group.layout(), shape, group.shape)
-    return group.result(found, lambda dy: reduce_scatter(primitive, [dy], {**attrs, "op": "sum"}))
+    gathered = group.over(group.layout(0), group.layout(), shape, group.shape)
+    return group.result(gathered, lambda dy: reduce_scatter(primitive, [dy], {**attrs, "op": "sum"}))
 
 
 def reduce_scatter(primitive: Primitive, operands: Operands, attrs: Attrs) -> Tensor:
     """Each rank holds its rows of the sum of what they held."""
     group = Group(primitive, operands[0], attrs["group"])
     group.divisible(group.dim(0, "the dim"))
-    found = group.over(group.layout(pending=attrs["op"]), group.layout(0), group.shape, group.shape)
+    rows = group.over(group.layout(pending=attrs["op"]), group.layout(0), group.shape, group.shape)
     if attrs["op"] != "sum":
-        return found
-    return group.result(found, lambda dy: all_gather(primitive, [dy], attrs))
+        return rows
+    return group.result(rows, lambda dy: all_gather(primitive, [dy], attrs))
 
 
 def all_to_all(primitive: Primitive, operands: Operands, attrs: Attrs) -> Tensor:
@@ -219,12 +219,12 @@ def all_to_all(primitive: Primitive, operands: Operands, attrs: Attrs) -> Tensor
             [*head, 1, *tail],
         )
         whole = (*head, group.size * shape[split], *shape[split + 1 :])
-        found = group.tensor_of(Meta.of(group.layout(split), whole, group.dtype), moved.held, shape)
+        blocks = group.tensor_of(Meta.of(group.layout(split), whole, group.dtype), moved.held, shape)
     else:
         shape[concat] *= group.size
-        found = group.over(group.layout(concat), group.layout(split), shape, group.shape)
+        blocks = group.over(group.layout(concat), group.layout(split), shape, group.shape)
     return group.result(
-        found, lambda dy: all_to_all(primitive, [dy], {**attrs, "split_dim": concat, "concat_dim": split})
+        blocks, lambda dy: all_to_all(primitive, [dy], {**attrs, "split_dim": concat, "concat_dim": split})
     )
 
 
@@ -239,14 +239,14 @@ def _broadcast(primitive: Primitive, operand: Any, attrs: Attrs) -> Tensor:
     group, root = Group(primitive, operand, attrs["group"]), attrs["root_rank"]
     if root not in group.ranks:
         raise InputError(f"Broadcast: root_rank {root} is not among the group's ranks {group.ranks}")
-    found = _sent(group, root, group.layout(), group.held)
+    copies = _sent(group, root, group.layout(), group.held)
 
     def back(dy: Tensor) -> Tensor:
         total = all_reduce(primitive, [dy], {**attrs, "op": "sum"})
         kept = [x if rank == root else np.zeros_like(x) for rank, x in zip(group.world.ranks, total.held)]
         return Tensor(group.world, total.meta, kept)
 
-    return group.result(found, back)
+    return group.result(copies, back)
 
 
 def neighbor_exchange(primitive: Primitive, operands: Operands, attrs: Attrs) -> tuple[Tensor, ...]:

@@ -75,6 +75,6 @@ def check_devices(layouts: Sequence[Layout], devices: int | Sequence[int] | None
     """
     count = None if devices is None else devices if isinstance(devices, int) else len(devices)
     for layout in layouts:
-        found = layout.mesh.size // micro_shards(layout.mesh)
-        if count not in (None, found):
-            raise LayoutError(f"the layouts are for {found} devices, but there are {count}")
+        needed = layout.mesh.size // micro_shards(layout.mesh)
+        if count not in (None, needed):
+            raise LayoutError(f"the layouts are for {needed} devices, but there are {count}")

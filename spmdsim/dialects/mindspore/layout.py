@@ -257,8 +257,8 @@ def from_tensor_map(
                     f"tensor map {tensor_map} has {number}, but the {count} axes of device matrix "
                     f"{tuple(device_matrix)} are numbered 0..{count - 1} from the right, and -1 is not split"
                 )
-        found = tuple("None" if number == -1 else names[count - 1 - number] for number in numbers)
-        entries.append(found if numbers is given else found[0])
+        axes = tuple("None" if number == -1 else names[count - 1 - number] for number in numbers)
+        entries.append(axes if numbers is given else axes[0])
     return Layout(tuple(device_matrix), names, None if rank_list is None else list(rank_list))(*entries)
 
 

@@ -140,18 +140,18 @@ def initializer(init: Any, shape: Sequence[int] | int, dtype: Any = np.float32) 
         InputError: no such initialiser, or an array of another shape.
     """
     sizes = (shape,) if isinstance(shape, int) else tuple(shape)
-    found: Any
+    source: Any
     if isinstance(init, (int, float)):
-        found = Constant(init)
+        source = Constant(init)
     elif isinstance(init, str) and init in INITIALISERS:
-        found = INITIALISERS[init]()
+        source = INITIALISERS[init]()
     elif isinstance(init, (np.ndarray, Tensor)):
-        found = _values(init, sizes)
+        source = _values(init, sizes)
     elif callable(init):
-        found = init
+        source = init
     else:
         raise unknown(f"no initializer is called {init!r}", str(init), INITIALISERS)
-    return Initializer(found, sizes, np.dtype(dtype))
+    return Initializer(source, sizes, np.dtype(dtype))
 
 
 def _values(given: Any, shape: tuple[int, ...]) -> Any:

@@ -149,7 +149,7 @@ class Primitive(Worded):
         """
         given = typed(operands)
         shapes = [shape_of(x) for x in given]
-        found = rules.shard(
+        derivation = rules.shard(
             name,
             shapes,
             *self._strategies,
@@ -157,8 +157,10 @@ class Primitive(Worded):
             repeat="left" if self._repeat == "left" else None,
             attrs=attrs,
         )
-        tensors = [place(x, layout) for x, layout in zip(given, found.inputs)]
-        result = self.op.shard(found.strategy, found.outputs[0])(*tensors, **self.row.params(shapes, attrs))
+        tensors = [place(x, layout) for x, layout in zip(given, derivation.inputs)]
+        result = self.op.shard(derivation.strategy, derivation.outputs[0])(
+            *tensors, **self.row.params(shapes, attrs)
+        )
         return finished(tensors, result)
 
     def laid_out(self, operands: Sequence[Any], params: dict[str, Any]) -> list[Tensor]:
@@ -264,10 +266,10 @@ def typed(operands: Sequence[Any]) -> list[Any]:
     types = [x.dtype for x in operands if isinstance(x, (Tensor, Parameter, np.ndarray))]
     if not types:
         return [host(x) if isinstance(x, (list, tuple, float, int)) else x for x in operands]
-    found = []
+    arguments = []
     for x in operands:
         if isinstance(x, (bool, int, float)):
             kind = np.float32 if isinstance(x, float) and types[0].kind in "biu" else types[0]
             x = np.asarray(x, kind)
-        found.append(x)
-    return found
+        arguments.append(x)
+    return arguments

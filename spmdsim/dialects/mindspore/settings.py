@@ -216,16 +216,16 @@ def _slice(array: np.ndarray, cuts: Any) -> Tensor:
 
 def _same(mine: list[tuple[str, int, int]]) -> None:
     """Refuse slices of different shapes, and different ones of the same place."""
-    found = current_world().gather_objects(mine, "a comparison of batches")
+    facts = current_world().gather_objects(mine, "a comparison of batches")
     first: dict[int, int] = {}
-    for rank, (text, place, checksum) in enumerate(found):
-        if text != found[0][0]:
+    for rank, (text, place, checksum) in enumerate(facts):
+        if text != facts[0][0]:
             raise InputError(
-                f"every rank is given a slice of the same shape, but rank 0 has {found[0][0]} and rank {rank} has {text}; "
+                f"every rank is given a slice of the same shape, but rank 0 has {facts[0][0]} and rank {rank} has {text}; "
                 "nearest: batch(..., drop_remainder=True)"
             )
         other = first.setdefault(place, rank)
-        if found[other][2] != checksum:
+        if facts[other][2] != checksum:
             raise InputError(
                 f"ranks {other} and {rank} hold the same slice of the input, but were given different arrays; nearest: "
                 "one shard_id for both"

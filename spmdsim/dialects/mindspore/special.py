@@ -56,8 +56,8 @@ def composed(primitive: Primitive, operands: Operands, attrs: Attrs) -> Any:
         return primitive.plain(operands, attrs)
     params = primitive.row.params([x.shape], attrs)
     given = primitive.tensor(x) if watchers else primitive.laid_out(operands, params)[0]  # a search sees them
-    found = getattr(ops, primitive.row.ours)(given, params["dims"], params["keepdims"])
-    return found.to(found.layout.reduced)
+    reduced = getattr(ops, primitive.row.ours)(given, params["dims"], params["keepdims"])
+    return reduced.to(reduced.layout.reduced)
 
 
 def mean(primitive: Primitive, operands: Operands, attrs: Attrs) -> Any:
@@ -80,18 +80,18 @@ def argmax_with_value(primitive: Primitive, operands: Operands, attrs: Attrs) ->
     """Where the largest element along an axis stands, and the element."""
     x = primitive.tensor(operands[0])
     axis = attrs["axis"] % x.ndim
-    found = ops.argmax(x, axis), ops.max(x, axis)
+    pair = ops.argmax(x, axis), ops.max(x, axis)
     if not attrs["keep_dims"]:
-        return found
+        return pair
     shape = [1 if d == axis else n for d, n in enumerate(x.shape)]
-    return tuple(ops.reshape(y, shape) for y in found)
+    return tuple(ops.reshape(y, shape) for y in pair)
 
 
 def one_hot(primitive: Primitive, operands: Operands, attrs: Attrs) -> Any:
     """With other values than one and zero."""
     on, off = (float(np.asarray(attrs[name])) for name in ("on_value", "off_value"))
-    found = primitive.plain(operands, attrs)
-    return found if (on, off) == (1.0, 0.0) else ops.add(ops.multiply(found, on - off), off)
+    ones = primitive.plain(operands, attrs)
+    return ones if (on, off) == (1.0, 0.0) else ops.add(ops.multiply(ones, on - off), off)
 
 
 def layer_norm(primitive: Primitive, operands: Operands, attrs: Attrs) -> Any:

@@ -39,8 +39,8 @@ def no_params(_shapes: Sequence[Shape], _attrs: Attrs) -> Params:
 
 def our_operator(name: str) -> Op:
     """One of our operators."""
-    found: Op = getattr(ops, name).op
-    return found
+    op: Op = getattr(ops, name).op
+    return op
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,10 +163,10 @@ def _one_along(default: int) -> ToParams:
     """One dim."""
 
     def params(shapes: Sequence[Shape], attrs: Attrs) -> Params:
-        found = _dims(attrs, len(shapes[0]), default)
-        if len(found) != 1:
+        dims = _dims(attrs, len(shapes[0]), default)
+        if len(dims) != 1:
             raise ShardError(f"this operator takes one axis, but got {attrs.get('axis')}")
-        return {"dim": found[0]}
+        return {"dim": dims[0]}
 
     return params
 
@@ -397,12 +397,14 @@ def by_name(rows: Sequence[Row]) -> dict[str, Row]:
     Raises:
         InputError: a name that two of them have.
     """
-    found: dict[str, Row] = {}
+    rows_by_name: dict[str, Row] = {}
     for row in rows:
         for name in row.known_as:
-            if found.setdefault(name, row) is not row:
-                raise InputError(f"two rows are called {name!r}: our {found[name].ours} and our {row.ours}")
-    return found
+            if rows_by_name.setdefault(name, row) is not row:
+                raise InputError(
+                    f"two rows are called {name!r}: our {rows_by_name[name].ours} and our {row.ours}"
+                )
+    return rows_by_name
 
 
 #: The rows by all their names.

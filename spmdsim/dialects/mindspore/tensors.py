@@ -28,8 +28,8 @@ class Tensor(metaclass=_Kind):
         if init is not None or isinstance(input_data, Initializer):
             kind = np.float32 if dtype is None else dtype
             made = input_data if isinstance(input_data, Initializer) else initializer(init, shape, kind)
-            found: HostTensor = made.init_data()
-            return found
+            values: HostTensor = made.init_data()
+            return values
         return host(input_data, dtype)
 
     @staticmethod

@@ -9,7 +9,9 @@ from spmdsim.imitated import imitation
 
 
 def __getattr__(name: str) -> Any:
-    found = imitation("boxing", "oneflow")
-    if hasattr(found, name):
-        return getattr(found, name)
-    raise not_covered(__name__, name, [n for n in dir(found) if n[0] != "_"], {"nccl": "the settings of MPI"})
+    boxing = imitation("boxing", "oneflow")
+    if hasattr(boxing, name):
+        return getattr(boxing, name)
+    raise not_covered(
+        __name__, name, [n for n in dir(boxing) if n[0] != "_"], {"nccl": "the settings of MPI"}
+    )

@@ -16,8 +16,8 @@ norm = FUNCTIONS["norm"]
 
 def diagonal(A: GlobalTensor, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> GlobalTensor:
     """The diagonals of matrices."""
-    found: GlobalTensor = FUNCTIONS["diagonal"](A, offset, dim1, dim2)
-    return found
+    diagonals: GlobalTensor = FUNCTIONS["diagonal"](A, offset, dim1, dim2)
+    return diagonals
 
 
 __getattr__ = refusal(__name__, __all__, {"matrix_norm": "norm"})

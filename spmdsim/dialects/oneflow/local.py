@@ -295,8 +295,8 @@ class GlobalTensor(Symbols):
     @property
     def grad(self) -> GlobalTensor | None:
         """Its gradient after ``backward()``."""
-        found = self.value.grad
-        return None if found is None else GlobalTensor(found, self.placement)
+        gradient = self.value.grad
+        return None if gradient is None else GlobalTensor(gradient, self.placement)
 
     @property
     def is_leaf(self) -> bool:
@@ -394,5 +394,5 @@ def _to(value: CoreTensor, layout: Layout) -> CoreTensor:
     """To a layout that may be partial: what is wanted pending is reduced first, then spread as OneFlow does."""
     if not layout.partial or layout == value.layout:
         return value.to(layout)
-    found = plan(value.layout, layout, value.shape, value.dtype, value.world.machine, partial_target=True)
-    return follow(value, found)
+    route = plan(value.layout, layout, value.shape, value.dtype, value.world.machine, partial_target=True)
+    return follow(value, route)

@@ -100,11 +100,11 @@ def locally(function: Callable[..., Any], local: LocalTensor, operands: Any, opt
         named = {name: _each(x, lambda part: of(part, k)) for name, x in options.items()}
         return function(*given, **named)
 
-    found = [on(k) for k in range(len(local.shards))]
-    if not isinstance(found[0], list | tuple):
-        return LocalTensor([x.full() for x in found], local.world, local.kind)
-    parts = [LocalTensor([x.full() for x in part], local.world, local.kind) for part in zip(*found)]
-    return parts if isinstance(found[0], list) else _tuple_like(found[0], parts)
+    results = [on(k) for k in range(len(local.shards))]
+    if not isinstance(results[0], list | tuple):
+        return LocalTensor([x.full() for x in results], local.world, local.kind)
+    parts = [LocalTensor([x.full() for x in part], local.world, local.kind) for part in zip(*results)]
+    return parts if isinstance(results[0], list) else _tuple_like(results[0], parts)
 
 
 #: Functions and methods by OneFlow's names.

@@ -149,15 +149,15 @@ def as_tuple(value: Sbp | str | Sequence[Sbp | str], ndim: int | None = None) ->
         entries = parse(value)
     else:
         entries = tuple(value) if isinstance(value, list | tuple) else (value,)
-    found = tuple(parse_one(e) if isinstance(e, str) else e for e in entries)
-    for entry in found:
+    sbps = tuple(parse_one(e) if isinstance(e, str) else e for e in entries)
+    for entry in sbps:
         if not isinstance(entry, Sbp):
             raise UsageTypeError(f"{entry!r} is not sbp.split(dim), sbp.broadcast or sbp.partial_sum")
-    if ndim is not None and len(found) != ndim:
+    if ndim is not None and len(sbps) != ndim:
         raise OneFlowError(
-            f"the placement has {ndim} mesh axes, so sbp needs {ndim} entries, but got {len(found)}: {text(found)}"
+            f"the placement has {ndim} mesh axes, so sbp needs {ndim} entries, but got {len(sbps)}: {text(sbps)}"
         )
-    return found
+    return sbps
 
 
 def from_placement(placement: Placement) -> Sbp:

@@ -37,8 +37,8 @@ def lifted(function: Callable[..., Any], called: str = "") -> Callable[..., Any]
         values = [
             type(x)(next(moved) for _ in x) if isinstance(x, (list, tuple)) else next(moved) for x in given
         ]
-        found = function(*values[: len(operands)], **dict(zip(options, values[len(operands) :])))
-        return tuple(found) if isinstance(found, tuple) else found
+        result = function(*values[: len(operands)], **dict(zip(options, values[len(operands) :])))
+        return tuple(result) if isinstance(result, tuple) else result
 
     run.__name__ = called or function.__name__
 
@@ -90,8 +90,8 @@ def _unique(
 ) -> Any:
     if not (return_index or return_inverse or return_counts):
         return core.unique_values(x)
-    found = core.unique_all(core.reshape(x, -1))
-    asked = zip(found, (True, return_index, return_inverse, return_counts))
+    facts = core.unique_all(core.reshape(x, -1))
+    asked = zip(facts, (True, return_index, return_inverse, return_counts))
     return tuple(part for part, wanted in asked if wanted)
 
 

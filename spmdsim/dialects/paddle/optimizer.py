@@ -171,8 +171,8 @@ class Optimizer(Worded, nn.Optimiser):
 
 
 def _attribute(parameter: Any) -> ParamAttr:
-    found: ParamAttr = getattr(parameter, "attribute", _PLAIN)
-    return found
+    attribute: ParamAttr = getattr(parameter, "attribute", _PLAIN)
+    return attribute
 
 
 class _SGD(Optimizer, nn.SGD):

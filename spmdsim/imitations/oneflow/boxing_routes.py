@@ -123,8 +123,8 @@ def boxing_collectives(
     (('all_to_all', 'all_gather'), ())
     """
     route = boxing_route(src, dst, parts, shape)
-    found = ("send_recv" if name.startswith("naive") else _COLLECTIVES.get(name) for name in route)
-    return tuple(name for name in found if name)
+    collectives = ("send_recv" if name.startswith("naive") else _COLLECTIVES.get(name) for name in route)
+    return tuple(name for name in collectives if name)
 
 
 def axis_sequence(src: Sbp, dst: Sbp) -> list[int] | None:

@@ -34,11 +34,13 @@ def check_same(world: Any, facts: Sequence[Mapping[str, str]]) -> None:
     Raises:
         RuntimeError: naming the first rank that differs from rank 0, and both values.
     """
-    found = world.gather_objects([dict(fact) for fact in facts], "a comparison of arguments")
+    passed = world.gather_objects([dict(fact) for fact in facts], "a comparison of arguments")
     for key, said in SAID.items():
-        for rank, fact in enumerate(found):
-            if fact.get(key) != found[0].get(key):
-                raise OneFlowError(f"{said}: rank 0 has {found[0].get(key)}, rank {rank} has {fact.get(key)}")
+        for rank, fact in enumerate(passed):
+            if fact.get(key) != passed[0].get(key):
+                raise OneFlowError(
+                    f"{said}: rank 0 has {passed[0].get(key)}, rank {rank} has {fact.get(key)}"
+                )
 
 
 def facts_of(placement: Placement, sbp: Any, data: np.ndarray | None = None) -> dict[str, str]:

@@ -115,8 +115,8 @@ def steps(src: SbpLike, dst: SbpLike) -> list[AxisStep]:
     Raises:
         ValueError: the axes wait for each other; :func:`generic_states` is the way then.
     """
-    found = rules.decompose(*_pair(src, dst))
-    return [AxisStep(s.axis, from_placement(s.before), from_placement(s.after)) for s in found]
+    transitions = rules.decompose(*_pair(src, dst))
+    return [AxisStep(s.axis, from_placement(s.before), from_placement(s.after)) for s in transitions]
 
 
 def generic_states(src: SbpLike, dst: SbpLike) -> list[NdSbp]:
@@ -132,8 +132,8 @@ def expand(
     Raises:
         ValueError: a dim that does not divide.
     """
-    found, one, other = rules.expand_shape(shape, hierarchy, *_pair(src, dst, len(tuple(hierarchy))))
-    return found, _sbps(one), _sbps(other)
+    sizes, one, other = rules.expand_shape(shape, hierarchy, *_pair(src, dst, len(tuple(hierarchy))))
+    return sizes, _sbps(one), _sbps(other)
 
 
 def reduce_dims(
@@ -145,16 +145,16 @@ def reduce_dims(
     ((8,), ((oneflow.sbp.split(dim=0),), (oneflow.sbp.broadcast,)))
     """
     given = [_placements(entry, len(tuple(hierarchy))) for entry in sbps]
-    mesh, found = rules.reduce_dims(hierarchy, given, shape)
-    return mesh, tuple(_sbps(entry) for entry in found)
+    mesh, placements = rules.reduce_dims(hierarchy, given, shape)
+    return mesh, tuple(_sbps(entry) for entry in placements)
 
 
 def reshape(
     in_shape: Sequence[int], out_shape: Sequence[int], hierarchy: Sequence[int], in_sbp: SbpLike
 ) -> NdSbp | None:
     """The sbp of a reshape's result, or None if the operand has to be converted first."""
-    found = rules.reshape_sbp(in_shape, out_shape, hierarchy, _placements(in_sbp, len(tuple(hierarchy))))
-    return None if found is None else _sbps(found)
+    placements = rules.reshape_sbp(in_shape, out_shape, hierarchy, _placements(in_sbp, len(tuple(hierarchy))))
+    return None if placements is None else _sbps(placements)
 
 
 def subgroup(hierarchy: Sequence[int], rank: int, selected: Sequence[bool]) -> tuple[int, ...]:

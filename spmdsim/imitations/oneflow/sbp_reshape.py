@@ -31,10 +31,10 @@ def group_starts(in_shape: Sequence[int], out_shape: Sequence[int]) -> list[tupl
         )
     old = [dim for dim, size in enumerate(in_shape) if size != 1]
     new = [dim for dim, size in enumerate(out_shape) if size != 1]
-    found = []
+    starts = []
     i = j = 0
     while i < len(old) and j < len(new):
-        found.append((old[i], new[j]))
+        starts.append((old[i], new[j]))
         a, b = in_shape[old[i]], out_shape[new[j]]
         i, j = i + 1, j + 1
         while a != b:
@@ -42,7 +42,7 @@ def group_starts(in_shape: Sequence[int], out_shape: Sequence[int]) -> list[tupl
                 a, i = a * in_shape[old[i]], i + 1
             else:
                 b, j = b * out_shape[new[j]], j + 1
-    return found
+    return starts
 
 
 def broadcast_only(in_shape: Sequence[int]) -> bool:
@@ -58,14 +58,14 @@ def reshape_pairs(
     >>> [f"{a}->{b}" for a, b in reshape_pairs((12, 32), (12, 4, 8), 4)]
     ['S(0)->S(0)', 'S(1)->S(1)', 'P(sum)->P(sum)', 'R->R']
     """
-    found: list[tuple[Placement, Placement]] = []
+    pairs: list[tuple[Placement, Placement]] = []
     if not broadcast_only(in_shape):
         for one, other in group_starts(in_shape, out_shape):
             a, b = in_shape[one], out_shape[other]
             if a == b or not (a % parts or b % parts):
-                found.append((Shard(one), Shard(other)))
-        found.append((Partial(), Partial()))
-    return [*found, (Replicate(), Replicate())]
+                pairs.append((Shard(one), Shard(other)))
+        pairs.append((Partial(), Partial()))
+    return [*pairs, (Replicate(), Replicate())]
 
 
 def reshape_signatures(
@@ -75,14 +75,14 @@ def reshape_signatures(
 
     On a single axis a dim that both shapes have may be split unevenly.
     """
-    found = []
+    pairs = []
     if broadcast_only(in_shape):
         return [((Replicate(),) * len(mesh),) * 2]
     if len(mesh) == 1:
         return [((one,), (other,)) for one, other in reshape_pairs(in_shape, out_shape, mesh[0])]
     for pending in product((Partial(), Replicate(), None), repeat=len(mesh)):
-        found += _complete(tuple(in_shape), tuple(out_shape), tuple(mesh), pending, (), ())
-    return list(dict.fromkeys(found))
+        pairs += _complete(tuple(in_shape), tuple(out_shape), tuple(mesh), pending, (), ())
+    return list(dict.fromkeys(pairs))
 
 
 def reshape_sbp(
@@ -126,11 +126,11 @@ def _complete(
     placement, parts = known[len(one)], mesh[len(one)]
     if placement is not None:
         return _complete(in_shape, out_shape, mesh, known, (*one, placement), (*other, placement))
-    found = []
+    pairs = []
     for a, b in group_starts(in_shape, out_shape):
         if in_shape[a] % parts or out_shape[b] % parts:
             continue
         smaller = (*in_shape[:a], in_shape[a] // parts, *in_shape[a + 1 :])
         after = (*out_shape[:b], out_shape[b] // parts, *out_shape[b + 1 :])
-        found += _complete(smaller, after, mesh, known, (*one, Shard(a)), (*other, Shard(b)))
-    return found
+        pairs += _complete(smaller, after, mesh, known, (*one, Shard(a)), (*other, Shard(b)))
+    return pairs

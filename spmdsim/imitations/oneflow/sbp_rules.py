@@ -92,8 +92,8 @@ def _split(known: dict[int, set[int]], placement: Placement, parts: int) -> dict
     if not isinstance(placement, Shard):
         return known
     dim = placement.dim
-    found = {split_block(0, size, parts, i)[1] for size in known[dim] for i in (0, parts - 1)}
-    return {**known, dim: found}
+    sizes = {split_block(0, size, parts, i)[1] for size in known[dim] for i in (0, parts - 1)}
+    return {**known, dim: sizes}
 
 
 def mesh_of(shape: Sequence[int]) -> Mesh:

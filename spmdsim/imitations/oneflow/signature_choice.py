@@ -149,5 +149,5 @@ def _traffic(have: NdSbp, want: NdSbp, shape: Shape, mesh: tuple[int, ...]) -> i
     src, dst = (Layout.from_placements(axes, [e.placement for e in s], len(shape)) for s in (have, want))
     if src == dst:
         return 0
-    found = plan(src, dst, shape, "int8")
-    return sum(found.nbytes(rank) for rank in range(axes.size))
+    route = plan(src, dst, shape, "int8")
+    return sum(route.nbytes(rank) for rank in range(axes.size))

@@ -76,8 +76,8 @@ def _signatures(name: str, shapes: tuple[Shape, ...], mesh: Shape, attrs: tuple[
         return tuple(sorted(COMPOSED[name].rows(shapes, mesh, dict(attrs))))
     row = find(name)
     bound = row.bind(shapes, dict(attrs))
-    found = sorted({_signature(bound, s) for s in listed(row, bound, mesh)})
-    return tuple(s for s in found if not row.unsplit(shapes, dict(attrs)) or _is_broadcast(s))
+    ordered = sorted({_signature(bound, s) for s in listed(row, bound, mesh)})
+    return tuple(s for s in ordered if not row.unsplit(shapes, dict(attrs)) or _is_broadcast(s))
 
 
 def _is_broadcast(signature: Signature) -> bool:
@@ -91,13 +91,13 @@ def in_table_order(
 
     Which of two equally good ones is taken depends on this order, not on the sorted one.
     """
-    found = signatures(name, shapes, mesh, **attrs)
+    allowed = signatures(name, shapes, mesh, **attrs)
     if name in COMPOSED:
-        return found
+        return allowed
     row = find(name)
     bound = row.bind([tuple(shape) for shape in shapes], attrs)
     ordered = [
-        s for s in (_signature(bound, strategy) for strategy in listed(row, bound, mesh)) if s in found
+        s for s in (_signature(bound, strategy) for strategy in listed(row, bound, mesh)) if s in allowed
     ]
     return tuple(dict.fromkeys(sorted(ordered, key=_is_broadcast)))
 

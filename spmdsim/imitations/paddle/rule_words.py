@@ -48,10 +48,10 @@ def translated(operator: str, shapes: Sequence[Shape], params: Params) -> tuple[
         return NAMES.get(operator, "identity"), {}
     name = NAMES.get(operator, operator)
     write = _WRITERS.get("reduction" if name in _REDUCTIONS else name, _plain)
-    found = write(shapes, given)
+    attributes = write(shapes, given)
     if given:
         raise RuleError(f"{operator} has no attribute {', '.join(map(repr, given))} here")
-    return name, found
+    return name, attributes
 
 
 def _axis(value: int, ndim: int) -> int:
@@ -62,8 +62,8 @@ def _axis(value: int, ndim: int) -> int:
 
 def _first(given: Params, names: str, default: Any) -> Any:
     """The attribute under the first of its names that is given."""
-    found = [given.pop(name) for name in names.split() if name in given]
-    return found[0] if found else default
+    values = [given.pop(name) for name in names.split() if name in given]
+    return values[0] if values else default
 
 
 def _plain(_shapes: Sequence[Shape], given: Params) -> Params:
@@ -71,9 +71,9 @@ def _plain(_shapes: Sequence[Shape], given: Params) -> Params:
     given.pop("name", None)
     if given.get("axis") == -1:
         del given["axis"]
-    found = dict(given)
+    params = dict(given)
     given.clear()
-    return found
+    return params
 
 
 def _matmul(_shapes: Sequence[Shape], given: Params) -> Params:

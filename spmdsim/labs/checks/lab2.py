@@ -27,15 +27,15 @@ from spmdsim.ops import matmul
 
 def _facts(answer: Callable[..., Any], collective: str, sizes: Iterable[int]) -> dict[int, Facts]:
     """Verify an algorithm on some rank counts, and count."""
-    found = {}
+    facts = {}
     for size in sizes:
         try:
-            found[size] = facts_of(make_schedule(from_function(answer, collective), size))
+            facts[size] = facts_of(make_schedule(from_function(answer, collective), size))
         except ScheduleError as error:
             if "NotImplementedError" in error.message:
                 raise NotImplementedError from None
             raise Mistake(f"on {size} ranks: {error.message}") from None
-    return found
+    return facts
 
 
 def _rounds(found: dict[int, Facts], sizes: Iterable[int]) -> None:
@@ -46,19 +46,19 @@ def _rounds(found: dict[int, Facts], sizes: Iterable[int]) -> None:
 
 def broadcast(answer: Callable[..., Any]) -> Iterator[None]:
     """Right for any data, then against the bound for rounds."""
-    found = _facts(answer, "broadcast", range(2, 10))
+    facts = _facts(answer, "broadcast", range(2, 10))
     yield
-    _rounds(found, (2, 4, 8))
+    _rounds(facts, (2, 4, 8))
     yield
-    _rounds(found, (3, 5, 6, 7, 9))
+    _rounds(facts, (3, 5, 6, 7, 9))
     yield
 
 
 def all_reduce(answer: Callable[..., Any]) -> Iterator[None]:
     """Right for any data, then against the bound for bytes."""
-    found = _facts(answer, "all_reduce", range(2, 9))
+    by_size = _facts(answer, "all_reduce", range(2, 9))
     yield
-    for size, facts in found.items():
+    for size, facts in by_size.items():
         sent, bound = float(facts.beta), float(facts.bound.beta)
         words = f"on {size} ranks {sent:.3g} vectors are sent one after the other, but {bound:.3g} would do"
         expect(facts.beta <= facts.bound.beta, words)

@@ -29,15 +29,15 @@ BATCH, INPUTS, OUTPUTS = 16, 24, 32
 def _layouts(given: Any, names: tuple[str, ...], shapes: dict[str, tuple[int, ...]]) -> dict[str, Layout]:
     right = isinstance(given, tuple | list) and len(given) == len(names)
     expect(right, f"layouts of {', '.join(names)} are asked for, but it gives {given!r}")
-    found = dict(zip(names, given))
-    for name, layout in found.items():
+    layouts = dict(zip(names, given))
+    for name, layout in layouts.items():
         expect(isinstance(layout, Layout), f"the layout of {name} is {layout!r}")
         ndim = len(shapes[name])
         expect(
             layout.ndim == ndim,
             f"the layout of {name} is {layout}, but {name} has {ndim} dim{'s' * (ndim > 1)}",
         )
-    return found
+    return layouts
 
 
 def _eighth(layout: Layout, name: str, shape: tuple[int, ...]) -> None:

@@ -58,8 +58,8 @@ def _open(folder: str | None, usage: str) -> tuple[Rows, Rows, int]:
                 f"MNIST has images with one label each, but {folder!r} has images of shape {images.shape} and labels of "
                 f"shape {labels.shape}"
             )
-    pixels, numbers = (_one_after_the_other([found[k] for found in opened]) for k in range(2))
-    return (lambda rows: pixels(rows)[..., None]), numbers, sum(found[0].shape[0] for found in opened)
+    pixels, numbers = (_one_after_the_other([pair[k] for pair in opened]) for k in range(2))
+    return (lambda rows: pixels(rows)[..., None]), numbers, sum(pair[0].shape[0] for pair in opened)
 
 
 #: What MNIST's files are called after ``train-`` or ``t10k-``.
@@ -70,13 +70,13 @@ def _one_after_the_other(arrays: Sequence[Any]) -> Rows:
     """Rows of several arrays as of one."""
 
     def rows(wanted: slice) -> np.ndarray:
-        found, start = [], 0
+        pieces, start = [], 0
         for array in arrays:
             low, high = max(wanted.start - start, 0), min(wanted.stop - start, array.shape[0])
             if low < high:
-                found.append(array[low:high])
+                pieces.append(array[low:high])
             start += array.shape[0]
-        return found[0] if len(found) == 1 else np.concatenate(found)
+        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
     return rows
 

@@ -53,12 +53,12 @@ def shuffled(buffer: int, place: int) -> Step:
     counted(buffer, "shuffle", 2)
 
     def step(before: Order, epoch: Epoch) -> list[Any]:
-        random, waiting, found = _random(epoch, place), [], []
+        random, waiting, drawn = _random(epoch, place), [], []
         for item in before(epoch):
             waiting.append(item)
             if len(waiting) == buffer:
-                found.append(waiting.pop(int(random.integers(buffer))))
-        return found + [waiting[int(k)] for k in random.permutation(len(waiting))]
+                drawn.append(waiting.pop(int(random.integers(buffer))))
+        return drawn + [waiting[int(k)] for k in random.permutation(len(waiting))]
 
     return step
 

@@ -146,8 +146,8 @@ class Dataset(Worded):
         """The batches of the next epoch."""
         self._epochs += 1
         orders = [self._order(shard)((self._epochs,)) for shard in self._shards]
-        for found in zip(*orders):
-            pieces = [[self._column(name, rows) for rows in found] for name in self.columns]
+        for batch in zip(*orders):
+            pieces = [[self._column(name, rows) for rows in batch] for name in self.columns]
             yield tuple(host(piece[0]) if self._num_shards == 1 else _together(piece) for piece in pieces)
 
     def _order(self, shard: int) -> order.Order:
@@ -254,10 +254,10 @@ class GeneratorDataset(NumpySlicesDataset):
             )
         else:
             shuffle = False
-        found = [row if isinstance(row, tuple) else (row,) for row in rows]
-        if not found:
+        tuples = [row if isinstance(row, tuple) else (row,) for row in rows]
+        if not tuples:
             raise InputError("the generator gave no rows")
-        columns = tuple(np.stack([np.asarray(x) for x in column]) for column in zip(*found))
+        columns = tuple(np.stack([np.asarray(x) for x in column]) for column in zip(*tuples))
         super().__init__(columns, column_names, num_samples, num_parallel_workers, shuffle, **options)
 
 

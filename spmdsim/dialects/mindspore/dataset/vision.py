@@ -37,8 +37,8 @@ class Normalize:
         """Apply it."""
         shape = (-1,) if self.is_hwc else (-1, 1, 1)
         mean, std = (np.asarray(x, np.float32).reshape(shape) for x in (self.mean, self.std))
-        found: np.ndarray = (image - mean) / std
-        return found
+        normalised: np.ndarray = (image - mean) / std
+        return normalised
 
 
 class HWC2CHW:

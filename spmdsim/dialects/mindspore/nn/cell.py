@@ -60,11 +60,11 @@ class Cell(Worded, Module):
 
     def get_parameters(self, expand: bool = True) -> list[Parameter]:
         """All parameters."""
-        found = []
+        parameters = []
         for path, parameter in self.named_parameters():
             parameter.name = path
-            found.append(parameter)
-        return found  # type: ignore[return-value]
+            parameters.append(parameter)
+        return parameters  # type: ignore[return-value]
 
     def parameters_and_names(self) -> Iterator[tuple[str, Parameter]]:
         """All parameters with their names."""

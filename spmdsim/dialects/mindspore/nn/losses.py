@@ -94,9 +94,9 @@ class CrossEntropyLoss(_Loss):
         if np.ndim(labels) == given.ndim if not isinstance(labels, Tensor) else labels.ndim == given.ndim:
             return self._of_probabilities(given, _labels(labels, given), weight)
         if weight is None and not self.label_smoothing and not self._ignores(labels):
-            found = self._reduced(core.cross_entropy(given, self._classes(labels, given), "none"))
-            found.name = {"mean": LOCAL_MEAN, "sum": LOCAL_SUM}.get(self.reduction, "")
-            return found
+            loss = self._reduced(core.cross_entropy(given, self._classes(labels, given), "none"))
+            loss.name = {"mean": LOCAL_MEAN, "sum": LOCAL_SUM}.get(self.reduction, "")
+            return loss
         return self._of_some(given, labels, weight)
 
     def _weights(self, logits: Tensor) -> Tensor:
@@ -135,21 +135,21 @@ class CrossEntropyLoss(_Loss):
             counts = _labels((array != self.ignore_index).astype(logits.dtype), logits)
             classes = self._classes(np.where(array == self.ignore_index, 0, array), logits)
         weights = counts if weight is None else core.multiply(core.gather(weight, classes), counts)
-        found = core.multiply(core.cross_entropy(logits, classes, "none"), weights)
+        loss = core.multiply(core.cross_entropy(logits, classes, "none"), weights)
         if self.reduction == "mean":
-            found = core.divide(_total(found), _total(weights))
+            loss = core.divide(_total(loss), _total(weights))
         elif self.reduction == "sum":
-            found = _total(found)
+            loss = _total(loss)
         share, number = self.label_smoothing, logits.shape[-1]
         if not share:
-            return found
+            return loss
         spread = core.multiply(core.negative(core.sum(core.log_softmax(logits), -1)), counts)
-        return core.add(core.multiply(found, 1 - share), core.multiply(self._reduced(spread), share / number))
+        return core.add(core.multiply(loss, 1 - share), core.multiply(self._reduced(spread), share / number))
 
 
 def _total(x: Tensor) -> Tensor:
-    found = core.sum(x)
-    return found.to(found.layout.reduced)
+    total = core.sum(x)
+    return total.to(total.layout.reduced)
 
 
 class SoftmaxCrossEntropyWithLogits(CrossEntropyLoss):

@@ -38,10 +38,10 @@ class Optimizer(Worded, nn.Optimiser):
             raise UsageTypeError(
                 f"an optimiser takes an iterable of parameters, not a {type(parameters).__name__}; nearest: net.trainable_params()"
             )
-        found = list(parameters)
-        if not found:
+        trained = list(parameters)
+        if not trained:
             raise InputError("an optimiser takes parameters, but got none; nearest: net.trainable_params()")
-        for parameter in found:
+        for parameter in trained:
             if not isinstance(parameter, Parameter):
                 raise InputError(
                     f"an optimiser takes parameters, but got a {type(parameter).__name__}; groups with rates of their "
@@ -49,7 +49,7 @@ class Optimizer(Worded, nn.Optimiser):
                 )
         self.learning_rate, self.global_step = rate, 0
         self._room: dict[int, list[Room]] = {}
-        super().__init__(found, self.get_lr(), **options)
+        super().__init__(trained, self.get_lr(), **options)
 
     def get_lr(self) -> float:
         """The rate of the next step."""

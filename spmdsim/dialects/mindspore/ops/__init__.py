@@ -42,19 +42,19 @@ def __getattr__(name: str) -> Any:
     if name == "operations":
         return import_module(f"{__name__}.operations")
     if name == "ReduceOp":
-        found: Any = ReduceOp
+        attribute: Any = ReduceOp
     elif name in functional.__all__:
-        found = getattr(functional, name)
+        attribute = getattr(functional, name)
     elif name in functions:
-        found = function(*functions[name])
+        attribute = function(*functions[name])
     elif name in TABLE and name in TABLE[name].primitives:
-        found = primitive(name)
+        attribute = primitive(name)
     elif name in composed.FUNCTIONS:
-        found = composed.FUNCTIONS[name]
+        attribute = composed.FUNCTIONS[name]
     else:
         raise not_covered(__name__, name, names(), NEAREST)
-    globals()[name] = found  # the next time without a search
-    return found
+    globals()[name] = attribute  # the next time without a search
+    return attribute
 
 
 def names() -> list[str]:

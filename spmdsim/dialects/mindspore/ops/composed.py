@@ -64,8 +64,12 @@ def _extreme(name: str) -> Row:
     """The element and its index along an axis; of all elements the index is 0, as MindSpore's is."""
 
     def call(input: Any, axis: int | None = None, keepdims: bool = False) -> Any:
-        found = TORCH[name].call(input, axis, keepdims)
-        return found if axis is not None else (found, core.cast(core.multiply(found.detach(), 0), np.int32))
+        extreme = TORCH[name].call(input, axis, keepdims)
+        return (
+            extreme
+            if axis is not None
+            else (extreme, core.cast(core.multiply(extreme.detach(), 0), np.int32))
+        )
 
     return Row(call)
 

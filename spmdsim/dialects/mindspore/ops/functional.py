@@ -43,12 +43,12 @@ def stack(tensors: Sequence[Any], axis: int = 0) -> Any:
 
 def tile(input: Any, dims: Sequence[int]) -> Any:
     """The tensor repeated so many times along its dims (leading ones are added)."""
-    found, times = input, tuple(dims)
+    repeated, times = input, tuple(dims)
     for _ in range(len(times) - len(shape_of(input))):
-        found = primitive("ExpandDims")()(found, 0)
-    for axis, count in enumerate(times, len(shape_of(found)) - len(times)):
-        found = primitive("Concat")(axis)([found] * count) if count > 1 else found
-    return found
+        repeated = primitive("ExpandDims")()(repeated, 0)
+    for axis, count in enumerate(times, len(shape_of(repeated)) - len(times)):
+        repeated = primitive("Concat")(axis)([repeated] * count) if count > 1 else repeated
+    return repeated
 
 
 def split(tensor: Any, split_size_or_sections: int, axis: int = 0) -> tuple[Any, ...]:
@@ -95,8 +95,8 @@ def cross_entropy(
 
 
 def _like(name: str, x: Any, dtype: Any) -> Any:
-    found = primitive(name)()(x)
-    return found if dtype is None else primitive("Cast")()(found, dtype)
+    filled = primitive(name)()(x)
+    return filled if dtype is None else primitive("Cast")()(filled, dtype)
 
 
 def zeros_like(x: Any, dtype: Any = None) -> Any:

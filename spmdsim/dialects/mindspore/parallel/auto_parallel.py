@@ -210,11 +210,11 @@ class AutoParallel:
 
     def _write_operators(self, given: list[Any]) -> None:
         """Once for each file, on the first rank."""
-        found = (
+        search = (
             self.network.found(*given) if self._operators and isinstance(self.network, Parallelised) else None
         )
-        if found is not None and 0 in current_world().ranks:
-            found.save(self._operators)
+        if search is not None and 0 in current_world().ranks:
+            search.save(self._operators)
             self._operators = ""
 
 

@@ -26,8 +26,8 @@ def shard(
         raise InputError(
             f"shard takes a function of one operator, not {name}; nearest: .shard on the primitives inside"
         )
-    found: Callable[..., Any] = vars(fn)["sharded"](in_strategy, out_strategy)
-    return found
+    sharded: Callable[..., Any] = vars(fn)["sharded"](in_strategy, out_strategy)
+    return sharded
 
 
 __all__ = ["shard"]

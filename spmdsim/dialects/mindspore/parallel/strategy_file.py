@@ -35,16 +35,16 @@ def checked_json(path: Any) -> str:
         UsageTypeError: (a TypeError) no str.
         WrongPath: (a KeyError) not absolute, or not of JSON.
     """
-    found = checked_path(path)
-    if not Path(found).is_absolute():
+    name = checked_path(path)
+    if not Path(name).is_absolute():
         raise WrongPath(
-            f"file_path is an absolute path, not {found!r}; nearest: {str(Path(found).absolute())!r}"
+            f"file_path is an absolute path, not {name!r}; nearest: {str(Path(name).absolute())!r}"
         )
-    if Path(found).suffix != ".json":
+    if Path(name).suffix != ".json":
         raise WrongPath(
-            f"file_path ends in .json, unlike {found!r}; nearest: {str(Path(found).with_suffix('.json'))!r}"
+            f"file_path ends in .json, unlike {name!r}; nearest: {str(Path(name).with_suffix('.json'))!r}"
         )
-    return found
+    return name
 
 
 def save(path: str, parameters: Sequence[Parameter]) -> None:
@@ -59,11 +59,11 @@ def save(path: str, parameters: Sequence[Parameter]) -> None:
 def _entry(layout: Layout) -> dict[str, Any]:
     axes = layout.mesh.axes
     numbers = [[len(axes) - 1 - axes.index(axis) for axis in dim] for dim in layout.dims]
-    found: dict[str, Any] = {
+    entry: dict[str, Any] = {
         "device_matrix": [*layout.mesh.shape],
         "tensor_map": [-1 if not dim else dim[0] if len(dim) == 1 else dim for dim in numbers],
     }
-    return found if layout.mesh.ranks is None else {**found, "rank_list": [*layout.mesh.ranks]}
+    return entry if layout.mesh.ranks is None else {**entry, "rank_list": [*layout.mesh.ranks]}
 
 
 def load(path: str) -> dict[str, MindSporeLayout]:
@@ -78,16 +78,16 @@ def load(path: str) -> dict[str, MindSporeLayout]:
     if data.get("ranks") != ranks:
         raise InputError(f"{path} is of {data.get('ranks')!r} ranks, but {ranks} are running")
     with readable(path, "strategies of parameters"):
-        found = {}
+        layouts = {}
         for name, entry in data["parameters"].items():
             map_ = [axes if isinstance(axes, int) else tuple(axes) for axes in entry["tensor_map"]]
-            found[name] = from_tensor_map(entry["device_matrix"], map_, entry.get("rank_list"))
-            found[name].check_shape(tuple(entry["shape"]))
-            if found[name].mesh.size != ranks:
+            layouts[name] = from_tensor_map(entry["device_matrix"], map_, entry.get("rank_list"))
+            layouts[name].check_shape(tuple(entry["shape"]))
+            if layouts[name].mesh.size != ranks:
                 raise InputError(
-                    f"{path}: the device matrix of {name} has {found[name].mesh.size} devices, not {ranks}"
+                    f"{path}: the device matrix of {name} has {layouts[name].mesh.size} devices, not {ranks}"
                 )
-        return found
+        return layouts
 
 
 __all__ = ["load", "save"]

@@ -71,8 +71,8 @@ class Executor:
                     f"parameter {parameter.name} is not initialized; run exe.run(paddle.static.default_startup_program()) first"
                 )
         values = chosen.run({name: _fed(chosen, name, array) for name, array in (feed or {}).items()})
-        found = [_value(chosen, wanted, values) for wanted in fetched]
-        return [x.full() if isinstance(x, CoreTensor) else x for x in found] if return_numpy else found
+        results = [_value(chosen, wanted, values) for wanted in fetched]
+        return [x.full() if isinstance(x, CoreTensor) else x for x in results] if return_numpy else results
 
     def close(self) -> None:
         """Nothing is left to be closed."""
@@ -138,10 +138,10 @@ def _value(program: Program, wanted: Any, values: Mapping[int, Any]) -> Any:
             f"{what} cannot be fetched: the program does not compute it; fetch a variable or tensor that was made under its "
             "program_guard, a parameter, or a name"
         )
-    found = values[key]
-    if isinstance(found, Missing):
-        raise not_fed(found.feed)
-    return found
+    value = values[key]
+    if isinstance(value, Missing):
+        raise not_fed(value.feed)
+    return value
 
 
 def append_backward(

@@ -103,15 +103,15 @@ class Program(Worded):
         Raises:
             InputError: there is none.
         """
-        found = self.known.get(name, self.variables.get(name))
-        if found is None:
+        variable = self.known.get(name, self.variables.get(name))
+        if variable is None:
             error = not_covered("program", name, [*self.known, *self.variables])
             hint = str(error).partition("; nearest: ")[2]
             raise InputError(
                 f"var {name} not in this block; "
                 + (f"nearest: {hint}" if hint else "list_vars() lists what there is")
             )
-        return found
+        return variable
 
     def clone(self, for_test: bool = False) -> Program:
         """A copy with the same parameters; ``for_test`` without what trains them."""
@@ -185,9 +185,9 @@ class Program(Worded):
             if missing:
                 values.update(dict.fromkeys(call.outputs, missing[0]))
                 continue
-            found: list[Any] = []
-            mapped(_now(call.function, args, options), partial(_collect, found))
-            values.update({key: self._stopped(key, dressed(x)) for key, x in zip(call.outputs, found)})
+            results: list[Any] = []
+            mapped(_now(call.function, args, options), partial(_collect, results))
+            values.update({key: self._stopped(key, dressed(x)) for key, x in zip(call.outputs, results)})
         return values
 
     def _stopped(self, key: int, x: Tensor) -> Tensor:
@@ -242,8 +242,8 @@ def scope() -> Scope:
     world = current_world()
     if "paddle" not in vars(world):
         vars(world)["paddle"] = Scope(world)
-    found: Scope = vars(world)["paddle"]
-    return found
+    names: Scope = vars(world)["paddle"]
+    return names
 
 
 def default_main_program() -> Program:

@@ -96,9 +96,9 @@ def mapped(value: Any, of: Callable[[Any], Any]) -> Any:
 
 def variables_in(args: Any, options: Any) -> list[Variable]:
     """The variables among arguments."""
-    found: list[Variable] = []
-    mapped((args, options), lambda x: found.append(x) if isinstance(x, Variable) else None)
-    return found
+    variables: list[Variable] = []
+    mapped((args, options), lambda x: variables.append(x) if isinstance(x, Variable) else None)
+    return variables
 
 
 def without_data(x: Any, world: World) -> Any:

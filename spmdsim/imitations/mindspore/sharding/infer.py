@@ -81,11 +81,11 @@ def infer_layout(
         for i, (layout, shape) in enumerate(zip(given, shapes)):
             layout.check_shape(shape)
             check_even(layout, shape, f"operand {i}")
-    found = [given[i] for i in operands] if operands else given
+    taken = [given[i] for i in operands] if operands else given
     bound = bind(op, [shapes[i] for i in operands] if operands else shapes, params)
     if input_shapes is not None and (key in _UNARY or (name in TABLE and TABLE[name].elements)):
-        found = cut_first(bound, found)
-    return bound.output_layouts(bound.infer(promoted(bound, found)))[0]
+        taken = cut_first(bound, taken)
+    return bound.output_layouts(bound.infer(promoted(bound, taken)))[0]
 
 
 def cut_first(bound: BoundRule, layouts: Sequence[Layout]) -> list[Layout]:
@@ -114,13 +114,13 @@ def _of_any_size(operator: str, layouts: Sequence[Layout], args: Args) -> Layout
     at = src.index(-1)
     known, new = (math.prod(n for n in shape if n != -1) for shape in (src, dst))
     least = math.lcm(layouts[0].parts[at], new // math.gcd(new, known))
-    found = []
+    results = []
     for prime in (101, 103):
         shape = [*src[:at], least * prime, *src[at + 1 :]]
-        found.append(infer_layout(operator, layouts, {**args, "src_shape": shape}))
-    if found[0] != found[1]:
+        results.append(infer_layout(operator, layouts, {**args, "src_shape": shape}))
+    if results[0] != results[1]:
         raise RuleError(f"the layout of the result depends on the unknown size of {src}")
-    return found[0]
+    return results[0]
 
 
 def _only(operator: str, layouts: Sequence[Layout]) -> list[Layout]:
@@ -244,10 +244,10 @@ def _elementwise(count: int) -> Op:
 
 
 def _wanted(args: Args) -> Sequence[int]:
-    found = args.get("dst_shape", args.get("shape"))
-    if found is None:
+    sizes = args.get("dst_shape", args.get("shape"))
+    if sizes is None:
         raise RuleError("Reshape needs dst_shape")
-    return tuple(found)
+    return tuple(sizes)
 
 
 def _perm(args: Args, ndim: int) -> tuple[int, ...]:

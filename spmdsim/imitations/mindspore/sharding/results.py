@@ -48,17 +48,17 @@ def result_layout(kind: str, computed: Layout, shape: Shape, out: Any) -> Layout
     if kind == "product" and pending_axes(computed):
         choices.append(scattered(computed))
     if isinstance(entry, Layout):
-        found = [c for c in choices if c.canonical == Layout(entry.mesh, entry.dims).canonical]
+        fitting = [c for c in choices if c.canonical == Layout(entry.mesh, entry.dims).canonical]
     else:
         if kind == "product" and len(shape) != 2:
             raise ShardError(f"an out_strategy is accepted for 2-D products only, but the result is {shape}")
-        found = [c for c in choices if c.parts == tuple(entry)]
-    if not found:
+        fitting = [c for c in choices if c.parts == tuple(entry)]
+    if not fitting:
         raise ShardError(
             f"out_strategy {entry} cannot be had; the result is {' or '.join(map(str, choices))}"
             f" (cuts {', '.join(str(c.parts) for c in choices)})"
         )
-    return found[0]
+    return fitting[0]
 
 
 def scattered(computed: Layout) -> Layout:

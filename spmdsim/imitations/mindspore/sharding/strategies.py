@@ -118,17 +118,17 @@ def _by_cuts(
     attrs: Mapping[str, Any],
 ) -> Sharded:
     if row.of_result and given is not None:
-        found = cuts_of_result(bound, given, devices)
+        factors = cuts_of_result(bound, given, devices)
     else:
         wanted = given if given is not None else default_cuts(bound, len(device_ranks(devices, 1)))
         cuts = row.adjust(wanted, bound.shapes)
         check_cuts(
             cuts, bound.shapes, len(device_ranks(devices, math.prod(factor_cuts(bound, cuts).values())))
         )
-        found = factor_cuts(bound, cuts)
-    used = math.prod(found.values())
+        factors = factor_cuts(bound, cuts)
+    used = math.prod(factors.values())
     members = device_ranks(devices, used)
-    strategy = strategy_from_factors(bound, found, members, repeat=repeat)
+    strategy = strategy_from_factors(bound, factors, members, repeat=repeat)
     repeated = len(members) // used
     return _derive(name, row, bound, strategy, out, attrs, repeated, repeat)
 

@@ -21,8 +21,8 @@ __all__ = sorted({"linear", "one_hot", *SAME.split(), *_FORMS, *NETWORK})
 
 def linear(input: Any, weight: Any, bias: Any = None) -> Any:
     """``input @ weight.T + bias``."""
-    found = ops.MatMul(transpose_b=True)(input, weight)
-    return found if bias is None else ops.add(found, bias)
+    product = ops.MatMul(transpose_b=True)(input, weight)
+    return product if bias is None else ops.add(product, bias)
 
 
 def one_hot(tensor: Any, num_classes: int) -> Any:
