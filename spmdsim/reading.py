@@ -138,8 +138,8 @@ def parse_json(text: str | bytes) -> Any:
 
 def _check_depth(text: str) -> None:
     depth = 0
-    for found in _TOKEN.finditer(text):
-        mark = found[0]
+    for token in _TOKEN.finditer(text):
+        mark = token[0]
         depth += (mark in ("[", "{", "(")) - (mark in ("]", "}", ")"))
         if depth > MOST_DEPTH:
             raise InputError(f"brackets are nested more than {MOST_DEPTH} deep")
@@ -152,12 +152,12 @@ def _whole(digits: str) -> int:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    members = dict(pairs)
+    if len(members) < len(pairs):
         seen: set[str] = set()
         twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
         raise InputError(f"the key {one_line(twice, 60)!r} stands twice")
-    return found
+    return members
 
 
 def literal(text: str) -> Any:
@@ -277,10 +277,10 @@ def _parsed(expression: str) -> _Function:
 
 def _bounded(function: Callable[..., Any], *parts: _Function) -> _Function:
     def value(names: _Names) -> Fraction:
-        found = Fraction(function(*(part(names) for part in parts)))
-        if max(found.numerator.bit_length(), found.denominator.bit_length()) > MOST_BITS:
+        fraction = Fraction(function(*(part(names) for part in parts)))
+        if max(fraction.numerator.bit_length(), fraction.denominator.bit_length()) > MOST_BITS:
             raise ValueError(f"it comes to a number of more than {MOST_BITS} bits")
-        return found
+        return fraction
 
     return value
 

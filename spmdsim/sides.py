@@ -43,10 +43,10 @@ def sides(said: Iterable[tuple[int, Said]]) -> list[tuple[list[int], Said]]:
     >>> sides(enumerate(["SUM", "MAX", "SUM"]))
     [([0, 2], 'SUM'), ([1], 'MAX')]
     """
-    found: dict[Said, list[int]] = {}
+    ranks_by_words: dict[Said, list[int]] = {}
     for rank, what in said:
-        found.setdefault(what, []).append(rank)
-    return sorted(((ranks, what) for what, ranks in found.items()), key=lambda side: -len(side[0]))
+        ranks_by_words.setdefault(what, []).append(rank)
+    return sorted(((ranks, what) for what, ranks in ranks_by_words.items()), key=lambda side: -len(side[0]))
 
 
 def in_words(found: Iterable[tuple[Sequence[int], Any]], verb: str, job: Sequence[int]) -> str:

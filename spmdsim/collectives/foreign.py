@@ -81,8 +81,8 @@ class Rounds:
         return self._signature() if question[0] == "signature" else self._rounds(*question[1:])
 
     def _signature(self) -> dict[str, Any]:
-        found = inspect.signature(self.generate).parameters.values()
-        parameters = [(p.name, int(p.kind), p.default is not p.empty, _plain(p.default)) for p in found]
+        declared = inspect.signature(self.generate).parameters.values()
+        parameters = [(p.name, int(p.kind), p.default is not p.empty, _plain(p.default)) for p in declared]
         return {
             "name": str(getattr(self.generate, "__name__", "algorithm")),
             "about": str(self.generate.__doc__ or ""),

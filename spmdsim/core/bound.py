@@ -196,7 +196,7 @@ class BoundRule(ShortRepr):
         return strategy
 
     def _factor_axes(self, term: Term, layout: Layout, operand: int) -> dict[str, tuple[str, ...]]:
-        found: dict[str, tuple[str, ...]] = {}
+        axes_of: dict[str, tuple[str, ...]] = {}
         for dim, (factors, axes) in enumerate(zip(term, layout.dims)):
             if not factors and axes:
                 raise RuleError(
@@ -210,8 +210,8 @@ class BoundRule(ShortRepr):
                 while rest and (last or parts < self.sizes[factor]):
                     taken.append(rest.pop(0))
                     parts *= layout.mesh.axis_size(taken[-1])
-                found[factor] = tuple(taken)
-        return found
+                axes_of[factor] = tuple(taken)
+        return axes_of
 
     def _passed(
         self, layouts: Sequence[Layout], splits: dict[str, tuple[str, ...]]
@@ -314,17 +314,17 @@ def bind(rule: Rule, shapes: tuple[Shape, ...], sizes: tuple[tuple[str, int], ..
     """
     if len(shapes) != len(rule.inputs):
         raise RuleError(f"the rule '{rule}' takes {len(rule.inputs)} operands, but {len(shapes)} were given")
-    found: dict[str, int] = dict(sizes)
+    known_sizes: dict[str, int] = dict(sizes)
     width = _ellipsis_width(rule, shapes)
     terms = [_expand(term, len(shape), rule) for term, shape in zip(rule.inputs, shapes)]
     for i, (term, shape) in enumerate(zip(terms, shapes)):
-        _learn(term, shape, found, rule, i)
-    known = [_without_broadcast(term, shape, found) for term, shape in zip(terms, shapes)]
+        _learn(term, shape, known_sizes, rule, i)
+    known = [_without_broadcast(term, shape, known_sizes) for term, shape in zip(terms, shapes)]
     for i, (term, shape) in enumerate(zip(known, shapes)):
-        _solve_compound(term, shape, found, rule, i)
+        _solve_compound(term, shape, known_sizes, rule, i)
     outputs = tuple(_expand_ellipsis(term, width) for term in rule.outputs)
-    ordered = _in_order(rule, known, outputs, found)
-    return BoundRule(rule, shapes, tuple(known), outputs, tuple((f, found[f]) for f in ordered))
+    ordered = _in_order(rule, known, outputs, known_sizes)
+    return BoundRule(rule, shapes, tuple(known), outputs, tuple((f, known_sizes[f]) for f in ordered))
 
 
 def _ellipsis_width(rule: Rule, shapes: Sequence[Shape]) -> int:

@@ -63,10 +63,10 @@ def _slices(step: Step, dtype: np.dtype) -> Program:
         made: dict[tuple[int, str], np.ndarray] = {}  # replicas that share an array share its slices
         for rank, job in jobs:
             key = (id(shards[rank]), str(job))
-            found = made.get(key)
-            if found is None:
-                found = made[key] = job(shards[rank])
-            results[rank] = found
+            piece = made.get(key)
+            if piece is None:
+                piece = made[key] = job(shards[rank])
+            results[rank] = piece
 
     return run
 

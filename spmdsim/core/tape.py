@@ -100,7 +100,7 @@ class OpNode(Node):
         wanted = [operand.requires_grad for operand in self.operands]
         with world.named(f"{recipe.op.name}.backward", recipe, sum(wanted)) if recordings else _unnamed:
             dys = [settle(some, dual) if some else None for some, dual in zip(gradients, recipe.duals)]
-            found = self.gradients(dys, wanted)
+            computed = self.gradients(dys, wanted)
         known = [x for x in (*dys, *self.operands) if x is not None]
         kind, origin = type(known[0]), world.derived_origin
         return [
@@ -116,7 +116,7 @@ class OpNode(Node):
                     origin=origin(recipe, known, k + 1) if world.compares else 0,
                 )
             ]
-            for k, one in enumerate(found)
+            for k, one in enumerate(computed)
         ]
 
     def gradients(self, dys: list[Tensor | None], wanted: list[bool]) -> Sequence[Any]:
@@ -154,8 +154,10 @@ def local_gradients(
 
     def job(rank: int, *arrays: Any) -> list[Any]:
         head = recipe.head(rank) if recipe.op.contextual else ()
-        found = pulled(recipe, params, arrived, *arrays, head=head)
-        return [None if kind is None or one is None else like(one, kind) for kind, one in zip(kinds, found)]
+        gradients = pulled(recipe, params, arrived, *arrays, head=head)
+        return [
+            None if kind is None or one is None else like(one, kind) for kind, one in zip(kinds, gradients)
+        ]
 
     columns = [*zip(world.ranks, recipe.active, zip(*lists))]
     jobs = {rank: partial(job, rank, *arrays) for rank, active, arrays in columns if active}
@@ -295,11 +297,11 @@ def _converted(gradient: Tensor, dtype: np.dtype) -> Tensor:
 
 def history(root: Node | None) -> list[Node]:
     """All nodes that ``root`` depends on, each after the nodes that use it."""
-    found = {id(root): root} if root is not None else {}
-    waiting = list(found.values())
+    nodes = {id(root): root} if root is not None else {}
+    waiting = list(nodes.values())
     while waiting:
         for node, _ in waiting.pop().sources:
-            if node is not None and id(node) not in found:
-                found[id(node)] = node
+            if node is not None and id(node) not in nodes:
+                nodes[id(node)] = node
                 waiting.append(node)
-    return sorted(found.values(), key=lambda node: node.number, reverse=True)
+    return sorted(nodes.values(), key=lambda node: node.number, reverse=True)

@@ -58,7 +58,7 @@ def layout_figure(layout: Layout, shape: Sequence[int] | None = None) -> Figure:
 
 def tensor_figure(tensor: Tensor) -> Figure:
     """The layout of a tensor: which rank holds which box. Values are not looked at."""
-    found = layout_figure(tensor.layout, tensor.shape)
+    figure = layout_figure(tensor.layout, tensor.shape)
     itemsize = tensor.dtype.itemsize
     held = math.prod(tensor.layout.local_shape(tensor.shape, tensor.layout.mesh.rank_at(0))) * itemsize
     facts = (
@@ -68,7 +68,7 @@ def tensor_figure(tensor: Tensor) -> Figure:
         ("rank 0's shard" if 0 in tensor.layout.mesh else "first shard", f"{held:,} bytes"),
         ("world", repr(tensor.world)),
     )
-    return Figure(repr(tensor), (*found.parts, FactTable(("fact", "value"), facts)), found.notes)
+    return Figure(repr(tensor), (*figure.parts, FactTable(("fact", "value"), facts)), figure.notes)
 
 
 def _grid(layout: Layout, shape: Sequence[int] | None, plain: bool = False) -> Canvas:

@@ -316,8 +316,8 @@ def holders_text(layout: Layout, pieces: Mapping[Any, int]) -> tuple[tuple[str, 
 
 def digits(index: int, sizes: Sequence[int]) -> tuple[int, ...]:
     """A number as digits, the first one major; ``sizes`` are their bases."""
-    found = []
+    reversed_digits = []
     for size in reversed(sizes):
         index, digit = divmod(index, size)
-        found.append(digit)
-    return tuple(reversed(found))
+        reversed_digits.append(digit)
+    return tuple(reversed(reversed_digits))

@@ -122,12 +122,12 @@ def _considered(plan: Plan) -> FactTable:
 def _transfers(plan: Plan) -> Canvas | None:
     """The tensor cut at all borders, each cell in its sender's colour with who gets it from whom."""
     try:
-        found = cut_cells(plan.src, plan.dst, plan.shape)
+        grid = cut_cells(plan.src, plan.dst, plan.shape)
     except SpmdError:
         return None
-    if found is None:
+    if grid is None:
         return None
-    cells, cuts, number = found
+    cells, cuts, number = grid
     wide = max(width_of(text) for row in cells for cell in row for text, _ in cell) + 18
     margin = max(width_of(str(edge)) for edge in cuts[0]) + 8
     out = Canvas()

@@ -228,8 +228,8 @@ def _ticks(low: float, high: float) -> list[float]:
     if len(decades) >= 3:
         return decades[:: ceil(len(decades) / 10)]
     fine = [m * 10.0**k for k in range(floor(low), ceil(high) + 1) for m in (1, 2, 5)]
-    found = [v for v in fine if low - 1e-9 <= log10(v) <= high + 1e-9]
-    return found if len(found) > 1 else [10.0 ** (low + (high - low) * part) for part in (0.1, 0.5, 0.9)]
+    ticks = [v for v in fine if low - 1e-9 <= log10(v) <= high + 1e-9]
+    return ticks if len(ticks) > 1 else [10.0 ** (low + (high - low) * part) for part in (0.1, 0.5, 0.9)]
 
 
 def _padded(plot: Plot) -> tuple[float, float, float, float]:

@@ -69,8 +69,8 @@ def schedule_svg(story: History, title: str | None = None) -> str:
     arrows = sum(map(len, story.steps))
     if arrows > MOST_ARROWS:
         raise InputError(f"{arrows} messages are too many for one picture; at most {MOST_ARROWS} are drawn")
-    found = history_figure(story)
-    return Figure(title or found.title, found.parts, found.notes).svg()
+    figure = history_figure(story)
+    return Figure(title or figure.title, figure.parts, figure.notes).svg()
 
 
 def algorithm_figure(algorithm: Algorithm) -> Figure:

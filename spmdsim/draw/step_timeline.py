@@ -56,9 +56,9 @@ class _Waiting(NamedTuple):
 
 def predicted_slices(trace: Trace, machine: Machine) -> list[PredictedSlice]:
     """The events of a trace in their order, as long as the model says; those begun early beside the others."""
-    found: list[PredictedSlice] = []
-    _lay(_nested(trace), machine, 0.0, 0, found, {})
-    return found
+    slices: list[PredictedSlice] = []
+    _lay(_nested(trace), machine, 0.0, 0, slices, {})
+    return slices
 
 
 def _nested(trace: Trace) -> list[tuple[Any, list[Any]]]:

@@ -58,15 +58,15 @@ def positions(topology: Topology) -> dict[TopologyPlace, Point] | None:
     [(0.0, 80.0), (34.0, 80.0), (17.0, 0.0)]
     """
     if isinstance(topology, Torus):
-        found = _of_torus(topology)
+        points = _of_torus(topology)
     elif isinstance(topology, Dragonfly):
-        found = _of_dragonfly(topology)
+        points = _of_dragonfly(topology)
     else:
-        found = _of_tiers(topology)
-    if found is None:
+        points = _of_tiers(topology)
+    if points is None:
         return None
-    left, upper = (min(point[k] for point in found.values()) for k in (0, 1))
-    return {place: (round(x - left, 1), round(y - upper, 1)) for place, (x, y) in found.items()}
+    left, upper = (min(point[k] for point in points.values()) for k in (0, 1))
+    return {place: (round(x - left, 1), round(y - upper, 1)) for place, (x, y) in points.items()}
 
 
 def _of_torus(torus: Torus) -> dict[TopologyPlace, Point] | None:
@@ -91,7 +91,7 @@ def _around(centre: Point, radius: float, index: float, count: int) -> Point:
 
 def _of_dragonfly(fly: Dragonfly) -> dict[TopologyPlace, Point]:
     """Groups in a circle, their routers in small circles, ranks outside of their routers."""
-    found: dict[TopologyPlace, Point] = {}
+    points: dict[TopologyPlace, Point] = {}
     inner = 14.0 + 7 * fly.routers
     outer = inner + 34 + 3 * fly.hosts
     apart = (outer + 16) / sin(pi / max(fly.groups, 2))  # circles of neighbours do not touch
@@ -100,13 +100,13 @@ def _of_dragonfly(fly: Dragonfly) -> dict[TopologyPlace, Point]:
         group, place = divmod(router, fly.routers)
         centre = centres[group] if fly.groups > 1 else (0.0, 0.0)
         turned = place + 0.5 + fly.routers * group / fly.groups
-        found[TopologyPlace(1, router)] = _around(centre, inner, turned, fly.routers)
+        points[TopologyPlace(1, router)] = _around(centre, inner, turned, fly.routers)
         for host in range(fly.hosts):
             aside = (host - (fly.hosts - 1) / 2) * 0.8 / fly.hosts
-            found[TopologyPlace(0, router * fly.hosts + host)] = _around(
+            points[TopologyPlace(0, router * fly.hosts + host)] = _around(
                 centre, outer, turned + aside, fly.routers
             )
-    return found
+    return points
 
 
 def _of_tiers(topology: Topology) -> dict[TopologyPlace, Point]:

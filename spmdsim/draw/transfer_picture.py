@@ -34,10 +34,10 @@ def transfers_picture(src: Layout, dst: Layout, shape: Sequence[int]) -> Picture
         dst: the layout after.
         shape: global shape, of one or two dims.
     """
-    found = cut_cells(src, dst, shape)
-    if found is None:
+    grid = cut_cells(src, dst, shape)
+    if grid is None:
         return None
-    cells, cuts, number = found
+    cells, cuts, number = grid
     return Picture(tuple(_lines(cells, cuts, number, len(shape))), len(number))
 
 

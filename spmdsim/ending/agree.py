@@ -45,23 +45,23 @@ def gather_stops(comm: MPI.Comm, message: Said, seconds: float) -> dict[int, Sai
         return {0: message}
     if comm.rank:
         return _report(comm, message, seconds)
-    found = {0: message}
+    reasons = {0: message}
     deadline = time.monotonic() + seconds
-    while len(found) < comm.size and time.monotonic() < deadline:
-        found |= told(comm)
+    while len(reasons) < comm.size and time.monotonic() < deadline:
+        reasons |= told(comm)
         time.sleep(0.002)
-    for rank in set(found) - {0}:
-        comm.send(len(found) == comm.size, dest=rank, tag=TAG)
-    return found
+    for rank in set(reasons) - {0}:
+        comm.send(len(reasons) == comm.size, dest=rank, tag=TAG)
+    return reasons
 
 
 def told(comm: MPI.Comm) -> dict[int, Any]:
     """On rank 0: what ranks that stop have told it by now."""
-    found = {}
+    reasons = {}
     for rank in range(1, comm.size):
         if comm.Iprobe(source=rank, tag=TAG):
-            found[rank] = comm.recv(source=rank, tag=TAG)
-    return found
+            reasons[rank] = comm.recv(source=rank, tag=TAG)
+    return reasons
 
 
 def _report(comm: MPI.Comm, message: Said, seconds: float) -> dict[int, Said] | None:

@@ -74,10 +74,10 @@ def hook_exit() -> None:
         return
 
     def code(error: SystemExit) -> object:
-        found = member.__get__(error)
+        value = member.__get__(error)
         if sys._getframe().f_back is None:
             _left_with[:] = [(exit_code(error), exit_words(error))]
-        return found
+        return value
 
     # Of a type that is written in C only its own dict takes a new attribute.
     own = next((one for one in gc.get_referents(vars(SystemExit)) if isinstance(one, dict)), {})

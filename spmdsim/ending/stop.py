@@ -196,20 +196,20 @@ def stop(error: BaseException, name: str, join: Callable[[str, int], MPI.Comm | 
     reason = Reason(text, isinstance(error, DisagreementError))
     folder = job_folder()
     if comm.rank and folder is not None and has_left(folder, 0, 0):  # it hears nobody any more
-        found: dict[int, Reason] | None = {comm.rank: reason}
+        reasons: dict[int, Reason] | None = {comm.rank: reason}
     else:
-        found = gather_stops(comm, reason, EXIT_SECONDS if quiet_exit else SECONDS)
+        reasons = gather_stops(comm, reason, EXIT_SECONDS if quiet_exit else SECONDS)
     agreed_code = 0 if noted else code  # our starter knows; the launcher need not complain too
-    if found is None:  # another rank speaks, and has heard from all
+    if reasons is None:  # another rank speaks, and has heard from all
         if has_log() and not quiet_exit:
             write(text)
         return agreed_code
-    if len(found) < comm.size:
-        _say_of_ranks(found, comm.size)
+    if len(reasons) < comm.size:
+        _say_of_ranks(reasons, comm.size)
         _do_last(text)
         kill(code)
     if not quiet_exit:
-        _say_of_ranks(found, comm.size)
+        _say_of_ranks(reasons, comm.size)
     _do_last(text)
     return agreed_code
 
@@ -236,8 +236,8 @@ def leave(code: int) -> int:
     """
     sys.stdout.flush()
     sys.stderr.flush()
-    found = detect()
-    noted = note_failure(found.rank if found else 0, code)
+    launcher = detect()
+    noted = note_failure(launcher.rank if launcher else 0, code)
     return 0 if noted else code  # our starter knows; the launcher need not complain too
 
 
@@ -288,19 +288,19 @@ def end_before_mpi(code: int) -> None:
 
     Launchers that speak PMI take a rank that fails before it has started MPI for one that needs none.
     """
-    found = detect()
-    if found is None or "mpi4py.MPI" in sys.modules or job_folder() is not None:
+    launcher = detect()
+    if launcher is None or "mpi4py.MPI" in sys.modules or job_folder() is not None:
         return
     if not code:
         from spmdsim.ending.starting import CODE, awaiting
 
-        if found.size > 1 and (waiting := awaiting(found)):
-            write(f"rank {found.rank} of {found.size} {left_while(waiting)}, the job ends")
+        if launcher.size > 1 and (waiting := awaiting(launcher)):
+            write(f"rank {launcher.rank} of {launcher.size} {left_while(waiting)}, the job ends")
             ask_launcher_to_end(CODE)
             exit_now(CODE)
         return
-    time.sleep(ALONE_SECONDS + APART_SECONDS * min(found.rank, 20))  # where all fail, one says so
-    write(f"rank {found.rank} of {found.size} {BEFORE_MPI} with code {code}, the job ends")
+    time.sleep(ALONE_SECONDS + APART_SECONDS * min(launcher.rank, 20))  # where all fail, one says so
+    write(f"rank {launcher.rank} of {launcher.size} {BEFORE_MPI} with code {code}, the job ends")
     ask_launcher_to_end(code)
 
 
@@ -324,8 +324,8 @@ def ask_launcher_to_end(code: int) -> None:
 
 def end_job(text: str, code: int) -> NoReturn:
     """Say why, and end every rank of the job now."""
-    found = detect()
-    note_failure(found.rank if found else 0, code)
+    launcher = detect()
+    note_failure(launcher.rank if launcher else 0, code)
     write(text)
     _do_last(text)
     kill(code)
@@ -370,6 +370,6 @@ def _say_apart(text: str, quiet_exit: bool) -> None:
 
     What keeps MPI from starting does so on all ranks.
     """
-    found = detect()
-    if not quiet_exit and (found is None or found.rank == 0):
+    launcher = detect()
+    if not quiet_exit and (launcher is None or launcher.rank == 0):
         write(text)

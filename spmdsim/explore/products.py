@@ -32,8 +32,10 @@ def product(mesh: Mesh) -> dict[str, Any]:
         :func:`strategy_facts` says.
     """
     bound = _bound()
-    found = {strategy_key(strategy): strategy_facts(bound, strategy) for strategy in _strategies(bound, mesh)}
-    return {"mesh": str(mesh), "strategies": found}
+    strategies = {
+        strategy_key(strategy): strategy_facts(bound, strategy) for strategy in _strategies(bound, mesh)
+    }
+    return {"mesh": str(mesh), "strategies": strategies}
 
 
 def operands() -> dict[str, Any]:

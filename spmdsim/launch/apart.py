@@ -81,10 +81,10 @@ class Apart:
     def _answer(self) -> tuple[Any, Any]:
         line = self._line()
         try:
-            found = json.loads(line)
+            answer = json.loads(line)
         except (ValueError, RecursionError):
-            found = None
-        return (found[0], found[1]) if isinstance(found, list) and len(found) == 2 else ("", None)
+            answer = None
+        return (answer[0], answer[1]) if isinstance(answer, list) and len(answer) == 2 else ("", None)
 
     def _line(self) -> bytes:
         parts = [self._rest]

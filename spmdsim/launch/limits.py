@@ -114,8 +114,8 @@ def run_limited(body: Callable[[], int], limits: Limits, reads: bool = False) ->
             _be_child(body, limits, writes, (report[1], word), reads, in_group)
         for _, end in (*pipes, report):
             os.close(end)
-        found = dict(zip([end for end, _ in pipes], streams))
-        return _Watch(child, limits, found, report[0], in_group, word).run()
+        pipes_of = dict(zip([end for end, _ in pipes], streams))
+        return _Watch(child, limits, pipes_of, report[0], in_group, word).run()
 
 
 # -- the child ------------------------------------------------------------------------------------------

@@ -77,9 +77,9 @@ class LocalFunction(Pictured):
 
     def __call__(self, *given: Any, **options: Any) -> Any:
         """Run the function on every rank's pieces of the operands."""
-        (found, arguments), (more, named) = joined(given), joined(options)
+        (tensors_given, arguments), (more, named) = joined(given), joined(options)
         structure = (tuple, 2, (arguments, named))
-        tensors = operands(self.name, [*found, *more])
+        tensors = operands(self.name, [*tensors_given, *more])
         world: Any = tensors[0].world
         places = self._places(tensors, structure)
         leaves = self._leaves(places)
@@ -140,7 +140,7 @@ class LocalFunction(Pictured):
             array.flags.writeable = False
         try:
             args, options = rebuilt(structure, iter(given))
-            found = self._function(*args, **options)
+            results = self._function(*args, **options)
         except SpmdError as error:
             if self.name not in error.message:
                 error.facts.setdefault("local function", self.name)
@@ -151,10 +151,12 @@ class LocalFunction(Pictured):
             raise RuleError(
                 f"{self.name} failed on rank {rank}, given pieces of shape {shapes}: {what}"
             ) from error
-        parts = leaves_like(found, self._out)
+        parts = leaves_like(results, self._out)
         if parts is None:
             said = (
-                f"{len(found)} results" if isinstance(found, (tuple, list)) else f"a {type(found).__name__}"
+                f"{len(results)} results"
+                if isinstance(results, (tuple, list))
+                else f"a {type(results).__name__}"
             )
             wanted = count if self._outcome is None else f"{self._out!r}"
             raise RuleError(f"{self.name} gave {said} on rank {rank}, but out_layouts has {wanted}")
@@ -186,8 +188,8 @@ class LocalFunction(Pictured):
             )
         if isinstance(dy, list):
             dy = [np.zeros_like(y) if d is None else d for d, y in zip(dy, result)]
-        found = self._vjp(dy, operands, result)
-        gradients = list(found) if isinstance(found, (tuple, list)) else [found]
+        slopes = self._vjp(dy, operands, result)
+        gradients = list(slopes) if isinstance(slopes, (tuple, list)) else [slopes]
         if len(gradients) != len(operands):
             raise RuleError(
                 f"the vjp of {self.name} gave {len(gradients)} gradients on rank {context.rank} for {len(operands)} operands"
@@ -272,11 +274,11 @@ class LocalFunction(Pictured):
     ) -> None:
         """Refuse pieces that are not those of a tensor of a shape."""
         for k, (leaf, shape) in enumerate(zip(leaves, shapes)):
-            for rank, found in pieces.items():
+            for rank, all_shapes in pieces.items():
                 wanted = leaf.local_shape(shape, rank)
-                if found[k] != wanted:
+                if all_shapes[k] != wanted:
                     raise RuleError(
-                        f"{self.name} gave a piece of shape {found[k]} on rank {rank}, but result {k} of shape {shape} has "
+                        f"{self.name} gave a piece of shape {all_shapes[k]} on rank {rank}, but result {k} of shape {shape} has "
                         f"{wanted} there, by its layout {leaf}"
                     )
 

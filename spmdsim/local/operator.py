@@ -68,10 +68,14 @@ class LocalOp(Op):
         self, shapes: Sequence[Shape], params: dict[str, Any], dtypes: Sequence[np.dtype] | None = None
     ) -> BoundRule:
         """The rule: every dim of every operand and result is a factor of its own."""
-        found = [shape for shape, _ in params["results"]]
+        result_shapes = [shape for shape, _ in params["results"]]
         inputs = tuple(tuple((f"a{i}_{d}",) for d in range(len(s))) for i, s in enumerate(shapes))
-        outputs = tuple(tuple((f"r{i}_{d}",) for d in range(len(s))) for i, s in enumerate(found))
-        sizes = {f[0]: n for term, s in zip((*inputs, *outputs), (*shapes, *found)) for f, n in zip(term, s)}
+        outputs = tuple(tuple((f"r{i}_{d}",) for d in range(len(s))) for i, s in enumerate(result_shapes))
+        sizes = {
+            f[0]: n
+            for term, s in zip((*inputs, *outputs), (*shapes, *result_shapes))
+            for f, n in zip(term, s)
+        }
         rule = Rule(f"local function {self.name}", inputs, outputs)
         places, leaves = params["places"], params["leaves"]
         return LocalBound(

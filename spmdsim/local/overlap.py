@@ -146,15 +146,15 @@ def _rule(*shapes: Shape, sides: Sides, modes: Any, kind: Any) -> Rule:
 
 
 def _dtype(*dtypes: np.dtype, kind: Any, **_: Any) -> np.dtype:
-    found: np.dtype = promoted(*dtypes) if kind is None else kind
-    return found
+    dtype: np.dtype = promoted(*dtypes) if kind is None else kind
+    return dtype
 
 
 def _overlapping(name: str, function: Callable[..., Any], vjp: Callable[..., Any] | None) -> WindowOp:
     """The operator of a function."""
     key = (name, function, vjp)
-    found = _known.get(key)
-    if found is None:
+    op = _known.get(key)
+    if op is None:
 
         def forward(context: Context, *blocks: np.ndarray, sides: Sides, modes: Any, kind: Any) -> np.ndarray:
             own = _own(context)
@@ -190,7 +190,7 @@ def _overlapping(name: str, function: Callable[..., Any], vjp: Callable[..., Any
                 )
             return [_folded(np.asarray(p), margins(context), modes) for p in parts]
 
-        found = _known[key] = WindowOp(
+        op = _known[key] = WindowOp(
             name,
             _rule,
             forward,
@@ -202,7 +202,7 @@ def _overlapping(name: str, function: Callable[..., Any], vjp: Callable[..., Any
         )
         while len(_known) > KNOWN:
             del _known[next(iter(_known))]
-    return found
+    return op
 
 
 #: Operators of functions by name and function, the latest so many: equal calls find their recipes again.
@@ -240,12 +240,12 @@ def _surrounded(block: np.ndarray, beyond: Sequence[tuple[int, int]], values: Se
     """A block with numbers around it, those of later dims in the corners: one copy for all dims."""
     if not any(map(any, beyond)):
         return block
-    found = empty(tuple(a + n + b for n, (a, b) in zip(block.shape, beyond)), block.dtype)
-    found[tuple(slice(a, a + n) for n, (a, _) in zip(block.shape, beyond))] = block
+    wide = empty(tuple(a + n + b for n, (a, b) in zip(block.shape, beyond)), block.dtype)
+    wide[tuple(slice(a, a + n) for n, (a, _) in zip(block.shape, beyond))] = block
     for d, (n, (a, _), value) in enumerate(zip(block.shape, beyond, values)):
-        along = np.moveaxis(found, d, 0)
+        along = np.moveaxis(wide, d, 0)
         along[:a] = along[a + n :] = value
-    return found
+    return wide
 
 
 def _folded(gradient: np.ndarray, beyond: Sequence[tuple[int, int]], modes: Any) -> np.ndarray:

@@ -214,10 +214,10 @@ class Turns:
 
     def _said(self) -> str:
         """Who calls what, and who has returned."""
-        found = sides((rank, call.words) for rank, call in sorted(self._calls.items()))
+        called = sides((rank, call.words) for rank, call in sorted(self._calls.items()))
         parts = [
             f"{name_ranks(ranks)} call{'s' * (len(ranks) == 1)} {words} ({source_line(self._calls[ranks[0]].frame)})"
-            for ranks, words in found
+            for ranks, words in called
         ]
         ended = sorted(self._results)
         if ended:
@@ -244,10 +244,10 @@ def _as_one() -> Iterator[None]:
         yield
     finally:
         recorder.open_traces[:] = outside
-    found: dict[Any, list[CollectiveEvent]] = {}
+    alike: dict[Any, list[CollectiveEvent]] = {}
     for event in inside.collectives:
-        found.setdefault((event.collective, event.axes), []).append(event)
-    for events in found.values():
+        alike.setdefault((event.collective, event.axes), []).append(event)
+    for events in alike.values():
         one, *others = events
         for other in others:
             sums: Any = {

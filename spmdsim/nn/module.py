@@ -144,8 +144,8 @@ class Parameter(Pictured):
         if coming is not None:
             with unseen(programs):  # it belongs to what was done before
                 self.assign(coming())
-        found: Tensor | None = self.__dict__.get("tensor")
-        return found
+        tensor: Tensor | None = self.__dict__.get("tensor")
+        return tensor
 
     @tensor.setter
     def tensor(self, tensor: Tensor | None) -> None:

@@ -91,14 +91,14 @@ class Together:
 
     def leave(self) -> dict[Hashable, Callable[[Hashable], Tensor]]:
         """Begin all buckets where the world overlaps; by name who waits for a tensor that is under way, and gives it."""
-        found: dict[Hashable, Callable[[Hashable], Tensor]] = {}
+        waiting: dict[Hashable, Callable[[Hashable], Tensor]] = {}
         for bucket in (*self._full, *self._open.values()):
             if bucket.items[0][1].world.overlaps(bucket.merge.mesh):
                 bucket.post()
-                found.update((name, bucket.one) for name, _, _ in bucket.items)
+                waiting.update((name, bucket.one) for name, _, _ in bucket.items)
         self._full = [bucket for bucket in self._full if bucket.posted is None]
         self._open = {key: bucket for key, bucket in self._open.items() if bucket.posted is None}
-        return found
+        return waiting
 
 
 class Bucket:
@@ -169,7 +169,7 @@ class Bucket:
         merge, world = self.merge, self.items[0][1].world
         parts = merge.ranks if merge.collective == "reduce_scatter" else 1
         ends = np.cumsum([0, *(_held(tensor) // parts for _, tensor, _ in self.items)])
-        found: dict[Hashable, Tensor] = {}
+        parted: dict[Hashable, Tensor] = {}
         for (name, tensor, layout), start, stop in zip(self.items, ends, ends[1:]):
             meta = Meta.of(layout, tensor.shape, tensor.dtype)
             if not world.has_data:
@@ -177,8 +177,8 @@ class Bucket:
             else:
                 pieces = performed(partial(_pieces, merge, start, stop, meta, world.ranks), after)
                 shards = in_type(pieces, meta.held)
-            found[name] = Tensor(world, meta, shards, origin=tensor.origin)
-        return found
+            parted[name] = Tensor(world, meta, shards, origin=tensor.origin)
+        return parted
 
 
 def _held(tensor: Tensor) -> int:

@@ -166,9 +166,9 @@ def einsum(rule: str, *tensors: Operand, optimize: Any = False) -> Tensor:
         rule = f"{rule}->{'...' * ('...' in rule)}{''.join(letters)}"
     terms, result = rule.replace(" ", "").split("->")
     pairs = zip(terms.split(","), operands("np.einsum", tensors))
-    found = [_without_repeats(list(term.replace("...", ".")), x) for term, x in pairs]
-    terms = ",".join("".join(term).replace(".", "...") for term, _ in found)
-    return ops.einsum(f"{terms}->{result}", *[x for _, x in found])
+    terms_of = [_without_repeats(list(term.replace("...", ".")), x) for term, x in pairs]
+    terms = ",".join("".join(term).replace(".", "...") for term, _ in terms_of)
+    return ops.einsum(f"{terms}->{result}", *[x for _, x in terms_of])
 
 
 def _without_repeats(term: list[str], x: Tensor) -> tuple[list[str], Tensor]:

@@ -220,8 +220,8 @@ def _nothing(key: str, value: Any) -> bool:
 
 
 def _ours(name: str, room: ModuleType) -> Callable[..., Any] | None:
-    found = getattr(room, name, None) if name in room.__all__ else None
-    return found if callable(found) else None
+    ours = getattr(room, name, None) if name in room.__all__ else None
+    return ours if callable(ours) else None
 
 
 def _parameters(called: Callable[..., Any]) -> set[str]:

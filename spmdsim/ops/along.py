@@ -39,9 +39,9 @@ def _put_forward(
     strategy = context.strategy
     axes = tuple(a for a in strategy.axes_of(ALONG) if strategy.mesh.axis_size(a) > 1)
     if not axes:
-        found = np.empty_like(x)
-        np.put_along_axis(found, ids, x, dim)
-        return found
+        placed = np.empty_like(x)
+        np.put_along_axis(placed, ids, x, dim)
+        return placed
     members, size = strategy.mesh.group(context.rank, *axes), context.size(ALONG)
     line = Layout(strategy.mesh, [axes])
     bounds = np.array([line.bounds((size,), member)[0] for member in members])
@@ -57,9 +57,9 @@ def _put_forward(
     came = (yield counts[None]).reshape(-1).tolist()
     places = yield Parts(np.split(place[order], cuts), came)
     values = yield Parts(np.split(rows.reshape(-1)[order], cuts), came)
-    found = np.empty(rows.size, x.dtype)
-    found[np.concatenate(places)] = np.concatenate(values)
-    return np.asarray(np.moveaxis(found.reshape(*others, x.shape[dim]), -1, dim), order="C")
+    placed = np.empty(rows.size, x.dtype)
+    placed[np.concatenate(places)] = np.concatenate(values)
+    return np.asarray(np.moveaxis(placed.reshape(*others, x.shape[dim]), -1, dim), order="C")
 
 
 _put_op = SteppedOp(
@@ -95,8 +95,8 @@ def _take_forward(context: Context, x: np.ndarray, ids: np.ndarray, dim: int) ->
     mine = (ids >= start) & (ids < stop)
     if stop == start:
         return np.zeros(ids.shape, x.dtype)
-    found = np.take_along_axis(x, np.where(mine, ids - start, 0), dim)
-    return found if stop - start == context.size("v") else np.where(mine, found, np.zeros((), x.dtype))
+    entries = np.take_along_axis(x, np.where(mine, ids - start, 0), dim)
+    return entries if stop - start == context.size("v") else np.where(mine, entries, np.zeros((), x.dtype))
 
 
 def _take_vjp(

@@ -166,8 +166,8 @@ def _einsum_vjp(
         kept = "".join(c for c in term.replace("...", "") if c in present)
         dots = "..." if "..." in f"{out}{''.join(t for t, _ in others)}" and "..." in term else ""
         equation_i = f"{','.join([out, *[t for t, _ in others]])}->{dots}{kept}"
-        found = _contract(equation_i, dy, *[x for _, x in others])
-        gradients.append(_expand_to(found, f"{dots}{kept}", term, operand.shape))
+        slope = _contract(equation_i, dy, *[x for _, x in others])
+        gradients.append(_expand_to(slope, f"{dots}{kept}", term, operand.shape))
     return gradients
 
 

@@ -158,8 +158,8 @@ def _summed(vjp: Vjp) -> Vjp:
     """The gradients summed over what was broadcast."""
 
     def local(dy: np.ndarray, operands: Sequence[np.ndarray], result: Any, **params: Any) -> list[Any]:
-        found = vjp(dy, operands, result, **params)
-        return [None if g is None else _lazily(g, x.shape) for g, x in zip(found, operands)]
+        gradients = vjp(dy, operands, result, **params)
+        return [None if g is None else _lazily(g, x.shape) for g, x in zip(gradients, operands)]
 
     return local
 

@@ -139,9 +139,9 @@ def _along(parameter: np.ndarray, ndim: int, dim: int) -> np.ndarray:
 
 def _per_channel(gradient: np.ndarray, parameter: np.ndarray, dim: int) -> np.ndarray:
     dims = tuple(k for k in range(gradient.ndim) if k != dim)
-    found = gradient.sum(axis=dims, dtype=gradient.dtype)
+    total = gradient.sum(axis=dims, dtype=gradient.dtype)
     array: np.ndarray = (
-        found if found.shape == parameter.shape else found.sum(keepdims=True, dtype=found.dtype)
+        total if total.shape == parameter.shape else total.sum(keepdims=True, dtype=total.dtype)
     )
     return array
 

@@ -117,10 +117,10 @@ def embedding(
     params = {} if padding is None else {"padding": padding}
     if rows == "owned" and table.layout.parts[0] > 1:
         return _owned(ids.layout, table.layout, layout)(ids, table, **params)
-    found = _embedding_op(ids, table, **params)
+    looked_up = _embedding_op(ids, table, **params)
     if layout is None:
-        return found if rows == "all" else found.to(found.layout.reduced)
-    return found.to(layout)
+        return looked_up if rows == "all" else looked_up.to(looked_up.layout.reduced)
+    return looked_up.to(layout)
 
 
 @lru_cache(maxsize=1024)
@@ -204,8 +204,8 @@ def _pick(context: Context, x: np.ndarray, ids: np.ndarray) -> np.ndarray:
     if x.shape[-1] == 0:
         return np.zeros(ids.shape, x.dtype)
     local = np.where(mine, ids - start, 0)
-    found = np.take_along_axis(x, local[..., None], axis=-1)[..., 0]
-    return np.where(mine, found, np.zeros((), x.dtype))
+    entries = np.take_along_axis(x, local[..., None], axis=-1)[..., 0]
+    return np.where(mine, entries, np.zeros((), x.dtype))
 
 
 def _pick_vjp(
@@ -249,8 +249,8 @@ def pick(x: Tensor, ids: Tensor) -> Tensor:
 
 def _one_hot_forward(context: Context, ids: np.ndarray, depth: int, dtype: Any, dim: int = -1) -> np.ndarray:
     start, stop = context.bounds("c")
-    found = (ids[..., None] == np.arange(start, stop)).astype(dtype)
-    return np.asarray(np.moveaxis(found, -1, dim), order="C")
+    ones = (ids[..., None] == np.arange(start, stop)).astype(dtype)
+    return np.asarray(np.moveaxis(ones, -1, dim), order="C")
 
 
 def _one_hot_rule(ids: tuple[int, ...], depth: int, dtype: Any, dim: int = -1) -> tuple[Rule, dict[str, int]]:

@@ -28,16 +28,16 @@ def getitem(x: Tensor, index: Index) -> Tensor:
     entries = [place_of(p) for p in (index if isinstance(index, tuple) else (index,))]
     parts = per_dim(entries, len(x.meta.shape))
     cut, shape, looked, place = _basic(x, parts)
-    found = cut if cut.shape == shape else reshape(cut, shape)
+    result = cut if cut.shape == shape else reshape(cut, shape)
     if looked is None:
-        return found
-    ids = looked_up(parts[looked], found.shape[place], len([p for p in parts[:looked] if p is not None]))
-    found = gather(found, as_operand(ids, x), place)
+        return result
+    ids = looked_up(parts[looked], result.shape[place], len([p for p in parts[:looked] if p is not None]))
+    result = gather(result, as_operand(ids, x), place)
     if place and (_apart(parts) or divided(entries)):
         # As numpy has it: indices that do not stand side by side leave their dims in front.
         new = range(place, place + np.ndim(ids))
-        found = transpose(found, [*new, *[d for d in range(found.ndim) if d not in new]])
-    return found
+        result = transpose(result, [*new, *[d for d in range(result.ndim) if d not in new]])
+    return result
 
 
 def place_of(part: Any) -> Any:
@@ -50,15 +50,15 @@ def place_of(part: Any) -> Any:
         raise RuleError(_MASK)
     if isinstance(part, (int, np.integer)):
         return int(part)
-    found = np.asarray(part) if isinstance(part, (list, np.ndarray)) else None
-    if found is not None and isinstance(part, list) and not found.size:
-        found = found.astype(np.intp)
-    if found is None or found.dtype.kind not in "iub":
-        what = type(part).__name__ if found is None else f"{type(part).__name__} of {found.dtype}"
+    array = np.asarray(part) if isinstance(part, (list, np.ndarray)) else None
+    if array is not None and isinstance(part, list) and not array.size:
+        array = array.astype(np.intp)
+    if array is None or array.dtype.kind not in "iub":
+        what = type(part).__name__ if array is None else f"{type(part).__name__} of {array.dtype}"
         raise RuleError(f"a tensor is indexed by integers, slices and arrays of integers, not {what}")
-    if found.dtype.kind == "b" and found.ndim != 1:
+    if array.dtype.kind == "b" and array.ndim != 1:
         raise RuleError(_MASK)
-    return found if found.ndim else int(found)
+    return array if array.ndim else int(array)
 
 
 def per_dim(parts: list[Any], ndim: int) -> list[Any]:

@@ -38,9 +38,9 @@ def _forward(context: Context, x: np.ndarray, ids: np.ndarray, dim: int) -> np.n
         return np.take(x, ids, axis=dim)
     mine = (ids >= start) & (ids < stop)
     moved = np.moveaxis(x, dim, 0)
-    found = np.zeros((*ids.shape, *moved.shape[1:]), x.dtype)
-    found[mine] = moved[ids[mine] - start]
-    return np.asarray(np.moveaxis(found, range(ids.ndim), range(dim, dim + ids.ndim)), order="C")
+    entries = np.zeros((*ids.shape, *moved.shape[1:]), x.dtype)
+    entries[mine] = moved[ids[mine] - start]
+    return np.asarray(np.moveaxis(entries, range(ids.ndim), range(dim, dim + ids.ndim)), order="C")
 
 
 def _vjp(

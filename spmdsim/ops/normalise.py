@@ -209,8 +209,8 @@ def layer_norm(x: Tensor, scale: Tensor, shift: Tensor, epsilon: float = 1e-5, b
 
 def _rows(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
     checked_ids(labels, logits.shape[-1], what="classes")
-    found = _log_softmax(logits, -1)[_at(labels)]
-    array: np.ndarray = np.negative(found)
+    picked = _log_softmax(logits, -1)[_at(labels)]
+    array: np.ndarray = np.negative(picked)
     return array
 
 

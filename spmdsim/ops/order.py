@@ -57,14 +57,14 @@ def _forward(
     rows = np.moveaxis(x, dims, range(-len(dims), 0)).reshape(*kept, math.prod(x.shape[d] for d in dims))
     if rows.shape[-1]:
         own = (np.argmax if op == "max" else np.argmin)(rows, axis=-1)
-        found = np.take_along_axis(rows, np.expand_dims(own, -1), -1)[..., 0]
+        value = np.take_along_axis(rows, np.expand_dims(own, -1), -1)[..., 0]
         own = _place(context, own, [x.shape[d] for d in dims], dims)
     else:
-        own, found = np.full(kept, _NOWHERE), np.full(kept, identity(op, x.dtype))
+        own, value = np.full(kept, _NOWHERE), np.full(kept, identity(op, x.dtype))
     if all(context.strategy.parts(f"d{d}") == 1 for d in dims):
         return np.asarray(own, np.int64)
-    extreme = yield found
-    has = (found == extreme) | (found != found)  # a nan is the extreme
+    extreme = yield value
+    has = (value == extreme) | (value != value)  # a nan is the extreme
     first: np.ndarray = yield np.where(has, own, _NOWHERE)
     return first
 
@@ -95,11 +95,11 @@ def _place_of(op: Op, x: Tensor, dim: int | None, keepdims: bool) -> Tensor:
     dims = normal_dims(dim, x.ndim)
     if 0 in [x.shape[d] for d in dims]:
         raise RuleError(f"{op.name} of no elements is undefined: shape {x.shape}, dims {dims}")
-    found = op(x.detach(), dim=None if dim is None else dims[0])
+    place = op(x.detach(), dim=None if dim is None else dims[0])
     return (
-        reshape(found, [1 if d in dims else n for d, n in enumerate(x.shape)])
+        reshape(place, [1 if d in dims else n for d, n in enumerate(x.shape)])
         if flag("keepdims", keepdims)
-        else found
+        else place
     )
 
 

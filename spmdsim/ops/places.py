@@ -53,11 +53,11 @@ def _forward(
         missing = [(0, 0), (0, k - order.shape[1])]
         values = np.pad(values, missing) if values.size else np.zeros((len(rows), k), x.dtype)
         places = np.pad(places, missing, constant_values=-1)
-        found = []
+        coordinates = []
         for part in (values, places):
             all_of = yield part.T.reshape(1, k, *others)
-            found.append(all_of.reshape(-1 if all_of.size else 0, len(rows)).T)
-        values, places = found
+            coordinates.append(all_of.reshape(-1 if all_of.size else 0, len(rows)).T)
+        values, places = coordinates
         there = np.argsort(places < 0, axis=-1, kind="stable")
         values, places = (np.take_along_axis(part, there, -1) for part in (values, places))
         held = (places >= 0).sum(-1)[0] if len(places) else 0
@@ -84,12 +84,12 @@ def _place_forward(context: Context, x: np.ndarray, ids: np.ndarray, dim: int, s
     start, stop = context.bounds(ALONG)
     shape = list(x.shape)
     shape[dim] = stop - start
-    found = np.zeros(shape, x.dtype)
+    whole = np.zeros(shape, x.dtype)
     mine = (ids >= start) & (ids < stop)
     where = list(np.nonzero(mine))
     where[dim] = ids[mine] - start
-    found[tuple(where)] = x[mine]
-    return found
+    whole[tuple(where)] = x[mine]
+    return whole
 
 
 def _place_rule(x: tuple[int, ...], ids: tuple[int, ...], dim: int, size: int) -> tuple[Rule, dict[str, int]]:

@@ -207,24 +207,24 @@ def mean(x: Tensor, dims: Dims = None, keepdims: bool = False, *, axis: Dims = N
     >>> ops.mean(x, axis=1).full().tolist()
     [2.0, 5.0]
     """
-    found = normal_dims(dims, x.ndim)
-    count = math.prod(x.shape[d] for d in found)
+    over = normal_dims(dims, x.ndim)
+    count = math.prod(x.shape[d] for d in over)
     floating = x if x.dtype.kind in "fcV" else cast(x, np.float64)
-    return _mean_op(floating, dims=found, keepdims=keepdims, count=count)
+    return _mean_op(floating, dims=over, keepdims=keepdims, count=count)
 
 
 def _extreme(op: Op, x: Tensor, dims: Dims, keepdims: bool) -> Tensor:
-    found = normal_dims(dims, x.ndim)
-    if 0 in [x.shape[d] for d in found]:
-        raise RuleError(f"{op.name} of no elements is undefined: shape {x.shape}, dims {found}")
-    result = op(x.detach(), dims=found, keepdims=keepdims)
+    over = normal_dims(dims, x.ndim)
+    if 0 in [x.shape[d] for d in over]:
+        raise RuleError(f"{op.name} of no elements is undefined: shape {x.shape}, dims {over}")
+    result = op(x.detach(), dims=over, keepdims=keepdims)
     if not x.requires_grad:
         return result
     # The gradient is that of a weighted sum over the elements that attain the extreme, in equal parts.
-    top = result if keepdims else op(x.detach(), dims=found, keepdims=True)
+    top = result if keepdims else op(x.detach(), dims=over, keepdims=True)
     mask = cast(equal(x.detach(), top), accumulator("sum", x.dtype))
-    weight = as_type(divide(mask, _whole(sum(mask, found, keepdims=True))), x.dtype)
-    return _with_slope(result, x, weight, found, keepdims)
+    weight = as_type(divide(mask, _whole(sum(mask, over, keepdims=True))), x.dtype)
+    return _with_slope(result, x, weight, over, keepdims)
 
 
 def _with_slope(result: Tensor, x: Tensor, slope: Tensor, dims: tuple[int, ...], keepdims: bool) -> Tensor:
@@ -317,18 +317,18 @@ def prod(
     [6, 120]
     """
     x = _typed(x, dtype)
-    found = normal_dims(dims, x.ndim)
+    over = normal_dims(dims, x.ndim)
     given = x.detach()
-    result = _prod_op(given, dims=found, keepdims=keepdims)
+    result = _prod_op(given, dims=over, keepdims=keepdims)
     if not x.requires_grad:
         return _typed(result, dtype)
     result = result.to(result.layout.reduced)
     zero = equal(given, 0)
     safe = where(zero, 1, wide(given))
-    rest = _whole(_prod_op(safe, dims=found, keepdims=True))
-    zeros = _whole(sum(cast(zero, safe.dtype), found, keepdims=True))
+    rest = _whole(_prod_op(safe, dims=over, keepdims=True))
+    zeros = _whole(sum(cast(zero, safe.dtype), over, keepdims=True))
     others = where(zero, where(equal(zeros, 1), rest, 0), where(equal(zeros, 0), divide(rest, safe), 0))
-    return _with_slope(result, x, as_type(others, x.dtype), found, keepdims)
+    return _with_slope(result, x, as_type(others, x.dtype), over, keepdims)
 
 
 def _whole(x: Tensor) -> Tensor:

@@ -71,14 +71,14 @@ def _forward(
 ) -> Generator[np.ndarray, np.ndarray, np.ndarray]:
     function = _UFUNCS[op]
     turned = np.flip(x, dim) if backward else x
-    found = function.accumulate(turned, axis=dim, dtype=x.dtype)
+    scanned = function.accumulate(turned, axis=dim, dtype=x.dtype)
     if context.strategy.parts(ALONG) > 1:
-        last = np.moveaxis(found, dim, 0)[-1:]
+        last = np.moveaxis(scanned, dim, 0)[-1:]
         if not len(last):
             last = np.full((1, *x.shape[:dim], *x.shape[dim + 1 :]), identity(op, x.dtype))
         before = yield last
-        found = function(found, np.moveaxis(before, 0, dim))
-    return np.asarray(np.flip(found, dim) if backward else found, order="C")
+        scanned = function(scanned, np.moveaxis(before, 0, dim))
+    return np.asarray(np.flip(scanned, dim) if backward else scanned, order="C")
 
 
 def _adjoint(

@@ -54,9 +54,9 @@ def select(x: Tensor, mask: Tensor) -> Tensor:
     shapes, dims = [held.shape for held in x.held], x.layout.dims[mask.ndim :]
 
     def put(k: int, piece: np.ndarray) -> np.ndarray:
-        found = np.zeros(shapes[k], piece.dtype)
-        found[masks[k]] = piece
-        return found
+        whole = np.zeros(shapes[k], piece.dtype)
+        whole[masks[k]] = piece
+        return whole
 
     pieces = [p if p.ndim == 1 + len(dims) else p.reshape(0, *[0] * len(dims)) for p in pieces]
     layout = Layout(x.layout.mesh, [x.layout.dims[0], *dims])
@@ -90,9 +90,9 @@ def nonzero(x: Tensor) -> tuple[Tensor, ...]:
     x = by_first_dim(x.detach(), x.ndim)
     pieces = []
     for rank, shard in zip(x.world.ranks, x.shards):
-        found = np.stack(np.nonzero(shard), -1)
-        found[:, 0] += x.layout.bounds(x.shape, rank)[0][0]
-        pieces.append(found.astype(np.int64))
+        local_places = np.stack(np.nonzero(shard), -1)
+        local_places[:, 0] += x.layout.bounds(x.shape, rank)[0][0]
+        pieces.append(local_places.astype(np.int64))
     places = joined(x, Layout(x.layout.mesh, [x.layout.dims[0], None]), pieces, (x.ndim,))
     return tuple(_column_op(places, column=d) for d in range(x.ndim))
 
@@ -133,5 +133,5 @@ def isin(x: Operand, values: Operand, invert: bool = False) -> Tensor:
     """
     like: Any = x if isinstance(x, Tensor) else values
     entries, others = alike("isin", as_operand(x, like), as_operand(values, like))
-    found = _isin_op(entries, others)
-    return logical_not(found) if invert else found
+    among = _isin_op(entries, others)
+    return logical_not(among) if invert else among

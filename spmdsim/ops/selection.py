@@ -50,14 +50,15 @@ def sampling(size: int, ranks: int, itemsize: int) -> Sampling:
     >>> sampling(10_000_000, 8, 8), sampling(80, 8, 8)
     (Sampling(samples=64, rounds=3, within=1056), Sampling(samples=8, rounds=0, within=80))
     """
-    found = []
+    samplings = []
     for samples in (8, 16, 32, 64, 128, 256, 512, 1024):
         within = size
         for rounds in range(40):
-            found.append(Sampling(samples, rounds, within))
+            samplings.append(Sampling(samples, rounds, within))
             within = min(within, 3 * -(-within // samples) + 3 * ranks)
     return min(
-        found, key=lambda one: one.rounds * (ranks * one.samples * itemsize + ROUND) + one.within * itemsize
+        samplings,
+        key=lambda one: one.rounds * (ranks * one.samples * itemsize + ROUND) + one.within * itemsize,
     )
 
 
@@ -146,8 +147,8 @@ def cuts(
     lengths = theirs[1] - theirs[0]
     rest = yield Parts([between(pieces, a, b) for a, b in zip(low, high)], lengths.sum(0).tolist())
     inside = _counted(rest, lengths, before - theirs[0].sum(-1))
-    found: np.ndarray = yield (theirs[0] + inside).T
-    return found
+    borders: np.ndarray = yield (theirs[0] + inside).T
+    return borders
 
 
 def between(rows: np.ndarray, starts: np.ndarray, stops: np.ndarray) -> np.ndarray:
@@ -166,11 +167,11 @@ def _counted(parts: Sequence[np.ndarray], lengths: np.ndarray, first: np.ndarray
         lengths: how many they are, ``[b, p]``.
         first: how many come first.
     """
-    found, begins = np.zeros_like(lengths), [0] * len(parts)
+    counts, begins = np.zeros_like(lengths), [0] * len(parts)
     for k, (row, number) in enumerate(zip(lengths.tolist(), first.tolist())):
         ends = [begin + length for begin, length in zip(begins, row)]
         values = np.concatenate([part[begin:end] for part, begin, end in zip(parts, begins, ends)])
         owner = np.repeat(np.arange(len(parts)), row)
         order = np.argsort(comparable(values), kind="stable")[:number]
-        found[k], begins = np.bincount(owner[order], minlength=len(parts)), ends
-    return found
+        counts[k], begins = np.bincount(owner[order], minlength=len(parts)), ends
+    return counts

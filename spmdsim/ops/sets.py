@@ -76,10 +76,10 @@ def _starts(context: Context, x: np.ndarray) -> Generator[np.ndarray, np.ndarray
     """Where entries differ from the one before."""
     before, there = yield from _ends(context, x, False)
     earlier = np.concatenate([before, x])[: len(x)]
-    found = np.asarray(x != earlier)
+    differs = np.asarray(x != earlier)
     if not there:
-        found[:1] = True
-    return found
+        differs[:1] = True
+    return differs
 
 
 def _following(context: Context, x: np.ndarray, last: int) -> Generator[np.ndarray, np.ndarray, np.ndarray]:

@@ -302,12 +302,12 @@ def _total(shapes: Sequence[Shape], dim: int) -> int:
 
 
 def _concat_windows(*shapes: Shape, dim: int) -> Windows:
-    total, start, found = _total(shapes, dim), 0, {}
+    total, start, windows = _total(shapes, dim), 0, {}
     for k, shape in enumerate(shapes):
         window = None if shape[dim] == total else Window(total, -start)
-        found[k] = [window if d == dim else None for d in range(len(shape))]
+        windows[k] = [window if d == dim else None for d in range(len(shape))]
         start += shape[dim]
-    return found
+    return windows
 
 
 def _concat_vjp(dy: np.ndarray, operands: Sequence[np.ndarray], _y: Any, dim: int) -> list[np.ndarray]:

@@ -20,18 +20,18 @@ from spmdsim.tensor import Op, Tensor
 
 
 def _dense(logits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    found = _log_softmax(logits, -1)
-    return -(labels * found).sum(axis=-1, dtype=logits.dtype), np.exp(found) - labels
+    logs = _log_softmax(logits, -1)
+    return -(labels * logs).sum(axis=-1, dtype=logits.dtype), np.exp(logs) - labels
 
 
 def _dense_vjp(
     dys: Sequence[Any], operands: Sequence[np.ndarray], _results: Any
 ) -> tuple[np.ndarray, np.ndarray]:
     logits, labels = operands
-    found = _log_softmax(logits, -1)
+    logs = _log_softmax(logits, -1)
     mass = labels.sum(axis=-1, keepdims=True, dtype=labels.dtype)
     dloss = np.zeros((), logits.dtype) if dys[0] is None else dys[0][..., None]
-    return dloss * (np.exp(found) * mass - labels), -dloss * found
+    return dloss * (np.exp(logs) * mass - labels), -dloss * logs
 
 
 _dense_op = Op(
@@ -65,15 +65,15 @@ def softmax_cross_entropy(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tenso
 
 def _sparse(logits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     checked_ids(labels, logits.shape[-1], what="classes")
-    found = _log_softmax(logits, -1)
-    return np.exp(found), -np.take_along_axis(found, labels[..., None], axis=-1)[..., 0]
+    logs = _log_softmax(logits, -1)
+    return np.exp(logs), -np.take_along_axis(logs, labels[..., None], axis=-1)[..., 0]
 
 
 def _sparse_vjp(dys: Sequence[Any], operands: Sequence[np.ndarray], _results: Any) -> tuple[np.ndarray, None]:
     logits, labels = operands
-    found = _log_softmax(logits, -1)
+    logs = _log_softmax(logits, -1)
     dloss = np.zeros((), logits.dtype) if dys[1] is None else dys[1][..., None]
-    gradient = np.exp(found)
+    gradient = np.exp(logs)
     np.put_along_axis(
         gradient, labels[..., None], np.take_along_axis(gradient, labels[..., None], -1) - 1, -1
     )

@@ -93,12 +93,12 @@ def _forward(
         rows, order = yield from _exchange(context, rows, order, dim, descending)
     if descending:
         rows, order = rows[:, ::-1], None if order is None else order[:, ::-1]
-    found = [
+    results = [
         rows_back(part, x.shape, dim)
         for part in (rows if VALUES in give else None, order)
         if part is not None
     ]
-    return found[0] if len(found) == 1 else tuple(found)
+    return results[0] if len(results) == 1 else tuple(results)
 
 
 def _sorted(rows: np.ndarray, numbered: bool) -> tuple[np.ndarray, np.ndarray | None]:
@@ -144,17 +144,17 @@ def _exchange(
         starts = end.value
     ends = np.concatenate([starts[1:], np.full((1, len(rows)), rows.shape[1])])
     counts = came((yield sent(ends - starts, 0)), 0)
-    found = []
+    blocks = []
     for what in (rows, order):
         if what is not None:
             parts = [between(what, a, b) for a, b in zip(starts, ends)]
             landed = yield Parts(parts[turn], counts.sum(-1)[turn].tolist())
-            found.append(_joined(landed[turn], counts).reshape(rows.shape))
-    if len(found) == 1 and comparable(found[0]) is found[0]:
-        found[0].sort(axis=-1, kind="stable")  # what came from each rank is in order: runs are merged
-        return found[0], None
-    rows, again = _sorted(found[0], order is not None)
-    return rows, None if again is None or len(found) == 1 else np.take_along_axis(found[1], again, -1)
+            blocks.append(_joined(landed[turn], counts).reshape(rows.shape))
+    if len(blocks) == 1 and comparable(blocks[0]) is blocks[0]:
+        blocks[0].sort(axis=-1, kind="stable")  # what came from each rank is in order: runs are merged
+        return blocks[0], None
+    rows, again = _sorted(blocks[0], order is not None)
+    return rows, None if again is None or len(blocks) == 1 else np.take_along_axis(blocks[1], again, -1)
 
 
 def _joined(landed: Sequence[np.ndarray], counts: np.ndarray) -> np.ndarray:

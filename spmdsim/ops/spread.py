@@ -52,8 +52,8 @@ def var(
     >>> ops.var(x, axis=1).full().round(4).tolist()
     [0.6667, 0.6667]
     """
-    found = normal_dims(dims, x.ndim)
-    count = math.prod(x.shape[d] for d in found)
+    over = normal_dims(dims, x.ndim)
+    count = math.prod(x.shape[d] for d in over)
     if x.dtype.kind == "c":
         raise RuleError("the variance of complex numbers is not defined here; take that of each part")
     # Of no more elements than the correction there is none: nan, as the array API standard has it.
@@ -62,9 +62,9 @@ def var(
     given = wide(as_type(x, exact))
     whole = given.to(given.layout.reduced)
     # Differences from the mean add up to zero, so moving it changes nothing: no gradient goes through it.
-    average = (mean if count else sum_)(whole.detach(), found, keepdims=True)
+    average = (mean if count else sum_)(whole.detach(), over, keepdims=True)
     centred = subtract(whole, average.to(average.layout.reduced))
-    result = multiply(sum_(square(centred), found, keepdims), share)
+    result = multiply(sum_(square(centred), over, keepdims), share)
     return as_type(result, exact)
 
 

@@ -47,19 +47,19 @@ def _vjp(
     if not dy.size:
         return (np.zeros_like(operands[0]),)
     if kind in ("fft", "rfft"):
-        found = _local(dy, "ifft", n, dim, other)
+        slope = _local(dy, "ifft", n, dim, other)
     elif kind == "ifft":
-        found = _local(dy, "fft", n, dim, other)
+        slope = _local(dy, "fft", n, dim, other)
     else:  # all but the first and the middle one stand for two conjugate ones
-        found = _local(np.ascontiguousarray(dy.real), "rfft", n, dim, other)
+        slope = _local(np.ascontiguousarray(dy.real), "rfft", n, dim, other)
         doubled = np.full(n // 2 + 1, 2.0, dy.real.dtype)
         doubled[0] = 1
         if n % 2 == 0:
             doubled[-1] = 1
-        found = found * doubled.reshape([-1 if d == dim else 1 for d in range(found.ndim)])
-    missing = [(0, max(size - found.shape[dim], 0) if d == dim else 0) for d in range(found.ndim)]
+        slope = slope * doubled.reshape([-1 if d == dim else 1 for d in range(slope.ndim)])
+    missing = [(0, max(size - slope.shape[dim], 0) if d == dim else 0) for d in range(slope.ndim)]
     return (
-        np.pad(found, missing)[tuple([slice(size) if d == dim else slice(None) for d in range(found.ndim)])],
+        np.pad(slope, missing)[tuple([slice(size) if d == dim else slice(None) for d in range(slope.ndim)])],
     )
 
 

@@ -36,8 +36,8 @@ class WindowBound(BoundRule):
         return self._with(super().gradient_layout(strategy, operand), operand)
 
     def _with(self, layout: Layout, operand: int) -> Layout:
-        found = dict(self.windows).get(operand)
-        return Windowed(layout, found) if found else layout
+        windows = dict(self.windows).get(operand)
+        return Windowed(layout, windows) if windows else layout
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,13 +60,15 @@ class WindowOp(Op):
         """
         assert self.windows is not None
         with context(operator=self.name):
-            found = self.windows(*shapes, **params)
+            by_operand = self.windows(*shapes, **params)
         read = [
-            tuple(n if w is None else w.size for n, w in zip(shape, found.get(i) or (None,) * len(shape)))
+            tuple(
+                n if w is None else w.size for n, w in zip(shape, by_operand.get(i) or (None,) * len(shape))
+            )
             for i, shape in enumerate(shapes)
         ]
         bound = super().bind(read, params, dtypes)
-        windows = tuple((i, tuple(each)) for i, each in sorted(found.items()) if any(each))
+        windows = tuple((i, tuple(each)) for i, each in sorted(by_operand.items()) if any(each))
         given = tuple(tuple(shape) for shape in shapes)
         return WindowBound(bound.rule, given, bound.inputs, bound.outputs, bound.factor_sizes, windows)
 

@@ -70,9 +70,9 @@ def _window_shape(x: np.ndarray, shape: Shape, start: Shape, stop: Shape) -> lis
 def _read(context: Context, x: np.ndarray, start: Shape, stop: Shape) -> np.ndarray:
     shape = context.bound.shapes[0]
     held, seen = _overlap(context, start, stop, (), shape)
-    found = np.zeros(_window_shape(x, shape, start, stop), x.dtype)
-    found[seen] = x[held]
-    return found
+    filled = np.zeros(_window_shape(x, shape, start, stop), x.dtype)
+    filled[seen] = x[held]
+    return filled
 
 
 def _read_vjp(
@@ -131,9 +131,9 @@ def _write(
     context: Context, x: np.ndarray, value: np.ndarray, start: Shape, stop: Shape, step: Shape
 ) -> np.ndarray:
     held, seen = _overlap(context, start, stop, step, context.bound.shapes[0])
-    found = np.array(x, np.result_type(x, value))
-    found[held] = value[seen]
-    return found
+    whole = np.array(x, np.result_type(x, value))
+    whole[held] = value[seen]
+    return whole
 
 
 def _write_vjp(

@@ -99,18 +99,18 @@ class Dim:
 
     def sources(self, piece: int) -> list[int]:
         """The pieces whose blocks have an element that this piece's positions read."""
-        wanted, found = self.reads(piece), set()
+        wanted, pieces = self.reads(piece), set()
         for turn in self._turns(wanted):
             ends = min(wanted[0], wanted[-1]), max(wanted[0], wanted[-1]) + 1
             low, high = max(ends[0], turn * self.n), min(ends[1], (turn + 1) * self.n)
             if low < high:
                 a, b = self.blocks.overlapping(low - turn * self.n, high - turn * self.n)
-                found.update(self.blocks.piece[a:b].tolist())
-        return [piece_ for piece_ in sorted(found) if self.shared(piece_, piece)]
+                pieces.update(self.blocks.piece[a:b].tolist())
+        return [piece_ for piece_ in sorted(pieces) if self.shared(piece_, piece)]
 
     def readers(self, piece: int) -> list[int]:
         """The pieces whose positions read an element of this piece's block."""
-        (start, stop), found = self.block(piece), set()
+        (start, stop), pieces = self.block(piece), set()
         if start == stop or not self.window.size:
             return []
         window = self.window
@@ -119,8 +119,8 @@ class Dim:
             a, b = window.readers(start + turn * self.n, stop + turn * self.n)
             if a < b:
                 first, last = self.positions.overlapping(a, b)
-                found.update(self.positions.piece[first:last].tolist())
-        return [reader for reader in sorted(found) if self.shared(piece, reader)]
+                pieces.update(self.positions.piece[first:last].tolist())
+        return [reader for reader in sorted(pieces) if self.shared(piece, reader)]
 
     def shared(self, block: int, reader: int) -> list[tuple[slice, slice]]:
         """What a reader reads of a block: slices of the block, and of what is read."""
@@ -283,19 +283,19 @@ RECEIVED_ELSEWHERE[HALO_EXCHANGE] = RECEIVED_ELSEWHERE[HALO_REDUCE] = halo_recei
 def all_halo_received(step: HaloStep) -> np.ndarray:
     """Elements that every position of the mesh receives: what it gets in all, less what it has itself, dim by dim."""
     mesh, changed = step.src.mesh, {d: dim for d, dim, _ in _changed(step)}
-    found, own = np.ones(mesh.size, np.int64), np.ones(mesh.size, np.int64)
+    read, own = np.ones(mesh.size, np.int64), np.ones(mesh.size, np.int64)
     for d, entry in enumerate(step.src.dims):
         number = piece_numbers(mesh, entry)
         if d in changed:
             each = changed[d].backward if step.back else changed[d].forward
-            found, own = found * each[0][number], own * each[1][number]
+            read, own = read * each[0][number], own * each[1][number]
         else:
             window = step.plain.windows[d] if isinstance(step.plain, Windowed) else None
             sizes = dim_of(window or Window(step.shape[d]), step.shape[d], _parts(mesh, entry)).lengths[
                 number
             ]
-            found, own = found * sizes, own * sizes
-    received: np.ndarray = found - own
+            read, own = read * sizes, own * sizes
+    received: np.ndarray = read - own
     return received
 
 
@@ -350,8 +350,8 @@ def _contributed(src: Layout, rank: int, shape: tuple[int, ...]) -> int:
 
 def _inside(reads: range, start: int, stop: int, n: int) -> np.ndarray:
     """What is read of a block: the elements, as often as they are read."""
-    found: np.ndarray = np.arange(reads.start, reads.stop, reads.step) % max(n, 1)
-    return found[(found >= start) & (found < stop)]
+    read: np.ndarray = np.arange(reads.start, reads.stop, reads.step) % max(n, 1)
+    return read[(read >= start) & (read < stop)]
 
 
 # -- plans ----------------------------------------------------------------------------------------------
@@ -373,8 +373,8 @@ def steps_to(windowed: Windowed, shape: tuple[int, ...], back: bool = False) -> 
     changed = [d for d, window in enumerate(windowed.windows) if window]
     split = [d for d in changed if windowed.base.parts[d] > 1]
     one_by_one = [[d] for d in split] or [[]]
-    found = [_steps(windowed, shape, back, one_by_one)]
-    return [*found, _steps(windowed, shape, back, [split])] if len(split) > 1 else found
+    ways = [_steps(windowed, shape, back, one_by_one)]
+    return [*ways, _steps(windowed, shape, back, [split])] if len(split) > 1 else ways
 
 
 def _steps(

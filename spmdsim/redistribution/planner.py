@@ -381,10 +381,10 @@ def _windowed(
     before = steps_to(src, shape, back=True) if isinstance(src, Windowed) else [()]
     after = steps_to(dst, shape) if isinstance(dst, Windowed) else [()]
     here, there = (one.base if isinstance(one, Windowed) else one for one in (src, dst))
-    found = []
+    plans = []
     for one in _candidates(here, there, shape, to_shape, itemsize, machine, all_of_them):
         kind = f"{one.kind} and halos" if one.steps else "halo exchange"
         for first, last in product(before, after):
-            found.append(priced((*first, *one.steps, *last), kind, itemsize, machine, one.allowed))
+            plans.append(priced((*first, *one.steps, *last), kind, itemsize, machine, one.allowed))
     # Where the busiest rank has as much to wait for: the fewest bytes in all, then dim by dim, with fewer messages.
-    return tuple(sorted(found, key=lambda one: (*one.order[:2], int(all_received(one.steps).sum()))))
+    return tuple(sorted(plans, key=lambda one: (*one.order[:2], int(all_received(one.steps).sum()))))

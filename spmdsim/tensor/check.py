@@ -89,17 +89,17 @@ def check(
             f"magnitudes of shape {np.shape(magnitude)} are not those of a tensor {tensor.shape}"
         )
     limits = _Limits(tensor.dtype, depth, magnitude, rtol, atol)
-    pieces, found = Pieces(tensor.layout, tensor.shape), []
+    pieces, surveys = Pieces(tensor.layout, tensor.shape), []
     for rank, shard in zip(world.ranks, tensor.shards):
-        found.append(_survey(tensor, pieces, rank, shard, expected) if rank in tensor.layout.mesh else None)
-    held = [piece for piece in found if isinstance(piece, _Piece)]
-    summaries = world.gather_objects([p.summary if isinstance(p, _Piece) else p for p in found], "check")
+        surveys.append(_survey(tensor, pieces, rank, shard, expected) if rank in tensor.layout.mesh else None)
+    held = [piece for piece in surveys if isinstance(piece, _Piece)]
+    summaries = world.gather_objects([p.summary if isinstance(p, _Piece) else p for p in surveys], "check")
     wrong = next((summary for summary in summaries if isinstance(summary, str)), None)
     if wrong is not None:
         return Verdict("WRONG", math.inf, 0.0, f"the pieces do not cover the tensor: {wrong}")
     limits = limits.over([summary for summary in summaries if summary is not None])
     judged = iter([_judge(piece, limits) for piece in held])
-    mine = [next(judged) if isinstance(piece, _Piece) else None for piece in found]
+    mine = [next(judged) if isinstance(piece, _Piece) else None for piece in surveys]
     reports = [report for report in world.gather_objects(mine, "check") if report is not None]
     return _verdict(reports, limits, expected.name)
 

@@ -59,7 +59,7 @@ def save(folder: str | Path, tensors: Mapping[str, Tensor]) -> None:
     world, mine = _to_save(tensors)
     place = Path(folder)
     gathered = world.gather_objects([(uuid.uuid4().hex[:12], mine)] * len(world.ranks), "save")
-    _require_equal([found for _, found in gathered])
+    _require_equal([facts for _, facts in gathered])
     reduced = {name: (t := tensors[name].detach()).to(t.layout.reduced) for name in mine}
     saving, first = Saving(place, gathered[0][0]), 0 in world.ranks
     try:
@@ -68,7 +68,7 @@ def save(folder: str | Path, tensors: Mapping[str, Tensor]) -> None:
             [_write(saving, rank, reduced, k) for k, rank in enumerate(world.ranks)], "save"
         )
         _raise_first([problem for problem, _ in written])
-        shards = [shard for _, found in written for shard in found]
+        shards = [shard for _, facts in written for shard in facts]
         _raise_first(
             world.gather_objects(
                 [_end(saving, reduced, shards) if first else None] * len(world.ranks), "save"
@@ -90,8 +90,8 @@ def _to_save(tensors: Mapping[str, Tensor]) -> tuple[World, dict[str, tuple[str,
     for name, tensor in others:
         if tensor.world is not first[1].world:
             raise WorldError(f"save() takes tensors of one world, but {first[0]!r} and {name!r} are of two")
-    found = {name: (f"{t.dtype}{list(t.shape)} {t.layout}", t.origin) for name, t in sorted(tensors.items())}
-    return first[1].world, found
+    facts = {name: (f"{t.dtype}{list(t.shape)} {t.layout}", t.origin) for name, t in sorted(tensors.items())}
+    return first[1].world, facts
 
 
 def _require_equal(found: Sequence[Mapping[str, tuple[str, int]]]) -> None:
@@ -135,9 +135,9 @@ def _write(
                 f"the ranks save to different folders: rank {rank} has no {saving.data.name!r}, which rank 0 made, in "
                 f"{str(saving.place.absolute())!r}; nothing was replaced, at {source_line()}"
             ), []
-        found = _write_rank(saving.data, rank, tensors, k)
+        entries = _write_rank(saving.data, rank, tensors, k)
         sync_folder(saving.data)
-        return None, found
+        return None, entries
     except OSError as error:
         return f"rank {rank} cannot write to {str(saving.place)!r}: {error.strerror or error}", []
 
@@ -356,6 +356,6 @@ def _damage(name: str, shard: dict[str, Any], kind: str, files: Path) -> str | N
 
 
 def _raise_first(problems: Sequence[str | None]) -> None:
-    found = [problem for problem in problems if problem]
-    if found:
-        raise InputError(f"{found[0]}, at {source_line()}")
+    raised = [problem for problem in problems if problem]
+    if raised:
+        raise InputError(f"{raised[0]}, at {source_line()}")

@@ -300,10 +300,10 @@ def linspace(
 
     def block(index: Index) -> np.ndarray:
         a, b = index[0].start, index[0].stop
-        found = np.arange(a, b).astype(natural) * ((stop - start) / max(parts, 1)) + start
+        numbers = np.arange(a, b).astype(natural) * ((stop - start) / max(parts, 1)) + start
         if endpoint and b == num > 1:
-            found[-1] = stop
-        return np.floor(found).astype(kind) if kind.kind in "iu" else found.astype(kind)
+            numbers[-1] = stop
+        return np.floor(numbers).astype(kind) if kind.kind in "iu" else numbers.astype(kind)
 
     return _made(block, repr((start, stop, num, endpoint)), (num,), kind, layout, world, device)
 
@@ -399,7 +399,7 @@ def _tensor_in(values: Any) -> Tensor | None:
     if isinstance(values, Tensor):
         return values
     parts = values if isinstance(values, (list, tuple)) else ()
-    return next((found for part in parts if (found := _tensor_in(part)) is not None), None)
+    return next((tensor for part in parts if (tensor := _tensor_in(part)) is not None), None)
 
 
 def _stacked(values: Any, like: Tensor) -> Tensor:

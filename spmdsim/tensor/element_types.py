@@ -51,11 +51,11 @@ def number_type(dtype: Any, what: str) -> np.dtype:
     Raises:
         InputError: neither numbers nor truth values, or no type at all.
     """
-    found = element_type(dtype)
-    problem = why_no_number(found)
+    kind = element_type(dtype)
+    problem = why_no_number(kind)
     if problem is not None:
         raise InputError(f"{what} {problem}")
-    return found if found.isnative else found.newbyteorder("=")
+    return kind if kind.isnative else kind.newbyteorder("=")
 
 
 def fractional(dtype: np.dtype) -> np.dtype:

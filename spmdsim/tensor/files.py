@@ -330,9 +330,9 @@ def _open_safetensors(path: Path, member: str | None) -> FileArray:
     if not isinstance(header, dict):
         raise InputError(f"{str(path)!r} is not a .safetensors file: its header is a {type(header).__name__}")
     header.pop("__metadata__", None)
-    found = {name: _safetensors_entry(name, entry, path) for name, entry in header.items()}
-    _require_no_gaps(found, have, path)
-    shape, dtype, start, stop = found[_pick(list(found), member, path)]
+    entries = {name: _safetensors_entry(name, entry, path) for name, entry in header.items()}
+    _require_no_gaps(entries, have, path)
+    shape, dtype, start, stop = entries[_pick(list(entries), member, path)]
     return _mapped(path, shape, dtype, 8 + length + start, stop - start)
 
 

@@ -106,8 +106,8 @@ class JoinedNode(Node):
         with recorder.operator("select.backward"):
             dy = settle(gradients[0], self.pieces.layout)
             shards = self.pieces.move(dy.held, dy.dtype, back=True)
-            found = [self.put(k, shard) for k, shard in enumerate(shards)]
-        return [[type(operand)(world, operand.meta.with_layout(operand.layout.reduced), found)]]
+            put_back = [self.put(k, shard) for k, shard in enumerate(shards)]
+        return [[type(operand)(world, operand.meta.with_layout(operand.layout.reduced), put_back)]]
 
 
 def counts_agreed(world: Any, layout: Layout, lengths: Sequence[int]) -> list[int]:
@@ -126,8 +126,8 @@ def counts_agreed(world: Any, layout: Layout, lengths: Sequence[int]) -> list[in
         np.full(line.local_shape((number,), rank), length, np.int64)
         for rank, length in zip(world.ranks, lengths)
     ]
-    found: list[int] = Tensor(world, meta, shards, origin=world.origin(meta)).full().tolist()
-    return found
+    counts: list[int] = Tensor(world, meta, shards, origin=world.origin(meta)).full().tolist()
+    return counts
 
 
 def joined(

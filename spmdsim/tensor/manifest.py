@@ -29,9 +29,9 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
     path = Path(folder) / MANIFEST
     if not path.is_file():
         raise InputError(f"there is no checkpoint in {str(folder)!r}: it has no {MANIFEST}")
-    found = read_json(path, KIND, "is not")
+    manifest = read_json(path, KIND, "is not")
     with readable(path, KIND, "is not"):
-        version, data, tensors = found["spmdsim_checkpoint"], found["data"], found["tensors"]
+        version, data, tensors = manifest["spmdsim_checkpoint"], manifest["data"], manifest["tensors"]
         if version == VERSION:
             if not _plain(data) or not isinstance(tensors, dict):
                 raise ValueError("its entries have other types")
@@ -41,7 +41,7 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
         raise InputError(
             f"{str(path)!r} is a checkpoint of version {version}; this program reads version {VERSION}"
         )
-    return dict(found)
+    return dict(manifest)
 
 
 def saved_layout(entry: dict[str, Any]) -> Layout:

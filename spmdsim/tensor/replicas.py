@@ -68,9 +68,9 @@ def check_replicas(*tensors: Any, name: str = "") -> Verdict:
     for number, (what, tensor) in enumerate(named):
         groups = _copies(tensor)
         if any(len({gathered[rank][number] for rank in group}) > 1 for group in groups):
-            found = first_difference(tensor.held, world.gather_objects, groups)
-            if found is not None:
-                raise WorldError(_text(what, tensor, *found))
+            difference = first_difference(tensor.held, world.gather_objects, groups)
+            if difference is not None:
+                raise WorldError(_text(what, tensor, *difference))
     copies = sum(len(group) - 1 for _, t in named for group in _copies(t))
     return Verdict("ok", 0.0, 0.0, "equal bits", compared=f"{copies} copies of {len(named)} tensors compared")
 
@@ -222,18 +222,18 @@ class Copies(Watcher):
             return
         group, array = layout.replicas(rank), tensor.held[0]
         if len(group) > 1 and not world.equal_on(group, sampled(array, self.turn), "a comparison of copies"):
-            found = first_difference([array], lambda mine: world.gather_on(group, mine[0]), [group])
-            if found is not None:
-                raise WorldError(_text(tensor.name or what, tensor, *found))
+            difference = first_difference([array], lambda mine: world.gather_on(group, mine[0]), [group])
+            if difference is not None:
+                raise WorldError(_text(tensor.name or what, tensor, *difference))
 
     def _look_at_all(self, tensor: Tensor, what: str) -> None:
         """The same where one process holds all copies; those that are one array need no look."""
         for group in _copies(tensor):
             arrays = {id(tensor.held[rank]): tensor.held[rank] for rank in group}
             if len(arrays) > 1 and len({sampled(array, self.turn) for array in arrays.values()}) > 1:
-                found = first_difference(tensor.held, tensor.world.gather_objects, [group])
-                if found is not None:
-                    raise WorldError(_text(tensor.name or what, tensor, *found))
+                difference = first_difference(tensor.held, tensor.world.gather_objects, [group])
+                if difference is not None:
+                    raise WorldError(_text(tensor.name or what, tensor, *difference))
 
 
 def watch_values(world: World) -> None:
@@ -273,10 +273,10 @@ def require_equal_source(world: World, tensor: Tensor, source: Any, what: str = 
             raise WorldError(
                 f"ranks disagree about the {what} of {title}: {in_words(unlike, 'make', world.job)}{where}"
             )
-    found = first_difference([array], lambda mine: world.gather_on(group, mine[0]), [group])
-    if found is not None:
+    difference = first_difference([array], lambda mine: world.gather_on(group, mine[0]), [group])
+    if difference is not None:
         low = [0] * array.ndim if whole else [start for start, _ in layout.bounds(tensor.shape, rank)]
-        at = tuple(int(i) + start for i, start in zip(np.unravel_index(found[0], array.shape), low))
+        at = tuple(int(i) + start for i, start in zip(np.unravel_index(difference[0], array.shape), low))
         raise WorldError(
-            f"ranks disagree about the values of {title}, {tensor.meta!r}, at {at}: {in_words(found[1], 'make', world.job)}{where}"
+            f"ranks disagree about the values of {title}, {tensor.meta!r}, at {at}: {in_words(difference[1], 'make', world.job)}{where}"
         )

@@ -228,11 +228,11 @@ def shared(world: World | None, run: Callable[[int], T]) -> list[T]:
         except Exception as error:
             return None, error
 
-    found = together(world, {number: attempt(number) for number in mine(world)})
-    for _, error in found:
+    outcomes = together(world, {number: attempt(number) for number in mine(world)})
+    for _, error in outcomes:
         if error is not None:
             raise error
-    return [value for value, _ in found]  # type: ignore[misc]
+    return [value for value, _ in outcomes]  # type: ignore[misc]
 
 
 def difference(got: np.ndarray, expected: np.ndarray) -> np.ndarray:

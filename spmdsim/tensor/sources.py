@@ -156,20 +156,20 @@ def assemble(
     if len(names) > 1:
         told = in_words(sides((rank, facts[rank][1]) for rank in members), "hold", world.job)
         raise LayoutError(f"all pieces need one dtype, but {told}")
-    found = tuple(shape) if shape is not None else global_shape(layout, {r: facts[r][0] for r in members})
+    whole = tuple(shape) if shape is not None else global_shape(layout, {r: facts[r][0] for r in members})
     for rank in members:
-        wanted = layout.local_shape(found, rank)
+        wanted = layout.local_shape(whole, rank)
         if facts[rank][0] != wanted:
             raise LayoutError(
                 f"rank {world.job[rank]} holds a piece of shape {facts[rank][0]}, but layout {layout} of a tensor of shape "
-                f"{found} gives it {wanted}; {in_words(sides((r, facts[r][0]) for r in members), 'hold', world.job)}"
+                f"{whole} gives it {wanted}; {in_words(sides((r, facts[r][0]) for r in members), 'hold', world.job)}"
             )
     held = [array.dtype for rank, array in zip(world.ranks, arrays) if rank in layout.mesh]
     # A process outside the mesh learns the type from the others, by its name.
     dtype = number_type(held[0] if held else names.pop(), "the pieces have")
     outside = np.zeros((0,) * layout.ndim, dtype)
     pieces = [x if rank in layout.mesh else outside for rank, x in zip(world.ranks, arrays)]
-    return Meta.of(layout, found, dtype), [np.asarray(piece, dtype, order="C") for piece in pieces]
+    return Meta.of(layout, whole, dtype), [np.asarray(piece, dtype, order="C") for piece in pieces]
 
 
 def _as_list(shards: Any, world: World) -> list[np.ndarray]:

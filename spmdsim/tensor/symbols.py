@@ -52,8 +52,8 @@ def _references_unnamed() -> int:
     Before Python 3.11 and since 3.14 those of a variable look alike: then 0, as nothing has.
     """
     named = _Probe()
-    found = _Probe() + 0
-    return found if found < named + 0 else 0
+    unnamed = _Probe() + 0
+    return unnamed if unnamed < named + 0 else 0
 
 
 UNNAMED = _references_unnamed()

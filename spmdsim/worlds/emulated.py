@@ -182,8 +182,8 @@ def cheapest(collective: str, size: int, nbytes: int, machine: Any) -> str:
 
     if not isinstance(machine, Machine):
         machine = Machine("typical", alpha=2e-6, beta=1e-10, gamma=2e-11)
-    found = predict(collective, machine, [size], [nbytes])
-    return found.points[0].best
+    prediction = predict(collective, machine, [size], [nbytes])
+    return prediction.points[0].best
 
 
 def message_bytes(step: Step, rank: int, itemsize: int) -> int:

@@ -103,8 +103,8 @@ def run_all_rows(step: RowStep, ids: Sequence[Any], tables: Sequence[Any]) -> tu
         for k, rank in enumerate(members):
             key = (id(wants[k]), str(frame.columns[k]))
             if key not in made:
-                found = _looked_up(frame, wants[k], k, tables)
-                made[key] = found.reshape(step.dst.local_shape(step.shape, rank))
+                looked_up = _looked_up(frame, wants[k], k, tables)
+                made[key] = looked_up.reshape(step.dst.local_shape(step.shape, rank))
             results[rank] = made[key]
             peers[rank] = tuple(frame.elements(wants, k))
     return results, peers

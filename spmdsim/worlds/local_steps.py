@@ -113,7 +113,7 @@ def add_on(op: str, before: np.ndarray, own: np.ndarray, count: int | None) -> n
 
 def scanned(op: str, parts: Sequence[np.ndarray]) -> list[np.ndarray]:
     """For each of equally shaped arrays, the reduction of those before it; of none, the reduction's identity."""
-    found = [np.full(parts[0].shape, identity(op, parts[0].dtype))]
+    prefixes = [np.full(parts[0].shape, identity(op, parts[0].dtype))]
     for part in parts[:-1]:
-        found.append(fold(op, [found[-1], part]) if len(found) > 1 else part)
-    return found
+        prefixes.append(fold(op, [prefixes[-1], part]) if len(prefixes) > 1 else part)
+    return prefixes

@@ -106,8 +106,8 @@ def _reshapes(step: Step, dtype: np.dtype) -> Program:
     def run(shards: Shards, results: Shards) -> None:
         made: dict[int, np.ndarray] = {}  # replicas that share an array share its new shape
         for rank, job in jobs:
-            found = made.get(id(shards[rank]))
-            results[rank] = made[id(shards[rank])] = job(shards[rank]) if found is None else found
+            piece = made.get(id(shards[rank]))
+            results[rank] = made[id(shards[rank])] = job(shards[rank]) if piece is None else piece
 
     return run
 

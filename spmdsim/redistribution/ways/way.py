@@ -220,14 +220,14 @@ def _gathering(step: Step, traffic: RankTransfers, itemsize: int, tuning: Tuning
     if rows is None:
         return [unpack, typed]
     row = size * (math.prod(traffic.source) // rows)
-    found: dict[int, Way] = {}
+    chunked: dict[int, Way] = {}
     for chunk in _chunks(threshold(tuning.chunk, size)):
         most = max(1, min(rows, chunk // (row * itemsize)))
         scratch, parts = most * row * itemsize, -(-rows // most)
-        takes = (2.2 if found else 2) * copy + parts * (call + tuning.piece)
+        takes = (2.2 if chunked else 2) * copy + parts * (call + tuning.piece)
         one = Way("gather rows", scratch, rows=rows, most=most, nanoseconds=takes)
-        found.setdefault(most, replace(one, chunk=scratch if parts > 1 else 0))
-    return [*found.values(), Way("gather typed", nanoseconds=types + call), typed, *schedules]
+        chunked.setdefault(most, replace(one, chunk=scratch if parts > 1 else 0))
+    return [*chunked.values(), Way("gather typed", nanoseconds=types + call), typed, *schedules]
 
 
 def _chunks(usual: int) -> tuple[int, ...]:
@@ -368,16 +368,16 @@ def _scattering(
         parts = most < max(layout.counts)
         one = Way("composed", landing, most=most, chunk=most * size * dtype.itemsize if parts else 0)
         ways.setdefault(one.chunk, one)
-    found = list(ways.values())
+    ordered = list(ways.values())
     equal = layout.direct and layout.packed and len(set(layout.counts)) == 1
     if equal and not wider and total <= count:
         small = Way("small", nbytes)
-        found = [small, *found] if nbytes <= tuning.small_block * size else [*found, small]
+        ordered = [small, *ordered] if nbytes <= tuning.small_block * size else [*ordered, small]
     if not in_library(op, dtype) or total > count:
-        return found
+        return ordered
     native = Way("native", 0 if layout.direct and layout.packed else nbytes)
     large = nbytes >= threshold(tuning.compose_reduce_scatter, size)
-    return [*found, native] if large else [native, *found]
+    return [*ordered, native] if large else [native, *ordered]
 
 
 def _wider(op: str | None, dtype: np.dtype) -> int:

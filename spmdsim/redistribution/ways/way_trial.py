@@ -47,14 +47,14 @@ def reproducible_mode(asked: bool | None = None) -> bool:
         UsageTypeError: it is no yes or no.
     """
     said = os.environ.get("SPMDSIM_REPRODUCIBLE", "") or "1"
-    found = {"0": False, "1": True}.get(said) if asked is None else asked
-    if not isinstance(found, bool):
+    mode = {"0": False, "1": True}.get(said) if asked is None else asked
+    if not isinstance(mode, bool):
         raise UsageTypeError(
             f"SPMDSIM_REPRODUCIBLE is 0 or 1, but it is {said!r}"
             if asked is None
             else f"reproducible is True or False, but got {asked!r}"
         )
-    return found
+    return mode
 
 
 def candidates(ways: Sequence[Way], mode: str) -> tuple[Way, ...]:

@@ -90,8 +90,8 @@ def _named(data: Any) -> list[tuple[str, Any]]:
 
 
 def _finding(data: Any) -> Finding:
-    found = dict(_named(data))
-    way, took = found.get("way"), found.get("microseconds", {})
+    facts = dict(_named(data))
+    way, took = facts.get("way"), facts.get("microseconds", {})
     if not isinstance(way, str) or not all(isinstance(v, (int, float)) for _, v in _named(took)):
         raise ValueError(f"{str(data)[:60]!r} stands where a way and its microseconds belong")
     return Finding(way, {name: float(value) for name, value in took.items()})

@@ -52,8 +52,8 @@ class Comms:
         Raises:
             WorldError: too many different groups, ranks that do not come, or a world that was closed.
         """
-        found = self._made.get(ranks)
-        if found is None:
+        comm = self._made.get(ranks)
+        if comm is None:
             if self.closed and len(self._all) > 1:
                 raise WorldError("this world was closed; make another MPIWorld")
             if len(self._made) >= MOST:
@@ -62,8 +62,8 @@ class Comms:
                 )
             if len(ranks) > 1:
                 self._meet(ranks)
-            found = self._made[ranks] = self._create(ranks)
-        return found
+            comm = self._made[ranks] = self._create(ranks)
+        return comm
 
     def counts(self) -> Counts | None:
         """The groups that were made, for a rank that leaves; None for a world that was closed."""

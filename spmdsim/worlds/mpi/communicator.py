@@ -344,10 +344,10 @@ class EmulatedCommunicator(Pictured):
         itemsize = elements.dtype.itemsize * (elements.shape[1] if elements.ndim > 1 else 1)
         commutes = op is None or op.Is_commutative()
         key = (name, count, itemsize, commutes, root)
-        found = self._schedules.get(key)
-        if found is None:
-            found = self._schedules[key] = self._choose(name, count * itemsize, itemsize, commutes, root)
-        return found
+        schedule = self._schedules.get(key)
+        if schedule is None:
+            schedule = self._schedules[key] = self._choose(name, count * itemsize, itemsize, commutes, root)
+        return schedule
 
     def _choose(self, name: str, nbytes: int, itemsize: int, commutes: bool, root: int) -> Schedule:
         if name in self._named:
@@ -369,12 +369,12 @@ class EmulatedCommunicator(Pictured):
 
 
 def _known_library(library: str | None) -> str:
-    found = library or ("openmpi" if MPI.get_vendor()[0] == "Open MPI" else "mpich")
-    if found not in libraries():
+    name = library or ("openmpi" if MPI.get_vendor()[0] == "Open MPI" else "mpich")
+    if name not in libraries():
         raise unknown(
             f"the choices of {library!r} are not known", str(library), libraries(), listed="known are"
         )
-    return found
+    return name
 
 
 def _known_algorithms(algorithms: Mapping[str, str], size: int) -> dict[str, str]:

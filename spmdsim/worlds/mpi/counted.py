@@ -62,12 +62,12 @@ class Tally:
         if name == "Allreduce":
             once = Asked(1, once.received + once.sent, once.received + once.sent)
         self.moved(name, once.received * itemsize, once.sent * itemsize)
-        found = library_moves(vendor, name, tuple(counts), rank, itemsize)
-        if found is None:
+        moves = library_moves(vendor, name, tuple(counts), rank, itemsize)
+        if moves is None:
             self.unknown = True
         else:
-            self.algorithms[found.algorithm] = None
-            self.library += Asked(1, found.received, found.sent)
+            self.algorithms[moves.algorithm] = None
+            self.library += Asked(1, moves.received, moves.sent)
 
     def way(self) -> str:
         """The calls of this step in words."""

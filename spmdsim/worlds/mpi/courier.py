@@ -242,13 +242,13 @@ class OtherNode:
         problem: OSError = ConnectionError(f"no address of rank {self.places[0]}'s node is known")
         for host in address.hosts:
             try:
-                found = socket.create_connection((host, address.port), ANSWERS)
+                connection = socket.create_connection((host, address.port), ANSWERS)
             except OSError as error:
                 problem = error
                 continue
-            found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            found.sendall(self.word)
-            return found
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection.sendall(self.word)
+            return connection
         raise problem
 
     def _hang_up(self) -> None:
@@ -274,10 +274,10 @@ def _receive(connection: socket.socket, size: int) -> bytes:
 
 def _hosts() -> tuple[str, ...]:
     """The addresses of this machine, those that others can reach first."""
-    found: dict[str, None] = {}
+    hosts: dict[str, None] = {}
     with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect(("10.255.255.255", 1))  # sends nothing: which interface would it be?
-        found[probe.getsockname()[0]] = None
+        hosts[probe.getsockname()[0]] = None
     with suppress(OSError):
-        found |= dict.fromkeys(socket.gethostbyname_ex(socket.gethostname())[2])
-    return tuple(host for host in found if not host.startswith("127.")) or ("127.0.0.1",)
+        hosts |= dict.fromkeys(socket.gethostbyname_ex(socket.gethostname())[2])
+    return tuple(host for host in hosts if not host.startswith("127.")) or ("127.0.0.1",)

@@ -149,13 +149,13 @@ def _apart(
     shape: tuple[int, ...], landed: np.ndarray, pieces: Sequence[HaloPiece]
 ) -> list[tuple[np.ndarray, Sequence[HaloPiece]]]:
     """What has landed, piece by piece, each with its place."""
-    found: list[tuple[np.ndarray, Sequence[HaloPiece]]] = []
+    landed_pieces: list[tuple[np.ndarray, Sequence[HaloPiece]]] = []
     start = 0
     for piece in pieces:
         sizes = [len(range(*part.indices(n))) for part, n in zip(piece.target, shape)]
         whole = tuple(slice(None) for _ in sizes)
-        found.append(
+        landed_pieces.append(
             (landed[start : start + piece.size].reshape(sizes), [HaloPiece(whole, piece.target, piece.size)])
         )
         start += piece.size
-    return found
+    return landed_pieces

@@ -157,7 +157,7 @@ class Departures:
 def _require_running(states: Mapping[int, int], deadline: float) -> None:
     """End the job if some ranks are stopped, by a signal or by a debugger, or nobody answers for them."""
     for state, how in ((STOPPED, "stopped"), (SILENT, "not answering")):
-        ranks = sorted(rank for rank, found in states.items() if found == state)
+        ranks = sorted(rank for rank, its_state in states.items() if its_state == state)
         if ranks:
             be = "is" if len(ranks) == 1 else "are"
             end_job(

@@ -47,10 +47,10 @@ def library_moves(
         chosen = choose(
             TABLES[vendor], name, size, sum(counts) * itemsize, True, itemsize, equal_blocks=equal
         )
-        found = chosen.algorithm
+        choice = chosen.algorithm
         if vendor == "Open MPI" and name == "all_reduce" and "ring" in chosen.name and sum(counts) < size:
-            found = algorithm(name, "recursive_doubling")  # its rings want an element per rank
-        schedule = make_schedule(found, size)
+            choice = algorithm(name, "recursive_doubling")  # its rings want an element per rank
+        schedule = make_schedule(choice, size)
     except (KeyError, InputError, ScheduleError):
         return None
     if name == "all_reduce":
@@ -59,4 +59,4 @@ def library_moves(
         each = schedule.chunk_count // size
         sizes = tuple(part for block in counts for part in cut(block, each))
     program = compile_program(schedule, rank, sizes)
-    return LibraryMoves(found.name, program.received * itemsize, program.sent * itemsize)
+    return LibraryMoves(choice.name, program.received * itemsize, program.sent * itemsize)

@@ -121,8 +121,8 @@ class RowExchange:
     def _received(self, counts: Sequence[int]) -> Peers:
         """The elements from each other rank, from the counts that the call was made with."""
         each = self.width if self._whole else 1
-        found = {k: count * each for k, count in zip(self.places, counts) if k != self.me}
-        return tuple((self.frame.members[k], found[k]) for k in sorted(found))
+        elements = {k: count * each for k, count in zip(self.places, counts) if k != self.me}
+        return tuple((self.frame.members[k], elements[k]) for k in sorted(elements))
 
     def _gather(self, wants: Sequence[Want], rows: np.ndarray) -> Peers:
         """All ranks want the same rows: each gives those it holds, in place."""

@@ -40,6 +40,6 @@ def _side(
     """Counts and offsets per member, and all element numbers in the members' order."""
     numbers = dict(pieces)
     counts = [len(numbers[member]) if member in numbers else 0 for member in members]
-    found = [numbers[member] for member in members if member in numbers]
-    at = np.concatenate(found) if found else np.zeros(0, np.int64)
+    lists = [numbers[member] for member in members if member in numbers]
+    at = np.concatenate(lists) if lists else np.zeros(0, np.int64)
     return (counts, [0, *accumulate(counts)][:-1]), at

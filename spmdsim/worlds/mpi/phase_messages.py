@@ -86,9 +86,9 @@ def send_parts(
     taken = Stretches([0 if k == me else count for k, count in zip(places, counts)], starts(counts))
     if len(order) > 1:
         comm.Alltoallv([packed, sent, kind], [landed, taken, kind])
-    found = [given.arrays[me]] * len(order)
+    blocks = [given.arrays[me]] * len(order)
     for k, start, count in zip(places, taken.starts, counts):
-        found[k] = landed[start : start + count]
-    found[me][...] = given.arrays[me]  # so that all that came lies in one stretch
+        blocks[k] = landed[start : start + count]
+    blocks[me][...] = given.arrays[me]  # so that all that came lies in one stretch
     peers = tuple((order[k], count) for k, count in sorted(zip(places, taken.counts)) if count)
-    return [found], [peers]
+    return [blocks], [peers]

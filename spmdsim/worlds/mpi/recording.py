@@ -198,8 +198,8 @@ def noted(board: Board, place: int) -> Iterator[LastCall]:
 
 
 def _members(board: Board, places: str) -> tuple[int, ...]:
-    found: Sequence[int] = [int(word) for word in places.split()]
-    return tuple(sorted(board.members[place] for place in found))
+    numbers: Sequence[int] = [int(word) for word in places.split()]
+    return tuple(sorted(board.members[place] for place in numbers))
 
 
 def _end_by(number: int) -> None:

@@ -113,16 +113,16 @@ class Shared:
 
     def possible(self, members: tuple[int, ...], comm: Counted) -> bool:
         """Whether all members are on one node; collective when first asked."""
-        found = self._on_one_node.get(members)
-        if found is None:
+        together = self._on_one_node.get(members)
+        if together is None:
             node, each = comm.Split_type(MPI.COMM_TYPE_SHARED), ranks_per_node()
             part = 0 if each is None else MPI.COMM_WORLD.Get_rank() // each
             sizes = np.array([node.Get_size(), part, -part]), np.empty(3, np.int64)
             comm.agree(*sizes, MPI.MIN)
             node.Free()
             least, first, last = sizes[1].tolist()
-            found = self._on_one_node[members] = least == comm.Get_size() and first == -last
-        return found
+            together = self._on_one_node[members] = least == comm.Get_size() and first == -last
+        return together
 
     def windows(self, members: tuple[int, ...], comm: Counted, nbytes: int) -> Windows:
         """The windows for results of this size."""

@@ -77,12 +77,12 @@ def sum_directly(
     step: Step, rank: int, comm: Counted, members: Sequence[int], dtype: np.dtype
 ) -> Callable[[np.ndarray], np.ndarray]:
     """This rank's part of a direct reduction over a communicator of the given world ranks."""
-    op, found = check_reduce(step.op, dtype), parts(step.src, step.dst, step.shape)
-    contributions, *passed, results = [_Round(found, hops, members, rank) for hops in rounds(found)]
-    have = _indices(found, step.src.bounds(step.shape, rank) if rank in step.src.mesh else None)
-    want = _indices(found, step.dst.bounds(step.shape, rank) if rank in step.dst.mesh else None)
+    op, shares = check_reduce(step.op, dtype), parts(step.src, step.dst, step.shape)
+    contributions, *passed, results = [_Round(shares, hops, members, rank) for hops in rounds(shares)]
+    have = _indices(shares, step.src.bounds(step.shape, rank) if rank in step.src.mesh else None)
+    want = _indices(shares, step.dst.bounds(step.shape, rank) if rank in step.dst.mesh else None)
     target = step.dst.local_shape(step.shape, rank) if rank in step.dst.mesh else (0,) * len(step.shape)
-    mine = {k: ranks for k, part in enumerate(found) for adder, ranks in part.adders if adder == rank}
+    mine = {k: ranks for k, part in enumerate(shares) for adder, ranks in part.adders if adder == rank}
 
     def first_sums(own: Arrays) -> Arrays:
         came: dict[int, dict[int, np.ndarray]] = {k: {} for k in mine}
@@ -90,7 +90,7 @@ def sum_directly(
             came[k][member] = piece
         return {
             k: add_up(
-                op, [own[k] if one == rank else came[k][one] for one in ranks], len(found[k].adders) == 1
+                op, [own[k] if one == rank else came[k][one] for one in ranks], len(shares[k].adders) == 1
             )
             for k, ranks in mine.items()
         }
@@ -100,13 +100,13 @@ def sum_directly(
         total = first_sums(own)
         for some in passed:
             for _, k, piece in some.run(comm, total, dtype):
-                total[k] = add_on(op, piece, total[k], found[k].terms if found[k].last == rank else None)
+                total[k] = add_on(op, piece, total[k], shares[k].terms if shares[k].last == rank else None)
         came = results.run(comm, total, dtype)
         out = empty(target, dtype)  # not before what was packed is gone
         for _, k, piece in came:
             out[want[k]] = piece
         for k in mine:
-            if found[k].last == rank and rank in found[k].wanting:
+            if shares[k].last == rank and rank in shares[k].wanting:
                 out[want[k]] = total[k]
         return out
 

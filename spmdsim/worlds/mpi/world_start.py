@@ -119,19 +119,19 @@ def _named(setting: str) -> str:
 
 def _said(settings: Mapping[str, Any]) -> dict[str, str]:
     """Settings in words, those of a tuning file one by one."""
-    found: dict[str, str] = {}
+    said: dict[str, str] = {}
     for name, value in settings.items():
         if is_dataclass(value):
-            found |= {
+            said |= {
                 _named(name) + f" of {one.name}": repr(getattr(value, one.name)) for one in fields(value)
             }
         else:
-            found[_named(name)] = repr(value)
-    return found
+            said[_named(name)] = repr(value)
+    return said
 
 
 def _facts() -> dict[str, str]:
-    found = {
+    facts = {
         "spmdsim": __version__,
         "Python": platform.python_version(),
         "numpy": np.__version__,
@@ -139,7 +139,7 @@ def _facts() -> dict[str, str]:
         "MPI": _library(),
     }
     return (
-        found
+        facts
         | {k: repr(v) for k, v in os.environ.items() if k.startswith("SPMDSIM_") and k not in APART}
         | _texts()
     )
@@ -156,14 +156,14 @@ def _library() -> str:
 def _texts() -> dict[str, str]:
     """The text of the program, and of the modules that it has loaded of its own and of this package."""
     main = sys.modules.get("__main__")
-    found = {TEXT: _main_text(main), PROGRAM: os.path.basename(getattr(main, "__file__", None) or "")}
+    texts = {TEXT: _main_text(main), PROGRAM: os.path.basename(getattr(main, "__file__", None) or "")}
     for name, module in list(sys.modules.items()):
         path = getattr(module, "__file__", None)
         if module is main or not isinstance(path, str) or not path.endswith(".py"):
             continue
         if name.partition(".")[0] == "spmdsim" or _is_own(path):
-            found[MODULE + name] = _text_of(path)
-    return found
+            texts[MODULE + name] = _text_of(path)
+    return texts
 
 
 def _main_text(main: ModuleType | None) -> str:
