@@ -336,8 +336,8 @@ def _frequencies(
     if layout is None:
         world = current() if world is None else world
         layout = Layout.replicated(Mesh((world.size,), ("world",)), 1)
-    made = Tensor.from_global(values, layout, world)
-    return made if dtype is None else cast(made, dtype)
+    frequencies = Tensor.from_global(values, layout, world)
+    return frequencies if dtype is None else cast(frequencies, dtype)
 
 
 def fftfreq(

@@ -136,11 +136,13 @@ class NoteTaker(recorder.Trace):
         what = self._allowed(run)
         inputs = tuple(self.number(arrays, what) for arrays in lists)
         with self._once():
-            made = run(*lists)
-        several = any(isinstance(one, list) or one is None for one in made)
-        outputs = tuple(None if one is None else self._new(one) for one in (made if several else [made]))
+            results = run(*lists)
+        several = any(isinstance(one, list) or one is None for one in results)
+        outputs = tuple(
+            None if one is None else self._new(one) for one in (results if several else [results])
+        )
         self.script.append(Note(run, inputs, outputs, several, recorder.source_line()))
-        return made
+        return results
 
     def _allowed(self, run: Any) -> str:
         """What a calculation is, in a word."""

@@ -114,8 +114,8 @@ class Replay(Pictured):
         needed |= {number for _, _, number in self.assigned}
         for note in reversed(self.notes):
             run, several = on_one_rank(note) if single else (note.run, note.several)
-            made = [n for n in note.outputs if n is not None]
-            over = {*note.inputs, *made} - needed
+            outgoing = [n for n in note.outputs if n is not None]
+            over = {*note.inputs, *outgoing} - needed
             needed |= over
             outputs = note.outputs if several else note.outputs[0]
             code.append((run, note.inputs, outputs, several, tuple(over)))
@@ -201,8 +201,8 @@ class Replay(Pictured):
             parameter.tensor = Tensor(
                 world, meta, values[number], tracked, parameter.tensor.name, _origin(base, number)
             )
-        made = [Tensor(world, meta, values[n], origin=_origin(base, n)) for n, meta in self._results]
-        return self._result(made)
+        tensors = [Tensor(world, meta, values[n], origin=_origin(base, n)) for n, meta in self._results]
+        return self._result(tensors)
 
     def _run(self, code: Iterable[tuple[Any, ...]], values: list[Any], base: int) -> None:
         world = self.world
@@ -243,13 +243,13 @@ class Replay(Pictured):
 
 def _hurry(script: list[Note | OperatorScope]) -> None:
     """Let optimisers update each parameter as soon as its gradient is there, and still in the cache."""
-    made: dict[int, Note] = {}
+    origins: dict[int, Note] = {}
     for entry in tuple(script):
         if not isinstance(entry, Note):
             continue
-        made |= {number: entry for number in entry.outputs if number is not None}
+        origins |= {number: entry for number in entry.outputs if number is not None}
         if optimiser_of(entry.run) is not None:
-            before = [script.index(made[number]) for number in entry.inputs if number in made]
+            before = [script.index(origins[number]) for number in entry.inputs if number in origins]
             script.remove(entry)
             script.insert(max(before, default=-1) + 1, entry)
 

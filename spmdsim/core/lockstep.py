@@ -60,12 +60,12 @@ def _slices(step: Step, dtype: np.dtype) -> Program:
     jobs = [(rank, slicing(step, rank)) for rank in step.src.mesh.rank_list]
 
     def run(shards: Shards, results: Shards) -> None:
-        made: dict[tuple[int, str], np.ndarray] = {}  # replicas that share an array share its slices
+        pieces: dict[tuple[int, str], np.ndarray] = {}  # replicas that share an array share its slices
         for rank, job in jobs:
             key = (id(shards[rank]), str(job))
-            piece = made.get(key)
+            piece = pieces.get(key)
             if piece is None:
-                piece = made[key] = job(shards[rank])
+                piece = pieces[key] = job(shards[rank])
             results[rank] = piece
 
     return run

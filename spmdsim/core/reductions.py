@@ -86,12 +86,12 @@ def in_type(arrays: Sequence[Any], dtype: np.dtype) -> list[Any]:
 
 def each(function: Callable[..., Any], *lists: Sequence[Any]) -> list[Any]:
     """What a function makes of every rank's arrays; ranks that share all of them share the result."""
-    made: dict[tuple[int, ...], Any] = {}
+    results: dict[tuple[int, ...], Any] = {}
     keys = [tuple(map(id, arrays)) for arrays in zip(*lists)]
     for key, arrays in zip(keys, zip(*lists)):
-        if key not in made:
-            made[key] = function(*arrays)
-    return [made[key] for key in keys]
+        if key not in results:
+            results[key] = function(*arrays)
+    return [results[key] for key in keys]
 
 
 def identity(op: str, dtype: np.dtype) -> object:

@@ -154,10 +154,8 @@ def local_gradients(
 
     def job(rank: int, *arrays: Any) -> list[Any]:
         head = recipe.head(rank) if recipe.op.contextual else ()
-        gradients = pulled(recipe, params, arrived, *arrays, head=head)
-        return [
-            None if kind is None or one is None else like(one, kind) for kind, one in zip(kinds, gradients)
-        ]
+        pieces = pulled(recipe, params, arrived, *arrays, head=head)
+        return [None if kind is None or one is None else like(one, kind) for kind, one in zip(kinds, pieces)]
 
     columns = [*zip(world.ranks, recipe.active, zip(*lists))]
     jobs = {rank: partial(job, rank, *arrays) for rank, active, arrays in columns if active}

@@ -50,9 +50,9 @@ class PartitionSpec(Worded, tuple[Any, ...]):
 
     def __new__(cls, *entries: Any, unreduced: Sequence[str] | frozenset[str] = ()) -> PartitionSpec:
         """The spec of the given entries."""
-        made = super().__new__(cls, (e[0] if isinstance(e, tuple) and len(e) == 1 else e for e in entries))
-        made.unreduced = frozenset([unreduced] if isinstance(unreduced, str) else unreduced)
-        return made
+        spec = super().__new__(cls, (e[0] if isinstance(e, tuple) and len(e) == 1 else e for e in entries))
+        spec.unreduced = frozenset([unreduced] if isinstance(unreduced, str) else unreduced)
+        return spec
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, PartitionSpec):

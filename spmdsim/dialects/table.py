@@ -132,10 +132,10 @@ def renamed(
         *bases: what it inherits first.
         **members: the original's further words.
     """
-    made = told(arguments, name)
+    rewritten = told(arguments, name)
 
     def __init__(self: Any, *given: Any, **named: Any) -> None:
-        ours.__init__(self, **made(*given, **named))
+        ours.__init__(self, **rewritten(*given, **named))
 
     about = {
         "__doc__": ours.__doc__,

@@ -158,11 +158,11 @@ def layout(mesh: Mesh, placements: str | Sequence[Placement], ndim: int) -> Layo
     factors: dict[int, int] = {}
     if isinstance(placements, str):
         placements, factors = parse_placements(placements)
-    made = Layout.from_placements(mesh, placements, ndim)
+    nested = Layout.from_placements(mesh, placements, ndim)
     if not factors:
-        return made
+        return nested
     wanted = {mesh.axes[i]: factor for i, factor in factors.items()}
-    return Layout(mesh, [_ordered(mesh, entry, wanted) for entry in made.dims], dict(made.partial))
+    return Layout(mesh, [_ordered(mesh, entry, wanted) for entry in nested.dims], dict(nested.partial))
 
 
 def text(layout: Layout) -> str:
@@ -202,10 +202,10 @@ def chunk_bounds(
     """
     if isinstance(placements, str):
         placements, _ = parse_placements(placements)
-    made = Layout.from_placements(mesh, placements, len(shape))
+    nested = Layout.from_placements(mesh, placements, len(shape))
     coords = dict(zip(mesh.axes, mesh.coords(rank)))
     bounds = []
-    for total, entry in zip(shape, made.dims):
+    for total, entry in zip(shape, nested.dims):
         start, size = 0, total
         for axis in entry:
             chunk = -(-size // mesh.axis_size(axis))

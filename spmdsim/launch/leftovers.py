@@ -26,12 +26,12 @@ def sweep(since: float) -> list[Path]:
         What is left: in use, by ranks that are just ending or by somebody's running job, or so young that the job that
         made it may not have had the time to use it.
     """
-    segments = {path: made for path in _segments() if (made := _made(path)) is not None and made >= since}
+    segments = {path: born for path in _segments() if (born := _made(path)) is not None and born >= since}
     if not segments:
         return []
     used = in_use()
     now = time.time()
-    left = [path for path, made in segments.items() if path.name in used or now - made < YOUNG]
+    left = [path for path, born in segments.items() if path.name in used or now - born < YOUNG]
     for path in segments.keys() - set(left):
         with suppress(OSError):
             path.unlink()

@@ -92,10 +92,10 @@ class LocalFunction(Pictured):
                 world.cache[key] = results
         self._first = first
         try:
-            made = self._op(*moved, places=places, leaves=leaves, results=results, structure=structure)
+            outputs = self._op(*moved, places=places, leaves=leaves, results=results, structure=structure)
         finally:
             self._first = None
-        return rebuilt(self._outcome, iter(made)) if self._outcome is not None else made
+        return rebuilt(self._outcome, iter(outputs)) if self._outcome is not None else outputs
 
     # -- layouts ------------------------------------------------------------------------------------
 

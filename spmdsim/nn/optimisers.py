@@ -162,17 +162,17 @@ class Optimiser(Pictured):
         state = self.state.get(id(parameter)) or [_zeros(values) for _ in range(self.slots)]
         # Replicas that share all their arrays share the update, too. What they share is never written to: the next
         # time they may share something else.
-        made: dict[tuple[int, ...], tuple[np.ndarray, list[np.ndarray]]] = {}
+        updates: dict[tuple[int, ...], tuple[np.ndarray, list[np.ndarray]]] = {}
         keys = [tuple(map(id, arrays)) for arrays in zip(values, changes, *state)]
         for key, old, change, *before in zip(keys, values, changes, *state):
-            if key not in made:
-                made[key] = self.new_value(old, change, before), before
+            if key not in updates:
+                updates[key] = self.new_value(old, change, before), before
                 for array in before:
                     if isinstance(array, np.ndarray):  # and no number, which nobody writes to
                         array.flags.writeable = False
         if self.slots:
-            self.state[id(parameter)] = [[made[key][1][k] for key in keys] for k in range(self.slots)]
-        shards = [made[key][0] for key in keys]
+            self.state[id(parameter)] = [[updates[key][1][k] for key in keys] for k in range(self.slots)]
+        shards = [updates[key][0] for key in keys]
         return in_type(shards, stored) if wide else shards
 
     def numbers(self) -> list[Real]:
@@ -221,10 +221,10 @@ class Optimiser(Pictured):
 
 def _zeros(like: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Zeros for each array, shared where the arrays are."""
-    made = {id(array): np.zeros_like(array) for array in like}
-    for zeros in made.values():
+    by_array = {id(array): np.zeros_like(array) for array in like}
+    for zeros in by_array.values():
         zeros.flags.writeable = False
-    return [made[id(array)] for array in like]
+    return [by_array[id(array)] for array in like]
 
 
 class SGD(Optimiser):

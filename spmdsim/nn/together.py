@@ -189,13 +189,13 @@ def _joined(
     merge: Merge, mesh: Mesh, kind: np.dtype, ranks: Sequence[int], *lists: list[np.ndarray]
 ) -> list[np.ndarray]:
     """The ranks' local pieces, each rank's end to end."""
-    made: dict[tuple[int, ...], np.ndarray] = {}
+    rows: dict[tuple[int, ...], np.ndarray] = {}
     keys = [tuple(map(id, pieces)) for pieces in zip(*lists)]
     for key, pieces in zip(keys, zip(*lists)):
-        if key not in made:
-            made[key] = np.concatenate([_rows(piece, merge) for piece in pieces], axis=1).reshape(-1)
+        if key not in rows:
+            rows[key] = np.concatenate([_rows(piece, merge) for piece in pieces], axis=1).reshape(-1)
     outside = np.zeros(0, kind)
-    return [made[key] if rank in mesh else outside.copy() for rank, key in zip(ranks, keys)]
+    return [rows[key] if rank in mesh else outside.copy() for rank, key in zip(ranks, keys)]
 
 
 def _pieces(

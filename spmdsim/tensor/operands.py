@@ -84,10 +84,10 @@ def as_operand(value: Operand, like: Tensor) -> Tensor:
         meta = _of_number(like.layout.mesh, dtype)
         # -1 and -2 have one hash, each nan has another.
         origin = hash((value, value + 1)) & ORIGINS if world.compares and value == value else 0
-        made = type(like)(world, meta, [held] * len(world.ranks), origin=origin)
+        constant = type(like)(world, meta, [held] * len(world.ranks), origin=origin)
         if programs:
-            programs[-1].made(made)
-        return made
+            programs[-1].made(constant)
+        return constant
     array = as_array(value)
     if array.dtype == object:
         raise RuleError(f"an operand must be a tensor, an array or a number, not {type(value).__name__}")

@@ -106,15 +106,15 @@ def shards_of(world: World, meta: Meta, take: Take) -> list[Any]:
     layout, shape = meta.layout, meta.shape
     if not world.has_data:
         return [world.empty(layout.local_shape(shape, rank), meta.held) for rank in world.ranks]
-    made: dict[Any, np.ndarray] = {}
+    pieces: dict[Any, np.ndarray] = {}
     shards = []
     for rank in world.ranks:
         bounds = layout.bounds(shape, rank)
         keeps = rank in layout.mesh and _keeps_values(layout, rank)
         key = (rank in layout.mesh, keeps, bounds)
-        if key not in made:
-            made[key] = _piece(meta, bounds, keeps, rank in layout.mesh, take)
-        shards.append(made[key])
+        if key not in pieces:
+            pieces[key] = _piece(meta, bounds, keeps, rank in layout.mesh, take)
+        shards.append(pieces[key])
     return shards
 
 

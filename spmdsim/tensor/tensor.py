@@ -119,17 +119,17 @@ class Tensor(SymbolicTensor):
         world = _world(world, layout)
         meta, take = blocks(source, layout, shape, dtype, len(world.ranks) > 1)
         world.check_mesh(layout.mesh)
-        made = cls(world, meta, shards_of(world, meta, take), requires_grad, name)
+        tensor = cls(world, meta, shards_of(world, meta, take), requires_grad, name)
         if world.compares_sources or world.watches_values:
             from spmdsim.tensor.replicas import require_equal_source, watch_values
 
             watch_values(world)
             if world.compares_sources:
-                require_equal_source(world, made, source)
+                require_equal_source(world, tensor, source)
         if programs:
-            programs[-1].made(made, source)
-        made.origin = world.origin(meta)  # only now: what was refused is counted on no rank
-        return made
+            programs[-1].made(tensor, source)
+        tensor.origin = world.origin(meta)  # only now: what was refused is counted on no rank
+        return tensor
 
     @classmethod
     def from_local(
@@ -158,12 +158,12 @@ class Tensor(SymbolicTensor):
         world = _world(world, layout)
         world.check_mesh(layout.mesh)
         meta, arrays = assemble(shards, layout, world, shape)
-        made = cls(world, meta, arrays, requires_grad, origin=world.origin(meta))
+        tensor = cls(world, meta, arrays, requires_grad, origin=world.origin(meta))
         if world.watches_values:
             from spmdsim.tensor.replicas import watch_values
 
             watch_values(world)
-        return made
+        return tensor
 
     def to(self, layout: Layout) -> Tensor:
         """The same tensor in another layout, by the cheapest redistribution.
@@ -179,9 +179,9 @@ class Tensor(SymbolicTensor):
         if run is None or self.requires_grad or recordings or watchers:
             return along(self, known.route)
         world.about = origin
-        made = Tensor(world, known.meta, [run(self.held[0])], origin=origin)
+        moved = Tensor(world, known.meta, [run(self.held[0])], origin=origin)
         world.about = 0
-        return made
+        return moved
 
     def check_replicas(self) -> Verdict:
         """Compare the copies that ranks hold; see :func:`spmdsim.check_replicas`."""

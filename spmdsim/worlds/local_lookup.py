@@ -99,13 +99,13 @@ def run_all_rows(step: RowStep, ids: Sequence[Any], tables: Sequence[Any]) -> tu
         _same_ids(members, ids)
         frame = row_frame(step, members[0])
         wants = frame.wants(ids[members[0]])
-        made: dict[tuple[int, str], np.ndarray] = {}  # ranks that want the same share the array
+        shared: dict[tuple[int, str], np.ndarray] = {}  # ranks that want the same share the array
         for k, rank in enumerate(members):
             key = (id(wants[k]), str(frame.columns[k]))
-            if key not in made:
+            if key not in shared:
                 looked_up = _looked_up(frame, wants[k], k, tables)
-                made[key] = looked_up.reshape(step.dst.local_shape(step.shape, rank))
-            results[rank] = made[key]
+                shared[key] = looked_up.reshape(step.dst.local_shape(step.shape, rank))
+            results[rank] = shared[key]
             peers[rank] = tuple(frame.elements(wants, k))
     return results, peers
 

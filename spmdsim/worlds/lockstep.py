@@ -104,10 +104,10 @@ def _reshapes(step: Step, dtype: np.dtype) -> Program:
     jobs = [(rank, reshaping(step, rank)) for rank in step.src.mesh.rank_list]
 
     def run(shards: Shards, results: Shards) -> None:
-        made: dict[int, np.ndarray] = {}  # replicas that share an array share its new shape
+        pieces: dict[int, np.ndarray] = {}  # replicas that share an array share its new shape
         for rank, job in jobs:
-            piece = made.get(id(shards[rank]))
-            results[rank] = made[id(shards[rank])] = job(shards[rank]) if piece is None else piece
+            piece = pieces.get(id(shards[rank]))
+            results[rank] = pieces[id(shards[rank])] = job(shards[rank]) if piece is None else piece
 
     return run
 
@@ -148,14 +148,16 @@ def _windows(step: Step, dtype: np.dtype) -> Program:
     ]
 
     def run(shards: Shards, results: Shards) -> None:
-        made: dict[tuple[object, ...], np.ndarray] = {}  # replicas that share what they read share the result
+        shared: dict[
+            tuple[object, ...], np.ndarray
+        ] = {}  # replicas that share what they read share the result
         for rank, shape, traffic, words in jobs:
             key = (words, shape, *[id(shards[peer]) for peer, _ in traffic])
-            if key not in made:
-                made[key] = assembled(
+            if key not in shared:
+                shared[key] = assembled(
                     step, shape, dtype, [(shards[peer], pieces) for peer, pieces in traffic]
                 )
-            results[rank] = made[key]
+            results[rank] = shared[key]
 
     return run
 

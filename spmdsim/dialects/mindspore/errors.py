@@ -24,9 +24,9 @@ def refusing(operator: str) -> Iterator[None]:
     except UsageTypeError:
         raise
     except SpmdError as error:
-        made = error if isinstance(error, ShardError) else ShardError(error.message, **error.facts)
-        made.facts.setdefault("operator", operator)
-        raise made from None
+        refusal = error if isinstance(error, ShardError) else ShardError(error.message, **error.facts)
+        refusal.facts.setdefault("operator", operator)
+        raise refusal from None
 
 
 def bind(op: Op, shapes: Sequence[tuple[int, ...]], params: dict[str, Any]) -> BoundRule:

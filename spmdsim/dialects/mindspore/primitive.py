@@ -192,10 +192,10 @@ class Primitive(Worded):
 
 @lru_cache(maxsize=4096)
 def _class(row: Row, name: str) -> type[Primitive]:
-    made, called = row.makes.signature, row.takes.text
+    signature, called = row.makes.signature, row.takes.text
     about = f"``{name}{row.made}{called}``: our ``{row.ours}``."
     return type(
-        name, (Primitive,), {"row": row, "__doc__": about, "__signature__": made, "__module__": __name__}
+        name, (Primitive,), {"row": row, "__doc__": about, "__signature__": signature, "__module__": __name__}
     )
 
 

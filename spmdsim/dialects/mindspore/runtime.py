@@ -119,9 +119,9 @@ def held(tensor: Tensor, kind: type[Counted] = Counted) -> Counted:
     """
     if isinstance(tensor, kind):
         return tensor
-    made = kind(tensor.world, tensor.meta, tensor.held, tensor.requires_grad, tensor.name, tensor.origin)
-    made.node, made.output, made.grad = tensor.node, tensor.output, tensor.grad
-    return made
+    counted = kind(tensor.world, tensor.meta, tensor.held, tensor.requires_grad, tensor.name, tensor.origin)
+    counted.node, counted.output, counted.grad = tensor.node, tensor.output, tensor.grad
+    return counted
 
 
 def count(tensor: Tensor) -> None:

@@ -27,8 +27,8 @@ class Tensor(metaclass=_Kind):
         """The array with MindSpore's words; ``init`` with ``shape`` gives values of an initialiser."""
         if init is not None or isinstance(input_data, Initializer):
             kind = np.float32 if dtype is None else dtype
-            made = input_data if isinstance(input_data, Initializer) else initializer(init, shape, kind)
-            values: HostTensor = made.init_data()
+            source = input_data if isinstance(input_data, Initializer) else initializer(init, shape, kind)
+            values: HostTensor = source.init_data()
             return values
         return host(input_data, dtype)
 

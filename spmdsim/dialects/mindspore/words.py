@@ -134,5 +134,5 @@ class Array(HostTensor):
 
 def host(data: Any, dtype: Any = None) -> Array:
     """Numbers, lists or arrays as an array with MindSpore's words."""
-    made: Array = plain_host(data, dtype).view(Array)
-    return made
+    array: Array = plain_host(data, dtype).view(Array)
+    return array

@@ -74,8 +74,8 @@ def _spread(
             raise OneFlowError(
                 f"a global tensor has a placement and an sbp, a local one a device; got {device} too"
             )
-        made = _global(source, source.shape, placement, sbp)
-        return made.requires_grad_() if requires_grad else made
+        spread = _global(source, source.shape, placement, sbp)
+        return spread.requires_grad_() if requires_grad else spread
     world = current_world()
     return _local([source.copy() for _ in world.ranks], device, requires_grad)
 
@@ -129,9 +129,9 @@ def from_numpy(array: np.ndarray) -> LocalTensor:
     """
     if not isinstance(array, np.ndarray):
         raise UsageTypeError(f"expected np.ndarray, but got {type(array).__name__}")
-    made = tensor(array)
-    assert isinstance(made, LocalTensor)
-    return made
+    copy = tensor(array)
+    assert isinstance(copy, LocalTensor)
+    return copy
 
 
 class _EitherKind(type):
@@ -201,8 +201,8 @@ def _drawn(
     """Random numbers: keyed by the global index if global, different on every rank if local."""
     seed, world = next_seed(), current_world()
     if _is_global(placement, sbp):
-        made = _global(lambda index: block(index, seed), shape, placement, sbp, np.dtype(kind))
-        return made.requires_grad_() if requires_grad else made
+        numbers = _global(lambda index: block(index, seed), shape, placement, sbp, np.dtype(kind))
+        return numbers.requires_grad_() if requires_grad else numbers
     arrays = [draw(np.random.default_rng([seed, rank]), shape).astype(np.dtype(kind)) for rank in world.ranks]
     return _local(arrays, device, requires_grad)
 

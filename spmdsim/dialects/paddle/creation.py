@@ -59,8 +59,8 @@ def _made(kind: str, numbers: Callable[[], Any]) -> Tensor:
         return everywhere(numbers())
 
     call.__name__ = kind
-    made: Tensor = recorded(call)
-    return made
+    tensor: Tensor = recorded(call)
+    return tensor
 
 
 def randint(
@@ -100,8 +100,8 @@ def to_tensor(data: Any, dtype: Any = None, place: Any = None, stop_gradient: bo
         raise UsageTypeError(
             f"a tensor of {array.dtype} has no gradient, so stop_gradient must be True; nearest: dtype='float32'"
         )
-    made: Tensor = everywhere(array, requires_grad=not stop_gradient)
-    return made
+    tensor: Tensor = everywhere(array, requires_grad=not stop_gradient)
+    return tensor
 
 
 def full(shape: Sequence[int], fill_value: Any, dtype: Any = None, name: Any = None) -> Tensor:

@@ -55,8 +55,8 @@ class SplitLayer(Layer):
         names = layer_names(kind or type(self).__name__, name)
         for k, (path, parameter) in enumerate(self.inner.named_parameters()):
             attribute, default, suffix = ((weight_attr, Uniform(), "w"), (bias_attr, zeros, "b"))[k]
-            made = create(parameter.shape, parameter.layout, attribute, default, names, suffix, keep=keep)
-            setattr(self.inner, path, made)
+            own = create(parameter.shape, parameter.layout, attribute, default, names, suffix, keep=keep)
+            setattr(self.inner, path, own)
 
     @property
     def weight(self) -> Any:

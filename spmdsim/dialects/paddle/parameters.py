@@ -54,8 +54,8 @@ class Parameter(nn.Parameter):
         self.value.grad = gradient
 
     def _dress(self) -> None:
-        self.tensor = made = dressed(self.tensor, fresh=True)
-        made.name, made.owner, made.requires_grad = self.name, self, self._trainable
+        self.tensor = tensor = dressed(self.tensor, fresh=True)
+        tensor.name, tensor.owner, tensor.requires_grad = self.name, self, self._trainable
 
     @property
     def value(self) -> Any:
@@ -176,15 +176,15 @@ def create(
             )
         default_main_program().own(other, keep)
         return other
-    made = Parameter(shape, layout, initialiser, kind or dtype or np.float32, attr)
-    made.name = attr.name or here.unique(f"{names[0]}.{suffix}")
-    made.key_name = attr.name or f"{names[1]}.{suffix}"
-    made.materialise(current_world(), made.first_seed)
+    parameter = Parameter(shape, layout, initialiser, kind or dtype or np.float32, attr)
+    parameter.name = attr.name or here.unique(f"{names[0]}.{suffix}")
+    parameter.key_name = attr.name or f"{names[1]}.{suffix}"
+    parameter.materialise(current_world(), parameter.first_seed)
     if not in_dynamic_mode():
-        here.known[made.name] = made
+        here.known[parameter.name] = parameter
         for program in (default_main_program(), default_startup_program()):
-            program.own(made, keep or in_static_mode())
-    return made
+            program.own(parameter, keep or in_static_mode())
+    return parameter
 
 
 def whole_layout(ndim: int) -> Layout:

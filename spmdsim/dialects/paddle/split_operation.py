@@ -114,9 +114,9 @@ class _PaddingNode(MoveNode):
 
 def _each(shards: list[Any], of: Any) -> list[Any]:
     """Something of every rank's part; parts that ranks share are shared afterwards, too."""
-    made = {id(shard): shard for shard in shards}
-    made = {key: of(shard) for key, shard in made.items()}
-    return [made[id(shard)] for shard in shards]
+    by_shard = {id(shard): shard for shard in shards}
+    by_shard = {key: of(shard) for key, shard in by_shard.items()}
+    return [by_shard[id(shard)] for shard in shards]
 
 
 def with_padding_rows(table: CoreTensor, where: SplitLayout) -> Any:
@@ -129,9 +129,9 @@ def with_padding_rows(table: CoreTensor, where: SplitLayout) -> Any:
             return world.empty((part.shape[0] + 1, columns), part.dtype)
         return np.vstack([part, np.zeros((1, columns), part.dtype)])
 
-    made = Tensor(world, meta, _each(table.held, padded), table.requires_grad, origin=table.origin)
-    made.node = _PaddingNode(table) if table.requires_grad else None
-    return made
+    longer = Tensor(world, meta, _each(table.held, padded), table.requires_grad, origin=table.origin)
+    longer.node = _PaddingNode(table) if table.requires_grad else None
+    return longer
 
 
 __all__ = ["split", "with_padding_rows"]

@@ -175,9 +175,9 @@ def split_layout(
     check_call(size, operation)
     mesh = _mesh(num_partitions, world_size)
     rows, columns = (int(n) for n in size)
-    made = SplitLayout(operation, (rows, columns), axis, num_partitions, padding_row, gather_out, mesh)
-    _check_parts(made)
-    return made
+    split = SplitLayout(operation, (rows, columns), axis, num_partitions, padding_row, gather_out, mesh)
+    _check_parts(split)
+    return split
 
 
 def check_call(size: Any, operation: Any) -> None:

@@ -226,11 +226,11 @@ def dressed(x: Any, *, fresh: bool = False) -> Tensor:
     """A tensor of ours with Paddle's words; a ``fresh`` one is a leaf that nobody else has."""
     if type(x) is Tensor and not fresh:
         return x
-    made = Tensor(x.world, x.meta, x.held, x.requires_grad, x.name, x.origin)
-    made.node, made.output = x.node, x.output
+    tensor = Tensor(x.world, x.meta, x.held, x.requires_grad, x.name, x.origin)
+    tensor.node, tensor.output = x.node, x.output
     if x.requires_grad and x.node is None and not fresh:
-        made.node = MoveNode(x)
-    return made
+        tensor.node = MoveNode(x)
+    return tensor
 
 
 def shape_only(x: ours.Tensor, world: World) -> Tensor:

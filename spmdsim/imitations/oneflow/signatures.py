@@ -163,12 +163,12 @@ def _split_classes(shapes: tuple[Shape, ...], mesh: Shape, attrs: dict[str, Any]
 def _class_gradients(shapes: tuple[Shape, ...], mesh: Shape, _attrs: dict[str, Any]) -> set[Signature]:
     """Its gradient, softmax minus one-hot times dy: where the classes are. Shapes of prob and label."""
     row, bound = _picked(shapes)
-    made = set()
+    distinct = set()
     for strategy in listed(row, bound, mesh):
         given = _signature(bound, strategy).inputs
         arriving = sbp_of(bound.output_layouts(strategy)[0].dual())
-        made.add(Signature((*given, arriving), (sbp_of(bound.gradient_layout(strategy, 0)),)))
-    return made
+        distinct.add(Signature((*given, arriving), (sbp_of(bound.gradient_layout(strategy, 0)),)))
+    return distinct
 
 
 def _row_gradients(shapes: tuple[Shape, ...], mesh: Shape, attrs: dict[str, Any]) -> set[Signature]:
@@ -182,12 +182,12 @@ def _parameter_gradients(shapes: tuple[Shape, ...], mesh: Shape, attrs: dict[str
     row = find("layer_norm")
     width = shapes[1][int(attrs.get("begin_params_axis", -1)) % len(shapes[1]) :]
     bound = row.op.bind((shapes[1], width, width), row.params(shapes[1:], attrs))
-    made = set()
+    distinct = set()
     for strategy in listed(row, bound, mesh):
         x = sbp_of(bound.input_layouts(strategy)[0])
         grads = tuple(sbp_of(bound.gradient_layout(strategy, i)) for i in (1, 2))
-        made.add(Signature((sbp_of(bound.output_layouts(strategy)[0]), x), grads))
-    return made
+        distinct.add(Signature((sbp_of(bound.output_layouts(strategy)[0]), x), grads))
+    return distinct
 
 
 @dataclass(frozen=True)
@@ -305,9 +305,9 @@ def product(name: str, shapes: Sequence[Sequence[int]], mesh: Sequence[int], **a
     For all operators but reshape this is what :func:`signatures` gives where sizes are large enough.
     """
     rows = [signatures(name, shapes, (size,), **attrs) for size in mesh]
-    made = set()
+    combined = set()
     for picks in itertools.product(*rows):
         inputs = tuple(tuple(row.inputs[i][0] for row in picks) for i in range(len(picks[0].inputs)))
         outputs = tuple(tuple(row.outputs[i][0] for row in picks) for i in range(len(picks[0].outputs)))
-        made.add(Signature(inputs, outputs))
-    return made
+        combined.add(Signature(inputs, outputs))
+    return combined

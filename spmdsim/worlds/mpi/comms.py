@@ -81,10 +81,10 @@ class Comms:
     def _create(self, ranks: tuple[int, ...]) -> Counted:
         group = self.comm.Get_group()
         part = group.Incl(list(ranks))
-        made = self.comm.Create_group(part, tag=len(ranks) % 1024)
+        comm = self.comm.Create_group(part, tag=len(ranks) % 1024)
         part.Free()
         group.Free()
-        return made
+        return comm
 
     def _meet(self, ranks: tuple[int, ...]) -> None:
         """All members tell the first one that they are here; when it has heard all, it tells them to go on."""

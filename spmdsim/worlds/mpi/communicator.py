@@ -352,17 +352,17 @@ class EmulatedCommunicator(Pictured):
     def _choose(self, name: str, nbytes: int, itemsize: int, commutes: bool, root: int) -> Schedule:
         if name in self._named:
             kind, options = _parsed(self._named[name])
-            made = schedule_of(name, kind, self._size, root, **options)
-            if not commutes and not made.in_order:
+            schedule = schedule_of(name, kind, self._size, root, **options)
+            if not commutes and not schedule.in_order:
                 raise WorldError(
-                    f"{made.name} does not keep the order of operands, which a non-commutative operation needs"
+                    f"{schedule.name} does not keep the order of operands, which a non-commutative operation needs"
                 )
-            return made
+            return schedule
         try:
             chosen = choose(self.library, name, self._size, nbytes, commutes, itemsize).algorithm
-            made = make_schedule(chosen, self._size, root)
-            if commutes or made.in_order:
-                return made
+            schedule = make_schedule(chosen, self._size, root)
+            if commutes or schedule.in_order:
+                return schedule
         except (InputError, ScheduleError):
             pass  # no table for this collective, or a choice that does not fit here
         return _any_schedule(name, self._size, root, commutes)
@@ -390,9 +390,9 @@ def _any_schedule(name: str, size: int, root: int, commutes: bool) -> Schedule:
     """The first algorithm that fits, in rank order if the operation does not commute."""
     for one in algorithms(name):
         if one.fits(size, dict(one.options)):
-            made = make_schedule(one, size, root)
-            if commutes or made.in_order:
-                return made
+            schedule = make_schedule(one, size, root)
+            if commutes or schedule.in_order:
+                return schedule
     raise WorldError(
         f"no algorithm of {name} fits {size} ranks, root {root}" + (", in order" * (not commutes))
     )

@@ -101,9 +101,9 @@ class Counted(MPI.Intracomm):
     @classmethod
     def of(cls, comm: MPI.Comm, tally: Tally) -> Counted:
         """A communicator, counted."""
-        made = cls(comm)
-        made.tally, made.rank_size = tally, (comm.Get_rank(), comm.Get_size())
-        return made
+        counted = cls(comm)
+        counted.tally, counted.rank_size = tally, (comm.Get_rank(), comm.Get_size())
+        return counted
 
     # -- data ---------------------------------------------------------------------------------------------
 

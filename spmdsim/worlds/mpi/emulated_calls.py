@@ -233,10 +233,10 @@ class EmulatedCalls:
         """Who has left and will not come to this call."""
         status = MPI.Status()
         while self._exit.Iprobe(MPI.ANY_SOURCE, LEFT, status):
-            made = np.empty(1, np.int64)
-            self._exit.Recv(made, status.Get_source(), LEFT)
-            self._left[status.Get_source()] = int(made[0])
-        gone = sorted(rank for rank, made in self._left.items() if made < self._number)
+            calls = np.empty(1, np.int64)
+            self._exit.Recv(calls, status.Get_source(), LEFT)
+            self._left[status.Get_source()] = int(calls[0])
+        gone = sorted(rank for rank, calls in self._left.items() if calls < self._number)
         return f"{name_ranks(gone)} left the program and will not come" if gone else None
 
     def leaving(self) -> MPI.Request:
@@ -245,8 +245,8 @@ class EmulatedCalls:
 
     def tell(self) -> list[MPI.Request]:
         """Tell the others how many calls this rank has made, and that it makes no more."""
-        made, me = np.array([self._number]), self._exit.Get_rank()
-        return [self._exit.Isend(made, rank, LEFT) for rank in range(self._exit.Get_size()) if rank != me]
+        calls, me = np.array([self._number]), self._exit.Get_rank()
+        return [self._exit.Isend(calls, rank, LEFT) for rank in range(self._exit.Get_size()) if rank != me]
 
 
 _open: list[EmulatedCalls] = []

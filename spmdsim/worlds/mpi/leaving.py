@@ -222,8 +222,8 @@ def _leave(hurry: Hurry | None) -> None:
     Watch.leave_all(code, last=False)
     # Who waits for all ranks need not wait for some. Else the worlds come in the order in which all have made them.
     for one in [one for one in still if one.departures.of_all][:1] or still:
-        if (made := one.counts()) is not None:
-            one.departures.leave(made, hurry, one.state, one.deadline)
+        if (counts := one.counts()) is not None:
+            one.departures.leave(counts, hurry, one.state, one.deadline)
     Watch.leave_all(code, last=bool(still))
     for one in still:
         if one.far and not code:

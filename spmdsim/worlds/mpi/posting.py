@@ -83,8 +83,8 @@ class Early:
             way = way_of(step, self.rank, dtype, self.tuning, MAX_COUNT)
             target = step.dst.local_shape(step.shape, self.rank)
             post = posting(step, self.world._group(step)[1], way, target)
-        made = self.cache[step, dtype, BEGUN_EARLY] = EarlyProgram(self, post, check)
-        return made
+        early = self.cache[step, dtype, BEGUN_EARLY] = EarlyProgram(self, post, check)
+        return early
 
     def stages(self, post: Post, check: Check | None, array: np.ndarray) -> Stages:
         """Begin a step, which is a call to compare, and go on with it, which is none."""

@@ -90,8 +90,8 @@ class Windows:
     def free(self) -> None:
         """Free the windows in which no rank has an array. Collective."""
         mask = self.free_ones()
-        made, self._made = self._made, []
-        for number, (window, memory) in enumerate(made):
+        windows, self._made = self._made, []
+        for number, (window, memory) in enumerate(windows):
             if mask >> number & 1:
                 window.Free()
             else:

@@ -124,12 +124,12 @@ def tried(trial: Trial, make: Callable[[int], Run], comm: Counted, meet: Callabl
         comm: of the ranks that have to take the same way.
         meet: called inside of a call of a trial: returns when all of its ranks are in it.
     """
-    made: dict[int, Run] = {}
+    runs: dict[int, Run] = {}
 
     def way(number: int) -> Run:
-        if number not in made:
-            made[number] = make(number)
-        return made[number]
+        if number not in runs:
+            runs[number] = make(number)
+        return runs[number]
 
     current, usual = trial.chosen, way(trial.chosen)
 

@@ -62,12 +62,12 @@ def shard_tensor(
     """A whole array (the same on every rank), or a tensor, laid out on a mesh."""
     where = layout_of(mesh, placements, len(data.shape) if hasattr(data, "shape") else np.ndim(data))
     if isinstance(data, ours.Tensor):
-        made = dressed(data.to(where))
+        tensor = dressed(data.to(where))
     else:
-        made = dressed(ours.Tensor.from_global(host(data, dtype), where, current_world()))
+        tensor = dressed(ours.Tensor.from_global(host(data, dtype), where, current_world()))
     if stop_gradient is not None:
-        made.stop_gradient = stop_gradient
-    return made
+        tensor.stop_gradient = stop_gradient
+    return tensor
 
 
 def reshard(dist_tensor: Any, mesh: ProcessMesh, placements: Sequence[Any]) -> Tensor:

@@ -205,8 +205,8 @@ class LayerNorm(Layer):
         self.normalized_shape, self.epsilon = list(shape), epsilon
         names, where = layer_names("layer_norm", name), whole_layout(len(shape))
         for word, attribute, first in (("weight", weight_attr, ours.ones), ("bias", bias_attr, ours.zeros)):
-            made = None if attribute is False else create(shape, where, attribute, first, names, word[0])
-            setattr(self, word, made)
+            vector = None if attribute is False else create(shape, where, attribute, first, names, word[0])
+            setattr(self, word, vector)
 
     def extra_repr(self) -> str:
         """Sizes."""

@@ -154,15 +154,15 @@ class Program(Worded):
     def _output(self, x: Any, function: Any, symbolic: bool, outputs: list[int]) -> Any:
         if not isinstance(x, CoreTensor):
             return x
-        made = dressed(x)
+        output = dressed(x)
         outputs.append(key := next(_keys))
         owner = getattr(function, "__self__", None)
         kind = (function.__name__ if owner is None else type(owner).__name__.lower()).strip("_")
         name = f"{scope().unique(kind)}.tmp_0"
         if not symbolic:
-            made.key, made.name = key, name
-            made, known = shape_only(made, scope().shapes), made
-        self.variables[name] = variable = Variable(self, key, made, name)
+            output.key, output.name = key, name
+            output, known = shape_only(output, scope().shapes), output
+        self.variables[name] = variable = Variable(self, key, output, name)
         return variable if symbolic else known
 
     def run(self, fed: dict[str, Tensor]) -> dict[int, Any]:
@@ -292,10 +292,10 @@ def data(name: str, shape: Any, dtype: Any = None, lod_level: int = 0) -> Variab
     layout = Layout.replicated(Mesh((current_world().size,), ("rank",)), len(sizes))
     tensor = Tensor(scope().shapes, Meta.of(layout, tuple(sizes), np.dtype(dtype or "float32")), [])
     tensor = shape_only(tensor, scope().shapes)
-    made = Variable(program, next(_keys), tensor, name)
+    variable = Variable(program, next(_keys), tensor, name)
     other = program.variables.get(name)
-    if other is not None and (other.shape, other.dtype) != (made.shape, made.dtype):
+    if other is not None and (other.shape, other.dtype) != (variable.shape, variable.dtype):
         raise InputError(f"variable {name} is {other!r} already; give static.data another name than {name!r}")
     if other is None:
-        program.feeds[name] = program.variables[name] = made
-    return program.feeds.get(name, made)
+        program.feeds[name] = program.variables[name] = variable
+    return program.feeds.get(name, variable)

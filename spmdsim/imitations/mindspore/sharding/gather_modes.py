@@ -94,12 +94,12 @@ def gather(
     param, index = tuple(cuts[0]), tuple(cuts[1])
     mode = mode_of(axis, param, index, len(ranks), "manual_split" in attrs)
     if mode == NORMAL:
-        made = _normal(bound, (param, index), ranks, repeat or "right")
+        derivation = _normal(bound, (param, index), ranks, repeat or "right")
     elif mode == MANUAL:
-        made = _manual(bound, (param, index), ranks, attrs["manual_split"])
+        derivation = _manual(bound, (param, index), ranks, attrs["manual_split"])
     else:
-        made = _split(bound, (param, index), ranks, mode, repeat)
-    return _finished(made, (param, index), axis, out)
+        derivation = _split(bound, (param, index), ranks, mode, repeat)
+    return _finished(derivation, (param, index), axis, out)
 
 
 def _data_parallel(table: Shape, ids: Shape, devices: int) -> tuple[Cuts, Cuts]:
@@ -172,21 +172,21 @@ def _manual(
     return sourced("Gather", mesh, bound.shapes, inputs, bound.output_shapes, (result,), mode=MANUAL)
 
 
-def _finished(made: Sharded, cuts: tuple[Cuts, Cuts], axis: int, out: Any) -> Sharded:
+def _finished(derivation: Sharded, cuts: tuple[Cuts, Cuts], axis: int, out: Any) -> Sharded:
     """The result after its reduction: scattered along dim 0 where that divides, unless out asks otherwise."""
-    computed, shape = made.computed[0], made.output_shapes[0]
+    computed, shape = derivation.computed[0], derivation.output_shapes[0]
     whole, parted = computed.reduced, scattered(computed)
     pending = pending_axes(computed)
-    divides = bool(pending) and shape[0] % made.mesh.axis_size(*parted.dims[0]) == 0
-    if made.mode == AXIS_1 and not divides:
+    divides = bool(pending) and shape[0] % derivation.mesh.axis_size(*parted.dims[0]) == 0
+    if derivation.mode == AXIS_1 and not divides:
         raise ShardError(f"the result of shape {shape} cannot be scattered along dim 0 over {cuts[0]}")
-    wanted = parted if divides and made.mode != BATCH_AXIS_SP else whole
+    wanted = parted if divides and derivation.mode != BATCH_AXIS_SP else whole
     if out is not None:
-        wanted = _asked(made, (whole, parted if divides else None), axis, out)
+        wanted = _asked(derivation, (whole, parted if divides else None), axis, out)
     check_even(wanted, shape, "the result")
-    matrix = (1, made.mesh.size) if made.mode == AXIS_1 else None
-    made = replace(made, outputs=(wanted,), forward=tuple(forward(computed, wanted)))
-    return replace(made, output_shape_matrix=matrix)
+    matrix = (1, derivation.mesh.size) if derivation.mode == AXIS_1 else None
+    derivation = replace(derivation, outputs=(wanted,), forward=tuple(forward(computed, wanted)))
+    return replace(derivation, output_shape_matrix=matrix)
 
 
 def _asked(made: Sharded, choices: tuple[Layout, Layout | None], axis: int, out: Any) -> Layout:
@@ -208,9 +208,11 @@ def _by_layouts(bound: BoundRule, given: Sequence[Any], out: Any, devices: Devic
     for i, (layout, shape) in enumerate(zip(given, bound.shapes)):
         layout.check_shape(shape)
         check_even(layout, shape, f"operand {i}")
-    made = derived("Gather", bound, bound.infer(given), inputs=tuple(given), mode="LAYOUT", by_cuts=False)
-    wanted = made.outputs[0]
+    derivation = derived(
+        "Gather", bound, bound.infer(given), inputs=tuple(given), mode="LAYOUT", by_cuts=False
+    )
+    wanted = derivation.outputs[0]
     if out is not None:
-        wanted = result_layout("product", made.computed[0], made.output_shapes[0], out)
-    check_even(wanted, made.output_shapes[0], "the result")
-    return replace(made, outputs=(wanted,), forward=tuple(forward(made.computed[0], wanted)))
+        wanted = result_layout("product", derivation.computed[0], derivation.output_shapes[0], out)
+    check_even(wanted, derivation.output_shapes[0], "the result")
+    return replace(derivation, outputs=(wanted,), forward=tuple(forward(derivation.computed[0], wanted)))

@@ -95,15 +95,15 @@ def cut_first(bound: BoundRule, layouts: Sequence[Layout]) -> list[Layout]:
         for dim, entry in zip(term, layout.canonical.dims):
             if dim and entry:
                 axes.setdefault(dim[0], entry)
-    made = []
+    cut = []
     for term, layout in zip(bound.inputs, layouts):
         free = set(layout.replicated_axes)
         dims = [
             axes[dim[0]] if dim and not entry and free.issuperset(axes.get(dim[0], ("",))) else entry
             for dim, entry in zip(term, layout.canonical.dims)
         ]
-        made.append(Layout(layout.mesh, dims, layout.partial))
-    return made
+        cut.append(Layout(layout.mesh, dims, layout.partial))
+    return cut
 
 
 def _of_any_size(operator: str, layouts: Sequence[Layout], args: Args) -> Layout:
@@ -145,7 +145,7 @@ def promoted(bound: BoundRule, layouts: Sequence[Layout]) -> list[Layout]:
     This moves nothing: one rank of each group keeps the values, the others hold zeros. (Upstream divides them by
     the size of the group instead.)
     """
-    made = list(layouts)
+    partial = list(layouts)
     for axis in dict.fromkeys(axis for layout in layouts for axis in layout.partial_axes):
         pending = {i for i, layout in enumerate(layouts) if axis in layout.partial_axes}
         for group in bound.rule.linear:
@@ -153,8 +153,8 @@ def promoted(bound: BoundRule, layouts: Sequence[Layout]) -> list[Layout]:
             if pending < group and all(axis in layouts[i].replicated_axes for i in others):
                 op = dict(layouts[min(pending)].partial)[axis]
                 for i in others:
-                    made[i] = made[i].with_partial({**dict(made[i].partial), axis: op})
-    return made
+                    partial[i] = partial[i].with_partial({**dict(partial[i].partial), axis: op})
+    return partial
 
 
 def _linear(layouts: Sequence[Layout], shapes: Sequence[Shape]) -> Layout:

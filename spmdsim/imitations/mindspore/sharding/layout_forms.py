@@ -70,9 +70,9 @@ def optimizer_shard(layout: Layout, shape: Sequence[int]) -> Layout:
     if layout.mesh.axis_size(*replicated) == 1:
         raise LayoutError(f"no devices hold equal slices of {layout}, so there is nothing to share out")
     axes = (*layout.dims[0], *replicated)
-    made = Layout(layout.mesh, (axes, *layout.dims[1:]))
-    check_even(made, shape, "the parameter")
-    return made
+    shared = Layout(layout.mesh, (axes, *layout.dims[1:]))
+    check_even(shared, shape, "the parameter")
+    return shared
 
 
 def _written(entries: Sequence[tuple[int, ...]]) -> list[int | tuple[int, ...]]:

@@ -86,11 +86,11 @@ def shard(
         further = shapes[1:] if row.first_only else []
         bound = bind(row.op, shapes[: len(shapes) - len(further)], row.strategy_params(shapes, attributes))
         if given and any(isinstance(entry, Layout) for entry in given):
-            made = _by_layouts(operator, row, bound, given, out_strategy, devices, attributes)
+            derivation = _by_layouts(operator, row, bound, given, out_strategy, devices, attributes)
         else:
             side = repeat or _side(attributes)
-            made = _by_cuts(operator, row, bound, given, out_strategy, devices, side, attributes)
-        return made.with_whole(further) if further else made
+            derivation = _by_cuts(operator, row, bound, given, out_strategy, devices, side, attributes)
+        return derivation.with_whole(further) if further else derivation
 
 
 # -- the two ways to write a strategy ----------------------------------------------------------------
@@ -157,12 +157,12 @@ def _by_layouts(
 
 
 def _nd(name: str, bound: BoundRule, given: Sequence[Layout], out: Any) -> Sharded:
-    made = nd_product(name, bound, given)
+    derivation = nd_product(name, bound, given)
     wanted = out[0] if isinstance(out, (tuple, list)) else out
-    if wanted is not None and Layout(wanted.mesh, wanted.dims).canonical != made.outputs[0].canonical:
-        raise ShardError(f"out_strategy {wanted} cannot be had; the result is {made.outputs[0]}")
-    check_even(made.outputs[0], made.output_shapes[0], "the result")
-    return made
+    if wanted is not None and Layout(wanted.mesh, wanted.dims).canonical != derivation.outputs[0].canonical:
+        raise ShardError(f"out_strategy {wanted} cannot be had; the result is {derivation.outputs[0]}")
+    check_even(derivation.outputs[0], derivation.output_shapes[0], "the result")
+    return derivation
 
 
 def default_cuts(bound: BoundRule, devices: int) -> tuple[tuple[int, ...], ...]:
