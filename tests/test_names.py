@@ -25,3 +25,16 @@ def test_files_and_classes_have_names_of_their_own():
     assert len(files) > 110 and len(classes) > 110
     assert not {name: places for name, places in files.items() if len(places) > 1}
     assert not {name: places for name, places in classes.items() if len(places) > 1}
+
+
+def test_variables_are_called_what_they_hold():
+    """A value that is called found or made says how it came about, and nobody can look for it."""
+    unsaid = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in ROOT.rglob("*.py")
+        for function in ast.walk(ast.parse(path.read_text()))
+        if isinstance(function, ast.FunctionDef)
+        for node in ast.walk(function)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in ("found", "made")
+    ]
+    assert not unsaid

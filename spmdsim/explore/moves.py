@@ -102,17 +102,17 @@ class MoveTable:
         }
 
     def _plan(self, src: Layout, dst: Layout) -> list[Any]:
-        found = plan(src, dst, self.shape, self.dtype)
-        steps = [self._step(step, found.itemsize) for step in found.steps]
+        route = plan(src, dst, self.shape, self.dtype)
+        steps = [self._step(step, route.itemsize) for step in route.steps]
         received = [sum(each) for each in zip([0] * self.mesh.size, *(self._received[one] for one in steps))]
-        bounds = [found.lower_bound(rank) for rank in sorted(self.mesh.rank_list)]
+        bounds = [route.lower_bound(rank) for rank in sorted(self.mesh.rank_list)]
         most, in_all = max(received), sum(received)
         return [
-            found.kind,
+            route.kind,
             steps,
             received,
             bounds,
-            [most, found.max_lower_bound, in_all, found.total_lower_bound],
+            [most, route.max_lower_bound, in_all, route.total_lower_bound],
         ]
 
     def _step(self, step: Step, itemsize: int) -> int:

@@ -114,8 +114,8 @@ def pmean(x: ArrayLike, axis_name: Axes, *, axis_index_groups: Groups = None) ->
     array([2., 3., 2., 3.])
     """
     ranks = len(axis_index_groups[0]) if axis_index_groups else axis_size(axis_name)
-    found: np.ndarray = np.asarray(psum(x, axis_name, axis_index_groups=axis_index_groups) / ranks)
-    return found
+    mean: np.ndarray = np.asarray(psum(x, axis_name, axis_index_groups=axis_index_groups) / ranks)
+    return mean
 
 
 @of_trees
@@ -228,10 +228,10 @@ def psum_scatter(
     if not tiled:
         _as_long("psum_scatter", array, dim, place.mesh.axis_size(*axes), axes)
     build = partial(_step, "reduce_scatter", axes=axes, shape=array.shape, after=dim)
-    found = _run(
+    part = _run(
         place, build, axes, array, f"psum_scatter(scatter_dimension={scatter_dimension}, tiled={tiled})"
     )
-    return found if tiled else found.reshape(_without(found.shape, dim))
+    return part if tiled else part.reshape(_without(part.shape, dim))
 
 
 @of_trees
@@ -286,11 +286,11 @@ def all_to_all(
     shape = (size, *rows.shape)
     build = partial(_step, "all_to_all", axes=axes, shape=shape, before=1, after=0)
     words = f"all_to_all(split_axis={split_axis}, concat_axis={concat_axis}, tiled={tiled})"
-    found = _run(place, build, axes, rows[:, None], words)[0]
+    parts = _run(place, build, axes, rows[:, None], words)[0]
     if not tiled:
-        return np.ascontiguousarray(np.moveaxis(found.reshape(size, *_without(array.shape, split)), 0, join))
-    found = np.moveaxis(found, 0, join)
-    return np.ascontiguousarray(found.reshape(*found.shape[:join], -1, *found.shape[join + 2 :]))
+        return np.ascontiguousarray(np.moveaxis(parts.reshape(size, *_without(array.shape, split)), 0, join))
+    parts = np.moveaxis(parts, 0, join)
+    return np.ascontiguousarray(parts.reshape(*parts.shape[:join], -1, *parts.shape[join + 2 :]))
 
 
 @of_trees
@@ -333,8 +333,8 @@ def ppermute(x: ArrayLike, axis_name: Axes, perm: Sequence[tuple[int, int]]) -> 
     if not pairs:
         return np.zeros_like(array)
     build = partial(_permutation, axes=axes, pairs=pairs, shape=array.shape)
-    found = _run(place, build, axes, array[None], f"ppermute({list(pairs)})")
-    return found[0] if axis_rank(axes) in [target for _, target in pairs] else np.zeros_like(array)
+    arrived = _run(place, build, axes, array[None], f"ppermute({list(pairs)})")
+    return arrived[0] if axis_rank(axes) in [target for _, target in pairs] else np.zeros_like(array)
 
 
 # -- how they become steps ------------------------------------------------------------------------------
@@ -375,8 +375,8 @@ def _run(
     local: Any = np.ascontiguousarray(array).reshape(array.shape)  # 0-d arrays stay 0-d
     words = f"{what} over {_text(axes)} of {short_dtype(array.dtype)}{list(array.shape)}"
     if place.world.has_data:
-        found: np.ndarray = place.run(TurnCall(build, place.mesh, axes, local, words, sys._getframe(2)))
-        return found
+        result: np.ndarray = place.run(TurnCall(build, place.mesh, axes, local, words, sys._getframe(2)))
+        return result
     shapes = place.run(
         TurnCall(build, place.mesh, axes, place.world.empty(array.shape, array.dtype), words, None)
     )

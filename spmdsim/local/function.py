@@ -140,7 +140,7 @@ class LocalFunction(Pictured):
             array.flags.writeable = False
         try:
             args, options = rebuilt(structure, iter(given))
-            results = self._function(*args, **options)
+            returned = self._function(*args, **options)
         except SpmdError as error:
             if self.name not in error.message:
                 error.facts.setdefault("local function", self.name)
@@ -151,13 +151,10 @@ class LocalFunction(Pictured):
             raise RuleError(
                 f"{self.name} failed on rank {rank}, given pieces of shape {shapes}: {what}"
             ) from error
-        parts = leaves_like(results, self._out)
+        parts = leaves_like(returned, self._out)
         if parts is None:
-            said = (
-                f"{len(results)} results"
-                if isinstance(results, (tuple, list))
-                else f"a {type(results).__name__}"
-            )
+            several = isinstance(returned, (tuple, list))
+            said = f"{len(returned)} results" if several else f"a {type(returned).__name__}"
             wanted = count if self._outcome is None else f"{self._out!r}"
             raise RuleError(f"{self.name} gave {said} on rank {rank}, but out_layouts has {wanted}")
         return tuple(_own(part) for part in parts)
@@ -274,11 +271,11 @@ class LocalFunction(Pictured):
     ) -> None:
         """Refuse pieces that are not those of a tensor of a shape."""
         for k, (leaf, shape) in enumerate(zip(leaves, shapes)):
-            for rank, all_shapes in pieces.items():
+            for rank, shapes_of in pieces.items():
                 wanted = leaf.local_shape(shape, rank)
-                if all_shapes[k] != wanted:
+                if shapes_of[k] != wanted:
                     raise RuleError(
-                        f"{self.name} gave a piece of shape {all_shapes[k]} on rank {rank}, but result {k} of shape {shape} has "
+                        f"{self.name} gave a piece of shape {shapes_of[k]} on rank {rank}, but result {k} of shape {shape} has "
                         f"{wanted} there, by its layout {leaf}"
                     )
 

@@ -59,8 +59,8 @@ def nanprod(a: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
 def _extreme(function: Callable[..., Tensor], a: Tensor, axis: Axis, keepdims: bool, least: float) -> Tensor:
     if a.dtype.kind not in "fV":
         return function(a, axis, keepdims)
-    found = function(_filled(a, least), axis, keepdims)
-    return where(reduce.all(isnan(a), axis, keepdims), math.nan, found)
+    extreme = function(_filled(a, least), axis, keepdims)
+    return where(reduce.all(isnan(a), axis, keepdims), math.nan, extreme)
 
 
 def nanmax(a: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
@@ -134,8 +134,8 @@ def _mask(there: Any, x: Tensor) -> Tensor:
 
 def _mean(x: Tensor, axis: Axis, keepdims: bool, there: Tensor) -> Tensor:
     total = reduce.sum(where(there, x, 0), axis, keepdims)
-    found = divide(total, reduce.sum(cast(there, np.int64), axis, keepdims))
-    return reduce.as_type(found, x.dtype) if x.dtype.kind in "fcV" else found
+    average = divide(total, reduce.sum(cast(there, np.int64), axis, keepdims))
+    return reduce.as_type(average, x.dtype) if x.dtype.kind in "fcV" else average
 
 
 def _var(x: Tensor, axis: Axis, ddof: float, keepdims: bool, there: Tensor) -> Tensor:
@@ -143,8 +143,8 @@ def _var(x: Tensor, axis: Axis, ddof: float, keepdims: bool, there: Tensor) -> T
     far = where(there, subtract(exact, _mean(exact, axis, True, there)), 0)
     squares = reduce.sum(_real(multiply(far, conjugated(far))), axis, keepdims)
     free = subtract(reduce.sum(cast(there, np.int64), axis, keepdims), ddof)
-    found = divide(squares, where(less_equal(free, 0), math.nan, free))
-    return reduce.as_type(found, _real_type(x.dtype) if x.dtype.kind in "fcV" else squares.dtype)
+    spread = divide(squares, where(less_equal(free, 0), math.nan, free))
+    return reduce.as_type(spread, _real_type(x.dtype) if x.dtype.kind in "fcV" else squares.dtype)
 
 
 def _real_type(dtype: np.dtype) -> np.dtype:
@@ -209,8 +209,8 @@ def _nanquantile(a: Tensor, q: Any, axis: Axis, keepdims: bool, between: Between
     ordered = sort(rows)
     last = subtract(_numbers(rows, -1), 1)
     last = where(equal(last, -1), 0, last)
-    found = [_at(ordered, last, part, between) for part in parts.reshape(-1).tolist()]
-    return reshape(stack(found), (*parts.shape, *kept))
+    quantiles = [_at(ordered, last, part, between) for part in parts.reshape(-1).tolist()]
+    return reshape(stack(quantiles), (*parts.shape, *kept))
 
 
 def _at(ordered: Tensor, last: Tensor, q: float, between: Between) -> Tensor:

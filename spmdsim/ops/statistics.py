@@ -45,9 +45,9 @@ def _quantiles(
         raise RuleError(f"complex numbers have no {name}")
     dims = normal_dims(dim, x.ndim)
     rows = as_rows(x, dims)
-    found = _between(sort(rows if method in PICKING else _divisible(rows)), q.reshape(-1), method)
+    quantiles = _between(sort(rows if method in PICKING else _divisible(rows)), q.reshape(-1), method)
     kept = [1 if d in dims else n for d, n in enumerate(x.shape) if keepdims or d not in dims]
-    return reshape(transpose(found, [found.ndim - 1, *range(found.ndim - 1)]), (*q.shape, *kept))
+    return reshape(transpose(quantiles, [quantiles.ndim - 1, *range(quantiles.ndim - 1)]), (*q.shape, *kept))
 
 
 def as_rows(x: Tensor, dims: Sequence[int]) -> Tensor:
@@ -75,13 +75,13 @@ def _between(ordered: Tensor, q: np.ndarray, method: str) -> Tensor:
     if method in PICKING:
         places = np.stack([high if method == "higher" else low, np.full_like(low, n - 1)])
         picked = gather(ordered, as_operand(places, ordered), last)
-        found, largest = (gather(picked, as_operand(np.array(k), picked), last) for k in range(2))
-        return where(not_equal(largest, largest), largest, found)
+        entries, largest = (gather(picked, as_operand(np.array(k), picked), last) for k in range(2))
+        return where(not_equal(largest, largest), largest, entries)
     places = np.stack([low, high, np.full_like(low, n - 1)])
     picked = gather(ordered, as_operand(places, ordered), last)
     below, above, largest = (gather(picked, as_operand(np.array(k), picked), last) for k in range(3))
-    found = middle(below, above) if method == "midpoint" else _part_way(below, above, at - low)
-    return where(not_equal(largest, largest), largest, found)
+    entries = middle(below, above) if method == "midpoint" else _part_way(below, above, at - low)
+    return where(not_equal(largest, largest), largest, entries)
 
 
 def middle(below: Tensor, above: Tensor) -> Tensor:
@@ -92,8 +92,8 @@ def middle(below: Tensor, above: Tensor) -> Tensor:
 def _part_way(below: Tensor, above: Tensor, part: np.ndarray) -> Tensor:
     weight = as_operand(part.astype(np.float32 if below.dtype.itemsize <= 2 else below.dtype), below)
     step = where(equal(below, above), as_operand(0, below), subtract(above, below))
-    found = add(below, multiply(step, weight))
-    return found if found.dtype == below.dtype else cast(found, below.dtype)
+    entries = add(below, multiply(step, weight))
+    return entries if entries.dtype == below.dtype else cast(entries, below.dtype)
 
 
 @operator()
@@ -203,8 +203,8 @@ def _count_rule(*shapes: tuple[int, ...], size: int, **_: Any) -> tuple[Rule, di
 
 
 def _count(x: np.ndarray, *weights: np.ndarray, size: int) -> np.ndarray:
-    found: np.ndarray = np.bincount(x, weights[0] if weights else None, size)
-    return found if weights else found.astype(np.int64)
+    counts: np.ndarray = np.bincount(x, weights[0] if weights else None, size)
+    return counts if weights else counts.astype(np.int64)
 
 
 def _count_vjp(dy: np.ndarray, operands: Sequence[np.ndarray], _y: Any, size: int) -> tuple[Any, ...]:
@@ -264,8 +264,8 @@ def _bins_rule(
 
 def _bins(x: np.ndarray, edges: np.ndarray, *weights: np.ndarray, uniform: Any) -> np.ndarray:
     how: dict[str, Any] = {"bins": edges} if uniform is None else {"bins": len(edges) - 1, "range": uniform}
-    found, _ = np.histogram(x, weights=weights[0] if weights else None, **how)
-    return found
+    counts, _ = np.histogram(x, weights=weights[0] if weights else None, **how)
+    return counts
 
 
 _bins_op = Op(
@@ -322,14 +322,14 @@ def histogram(
         low, high = (low - 0.5, high + 0.5) if low == high else (low, high)
         edges, uniform = np.linspace(low, high, bins + 1), (low, high)
         places = as_operand(edges.astype(x.dtype) if x.dtype.kind == "f" else edges, x)
-        found = _bins_op(given[0], places, *given[1:], uniform=uniform)
+        counted = _bins_op(given[0], places, *given[1:], uniform=uniform)
     else:
         places = bins if isinstance(bins, Tensor) else as_operand(np.asarray(bins), x)
-        found = _bins_op(given[0], places, *given[1:], uniform=None)
+        counted = _bins_op(given[0], places, *given[1:], uniform=None)
     if not density:
-        return found, places
+        return counted, places
     widths = subtract(_slice(places, 1, places.shape[0]), _slice(places, 0, places.shape[0] - 1))
-    counts = cast(found, np.float64)
+    counts = cast(counted, np.float64)
     return divide(counts, multiply(widths, sum_(counts))), places
 
 

@@ -153,12 +153,12 @@ class Group:
         ]
         return Tensor(self.world, meta, held, origin=self.world.origin(meta))
 
-    def result(self, found: Tensor, back: Callable[[Tensor], Tensor]) -> Tensor:
+    def result(self, tensor: Tensor, back: Callable[[Tensor], Tensor]) -> Tensor:
         """The result, with the way back if the operand has one."""
         if self.tensor is not None and (self.tensor.requires_grad or self.tensor.node is not None):
-            found = found.detach()
-            found.node, found.requires_grad = _Back(self.tensor, found.meta, back), True
-        return found
+            tensor = tensor.detach()
+            tensor.node, tensor.requires_grad = _Back(self.tensor, tensor.meta, back), True
+        return tensor
 
 
 def all_reduce(primitive: Primitive, operands: Operands, attrs: Attrs) -> Tensor:

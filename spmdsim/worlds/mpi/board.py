@@ -130,8 +130,8 @@ class Board:
     def marks(self, key: int) -> memoryview:
         """Where the ranks of a node mark a group's calls that move much; another group's may stand there, too."""
         at = MARKS + key % RINGS * RING
-        found: memoryview = self.areas[min({*self.places()} - self.far)][at : at + RING]
-        return found
+        area: memoryview = self.areas[min({*self.places()} - self.far)][at : at + RING]
+        return area
 
     def inside(self, at: int) -> int:
         """The number of the group whose numbers begin there, counted from 1."""
@@ -242,28 +242,28 @@ class Board:
         return known[1].get(number)
 
     def _all_words(self, place: int, used: int) -> dict[int, str]:
-        found, numbers, data = {}, self.areas[place], self._bytes[place]
+        words, numbers, data = {}, self.areas[place], self._bytes[place]
         at, end = TEXTS, TEXTS + used // 8
         while at < end:
             length = numbers[at + 1]
             if not 0 <= length <= TEXT:  # it is being written anew
                 break
             text = bytes(data[at * 8 + 16 : at * 8 + 16 + length])
-            found[numbers[at]] = text.decode(errors="replace")
+            words[numbers[at]] = text.decode(errors="replace")
             at += 2 + (length + 7) // 8
-        return found
+        return words
 
 
 def as_float(number: int) -> float:
     """The float of the same bits: as such a number is written to the board in less time."""
-    (found,) = struct.unpack("d", struct.pack("q", number))
-    return float(found)
+    (value,) = struct.unpack("d", struct.pack("q", number))
+    return float(value)
 
 
 def as_number(value: float) -> int:
     """The number that was made a float."""
-    (found,) = struct.unpack("q", struct.pack("d", value))
-    return int(found)
+    (number,) = struct.unpack("q", struct.pack("d", value))
+    return int(number)
 
 
 def column(at: int, what: int, number: int) -> int:

@@ -44,9 +44,9 @@ def board_of(comm: Counted) -> tuple[Board, list[int]]:
     Raises:
         WorldError: nodes cannot reach each other.
     """
-    found = known_board(comm)
-    if found is not None:
-        return found
+    known = known_board(comm)
+    if known is not None:
+        return known
     ranks = world_ranks(comm)
     if MPI.UNDEFINED in ranks:  # some were started later
         ranks = list(range(len(ranks)))
@@ -101,18 +101,18 @@ def _with_courier(
 def world_ranks(comm: MPI.Comm) -> list[int]:
     """What the ranks of a communicator are called: by their numbers in ``MPI.COMM_WORLD``, if all have one."""
     here, everyone = comm.Get_group(), MPI.COMM_WORLD.Get_group()
-    found = here.Translate_ranks(list(range(comm.Get_size())), everyone)
+    numbers = here.Translate_ranks(list(range(comm.Get_size())), everyone)
     here.Free()
     everyone.Free()
-    return list(range(len(found))) if MPI.UNDEFINED in found else list(found)
+    return list(range(len(numbers))) if MPI.UNDEFINED in numbers else list(numbers)
 
 
 def _nodes(comm: Counted, places: Sequence[int]) -> list[tuple[int, ...]]:
     """The places of the ranks of each node; a rank of which nothing is known is alone."""
-    found: dict[str, list[int]] = {}
+    nodes: dict[str, list[int]] = {}
     for place, there in sorted(zip(places, comm.allgather(here(MPI.COMM_WORLD.Get_rank())))):
-        found.setdefault(there.machine or f"alone {place}", []).append(place)
-    return [tuple(some) for some in found.values()]
+        nodes.setdefault(there.machine or f"alone {place}", []).append(place)
+    return [tuple(some) for some in nodes.values()]
 
 
 def _shared(comm: Counted, places: Sequence[int], near: Sequence[int]) -> tuple[mmap.mmap | None, set[int]]:

@@ -237,8 +237,8 @@ class Calls:
 
     def text(self, number: int, place: int | None = None) -> str:
         """A call as this rank, or the one at a place, made it."""
-        found = self.record(self.board.me if place is None else place, number)
-        return "a call that is not kept" if found is None else f"{found[0]}, at {found[1]}"
+        record = self.record(self.board.me if place is None else place, number)
+        return "a call that is not kept" if record is None else f"{record[0]}, at {record[1]}"
 
     def title(self, number: int) -> str:
         """Which call it is."""
@@ -246,24 +246,24 @@ class Calls:
 
     def tell_tensor(self, number: int) -> None:
         """Let the others know which tensor a call of this rank is about."""
-        found = self.record(self.board.me, number)
-        if found is not None and (words := self._tensor_words(found[2])) is not None:
-            self.board.tell(found[2], words)
+        record = self.record(self.board.me, number)
+        if record is not None and (words := self._tensor_words(record[2])) is not None:
+            self.board.tell(record[2], words)
 
     def disagreement(self, number: int) -> str:
         """One sentence: who made which call otherwise than the others, and what all had called before."""
         asked = {rank: self.record(place, number) for rank, place in zip(self.members, self.places)}
-        made = {rank: found for rank, found in asked.items() if found is not None}
-        absent = [rank for rank in asked if rank not in made]
-        groups = sides((rank, agreed) for rank, (_, _, _, agreed) in made.items())
-        names = differences([made[ranks[0]][0] for ranks, _ in groups])
+        records = {rank: kept for rank, kept in asked.items() if kept is not None}
+        absent = [rank for rank in asked if rank not in records]
+        groups = sides((rank, agreed) for rank, (_, _, _, agreed) in records.items())
+        names = differences([records[ranks[0]][0] for ranks, _ in groups])
         if not names:
-            names = ["tensor"] if len({made[ranks[0]][2] for ranks, _ in groups}) > 1 else ["source"]
+            names = ["tensor"] if len({records[ranks[0]][2] for ranks, _ in groups}) > 1 else ["source"]
         told = []
         for ranks, _ in groups[:4]:
-            record, _, tensor, _ = made[ranks[0]]
+            record, _, tensor, _ = records[ranks[0]]
             of = f", {self._tensor(tensor)}" if names == ["tensor"] else ""
-            lines = dict.fromkeys(made[rank][1] for rank in ranks)
+            lines = dict.fromkeys(records[rank][1] for rank in ranks)
             told.append(f"{name_ranks(ranks)}: {record}{of}, at {' and '.join(lines)}")
         late = f"; {name_ranks(absent)} did not come there" if absent else ""
         if len(threads := threads_in_calls()) > 1:
@@ -273,11 +273,11 @@ class Calls:
     def parted(self) -> str:
         """Since when equal calls come from other lines, in words: there a member made one more or one less than the rest."""
         areas, here = self.board.areas, self.board.me
-        found = [
+        forks = [
             (rank, place, self.start if place == here else self._at(place))
             for rank, place in zip(self.members, self.places)
         ]
-        there = [(rank, place, at) for rank, place, at in found if at is not None]
+        there = [(rank, place, at) for rank, place, at in forks if at is not None]
         begun = [areas[place][at + BEGUN] for _, place, at in there]
         for number in range(max(0, max(begun) - RING), min(begun)):
             if len({areas[place][column(at, LINE, number)] for _, place, at in there}) > 1:
@@ -293,10 +293,10 @@ class Calls:
 
     def _before(self, number: int) -> str:
         some = range(max(0, number - BEFORE), number)
-        made = [found for k in some if (found := self.record(self.board.me, k)) is not None]
+        calls = [record for k in some if (record := self.record(self.board.me, k)) is not None]
         return (
-            f" (before that, all: {', '.join(f'{call.call} at {line}' for call, line, *_ in made)})"
-            if made
+            f" (before that, all: {', '.join(f'{call.call} at {line}' for call, line, *_ in calls)})"
+            if calls
             else ""
         )
 

@@ -84,8 +84,8 @@ class NewCall:
     def of(step: Step, dtype: np.dtype, algorithm: str | None) -> NewCall:
         """The call for a step."""
         record = Record.of(step, dtype.name, algorithm)
-        found = digest(step, dtype.name, algorithm)
-        return NewCall(record, members_of(step), found, math.prod(step.shape) * dtype.itemsize)
+        number = digest(step, dtype.name, algorithm)
+        return NewCall(record, members_of(step), number, math.prod(step.shape) * dtype.itemsize)
 
     @staticmethod
     def named(words: str, members: Sequence[int]) -> NewCall:
@@ -129,17 +129,17 @@ class Checker:
 
     def calls(self, members: tuple[int, ...]) -> Calls:
         """The calls of a group."""
-        found = self._calls.get(members)
-        if found is None:
+        calls = self._calls.get(members)
+        if calls is None:
             if self.closed:
                 raise WorldError("this world was closed; make another MPIWorld")
             # By their ranks in the job: there may be worlds of parts of it.
             there = sorted((self.board.members[self.places[rank]], self.places[rank]) for rank in members)
             ranks, places = (tuple(numbers) for numbers in zip(*there))
             strict = self.mode is True
-            found = self._calls[members] = Calls(self.board, self.name, ranks, places, self, strict)
-            self.watch.follow(found, self.deadline)
-        return found
+            calls = self._calls[members] = Calls(self.board, self.name, ranks, places, self, strict)
+            self.watch.follow(calls, self.deadline)
+        return calls
 
     def of(self, call: NewCall) -> Check:
         """The check of a call; calls of the same members are numbered together."""
@@ -280,11 +280,11 @@ class Checker:
 @contextmanager
 def making(world: Any, comm: MPI.Comm, deadline: float) -> Iterator[None]:
     """While a world is made: its ranks meet before that, where others can see them."""
-    found = known_board(comm) if comm.Get_size() > 1 else None
-    if found is None:  # the first one
+    board = known_board(comm) if comm.Get_size() > 1 else None
+    if board is None:  # the first one
         yield
         return
-    checker, failed = Checker(world, None, *found, "auto", deadline, "making "), True
+    checker, failed = Checker(world, None, *board, "auto", deadline, "making "), True
     try:
         with checker.together(f"a new world of {comm.Get_size()} ranks"):
             checker.board.made(checker.places)  # they met: whatever comes of it, the next time is another one

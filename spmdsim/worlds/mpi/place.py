@@ -163,7 +163,7 @@ def _swap(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype) -> Run:
 def _typed(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype) -> tuple[Run, list[MPI.Datatype]]:
     """Alltoallw: MPI reads and writes the boxes where they are."""
     size, kind = comm.size, element(dtype.itemsize)
-    made: list[MPI.Datatype] = []
+    created: list[MPI.Datatype] = []
 
     def side(
         pieces: tuple[MemberBox, ...], shape: tuple[int, ...]
@@ -178,12 +178,12 @@ def _typed(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype) -> tuple[Run
             else:
                 counts[member] = 1
                 boxes = [subarray(shape, index, dtype.itemsize) for index in indices]
-                made.extend(boxes)
+                created.extend(boxes)
                 types[member] = boxes[0]
                 if len(boxes) > 1:
                     together = MPI.Datatype.Create_struct([1] * len(boxes), [0] * len(boxes), boxes)
                     types[member] = together.Commit()
-                    made.append(together)
+                    created.append(together)
         return counts, displacements, types
 
     stays = (
@@ -198,7 +198,7 @@ def _typed(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype) -> tuple[Run
         comm.Alltoallw([array, *sent], [out, *received])
         return out
 
-    return run, made
+    return run, created
 
 
 def _pack(side: Side, array: np.ndarray) -> np.ndarray:
