@@ -20,7 +20,8 @@ def on_one_rank(note: Note) -> tuple[Callable[..., Any], bool]:
         return facts[0], False
     if function in (calculated, local_gradients):
         recipe, world, params = facts[:3]
-        if recipe.active[0] and type(recipe.op).on_ranks is Op.on_ranks:
+        everywhere = recipe.strategy.mesh.size == world.size
+        if everywhere and type(recipe.op).on_ranks is Op.on_ranks:
             head = recipe.head(world.ranks[0]) if recipe.op.contextual else ()
             if function is local_gradients:
                 return _backward(recipe, params, facts[3], facts[4], head), True

@@ -92,7 +92,7 @@ class Op(Pictured):
         forward: the local function, numpy arrays in, array (or tuple of arrays) out; ``**params`` follow. It is
             given float32 for floats of 16 bits, as is ``vjp``, and what comes out is rounded to the result's type.
         vjp: the local gradient function ``(dy, operands, result, **params) -> gradients``, one per operand,
-            None for operands without gradient. It sees shards only; sums over ranks follow from the rule. A
+            None for operands without gradient (zeros on part of the ranks). It sees shards only; sums follow from the rule. A
             gradient may be a function without arguments, which is called only if that gradient is wanted.
         dtype: result type from the operands' types and the parameters; the one in which they meet if None. The
             local function is held to it: a wider result is rounded, one of another kind is an error.

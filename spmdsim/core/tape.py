@@ -102,20 +102,13 @@ class OpNode(Node):
             dys = [settle(some, dual) if some else None for some, dual in zip(gradients, recipe.duals)]
             computed = self.gradients(dys, wanted)
         known = [x for x in (*dys, *self.operands) if x is not None]
-        kind, origin = type(known[0]), world.derived_origin
+        kind, origin = type(known[0]), world.derived_origin if world.compares else lambda *_: 0
         return [
             []
             if one is None or not wanted[k]
             else [one]
             if isinstance(one, Tensor)
-            else [
-                kind(
-                    world,
-                    recipe.gradients[k],
-                    one,
-                    origin=origin(recipe, known, k + 1) if world.compares else 0,
-                )
-            ]
+            else [kind(world, recipe.gradients[k], one, origin=origin(recipe, known, k + 1))]
             for k, one in enumerate(computed)
         ]
 
@@ -151,10 +144,15 @@ def local_gradients(
 ) -> list[list[Any] | None]:
     """The operands' gradients on every owned rank, from what :func:`pulled` takes; None where there are none."""
     kinds = [meta.held if asked else None for asked, meta in zip(wanted, recipe.gradients)]
+    alone = recipe.strategy.mesh.size < world.size  # others cannot know what has no gradient: zeros
 
     def job(rank: int, *arrays: Any) -> list[Any]:
         head = recipe.head(rank) if recipe.op.contextual else ()
         pieces = pulled(recipe, params, arrived, *arrays, head=head)
+        if alone:
+            pieces = [
+                np.zeros_like(x) if one is None else one for one, x in zip(pieces, arrays[sum(arrived) :])
+            ]
         return [None if kind is None or one is None else like(one, kind) for kind, one in zip(kinds, pieces)]
 
     columns = [*zip(world.ranks, recipe.active, zip(*lists))]
@@ -165,8 +163,7 @@ def local_gradients(
             own = zip(kinds, arrays[sum(arrived) :])
             results[rank] = [None if kind is None else np.asarray(held, kind) for kind, held in own]
         rows.append(results[rank])
-    there = rows[recipe.active.index(True)] if True in recipe.active else rows[0]
-    return [None if one is None else [row[i] for row in rows] for i, one in enumerate(there)]
+    return [None if one is None else [row[i] for row in rows] for i, one in enumerate(rows[0])]
 
 
 def like(gradient: Any, dtype: np.dtype) -> np.ndarray:
