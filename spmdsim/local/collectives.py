@@ -1,7 +1,7 @@
 """Collectives by axis, for functions that :func:`local_map` runs: names, arguments and results are those of ``jax.lax``.
 
-They take tuples, lists and dicts of arrays, too. Each is a step of the world that the tensors live in, so it is traced, compared among ranks and run by whichever
-algorithm the world uses, like those that layouts cause.
+They take tuples, lists and dicts of arrays, too. Each is a step of the world that the tensors live in, so it is traced,
+compared among ranks and run by whichever algorithm the world uses, like those that layouts cause.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from spmdsim.core.step import Step
 from spmdsim.errors import RuleError
 from spmdsim.local.trees import of_trees
 from spmdsim.local.turns import TurnCall, TurnPlace, current, in_groups
+from spmdsim.tensor.meanings import documented
 
 #: An axis, or several, the first one major.
 Axes = str | Sequence[str]
@@ -35,7 +36,6 @@ def axis_rank(name: Axes) -> int:
     Raises:
         RuleError: no local function runs; the mesh has no such axis.
 
-    >>> import numpy as np
     >>> from spmdsim import Mesh, Tensor
     >>> from spmdsim.local import local_map
     >>> spec = Mesh((2,), ("x",))("x")
@@ -60,7 +60,6 @@ def axis_size(name: Axes) -> int:
     Raises:
         RuleError: no local function runs; the mesh has no such axis.
 
-    >>> import numpy as np
     >>> from spmdsim import Mesh, Tensor
     >>> from spmdsim.local import local_map
     >>> spec = Mesh((2,), ("x",))("x")
@@ -73,19 +72,21 @@ def axis_size(name: Axes) -> int:
     return place.mesh.axis_size(*axes)
 
 
+_OF_EACH = {
+    "x": "this rank's array, of the same shape on all of them.",
+    "axis_name": "an axis of the mesh, or several, the first one major.",
+    "axis_index_groups": "the numbers of the ranks along the axis in groups of one size, which keep to themselves.",
+}
+_REFUSED = {
+    "RuleError": "no local function runs; the mesh has no such axis; groups that are not all ranks, each once.",
+    "DisagreementError": "ranks call something else, or with another shape or type.",
+}
+
+
+@documented(_OF_EACH, _REFUSED)
 @of_trees
 def psum(x: ArrayLike, axis_name: Axes, *, axis_index_groups: Groups = None) -> np.ndarray:
     """The sum over the ranks along an axis (all_reduce): an array of the same shape on all of them.
-
-    Args:
-        x: this rank's array, of the same shape on all of them.
-        axis_name: an axis of the mesh, or several, the first one major.
-        axis_index_groups: the numbers of the ranks along the axis in groups of one size, which keep to themselves; the
-            other collectives take them, too.
-
-    Raises:
-        RuleError: no local function runs; the mesh has no such axis; groups that are not all ranks, each once.
-        DisagreementError: ranks call something else, or with another shape or type.
 
     >>> import numpy as np
     >>> from spmdsim import LockStep, Mesh, Tensor
@@ -100,11 +101,11 @@ def psum(x: ArrayLike, axis_name: Axes, *, axis_index_groups: Groups = None) -> 
     return _reduced("psum", "sum", array, axis_name, axis_index_groups)
 
 
+@documented(_OF_EACH, _REFUSED)
 @of_trees
 def pmean(x: ArrayLike, axis_name: Axes, *, axis_index_groups: Groups = None) -> np.ndarray:
-    """The mean over the ranks along an axis; see :func:`psum`.
+    """The mean over the ranks along an axis.
 
-    >>> import numpy as np
     >>> from spmdsim import Mesh, Tensor
     >>> from spmdsim.local import local_map
     >>> spec = Mesh((2,), ("x",))("x")
@@ -118,11 +119,11 @@ def pmean(x: ArrayLike, axis_name: Axes, *, axis_index_groups: Groups = None) ->
     return mean
 
 
+@documented(_OF_EACH, _REFUSED)
 @of_trees
 def pmax(x: ArrayLike, axis_name: Axes, *, axis_index_groups: Groups = None) -> np.ndarray:
-    """The maximum over the ranks along an axis, element by element; see :func:`psum`.
+    """The maximum over the ranks along an axis, element by element.
 
-    >>> import numpy as np
     >>> from spmdsim import Mesh, Tensor
     >>> from spmdsim.local import local_map
     >>> spec = Mesh((2,), ("x",))("x")
@@ -134,11 +135,11 @@ def pmax(x: ArrayLike, axis_name: Axes, *, axis_index_groups: Groups = None) -> 
     return _reduced("pmax", "max", np.asarray(x), axis_name, axis_index_groups)
 
 
+@documented(_OF_EACH, _REFUSED)
 @of_trees
 def pmin(x: ArrayLike, axis_name: Axes, *, axis_index_groups: Groups = None) -> np.ndarray:
-    """The minimum over the ranks along an axis, element by element; see :func:`psum`.
+    """The minimum over the ranks along an axis, element by element.
 
-    >>> import numpy as np
     >>> from spmdsim import Mesh, Tensor
     >>> from spmdsim.local import local_map
     >>> spec = Mesh((2,), ("x",))("x")
@@ -170,7 +171,6 @@ def all_gather(
         RuleError: no local function runs; no such axis, or no such dim.
         DisagreementError: ranks call something else, or with another shape or type.
 
-    >>> import numpy as np
     >>> from spmdsim import Mesh, Tensor
     >>> from spmdsim.local import local_map
     >>> spec = Mesh((2,), ("x",))("x")
@@ -213,7 +213,6 @@ def psum_scatter(
         RuleError: no local function runs; no such axis or dim; a dim of another length than there are ranks.
         DisagreementError: ranks call something else, or with another shape or type.
 
-    >>> import numpy as np
     >>> from spmdsim import Mesh, Tensor
     >>> from spmdsim.local import local_map
     >>> spec = Mesh((2,), ("x",))("x")
@@ -262,7 +261,6 @@ def all_to_all(
         RuleError: no local function runs; no such axis or dim; a length that does not divide.
         DisagreementError: ranks call something else, or with another shape or type.
 
-    >>> import numpy as np
     >>> from spmdsim import Mesh, Tensor
     >>> from spmdsim.local import local_map
     >>> spec = Mesh((2,), ("x",))("x")
@@ -311,7 +309,6 @@ def ppermute(x: ArrayLike, axis_name: Axes, perm: Sequence[tuple[int, int]]) -> 
         RuleError: no local function runs; no such axis; a rank that is not there, or that sends or receives twice.
         DisagreementError: ranks call something else, or with another shape, type or permutation.
 
-    >>> import numpy as np
     >>> from spmdsim import Mesh, Tensor
     >>> from spmdsim.local import local_map
     >>> spec = Mesh((2,), ("x",))("x")
