@@ -108,26 +108,26 @@ class Tests:
                 return 1
         return 0
 
-    def record(self, names: list[str], mutants: list[Mutant], file: Path, seconds: float) -> int:
-        """Which mutants' lines each test executes, and its processor time, in a JSON file; some of each function."""
+    def record(self, names: list[str], file: Path, seconds: float) -> int:
+        """Which lines of the rooms each test executes, and its processor time, in a JSON file; some of each function."""
         self.session.config.option.maxfail = 0
-        known: dict[int, tuple[types.CodeType, dict[int, set[int]], set[int]]] = {}
-        reached, end = set(), time.process_time() + seconds
+        known: dict[int, tuple[types.CodeType, set[int]]] = {}
+        reached: dict[str, set[int]] = {}
+        folders, end, nothing = folders_of(self.copy), time.process_time() + seconds, set()
 
-        def wanted(code: types.CodeType) -> tuple[types.CodeType, dict[int, set[int]], set[int]]:
+        def wanted(code: types.CodeType) -> set[int]:
             if id(code) not in known:
-                path = code.co_filename.removeprefix(f"{self.copy}/")
-                scopes = [(n, mutant.scope) for n, mutant in enumerate(mutants) if mutant.file == path]
-                lines = {line for *_, line in code.co_lines() if line} if scopes else ()
-                at = {line: {n for n, scope in scopes if scope.first <= line <= scope.last} for line in lines}
-                known[id(code)] = code, at, set().union(*at.values())
-            return known[id(code)]
+                ours = code.co_filename.startswith(folders)
+                known[id(code)] = code, {line for *_, line in code.co_lines() if line} if ours else nothing
+            return known[id(code)][1]
 
         def trace(frame: types.FrameType, event: str, argument: object) -> Callable[..., object] | None:
-            _, lines, numbers = wanted(frame.f_code)
-            if event == "line":
-                reached.update(lines.get(frame.f_lineno, ()))
-            return None if numbers <= reached else trace
+            lines = wanted(frame.f_code)
+            if not lines:
+                return None
+            seen = reached.setdefault(frame.f_code.co_filename, set())
+            seen.add(frame.f_lineno)
+            return None if lines <= seen else trace
 
         executed = {}
         for name in by_turns(names, dict.fromkeys(names, 0)):
@@ -140,8 +140,9 @@ class Tests:
             self.run([name])
             sys.settrace(None)
             if self.durations[name] == self.durations[name]:  # not one that fails anyway
-                executed[name] = round(time.process_time() - begin, 4), sorted(reached)
-        file.write_text(json.dumps({"mutants": [*map(str, mutants)], "tests": executed}))
+                lines = {path.removeprefix(f"{self.copy}/"): sorted(seen) for path, seen in reached.items()}
+                executed[name] = round(time.process_time() - begin, 4), lines
+        file.write_text(json.dumps(executed))
         return 0
 
 
@@ -161,9 +162,14 @@ def room_of(file: str) -> str:
     return Path(file).parts[1]
 
 
+def folders_of(copy: Path) -> tuple[str, ...]:
+    """Where the rooms' files are."""
+    return tuple(f"{copy}/spmdsim/{room}/" for room in ROOMS)
+
+
 def functions(copy: Path) -> list[types.FunctionType]:
     """All functions that were loaded from the rooms."""
-    folders = tuple(f"{copy}/spmdsim/{room}/" for room in ROOMS)
+    folders = folders_of(copy)
     return [
         value
         for value in gc.get_objects()

@@ -18,6 +18,7 @@ import shutil
 import sys
 import tempfile
 import time
+from bisect import bisect_left
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -175,43 +176,52 @@ def judge(
         text = hashlib.sha256((copy / file).read_bytes()).hexdigest()[:16]
         return known / f"{file.replace('/', ':')}-{text}.json"
 
-    def recorded(file: str) -> dict | None:
-        """The tests of a file, where it is known for all mutants which of them they execute."""
-        kept = json.loads(part(file).read_text()) if part(file).exists() else {"mutants": []}
-        return kept if {str(mutants[number]) for number in asked} <= {*kept["mutants"]} else None
-
     def choose_all() -> dict:
-        executed = {}
-        for kept in filter(None, map(recorded, files_of_tests(copy, arguments.tests))):
-            for name, (seconds, reached) in kept["tests"].items():
-                executed[name] = seconds, {kept["mutants"][number] for number in reached}
+        executed, by_file = {}, {}
+        for number in asked:
+            by_file.setdefault(mutants[number].file, []).append(mutants[number])
+        for kept in (json.loads(part(file).read_text()) for file in files if part(file).exists()):
+            for name, (seconds, lines) in kept.items():
+                reached = [
+                    one
+                    for path in lines.keys() & by_file
+                    for one in by_file[path]
+                    if executes(lines[path], one)
+                ]
+                executed[name] = seconds, {*map(str, reached)}
         for number in asked:
             chosen[number] = choose(mutants[number], executed, arguments.seconds)
         return executed
 
     def work(tests: Tests) -> None:
         nonlocal executed
-        files = sorted({name.split("::")[0] for name in tests.items})
-        files = [file for file in files if not recorded(file)]
-        names = [[n for n in tests.items if n.split("::")[0] == file] for file in files]
-        bodies = [partial(tests.record, n, mutants, part(f), 20) for n, f in zip(names, files)]
+        new = sorted({name.split("::")[0] for name in tests.items})
+        new = [file for file in new if not part(file).exists()]
+        names = [[n for n in tests.items if n.split("::")[0] == file] for file in new]
+        bodies = [partial(tests.record, n, part(f), 20) for n, f in zip(names, new)]
         for number, code in fork_each([(body, 600) for body in bodies], arguments.jobs):
-            print(f"recorded {files[number]}" + (" failed" if code else ""), file=sys.stderr, flush=True)
+            print(f"recorded {new[number]}" + (" failed" if code else ""), file=sys.stderr, flush=True)
         executed = choose_all()
         quick = [number for number in asked if mutants[number].scope.owner]
         ends.write_text(json.dumps(kill(quick, partial(exchanged, tests), "")))
 
     executed: dict = {}
-    files = [file for file in files_of_tests(copy, arguments.tests) if file.startswith("tests/")]
-    files += [f"spmdsim/{room}" for room in ROOMS]
+    files = files_of_tests(copy, arguments.tests)
+    rooms = [f"spmdsim/{room}" for room in ROOMS]
     pid = os.fork()  # this process stays without the package, for those that import a mutant
     if not pid:
-        os._exit(Tests(work).collect(copy, files))
+        os._exit(Tests(work).collect(copy, [*(file for file in files if file.startswith("tests/")), *rooms]))
     os.waitpid(pid, 0)
     codes = {int(number): code for number, code in json.loads(ends.read_text()).items()}
     executed = choose_all()
     codes |= kill([number for number in asked if codes.get(number, 0) == 0], imported, "imported")
     return dict(sorted(codes.items()))
+
+
+def executes(lines: list[int], mutant: Mutant) -> bool:
+    """Whether one of these lines, in ascending order, is the mutant's."""
+    at = bisect_left(lines, mutant.scope.first)
+    return at < len(lines) and lines[at] <= mutant.scope.last
 
 
 def files_of_tests(copy: Path, folders: list[str] | None) -> list[str]:
