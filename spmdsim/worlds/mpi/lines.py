@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from itertools import count
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING
 
@@ -26,7 +27,7 @@ KEPT = 8192
 instructions: dict[int, int] = {}
 #: The code of these, so that their identity stays their own.
 _codes: Bounded[int, CodeType] = Bounded(KEPT, lambda code: instructions.pop(id(code)))
-_lock, _given = threading.Lock(), 1
+_numbers = count(1)
 
 
 def user_frame(frame: FrameType | None) -> tuple[FrameType | None, CodeType | None, int]:
@@ -70,13 +71,9 @@ def this_line(board: Board, depth: int = 1) -> float:
 
 def remember(frame: FrameType) -> int:
     """Where the numbers of a frame's instructions begin; 0 if it is not the user's."""
-    global _given
-    code, first = frame.f_code, 0
-    with _lock:
-        if users(code.co_filename):  # small numbers: they are added and looked up in half the time
-            first, _given = _given, _given + len(code.co_code)
-        instructions[id(code)] = first
-        _codes[id(code)] = code
+    code = frame.f_code
+    first = instructions[id(code)] = next(_numbers) << 32 if users(code.co_filename) else 0
+    _codes[id(code)] = code
     return first
 
 
