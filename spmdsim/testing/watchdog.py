@@ -26,7 +26,7 @@ class Watchdog(threading.Thread):
     """
 
     def __init__(self, seconds: float, expired: Callable[[str, str], None]) -> None:
-        super().__init__(name="spmdsim-watchdog", daemon=True)
+        super().__init__(name="spmdsim watchdog", daemon=True)
         self.seconds = seconds
         self.expired = expired
         self._main = threading.main_thread().ident
