@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import mmap
 import random
 import time
@@ -17,12 +16,13 @@ from spmdsim.errors import WorldError
 from spmdsim.nn import SGD
 from spmdsim.nn.module import Parameter
 from spmdsim.ops.dropout import dropout
+from spmdsim.sides import number_of
 from spmdsim.tensor.checkpoint import save
 
 pytest.importorskip("mpi4py")
 from spmdsim.worlds import MPIWorld
 from spmdsim.worlds.mpi import waiting
-from spmdsim.worlds.mpi.board import AREA, BEGUN, RING, Board
+from spmdsim.worlds.mpi.board import AREA, BEGUN, RING, RINGS, Board
 from spmdsim.worlds.mpi.calls import EVERY, Calls
 from spmdsim.worlds.mpi.fingerprint import Record
 from spmdsim.worlds.mpi.waiting import absence, held_up, stuck
@@ -108,6 +108,23 @@ def test_of_two_unlike_calls_the_later_one_stays_out_of_mpi_if_either_moves_much
 
     noted(0, in_mpi)(np.ones(1))
     assert len(entered) == 1
+
+
+def test_what_another_group_marked_in_the_same_ring_makes_nobody_look(ranks):
+    """Of a group that is gone its marks stay."""
+    members, ring, looked = (0, 1, 2), ranks[0].key % RINGS, []
+    name = next(f"world {k}" for k in range(10_000) if number_of(f"world {k} {members}") % RINGS == ring)
+    other = Calls(ranks[0].board, name, members, members, World(), False)
+    run = ranks[0].noted(
+        lambda array: array, 7, False, EVERY, looked.append, lambda error: None, lambda: None
+    )
+    for number in range(3):
+        other.mark(number)
+        run(np.ones(1))
+    assert not looked
+    ranks[1].mark(3)
+    run(np.ones(1))
+    assert looked == [3]
 
 
 def test_another_tensor_is_another_call(ranks):
@@ -291,15 +308,6 @@ TENSORS = [
 ]
 
 
-@pytest.fixture
-def uncollected():
-    """No rank looks for garbage, for seconds, while others wait in a call that differs: then the job ends, as it should."""
-    gc.disable()
-    yield
-    gc.enable()
-
-
-@pytest.mark.usefixtures("uncollected")
 @pytest.mark.parametrize("before", [0, 550])
 @pytest.mark.parametrize("kind", [element_type, reduction, *TENSORS])
 @pytest.mark.ranks(3)

@@ -75,9 +75,10 @@ class Calls:
         far: the places of members on other nodes.
         due: by when they are compared again at the latest, by the monotonic clock.
         awake: whether this rank waits for the others where it looks around itself, and not inside of MPI.
-        marks: by the places of calls in the ring, the numbers of those that move much, of all ranks of this node. Who is in
-            one expects much, and whoever calls something else then would be overrun or overrun it: each notes its own call
-            and then looks, the one at all others and the others at these numbers, so that one of them stays out of MPI.
+        marks: by the places of calls in the ring, the numbers of those that move much, of all ranks of this node, mixed
+            with the group's number: another group's may stand there, and they stay when it is gone. Who is in one expects
+            much, and whoever calls something else then would be overrun or overrun it: each notes its own call and then
+            looks, the one at all others and the others at these numbers, so that one of them stays out of MPI.
     """
 
     __slots__ = (
@@ -168,6 +169,10 @@ class Calls:
         if self.others:
             numbers[mine + COMPARED] = min(self._compared.values())
         return first
+
+    def mark(self, number: int) -> None:
+        """Let the others know that a call moves much."""
+        self.marks[number % RING] = number ^ self.key
 
     def unlike(self, number: int) -> bool:
         """Whether a member that has begun this call, too, made it otherwise; of those that were found before."""
@@ -317,7 +322,7 @@ def _noting(
     board, numbers, start = calls.board, calls.board.numbers, calls.start
     clock, this_frame, last, told = time.monotonic, sys._getframe, RING - 1, board.lines.get
     seconds = numbers.cast("B").cast("d")
-    begun, here, marks = start + BEGUN, board.inside(start), calls.marks
+    begun, here, marks, key = start + BEGUN, board.inside(start), calls.marks, calls.key
     # By a call's place in the ring: the first byte of its row, and where its end stands.
     slots = [(column(start, 0, k) * numbers.itemsize, column(start, END, k)) for k in range(RING)]
     write, rewrite = struct.Struct("qqdd").pack_into, struct.Struct("qddd").pack_into  # see ``as_float``
@@ -374,9 +379,9 @@ def _noting(
             del frame, under
             try:
                 if heavy:
-                    marks[place] = number
+                    marks[place] = number ^ key
                     look(number)
-                elif marks[place] == number:
+                elif marks[place] == number ^ key:
                     look(number)
                 result = run(array if array.flags.c_contiguous else contiguous(array))
             except BaseException as error:

@@ -18,7 +18,7 @@ from spmdsim.core.lockstep import contiguous
 from spmdsim.core.step import Step
 from spmdsim.errors import DisagreementError, InputError, WorldError
 from spmdsim.sides import NUMBERS, number_of
-from spmdsim.worlds.mpi.board import END, INSIDE, RING, Board, as_number, column
+from spmdsim.worlds.mpi.board import END, INSIDE, Board, as_number, column
 from spmdsim.worlds.mpi.boards import known_board
 from spmdsim.worlds.mpi.calls import EVERY, KINDS, Calls, Run
 from spmdsim.worlds.mpi.fingerprint import Record, digest
@@ -342,7 +342,7 @@ class Check:
             if calls.new(self.call.digest) or first or checker.mode is True:
                 self.meet()
             else:
-                calls.marks[number % RING] = number
+                calls.mark(number)
                 self._look(number)
             yield
         except MPI.Exception:
