@@ -199,7 +199,7 @@ class Optimiser(Pictured):
         states = [empty(value.shape, value.dtype) for _ in state]
         arrays = [result, value, gradient, *state, *states]
         if all(array.flags.c_contiguous for array in arrays):
-            flat = [array.reshape(-1) for array in arrays]
+            flat = [array.ravel() for array in arrays]
             for start in range(0, value.size, BLOCK):
                 self._block(*[array[start : start + BLOCK] for array in flat])
         else:

@@ -193,7 +193,7 @@ def _joined(
     keys = [tuple(map(id, pieces)) for pieces in zip(*lists)]
     for key, pieces in zip(keys, zip(*lists)):
         if key not in rows:
-            rows[key] = np.concatenate([_rows(piece, merge) for piece in pieces], axis=1).reshape(-1)
+            rows[key] = np.concatenate([_rows(piece, merge) for piece in pieces], axis=1).ravel()
     outside = np.zeros(0, kind)
     return [rows[key] if rank in mesh else outside.copy() for rank, key in zip(ranks, keys)]
 

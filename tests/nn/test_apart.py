@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import math
 
 import numpy as np
@@ -10,6 +11,8 @@ import pytest
 
 import spmdsim.ops as ops
 from spmdsim import LockStep, Mesh, Tensor, nn
+from spmdsim.errors import InputError, LayoutError, WorldError
+from spmdsim.tensor import random
 from tests.nn import test_optimiser_state
 
 MESH = Mesh((2, 2), ("dp", "tp"))
@@ -17,11 +20,10 @@ STREAM = MESH("dp", None, None)
 F8 = np.dtype("f8")
 
 
-def _norm(x, w, name):
+def _norm(x, w, name, epsilon=1e-5):
     centred = x - x.mean(-1, keepdims=True)
-    return (
-        centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5) * w[f"{name}scale"] + w[f"{name}shift"]
-    )
+    unit = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + epsilon)
+    return unit * w[f"{name}scale"] + w[f"{name}shift"]
 
 
 def _affine(x, w, name):
@@ -32,24 +34,25 @@ def _gelu(x):
     return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
 
 
-def _mlp(x, w, name=""):
-    return _affine(_gelu(_affine(x, w, f"{name}up.")), w, f"{name}down.")
+def _mlp(x, w, name="", function=_gelu):
+    return _affine(function(_affine(x, w, f"{name}up.")), w, f"{name}down.")
 
 
-def _attention(x, w, name="", heads=2):
+def _attention(x, w, name="", heads=2, causal=True):
     """One head and one position at a time."""
     q, k, v = (_affine(x, w, f"{name}{part}.") for part in "qkv")
     width, mixed = x.shape[-1] // heads, np.zeros_like(x)
     for b, h, t in np.ndindex(x.shape[0], heads, x.shape[1]):
         part = slice(h * width, (h + 1) * width)
-        seen = np.array([q[b, t, part] @ k[b, s, part] / math.sqrt(width) for s in range(t + 1)])
+        length = t + 1 if causal else x.shape[1]
+        seen = np.array([q[b, t, part] @ k[b, s, part] / math.sqrt(width) for s in range(length)])
         weights = np.exp(seen - seen.max())
-        mixed[b, t, part] = (weights / weights.sum()) @ v[b, : t + 1, part]
+        mixed[b, t, part] = (weights / weights.sum()) @ v[b, :length, part]
     return _affine(mixed, w, f"{name}out.")
 
 
-def _block(x, w, name=""):
-    x = x + _attention(_norm(x, w, f"{name}norm1."), w, f"{name}attention.")
+def _block(x, w, name="", causal=True):
+    x = x + _attention(_norm(x, w, f"{name}norm1."), w, f"{name}attention.", causal=causal)
     return x + _mlp(_norm(x, w, f"{name}norm2."), w, f"{name}mlp.")
 
 
@@ -57,7 +60,8 @@ def _gpt(ids, w):
     x = w["tokens.table"][ids] + w["positions"][: ids.shape[1]]
     for k in range(2):
         x = _block(x, w, f"blocks.{k}.")
-    return _affine(_norm(x, w, "norm."), w, "head.")
+    x = _norm(x, w, "norm.")
+    return _affine(x, w, "head.") if "head.weight" in w else x @ w["tokens.table"].T
 
 
 def _embedded(ids, w):
@@ -80,6 +84,26 @@ LAYERS = {
     "Attention": (lambda: nn.Attention(4, 2, STREAM, "tp", dtype=F8), X, _attention),
     "TransformerBlock": (lambda: nn.TransformerBlock(4, 2, 8, STREAM, "tp", dtype=F8), X, _block),
     "GPT": (lambda: nn.GPT(6, 4, 2, 2, 5, STREAM, "tp", dtype=F8), IDS, _gpt),
+    "Linear, options": (
+        lambda: nn.Linear(4, 6, MESH(None, None), MESH("tp"), input=MESH(None, None, "tp"),
+                          output=MESH("dp", None, "tp"), initialiser=nn.ones, dtype=F8),
+        X, lambda x, w: _affine(x, w, ""),
+    ),
+    "Linear, no bias": (lambda: nn.Linear(4, 6, MESH("tp", None), False, dtype=F8), X, lambda x, w: x @ w["weight"]),
+    "LayerNorm, epsilon": (
+        lambda: nn.LayerNorm(4, MESH("tp"), 0.5, F8), X, lambda x, w: _norm(x, w, "", 0.5),
+    ),
+    "MLP, tanh": (
+        lambda: nn.MLP(4, 8, STREAM, "tp", function=ops.tanh, dtype=F8), X, lambda x, w: _mlp(x, w, function=np.tanh),
+    ),
+    "Attention, both ways": (
+        lambda: nn.Attention(4, 2, STREAM, "tp", causal=False, dtype=F8), X, lambda x, w: _attention(x, w, causal=False),
+    ),
+    "TransformerBlock, both ways": (
+        lambda: nn.TransformerBlock(4, 2, 8, STREAM, "tp", causal=False, dtype=F8), X,
+        lambda x, w: _block(x, w, causal=False),
+    ),
+    "GPT, tied": (lambda: nn.GPT(6, 4, 2, 2, 5, STREAM, "tp", tied=True, rows="owned", dtype=F8), IDS, _gpt),
 }  # fmt: skip
 
 
@@ -88,7 +112,7 @@ def _public(base):
 
 
 def test_every_public_layer_and_optimiser_is_here():
-    assert set(LAYERS) == _public(nn.Module) - {"Module", "ModuleList"}
+    assert {name.split(",")[0] for name in LAYERS} == _public(nn.Module) - {"Module", "ModuleList"}
     by_hand = {kind.__name__ for kind, _ in test_optimiser_state.OPTIMISERS.values()}
     assert by_hand == {kind.__name__ for kind, _ in OPTIMISERS} == _public(nn.Optimiser) - {"Optimiser"}
 
@@ -174,3 +198,125 @@ def test_clipping_by_hand(largest, world):
         expected = slopes[name] * min(1.0, largest / 13)
         np.testing.assert_allclose(parameter.grad.full(), expected, rtol=1e-6)
     assert nn.global_norm(layer.parameters()) == pytest.approx(min(13.0, largest), rel=1e-6)
+
+
+@pytest.mark.parametrize("loss, by_hand", [(nn.mse_loss, np.square), (nn.l1_loss, np.abs)])
+def test_losses_by_hand(loss, by_hand):
+    x, y = np.random.default_rng(3).normal(size=(2, 4, 6))
+    world = LockStep(4)
+    left, right = (Tensor.from_global(v, MESH("dp", "tp"), world) for v in (x, y))
+    expected = by_hand(x - y)
+    np.testing.assert_allclose(loss(left, right, "none").full(), expected, rtol=1e-14)
+    assert loss(left, right, "sum").item() == pytest.approx(expected.sum(), rel=1e-13)
+    assert (
+        loss(left, right).item()
+        == loss(left, right, "mean").item()
+        == pytest.approx(expected.mean(), rel=1e-13)
+    )
+    with pytest.raises(InputError, match=r"^reduction is one of mean, sum, none, not 'max'$"):
+        loss(left, right, "max")
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_initialisers_by_hand(dtype):
+    """The same words of bits as plain random numbers, scaled; without a scale by the root of the number of rows."""
+    whole, shape, kind = (slice(0, 9), slice(0, 40)), (9, 40), np.dtype(dtype)
+    block = (slice(2, 5), slice(7, 40))
+    normal, uniform = (make(whole, shape, kind, 5) for make in (random.normal_block, random.uniform_block))
+    expected = {
+        nn.Normal(): normal / 3, nn.Normal(0.02): normal * kind.type(0.02),
+        nn.Uniform(): (2 * uniform - 1) / 3, nn.Uniform(0.5): uniform - kind.type(0.5),
+        nn.zeros: np.zeros(shape, kind), nn.ones: np.ones(shape, kind),
+    }  # fmt: skip
+    for make, values in expected.items():
+        got = make(block, shape, kind, 5)
+        assert got.dtype == kind
+        np.testing.assert_allclose(got, values[block], rtol=1e-6, atol=1e-7)
+
+
+ROWS = {
+    "up.weight": ((8, 32), "-t"), "up.bias": ((32,), "t"), "down.weight": ((32, 8), "t-"), "down.bias": ((8,), "-"),
+}  # fmt: skip
+HEADS = {
+    f"{part}.{name}": row
+    for part in "qkv"
+    for name, row in {"weight": ((8, 8), "-t"), "bias": ((8,), "t")}.items()
+}
+HEADS |= {"out.weight": ((8, 8), "t-"), "out.bias": ((8,), "-")}
+BLOCK = {f"norm{k}.{name}": ((8,), "-") for k in (1, 2) for name in ("scale", "shift")}
+BLOCK |= {f"attention.{name}": row for name, row in HEADS.items()} | {
+    f"mlp.{name}": row for name, row in ROWS.items()
+}
+
+
+@pytest.mark.parametrize("sequence", ["tp", None])
+@pytest.mark.parametrize("tied", [False, True])
+def test_where_the_parameters_of_a_network_live(sequence, tied):
+    """Megatron's layouts: first weights by columns, second ones by rows, all else on every rank of the axis."""
+    gpt = nn.GPT(12, 8, 2, 2, 6, MESH("dp", sequence, None), "tp", tied=tied)
+    expected = {"tokens.table": ((12, 8), "t-"), "positions": ((6, 8), "t-" if sequence else "--")}
+    expected |= {f"blocks.{k}.{name}": row for k in range(2) for name, row in BLOCK.items()}
+    expected |= {"norm.scale": ((8,), "-"), "norm.shift": ((8,), "-")}
+    expected |= {} if tied else {"head.weight": ((8, 12), "-t")}
+    found = dict(gpt.named_parameters())
+    assert found.keys() == expected.keys()
+    for name, (shape, dims) in expected.items():
+        layout = MESH(*("tp" if dim == "t" else None for dim in dims))
+        assert (found[name].shape, found[name].layout, found[name].dtype) == (shape, layout, np.float32), name
+    with pytest.raises(LayoutError, match="width 8 with 3 heads over 2 ranks"):
+        nn.Attention(8, 3, STREAM, "tp")
+    with pytest.raises(LayoutError, match="width 8 with 1 heads over 2 ranks"):
+        nn.Attention(8, 1, STREAM, "tp")
+
+
+def test_a_state_is_split_where_it_divides():
+    """The first dim whose pieces the axis divides; where there is none, and where the axis splits already, none."""
+    mesh = Mesh((2, 3), ("dp", "tp"))
+    split = nn.sharded_over("dp")
+    for entries in itertools.product([(), ("tp",), ("dp",), ("tp", "dp")], repeat=2):
+        if len({*entries[0], *entries[1]}) < len(entries[0] + entries[1]):
+            continue
+        for shape in itertools.product((3, 4, 6, 12), repeat=2):
+            layout, expected = mesh(*entries), [*entries]
+            if "dp" not in entries[0] + entries[1]:
+                pieces = [size / (3 if entry else 1) for size, entry in zip(shape, entries)]
+                dim = next((d for d, size in enumerate(pieces) if size % 2 == 0), None)
+                if dim is not None:
+                    expected[dim] = (*entries[dim], "dp")
+            assert split(nn.Parameter(shape, layout)) == mesh(*expected), (shape, entries)
+
+
+def test_a_list_of_modules_is_a_list():
+    layers = [nn.Linear(2, 2, MESH(None, None)) for _ in range(4)]
+    modules = nn.ModuleList(layers[:1])
+    assert modules.append(layers[1]) is modules and modules.extend(iter(layers[2:])) is modules
+    assert [*modules] == layers and len(modules) == 4
+    assert modules[1] is layers[1] and modules[-1] is layers[3]
+    assert not len(nn.ModuleList()) and [*nn.ModuleList()] == []
+
+
+def test_a_parameter_knows_its_gradient_and_has_none_after():
+    world, mesh = LockStep(4), Mesh((4,), ("dp",))
+    weight = nn.Parameter((8, 2), mesh(None, None), nn.ones)
+    with pytest.raises(
+        WorldError, match=r"^parameter \(8, 2\) has no values yet; call materialise\(world\)$"
+    ):
+        weight.value
+    weight.forget_gradient()  # which it has none of
+    with pytest.raises(LayoutError, match="for tensors of 1 dims, but the shape is"):
+        weight.keep_gradient(lambda parameter: mesh("dp"))
+    weight.materialise(world)
+    weight.keep_gradient(lambda parameter: mesh("dp", None))
+    for count in (1, 2):
+        nn.backward(ops.sum(weight.value))
+        assert weight.grad.layout == mesh("dp", None) and (weight.grad.full() == count).all()
+    weight.forget_gradient()
+    assert weight.grad is None
+    given = Tensor.from_global(np.full((8, 2), 3, np.float32), mesh("dp", None), world)
+    weight.assign(given)
+    assert (
+        weight.value.layout == mesh(None, None)
+        and weight.value.requires_grad
+        and weight.value.gradient_layout
+    )
+    assert (weight.value.full() == 3).all()

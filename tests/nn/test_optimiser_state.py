@@ -176,7 +176,16 @@ def test_parameters_keep_their_type(kind, ranks):
 
 def test_an_update_depends_on_all_numbers_of_an_optimiser():
     weight = nn.Parameter((4,), Mesh((1,), ("x",))(None))
-    assert {0.25, 0.5, 0.75} <= {*Adam([weight], 0.25, betas=(0.5, 0.75)).numbers()}
+    adam = Adam([weight], 0.25, betas=(0.5, 0.75), epsilon=2.0, weight_decay=3.0)
+    assert sorted(adam.numbers()) == [
+        0,
+        0.25,
+        0.5,
+        0.75,
+        True,
+        2.0,
+        3.0,
+    ]  # the count, and whether it is decoupled
     for betas in ((-0.5, 0.9), (0.9, 1.0)):
         with pytest.raises(InputError, match="betas are at least 0 and less than 1"):
             Adam([weight], 0.25, betas=betas)
