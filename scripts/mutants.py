@@ -44,6 +44,7 @@ SYMMETRIC = {
     "isinstance",
     "zip",
     "array_equal",
+    "may_share_memory",
     "add",
     "multiply",
 }

@@ -41,7 +41,7 @@ def backward(loss: Tensor, *, merge: bool = True) -> None:
         raise LayoutError(
             f"backward() starts from one element, but the loss has shape {loss.shape}; sum it first"
         )
-    together = Together("gradients", early=True)
+    together = Together("gradients")
 
     def complete(leaf: Tensor, pending: Pending) -> None:
         if merge and len({id(gradient.meta) for gradient in pending}) == 1:

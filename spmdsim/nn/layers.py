@@ -242,16 +242,11 @@ class Attention(Module):
 
 def causal_mask(length: int, like: Tensor) -> Tensor:
     """``[length, length]``, true where the column is not later than the row."""
-
-    def block(index: tuple[slice, ...]) -> np.ndarray:
-        rows = np.arange(index[0].start, index[0].stop)[:, None]
-        return rows >= np.arange(index[1].start, index[1].stop)[None, :]
-
-    mesh = like.layout.mesh
-    words = f"the causal mask of {length} positions"
-    return Tensor.from_global(
-        Described(block, words), mesh(None, None), like.world, shape=(length, length), dtype=bool
+    mask = Described(
+        lambda index: np.tri(length, dtype=bool)[index], f"the causal mask of {length} positions"
     )
+    layout = like.layout.mesh(None, None)
+    return Tensor.from_global(mask, layout, like.world, shape=(length, length), dtype=bool)
 
 
 class TransformerBlock(Module):

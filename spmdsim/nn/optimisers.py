@@ -119,7 +119,7 @@ class Optimiser(Pictured):
         computes: whoever asks for a parameter waits for it.
         """
         trained = [(p, p.value.grad) for p in self.parameters if p.value.grad is not None]
-        together = Together("parameters", gather_of, early=True)
+        together = Together("parameters", gather_of)
         updated = []
         for number, (parameter, gradient) in enumerate(trained):
             updated.append(self._updated(parameter, gradient))

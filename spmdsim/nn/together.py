@@ -44,11 +44,10 @@ class Together:
     Args:
         operator: whose name the calls have in traces.
         merging: which collectives may share messages: reductions, or all_gathers (``gather_of``).
-        early: whether anybody computes while buckets fill.
     """
 
-    def __init__(self, operator: str, merging: Merging = merge_of, early: bool = False) -> None:
-        self.operator, self.merging, self.early = operator, merging, early
+    def __init__(self, operator: str, merging: Merging = merge_of) -> None:
+        self.operator, self.merging = operator, merging
         self._open: dict[tuple[Any, ...], Bucket] = {}
         self._full: list[Bucket] = []
 
@@ -66,12 +65,11 @@ class Together:
         bucket.nbytes += whole * _held(tensor) * tensor.meta.held.itemsize
         if bucket.nbytes >= BUCKET_BYTES:
             self._full.append(self._open.pop(key))
-            if self.early and tensor.world.overlaps(merge.mesh):
+            if tensor.world.overlaps(merge.mesh):
                 for before in self._full[:-2]:  # an all_reduce has two halves: the second ones begin, too
                     before.advance()
                 bucket.post()
-        if self.early:
-            tensor.world.proceed()
+        tensor.world.proceed()
 
     def finish(self) -> dict[Hashable, Tensor]:
         """Wait for all: the tensors in their layouts by name, but for those that nothing was shared with."""

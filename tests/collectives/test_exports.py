@@ -166,7 +166,9 @@ def interpret(text: str, inputs: list[Any], op: Any = np.add) -> list[dict[str, 
             elif step["type"] == "re":
                 target[step["dstoff"]] = op(source[step["srcoff"]], target[step["dstoff"]])
             else:
-                assert step["type"] == "nop"
+                assert step["type"] == "nop" and (step["srcoff"], step["dstoff"]) == (0, 0)
+                assert step["srcbuf"] == step["dstbuf"] == "i"
+            assert step["s"] == done[me] + 1 and step["cnt"] == (step["type"] != "nop")
             done[me] += 1
             progress = True
     for rank, tb, steps in blocks:

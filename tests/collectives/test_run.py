@@ -208,3 +208,10 @@ def test_bytes_that_travel_are_the_counted_ones(chosen: Algorithm) -> None:
         counted = count(schedule, sum(sizes), sizes=sizes)
         assert sent.tolist() == counted.bytes_sent.tolist()
         assert messages.tolist() == counted.messages_sent.tolist()
+
+
+def test_what_a_rank_without_input_is_given_is_not_looked_at() -> None:
+    schedule = make_schedule(algorithms("broadcast")[0], 3, 1)
+    for given in (np.arange(4), np.arange(9)):
+        for got in run_lock_step(schedule, [given, np.arange(5), given]):
+            np.testing.assert_array_equal(got, np.arange(5))

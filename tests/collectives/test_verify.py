@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -27,6 +28,7 @@ from spmdsim.collectives import (
     send,
 )
 from spmdsim.collectives.lockstep_run import run_lock_step
+from spmdsim.collectives.round_table import RoundTable
 from spmdsim.collectives.verification import reduction_trees, verify
 from spmdsim.errors import ScheduleError
 
@@ -205,6 +207,78 @@ def test_form_of_rounds() -> None:
 
     found = findings(reduces, 2, "all_gather")
     assert found[0] == "round 0: rank 0 reduces, but all_gather reduces nothing"
+
+
+MOST = 2**24
+#: A move of rank 1 of 3, and what is wrong with it in a round of a broadcast.
+WRONG = [
+    (send(0, MOST - 1), None), (send(2, ()), None), (recv(0, [2, 1]), None), (copy([1, 1], [2, 3]), None),
+    (send(0, 0)._replace(peer=np.int64(2)), None),
+    (send(0, MOST), "names chunk 16,777,216: more than 16,777,216 are not followed"),
+    (recv(0, [3, MOST + 5, 4]), "names chunk 16,777,221: more than 16,777,216 are not followed"),
+    (send(0, range(MOST + 1)), "names 16,777,217 chunks in a move"),
+    (send(0, -1), ": there is no chunk -1 (send to 0: chunk -1)"),
+    (copy(-1, 0), ": there is no chunk -1 (copy chunk -1 into chunk 0)"),
+    (send(0, [4, 1, 4]), "names a chunk twice (send to 0: chunks 4, 1, 4)"),
+    (copy([0, 1], [2, 2]), "names a chunk twice (copy chunks 0-1 into chunks 2, 2)"),
+    (send(1, 0), "sends a message to itself (send to 1: chunk 0)"),
+    (recv(3, 0), "wants to recv from 3: chunk 0, but ranks are 0 ... 2"),
+    (send(-1, ()), "wants to send to -1: no data, but ranks are 0 ... 2"),
+    (send(1.5, 0), "wants to send to 1.5: chunk 0, but 1.5 is no whole number: use // to divide"),
+    (recv_reduce(0, 0), "reduces, but broadcast reduces nothing"),
+    (combine(0, 1, left=True), "reduces, but broadcast reduces nothing"),
+    (copy([0, 1], 2), "copy chunks 0-1 into chunk 2: the numbers of chunks differ"),
+    (send(0, 0)._replace(kind="shout"), "has a single move (shout no data into chunk 0)"),
+    (7, "has 7 in its round instead of a move"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("move", "wrong"), WRONG)
+def test_form_of_a_move(move: Any, wrong: str | None) -> None:
+    """Right ones are kept as they are; of a wrong one is said where it is, and it is left out."""
+
+    def once(rank: int, size: int, root: int = 0) -> Iterator[Any]:
+        yield []
+        yield [move, recv(2, 0)] if rank == 1 else []
+
+    table = RoundTable(make_schedule(from_function(once, "broadcast", chunks="4", ports="9"), 3))
+    if wrong is None:
+        assert table.findings == [] and table.rounds == [[[], []], [[], [move, recv(2, 0)]], [[], []]]
+        return
+    (found,) = table.findings
+    assert table.rounds[1] == [[], [recv(2, 0)]] and table.length == 2
+    assert (found.round, found.rank) == (1, 1)
+    assert str(found).startswith("round 1: rank 1") and wrong in str(found)
+    number = re.search(r"(?:no|names) chunk ([-\d,]+)", wrong)
+    assert found.chunk == (int(number[1].replace(",", "")) if number else None)
+
+
+@pytest.mark.parametrize("extra", [0, 1])
+def test_how_much_is_followed(extra: int) -> None:
+    """Rounds of a rank, moves of a round, and errors that are kept."""
+
+    def rounds(rank: int, size: int, many: int) -> Iterator[Any]:
+        return iter([[]] * (many if rank == 1 else 0))
+
+    most = 64 * 2 + 8 * 1 + 4096
+    assert findings(lambda rank, size: rounds(rank, size, most + extra), 2, chunks="1")[:extra] == (
+        ["rank 1 does not end: more than 4232 rounds"] * extra
+    )
+
+    def moves(rank: int, size: int) -> Iterator[Any]:
+        yield [copy(0, 0)] * (4 * (2 + 1) + 1024 + extra)
+
+    texts = [f"round 0: rank {rank} has 1,037 moves in its round" for rank in (0, 1)]
+    assert [
+        str(f) for f in RoundTable(make_schedule(from_function(moves, chunks="1"), 2)).findings
+    ] == texts * extra
+
+    def wrong(rank: int, size: int) -> Iterator[Any]:
+        yield [7] * (999 + extra if rank == 0 else 2)
+
+    table = RoundTable(make_schedule(from_function(wrong, chunks="1"), 3))
+    assert len(table.findings) == (1000 if extra else 1001)
+    assert [len(rounds) for rounds in table.rounds] == [1, 1 - extra, 0]
 
 
 def test_one_port() -> None:

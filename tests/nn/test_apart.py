@@ -5,12 +5,14 @@ from __future__ import annotations
 import inspect
 import itertools
 import math
+import zlib
 
 import numpy as np
 import pytest
 
 import spmdsim.ops as ops
 from spmdsim import LockStep, Mesh, Tensor, nn
+from spmdsim.core.world import programs
 from spmdsim.errors import InputError, LayoutError, WorldError
 from spmdsim.tensor import random
 from tests.nn import test_optimiser_state
@@ -320,3 +322,35 @@ def test_a_parameter_knows_its_gradient_and_has_none_after():
         and weight.value.gradient_layout
     )
     assert (weight.value.full() == 3).all()
+
+
+@pytest.mark.parametrize("seed", [0, 1, 77])
+def test_first_values_depend_on_the_seed_and_the_name(seed):
+    """The seed is the upper half of the key, the name's checksum the lower."""
+    model = nn.Sequential(nn.Linear(3, 4, MESH(None, "tp"))).materialise(LockStep(4), seed)
+    key = seed * 2**32 + zlib.crc32(b"steps.0.weight")
+    whole = nn.Normal()((slice(0, 3), slice(0, 4)), (3, 4), np.dtype("f4"), key)
+    np.testing.assert_array_equal(model[0].weight.value.full(), whole)
+
+
+class _Program:
+    """Notes what it is told."""
+
+    def __init__(self):
+        self.told = []
+
+    def __getattr__(self, name):
+        return lambda *_: self.told.append(name)
+
+
+def test_the_innermost_program_is_told_what_becomes_of_parameters():
+    layer = nn.Linear(2, 2, MESH(None, "tp"), bias=False).materialise(LockStep(4))
+    layer.weight.value.grad = layer.weight.value.detach()
+    listening = [_Program() for _ in range(3)]
+    programs.extend(listening)
+    try:
+        nn.SGD(layer, 0.5).step()
+    finally:
+        del programs[:]
+    outer, between, inner = (program.told for program in listening)
+    assert outer == between == [] and "read" in inner and inner.count("assigned") == 1

@@ -1,0 +1,151 @@
+"""What crosses between an algorithm's process and the one that judges it: every move, signature and end, and its limits."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from itertools import product
+
+import pytest
+
+from spmdsim.collectives import combine, copy, foreign, recv, recv_reduce, send
+from spmdsim.collectives.foreign import Many, Other, Rounds
+from spmdsim.collectives.round_table import MOST_CHUNKS, ForeignError
+from spmdsim.errors import NoAnswer
+
+CHUNKS = (0, (), [3], [5, 1, 2], range(4), range(9, 1, -3))
+MOVES = [
+    *(make(peer, chunks) for make, peer, chunks in product((send, recv, recv_reduce), (0, 7), CHUNKS)),
+    *(recv_reduce(1, chunks, left) for chunks, left in product(CHUNKS, (True, False))),
+    *(copy(chunks, 2) for chunks in CHUNKS),
+    *(combine(chunks, range(3), left) for chunks, left in product(CHUNKS, (True, False))),
+]
+
+
+def asked(generate, calls=None):
+    """The generator function as the judging process has it, through JSON; ``calls`` gets the questions."""
+    rounds = Rounds(generate)
+
+    def ask(*question):
+        if calls is not None:
+            calls.append(question)
+        return json.loads(json.dumps(rounds(json.loads(json.dumps(question)))))
+
+    return foreign.foreign(ask)
+
+
+def answering(**changes):
+    """A generator function whose process answers every question for rounds with these."""
+    facts = {"name": "own", "about": "", "parameters": []}
+    return foreign.foreign(
+        lambda *question: facts | changes if question[0] == "signature" else changes["answer"]
+    )
+
+
+def test_moves_and_what_is_none_arrive_as_they_were():
+    odd = [send(0, 1)._replace(peer=peer) for peer in ("x", None, True, 1.5, 1j)]
+    rounds = [MOVES, [], MOVES[0], [*odd, "hello", 7, None], "hello", {3}, MOVES[:1]]
+    found = list(asked(lambda rank, size: iter(rounds))(0, 2))
+    assert [found[0], found[1], found[2], found[6]] == [MOVES, [], MOVES[0], MOVES[:1]]
+    assert all(type(a.chunks) is type(b.chunks) and a.left is b.left for a, b in zip(found[0], MOVES))
+    assert [move.peer for move in found[3][:4]] == ["x", None, 1, 1.5] and repr(found[3][4].peer) == "1j"
+    assert [*map(repr, found[3][5:])] == ["'hello'", "7", "None"]
+    assert all(isinstance(other, Other) for other in (*found[3][5:], found[4], found[5]))
+    assert repr(found[4]) == "'hello'" and repr(found[5]) == "{3}"
+
+
+def test_a_signature_is_the_same_on_both_sides():
+    def mine(rank, size, root=0, /, a=None, *, b=1.5, c="x", d=True, e=1j, f, **more):
+        """Mine."""
+        yield [send(root, a or 0), send(size, b), *more]
+
+    theirs = asked(mine)
+    own, other = (inspect.signature(one).parameters for one in (mine, theirs))
+    assert theirs.__name__ == "mine" and theirs.__doc__ == "Mine."
+    assert [(p.name, p.kind) for p in own.values()] == [(p.name, p.kind) for p in other.values()]
+    assert all(other[name].default == own[name].default for name in own if name != "e")
+    assert [type(other[name].default) for name in "abcd"] == [type(None), float, str, bool]
+    assert repr(other["e"].default) == "1j"
+
+
+@pytest.mark.parametrize("count", [0, 15, 16, 17, 40, 200])
+def test_each_round_is_asked_for_once(count, monkeypatch):
+    monkeypatch.setattr(foreign, "MOST_ROUNDS", 64)
+    calls = []
+    theirs = asked(lambda rank, size, root=0, many=1: ([send(root, k)] * many for k in range(count)), calls)
+    expected = [[send(1, k)] * 2 for k in range(count)]
+    assert list(theirs(0, 4, root=1, many=2)) == expected
+    spans = [question[5:] for question in calls[1:]]
+    assert sum(min(most, count - first) for first, most in spans) == count
+    assert [first for first, _ in spans] == [sum(most for _, most in spans[:k]) for k in range(len(spans))]
+    assert spans[0][1] == 16 and all(most == min(first or 16, 64) for first, most in spans)
+    known = len(calls)
+    assert list(theirs(0, 4, root=1, many=2)) == expected and len(calls) == known
+    assert list(theirs(0, 4, root=2, many=1)) == [[send(2, k)] for k in range(count)] and len(calls) > known
+
+
+class _Long:
+    """So many chunks; whoever looks at them is told."""
+
+    def __init__(self, count):
+        self.count = count
+
+    def __len__(self):
+        return self.count
+
+    def __iter__(self):
+        raise RuntimeError("looked at")
+
+
+def test_what_is_too_much_is_not_listed():
+    first = send(0, 0)._replace(chunks=_Long(1))
+    for count, found in ((2**17 + 1, None), (2**17, "RuntimeError: looked at")):
+        answer = Rounds(lambda rank, size, n=count: iter([[first] * n]))(["rounds", 0, 2, None, {}, 0, 1])
+        assert (
+            answer == {"rounds": [{"many": count}], "end": None} if found is None else found in answer["end"]
+        )
+    many = Many(5)
+    assert len(many) == 5
+    with pytest.raises(ForeignError, match=r"^5 moves in one round"):
+        iter(many)
+    assert len(next(asked(lambda rank, size: iter([[None] * (2**17 + 1)]))(0, 2))) == 2**17 + 1
+    for count in (2**22, MOST_CHUNKS + 1):
+        move = send(0, 0)._replace(chunks=_Long(count))
+        answer = Rounds(lambda rank, size, m=move: iter([[m]]))(["rounds", 0, 2, None, {}, 0, 9])
+        if count == 2**22:
+            assert "RuntimeError: looked at" in answer["end"]
+        else:
+            assert answer["rounds"] == [[["send", 0, {"range": [0, MOST_CHUNKS + 1, 1]}]]]
+    for count in (2**22 + 1, MOST_CHUNKS):
+        move = send(0, 0)._replace(chunks=_Long(count))
+        with pytest.raises(MemoryError, match=f"^{count:,} chunks in a move"):
+            Rounds(lambda rank, size, m=move: iter([[m]]))(["rounds", 0, 2, None, {}, 0, 9])
+    words = Rounds(lambda rank, size: iter(["x" * 300, ["y" * 300]]))(["rounds", 0, 2, None, {}, 0, 9])
+    assert words["rounds"] == [{"other": "'" + "x" * 199}, [{"other": "'" + "y" * 199}]]
+
+
+def test_what_fails_there_fails_here_after_its_rounds():
+    def fails(rank, size):
+        yield [send(1, 0)]
+        raise KeyError("gone")
+
+    theirs = asked(fails)(0, 2)
+    assert next(theirs) == [send(1, 0)]
+    with pytest.raises(ForeignError, match=r"^KeyError: 'gone' \(line \d+, in fails\)$"):
+        next(theirs)
+
+
+@pytest.mark.parametrize(
+    "answer", [{}, {"rounds": [3], "end": ""}, {"rounds": [[["send", 0, 5]]], "end": ""}, {"rounds": 3, "end": ""}, []]
+)  # fmt: skip
+def test_what_is_no_answer_is_refused(answer):
+    with pytest.raises(NoAnswer, match="what is no answer"):
+        list(answering(answer=answer)(0, 2))
+
+
+def test_a_signature_that_is_none_is_refused():
+    for parameters in ([["x", 99, False, None]], [["x"]], 3, [["x", 1, True, {}]]):
+        with pytest.raises(NoAnswer, match="what is no answer"):
+            answering(parameters=parameters)
+    empty = answering(answer={"rounds": [], "end": None})
+    assert list(empty(0, 2)) == []
