@@ -73,12 +73,15 @@ class Context(ShortRepr):
         """Global size of a factor."""
         return self.bound.sizes[factor]
 
+    @cached_property
+    def _slices(self) -> list[tuple[slice, ...]]:
+        bound, mesh, axes = self.bound, self.strategy.mesh, self.strategy.axes_of
+        pairs = zip((*bound.inputs, bound.outputs[0]), (*bound.shapes, bound.output_shapes[0]))
+        return [Layout(mesh, [sum(map(axes, d), ()) for d in t]).slices(n, self.rank) for t, n in pairs]
+
     def index(self, operand: int) -> tuple[slice, ...]:
         """Global slices of an operand's shard; operand -1 is the first result."""
-        term = self.bound.outputs[0] if operand < 0 else self.bound.inputs[operand]
-        shape = self.bound.output_shapes[0] if operand < 0 else self.bound.shapes[operand]
-        layout = Layout(self.strategy.mesh, [[a for f in d for a in self.strategy.axes_of(f)] for d in term])
-        return layout.slices(shape, self.rank)
+        return self._slices[operand]
 
 
 @dataclass(frozen=True, eq=False)

@@ -176,10 +176,7 @@ def _into(out: Any, result: Any, said: str) -> Any:
 
 
 def _called(name: str, said: str, args: Any, options: dict[str, Any], room: ModuleType = ops) -> Any:
-    name = SPELLED.get(name, name) if room is ops else name
-    ours = (_OWN.get(name) if room is ops else None) or _ours(name, room)
-    if ours is None and room is ops:  # numpy has some of these in both
-        ours = _ours(name, import_module("spmdsim.linalg"))
+    ours = _ours(name, room)
     if ours is None:
         raise UsageTypeError(
             f"{said} takes no tensors{_nearest(name, room)}; of an array that every rank has, use x.full()"
@@ -219,11 +216,20 @@ def _nothing(key: str, value: Any) -> bool:
     return value is default or type(value).__name__ == "_NoValueType" or (key == "order" and value in "CK")
 
 
+@lru_cache(maxsize=512)
 def _ours(name: str, room: ModuleType) -> Callable[..., Any] | None:
+    """What computes a function of numpy's; that it has some of linear algebra in both rooms does not matter."""
+    if room is ops:
+        name = SPELLED.get(name, name)
+        if name in _OWN:
+            return _OWN[name]
     ours = getattr(room, name, None) if name in room.__all__ else None
+    if ours is None and room is ops:
+        return _ours(name, import_module("spmdsim.linalg"))
     return ours if callable(ours) else None
 
 
+@lru_cache(maxsize=512)
 def _parameters(called: Callable[..., Any]) -> set[str]:
     own = set(inspect.signature(called).parameters)
     return own | set(getattr(called, "others", ()))

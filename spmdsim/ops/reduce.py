@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -95,7 +96,8 @@ def _sum_vjp(
     return (gradient,)
 
 
-def _summed(dtype: np.dtype, **_: Any) -> np.dtype:
+@cache
+def _sum_type(dtype: np.dtype) -> np.dtype:
     kind: np.dtype = np.sum(np.ones(1, dtype)).dtype
     return kind
 
@@ -105,7 +107,7 @@ def _total(x: np.ndarray, dims: tuple[int, ...], keepdims: Any, dtype: np.dtype)
 
 
 def _sum_forward(x: np.ndarray, dims: tuple[int, ...], keepdims: bool) -> np.ndarray:
-    return _total(x, dims, keepdims, _summed(x.dtype))
+    return _total(x, dims, keepdims, _sum_type(x.dtype))
 
 
 def _mean_forward(x: np.ndarray, dims: tuple[int, ...], keepdims: bool, count: int) -> np.ndarray:
@@ -128,7 +130,7 @@ def _mean_rule(shape: tuple[int, ...], dims: tuple[int, ...], keepdims: bool, co
 
 
 _mean_op = Op("mean", _mean_rule, _mean_forward, _mean_vjp)
-_sum_op = Op("sum", _rule("sum"), _sum_forward, _sum_vjp, dtype=_summed)
+_sum_op = Op("sum", _rule("sum"), _sum_forward, _sum_vjp, dtype=lambda d, **_: _sum_type(d))
 _max_op = Op(
     "max", _rule("max"), _local(np.max, _lowest), dtype=lambda d, **_: ordered(d, "max"), finish=True
 )
