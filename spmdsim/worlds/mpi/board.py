@@ -26,8 +26,8 @@ RING = 256
 GROUPS = 2048
 #: Groups of closed worlds that stay readable.
 LINGER = 32
-#: Lines of the user's that are known by their instructions.
-LINES = 8192
+#: Functions of the user's of which lines are known.
+FUNCTIONS = 8192
 #: Bytes for what numbers mean, in words.
 TEXT = 1 << 20
 
@@ -87,8 +87,7 @@ class Board:
         self._used: dict[int, int] = {}
         self._retired: deque[int] = deque()
         self._told: dict[int, str] = {}
-        #: The user's lines by their instructions, as numbers that were told, to be written (see ``as_float``).
-        self.lines: Bounded[int, float] = Bounded(LINES)
+        self._lines: Bounded[int, dict[int, float]] = Bounded(FUNCTIONS, dict.clear)
         self._read: dict[int, tuple[tuple[int, int], dict[int, str]]] = {}
         self.numbers[PROCESS] = os.getpid()
 
@@ -162,11 +161,19 @@ class Board:
         if not self._append(number, words):  # begin anew with what is most likely asked for
             kept = list(self._told.items())[-(TEXT >> 10) :]
             self._told = dict(kept)
-            self.lines.clear()  # they are told again where they are met again
+            for lines in self._lines.values():
+                lines.clear()  # they are told again where they are met again
             self.numbers[WORDS] = 0
             self.numbers[ANEW] += 1
             for known, text in kept:
                 self._append(known, text)
+
+    def lines_of(self, function: int) -> dict[int, float]:
+        """The lines of a function of the user's that were told, by their instructions: numbers to be written (see ``as_float``)."""
+        lines = self._lines.get(function)
+        if lines is None:
+            lines = self._lines[function] = {}
+        return lines
 
     def _append(self, number: int, words: str) -> bool:
         used, data = self.numbers[WORDS], words.encode()[:1000]

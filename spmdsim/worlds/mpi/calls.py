@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from threading import Lock
-from types import CodeType, FrameType
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,7 +37,7 @@ from spmdsim.worlds.mpi.board import (
     column,
 )
 from spmdsim.worlds.mpi.fingerprint import Record, differences
-from spmdsim.worlds.mpi.lines import name, this_line, threads_in_calls, user_frame
+from spmdsim.worlds.mpi.lines import line_above, this_line, threads_in_calls
 
 if TYPE_CHECKING:
     from spmdsim.worlds.mpi.checker import Checker
@@ -306,21 +306,12 @@ class Calls:
         )
 
 
-def _user_frame_above(under: FrameType) -> tuple[FrameType | None, CodeType | None, int, CodeType, int]:
-    """``user_frame`` of a call, the code of the function that it calls, and how many frames that is above the given one."""
-    frame, code, first = user_frame(under)
-    above = 0
-    while under.f_back is not None and under.f_back is not frame and under is not frame:
-        under, above = under.f_back, above + 1
-    return frame, code, first, under.f_code, above
-
-
 def _noting(
     calls: Calls, world: Any, strict: bool
 ) -> tuple[Callable[[int], int], Callable[[int], None], Noted]:
     """What notes that a call begins, that it ends, and both around one that is made again and again."""
     board, numbers, start = calls.board, calls.board.numbers, calls.start
-    clock, this_frame, last, told = time.monotonic, sys._getframe, RING - 1, board.lines.get
+    clock, this_frame, last = time.monotonic, sys._getframe, RING - 1
     seconds = numbers.cast("B").cast("d")
     begun, here, marks, key = start + BEGUN, board.inside(start), calls.marks, calls.key
     # By a call's place in the ring: the first byte of its row, and where its end stands.
@@ -350,38 +341,33 @@ def _noting(
         failed: Callable[[BaseException], None],
         compare: Callable[[], None],
     ) -> Run:
-        below: CodeType | None = None  # of what the user called, and how far up it was
-        code, first, above = None, 0, 1
+        # The code that the user's call is in, what knows that one's lines, and how far up it was.
+        code: CodeType | None = None
+        told: Callable[[int], float | None] = board.lines_of(0).get
+        above = 1
         kind, but_one = as_float(digest), every - 1
 
         def checked(array: np.ndarray) -> np.ndarray:
             """``begin``, the call and ``end`` in one function, which remembers where its user's frame was."""
-            nonlocal below, code, first, above
+            nonlocal code, told, above
             try:
-                under: FrameType = this_frame(above)
+                frame = this_frame(above)
+                line = told(frame.f_lasti) if frame.f_code is code else None
             except ValueError:  # nobody is so far up
-                under = this_frame(1)
-            frame = under.f_back
-            if frame is None or frame.f_code is not code or under.f_code is not below:  # not as the last time
-                frame, code, first, below, above = _user_frame_above(this_frame(1))
-                above += 1
-            line = (
-                0.0
-                if frame is None
-                else told(first + frame.f_lasti) or name(frame, first + frame.f_lasti, board)
-            )
+                line = None
+            if line is None:  # not as the last time
+                line, code, told, above = line_above(board, this_frame(1))
             number = calls.number
             place = number & last
             row, over = slots[place]
             rewrite(numbers, row, digest ^ world.about, kind, line, clock())
             calls.number = numbers[begun] = number + 1
             numbers[INSIDE] = here
-            del frame, under
             try:
                 if heavy:
                     marks[place] = number ^ key
                     look(number)
-                elif marks[place] == number ^ key:
+                elif (mark := marks[place]) and mark == number ^ key:
                     look(number)
                 result = run(array if array.flags.c_contiguous else contiguous(array))
             except BaseException as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from collections.abc import Callable
 from itertools import count
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING
@@ -23,23 +24,23 @@ _PACKAGE = os.path.dirname(spmdsim.__file__) + os.sep
 #: Functions and lines that are remembered.
 KEPT = 8192
 
-#: By the identity of a function's code: 0 if it is not the user's, else where the numbers of its instructions begin.
-instructions: dict[int, int] = {}
+#: By the identity of a function's code: 0 if it is not the user's, else its number.
+functions: dict[int, int] = {}
 #: The code of these, so that their identity stays their own.
-_codes: Bounded[int, CodeType] = Bounded(KEPT, lambda code: instructions.pop(id(code)))
+_codes: Bounded[int, CodeType] = Bounded(KEPT, lambda code: functions.pop(id(code)))
 _numbers = count(1)
 
 
-def user_frame(frame: FrameType | None) -> tuple[FrameType | None, CodeType | None, int]:
-    """The first frame of the user's from this one on, its code, and where the numbers of its instructions begin."""
+def user_frame(frame: FrameType | None) -> tuple[FrameType | None, int]:
+    """The first frame of the user's from this one on, and the number of its function."""
     while frame is not None:
-        first = instructions.get(id(frame.f_code))
-        if first is None:
-            first = remember(frame)
-        if first:
-            return frame, frame.f_code, first
+        function = functions.get(id(frame.f_code))
+        if function is None:
+            function = remember(frame.f_code)
+        if function:
+            return frame, function
         frame = frame.f_back
-    return None, None, 0
+    return None, 0
 
 
 def threads_in_calls() -> list[str]:
@@ -63,24 +64,43 @@ def this_line(board: Board, depth: int = 1) -> float:
         board: where the line is told in words, the first time.
         depth: frames to leave out.
     """
-    frame, _, first = user_frame(sys._getframe(depth))
+    frame, function = user_frame(sys._getframe(depth))
     if frame is None:
         return 0.0
-    return board.lines.get(first + frame.f_lasti) or name(frame, first + frame.f_lasti, board)
+    lines = board.lines_of(function)
+    return lines.get(frame.f_lasti) or name(frame, lines, board)
 
 
-def remember(frame: FrameType) -> int:
-    """Where the numbers of a frame's instructions begin; 0 if it is not the user's."""
-    code = frame.f_code
-    first = instructions[id(code)] = next(_numbers) << 32 if users(code.co_filename) else 0
+def line_above(
+    board: Board, under: FrameType
+) -> tuple[float, CodeType | None, Callable[[int], float | None], int]:
+    """``this_line`` of a call, the code it is in, what knows that one's lines, and how many frames above the given one's callee.
+
+    Args:
+        board: where the line is told in words, the first time.
+        under: the frame that made the call, of the package or the user's.
+    """
+    frame, function = user_frame(under)
+    lines, above = board.lines_of(function), 1
+    if frame is None:
+        return 0.0, None, lines.get, above
+    line = lines.get(frame.f_lasti) or name(frame, lines, board)
+    while under is not frame and under.f_back is not None:
+        under, above = under.f_back, above + 1
+    return line, frame.f_code, lines.get, above
+
+
+def remember(code: CodeType) -> int:
+    """The number of a function; 0 if it is not the user's."""
+    function = functions[id(code)] = next(_numbers) if users(code.co_filename) else 0
     _codes[id(code)] = code
-    return first
+    return function
 
 
-def name(frame: FrameType, instruction: int, board: Board) -> float:
-    """The number of a frame's line, told in words."""
+def name(frame: FrameType, lines: dict[int, float], board: Board) -> float:
+    """The number of a frame's line, told in words and kept among its function's lines."""
     words = source_line(frame) or "an unknown place"
     number = number_of(words)
     board.tell(number, words)
-    line = board.lines[instruction] = as_float(number)
+    line = lines[frame.f_lasti] = as_float(number)
     return line
