@@ -194,7 +194,7 @@ def _news(node: ast.AST) -> Iterator[str]:
     elif (
         isinstance(node, ast.Return)
         and node.value
-        and ast.unparse(node.value) not in ("None", "NotImplemented")
+        and ast.unparse(node.value) not in ("None", "NotImplemented", "False")
     ):
         yield "return None"
     elif (

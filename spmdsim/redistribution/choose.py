@@ -61,19 +61,14 @@ def _choose(
             *(least_seconds(*move, machine) for move in moves),
         ]
         options.append((sum(least), number, least, moves, strategy))
-    best: tuple[float, int, Strategy] | None = None
-    for total, number, seconds, moves, strategy in sorted(options, key=lambda option: option[:2]):
-        most = math.inf if best is None else best[0] * (1 + 1e-9)
-        if total > most:
-            break
+    best: tuple[float, float, Strategy | None] = math.inf, math.inf, None
+    for _, number, seconds, moves, strategy in sorted(options, key=lambda option: option[0]):
         for place, move in enumerate(moves, 1):
-            if sum(seconds) <= most:
+            if sum(seconds) <= best[0] * 1.000000001:
                 seconds[place] = planned_seconds(*move, machine)
         # Equal times but for rounding: the first strategy wins.
-        price = float(f"{sum(seconds):.9e}")
-        if best is None or (price, number) < best[:2]:
-            best = (price, number, strategy)
-    if best is None:
+        best = min(best, (float(f"{sum(seconds):.9e}"), number, strategy))
+    if best[2] is None:
         raise RuleError(f"no strategy fits the rule '{bound.rule}' on any of the operands' meshes")
     return best[2]
 

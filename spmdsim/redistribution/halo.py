@@ -27,8 +27,8 @@ from spmdsim.redistribution.lower_bound import ReceptionBound
 HALO_EXCHANGE, HALO_REDUCE = "halo_exchange", "halo_reduce"
 #: The same where no split dim has a window, or one that nobody else's block is part of: nothing is sent.
 WINDOW = "window"
-#: Up to so many ranks of a group are asked for the busiest; of more, the first and the last.
-ASKED = 256
+#: So many ranks at each end of a group are asked for the busiest.
+ASKED = 128
 
 
 class HaloPiece(NamedTuple):
@@ -302,14 +302,13 @@ def all_halo_received(step: HaloStep) -> np.ndarray:
 @lru_cache(maxsize=1024)
 def busiest(step: HaloStep) -> tuple[int, int]:
     """Elements that the busiest rank receives or sends, whichever is more, and from how many others."""
-    mesh, volume, messages = step.src.mesh, 0, 0
+    mesh = step.src.mesh
     # Groups are alike but for the sizes of the other dims, of which the first rank's are the largest.
-    group = mesh.group(mesh.rank_at(0), *step.axes) if step.axes else ()
-    for rank in group if len(group) <= ASKED else (*group[: ASKED // 2], *group[-ASKED // 2 :]):
-        for traffic in (received(step, rank), sent(step, rank)):
-            volume = max(volume, elements(traffic, rank))
-            messages = max(messages, sum(peer != rank for peer, _ in traffic))
-    return volume, messages
+    group = mesh.group(mesh.rank_at(0), *step.axes)
+    asked = dict.fromkeys((*group[:ASKED], *group[-ASKED:]))
+    ends = [(traffic(step, rank), rank) for rank in asked for traffic in (received, sent)]
+    messages = max(sum(peer != rank for peer, _ in traffic) for traffic, rank in ends)
+    return max(elements(*end) for end in ends), messages
 
 
 def halo_bound(src: Layout, dst: Layout, shape: tuple[int, ...]) -> ReceptionBound:
@@ -340,7 +339,7 @@ def _contributed(src: Layout, rank: int, shape: tuple[int, ...]) -> int:
         if window is None:
             covered, alone = covered * (b - a), alone * (b - a)
             continue
-        read = [np.zeros(shape[d], bool) for _ in range(2)]
+        read: dict[int, np.ndarray] = {own: np.zeros(shape[d], bool) for own in (False, True)}
         for member in src.mesh.group(rank, *entry):
             read[member == rank][_inside(src.reads(shape, member)[d], a, b, shape[d])] = True
         covered *= int(np.count_nonzero(read[0] | read[1]))

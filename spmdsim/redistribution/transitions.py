@@ -50,7 +50,7 @@ class Target:
         self.dims = dst.dims
         self.start = Splits(src.dims, tuple([axis for axis in src.partial_axes if axis not in kept]))
         self.goal = Splits(dst.dims, ())
-        self.movable = {a for a in src.mesh.axes if a not in kept and self.size_of[a] > 1}
+        self.movable = {*src.mesh.axes} - {*kept}
         self.wanted = {axis for entry in dst.dims for axis in entry}
         self._parts: list[dict[tuple[str, ...], int]] = [{} for _ in shape]
         self._local: dict[Dims, tuple[int, list[int]]] = {}

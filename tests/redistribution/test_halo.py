@@ -13,7 +13,16 @@ from spmdsim.auto_parallel.execute import compare_bytes, run
 from spmdsim.auto_parallel.search import search
 from spmdsim.cost.machine import Machine
 from spmdsim.layout.windowed_layout import Window, Windowed
-from spmdsim.redistribution.halo import HaloStep, all_halo_received, halo_received
+from spmdsim.redistribution import halo
+from spmdsim.redistribution.halo import (
+    HALO_EXCHANGE,
+    HaloStep,
+    Room,
+    all_halo_received,
+    halo_received,
+    room_around,
+    steps_to,
+)
 from spmdsim.redistribution.planner import plan
 from spmdsim.trace import record
 
@@ -264,6 +273,93 @@ def test_plans_are_at_their_bound_and_priced(shape):
             assert str(found).splitlines()[2:] and found.peak_nbytes > 0
             priced = plan(*ends, shape, machine=Machine.laptop())
             assert priced.seconds > 0 or not priced.max_nbytes
+
+
+def halo_steps(mesh, dims, windows, shape):
+    """The steps of all ways there and back."""
+    windowed = Windowed(mesh(*dims), windows)
+    return [step for back in (False, True) for way in steps_to(windowed, shape, back) for step in way]
+
+
+def test_the_busiest_rank_is_that_of_all(monkeypatch):
+    """Of what comes and what goes, counted at every rank."""
+    mesh = Mesh((2, 5), ("x", "y"))
+    for asked, window in itertools.product((3, 128), (Window(19, -1, 3), Window(16, 3), Window(6, 0, 5, 3))):
+        monkeypatch.setattr(halo, "ASKED", asked)
+        for dims in (("y", "x"), ("x", "y"), ("y", None)):
+            for step in halo_steps(mesh, dims, (window, Window(8, 1)), (19, 9)):
+                if step.collective == "window":
+                    continue
+                ends = [(some(step, rank), rank) for rank in range(10) for some in (halo.received, halo.sent)]
+                elements = [
+                    sum(p.size for peer, ps in each if peer != rank for p in ps) for each, rank in ends
+                ]
+                messages = [len({peer for peer, _ in each} - {rank}) for each, rank in ends]
+                assert halo.busiest.__wrapped__(step) == (max(elements), max(messages))
+
+
+def room_by_definition(step, rank):
+    """Room in the split dim, the first one, for the most that goes to a neighbour or comes from one."""
+    (start, stop), wide = step.src.bounds(step.shape, rank)
+    reads = [step.dst.reads(step.shape, peer) for peer in step.src.mesh.rank_list]
+    mine, columns = reads[rank]
+    given = [len({*range(start, stop)} & {*some}) for peer, (some, _) in enumerate(reads) if peer != rank]
+    more = max(0, start - mine.start, mine.stop - stop, *given)
+    rows, width, kept = stop - start, wide[1] - wide[0], len({*range(start, stop)} & {*mine})
+    comes = len(mine) > kept or any(given)
+    if not comes or not kept or kept * len(columns) < rows * width / 2 or 2 * more > rows / 4:
+        return None
+    first = more + mine.start - start
+    return Room(
+        (rows + 2 * more, width),
+        (slice(more, more + rows), slice(0, width)),
+        (slice(first, first + len(mine)), slice(columns.start, columns.stop)),
+    )
+
+
+def test_room_around_a_block_is_for_what_comes_and_goes():
+    mesh, made = Mesh((4,), ("x",)), 0
+    for rows, first, beside in itertools.product(
+        (32, 61), range(-9, 10), (None, Window(6), Window(3, 2), Window(2, 1))
+    ):
+        window = Window(rows - abs(first), max(first, 0)) if first % 2 else Window(rows, first)
+        for step in halo_steps(mesh, ("x", None), (window, beside), (rows, 6))[:1]:
+            for rank in range(4):
+                room = room_by_definition(step, rank)
+                assert room_around(step, rank) == room, (window, beside, rank)
+                made += room is not None
+    assert made > 30
+
+
+def test_windows_that_are_no_shift_have_no_room_around():
+    mesh = Mesh((4,), ("x",))
+    for window in (Window(64, -1, 3), Window(32, 1, 1, 2), Window(32, 1, 2, 2), Window(64, 64, 1, -1)):
+        for beside in (None, Window(6)):
+            for step in halo_steps(mesh, ("x", None), (window, beside), (64, 6)):
+                assert all(room_around(step, rank) is None for rank in range(4))
+    forth, back = halo_steps(mesh, ("x",), (Window(63, 1),), (64,))
+    assert all(room_around(forth, rank) and not room_around(back, rank) for rank in range(4))
+    (wide, _) = halo_steps(mesh, ("x", None), (Window(63, 1), Window(4, 0, 3)), (64, 6))
+    assert not any(room_around(wide, rank) for rank in range(4))
+
+
+@pytest.mark.parametrize(
+    "dims, windows, ways",
+    [
+        (("x", "y"), (Window(8, -1, 3), Window(8, -1, 3)), [[HALO_EXCHANGE] * 2, [HALO_EXCHANGE]]),
+        (("x", None), (Window(8, -1, 3), Window(7, 1)), [[HALO_EXCHANGE]]),
+        ((None, None), (Window(8, -1, 3), Window(7, 1)), [["window"]]),
+        (("x", "y"), (Window(4, 0, 2, 2), Window(8, -1, 3)), [["window", HALO_EXCHANGE], [HALO_EXCHANGE]]),
+        (("x", None), (None, Window(7, 1)), [["window"]]),
+    ],
+)
+def test_split_dims_get_windows_one_by_one_and_all_at_once(dims, windows, ways):
+    layout, shape = Windowed(Mesh((2, 2), ("x", "y"))(*dims), windows), (8, 8)
+    assert [[step.collective for step in way] for way in steps_to(layout, shape)] == ways
+    assert {step.op for way in steps_to(layout, shape) for step in way} == {None}
+    back = [[kind.replace("exchange", "reduce") for kind in way[::-1]] for way in ways]
+    assert [[step.collective for step in way] for way in steps_to(layout, shape, True)] == back
+    assert {step.op for way in steps_to(layout, shape, True) for step in way} == {"sum"}
 
 
 def test_the_cheapest_strategy_leaves_split_what_a_slice_cuts():
