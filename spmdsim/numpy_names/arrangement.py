@@ -10,12 +10,12 @@ import numpy as np
 
 from spmdsim import linalg, ops
 from spmdsim.core import Layout
-from spmdsim.errors import RuleError
+from spmdsim.errors import OutOfRange, RuleError, UsageTypeError
 from spmdsim.ops.scans import along_dim
 from spmdsim.ops.selecting import flattened
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.creation import asarray
-from spmdsim.tensor.operands import Operand, operands
+from spmdsim.tensor.operands import Operand, as_operand, operands
 
 Cuts = int | Sequence[int]
 
@@ -123,6 +123,45 @@ def append(arr: Operand, values: Operand, axis: int | None = None) -> Tensor:
     return ops.concat([ravel(x) for x in parts], 0) if axis is None else ops.concat(parts, axis)
 
 
+def insert(arr: Tensor, obj: Any, values: Operand, axis: int | None = None) -> Tensor:
+    """Values between a tensor's, before places along a dim that all ranks know; of all elements in one dim for None."""
+    x, axis = (ravel(arr), 0) if axis is None else (arr, axis)
+    at = along_dim("np.insert", x, axis)
+    n = x.shape[at]
+    count = len(_numbers("insert", n, obj, -1)) - n
+    new = as_operand(values, x)
+    new = ops.reshape(new, (*[1] * (x.ndim - new.ndim), *new.shape))
+    if isinstance(obj, (int, np.integer)):
+        new = ops.moveaxis(new, 0, at)
+        count = new.shape[at]
+    new = ops.cast(ops.broadcast_to(new, (*x.shape[:at], count, *x.shape[at + 1 :])), x.dtype)
+    order = _numbers("insert", n, obj, np.arange(n, n + count))
+    runs = np.split(order, np.flatnonzero((np.diff(order) != 1) | (order[1:] == n)) + 1)
+    pieces = [(new, run - n) if run[0] >= n else (x, run) for run in runs if run.size]
+    slices = [(part, slice(int(run[0]), int(run[-1]) + 1)) for part, run in pieces]
+    return ops.concat([ops.getitem(part, (*[slice(None)] * at, one)) for part, one in slices] or [x], at)
+
+
+def delete(arr: Tensor, obj: Any, axis: int | None = None) -> Tensor:
+    """The tensor without places of a dim that all ranks know; of all elements in one dim for None."""
+    x, axis = (ravel(arr), 0) if axis is None else (arr, axis)
+    at = along_dim("np.delete", x, axis)
+    kept = np.isin(np.arange(x.shape[at]), _numbers("delete", x.shape[at], obj))
+    index: list[Any] = [slice(None)] * at
+    return ops.getitem(x, (*index, as_operand(kept, x)))
+
+
+def _numbers(name: str, size: int, *args: Any) -> np.ndarray:
+    """What numpy's function of this name makes of the numbers of places."""
+    if isinstance(args[0], Tensor):
+        raise UsageTypeError(f"np.{name} takes places that all ranks have, not a tensor; use places.full()")
+    try:
+        numbers: np.ndarray = getattr(np, name)(np.arange(size), *args)
+    except (IndexError, ValueError) as error:
+        raise OutOfRange(f"np.{name} along a dim of size {size}: {error}") from None
+    return numbers
+
+
 def kron(a: Tensor, b: Tensor) -> Tensor:
     """Kronecker's product: each entry of ``a`` times the whole of ``b``."""
     a, b = operands("np.kron", (a, b))
@@ -215,7 +254,19 @@ def diagflat(v: Tensor, k: int = 0) -> Tensor:
 
 
 FUNCTIONS = (
-    *(append, array_split, atleast_1d, atleast_2d, atleast_3d, column_stack, copy, diag, diagflat, diagonal),
+    *(
+        append,
+        array_split,
+        atleast_1d,
+        atleast_2d,
+        atleast_3d,
+        column_stack,
+        copy,
+        delete,
+        diag,
+        diagflat,
+        diagonal,
+    ),
     *(
         dsplit,
         dstack,
@@ -224,6 +275,7 @@ FUNCTIONS = (
         flipud,
         hsplit,
         hstack,
+        insert,
         kron,
         ravel,
         rollaxis,

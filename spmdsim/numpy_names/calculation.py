@@ -11,8 +11,9 @@ import numpy as np
 from spmdsim import linalg, ops
 from spmdsim.errors import RuleError, UsageTypeError
 from spmdsim.numpy_names.arrangement import diagonal, ravel
-from spmdsim.ops.reduce import normal_dims
+from spmdsim.ops.reduce import as_type, normal_dims
 from spmdsim.ops.scans import along_dim, conjugated
+from spmdsim.ops.statistics import PICKING
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.creation import zeros_like
 from spmdsim.tensor.operands import Operand, operands
@@ -318,6 +319,23 @@ def interp(
     return ops.where(ops.greater(x, places[-1].item()), values[-1].item() if right is None else right, y)
 
 
+def _order_statistic(name: str) -> Callable[..., Tensor]:
+    """An operator whose result has the type that numpy's has: parts of the way in an array have one, numbers have none."""
+
+    def called(
+        a: Tensor, q: Any, axis: Axis = None, keepdims: bool = False, method: str = "linear"
+    ) -> Tensor:
+        typed = a.dtype.kind == "f" and method not in PICKING and not isinstance(q, (int, float))
+        x = as_type(a, np.result_type(a.dtype, np.true_divide(q, a.dtype.type(1)).dtype)) if typed else a
+        statistic: Tensor = getattr(ops, name)(x, q, axis, keepdims, method)
+        return statistic
+
+    called.__name__, called.__doc__ = name, getattr(ops, name).__doc__
+    return called
+
+
+percentile, quantile = map(_order_statistic, ("percentile", "quantile"))
+
 FUNCTIONS = (
     *_REDUCTIONS,
     *(
@@ -336,5 +354,5 @@ FUNCTIONS = (
         interp,
         outer,
     ),
-    *(polyval, ptp, trapezoid, vander, vdot),
+    *(percentile, polyval, ptp, quantile, trapezoid, vander, vdot),
 )

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 
 from spmdsim import ops
+from spmdsim.core import Rule
 from spmdsim.layout.element_type import promoted
 from spmdsim.ops import reduce
-from spmdsim.ops.declare import binary, in_fractions
+from spmdsim.ops.declare import binary, in_fractions, unary
 from spmdsim.ops.reduce import wide
-from spmdsim.tensor import Tensor
+from spmdsim.tensor import Op, Tensor
 from spmdsim.tensor.creation import ones_like
 from spmdsim.tensor.operands import Operand, operands
 
@@ -66,12 +69,12 @@ def clip(a: Tensor, a_min: Any = None, a_max: Any = None, *, min: Any = None, ma
 
 def round(a: Tensor, decimals: int = 0) -> Tensor:
     """Rounded to so many digits behind the point, halves to the even one."""
-    if not decimals or (a.dtype.kind in "iu" and decimals > 0):
-        return ops.round(a)
-    scale = 10.0 ** abs(decimals)
-    if decimals < 0:
-        return ops.cast(ops.multiply(ops.round(ops.divide(a, scale)), scale), a.dtype)
-    return ops.divide(ops.round(ops.multiply(a, scale)), scale)
+    return _rounded(int(decimals))(a)
+
+
+@lru_cache(maxsize=64)
+def _rounded(decimals: int) -> Callable[[Tensor], Tensor]:
+    return unary(f"round to {decimals}", partial(np.round, decimals=decimals)) if decimals else ops.round
 
 
 gcd = binary("gcd", np.gcd, None)
@@ -163,6 +166,20 @@ def modf(x: Tensor) -> tuple[Tensor, Tensor]:
     return ops.copysign(rest, one), whole
 
 
+_frexp_op = Op(
+    "frexp",
+    Rule.parse("... -> ..., ..."),
+    np.frexp,
+    dtype=lambda d: tuple(part.dtype for part in np.frexp(np.ones(1, d))),
+)
+
+
+def frexp(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Numbers of at least one half and less than one, and the powers of two that elements are of them."""
+    mantissa, exponent = _frexp_op.results(x)
+    return mantissa, exponent
+
+
 def sinc(x: Tensor) -> Tensor:
     """``sin(pi x) / (pi x)``, and 1 at 0."""
     zero = ops.equal(x, 0)
@@ -223,6 +240,7 @@ FUNCTIONS = (
         fmax,
         fmin,
         fmod,
+        frexp,
         gcd,
         heaviside,
         isclose,

@@ -10,8 +10,13 @@ import numpy as np
 from spmdsim import ops
 from spmdsim.errors import RuleError, UsageTypeError
 from spmdsim.numpy_names.arrangement import ravel
+from spmdsim.ops.along import put_along
+from spmdsim.ops.along import put_along_axis as put_along_axis_of
+from spmdsim.ops.scans import along_dim
 from spmdsim.tensor import Tensor
+from spmdsim.tensor.creation import ones_like
 from spmdsim.tensor.operands import Operand, operands
+from spmdsim.tensor.symbols import become, before
 
 # -- by a condition ------------------------------------------------------------------------------------------
 
@@ -174,6 +179,25 @@ def argpartition(a: Tensor, kth: int | Sequence[int], axis: int | None = -1) -> 
     return argsort(a, axis)
 
 
+def lexsort(keys: Sequence[Operand], axis: int = -1) -> Tensor:
+    """The places that a sort by several keys takes its elements from, the last key first; all moves are exchanges."""
+    first, *others = operands("np.lexsort", tuple(keys))
+    at = along_dim("np.lexsort", first, axis)
+    order = ops.argsort(first, at)
+    places = ops.subtract(ops.cumulative_sum(ones_like(order), at), 1)
+    for key in others:
+        again = ops.argsort(put_along(key, put_along(places, order, at), at), at)
+        order = put_along(order, put_along(places, again, at), at)
+    return order
+
+
+def put_along_axis(arr: Tensor, indices: Operand, values: Operand, axis: int | None) -> None:
+    """Other values at places along a dim (of all elements in one dim for None): the tensor gets them, no array is written into."""
+    old = before(arr) if axis is not None else ravel(before(arr))
+    new = put_along_axis_of(old, indices, values, 0 if axis is None else axis)
+    become(arr, new if axis is not None else ops.reshape(new, arr.shape), "np.put_along_axis")
+
+
 def searchsorted(a: Operand, v: Operand, side: str = "left", sorter: Any = None) -> Tensor:
     """Where values are to be put into a sorted vector so that it stays sorted."""
     ordered, values = operands("np.searchsorted", (a, v))
@@ -215,7 +239,9 @@ FUNCTIONS = (
         extract,
         flatnonzero,
         intersect1d,
+        lexsort,
         partition,
+        put_along_axis,
     ),
     *(searchsorted, select, setdiff1d, setxor1d, sort, union1d, unique, where),
 )

@@ -11,13 +11,14 @@ import numpy as np
 from spmdsim.core import BoundRule, Layout, Rule, Strategy
 from spmdsim.core.step import Step
 from spmdsim.errors import RuleError
+from spmdsim.ops.declare import cast
 from spmdsim.ops.operators import operator
 from spmdsim.ops.scans import ALONG, along_dim, along_rule
 from spmdsim.ops.shape import broadcast_to
 from spmdsim.redistribution.parts import Parts, parts_step
 from spmdsim.redistribution.sparse_lookup import checked_ids
 from spmdsim.tensor import Context, Op, Tensor
-from spmdsim.tensor.operands import Operand, operands
+from spmdsim.tensor.operands import Operand, as_operand, operands
 from spmdsim.tensor.stepped import SteppedOp
 
 # -- every element to another place of the same dim --------------------------------------------------------
@@ -88,27 +89,33 @@ def _take_rule(x: tuple[int, ...], ids: tuple[int, ...], dim: int) -> Rule:
     return Rule.parse(f"{looked}, {asked} -> {asked}", indexed="v", linear=((0,),))
 
 
-def _take_forward(context: Context, x: np.ndarray, ids: np.ndarray, dim: int) -> np.ndarray:
-    """The entries this rank holds, zeros where another rank holds them."""
+def _held(context: Context, ids: np.ndarray, dim: int) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+    """Which ids name an entry that this rank holds, and where those lie."""
     checked_ids(ids, context.size("v"), what=f"entries of dim {dim}")
     start, stop = context.bounds("v")
     mine = (ids >= start) & (ids < stop)
-    if stop == start:
-        return np.zeros(ids.shape, x.dtype)
-    entries = np.take_along_axis(x, np.where(mine, ids - start, 0), dim)
-    return entries if stop - start == context.size("v") else np.where(mine, entries, np.zeros((), x.dtype))
+    where = list(np.nonzero(mine))
+    where[dim] = ids[mine] - start
+    return mine, tuple(where)
+
+
+def _take_forward(context: Context, x: np.ndarray, ids: np.ndarray, dim: int) -> np.ndarray:
+    """The entries this rank holds, zeros where another rank holds them."""
+    if x.shape[dim] == context.size("v"):
+        return np.take_along_axis(x, checked_ids(ids, context.size("v"), what=f"entries of dim {dim}"), dim)
+    mine, where = _held(context, ids, dim)
+    entries = np.zeros(ids.shape, x.dtype)
+    entries[mine] = x[where]
+    return entries
 
 
 def _take_vjp(
     context: Context, dy: np.ndarray, operands: Sequence[np.ndarray], _result: Any, dim: int
 ) -> tuple[np.ndarray, None]:
     x, ids = operands
-    start, stop = context.bounds("v")
     gradient = np.zeros_like(x, order="C")
-    mine = (ids >= start) & (ids < stop)
-    where = list(np.nonzero(mine))
-    where[dim] = ids[mine] - start
-    np.add.at(gradient, tuple(where), dy[mine])
+    mine, where = _held(context, ids, dim)
+    np.add.at(gradient, where, dy[mine])
     return gradient, None
 
 
@@ -147,14 +154,17 @@ def take_along_axis(x: Operand, ids: Operand, dim: int = -1, *, axis: int = -1) 
     """
     x, ids = operands("take_along_axis", (x, ids))
     at = along_dim("take_along_axis", x, dim)
+    return _take_op(*_fitting("take_along_axis", x, ids, at), dim=at)
+
+
+def _fitting(name: str, x: Tensor, ids: Tensor, at: int) -> tuple[Tensor, Tensor]:
+    """Both with equal sizes besides a dim, and ids that count from the front."""
     if ids.ndim != x.ndim:
-        raise RuleError(f"take_along_axis: indices of {ids.ndim} dims do not fit a tensor of {x.ndim} dims")
+        raise RuleError(f"{name}: indices of {ids.ndim} dims do not fit a tensor of {x.ndim} dims")
     try:
         common = np.broadcast_shapes(*[(*t.shape[:at], 1, *t.shape[at + 1 :]) for t in (x, ids)])
     except ValueError:
-        raise RuleError(
-            f"take_along_axis: shapes {x.shape} and {ids.shape} differ besides dim {at}"
-        ) from None
+        raise RuleError(f"{name}: shapes {x.shape} and {ids.shape} differ besides dim {at}") from None
     x, ids = (
         t if t.shape == shape else broadcast_to(t, shape)
         for t in (x, ids)
@@ -164,4 +174,59 @@ def take_along_axis(x: Operand, ids: Operand, dim: int = -1, *, axis: int = -1) 
         from spmdsim.ops.elementwise import add, less, where
 
         ids = where(less(ids, 0), add(ids, x.shape[at]), ids)
-    return _take_op(x, ids, dim=at)
+    return x, ids
+
+
+# -- other entries at some places --------------------------------------------------------------------------
+
+
+def _replace_rule(x: tuple[int, ...], ids: tuple[int, ...], values: tuple[int, ...], dim: int) -> Rule:
+    names = [f"d{d}" for d in range(len(x))]
+    held, given = (" ".join(one if d == dim else name for d, name in enumerate(names)) for one in "vi")
+    return Rule.parse(f"{held}, {given}, {given} -> {held}", whole="i")
+
+
+def _replace_forward(
+    context: Context, x: np.ndarray, ids: np.ndarray, values: np.ndarray, dim: int
+) -> np.ndarray:
+    mine, where = _held(context, ids, dim)
+    replaced = x.copy()
+    replaced[where] = values[mine]
+    return replaced
+
+
+def _replace_vjp(
+    context: Context, dy: np.ndarray, operands: Sequence[np.ndarray], _result: Any, dim: int
+) -> tuple[np.ndarray, None, np.ndarray]:
+    """What was replaced has none, nor has a value that a later one for the same place replaced."""
+    mine, where = _held(context, operands[1], dim)
+    of_x, of_values, numbers = dy.copy(), np.zeros(operands[1].shape, dy.dtype), np.arange(np.sum(mine))
+    last = np.zeros(dy.shape, np.intp)
+    of_x[where], last[where] = 0, numbers
+    of_values[mine] = np.where(last[where] == numbers, dy[where], 0)
+    return of_x, None, of_values
+
+
+_replace_op = Op(
+    "put_along_axis",
+    _replace_rule,
+    _replace_forward,
+    _replace_vjp,
+    dtype=lambda x, _ids, _values, dim: x,
+    contextual=True,
+    moves=True,
+)
+
+
+def put_along_axis(x: Tensor, ids: Operand, values: Operand, dim: int) -> Tensor:
+    """The tensor with other values, one at each place of a dim that ``ids`` names; every rank puts those into its own piece.
+
+    Raises:
+        RuleError: a dim out of range, or shapes that do not fit.
+        InputError: an integer outside the dim.
+    """
+    at = along_dim("put_along_axis", x, dim)
+    x, numbers = _fitting("put_along_axis", x, as_operand(ids, x), at)
+    new = as_operand(values, x)
+    new = new if new.dtype == x.dtype else cast(new, x.dtype)
+    return _replace_op(x, numbers, broadcast_to(new, numbers.shape), dim=at)

@@ -11,6 +11,7 @@ import pytest
 
 from spmdsim import LockStep, Mesh, SpmdError, Tensor, array_api, fft, linalg, ops, record
 from spmdsim.numpy_names import protocols
+from spmdsim.ops.along import put_along_axis
 from spmdsim.tensor import random
 
 A = np.random.default_rng(1).uniform(0.5, 4, (6, 4))
@@ -30,6 +31,13 @@ def holes(x, row=-1):
 def cube(x):
     """In three dims."""
     return x.reshape(3, 4, 2)
+
+
+def with_put(x, ids, values, axis):
+    """A copy with other values at places of a dim."""
+    copy = np.copy(x)
+    np.put_along_axis(copy, ids, values, axis)
+    return copy
 
 
 FUNCTIONS = [
@@ -110,6 +118,12 @@ FUNCTIONS = [
     lambda x: np.take(x, 1, axis=0), lambda x: np.take(x, -1), *[lambda x, m=m: np.quantile((x * 9).astype(np.int8), [0.3, 0.5], 0, method=m) for m in ("lower", "higher", "nearest")],
     lambda x: np.percentile((x * 9).astype(np.int64) + 2**60, 30, method="lower"), lambda x: np.histogram(x.astype("f4"), 5)[1], lambda x: np.histogram(x.astype("f2"), 5, (1, 2))[1],
     *[lambda x, f=f, v=v: f(np.where(x > 2, v, x), 0) for f in (np.median, np.nanmedian) for v in (np.inf, -np.inf)],
+    lambda x: np.insert(x, 2, A[0], 0), lambda x: np.insert(x, [5, -6, 5], A[:3] * 9, 0), lambda x: np.insert(x[:, 0].astype(int), 6, [1.5, 2]), lambda x: np.insert(x, slice(1, None, 2), 7),
+    lambda x: np.delete(x, -2, 0), lambda x: np.delete(x, [0, 3, 0], 1), lambda x: np.delete(x, slice(None, None, 3)), lambda x: np.delete(x, A[0] > 2, 1),
+    lambda x: np.lexsort((A, np.trunc(x)), 0), lambda x: np.lexsort((x[0], np.trunc(x[1]), np.trunc(A[2]))), *[lambda x, k=k: np.frexp(np.where(x > 3, 0, x * 99))[k] for k in (0, 1)],
+    lambda x: with_put(x, np.argmax(x, 0, keepdims=True), A[:1] + 50, 0), lambda x: with_put(x, A[:, :2].astype(int) - 4, 7, 1), lambda x: with_put(x, np.argsort(A, 0)[::2], A[:3], 0),
+    lambda x: with_put(x, np.array([3, -1]), [8, 9], None), lambda x: np.round(np.where(x > 2, np.inf, x) + 1j * x, 1), lambda x: np.round((x * 900).astype(int), -2),
+    *[lambda x, m=m: np.percentile(x.astype("f4"), [30, 50], 0, method=m) for m in ("midpoint", "linear", "lower")], lambda x: np.quantile(x.astype("f4"), 0.3, method="midpoint"),
 ]  # fmt: skip
 
 
@@ -168,6 +182,9 @@ def test_what_needs_no_other_piece_moves_nothing(world):
         (lambda x: np.einsum("ii->i", x), r"^einsum: 'i' is 6 and 4 in shape \(6, 4\)$"),
         (lambda x: np.pad(x, 1, "mean"), r"^pad has the modes 'constant', 'edge', 'wrap', 'reflect', 'symmetric', but got 'mean'$"),
         (lambda x: np.pad(x[:0], 1, "edge"), r"^pad in the mode 'edge' repeats elements, but dim 0 of shape \(0, 4\) has none$"),
+        (lambda x: np.delete(x, x[0]), r"^np.delete takes places that all ranks have, not a tensor; use places.full\(\)$"),
+        (lambda x: np.insert(x, 9, 1, 0), r"^np.insert along a dim of size 6: index 9 is out of bounds"),
+        (lambda x: np.put_along_axis(x, A[:, :2], 1, 1), r"^entries of dim 1 are looked up by integers, but the ids are float64$"),
         (lambda x: np.unwrap(x), r"^np.unwrap takes no tensors"),
         (lambda x: np.asarray(x), r"use .full\(\) on all ranks"),
     ],
@@ -181,6 +198,34 @@ def test_what_is_not_there_is_one_line(call, text):
 
 #: Functions that need no tensor.
 _OF_NUMBERS = {"fftfreq", "rfftfreq"}
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize("dims", [("x", None), (None, "x")], ids=str)
+def test_gradients_go_to_what_stays_and_to_the_last_value_of_a_place(world, dims):
+    layout = Mesh((4,), ("x",))(*dims)
+    x, v = (Tensor.from_global(a, layout, world, requires_grad=True) for a in (A, A[:3]))
+    ids = np.array([[0, 1, 2, 5], [3, 1, 2, 0], [0, 4, 4, 5]])
+    weights = np.arange(24.0).reshape(6, 4) + 1
+    (put_along_axis(x, ids, v, 0) * weights).sum().backward()
+    written, numbers = np.full((6, 4), -1), np.arange(12).reshape(3, 4)
+    np.put_along_axis(written, ids, numbers, 0)
+    np.testing.assert_array_equal(x.grad.full(), np.where(written < 0, weights, 0))
+    last = np.take_along_axis(written, ids, 0) == numbers
+    np.testing.assert_array_equal(v.grad.full(), np.where(last, np.take_along_axis(weights, ids, 0), 0))
+    x.grad = None
+    (np.delete(np.insert(x, 2, A[0], 0), [0, 5], 0) * weights[:5]).sum().backward()
+    expected = np.zeros((6, 4))
+    expected[[1, 2, 3, 5]] = weights[[0, 2, 3, 4]]
+    np.testing.assert_array_equal(x.grad.full(), expected)
+
+
+@pytest.mark.ranks(4)
+def test_entries_are_replaced_where_they_are(world):
+    x = Tensor.from_global(A, Mesh((4,), ("x",))("x", None), world)
+    with record() as trace:
+        np.put_along_axis(x, np.array([[5, 0, 1, 2]]), 7.0, 0)
+    assert not trace.nbytes() and x.layout.short() == "S(0)"
 
 
 @pytest.mark.parametrize("value", [3.0, A[0]], ids=["number", "row"])
