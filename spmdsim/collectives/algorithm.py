@@ -162,9 +162,8 @@ def _largest_chunk(algorithm: Algorithm, rank: int, size: int, options: Mapping[
         for moves in islice(algorithm.moves(rank, size, 0, options), 100 * size + 4096):
             for move in islice(moves, 1 << 16):
                 for chunks in (move.chunks, move.source):
-                    largest = max(
-                        largest, chunks[-1] if type(chunks) is range and chunks else max(chunks, default=0)
-                    )
+                    ends = (*chunks[:1], *chunks[-1:]) if type(chunks) is range else chunks
+                    largest = max((largest, *ends))
     except NoAnswer:
         raise
     except (Exception, SystemExit):

@@ -183,8 +183,8 @@ def _write_rank(place: Path, rank: int, tensors: Mapping[str, Tensor], k: int) -
 
 
 def _bytes(array: np.ndarray) -> memoryview:
-    flat: Any = array.reshape(-1).view(np.uint8)
-    return memoryview(flat) if array.size else memoryview(b"")
+    flat: Any = array.ravel().view(np.uint8)
+    return memoryview(flat)
 
 
 def _manifest(data: str, tensors: Mapping[str, Tensor], shards: Sequence[dict[str, Any]]) -> str:

@@ -60,7 +60,7 @@ class JoinedPieces:
             width = int(np.prod(array.shape[1:], dtype=int))
             cut = [_common(have[me], have[me + 1], want[k], want[k + 1]) for k in range(len(self.lengths))]
             came = [_common(have[k], have[k + 1], want[me], want[me + 1]) for k in range(len(self.lengths))]
-            parts = [array[a - have[me] : b - have[me]].reshape(-1) for a, b in cut]
+            parts = [array[a - have[me] : b - have[me]].ravel() for a, b in cut]
             given.append(Parts(parts, [(b - a) * width for a, b in came]))
         landed = self.world.run_parts(self.step, dtype, given)
         return [

@@ -64,14 +64,13 @@ class _Bits:
         self._known: Bounded[int, tuple[int, int]] = Bounded()
 
     def fill(self, index: np.ndarray, out: np.ndarray) -> None:
-        """The bits of elements with these global indices (uint64), 32 each."""
+        """The bits of elements with these global indices (uint64, ascending), 32 each."""
         high = int(index[0] >> np.uint64(32))
         if high != int(index[-1] >> np.uint64(32)):
             split = int(np.searchsorted(index >> np.uint64(32), np.uint64(high + 1)))
-            if 0 < split < index.size:
-                self.fill(index[:split], out[:split])
-                self.fill(index[split:], out[split:])
-                return
+            self.fill(index[:split], out[:split])
+            self.fill(index[split:], out[split:])
+            return
         if high not in self._known:
             self._known[high] = _keys(self.seed, high, self.stream)
         first, second = self._known[high]
@@ -107,7 +106,7 @@ def _runs(index: Index, shape: Sequence[int]) -> Iterator[tuple[np.ndarray, slic
         base = sum(i * s for i, s in zip(outer, strides))
         for start in range(span.start, span.stop, many):
             rows = np.arange(start, min(start + many, span.stop), dtype=np.uint64) * np.uint64(stride)
-            numbers = (rows[:, None] + block[None, :]).reshape(-1) + np.uint64(base)
+            numbers = (rows[:, None] + block[None, :]).ravel() + np.uint64(base)
             yield numbers, slice(at, at + numbers.size)
             at += numbers.size
 
@@ -116,7 +115,7 @@ def _offsets(spans: Sequence[range], strides: Sequence[int]) -> np.ndarray:
     total = np.zeros(1, np.uint64)
     for span, stride in zip(spans, strides):
         part = np.arange(span.start, span.stop, dtype=np.uint64) * np.uint64(stride)
-        total = (total[:, None] + part[None, :]).reshape(-1)
+        total = (total[:, None] + part[None, :]).ravel()
     return total
 
 
@@ -129,7 +128,7 @@ def _block(
 ) -> np.ndarray:
     """One block: two words of bits per element, turned into a number by ``transform``."""
     out = np.empty([p.stop - p.start for p in index], dtype)
-    flat = out.reshape(-1)
+    flat = out.ravel()
     one, two = _Bits(seed, 1), _Bits(seed, 2)
     a, b = np.empty(CHUNK, _U32), np.empty(CHUNK, _U32)
     work = np.empty(CHUNK, _work_type(dtype))

@@ -116,14 +116,14 @@ def _text(what: str, tensor: Tensor, flat: int, found: Sequence[tuple[Sequence[i
 
 def checksum(array: np.ndarray) -> int:
     """A checksum of all bytes of an array."""
-    return _crc(array.reshape(-1) if array.flags.c_contiguous else np.ascontiguousarray(array).reshape(-1))
+    return _crc(array.ravel())
 
 
 def sampled(array: np.ndarray, turn: int = 0) -> int:
     """A checksum of a small array, or of samples of a large one; another turn, other samples."""
     if array.nbytes <= SMALL:
         return checksum(array)
-    flat: Any = array.reshape(-1) if array.flags.c_contiguous else array.flat
+    flat: Any = array.ravel() if array.flags.c_contiguous else array.flat
     count, stride = max(SAMPLE // array.itemsize, 1), array.size / SAMPLES
     last = array.size - count
     first = [min(int((k + turn * 0.381966 % 1) * stride), last) for k in range(SAMPLES)]
@@ -157,7 +157,7 @@ def first_difference(
         gather: gives the values of all ranks for those of the owned ones.
         groups: ranks whose arrays must be equal; the first one that differs is told about.
     """
-    flats = [np.asarray(array, order="C").reshape(-1) for array in arrays]
+    flats = [np.ravel(array) for array in arrays]
     start, many, chosen = 0, None, list(groups)
     while True:
         stops = [flat.size if many is None else min(start + many, flat.size) for flat in flats]

@@ -172,6 +172,11 @@ def interpret(text: str, inputs: list[Any], op: Any = np.add) -> list[dict[str, 
             done[me] += 1
             progress = True
     for rank, tb, steps in blocks:
+        kinds = {step.attrib["type"] for step in steps}
+        assert int(tb.attrib["send"]) >= 0 or (tb.attrib["send"] == "-1" and not kinds & {"s"})
+        assert int(tb.attrib["recv"]) >= 0 or (tb.attrib["recv"] == "-1" and not kinds & {"r", "rrc"})
+        assert kinds & {"s"} or tb.attrib["send"] == "-1"
+        assert kinds & {"r", "rrc"} or tb.attrib["recv"] == "-1"
         assert done[rank, int(tb.attrib["id"])] + 1 == len(steps), "a threadblock is stuck"
     return buffers
 
@@ -196,6 +201,8 @@ def test_msccl_xml_runs_right(name: str, size: int) -> None:
             given = [[v if i == r else None for i, v in enumerate(row)] for r, row in enumerate(inputs)]
         buffers = interpret(msccl_xml(schedule), given)
         k = schedule.chunk_count
+        loop = ET.fromstring(msccl_xml(schedule)).attrib["nchunksperloop"]
+        assert loop == str(size if name == "all_to_all" else k)
         for rank in range(size):
             if name == "all_reduce":
                 assert buffers[rank]["i"][:k] == [sum(row[c] for row in inputs) for c in range(k)]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import json
+import math
 from dataclasses import replace
 from fractions import Fraction
 from itertools import zip_longest
@@ -18,7 +20,7 @@ from spmdsim.collectives import Algorithm, algorithm, algorithms, collective, ma
 from spmdsim.collectives.bounds import lower_bound
 from spmdsim.collectives.counts import count
 from spmdsim.collectives.facts import facts_of
-from spmdsim.collectives.formula import evaluate
+from spmdsim.collectives.formula import NAMES, evaluate
 from spmdsim.collectives.partition import chunk_sizes, cut
 from spmdsim.collectives.selection_tables import choose, libraries, rules
 from spmdsim.collectives.verification import verify
@@ -304,3 +306,19 @@ def test_numpy_integers_are_chunks_and_peers() -> None:
     from spmdsim.collectives import send
 
     assert send(1, np.int64(3)) == send(1, 3) == send(1, [np.int32(3)])
+
+
+def test_names_of_formulas_are_what_they_say() -> None:
+    for size, group, segments in itertools.product(range(1, 34), (1, 2, 3, 5, 8), (1, 7)):
+        floor = max(k for k in range(9) if 2**k <= size)
+        groups = math.ceil(size / group)
+        powers = {2**k: k for k in range(9)}
+        named = {
+            "n": size, "p": 2**floor, "f": floor, "c": min(k for k in range(9) if 2**k >= size), "x": int(size not in powers),
+            "q": Fraction(size - 1, size), "qp": Fraction(2**floor - 1, 2**floor), "s": segments, "g": group, "h": groups,
+            "cg": min(k for k in range(9) if 2**k >= group), "fh": max(k for k in range(9) if 2**k <= groups),
+            "xh": int(groups not in powers), "bits": sum(bin(number).count("1") for number in range(size)),
+        }  # fmt: skip
+        options = {"segments": segments, "group": group}
+        assert {name: evaluate(name, size, options) for name in NAMES} == named
+    assert evaluate("s + g", 4) == 2 and evaluate("s*10 + g", 4, {"group": "3"}) == 13

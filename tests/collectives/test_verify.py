@@ -434,3 +434,42 @@ def test_where_nothing_is_added_there_is_no_order_and_no_depth() -> None:
 def test_one_rank_alone_has_nothing_to_do() -> None:
     for one in algorithms():
         assert not any(make_schedule(one, 1).rounds(0)), one.full_name
+
+
+def test_a_verdict_on_what_is_wrong_has_no_facts() -> None:
+    def lacks(rank: int, size: int) -> Iterator[Any]:
+        yield []
+
+    verdict = verify(make_schedule(from_function(lacks, chunks="1"), 3))
+    assert (verdict.ok, verdict.in_order, verdict.same_tree, verdict.depth) == (False, False, False, 0)
+
+
+@pytest.mark.parametrize("many", [1, 2, 4, 5])
+def test_who_is_added_twice(many: int) -> None:
+    """Four ranks are named, of more there are dots."""
+
+    def twice(rank: int, size: int) -> Iterator[Any]:
+        for other in range(1, size):
+            yield [recv_reduce(other, 0)] if rank == 0 else [send(0, 0)] if rank == other else []
+        yield [copy(0, 1)] if rank == 0 else []
+        yield [combine(1, 0, left=True)] if rank == 0 else []
+
+    found = [str(one) for one in verify(make_schedule(from_function(twice, chunks="1"), many)).findings]
+    last = ", ".join(map(str, range(min(many, 4)))) + (", …" if many > 4 else "")
+    words = f"adds rank{'s' * (many > 1)} {last} twice to chunk 0"
+    assert any(words in text for text in found), found
+
+
+def test_the_number_of_chunks_follows_from_the_largest_in_any_order() -> None:
+    def backwards(rank: int, size: int) -> Iterator[Any]:
+        yield [send(1 - rank, range(9, 1, -3)), recv(1 - rank, range(9, 1, -3))]
+
+    for chunks in (range(9, 1, -3), [5, 9, 1], range(1, 10, 4), 9):
+
+        def once(rank: int, size: int, chunks: Any = chunks) -> Iterator[Any]:
+            yield [copy(chunks, chunks)]
+
+        assert make_schedule(from_function(once), 2).chunk_count == 10
+    assert make_schedule(from_function(backwards), 2).chunk_count == 10
+    assert make_schedule(from_function(lambda rank, size: iter([[copy(0, 0)]])), 2).chunk_count == 1
+    assert make_schedule(from_function(lambda rank, size: iter([[copy(range(0), ())]])), 2).chunk_count == 1

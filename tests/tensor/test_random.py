@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spmdsim import Mesh
+from spmdsim import LockStep, Mesh
+from spmdsim.errors import InputError
 from spmdsim.tensor import random as source
 
 
@@ -96,3 +99,39 @@ def test_the_bits_of_an_element_stay_what_they_are(seed, stream):
         out = np.empty(1, np.uint32)
         bits.fill(np.array([number], np.uint64), out)
         assert int(out[0]) == wanted
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8", "f2"])
+def test_numbers_are_made_of_the_bits_as_written_down(dtype):
+    """Uniform ones of the upper 24 or 53 bits, normal ones by Box and Muller, of one word from either stream."""
+    shape, seed = (3, 50), 2**40 + 9
+    one, two = (np.empty(150, np.uint32) for _ in "ab")
+    for stream, out in ((1, one), (2, two)):
+        source._Bits(seed, stream).fill(np.arange(150, dtype=np.uint64), out)
+    words = [(int(a), int(b)) for a, b in zip(one, two)]
+    index = (slice(0, 3), slice(0, 50))
+    if dtype == "f8":
+        uniform = [((a >> 5) * 2**26 + (b >> 6)) / 2**53 for a, b in words]
+    else:
+        uniform = [(a >> 8) / 2**24 for a, _ in words]
+    expected = np.array(uniform).astype(dtype).reshape(shape)
+    np.testing.assert_array_equal(source.uniform_block(index, shape, dtype, seed), expected)
+    normal = [
+        math.sqrt(-2 * math.log((a + 0.5) / 2**32)) * math.cos(2 * math.pi * b / 2**32) for a, b in words
+    ]
+    got = source.normal_block(index, shape, dtype, seed).astype(float)
+    tolerance = {"f8": 1e-12, "f4": 3e-6, "f2": 3e-3}[dtype]
+    np.testing.assert_allclose(got, np.reshape(normal, shape), rtol=tolerance, atol=tolerance)
+
+
+def test_no_seed_is_another_one_and_what_is_random_is_a_float():
+    line = Mesh((2,), ("x",))
+    for make, block in ((source.normal, source.normal_block), (source.uniform, source.uniform_block)):
+        first = block((slice(0, 6),), (6,), np.float32, 0)
+        plain = make((6,), line("x"), LockStep(2))
+        assert plain.full().tobytes() == first.tobytes() and not plain.requires_grad
+        assert make((6,), line("x"), LockStep(2), requires_grad=True).requires_grad
+        with pytest.raises(InputError, match=r"^random tensors are of floating types, not int32$"):
+            make((6,), line("x"), LockStep(2), dtype=np.int32)
+    around = source.normal((6,), line("x"), LockStep(2), mean=3.0).full()
+    np.testing.assert_array_equal(around, source.normal_block((slice(0, 6),), (6,)) + np.float32(3))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from processes import run_python
 from spmdsim import nn, ops
 from spmdsim.core import Mesh
 from spmdsim.errors import UsageTypeError, WorldError
-from spmdsim.tensor import Tensor, watch
+from spmdsim.tensor import Tensor, replicas, watch
 from spmdsim.tensor.replicas import check_replicas, first_difference, sampled
 from spmdsim.worlds import LockStep
 
@@ -270,3 +271,53 @@ def test_copies_are_watched_in_one_process_too(monkeypatch, watchers_as_before):
     monkeypatch.setenv("SPMDSIM_CHECK", "perhaps")
     with pytest.raises(UsageTypeError, match="it is 'perhaps'"):
         LockStep(2)
+
+
+def test_each_look_takes_other_samples(monkeypatch, watchers_as_before):
+    """A difference that one look's samples miss is found by a later one; all know which samples are taken."""
+    watch.watchers.clear()
+    monkeypatch.setenv("SPMDSIM_CHECK", "values")
+    world, large = LockStep(2), np.zeros(1 << 17, np.uint8)
+    turns, looks = [], 40
+    monkeypatch.setattr(replicas, "sampled", lambda array, turn=0: turns.append(turn) or sampled(array, turn))
+    x = Tensor.from_local([large.copy(), large.copy()], Mesh((2,), ("x",))(None), world)
+    watcher = replicas.Copies()
+    for _ in range(looks):
+        watcher.look(x, "it")
+    assert turns == [1 + look for look in range(looks) for _ in range(2)]
+    far = range(0, large.size, 1 << 13)
+    missed = [at for at in far if not _sees(at, 1) and any(_sees(at, turn) for turn in range(2, 20))]
+    x.held[1][missed[0]] = 1
+    watcher = replicas.Copies()
+    with pytest.raises(
+        WorldError, match=rf"copies of 'it' .* differ at \({missed[0]},\): rank 0 holds 0, rank 1 holds 1"
+    ):
+        for _ in range(60):
+            watcher.look(x, "it")
+    assert watcher.turn > 1
+
+
+def _sees(at, turn):
+    one = np.zeros(1 << 17, np.uint8)
+    before = sampled(one, turn)
+    one[at] = 1
+    return sampled(one, turn) != before
+
+
+def test_a_checksum_is_of_all_bytes_in_order():
+    array = np.arange(24.0).reshape(4, 6)
+    assert replicas.checksum(array) == zlib.crc32(array.tobytes())
+    assert replicas.checksum(array.T) == zlib.crc32(array.T.tobytes()) != replicas.checksum(array)
+    assert replicas.checksum(np.zeros((0, 3))) == 0 and replicas.checksum(np.float32(2)) == zlib.crc32(
+        np.float32(2).tobytes()
+    )
+    for size in (1 << 16, (1 << 16) + 1):  # all of a small one counts, of a large one 16 stretches of 4 KiB
+        found = sum(_changes(size, at) for at in range(0, size, 512))
+        assert found == size // 512 if size <= 1 << 16 else 16 * 8 - 16 <= found < size // 512 + 1
+
+
+def _changes(size, at):
+    one = np.zeros(size, np.uint8)
+    before = sampled(one)
+    one[at] = 1
+    return sampled(one) != before

@@ -178,7 +178,7 @@ def _join(rank: int, size: int, level: int, left: bool) -> list[Instruction]:
 
 
 def _parent_middle(rank: int, size: int) -> int:
-    start, stop, parent = 0, size, size // 2
+    start, stop, parent = 0, size, rank
     while True:
         middle = (start + stop) // 2
         if rank == middle:
