@@ -12,7 +12,7 @@ import pytest
 from spmdsim import LockStep, Mesh, Tensor, check, matmul, ops
 from spmdsim.core import Layout
 from spmdsim.errors import InputError
-from spmdsim.tensor.rounding import MOVES, RUNS, measure, moved, wider
+from spmdsim.tensor.rounding import MOVES, RUNS, Measured, difference, measure, moved, wider
 
 
 def product(world, a, b):
@@ -351,3 +351,85 @@ def test_zeros_written_as_integers_are_no_larger():
     mesh, world = Mesh((2,), ("x",)), LockStep(2)
     assert not check(Tensor.from_global(np.full(4, 1e-20), mesh("x"), world), np.zeros(4, int))
     assert check(Tensor.from_global(np.zeros(4), mesh("x"), world), np.zeros(4, int))
+
+
+def test_an_element_may_differ_by_a_part_of_its_own_value():
+    world, mesh = LockStep(2), Mesh((2,), ("x",))
+    truth = np.array([1.0, 100.0, 0.0, -50.0, np.inf])
+    error = np.array([0.01, 1.0, 0.0, 0.5, 0.0])
+
+    def judged(**allowed):
+        return check(Tensor.from_global(truth + error, mesh("x"), world), truth, **allowed)
+
+    assert (
+        judged(rtol=0.0101).word
+        == judged(rtol=0.0, atol=1.01).word
+        == judged(rtol=0.009, atol=0.11).word
+        == "ok"
+    )
+    for allowed, index in (
+        ({"rtol": 0.0099}, {0, 1, 3}),
+        ({"atol": 0.9}, {1}),
+        ({"rtol": 0.009, "atol": 0.09}, {1}),
+    ):
+        verdict = judged(**allowed)
+        assert verdict.word == "WRONG" and verdict.index[0] in index, str(verdict)
+
+
+def test_what_is_asked_for_is_added_to_what_is_measured():
+    a, b = normal(8, 256), normal(256, 8)
+    y = product(LockStep(2), a, b)
+    assert check(y, np.matmul, operands=(a, b), rtol=1e-30).word == "ok"
+    off = Tensor.from_global(y.full() * np.float32(1.01), Mesh((2,), ("x",))(None, None), LockStep(2))
+    assert check(off, np.matmul, operands=(a, b)).word == "WRONG"
+    assert check(off, np.matmul, operands=(a, b), rtol=0.02).word == "ok"
+
+
+def test_tensors_without_elements_are_right():
+    for shape in ((0,), (0, 3), (2, 0)):
+        dims = ["x", *[None] * (len(shape) - 1)]
+        empty = Tensor.from_global(np.zeros(shape), Mesh((2,), ("x",))(*dims), LockStep(2))
+        assert check(empty, np.zeros(shape)).word == "ok"
+        assert check(empty, np.zeros(shape), rtol=0.1).word == "ok"
+
+
+@pytest.mark.parametrize("held", [(1, 3), (0, 3), (2, 2), (3, 2), (6,)])
+def test_a_piece_of_another_shape_is_wrong(held):
+    mesh, world = Mesh((2,), ("x",)), LockStep(2)
+    right = Tensor.from_global(np.zeros((4, 3)), mesh("x", None), world)
+    verdict = check(Tensor(world, right.meta, [right.held[0], np.zeros(held)]), np.zeros((4, 3)))
+    assert verdict.word == "WRONG"
+    assert f"rank 1 holds a piece of shape {held}, but by the layout's definition it is (2, 3)" in str(
+        verdict
+    )
+    gone = Tensor.from_global(np.zeros((1, 3)), mesh("x", None), world)
+    assert check(Tensor(world, gone.meta, [gone.held[0], np.zeros((1, 3))]), np.zeros((1, 3))).word == "WRONG"
+
+
+def test_spread_is_twice_the_answer_to_a_unit_or_the_rounding_itself():
+    """Runs are the plain one and pairs moved by 1, 2, 4 and 8 units: three ways to differ from the truth by 2**-10."""
+    true, step = np.ones(3, np.longdouble), np.array([0, 2.0**-10, -(2.0**-10)])
+    linear = [1 + 0 * step, *(1 + sign * far * step for far in MOVES for sign in (1, -1))]
+    alone = [1 + step, *[1 + 0 * step] * (RUNS - 1)]
+    shifted = [1 + 0 * step, *[1 + step] * (RUNS - 1)]
+    for runs, times in ((linear, 2), (alone, (1 / 5) ** 0.5), (shifted, (8 / 5) ** 0.5)):
+        spread = Measured.of(true, runs, "f8").spread
+        np.testing.assert_allclose(spread[1:], times * np.abs(step[1:]), rtol=1e-9)
+    whole = Measured.of(np.array([5]), [np.array([5 + k]) for k in range(RUNS)], "i8")
+    assert whole.spread[0] == pytest.approx(np.sqrt(np.mean(np.arange(RUNS) ** 2.0)))
+    some = Measured.of(true, linear, "f8")
+    assert (some.name, some.own) == (true.dtype.name, "float64")
+    np.testing.assert_allclose(some.allowed("f8")[1:], 24 * 2.0**-10, rtol=1e-9)  # 12 times the spread
+    assert some.allowed("f8", 16)[0] == pytest.approx(8 * 4 * 2.0**-53) == 4 * some.allowed("f8")[0]
+    assert Measured.of(true, linear, "f8", "f4").allowed("f8")[0] == pytest.approx(8 * 2.0**-24)
+    assert some.how == f"12 x what 9 float64 runs in one process differ from {true.dtype.name}"
+
+
+def test_integers_differ_exactly_at_any_size():
+    for kind, values in (("i8", [0, 1, -1, 2**53 + 1, 2**61, -(2**61) - 1, 2**62, 2**63 - 1, -(2**63)]),
+                         ("u8", [0, 1, 2**61 + 1, 2**63, 2**64 - 1]), ("i4", [0, 2**31 - 1, -(2**31)])):  # fmt: skip
+        for a, b in itertools.product(values, repeat=2):
+            got = difference(np.array([a, 0], kind), np.array([b, 0], kind))
+            assert got.dtype == np.float64 and got.tolist() == [float(abs(a - b)), 0.0]
+    assert difference(np.zeros(0, "i8"), np.zeros(0, "i8")).shape == (0,)
+    assert difference(np.array([3 + 4j]), np.array([0j])).tolist() == [5.0]

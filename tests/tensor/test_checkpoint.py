@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import ml_dtypes
 import numpy as np
@@ -426,3 +427,13 @@ def test_real_ranks_that_disagree(case, says, tmp_path):
     found = checkpoint.load(tmp_path / "c", LockStep(2))
     np.testing.assert_array_equal(found["x"].full(), np.arange(8.0))
     assert entries(tmp_path / "c") == {"manifest.json", checkpoint.read_manifest(tmp_path / "c")["data"]}
+
+
+@pytest.mark.parametrize("others", [(), (None,), ("another problem",)])
+def test_a_manifest_that_some_ranks_cannot_read_is_theirs(others, tmp_path):
+    """Where all have a problem the first one's words say it; where some have none, it is said whose it is."""
+    ranks = [(problem, "data", "/there") for problem in others]
+    world = SimpleNamespace(ranks=[0], gather_objects=lambda mine, what: [*mine, *ranks])
+    with pytest.raises(InputError) as found:
+        checkpoint._same_manifest(tmp_path, world)
+    assert str(found.value).startswith("rank 0: ") == (None in others)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import tracemalloc
 import warnings
 
@@ -132,3 +133,48 @@ def test_what_parameters_mean_stands_before_an_example_of_any_length():
     text = documented({"x": "a number."}, {"InputError": "none."})(doubled).__doc__
     example = ">>> x = 3\n>>> doubled(x)\n6\n>>> doubled(4)\n8"
     assert text == f"Twice.\n\nArgs:\n    x: a number.\n\nRaises:\n    InputError: none.\n\n{example}"
+
+
+@pytest.mark.parametrize("dim", [None, "x"])
+def test_numbers_made_of_any_bounds_are_numpys(dim):
+    """Steps up and down, whole and broken, both ends or one, every type of the result, none and one element."""
+    world, line = LockStep(3), Mesh((3,), ("x",))
+    to = {"layout": line(dim), "world": world}
+    kinds = [None, "f4", "f8", "i4", "u1", "c8"]
+    for start, stop, num, ends, kind in itertools.product(
+        (0, 2.5), (7, 100.25), (0, 1, 2, 6), (True, False), kinds
+    ):
+        expected = np.linspace(start, stop, num, endpoint=ends, dtype=kind)
+        made = linspace(start, stop, num, dtype=kind, endpoint=ends, **to)
+        assert made.dtype == expected.dtype and made.shape == expected.shape
+        np.testing.assert_allclose(made.full(), expected, rtol=1e-6 if kind in ("f4", "c8") else 1e-14)
+    for start, stop in ((1j, 2), (-3, -8.5), (1 + 2j, 1 - 2j)):
+        expected = np.linspace(start, stop, 5)
+        assert linspace(start, stop, 5, **to).dtype == expected.dtype
+        np.testing.assert_allclose(linspace(start, stop, 5, **to).full(), expected, rtol=1e-14)
+    assert (
+        linspace(-3.5, 3, 5, dtype="i4", **to).full().tolist() == np.linspace(-3.5, 3, 5, dtype="i4").tolist()
+    )
+    for start, stop, step in itertools.product((-4, 0, 1.5), (-2, 3, 7.25), (-2, -0.5, 1, 3, 0.75)):
+        for kind in (None, "f4"):
+            expected = np.arange(start, stop, step, dtype=kind)
+            made = arange(start, stop, step, dtype=kind, **to)
+            assert made.dtype == expected.dtype and made.shape == expected.shape, (start, stop, step)
+            np.testing.assert_allclose(made.full(), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dims", [(None, None), ("x", None), (None, "x")])
+def test_diagonals_anywhere(dims):
+    world, layout = LockStep(3), Mesh((3,), ("x",))(*dims)
+    for height, width in ((4, 7), (7, 4), (5, None)):
+        for k in range(-5, 7):
+            made = eye(height, width, k=k, layout=layout, world=world)
+            np.testing.assert_array_equal(made.full(), np.eye(height, width, k))
+
+
+def test_arrays_go_to_the_world_that_is_named():
+    one, other = LockStep(2), LockStep(2)
+    with one:
+        assert asarray([1, 2]).world is one and asarray([1, 2], world=other).world is other
+        assert Tensor.ones(3, world=other).world is other and Tensor.ones(3).world is one
+    assert not asarray(np.ones((2, 2)), world=other).layout.split_axes
