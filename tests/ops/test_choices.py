@@ -14,6 +14,7 @@ from layout_cases import cases
 import spmdsim.ops as ops
 from spmdsim.core import Layout, Mesh, Partial, Replicate, Shard, Strategy
 from spmdsim.cost import Machine
+from spmdsim.cost.machine import Link
 from spmdsim.cost.roofline import forward_work
 from spmdsim.errors import RuleError
 from spmdsim.linalg.lu import _solve_op as lu_solve_op
@@ -256,6 +257,37 @@ def test_what_two_ranks_receive_costs_no_more_than_a_plan():
                 assert least_seconds(*move) <= planned_seconds(*move) * (1 + 1e-9), move
 
 
+def test_what_two_ranks_receive_by_hand():
+    """The first and the last rank, whichever misses more; a message takes 1,000 seconds and a byte one."""
+    machine, (flat, two, thin) = (
+        Machine("by hand", 1000.0, 1.0),
+        [Mesh(sizes, ("x", "y")[: len(sizes)]) for sizes in ((4,), (2,), (2, 1))],
+    )
+    for src, dst, shape, elements in (
+        (flat("x"), flat(None), (5,), 4),  # the last has one of five
+        (two("x", None), two(None, "x"), (2, 5), 3),  # the first has a row of three
+        (flat(None), flat("x"), (5,), 0),
+        (flat("x"), flat("x"), (5,), 0),
+        (flat(None, partial="x"), flat(None), (5,), 5),
+        (flat(None, partial="x"), flat("x"), (5,), 2),
+        (two(None, partial="x"), two(None), (5,), 5),
+        (thin("x", partial="y"), thin(None), (5,), 3),  # one rank has nothing to reduce
+    ):
+        found = least_seconds(src, dst, shape, np.dtype("f4"), machine)
+        assert found == (1000 + 4 * elements if elements else 0), (src, dst)
+    links = replace(machine, ranks_per_node=2, intra=Link(10.0, 0.5))
+    assert least_seconds(flat("x"), flat(None), (5,), np.dtype("f4"), links) == 10 + 16 * 0.5
+    assert least_seconds(flat("x"), flat(None), (5,), np.dtype("f4"), ONLY_BYTES) == 0
+
+
+def test_operands_keep_the_order_of_their_axes():
+    """The inner axis first, as the operands have it, moves nothing."""
+    mesh, kinds = Mesh((2, 4), ("a", "b")), [np.dtype("f4")] * 2
+    bound, here = ops.add.op.bind([(64, 64)] * 2, {}), [mesh(("b", "a"), None)] * 2
+    for machine in (None, Machine.laptop()):
+        assert [*choose(bound, here, kinds, machine).axes.values()] == [("b", "a")]
+
+
 def test_only_strategies_that_may_win_are_planned_for(monkeypatch):
     """The lower bound is one, and spares most of the plans."""
     from spmdsim.redistribution import choose as module
@@ -295,6 +327,7 @@ def test_collectives_in_the_middle_of_an_operator_are_priced():
     counts = [len(bound.steps(Strategy.of(mesh, {factor: "x"}))) for factor in "mk"]
     assert counts == [16, 0]
     assert choose(bound, layouts, kinds, machine).axes == {"k": ("x",)}
+    assert choose(bound, layouts, kinds).axes == {"k": ("x",)}  # without a machine on a laptop
     assert choose(unpriced, layouts, kinds, machine).axes == {"m": ("x",)}
 
 

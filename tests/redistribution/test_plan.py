@@ -20,11 +20,22 @@ from spmdsim.cost.cost_model import Restricted
 from spmdsim.cost.machine import Machine
 from spmdsim.errors import PlanError
 from spmdsim.layout.refine import common_mesh, refine
-from spmdsim.redistribution import plan
+from spmdsim.redistribution import plan, price
 from spmdsim.redistribution.exchange.direct import receives
+from spmdsim.redistribution.exclusive_scan import scan_step
 from spmdsim.redistribution.merge import gather_of, merge_of
+from spmdsim.redistribution.parts import parts_step
 from spmdsim.redistribution.plan_table import bytes_text, seconds_text
-from spmdsim.redistribution.price import largest, places, steps_seconds
+from spmdsim.redistribution.price import (
+    Prices,
+    largest,
+    most_sent,
+    places,
+    price_step,
+    received_elements,
+    step_messages,
+    steps_seconds,
+)
 
 PEERS = json.loads((Path(__file__).parents[1] / "vectors/redistribution_peers.json").read_text())
 CUBE = Mesh((2, 2, 2), ("a", "b", "c"))
@@ -444,6 +455,67 @@ def test_which_gradients_may_share_a_message() -> None:
     ):
         gather = gather_of(src, dst, (8, 8))
         assert (gather and (gather.axes, gather.dim)) == expected, dst
+
+
+FLAT, OTHERS = Mesh((4,), ("x",)), Mesh((2,), ("y",), ranks=(4, 5))
+
+
+def over(
+    collective: str,
+    src: Layout,
+    dst: Layout,
+    shape: tuple[int, ...] = (8,),
+    op: str | None = None,
+    to_shape: tuple[int, ...] | None = None,
+) -> Step:
+    axes = ("x",) if src.mesh == dst.mesh and "exchange" not in collective else ()
+    return Step(collective, axes, src, dst, shape, op, to_shape=to_shape)
+
+
+#: A step; per position what it receives, and the most that a rank sends, in elements; messages to the busiest; and
+#: seconds of 4-byte elements where a message takes 1,000, a byte that comes 1 and a copied one 2.
+BY_HAND: list[tuple[Step, list[int], int, int, float]] = [
+    (over("slice", FLAT(None), FLAT("x")), [0] * 4, 0, 0, 2 * 8),
+    (over("all_gather", FLAT("x"), FLAT(None)), [6] * 4, 6, 3, 2 * 1000 + 24),
+    (over("all_gather", FLAT("x"), FLAT(None), (6,)), [4, 4, 5, 5], 6, 3, 2 * 1000 + 20),
+    (over("all_reduce", FLAT(None, partial="x"), FLAT(None), op="sum"), [12] * 4, 12, 6, 2 * (1000 + 32)),
+    (over("reduce_scatter", FLAT(None, partial="x"), FLAT("x"), op="sum"), [6] * 4, 6, 3, 2 * 1000 + 24),
+    (over("all_to_all", FLAT("x", None), FLAT(None, "x"), (8, 4)), [6] * 4, 6, 3, 2 * 1000 + 32),
+    (over("exchange", FLAT("x"), OTHERS("y")), [4] * 2, 2, 2, 2 * 1000 + 16),
+    (over("exchange", FLAT("x"), OTHERS(None)), [8] * 2, 4, 4, 4 * 1000 + 32),
+    (over("exchange", FLAT("x", None), FLAT(None, "x"), (4, 3), to_shape=(3, 4)), [2] * 4, 2, 2, 2 * 1000 + 8),
+    (over("reduce_exchange", FLAT(None, partial="x"), FLAT("x"), op="sum"), [6] * 4, 6, 3, 3 * 1000 + 24),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("step, received, sent, messages, seconds", BY_HAND, ids=lambda one: str(one)[:40])
+def test_what_a_step_moves_and_takes_by_hand(
+    monkeypatch: pytest.MonkeyPatch,
+    step: Step,
+    received: list[int],
+    sent: int,
+    messages: int,
+    seconds: float,
+) -> None:
+    machine = Machine("by hand", alpha=1000.0, beta=1.0, beta_memory=2.0)
+    assert received_elements(step).tolist() == received
+    assert price_step(step, 4, machine) == (max(received), pytest.approx(seconds, rel=1e-12))
+    assert price_step(step, 4, None) == (max(received), pytest.approx(4 * max(received) * 1.2e-10, rel=1e-12))
+    assert (most_sent(step), step_messages(step)) == (sent, messages)
+    monkeypatch.setattr(price, "LISTED", 1)  # among many ranks it is what even shares would be
+    assert most_sent(step) == sent
+
+
+def test_scans_parts_and_copies_by_hand() -> None:
+    """A scan of four goes in two rounds; of parts all three others send theirs, of 3 elements, two times."""
+    machine = Machine("by hand", alpha=1000.0, beta=1.0, beta_memory=2.0)
+    scan = scan_step(FLAT("x", None), ("x",), (2,), "sum")
+    assert (price_step(scan, 4, machine), step_messages(scan)) == ((2, 2 * 1000 + 8), 2)
+    assert price_step(scan, 4, None)[1] == pytest.approx(8 * 1.2e-10)
+    parts = parts_step(FLAT("x", None), ("x",), (8, 3), times=2)
+    assert (price_step(parts, 4, machine)[1], step_messages(parts)) == (3 * 1000 + 12 * 4, 3)
+    assert [Prices(machine, FLAT).copying(nbytes) for nbytes in (0, 100)] == [0, 200]
+    assert Prices(None, FLAT).copying(100) == 0
 
 
 def test_places_in_a_group_follow_the_numbers_of_its_ranks() -> None:

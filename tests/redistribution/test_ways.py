@@ -12,6 +12,7 @@ from spmdsim.core.step import Step
 from spmdsim.layout.windowed_layout import Window, Windowed
 from spmdsim.redistribution.exclusive_scan import scan_step
 from spmdsim.redistribution.halo import HALO_EXCHANGE, HaloStep
+from spmdsim.redistribution.ways.rank_transfers import blocks
 from spmdsim.redistribution.ways.step_memory import step_memory
 from spmdsim.redistribution.ways.tuning import Tuning
 from spmdsim.redistribution.ways.way import ways_of
@@ -89,6 +90,29 @@ def test_ways_to_place_boxes(name):
     step, expected = PLACING[name]
     ways = ways_of(step, 0, np.dtype("f4"), HAND)
     assert [(way.label, way.scratch, round(way.nanoseconds, 6)) for way in ways] == expected
+
+
+def test_one_rank_s_array_is_broadcast_to_those_that_want_it_whole():
+    one = Mesh((1,), ("o",))(None)
+    for step, expected in (
+        (over("exchange", one, FLAT(None), axes=(), shape=(8,)), [("broadcast", False), ("broadcast", True)]),
+        (over("exchange", one, FLAT("x"), axes=(), shape=(8,)), [("typed", True)] * 2),
+        (over("exchange", FLAT(None), Mesh((2,), ("y",), (4, 5))(None), axes=(), shape=(8,)), [("typed", True)] * 2),
+        (over("all_gather", FLAT("x"), FLAT(None), shape=(0,)), [("same", False)] * 2),
+        (over("all_gather", Mesh((1,), ("x",))("x"), Mesh((1,), ("x",))(None), shape=(8,)), [("same", False), ("nothing", False)]),
+    ):  # fmt: skip
+        ways = [ways_of(step, rank, np.dtype("f4"), HAND)[0] for rank in (0, 1)]
+        assert [(way.name, way.fresh) for way in ways] == expected
+
+
+def test_blocks_of_a_reduction_by_hand():
+    """Seven rows of two over three ranks are blocks of 6, 4 and 4 elements in their places; columns have to be packed."""
+    mesh = Mesh((3,), ("x",))
+    for dims, shape, direct in ((("x", None), (7, 2), True), ((None, "x"), (2, 7), False)):
+        step = over("reduce_scatter", pending(mesh, None, None), mesh(*dims), "sum", shape=shape)
+        made = blocks(step, (0, 1, 2), 1)
+        assert (made.counts, made.offsets, made.direct, made.packed) == ([6, 4, 4], [0, 6, 10], direct, True)
+        assert made.whole and made.target == (2, 2)
 
 
 def test_the_largest_shard_must_be_countable_and_many_ranks_send_messages_only():
