@@ -101,7 +101,8 @@ def _operators(answer: SearchResult) -> Canvas:
         out.bar(x, y, 14, 14, fill_of(index)[0])
         out.text(x + 18, y + 12, share)
         x += width_of(share) + 36
-    out.text(x, y + 12, "· repeats along the axis", "faint")
+    if any(len(one) < len(axes) for one in of[: len(rows)]):
+        out.text(x, y + 12, "· the same along the axis", "faint")
     return out
 
 

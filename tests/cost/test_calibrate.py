@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 from argparse import Namespace
+from itertools import count
 from math import inf
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from spmdsim.cli.collective import bench_table, measure
 from spmdsim.cli.collective.bench_table import BenchRow, footer
+from spmdsim.cli.collective.samples import Pace
 from spmdsim.cost import Machine, load_machine
 from spmdsim.cost.calibration import CalibrationCheck, calibrate, fit_line, fit_pieces, interval_of
 from spmdsim.cost.machine_file import machine_from_json, save_machine
@@ -198,3 +201,28 @@ def test_the_columns_of_a_bench_fit_narrow_terminals() -> None:
     narrow = bench_table._columns(True, 80)
     assert [column.name for column in narrow] == ["size", "time", "busbw", "#wrong", "predicted", "interval"]
     assert sum(column.width + 1 for column in narrow) < 80
+
+
+def test_what_was_measured_once_is_measured_again_only_while_there_is_time() -> None:
+    looks = count()
+    told: list[str] = []
+    alone = SimpleNamespace(bcast=lambda value: value)
+    assert list(Pace(alone, 3, told.append, lambda: next(looks)).passes("rounds", "abcd")) == [
+        *"abcd",
+        *"ab",
+    ]  # a second per look
+    assert told == ["rounds: pass 1 of 3", "rounds: pass 2 of 3", "rounds: the 3 s for more of them are over"]
+    assert list(Pace(alone, 99, told.append).passes("rounds", "ab")) == [*"ab"] * 3
+
+
+def test_of_slow_calls_fewer_are_timed() -> None:
+    calls: list[int] = []
+
+    def call() -> None:
+        calls.append(1)
+
+    slow = SimpleNamespace(
+        Barrier=lambda: None, allgather=lambda value: [value, [9.0] if isinstance(value, list) else 0.1]
+    )
+    measure.seconds_per_call(call, slow, 2, 60, 5, min, most=0.3)  # the other rank's last call took 0.1 s
+    assert len(calls) == 2 + 3

@@ -320,6 +320,10 @@ def test_a_search_says_which_axis_splits_what():
             for axis in axes:
                 assert f"{axis} splits {factor} of {operator.name}" in told
     assert any(line.startswith("found: ") for line in told)
+    alike = any("is the same along" in line for line in told)
+    assert (
+        "· the same along the axis" in svg_of(found)
+    ) == alike  # the legend names the mark where there is one
 
 
 def test_notebooks_get_the_picture_by_show(monkeypatch):

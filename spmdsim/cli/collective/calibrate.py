@@ -8,12 +8,17 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from spmdsim.cli.arguments import Command, Subparsers
+from spmdsim.cli.arguments import Command, Subparsers, positive
 from spmdsim.errors import InputError
 
 if TYPE_CHECKING:
+    from spmdsim.cli.collective.samples import Pace
     from spmdsim.cost import Machine
     from spmdsim.cost.calibration import Calibration, Fit
+
+SECONDS = 120
+#: Rounds, the library's calls, whole collectives: each has its share of the time.
+STAGES = 3
 
 EXAMPLES = """\
 examples:
@@ -40,6 +45,13 @@ def add_parser(subparsers: Subparsers) -> None:
     add("--name", default="this machine", help="name kept in the file")
     add("-e", "--end", default="64M", help="largest message (64M)")
     add("--no-native", action="store_true", help="do not measure the library's collectives")
+    add(
+        "--seconds",
+        type=positive,
+        default=SECONDS,
+        metavar="S",
+        help=f"after each kind of measurement was made once, how long to go on for the best of three ({SECONDS})",
+    )
     add("--json")
     add.pictures()
 
@@ -55,14 +67,16 @@ def run(args: argparse.Namespace) -> int:
     if not launched():
         return start_self(args.ranks, sys.argv[1:])
     from spmdsim.cli.collective.measure import communicator, noise_note
+    from spmdsim.cli.collective.samples import Pace
     from spmdsim.cli.output import emit_json, remark, say, write_pictures
     from spmdsim.cost.machine_file import machine_to_json, save_machine
 
     comm = communicator()
     if comm.Get_size() < 2:
         raise InputError("calibration needs two ranks at least: messages go from one to the other")
-    calibration, inside = _measure(comm, largest, args.name, not args.no_native)
-    calibration = _checked(comm, largest, calibration)
+    pace = Pace(comm, args.seconds / STAGES, remark)
+    calibration, inside = _measure(pace, largest, args.name, not args.no_native)
+    calibration = _checked(pace, largest, calibration)
     note = noise_note(comm)
     notes: dict[str, Any] = {"ranks": comm.Get_size(), **calibration.notes()} | (
         {"note": note} if note else {}
@@ -83,21 +97,25 @@ def run(args: argparse.Namespace) -> int:
 
 def measured_machine(comm: Any, largest: int) -> Machine:
     """The machine that these ranks run on, fitted to measurements up to a message size."""
-    return _checked(comm, largest, _measure(comm, largest, "this machine", True)[0]).machine
+    from spmdsim.cli.collective.samples import Pace
+
+    pace = Pace(comm, SECONDS / STAGES, lambda words: None)
+    return _checked(pace, largest, _measure(pace, largest, "this machine", True)[0]).machine
 
 
-def _measure(comm: Any, largest: int, name: str, native: bool) -> tuple[Calibration, Fit | None]:
+def _measure(pace: Pace, largest: int, name: str, native: bool) -> tuple[Calibration, Fit | None]:
     """All measurements; the second result is the fit inside a node, where there are several nodes."""
     from spmdsim.cli.collective import samples
     from spmdsim.cli.collective.operator_rates import operator_rates
     from spmdsim.cost import Link
     from spmdsim.cost.calibration import calibrate, fit_pieces, lower_envelope
 
+    comm = pace.comm
     near, far, per_node = samples.pairs(comm)
     outer = far or near
     if outer is None:
         raise InputError("calibration needs two ranks at least: messages go from one to the other")
-    rounds = samples.round_samples(comm, outer, largest)
+    rounds = samples.round_samples(pace, outer, largest)
     calibration = calibrate(
         name,
         rounds.fresh,
@@ -105,7 +123,7 @@ def _measure(comm: Any, largest: int, name: str, native: bool) -> tuple[Calibrat
         rounds.reductions,
         samples.local_times(comm, largest, "copy"),
         min(comm.allgather(samples.flops_per_second())),
-        samples.native_table(comm, largest) if native else [],
+        samples.native_table(pace, largest) if native else [],
     )
     rates = [
         max(same, key=lambda rate: (rate.per_flop, rate.per_byte))
@@ -115,17 +133,17 @@ def _measure(comm: Any, largest: int, name: str, native: bool) -> tuple[Calibrat
     machine = replace(calibration.machine, call_seconds=calls, rates=tuple(rates))
     if far is None or near is None:
         return replace(calibration, machine=machine), None
-    inside = fit_pieces(lower_envelope(samples.round_samples(comm, near, largest).fresh))
+    inside = fit_pieces(lower_envelope(samples.round_samples(pace, near, largest).fresh))
     link = Link(inside.pieces[0].alpha, inside.pieces[-1].beta)
     return replace(calibration, machine=replace(machine, intra=link, ranks_per_node=per_node)), inside
 
 
-def _checked(comm: Any, largest: int, calibration: Calibration) -> Calibration:
+def _checked(pace: Pace, largest: int, calibration: Calibration) -> Calibration:
     """With the interval that predictions of whole collectives turn out to have."""
     from spmdsim.cli.collective.samples import checks
     from spmdsim.cost.calibration import interval_of
 
-    rows = checks(comm, largest, calibration.machine)
+    rows = checks(pace, largest, calibration.machine)
     return replace(
         calibration, checks=tuple(rows), machine=replace(calibration.machine, interval=interval_of(rows))
     )

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from math import inf
 from statistics import median
 from typing import Any
 
@@ -232,6 +233,15 @@ def emulated_call(schedule: Schedule, case: MeasuredCase, comm: Any, result: Arr
     return lambda: execute(program, transport, source, result, tag=TAG, work=work)
 
 
+def calls_within(most: float, each: float, wanted: int) -> int:
+    """How many calls of ``each`` seconds fit into ``most``: as many as are wanted, and one at least.
+
+    >>> calls_within(0.3, 0.001, 60), calls_within(0.3, 0.05, 60), calls_within(0.3, 2.0, 60)
+    (60, 6, 1)
+    """
+    return max(1, min(wanted, int(most / max(each, 1e-9) + 1e-9)))
+
+
 def seconds_per_call(
     call: Callable[[], object],
     comm: Any,
@@ -239,6 +249,7 @@ def seconds_per_call(
     iterations: int,
     batches: int = BATCHES,
     choose: Callable[[list[float]], float] = median,
+    most: float = inf,
 ) -> float:
     """Mean time of a call, averaged over ranks, in the median of a few batches.
 
@@ -249,9 +260,15 @@ def seconds_per_call(
         iterations: timed calls, all batches together.
         batches: how many batches; each starts with a barrier.
         choose: which batch counts, such as ``min``.
+        most: seconds for the timed calls; where they would take longer, as the last of those before the clock says,
+            fewer are timed, on all ranks alike.
     """
     for _ in range(warmup):
+        begun = time.perf_counter()
         call()
+    if warmup and most < inf:
+        slowest = max(comm.allgather(time.perf_counter() - begun))
+        iterations = calls_within(most, slowest, iterations)
     batches = min(batches, iterations)
     means = []
     for batch in range(batches):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from math import inf
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -43,6 +44,38 @@ ACTIONS = 8
 ROUNDS = 4
 #: How often all sizes are gone through: a disturbance may last as long as one size takes.
 PASSES = 3
+#: Seconds that one measurement may take beyond its first calls: on a busy machine a call may take a thousand times as long.
+MOST_SECONDS = 0.3
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How long the stages of a calibration may take, and who is told how far they are.
+
+    Attributes:
+        comm: the ranks, which agree when the time is up.
+        seconds: for each stage; what is measured once is measured again while they last.
+        tell: told at the begin of each pass.
+        clock: says the time in seconds.
+    """
+
+    comm: Any
+    seconds: float
+    tell: Callable[[str], None]
+    clock: Callable[[], float] = time.monotonic
+
+    def passes(self, what: str, cases: Sequence[T]) -> Iterator[T]:
+        """All cases, then all of them again; after the first pass only until the time is up on the first rank."""
+        end = self.clock() + self.seconds
+        for number in range(PASSES):
+            self.tell(f"{what}: pass {number + 1} of {PASSES}")
+            for case in cases:
+                if number and not self.comm.bcast(self.clock() < end):
+                    self.tell(f"{what}: the {self.seconds:g} s for more of them are over")
+                    return
+                yield case
 
 
 def sample_sizes(largest: int) -> list[int]:
@@ -86,7 +119,7 @@ class RoundSamples:
     reductions: list[Sample]
 
 
-def round_samples(comm: Any, pair: tuple[int, int], largest: int) -> RoundSamples:
+def round_samples(pace: Pace, pair: tuple[int, int], largest: int) -> RoundSamples:
     """Time rounds just as emulated algorithms do them; all ranks call it.
 
     Where bytes lie decides what a message and a reduction cost, and that depends on the rounds before. So the rounds
@@ -94,15 +127,16 @@ def round_samples(comm: Any, pair: tuple[int, int], largest: int) -> RoundSample
     and what is wanted are their differences.
 
     Args:
-        comm: all ranks; those not in the pair wait, then reduce all at once, since they share the memory.
+        pace: of all ranks; those not in the pair wait, then reduce all at once, since they share the memory.
         pair: the two ranks.
         largest: bytes of the largest message.
     """
+    comm = pace.comm
     alone = dict(local_times(comm, largest, "reduce"))
     both_of_them = comm.Split(0 if comm.Get_rank() in pair else 1, comm.Get_rank())
     sizes = sample_sizes(largest)
     least = dict.fromkeys(sizes, (inf, inf, inf))
-    for nbytes in sizes * PASSES:
+    for nbytes in pace.passes("rounds of two ranks", sizes):
         seconds = (0.0, 0.0, 0.0)
         comm.Barrier()
         if comm.Get_rank() in pair:
@@ -141,7 +175,10 @@ def _round_seconds(comm: Any, count: int) -> tuple[float, float, float]:
         # Loops start together: of two ranks that drift, each has loops in which the other's data is there already.
         repeats, calls = loops(4 * count * rounds * len(steps))
         repeats = -(-repeats // PASSES)
-        return max(seconds_per_call(run, comm, 2, repeats * calls, repeats, min) - call, 1e-9) / rounds
+        return (
+            max(seconds_per_call(run, comm, 2, repeats * calls, repeats, min, MOST_SECONDS) - call, 1e-9)
+            / rounds
+        )
 
     return seconds(plain), seconds(reducing), seconds(reducing, sent_on)
 
@@ -192,8 +229,10 @@ def per_call(call: Callable[[], object], nbytes: int) -> float:
     """Time of a call in the fastest of several loops: other work on the machine only ever adds time."""
     repeats, calls = loops(nbytes)
     call()  # warms caches and connections up
-    best = float("inf")
+    best, end = inf, time.perf_counter() + MOST_SECONDS
     for _ in range(repeats):
+        if best < inf and time.perf_counter() > end:
+            break
         start = time.perf_counter()
         for _ in range(calls):
             call()
@@ -201,18 +240,16 @@ def per_call(call: Callable[[], object], nbytes: int) -> float:
     return max(best, 1e-9)
 
 
-def native_table(comm: Any, largest: int) -> list[Measurement]:
+def native_table(pace: Pace, largest: int) -> list[Measurement]:
     """Times of the library's own collectives over all ranks, two sizes per factor of four."""
     # Small sizes may round to the same case; the table keeps one row per size.
     least: dict[tuple[str, int], float] = {}
     sizes = [8 << k for k in range(max(largest // 8, 1).bit_length()) if 8 << k <= largest]
-    for _ in range(PASSES):
-        for name in NATIVE:
-            for nbytes in sizes:
-                case = case_for(name, comm, nbytes, np.dtype(np.float32))
-                seconds = _native_seconds(case, comm)
-                least[name, case.nbytes] = min(seconds, least.get((name, case.nbytes), inf))
-    ranks = comm.Get_size()
+    for name, nbytes in pace.passes("the library's own calls", list(product(NATIVE, sizes))):
+        case = case_for(name, pace.comm, nbytes, np.dtype(np.float32))
+        seconds = _native_seconds(case, pace.comm)
+        least[name, case.nbytes] = min(seconds, least.get((name, case.nbytes), inf))
+    ranks = pace.comm.Get_size()
     return [Measurement(name, "native", ranks, nbytes, best) for (name, nbytes), best in least.items()]
 
 
@@ -220,24 +257,23 @@ def _native_seconds(case: MeasuredCase, comm: Any) -> float:
     """The library's own call, in the fastest of several batches."""
     call = native_call(case, comm, np.zeros(case.output_count, case.dtype))
     batches = max(4, min(10, (64 << 20) // max(case.nbytes, 1)))
-    return seconds_per_call(call, comm, 2, 4 * batches, batches, min)
+    return seconds_per_call(call, comm, 2, 4 * batches, batches, min, MOST_SECONDS)
 
 
-def checks(comm: Any, largest: int, machine: Machine) -> list[CalibrationCheck]:
+def checks(pace: Pace, largest: int, machine: Machine) -> list[CalibrationCheck]:
     """Whole collectives, predicted by a fitted machine and measured as the benchmark measures them.
 
     All sizes are gone through several times: what changes from minute to minute is part of how sure a prediction is.
     """
     rows: list[CalibrationCheck] = []
-    sizes = [size for size in (64 << 2 * k for k in range(20)) if size <= largest] * PASSES
+    comm, sizes = pace.comm, [size for size in (64 << 2 * k for k in range(20)) if size <= largest]
 
     def check(name: str, case: MeasuredCase, predicted: float, call: Callable[[], object]) -> None:
         iterations = max(5, min(20, (32 << 20) // case.nbytes))
-        rows.append(
-            CalibrationCheck(name, case.nbytes, predicted, seconds_per_call(call, comm, 2, iterations))
-        )
+        seconds = seconds_per_call(call, comm, 2, iterations, most=MOST_SECONDS)
+        rows.append(CalibrationCheck(name, case.nbytes, predicted, seconds))
 
-    for nbytes in sizes:
+    for nbytes in pace.passes("whole collectives, predicted and measured", sizes):
         for collective, algorithm in CHECKED:
             schedule = schedule_of(collective, algorithm, comm.Get_size())
             case = case_for(collective, comm, nbytes, np.dtype(np.float32))

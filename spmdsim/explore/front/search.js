@@ -49,7 +49,7 @@ function changes(one, operator, row) {
 /** The view. */
 export function searchView(data, root) {
   const top = h("section", { class: "card", "aria-label": "Choose" }), result = h("section", { class: "card", "aria-label": "Result" });
-  const why = h("section", { class: "card w6", "aria-label": "Why not?" }), because = h("section", { class: "card w6", "aria-label": "Because" });
+  const why = h("section", { class: "card w5", "aria-label": "Why not?" }), because = h("section", { class: "card w7", "aria-label": "Because" });
   const moves = h("section", { class: "card w7", "aria-label": "Redistributions" }), rivals = h("section", { class: "card w5", "aria-label": "Comparison" });
   const sentence = h("p", { class: "sentence" }), walk = player((step) => choose({ step })), list = h("div"), head = h("h3");
   why.append(head, walk.node, list);
@@ -63,7 +63,7 @@ export function searchView(data, root) {
     show(top, h("div", { class: "controls" }, select("program", "program", [["", programs.map((name) => [name, name])]], program, (value) => choose({ program: value, operator: "", step: "" })),
       choice("n", "ranks", sizes.map((value) => [value, value]), size, (value) => choose({ n: value, operator: "", step: "" }))),
     h("p", { class: "hint" }, `Per rank: ${bytes(one.nbytes)} received, ${bytes(one.peak)} of memory at the peak; ${Object.entries(one.collectives).map(([name, count]) => `${count} ${name}`).join(", ") || "no collectives"}.`));
-    show(result, operators(one, operator), h("p", { class: "hint" }, KINDS.map(([, tone, words]) => [h("span", { class: "chip", style: `background:${tone}` }, "\u00a0"), ` ${words} \u2002`])),
+    show(result, operators(one, operator), h("p", { class: "hint" }, KINDS.map(([, tone, words]) => [h("span", { class: "key" }, h("span", { class: "chip", style: `background:${tone}` }, "\u00a0"), ` ${words}`), " \u2002"])),
       h("p", { class: "hint" }, "A strategy such as k:dp n:tp cuts the factor k of the operator's rule by axis dp and n by tp: m, k, n are a product's, .0 and .1 count dims such as the batch. Layouts have one letter per axis: S(d) cuts dim d, R copies, P is a pending sum."));
     head.textContent = `Why not another strategy for ${operator}?`;
     walk.node.hidden = !rows.length;
