@@ -36,6 +36,8 @@ def where(condition: Operand, x: Operand | None = None, y: Operand | None = None
 
 def argwhere(a: Tensor) -> Tensor:
     """The places of the entries that are not 0, one per row."""
+    if not a.ndim:  # of a number the row without a place, or none
+        return ops.getitem(argwhere(ravel(a)), (slice(None), slice(0)))
     return ops.stack(ops.nonzero(a), 1)
 
 

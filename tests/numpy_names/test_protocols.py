@@ -67,7 +67,7 @@ FUNCTIONS = [
     lambda x: np.diagonal(cube(x)), lambda x: np.diagonal(cube(x), -1, axis1=1, axis2=2), np.cumsum, np.cumprod, np.ediff1d, np.rot90,
     lambda x: np.rot90(x, 3, (1, 0)), lambda x: np.rot90(x, 2), lambda x: np.rollaxis(x, 1), lambda x: np.sort(x, axis=None), np.fix, np.cov,
     lambda x: np.partition(x, 2, axis=0)[2], lambda x: np.argpartition(x[:, 0], 3)[3], lambda x: np.dstack([x, x]), np.cbrt, np.exp2, np.sinc,
-    lambda x: np.column_stack([x[0], x[1]]), lambda x: np.append(x, 3.0), lambda x: np.append(x, A, 0), np.argwhere, np.deg2rad, np.degrees,
+    lambda x: np.column_stack([x[0], x[1]]), lambda x: np.append(x, 3.0), lambda x: np.append(x, A, 0), np.argwhere, lambda x: np.argwhere(x[0, 0]), lambda x: np.argwhere(x[0, 0] > 9), np.deg2rad, np.degrees,
     lambda x: np.flatnonzero(x > 2), lambda x: np.where(x > 2)[1], lambda x: np.extract(x > 2, x), lambda x: np.compress([1, 0, 1], x, 0),
     lambda x: np.compress([1, 0, 1], x), lambda x: np.select([x > 3, x > 2], [x, -x], 7), lambda x: np.digitize(x, [1, 2.5]), np.angle, np.copy,
     lambda x: np.digitize(np.trunc(x), [1.0, 2, 3], right=True), lambda x: np.unique(np.trunc(x), True, True, True)[2], np.isreal,
