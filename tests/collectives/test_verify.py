@@ -222,6 +222,7 @@ WRONG = [
     (send(0, [4, 1, 4]), "names a chunk twice (send to 0: chunks 4, 1, 4)"),
     (copy([0, 1], [2, 2]), "names a chunk twice (copy chunks 0-1 into chunks 2, 2)"),
     (send(1, 0), "sends a message to itself (send to 1: chunk 0)"),
+    (send(-1, 0), "wants to send to -1: chunk 0, but ranks are 0 ... 2"),
     (recv(3, 0), "wants to recv from 3: chunk 0, but ranks are 0 ... 2"),
     (send(-1, ()), "wants to send to -1: no data, but ranks are 0 ... 2"),
     (send(1.5, 0), "wants to send to 1.5: chunk 0, but 1.5 is no whole number: use // to divide"),

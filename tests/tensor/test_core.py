@@ -14,6 +14,7 @@ from spmdsim.errors import InputError, LayoutError, PlanError, RuleError, UsageT
 from spmdsim.redistribution.guard import RedistributionWarning, forbid_redistribution
 from spmdsim.tensor import Op
 from spmdsim.tensor.check import tolerance
+from spmdsim.tensor.joined import joined
 from spmdsim.tensor.watch import Watcher, watching
 
 DTYPES = [
@@ -398,3 +399,36 @@ def test_sizes_beyond_64_bits_are_counted():
         )
         assert x.size == x.to(mesh("tp", "dp")).size == 2**70
         assert x.shards[0].size == 2**67 and x.shards[0].nbytes == 2**69
+
+
+@pytest.mark.parametrize("lengths", [(0, 5, 1), (2, 2, 2), (4, 0, 0), (0, 0, 0), (1, 0, 6)])
+@pytest.mark.parametrize(("grid", "ranks"), [((3, 1), (2, 0, 3)), ((3, 2), (5, 1, 2, 6, 0, 4))])
+def test_rows_of_any_number_are_put_together_and_gradients_go_back(grid, ranks, lengths):
+    """Each rank's last rows, in the order of the mesh; every other rank of the world has none and takes no part."""
+    world, mesh = LockStep(7), Mesh(grid, ("x", "y"), ranks)
+    source = np.random.default_rng(0).normal(size=(18, 2))
+    like = Tensor.from_global(source, mesh("x", None), world, requires_grad=True)
+    place = {rank: k // grid[1] for k, rank in enumerate(ranks)}
+    chosen = [lengths[place[rank]] if rank in place else 0 for rank in range(7)]
+    pieces = [shard[len(shard) - n :] for shard, n in zip(like.held, chosen)]
+
+    def put(rank, rows):
+        back = np.zeros_like(like.held[rank])
+        back[len(back) - chosen[rank] :] = rows
+        return back
+
+    result = joined(like, mesh("x", None), pieces, (2,), put)
+    rows = [k for part, n in enumerate(lengths) for k in range(6 * part + 6 - n, 6 * part + 6)]
+    assert result.shape == (len(rows), 2) and result.layout == mesh("x", None)
+    np.testing.assert_array_equal(result.full(), source[rows])
+    for rank in range(7):
+        expected = (
+            source[rows][result.layout.slices(result.shape, rank)] if rank in place else np.zeros((0, 0))
+        )
+        np.testing.assert_array_equal(result.held[rank], expected.reshape(result.held[rank].shape))
+    factor = np.arange(2.0 * len(rows)).reshape(-1, 2) + 1
+    (result * Tensor.from_global(factor, mesh("x", None), world)).sum().backward()
+    wanted = np.zeros_like(source)
+    wanted[rows] = factor
+    np.testing.assert_array_equal(like.grad.full(), wanted)
+    assert not joined(like, mesh("x", None), pieces, (2,)).requires_grad

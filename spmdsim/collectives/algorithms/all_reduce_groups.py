@@ -101,7 +101,7 @@ def two_level_ring(rank: int, size: int, group: int = 2) -> Rounds:
     outside: list[list[Instruction]] = [
         [send(right, chunks(local - i)), recv(left, chunks(local - 1 - i))] for i in range(members - 1)
     ]
-    yield from _padded(iter(outside), group - 1)
+    yield from outside
 
 
 def _ring(ranks: list[int], mine: int, first: int) -> Rounds:
