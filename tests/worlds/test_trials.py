@@ -219,10 +219,14 @@ def test_findings_are_kept_in_a_file_beside_what_stands_there(tmp_path):
     )
 
 
-@pytest.mark.parametrize("ways", [3, {"m": 3}, {"m": {"s": 3}}, {"m": {"s": {"way": 3}}}])
-def test_a_file_with_something_else_is_refused_in_one_line(tmp_path, ways):
+@pytest.mark.parametrize(
+    "data",
+    [{"MPICH": {"ways": ways}} for ways in (3, {"m": 3}, {"m": {"s": 3}}, {"m": {"s": {"way": 3}}})]
+    + [{"kind": "x"}, {"OpenMPI": {}}, {"Open MPI": 3}, {"Open MPI": {"chunks": []}}, []],
+)
+def test_a_file_with_something_else_is_refused_in_one_line(tmp_path, data):
     path = tmp_path / "bad.json"
-    path.write_text(json.dumps({"MPICH": {"ways": ways}}))
+    path.write_text(json.dumps(data))
     tuning.cache_clear()
     with pytest.raises(InputError, match=r"bad\.json"):
         tuning("MPICH", str(path))

@@ -80,6 +80,9 @@ TABLE = {
     ),
 }
 
+#: Libraries that take MPICH's choices where a file has none of their own, as mpi4py calls them.
+RELATIVES = ("Intel MPI", "MVAPICH", "MVAPICH2", "Microsoft MPI")
+
 
 def threshold(table: Thresholds, ranks: int) -> int:
     """Bytes from which the alternative pays for a group of this size.
@@ -113,7 +116,11 @@ def tuning(vendor: str, path: str | None = None) -> Tuning:
 def _changes(path: str, vendor: str) -> dict[str, Any]:
     data = read_json(path, "a tuning file")
     with readable(path, "a tuning file"):
-        return _settings(data.get(vendor, {}), path)
+        libraries = {*TABLE, *RELATIVES, vendor}
+        if wrong := sorted(set(data) - libraries):
+            what = f"tuning file {path} has choices for {wrong[0]!r}, which is no MPI library"
+            raise unknown(what, wrong[0], sorted(libraries))
+        return {name: _settings(changes, path) for name, changes in data.items()}.get(vendor, {})
 
 
 def _settings(changes: dict[str, Any], path: str) -> dict[str, Any]:
