@@ -18,7 +18,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-from spmdsim.ending.notes import ENDING, job_folder, why_asked
+from spmdsim.ending.notes import ASKED, ENDING, job_folder, why_asked
 from spmdsim.ending.stop import before_end, write
 from spmdsim.errors import InputError
 from spmdsim.sides import name_ranks
@@ -158,7 +158,8 @@ class Recording:
             write(f"what the ranks called last cannot be written to {path}: {why}")
             return
         folder = job_folder()
-        if folder is None or not (last or (folder / ENDING).exists()):  # else the starter says it
+        if folder is None or not (last or any((folder / note).exists() for note in (ENDING, ASKED))):
+            # Else the starter says it.
             who = "the ranks" if len(ranks) == self.size else name_ranks(ranks)
             write(f"what {who} called last is in {path}")
 
