@@ -6,7 +6,6 @@ without a word.
 
 from __future__ import annotations
 
-import atexit
 import os
 import select
 import signal
@@ -41,14 +40,14 @@ def start_mpi() -> None:
         with beside(lambda: _watch(job)):
             import mpi4py.MPI  # noqa: F401
     if job is None:
-        atexit.register(unlink_segments, SEGMENTS[1])
+        unlink_segments(SEGMENTS[1])
 
 
 def unlink_segments(name: str = SEGMENTS[0]) -> None:
     """Remove the names of the memory that this process shares with other ranks: all have it, and it goes with the last one.
 
     MPICH's when all ranks have started MPI: a job that does not end well leaves it behind. Open MPI's ranks look for theirs
-    by name later on, and the launcher removes it; without a launcher nobody does.
+    by name later on, and the launcher removes it; without a launcher nobody else would look, and nobody removes it.
     """
     with suppress(OSError):
         for line in Path("/proc/self/maps").read_text().splitlines():

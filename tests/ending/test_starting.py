@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 import pytest
 from processes import run_python
@@ -106,15 +107,18 @@ def test_who_has_mpi_loaded_and_not_started_waits_for_nobody(tmp_path, launcher)
 
 
 ALONE = """\
+import os, signal, sys
 import spmdsim
 spmdsim.MPIWorld()
 with open("/proc/self/maps") as maps:
     print(*(line.split(None, 5)[5].strip() for line in maps if " /dev/shm/" in line), sep="\\n")
+sys.stdout.flush()
+os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_a_process_without_a_launcher_leaves_no_shared_memory(launcher):
+def test_a_process_without_a_launcher_that_is_killed_leaves_no_shared_memory(launcher):
     done = run_python("-c", ALONE, **without_launcher())
     paths = done.stdout.splitlines()
-    assert done.returncode == 0 and paths, done.stderr
-    assert not [path for path in paths if os.path.exists(path)]
+    assert done.returncode == -signal.SIGKILL and paths, done.stderr
+    assert not [path for path in paths if os.path.exists(path.removesuffix(" (deleted)"))]

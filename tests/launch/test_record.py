@@ -139,7 +139,7 @@ def test_a_signal_writes_what_all_ranks_called(job, kind, whom):
         assert whom == "starter" or "rank 1 of 3 was killed by signal 15 (SIGTERM)" in told
     times = told.count(f"what the ranks called last is in {job / 'calls.txt'}\n")
     assert times >= 1 if kind == signal.SIGUSR1 else times == 1, told
-    assert [path.name for path in job.glob("calls*")] == ["calls.txt"]
+    assert [path.name for path in job.glob("calls*")] == ["calls.txt"], told
 
 
 def test_a_plain_mpirun_writes_it_too(job):

@@ -31,7 +31,7 @@ from spmdsim.worlds.mpi.waiting import gone
 #: Where the last calls are written.
 VARIABLE = "SPMDSIM_RECORD"
 #: Seconds that another rank's writing is waited for, and for which ranks that get the same signal need not write again.
-PATIENCE = 0.2
+PATIENCE = 1.0
 #: The states of WRITES: this rank writes now; it has written as the job ends. Else the time when it wrote, in nanoseconds.
 WRITING, WRITTEN = 1, 2
 
