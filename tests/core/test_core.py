@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 CORE = Path(__file__).resolve().parents[2] / "spmdsim" / "core"
 
@@ -248,3 +249,14 @@ def test_a_plain_tensor_that_is_pending_is_what_it_was_made_of():
         ):
             made = Tensor.from_global(whole, layout, LockStep(4))
             np.testing.assert_array_equal(made.full(), whole)
+
+
+def test_no_route_leads_to_other_meshes_dims_or_reductions():
+    from spmdsim.core import Mesh
+    from spmdsim.core.route import shortest_route
+    from spmdsim.errors import PlanError
+
+    mesh, other = Mesh((2, 2), ("a", "b")), Mesh((2, 2), ("a", "c"))
+    for dst in (other("a", None), mesh("a"), mesh("a", None, partial="b")):
+        with pytest.raises(PlanError, match="no steps on one mesh lead from"):
+            shortest_route(mesh("a", None), dst, (8, 8), 8, lambda step, size: 1.0)

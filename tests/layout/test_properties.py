@@ -15,7 +15,7 @@ from layout_cases import cases, held
 from spmdsim.core import Layout, Mesh, Partial, Replicate, Shard, split_block
 from spmdsim.errors import LayoutError
 from spmdsim.layout.blocks import all_bounds, nested_block_arrays, nested_blocks
-from spmdsim.layout.written import _wrapped
+from spmdsim.layout.written import _wrapped, parse_entries
 
 
 @st.composite
@@ -242,3 +242,21 @@ def test_blocks_as_arrays_are_the_blocks(size, parts):
 )
 def test_brackets_about_all_of_a_text_are_told_from_several(text, wrapped):
     assert _wrapped(text) is wrapped
+
+
+@pytest.mark.parametrize(
+    "text, ndim, entries",
+    [
+        ("(a,b)", 2, ["a", "b"]),
+        ("(a,b)", 1, [("a", "b")]),
+        ("(a,b)", None, [("a", "b")]),
+        ("(a,b,c)", 2, [("a", "b", "c")]),
+        ("(a)", 1, [("a",)]),
+        ("[a,b]", 1, ["a", "b"]),
+        ("((a,b),c)", None, [("a", "b"), "c"]),
+        ("a,(b,-1)", None, ["a", ("b", -1)]),
+        ("", 0, []),
+    ],
+)
+def test_brackets_are_about_dims_or_about_the_axes_of_one(text, ndim, entries):
+    assert parse_entries(text, ndim) == entries

@@ -192,6 +192,19 @@ def test_device_matrices_that_refine_each_other_need_no_exchange() -> None:
     assert refined[0].mesh.shape == (2, 2, 2) and len(set(refined[0].mesh.axes)) == 3
 
 
+def test_a_name_of_both_meshes_is_given_once() -> None:
+    """The outer axis of one is named as the inner one of the other, which gets a part of what it lies in."""
+    outer, inner = Mesh((2, 4), ("x", "y")), Mesh((4, 2), ("y", "x"))
+    both, turned = common_mesh(outer, inner), common_mesh(inner, outer)
+    assert both is not None and turned is not None
+    assert both.mesh == Mesh((2, 2, 2), ("x", "y.0", "y.1"))
+    assert both.first == {"x": ("x",), "y": ("y.0", "y.1")}
+    assert both.second == {"y": ("x", "y.0"), "x": ("y.1",)}
+    assert turned.mesh == Mesh((2, 2, 2), ("y.0", "y.1", "x"))
+    assert turned.first == {"y": ("y.0", "y.1"), "x": ("x",)}
+    assert turned.second == {"x": ("y.0",), "y": ("y.1", "x")}
+
+
 def test_a_machine_with_dear_messages_prefers_fewer_of_them() -> None:
     mesh = Mesh((16,), ("x",))
     src, dst, shape = mesh("x", None), mesh(None, "x"), (64, 64)
