@@ -327,7 +327,7 @@ def test_a_parameter_knows_its_gradient_and_has_none_after():
 @pytest.mark.parametrize("seed", [0, 1, 77])
 def test_first_values_depend_on_the_seed_and_the_name(seed):
     """The seed is the upper half of the key, the name's checksum the lower."""
-    model = nn.Sequential(nn.Linear(3, 4, MESH(None, "tp"))).materialise(LockStep(4), seed)
+    model = nn.Sequential(nn.Linear(3, 4, MESH(None, "tp"))).materialise(LockStep(4), *[seed] * (seed > 0))
     key = seed * 2**32 + zlib.crc32(b"steps.0.weight")
     whole = nn.Normal()((slice(0, 3), slice(0, 4)), (3, 4), np.dtype("f4"), key)
     np.testing.assert_array_equal(model[0].weight.value.full(), whole)
@@ -354,3 +354,16 @@ def test_the_innermost_program_is_told_what_becomes_of_parameters():
         del programs[:]
     outer, between, inner = (program.told for program in listening)
     assert outer == between == [] and "read" in inner and inner.count("assigned") == 1
+
+
+def test_a_tensor_is_trained_as_what_it_is():
+    """In one process, without state: its value less the rate times its gradient."""
+    tensor = Tensor.from_global(
+        np.ones((2, 3)), Mesh((1,), ("x",))("x", None), LockStep(1), requires_grad=True
+    )
+    optimiser = nn.SGD([tensor], 0.1)
+    (parameter,) = optimiser.parameters
+    assert (parameter.shape, parameter.layout, parameter.dtype) == (tensor.shape, tensor.layout, tensor.dtype)
+    tensor.grad = tensor.detach() * 2.0
+    optimiser.step()
+    np.testing.assert_allclose(tensor.full(), np.full((2, 3), 0.8), rtol=1e-15)
