@@ -203,6 +203,8 @@ def test_a_name_of_both_meshes_is_given_once() -> None:
     assert turned.mesh == Mesh((2, 2, 2), ("y.0", "y.1", "x"))
     assert turned.first == {"y": ("y.0", "y.1"), "x": ("x",)}
     assert turned.second == {"x": ("y.0",), "y": ("y.1", "x")}
+    assert common_mesh(outer, Mesh((8,), ("z",), ranks=range(8, 16))) is None
+    assert common_mesh(outer, Mesh((4,), ("z",))) is None
 
 
 def test_a_machine_with_dear_messages_prefers_fewer_of_them() -> None:
