@@ -60,7 +60,7 @@ BENCHES = (
     Bench("lockstep", kernels=True),
     Bench("memory", (8,), quick=None),
     Bench("peak", (4,), quick=None),
-    Bench("shapes", options=("100000", "10000"), quick=None),
+    Bench("shapes", quick=None),
     Bench("import", quick=("3",)),
     Bench("search", options=("--quick",), quick=None),
     Bench("collective_scale", quick=None),
