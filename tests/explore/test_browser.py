@@ -377,12 +377,14 @@ def test_nothing_is_cut_off_or_hard_to_read(browser: Any, file: Path, scheme: st
     guest = Visit(browser, file, viewport={"width": width, "height": 800}, color_scheme=scheme)
     guest.open()
     for view in VIEWS:
-        ((wide, ground, ink),) = guest.walk(
-            [f"#{view}"],
-            """() => [document.documentElement.scrollWidth, ...[getComputedStyle(document.documentElement).backgroundColor,
+        ((wide, words, ground, ink),) = guest.walk(
+            [f"#{view}?step=1"],
+            """() => [document.documentElement.scrollWidth,
+                Math.max(0, ...[...document.querySelectorAll("caption")].map((one) => one.getBoundingClientRect().right)),
+                ...[getComputedStyle(document.documentElement).backgroundColor,
                 getComputedStyle(document.querySelector(".sentence")).color].map((tone) => tone.match(/\\d+/g).map(Number))]""",
         )
-        assert wide <= width, view
+        assert max(wide, words) <= width, view
         lighter, darker = sorted((luminance(ground), luminance(ink)), reverse=True)
         assert (lighter + 0.05) / (darker + 0.05) > 4.5
         assert (luminance(ground) < 0.1) == (scheme == "dark")
