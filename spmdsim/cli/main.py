@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from itertools import groupby
 from typing import Any, NoReturn
 
 from spmdsim.cli.encoding import print_anywhere
@@ -61,25 +62,21 @@ class _Help(argparse.RawDescriptionHelpFormatter):
     """Descriptions and examples in the lines they are written in, or, where these are too long, in lines that fit."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        from spmdsim.cli.output import folded
+        return "\n\n".join(self._fitting(block.split("\n"), width) for block in text.split("\n\n"))
 
-        blocks = text.split("\n\n")
-        for number, block in enumerate(blocks):
-            lines = block.split("\n")
-            if (
-                max(map(len, lines)) > width
-            ):  # commands stay in one line, to be copied, with what they do below
-                parted = [re.fullmatch(r"( +\S.*?) {2,}(\S.*)", line) for line in lines]
-                lines = [
-                    f"{part[1]}\n      {part[2]}"
-                    if part
-                    else line
-                    if line[:1] == " "
-                    else folded(line, width)
-                    for part, line in zip(parted, lines)
-                ]
-            blocks[number] = "\n".join(lines)
-        return "\n\n".join(blocks)
+    def _fitting(self, lines: list[str], width: int) -> str:
+        """Some lines, or, where one is too long: commands in one line, to be copied, with what they do below; other text filled."""
+        if max(map(len, lines)) <= width:
+            return "\n".join(lines)
+        from textwrap import fill
+
+        blocks = []
+        for indented, some in groupby(lines, key=lambda line: line[:1] == " "):
+            if indented:
+                blocks += [re.sub(r"^( +\S.*?) {2,}(\S.*)$", r"\1\n      \2", line) for line in some]
+            else:
+                blocks.append(fill(" ".join(some), width, break_long_words=False, break_on_hyphens=False))
+        return "\n".join(blocks)
 
 
 class Parser(argparse.ArgumentParser):

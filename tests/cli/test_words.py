@@ -106,3 +106,13 @@ def test_help_fits_narrow_terminals(words, capsys, monkeypatch):
     lines = capsys.readouterr().out.splitlines()
     commands = [line for line in lines if "spmdsim" in line and line.startswith(" ")]
     assert commands and all(len(line) <= 80 for line in lines if line not in commands)
+
+
+def test_help_fills_paragraphs(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["layout", "--help"]) == 0
+    *_, paragraph = capsys.readouterr().out.split("\n\n")
+    *filled, last = paragraph.strip().split("\n")
+    assert "strides" in paragraph and len(filled) > 2
+    following = [line.split()[0] for line in (*filled[1:], last)]
+    assert all(len(line) <= 78 < len(f"{line} {word}") for line, word in zip(filled, following))
