@@ -68,8 +68,8 @@ def _play(size: int | None, mesh: Mesh | None) -> World:
     from spmdsim.worlds.lockstep import LockStep
 
     if size is None:
-        said = os.environ.get(RANKS_VARIABLE)
-        if said is not None and not (said.isdecimal() and int(said) > 0):
+        said = os.environ.get(RANKS_VARIABLE, "")  # empty is unset, as a shell's default is
+        if said and not (said.isdecimal() and int(said) > 0):
             raise InputError(f"{RANKS_VARIABLE} is a number of ranks from 1 on, but it is {said!r}")
         needed = 1 if mesh is None else mesh.size if mesh.ranks is None else max(mesh.ranks) + 1
         size = int(said) if said else max(needed, _asked[0])

@@ -121,6 +121,11 @@ def test_a_size_that_was_said_is_kept(process) -> None:
     assert current(8).size == 8 and current().size == 4
 
 
+def test_a_size_that_is_empty_is_not_said(process) -> None:
+    process.setenv(RANKS_VARIABLE, "")
+    assert current().size == 1 and current(3).size == 3
+
+
 def test_worlds_that_are_made_are_ones_own(process) -> None:
     mesh = Mesh((8,), ("tp",))
     x = Tensor.from_global(np.ones((8, 8)), mesh("tp", None))
