@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from glob import escape
 from pathlib import Path
 from threading import current_thread, main_thread
 
@@ -37,7 +38,7 @@ class Recorded:
     def _files(self) -> set[tuple[Path, int]]:
         if self.path is None:
             return set()
-        apart = self.path.parent.glob(f"{self.path.stem}.rank*{self.path.suffix}")
+        apart = self.path.parent.glob(f"{escape(self.path.stem)}.rank*{self.path.suffix}")
         return {(path, path.stat().st_mtime_ns) for path in (self.path, *apart) if path.is_file()}
 
     def written(self) -> list[Path]:
@@ -58,7 +59,13 @@ class Recorded:
             time.sleep(0.02)
 
     def say(self) -> None:
-        """Say where it is: after the end, since launchers drop what ranks say while they are ended."""
+        """Say where it is: after the end, since launchers drop what ranks say while they are ended.
+
+        What a rank had written half when it was killed is removed.
+        """
+        if self.path is not None:
+            for half in self.path.parent.glob(f"{escape(self.path.stem)}.*.part"):
+                half.unlink(missing_ok=True)
         if paths := self.written():
             sys.stderr.write(f"what the ranks called last is in {', '.join(map(str, paths))}\n")
 

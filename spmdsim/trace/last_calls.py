@@ -92,7 +92,7 @@ def document(calls: Sequence[LastCall], ranks: Sequence[int], reason: str, now: 
 def write(path: str | os.PathLike[str], document: dict[str, Any]) -> None:
     """Write a document in one step, as JSON if the name ends in ``.json``, else as a table."""
     text = json.dumps(document) if Path(path).suffix == ".json" else table([document])
-    beside = f"{os.fspath(path)}.{os.getpid()}"
+    beside = f"{os.fspath(path)}.{os.getpid()}.part"
     try:
         Path(beside).write_text(text + "\n", encoding="utf-8")
         os.replace(beside, path)

@@ -15,6 +15,7 @@ from processes import hear_ctrl_c, run_python, waited_for
 from trace_events import slices_of
 
 from spmdsim.errors import InputError
+from spmdsim.launch.record import Recorded
 from spmdsim.trace.last_calls import LastCall, document, read, table
 
 PROGRAM = """\
@@ -140,6 +141,20 @@ def test_a_signal_writes_what_all_ranks_called(job, kind, whom):
     times = told.count(f"what the ranks called last is in {job / 'calls.txt'}\n")
     assert times >= 1 if kind == signal.SIGUSR1 else times == 1, told
     assert [path.name for path in job.glob("calls*")] == ["calls.txt"], told
+
+
+def test_what_a_killed_rank_has_written_half_is_removed(tmp_path, capsys):
+    recorded = Recorded({"SPMDSIM_RECORD": str(tmp_path / "calls[1].txt")}, tmp_path)
+    for name in (
+        "calls[1].txt.5.part",
+        "calls[1].rank0.txt.6.part",
+        "calls1.txt.7.part",
+        "calls[1].rank2.txt",
+    ):
+        (tmp_path / name).touch()
+    recorded.say()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["calls1.txt.7.part", "calls[1].rank2.txt"]
+    assert capsys.readouterr().err == f"what the ranks called last is in {tmp_path / 'calls[1].rank2.txt'}\n"
 
 
 def test_a_plain_mpirun_writes_it_too(job):
