@@ -60,7 +60,7 @@ class Recipe:
         finals: the redistribution of each result that the operator itself does, or None.
         active: per owned rank whether it takes part (is in the mesh).
         prepared: what a kind of operators derived besides (:meth:`~spmdsim.core.operator.Op.prepared`).
-        plain: no redistribution, no context, every owned rank active: the fast path.
+        plain: the operands once brought, nothing but the local function is left, with one result on every owned rank.
         forward: the local function.
         vjp: the local gradient function, if the operator has a gradient.
     """
@@ -121,8 +121,7 @@ def make_recipe(
     dtypes = [meta.dtype for meta in metas]
     bound = op.bind([meta.shape for meta in metas], params, dtypes)
     strategy = _strategy(sharding, bound, metas, world)
-    if sharding is not None:
-        op = sharding.instead(bound, strategy, params)
+    op = op if sharding is None else sharding.instead(bound, strategy, params)
     wanted = bound.input_layouts(strategy)
     plans = tuple(_route(meta, layout, world) for meta, layout in zip(metas, wanted))
     if sharding is None and not strategy.splits and any(plans):
@@ -134,8 +133,7 @@ def make_recipe(
     active = tuple(rank in strategy.mesh for rank in world.ranks)
     inputs = tuple(meta.with_layout(layout) for meta, layout in zip(metas, wanted))
     prepared = op.prepared(bound, strategy, params)
-    moves = any(p is not None for p in (*plans, *finals)) or prepared is not None
-    plain = not moves and not op.contextual and all(active) and len(outputs) == 1
+    plain = prepared is None and finals == (None,) and not op.contextual and all(active)
     kinds = tuple(meta.dtype for meta in (*inputs, *outputs))
     forward = op.forward if op.moves else elements.types.local(op.forward, kinds)
     vjp = None if op.vjp is None else elements.types.local(op.vjp, kinds)
@@ -222,6 +220,9 @@ def apply(
         return world.recorded(recipe, lambda: _run(recipe, tensors, params))
     if not recipe.plain:
         return _run(recipe, tensors, params)
+    if any(recipe.plans):
+        tensors = [_bring(recipe, i, tensor) for i, tensor in enumerate(tensors)]
+        first, last = tensors[0], tensors[-1]
     meta = recipe.outputs[0]
     if not world.has_data:
         shards = world.empties(meta)
@@ -281,9 +282,8 @@ def _bring(recipe: Recipe, operand: int, tensor: Tensor) -> Tensor:
     if tensor.meta is wanted:
         return tensor
     # The same distribution under another name: only axes of size one differ.
-    renamed = type(tensor)(
-        tensor.world, wanted, tensor.held, tensor.requires_grad, tensor.name, tensor.origin
-    )
+    facts = tensor.held, tensor.requires_grad, tensor.name, tensor.origin
+    renamed = type(tensor)(tensor.world, wanted, *facts)
     renamed.node, renamed.output = tensor.node, tensor.output
     if tensor.requires_grad and tensor.node is None:
         renamed.node = MoveNode(tensor)
