@@ -1,7 +1,7 @@
 """How long simulating a per-rank program takes: a ring all_reduce written with Send and Recv, beside its lower bound.
 
-The bound is the same program on bare greenlets: the same arithmetic, each message a copied array handed to the next
-rank, with no tags, no checks, no times and no diagnosis.
+The bound is the same program on bare greenlets: the same arithmetic, and sends that wait until they are received, as the
+simulator's do so that no program that counts on buffers passes; with no tags, no checks, no times and no diagnosis.
 
 Run it from the repository: ``python scripts/bench/bench_simulation.py [ranks]``.
 """
@@ -40,23 +40,30 @@ def ring(rank: int, size: int, send: Pass, receive: Pass) -> float:
 
 
 def bare(size: int) -> list[float]:
-    """The ring on greenlets that switch to the next rank when they have to wait."""
-    from greenlet import getcurrent, greenlet
+    """The ring on greenlets that switch to the next rank while they wait."""
+    from greenlet import greenlet
 
     boxes: list[deque[Any]] = [deque() for _ in range(size)]
+    waits = [False] * size
     sums: list[float] = []
     ready: deque[Any] = deque()
-    hub = getcurrent()
 
     def run(rank: int) -> None:
+        box, wait = boxes[rank], ranks[rank].parent.switch
+
         def send(array: Any, dest: int) -> None:
-            boxes[dest].append(array.copy())
+            boxes[dest].append((array, rank))
+            if waits[dest]:
+                waits[dest] = False
+                ready.append(ranks[dest])
+            wait()
 
         def receive(array: Any, source: int) -> None:
-            while not boxes[rank]:
-                ready.append(ranks[rank])
-                hub.switch()
-            array[...] = boxes[rank].popleft()
+            if not box:
+                waits[rank] = True
+                wait()
+            array[...], sender = box.popleft()
+            ready.append(ranks[sender])
 
         sums.append(ring(rank, size, send, receive))
 

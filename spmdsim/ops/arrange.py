@@ -427,11 +427,12 @@ def vecdot(a: Operand, b: Operand, axis: int = -1) -> Tensor:
     [10.0, 20.0]
     """
     x, y = alike("vecdot", a, b)
-    dims = [counted_dim(axis, t.ndim) - t.ndim for t in (x, y)]
-    if x.shape[dims[0]] != y.shape[dims[1]]:
-        raise RuleError(f"vecdot of shapes {x.shape} and {y.shape}: dim {axis} differs in size")
-    x = conjugate(x) if x.dtype.kind == "c" else x
-    if x.ndim == y.ndim == 1 and x.dtype.kind != "b":  # without an array of the products
+    kind, shape = x.dtype.kind, x.shape
+    x = conjugate(x) if kind == "c" else x
+    if shape == y.shape and len(shape) == 1 and axis in (0, -1) and kind != "b":  # no array of the products
         return matmul(x, y)
+    dims = [counted_dim(axis, t.ndim) - t.ndim for t in (x, y)]
+    if shape[dims[0]] != y.shape[dims[1]]:
+        raise RuleError(f"vecdot of shapes {shape} and {y.shape}: dim {axis} differs in size")
     products = multiply(*[t if d == -1 else moveaxis(t, d, -1) for t, d in zip((x, y), dims)])
     return any_(products, -1) if products.dtype.kind == "b" else sum_(products, -1, dtype=products.dtype)

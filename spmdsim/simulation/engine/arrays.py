@@ -158,17 +158,17 @@ def ask(
         None if the message was there, the receive if it waits, DECLINED if this is no plain receive.
     """
     box, scheduler = comm._box, comm._scheduler
-    if not (
+    if scheduler.timeline is not None or not array.flags.carray:  # contiguous, aligned and writeable
+        return DECLINED
+    message = box.arrived.get(source)
+    if message is None and not (
         (0 <= source < comm._shared.size or (source == ANY_SOURCE and not box.arrived))
         and (tag >= 0 or tag == ANY_TAG)
-        and array.flags.carray  # contiguous, aligned and writeable
-        and scheduler.timeline is None
     ):
         return DECLINED
     task = comm._holder
     if task.greenlet is not getcurrent():
         task = comm._task
-    message = box.arrived.get(source)
     if message is None:
         receive: Receive = comm._own_receive
         receive.array, receive.source, receive.tag, receive.name = array, source, tag, name

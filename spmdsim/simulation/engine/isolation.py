@@ -72,18 +72,19 @@ class Isolation:
 
     def enter(self, task: Task) -> None:
         """Put one rank's world in place."""
-        world = self.worlds[task.rank]
-        before = self._current
+        rank = task.rank
+        world, before, process = self.worlds[rank], self._current, self.process
         if world is before:
             return
-        self._current = world
-        self.process.put(task.rank)
+        self._current, process.rank = world, rank
+        if process.moved:
+            process.move()
         sys.argv, modules = world.arguments, sys.modules
         modules["__main__"] = world.main
         if self._names and before is not None:
             self._exchange_modules(before, world)
         if self._variables is not None and self._variables.differ:
-            self._variables.put(task.rank)
+            self._variables.put(rank)
         numpy_random = modules.get("numpy.random") if self.draws_numbers else None
         if numpy_random is not None:
             if world.numpy_bits is None:

@@ -119,7 +119,7 @@ class Scheduler:
         self.problems: list[Problem] = []
         self.failure: Problem | None = None
         self.on_stall: Callable[[str], bool] = lambda attention: False
-        self.on_enter: Callable[[Task], None] | None = None
+        self.on_enter: Callable[[Task], None] = lambda task: None
         self.timeline: Timeline | None = None
         self.closing = False
         self.polls = 0
@@ -144,8 +144,7 @@ class Scheduler:
             while self.ready and self.failure is None and not self.attention:
                 task = self._next()
                 self.current = task
-                if self.on_enter is not None:
-                    self.on_enter(task)
+                self.on_enter(task)
                 task.started = True
                 task.switch()
             if self.failure is not None or all(task.finished for task in self.tasks):
@@ -162,8 +161,7 @@ class Scheduler:
         for task in self.tasks:
             if task.greenlet is not None and not task.greenlet.dead:
                 self.current = task
-                if self.on_enter is not None:
-                    self.on_enter(task)
+                self.on_enter(task)
                 task.greenlet.throw(self.exit)
 
     def block(self, waiting: Any) -> None:
@@ -176,8 +174,7 @@ class Scheduler:
         else:  # what happens at nearly every message, without a call in between
             self.current = following = ready.popleft()
             if following is not task:
-                if self.on_enter is not None:
-                    self.on_enter(following)
+                self.on_enter(following)
                 following.switch()
         task.waiting = None
 
@@ -254,8 +251,7 @@ class Scheduler:
         following = ready.popleft()
         if following is not task:
             self.current = following
-            if self.on_enter is not None:
-                self.on_enter(following)
+            self.on_enter(following)
             following.switch()
 
     def _to_hub(self, task: Task) -> None:
