@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 import spmdsim.ops as ops
+from spmdsim.ops.windows import _put_op
 from spmdsim.tensor.random import uniform_block
 
 
@@ -420,6 +421,10 @@ SAMPLES = [
     ),
     Sample(
         "slice_update_steps", ops.slice_update, ops.slice_update.op, (_normal(8, 7), _normal(8, 2)), _written_in_steps,
+        {"start": (0, 1), "stop": (8, 6), "step": (1, 3)},
+    ),
+    Sample(
+        "slice_update_split", _put_op, _put_op, (_normal(8, 7), _normal(8, 2)), _written_in_steps,
         {"start": (0, 1), "stop": (8, 6), "step": (1, 3)},
     ),
     Sample(

@@ -25,6 +25,8 @@ class Window:
         stride: from one position's first element to the next one's; negative where a dim of the same elements is turned
             round.
         wrap: elements before 0 are the last ones, and those beyond the last the first ones.
+        spread: so many positions apart elements are read, one each: position ``i`` reads ``(i + first) / spread`` where
+            that is whole, and nothing elsewhere; ``width`` and ``stride`` are 1 then.
     """
 
     size: int
@@ -32,9 +34,10 @@ class Window:
     width: int = 1
     stride: int = 1
     wrap: bool = False
+    spread: int = 1
 
     def __str__(self) -> str:
-        by = f" by {self.stride}" if self.stride > 1 else ""
+        by = f" by {self.stride}" if self.stride > 1 else f" by 1/{self.spread}" if self.spread > 1 else ""
         return f"{self.size} windows of {self.width} from {self.first}{by}{', wrapped' if self.wrap else ''}"
 
     @property
@@ -47,9 +50,14 @@ class Window:
 
         >>> Window(6, -1, 3).reads(0, 3, 6), Window(4, 2).reads(0, 2, 6), Window(6, -1, wrap=True).reads(0, 3, 6)
         (range(0, 4), range(2, 4), range(-1, 2))
+        >>> Window(7, -1, spread=2).reads(0, 4, 3)  # positions 1 and 3
+        range(0, 2)
         """
         if start >= stop:
             return range(0)
+        if self.spread > 1:
+            first, last = (min(max(-(-(i + self.first) // self.spread), 0), n) for i in (start, stop))
+            return range(first, last) if first < last else range(0)
         if self.stride < 0:
             return range(start * self.stride + self.first, stop * self.stride + self.first, self.stride)
         low, high, step = start * self.stride + self.first, (stop - 1) * self.stride + self.first, self.step
@@ -65,6 +73,7 @@ class Window:
             start, stop = 1 - stop, 1 - start
             turned = Window(self.size, -self.first, 1, -self.stride)
             return turned.readers(start, stop)
+        start, stop = start * self.spread, (stop - 1) * self.spread + 1
         low = -(-(start - self.first - self.width + 1) // self.stride)
         high = (stop - 1 - self.first) // self.stride + 1
         return max(low, 0), max(max(low, 0), min(high, self.size))
@@ -129,6 +138,8 @@ class Windowed(Layout):
             if window is None
             else len(window.reads(0, largest_block(window.size, parts), n))
             if window.wrap or parts < 3
+            else min(n, -(-largest_block(window.size, parts) // window.spread))
+            if window.spread > 1
             else min(
                 n, (largest_block(window.size, parts) - 1) * (window.stride // window.step) + window.width
             )

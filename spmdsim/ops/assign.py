@@ -150,12 +150,19 @@ def _assigned(x: Tensor, parts: list[Any], value: Tensor) -> Tensor:
     whole = value if value.shape == tuple(seen) else broadcast_to(value, seen)
     shaped = whole if whole.shape == tuple(window) else reshape(whole, window)
     start, stop, step = ([one[k] for one in spans] for k in range(3))
-    return slice_update(x, _beside(flip(shaped, turned) if turned else shaped, x), start, stop, step)
+    placed = flip(shaped, turned) if turned else shaped
+    return slice_update(x, _beside(placed, x, cut=any(placed.layout.dims)), start, stop, step)
 
 
-def _beside(value: Tensor, x: Tensor) -> Tensor:
-    """What has as many dims as the tensor, split where its whole dims are: the tensor itself then stays as it is."""
+def _beside(value: Tensor, x: Tensor, cut: bool = False) -> Tensor:
+    """What has as many dims as the tensor, split where its whole dims are: the tensor itself then stays as it is.
+
+    Args:
+        value: what has other sizes in some dims.
+        x: the tensor.
+        cut: split those of other sizes, too.
+    """
     if x.layout.partial_axes:
         return value
-    kept = [axes if n == m else () for axes, n, m in zip(x.layout.dims, value.shape, x.shape)]
+    kept = [axes if cut or n == m else () for axes, n, m in zip(x.layout.dims, value.shape, x.shape)]
     return value.to(Layout(x.layout.mesh, kept))

@@ -13,8 +13,10 @@ import numpy as np
 
 from spmdsim.core import Rule
 from spmdsim.errors import RuleError
+from spmdsim.layout.windowed_layout import Window
 from spmdsim.ops.declare import alike
 from spmdsim.ops.operators import operator
+from spmdsim.ops.windowed import WindowOp, Windows
 from spmdsim.tensor import Context, Op, Tensor
 from spmdsim.tensor.operands import Operand
 
@@ -42,7 +44,7 @@ def _read_rule(shape: Shape, start: Shape, stop: Shape) -> tuple[Rule, dict[str,
 
 
 def _overlap(
-    context: Context, start: Shape, stop: Shape, step: Shape, shape: Shape
+    context: Context, start: Shape, stop: Shape, step: Shape, shape: Shape, cut_name: str = "c"
 ) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
     """Where this rank's part and the window meet: as slices of the part, and of the window."""
     held: list[slice] = []
@@ -53,7 +55,7 @@ def _overlap(
             held.append(slice(None))
             seen.append(slice(None))
             continue
-        first, last = context.bounds(f"c{d}")
+        first, last = context.bounds(f"{cut_name}{d}")
         # The window's entries that lie from the first place on, and from the one after the last.
         low, high = (min(max(-((a - place) // s), 0), len(range(a, b, s))) for place in (first, last))
         held.append(
@@ -155,6 +157,44 @@ def _write_vjp(
 _write_op = Op("slice_update", _write_rule, _write, _write_vjp, contextual=True, moves=True)
 
 
+def _shifted(shape: Shape, _value: Shape, start: Shape, stop: Shape, step: Shape) -> Windows:
+    cuts = zip(_cut(shape, start, stop, step), shape, start, step)
+    return {1: [Window(n, -a, spread=s) if cut else None for cut, n, a, s in cuts]}
+
+
+def _put(context: Context, x: np.ndarray, value: np.ndarray, **places: Shape) -> np.ndarray:
+    whole = np.array(x, np.result_type(x, value))
+    whole[_held(context, **places)] = value
+    return whole
+
+
+def _put_vjp(
+    context: Context, dy: np.ndarray, _operands: Any, _y: Any, **places: Shape
+) -> tuple[np.ndarray, np.ndarray]:
+    held, below = _held(context, **places), np.array(dy)
+    below[held] = 0
+    return below, dy[held]
+
+
+def _held(context: Context, start: Shape, stop: Shape, step: Shape) -> tuple[slice, ...]:
+    """Where the window lies in this rank's part."""
+    return _overlap(context, start, stop, step, context.bound.shapes[0], "d")[0]
+
+
+#: The same where cut dims of the value are split: as the tensor's, each rank is given what lies in its part.
+_put_op = WindowOp(
+    "slice_update",
+    lambda shape, _value, **_: Rule.parse(
+        "{0}, {0} -> {0}".format(" ".join(f"d{d}" for d in range(len(shape)))), linear="all"
+    ),
+    _put,
+    _put_vjp,
+    contextual=True,
+    moves=True,
+    windows=_shifted,
+)
+
+
 @operator(_write_op)
 def slice_update(
     x: Tensor,
@@ -192,4 +232,7 @@ def slice_update(
     wanted = tuple(len(range(a, b, s)) for a, b, s in zip(first, last, steps))
     if value.shape != wanted:
         raise RuleError(f"the window {first}..{last} has shape {wanted}, but the value {value.shape}")
-    return _write_op(x, value, start=first, stop=last, step=steps)
+    cut = zip(_cut(x.shape, first, last, steps), value.layout.dims)
+    pending = x.layout.partial_axes or value.layout.partial_axes
+    op = _put_op if any(c and axes for c, axes in cut) and not pending else _write_op
+    return op(x, value, start=first, stop=last, step=steps)

@@ -114,6 +114,21 @@ def test_slices_of_a_split_dim(start, stop, step, world):
     check(world, mesh("x", None), (13, 2), lambda x: x[part], lambda a: a[part])
 
 
+@pytest.mark.ranks(1, 3, 8)
+def test_what_is_assigned_to_a_slice_comes_from_neighbours(world):
+    mesh = Mesh((world.size,), ("x",))
+    zeros = Tensor.zeros((13, 2), layout=mesh("x", None), world=world)
+    for part in [slice(*bounds) for bounds in ONE_DIM]:
+
+        def put(a, part=part):
+            whole = np.zeros((13, 2))
+            whole[part] = a
+            return whole
+
+        n = len(range(13)[part])
+        check(world, mesh("x", None), (n, 2), lambda v, part=part: ops.setitem(zeros, part, v), put)
+
+
 @pytest.mark.ranks(2, 4)
 @pytest.mark.parametrize("n", [3, 5])
 def test_pieces_thinner_than_the_shift(n, world):
@@ -374,12 +389,15 @@ def test_the_cheapest_strategy_leaves_split_what_a_slice_cuts():
 
 WINDOWS = [
     Window(6, -1, 3), Window(4, 2), Window(6, -1, wrap=True), Window(3, 1, 2, 2), Window(3, 0, 1, 2), Window(6, 5, 1, -1),
-    Window(2, 4, 1, -3), Window(8, -1, 2), Window(5, -2, 4, 1, wrap=True),
+    Window(2, 4, 1, -3), Window(8, -1, 2), Window(5, -2, 4, 1, wrap=True), Window(19, -1, spread=3), Window(4, 2, spread=2),
 ]  # fmt: skip
 
 
 def read_by(window, position, n):
     """The elements that one position reads, by the definition; those of a wrapped dim as they lie."""
+    if (position + window.first) % window.spread:
+        return []
+    position = position if window.spread == 1 else (position + window.first) // window.spread - window.first
     elements = range(
         position * window.stride + window.first, position * window.stride + window.first + window.width
     )
@@ -399,7 +417,7 @@ def test_windows_read_what_their_definition_says(window):
         readers = {i for i in range(window.size) if set(read_by(window, i, n)) & set(range(start, stop))}
         low, high = window.readers(start, stop)
         assert readers <= set(range(low, high))
-        if readers and abs(window.stride) <= window.width:
+        if readers and abs(window.stride) <= window.width and window.spread == 1:
             assert (min(readers), max(readers) + 1) == (low, high)
 
 
@@ -413,7 +431,9 @@ def test_the_largest_piece_of_windows_is_some_rank_s(window, ranks):
 
 
 @pytest.mark.parametrize(
-    "window", [Window(6, 0, 1, 2), Window(6, 0, 2, 2), Window(9, 0, 3), Window(7, 1, 4)], ids=str
+    "window",
+    [Window(6, 0, 1, 2), Window(6, 0, 2, 2), Window(9, 0, 3), Window(7, 1, 4), Window(24, 0, spread=2)],
+    ids=str,
 )
 def test_the_largest_piece_of_three_is_known_exactly(window):
     layout = Windowed(Mesh((3,), ("x",))("x"), (window,))
