@@ -45,6 +45,7 @@ SYMMETRIC = {
     "zip",
     "array_equal",
     "may_share_memory",
+    "overlap",
     "add",
     "multiply",
 }

@@ -150,7 +150,7 @@ def _varied(op: Op, params: dict[str, Any], world: World) -> int:
 def _strategy(sharding: ShardedOp | None, bound: BoundRule, metas: Sequence[Meta], world: World) -> Strategy:
     layouts = [meta.layout for meta in metas]
     if sharding is not None:
-        strategy = sharding.strategy(bound, world.size, layouts[0].mesh if layouts else None)
+        strategy = sharding.strategy(bound, world.size, layouts[0].mesh)
         world.check_mesh(strategy.mesh)
         return strategy
     try:
@@ -160,9 +160,8 @@ def _strategy(sharding: ShardedOp | None, bound: BoundRule, metas: Sequence[Meta
 
 
 def _route(meta: Meta, layout: Layout, world: World) -> Route | None:
-    if layout is meta.layout or layout == meta.layout or layout.canonical == meta.layout.canonical:
+    if layout.canonical == meta.layout.canonical:
         return None
-    world.check_mesh(meta.layout.mesh)
     return world.plan(meta.layout, layout, meta.shape, meta.dtype)
 
 
@@ -228,7 +227,7 @@ def apply(
         shards = world.empties(meta)
     elif len(first.held) == 1:
         arrays = (first.held[0], last.held[0]) if two else [tensor.held[0] for tensor in tensors]
-        array = recipe.forward(*arrays, **params) if params else recipe.forward(*arrays)
+        array = recipe.forward(*arrays, **params)
         shards = [array if array.dtype is meta.held else op.typed(array, meta.held)]
     else:
         shards = each(partial(recipe.local, params, None), *[tensor.held for tensor in tensors])

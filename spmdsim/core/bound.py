@@ -283,7 +283,7 @@ def members(term: Term) -> set[str]:
 def common_mesh(layouts: Sequence[Layout]) -> Mesh:
     """The mesh all layouts share; RuleError if they are on different ones."""
     mesh = layouts[0].mesh
-    for layout in layouts[1:]:
+    for layout in layouts:
         if layout.mesh != mesh:
             raise RuleError(f"operands live on different meshes, {mesh} and {layout.mesh}")
     return mesh
@@ -384,8 +384,6 @@ def _without_broadcast(term: Term, shape: Shape, found: dict[str, int]) -> Term:
 
 def _solve_compound(term: Term, shape: Shape, found: dict[str, int], rule: Rule, operand: int) -> None:
     for dim, size in zip(term, shape):
-        if len(dim) < 2:
-            continue
         unknown = [factor for factor in dim if factor not in found]
         known = math.prod(found[factor] for factor in dim if factor in found)
         if len(unknown) > 1:

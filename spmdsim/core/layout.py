@@ -355,7 +355,7 @@ def _check_axes(mesh: Mesh, dims: tuple[tuple[str, ...], ...], partial: tuple[tu
                 f"pending reduction: dims {dims}, partial {dict(partial)}"
             )
         used.add(axis)
-    if len(partial) > 1 and len({op for _, op in partial}) > 1:
+    if len({op for _, op in partial}) > 1:
         raise LayoutError(
             f"one layout cannot wait for different reductions, but got {dict(partial)}; reduce one first"
         )

@@ -83,7 +83,7 @@ def _together(step: Step, members: tuple[int, ...]) -> Program:
     """Put the group's distinct source boxes together once, or reduce its arrays in order; then cut the target boxes out."""
     sources, targets = holders(step.src, step, members), holders(step.dst, step, members)
     reduced = step.collective in ("all_reduce", "reduce_scatter")
-    filled = [box for box in sources if volume(box)] or [*sources][:1]
+    filled = [box for box in sources if volume(box)]
     union = tuple((min(a for a, _ in spans), max(b for _, b in spans)) for spans in zip(*filled))
     puts = [(within(box, union), sources[box][0]) for box in filled]
     cuts = [(within(box, union), ranks) for box, ranks in targets.items() if volume(box)]

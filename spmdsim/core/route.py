@@ -102,7 +102,7 @@ def _moves(here: Layout, dst: Layout, shape: tuple[int, ...]) -> Iterator[Step]:
             if {*ahead[:k]} <= {*pending}:
                 left = [(axis, op) for axis, op in here.partial if axis not in ahead[:k]]
                 yield step("reduce_scatter", ahead[:k], with_entries((dim, entry + ahead[:k])), left)
-        for k in range(1, len(beyond) + 1) if not pending else ():
+        for k in range(1, len(beyond) + 1):
             yield step("all_gather", beyond[-k:], with_entries((dim, entry[:-k])))
             for other, wanted in enumerate(dst.dims):
                 moved = here.dims[other] + beyond[-k:]

@@ -121,8 +121,7 @@ class Step(ShortRepr):
         target = self.dst.bounds(self.shape, rank)
         if self.collective in ("all_reduce", "reduce_scatter"):
             size = self.src.mesh.axis_size(*self.axes)
-            place = self.place(rank) if self.collective == "all_reduce" else 0
-            return itemsize * int(reduction_elements(self.collective, size, volume(target), place))
+            return itemsize * int(reduction_elements(self.collective, size, volume(target), self.place(rank)))
         own = overlap(self.src.bounds(self.shape, rank), target)
         return itemsize * (volume(target) - (0 if own is None else volume(own)))
 

@@ -116,7 +116,7 @@ class OpNode(Node):
         """The operands' gradients, of those that are wanted: arrays on every owned rank, or a tensor."""
         recipe, world = self.recipe, self.results[0][0]
         if not world.has_data:
-            return [world.empties(meta) if asked else None for asked, meta in zip(wanted, recipe.gradients)]
+            return [world.empties(meta) for meta in recipe.gradients]
         given, arrived = [dy.held for dy in dys if dy is not None], [dy is not None for dy in dys]
         run = partial(local_gradients, recipe, world, self.params, arrived, wanted)
         return performed(run, *given, *self.values, *(self.saved or ()))  # type: ignore[no-any-return]
@@ -176,8 +176,6 @@ def like(gradient: Any, dtype: np.dtype) -> np.ndarray:
 
 def settle(pending: Pending, layout: Layout) -> Any:
     """Add gradients up and bring them into a layout: equal layouts are added first, then reduced once."""
-    if len(pending) == 1:
-        return pending[0].to(layout)
     by_meta: dict[int, Pending] = {}
     for gradient in pending:
         by_meta.setdefault(id(gradient.meta), []).append(gradient)

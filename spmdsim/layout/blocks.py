@@ -37,8 +37,7 @@ def nested_blocks(size: int, parts: Sequence[int]) -> list[tuple[int, int]]:
     """
     blocks = [(0, size)]
     for count in parts:
-        if count > 1:
-            blocks = [split_block(start, length, count, i) for start, length in blocks for i in range(count)]
+        blocks = [split_block(start, length, count, i) for start, length in blocks for i in range(count)]
     return blocks
 
 

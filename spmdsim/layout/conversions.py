@@ -72,7 +72,7 @@ def typed_rule(rule: Rule, operands: tuple[np.dtype, ...], result: np.dtype) -> 
     """
     linear = tuple(group for group in rule.linear if all(additive(operands[i], result) for i in group))
     if result.kind != "b":
-        return rule if linear == rule.linear else replace(rule, linear=linear)
+        return replace(rule, linear=linear)
     ops = {factor: rule.reduction(factor) for factor in rule.reduced}
     reductions = tuple(sorted((f, "any" if op == "sum" else op) for f, op in ops.items()))
     passes = frozenset("any" if op == "sum" else op for op in rule.passes) - {"avg"}

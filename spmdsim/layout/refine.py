@@ -103,7 +103,7 @@ def _same_cuts(layout: Layout, factors: Factors, mesh: Mesh, shape: Sequence[int
     for size, entry in zip(shape, layout.dims):
         parts = [layout.mesh.axis_size(axis) for axis in entry]
         finer = [mesh.axis_size(part) for axis in entry for part in factors[axis]]
-        if len(finer) != sum(part > 1 for part in parts) and not same_cuts(size, tuple(parts), tuple(finer)):
+        if not same_cuts(size, tuple(parts), tuple(finer)):
             return False
     return True
 

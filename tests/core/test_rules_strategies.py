@@ -214,3 +214,51 @@ def test_axes_beyond_the_size_of_a_dim_split_it_all_the_same():
     bound = bind(MATMUL, ((2, 8), (8, 8)))
     strategy = bound.infer([SQUARE(("x", "y"), None), SQUARE(None, None)])
     assert dict(strategy.splits)["m"] == ("x", "y")
+
+
+def test_a_product_is_several_operands_of_which_a_factor_is_summed():
+    summed = bind(Rule.parse("m k -> m", linear="each"), ((3, 4),))
+    both = bind(Rule.parse("m k, k n -> m n, m k n", linear="each"), ((3, 4), (4, 5)))
+    turned = bind(Rule.parse("m k, k n -> m k n, m n", linear="each"), ((3, 4), (4, 5)))
+    jointly = bind(Rule.parse("m k, k n -> m n", linear=[[0], [0, 1]]), ((3, 4), (4, 5)))
+    assert [b.contraction for b in (summed, both, turned, jointly)] == [False, True, False, False]
+    assert [b.flops for b in (summed, both, turned)] == [12, 120, 60]
+    assert both.rule.reduced == turned.rule.reduced == ("k",) and jointly.rule.linear[1] == {0, 1}
+    assert Rule.parse("... m -> m", reduce={"...": "max"}).reduction(".0") == "max"
+
+
+def test_axes_go_to_the_major_factor_until_it_is_cut_up():
+    rule, mesh = Rule.parse("(a b) -> a b"), Mesh((2, 4, 3), ("x", "y", "z"))
+    for sizes, splits in (
+        ({"a": 2, "b": 12}, {"a": ("x",), "b": ("y", "z")}),
+        ({"a": 8, "b": 3}, {"a": ("x", "y"), "b": ("z",)}),
+    ):
+        strategy = bind(rule, ((24,),), tuple(sizes.items())).infer([mesh(("x", "y", "z"))])
+        assert dict(strategy.splits) == splits
+
+
+@pytest.mark.parametrize(
+    "shapes", [((7,), (2,), (3,)), ((6,), (2,), (4,)), ((2,), (2,), (3,))], ids=["odd", "more", "less"]
+)
+def test_factors_of_a_dim_make_its_size(shapes):
+    with pytest.raises(RuleError, match=r"\(a b\) of the rule .* cannot have size"):
+        bind(Rule.parse("(a b), a, b -> a b"), shapes)
+    with pytest.raises(RuleError, match="its known factors make 0"):
+        bind(Rule.parse("(a b), a -> a b"), ((0,), (0,)))
+
+
+def test_what_passes_alone_passes_and_several_reductions_do_not():
+    mesh = Mesh((2, 2), ("x", "y"))
+    bound = bind(Rule.parse("m, m -> m", linear="all", passes=("sum",)), ((4,), (4,)))
+    pending = mesh("y", partial="x")
+    assert bound.infer([pending, pending]).passed == (("x", frozenset({0, 1}), "sum"),)
+    both = bind(Rule.parse("m, m -> m", linear="all"), ((4,), (4,)))
+    with pytest.raises(RuleError, match=r"operands \[0, 1\] are partial \(avg, sum\) over axis 'x'"):
+        both.infer([pending, mesh("y", partial={"x": "avg"})])
+
+
+def test_axes_that_split_a_dim_of_size_one_are_named():
+    mesh, bound = Mesh((2, 2), ("x", "y")), bind(Rule.parse("1 m -> m"), ((1, 4),))
+    for axes, words in (("x", "'x' splits it"), (("x", "y"), r"\('x', 'y'\) splits it")):
+        with pytest.raises(RuleError, match=words):
+            bound.infer([mesh(axes, None)])

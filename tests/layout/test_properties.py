@@ -12,9 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from layout_cases import cases, held
 
-from spmdsim.core import Layout, Mesh, Partial, Replicate, Shard, split_block
-from spmdsim.errors import LayoutError
+from spmdsim.core import Layout, Mesh, Partial, Replicate, Rule, Shard, split_block
+from spmdsim.core.lockstep import LockStep as CoreLockStep
+from spmdsim.core.mesh import MOST_RANKS
+from spmdsim.core.step import Step, overlap
+from spmdsim.core.tensor import Tensor as CoreTensor
+from spmdsim.errors import LayoutError, UsageTypeError, WorldError
 from spmdsim.layout.blocks import all_bounds, nested_block_arrays, nested_blocks
+from spmdsim.layout.conversions import typed_rule
+from spmdsim.layout.refine import common_mesh, refine
 from spmdsim.layout.written import _wrapped, parse_entries
 
 
@@ -260,3 +266,142 @@ def test_brackets_about_all_of_a_text_are_told_from_several(text, wrapped):
 )
 def test_brackets_are_about_dims_or_about_the_axes_of_one(text, ndim, entries):
     assert parse_entries(text, ndim) == entries
+
+
+def test_bounds_of_few_ranks_are_remembered_and_all_are_read_only():
+    few, many = Mesh((64,), ("x",))("x"), Mesh((65,), ("x",))("x")
+    assert all_bounds(few, (7,)) is all_bounds(few, (7,)) and all_bounds(many, (7,)) is not all_bounds(many, (7,))
+    assert not all_bounds(few, (7,)).flags.writeable and not all_bounds(many, (7,)).flags.writeable
+
+
+@pytest.mark.parametrize("ask", [all_bounds, Layout.is_even, lambda x, shape: x.bounds(shape, 0)])
+def test_shapes_of_other_tensors_are_refused(ask):
+    with pytest.raises(LayoutError, match="is for tensors of 1 dims, but the shape is"):
+        ask(Mesh((2,), ("x",))("x"), (4, 4))
+
+
+@pytest.mark.parametrize(
+    "values, error, words",
+    [
+        (((2.0,), ("x",)), UsageTypeError, "mesh shape must be integers"),
+        (((True,), ("x",)), UsageTypeError, "mesh shape must be integers"),
+        (((2, 0), ("x", "y")), LayoutError, "needs a positive size"),
+        (((2,), ("",)), LayoutError, "'' cannot name an axis"),
+        (((2,), ("None",)), LayoutError, "'None' cannot name an axis"),
+        (((2,), ("x",), [0, 1.5]), UsageTypeError, "ranks must be integers"),
+        (((2,), ("x",), [0, "1"]), UsageTypeError, "ranks must be integers"),
+        (((2,), ("x",), [False, True]), UsageTypeError, "ranks must be integers"),
+        (((MOST_RANKS + 1,), ("x",)), LayoutError, "is too large"),
+    ],
+)
+def test_meshes_that_cannot_be(values, error, words):
+    with pytest.raises(error, match=words):
+        Mesh(*values)
+
+
+@pytest.mark.parametrize("dim", [True, "0", 0.0])
+def test_a_split_dim_is_an_integer(dim):
+    with pytest.raises(UsageTypeError, match="Shard takes a tensor dim"):
+        Shard(dim)
+
+
+@pytest.mark.parametrize("dims", [(0,), ([0],), (("a", 1),)])
+def test_a_dim_is_split_by_names(dims):
+    with pytest.raises(UsageTypeError, match="a dim takes an axis name"):
+        Layout(Mesh((2, 2), ("a", "b")), dims)
+
+
+def test_layouts_without_anything_to_leave_out_are_what_is_left():
+    mesh = Mesh((1, 2), ("a", "b"))
+    plain, pending = mesh("b", None), mesh("b", None, partial={"a": "sum"})
+    assert plain.reduced is plain.canonical is plain and pending.reduced == pending.canonical == plain
+    assert mesh("a", "b").canonical == mesh(None, "b")
+    assert mesh(None, "b", partial="a") != mesh(None, "b") != 5
+
+
+def test_ranks_of_large_meshes_are_shortened_and_of_small_ones_listed():
+    small, large = (Mesh((n,), ("x",), range(n)[::-1]) for n in (24, 25))
+    assert "ranks" not in str(small).split("on ranks")[1] and "25 ranks, " in str(large)
+    assert Mesh((MOST_RANKS,), ("x",)).size == MOST_RANKS
+    with pytest.raises(LayoutError, match=r"which holds ranks \[3, 5\]"):
+        Mesh((2,), ("a",), ranks=(3, 5)).position(4)
+
+
+def test_parts_of_axes_take_names_that_are_free():
+    both = common_mesh(Mesh((2, 4), ("x", "y")), Mesh((4, 2), ("y", "x")))
+    assert (both.mesh.axes, both.mesh.shape) == (("x", "y.0", "y.1"), (2, 2, 2))
+    assert (both.first, both.second) == (
+        {"x": ("x",), "y": ("y.0", "y.1")},
+        {"y": ("x", "y.0"), "x": ("y.1",)},
+    )
+    both = common_mesh(Mesh((4, 2), ("x", "x.1")), Mesh((2, 4), ("p", "q")))
+    assert both.mesh.axes == ("p", "x.1'", "x.1") and both.first == {"x": ("p", "x.1'"), "x.1": ("x.1",)}
+
+
+def test_cuts_are_compared_without_axes_of_one_rank():
+    first, second = Mesh((1, 4), ("o", "x")), Mesh((2, 2), ("a", "b"))
+    assert refine(first(("o", "x")), second("a"), (6,)) is None
+    assert refine(first(("o", "x")), second("a"), (7,)) == (second(("a", "b")), second("a"))
+
+
+def test_the_rules_of_truth_values_reduce_with_any():
+    truth, f4, f8 = map(np.dtype, ("?", "f4", "f8"))
+    rule = Rule.parse("m, m -> m", linear=[[0, 1], [1]], passes=("sum", "avg", "max"))
+    assert typed_rule(rule, (truth, truth), truth).passes == {"any", "max"}
+    assert typed_rule(rule, (f8, f4), f4).linear == (frozenset({1}),)
+    assert typed_rule(rule, (f4, f4), f4) == rule
+    assert typed_rule(rule, (f4, f8), f4).linear == ()
+
+
+@pytest.mark.parametrize(
+    "boxes, common",
+    [
+        ((((0, 2),), ((2, 4),)), None),
+        ((((0, 2),), ((3, 4),)), None),
+        ((((0, 4), (0, 2)), ((1, 2), (2, 4))), None),
+        ((((0, 4), (0, 2)), ((1, 2), (1, 4))), ((1, 2), (1, 2))),
+    ],
+)
+def test_boxes_have_a_box_in_common_or_no_element(boxes, common):
+    assert overlap(*boxes) == overlap(*boxes[::-1]) == common
+
+
+def test_a_rank_has_its_place_among_the_ranks_of_its_group():
+    mesh = Mesh((2, 2), ("a", "b"), [3, 1, 0, 2])
+    step = Step("all_reduce", ("b", "a"), mesh(partial=("a", "b")), mesh(), (), "sum")
+    assert [step.place(rank) for rank in range(4)] == [0, 1, 2, 3] and step.number == hash(step)
+    step = Step("all_reduce", ("b",), mesh(partial="b"), mesh(), (), "sum")
+    assert [step.place(rank) for rank in range(4)] == [0, 0, 1, 1]
+    plain = Mesh((2, 2), ("a", "b"))
+    step = Step("all_reduce", ("b", "a"), plain(partial=("a", "b")), plain(), (), "sum")
+    assert [step.place(rank) for rank in range(4)] == [0, 1, 2, 3]
+    moved = Step("all_to_all", ("a",), plain("a", None), plain(None, "a"), (1, 1))
+    assert [moved.nbytes(rank, 4) for rank in range(4)] == [0] * 4
+    moved = Step("all_to_all", ("a",), plain("a", None), plain(None, "a"), (1, 3))
+    assert [moved.nbytes(rank, 4) for rank in range(4)] == [0, 0, 4, 4]
+
+
+def test_empty_pieces_have_the_shapes_of_their_layout():
+    mesh, world = Mesh((4,), ("a",)), CoreLockStep(4)
+    for src, dst, shape in (
+        (mesh("a", None), mesh(None, "a"), (2, 6)),
+        (mesh(None, None, partial="a"), mesh("a", None), (3, 6)),
+        (mesh("a", None), mesh(None, "a"), (0, 6)),
+        (mesh("a", None), mesh(None, None), (0, 6)),
+        (mesh("a", None), mesh(None, None), (5, 6)),
+    ):
+        x = CoreTensor.from_global(np.arange(math.prod(shape)).reshape(shape), src, world).to(dst)
+        assert [piece.shape for piece in x.shards] == [dst.local_shape(shape, rank) for rank in range(4)]
+        assert x.full().ravel().tolist() == [*range(math.prod(shape))]
+
+
+def test_worlds_of_core_refuse_meshes_they_have_not():
+    world, inside = CoreLockStep(4), Mesh((2,), ("x",))
+    assert CoreLockStep(MOST_RANKS).size == MOST_RANKS
+    for mesh in (Mesh((2,), ("x",), [5, 1]), Mesh((5,), ("x",))):
+        for src, dst in ((mesh("x"), mesh(None)), (inside("x"), mesh("x"))):
+            with pytest.raises(WorldError, match="but the world has 4 ranks"):
+                world.check_step(Step("exchange", (), src, dst, (4,)))
+    assert [world.origin(None), world.number("x"), world.derived_origin(None, [])] == [0, 0, 0]
+    assert world.recorded(None, lambda: 5) == 5 and world.named("x").__enter__() is None
+    assert world.empty([2, 3], "f4").shape == (2, 3) and world.empty([2], "f4").dtype == "f4"

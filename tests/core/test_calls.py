@@ -1,0 +1,315 @@
+"""What a call of an operator leaves behind: numbers that ranks compare, recipes, gradients of those who want one."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from spmdsim import LockStep, Mesh, ShapeOnly, Tensor, ops
+from spmdsim.core import Rule, apply
+from spmdsim.core.apply import Recipe, guards, watchers
+from spmdsim.core.elements import ElementTypes
+from spmdsim.core.meta import Meta
+from spmdsim.core.operator import ShardedOp, StrategyReader
+from spmdsim.core.reductions import identity, in_type
+from spmdsim.core.tape import added
+from spmdsim.core.world import ORIGINS
+from spmdsim.errors import LayoutError, RuleError, UsageTypeError, WorldError
+from spmdsim.tensor import Op
+
+MESH = Mesh((2, 2), ("a", "b"))
+
+
+class Comparing(LockStep):
+    """A world whose tensors have numbers, as those of MPI have."""
+
+    compares = True
+
+    def __init__(self, size):
+        super().__init__(size)
+        self.made, self.whole = 0, []
+
+    def origin(self, meta):
+        self.made += 1
+        return hash((1234567, self.made)) & ORIGINS
+
+    def number(self, *facts):
+        return hash(tuple(sum(map(ord, repr(fact))) for fact in facts)) & ORIGINS
+
+    def gathers_whole(self, operator, bound, operands, routes):
+        self.whole.append(operator)
+
+    def recipe(self):
+        """The latest one."""
+        return [entry for entry in self.cache.values() if isinstance(entry, Recipe)][-1]
+
+
+def tensor(world, layout, *shape, dtype="f8", grad=False):
+    value = np.arange(1, np.prod(shape) + 1).reshape(shape).astype(dtype)
+    return Tensor.from_global(value, layout, world, requires_grad=grad)
+
+
+def number(recipe, what, *tensors):
+    return hash((recipe.number + what, *[x.origin for x in tensors])) & ORIGINS
+
+
+def test_a_result_has_a_number_made_of_its_operators_and_its_operands():
+    world = Comparing(4)
+    x, w = tensor(world, MESH("a", None), 4, 6), tensor(world, MESH(None, "b"), 6, 4)
+    y = ops.matmul(x, w)
+    assert world.recipe().plain and y.origin == number(world.recipe(), 0, x, w) != 0
+    assert ops.exp(x).origin == number(world.recipe(), 0, x) and world.recipe().plain
+    assert ops.where(ops.greater(x, 3.0), x, x).origin == world.derived_origin(
+        world.recipe(), [ops.greater(x, 3.0), x, x]
+    )
+    rows = ops.sum(x, axis=0).origin
+    first = world.recipe().number
+    assert ops.sum(x, axis=1).origin != rows and world.recipe().number != first
+    square = tensor(world, MESH("a", None), 4, 4)
+    moved = ops.matmul(square, square)
+    assert not world.recipe().plain and moved.origin == number(world.recipe(), 0, square, square)
+    assert tensor(LockStep(4), MESH("a"), 4).origin == ops.exp(tensor(LockStep(4), MESH("a"), 4)).origin == 0
+
+
+def test_seeds_are_in_the_numbers_of_results_and_in_no_recipe():
+    world = Comparing(4)
+    x = tensor(world, MESH("a", None), 4, 6)
+    one, two, again = (ops.dropout(x, 0.5, seed=seed) for seed in (1, 2, 1))
+    assert one.origin == again.origin != two.origin
+    assert sum(isinstance(entry, Recipe) and entry.op.name == "dropout" for entry in world.cache.values()) == 1
+    assert one.origin == number(world.recipe(), world.number(1), x)
+
+
+def test_results_of_one_call_have_numbers_of_their_own():
+    world = Comparing(4)
+    x = tensor(world, MESH("a", None), 4, 6)
+    parts = ops.split(x, 3, axis=1)
+    assert len({part.origin for part in parts}) == 3 and 0 not in {part.origin for part in parts}
+
+
+def test_gradients_have_numbers_by_operand_and_so_have_sums():
+    world = Comparing(4)
+    x, w = (tensor(world, MESH("a", None), 4, 4, grad=True), tensor(world, MESH(None, None), 4, 4, grad=True))
+    y = ops.multiply(x, w)
+    recipe = world.recipe()
+    dy = tensor(world, y.layout, 4, 4)
+    pending = y.node.pull([[dy]])
+    assert [one.origin for (one,) in pending] == [number(recipe, k, dy, x, w) for k in (1, 2)]
+    assert added([dy, x]).origin == hash((dy.origin, x.origin)) & ORIGINS
+    plain = tensor(LockStep(4), MESH("a", None), 4, 4, grad=True)
+    product = ops.multiply(plain, plain)
+    assert [one.origin for (one,) in product.node.pull([[product.detach()]])] == [0, 0]
+    assert added([product, product]).origin == 0
+
+
+def test_recipes_are_plain_where_nothing_is_moved_and_all_ranks_take_part():
+    world = Comparing(4)
+    half = Mesh((2,), ("a",))
+    for x, call, plain in (
+        (tensor(world, MESH("a", None), 4, 4), lambda x: ops.matmul(x, x), False),
+        (tensor(world, half("a", None), 4, 4), ops.exp, False),
+        (tensor(world, MESH("a", None), 4, 4), lambda x: ops.dropout(x, 0.5, seed=1), False),
+        (tensor(world, MESH("a", None), 4, 4), lambda x: ops.sum(x, axis=1), True),
+    ):
+        call(x)
+        assert world.recipe().plain is plain
+    assert [part.shape for part in ops.exp(tensor(world, half("a"), 4)).shards] == [(2,), (2,), (0,), (0,)]
+
+
+def test_a_world_is_told_of_what_is_gathered_whole():
+    world = Comparing(4)
+    x, whole = tensor(world, MESH("a", None), 4, 4), tensor(world, MESH(None, None), 4, 4)
+    ops.exp(x), ops.add(whole, whole), ops.matmul(x, whole)
+    assert world.whole == []
+    flat = ops.reshape(tensor(world, MESH(None, "a"), 4, 6), (3, 8))
+    assert flat.shape == (3, 8) and len(world.whole) == 1
+
+
+def test_operands_of_three_in_two_worlds_are_refused():
+    x, other = tensor(LockStep(4), MESH("a"), 4), tensor(LockStep(4), MESH("a"), 4)
+    for operands in ((ops.greater(x, 2.0), other, x), (ops.greater(x, 2.0), x, other)):
+        with pytest.raises(WorldError, match="live in different worlds"):
+            ops.where(*operands)
+
+
+def test_of_three_operands_the_middle_one_counts():
+    world = LockStep(4)
+    c = tensor(world, MESH("a"), 4, dtype="?")
+    x, y, other = (tensor(world, MESH("a"), 4, dtype=kind) for kind in ("f4", "f4", "f8"))
+    assert [ops.where(c, one, y).dtype for one in (x, other, x)] == ["f4", "f8", "f4"]
+    assert not ops.where(c, x, y).requires_grad
+    x.requires_grad = True
+    ops.sum(ops.where(c, x, y)).backward()
+    assert x.grad.full().tolist() == [1] * 4 and y.grad is None
+
+
+def test_the_last_watcher_sees_calls_and_the_last_guard_moves():
+    class Watching:
+        def __init__(self):
+            self.seen = []
+
+        def before(self, op, tensors, params, sharding):
+            self.seen.append(op.name)
+            return op, sharding
+
+        def after(self, *call):
+            self.seen.append("after")
+
+    first, last, moves = Watching(), Watching(), []
+    x = tensor(LockStep(4), MESH("a", None), 4, 4)
+    watchers.extend((first, last))
+    guards.extend((lambda name, route: moves.append(0), lambda name, route: moves.append(name)))
+    try:
+        ops.matmul(x, x)
+    finally:
+        del watchers[-2:], guards[-2:]
+    assert first.seen == [] and last.seen == ["matmul", "after"] and moves == ["matmul"]
+
+
+def lazy(calls, second=True):
+    """A product whose gradient function notes which of its gradients was asked for."""
+
+    def vjp(dy, operands, _result):
+        def gradient(k):
+            calls.append(k)
+            return dy * operands[1 - k]
+
+        return (lambda: gradient(0)), (lambda: gradient(1)) if second else None
+
+    return Op("lazy", Rule.parse("..., ... -> ...", linear="each"), np.multiply, vjp)
+
+
+def test_gradients_that_nobody_wants_are_not_calculated():
+    calls, world = [], LockStep(4)
+    x, y = tensor(world, MESH("a"), 4, grad=True), tensor(world, MESH("a"), 4)
+    result = lazy(calls)(x, y)
+    assert result.node.saved is None  # its gradients do not look at it
+    result.backward(y)
+    assert {*calls} == {0} and y.grad is None
+    np.testing.assert_array_equal(x.grad.full(), np.arange(1, 5.0) ** 2)
+
+
+@pytest.mark.parametrize("mesh", [MESH, Mesh((2,), ("a",))], ids=["all ranks", "some ranks"])
+def test_an_operand_without_a_gradient_has_none_or_zeros_where_others_cannot_know(mesh):
+    world = LockStep(4)
+    x, y = (tensor(world, mesh("a"), 4, grad=True) for _ in range(2))
+    lazy([], second=False)(x, y).backward(x.detach())
+    assert x.grad.full().tolist() == [1, 4, 9, 16]
+    assert (y.grad is None) if mesh is MESH else y.grad.full().tolist() == [0] * 4
+
+
+def test_a_given_gradient_takes_the_type_of_its_result():
+    for world in (LockStep(4), ShapeOnly(4)):
+        x = Tensor.from_global(np.ones(4, "f4"), MESH("a"), world, requires_grad=True)
+        given = Tensor.from_global(np.full(4, 1 + 2.0**-30), MESH("a"), world)
+        x.backward(given)
+        ops.add(x, x).backward(given)
+        assert x.grad.dtype == "f4"
+        assert {(shard.shape, shard.dtype) for shard in x.grad.shards} == {((2,), np.dtype("f4"))}
+    y = Tensor.from_global(np.ones((), "f4"), MESH(), ShapeOnly(4), requires_grad=True)
+    y.backward()
+    assert y.grad.shape == ()
+
+
+@pytest.mark.parametrize("dtype, ones", [("f2", 2048), (ml_dtypes.bfloat16, 256)])
+def test_sixteen_bit_gradients_are_added_up_in_more(dtype, ones):
+    """One more than the type can count to, twice: rounded once, it is two more."""
+    world = LockStep(4)
+    large, one = (Tensor.from_global(np.full(4, n, dtype), MESH("a"), world) for n in (ones, 1))
+    assert added([large, one, one]).full().astype(float).tolist() == [ones + 2] * 4
+    pending = MESH("a", partial="b")
+    large, one = (Tensor.from_global(np.full(4, n, dtype), pending, world) for n in (ones, 1))
+    assert added([large, one, one]).to(MESH("a")).full().astype(float).tolist() == [ones + 2] * 4
+
+
+def test_arrays_that_have_the_type_stay():
+    one, other = np.ones(2), np.ones(2, "f4")
+    assert in_type([one, other], one.dtype)[0] is one and in_type([one, other], one.dtype)[1].dtype == "f8"
+
+
+def test_what_cannot_be_reduced_has_no_identity():
+    with pytest.raises(WorldError, match="no order, so no max"):
+        identity("max", np.dtype("c8"))
+
+
+def test_a_meta_is_one_whatever_its_shape_was_written_as():
+    layout = MESH("a", None)
+    assert Meta.of(layout, [2, 3], np.dtype("f4")) is Meta.of(layout, (2, 3), "f4")
+    with pytest.raises(LayoutError, match="is for tensors of 2 dims"):
+        Meta.of(layout, (2,), np.dtype("f4"))
+
+
+def test_types_of_results_are_types_however_an_operator_writes_them():
+    rule = Rule.parse("... -> ...")
+    kinds = [Op("x", rule, np.copy, dtype=kind).result_dtype([np.dtype("f4")], {}) for kind in (
+        lambda dtype: "f8", lambda dtype: dtype, lambda dtype: (dtype, np.dtype("i8")),
+    )]  # fmt: skip
+    assert kinds == [np.dtype("f8"), np.dtype("f4"), (np.dtype("f4"), np.dtype("i8"))]
+    assert type(kinds[0]) is type(np.dtype("f8"))
+
+
+def test_core_reads_strategies_that_are_strategies():
+    from spmdsim.core import Strategy, bind
+
+    reader, bound = StrategyReader(), bind(Rule.parse("m k -> m", linear="each"), ((4, 6),))
+    strategy = Strategy.of(MESH, {"m": "a", "k": "b"})
+    op = Op("x", Rule.parse("m k -> m"), np.copy)
+    assert reader.frozen(strategy) is strategy
+    assert reader.strategy(ShardedOp(op, strategy), bound, 4, None) is strategy
+    with pytest.raises(RuleError):
+        reader.strategy(ShardedOp(op, Strategy.of(MESH, {"q": "a"})), bound, 4, None)
+    pending = MESH("a", partial="b")
+    assert reader.result_layout(None, pending, (4,)) == MESH("a")
+    assert reader.result_layout(pending, MESH("a"), (4,)) is pending
+
+
+def test_element_types_of_core_are_numpys():
+    types, rule = ElementTypes(), Rule.parse("... -> ...")
+    f4, f8, i4, c8 = map(np.dtype, ("f4", "f8", "i4", "c8"))
+    assert [types.is_float(kind) for kind in (f4, i4, c8)] == [True, False, False]
+    assert [types.has_gradient(kind) for kind in (f4, i4, c8)] == [True, False, True]
+    assert types.accumulator("sum", f4) is types.held(MESH("a"), f4) is f4
+    assert types.promoted(f4, f8) == f8 and types.rule(rule, (f4,), f4) is rule
+    assert types.local(np.exp, (f4, f4)) is np.exp
+
+
+def test_tensors_stay_in_their_worlds():
+    wide, world = Mesh((8,), ("x",)), LockStep(4)
+    x = tensor(world, MESH("a"), 4)
+    for refused in (
+        lambda: Tensor.from_global(np.ones(8), wide("x"), world),
+        lambda: x.to(wide("x")),
+        lambda: x.to(Mesh((2,), ("x",), [1, 4])("x")),
+    ):
+        with pytest.raises(WorldError, match="but the world has 4 ranks"):
+            refused()
+    assert x.to(x.layout) is x and x.detach() is x
+
+
+def test_a_world_is_told_which_tensor_moves_only_while_it_moves():
+    told = []
+
+    class Telling(Comparing):
+        def run(self, step, shards, algorithm=None):
+            told.append(self.about)
+            return super().run(step, shards, algorithm)
+
+    world = Telling(4)
+    x = tensor(world, MESH("a"), 4)
+    assert world.about == 0
+    x.to(MESH(None))
+    assert {*told} == {x.origin} and world.about == 0
+
+
+def test_tensors_of_few_bits_are_held_in_more_while_they_are_pending_and_shown_in_their_own():
+    x = Tensor.from_global(np.ones(4, "f2"), MESH("a", partial="b"), LockStep(4))
+    assert {shard.dtype for shard in x.held} == {np.dtype("f4")}
+    assert {shard.dtype for shard in x.shards} == {np.dtype("f2")}
+    whole = x.to(MESH("a"))
+    assert {shard.dtype for shard in whole.held} == {np.dtype("f2")} and whole.full().tolist() == [1] * 4
+
+
+def test_an_operator_that_is_no_tensors_is_refused():
+    with pytest.raises(UsageTypeError, match="exp takes tensors, but got str"):
+        apply._refuse(ops.exp.op if hasattr(ops.exp, "op") else type("O", (), {"name": "exp"}), ["x"])
