@@ -77,7 +77,9 @@ def test_seeds_are_in_the_numbers_of_results_and_in_no_recipe():
     x = tensor(world, MESH("a", None), 4, 6)
     one, two, again = (ops.dropout(x, 0.5, seed=seed) for seed in (1, 2, 1))
     assert one.origin == again.origin != two.origin
-    assert sum(isinstance(entry, Recipe) and entry.op.name == "dropout" for entry in world.cache.values()) == 1
+    assert (
+        sum(isinstance(entry, Recipe) and entry.op.name == "dropout" for entry in world.cache.values()) == 1
+    )
     assert one.origin == number(world.recipe(), world.number(1), x)
 
 

@@ -270,7 +270,9 @@ def test_brackets_are_about_dims_or_about_the_axes_of_one(text, ndim, entries):
 
 def test_bounds_of_few_ranks_are_remembered_and_all_are_read_only():
     few, many = Mesh((64,), ("x",))("x"), Mesh((65,), ("x",))("x")
-    assert all_bounds(few, (7,)) is all_bounds(few, (7,)) and all_bounds(many, (7,)) is not all_bounds(many, (7,))
+    assert all_bounds(few, (7,)) is all_bounds(few, (7,)) and all_bounds(many, (7,)) is not all_bounds(
+        many, (7,)
+    )
     assert not all_bounds(few, (7,)).flags.writeable and not all_bounds(many, (7,)).flags.writeable
 
 
