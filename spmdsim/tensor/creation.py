@@ -88,7 +88,7 @@ def full(
     >>> full((6,), 2.5, layout=Mesh((3,), ("x",))("x")).local(1)
     array([2.5, 2.5])
     """
-    value = fill_value.item() if isinstance(fill_value, Tensor) else fill_value
+    value = fill_value.dtype.type(fill_value.item()) if isinstance(fill_value, Tensor) else fill_value
     kind = np.asarray(value).dtype if dtype is None else number_type(dtype, "a tensor cannot have")
     number = np.asarray(value).astype(kind)
     return _made(

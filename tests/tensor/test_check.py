@@ -433,3 +433,109 @@ def test_integers_differ_exactly_at_any_size():
             assert got.dtype == np.float64 and got.tolist() == [float(abs(a - b)), 0.0]
     assert difference(np.zeros(0, "i8"), np.zeros(0, "i8")).shape == (0,)
     assert difference(np.array([3 + 4j]), np.array([0j])).tolist() == [5.0]
+
+
+U = 2.0**-24
+ONES, UNEVEN = np.ones(4, "f4"), np.array([1, 1, 1, 100], "f4")
+
+
+def plus(array, error, at=1):
+    array = np.array(array)
+    array[at] += array.dtype.type(error)
+    return array
+
+
+@pytest.mark.parametrize(
+    ("got", "reference", "asked", "says"),
+    [
+        (ONES / 1024, ONES / 1024, {}, (8 * U / 1024, "8 u(float32) sqrt(1 terms) * 0.000977", "equal but for rounding")),
+        (plus(ONES, 4 * U), ONES, {"depth": 4}, (16 * U, "8 u(float32) sqrt(4 terms) * 1", "equal but for rounding")),
+        (plus(ONES, 4 * U), ONES, {"magnitude": 2.0}, (16 * U, "8 u(float32) sqrt(1 terms) * 2", "equal but for rounding")),
+        (plus(ONES, 4 * U), ONES, {"magnitude": np.array([3, 2, 2, 5.0]), "depth": 4},
+         (40 * U, "terms of each element: 8 u(float32) sqrt(4 terms) * 5", "equal but for rounding")),
+        (np.ones(4), ONES, {"magnitude": 2 * ONES, "depth": 4},
+         (40 * 2.0**-53, "terms of each element: 8 u(float64) sqrt(4 terms) * 2", "equal but for rounding")),
+        (plus(ONES, 0.5, 2), ONES, {"rtol": 0.5}, (0.5, "rtol 0.5", "equal within what was asked for")),
+        (plus(ONES, 0.5, 2), ONES, {"rtol": 0.5, "atol": 0.25}, (0.75, "rtol 0.5, atol 0.25", "equal within what was asked for")),
+        (plus(ONES, 0.5, 2), ONES, {"atol": 0.5}, (0.5, "rtol 0, atol 0.5", "equal within what was asked for")),
+        (np.arange(4), np.arange(4), {}, (0.0, "exact type", "equal")),
+        (plus(np.arange(4), 1), np.arange(4), {}, (0.0, "exact type", "rounding does not explain it")),
+        (plus(ONES, 2.0**-12), ONES, {},
+         (8 * U, "8 u(float32) sqrt(1 terms) * 1", "cancellation could do so; a reference that is a function of operands= would tell")),
+        (plus(ONES, 2.0**-12 + 2.0**-23), ONES, {}, (8 * U, "8 u(float32) sqrt(1 terms) * 1", "rounding does not explain it")),
+        (plus(UNEVEN, 64 * U), UNEVEN, {},
+         (8 * U, "64 x the errors of the elements around it, or 8 u(float32) sqrt(1 terms) of its own value",
+          "cancellation could do so; a reference that is a function of operands= would tell")),
+        (np.full(4, np.nan), np.full(4, np.nan), {}, (0.0, "8 u(float64) sqrt(1 terms) * 0", "equal but for rounding")),
+        (np.full(4, np.inf), np.full(4, np.inf), {"rtol": 0.5}, (0.0, "rtol 0.5", "equal within what was asked for")),
+    ],
+)  # fmt: skip
+def test_what_is_said_of_an_array_is_worked_out_by_hand(got, reference, asked, says):
+    """The element that counts, what was allowed there, and why."""
+    world = LockStep(3)
+    verdict = check(Tensor.from_global(got, Mesh((3,), ("x",))("x"), world), reference, **asked)
+    error = difference(got, reference)
+    assert (verdict.tolerance, verdict.why) == (pytest.approx(says[0], rel=1e-9), says[1])
+    assert verdict.compared == f"compared on 3 ranks with the given array: {says[2]}"
+    assert (verdict.index, verdict.max_error) == ((int(error.argmax()),), error.max())
+
+
+def test_the_element_furthest_beyond_its_tolerance_is_named():
+    got, true = np.array([1.5, 14, 1, 1], "f4"), np.array([1, 10, 1, 1], "f4")
+    verdict = check(whole(LockStep(2), got), true, rtol=1e-3)
+    assert (verdict.index, verdict.max_error) == ((0,), 0.5)
+    some = Tensor.from_global(np.ones(1), Mesh((2,), ("x",))("x"), LockStep(2))
+    assert check(some, np.ones(1)).index == (0,)  # the other rank has no element
+    held = Tensor.from_global(got, Mesh((2,), ("x",), ranks=(1, 3))("x"), LockStep(4))
+    assert check(held, got).compared.startswith("compared on 2 ranks with the given array")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "unit", "allowed"), [("f4", 2.0**-23, 64), (ml_dtypes.bfloat16, 2.0**-7, 32)]
+)
+def test_errors_stand_out_of_those_around_them(dtype, unit, allowed):
+    """All of a piece off by a unit in the last place, one element by more; pieces below 16 elements see the others'."""
+    large = 2.0**20 if dtype == "f4" else 2.0**10
+    for sizes, own in (([16, 16], True), ([15, 15, 15], False)):
+        mesh = Mesh((len(sizes),), ("x",))
+        for units, word in ((allowed, "ok"), (allowed + 4, "unproven")):
+            true = np.ones(sum(sizes), dtype)
+            true[sizes[0] - 1] = large
+            got = true.astype("f4")
+            got[: sizes[0] - 1] += unit if own else 0
+            got[sizes[0] :] += 8 * unit if own else unit
+            if not own:
+                got[-sizes[0] :] += 8 * unit
+            got[0] = 1 + units * unit
+            y = Tensor.from_global(got.astype(dtype), mesh("x"), LockStep(len(sizes)))
+            assert check(y, true).word == word, (sizes, units)
+
+
+def test_overflow_begins_at_a_thousandth_of_the_range():
+    """Sums of such numbers may leave it; those of sixteen bits are added up in float32."""
+    for dtype, edge in (
+        ("f4", np.finfo("f4").max),
+        ("f8", np.finfo("f8").max),
+        (ml_dtypes.bfloat16, 3.3895314e38),
+    ):
+        for scale, word in ((edge / 1024, "WRONG"), (edge / 1023.5, "unproven"), (edge / 1024.5, "WRONG")):
+            if dtype != ml_dtypes.bfloat16 or word == "WRONG":
+                true = np.array([1, scale]).astype(dtype)
+                assert check(whole(LockStep(1), np.array([np.inf, scale]).astype(dtype)), true).word == word
+    assert check(whole(LockStep(1), np.array([np.inf, 6e4], "f2")), np.array([1, 6e4], "f2")).word == "WRONG"
+    assert check(whole(LockStep(1), np.array([np.inf, 1e40])), np.array([1, 1e40])).word == "WRONG"
+
+
+def test_one_ill_conditioned_piece_is_told_by_all():
+    x = np.array([1, 1, 1e-3, 1e-3], "f4")
+
+    def lose(x):
+        return (x + x * np.array([0, 0, 1e6, 1e6], "f4")) - x * np.array([0, 0, 1e6, 1e6], "f4")
+
+    y = Tensor.from_global(lose(x), Mesh((2,), ("x",))("x"), LockStep(2))
+    verdict = check(y, lose, operands=(x,))
+    assert verdict.word == "ill-conditioned here", str(verdict)
+    asked = check(y, lose, operands=(x,), rtol=0.5)
+    assert asked.why == "12 x what 9 float32 runs in one process differ from float64, or rtol 0.5"
+    whole_numbers = check(whole(LockStep(1), np.arange(4)), np.add, operands=(np.arange(4), 0))
+    assert whole_numbers.compared == "compared on 1 rank with the reference run in one process: equal"

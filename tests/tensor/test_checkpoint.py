@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -222,6 +223,45 @@ def test_what_cannot_be_loaded_or_saved_is_said(tmp_path):
         checkpoint.load(tmp_path, LockStep(2))
 
 
+def test_some_layouts_may_be_given_and_a_mesh_may_name_its_ranks(tmp_path):
+    pair, line = Mesh((2,), ("a",), ranks=(3, 1)), Mesh((4,), ("b",))
+    world = LockStep(4)
+    x, y = (Tensor.from_global(np.arange(8.0) + k, pair("a"), world) for k in range(2))
+    checkpoint.save(tmp_path, {"x": x, "y": y})
+    loaded = checkpoint.load(tmp_path, LockStep(4), {"y": line("b")})
+    assert (loaded["x"].layout, loaded["y"].layout) == (x.layout, line("b"))
+    np.testing.assert_array_equal(loaded["x"].full(), np.arange(8.0))
+    np.testing.assert_array_equal(loaded["y"].full(), np.arange(8.0) + 1)
+
+
+def test_what_cannot_be_written_or_read_is_said(tmp_path, monkeypatch):
+    x = Tensor.from_global(np.arange(6.0).reshape(2, 3), Mesh((2,), ("a",))("a", None), LockStep(2))
+    checkpoint.save(tmp_path / "c", {"x": x})
+    file = tmp_path / "c" / checkpoint.read_manifest(tmp_path / "c")["data"] / "rank-00001.safetensors"
+    held = file.read_bytes()
+    with pytest.raises(InputError, match=r"rank 0 cannot write to '.*rank-00001.*': File exists"):
+        checkpoint.save(file / "c", {"x": x})
+    with (
+        monkeypatch.context() as patch,
+        pytest.raises(InputError, match="ranks save to different folders: rank 0"),
+    ):
+        patch.setattr(checkpoint, "sees", lambda folder: False)
+        checkpoint.save(tmp_path / "c", {"x": x})
+    with (
+        monkeypatch.context() as patch,
+        pytest.raises(InputError, match=r"manifest in .* cannot be written: full"),
+    ):
+        patch.setattr(Saving, "replace_manifest", lambda *_: (_ for _ in ()).throw(OSError("full")))
+        checkpoint.save(tmp_path / "c", {"x": x})
+    for content, says in (
+        (b"\xff" * 8, "is not a .safetensors file"),
+        (held.replace(b"[1, 3]", b"[3, 1]"), r"has shape \(3, 1\), not that of its bounds"),
+    ):
+        file.write_bytes(content)
+        with pytest.raises(InputError, match=says):
+            checkpoint.load(tmp_path / "c", LockStep(2))
+
+
 # -- ranks that disagree, and saves that are killed -------------------------------------------------
 
 
@@ -230,7 +270,7 @@ def entries(folder: Path) -> set[str]:
 
 
 @pytest.mark.ranks(4)
-@pytest.mark.parametrize("case", ["name", "fewer", "type", "shape", "layout"])
+@pytest.mark.parametrize("case", ["name", "fewer", "more", "type", "shape", "layout", "values"])
 def test_ranks_that_save_different_tensors_keep_the_good_checkpoint(case, world, shared, monkeypatch):
     mesh = Mesh((2, 2), ("a", "b"))
 
@@ -243,6 +283,12 @@ def test_ranks_that_save_different_tensors_keep_the_good_checkpoint(case, world,
     good, bad, says = {
         "name": ({"x": x(2)}, {"z": x(2)}, "'x' is saved on rank 0 and not on rank 2"),
         "fewer": ({"x": same, "y": x(2)}, {"x": same}, "'y' is saved on rank 0 and not on rank 2"),
+        "more": ({"x": same}, {"x": same, "y": x(2)}, "'y' is saved on rank 2 and not on rank 0"),
+        "values": (
+            {"x": same},
+            {"x": same},
+            r"'x' is int64\[8, 6\] .* on rank 0, another tensor, int64\[8, 6\]",
+        ),
         "type": ({"x": x(2)}, {"x": x(np.float32(2))}, r"'x' is int64\[8, 6\] .* on rank 0, float32"),
         "shape": (
             {"x": x(2)},
@@ -256,6 +302,8 @@ def test_ranks_that_save_different_tensors_keep_the_good_checkpoint(case, world,
         ),
     }[case]
     described = checkpoint._to_save(bad)[1]
+    if case == "values":
+        described = {"x": (described["x"][0], described["x"][1] + 1)}
     gather = world.gather_objects
 
     def disagreeing(mine, what):  # what all ranks would hear if rank 2 saved something else
@@ -363,6 +411,8 @@ def test_data_reach_the_disk_before_the_manifest_names_them(tmp_path, monkeypatc
     flush, rename = os.fsync, os.replace
 
     def name_of(descriptor: int) -> str:
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            assert os.fstat(descriptor).st_size  # nothing waits in a buffer
         return Path(os.readlink(f"/proc/self/fd/{descriptor}")).name
 
     monkeypatch.setattr(os, "fsync", lambda d: (order.append(name_of(d)), flush(d))[1])
@@ -375,7 +425,8 @@ def test_data_reach_the_disk_before_the_manifest_names_them(tmp_path, monkeypatc
         order[:at]
     )
     last_data = max(k for k, name in enumerate(order) if name.startswith("rank-"))
-    assert data in order[last_data:at] and order[at + 1 :] == ["c"]
+    assert data in order[last_data:at] and order.count(data) == 3  # each rank, and before the manifest
+    assert order[at + 1 :] == ["c"]
 
 
 PROGRAM = """\

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -10,11 +12,15 @@ import spmdsim
 import spmdsim.ops as ops
 from spmdsim import LockStep, Mesh, ShapeOnly, Tensor, check, matmul, nn, record
 from spmdsim.core import Layout, Rule
+from spmdsim.core.world import ORIGINS
 from spmdsim.errors import InputError, LayoutError, PlanError, RuleError, UsageTypeError, WorldError
+from spmdsim.redistribution import planner
 from spmdsim.redistribution.guard import RedistributionWarning, forbid_redistribution
-from spmdsim.tensor import Op
+from spmdsim.tensor import Op, operands, owned_rows
 from spmdsim.tensor.check import tolerance
 from spmdsim.tensor.joined import joined
+from spmdsim.tensor.operands import as_operand
+from spmdsim.tensor.tensor import origin_of
 from spmdsim.tensor.watch import Watcher, watching
 
 DTYPES = [
@@ -110,6 +116,8 @@ def test_a_watcher_sees_what_runs_while_it_watches():
     x = Tensor.from_global(np.ones((4, 2)), mesh("a", None), LockStep(2))
     with watching(Names()):
         ops.exp(x.to(mesh(None, "a")))
+        with watching(Watcher()):  # the last one counts
+            ops.exp(x).to(mesh(None, None))
     ops.exp(x).to(mesh(None, None))
     assert names == [f"{mesh('a', None)} to {mesh(None, 'a')}", "exp"]
 
@@ -432,3 +440,162 @@ def test_rows_of_any_number_are_put_together_and_gradients_go_back(grid, ranks, 
     wanted[rows] = factor
     np.testing.assert_array_equal(like.grad.full(), wanted)
     assert not joined(like, mesh("x", None), pieces, (2,)).requires_grad
+
+
+def test_numbers_beside_tensors_are_told_apart_where_ranks_compare():
+    """-1 and -2 have one hash, and each nan another one."""
+    world = LockStep(2)
+    x = Tensor.from_global(np.ones(2), Mesh((2,), ("a",))("a"), world)
+    assert as_operand(3, x).origin == 0
+    world.compares = True
+    numbers = [-2, -1, 0, 1, 2.5, 1j, True, 1e300]
+    origins = [as_operand(number, x).origin for number in numbers]
+    assert origins == [as_operand(number, x).origin for number in numbers]
+    assert len({*origins}) == len(numbers) - 1 and origins[3] == origins[6]  # 1 is True
+    assert all(0 < origin <= ORIGINS for origin in origins) and as_operand(float("nan"), x).origin == 0
+
+
+def test_the_program_that_was_begun_last_is_told(monkeypatch):
+    """Of numbers beside tensors, and of lookups that depend on data."""
+    world, mesh = LockStep(2), Mesh((2,), ("a",))
+    x = Tensor.from_global(np.ones(2), mesh("a"), world)
+    ids = Tensor.from_global(np.array([3, 0, 1, 1]), mesh(None), world)
+    table = Tensor.from_global(np.arange(8.0).reshape(4, 2), mesh("a", None), world)
+    told = []
+    first, last = (
+        SimpleNamespace(
+            made=lambda tensor, of=of: told.append((of, "made")),
+            refuse=lambda why, of=of: told.append((of, why)),
+            looked_at=lambda: None,
+            perform=lambda run, lists: run(*lists),
+        )
+        for of in ("first", "last")
+    )
+    monkeypatch.setattr(operands, "programs", [first, last])
+    monkeypatch.setattr(owned_rows, "programs", [first, last])
+    as_operand(1, x)
+    run_rows, about = world.run_rows, []
+    monkeypatch.setattr(world, "run_rows", lambda *given: (about.append(world.about), run_rows(*given))[1])
+    rows = ops.embedding(ids, table, mesh("a", None), rows="owned")
+    np.testing.assert_array_equal(rows.full(), np.arange(8.0).reshape(4, 2)[[3, 0, 1, 1]])
+    assert told == [
+        ("last", "made"),
+        ("last", "embedding exchanges rows that the ids decide about in every call"),
+    ]
+    assert about[0] and not world.about  # the call is about these tensors, and later ones are not
+
+
+def test_what_pieces_promise_is_what_comes(monkeypatch):
+    """Ranks know without a message how many numbers each of the others sends."""
+    world, mesh = LockStep(3), Mesh((3,), ("x",))
+    run_parts, sizes = world.run_parts, []
+
+    def compared(step, dtype, given):
+        landed = run_parts(step, dtype, given)
+        sizes.extend((list(said.counts), [part.size for part in came]) for said, came in zip(given, landed))
+        return landed
+
+    monkeypatch.setattr(world, "run_parts", compared)
+    like = Tensor.from_global(np.arange(24.0).reshape(6, 2, 2), mesh("x", None, None), world)
+    result = joined(like, mesh("x", None, None), [like.held[0], like.held[1][:1], like.held[2][:0]], (2, 2))
+    np.testing.assert_array_equal(result.full(), np.arange(12.0).reshape(3, 2, 2))
+    assert sizes and all(said == came for said, came in sizes)
+
+
+def test_a_redistribution_is_planned_once(monkeypatch):
+    world, mesh = LockStep(2), Mesh((2,), ("a",))
+    plan, planned = planner.plan, []
+    monkeypatch.setattr(
+        planner, "plan", lambda *given, **more: (planned.append(given), plan(*given, **more))[1]
+    )
+    for number in range(3):
+        x = Tensor.from_global(np.full((4, 2), number), mesh("a", None), world)
+        for layout in (mesh(None, "a"), mesh("a", None), mesh(None, None)):
+            np.testing.assert_array_equal(x.to(layout).full(), x.full())
+            assert x.to(layout).layout == layout
+        if not number:
+            first = len(planned)
+    assert first == len(planned) == 3  # two from the rows, one from the columns to the whole
+    with pytest.raises(WorldError):
+        x.to(Mesh((4,), ("b",))("b", None))
+
+
+def test_methods_and_attributes_are_numpys():
+    """Those whose names and arguments numpy's arrays have, on an array of three dims."""
+    a = np.arange(24.0, dtype="f4").reshape(2, 3, 4) % 7
+    x = Tensor.from_global(a, Mesh((2,), ("a",))("a", None, None), LockStep(2))
+    for of in (
+        lambda t: t.transpose(2, 0, 1),
+        lambda t: t.transpose((1, 0, 2)),
+        lambda t: t.sum(1, dtype="f8"),
+        lambda t: t.mean(axis=2, dtype="f8"),
+        lambda t: t.mean(),
+        lambda t: t.prod(2, dtype="i8"),
+        lambda t: t.prod(axis=(0, 1)),
+        lambda t: t.argmax(1),
+        lambda t: t.argmin(axis=2),
+        lambda t: t.conj().real + t.imag,
+        lambda t: divmod(t, 3)[0] + 10 * divmod(t, 3)[1],
+        lambda t: divmod(20, t + 1)[0] + 10 * divmod(20, t + 1)[1],
+        lambda t: t[1:] == t[:1],
+        lambda t: (t != t[0]) & (7 - t < t) | (2**t > 9),
+    ):
+        expected, got = of(a), of(x)
+        assert (got.shape, got.dtype) == (expected.shape, expected.dtype)
+        np.testing.assert_allclose(got.full(), expected, rtol=1e-6)
+    assert (x.itemsize, x.nbytes, x.device, len(x)) == (4, 96, "cpu", 2)
+    assert 6 in x and 7 not in x and x.to_device("cpu") is x
+    np.testing.assert_array_equal(x.mT.full(), a.swapaxes(1, 2))
+    assert x.flatten(1).shape == (2, 12) and x.flatten().shape == (24,)
+    for device, stream in (("gpu", None), ("cpu", 1)):
+        with pytest.raises(InputError, match="the only device is 'cpu'"):
+            x.to_device(device, stream=stream)
+    with pytest.raises(UsageTypeError, match="is no array of another library's"):
+        np.from_dlpack(x)
+    np.testing.assert_array_equal(np.from_dlpack(x.to(x.layout.mesh(None, None, None))), a)
+    assert x.__dlpack_device__() == (1, 0) and x.__array_namespace__().__name__ == "spmdsim.array_api"
+    assert Tensor.zeros.__name__ == "zeros" and "creation.zeros" in Tensor.zeros.__doc__
+
+
+def test_equal_pieces_are_one_array_until_one_of_them_is_asked_for():
+    world, mesh = LockStep(3), Mesh((3,), ("a",))
+    x = Tensor.from_global(np.zeros(2), mesh(None), world)
+    assert x.held[0] is x.held[1]
+    x.shards[1][0] = 5
+    assert x.shards[0][0] == x.shards[2][0] == 0 and x.shards[1][0] == 5
+    one = x.shards[1]
+    assert one is x.shards[1]  # alone, it is not copied again
+    last = x.shards[2]
+    last[1] = 7  # two are left, then one: either way the others keep what they have
+    assert [piece.tolist() for piece in x.held] == [[0, 0], [5, 0], [0, 7]]
+    half = Tensor.from_global(np.ones(4, ml_dtypes.bfloat16), mesh("a"), world).sum()
+    assert {piece.dtype.name for piece in half.shards} == {"bfloat16"}
+
+
+def test_pieces_that_do_not_fit_are_told_by_rank():
+    """A piece outside of the mesh does not count, and the type is that of the others."""
+    mesh, world = Mesh((2, 2), ("a", "b"), ranks=(4, 0, 2, 3)), LockStep(5)
+    pieces = [np.ones((2, 3), "f4"), np.ones(7, "i8"), *[np.ones((2, 3), "f4")] * 3]
+    x = Tensor.from_local(pieces, mesh("a", "b"), world)
+    assert (x.shape, x.dtype) == ((4, 6), np.float32) and x.held[1].shape == (0, 0)
+    pieces[3] = pieces[3].astype("f8")
+    with pytest.raises(
+        LayoutError, match=r"need one dtype, but ranks 0, 2, 4 hold float32, rank 3 holds float64"
+    ):
+        Tensor.from_local(pieces, mesh("a", "b"), world)
+    pieces[3] = pieces[4].astype("V8")
+    with pytest.raises(LayoutError, match=r"rank 3 holds a piece with elements of type \|V8"):
+        Tensor.from_local(pieces, mesh("a", "b"), world)
+    with pytest.raises(InputError, match=r"\(4,\)"):
+        Tensor.from_global(np.ones(3), mesh("a"), world, shape=(4,))
+    average = Layout(mesh, [()], {"a": "max", "b": "max"})
+    held = Tensor.from_global(np.full(2, -3.0), average, world).held
+    assert [piece.tolist() for piece in held[2:]] == [[-np.inf] * 2, [-np.inf] * 2, [-3.0, -3.0]]
+
+
+def test_calls_of_several_tensors_are_about_all_of_them():
+    world = LockStep(2)
+    x, y = (Tensor.from_global(np.ones(2), Mesh((2,), ("a",))("a"), world) for _ in range(2))
+    x.origin, y.origin = 5, 6
+    assert origin_of([x]) == 5 and origin_of([x, y]) != origin_of([y, x])
+    assert all(0 < origin_of(pair) <= ORIGINS for pair in ([x, y], [y, x], [x, x]))

@@ -12,7 +12,19 @@ import pytest
 import spmdsim.array_api as xp
 from spmdsim import LockStep, Mesh, ShapeOnly, Tensor, record
 from spmdsim.errors import InputError, UsageTypeError
-from spmdsim.tensor.creation import arange, asarray, empty, eye, from_dlpack, full, linspace, ones, zeros_like
+from spmdsim.tensor.creation import (
+    arange,
+    asarray,
+    empty,
+    empty_like,
+    eye,
+    from_dlpack,
+    full,
+    linspace,
+    ones,
+    zeros_like,
+)
+from spmdsim.tensor.element_types import bfloat16, why_no_number
 from spmdsim.tensor.files import open_array
 from spmdsim.tensor.meanings import documented
 
@@ -178,3 +190,33 @@ def test_arrays_go_to_the_world_that_is_named():
         assert asarray([1, 2]).world is one and asarray([1, 2], world=other).world is other
         assert Tensor.ones(3, world=other).world is other and Tensor.ones(3).world is one
     assert not asarray(np.ones((2, 2)), world=other).layout.split_axes
+
+
+def test_what_is_asked_for_beside_the_values():
+    """Layouts, devices, copies and tensors in place of numbers, arrays and lists."""
+    world, line = LockStep(2), Mesh((2,), ("x",))
+    x = Tensor.from_global(np.arange(4.0), line("x"), world)
+    assert zeros_like(x, layout=line(None)).layout == line(None)
+    assert empty_like(x).full().tolist() == [0.0] * 4
+    filled = full((4,), Tensor.from_global(np.float32(2.5), line(), world), layout=line("x"), world=world)
+    assert filled.full().tolist() == [2.5] * 4 and filled.dtype == np.float32
+    assert asarray(x, layout=line(None)).layout == line(None) and asarray(x) is x is from_dlpack(x)
+    assert asarray(x, copy=False, layout=line("x")) is x
+    with pytest.raises(InputError, match="without a copy"):
+        asarray(x, copy=False, layout=line(None))
+    assert asarray([[x, x], [x, x]]).shape == (2, 2, 4)
+    assert asarray([x, [1, 2, 3, 4]]).full().tolist() == [[0, 1, 2, 3], [1, 2, 3, 4]]
+    for make in (asarray, from_dlpack):
+        with pytest.raises(InputError, match="gpu"):
+            make(np.arange(3), device="gpu", layout=line("x"), world=world)
+    with pytest.raises(InputError, match="no negative number"):
+        linspace(0, 1, -1, layout=line("x"), world=world)
+    for start, stop, step in ((0, 1, 0.1), (5, -5, -0.3), (2.5, 1e3, 7), (0, 2**50, 2**48 - 1)):
+        made = arange(start, stop, step, layout=line("x"), world=world).full()
+        np.testing.assert_array_equal(made, np.arange(start, stop, step))
+
+
+def test_records_are_no_numbers_and_a_packages_types_are():
+    assert why_no_number(bfloat16()) is None
+    assert "tensors hold numbers" in why_no_number(np.dtype("V3"))
+    assert "tensors hold numbers" in why_no_number(np.dtype([("a", "f4")]))

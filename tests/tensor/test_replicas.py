@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
 import zlib
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from processes import run_python
 
 from spmdsim import nn, ops
 from spmdsim.core import Mesh
+from spmdsim.core.meta import Meta
 from spmdsim.errors import UsageTypeError, WorldError
 from spmdsim.tensor import Tensor, replicas, watch
 from spmdsim.tensor.replicas import check_replicas, first_difference, sampled
@@ -321,3 +324,151 @@ def _changes(size, at):
     before = sampled(one)
     one[at] = 1
     return sampled(one) != before
+
+
+class Side:
+    """One rank's side of a world of threads, as each process has it under MPI."""
+
+    watches_values, job = True, LockStep(5).job
+
+    def __init__(self, rank, met):
+        self.ranks, self.met, self.times = [rank], met, {}
+
+    def gather_on(self, group, mine):
+        group = tuple(sorted(group))
+        assert self.ranks[0] in group and len(group) > 1  # nobody asks itself
+        number = self.times[group] = self.times.get(group, 0) + 1
+        barrier, said = self.met.setdefault((group, number), (threading.Barrier(len(group)), {}))
+        said[self.ranks[0]] = mine
+        barrier.wait(5)
+        return said
+
+    def equal_on(self, group, number, what):
+        return len({*self.gather_on(group, number).values()}) == 1
+
+
+def on_threads(size, body):
+    """What each rank's body raises, in words."""
+    met, says = {}, {}
+
+    def side(rank):
+        try:
+            says[rank] = body(Side(rank, met))
+        except Exception as error:
+            says[rank] = str(error)
+
+    threads = [threading.Thread(target=side, args=(rank,)) for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return [says[rank] for rank in range(size)]
+
+
+class Formula:
+    """A function of blocks that says what it gives."""
+
+    def __init__(self, words):
+        self.words = words
+
+    def __call__(self, index):
+        return None
+
+
+GRID = Mesh((2, 2), ("a", "b"), ranks=(3, 0, 1, 4))  # rank 2 takes no part
+
+
+@pytest.mark.parametrize(
+    ("what", "rank_1", "says"),
+    [
+        ("array", {}, None),
+        ("list", {}, None),
+        ("function", {}, None),
+        ("seed 7", {}, None),
+        (None, {"values": 1}, None),
+        ("seed 7", {"values": 1}, None),
+        ("array", {"shape": (8, 2)}, "the shape of {}: ranks 0, 3, 4 make (4, 4), rank 1 makes (8, 2)"),
+        ("list", {"dtype": "f4"}, "the element type of {}: ranks 0, 3, 4 make float64, rank 1 makes float32"),
+        ("array", {"layout": GRID("b", None)}, "the layout of {}: ranks 0, 3, 4 make [a, -] over a=2 b=2 on ranks [3, 0, 1, 4], rank 1 makes [b, -]"),
+        ("seed 7", {"what": "seed 8"}, "the values of {}: ranks 0, 3, 4 make seed 7, rank 1 makes seed 8"),
+        ("array", {"values": 1}, "the values of {}, f64[4,4] S(0)R, at (3, 1): ranks 0, 3, 4 make 13.0, rank 1 makes 14.0"),
+        ("list", {"values": 1}, "the values of {}, f64[4,4] S(0)R, at (3, 1): ranks 0, 3, 4 make 13.0, rank 1 makes 14.0"),
+        ("function", {"values": 1}, "the values of {}, f64[4,4] S(0)R, at (3, 1): rank 1 makes 14.0, rank 4 makes 13.0"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("name", ["", "w"])
+def test_sources_are_compared_on_the_ranks_that_share_them(what, rank_1, says, name):
+    """All of a mesh compare an array and what a function says that it gives, copies what it gave."""
+
+    def body(world):
+        (rank,) = world.ranks
+        mine = rank_1 if rank == 1 else {}
+        shape, layout, kind = (
+            mine.get("shape", (4, 4)),
+            mine.get("layout", GRID("a", None)),
+            mine.get("what", what),
+        )
+        whole = np.arange(16.0).reshape(4, 4)
+        whole[3, 1] += mine.get("values", 0)
+        whole = whole.reshape(shape).astype(mine.get("dtype", "f8"))
+        inside = rank in GRID
+        piece = whole[layout.slices(shape, rank)] if inside else np.zeros((0, 0))
+        meta = Meta.of(layout, shape, whole.dtype)
+        tensor = SimpleNamespace(
+            layout=layout, shape=shape, dtype=whole.dtype, held=[piece], meta=meta, name=name, world=world
+        )
+        source = (
+            {"array": whole, "list": whole.tolist(), "function": lambda index: None}.get(kind)
+            if kind
+            else Formula(None)
+        )
+        if kind == "list" and "dtype" in mine:
+            source = whole
+        return replicas.require_equal_source(world, tensor, Formula(kind) if source is None else source)
+
+    heard = on_threads(5, body)
+    assert heard[2] is None
+    title = "tensor 'w'" if name else "a tensor"
+    concerned = (1, 4) if what == "function" and says else (0, 1, 3, 4) if says else ()
+    for rank, text in enumerate(heard):
+        if rank in concerned:
+            assert text.startswith(f"ranks disagree about {says.format(title)}"), text
+        else:
+            assert text is None
+
+
+@pytest.mark.parametrize("rank_1", [0, 1])
+def test_copies_are_compared_on_the_ranks_that_share_them(rank_1):
+    def body(world):
+        (rank,) = world.ranks
+        piece = np.arange(8.0).reshape(2, 4)
+        piece[1, 2] += rank_1 * (rank == 1)
+        meta = Meta.of(GRID("a", None), (4, 4), piece.dtype)
+        tensor = SimpleNamespace(
+            layout=meta.layout, shape=(4, 4), held=[piece], meta=meta, name="", world=world
+        )
+        alone = SimpleNamespace(layout=GRID("a", "b"), shape=(4, 4), held=[piece[:, :2]], world=world)
+        watcher = replicas.Copies()
+        watcher.look(alone, "pieces of one rank each")
+        return watcher.look(tensor, "it")
+
+    said = "copies of 'it' (f64[4,4] S(0)R) differ at (3, 2): rank 1 holds 7.0, rank 4 holds 6.0; asked at"
+    for rank, text in enumerate(on_threads(5, body)):
+        assert text.startswith(said) if rank_1 and rank in (1, 4) else text is None, text
+
+
+def test_samples_of_any_memory_order_and_element_are_alike():
+    """Those of a view are those of its elements in order; the last stretch ends with the array."""
+    many = np.arange(1 << 17, dtype="f4").reshape(256, 512)
+    for array in (many.T, many[:, ::2], many[::-1], many.astype("c16")[:, :100]):
+        for turn in (0, 1, 7):
+            assert sampled(array, turn) == sampled(np.ascontiguousarray(array), turn)
+    large = np.zeros(1 << 17, np.uint8)
+    seen = np.zeros(large.size, bool)
+    for turn in range(12):
+        first = [int((k + turn * 0.381966 % 1) * large.size / 16) for k in range(16)]
+        first = [min(at, large.size - 4096) for at in first]
+        flat = np.concatenate([np.arange(at, at + 4096) for at in first])
+        seen[flat] = True
+        assert sampled(np.arange(1 << 17).astype(np.uint8), turn) == zlib.crc32(flat.astype(np.uint8))
+    assert seen.mean() > 0.99
