@@ -122,27 +122,36 @@ class Replay(Pictured):
         return code[::-1]
 
     def _overwrite(self, recorded: NoteTaker) -> None:
-        """Let updates overwrite parameters whose old values nobody reads any more, where the run finds nobody else has them."""
+        """Let updates overwrite what nobody reads any more: gradients, and values that the run finds nobody else has."""
         last = {number: k for k, note in enumerate(self.notes) for number in note.inputs}
+        made = {number for note in self.notes for number in note.outputs}
         kept = {number for number, _ in self._results} | {n for _, meta, n in self.gradients if meta}
+        kept |= {number for _, _, number in self.assigned}
         places = dict(zip(map(id, self.parameters), self.values[self.given :]))
-        for k, (note, (run, *rest)) in enumerate(zip(self.notes, tuple(self._code))):
-            owner, number = optimiser_of(note.run), note.inputs[0] if note.inputs else -1
-            if owner is None or places.get(id(note.run.args[0])) != number:
-                continue
+
+        def over(number: int, k: int, among: set[int | None]) -> bool:
             array = recorded.arrays[number][0]
             same = {n for n, some in enumerate(recorded.arrays) if np.may_share_memory(array, some[0])}
-            if array.nbytes >= SMALLEST and not same & kept and max(last.get(n, 0) for n in same) <= k:
-                parameter = note.run.args[0]
-                self._code[k] = (partial(self._updated, parameter, owner, run), *rest)
-                self.overwritten.add(id(parameter))
+            read = max(last.get(n, 0) for n in same)
+            return array.nbytes >= SMALLEST and not same & kept and read <= k and same <= among
 
-    def _updated(self, parameter: Any, owner: Optimiser, run: Callable[..., Any], *arrays: Any) -> Any:
-        owner.overwrites = id(parameter) in self._sole
+        for k, (note, (run, *rest)) in enumerate(zip(self.notes, tuple(self._code))):
+            owner = optimiser_of(note.run)
+            if owner is None or places.get(id(note.run.args[0])) != note.inputs[0]:
+                continue
+            parameter, (value, gradient, *_) = note.run.args[0], note.inputs
+            if over(value, k, {*range(self.count)}):
+                self.overwritten.add(id(parameter))
+            self._code[k] = (partial(self._updated, parameter, owner, over(gradient, k, made), run), *rest)
+
+    def _updated(
+        self, parameter: Any, owner: Optimiser, spent: bool, run: Callable[..., Any], *arrays: Any
+    ) -> Any:
+        owner.overwrites, owner.spends = id(parameter) in self._sole, spent and arrays[1].flags.writeable
         try:
             return run(*arrays)
         finally:
-            owner.overwrites = False
+            owner.overwrites = owner.spends = False
 
     # -- running ------------------------------------------------------------------------------------------
 

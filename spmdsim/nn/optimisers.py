@@ -91,6 +91,8 @@ class Optimiser(Pictured):
     slots = 0
     #: Whether nobody else has the value at hand any more, so that the new one may take its place.
     overwrites = False
+    #: Whether nobody reads its gradient after the update, which may write to it.
+    spends = False
     #: The number of this update of the parameter at hand, from 1 on.
     count: int
 
@@ -198,7 +200,7 @@ class Optimiser(Pictured):
         result = value if self.overwrites and value.flags.writeable else empty(value.shape, value.dtype)
         states = [empty(value.shape, value.dtype) for _ in state]
         arrays = [result, value, gradient, *state, *states]
-        if all(array.flags.c_contiguous for array in arrays):
+        if value.size > BLOCK and all(array.flags.c_contiguous for array in arrays):
             flat = [array.ravel() for array in arrays]
             for start in range(0, value.size, BLOCK):
                 self._block(*[array[start : start + BLOCK] for array in flat])
@@ -279,7 +281,10 @@ class SGD(Optimiser):
             np.multiply(before, kind(self.momentum), out=velocity)
             velocity += gradient if self.count == 1 else gradient * kind(1 - self.dampening)
             gradient = gradient + velocity * kind(self.momentum) if self.nesterov else velocity
-        np.subtract(value, np.multiply(gradient, kind(self.rate)), out=out)
+        scaled = np.multiply(
+            gradient, kind(self.rate), out=gradient if self.spends and not self.momentum else None
+        )
+        np.subtract(value, scaled, out=out)
 
 
 class Adam(Optimiser):

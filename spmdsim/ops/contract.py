@@ -18,9 +18,6 @@ from spmdsim.tensor import Op, Tensor
 from spmdsim.tensor.operands import Operand
 from spmdsim.worlds.pool import SMALLEST, empty
 
-#: Elements of a product that comes from the allocator, which reuses what is small by itself.
-FEW = SMALLEST // 16
-
 
 def _swap(array: np.ndarray, transposed: bool) -> np.ndarray:
     return array.swapaxes(-1, -2) if transposed and array.ndim > 1 else array
@@ -28,7 +25,7 @@ def _swap(array: np.ndarray, transposed: bool) -> np.ndarray:
 
 def _product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """``a @ b`` in C order."""
-    few = a.ndim == b.ndim == 2 and a.shape[0] * b.shape[1] < FEW
+    few = a.ndim == b.ndim == 2 and a.shape[0] * b.shape[1] * a.itemsize < SMALLEST
     if few or a.ndim < 2 or b.ndim < 2 or a.dtype != b.dtype:
         array: np.ndarray = np.matmul(a, b)
         return array
@@ -69,6 +66,11 @@ def _matmul_vjp(
     a, b = _swap(operands[0], transpose_a), _swap(operands[1], transpose_b)
     if a.ndim == 1 and b.ndim == 1:
         return lambda: dy * conj(b), lambda: dy * conj(a)
+    if a.ndim == b.ndim == 2:
+        return (
+            lambda: _swap(_product(dy, conj(b).T), transpose_a),
+            lambda: _swap(_product(conj(a).T, dy), transpose_b),
+        )
     left, right = (a[None] if a.ndim == 1 else a), (b[:, None] if b.ndim == 1 else b)
     full = dy
     if b.ndim == 1:

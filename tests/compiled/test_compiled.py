@@ -222,6 +222,46 @@ def test_parameters_are_overwritten_only_where_nobody_else_has_them(world):
     assert address() == before
 
 
+@pytest.mark.ranks(1)
+@pytest.mark.parametrize("momentum", [0, 0.5])
+@pytest.mark.parametrize("given", [False, True])
+def test_gradients_are_written_to_only_where_nobody_reads_them_afterwards(world, given, momentum):
+    mesh = Mesh((1,), ("x",))
+    layout, size = mesh(None, None), (256, SMALLEST // 256 // 4)
+
+    def made():
+        layers = [nn.Linear(*size, layout, bias=False).materialise(world, seed=k) for k in range(3)]
+        weights = [layer.weight for layer in layers]
+        optimiser = nn.SGD(weights, 0.5, momentum)
+
+        def step(x):
+            for layer in layers:
+                layer.zero_grad()
+            # The first two have one array as their gradients, or what the caller gave; the third its own.
+            y = weights[0].value + weights[1].value
+            if given:
+                y.backward(x)
+            else:
+                nn.backward(ops.sum(y * x) + ops.sum(weights[2].value * x))
+            optimiser.step()
+
+        return weights, step
+
+    x = Tensor.from_global(np.random.default_rng(0).standard_normal(size, np.float32), layout, world)
+    before = x.full().copy()
+    (expected, eager), (weights, step) = made(), made()
+    compiled = spmdsim.compile(step)
+    for _ in range(4):
+        eager(x)
+        compiled(x)
+        for one, other in zip(weights, expected):
+            np.testing.assert_array_equal(one.tensor.full(), other.tensor.full())
+        np.testing.assert_array_equal(x.full(), before)
+    (program,) = next(iter(compiled.programs.values()))[:1]
+    spent = [code[0].args[2] for code in program._code if getattr(code[0], "func", None) == program._updated]
+    assert sorted(spent) == ([False, False] if given else [False, True, True])
+
+
 REFUSED = {
     "item": (lambda x, m: x * x.sum().item(), "it looks at a tensor's values"),
     "branch": (lambda x, m: x if x.sum() > 0 else -x, "it looks at a tensor's values"),
