@@ -82,10 +82,17 @@ class Scope:
 
 
 def equivalent_mutants(path: Path) -> dict[tuple[str, ...], str]:
-    """Why no test can tell mutants apart: blocks of file and function, the line, the mutated line, the reason."""
+    """Why no test can tell mutants apart: blocks of file and function, the line, the mutated line, the reason.
+
+    More mutated lines of the same line, for the same reason, follow the first one after "or ".
+    """
     blocks = [block.splitlines() for block in path.read_text().split("\n\n") if not block.startswith("#")]
-    rows = [[line.strip() for line in block] for block in blocks]
-    return {tuple(row[:3]): " ".join(row[3:]) for row in rows}
+    reasons = {}
+    for place, line, first, *rest in [[line.strip() for line in block] for block in blocks]:
+        others = [more.removeprefix("or ") for more in rest if more.startswith("or ")]
+        reason = " ".join(more for more in rest if not more.startswith("or "))
+        reasons |= {(place, line, after): reason for after in (first, *others)}
+    return reasons
 
 
 def sample(mutants: list[Mutant], count: int, seed: int) -> list[Mutant]:
@@ -150,14 +157,29 @@ def _changes(node: ast.AST, scope: Scope) -> Iterator[tuple[ast.AST, str, Scope]
 
 
 def _unseen(node: ast.AST) -> bool:
-    """What nobody computes with: representations, what only type checkers read, declarations of names."""
+    """What nobody computes with: representations, what only type checkers read, declarations of names; and limits.
+
+    Limits are a module's numbers in capitals: from how many on another way to the same is taken, how much is kept, what
+    was measured on some machine. They say when, not what; how large caches are is one of them, too.
+    """
     if isinstance(node, ast.FunctionDef):
-        return node.name in ("__repr__", "__str__", "__reduce__")
+        types_only = any(ast.unparse(decorator) == "overload" for decorator in node.decorator_list)
+        return types_only or node.name in ("__repr__", "__str__", "__reduce__")
     if isinstance(node, ast.If):
         return isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
     if isinstance(node, ast.Call):
-        return ast.unparse(node.func).split(".")[-1] in ("warn", "TypeVar", "cast", "lru_cache", "dataclass")
-    return isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in ("__all__", "__slots__")
+        return ast.unparse(node.func).split(".")[-1] in (
+            "warn",
+            "TypeVar",
+            "cast",
+            "lru_cache",
+            "Bounded",
+            "dataclass",
+        )
+    if isinstance(node, ast.Assign):
+        name = ast.unparse(node.targets[0])
+        return name in ("__all__", "__slots__") or (name.isupper() and not name.strip("(").startswith("_"))
+    return False
 
 
 def _news(node: ast.AST) -> Iterator[str]:

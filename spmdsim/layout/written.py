@@ -235,7 +235,7 @@ def parse_layout(
         raise LayoutError(f"{body!r} names no axes of the mesh {mesh}, one entry per dim")
     if layout is None:
         layout = others(body, mesh, ndim)  # type: ignore[misc]
-    return Layout(mesh, layout.dims, {**dict(layout.partial), **partial}) if partial else layout
+    return Layout(mesh, layout.dims, {**dict(layout.partial), **partial})
 
 
 def _body_and_mesh(text: str, mesh: Mesh | None) -> tuple[str, Mesh]:

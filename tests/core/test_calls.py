@@ -14,7 +14,7 @@ from spmdsim.core.meta import Meta
 from spmdsim.core.operator import ShardedOp, StrategyReader
 from spmdsim.core.reductions import identity, in_type
 from spmdsim.core.tape import added
-from spmdsim.core.world import ORIGINS
+from spmdsim.core.world import ORIGINS, programs
 from spmdsim.errors import LayoutError, RuleError, UsageTypeError, WorldError
 from spmdsim.tensor import Op
 
@@ -81,6 +81,7 @@ def test_seeds_are_in_the_numbers_of_results_and_in_no_recipe():
         sum(isinstance(entry, Recipe) and entry.op.name == "dropout" for entry in world.cache.values()) == 1
     )
     assert one.origin == number(world.recipe(), world.number(1), x)
+    assert ops.dropout(tensor(LockStep(4), MESH("a", None), 4, 6), 0.5, seed=1).origin == 0
 
 
 def test_results_of_one_call_have_numbers_of_their_own():
@@ -124,6 +125,9 @@ def test_a_world_is_told_of_what_is_gathered_whole():
     x, whole = tensor(world, MESH("a", None), 4, 4), tensor(world, MESH(None, None), 4, 4)
     ops.exp(x), ops.add(whole, whole), ops.matmul(x, whole)
     assert world.whole == []
+    together = Op("together", Rule.parse("m, m -> m", whole="m"), np.add)
+    together(tensor(world, MESH("a"), 4), tensor(world, MESH(None), 4))
+    assert world.whole.pop() == "together" and world.whole == []
     flat = ops.reshape(tensor(world, MESH(None, "a"), 4, 6), (3, 8))
     assert flat.shape == (3, 8) and len(world.whole) == 1
 
@@ -259,6 +263,9 @@ def test_core_reads_strategies_that_are_strategies():
     op = Op("x", Rule.parse("m k -> m"), np.copy)
     assert reader.frozen(strategy) is strategy
     assert reader.strategy(ShardedOp(op, strategy), bound, 4, None) is strategy
+    eight = Strategy.of(Mesh((8,), ("x",)), {"m": "x"})
+    with pytest.raises(WorldError, match="but the world has 4 ranks"):
+        ShardedOp(op, eight)(tensor(LockStep(4), MESH("a", None), 8, 6))
     with pytest.raises(RuleError):
         reader.strategy(ShardedOp(op, Strategy.of(MESH, {"q": "a"})), bound, 4, None)
     pending = MESH("a", partial="b")
@@ -268,11 +275,11 @@ def test_core_reads_strategies_that_are_strategies():
 
 def test_element_types_of_core_are_numpys():
     types, rule = ElementTypes(), Rule.parse("... -> ...")
-    f4, f8, i4, c8 = map(np.dtype, ("f4", "f8", "i4", "c8"))
+    f4, i4, c8 = map(np.dtype, ("f4", "i4", "c8"))
     assert [types.is_float(kind) for kind in (f4, i4, c8)] == [True, False, False]
     assert [types.has_gradient(kind) for kind in (f4, i4, c8)] == [True, False, True]
     assert types.accumulator("sum", f4) is types.held(MESH("a"), f4) is f4
-    assert types.promoted(f4, f8) == f8 and types.rule(rule, (f4,), f4) is rule
+    assert types.promoted(f4, f4) == f4 and types.rule(rule, (f4,), f4) is rule
     assert types.local(np.exp, (f4, f4)) is np.exp
 
 
@@ -312,6 +319,31 @@ def test_tensors_of_few_bits_are_held_in_more_while_they_are_pending_and_shown_i
     assert {shard.dtype for shard in whole.held} == {np.dtype("f2")} and whole.full().tolist() == [1] * 4
 
 
-def test_an_operator_that_is_no_tensors_is_refused():
+def test_core_takes_tensors_and_nothing_else():
     with pytest.raises(UsageTypeError, match="exp takes tensors, but got str"):
-        apply._refuse(ops.exp.op if hasattr(ops.exp, "op") else type("O", (), {"name": "exp"}), ["x"])
+        apply._refuse(Op("exp", Rule.parse("... -> ..."), np.exp), ["x"])
+
+
+def test_the_last_program_is_told_of_seeds_and_of_who_looks():
+    class Telling:
+        def __init__(self):
+            self.told = []
+
+        def perform(self, run, lists):
+            return run(*lists)
+
+        def made(self, tensor):
+            self.told.append("made")
+
+        def looked_at(self):
+            self.told.append("looked at")
+
+    first, last = Telling(), Telling()
+    x = tensor(LockStep(4), MESH(None), 1, grad=True)
+    programs.extend((first, last))
+    try:
+        x.backward()
+        x.grad.shards
+    finally:
+        del programs[-2:]
+    assert first.told == [] and last.told[:2] == ["made", "looked at"]

@@ -179,6 +179,7 @@ def test_the_plain_planner_takes_the_fewest_bytes():
         route = shortest_route(src, dst, (8, 8)[: len(src.dims)], 8, price)
         assert sorted(step.collective for step in route.steps) == sorted(collectives), (src, dst)
         assert all(isinstance(step.axes, tuple) for step in route.steps)
+        assert all((step.op is None) == ("reduce" not in step.collective) for step in route.steps)
 
 
 def test_the_plain_planner_takes_the_fewest_of_the_cheapest_steps():

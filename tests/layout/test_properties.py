@@ -12,16 +12,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from layout_cases import cases, held
 
-from spmdsim.core import Layout, Mesh, Partial, Replicate, Rule, Shard, split_block
+from spmdsim.core import Layout, Mesh, Partial, Replicate, Rule, Shard, bind, split_block
 from spmdsim.core.lockstep import LockStep as CoreLockStep
 from spmdsim.core.mesh import MOST_RANKS
+from spmdsim.core.operator import Op
 from spmdsim.core.step import Step, overlap
 from spmdsim.core.tensor import Tensor as CoreTensor
-from spmdsim.errors import LayoutError, UsageTypeError, WorldError
+from spmdsim.errors import InputError, LayoutError, RuleError, UsageTypeError, WorldError
 from spmdsim.layout.blocks import all_bounds, nested_block_arrays, nested_blocks
 from spmdsim.layout.conversions import typed_rule
+from spmdsim.layout.cuts import WrittenStrategies, layout_from_cuts, strategy_from_cuts
+from spmdsim.layout.element_type import element_type
 from spmdsim.layout.refine import common_mesh, refine
-from spmdsim.layout.written import _wrapped, parse_entries
+from spmdsim.layout.shape_sizes import flag
+from spmdsim.layout.windowed_layout import Window, Windowed
+from spmdsim.layout.written import _wrapped, parse_entries, split_entries
 
 
 @st.composite
@@ -276,41 +281,30 @@ def test_bounds_of_few_ranks_are_remembered_and_all_are_read_only():
     assert not all_bounds(few, (7,)).flags.writeable and not all_bounds(many, (7,)).flags.writeable
 
 
-@pytest.mark.parametrize("ask", [all_bounds, Layout.is_even, lambda x, shape: x.bounds(shape, 0)])
-def test_shapes_of_other_tensors_are_refused(ask):
-    with pytest.raises(LayoutError, match="is for tensors of 1 dims, but the shape is"):
-        ask(Mesh((2,), ("x",))("x"), (4, 4))
-
-
-@pytest.mark.parametrize(
-    "values, error, words",
-    [
-        (((2.0,), ("x",)), UsageTypeError, "mesh shape must be integers"),
-        (((True,), ("x",)), UsageTypeError, "mesh shape must be integers"),
-        (((2, 0), ("x", "y")), LayoutError, "needs a positive size"),
-        (((2,), ("",)), LayoutError, "'' cannot name an axis"),
-        (((2,), ("None",)), LayoutError, "'None' cannot name an axis"),
-        (((2,), ("x",), [0, 1.5]), UsageTypeError, "ranks must be integers"),
-        (((2,), ("x",), [0, "1"]), UsageTypeError, "ranks must be integers"),
-        (((2,), ("x",), [False, True]), UsageTypeError, "ranks must be integers"),
-        (((MOST_RANKS + 1,), ("x",)), LayoutError, "is too large"),
-    ],
-)
-def test_meshes_that_cannot_be(values, error, words):
-    with pytest.raises(error, match=words):
-        Mesh(*values)
-
-
-@pytest.mark.parametrize("dim", [True, "0", 0.0])
-def test_a_split_dim_is_an_integer(dim):
-    with pytest.raises(UsageTypeError, match="Shard takes a tensor dim"):
-        Shard(dim)
-
-
-@pytest.mark.parametrize("dims", [(0,), ([0],), (("a", 1),)])
-def test_a_dim_is_split_by_names(dims):
-    with pytest.raises(UsageTypeError, match="a dim takes an axis name"):
-        Layout(Mesh((2, 2), ("a", "b")), dims)
+def test_meshes_and_layouts_that_cannot_be():
+    mesh = Mesh((2, 2), ("a", "b"))
+    for make, error, words in (
+        (lambda: Mesh((2.0,), ("x",)), UsageTypeError, "mesh shape must be integers"),
+        (lambda: Mesh((True,), ("x",)), UsageTypeError, "mesh shape must be integers"),
+        (lambda: Mesh((2, 0), ("x", "y")), LayoutError, "needs a positive size"),
+        (lambda: Mesh((2,), ("",)), LayoutError, "'' cannot name an axis"),
+        (lambda: Mesh((2,), ("None",)), LayoutError, "'None' cannot name an axis"),
+        (lambda: Mesh((2,), ("x",), [0, 1.5]), UsageTypeError, "ranks must be integers"),
+        (lambda: Mesh((2,), ("x",), [0, "1"]), UsageTypeError, "ranks must be integers"),
+        (lambda: Mesh((2,), ("x",), [False, True]), UsageTypeError, "ranks must be integers"),
+        (lambda: Mesh((MOST_RANKS + 1,), ("x",)), LayoutError, "is too large"),
+        (lambda: Shard(True), UsageTypeError, "Shard takes a tensor dim"),
+        (lambda: Shard("0"), UsageTypeError, "Shard takes a tensor dim"),
+        (lambda: mesh(0), UsageTypeError, "a dim takes an axis name"),
+        (lambda: mesh([0]), UsageTypeError, "a dim takes an axis name"),
+        (lambda: mesh(("a", 1)), UsageTypeError, "a dim takes an axis name"),
+        (lambda: mesh("zz"), LayoutError, "'zz' is not found"),
+        (lambda: mesh("a").bounds((4, 4), 0), LayoutError, "is for tensors of 1 dims, but the shape is"),
+        (lambda: mesh("a").is_even((4, 4)), LayoutError, "is for tensors of 1 dims, but the shape is"),
+        (lambda: all_bounds(mesh("a"), (4, 4)), LayoutError, "is for tensors of 1 dims, but the shape is"),
+    ):
+        with pytest.raises(error, match=words):
+            make()
 
 
 def test_layouts_without_anything_to_leave_out_are_what_is_left():
@@ -323,7 +317,9 @@ def test_layouts_without_anything_to_leave_out_are_what_is_left():
 
 def test_ranks_of_large_meshes_are_shortened_and_of_small_ones_listed():
     small, large = (Mesh((n,), ("x",), range(n)[::-1]) for n in (24, 25))
-    assert "ranks" not in str(small).split("on ranks")[1] and "25 ranks, " in str(large)
+    assert "ranks" not in str(small).split("on ranks")[
+        1
+    ] and "on ranks (24, 23, 22, ..., 0: 25 ranks, " in str(large)
     assert Mesh((MOST_RANKS,), ("x",)).size == MOST_RANKS
     with pytest.raises(LayoutError, match=r"which holds ranks \[3, 5\]"):
         Mesh((2,), ("a",), ranks=(3, 5)).position(4)
@@ -407,3 +403,93 @@ def test_worlds_of_core_refuse_meshes_they_have_not():
     assert [world.origin(None), world.number("x"), world.derived_origin(None, [])] == [0, 0, 0]
     assert world.recorded(None, lambda: 5) == 5 and world.named("x").__enter__() is None
     assert world.empty([2, 3], "f4").shape == (2, 3) and world.empty([2], "f4").dtype == "f4"
+
+
+def test_tensors_of_core_know_their_worlds_and_their_types():
+    settled = []
+
+    class Settling(CoreLockStep):
+        def settle(self):
+            settled.append(1)
+            super().settle()
+
+    world, wide = Settling(4), Mesh((8,), ("x",))
+    half, whole = Mesh((2,), ("a",)), np.arange(6.0).reshape(2, 3)
+    x = CoreTensor.from_global(whole, half("a", None), world)
+    assert [piece.shape for piece in x.shards] == [(1, 3), (1, 3), (0, 0), (0, 0)] and settled
+    for refused in (
+        lambda: CoreTensor.from_global(whole, wide(None, None), world),
+        lambda: x.to(wide(None, None)),
+    ):
+        with pytest.raises(WorldError, match=r"has 4 ranks; start it with at least 8$"):
+            refused()
+    pending = CoreTensor.from_global(whole.astype("f2"), half(None, None, partial="a"), world)
+    assert {piece.dtype for piece in pending.held} == {np.dtype("f4")}
+    assert {piece.dtype for piece in pending.shards} == {np.dtype("f2")}
+    product = Op("matmul", Rule.parse("m k, k n -> m n", linear="each"), np.matmul)
+    square = CoreTensor.from_global(whole[:, :2], Mesh((4,), ("x",))("x", None), world)
+    np.testing.assert_array_equal(product(square, square).full(), whole[:, :2] @ whole[:, :2])
+
+
+def test_what_a_calculation_left_pending_counts_in_its_price():
+    """Both operands are split along what is summed; the sum of a large result costs more than gathering them."""
+    mesh, world = Mesh((2,), ("a",)), CoreLockStep(2)
+    for size, pending in ((64, 0), (1, 1)):
+        bound = bind(Rule.parse("m k, k n -> m n", linear="each"), ((size, 4), (4, size)))
+        strategy = world.choose(bound, [mesh(None, "a"), mesh("a", None)], [np.dtype("f4")] * 2)
+        assert len(bound.output_layouts(strategy)[0].partial) == pending
+
+
+def test_windows_read_what_their_positions_read_one_by_one():
+    """Position by position, for windows of all kinds; wrapped ones read elements by their number modulo the size."""
+    mesh, seen = Mesh((3,), ("x",)), 0
+    kinds = itertools.product((4, 5, 7), (-3, -1, 0, 2), (1, 2, 3), (1, 2, 3, -1), (False, True))
+    for size, first, width, stride, wrap in kinds:
+        if stride < 0 and width > 1:
+            continue
+        n, window = 9, Window(size, first if stride > 0 else size - 1 + first, width, stride, wrap)
+        read = {i: {i * stride + window.first + k for k in range(width)} for i in range(size)}
+        if stride > 1 == width or not wrap:
+            read = {i: {e for e in some if wrap or 0 <= e < n} for i, some in read.items()}
+        for start, stop in ((0, size), (1, 3), (2, 2), (size - 1, size)):
+            wanted = set().union(*[read[i] for i in range(start, stop)])
+            reads = window.reads(start, stop, n)
+            if stride > 0:
+                assert wanted <= {*reads}, window
+                assert {*reads} == wanted or width < stride, window
+            elif min(window.first, window.first + (size - 1) * stride) >= 0 and window.first < n:
+                assert {*reads} == wanted, window
+        for start, stop in ((0, 3), (2, 5), (8, 9)):
+            readers = [i for i, some in read.items() if some & {*range(start, stop)}]
+            low, high = window.readers(start, stop)
+            assert [*range(low, high)] == readers, (window, start, stop)
+            seen += bool(readers)
+        halo = Windowed(mesh("x", None), (window, None))
+        shapes = [halo.local_shape((n, 5), rank) for rank in range(3)]
+        for rank, pair in enumerate(halo.bounds((n, 5), rank) for rank in range(3)):
+            part = halo.reads((n, 5), rank)[0]
+            assert pair == ((min(part, default=0), min(part, default=0) + len(part)), (0, 5))
+        assert all(a <= b for shape in shapes for a, b in zip(shape, halo.largest_shape((n, 5))))
+        if width == stride == 1 and not wrap and first == 0:
+            assert halo.largest_shape((n, 5)) == tuple(map(max, *shapes))
+        assert halo.with_partial({}) == halo and hash(halo.with_partial()) == hash(halo)
+    assert seen > 100
+
+
+def test_what_is_written_wrongly_is_refused():
+    mesh = Mesh((2, 3), ("x", "y"))
+    bound = bind(Rule.parse("1 m -> m"), ((1, 6),))
+    for ask, error, words in (
+        (lambda: strategy_from_cuts(bound, ((2, 3),), 6), RuleError, "has size 1 and cannot be cut into 2"),
+        (lambda: element_type(3.5), InputError, "no element type is called 3.5"),
+        (lambda: element_type("__version__"), InputError, "no element type is called '__version__'"),
+        (lambda: split_entries("a),(b"), InputError, "a bracket closes that was not opened"),
+        (lambda: flag("keepdims", bool), UsageTypeError, "keepdims is True or False"),
+        (lambda: flag("keepdims", 2), UsageTypeError, "keepdims is True or False"),
+    ):
+        with pytest.raises(error, match=words):
+            ask()
+    pending = mesh(None, None, partial=("x", "y"))
+    assert layout_from_cuts((2, 3), pending, (6, 6)) == mesh("x", "y")
+    assert layout_from_cuts((6, 1), pending, (6, 6)) == mesh(("x", "y"), None)
+    assert WrittenStrategies().frozen([[1, 2], (3,)]) == ((1, 2), (3,))
