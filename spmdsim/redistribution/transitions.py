@@ -45,7 +45,6 @@ class Target:
 
     def __init__(self, src: Layout, dst: Layout, shape: tuple[int, ...]) -> None:
         self.mesh, self.shape = src.mesh, shape
-        self.size_of = src.mesh.size_of
         kept = kept_axes(src, dst)
         self.dims = dst.dims
         self.start = Splits(src.dims, tuple([axis for axis in src.partial_axes if axis not in kept]))
