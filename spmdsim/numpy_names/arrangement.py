@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 
 from spmdsim import linalg, ops
-from spmdsim.core import Layout
-from spmdsim.errors import OutOfRange, RuleError, UsageTypeError
+from spmdsim.core import Layout, Rule
+from spmdsim.errors import OutOfRange, RuleError
+from spmdsim.layout.windowed_layout import Window
 from spmdsim.ops.scans import along_dim
 from spmdsim.ops.selecting import flattened
-from spmdsim.tensor import Tensor
+from spmdsim.ops.windowed import WindowOp
+from spmdsim.tensor import Context, Tensor
 from spmdsim.tensor.creation import asarray
 from spmdsim.tensor.operands import Operand, as_operand, operands
 
@@ -24,7 +26,7 @@ Cuts = int | Sequence[int]
 
 def ravel(a: Tensor) -> Tensor:
     """All elements in one dim, row by row."""
-    return ops.reshape(a, -1)
+    return ops.flatten(a)
 
 
 def copy(a: Tensor) -> Tensor:
@@ -124,7 +126,7 @@ def append(arr: Operand, values: Operand, axis: int | None = None) -> Tensor:
 
 
 def insert(arr: Tensor, obj: Any, values: Operand, axis: int | None = None) -> Tensor:
-    """Values between a tensor's, before places along a dim that all ranks know; of all elements in one dim for None."""
+    """Values between a tensor's, before places along a dim that all ranks get to know; of all elements in one dim for None."""
     x, axis = (ravel(arr), 0) if axis is None else (arr, axis)
     at = along_dim("np.insert", x, axis)
     n = x.shape[at]
@@ -143,7 +145,7 @@ def insert(arr: Tensor, obj: Any, values: Operand, axis: int | None = None) -> T
 
 
 def delete(arr: Tensor, obj: Any, axis: int | None = None) -> Tensor:
-    """The tensor without places of a dim that all ranks know; of all elements in one dim for None."""
+    """The tensor without places of a dim that all ranks get to know; of all elements in one dim for None."""
     x, axis = (ravel(arr), 0) if axis is None else (arr, axis)
     at = along_dim("np.delete", x, axis)
     kept = np.isin(np.arange(x.shape[at]), _numbers("delete", x.shape[at], obj))
@@ -153,10 +155,9 @@ def delete(arr: Tensor, obj: Any, axis: int | None = None) -> Tensor:
 
 def _numbers(name: str, size: int, *args: Any) -> np.ndarray:
     """What numpy's function of this name makes of the numbers of places."""
-    if isinstance(args[0], Tensor):
-        raise UsageTypeError(f"np.{name} takes places that all ranks have, not a tensor; use places.full()")
+    places = args[0].full() if isinstance(args[0], Tensor) else args[0]
     try:
-        numbers: np.ndarray = getattr(np, name)(np.arange(size), *args)
+        numbers: np.ndarray = getattr(np, name)(np.arange(size), places, *args[1:])
     except (IndexError, ValueError) as error:
         raise OutOfRange(f"np.{name} along a dim of size {size}: {error}") from None
     return numbers
@@ -248,6 +249,73 @@ def diag(v: Tensor, k: int = 0) -> Tensor:
     return ops.where(there, ops.broadcast_to(ops.reshape(rows, (n, 1)), (n, n)), np.zeros((), v.dtype))
 
 
+def fill_diagonal(a: Tensor, val: Operand) -> None:
+    """Let a matrix have other values on its diagonal."""
+    if a.ndim != 2:
+        raise RuleError(f"np.fill_diagonal takes a matrix, but the shape is {a.shape}")
+    a[Tensor.eye(*a.shape, dtype=np.bool_, layout=a.layout.reduced, world=a.world)] = val
+
+
+def unravel_index(indices: Tensor, shape: int | Sequence[int]) -> tuple[Tensor, ...]:
+    """The places in a shape that numbers of elements mean, row by row, dim by dim."""
+    places, rest = [], indices
+    for n in ((shape,) if isinstance(shape, (int, np.integer)) else tuple(shape))[::-1]:
+        places.append(ops.remainder(rest, n))
+        rest = ops.floor_divide(rest, n)
+    return tuple(places[::-1])
+
+
+def _slid(context: Context, x: np.ndarray, dim: int, width: int) -> np.ndarray:
+    if x.shape[dim] < width:  # a rank without positions reads nothing
+        shape = [0 if d == dim else n for d, n in enumerate(x.shape)]
+        return np.empty((*shape, width), x.dtype)
+    return np.lib.stride_tricks.sliding_window_view(x, width, dim).copy()
+
+
+def _slid_vjp(
+    context: Context, dy: np.ndarray, operands: Sequence[np.ndarray], _y: Any, dim: int, width: int
+) -> tuple[np.ndarray]:
+    gradient = np.zeros_like(operands[0], dy.dtype)
+    for k in range(width if dy.size else 0):
+        along = [slice(k, k + n) if d == dim else slice(None) for d, n in enumerate(dy.shape[:-1])]
+        gradient[tuple(along)] += dy[..., k]
+    return (gradient,)
+
+
+def _slid_rule(shape: tuple[int, ...], dim: int, width: int) -> tuple[Rule, dict[str, int]]:
+    names = " ".join(f"d{d}" for d in range(len(shape)))
+    return Rule.parse(f"{names} -> {names} w", whole="w", linear="each"), {"w": width}
+
+
+_slid_op = WindowOp(
+    "sliding_window_view",
+    _slid_rule,
+    _slid,
+    _slid_vjp,
+    contextual=True,
+    moves=True,
+    windows=lambda shape, dim, width: {
+        0: [Window(n - width + 1, 0, width) if d == dim else None for d, n in enumerate(shape)]
+    },
+)
+
+
+def sliding_window_view(
+    x: Tensor, window_shape: int | Sequence[int], axis: int | Sequence[int] | None = None
+) -> Tensor:
+    """All windows of a size along dims, which are the first ones for None; the windows' dims come last."""
+    widths = [int(n) for n in np.atleast_1d(np.asarray(window_shape))]
+    axes = range(x.ndim) if axis is None else np.atleast_1d(np.asarray(axis))
+    dims = [along_dim("sliding_window_view", x, int(d)) for d in axes]
+    if len(dims) != len(widths) or any(not 0 < w <= x.shape[d] for d, w in zip(dims, widths)):
+        raise RuleError(
+            f"sliding_window_view takes one width per dim, from 1 to its size, but got {window_shape} for {x.shape}"
+        )
+    for d, width in zip(dims, widths):
+        x = _slid_op(x, dim=d, width=width)
+    return x
+
+
 def diagflat(v: Tensor, k: int = 0) -> Tensor:
     """The matrix with all entries on its diagonal."""
     return diag(flattened(v), k)
@@ -270,6 +338,7 @@ FUNCTIONS = (
     *(
         dsplit,
         dstack,
+        fill_diagonal,
         flip,
         fliplr,
         flipud,
@@ -280,8 +349,10 @@ FUNCTIONS = (
         ravel,
         rollaxis,
         rot90,
+        sliding_window_view,
         split,
         trace,
+        unravel_index,
         vsplit,
         vstack,
     ),

@@ -205,11 +205,19 @@ def convolve(a: Operand, v: Operand, mode: str = "full") -> Tensor:
     )
 
 
-def polyval(p: Sequence[complex] | np.ndarray, x: Tensor) -> Tensor:
-    """A polynomial's values; its coefficients, highest power first, are numbers that all ranks have."""
-    if isinstance(p, Tensor):
-        raise UsageTypeError("np.polyval of tensors takes its coefficients as numbers; use p.full()")
-    return functools.reduce(lambda y, c: ops.add(ops.multiply(y, x), c), np.asarray(p), zeros_like(x))
+def polyval(p: Operand, x: Operand) -> Tensor:
+    """A polynomial's values; its coefficients have the highest power first."""
+    powers, at = operands("np.polyval", (p, x))
+    return functools.reduce(lambda y, c: ops.add(ops.multiply(y, at), c), list(powers), zeros_like(at))
+
+
+def polyfit(x: Operand, y: Operand, deg: int) -> Tensor:
+    """The polynomial of so many powers that is nearest to values at places, in least squares; highest power first."""
+    at, values = map(_fractions, operands("np.polyfit", (x, y)))
+    columns = vander(at, int(deg) + 1)
+    scale = linalg.norm(columns, axis=0)
+    weights = linalg.lstsq(ops.divide(columns, scale), values)[0]
+    return ops.divide(weights, scale if values.ndim == 1 else ops.expand_dims(scale, 1))
 
 
 def vander(x: Tensor, N: int | None = None, increasing: bool = False) -> Tensor:
@@ -285,38 +293,47 @@ def trapezoid(y: Tensor, x: Operand | None = None, dx: float = 1.0, axis: int = 
     return ops.divide(ops.sum(ops.multiply(sums, steps), axis=d), 2)
 
 
+def unwrap(p: Tensor, discont: float | None = None, axis: int = -1, *, period: float = 2 * np.pi) -> Tensor:
+    """Angles without jumps: where neighbours differ by more than half a period, all that follow are moved by periods."""
+    at = along_dim("np.unwrap", p, axis)
+    steps = ops.diff(p, dim=at)
+    whole = p.dtype.kind in "iu" and isinstance(period, (int, np.integer))
+    half = period // 2 if whole else period / 2
+    short = ops.subtract(ops.remainder(ops.add(steps, half), period), half)
+    if not whole or period % 2 == 0:
+        short = ops.where(ops.logical_and(ops.equal(short, -half), ops.greater(steps, 0)), half, short)
+    jumps = ops.greater_equal(ops.absolute(steps), period / 2 if discont is None else discont)
+    moved = ops.where(jumps, ops.subtract(short, steps), 0)
+    return ops.add(p, ops.cumulative_sum(moved, at, include_initial=True))
+
+
 def interp(
-    x: Tensor,
-    xp: Sequence[float] | np.ndarray,
-    fp: Sequence[float] | np.ndarray,
+    x: Operand,
+    xp: Operand,
+    fp: Operand,
     left: float | None = None,
     right: float | None = None,
 ) -> Tensor:
-    """Values on straight lines between points that all ranks have; the first and the last one's beyond them.
+    """Values on straight lines between points; the first and the last one's beyond them.
 
     Raises:
-        RuleError: places that do not ascend, or not as many as values.
-        UsageTypeError: the points are tensors.
+        RuleError: places that are arrays and do not ascend, or not as many as values.
     """
-    if isinstance(xp, Tensor) or isinstance(fp, Tensor) or not isinstance(x, Tensor):
-        raise UsageTypeError(
-            "np.interp takes a tensor between points that all ranks have as arrays; use .full()"
+    if np.shape(xp) != np.shape(fp) or np.ndim(xp) != 1 or not np.size(xp):  # type: ignore[arg-type]
+        raise RuleError(
+            f"np.interp takes places and as many values, but got {np.shape(xp)} and {np.shape(fp)}"  # type: ignore[arg-type]
         )
-    places, values = np.asarray(xp, np.float64), np.asarray(fp)
-    values = values.astype(np.complex128 if values.dtype.kind == "c" else np.float64)
-    if places.shape != values.shape or places.ndim != 1 or not places.size or (np.diff(places) <= 0).any():
-        raise RuleError(f"np.interp takes ascending places and as many values, but got {places.tolist()}")
-    x = ops.cast(x, np.float64)
-    slopes = np.append(np.diff(values) / np.diff(places), 0.0)
-    numbers = ops.clip(
-        ops.subtract(ops.searchsorted(operands("np.interp", (places, x))[0], x, side="right"), 1), 0, None
-    )
-    start, value, slope = (
-        ops.take(operands("np.interp", (a, x))[0], numbers, 0) for a in (places, values, slopes)
-    )
-    y = ops.add(value, ops.multiply(slope, ops.subtract(x, start)))
-    y = ops.where(ops.less(x, places[0].item()), values[0].item() if left is None else left, y)
-    return ops.where(ops.greater(x, places[-1].item()), values[-1].item() if right is None else right, y)
+    if not isinstance(xp, Tensor) and (np.diff(xp) <= 0).any():  # type: ignore[arg-type]
+        raise RuleError(f"np.interp takes ascending places, but got {np.asarray(xp).tolist()}")
+    at, places, values = operands("np.interp", (x, xp, fp))
+    at, places = (ops.cast(one, np.float64) for one in (at, places))
+    values = ops.cast(values, np.complex128 if values.dtype.kind == "c" else np.float64)
+    slopes = ops.pad(ops.divide(ops.diff(values), ops.diff(places)), (0,), (1,))
+    numbers = ops.clip(ops.subtract(ops.searchsorted(places, at, side="right"), 1), 0, None)
+    start, value, slope = (ops.take(one, numbers, 0) for one in (places, values, slopes))
+    y = ops.add(value, ops.multiply(slope, ops.subtract(at, start)))
+    y = ops.where(ops.less(at, places[0]), values[0] if left is None else left, y)
+    return ops.where(ops.greater(at, places[-1]), values[-1] if right is None else right, y)
 
 
 def _order_statistic(name: str) -> Callable[..., Tensor]:
@@ -325,6 +342,8 @@ def _order_statistic(name: str) -> Callable[..., Tensor]:
     def called(
         a: Tensor, q: Any, axis: Axis = None, keepdims: bool = False, method: str = "linear"
     ) -> Tensor:
+        if name == "quantile" and np.asarray(q).dtype.kind in "iu":  # the least and the largest, as they are
+            return as_type(ops.quantile(a, q, axis, keepdims, "lower"), a.dtype)
         typed = a.dtype.kind == "f" and method not in PICKING and not isinstance(q, (int, float))
         x = as_type(a, np.result_type(a.dtype, np.true_divide(q, a.dtype.type(1)).dtype)) if typed else a
         statistic: Tensor = getattr(ops, name)(x, q, axis, keepdims, method)
@@ -354,5 +373,5 @@ FUNCTIONS = (
         interp,
         outer,
     ),
-    *(percentile, polyval, ptp, quantile, trapezoid, vander, vdot),
+    *(percentile, polyfit, polyval, ptp, quantile, trapezoid, unwrap, vander, vdot),
 )

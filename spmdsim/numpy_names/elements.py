@@ -180,6 +180,19 @@ def frexp(x: Tensor) -> tuple[Tensor, Tensor]:
     return mantissa, exponent
 
 
+_ldexp_op = Op(
+    "ldexp",
+    Rule.parse("..., ... -> ..."),
+    np.ldexp,
+    dtype=lambda a, b: np.ldexp(np.ones(1, a), np.ones(1, b)).dtype,
+)
+
+
+def ldexp(x1: Operand, x2: Operand) -> Tensor:
+    """Elements times powers of two, exactly: what :func:`frexp` took apart."""
+    return _ldexp_op(*operands("np.ldexp", (x1, x2)))
+
+
 def sinc(x: Tensor) -> Tensor:
     """``sin(pi x) / (pi x)``, and 1 at 0."""
     zero = ops.equal(x, 0)
@@ -249,6 +262,7 @@ FUNCTIONS = (
         isposinf,
         isreal,
         lcm,
+        ldexp,
         logaddexp2,
         modf,
     ),

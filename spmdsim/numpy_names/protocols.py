@@ -20,6 +20,7 @@ from spmdsim import ops
 from spmdsim.errors import UsageTypeError
 from spmdsim.layout.shape_sizes import counted_dim
 from spmdsim.numpy_names import arrangement, calculation, elements, selection, without_nan
+from spmdsim.ops.scans import running_extreme
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.creation import empty_like, full_like, ones_like, zeros_like
 from spmdsim.tensor.element_types import number_type
@@ -97,6 +98,8 @@ def ufunc(function: np.ufunc, method: str, *inputs: Any, out: Any = None, **opti
     elif method == "accumulate" and name in ("add", "multiply"):
         places = options or {"axis": 0}
         result = _called("cumsum" if name == "add" else "cumprod", f"np.{name}.accumulate", inputs, places)
+    elif method == "accumulate" and name in ("maximum", "minimum"):
+        result = running_extreme(REDUCED[name], *inputs, **options)
     elif method == "outer" and not options:
         a, b = inputs
         result = _called(name, f"np.{name}.outer", (ops.expand_dims(a, range(-np.ndim(b), 0)), b), {})
@@ -170,7 +173,8 @@ def _into(out: Any, result: Any, said: str) -> Any:
     if not isinstance(target, Tensor) or not isinstance(result, Tensor):
         kind = type(target).__name__
         raise UsageTypeError(
-            f"{said} of tensors puts its result into tensors, but out= is {kind}; use .full()"
+            f"{said} of tensors puts its result into tensors, but out= is {kind}; "
+            "make that a tensor, assign anew (a = a + b), or use .full()"
         )
     return become(target, result, said)
 

@@ -14,7 +14,7 @@ from spmdsim.ops.elementwise import add, multiply
 from spmdsim.ops.indexing import looked_up, per_dim, place_of
 from spmdsim.ops.lookup import gather
 from spmdsim.ops.selecting import nonzero, select
-from spmdsim.ops.shape import reshape, transpose
+from spmdsim.ops.shape import merged, transpose
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.operands import as_operand
 from spmdsim.tensor.tensor import Index
@@ -135,8 +135,8 @@ def _several(x: Tensor, entries: list[Any]) -> Tensor:
     order = [*others[:place], *dims, *others[place:]]
     y = y if order == list(range(y.ndim)) else transpose(y, order)
     end = place + len(dims)
-    merged = reshape(y, (*y.shape[:place], int(np.prod(y.shape[place:end])), *y.shape[end:]))
-    return gather(merged, as_operand(numbers, x), place)
+    flat = merged(y, place, end)
+    return gather(flat, as_operand(numbers, x), place)
 
 
 def _times(numbers: Any, size: int) -> Any:

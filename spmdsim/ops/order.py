@@ -55,14 +55,15 @@ def _forward(
     dims = normal_dims(dim, x.ndim)
     kept = [n for d, n in enumerate(x.shape) if d not in dims]
     rows = np.moveaxis(x, dims, range(-len(dims), 0)).reshape(*kept, math.prod(x.shape[d] for d in dims))
+    place_of = np.argmax if op == "max" else np.argmin
+    if all(context.strategy.parts(f"d{d}") == 1 for d in dims):
+        return np.asarray(place_of(rows, axis=-1), np.int64)
     if rows.shape[-1]:
-        own = (np.argmax if op == "max" else np.argmin)(rows, axis=-1)
+        own = place_of(rows, axis=-1)
         value = np.take_along_axis(rows, np.expand_dims(own, -1), -1)[..., 0]
         own = _place(context, own, [x.shape[d] for d in dims], dims)
     else:
         own, value = np.full(kept, _NOWHERE), np.full(kept, identity(op, x.dtype))
-    if all(context.strategy.parts(f"d{d}") == 1 for d in dims):
-        return np.asarray(own, np.int64)
     extreme = yield value
     has = (value == extreme) | (value != value)  # a nan is the extreme
     first: np.ndarray = yield np.where(has, own, _NOWHERE)

@@ -52,7 +52,7 @@ def along_dim(name: str, x: Tensor, dim: int | None, otherwise: int | None = Non
     return dim % x.ndim
 
 
-_UFUNCS = {"sum": np.add, "prod": np.multiply}
+_UFUNCS = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
 
 
 def _steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any], **params: Any) -> Any:
@@ -116,6 +116,15 @@ def _linear_in_sums(shape: tuple[int, ...], dim: int, op: str, backward: bool) -
 _scan_op = SteppedOp(
     "scan", _linear_in_sums, _forward, steps=_steps, adjoint=_adjoint, contextual=True, saves_result=True
 )
+
+#: Running extremes, which have no gradient.
+_extreme_op = SteppedOp("scan", _linear_in_sums, _forward, steps=_steps, contextual=True)
+
+
+def running_extreme(op: str, x: Tensor, axis: int = 0) -> Tensor:
+    """The largest (``max``) or least (``min``) element up to each place of a dim."""
+    at = along_dim(f"running {op}", x, axis)
+    return _extreme_op(x, dim=at, op=op, backward=False)
 
 
 def _scan(

@@ -11,7 +11,7 @@ from spmdsim.errors import OutOfRange, RuleError
 from spmdsim.ops.declare import alike, boolean
 from spmdsim.ops.functions import logical_not
 from spmdsim.ops.operators import operator
-from spmdsim.ops.shape import reshape
+from spmdsim.ops.shape import merged, reshape
 from spmdsim.tensor import Op, Tensor
 from spmdsim.tensor.joined import joined, needs_values
 from spmdsim.tensor.operands import Operand, as_operand
@@ -65,9 +65,8 @@ def select(x: Tensor, mask: Tensor) -> Tensor:
 
 def flattened(x: Tensor) -> Tensor:
     """All entries in one dim, split by the axes that split any dim."""
-    layout = x.layout.reduced.canonical
-    x = x.to(layout)
-    return x if x.ndim == 1 else reshape(x, -1, layout.mesh(layout.split_axes))
+    x = x.to(x.layout.reduced.canonical)
+    return x if x.ndim == 1 else merged(x, 0, x.ndim)
 
 
 @operator()

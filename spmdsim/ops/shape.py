@@ -195,7 +195,18 @@ def flatten(x: Tensor, start: int = 0) -> Tensor:
     >>> ops.flatten(x).full().tolist()
     [3, 1, 2, 6, 5, 4]
     """
-    return reshape(x, (*x.shape[:start], math.prod(x.shape[start:])))
+    return merged(x, start, x.ndim)
+
+
+def merged(x: Tensor, start: int, stop: int) -> Tensor:
+    """Dims ``start .. stop-1`` as one, split by the axes that split any of them: elements move, nothing is gathered."""
+    dims, shape = x.layout.dims, (*x.shape[:start], math.prod(x.shape[start:stop]), *x.shape[stop:])
+    split = [d for d in range(x.ndim)[start:stop] if dims[d]]
+    stays = not split or (split == [start] and x.shape[start] % x.layout.parts[start] == 0)
+    if stays or x.layout.partial_axes:
+        return reshape(x, shape)
+    axes = tuple(axis for d in split for axis in dims[d])
+    return reshape(x, shape, Layout(x.layout.mesh, [*dims[:start], axes, *dims[stop:]]))
 
 
 # -- transpose --------------------------------------------------------------------------------------

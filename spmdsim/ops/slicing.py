@@ -17,7 +17,7 @@ from spmdsim.layout.shape_sizes import counted_dim, integers
 from spmdsim.layout.windowed_layout import Window
 from spmdsim.ops.declare import alike
 from spmdsim.ops.operators import operator
-from spmdsim.ops.shape import broadcast_to, flip, moving_rule, reshape, same_dims
+from spmdsim.ops.shape import broadcast_to, flatten, flip, moving_rule, reshape, same_dims
 from spmdsim.ops.windowed import WindowOp, Windows, margins
 from spmdsim.tensor import Context, Tensor
 from spmdsim.tensor.element_types import as_array
@@ -281,7 +281,7 @@ def roll(
     if dim is None:
         if x.ndim < 2:
             return roll(x, shift, 0) if x.ndim else x
-        return reshape(roll(reshape(x, (x.size,)), shift, 0), x.shape, x.layout.reduced)
+        return reshape(roll(flatten(x), shift, 0), x.shape, x.layout.reduced)
     dims = integers([dim] if isinstance(dim, (int, np.integer, str)) else dim, "dims")
     shifts = integers([shift] if isinstance(shift, (int, np.integer, str)) else shift, "shifts")
     if len(shifts) != len(dims) and min(len(shifts), len(dims)) != 1:
@@ -349,7 +349,7 @@ def concat(tensors: Sequence[Tensor], dim: int | None = 0, *, axis: int | None =
     if not tensors:
         raise RuleError("concat needs at least one tensor")
     if dim is None:
-        tensors, dim = [reshape(x, -1) for x in tensors], 0
+        tensors, dim = [flatten(x) for x in tensors], 0
     tensors = alike("concat", *tensors)
     if not all(x.ndim for x in tensors):
         raise RuleError("concat puts tensors with dims together, but one of them is a single number")

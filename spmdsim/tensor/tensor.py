@@ -202,7 +202,8 @@ class Tensor(SymbolicTensor):
         def __array__(self, *_: object, **__: object) -> NoReturn:
             """``np.asarray(x)`` would gather behind the user's back, and only on the ranks that call it."""
             raise UsageTypeError(
-                "a tensor is not turned into an array by itself; use .full() on all ranks, or .local()"
+                "a tensor is not turned into an array by itself; use .full() on all ranks, or .local(), "
+                "and ops.take(array, x, 0) for array[x]"
             )
 
     def __setitem__(self, index: Index, value: Operand) -> None:

@@ -40,6 +40,15 @@ def with_put(x, ids, values, axis):
     return copy
 
 
+def with_diagonal(x, value):
+    """A copy with another diagonal."""
+    copy = np.copy(x)
+    np.fill_diagonal(copy, value)
+    return copy
+
+
+WINDOWS = np.lib.stride_tricks.sliding_window_view
+
 FUNCTIONS = [
     np.exp, np.sqrt, np.sum, np.ravel, np.transpose, np.count_nonzero, np.shape, np.ndim, np.zeros_like, np.abs,
     lambda x: np.sum(x, axis=0), lambda x: np.sum(x, 1, keepdims=True), lambda x: np.sum(a=x, dtype="f4"),
@@ -124,6 +133,12 @@ FUNCTIONS = [
     lambda x: with_put(x, np.argmax(x, 0, keepdims=True), A[:1] + 50, 0), lambda x: with_put(x, A[:, :2].astype(int) - 4, 7, 1), lambda x: with_put(x, np.argsort(A, 0)[::2], A[:3], 0),
     lambda x: with_put(x, np.array([3, -1]), [8, 9], None), lambda x: np.round(np.where(x > 2, np.inf, x) + 1j * x, 1), lambda x: np.round((x * 900).astype(int), -2),
     *[lambda x, m=m: np.percentile(x.astype("f4"), [30, 50], 0, method=m) for m in ("midpoint", "linear", "lower")], lambda x: np.quantile(x.astype("f4"), 0.3, method="midpoint"),
+    lambda x: np.unwrap(x * 9, axis=0), lambda x: np.unwrap((x * 9).astype(int), period=5), lambda x: np.unwrap((x * 9).astype(int), period=4), lambda x: np.unwrap(x * 3, 4.0),
+    lambda x: np.ldexp(x, A.astype(int)), lambda x: np.ldexp(x.astype("f4"), (x * 99).astype(int)), lambda x: np.quantile((x * 9).astype(np.int8), 1, 0), lambda x: np.quantile(x.astype("f4"), [0, 1]),
+    lambda x: np.unravel_index(np.argmin(x), x.shape)[1], lambda x: x[np.unravel_index(np.argsort(x, None), x.shape)], lambda x: with_diagonal(x, 3), lambda x: with_diagonal(np.sort(x.T), 7.5),
+    lambda x: WINDOWS(x, 3, 0), lambda x: WINDOWS(x, (2, 4)), lambda x: WINDOWS(x[:, 0], 6), lambda x: np.maximum.accumulate(x), lambda x: np.minimum.accumulate((x * 9).astype(np.uint8), axis=1),
+    lambda x: np.polyfit(x[:, 0], x[:, 1], 2), lambda x: np.polyfit(np.arange(6), x, 1), lambda x: np.polyval(x[0], A), lambda x: np.interp(x, np.sort(x, None), np.cumsum(x)),
+    lambda x: np.interp(A, np.sort(x[0]), A[1], right=-1), lambda x: np.insert(x, np.argmax(x, 0), 9, 0), lambda x: np.delete(x, np.argmin(x[0]), 1), lambda x: np.delete(x[0], x[0] > 2),
 ]  # fmt: skip
 
 
@@ -156,8 +171,10 @@ def test_what_needs_no_other_piece_moves_nothing(world):
         (lambda x: np.add(A, x, out=(A,)), r"^np.add of tensors puts its result into tensors, but out= is ndarray"),
         (lambda x: np.exp(x, where=A > 1), r"^np.exp of tensors takes no where=; it takes x$"),
         (lambda x: np.block([x]), r"^np.block takes no tensors; of an array that every rank has, use x.full\(\)$"),
-        (lambda x: np.interp(x, [2, 1], [2, 3]), r"^np.interp takes ascending places and as many values, but got \[2.0, 1.0\]$"),
-        (lambda x: np.interp(3, x[0], x[1]), r"^np.interp takes a tensor between points that all ranks have"),
+        (lambda x: np.interp(x, [2, 1], [2, 3]), r"^np.interp takes ascending places, but got \[2, 1\]$"),
+        (lambda x: np.interp(x, [2, 1], [2]), r"^np.interp takes places and as many values, but got \(2,\) and \(1,\)$"),
+        (lambda x: np.fill_diagonal(x[0], 1), r"^np.fill_diagonal takes a matrix, but the shape is \(4,\)$"),
+        (lambda x: WINDOWS(x, 7, 0), r"^sliding_window_view takes one width per dim, from 1 to its size, but got 7 for \(6, 4\)$"),
         (lambda x: np.unique(x, axis=0), r"^np.unique of tensors compares elements, not slices along an axis=$"),
         (lambda x: np.where(x > 2, x), r"^np.where takes a condition, or a condition and two operands, but got one$"),
         (lambda x: np.min(x, where=x > 2), r"^np.min with where= has to be told what there is without elements: initial=$"),
@@ -182,10 +199,10 @@ def test_what_needs_no_other_piece_moves_nothing(world):
         (lambda x: np.einsum("ii->i", x), r"^einsum: 'i' is 6 and 4 in shape \(6, 4\)$"),
         (lambda x: np.pad(x, 1, "mean"), r"^pad has the modes 'constant', 'edge', 'wrap', 'reflect', 'symmetric', but got 'mean'$"),
         (lambda x: np.pad(x[:0], 1, "edge"), r"^pad in the mode 'edge' repeats elements, but dim 0 of shape \(0, 4\) has none$"),
-        (lambda x: np.delete(x, x[0]), r"^np.delete takes places that all ranks have, not a tensor; use places.full\(\)$"),
+        (lambda x: np.delete(x, x[0]), r"^np.delete along a dim of size 24: arrays used as indices must be of integer"),
         (lambda x: np.insert(x, 9, 1, 0), r"^np.insert along a dim of size 6: index 9 is out of bounds"),
         (lambda x: np.put_along_axis(x, A[:, :2], 1, 1), r"^entries of dim 1 are looked up by integers, but the ids are float64$"),
-        (lambda x: np.unwrap(x), r"^np.unwrap takes no tensors"),
+        (lambda x: np.spacing(x), r"^np.spacing takes no tensors"),
         (lambda x: np.asarray(x), r"use .full\(\) on all ranks"),
     ],
 )  # fmt: skip
