@@ -7,7 +7,7 @@ import pytest
 from spmdsim.cli.main import main
 from spmdsim.collectives import schedule_of
 from spmdsim.collectives.formats.chakra import chakra_files
-from spmdsim.collectives.formats.goal_format import goal_of
+from spmdsim.collectives.formats.goal_format import GoalOperation, GoalProgram, goal_of
 
 
 def varint(data: bytes, at: int) -> tuple[int, int]:
@@ -98,3 +98,32 @@ def test_the_command_writes_a_file_per_rank(tmp_path, capsys):
     assert len(nodes((tmp_path / "ring.1.et").read_bytes())) == 8
     assert main(["collective", "export", "all_reduce", "ring", "-n", "3", "--format", "chakra"]) == 2
     assert "--format chakra writes one file per rank" in capsys.readouterr().err
+
+
+def test_every_field_of_a_node() -> None:
+    """Names, kinds, what begins or ends before, durations, and numbers of one and of several bytes."""
+    send = GoalOperation("send", 300, 1, 127, requires=(0,), irequires=(0, 200))
+    operations = [GoalOperation("calc", 128), send, GoalOperation("recv", 127, 129, 128, requires=(0, 1))]
+    head, *said = messages(chakra_files(GoalProgram([[], operations]))[1])
+
+    def attributes(*given: tuple[str, int, int]) -> list[tuple[int, object]]:
+        return [
+            (10, bytes([10, len(name), *name.encode(), *_key(field), *_key(value)]))
+            for name, field, value in (("is_cpu_op", 27 << 3, 0), *((n, f << 3, v) for n, f, v in given))
+        ]
+
+    def message(*numbers: int) -> list[tuple[int, object]]:
+        names = ("comm_src", "comm_dst", "comm_tag", "comm_size")
+        return attributes(*[(name, 9 if name == "comm_size" else 7, v) for name, v in zip(names, numbers)])
+
+    assert fields(head) == [(1, b"0.0.4")]
+    assert [fields(one) for one in said] == [
+        [(1, 0), (2, b"calc"), (3, 4), (7, 128), *attributes()],
+        [(1, 1), (2, b"send to 1"), (3, 5), (4, b"\0\xc8\1"), (5, b"\0"), *message(1, 1, 127, 300)],
+        [(1, 2), (2, b"recv from 129"), (3, 6), (5, b"\0\1"), *message(129, 1, 128, 127)],
+    ]
+
+
+def _key(number: int) -> list[int]:
+    """A number of up to 14 bits as protocol buffers have it."""
+    return [number] if number < 128 else [number % 128 + 128, number // 128]

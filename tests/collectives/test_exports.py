@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 from collections import defaultdict, deque
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from spmdsim.collectives import Schedule, algorithms, make_schedule, schedule_of
+from spmdsim.collectives import (
+    Schedule,
+    algorithms,
+    from_function,
+    make_schedule,
+    recv,
+    recv_reduce,
+    schedule_of,
+    send,
+)
 from spmdsim.collectives.counts import count
-from spmdsim.collectives.formats.goal_format import GoalOperation, goal_of, read_goal
+from spmdsim.collectives.formats.goal_format import GoalOperation, GoalProgram, goal_of, read_goal
 from spmdsim.collectives.formats.msccl import msccl_xml
 from spmdsim.errors import InputError, ScheduleError
 
@@ -224,3 +234,81 @@ def test_steps_that_wait_for_nobody_say_so_as_msccl_does() -> None:
     root = ET.fromstring(msccl_xml(schedule_of("all_gather", "ring", 4)))
     waits = {(step.get("depid"), step.get("deps")) for step in root.iter("step")}
     assert {pair for pair in waits if "-" in "".join(map(str, pair))} == {("-1", "-1")}
+    assert {step.get("hasdep") for step in root.iter("step")} == {"0", "1"}
+
+
+@pytest.mark.parametrize(
+    ("collective", "name", "chunks"),
+    [
+        ("all_reduce", "ring", (4, 4, 0)),
+        ("all_reduce", "all_gather_reduce", (1, 1, 4)),
+        ("all_gather", "ring", (1, 4, 0)),
+        ("reduce_scatter", "ring", (4, 1, 0)),
+        ("all_to_all", "pairwise", (4, 4, 0)),
+    ],
+)
+def test_msccl_buffers_and_waits(collective: str, name: str, chunks: tuple[int, int, int]) -> None:
+    """Chunks of input, output and scratch; steps say that they are awaited if they are; local blocks have no peer."""
+    root = ET.fromstring(msccl_xml(schedule_of(collective, name, 4)))
+    for gpu in root:
+        assert tuple(int(gpu.attrib[f"{k}_chunks"]) for k in "ios") == chunks
+        blocks = {tb.attrib["id"]: tb for tb in gpu}
+        awaited = {(s.attrib["depid"], s.attrib["deps"]) for s in gpu.iter("step")} - {("-1", "-1")}
+        for number, tb in blocks.items():
+            peers = (int(tb.attrib["send"]), int(tb.attrib["recv"]))
+            assert -1 in peers and max(peers) < 4
+            if {step.attrib["type"] for step in tb} <= {"cpy", "re", "nop"}:
+                assert peers == (-1, -1)
+            for step in tb:
+                assert step.attrib["hasdep"] == str(int((number, step.attrib["s"]) in awaited))
+                assert int(step.attrib["depid"]) < 0 or step.attrib["depid"] != number
+
+
+def test_wrong_schedules_are_not_written() -> None:
+    def forgets(rank: int, size: int) -> Any:
+        yield [send(1 - rank, 0), recv(1 - rank, 0)]
+
+    wrong = make_schedule(from_function(forgets, "all_reduce", "forgets", "1"), 2)
+    with pytest.raises(ScheduleError):
+        msccl_xml(wrong)
+
+
+def test_reductions_take_their_time_after_what_they_reduce() -> None:
+    """Of a message that came, that message; of chunks that are there, all that came before."""
+    (ring, _) = goal_of(schedule_of("all_reduce", "ring", 2), 12, 4, 2.0).ranks
+    assert ring == [
+        GoalOperation("send", 4, 1, 0),
+        GoalOperation("recv", 8, 1, 0),
+        GoalOperation("calc", 16, requires=(1,)),
+        GoalOperation("send", 8, 1, 1, requires=(0, 1, 2)),
+        GoalOperation("recv", 4, 1, 1, requires=(0, 1, 2)),
+    ]
+    goal = goal_of(schedule_of("all_reduce", "all_gather_reduce", 3), 12, 4, 2.0)
+    last = goal.ranks[0][-2:]
+    assert last == [GoalOperation("calc", 24, requires=(2, 3)), GoalOperation("calc", 24, requires=(2, 3, 4))]
+
+    def both(rank: int, size: int) -> Any:
+        others = [(rank + 1) % 3, (rank + 2) % 3]
+        yield [*(send(r, 0) for r in others), *(recv_reduce(r, 0) for r in others)]
+
+    (ops, *_) = goal_of(
+        make_schedule(from_function(both, "all_reduce", "both", "1", ports="2"), 3), 8, 4, 1.0
+    ).ranks
+    assert [(one.kind, one.requires) for one in ops[2:]] == [
+        ("recv", ()), ("calc", (2,)), ("recv", ()), ("calc", (4,))
+    ]  # fmt: skip
+    told: list[Any] = []
+
+    def number_of(*given: Any, **more: Any) -> int:
+        told.append((*given, *more.values()))
+        return len(told) + 9
+
+    told_of_waits: list[Any] = []
+    program = SimpleNamespace(
+        calc=number_of, send=number_of, recv=number_of, require=lambda *given: told_of_waits.append(given)
+    )
+    operations = [GoalOperation("calc", 7, cpu=2), GoalOperation("send", 5, 1, 3, 1, 2, (0,), ())]
+    operations.append(GoalOperation("recv", 6, 1, 4, requires=(1,), irequires=(0,)))
+    assert GoalProgram([[], operations]).fill(program) is program
+    assert told == [(1, 7, 2), (1, 1, 5, 3, 1, 2), (1, 1, 6, 4, 0, 0)]
+    assert told_of_waits == [(10, [], []), (11, [10], []), (12, [11], [10])]

@@ -6,6 +6,7 @@ import inspect
 import itertools
 import json
 import math
+import zlib
 from dataclasses import replace
 from fractions import Fraction
 from itertools import zip_longest
@@ -16,14 +17,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spmdsim.collectives import Algorithm, algorithm, algorithms, collective, make_schedule, schedule_of
+from spmdsim.collectives import (
+    Algorithm,
+    Schedule,
+    algorithm,
+    algorithms,
+    collective,
+    make_schedule,
+    schedule_of,
+)
 from spmdsim.collectives.bounds import lower_bound
-from spmdsim.collectives.counts import count
-from spmdsim.collectives.facts import facts_of
+from spmdsim.collectives.counts import count, elements
+from spmdsim.collectives.facts import as_share, facts_of
 from spmdsim.collectives.formula import NAMES, evaluate
 from spmdsim.collectives.partition import chunk_sizes, cut
 from spmdsim.collectives.selection_tables import choose, libraries, rules
-from spmdsim.collectives.verification import verify
+from spmdsim.collectives.verification import reduction_trees, verify
 from spmdsim.errors import InputError, ScheduleError, SpmdError
 
 DATA = json.loads((Path(__file__).parents[1] / "vectors" / "collectives.json").read_text())
@@ -322,3 +331,65 @@ def test_names_of_formulas_are_what_they_say() -> None:
         options = {"segments": segments, "group": group}
         assert {name: evaluate(name, size, options) for name in NAMES} == named
     assert evaluate("s + g", 4) == 2 and evaluate("s*10 + g", 4, {"group": "3"}) == 13
+
+
+WRITTEN = json.loads((Path(__file__).parents[1] / "vectors" / "schedules.json").read_text())
+
+
+def in_words(tree: Any) -> str:
+    return str(tree) if isinstance(tree, int) else f"({in_words(tree[0])}+{in_words(tree[1])})"
+
+
+def what_is_done(schedule: Schedule) -> dict[str, Any]:
+    """What ranks do, in numbers, in which order chunk 0 and the last are added, and a checksum of all instructions."""
+    counted = count(schedule, 8 * schedule.chunk_count)
+    done = [[[list(move) for move in moves] for moves in schedule.rounds(r)] for r in range(schedule.size)]
+    adds = schedule.collective.name in ("all_reduce", "reduce", "reduce_scatter", "scan", "exscan")
+    last = schedule.size - 1 if "scan" in schedule.collective.name else None
+    trees = reduction_trees(schedule, last) if adds else {}
+    return {
+        "rounds": [len(done[0]), counted.steps],
+        "messages": [int(counted.messages_sent.sum()), counted.empty_messages],
+        "chunks": schedule.chunk_count,
+        "critical": [counted.critical_bytes, counted.critical_reduced_bytes, counted.critical_worked_bytes],
+        "received": counted.bytes_received.tolist(),
+        "peak": counted.peak_bytes.tolist(),
+        "added": [in_words(trees[chunk]) for chunk in sorted({min(trees), max(trees)})] if trees else [],
+        "checksum": zlib.crc32(repr(done).encode()),
+    }
+
+
+@by_name
+def test_algorithms_do_what_they_did(chosen: Algorithm) -> None:
+    """Instruction by instruction: counts, and the order of additions, which decides about a result's bits."""
+    seen = 0
+    for size, root in ((5, 0), (5, 2), (8, 3)):
+        if chosen.fits(size) and (chosen.collective.rooted or not root or size == 8):
+            schedule = make_schedule(chosen, size, root if chosen.collective.rooted else 0)
+            assert what_is_done(schedule) == WRITTEN[schedule.name]
+            seen += 1
+    assert seen
+
+
+def test_facts_as_json() -> None:
+    ring = {
+        "collective": "all_reduce", "algorithm": "ring", "ranks": 4, "root": 0, "options": {"index": "mpich"},
+        "chunks": 4, "ok": True, "findings": [], "rounds": 6, "beta": 1.5, "gamma": 0.75,
+        "bound": {"rounds": 2, "beta": 1.5, "gamma": 0.75}, "score": 66.67, "depth": 3, "in_order": False,
+        "same_bits_on_all_ranks": True, "messages_sent_per_rank": [6] * 4, "bytes_sent_per_rank": [1.5] * 4,
+        "bytes_received_per_rank": [1.5] * 4, "bytes_reduced_per_rank": [0.75] * 4, "peak_buffer_per_rank": [1.25] * 4,
+    }  # fmt: skip
+    assert facts_of(schedule_of("all_reduce", "ring", 4)).to_dict() == ring
+    tree = facts_of(schedule_of("broadcast", "binomial", 3, root=2))
+    assert (tree.beta, tree.bound.beta, tree.score, tree.to_dict()["score"]) == (2, 1, 75.0, 75.0)
+    assert tree.shares("bytes_sent") == [0, 0, 2]
+    local = facts_of(schedule_of("all_reduce", "all_gather_reduce", 3)).to_dict()
+    assert local["bytes_reduced_per_rank"] == [2.0] * 3 and local["bound"]["gamma"] == pytest.approx(2 / 3)
+    assert [as_share(Fraction(*x)) for x in ((1, 1), (3, 1), (1, 2), (0, 1))] == ["m", "3 m", "0.5 m", "0"]
+
+
+@pytest.mark.parametrize(("nbytes", "itemsize"), [(8, 0), (-4, 4), (-4, 3), (7, 4)])
+def test_no_whole_number_of_elements(nbytes: int, itemsize: int) -> None:
+    with pytest.raises(InputError, match="no whole number"):
+        elements(nbytes, itemsize)
+    assert (elements(12, 4), elements(0, 4), elements(3, 1)) == (3, 0, 3)
