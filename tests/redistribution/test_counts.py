@@ -11,11 +11,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from spmdsim.core import Layout, Mesh
 from spmdsim.cost.cost_model import CostModel, Restricted
-from spmdsim.cost.machine import Link, Machine, Piece
+from spmdsim.cost.machine import Link, Machine, Measurement, Piece
 from spmdsim.cost.machine_file import MACHINES
 from spmdsim.errors import PlanError
 from spmdsim.layout.windowed_layout import Window, Windowed
@@ -28,7 +29,10 @@ from spmdsim.redistribution.exchange.exchange_volume import busiest, exchange_vo
 from spmdsim.redistribution.exchange.few_ranks import FewVolume
 from spmdsim.redistribution.exchange.grid import Ends
 from spmdsim.redistribution.exchange.shares import shares
+from spmdsim.redistribution.exclusive_scan import scan_sent, scan_step
 from spmdsim.redistribution.lower_bound import lower_bound
+from spmdsim.redistribution.merge import Merge, buckets, shared_copies
+from spmdsim.redistribution.parts import parts_step
 from spmdsim.redistribution.price import (
     Prices,
     least_exchange,
@@ -38,6 +42,8 @@ from spmdsim.redistribution.price import (
     step_messages,
 )
 from spmdsim.redistribution.step_counts import sent_nbytes
+from spmdsim.redistribution.ways.tuning import Tuning
+from spmdsim.redistribution.ways.way import ways_of
 
 TABLE = Path(__file__).parents[1] / "vectors" / "redistribution_counts.json"
 LAPTOP = Machine.laptop()
@@ -55,6 +61,16 @@ KNOWN: dict[str, CostModel | None] = {
     "no exchange": Restricted(LAPTOP, frozenset({"exchange"})),
     "reductions": Restricted(LAPTOP, frozenset({"all_gather", "exchange", "all_to_all"})),
 }
+
+
+#: Small limits, so that small steps have several ways.
+HAND = Tuning(
+    compose_all_reduce=((2, 33),),
+    compose_reduce_scatter=((2, 128),),
+    chunk=((2, 32),),
+    gather_reduce=128,
+    small_block=32,
+)
 
 
 def layout(text: str) -> Layout:
@@ -140,6 +156,13 @@ def planned(src: str, dst: str, shape: list[int], machine: str, to_shape: list[i
         ],
     }
     if few:
+        row["ways"] = [
+            [[way.label, way.scratch, way.fresh, digits(way.nanoseconds)] for way in ways_of(*facts)]
+            for step in ours.steps
+            for rank in new.mesh.rank_list[-2:]
+            for kind in ("f4", "i1")
+            for facts in [(step, rank, np.dtype(kind), HAND, 1 << 31, kind == "i1")]
+        ]
         row["ranks"] = [[ours.nbytes(rank), ours.lower_bound(rank)] for rank in new.mesh.rank_list]
         row["handed"] = [[sent_nbytes(s, rank, 4) for rank in old.mesh.rank_list] for s in ours.steps]
         row["table"] = str(ours).splitlines()
@@ -169,6 +192,52 @@ def test_an_exchange_adds_nothing_up() -> None:
             with pytest.raises(PlanError):
                 ask(*ends, (4,), 0)
     assert [t.count for t in receives(pending, mesh("b", partial="a"), (4,), 1)] == [2]
+
+
+def test_times_rise_where_no_piece_begins_below_the_end_of_the_one_before() -> None:
+    def rising(*pieces: Piece, measured: str | None = None) -> bool:
+        known = (Measurement(measured, 2, 8, 8, 1.0),) if measured else ()
+        return Prices(
+            Machine("x", alpha=2.0, beta=1.0, pieces=pieces, measured=known), Mesh((2,), ("a",))
+        ).rising
+
+    assert rising() and rising(Piece(10, 1.0, 1.0)) and rising(Piece(10, 2.0, 1.0))
+    assert not rising(Piece(10, 3.0, 0.5)) and not rising(Piece(10, 1.0, 2.0))
+    assert rising(Piece(10, 1.0, 1.1)) and not rising(Piece(10, 1.0, 1.2))
+    assert not rising(Piece(5, 3.0, 0.0), Piece(10, 1.0, 1.0))
+    assert rising(measured="all_gather") and not rising(measured="exchange")
+
+
+def test_parts_and_scans_are_counted_by_hand() -> None:
+    mesh, pair = Mesh((3,), ("a",)), Mesh((2, 2), ("a", "b"))
+    parts = parts_step(mesh("a"), ("a",), (14,), times=2)  # 5, 5 and 4 elements
+    assert parts.expected(0) == [(0, 4), (1, 4), (2, 2)]  # 25, 25 and 20 fourteenths, twice
+    assert [parts.expected(rank) for rank in (2, 5)] == [[(0, 2), (1, 2), (2, 2)], []]
+    assert [parts.expected_sent(rank) for rank in (0, 2, 5)] == [6, 4, 0]
+    assert [parts.nbytes(rank, 4) for rank in (0, 2, 5)] == [24, 16, 0]
+    assert [parts.most(rank) for rank in (0, 2, 5)] == [10, 8, 0] and parts.ragged
+    assert parts_step(mesh("a"), ("a",), (0,)).expected(1) == [(0, 0), (1, 0), (2, 0)]
+    assert price_step(parts, 4, None)[0] == 6 and step_messages(parts) == 2
+    scan = scan_step(pair("a", None, None), ("a",), (3, 4), "sum")
+    assert [scan.neighbours(rank) for rank in range(4)] == [(None, 2), (None, 3), (0, None), (1, None)]
+    back = scan_step(mesh("a", None), ("a",), (4,), "sum", backward=True)
+    assert [back.neighbours(rank) for rank in range(3)] == [(1, None), (2, 0), (None, 1)]
+    assert [back.nbytes(rank, 2) for rank in range(4)] == [8, 8, 0, 0] and back.held(0) == 4
+    assert [scan_sent(back, rank) for rank in range(4)] == [0, 4, 4, 0]
+    assert step_messages(back) == 2 and step_messages(scan) == 1 and price_step(back, 2, None)[0] == 4
+
+
+def test_what_shares_a_message_is_counted_by_hand() -> None:
+    mesh = Mesh((4, 2), ("a", "b"))
+    received = {
+        kind: Merge(kind, mesh, ("a",), op).received(8.0)
+        for kind, op in (("all_gather", None), ("reduce_scatter", "sum"), ("all_reduce", "sum"))
+    }
+    assert received == {"all_gather": 24, "reduce_scatter": 6, "all_reduce": 12}
+    assert shared_copies([mesh("a", None), mesh(None, None)]) == ("b",)
+    assert shared_copies([mesh("a"), mesh("b")]) == ()
+    assert buckets([("a", 10), ("b", 30), ("c", 1)], 10) == [["a"], ["b"], ["c"]] and buckets([]) == []
+    assert buckets([("a", 9), ("b", 1), ("c", 1)], 10) == [["a", "b"], ["c"]]
 
 
 if __name__ == "__main__":

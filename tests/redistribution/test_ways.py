@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from collections import Counter
 from dataclasses import replace
@@ -13,7 +14,7 @@ from every_layout import every_layout
 
 from spmdsim.core import Mesh
 from spmdsim.core.step import Step, overlap, volume
-from spmdsim.errors import PlanError
+from spmdsim.errors import InputError, PlanError, UsageTypeError
 from spmdsim.layout.windowed_layout import Window, Windowed
 from spmdsim.redistribution.exclusive_scan import scan_step
 from spmdsim.redistribution.halo import HALO_EXCHANGE, HaloStep
@@ -27,9 +28,16 @@ from spmdsim.redistribution.ways.rank_transfers import (
     row_count,
 )
 from spmdsim.redistribution.ways.step_memory import step_memory
-from spmdsim.redistribution.ways.tuning import Tuning
+from spmdsim.redistribution.ways.tuning import NEVER, TABLE, Tuning, threshold, tuning
 from spmdsim.redistribution.ways.way import ways_of
-from spmdsim.redistribution.ways.way_trial import Trial, TunedStep
+from spmdsim.redistribution.ways.way_trial import (
+    Trial,
+    TunedStep,
+    TunedSteps,
+    reproducible_mode,
+    tune_mode,
+)
+from spmdsim.redistribution.ways.wisdom import NOTHING, Finding, Wisdom, stored
 
 FLAT, SQUARE = Mesh((4,), ("x",)), Mesh((2, 2), ("a", "b"))
 #: A byte takes 1 ns, half of one more by a type; a call 1,000, a piece 10. Chunks of 32 bytes, 8 and 128 are tried.
@@ -309,7 +317,7 @@ def gathered_rows(sources: list[np.ndarray], target: np.ndarray) -> set[int]:
     return {n for n, row in rows.items() if np.array_equal(row.ravel(), target.ravel())}
 
 
-@pytest.mark.parametrize("shape", [(6, 4), (5, 3), (2, 6), (1, 2), (4, 1, 4), (12,)])
+@pytest.mark.parametrize("shape", [(6, 4), (5, 3), (2, 6), (1, 2), (12,)])
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
 def test_counts_and_offsets_move_every_element_to_its_place(mesh: Mesh, shape: tuple) -> None:
     whole, kinds = np.arange(math.prod(shape)).reshape(shape), Counter()
@@ -382,3 +390,62 @@ def test_blocks_of_a_reduction_are_where_their_offsets_say(shape: tuple) -> None
                 assert found.target == dst.local_shape(shape, members[0])
                 kinds[found.direct, found.packed, found.whole] += 1
     assert len(kinds) > 2
+
+
+def test_a_file_of_choices_is_read_whole_and_refused_in_one_line(tmp_path, monkeypatch) -> None:
+    file = tmp_path / "tuning.json"
+    monkeypatch.delenv("SPMDSIM_TUNING", raising=False)
+    found = {"m": {"s": {"way": "gather", "microseconds": {"gather": 2}}}}
+    said = {"first": ["typed"], "typed": 0, "chunk": [[2, 64]], "ways": found}
+    file.write_text(json.dumps({"MPICH": said}))
+    chosen = tuning("MPICH", str(file))
+    assert (chosen.first, chosen.typed, chosen.chunk) == (("typed",), 0, ((2, 64),))
+    assert chosen.ways.to_dict() == {"m": {"s": {"way": "gather", "microseconds": {"gather": 2.0}}}}
+    assert tuning("Open MPI", str(file)) == TABLE["Open MPI"] == tuning("Open MPI")
+    assert tuning("Some MPI") == TABLE["MPICH"] != tuning("Open MPI")
+    monkeypatch.setenv("SPMDSIM_TUNING", str(file))
+    tuning.cache_clear()
+    assert tuning("MPICH").typed == 0
+    tuning.cache_clear()
+    for wrong in (
+        *({"first": value} for value in ("typed", [1], ["typed", 1])),
+        *({"typed": value} for value in (-1, 1.5, True, "1")),
+        *({"ways": value} for value in ([], {"m": []}, {"m": {"s": 1}}, {"m": {"s": {"way": 1}}})),
+        {"ways": {"m": {"s": {"way": "a", "microseconds": {"a": "1"}}}}},
+        {"chunk": [[2, -1]]},
+        {"chunks": 1},
+    ):
+        file.write_text(json.dumps({"MPICH": wrong}))
+        with pytest.raises(InputError, match=r"tuning\.json"):
+            tuning("MPICH", f"{tmp_path}/./{file.name}")
+        tuning.cache_clear()
+    assert [threshold(((2, 10), (8, 30)), ranks) for ranks in (1, 2, 7, 8, 9)] == [NEVER, 10, 10, 30, 30]
+    assert stored(tmp_path / "none.json") == {}
+
+
+def test_settings_say_yes_no_or_how(monkeypatch) -> None:
+    for name, ask, values in (
+        ("SPMDSIM_TUNE", tune_mode, {"": "first", "off": "off", "full": "full"}),
+        ("SPMDSIM_REPRODUCIBLE", reproducible_mode, {"": True, "0": False, "1": True}),
+    ):
+        for said, meant in values.items():
+            monkeypatch.setenv(name, said)
+            assert ask() == meant
+        monkeypatch.setenv(name, "maybe")
+        with pytest.raises((InputError, UsageTypeError), match="but it is 'maybe'"):
+            ask()
+    assert reproducible_mode(False) is False and reproducible_mode(True) is True
+    with pytest.raises(UsageTypeError, match="reproducible is True or False, but got 1"):
+        reproducible_mode(1)
+
+
+def test_what_was_found_is_kept_with_what_was_known(tmp_path) -> None:
+    path = tmp_path / "kept.json"
+    known = Wisdom({"m": {"old": Finding("b", {"b": 1.0})}})
+    steps = (TunedStep("new", 2, "a", {"a": 3.0}, "tried"), TunedStep("table", 2, "a", {}, "first"))
+    TunedSteps(steps, "m", "first", "MPICH", known).save(path)
+    assert {*stored(path)["MPICH"]["ways"]["m"]} == {"old", "new"}
+    TunedSteps(steps[1:], "x", "first", "Open MPI", NOTHING).save(path)
+    assert stored(path)["Open MPI"]["ways"] == {}
+    TunedSteps(steps, "m").save(tmp_path / "nobody.json")
+    assert not (tmp_path / "nobody.json").exists()
