@@ -27,7 +27,9 @@ from spmdsim.collectives import (
     schedule_of,
     send,
 )
+from spmdsim.collectives.history import unroll
 from spmdsim.collectives.lockstep_run import run_lock_step
+from spmdsim.collectives.matching import match
 from spmdsim.collectives.round_table import RoundTable
 from spmdsim.collectives.verification import reduction_trees, verify
 from spmdsim.errors import ScheduleError
@@ -474,3 +476,132 @@ def test_the_number_of_chunks_follows_from_the_largest_in_any_order() -> None:
     assert make_schedule(from_function(backwards), 2).chunk_count == 10
     assert make_schedule(from_function(lambda rank, size: iter([[copy(0, 0)]])), 2).chunk_count == 1
     assert make_schedule(from_function(lambda rank, size: iter([[copy(range(0), ())]])), 2).chunk_count == 1
+
+
+def test_unrolled_step_by_step() -> None:
+    """Ranks that leave idle rounds out: what travels when, who holds whose sum, and what is new."""
+
+    def gather_then_tell(rank: int, size: int) -> Iterator[Any]:
+        for other in (1, 2):
+            if rank in (0, other):
+                yield [recv_reduce(other, 0)] if rank == 0 else [send(0, 0)]
+        for other in (1, 2):
+            if rank in (0, other):
+                yield [send(other, 0)] if rank == 0 else [recv(0, 0)]
+
+    story = unroll(make_schedule(from_function(gather_then_tell), 3))
+    assert [[tuple(m) for m in step] for step in story.steps] == [
+        [(1, 0, (0,), True)], [(2, 0, (0,), True)], [(0, 1, (0,), False)], [(0, 2, (0,), False)]
+    ]  # fmt: skip
+    assert [[story.contributors(holds[0]) for holds in state.holds] for state in story.states] == [
+        [[0], [1], [2]],
+        [[0, 1], [1], [2]],
+        [[0, 1, 2], [1], [2]],
+        [[0, 1, 2], [0, 1, 2], [2]],
+        [[0, 1, 2], [0, 1, 2], [0, 1, 2]],
+    ]
+    assert [[sorted(new) for new in state.new] for state in story.states] == [
+        [[], [], []], [[0], [], []], [[0], [], []], [[], [0], []], [[], [], [0]]
+    ]  # fmt: skip
+    assert story.findings == () and story.cells == [0]
+    assert story.schedule.name == "all_reduce gather_then_tell on 3 ranks"
+
+
+def test_what_is_wrong_is_unrolled_as_far_as_it_goes() -> None:
+    def forgets(rank: int, size: int) -> Iterator[Any]:
+        for number, moves in enumerate(ring(rank, size)):
+            yield moves[:1] if (rank, number) == (2, 1) else moves
+
+    story = unroll(make_schedule(from_function(forgets), 3))
+    assert story.states == () and len(story.steps) == 4 and len(story.steps[1]) == 3
+    assert [m.reduces for m in story.steps[0]] == [True, True, True]
+    assert [str(f) for f in story.findings] == [
+        "round 1: rank 1 sends chunk 0 to rank 2: nobody receives this message"
+    ]
+
+    def idle_at_the_end(rank: int, size: int) -> Iterator[Any]:
+        yield [copy(0, 1)]
+        yield []
+        yield [copy(1, 2)]
+
+    story = unroll(make_schedule(from_function(idle_at_the_end, "broadcast", chunks="1"), 1))
+    assert story.steps == ((), (), ()) and len(story.states) == 4 and story.cells == [0, 1, 2]
+    nothing = unroll(make_schedule(from_function(lambda rank, size: iter(()), "broadcast", chunks="1"), 2))
+    assert nothing.steps == () and len(nothing.states) == 1
+    assert [str(f) for f in nothing.findings] == ["at the end: rank 1 has no chunk 0"]
+
+
+def by_rank(rounds: dict[int, list[list[Any]]]) -> Generator:
+    """An algorithm that is a table of rounds."""
+    return lambda rank, size: iter(rounds.get(rank, []))
+
+
+@pytest.mark.parametrize(
+    ("rounds", "says"),
+    [
+        (
+            {0: [[recv(1, 0)]], 1: [[recv(2, 0)], [send(0, 0)], [send(2, 0)]], 2: [[recv(1, 0)], [send(1, 0)]]},
+            [("round 0: ranks wait for each other: 1 → 2 → 1 (rank 1: recv from 2: chunk 0)", 0, 1, None)],
+        ),
+        (
+            {0: [[recv(3, 0)], [send(3, 0)]], 3: [[recv(0, 0)], [send(0, 0)]],
+             1: [[recv(2, 0)], [send(2, 0)]], 2: [[recv(1, 0)], [send(1, 0)]]},
+            [("round 0: ranks wait for each other: 0 → 3 → 0 (rank 0: recv from 3: chunk 0)", 0, 0, None)],
+        ),
+        (
+            {3: [[], [send(0, 1)], [send(1, 2)]], 2: [[recv(1, 3)], [send(0, ())]], 0: [[], [recv(2, 3)]]},
+            [
+                ("round 0: rank 2 waits for chunk 3 from rank 1: nobody sends this message", 0, 2, 3),
+                ("round 1: rank 2 sends no data to rank 0, which expects chunk 3", 1, 2, None),
+                ("round 1: rank 3 sends chunk 1 to rank 0: nobody receives this message", 1, 3, 1),
+                ("round 2: rank 3 sends chunk 2 to rank 1: nobody receives this message", 2, 3, 2),
+            ],
+        ),
+        (
+            {0: [[send(1, 0)], [send(1, 1)], [send(1, 2)]], 1: [[recv(0, 0)], [], [recv(0, 2)]]},
+            [("round 1: rank 0 sends chunk 1 to rank 1: nobody receives this message", 1, 0, 1)],
+        ),
+        (
+            {0: [[send(1, 0)], [send(1, 1)], [send(1, 2)]], 1: [[], [], [], [recv(0, 0)], [recv(0, 1)]]},
+            [("round 2: rank 0 sends chunk 2 to rank 1: nobody receives this message", 2, 0, 2)],
+        ),
+        (
+            {0: [[send(1, [0, 1, 2])]], 1: [[recv(0, [4, 2, 6])]]},
+            [("round 0: rank 0 sends chunks 0-2 to rank 1, which expects chunks 4, 2, 6", 0, 0, 1)],
+        ),
+        ({0: [[send(1, [0, 1])]], 1: [[recv(0, [4, 9])]]}, []),
+    ],
+)  # fmt: skip
+def test_messages_without_partners_and_ranks_that_wait(
+    rounds: dict[int, list[list[Any]]], says: list[tuple[Any, ...]]
+) -> None:
+    """In the order of rounds, then of ranks; a scratch chunk stands for its original."""
+    schedule = make_schedule(from_function(by_rank(rounds), "all_reduce", chunks="4"), 4)
+    found = match(RoundTable(schedule)).findings
+    assert [(str(f), f.round, f.rank, f.chunk) for f in found] == says
+
+
+def test_when_rounds_begin_and_end() -> None:
+    """A round ends in the step in which its last partner's begins; local ones take no step."""
+    late = {0: [[copy(0, 1)], [send(1, 0)], [recv(2, 0)]], 1: [[recv(0, 0)], [send(2, 0)]], 2: [[recv(1, 0)], [send(0, 0)]]}  # fmt: skip
+    matching = match(RoundTable(make_schedule(from_function(by_rank(late), "all_reduce", chunks="4"), 3)))
+    assert not matching.aligned and matching.steps == 3
+    assert matching.starts == [[0, 0, 1], [0, 1], [0, 2]] and matching.ends == [[0, 0, 2], [0, 1], [1, 2]]
+    assert matching.travels == {(0, 1): [0], (1, 2): [1], (2, 0): [2]}
+    equal = {0: [[send(1, 0)], [copy(0, 1)], [recv(1, 0)]], 1: [[recv(0, 0)], [], [send(0, 0)], [copy(0, 1)]]}
+    matching = match(RoundTable(make_schedule(from_function(by_rank(equal), "all_reduce", chunks="4"), 2)))
+    assert matching.aligned and matching.steps == 2 and matching.starts == [[0, 1, 2], [0, 1, 2, 3]]
+    assert matching.order[-2:] == [(1, 3, True), (1, 3, False)] and len(matching.order) == 14
+
+
+def test_sizes_and_roots_that_are_none() -> None:
+    for size, root, says in ((0, 0, "at least 1 rank, got 0"), (-1, 0, "at least 1 rank"),
+                             (3, 3, "root 3 is not a rank of 0 ... 2"), (3, -1, "root -1 is not a rank")):  # fmt: skip
+        with pytest.raises(ScheduleError, match=re.escape(says)):
+            schedule_of("broadcast", "binomial", size, root=root)
+    for name, size, root, ordered in (("binomial_in_order", 5, 0, True), ("binomial_in_order", 5, 2, True),
+                                      ("binomial", 4, 0, True), ("binomial", 4, 1, False)):  # fmt: skip
+        schedule = schedule_of("reduce", name, size, root=root)
+        assert (schedule.in_order, verify(schedule).in_order) == (ordered, ordered), (name, root)
+    assert not schedule_of("broadcast", "binomial", 4).in_order
+    assert "root" not in schedule_of("all_gather", "ring", 4).name
