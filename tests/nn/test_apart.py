@@ -12,8 +12,8 @@ import pytest
 
 import spmdsim.ops as ops
 from spmdsim import LockStep, Mesh, Tensor, nn
-from spmdsim.core.world import programs
-from spmdsim.errors import InputError, LayoutError, WorldError
+from spmdsim.core.world import ORIGINS, programs
+from spmdsim.errors import InputError, LayoutError, UsageTypeError, WorldError
 from spmdsim.tensor import random
 from tests.nn import test_optimiser_state
 
@@ -367,3 +367,34 @@ def test_a_tensor_is_trained_as_what_it_is():
     tensor.grad = tensor.detach() * 2.0
     optimiser.step()
     np.testing.assert_allclose(tensor.full(), np.full((2, 3), 0.8), rtol=1e-15)
+
+
+def test_what_layers_and_optimisers_are_given_is_what_they_take():
+    """Where a bias lives, first values, one rank's heads, a rate of nothing, a parameter in two places."""
+    world, mesh = LockStep(2), Mesh((2,), ("tp",))
+    layer = nn.Linear(4, 6, mesh(None, None), bias=mesh("tp")).materialise(world)
+    assert layer.bias.layout == mesh("tp") and layer.weight.layout == mesh(None, None)
+    ones = nn.Embedding(4, 2, mesh(None, None), initialiser=nn.ones).materialise(world)
+    assert ones.table.value.full().tolist() == [[1.0, 1.0]] * 4
+    nn.Attention(6, 3, mesh(None, None, None), None)
+    with pytest.raises(LayoutError, match="heads must divide"):
+        nn.Attention(6, 3, mesh(None, None, None), "tp")
+    with pytest.raises(LayoutError):
+        nn.Parameter((4,), mesh(None, None))
+    tied = nn.Sequential(layer, layer)
+    assert [name.split(".")[-1] for name, _ in tied.named_parameters()] == ["weight", "bias"]
+    for trained in (layer.weight.value, "layer", 3):
+        with pytest.raises(UsageTypeError, match="what is trained is a module or a list"):
+            nn.SGD(trained, 0.1)
+    assert nn.clip(layer, 1.0) == 0.0  # nothing has a gradient
+    before = layer.bias.value.full()
+    nn.backward(layer(Tensor.from_global(np.ones((2, 4), "f4"), mesh(None, None), world)).sum())
+    still = nn.SGD(layer, 0)
+    world.compares, origin = True, layer.bias.value.origin
+    still.step()
+    np.testing.assert_array_equal(layer.bias.value.full(), before)
+    assert 0 < layer.bias.value.origin <= ORIGINS and layer.bias.value.origin != origin
+    nn.backward(layer(Tensor.from_global(np.ones((2, 4), "f4"), mesh(None, None), world)).sum())
+    assert layer.bias.value.grad is not None
+    still.zero_grad()
+    assert layer.bias.value.grad is None and layer.weight.value.grad is None
