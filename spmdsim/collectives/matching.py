@@ -114,8 +114,7 @@ def _surplus(these: list[Place], those: list[Place]) -> list[Place]:
             rounds[place[0]] -= 1
         else:
             extra.append(place)
-    explained = len(extra) == max(0, len(these) - len(those))
-    return extra if explained else these[len(those) :]
+    return extra if len(extra) == len(these) - len(those) else these[len(those) :]
 
 
 def _first(chunks: Chunks) -> int | None:
@@ -184,7 +183,7 @@ def _by_dependency(
             result.order.append((rank, number, True))
             ready.extend(waiting.pop((rank, number), ()))
             ready.append(rank)
-    result.steps = max(clock, default=0)
+    result.steps = max(clock)
     stuck = {rank: place for place, ranks in waiting.items() for rank in ranks}
     if stuck:
         result.findings.append(_deadlock(table, stuck, result))
@@ -193,10 +192,10 @@ def _by_dependency(
 def _deadlock(table: RoundTable, stuck: dict[int, tuple[int, int]], result: Matching) -> ScheduleFinding:
     rank = min(stuck)
     seen: list[int] = []
-    while rank in stuck and rank not in seen:
+    while rank not in seen:  # all messages have partners: who is waited for waits, too
         seen.append(rank)
         rank = stuck[rank][0]
-    cycle = seen[seen.index(rank) :] if rank in seen else seen
+    cycle = seen[seen.index(rank) :]
     lowest = cycle.index(min(cycle))
     cycle = cycle[lowest:] + cycle[:lowest]
     first = cycle[0]

@@ -544,9 +544,9 @@ def by_rank(rounds: dict[int, list[list[Any]]]) -> Generator:
             [("round 0: ranks wait for each other: 1 → 2 → 1 (rank 1: recv from 2: chunk 0)", 0, 1, None)],
         ),
         (
-            {0: [[recv(3, 0)], [send(3, 0)]], 3: [[recv(0, 0)], [send(0, 0)]],
-             1: [[recv(2, 0)], [send(2, 0)]], 2: [[recv(1, 0)], [send(1, 0)]]},
-            [("round 0: ranks wait for each other: 0 → 3 → 0 (rank 0: recv from 3: chunk 0)", 0, 0, None)],
+            {0: [[recv(1, 0)], [send(1, 0)]], 1: [[recv(0, 0)], [send(0, 0)]],
+             2: [[recv(3, 0)], [send(3, 0)]], 3: [[recv(2, 0)], [send(2, 0)]]},
+            [("round 0: ranks wait for each other: 0 → 1 → 0 (rank 0: recv from 1: chunk 0)", 0, 0, None)],
         ),
         (
             {3: [[], [send(0, 1)], [send(1, 2)]], 2: [[recv(1, 3)], [send(0, ())]], 0: [[], [recv(2, 3)]]},
@@ -570,6 +570,25 @@ def by_rank(rounds: dict[int, list[list[Any]]]) -> Generator:
             [("round 0: rank 0 sends chunks 0-2 to rank 1, which expects chunks 4, 2, 6", 0, 0, 1)],
         ),
         ({0: [[send(1, [0, 1])]], 1: [[recv(0, [4, 9])]]}, []),
+        (
+            {0: [[send(1, [2, 1])]], 1: [[recv(0, [2, 3])]]},
+            [("round 0: rank 0 sends chunks 2, 1 to rank 1, which expects chunks 2-3", 0, 0, 1)],
+        ),
+        (
+            {0: [[send(1, 0), send(1, 1)], [send(1, 2)]], 1: [[recv(0, 0)], [recv(0, 2)]]},
+            [("round 0: rank 0 sends chunk 1 to rank 1: nobody receives this message", 0, 0, 1)],
+        ),
+        (
+            {3: [[recv(0, 3), recv(2, 3)]], 2: [[send(0, 1)]], 0: [[recv(3, 2)], [send(1, 2)]], 1: [[], [send(3, 1)]]},
+            [
+                ("round 0: rank 0 waits for chunk 2 from rank 3: nobody sends this message", 0, 0, 2),
+                ("round 0: rank 2 sends chunk 1 to rank 0: nobody receives this message", 0, 2, 1),
+                ("round 0: rank 3 waits for chunk 3 from rank 0: nobody sends this message", 0, 3, 3),
+                ("round 0: rank 3 waits for chunk 3 from rank 2: nobody sends this message", 0, 3, 3),
+                ("round 1: rank 0 sends chunk 2 to rank 1: nobody receives this message", 1, 0, 2),
+                ("round 1: rank 1 sends chunk 1 to rank 3: nobody receives this message", 1, 1, 1),
+            ],
+        ),
     ],
 )  # fmt: skip
 def test_messages_without_partners_and_ranks_that_wait(

@@ -70,7 +70,7 @@ class _Gpu:
         self.waited: set[At] = set()
         if schedule.collective.name == "all_to_all":
             own = rank * schedule.size + rank
-            self._step(self._block("local", -1), "cpy", [("i", rank)], [self.spot(own)])
+            self._step(self._block("local"), "cpy", [("i", rank)], [self.spot(own)])
 
     def spot(self, cell: int) -> Spot:
         """Buffer and offset of a chunk on this GPU."""
@@ -87,7 +87,7 @@ class _Gpu:
     def _scratch(self, cell: int) -> int:
         return self.scratch.setdefault(cell, len(self.scratch))
 
-    def _block(self, way: str, peer: int) -> int:
+    def _block(self, way: str, peer: int = -1) -> int:
         """The threadblock that talks to ``peer`` in one direction."""
         if (way, peer) not in self.blocks:
             self.blocks[way, peer] = len(self.made)
@@ -105,15 +105,14 @@ class _Gpu:
             if move.receives:
                 kind = "rrc" if move.kind == REDUCE else "r"
                 for spot in map(self.spot, move.chunks):
-                    sources = [spot] if move.kind == REDUCE else []
-                    self._step(self._block("recv", move.peer), kind, sources, [spot])
+                    self._step(self._block("recv", move.peer), kind, [], [spot])
             elif move.kind != SEND:
                 kind = "cpy" if move.kind == COPY else "re"
                 self._local(kind, move.source, move.chunks)
 
     def _local(self, kind: str, sources: Chunks, targets: Chunks) -> None:
         for source, target in zip(sources, targets):
-            self._step(self._block("local", -1), kind, [self.spot(source)], [self.spot(target)])
+            self._step(self._block("local"), kind, [self.spot(source)], [self.spot(target)])
 
     def _step(self, block: int, kind: str, sources: list[Spot], targets: list[Spot]) -> None:
         """Add a step that waits for whoever last wrote what it reads, or used what it writes."""
