@@ -31,6 +31,8 @@ from spmdsim.collectives.history import unroll
 from spmdsim.collectives.lockstep_run import run_lock_step
 from spmdsim.collectives.matching import match
 from spmdsim.collectives.round_table import RoundTable
+from spmdsim.collectives.selection_tables import choose
+from spmdsim.collectives.symbolic_values import Symbols, members
 from spmdsim.collectives.verification import reduction_trees, verify
 from spmdsim.errors import ScheduleError
 
@@ -624,3 +626,53 @@ def test_sizes_and_roots_that_are_none() -> None:
         assert (schedule.in_order, verify(schedule).in_order) == (ordered, ordered), (name, root)
     assert not schedule_of("broadcast", "binomial", 4).in_order
     assert "root" not in schedule_of("all_gather", "ring", 4).name
+
+
+def test_values_are_numbers_of_trees() -> None:
+    """The same operands make the same value; mirrored trees have one shape, others another; order is that of ranks."""
+    symbols = Symbols()
+    a, b, c, d = (symbols.leaf(rank, 5) for rank in (1, 2, 4, 6))
+    assert symbols.leaf(2, 5) == b != symbols.leaf(2, 6)
+    left, mirrored, other = symbols.combine(a, b), symbols.combine(b, a), symbols.combine(a, c)
+    assert symbols.combine(a, b) == left != mirrored
+    assert symbols.shape[left] == symbols.shape[mirrored] != symbols.shape[other]
+    assert (
+        len({symbols.shape[symbols.combine(one, two)] for one, two in ((a, c), (b, c), (a, d), (c, d))}) == 4
+    )
+    whole = symbols.combine(left, symbols.combine(c, d))
+    assert symbols.tree(whole) == ((1, 2), (4, 6)) and symbols.depth[whole] == 2
+    assert members(symbols.ranks[whole]) == [1, 2, 4, 6] and symbols.chunk[whole] == 5
+    ordered = [
+        left,
+        mirrored,
+        other,
+        whole,
+        symbols.combine(other, b),
+        symbols.combine(a, symbols.combine(b, c)),
+    ]
+    assert [symbols.sorted[value] for value in ordered] == [True, False, True, True, False, True]
+
+
+def test_verdicts_of_few_ranks() -> None:
+    one = verify(schedule_of("all_reduce", "ring", 1))
+    assert (one.depth, one.in_order, one.raise_if_wrong()) == (0, True, one)
+    late = {0: [[send(1, ())]], 1: [[recv(0, ())], [send(2, ())], [send(3, ())]], 2: [[], [recv(1, ())]], 3: [[], [], [recv(1, ())]]}  # fmt: skip
+    assert [str(f) for f in verify(make_schedule(from_function(by_rank(late), "barrier"), 4)).findings] == [
+        "at the end: rank 0 leaves without having heard from rank 1",
+        "at the end: rank 1 leaves without having heard from rank 2",
+        "at the end: rank 2 leaves without having heard from rank 3",
+        "at the end: rank 3 leaves without having heard from rank 2",
+    ]
+    deaf = {1: [[send(2, ())], [recv(2, ())]], 2: [[recv(1, ())], [send(1, ())]], 0: []}
+    heard = [str(f) for f in verify(make_schedule(from_function(by_rank(deaf), "barrier"), 3)).findings]
+    assert [text[-6:] for text in heard] == ["rank 1", "rank 0", "rank 0"]
+
+
+def test_reasons_of_a_librarys_choice() -> None:
+    for library, name, size, nbytes, why in (
+        ("mpich", "allreduce", 6, 6000, "always"),
+        ("mpich", "allgather", 6, 100, "bytes <81920"),
+        ("openmpi", "allreduce", 3, 6000, "commutative, ranks <4, bytes <8192"),
+        ("openmpi", "barrier", 2, 0, "ranks <4, any bytes"),
+    ):
+        assert choose(library, name, size, nbytes).why == why
