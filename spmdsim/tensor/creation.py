@@ -405,7 +405,7 @@ def _tensor_in(values: Any) -> Tensor | None:
 def _stacked(values: Any, like: Tensor) -> Tensor:
     """Nested lists with tensors among them as one."""
     if not isinstance(values, (list, tuple)):
-        return values if isinstance(values, Tensor) else asarray(values, layout=None, world=like.world)
+        return asarray(values, world=like.world)
     from importlib import import_module
 
     stacked: Tensor = import_module("spmdsim.ops").stack([_stacked(part, like) for part in values])

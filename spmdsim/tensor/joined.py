@@ -79,7 +79,7 @@ class JoinedPieces:
 
 def _common(start: int, stop: int, first: int, last: int) -> tuple[int, int]:
     a, b = max(start, first), min(stop, last)
-    return (a, b) if a < b else (a, a)
+    return a, max(a, b)
 
 
 class JoinedNode(Node):

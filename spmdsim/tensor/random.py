@@ -100,7 +100,7 @@ def _runs(index: Index, shape: Sequence[int]) -> Iterator[tuple[np.ndarray, slic
         return
     # The next dim is taken in pieces of as many elements as fit.
     span, stride = spans[inner - 1], strides[inner - 1]
-    many = max(1, CHUNK // run)
+    many = CHUNK // run
     at = 0
     for outer in itertools.product(*spans[: inner - 1]):
         base = sum(i * s for i, s in zip(outer, strides))

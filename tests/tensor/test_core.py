@@ -477,12 +477,12 @@ def test_the_program_that_was_begun_last_is_told(monkeypatch):
     run_rows, about = world.run_rows, []
     monkeypatch.setattr(world, "run_rows", lambda *given: (about.append(world.about), run_rows(*given))[1])
     rows = ops.embedding(ids, table, mesh("a", None), rows="owned")
+    assert about[0] and world.about == 0  # the call is about these tensors, and later ones are not
     np.testing.assert_array_equal(rows.full(), np.arange(8.0).reshape(4, 2)[[3, 0, 1, 1]])
     assert told == [
         ("last", "made"),
         ("last", "embedding exchanges rows that the ids decide about in every call"),
     ]
-    assert about[0] and not world.about  # the call is about these tensors, and later ones are not
 
 
 def test_what_pieces_promise_is_what_comes(monkeypatch):
@@ -599,3 +599,20 @@ def test_calls_of_several_tensors_are_about_all_of_them():
     x.origin, y.origin = 5, 6
     assert origin_of([x]) == 5 and origin_of([x, y]) != origin_of([y, x])
     assert all(0 < origin_of(pair) <= ORIGINS for pair in ([x, y], [y, x], [x, x]))
+
+
+def test_numbers_and_parameters_beside_bfloat16():
+    """A whole number or a fraction takes the tensor's type, a complex number makes it complex."""
+    x = Tensor.from_global(np.ones(2, ml_dtypes.bfloat16), Mesh((2,), ("a",))("a"), LockStep(2))
+    assert [as_operand(number, x).dtype.name for number in (1, 2.5, 1j)] == [
+        "bfloat16",
+        "bfloat16",
+        "complex64",
+    ]
+    assert as_operand(2, x).layout.dims == () and as_operand(2, x).shape == ()
+    shapes = Tensor.from_global(
+        lambda index: None, Mesh((2,), ("a",))("a"), ShapeOnly(2), shape=(4,), dtype="f4"
+    )
+    assert not isinstance((shapes + 1).held[0], np.ndarray) and not isinstance(
+        as_operand(1, shapes).held[0], np.ndarray
+    )
