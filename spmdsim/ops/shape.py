@@ -159,9 +159,20 @@ def reshape(
     if isinstance(layout, int):
         raise UsageTypeError("reshape takes the sizes in one tuple, such as x.reshape((3, -1))")
     new = full_shape(x.meta.shape, (int(shape),) if isinstance(shape, (int, np.integer)) else shape)
+    if layout is None and x.ndim == 1 and len(new) > 1:
+        layout = _in_rows(x, new)
     if layout is not None:
         return move(x, layout, new)
     return _reshape_op(x, shape=new)
+
+
+def _in_rows(x: Tensor, shape: Shape) -> Layout | None:
+    """Where a vector goes whose blocks end within rows: rows are split then, and nothing is gathered."""
+    here, n = x.meta.layout, x.meta.shape[0]
+    first = next((d for d, size in enumerate(shape) if size != 1), 0)
+    if not here.dims[0] or here.partial_axes or shape[first] in (0, n) or shape[first] % here.parts[0] == 0:
+        return None
+    return Layout(here.mesh, [here.dims[0] if d == first else None for d in range(len(shape))])
 
 
 def full_shape(old: Shape, new: Iterable[int]) -> Shape:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from spmdsim import LockStep, Mesh, ShapeOnly, Tensor, nn, ops
+from spmdsim import LockStep, Mesh, ShapeOnly, Tensor, nn, ops, record
 from spmdsim.errors import InputError, OutOfRange, RuleError, WorldError
 
 A = np.random.default_rng(0).normal(size=(7, 4, 6))
@@ -232,3 +232,32 @@ def test_arrays_that_something_separates_leave_their_dims_in_front():
         x = Tensor.from_global(array, Mesh((2,), ("a",))(*dims), w)
         for index in indices:
             np.testing.assert_array_equal(x[index].full(), array[index], err_msg=str(index))
+
+
+def _owned(layout, ids, rank):
+    return {*ids[layout.slices(ids.shape, rank)].flat}
+
+
+@pytest.mark.ranks(3, 8)
+@pytest.mark.parametrize("dims", [("x", None), (None, "x")], ids=str)
+def test_flat_and_back_each_element_goes_to_its_new_owner_only(world, dims):
+    """Blocks that end within rows: bytes are those of the elements that a rank has afterwards and had not before."""
+    mesh, array = Mesh((world.size,), ("x",)), np.random.default_rng(5).normal(size=(13, 5))
+    ids = np.arange(array.size).reshape(array.shape)
+    x = Tensor.from_global(array, mesh(*dims), world, requires_grad=True)
+    with record() as there:
+        flat = np.ravel(x)
+    with record() as back:
+        y = flat.reshape(array.shape)
+    assert (flat.layout, y.layout) == (mesh("x"), mesh("x", None))
+    for rank in world.ranks:
+        held = [_owned(a, b, rank) for a, b in ((x.layout, ids), (flat.layout, ids.ravel()), (y.layout, ids))]
+        assert there.nbytes(rank) == 8 * len(held[1] - held[0])
+        assert back.nbytes(rank) == 8 * len(held[2] - held[1])
+    ops.sum(y * array).backward()
+    np.testing.assert_array_equal(x.grad.full(), array)
+    np.testing.assert_array_equal(flat.full(), array.ravel())
+    with record() as trace:
+        found = x[Tensor.from_global(np.array([2, 12, -1]), mesh(None), world), [0, 4, 1]]
+    np.testing.assert_array_equal(found.full(), array[[2, 12, -1], [0, 4, 1]])
+    assert trace.nbytes(0) < array.nbytes / 2
