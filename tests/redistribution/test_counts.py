@@ -8,6 +8,7 @@ writes the table anew, for a planner that is better.
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,8 @@ from spmdsim.cost.machine import Link, Machine, Measurement, Piece
 from spmdsim.cost.machine_file import MACHINES
 from spmdsim.errors import PlanError
 from spmdsim.layout.windowed_layout import Window, Windowed
-from spmdsim.redistribution import plan
-from spmdsim.redistribution.even_moves import even_move
+from spmdsim.redistribution import halo, plan
+from spmdsim.redistribution.even_moves import _divisors, even_move, price_move
 from spmdsim.redistribution.exchange import direct_reduction
 from spmdsim.redistribution.exchange.direct import receives, sends
 from spmdsim.redistribution.exchange.even_pieces import even_volume
@@ -172,7 +173,45 @@ def planned(src: str, dst: str, shape: list[int], machine: str, to_shape: list[i
     return row
 
 
-ROWS = {"reduction": reduction, "exchange": exchange, "plan": planned}
+def moved(src: str, dst: str, shape: list[int], machine: str) -> dict[str, Any]:
+    """A move as it is told quickly, by its standard form: as long as the plan takes, to the rounding."""
+    ends, model = (layout(src), layout(dst), tuple(shape)), KNOWN[machine]
+    quick, ours = price_move(*ends, 4, model), plan(*ends, "float32", machine=model)
+    assert quick.seconds == pytest.approx(ours.seconds, rel=1e-9)
+    divisors = _divisors(*ends[:2])[3]
+    sizes = tuple(map(math.gcd, shape, divisors))
+    even = even_move(*ends[:2], model, None if sizes == divisors else sizes)
+    return {
+        "kind": quick.kind,
+        "steps": [step.collective for step in quick.steps],
+        "seconds": digits(quick.seconds),
+        "form": repr(even and even._replace(machine=None)),
+        "fits": even and even.fits(ends[2]),
+    }
+
+
+def haloes(src: str, dst: str, shape: list[int], machine: str) -> dict[str, Any]:
+    """Who sends which elements of windows to whom, and where they land."""
+    old, new = layout(src), layout(dst)
+    ours = plan(old, new, shape, machine=KNOWN[machine], partial_target=bool(new.partial))
+    steps = [step for step in ours.steps if isinstance(step, halo.HaloStep)]
+    for step in steps:
+        counts = [halo.elements(halo.received(step, rank), rank) for rank in old.mesh.rank_list]
+        assert counts == halo.all_halo_received(step).tolist()
+    return {
+        **planned(src, dst, shape, machine, None),
+        "halos": [
+            [
+                [str(told(step, rank)) for told in (halo.received, halo.sent, halo.room_around)],
+                halo.busiest(step),
+            ]
+            for step in steps
+            for rank in old.mesh.rank_list
+        ],
+    }
+
+
+ROWS = {"reduction": reduction, "exchange": exchange, "plan": planned, "move": moved, "halo": haloes}
 
 
 @pytest.mark.parametrize("part", range(8))
