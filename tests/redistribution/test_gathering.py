@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 
 from spmdsim import LockStep, Mesh, Op, Rule, Tensor, ops
-from spmdsim.redistribution.guard import GatheringWarning
+from spmdsim.core.apply import guards
+from spmdsim.errors import PlanError
+from spmdsim.redistribution.guard import GatheringWarning, RedistributionWarning, forbid_redistribution
+from spmdsim.redistribution.sparse_lookup import distinct
 
 MESH = Mesh((4,), ("r",))
 
@@ -41,3 +44,27 @@ def test_nothing_is_said_of_what_was_asked_for_or_stays_split():
         1.0 / ops.sum(x)  # a pending sum is added up: nothing was split
         x[1:] + x[:-1]
         assert x[3].full() == 1  # one element
+
+
+def test_the_innermost_block_says_whether_operators_may_move_operands():
+    x = Tensor.from_global(np.ones((4, 4)), Mesh((2,), ("a",))("a", None), LockStep(2))
+    before = len(guards)
+    with forbid_redistribution():
+        with forbid_redistribution("allow"):
+            ops.matmul(x, x)
+        with forbid_redistribution("warn"), pytest.warns(RedistributionWarning, match="matmul would move"):
+            ops.matmul(x, x)
+        with pytest.raises(PlanError, match="matmul would move an operand of shape"):
+            ops.matmul(x, x)
+    with forbid_redistribution("allow"), forbid_redistribution(), pytest.raises(PlanError):
+        ops.matmul(x, x)
+    assert len(guards) == before and ops.matmul(x, x).shape == (4, 4)
+
+
+@pytest.mark.parametrize("count", [1, 9, 1000])
+def test_distinct_numbers_are_those_of_a_set(count):
+    for seed in range(12):
+        ids = np.random.default_rng(seed).integers(0, count + seed % 2, (2, 1 + seed // 2))
+        rows, index, nobody = distinct(ids.reshape(-1), count)
+        assert rows.tolist() == sorted({*ids.flat} - {count}) and nobody == (count in ids)
+        assert [[*rows, count][at] for at in index] == [*ids.flat] and index.shape == (ids.size,)
