@@ -118,7 +118,7 @@ _scan_op = SteppedOp(
 )
 
 #: Running extremes, which have no gradient.
-_extreme_op = SteppedOp("scan", _linear_in_sums, _forward, steps=_steps, contextual=True)
+_extreme_op = SteppedOp("running_extreme", _linear_in_sums, _forward, steps=_steps, contextual=True)
 
 
 def running_extreme(op: str, x: Tensor, axis: int = 0) -> Tensor:

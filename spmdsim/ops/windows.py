@@ -183,7 +183,7 @@ def _held(context: Context, start: Shape, stop: Shape, step: Shape) -> tuple[sli
 
 #: The same where cut dims of the value are split: as the tensor's, each rank is given what lies in its part.
 _put_op = WindowOp(
-    "slice_update",
+    "slice_assign",
     lambda shape, _value, **_: Rule.parse(
         "{0}, {0} -> {0}".format(" ".join(f"d{d}" for d in range(len(shape)))), linear="all"
     ),
