@@ -178,8 +178,15 @@ def _unseen(node: ast.AST) -> bool:
         )
     if isinstance(node, ast.Assign):
         name = ast.unparse(node.targets[0])
-        return name in ("__all__", "__slots__") or (name.isupper() and not name.strip("(").startswith("_"))
+        limit = name.isupper() and not name.startswith("_") and all(map(_of_numbers, ast.walk(node.value)))
+        return name in ("__all__", "__slots__") or limit
     return False
+
+
+def _of_numbers(node: ast.AST) -> bool:
+    number = isinstance(node, ast.Constant) and isinstance(node.value, (int, float))
+    calculated = ast.BinOp, ast.UnaryOp, ast.Tuple, ast.operator, ast.unaryop, ast.expr_context
+    return number or isinstance(node, calculated)
 
 
 def _news(node: ast.AST) -> Iterator[str]:

@@ -124,7 +124,7 @@ class Replay(Pictured):
     def _overwrite(self, recorded: NoteTaker) -> None:
         """Let updates overwrite what nobody reads any more: gradients, and values that the run finds nobody else has."""
         last = {number: k for k, note in enumerate(self.notes) for number in note.inputs}
-        made = {number for note in self.notes for number in note.outputs}
+        computed = {number for note in self.notes for number in note.outputs}
         kept = {number for number, _ in self._results} | {n for _, meta, n in self.gradients if meta}
         kept |= {number for _, _, number in self.assigned}
         places = dict(zip(map(id, self.parameters), self.values[self.given :]))
@@ -142,7 +142,10 @@ class Replay(Pictured):
             parameter, (value, gradient, *_) = note.run.args[0], note.inputs
             if over(value, k, {*range(self.count)}):
                 self.overwritten.add(id(parameter))
-            self._code[k] = (partial(self._updated, parameter, owner, over(gradient, k, made), run), *rest)
+            self._code[k] = (
+                partial(self._updated, parameter, owner, over(gradient, k, computed), run),
+                *rest,
+            )
 
     def _updated(
         self, parameter: Any, owner: Optimiser, spent: bool, run: Callable[..., Any], *arrays: Any

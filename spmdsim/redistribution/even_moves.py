@@ -72,7 +72,14 @@ def price_move(
     """
     model: Any = machine
     even = None
-    if src.mesh == dst.mesh and not isinstance(src, Windowed) and not isinstance(dst, Windowed):
+    # By bytes alone additions may be spread over ranks element by element, and shares of few elements are rounded.
+    spread = machine is None and src.partial != dst.partial
+    if (
+        src.mesh == dst.mesh
+        and not spread
+        and not isinstance(src, Windowed)
+        and not isinstance(dst, Windowed)
+    ):
         divisors = _divisors(src, dst)[3]
         sizes = tuple(map(math.gcd, shape, divisors))
         even = even_move(src, dst, model, None if sizes == divisors else sizes)

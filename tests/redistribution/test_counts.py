@@ -288,3 +288,13 @@ if __name__ == "__main__":
         for kind, pairs in known.items()
     ]
     TABLE.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+
+
+@pytest.mark.parametrize("sizes", [(3, 2), (2, 2), (2, 2, 2), (4, 3)])
+def test_reductions_of_one_dim_are_priced_as_they_are_planned(sizes):
+    mesh = Mesh(sizes, ("a", "b", "c")[: len(sizes)])
+    for pending, target in (("a", ("a", "b")), ("b", ("b", "a")), ("a", ("b",)), ("b", ())):
+        src = mesh(next(axis for axis in mesh.axes if axis != pending), partial={pending: "sum"})
+        for count in (12, 48, 144):
+            ours = plan(src, mesh(target), (count,), "float32").seconds
+            assert price_move(src, mesh(target), (count,), 4).seconds == pytest.approx(ours, rel=1e-9)
