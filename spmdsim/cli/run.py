@@ -224,7 +224,13 @@ def _run_all(cases: list[Case], world: World, args: argparse.Namespace) -> list[
 
 def _report(outcomes: list[Outcome], world: World, args: argparse.Namespace, ok: bool, note: str) -> None:
     from spmdsim.cli import output
+    from spmdsim.worlds import MPIWorld
 
+    crowded = ""
+    if isinstance(world, MPIWorld):
+        from spmdsim.cli.collective.measure import noise_note
+
+        crowded = noise_note(world.comm)
     if not output.is_speaker():
         return
     _draw(outcomes, world, args)
@@ -251,9 +257,8 @@ def _report(outcomes: list[Outcome], world: World, args: argparse.Namespace, ok:
         f"{len(outcomes) - wrong} of {len(outcomes)} cases hold on {world.size} ranks ({type(world).__name__}); "
         "bytes are those of the rank that sends or receives most"
     )
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if world.size > cores and type(world).__name__ == "MPIWorld":
-        output.say(f"times are noise: {world.size} ranks share {cores} cores")
+    if crowded:
+        output.say(crowded)
     sys.stdout.flush()
 
 

@@ -72,7 +72,7 @@ class BoundRule(ShortRepr):
         multiply_add = len(self.inputs) > 1 and bool(self.reduced(0))
         return (2 if multiply_add else 1) * math.prod(sizes.values())
 
-    def reduced(self, output: int = 0) -> tuple[str, ...]:
+    def reduced(self, output: int) -> tuple[str, ...]:
         """Factors of the operands that a result lacks, unless they must stay whole."""
         of_inputs = set().union(*map(members, self.inputs))
         lacking = of_inputs - members(self.outputs[output]) - self.rule.whole

@@ -62,7 +62,7 @@ def _software() -> Iterator[Diagnosis]:
 
 def _machine(job: Launched | None) -> Iterator[Diagnosis]:
     """Cores and oversubscription."""
-    available = cores()
+    available = cores(together=job is not None)
     yield Diagnosis("cores", "ok", str(available))
     if job is None:
         return

@@ -11,7 +11,7 @@ from collections.abc import MutableMapping
 from math import ceil
 from pathlib import Path
 
-from spmdsim.launcher import Launched, detect
+from spmdsim.launcher import LAUNCHER_VARIABLE, Launched, detect
 
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
@@ -27,11 +27,17 @@ YIELD_VARIABLE = "OMPI_MCA_mpi_yield_when_idle"
 """Makes Open MPI's waiting ranks give way to others."""
 
 
-def cores() -> int:
-    """Cores this process may use: its affinity, and a container's share of time if that is less."""
+def cores(together: bool = False) -> int:
+    """Cores this process may use: its affinity, and a container's share of time if that is less.
+
+    Args:
+        together: those of all ranks on this machine, as one of them sees it: launchers bind each to one, and are not
+            bound themselves.
+    """
     try:
-        available = len(os.sched_getaffinity(0))
-    except AttributeError:  # not on this system
+        launcher = int(os.environ.get(LAUNCHER_VARIABLE, os.getppid()))
+        available = len(os.sched_getaffinity(launcher if together else 0))
+    except (AttributeError, OSError):  # not on this system, or not there any more
         available = os.cpu_count() or 1
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()

@@ -75,6 +75,8 @@ def start_command(
         clear_up(began(folder), hurried=code == 0)
         notes = failures(folder)
         failed = worst(notes, ranks)
+    if code == 128 + signal.SIGINT and launcher is not None:  # else the program has said it
+        sys.stderr.write("interrupted\n")
     if failed is not None or code:
         recorded.say()
     if failed is not None:

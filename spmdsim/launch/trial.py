@@ -88,7 +88,7 @@ def _waiting(comm: MPI.Comm) -> dict[str, str]:
     if yielding:
         text += f", mpi_yield_when_idle={yielding}"
     job = detect()
-    if job and job.local_size > cores() and microseconds > 5000:
+    if job and job.local_size > cores(together=True) and microseconds > 5000:
         advice = f"waiting ranks do not give way: {YIELD_VARIABLE}=1, or fewer ranks"
         return _finding("waiting", "warning", text, advice)
     return _finding("waiting", "ok", text)

@@ -57,7 +57,7 @@ class FileArray:
 
     def __getitem__(self, index: Any) -> np.ndarray:
         parts = index if isinstance(index, tuple) else (index,)
-        full = (*parts, *[slice(None)] * (len(self.shape) - len(parts)))
+        full = (*parts, *[slice(None)] * len(self.shape))
         return self.read(tuple(slice(*p.indices(n)) for p, n in zip(full, self.shape)))
 
 

@@ -34,7 +34,7 @@ from spmdsim.collectives.round_table import RoundTable
 from spmdsim.collectives.selection_tables import choose
 from spmdsim.collectives.symbolic_values import Symbols, members
 from spmdsim.collectives.verification import reduction_trees, verify
-from spmdsim.errors import ScheduleError
+from spmdsim.errors import InputError, ScheduleError
 
 Generator = Callable[..., Iterator[Any]]
 
@@ -676,3 +676,12 @@ def test_reasons_of_a_librarys_choice() -> None:
         ("openmpi", "barrier", 2, 0, "ranks <4, any bytes"),
     ):
         assert choose(library, name, size, nbytes).why == why
+
+
+def test_as_many_chunks_are_followed_as_is_said(monkeypatch):
+    schedule = schedule_of("all_gather", "ring", 4)
+    monkeypatch.setattr("spmdsim.collectives.round_table.MOST_CHUNKS", schedule.chunk_count)
+    assert not RoundTable(schedule).findings
+    monkeypatch.setattr("spmdsim.collectives.round_table.MOST_CHUNKS", schedule.chunk_count - 1)
+    with pytest.raises(InputError, match="too many to follow one by one"):
+        RoundTable(schedule)

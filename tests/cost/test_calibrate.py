@@ -187,6 +187,11 @@ def test_a_loaded_machine_is_told_from_a_wrong_prediction(monkeypatch) -> None:
     assert measure.noise_note(OneRank(), there - 1.0) == ""
     note = measure.noise_note(OneRank(), float(there))
     assert f"kept {there}.0 of the {there} cores busy" in note
+    cores = [frozenset({0}), frozenset({1})]  # each rank is bound to one
+    on_two = SimpleNamespace(allgather=lambda value: [(value[0], part) for part in cores])
+    assert measure.noise_note(on_two) == ""
+    cores.append(cores[0])
+    assert measure.noise_note(on_two).startswith("times are noise: 3 ranks share 2 cores;")
     told: list[str] = []
     row = BenchRow("ring", 64, 16, "float32", "sum", -1, 9e-6, 1.0, 1.0, 0, 2e-6, (1e-6, 4e-6))
     footer(lambda *lines: told.extend(lines), [row], 0, Namespace(check=1), note)

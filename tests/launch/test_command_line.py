@@ -119,7 +119,7 @@ def test_the_doctor_answers_in_json():
 
 
 def test_the_doctor_sees_crowded_ranks(monkeypatch):
-    monkeypatch.setattr("spmdsim.launch.diagnosis.cores", lambda: 2)
+    monkeypatch.setattr("spmdsim.launch.diagnosis.cores", lambda together=False: 2 if together else 1)
     crowded = {finding.about: finding for finding in _machine(Launched("MPICH", 0, 8, 8))}
     roomy = {finding.about: finding for finding in _machine(Launched("MPICH", 0, 2, 2))}
     assert (crowded["ranks"].state, roomy["ranks"].state) == ("note", "ok")

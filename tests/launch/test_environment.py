@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -52,6 +54,16 @@ def test_threads_fill_the_cores_once(monkeypatch):
     prepare(environ)
     assert {environ[name] for name in environment.THREAD_VARIABLES} == {"2"}
     assert [blas_threads(8, 2), blas_threads(3, 8), blas_threads(1, 8)] == [1, 2, 8]
+
+
+def test_ranks_that_are_bound_to_a_core_each_know_of_all_of_them(monkeypatch):
+    allowed = {0: {3}, 41: {0, 1, 2, 3}, os.getppid(): {2, 3}}
+    monkeypatch.setattr(os, "sched_getaffinity", allowed.__getitem__, raising=False)
+    monkeypatch.setattr(environment, "Path", lambda path: Path("/nowhere"))  # no container's share of time
+    monkeypatch.delenv("SPMDSIM_LAUNCHER", raising=False)
+    assert (environment.cores(), environment.cores(together=True)) == (1, 2)
+    monkeypatch.setenv("SPMDSIM_LAUNCHER", "41")
+    assert environment.cores(together=True) == 4
 
 
 def test_the_users_own_settings_stay():

@@ -322,3 +322,12 @@ def test_a_module_prints_what_it_is_made_of():
     )
     assert "blocks.1: TransformerBlock(" in repr(nn.GPT(11, 8, 2, 2, 4, mesh(None, None, None), "tp"))
     assert repr(nn.Sequential()) == "Sequential()"
+
+
+@pytest.mark.ranks(2)
+def test_tensors_of_the_program_take_values_that_are_under_way_at_once(world):
+    layout = Mesh((2,), ("dp",))("dp")
+    tensor = Tensor.from_global(np.zeros(4), layout, world, requires_grad=True)
+    (parameter,) = nn.module.parameters_of([tensor])
+    parameter.assign_later(lambda: Tensor.from_global(np.arange(4.0), layout, world))
+    assert tensor.full().tolist() == [0, 1, 2, 3] and tensor.requires_grad and tensor.grad is None

@@ -10,6 +10,7 @@ import pytest
 from spmdsim import LockStep, Mesh, Tensor, plan
 from spmdsim.core.step import Step
 from spmdsim.errors import PlanError, RuleError, UsageTypeError
+from spmdsim.redistribution.reshape.flat import flat_receives
 from spmdsim.redistribution.step_counts import reduced_block
 
 MESH = Mesh((2,), ("a",))
@@ -50,3 +51,9 @@ def test_each_rank_of_an_all_reduce_reduces_its_block() -> None:
     mesh = Mesh((3,), ("a",))
     step = Step("all_reduce", ("a",), mesh(None, partial="a"), mesh(None), (7,), "sum")
     assert [reduced_block(step, rank) for rank in range(3)] == [3, 2, 2]
+
+
+@pytest.mark.parametrize("shapes", [((0, 4), (2, 0)), ((0,), (0, 3)), ((4, 0), (0,))], ids=str)
+def test_reshapes_of_nothing_receive_nothing(shapes):
+    src, dst = (MESH("a", *[None] * (len(shape) - 1)) for shape in shapes)
+    assert [flat_receives(src, dst, *shapes, rank) for rank in (0, 1)] == [(), ()]

@@ -43,9 +43,8 @@ def noise_note(comm: Any, others: float = 0.0) -> str:
     here = [cores for node, cores in everywhere if node == platform.node()]
     cores = len(frozenset().union(*here))
     if len(here) > cores:
-        return (
-            f"times are noise: {len(here)} ranks share {cores} cores; compare counts and predictions instead"
-        )
+        shared = f"{cores} core{'s' * (cores > 1)}"
+        return f"times are noise: {len(here)} ranks share {shared}; compare counts and predictions instead"
     if len(here) + others > cores + FEW:
         return (
             f"times are too long: other programs kept {others:.1f} of the {cores} cores busy meanwhile; measure again when "
