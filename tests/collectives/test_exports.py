@@ -69,7 +69,7 @@ def test_goal_input_as_others_write_it() -> None:
     num_ranks 3
     /* two messages
        and a pause */
-    rank 0 { a: send 16b to 2 tag 7 cpu 1 nic 2
+    rank 0 { a: send 16b to 2 tag 7 cpu 1 nic 255
       b: calc 100 cpu 1   // busy
       b irequires a }
     rank 2 {
@@ -78,7 +78,7 @@ def test_goal_input_as_others_write_it() -> None:
     """
     program = read_goal(text)
     assert program.ranks[0] == [
-        GoalOperation("send", 16, 2, 7, cpu=1, nic=2),
+        GoalOperation("send", 16, 2, 7, cpu=1, nic=255),
         GoalOperation("calc", 100, cpu=1, irequires=(0,)),
     ]
     assert program.ranks[1] == []
@@ -98,6 +98,7 @@ def test_goal_input_as_others_write_it() -> None:
         ("num_ranks 1\nrank 1 {}", "line 2: rank 1 of 1 ranks"),
         ("num_ranks 1\nrank 0 {\nsend 4b to 3\n}", "line 3: rank 0 names rank 3 of 1 ranks"),
         ("num_ranks 1\nrank 0 {", "line 2: the braces of rank 0 do not close"),
+        ("num_ranks 2\nrank 0 {\nsend 4b to 1 nic 256\n}", "line 3"),
         ("num_ranks 1\n\nrink 0 {}", "line 3: expected: rank R"),
     ],
 )
@@ -312,3 +313,22 @@ def test_reductions_take_their_time_after_what_they_reduce() -> None:
     assert GoalProgram([[], operations]).fill(program) is program
     assert told == [(1, 7, 2), (1, 1, 5, 3, 1, 2), (1, 1, 6, 4, 0, 0)]
     assert told_of_waits == [(10, [], []), (11, [10], []), (12, [11], [10])]
+
+
+def test_a_step_that_waits_for_three_has_two_more_in_front() -> None:
+    """What is received takes the place of what three blocks send: the first step of them all waits for all three."""
+
+    def everyone(rank: int, size: int) -> Any:
+        others = [(rank + k) % size for k in (1, 2, 3)]
+        yield [*(send(r, 0) for r in others), *(recv_reduce(r, 0) for r in others)]
+
+    algorithm = from_function(everyone, "all_reduce", "everyone", "1", ports="3")
+    gpu = ET.fromstring(msccl_xml(make_schedule(algorithm, 4))).find("gpu")
+    assert gpu is not None
+    steps = [[(s.get("type"), s.get("depid"), s.get("deps")) for s in block] for block in gpu]
+    assert steps == [
+        *[[("s", "-1", "-1")]] * 3,
+        [("nop", "1", "0"), ("nop", "2", "0"), ("rrc", "0", "0")],
+        [("rrc", "3", "2")],
+        [("rrc", "4", "0")],
+    ]

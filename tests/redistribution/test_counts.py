@@ -28,7 +28,7 @@ from spmdsim.redistribution.exchange.direct import receives, sends
 from spmdsim.redistribution.exchange.even_pieces import even_volume
 from spmdsim.redistribution.exchange.exchange_volume import busiest, exchange_volume
 from spmdsim.redistribution.exchange.few_ranks import FewVolume
-from spmdsim.redistribution.exchange.grid import Ends
+from spmdsim.redistribution.exchange.grid import Cuts, Ends
 from spmdsim.redistribution.exchange.shares import shares
 from spmdsim.redistribution.exclusive_scan import scan_sent, scan_step
 from spmdsim.redistribution.lower_bound import lower_bound
@@ -36,12 +36,14 @@ from spmdsim.redistribution.merge import Merge, buckets, shared_copies
 from spmdsim.redistribution.parts import parts_step
 from spmdsim.redistribution.price import (
     Prices,
+    busiest_received,
     least_exchange,
     most_sent,
     price_exchange,
     price_step,
     step_messages,
 )
+from spmdsim.redistribution.reshape.plans import reshape_bound
 from spmdsim.redistribution.step_counts import sent_nbytes
 from spmdsim.redistribution.ways.tuning import Tuning
 from spmdsim.redistribution.ways.way import ways_of
@@ -298,3 +300,27 @@ def test_reductions_of_one_dim_are_priced_as_they_are_planned(sizes):
         for count in (12, 48, 144):
             ours = plan(src, mesh(target), (count,), "float32").seconds
             assert price_move(src, mesh(target), (count,), 4).seconds == pytest.approx(ours, rel=1e-9)
+
+
+@pytest.mark.parametrize("parts", [(2, 3), (4,), (3, 2, 2)], ids=str)
+def test_many_cuts_are_found_as_few_are(parts, monkeypatch):
+    few = [Cuts(size, parts) for size in range(14)]
+    monkeypatch.setattr("spmdsim.redistribution.exchange.grid.FEW", 0)
+    for size, one in enumerate(few):
+        many = Cuts(size, parts)
+        for name in Cuts.__slots__:
+            assert list(getattr(many, name)) == list(getattr(one, name)), (size, name)
+
+
+def test_ranks_of_two_meshes_are_not_busy_one_after_the_other():
+    low, high = Mesh((2,), ("x",)), Mesh((2,), ("x",), (2, 3))
+    steps = [plan(mesh("x"), mesh(None), (8,), "float32").steps[0] for mesh in (low, high)]
+    assert busiest_received(steps) == 4 and busiest_received([steps[0], steps[0]]) == 8
+
+
+def test_a_reshape_that_stays_pending_receives_nothing():
+    mesh = Mesh((2, 3), ("a", "b"))
+    bound = reshape_bound(
+        mesh("a", partial={"b": "sum"}), mesh("a", None, partial={"b": "sum"}), (6,), (2, 3)
+    )
+    assert bound.busiest == bound.total == 0 and not bound.ranks.any()

@@ -20,6 +20,8 @@ from spmdsim.tensor import Op, operands, owned_rows
 from spmdsim.tensor.check import tolerance
 from spmdsim.tensor.joined import joined
 from spmdsim.tensor.operands import as_operand
+from spmdsim.tensor.random import uniform_block
+from spmdsim.tensor.rounding import moved
 from spmdsim.tensor.tensor import origin_of
 from spmdsim.tensor.watch import Watcher, watching
 
@@ -616,3 +618,18 @@ def test_numbers_and_parameters_beside_bfloat16():
     assert not isinstance((shapes + 1).held[0], np.ndarray) and not isinstance(
         as_operand(1, shapes).held[0], np.ndarray
     )
+
+
+def test_a_strategy_for_other_ranks_and_what_is_no_layout_are_refused():
+    world, wide = LockStep(4), Mesh((8,), ("x",))
+    x = Tensor.from_global(np.ones((8, 8)), Mesh((4,), ("x",))("x", None), world)
+    with pytest.raises(WorldError, match="8"):
+        ops.add.shard((wide("x", None), wide("x", None)))(x, x)
+    with pytest.raises(UsageTypeError, match=r"^a tensor has a layout, such as"):
+        Tensor.from_global(np.ones(4), "dp", world)
+
+
+def test_numbers_without_a_seed_are_those_of_seed_0():
+    index = (slice(1, 3), slice(0, 4))
+    np.testing.assert_array_equal(uniform_block(index, (4, 4)), uniform_block(index, (4, 4), np.float32, 0))
+    assert moved(np.ones(3, np.float16), 0).dtype == moved(np.ones(3, np.float16), 1).dtype == np.float32
