@@ -320,7 +320,7 @@ def test_ranks_of_two_meshes_are_not_busy_one_after_the_other():
 
 def test_a_reshape_that_stays_pending_receives_nothing():
     mesh = Mesh((2, 3), ("a", "b"))
-    bound = reshape_bound(
-        mesh("a", partial={"b": "sum"}), mesh("a", None, partial={"b": "sum"}), (6,), (2, 3)
-    )
-    assert bound.busiest == bound.total == 0 and not bound.ranks.any()
+    for before, after in (((6,), (3, 2)), ((5, 4), (20,))):
+        src, dst = (mesh("a", *[None] * (len(shape) - 1), partial={"b": "sum"}) for shape in (before, after))
+        bound = reshape_bound(src, dst, before, after)
+        assert bound.busiest == bound.total == 0 and not bound.ranks.any()

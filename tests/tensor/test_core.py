@@ -626,7 +626,7 @@ def test_a_strategy_for_other_ranks_and_what_is_no_layout_are_refused():
     with pytest.raises(WorldError, match="8"):
         ops.add.shard((wide("x", None), wide("x", None)))(x, x)
     with pytest.raises(UsageTypeError, match=r"^a tensor has a layout, such as"):
-        Tensor.from_global(np.ones(4), "dp", world)
+        Tensor.from_global(np.ones(4), "dp")
 
 
 def test_numbers_without_a_seed_are_those_of_seed_0():
