@@ -16,7 +16,7 @@ from collections.abc import Callable
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
-from paired import QUICK, row, work_ratio
+from paired import QUICK, resident, row, work_ratio
 
 import spmdsim.ops as ops
 from spmdsim import LockStep, Mesh, Tensor
@@ -35,7 +35,7 @@ def works(ranks: int) -> tuple[Callable[[], np.ndarray], Callable[[], np.ndarray
 
     def ours() -> np.ndarray:
         y = ops.relu(ops.matmul(x, w))
-        found: np.ndarray = ops.matmul(ops.swapaxes(x, 0, 1), y).to(whole).shards[0]
+        found: np.ndarray = ops.matmul(x, y, transpose_a=True).to(whole).shards[0]
         return found
 
     def local() -> np.ndarray:
@@ -58,13 +58,13 @@ def peak(ranks: int, which: int) -> float:
     if not child:
         works(2)[which]()  # code that is loaded once
         work = works(ranks)[which]
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        before = resident()  # less than the most so far: making the operands took more for a while
         work()
-        os.write(writing, str(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before).encode())
+        os.write(writing, str(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 - before).encode())
         os._exit(0)
     os.close(writing)
     with os.fdopen(reading) as answer:
-        found = float(answer.read()) / 1024
+        found = float(answer.read())
     os.waitpid(child, 0)
     return found
 

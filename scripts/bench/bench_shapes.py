@@ -12,20 +12,12 @@ import functools
 import gc
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
-from paired import row
+from paired import resident, row
 
 from spmdsim import LockStep, Mesh, Tensor, matmul
 from spmdsim.core.meta import interned
-
-
-def resident() -> float:
-    """MiB of this process in memory."""
-    import os
-
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
 
 
 def cached() -> dict[str, int]:

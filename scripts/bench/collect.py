@@ -311,40 +311,41 @@ def _write_readme() -> int:
 
 
 def _readme(machines: list[dict[str, Any]]) -> str:
-    """A line per group with a goal: the ranges over its cases and over the machines."""
-    groups: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {}
+    """A line per group and unit with a goal: the ranges over its cases and over the machines."""
+    groups: dict[tuple[str, str], list[tuple[dict[str, Any], dict[str, Any]]]] = {}
     for known in machines:
         for run in known["runs"]:
             for one in run["rows"]:
                 if passed(one) is not None:
-                    groups.setdefault(one["group"], []).append((run, one))
+                    groups.setdefault((one["group"], one["unit"]), []).append((run, one))
     names = " and ".join(
         f"{one['machine']['processor']} ({one['machine']['cores']} cores)" for one in machines
     )
     lines = [
-        f"Measured on {names}:",
+        f"Measured on {names}; every case stands in `docs/speed/`:",
         "",
         "| what | command | measured | goal | met |",
         "|---|---|---|---|---|",
     ]
-    for group, found in groups.items():
-        ranks = sorted({run["ranks"] for run, _ in found})
-        ranges = []
-        for count in ranks:
-            values = [one["value"] for run, one in found if run["ranks"] == count]
-            text = (
-                figure(min(values))
-                if min(values) == max(values)
-                else f"{figure(min(values))} to {figure(max(values))}"
-            )
-            ranges.append(text + (f" on {count} ranks" if ranks != [1] else ""))
-        units = {one["unit"] for _, one in found}
-        unit = "" if units in ({"x"}, {""}) else f" {units.pop()}"
-        goals = " or ".join(dict.fromkeys(goal_text(one) for _, one in found))
-        met = f"{sum(bool(passed(one)) for _, one in found)} of {len(found)}"
-        command = f"`scripts/bench.sh --only {found[0][0]['bench']}`"
-        lines.append(f"| {group} | {command} | {', '.join(ranges)}{unit} | {goals} | {met} |")
+    for (group, unit), members in groups.items():
+        ranks = sorted({run["ranks"] for run, _ in members})
+        ranges = [
+            _range([one["value"] for run, one in members if run["ranks"] == count])
+            + (f" on {count} ranks" if ranks != [1] else "")
+            for count in ranks
+        ]
+        what = f"{group}, {unit}" if unit not in ("x", "") else group
+        goals = " or ".join(dict.fromkeys(goal_text(one) for _, one in members))
+        met = f"{sum(bool(passed(one)) for _, one in members)} of {len(members)}"
+        command = f"`scripts/bench.sh --only {members[0][0]['bench']}`"
+        lines.append(f"| {what} | {command} | {', '.join(ranges)} | {goals} | {met} |")
     return "\n".join(lines)
+
+
+def _range(values: list[float]) -> str:
+    """The least and the largest value, or the one there is."""
+    ends = dict.fromkeys((figure(min(values)), figure(max(values))))
+    return " to ".join(ends)
 
 
 if __name__ == "__main__":

@@ -288,6 +288,12 @@ def size_text(nbytes: int) -> str:
     return f"{nbytes} B"
 
 
+def resident() -> float:
+    """MiB of this process in memory."""
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
+
+
 def quantile(samples: Sequence[float], part: float) -> float:
     """The sample below which a part of all lie."""
     return sorted(samples)[min(len(samples) - 1, int(len(samples) * part))]

@@ -71,7 +71,9 @@ def start_command(
             shown = prepare_blocks(folder, environment)
         by = signal.SIGTERM if launcher is None else launcher.ended_by
         recorded = Recorded(environment, folder)
-        code = wait(command, environment, shown, partial(job_ends, folder, ranks), by, recorded)
+        # Some launchers pass Ctrl-C on, and every rank would tell where it was: ended, they are quiet.
+        ctrl_c = signal.SIGINT if launcher is None else signal.SIGTERM
+        code = wait(command, environment, shown, partial(job_ends, folder, ranks), by, recorded, ctrl_c)
         clear_up(began(folder), hurried=code == 0)
         notes = failures(folder)
         failed = worst(notes, ranks)
@@ -140,8 +142,9 @@ def wait(
     ending: Callable[[], float | None],
     by: int,
     recorded: Recorded,
+    ctrl_c: int,
 ) -> int:
-    """Run the launcher to its end, and echo a file; Ctrl-C and termination are passed on, and end it for certain."""
+    """Run the launcher to its end, and echo a file; Ctrl-C (as ``ctrl_c``) and termination are passed on, and end it for certain."""
     stop = threading.Event()
     process = subprocess.Popen(
         command, env=dict(environment), start_new_session=True, preexec_fn=dies_with_parent(signal.SIGTERM)
@@ -156,7 +159,7 @@ def wait(
     except (KeyboardInterrupt, Terminated) as error:
         with_signal = signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM
         recorded.ask(process, with_signal.name)
-        end(process, with_signal)
+        end(process, ctrl_c if with_signal == signal.SIGINT else with_signal)
         if with_signal == signal.SIGTERM:
             sys.stderr.write("spmdsim launch: ended by SIGTERM, with all ranks\n")
         return 128 + with_signal

@@ -24,6 +24,8 @@ from spmdsim.errors import InputError
 SMALLEST = 256 * 1024
 #: Bytes of a page and of a huge one.
 PAGE, HUGE_PAGE = 4096, 2 * 1024 * 1024
+#: Bytes that small buffers are cut from: what is left over at the end of it stays unused.
+SHARED = 4 * HUGE_PAGE
 #: Where in a page a buffer begins: as the system's allocator does it. Copies between buffers that begin at
 #: different places of their pages are up to a tenth slower (stores and later loads seem to overlap).
 OFFSET = 16
@@ -48,9 +50,9 @@ class Pages:
             memory = self._map(taken)
             return self._array(memory, nbytes, self._first(memory))
         if self._memory is None or self._start + taken > self._end:
-            self._memory = self._map(HUGE_PAGE)
+            self._memory = self._map(SHARED)
             self._start = self._first(self._memory)
-            self._end = self._start + HUGE_PAGE
+            self._end = self._start + SHARED
         self._start += taken
         return self._array(self._memory, nbytes, self._start - taken)
 
