@@ -58,14 +58,14 @@ class Recorded:
         while not self.written() and process.poll() is None and time.monotonic() < end:
             time.sleep(0.02)
 
-    def say(self) -> None:
-        """Say where it is: after the end, since launchers drop what ranks say while they are ended.
-
-        What a rank had written half when it was killed is removed.
-        """
+    def clear(self) -> None:
+        """Remove what ranks had written half when they were killed, or left."""
         if self.path is not None:
             for half in self.path.parent.glob(f"{escape(self.path.stem)}.*.part"):
                 half.unlink(missing_ok=True)
+
+    def say(self) -> None:
+        """Say where it is: after the end, since launchers drop what ranks say while they are ended."""
         if paths := self.written():
             sys.stderr.write(f"what the ranks called last is in {', '.join(map(str, paths))}\n")
 

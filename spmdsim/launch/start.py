@@ -74,6 +74,7 @@ def start_command(
         # Some launchers pass Ctrl-C on, and every rank would tell where it was: ended, they are quiet.
         ctrl_c = signal.SIGINT if launcher is None else signal.SIGTERM
         code = wait(command, environment, shown, partial(job_ends, folder, ranks), by, recorded, ctrl_c)
+        recorded.clear()
         clear_up(began(folder), hurried=code == 0)
         notes = failures(folder)
         failed = worst(notes, ranks)

@@ -152,6 +152,7 @@ def test_what_a_killed_rank_has_written_half_is_removed(tmp_path, capsys):
         "calls[1].rank2.txt",
     ):
         (tmp_path / name).touch()
+    recorded.clear()
     recorded.say()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["calls1.txt.7.part", "calls[1].rank2.txt"]
     assert capsys.readouterr().err == f"what the ranks called last is in {tmp_path / 'calls[1].rank2.txt'}\n"

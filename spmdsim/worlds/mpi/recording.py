@@ -6,6 +6,7 @@ Python's own handler in C writes to, reads what all ranks noted on the board, an
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import os
 import signal
@@ -74,7 +75,16 @@ class Recording:
         self.path, self.boards, self.size = path, list[Board](), MPI.COMM_WORLD.Get_size()
         self._lock, self._process = threading.Lock(), os.getpid()
         before_end(lambda why: self.write(why, last=True))
+        atexit.register(self._finish)
         self._hear()
+
+    def _finish(self) -> None:
+        """Let a signal's writing come to its end before the process does."""
+        if (
+            os.getpid() == self._process
+        ):  # the lock of a forked one may be held by a thread that it has not got
+            with self._lock:
+                pass
 
     # -- signals ------------------------------------------------------------------------------------------
 
