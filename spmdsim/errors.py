@@ -122,13 +122,19 @@ def two_names(function: str, name: str, first: object, other: str, second: objec
 def nearest(word: str, known: Iterable[str]) -> str | None:
     """The known word that is most like ``word``, if any is.
 
-    >>> nearest("linaer", ["matmul", "linear"]), nearest("Rnu", ["run"]), nearest("Sned", ["send", "Send"])
-    ('linear', 'run', 'Send')
+    >>> nearest("linaer", ["matmul", "linear"]), nearest("Rnu", ["run"]), nearest("pt", ["dp", "tp"])
+    ('linear', 'run', 'tp')
+    >>> nearest("Sned", ["send", "Send"])
+    'Send'
     """
     from difflib import get_close_matches
 
     known = list(known)
-    close = get_close_matches(word.lower(), {name.lower() for name in known}, 1, 0.65)
+    lower = {name.lower() for name in known}
+    swapped = [
+        name for name in lower if sorted(name) == sorted(word.lower())
+    ]  # short words are unlike otherwise
+    close = get_close_matches(word.lower(), lower, 1, 0.65) or swapped
     spelled = [name for name in known if close and name.lower() == close[0]]
     return max(spelled, key=lambda name: sum(a == b for a, b in zip(name, word)), default=None)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from spmdsim.core import Layout
-from spmdsim.errors import InputError, unknown
+from spmdsim.errors import InputError, nearest, unknown
 from spmdsim.reading import literal
 
 Shape = tuple[int, ...]
@@ -220,8 +220,11 @@ def find_operator(name: str) -> Any:
     for key, op in operators.items():
         if key.replace("_", "") == wanted:
             return op
+    from spmdsim.dialects.mindspore.table import known
+
+    there = known() if nearest(name, known()) else sorted(operators)
     listed = "there are MindSpore's, written as there (ReduceSum), and"
-    raise unknown(f"no operator is called {name!r}", name, sorted(operators), listed=listed)
+    raise unknown(f"no operator is called {name!r}", name, there, listed=listed)
 
 
 def _attribute(text: str) -> tuple[str, Any]:

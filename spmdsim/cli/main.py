@@ -96,13 +96,18 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As it is, but a command refuses itself what it does not know: its own help says what is right."""
+        self._words = sys.argv[1:] if args is None else list(args)
         namespace, extra = super().parse_known_args(args, namespace)
         if extra:
-            options = [word.partition("=")[0] for word in extra if word.startswith("--")]
-            known = [word for word in self._option_string_actions if word.startswith("--")]
-            hint = f": {right_words(options[0], known)}" if options and nearest(options[0], known) else ""
-            self.error(f"there is no argument {' '.join(extra)}{hint}")
+            self.error(self._unknown(extra))
         return namespace, extra
+
+    def _unknown(self, words: Sequence[str]) -> str:
+        """That words are no arguments here, and what the first option among them may have meant."""
+        options = [word.partition("=")[0] for word in words if word.startswith("--")]
+        known = [word for word in self._option_string_actions if word.startswith("--")]
+        hint = f": {right_words(options[0], known)}" if options and nearest(options[0], known) else ""
+        return f"there is no argument {' '.join(words)}{hint}"
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
@@ -110,7 +115,11 @@ class Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(action, f"there is no {value!r}; {words}")
 
     def error(self, message: str) -> NoReturn:
-        """Leave with one line that says what is wrong and where to look."""
+        """Leave with one line that says what is wrong and where to look; what is misspelled, before what is missing."""
+        if message.startswith("the following arguments are required"):
+            options = [word for word in self._words if word.startswith("--") and word != "--"]
+            unknown = [word for word in options if not self._get_option_tuples(word)]
+            message = self._unknown(unknown) if unknown else message
         self.exit(2, f"{self.prog}: error: {message} (try {self.prog} --help)\n")
 
 

@@ -33,6 +33,9 @@ WRONG = [
     (("collective", "show", "all_redcue", "ring", "-n", "4"), "all_reduce", "spmdsim collective show"),
     (("collective", "show", "all_reduce", "rinng", "-n", "4"), "ring", "spmdsim collective show"),
     (("collective", "predict", "all_reduce", "-n", "8", "--topology", "tours"), "torus", "spmdsim collective predict"),
+    (("collective", "predict", "all_reduce", "-n", "8", "--topology", "torus:2x4,sahpe=3"), "shape", "spmdsim collective predict"),
+    (("layout", "--op", "ReduceSumm", "--shard", "((2,2),)", "--shapes", "(2,2)"), "ReduceSum", "spmdsim layout"),
+    (("tune", "--shwo"), "--show", "spmdsim tune"),  # and not that -o is missing
     (("collective", "list", "allredcue"), "all_reduce", "spmdsim collective list"),
 ]  # fmt: skip
 

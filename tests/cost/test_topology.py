@@ -267,7 +267,8 @@ def test_topologies_from_text(text: str, ranks: int, name: str) -> None:
         ("fat_tree:leaf=4,over=0.5", "oversubscription is 0.5"),
         ("fat_tree:down=4x4,up=1", "as many up as down"),
         ("flat,speed=2", "unknown topology"),
-        ("flat:speed=2", "unknown option 'speed'"),
+        ("flat:speed=2", "unknown option 'speed'; known are none"),
+        ("fat_tree:laef=4", "did you mean 'leaf'? known are hop, down, up, leaf, over"),
         ("ring:hop=fast", "has to be a number"),
     ],
 )

@@ -17,7 +17,7 @@ text                                      network
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
 from spmdsim.cost.machine import Machine
 from spmdsim.cost.networks.dragonfly import Dragonfly
@@ -30,7 +30,25 @@ from spmdsim.registry import Registry
 #: Seconds per link beyond the first where nothing else is said: a switch of today.
 HOP_SECONDS = 1e-7
 
-Options = dict[str, str]
+
+class Options(dict[str, str]):
+    """Values by name, as they were written; a topology takes out what it knows.
+
+    Attributes:
+        known: the names that it looked for.
+    """
+
+    def __init__(self, pairs: Iterable[Sequence[str]]) -> None:
+        super().__init__((key.strip(), value.strip()) for key, value in pairs)
+        self.known: dict[str, None] = {}
+
+    def __contains__(self, key: object) -> bool:
+        self.known[str(key)] = None
+        return super().__contains__(key)
+
+    def take(self, key: str) -> str | None:
+        """The value of a name, which is known then; None if it was not written."""
+        return self.pop(key) if key in self else None
 
 
 def parse_topology(text: str, ranks: int, machine: Machine) -> Topology:
@@ -53,7 +71,10 @@ def parse_topology(text: str, ranks: int, machine: Machine) -> Topology:
         raise unknown(f"unknown topology {name!r}", name, TOPOLOGIES, listed="known are")
     topology = TOPOLOGIES[name.replace("-", "_")](options, ranks, machine)
     if options:
-        raise InputError(f"topology {text!r}: unknown option {next(iter(options))!r}")
+        word = next(iter(options))
+        raise unknown(
+            f"topology {text!r}: unknown option {word!r}", word, options.known or ["none"], listed="known are"
+        )
     check_ranks(topology.name, topology.ranks, ranks)
     return topology
 
@@ -62,15 +83,15 @@ def _options(text: str) -> Options:
     """``leaf=16,over=2`` as a dict; a part without ``=`` gets the key ``shape``."""
     parts = [part.strip() for part in text.split(",") if part.strip()]
     pairs = (part.split("=", 1) if "=" in part else ["shape", part] for part in parts)
-    return {key.strip(): value.strip() for key, value in pairs}
+    return Options(pairs)
 
 
 def _number(options: Options, key: str, default: float | None = None) -> float:
-    if key not in options:
+    text = options.take(key)
+    if text is None:
         if default is None:
             raise InputError(f"this topology needs {key}=NUMBER")
         return default
-    text = options.pop(key)
     try:
         value = float(text)
     except ValueError:
@@ -88,7 +109,7 @@ def _whole(options: Options, key: str, default: int | None = None) -> int:
 
 
 def _shape(options: Options, key: str) -> tuple[int, ...]:
-    text = options.pop(key, "")
+    text = options.take(key) or ""
     try:
         shape = tuple(int(part) for part in text.lower().split("x"))
     except ValueError:
@@ -126,7 +147,7 @@ def _torus(options: Options, ranks: int, machine: Machine) -> Topology:
 
 def _fat_tree(options: Options, ranks: int, machine: Machine) -> Topology:
     hop = _number(options, "hop", HOP_SECONDS)
-    if "down" in options:
+    if "down" in options or "up" in options:
         down, up = _shape(options, "down"), _shape(options, "up")
         return FatTree(down, up, _bandwidth(machine), machine.alpha, hop)
     leaf, over = _whole(options, "leaf", min(16, ranks)), _number(options, "over", 1.0)
