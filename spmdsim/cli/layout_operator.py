@@ -222,7 +222,8 @@ def find_operator(name: str) -> Any:
             return op
     from spmdsim.dialects.mindspore.table import known
 
-    there = known() if nearest(name, known()) else sorted(operators)
+    ours = nearest(name, operators) or not nearest(name, known())
+    there = sorted(operators) if ours else known()
     listed = "there are MindSpore's, written as there (ReduceSum), and"
     raise unknown(f"no operator is called {name!r}", name, there, listed=listed)
 
