@@ -9,6 +9,7 @@ from spmdsim.auto_parallel.programs.graph import Operator
 from spmdsim.auto_parallel.solvers.choice_problem import IMPOSSIBLE
 from spmdsim.cost.machine import Machine
 from spmdsim.redistribution.price import largest
+from spmdsim.sides import many
 
 if TYPE_CHECKING:
     from spmdsim.auto_parallel.costs.evaluate import Move
@@ -69,7 +70,7 @@ def _head(answer: SearchResult) -> str:
         optimal = "" if answer.gap is None else f", {answer.gap:+.2%} from the optimum {among}"
     lines = [
         str(answer.graph),
-        f"{answer.mesh.size} ranks as {answer.mesh}, machine {answer.settings.machine.name}, found by {answer.method}{optimal}",
+        f"{many(answer.mesh.size, 'rank')} as {answer.mesh}, machine {answer.settings.machine.name}, found by {answer.method}{optimal}",
         *([answer.settings.machine.certainty] if isinstance(answer.settings.machine, Machine) else []),
         *(f"remark: {remark}" for remark in answer.remarks),
     ]

@@ -10,6 +10,7 @@ from spmdsim.cli.output import console, emit_json, print_table, say, write_pictu
 from spmdsim.core import Layout
 from spmdsim.errors import InputError
 from spmdsim.layout.explain import Placed, explain, placed, ranks_text
+from spmdsim.sides import many
 
 if TYPE_CHECKING:
     from spmdsim.cli.layout_operator import Derived
@@ -141,7 +142,7 @@ def show_layout(
     rows, left_out = _rows(layout, ranks, args.all)
     say(f"layout {layout}  ({layout.short()})")
     say(f"tensor map {layout.to_dict()['tensor_map']}, shape {shape if shape is not None else 'not given'}")
-    say(f"{layout.mesh.size} ranks, {layout.shard_count} distinct shards")
+    say(f"{many(layout.mesh.size, 'rank')}, {layout.shard_count} distinct shards")
     if _devices(layout) < layout.mesh.size:
         times = layout.mesh.size // _devices(layout)
         say(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from spmdsim.cli.arguments import Command, Subparsers, positive
 from spmdsim.reading import one_line
+from spmdsim.sides import many
 
 if TYPE_CHECKING:
     from spmdsim.cases.case import Case, Outcome
@@ -254,7 +255,7 @@ def _report(outcomes: list[Outcome], world: World, args: argparse.Namespace, ok:
         output.say(note)
     wrong = sum(not o.ok for o in outcomes)
     output.say(
-        f"{len(outcomes) - wrong} of {len(outcomes)} cases hold on {world.size} ranks ({type(world).__name__}); "
+        f"{len(outcomes) - wrong} of {len(outcomes)} cases hold on {many(world.size, 'rank')} ({type(world).__name__}); "
         "bytes are those of the rank that sends or receives most"
     )
     if crowded:
@@ -270,7 +271,7 @@ def _draw(outcomes: list[Outcome], world: World, args: argparse.Namespace) -> No
     cells = tuple(tuple(row.values()) for row in rows)
     table = FactTable(tuple(rows[0]) if rows else (), cells, most=1000)
     hold = sum(outcome.ok for outcome in outcomes)
-    title = f"{hold} of {len(rows)} cases hold on {world.size} ranks ({type(world).__name__})"
+    title = f"{hold} of {len(rows)} cases hold on {many(world.size, 'rank')} ({type(world).__name__})"
     notes = (
         "bytes are those of the rank that sends or receives most; every shard is compared with one process",
     )
@@ -293,7 +294,7 @@ def _report_faults(outcomes: list[Outcome], world: World) -> None:
     without, missed = words.count("no effect"), words.count("MISSED")
     output.say(
         f"{len(words) - without - missed} of {len(words) - without} faults that change a result are noticed, {missed} "
-        f"MISSED; {without} have no effect; {world.size} ranks ({type(world).__name__})"
+        f"MISSED; {without} have no effect; {many(world.size, 'rank')} ({type(world).__name__})"
     )
     sys.stdout.flush()
 

@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from spmdsim.cli.arguments import Command, Subparsers, finite, positive
+from spmdsim.sides import many
 
 if TYPE_CHECKING:
     from spmdsim.cases.network import Network
@@ -105,7 +106,7 @@ def _introduce(args: argparse.Namespace, world: World, images: Images, network: 
 
     output.say(
         f"{images.name}: {images.count} images; batch {args.batch}, rate {args.rate:g}, {args.strategies} strategies "
-        f"on {world.size} ranks ({type(world).__name__})"
+        f"on {many(world.size, 'rank')} ({type(world).__name__})"
     )
     if network.adapted:
         output.say(network.adapted)
@@ -185,7 +186,7 @@ def _write_step(args: argparse.Namespace, world: World, trace: Trace, losses: li
     if args.svg is not None or args.html is not None:
         from spmdsim.draw.timeline_figures import losses_figure
 
-        title = f"step {len(losses) - 1} of the training on {world.size} ranks"
+        title = f"step {len(losses) - 1} of the training on {many(world.size, 'rank')}"
         output.write_pictures(args, losses_figure(losses), trace, title=title)
 
 

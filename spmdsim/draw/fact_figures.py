@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from spmdsim.draw.canvas import Canvas, width_of
 from spmdsim.draw.figures import FactTable, Figure, Part, facts_of, short
+from spmdsim.sides import many
 
 if TYPE_CHECKING:
     from spmdsim.core import BoundRule, Rule, Strategy
@@ -116,7 +117,9 @@ def world_figure(world: Any) -> Figure:
     machine = getattr(world, "machine", None)
     rows.append(("machine that chooses", getattr(machine, "name", None) or "bytes alone"))
     notes = (kinds[name],) if name in kinds else ()
-    return Figure(f"{name} of {world.size:,} ranks", (FactTable(("fact", "value"), tuple(rows)),), notes)
+    return Figure(
+        f"{name} of {many(world.size, 'rank')}", (FactTable(("fact", "value"), tuple(rows)),), notes
+    )
 
 
 def tuned_figure(tuned: TunedSteps) -> Figure:

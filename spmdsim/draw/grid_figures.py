@@ -24,6 +24,7 @@ from spmdsim.draw.layout_picture import (
     panels,
     shown,
 )
+from spmdsim.sides import many
 
 if TYPE_CHECKING:
     from spmdsim.tensor import Tensor
@@ -45,7 +46,7 @@ def layout_figure(layout: Layout, shape: Sequence[int] | None = None) -> Figure:
     """The grid of ranks, coloured by what they hold; with a shape, the tensor with its pieces, too."""
     pending = ", ".join(f"{axis} ({op})" for axis, op in layout.partial)
     notes = [
-        f"{layout.shard_count:,} pieces on {layout.mesh.size:,} ranks: ranks of one # hold the same piece"
+        f"{layout.shard_count:,} pieces on {many(layout.mesh.size, 'rank')}: ranks of one # hold the same piece"
     ]
     if pending:
         notes.append(f"pending over {pending}: every rank along it holds a part that is still to be added up")

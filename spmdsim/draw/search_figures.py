@@ -10,6 +10,7 @@ from spmdsim.draw.canvas import Canvas, fill_of, width_of
 from spmdsim.draw.figures import FactTable, Figure
 from spmdsim.draw.plot import Line, Plot, plot_canvas
 from spmdsim.redistribution.plan_table import seconds_text
+from spmdsim.sides import many
 
 if TYPE_CHECKING:
     from spmdsim.auto_parallel.frontier import TradeOff
@@ -26,7 +27,7 @@ def search_figure(answer: SearchResult) -> Figure:
         ", ".join(f"{count} {name}" for name, count in answer.collectives.items()) or "no collective"
     )
     notes = (
-        f"{answer.mesh.size:,} ranks as {answer.mesh} on {answer.settings.machine.name}, {best}",
+        f"{many(answer.mesh.size, 'rank')} as {answer.mesh} on {answer.settings.machine.name}, {best}",
         f"one step takes {seconds_text(answer.seconds)}; a rank receives {size_text(answer.nbytes)} in {collectives}, and "
         f"holds {size_text(answer.memory.peak)} at most",
         *answer.remarks,

@@ -11,6 +11,7 @@ from spmdsim.draw.canvas import Canvas, fill_of, number, width_of
 from spmdsim.draw.figures import FactTable, Figure
 from spmdsim.draw.plot import Line, Plot, plot_canvas
 from spmdsim.redistribution.plan_table import bytes_text, seconds_text
+from spmdsim.sides import many
 from spmdsim.trace.events import CollectiveEvent
 
 if TYPE_CHECKING:
@@ -201,7 +202,9 @@ def report_figure(report: Report) -> Figure:
     table = FactTable(("rank", "messages", "bytes sent", "ends after"), rows, "", (1, 2, 3))
     word = "ok" if report.ok else "with mistakes"
     return Figure(
-        f"simulated run on {report.size:,} ranks: {word}", (lanes(names, bars, arrows), table), tuple(notes)
+        f"simulated run on {many(report.size, 'rank')}: {word}",
+        (lanes(names, bars, arrows), table),
+        tuple(notes),
     )
 
 
