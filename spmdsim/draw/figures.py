@@ -51,12 +51,12 @@ class FactTable:
     def html(self) -> str:
         """As a table that can be read out."""
         sides = [' class="right"' if k in self.right else "" for k in range(len(self.columns))]
-        head = "".join(f'<th scope="col"{side}>{escape(c)}</th>' for c, side in zip(self.columns, sides))
+        head = "".join(f'<th scope="col"{side}>{_words(c)}</th>' for c, side in zip(self.columns, sides))
         body = "".join(
-            f"<tr>{''.join(f'<td{side}>{escape(cell)}</td>' for cell, side in zip(row, sides))}</tr>"
+            f"<tr>{''.join(f'<td{side}>{_words(cell)}</td>' for cell, side in zip(row, sides))}</tr>"
             for row in self.shown
         )
-        caption = f"<caption>{escape(self.caption)}</caption>" if self.caption else ""
+        caption = f"<caption>{_words(self.caption)}</caption>" if self.caption else ""
         return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
     def draw(self, canvas: Canvas, y: float) -> None:
@@ -120,8 +120,8 @@ class Figure:
 
     def html(self, heading: str = "h4") -> str:
         """As a fragment of a page: drawings as images that scroll, tables as tables."""
-        told = [f"<{heading}>{escape(self.title)}</{heading}>"]
-        told += [f'<p class="{_kind(line)}">{escape(line)}</p>' for line in self.notes]
+        told = [f"<{heading}>{_words(self.title)}</{heading}>"]
+        told += [f'<p class="{_kind(line)}">{_words(line)}</p>' for line in self.notes]
         for part in self.parts:
             inner = part.html() if isinstance(part, FactTable) else svg(part, self.title, 4)
             told.append(f'<div class="scroll">{inner}</div>')
@@ -131,6 +131,11 @@ class Figure:
         """Title, notes and tables as text; drawings have texts of their own elsewhere."""
         tables = [part.text() for part in self.parts if isinstance(part, FactTable)]
         return "\n".join((self.title, *self.notes, *tables))
+
+
+def _words(text: str) -> str:
+    """Text on a page, in which no arrow is torn at the end of a line."""
+    return escape(text).replace("-&gt;", '<span style="white-space:nowrap">-&gt;</span>')
 
 
 def _kind(note: str) -> str:
@@ -151,7 +156,7 @@ def page(title: str, figures: Sequence[Figure]) -> str:
     """A whole HTML page that needs no other file."""
     alone = len(figures) == 1 and figures[0].title == title
     body = "".join(figure.html("h1" if alone else "h2") for figure in figures)
-    heading = "" if alone else f"<h1>{escape(title)}</h1>"
+    heading = "" if alone else f"<h1>{_words(title)}</h1>"
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" '
         f'content="width=device-width, initial-scale=1"><title>{escape(title)}</title><style>{STYLE}'
