@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -103,7 +103,12 @@ class RoundTable:
     def _collect(self, rank: int) -> list[list[Instruction]]:
         collected: list[list[Instruction]] = []
         try:
-            for moves in self.schedule.rounds(rank):
+            rounds = self.schedule.rounds(rank)
+            if not isinstance(rounds, Iterable):
+                words = f"rank {rank} gives {_kind(rounds)}, but an algorithm yields its rounds, lists of moves: yield [...]"
+                self._note(words, None, rank)
+                return collected
+            for moves in rounds:
                 if len(collected) >= self._limit:
                     self._note(f"rank {rank} does not end: more than {self._limit} rounds", None, rank)
                     break

@@ -23,6 +23,9 @@ Checker: TypeAlias = Callable[[Callable[..., Any]], Iterator[None]]
 RANKS = 8
 """Ranks of every lab."""
 
+LONGEST = 1000
+"""Letters of a sentence about a mistake."""
+
 
 class Mistake(Exception):
     """What is wrong with an answer, in one sentence."""
@@ -32,10 +35,21 @@ def expect(holds: object, sentence: str) -> None:
     """Demand something.
 
     Raises:
-        Mistake: it does not hold.
+        Mistake: it does not hold; of a long sentence, which shows what an answer gave, the ends.
     """
     if not holds:
-        raise Mistake(sentence)
+        raise Mistake(sentence if len(sentence) <= LONGEST else f"{sentence[:200]} ... {sentence[-100:]}")
+
+
+def plain(value: Any) -> Any:
+    """What an answer gives, with Python's numbers for numpy's: argmin and others make such.
+
+    >>> plain((np.int64(8), [np.float32(0.5)])), plain("text")
+    ((8, [0.5]), 'text')
+    """
+    if isinstance(value, np.generic):
+        return value.item()
+    return type(value)(map(plain, value)) if type(value) in (tuple, list, set) else value
 
 
 def expect_equal(value: Any, wanted: Any, call: str) -> None:
@@ -45,8 +59,9 @@ def expect_equal(value: Any, wanted: Any, call: str) -> None:
     Traceback (most recent call last):
     spmdsim.labs.judging.Mistake: parts(8) gives 3, but it is 4
     """
+    value = plain(value)
     try:
-        same = bool(value == wanted)
+        same = bool((tuple(value) if type(value) is list and type(wanted) is tuple else value) == wanted)
     except (TypeError, ValueError):
         same = False
     expect(same, f"{call} gives {value!r}, but it is {wanted!r}")

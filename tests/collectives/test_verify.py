@@ -185,6 +185,14 @@ def test_form_of_rounds() -> None:
         "round 0: rank 0 yields a single move (send to 1: chunk 0); a round is a list of moves: yield [...]"
     )
 
+    def silent(rank: int, size: int) -> None:
+        """Without any yield."""
+
+    assert (
+        findings(silent, 2)[0]
+        == "rank 0 gives None, but an algorithm yields its rounds, lists of moves: yield [...]"
+    )
+
     def outside(rank: int, size: int) -> Iterator[Any]:
         yield [send(rank + 1, 0), recv(rank, 0), recv(1, -2), "hello", copy([0, 1], 0)]
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from processes import run_python
 
@@ -52,6 +55,22 @@ def test_a_typical_wrong_answer_gets_the_sentence_meant_for_it(of, task, wrong):
     found = score(of, task, names(of, task, wrong.code))
     assert found.mistake == wrong.sentence
     assert found.points < task.points
+
+
+@pytest.mark.parametrize("of, task", TASKS, ids=called)
+def test_the_type_of_a_number_costs_no_points(of, task):
+    """Numbers of numpy, and a list for a tuple."""
+    solved = names(of, task, task.solution)()
+
+    def converted(value):
+        if type(value) in (tuple, list):
+            return [converted(each) for each in value]
+        return {int: np.int64, float: np.float64}.get(type(value), lambda same: same)(value)
+
+    function = solved[task.name]
+    if not inspect.isgeneratorfunction(function):
+        answer = functools.wraps(function)(lambda *given, **named: converted(function(*given, **named)))
+        assert score(of, task, lambda: {**solved, task.name: answer}).points == task.points
 
 
 @pytest.mark.parametrize("of, task", TASKS, ids=called)

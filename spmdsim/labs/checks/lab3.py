@@ -18,6 +18,7 @@ from spmdsim.labs.judging import (
     expect_layout,
     expect_tensor,
     numbers,
+    plain,
     tensor,
     traced,
 )
@@ -71,7 +72,7 @@ def words(answer: Callable[..., Any]) -> Iterator[None]:
         (((12, 6, 10), (1, 4, 2)), ((5, 7, 9), (3, 1, 2))),
     ):
         for (m, k, n), grid in cases:
-            value, wanted = answer(m, k, n, grid), grid_words(m, k, n, grid)
+            value, wanted = plain(answer(m, k, n, grid)), grid_words(m, k, n, grid)
             right = isinstance(value, int | float) and math.isclose(value, wanted)
             expect(right, f"words({m}, {k}, {n}, {grid}) gives {value!r}, but it is {wanted:g}")
         yield
@@ -85,7 +86,7 @@ def best_grid(answer: Callable[..., Any]) -> Iterator[None]:
         ((512, 512, 512, 64),),
     ):
         for m, k, n, ranks in cases:
-            call, grid = f"best_grid({m}, {k}, {n}, {ranks})", answer(m, k, n, ranks)
+            call, grid = f"best_grid({m}, {k}, {n}, {ranks})", plain(answer(m, k, n, ranks))
             is_one = (
                 isinstance(grid, tuple | list) and len(grid) == 3 and all(isinstance(p, int) for p in grid)
             )
