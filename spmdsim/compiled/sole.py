@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from spmdsim.worlds.pool import surroundings
+
 
 def _holders(parameter: Any) -> tuple[int, ...]:
     """The references to a parameter's tensor, to the list of its arrays, to the array, and to the buffer it lies in."""
@@ -37,5 +39,6 @@ def sole(parameters: Sequence[Any], asked: set[int]) -> set[int]:
         id(parameter)
         for parameter in parameters
         if id(parameter) in asked
+        and surroundings(parameter.tensor.held[0]) is None  # windows that come later would be views of it
         and all(held <= alone for held, alone in zip(_holders(parameter), _lonely()))
     }

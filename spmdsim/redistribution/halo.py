@@ -29,6 +29,8 @@ HALO_EXCHANGE, HALO_REDUCE = "halo_exchange", "halo_reduce"
 WINDOW = "window"
 #: So many ranks at each end of a group are asked for the busiest.
 ASKED = 128
+#: Room around a block is so many elements, or two, four, ... times as many: slices of one dim differ by a few, and share it.
+ROOM = 4
 
 
 class HaloPiece(NamedTuple):
@@ -217,7 +219,7 @@ class Room(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def room_around(step: HaloStep, rank: int) -> Room | None:
-    """Room on both sides for as many elements as go to a neighbour or come from one.
+    """Room on both sides for as many elements as go to a neighbour or come from one, and a few more where blocks are long.
 
     None where windows overlap, or nothing comes and goes, or a window reads less than half of the rank's own block: what
     is copied then is the window alone.
@@ -233,11 +235,18 @@ def room_around(step: HaloStep, rank: int) -> Room | None:
     for d in (d for d, dim, _ in changed if dim.count > 1):
         sides = (-first[d], first[d] + read[d] - sizes[d])
         reach[d] = max(0, *sides, *[piece.source[d].stop - piece.source[d].start for piece in given])
-    shape = tuple(n + 2 * more for n, more in zip(sizes, reach))
-    if 2 * own[0].size < math.prod(sizes) or 4 * math.prod(shape) > 5 * math.prod(sizes):
+    rounded = [more and max(ROOM, 1 << (more - 1).bit_length()) for more in reach]
+    reach = next((some for some in (rounded, reach) if _little_more(sizes, some)), [])
+    if 2 * own[0].size < math.prod(sizes) or not reach:
         return None
+    shape = tuple(n + 2 * more for n, more in zip(sizes, reach))
     block = tuple(slice(more, more + n) for n, more in zip(sizes, reach))
     return Room(shape, block, tuple(slice(m + a, m + a + n) for n, m, a in zip(read, reach, first)))
+
+
+def _little_more(sizes: Sequence[int], reach: Sequence[int]) -> bool:
+    """Whether a block with room on both sides is at most a quarter larger than the block."""
+    return 4 * math.prod(n + 2 * more for n, more in zip(sizes, reach)) <= 5 * math.prod(sizes)
 
 
 def _traffic(step: HaloStep, rank: int, blocks: bool) -> Iterator[tuple[int, tuple[HaloPiece, ...]]]:

@@ -211,6 +211,32 @@ def allocator(shape: tuple[int, ...], dtype: Any) -> Callable[[], np.ndarray]:
     return _pool.allocator(shape, dtype)
 
 
+class Surroundings:
+    """Memory for an array with room around it, to which all views of it refer.
+
+    Args:
+        shape: of the whole.
+        dtype: element type.
+
+    Attributes:
+        filled: the parts of the room that have values.
+        block: the array, if a tensor has it there.
+    """
+
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype) -> None:
+        self._buffer = empty((math.prod(shape) * dtype.itemsize,), np.uint8)
+        self.__array_interface__ = self._buffer.__array_interface__
+        self.shape = shape
+        self.filled: list[tuple[slice, ...]] = []
+        self.block: Callable[[], np.ndarray | None] = lambda: None
+
+
+def surroundings(array: np.ndarray) -> Surroundings | None:
+    """The memory with room in which an array lies, if it lies in any."""
+    under = getattr(array.base, "base", None)
+    return under if isinstance(under, Surroundings) else None
+
+
 def landing(arrays: tuple[np.ndarray, ...], shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     """Where a function of elements puts its result: into the operand that is :data:`spent`, or a buffer."""
     for array in spent:

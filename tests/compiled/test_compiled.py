@@ -100,6 +100,42 @@ def test_a_compiled_training_has_the_bits_and_the_events_of_the_function(world, 
     assert bool(moved) is (world.size > 1)
 
 
+@pytest.mark.ranks(1, 2, 4)
+@pytest.mark.parametrize("sliced", [False, True])
+def test_slices_show_what_an_optimiser_wrote_over_the_block_beneath(world, sliced):
+    n = 4 * SMALLEST // 8
+
+    class Line(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.points = nn.Parameter((n,), Mesh((world.size,), ("x",))("x"), dtype=np.float64)
+
+    model = Line()
+    model.materialise(world, seed=1)
+    points = model.parameters()[0]
+    optimiser = nn.SGD([points], 0.5, momentum=0.5)
+
+    @spmdsim.compile
+    def step(x):
+        model.zero_grad()
+        ahead = (points.tensor[2:] if sliced else points.tensor) * (x[2:] if sliced else x)
+        nn.backward(ops.sum(ahead))
+        optimiser.step()
+        return ahead.detach()
+
+    x = Tensor.from_global(np.ones(n), points.layout, world)
+    before = points.tensor.full()
+    for _ in range(5):
+        kept = points.tensor.detach()[2:]
+        ahead = step(x)
+        after = points.tensor.full()
+        assert not np.array_equal(before, after)
+        assert np.array_equal(kept.full(), before[2:])
+        assert np.array_equal(points.tensor.detach()[2:].full(), after[2:])
+        assert np.array_equal(ahead.full(), before[2:] if sliced else before)
+        before = after
+
+
 @pytest.mark.ranks(4)
 def test_a_call_makes_the_collectives_that_ranks_compare(world):
     mesh = Mesh((4,), ("x",))

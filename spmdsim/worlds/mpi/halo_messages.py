@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 from weakref import ref
 
 import numpy as np
@@ -17,54 +15,50 @@ from spmdsim.redistribution.ways.rank_transfers import flat_offset
 from spmdsim.worlds.local_steps import assembled
 from spmdsim.worlds.mpi.counted import Counted
 from spmdsim.worlds.mpi.datatypes import counted_parts, element
-from spmdsim.worlds.pool import allocator, empty
+from spmdsim.worlds.pool import Surroundings, allocator, empty, surroundings
 
 #: The ranks of a group, sorted, and their communicator.
 Members = tuple[tuple[int, ...], Counted]
 #: What neighbours sent, and where it goes.
 Come = list[tuple[Index, np.ndarray]]
-
-
-class _Lent:
-    """Memory under one array, to which all views of it refer."""
-
-    def __init__(self, nbytes: int) -> None:
-        self.buffer = empty((nbytes,), np.uint8)
-        self.__array_interface__ = self.buffer.__array_interface__
-
-
-class _Surrounded(NamedTuple):
-    """A rank's block copied into memory with room around it."""
-
-    block: ref[np.ndarray]
-    memory: ref[np.ndarray]
-    filled: list[Index]
-
-
-#: The block that was copied last: its copy serves again for as long as anybody looks at windows in it.
-_latest: list[_Surrounded] = []
+#: The room around a block is filled in so many parts at most.
+FILLED = 64
 
 
 def _surrounded(block: np.ndarray, room: Room, come: Come) -> np.ndarray:
-    """The windows, in a copy of the block with room around it.
+    """The windows, in memory that has room around the block: its own, or a copy of it."""
+    here = surroundings(block)
+    if here is not None and here.block() is block and here.shape == room.shape:
+        whole = np.ndarray(room.shape, block.dtype, block.base)
+        if len(here.filled) < FILLED and all(_agree(whole, old, *one) for old in here.filled for one in come):
+            return _filled(whole, here, room, come)
+    here = Surroundings(room.shape, block.dtype)
+    whole = np.ndarray(room.shape, block.dtype, np.asarray(here))
+    whole[room.block] = block
+    return _filled(whole, here, room, come)
 
-    In ``u[:-2] + u[2:]`` both are views of one copy, beside which lands what comes from either side.
-    """
-    for known, copy, filled in _latest:
-        memory = copy()
-        if known() is block and memory is not None and memory.size == math.prod(room.shape) * block.itemsize:
-            whole = np.ndarray(room.shape, block.dtype, memory)
-            if all(_agree(whole, before, *one) for before in filled for one in come):
-                break
-    else:
-        memory, filled = np.asarray(_Lent(math.prod(room.shape) * block.itemsize)), []
-        whole = np.ndarray(room.shape, block.dtype, memory)
-        whole[room.block] = block
-        _latest[:] = [_Surrounded(ref(block), ref(memory), filled)]
+
+def _filled(whole: np.ndarray, here: Surroundings, room: Room, come: Come) -> np.ndarray:
     for index, part in come:
-        whole[index] = part
-        filled.append(index)
+        if index not in here.filled:
+            whole[index] = part
+            here.filled.append(index)
     return whole[room.windows]
+
+
+def settled(block: np.ndarray, windows: np.ndarray, room: Room) -> np.ndarray:
+    """A block where its windows lie, if they lie in a copy of it: the next slices need no other copy then.
+
+    In ``u[:-2] + u[2:]`` both are views of the memory in which ``u`` has its block, beside which lands what comes.
+    """
+    here = surroundings(windows)
+    if here is None or here.block() is block:
+        return block
+    moved: np.ndarray = np.ndarray(here.shape, block.dtype, windows.base)[room.block]
+    if not moved.flags.c_contiguous:
+        return block
+    here.block = ref(moved)
+    return moved
 
 
 def _agree(whole: np.ndarray, before: Index, index: Index, part: np.ndarray) -> bool:

@@ -7,9 +7,8 @@ the caller's; only ranks of a step's meshes take part in it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from spmdsim.core.reductions import check_reduce
 from spmdsim.core.step import LOCAL_STEPS, Step
 from spmdsim.errors import WorldError
 from spmdsim.redistribution.exclusive_scan import EXCLUSIVE_SCAN, ScanStep
-from spmdsim.redistribution.halo import HaloStep
+from spmdsim.redistribution.halo import HaloStep, room_around
 from spmdsim.redistribution.parts import Parts, PartsStep
 from spmdsim.redistribution.sparse_lookup import RowStep
 from spmdsim.redistribution.ways.rank_transfers import group_transfers
@@ -35,7 +34,7 @@ from spmdsim.worlds.local_steps import filling, in_order
 from spmdsim.worlds.mpi import datatypes
 from spmdsim.worlds.mpi.alike import Comparison
 from spmdsim.worlds.mpi.boards import board_of, world_ranks
-from spmdsim.worlds.mpi.checker import DEADLINE, Check, Checker, NewCall, deadline_seconds, making, members_of
+from spmdsim.worlds.mpi.checker import DEADLINE, Checker, NewCall, deadline_seconds, making, members_of
 from spmdsim.worlds.mpi.comms import Comms
 from spmdsim.worlds.mpi.counted import VENDOR, Counted, Tally
 from spmdsim.worlds.mpi.fingerprint import Record, check_mode, digest
@@ -49,42 +48,16 @@ from spmdsim.worlds.mpi.recording import Recording, record_path
 from spmdsim.worlds.mpi.reducing import ReduceGroup, reduce_all, reduce_scattered
 from spmdsim.worlds.mpi.row_programs import RowPrograms
 from spmdsim.worlds.mpi.shared import Shared, gather_shared, reduce_shared
+from spmdsim.worlds.mpi.step_program import MPIStepProgram, Run
 from spmdsim.worlds.mpi.summing import sum_directly
 from spmdsim.worlds.mpi.trials import Trials, common_machine, machine_name, tried
 from spmdsim.worlds.mpi.world_start import agreed
-from spmdsim.worlds.programs import Moved, StepProgram, forget
+from spmdsim.worlds.programs import Moved, forget
 from spmdsim.worlds.reshaping import numbered_exchange, reshaping
-
-Run = Callable[[np.ndarray], np.ndarray]
 
 #: The way of results that the ranks of a node share, and the collectives that have it.
 SHARED = "shared"
 SHAREABLE = ("all_gather", "all_reduce")
-
-
-@dataclass
-class MPIStepProgram(StepProgram):
-    """A step as this rank runs it.
-
-    Args:
-        step: the step.
-        shape: what the rank's shard must look like.
-        check: compares the call with the other ranks', if it communicates and they compare.
-        run: from the shard before to the shard after, the comparison included; None until it was derived.
-        types: MPI types to free when the program is forgotten.
-    """
-
-    step: Step
-    shape: tuple[int, ...]
-    check: Check | None = None
-    run: Run | None = None
-    types: list[MPI.Datatype] = field(default_factory=list)
-
-    def free(self) -> None:
-        """Free its types."""
-        self.run = None
-        while self.types:
-            self.types.pop().Free()
 
 
 class MPIWorld(BeginsEarly, World):
@@ -183,7 +156,7 @@ class MPIWorld(BeginsEarly, World):
             if known is None or known.run is None or array.shape != known.shape:
                 return super().run(step, shards)
             if known.step is step or known.step == step:
-                return [known.run(array)]
+                return [known.run(array)] if known.room is None else known.after(shards, known.run(array))
         return super().run(step, shards, algorithm)
 
     def program(self, step: Step, dtype: np.dtype) -> MPIStepProgram | None:
@@ -211,13 +184,13 @@ class MPIWorld(BeginsEarly, World):
                 f"rank {self.rank} holds a shard of shape {array.shape}, but {step.src} gives it {program.shape}"
             )
         if program.run is not None:
-            return [program.run(array)]
+            return program.after(shards, program.run(array))
         # Compared before it is derived: making a communicator is a collective, too, that ranks must agree about.
         check = program.check
         with nullcontext() if check is None else check.inside():
             run = self._derive(program, step, array.dtype, algorithm)
             program.run = in_order(run) if check is None else check.before(run)
-            return [run(contiguous(array))]
+            return program.after(shards, run(contiguous(array)))
 
     def _run_rows(self, step: RowStep, ids: list[Any], values: list[Any]) -> tuple[list[Any], list[Peers]]:
         self.check_mesh(step.src.mesh)
@@ -247,6 +220,8 @@ class MPIWorld(BeginsEarly, World):
     def _begin(self, step: Step, dtype: np.dtype, algorithm: str | None) -> MPIStepProgram:
         self.check_step(step)
         program = MPIStepProgram(step, step.src.local_shape(step.shape, self.rank))
+        if isinstance(step, HaloStep):
+            program.room = room_around(step, self.rank)
         if self._checker is not None and step.collective not in LOCAL_STEPS:
             call = NewCall.of(step, dtype, algorithm)
             if self.rank in call.members and len(call.members) > 1:
