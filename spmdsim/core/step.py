@@ -36,8 +36,8 @@ def overlap(a: Bounds, b: Bounds) -> Bounds | None:
     >>> overlap(((0, 4), (0, 4)), ((2, 6), (1, 3)))
     ((2, 4), (1, 3))
     """
-    box = tuple((max(p, r), min(q, s)) for (p, q), (r, s) in zip(a, b))
-    return None if any(start >= stop for start, stop in box) else box
+    box = tuple([(p if p > r else r, q if q < s else s) for (p, q), (r, s) in zip(a, b)])
+    return None if [start for start, stop in box if start >= stop] else box
 
 
 def within(box: Bounds, outer: Bounds) -> Index:

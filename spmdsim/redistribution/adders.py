@@ -44,44 +44,46 @@ class SumCell(NamedTuple):
 
     def finishers(self, adders: Collection[int]) -> list[int]:
         """The ranks that could add their own contribution last, if these add the others; none if one of these can."""
-        if any(rank in self.own and rank in self.wanting for rank in adders):
+        own, wanting = self.own, self.wanting
+        if [rank for rank in adders if rank in own and rank in wanting]:
             return []
-        theirs = {self.own[rank] for rank in adders if rank in self.own}
-        return [rank for rank in self.wanting if rank in self.own and self.own[rank] not in theirs]
+        theirs = [own.get(rank) for rank in adders]
+        return [rank for rank in wanting if rank in own and own[rank] not in theirs]
 
     def joins(self, rank: int, adders: Collection[int]) -> bool:
         """Whether a rank can add up a part of an element, too, without a reception more in all."""
-        if rank not in self.own:  # it can only be the last one
-            return rank in self.wanting and all(one in self.own or one not in self.wanting for one in adders)
-        if any(self.own.get(other) == self.own[rank] for other in adders):
+        own, wanting = self.own, self.wanting
+        if rank not in own:  # it can only be the last one
+            return rank in wanting and all(one in own or one not in wanting for one in adders)
+        if own[rank] in [own.get(one) for one in adders]:
             return False
-        held = any(other in self.own for other in self.wanting)
         return (
-            not held
-            or any(other in self.own and other in self.wanting for other in (rank, *adders))
+            not self._adds_last
+            or rank in wanting
+            or any(one in own and one in wanting for one in adders)
             or bool(self.finishers((rank, *adders)))
         )
 
     @property
+    def _adds_last(self) -> bool:
+        """Whether a rank that wants the result has a contribution."""
+        return not self.own.keys().isdisjoint(self.wanting)
+
+    @property
     def fewest(self) -> int:
         """The least that any adder's receptions are, as :meth:`extras` counts them."""
-        return len(self.holders) - 1 - any(rank in self.own for rank in self.wanting)
+        return len(self.holders) - 1 - self._adds_last
 
     def extras(self, ranks: Sequence[int]) -> tuple[int, ...]:
         """Per adder its receptions per element, but for the one that a rank which wants the result has anyway."""
-        terms, own = len(self.holders), self.own
-        both = 0
-        for rank in self.wanting:
-            if rank in own:
-                both |= 1 << own[rank]
-        extras = []
-        for rank in ranks:
-            mine, wants = own.get(rank), rank in self.wanting
-            if mine is None:
-                extras.append(terms - bool(both or wants))
-            else:
-                extras.append(terms - (2 if wants or both & ~(1 << mine) else 1))
-        return tuple(extras)
+        terms, own, wanting = len(self.holders), self.own, self.wanting
+        last = {own[rank] for rank in wanting if rank in own}
+        extras = dict.fromkeys(ranks, terms - bool(last))
+        extras.update(dict.fromkeys(wanting, terms - 1))
+        for rank, mine in own.items():
+            another = len(last) > (mine in last)
+            extras[rank] = terms - (2 if another or rank in wanting else 1)
+        return tuple(extras.values())
 
 
 class Sums:
@@ -183,45 +185,49 @@ def balanced(extras: np.ndarray, volumes: np.ndarray, loads: np.ndarray) -> tupl
     ([[4.0, 4.0, 5.0]], [0.4, 0.4, 0.2])
     """
     groups, ranks = extras.shape
-    table = np.zeros((groups + ranks, groups * ranks + ranks + 2))
-    most, right = groups * ranks + ranks, groups * ranks + ranks + 1
-    lines = np.arange(groups)
-    for group in range(groups):
-        table[group, group * ranks : (group + 1) * ranks] = 1
-        table[groups + np.arange(ranks), group * ranks + np.arange(ranks)] = extras[group]
-    table[groups:, groups * ranks : most] = np.eye(ranks)
+    slack, most, right = groups * ranks, groups * ranks + ranks, groups * ranks + ranks + 1
+    table = np.zeros((groups + ranks, right + 1))
+    every, alone = np.arange(ranks), np.eye(ranks)
+    for group, costs in enumerate(extras):
+        columns = slice(group * ranks, (group + 1) * ranks)
+        table[group, columns] = 1
+        table[groups:, columns] = alone * costs
+    table[groups:, slack:most] = alone
     table[groups:, most] = -1
     table[:groups, right], table[groups:, right] = volumes, -loads
     taken, first = loads.astype(float), np.zeros(groups, np.int64)
-    for group in np.argsort(-volumes, kind="stable"):  # each whole group to the rank that has the least then
+    for group in (-volumes).argsort(kind="stable"):  # each whole group to the rank that has the least then
         after = taken + extras[group] * volumes[group]
-        first[group] = int(np.argmin(after))
-        taken[first[group]] = after[first[group]]
-        table[groups + first[group]] -= extras[group, first[group]] * table[group]
-    basis = np.concatenate([lines * ranks + first, groups * ranks + np.arange(ranks)])
-    line = groups + int(np.argmax(taken))
-    _pivot(table, line, most)
+        rank = first[group] = after.argmin()
+        taken[rank] = after[rank]
+        table[groups + rank] -= extras[group, rank] * table[group]
+    basis = np.concatenate([np.arange(groups) * ranks + first, slack + every])
+    line = groups + int(taken.argmax())
+    scratch, ratios = np.empty_like(table), np.empty(groups + ranks)
+    _pivot(table, line, most, scratch)
     basis[line] = most
+    gains = table[line, :most]
     for count in range(MOST_PIVOTS):
-        gains = table[line, :most]
-        column = int(np.argmax(gains) if count < PATIENCE else np.argmax(gains > TINY))
+        column = int(gains.argmax() if count < PATIENCE else (gains > TINY).argmax())
         if gains[column] <= TINY:
             break
-        usable = table[:, column] > TINY
-        ratios = np.where(usable, table[:, right] / np.where(usable, table[:, column], 1), np.inf)
-        leaving = int(np.argmin(ratios))
+        ratios.fill(np.inf)
+        np.divide(table[:, right], table[:, column], out=ratios, where=table[:, column] > TINY)
+        leaving = int(ratios.argmin())
         if leaving == line:
             break
-        _pivot(table, leaving, column)
+        _pivot(table, leaving, column, scratch)
         basis[leaving] = column
-    amounts = np.zeros(groups * ranks)
-    shares = basis < groups * ranks
+    amounts = np.zeros(slack)
+    shares = basis < slack
     amounts[basis[shares]] = table[shares, right]
-    return np.maximum(amounts, 0).reshape(groups, ranks), -table[line, groups * ranks : most]
+    return np.maximum(amounts, 0).reshape(groups, ranks), -table[line, slack:most]
 
 
-def _pivot(table: np.ndarray, line: int, column: int) -> None:
-    table[line] /= table[line, column]
+def _pivot(table: np.ndarray, line: int, column: int, scratch: np.ndarray) -> None:
+    pivoted = table[line]
+    pivoted /= pivoted[column]
     factors = table[:, column].copy()
     factors[line] = 0
-    table -= factors[:, None] * table[line]
+    np.multiply(factors[:, None], pivoted, out=scratch)
+    table -= scratch

@@ -10,7 +10,7 @@ Of several ranks with the same contribution, the one sends that has sent the lea
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import NamedTuple
@@ -192,9 +192,11 @@ class Single(NamedTuple):
     inside: tuple[int, ...]
     receptions: dict[int, int]
 
-    def open_to(self, rank: int, gone: int | None = None) -> bool:
+    def open_to(self, rank: int, gone: int = -1) -> bool:
         """Whether a rank can have another reception, perhaps instead of another rank's."""
-        left = [one for one, count in self.receptions.items() if count > (one == gone)]
+        left: Collection[int] = self.receptions
+        if self.receptions.get(gone) == 1:
+            left = [one for one in self.receptions if one != gone]
         return rank in left or self.cell.joins(rank, left)
 
     def more(self, rank: int, count: int) -> None:
@@ -207,9 +209,8 @@ class Single(NamedTuple):
         """Deal out receptions, each to the rank that has the least."""
         for _ in range(count):
             rank = min(
-                [one for one in self.inside if self.open_to(one)],
-                key=lambda one: (load[one], one not in self.receptions, one),
-            )
+                (load[one], one not in self.receptions, one) for one in self.inside if self.open_to(one)
+            )[2]
             self.more(rank, 1)
             load[rank] += 1
 
@@ -235,7 +236,10 @@ def _in_whole(problem: Sums) -> tuple[int, list[list[int]], list[list[dict[int, 
         whole = np.maximum(np.floor(problem.shares + TINY).astype(np.int64) - loose, 0)
         load = dict(zip(problem.ranks, (problem.want + (whole * extras).sum(axis=0)).tolist()))
         left = (problem.volumes - whole.sum(axis=1)).tolist()
-        singles = [_singles(cells, count, problem.ranks) for cells, count in zip(problem.groups, left)]
+        singles = [
+            _singles(cells, count, [rank for rank, extra in zip(problem.ranks, row) if extra == min(row)])
+            for cells, count, row in zip(problem.groups, left, extras.tolist())
+        ]
         for single in sorted([one for some in singles for one in some], key=lambda one: len(one.inside)):
             single.deal(load, single.cell.fewest)
         every = [single for some in singles for single in some]
@@ -251,14 +255,13 @@ def _in_whole(problem: Sums) -> tuple[int, list[list[int]], list[list[dict[int, 
     return best[0], best[1], [[one.receptions or {one.inside[0]: 0} for one in some] for some in best[2]]
 
 
-def _singles(cells: list[SumCell], count: int, ranks: list[int]) -> list[Single]:
-    """The last elements of some cells."""
+def _singles(cells: list[SumCell], count: int, inside: Sequence[int]) -> list[Single]:
+    """The last elements of some cells, which the same ranks can add up."""
     singles: list[Single] = []
     for cell in reversed(cells):
         some = min(count - len(singles), volume(cell.box))
         if some:
-            inside = tuple([r for r, extra in zip(ranks, cell.extras(ranks)) if extra == cell.fewest])
-            singles += [Single(cell, inside, {}) for _ in range(some)]
+            singles += [Single(cell, tuple(inside), {}) for _ in range(some)]
     return singles[::-1]
 
 
