@@ -15,7 +15,7 @@ mesh = Mesh((8,), ("r",))
 
 #     found = search("mlp", mesh, layers=2, hidden=64, batch=64)
 #     print(found)
-#     print(found.strategy("fc0"))  # the factor that is split, and over which axis; .0 is the batch
+#     print(found.strategy("fc0"))  # the factor that is split, and over which axis; fc0 calls its batch .0
 
 # ## A chain, exactly
 #
