@@ -94,11 +94,10 @@ def test_of_two_unlike_calls_the_later_one_stays_out_of_mpi_if_either_moves_much
     entered = []
 
     def noted(rank, run):
-        def look(number):
-            if ranks[rank].unlike(number):
-                raise WorldError("unlike")
+        def refuse():
+            raise WorldError("unlike")
 
-        return ranks[rank].noted(run, 7 + rank, heavy[rank], EVERY, look, lambda error: None, lambda: None)
+        return ranks[rank].noted(run, 7 + rank, heavy[rank], refuse, lambda error: None, lambda: None)
 
     def in_mpi(array):
         entered.append(array)
@@ -112,19 +111,23 @@ def test_of_two_unlike_calls_the_later_one_stays_out_of_mpi_if_either_moves_much
 
 def test_what_another_group_marked_in_the_same_ring_makes_nobody_look(ranks):
     """Of a group that is gone its marks stay."""
-    members, ring, looked = (0, 1, 2), ranks[0].key % RINGS, []
+    members, ring, refused = (0, 1, 2), ranks[0].key % RINGS, []
     name = next(f"world {k}" for k in range(10_000) if number_of(f"world {k} {members}") % RINGS == ring)
     other = Calls(ranks[0].board, name, members, members, World(), False)
     run = ranks[0].noted(
-        lambda array: array, 7, False, EVERY, looked.append, lambda error: None, lambda: None
+        lambda array: array, 7, False, lambda: refused.append(1), lambda error: None, lambda: None
     )
-    for number in range(3):
+    call(ranks[0])
+    call(ranks[1])
+    assert ranks[0].differs() is None
+    for number in range(1, 4):
         other.mark(number)
+        call(ranks[1], 8)
         run(np.ones(1))
-    assert not looked
-    ranks[1].mark(3)
+    assert not refused
+    ranks[1].mark(ranks[1].begin(8))
     run(np.ones(1))
-    assert looked == [3]
+    assert refused
 
 
 def test_another_tensor_is_another_call(ranks):

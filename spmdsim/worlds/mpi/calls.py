@@ -43,13 +43,13 @@ if TYPE_CHECKING:
     from spmdsim.worlds.mpi.checker import Checker
 
 Run = Callable[[np.ndarray], np.ndarray]
-#: From what a call does, its number, whether it moves much, after how many of them they are compared (a power of two), what
-#: looks at the others first, looks after errors, and compares.
+#: From what a call does, its number, whether it moves much, what refuses one that another rank makes otherwise, what looks
+#: after errors, and what compares.
 Noted = Callable[
-    [Run, int, bool, int, Callable[[int], None], Callable[[BaseException], None], Callable[[], None]], Run
+    [Run, int, bool, Callable[[], None], Callable[[BaseException], None], Callable[[], None]], Run
 ]
 
-#: Calls after which a group's are compared, if nobody asked before.
+#: Calls, a power of two, after which a group's are compared if nobody asked before.
 EVERY = 64
 #: Kinds of calls that are remembered to have been made.
 KINDS = 4096
@@ -336,8 +336,7 @@ def _noting(
         run: Run,
         digest: int,
         heavy: bool,
-        every: int,
-        look: Callable[[int], None],
+        refuse: Callable[[], None],
         failed: Callable[[BaseException], None],
         compare: Callable[[], None],
     ) -> Run:
@@ -345,7 +344,7 @@ def _noting(
         code: CodeType | None = None
         told: Callable[[int], float | None] = board.lines_of(0).get
         above = 1
-        kind, but_one = as_float(digest), every - 1
+        kind, but_one, unlike = as_float(digest), EVERY - 1, calls.unlike
 
         def checked(array: np.ndarray) -> np.ndarray:
             """``begin``, the call and ``end`` in one function, which remembers where its user's frame was."""
@@ -366,9 +365,10 @@ def _noting(
             try:
                 if heavy:
                     marks[place] = number ^ key
-                    look(number)
-                elif (mark := marks[place]) and mark == number ^ key:
-                    look(number)
+                    if unlike(number):
+                        refuse()
+                elif (mark := marks[place]) and mark == number ^ key and unlike(number):
+                    refuse()
                 result = run(array if array.flags.c_contiguous else contiguous(array))
             except BaseException as error:
                 end(number)

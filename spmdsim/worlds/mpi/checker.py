@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NoReturn
 
 import numpy as np
@@ -20,7 +21,7 @@ from spmdsim.errors import DisagreementError, InputError, WorldError
 from spmdsim.sides import NUMBERS, number_of
 from spmdsim.worlds.mpi.board import END, INSIDE, Board, as_number, column
 from spmdsim.worlds.mpi.boards import known_board
-from spmdsim.worlds.mpi.calls import EVERY, KINDS, Calls, Run
+from spmdsim.worlds.mpi.calls import KINDS, Calls, Run
 from spmdsim.worlds.mpi.fingerprint import Record, digest
 from spmdsim.worlds.mpi.lines import this_line
 from spmdsim.worlds.mpi.waiting import NEVER, Watch, absence, held_up
@@ -31,8 +32,6 @@ DEADLINE = 60.0
 AWAKE, NAP, LOOK = 0.005, 0.0005, 0.25
 #: Seconds that a rank which sees that the ranks disagree gives the others to come there, too.
 GRACE, SHORT = 1.0, 0.05
-#: Bytes of a call from which on each one is compared as soon as it is done.
-LARGE = 1 << 16
 #: Bytes from which on a message of another length than expected may end the job in MPI: MPICH aborts, Open MPI writes
 #: what is longer behind the receiver's buffer.
 HEAVY = 1 << 10
@@ -306,14 +305,9 @@ class Check:
         """What notes the call, runs it, and compares it sooner or later: in one function, since it is on the way of all."""
         if self.checker.mode is True:
             return lambda array: self.run(run, contiguous(array))
-        call, every = self.call, 1 if self.call.nbytes >= LARGE else EVERY
-        return self.calls.noted(
-            run, call.digest, call.nbytes >= HEAVY, every, self._look, self._failed, self.compare
-        )
-
-    def _look(self, number: int) -> None:
-        if self.calls.unlike(number):
-            self.checker.compare(self.calls)
+        heavy = self.call.nbytes >= HEAVY
+        unlike = partial(self.checker.compare, self.calls)
+        return self.calls.noted(run, self.call.digest, heavy, unlike, self._failed, self.compare)
 
     def _failed(self, error: BaseException) -> None:
         if isinstance(error, MPI.Exception):  # such as a message that is longer than expected
@@ -343,7 +337,8 @@ class Check:
                 self.meet()
             else:
                 calls.mark(number)
-                self._look(number)
+                if calls.unlike(number):
+                    checker.compare(calls)
             yield
         except MPI.Exception:
             checker.compare(calls)
