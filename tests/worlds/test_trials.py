@@ -19,13 +19,13 @@ from spmdsim.redistribution.ways.way import Way, has_ways, ways_of
 from spmdsim.redistribution.ways.way_trial import (
     AGAIN,
     BETTER,
-    CALLS,
     MOST,
     ROUNDS,
     Trial,
     TunedStep,
     candidates,
     reproducible_mode,
+    tries,
     tune_mode,
 )
 from spmdsim.redistribution.ways.wisdom import Finding, Wisdom, keep, stored
@@ -76,11 +76,10 @@ def test_every_call_of_a_trial_gives_the_same_and_counts_what_it_moves(world, mo
     if isinstance(world, LockStep):
         pytest.skip("there is one way without MPI")
     from spmdsim.worlds import MPIWorld
-    from spmdsim.worlds.mpi import trials
 
     monkeypatch.setenv("SPMDSIM_TUNE", mode)
     monkeypatch.setattr(way_trial, "ROUNDS", 1)
-    monkeypatch.setattr(trials, "EACH", 2)
+    monkeypatch.setattr(way_trial, "EACH", 2)
     rng = np.random.default_rng(world.rank)
     with MPIWorld(world.comm) as here:
         meshes = [Mesh((here.size,), ("a",))]
@@ -167,33 +166,43 @@ def test_what_the_model_puts_far_away_is_tried_only_where_all_are():
     assert len(candidates(ways, "full")) == 8 and candidates(ways, "off") == (ways[0],)
 
 
-@given(st.lists(st.lists(st.floats(1, 1e6), min_size=3, max_size=3), min_size=1, max_size=4))
+@given(st.lists(st.lists(st.floats(1, 1e6), min_size=4, max_size=4), min_size=1, max_size=4))
 def test_a_trial_ends_and_keeps_one_of_the_best(times):
-    trial = Trial([f"w{k}" for k in range(len(times))], 3, 0)
-    calls = 0
+    trial = Trial([f"w{k}" for k in range(len(times))], 4, 0)
+    turns = []
     while not trial.waiting:
-        trial.note(times[trial.way][calls // len(times) % 3])
-        calls += 1
+        trial.note(times[trial.way][turns.count(trial.way) % 4])
+        turns.append(trial.way if trial.turn else turns[-1])
         if trial.over:
             trial.decide(trial.mine)
-    assert calls <= 3 * len(times) * ROUNDS and trial.waiting == AGAIN
+    assert len(turns) <= 4 * len(times) * ROUNDS and trial.waiting == AGAIN
     assert trial.found == tuple(map(min, times))
     assert min(trial.found) >= BETTER * trial.found[trial.chosen] * (1 - 1e-12)
 
 
 def test_a_trial_is_over_within_ten_calls_and_made_longer_where_it_was_disturbed():
     for count in range(2, MOST + 1):
-        trial = Trial([f"w{k}" for k in range(count)], max(2, CALLS // count), 1)
-        assert 1 + trial.each * count <= 10
+        assert 1 + tries(count, "first") * count <= 10 and tries(count, "first") % 2 == 0
+    assert tries(5, "full") % 2 == 0
     trial = Trial(("calm", "disturbed"), 2, 0)
-    trial.decide([10, 9, 10, 50])
+    trial.decide([10, 10, 9, 50])
     assert trial.waiting == 0 and trial.chosen == 0 and not trial.over
-    trial.decide([10, 9, 10, 50, 10, 9, 10, 9])
+    trial.decide([10, 10, 9, 50, 10, 10, 9, 9])
     assert (trial.waiting, trial.ways[trial.chosen]) == (AGAIN, "disturbed")
     again = trial.again
-    trial.decide([10, 9, 10, 9])
+    trial.decide([10, 10, 9, 9])
     assert trial.waiting == again > AGAIN
     assert "tried, us: disturbed 9.0, calm 10.0" in TunedStep.of("a step", 2, trial).why
+
+
+def test_each_way_makes_two_calls_in_a_row_of_which_the_second_counts_where_they_differ():
+    trial, ways = Trial(("one", "other"), 4, 0), []
+    for took in (30, 20, 28, 26, 30, 20, 28, 26):
+        ways.append(trial.way)
+        trial.note(took)
+    assert ways == [0, 0, 1, 1, 0, 0, 1, 1] and trial.over
+    trial.decide(trial.mine)
+    assert trial.found == (20, 26) and trial.chosen == 0
 
 
 def test_what_was_found_before_is_not_tried_again():

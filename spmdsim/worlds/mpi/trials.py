@@ -23,7 +23,7 @@ from mpi4py import MPI
 from spmdsim.bounded import Bounded
 from spmdsim.core.step import Step
 from spmdsim.redistribution.ways.way import Way
-from spmdsim.redistribution.ways.way_trial import CALLS, EACH, Trial, TunedStep, TunedSteps, candidates
+from spmdsim.redistribution.ways.way_trial import Trial, TunedStep, TunedSteps, candidates, tries
 from spmdsim.redistribution.ways.wisdom import NOTHING, Wisdom
 from spmdsim.worlds.mpi.counted import VENDOR, Counted
 from spmdsim.worlds.mpi.fingerprint import Record
@@ -85,8 +85,8 @@ class Trials:
                 some = tuple(way for way in ways if way in some or way.label == known.way)
         kept = group.get((step, dtype))
         if kept is None:
-            tries, waiting = (EACH, 0) if self.mode == "full" else (max(2, CALLS // len(some)), 1)
-            trial = Trial([way.label for way in some], tries, waiting, known)
+            labels = [way.label for way in some]
+            trial = Trial(labels, tries(len(some), self.mode), int(self.mode != "full"), known)
             kept = group[step, dtype] = KeptTrial(_group_size(step), trial, [])
         kept.forgotten[:] = [forgotten]
         return some, kept.trial
