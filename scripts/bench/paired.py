@@ -95,23 +95,13 @@ def paired(comm: Any, ways: dict[str, Callable[[], object]], seconds: float = 0.
     Returns:
         Median (or least) seconds by name, with the rounds. Of several attempts the one that others disturbed least.
     """
-    import numpy as np
-
-    slowest, mine = np.empty(1), np.empty(1)
-
-    def once(way: Callable[[], object]) -> float:
-        comm.Barrier()
-        start = time.perf_counter()
-        way()
-        mine[0] = time.perf_counter() - start
-        comm.Allreduce(mine, slowest, op=_operation("MAX"))
-        return float(slowest[0])
+    seconds_of = _stopwatch(comm)
 
     for way in ways.values():  # buffers, communicators, types; repeated calls choose their ways
         for _ in range(10):
-            if once(way) > 0.1 * seconds:
+            if seconds_of(way) > 0.1 * seconds:
                 break
-    longest = max(once(way) for way in ways.values())
+    longest = max(seconds_of(way) for way in ways.values())
     before = max(2, min(WARM, int(WARMING / max(longest, 1e-6))))
     rounds = int(min(200, max(5, PART * seconds / max((before + 1) * longest, 1e-6))))
     attempts = []
@@ -122,12 +112,35 @@ def paired(comm: Any, ways: dict[str, Callable[[], object]], seconds: float = 0.
             first = number % len(ways)
             for name in (*list(ways)[first:], *list(ways)[:first]):
                 for _ in range(before):
-                    once(ways[name])
-                times[name].append(once(ways[name]))
+                    seconds_of(ways[name])
+                times[name].append(seconds_of(ways[name]))
         attempts.append(Times(times, neighbours.cores()))
         if attempts[-1].others <= OTHERS:
             break
     return min(attempts, key=lambda one: one.others)
+
+
+def once(comm: Any, ways: dict[str, Callable[[], object]]) -> Times:
+    """A single round of ways that take minutes."""
+    seconds, neighbours = _stopwatch(comm), Neighbours(comm)
+    return Times({name: [seconds(way)] for name, way in ways.items()}, neighbours.cores())
+
+
+def _stopwatch(comm: Any) -> Callable[[Callable[[], object]], float]:
+    """What runs a way on all ranks and gives the slowest one's seconds."""
+    import numpy as np
+
+    slowest, mine = np.empty(1), np.empty(1)
+
+    def seconds(way: Callable[[], object]) -> float:
+        comm.Barrier()
+        start = time.perf_counter()
+        way()
+        mine[0] = time.perf_counter() - start
+        comm.Allreduce(mine, slowest, op=_operation("MAX"))
+        return float(slowest[0])
+
+    return seconds
 
 
 class Neighbours:
