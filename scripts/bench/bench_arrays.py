@@ -3,7 +3,7 @@
 Run: mpirun -n 2 python scripts/bench/bench_arrays.py [--only sort "short sort" stencil fft cg] [--shrink 4]
 All ways of a row run interleaved in one job, and all results are compared first; ratios are what counts. Heat runs where
 it and torch can be imported (in_heat.py). ``--trace`` prints what calls each of our ways made; ``--only "patient sort"``
-is 10^7 numbers in Heat, too: a single time, which takes minutes.
+is 10^7 numbers in Heat, too: a single time, which takes half a minute.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from spmdsim import Layout, Mesh, MPIWorld, Tensor, fft, matmul, ops, record
 from spmdsim.local import map_overlap
 
 Ways = dict[str, Callable[[], Any]]
-#: Numbers that Heat sorts: it goes through them one by one in Python, some 15 us each, minutes for 10^7.
+#: Numbers that Heat sorts: it goes through them one by one in Python, half a minute for 10^7.
 FEW = 20_000
 #: The row for which one waits that long, once.
 PATIENT = "patient sort"
