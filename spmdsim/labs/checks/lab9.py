@@ -118,8 +118,18 @@ def swap(answer: Callable[..., Any]) -> Iterator[None]:
 def farm(answer: Callable[..., Any]) -> Iterator[None]:
     """Results in several legal orders; fewer tasks than workers; who works while one task takes long."""
 
+    by_rank_0: list[int] = []
+
     def body(tasks: list[int]) -> Body:
-        return lambda comm: answer(comm, list(tasks) if comm.rank == 0 else None, lambda task: task * task)
+        def on(comm: Any) -> Any:
+            def work(task: int) -> int:
+                if comm.rank == 0:
+                    by_rank_0.append(task)
+                return task * task
+
+            return answer(comm, list(tasks) if comm.rank == 0 else None, work)
+
+        return on
 
     def results(tasks: list[int], size: int) -> list[Any]:
         return [[task * task for task in tasks], *[None] * (size - 1)]
@@ -127,6 +137,7 @@ def farm(answer: Callable[..., Any]) -> Iterator[None]:
     many = [3, 1, 2, 5, 4, 1, 1]
     for seed in (None, 1, 2):
         _expect_results(_run(body(many), 4, seed).results, results(many, 4), f"farm with tasks {many}")
+    expect(not by_rank_0, f"farm with tasks {many}: rank 0 works on tasks itself, which is for the workers")
     yield
     for tasks in ([2], []):
         _expect_results(_run(body(tasks), 4).results, results(tasks, 4), f"farm with tasks {tasks}")
