@@ -85,13 +85,16 @@ def script(of: Lab) -> str:
     for task in of.tasks:
         first, *rest = task.parts
         pieces += [_comment(_heading(task) + first[1]), *_commented(tuple(rest))]
-    end = f'if __name__ == "__main__":\n    from spmdsim.labs import grade\n\n    raise SystemExit(grade({of.number}, globals()))'
     text, wide = "", False
-    for piece in [*pieces, end]:
+    for piece in [*pieces, _ending(of)]:
         opens = piece.startswith(("def ", "if "))
         text += "\n" * (0 if not text else 3 if opens or wide else 2) + piece.strip("\n")
         wide = opens
     return text + "\n"
+
+
+def _ending(of: Lab) -> str:
+    return f'if __name__ == "__main__":\n    from spmdsim.labs import grade\n\n    raise SystemExit(grade({of.number}, globals()))'
 
 
 def _commented(parts: tuple[tuple[str, str], ...]) -> Iterator[str]:
@@ -110,8 +113,12 @@ def _items(part: str) -> Iterator[str]:
         marker = re.match(r"- |\d\. |", item)
         indent = " " * len(marker[0]) if marker else ""
         keep = item.lstrip("\n").startswith(("    ", "|"))
-        yield item if keep else textwrap.fill(
-            item, 98, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+        yield (
+            item
+            if keep
+            else textwrap.fill(
+                item, 98, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+            )
         )
 
 
@@ -163,9 +170,13 @@ def teacher_files() -> dict[str, str]:
         of = lab(number)
         files[f"guide/lab{number}.md"] = guide(of)
         files[f"slides/lab{number}.md"] = slides(of)
-        files[f"solutions/lab{number}.py"] = of.program({task.name: task.solution for task in of.tasks})
+        files[f"solutions/lab{number}.py"] = _solved(of)
         files[f"nbgrader/source/lab{number}/lab{number}.ipynb"] = notebook(of, nbgrader=True)
     return files
+
+
+def _solved(of: Lab) -> str:
+    return of.program({task.name: task.solution for task in of.tasks}) + f"\n\n{_ending(of)}\n"
 
 
 def _table() -> str:

@@ -97,6 +97,11 @@ def test_students_see_no_solution(of):
             assert not any(wrong.sentence in text for wrong in task.wrong)
 
 
+def test_solved_scripts_grade_themselves():
+    files = teacher_files()
+    assert all(f"grade({number}, globals())" in files[f"solutions/lab{number}.py"] for number in range(1, 10))
+
+
 def test_the_guide_has_everything_once():
     text = guide(LABS[0])
     for task in LABS[0].tasks:
