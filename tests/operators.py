@@ -13,6 +13,10 @@ from typing import Any
 import numpy as np
 
 import spmdsim.ops as ops
+from spmdsim.numpy_names.arrangement import _slid_op
+from spmdsim.numpy_names.elements import _frexp_op, _ldexp_op
+from spmdsim.ops.along import _replace_op
+from spmdsim.ops.scans import _extreme_op
 from spmdsim.ops.windows import _put_op
 from spmdsim.tensor.random import uniform_block
 
@@ -87,6 +91,12 @@ def _written_in_steps(x: np.ndarray, value: np.ndarray) -> np.ndarray:
     result = np.array(x)
     result[:, [1, 4]] = value
     return result
+
+
+def _put_along(x: np.ndarray, ids: np.ndarray, values: np.ndarray) -> np.ndarray:
+    out = x.copy()
+    np.put_along_axis(out, ids, values, 0)
+    return out
 
 
 def _elu(x: np.ndarray) -> np.ndarray:
@@ -441,6 +451,20 @@ SAMPLES = [
     Sample(
         "triu", lambda x, k, upper: ops.triu(x, k), ops.triu.op, (_normal(3, 8, 6),),
         lambda x: x * (np.arange(6) >= np.arange(8)[:, None] - 2), {"k": -2, "upper": True},
+    ),
+    Sample(
+        "sliding_window_view", _slid_op, _slid_op, (_normal(11, 3),),
+        lambda x: np.lib.stride_tricks.sliding_window_view(x, 4, 0), {"dim": 0, "width": 4},
+    ),
+    Sample("ldexp", _ldexp_op, _ldexp_op, (_normal(8, 5), _ids(9, 5) - 4), np.ldexp),
+    Sample("frexp", _frexp_op, _frexp_op, (_normal(8, 5),), np.frexp, differentiable=False),
+    Sample(
+        "running_extreme", _extreme_op, _extreme_op, (_normal(11, 3),), np.maximum.accumulate,
+        {"dim": 0, "op": "max", "backward": False}, differentiable=False,
+    ),
+    Sample(
+        "put_along_axis", _replace_op, _replace_op, (_normal(8, 5), np.array([[6], [2], [0]]) + np.zeros(5, int), _normal(3, 5)),
+        _put_along, {"dim": 0},
     ),
     *[
         Sample(name, getattr(ops, name), getattr(ops, name).op, operands, reference, differentiable=reference in SMOOTH)

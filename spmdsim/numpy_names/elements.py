@@ -11,12 +11,15 @@ import numpy as np
 
 from spmdsim import ops
 from spmdsim.core import Rule
+from spmdsim.errors import RuleError
 from spmdsim.layout.element_type import promoted
 from spmdsim.ops import reduce
+from spmdsim.ops.broadcast import unbroadcast
 from spmdsim.ops.declare import binary, in_fractions, unary
 from spmdsim.ops.reduce import wide
 from spmdsim.tensor import Op, Tensor
 from spmdsim.tensor.creation import ones_like
+from spmdsim.tensor.element_types import ordered
 from spmdsim.tensor.operands import Operand, operands
 
 
@@ -84,6 +87,8 @@ lcm = binary("lcm", np.lcm, None)
 def fmod(x1: Operand, x2: Operand) -> Tensor:
     """What a division leaves, with the sign of what is divided."""
     one, other = operands("np.fmod", (x1, x2))
+    for operand in (one, other):
+        ordered(operand.dtype, "np.fmod")
     rest = ops.remainder(ops.absolute(one), ops.absolute(other))
     return (
         ops.copysign(rest, one)
@@ -106,6 +111,7 @@ def fmin(x1: Operand, x2: Operand) -> Tensor:
 
 def fabs(x: Tensor) -> Tensor:
     """Absolute values; of integers as fractions."""
+    ordered(x.dtype, "np.fabs")
     return ops.absolute(_fraction(x))
 
 
@@ -176,21 +182,32 @@ _frexp_op = Op(
 
 def frexp(x: Tensor) -> tuple[Tensor, Tensor]:
     """Numbers of at least one half and less than one, and the powers of two that elements are of them."""
+    ordered(x.dtype, "np.frexp")
     mantissa, exponent = _frexp_op.results(x)
     return mantissa, exponent
 
 
 _ldexp_op = Op(
     "ldexp",
-    Rule.parse("..., ... -> ..."),
+    Rule.parse("..., ... -> ...", linear=((0,),)),
     np.ldexp,
-    dtype=lambda a, b: np.ldexp(np.ones(1, a), np.ones(1, b)).dtype,
+    lambda dy, ab, y: (unbroadcast(np.ldexp(dy, ab[1]), ab[0].shape), None),
+    dtype=lambda a, b: np.ldexp(np.ones(1, a), np.ones(1, np.int32)).dtype,
 )
 
 
 def ldexp(x1: Operand, x2: Operand) -> Tensor:
-    """Elements times powers of two, exactly: what :func:`frexp` took apart."""
-    return _ldexp_op(*operands("np.ldexp", (x1, x2)))
+    """Elements times powers of two, exactly: what :func:`frexp` took apart.
+
+    Raises:
+        RuleError: exponents that are no integers, or complex elements.
+    """
+    exponents = np.asarray(x2) if isinstance(x2, int) else x2  # else a number has the other operand's type
+    a, b = operands("np.ldexp", (x1, exponents))
+    ordered(a.dtype, "np.ldexp")
+    if b.dtype.kind not in "biu":
+        raise RuleError(f"np.ldexp takes whole numbers for exponents, but got {b.dtype}")
+    return _ldexp_op(a, b)
 
 
 def sinc(x: Tensor) -> Tensor:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from inspect import cleandoc, unwrap
+from pkgutil import iter_modules
 
 import numpy as np
 import pytest
@@ -10,8 +12,9 @@ from every_layout import some_layouts
 from operators import COMPOSED, SAMPLES, WITHOUT_NAN, Composed, padded_sample
 
 import spmdsim.ops as ops
-from spmdsim import Mesh, Tensor
+from spmdsim import Mesh, Tensor, numpy_names
 from spmdsim.core import Layout
+from spmdsim.core.operator import Op
 from spmdsim.numpy_names import without_nan
 from tests.ops.test_strategies import MESHES
 
@@ -20,6 +23,35 @@ def test_every_public_operator_has_a_sample():
     sampled = {id(sample.op) for sample in [*SAMPLES, padded_sample(2)]}
     missing = {name for name in ops.__all__ if id(getattr(getattr(ops, name), "op", None)) not in sampled}
     assert missing == {sample.name for sample in COMPOSED}
+
+
+#: Operators without a row of their own: parts of functions that are compared as a whole, and where.
+PARTS = {
+    "column": "nonzero, tests/ops/test_selecting.py",
+    "fft": "tests/test_fft.py",
+    "following": "unique_*, tests/ops/test_selecting.py",
+    "place": "the gradients of sort and topk, tests/ops/test_sorting.py",
+    "put_along": "the gradient of sort, tests/ops/test_sorting.py",
+    "starts": "unique_*, tests/ops/test_selecting.py",
+    "twiddle": "tests/test_fft.py",
+}
+
+
+def test_every_operator_that_is_declared_has_a_sample_or_is_part_of_what_has():
+    sampled = {id(sample.op) for sample in [*SAMPLES, padded_sample(2)]}
+    modules = [
+        import_module(f"{room.__name__}.{entry.name}")
+        for room in (ops, numpy_names)
+        for entry in iter_modules(room.__path__)
+    ]
+    declared = {
+        id(value): value.name
+        for module in modules
+        for value in vars(module).values()
+        if isinstance(value, Op)
+    }
+    assert len(declared) > 60
+    assert {name for number, name in declared.items() if number not in sampled} == {*PARTS}
 
 
 def test_every_function_of_numpy_without_nan_has_a_sample():
