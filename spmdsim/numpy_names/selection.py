@@ -183,7 +183,11 @@ def argpartition(a: Tensor, kth: int | Sequence[int], axis: int | None = -1) -> 
 
 def lexsort(keys: Sequence[Operand], axis: int = -1) -> Tensor:
     """The places that a sort by several keys takes its elements from, the last key first; all moves are exchanges."""
-    first, *others = operands("np.lexsort", tuple(keys))
+    given = operands("np.lexsort", tuple(keys))
+    layout = max(
+        (key.layout.reduced for key in given), key=lambda one: len(one.split_axes)
+    )  # none is gathered
+    first, *others = (key.to(layout) for key in given)
     at = along_dim("np.lexsort", first, axis)
     order = ops.argsort(first, at)
     places = ops.subtract(ops.cumulative_sum(ones_like(order), at), 1)

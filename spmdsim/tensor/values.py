@@ -79,11 +79,16 @@ class ReadableTensor(tensor.Tensor):
         """
         if self.size != 1 and not place:
             raise InputError(f"item() needs a tensor of one element, but the shape is {self.shape}")
-        whole = self.full()  # which has errors of its own
         try:
-            return whole.item(*place)  # type: ignore[arg-type]
+            np.broadcast_to(0, self.shape).item(*place)  # type: ignore[arg-type]
         except (IndexError, TypeError, ValueError):
             raise InputError(f"item{place} is no place of a tensor of shape {self.shape}") from None
+        if not place or self.size == 1:
+            return self.full().item()
+        at = place[0] if len(place) == 1 else place
+        index: Any = at if isinstance(at, tuple) else np.unravel_index(int(at) % self.size, self.shape)
+        whole: Any = self
+        return whole[tuple(int(k) for k in index)].full().item()
 
     def tolist(self) -> Any:
         """All elements as Python numbers in nested lists, on every process."""

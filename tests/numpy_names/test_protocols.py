@@ -143,6 +143,18 @@ FUNCTIONS = [
 
 
 @pytest.mark.ranks(4)
+def test_an_element_by_its_place_comes_alone_and_sorting_by_whole_keys_gathers_no_other(world):
+    mesh = Mesh((4,), ("a",))
+    x = Tensor.from_global(A, mesh("a", None), world)
+    with record() as trace:
+        assert (x.item(5), x.item(-1), x.item((2, -3))) == (A.item(5), A.item(-1), A.item(2, -3))
+    assert all(nbytes <= A.itemsize for event in trace.collectives for nbytes in event.nbytes)
+    with record() as trace:
+        order = np.lexsort((A, np.trunc(x)), 0)
+    assert order.layout == x.layout and "all_gather" not in trace.counts()
+
+
+@pytest.mark.ranks(4)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("number", range(len(FUNCTIONS)))
 def test_numpys_functions_give_tensors(world, number):
