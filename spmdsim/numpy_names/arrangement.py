@@ -316,6 +316,35 @@ def sliding_window_view(
     return x
 
 
+def block(arrays: Any) -> Tensor:
+    """Nested lists of blocks put together: the innermost lists along the last dim, those around them along the one before it.
+
+    Raises:
+        RuleError: lists that are not nested alike.
+    """
+    leaves: list[Any] = []
+    depth = _collected("np.block", arrays, leaves)
+    blocks = operands("np.block", leaves)
+    ndim = max(depth, *(x.ndim for x in blocks))
+    rest = iter([ops.reshape(x, (*(1,) * (ndim - x.ndim), *x.shape)) if x.ndim < ndim else x for x in blocks])
+
+    def joined(part: Any, level: int) -> Tensor:
+        return ops.concat([joined(one, level - 1) for one in part], -level) if level else next(rest)
+
+    return joined(arrays, depth)
+
+
+def _collected(name: str, part: Any, leaves: list[Any]) -> int:
+    """How deep lists are nested; what they hold is added to ``leaves``."""
+    if not isinstance(part, list):
+        leaves.append(part)
+        return 0
+    depths = {_collected(name, one, leaves) for one in part}
+    if len(depths) != 1:
+        raise RuleError(f"{name} takes lists that are nested alike and not empty, but got {part!r}")
+    return 1 + depths.pop()
+
+
 def diagflat(v: Tensor, k: int = 0) -> Tensor:
     """The matrix with all entries on its diagonal."""
     return diag(flattened(v), k)
@@ -328,6 +357,7 @@ FUNCTIONS = (
         atleast_1d,
         atleast_2d,
         atleast_3d,
+        block,
         column_stack,
         copy,
         delete,

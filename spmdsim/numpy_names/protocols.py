@@ -54,6 +54,7 @@ _OWN: dict[str, Callable[..., Any]] = {
         for called in part.FUNCTIONS
     },
     "can_cast": lambda source, to, casting="safe": bool(np.can_cast(source.dtype, to, casting)),
+    "diag_indices_from": lambda arr: np.diag_indices(arr.shape[0], arr.ndim),
     "empty_like": empty_like,
     "full_like": full_like,
     "iscomplexobj": lambda x: x.dtype.kind == "c",
@@ -63,6 +64,8 @@ _OWN: dict[str, Callable[..., Any]] = {
     "result_type": lambda *given: np.result_type(*[x.dtype if isinstance(x, Tensor) else x for x in given]),
     "shape": lambda a: a.shape,
     "size": lambda a, axis=None: a.size if axis is None else a.shape[counted_dim(axis, a.ndim)],
+    "tril_indices_from": lambda arr, k=0: np.tril_indices(arr.shape[-2], k, arr.shape[-1]),
+    "triu_indices_from": lambda arr, k=0: np.triu_indices(arr.shape[-2], k, arr.shape[-1]),
     "zeros_like": zeros_like,
 }
 #: Values of numpy's parameters that ask for nothing.
