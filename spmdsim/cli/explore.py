@@ -128,8 +128,12 @@ def _serve(text: str, port: int) -> int:
         def log_message(self, format: str, *args: object) -> None:
             """Nobody reads who looked."""
 
+    class Server(ThreadingHTTPServer):
+        def handle_error(self, *_: object) -> None:
+            """A browser that goes away before it has the page is no error."""
+
     try:
-        server = ThreadingHTTPServer(("127.0.0.1", port), Page)
+        server = Server(("127.0.0.1", port), Page)
     except (OSError, OverflowError) as error:
         raise InputError(
             f"cannot serve on port {port}: {getattr(error, 'strerror', None) or error}"
