@@ -214,14 +214,14 @@ def test_every_error_has_an_entry() -> None:
 
 
 def test_every_page_stands_in_a_table_of_contents() -> None:
-    """The build refuses what nobody finds."""
+    """The build refuses what nobody finds; what benches wrote of machines is no page."""
     listed = {DOCS / "index.md"}
     for path in PAGES:
         for block in blocks(path.read_text(encoding="utf-8")):
             if block.language == "{toctree}":
                 entries = [line for line in block.text.split() if not line.startswith(":")]
                 listed |= {(path.parent / f"{entry}.md").resolve() for entry in entries}
-    assert set(DOCS.rglob("*.md")) <= listed
+    assert {path for path in DOCS.rglob("*.md") if path.parent != DOCS / "speed"} <= listed
 
 
 def test_pages_name_no_machine() -> None:

@@ -331,7 +331,7 @@ def _readme(machines: list[dict[str, Any]]) -> str:
         ranks = sorted({run["ranks"] for run, _ in members})
         ranges = [
             _range([one["value"] for run, one in members if run["ranks"] == count])
-            + (f" on {count} ranks" if ranks != [1] else "")
+            + (f" on {count} rank{'s' * (count > 1)}" if ranks != [1] else "")
             for count in ranks
         ]
         what = f"{group}, {unit}" if unit not in ("x", "") else group
