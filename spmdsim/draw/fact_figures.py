@@ -126,7 +126,7 @@ def tuned_figure(tuned: TunedSteps) -> Figure:
     """Which ways steps take, and why."""
     table = FactTable(("step", "ranks", "way", "why"), tuple(tuned.rows), right=(1,))
     return Figure(
-        f"{len(tuned.steps)} steps with several ways, on {tuned.machine}",
+        f"{many(len(tuned.steps), 'step')} with several ways, on {tuned.machine}",
         (table,),
         (f"SPMDSIM_TUNE={tuned.mode}",),
     )
@@ -141,7 +141,7 @@ def module_figure(module: Module) -> Figure:
     table = FactTable(("parameter", "shape", "dtype", "layout"), rows, right=(1,))
     count = sum(prod(one.shape) for _, one in module.named_parameters())
     name = type(module).__name__
-    return Figure(f"module {name}: {len(rows)} parameters with {count:,} elements", (table,))
+    return Figure(f"module {name}: {many(len(rows), 'parameter')} with {many(count, 'element')}", (table,))
 
 
 def verdict_figure(verdict: Verdict) -> Figure:

@@ -127,7 +127,7 @@ def trace_figure(trace: Trace) -> Figure:
     ]
     if len(trace) > MOST_BARS:
         notes.append(f"the first {MOST_BARS:,} of {len(trace):,} events are drawn")
-    title = f"trace of {len(trace.operators)} operators and {len(trace.collectives)} steps"
+    title = f"trace of {many(len(trace.operators), 'operator')} and {many(len(trace.collectives), 'step')}"
     if not len(trace):
         return Figure(title, (), tuple(notes[:1]))
     return Figure(
@@ -141,7 +141,7 @@ def losses_figure(losses: Sequence[float]) -> Figure:
     plot = Plot("loss", "step", "loss", (Line("loss", points),))
     drawn = (plot_canvas(plot, 560, 300),) if points else ()
     return Figure(
-        f"{len(losses)} steps",
+        many(len(losses), "step"),
         drawn,
         (f"loss {losses[0]:.6g} at first, {losses[-1]:.6g} at last",) if losses else (),
     )
@@ -177,7 +177,7 @@ def report_figure(report: Report) -> Figure:
     """A simulated run: with a trace the calls of every rank and their waits, without one what each rank came to."""
     total, state = sum(report.messages), "all finished" if report.completed else "stopped"
     notes = [
-        f"{state}; {total:,} messages, {bytes_text(sum(report.nbytes))}, {seconds_text(max(report.seconds, default=0.0))} modelled"
+        f"{state}; {many(total, 'message')}, {bytes_text(sum(report.nbytes))}, {seconds_text(max(report.seconds, default=0.0))} modelled"
     ]
     notes += [str(problem) for problem in report.problems[:8]]
     if report.size > MOST_LANES:

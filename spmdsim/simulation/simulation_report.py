@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spmdsim.pictured import ShortRepr
+from spmdsim.sides import many
 from spmdsim.simulation.findings.problems import ERROR, Problem
 
 
@@ -62,7 +63,7 @@ class Report(ShortRepr):
         total, nbytes = sum(self.messages), sum(self.nbytes)
         state = "all finished" if self.completed else "stopped"
         lines.append(
-            f"{self.size} ranks, {state}: {total} messages, {nbytes} bytes, "
+            f"{many(self.size, 'rank')}, {state}: {many(total, 'message')}, {nbytes} bytes, "
             f"{max(self.seconds, default=0.0):.3g} s modelled"
         )
         return "\n".join(lines)

@@ -12,6 +12,7 @@ from spmdsim.redistribution.exclusive_scan import ScanStep
 from spmdsim.redistribution.halo import HaloStep, received
 from spmdsim.redistribution.parts import PartsStep
 from spmdsim.redistribution.sparse_lookup import RowStep
+from spmdsim.sides import many
 from spmdsim.trace.events import Asked, CollectiveEvent, Event
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def table(trace: Trace) -> str:
     if trace.control:
         kinds = ", ".join(f"{asked.calls} {purpose}" for purpose, asked in sorted(trace.control.items()))
         total = sum(trace.control.values(), Asked())
-        rows.append(_line("control", total, kinds, f"{total.calls} calls"))
+        rows.append(_line("control", total, kinds, many(total.calls, "call")))
     return columns(rows)
 
 

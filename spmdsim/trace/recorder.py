@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, overload
 from spmdsim.core.step import LOCAL_STEPS
 from spmdsim.core.world import programs, recordings
 from spmdsim.pictured import Pictured
+from spmdsim.sides import many
 from spmdsim.trace.events import Asked, CollectiveEvent, ComputedSpan, Event, OperatorEvent
 from spmdsim.trace.source_lines import cell, in_words
 
@@ -138,7 +139,7 @@ class Trace(Pictured, Sequence[Event]):
         return self.table()
 
     def __repr__(self) -> str:
-        return f"Trace({len(self.operators)} operators, {self.counts(local=True)})"
+        return f"Trace({many(len(self.operators), 'operator')}, {self.counts(local=True)})"
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         """What a notebook shows: the table."""

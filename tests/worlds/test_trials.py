@@ -289,7 +289,7 @@ def test_a_program_starts_with_what_was_found_and_ranks_with_other_findings_are_
     apart = run_python("-m", "spmdsim", "launch", "-n", 2, tmp_path / "job.py", ODD=str(odd), **env)
     assert apart.returncode != 0
     told = [line for line in apart.stderr.splitlines() if "tuning (SPMDSIM_TUNING) of ways is" in line]
-    assert len(told) == 1 and "1 steps of 1 machines, checksum" in told[0], apart.stderr
+    assert len(told) == 1 and "1 step of 1 machine, checksum" in told[0], apart.stderr
 
 
 def test_lock_step_has_nothing_to_choose():

@@ -15,6 +15,7 @@ from typing import Any
 from spmdsim.core import BoundRule, Layout, Rule, bind
 from spmdsim.errors import context, unknown
 from spmdsim.pictured import ShortRepr
+from spmdsim.sides import many
 
 Shape = tuple[int, ...]
 
@@ -184,7 +185,7 @@ class Graph(ShortRepr):
 
     def __str__(self) -> str:
         return (
-            f"{self.name}: {len(self.operators)} operators, {len(self.parameters)} parameters with "
+            f"{self.name}: {many(len(self.operators), 'operator')}, {many(len(self.parameters), 'parameter')} with "
             f"{self.parameter_count:,} elements"
         )
 
@@ -197,7 +198,7 @@ class GraphBuilder:
     >>> w = build.parameter("w", (784, 512))
     >>> y = build.apply("m k, k n -> m n", x, w, name="fc1")
     >>> build.shape(y), str(build.graph())
-    ((32, 512), 'two products: 1 operators, 1 parameters with 401,408 elements')
+    ((32, 512), 'two products: 1 operator, 1 parameter with 401,408 elements')
     """
 
     def __init__(self, name: str, *, training: bool = True, itemsize: int = 4) -> None:

@@ -146,7 +146,7 @@ def record_program(
     >>> from spmdsim import ops
     >>> graph = record_program(lambda x, w: ops.relu(x @ w), 8, {"x": (32, 784)}, {"w": (784, 512)})
     >>> print(graph)
-    <lambda>: 2 operators, 1 parameters with 401,408 elements
+    <lambda>: 2 operators, 1 parameter with 401,408 elements
     """
     from spmdsim.worlds import ShapeOnly
 

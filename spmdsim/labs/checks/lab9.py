@@ -11,6 +11,7 @@ from spmdsim.errors import SpmdError
 from spmdsim.labs.judging import RANKS, Mistake, expect
 from spmdsim.simulation import simulate
 from spmdsim.simulation.simulation_report import Report
+from spmdsim.sides import many
 
 Body = Callable[[Any], Any]
 
@@ -72,7 +73,7 @@ def ring(answer: Callable[..., Any]) -> Iterator[None]:
         most = max(report.messages)
         expect(
             most <= size - 1,
-            f"with {size} rank{'s' * (size > 1)} one sends {most} messages, but {size - 1} would do",
+            f"with {many(size, 'rank')} one sends {many(most, 'message')}, but {size - 1} would do",
         )
         expect(most or size == 1, f"on {size} ranks nobody sends a message: collectives are not allowed here")
     if (values := _on_ranks(body)) is not None:

@@ -34,7 +34,7 @@ class Wisdom:
     >>> here.of("a machine", "a step").way, here.of("another", "a step")
     ('typed', None)
     >>> here
-    1 steps of 1 machines, checksum 4b3ede2f
+    1 step of 1 machine, checksum 4b3ede2f
     """
 
     machines: Mapping[str, Mapping[str, Finding]] = field(default_factory=lambda: MappingProxyType({}))
@@ -76,7 +76,8 @@ class Wisdom:
     def __repr__(self) -> str:
         number = zlib.crc32(repr(sorted((n, sorted(s.items())) for n, s in self.to_dict().items())).encode())
         steps = sum(map(len, self.machines.values()))
-        return f"{steps} steps of {len(self.machines)} machines, checksum {number:08x}"
+        machines = len(self.machines)
+        return f"{steps} step{'s' * (steps != 1)} of {machines} machine{'s' * (machines != 1)}, checksum {number:08x}"
 
 
 #: Of no machine.
