@@ -37,6 +37,16 @@ SPELLED = {
     "invert": "bitwise_invert",
     "radians": "deg2rad",
 }
+#: What to write instead of functions that there is no operator for.
+INSTEAD = {
+    "apply_along_axis": "use a function with axis=, or spmdsim.local_map with np.apply_along_axis inside",
+    "apply_over_axes": "use the function with axis= and keepdims=True",
+    "histogram2d": "use np.bincount(np.ravel(np.digitize(x, a) * (len(b) + 1) + np.digitize(y, b)))",
+    "matvec": "use A @ x",
+    "multi_dot": "use a @ b @ c",
+    "resize": "use np.tile, or np.reshape",
+    "vecmat": "use x.conj() @ A",
+}
 #: What a reduction by a function of two elements is.
 REDUCED = {
     "add": "sum",
@@ -185,9 +195,8 @@ def _into(out: Any, result: Any, said: str) -> Any:
 def _called(name: str, said: str, args: Any, options: dict[str, Any], room: ModuleType = ops) -> Any:
     ours = _ours(name, room)
     if ours is None:
-        raise UsageTypeError(
-            f"{said} takes no tensors{_nearest(name, room)}; of an array that every rank has, use x.full()"
-        )
+        other = INSTEAD.get(name, "of an array that every rank has, use x.full()")
+        raise UsageTypeError(f"{said} takes no tensors{_nearest(name, room)}; {other}")
     wanted = {key: value for key, value in options.items() if not _nothing(key, value)}
     args = tuple(args)
     for first in _FIRST:

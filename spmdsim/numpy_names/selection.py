@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from spmdsim import ops
-from spmdsim.errors import RuleError, UsageTypeError
+from spmdsim.errors import OutOfRange, RuleError, UsageTypeError
 from spmdsim.numpy_names.arrangement import ravel
 from spmdsim.ops.along import put_along
 from spmdsim.ops.along import put_along_axis as put_along_axis_of
 from spmdsim.ops.scans import along_dim
 from spmdsim.tensor import Tensor
-from spmdsim.tensor.creation import ones_like
+from spmdsim.tensor.creation import ones_like, zeros_like
 from spmdsim.tensor.operands import Operand, operands
 from spmdsim.tensor.symbols import become, before
 
@@ -88,6 +88,62 @@ def select(condlist: Sequence[Operand], choicelist: Sequence[Operand], default: 
     for condition, choice in reversed(tuple(zip(conditions, choicelist))):
         default = ops.where(condition, choice, default)
     return operands("np.select", (default,))[0]
+
+
+def choose(a: Tensor, choices: Sequence[Operand], mode: str = "raise") -> Tensor:
+    """For each element that of the choice which its number names.
+
+    Numbers that name none are refused, or counted on from the start (``wrap``), or the nearest (``clip``).
+
+    Raises:
+        UsageTypeError: what is no tensor of whole numbers, or another mode.
+        OutOfRange: a number that names none.
+    """
+    _target("np.choose", a)
+    number = len(choices)
+    if a.dtype.kind not in "biu" or mode not in ("raise", "wrap", "clip"):
+        raise UsageTypeError(
+            f"np.choose takes whole numbers and the modes 'raise', 'wrap', 'clip', but got {a.dtype.name} and {mode!r}"
+        )
+    if not number:
+        raise RuleError("np.choose takes one choice at least, but got none")
+    numbers = ops.cast(a, np.int64)
+    if mode != "raise":
+        numbers = ops.remainder(numbers, number) if mode == "wrap" else ops.clip(numbers, 0, number - 1)
+    elif a.size and a.world.has_data:
+        least, most = int(ops.min(numbers)), int(ops.max(numbers))
+        if least < 0 or most >= number:
+            raise OutOfRange(
+                f"np.choose: numbers from {least} to {most} do not all name one of {number} choices"
+            )
+    arrays = [x if isinstance(x, Tensor) else np.asarray(x) for x in choices]
+    return select([ops.equal(numbers, k) for k in range(number)], arrays, arrays[-1])
+
+
+def piecewise(
+    x: Tensor, condlist: Operand | Sequence[Operand], funclist: Sequence[Any], *args: Any, **kw: Any
+) -> Tensor:
+    """Numbers, or what functions give for those elements for which a condition holds: the last one that does.
+
+    Raises:
+        RuleError: another number of functions than of conditions, or than one more: that of elements without a condition.
+    """
+    _target("np.piecewise", x)
+    given = condlist if isinstance(condlist, (list, tuple)) else [condlist]
+    conditions = [ops.cast(one, np.bool_) for one in operands("np.piecewise", (x, *given))[1:]]
+    if len(funclist) == len(conditions) + 1:
+        rest = conditions[0]
+        for one in conditions[1:]:
+            rest = ops.logical_or(rest, one)
+        conditions.append(ops.logical_not(rest))
+    if len(funclist) != len(conditions):
+        raise RuleError(
+            f"np.piecewise takes a function per condition, or one more, but got {len(funclist)} for {len(given)}"
+        )
+    y = zeros_like(x)
+    for condition, value in zip(conditions, funclist):
+        y[condition] = value(x[condition], *args, **kw) if callable(value) else value
+    return y
 
 
 # -- sets ----------------------------------------------------------------------------------------------------
@@ -204,6 +260,49 @@ def put_along_axis(arr: Tensor, indices: Operand, values: Operand, axis: int | N
     become(arr, new if axis is not None else ops.reshape(new, arr.shape), "np.put_along_axis")
 
 
+# -- into a tensor: it gets new values, no array is written into ------------------------------------------------
+
+
+def _target(said: str, x: Any) -> None:
+    if not isinstance(x, Tensor):
+        raise UsageTypeError(
+            f"{said} takes a tensor first when others are tensors, but got {type(x).__name__}"
+        )
+
+
+def copyto(dst: Tensor, src: Operand, *, where: Operand = True) -> None:
+    """Other values, which broadcast, everywhere or where a condition holds."""
+    _target("np.copyto", dst)
+    old = before(dst)
+    become(
+        dst,
+        ops.where(ops.broadcast_to(operands("np.copyto", (old, where))[1], dst.shape), src, old),
+        "np.copyto",
+    )
+
+
+def put(a: Tensor, ind: Operand, v: Operand) -> None:
+    """Other values at places counted through all dims; an array of values is repeated."""
+    _target("np.put", a)
+    places = ravel(operands("np.put", (a, ind))[1])
+    values = v if isinstance(v, Tensor) and v.size == places.size else np.resize(np.asarray(v), places.shape)
+    put_along_axis(a, places, ravel(values) if isinstance(values, Tensor) else values, None)
+
+
+def putmask(a: Tensor, mask: Operand, values: Operand) -> None:
+    """Where a mask holds the value of the same place; an array of another shape is repeated row by row."""
+    _target("np.putmask", a)
+    same = isinstance(values, Tensor) and values.shape == a.shape
+    copyto(a, values if same else np.resize(np.asarray(values), a.shape), where=mask)
+
+
+def place(arr: Tensor, mask: Operand, vals: Operand) -> None:
+    """The next of some values, which are repeated, wherever a mask holds."""
+    _target("np.place", arr)
+    truth = ops.cast(operands("np.place", (arr, mask))[1], np.bool_)
+    arr[truth] = np.resize(np.asarray(vals), int(ops.count_nonzero(truth)))
+
+
 def searchsorted(a: Operand, v: Operand, side: str = "left", sorter: Any = None) -> Tensor:
     """Where values are to be put into a sorted vector so that it stays sorted."""
     ordered, values = operands("np.searchsorted", (a, v))
@@ -240,14 +339,20 @@ FUNCTIONS = (
         argsort,
         argwhere,
         bincount,
+        choose,
         compress,
+        copyto,
         digitize,
         extract,
         flatnonzero,
         intersect1d,
         lexsort,
         partition,
+        piecewise,
+        place,
+        put,
         put_along_axis,
+        putmask,
     ),
     *(searchsorted, select, setdiff1d, setxor1d, sort, union1d, unique, where),
 )

@@ -47,6 +47,13 @@ def with_diagonal(x, value):
     return copy
 
 
+def with_new(function, x, *args, **options):
+    """A copy that a function has put values into."""
+    copy = np.copy(x)
+    function(copy, *args, **options)
+    return copy
+
+
 WINDOWS = np.lib.stride_tricks.sliding_window_view
 
 FUNCTIONS = [
@@ -140,6 +147,12 @@ FUNCTIONS = [
     lambda x: np.unravel_index(np.argmin(x), x.shape)[1], lambda x: x[np.unravel_index(np.argsort(x, None), x.shape)], lambda x: with_diagonal(x, 3), lambda x: with_diagonal(np.sort(x.T), 7.5),
     lambda x: WINDOWS(x, 3, 0), lambda x: WINDOWS(x, (2, 4)), lambda x: WINDOWS(x[:, 0], 6), lambda x: np.maximum.accumulate(x), lambda x: np.minimum.accumulate((x * 9).astype(np.uint8), axis=1),
     lambda x: np.polyfit(x[:, 0], x[:, 1], 2), lambda x: np.polyfit(np.arange(6), x, 1), lambda x: np.polyval(x[0], A), lambda x: np.interp(x, np.sort(x, None), np.cumsum(x)),
+    lambda x: np.choose((x * 9).astype(int) % 3, [x, 7, A[0]]), *[lambda x, m=m: np.choose((x * 9).astype(np.int8) - 9, [x > 2, A > 2], mode=m) for m in ("wrap", "clip")],
+    lambda x: np.piecewise(x - 2, [x > 2, x > 3], [np.sqrt, 5, lambda v: -v]),
+    lambda x: np.piecewise(x, [x > 2], [lambda v: v * np.sum(v), 3]), lambda x: np.piecewise(x[0], A[0] > 2, [1, 2]),
+    lambda x: with_new(np.copyto, x, A[0] * 2), lambda x: with_new(np.copyto, x, 5, where=A[0] > 2), lambda x: with_new(np.copyto, (x * 9).astype(np.int8), np.int64(3), where=x > 2),
+    lambda x: with_new(np.put, x, [3, -1, 5, 3], [7, 8]), lambda x: with_new(np.put, x, np.argmax(x), 9.5), lambda x: with_new(np.put, x, [[0, 9]], x[0, :2]),
+    lambda x: with_new(np.putmask, x, x > 2, [1, 2, 3, 4, 5]), lambda x: with_new(np.putmask, x, A > 2, -x), lambda x: with_new(np.place, x, x > 2, [1, 2, 3]), lambda x: with_new(np.place, x, A > 99, 7),
     lambda x: np.interp(A, np.sort(x[0]), A[1], right=-1), lambda x: np.insert(x, np.argmax(x, 0), 9, 0), lambda x: np.delete(x, np.argmin(x[0]), 1), lambda x: np.delete(x[0], x[0] > 2),
 ]  # fmt: skip
 
@@ -220,6 +233,13 @@ def test_what_needs_no_other_piece_moves_nothing(world):
         (lambda x: np.delete(x, x[0]), r"^np.delete along a dim of size 24: arrays used as indices must be of integer"),
         (lambda x: np.insert(x, 9, 1, 0), r"^np.insert along a dim of size 6: index 9 is out of bounds"),
         (lambda x: np.put_along_axis(x, A[:, :2], 1, 1), r"^entries of dim 1 are looked up by integers, but the ids are float64$"),
+        (lambda x: np.choose(x.astype(int), [1, 2]), r"^np.choose: numbers from \d+ to \d+ do not all name one of 2 choices$"),
+        (lambda x: np.choose(x, [1, 2], mode="clip"), r"^np.choose takes whole numbers and the modes 'raise', 'wrap', 'clip', but got float64 and 'clip'$"),
+        (lambda x: np.piecewise(x, [x > 2], [1, 2, 3]), r"^np.piecewise takes a function per condition, or one more, but got 3 for 1$"),
+        (lambda x: np.copyto(np.copy(A), x), r"^np.copyto takes a tensor first when others are tensors, but got ndarray$"),
+        (lambda x: np.copyto(x, 1j), r"^np.copyto in place would make complex128 of float64; give it a new name, or convert it first$"),
+        (lambda x: np.apply_along_axis(sum, 0, x), r"^np.apply_along_axis takes no tensors; use a function with axis=, or spmdsim.local_map"),
+        (lambda x: np.linalg.multi_dot([x, x.T, x]), r"^np.linalg.multi_dot takes no tensors; use a @ b @ c$"),
         (lambda x: np.spacing(x), r"^np.spacing takes no tensors"),
         (lambda x: np.asarray(x), r"use .full\(\) on all ranks"),
     ],
