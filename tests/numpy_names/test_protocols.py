@@ -148,7 +148,7 @@ FUNCTIONS = [
     lambda x: WINDOWS(x, 3, 0), lambda x: WINDOWS(x, (2, 4)), lambda x: WINDOWS(x[:, 0], 6), lambda x: np.maximum.accumulate(x), lambda x: np.minimum.accumulate((x * 9).astype(np.uint8), axis=1),
     lambda x: np.polyfit(x[:, 0], x[:, 1], 2), lambda x: np.polyfit(np.arange(6), x, 1), lambda x: np.polyval(x[0], A), lambda x: np.interp(x, np.sort(x, None), np.cumsum(x)),
     lambda x: np.choose((x * 9).astype(int) % 3, [x, 7, A[0]]), *[lambda x, m=m: np.choose((x * 9).astype(np.int8) - 9, [x > 2, A > 2], mode=m) for m in ("wrap", "clip")],
-    lambda x: np.piecewise(x - 2, [x > 2, x > 3], [np.sqrt, 5, lambda v: -v]),
+    lambda x: np.piecewise(x - 2, [x > 3, x < 1], [np.sqrt, 5, lambda v: -v]),
     lambda x: np.piecewise(x, [x > 2], [lambda v: v * np.sum(v), 3]), lambda x: np.piecewise(x[0], A[0] > 2, [1, 2]),
     lambda x: with_new(np.copyto, x, A[0] * 2), lambda x: with_new(np.copyto, x, 5, where=A[0] > 2), lambda x: with_new(np.copyto, (x * 9).astype(np.int8), np.int64(3), where=x > 2),
     lambda x: with_new(np.put, x, [3, -1, 5, 3], [7, 8]), lambda x: with_new(np.put, x, np.argmax(x), 9.5), lambda x: with_new(np.put, x, [[0, 9]], x[0, :2]),
