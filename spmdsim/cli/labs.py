@@ -67,13 +67,13 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run_list(args: argparse.Namespace) -> int:
-    """A line per lab."""
+    """A line per lab, and one of its tasks."""
     from spmdsim.cli.output import say
     from spmdsim.labs import lab, lab_numbers
 
     for of in map(lab, lab_numbers()):
-        tasks = ", ".join(task.name for task in of.tasks)
-        say(f"{of.number}  {of.title}  ({of.minutes} minutes, {of.points} points: {tasks})")
+        say(f"{of.number}  {of.title} ({of.minutes} minutes, {of.points} points)")
+        say(f"   {', '.join(task.name for task in of.tasks)}")
     return 0
 
 
