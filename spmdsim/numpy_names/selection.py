@@ -270,6 +270,14 @@ def _target(said: str, x: Any) -> None:
         )
 
 
+def _repeated(said: str, values: Any, shape: Any) -> np.ndarray:
+    """Values that all ranks have, again and again until a shape is full."""
+    array = np.asarray(values)
+    if not array.size and np.prod(shape):
+        raise RuleError(f"{said} repeats values, but got none for shape {shape}")
+    return np.resize(array, shape)
+
+
 def copyto(dst: Tensor, src: Operand, *, where: Operand = True) -> None:
     """Other values, which broadcast, everywhere or where a condition holds."""
     _target("np.copyto", dst)
@@ -285,7 +293,7 @@ def put(a: Tensor, ind: Operand, v: Operand) -> None:
     """Other values at places counted through all dims; an array of values is repeated."""
     _target("np.put", a)
     places = ravel(operands("np.put", (a, ind))[1])
-    values = v if isinstance(v, Tensor) and v.size == places.size else np.resize(np.asarray(v), places.shape)
+    values = v if isinstance(v, Tensor) and v.size == places.size else _repeated("np.put", v, places.shape)
     put_along_axis(a, places, ravel(values) if isinstance(values, Tensor) else values, None)
 
 
@@ -293,14 +301,14 @@ def putmask(a: Tensor, mask: Operand, values: Operand) -> None:
     """Where a mask holds the value of the same place; an array of another shape is repeated row by row."""
     _target("np.putmask", a)
     same = isinstance(values, Tensor) and values.shape == a.shape
-    copyto(a, values if same else np.resize(np.asarray(values), a.shape), where=mask)
+    copyto(a, values if same else _repeated("np.putmask", values, a.shape), where=mask)
 
 
 def place(arr: Tensor, mask: Operand, vals: Operand) -> None:
     """The next of some values, which are repeated, wherever a mask holds."""
     _target("np.place", arr)
     truth = ops.cast(operands("np.place", (arr, mask))[1], np.bool_)
-    arr[truth] = np.resize(np.asarray(vals), int(ops.count_nonzero(truth)))
+    arr[truth] = _repeated("np.place", vals, (int(ops.count_nonzero(truth)),))
 
 
 def searchsorted(a: Operand, v: Operand, side: str = "left", sorter: Any = None) -> Tensor:
