@@ -321,6 +321,9 @@ def _readme(machines: list[dict[str, Any]]) -> str:
     names = " and ".join(
         f"{one['machine']['processor']} ({one['machine']['cores']} cores)" for one in machines
     )
+    runs = [run for known in machines for run in known["runs"]]
+    if any(run["busy"] or run["kernel"] != "native" for run in runs):
+        names += ", some benches again with other BLAS kernels or one core busy"
     lines = [
         f"Measured on {names}; every case stands in `docs/speed/`:",
         "",
