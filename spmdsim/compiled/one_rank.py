@@ -2,47 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 from spmdsim.compiled.note_taker import Note
+from spmdsim.compiled.straight import NumberedCall
 from spmdsim.core.operator import Op, calculated
 from spmdsim.core.reductions import each
+from spmdsim.core.step import Step
 from spmdsim.core.tape import like, local_gradients, pulled
+from spmdsim.ops.declare import specialised
+from spmdsim.worlds.programs import StepProgram
 
 
-def on_one_rank(note: Note) -> tuple[Callable[..., Any], bool]:
-    """What a note does for the only rank that a process owns, from arrays to arrays; whether it makes several of them."""
-    run = note.run
+def on_one_rank(note: Note, arrays: Sequence[Any], over: tuple[int, ...]) -> NumberedCall:
+    """What a note does for the only rank that a process owns, from arrays to arrays.
+
+    Args:
+        note: the note.
+        arrays: what it read when it was written down; later ones have their shapes and types.
+        over: the values that nobody needs after it.
+    """
+    run, several = note.run, note.several
+    ready = partial(NumberedCall, inputs=note.inputs, outputs=note.outputs, over=over)
     function, facts = (run.func, run.args) if isinstance(run, partial) else (run, ())
     if function is each:
-        return facts[0], False
+        return ready(facts[0], several=False, tells=False)
     if function in (calculated, local_gradients):
         recipe, world, params = facts[:3]
         everywhere = recipe.strategy.mesh.size == world.size
         if everywhere and type(recipe.op).on_ranks is Op.on_ranks:
             head = recipe.head(world.ranks[0]) if recipe.op.contextual else ()
             if function is local_gradients:
-                return _backward(recipe, params, facts[3], facts[4], head), True
-            forward = partial(recipe.forward, *head, **params) if head or params else recipe.forward
-            return _forward(recipe, forward), len(note.outputs) > 1
-    if note.several:
-        return lambda *arrays: [one and one[0] for one in run(*[[array] for array in arrays])], True
-    return lambda *arrays: run(*[[array] for array in arrays])[0], False
+                return ready(_backward(recipe, params, facts[3], facts[4], head), several=True, tells=False)
+            forward = _forward(recipe, head, arrays, params)
+            kinds = tuple(meta.held for meta in recipe.outputs)
+            return ready(forward, several=len(kinds) > 1, tells=False, kinds=kinds, convert=recipe.op.typed)
+    if several:
+        return ready(
+            lambda *arrays: [one and one[0] for one in run(*[[array] for array in arrays])], several=True
+        )
+    moved = facts[0] if facts and isinstance(facts[0], Step) else None
+    known = None if moved is None else _derived(run.func.__self__, moved, arrays[0].dtype)
+    return ready(lambda *arrays: run(*[[array] for array in arrays])[0], several=False, program=known)
 
 
-def _forward(recipe: Any, function: Callable[..., Any]) -> Callable[..., Any]:
-    typed, kinds = recipe.op.typed, [meta.held for meta in recipe.outputs]
-    if len(kinds) > 1:
-        return lambda *arrays: [typed(*facts) for facts in zip(function(*arrays), kinds)]
-    kind = kinds[0]
+def _derived(world: Any, step: Step, dtype: Any) -> StepProgram | None:
+    """A step that just ran, as it runs on an array."""
+    program: Any = world.program(step, dtype)
+    return program if program is not None and program.run is not None and program.room is None else None
 
-    def forward(*arrays: Any) -> Any:
-        array = function(*arrays)
-        return array if array.dtype is kind else typed(array, kind)
 
-    return forward
+def _forward(
+    recipe: Any, head: tuple[Any, ...], arrays: Sequence[Any], params: dict[str, Any]
+) -> Callable[..., Any]:
+    """The local function, given what comes before and after its arrays."""
+    if head or params:
+        return partial(recipe.forward, *head, **params)
+    return specialised(recipe.forward, arrays)
 
 
 def _backward(

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
 from spmdsim.compiled.note_taker import Note, NoteTaker, OperatorScope, optimiser_of
 from spmdsim.compiled.one_rank import on_one_rank
 from spmdsim.compiled.sole import sole
+from spmdsim.compiled.straight import NumberedCall, origin, written
 from spmdsim.core.meta import Meta
 from spmdsim.core.step import Step
 from spmdsim.core.tape import OpNode, history
@@ -52,9 +54,10 @@ class Replay(Pictured):
         self._sole: set[int] = set()
         self.number = number_of(" ".join([recorded.name, *map(_words, self.notes)]))
         self.alone = len(self.world.ranks) == 1
-        self._code = self._instructions()
+        self._code = self._instructions(recorded)
         if self.alone:
             self._overwrite(recorded)
+        self._program = written(self._code, self._wanted, self.world)
 
     def _effects(self, recorded: NoteTaker) -> None:
         """What is otherwise afterwards: parameters' values, and gradients of those that keep theirs."""
@@ -107,26 +110,34 @@ class Replay(Pictured):
             if gradient is None or number in used:
                 self.earlier.append((k, number, None if gradient is None else gradient.meta))
 
-    def _instructions(self) -> list[tuple[Any, ...]]:
-        """The notes as what runs: a function, what it reads and makes, and what nobody needs after it."""
-        single, code = self.alone, []
-        needed = {number for number, _ in self._results} | {n for _, meta, n in self.gradients if meta}
-        needed |= {number for _, _, number in self.assigned}
+    @property
+    def _wanted(self) -> set[int]:
+        """The numbers of the values that somebody has afterwards."""
+        gradients = {number for _, meta, number in self.gradients if meta is not None}
+        return {
+            *gradients,
+            *(number for number, _ in self._results),
+            *(number for _, _, number in self.assigned),
+        }
+
+    def _instructions(self, recorded: NoteTaker) -> list[NumberedCall]:
+        """The notes as what runs, and what nobody needs after each."""
+        code, needed = [], self._wanted
         for note in reversed(self.notes):
-            run, several = on_one_rank(note) if single else (note.run, note.several)
-            outgoing = [n for n in note.outputs if n is not None]
-            over = {*note.inputs, *outgoing} - needed
+            over = {*note.inputs, *[n for n in note.outputs if n is not None]} - needed
             needed |= over
-            outputs = note.outputs if several else note.outputs[0]
-            code.append((run, note.inputs, outputs, several, tuple(over)))
+            if self.alone:
+                arrays = [recorded.arrays[number][0] for number in note.inputs]
+                code.append(on_one_rank(note, arrays, tuple(over)))
+            else:
+                code.append(NumberedCall(note.run, note.inputs, note.outputs, tuple(over), note.several))
         return code[::-1]
 
     def _overwrite(self, recorded: NoteTaker) -> None:
         """Let updates overwrite what nobody reads any more: gradients, and values that the run finds nobody else has."""
         last = {number: k for k, note in enumerate(self.notes) for number in note.inputs}
         computed = {number for note in self.notes for number in note.outputs}
-        kept = {number for number, _ in self._results} | {n for _, meta, n in self.gradients if meta}
-        kept |= {number for _, _, number in self.assigned}
+        kept = self._wanted
         places = dict(zip(map(id, self.parameters), self.values[self.given :]))
 
         def over(number: int, k: int, among: set[int | None]) -> bool:
@@ -135,17 +146,16 @@ class Replay(Pictured):
             read = max(last.get(n, 0) for n in same)
             return array.nbytes >= SMALLEST and not same & kept and read <= k and same <= among
 
-        for k, (note, (run, *rest)) in enumerate(zip(self.notes, tuple(self._code))):
+        for k, (note, instruction) in enumerate(zip(self.notes, tuple(self._code))):
             owner = optimiser_of(note.run)
             if owner is None or places.get(id(note.run.args[0])) != note.inputs[0]:
                 continue
             parameter, (value, gradient, *_) = note.run.args[0], note.inputs
             if over(value, k, {*range(self.count)}):
                 self.overwritten.add(id(parameter))
-            self._code[k] = (
-                partial(self._updated, parameter, owner, over(gradient, k, computed), run),
-                *rest,
-            )
+            spent = over(gradient, k, computed)
+            updated = partial(self._updated, parameter, owner, spent, instruction.run)
+            self._code[k] = replace(instruction, run=updated)
 
     def _updated(
         self, parameter: Any, owner: Optimiser, spent: bool, run: Callable[..., Any], *arrays: Any
@@ -157,6 +167,15 @@ class Replay(Pictured):
             owner.overwrites = owner.spends = False
 
     # -- running ------------------------------------------------------------------------------------------
+
+    def takes(self, args: Sequence[Any]) -> TypeGuard[Sequence[Tensor]]:
+        """Whether a call with these arguments is one more like those that it was run for: tensors, and it fits."""
+        if len(args) != self.given:
+            return False
+        for one in args:
+            if type(one) is not Tensor or one.node is not None:
+                return False
+        return self.fits(args)
 
     def fits(self, given: Sequence[Tensor]) -> bool:
         """Whether it says what the function would do now: parameters, gradients and the world are as they were."""
@@ -196,43 +215,26 @@ class Replay(Pictured):
         if self.alone:
             values = [held and held[0] if held is not None else None for held in values]
         try:
-            if recorder.recording():
-                self._run_told(values, base)
-            else:
-                self._run(self._code, values, base)
+            told = recorder.recording()
+            after = self._run_told(values, base) if told else self._program(values, base)
         finally:
             world.about = 0
         if self.alone:
-            values = [[value] for value in values]
+            after = {number: [value] for number, value in after.items()}
         for k, meta, number in self.gradients:
             leaves[k].grad = (
-                None if meta is None else Tensor(world, meta, values[number], origin=_origin(base, number))
+                None if meta is None else Tensor(world, meta, after[number], origin=origin(base, number))
             )
         for parameter, meta, number in self.assigned:
             tracked = parameter.tensor.requires_grad
             parameter.tensor = Tensor(
-                world, meta, values[number], tracked, parameter.tensor.name, _origin(base, number)
+                world, meta, after[number], tracked, parameter.tensor.name, origin(base, number)
             )
-        tensors = [Tensor(world, meta, values[n], origin=_origin(base, n)) for n, meta in self._results]
+        tensors = [Tensor(world, meta, after[n], origin=origin(base, n)) for n, meta in self._results]
         return self._result(tensors)
 
-    def _run(self, code: Iterable[tuple[Any, ...]], values: list[Any], base: int) -> None:
-        world = self.world
-        for run, inputs, outputs, several, over in code:
-            if base:
-                world.about = _origin(base, outputs)
-            results = run(*[values[number] for number in inputs])
-            if several:
-                for number, value in zip(outputs, results):
-                    if number is not None:
-                        values[number] = value
-            else:
-                values[outputs] = results
-            for number in over:
-                values[number] = None
-
-    def _run_told(self, values: list[Any], base: int) -> None:
-        """The same, told to who records."""
+    def _run_told(self, values: list[Any], base: int) -> dict[int, Any]:
+        """The program, one instruction after the other, told to who records."""
         code = iter(self._code)
         scopes: list[tuple[ExitStack, recorder.operator]] = []
         with ExitStack() as stack:
@@ -241,7 +243,7 @@ class Replay(Pictured):
             for entry in self.script:
                 recorder.lines_again[-1] = entry.line
                 if isinstance(entry, Note):
-                    self._run([next(code)], values, base)
+                    self._step(next(code), values, base)
                 elif entry.ran is not None:
                     recorder.emit_operator(entry.ran, self.world.ranks[0], scopes[-1][1].start)
                 elif entry.begins is None:
@@ -251,6 +253,15 @@ class Replay(Pictured):
                     scope = stack.enter_context(ExitStack())
                     scopes.append((scope, recorder.operator(one.name, one.recipe, one.gradients)))
                     scope.enter_context(scopes[-1][1])
+        return {number: values[number] for number in self._wanted}
+
+    def _step(self, one: NumberedCall, values: list[Any], base: int) -> None:
+        if base:
+            self.world.about = origin(base, one.outputs if one.several else one.outputs[0])
+        for number, value in one.results(values):
+            values[number] = value
+        for number in one.over:
+            values[number] = None
 
 
 def _hurry(script: list[Note | OperatorScope]) -> None:
@@ -264,11 +275,6 @@ def _hurry(script: list[Note | OperatorScope]) -> None:
             before = [script.index(origins[number]) for number in entry.inputs if number in origins]
             script.remove(entry)
             script.insert(max(before, default=-1) + 1, entry)
-
-
-def _origin(base: int, what: Any) -> int:
-    """The number of a tensor that a program makes: which one, and of what; 0 if nobody compares."""
-    return hash((base, what)) & ORIGINS if base else 0
 
 
 def _words(note: Note) -> str:

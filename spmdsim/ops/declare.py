@@ -19,7 +19,7 @@ from spmdsim.ops.operators import OperatorFunction, P, operator
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.element_types import fractional, number_type, ordered
 from spmdsim.tensor.operands import Operand, as_operand, operands
-from spmdsim.worlds.pool import SMALLEST, landing
+from spmdsim.worlds.pool import SMALLEST, allocator, landing
 
 Vjp = Callable[..., Sequence[Any]]
 
@@ -95,7 +95,21 @@ def pooled(function: Callable[..., Any]) -> Callable[..., Any]:
         dtype = function.resolve_dtypes((*[array.dtype for array in arrays], None))[-1]
         return function(*arrays, out=landing(arrays, np.broadcast_shapes(*[a.shape for a in arrays]), dtype))
 
+    def known(*arrays: np.ndarray) -> Callable[..., Any]:
+        if all(array.nbytes < SMALLEST for array in arrays):
+            return function
+        dtype = function.resolve_dtypes((*[array.dtype for array in arrays], None))[-1]
+        fresh = allocator(np.broadcast_shapes(*[array.shape for array in arrays]), dtype)
+        return lambda *arrays: function(*arrays, out=fresh())
+
+    local.known = known  # type: ignore[attr-defined]
     return local
+
+
+def specialised(function: Callable[..., Any], arrays: Sequence[np.ndarray]) -> Callable[..., Any]:
+    """A local function for arrays of these shapes and types, with all that can be known beforehand done once."""
+    known = getattr(function, "known", None)
+    return function if known is None else known(*arrays)
 
 
 def derived(name: str, function: Callable[..., Any], real: bool = False) -> Callable[..., np.dtype]:

@@ -184,6 +184,41 @@ def test_new_arguments_are_recorded_and_known_ones_are_not(world):
     assert repr(scaled).startswith("<compiled ") and "scaled" in repr(scaled)
 
 
+@pytest.mark.ranks(1, 4)
+def test_a_program_outlives_what_the_world_kept_of_its_steps(world):
+    mesh = Mesh((world.size,), ("x",))
+    compiled = spmdsim.compile(lambda x: (x.to(mesh(None)) * 2 + 1, ops.sum(x)))
+    x = Tensor.from_global(np.arange(8.0), mesh("x"), world)
+    for k in range(6):
+        if k == 3:
+            world.invalidate()
+        doubled, total = compiled(x)
+        np.testing.assert_array_equal(doubled.full(), 2 * np.arange(8) + 1)
+        assert total.item() == 28
+    assert "1 program>" in repr(compiled)
+
+
+@pytest.mark.ranks(2)
+def test_the_latest_program_is_not_run_for_other_arguments(world):
+    mesh = Mesh((world.size,), ("x",))
+    x = Tensor.from_global(np.arange(8.0), mesh("x"), world)
+    compiled = spmdsim.compile(
+        lambda x, negate=False: -x[0] if isinstance(x, list) else -x if negate else x + 1
+    )
+    for given, options, expected in (
+        ((x,), {}, np.arange(8) + 1),
+        (([x],), {}, -np.arange(8)),
+        ((x,), {"negate": True}, -np.arange(8)),
+        ((x, True), {}, -np.arange(8)),
+        ((x,), {}, np.arange(8) + 1),
+        ((x.to(mesh(None)),), {}, np.arange(8) + 1),
+    ):
+        for _ in range(3):
+            np.testing.assert_array_equal(compiled(*given, **options).full(), expected)
+    with pytest.raises(UsageTypeError, match="gradients end where it begins"):
+        compiled(Tensor.from_global(np.ones(8), mesh("x"), world, requires_grad=True) * 2)
+
+
 @pytest.mark.ranks(1, 2)
 def test_gradients_are_kept_where_no_optimiser_takes_them(world):
     mesh = Mesh((world.size,), ("x",))
@@ -294,7 +329,8 @@ def test_gradients_are_written_to_only_where_nobody_reads_them_afterwards(world,
             np.testing.assert_array_equal(one.tensor.full(), other.tensor.full())
         np.testing.assert_array_equal(x.full(), before)
     (program,) = next(iter(compiled.programs.values()))[:1]
-    spent = [code[0].args[2] for code in program._code if getattr(code[0], "func", None) == program._updated]
+    updates = [one.run for one in program._code if getattr(one.run, "func", None) == program._updated]
+    spent = [update.args[2] for update in updates]
     assert sorted(spent) == ([False, False] if given else [False, True, True])
 
 

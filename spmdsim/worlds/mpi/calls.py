@@ -51,6 +51,8 @@ Noted = Callable[
 
 #: Calls, a power of two, after which a group's are compared if nobody asked before.
 EVERY = 64
+#: Calls that are compared one by one sooner than all at once.
+FEW = 8
 #: Kinds of calls that are remembered to have been made.
 KINDS = 4096
 #: Calls before the one that ranks disagree about that are told, too.
@@ -147,28 +149,44 @@ class Calls:
             return self._differs()
 
     def _differs(self) -> int | None:
-        areas, numbers, mine, first = self.board.areas, self.board.numbers, self.start, None
-        own = self.number
-        for place in self.others:
-            at = self._at(place)
-            if at is None:
-                continue
-            theirs = areas[place]
-            since, until = self._compared[place], min(own, theirs[at + BEGUN])
-            while since < until:
-                many = min(until - since, RING - since % RING)
-                a, b = column(mine, AGREED, since), column(at, AGREED, since)
-                these = numbers[a : a + many * COLUMNS : COLUMNS]
-                those = theirs[b : b + many * COLUMNS : COLUMNS]
-                if these != those:
-                    wrong = next(i for i in range(many) if these[i] != those[i]) + since
-                    first = wrong if first is None else min(first, wrong)
-                    break
-                since += many
-            self._compared[place] = since
-        if self.others:
-            numbers[mine + COMPARED] = min(self._compared.values())
+        areas, numbers, own, first, least = (
+            self.board.areas,
+            self.board.numbers,
+            self.number,
+            None,
+            self.number,
+        )
+        compared, places, key = self._compared, self._found, self.key
+        for place, since in compared.items():
+            at, theirs = places.get(place), areas[place]
+            if at is None or theirs[at + KEY] != key:
+                at = self._at(place)
+            if at is not None:
+                begun = theirs[at + BEGUN]
+                until = begun if begun < own else own
+                if since < until:
+                    since = compared[place] = self._alike(theirs, at, since, until)
+                    if since < until and (first is None or since < first):
+                        first = since
+            if since < least:
+                least = since
+        numbers[self.start + COMPARED] = least
         return first
+
+    def _alike(self, theirs: memoryview, at: int, since: int, until: int) -> int:
+        """Up to which call, of some that both ranks made, another rank's are as this rank's."""
+        numbers, step = self.board.numbers, COLUMNS
+        while since < until:
+            a, b = column(self.start, AGREED, since), column(at, AGREED, since)
+            many = min(until - since, RING - since % RING)
+            if many > FEW and numbers[a : a + many * step : step] == theirs[b : b + many * step : step]:
+                since += many
+                continue
+            for _ in range(many):
+                if numbers[a] != theirs[b]:
+                    return since
+                a, b, since = a + step, b + step, since + 1
+        return since
 
     def mark(self, number: int) -> None:
         """Let the others know that a call moves much."""
