@@ -21,6 +21,7 @@ from spmdsim.ops.selection import Sampling, between, comparable, cuts, sampling
 from spmdsim.redistribution.parts import Parts, one_array, parts_step
 from spmdsim.tensor import Context, Tensor
 from spmdsim.tensor.stepped import SteppedOp
+from spmdsim.worlds.pool import empty
 
 #: What a sort may give: the values in order, and where they were.
 VALUES, INDICES = "values", "indices"
@@ -105,7 +106,10 @@ def _sorted(rows: np.ndarray, numbered: bool) -> tuple[np.ndarray, np.ndarray | 
     """Rows in order, and the order if it is asked for."""
     keys = comparable(rows)
     if not numbered and keys is rows:
-        return np.sort(rows, axis=-1), None
+        result = empty(rows.shape, rows.dtype)  # numpy's sort would copy into fresh pages
+        result[...] = rows
+        result.sort(axis=-1)
+        return result, None
     order = np.argsort(keys, axis=-1, kind="stable")
     return np.take_along_axis(rows, order, -1), order if numbered else None
 

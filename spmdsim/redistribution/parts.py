@@ -94,19 +94,19 @@ def one_array(parts: Sequence[np.ndarray]) -> np.ndarray:
     (True, [3, 4, 0, 1, 2])
     """
     filled = [part for part in parts if len(part)] or list(parts[:1])
-    base, begin = filled[0].base, _address(filled[0])
-    places = accumulate([part.nbytes for part in filled], initial=begin)
+    base, begin, dtype = filled[0].base, _address(filled[0]), filled[0].dtype
+    ends = [*accumulate([part.nbytes for part in filled], initial=begin)]
     if (
         isinstance(base, np.ndarray)
-        and base.dtype == filled[0].dtype
         and base.flags.c_contiguous
         and all(
-            part.base is base and part.flags.c_contiguous and _address(part) == place
-            for part, place in zip(filled, places)
+            part.base is base and part.dtype == dtype and part.flags.c_contiguous and _address(part) == end
+            for part, end in zip(filled, ends)
         )
     ):
-        first = (begin - _address(base)) // base.itemsize
-        return base.reshape(-1)[first : first + sum(map(len, filled))]
+        # The base may be a buffer of bytes, such as those that are used again.
+        first = begin - _address(base)
+        return base.reshape(-1).view(np.uint8)[first : first + ends[-1] - begin].view(dtype)
     return np.concatenate(parts)
 
 

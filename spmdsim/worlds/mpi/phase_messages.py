@@ -18,6 +18,7 @@ from spmdsim.worlds.mpi import datatypes
 from spmdsim.worlds.mpi.counted import Counted
 from spmdsim.worlds.mpi.datatypes import element, native_op, number_view
 from spmdsim.worlds.mpi.reducing import ReduceGroup
+from spmdsim.worlds.pool import empty
 
 Run = Callable[[np.ndarray], np.ndarray]
 
@@ -81,7 +82,7 @@ def send_parts(
     parts, counts = [given.arrays[k] for k in places], [int(given.counts[k]) for k in places]
     if max(sum(map(len, parts)), sum(counts)) > datatypes.MAX_COUNT:
         raise WorldError(f"rank {rank} would exchange more elements than MPI can count in one call")
-    packed, landed, kind = one_array(parts), np.empty(sum(counts), dtype), element(dtype.itemsize)
+    packed, landed, kind = one_array(parts), empty((sum(counts),), dtype), element(dtype.itemsize)
     sent = Stretches([0 if k == me else len(part) for k, part in zip(places, parts)], starts(map(len, parts)))
     taken = Stretches([0 if k == me else count for k, count in zip(places, counts)], starts(counts))
     if len(order) > 1:
