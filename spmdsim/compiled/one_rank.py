@@ -12,7 +12,7 @@ from spmdsim.core.operator import Op, calculated
 from spmdsim.core.reductions import each
 from spmdsim.core.step import Step
 from spmdsim.core.tape import like, local_gradients, pulled
-from spmdsim.ops.declare import specialised
+from spmdsim.ops.declare import specialised, specialised_vjp
 from spmdsim.worlds.programs import StepProgram
 
 
@@ -35,7 +35,14 @@ def on_one_rank(note: Note, arrays: Sequence[Any], over: tuple[int, ...]) -> Num
         if everywhere and type(recipe.op).on_ranks is Op.on_ranks:
             head = recipe.head(world.ranks[0]) if recipe.op.contextual else ()
             if function is local_gradients:
-                return ready(_backward(recipe, params, facts[3], facts[4], head), several=True, tells=False)
+                arrived, wanted = facts[3:5]
+                known = specialised_vjp(recipe.vjp, wanted, arrays, params) if arrived == [True] else None
+                if known is not None:
+                    kinds = tuple(
+                        meta.held if asked else None for meta, asked in zip(recipe.gradients, wanted)
+                    )
+                    return ready(known, several=True, tells=False, kinds=kinds, convert=like)
+                return ready(_backward(recipe, params, arrived, wanted, head), several=True, tells=False)
             forward = _forward(recipe, head, arrays, params)
             kinds = tuple(meta.held for meta in recipe.outputs)
             return ready(forward, several=len(kinds) > 1, tells=False, kinds=kinds, convert=recipe.op.typed)
@@ -44,8 +51,8 @@ def on_one_rank(note: Note, arrays: Sequence[Any], over: tuple[int, ...]) -> Num
             lambda *arrays: [one and one[0] for one in run(*[[array] for array in arrays])], several=True
         )
     moved = facts[0] if facts and isinstance(facts[0], Step) else None
-    known = None if moved is None else _derived(run.func.__self__, moved, arrays[0].dtype)
-    return ready(lambda *arrays: run(*[[array] for array in arrays])[0], several=False, program=known)
+    derived = None if moved is None else _derived(run.func.__self__, moved, arrays[0].dtype)
+    return ready(lambda *arrays: run(*[[array] for array in arrays])[0], several=False, program=derived)
 
 
 def _derived(world: Any, step: Step, dtype: Any) -> StepProgram | None:

@@ -35,10 +35,12 @@ def _lonely() -> tuple[int, ...]:
 
 def sole(parameters: Sequence[Any], asked: set[int]) -> set[int]:
     """The parameters, among those asked for, whose arrays nobody else refers to."""
-    return {
-        id(parameter)
-        for parameter in parameters
-        if id(parameter) in asked
-        and surroundings(parameter.tensor.held[0]) is None  # windows that come later would be views of it
-        and all(held <= alone for held, alone in zip(_holders(parameter), _lonely()))
-    }
+    lonely, alone = _lonely(), set()
+    for parameter in parameters:
+        if id(parameter) in asked:
+            holders = _holders(parameter)
+            few = holders == lonely or all(held <= most for held, most in zip(holders, lonely))
+            # Windows that come later would be views of what has room around it.
+            if few and surroundings(parameter.tensor.held[0]) is None:
+                alone.add(id(parameter))
+    return alone

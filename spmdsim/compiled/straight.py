@@ -101,6 +101,8 @@ def _lines(k: int, one: NumberedCall, names: dict[str, Any], compares: bool) -> 
     else:
         yield f"{targets[0]} = f{k}({operands})"
     for place, kind in enumerate(one.kinds):
+        if kind is None:
+            continue
         names[f"k{k}_{place}"], names[f"c{k}"], target = kind, one.convert, targets[place]
         yield f"if {target}.dtype is not k{k}_{place}: {target} = c{k}({target}, k{k}_{place})"
     if one.over:

@@ -198,6 +198,9 @@ class Optimiser(Pictured):
     def _in_blocks(self, value: np.ndarray, gradient: np.ndarray, state: list[np.ndarray]) -> np.ndarray:
         """An update by :meth:`_block`, in blocks that stay in the cache from one operation to the next."""
         result = value if self.overwrites and value.flags.writeable else empty(value.shape, value.dtype)
+        if not state and value.size <= BLOCK:
+            self._block(result, value, gradient)
+            return result
         states = [empty(value.shape, value.dtype) for _ in state]
         arrays = [result, value, gradient, *state, *states]
         if value.size > BLOCK and all(array.flags.c_contiguous for array in arrays):

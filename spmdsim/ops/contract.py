@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -16,7 +16,7 @@ from spmdsim.ops.declare import Gradient, alike, conj
 from spmdsim.ops.operators import operator
 from spmdsim.tensor import Op, Tensor
 from spmdsim.tensor.operands import Operand
-from spmdsim.worlds.pool import SMALLEST, empty
+from spmdsim.worlds.pool import SMALLEST, allocator, empty
 
 
 def _swap(array: np.ndarray, transposed: bool) -> np.ndarray:
@@ -87,6 +87,37 @@ def _matmul_vjp(
         return _swap(unbroadcast(db, right.shape).reshape(b.shape), transpose_b)
 
     return of_a, of_b
+
+
+def _known_product(a: np.ndarray, b: np.ndarray) -> Callable[..., np.ndarray]:
+    """:func:`_product` of matrices of these shapes and types."""
+    size = a.shape[0] * b.shape[1] * a.itemsize
+    if a.ndim != 2 or b.ndim != 2 or a.dtype != b.dtype or size < SMALLEST:
+        return _product
+    fresh = allocator((a.shape[0], b.shape[1]), a.dtype)
+    return lambda a, b: np.matmul(a, b, out=fresh())
+
+
+def _known_matmul(a: np.ndarray, b: np.ndarray) -> Callable[..., np.ndarray]:
+    return np.matmul if a.ndim < 2 or b.ndim < 2 else _known_product(a, b)
+
+
+def _known_matmul_vjp(
+    wanted: Sequence[bool], dy: np.ndarray, a: np.ndarray, b: np.ndarray, **params: bool
+) -> Callable[..., Any] | None:
+    """Of real matrices that are not transposed."""
+    if a.ndim != 2 or b.ndim != 2 or any(params.values()) or dy.dtype.kind == "c":
+        return None
+    left, right = _known_product(dy, b.T), _known_product(a.T, dy)
+    if all(wanted):
+        return lambda dy, a, b: (left(dy, b.T), right(a.T, dy))
+    return (
+        (lambda dy, a, b: (left(dy, b.T), None)) if wanted[0] else (lambda dy, a, b: (None, right(a.T, dy)))
+    )
+
+
+_matmul.known = _known_matmul  # type: ignore[attr-defined]
+_matmul_vjp.known = _known_matmul_vjp  # type: ignore[attr-defined]
 
 
 _matmul_op = Op("matmul", _matmul_rule, _matmul, _matmul_vjp)

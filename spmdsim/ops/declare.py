@@ -112,6 +112,18 @@ def specialised(function: Callable[..., Any], arrays: Sequence[np.ndarray]) -> C
     return function if known is None else known(*arrays)
 
 
+def specialised_vjp(
+    vjp: Callable[..., Any], wanted: Sequence[bool], arrays: Sequence[np.ndarray], params: dict[str, Any]
+) -> Callable[..., Any] | None:
+    """The same for a local gradient function: from the result's gradient, the operands and what is saved, one after the other.
+
+    Returns:
+        A function that gives C-ordered arrays, None where a gradient is not wanted; None if there is no such function.
+    """
+    known = getattr(vjp, "known", None)
+    return None if known is None else known(wanted, *arrays, **params)
+
+
 def derived(name: str, function: Callable[..., Any], real: bool = False) -> Callable[..., np.dtype]:
     """The result type of a function of elements, by trying it on one.
 
@@ -213,6 +225,12 @@ def unary(
     def times(dy: np.ndarray, operands: Sequence[np.ndarray], result: np.ndarray) -> tuple[np.ndarray]:
         return (dy * conj(derivative(operands[0], result)),)  # type: ignore[misc]
 
+    def real_times(wanted: Sequence[bool], *arrays: np.ndarray) -> Callable[..., Any] | None:
+        if any(array.dtype.kind == "c" for array in arrays):
+            return None
+        return lambda dy, x, y: (dy * derivative(x, y),)  # type: ignore[misc]
+
+    times.known = real_times  # type: ignore[attr-defined]
     local = (lambda x: function(x.astype(fractional(x.dtype), copy=False))) if fractions else function
     declared = Rule.parse("... -> ...", linear=linear, **rule)
     dtype = derived(name, local, real)

@@ -43,8 +43,8 @@ def row_rule(shape: tuple[int, ...], dim: Dim, **_: Any) -> Rule:
 def _softmax(x: np.ndarray, dim: Dim) -> np.ndarray:
     if not x.size:
         return x.copy()
-    e = np.exp(x - x.max(axis=dim, keepdims=True))
-    array: np.ndarray = e / e.sum(axis=dim, keepdims=True, dtype=e.dtype)
+    e = np.exp(x - np.maximum.reduce(x, axis=dim, keepdims=True))
+    array: np.ndarray = e / np.add.reduce(e, axis=dim, keepdims=True, dtype=e.dtype)
     return array
 
 
@@ -55,8 +55,10 @@ def _softmax_vjp(dy: np.ndarray, _x: Any, y: np.ndarray, dim: Dim) -> tuple[np.n
 def _log_softmax(x: np.ndarray, dim: Dim) -> np.ndarray:
     if not x.size:
         return x.copy()
-    shifted = x - x.max(axis=dim, keepdims=True)
-    array: np.ndarray = shifted - np.log(np.exp(shifted).sum(axis=dim, keepdims=True, dtype=x.dtype))
+    shifted = x - np.maximum.reduce(x, axis=dim, keepdims=True)
+    array: np.ndarray = shifted - np.log(
+        np.add.reduce(np.exp(shifted), axis=dim, keepdims=True, dtype=x.dtype)
+    )
     return array
 
 
@@ -209,19 +211,19 @@ def layer_norm(x: Tensor, scale: Tensor, shift: Tensor, epsilon: float = 1e-5, b
 
 def _rows(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
     checked_ids(labels, logits.shape[-1], what="classes")
-    picked = _log_softmax(logits, -1)[_at(labels)]
-    array: np.ndarray = np.negative(picked)
+    if not logits.size:
+        return np.zeros(labels.shape, logits.dtype)
+    shifted = logits - np.maximum.reduce(logits, axis=-1, keepdims=True)
+    totals = np.add.reduce(np.exp(shifted), axis=-1, dtype=logits.dtype)
+    array: np.ndarray = np.log(totals) - shifted[_at(labels)]
     return array
 
 
 def _at(labels: np.ndarray) -> tuple[np.ndarray, ...]:
     """Where the labelled elements of rows are."""
-    rows = (
-        np.ix_(*map(np.arange, labels.shape))
-        if labels.ndim > 1
-        else [np.arange(size) for size in labels.shape]
-    )
-    return *rows, labels
+    if labels.ndim == 1:
+        return np.arange(len(labels)), labels
+    return *np.ix_(*map(np.arange, labels.shape)), labels
 
 
 def _rows_vjp(dy: np.ndarray, operands: Sequence[np.ndarray], _losses: Any) -> tuple[np.ndarray, None]:

@@ -20,7 +20,7 @@ from spmdsim.ops.functions import not_equal
 from spmdsim.ops.operators import operator
 from spmdsim.tensor import Op, Tensor
 from spmdsim.tensor.element_types import number_type, ordered
-from spmdsim.worlds.pool import empty
+from spmdsim.worlds.pool import allocator, empty
 
 Dims = int | Sequence[int] | None
 
@@ -123,6 +123,23 @@ def _mean_vjp(
     dy: np.ndarray, operands: Sequence[np.ndarray], y: Any, dims: tuple[int, ...], keepdims: bool, count: int
 ) -> tuple[np.ndarray]:
     return _sum_vjp(dy * dy.dtype.type(_share(count)), operands, y, dims, keepdims)
+
+
+def _known_mean_vjp(
+    wanted: Sequence[bool], dy: np.ndarray, x: np.ndarray, dims: tuple[int, ...], keepdims: bool, count: int
+) -> Callable[..., Any]:
+    share, fresh = dy.dtype.type(_share(count)), allocator(x.shape, dy.dtype)
+    kept = [1 if i in dims else n for i, n in enumerate(x.shape)]
+
+    def known(dy: np.ndarray, x: np.ndarray) -> tuple[np.ndarray]:
+        gradient = fresh()
+        gradient[...] = (dy * share).reshape(kept)
+        return (gradient,)
+
+    return known
+
+
+_mean_vjp.known = _known_mean_vjp  # type: ignore[attr-defined]
 
 
 def _mean_rule(shape: tuple[int, ...], dims: tuple[int, ...], keepdims: bool, count: int) -> Rule:

@@ -255,7 +255,7 @@ def checked_ids(
         raise InputError(f"{what} are looked up by integers, but the ids are {ids.dtype}")
     padded = None if padding is None else ids == padding
     named = ids if padded is None else ids[~padded]
-    if named.size and (int(named.min()) < 0 or int(named.max()) >= count):
+    if named.size and (np.minimum.reduce(named, None) < 0 or np.maximum.reduce(named, None) >= count):
         bad = named[(named < 0) | (named >= count)].flat[0]
         raise InputError(f"id {bad} is outside 0..{count - 1}, the {what} there are")
     return ids if padded is None or named.size == ids.size else np.where(padded, count, ids.astype(np.int64))
