@@ -159,7 +159,7 @@ class Tensor(Pictured):
         return follow(self, route)
 
     def full(self) -> np.ndarray:
-        """The whole tensor as one array, on every process. It communicates; all ranks must call it.
+        """The whole tensor as one array of the caller's own, on every process. It communicates; all ranks must call it.
 
         Raises:
             WorldError: the world holds no data; the ranks did not all call the same.
@@ -171,7 +171,9 @@ class Tensor(Pictured):
             mesh = Mesh((self.world.size,), ("world",))
         everywhere = self.detach().to(Layout.replicated(mesh, self.ndim))
         self.world.settle()
-        return np.asarray(in_type(everywhere.held[:1], self.dtype)[0])
+        whole = np.asarray(in_type(everywhere.held[:1], self.dtype)[0])
+        own = whole.flags.writeable and not any(np.may_share_memory(whole, held) for held in self.held)
+        return whole if own else whole.copy()
 
     def detach(self: T) -> T:
         """The same data without a gradient history."""

@@ -17,21 +17,27 @@ from numpy.typing import DTypeLike
 from spmdsim.core import Layout, Rule, elements
 from spmdsim.core.bound import Shape, common_mesh
 from spmdsim.core.operator import Context
-from spmdsim.errors import LayoutError, RuleError, SpmdError, UsageTypeError
+from spmdsim.errors import LayoutError, RuleError, UsageTypeError
 from spmdsim.layout.element_type import is_half, promoted
 from spmdsim.local.collectives import abstract
-from spmdsim.local.operator import LocalOp
+from spmdsim.local.operator import LocalOp, failures_of
 from spmdsim.local.trees import LEAF, Structure, joined, leaves_like, rebuilt, spread
 from spmdsim.pictured import Pictured
 from spmdsim.sides import in_words, name_ranks, sides
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.operands import operands
+from spmdsim.tensor.values import read_only
 
 #: Global shape and element type of a result.
 Result = tuple[Shape, np.dtype]
 Flops = float | Callable[..., float]
 #: A layout for all, or one for each; of lists and dicts of arrays lists and dicts of them.
 Layouts = Any
+
+
+def _to_read(arrays: Any) -> Any:
+    """An array, or a list of them, into which a function of the user's cannot write."""
+    return [*map(read_only, arrays)] if isinstance(arrays, (list, tuple)) else read_only(arrays)
 
 
 class LocalFunction(Pictured):
@@ -135,22 +141,9 @@ class LocalFunction(Pictured):
         self, rank: int, count: int, *arrays: np.ndarray, structure: Structure
     ) -> tuple[np.ndarray, ...]:
         """What the function makes of a rank's arrays, which it may read only."""
-        given = [array.view() for array in arrays]
-        for array in given:
-            array.flags.writeable = False
-        try:
-            args, options = rebuilt(structure, iter(given))
+        with failures_of(self.name, rank, arrays):
+            args, options = rebuilt(structure, map(read_only, arrays))
             returned = self._function(*args, **options)
-        except SpmdError as error:
-            if self.name not in error.message:
-                error.facts.setdefault("local function", self.name)
-            raise
-        except Exception as error:
-            shapes = ", ".join(str(array.shape) for array in arrays)
-            what = f"{type(error).__name__}: {error}"
-            raise RuleError(
-                f"{self.name} failed on rank {rank}, given pieces of shape {shapes}: {what}"
-            ) from error
         parts = leaves_like(returned, self._out)
         if parts is None:
             several = isinstance(returned, (tuple, list))
@@ -185,7 +178,8 @@ class LocalFunction(Pictured):
             )
         if isinstance(dy, list):
             dy = [np.zeros_like(y) if d is None else d for d, y in zip(dy, result)]
-        slopes = self._vjp(dy, operands, result)
+        with failures_of(f"the vjp of {self.name}", context.rank, operands):
+            slopes = self._vjp(_to_read(dy), [*map(read_only, operands)], _to_read(result))
         gradients = list(slopes) if isinstance(slopes, (tuple, list)) else [slopes]
         if len(gradients) != len(operands):
             raise RuleError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,23 @@ import numpy as np
 from spmdsim.core import BoundRule, Layout, Mesh, Rule, Strategy
 from spmdsim.core.bound import Shape
 from spmdsim.core.operator import Op
+from spmdsim.errors import RuleError, SpmdError
 from spmdsim.local.turns import together
+
+
+@contextmanager
+def failures_of(name: str, rank: int, arrays: Sequence[np.ndarray]) -> Iterator[None]:
+    """While a function of the user's runs: what it raises is told in one line, with the rank and what it was given."""
+    try:
+        yield
+    except SpmdError as error:
+        if name not in error.message:
+            error.facts.setdefault("local function", name)
+        raise
+    except Exception as error:
+        shapes = ", ".join(str(array.shape) for array in arrays)
+        what = f"{type(error).__name__}: {error}"
+        raise RuleError(f"{name} failed on rank {rank}, given pieces of shape {shapes}: {what}") from error
 
 
 @dataclass(frozen=True)

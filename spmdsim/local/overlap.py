@@ -14,9 +14,11 @@ from spmdsim.core.operator import Context
 from spmdsim.errors import RuleError, UsageTypeError
 from spmdsim.layout.element_type import promoted
 from spmdsim.layout.windowed_layout import Window
+from spmdsim.local.operator import failures_of
 from spmdsim.ops.windowed import WindowOp, Windows, margins
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.operands import Operand, operands
+from spmdsim.tensor.values import read_only
 from spmdsim.worlds.pool import empty
 
 Shape = tuple[int, ...]
@@ -161,7 +163,8 @@ def _overlapping(name: str, function: Callable[..., Any], vjp: Callable[..., Any
             if 0 in own:
                 return np.zeros(own, _dtype(*[block.dtype for block in blocks], kind=kind))
             extended = [_extended(block, margins(context), modes) for block in blocks]
-            result = np.asarray(function(*[_read_only(block) for block in extended]))
+            with failures_of(name, context.rank, extended):
+                result = np.asarray(function(*map(read_only, extended)))
             return _trimmed(name, context, result, extended[0].shape, own, _added(context, sides, modes))
 
         def gradients(
@@ -181,7 +184,8 @@ def _overlapping(name: str, function: Callable[..., Any], vjp: Callable[..., Any
             if not dy.size:
                 return [np.zeros_like(block) for block in blocks]
             extended = [_extended(block, margins(context), modes) for block in blocks]
-            given = vjp(dy, [_read_only(block) for block in extended], y)
+            with failures_of(f"the vjp of {name}", context.rank, extended):
+                given = vjp(read_only(dy), [*map(read_only, extended)], read_only(y))
             parts = list(given) if isinstance(given, (tuple, list)) else [given]
             if len(parts) != len(blocks) or any(np.shape(p) != extended[0].shape for p in parts):
                 raise RuleError(
@@ -264,12 +268,6 @@ def _folded(gradient: np.ndarray, beyond: Sequence[tuple[int, int]], modes: Any)
         np.add.at(np.moveaxis(total, d, 0), place, np.moveaxis(gradient, d, 0))
         gradient = total
     return gradient
-
-
-def _read_only(array: np.ndarray) -> np.ndarray:
-    view = array.view()
-    view.flags.writeable = False
-    return view
 
 
 def _trimmed(

@@ -9,14 +9,14 @@ from functools import lru_cache, partial
 from importlib import import_module
 from sys import getrefcount
 from types import CodeType
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard
 
 import numpy as np
 
 from spmdsim.core import tensor
 from spmdsim.core.apply import watchers
 from spmdsim.core.world import programs, recordings
-from spmdsim.errors import LayoutError, RuleError, UsageTypeError
+from spmdsim.errors import LayoutError, RuleError, UsageTypeError, nearest
 from spmdsim.tensor.values import ReadableTensor
 from spmdsim.worlds.pool import pool, spent
 
@@ -233,6 +233,47 @@ class _NumpyMethod(_Method):
         return function
 
 
+class _Reversed(_NumpyMethod):
+    """One that takes the array second as a function."""
+
+    def _load(self) -> Callable[..., Any]:
+        function = super()._load()
+        return lambda x, first, *rest, **options: function(first, x, *rest, **options)
+
+
+class _Changing(_Method):
+    """A method of numpy's that gives an array other values: the tensor becomes them, no array is written into."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function.__name__)
+        self.changed = function
+
+    def __get__(self, tensor: Any, owner: Any) -> Any:
+        super().__get__(None, owner)
+        return self.changed if tensor is None else partial(self._become, tensor)
+
+    def _load(self) -> Callable[..., Any]:
+        return self.changed
+
+    def _become(self, tensor: Any, *args: Any, **options: Any) -> None:
+        become(tensor, self.changed(before(tensor), *args, **options), f"{self.function}()")
+
+
+def sort(x: Tensor, axis: int = -1, kind: str | None = None, *, stable: bool | None = None) -> Tensor:
+    """Ascending along a dim; every kind of sort is stable here. ``ops.sort(x)`` gives another tensor."""
+    return ops.sort(x, axis)
+
+
+def partition(x: Tensor, kth: Any, axis: int = -1) -> Tensor:
+    """The elements smaller than the ``kth`` before it, the larger ones behind: sorted, which is one way to have it so."""
+    return ops.sort(x, axis)
+
+
+def fill(x: Tensor, value: Operand) -> Tensor:
+    """The same number everywhere."""
+    return ops.setitem(x, ..., value)
+
+
 class _Attribute(_Method):
     """A function of the tensor alone, as an attribute."""
 
@@ -241,17 +282,33 @@ class _Attribute(_Method):
         return function if tensor is None else function(tensor)
 
 
+def _instead(kind: type, name: str) -> str:
+    """Which words to use for an attribute that tensors do not have."""
+    missing = f"{kind.__name__!r} object has no attribute {name!r}"
+    if name.startswith("__"):
+        return missing
+    if callable(getattr(ops, name, None)):
+        return f"{missing}; use spmdsim.ops.{name}(x)"
+    if hasattr(np.ndarray, name):
+        return f"{missing}: it lies in pieces on its ranks; use .local(), this rank's piece, or .full() on all ranks"
+    near = nearest(name, [word for word in dir(kind) if not word.startswith("_")])
+    return f"{missing}; did you mean {near!r}?" if near else missing
+
+
 class SymbolicTensor(ReadableTensor):
     """A tensor with the symbols of Python and the methods of numpy's arrays."""
 
     __slots__ = ()
 
-    clip, conj, nonzero = map(_Method, ("clip", "conjugate", "nonzero"))
+    clip, conj, conjugate, nonzero = map(_Method, ("clip", "conjugate", "conjugate", "nonzero"))
     repeat, searchsorted, squeeze = map(_Method, ("repeat", "searchsorted", "squeeze"))
     swapaxes, take = map(_Method, ("swapaxes", "take"))
     real, imag = map(_Attribute, ("real", "imag"))
     argsort, copy, cumprod, cumsum = map(_NumpyMethod, ("argsort", "copy", "cumprod", "cumsum"))
-    diagonal = _NumpyMethod("diagonal")
+    argpartition, choose = map(_NumpyMethod, ("argpartition", "choose"))
+    compress = _Reversed("compress")
+    sort, partition, fill = _Changing(sort), _Changing(partition), _Changing(fill)
+    diagonal, put = map(_NumpyMethod, ("diagonal", "put"))
     dot, ravel, round, trace = map(_NumpyMethod, ("dot", "ravel", "round", "trace"))
 
     __add__, __radd__, __iadd__ = _binary("add"), _reflected("add"), _in_place("add")
@@ -288,6 +345,12 @@ class SymbolicTensor(ReadableTensor):
 
     #: A tensor hashes by identity, though ``==`` compares elements.
     __hash__ = tensor.Tensor.__hash__
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """What there is not, with what there is instead."""
+            raise AttributeError(_instead(type(self), name), name=name, obj=self)
 
     def __divmod__(self, other: Operand) -> tuple[Tensor, Tensor]:
         return ops.floor_divide(self, other), ops.remainder(self, other)  # type: ignore[arg-type]

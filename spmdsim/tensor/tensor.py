@@ -141,7 +141,7 @@ class Tensor(SymbolicTensor):
         shape: Sequence[int] | None = None,
         requires_grad: bool = False,
     ) -> Tensor:
-        """A tensor put together from the pieces the ranks already hold.
+        """A tensor put together from the pieces the ranks already hold. They are not copied: write into none of them.
 
         Args:
             shards: one array (a world in which each process owns one rank), a list with one array per owned

@@ -14,6 +14,13 @@ if TYPE_CHECKING:
     from spmdsim.worlds.base import World
 
 
+def read_only(array: np.ndarray) -> np.ndarray:
+    """A view into which nobody writes: who wrote into a shard would change the tensor, on one rank of those that copy it."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
 class ReadableTensor(tensor.Tensor):
     """A tensor whose pieces and numbers can be looked at."""
 
@@ -50,7 +57,7 @@ class ReadableTensor(tensor.Tensor):
         return format(self.item(), spec) if spec else str(self)
 
     def local(self, rank: int | None = None) -> Any:
-        """The shard of ``rank`` (this process's first rank if left out). Do not write into it.
+        """The shard of ``rank`` (this process's first rank if left out), to be read: it is the tensor's own.
 
         A part of a pending sum of 16-bit floats is rounded for this look at it only.
 
@@ -59,14 +66,14 @@ class ReadableTensor(tensor.Tensor):
         """
         shards = self.shards
         if rank is None:
-            return shards[0]
+            return read_only(shards[0])
         if rank not in self.world.ranks:
             if rank not in range(self.world.size):
                 raise WorldError(f"there is no rank {rank!r} in a world of {self.world.size} ranks")
             raise WorldError(
                 f"rank {rank} is owned by another process; this one owns {list(self.world.ranks)}"
             )
-        return shards[self.world.ranks.index(rank)]
+        return read_only(shards[self.world.ranks.index(rank)])
 
     #: The words of torch, OneFlow and Paddle, and of MindSpore.
     numpy = asnumpy = tensor.Tensor.full

@@ -581,3 +581,19 @@ def test_ranks_that_disagree_under_mpi(launcher, tmp_path):
     assert (
         told and "all_reduce (sum)" in told[0] and "all_reduce (max)" in told[0] and "misuse.py:8" in told[0]
     )
+
+
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_a_vjp_cannot_write_into_what_others_have(which):
+    world, mesh = LockStep(2), Mesh((2,), ("x",))
+
+    def vjp(dy, operands, result):
+        array = (dy, operands[0], result)[which]
+        array *= 2
+        return [array]
+
+    doubled = local_map(lambda x: 2 * x, in_layouts=mesh("x"), out_layouts=mesh("x"), vjp=vjp)
+    x = Tensor.from_global(np.arange(4.0), mesh("x"), world, requires_grad=True)
+    with pytest.raises(RuleError, match=r"the vjp of .* failed on rank \d.*read-only"):
+        ops.sum(doubled(x)).backward()
+    np.testing.assert_array_equal(x.full(), np.arange(4))

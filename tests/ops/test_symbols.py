@@ -37,6 +37,9 @@ def tensor():
         lambda x: x.swapaxes(0, 1).repeat(2, axis=1),
         lambda x: x.take([2, -1], axis=0),
         lambda x: (-x).argsort(axis=1),
+        lambda x: x.conjugate().compress([True, False, True], axis=1),
+        lambda x: (x % 3).astype(np.int64).choose([x, 10 * x, 100 * x]),
+        lambda x: np.take_along_axis(x, x.argpartition(2, axis=0), 0),
         lambda x: x.sum(axis=1, keepdims=True) / x.max(axis=0),
         lambda x: x.conj().mean(axis=(0, 1)),
         lambda x: divmod(x, 5)[0],
@@ -208,3 +211,34 @@ def test_rows_in_a_loop():
 def test_what_is_not_there_says_so(function, error, text):
     with pytest.raises(error, match=text):
         function(tensor())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x: x.sort(),
+        lambda x: x.sort(axis=0),
+        lambda x: x.partition(2, axis=0) if isinstance(x, Tensor) else x.sort(axis=0),
+        lambda x: x.fill(2.5),
+        lambda x: x.put([0, 7, -1], [5, 6]),
+    ],
+)
+def test_methods_that_change_an_array_change_the_tensor_and_nothing_else(change):
+    array, x = A[::-1, ::-1].copy(), tensor()
+    x[...] = array
+    layout, before = x.layout, x + 0
+    assert change(x) is None
+    change(array)
+    np.testing.assert_array_equal(x.full(), array)
+    assert x.layout == layout
+    np.testing.assert_array_equal(before.full(), A[::-1, ::-1])
+
+
+@pytest.mark.parametrize(
+    ("word", "instead"),
+    [("exp", "spmdsim.ops.exp"), ("strides", "local()"), ("argsrt", "did you mean 'argsort'")],
+)
+def test_an_attribute_that_tensors_do_not_have_says_what_there_is(word, instead):
+    with pytest.raises(AttributeError, match="has no attribute") as raised:
+        getattr(tensor(), word)
+    assert instead in str(raised.value) and not hasattr(tensor(), "__array_interface__")

@@ -633,3 +633,16 @@ def test_numbers_without_a_seed_are_those_of_seed_0():
     index = (slice(1, 3), slice(0, 4))
     np.testing.assert_array_equal(uniform_block(index, (4, 4)), uniform_block(index, (4, 4), np.float32, 0))
     assert moved(np.ones(3, np.float16), 0).dtype == moved(np.ones(3, np.float16), 1).dtype == np.float32
+
+
+@pytest.mark.ranks(1, 2)
+@pytest.mark.parametrize("entry", [None, "x"])
+def test_who_writes_into_what_full_gave_changes_no_tensor(world, entry):
+    mesh = Mesh((world.size,), ("x",))
+    x = Tensor.from_global(np.arange(8.0), mesh(entry), world)
+    for tensor in (x, x.to(mesh(None)), ops.reshape(x, (2, 4)).to(mesh(None, None))):
+        whole = tensor.full()
+        whole[...] = -1
+        np.testing.assert_array_equal(tensor.full().ravel(), np.arange(8))
+        with pytest.raises(ValueError, match="read-only"):
+            tensor.local()[...] = -1

@@ -34,7 +34,7 @@ def test_a_written_copy_is_found(world, at):
         if not all(start <= i < stop for i, (start, stop) in zip(at, bounds)):
             continue
         if 3 in world.ranks:  # in one process, too, only the rank's own copy
-            t.local(3)[tuple(i - start for i, (start, _) in zip(at, bounds))] = 77
+            t.shards[world.ranks.index(3)][tuple(i - start for i, (start, _) in zip(at, bounds))] = 77
         others = [rank for rank in layout.replicas(3) if rank != 3]
         assert all(77 not in t.local(rank) for rank in others if rank in world.ranks)
         with pytest.raises(WorldError) as caught:
@@ -262,7 +262,7 @@ def test_copies_are_watched_in_one_process_too(monkeypatch, watchers_as_before):
         world, mesh = LockStep(3), Mesh((3,), ("x",))
         w = Tensor.from_global(A, mesh(None, None), world, name="w")
         w.full(), (w + w).to(mesh("x", None)), (w.to(mesh("x", None)).sum() * 2.0).full()  # nothing differs
-        w.local(1)[2, 3] = -1
+        w.shards[1][2, 3] = -1
         for act in (lambda w=w: w * w, lambda w=w: w.to(mesh("x", None))):
             if not found:
                 act()
