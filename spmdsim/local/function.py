@@ -379,8 +379,9 @@ def local_map(
     """A function of a rank's own arrays as an operator on global tensors; also a decorator.
 
     The function runs on each rank's pieces of the operands, which it may not change, and gives its pieces of the
-    results. They are traced and priced as an operator's, and the same in all worlds. Inside of it, ranks have
-    coordinates and collectives by axis: :func:`~spmdsim.local.axis_rank`, :func:`~spmdsim.local.psum` and others.
+    results, arrays that it does not write into later. They are traced and priced as an operator's, and the same in all
+    worlds. Inside of it, ranks have coordinates and collectives by axis: :func:`~spmdsim.local.axis_rank`,
+    :func:`~spmdsim.local.psum` and others.
 
     Args:
         function: numpy arrays in, an array out, or a tuple of several. Of 16-bit floats it is given float32. Where it is

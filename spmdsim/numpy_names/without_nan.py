@@ -23,7 +23,7 @@ from spmdsim.ops.shape import broadcast_to, reshape
 from spmdsim.ops.sorting import sort
 from spmdsim.ops.statistics import as_rows, middle
 from spmdsim.tensor import Tensor
-from spmdsim.tensor.creation import full
+from spmdsim.tensor.creation import asarray, full
 from spmdsim.tensor.operands import operands
 
 Axis = int | Sequence[int] | None
@@ -247,7 +247,7 @@ def nan_to_num(
         )
         return add(next(parts), multiply(next(parts), 1j))
     if x.dtype.kind not in "fV":
-        return x
+        return asarray(x, copy=True)
     import ml_dtypes  # knows numpy's types and those of 16 bits
 
     finfo: Any = ml_dtypes.finfo

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from sys import getrefcount
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -88,11 +89,17 @@ def check_layout(layout: Any) -> None:
         raise UsageTypeError(f"a tensor has a layout, such as mesh('dp', None), but got {layout!r}")
 
 
+#: The references to what only a view, and this question, refers to.
+_SOLE = getrefcount(np.empty(2)[:1].base)
+
+
 def _from_function(function: Callable[[tuple[slice, ...]], Any], dtype: np.dtype, several: bool) -> Take:
     convert = np.array if several else np.asarray
 
     def take(index: tuple[slice, ...]) -> np.ndarray:
         block = convert(function(index), dtype=dtype, order="C")
+        if block.base is not None and getrefcount(block.base) > _SOLE:  # such as a slice of the user's array
+            block = block.copy()
         wanted = tuple(part.stop - part.start for part in index)
         if block.shape != wanted:
             raise InputError(f"the function returned a block of shape {block.shape} for {wanted} at {index}")

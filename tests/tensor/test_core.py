@@ -646,3 +646,13 @@ def test_who_writes_into_what_full_gave_changes_no_tensor(world, entry):
         np.testing.assert_array_equal(tensor.full().ravel(), np.arange(8))
         with pytest.raises(ValueError, match="read-only"):
             tensor.local()[...] = -1
+
+
+@pytest.mark.ranks(1, 2)
+def test_a_function_that_gives_parts_of_an_array_shares_none_of_them(world):
+    array = np.arange(8.0)
+    mesh = Mesh((world.size,), ("x",))
+    for layout in (mesh("x"), mesh(None)):
+        x = Tensor.from_global(lambda index: array[index], layout, world, shape=(8,), dtype=array.dtype)
+        array += 1
+        np.testing.assert_array_equal(x.full(), array - 1)
