@@ -120,8 +120,9 @@ def test_a_signal_writes_what_all_ranks_called(job, kind, whom):
     ) as starter:
         try:
             assert starter.stdout is not None and starter.stderr is not None
-            word, rank = starter.stdout.readline().split()
-            assert word == "ready"
+            line = starter.stdout.readline()
+            assert line.startswith("ready "), (line, starter.poll(), starter.stderr.read() if not line else "")
+            rank = line.split()[1]
             time.sleep(1)  # the others are in the call
             os.kill(starter.pid if whom == "starter" else int(rank), kind)
             assert waited_for(lambda: (job / "calls.txt").exists())
