@@ -248,7 +248,10 @@ ALLOWED = {
     ("launch/tuning_job.py", "run_path"): "the user's program, whose steps tune tries",
     ("labs/answers.py", "exec"): "a student's answers, in a limited child process",
     ("labs/answers.py", "compile"): "the same, for its name and lines",
-    ("compiled/straight.py", "exec"): "what compile wrote down, as calls on numbered values; no text of anybody's",
+    (
+        "compiled/straight.py",
+        "exec",
+    ): "what compile wrote down, as calls on numbered values; no text of anybody's",
     ("compiled/straight.py", "compile"): "the same",
     ("simulation/data/payloads.py", "loads"): "objects that a simulated program sends to itself",
     ("worlds/mpi/counted.py", "loads"): "objects that ranks of one job send to one another",

@@ -121,7 +121,11 @@ def test_a_signal_writes_what_all_ranks_called(job, kind, whom):
         try:
             assert starter.stdout is not None and starter.stderr is not None
             line = starter.stdout.readline()
-            assert line.startswith("ready "), (line, starter.poll(), starter.stderr.read() if not line else "")
+            assert line.startswith("ready "), (
+                line,
+                starter.poll(),
+                starter.stderr.read() if not line else "",
+            )
             rank = line.split()[1]
             time.sleep(1)  # the others are in the call
             os.kill(starter.pid if whom == "starter" else int(rank), kind)
