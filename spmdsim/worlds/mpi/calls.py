@@ -77,6 +77,7 @@ class Calls:
         far: the places of members on other nodes.
         due: by when they are compared again at the latest, by the monotonic clock.
         awake: whether this rank waits for the others where it looks around itself, and not inside of MPI.
+        peers: of the other members that were found on the board, their numbers and where those of the group begin.
         marks: by the places of calls in the ring, the numbers of those that move much, of all ranks of this node, mixed
             with the group's number: another group's may stand there, and they stay when it is gone. Who is in one expects
             much, and whoever calls something else then would be overrun or overrun it: each notes its own call and then
@@ -101,6 +102,7 @@ class Calls:
         "noted",
         "number",
         "others",
+        "peers",
         "places",
         "settled",
         "start",
@@ -126,6 +128,7 @@ class Calls:
         self.far = [place for place in self.others if place in board.far]
         self._compared = dict.fromkeys(self.others, 0)
         self._found: dict[int, int] = {}
+        self.peers: tuple[tuple[memoryview, int], ...] = ()
         self._lock = Lock()  # the thread of ``waiting`` compares, too
         self._tensor_words = checker.tensor
         self.begin, self.end, self.noted = _noting(self, checker.world, strict)
@@ -196,11 +199,10 @@ class Calls:
         """Whether a member that has begun this call, too, made it otherwise; of those that were found before."""
         row, begun, key = column(0, AGREED, number), BEGUN, self.key
         mine = self.board.numbers[self.start + row]
-        for place, at in tuple(self._found.items()):
-            theirs = self.board.areas[place]
-            if theirs[at + begun] > number and theirs[at + row] != mine and theirs[at + KEY] == key:
-                return True
-        return False
+        return any(
+            theirs[at + begun] > number and theirs[at + row] != mine and theirs[at + KEY] == key
+            for theirs, at in self.peers
+        )
 
     def arrived(self, number: int) -> list[int]:
         """The members that have begun this call, by their ranks."""
@@ -233,6 +235,7 @@ class Calls:
             at = self.board.find(place, self.key)
             if at is not None:
                 self._found[place] = at
+            self.peers = tuple([(self.board.areas[there], begin) for there, begin in self._found.items()])
         return at
 
     # -- in words ---------------------------------------------------------------------------------------
@@ -332,8 +335,11 @@ def _noting(
     clock, this_frame, last = time.monotonic, sys._getframe, RING - 1
     seconds = numbers.cast("B").cast("d")
     begun, here, marks, key = start + BEGUN, board.inside(start), calls.marks, calls.key
-    # By a call's place in the ring: the first byte of its row, and where its end stands.
-    slots = [(column(start, 0, k) * numbers.itemsize, column(start, END, k)) for k in range(RING)]
+    # By a call's place in the ring: the first byte of its row, where its end stands, and where another's number would.
+    slots = [
+        (column(start, 0, k) * numbers.itemsize, column(start, END, k), column(0, AGREED, k))
+        for k in range(RING)
+    ]
     write, rewrite = struct.Struct("qqdd").pack_into, struct.Struct("qddd").pack_into  # see ``as_float``
 
     def begin(digest: int) -> int:
@@ -362,7 +368,7 @@ def _noting(
         code: CodeType | None = None
         told: Callable[[int], float | None] = board.lines_of(0).get
         above = 1
-        kind, but_one, unlike = as_float(digest), EVERY - 1, calls.unlike
+        kind, but_one, unlike, was_begun = as_float(digest), EVERY - 1, calls.unlike, BEGUN
 
         def checked(array: np.ndarray) -> np.ndarray:
             """``begin``, the call and ``end`` in one function, which remembers where its user's frame was."""
@@ -376,15 +382,24 @@ def _noting(
                 line, code, told, above = line_above(board, this_frame(1))
             number = calls.number
             place = number & last
-            row, over = slots[place]
-            rewrite(numbers, row, digest ^ world.about, kind, line, clock())
+            row, over, agreed = slots[place]
+            mine = digest ^ world.about
+            rewrite(numbers, row, mine, kind, line, clock())
             calls.number = numbers[begun] = number + 1
             numbers[INSIDE] = here
             try:
                 if heavy:
                     marks[place] = number ^ key
-                    if unlike(number):
-                        refuse()
+                    for (
+                        theirs,
+                        at,
+                    ) in calls.peers:  # as ``unlike`` does it; what begins with the key is the group
+                        if (
+                            theirs[at + was_begun] > number
+                            and theirs[at + agreed] != mine
+                            and theirs[at] == key
+                        ):
+                            refuse()
                 elif (mark := marks[place]) and mark == number ^ key and unlike(number):
                     refuse()
                 result = run(array if array.flags.c_contiguous else contiguous(array))
