@@ -176,10 +176,10 @@ class Tensor(SymbolicTensor):
         if known is None or (known.layout is not layout and known.layout != layout):
             return move(self, layout)
         run = None if known.program is None else known.program.run
-        if run is None or self.requires_grad or recordings or watchers:
+        if run is None or self._tracked or recordings or watchers:
             return along(self, known.route)
         world.about = origin
-        moved = Tensor(world, known.meta, [run(self.held[0])], origin=origin)
+        moved = Tensor(world, known.meta, [run(self.held[0])], False, "", origin)
         world.about = 0
         return moved
 
