@@ -26,7 +26,7 @@ def whole(found: Any) -> np.ndarray:
 
 
 def _of_pieces(part: np.ndarray) -> Any:
-    return heat().array(part, is_split=0)
+    return heat().array(part.copy(), is_split=0)  # torch warns of arrays that are only read
 
 
 def _values(found: Any) -> Any:

@@ -6,12 +6,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from spmdsim.compiled.note_taker import Note
+from spmdsim.compiled.note_taker import Note, optimiser_of
 from spmdsim.compiled.straight import NumberedCall
 from spmdsim.core.operator import Op, calculated
 from spmdsim.core.reductions import each
 from spmdsim.core.step import Step
 from spmdsim.core.tape import like, local_gradients, pulled
+from spmdsim.nn.optimisers import Optimiser
 from spmdsim.ops.declare import specialised, specialised_vjp
 from spmdsim.worlds.programs import StepProgram
 
@@ -27,6 +28,9 @@ def on_one_rank(note: Note, arrays: Sequence[Any], over: tuple[int, ...]) -> Num
     run, several = note.run, note.several
     ready = partial(NumberedCall, inputs=note.inputs, outputs=note.outputs, over=over)
     function, facts = (run.func, run.args) if isinstance(run, partial) else (run, ())
+    owner = optimiser_of(run)
+    if owner is not None and type(owner).advanced is Optimiser.advanced and owner.is_stateless(arrays[0]):
+        return ready(partial(owner.advanced_alone, facts[0]), several=False, tells=False)
     if function is each:
         return ready(facts[0], several=False, tells=False)
     if function in (calculated, local_gradients):

@@ -152,15 +152,14 @@ class Optimiser(Pictured):
 
     def advanced(self, parameter: Parameter, values: list[Any], changes: list[Any]) -> list[Any]:
         """A parameter's next shards from its shards and their gradients; its state goes on, too."""
-        # A parameter that had no gradient for some steps begins with its own first one.
-        self.count = self.counts[id(parameter)] = self.counts.get(id(parameter), 0) + 1
+        if len(values) == 1 and self.is_stateless(values[0]):
+            return [self.advanced_alone(parameter, values[0], changes[0])]
+        self._counted(parameter)
         stored = values[0].dtype
         kind = accumulator("sum", stored)
         wide = kind is not stored
         if wide:
             values, changes = in_type(values, kind), in_type(changes, kind)
-        if not self.slots and len(values) == 1 and not wide:
-            return [self.new_value(values[0], changes[0], [])]
         state = self.state.get(id(parameter)) or [_zeros(values) for _ in range(self.slots)]
         # Replicas that share all their arrays share the update, too. What they share is never written to: the next
         # time they may share something else.
@@ -176,6 +175,19 @@ class Optimiser(Pictured):
             self.state[id(parameter)] = [[updates[key][1][k] for key in keys] for k in range(self.slots)]
         shards = [updates[key][0] for key in keys]
         return in_type(shards, stored) if wide else shards
+
+    def is_stateless(self, value: np.ndarray) -> bool:
+        """Whether the next value follows from the shard, as it is, and its gradient."""
+        return not self.slots and accumulator("sum", value.dtype) is value.dtype
+
+    def advanced_alone(self, parameter: Parameter, value: np.ndarray, change: np.ndarray) -> np.ndarray:
+        """The only shard's next value, where :meth:`is_stateless` holds."""
+        self._counted(parameter)
+        return self.new_value(value, change, [])
+
+    def _counted(self, parameter: Parameter) -> None:
+        # A parameter that had no gradient for some steps begins with its own first one.
+        self.count = self.counts[id(parameter)] = self.counts.get(id(parameter), 0) + 1
 
     def numbers(self) -> list[Real]:
         """What an update depends on beside tensors, such as the rate: the same on all ranks."""

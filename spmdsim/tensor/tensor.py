@@ -235,8 +235,14 @@ class Tensor(SymbolicTensor):
             raise UsageTypeError(
                 f"a tensor in pieces ({self.layout.short()}) is no array of another library's; use .full() on all ranks"
             )
-        given = {"stream": stream, "max_version": max_version, "dl_device": dl_device, "copy": copy}
-        return self.local().__dlpack__(**{key: value for key, value in given.items() if value is not None})
+        options = {"stream": stream, "max_version": max_version, "dl_device": dl_device, "copy": copy}
+        chosen = {key: value for key, value in options.items() if value is not None}
+        try:
+            return self.local().__dlpack__(**chosen)
+        except BufferError:  # older versions of the protocol have no word for arrays that are only read
+            if copy is False:
+                raise
+            return self.local().copy().__dlpack__(**chosen)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         """Main memory, in DLPack's words."""

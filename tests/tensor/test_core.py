@@ -554,7 +554,12 @@ def test_methods_and_attributes_are_numpys():
             x.to_device(device, stream=stream)
     with pytest.raises(UsageTypeError, match="is no array of another library's"):
         np.from_dlpack(x)
-    np.testing.assert_array_equal(np.from_dlpack(x.to(x.layout.mesh(None, None, None))), a)
+    whole = x.to(x.layout.mesh(None, None, None))
+    np.testing.assert_array_equal(np.from_dlpack(whole), a)
+    # Whose protocol has no word for arrays that are only read gets a copy, if it may be one.
+    assert type(whole.__dlpack__()).__name__ == "PyCapsule"
+    with pytest.raises(BufferError):
+        whole.__dlpack__(copy=False)
     assert x.__dlpack_device__() == (1, 0) and x.__array_namespace__().__name__ == "spmdsim.array_api"
     assert Tensor.zeros.__name__ == "zeros" and "creation.zeros" in Tensor.zeros.__doc__
 
