@@ -17,16 +17,16 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import bench_training
 import numpy as np
 from mpi4py import MPI
-from paired import paired, row
+from paired import PART, QUICK, paired, row
 
 from spmdsim import Mesh, MPIWorld, Tensor
 from spmdsim.worlds.mpi.board import AREA, Board
-from spmdsim.worlds.mpi.calls import EVERY, Calls
+from spmdsim.worlds.mpi.calls import Calls
 
 #: Repeated calls per measurement.
 CALLS = 200
 #: Rows, width and hidden width of the network.
-SIZES = (1024, 1024, 4096)
+SIZES = (256 if QUICK else 1024, 1024, 4096)
 
 
 def small(world: MPIWorld) -> Callable[[], object]:
@@ -62,8 +62,8 @@ def noting(rounds: int = 2000) -> float:
     def nothing(*_: object) -> None:
         """Nobody else is there."""
 
-    ways = {"noted": calls.noted(np.asarray, 7, False, EVERY, nothing, nothing, nothing), "alone": np.asarray}
-    for _ in range(rounds):
+    ways = {"noted": calls.noted(np.asarray, 7, False, nothing, nothing, nothing), "alone": np.asarray}
+    for _ in range(max(1, int(PART * rounds))):
         for name, way in ways.items():
             start = time.perf_counter()
             for _ in range(CALLS):

@@ -119,7 +119,7 @@ def split_gradients(here: MPIWorld, ids: Tensor, table: Tensor) -> Ways:
 
     def ours(rows: str) -> np.ndarray:
         weights.grad = None
-        results[rows].backward(slope)
+        results[rows].backward(slope, retain_graph=True)
         assert weights.grad is not None
         found: np.ndarray = weights.grad.local()
         return found

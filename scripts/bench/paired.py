@@ -3,7 +3,7 @@
 Ways run interleaved in one job. A value is a median over the rounds with its 95 % interval, of the slowest rank; a case
 during which others used the machine is measured again. On a machine that is never quiet ``BENCH_STATISTIC=min`` compares
 the best times instead. ``scripts/bench.sh`` sets the rest: ``BENCH_ROWS`` is the file that rows are added to,
-``BENCH_QUICK=1`` asks for a short run, ``BENCH_BUSY`` says how many cores are kept busy on purpose.
+``BENCH_QUICK=1`` asks for a short run (``BENCH_PART=0`` beside it for the shortest that runs all), ``BENCH_BUSY`` says how many cores are kept busy on purpose.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 
 #: A short run: fewer cases, and a part of the time for each.
 QUICK = os.environ.get("BENCH_QUICK") == "1"
-#: Cores that others may use before a case counts as disturbed, and how often it is measured again then.
-OTHERS, AGAIN = 0.15, 1 if QUICK else 3
 #: The part of the time that benches ask for.
-PART = 0.2 if QUICK else 1.0
+PART = float(os.environ.get("BENCH_PART", "0.2" if QUICK else "1"))
+#: Cores that others may use before a case counts as disturbed, and how often it is measured again then.
+OTHERS, AGAIN = 0.15, 0 if not PART else 1 if QUICK else 3
 #: Runs of a way before the one that counts, at most, and the seconds that they may take (two are always made).
 WARM, WARMING = 6, 0.1
 
@@ -103,7 +103,7 @@ def paired(comm: Any, ways: dict[str, Callable[[], object]], seconds: float = 0.
                 break
     longest = max(seconds_of(way) for way in ways.values())
     before = max(2, min(WARM, int(WARMING / max(longest, 1e-6))))
-    rounds = int(min(200, max(5, PART * seconds / max((before + 1) * longest, 1e-6))))
+    rounds = int(min(200, max(5 if PART else 1, PART * seconds / max((before + 1) * longest, 1e-6))))
     attempts = []
     for _ in range(1 + AGAIN):
         times: dict[str, list[float]] = {name: [] for name in ways}
