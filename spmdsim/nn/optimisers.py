@@ -24,8 +24,9 @@ from spmdsim.tensor import Tensor
 from spmdsim.worlds.base import ORIGINS
 from spmdsim.worlds.pool import empty
 
-#: Elements that an update goes through at once.
-BLOCK = 1 << 16
+#: Bytes that an update goes through at once, of all its arrays together. They lie in the last cache; in blocks for the
+#: ones before it, what every call of numpy costs is more than what they save.
+CACHED = 1 << 22
 #: From a parameter's layout to that of its optimiser state.
 StateLayout = Callable[[Parameter], Layout]
 
@@ -210,17 +211,16 @@ class Optimiser(Pictured):
     def _in_blocks(self, value: np.ndarray, gradient: np.ndarray, state: list[np.ndarray]) -> np.ndarray:
         """An update by :meth:`_block`, in blocks that stay in the cache from one operation to the next."""
         result = value if self.overwrites and value.flags.writeable else empty(value.shape, value.dtype)
-        if not state and value.size <= BLOCK:
-            self._block(result, value, gradient)
-            return result
         states = [empty(value.shape, value.dtype) for _ in state]
-        arrays = [result, value, gradient, *state, *states]
-        if value.size > BLOCK and all(array.flags.c_contiguous for array in arrays):
-            flat = [array.ravel() for array in arrays]
-            for start in range(0, value.size, BLOCK):
-                self._block(*[array[start : start + BLOCK] for array in flat])
+        arrays = [value, gradient, *state, *states]
+        block = CACHED // (value.itemsize * (len(arrays) + (result is not value)))
+        if value.size > block and all(array.flags.c_contiguous for array in (result, *arrays)):
+            new, *flat = [array.ravel() for array in (result, *arrays)]
+            for start in range(0, value.size, block):
+                parts = [array[start : start + block] for array in flat]
+                self._block(parts[0] if result is value else new[start : start + block], *parts)
         else:
-            self._block(*arrays)
+            self._block(result, *arrays)
         state[:] = states
         return result
 
@@ -296,10 +296,8 @@ class SGD(Optimiser):
             np.multiply(before, kind(self.momentum), out=velocity)
             velocity += gradient if self.count == 1 else gradient * kind(1 - self.dampening)
             gradient = gradient + velocity * kind(self.momentum) if self.nesterov else velocity
-        scaled = np.multiply(
-            gradient, kind(self.rate), out=gradient if self.spends and not self.momentum else None
-        )
-        np.subtract(value, scaled, out=out)
+        spare = gradient if self.spends and not self.momentum else None if out is value else out
+        np.subtract(value, np.multiply(gradient, kind(self.rate), out=spare), out=out)
 
 
 class Adam(Optimiser):
