@@ -152,32 +152,41 @@ def function(called: Callable[..., Any], args: Any, options: Any) -> Any:
     return result if out is None else _into(out, result, said)
 
 
-@lru_cache(maxsize=512)
-def _signature(called: Callable[..., Any]) -> inspect.Signature | None:
-    try:
-        return inspect.signature(called)
-    except ValueError:  # some that are written in C say nothing
-        return None
-
-
 def _by_name(called: Callable[..., Any], args: Any, options: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """What has to be given in its order, and the rest by numpy's names: the places of parameters differ here."""
-    signature = _signature(called)
-    if signature is None:
+    places = _places(called, len(args), tuple(options))
+    if places is None:
         return args, dict(options)
-    needed: list[Any] = []
-    named: dict[str, Any] = {}
-    for name, value in signature.bind(*args, **options).arguments.items():
+    values = (*args, *options.values())
+    needed, named = places
+    return tuple([values[k] for k in needed]), {
+        name: values[k] for name, k, default in named if values[k] is not default
+    }
+
+
+@lru_cache(maxsize=2048)
+def _places(
+    called: Callable[..., Any], count: int, names: tuple[str, ...]
+) -> tuple[tuple[int, ...], tuple[tuple[str, int, Any], ...]] | None:
+    """Of so many arguments, and more under these names, those that have to be given, and the others' names and defaults."""
+    try:
+        signature = inspect.signature(called)
+    except ValueError:  # some that are written in C say nothing
+        return None
+    needed: list[int] = []
+    named: list[tuple[str, int, Any]] = []
+    given = signature.bind(*range(count), **{name: count + k for k, name in enumerate(names)})
+    for name, place in given.arguments.items():
         parameter = signature.parameters[name]
         if parameter.kind is parameter.VAR_POSITIONAL:
-            needed.extend(value)
+            needed.extend(place)
         elif parameter.kind is parameter.VAR_KEYWORD:
-            named.update(value)
+            named.extend((more, k, parameter.empty) for more, k in place.items())
         elif parameter.default is parameter.empty:
-            needed.append(value)
-        elif value is not parameter.default:
-            named[name] = value
-    return tuple(needed), named
+            needed.append(place)
+        else:
+            named.append((name, place, parameter.default))
+    return tuple(needed), tuple(named)
 
 
 def _into(out: Any, result: Any, said: str) -> Any:

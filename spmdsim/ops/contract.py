@@ -91,9 +91,10 @@ def _matmul_vjp(
 
 def _known_product(a: np.ndarray, b: np.ndarray) -> Callable[..., np.ndarray]:
     """:func:`_product` of matrices of these shapes and types."""
-    size = a.shape[0] * b.shape[1] * a.itemsize
-    if a.ndim != 2 or b.ndim != 2 or a.dtype != b.dtype or size < SMALLEST:
+    if a.ndim != 2 or b.ndim != 2:
         return _product
+    if a.shape[0] * b.shape[1] * a.itemsize < SMALLEST or a.dtype != b.dtype:
+        return np.matmul
     fresh = allocator((a.shape[0], b.shape[1]), a.dtype)
     return lambda a, b: np.matmul(a, b, out=fresh())
 

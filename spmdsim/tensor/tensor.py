@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, TypeAlias, TypeVar
 
@@ -41,6 +42,12 @@ def origin_of(tensors: Sequence[Tensor]) -> int:
     """The number of what is moved in one call: a tensor, or several together."""
     origins = [tensor.origin for tensor in tensors]
     return origins[0] if len(origins) == 1 else hash(tuple(origins)) & ORIGINS
+
+
+@cache
+def _numpy_protocols() -> Any:
+    """What numpy's functions do with tensors, which takes a while to load."""
+    return import_module("spmdsim.numpy_names.protocols")
 
 
 def _creation(name: str) -> Any:
@@ -252,11 +259,11 @@ class Tensor(SymbolicTensor):
 
         def __array_ufunc__(self, ufunc, method, *inputs, **options):
             """Numpy's functions of elements, such as ``np.exp(t)``; see :mod:`spmdsim.numpy_names.protocols`."""
-            return import_module("spmdsim.numpy_names.protocols").ufunc(ufunc, method, *inputs, **options)
+            return _numpy_protocols().ufunc(ufunc, method, *inputs, **options)
 
         def __array_function__(self, function, _types, args, options):
             """Numpy's functions of arrays, such as ``np.sum(t)``; see :mod:`spmdsim.numpy_names.protocols`."""
-            return import_module("spmdsim.numpy_names.protocols").function(function, args, options)
+            return _numpy_protocols().function(function, args, options)
 
     # -- methods --------------------------------------------------------------------------------------
 
