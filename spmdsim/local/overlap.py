@@ -15,11 +15,10 @@ from spmdsim.errors import RuleError, UsageTypeError
 from spmdsim.layout.element_type import promoted
 from spmdsim.layout.windowed_layout import Window
 from spmdsim.local.operator import failures_of
-from spmdsim.ops.windowed import WindowOp, Windows, margins
+from spmdsim.ops.windowed import WindowOp, Windows, margins, surrounded
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.operands import Operand, operands
 from spmdsim.tensor.values import read_only
-from spmdsim.worlds.pool import empty
 
 Shape = tuple[int, ...]
 Sides = tuple[tuple[int, int], ...]
@@ -231,25 +230,13 @@ def _extended(block: np.ndarray, beyond: Sequence[tuple[int, int]], modes: Any) 
     """A block with what stands beyond the ends of the tensor, dim by dim as numpy.pad does it."""
     beyond = [pair if mode is not None else (0, 0) for pair, (mode, _) in zip(beyond, modes)]
     if all(mode == "constant" for pair, (mode, _) in zip(beyond, modes) if any(pair)):
-        return _surrounded(block, beyond, [value for _, value in modes])
+        return surrounded(block, beyond, [value for _, value in modes])
     for d, (pair, (mode, value)) in enumerate(zip(beyond, modes)):
         if any(pair):
             width = [pair if k == d else (0, 0) for k in range(block.ndim)]
             more = {"constant_values": value} if mode == "constant" else {}
             block = np.pad(block, width, mode, **more)
     return block
-
-
-def _surrounded(block: np.ndarray, beyond: Sequence[tuple[int, int]], values: Sequence[float]) -> np.ndarray:
-    """A block with numbers around it, those of later dims in the corners: one copy for all dims."""
-    if not any(map(any, beyond)):
-        return block
-    wide = empty(tuple(a + n + b for n, (a, b) in zip(block.shape, beyond)), block.dtype)
-    wide[tuple(slice(a, a + n) for n, (a, _) in zip(block.shape, beyond))] = block
-    for d, (n, (a, _), value) in enumerate(zip(block.shape, beyond, values)):
-        along = np.moveaxis(wide, d, 0)
-        along[:a] = along[a + n :] = value
-    return wide
 
 
 def _folded(gradient: np.ndarray, beyond: Sequence[tuple[int, int]], modes: Any) -> np.ndarray:

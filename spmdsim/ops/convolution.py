@@ -13,7 +13,7 @@ from spmdsim.errors import RuleError
 from spmdsim.layout.windowed_layout import Window
 from spmdsim.ops.declare import alike, conj
 from spmdsim.ops.operators import operator
-from spmdsim.ops.windowed import WindowOp, Windows, margins
+from spmdsim.ops.windowed import WindowOp, Windows, margins, surrounded
 from spmdsim.tensor import Context, Tensor
 from spmdsim.tensor.operands import Operand
 
@@ -46,7 +46,7 @@ def _places(context: Context, kernel: np.ndarray) -> Iterator[tuple[tuple[int, .
 
 
 def _block(context: Context, x: np.ndarray) -> np.ndarray:
-    return np.pad(x, margins(context))
+    return surrounded(x, margins(context), [0] * x.ndim)
 
 
 def _forward(context: Context, x: np.ndarray, kernel: np.ndarray, mode: str) -> np.ndarray:

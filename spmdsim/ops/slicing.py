@@ -18,7 +18,7 @@ from spmdsim.layout.windowed_layout import Window
 from spmdsim.ops.declare import alike
 from spmdsim.ops.operators import operator
 from spmdsim.ops.shape import broadcast_to, flatten, flip, moving_rule, reshape, same_dims
-from spmdsim.ops.windowed import WindowOp, Windows, margins
+from spmdsim.ops.windowed import WindowOp, Windows, margins, surrounded
 from spmdsim.tensor import Context, Tensor
 from spmdsim.tensor.element_types import as_array
 
@@ -116,7 +116,7 @@ def _pad_windows(shape: Shape, before: Shape, after: Shape, value: float) -> Win
 
 
 def _pad_forward(context: Context, x: np.ndarray, before: Shape, after: Shape, value: float) -> np.ndarray:
-    return np.pad(x, margins(context), constant_values=value)
+    return surrounded(x, margins(context), [value] * x.ndim)
 
 
 def _pad_vjp(

@@ -15,6 +15,7 @@ from spmdsim.core import BoundRule, Layout, Strategy
 from spmdsim.core.operator import Context, Op
 from spmdsim.errors import context
 from spmdsim.layout.windowed_layout import Window, Windowed
+from spmdsim.worlds.pool import empty
 
 Shape = tuple[int, ...]
 #: Per operand that is read in windows, the window of each of its dims, or None.
@@ -86,6 +87,20 @@ def in_blocks(bound: BoundRule) -> BoundRule:
     }
     rule = replace(bound.rule, whole=bound.rule.whole | read)
     return BoundRule(rule, bound.shapes, bound.inputs, bound.outputs, bound.factor_sizes)
+
+
+def surrounded(
+    block: np.ndarray, beyond: Sequence[tuple[int, int]], values: Sequence[float | complex]
+) -> np.ndarray:
+    """A block with numbers around it, a number per dim, those of later dims in the corners: one copy for all dims."""
+    if not any(map(any, beyond)):
+        return block
+    wide = empty(tuple(a + n + b for n, (a, b) in zip(block.shape, beyond)), block.dtype)
+    wide[tuple(slice(a, a + n) for n, (a, _) in zip(block.shape, beyond))] = block
+    for d, (n, (a, _), value) in enumerate(zip(block.shape, beyond, values)):
+        along = np.moveaxis(wide, d, 0)
+        along[:a] = along[a + n :] = value
+    return wide
 
 
 def margins(context: Context, operand: int = 0) -> list[tuple[int, int]]:
