@@ -24,9 +24,9 @@ Cuts = int | Sequence[int]
 # -- dims ---------------------------------------------------------------------------------------------------
 
 
-def ravel(a: Tensor) -> Tensor:
-    """All elements in one dim, row by row."""
-    return ops.flatten(a)
+def ravel(a: Tensor, order: str = "C") -> Tensor:
+    """All elements in one dim, row by row, or column by column for the order F."""
+    return ops.flatten(a) if order == "C" else ops.reshape(a, -1, order=order)
 
 
 def copy(a: Tensor) -> Tensor:

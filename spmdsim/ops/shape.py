@@ -137,18 +137,24 @@ _reshape_op = Op(
 
 @operator(_reshape_op)
 def reshape(
-    x: Tensor, shape: int | Sequence[int], layout: Layout | None = None, *, copy: bool | None = None
+    x: Tensor,
+    shape: int | Sequence[int],
+    layout: Layout | None = None,
+    *,
+    copy: bool | None = None,
+    order: str = "C",
 ) -> Tensor:
-    """The same elements, in row-major order, in another shape.
+    """The same elements in another shape, row by row.
 
     Args:
         x: the tensor.
         shape: new shape, or the only size; one size may be -1.
         layout: where the result should live; if left out, where it is without moving data, if possible.
         copy: of no account, as tensors are values; for the array API standard.
+        order: ``"C"``: the last dim's elements follow one another; ``"F"``: the first dim's do, in ``x`` and in the result.
 
     Raises:
-        RuleError: another number of elements.
+        RuleError: another number of elements, or another order.
         UsageTypeError: sizes that are not in one tuple.
 
     >>> from spmdsim import Mesh, Tensor, ops
@@ -159,11 +165,23 @@ def reshape(
     if isinstance(layout, int):
         raise UsageTypeError("reshape takes the sizes in one tuple, such as x.reshape((3, -1))")
     new = full_shape(x.meta.shape, (int(shape),) if isinstance(shape, (int, np.integer)) else shape)
+    if order != "C":
+        return _by_columns(x, new, layout, order)
     if layout is None and x.ndim == 1 and len(new) > 1:
         layout = _in_rows(x, new)
     if layout is not None:
         return move(x, layout, new)
     return _reshape_op(x, shape=new)
+
+
+def _by_columns(x: Tensor, shape: Shape, layout: Layout | None, order: str) -> Tensor:
+    if order == "F":
+        turned = transpose(x)
+        result = flatten(turned) if len(shape) == 1 else transpose(reshape(turned, shape[::-1]))
+        return result if layout is None else move(result, layout, shape)
+    if order == "A":  # how arrays lie in memory is nothing that tensors show
+        return reshape(x, shape, layout)
+    raise RuleError(f"elements are taken in order 'C' or 'F', but got {order!r}")
 
 
 def _in_rows(x: Tensor, shape: Shape) -> Layout | None:

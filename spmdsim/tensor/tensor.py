@@ -311,19 +311,25 @@ class Tensor(SymbolicTensor):
         return bool(ops.any(ops.equal(self, value)))
 
     def reshape(
-        self, shape: int | Sequence[int], *sizes: int | Layout | None, layout: Layout | None = None
+        self,
+        shape: int | Sequence[int],
+        *sizes: int | Layout | None,
+        layout: Layout | None = None,
+        order: str = "C",
     ) -> Tensor:
         """The same elements in another shape, its sizes in a tuple or one by one; see :func:`spmdsim.ops.reshape`."""
         if sizes and (sizes[0] is None or isinstance(sizes[0], Layout)):
-            return ops.reshape(self, shape, *sizes)  # type: ignore[arg-type]
-        return ops.reshape(self, (shape, *sizes) if sizes else shape, layout)  # type: ignore[arg-type]
+            return ops.reshape(self, shape, *sizes, order=order)  # type: ignore[arg-type]
+        return ops.reshape(self, (shape, *sizes) if sizes else shape, layout, order=order)  # type: ignore[arg-type]
 
     def transpose(self, perm: int | Sequence[int] | None = None, *dims: int) -> Tensor:
         """The tensor with its dims in another order, in a tuple or one by one; see :func:`spmdsim.ops.transpose`."""
         return ops.transpose(self, (perm, *dims) if isinstance(perm, int) else perm)
 
-    def flatten(self, start: int = 0) -> Tensor:
-        """All dims from ``start`` on as one."""
+    def flatten(self, start: int | str = 0, order: str = "C") -> Tensor:
+        """All dims from ``start`` on as one; as numpy has it, an order instead: :func:`spmdsim.ops.reshape` says which."""
+        if isinstance(start, str) or order != "C":
+            return self.reshape(-1, order=start if isinstance(start, str) else order)
         return ops.flatten(self, start)
 
     def sum(

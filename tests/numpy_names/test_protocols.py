@@ -97,6 +97,7 @@ FUNCTIONS = [
     lambda x: np.fabs((x - 2).astype(int)), lambda x: np.float_power(x.astype(int), 2), lambda x: np.heaviside(np.trunc(x) - 2, 0.5),
     lambda x: np.angle(x - 2j), lambda x: np.angle(2 - x, deg=True), lambda x: np.array_equiv(x, A[0]), lambda x: np.allclose(holes(x), holes(A), equal_nan=True),
     lambda x: np.round(x * 100, -1), lambda x: np.median((x * 9).astype(np.int8), 0), lambda x: np.median(x > 2), lambda x: x.flatten(), lambda x: x.ravel(),
+    lambda x: np.reshape(x, (3, 8), order="F"), lambda x: np.ravel(x, "F"), lambda x: x.flatten("F"), lambda x: cube(x).reshape(2, -1, order="F"),
     lambda x: x.reshape(3, 8), lambda x: x.transpose(1, 0), lambda x: x.trace(), lambda x: x.argsort(0, "stable"), lambda x: x.diagonal(1), lambda x: x.cumsum(), lambda x: x.dot(B), lambda x: x.round(1),
     lambda x: (x + 2j).imag, lambda x: (x + 2j).real, lambda x: x.nbytes, lambda x: x.item(5), lambda x: x.item(1, -1), lambda x: x.tolist(), lambda x: A[0, 0] in x, lambda x: 77 in x,
     lambda x: np.sum(x, 0, np.float32), lambda x: np.max(x, 0, None, True), lambda x: np.std(x, 0, None, None, 1), lambda x: np.sort(x, 0, "stable"),
