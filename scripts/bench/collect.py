@@ -169,6 +169,7 @@ def _run(
     return {
         "bench": bench.name, "mpi": kind if ranks > 1 else "", "ranks": ranks, "kernel": kernel, "busy": options.busy,
         "exit": code, "seconds": round(time.time() - start, 1), "before": state, "after": _state(),
+        "commit": _commit(), "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "rows": [json.loads(line) for line in lines],
     }  # fmt: skip
 
@@ -189,6 +190,11 @@ def _busy(wanted: bool) -> Iterator[None]:
             neighbour.wait()
 
 
+def _commit() -> str:
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.strip()
+
+
 # -- the machine ------------------------------------------------------------------------------------------------
 
 
@@ -200,11 +206,9 @@ def _machine() -> dict[str, Any]:
     blas = [
         f"{one.get('internal_api')} {one.get('version')}, kernels {one.get('architecture')}" for one in pools
     ]
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
     return {
         "processor": _processor(), "cores": os.cpu_count(), "memory_gib": _memory(), "kernel": platform.release(),
-        "python": platform.python_version(), "numpy": version, "blas": blas, "commit": commit.stdout.strip(),
-        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "python": platform.python_version(), "numpy": version, "blas": blas,
     }  # fmt: skip
 
 
@@ -285,7 +289,8 @@ def _markdown(known: dict[str, Any]) -> str:
         busy = ", one core busy" if run["busy"] else ""
         state = f"load {run['before']['load']} before, {run['after']['load']} after"
         mhz = f", {min(run['after']['mhz'])} to {max(run['after']['mhz'])} MHz" if run["after"]["mhz"] else ""
-        lines += [f"## {run['bench']}, {job}, kernels {run['kernel']}{busy}", "", f"{state}{mhz}.", ""]
+        code = f", commit {run['commit']}, {run['date']}"
+        lines += [f"## {run['bench']}, {job}, kernels {run['kernel']}{busy}", "", f"{state}{mhz}{code}.", ""]
         lines += ["| what | case | value | 95 % | goal | |", "|---|---|---|---|---|---|"]
         for one in run["rows"]:
             interval = f"{figure(one['low'])} to {figure(one['high'])}" if one["low"] < one["high"] else ""
