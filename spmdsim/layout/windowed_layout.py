@@ -27,6 +27,7 @@ class Window:
         wrap: elements before 0 are the last ones, and those beyond the last the first ones.
         spread: so many positions apart elements are read, one each: position ``i`` reads ``(i + first) / spread`` where
             that is whole, and nothing elsewhere; ``width`` and ``stride`` are 1 then.
+        padded: whether what is not there gets values beside what is read: room is left for them then.
     """
 
     size: int
@@ -35,6 +36,7 @@ class Window:
     stride: int = 1
     wrap: bool = False
     spread: int = 1
+    padded: bool = False
 
     def __str__(self) -> str:
         by = f" by {self.stride}" if self.stride > 1 else f" by 1/{self.spread}" if self.spread > 1 else ""
@@ -66,6 +68,18 @@ class Window:
             low += -(-max(-low, 0) // step) * step
             high = min(high, n)
         return range(low, max(low, high), step) if low < high else range(0)
+
+    def beyond(self, start: int, stop: int, n: int) -> tuple[int, int]:
+        """How many elements before the first and beyond the last of ``n`` positions ``start .. stop-1`` reach.
+
+        >>> Window(6, -1, 3).beyond(0, 3, 6), Window(6, -1, 3).beyond(3, 6, 6)
+        ((1, 0), (0, 1))
+        """
+        if start == stop or self.wrap:
+            return 0, 0
+        low, high = start * self.stride + self.first, (stop - 1) * self.stride + self.first + self.width
+        before = min(max(0, -low), high - low)
+        return before, high - low - before - len(self.reads(start, stop, n))
 
     def readers(self, start: int, stop: int) -> tuple[int, int]:
         """The positions, first and last plus one, that read an element of ``start .. stop-1``."""

@@ -134,8 +134,9 @@ def _mode(boundary: Any, constant: float) -> tuple[str | None, float]:
 
 
 def _windows(*shapes: Shape, sides: Sides, modes: Any, kind: Any) -> Windows:
+    numbers = all(mode == "constant" for pair, (mode, _) in zip(sides, modes) if any(pair))
     each = [
-        Window(n, -a, 1 + a + b, wrap=mode == "wrap") if a or b else None
+        Window(n, -a, 1 + a + b, wrap=mode == "wrap", padded=numbers) if a or b else None
         for n, (a, b), (mode, _) in zip(shapes[0], sides, modes)
     ]
     return dict.fromkeys(range(len(shapes)), each)

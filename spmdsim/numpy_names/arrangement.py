@@ -26,7 +26,7 @@ Cuts = int | Sequence[int]
 
 def ravel(a: Tensor, order: str = "C") -> Tensor:
     """All elements in one dim, row by row, or column by column for the order F."""
-    return ops.flatten(a) if order == "C" else ops.reshape(a, -1, order=order)
+    return ops.flatten(a, order=order)
 
 
 def copy(a: Tensor) -> Tensor:

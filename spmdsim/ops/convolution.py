@@ -30,7 +30,9 @@ def _window(n: int, k: int, mode: str) -> Window:
     """The elements that each element of the result is made of; those before the first and beyond the last are zero."""
     if mode == "valid":
         return Window(max(n - k + 1, 0), 0, k)
-    return Window(n + k - 1, 1 - k, k) if mode == "full" else Window(n, (k - 1) // 2 + 1 - k, k)
+    if mode == "full":
+        return Window(n + k - 1, 1 - k, k, padded=True)
+    return Window(n, (k - 1) // 2 + 1 - k, k, padded=True)
 
 
 def _windows(shape: Shape, kernel: Shape, mode: str) -> Windows:

@@ -176,8 +176,10 @@ def reshape(
 
 def _by_columns(x: Tensor, shape: Shape, layout: Layout | None, order: str) -> Tensor:
     if order == "F":
-        turned = transpose(x)
-        result = flatten(turned) if len(shape) == 1 else transpose(reshape(turned, shape[::-1]))
+        if len(shape) == 1:
+            result = flatten(x, order="F")
+        else:
+            result = transpose(reshape(transpose(x), shape[::-1]))
         return result if layout is None else move(result, layout, shape)
     if order == "A":  # how arrays lie in memory is nothing that tensors show
         return reshape(x, shape, layout)
@@ -216,15 +218,30 @@ def full_shape(old: Shape, new: Iterable[int]) -> Shape:
 
 
 @operator()
-def flatten(x: Tensor, start: int = 0) -> Tensor:
+def flatten(x: Tensor, start: int | str = 0, order: str = "C") -> Tensor:
     """All dims from ``start`` on as one.
+
+    Args:
+        x: the tensor.
+        start: the first of them; or the order, as numpy has it, for all dims.
+        order: of all dims, as :func:`reshape` has it.
+
+    Raises:
+        RuleError: another order, or one of some dims.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
-    >>> ops.flatten(x).full().tolist()
-    [3, 1, 2, 6, 5, 4]
+    >>> ops.flatten(x).full().tolist(), ops.flatten(x, order="F").full().tolist()
+    ([3, 1, 2, 6, 5, 4], [3, 6, 1, 5, 2, 4])
     """
-    return merged(x, start, x.ndim)
+    start, order = (0, start) if isinstance(start, str) else (start, order)
+    if order in ("C", "A", "K"):  # how arrays lie in memory is nothing that tensors show
+        return merged(x, start, x.ndim)
+    if start or order != "F":
+        raise RuleError(
+            f"all dims are flattened in order 'C' or 'F', but got order {order!r} from dim {start} on"
+        )
+    return merged(transpose(x), 0, x.ndim)
 
 
 def merged(x: Tensor, start: int, stop: int) -> Tensor:

@@ -15,7 +15,7 @@ from spmdsim.core import BoundRule, Layout, Strategy
 from spmdsim.core.operator import Context, Op
 from spmdsim.errors import context
 from spmdsim.layout.windowed_layout import Window, Windowed
-from spmdsim.worlds.pool import empty
+from spmdsim.worlds.pool import empty, with_margins
 
 Shape = tuple[int, ...]
 #: Per operand that is read in windows, the window of each of its dims, or None.
@@ -92,11 +92,16 @@ def in_blocks(bound: BoundRule) -> BoundRule:
 def surrounded(
     block: np.ndarray, beyond: Sequence[tuple[int, int]], values: Sequence[float | complex]
 ) -> np.ndarray:
-    """A block with numbers around it, a number per dim, those of later dims in the corners: one copy for all dims."""
+    """A block with numbers around it, a number per dim, those of later dims in the corners: one copy for all dims.
+
+    No copy where the block lies in memory that was left around it for that.
+    """
     if not any(map(any, beyond)):
         return block
-    wide = empty(tuple(a + n + b for n, (a, b) in zip(block.shape, beyond)), block.dtype)
-    wide[tuple(slice(a, a + n) for n, (a, _) in zip(block.shape, beyond))] = block
+    wide = with_margins(block, beyond)
+    if wide is None:
+        wide = empty(tuple(a + n + b for n, (a, b) in zip(block.shape, beyond)), block.dtype)
+        wide[tuple(slice(a, a + n) for n, (a, _) in zip(block.shape, beyond))] = block
     for d, (n, (a, _), value) in enumerate(zip(block.shape, beyond, values)):
         along = np.moveaxis(wide, d, 0)
         along[:a] = along[a + n :] = value
@@ -111,13 +116,5 @@ def margins(context: Context, operand: int = 0) -> list[tuple[int, int]]:
     out = []
     for d, ((factor,), n) in enumerate(zip(bound.inputs[operand], shape)):
         window = windows[d] if windows else None
-        start, stop = context.bounds(factor)
-        if window is None or start == stop or window.wrap:
-            out.append((0, 0))
-            continue
-        low = start * window.stride + window.first
-        high = (stop - 1) * window.stride + window.first + window.width
-        inside = len(window.reads(start, stop, n))
-        before = min(max(0, -low), high - low)
-        out.append((before, high - low - before - inside))
+        out.append((0, 0) if window is None else window.beyond(*context.bounds(factor), n))
     return out

@@ -244,6 +244,21 @@ def room_around(step: HaloStep, rank: int) -> Room | None:
     return Room(shape, block, tuple(slice(m + a, m + a + n) for n, m, a in zip(read, reach, first)))
 
 
+@lru_cache(maxsize=4096)
+def margins_around(step: HaloStep, rank: int) -> tuple[tuple[int, int], ...]:
+    """Per dim how much room a rank's windows want before them and after them; () for none."""
+    windows, shape = step.windowed.windows, step.shape
+    if step.back or rank not in step.dst.mesh or not any(window and window.padded for window in windows):
+        return ()
+    counts = [n if window is None else window.size for n, window in zip(shape, windows)]
+    bounds = step.windowed.base.bounds(counts, rank)
+    margins = tuple(
+        window.beyond(*ends, n) if window and window.padded else (0, 0)
+        for window, ends, n in zip(windows, bounds, shape)
+    )
+    return margins if any(map(any, margins)) else ()
+
+
 def _little_more(sizes: Sequence[int], reach: Sequence[int]) -> bool:
     """Whether a block with room on both sides is at most a quarter larger than the block."""
     return 4 * math.prod(n + 2 * more for n, more in zip(sizes, reach)) <= 5 * math.prod(sizes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, TypeAlias, TypeVar
 
@@ -44,10 +44,7 @@ def origin_of(tensors: Sequence[Tensor]) -> int:
     return origins[0] if len(origins) == 1 else hash(tuple(origins)) & ORIGINS
 
 
-@cache
-def _numpy_protocols() -> Any:
-    """What numpy's functions do with tensors, which takes a while to load."""
-    return import_module("spmdsim.numpy_names.protocols")
+_numpy_protocols = cache(partial(import_module, "spmdsim.numpy_names.protocols"))  # loading it takes a while
 
 
 def _creation(name: str) -> Any:
@@ -328,9 +325,7 @@ class Tensor(SymbolicTensor):
 
     def flatten(self, start: int | str = 0, order: str = "C") -> Tensor:
         """All dims from ``start`` on as one; as numpy has it, an order instead: :func:`spmdsim.ops.reshape` says which."""
-        if isinstance(start, str) or order != "C":
-            return self.reshape(-1, order=start if isinstance(start, str) else order)
-        return ops.flatten(self, start)
+        return ops.flatten(self, start, order)
 
     def sum(
         self,

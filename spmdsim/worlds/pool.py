@@ -11,7 +11,7 @@ import math
 import mmap
 import os
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from sys import getrefcount
 from typing import Any
@@ -221,6 +221,7 @@ class Surroundings:
     Attributes:
         filled: the parts of the room that have values.
         block: the array, if a tensor has it there.
+        margins: per dim how much was left before a piece and after it.
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype) -> None:
@@ -229,12 +230,32 @@ class Surroundings:
         self.shape = shape
         self.filled: list[tuple[slice, ...]] = []
         self.block: Callable[[], np.ndarray | None] = lambda: None
+        self.margins: tuple[tuple[int, int], ...] = ()
 
 
 def surroundings(array: np.ndarray) -> Surroundings | None:
     """The memory with room in which an array lies, if it lies in any."""
     under = getattr(array.base, "base", None)
     return under if isinstance(under, Surroundings) else None
+
+
+def in_margins(shape: tuple[int, ...], margins: tuple[tuple[int, int], ...], dtype: np.dtype) -> np.ndarray:
+    """An uninitialised array with room for more elements around it, which :func:`with_margins` finds."""
+    here = Surroundings(tuple(a + n + b for n, (a, b) in zip(shape, margins)), dtype)
+    here.margins = margins
+    whole: np.ndarray = np.ndarray(here.shape, dtype, np.asarray(here))
+    return whole[tuple(slice(a, a + n) for n, (a, _) in zip(shape, margins))]
+
+
+def with_margins(array: np.ndarray, margins: Sequence[tuple[int, int]]) -> np.ndarray | None:
+    """The array with the elements around it, if exactly so many were left there."""
+    here = surroundings(array)
+    if here is None or here.margins != tuple(margins):
+        return None
+    whole: np.ndarray = np.ndarray(here.shape, array.dtype, array.base)
+    inner = whole[tuple(slice(a, n - b) for n, (a, b) in zip(here.shape, margins))]
+    same = inner.shape == array.shape and inner.__array_interface__ == array.__array_interface__
+    return whole if same else None
 
 
 def landing(arrays: tuple[np.ndarray, ...], shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:

@@ -117,6 +117,33 @@ def test_no_boundary_and_numbers(world):
 
 
 @pytest.mark.ranks(4)
+@pytest.mark.parametrize("axes", [("x", None), (None, "x"), ("x", "y")])
+def test_numbers_around_go_where_the_windows_landed(axes, world, monkeypatch):
+    """What was copied once is not copied again, and who shares the memory sees numbers of its own."""
+    mesh = Mesh((2, 2), ("x", "y")) if "y" in axes else Mesh((4,), ("x",))
+    a = values((9, 8))
+    x = given(a, mesh(*axes), world, requires_grad=True)
+    if len(world.ranks) == 1:
+        monkeypatch.setattr("spmdsim.ops.windowed.empty", lambda *_: pytest.fail("a second copy"))
+    results = [
+        map_overlap(lambda block: block[:-2, 2:], x, depth=1, boundary=number, vjp=_slice_vjp)
+        for number in (3, 5)
+    ]
+    for y, number in zip(results, (3, 5)):
+        np.testing.assert_array_equal(y.full(), np.pad(a, 1, constant_values=number)[:-2, 2:])
+    results[0].sum().backward()
+    expected = np.ones_like(a)
+    expected[-1] = expected[:, 0] = 0
+    np.testing.assert_array_equal(x.grad.full(), expected)
+
+
+def _slice_vjp(dy, blocks, _):
+    gradient = np.zeros_like(blocks[0])
+    gradient[:-2, 2:] = dy
+    return gradient
+
+
+@pytest.mark.ranks(4)
 def test_fewer_elements_than_ranks_and_deep_periods(world):
     mesh, a = Mesh((4,), ("x",)), values((3,))
     x = given(a, mesh("x"), world)

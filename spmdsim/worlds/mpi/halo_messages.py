@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from weakref import ref
 
 import numpy as np
@@ -10,12 +11,21 @@ from mpi4py import MPI
 
 from spmdsim.core.lockstep import contiguous
 from spmdsim.core.step import Index
-from spmdsim.redistribution.halo import HaloPiece, HaloStep, Room, elements, received, room_around, sent
+from spmdsim.redistribution.halo import (
+    HaloPiece,
+    HaloStep,
+    Room,
+    elements,
+    margins_around,
+    received,
+    room_around,
+    sent,
+)
 from spmdsim.redistribution.ways.rank_transfers import flat_offset
 from spmdsim.worlds.local_steps import assembled
 from spmdsim.worlds.mpi.counted import Counted
 from spmdsim.worlds.mpi.datatypes import counted_parts, element
-from spmdsim.worlds.pool import Surroundings, allocator, empty, surroundings
+from spmdsim.worlds.pool import Surroundings, allocator, empty, in_margins, surroundings
 
 #: The ranks of a group, sorted, and their communicator.
 Members = tuple[tuple[int, ...], Counted]
@@ -81,8 +91,13 @@ def exchange_halo(
     ranks, comm = group
     room = room_around(step, rank)
     number = {member: k for k, member in enumerate(ranks)}
-    apart = step.back or room is not None
-    fresh = allocator(shape, dtype) if not apart and any(peer != rank for peer, _ in incoming) else None
+    margins = () if room is not None else margins_around(step, rank)
+    apart = step.back or room is not None or bool(margins)
+    fresh: Callable[[], np.ndarray] | None = None
+    if margins:
+        fresh = partial(in_margins, shape, margins, dtype)
+    elif not apart and any(peer != rank for peer, _ in incoming):
+        fresh = allocator(shape, dtype)
     places = {peer: None if apart else _place(shape, pieces) for peer, pieces in incoming}
 
     def run(array: np.ndarray) -> np.ndarray:
