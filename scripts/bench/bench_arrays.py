@@ -266,12 +266,18 @@ def poisson(here: MPIWorld, shrink: int) -> Ways:
         rest = rest - alpha * image
         return x, rest, rest + np.vdot(rest, rest) / before * direction
 
-    def ours() -> list[np.ndarray]:
-        return [tensor.local() for tensor in iteration(*start)]
+    def arrays(step: Callable[..., tuple[Tensor, ...]]) -> list[np.ndarray]:
+        return [tensor.local() for tensor in step(*start)]
 
-    for array, expected in zip(ours(), by_hand()):
-        np.testing.assert_allclose(array, expected, rtol=1e-9)
-    return {"by hand": by_hand, "spmdsim": ours}
+    compiled = spmdsim.compile(iteration)
+    for step in (iteration, compiled, compiled):
+        for array, expected in zip(arrays(step), by_hand()):
+            np.testing.assert_allclose(array, expected, rtol=1e-9)
+    return {
+        "by hand": by_hand,
+        "spmdsim": lambda: arrays(iteration),
+        "spmdsim, compiled": lambda: arrays(compiled),
+    }
 
 
 ROWS: dict[str, tuple[str, Callable[[MPIWorld, int], Ways]]] = {
