@@ -265,6 +265,7 @@ ROWS = {
     "tril": Row(ops.tril, np.tril),
     "triu": Row(lambda x: ops.triu(x, 1), lambda x: np.triu(x, 1)),
     "unstack": Row(lambda x: ops.unstack(x)[1], lambda x: x[1]),
+    "vdot": Row(ops.vdot, np.vdot, 2),
     "vecdot": Row(ops.vecdot, np.vecdot, 2),
     "cast": Row(lambda a, b: ops.cast(a, b.dtype), lambda a, b: (a.real if b.dtype.kind not in "cb" else a).astype(b.dtype), 2),
 }  # fmt: skip

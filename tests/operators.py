@@ -422,6 +422,7 @@ SAMPLES = [
         "slice_update", ops.slice_update, ops.slice_update.op, (_normal(8, 7), _normal(8, 5)), _written,
         {"start": (0, 1), "stop": (8, 6), "step": (1, 1)},
     ),
+    Sample("vdot", ops.vdot, ops.vdot.op, (_normal(8, 7), _normal(8, 7, seed=1)), np.vdot),
     Sample("einsum_scalar", ops.einsum, ops.einsum.op, (_normal(7), _normal(7, seed=1)), lambda a, b: a @ b, {"equation": "i,i->"}),
     Sample("sum_scalar", ops.sum, ops.sum.op, (np.float64(3.5),), lambda x: x, {"dims": (), "keepdims": False}),
     Sample("reshape_scalar", ops.reshape, ops.reshape.op, (np.float64(2.5),), lambda x: np.reshape(x, (1, 1)), {"shape": (1, 1)}),

@@ -37,7 +37,7 @@ def on_one_rank(note: Note, arrays: Sequence[Any], over: tuple[int, ...]) -> Num
         recipe, world, params = facts[:3]
         everywhere = recipe.strategy.mesh.size == world.size
         if everywhere and type(recipe.op).on_ranks is Op.on_ranks:
-            head = recipe.head(world.ranks[0]) if recipe.op.contextual else ()
+            head = recipe.head(world.ranks[0])
             if function is local_gradients:
                 arrived, wanted = facts[3:5]
                 known = specialised_vjp(recipe.vjp, wanted, arrays, params) if arrived == [True] else None

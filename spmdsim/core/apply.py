@@ -61,6 +61,7 @@ class Recipe:
         active: per owned rank whether it takes part (is in the mesh).
         prepared: what a kind of operators derived besides (:meth:`~spmdsim.core.operator.Op.prepared`).
         plain: the operands once brought, nothing but the local function is left, with one result on every owned rank.
+        alone: the local function of the only owned rank, its context given.
         forward: the local function.
         vjp: the local gradient function, if the operator has a gradient.
     """
@@ -76,20 +77,20 @@ class Recipe:
     active: tuple[bool, ...]
     prepared: Any
     plain: bool
+    alone: Callable[..., Any]
     forward: Callable[..., Any]
     vjp: Callable[..., Any] | None
     _contexts: dict[int, Context] = field(default_factory=dict)
 
     def head(self, rank: int) -> tuple[Context, ...]:
-        """What comes before a rank's arrays where a contextual local function is called."""
-        if rank not in self._contexts:
+        """What comes before a rank's arrays in the local functions: its context, where the operator asks for one."""
+        if self.op.contextual and rank not in self._contexts:
             self._contexts[rank] = Context(self.bound, self.strategy, rank)
-        return (self._contexts[rank],)
+        return (self._contexts[rank],) if self.op.contextual else ()
 
     def local(self, params: dict[str, Any], rank: Any, *arrays: Any) -> Any:
         """Run the local function on a rank's arrays."""
-        head = self.head(rank) if self.op.contextual else ()
-        return self.typed(self.forward(*head, *arrays, **params))
+        return self.typed(self.forward(*self.head(rank), *arrays, **params))
 
     def typed(self, result: Any) -> Any:
         """What the local function gave, in the types that the results' metas say."""
@@ -133,12 +134,15 @@ def make_recipe(
     active = tuple(rank in strategy.mesh for rank in world.ranks)
     inputs = tuple(meta.with_layout(layout) for meta, layout in zip(metas, wanted))
     prepared = op.prepared(bound, strategy, params)
-    plain = prepared is None and finals == (None,) and not op.contextual and all(active)
+    turns = op.contextual and (len(active) > 1 or type(op).on_ranks is not Op.on_ranks)
+    plain = prepared is None and finals == (None,) and all(active) and not turns
     kinds = tuple(meta.dtype for meta in (*inputs, *outputs))
     forward = op.forward if op.moves else elements.types.local(op.forward, kinds)
     vjp = None if op.vjp is None else elements.types.local(op.vjp, kinds)
+    contexts = {rank: Context(bound, strategy, rank) for rank in world.ranks[: int(op.contextual)]}
+    alone = partial(forward, *contexts.values()) if contexts else forward
     known = [(name, value) for name, value in params.items() if name not in op.varying]
-    landing = (outputs, finals, active, prepared, plain, forward, vjp)
+    landing = (outputs, finals, active, prepared, plain, alone, forward, vjp, contexts)
     return Recipe(op, world.number(op.name, *known), bound, strategy, plans, inputs, *landing)
 
 
@@ -227,7 +231,7 @@ def apply(
         shards = world.empties(meta)
     elif len(first.held) == 1:
         arrays = (first.held[0], last.held[0]) if two else [tensor.held[0] for tensor in tensors]
-        array = recipe.forward(*arrays, **params)
+        array = recipe.alone(*arrays, **params)
         shards = [array if array.dtype is meta.held else op.typed(array, meta.held)]
     else:
         shards = each(partial(recipe.local, params, None), *[tensor.held for tensor in tensors])

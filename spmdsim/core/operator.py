@@ -52,9 +52,9 @@ Cuts = Sequence[Sequence[int]] | Sequence[int]
 StrategyLike = Strategy | Mapping[str, str | Sequence[str]] | Sequence[Layout] | Layout | Cuts
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class Context(ShortRepr):
-    """What a contextual local function may ask about the shard of a rank that it works on."""
+    """What a contextual local function may ask about the shard of a rank that it works on; one per recipe and rank."""
 
     bound: BoundRule
     strategy: Strategy

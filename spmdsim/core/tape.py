@@ -147,8 +147,7 @@ def local_gradients(
     alone = recipe.strategy.mesh.size < world.size  # others cannot know what has no gradient: zeros
 
     def job(rank: int, *arrays: Any) -> list[Any]:
-        head = recipe.head(rank) if recipe.op.contextual else ()
-        pieces = pulled(recipe, params, arrived, *arrays, head=head)
+        pieces = pulled(recipe, params, arrived, *arrays, head=recipe.head(rank))
         if alone:
             pieces = [
                 np.zeros_like(x) if one is None else one for one, x in zip(pieces, arrays[sum(arrived) :])

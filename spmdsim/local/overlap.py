@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -15,13 +16,15 @@ from spmdsim.errors import RuleError, UsageTypeError
 from spmdsim.layout.element_type import promoted
 from spmdsim.layout.windowed_layout import Window
 from spmdsim.local.operator import failures_of
-from spmdsim.ops.windowed import WindowOp, Windows, margins, surrounded
+from spmdsim.ops.windowed import Margins, WindowOp, Windows, margins, surrounded
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.operands import Operand, operands
 from spmdsim.tensor.values import read_only
 
 Shape = tuple[int, ...]
 Sides = tuple[tuple[int, int], ...]
+#: Per dim how numpy.pad calls what stands beyond the ends, and a number.
+Modes = tuple[tuple[str | None, float], ...]
 
 #: What stands beyond the ends, and how numpy.pad calls it; None: nothing does.
 MODES = {
@@ -87,15 +90,23 @@ def map_overlap(
             raise RuleError(
                 f"map_overlap takes tensors of one shape, but got {' and '.join(str(t.shape) for t in tensors)}"
             )
+    plain = {type(depth), type(boundary), type(constant)} <= {int, float, str}
+    sides, modes = (_settings if plain else _settings.__wrapped__)(shape, depth, boundary, constant)
+    op = _overlapping(name, function, vjp)
+    kind = None if dtype is None else np.dtype(dtype)
+    result: Tensor = op(*tensors, sides=sides, modes=modes, kind=kind)
+    return result
+
+
+@lru_cache(maxsize=1024, typed=True)
+def _settings(shape: Shape, depth: Any, boundary: Any, constant: float) -> tuple[Sides, Modes]:
+    """Per dim how much is added before and after, and how; kept for depths and boundaries that are single values."""
     sides = tuple(_sides(one) for one in _per_dim("depth", depth, len(shape), 0))
-    modes = [_mode(one, constant) for one in _per_dim("boundary", boundary, len(shape), "none")]
+    modes = tuple(_mode(one, constant) for one in _per_dim("boundary", boundary, len(shape), "none"))
     for d, (n, (a, b), (mode, _)) in enumerate(zip(shape, sides, modes)):
         if mode in ("reflect", "symmetric") and n and max(a, b) > n - (mode == "reflect"):
             raise RuleError(f"dim {d} of size {n} cannot be continued by {mode} for a depth of {max(a, b)}")
-    op = _overlapping(name, function, vjp)
-    kind = None if dtype is None else np.dtype(dtype)
-    result: Tensor = op(*tensors, sides=sides, modes=tuple(modes), kind=kind)
-    return result
+    return sides, modes
 
 
 def _per_dim(what: str, given: Any, ndim: int, otherwise: Any) -> list[Any]:
@@ -133,7 +144,7 @@ def _mode(boundary: Any, constant: float) -> tuple[str | None, float]:
     return MODES[boundary], float(constant) if boundary == "constant" else 0.0
 
 
-def _windows(*shapes: Shape, sides: Sides, modes: Any, kind: Any) -> Windows:
+def _windows(*shapes: Shape, sides: Sides, modes: Modes, kind: Any) -> Windows:
     numbers = all(mode == "constant" for pair, (mode, _) in zip(sides, modes) if any(pair))
     each = [
         Window(n, -a, 1 + a + b, wrap=mode == "wrap", padded=numbers) if a or b else None
@@ -142,7 +153,7 @@ def _windows(*shapes: Shape, sides: Sides, modes: Any, kind: Any) -> Windows:
     return dict.fromkeys(range(len(shapes)), each)
 
 
-def _rule(*shapes: Shape, sides: Sides, modes: Any, kind: Any) -> Rule:
+def _rule(*shapes: Shape, sides: Sides, modes: Modes, kind: Any) -> Rule:
     names = " ".join(f"d{d}" for d in range(len(shapes[0])))
     return Rule.parse(f"{', '.join([names] * len(shapes))} -> {names}")
 
@@ -158,14 +169,18 @@ def _overlapping(name: str, function: Callable[..., Any], vjp: Callable[..., Any
     op = _known.get(key)
     if op is None:
 
-        def forward(context: Context, *blocks: np.ndarray, sides: Sides, modes: Any, kind: Any) -> np.ndarray:
-            own = _own(context)
-            if 0 in own:
-                return np.zeros(own, _dtype(*[block.dtype for block in blocks], kind=kind))
-            extended = [_extended(block, margins(context), modes) for block in blocks]
+        def forward(
+            context: Context, *blocks: np.ndarray, sides: Sides, modes: Modes, kind: Any
+        ) -> np.ndarray:
+            frame = _frame(context, sides, modes)
+            if 0 in frame.own:
+                return np.zeros(frame.own, _dtype(*[block.dtype for block in blocks], kind=kind))
+            extended = [_extended(block, frame, modes) for block in blocks]
             with failures_of(name, context.rank, extended):
                 result = np.asarray(function(*map(read_only, extended)))
-            return _trimmed(name, context, result, extended[0].shape, own, _added(context, sides, modes))
+            if result.shape == frame.own:
+                return result
+            return _trimmed(name, context, result, extended[0].shape, frame)
 
         def gradients(
             context: Context,
@@ -173,7 +188,7 @@ def _overlapping(name: str, function: Callable[..., Any], vjp: Callable[..., Any
             blocks: Sequence[np.ndarray],
             y: Any,
             sides: Sides,
-            modes: Any,
+            modes: Modes,
             kind: Any,
         ) -> list[Any]:
             if vjp is None:
@@ -183,7 +198,8 @@ def _overlapping(name: str, function: Callable[..., Any], vjp: Callable[..., Any
                 )
             if not dy.size:
                 return [np.zeros_like(block) for block in blocks]
-            extended = [_extended(block, margins(context), modes) for block in blocks]
+            frame = _frame(context, sides, modes)
+            extended = [_extended(block, frame, modes) for block in blocks]
             with failures_of(f"the vjp of {name}", context.rank, extended):
                 given = vjp(read_only(dy), [*map(read_only, extended)], read_only(y))
             parts = list(given) if isinstance(given, (tuple, list)) else [given]
@@ -214,33 +230,50 @@ KNOWN = 256
 _known: dict[Any, WindowOp] = {}
 
 
-def _own(context: Context) -> Shape:
+class Frame(NamedTuple):
+    """What stands around a rank's block.
+
+    Attributes:
+        own: the block's shape.
+        added: per dim how many elements are added before and after, the neighbours' and those beyond the tensor.
+        beyond: how many of them are beyond the tensor, and get a value.
+        values: per dim that value, if it is a number in all of them.
+    """
+
+    own: Shape
+    added: Margins
+    beyond: Margins
+    values: tuple[float, ...] | None
+
+
+@lru_cache(maxsize=4096)
+def _frame(context: Context, sides: Sides, modes: Modes) -> Frame:
+    """The frame of a rank's block."""
     bounds = [context.bounds(factor) for (factor,) in context.bound.outputs[0]]
-    return tuple(stop - start for start, stop in bounds)
+    reach = margins(context)
+    filled = [pair if mode is not None else (0, 0) for pair, (mode, _) in zip(reach, modes)]
+    numbers = all(mode == "constant" for pair, (mode, _) in zip(filled, modes) if any(pair))
+    added = tuple(
+        (a, b) if mode is not None else (a - before, b - after)
+        for (a, b), (mode, _), (before, after) in zip(sides, modes, reach)
+    )
+    own, values = tuple(stop - start for start, stop in bounds), tuple(value for _, value in modes)
+    return Frame(own, added, tuple(filled), values if numbers else None)
 
 
-def _added(context: Context, sides: Sides, modes: Any) -> list[tuple[int, int]]:
-    """Per dim how many elements stand before a block and after it; at the ends none where nothing does."""
-    out = []
-    for (a, b), (mode, _), beyond in zip(sides, modes, margins(context)):
-        out.append((a, b) if mode is not None else (a - beyond[0], b - beyond[1]))
-    return out
-
-
-def _extended(block: np.ndarray, beyond: Sequence[tuple[int, int]], modes: Any) -> np.ndarray:
+def _extended(block: np.ndarray, frame: Frame, modes: Modes) -> np.ndarray:
     """A block with what stands beyond the ends of the tensor, dim by dim as numpy.pad does it."""
-    beyond = [pair if mode is not None else (0, 0) for pair, (mode, _) in zip(beyond, modes)]
-    if all(mode == "constant" for pair, (mode, _) in zip(beyond, modes) if any(pair)):
-        return surrounded(block, beyond, [value for _, value in modes])
-    for d, (pair, (mode, value)) in enumerate(zip(beyond, modes)):
+    if frame.values is not None:
+        return surrounded(block, frame.beyond, frame.values)
+    for d, (pair, (mode, value)) in enumerate(zip(frame.beyond, modes)):
         if any(pair):
             width = [pair if k == d else (0, 0) for k in range(block.ndim)]
-            more = {"constant_values": value} if mode == "constant" else {}
-            block = np.pad(block, width, mode, **more)
+            more: dict[str, Any] = {"constant_values": value} if mode == "constant" else {}
+            block = np.pad(block, width, cast(Any, mode), **more)
     return block
 
 
-def _folded(gradient: np.ndarray, beyond: Sequence[tuple[int, int]], modes: Any) -> np.ndarray:
+def _folded(gradient: np.ndarray, beyond: Sequence[tuple[int, int]], modes: Modes) -> np.ndarray:
     """The way back: what was added beyond the ends adds to the elements that it is a copy of."""
     for d, (pair, (mode, _)) in reversed(list(enumerate(zip(beyond, modes)))):
         if not any(pair) or mode is None:
@@ -249,7 +282,7 @@ def _folded(gradient: np.ndarray, beyond: Sequence[tuple[int, int]], modes: Any)
         if mode == "constant":
             gradient = gradient.take(range(pair[0], pair[0] + n), d)
             continue
-        place = np.pad(np.arange(n), pair, mode)
+        place = np.pad(np.arange(n), pair, cast(Any, mode))
         rest = list(gradient.shape)
         rest[d] = n
         total = np.zeros(rest, gradient.dtype)
@@ -258,19 +291,10 @@ def _folded(gradient: np.ndarray, beyond: Sequence[tuple[int, int]], modes: Any)
     return gradient
 
 
-def _trimmed(
-    name: str,
-    context: Context,
-    result: np.ndarray,
-    extended: Shape,
-    own: Shape,
-    added: Sequence[tuple[int, int]],
-) -> np.ndarray:
-    if result.shape == own:
-        return result
+def _trimmed(name: str, context: Context, result: np.ndarray, extended: Shape, frame: Frame) -> np.ndarray:
     if result.shape != extended:
         raise RuleError(
-            f"{name} gave an array of shape {result.shape} on rank {context.rank}, where the block has {own} and {extended} "
-            "with what was added: give either"
+            f"{name} gave an array of shape {result.shape} on rank {context.rank}, where the block has {frame.own} and "
+            f"{extended} with what was added: give either"
         )
-    return np.ascontiguousarray(result[tuple(slice(a, a + n) for (a, _), n in zip(added, own))])
+    return np.ascontiguousarray(result[tuple(slice(a, a + n) for (a, _), n in zip(frame.added, frame.own))])

@@ -154,7 +154,9 @@ def outer(a: Operand, b: Operand) -> Tensor:
 def vdot(a: Operand, b: Operand) -> Tensor:
     """The sum of products of all elements, the first ones conjugated."""
     one, other = operands("np.vdot", (a, b))
-    return ops.vecdot(ravel(one), ravel(other))
+    if one.shape == other.shape:
+        return ops.vdot(one, other)
+    return ops.vdot(ravel(one), ravel(other))
 
 
 def einsum(rule: str, *tensors: Operand, optimize: Any = False) -> Tensor:

@@ -60,7 +60,7 @@ from spmdsim.ops.array_functions import (
     trunc,
 )
 from spmdsim.ops.assign import setitem as setitem
-from spmdsim.ops.contract import einsum, matmul
+from spmdsim.ops.contract import einsum, matmul, vdot
 from spmdsim.ops.convolution import convolve
 from spmdsim.ops.declare import cast
 from spmdsim.ops.dropout import dropout
@@ -297,6 +297,7 @@ __all__ = [
     "unique_values",
     "unstack",
     "var",
+    "vdot",
     "vecdot",
     "where",
     "window",

@@ -246,3 +246,41 @@ def einsum(equation: str, *tensors: Operand) -> Tensor:
     [[10.0, 10.0], [10.0, 20.0]]
     """
     return _einsum_op(*alike("einsum", *tensors), equation=equation)
+
+
+def _vdot_rule(a: tuple[int, ...], b: tuple[int, ...]) -> Rule:
+    if a != b:
+        raise RuleError(f"vdot takes tensors of one shape, but got {a} and {b}")
+    dims = " ".join(f"d{k}" for k in range(len(a)))
+    return Rule.parse(f"{dims}, {dims} ->", linear="each")
+
+
+_vdot_op = Op(
+    "vdot",
+    _vdot_rule,
+    lambda a, b: np.asarray(np.vdot(a, b)),
+    lambda dy, operands, _: (lambda: np.conj(dy) * operands[1], lambda: dy * operands[0]),
+)
+
+
+@operator(_vdot_op)
+def vdot(a: Operand, b: Operand) -> Tensor:
+    """The sum of products of all elements, the first ones conjugated.
+
+    Args:
+        a: of any shape.
+        b: of the same.
+
+    Returns:
+        One number, partial over the axes that split any dim; of truth values, whether any product is true.
+
+    Raises:
+        RuleError: other shapes.
+
+    >>> from spmdsim import Mesh, Tensor, ops
+    >>> x = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
+    >>> y = ops.vdot(x, x)
+    >>> y.layout.short(), float(y.full())
+    ('P(sum)', 30.0)
+    """
+    return _vdot_op(*alike("vdot", a, b))

@@ -11,7 +11,7 @@ from spmdsim.errors import OutOfRange, RuleError
 from spmdsim.ops import indexing
 from spmdsim.ops.declare import cast
 from spmdsim.ops.elementwise import add, multiply
-from spmdsim.ops.indexing import looked_up, per_dim, place_of
+from spmdsim.ops.indexing import cut_of, looked_up, per_dim, place_of, taken, written_plainly
 from spmdsim.ops.lookup import gather
 from spmdsim.ops.selecting import nonzero, select
 from spmdsim.ops.shape import merged, transpose
@@ -37,6 +37,8 @@ def getitem(x: Tensor, index: Index) -> Tensor:
         InputError: a tensor of integers with one out of range.
         WorldError: a computed mask in a world without values.
     """
+    if (written := written_plainly(index)) is not None:
+        return taken(x, cut_of(x.meta.shape, written))
     if isinstance(index, Tensor) and not index.ndim and index.dtype.kind == "b":
         return select(x, index)
     entries = list(index) if isinstance(index, tuple) else [index]

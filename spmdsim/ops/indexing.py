@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,8 +28,8 @@ def getitem(x: Tensor, index: Index) -> Tensor:
     """``x[...]`` with at most one array of integers; see :func:`spmdsim.ops.index_arrays.getitem`."""
     entries = [place_of(p) for p in (index if isinstance(index, tuple) else (index,))]
     parts = per_dim(entries, len(x.meta.shape))
-    cut, shape, looked, place = _basic(x, parts)
-    result = cut if cut.shape == shape else reshape(cut, shape)
+    cut = _cut(x.meta.shape, parts)
+    result, looked, place = taken(x, cut), cut.looked, cut.place
     if looked is None:
         return result
     ids = looked_up(parts[looked], result.shape[place], len([p for p in parts[:looked] if p is not None]))
@@ -89,13 +90,67 @@ def _apart(parts: Sequence[Any]) -> bool:
     return places[-1] - places[0] >= len(places)
 
 
-def _basic(x: Tensor, parts: Sequence[Any]) -> tuple[Tensor, tuple[int, ...], int | None, int]:
-    """The tensor cut and turned by integers and slices, the shape it should have then, and where the array stands.
+class Cut(NamedTuple):
+    """What integers and slices take of a tensor.
 
-    The place of the array is given twice: among the parts, and among the dims of that shape.
+    Attributes:
+        start: per dim the first place.
+        stop: the place after the last.
+        step: from one place to the next.
+        turned: the dims whose places are then turned round.
+        shape: of the result.
+        whole: whether that is all of the tensor.
+        looked: which part of the index is an array, for which the whole dim stays; None if none is.
+        place: which dim of the result that is.
     """
+
+    start: tuple[int, ...]
+    stop: tuple[int, ...]
+    step: tuple[int, ...]
+    turned: tuple[int, ...]
+    shape: tuple[int, ...]
+    whole: bool
+    looked: int | None = None
+    place: int = 0
+
+
+def written_plainly(index: Index) -> tuple[Any, ...] | None:
+    """An index of Python's integers, slices of them, ``...`` and None as a value: slices as tuples. None of any other."""
+    written: list[Any] = []
+    for part in index if type(index) is tuple else (index,):
+        if type(part) is slice:
+            ends = part.start, part.stop, part.step
+            if not {*map(type, ends)} <= _ENDS:
+                return None
+            written.append(ends)
+        elif type(part) is int or part is None or part is Ellipsis:
+            written.append(part)
+        else:
+            return None
+    return tuple(written)
+
+
+_ENDS = {int, type(None)}
+
+
+@lru_cache(maxsize=4096)
+def cut_of(shape: tuple[int, ...], written: tuple[Any, ...]) -> Cut:
+    """What such an index takes of a tensor of this shape."""
+    parts = [slice(*part) if isinstance(part, tuple) else part for part in written]
+    return _cut(shape, per_dim(parts, len(shape)))
+
+
+def taken(x: Tensor, cut: Cut) -> Tensor:
+    """What was cut out of a tensor, turned, and in its shape."""
+    result = x if cut.whole else slice_.op(x, start=cut.start, stop=cut.stop, step=cut.step)
+    result = flip(result, cut.turned) if cut.turned else result
+    return result if result.meta.shape == cut.shape else reshape(result, cut.shape)
+
+
+def _cut(sizes: tuple[int, ...], parts: Sequence[Any]) -> Cut:
+    """What the parts of an index take, one per dim and None where a dim is new."""
     lists: list[list[int]] = [[] for _ in range(5)]
-    start, stop, step, shape, turned = lists
+    start, stop, step, turned, shape = lists
     looked, place = None, 0
     for k, part in enumerate(parts):
         if part is None:
@@ -104,7 +159,7 @@ def _basic(x: Tensor, parts: Sequence[Any]) -> tuple[Tensor, tuple[int, ...], in
         dim = len(start)
         if _is_array(part):
             looked, place, part = k, len(shape), slice(None)
-        a, b, s = span(part, x.shape[dim], dim)
+        a, b, s = span(part, sizes[dim], dim)
         if s < 0:
             turned.append(dim)
             s = -s
@@ -113,9 +168,8 @@ def _basic(x: Tensor, parts: Sequence[Any]) -> tuple[Tensor, tuple[int, ...], in
         start.append(a)
         stop.append(b)
         step.append(s)
-    whole = all((a, b, s) == (0, n, 1) for a, b, s, n in zip(start, stop, step, x.shape))
-    cut = x if whole else slice_(x, start, stop, step)
-    return flip(cut, turned) if turned else cut, tuple(shape), looked, place
+    whole = all((a, b, s) == (0, n, 1) for a, b, s, n in zip(start, stop, step, sizes))
+    return Cut(tuple(start), tuple(stop), tuple(step), tuple(turned), tuple(shape), whole, looked, place)
 
 
 def span(part: int | slice, n: int, dim: int) -> tuple[int, int, int]:

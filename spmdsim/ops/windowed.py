@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,8 @@ from spmdsim.worlds.pool import empty, with_margins
 Shape = tuple[int, ...]
 #: Per operand that is read in windows, the window of each of its dims, or None.
 Windows = Mapping[int, Sequence[Window | None]]
+#: Per dim how many elements stand before a block, and after it.
+Margins = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
@@ -89,9 +92,7 @@ def in_blocks(bound: BoundRule) -> BoundRule:
     return BoundRule(rule, bound.shapes, bound.inputs, bound.outputs, bound.factor_sizes)
 
 
-def surrounded(
-    block: np.ndarray, beyond: Sequence[tuple[int, int]], values: Sequence[float | complex]
-) -> np.ndarray:
+def surrounded(block: np.ndarray, beyond: Margins, values: Sequence[float | complex]) -> np.ndarray:
     """A block with numbers around it, a number per dim, those of later dims in the corners: one copy for all dims.
 
     No copy where the block lies in memory that was left around it for that.
@@ -100,21 +101,25 @@ def surrounded(
         return block
     wide = with_margins(block, beyond)
     if wide is None:
-        wide = empty(tuple(a + n + b for n, (a, b) in zip(block.shape, beyond)), block.dtype)
-        wide[tuple(slice(a, a + n) for n, (a, _) in zip(block.shape, beyond))] = block
-    for d, (n, (a, _), value) in enumerate(zip(block.shape, beyond, values)):
-        along = np.moveaxis(wide, d, 0)
-        along[:a] = along[a + n :] = value
+        wide = empty(tuple([a + n + b for n, (a, b) in zip(block.shape, beyond)]), block.dtype)
+        wide[tuple([slice(a, a + n) for n, (a, _) in zip(block.shape, beyond)])] = block
+    before: tuple[slice, ...] = ()
+    for n, (a, b), value in zip(block.shape, beyond, values):
+        if a:
+            wide[(*before, slice(a))] = value
+        if b:
+            wide[(*before, slice(a + n, None))] = value
+        before = (*before, slice(None))
     return wide
 
 
-def margins(context: Context, operand: int = 0) -> list[tuple[int, int]]:
+@lru_cache(maxsize=4096)
+def margins(context: Context, operand: int = 0) -> Margins:
     """Per dim how many elements a rank's windows reach before the first element, and beyond the last."""
     bound = context.bound
     assert isinstance(bound, WindowBound)
-    shape, windows = bound.shapes[operand], dict(bound.windows).get(operand)
-    out = []
-    for d, ((factor,), n) in enumerate(zip(bound.inputs[operand], shape)):
-        window = windows[d] if windows else None
-        out.append((0, 0) if window is None else window.beyond(*context.bounds(factor), n))
-    return out
+    windows = dict(bound.windows).get(operand) or (None,) * len(bound.inputs[operand])
+    return tuple(
+        (0, 0) if window is None else window.beyond(*context.bounds(factor), n)
+        for (factor,), n, window in zip(bound.inputs[operand], bound.shapes[operand], windows)
+    )

@@ -116,9 +116,7 @@ def _through(recipe: Recipe, world: Any, params: dict[str, Any], *lists: list[An
             _run_step(step, dtype, world, [None] * len(world.ranks))
         return [world.empties(meta) for meta in recipe.outputs]
     begun = [
-        recipe.forward(*(recipe.head(rank) if recipe.op.contextual else ()), *arrays, **params)
-        if active
-        else None
+        recipe.forward(*recipe.head(rank), *arrays, **params) if active else None
         for rank, active, *arrays in zip(world.ranks, recipe.active, *lists)
     ]
     given = [None if way is None else _advance(way, None) for way in begun]

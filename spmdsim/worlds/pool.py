@@ -11,10 +11,11 @@ import math
 import mmap
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from sys import getrefcount
 from typing import Any
+from weakref import ref
 
 import numpy as np
 
@@ -221,6 +222,7 @@ class Surroundings:
     Attributes:
         filled: the parts of the room that have values.
         block: the array, if a tensor has it there.
+        inner: the array around which margins were left.
         margins: per dim how much was left before a piece and after it.
     """
 
@@ -230,6 +232,7 @@ class Surroundings:
         self.shape = shape
         self.filled: list[tuple[slice, ...]] = []
         self.block: Callable[[], np.ndarray | None] = lambda: None
+        self.inner: Callable[[], np.ndarray | None] = lambda: None
         self.margins: tuple[tuple[int, int], ...] = ()
 
 
@@ -241,21 +244,20 @@ def surroundings(array: np.ndarray) -> Surroundings | None:
 
 def in_margins(shape: tuple[int, ...], margins: tuple[tuple[int, int], ...], dtype: np.dtype) -> np.ndarray:
     """An uninitialised array with room for more elements around it, which :func:`with_margins` finds."""
-    here = Surroundings(tuple(a + n + b for n, (a, b) in zip(shape, margins)), dtype)
-    here.margins = margins
+    here = Surroundings(tuple([a + n + b for n, (a, b) in zip(shape, margins)]), dtype)
     whole: np.ndarray = np.ndarray(here.shape, dtype, np.asarray(here))
-    return whole[tuple(slice(a, a + n) for n, (a, _) in zip(shape, margins))]
+    inner = whole[tuple([slice(a, a + n) for n, (a, _) in zip(shape, margins)])]
+    here.inner, here.margins = ref(inner), margins
+    return inner
 
 
-def with_margins(array: np.ndarray, margins: Sequence[tuple[int, int]]) -> np.ndarray | None:
+def with_margins(array: np.ndarray, margins: tuple[tuple[int, int], ...]) -> np.ndarray | None:
     """The array with the elements around it, if exactly so many were left there."""
     here = surroundings(array)
-    if here is None or here.margins != tuple(margins):
+    if here is None or here.inner() is not array or here.margins != margins:
         return None
     whole: np.ndarray = np.ndarray(here.shape, array.dtype, array.base)
-    inner = whole[tuple(slice(a, n - b) for n, (a, b) in zip(here.shape, margins))]
-    same = inner.shape == array.shape and inner.__array_interface__ == array.__array_interface__
-    return whole if same else None
+    return whole
 
 
 def landing(arrays: tuple[np.ndarray, ...], shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:

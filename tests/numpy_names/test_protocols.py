@@ -184,13 +184,17 @@ def test_numpys_functions_give_tensors(world, number):
 
 
 @pytest.mark.ranks(4)
-def test_what_needs_no_other_piece_moves_nothing(world):
-    x = Tensor.from_global(A, Mesh((4,), ("x",))("x", None), world)
+@pytest.mark.parametrize("dims", [("x", None), (None, "x")])
+def test_what_needs_no_other_piece_moves_nothing(world, dims):
+    x, whole = Tensor.from_global(A, Mesh((4,), ("x",))(*dims), world), dims.index(None)
     with record() as trace:
-        y = np.exp(x) + np.sum(x, axis=1, keepdims=True)
+        y = np.exp(x) + np.sum(x, axis=whole, keepdims=True)
+        products = np.vdot(x, y)
         np.multiply(y, 2, out=x)
-    assert not trace.nbytes() and x.layout == y.layout
-    np.testing.assert_allclose(x.full(), 2 * (np.exp(A) + A.sum(1, keepdims=True)))
+    assert not trace.nbytes() and x.layout == y.layout and products.layout.partial_axes == ("x",)
+    expected = np.exp(A) + A.sum(whole, keepdims=True)
+    np.testing.assert_allclose(x.full(), 2 * expected)
+    np.testing.assert_allclose(products.full(), np.vdot(A, expected))
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,8 @@ def element(itemsize: int) -> MPI.Datatype:
 def counted_parts(array: np.ndarray) -> list[np.ndarray]:
     """Views of at most :data:`MAX_COUNT` elements."""
     flat, most = array.reshape(-1), MAX_COUNT
+    if 0 < flat.size <= most:
+        return [flat]
     return [flat[start : start + most] for start in range(0, flat.size, most)]
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NamedTuple
 from weakref import ref
 
 import numpy as np
@@ -31,29 +33,50 @@ from spmdsim.worlds.pool import Surroundings, allocator, empty, in_margins, surr
 Members = tuple[tuple[int, ...], Counted]
 #: What neighbours sent, and where it goes.
 Come = list[tuple[Index, np.ndarray]]
+Run = Callable[[np.ndarray], np.ndarray]
 #: The room around a block is filled in so many parts at most.
 FILLED = 64
 
 
-def _surrounded(block: np.ndarray, room: Room, come: Come) -> np.ndarray:
-    """The windows, in memory that has room around the block: its own, or a copy of it."""
-    here = surroundings(block)
-    if here is not None and here.block() is block and here.shape == room.shape:
-        whole = np.ndarray(room.shape, block.dtype, block.base)
-        if len(here.filled) < FILLED and all(_agree(whole, old, *one) for old in here.filled for one in come):
-            return _filled(whole, here, room, come)
-    here = Surroundings(room.shape, block.dtype)
-    whole = np.ndarray(room.shape, block.dtype, np.asarray(here))
-    whole[room.block] = block
-    return _filled(whole, here, room, come)
+class Surrounding(NamedTuple):
+    """The memory in which windows will lie with the block that they are read of."""
 
+    here: Surroundings
+    whole: np.ndarray
+    room: Room
 
-def _filled(whole: np.ndarray, here: Surroundings, room: Room, come: Come) -> np.ndarray:
-    for index, part in come:
-        if index not in here.filled:
-            whole[index] = part
-            here.filled.append(index)
-    return whole[room.windows]
+    @classmethod
+    def of(cls, block: np.ndarray, room: Room) -> Surrounding:
+        """The block's own, if there is room around it, or a copy's."""
+        here = surroundings(block)
+        if (
+            here is None
+            or here.block() is not block
+            or here.shape != room.shape
+            or len(here.filled) >= FILLED
+        ):
+            return cls.copied(block, room)
+        return cls(here, np.ndarray(room.shape, block.dtype, block.base), room)
+
+    @classmethod
+    def copied(cls, block: np.ndarray, room: Room) -> Surrounding:
+        """A copy's."""
+        here = Surroundings(room.shape, block.dtype)
+        whole: np.ndarray = np.ndarray(room.shape, block.dtype, np.asarray(here))
+        whole[room.block] = block
+        return cls(here, whole, room)
+
+    def takes(self, come: Come) -> bool:
+        """Whether what has come is not otherwise than what was there before: other tensors may share a rank's block."""
+        return all(_agree(self.whole, old, *one) for old in self.here.filled for one in come)
+
+    def filled(self, come: Come) -> np.ndarray:
+        """The windows, as soon as all has come."""
+        for index, part in come:
+            if index not in self.here.filled:
+                self.whole[index] = part
+                self.here.filled.append(index)
+        return self.whole[self.room.windows]
 
 
 def settled(block: np.ndarray, windows: np.ndarray, room: Room) -> np.ndarray:
@@ -80,61 +103,124 @@ def _agree(whole: np.ndarray, before: Index, index: Index, part: np.ndarray) -> 
     return bool(again.tobytes() == whole[tuple(common)].tobytes())
 
 
-def exchange_halo(
-    step: HaloStep, rank: int, group: Members | None, dtype: np.dtype
-) -> Callable[[np.ndarray], np.ndarray]:
+class Arriving(NamedTuple):
+    """What a rank sends: to whom, how much, where it lies in the windows if it is contiguous there, and else its parts.
+
+    A part is said by its elements, their sizes, and where they go.
+    """
+
+    number: int
+    size: int
+    place: int | None
+    parts: tuple[tuple[slice, Sequence[int], Index], ...]
+
+
+def exchange_halo(step: HaloStep, rank: int, group: Members | None, dtype: np.dtype) -> Run:
     """This rank's part; without a group there is nobody to talk to."""
     shape, kind = step.dst.local_shape(step.shape, rank), element(dtype.itemsize)
     incoming, outgoing = received(step, rank), sent(step, rank)
+    own = [piece for peer, pieces in incoming if peer == rank for piece in pieces]
     if group is None or not elements((*incoming, *outgoing), rank):
+        if len(own) == 1 and not step.back:
+            return _cut(own[0], shape, dtype, math.prod(step.src.local_shape(step.shape, rank)))
         return lambda array: assembled(step, shape, dtype, [(array, pieces) for _, pieces in incoming])
     ranks, comm = group
-    room = room_around(step, rank)
+    room, margins = room_around(step, rank), margins_around(step, rank)
     number = {member: k for k, member in enumerate(ranks)}
-    margins = () if room is not None else margins_around(step, rank)
     apart = step.back or room is not None or bool(margins)
+    arriving = [
+        _arriving(shape, number[peer], pieces, apart, room) for peer, pieces in incoming if peer != rank
+    ]
+    leaving = [(number[peer], pieces) for peer, pieces in outgoing if peer != rank]
     fresh: Callable[[], np.ndarray] | None = None
     if margins:
         fresh = partial(in_margins, shape, margins, dtype)
-    elif not apart and any(peer != rank for peer, _ in incoming):
+    elif not apart and arriving:  # own elements alone may stay where they are
         fresh = allocator(shape, dtype)
-    places = {peer: None if apart else _place(shape, pieces) for peer, pieces in incoming}
 
     def run(array: np.ndarray) -> np.ndarray:
-        out: np.ndarray | None = (
-            None if fresh is None else fresh()
-        )  # own elements alone may stay where they are
-        requests, landed = [], {}
-        for peer, pieces in incoming:
-            if peer == rank:
-                continue
-            count, place = sum(piece.size for piece in pieces), places[peer]
-            landing = (
-                empty((count,), dtype)
-                if out is None or place is None
-                else out.reshape(-1)[place : place + count]
-            )
-            landed[peer] = landing
-            requests += [comm.Irecv([part, kind], number[peer]) for part in counted_parts(landing)]
-        for peer, pieces in outgoing:
-            if peer != rank:
-                packed = _packed(array, pieces)
-                requests += [comm.Isend([part, kind], number[peer]) for part in counted_parts(packed)]
-        parts: list[tuple[np.ndarray, Sequence[HaloPiece]]] = []
-        for peer, pieces in incoming:
-            if peer == rank:
-                parts.append((array, pieces))
-            elif places[peer] is None:
-                parts += _apart(shape, landed[peer], pieces)
+        out = None if fresh is None else fresh()
+        requests, landed = [], []
+        for peer in arriving:
+            if out is None or peer.place is None:
+                landing = empty((peer.size,), dtype)
+                landed.append((peer, landing))
+            else:
+                landing = out.reshape(-1)[peer.place : peer.place + peer.size]
+            requests += [comm.Irecv([part, kind], peer.number) for part in counted_parts(landing)]
+        for member, pieces in leaving:
+            packed = _packed(array, pieces)
+            requests += [comm.Isend([part, kind], member) for part in counted_parts(packed)]
+        if step.back:
+            MPI.Request.Waitall(requests)
+            return assembled(step, shape, dtype, _in_order(incoming, rank, array, landed))
+        beside = None if room is None else Surrounding.of(array, room)
+        if out is not None:  # while the messages are under way
+            for piece in own:
+                out[piece.target] = array[piece.source]
         MPI.Request.Waitall(requests)
-        if room is not None:
-            come = [
-                (_moved(p.target, room), part) for part, pieces in parts if part is not array for p in pieces
-            ]
-            return _surrounded(array, room, come)
-        return assembled(step, shape, dtype, parts, out)
+        come = [(target, part) for peer, buffer in landed for target, part in _parts(peer, buffer)]
+        if beside is not None:
+            return (beside if beside.takes(come) else Surrounding.copied(array, beside.room)).filled(come)
+        if out is None:
+            return assembled(step, shape, dtype, [(array, own)])
+        for target, part in come:
+            out[target] = part
+        return out
 
     return run
+
+
+def _cut(piece: HaloPiece, shape: tuple[int, ...], dtype: np.dtype, size: int) -> Run:
+    """One piece of a block of so many elements: where it lies, if it is most of it."""
+    fresh, source, target = allocator(shape, dtype), piece.source, piece.target
+    if piece.size == math.prod(shape) and 2 * piece.size >= size:
+        return lambda array: array[source]
+
+    def run(array: np.ndarray) -> np.ndarray:
+        windows = fresh()
+        windows[target] = array[source]
+        return windows
+
+    return run
+
+
+def _arriving(
+    shape: tuple[int, ...], number: int, pieces: Sequence[HaloPiece], apart: bool, room: Room | None
+) -> Arriving:
+    """What a rank sends in pieces, one after the other."""
+    parts, start = [], 0
+    for piece in pieces:
+        sizes = [len(range(*part.indices(n))) for part, n in zip(piece.target, shape)]
+        target = piece.target if room is None else _moved(piece.target, room)
+        parts.append((slice(start, start + piece.size), sizes, target))
+        start += piece.size
+    contiguous_there = None if apart else _place(shape, pieces)
+    return Arriving(number, start, contiguous_there, tuple(parts))
+
+
+def _parts(peer: Arriving, buffer: np.ndarray) -> Come:
+    """What has come from a rank, part by part, each with its place."""
+    return [(target, buffer[part].reshape(sizes)) for part, sizes, target in peer.parts]
+
+
+def _in_order(
+    incoming: Sequence[tuple[int, Sequence[HaloPiece]]],
+    rank: int,
+    array: np.ndarray,
+    landed: Sequence[tuple[Arriving, np.ndarray]],
+) -> list[tuple[np.ndarray, Sequence[HaloPiece]]]:
+    """The contributions of all ranks, this one's among them, in the group's order: they are added up in it."""
+    contributions: list[tuple[np.ndarray, Sequence[HaloPiece]]] = []
+    others = iter(landed)
+    for peer, pieces in incoming:
+        if peer == rank:
+            contributions.append((array, pieces))
+            continue
+        for target, part in _parts(*next(others)):
+            whole = (slice(None),) * part.ndim
+            contributions.append((part, [HaloPiece(whole, target, part.size)]))
+    return contributions
 
 
 def _moved(target: Index, room: Room) -> Index:
@@ -152,19 +238,3 @@ def _packed(array: np.ndarray, pieces: Sequence[HaloPiece]) -> np.ndarray:
     if len(pieces) == 1:
         return contiguous(array[pieces[0].source])
     return np.concatenate([array[piece.source].reshape(-1) for piece in pieces])
-
-
-def _apart(
-    shape: tuple[int, ...], landed: np.ndarray, pieces: Sequence[HaloPiece]
-) -> list[tuple[np.ndarray, Sequence[HaloPiece]]]:
-    """What has landed, piece by piece, each with its place."""
-    landed_pieces: list[tuple[np.ndarray, Sequence[HaloPiece]]] = []
-    start = 0
-    for piece in pieces:
-        sizes = [len(range(*part.indices(n))) for part, n in zip(piece.target, shape)]
-        whole = tuple(slice(None) for _ in sizes)
-        landed_pieces.append(
-            (landed[start : start + piece.size].reshape(sizes), [HaloPiece(whole, piece.target, piece.size)])
-        )
-        start += piece.size
-    return landed_pieces
