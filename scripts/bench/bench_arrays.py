@@ -1,6 +1,6 @@
 """A sort, a stencil, a Fourier transform and an iteration of conjugate gradients beside mpi4py and numpy by hand, and Heat.
 
-Run: mpirun -n 2 python scripts/bench/bench_arrays.py [--only sort "short sort" stencil fft poisson cg] [--shrink 4]
+Run: mpirun -n 2 python scripts/bench/bench_arrays.py [--only sort "short sort" stencil fft poisson "small poisson" cg] [--shrink 4]
 All ways of a row run interleaved in one job, and all results are compared first; ratios are what counts. Heat runs where
 it and torch can be imported (in_heat.py). ``--trace`` prints what calls each of our ways made; ``--only "patient sort"``
 is 10^7 numbers in Heat, too: a single time, which takes half a minute.
@@ -30,8 +30,8 @@ from spmdsim.local import map_overlap
 Ways = dict[str, Callable[[], Any]]
 #: Numbers that Heat sorts: it goes through them one by one in Python, half a minute for 10^7.
 FEW = 20_000
-#: Rows that take a few milliseconds at most: on ranks that share cores they say how long a call takes, and not what it does.
-QUICK_ROWS = ("short sort", "cg")
+#: Rows that take a few milliseconds a rank at most: where ranks share cores they say how long a call takes, and not what it does.
+QUICK_ROWS = ("short sort", "small poisson", "cg")
 #: The row for which one waits that long, once.
 PATIENT = "patient sort"
 
@@ -220,9 +220,9 @@ def iterations(here: MPIWorld, shrink: int) -> Ways:
     return ways
 
 
-def poisson(here: MPIWorld, shrink: int) -> Ways:
-    """One iteration for five points on 2048 x 2048 float64, split by rows."""
-    n = 2048 // shrink
+def poisson(here: MPIWorld, shrink: int, size: int = 4096) -> Ways:
+    """One iteration for five points on 4096 x 4096 float64, split by rows."""
+    n = size // shrink
     start = [
         spread(here, (n, n), lambda rng, size, k=k: rng.random(size) + k) for k in range(3)
     ]  # x, what is left, the direction
@@ -286,7 +286,11 @@ ROWS: dict[str, tuple[str, Callable[[MPIWorld, int], Ways]]] = {
     PATIENT: ("sort of 10^7 float64", partial(sorts, in_heat_too=True)),
     "stencil": ("stencil of five points, 4096 x 4096 float64", stencils),
     "fft": ("FFT of both dims, 2048 x 2048 complex128", transforms),
-    "poisson": ("iteration of conjugate gradients, five points on 2048 x 2048 float64", poisson),
+    "poisson": ("iteration of conjugate gradients, five points on 4096 x 4096 float64", poisson),
+    "small poisson": (
+        "iteration of conjugate gradients, five points on 2048 x 2048 float64",
+        partial(poisson, size=2048),
+    ),
     "cg": ("iteration of conjugate gradients, full matrix 4096 x 4096 float64", iterations),
 }
 
