@@ -169,6 +169,10 @@ class Windowed(Layout):
         """The same pieces with nothing pending."""
         return Windowed(self.base.reduced, self.windows)
 
+    def dual(self) -> Layout:
+        """Where gradients of all windows are together: in blocks, since no window need have every element."""
+        return self.base.dual()
+
     @property
     def canonical(self) -> Layout:
         """The same distribution without axes of size 1."""

@@ -29,7 +29,7 @@ class ReshapeNode(MoveNode):
             return gradients
         with operand.world.named("reshape.backward"):
             first, *others = gradients[0]
-            total = settle(gradients[0], first.layout.reduced) if others else first
+            total = settle(gradients[0], first.layout.dual()) if others else first
             return [[move(total.detach(), operand.layout.dual(), operand.shape)]]
 
 

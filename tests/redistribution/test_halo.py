@@ -114,6 +114,17 @@ def test_slices_of_a_split_dim(start, stop, step, world):
     check(world, mesh("x", None), (13, 2), lambda x: x[part], lambda a: a[part])
 
 
+@pytest.mark.ranks(1, 2, 4)
+@pytest.mark.parametrize("dims", [("x", None), (None, "x")])
+def test_slices_of_what_came_into_another_shape_give_every_element_its_gradient(dims, world):
+    # No window has all elements: what comes back from several must meet in blocks, and not in one of the windows.
+    a, mesh = values((3, 12)), Mesh((world.size,), ("x",))
+    x = given(a, mesh(*dims), world, requires_grad=True)
+    flat = ops.flatten(x)
+    (3 * flat[1:] + flat[:-1] - 2 * flat[1:]).sum().backward()
+    np.testing.assert_array_equal(x.grad.full().ravel(), [1, *[2] * 34, 1])
+
+
 @pytest.mark.ranks(1, 3, 8)
 def test_what_is_assigned_to_a_slice_comes_from_neighbours(world):
     mesh = Mesh((world.size,), ("x",))

@@ -66,7 +66,7 @@ class _Back(Node):
         (operand,) = self.operands
         if not gradients[0]:
             return gradients
-        dy = settle(gradients[0], gradients[0][0].layout.reduced)
+        dy = settle(gradients[0], gradients[0][0].layout.dual())
         local = self.back(dy.detach()).held
         layout, split = operand.layout, {axis for axes in operand.layout.dims for axis in axes}
         copies = {axis: "avg" for axis in layout.mesh.axes if axis not in split}
