@@ -187,6 +187,22 @@ def test_gradients_are_those_of_the_transposed_operator(world, case):
             np.testing.assert_allclose(shard, BACK[case](rank, each))
 
 
+@pytest.mark.ranks(RANKS)
+@pytest.mark.parametrize("case", ["AllGather", "ReduceScatter sum", "AlltoAll 0 0"])
+def test_gradients_of_several_slices_of_what_a_collective_gave(world, case):
+    make, given, _, _ = CASES[case]
+    with use_world(world):
+        whole, sliced = held(world, requires_grad=True), held(world, requires_grad=True)
+        y, u = make(*given)(whole), make(*given)(sliced)
+        up = np.zeros(y.shape)
+        up[1:] += 3
+        up[:-1] += 1
+        y.backward(Tensor.from_global(up, y.layout, world))
+        (3 * u[1:] + u[:-1]).sum().backward()
+        for one, other in zip(whole.grad.shards, sliced.grad.shards):
+            np.testing.assert_array_equal(one, other)
+
+
 def _split(y):
     return next(d for d, parts in enumerate(y.layout.parts) if parts > 1)
 
