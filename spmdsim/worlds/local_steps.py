@@ -7,6 +7,7 @@ memory back copies the slice.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -25,22 +26,25 @@ def in_order(run: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], 
     return lambda array: run(array if array.flags.c_contiguous else contiguous(array))
 
 
+def stays(piece: HaloPiece, shape: tuple[int, ...], size: int) -> bool:
+    """Whether a piece of a block of so many elements is the windows where it lies: all of them, and most of the block."""
+    return piece.size == math.prod(shape) and 2 * piece.size >= size
+
+
 def assembled(
     step: HaloStep,
     shape: tuple[int, ...],
     dtype: np.dtype,
     parts: Iterable[tuple[np.ndarray, Sequence[HaloPiece]]],
-    windows: np.ndarray | None = None,
 ) -> np.ndarray:
     """A rank's windows from blocks, or on the way back its block from contributions, added up in the group's order."""
     if not step.back:
         parts = list(parts)
-        if windows is None and len(parts) == 1 and len(parts[0][1]) == 1:
+        if len(parts) == 1 and len(parts[0][1]) == 1:
             array, (piece,) = parts[0]
-            part = array[piece.source]
-            if part.shape == shape and 2 * part.size >= array.size:
-                return part
-        windows = empty(shape, dtype) if windows is None else windows
+            if stays(piece, shape, array.size):
+                return array[piece.source]
+        windows = empty(shape, dtype)
         for array, pieces in parts:
             for piece in pieces:
                 windows[piece.target] = array[piece.source]

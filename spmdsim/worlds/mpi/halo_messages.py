@@ -24,7 +24,7 @@ from spmdsim.redistribution.halo import (
     sent,
 )
 from spmdsim.redistribution.ways.rank_transfers import flat_offset
-from spmdsim.worlds.local_steps import assembled
+from spmdsim.worlds.local_steps import assembled, stays
 from spmdsim.worlds.mpi.counted import Counted
 from spmdsim.worlds.mpi.datatypes import counted_parts, element
 from spmdsim.worlds.pool import Surroundings, allocator, empty, in_margins, surroundings
@@ -38,16 +38,16 @@ Run = Callable[[np.ndarray], np.ndarray]
 FILLED = 64
 
 
-class Surrounding(NamedTuple):
-    """The memory in which windows will lie with the block that they are read of."""
+class RoomMemory(NamedTuple):
+    """Memory with a room's shape: a block stands in it, and beside the block what comes from neighbours."""
 
     here: Surroundings
     whole: np.ndarray
     room: Room
 
     @classmethod
-    def of(cls, block: np.ndarray, room: Room) -> Surrounding:
-        """The block's own, if there is room around it, or a copy's."""
+    def of(cls, block: np.ndarray, room: Room) -> RoomMemory:
+        """That in which the block lies, if there is such room around it; else a copy of the block."""
         here = surroundings(block)
         if (
             here is None
@@ -59,8 +59,8 @@ class Surrounding(NamedTuple):
         return cls(here, np.ndarray(room.shape, block.dtype, block.base), room)
 
     @classmethod
-    def copied(cls, block: np.ndarray, room: Room) -> Surrounding:
-        """A copy's."""
+    def copied(cls, block: np.ndarray, room: Room) -> RoomMemory:
+        """A copy of the block, with room around it."""
         here = Surroundings(room.shape, block.dtype)
         whole: np.ndarray = np.ndarray(room.shape, block.dtype, np.asarray(here))
         whole[room.block] = block
@@ -104,9 +104,13 @@ def _agree(whole: np.ndarray, before: Index, index: Index, part: np.ndarray) -> 
 
 
 class Arriving(NamedTuple):
-    """What a rank sends: to whom, how much, where it lies in the windows if it is contiguous there, and else its parts.
+    """What comes from another rank of the group.
 
-    A part is said by its elements, their sizes, and where they go.
+    Attributes:
+        number: the rank's, in the group's communicator.
+        size: how many elements.
+        place: where they begin in the windows, if they are contiguous there and may land there at once.
+        parts: else the parts of what lands: which elements, in which shape, and where they go.
     """
 
     number: int
@@ -154,14 +158,14 @@ def exchange_halo(step: HaloStep, rank: int, group: Members | None, dtype: np.dt
         if step.back:
             MPI.Request.Waitall(requests)
             return assembled(step, shape, dtype, _in_order(incoming, rank, array, landed))
-        beside = None if room is None else Surrounding.of(array, room)
+        memory = None if room is None else RoomMemory.of(array, room)
         if out is not None:  # while the messages are under way
             for piece in own:
                 out[piece.target] = array[piece.source]
         MPI.Request.Waitall(requests)
         come = [(target, part) for peer, buffer in landed for target, part in _parts(peer, buffer)]
-        if beside is not None:
-            return (beside if beside.takes(come) else Surrounding.copied(array, beside.room)).filled(come)
+        if memory is not None:
+            return (memory if memory.takes(come) else RoomMemory.copied(array, memory.room)).filled(come)
         if out is None:
             return assembled(step, shape, dtype, [(array, own)])
         for target, part in come:
@@ -174,7 +178,7 @@ def exchange_halo(step: HaloStep, rank: int, group: Members | None, dtype: np.dt
 def _cut(piece: HaloPiece, shape: tuple[int, ...], dtype: np.dtype, size: int) -> Run:
     """One piece of a block of so many elements: where it lies, if it is most of it."""
     fresh, source, target = allocator(shape, dtype), piece.source, piece.target
-    if piece.size == math.prod(shape) and 2 * piece.size >= size:
+    if stays(piece, shape, size):
         return lambda array: array[source]
 
     def run(array: np.ndarray) -> np.ndarray:
@@ -188,7 +192,7 @@ def _cut(piece: HaloPiece, shape: tuple[int, ...], dtype: np.dtype, size: int) -
 def _arriving(
     shape: tuple[int, ...], number: int, pieces: Sequence[HaloPiece], apart: bool, room: Room | None
 ) -> Arriving:
-    """What a rank sends in pieces, one after the other."""
+    """Pieces that come one after the other."""
     parts, start = [], 0
     for piece in pieces:
         sizes = [len(range(*part.indices(n))) for part, n in zip(piece.target, shape)]
