@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Sequence
-from itertools import pairwise, product, repeat
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import compress, pairwise, product, repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -70,9 +71,19 @@ class Transfers(Sequence[Transfer]):
 
     def _made(self) -> list[Transfer]:
         boxes = product(*[pairwise(edges.tolist()) for edges in self._edges])
-        cells = boxes if self._cells is None else map(list(boxes).__getitem__, self._cells.tolist())
         # tuple.__new__ skips the named constructor's overhead.
-        return list(map(tuple.__new__, repeat(Transfer), zip(self.peers.tolist(), cells)))
+        return list(map(tuple.__new__, repeat(Transfer), zip(self.peers.tolist(), self._chosen(boxes))))
+
+    def _chosen(self, boxes: Iterable[Bounds]) -> Iterable[Bounds]:
+        """The transfers' boxes, of those of all cells."""
+        cells = self._cells
+        if cells is None:
+            return boxes
+        if np.any(cells[1:] <= cells[:-1]):
+            return map(list(boxes).__getitem__, cells.tolist())
+        chosen = np.zeros(math.prod([len(edges) - 1 for edges in self._edges]), bool)
+        chosen[cells] = True
+        return compress(boxes, chosen.tolist())
 
     def __repr__(self) -> str:
         return f"Transfers with {len(self)} peers"
