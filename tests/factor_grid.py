@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from spmdsim.auto_parallel.strategy_candidates import prime_factors
 from spmdsim.core import BoundRule, Layout, Mesh, Strategy
-from spmdsim.core.bound import members
+from spmdsim.core.rule import members
 from spmdsim.errors import InputError
 
 

@@ -60,8 +60,9 @@ class Recipe:
         finals: the redistribution of each result that the operator itself does, or None.
         active: per owned rank whether it takes part (is in the mesh).
         prepared: what a kind of operators derived besides (:meth:`~spmdsim.core.operator.Op.prepared`).
+        moves: whether some operand needs a redistribution.
         plain: the operands once brought, nothing but the local function is left, with one result on every owned rank.
-        alone: the local function of the only owned rank, its context given.
+        alone: the local function of the only owned rank, its context given, or made for the shapes that it has there.
         forward: the local function.
         vjp: the local gradient function, if the operator has a gradient.
     """
@@ -76,6 +77,7 @@ class Recipe:
     finals: tuple[Route | None, ...]
     active: tuple[bool, ...]
     prepared: Any
+    moves: bool
     plain: bool
     alone: Callable[..., Any]
     forward: Callable[..., Any]
@@ -141,8 +143,11 @@ def make_recipe(
     vjp = None if op.vjp is None else elements.types.local(op.vjp, kinds)
     contexts = {rank: Context(bound, strategy, rank) for rank in world.ranks[: int(op.contextual)]}
     alone = partial(forward, *contexts.values()) if contexts else forward
+    if active == (True,) and world.has_data and not params and not contexts and hasattr(forward, "known"):
+        shapes = [meta.layout.local_shape(meta.shape, world.ranks[0]) for meta in inputs]
+        alone = forward.known(*[np.broadcast_to(np.empty((), m.held), n) for m, n in zip(inputs, shapes)])
     known = [(name, value) for name, value in params.items() if name not in op.varying]
-    landing = (outputs, finals, active, prepared, plain, alone, forward, vjp, contexts)
+    landing = (outputs, finals, active, prepared, any(plans), plain, alone, forward, vjp, contexts)
     return Recipe(op, world.number(op.name, *known), bound, strategy, plans, inputs, *landing)
 
 
@@ -223,15 +228,17 @@ def apply(
         return world.recorded(recipe, lambda: _run(recipe, tensors, params))
     if not recipe.plain:
         return _run(recipe, tensors, params)
-    if any(recipe.plans):
+    if recipe.moves:
         tensors = [_bring(recipe, i, tensor) for i, tensor in enumerate(tensors)]
         first, last = tensors[0], tensors[-1]
     meta = recipe.outputs[0]
     if not world.has_data:
         shards = world.empties(meta)
     elif len(first.held) == 1:
-        arrays = (first.held[0], last.held[0]) if two else [tensor.held[0] for tensor in tensors]
-        array = recipe.alone(*arrays, **params)
+        if two and not params:  # an empty ** is not free
+            array = recipe.alone(first.held[0], last.held[0])
+        else:
+            array = recipe.alone(*[tensor.held[0] for tensor in tensors], **params)
         shards = [array if array.dtype is meta.held else op.typed(array, meta.held)]
     else:
         shards = each(partial(recipe.local, params, None), *[tensor.held for tensor in tensors])

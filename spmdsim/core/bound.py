@@ -14,7 +14,7 @@ from typing import Any
 
 from spmdsim.core.layout import Layout
 from spmdsim.core.mesh import Mesh
-from spmdsim.core.rule import ELLIPSIS, Rule, Term
+from spmdsim.core.rule import ELLIPSIS, Rule, Term, members
 from spmdsim.core.strategy import Strategy
 from spmdsim.errors import RuleError
 from spmdsim.pictured import ShortRepr
@@ -273,11 +273,6 @@ class BoundRule(ShortRepr):
 def elements(term: Term, sizes: Mapping[str, int]) -> int:
     """Elements of a tensor whose factors have these sizes."""
     return math.prod([sizes[factor] for dim in term for factor in dim])
-
-
-def members(term: Term) -> set[str]:
-    """All factors of a term."""
-    return {factor for dim in term for factor in dim}
 
 
 def common_mesh(layouts: Sequence[Layout]) -> Mesh:

@@ -93,7 +93,8 @@ class Op(Pictured):
         rule: its rule, or a function of the operands' shapes and the parameters that gives one (and, as a
             second value, sizes of factors that the shapes do not determine).
         forward: the local function, numpy arrays in, array (or tuple of arrays) out; ``**params`` follow. It is
-            given float32 for floats of 16 bits, as is ``vjp``, and what comes out is rounded to the result's type.
+            given float32 for floats of 16 bits, as is ``vjp``, and what comes out is rounded to the result's type. Its
+            attribute ``known``, if it has one, makes a function for arrays of the shapes and types that it is given.
         vjp: the local gradient function ``(dy, operands, result, **params) -> gradients``, one per operand,
             None for operands without gradient (zeros on part of the ranks). It sees shards only; sums follow from the rule. A
             gradient may be a function without arguments, which is called only if that gradient is wanted.

@@ -16,13 +16,9 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 from spmdsim.errors import RuleError
 from spmdsim.pictured import ShortRepr
-
-if TYPE_CHECKING:
-    pass
 
 #: A tensor's dims as an operator sees them: per dim its factors, major to minor.
 Term = tuple[tuple[str, ...], ...]
@@ -117,7 +113,7 @@ class Rule(ShortRepr):
     @property
     def reduced(self) -> tuple[str, ...]:
         """The factors missing from some result, which splitting therefore leaves partial."""
-        return tuple(f for f in self.factors if any(f not in _members(out) for out in self.outputs))
+        return tuple(f for f in self.factors if any(f not in members(out) for out in self.outputs))
 
     def reduction(self, factor: str) -> str:
         """The reduction op of a factor; those of the dims of ``...`` are called ``.0``, ``.1``, …"""
@@ -206,5 +202,6 @@ def _term(part: str, text: str) -> Term:
     return tuple(dims)
 
 
-def _members(term: Term) -> set[str]:
+def members(term: Term) -> set[str]:
+    """All factors of a term."""
     return {factor for dim in term for factor in dim}

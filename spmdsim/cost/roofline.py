@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spmdsim.core import BoundRule, Strategy
-from spmdsim.core.bound import elements, members
+from spmdsim.core.bound import elements
 from spmdsim.core.layout import largest_block
+from spmdsim.core.rule import members
 from spmdsim.cost.cost_model import Restricted
 from spmdsim.cost.machine import CostModel, Machine
 from spmdsim.pictured import Pictured

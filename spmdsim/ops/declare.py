@@ -19,7 +19,7 @@ from spmdsim.ops.operators import OperatorFunction, P, operator
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.element_types import fractional, number_type, ordered
 from spmdsim.tensor.operands import Operand, as_operand, operands
-from spmdsim.worlds.pool import SMALLEST, allocator, landing
+from spmdsim.worlds.pool import SMALLEST, allocator, landing, spent
 
 Vjp = Callable[..., Sequence[Any]]
 
@@ -99,8 +99,9 @@ def pooled(function: Callable[..., Any]) -> Callable[..., Any]:
         if all(array.nbytes < SMALLEST for array in arrays):
             return function
         dtype = function.resolve_dtypes((*[array.dtype for array in arrays], None))[-1]
-        fresh = allocator(np.broadcast_shapes(*[array.shape for array in arrays]), dtype)
-        return lambda *arrays: function(*arrays, out=fresh())
+        shape = np.broadcast_shapes(*[array.shape for array in arrays])
+        fresh = allocator(shape, dtype)
+        return lambda *arrays: function(*arrays, out=landing(arrays, shape, dtype) if spent else fresh())
 
     local.known = known  # type: ignore[attr-defined]
     return local
