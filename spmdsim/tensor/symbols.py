@@ -49,7 +49,7 @@ class _Probe:
 def _references_unnamed() -> int:
     """The references to an operand that a symbol's function sees, if it is an expression's result without a name.
 
-    Before Python 3.11 and since 3.14 those of a variable look alike: then 0, as nothing has.
+    Since Python 3.14 those of a variable look alike: then 0, as nothing has.
     """
     named = _Probe()
     unnamed = _Probe() + 0

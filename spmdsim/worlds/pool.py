@@ -14,6 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 from sys import getrefcount
+from types import SimpleNamespace
 from typing import Any
 from weakref import ref
 
@@ -91,6 +92,12 @@ def _alone() -> int:
     return next(getrefcount(array) for array in [np.empty(1, np.uint8)])
 
 
+def _alone_given() -> int:
+    """Those to a list that one object has, as a function sees them that is given it: before Python 3.11 one more."""
+    owner = SimpleNamespace(held=[])
+    return (lambda held: getrefcount(held))(owner.held)
+
+
 class Pool:
     """Buffers by size.
 
@@ -105,6 +112,7 @@ class Pool:
         self._by_size: OrderedDict[int, KeptBuffers] = OrderedDict()
         self._pages = Pages()
         self._alone = _alone()
+        self._alone_given = _alone_given()
 
     @property
     def limit(self) -> int:
@@ -143,7 +151,7 @@ class Pool:
 
     def unshared(self, held: list[Any]) -> bool:
         """Whether a list, which only its tensor has, holds one array, and nobody else has that or the buffer under it."""
-        if len(held) != 1 or getrefcount(held) != self._alone:
+        if len(held) != 1 or getrefcount(held) != self._alone_given:
             return False
         array = held[0]
         if not isinstance(array, np.ndarray) or getrefcount(array) != self._alone:

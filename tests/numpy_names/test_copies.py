@@ -43,7 +43,10 @@ IDLE = {
 def test_a_function_with_nothing_to_do_gives_another_tensor(name, dtype):
     array = np.arange(1, 9).astype(dtype)
     x = Tensor.from_global(array, Mesh((2,), ("x",))("x"), LockStep(2))
-    assert not np.shares_memory(IDLE[name](array), array)  # so numpy does
+    if (
+        "round" not in name or np.lib.NumpyVersion(np.__version__) >= "2.3.0"
+    ):  # before, round gave integers as they are
+        assert not np.shares_memory(IDLE[name](array), array)  # so numpy does
     y = IDLE[name](x)
     y[2:5] = 99
     np.testing.assert_array_equal(x.full(), array)

@@ -127,9 +127,11 @@ FUNCTIONS = [
     lambda x: np.einsum("...ii,i->...", cube(x)[:, 1:3], [1, 2], optimize=True), lambda x: np.linalg.norm((x * 9).astype(np.int8), axis=0), lambda x: np.linalg.cond(x[:4], "fro"),
     lambda x: np.linalg.cond(x, -2), lambda x: np.linalg.pinv(x, 0.5), lambda x: np.linalg.eigvalsh(x[:4], "U"), lambda x: np.linalg.eigh(x[:4] * (1 + 1j), UPLO="U")[0], lambda x: np.linalg.svd(x, compute_uv=False),
     lambda x: abs(np.linalg.qr(x, "r")), lambda x: np.linalg.matrix_rank(x, tol=3), *[lambda x, m=m: np.pad(x, ((1, 2), (3, 9)), m) for m in ("edge", "wrap", "reflect", "symmetric")],
-    lambda x: np.sinc(np.trunc(x - 2).astype(np.float16)), lambda x: np.correlate(x[0], A.ravel()[:9] * (1 + 2j), "same"), lambda x: np.select([x > 2], [x.astype("f4")], 7),
-    lambda x: np.select([x > 3, x > 2], [1, x.astype("f4")], 7), lambda x: np.pad(x, {0: 1, -1: (0, 2)}), lambda x: np.gradient((x * 40).astype(np.int8), axis=0), lambda x: np.take_along_axis(x, np.argsort(A, 0), 0),
+    lambda x: np.correlate(x[0], A.ravel()[:9] * (1 + 2j), "same"), lambda x: np.select([x > 2], [x.astype("f4")], 7),
+    lambda x: np.select([x > 3, x > 2], [1, x.astype("f4")], 7), lambda x: np.gradient((x * 40).astype(np.int8), axis=0), lambda x: np.take_along_axis(x, np.argsort(A, 0), 0),
     lambda x: np.trapezoid((x * 30).astype(np.uint8).astype(np.uint16)), lambda x: np.max(x > 2, 0, where=A > 2, initial=0), lambda x: np.hstack([x[0], x[1]]), lambda x: np.dot(cube(x), B[:2, 0]), np.iscomplexobj, lambda x: np.atleast_2d(x[0]),
+    # as numpy has them since 2.4: before, the sinc of 0 was no number in float16, and no dict said what to pad
+    *([lambda x: np.sinc(np.trunc(x - 2).astype(np.float16)), lambda x: np.pad(x, {0: 1, -1: (0, 2)})] if np.lib.NumpyVersion(np.__version__) >= "2.4.0" else []),
     # what numpy's pairs would add up in a short type
     lambda x: np.einsum("j,ij->", x[0], A > 1), lambda x: np.einsum("j,ij->", x[0], (x * 50).astype(np.uint8)), lambda x: np.einsum("ij,ij,ik->k", x > 1, x, x > 0),
     lambda x: np.take(x, 1, axis=0), lambda x: np.take(x, -1), *[lambda x, m=m: np.quantile((x * 9).astype(np.int8), [0.3, 0.5], 0, method=m) for m in ("lower", "higher", "nearest")],
