@@ -11,7 +11,9 @@ from spmdsim import Mesh, ShapeOnly, Tensor, ops, record, world
 speaks = world(8).ranks[0] == 0  # under MPI every rank runs this; one of them prints
 mesh = Mesh((8,), ("x",))
 n = 100_003  # not a multiple of 8
-numbers = n // (1 + np.arange(n) * 7919 % n) + 0.0  # n / 1, n / 2, n / 3, ... in whole numbers, shuffled: very many are equal
+numbers = (
+    n // (1 + np.arange(n) * 7919 % n) + 0.0
+)  # n / 1, n / 2, n / 3, ... in whole numbers, shuffled: very many are equal
 numbers[::1000] = np.nan
 
 x = Tensor.from_global(numbers, mesh("x"))

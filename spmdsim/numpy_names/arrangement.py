@@ -17,7 +17,7 @@ from spmdsim.ops.selecting import flattened
 from spmdsim.ops.windowed import WindowOp
 from spmdsim.tensor import Context, Tensor
 from spmdsim.tensor.creation import asarray
-from spmdsim.tensor.operands import Operand, as_operand, operands
+from spmdsim.tensor.operands import Operand, array_operands, as_operand
 
 Cuts = int | Sequence[int]
 
@@ -99,29 +99,29 @@ def flip(m: Tensor, axis: int | Sequence[int] | None = None) -> Tensor:
 
 def hstack(tup: Sequence[Tensor]) -> Tensor:
     """Side by side: along the second dim, vectors along the only one."""
-    parts = operands("np.hstack", tup)
+    parts = array_operands("np.hstack", tup)
     return ops.concat(parts, int(parts[0].ndim > 1))
 
 
 def vstack(tup: Sequence[Tensor]) -> Tensor:
     """One below the other; vectors are rows."""
-    return ops.concat([atleast_2d(x) for x in operands("np.vstack", tup)])
+    return ops.concat([atleast_2d(x) for x in array_operands("np.vstack", tup)])
 
 
 def dstack(tup: Sequence[Tensor]) -> Tensor:
     """One behind the other, along the third dim."""
-    return ops.concat([atleast_3d(x) for x in operands("np.dstack", tup)], 2)
+    return ops.concat([atleast_3d(x) for x in array_operands("np.dstack", tup)], 2)
 
 
 def column_stack(tup: Sequence[Tensor]) -> Tensor:
     """Side by side; vectors are columns."""
-    parts = operands("np.column_stack", tup)
+    parts = array_operands("np.column_stack", tup)
     return ops.concat([ops.reshape(x, (-1, 1)) if x.ndim == 1 else x for x in parts], 1)
 
 
 def append(arr: Operand, values: Operand, axis: int | None = None) -> Tensor:
     """Values behind a tensor, along a dim; all in one dim for None."""
-    parts = operands("np.append", (arr, values))
+    parts = array_operands("np.append", (arr, values))
     return ops.concat([ravel(x) for x in parts], 0) if axis is None else ops.concat(parts, axis)
 
 
@@ -165,7 +165,7 @@ def _numbers(name: str, size: int, *args: Any) -> np.ndarray:
 
 def kron(a: Tensor, b: Tensor) -> Tensor:
     """Kronecker's product: each entry of ``a`` times the whole of ``b``."""
-    a, b = operands("np.kron", (a, b))
+    a, b = array_operands("np.kron", (a, b))
     ndim = max(a.ndim, b.ndim)
     sizes = [(*[1] * (ndim - x.ndim), *x.shape) for x in (a, b)]
     left = ops.reshape(a, [m for n in sizes[0] for m in (n, 1)])
@@ -324,7 +324,7 @@ def block(arrays: Any) -> Tensor:
     """
     leaves: list[Any] = []
     depth = _collected("np.block", arrays, leaves)
-    blocks = operands("np.block", leaves)
+    blocks = array_operands("np.block", leaves)
     ndim = max(depth, *(x.ndim for x in blocks))
     rest = iter([ops.reshape(x, (*(1,) * (ndim - x.ndim), *x.shape)) if x.ndim < ndim else x for x in blocks])
 

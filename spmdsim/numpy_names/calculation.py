@@ -16,7 +16,7 @@ from spmdsim.ops.scans import along_dim, conjugated
 from spmdsim.ops.statistics import PICKING
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.creation import zeros_like
-from spmdsim.tensor.operands import Operand, operands
+from spmdsim.tensor.operands import Operand, array_operands, operands
 
 Axis = int | Sequence[int] | None
 
@@ -101,7 +101,7 @@ def cov(
     Raises:
         RuleError: more than two dims.
     """
-    parts = [_rows(x, rowvar) for x in operands("np.cov", (m,) if y is None else (m, y))]
+    parts = [_rows(x, rowvar) for x in array_operands("np.cov", (m,) if y is None else (m, y))]
     rows = parts[0] if len(parts) == 1 else ops.concat(parts)
     far = ops.subtract(rows, ops.mean(rows, axis=1, keepdims=True))
     count = rows.shape[1] - (int(not bias) if ddof is None else ddof)
@@ -131,15 +131,15 @@ def corrcoef(x: Operand, y: Operand | None = None, rowvar: bool = True) -> Tenso
 
 def dot(a: Operand, b: Operand) -> Tensor:
     """A product of matrices, or over the last dim of one and the last but one of the other."""
-    if min(np.ndim(a), np.ndim(b)) == 0:  # type: ignore[arg-type]
-        return ops.multiply(a, b)
-    one, other = operands("np.dot", (a, b))
+    one, other = array_operands("np.dot", (a, b))
+    if not one.ndim or not other.ndim:
+        return ops.multiply(one, other)
     return ops.matmul(one, other) if other.ndim <= 2 else ops.tensordot(one, other, ((-1,), (-2,)))
 
 
 def inner(a: Operand, b: Operand) -> Tensor:
     """Products over the last dims of both."""
-    one, other = operands("np.inner", (a, b))
+    one, other = array_operands("np.inner", (a, b))
     return (
         ops.tensordot(one, other, ((-1,), (-1,))) if min(one.ndim, other.ndim) else ops.multiply(one, other)
     )
@@ -147,13 +147,13 @@ def inner(a: Operand, b: Operand) -> Tensor:
 
 def outer(a: Operand, b: Operand) -> Tensor:
     """The products of each element of one with each of the other."""
-    one, other = operands("np.outer", (a, b))
+    one, other = array_operands("np.outer", (a, b))
     return linalg.outer(ravel(one), ravel(other))
 
 
 def vdot(a: Operand, b: Operand) -> Tensor:
     """The sum of products of all elements, the first ones conjugated."""
-    one, other = operands("np.vdot", (a, b))
+    one, other = array_operands("np.vdot", (a, b))
     if one.shape == other.shape:
         return ops.vdot(one, other)
     return ops.vdot(ravel(one), ravel(other))
@@ -168,7 +168,7 @@ def einsum(rule: str, *tensors: Operand, optimize: Any = False) -> Tensor:
         letters = sorted({x for x in rule if x.isalpha() and rule.count(x) == 1})
         rule = f"{rule}->{'...' * ('...' in rule)}{''.join(letters)}"
     terms, result = rule.replace(" ", "").split("->")
-    pairs = zip(terms.split(","), operands("np.einsum", tensors))
+    pairs = zip(terms.split(","), array_operands("np.einsum", tensors))
     terms_of = [_without_repeats(list(term.replace("...", ".")), x) for term, x in pairs]
     terms = ",".join("".join(term).replace(".", "...") for term, _ in terms_of)
     return ops.einsum(f"{terms}->{result}", *[x for _, x in terms_of])
@@ -191,7 +191,7 @@ def _without_repeats(term: list[str], x: Tensor) -> tuple[list[str], Tensor]:
 
 def correlate(a: Operand, v: Operand, mode: str = "valid") -> Tensor:
     """How alike two vectors are, the second one shifted: the convolution with it, reversed."""
-    signal, kernel = operands("np.correlate", (a, v))
+    signal, kernel = array_operands("np.correlate", (a, v))
     if kernel.size > signal.size:
         return conjugated(ops.flip(correlate(kernel, signal, mode), 0))
     return convolve(signal, conjugated(ops.flip(kernel, 0)), mode)
@@ -199,7 +199,7 @@ def correlate(a: Operand, v: Operand, mode: str = "valid") -> Tensor:
 
 def convolve(a: Operand, v: Operand, mode: str = "full") -> Tensor:
     """Sums of products of a vector and another one that is reversed and shifted; the longer one is that which stands."""
-    signal, kernel = operands("np.convolve", (a, v))
+    signal, kernel = (x if x.ndim else ravel(x) for x in array_operands("np.convolve", (a, v)))
     return (
         ops.convolve(kernel, signal, mode)
         if kernel.size > signal.size
@@ -209,13 +209,13 @@ def convolve(a: Operand, v: Operand, mode: str = "full") -> Tensor:
 
 def polyval(p: Operand, x: Operand) -> Tensor:
     """A polynomial's values; its coefficients have the highest power first."""
-    powers, at = operands("np.polyval", (p, x))
+    powers, at = array_operands("np.polyval", (p, x))
     return functools.reduce(lambda y, c: ops.add(ops.multiply(y, at), c), list(powers), zeros_like(at))
 
 
 def polyfit(x: Operand, y: Operand, deg: int) -> Tensor:
     """The polynomial of so many powers that is nearest to values at places, in least squares; highest power first."""
-    at, values = map(_fractions, operands("np.polyfit", (x, y)))
+    at, values = map(_fractions, array_operands("np.polyfit", (x, y)))
     columns = vander(at, int(deg) + 1)
     scale = linalg.norm(columns, axis=0)
     weights = linalg.lstsq(ops.divide(columns, scale), values)[0]
@@ -304,8 +304,8 @@ def unwrap(p: Tensor, discont: float | None = None, axis: int = -1, *, period: f
     short = ops.subtract(ops.remainder(ops.add(steps, half), period), half)
     if not whole or period % 2 == 0:
         short = ops.where(ops.logical_and(ops.equal(short, -half), ops.greater(steps, 0)), half, short)
-    jumps = ops.greater_equal(ops.absolute(steps), period / 2 if discont is None else discont)
-    moved = ops.where(jumps, ops.subtract(short, steps), 0)
+    small = ops.less(ops.absolute(steps), period / 2 if discont is None else discont)
+    moved = ops.where(small, 0, ops.subtract(short, steps))  # after a nan nobody knows where they are
     return ops.add(p, ops.cumulative_sum(moved, at, include_initial=True))
 
 
@@ -327,7 +327,7 @@ def interp(
         )
     if not isinstance(xp, Tensor) and (np.diff(xp) <= 0).any():  # type: ignore[arg-type]
         raise RuleError(f"np.interp takes ascending places, but got {np.asarray(xp).tolist()}")
-    at, places, values = operands("np.interp", (x, xp, fp))
+    at, places, values = array_operands("np.interp", (x, xp, fp))
     at, places = (ops.cast(one, np.float64) for one in (at, places))
     values = ops.cast(values, np.complex128 if values.dtype.kind == "c" else np.float64)
     slopes = ops.pad(ops.divide(ops.diff(values), ops.diff(places)), (0,), (1,))

@@ -117,7 +117,10 @@ def fabs(x: Tensor) -> Tensor:
 
 def float_power(x1: Operand, x2: Operand) -> Tensor:
     """Powers in double precision."""
-    one, other = operands("np.float_power", (x1, x2))
+    given = [
+        _double(x) if isinstance(x, Tensor) else x for x in (x1, x2)
+    ]  # before a number becomes one of their type
+    one, other = operands("np.float_power", given)
     return ops.power(_double(one), _double(other))
 
 
@@ -136,19 +139,20 @@ def fix(x: Tensor) -> Tensor:
 
 def heaviside(x1: Operand, x2: Operand) -> Tensor:
     """0 below 0, 1 above, at 0 the second operand."""
-    one, other = in_fractions("heaviside", *operands("np.heaviside", (x1, x2)))
+    one, other = in_fractions("heaviside", *map(_fraction, operands("np.heaviside", (x1, x2))))
     step = ops.where(ops.isnan(one), one, ops.cast(ops.greater(one, 0), one.dtype))
     return ops.where(ops.equal(one, 0), other, step)
 
 
 def reciprocal(x: Tensor) -> Tensor:
     """One divided by each element; of whole numbers whole ones, as ``np.reciprocal`` has it."""
+    x = ops.cast(x, np.int8) if x.dtype.kind == "b" else x
     return reduce.as_type(ops.reciprocal(x), x.dtype) if x.dtype.kind in "iu" else ops.reciprocal(x)
 
 
 def logaddexp2(x1: Operand, x2: Operand) -> Tensor:
     """The logarithm to base 2 of a sum of powers of 2."""
-    given = in_fractions("logaddexp2", *operands("np.logaddexp2", (x1, x2)))
+    given = in_fractions("logaddexp2", *map(_fraction, operands("np.logaddexp2", (x1, x2))))
     one, other = (reduce.as_type(x, promoted(*[y.dtype for y in given])) for x in given)
     scale = math.log(2)
     return ops.divide(ops.logaddexp(ops.multiply(one, scale), ops.multiply(other, scale)), scale)

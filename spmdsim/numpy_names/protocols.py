@@ -131,6 +131,11 @@ def _check_type(said: str, inputs: Sequence[Any], result: Any, dtype: Any) -> No
     far = [x.dtype for x in inputs if isinstance(x, Tensor) and not np.can_cast(x.dtype, wanted, "same_kind")]
     if far:
         raise UsageTypeError(f"{said} of {far[0].name} does not compute in {wanted.name}; use .astype first")
+    _check_given(said, result, wanted)
+
+
+def _check_given(said: str, result: Any, wanted: np.dtype) -> None:
+    """Whether a function gives the type that was asked for."""
     if isinstance(result, Tensor) and result.dtype != wanted:
         raise UsageTypeError(
             f"{said} gives {result.dtype.name}, not {wanted.name}; use .astype on what it gives"
@@ -211,9 +216,10 @@ def _called(name: str, said: str, args: Any, options: dict[str, Any], room: Modu
     for first in _FIRST:
         if not args and first in wanted:
             args = (wanted.pop(first),)
+    dtype = None
     if "dtype" in wanted and "dtype" not in _parameters(ours):
         dtype = number_type(wanted.pop("dtype"), f"{said} cannot give")
-        args = _in_type(args, dtype)
+        args = _in_type(said, args, dtype)
     unknown = [key for key in wanted if key not in _parameters(ours)]
     if unknown:
         names = ", ".join(f"{key}=" for key in unknown)
@@ -221,15 +227,22 @@ def _called(name: str, said: str, args: Any, options: dict[str, Any], room: Modu
             key for key in inspect.signature(ours).parameters if key not in ("args", "options")
         )
         raise UsageTypeError(f"{said} of tensors takes no {names}; it takes {others}")
-    return ours(*args, **wanted)
+    result = ours(*args, **wanted)
+    if dtype is not None:
+        _check_given(said, result, dtype)
+    return result
 
 
-def _in_type(given: Any, dtype: np.dtype) -> Any:
-    """Tensors and arrays in the type that is to be computed in."""
+def _in_type(said: str, given: Any, dtype: np.dtype) -> Any:
+    """Tensors and arrays in the type that is to be computed in, which may not lose the imaginary part."""
     if isinstance(given, Tensor):
+        if given.dtype.kind == "c" != dtype.kind:
+            raise UsageTypeError(
+                f"{said} of {given.dtype.name} does not compute in {dtype.name}; use .astype first"
+            )
         return ops.cast(given, dtype)
     if isinstance(given, (list, tuple)):
-        return type(given)(_in_type(one, dtype) for one in given)
+        return type(given)(_in_type(said, one, dtype) for one in given)
     return given.astype(dtype) if isinstance(given, np.ndarray) else given
 
 

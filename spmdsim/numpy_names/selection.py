@@ -9,13 +9,15 @@ import numpy as np
 
 from spmdsim import ops
 from spmdsim.errors import OutOfRange, RuleError, UsageTypeError
+from spmdsim.layout.element_type import promoted
 from spmdsim.numpy_names.arrangement import ravel
 from spmdsim.ops.along import put_along
 from spmdsim.ops.along import put_along_axis as put_along_axis_of
+from spmdsim.ops.declare import alike
 from spmdsim.ops.scans import along_dim
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.creation import ones_like, zeros_like
-from spmdsim.tensor.operands import Operand, operands
+from spmdsim.tensor.operands import Operand, array_operands, operands
 from spmdsim.tensor.symbols import become, before
 
 # -- by a condition ------------------------------------------------------------------------------------------
@@ -77,6 +79,10 @@ def select(condlist: Sequence[Operand], choicelist: Sequence[Operand], default: 
         raise RuleError(
             f"np.select takes a choice for each condition, but got {number} and {len(choicelist)}"
         )
+    numbers = bool, int, float, complex
+    *choicelist, default = (
+        x if isinstance(x, (Tensor, *numbers)) else np.asarray(x) for x in (*choicelist, default)
+    )
     types: list[Any] = [x.dtype if isinstance(x, Tensor) else x for x in (*choicelist, default)]
     dtype = np.result_type(*types)
     *choicelist, default = (
@@ -116,7 +122,7 @@ def choose(a: Tensor, choices: Sequence[Operand], mode: str = "raise") -> Tensor
             raise OutOfRange(
                 f"np.choose: numbers from {least} to {most} do not all name one of {number} choices"
             )
-    arrays = [x if isinstance(x, Tensor) else np.asarray(x) for x in choices]
+    arrays = [x if isinstance(x, (Tensor, bool, int, float, complex)) else np.asarray(x) for x in choices]
     return select([ops.equal(numbers, k) for k in range(number)], arrays, arrays[-1])
 
 
@@ -193,21 +199,22 @@ def union1d(ar1: Operand, ar2: Operand) -> Tensor:
 
 def intersect1d(ar1: Operand, ar2: Operand, assume_unique: bool = False) -> Tensor:
     """The values that are in both, ascending."""
-    first, second = operands("np.intersect1d", (ar1, ar2))
+    first, second = alike("intersect1d", *array_operands("np.intersect1d", (ar1, ar2)))
+    first = ops.cast(first, promoted(first.dtype, second.dtype))
     values = ops.sort(ravel(first)) if assume_unique else unique(first)
     return values[ops.isin(values, second)]
 
 
 def setxor1d(ar1: Operand, ar2: Operand, assume_unique: bool = False) -> Tensor:
     """The values that are in one of the two alone, ascending."""
-    first, second = operands("np.setxor1d", (ar1, ar2))
+    first, second = array_operands("np.setxor1d", (ar1, ar2))
     result: Tensor = union1d(setdiff1d(first, second, assume_unique), setdiff1d(second, first, assume_unique))
     return result
 
 
 def setdiff1d(ar1: Operand, ar2: Operand, assume_unique: bool = False) -> Tensor:
     """The values of the first that are not in the second."""
-    first, second = operands("np.setdiff1d", (ar1, ar2))
+    first, second = array_operands("np.setdiff1d", (ar1, ar2))
     values = ravel(first) if assume_unique else unique(first)
     return values[ops.logical_not(ops.isin(values, second))]
 
@@ -239,7 +246,7 @@ def argpartition(a: Tensor, kth: int | Sequence[int], axis: int | None = -1) -> 
 
 def lexsort(keys: Sequence[Operand], axis: int = -1) -> Tensor:
     """The places that a sort by several keys takes its elements from, the last key first; all moves are exchanges."""
-    given = operands("np.lexsort", tuple(keys))
+    given = array_operands("np.lexsort", tuple(keys))
     layout = max(
         (key.layout.reduced for key in given), key=lambda one: len(one.split_axes)
     )  # none is gathered
@@ -313,7 +320,7 @@ def place(arr: Tensor, mask: Operand, vals: Operand) -> None:
 
 def searchsorted(a: Operand, v: Operand, side: str = "left", sorter: Any = None) -> Tensor:
     """Where values are to be put into a sorted vector so that it stays sorted."""
-    ordered, values = operands("np.searchsorted", (a, v))
+    ordered, values = array_operands("np.searchsorted", (a, v))
     return ops.searchsorted(ordered, values, side, sorter)
 
 
@@ -336,8 +343,8 @@ def digitize(x: Tensor, bins: Sequence[float] | np.ndarray, right: bool = False)
     if bounds.ndim != 1 or not ((steps >= 0).all() or (steps <= 0).all()):
         raise RuleError(f"np.digitize of tensors takes bounds in order, but got {bounds.tolist()}")
     if (steps >= 0).all():
-        return ops.searchsorted(operands("np.digitize", (bounds, x))[0], x, side=side)
-    turned = operands("np.digitize", (bounds[::-1].copy(), x))[0]
+        return ops.searchsorted(array_operands("np.digitize", (bounds, x))[0], x, side=side)
+    turned = array_operands("np.digitize", (bounds[::-1].copy(), x))[0]
     return ops.subtract(len(bounds), ops.searchsorted(turned, x, side=side))
 
 

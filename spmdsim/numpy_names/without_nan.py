@@ -133,7 +133,8 @@ def _mask(there: Any, x: Tensor) -> Tensor:
 
 
 def _mean(x: Tensor, axis: Axis, keepdims: bool, there: Tensor) -> Tensor:
-    total = reduce.sum(where(there, x, 0), axis, keepdims)
+    exact = x if x.dtype.kind in "fcV" else cast(x, np.float64)
+    total = reduce.sum(where(there, exact, 0), axis, keepdims)
     average = divide(total, reduce.sum(cast(there, np.int64), axis, keepdims))
     return reduce.as_type(average, x.dtype) if x.dtype.kind in "fcV" else average
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
@@ -22,6 +23,11 @@ from spmdsim.tensor.operands import Operand, as_operand, operands
 from spmdsim.worlds.pool import SMALLEST, allocator, landing, spent
 
 Vjp = Callable[..., Sequence[Any]]
+#: What says yes or no, of numbers of any size.
+COMPARISONS = {
+    *(np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.greater_equal),
+    *(np.logical_and, np.logical_or, np.logical_xor),
+}
 
 #: Computed only if it is wanted: the first layer's input needs no gradient, and it would cost as much as the layer.
 Gradient = Callable[[], np.ndarray]
@@ -170,6 +176,8 @@ def binary(
     def call(a: Operand, b: Operand, /) -> Tensor:
         if not (isinstance(a, Tensor) and isinstance(b, Tensor)):
             like = a if isinstance(a, Tensor) else b
+            if function in COMPARISONS and isinstance(like, Tensor):
+                a, b = _comparable(a, like.dtype), _comparable(b, like.dtype)
             a, b = (
                 (as_operand(a, like), as_operand(b, like))
                 if isinstance(like, Tensor)
@@ -179,6 +187,14 @@ def binary(
         return apply(op, (a, b) if a.meta.dtype is b.meta.dtype else alike(name, a, b), {})  # type: ignore[no-any-return]
 
     return _named(call, op, function, says or f"numpy.{getattr(function, '__name__', name)}(a, b)", linear)
+
+
+def _comparable(value: Operand, dtype: np.dtype) -> Operand:
+    """A number, infinite where no element of a type can be that far: all comparisons are as with it."""
+    if type(value) is not int or dtype.kind not in "iu":
+        return value
+    limits = np.iinfo(dtype)
+    return value if limits.min <= value <= limits.max else math.copysign(math.inf, value)
 
 
 def _summed(vjp: Vjp) -> Vjp:

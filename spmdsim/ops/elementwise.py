@@ -140,6 +140,16 @@ _where_op = Op(
 )
 
 
+def _in_one_type(a: Any, b: Any, condition: Tensor) -> tuple[Any, Any]:
+    """Numbers and arrays in the type in which they meet, as numpy has it: that of a condition says nothing."""
+    numbers = [isinstance(x, (bool, int, float, complex)) for x in (a, b)]
+    if all(numbers) and condition.dtype.kind == "b":  # beside which they meet as they would alone
+        return a, b
+    parts = [x if number else np.asarray(x) for x, number in zip((a, b), numbers)]
+    dtype = np.result_type(*parts)
+    return np.asarray(parts[0], dtype), np.asarray(parts[1], dtype)
+
+
 @operator(_where_op)
 def where(condition: Operand, a: Operand, b: Operand) -> Tensor:
     """``a`` where the condition holds, else ``b``; all three broadcast.
@@ -164,4 +174,6 @@ def where(condition: Operand, a: Operand, b: Operand) -> Tensor:
     """
     like = next(value for value in (condition, a, b) if isinstance(value, Tensor))
     typed = next((value for value in (a, b) if isinstance(value, Tensor)), like)
+    if not any(isinstance(value, Tensor) or hasattr(value, "as_operand") for value in (a, b)):
+        a, b = _in_one_type(a, b, like)
     return _where_op(as_operand(condition, like), *alike("where", as_operand(a, typed), as_operand(b, typed)))

@@ -179,7 +179,19 @@ def pad(
         for d, width in enumerate(zip(first, last)):
             x = _repeated(x, d, width, mode) if any(width) else x
         return x
+    _check_fits(value, x.dtype)
     return _pad_op(x, before=integers(first), after=integers(last), value=value)
+
+
+def _check_fits(value: Any, dtype: np.dtype) -> None:
+    """Refuse a number that elements of a type cannot be, by a RuleError."""
+    number = isinstance(value, (int, float, complex, np.generic))
+    limits = np.iinfo(dtype) if dtype.kind in "iu" else None
+    far = number and limits is not None and np.isreal(value) and not limits.min <= value <= limits.max
+    if far or (number and not np.isreal(value) and dtype.kind != "c"):
+        raise RuleError(
+            f"pad puts {value} beside elements of {dtype.name}, which cannot be that; use .astype first"
+        )
 
 
 #: Modes in which elements of the tensor are repeated beyond its ends.
@@ -346,6 +358,7 @@ def concat(tensors: Sequence[Tensor], dim: int | None = 0, *, axis: int | None =
     >>> ops.concat([x, x], dim=1).full().tolist()
     [[3, 1, 2, 3, 1, 2], [6, 5, 4, 6, 5, 4]]
     """
+    tensors = [*tensors]  # a tensor stands for those along its first dim
     if not tensors:
         raise RuleError("concat needs at least one tensor")
     if dim is None:

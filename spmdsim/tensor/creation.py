@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from spmdsim.core import Layout, Mesh
-from spmdsim.errors import InputError, UsageTypeError
+from spmdsim.errors import InputError, RuleError, UsageTypeError
 from spmdsim.layout.shape_sizes import integers
 from spmdsim.tensor.element_types import as_array, number_type
 from spmdsim.tensor.meanings import LIKE, MADE, NOT_LIKE, REFUSED, documented
@@ -84,11 +84,18 @@ def full(
 ) -> Tensor:
     """A tensor of one number, of its type if ``dtype`` is left out.
 
+    Raises:
+        RuleError: several numbers.
+
     >>> from spmdsim import Mesh
     >>> full((6,), 2.5, layout=Mesh((3,), ("x",))("x")).local(1)
     array([2.5, 2.5])
     """
     value = fill_value.dtype.type(fill_value.item()) if isinstance(fill_value, Tensor) else fill_value
+    if np.ndim(value):
+        raise RuleError(
+            f"a tensor is filled with one number, but got {np.size(value)} of shape {np.shape(value)}"
+        )
     kind = np.asarray(value).dtype if dtype is None else number_type(dtype, "a tensor cannot have")
     number = np.asarray(value).astype(kind)
     return _made(

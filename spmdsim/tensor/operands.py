@@ -48,6 +48,14 @@ def operands(name: str, given: Sequence[Any]) -> list[Tensor]:
     return [as_operand(x, like) for x in given]
 
 
+def array_operands(name: str, given: Sequence[Any]) -> list[Tensor]:
+    """:func:`operands` of what NumPy makes arrays of first: a Python number has a type of its own, float64 or int64.
+
+    In functions of elements it takes the other operand's instead.
+    """
+    return operands(name, [np.asarray(x) if isinstance(x, (bool, int, float, complex)) else x for x in given])
+
+
 def _operands_of(op: Op, given: Sequence[Any]) -> list[Tensor]:
     return operands(op.name, given)
 

@@ -353,3 +353,56 @@ def test_heats_names_are_numpys_here_or_have_what_to_write():
     assert len(run) > 35
     for one in run:
         eval(one, dict(world))
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "function",
+    [
+        # Functions that are none of elements make arrays of numbers first; a condition's type says nothing.
+        lambda x: np.append(x, 1e40), lambda x: np.dot(x, 2), lambda x: np.kron(x, 0.5), lambda x: np.outer(300, x[0]), lambda x: np.inner(x, 2.0),
+        lambda x: np.vdot(x[0, 0], 3), lambda x: np.polyval(x[0], 1e6), lambda x: np.setdiff1d(x, 300), lambda x: np.intersect1d(x, [0.5, 2]),
+        lambda x: np.where(x, 1e6, 0), lambda x: np.where(x, np.uint8(200), 2), lambda x: np.where(x, x, 2), lambda x: np.float_power(1e6, x),
+        lambda x: np.choose((x > 1).astype(np.int8), [x, 7]), lambda x: np.select([x > 1, x < 0], [x, [0.5]], 3),
+        lambda x: np.heaviside(x.astype(np.int8), np.uint8(3)), lambda x: np.reciprocal(x >= 0), lambda x: np.concatenate(x), lambda x: np.concatenate(x, axis=None),
+        lambda x: x.astype(np.uint8) > -1, lambda x: x.astype(np.int8) == 300, lambda x: x.astype(np.int64) >= 2**70, lambda x: np.logical_and(x.astype(np.int8), 1000),
+        lambda x: np.convolve(x[0], 4), lambda x: np.unwrap(np.where(x > 1, np.nan, x * 9.0)),
+        lambda x: np.mean(x.astype(np.int64) + (2**62), where=[True, False, True, True], axis=1), lambda x: np.mean(x, dtype=np.complex64),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("dtype", ["f2", "i1", "u4", "f8"])
+def test_numbers_and_types_meet_as_in_numpy(world, function, dtype):
+    array = np.array([[2, 1, 0, 3], [1, 0, 2, 2], [5, 3, 1, 0], [4, 4, 1, 2], [0, 1, 2, 3]]).astype(dtype)
+    expected = function(array)
+    for dims in (("a", "b"), (None, None)):
+        result = function(Tensor.from_global(array, Mesh((2, 2), ("a", "b"))(*dims), world)).full()
+        assert (result.shape, result.dtype) == (expected.shape, expected.dtype)
+        np.testing.assert_allclose(result, expected, rtol=4e-3 if dtype == "f2" else 1e-6)
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (
+            lambda x: np.mean(x, dtype=np.int64),
+            "np.mean gives float64, not int64; use .astype on what it gives",
+        ),
+        (lambda x: np.var(x, dtype=np.complex128), "np.var gives float64, not complex128"),
+        (
+            lambda x: np.var(x * 1j, dtype=np.float32),
+            "np.var of complex128 does not compute in float32; use .astype first",
+        ),
+        (lambda x: np.full_like(x, [1, 2]), "filled with one number, but got 2 of shape (2,)"),
+        (
+            lambda x: np.pad(x, 1, constant_values=300),
+            "pad puts 300 beside elements of int8, which cannot be that",
+        ),
+        (lambda x: np.pad(x, 1, constant_values=1j), "pad puts 1j beside elements of int8"),
+    ],
+)
+def test_what_a_type_cannot_be_is_refused(world, function, said):
+    x = Tensor.from_global(np.arange(4, dtype=np.int8), Mesh((2,), ("a",))("a"), world)
+    with pytest.raises(SpmdError, match=re.escape(said)):
+        function(x)
