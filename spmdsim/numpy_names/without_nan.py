@@ -16,7 +16,7 @@ from spmdsim.ops.arrange import stack
 from spmdsim.ops.array_functions import isnan
 from spmdsim.ops.declare import cast
 from spmdsim.ops.elementwise import add, divide, equal, multiply, sqrt, subtract, where
-from spmdsim.ops.functions import less_equal, logical_not
+from spmdsim.ops.functions import greater_equal, less_equal, logical_not
 from spmdsim.ops.order import argmax, argmin
 from spmdsim.ops.scans import conjugated, cumulative_prod, cumulative_sum
 from spmdsim.ops.shape import broadcast_to, reshape
@@ -224,7 +224,9 @@ def _at(ordered: Tensor, last: Tensor, q: float, between: Between) -> Tensor:
 
 
 def _part_way(below: Tensor, above: Tensor, part: Tensor) -> Tensor:
-    return where(equal(below, above), below, add(below, multiply(subtract(above, below), part)))
+    far = greater_equal(part, 0.5)  # then from the other end, as numpy does it
+    moved = multiply(subtract(above, below), where(far, subtract(part, 1), part))
+    return where(equal(below, above), below, add(where(far, above, below), moved))
 
 
 def nanpercentile(a: Tensor, q: Any, axis: Axis = None, keepdims: bool = False) -> Tensor:

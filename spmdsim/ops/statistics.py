@@ -90,9 +90,12 @@ def middle(below: Tensor, above: Tensor) -> Tensor:
 
 
 def _part_way(below: Tensor, above: Tensor, part: np.ndarray) -> Tensor:
-    weight = as_operand(part.astype(np.float32 if below.dtype.itemsize <= 2 else below.dtype), below)
+    # From the nearer of the two, as numpy does it: half of the way from -inf to 1 is still infinite.
+    nearer = where(as_operand(part >= 0.5, below), above, below) if (part >= 0.5).any() else below
+    signed = np.where(part >= 0.5, part - 1, part)
+    weight = as_operand(signed.astype(np.float32 if below.dtype.itemsize <= 2 else below.dtype), below)
     step = where(equal(below, above), as_operand(0, below), subtract(above, below))
-    entries = add(below, multiply(step, weight))
+    entries = add(nearer, multiply(step, weight))
     return entries if entries.dtype == below.dtype else cast(entries, below.dtype)
 
 
