@@ -367,6 +367,7 @@ def test_heats_names_are_numpys_here_or_have_what_to_write():
         lambda x: np.choose((x > 1).astype(np.int8), [x, 7]), lambda x: np.select([x > 1, x < 0], [x, [0.5]], 3),
         lambda x: np.heaviside(x.astype(np.int8), np.uint8(3)), lambda x: np.reciprocal(x >= 0), lambda x: np.concatenate(x), lambda x: np.concatenate(x, axis=None),
         lambda x: x.astype(np.uint8) > -1, lambda x: x.astype(np.int8) == 300, lambda x: x.astype(np.int64) >= 2**70, lambda x: np.logical_and(x.astype(np.int8), 1000),
+        lambda x: np.quantile(np.where(x > 3, -np.inf, x), 0.45, axis=0), lambda x: np.nanquantile(np.where(x > 3, -np.inf, x), 0.45, axis=0),
         lambda x: np.convolve(x[0], 4), lambda x: np.unwrap(np.where(x > 1, np.nan, x * 9.0)),
         lambda x: np.mean(x.astype(np.int64) + (2**62), where=[True, False, True, True], axis=1), lambda x: np.mean(x, dtype=np.complex64),
     ],
