@@ -94,10 +94,13 @@ def _merged(files: list[str], path: Path) -> int:
 
 def _show(path: Path) -> None:
     from spmdsim.cli.output import say
+    from spmdsim.reading import readable
     from spmdsim.redistribution.ways.wisdom import Wisdom, stored
 
     for library in stored(path).values():
-        for machine, steps in Wisdom.read(library.get("ways", {})).machines.items():
+        with readable(path, "a tuning file"):
+            wisdom = Wisdom.read(library.get("ways", {}))
+        for machine, steps in wisdom.machines.items():
             say(f"{machine}:")
             for step, choice in steps.items():
                 took = ", ".join(

@@ -22,13 +22,14 @@ NAMES: dict[str, str] = {
     "cg": "ceiling of log2 g",
     "fh": "floor of log2 h",
     "xh": "1 when h is not a power of two, else 0",
+    "r": "1 when the root is another rank than 0, else 0",
     "bits": "sum of the binary ones of 0 ... n-1",
 }
 """The names an expression may use."""
 
 
 @lru_cache(maxsize=1024)
-def _values(size: int, segments: int, group: int) -> dict[str, Fraction]:
+def _values(size: int, segments: int, group: int, elsewhere: bool) -> dict[str, Fraction]:
     floor, groups = size.bit_length() - 1, -(-size // group)
     power = 1 << floor
     floor_groups = groups.bit_length() - 1
@@ -46,6 +47,7 @@ def _values(size: int, segments: int, group: int) -> dict[str, Fraction]:
         "cg": (group - 1).bit_length(),
         "fh": floor_groups,
         "xh": int(groups != 1 << floor_groups),
+        "r": int(elsewhere),
         "bits": _ones_below(size),
     }
     return {name: Fraction(value) for name, value in numbers.items()}
@@ -66,7 +68,7 @@ def evaluate(expression: str, size: int, options: Mapping[str, object] | None = 
     Args:
         expression: arithmetic over :data:`NAMES`, such as ``"2*f + 2*x"``.
         size: number of ranks.
-        options: the schedule's options; ``segments`` and ``group`` are used.
+        options: the schedule's options; ``segments``, ``group`` and ``root`` are used.
 
     Raises:
         ValueError: no such expression, or too large a number.
@@ -77,5 +79,5 @@ def evaluate(expression: str, size: int, options: Mapping[str, object] | None = 
     """
     chosen = options or {}
     segments, group = chosen.get("segments", 1), chosen.get("group", 1)
-    values = _values(size, int(str(segments)), int(str(group)))
+    values = _values(size, int(str(segments)), int(str(group)), bool(chosen.get("root", 0)))
     return arithmetic(expression, values)

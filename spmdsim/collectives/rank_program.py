@@ -203,9 +203,14 @@ class _Compiler:
                 sending.update(move.chunks)
         receives: list[tuple[int, ArraySpan]] = []
         actions: list[Action] = []
+        busy = set(sending)
         for move in moves:
             if move.receives:
-                receives.append((move.peer, self._incoming(move, sending, actions)))
+                receives.append((move.peer, self._incoming(move, busy, actions)))
+                if move.kind != RECV or not busy.isdisjoint(
+                    move.chunks
+                ):  # what lands there later comes after it
+                    busy.update(move.chunks)
         for move in moves:
             if move.kind in (COPY, COMBINE):
                 self._local(move, actions)
@@ -226,13 +231,13 @@ class _Compiler:
         packs += [Action(t, f) for t, f in zip(_split(packed, places), places)]
         return packed
 
-    def _incoming(self, move: Instruction, sending: set[int], actions: list[Action]) -> ArraySpan:
+    def _incoming(self, move: Instruction, busy: set[int], actions: list[Action]) -> ArraySpan:
         """Where a message is received: straight where it belongs, or aside if it must be reduced or would clash."""
         runs = list(self._runs(move.chunks))
         targets = [self._place(self.home, first, stop) for first, stop in runs]
         reducing = move.kind != RECV
         # Input and output may be the same memory, so a chunk on its way out is never received into directly.
-        clash = not sending.isdisjoint(move.chunks)
+        clash = not busy.isdisjoint(move.chunks)
         whole = None if reducing or clash else _joined(targets)
         if whole is not None:
             for first, stop in runs:

@@ -186,6 +186,9 @@ class SymbolicRun:
                 text = f"reduces into chunk {chunk}, which it does not hold"
                 self._note(number, rank, chunk, text)
                 continue
+            if symbols.chunk[own] % self.chunk_count != symbols.chunk[value] % self.chunk_count:
+                text = f"adds the data of chunk {symbols.chunk[value]} to that of chunk {symbols.chunk[own]}"
+                self._note(number, rank, chunk, text)
             twice = symbols.ranks[own] & symbols.ranks[value]
             if twice:
                 ranks = members(twice)

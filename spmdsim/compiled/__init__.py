@@ -10,6 +10,8 @@ from collections.abc import Callable
 from functools import partial, update_wrapper
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
+import numpy as np
+
 from spmdsim.bounded import Bounded
 from spmdsim.compiled.note_taker import NoteTaker
 from spmdsim.compiled.replay import Replay
@@ -96,6 +98,8 @@ def _key(value: Any, given: list[Tensor], name: str) -> Any:
         return type(value), *[_key(part, given, name) for part in value]
     if isinstance(value, dict):
         return dict, *[(key, _key(part, given, name)) for key, part in value.items()]
+    if isinstance(value, (float, complex, np.inexact)):  # 0.0 and -0.0 are equal, a nan is not even itself
+        return type(value), repr(value)
     try:
         hash(value)
     except TypeError:

@@ -26,6 +26,19 @@ from spmdsim.worlds.base import ORIGINS
 from spmdsim.worlds.pool import SMALLEST
 
 
+def _shared(leaves: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> tuple[tuple[int, int], ...]:
+    """Which of the tensors that come from outside are one, or have the same arrays; nothing where all are apart."""
+    every = [*leaves, *[one for one in gradients if one is not None]]
+    if len({id(one.held[0]) for one in every}) == len(every):
+        return ()
+    tensors: dict[int, int] = {}
+    arrays: dict[tuple[int, ...], int] = {}
+    return tuple(
+        (tensors.setdefault(id(one), k), arrays.setdefault(tuple(map(id, one.held)), k))
+        for k, one in enumerate(every)
+    )
+
+
 class Replay(Pictured):
     """What one recording wrote down, to be run on other arrays.
 
@@ -44,6 +57,7 @@ class Replay(Pictured):
         self.variant, self.machine = self.world.variant, self.world.machine
         self.given = len(recorded.given)
         self.leaves = [(leaf.meta, leaf.requires_grad, leaf.gradient_layout) for leaf in recorded.leaves]
+        self.shared = _shared(recorded.leaves, [gradient for _, gradient, _ in recorded.before])
         self.optimisers = list(recorded.optimisers.values())
         self.constants, self.count = recorded.constants, recorded.values
         self._effects(recorded)
@@ -192,6 +206,8 @@ class Replay(Pictured):
                 return False
             if leaf.gradient_layout is not wanted and leaf.gradient_layout != wanted:
                 return False
+        if _shared(leaves, [leaf.grad for leaf in leaves]) != self.shared:
+            return False
         gradients = [(leaves[k].grad, meta) for k, _, meta in self.earlier]
         return all(meta is (None if gradient is None else gradient.meta) for gradient, meta in gradients)
 
@@ -245,7 +261,7 @@ class Replay(Pictured):
                 if isinstance(entry, Note):
                     self._step(next(code), values, base)
                 elif entry.ran is not None:
-                    recorder.emit_operator(entry.ran, self.world.ranks[0], scopes[-1][1].start)
+                    recorder.emit_operator(entry.ran, self.world.ranks, scopes[-1][1].start)
                 elif entry.begins is None:
                     scopes.pop()[0].close()
                 else:

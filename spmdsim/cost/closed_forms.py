@@ -186,7 +186,7 @@ def closed_form(chosen: Algorithm, n: int, options: dict[str, Any] | None = None
     Args:
         chosen: the algorithm.
         n: number of ranks.
-        options: options of the algorithm; their default values where they are left out.
+        options: options of the algorithm; their default values where they are left out; ``root`` if it is not 0.
 
     Returns:
         Its :class:`ClosedForm`, or None.

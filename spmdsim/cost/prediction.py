@@ -226,7 +226,7 @@ def _pricer(
 def _affordable(schedule: Schedule, machine: Machine, network: bool, events: bool, sizes: int) -> bool:
     """Whether pricing this many sizes takes a moment only: a closed form, a symmetry, or few messages."""
     n = schedule.size
-    form = closed_form(schedule.algorithm, n, dict(schedule.options))
+    form = closed_form(schedule.algorithm, n, {**dict(schedule.options), "root": schedule.root})
     symmetric = bool(symmetry_of(schedule)) and not events
     if form is not None and not (network or events or machine.intra) and (symmetric or not machine.pieces):
         return True

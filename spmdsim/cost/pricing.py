@@ -97,7 +97,9 @@ def price(
     """
     flat = topology is None and not (machine.intra or machine.pieces or machine.reduce_pieces)
     if flat and rounds is not True:
-        form = closed_form(schedule.algorithm, schedule.size, dict(schedule.options))
+        form = closed_form(
+            schedule.algorithm, schedule.size, {**dict(schedule.options), "root": schedule.root}
+        )
         if (
             form
             and schedule.algorithm.ports == "1"

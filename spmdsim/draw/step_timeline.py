@@ -133,7 +133,7 @@ def step_timeline(traces: Sequence[Trace], machine: Machine, world: str = "") ->
     events: list[dict[str, Any]] = document["traceEvents"]
     ranks = sorted({event["pid"] for event in events}) or [0]
     for trace in traces:
-        owned = list(next((event.ranks for event in trace.collectives), range(1)))
+        owned = list(next((event.ranks for event in trace.collectives), trace.ranks))
         events += [one for rank in owned for one in _gradients(trace, rank, first)]
     predicted = ranks[-1] + 1
     slices = predicted_slices(traces[0], machine) if traces else []

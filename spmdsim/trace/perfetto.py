@@ -34,7 +34,7 @@ def timeline(traces: Sequence[Trace]) -> dict[str, Any]:
     events: list[dict[str, Any]] = []
     ranks: set[int] = set()
     for trace in traces:
-        owned = next((e.ranks for e in trace.collectives), range(1))
+        owned = _owned(trace)
         ranks.update(owned)
         lines = _lines(trace)
         for number, event in enumerate(trace):
@@ -48,7 +48,7 @@ def timeline(traces: Sequence[Trace]) -> dict[str, Any]:
     ]
     names += lane_names(events)
     control = {
-        f"rank {next((e.ranks[0] for e in trace.collectives), 0)}": {
+        f"rank {_owned(trace)[0]}": {
             purpose: asked._asdict() for purpose, asked in sorted(trace.control.items())
         }
         for trace in traces
@@ -56,6 +56,11 @@ def timeline(traces: Sequence[Trace]) -> dict[str, Any]:
     }
     document: dict[str, Any] = {"traceEvents": names + events + _arrows(slices), "displayTimeUnit": "ms"}
     return {**document, "otherData": {"control traffic": control}} if control else document
+
+
+def _owned(trace: Trace) -> Sequence[int]:
+    """The ranks of the process that recorded."""
+    return next((event.ranks for event in trace.collectives), trace.ranks)
 
 
 def _lines(trace: Trace) -> dict[int, int]:

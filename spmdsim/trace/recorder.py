@@ -46,6 +46,7 @@ class Trace(Pictured, Sequence[Event]):
         events: the events.
         control: what the ranks said to keep together (agreement about calls, communicators, objects such as a
             checkpoint's manifest, barriers, polls), by purpose; it is in no event. Empty in one process.
+        ranks: whose they are: those that the process owned when operators ran.
         spans: when operators, and their gradients, began and ended, with what they compute; in the order of their ends.
 
     >>> from spmdsim.trace import record
@@ -59,6 +60,7 @@ class Trace(Pictured, Sequence[Event]):
         self.events: list[Event] = list(events)
         self.spans: list[ComputedSpan] = []
         self.control: dict[str, Asked] = {}
+        self.ranks: Sequence[int] = range(1)
 
     @overload
     def __getitem__(self, index: int) -> Event: ...
@@ -198,10 +200,12 @@ def emit(event: Event) -> None:
         trace.events.append(event)
 
 
-def emit_operator(recipe: Recipe, rank: int, start: float) -> None:
-    """Emit a call of an operator that began at a time and ends now, as a rank saw it."""
+def emit_operator(recipe: Recipe, ranks: Sequence[int], start: float) -> None:
+    """Emit a call of an operator that began at a time and ends now, as the first of the ranks of this process saw it."""
     if programs:
         programs[-1].emitted(recipe)
+    for trace in open_traces:
+        trace.ranks = ranks
     outputs = [p.dst if p else m.layout for p, m in zip(recipe.finals, recipe.outputs)]
     metas = (*recipe.inputs, *[m.with_layout(o) for m, o in zip(recipe.outputs, outputs)])
     emit(
@@ -210,7 +214,7 @@ def emit_operator(recipe: Recipe, rank: int, start: float) -> None:
             strategy=str(recipe.strategy),
             inputs=tuple(m.layout.short() for m in recipe.inputs),
             outputs=tuple(layout.short() for layout in outputs),
-            local_shapes=tuple(m.layout.local_shape(m.shape, rank) for m in metas),
+            local_shapes=tuple(m.layout.local_shape(m.shape, ranks[0]) for m in metas),
             seconds=time.perf_counter() - start,
             start=start,
             source=source_line(),

@@ -119,7 +119,7 @@ class World(Posting, world.World):
         with recorder.operator(recipe.op.name, recipe):
             start = time.perf_counter()
             results = run()
-            recorder.emit_operator(recipe, self.ranks[0], start)
+            recorder.emit_operator(recipe, self.ranks, start)
         return results
 
     def derived_origin(self, recipe: Recipe | None, tensors: Sequence[Any], what: int = 0) -> int:

@@ -327,8 +327,9 @@ def test_names_of_formulas_are_what_they_say() -> None:
             "q": Fraction(size - 1, size), "qp": Fraction(2**floor - 1, 2**floor), "s": segments, "g": group, "h": groups,
             "cg": min(k for k in range(9) if 2**k >= group), "fh": max(k for k in range(9) if 2**k <= groups),
             "xh": int(groups not in powers), "bits": sum(bin(number).count("1") for number in range(size)),
+            "r": int(segments == 7),
         }  # fmt: skip
-        options = {"segments": segments, "group": group}
+        options = {"segments": segments, "group": group, "root": segments // 7}
         assert {name: evaluate(name, size, options) for name in NAMES} == named
     assert evaluate("s + g", 4) == 2 and evaluate("s*10 + g", 4, {"group": "3"}) == 13
 

@@ -131,6 +131,32 @@ def test_wrong_chunk() -> None:
     assert findings(shifted, 4)[0] == "round 0: rank 1 sends chunk 0 to rank 2, which expects chunk 1"
 
 
+def test_data_of_another_chunk_are_not_added() -> None:
+    """Each rank adds the other half of its peer's, under the right name."""
+
+    def crossed(rank: int, size: int) -> Iterator[Any]:
+        yield [copy([0, 1], [3, 2])]
+        yield [send(1 - rank, [2, 3]), recv_reduce(1 - rank, [0, 1], left=False)]
+
+    schedule = make_schedule(from_function(crossed, "all_reduce", chunks="2"), 2)
+    assert str(verify(schedule).findings[0]) == "round 1: rank 0 adds the data of chunk 1 to that of chunk 0"
+
+
+def test_what_lands_in_a_chunk_after_a_reduction_of_the_same_round_comes_after_it() -> None:
+    def late(rank: int, size: int, root: int = 0) -> Iterator[Any]:
+        if rank == 0:
+            yield from ([send(2, 0)], [], [recv_reduce(1, 0), recv(2, 0)])
+        if rank == 1:
+            yield from ([], [send(2, 0)], [send(0, 0)])
+        if rank == 2:
+            yield from ([recv_reduce(0, 0)], [recv_reduce(1, 0)], [send(0, 0)])
+
+    schedule = make_schedule(from_function(late, "reduce", chunks="1", ports="2"), 3)
+    assert verify(schedule).ok
+    result = run_lock_step(schedule, [np.array([value]) for value in (100.0, 10.0, 1.0)])[0]
+    assert result is not None and result.tolist() == [111.0]
+
+
 def test_holds_not() -> None:
     def early(rank: int, size: int) -> Iterator[Any]:
         right, left = (rank + 1) % size, (rank - 1) % size

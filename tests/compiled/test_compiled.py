@@ -417,3 +417,38 @@ def test_worlds_without_data_and_other_worlds_run_the_function():
         doubled(x)
         doubled(x)
     assert len(calls) == 5  # other algorithms, another program
+
+
+@pytest.mark.ranks(2)
+def test_arguments_that_are_one_tensor_or_share_arrays_have_a_program_of_their_own(world):
+    layout = Mesh((2,), ("x",))("x")
+
+    def made(value):
+        return Tensor.from_global(np.full(4, value, np.float32), layout, world, requires_grad=True)
+
+    def gradients(x, y):
+        x.grad = y.grad = None
+        nn.backward(ops.sum(x * y * y - 2 * y))
+        return x.detach() - 2 * y.detach()
+
+    compiled = spmdsim.compile(gradients)
+    a, b = made(2.0), made(3.0)
+    for _ in range(2):
+        for args in (a, a), (a, b), (b, a), (a, b), (b, b):
+            results = [compiled(*args).full(), *(one.grad.full() for one in args)]
+            for one, expected in zip(results, [gradients(*args).full(), *(one.grad.full() for one in args)]):
+                np.testing.assert_array_equal(one, expected)
+    shared = spmdsim.compile(lambda x, y, z: x + 10 * y + 100 * z)
+    leaves = [made(value) for value in (1.0, 2.0, 3.0)]
+    for order in (0, 0, 0), (0, 1, 2), (0, 0, 1), (1, 0, 0):
+        x, y, z = (leaves[k].detach() for k in order)  # tensors of their own, with the leaves' arrays
+        assert shared(x, y, z).full()[0] == (order[0] + 1) + 10 * (order[1] + 1) + 100 * (order[2] + 1)
+
+
+def test_numbers_that_are_equal_but_not_the_same():
+    x = Tensor.from_global(np.ones(2, np.float32), Mesh((2,), ("x",))("x"), LockStep(2))
+    times = spmdsim.compile(lambda x, factor: x * factor)
+    signs = [np.signbit(times(x, factor).full()[0]) for factor in (0.0, -0.0, 0.0)]
+    assert signs == [False, True, False]
+    times(x, np.nan), times(x, np.nan)
+    assert repr(times).endswith("3 programs>")

@@ -50,6 +50,15 @@ def test_closed_forms_equal_the_rounds(chosen) -> None:
             )
 
 
+def test_closed_forms_know_the_root() -> None:
+    for chosen in algorithms("reduce") + algorithms("broadcast"):
+        for n, root in (5, 3), (8, 7), (13, 1):
+            form = closed_form(chosen, n, {"root": root})
+            if form is not None:
+                found = price(make_schedule(chosen, n, root=root), UNIT, SIZE, rounds=True)
+                assert (found.steps, found.beta_bytes) == (form.steps, float(form.beta_share * SIZE)), chosen
+
+
 def test_published_counts_of_every_algorithm() -> None:
     rows = [row for row in VECTORS["vectors"] if "critical_beta_bytes" in row]
     assert len(rows) > 300

@@ -10,6 +10,7 @@ import pytest
 
 from spmdsim.core import Mesh
 from spmdsim.core.step import Step
+from spmdsim.tensor import Tensor
 from spmdsim.trace import OperatorEvent, Trace, record
 from spmdsim.trace import recorder as recording
 from spmdsim.trace.event_table import nbytes_text
@@ -212,6 +213,14 @@ def test_the_table_shows_every_event_and_the_total():
     assert "S(0) -> S(1)" in lines[3] and "all_to_all" in lines[3]
     assert lines[-1].startswith("total") and lines[-1].count(nbytes_text(trace.nbytes())) >= 1
     assert lines[0].split()[5:8] == ["planned", "received", "sent"] and nbytes_text(trace.sent()) in lines[-1]
+
+
+def test_a_timeline_without_collectives_has_every_rank(world):
+    x = Tensor.from_global(np.ones(8), Mesh((world.size,), ("a",))("a"), world)
+    with record() as trace:
+        x + x
+    found = timeline(world.gather_objects([trace]) if len(world.ranks) == 1 else [trace])["traceEvents"]
+    assert {e["pid"] for e in found if e["ph"] == "X"} == set(range(world.size))
 
 
 def test_a_timeline_has_a_slice_per_event_and_arrows_that_match(world, tmp_path):

@@ -58,11 +58,11 @@ def binomial(rank: int, size: int, root: int = 0) -> Rounds:
     "binomial_in_order",
     chunks="1",
     about="binomial reduction to rank 0, then one message to the root; keeps the order for every root",
-    formula=Formula("c", "c", "c", "c"),
+    formula=Formula("c + r", "c + r", "c", "c"),
     in_order=True,
 )
 def binomial_in_order(rank: int, size: int, root: int = 0) -> Rounds:
-    """What MPICH does for non-commutative operators; the formula is for root 0."""
+    """What MPICH does for non-commutative operators."""
     yield from binomial(rank, size)
     if root:
         yield [send(root, 0)] if rank == 0 else [recv(0, 0)] if rank == root else []
