@@ -26,16 +26,15 @@ from spmdsim.worlds.base import ORIGINS
 from spmdsim.worlds.pool import SMALLEST
 
 
-def _shared(leaves: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> tuple[tuple[int, int], ...]:
+def _shared(outside: Sequence[Any]) -> tuple[tuple[int, int], ...]:
     """Which of the tensors that come from outside are one, or have the same arrays; nothing where all are apart."""
-    every = [*leaves, *[one for one in gradients if one is not None]]
-    if len({id(one.held[0]) for one in every}) == len(every):
+    if len({id(one.held[0]) for one in outside}) == len(outside):
         return ()
     tensors: dict[int, int] = {}
     arrays: dict[tuple[int, ...], int] = {}
     return tuple(
         (tensors.setdefault(id(one), k), arrays.setdefault(tuple(map(id, one.held)), k))
-        for k, one in enumerate(every)
+        for k, one in enumerate(outside)
     )
 
 
@@ -57,13 +56,15 @@ class Replay(Pictured):
         self.variant, self.machine = self.world.variant, self.world.machine
         self.given = len(recorded.given)
         self.leaves = [(leaf.meta, leaf.requires_grad, leaf.gradient_layout) for leaf in recorded.leaves]
-        self.shared = _shared(recorded.leaves, [gradient for _, gradient, _ in recorded.before])
         self.optimisers = list(recorded.optimisers.values())
         self.constants, self.count = recorded.constants, recorded.values
         self._effects(recorded)
         self._results: list[tuple[int, Meta]] = []
         self._result = self._form(recorded, result)
         self._inputs(recorded)
+        #: The leaves whose gradients are read, and what _shared says of them all.
+        self._read = [k for k, number, _ in self.earlier if number is not None]
+        self.shared = _shared([*recorded.leaves, *[recorded.before[k][1] for k in self._read]])
         self.overwritten: set[int] = set()
         self._sole: set[int] = set()
         self.number = number_of(" ".join([recorded.name, *map(_words, self.notes)]))
@@ -206,10 +207,10 @@ class Replay(Pictured):
                 return False
             if leaf.gradient_layout is not wanted and leaf.gradient_layout != wanted:
                 return False
-        if _shared(leaves, [leaf.grad for leaf in leaves]) != self.shared:
-            return False
         gradients = [(leaves[k].grad, meta) for k, _, meta in self.earlier]
-        return all(meta is (None if gradient is None else gradient.meta) for gradient, meta in gradients)
+        if not all(meta is (None if gradient is None else gradient.meta) for gradient, meta in gradients):
+            return False
+        return _shared([*leaves, *[leaves[k].grad for k in self._read]]) == self.shared
 
     def run(self, given: Sequence[Tensor]) -> Any:
         """Do what the function did, with these arguments."""
