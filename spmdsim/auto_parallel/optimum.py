@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from spmdsim.auto_parallel.costs.choice_model import ChoiceModel
@@ -57,6 +58,10 @@ def check_usable(model: ChoiceModel) -> None:
     )
 
 
+#: Times the least memory that is kept: the cheapest assignments below them are looked at for the lowest peak.
+SLACKS = (1.0, 1.1, 1.3, 1.6, 2.0, 3.0, 5.0, 10.0, math.inf)
+
+
 def optimum(graph: Graph, mesh: Mesh, settings: Settings) -> StrategyChoice | None:
     """The optimum on one mesh by elimination; None where its tables would be too large."""
     tie = settings.tie or len(graph.operators) > TIE_ABOVE
@@ -86,9 +91,9 @@ def _within(model: ChoiceModel, memory: float) -> Solution:
     peak is known of an assignment only, so the programme's limit is lowered until the peak is low enough.
 
     Raises:
-        DoesNotFitError: not even the assignments that keep least fit.
+        DoesNotFitError: none of the assignments fit that keep least, or little more than that, or any amount.
     """
-    peak, least = _lowest(model)
+    peak, least = _lowest(model, memory)
     if peak > memory:
         raise DoesNotFitError.below(memory, peak)
     limit = memory
@@ -104,11 +109,22 @@ def _within(model: ChoiceModel, memory: float) -> Solution:
     return replace(least, optimal=False)
 
 
-def _lowest(model: ChoiceModel) -> tuple[int, Solution]:
-    """The assignment with the lowest peak, of those that keep (nearly) least."""
+def _lowest(model: ChoiceModel, memory: float) -> tuple[int, Solution]:
+    """The lowest peak of assignments that keep (nearly) least; if that is above a limit, also of those that keep more.
+
+    Who keeps least may gather most at once, so the peak may be lower where more is kept.
+    """
     kept = smallest_memory(model.problem)
-    lightest = [solve_integer(model.problem, slack * kept) for slack in (1.0, 1.1)]
-    return min(((_peak(model, one), one) for one in lightest), key=lambda pair: pair[0])
+    lowest: tuple[int, Solution] | None = None
+    for slack in SLACKS:
+        solution = solve_integer(model.problem, slack * kept if slack < math.inf else None)
+        peak = _peak(model, solution)
+        if lowest is None or peak < lowest[0]:
+            lowest = peak, solution
+        if slack >= SLACKS[1] and lowest[0] <= memory:
+            break
+    assert lowest is not None
+    return lowest
 
 
 def _eliminate(model: ChoiceModel) -> Solution | None:

@@ -186,6 +186,22 @@ def test_peak_memory_follows_liveness() -> None:
     assert memory.activations + memory.transient == (narrow + wide) + (narrow + wide)
 
 
+def test_what_keeps_more_may_need_less_at_once() -> None:
+    """Gathered weights make the assignments that keep least need most."""
+    build = GraphBuilder("wide")
+    x = build.input("x", (64, 4))
+    for k, shape in enumerate(((4, 4), (4, 16))):
+        x = build.apply(rules.MATMUL, x, build.parameter(f"w{k}", shape), name=f"mm{k}", kind="matmul")
+    graph, mesh = build.graph(x), Mesh((4,), ("a",))
+    free = search(graph, mesh).memory.peak
+    with pytest.raises(DoesNotFitError) as refused:
+        search(graph, mesh, memory=200)
+    least = int(str(refused.value).split("can be met is ")[1].split(" ")[0].replace(",", ""))
+    assert least <= free
+    for limit in (free, (free + least) // 2, least):
+        assert search(graph, mesh, memory=limit).memory.peak <= limit
+
+
 def test_memory_limit_is_met_or_named() -> None:
     graph, mesh = mlp(3, 256, 1024), Mesh((4,), ("dp",))
     free = search(graph, mesh)
