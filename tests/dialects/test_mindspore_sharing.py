@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 
 import numpy as np
 import pytest
@@ -224,3 +225,14 @@ def test_a_function_with_a_strategy_runs_by_it(world):
             ms.parallel.shard(mint.flatten, ((2, 1),))
         with pytest.raises(RuntimeError, match="shard"):
             ms.parallel.shard(mint.matmul, ((1, 3), (3, 1)))(X, W)
+
+
+def test_a_tensor_stands_left_of_a_parameter_as_well_as_right_of_it():
+    x, w = np.full((4, 3), 2, np.float32), np.full(3, 3, np.float32)
+    parameter, square = (
+        ms.Parameter(ms.Tensor(w), "w"),
+        ms.Parameter(ms.Tensor(np.ones((3, 3), np.float32)), "v"),
+    )
+    for symbol in (operator.add, operator.sub, operator.mul, operator.truediv, operator.pow):
+        np.testing.assert_allclose(symbol(ms.Tensor(x), parameter).asnumpy(), symbol(x, w))
+    np.testing.assert_allclose((ms.Tensor(x) @ square).asnumpy(), x @ np.ones((3, 3), np.float32))

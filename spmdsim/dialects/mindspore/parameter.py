@@ -277,6 +277,9 @@ class Parameter(CoreParameter):
         )
         return Parameter(values, self.name, self.requires_grad)
 
+    #: Arrays leave symbols with a parameter on the right to it.
+    __array_ufunc__ = None
+
     def __len__(self) -> int:
         return int(self.shape[0])
 
@@ -301,7 +304,21 @@ def _symbol(name: str) -> Any:
     return apply
 
 
-for _name in ("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "pow", "neg", "matmul"):
+for _name in (
+    "add",
+    "radd",
+    "sub",
+    "rsub",
+    "mul",
+    "rmul",
+    "truediv",
+    "rtruediv",
+    "pow",
+    "rpow",
+    "neg",
+    "matmul",
+    "rmatmul",
+):
     setattr(Parameter, f"__{_name}__", _symbol(f"__{_name}__"))
 
 
