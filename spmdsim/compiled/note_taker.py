@@ -6,6 +6,7 @@ and makes. A value that comes from nowhere is refused: a program that repeats th
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -134,6 +135,7 @@ class NoteTaker(recorder.Trace):
         if self._apart:
             return run(*lists)
         what = self._allowed(run)
+        self._blanks(run)
         inputs = tuple(self.number(arrays, what) for arrays in lists)
         with self._once():
             results = run(*lists)
@@ -143,6 +145,13 @@ class NoteTaker(recorder.Trace):
         )
         self.script.append(Note(run, inputs, outputs, several, recorder.source_line()))
         return results
+
+    def _blanks(self, run: Any) -> None:
+        """Know what stands for operands that a gradient does not look at."""
+        recipe = run.args[0] if isinstance(run, partial) and run.args else None
+        for blank in itertools.chain(*recipe.blanks.values()) if isinstance(recipe, Recipe) else ():
+            if blank and tuple(map(id, blank)) not in self._numbers:
+                self.constants[self._new(blank)] = blank
 
     def _allowed(self, run: Any) -> str:
         """What a calculation is, in a word."""

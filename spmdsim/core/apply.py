@@ -65,6 +65,7 @@ class Recipe:
         alone: the local function of the only owned rank, its context given, or made for the shapes that it has there.
         forward: the local function.
         vjp: the local gradient function, if the operator has a gradient.
+        blanks: per choice of operands whose gradients are wanted, what stands for those that these do not look at.
     """
 
     op: Op
@@ -83,6 +84,7 @@ class Recipe:
     forward: Callable[..., Any]
     vjp: Callable[..., Any] | None
     _contexts: dict[int, Context] = field(default_factory=dict)
+    blanks: dict[tuple[bool, ...], list[list[Any]]] = field(default_factory=dict)
 
     def head(self, rank: int) -> tuple[Context, ...]:
         """What comes before a rank's arrays in the local functions: its context, where the operator asks for one."""
@@ -104,6 +106,16 @@ class Recipe:
         """What a rank outside the mesh holds: arrays without elements."""
         empty = [np.zeros((0,) * len(meta.shape), meta.held) for meta in self.outputs]
         return empty[0] if len(empty) == 1 else tuple(empty)
+
+    def unseen(self, operands: Sequence[Tensor], wanted: tuple[bool, ...]) -> list[list[Any]]:
+        """Zeros that take no memory, for operands that the wanted gradients do not look at; nothing for the others."""
+        held = [x.held if x.world.has_data else [] for x in operands]
+        zeros = [
+            [np.broadcast_to(np.zeros((), array.dtype), array.shape) for array in arrays] for arrays in held
+        ]
+        looks = self.bound.looks_at(wanted)
+        self.blanks[wanted] = [[] if look else blank for look, blank in zip(looks, zeros)]
+        return self.blanks[wanted]
 
     @cached_property
     def duals(self) -> tuple[Layout, ...]:
@@ -169,9 +181,8 @@ def _strategy(sharding: ShardedOp | None, bound: BoundRule, metas: Sequence[Meta
 
 
 def _route(meta: Meta, layout: Layout, world: World) -> Route | None:
-    if layout.canonical == meta.layout.canonical:
-        return None
-    return world.plan(meta.layout, layout, meta.shape, meta.dtype)
+    same = layout.canonical == meta.layout.canonical
+    return None if same else world.plan(meta.layout, layout, meta.shape, meta.dtype)
 
 
 def _target(op: Op, sharding: ShardedOp | None, meta: Meta) -> Layout:
@@ -277,8 +288,10 @@ def _run(recipe: Recipe, tensors: Sequence[Tensor], params: dict[str, Any]) -> A
     if any(tensor.requires_grad for tensor in moved):
         _track(recipe, moved, results, params)
     finished = [r if p is None else follow(r, p) for r, p in zip(results, recipe.finals)]
-    if finished[0] is not results[0] and isinstance(results[0].node, OpNode):
-        results[0].node.finished(finished)
+    if recipe.op.finish and isinstance(node := results[0].node, OpNode) and node.saved:
+        node.saved = [
+            result.held for result in finished
+        ]  # a local gradient function looks at what the user sees
     return finished[0] if len(finished) == 1 else tuple(finished)
 
 
@@ -294,9 +307,7 @@ def _bring(recipe: Recipe, operand: int, tensor: Tensor) -> Tensor:
     # The same distribution under another name: only axes of size one differ.
     facts = tensor.held, tensor.requires_grad, tensor.name, tensor.origin
     renamed = type(tensor)(tensor.world, wanted, *facts)
-    renamed.node, renamed.output = tensor.node, tensor.output
-    if tensor.requires_grad and tensor.node is None:
-        renamed.node = MoveNode(tensor)
+    renamed.node = MoveNode(tensor) if tensor.requires_grad else None
     return renamed
 
 

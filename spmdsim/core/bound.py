@@ -52,6 +52,14 @@ class BoundRule(ShortRepr):
         each = all(frozenset({i}) in self.rule.linear for i in range(len(self.inputs)))
         return len(self.inputs) > 1 and not self.rule.indexed and each and bool(self.reduced(0))
 
+    def looks_at(self, wanted: Sequence[bool]) -> tuple[bool, ...]:
+        """The operands that the gradients of the wanted ones depend on: those not linear together with each of them."""
+        linear = self.rule.linear if "sum" in self.rule.passes else ()
+        return tuple(
+            any(w and not any({i, j} <= group for group in linear) for j, w in enumerate(wanted))
+            for i in range(len(wanted))
+        )
+
     @property
     def work(self) -> str:
         """What the local function does: ``"product"``, ``"lookup"``, or what the rule says."""

@@ -63,10 +63,9 @@ def _slices(step: Step, dtype: np.dtype) -> Program:
         pieces: dict[tuple[int, str], np.ndarray] = {}  # replicas that share an array share its slices
         for rank, job in jobs:
             key = (id(shards[rank]), str(job))
-            piece = pieces.get(key)
-            if piece is None:
-                piece = pieces[key] = job(shards[rank])
-            results[rank] = piece
+            if key not in pieces:
+                pieces[key] = job(shards[rank])
+            results[rank] = pieces[key]
 
     return run
 

@@ -33,20 +33,22 @@ from spmdsim.errors import LayoutError, UsageTypeError
 if TYPE_CHECKING:
     from spmdsim.core.apply import Recipe
 
+Params = dict[str, Any]
 Pending = list[Any]
 _numbers = count()
 _unnamed = nullcontext()
 
 
 class Node(ABC):
-    """Something that computed tensors from operands."""
+    """Something that computed tensors from operands. Of these it keeps those that are leaves, and the first one's meta."""
 
-    __slots__ = ("number", "operands", "sources")
+    __slots__ = ("meta", "number", "sources", "wanted", "world")
 
-    def __init__(self, operands: tuple[Tensor, ...]) -> None:
-        self.operands = operands
-        #: What had computed each operand, and as which result: the tensor may be given other values later.
-        self.sources = [(operand.node, operand.output) for operand in operands]
+    def __init__(self, operands: Sequence[Tensor]) -> None:
+        self.world, self.meta = operands[0].world, operands[0].meta
+        #: Which operands gradients are for, and where these go: to a result of a node, or to a leaf.
+        self.wanted = tuple([x._tracked for x in operands])
+        self.sources = [((x.node, x.output) if x.node else x) if x._tracked else None for x in operands]
         #: Grows from call to call, so a node's number is higher than those of the nodes it depends on.
         self.number = next(_numbers)
 
@@ -69,52 +71,44 @@ class MoveNode(Node):
 
 
 class OpNode(Node):
-    """An operator call, with what its local gradient function needs."""
+    """An operator call, with what its local gradient function looks at."""
 
-    __slots__ = ("params", "recipe", "results", "saved", "spent", "values")
+    __slots__ = ("origin", "params", "recipe", "saved", "spent", "values")
 
     def __init__(
-        self, recipe: Recipe, operands: Sequence[Tensor], results: Sequence[Tensor], params: dict[str, Any]
+        self, recipe: Recipe, operands: Sequence[Tensor], results: Sequence[Tensor], params: Params
     ) -> None:
-        super().__init__(tuple(operands))
-        self.values = [operand.held for operand in operands]
-        self.recipe = recipe
-        self.params = params
-        self.results = [(result.world, result.meta) for result in results]
+        super().__init__(operands)
+        #: Spent: whether a backward pass went through it, and dropped what it had kept.
+        self.recipe, self.params, self.origin, self.spent = recipe, params, results[0].origin, False
+        blanks = recipe.blanks.get(self.wanted) or recipe.unseen(operands, self.wanted)
+        self.values = [blank or operand.held for blank, operand in zip(blanks, operands)]
         self.saved = [result.held for result in results] if recipe.op.saves_result else None
-        #: Whether a backward pass went through it, and dropped what it had kept.
-        self.spent = False
-
-    def finished(self, results: Sequence[Tensor]) -> None:
-        """Remember the reduced results: a local gradient function looks at what the user sees."""
-        if self.saved is not None and self.recipe.op.finish:
-            self.saved = [result.held for result in results]
 
     def spend(self) -> None:
         """Drop the operands and results that the gradient function looked at."""
-        self.spent, self.operands, self.sources, self.values, self.saved = True, (), [], [], None
+        self.spent, self.sources, self.values, self.saved = True, [], [], None
 
     def pull(self, gradients: list[Pending]) -> list[Pending]:
         """Bring the results' gradients together, and calculate the operands'."""
-        recipe, world = self.recipe, self.results[0][0]
-        wanted = [operand.requires_grad for operand in self.operands]
+        recipe, world, wanted = self.recipe, self.world, self.wanted
         with world.named(f"{recipe.op.name}.backward", recipe, sum(wanted)) if recordings else _unnamed:
             dys = [settle(some, dual) if some else None for some, dual in zip(gradients, recipe.duals)]
             computed = self.gradients(dys, wanted)
-        known = [x for x in (*dys, *self.operands) if x is not None]
+        known = [dy for dy in dys if dy is not None]
         kind, origin = type(known[0]), world.derived_origin if world.compares else lambda *_: 0
         return [
             []
             if one is None or not wanted[k]
             else [one]
             if isinstance(one, Tensor)
-            else [kind(world, recipe.gradients[k], one, origin=origin(recipe, known, k + 1))]
+            else [kind(world, recipe.gradients[k], one, origin=origin(recipe, known, self.origin + k + 1))]
             for k, one in enumerate(computed)
         ]
 
-    def gradients(self, dys: list[Tensor | None], wanted: list[bool]) -> Sequence[Any]:
+    def gradients(self, dys: list[Tensor | None], wanted: Sequence[bool]) -> Sequence[Any]:
         """The operands' gradients, of those that are wanted: arrays on every owned rank, or a tensor."""
-        recipe, world = self.recipe, self.results[0][0]
+        recipe, world = self.recipe, self.world
         if not world.has_data:
             return [world.empties(meta) for meta in recipe.gradients]
         given, arrived = [dy.held for dy in dys if dy is not None], [dy is not None for dy in dys]
@@ -122,7 +116,7 @@ class OpNode(Node):
         return performed(run, *given, *self.values, *(self.saved or ()))  # type: ignore[no-any-return]
 
 
-def pulled(recipe: Recipe, params: dict[str, Any], arrived: list[bool], *arrays: Any, head: Any = ()) -> Any:
+def pulled(recipe: Recipe, params: Params, arrived: list[bool], *arrays: Any, head: Any = ()) -> Any:
     """What a rank's local gradient function gives, from the results' gradients that arrived, the operands, what was saved."""
     vjp: Any = recipe.vjp
     rest = iter(arrays)
@@ -135,23 +129,16 @@ def pulled(recipe: Recipe, params: dict[str, Any], arrived: list[bool], *arrays:
 
 
 def local_gradients(
-    recipe: Recipe,
-    world: Any,
-    params: dict[str, Any],
-    arrived: list[bool],
-    wanted: list[bool],
-    *lists: list[Any],
+    recipe: Recipe, world: Any, params: Params, arrived: list[bool], wanted: Sequence[bool], *lists: Any
 ) -> list[list[Any] | None]:
     """The operands' gradients on every owned rank, from what :func:`pulled` takes; None where there are none."""
     kinds = [meta.held if asked else None for asked, meta in zip(wanted, recipe.gradients)]
-    alone = recipe.strategy.mesh.size < world.size  # others cannot know what has no gradient: zeros
+    # Ranks outside the mesh cannot know what has no gradient: zeros.
+    nothing = np.zeros_like if recipe.strategy.mesh.size < world.size else lambda _: None
 
     def job(rank: int, *arrays: Any) -> list[Any]:
-        pieces = pulled(recipe, params, arrived, *arrays, head=recipe.head(rank))
-        if alone:
-            pieces = [
-                np.zeros_like(x) if one is None else one for one, x in zip(pieces, arrays[sum(arrived) :])
-            ]
+        own = zip(pulled(recipe, params, arrived, *arrays, head=recipe.head(rank)), arrays[sum(arrived) :])
+        pieces = [nothing(x) if one is None else one for one, x in own]
         return [None if kind is None or one is None else like(one, kind) for kind, one in zip(kinds, pieces)]
 
     columns = [*zip(world.ranks, recipe.active, zip(*lists))]
@@ -234,13 +221,11 @@ def pull_back(
     pending: dict[tuple[int, int], Pending] = {}
     leaves: dict[int, tuple[Any, Pending]] = {}
 
-    def arrive(tensor: Tensor, source: tuple[Node | None, int], gradients: Pending) -> None:
-        if not gradients or not tensor.requires_grad:
-            return
-        if source[0] is None:
-            leaves.setdefault(id(tensor), (tensor, []))[1].extend(gradients)
-        else:
+    def arrive(source: Any, gradients: Pending) -> None:
+        if isinstance(source, tuple):
             pending.setdefault((id(source[0]), source[1]), []).extend(gradients)
+        elif gradients and source is not None and source.requires_grad:
+            leaves.setdefault(id(source), (source, []))[1].extend(gradients)
 
     nodes = history(result.node)
     for node in nodes:
@@ -249,15 +234,15 @@ def pull_back(
                 f"the graph of {node.recipe.op.name} was passed backward before: compute the result again, add the losses "
                 "and go back once, or let the first pass keep the graph, backward(retain_graph=True)"
             )
-    arrive(result, (result.node, result.output), [_seed(result, gradient)])
-    latest = {id(x): node for node in nodes for x in node.operands}
+    arrive((result.node, result.output) if result.node else result, [_seed(result, gradient)])
+    latest = {id(source): node for node in nodes for source in node.sources}
     for node in nodes:
-        ending = dict.fromkeys(id(x) for x in node.operands if latest[id(x)] is node)
-        results = len(node.results) if isinstance(node, OpNode) else 1
+        ending = dict.fromkeys(id(source) for source in node.sources if latest[id(source)] is node)
+        results = len(node.recipe.outputs) if isinstance(node, OpNode) else 1
         arrived = [pending.pop((id(node), k), []) for k in range(results)]
         if any(arrived):
-            for operand, source, gradients in zip(node.operands, node.sources, node.pull(arrived)):
-                arrive(operand, source, gradients)
+            for source, gradients in zip(node.sources, node.pull(arrived)):
+                arrive(source, gradients)
         if isinstance(node, OpNode) and not retain_graph:
             node.spend()
         for key in ending:
@@ -268,8 +253,7 @@ def pull_back(
 
 def _seed(result: Tensor, gradient: Tensor | None) -> Tensor:
     if gradient is None:
-        meta = Meta.of(result.layout.dual(), result.shape, result.dtype)
-        world = result.world
+        world, meta = result.world, Meta.of(result.layout.dual(), result.shape, result.dtype)
         held = [np.ones_like(x) for x in world.empties(meta)] if world.has_data else world.empties(meta)
         ones = type(result)(world, meta, held, origin=result.origin)
         if programs:
@@ -277,11 +261,8 @@ def _seed(result: Tensor, gradient: Tensor | None) -> Tensor:
         return ones
     if gradient.shape != result.shape:
         raise LayoutError(f"the gradient has shape {gradient.shape}, but the tensor has {result.shape}")
-    return gradient if gradient.dtype == result.dtype else _converted(gradient, result.dtype)
-
-
-def _converted(gradient: Tensor, dtype: np.dtype) -> Tensor:
-    """A given gradient in the type of the result it is for."""
+    if gradient.dtype == (dtype := result.dtype):
+        return gradient
     whole, world = gradient.detach().to(gradient.layout.reduced), gradient.world
     shards = [like(x, dtype) if world.has_data else world.empty(x.shape, dtype) for x in whole.shards]
     return type(gradient)(world, whole.meta.of(whole.layout, whole.shape, dtype), shards)
@@ -291,9 +272,9 @@ def history(root: Node | None) -> list[Node]:
     """All nodes that ``root`` depends on, each after the nodes that use it."""
     nodes = {id(root): root} if root is not None else {}
     waiting = list(nodes.values())
-    while waiting:
-        for node, _ in waiting.pop().sources:
-            if node is not None and id(node) not in nodes:
-                nodes[id(node)] = node
-                waiting.append(node)
+    for node in waiting:
+        for source in node.sources:
+            if isinstance(source, tuple) and id(source[0]) not in nodes:
+                nodes[id(source[0])] = source[0]
+                waiting.append(source[0])
     return sorted(nodes.values(), key=lambda node: node.number, reverse=True)

@@ -96,18 +96,17 @@ class JoinedNode(Node):
     def __init__(
         self, operand: Tensor, pieces: JoinedPieces, put: Callable[[int, np.ndarray], np.ndarray]
     ) -> None:
-        super().__init__((operand,))
+        super().__init__([operand])
         self.pieces, self.put = pieces, put
 
     def pull(self, gradients: list[Pending]) -> list[Pending]:
         """The gradient of the operand."""
-        operand = self.operands[0]
-        world = operand.world
+        operand = self.meta
         with recorder.operator("select.backward"):
             dy = settle(gradients[0], self.pieces.layout)
             shards = self.pieces.move(dy.held, dy.dtype, back=True)
             put_back = [self.put(k, shard) for k, shard in enumerate(shards)]
-        return [[type(operand)(world, operand.meta.with_layout(operand.layout.reduced), put_back)]]
+        return [[type(dy)(self.world, operand.with_layout(operand.layout.reduced), put_back)]]
 
 
 def counts_agreed(world: Any, layout: Layout, lengths: Sequence[int]) -> list[int]:

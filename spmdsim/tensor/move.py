@@ -24,10 +24,10 @@ class ReshapeNode(MoveNode):
 
     def pull(self, gradients: list[Pending]) -> list[Pending]:
         """Hand the gradients on in the shape that the operand has."""
-        operand = self.operands[0]
+        operand = self.meta
         if not gradients[0]:
             return gradients
-        with operand.world.named("reshape.backward"):
+        with self.world.named("reshape.backward"):
             first, *others = gradients[0]
             total = settle(gradients[0], first.layout.dual()) if others else first
             return [[move(total.detach(), operand.layout.dual(), operand.shape)]]

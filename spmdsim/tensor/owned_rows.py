@@ -37,7 +37,7 @@ class RowsNode(OpNode):
 
     __slots__ = ()
 
-    def gradients(self, dys: list[Tensor | None], wanted: list[bool]) -> Sequence[Any]:
+    def gradients(self, dys: list[Tensor | None], wanted: Sequence[bool]) -> Sequence[Any]:
         """The table's gradient; the ordinary one where the lookup's result is whole."""
         step, dy = self.recipe.prepared.returning, dys[0]
         if step is None:
@@ -45,7 +45,7 @@ class RowsNode(OpNode):
         if dy is None:
             return [None, None]
         parts = in_type(dy.held, accumulator("sum", dy.dtype))
-        gradient = dy.world.run_rows(step, self.operands[0].held, parts)
+        gradient = dy.world.run_rows(step, self.values[0], parts)
         return [None, in_type(gradient, self.recipe.gradients[1].held)]
 
 

@@ -55,12 +55,14 @@ class AdjointNode(OpNode):
 
     __slots__ = ()
 
-    def gradients(self, dys: list[Tensor | None], wanted: list[bool]) -> Sequence[Any]:
+    def gradients(self, dys: list[Tensor | None], wanted: Sequence[bool]) -> Sequence[Any]:
         """The operands' gradients, from those of the results."""
-        kind, op = type(self.operands[0]), self.recipe.op
-        given = zip(self.operands, self.recipe.inputs, self.values)
-        operands = [kind(x.world, meta, held, origin=x.origin) for x, meta, held in given]
-        results = [kind(world, meta, shards) for (world, meta), shards in zip(self.results, self.saved or ())]
+        kind, op = next(type(dy) for dy in dys if dy is not None), self.recipe.op
+        given = enumerate(zip(self.recipe.inputs, self.values))
+        operands = [kind(self.world, meta, held, origin=self.origin ^ k) for k, (meta, held) in given]
+        results = [
+            kind(self.world, meta, shards) for meta, shards in zip(self.recipe.outputs, self.saved or ())
+        ]
         gradients: Sequence[Any] = op.adjoint(dys, operands, results, **self.params)  # type: ignore[attr-defined]
         return gradients
 

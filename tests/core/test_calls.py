@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import weakref
+
 import ml_dtypes
 import numpy as np
 import pytest
 
 from spmdsim import LockStep, Mesh, ShapeOnly, Tensor, ops
-from spmdsim.core import Rule, apply
+from spmdsim.core import Rule, apply, bind
 from spmdsim.core.apply import Recipe, guards, watchers
 from spmdsim.core.elements import ElementTypes
 from spmdsim.core.meta import Meta
@@ -98,7 +100,7 @@ def test_gradients_have_numbers_by_operand_and_so_have_sums():
     recipe = world.recipe()
     dy = tensor(world, y.layout, 4, 4)
     pending = y.node.pull([[dy]])
-    assert [one.origin for (one,) in pending] == [number(recipe, k, dy, x, w) for k in (1, 2)]
+    assert [one.origin for (one,) in pending] == [number(recipe, y.origin + k, dy) for k in (1, 2)]
     assert added([dy, x]).origin == hash((dy.origin, x.origin)) & ORIGINS
     plain = tensor(LockStep(4), MESH("a", None), 4, 4, grad=True)
     product = ops.multiply(plain, plain)
@@ -184,6 +186,38 @@ def lazy(calls, second=True):
         return (lambda: gradient(0)), (lambda: gradient(1)) if second else None
 
     return Op("lazy", Rule.parse("..., ... -> ...", linear="each"), np.multiply, vjp)
+
+
+@pytest.mark.parametrize(
+    ("rule", "linear", "looks"),
+    [
+        ("a, a -> a", "all", ".. .. .."),
+        ("m k, k n -> m n", "each", "xx .x x."),
+        ("a, a -> a", "none", "xx xx xx"),
+    ],
+)
+def test_gradients_look_at_what_they_are_not_linear_in_together(rule, linear, looks):
+    """Of a sum at nothing, of a product at the other operand, of what is not linear at both."""
+    bound = bind(Rule.parse(rule, linear=linear), ((4,), (4,)) if rule.startswith("a") else ((4, 6), (6, 8)))
+    asked = (True, True), (True, False), (False, True)
+    assert looks == " ".join("".join(".x"[look] for look in bound.looks_at(wanted)) for wanted in asked)
+
+
+def test_what_gradients_do_not_look_at_is_free_at_once():
+    """The operands of a sum; of a product whose first operand wants no gradient, the second one's gathered copy."""
+    world, mesh = LockStep(2), Mesh((2,), ("tp",))
+    x, w = tensor(world, mesh(None, None), 4, 6), tensor(world, mesh("tp", None), 6, 8, grad=True)
+    b = tensor(world, mesh(None, None), 4, 8, grad=True)
+    copy = w.to(mesh(None, None))
+    product = ops.matmul(x, copy)
+    y = ops.add(product, b)
+    arrays = [weakref.ref(held) for t in (copy, product) for held in t.held]
+    del copy, product
+    assert [array() for array in arrays] == [None] * 4
+    total = y.sum()
+    total.backward()
+    np.testing.assert_array_equal(w.grad.full(), x.full().T @ np.ones((4, 8)))
+    np.testing.assert_array_equal(b.grad.full(), np.ones((4, 8)))
 
 
 def test_gradients_that_nobody_wants_are_not_calculated():

@@ -305,10 +305,7 @@ class ChoiceModel:
     ) -> np.ndarray | None:
         """Memory of the redistributed copy an operator keeps beside the tensor itself."""
         operator = self.graph.operators[reader]
-        holds = self._saved(operator, value)
-        if value.kind == "parameter":
-            holds = not self.settings.recompute
-        if not holds or not self.graph.training:
+        if not self._saved(operator, value):
             return None
         pieces = value.itemsize * np.array([largest(layout, value.shape) for layout in wanted], float)
         differs = np.array([[own != other for other in wanted] for own in kept.layouts])

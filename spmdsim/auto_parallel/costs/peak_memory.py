@@ -78,9 +78,8 @@ def _kept(choice: StrategyChoice, settings: Settings) -> Kept:
         for operand, layout in zip(operator.inputs, wanted):
             value = graph.values[operand]
             same = layout.canonical == choice.layouts[operand].canonical
-            copied_parameter = value.kind == "parameter" and not same and graph.training
-            copied_parameter = copied_parameter and not settings.recompute
-            if copied_parameter or saves(graph, operator, value, settings.recompute):
+            lives_anyway = same and value.kind == "parameter"
+            if not lives_anyway and saves(graph, operator, value, settings.recompute):
                 key = (operand, None if same else operator.index)
                 kept[key] = value.itemsize * largest(layout, value.shape)
     return kept

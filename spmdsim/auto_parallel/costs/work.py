@@ -91,16 +91,15 @@ def inner_steps(
 
 
 def saves(graph: Graph, operator: Operator, value: Value, recompute: bool = False) -> bool:
-    """Whether an operator keeps an operand until its backward pass.
+    """Whether an operator keeps an operand, as it reads it, until its backward pass: one that gradients look at.
 
-    Operators that are linear in all operands jointly keep nothing; anything else keeps what it read. With
-    recomputation only what enters a layer is kept.
+    With recomputation only what enters a layer is kept, and no parameter's copy.
     """
-    if not graph.training or operator.linear or value.kind == "parameter":
+    gradients = [graph.brings_gradient(graph.values[i], operator.index) for i in operator.inputs]
+    looks_at = operator.bound.looks_at(gradients)
+    if not any(look for i, look in zip(operator.inputs, looks_at) if i == value.index):
         return False
-    if not any(graph.brings_gradient(graph.values[i], operator.index) for i in operator.inputs):
-        return False
-    return not recompute or kept_when_recomputing(graph, value)
+    return not recompute or (value.kind != "parameter" and kept_when_recomputing(graph, value))
 
 
 def kept_when_recomputing(graph: Graph, value: Value) -> bool:

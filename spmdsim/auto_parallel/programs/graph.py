@@ -85,7 +85,7 @@ class Operator(ShortRepr):
 
     @cached_property
     def linear(self) -> bool:
-        """Whether the gradient needs none of the operands (sums, reshapes, copies)."""
+        """Whether it is linear in all operands together (sums, reshapes, copies)."""
         return frozenset(range(len(self.bound.inputs))) in self.bound.rule.linear
 
 

@@ -58,12 +58,12 @@ class _Back(Node):
     __slots__ = ("back", "view")
 
     def __init__(self, operand: Tensor, view: Meta, back: Callable[[Tensor], Tensor]) -> None:
-        super().__init__((operand,))
+        super().__init__([operand])
         self.view, self.back = view, back
 
     def pull(self, gradients: list[Pending]) -> list[Pending]:
         """The gradient of what each rank held."""
-        (operand,) = self.operands
+        operand = self.meta
         if not gradients[0]:
             return gradients
         dy = settle(gradients[0], gradients[0][0].layout.dual())
@@ -71,7 +71,7 @@ class _Back(Node):
         layout, split = operand.layout, {axis for axes in operand.layout.dims for axis in axes}
         copies = {axis: "avg" for axis in layout.mesh.axes if axis not in split}
         meta = Meta.of(Layout(layout.mesh, layout.dims, copies), operand.shape, operand.dtype)
-        return [[Tensor(operand.world, meta, [np.asarray(x, meta.held) for x in local])]]
+        return [[Tensor(self.world, meta, [np.asarray(x, meta.held) for x in local])]]
 
 
 class Group:

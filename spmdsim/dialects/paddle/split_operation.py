@@ -105,7 +105,7 @@ class _PaddingNode(MoveNode):
 
     def pull(self, gradients: list[Pending]) -> list[Pending]:
         """Leave out the last row of every rank's part."""
-        (table,), world = self.operands, self.operands[0].world
+        table, world = self.meta, self.world
         return [[
             type(g)(world, Meta.of(g.layout, table.shape, g.dtype), _each(g.held, lambda part: part[:-1]), origin=g.origin)
             for g in gradients[0]
