@@ -191,6 +191,27 @@ def test_single_card_program(world):
 
 
 @pytest.mark.ranks(2)
+def test_nothing_is_dropped_for_a_test(world):
+    """Functions and layers, arguments by place and by name; the program that was cloned goes on dropping."""
+    ones = np.ones((8, 8), "f4")
+    with use_world(world):
+        paddle.enable_static()
+        with paddle.static.program_guard(paddle.static.Program(), paddle.static.Program()):
+            x, functional = paddle.static.data("x", [-1, 8]), paddle.nn.functional
+            kept = [functional.dropout(x, 0.5), functional.dropout(x, 0.5, None, True), paddle.nn.Dropout(0.5)(x)]
+            scaled = [
+                functional.dropout(x, p=0.25, training=True, mode="downscale_in_infer"),
+                paddle.nn.Dropout(0.25, mode="downscale_in_infer")(x),
+            ]
+            program = paddle.static.default_main_program()
+            test, copy, exe = program.clone(for_test=True), program.clone(), paddle.static.Executor()
+            for value, wanted in zip(exe.run(test, {"x": ones}, kept + scaled), [1, 1, 1, 0.75, 0.75]):
+                np.testing.assert_allclose(value, wanted * ones, rtol=1e-6)
+            for one in (program, copy):
+                assert all((value == 0).any() for value in exe.run(one, {"x": ones}, kept + scaled))
+
+
+@pytest.mark.ranks(2)
 @pytest.mark.parametrize(
     "attributes, made, wanted",
     [

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from inspect import signature
 from itertools import count
 from typing import Any
 from weakref import WeakValueDictionary
@@ -49,6 +50,15 @@ class Instruction:
     options: Any
     outputs: tuple[int, ...] = ()
     trains: bool = False
+
+    def for_test(self) -> Instruction:
+        """The same call; one that asks whether it is ``training`` is told that it is not."""
+        written = signature(self.function)
+        if "training" not in written.parameters:
+            return self
+        given = written.bind(*self.args, **self.options)
+        given.arguments["training"] = False
+        return replace(self, args=given.args, options=given.kwargs)
 
 
 @dataclass(eq=False, repr=False)
@@ -114,8 +124,8 @@ class Program(Worded):
         return variable
 
     def clone(self, for_test: bool = False) -> Program:
-        """A copy with the same parameters; ``for_test`` without what trains them."""
-        calls = [i for i in self.instructions if not (for_test and i.trains)]
+        """A copy with the same parameters; ``for_test`` without what trains them, and without dropout."""
+        calls = [i.for_test() for i in self.instructions if not i.trains] if for_test else [*self.instructions]
         return Program(
             calls, dict(self.feeds), dict(self.variables), dict(self.stops), list(self.kept), self.known,
             list(self.optimizers), self.random_seed,
