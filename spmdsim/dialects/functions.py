@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ from spmdsim.dialects.table import Row, same, with_parameters
 from spmdsim.errors import InputError
 from spmdsim.nn import l1_loss, mse_loss
 from spmdsim.nn.losses import reduced
+from spmdsim.ops.reduce import normal_dims, with_slope
 
 
 class FunctionError(InputError, RuntimeError):
@@ -57,17 +59,41 @@ def _reduction(function: Callable[..., Any]) -> Row:
     return Row(lambda input, dim=None, keepdim=False: function(input, dim, keepdims=keepdim))
 
 
-def _extreme(find: Callable[..., Any], where: Callable[..., Any], elements: Callable[..., Any]) -> Row:
-    """Of all elements; along a dim, with the indices; of two tensors, element by element."""
+def _at(input: Any, dim: int, index: Any) -> Any:
+    """The elements with these indices along a dim, which has size 1 there."""
+    places = np.arange(input.shape[dim]).reshape(
+        [-1 if d == dim % input.ndim else 1 for d in range(input.ndim)]
+    )
+    return core.equal(index, places)
+
+
+def extreme(name: str, *, tied: bool = False) -> Row:
+    """``max`` or ``min``: of all elements; along a dim, with the indices; of two tensors, element by element.
+
+    Args:
+        name: which of them.
+        tied: whether all elements that attain it along a dim share its gradient, instead of the one with the index.
+    """
+    find, where, elements = (getattr(core, word) for word in (name, f"arg{name}", f"{name}imum"))
 
     def call(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
         if dim is None:
             return find(input)
         if not isinstance(dim, int):
             return elements(input, dim)
-        return Found(find(input, dim, keepdims=keepdim), where(input, dim, keepdim))
+        index = where(input, dim, True)
+        alone = input.requires_grad and not tied
+        values = find(input.detach() if alone else input, dim, keepdims=keepdim)
+        if alone:
+            values = attained(values, input, _at(input, dim, index), dim, keepdim)
+        return Found(values, index if keepdim else core.squeeze(index, dim))
 
     return Row(call)
+
+
+def attained(result: Any, x: Any, mask: Any, dims: Any, keepdim: bool) -> Any:
+    """An extreme whose gradient goes, whole, to each of the elements of a mask."""
+    return with_slope(result, x, core.cast(mask, x.dtype), normal_dims(dims, x.ndim), keepdim)
 
 
 def _spread(function: Callable[..., Any]) -> Row:
@@ -236,6 +262,15 @@ def _leaky_relu(input: Any, negative_slope: float = 0.01) -> Any:
     return core.where(core.greater(input, 0), input, core.multiply(input, negative_slope))
 
 
+def open_clip(input: Any, min: Any = None, max: Any = None) -> Any:
+    """Elements brought between limits; those at a limit have no gradient."""
+    clipped = core.clip(input.detach(), min, max)
+    if not input.requires_grad:
+        return clipped
+    inside = [f(input, x) for f, x in ((core.greater, min), (core.less, max)) if x is not None]
+    return core.where(reduce(core.logical_and, inside), input, clipped) if inside else core.identity(input)
+
+
 def _hardsigmoid(input: Any) -> Any:
     return core.divide(core.relu6(core.add(input, 3.0)), 6.0)
 
@@ -357,11 +392,11 @@ TORCH: dict[str, Row] = {
     "logsumexp": Row(_logsumexp),
     "masked_fill": Row(lambda input, mask, value: core.where(mask, value, input)),
     "masked_select": Row(lambda input, mask: core.getitem(input, mask)),
-    "max": _extreme(core.max, core.argmax, core.maximum),
+    "max": extreme("max"),
     "mean": _reduction(core.mean),
     "median": Row(_median),
     "meshgrid": Row(lambda *tensors, indexing="ij": core.meshgrid(*tensors, indexing=indexing)),
-    "min": _extreme(core.min, core.argmin, core.minimum),
+    "min": extreme("min"),
     "movedim": Row(lambda input, source, destination: core.moveaxis(input, source, destination)),
     "narrow": Row(_cut),
     "nonzero": Row(_nonzero),
@@ -407,7 +442,7 @@ NETWORK: dict[str, Row] = {
     "glu": Row(_glu, "GLU"),
     "hardsigmoid": Row(_hardsigmoid, "Hardsigmoid"),
     "hardswish": Row(lambda input: core.multiply(input, _hardsigmoid(input)), "Hardswish"),
-    "hardtanh": Row(lambda input, min_val=-1.0, max_val=1.0: core.clip(input, min_val, max_val), "Hardtanh"),
+    "hardtanh": Row(lambda input, min_val=-1.0, max_val=1.0: open_clip(input, min_val, max_val), "Hardtanh"),
     "identity": Row(lambda input: input, "Identity"),
     "l1_loss": Row(lambda input, target, reduction="mean": l1_loss(input, target, reduction), "L1Loss"),
     "layer_norm": Row(_layer_norm),

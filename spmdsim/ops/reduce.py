@@ -243,10 +243,10 @@ def _extreme(op: Op, x: Tensor, dims: Dims, keepdims: bool) -> Tensor:
     top = result if keepdims else op(x.detach(), dims=over, keepdims=True)
     mask = cast(equal(x.detach(), top), accumulator("sum", x.dtype))
     weight = as_type(divide(mask, _whole(sum(mask, over, keepdims=True))), x.dtype)
-    return _with_slope(result, x, weight, over, keepdims)
+    return with_slope(result, x, weight, over, keepdims)
 
 
-def _with_slope(result: Tensor, x: Tensor, slope: Tensor, dims: tuple[int, ...], keepdims: bool) -> Tensor:
+def with_slope(result: Tensor, x: Tensor, slope: Tensor, dims: tuple[int, ...], keepdims: bool) -> Tensor:
     """The result with the gradient of a sum of the elements, each with its slope."""
     path = sum(multiply(x, slope), dims, keepdims).to(result.layout)
     result.requires_grad, result.node, result.output = True, path.node, path.output
@@ -347,7 +347,7 @@ def prod(
     rest = _whole(_prod_op(safe, dims=over, keepdims=True))
     zeros = _whole(sum(cast(zero, safe.dtype), over, keepdims=True))
     others = where(zero, where(equal(zeros, 1), rest, 0), where(equal(zeros, 0), divide(rest, safe), 0))
-    return _with_slope(result, x, as_type(others, x.dtype), over, keepdims)
+    return with_slope(result, x, as_type(others, x.dtype), over, keepdims)
 
 
 def _whole(x: Tensor) -> Tensor:

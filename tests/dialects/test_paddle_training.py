@@ -198,7 +198,11 @@ def test_nothing_is_dropped_for_a_test(world):
         paddle.enable_static()
         with paddle.static.program_guard(paddle.static.Program(), paddle.static.Program()):
             x, functional = paddle.static.data("x", [-1, 8]), paddle.nn.functional
-            kept = [functional.dropout(x, 0.5), functional.dropout(x, 0.5, None, True), paddle.nn.Dropout(0.5)(x)]
+            kept = [
+                functional.dropout(x, 0.5),
+                functional.dropout(x, 0.5, None, True),
+                paddle.nn.Dropout(0.5)(x),
+            ]
             scaled = [
                 functional.dropout(x, p=0.25, training=True, mode="downscale_in_infer"),
                 paddle.nn.Dropout(0.25, mode="downscale_in_infer")(x),

@@ -13,7 +13,7 @@ import numpy as np
 
 import spmdsim.ops as core
 from spmdsim.core import Layout, Mesh
-from spmdsim.dialects.functions import NETWORK, TORCH
+from spmdsim.dialects.functions import NETWORK, TORCH, extreme
 from spmdsim.dialects.gradients import tracking
 from spmdsim.dialects.missing import told
 from spmdsim.dialects.oneflow.agreement import same_code
@@ -108,7 +108,11 @@ def locally(function: Callable[..., Any], local: LocalTensor, operands: Any, opt
 
 
 #: Functions and methods by OneFlow's names.
-TABLE: dict[str, Row] = {**TORCH, "cast": Row(core.cast)}
+TABLE: dict[str, Row] = {
+    **TORCH,
+    "cast": Row(core.cast),
+    **{name: extreme(name, tied=True) for name in ("max", "min")},
+}
 #: Those that networks use only.
 NETWORK_TABLE: dict[str, Row] = {
     **NETWORK,

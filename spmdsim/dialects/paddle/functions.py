@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import reduce, wraps
 from typing import Any
 
@@ -10,16 +10,18 @@ import numpy as np
 
 import spmdsim.linalg as linalg
 import spmdsim.ops as core
-from spmdsim.dialects.functions import NETWORK, TORCH, numbers, with_names
+from spmdsim.dialects.functions import NETWORK, TORCH, attained, numbers, open_clip, with_names
 from spmdsim.dialects.host import element_type
 from spmdsim.dialects.missing import told
 from spmdsim.dialects.paddle.static import next_seed
 from spmdsim.dialects.paddle.static.program import recorded
 from spmdsim.dialects.paddle.static.variables import Variable
 from spmdsim.dialects.paddle.tensors import Tensor, everywhere, together
-from spmdsim.dialects.table import Row, same
+from spmdsim.dialects.table import Row, same, with_parameters
 from spmdsim.errors import InputError, UsageTypeError
 from spmdsim.nn.losses import reduced
+from spmdsim.ops.declare import binary
+from spmdsim.ops.reduce import normal_dims
 from spmdsim.tensor import Tensor as CoreTensor
 
 
@@ -83,6 +85,29 @@ def _dropout(
         return core.multiply(x, 1 - p) if training or later else x
     dropped = core.dropout(x, p, next_seed())
     return core.multiply(dropped, 1 - p) if later else dropped
+
+
+def _extreme(find: Callable[..., Any]) -> Row:
+    """Of elements that are tied each one has the whole gradient; ``amax`` and ``amin`` spread it."""
+
+    def call(x: Any, axis: Any = None, keepdim: bool = False) -> Any:
+        if not x.requires_grad:
+            return find(x, axis, keepdims=keepdim)
+        top = find(x.detach(), axis, keepdims=True)
+        result = top if keepdim else core.squeeze(top, normal_dims(axis, x.ndim))
+        return attained(result, x, core.equal(x.detach(), top), axis, keepdim)
+
+    return Row(call)
+
+
+def _to_the_second(name: str, pick: Callable[..., Any]) -> Callable[..., Any]:
+    """``maximum`` or ``minimum``: of elements that are tied the second one has the gradient."""
+
+    def vjp(dy: np.ndarray, ab: Sequence[np.ndarray], _y: Any) -> tuple[np.ndarray, np.ndarray]:
+        first = pick(*ab)
+        return dy * first, dy * ~first
+
+    return binary(name, getattr(np, name), vjp)
 
 
 def _unique(
@@ -155,16 +180,18 @@ TABLE: dict[str, Row] = {
         core,
         "abs=absolute add bmm=matmul ceil cos divide equal erf exp expm1 floor greater_equal greater_than=greater "
         "isfinite isinf isnan less_equal less_than=less log log10 log1p log2 logical_and logical_not logical_or "
-        "maximum minimum multiply neg=negative not_equal pow=power reciprocal relu:ReLU rsqrt sigmoid:Sigmoid "
+        "multiply neg=negative not_equal pow=power reciprocal relu:ReLU rsqrt sigmoid:Sigmoid "
         "sign silu:Silu sin sqrt square subtract tan tanh:Tanh trunc",
         "x y",
     ),
     **same(core, "mm=matmul", "input mat2"),
     **same(core, "where", "condition x y"),
+    "maximum": Row(with_parameters(_to_the_second("maximum", np.greater), {"x": "a", "y": "b"})),
+    "minimum": Row(with_parameters(_to_the_second("minimum", np.less), {"x": "a", "y": "b"})),
     **with_names(
         TORCH,
         "acos acosh all amax amin any argmax argmin argsort asin asinh atan atan2 atanh bitwise_and bitwise_not bitwise_or "
-        "bitwise_xor broadcast_to chunk clip concat cosh cumprod diag dot einsum expand floor_divide floor_mod=remainder "
+        "bitwise_xor broadcast_to chunk concat cosh cumprod diag dot einsum expand floor_divide floor_mod=remainder "
         "logical_xor logsumexp masked_fill masked_select mean mod=remainder moveaxis=movedim nonzero norm outer prod remainder "
         "round sinh softmax squeeze stack std t tile tril triu unbind unstack=unbind unsqueeze var",
         **_NAMES, offset="diagonal", y="other",
@@ -180,6 +207,7 @@ TABLE: dict[str, Row] = {
     "equal_all": Row(lambda x, y: core.all(core.equal(x, y)) if x.shape == y.shape else everywhere(np.asarray(False))),
     "assign": Row(lambda x: x),
     "cast": Row(lambda x, dtype: core.cast(x, element_type(dtype))),
+    "clip": Row(lambda x, min=None, max=None: open_clip(x, min, max)),
     "clone": Row(core.identity),
     "count_nonzero": Row(lambda x, axis=None, keepdim=False: core.count_nonzero(x, axis, keepdim)),
     "cumsum": Row(
@@ -191,10 +219,10 @@ TABLE: dict[str, Row] = {
     "gelu": Row(_gelu, "GELU"),
     "index_select": Row(lambda x, index, axis=0: core.take(x, index, axis)),
     "matmul": Row(_matmul),
-    "max": Row(lambda x, axis=None, keepdim=False: core.max(x, axis, keepdims=keepdim)),
+    "max": _extreme(core.max),
     "median": Row(lambda x, axis=None, keepdim=False: core.median(x, axis, keepdim)),
     "meshgrid": Row(lambda *args: core.meshgrid(*numbers(args), indexing="ij")),
-    "min": Row(lambda x, axis=None, keepdim=False: core.min(x, axis, keepdims=keepdim)),
+    "min": _extreme(core.min),
     "numel": Row(lambda x: everywhere(np.asarray(x.size))),
     "ones_like": Row(lambda x: core.add(core.multiply(x.detach(), 0), 1)),
     "repeat_interleave": Row(lambda x, repeats, axis=None: core.repeat(x, repeats, axis)),
@@ -223,7 +251,7 @@ NETWORK_TABLE = {
     "cross_entropy": Row(_cross_entropy, "CrossEntropyLoss"),
     "dropout": Row(_dropout),
     "embedding": Row(_embedding),
-    "hardtanh": Row(lambda x, min=-1.0, max=1.0: core.clip(x, min, max), "Hardtanh"),
+    "hardtanh": Row(lambda x, min=-1.0, max=1.0: open_clip(x, min, max), "Hardtanh"),
     "linear": Row(_linear),
     "one_hot": Row(lambda x, num_classes: core.one_hot(x, num_classes)),
     "relu6": Row(core.relu6, "ReLU6"),

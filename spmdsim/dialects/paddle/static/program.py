@@ -125,7 +125,9 @@ class Program(Worded):
 
     def clone(self, for_test: bool = False) -> Program:
         """A copy with the same parameters; ``for_test`` without what trains them, and without dropout."""
-        calls = [i.for_test() for i in self.instructions if not i.trains] if for_test else [*self.instructions]
+        calls = (
+            [i.for_test() for i in self.instructions if not i.trains] if for_test else [*self.instructions]
+        )
         return Program(
             calls, dict(self.feeds), dict(self.variables), dict(self.stops), list(self.kept), self.known,
             list(self.optimizers), self.random_seed,
