@@ -15,7 +15,6 @@ import numpy as np
 from spmdsim.core import Layout
 from spmdsim.core.step import Step
 from spmdsim.core.tape import OpNode
-from spmdsim.core.tensor import follow
 from spmdsim.dialects.gradients import GradientMove
 from spmdsim.dialects.missing import not_covered
 from spmdsim.dialects.oneflow.agreement import check_placement, check_same, facts_of, same_code, transition
@@ -28,9 +27,9 @@ from spmdsim.dialects.oneflow.sbp import OneFlowError
 from spmdsim.dialects.oneflow.symbols import Size, Symbols
 from spmdsim.dialects.oneflow.tensors import check_sizes, logical_shape, logical_shape_of, sbp_of
 from spmdsim.dialects.oneflow.tensors import layout as layout_of
+from spmdsim.dialects.pending import laid_out
 from spmdsim.dialects.session import current_world
 from spmdsim.errors import UsageTypeError
-from spmdsim.redistribution import plan
 from spmdsim.tensor import Tensor as CoreTensor
 
 _GLOBAL = "x.to_global(placement, sbp)"
@@ -348,7 +347,7 @@ class GlobalTensor(Symbols):
         check_placement(where, self.value.world)
         check_sizes(where, entries, self.value.shape)
         with transition(self, (where, entries)), same_code():
-            moved = _to(self.value, layout)
+            moved = laid_out(self.value, layout)
         if grad_sbp is not None and moved.requires_grad:
             wanted = layout_of(where, grad_sbp, self.value.ndim)
             again = CoreTensor(moved.world, moved.meta, moved.held, requires_grad=True)
@@ -388,11 +387,3 @@ class GlobalTensor(Symbols):
 def _made_by(value: CoreTensor) -> str:
     """The operator that a tensor is the result of."""
     return value.node.recipe.op.name if isinstance(value.node, OpNode) else "global_to_global"
-
-
-def _to(value: CoreTensor, layout: Layout) -> CoreTensor:
-    """To a layout that may be partial: what is wanted pending is reduced first, then spread as OneFlow does."""
-    if not layout.partial or layout == value.layout:
-        return value.to(layout)
-    route = plan(value.layout, layout, value.shape, value.dtype, value.world.machine, partial_target=True)
-    return follow(value, route)

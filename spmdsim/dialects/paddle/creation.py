@@ -10,9 +10,8 @@ import numpy as np
 from spmdsim.dialects.host import host
 from spmdsim.dialects.paddle.static import next_seed
 from spmdsim.dialects.paddle.static.program import recorded
-from spmdsim.dialects.paddle.tensors import Tensor, everywhere
-from spmdsim.errors import InputError, UsageTypeError
-from spmdsim.layout.element_type import has_gradient
+from spmdsim.dialects.paddle.tensors import Tensor, check_has_gradient, everywhere
+from spmdsim.errors import InputError
 
 
 def set_device(device: str) -> str:
@@ -96,10 +95,7 @@ def to_tensor(data: Any, dtype: Any = None, place: Any = None, stop_gradient: bo
         UsageTypeError: no numbers; whole numbers, and a gradient of them.
     """
     array = host(data, dtype)
-    if not stop_gradient and not has_gradient(array.dtype):
-        raise UsageTypeError(
-            f"a tensor of {array.dtype} has no gradient, so stop_gradient must be True; nearest: dtype='float32'"
-        )
+    check_has_gradient(array.dtype, stop_gradient)
     tensor: Tensor = everywhere(array, requires_grad=not stop_gradient)
     return tensor
 

@@ -53,6 +53,14 @@ class Parameter(nn.Parameter):
         self._dress()
         self.value.grad = gradient
 
+    def elsewhere(self, tensor: Any, *, trainable: bool) -> Parameter:
+        """Another parameter with the same attribute and name, in the layout and type of its values."""
+        other = Parameter(self.shape, tensor.layout, self.initialiser, tensor.dtype, self.attribute)
+        other.name, other.key_name, other._trainable = self.name, self.key_name, trainable
+        other.tensor = tensor
+        other._dress()
+        return other
+
     def _dress(self) -> None:
         self.tensor = tensor = dressed(self.tensor, fresh=True)
         tensor.name, tensor.owner, tensor.requires_grad = self.name, self, self._trainable

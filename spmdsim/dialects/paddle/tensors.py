@@ -222,6 +222,18 @@ def check_needs_gradient(x: Any, what: str) -> None:
         )
 
 
+def check_has_gradient(dtype: np.dtype, stopped: bool) -> None:
+    """Refuse a gradient of what has none.
+
+    Raises:
+        UsageTypeError: whole numbers or truth values with ``stop_gradient=False``.
+    """
+    if not stopped and not has_gradient(dtype):
+        raise UsageTypeError(
+            f"a tensor of {dtype} has no gradient, so stop_gradient must be True; nearest: dtype='float32'"
+        )
+
+
 def dressed(x: Any, *, fresh: bool = False) -> Tensor:
     """A tensor of ours with Paddle's words; a ``fresh`` one is a leaf that nobody else has."""
     if type(x) is Tensor and not fresh:

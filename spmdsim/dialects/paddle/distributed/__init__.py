@@ -9,9 +9,16 @@ from typing import Any
 import numpy as np
 
 import spmdsim.tensor as ours
-from spmdsim.dialects.host import host
 from spmdsim.dialects.missing import Worded, each, not_covered, tell
 from spmdsim.dialects.paddle.distributed import fleet
+from spmdsim.dialects.paddle.distributed.placing import (
+    dtensor_from_fn,
+    reshard,
+    shard_layer,
+    shard_optimizer,
+    shard_tensor,
+    unshard_dtensor,
+)
 from spmdsim.dialects.paddle.process_mesh import Partial, ProcessMesh, ReduceType, Replicate, Shard
 from spmdsim.dialects.paddle.process_mesh import layout as layout_of
 from spmdsim.dialects.paddle.tensors import Tensor, dressed
@@ -55,26 +62,6 @@ def init_parallel_env() -> ParallelEnv:
     return ParallelEnv()
 
 
-def shard_tensor(
-    data: Any, mesh: ProcessMesh, placements: Sequence[Any], dtype: Any = None, place: Any = None,
-    stop_gradient: bool | None = None,
-) -> Tensor:  # fmt: skip
-    """A whole array (the same on every rank), or a tensor, laid out on a mesh."""
-    where = layout_of(mesh, placements, len(data.shape) if hasattr(data, "shape") else np.ndim(data))
-    if isinstance(data, ours.Tensor):
-        tensor = dressed(data.to(where))
-    else:
-        tensor = dressed(ours.Tensor.from_global(host(data, dtype), where, current_world()))
-    if stop_gradient is not None:
-        tensor.stop_gradient = stop_gradient
-    return tensor
-
-
-def reshard(dist_tensor: Any, mesh: ProcessMesh, placements: Sequence[Any]) -> Tensor:
-    """The same tensor laid out in another way."""
-    return dressed(dist_tensor.to(layout_of(mesh, placements, dist_tensor.ndim)))
-
-
 def dtensor_from_local(local_tensor: Any, mesh: ProcessMesh, placements: Sequence[Any]) -> Tensor:
     """A tensor put together from each rank's own piece (a list with one piece per rank in lock step)."""
     pieces = local_tensor if isinstance(local_tensor, list) else [local_tensor] * len(current_world().ranks)
@@ -83,13 +70,14 @@ def dtensor_from_local(local_tensor: Any, mesh: ProcessMesh, placements: Sequenc
 
 
 __all__ = [
-    "ParallelEnv", "Partial", "ProcessMesh", "ReduceType", "Replicate", "Shard", "dtensor_from_local", "fleet", "get_rank",
-    "get_world_size", "init_parallel_env", "reshard", "shard_tensor", "split", "with_padding_rows",
+    "ParallelEnv", "Partial", "ProcessMesh", "ReduceType", "Replicate", "Shard", "dtensor_from_fn", "dtensor_from_local",
+    "fleet", "get_rank", "get_world_size", "init_parallel_env", "reshard", "shard_layer", "shard_optimizer", "shard_tensor",
+    "split", "unshard_dtensor", "with_padding_rows",
 ]  # fmt: skip
 
 _COLLECTIVES = (
     "all_gather all_reduce alltoall alltoall_single barrier broadcast gather irecv isend recv reduce reduce_scatter scatter "
-    "send stream wait unshard_dtensor dtensor_to_local"
+    "send stream wait dtensor_to_local"
 )
 #: What to use instead of a name that resembles none here.
 NEAREST = {
@@ -99,18 +87,7 @@ NEAREST = {
     **dict.fromkeys(
         ("new_group", "get_group", "destroy_process_group", "set_mesh", "get_mesh"), "ProcessMesh"
     ),
-    **dict.fromkeys(
-        (
-            "shard_layer",
-            "shard_optimizer",
-            "parallelize",
-            "to_static",
-            "Strategy",
-            "DistAttr",
-            "dtensor_from_fn",
-        ),
-        "shard_tensor per parameter",
-    ),
+    **dict.fromkeys(("parallelize", "to_static", "Strategy", "DistAttr"), "shard_tensor per parameter"),
     "shard_dataloader": "shard_tensor of each batch",
     **dict.fromkeys(
         ("all_gather_object", "broadcast_object_list", "scatter_object_list"),

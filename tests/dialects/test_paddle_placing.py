@@ -1,0 +1,214 @@
+"""Paddle's tensors, parameters and layers on meshes: new leaves, types, pending sums, and training that goes on."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import spmdsim.dialects.paddle as paddle
+import spmdsim.dialects.paddle.distributed as dist
+from spmdsim.dialects.session import use_world
+from spmdsim.errors import InputError, LayoutError, UsageTypeError
+
+X = np.arange(12, dtype="f4").reshape(4, 3) - 5
+UP, DOWN = np.linspace(-1, 1, 18, dtype="f4").reshape(3, 6), np.linspace(2, -1, 12, dtype="f4").reshape(6, 2)
+
+
+@pytest.fixture(autouse=True)
+def _as_at_first(monkeypatch):
+    for mode in ("_static", "_dynamic"):
+        monkeypatch.setattr(f"spmdsim.dialects.paddle.static.{mode}", [False])
+
+
+def line():
+    return dist.ProcessMesh([0, 1], dim_names=["x"])
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("placement", [dist.Replicate(), dist.Shard(0)], ids=str)
+def test_a_sharded_tensor_is_another_one(world, placement):
+    """What it was made from keeps its own stop_gradient, and gets no gradient."""
+    with use_world(world):
+        source = paddle.to_tensor(X)
+        trained = dist.shard_tensor(source, line(), [placement], stop_gradient=False)
+        assert source.stop_gradient and not trained.stop_gradient
+        again = dist.shard_tensor(trained, line(), [placement])
+        assert again is not trained and not again.stop_gradient
+        again.stop_gradient = True
+        assert not trained.stop_gradient
+        leaf = paddle.to_tensor(X, stop_gradient=False)
+        moved = dist.shard_tensor(leaf * 2, line(), [placement])
+        (moved * 3).sum().backward()
+        assert leaf.grad is None and moved.is_leaf
+        np.testing.assert_array_equal(moved.grad.numpy(), np.full_like(X, 3))
+
+
+@pytest.mark.ranks(2)
+def test_types_of_sharded_tensors(world):
+    with use_world(world):
+        for data in (X, X.tolist(), paddle.to_tensor(X)):
+            y = dist.shard_tensor(data, line(), [dist.Shard(0)], dtype="float64")
+            assert y.dtype == np.float64
+            np.testing.assert_array_equal(y.numpy(), X)
+        assert dist.shard_tensor(X.astype("i4"), line(), [dist.Shard(0)]).dtype == np.int32
+        for whole in (X.astype("i4"), paddle.to_tensor(X.astype("i4"))):
+            with pytest.raises(UsageTypeError, match="a tensor of int32 has no gradient"):
+                dist.shard_tensor(whole, line(), [dist.Shard(0)], stop_gradient=False)
+        with pytest.raises(LayoutError, match=r"S\(2\) on axis 'x' is out of range"):
+            dist.shard_tensor(paddle.to_tensor(X), line(), [dist.Shard(2)])
+
+
+@pytest.mark.ranks(2)
+def test_a_sharded_parameter_is_a_parameter(world):
+    """Found by the layer, trained by an optimiser, and laid out as it was told."""
+    with use_world(world):
+        layer = paddle.nn.Linear(3, 6, weight_attr=UP)
+        whole = layer.weight
+        layer.weight = dist.shard_tensor(whole, line(), [dist.Shard(1)])
+        layer.bias = dist.shard_tensor(layer.bias, line(), [dist.Replicate()], stop_gradient=True)
+        assert [p.name for p in layer.parameters()] == [whole.name, layer.bias.name]
+        assert layer.weight.placements == [dist.Shard(1)] and whole.layout.parts == (1, 1)
+        assert not layer.weight.stop_gradient and layer.bias.stop_gradient
+        optimizer = paddle.optimizer.SGD(0.5, parameters=layer.parameters())
+        for _ in range(2):
+            layer(X).sum().backward()
+            optimizer.step()
+            optimizer.clear_grad()
+        wanted = UP - X.sum(0)[:, None]
+        np.testing.assert_allclose(layer.weight.numpy(), wanted, rtol=1e-5)
+        assert layer.weight.placements == [dist.Shard(1)]
+        np.testing.assert_array_equal(whole.numpy(), UP)
+        np.testing.assert_array_equal(layer.bias.numpy(), np.zeros(6))
+        assert dist.shard_tensor(layer.weight, line(), [dist.Shard(0)], dtype="float64").dtype == np.float64
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize("kind", ["kRedSum", "kRedMax", "kRedMin", "kRedAvg"])
+def test_pending_placements(world, kind):
+    """Whole values and pieces become pending, and come back; the gradient goes through."""
+    mesh = dist.ProcessMesh([[0, 1], [2, 3]], dim_names=["x", "y"])
+    pending = dist.Partial(getattr(dist.ReduceType, kind))
+    with use_world(world):
+        for before in (
+            [dist.Replicate()] * 2,
+            [dist.Shard(0), dist.Replicate()],
+            [dist.Shard(1), dist.Shard(0)],
+        ):
+            leaf = dist.shard_tensor(X, mesh, before, stop_gradient=False)
+            y = dist.reshard(leaf, mesh, [dist.Replicate(), pending])
+            assert y.placements == [dist.Replicate(), pending]
+            np.testing.assert_array_equal(y.numpy(), X)
+            back = dist.reshard(y, mesh, [dist.Shard(0), dist.Replicate()])
+            np.testing.assert_array_equal(back.numpy(), X)
+            (back * 2).sum().backward()
+            np.testing.assert_array_equal(leaf.grad.numpy(), np.full_like(X, 2))
+        made = dist.shard_tensor(paddle.to_tensor(X), mesh, [pending, dist.Replicate()])
+        assert made.placements == [pending, dist.Replicate()]
+        np.testing.assert_array_equal(made.numpy(), X)
+
+
+@pytest.mark.ranks(2)
+def test_a_pending_sum_is_on_the_first_rank(world):
+    with use_world(world):
+        y = dist.reshard(dist.shard_tensor(X, line(), [dist.Replicate()]), line(), [dist.Partial()])
+        for rank, shard in zip(world.ranks, y.shards):
+            np.testing.assert_array_equal(shard, X if rank == 0 else 0 * X)
+        with pytest.raises(
+            UsageTypeError, match="reshard takes a tensor, not a ndarray; nearest: shard_tensor"
+        ):
+            dist.reshard(X, line(), [dist.Replicate()])
+
+
+@pytest.mark.ranks(2)
+def test_from_functions_and_back(world):
+    with use_world(world):
+        ones = dist.dtensor_from_fn(paddle.ones, line(), [dist.Shard(0)], shape=[4, 3], dtype="float64")
+        assert ones.placements == [dist.Shard(0)] and ones.dtype == np.float64
+        whole = dist.unshard_dtensor(ones)
+        assert whole.placements == [dist.Replicate()]
+        np.testing.assert_array_equal(whole.numpy(), np.ones((4, 3)))
+
+
+class Net(paddle.nn.Layer):
+    def __init__(self):
+        super().__init__()
+        self.up = paddle.nn.Linear(3, 6, weight_attr=UP)
+        self.down = paddle.nn.Linear(6, 2, weight_attr=DOWN)
+
+    def forward(self, x):
+        return self.down(paddle.nn.functional.relu(self.up(x)))
+
+
+def by_hand(steps, rate=0.01):
+    """Losses of the network in float64, and its last weights."""
+    x, up, down, a, b = X.astype("f8"), UP.astype("f8"), DOWN.astype("f8"), np.zeros(6), np.zeros(2)
+    losses = []
+    for _ in range(steps):
+        h = x @ up + a
+        r = np.maximum(h, 0)
+        y = r @ down + b
+        losses.append((y**2).mean())
+        dy = 2 * y / y.size
+        dh = dy @ down.T * (h > 0)
+        down, b, up, a = (
+            down - rate * r.T @ dy,
+            b - rate * dy.sum(0),
+            up - rate * x.T @ dh,
+            a - rate * dh.sum(0),
+        )
+    return losses, up
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("sharded", [True, False])
+def test_layers_are_sharded(world, sharded):
+    """Columns, then rows; inputs and outputs go through functions; losses are those of one process."""
+    names = []
+
+    def lay_out(name, layer, mesh):
+        names.append(name)
+        if name == "up":
+            layer.weight = dist.shard_tensor(layer.weight, mesh, [dist.Shard(1)])
+            layer.bias = dist.shard_tensor(layer.bias, mesh, [dist.Shard(0)])
+        elif name == "down":
+            layer.weight = dist.shard_tensor(layer.weight, mesh, [dist.Shard(0)])
+
+    with use_world(world):
+        net = dist.shard_layer(
+            Net(), line(), lay_out if sharded else None,
+            lambda inputs, mesh: [dist.shard_tensor(x, mesh, [dist.Replicate()]) for x in inputs],
+            lambda output, mesh: dist.reshard(output, mesh, [dist.Replicate()]),
+        )  # fmt: skip
+        assert names == (["", "up", "down"] if sharded else [])
+        assert net.up.weight.placements == [dist.Shard(1) if sharded else dist.Replicate()]
+        assert net.down.bias.placements == [dist.Replicate()]
+        optimizer = dist.shard_optimizer(paddle.optimizer.SGD(0.01, parameters=net.parameters()))
+        losses = []
+        for _ in range(3):
+            y = net(paddle.to_tensor(X))
+            assert y.placements == [dist.Replicate()]
+            loss = (y * y).mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.clear_grad()
+            losses.append(float(loss))
+        wanted, up = by_hand(3)
+        np.testing.assert_allclose(losses, wanted, rtol=1e-4)
+        np.testing.assert_allclose(net.up.weight.numpy(), up, rtol=1e-3, atol=1e-5)
+        with pytest.raises(UsageTypeError, match=r"`process_mesh` is not `dist\.ProcessMesh` type but a list"):
+            dist.shard_layer(Net(), [0, 1])
+        with pytest.raises(InputError, match="laid out like its parameters here; nearest: shard_fn=None"):
+            dist.shard_optimizer(optimizer, lay_out)
+
+
+@pytest.mark.ranks(2)
+def test_variables_are_laid_out_in_a_run(world):
+    with use_world(world):
+        paddle.enable_static()
+        with paddle.static.program_guard(paddle.static.Program(), paddle.static.Program()):
+            x = paddle.static.data("x", [-1, 3])
+            y = dist.reshard(dist.shard_tensor(x, line(), [dist.Shard(0)]) * 2, line(), [dist.Partial()])
+            exe = paddle.static.Executor()
+            (found,) = exe.run(feed={"x": X}, fetch_list=[y], return_numpy=False)
+            assert found.placements == [dist.Partial()]
+            np.testing.assert_array_equal(found.numpy(), 2 * X)
