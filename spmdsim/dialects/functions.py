@@ -17,10 +17,10 @@ import numpy as np
 
 import spmdsim.linalg as linalg
 import spmdsim.ops as core
+from spmdsim.dialects.criteria import LOSSES
 from spmdsim.dialects.table import Row, same, with_parameters
 from spmdsim.errors import InputError
-from spmdsim.nn import l1_loss, mse_loss
-from spmdsim.nn.losses import reduced
+from spmdsim.ops.declare import unary
 from spmdsim.ops.reduce import normal_dims, with_slope
 
 
@@ -157,10 +157,6 @@ def _gelu(input: Any, approximate: str = "none") -> Any:
     return core.gelu(input, approximate)
 
 
-def _cross_entropy(input: Any, target: Any, reduction: str = "mean") -> Any:
-    return reduced(core.cross_entropy(input, target, "none"), reduction)
-
-
 def _cut(input: Any, dim: int, start: int, length: int) -> Any:
     return core.getitem(input, (slice(None),) * (dim % input.ndim) + (slice(start, start + length),))
 
@@ -233,9 +229,19 @@ def _unique(
     return (values, *more) if more else values
 
 
+def _quiet_log(x: Any) -> Any:
+    with np.errstate(divide="ignore"):
+        return np.log(x)
+
+
+#: A logarithm that is flat at 0, where nothing was added up.
+_log = unary("log", _quiet_log, lambda x, y: np.where(x == 0, 0, 1 / np.where(x == 0, 1, x)), says="log(x)")
+
+
 def _logsumexp(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    most = core.max(input, dim, keepdims=True).detach()
-    total = core.add(core.log(core.sum(core.exp(core.subtract(input, most)), dim, keepdims=True)), most)
+    most = core.max(input.detach(), dim, keepdims=True)
+    most = core.where(core.isfinite(most), most, 0)
+    total = core.add(_log(core.sum(core.exp(core.subtract(input, most)), dim, keepdims=True)), most)
     return total if keepdim else _squeeze(total, dim)
 
 
@@ -317,26 +323,6 @@ def _normalize(input: Any, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> 
 def _cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Any:
     lengths = [core.maximum(_norm(x, 2.0, dim), eps) for x in (x1, x2)]
     return core.divide(core.sum(core.multiply(x1, x2), dim), core.multiply(*lengths))
-
-
-def _smooth_l1(input: Any, target: Any, reduction: str = "mean", beta: float = 1.0) -> Any:
-    far = core.absolute(core.subtract(input, target))
-    near = core.divide(core.square(far), 2 * beta)
-    return reduced(core.where(core.less(far, beta), near, core.subtract(far, beta / 2)), reduction)
-
-
-def _nll(input: Any, target: Any, reduction: str = "mean") -> Any:
-    return reduced(core.negative(core.pick(input, target)), reduction)
-
-
-def _bce(input: Any, target: Any, reduction: str = "mean") -> Any:
-    one = core.multiply(target, core.log(input))
-    other = core.multiply(core.subtract(1.0, target), core.log1p(core.negative(input)))
-    return reduced(core.negative(core.add(one, other)), reduction)
-
-
-def _bce_with_logits(input: Any, target: Any, reduction: str = "mean") -> Any:
-    return reduced(core.subtract(core.softplus(input), core.multiply(input, target)), reduction)
 
 
 #: Functions and methods by their names.
@@ -432,11 +418,9 @@ TORCH: dict[str, Row] = {
 
 #: Of ``nn.functional``, and the layers that apply them.
 NETWORK: dict[str, Row] = {
-    "binary_cross_entropy": Row(_bce, "BCELoss"),
-    "binary_cross_entropy_with_logits": Row(_bce_with_logits, "BCEWithLogitsLoss"),
+    **LOSSES,
     "celu": Row(_celu, "CELU"),
     "cosine_similarity": Row(_cosine_similarity),
-    "cross_entropy": Row(_cross_entropy, "CrossEntropyLoss"),
     "elu": Row(_elu, "ELU"),
     "embedding": Row(lambda input, weight: core.embedding(input, weight)),
     "glu": Row(_glu, "GLU"),
@@ -444,19 +428,15 @@ NETWORK: dict[str, Row] = {
     "hardswish": Row(lambda input: core.multiply(input, _hardsigmoid(input)), "Hardswish"),
     "hardtanh": Row(lambda input, min_val=-1.0, max_val=1.0: open_clip(input, min_val, max_val), "Hardtanh"),
     "identity": Row(lambda input: input, "Identity"),
-    "l1_loss": Row(lambda input, target, reduction="mean": l1_loss(input, target, reduction), "L1Loss"),
     "layer_norm": Row(_layer_norm),
     "leaky_relu": Row(_leaky_relu, "LeakyReLU"),
     "linear": Row(_linear),
     "logsigmoid": Row(lambda input: core.negative(core.softplus(core.negative(input))), "LogSigmoid"),
     "mish": Row(lambda input: core.multiply(input, core.tanh(core.softplus(input))), "Mish"),
-    "mse_loss": Row(lambda input, target, reduction="mean": mse_loss(input, target, reduction), "MSELoss"),
-    "nll_loss": Row(_nll, "NLLLoss"),
     "normalize": Row(_normalize),
     "one_hot": Row(lambda input, num_classes: core.one_hot(input, num_classes, np.int64)),
     "pad": Row(_pad),
     "selu": Row(lambda input: core.multiply(_elu(input, 1.6732632423543772), 1.0507009873554805), "SELU"),
-    "smooth_l1_loss": Row(_smooth_l1, "SmoothL1Loss"),
     "softplus": Row(_softplus, "Softplus"),
     "softsign": Row(lambda input: core.divide(input, core.add(core.absolute(input), 1.0)), "Softsign"),
 }  # fmt: skip

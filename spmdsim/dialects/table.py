@@ -112,6 +112,28 @@ def _layer(row: Row, base: type[Module], function: Callable[..., Any]) -> type[M
     return type(row.layer, (base,), members)
 
 
+#: Symbols of arithmetic and of order, and what stands in brackets.
+ARITHMETIC = (
+    "add radd sub rsub mul rmul truediv rtruediv pow rpow floordiv rfloordiv mod rmod matmul rmatmul neg abs gt lt ge le "
+    "getitem"
+)
+
+
+def as_its_tensor(kind: type[Any], tensor: str) -> None:
+    """Symbols beside a parameter ask its tensor, an attribute of that name; parameters are equal if they are the same."""
+
+    def symbol(name: str) -> Any:
+        def call(*operands: Any) -> Any:
+            first, *others = [getattr(x, tensor) if isinstance(x, kind) else x for x in operands]
+            return getattr(first, name)(*others)
+
+        return call
+
+    for name in ARITHMETIC.split():
+        setattr(kind, f"__{name}__", symbol(f"__{name}__"))
+    kind.__array_ufunc__ = None  # arrays of numpy's leave it to the parameter
+
+
 class Numbered(ModuleList):
     """Modules whose parameters' paths begin with their numbers, or with the names that they were given."""
 

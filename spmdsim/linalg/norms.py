@@ -8,13 +8,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from spmdsim.core import PASSES
 from spmdsim.errors import RuleError
 from spmdsim.linalg.lu import inv
 from spmdsim.linalg.tall import adjoint, reduced_svd, svdvals
 from spmdsim.linalg.whole import in_fractions
 from spmdsim.ops.contract import matmul
-from spmdsim.ops.declare import cast
-from spmdsim.ops.elementwise import absolute, divide, greater, multiply, power, sqrt, subtract, where
+from spmdsim.ops.declare import Gradient, binary, cast, unary
+from spmdsim.ops.elementwise import absolute, divide, greater, multiply, subtract, where
 from spmdsim.ops.functions import not_equal
 from spmdsim.ops.operators import of_tensors
 from spmdsim.ops.reduce import max as max_
@@ -28,11 +29,34 @@ from spmdsim.tensor.operands import as_operand
 Order = int | float | str | None
 
 
+def _power_vjp(dy: np.ndarray, operands: Sequence[np.ndarray], _y: object) -> tuple[Gradient, None]:
+    base, exponent = operands
+
+    def of_base() -> np.ndarray:
+        flat = (base == 0) | np.isinf(base) & (exponent < 0)
+        slope = exponent * np.power(np.where(flat, np.ones((), base.dtype), base), exponent - 1)
+        return dy * np.where(flat & (exponent != 1), np.zeros((), base.dtype), slope)
+
+    return of_base, None
+
+
+def _quiet_power(base: np.ndarray, exponent: np.ndarray) -> np.ndarray:
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.power(base, exponent))
+
+
+# The length of no vector but 0 has a kink at 0: the gradient there is 0, the least of those that support it.
+_root = unary("sqrt", np.sqrt, lambda x, y: np.where(y == 0, 0, 0.5 / np.where(y == 0, 1, y)).astype(y.dtype))
+_power = binary("power", _quiet_power, _power_vjp, work=PASSES, says="a ** b")
+
+
 @of_tensors
 def vector_norm(
     x: Tensor, *, axis: int | Sequence[int] | None = None, keepdims: bool = False, ord: Order = 2
 ) -> Tensor:
     """Norms of vectors: ``sum(|x| ** ord) ** (1 / ord)``, the largest or smallest size for ``inf`` and ``-inf``.
+
+    The gradient of a vector of zeros is 0.
 
     Args:
         x: the tensor.
@@ -56,12 +80,12 @@ def vector_norm(
     if ord == 1:
         return sum_(size, axis, keepdims)
     if ord == 2:
-        return sqrt(sum_(multiply(size, size), axis, keepdims))
+        return _root(sum_(multiply(size, size), axis, keepdims))
     if not isinstance(ord, (int, float)):
         raise RuleError(f"the order of a norm of vectors is a number, but got {ord!r}")
     if math.isinf(ord):
         return (max_ if ord > 0 else min_)(size, axis, keepdims)
-    return power(sum_(power(size, as_operand(ord, size)), axis, keepdims), as_operand(1 / ord, size))
+    return _power(sum_(_power(size, as_operand(ord, size)), axis, keepdims), as_operand(1 / ord, size))
 
 
 @of_tensors

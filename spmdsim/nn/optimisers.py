@@ -354,14 +354,19 @@ class Adam(Optimiser):
         if self.weight_decay and not self.decoupled:
             gradient = gradient + kind(self.weight_decay) * value
         b1, b2 = (kind(b) for b in self.betas)
-        first_before, second_before, first, second = state
+        half = len(state) // 2
+        (first_before, second_before, *before), (first, second, *after) = state[:half], state[half:]
         np.multiply(first_before, b1, out=first)
         first += (1 - b1) * gradient
         np.multiply(second_before, b2, out=second)
         second += (1 - b2) * gradient * gradient
         corrected1 = first / kind(1 - self.betas[0] ** self.count)
-        corrected2 = second / kind(1 - self.betas[1] ** self.count)
+        corrected2 = self._spread(second, *before, *after) / kind(1 - self.betas[1] ** self.count)
         update = corrected1 / (np.sqrt(corrected2) + kind(self.epsilon))
         if self.weight_decay and self.decoupled:
             update += kind(self.weight_decay) * value
         np.subtract(value, np.multiply(update, kind(self.rate), out=update), out=out)
+
+    def _spread(self, second: np.ndarray, *more: np.ndarray) -> np.ndarray:
+        """What steps are divided by the root of: the second moment; a subclass may have more state, before and after."""
+        return second

@@ -216,7 +216,9 @@ def test_training_gives_the_numbers_of_oneflow(world, name, monkeypatch):
             with record() as trace:
                 loss = nn.CrossEntropyLoss()(model(x), (x[:, 0] > 0).long())
                 loss.backward()
-            assert trace.counts() == {"all_reduce": 5}, "the second product, and four gradients"
+            assert trace.counts() == {"all_reduce": 6}, (
+                "the second product, how many labels count, four gradients"
+            )
             optimizer.step()
             optimizer.zero_grad()
             losses.append(loss.item())

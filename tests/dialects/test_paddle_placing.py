@@ -195,7 +195,9 @@ def test_layers_are_sharded(world, sharded):
         wanted, up = by_hand(3)
         np.testing.assert_allclose(losses, wanted, rtol=1e-4)
         np.testing.assert_allclose(net.up.weight.numpy(), up, rtol=1e-3, atol=1e-5)
-        with pytest.raises(UsageTypeError, match=r"`process_mesh` is not `dist\.ProcessMesh` type but a list"):
+        with pytest.raises(
+            UsageTypeError, match=r"`process_mesh` is not `dist\.ProcessMesh` type but a list"
+        ):
             dist.shard_layer(Net(), [0, 1])
         with pytest.raises(InputError, match="laid out like its parameters here; nearest: shard_fn=None"):
             dist.shard_optimizer(optimizer, lay_out)

@@ -389,3 +389,16 @@ def test_dynamic_mode_refuses_what_needs_a_program(world):
             paddle.static.data("x", [1])
         with pytest.raises(SpmdError, match="should not be None in dygraph mode; nearest: parameters="):
             paddle.optimizer.Adam()
+
+
+@pytest.mark.ranks(2)
+def test_symbols_beside_parameters(world):
+    """Those that tensors have, with numbers, arrays and other parameters."""
+    with use_world(world):
+        paddle.disable_static()
+        w = paddle.create_parameter([8, 8], attr=TABLE)
+        for found, wanted in (
+            (w // 2, TABLE // 2), (w % 2, TABLE % 2), (w * w, TABLE * TABLE), (TABLE - w, 0 * TABLE), (w[1:], TABLE[1:]),
+            (np.float32(2) * w, 2 * TABLE), (w @ w, TABLE @ TABLE),
+        ):  # fmt: skip
+            np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-5, atol=1e-5)

@@ -10,6 +10,7 @@ import numpy as np
 
 import spmdsim.linalg as linalg
 import spmdsim.ops as core
+from spmdsim.dialects.criteria import check_weight, classes_last, counted, mean_of
 from spmdsim.dialects.functions import NETWORK, TORCH, attained, numbers, open_clip, with_names
 from spmdsim.dialects.host import element_type
 from spmdsim.dialects.missing import told
@@ -17,7 +18,7 @@ from spmdsim.dialects.paddle.static import next_seed
 from spmdsim.dialects.paddle.static.program import recorded
 from spmdsim.dialects.paddle.static.variables import Variable
 from spmdsim.dialects.paddle.tensors import Tensor, everywhere, together
-from spmdsim.dialects.table import Row, same, with_parameters
+from spmdsim.dialects.table import ARITHMETIC, Row, same, with_parameters
 from spmdsim.errors import InputError, UsageTypeError
 from spmdsim.nn.losses import reduced
 from spmdsim.ops.declare import binary
@@ -146,29 +147,37 @@ def _cross_entropy(
     axis: int = -1, use_softmax: bool = True, label_smoothing: float = 0.0,
 ) -> Any:  # fmt: skip
     """Minus the log-probability of each label, or by ``soft_label`` of probabilities of labels; the mean is that of weights."""
-    if axis not in (-1, input.ndim - 1) or not use_softmax:
+    if label.ndim not in (input.ndim, input.ndim - 1) or (soft_label and label.ndim != input.ndim):
         raise InputError(
-            "cross_entropy takes logits whose classes are the last dim; nearest: transpose, or nll_loss of a log"
+            f"Expected input_dims - 1 = label_dims or input_dims == label_dims (got input_dims {input.ndim}, label_dims "
+            f"{label.ndim}, soft_label={soft_label})"
         )
-    weights: Any
-    plain = weight is None and not soft_label and not label_smoothing
+    x, kept, share, known = classes_last(input, axis), label.ndim == input.ndim, label_smoothing, label
+    check_weight(weight, x.shape[-1])
+    counts = None
     if not soft_label:
-        label = core.reshape(label, label.shape[:-1]) if label.ndim == input.ndim else label
-        counted = core.cast(core.not_equal(label, ignore_index), input.dtype)
-        label = core.where(core.equal(label, ignore_index), 0, label)
-    if plain:
-        losses, weights = core.cross_entropy(input, label, "none"), counted
+        known = core.squeeze(label, axis) if kept else label
+        known, counts = counted(known, ignore_index, None if share else weight, x)
+    if soft_label or share:
+        logs = core.log_softmax(x) if use_softmax else core.log(x)
+        known = classes_last(label, axis) if soft_label else core.one_hot(known, x.shape[-1], input.dtype)
+        known = core.add(core.multiply(known, 1 - share), share / x.shape[-1]) if share else known
+        losses = core.negative(core.sum(core.multiply(known, logs), -1))
+        weights = None if weight is None else core.sum(core.multiply(known, weight), -1)
+        counts = _product(counts, weights)
+    elif use_softmax:
+        losses = core.cross_entropy(x, known, "none")
     else:
-        classes, share = input.shape[-1], label_smoothing
-        known = label if soft_label else core.one_hot(label, classes, input.dtype)
-        known = core.add(core.multiply(known, 1 - share), share / classes) if share else known
-        weights = 1.0 if weight is None else core.sum(core.multiply(known, weight), -1)
-        weights = weights if soft_label else core.multiply(counted, weights)
-        losses = core.negative(core.sum(core.multiply(known, core.log_softmax(input)), -1))
-    losses = core.multiply(losses, weights)
-    if reduction != "mean" or (soft_label and weight is None):
-        return reduced(losses, reduction)
-    return core.divide(reduced(losses, "sum"), core.sum(weights))
+        losses = core.negative(core.log(core.pick(x, known)))
+    losses = _product(losses, counts)
+    if counts is not None and reduction == "mean":
+        return mean_of(losses, counts, reduction, least=1)
+    return core.expand_dims(losses, axis) if kept and reduction == "none" else reduced(losses, reduction)
+
+
+def _product(a: Any, b: Any) -> Any:
+    """What there is of two factors."""
+    return core.multiply(a, b) if a is not None and b is not None else b if a is None else a
 
 
 _NAMES = {"x": "input", "axis": "dim"}
@@ -261,10 +270,7 @@ NETWORK_TABLE = {
 FUNCTIONS: dict[str, Callable[..., Any]] = {name: lifted(row.call, name) for name, row in TABLE.items()}
 
 #: Symbols of tensors and of a program's variables.
-SYMBOLS = (
-    "add radd sub rsub mul rmul truediv rtruediv pow rpow floordiv rfloordiv mod rmod matmul rmatmul neg abs gt lt ge le "
-    "getitem eq ne"
-)
+SYMBOLS = f"{ARITHMETIC} eq ne"
 _METHODS = {f"__{name}__": lifted(getattr(CoreTensor, f"__{name}__")) for name in SYMBOLS.split()}
 for _name, _method in {**_METHODS, **FUNCTIONS, "astype": FUNCTIONS["cast"]}.items():
     if _name not in ("where", "concat", "stack", "einsum", "meshgrid"):

@@ -19,6 +19,7 @@ from spmdsim.dialects.paddle.static import (
 from spmdsim.dialects.paddle.static.program import default_main_program, default_startup_program, scope
 from spmdsim.dialects.paddle.tensors import Tensor, dressed, shape_only
 from spmdsim.dialects.session import current_world
+from spmdsim.dialects.table import as_its_tensor
 from spmdsim.errors import InputError
 from spmdsim.nn.module import Initialiser
 from spmdsim.worlds.base import World
@@ -126,9 +127,6 @@ class Parameter(nn.Parameter):
             raise AttributeError(f"a parameter has no attribute {name!r}")
         return getattr(self.value, name)
 
-    def __getitem__(self, key: Any) -> Any:
-        return self.value[key]
-
     def __repr__(self) -> str:
         if self.tensor is None or not self.value.world.has_data:
             return (
@@ -137,13 +135,7 @@ class Parameter(nn.Parameter):
         return f"Parameter containing:\n{self.value!r}"
 
 
-def _symbol(name: str) -> Any:
-    return lambda self, *others: getattr(self.value, name)(*others)
-
-
-_SYMBOLS = "add radd sub rsub mul rmul truediv rtruediv pow rpow neg abs matmul rmatmul gt lt ge le"
-for _name in _SYMBOLS.split():
-    setattr(Parameter, f"__{_name}__", _symbol(f"__{_name}__"))
+as_its_tensor(Parameter, "value")
 
 
 def layer_names(kind: str, name: str | None) -> tuple[str, str]:

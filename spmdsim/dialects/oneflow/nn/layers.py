@@ -19,13 +19,15 @@ LAYERS: dict[str, Any] = layers({**TABLE, **NETWORK_TABLE}, Module, lifted)
 
 
 class Linear(Module):
-    """``x @ weight.T + bias``, the weight ``[out, in]`` as OneFlow keeps it."""
+    """``x @ weight.T + bias``, the weight ``[out, in]`` as OneFlow keeps it; a device is accepted and ignored."""
 
-    def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
+    def __init__(
+        self, in_features: int, out_features: int, bias: bool = True, device: Any = None, dtype: Any = None
+    ) -> None:
         self.in_features, self.out_features = in_features, out_features
         bound = Uniform(in_features**-0.5)
-        self.weight = Parameter((out_features, in_features), bound)
-        self.bias = Parameter((out_features,), bound) if bias else None
+        self.weight = Parameter((out_features, in_features), bound, dtype=dtype)
+        self.bias = Parameter((out_features,), bound, dtype=dtype) if bias else None
 
     def extra_repr(self) -> str:
         """Sizes, and whether there is a bias."""
@@ -45,8 +47,10 @@ def _linear(x: Any, weight: Any, bias: Any = None) -> Any:
 class Embedding(Module):
     """Rows of a table by number."""
 
-    def __init__(self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None) -> None:
-        self.weight = Parameter((num_embeddings, embedding_dim), Normal(1.0))
+    def __init__(
+        self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None, *, dtype: Any = None
+    ) -> None:
+        self.weight = Parameter((num_embeddings, embedding_dim), Normal(1.0), dtype=dtype)
         self.padding_idx = None if padding_idx is None else padding_idx % num_embeddings
 
     def extra_repr(self) -> str:
@@ -60,28 +64,34 @@ class Embedding(Module):
 
 
 class LayerNorm(Module):
-    """Normalised over the last dims, scaled and shifted."""
+    """Normalised over the last dims; scaled and shifted, unless not ``elementwise_affine``."""
 
-    def __init__(self, normalized_shape: int | Sequence[int], eps: float = 1e-5) -> None:
+    def __init__(
+        self, normalized_shape: int | Sequence[int], eps: float = 1e-5, elementwise_affine: bool = True
+    ) -> None:
         shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
-        self.weight, self.bias = Parameter(shape, ones), Parameter(shape, zeros)
-        self.eps, self.begin = eps, -len(shape)
+        self.weight = Parameter(shape, ones) if elementwise_affine else None
+        self.bias = Parameter(shape, zeros) if elementwise_affine else None
+        self.normalized_shape, self.eps, self.elementwise_affine = shape, eps, elementwise_affine
 
     def extra_repr(self) -> str:
         """The dims that are normalised."""
-        return f"{tuple(self.weight.shape)}, eps={self.eps}, elementwise_affine=True"
+        return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
 
     def forward(self, x: GlobalTensor) -> GlobalTensor:
         """``[..., n] -> [..., n]``."""
-        return lifted(core.layer_norm)(x, self.weight, self.bias, epsilon=self.eps, begin=self.begin)
+        if self.weight is None:
+            return lifted(NETWORK_TABLE["layer_norm"].call)(x, self.normalized_shape, eps=self.eps)
+        begin = -len(self.normalized_shape)
+        return lifted(core.layer_norm)(x, self.weight, self.bias, epsilon=self.eps, begin=begin)
 
 
 class Dropout(Module):
     """Drops a share of the elements while training, the same in every layout."""
 
     def __init__(self, p: float = 0.5) -> None:
-        if not 0 <= p < 1:
-            raise InputError(f"Dropout drops a share of at least 0 and less than 1, not {p}")
+        if not 0 <= p <= 1:
+            raise InputError(f"dropout probability has to be between 0 and 1, but got {p}")
         self.p = p
 
     def extra_repr(self) -> str:
@@ -90,4 +100,8 @@ class Dropout(Module):
 
     def forward(self, x: GlobalTensor) -> GlobalTensor:
         """Another mask at every call."""
-        return lifted(core.dropout)(x, rate=self.p, seed=next_seed()) if self.training and self.p else x
+        if not self.training or not self.p:
+            return x
+        if self.p == 1:
+            return lifted(core.multiply)(x, 0)
+        return lifted(core.dropout)(x, rate=self.p, seed=next_seed())

@@ -6,6 +6,8 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
+
 from spmdsim.core import Layout, Mesh
 from spmdsim.dialects.missing import Worded
 from spmdsim.dialects.oneflow.devices import device
@@ -19,7 +21,7 @@ from spmdsim.dialects.oneflow.tensors import layout as layout_of
 from spmdsim.dialects.oneflow.tensors import sbp_of
 from spmdsim.dialects.printed import options_of, tree
 from spmdsim.dialects.session import current_world
-from spmdsim.dialects.table import Numbered
+from spmdsim.dialects.table import Numbered, as_its_tensor
 from spmdsim.nn import Module as CoreModule
 from spmdsim.nn import Parameter as CoreParameter
 from spmdsim.nn import Sequential as CoreSequential
@@ -44,7 +46,9 @@ class Parameter(CoreParameter):
 
     placement: Placement | None = None
 
-    def __init__(self, data: Any, initialiser: Any = None, requires_grad: bool = True) -> None:
+    def __init__(
+        self, data: Any, initialiser: Any = None, requires_grad: bool = True, *, dtype: Any = None
+    ) -> None:
         if isinstance(data, LocalTensor):
             raise OneFlowError("a parameter is global here; nearest: Parameter(x.to_global(placement, sbp))")
         if isinstance(data, GlobalTensor):
@@ -55,7 +59,7 @@ class Parameter(CoreParameter):
             self.placement = data.placement
             return
         nowhere = Layout.replicated(Mesh((1,), ("one",)), len(data))
-        super().__init__(tuple(data), nowhere, initialiser)
+        super().__init__(tuple(data), nowhere, initialiser, dtype or np.float32)
         self.shape = Size(self.shape)
 
     @property
@@ -104,6 +108,9 @@ class Parameter(CoreParameter):
         return sbp_of(self.layout)
 
 
+as_its_tensor(Parameter, "data")
+
+
 class Module(Worded, CoreModule):
     """A module. Its parameters take no memory until :meth:`to_global` says where they live."""
 
@@ -115,8 +122,8 @@ class Module(Worded, CoreModule):
         """Nothing to do: attributes that are parameters or modules are found."""
 
     def extra_repr(self) -> str:
-        """What a module prints in its brackets: its options."""
-        return options_of(self, "reduction", "approximate")
+        """What a module prints in its brackets: its options; a loss none."""
+        return "" if hasattr(self, "reduction") else options_of(self, "approximate")
 
     def __repr__(self) -> str:
         """Its class and options, and in further lines what is inside, each by its name."""

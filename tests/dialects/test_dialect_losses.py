@@ -1,0 +1,217 @@
+"""Losses with weights, labels that do not count and smoothed labels, against loops over single labels."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+import spmdsim.dialects.oneflow as flow
+import spmdsim.dialects.paddle as paddle
+from spmdsim.dialects.oneflow.sbp import broadcast, split
+from spmdsim.dialects.session import use_world
+from spmdsim.errors import InputError
+
+RNG = np.random.default_rng(3)
+FLAT, DEEP = RNG.normal(size=(6, 5)), RNG.normal(size=(4, 5, 3))  # classes are dim 1
+LABELS = {2: np.array([0, 4, 2, 2, 1, 3]), 3: RNG.integers(0, 5, (4, 3))}
+WEIGHT = np.array([0.5, 1.0, 2.0, 0.25, 3.0])
+
+
+def entropies(x, labels, weight, ignored, smoothing, logs=None):
+    """PyTorch's losses, one per label, and how much each counts."""
+    weight = np.ones(x.shape[1]) if weight is None else weight
+    losses, counts = np.zeros(labels.shape), np.zeros(labels.shape)
+    for at in np.ndindex(labels.shape):
+        row = x[(at[0], slice(None), *at[1:])]
+        row = row - np.log(np.exp(row).sum()) if logs is None else row
+        if labels[at] == ignored:
+            continue
+        counts[at] = weight[labels[at]]
+        spread = -(row * weight).sum() / len(row)
+        losses[at] = -(1 - smoothing) * counts[at] * row[labels[at]] + smoothing * spread
+    return losses, counts
+
+
+def reduced(losses, counts, reduction):
+    return {"none": losses, "sum": losses.sum(), "mean": losses.sum() / counts.sum()}[reduction]
+
+
+def slopes(function, x, step=1e-5):
+    """The gradient of a sum, by differences."""
+    gradient = np.zeros(x.shape)
+    for at in np.ndindex(x.shape):
+        more, less = x.copy(), x.copy()
+        more[at], less[at] = x[at] + step, x[at] - step
+        gradient[at] = (np.sum(function(more)) - np.sum(function(less))) / (2 * step)
+    return gradient
+
+
+def labels_of(x, ignored):
+    """With one label that does not count."""
+    labels = LABELS[x.ndim].copy()
+    labels.flat[1] = ignored
+    return labels
+
+
+@pytest.fixture
+def tensor():
+    def made(array, sbp=broadcast, grad=False):
+        return flow.tensor(array, placement=flow.placement("cpu", [0, 1]), sbp=sbp, requires_grad=grad)
+
+    return made
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("sbp", [broadcast, split(0), split(1)], ids=str)
+@pytest.mark.parametrize("x", [FLAT, DEEP], ids=["flat", "deep"])
+def test_cross_entropy_of_oneflow(world, tensor, x, sbp):
+    """Functions and layers alike; a label of -100 does not count unless another number is said."""
+    rows = split(0) if sbp == split(0) else broadcast
+    with use_world(world):
+        for weighted, ignored, smoothing, reduction in product(
+            (False, True), (-100, 2), (0.0, 0.3), ("none", "sum", "mean")
+        ):
+            labels, weight = labels_of(x, ignored), WEIGHT if weighted else None
+            options = dict(ignore_index=ignored, reduction=reduction, label_smoothing=smoothing)
+
+            def by_hand(
+                x, labels=labels, weight=weight, ignored=ignored, smoothing=smoothing, reduction=reduction
+            ):
+                return reduced(*entropies(x, labels, weight, ignored, smoothing), reduction)
+
+            given = tensor(x, sbp, grad=True)
+            heavy = None if weight is None else tensor(weight)
+            loss = flow.nn.functional.cross_entropy(given, tensor(labels, rows), heavy, **options)
+            np.testing.assert_allclose(loss.numpy(), by_hand(x), rtol=1e-9)
+            loss.sum().backward()
+            np.testing.assert_allclose(given.grad.numpy(), slopes(by_hand, x), rtol=1e-5, atol=1e-8)
+            layer = flow.nn.CrossEntropyLoss(heavy, **options)
+            np.testing.assert_allclose(layer(given, tensor(labels, rows)).numpy(), by_hand(x), rtol=1e-9)
+
+
+@pytest.mark.ranks(2)
+def test_cross_entropy_of_probabilities_of_oneflow(world, tensor):
+    """The mean is that of the rows, whatever their weights."""
+    known = RNG.dirichlet(np.ones(5), 6)
+    logs = FLAT - np.log(np.exp(FLAT).sum(1, keepdims=True))
+    smooth = 0.8 * known + 0.2 / 5
+    losses = -(smooth * WEIGHT * logs).sum(1)
+    with use_world(world):
+        for reduction, wanted in (("none", losses), ("sum", losses.sum()), ("mean", losses.mean())):
+            loss = flow.nn.CrossEntropyLoss(tensor(WEIGHT), reduction=reduction, label_smoothing=0.2)
+            np.testing.assert_allclose(
+                loss(tensor(FLAT, split(0)), tensor(known, split(0))).numpy(), wanted, rtol=1e-9
+            )
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("x", [FLAT, DEEP], ids=["flat", "deep"])
+def test_nll_of_both(world, tensor, x):
+    with use_world(world):
+        for weighted, ignored, reduction in product((False, True), (-100, 2), ("none", "sum", "mean")):
+            labels, weight = labels_of(x, ignored), WEIGHT if weighted else None
+            wanted = reduced(*entropies(x, labels, weight, ignored, 0, logs=True), reduction)
+            options = dict(ignore_index=ignored, reduction=reduction)
+            loss = flow.nn.NLLLoss(None if weight is None else tensor(weight), **options)
+            np.testing.assert_allclose(
+                loss(tensor(x, split(0)), tensor(labels, split(0))).numpy(), wanted, rtol=1e-9
+            )
+            theirs = None if weight is None else paddle.to_tensor(weight)
+            for found in (
+                paddle.nn.functional.nll_loss(
+                    paddle.to_tensor(x), paddle.to_tensor(labels), theirs, **options
+                ),
+                paddle.nn.NLLLoss(theirs, **options)(paddle.to_tensor(x), paddle.to_tensor(labels)),
+            ):
+                np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-9)
+
+
+@pytest.mark.ranks(2)
+def test_binary_cross_entropies(world, tensor):
+    """Weights of elements, and of what is known to be true."""
+    x, t = RNG.normal(size=(4, 5)), RNG.random((4, 5))
+    s, weight, true = 1 / (1 + np.exp(-x)), RNG.random((4, 5)), RNG.random(5) * 4
+    plain = -t * np.log(s) - (1 - t) * np.log(1 - s)
+    heavy = weight * (-true * t * np.log(s) - (1 - t) * np.log(1 - s))
+    with use_world(world):
+        a, b = (tensor(array, split(0)) for array in (x, t))
+        w, p = tensor(weight, split(0)), tensor(true)
+        c, d, v, q = (paddle.to_tensor(array) for array in (x, t, weight, true))
+        for reduction, change in (("none", np.asarray), ("sum", np.sum), ("mean", np.mean)):
+            for found in (
+                flow.nn.BCEWithLogitsLoss(w, reduction, p)(a, b),
+                flow.nn.functional.binary_cross_entropy_with_logits(a, b, weight=w, pos_weight=p, reduction=reduction),
+                paddle.nn.BCEWithLogitsLoss(v, reduction, q)(c, d),
+                paddle.nn.functional.binary_cross_entropy_with_logits(c, label=d, weight=v, reduction=reduction, pos_weight=q),
+            ):  # fmt: skip
+                np.testing.assert_allclose(found.numpy(), change(heavy), rtol=1e-9)
+            for found in (
+                flow.nn.BCELoss(w, reduction)(flow.sigmoid(a), b),
+                paddle.nn.functional.binary_cross_entropy(paddle.nn.functional.sigmoid(c), d, v, reduction),
+            ):
+                np.testing.assert_allclose(found.numpy(), change(weight * plain), rtol=1e-9)
+        given = tensor(x, split(0), grad=True)
+        flow.nn.BCEWithLogitsLoss(w, "sum", p)(given, b).backward()
+        wanted = weight * ((1 - t) * s - true * t * (1 - s))
+        np.testing.assert_allclose(given.grad.numpy(), wanted, rtol=1e-9)
+
+
+def paddles(x, labels, weight=None, ignored=-100, soft=False, smoothing=0.0, probabilities=False):
+    """Paddle's losses of rows ``x[n, c]``, and how much each counts (None: all alike)."""
+    logs = np.log(x) if probabilities else x - np.log(np.exp(x).sum(1, keepdims=True))
+    counts = np.ones(len(x)) if soft else 1.0 * (labels != ignored)
+    known = labels if soft else np.eye(x.shape[1])[np.where(labels == ignored, 0, labels)]
+    known = (1 - smoothing) * known + smoothing / x.shape[1]
+    counts = counts * (1 if weight is None else known @ weight)
+    return -(known * logs).sum(1) * counts, counts
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("axis", [-1, 1, 0])
+def test_cross_entropy_of_paddle(world, axis):
+    """All of its arguments, labels with and without a dim for the classes, which the losses have, too."""
+    soft_labels, turned = RNG.dirichlet(np.ones(5), 6), axis == 0
+    with use_world(world):
+        for weighted, soft, smoothing, probabilities, reduction in product(
+            (False, True), (False, True), (0.0, 0.1), (False, True), ("none", "sum", "mean")
+        ):
+            x = soft_labels[::-1] if probabilities else FLAT
+            labels = soft_labels if soft else labels_of(FLAT, 3)
+            weight = WEIGHT if weighted else None
+            losses, counts = paddles(x, labels, weight, 3, soft, smoothing, probabilities)
+            for kept in (True,) if soft else (True, False):
+                given = labels if soft else labels[:, None] if kept else labels
+                wanted = reduced(losses[:, None] if kept else losses, counts, reduction)
+                loss = paddle.nn.CrossEntropyLoss(
+                    None if weight is None else paddle.to_tensor(weight), 3, reduction, soft, axis, not probabilities,
+                    label_smoothing=smoothing,
+                )  # fmt: skip
+                found = loss(
+                    *[paddle.to_tensor(a.T if turned and a.ndim == 2 else a) for a in (x, given)]
+                ).numpy()
+                np.testing.assert_allclose(found.T if turned else found, wanted, rtol=1e-6)
+
+
+@pytest.mark.ranks(2)
+def test_what_losses_refuse(world, tensor):
+    """And the mean of no labels: nan in OneFlow, 0 in Paddle."""
+    functional = paddle.nn.functional
+    with use_world(world):
+        x, labels = tensor(FLAT, split(0)), tensor(LABELS[2], split(0))
+        y, theirs = paddle.to_tensor(FLAT), paddle.to_tensor(LABELS[2])
+        for call, told in (
+            (lambda: flow.nn.CrossEntropyLoss("mean")(x, labels), "for all 5 classes or no classes, but got 'mean'"),
+            (lambda: flow.nn.NLLLoss(tensor(WEIGHT[:3]))(x, labels), r"for all 5 classes.*but got shape \[3\]"),
+            (lambda: functional.cross_entropy(y, theirs, paddle.ones([3])), r"for all 5 classes.*but got shape \[3\]"),
+            (lambda: flow.nn.CrossEntropyLoss(label_smoothing=2)(x, labels), "between 0.0 and 1.0. Got: 2"),
+            (lambda: functional.nll_loss(y, theirs[:3]), r"Expected target size \[6\], got \[3\]"),
+            (lambda: functional.cross_entropy(y, theirs, soft_label=True), "Expected input_dims - 1 = label_dims"),
+        ):  # fmt: skip
+            with pytest.raises(InputError, match=told):
+                call()
+        none = np.full(6, -100)
+        with np.errstate(invalid="ignore"):
+            assert np.isnan(flow.nn.CrossEntropyLoss()(x, tensor(none, split(0))).item())
+        assert functional.cross_entropy(y, paddle.to_tensor(none)).item() == 0

@@ -1,0 +1,142 @@
+"""Values and gradients at the ends: rows of zeros, probabilities of 0 and 1, rows of -inf; numbers wherever the systems have some."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import spmdsim.dialects.oneflow as flow
+import spmdsim.dialects.paddle as paddle
+from spmdsim.dialects.oneflow.sbp import broadcast, split
+from spmdsim.dialects.session import use_world
+
+ROWS = np.array([[0, 0, 0], [3, 0, 4], [1, -2, 2]], "f4")
+OTHER = np.array([[1, 2, 3], [0, 0, 0], [1, 1, 1]], "f4")
+CHANCES = np.array([[0, 1, 0.5], [1, 0, 0.25]], "f4")
+KNOWN = np.array([[0, 1, 1], [0, 1, 0]], "f4")
+LOGS = np.array([[-np.inf, -np.inf], [-np.inf, 1], [0, 2]], "f4")
+
+pytestmark = pytest.mark.filterwarnings("error")
+
+
+def in_oneflow(sbp):
+    """What makes a tensor, and the functions there."""
+    where = flow.placement("cpu", [0, 1])
+
+    def tensor(array):
+        return flow.tensor(array, placement=where, sbp=sbp, requires_grad=True)
+
+    return tensor, flow.nn.functional, flow
+
+
+def in_paddle():
+    return (lambda array: paddle.to_tensor(array, stop_gradient=False)), paddle.nn.functional, paddle
+
+
+@pytest.fixture(params=["oneflow B", "oneflow S0", "oneflow S1", "paddle"])
+def system(request):
+    name, _, sbp = request.param.partition(" ")
+    return lambda: (
+        in_paddle() if name == "paddle" else in_oneflow({"B": broadcast}.get(sbp) or split(int(sbp[1])))
+    )
+
+
+def pulled(tensor, function, array):
+    """The values of a function, and the gradient of their sum."""
+    x = tensor(array)
+    y = function(x)
+    y.sum().backward()
+    return y.numpy(), x.grad.numpy()
+
+
+def named(x, system, dim):
+    return {"axis": dim} if system is paddle else {"dim": dim}
+
+
+def norm_gradient(p):
+    """Of norms along rows; 0 for a row of zeros."""
+    size = np.abs(ROWS.astype("f8"))
+    norms = (size**p).sum(1, keepdims=True) ** (1 / p)
+    with np.errstate(all="ignore"):
+        slope = np.sign(ROWS) * size ** (p - 1) * norms ** (1 - p)
+    return norms[:, 0], np.where((size == 0) | (norms == 0), 0, slope)
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("p", [0.5, 1, 1.5, 2, 3])
+def test_norms(world, system, p):
+    with use_world(world):
+        tensor, _, functions = system()
+        values, gradient = pulled(tensor, lambda x: functions.norm(x, p=p, **named(x, functions, 1)), ROWS)
+        norms, wanted = norm_gradient(p)
+        np.testing.assert_allclose(values, norms, rtol=1e-5)
+        np.testing.assert_allclose(gradient, wanted, rtol=1e-5, atol=1e-7)
+        _, gradient = pulled(tensor, functions.norm, 0 * ROWS)
+        np.testing.assert_array_equal(gradient, 0 * ROWS)
+
+
+@pytest.mark.ranks(2)
+def test_normalised_rows(world, system):
+    """A row of zeros is divided by epsilon, and so is its gradient."""
+    with use_world(world):
+        tensor, functions, where = system()
+        values, gradient = pulled(tensor, lambda x: functions.normalize(x, **named(x, where, 1)), ROWS)
+        x = ROWS[1:].astype("f8")
+        norms = np.linalg.norm(x, axis=1, keepdims=True)
+        np.testing.assert_allclose(values, np.vstack([np.zeros((1, 3)), x / norms]), rtol=1e-5)
+        np.testing.assert_allclose(gradient[0], 1e12, rtol=1e-5)
+        np.testing.assert_allclose(
+            gradient[1:], 1 / norms - x * x.sum(1, keepdims=True) / norms**3, rtol=1e-4
+        )
+        other = tensor(OTHER)
+        values, gradient = pulled(
+            tensor, lambda x: functions.cosine_similarity(x, other, **named(x, where, 1)), ROWS
+        )
+        np.testing.assert_allclose(values, [0, 0, 1 / (3 * np.sqrt(3))], rtol=1e-5)
+        np.testing.assert_allclose(gradient[0], OTHER[0] / np.sqrt(14) / 1e-8, rtol=1e-4)
+        assert np.isfinite(gradient).all() and np.isfinite(other.grad.numpy()).all()
+        np.testing.assert_array_equal(gradient[1], 0)
+
+
+@pytest.mark.ranks(2)
+def test_certain_probabilities(world, system):
+    """Logarithms end at -100; slopes are divided by no less than 1e-12."""
+    x, t = CHANCES.astype("f8"), KNOWN.astype("f8")
+    with np.errstate(divide="ignore"):
+        one, other = np.maximum(np.log(x), -100), np.maximum(np.log(1 - x), -100)
+    with use_world(world):
+        tensor, functions, _ = system()
+        known = tensor(KNOWN)
+        values, gradient = pulled(
+            tensor, lambda x: functions.binary_cross_entropy(x, known, reduction="none"), CHANCES
+        )
+        np.testing.assert_allclose(values, -t * one - (1 - t) * other, rtol=1e-5)
+        np.testing.assert_allclose(gradient, (x - t) / np.maximum(x * (1 - x), 1e-12), rtol=1e-5)
+        np.testing.assert_allclose(known.grad.numpy(), other - one, rtol=1e-5)
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("dim", [0, 1])
+def test_sums_of_nothing(world, system, dim):
+    """The logarithm of a sum of nothing is -inf, and nothing of it has a slope."""
+    total = np.exp(LOGS.astype("f8")).sum(dim, keepdims=True)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        wanted, share = np.log(total), np.where(total == 0, 0, np.exp(LOGS) / total)
+    with use_world(world):
+        tensor, _, functions = system()
+        for keepdim in (True, False):
+            values, gradient = pulled(tensor, lambda x, k=keepdim: functions.logsumexp(x, dim, k), LOGS)
+            np.testing.assert_allclose(values, wanted if keepdim else wanted.squeeze(dim), rtol=1e-5)
+            np.testing.assert_allclose(gradient, share, rtol=1e-5)
+
+
+@pytest.mark.ranks(2)
+def test_a_smooth_l1_loss_of_no_width(world):
+    with use_world(world):
+        tensor, functions, _ = in_oneflow(split(0))
+        target = tensor(OTHER)
+        values, gradient = pulled(
+            tensor, lambda x: functions.smooth_l1_loss(x, target, reduction="none", beta=0.0), ROWS
+        )
+        np.testing.assert_array_equal(values, np.abs(ROWS - OTHER))
+        np.testing.assert_array_equal(gradient, np.sign(ROWS - OTHER))

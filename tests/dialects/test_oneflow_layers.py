@@ -1,0 +1,111 @@
+"""Arguments of OneFlow's layers and optimisers that change what is computed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import spmdsim.dialects.oneflow as flow
+from spmdsim.dialects.oneflow import nn
+from spmdsim.dialects.oneflow.sbp import broadcast, split
+from spmdsim.dialects.session import use_world
+from spmdsim.errors import InputError
+
+X = np.random.default_rng(5).normal(size=(4, 6))
+
+
+def placement():
+    return flow.placement("cpu", [0, 1])
+
+
+def adam(value, steps, amsgrad, corrected, decoupled, rate=0.1, decay=0.01):
+    """Of the loss ``(x - 1) ** 4``, whose gradients shrink, so that the largest second moment is an old one."""
+    first, second, most = 0 * value, 0 * value, 0 * value
+    for t in range(1, steps + 1):
+        g = 4 * (value - 1) ** 3 + (0 if decoupled else decay * value)
+        first, second = 0.9 * first + 0.1 * g, 0.9 * second + 0.1 * g * g
+        most = np.maximum(most, second)
+        one, two = (1 - 0.9**t, 1 - 0.9**t) if corrected else (1, 1)
+        spread = np.sqrt((most if amsgrad else second) / two) + 1e-8
+        value = value - rate * (first / one / spread + (decay * value if decoupled else 0))
+    return value
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("name", ["Adam", "AdamW"])
+@pytest.mark.parametrize("amsgrad", [False, True])
+@pytest.mark.parametrize("corrected", [False, True])
+def test_adam(world, name, amsgrad, corrected):
+    with use_world(world):
+        weight = nn.Parameter(flow.tensor(X, placement=placement(), sbp=split(0)))
+        optimizer = getattr(flow.optim, name)(
+            [weight],
+            lr=0.1,
+            betas=(0.9, 0.9),
+            weight_decay=0.01,
+            amsgrad=amsgrad,
+            do_bias_correction=corrected,
+        )
+        for _ in range(8):
+            ((weight - 1) ** 4).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        wanted = adam(X, 8, amsgrad, corrected, name == "AdamW")
+        np.testing.assert_allclose(weight.numpy(), wanted, rtol=1e-9)
+        if amsgrad:
+            assert np.abs(wanted - adam(X, 8, False, corrected, name == "AdamW")).max() > 1e-3
+
+
+@pytest.mark.ranks(2)
+def test_types_of_layers(world):
+    with use_world(world):
+        layer = nn.Linear(6, 3, dtype=flow.float64).to_global(placement(), broadcast)
+        assert layer.weight.dtype == layer.bias.dtype == np.float64
+        y = layer(flow.tensor(X, placement=placement(), sbp=split(0)))
+        assert y.dtype == np.float64
+        np.testing.assert_allclose(y.numpy(), X @ layer.weight.numpy().T + layer.bias.numpy(), rtol=1e-12)
+        table = nn.Embedding(5, 2, dtype=flow.float64).to_global(placement(), split(0))
+        assert table.weight.dtype == np.float64
+        assert nn.Linear(6, 3).to_global(placement(), broadcast).weight.dtype == np.float32
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("sbp", [broadcast, split(0), split(1)], ids=str)
+def test_layer_norm_without_parameters(world, sbp):
+    with use_world(world):
+        layer = nn.LayerNorm(6, eps=1e-3, elementwise_affine=False)
+        assert [*layer.parameters()] == [] and layer.weight is layer.bias is None
+        assert repr(layer) == "LayerNorm((6,), eps=0.001, elementwise_affine=False)"
+        y = layer(flow.tensor(X, placement=placement(), sbp=sbp)).numpy()
+        spread = np.sqrt(X.var(1, keepdims=True) + 1e-3)
+        np.testing.assert_allclose(y, (X - X.mean(1, keepdims=True)) / spread, rtol=1e-9)
+
+
+@pytest.mark.ranks(2)
+def test_all_is_dropped(world):
+    with use_world(world):
+        layer, x = nn.Dropout(1.0), flow.tensor(X, placement=placement(), sbp=split(0), requires_grad=True)
+        y = layer(x)
+        y.sum().backward()
+        np.testing.assert_array_equal(y.numpy(), 0 * X)
+        np.testing.assert_array_equal(x.grad.numpy(), 0 * X)
+        np.testing.assert_array_equal(layer.eval()(x).numpy(), X)
+        with pytest.raises(InputError, match=r"has to be between 0 and 1, but got 1\.5"):
+            nn.Dropout(1.5)
+
+
+@pytest.mark.ranks(2)
+def test_symbols_beside_parameters(world):
+    """On either side, with tensors, numbers and numpy's; gradients come to the parameter."""
+    with use_world(world):
+        w = nn.Parameter(flow.tensor(X, placement=placement(), sbp=split(0)))
+        y = flow.tensor(X + 3, placement=placement(), sbp=split(0))
+        for found, wanted in (
+            (w - 1, X - 1), (2 * w, 2 * X), (w * y, X * (X + 3)), (y / w, (X + 3) / X), (w**2, X**2), (-w, -X),
+            (abs(w), np.abs(X)), (w > 0, X > 0), (w[1:], X[1:]), (w @ w.permute(1, 0), X @ X.T), (np.float64(2) * w, 2 * X),
+            (y // w, (X + 3) // X), (w % 2, X % 2),
+        ):  # fmt: skip
+            np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-9)
+        (w * w).sum().backward()
+        np.testing.assert_allclose(w.grad.numpy(), 2 * X, rtol=1e-12)
+        assert w == w and len({w, w}) == 1 and w in [1, w]
