@@ -55,8 +55,13 @@ def numbers(given: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(given[0]) if len(given) == 1 and not isinstance(given[0], int | np.integer) else given
 
 
+def dims_of(dim: Any) -> Any:
+    """None for no dims: a reduction over an empty list of them goes over all, unlike numpy's."""
+    return None if isinstance(dim, (list, tuple)) and not dim else dim
+
+
 def _reduction(function: Callable[..., Any]) -> Row:
-    return Row(lambda input, dim=None, keepdim=False: function(input, dim, keepdims=keepdim))
+    return Row(lambda input, dim=None, keepdim=False: function(input, dims_of(dim), keepdims=keepdim))
 
 
 def _at(input: Any, dim: int, index: Any) -> Any:
@@ -100,7 +105,7 @@ def _spread(function: Callable[..., Any]) -> Row:
     """The mean squared distance from the mean, or its root; of a sample, so that one less is divided by."""
 
     def call(input: Any, dim: Any = None, unbiased: bool = True, keepdim: bool = False) -> Any:
-        return function(input, dim, keepdims=keepdim, correction=int(unbiased))
+        return function(input, dims_of(dim), keepdims=keepdim, correction=int(unbiased))
 
     return Row(call)
 
@@ -239,6 +244,7 @@ _log = unary("log", _quiet_log, lambda x, y: np.where(x == 0, 0, 1 / np.where(x 
 
 
 def _logsumexp(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
+    dim = dims_of(dim)
     most = core.max(input.detach(), dim, keepdims=True)
     most = core.where(core.isfinite(most), most, 0)
     total = core.add(_log(core.sum(core.exp(core.subtract(input, most)), dim, keepdims=True)), most)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from spmdsim.errors import InputError, UsageTypeError, unknown
+from spmdsim.ops import cast
 from spmdsim.tensor import Tensor as CoreTensor
 
 if TYPE_CHECKING:
@@ -63,6 +65,23 @@ def element_type(dtype: Any) -> np.dtype:
         raise unknown(
             f"no element type is called {dtype!r}", str(dtype), TYPES.split(), UsageTypeError
         ) from None
+
+
+def in_default_type(result: Any, operands: Iterable[Any]) -> Any:
+    """What a function gives, float32 where it made fractions of whole numbers, which are float64 in numpy.
+
+    An operand of 64 bits, or one that says a type, leaves it as it is.
+    """
+    if not isinstance(result, CoreTensor) or result.dtype != np.float64:
+        return result
+    if any(_says_a_type(x) or getattr(x, "dtype", np.int64) in (np.float64, np.complex128) for x in operands):
+        return result
+    return cast(result, np.float32)
+
+
+def _says_a_type(x: Any) -> bool:
+    named = isinstance(x, (type, np.dtype)) or (isinstance(x, str) and x in TYPES.split())
+    return named or (hasattr(x, "itemsize") and not hasattr(x, "shape"))
 
 
 #: Element types by their names.

@@ -19,6 +19,8 @@ from functools import wraps
 from itertools import count
 from typing import Any
 
+import numpy as np
+
 from spmdsim.dialects.missing import bound, told
 from spmdsim.nn import Module, ModuleList
 from spmdsim.nn.losses import check_reduction
@@ -132,6 +134,21 @@ def as_its_tensor(kind: type[Any], tensor: str) -> None:
     for name in ARITHMETIC.split():
         setattr(kind, f"__{name}__", symbol(f"__{name}__"))
     kind.__array_ufunc__ = None  # arrays of numpy's leave it to the parameter
+
+
+@dataclass(frozen=True)
+class PaddingRow:
+    """First values of a table, of which one row is zero."""
+
+    others: Callable[..., np.ndarray]
+    row: int
+
+    def __call__(self, index: tuple[slice, ...], *rest: Any) -> np.ndarray:
+        """The block at an index."""
+        block = np.array(self.others(index, *rest))
+        if index[0].start <= self.row < index[0].stop:
+            block[self.row - index[0].start] = 0
+        return block
 
 
 class Numbered(ModuleList):

@@ -109,3 +109,64 @@ def test_symbols_beside_parameters(world):
         (w * w).sum().backward()
         np.testing.assert_allclose(w.grad.numpy(), 2 * X, rtol=1e-12)
         assert w == w and len({w, w}) == 1 and w in [1, w]
+
+
+@pytest.mark.ranks(2)
+def test_in_place(world):
+    """Whoever has the tensor sees it; type and place stay; history goes on from what was there."""
+    with use_world(world):
+        x = flow.tensor(X, placement=placement(), sbp=split(0))
+        same, other = x, x * 1
+        x += flow.tensor(X[0], placement=placement(), sbp=broadcast)
+        x *= 2
+        np.testing.assert_allclose(same.numpy(), (X + X[0]) * 2, rtol=1e-12)
+        np.testing.assert_array_equal(other.numpy(), X)
+        assert x.sbp == (split(0),) and x.dtype == np.float64
+        own = flow.ones(3)
+        own /= 2
+        assert own.tolist() == [0.5] * 3
+        leaf = flow.tensor(X, placement=placement(), sbp=split(0), requires_grad=True)
+        y = leaf * 2
+        y += leaf
+        y *= y
+        y.sum().backward()
+        np.testing.assert_allclose(leaf.grad.numpy(), 18 * X, rtol=1e-12)
+        with pytest.raises(
+            RuntimeError, match="a leaf Tensor that requires grad is being used in an in-place operation"
+        ):
+            leaf += 1
+        with pytest.raises(
+            RuntimeError, match=r"of shape oneflow\.Size\(\[4, 6\]\) cannot become one of shape"
+        ):
+            x += flow.ones(2, 4, 6, placement=placement(), sbp=broadcast)
+
+
+@pytest.mark.ranks(2)
+def test_descent_by_hand(world):
+    """``p -= rate * p.grad`` changes the parameter of the module, and keeps its gradient until it is cleared."""
+    with use_world(world):
+        layer = nn.Linear(6, 2, bias=False, dtype=flow.float64).to_global(placement(), split(0))
+        x, wanted = flow.tensor(X, placement=placement(), sbp=broadcast), layer.weight.numpy()
+        for _ in range(3):
+            layer(x).pow(2).sum().backward()
+            with flow.no_grad():
+                for p in layer.parameters():
+                    p -= 0.01 * p.grad
+                    assert p.grad is not None and p.requires_grad and p.sbp == (split(0),)
+            layer.zero_grad()
+            wanted = wanted - 0.02 * (X @ wanted.T).T @ X
+        np.testing.assert_allclose(layer.weight.numpy(), wanted, rtol=1e-9)
+        with pytest.raises(RuntimeError, match="a leaf Tensor that requires grad"):
+            layer.weight += 1
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("sbp", [broadcast, split(0)], ids=str)
+def test_the_padding_s_row_is_zero(world, sbp):
+    with use_world(world):
+        table = nn.Embedding(6, 3, padding_idx=-2).to_global(placement(), sbp)
+        plain = nn.Embedding(6, 3).to_global(placement(), sbp)
+        assert (table.weight.numpy()[4] == 0).all() and (plain.weight.numpy()[4] != 0).all()
+        assert (table.weight.numpy()[[0, 1, 2, 3, 5]] != 0).all()
+        table(flow.tensor(np.array([4, 1]), placement=placement(), sbp=broadcast)).sum().backward()
+        np.testing.assert_array_equal(table.weight.grad.numpy()[[4, 1]], [[0] * 3, [1] * 3])

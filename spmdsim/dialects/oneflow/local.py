@@ -15,7 +15,7 @@ import numpy as np
 from spmdsim.core import Layout
 from spmdsim.core.step import Step
 from spmdsim.core.tape import OpNode
-from spmdsim.dialects.gradients import GradientMove
+from spmdsim.dialects.gradients import GradientMove, tracking
 from spmdsim.dialects.missing import not_covered
 from spmdsim.dialects.oneflow.agreement import check_placement, check_same, facts_of, same_code, transition
 from spmdsim.dialects.oneflow.devices import device
@@ -24,12 +24,13 @@ from spmdsim.dialects.oneflow.nearest import TENSOR
 from spmdsim.dialects.oneflow.placements import placement as Placement
 from spmdsim.dialects.oneflow.printing import shown, without_values
 from spmdsim.dialects.oneflow.sbp import OneFlowError
-from spmdsim.dialects.oneflow.symbols import Size, Symbols
+from spmdsim.dialects.oneflow.symbols import Size, Symbols, in_place
 from spmdsim.dialects.oneflow.tensors import check_sizes, logical_shape, logical_shape_of, sbp_of
 from spmdsim.dialects.oneflow.tensors import layout as layout_of
 from spmdsim.dialects.pending import laid_out
 from spmdsim.dialects.session import current_world
 from spmdsim.errors import UsageTypeError
+from spmdsim.ops import cast
 from spmdsim.tensor import Tensor as CoreTensor
 
 _GLOBAL = "x.to_global(placement, sbp)"
@@ -98,6 +99,13 @@ class LocalTensor(Symbols):
 
     def __getitem__(self, key: Any) -> LocalTensor:
         return self._apply(lambda x, at: x[at], self, key)
+
+    def become(self, other: LocalTensor) -> LocalTensor:
+        """Other values of the same shape from now on."""
+        if other.shape != self.shape:
+            raise OneFlowError(f"a tensor of shape {self.shape} cannot become one of shape {other.shape}")
+        self.shards = [new.astype(old.dtype) for new, old in zip(other.shards, self.shards)]
+        return self
 
     def _each(self, function: Any) -> LocalTensor:
         return self._apply(function, self)
@@ -253,6 +261,15 @@ class GlobalTensor(Symbols):
 
         return lifted(lambda x, at: x[at])(self, key)
 
+    def become(self, other: GlobalTensor) -> GlobalTensor:
+        """Other values from now on, where the tensor lives; those before are in the history of what was computed from them.
+
+        Raises:
+            RuntimeError: a leaf with a gradient, or values of another shape.
+        """
+        self.value = becoming(self.value, other.value)
+        return self
+
     def __setitem__(self, key: Any, value: Any) -> None:
         raise UsageTypeError("tensors are values; nearest: flow.where(condition, value, x), a new one")
 
@@ -387,3 +404,28 @@ class GlobalTensor(Symbols):
 def _made_by(value: CoreTensor) -> str:
     """The operator that a tensor is the result of."""
     return value.node.recipe.op.name if isinstance(value.node, OpNode) else "global_to_global"
+
+
+def becoming(old: CoreTensor, new: CoreTensor) -> CoreTensor:
+    """What a tensor is after it was computed with in place.
+
+    Raises:
+        RuntimeError: a leaf with a gradient, unless nothing is tracked; values of another shape.
+    """
+    if old.requires_grad and old.node is None and tracking():
+        raise OneFlowError(
+            "a leaf Tensor that requires grad is being used in an in-place operation; nearest: x = x + y, or oneflow.no_grad()"
+        )
+    if old.shape != new.shape:
+        raise OneFlowError(
+            f"a tensor of shape {Size(old.shape)} cannot become one of shape {Size(new.shape)}"
+        )
+    value = laid_out(new if new.dtype == old.dtype else cast(new, old.dtype), old.layout)
+    if old.requires_grad and not value.requires_grad:
+        value = CoreTensor(value.world, value.meta, value.held, True, old.name, value.origin)
+        value.grad = old.grad
+    return value
+
+
+for _kind in (LocalTensor, GlobalTensor):
+    in_place(_kind)

@@ -15,6 +15,7 @@ import spmdsim.ops as core
 from spmdsim.core import Layout, Mesh
 from spmdsim.dialects.functions import NETWORK, TORCH, extreme
 from spmdsim.dialects.gradients import tracking
+from spmdsim.dialects.host import in_default_type
 from spmdsim.dialects.missing import told
 from spmdsim.dialects.oneflow.agreement import same_code
 from spmdsim.dialects.oneflow.local import GlobalTensor, LocalTensor
@@ -55,7 +56,8 @@ def lifted(function: Callable[..., Any], name: str = "") -> Callable[..., Global
         with same_code():
             values = [_each(x, _value) for x in operands]
             named = {name: _each(x, _value) for name, x in options.items()}
-            return _each(function(*values, **named), lambda x: _global(x, placements[0]))
+            result = in_default_type(function(*values, **named), [_value(x) for x in given])
+            return _each(result, lambda x: _global(x, placements[0]))
 
     return told(call, name or function.__name__)
 
@@ -82,7 +84,7 @@ def _global(x: Any, placement: Any) -> Any:
 
 
 def _value(x: Any) -> Any:
-    return x.value if hasattr(x, "placement") else x
+    return x.value if hasattr(x, "placement") else x.item() if isinstance(x, np.number) else x
 
 
 def locally(function: Callable[..., Any], local: LocalTensor, operands: Any, options: Any) -> Any:

@@ -79,3 +79,13 @@ class Symbols(NDArrayOperatorsMixin):
     def size(self, dim: int | None = None) -> Any:
         """The shape, or the size of a dim."""
         return self.shape if dim is None else self.shape[dim]
+
+
+def in_place(kind: type[Any]) -> None:
+    """``x += y`` and the like: the tensor becomes what ``x + y`` gives, for all who have it."""
+
+    def assignment(name: str) -> Any:
+        return lambda self, other: self.become(getattr(self, name)(other))
+
+    for name in ["add", "sub", "mul", "truediv", "floordiv", "mod", "pow"]:
+        setattr(kind, f"__i{name}__", assignment(f"__{name}__"))

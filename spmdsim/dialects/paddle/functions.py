@@ -11,8 +11,8 @@ import numpy as np
 import spmdsim.linalg as linalg
 import spmdsim.ops as core
 from spmdsim.dialects.criteria import check_weight, classes_last, counted, mean_of
-from spmdsim.dialects.functions import NETWORK, TORCH, attained, numbers, open_clip, with_names
-from spmdsim.dialects.host import element_type
+from spmdsim.dialects.functions import NETWORK, TORCH, attained, dims_of, numbers, open_clip, with_names
+from spmdsim.dialects.host import element_type, in_default_type
 from spmdsim.dialects.missing import told
 from spmdsim.dialects.paddle.static import next_seed
 from spmdsim.dialects.paddle.static.program import recorded
@@ -41,7 +41,9 @@ def lifted(function: Callable[..., Any], called: str = "") -> Callable[..., Any]
             type(x)(next(moved) for _ in x) if isinstance(x, (list, tuple)) else next(moved) for x in given
         ]
         result = function(*values[: len(operands)], **dict(zip(options, values[len(operands) :])))
-        return tuple(result) if isinstance(result, tuple) else result
+        if isinstance(result, (list, tuple)):
+            return tuple(result) if isinstance(result, tuple) else result
+        return in_default_type(result, flat)
 
     run.__name__ = called or function.__name__
 
@@ -55,7 +57,7 @@ def lifted(function: Callable[..., Any], called: str = "") -> Callable[..., Any]
 def _value(x: Any) -> Any:
     if isinstance(x, (list, tuple)):
         return type(x)(_value(part) for part in x)
-    return x.value if hasattr(x, "as_operand") else x
+    return x.value if hasattr(x, "as_operand") else x.item() if isinstance(x, np.number) else x
 
 
 def _split(x: Any, num_or_sections: Any, axis: int = 0) -> Any:
@@ -92,6 +94,7 @@ def _extreme(find: Callable[..., Any]) -> Row:
     """Of elements that are tied each one has the whole gradient; ``amax`` and ``amin`` spread it."""
 
     def call(x: Any, axis: Any = None, keepdim: bool = False) -> Any:
+        axis = dims_of(axis)
         if not x.requires_grad:
             return find(x, axis, keepdims=keepdim)
         top = find(x.detach(), axis, keepdims=True)
@@ -175,6 +178,14 @@ def _cross_entropy(
     return core.expand_dims(losses, axis) if kept and reduction == "none" else reduced(losses, reduction)
 
 
+def _scale(x: Any, scale: Any = 1.0, bias: float = 0.0, bias_after_scale: bool = True) -> Any:
+    return (
+        core.add(core.multiply(x, scale), bias)
+        if bias_after_scale
+        else core.multiply(core.add(x, bias), scale)
+    )
+
+
 def _product(a: Any, b: Any) -> Any:
     """What there is of two factors."""
     return core.multiply(a, b) if a is not None and b is not None else b if a is None else a
@@ -218,7 +229,7 @@ TABLE: dict[str, Row] = {
     "cast": Row(lambda x, dtype: core.cast(x, element_type(dtype))),
     "clip": Row(lambda x, min=None, max=None: open_clip(x, min, max)),
     "clone": Row(core.identity),
-    "count_nonzero": Row(lambda x, axis=None, keepdim=False: core.count_nonzero(x, axis, keepdim)),
+    "count_nonzero": Row(lambda x, axis=None, keepdim=False: core.count_nonzero(x, dims_of(axis), keepdim)),
     "cumsum": Row(
         lambda x, axis=None: core.cumulative_sum(core.flatten(x, 0) if axis is None else x, axis or 0)
     ),
@@ -236,12 +247,12 @@ TABLE: dict[str, Row] = {
     "ones_like": Row(lambda x: core.add(core.multiply(x.detach(), 0), 1)),
     "repeat_interleave": Row(lambda x, repeats, axis=None: core.repeat(x, repeats, axis)),
     "reshape": Row(lambda x, shape: core.reshape(x, shape)),
-    "scale": Row(lambda x, scale=1.0, bias=0.0: core.add(core.multiply(x, scale), bias)),
+    "scale": Row(_scale),
     "searchsorted": Row(lambda sorted_sequence, values, out_int32=False, right=False: core.searchsorted(
         sorted_sequence, values, "right" if right else "left")),
     "sort": Row(lambda x, axis=-1, descending=False: core.sort(x, axis, descending)),
     "split": Row(_split),
-    "sum": Row(lambda x, axis=None, dtype=None, keepdim=False: core.sum(x, axis, keepdims=keepdim, dtype=dtype)),
+    "sum": Row(lambda x, axis=None, dtype=None, keepdim=False: core.sum(x, dims_of(axis), keepdims=keepdim, dtype=dtype)),
     "take_along_axis": Row(lambda arr, indices, axis: core.take_along_axis(arr, indices, axis)),
     "topk": Row(lambda x, k, axis=None, largest=True, sorted=True: core.topk(x, int(k), -1 if axis is None else axis, largest)),
     "trace": Row(lambda x, offset=0: linalg.trace(x, offset=offset)),

@@ -10,7 +10,7 @@ from spmdsim.dialects.oneflow.creation import next_seed
 from spmdsim.dialects.oneflow.local import GlobalTensor
 from spmdsim.dialects.oneflow.nn.module import Module, Parameter
 from spmdsim.dialects.oneflow.operators import NETWORK_TABLE, TABLE, lifted
-from spmdsim.dialects.table import layers
+from spmdsim.dialects.table import PaddingRow, layers
 from spmdsim.errors import InputError
 from spmdsim.nn import Normal, Uniform, ones, zeros
 
@@ -45,13 +45,14 @@ def _linear(x: Any, weight: Any, bias: Any = None) -> Any:
 
 
 class Embedding(Module):
-    """Rows of a table by number."""
+    """Rows of a table by number; the padding's begins as zeros and stays."""
 
     def __init__(
         self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None, *, dtype: Any = None
     ) -> None:
-        self.weight = Parameter((num_embeddings, embedding_dim), Normal(1.0), dtype=dtype)
         self.padding_idx = None if padding_idx is None else padding_idx % num_embeddings
+        first = Normal(1.0) if self.padding_idx is None else PaddingRow(Normal(1.0), self.padding_idx)
+        self.weight = Parameter((num_embeddings, embedding_dim), first, dtype=dtype)
 
     def extra_repr(self) -> str:
         """Rows and columns."""

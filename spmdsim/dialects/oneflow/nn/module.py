@@ -11,12 +11,12 @@ import numpy as np
 from spmdsim.core import Layout, Mesh
 from spmdsim.dialects.missing import Worded
 from spmdsim.dialects.oneflow.devices import device
-from spmdsim.dialects.oneflow.local import GlobalTensor, LocalTensor
+from spmdsim.dialects.oneflow.local import GlobalTensor, LocalTensor, becoming
 from spmdsim.dialects.oneflow.nearest import MODULE
 from spmdsim.dialects.oneflow.placements import placement as Placement
 from spmdsim.dialects.oneflow.printing import without_values
 from spmdsim.dialects.oneflow.sbp import OneFlowError
-from spmdsim.dialects.oneflow.symbols import Size
+from spmdsim.dialects.oneflow.symbols import Size, in_place
 from spmdsim.dialects.oneflow.tensors import layout as layout_of
 from spmdsim.dialects.oneflow.tensors import sbp_of
 from spmdsim.dialects.printed import options_of, tree
@@ -102,6 +102,17 @@ class Parameter(CoreParameter):
             self.layout = layout
             self.assign(self.tensor)
 
+    def become(self, other: GlobalTensor) -> Parameter:
+        """Other values from now on, without a gradient of them: ``with no_grad(): p -= rate * p.grad``.
+
+        Raises:
+            RuntimeError: gradients are tracked, or values of another shape.
+        """
+        value, grad = becoming(self.value, other.value), self.value.grad
+        self.assign(value)
+        self.value.grad = grad
+        return self
+
     @property
     def sbp(self) -> Any:
         """One entry per axis of the placement."""
@@ -109,6 +120,7 @@ class Parameter(CoreParameter):
 
 
 as_its_tensor(Parameter, "data")
+in_place(Parameter)
 
 
 class Module(Worded, CoreModule):

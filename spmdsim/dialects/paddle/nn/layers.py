@@ -10,8 +10,10 @@ from spmdsim.dialects.missing import Worded, each
 from spmdsim.dialects.paddle.attributes import XavierUniform
 from spmdsim.dialects.paddle.functions import NETWORK_TABLE, lifted
 from spmdsim.dialects.paddle.parameters import create, create_parameter, layer_names, whole_layout
+from spmdsim.dialects.paddle.static import in_static_mode
 from spmdsim.dialects.printed import options_of, tree
-from spmdsim.dialects.table import Numbered
+from spmdsim.dialects.session import current_world
+from spmdsim.dialects.table import Numbered, PaddingRow
 from spmdsim.errors import InputError
 
 
@@ -182,6 +184,9 @@ class Embedding(Layer):
         names = layer_names("embedding", name)
         self.weight = create(shape, whole_layout(2), weight_attr, XavierUniform().of(shape), names, "w")
         self.padding_idx, self.sparse = padding_idx, sparse
+        if padding_idx is not None and not in_static_mode():
+            self.weight.initialiser = PaddingRow(self.weight.initialiser, padding_idx % shape[0])
+            self.weight.materialise(current_world(), self.weight.first_seed)
 
     def extra_repr(self) -> str:
         """Rows and columns."""
