@@ -111,9 +111,10 @@ def locally(function: Callable[..., Any], local: LocalTensor, operands: Any, opt
 
 #: Functions and methods by OneFlow's names.
 TABLE: dict[str, Row] = {
-    **TORCH,
+    **{name: row for name, row in TORCH.items() if name not in ("max", "min")},
     "cast": Row(core.cast),
-    **{name: extreme(name, tied=True) for name in ("max", "min")},
+    "max": extreme("max", tied=True),
+    "min": extreme("min", tied=True),
 }
 #: Those that networks use only.
 NETWORK_TABLE: dict[str, Row] = {
