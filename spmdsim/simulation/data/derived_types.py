@@ -195,87 +195,49 @@ def _pair(first: str) -> Any:
     return np.dtype([("f0", first), ("f1", "i4")], align=True)
 
 
+#: Names without the MPI prefix, by the numpy type that they stand for.
+_NAMES = {
+    "u1": "DATATYPE_NULL BYTE PACKED UINT8_T",
+    "S1": "CHAR",
+    "U1": "WCHAR",
+    "b": "SIGNED_CHAR INT8_T",
+    "B": "UNSIGNED_CHAR",
+    "h": "SHORT INT16_T",
+    "H": "UNSIGNED_SHORT UINT16_T",
+    "i": "INT INT32_T INTEGER",
+    "I": "UNSIGNED UNSIGNED_INT UINT32_T",
+    "l": "LONG",
+    "L": "UNSIGNED_LONG",
+    "q": "LONG_LONG OFFSET COUNT",
+    "Q": "UNSIGNED_LONG_LONG",
+    "i8": "INT64_T",
+    "u8": "UINT64_T",
+    "e": "FLOAT16_T",
+    "f": "FLOAT FLOAT32_T REAL",
+    "d": "DOUBLE FLOAT64_T DOUBLE_PRECISION",
+    "g": "LONG_DOUBLE",
+    "?": "C_BOOL CXX_BOOL BOOL",
+    "F": "C_COMPLEX C_FLOAT_COMPLEX CXX_FLOAT_COMPLEX COMPLEX",
+    "D": "C_DOUBLE_COMPLEX CXX_DOUBLE_COMPLEX DOUBLE_COMPLEX",
+    "G": "C_LONG_DOUBLE_COMPLEX CXX_LONG_DOUBLE_COMPLEX",
+    "p": "AINT",
+}
+#: Pairs of a value and an int.
+_PAIRS = {"f4": "FLOAT_INT", "f8": "DOUBLE_INT", "i8": "LONG_INT", "i4": "TWOINT INT_INT", "i2": "SHORT_INT"}
 NAMED: dict[str, Datatype] = {
-    name: Datatype(name, code)
-    for name, code in {
-        "DATATYPE_NULL": "u1",
-        "BYTE": "u1",
-        "PACKED": "u1",
-        "CHAR": "S1",
-        "WCHAR": "U1",
-        "SIGNED_CHAR": "b",
-        "UNSIGNED_CHAR": "B",
-        "SHORT": "h",
-        "UNSIGNED_SHORT": "H",
-        "INT": "i",
-        "UNSIGNED": "I",
-        "UNSIGNED_INT": "I",
-        "LONG": "l",
-        "UNSIGNED_LONG": "L",
-        "LONG_LONG": "q",
-        "UNSIGNED_LONG_LONG": "Q",
-        "INT8_T": "i1",
-        "INT16_T": "i2",
-        "INT32_T": "i4",
-        "INT64_T": "i8",
-        "UINT8_T": "u1",
-        "UINT16_T": "u2",
-        "UINT32_T": "u4",
-        "UINT64_T": "u8",
-        "INTEGER": "i4",
-        "REAL": "f4",
-        "DOUBLE_PRECISION": "f8",
-        "COMPLEX": "c8",
-        "DOUBLE_COMPLEX": "c16",
-        "FLOAT16_T": "f2",
-        "FLOAT32_T": "f4",
-        "FLOAT64_T": "f8",
-        "FLOAT": "f",
-        "DOUBLE": "d",
-        "LONG_DOUBLE": "g",
-        "C_BOOL": "?",
-        "CXX_BOOL": "?",
-        "BOOL": "?",
-        "C_COMPLEX": "F",
-        "C_FLOAT_COMPLEX": "F",
-        "C_DOUBLE_COMPLEX": "D",
-        "C_LONG_DOUBLE_COMPLEX": "G",
-        "CXX_LONG_DOUBLE_COMPLEX": "G",
-        "CXX_FLOAT_COMPLEX": "F",
-        "CXX_DOUBLE_COMPLEX": "D",
-        "AINT": "p",
-        "OFFSET": "q",
-        "COUNT": "q",
-        "FLOAT_INT": _pair("f4"),
-        "DOUBLE_INT": _pair("f8"),
-        "LONG_INT": _pair("i8"),
-        "TWOINT": _pair("i4"),
-        "INT_INT": _pair("i4"),
-        "SHORT_INT": _pair("i2"),
-    }.items()
+    name: Datatype(name, dtype)
+    for kinds, as_dtype in ((_NAMES, np.dtype), (_PAIRS, _pair))
+    for code, names in kinds.items()
+    for dtype in [as_dtype(code)]
+    for name in names.split()
 }
 BYTE = NAMED["BYTE"]
 PACKED = NAMED["PACKED"]
-_PREFERRED = [
-    "DOUBLE",
-    "FLOAT",
-    "INT",
-    "LONG",
-    "UNSIGNED",
-    "UNSIGNED_LONG",
-    "SHORT",
-    "UNSIGNED_SHORT",
-    "SIGNED_CHAR",
-    "UNSIGNED_CHAR",
-    "C_BOOL",
-    "C_FLOAT_COMPLEX",
-    "C_DOUBLE_COMPLEX",
-    "FLOAT16_T",
-    "LONG_DOUBLE",
-    "CHAR",
-    "WCHAR",
-]
-BY_DTYPE = {NAMED[name].dtype: NAMED[name] for name in reversed(_PREFERRED)}
+_PREFERRED = (
+    "DOUBLE FLOAT INT LONG UNSIGNED UNSIGNED_LONG SHORT UNSIGNED_SHORT SIGNED_CHAR UNSIGNED_CHAR C_BOOL "
+    "C_FLOAT_COMPLEX C_DOUBLE_COMPLEX FLOAT16_T LONG_DOUBLE CHAR WCHAR"
+)
+BY_DTYPE = {NAMED[name].dtype: NAMED[name] for name in reversed(_PREFERRED.split())}
 
 
 def of_dtype(dtype: Any) -> Datatype:

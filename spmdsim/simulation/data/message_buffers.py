@@ -1,7 +1,8 @@
-"""What a caller hands over as a buffer: an array, or [array, count, displacement, datatype] in all its forms."""
+"""What a caller hands over: an array, or [array, count, displacement, datatype] in all its forms; or any Python object."""
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Sequence
 from typing import Any
 
@@ -282,3 +283,51 @@ def _too_small(flat: Any, start: int, stop: int) -> str:
 
 def _not_contiguous(array: Any) -> str:
     return f"a {'×'.join(map(str, array.shape))} array with strides {array.strides} is not contiguous: send a copy"
+
+
+# ---------------------------------------------------------------------- Python objects
+
+_IMMUTABLE = frozenset((int, float, complex, bool, type(None), str, bytes))
+
+
+class ObjectPayload:
+    """One Python object on its way; every receiver gets a copy of its own.
+
+    Attributes:
+        nbytes: bytes of the pickle, or of what it would hold for a simple value.
+    """
+
+    __slots__ = ("_object", "_pickled", "nbytes")
+    dtype = OBJECT
+    elements = 1
+    loose = False
+    order = NO_ORDER
+
+    def __init__(self, thing: Any) -> None:
+        kind = type(thing)
+        self._pickled: bytes | None = None
+        self._object: Any = None
+        if kind in _IMMUTABLE:
+            self._object = thing
+            self.nbytes = len(thing) if kind in (str, bytes) else 8
+        else:
+            self._pickled = pickle.dumps(thing, pickle.HIGHEST_PROTOCOL)
+            self.nbytes = len(self._pickled)
+
+    def load(self) -> Any:
+        """A copy of the object, for the rank that runs."""
+        return self._object if self._pickled is None else pickle.loads(self._pickled)
+
+
+class ObjectTarget:
+    """Where a lower-case receive puts its object: nowhere yet."""
+
+    __slots__ = ()
+    dtype = OBJECT
+    elements = 1
+    loose = False
+    order = NO_ORDER
+    nbytes = 0
+
+
+OBJECT_TARGET = ObjectTarget()

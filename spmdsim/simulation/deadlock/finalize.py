@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from spmdsim.simulation.deadlock.wait_graph import describe
-from spmdsim.simulation.engine.ahead import note_flood
 from spmdsim.simulation.engine.collective_calls import CollectiveCall
 from spmdsim.simulation.engine.mailboxes import Message
 from spmdsim.simulation.engine.scheduler import Scheduler
@@ -16,7 +15,7 @@ from spmdsim.simulation.findings.problems import ERROR, Problem
 def check_end(scheduler: Scheduler, finalize_needed: bool) -> None:
     """Add a finding for everything left open; equal ones of several ranks become one."""
     for task in scheduler.tasks:
-        note_flood(task)
+        task.note_flood()
     lost = _unreceived(scheduler)
     scheduler.problems.extend(lost)
     scheduler.problems.extend(_open_meetings(scheduler))

@@ -21,9 +21,8 @@ except ImportError:  # said in one line when a simulation begins
 
 from spmdsim.simulation.data.constants import ANY_SOURCE, ANY_TAG, TAG_UB_VALUE
 from spmdsim.simulation.data.status import Status
-from spmdsim.simulation.engine.ahead import FLOOD, count_ahead, settle
 from spmdsim.simulation.engine.mailboxes import Message, Receive, finish
-from spmdsim.simulation.engine.scheduler import Task
+from spmdsim.simulation.engine.scheduler import FLOOD, Task
 from spmdsim.simulation.engine.transfer import received
 from spmdsim.simulation.findings.code_places import site_key
 
@@ -87,7 +86,7 @@ def offer(comm: Any, array: Any, dest: int, tag: int, name: str, depth: int) -> 
     if task.to is None:
         task.to, task.count, task.nbytes = box, 1, nbytes
     else:
-        count_ahead(task, box, nbytes)
+        task.count_ahead(box, nbytes)
     start = task.clock
     if start < task.port_out:
         start = task.port_out
@@ -204,7 +203,7 @@ def ask(
     elif waiter is not None:
         finish(scheduler, message)
     if task.ahead or task.flood is not None:
-        settle(task)
+        task.settle()
     else:  # the same, quickly
         task.to, task.count = None, 0
     if status is not None:
@@ -221,7 +220,7 @@ def got(receive: Receive, status: Status | None) -> None:
     if receive.end > task.clock:
         task.clock = receive.end
     if task.ahead or task.flood is not None:
-        settle(task)
+        task.settle()
     else:
         task.to, task.count = None, 0
     if status is not None:

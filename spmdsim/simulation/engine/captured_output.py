@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from threading import get_ident
 from typing import Any, NoReturn, TextIO
@@ -69,20 +69,28 @@ class RankOutput:
 
 
 @contextmanager
-def own_output(scheduler: Scheduler, emit: Callable[[int, str], None]) -> Iterator[None]:
-    """Let every rank's prints go through ``emit(rank, line)``."""
-    real = sys.stdout
-    stream = RankOutput(scheduler, emit, real)
-    sys.stdout = stream
+def _replaced(module: Any, name: str, value: Any) -> Iterator[None]:
+    """Have a name of a module stand for something else."""
+    real = getattr(module, name)
+    setattr(module, name, value)
     try:
         yield
     finally:
-        sys.stdout = real
-        stream.close_lines()
+        setattr(module, name, real)
 
 
 @contextmanager
-def virtual_sleep(scheduler: Scheduler) -> Iterator[None]:
+def own_output(scheduler: Scheduler, emit: Callable[[int, str], None]) -> Iterator[None]:
+    """Let every rank's prints go through ``emit(rank, line)``."""
+    stream = RankOutput(scheduler, emit, sys.stdout)
+    try:
+        with _replaced(sys, "stdout", stream):
+            yield
+    finally:
+        stream.close_lines()
+
+
+def virtual_sleep(scheduler: Scheduler) -> AbstractContextManager[None]:
     """Sleeping takes modelled time, and lets the other ranks run."""
     real = time.sleep
 
@@ -98,15 +106,10 @@ def virtual_sleep(scheduler: Scheduler) -> Iterator[None]:
             scheduler.timeline.call(task, "sleep", begin, sys._getframe(1))
         scheduler.yield_turn()
 
-    time.sleep = sleep
-    try:
-        yield
-    finally:
-        time.sleep = real
+    return _replaced(time, "sleep", sleep)
 
 
-@contextmanager
-def own_end(scheduler: Scheduler) -> Iterator[None]:
+def own_end(scheduler: Scheduler) -> AbstractContextManager[None]:
     """``os._exit`` ends a rank, which the others and the launcher would miss, and not the process that plays them all."""
     real, process = os._exit, os.getpid()
 
@@ -114,8 +117,7 @@ def own_end(scheduler: Scheduler) -> Iterator[None]:
         if os.getpid() != process or get_ident() != scheduler.thread:
             real(status)
         task = scheduler.current
-        place = place_in_stack(task.rank, sys._getframe(1))
-        place = replace(place, call="os._exit")
+        place = replace(place_in_stack(task.rank, sys._getframe(1)), call="os._exit")
         text = (
             f"rank {task.rank} ends its process with os._exit({status}) at {place.where}: MPI was not finalized, so a "
             "launcher ends the job, or the other ranks wait for ever"
@@ -123,8 +125,4 @@ def own_end(scheduler: Scheduler) -> Iterator[None]:
         task.exit_code = status or 1
         scheduler.fail(Problem("exit", ERROR, text, (task.rank,), (place,)))
 
-    os._exit = leave
-    try:
-        yield
-    finally:
-        os._exit = real
+    return _replaced(os, "_exit", leave)

@@ -6,14 +6,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from spmdsim.simulation.data.message_buffers import COLUMNS, ROWS, MessageBuffer
-from spmdsim.simulation.data.payloads import ObjectPayload
+from spmdsim.simulation.data.message_buffers import COLUMNS, ROWS, MessageBuffer, ObjectPayload
 from spmdsim.simulation.engine.mailboxes import finish
 from spmdsim.simulation.engine.timing import collective_seconds
 from spmdsim.simulation.findings import faults, mismatch
 from spmdsim.simulation.findings.code_places import Site
 
 HISTORY = 200  # meetings kept in which not all ranks stood at the same line
+
+
+def _no_answer() -> None:
+    """Its code object stands for calls that have no site yet."""
+
+
+_no_site: Site = (_no_answer.__code__, 0)
 
 
 @dataclass(frozen=True)
@@ -31,6 +37,7 @@ class CollectiveRule:
     flow: str = "all"
 
 
+@dataclass(slots=True, eq=False)
 class CollectiveCall:
     """One rank's part in a collective call.
 
@@ -42,59 +49,26 @@ class CollectiveCall:
         listed: a lower-case call returns the list of blocks, not the only one.
     """
 
-    __slots__ = (
-        "blocks",
-        "comm",
-        "done",
-        "end",
-        "entered",
-        "facts",
-        "listed",
-        "meeting",
-        "name",
-        "op",
-        "rank",
-        "receive",
-        "relieved",
-        "root",
-        "rule",
-        "send",
-        "site",
-        "task",
-        "value",
-        "waiter",
-    )
-
-    def __init__(
-        self,
-        rule: CollectiveRule,
-        send: list[Any],
-        receive: list[MessageBuffer] | None,
-        facts: dict[str, Any],
-        root: int = -1,
-        op: Any = None,
-        listed: bool = False,
-    ) -> None:
-        self.rule = rule
-        self.send = send
-        self.receive = receive
-        self.facts = facts
-        self.root = root
-        self.op = op
-        self.listed = listed
-        self.blocks: list[Any] | None = None
-        self.value: Any = None
-        self.name = ""
-        self.comm: Any = None
-        self.task: Any = None
-        self.rank = -1
-        self.site: Site = _no_site
-        self.meeting: Meeting | None = None
-        self.done = False
-        self.waiter: Any = None
-        self.relieved: Any = None
-        self.entered = 0.0
-        self.end = 0.0
+    rule: CollectiveRule
+    send: list[Any]
+    receive: list[MessageBuffer] | None
+    facts: dict[str, Any]
+    root: int = -1
+    op: Any = None
+    listed: bool = False
+    blocks: list[Any] | None = None
+    value: Any = None
+    name: str = ""
+    comm: Any = None
+    task: Any = None
+    rank: int = -1
+    site: Site = _no_site
+    meeting: Meeting | None = None
+    done: bool = False
+    waiter: Any = None
+    relieved: Any = None
+    entered: float = 0.0
+    end: float = 0.0
 
     def nbytes(self) -> int:
         """Bytes this rank brings or gets, whichever is more."""
@@ -327,12 +301,6 @@ def _neighbours(calls: list[CollectiveCall]) -> None:
     for call in calls:
         call.blocks = [kept[rank][part] if rank >= 0 else None for rank, part in call.value]
 
-
-def _no_answer() -> None:
-    """Its code object stands for calls that have no site yet."""
-
-
-_no_site: Site = (_no_answer.__code__, 0)
 
 RULES: dict[str, CollectiveRule] = {
     "barrier": CollectiveRule(_nothing, "barrier"),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.machinery import ExtensionFileLoader
 from typing import Any
@@ -21,6 +21,7 @@ from spmdsim.simulation.engine.scheduler import Scheduler, Task
 from spmdsim.simulation.engine.variables import Variables
 
 _OWN_STANDARD = frozenset({"random"})
+_Step = Callable[[Any], object]
 
 
 class RankWorld:
@@ -120,7 +121,7 @@ class Isolation:
         world = self._current
         if name in _OWN_STANDARD:
             if world is not None:
-                spec.loader = _Seeded(spec.loader, world.seed)  # type: ignore[assignment]
+                spec.loader = _seeded(spec.loader, world.seed)  # type: ignore[assignment]
         elif spec.submodule_search_locations is not None and spec.loader is not None:
             self._hand_shared_children_over(spec)
         self._names.add(name)
@@ -137,7 +138,7 @@ class Isolation:
             if name.startswith(prefix) and "." not in name[len(prefix) :] and name not in self._names
         }
         if shared:
-            spec.loader = _WithChildren(spec.loader, shared)
+            spec.loader = _with_children(spec.loader, shared)
 
     # ------------------------------------------------------------------ what was loaded before
 
@@ -201,10 +202,10 @@ class Isolation:
 
 
 class _Loader:
-    """A loader that does something more; everything else is as the loader it stands for has it."""
+    """A loader that does something before or after; everything else is as the loader it stands for has it."""
 
-    def __init__(self, loader: Any) -> None:
-        self._loader = loader
+    def __init__(self, loader: Any, before: _Step | None = None, after: _Step | None = None) -> None:
+        self._loader, self._before, self._after = loader, before, after
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
@@ -213,31 +214,23 @@ class _Loader:
         """The module that the loader makes."""
         return self._loader.create_module(spec)
 
+    def exec_module(self, module: Any) -> None:
+        """Load the module, with what is to be done beside it."""
+        if self._before is not None:
+            self._before(module)
+        self._loader.exec_module(module)
+        if self._after is not None:
+            self._after(module)
 
-class _Seeded(_Loader):
+
+def _seeded(loader: Any, seed: tuple[int, int]) -> _Loader:
     """Loads ``random`` so that each rank draws other numbers, and the same ones in every run."""
-
-    def __init__(self, loader: Any, seed: tuple[int, int]) -> None:
-        super().__init__(loader)
-        self._seed = seed
-
-    def exec_module(self, module: Any) -> None:
-        """Load, then seed."""
-        self._loader.exec_module(module)
-        module.seed(f"seed {self._seed[0]} rank {self._seed[1]}")
+    return _Loader(loader, after=lambda module: module.seed(f"seed {seed[0]} rank {seed[1]}"))
 
 
-class _WithChildren(_Loader):
+def _with_children(loader: Any, children: dict[str, Any]) -> _Loader:
     """Loads a package some of whose modules are loaded already."""
-
-    def __init__(self, loader: Any, children: dict[str, Any]) -> None:
-        super().__init__(loader)
-        self._children = children
-
-    def exec_module(self, module: Any) -> None:
-        """Load with the children in place."""
-        vars(module).update(self._children)
-        self._loader.exec_module(module)
+    return _Loader(loader, before=lambda module: module.__dict__.update(children))
 
 
 def _may_draw_numbers(origin: str | None) -> bool:

@@ -21,7 +21,7 @@ from typing import Any
 
 # Large, in part not loadable twice, and known to hold no communicator though some of them mention mpi4py.
 _SHARED = frozenset(
-    (
+    [
         "mpi4py",
         "numpy",
         "scipy",
@@ -33,7 +33,7 @@ _SHARED = frozenset(
         "jax",
         "jaxlib",
         "tensorflow",
-    )
+    ]
 )
 _SIMULATOR = ("spmdsim.errors", "spmdsim.simulation", "spmdsim.labs")  # what runs the ranks and judges them
 _SIMULATORS = tuple(f"{name}." for name in _SIMULATOR)

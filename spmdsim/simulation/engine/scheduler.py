@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from spmdsim.errors import WorldError
 from spmdsim.simulation.engine.timing import Speeds
+from spmdsim.simulation.findings import faults
 from spmdsim.simulation.findings.code_places import ProgramPlace, user_call
 from spmdsim.simulation.findings.problems import ERROR, Problem
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 LOOKS_BEFORE_RELIEF = 50
 LOOKS_BEFORE_GIVING_UP = 10_000  # of every rank, and
 POLLS_BEFORE_GIVING_UP = 500_000  # of all together: a long loop with a test in it is no deadlock
+FLOOD = 500  # messages to one rank, sent without ever waiting, that no program should rely on
 STUBBORN = 100  # a rank that catches being ended this often is left where it stands
 _stubborn: list[Any] = []  # kept, because collecting such a greenlet would tell it once more
 
@@ -89,6 +91,37 @@ class Task:
         self.idle_looks = 0  # looks since the last communication
         # By sender, the wildcard receive that took its last message.
         self.caught: dict[int, tuple[str, Site]] = {}
+
+    def count_ahead(self, box: Mailbox, nbytes: int, message: Message | None = None) -> None:
+        """One more message to a mailbox since the rank last waited; the message is needed when it is one too many.
+
+        Most programs send once or to one rank and then wait: only a rank that sends to several in a row has a table.
+        """
+        if self.to is not box:
+            if self.to is not None:
+                self.ahead[self.to] = (self.count, self.nbytes)
+            self.to = box
+            self.count, self.nbytes = self.ahead.get(box, (0, 0))
+        self.count += 1
+        self.nbytes += nbytes
+        if self.count == FLOOD and message is not None:
+            self.flood = message
+
+    def settle(self) -> None:
+        """The rank has waited for somebody: what it sent before can no longer pile up without bound."""
+        if self.flood is not None:
+            self.note_flood()
+        self.to, self.count = None, 0
+        if self.ahead:
+            self.ahead.clear()
+
+    def note_flood(self) -> None:
+        """Report that the rank has sent one rank too much, if it has."""
+        message, self.flood = self.flood, None
+        if message is not None:
+            box = message.comm.boxes[message.dest]
+            counts = (self.count, self.nbytes) if self.to is box else self.ahead[box]
+            faults.note_flood(message, *counts)
 
 
 class Scheduler:

@@ -9,7 +9,6 @@ from spmdsim.simulation.data.constants import ANY_SOURCE, ANY_TAG, PROC_NULL, TA
 from spmdsim.simulation.data.derived_types import BYTE_DTYPE
 from spmdsim.simulation.data.message_buffers import COLUMNS, OBJECT, ROWS
 from spmdsim.simulation.data.status import Status
-from spmdsim.simulation.engine.ahead import count_ahead, settle
 from spmdsim.simulation.engine.mailboxes import (
     BUFFERED,
     READY,
@@ -45,7 +44,7 @@ def start_send(
     if mode is not STANDARD:
         message.mode = mode
     if mode is STANDARD or mode is BUFFERED:
-        count_ahead(task, box, nbytes, message)
+        task.count_ahead(box, nbytes, message)
     if box.posted or box.wild or box.blocked is not None:
         receive = box.take_receive(message)
         if receive is not None:
@@ -202,7 +201,7 @@ def received(receive: Receive, status: Status | None) -> Any:
             status.fill(PROC_NULL, ANY_TAG, 0)
         return None
     if task.to is not None:
-        settle(task)
+        task.settle()
     if status is not None:
         status.fill(message.source, message.tag, message.payload.nbytes)
     if message.payload.dtype is OBJECT:

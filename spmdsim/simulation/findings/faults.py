@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from spmdsim.simulation.findings.code_places import ProgramPlace, place_of
@@ -32,17 +33,18 @@ def contents(payload: Any) -> str:
     return f"{payload.elements} × {payload.dtype}"
 
 
+def _error(kind: str, text: str, *places: ProgramPlace) -> Problem:
+    return Problem(kind, ERROR, text, _ranks(*places), places)
+
+
 def truncated(message: Message, receive: Receive) -> Problem:
     """More was sent than the receive has room for."""
     sent, got = send_place(message), receive_place(receive)
-    return Problem(
-        "truncation",
-        ERROR,
+    text = (
         f"rank {sent.rank} sends {contents(message.payload)} to rank {got.rank} in {sent}, "
-        f"but {got} has room for {contents(receive.target)} only",
-        _ranks(sent, got),
-        (sent, got),
+        f"but {got} has room for {contents(receive.target)} only"
     )
+    return _error("truncation", text, sent, got)
 
 
 def wrong_type(message: Message, receive: Receive) -> Problem:
@@ -50,112 +52,94 @@ def wrong_type(message: Message, receive: Receive) -> Problem:
     sent, got = send_place(message), receive_place(receive)
     wanted = receive.target
     as_what = "a pickled object" if wanted.dtype == "object" else str(wanted.dtype)
-    return Problem(
-        "type_mismatch",
-        ERROR,
+    text = (
         f"rank {sent.rank} sends {contents(message.payload)} to rank {got.rank} in {sent}, "
-        f"but {got} receives it as {as_what}",
-        _ranks(sent, got),
-        (sent, got),
+        f"but {got} receives it as {as_what}"
     )
+    return _error("type_mismatch", text, sent, got)
 
 
 def not_ready(message: Message) -> Problem:
     """A ready-mode send without its receive."""
-    sent = send_place(message)
-    dest = message.comm.ranks[message.dest]
-    return Problem(
-        "ready_send",
-        ERROR,
+    sent, dest = send_place(message), message.comm.ranks[message.dest]
+    text = (
         f"rank {sent.rank} sends to rank {dest} in {sent}, but {sent.call} is allowed only when the "
-        "receive is posted already, and it is not",
-        tuple(sorted({sent.rank, dest})),
-        (sent,),
+        "receive is posted already, and it is not"
     )
+    return Problem("ready_send", ERROR, text, tuple(sorted({sent.rank, dest})), (sent,))
+
+
+def _note(scheduler: Scheduler, key: tuple[Any, ...], problem: Callable[[], Problem]) -> None:
+    """Report what is worth a sentence once for each key."""
+    if key not in scheduler.suspects:
+        scheduler.suspects[key] = True
+        scheduler.problems.append(problem())
 
 
 def note_memory_order(scheduler: Scheduler, message: Message, receive: Receive) -> None:
     """Rows on one side and columns on the other: the data arrives transposed."""
-    key = ("order", message.site, receive.site)
-    if key in scheduler.suspects:
-        return
-    sent, got = send_place(message), receive_place(receive)
-    first, second = _ORDERS[message.payload.order], _ORDERS[receive.target.order]
-    scheduler.suspects[key] = True
-    scheduler.problems.append(
-        Problem(
-            "memory_order",
-            WARNING,
+
+    def problem() -> Problem:
+        sent, got = send_place(message), receive_place(receive)
+        first, second = _ORDERS[message.payload.order], _ORDERS[receive.target.order]
+        text = (
             f"rank {sent.rank} sends an array stored {first} in {sent}, but {got} on rank {got.rank} "
-            f"stores it {second}: the data arrives transposed",
-            _ranks(sent, got),
-            (sent, got),
+            f"stores it {second}: the data arrives transposed"
         )
-    )
+        return Problem("memory_order", WARNING, text, _ranks(sent, got), (sent, got))
+
+    _note(scheduler, ("order", message.site, receive.site), problem)
 
 
 def note_collective_order(scheduler: Scheduler, calls: list[Any]) -> None:
     """Rows and columns in one collective: some of its data arrives transposed."""
-    key = ("order", calls[0].site)
-    if key in scheduler.suspects:
-        return
-    scheduler.suspects[key] = True
-    orders: dict[int, tuple[Any, str]] = {}
-    for call in calls:
-        parts = [(part, "send") for part in call.send] + [(part, "receive") for part in call.receive]
-        for part, side in parts:
-            if part.order:
-                orders.setdefault(part.order, (call, side))
-    each = []
-    places = []
-    for order in sorted(orders, reverse=True):
-        call, side = orders[order]
-        places.append(place_of(call.task.rank, call.name, call.site))
-        each.append(f"the {side} buffer of rank {call.task.rank} is stored {_ORDERS[order]}")
-    text = f"in {places[0]} {' and '.join(each)}: data arrives transposed"
-    problem = Problem("memory_order", WARNING, text, _ranks(*places), tuple(places))
-    scheduler.problems.append(problem)
+
+    def problem() -> Problem:
+        orders: dict[int, tuple[Any, str]] = {}
+        for call in calls:
+            parts = [(part, "send") for part in call.send] + [(part, "receive") for part in call.receive]
+            for part, side in parts:
+                if part.order:
+                    orders.setdefault(part.order, (call, side))
+        of_both = [orders[order] for order in sorted(orders, reverse=True)]
+        places = [place_of(call.task.rank, call.name, call.site) for call, _ in of_both]
+        each = [
+            f"the {side} buffer of rank {call.task.rank} is stored {_ORDERS[order]}"
+            for order, (call, side) in sorted(orders.items(), reverse=True)
+        ]
+        text = f"in {places[0]} {' and '.join(each)}: data arrives transposed"
+        return Problem("memory_order", WARNING, text, _ranks(*places), tuple(places))
+
+    _note(scheduler, ("order", calls[0].site), problem)
 
 
 def note_flood(message: Message, count: int, nbytes: int) -> None:
     """Hundreds of messages to one rank without waiting for anybody: only memory limits them."""
-    task, dest = message.task, message.comm.ranks[message.dest]
-    scheduler = task.scheduler
-    key = ("flood", message.site)
-    if key in scheduler.suspects:
-        return
-    scheduler.suspects[key] = True
-    sent = send_place(message)
-    scheduler.problems.append(
-        Problem(
-            "run_ahead",
-            WARNING,
-            f"rank {task.rank} sends {count} messages ({nbytes} bytes) to rank {dest} in {sent} without "
-            "ever waiting for it, so a slow receiver lets them pile up in the library's buffers",
-            tuple(sorted({task.rank, dest})),
-            (sent,),
+
+    def problem() -> Problem:
+        sent, dest = send_place(message), message.comm.ranks[message.dest]
+        text = (
+            f"rank {sent.rank} sends {count} messages ({nbytes} bytes) to rank {dest} in {sent} without "
+            "ever waiting for it, so a slow receiver lets them pile up in the library's buffers"
         )
-    )
+        return Problem("run_ahead", WARNING, text, tuple(sorted({sent.rank, dest})), (sent,))
+
+    _note(message.task.scheduler, ("flood", message.site), problem)
 
 
 def note_changed(scheduler: Scheduler, operation: Any, where: ProgramPlace) -> None:
     """A buffer was changed while a nonblocking call still used it."""
-    key = ("changed", operation.site)
-    if key in scheduler.suspects:
-        return
-    scheduler.suspects[key] = True
-    start = place_of(operation.task.rank, operation.name, operation.site)
-    what = "send" if hasattr(operation, "payload") else "receive"
-    scheduler.problems.append(
-        Problem(
-            "buffer_reused",
-            ERROR,
+
+    def problem() -> Problem:
+        start = place_of(operation.task.rank, operation.name, operation.site)
+        what = "send" if hasattr(operation, "payload") else "receive"
+        text = (
             f"rank {start.rank} changes the {what} buffer of {start} before {where} completes it, "
-            "so the data is undefined",
-            (start.rank,),
-            (start, where),
+            "so the data is undefined"
         )
-    )
+        return Problem("buffer_reused", ERROR, text, (start.rank,), (start, where))
+
+    _note(scheduler, ("changed", operation.site), problem)
 
 
 def _ranks(*places: ProgramPlace) -> tuple[int, ...]:

@@ -9,8 +9,14 @@ from __future__ import annotations
 from typing import Any
 
 from spmdsim.simulation.data.constants import IN_PLACE, MPIError
-from spmdsim.simulation.data.message_buffers import MessageBuffer, blocks, simple, typed, vector
-from spmdsim.simulation.data.payloads import ObjectPayload
+from spmdsim.simulation.data.message_buffers import (
+    MessageBuffer,
+    ObjectPayload,
+    blocks,
+    simple,
+    typed,
+    vector,
+)
 from spmdsim.simulation.data.reduce_operators import SUM, Op, as_op
 from spmdsim.simulation.engine.collective_calls import RULES, CollectiveCall
 
@@ -54,40 +60,45 @@ def Bcast(self: Any, buf: Any, root: int = 0) -> CollectiveCall:
     return CollectiveCall(RULES["broadcast"], [buffer], receive, _same(buffer, root=root), root)
 
 
+def _gathering(self: Any, sendbuf: Any, recvbuf: Any, root: int, share: Any, even: bool) -> CollectiveCall:
+    """Blocks to the root, which ``share`` cuts out of its buffer; even ones must be alike on all ranks."""
+    root = checked_root(self, root)
+    receive = share(recvbuf, self.size) if self._rank == root else []
+    mine = receive[root] if in_place(sendbuf) and self._rank == root else simple(sendbuf)
+    facts = _same(mine, root=root) if even else {"root": root}
+    return CollectiveCall(RULES["gather"], [mine], receive, facts, root)
+
+
 def Gather(self: Any, sendbuf: Any, recvbuf: Any, root: int = 0) -> CollectiveCall:
     """Equal blocks of all ranks to the root, in rank order."""
-    root = checked_root(self, root)
+    checked_root(self, root)
     _apart(sendbuf, recvbuf)
-    receive = blocks(recvbuf, self.size) if self._rank == root else []
-    mine = receive[root] if in_place(sendbuf) and self._rank == root else simple(sendbuf)
-    return CollectiveCall(RULES["gather"], [mine], receive, _same(mine, root=root), root)
+    return _gathering(self, sendbuf, recvbuf, root, blocks, True)
 
 
 def Gatherv(self: Any, sendbuf: Any, recvbuf: Any, root: int = 0) -> CollectiveCall:
     """Blocks of any size to the root."""
+    return _gathering(self, sendbuf, recvbuf, root, vector, False)
+
+
+def _scattering(self: Any, sendbuf: Any, recvbuf: Any, root: int, share: Any, even: bool) -> CollectiveCall:
+    """Blocks that ``share`` cuts out of the root's buffer, one to each rank."""
     root = checked_root(self, root)
-    receive = vector(recvbuf, self.size) if self._rank == root else []
-    mine = receive[root] if in_place(sendbuf) and self._rank == root else simple(sendbuf)
-    return CollectiveCall(RULES["gather"], [mine], receive, {"root": root}, root)
+    parts = share(sendbuf, self.size) if self._rank == root else []
+    kept = in_place(recvbuf) and self._rank == root
+    receive = [] if kept else [simple(recvbuf)]
+    facts = _same(parts[root] if kept else receive[0], root=root) if even else {"root": root}
+    return CollectiveCall(RULES["scatter"], list(parts), receive, facts, root)
 
 
 def Scatter(self: Any, sendbuf: Any, recvbuf: Any, root: int = 0) -> CollectiveCall:
     """Equal blocks of the root's data, one to each rank."""
-    root = checked_root(self, root)
-    parts = blocks(sendbuf, self.size) if self._rank == root else []
-    kept = in_place(recvbuf) and self._rank == root
-    receive = [] if kept else [simple(recvbuf)]
-    facts = _same(parts[root] if kept else receive[0], root=root)
-    return CollectiveCall(RULES["scatter"], list(parts), receive, facts, root)
+    return _scattering(self, sendbuf, recvbuf, root, blocks, True)
 
 
 def Scatterv(self: Any, sendbuf: Any, recvbuf: Any, root: int = 0) -> CollectiveCall:
     """Blocks of any size of the root's data, one to each rank."""
-    root = checked_root(self, root)
-    parts = vector(sendbuf, self.size) if self._rank == root else []
-    kept = in_place(recvbuf) and self._rank == root
-    receive = [] if kept else [simple(recvbuf)]
-    return CollectiveCall(RULES["scatter"], list(parts), receive, {"root": root}, root)
+    return _scattering(self, sendbuf, recvbuf, root, vector, False)
 
 
 def Allgather(self: Any, sendbuf: Any, recvbuf: Any) -> CollectiveCall:
@@ -105,26 +116,28 @@ def Allgatherv(self: Any, sendbuf: Any, recvbuf: Any) -> CollectiveCall:
     return CollectiveCall(RULES["all_gather"], [mine], receive, {})
 
 
+def _exchanging(self: Any, sendbuf: Any, recvbuf: Any, share: Any) -> CollectiveCall:
+    receive = share(recvbuf, self.size)
+    parts = receive if in_place(sendbuf) else share(sendbuf, self.size)
+    return CollectiveCall(RULES["all_to_all"], list(parts), receive, {})
+
+
 def Alltoall(self: Any, sendbuf: Any, recvbuf: Any) -> CollectiveCall:
     """An equal block from everybody to everybody."""
     _apart(sendbuf, recvbuf)
-    receive = blocks(recvbuf, self.size)
-    parts = receive if in_place(sendbuf) else blocks(sendbuf, self.size)
-    return CollectiveCall(RULES["all_to_all"], list(parts), receive, _same(parts[0]))
+    call = _exchanging(self, sendbuf, recvbuf, blocks)
+    call.facts = _same(call.send[0])
+    return call
 
 
 def Alltoallv(self: Any, sendbuf: Any, recvbuf: Any) -> CollectiveCall:
     """A block of any size from everybody to everybody."""
-    receive = vector(recvbuf, self.size)
-    parts = receive if in_place(sendbuf) else vector(sendbuf, self.size)
-    return CollectiveCall(RULES["all_to_all"], list(parts), receive, {})
+    return _exchanging(self, sendbuf, recvbuf, vector)
 
 
 def Alltoallw(self: Any, sendbuf: Any, recvbuf: Any) -> CollectiveCall:
     """A block of any size and type from everybody to everybody."""
-    receive = typed(recvbuf, self.size)
-    parts = receive if in_place(sendbuf) else typed(sendbuf, self.size)
-    return CollectiveCall(RULES["all_to_all"], list(parts), receive, {})
+    return _exchanging(self, sendbuf, recvbuf, typed)
 
 
 def _reducing(
@@ -168,25 +181,26 @@ def Reduce(self: Any, sendbuf: Any, recvbuf: Any, op: Op = SUM, root: int = 0) -
     return _reducing(self, "reduce", sendbuf, _fitting(sendbuf, whole), op, whole, root=root)
 
 
-def Allreduce(self: Any, sendbuf: Any, recvbuf: Any, op: Op = SUM) -> CollectiveCall:
-    """The reduction of all ranks' vectors, on everybody."""
+def _everywhere(self: Any, rule: str, sendbuf: Any, recvbuf: Any, op: Op) -> CollectiveCall:
+    """A reduction that fills every rank's buffer."""
     _apart(sendbuf, recvbuf)
     whole = simple(recvbuf)
-    return _reducing(self, "all_reduce", sendbuf, _fitting(sendbuf, whole), op, whole)
+    return _reducing(self, rule, sendbuf, _fitting(sendbuf, whole), op, whole)
+
+
+def Allreduce(self: Any, sendbuf: Any, recvbuf: Any, op: Op = SUM) -> CollectiveCall:
+    """The reduction of all ranks' vectors, on everybody."""
+    return _everywhere(self, "all_reduce", sendbuf, recvbuf, op)
 
 
 def Scan(self: Any, sendbuf: Any, recvbuf: Any, op: Op = SUM) -> CollectiveCall:
     """The reduction of the ranks up to and including this one."""
-    _apart(sendbuf, recvbuf)
-    whole = simple(recvbuf)
-    return _reducing(self, "scan", sendbuf, _fitting(sendbuf, whole), op, whole)
+    return _everywhere(self, "scan", sendbuf, recvbuf, op)
 
 
 def Exscan(self: Any, sendbuf: Any, recvbuf: Any, op: Op = SUM) -> CollectiveCall:
     """The reduction of the ranks before this one; rank 0's buffer stays as it is."""
-    _apart(sendbuf, recvbuf)
-    whole = simple(recvbuf)
-    return _reducing(self, "exscan", sendbuf, _fitting(sendbuf, whole), op, whole)
+    return _everywhere(self, "exscan", sendbuf, recvbuf, op)
 
 
 def Reduce_scatter_block(self: Any, sendbuf: Any, recvbuf: Any, op: Op = SUM) -> CollectiveCall:

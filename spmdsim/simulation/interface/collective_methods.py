@@ -15,37 +15,11 @@ from spmdsim.simulation.engine.mailboxes import wait_for
 from spmdsim.simulation.interface import call_arguments
 from spmdsim.simulation.interface.requests import Prequest, Request, take_result
 
-_OBJECTS = [
-    "barrier",
-    "bcast",
-    "gather",
-    "scatter",
-    "allgather",
-    "alltoall",
-    "reduce",
-    "allreduce",
-    "scan",
-    "exscan",
-]
-_BUFFERS = [
-    "Barrier",
-    "Bcast",
-    "Gather",
-    "Gatherv",
-    "Scatter",
-    "Scatterv",
-    "Allgather",
-    "Allgatherv",
-    "Alltoall",
-    "Alltoallv",
-    "Alltoallw",
-    "Reduce",
-    "Allreduce",
-    "Scan",
-    "Exscan",
-    "Reduce_scatter_block",
-    "Reduce_scatter",
-]
+_OBJECTS = "barrier bcast gather scatter allgather alltoall reduce allreduce scan exscan"
+_BUFFERS = (
+    "Barrier Bcast Gather Gatherv Scatter Scatterv Allgather Allgatherv Alltoall Alltoallv Alltoallw "
+    "Reduce Allreduce Scan Exscan Reduce_scatter_block Reduce_scatter"
+)
 
 
 def meet(comm: Any, call: CollectiveCall, name: str, frame: Any) -> Any:
@@ -101,9 +75,9 @@ class CollectiveMethods:
 
 
 def _install() -> None:
-    for name in _OBJECTS:
+    for name in _OBJECTS.split():
         setattr(CollectiveMethods, name, _blocking(name, getattr(call_arguments, name)))
-    for name in _BUFFERS:
+    for name in _BUFFERS.split():
         prepare = getattr(call_arguments, name)
         setattr(CollectiveMethods, name, _blocking(name, prepare))
         nonblocking = f"I{name.lower()}"

@@ -8,10 +8,14 @@ from typing import Any
 from numpy import ndarray
 
 from spmdsim.simulation.data.constants import ANY_SOURCE, ANY_TAG, MPIError
-from spmdsim.simulation.data.message_buffers import MessageBuffer, simple, writable
-from spmdsim.simulation.data.payloads import OBJECT_TARGET
+from spmdsim.simulation.data.message_buffers import (
+    OBJECT_TARGET,
+    MessageBuffer,
+    ObjectPayload,
+    simple,
+    writable,
+)
 from spmdsim.simulation.data.status import Status
-from spmdsim.simulation.engine.ahead import settle
 from spmdsim.simulation.engine.arrays import DECLINED, ask, got, offer
 from spmdsim.simulation.engine.mailboxes import (
     BUFFERED,
@@ -50,7 +54,7 @@ class PointToPoint:
         if message.end > task.clock:
             task.clock = message.end
         if mode is SYNCHRONOUS:
-            settle(task)
+            task.settle()
         timeline = self._scheduler.timeline
         if timeline is not None:
             timeline.call(task, name, begin, frame, to=dest, tag=tag, nbytes=payload.nbytes)
@@ -215,6 +219,10 @@ class PointToPoint:
         message.keep()  # to notice a change before Wait
         return message
 
+    def _begin(self, payload: Any, dest: int, tag: int, mode: str, name: str) -> Request:
+        """The request of a send that the user's line, two calls from here, begins."""
+        return Request(operation=self._start(payload, dest, tag, mode, name, _frame(2)))
+
     def _post(self, target: Any, source: int, tag: int, name: str, frame: Any) -> Receive:
         receive = start_receive(self, target, source, tag, name, frame, False)
         if target is not OBJECT_TARGET:
@@ -223,23 +231,19 @@ class PointToPoint:
 
     def Isend(self, buf: Any, dest: int, tag: int = 0) -> Request:
         """Begin to send a buffer, which must stay as it is until the request is waited for."""
-        frame = _frame(1)
-        return Request(operation=self._start(simple(buf), dest, tag, STANDARD, "Isend", frame))
+        return self._begin(simple(buf), dest, tag, STANDARD, "Isend")
 
     def Issend(self, buf: Any, dest: int, tag: int = 0) -> Request:
         """Begin a synchronous send."""
-        frame = _frame(1)
-        return Request(operation=self._start(simple(buf), dest, tag, SYNCHRONOUS, "Issend", frame))
+        return self._begin(simple(buf), dest, tag, SYNCHRONOUS, "Issend")
 
     def Ibsend(self, buf: Any, dest: int, tag: int = 0) -> Request:
         """Begin a buffered send."""
-        payload = self._attached(simple(buf))
-        return Request(operation=self._start(payload, dest, tag, BUFFERED, "Ibsend", _frame(1)))
+        return self._begin(self._attached(simple(buf)), dest, tag, BUFFERED, "Ibsend")
 
     def Irsend(self, buf: Any, dest: int, tag: int = 0) -> Request:
         """Begin a ready send."""
-        frame = _frame(1)
-        return Request(operation=self._start(simple(buf), dest, tag, READY, "Irsend", frame))
+        return self._begin(simple(buf), dest, tag, READY, "Irsend")
 
     def Irecv(self, buf: Any, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> Request:
         """Begin to receive into a buffer, which belongs to MPI until the request is waited for."""
@@ -247,26 +251,25 @@ class PointToPoint:
 
     # ------------------------------------------------------------------ persistent
 
+    def _again(self, payload: Any, dest: int, tag: int, mode: str, name: str) -> Prequest:
+        frame = _frame(2)
+        return Prequest(lambda: self._start(payload, dest, tag, mode, name, frame))
+
     def Send_init(self, buf: Any, dest: int, tag: int = 0) -> Prequest:
         """A send to be started again and again."""
-        frame = _frame(1)
-        return Prequest(lambda: self._start(simple(buf), dest, tag, STANDARD, "Send_init", frame))
+        return self._again(simple(buf), dest, tag, STANDARD, "Send_init")
 
     def Ssend_init(self, buf: Any, dest: int, tag: int = 0) -> Prequest:
         """A synchronous send to be started again and again."""
-        frame = _frame(1)
-        return Prequest(lambda: self._start(simple(buf), dest, tag, SYNCHRONOUS, "Ssend_init", frame))
+        return self._again(simple(buf), dest, tag, SYNCHRONOUS, "Ssend_init")
 
     def Bsend_init(self, buf: Any, dest: int, tag: int = 0) -> Prequest:
         """A buffered send to be started again and again."""
-        frame = _frame(1)
-        payload = self._attached(simple(buf))
-        return Prequest(lambda: self._start(payload, dest, tag, BUFFERED, "Bsend_init", frame))
+        return self._again(self._attached(simple(buf)), dest, tag, BUFFERED, "Bsend_init")
 
     def Rsend_init(self, buf: Any, dest: int, tag: int = 0) -> Prequest:
         """A ready send to be started again and again."""
-        frame = _frame(1)
-        return Prequest(lambda: self._start(simple(buf), dest, tag, READY, "Rsend_init", frame))
+        return self._again(simple(buf), dest, tag, READY, "Rsend_init")
 
     def Recv_init(self, buf: Any, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> Prequest:
         """A receive to be started again and again."""
@@ -279,3 +282,60 @@ class PointToPoint:
             has = f"only {room} bytes are" if room >= 0 else "no buffer is"
             raise MPIError("ERR_BUFFER", f"a buffered send of {payload.nbytes} bytes, but {has} attached")
         return payload
+
+    # ------------------------------------------------------------------ lower-case: Python objects
+
+    def send(self, obj: Any, dest: int, tag: int = 0) -> None:
+        """Send a Python object."""
+        self._send(ObjectPayload(obj), dest, tag, STANDARD, "send", _frame(1))
+
+    def ssend(self, obj: Any, dest: int, tag: int = 0) -> None:
+        """Send a Python object and return once its receive has begun."""
+        self._send(ObjectPayload(obj), dest, tag, SYNCHRONOUS, "ssend", _frame(1))
+
+    def bsend(self, obj: Any, dest: int, tag: int = 0) -> None:
+        """Copy a Python object into the attached buffer and return at once."""
+        self._send(self._attached(ObjectPayload(obj)), dest, tag, BUFFERED, "bsend", _frame(1))
+
+    def recv(
+        self,
+        buf: Any = None,
+        source: int = ANY_SOURCE,
+        tag: int = ANY_TAG,
+        status: Status | None = None,
+    ) -> Any:
+        """Receive a Python object."""
+        return self._receive(OBJECT_TARGET, source, tag, status, "recv", _frame(1))
+
+    def sendrecv(
+        self,
+        sendobj: Any,
+        dest: int,
+        sendtag: int = 0,
+        recvbuf: Any = None,
+        source: int = ANY_SOURCE,
+        recvtag: int = ANY_TAG,
+        status: Status | None = None,
+    ) -> Any:
+        """Send a Python object and receive one."""
+        payload = ObjectPayload(sendobj)
+        frame = _frame(1)
+        return self._exchange(
+            payload, dest, sendtag, OBJECT_TARGET, source, recvtag, status, "sendrecv", frame
+        )
+
+    def isend(self, obj: Any, dest: int, tag: int = 0) -> Request:
+        """Begin to send a Python object."""
+        return self._begin(ObjectPayload(obj), dest, tag, STANDARD, "isend")
+
+    def issend(self, obj: Any, dest: int, tag: int = 0) -> Request:
+        """Begin a synchronous send of a Python object."""
+        return self._begin(ObjectPayload(obj), dest, tag, SYNCHRONOUS, "issend")
+
+    def ibsend(self, obj: Any, dest: int, tag: int = 0) -> Request:
+        """Begin a buffered send of a Python object."""
+        return self._begin(self._attached(ObjectPayload(obj)), dest, tag, BUFFERED, "ibsend")
+
+    def irecv(self, buf: Any = None, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> Request:
+        """Begin to receive a Python object, which the request's ``wait`` returns."""
+        return Request(operation=self._post(OBJECT_TARGET, source, tag, "irecv", _frame(1)))

@@ -6,8 +6,7 @@ import sys
 from typing import Any
 
 from spmdsim.simulation.data.constants import ANY_SOURCE, ANY_TAG, PROC_NULL
-from spmdsim.simulation.data.message_buffers import writable
-from spmdsim.simulation.data.payloads import OBJECT_TARGET
+from spmdsim.simulation.data.message_buffers import OBJECT_TARGET, writable
 from spmdsim.simulation.data.status import Status
 from spmdsim.simulation.engine.mailboxes import Message, Probing
 from spmdsim.simulation.engine.scheduler import current_task

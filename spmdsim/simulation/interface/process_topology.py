@@ -9,8 +9,7 @@ from math import prod
 from typing import Any
 
 from spmdsim.simulation.data.constants import PROC_NULL, MPIError
-from spmdsim.simulation.data.message_buffers import blocks, simple, typed, vector
-from spmdsim.simulation.data.payloads import ObjectPayload
+from spmdsim.simulation.data.message_buffers import ObjectPayload, blocks, simple, typed, vector
 from spmdsim.simulation.engine.collective_calls import RULES, CollectiveCall
 from spmdsim.simulation.interface.collective_methods import meet
 from spmdsim.simulation.interface.simulated_comm import COMM_NULL, CommunicatorState, Intracomm

@@ -8,7 +8,6 @@ from typing import Any
 
 from spmdsim.simulation.data.constants import UNDEFINED
 from spmdsim.simulation.data.status import Status, fill_statuses
-from spmdsim.simulation.engine.ahead import settle
 from spmdsim.simulation.engine.mailboxes import Message, Receive, WaitsTogether, finish, wait_for
 from spmdsim.simulation.engine.scheduler import current_scheduler
 from spmdsim.simulation.engine.transfer import received
@@ -278,7 +277,7 @@ def take_result(operation: Any, status: Status | None) -> Any:
         if operation.before is not None:
             _notice_change(operation, operation.target, operation.before)
         return received(operation, status)
-    settle(task)
+    task.settle()
     return operation.take()
 
 

@@ -17,7 +17,7 @@ from spmdsim.simulation.findings.code_places import ProgramPlace, place_in_stack
 from spmdsim.simulation.findings.problems import ERROR, Problem
 from spmdsim.simulation.interface.collective_methods import CollectiveMethods, meet
 from spmdsim.simulation.interface.groups import Group
-from spmdsim.simulation.interface.object_messages import ObjectMessages
+from spmdsim.simulation.interface.point_to_point import PointToPoint
 from spmdsim.simulation.interface.probes import ProbeMethods
 from spmdsim.simulation.interface.requests import Request
 
@@ -91,7 +91,7 @@ NOT_SIMULATED = frozenset(
 )
 
 
-class Comm(ObjectMessages, ProbeMethods, CollectiveMethods):
+class Comm(PointToPoint, ProbeMethods, CollectiveMethods):
     """One rank's handle on a communicator."""
 
     size: int
