@@ -35,10 +35,6 @@ class CostBound(NamedTuple):
     beta: Fraction
     gamma: Fraction
 
-    def seconds(self, nbytes: int, alpha: float, beta: float, gamma: float) -> float:
-        """The largest of the three parts in seconds: no algorithm is faster than this."""
-        return max(self.steps * alpha, float(self.beta) * nbytes * beta, float(self.gamma) * nbytes * gamma)
-
 
 def lower_bound(collective_name: str, size: int) -> CostBound:
     """The lower bound of a collective.

@@ -75,6 +75,15 @@ def at_size(pieces: tuple[Piece, ...], nbytes: float, otherwise: Link) -> Link:
     return otherwise
 
 
+def least_per_byte(pieces: tuple[Piece, ...], otherwise: Link) -> float:
+    """Seconds per byte in messages of the size at which these cost least; ``otherwise`` beyond the last range.
+
+    >>> least_per_byte((Piece(10, 1.0, 0.5),), Link(0.0, 2.0))
+    0.6
+    """
+    return min([otherwise.beta, *(one.alpha / one.limit + one.beta for one in pieces)])
+
+
 def scaled(pieces: tuple[Piece, ...], alpha: float, beta: float | None = None) -> tuple[Piece, ...]:
     """Ranges with alpha and beta multiplied (both by the first factor if there is only one)."""
     b = alpha if beta is None else beta

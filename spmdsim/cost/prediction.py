@@ -9,7 +9,6 @@ from math import exp, log
 from typing import Any
 
 from spmdsim.collectives import Algorithm, Schedule, algorithms, make_schedule
-from spmdsim.collectives.bounds import lower_bound
 from spmdsim.core.layout import largest_block
 from spmdsim.cost.closed_forms import closed_form, most_received
 from spmdsim.cost.events.loggops import LogGOPS, simulate_program
@@ -18,7 +17,7 @@ from spmdsim.cost.machine import Machine
 from spmdsim.cost.networks.link_load import compressed_rounds, symmetry_of
 from spmdsim.cost.networks.spec import parse_topology
 from spmdsim.cost.networks.topology import Topology
-from spmdsim.cost.pricing import price
+from spmdsim.cost.pricing import least_seconds, price
 from spmdsim.errors import InputError, unknown
 from spmdsim.pictured import Pictured, ShortRepr
 
@@ -179,15 +178,12 @@ def predict(
                 left_out[name] = f"too many messages to look at each on {n} ranks"
         if not names or "native" in names:
             pricers |= _native(collective, machine, n)
-        bound = lower_bound(collective, n)
-        links = [one for one in (machine.link(n), machine.intra) if one]
-        alpha, beta = min(one.alpha for one in links), min(one.beta for one in links)
         row = [
             PredictedPoint(
                 n,
                 size,
                 {name: pricer(size) for name, pricer in pricers.items()},
-                bound.seconds(size, alpha, beta, machine.gamma),
+                least_seconds(collective, machine, n, size),
                 machine.seconds(
                     collective, n, most_received(collective, n, largest_block(size, itemsize)) * itemsize
                 ),

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from math import ceil, log2
 
 import numpy as np
 
 from spmdsim.collectives import Schedule
+from spmdsim.collectives.bounds import lower_bound
 from spmdsim.collectives.rank_program import INPUT, program_for
 from spmdsim.cost.closed_forms import closed_form
+from spmdsim.cost.curves import Link, least_per_byte
 from spmdsim.cost.machine import Machine
 from spmdsim.cost.networks.congestion import round_seconds
 from spmdsim.cost.networks.link_load import LinkLoad, link_loads
@@ -176,6 +179,35 @@ def reaches(kind: str, peer: int, n: int, per_node: int) -> tuple[bool, bool]:
     ranks = np.arange(n, dtype=np.int64)
     crossing = ranks // per_node != (ranks ^ peer) // per_node
     return not bool(crossing.all()), bool(crossing.any())
+
+
+def least_seconds(collective: str, machine: Machine, n: int, nbytes: int) -> float:
+    """What no algorithm can beat on a flat network of this machine, whatever sizes and ports it chooses.
+
+    >>> round(least_seconds("all_reduce", Machine("m", 1.0, 1.0), 2, 1), 9)
+    1.0
+    """
+    bound = lower_bound(collective, n)
+    outside = Link(machine.alpha, machine.beta)
+    links = [*machine.pieces, outside, *filter(None, [machine.intra])]
+    latency = _least_alphas(n) * min(one.alpha for one in links)
+    per_byte = least_per_byte(machine.pieces, outside)
+    if machine.intra is not None:
+        per_byte = min(per_byte, machine.intra.beta)
+    reducing = least_per_byte(machine.reduce_pieces, Link(0.0, machine.gamma))
+    return max(latency, float(bound.beta) * nbytes * per_byte, float(bound.gamma) * nbytes * reducing)
+
+
+def _least_alphas(n: int) -> float:
+    """Latencies until one rank can have heard of all: a round of k ports reaches k + 1 times as many for (k + 1) / 2.
+
+    Rounds that reach twice or three times as many are enough: four times are two of the former for the same price.
+
+    >>> _least_alphas(1), _least_alphas(2), _least_alphas(3), _least_alphas(9)
+    (0.0, 1.0, 1.5, 3.0)
+    """
+    by_threes = range(ceil(log2(max(n, 1))) + 1)
+    return min(threes * 1.5 + (ceil(n / 3**threes) - 1).bit_length() for threes in by_threes)
 
 
 # ---------------------------------------------------------------------- run by this package

@@ -131,13 +131,6 @@ def test_lower_bound(name: str, n: int, expected: tuple[Any, ...]) -> None:
     assert tuple(lower_bound(name, n)) == expected
 
 
-@pytest.mark.parametrize(
-    ("prices", "seconds"), [((100, 0, 0), 300), ((0, 1, 0), 1000), ((0, 0, 1), 500), ((1, 2, 3), 2000)]
-)
-def test_a_lower_bound_in_seconds_is_its_largest_part(prices: tuple[int, ...], seconds: int) -> None:
-    assert lower_bound("all_reduce", 6).seconds(600, *prices) == pytest.approx(seconds)
-
-
 def test_the_root_is_rank_0_where_none_is_named() -> None:
     found = [inspect.signature(one.generate).parameters.get("root") for one in algorithms()]
     assert {root.default for root in found if root is not None} == {0} and len(found) > 50

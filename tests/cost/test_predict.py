@@ -10,13 +10,13 @@ from spmdsim.auto_parallel.costs.move_prices import MovePrices
 from spmdsim.auto_parallel.costs.settings import Settings
 from spmdsim.cli.collective.predict import growing_counts, growing_sizes
 from spmdsim.cli.main import main
-from spmdsim.collectives import schedule_of
+from spmdsim.collectives import algorithms, schedule_of
 from spmdsim.core import Mesh
 from spmdsim.cost import Link, Machine, Measurement, Piece, save_machine
 from spmdsim.cost.events.loggops import LogGOPS, simulate_program
 from spmdsim.cost.events.lowering import program_of
 from spmdsim.cost.prediction import predict
-from spmdsim.cost.pricing import emulated_seconds, price
+from spmdsim.cost.pricing import emulated_seconds, least_seconds, price
 from spmdsim.draw.prediction_text import prediction_plot
 from spmdsim.errors import InputError
 from spmdsim.redistribution import plan
@@ -33,6 +33,36 @@ def test_points_are_the_prices_of_the_schedules() -> None:
             assert seconds == price(schedule, MACHINE, point.nbytes).seconds
             assert seconds >= point.bound
         assert point.best == min(point.seconds, key=point.seconds.__getitem__)
+
+
+RANGES = (Piece(1024, 1e-6, 4e-9), Piece(65536, 3e-6, 1e-9))
+#: Messages that get dearer per byte, and ones that get cheaper; reductions whose price depends on the size; nodes.
+UNEVEN = (
+    Machine("plain", 2e-6, 1e-9, 1e-10),
+    Machine("cheaper", 5e-6, 1e-10, 1e-10, pieces=RANGES, reduce_pieces=(Piece(4096, 0.0, 1e-9),)),
+    Machine("dearer", 5e-6, 3e-9, 0.0, pieces=(Piece(1024, 1e-6, 1e-9), Piece(65536, 7e-6, 1e-10))),
+    Machine("nodes", 5e-6, 1e-9, 1e-10, ranks_per_node=4, intra=Link(1e-7, 1e-10)),
+)
+
+
+@pytest.mark.parametrize("machine", UNEVEN, ids=lambda machine: machine.name)
+@pytest.mark.parametrize("collective", sorted({one.collective.name for one in algorithms()}))
+def test_no_algorithm_beats_the_bound_on_any_machine(machine: Machine, collective: str) -> None:
+    """Whatever the sizes of its messages and the ports it uses."""
+    sizes = [0, 8, 64, 1000, 4096, 70_000, 1 << 20]
+    points = predict(collective, machine, [1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 16, 17, 27, 32], sizes).points
+    ratios = [seconds / one.bound for one in points for seconds in one.seconds.values() if one.bound]
+    assert len(ratios) > 50 and min(ratios) >= 1 - 1e-12
+
+
+def test_the_bound_is_its_largest_part() -> None:
+    """Three ranks hear of one another in one round of two ports, six in one more; 5/3 and 5/6 of the bytes."""
+    for prices, expected in [((100.0, 0, 0), 250), ((0, 1, 0), 1000), ((0, 0, 1), 500), ((1, 2, 3), 2000)]:
+        assert least_seconds("all_reduce", Machine("m", *prices), 6, 600) == pytest.approx(expected)
+    assert least_seconds("all_to_all", Machine("m", 1.0, 0.0), 3, 0) == 1.5
+    # 10 bytes for 2 is the best there is: 0.1 of alpha and 0.1 per byte.
+    ranges = Machine("m", 9.0, 1.0, pieces=(Piece(10, 1.0, 0.1),))
+    assert least_seconds("broadcast", ranges, 2, 1000) == pytest.approx(200)
 
 
 def test_crossover_is_where_the_closed_forms_cross() -> None:
