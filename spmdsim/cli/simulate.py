@@ -130,11 +130,13 @@ def _machine(args: argparse.Namespace) -> Any:
         return args.machine
     from dataclasses import replace
 
-    from spmdsim.simulation.engine.timing import speeds_of
+    from spmdsim.simulation.engine.timing import as_machine
 
     names = ("alpha", "beta", "gamma")
     chosen = {name: value for name, value in zip(names, numbers) if value is not None}
-    return replace(speeds_of(args.machine), **chosen)
+    machine = as_machine(args.machine)
+    pieces = machine.pieces if args.alpha is args.beta is None else ()
+    return replace(machine, pieces=pieces, measured=(), **chosen)
 
 
 def _tell(report: Any) -> None:

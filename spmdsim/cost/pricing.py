@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from math import ceil, log2
+from math import ceil
 
 import numpy as np
 
@@ -189,11 +189,9 @@ def least_seconds(collective: str, machine: Machine, n: int, nbytes: int) -> flo
     """
     bound = lower_bound(collective, n)
     outside = Link(machine.alpha, machine.beta)
-    links = [*machine.pieces, outside, *filter(None, [machine.intra])]
-    latency = _least_alphas(n) * min(one.alpha for one in links)
-    per_byte = least_per_byte(machine.pieces, outside)
-    if machine.intra is not None:
-        per_byte = min(per_byte, machine.intra.beta)
+    near = machine.intra or outside
+    latency = _least_alphas(n) * min(outside.alpha, near.alpha, *(one.alpha for one in machine.pieces))
+    per_byte = min(least_per_byte(machine.pieces, outside), near.beta)
     reducing = least_per_byte(machine.reduce_pieces, Link(0.0, machine.gamma))
     return max(latency, float(bound.beta) * nbytes * per_byte, float(bound.gamma) * nbytes * reducing)
 
@@ -206,8 +204,11 @@ def _least_alphas(n: int) -> float:
     >>> _least_alphas(1), _least_alphas(2), _least_alphas(3), _least_alphas(9)
     (0.0, 1.0, 1.5, 3.0)
     """
-    by_threes = range(ceil(log2(max(n, 1))) + 1)
-    return min(threes * 1.5 + (ceil(n / 3**threes) - 1).bit_length() for threes in by_threes)
+    alphas, threes, left = [], 0.0, max(n, 1)
+    while left > 1:
+        alphas.append(threes + (left - 1).bit_length())
+        threes, left = threes + 1.5, ceil(left / 3)
+    return min([*alphas, threes])
 
 
 # ---------------------------------------------------------------------- run by this package

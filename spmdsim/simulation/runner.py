@@ -18,7 +18,7 @@ from spmdsim.simulation.deadlock.finalize import check_end
 from spmdsim.simulation.engine.captured_output import own_end, own_output, virtual_sleep
 from spmdsim.simulation.engine.isolation import Isolation, script_folder
 from spmdsim.simulation.engine.scheduler import Scheduler, Task, active
-from spmdsim.simulation.engine.timing import speeds_of
+from spmdsim.simulation.engine.timing import as_machine
 from spmdsim.simulation.engine.variables import Variables
 from spmdsim.simulation.findings.code_places import HERE, ProgramPlace, is_ours
 from spmdsim.simulation.findings.problems import ERROR, Problem, SimulationError
@@ -75,8 +75,8 @@ def simulate(
         raise InputError(f"{n!r} ranks cannot run: give a number of 1 or more")
     if n > MOST_RANKS:
         raise InputError(f"{n:,} ranks cannot run in one process: at most {MOST_RANKS:,}")
-    scheduler = Scheduler(n, speeds_of(machine), strict, seed)
-    nodes = ranks_per_node or scheduler.speeds.ranks_per_node or n
+    scheduler = Scheduler(n, as_machine(machine), strict, seed)
+    nodes = ranks_per_node or scheduler.machine.ranks_per_node or n
     scheduler.ranks_per_node = nodes
     if trace:
         scheduler.timeline = Timeline(n)

@@ -11,8 +11,8 @@ pytest.importorskip("greenlet")
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spmdsim.cost import Link, Machine, Piece
 from spmdsim.simulation import simulate
-from spmdsim.simulation.engine.timing import Speeds
 
 pytest.importorskip("greenlet")
 
@@ -178,8 +178,9 @@ def run_calls(comm: Any, calls: Any, short: bool) -> list[Any]:
 @given(array_calls())
 def test_arrays_go_the_short_way_with_the_same_outcome(case: Any) -> None:
     size, calls = case
-    slow = Speeds(2e-6, 1e-9, 0.0, 2, 5e-7, 3e-10)  # two ranks per node
-    for machine, strict in ((None, False), (slow, True)):
+    slow = Machine("two ranks per node", 2e-6, 1e-9, ranks_per_node=2, intra=Link(5e-7, 3e-10))
+    ranges = Machine("ranges", 2e-6, 1e-9, pieces=(Piece(8, 5e-7, 3e-10),))
+    for machine, strict in ((None, False), (slow, True), (ranges, False)):
         short, general = (
             simulate(run_calls, size, calls, way, check=False, machine=machine, strict=strict)
             for way in (True, False)

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spmdsim.cost import Machine
+from spmdsim.cost import Link, Machine, Measurement, Piece
 from spmdsim.draw.timeline_figures import chrome_bars
 from spmdsim.errors import InputError, UsageTypeError
 from spmdsim.simulation import simulate
-from spmdsim.simulation.engine.timing import Speeds, collective_seconds, speeds_of
+from spmdsim.simulation.engine.timing import as_machine, collective_seconds
 
 pytest.importorskip("greenlet")
 
@@ -107,7 +107,7 @@ def test_collectives_wait_for_the_last_rank() -> None:
         time.sleep(comm.rank)
         comm.Allreduce(np.zeros(4), np.zeros(4))
 
-    expected = 3 + collective_seconds("all_reduce", range(4), 32, Speeds(*UNITS))
+    expected = 3 + collective_seconds("all_reduce", range(4), 32, as_machine(UNITS))
     assert seconds(program, 4) == pytest.approx((expected,) * 4)
 
 
@@ -170,13 +170,73 @@ def test_nodes_are_closer() -> None:
     assert far_time == pytest.approx(machine.alpha + 8000 * machine.beta)
 
 
+def test_the_port_of_a_near_message_is_free_as_soon_as_the_message_is_there() -> None:
+    """Two messages inside a node, one after the other, and those that waited in the mailbox."""
+    machine = Machine("nodes", alpha=1.0, beta=10.0, ranks_per_node=2, intra=Link(0.5, 0.25))
+
+    def program(comm: Any) -> None:
+        for waits in (False, True):
+            for _ in range(2):
+                if comm.rank == 0:
+                    comm.Send(np.zeros(4, "u1"), 1)
+                else:
+                    waits and comm.Probe(0)
+                    comm.Recv(np.zeros(4, "u1"), 0)
+
+    assert simulate(program, 2, machine=machine).seconds == pytest.approx((4 * 1.5,) * 2)
+
+
+RANGES = Machine(
+    "ranges",
+    alpha=9.0,
+    beta=1.0,
+    gamma=0.5,
+    pieces=(Piece(10, 1.0, 3.0),),
+    measured=(Measurement("all_gather", "native", 4, 64, 77.0),),
+)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize(("nbytes", "expected"), [(8, 1 + 8 * 3), (100, 9 + 100)])
+def test_messages_cost_what_their_size_does(nbytes: int, expected: float, whole: bool) -> None:
+    def program(comm: Any) -> None:
+        x = np.zeros(nbytes, "u1")
+        buffer = x if whole else [x, nbytes]
+        comm.Send(buffer, 1) if comm.rank == 0 else comm.Recv(buffer, 0)
+
+    assert simulate(program, 2, machine=RANGES).seconds == pytest.approx((expected,) * 2)
+
+
+def test_collectives_cost_what_plans_count() -> None:
+    """By size, by measured times where there are some, and by the node."""
+
+    def program(comm: Any) -> float:
+        from mpi4py import MPI
+
+        comm.Allreduce(np.zeros(1), np.zeros(1))
+        before = MPI.Wtime()
+        comm.Allgather(np.zeros(2), np.zeros(8))
+        return MPI.Wtime() - before
+
+    report = simulate(program, 4, machine=RANGES)
+    assert report.results == pytest.approx((77.0,) * 4)
+    assert report.seconds[0] - 77 == pytest.approx(RANGES.seconds("all_reduce", 4, 2 * 3 / 4 * 8))
+    far, near = Machine("far", 7.0, 0.0), Machine("near", 7.0, 0.0, ranks_per_node=4, intra=Link(1.0, 0.0))
+    barrier = lambda comm: comm.Barrier()  # noqa: E731
+    assert (
+        simulate(barrier, 4, machine=far).seconds[0] == 14
+        and simulate(barrier, 4, machine=near).seconds[0] == 2
+    )
+    assert simulate(barrier, 5, machine=near).seconds[0] == 21
+
+
 def test_machines_that_make_no_sense() -> None:
     with pytest.raises(InputError, match="alpha"):
-        speeds_of((-1.0, 0.0))
+        as_machine((-1.0, 0.0))
     with pytest.raises(UsageTypeError):
-        speeds_of(3.0)
+        as_machine(3.0)
     with pytest.raises(InputError, match="nowhere"):
-        speeds_of("nowhere.json")
+        as_machine("nowhere.json")
 
 
 # ---------------------------------------------------------------------- timeline

@@ -82,7 +82,7 @@ def offer(comm: Any, array: Any, dest: int, tag: int, name: str, depth: int) -> 
             return DECLINED
     if box.posted or box.wild or box.probes or task.count >= FLOOD - 1:
         return DECLINED
-    nbytes, speeds = array.nbytes, scheduler.speeds
+    nbytes = array.nbytes
     if task.to is None:
         task.to, task.count, task.nbytes = box, 1, nbytes
     else:
@@ -90,12 +90,9 @@ def offer(comm: Any, array: Any, dest: int, tag: int, name: str, depth: int) -> 
     start = task.clock
     if start < task.port_out:
         start = task.port_out
-    if speeds.ranks_per_node:
-        alpha, beta = speeds.link((shared.ranks[source], shared.ranks[dest]))
-        end = start + alpha + beta * nbytes
-    else:
-        end = start + speeds.alpha + speeds.beta * nbytes
-    task.port_out = end
+    link = scheduler.link((shared.ranks[source], shared.ranks[dest]), nbytes)
+    moving = link.beta * nbytes
+    task.port_out = end = start + link.alpha + moving
     task.messages_sent += 1
     task.bytes_sent += nbytes
     if receive is None:
@@ -117,7 +114,7 @@ def offer(comm: Any, array: Any, dest: int, tag: int, name: str, depth: int) -> 
     if receive.source == ANY_SOURCE:
         receiver.caught[task.rank] = (receive.name, receive.site)
     receive.source, receive.tag = source, tag
-    arrival = receiver.port_in + speeds.beta * nbytes
+    arrival = receiver.port_in + moving
     if arrival < end:
         arrival = end
     receiver.port_in = arrival
@@ -189,7 +186,7 @@ def ask(
     else:
         box.remove(message)
     array[...] = sent
-    arrival = task.port_in + scheduler.speeds.beta * array.nbytes
+    arrival = task.port_in + scheduler.link((message.task.rank, task.rank), array.nbytes).beta * array.nbytes
     if arrival < message.end:
         arrival = message.end
     task.port_in = arrival

@@ -167,15 +167,15 @@ def join(comm: Any, call: CollectiveCall, name: str, site: Site) -> CollectiveCa
 def _set_times(scheduler: Any, shared: Any, calls: list[CollectiveCall]) -> None:
     rule = calls[0].rule
     nbytes = max(call.nbytes() for call in calls)
-    seconds = collective_seconds(rule.priced_as, shared.ranks, nbytes, scheduler.speeds)
+    seconds = collective_seconds(rule.priced_as, shared.ranks, nbytes, scheduler.machine)
     last = max(call.entered for call in calls)
     root = calls[0].root
     for call in calls:
         if rule.flow == "down":
             call.end = max(call.entered, calls[root].entered) + seconds
         elif rule.flow == "up" and call.rank != root:
-            alpha, beta = scheduler.speeds.link(shared.ranks)
-            call.end = call.entered + alpha + beta * sum(part.nbytes for part in call.send)
+            sent = sum(part.nbytes for part in call.send)
+            call.end = call.entered + scheduler.link(shared.ranks, sent).seconds(sent)
         else:
             call.end = last + seconds
 

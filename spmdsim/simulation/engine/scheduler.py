@@ -10,15 +10,17 @@ import random
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from threading import get_ident
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from spmdsim.cost.curves import Link
+from spmdsim.cost.machine import Machine
 from spmdsim.errors import WorldError
-from spmdsim.simulation.engine.timing import Speeds
+from spmdsim.simulation.engine.timing import message_link
 from spmdsim.simulation.findings import faults
 from spmdsim.simulation.findings.code_places import ProgramPlace, user_call
 from spmdsim.simulation.findings.problems import ERROR, Problem
@@ -136,7 +138,7 @@ class Scheduler:
         on_enter: told which rank runs next, so that per-rank globals can be put in place.
     """
 
-    def __init__(self, size: int, speeds: Speeds, strict: bool, seed: int | None) -> None:
+    def __init__(self, size: int, machine: Machine, strict: bool, seed: int | None) -> None:
         library = load_greenlet()
         self._greenlet = library.greenlet
         self.exit = library.GreenletExit
@@ -145,7 +147,9 @@ class Scheduler:
         self.tasks = [Task(rank, self) for rank in range(size)]
         self.ready: deque[Task] = deque()
         self.current: Task = self.tasks[0]
-        self.speeds = speeds
+        self.machine = machine
+        self._plain = Link(machine.alpha, machine.beta)
+        self._alike = machine.intra is None and not machine.pieces
         self.strict = strict
         self.seed = seed
         self.random = None if seed is None else random.Random(seed)
@@ -163,6 +167,10 @@ class Scheduler:
         self.suspects: dict[Any, Any] = {}
         self.shared: list[Any] = []  # every communicator, for the checks at the end
         self.ranks_per_node = size
+
+    def link(self, ranks: Sequence[int], nbytes: int) -> Link:
+        """Latency and inverse bandwidth of messages of a size between ranks of the whole program."""
+        return self._plain if self._alike else message_link(self.machine, ranks, nbytes)
 
     def start(self, body: Callable[[Task], None]) -> None:
         """Give every rank its greenlet and put it in the queue."""

@@ -62,17 +62,10 @@ def start_send(
 
 def depart(comm: Any, task: Task, dest: int, nbytes: int) -> tuple[float, float]:
     """Count a message, and say when it begins and ends to leave: a port sends one after the other."""
-    speeds = comm._scheduler.speeds
-    start = task.clock
-    if start < task.port_out:
-        start = task.port_out
-    if speeds.ranks_per_node:
-        ranks = comm._shared.ranks
-        alpha, beta = speeds.link((ranks[comm._rank], ranks[dest]))
-        end = start + alpha + beta * nbytes
-    else:
-        end = start + speeds.alpha + speeds.beta * nbytes
-    task.port_out = end
+    ranks = comm._shared.ranks
+    link = comm._scheduler.link((ranks[comm._rank], ranks[dest]), nbytes)
+    start = max(task.clock, task.port_out)
+    task.port_out = end = start + link.alpha + link.beta * nbytes
     task.messages_sent += 1
     task.bytes_sent += nbytes
     return start, end
@@ -134,7 +127,8 @@ def pair(scheduler: Scheduler, message: Message, receive: Receive) -> None:
     if message.mode is SYNCHRONOUS and posted > message.start:
         message.end += posted - message.start
         message.start = posted
-    receive.end = arrive(receiver, posted, message.end, scheduler.speeds.beta * payload.nbytes)
+    link = scheduler.link((message.task.rank, receiver.rank), payload.nbytes)
+    receive.end = arrive(receiver, posted, message.end, link.beta * payload.nbytes)
     receive.message = message
     scheduler.polls = 0
     if receive.direct:
