@@ -8,7 +8,7 @@ share its links.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil
 
@@ -133,7 +133,7 @@ def _round(one: LinkLoad, machine: Machine, topology: Topology | None) -> float:
         return extra
     extra += (one.ports - 1) * machine.piece(one.largest).alpha / 2
     if topology is not None:
-        return round_seconds(topology, one.sources, one.targets, one.nbytes) + extra
+        return _on_links(one, machine, topology) + extra
     if machine.intra is None and (one.alike or one.ports > 1):
         outside = machine.piece(one.largest)
         return outside.alpha + one.largest * outside.beta + extra
@@ -144,6 +144,18 @@ def _round(one: LinkLoad, machine: Machine, topology: Topology | None) -> float:
     received = np.bincount(one.targets, moving)
     busy = np.maximum(sent[one.sources], received[one.targets])
     return float((alpha + busy).max()) + extra
+
+
+def _on_links(one: LinkLoad, machine: Machine, topology: Topology) -> float:
+    """Seconds of a round on shared links; what a size adds to a message's latency and time per byte, it adds here, too."""
+    if not machine.pieces:
+        return round_seconds(topology, one.sources, one.targets, one.nbytes)
+    alpha, moving = machine.message_parts(one.nbytes, one.sources, one.targets)
+    plain_alpha, plain_moving = replace(machine, pieces=()).message_parts(
+        one.nbytes, one.sources, one.targets
+    )
+    stretched = one.nbytes * np.divide(moving, plain_moving, np.ones(len(moving)), where=plain_moving > 0)
+    return round_seconds(topology, one.sources, one.targets, stretched, alpha - plain_alpha)
 
 
 def _alike(one: LinkLoad, machine: Machine) -> float:

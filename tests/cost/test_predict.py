@@ -12,7 +12,7 @@ from spmdsim.cli.collective.predict import growing_counts, growing_sizes
 from spmdsim.cli.main import main
 from spmdsim.collectives import algorithms, schedule_of
 from spmdsim.core import Mesh
-from spmdsim.cost import Link, Machine, Measurement, Piece, save_machine
+from spmdsim.cost import Link, Machine, Measurement, Piece, parse_topology, save_machine
 from spmdsim.cost.events.loggops import LogGOPS, simulate_program
 from spmdsim.cost.events.lowering import program_of
 from spmdsim.cost.prediction import predict
@@ -55,6 +55,24 @@ def test_no_algorithm_beats_the_bound_on_any_machine(machine: Machine, collectiv
     assert len(ratios) > 50 and min(ratios) >= 1 - 1e-12
 
 
+@pytest.mark.parametrize("machine", UNEVEN[:3], ids=lambda machine: machine.name)
+def test_a_network_without_shared_links_costs_what_the_machine_does(machine: Machine) -> None:
+    """Messages have the latency and bandwidth of their size on links, too."""
+    for collective, name in (
+        ("all_reduce", "ring"),
+        ("broadcast", "binomial"),
+        ("all_gather", "bruck"),
+        ("gather", "binomial"),
+    ):
+        for n in (2, 5, 8):
+            schedule = schedule_of(collective, name, n)
+            for nbytes in (8, 1000, 5000, 100_000, 1 << 20):
+                alone = price(schedule, machine, nbytes, rounds=True).seconds
+                assert price(
+                    schedule, machine, nbytes, parse_topology("flat", n, machine)
+                ).seconds == pytest.approx(alone)
+
+
 def test_the_bound_is_its_largest_part() -> None:
     """Three ranks hear of one another in one round of two ports, six in one more; 5/3 and 5/6 of the bytes."""
     for prices, expected in [((100.0, 0, 0), 250), ((0, 1, 0), 1000), ((0, 0, 1), 500), ((1, 2, 3), 2000)]:
@@ -63,6 +81,28 @@ def test_the_bound_is_its_largest_part() -> None:
     # 10 bytes for 2 is the best there is: 0.1 of alpha and 0.1 per byte.
     ranges = Machine("m", 9.0, 1.0, pieces=(Piece(10, 1.0, 0.1),))
     assert least_seconds("broadcast", ranges, 2, 1000) == pytest.approx(200)
+
+
+def test_events_say_that_they_have_one_latency(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = str(tmp_path / "ranges.json")
+    save_machine(UNEVEN[1], file)
+    common = [
+        "collective",
+        "predict",
+        "all_reduce",
+        "-n",
+        "4",
+        "-b",
+        "8",
+        "-e",
+        "8",
+        "--machine",
+        file,
+        "--no-plot",
+    ]
+    assert main(common) == 0 and "LogGOPS" not in capsys.readouterr().err
+    assert main([*common, "--model", "loggops"]) == 0
+    assert "LogGOPS has one latency and bandwidth for all sizes" in capsys.readouterr().err
 
 
 def test_crossover_is_where_the_closed_forms_cross() -> None:

@@ -105,6 +105,10 @@ def run(args: argparse.Namespace) -> int:
     events = None
     if args.model == "loggops":
         events = event_parameters(args.loggops, machine)
+        if machine.pieces:
+            remark(
+                f"LogGOPS has one latency and bandwidth for all sizes: those of {machine.name}'s largest messages"
+            )
     prediction = predict(
         what.name, machine, ranks, sizes, names, args.topology, args.itemsize, options, events=events
     )
