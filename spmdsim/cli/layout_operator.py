@@ -131,7 +131,7 @@ def is_mindspore(name: str) -> bool:
     >>> is_mindspore("ReduceSum"), is_mindspore("matmul")
     (True, False)
     """
-    from spmdsim.dialects.mindspore.table import known
+    from spmdsim.dialects.mindspore.operators import known
 
     return name in known()
 
@@ -220,7 +220,7 @@ def find_operator(name: str) -> Any:
     for key, op in operators.items():
         if key.replace("_", "") == wanted:
             return op
-    from spmdsim.dialects.mindspore.table import known
+    from spmdsim.dialects.mindspore.operators import known
 
     ours = nearest(name, operators) or not nearest(name, known())
     there = sorted(operators) if ours else known()

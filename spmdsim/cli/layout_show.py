@@ -58,7 +58,7 @@ def layout_json(layout: Layout, shape: Shape | None, ranks: Sequence[int] | None
 
 def _devices(layout: Layout) -> int:
     """Real devices: MindSpore's virtual axis makes several ranks of each."""
-    from spmdsim.dialects.mindspore.interleaved import micro_shards
+    from spmdsim.dialects.mindspore.layout import micro_shards
 
     return layout.mesh.size // micro_shards(layout.mesh)
 

@@ -11,7 +11,7 @@ import spmdsim.ops as ops
 from spmdsim.core import Mesh
 from spmdsim.dialects import mindspore as ms
 from spmdsim.dialects.mindspore import Layout, shard
-from spmdsim.dialects.mindspore.interleaved import device_layout, device_mesh
+from spmdsim.dialects.mindspore.layout import device_layout, device_mesh
 from spmdsim.dialects.session import use_world
 from spmdsim.tensor import Tensor
 from spmdsim.worlds import LockStep

@@ -10,7 +10,8 @@ import pytest
 
 from spmdsim import LockStep
 from spmdsim.dialects.mindspore import Layout, infer_layout, nn, ops, shard
-from spmdsim.dialects.mindspore.table import ROWS, TABLE, Row, by_name, known, our_operator
+from spmdsim.dialects.mindspore.operators import ROWS, TABLE, by_name, known
+from spmdsim.dialects.mindspore.table import Row, our_operator
 from spmdsim.dialects.session import use_world
 from spmdsim.errors import InputError, RuleError, UsageTypeError
 

@@ -284,7 +284,7 @@ def test_transforms_of_images_by_hand():
         ("amp", "float32"),
         ("profiler", "spmdsim.record"),
         ("datasets", "dataset"),
-        ("nn.layer", "layers"),
+        ("nn.layer", "nn"),
         ("hal", "runtime"),
     ],
 )

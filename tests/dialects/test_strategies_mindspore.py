@@ -9,7 +9,7 @@ import pytest
 from layout_cases import cases, tuples
 
 import spmdsim.ops as ops
-from spmdsim.dialects.mindspore.table import ROWS, TABLE, find
+from spmdsim.dialects.mindspore.operators import ROWS, TABLE, find
 from spmdsim.errors import SpmdError
 from spmdsim.imitations.mindspore.sharding.strategies import shard
 from spmdsim.tensor import Tensor

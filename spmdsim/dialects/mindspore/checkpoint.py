@@ -23,11 +23,7 @@ def save_checkpoint(save_obj: Any, ckpt_file_name: str | Path, **options: Any) -
 
 
 def load_checkpoint(ckpt_file_name: str | Path, net: Any = None) -> dict[str, Any]:
-    """The parameters of a checkpoint by name, dim 0 over the ranks where it divides.
-
-    Raises:
-        InputError: no checkpoint, or a damaged or foreign one.
-    """
+    """The parameters of a checkpoint by name, dim 0 over the ranks where it divides; an InputError for what is none."""
     if Path(ckpt_file_name).is_file():
         raise InputError(
             f"{ckpt_file_name} is a file of another program; checkpoints here are folders written by save_checkpoint"
@@ -36,8 +32,8 @@ def load_checkpoint(ckpt_file_name: str | Path, net: Any = None) -> dict[str, An
     everyone = Mesh((world.size,), ("rank",))
 
     def spread(name: str, shape: tuple[int, ...]) -> Layout:
-        first = ["rank"] if shape and shape[0] % world.size == 0 else [None]
-        return Layout(everyone, [*first, *[None] * (len(shape) - 1)] if shape else [])
+        rows = "rank" if shape and shape[0] % world.size == 0 else None
+        return Layout(everyone, [rows, *[None] * (len(shape) - 1)] if shape else [])
 
     parameters = checkpoint.load(ckpt_file_name, world, spread)
     if net is not None:
@@ -50,17 +46,14 @@ def load_param_into_net(
 ) -> tuple[list[str], list[str]]:
     """Give a cell the values of a checkpoint, by name; returns the names not loaded, and those left over.
 
-    Raises:
-        InputError: a value of another shape; with ``strict_load`` names that are not met.
+    A value of another shape is an InputError; with ``strict_load`` names that are not met are, too.
     """
-    missing = []
     wanted = dict(_named(net))
     for name, parameter in wanted.items():
-        if name not in parameter_dict:
-            missing.append(name)
-            continue
-        value = parameter_dict[name]
-        parameter.set_data(value.asnumpy() if isinstance(value, Parameter) else value)
+        if name in parameter_dict:
+            value = parameter_dict[name]
+            parameter.set_data(value.asnumpy() if isinstance(value, Parameter) else value)
+    missing = [name for name in wanted if name not in parameter_dict]
     extra = [name for name in parameter_dict if name not in wanted]
     if strict_load and (missing or extra):
         raise InputError(f"the checkpoint lacks {missing} and has {extra} that the network does not know")
@@ -77,6 +70,3 @@ def _named(given: Any) -> Iterable[tuple[str, Parameter]]:
     raise InputError(
         f"save_checkpoint takes a cell, a list or a dict of parameters, not a {type(given).__name__}"
     )
-
-
-__all__ = ["load_checkpoint", "load_param_into_net", "save_checkpoint"]

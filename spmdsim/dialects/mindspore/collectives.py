@@ -20,6 +20,7 @@ from spmdsim.core import Layout, Mesh
 from spmdsim.core.meta import Meta
 from spmdsim.core.tape import Node, Pending, settle
 from spmdsim.dialects.mindspore.communication import get_process_group_ranks, member
+from spmdsim.dialects.mindspore.layout import is_whole
 from spmdsim.dialects.mindspore.parameter import Parameter
 from spmdsim.dialects.session import current_world
 from spmdsim.errors import InputError, UsageTypeError
@@ -48,7 +49,7 @@ def check(attrs: Any) -> None:
     if not isinstance(attrs["group"], str):
         raise UsageTypeError(f"group is the name of a group, not {attrs['group']!r}")
     for name in ("split_count", "split_dim", "concat_dim", "root_rank"):
-        if isinstance(attrs.get(name, 0), bool) or not isinstance(attrs.get(name, 0), int):
+        if not is_whole(attrs.get(name, 0)):
             raise UsageTypeError(f"{name} is an integer, not {attrs[name]!r}")
 
 
@@ -80,9 +81,10 @@ class Group:
     def __init__(self, primitive: Primitive, operand: Any, group: str) -> None:
         self.name, self.world = type(primitive).__name__, current_world()
         self.ranks = get_process_group_ranks(group)
+        self.size = len(self.ranks)
         member(self.ranks, group)
         everyone = self.ranks == [*range(self.world.size)]
-        self.mesh = Mesh((len(self.ranks),), (AXIS,), None if everyone else self.ranks)
+        self.mesh = Mesh((self.size,), (AXIS,), None if everyone else self.ranks)
         operand = operand.everywhere() if isinstance(operand, Parameter) else operand
         self.tensor: Tensor | None = None
         if isinstance(operand, Tensor):
@@ -96,25 +98,20 @@ class Group:
             self.shape = self.tensor.layout.local_shape(self.tensor.shape, self.ranks[0])
         else:
             array = np.asarray(operand)
-            self.held = [array] * len(self.world.ranks)
-            self.shape = array.shape
+            self.held, self.shape = [array] * len(self.world.ranks), array.shape
             self._alike(f"{array.dtype.name} {array.shape}")
         self.dtype = np.dtype(self.held[0].dtype)
         if self.dtype.kind not in "iufcV":
             raise UsageTypeError(f"{self.name} takes a tensor of numbers, not of {self.dtype.name}")
 
-    @property
-    def size(self) -> int:
-        """Number of its ranks."""
-        return len(self.ranks)
-
     def _alike(self, mine: str) -> None:
         texts = self.world.gather_on(self.ranks, mine)
+        first = texts[self.ranks[0]]
         for rank, text in texts.items():
-            if text != texts[self.ranks[0]]:
+            if text != first:
                 raise InputError(
-                    f"{self.name}: all ranks have tensors of one shape and type, but rank {self.ranks[0]} has "
-                    f"{texts[self.ranks[0]]} and rank {rank} has {text}"
+                    f"{self.name}: all ranks have tensors of one shape and type, but rank {self.ranks[0]} has {first} and "
+                    f"rank {rank} has {text}"
                 )
 
     def dim(self, number: int, what: str) -> int:
@@ -135,9 +132,7 @@ class Group:
 
     def layout(self, split: int | None = None, pending: str | None = None, ndim: int | None = None) -> Layout:
         """One dim over the ranks, or what is pending over them, or copies."""
-        dims: list[Any] = [None] * (len(self.shape) if ndim is None else ndim)
-        if split is not None:
-            dims[split] = AXIS
+        dims = [AXIS if d == split else None for d in range(len(self.shape) if ndim is None else ndim)]
         return Layout(self.mesh, dims, {AXIS: pending} if pending else {})
 
     def over(self, source: Layout, target: Layout, shape: Sequence[int], local: Sequence[int]) -> Tensor:
@@ -146,12 +141,18 @@ class Group:
         return self.tensor_of(meta, [np.asarray(x, meta.held) for x in self.held], local).to(target)
 
     def tensor_of(self, meta: Meta, arrays: Sequence[Any], local: Sequence[int]) -> Tensor:
-        """A tensor of which each rank of the group has an array, in this shape, and the others nothing."""
+        """A tensor of which each rank of its mesh has an array, in this shape, and the others nothing."""
         held = [
-            x.reshape(local) if rank in self.mesh else np.empty((0,) * len(local), meta.held)
+            x.reshape(local) if rank in meta.layout.mesh else np.empty((0,) * len(local), meta.held)
             for rank, x in zip(self.world.ranks, arrays)
         ]
         return Tensor(self.world, meta, held, origin=self.world.origin(meta))
+
+    def sent(self, source: int, target: Layout) -> Tensor:
+        """What one rank holds, where a layout wants it."""
+        alone = Layout.replicated(Mesh((1,), (AXIS,), [source]), target.ndim)
+        meta = Meta.of(alone, self.shape, self.dtype)
+        return self.tensor_of(meta, [np.asarray(x, self.dtype) for x in self.held], self.shape).to(target)
 
     def result(self, tensor: Tensor, back: Callable[[Tensor], Tensor]) -> Tensor:
         """The result, with the way back if the operand has one."""
@@ -167,9 +168,8 @@ def all_reduce(primitive: Primitive, operands: Operands, attrs: Attrs) -> Tensor
     reduced = group.over(group.layout(pending=op), group.layout(), group.shape, group.shape)
 
     def back(dy: Tensor) -> Tensor:
-        total = all_reduce(
-            primitive, [ops.multiply(dy, reduced) if op == "prod" else dy], {**attrs, "op": "sum"}
-        )
+        slope = ops.multiply(dy, reduced) if op == "prod" else dy
+        total = all_reduce(primitive, [slope], {**attrs, "op": "sum"})
         if op == "sum":
             return total
         mine = Tensor(group.world, reduced.meta, group.held)
@@ -201,52 +201,41 @@ def reduce_scatter(primitive: Primitive, operands: Operands, attrs: Attrs) -> Te
 
 def all_to_all(primitive: Primitive, operands: Operands, attrs: Attrs) -> Tensor:
     """The k-th rank holds everybody's k-th block along ``split_dim``, one after the other along ``concat_dim``."""
-    group = Group(primitive, operands[0], attrs["group"])
-    if attrs["split_count"] != group.size:
-        raise InputError(
-            f"AlltoAll: split_count is {attrs['split_count']}, but the group has {group.size} ranks"
-        )
+    group, count = Group(primitive, operands[0], attrs["group"]), attrs["split_count"]
+    if count != group.size:
+        raise InputError(f"AlltoAll: split_count is {count}, but the group has {group.size} ranks")
     split, concat = group.dim(attrs["split_dim"], "split_dim"), group.dim(attrs["concat_dim"], "concat_dim")
     group.divisible(split)
     shape = list(group.shape)
     if split == concat:  # each block is a dim of its own for the way
-        head, tail = shape[:split], [group.size, shape[split] // group.size, *shape[split + 1 :]]
-        ndim = len(shape) + 2
-        moved = group.over(
-            group.layout(split, ndim=ndim),
-            group.layout(split + 1, ndim=ndim),
-            [*head, group.size, *tail],
-            [*head, 1, *tail],
-        )
-        whole = (*head, group.size * shape[split], *shape[split + 1 :])
+        head, tail = shape[:split], [count, shape[split] // count, *shape[split + 1 :]]
+        source, target = (group.layout(dim, ndim=len(shape) + 2) for dim in (split, split + 1))
+        moved = group.over(source, target, [*head, count, *tail], [*head, 1, *tail])
+        whole = (*head, count * shape[split], *shape[split + 1 :])
         blocks = group.tensor_of(Meta.of(group.layout(split), whole, group.dtype), moved.held, shape)
     else:
-        shape[concat] *= group.size
+        shape[concat] *= count
         blocks = group.over(group.layout(concat), group.layout(split), shape, group.shape)
-    return group.result(
-        blocks, lambda dy: all_to_all(primitive, [dy], {**attrs, "split_dim": concat, "concat_dim": split})
-    )
+    reverse = {**attrs, "split_dim": concat, "concat_dim": split}
+    return group.result(blocks, lambda dy: all_to_all(primitive, [dy], reverse))
 
 
 def broadcast(primitive: Primitive, operands: Operands, attrs: Attrs) -> tuple[Tensor, ...]:
     """All ranks hold what the root held; a tuple of tensors in, a tuple of tensors out."""
-    if not isinstance(operands[0], (tuple, list)):
-        raise UsageTypeError(f"Broadcast takes a tuple of tensors, not a {type(operands[0]).__name__}")
-    return tuple(_broadcast(primitive, x, attrs) for x in operands[0])
+    return tuple(_broadcast(primitive, x, attrs) for x in _tuple(operands[0], "Broadcast"))
 
 
 def _broadcast(primitive: Primitive, operand: Any, attrs: Attrs) -> Tensor:
     group, root = Group(primitive, operand, attrs["group"]), attrs["root_rank"]
     if root not in group.ranks:
         raise InputError(f"Broadcast: root_rank {root} is not among the group's ranks {group.ranks}")
-    copies = _sent(group, root, group.layout(), group.held)
 
     def back(dy: Tensor) -> Tensor:
         total = all_reduce(primitive, [dy], {**attrs, "op": "sum"})
         kept = [x if rank == root else np.zeros_like(x) for rank, x in zip(group.world.ranks, total.held)]
         return Tensor(group.world, total.meta, kept)
 
-    return group.result(copies, back)
+    return group.result(group.sent(root, group.layout()), back)
 
 
 def neighbor_exchange(primitive: Primitive, operands: Operands, attrs: Attrs) -> tuple[Tensor, ...]:
@@ -254,32 +243,29 @@ def neighbor_exchange(primitive: Primitive, operands: Operands, attrs: Attrs) ->
 
     In lock step one program is that of all ranks: the numbers of ranks are functions of the rank there.
     """
-    group = get_process_group_ranks(attrs["group"])
-    first = member(group, attrs["group"])
+    ranks, world = get_process_group_ranks(attrs["group"]), current_world()
+    first = member(ranks, attrs["group"])
     sends, receives = (_neighbours(attrs[name], name) for name in ("send_rank_ids", "recv_rank_ids"))
-    given, kind = (
-        [Group(primitive, x, attrs["group"]) for x in _tuple(operands[0])],
-        np.dtype(attrs["recv_type"]),
-    )
-    world, shapes = current_world(), [tuple(shape) for shape in attrs["recv_shapes"]]
-    mine = {rank: (sends(rank), receives(rank)) for rank in world.ranks if rank in group}
-    if any(len(to) != len(given) for to, _ in mine.values()) or [tuple(x) for x in attrs["send_shapes"]] != [
-        x.shape for x in given
-    ]:
+    given = [Group(primitive, x, attrs["group"]) for x in _tuple(operands[0], "NeighborExchange")]
+    kind, shapes = np.dtype(attrs["recv_type"]), [tuple(shape) for shape in attrs["recv_shapes"]]
+    mine = {rank: (sends(rank), receives(rank)) for rank in world.ranks if rank in ranks}
+    sizes = [group.shape for group in given]
+    fits = [tuple(shape) for shape in attrs["send_shapes"]] == sizes
+    if not fits or any(len(to) != len(given) for to, _ in mine.values()):
         raise InputError(
             f"NeighborExchange: send_shapes {attrs['send_shapes']} and send_rank_ids {mine[first][0]} do not fit tensors of "
-            f"shapes {[x.shape for x in given]}"
+            f"shapes {sizes}"
         )
-    told = world.gather_on(group, mine) if len(mine) < len(group) else dict.fromkeys(group, mine)
+    told = world.gather_on(ranks, mine) if len(mine) < len(ranks) else dict.fromkeys(ranks, mine)
     every = {rank: pair for pairs in told.values() for rank, pair in pairs.items()}
     _matched(every)
     received: dict[tuple[int, int], Any] = {}
-    for source in group:
+    for source in ranks:
         for k, target in enumerate(every[source][0]):
             place = every[target][1].index(source)
             layout = Layout.replicated(Mesh((1,), (AXIS,), [target]), len(shapes[place]))
             if {source, target} & {*world.ranks}:
-                sent = _sent(given[k], source, layout, given[k].held)
+                sent = given[k].sent(source, layout)
                 if target in world.ranks:
                     received[target, place] = sent.held[world.ranks.index(target)]
     return tuple(_received(given[0], received, place, shape, kind) for place, shape in enumerate(shapes))
@@ -304,9 +290,9 @@ def _neighbours(given: Any, what: str) -> Callable[[int], list[int]]:
     return lambda rank: list(given(rank) if callable(given) else given)
 
 
-def _tuple(given: Any) -> Sequence[Any]:
+def _tuple(given: Any, name: str) -> Sequence[Any]:
     if not isinstance(given, (tuple, list)):
-        raise UsageTypeError(f"NeighborExchange takes a tuple of tensors, not a {type(given).__name__}")
+        raise UsageTypeError(f"{name} takes a tuple of tensors, not a {type(given).__name__}")
     return given
 
 
@@ -320,15 +306,3 @@ def _matched(every: dict[int, tuple[list[int], list[int]]]) -> None:
             f"NeighborExchange: every rank receives once from each that sends to it, but from rank {odd[0]} to rank {odd[1]} "
             f"{sent.count(odd)} are sent and {wanted.count(odd)} received"
         )
-
-
-def _sent(group: Group, source: int, target: Layout, held: Sequence[Any]) -> Tensor:
-    """What one rank holds, where a layout wants it."""
-    alone = Layout.replicated(Mesh((1,), (AXIS,), [source]), target.ndim)
-    kind, shape = group.dtype, group.shape
-    meta = Meta.of(alone, shape, kind)
-    mine = [
-        np.asarray(x, kind) if rank == source else np.empty((0,) * len(shape), kind)
-        for rank, x in zip(group.world.ranks, held)
-    ]
-    return Tensor(group.world, meta, mine, origin=group.world.origin(meta)).to(target)

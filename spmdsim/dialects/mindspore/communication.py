@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from spmdsim.dialects.mindspore.layout import is_whole
 from spmdsim.dialects.missing import refusal
 from spmdsim.dialects.session import current_world
 from spmdsim.errors import InputError, UsageTypeError, unknown
@@ -25,11 +26,7 @@ class GlobalComm:
 
 
 def init(backend_name: str | None = None) -> None:
-    """Join the job. The world is there already, whatever library is named.
-
-    Raises:
-        InputError: none of MindSpore's libraries.
-    """
+    """Join the job. The world is there already, whatever library is named; an InputError for none of MindSpore's."""
     if backend_name not in (None, "hccl", "nccl", "mccl"):
         raise unknown(f"no backend is called {backend_name!r}", str(backend_name), ("hccl", "nccl", "mccl"))
     current_world()
@@ -41,23 +38,14 @@ def release() -> None:
 
 
 def create_group(group: str, rank_ids: list[int], options: Any = None) -> None:
-    """Give some ranks a name, in an order of their own. Only they need to call it.
+    """Give some ranks a name, in an order of their own. Only they need to call it; ``options`` are ignored.
 
-    Args:
-        group: the name.
-        rank_ids: the ranks, two at least.
-        options: accepted and ignored.
-
-    Raises:
-        TypeError: no name, or no list of ranks.
-        ValueError: fewer than two ranks, one twice, one that is not running, or a name that other ranks have.
+    No name, or no list of ranks, is a TypeError. Fewer than two ranks, one twice, one that is not running, or a name that
+    other ranks have, is a ValueError.
     """
     world, known = current_world(), _groups.setdefault(current_world(), {})
-    if not isinstance(group, str):
-        raise UsageTypeError(f"a group has a str as its name, not {group!r}")
-    if not isinstance(rank_ids, list) or any(
-        isinstance(rank, bool) or not isinstance(rank, int) for rank in rank_ids
-    ):
+    _check_name(group)
+    if not isinstance(rank_ids, list) or not all(map(is_whole, rank_ids)):
         raise UsageTypeError(f"create_group takes a list of ranks, not {rank_ids!r}")
     if group in _EVERYONE:
         raise InputError(f"{group!r} is the group of all ranks; give the new one another name")
@@ -72,51 +60,45 @@ def create_group(group: str, rank_ids: list[int], options: Any = None) -> None:
 
 
 def destroy_group(group: str) -> None:
-    """Forget a group.
-
-    Raises:
-        ValueError: there is none, or it is that of all ranks.
-    """
+    """Forget a group; a ValueError if there is none, or it is that of all ranks."""
     if group in _EVERYONE:
         raise InputError(f"{group!r} is the group of all ranks, which stays")
     get_process_group_ranks(group)
     del _groups[current_world()][group]
 
 
-def get_process_group_ranks(group: str | None = None) -> list[int]:
-    """The ranks of a group, in its order.
-
-    Raises:
-        TypeError: no name.
-        ValueError: there is no such group.
-    """
-    world = current_world()
-    if group is not None and not isinstance(group, str):
+def _check_name(group: Any) -> None:
+    if not isinstance(group, str):
         raise UsageTypeError(f"a group has a str as its name, not {group!r}")
+
+
+def get_process_group_ranks(group: str | None = None) -> list[int]:
+    """The ranks of a group, in its order; a TypeError for no name, a ValueError if there is no such group."""
+    world = current_world()
+    if group is not None:
+        _check_name(group)
+    if group in _EVERYONE:
+        return [*range(world.size)]
     known = _groups.get(world, {})
-    if group not in _EVERYONE and group not in known:
+    if group not in known:
         there = ", ".join(map(repr, known)) or "none but that of all ranks"
         raise InputError(f"there is no group {group!r}; there is {there}; nearest: create_group")
-    return [*range(world.size)] if group in _EVERYONE else [*known[str(group)]]
-
-
-def get_rank(group: str | None = None) -> int:
-    """This process's (first) rank, counted in a group.
-
-    Raises:
-        ValueError: it is not in the group.
-    """
-    ranks = get_process_group_ranks(group)
-    return ranks.index(member(ranks, group))
+    return [*known[str(group)]]
 
 
 def member(ranks: list[int], group: str | None) -> int:
-    """The first of this process's ranks that is in a group."""
+    """The first of this process's ranks that is in a group; a ValueError if none is."""
     world = current_world()
     for rank in world.ranks:
         if rank in ranks:
             return rank
     raise InputError(f"rank {world.ranks[0]} is not in group {group!r} of ranks {ranks}")
+
+
+def get_rank(group: str | None = None) -> int:
+    """This process's (first) rank, counted in a group; a ValueError if it is not in it."""
+    ranks = get_process_group_ranks(group)
+    return ranks.index(member(ranks, group))
 
 
 def get_group_size(group: str | None = None) -> int:
@@ -125,11 +107,7 @@ def get_group_size(group: str | None = None) -> int:
 
 
 def get_world_rank_from_group_rank(group: str, group_rank_id: int) -> int:
-    """Which rank the so-many-th of a group is.
-
-    Raises:
-        ValueError: the group has no such rank.
-    """
+    """Which rank the so-many-th of a group is; a ValueError if the group has no such rank."""
     ranks = get_process_group_ranks(group)
     if group_rank_id not in range(len(ranks)):
         raise InputError(f"group {group!r} has ranks 0..{len(ranks) - 1} of its own, not {group_rank_id!r}")
@@ -137,11 +115,7 @@ def get_world_rank_from_group_rank(group: str, group_rank_id: int) -> int:
 
 
 def get_group_rank_from_world_rank(world_rank_id: int, group: str) -> int:
-    """The number of a rank in a group.
-
-    Raises:
-        ValueError: it is not in the group.
-    """
+    """The number of a rank in a group; a ValueError if it is not in it."""
     ranks = get_process_group_ranks(group)
     if world_rank_id not in ranks:
         raise InputError(f"rank {world_rank_id!r} is not in group {group!r} of ranks {ranks}")

@@ -1,16 +1,33 @@
-"""Settings: what decides how a program runs in parallel, and many that have no meaning here."""
+"""Settings: what decides how a program runs in parallel, for all of it or for one ``AutoParallel``; many mean nothing here.
+
+MindSpore differentiates what all ranks' losses add up to. A loss that every rank computes of its own rows
+(``CrossEntropyLoss``: no operator sums it) adds up to ranks times the global mean; one that every rank computes whole is
+first divided by the ranks that repeat it (``loss_repeated_mean``). A parameter's gradient is then added up over the ranks
+that hold the same slice of it, and divided by their number only with ``gradients_mean``.
+"""
 
 from __future__ import annotations
 
+import math
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial, wraps
 from typing import Any
 
-from spmdsim.dialects.mindspore.settings import DEFAULTS, checked_strategy, chosen, outermost
+import numpy as np
+
+from spmdsim.core import Layout, Mesh
+from spmdsim.dialects.mindspore.layout import MindSporeLayout, from_cuts, is_whole
+from spmdsim.dialects.mindspore.tensors import held
 from spmdsim.dialects.session import current_world
 from spmdsim.errors import InputError, UsageTypeError, unknown
+from spmdsim.tensor import Tensor
 
-GRAPH_MODE = 0
-PYNATIVE_MODE = 1
+GRAPH_MODE, PYNATIVE_MODE = 0, 1
+#: The names of losses that each rank computes of its own rows.
+LOCAL_MEAN, LOCAL_SUM = "mean of a rank's rows", "sum of a rank's rows"
 
 
 class ParallelMode:
@@ -23,11 +40,182 @@ class ParallelMode:
     AUTO_PARALLEL = "auto_parallel"
 
 
-#: Settings that change speed or files only, and are accepted.
-_IGNORED = {
-    "all_reduce_fusion_config", "auto_parallel_search_mode", "comm_fusion", "enable_alltoall", "group_ckpt_save_file",
-    "parameter_broadcast", "strategy_ckpt_config", "strategy_ckpt_save_file",
+@dataclass(frozen=True)
+class Sharing:
+    """A parameter's slice and the optimiser's state, split again along dim 0 over the ranks that need it (``hsdp``)."""
+
+    #: So many ranks share; all that need the slice if -1.
+    size: int = -1
+    #: Smaller parameters stay whole, in KB.
+    threshold: int = 64
+    #: 1: gradients stay whole until the optimiser takes its piece; 2: they are scattered as they are added up; 3: besides,
+    #: what was gathered for an operator is gathered again for the backward pass.
+    level: int = 1
+
+    def stored(self, layout: Layout, shape: Sequence[int], itemsize: int) -> Layout:
+        """Where a parameter of this layout is kept: as it is, if it is too small or its dim 0 does not divide.
+
+        The operator's split is the major one. Fewer ranks than need the slice are those next to one another.
+        """
+        mesh, split = layout.mesh, {axis for axes in layout.dims for axis in axes}
+        left = copies(layout) if self.size == -1 else self.size
+        if not shape or left == 1 or math.prod(shape) * itemsize < self.threshold * 1024:
+            return layout
+        if copies(layout) % left:
+            raise InputError(
+                f"hsdp: shard_size {left} does not divide the {copies(layout)} ranks that need the same slice"
+            )
+        axes: list[tuple[str, int]] = []
+        shared: list[str] = []
+        for axis, size in reversed([*zip(mesh.axes, mesh.shape)]):
+            part = 1 if axis in split else math.gcd(left, size)
+            left //= part
+            parts = [(axis, size // part), (f"{axis}'", part)] if 1 < part < size else [(axis, size)]
+            axes[:0] = parts
+            shared[:0] = [parts[-1][0]] if part > 1 else []
+        rows = (*layout.dims[0], *shared)
+        if left > 1 or shape[0] % math.prod(dict(axes)[axis] for axis in rows):
+            return layout
+        return Layout(
+            Mesh([n for _, n in axes], [axis for axis, _ in axes], mesh.ranks), [rows, *layout.dims[1:]]
+        )
+
+
+@dataclass(frozen=True)
+class Parallel:
+    """The settings of one program."""
+
+    #: ``"data_parallel"``: what a rank is given is its rows of the batch; ``"full_batch"``: every rank is given the whole
+    #: batch; cuts or a layout per input: what a rank is given is its slice.
+    dataset_strategy: Any = "data_parallel"
+    #: A parameter's gradient is the mean over the ranks that hold the same slice, instead of the sum.
+    gradients_mean: bool = False
+    #: A loss that all ranks compute whole counts once, not once per rank.
+    loss_repeated_mean: bool = True
+    #: How parameters are shared out among the ranks that need the same slice.
+    sharing: Sharing | None = None
+    #: Where parameters lie, by name, whatever their operators want (``load_param_strategy_file``).
+    slices: Mapping[str, Layout] = field(default_factory=dict)
+    #: Those that were used, by name.
+    parameters: dict[str, Any] = field(default_factory=dict, compare=False)
+
+    def factor(self, loss: Tensor) -> int:
+        """How often the global loss counts in what is differentiated."""
+        if loss.name in (LOCAL_MEAN, LOCAL_SUM):
+            return loss.world.size if loss.name == LOCAL_MEAN else 1
+        return 1 if self.loss_repeated_mean else copies(loss.layout)
+
+    def divisor(self, layout: Layout) -> int:
+        """What the gradient of a parameter of this layout is divided by."""
+        return copies(layout) if self.gradients_mean else 1
+
+    def given(self, inputs: Sequence[Any]) -> list[Any]:
+        """The inputs of a network as global tensors, as the dataset strategy says; whole ones stay as they are."""
+        strategy, size = self.dataset_strategy, current_world().size
+        if strategy == "full_batch":
+            return list(inputs)
+        arrays = [isinstance(x, np.ndarray) and x.ndim > 0 for x in inputs]
+        if strategy == "data_parallel":
+            strategy = [(size, *[1] * (x.ndim - 1)) if array else None for x, array in zip(inputs, arrays)]
+        elif len(strategy) != len(inputs):
+            raise InputError(
+                f"dataset_strategy has {len(strategy)} strategies, but the network is given {len(inputs)} inputs"
+            )
+        return [_slice(x, cuts) if array else x for x, cuts, array in zip(inputs, strategy, arrays)]
+
+
+def copies(layout: Layout) -> int:
+    """How many ranks hold the same slice."""
+    return layout.mesh.size // layout.mesh.axis_size(*{axis for axes in layout.dims for axis in axes})
+
+
+def _slice(array: np.ndarray, cuts: Any) -> Tensor:
+    """The global tensor of which every rank was given its slice."""
+    world = current_world()
+    layout = cuts.of(array.ndim) if isinstance(cuts, MindSporeLayout) else from_cuts(cuts, world.size, "left")
+    if layout.mesh.size != world.size:
+        raise InputError(
+            f"dataset_strategy has a device matrix of {layout.mesh.size} devices, but {world.size} ranks are running"
+        )
+    if layout.ndim != array.ndim:
+        raise InputError(
+            f"dataset_strategy {cuts} has {layout.ndim} dims, but the input of shape {array.shape} has {array.ndim}"
+        )
+    shape = tuple(n * parts for n, parts in zip(array.shape, layout.parts))
+    told, checksum = f"{array.dtype.name} {array.shape}", zlib.crc32(np.ascontiguousarray(array).tobytes())
+    _check_slices([(told, layout.shard_number(rank), checksum) for rank in world.ranks])
+    return held(Tensor.from_local([array.view(np.ndarray)] * len(world.ranks), layout, world, shape=shape))
+
+
+def _check_slices(mine: list[tuple[str, int, int]]) -> None:
+    """Refuse slices of different shapes, and different ones of the same place."""
+    facts = current_world().gather_objects(mine, "a comparison of batches")
+    first: dict[int, int] = {}
+    for rank, (text, place, checksum) in enumerate(facts):
+        if text != facts[0][0]:
+            raise InputError(
+                f"every rank is given a slice of the same shape, but rank 0 has {facts[0][0]} and rank {rank} has {text}; "
+                "nearest: batch(..., drop_remainder=True)"
+            )
+        other = first.setdefault(place, rank)
+        if facts[other][2] != checksum:
+            raise InputError(
+                f"ranks {other} and {rank} hold the same slice of the input, but were given different arrays; nearest: "
+                "one shard_id for both"
+            )
+
+
+#: The settings of the programs that are running, the innermost last.
+entered: list[Parallel] = []
+#: What ``set_auto_parallel_context`` can set, with its default.
+DEFAULTS: dict[str, Any] = {
+    "parallel_mode": "stand_alone", "search_mode": "recursive_programming", "gradients_mean": False,
+    "loss_repeated_mean": True, "full_batch": False, "dataset_strategy": "data_parallel", "device_num": None,
+    "global_rank": None,
 }  # fmt: skip
+chosen: dict[str, Any] = dict(DEFAULTS)
+
+
+def parallel() -> Parallel | None:
+    """The settings in force: of the ``AutoParallel`` around, else of the whole program; none if it is not parallel."""
+    if entered:
+        return entered[-1]
+    if chosen["parallel_mode"] == "stand_alone":
+        return None
+    return Parallel(**{name: chosen[name] for name in Parallel.__dataclass_fields__ if name in chosen})
+
+
+@contextmanager
+def within(settings: Parallel) -> Iterator[None]:
+    """Programs inside run with these settings."""
+    entered.append(settings)
+    try:
+        yield
+    finally:
+        entered.pop()
+
+
+def outermost(call: Callable[..., Any], *inputs: Any, **options: Any) -> Any:
+    """Call a network. The outermost one is given its inputs as the program's dataset strategy says."""
+    settings = None if entered else parallel()
+    if settings is None:
+        return call(*inputs, **options)
+    with within(settings):
+        return call(*settings.given(inputs), **options)
+
+
+def jit(function: Any = None, **options: Any) -> Any:
+    """Functions run as they are; with or without options, which change speed only."""
+    return partial(jit, **options) if function is None else wraps(function)(partial(outermost, function))
+
+
+# -- settings of the whole program ------------------------------------------------------------------------------
+
+#: Settings that change speed or files only, and are accepted.
+_IGNORED = (
+    "all_reduce_fusion_config auto_parallel_search_mode comm_fusion enable_alltoall group_ckpt_save_file "
+    "parameter_broadcast strategy_ckpt_config strategy_ckpt_save_file"
+)
 _NEAREST = {
     "enable_parallel_optimizer": "spmdsim.nn.sharded_over(axis), the optimiser state split by layout",
     "pipeline_stages": "one stage (1)",
@@ -35,8 +223,6 @@ _NEAREST = {
     "auto_parallel_context": "set_auto_parallel_context",
 }
 _other: dict[str, Any] = {"mode": PYNATIVE_MODE, "device_target": "CPU", "device_id": 0}
-
-
 #: What MindSpore's contexts know besides, and what changes speed or files only.
 _KNOWN = (
     "aoe_config aoe_tune_mode ascend_config check_bprop compile_cache_path dataset_broadcast_opt_level "
@@ -54,8 +240,7 @@ _TARGETS = ("Ascend", "GPU", "CPU", "Davinci")
 def set_context(**settings: Any) -> None:
     """Checked and remembered: there is one mode, and it is eager.
 
-    Raises:
-        InputError: a setting that MindSpore does not have, another mode or device.
+    A setting that MindSpore does not have, another mode or device is an InputError.
     """
     for name, value in settings.items():
         if name not in _KNOWN.split() and name not in _other:
@@ -68,12 +253,8 @@ def set_context(**settings: Any) -> None:
 
 
 def get_context(attr_key: str) -> Any:
-    """What was set, or a default.
-
-    Raises:
-        InputError: nothing of that name.
-    """
-    return _found(_other, attr_key, "no setting {!r} was made")
+    """What was set, or a default; an InputError for another name."""
+    return _looked_up(_other, attr_key, "no setting {!r} was made")
 
 
 def set_device(device_target: str, device_id: int | None = None) -> None:
@@ -87,10 +268,7 @@ def set_auto_parallel_context(**settings: Any) -> None:
     ``parallel_mode="semi_auto_parallel"`` is what every program does here: operators run with their strategies,
     all others are data parallel. ``"auto_parallel"`` needs :class:`AutoParallel` around the function that is
     searched. ``dataset_strategy``, ``full_batch``, ``gradients_mean`` and ``loss_repeated_mean`` have MindSpore's effect
-    (:mod:`spmdsim.dialects.mindspore.settings`) on programs that are not stand-alone.
-
-    Raises:
-        InputError: a setting that is not covered, or a value that cannot be had.
+    on programs that are not stand-alone. A setting that is not covered, or a value that cannot be had, is an InputError.
     """
     for name, value in settings.items():
         if name in _NEAREST and value not in (1, False, None, ""):
@@ -98,8 +276,8 @@ def set_auto_parallel_context(**settings: Any) -> None:
         _check(name, value)
         if name in DEFAULTS:
             chosen[name] = value
-        elif name not in _IGNORED and name not in _NEAREST:
-            _found(DEFAULTS, name)
+        elif name not in _IGNORED.split() and name not in _NEAREST:
+            _looked_up(DEFAULTS, name)
         if name == "full_batch":
             chosen["dataset_strategy"] = "full_batch" if value else "data_parallel"
         elif name == "dataset_strategy":
@@ -107,12 +285,8 @@ def set_auto_parallel_context(**settings: Any) -> None:
 
 
 def get_auto_parallel_context(attr_key: str) -> Any:
-    """What was set, or the default.
-
-    Raises:
-        InputError: nothing of that name.
-    """
-    value = _found(chosen, attr_key)
+    """What was set, or the default; an InputError for another name."""
+    value = _looked_up(chosen, attr_key)
     return current_world().size if attr_key == "device_num" and value is None else value
 
 
@@ -121,7 +295,7 @@ def reset_auto_parallel_context() -> None:
     chosen.update(DEFAULTS)
 
 
-def _found(settings: dict[str, Any], name: str, refusal: str = "no setting is called {!r}") -> Any:
+def _looked_up(settings: dict[str, Any], name: str, refusal: str = "no setting is called {!r}") -> Any:
     if name not in settings:
         raise InputError(f"{refusal.format(name)}; there are {', '.join(settings)}")
     return settings[name]
@@ -145,9 +319,18 @@ def _check(name: str, value: Any) -> None:
         checked_strategy(value)
 
 
-def jit(function: Any = None, **options: Any) -> Any:
-    """Functions run as they are; with or without options, which change speed only."""
-    return partial(jit, **options) if function is None else wraps(function)(partial(outermost, function))
+def checked_strategy(config: Any) -> Any:
+    """A dataset strategy: None or another word is a ValueError, anything else that it cannot be a TypeError."""
+    if config is None or (isinstance(config, str) and config not in ("full_batch", "data_parallel")):
+        raise InputError(f"dataset_strategy is 'full_batch', 'data_parallel' or a tuple, not {config!r}")
+    if not isinstance(config, str | tuple):
+        raise UsageTypeError(f"dataset_strategy is a str or a tuple, but got a {type(config).__name__}")
+    for entry in () if isinstance(config, str) else config:
+        if not isinstance(entry, Layout) and not (isinstance(entry, tuple) and all(map(is_whole, entry))):
+            raise UsageTypeError(
+                f"dataset_strategy has a tuple of cuts or a Layout per input, but got {entry!r}"
+            )
+    return config
 
 
 __all__ = [

@@ -13,20 +13,20 @@ from spmdsim import nn
 from spmdsim.core import Layout, Mesh
 from spmdsim.core.meta import Meta
 from spmdsim.dialects.host import whole
+from spmdsim.dialects.mindspore.context import outermost, parallel
 from spmdsim.dialects.mindspore.parameter import Parameter
-from spmdsim.dialects.mindspore.runtime import held
-from spmdsim.dialects.mindspore.settings import outermost, parallel
+from spmdsim.dialects.mindspore.tensors import held
 from spmdsim.dialects.session import current_world
 from spmdsim.errors import InputError
 from spmdsim.layout.element_type import has_gradient
 from spmdsim.tensor import Tensor
 
+Positions = int | Sequence[int] | None
+Weights = Sequence[Parameter] | Parameter | None
+
 
 def value_and_grad(
-    fn: Callable[..., Any],
-    grad_position: int | Sequence[int] | None = 0,
-    weights: Sequence[Parameter] | Parameter | None = None,
-    has_aux: bool = False,
+    fn: Callable[..., Any], grad_position: Positions = 0, weights: Weights = None, has_aux: bool = False
 ) -> Callable[..., Any]:
     """A function that returns ``fn``'s result, and gradients of inputs, of weights, or of both.
 
@@ -37,13 +37,9 @@ def value_and_grad(
         weights: parameters, such as ``optimizer.parameters`` (a tuple of gradients), or one.
         has_aux: accepted for compatibility.
 
-    What the loss does not depend on has gradients of zero, as in MindSpore.
-
-    In a parallel program the gradients are those of the sum of all ranks' losses, or their mean
-    (:mod:`spmdsim.dialects.mindspore.settings`).
-
-    Raises:
-        InputError: neither inputs nor weights, or a position that there is not.
+    What the loss does not depend on has gradients of zero, as in MindSpore. In a parallel program the gradients are those
+    of the sum of all ranks' losses, or their mean (:mod:`spmdsim.dialects.mindspore.context`). Neither inputs nor
+    weights, or a position that there is not, are an InputError.
     """
     if grad_position is None and weights is None:
         raise InputError("value_and_grad needs a grad_position, weights or both")
@@ -65,16 +61,33 @@ def value_and_grad(
         settings = parallel()
         times = 1 if settings is None else settings.factor(loss)
         if isinstance(loss, Tensor) and loss.requires_grad:
-            nn.backward(
-                loss if loss.size == 1 else ops.sum(loss)
-            )  # every element counts with a gradient of one
+            # every element counts with a gradient of one
+            nn.backward(loss if loss.size == 1 else ops.sum(loss))
         of_inputs = tuple(_times(given[k], times) for k in positions)
         of_weights = tuple(
             _times(p, times if settings is None else times / settings.divisor(p.used)) for p in wanted
         )
-        return result, _shaped(of_inputs, of_weights, grad_position, weights)
+        # a single thing asked for comes alone, several in a tuple; inputs before weights
+        first = of_inputs[0] if isinstance(grad_position, int) else of_inputs
+        second = of_weights[0] if isinstance(weights, Parameter) else of_weights
+        if grad_position is None:
+            return result, second
+        return result, first if weights is None else (first, second)
 
     return partial(outermost, both)
+
+
+def grad(
+    fn: Callable[..., Any], grad_position: Positions = 0, weights: Weights = None, has_aux: bool = False
+) -> Callable[..., Any]:
+    """The gradients of :func:`value_and_grad` alone; with ``has_aux`` and the further results beside them."""
+    both = value_and_grad(fn, grad_position, weights, has_aux)
+
+    def wrapped(*inputs: Any) -> Any:
+        result, gradients = both(*inputs)
+        return (gradients, result[1:]) if has_aux else gradients
+
+    return wrapped
 
 
 def _times(given: Tensor | Parameter, times: float) -> Tensor | None:
@@ -91,31 +104,6 @@ def _times(given: Tensor | Parameter, times: float) -> Tensor | None:
     make = np.zeros if world.has_data else world.empty
     shards = [make(layout.local_shape(shape, rank), given.dtype) for rank in world.ranks]
     return held(Tensor(world, Meta.of(layout, shape, given.dtype), shards))
-
-
-def grad(
-    fn: Callable[..., Any],
-    grad_position: int | Sequence[int] | None = 0,
-    weights: Sequence[Parameter] | Parameter | None = None,
-    has_aux: bool = False,
-) -> Callable[..., Any]:
-    """The gradients of :func:`value_and_grad` alone; with ``has_aux`` and the further results beside them."""
-    both = value_and_grad(fn, grad_position, weights, has_aux)
-
-    def wrapped(*inputs: Any) -> Any:
-        result, gradients = both(*inputs)
-        return (gradients, result[1:]) if has_aux else gradients
-
-    return wrapped
-
-
-def _shaped(of_inputs: tuple[Any, ...], of_weights: tuple[Any, ...], position: Any, weights: Any) -> Any:
-    """A single thing asked for comes alone, several in a tuple; inputs before weights."""
-    first = of_inputs[0] if isinstance(position, int) else of_inputs
-    second = of_weights[0] if isinstance(weights, Parameter) else of_weights
-    if position is None:
-        return second
-    return first if weights is None else (first, second)
 
 
 def _leaf(operand: Any) -> Tensor:

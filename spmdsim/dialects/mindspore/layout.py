@@ -1,28 +1,82 @@
-"""MindSpore's ``Layout``: device matrix, alias names, tensor map, rank list.
+"""MindSpore's ``Layout``: device matrix, alias names, tensor map, rank list, and what a virtual axis means for devices.
 
 Semantics: ``mindspore/python/mindspore/parallel/shard.py`` (2.7), and ``parallel/_tensor.py`` for what a rank
 holds. Calling a :class:`Layout` gives this package's own layout, with MindSpore's ``to_dict``.
+
+A device matrix whose last axis is ``interleaved_parallel`` describes *virtual ranks*: virtual rank ``device * n + i`` is
+micro-shard ``i`` of a device, where ``n`` is the size of the axis. Operators work on one micro-shard after the other, so
+collectives go over devices only, and what is summed along the virtual axis is summed on the device itself
+(``tensor_layout/tensor_layout.cc``, ``ops_info/operator_info.cc``: UpdateOutputTensorInfoForInterleaved).
+
+>>> mesh = Mesh((2, 2, 3), ("dp", "sp", VIRTUAL))
+>>> device_mesh(mesh).shape, device_mesh(mesh).groups("dp"), micro_shards(mesh)
+((2, 2, 1), ((0, 2), (1, 3)), 3)
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from spmdsim.core import Bounds, Mesh, Placement, Shard
 from spmdsim.core import Layout as CoreLayout
 from spmdsim.dialects.even import first_uneven
-from spmdsim.dialects.mindspore.interleaved import VIRTUAL, device_layout
 from spmdsim.dialects.missing import Worded, each
 from spmdsim.errors import LayoutError, UsageTypeError
 
-TUPLE_ORDERS = ("tuple", "mesh")
+#: The alias of a virtual last axis: every device holds that many micro-shards of the tensor.
+VIRTUAL = "interleaved_parallel"
 Entry = str | Sequence[str] | None
 
 
-class NestedRankListError(LayoutError, UsageTypeError):
-    """A rank list in several dimensions: its elements are no integers, and its shape is not one-dimensional."""
+def micro_shards(mesh: Mesh) -> int:
+    """How many micro-shards a device holds: the size of the virtual axis, 1 if there is none."""
+    return mesh.axis_size(VIRTUAL) if VIRTUAL in mesh.axes else 1
+
+
+def real_axes(axes: Iterable[str]) -> tuple[str, ...]:
+    """The axes along which devices differ."""
+    return tuple(axis for axis in axes if axis != VIRTUAL)
+
+
+def device_mesh(mesh: Mesh) -> Mesh:
+    """The mesh of devices: the virtual axis has size 1. Micro-shards that do not stand side by side are a LayoutError."""
+    times = micro_shards(mesh)
+    if VIRTUAL not in mesh.axes:
+        return mesh
+    shape = (*mesh.shape[:-1], 1)
+    if mesh.ranks is None:
+        return Mesh(shape, mesh.axes)
+    blocks = [mesh.ranks[at : at + times] for at in range(0, mesh.size, times)]
+    for block in blocks:
+        if block[0] % times or block != tuple(range(block[0], block[0] + times)):
+            raise LayoutError(
+                f"a device plays {times} virtual ranks, device * {times} + i, which stand side by side in "
+                f"rank_list, but got {block} in {list(mesh.ranks)}"
+            )
+    return Mesh(shape, mesh.axes, [block[0] // times for block in blocks])
+
+
+def device_layout(layout: CoreLayout) -> CoreLayout:
+    """The layout of whole devices: what the virtual axis splits is whole on one, a sum pending along it is done there.
+
+    Where the virtual axis is the minor one of its dim, as it should be, this shard is exactly the device's micro-shards,
+    one after the other.
+    """
+    if VIRTUAL not in layout.mesh.axes:
+        return layout
+    partial = [(axis, op) for axis, op in layout.partial if axis != VIRTUAL]
+    return CoreLayout(device_mesh(layout.mesh), [real_axes(entry) for entry in layout.dims], partial)
+
+
+def check_devices(layouts: Sequence[CoreLayout], devices: int | Sequence[int] | None) -> None:
+    """Refuse layouts that are for another number of devices, with a LayoutError that names both."""
+    count = None if devices is None else devices if isinstance(devices, int) else len(devices)
+    for layout in layouts:
+        needed = layout.mesh.size // micro_shards(layout.mesh)
+        if count not in (None, needed):
+            raise LayoutError(f"the layouts are for {needed} devices, but there are {count}")
 
 
 class MindSporeLayout(CoreLayout):
@@ -37,13 +91,12 @@ class MindSporeLayout(CoreLayout):
 
     __slots__ = ()
 
-    def __init__(self, mesh: Mesh, dims: Sequence[Entry], written: tuple[Any, ...], devices: int) -> None:
-        super().__init__(mesh, dims)
-        self.__dict__["tensor_map"] = written
-        self.__dict__["devices"] = devices
-
     tensor_map: tuple[Any, ...]
     devices: int
+
+    def __init__(self, mesh: Mesh, dims: Sequence[Entry], written: tuple[Any, ...], devices: int) -> None:
+        super().__init__(mesh, dims)
+        self.__dict__.update(tensor_map=written, devices=devices)
 
     def __reduce__(self) -> tuple[type, tuple[object, ...]]:
         return (MindSporeLayout, (self.mesh, self.dims, self.tensor_map, self.devices))
@@ -86,29 +139,17 @@ class MindSporeLayout(CoreLayout):
         """As :meth:`spmdsim.Layout.check_shape`."""
         super(MindSporeLayout, self.of(len(shape))).check_shape(shape)
 
-    @property
-    def interleaved_parallel(self) -> bool:
-        """Whether the last axis is virtual."""
-        return VIRTUAL in self.mesh.axes
-
-    @property
-    def micro_shards(self) -> int:
-        """How many pieces each device holds: the size of the virtual axis, else 1."""
-        return self.mesh.size // self.devices
+    interleaved_parallel = property(lambda self: VIRTUAL in self.mesh.axes, doc="Whether an axis is virtual.")
+    micro_shards = property(lambda self: micro_shards(self.mesh), doc="How many pieces each device holds.")
+    device_layout = property(device_layout, doc="The layout of devices, whose micro-shards are one shard.")
 
     def virtual_ranks(self, device: int) -> tuple[int, ...]:
         """The ranks of the virtual mesh that a real device plays: ``device * n + i``."""
-        n = self.micro_shards
-        return tuple(self.mesh.rank_at(device * n + i) for i in range(n))
+        return tuple(self.mesh.rank_at(device * self.micro_shards + i) for i in range(self.micro_shards))
 
     def micro_bounds(self, shape: Sequence[int], device: int) -> tuple[Bounds, ...]:
         """The bounds of each micro-shard of a real device."""
         return tuple(self.bounds(shape, rank) for rank in self.virtual_ranks(device))
-
-    @property
-    def device_layout(self) -> CoreLayout:
-        """The layout of real devices, the micro-shards of a device taken as one shard."""
-        return device_layout(self)
 
     def to_dict(self) -> dict[str, object]:
         """MindSpore's five keys."""
@@ -138,7 +179,8 @@ class Layout(Worded):
     Raises:
         TypeError: something is not a tuple, list, int or str where it has to be.
         ValueError: lengths that differ; an empty, repeated or reserved alias; a virtual axis that is not the
-            last one; a rank list of the wrong length; sizes, ranks or repetitions that cannot be.
+            last one; a rank list of the wrong length; sizes, ranks or repetitions that cannot be. In a call, an alias
+            that is not found, or that has been set more than once.
 
     >>> layout = Layout((2, 2, 2), ("dp", "sp", "mp"))
     >>> x = layout("mp", ("sp", "dp"))
@@ -153,31 +195,22 @@ class Layout(Worded):
     NEAREST = each({"device_num rank_size": "devices", "tensor_map": "layout(...).to_dict()['tensor_map']"})
 
     def __init__(
-        self,
-        device_matrix: tuple[int, ...],
-        alias_name: tuple[str, ...] | None = None,
-        rank_list: list[int] | None = None,
-        *,
-        tuple_order: str = "tuple",
-        name: tuple[str, ...] | None = None,
-    ) -> None:
+        self, device_matrix: tuple[int, ...], alias_name: tuple[str, ...] | None = None, rank_list: list[int] | None = None,
+        *, tuple_order: str = "tuple", name: tuple[str, ...] | None = None,
+    ) -> None:  # fmt: skip
         alias_name = name if alias_name is None else alias_name
-        _check_arguments(device_matrix, alias_name)
-        _check_ranks(rank_list, device_matrix)
-        if tuple_order not in TUPLE_ORDERS:
+        _check_axes(device_matrix, alias_name)
+        if rank_list is not None:
+            _check_ranks(rank_list, device_matrix)
+        if tuple_order not in ("tuple", "mesh"):
             raise LayoutError(f"tuple_order is 'tuple' or 'mesh', but got {tuple_order!r}")
         self.mesh = Mesh(device_matrix, alias_name or (), rank_list)
-        self.device_matrix = device_matrix
+        self.device_matrix, self.tuple_order = device_matrix, tuple_order
         self.alias_name: tuple[str, ...] = self.mesh.axes
         self.rank_list = list(self.mesh.rank_list) if rank_list is None else list(rank_list)
-        self.tuple_order = tuple_order
 
     def __call__(self, *tensor_map: Entry) -> MindSporeLayout:
-        """The layout of a tensor with one entry per dim.
-
-        Raises:
-            ValueError: an alias that is not found, or that has been set more than once.
-        """
+        """The layout of a tensor with one entry per dim."""
         only = tensor_map[0] if len(tensor_map) == 1 else None
         if isinstance(only, tuple | list) and any(isinstance(entry, tuple | list) for entry in only):
             tensor_map = tuple(only)  # entries of entries: this can only be the map of a whole tensor
@@ -202,22 +235,16 @@ class Layout(Worded):
     @property
     def devices(self) -> int:
         """The number of real devices: without the virtual axis."""
-        virtual = VIRTUAL in self.alias_name
-        return math.prod(self.device_matrix[:-1] if virtual else self.device_matrix)
+        return self.mesh.size // micro_shards(self.mesh)
 
     def to_dict(self) -> dict[str, object]:
-        """Refused: a tensor map exists only after a call.
-
-        Raises:
-            ValueError: always.
-        """
+        """Refused with a ValueError: a tensor map exists only after a call."""
         raise LayoutError("the tensor map is not set: call the layout with one entry per tensor dim first")
 
     def _ordered(self, names: tuple[str, ...]) -> tuple[str, ...]:
         if self.tuple_order == "tuple" or not set(names) <= {*self.alias_name, "None"}:
             return names
-        last = len(self.alias_name)
-        return tuple(sorted(names, key=lambda n: last if n == "None" else self.alias_name.index(n)))
+        return tuple(sorted(names, key=(*self.alias_name, "None").index))
 
     def __repr__(self) -> str:
         return f"Layout({self.device_matrix}, {self.alias_name}, {self.rank_list})"
@@ -250,7 +277,7 @@ def from_tensor_map(
     for given in tensor_map:
         numbers = given if isinstance(given, Sequence) and not isinstance(given, str) else (given,)
         for number in numbers:
-            if not _is_int(number):
+            if not is_whole(number):
                 raise UsageTypeError(f"a tensor map holds integers, but got {number!r} in {tensor_map}")
             if not -1 <= number < count:
                 raise LayoutError(
@@ -306,7 +333,7 @@ def from_cuts(cuts: Sequence[int], devices: int, repeat: str = "right") -> MindS
     """
     if repeat not in ("right", "left"):
         raise LayoutError(f"repeat is 'right' or 'left', but got {repeat!r}")
-    if any(not _is_int(cut) for cut in cuts):
+    if not all(map(is_whole, cuts)):
         raise UsageTypeError(f"cuts must be integers, but got {tuple(cuts)}")
     product = math.prod(cuts)
     if any(cut <= 0 for cut in cuts) or devices % product:
@@ -320,50 +347,51 @@ def from_cuts(cuts: Sequence[int], devices: int, repeat: str = "right") -> MindS
 
 
 def check_even(layout: CoreLayout, shape: Sequence[int], what: str = "the tensor") -> None:
-    """Refuse a shape that the layout does not split evenly, as MindSpore does.
-
-    Raises:
-        ValueError: naming the first dim that does not divide.
-    """
+    """Refuse a shape that the layout does not split evenly, as MindSpore does: a ValueError names the first such dim."""
     uneven = first_uneven(layout, shape)
     if uneven:
         raise LayoutError(f"{what} of shape {tuple(shape)} cannot be split: {uneven}")
 
 
-def _is_int(value: object) -> bool:
+def is_whole(value: object) -> bool:
+    """Whether it is an integer, and no truth value."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _names(entry: Any) -> tuple[str, ...]:
-    if entry is None:
-        return ("None",)
-    names = tuple(entry) if isinstance(entry, tuple | list) else (entry,)
+    names = entry if isinstance(entry, tuple | list) else (entry,)
     return tuple("None" if name is None else name for name in names)
 
 
-def _check_arguments(device_matrix: Any, alias_name: Any) -> None:
-    if not isinstance(device_matrix, tuple):
-        raise UsageTypeError(f"device_matrix must be a tuple, but got {_typed(device_matrix)}")
-    if not isinstance(alias_name, tuple):
-        raise UsageTypeError(f"alias_name must be a tuple, but got {_typed(alias_name)}")
+class NestedRankListError(LayoutError, UsageTypeError):
+    """A rank list in several dimensions: its elements are no integers, and its shape is not one-dimensional."""
+
+
+def _check_kind(what: str, value: Any, kind: type) -> None:
+    if not isinstance(value, kind) or isinstance(value, bool):
+        need = f"must be a {kind.__name__}" if kind in (tuple, list) else f"must be {kind.__name__}"
+        raise UsageTypeError(f"{what} {need}, but got {value!r} ({type(value).__name__})")
+
+
+def _check_axes(device_matrix: Any, alias_name: Any) -> None:
+    _check_kind("device_matrix", device_matrix, tuple)
+    _check_kind("alias_name", alias_name, tuple)
     if len(device_matrix) != len(alias_name):
         raise LayoutError(
             f"device_matrix {device_matrix} has {len(device_matrix)} axes, but alias_name {alias_name} names "
             f"{len(alias_name)}; they must be equally long"
         )
     for size in device_matrix:
-        if not _is_int(size):
-            raise UsageTypeError(f"the elements of device_matrix must be int, but got {_typed(size)}")
+        _check_kind("the elements of device_matrix", size, int)
     for name in alias_name:
-        if not isinstance(name, str):
-            raise UsageTypeError(f"the elements of alias_name must be str, but got {_typed(name)}")
+        _check_kind("the elements of alias_name", name, str)
         if not name:
             raise LayoutError(f"an alias must not be empty: {alias_name}")
         if name == "None":
             raise LayoutError(f"'None' cannot be an alias, because it means not split: {alias_name}")
-    if len(set(alias_name)) != len(alias_name):
-        repeated = next(name for i, name in enumerate(alias_name) if name in alias_name[:i])
-        raise LayoutError(f"every alias must be different, but {repeated!r} is repeated in {alias_name}")
+    repeated = [name for i, name in enumerate(alias_name) if name in alias_name[:i]]
+    if repeated:
+        raise LayoutError(f"every alias must be different, but {repeated[0]!r} is repeated in {alias_name}")
     if VIRTUAL in alias_name[:-1]:
         raise LayoutError(f"{VIRTUAL!r} names the virtual axis and must be the last alias: {alias_name}")
     if any(size <= 0 for size in device_matrix):
@@ -371,21 +399,13 @@ def _check_arguments(device_matrix: Any, alias_name: Any) -> None:
 
 
 def _check_ranks(rank_list: Any, device_matrix: tuple[int, ...]) -> None:
-    if rank_list is None:
-        return
-    if not isinstance(rank_list, list):
-        raise UsageTypeError(f"rank_list must be a list, but got {_typed(rank_list)}")
+    _check_kind("rank_list", rank_list, list)
     for rank in rank_list:
         if isinstance(rank, list | tuple):
             raise NestedRankListError(f"rank_list must be one-dimensional and hold ints, but got {rank_list}")
-        if not _is_int(rank):
-            raise UsageTypeError(f"the elements of rank_list must be int, but got {_typed(rank)}")
+        _check_kind("the elements of rank_list", rank, int)
     if len(rank_list) != math.prod(device_matrix):
         raise LayoutError(
             f"rank_list has {len(rank_list)} ranks, but device_matrix {device_matrix} needs "
             f"{math.prod(device_matrix)}"
         )
-
-
-def _typed(value: object) -> str:
-    return f"{value!r} ({type(value).__name__})"

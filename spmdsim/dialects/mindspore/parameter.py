@@ -1,4 +1,8 @@
-"""``Parameter`` and ``initializer``: declared without memory, filled where the first operator wants them."""
+"""``Parameter`` and ``initializer``: declared without memory, filled where the first operator wants them.
+
+Parameters that are kept in smaller pieces than their operators want (``hsdp``) come together for them, and their gradients
+go back.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +16,17 @@ import numpy as np
 
 from spmdsim import nn
 from spmdsim.core import Layout, Mesh
-from spmdsim.dialects.mindspore.gathering import gathered
-from spmdsim.dialects.mindspore.printing import type_name
-from spmdsim.dialects.mindspore.runtime import Value, held
-from spmdsim.dialects.mindspore.settings import parallel
+from spmdsim.dialects.gradients import GradientMove
+from spmdsim.dialects.host import HostTensor
+from spmdsim.dialects.mindspore.context import parallel
+from spmdsim.dialects.mindspore.tensors import Counted, Value, held, host, type_name
 from spmdsim.dialects.missing import each, not_covered
 from spmdsim.dialects.session import current_world
 from spmdsim.errors import InputError, UsageTypeError, unknown
 from spmdsim.layout.element_type import has_gradient
 from spmdsim.nn import Parameter as CoreParameter
 from spmdsim.nn.module import Initialiser
-from spmdsim.tensor import Tensor
+from spmdsim.tensor import Tensor as CoreTensor
 
 _seed = [0, 0]
 #: The seed of shuffled rows, in the order in which it was set last.
@@ -32,25 +36,26 @@ rows_seed = [0]
 def set_seed(seed: int) -> None:
     """The seed of all parameters created afterwards, of dropout, of shuffled rows and of ``numpy.random``.
 
-    Parameters without a name count from 0 again.
-
-    Raises:
-        UsageTypeError: (a TypeError) no integer.
-        InputError: (a ValueError) a negative one, or one of more than 32 bits.
+    Parameters without a name count from 0 again. No integer is a TypeError, one that has not 32 bits a ValueError.
     """
-    checked_seed(seed)
+    set_rows_seed(seed)
     _seed[:] = [seed, 0]
-    rows_seed[0] = seed
     np.random.seed(seed)  # the program's own numbers, as MindSpore does
     Parameter._count = 0
 
 
-def checked_seed(seed: Any) -> None:
-    """Refuse what is no seed."""
+def set_rows_seed(seed: int) -> None:
+    """``mindspore.dataset.config.set_seed``: that of shuffled rows alone, which ``mindspore.set_seed`` sets, too."""
     if not isinstance(seed, (int, np.integer)) or isinstance(seed, bool):
         raise UsageTypeError(f"a seed is an integer, not {seed!r}")
     if not 0 <= seed < 2**32:
         raise InputError(f"a seed is in 0..{2**32 - 1}, not {seed}")
+    rows_seed[0] = seed
+
+
+def get_rows_seed() -> int:
+    """The seed of shuffled rows: 0 until one is set, so that every run has the same rows."""
+    return rows_seed[0]
 
 
 def next_seed() -> int:
@@ -60,11 +65,7 @@ def next_seed() -> int:
 
 
 def Normal(sigma: float = 0.01, mean: float = 0.0) -> Initialiser:
-    """Normal numbers of this deviation.
-
-    Raises:
-        InputError: another mean than 0.
-    """
+    """Normal numbers of this deviation; an InputError for another mean than 0."""
     if mean:
         raise InputError(f"Normal has mean 0 here, not {mean}; nearest: Parameter(array)")
     return nn.Normal(sigma)
@@ -90,6 +91,16 @@ def One() -> Initialiser:
     return nn.ones
 
 
+def XavierUniform() -> Initialiser:
+    """Uniform numbers by fan-in and fan-out (Glorot and Bengio, 2010)."""
+    return _by_fans(lambda fan_in, fan_out: 6 / (fan_in + fan_out))
+
+
+def HeUniform() -> Initialiser:
+    """Uniform numbers by fan-in (He et al., 2015)."""
+    return _by_fans(lambda fan_in, _: 6 / fan_in)
+
+
 def _by_fans(bound: Callable[[int, int], float]) -> Initialiser:
     """Uniform numbers by fan-in and fan-out of a weight ``[out, in, ...]`` as MindSpore counts them."""
 
@@ -99,16 +110,6 @@ def _by_fans(bound: Callable[[int, int], float]) -> Initialiser:
         return nn.Uniform(math.sqrt(bound(*fans)))(index, shape, dtype, seed)
 
     return block
-
-
-def XavierUniform() -> Initialiser:
-    """Uniform numbers by fan-in and fan-out (Glorot and Bengio, 2010)."""
-    return _by_fans(lambda fan_in, fan_out: 6 / (fan_in + fan_out))
-
-
-def HeUniform() -> Initialiser:
-    """Uniform numbers by fan-in (He et al., 2015)."""
-    return _by_fans(lambda fan_in, _: 6 / fan_in)
 
 
 #: Initialisers by MindSpore's names.
@@ -128,34 +129,29 @@ class Initializer:
 
     def init_data(self, *_: Any, **__: Any) -> Any:
         """The values now, a whole array; all of one seed, as an operator's parameter has them."""
-        from spmdsim.dialects.mindspore.words import host
-
         return host(self.init(tuple(slice(0, n) for n in self.shape), self.shape, self.dtype, next_seed()))
 
 
 def initializer(init: Any, shape: Sequence[int] | int, dtype: Any = np.float32) -> Initializer:
     """Values of a parameter: by name (such as ``"normal"``), a number, an object of this module, or an array.
 
-    Raises:
-        InputError: no such initialiser, or an array of another shape.
+    No such initialiser, or an array of another shape, is an InputError.
     """
     sizes = (shape,) if isinstance(shape, int) else tuple(shape)
-    source: Any
+    source: Any = init
     if isinstance(init, (int, float)):
         source = Constant(init)
     elif isinstance(init, str) and init in INITIALISERS:
         source = INITIALISERS[init]()
-    elif isinstance(init, (np.ndarray, Tensor)):
+    elif isinstance(init, (np.ndarray, CoreTensor)):
         source = _values(init, sizes)
-    elif callable(init):
-        source = init
-    else:
+    elif not callable(init):
         raise unknown(f"no initializer is called {init!r}", str(init), INITIALISERS)
     return Initializer(source, sizes, np.dtype(dtype))
 
 
 def _values(given: Any, shape: tuple[int, ...]) -> Any:
-    array = given.full() if isinstance(given, Tensor) else np.asarray(given)
+    array = given.full() if isinstance(given, CoreTensor) else np.asarray(given)
     if array.shape != shape:
         raise InputError(f"a parameter of shape {shape} was given values of shape {array.shape}")
     return lambda index, *_: array[index]
@@ -178,27 +174,30 @@ class Parameter(CoreParameter):
     """
 
     _count = 0
+    #: Arrays leave symbols with a parameter on the right to it.
+    __array_ufunc__ = None
 
     def __init__(
         self, default_input: Any, name: str | None = None, requires_grad: bool = True, layerwise_parallel: bool = False,
         parallel_optimizer: bool = True,
     ) -> None:  # fmt: skip
         if not isinstance(default_input, Initializer):
-            array = default_input.full() if isinstance(default_input, Tensor) else np.asarray(default_input)
-            if array.dtype == np.float64 and not isinstance(default_input, (np.ndarray, Tensor)):
+            array = (
+                default_input.full() if isinstance(default_input, CoreTensor) else np.asarray(default_input)
+            )
+            if array.dtype == np.float64 and not isinstance(default_input, (np.ndarray, CoreTensor)):
                 array = array.astype(np.float32)
             default_input = initializer(array, array.shape, array.dtype)
         self._placed, self.parallel_optimizer = False, parallel_optimizer
         self.layerwise_parallel = layerwise_parallel
-        nowhere = Layout.replicated(Mesh((1,), ("one",)), len(default_input.shape))
-        super().__init__(default_input.shape, nowhere, default_input.init, default_input.dtype)
+        self.used = Layout.replicated(Mesh((1,), ("one",)), len(default_input.shape))
+        super().__init__(default_input.shape, self.used, default_input.init, default_input.dtype)
         Parameter._count += 1
-        self.used = nowhere
         self.name = name or f"Parameter{Parameter._count - 1}"
         self.requires_grad = requires_grad
         self._seed = _seed[0]
 
-    def place(self, layout: Layout) -> Tensor:
+    def place(self, layout: Layout) -> CoreTensor:
         """The value; filled in this layout if it has none yet. Where it is kept in smaller pieces they are gathered."""
         settings = parallel()
         if settings is not None:
@@ -215,18 +214,18 @@ class Parameter(CoreParameter):
             self.materialise(current_world(), self._seed)
             self.tensor = held(self.value, Value)
         self.value.requires_grad = self.requires_grad and has_gradient(self.value.dtype)
-        return self.value if self.layout is self.used else gathered(self.value, self.used, self._level)
+        return self.value if self.layout is self.used else _gathered(self.value, self.used, self._level)
 
-    def assign(self, tensor: Tensor) -> None:
+    def assign(self, tensor: CoreTensor) -> None:
         """Take new values, in the parameter's layout; no gradient is kept."""
         super().assign(tensor)
         self.tensor = held(self.value, Value)
 
-    def as_operand(self, like: Tensor) -> Tensor:
+    def as_operand(self, like: CoreTensor) -> CoreTensor:
         """The value beside another operand; where nothing placed it yet, a copy on each of its ranks."""
         return self.place(Layout.replicated(like.layout.mesh, len(self.shape)))
 
-    def everywhere(self) -> Tensor:
+    def everywhere(self) -> CoreTensor:
         """The value; where nothing placed it yet, a copy on every rank."""
         return self.place(Layout.replicated(Mesh((current_world().size,), ("rank",)), len(self.shape)))
 
@@ -235,21 +234,12 @@ class Parameter(CoreParameter):
         return self.everywhere().full()
 
     def set_data(self, data: Any) -> Parameter:
-        """Take new values of the same shape, where the old ones are.
-
-        Raises:
-            InputError: another shape.
-        """
+        """Take new values of the same shape, where the old ones are; an InputError for another shape."""
         values = _values(data, self.shape)
         if self._placed:
-            fresh = Tensor.from_global(
-                lambda index: np.asarray(values(index), self.dtype),
-                self.layout,
-                current_world(),
-                shape=self.shape,
-                dtype=self.dtype,
-            )
-            self.assign(fresh)
+            block = lambda index: np.asarray(values(index), self.dtype)  # noqa: E731
+            fresh = CoreTensor.from_global
+            self.assign(fresh(block, self.layout, current_world(), shape=self.shape, dtype=self.dtype))
         else:
             self.initialiser = values
         return self
@@ -270,20 +260,14 @@ class Parameter(CoreParameter):
 
     def clone(self, init: Any = "same") -> Parameter:
         """Another parameter with the same values, or with those of an initialiser."""
-        values = (
-            self.asnumpy()
-            if isinstance(init, str) and init == "same"
-            else initializer(init, self.shape, self.dtype)
-        )
+        same = isinstance(init, str) and init == "same"
+        values = self.asnumpy() if same else initializer(init, self.shape, self.dtype)
         return Parameter(values, self.name, self.requires_grad)
-
-    #: Arrays leave symbols with a parameter on the right to it.
-    __array_ufunc__ = None
 
     def __len__(self) -> int:
         return int(self.shape[0])
 
-    def __getitem__(self, key: Any) -> Tensor:
+    def __getitem__(self, key: Any) -> CoreTensor:
         return self.everywhere()[key]
 
     def __getattr__(self, name: str) -> Any:
@@ -297,14 +281,11 @@ class Parameter(CoreParameter):
         return f"Parameter (name={self.name}, shape={self.shape}, dtype={type_name(self.dtype)}, requires_grad={self.requires_grad})"
 
 
-def _symbol(name: str) -> Any:
-    def apply(self: Parameter, *others: Any) -> Any:
-        return getattr(self.everywhere(), name)(*others)
-
-    return apply
+def _symbol(name: str) -> Callable[..., Any]:
+    return lambda self, *others: getattr(self.everywhere(), name)(*others)
 
 
-for _name in (
+for _name in [
     "add",
     "radd",
     "sub",
@@ -318,7 +299,7 @@ for _name in (
     "neg",
     "matmul",
     "rmatmul",
-):
+]:
     setattr(Parameter, f"__{_name}__", _symbol(f"__{_name}__"))
 
 
@@ -332,3 +313,89 @@ class ParameterTuple(tuple[Any, ...]):
 def no_init_parameters() -> Iterator[None]:
     """Parameters created inside take no memory. Here none ever does before its first use."""
     yield
+
+
+# -- parameters in smaller pieces -----------------------------------------------------------------------------
+
+
+class Again(Sequence[Any]):
+    """A rank's pieces of what was gathered for an operator: dropped when that has run, gathered again for the gradients."""
+
+    def __init__(self, source: CoreTensor, whole: CoreTensor) -> None:
+        self._source, self._layout = source, whole.layout
+        self._pieces: Sequence[Any] | None = whole.held
+
+    def __len__(self) -> int:
+        return len(self._source.held)
+
+    def __getitem__(self, index: Any) -> Any:
+        if self._pieces is None:
+            self._pieces = self._source.to(self._layout).held
+        return self._pieces[index]
+
+    def drop(self) -> None:
+        """Until somebody looks at them again."""
+        self._pieces = None
+
+
+def _gathered(value: CoreTensor, layout: Layout, level: int) -> CoreTensor:
+    """A parameter's value where its operator wants it; what the levels mean: :class:`context.Sharing`."""
+    moved = held(value.to(layout))
+    if level == 1 and moved.requires_grad:
+        whole = Counted(moved.world, moved.meta, moved.held, True, moved.name, moved.origin)
+        whole.node = GradientMove(moved, layout)
+        return whole
+    if level == 3:
+        moved.held = Again(value.detach(), moved)  # type: ignore[assignment]
+    return moved
+
+
+def finished(operands: Sequence[CoreTensor], results: Any) -> Any:
+    """The results of an operator, counted; what was gathered for it alone is dropped."""
+    for operand in operands:
+        if isinstance(operand.held, Again):
+            operand.held.drop()
+    return tuple(map(held, results)) if isinstance(results, tuple) else held(results)
+
+
+# -- mindspore.Tensor ------------------------------------------------------------------------------------------
+
+
+class _Kind(type):
+    def __instancecheck__(cls, value: object) -> bool:
+        return isinstance(value, (HostTensor, CoreTensor))
+
+
+class Tensor(metaclass=_Kind):
+    """``Tensor(array, ms.float32)``: the same whole array on every rank, of which operators keep their piece.
+
+    ``init`` with ``shape`` gives values of an initialiser.
+    """
+
+    def __new__(  # type: ignore[misc]
+        cls, input_data: Any = None, dtype: Any = None, shape: Any = None, init: Any = None
+    ) -> HostTensor:
+        """The array with MindSpore's words."""
+        if init is not None and not isinstance(input_data, Initializer):
+            input_data = initializer(init, shape, np.float32 if dtype is None else dtype)
+        if not isinstance(input_data, Initializer):
+            return host(input_data, dtype)
+        values: HostTensor = input_data.init_data()
+        return values
+
+    @staticmethod
+    def from_numpy(array: np.ndarray) -> HostTensor:
+        """An array of NumPy's."""
+        if not isinstance(array, np.ndarray):
+            raise UsageTypeError(f"from_numpy takes an array of NumPy's, not a {type(array).__name__}")
+        return host(array)
+
+
+from_numpy = Tensor.from_numpy
+
+
+def tensor(
+    input_data: Any = None, dtype: Any = None, shape: Any = None, init: Any = None, const_arg: bool = False
+) -> Any:
+    """As :class:`Tensor`; ``const_arg`` is accepted and ignored: programs are not compiled."""
+    return Tensor(input_data, dtype, shape, init)

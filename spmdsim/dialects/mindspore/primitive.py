@@ -1,4 +1,4 @@
-"""Primitives: an operator with a strategy, called on tensors, parameters or arrays."""
+"""Primitives: an operator with a strategy, called on tensors, parameters or arrays; and functions made of them."""
 
 from __future__ import annotations
 
@@ -12,21 +12,25 @@ from spmdsim.core import BoundRule, Layout, Strategy
 from spmdsim.core.apply import watchers
 from spmdsim.core.operator import ShardedOp
 from spmdsim.dialects.host import whole
-from spmdsim.dialects.mindspore.arguments import arguments
-from spmdsim.dialects.mindspore.errors import ShardError
-from spmdsim.dialects.mindspore.gathering import finished
-from spmdsim.dialects.mindspore.parameter import Parameter
-from spmdsim.dialects.mindspore.runtime import Counted, held
-from spmdsim.dialects.mindspore.table import TABLE, Row, no_params, our_operator
-from spmdsim.dialects.mindspore.words import host
+from spmdsim.dialects.mindspore.operators import TABLE
+from spmdsim.dialects.mindspore.parameter import Parameter, finished
+from spmdsim.dialects.mindspore.table import (
+    Arguments,
+    Row,
+    Shape,
+    ShardError,
+    arguments,
+    no_params,
+    our_operator,
+)
+from spmdsim.dialects.mindspore.tensors import Counted, held, host
 from spmdsim.dialects.missing import Worded, each
 from spmdsim.dialects.session import current_world
-from spmdsim.errors import RuleError
+from spmdsim.errors import InputError, RuleError
 from spmdsim.imitated import imitation
 from spmdsim.ops.windowed import in_blocks
 from spmdsim.tensor import Tensor
 
-Shape = tuple[int, ...]
 rules = imitation("sharding rules", "mindspore")
 
 
@@ -44,9 +48,10 @@ class Primitive(Worded):
     })  # fmt: skip
 
     row: ClassVar[Row]
+    takes: ClassVar[Arguments]
 
     def __init__(self, *given: Any, **named: Any) -> None:
-        self.attrs = self.row.makes.bind(type(self).__name__, given, named)
+        self.attrs = arguments(self.row.made).bind(type(self).__name__, given, named)
         self.row.check(self.attrs)
         self.op = our_operator(self.row.ours)
         self.name = self.op.name
@@ -55,14 +60,11 @@ class Primitive(Worded):
         self._strategies: tuple[Any, Any] = (None, None)
 
     def add_prim_attr(self, name: str, value: Any) -> Primitive:
-        """Set an attribute.
+        """Set an attribute; a RuleError for others than these.
 
         ``repeated_num_in_dev_matrix_right_=False`` puts repeated calculation on the left; ``layout`` with
         ``{"dev_matrix": ..., "input_tensor_map": ...}`` is a strategy written in numbers; ``enable_nd_tp`` of a product
         takes layouts as tensor parallelism in two or three dims.
-
-        Raises:
-            RuleError: another attribute.
         """
         if name == "layout":
             return self.shard(rules.configured(value))
@@ -80,9 +82,7 @@ class Primitive(Worded):
         """Set the strategy: cuts or layouts per operand; returns the primitive itself.
 
         The micro-shards of a virtual axis (``interleaved_parallel``) are computed together, as one shard of the rank.
-
-        Raises:
-            TypeError: something else, or cuts and layouts mixed.
+        Something else, or cuts and layouts mixed, are a TypeError.
         """
         if in_strategy is not None:
             self._sharding = rules.configure(self.op, in_strategy, out_strategy, self._repeat)
@@ -91,15 +91,8 @@ class Primitive(Worded):
         self._strategies = (in_strategy, out_strategy)
         return self
 
-    @property
-    def configured(self) -> bool:
-        """Whether it was given a strategy."""
-        return self._sharding is not None
-
-    @property
-    def in_strategy(self) -> Any:
-        """The strategy given, as written."""
-        return self._strategies[0]
+    configured = property(lambda self: self._sharding is not None, doc="Whether it was given a strategy.")
+    in_strategy = property(lambda self: self._strategies[0], doc="The strategy given, as written.")
 
     def __call__(self, *given: Any, **named: Any) -> Any:
         """Apply it. Arrays are the same whole array on every rank; each keeps only its piece.
@@ -108,7 +101,7 @@ class Primitive(Worded):
             RuntimeError: (also a ValueError) a strategy that the operator, the shapes or the ranks do not fit.
             TypeError: other arguments than it takes.
         """
-        operands, attrs = self.row.takes.split(type(self).__name__, given, named)
+        operands, attrs = self.takes.split(type(self).__name__, given, named)
         result = (self.row.run or Primitive.plain)(self, operands, {**self.attrs, **attrs})
         return tuple(map(_as_there, result)) if isinstance(result, tuple) else _as_there(result)
 
@@ -123,7 +116,7 @@ class Primitive(Worded):
 
     def apply(self, operands: Sequence[Any], params: dict[str, Any]) -> Any:
         """Our operator, with these parameters."""
-        given = typed(operands)
+        given = _typed(operands)
         bound, sharding, strategy = self._bound(given, params)
         rules.check_result(self.row, bound, sharding, strategy)
         tensors = [place(x, layout) for x, layout in zip(given, bound.input_layouts(strategy))]
@@ -137,35 +130,20 @@ class Primitive(Worded):
             raise ShardError(error.message, **error.facts) from None
 
     def as_derived(self, name: str, operands: Sequence[Any], attrs: dict[str, Any]) -> Any:
-        """Apply it with the layouts of the strategy's derivation, which also says where the result lies.
-
-        Args:
-            name: MindSpore's name of the operator.
-            operands: what it is applied to.
-            attrs: MindSpore's attributes.
-
-        Raises:
-            RuntimeError: (also a ValueError) the strategy does not fit.
-        """
-        given = typed(operands)
+        """Apply it, MindSpore's ``name``, with the layouts of the strategy's derivation, which says where the result lies."""
+        given = _typed(operands)
         shapes = [shape_of(x) for x in given]
         derivation = rules.shard(
-            name,
-            shapes,
-            *self._strategies,
-            devices=current_world().size,
+            name, shapes, *self._strategies, devices=current_world().size, attrs=attrs,
             repeat="left" if self._repeat == "left" else None,
-            attrs=attrs,
-        )
+        )  # fmt: skip
         tensors = [place(x, layout) for x, layout in zip(given, derivation.inputs)]
-        result = self.op.shard(derivation.strategy, derivation.outputs[0])(
-            *tensors, **self.row.params(shapes, attrs)
-        )
-        return finished(tensors, result)
+        sharding = self.op.shard(derivation.strategy, derivation.outputs[0])
+        return finished(tensors, sharding(*tensors, **self.row.params(shapes, attrs)))
 
     def laid_out(self, operands: Sequence[Any], params: dict[str, Any]) -> list[Tensor]:
         """The operands where the strategy wants them."""
-        given = typed(operands)
+        given = _typed(operands)
         bound, _, strategy = self._bound(given, params)
         return [place(x, layout).to(layout) for x, layout in zip(given, bound.input_layouts(strategy))]
 
@@ -192,11 +170,9 @@ class Primitive(Worded):
 
 @lru_cache(maxsize=4096)
 def _class(row: Row, name: str) -> type[Primitive]:
-    signature, called = row.makes.signature, row.takes.text
-    about = f"``{name}{row.made}{called}``: our ``{row.ours}``."
-    return type(
-        name, (Primitive,), {"row": row, "__doc__": about, "__signature__": signature, "__module__": __name__}
-    )
+    members = {"row": row, "takes": arguments(row.called), "__signature__": arguments(row.made).signature}
+    members["__doc__"] = f"``{name}{row.made}{row.called}``: our ``{row.ours}``."
+    return type(name, (Primitive,), {**members, "__module__": __name__})
 
 
 def _as_there(x: Any) -> Any:
@@ -205,11 +181,7 @@ def _as_there(x: Any) -> Any:
 
 
 def primitive(name: str) -> type[Primitive]:
-    """The class of a primitive.
-
-    Raises:
-        KeyError: there is none.
-    """
+    """The class of a primitive; a KeyError if there is none."""
     row = TABLE[name]
     if name not in row.primitives:
         raise KeyError(name)
@@ -220,7 +192,7 @@ def primitive(name: str) -> type[Primitive]:
 def function(row: Row, written: str, strategies: tuple[Any, Any] = (None, None)) -> Callable[..., Any]:
     """A function of ``ops``, from its name and arguments: the row's primitive, data parallel without a strategy."""
     name, bracket, rest = written.partition("(")
-    takes, called = arguments(bracket + rest or row.called), len(row.takes.signature.parameters)
+    takes, called = arguments(bracket + rest or row.called), len(arguments(row.called).signature.parameters)
     make = primitive(row.primitives[0])
 
     def call(*given: Any, **named: Any) -> Any:
@@ -229,7 +201,7 @@ def function(row: Row, written: str, strategies: tuple[Any, Any] = (None, None))
         values = list(takes.bind(name, given, named).values())
         return make(*values[called:]).shard(*strategies)(*values[:called])
 
-    call.sharded = lambda *found: function(row, written, found)  # type: ignore[attr-defined]
+    call.sharded = lambda *chosen: function(row, written, chosen)  # type: ignore[attr-defined]
     call.__name__ = call.__qualname__ = name
     call.__doc__ = f"``{row.primitives[0]}`` as a function."
     call.__signature__ = takes.signature  # type: ignore[attr-defined]
@@ -261,15 +233,33 @@ def to_tensor(operand: Any) -> Tensor:
     return place(operand, bound.input_layouts(rules.data_parallel(bound, current_world().size))[0])
 
 
-def typed(operands: Sequence[Any]) -> list[Any]:
+def _typed(operands: Sequence[Any]) -> list[Any]:
     """Python numbers take the element type of the operands beside them."""
-    types = [x.dtype for x in operands if isinstance(x, (Tensor, Parameter, np.ndarray))]
-    if not types:
+    kind = next((x.dtype for x in operands if isinstance(x, (Tensor, Parameter, np.ndarray))), None)
+    if kind is None:
         return [host(x) if isinstance(x, (list, tuple, float, int)) else x for x in operands]
-    arguments = []
-    for x in operands:
-        if isinstance(x, (bool, int, float)):
-            kind = np.float32 if isinstance(x, float) and types[0].kind in "biu" else types[0]
-            x = np.asarray(x, kind)
-        arguments.append(x)
-    return arguments
+
+    def of_kind(x: Any) -> Any:
+        return np.asarray(x, np.float32 if isinstance(x, float) and kind.kind in "biu" else kind)
+
+    return [of_kind(x) if isinstance(x, (bool, int, float)) else x for x in operands]
+
+
+def sharded(
+    fn: Callable[..., Any], in_strategy: Any, out_strategy: Any = None, **options: Any
+) -> Callable[..., Any]:
+    """``mindspore.parallel.shard``: a function of ``ops`` or ``mint``, or a primitive, with a strategy.
+
+    Another function, of which nobody knows what its cuts mean, is an InputError, and so are further options.
+    """
+    if options:
+        raise InputError(f"shard takes in_strategy and out_strategy here, not {', '.join(options)}")
+    if isinstance(fn, Primitive):
+        return fn.shard(in_strategy, out_strategy)
+    if not hasattr(fn, "sharded"):
+        name = getattr(fn, "__name__", type(fn).__name__)
+        raise InputError(
+            f"shard takes a function of one operator, not {name}; nearest: .shard on the primitives inside"
+        )
+    chosen: Callable[..., Any] = vars(fn)["sharded"](in_strategy, out_strategy)
+    return chosen

@@ -15,12 +15,8 @@ from weakref import finalize
 
 import numpy as np
 
-from spmdsim.core import Layout
-from spmdsim.dialects.mindspore.printing import printed, shown
-from spmdsim.dialects.mindspore.words import METHODS, method
 from spmdsim.dialects.missing import refusal
 from spmdsim.errors import InputError, SpmdError, UsageTypeError
-from spmdsim.tensor import Tensor
 
 GB = 2**30
 #: What is MindSpore's default, and no limit here.
@@ -37,15 +33,17 @@ class OutOfMemory(SpmdError, RuntimeError):
     """A rank would hold more than it may."""
 
 
+class Room:
+    """What is counted as long as it lives, whatever arrays take turns in it."""
+
+
 def set_memory(
     init_size: str = "2GB", increase_size: str = "2GB", max_size: str = UNLIMITED, optimize_level: str = "O0",
     huge_page_reserve_size: str = "0GB",
 ) -> None:  # fmt: skip
     """Limit what a rank holds to ``max_size``, such as ``"28GB"``; the other arguments are checked, and change nothing.
 
-    Raises:
-        TypeError: no str.
-        ValueError: no size such as ``"2GB"`` or ``"0.5GB"``, or another level than ``O0`` or ``O1``.
+    A size that is no str is a TypeError, another text, or another level than ``O0`` or ``O1``, a ValueError.
     """
     sizes = dict(init_size=init_size, increase_size=increase_size, max_size=max_size)
     for name, value in {**sizes, "huge_page_reserve_size": huge_page_reserve_size}.items():
@@ -58,93 +56,15 @@ def set_memory(
     _limit[0] = None if max_size == UNLIMITED else int(float(max_size[:-2]) * GB)
 
 
-class Counted(Tensor):
-    """A tensor of a MindSpore program: what ranks hold of it counts, and so do the results and gradients of operators on it."""
-
-    __slots__ = ()
-
-    def __init__(self, *given: Any, **options: Any) -> None:
-        super().__init__(*given, **options)
-        count(self)
-
-    def __getattr__(self, name: str) -> Any:
-        return method(self, name)
-
-    def __repr__(self) -> str:
-        """Its values, as far as this process has them."""
-        return shown(self) if self.world.has_data else super().__repr__()
-
-    def __str__(self) -> str:
-        """Its values as numpy prints them."""
-        return printed(self) if self.world.has_data else super().__str__()
-
-    def to(self, where: Any) -> Any:
-        """In another layout, or with other elements."""
-        return super().to(where) if isinstance(where, Layout) else self.astype(where)
-
-    def reshape(self, *shape: Any) -> Any:  # type: ignore[override]  # a layout is a sharding strategy there
-        """In another shape, given as numbers or together."""
-        return METHODS["reshape"](self, *shape)
-
-    def transpose(self, *axes: Any) -> Any:
-        """Its dims in another order, reversed if none is given."""
-        return METHODS["transpose"](self, *axes)
-
-    def flatten(self, *order: Any, **options: Any) -> Any:
-        """All dims as one, or those from one to another."""
-        return METHODS["flatten"](self, *order, **options)
-
-    def mean(self, *given: Any, **options: Any) -> Any:
-        """The mean over axes."""
-        return super().mean(
-            *given, **{"keepdims" if name == "keep_dims" else name: x for name, x in options.items()}
-        )
-
-
-class Value(Counted):
-    """A parameter's value, which MindSpore's programs call for: ``parameter.value()``."""
-
-    __slots__ = ()
-
-    def __call__(self) -> Value:
-        """The value itself."""
-        return self
-
-
-def held(tensor: Tensor, kind: type[Counted] = Counted) -> Counted:
-    """The tensor, counted from now on until nobody holds its pieces any more.
-
-    Raises:
-        RuntimeError: ranks would hold more than they may.
-    """
-    if isinstance(tensor, kind):
-        return tensor
-    counted = kind(tensor.world, tensor.meta, tensor.held, tensor.requires_grad, tensor.name, tensor.origin)
-    counted.node, counted.output, counted.grad = tensor.node, tensor.output, tensor.grad
-    return counted
-
-
-def count(tensor: Tensor) -> None:
-    """Count what a rank holds of a tensor, once for tensors that share it."""
-    if _limit[0] is not None and tensor.held and not isinstance(tensor.held[0], np.generic):
-        largest = tensor.layout.largest_shape(tensor.shape)
-        reserve(
-            tensor.held[0],
-            largest,
-            tensor.meta.held,
-            f"a tensor of shape {tensor.shape} on {tensor.layout.mesh}",
-        )
-
-
-class Room:
-    """What is counted as long as it lives, whatever arrays take turns in it."""
+def counts() -> bool:
+    """Whether there is a limit."""
+    return _limit[0] is not None
 
 
 def reserve(array: Any, shape: Sequence[int], dtype: np.dtype, what: str) -> None:
     """Count a rank's array, which is of this shape on the rank that holds most, as long as anybody refers to it.
 
-    Raises:
-        RuntimeError: ranks would hold more than they may.
+    A RuntimeError if ranks would hold more than they may.
     """
     if _limit[0] is None or id(array) in _counted:
         return

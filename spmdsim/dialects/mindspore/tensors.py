@@ -1,53 +1,224 @@
-"""``mindspore.Tensor``: whole arrays before an operator takes its piece, and global tensors, under one name."""
+"""Tensors of MindSpore's programs: whole arrays before an operator takes its piece, and global ones whose memory counts.
+
+Functions of ``ops`` are methods under the same name. What has other arguments as a method is written out. They print as
+``mindspore/core/ir/tensor.cc`` does: ``repr`` as ``Tensor(shape=[2], dtype=Float32, value= [...])``, ``str`` as numpy's
+arrays. Of a tensor of which ranks hold parts, a rank shows those that it has, as there.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from spmdsim.core import Layout
 from spmdsim.dialects.host import HostTensor
-from spmdsim.dialects.mindspore.parameter import Initializer, initializer
-from spmdsim.dialects.mindspore.words import host
-from spmdsim.errors import UsageTypeError
-from spmdsim.tensor import Tensor as CoreTensor
+from spmdsim.dialects.host import host as plain_host
+from spmdsim.dialects.mindspore.runtime import counts, reserve
+from spmdsim.dialects.missing import each, not_covered
+from spmdsim.dialects.printed import ends, known_values, nested
+from spmdsim.errors import InputError
+from spmdsim.tensor import Tensor
+
+float16, float32, float64 = map(np.dtype, ("f2", "f4", "f8"))
+int8, int16, int32, int64 = map(np.dtype, ("i1", "i2", "i4", "i8"))
+bool_ = np.dtype("?")
+
+#: More elements than these are cut short, to so many at each end.
+THRESHOLD, EDGEITEMS = 1000, 3
+#: Numbers of a type: their width and the digits behind the point.
+_FLOATS = {"f2": (11, 4), "f4": (15, 8), "f8": (15, 8)}
 
 
-class _Kind(type):
-    def __instancecheck__(cls, value: object) -> bool:
-        return isinstance(value, (HostTensor, CoreTensor))
+def type_name(dtype: np.dtype) -> str:
+    """``Float32``, ``Int64``, ``UInt8``, ``Bool``."""
+    name = dtype.name.capitalize()
+    return f"UI{name[2:]}" if dtype.kind == "u" else name
 
 
-class Tensor(metaclass=_Kind):
-    """``Tensor(array, ms.float32)``: the same whole array on every rank, of which operators keep their piece."""
+def shown(x: Any) -> str:
+    """A tensor or a whole array as MindSpore shows it."""
+    values, which = known_values(x) if isinstance(x, Tensor) else (np.asarray(x), "")
+    array, cut = ends(values, EDGEITEMS, THRESHOLD)
+    kind, size = array.dtype.str[1:], max((len(str(value)) for value in array.flat), default=0)
 
-    def __new__(  # type: ignore[misc]
-        cls, input_data: Any = None, dtype: Any = None, shape: Any = None, init: Any = None
-    ) -> HostTensor:
-        """The array with MindSpore's words; ``init`` with ``shape`` gives values of an initialiser."""
-        if init is not None or isinstance(input_data, Initializer):
-            kind = np.float32 if dtype is None else dtype
-            source = input_data if isinstance(input_data, Initializer) else initializer(init, shape, kind)
-            values: HostTensor = source.init_data()
-            return values
-        return host(input_data, dtype)
+    def written(value: Any) -> str:
+        if not values.ndim:
+            return f"{value:g}" if kind in _FLOATS else f"{value}"
+        if kind in _FLOATS:
+            width, digits = _FLOATS[kind]
+            return f"{value:{width}.{digits}e}"
+        return f"{value}".rjust(5 if kind == "b1" else size)
 
-    @staticmethod
-    def from_numpy(array: np.ndarray) -> HostTensor:
-        """An array of NumPy's."""
-        if not isinstance(array, np.ndarray):
-            raise UsageTypeError(f"from_numpy takes an array of NumPy's, not a {type(array).__name__}")
-        return host(array)
+    text = nested(array, cut, 0, written, lambda _indent: max(1, array.size), EDGEITEMS)
+    apart = "\n" if values.ndim > 1 else " "
+    told = f"Tensor(shape={list(np.shape(x))}, dtype={type_name(values.dtype)}, value={apart}{text}"
+    return f"{told}, {which})" if which else f"{told})"
 
 
-from_numpy = Tensor.from_numpy
+def _ops() -> Any:
+    from spmdsim.dialects.mindspore import ops
+
+    return ops
 
 
-def tensor(
-    input_data: Any = None, dtype: Any = None, shape: Any = None, init: Any = None, const_arg: bool = False
-) -> Any:
-    """As :class:`Tensor`; ``const_arg`` is accepted and ignored: programs are not compiled."""
-    return Tensor(input_data, dtype, shape, init)
+def _sizes(given: tuple[Any, ...]) -> tuple[int, ...]:
+    """``f(2, 3)`` and ``f((2, 3))`` alike."""
+    return tuple(given[0]) if len(given) == 1 and not isinstance(given[0], (int, np.integer)) else given
 
 
-__all__ = ["Tensor", "from_numpy", "tensor"]
+def _view(x: Any, *shape: Any) -> Any:
+    return _ops().reshape(x, _sizes(shape))
+
+
+def _transpose(x: Any, *axes: Any) -> Any:
+    return _ops().transpose(x, _sizes(axes) or tuple(range(x.ndim))[::-1])
+
+
+def _flatten(x: Any, order: str = "C", *, start_dim: int = 0, end_dim: int = -1) -> Any:
+    first, last = start_dim % max(1, x.ndim), end_dim % max(1, x.ndim)
+    return _ops().reshape(x, (*x.shape[:first], math.prod(x.shape[first : last + 1]), *x.shape[last + 1 :]))
+
+
+def _to(kind: Any) -> Callable[[Any], Any]:
+    return lambda x: _ops().cast(x, np.dtype(kind))
+
+
+#: Methods that are no functions of ``ops``, or have other arguments.
+METHODS: dict[str, Callable[..., Any]] = {
+    "view": _view, "reshape": _view, "transpose": _transpose, "permute": _transpose, "flatten": _flatten,
+    "mean": lambda x, axis=None, keep_dims=False, **more: _ops().mean(x, axis, more.get("keepdims", keep_dims)),
+    "view_as": lambda x, other: _view(x, other.shape), "reshape_as": lambda x, other: _view(x, other.shape),
+    "expand_as": lambda x, other: _ops().broadcast_to(x, tuple(other.shape)), "copy": lambda x: x, "clone": lambda x: x,
+    "dim": lambda x: x.ndim, "numel": lambda x: x.size, "tolist": lambda x: x.asnumpy().tolist(), "value": lambda x: x,
+    "half": _to("f2"), "float": _to("f4"), "double": _to("f8"), "int": _to("i4"), "long": _to("i8"), "bool": _to("?"),
+    "is_floating_point": lambda x: x.dtype.kind == "f", "type_as": lambda x, other: _ops().cast(x, other.dtype),
+    "contiguous": lambda x: x, "is_contiguous": lambda x: True, "mm": lambda x, other: _ops().matmul(x, other),
+}  # fmt: skip
+#: Functions of ``ops`` that are no methods.
+_NO_METHODS = {
+    "arange", "cat", "concat", "einsum", "eye", "full", "grad", "linspace", "meshgrid", "ones", "rand", "randint", "randn",
+    "reshard", "shape", "stack", "to_tensor", "value_and_grad", "zeros",
+}  # fmt: skip
+#: What to use instead of a method that resembles none here.
+NEAREST = each({
+    "assign_value set_data fill copy_ index_fill fill_": "Parameter.set_data: tensors are values",
+    "add_ sub_ mul_ div_ zero_": "the same word without _, which gives a new tensor",
+    "asnumpy_of_slice_persistent_data "
+    "register_hook requires_grad_ requires_grad grad backward": "mindspore.value_and_grad",
+    "data_ptr storage flush_from_cache offload": "asnumpy()",
+    "cuda cpu npu move_to to_": "asnumpy(): every rank computes on its CPU",
+})  # fmt: skip
+
+
+def methods() -> set[str]:
+    """The functions of ``ops`` that are methods."""
+    from spmdsim.dialects.mindspore import functions
+
+    return {*functions.functions()} - _NO_METHODS
+
+
+def method(x: Any, name: str) -> Any:
+    """A method of a tensor; an AttributeError names what is nearest."""
+    if name.startswith("_"):
+        raise AttributeError(f"a tensor has no attribute {name!r}")
+    if name in METHODS:
+        return partial(METHODS[name], x)
+    words = methods()
+    if name in words:
+        return partial(getattr(_ops(), name), x)
+    there = [*sorted({*METHODS, *words}), "asnumpy", "astype", "item"]
+    raise not_covered("spmdsim.dialects.mindspore.Tensor", name, there, NEAREST)
+
+
+class Array(HostTensor):
+    """A whole array with the methods of MindSpore's tensors; those that numpy does not have give global tensors."""
+
+    def view(self, *shape: Any) -> Any:  # type: ignore[override]
+        """Another shape; an element type or a class as numpy has it."""
+        numbers = shape and all(isinstance(n, (int, np.integer, tuple, list)) for n in shape)
+        return self.reshape(_sizes(shape)) if numbers else super().view(*shape)
+
+    def mean(self, axis: Any = None, keep_dims: bool = False, **options: Any) -> Any:  # type: ignore[override]
+        """The mean over axes."""
+        return super().mean(axis, keepdims=options.pop("keepdims", keep_dims), **options)
+
+    def to(self, dtype: Any) -> Any:
+        """Another element type."""
+        return self.astype(dtype)
+
+    def item(self, *index: Any) -> Any:
+        """The only element, or the one at an index; an InputError for one of several without an index."""
+        if not index and self.size != 1:
+            raise InputError(f"item() needs a tensor of one element, but the shape is {self.shape}")
+        return super().item(*index)
+
+    __getattr__ = method
+    __repr__ = shown
+
+
+def host(data: Any, dtype: Any = None) -> Array:
+    """Numbers, lists or arrays as an array with MindSpore's words."""
+    array: Array = plain_host(data, dtype).view(Array)
+    return array
+
+
+class Counted(Tensor):
+    """A tensor of a MindSpore program: what ranks hold of it counts, and so do the results and gradients of operators on it."""
+
+    __slots__ = ()
+
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        if counts() and self.held and not isinstance(self.held[0], np.generic):
+            largest = self.layout.largest_shape(self.shape)
+            reserve(
+                self.held[0], largest, self.meta.held, f"a tensor of shape {self.shape} on {self.layout.mesh}"
+            )
+
+    __getattr__ = method
+
+    def __repr__(self) -> str:
+        """Its values, as far as this process has them."""
+        return shown(self) if self.world.has_data else super().__repr__()
+
+    def __str__(self) -> str:
+        """The array as numpy prints it, and which part of the tensor it is, if it is not all."""
+        if not self.world.has_data:
+            return super().__str__()
+        values, which = known_values(self)
+        return f"{values} ({which} of {self.shape})" if which else str(values)
+
+    def to(self, where: Any) -> Any:
+        """In another layout, or with other elements."""
+        return super().to(where) if isinstance(where, Layout) else self.astype(where)
+
+    reshape, transpose, flatten = METHODS["reshape"], METHODS["transpose"], METHODS["flatten"]
+
+    def mean(self, *given: Any, **options: Any) -> Any:
+        """The mean over axes."""
+        return super().mean(
+            *given, **{"keepdims" if name == "keep_dims" else name: x for name, x in options.items()}
+        )
+
+
+class Value(Counted):
+    """A parameter's value, which MindSpore's programs call for: ``parameter.value()``."""
+
+    __slots__ = ()
+
+    def __call__(self) -> Value:
+        """The value itself."""
+        return self
+
+
+def held(tensor: Tensor, kind: type[Counted] = Counted) -> Counted:
+    """The tensor, counted until nobody holds its pieces any more; a RuntimeError if ranks would hold more than they may."""
+    if isinstance(tensor, kind):
+        return tensor
+    counted = kind(tensor.world, tensor.meta, tensor.held, tensor.requires_grad, tensor.name, tensor.origin)
+    counted.node, counted.output, counted.grad = tensor.node, tensor.output, tensor.grad
+    return counted

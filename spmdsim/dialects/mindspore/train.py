@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from spmdsim.dialects.mindspore.nn import TrainOneStepCell, WithLossCell
-from spmdsim.dialects.mindspore.parallel.auto_parallel import AutoParallel, numbers
+from spmdsim.dialects.mindspore.auto_parallel import AutoParallel, numbers
+from spmdsim.dialects.mindspore.losses import TrainOneStepCell, WithLossCell
 from spmdsim.dialects.missing import Worded, each, refusal
 from spmdsim.errors import InputError
 
@@ -32,57 +32,26 @@ class RunContext:
 
 
 class Callback:
-    """Told of what begins and ends, each time with a :class:`RunContext`: override what is wanted, under either name."""
+    """Told of what begins and ends, each time with a :class:`RunContext`: override what is wanted, under either name.
 
-    def begin(self, run_context: RunContext) -> None:
-        """Before everything."""
+    ``begin``, ``epoch_begin``, ``step_begin``, ``step_end``, ``epoch_end`` and ``end``, or ``on_train_begin`` and so on.
+    """
 
-    def epoch_begin(self, run_context: RunContext) -> None:
-        """Before an epoch."""
 
-    def step_begin(self, run_context: RunContext) -> None:
-        """Before a step."""
+def _told(event: str) -> Callable[[Callback, RunContext], None]:
+    def on_train(self: Callback, run_context: RunContext) -> None:
+        getattr(self, event)(run_context)
 
-    def step_end(self, run_context: RunContext) -> None:
-        """After a step."""
+    return on_train
 
-    def epoch_end(self, run_context: RunContext) -> None:
-        """After an epoch."""
 
-    def end(self, run_context: RunContext) -> None:
-        """After everything."""
-
-    def on_train_begin(self, run_context: RunContext) -> None:
-        """As :meth:`begin`."""
-        self.begin(run_context)
-
-    def on_train_epoch_begin(self, run_context: RunContext) -> None:
-        """As :meth:`epoch_begin`."""
-        self.epoch_begin(run_context)
-
-    def on_train_step_begin(self, run_context: RunContext) -> None:
-        """As :meth:`step_begin`."""
-        self.step_begin(run_context)
-
-    def on_train_step_end(self, run_context: RunContext) -> None:
-        """As :meth:`step_end`."""
-        self.step_end(run_context)
-
-    def on_train_epoch_end(self, run_context: RunContext) -> None:
-        """As :meth:`epoch_end`."""
-        self.epoch_end(run_context)
-
-    def on_train_end(self, run_context: RunContext) -> None:
-        """As :meth:`end`."""
-        self.end(run_context)
+for _event in ("begin", "epoch_begin", "step_begin", "step_end", "epoch_end", "end"):
+    setattr(Callback, _event, lambda self, run_context: None)
+    setattr(Callback, f"on_train_{_event}", _told(_event))
 
 
 class LossMonitor(Callback):
-    """Prints the loss every so many steps.
-
-    Args:
-        per_print_times: how often, in steps.
-    """
+    """Prints the loss every so many steps: ``per_print_times``."""
 
     def __init__(self, per_print_times: int = 1) -> None:
         self.every, self.count = per_print_times, 0
@@ -128,39 +97,38 @@ class Model(Worded):
     def train(
         self, epoch: int, train_dataset: Any, callbacks: Any = None, dataset_sink_mode: bool = False, **_: Any
     ) -> None:
-        """Train for so many epochs.
-
-        Raises:
-            InputError: the model has no optimiser.
-        """
+        """Train for so many epochs; an InputError for a model without an optimiser."""
         if self._step is None:
             raise InputError("a Model without an optimizer cannot be trained")
-        told = list(callbacks) if isinstance(callbacks, (list, tuple)) else [callbacks] if callbacks else []
+        several = isinstance(callbacks, (list, tuple))
+        told = list(callbacks) if several else [callbacks] if callbacks else []
+        sized = hasattr(train_dataset, "get_dataset_size")
         context = RunContext(
             train_network=self._step, network=self.network, epoch_num=epoch, cur_epoch_num=0, cur_step_num=0,
-            batch_num=train_dataset.get_dataset_size() if hasattr(train_dataset, "get_dataset_size") else len(train_dataset),
+            batch_num=train_dataset.get_dataset_size() if sized else len(train_dataset),
             train_dataset=train_dataset, list_callback=told, net_outputs=None,
         )  # fmt: skip
-        self._tell("begin", context)
+        state = context.original_args()
+
+        def tell(event: str) -> None:
+            for callback in state.list_callback:
+                getattr(callback, f"on_train_{event}")(context)
+
+        tell("begin")
         for number in range(1, epoch + 1):
-            context.original_args().cur_epoch_num = number
-            self._tell("epoch_begin", context)
+            state.cur_epoch_num = number
+            tell("epoch_begin")
             for batch in train_dataset:
-                self._tell("step_begin", context)
-                context.original_args().cur_step_num += 1
-                context.original_args().net_outputs = numbers(self._step(*batch))
-                self._tell("step_end", context)
+                tell("step_begin")
+                state.cur_step_num += 1
+                state.net_outputs = numbers(self._step(*batch))
+                tell("step_end")
                 if context.get_stop_requested():
                     break
-            self._tell("epoch_end", context)
+            tell("epoch_end")
             if context.get_stop_requested():
                 break
-        self._tell("end", context)
-
-    @staticmethod
-    def _tell(what: str, context: RunContext) -> None:
-        for callback in context.original_args().list_callback:
-            getattr(callback, f"on_train_{what}")(context)
+        tell("end")
 
     def predict(self, *inputs: Any) -> Any:
         """The network's result."""
@@ -168,8 +136,6 @@ class Model(Worded):
 
 
 __all__ = ["Callback", "LossMonitor", "Model", "RunContext"]
-# Programs import its words from submodules, too.
-sys.modules[f"{__name__}.callback"] = sys.modules[f"{__name__}.model"] = sys.modules[__name__]
 __getattr__ = refusal(__name__, __all__, {
     "ModelCheckpoint CheckpointConfig": "save_checkpoint",
     "TimeMonitor": "LossMonitor",

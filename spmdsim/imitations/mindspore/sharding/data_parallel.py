@@ -8,9 +8,8 @@ from typing import Any
 
 from spmdsim.core import Layout, Mesh
 from spmdsim.core.bound import common_mesh
-from spmdsim.dialects.mindspore.errors import ShardError
-from spmdsim.dialects.mindspore.interleaved import check_devices
-from spmdsim.dialects.mindspore.layout import check_even
+from spmdsim.dialects.mindspore.layout import check_devices, check_even
+from spmdsim.dialects.mindspore.table import ShardError
 from spmdsim.imitations.mindspore.sharding.cuts_refused import check_cuts
 from spmdsim.imitations.mindspore.sharding.sharded import Sharded, sourced
 

@@ -14,9 +14,8 @@ from typing import Any
 
 import spmdsim.ops as ops
 from spmdsim.core import BoundRule, Layout, Mesh, Strategy
-from spmdsim.dialects.mindspore.errors import ShardError
-from spmdsim.dialects.mindspore.interleaved import check_devices
-from spmdsim.dialects.mindspore.layout import check_even
+from spmdsim.dialects.mindspore.layout import check_devices, check_even
+from spmdsim.dialects.mindspore.table import ShardError
 from spmdsim.errors import UsageTypeError
 from spmdsim.imitations.mindspore.sharding.cuts_refused import check_cuts
 from spmdsim.imitations.mindspore.sharding.data_parallel import Devices, device_mesh, device_ranks

@@ -20,9 +20,9 @@ from typing import Any
 
 from spmdsim.core import BoundRule, Layout
 from spmdsim.core.operator import Op
-from spmdsim.dialects.mindspore.errors import bind
 from spmdsim.dialects.mindspore.layout import check_even
-from spmdsim.dialects.mindspore.table import TABLE, Row, our_operator
+from spmdsim.dialects.mindspore.operators import TABLE
+from spmdsim.dialects.mindspore.table import Row, bind, our_operator
 from spmdsim.errors import LayoutError, RuleError
 from spmdsim.ops.reduce import normal_dims
 from spmdsim.ops.shape import full_shape

@@ -10,8 +10,7 @@ import math
 from collections.abc import Sequence
 
 from spmdsim.core import Layout
-from spmdsim.dialects.mindspore.interleaved import real_axes
-from spmdsim.dialects.mindspore.layout import MindSporeLayout, check_even, from_tensor_map
+from spmdsim.dialects.mindspore.layout import MindSporeLayout, check_even, from_tensor_map, real_axes
 from spmdsim.errors import LayoutError
 
 

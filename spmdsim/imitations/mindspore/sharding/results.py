@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from spmdsim.core import Layout
-from spmdsim.dialects.mindspore.errors import ShardError
-from spmdsim.dialects.mindspore.interleaved import device_mesh, real_axes
+from spmdsim.dialects.mindspore.layout import device_mesh, real_axes
+from spmdsim.dialects.mindspore.table import ShardError
 from spmdsim.imitations.mindspore.sharding.sharded import Forward
 
 Shape = tuple[int, ...]

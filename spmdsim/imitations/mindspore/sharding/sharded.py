@@ -8,8 +8,13 @@ from functools import cached_property
 from typing import Any
 
 from spmdsim.core import BoundRule, Layout, Mesh, Strategy
-from spmdsim.dialects.mindspore.interleaved import device_mesh, micro_shards, real_axes
-from spmdsim.dialects.mindspore.layout import MindSporeLayout, from_tensor_map
+from spmdsim.dialects.mindspore.layout import (
+    MindSporeLayout,
+    device_mesh,
+    from_tensor_map,
+    micro_shards,
+    real_axes,
+)
 from spmdsim.imitations.mindspore.sharding.layout_forms import optimizer_shard
 
 Shape = tuple[int, ...]

@@ -7,10 +7,8 @@ from typing import Any
 
 from spmdsim.core import BoundRule, Layout, Strategy
 from spmdsim.core.operator import Op, ShardedOp
-from spmdsim.dialects.mindspore.errors import ShardError, refusing
-from spmdsim.dialects.mindspore.interleaved import device_layout
-from spmdsim.dialects.mindspore.layout import MindSporeLayout
-from spmdsim.dialects.mindspore.table import Row
+from spmdsim.dialects.mindspore.layout import MindSporeLayout, device_layout
+from spmdsim.dialects.mindspore.table import Row, ShardError, refusing
 from spmdsim.dialects.session import alone
 from spmdsim.errors import RuleError, UsageTypeError
 from spmdsim.imitations.mindspore.sharding.cuts_refused import check_cuts

@@ -18,10 +18,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spmdsim.core import BoundRule, Layout, Strategy
-from spmdsim.dialects.mindspore.errors import ShardError, bind, refusing
-from spmdsim.dialects.mindspore.interleaved import check_devices
-from spmdsim.dialects.mindspore.layout import check_even, from_tensor_map
-from spmdsim.dialects.mindspore.table import Row, find
+from spmdsim.dialects.mindspore.layout import check_devices, check_even, from_tensor_map
+from spmdsim.dialects.mindspore.operators import find
+from spmdsim.dialects.mindspore.table import Row, ShardError, bind, refusing
 from spmdsim.errors import RuleError, UsageTypeError
 from spmdsim.imitations.mindspore.sharding.cuts_refused import check_cuts
 from spmdsim.imitations.mindspore.sharding.data_parallel import (

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spmdsim.core import BoundRule, Layout, Strategy
-from spmdsim.dialects.mindspore.errors import ShardError
+from spmdsim.dialects.mindspore.table import ShardError
 from spmdsim.imitations.mindspore.sharding.sharded import Forward, Sharded, derived
 
 Axes = tuple[str, ...]

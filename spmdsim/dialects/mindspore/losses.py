@@ -10,10 +10,10 @@ import numpy as np
 import spmdsim.ops as core
 from spmdsim.core import Layout
 from spmdsim.dialects.host import whole
+from spmdsim.dialects.mindspore.cells import Cell
+from spmdsim.dialects.mindspore.context import LOCAL_MEAN, LOCAL_SUM
 from spmdsim.dialects.mindspore.gradient import value_and_grad
-from spmdsim.dialects.mindspore.nn.cell import Cell
 from spmdsim.dialects.mindspore.primitive import to_tensor
-from spmdsim.dialects.mindspore.settings import LOCAL_MEAN, LOCAL_SUM
 from spmdsim.errors import InputError
 from spmdsim.nn import losses
 from spmdsim.redistribution.sparse_lookup import checked_ids
@@ -35,8 +35,8 @@ class _Loss(Cell):
         given = to_tensor(logits)
         return self._reduced(type(self).loss(given, _labels(labels, given), "none"))
 
-    def _reduced(self, found: Tensor) -> Tensor:
-        total = losses.reduced(found, self.reduction)
+    def _reduced(self, elements: Tensor) -> Tensor:
+        total = losses.reduced(elements, self.reduction)
         return total if self.reduction == "none" else total.to(total.layout.reduced)
 
 
@@ -61,11 +61,16 @@ def _labels(labels: Any, logits: Tensor) -> Tensor:
     return Tensor.from_global(array, layout, logits.world)
 
 
+def _total(x: Tensor) -> Tensor:
+    total = core.sum(x)
+    return total.to(total.layout.reduced)
+
+
 class CrossEntropyLoss(_Loss):
     """Mean (or sum, or none) of minus the log-probability of each label.
 
     Labels are class numbers, or probabilities in the shape of the logits. The mean is that of a rank's own rows, which
-    decides how often it counts in a parallel program (:mod:`spmdsim.dialects.mindspore.settings`).
+    decides how often it counts in a parallel program (:mod:`spmdsim.dialects.mindspore.context`).
 
     Args:
         weight: one per class.
@@ -75,12 +80,8 @@ class CrossEntropyLoss(_Loss):
     """
 
     def __init__(
-        self,
-        weight: Any = None,
-        ignore_index: int = -100,
-        reduction: str = "mean",
-        label_smoothing: float = 0.0,
-    ) -> None:
+        self, weight: Any = None, ignore_index: int = -100, reduction: str = "mean", label_smoothing: float = 0.0
+    ) -> None:  # fmt: skip
         super().__init__(reduction)
         if not 0 <= label_smoothing <= 1:
             raise InputError(f"label_smoothing is in [0, 1], not {label_smoothing}")
@@ -91,7 +92,7 @@ class CrossEntropyLoss(_Loss):
         given = to_tensor(logits)
         given = given.to(given.layout.reduced)
         weight = None if self.weight is None else self._weights(given)
-        if np.ndim(labels) == given.ndim if not isinstance(labels, Tensor) else labels.ndim == given.ndim:
+        if _ndim(labels) == given.ndim:
             return self._of_probabilities(given, _labels(labels, given), weight)
         if weight is None and not self.label_smoothing and not self._ignores(labels):
             loss = self._reduced(core.cross_entropy(given, self._classes(labels, given), "none"))
@@ -147,9 +148,8 @@ class CrossEntropyLoss(_Loss):
         return core.add(core.multiply(loss, 1 - share), core.multiply(self._reduced(spread), share / number))
 
 
-def _total(x: Tensor) -> Tensor:
-    total = core.sum(x)
-    return total.to(total.layout.reduced)
+def _ndim(x: Any) -> int:
+    return int(x.ndim if hasattr(x, "ndim") else np.ndim(x))
 
 
 class SoftmaxCrossEntropyWithLogits(CrossEntropyLoss):
@@ -161,7 +161,7 @@ class SoftmaxCrossEntropyWithLogits(CrossEntropyLoss):
 
     def construct(self, logits: Any, labels: Any) -> Tensor:
         """``[batch, classes]`` and labels -> ``[batch]`` or ``[]``."""
-        dims = np.ndim(labels) if not hasattr(labels, "ndim") else labels.ndim
+        dims = _ndim(labels)
         if (dims < to_tensor(logits).ndim) is not self.sparse:
             raise InputError(
                 f"with sparse={self.sparse} labels are {'numbers' if self.sparse else 'probabilities'} of classes, but "
@@ -196,8 +196,3 @@ class TrainOneStepCell(Cell):
         loss, gradients = value_and_grad(self.network, None, self.optimizer.parameters)(*inputs)
         self.optimizer(gradients)
         return loss
-
-
-__all__ = [
-    "CrossEntropyLoss", "L1Loss", "MSELoss", "SoftmaxCrossEntropyWithLogits", "TrainOneStepCell", "WithLossCell",
-]  # fmt: skip

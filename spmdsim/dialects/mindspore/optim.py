@@ -41,12 +41,12 @@ class Optimizer(Worded, nn.Optimiser):
         trained = list(parameters)
         if not trained:
             raise InputError("an optimiser takes parameters, but got none; nearest: net.trainable_params()")
-        for parameter in trained:
-            if not isinstance(parameter, Parameter):
-                raise InputError(
-                    f"an optimiser takes parameters, but got a {type(parameter).__name__}; groups with rates of their "
-                    "own are not covered, nearest: one optimiser per group"
-                )
+        other = next((x for x in trained if not isinstance(x, Parameter)), None)
+        if other is not None:
+            raise InputError(
+                f"an optimiser takes parameters, but got a {type(other).__name__}; groups with rates of their "
+                "own are not covered, nearest: one optimiser per group"
+            )
         self.learning_rate, self.global_step = rate, 0
         self._room: dict[int, list[Room]] = {}
         super().__init__(trained, self.get_lr(), **options)
@@ -65,11 +65,7 @@ class Optimizer(Worded, nn.Optimiser):
         return float(rate)
 
     def __call__(self, grads: Iterable[Tensor | None]) -> bool:
-        """Update all parameters.
-
-        Raises:
-            InputError: not one gradient per parameter.
-        """
+        """Update all parameters; an InputError for not one gradient per parameter."""
         if not isinstance(grads, Iterable):
             raise UsageTypeError(
                 f"an optimiser is called with gradients, one per parameter, not with {grads!r}"
@@ -133,5 +129,3 @@ Adam = renamed("Adam", _Adam, lambda params, learning_rate=1e-3, beta1=0.9, beta
     loss_scale, "Adam has no use_nesterov here; nearest: nn.SGD(..., nesterov=True)" * bool(use_nesterov),
     parameters=params, rate=learning_rate, betas=(beta1, beta2), epsilon=eps, weight_decay=weight_decay,
     decoupled=False))  # fmt: skip
-
-__all__ = ["SGD", "Adam", "Momentum", "Optimizer"]

@@ -1,25 +1,31 @@
-"""``mindspore.parallel.auto_parallel``: a program with the strategies its operators were given."""
+"""``AutoParallel``: a program with the strategies its operators were given; and files that say where its parameters lie."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from inspect import signature
+from pathlib import Path
 from typing import Any
 
 from spmdsim.auto_parallel.execute import Parallelised
-from spmdsim.dialects.mindspore.parallel import strategy_file
-from spmdsim.dialects.mindspore.settings import Parallel, Sharing, checked_strategy, within
-from spmdsim.dialects.mindspore.words import host
+from spmdsim.core import Layout
+from spmdsim.dialects.mindspore.context import Parallel, Sharing, checked_strategy, within
+from spmdsim.dialects.mindspore.layout import MindSporeLayout, from_tensor_map, is_whole
+from spmdsim.dialects.mindspore.parameter import Parameter
+from spmdsim.dialects.mindspore.tensors import host
 from spmdsim.dialects.missing import bound, each, not_covered
 from spmdsim.dialects.session import current_world
-from spmdsim.errors import InputError, unknown
-from spmdsim.reading import read_json
+from spmdsim.errors import InputError, UsageTypeError, unknown
+from spmdsim.reading import read_json, readable
 from spmdsim.tensor import Tensor
 
 #: How strategies are decided.
 LEVELS = ("level1", "level2", "level3")
 MODES = ("semi_auto", "sharding_propagation", "recursive_programming")
+#: The files of parameters: JSON of this package's own, one entry per parameter.
+FORMAT = "spmdsim MindSpore parameter strategies 1"
 
 #: Methods that change speed only.
 _IGNORED = (
@@ -53,25 +59,18 @@ class AutoParallel:
         if parallel_mode not in MODES:
             raise unknown(f"no parallel_mode is called {parallel_mode!r}", str(parallel_mode), MODES)
         self.program = network
-        if parallel_mode != "semi_auto":
-            network = Parallelised(network, parallel_mode)
-        self.network = network
-        self.parallel_mode = parallel_mode
-        self.settings = Parallel()
+        self.network = network if parallel_mode == "semi_auto" else Parallelised(network, parallel_mode)
+        self.parallel_mode, self.settings = parallel_mode, Parallel()
         self._file, self._written, self._only_trainable = "", 0, True
         self._operators = ""
 
     def dataset_strategy(self, config: Any) -> None:
-        """How data is given to each rank.
+        """How data is given to each rank; None or another word is a ValueError, anything else that it cannot be a TypeError.
 
         Args:
             config: ``"data_parallel"``, where nothing is said: what a rank is given is its rows of a batch that is as
                 many times as long as there are ranks. ``"full_batch"``: every rank is given the whole batch and keeps its
                 piece. A tuple of cuts or a Layout per input: what a rank is given is its slice of the input.
-
-        Raises:
-            ValueError: None, or another word.
-            TypeError: anything else.
         """
         self._set(dataset_strategy=checked_strategy(config))
 
@@ -86,7 +85,7 @@ class AutoParallel:
     def hsdp(self, shard_size: int = -1, threshold: int = 64, optimizer_level: str = "level1") -> None:
         """Share parameters and the optimiser's state out among the ranks that need the same slice.
 
-        They are gathered where they are used.
+        They are gathered where they are used. Another value is a ValueError.
 
         Args:
             shard_size: so many ranks share; all that need the slice if -1.
@@ -94,65 +93,46 @@ class AutoParallel:
             optimizer_level: ``"level1"``: gradients are added up as wholes, of which each rank takes its piece;
                 ``"level2"``: they are scattered as they are added up; ``"level3"``: besides, what was gathered is dropped
                 when its operator has run, and gathered again for the backward pass.
-
-        Raises:
-            ValueError: another value.
         """
         size = current_world().size
-        if not _is_int(shard_size) or (shard_size != -1 and not 1 <= shard_size <= size):
+        if not is_whole(shard_size) or (shard_size != -1 and not 1 <= shard_size <= size):
             raise InputError(f"shard_size is -1 or in 1..{size}, the number of ranks, not {shard_size!r}")
-        if not _is_int(threshold) or threshold < 0:
+        if not is_whole(threshold) or threshold < 0:
             raise InputError(f"threshold is a number of KB of at least 0, not {threshold!r}")
         if optimizer_level not in LEVELS:
             raise InputError(f"optimizer_level is one of {', '.join(LEVELS)}, not {optimizer_level!r}")
         self._set(sharing=Sharing(shard_size, threshold, LEVELS.index(optimizer_level) + 1))
 
     def pipeline(self, stages: int = 1, *_: Any, **__: Any) -> None:
-        """Accepted with one stage.
-
-        Raises:
-            ValueError: more.
-        """
-        if not _is_int(stages) or stages != 1:
+        """Accepted with one stage; a ValueError for more."""
+        if not is_whole(stages) or stages != 1:
             raise InputError(f"a program runs as one stage here, not {stages!r}; nearest: pipeline(stages=1)")
 
     def save_param_strategy_file(self, file_path: str) -> None:
-        """Write where each parameter lies, as JSON, at the end of every call that uses another one.
-
-        Raises:
-            TypeError: no str.
-        """
-        self._file, self._written = strategy_file.checked_path(file_path), 0
+        """Write where each parameter lies, as JSON, at the end of every call that uses another one."""
+        self._file, self._written = _checked_path(file_path), 0
 
     def load_param_strategy_file(self, file_path: str) -> None:
         """Lay parameters out as a file says that :meth:`save_param_strategy_file` wrote, by their names.
 
-        Raises:
-            TypeError: no str.
-            ValueError: no such file, a damaged one, or one of another number of ranks.
+        No such file, a damaged one, or one of another number of ranks is a ValueError.
         """
-        self._set(slices=strategy_file.load(strategy_file.checked_path(file_path)))
+        self._set(slices=_loaded(_checked_path(file_path)))
 
     def save_operator_strategy_file(self, file_path: str) -> None:
         """Write the strategy that was found for each operator, as JSON, after the call that found it.
 
-        Raises:
-            TypeError: no str.
-            KeyError: no absolute path, or none that ends in ``.json``.
-            ValueError: a mode that finds none.
+        A KeyError for no absolute path, or none that ends in ``.json``; a ValueError for a mode that finds none.
         """
         self._searched("save_operator_strategy_file", "save_param_strategy_file")
-        self._operators = strategy_file.checked_json(file_path)
+        self._operators = _checked_json(file_path)
 
     def load_operator_strategy_file(self, file_path: str) -> None:
         """Take operators' strategies from a file that :meth:`save_operator_strategy_file` wrote, instead of finding them.
 
-        Raises:
-            TypeError: no str.
-            KeyError: no absolute path, or none that ends in ``.json``.
-            ValueError: a mode that finds none, or no such file; at the first call, one of another program or number of ranks.
+        Errors as there, and a ValueError at the first call for a file of another program or number of ranks.
         """
-        path = strategy_file.checked_json(file_path)
+        path = _checked_json(file_path)
         read_json(path, "strategies of operators")
         self._searched("load_operator_strategy_file", "load_param_strategy_file").load = path
 
@@ -182,16 +162,10 @@ class AutoParallel:
             raise AttributeError(name)
         if name in _IGNORED:
             return lambda *arguments, **options: None
-        inner = self.__dict__.get("network")
-        if hasattr(inner, name):
-            return getattr(inner, name)
-
-        raise not_covered(
-            "mindspore.AutoParallel",
-            name,
-            (*(word for word in dir(type(self)) if word[0] != "_"), *_IGNORED),
-            _NEAREST,
-        )
+        if hasattr(self.__dict__.get("network"), name):
+            return getattr(self.network, name)
+        there = (*(word for word in dir(type(self)) if word[0] != "_"), *_IGNORED)
+        raise not_covered("mindspore.AutoParallel", name, there, _NEAREST)
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
         """One call; results of one element come back as numbers, the same on every rank."""
@@ -201,31 +175,83 @@ class AutoParallel:
         with within(self.settings):
             given = self.settings.given(inputs)
             result = self.network(*given)
-        self._write_operators(given)
+        if self._operators and isinstance(self.network, Parallelised):
+            search = self.network.found(*given)
+            if search is not None and 0 in current_world().ranks:  # once for each file, on the first rank
+                search.save(self._operators)
+                self._operators = ""
         used = [p for p in self.settings.parameters.values() if p.requires_grad or not self._only_trainable]
         if self._file and len(used) != self._written:
-            strategy_file.save(self._file, used)
+            _save(self._file, used)
             self._written = len(used)
         return numbers(result)
-
-    def _write_operators(self, given: list[Any]) -> None:
-        """Once for each file, on the first rank."""
-        search = (
-            self.network.found(*given) if self._operators and isinstance(self.network, Parallelised) else None
-        )
-        if search is not None and 0 in current_world().ranks:
-            search.save(self._operators)
-            self._operators = ""
-
-
-def _is_int(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def numbers(value: Any) -> Any:
     """Tensors of one element as numbers, the same on every rank."""
     if isinstance(value, Tensor) and value.size == 1:
         return host(value.full().reshape(()))
-    if isinstance(value, tuple):
-        return tuple(numbers(item) for item in value)
-    return value
+    return tuple(map(numbers, value)) if isinstance(value, tuple) else value
+
+
+# -- files ---------------------------------------------------------------------------------------------------
+
+
+class WrongPath(InputError, KeyError):
+    """A path that a file of operators' strategies cannot have."""
+
+
+def _checked_path(path: Any) -> str:
+    if not isinstance(path, str):
+        raise UsageTypeError(f"file_path is a str, not {path!r}")
+    return path
+
+
+def _checked_json(path: Any) -> str:
+    """A path of a file of operators' strategies: absolute, and of JSON."""
+    name = _checked_path(path)
+    if not Path(name).is_absolute():
+        raise WrongPath(
+            f"file_path is an absolute path, not {name!r}; nearest: {str(Path(name).absolute())!r}"
+        )
+    if Path(name).suffix != ".json":
+        raise WrongPath(
+            f"file_path ends in .json, unlike {name!r}; nearest: {str(Path(name).with_suffix('.json'))!r}"
+        )
+    return name
+
+
+def _save(path: str, parameters: Sequence[Parameter]) -> None:
+    """Write the layouts, on the first rank."""
+    if 0 in current_world().ranks:
+        entries = {p.name: {"shape": [*p.shape], **_entry(p.used)} for p in parameters}
+        text = json.dumps({"format": FORMAT, "ranks": current_world().size, "parameters": entries}, indent=1)
+        Path(path).write_text(text + "\n")
+
+
+def _entry(layout: Layout) -> dict[str, Any]:
+    axes, ranks = layout.mesh.axes, layout.mesh.ranks
+    numbers = [[len(axes) - 1 - axes.index(axis) for axis in dim] for dim in layout.dims]
+    tensor_map = [-1 if not dim else dim[0] if len(dim) == 1 else dim for dim in numbers]
+    entry: dict[str, Any] = {"device_matrix": [*layout.mesh.shape], "tensor_map": tensor_map}
+    return entry if ranks is None else {**entry, "rank_list": [*ranks]}
+
+
+def _loaded(path: str) -> dict[str, MindSporeLayout]:
+    """The layouts of a file, by name; an InputError for no such file, another format, or another number of ranks."""
+    data, ranks = read_json(path, "strategies of parameters"), current_world().size
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise InputError(f"{path} is not a file of parameters' strategies (its format is not {FORMAT!r})")
+    if data.get("ranks") != ranks:
+        raise InputError(f"{path} is of {data.get('ranks')!r} ranks, but {ranks} are running")
+    layouts = {}
+    with readable(path, "strategies of parameters"):
+        for name, entry in data["parameters"].items():
+            map_ = [axes if isinstance(axes, int) else tuple(axes) for axes in entry["tensor_map"]]
+            layouts[name] = from_tensor_map(entry["device_matrix"], map_, entry.get("rank_list"))
+            layouts[name].check_shape(tuple(entry["shape"]))
+            if layouts[name].mesh.size != ranks:
+                raise InputError(
+                    f"{path}: the device matrix of {name} has {layouts[name].mesh.size} devices, not {ranks}"
+                )
+    return layouts

@@ -1,0 +1,292 @@
+"""Cells: networks with ``construct``. Operators inside are data parallel unless their primitive is given a strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+
+from spmdsim.dialects.mindspore.context import outermost
+from spmdsim.dialects.mindspore.operators import TABLE
+from spmdsim.dialects.mindspore.parameter import Parameter, initializer
+from spmdsim.dialects.mindspore.primitive import primitive
+from spmdsim.dialects.mindspore.table import Row
+from spmdsim.dialects.mindspore.tensors import type_name
+from spmdsim.dialects.missing import Worded, each
+from spmdsim.dialects.printed import tree
+from spmdsim.dialects.table import Numbered
+from spmdsim.errors import InputError, UsageTypeError, unknown
+from spmdsim.nn import Module, ModuleList, Sequential
+
+
+class Cell(Worded, Module):
+    """A network: parameters and cells as attributes, and ``construct``."""
+
+    ORIGINAL = "mindspore.nn.Cell"
+    NEAREST = each({
+        "compile compile_and_run add_flags set_jit_config flatten_weights": "a call: programs run as they are",
+        "to_float cast_inputs cast_param": "dtype= of each parameter",
+        "register_forward_hook register_forward_pre_hook register_backward_hook": "a cell around it",
+        "recompute pipeline_stage set_comm_fusion offload": "AutoParallel.hsdp",
+        "insert_child_to_cell insert_param_to_cell apply register_buffer": "an attribute",
+        "init_parameters_data place phase bprop_debug": "nothing is needed: programs run as they are",
+        "parameters_layout_dict "
+        "param_prefix parameter_layout_dict state_dict load_state_dict": "parameters_dict",
+    })  # fmt: skip
+
+    training = False
+
+    def __init__(self, auto_prefix: bool = True, flags: Any = None) -> None:
+        """Both arguments are accepted and ignored."""
+
+    def __call__(self, *inputs: Any, **options: Any) -> Any:
+        """Run :meth:`construct`; the first call names all parameters by their path, which decides their values."""
+        if not self.__dict__.get("_named"):
+            self.get_parameters()
+            for _, cell in self.cells_and_names():
+                cell.__dict__["_named"] = True
+        return outermost(super().__call__, *inputs, **options)
+
+    def construct(self, *inputs: Any, **options: Any) -> Any:
+        """Compute; defined by each cell."""
+        raise UsageTypeError(f"{type(self).__name__} defines no construct()")
+
+    def forward(self, *inputs: Any, **options: Any) -> Any:
+        """Run :meth:`construct`."""
+        return self.construct(*inputs, **options)
+
+    def trainable_params(self, recurse: bool = True) -> list[Parameter]:
+        """The parameters that are trained, named by their path."""
+        return [p for p in self.get_parameters() if p.requires_grad]
+
+    def untrainable_params(self, recurse: bool = True) -> list[Parameter]:
+        """The others."""
+        return [p for p in self.get_parameters() if not p.requires_grad]
+
+    def get_parameters(self, expand: bool = True) -> list[Parameter]:
+        """All parameters."""
+        parameters = []
+        for path, parameter in self.named_parameters():
+            parameter.name = path
+            parameters.append(parameter)
+        return parameters  # type: ignore[return-value]
+
+    def parameters_and_names(self) -> Iterator[tuple[str, Parameter]]:
+        """All parameters with their names."""
+        return iter(self.parameters_dict().items())
+
+    def parameters_dict(self) -> dict[str, Parameter]:
+        """All parameters by name."""
+        return {p.name: p for p in self.get_parameters()}
+
+    def cells(self) -> list[Cell]:
+        """The cells directly inside."""
+        return [*self.name_cells().values()]
+
+    def name_cells(self) -> dict[str, Cell]:
+        """The cells directly inside, by name."""
+        return {name: part for name, part in self._parts() if isinstance(part, Cell)}
+
+    def cells_and_names(self, name_prefix: str = "") -> Iterator[tuple[str, Cell]]:
+        """This cell and all inside, with their paths."""
+        yield name_prefix, self
+        for name, cell in self.name_cells().items():
+            yield from cell.cells_and_names(f"{name_prefix}.{name}" if name_prefix else name)
+
+    def extend_repr(self) -> str:
+        """What a cell prints in its brackets: its options."""
+        return ""
+
+    def __repr__(self) -> str:
+        """Its class and options, and in further lines the cells inside, each by its name."""
+        return tree(type(self).__name__, self.extend_repr(), self.name_cells().items(), "<", "  >")
+
+    def set_train(self, mode: bool = True) -> Cell:
+        """Training or not, for this cell and all inside: dropout asks."""
+        for _, cell in self.cells_and_names():
+            cell.training = mode
+        return self
+
+    def set_grad(self, requires_grad: bool = True) -> Cell:
+        """Accepted and ignored: value_and_grad says what is wanted."""
+        return self
+
+    def set_inputs(self, *inputs: Any) -> None:
+        """Accepted and ignored: shapes are seen at the call."""
+
+    def update_parameters_name(self, prefix: str = "", recurse: bool = True) -> None:
+        """Accepted and ignored: parameters are named by their path."""
+
+    def shard(self, *strategies: Any, **options: Any) -> Any:
+        """Refused with an InputError: strategies are given operator by operator."""
+        raise InputError(
+            f"{type(self).__name__}.shard: cells are not sharded as a whole here; nearest: .shard on the primitives "
+            'inside, or AutoParallel(..., parallel_mode="sharding_propagation")'
+        )
+
+
+class SequentialCell(Cell, Numbered, Sequential):
+    """Cells one after the other."""
+
+    construct = Sequential.forward
+
+    def __init__(self, *cells: Any) -> None:
+        listed = len(cells) == 1 and isinstance(cells[0], (list, tuple))
+        Sequential.__init__(self, *(cells[0] if listed else cells))
+
+
+class CellList(Cell, Numbered):
+    """A list of cells whose parameters are found."""
+
+    def __init__(self, cells: Iterable[Any] = ()) -> None:
+        ModuleList.__init__(self, cells)
+
+
+@cache
+def cell_of(row: Row) -> type[Cell]:
+    """The cell of a row of the table: its primitive, made with the cell's arguments, under the function's name."""
+    attribute = next(iter(row.written_functions), row.cell.lower())
+
+    def __init__(self: Any, *given: Any, **named: Any) -> None:
+        setattr(self, attribute, primitive(row.primitives[0])(*given, **named))
+
+    def construct(self: Any, *operands: Any) -> Any:
+        return getattr(self, attribute)(*operands)
+
+    about = f"``{row.primitives[0]}`` as a cell."
+    return type(row.cell, (Cell,), {"__init__": __init__, "construct": construct, "__doc__": about})
+
+
+def makers() -> dict[str, Callable[[], type[Cell]]]:
+    """What makes each cell of the table, by its name."""
+    return {row.cell: partial(cell_of, row) for row in TABLE.values() if row.cell}
+
+
+class GELU(Cell):
+    """Gaussian error linear unit: by the tanh formula, or exact; a TypeError where ``approximate`` is no truth value."""
+
+    def __init__(self, approximate: bool = True) -> None:
+        if not isinstance(approximate, bool):
+            raise UsageTypeError(f"approximate is True or False, not {approximate!r}")
+        self.gelu = primitive("GeLU" if approximate else "GeluExt")()
+
+    def construct(self, x: Any) -> Any:
+        """Element by element."""
+        return self.gelu(x)
+
+
+class Identity(Cell):
+    """The input itself."""
+
+    def construct(self, x: Any) -> Any:
+        """Nothing is done."""
+        return x
+
+
+class Dense(Cell):
+    """``x @ weight.T + bias``, the weight ``[out, in]`` as MindSpore keeps it."""
+
+    def __init__(
+        self, in_channels: int, out_channels: int, weight_init: Any = None, bias_init: Any = None, has_bias: bool = True,
+        activation: str | Callable[[Any], Any] | None = None, dtype: Any = np.float32,
+    ) -> None:  # fmt: skip
+        self.in_channels, self.out_channels, self.has_bias = in_channels, out_channels, has_bias
+        shape = [out_channels, in_channels]
+        self.weight = Parameter(initializer("normal" if weight_init is None else weight_init, shape, dtype))
+        bias = initializer("zeros" if bias_init is None else bias_init, [out_channels], dtype)
+        self.bias = Parameter(bias) if has_bias else None
+        self.matmul, self.bias_add = primitive("MatMul")(transpose_b=True), primitive("Add")()
+        self.activation = _named(activation) if isinstance(activation, str) else activation
+
+    def extend_repr(self) -> str:
+        """Sizes, and a bias and an activation if there are."""
+        bias, activation = ", has_bias=True" * self.has_bias, f", activation={self.activation}"
+        sizes = f"input_channels={self.in_channels}, output_channels={self.out_channels}"
+        return sizes + bias + activation * (self.activation is not None)
+
+    def construct(self, x: Any) -> Any:
+        """``[..., in] -> [..., out]``."""
+        y = self.matmul(x, self.weight)
+        if self.bias is not None:
+            y = self.bias_add(y, self.bias)
+        return y if self.activation is None else self.activation(y)
+
+
+#: Activations that a Dense may be given by name.
+_ACTIVATIONS = ("relu", "relu6", "tanh", "sigmoid", "gelu", "softmax", "elu")
+
+
+def _named(activation: str) -> Callable[[Any], Any]:
+    if activation not in _ACTIVATIONS:
+        raise unknown(f"no activation is called {activation!r}", str(activation), _ACTIVATIONS)
+    if activation == "gelu":
+        return GELU()
+    return next(maker() for name, maker in makers().items() if name.lower() == activation)()
+
+
+class Embedding(Cell):
+    """Rows of a table by number, ``[...] -> [..., embedding_size]``."""
+
+    def __init__(
+        self, vocab_size: int, embedding_size: int, use_one_hot: bool = False, embedding_table: Any = "normal",
+        dtype: Any = np.float32, padding_idx: int | None = None,
+    ) -> None:  # fmt: skip
+        if use_one_hot or padding_idx is not None:
+            raise InputError("Embedding has neither use_one_hot nor padding_idx here; nearest: ops.Gather()")
+        self.embedding_table = Parameter(initializer(embedding_table, [vocab_size, embedding_size], dtype))
+        self.gather = primitive("Gather")()
+
+    def extend_repr(self) -> str:
+        """Rows and columns, and the table."""
+        table = self.embedding_table
+        return (
+            f"vocab_size={table.shape[0]}, embedding_size={table.shape[1]}, use_one_hot=False, "
+            f"embedding_table={table}, dtype={type_name(table.dtype)}, padding_idx=None"
+        )
+
+    def construct(self, ids: Any) -> Any:
+        """Look them up."""
+        return self.gather(self.embedding_table, ids, 0)
+
+
+class LayerNorm(Cell):
+    """Normalised over the last dims, scaled and shifted."""
+
+    def __init__(
+        self, normalized_shape: Sequence[int], begin_norm_axis: int = -1, begin_params_axis: int = -1,
+        gamma_init: Any = "ones", beta_init: Any = "zeros", epsilon: float = 1e-7, dtype: Any = np.float32,
+    ) -> None:  # fmt: skip
+        self.begin_norm_axis, self.begin_params_axis = begin_norm_axis, begin_params_axis
+        self.gamma = Parameter(initializer(gamma_init, tuple(normalized_shape), dtype))
+        self.beta = Parameter(initializer(beta_init, tuple(normalized_shape), dtype))
+        self.layer_norm = primitive("LayerNorm")(begin_norm_axis, begin_params_axis, epsilon)
+
+    def extend_repr(self) -> str:
+        """Sizes, and the parameters, as MindSpore writes them."""
+        return (
+            f"normalized_shape={self.gamma.shape}, begin_norm_axis={self.begin_norm_axis}, "
+            f"begin_params_axis={self.begin_params_axis}, gamma{self.gamma}, beta={self.beta}"
+        )
+
+    def construct(self, x: Any) -> Any:
+        """``[..., n] -> [..., n]``."""
+        return self.layer_norm(x, self.gamma, self.beta)[0]
+
+
+class Dropout(Cell):
+    """Drops a share ``p`` of the elements while training (``set_train()``), the same ones in every layout."""
+
+    def __init__(self, keep_prob: float | None = None, p: float | None = None) -> None:
+        self.p = p if p is not None else 0.5 if keep_prob is None else 1 - keep_prob
+        if not 0 <= self.p < 1:
+            raise InputError(f"Dropout drops a share of at least 0 and less than 1, not {self.p}")
+
+    def extend_repr(self) -> str:
+        """The share."""
+        return f"p={self.p}"
+
+    def construct(self, x: Any) -> Any:
+        """The input itself where nothing is dropped."""
+        return primitive("Dropout")(1 - self.p)(x)[0] if self.training and self.p else x

@@ -1,0 +1,415 @@
+"""MindSpore's operators, one row each: what they are here, how they are written, and what is special about them.
+
+Device matrices, maps, collectives and gradients follow from our operator's rule; restrictions of the originals that a rule
+does not have stand beside it. Source of names and restrictions: ``mindspore/ccsrc/frontend/parallel/ops_info/*_info.cc``.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import spmdsim.ops as ops
+from spmdsim.core import Layout
+from spmdsim.core.apply import watchers
+from spmdsim.core.operator import Op
+from spmdsim.dialects.mindspore import collectives
+from spmdsim.dialects.mindspore.communication import HCCL_WORLD_COMM_GROUP as WORLD
+from spmdsim.dialects.mindspore.parameter import next_seed
+from spmdsim.dialects.mindspore.table import Attrs, Params, Row, Shape, ShardError, ToParams, our_operator
+from spmdsim.errors import InputError, unknown
+from spmdsim.ops.reduce import normal_dims
+from spmdsim.ops.shape import full_shape
+from spmdsim.tensor import Tensor
+
+if TYPE_CHECKING:
+    from spmdsim.dialects.mindspore.primitive import Primitive
+
+Operands = Sequence[Any]
+Shapes = Sequence[Shape]
+
+# -- our parameters from MindSpore's ------------------------------------------------------------------------------
+
+
+def _dims(attrs: Attrs, ndim: int, default: Any = None) -> tuple[int, ...]:
+    """MindSpore's ``axis``: a number, several, or none at all for every dim."""
+    axis = attrs.get("axis", attrs.get("dim", default))
+    if axis is None or (not isinstance(axis, int) and not tuple(axis)):
+        return tuple(range(ndim))
+    return normal_dims(axis if isinstance(axis, int) else tuple(axis), ndim)
+
+
+def _along(default: int) -> ToParams:
+    """One dim, or several together."""
+    return lambda shapes, attrs: {"dim": _dims(attrs, len(shapes[0]), default)}
+
+
+def _one_along(default: int) -> ToParams:
+    def params(shapes: Shapes, attrs: Attrs) -> Params:
+        dims = _dims(attrs, len(shapes[0]), default)
+        if len(dims) != 1:
+            raise ShardError(f"this operator takes one axis, but got {attrs.get('axis')}")
+        return {"dim": dims[0]}
+
+    return params
+
+
+def _per_channel(_shapes: Shapes, _attrs: Attrs) -> Params:
+    return {"dim": 1}
+
+
+def _transposes(_shapes: Shapes, attrs: Attrs) -> Params:
+    return {name: True for name in ("transpose_a", "transpose_b") if attrs.get(name)}
+
+
+def _reduced(shapes: Shapes, attrs: Attrs) -> Params:
+    keep = attrs.get("keep_dims", attrs.get("keepdim", attrs.get("keepdims", False)))
+    return {"dims": _dims(attrs, len(shapes[0])), "keepdims": bool(keep)}
+
+
+def _perm(shapes: Shapes, attrs: Attrs) -> Params:
+    ndim = len(shapes[0])
+    perm = tuple(attrs.get("perm", attrs.get("input_perm", range(ndim)[::-1])))
+    if sorted(p % ndim if -ndim <= p < ndim else ndim for p in perm) != list(range(ndim)):
+        raise ShardError(f"perm {perm} is not an order of the {ndim} dims")
+    return {"perm": tuple(p % ndim for p in perm)}
+
+
+def _norm_begin(shapes: Shapes, attrs: Attrs) -> Params:
+    return {"epsilon": attrs.get("epsilon", 1e-7), "begin": int(attrs.get("begin_norm_axis", -1))}
+
+
+def _norm_sums(shapes: Shapes, attrs: Attrs) -> list[tuple[Op, Params]]:
+    """Of mean and variance, over the dims that are normalised."""
+    ndim = len(shapes[0])
+    dims = tuple(range(int(attrs.get("begin_norm_axis", -1)) % ndim, ndim))
+    return [(our_operator("sum"), {"dims": dims, "keepdims": True})] * 2
+
+
+def _slopes(cuts: Any, shapes: Shapes) -> Any:
+    """PReLU's weight lies as its channel does, also where its cut is written as 1."""
+    given = tuple(tuple(entry) for entry in cuts)
+    whole = len(given) == 2 and len(shapes[0]) > 1 and given[1] == (1,) and shapes[1] != (1,)
+    return (given[0], given[0][1:2]) if whole else given
+
+
+def _one_hot_params(shapes: Shapes, attrs: Attrs) -> Params:
+    if "depth" not in attrs:
+        raise ShardError("OneHot needs the attribute depth")
+    at = normal_dims(int(attrs.get("axis", -1)), len(shapes[0]) + 1)[0]
+    return {"depth": int(attrs["depth"]), "dtype": np.dtype("f4"), "dim": at}
+
+
+def _reshaped(shape_of: Callable[[Shape, Attrs], Sequence[int]]) -> ToParams:
+    return lambda shapes, attrs: {"shape": tuple(shape_of(shapes[0], attrs))}
+
+
+def _new_shape(shape: Shape, attrs: Attrs) -> Shape:
+    wanted = attrs.get("shape", attrs.get("dst_shape"))
+    if wanted is None:
+        raise ShardError("Reshape needs the attribute shape")
+    return tuple(full_shape(shape, wanted))
+
+
+def _expanded(shape: Shape, attrs: Attrs) -> Sequence[int]:
+    at = normal_dims(attrs["axis"], len(shape) + 1)[0]
+    return (*shape[:at], 1, *shape[at:])
+
+
+def _squeezed(shape: Shape, attrs: Attrs) -> Sequence[int]:
+    axis = () if attrs["axis"] is None else attrs["axis"]
+    gone = set(normal_dims(axis, len(shape))) or {d for d, n in enumerate(shape) if n == 1}
+    if any(shape[d] != 1 for d in gone):
+        raise InputError(f"Squeeze takes dims of size 1 away, but shape {shape} has others at {sorted(gone)}")
+    return [n for d, n in enumerate(shape) if d not in gone]
+
+
+def _strides(shapes: Shapes, attrs: Attrs) -> Params:
+    strides = attrs["strides"] or (1,) * len(attrs["begin"])
+    cuts = [slice(*one) for one in zip(attrs["begin"], attrs["end"], strides)]
+    cuts += [slice(None)] * (len(shapes[0]) - len(cuts))
+    start, stop, step = zip(*(cut.indices(n) for cut, n in zip(cuts, shapes[0])))
+    if min(step) < 1:
+        raise InputError(
+            f"StridedSlice takes positive strides here, but got {attrs['strides']}; nearest: Transpose"
+        )
+    return {"start": start, "stop": tuple(map(max, start, stop)), "step": step}
+
+
+def _check_form(attrs: Attrs) -> None:
+    if attrs["approximate"] not in ("none", "tanh"):
+        raise InputError(f"approximate is 'none' or 'tanh', not {attrs['approximate']!r}")
+
+
+def _check_keep_prob(attrs: Attrs) -> None:
+    if not 0 < attrs["keep_prob"] <= 1:
+        raise InputError(f"keep_prob is in (0, 1], not {attrs['keep_prob']}")
+
+
+# -- what calls do beyond running one of our operators: several results, several steps, modes -----------------------
+
+
+def _matmul(primitive: Primitive, operands: Operands, attrs: Params) -> Any:
+    """``enable_nd_tp`` takes layouts as tensor parallelism in two or three dims."""
+    if attrs.get("enable_nd_tp") and primitive.configured:
+        return primitive.as_derived("MatMul", operands, attrs)
+    return primitive.plain(operands, attrs)
+
+
+def _gather(primitive: Primitive, operands: Operands, attrs: Params) -> Any:
+    """Cuts choose one of MindSpore's modes, which says where the result lies."""
+    given = primitive.in_strategy
+    if given is None or any(isinstance(entry, Layout) for entry in given):
+        return primitive.plain(operands, attrs)
+    return primitive.as_derived("Gather", operands, attrs)
+
+
+def _reshape(primitive: Primitive, operands: Operands, attrs: Params) -> Any:
+    """In MindSpore it takes the producer's layout; so here."""
+    x = operands[0]
+    params = primitive.row.params([x.shape], attrs)
+    if isinstance(x, Tensor) and not primitive.configured:
+        return ops.reshape(x, params["shape"])
+    return primitive.apply(operands, params)
+
+
+def _composed(primitive: Primitive, operands: Operands, attrs: Params) -> Any:
+    """A reduction whose gradient is made of other operators: the strategy is that of its operand."""
+    x = operands[0]
+    if not getattr(x, "requires_grad", False):
+        return primitive.plain(operands, attrs)
+    params = primitive.row.params([x.shape], attrs)
+    given = primitive.tensor(x) if watchers else primitive.laid_out(operands, params)[0]  # a search sees them
+    reduced = getattr(ops, primitive.row.ours)(given, params["dims"], params["keepdims"])
+    return reduced.to(reduced.layout.reduced)
+
+
+def _mean(primitive: Primitive, operands: Operands, attrs: Params) -> Any:
+    total = primitive.plain(operands, attrs)
+    return ops.multiply(total, total.size / max(1, math.prod(operands[0].shape)))
+
+
+def _stopped(primitive: Primitive, operands: Operands, attrs: Params) -> Any:
+    return primitive.plain(operands, attrs).detach()
+
+
+def _argmax(primitive: Primitive, operands: Operands, attrs: Params) -> Any:
+    return primitive.other("Cast")(primitive.plain(operands, attrs), attrs["output_type"])
+
+
+def _argmax_with_value(primitive: Primitive, operands: Operands, attrs: Params) -> Any:
+    """Where the largest element along an axis stands, and the element."""
+    x = primitive.tensor(operands[0])
+    axis = attrs["axis"] % x.ndim
+    pair = ops.argmax(x, axis), ops.max(x, axis)
+    if not attrs["keep_dims"]:
+        return pair
+    shape = [1 if d == axis else n for d, n in enumerate(x.shape)]
+    return tuple(ops.reshape(y, shape) for y in pair)
+
+
+def _one_hot(primitive: Primitive, operands: Operands, attrs: Params) -> Any:
+    """With other values than one and zero."""
+    on, off = (float(np.asarray(attrs[name])) for name in ("on_value", "off_value"))
+    ones = primitive.plain(operands, attrs)
+    return ones if (on, off) == (1.0, 0.0) else ops.add(ops.multiply(ones, on - off), off)
+
+
+def _layer_norm(primitive: Primitive, operands: Operands, attrs: Params) -> Any:
+    """Result, mean and variance."""
+    y, x = primitive.plain(operands, attrs), primitive.tensor(operands[0]).detach()
+    dims = tuple(range(attrs["begin_norm_axis"] % x.ndim, x.ndim))
+    return y, ops.mean(x, dims, keepdims=True), ops.var(x, dims, keepdims=True)
+
+
+def _dropout(primitive: Primitive, operands: Operands, attrs: Params) -> Any:
+    """The result and the mask, each time another one; the same elements are dropped in every layout."""
+    params = {"rate": 1 - attrs["keep_prob"], "seed": next_seed()}
+    dropped = primitive.apply(operands, params)
+    ones = ops.add(ops.multiply(dropped.detach(), 0.0), 1.0)
+    return dropped, ops.not_equal(primitive.apply([ones], params), 0.0)
+
+
+def _split(primitive: Primitive, operands: Operands, attrs: Params) -> Any:
+    """Equal pieces along an axis, which must not be cut."""
+    shape = np.shape(operands[0]) if not hasattr(operands[0], "shape") else operands[0].shape
+    axis, parts = attrs["axis"] % len(shape), attrs["output_num"]
+    if shape[axis] % parts:
+        raise InputError(f"axis {axis} of size {shape[axis]} does not split into {parts} equal parts")
+    size = shape[axis] // parts
+
+    def piece(k: int) -> Any:
+        start = tuple(k * size if d == axis else 0 for d in range(len(shape)))
+        stop = tuple((k + 1) * size if d == axis else n for d, n in enumerate(shape))
+        return primitive.apply(operands, {"start": start, "stop": stop, "step": (1,) * len(shape)})
+
+    return tuple(map(piece, range(parts)))
+
+
+def _filled(value: int) -> Callable[[Primitive, Operands, Params], Any]:
+    """A tensor like another one, with one value everywhere."""
+
+    def run(primitive: Primitive, operands: Operands, attrs: Params) -> Any:
+        like: Tensor = primitive.plain(operands, attrs).detach()
+        shards = [np.full(shard.shape, value, shard.dtype) for shard in like.shards]
+        return Tensor(like.world, like.meta, shards)
+
+    return run
+
+
+# -- the table -----------------------------------------------------------------------------------------------------
+
+
+def _snake(name: str) -> str:
+    """``LogicalAnd`` as ``logical_and``."""
+    return re.sub("(?<=[a-z])(?=[A-Z])", "_", name).lower()
+
+
+def _elements(names: str, ours: str, functions: str = "", cell: str = "", **more: Any) -> Row:
+    return Row(names, ours, functions=functions, cell=cell, elements=True, **more)
+
+
+def _reduction(names: str, ours: str, functions: str = "", **more: Any) -> Row:
+    return Row(names, ours, _reduced, "(keep_dims=False)", "(x, /, axis=())", functions, **more)
+
+
+def _collective(name: str, run: Callable[..., Any], made: str = "") -> Row:
+    return Row(
+        name, made=f"({made}group='{WORLD}')", called="(x)", strategies="", run=run, check=collectives.check
+    )
+
+
+ROWS = (
+    # -- functions of elements: primitives, ours, functions, cell; first those that are called here as there ----------
+    *(_elements(name, _snake(name), _snake(name)) for name in ["Maximum", "Minimum", "Equal", "NotEqual", "Greater", "GreaterEqual", "Less", "LessEqual", "LogicalAnd", "LogicalOr", "LogicalNot", "Erf", "Exp", "Expm1", "Log", "Log1p", "Sqrt", "Rsqrt", "Square", "Floor", "Ceil", "Sin", "Cos"]),
+    _elements("Add AddV2 TensorAdd", "add", "add; tensor_add", also_named="AssignAdd"),
+    _elements("Sub", "subtract", "sub; subtract", also_named="AssignSub"),
+    _elements("Mul", "multiply", "mul; multiply"),
+    _elements("Div RealDiv DivNoNan", "divide", "div; divide"),
+    _elements("FloorDiv", "floor_divide", "floor_div"),
+    _elements("Mod FloorMod", "remainder"),
+    _elements("Pow", "power", "pow"),
+    _elements("SquaredDifference", "squared_difference"),
+    _elements("Atan2", "arctan2"),
+    _elements("Select", "where", "select; where"),
+    _elements("AddN", "add_n", called="([inputs])"),
+    _elements("ReLU", "relu", "relu", "ReLU", also_named="Activation"),
+    _elements("ReLU6", "relu6", "relu6", "ReLU6"),
+    _elements("GeLU", "gelu"),
+    _elements("GeluExt", "gelu", "gelu(input, approximate='none')", params=lambda _s, a: {"approximate": a.get("approximate", "none")}, made="(approximate='none')",
+              called="(input)", check=_check_form),
+    _elements("FastGeLU FastGelu", "gelu", "fast_gelu", "FastGelu", params=lambda _s, _a: {"approximate": "sigmoid"}),
+    _elements("Tanh", "tanh", "tanh", "Tanh"),
+    _elements("Sigmoid", "sigmoid", "sigmoid", "Sigmoid"),
+    _elements("SiLU", "silu", "silu", "SiLU"),
+    _elements("Elu", "elu", "elu", "ELU"),
+    _elements("Softplus", "softplus"),
+    _elements("Reciprocal Inv", "reciprocal"),
+    _elements("Neg", "negative", "neg; negative"),
+    _elements("Abs", "absolute", "abs"),
+    _elements("Sign", "sign"),
+    _elements("Round Rint", "rint"),
+    _elements("Identity", "identity", also_named="TmpIdentity _TmpIdentity"),
+    _elements("StopGradient", "identity", "stop_gradient", run=_stopped),
+    _elements("OnesLike", "identity", called="(x)", run=_filled(1)),
+    _elements("ZerosLike", "identity", called="(x)", run=_filled(0)),
+    _elements("Dropout", "dropout", made="(keep_prob=0.5, Seed0=0, Seed1=0)", called="(x)", sharded="identity",
+              run=_dropout, check=_check_keep_prob),
+    Row("Cast", "cast", lambda _s, a: {"dtype": np.dtype(a["dtype"])}, called="(x, /, dtype)",
+        functions="cast(input, dtype)", sharded="identity"),
+    Row("", also_named="DropoutDoMask", first_only=True),
+    # -- over dims -------------------------------------------------------------------------------------------
+    _reduction("ReduceSum", "sum", "sum(input, dim=None, keepdim=False); reduce_sum(x, axis=(), keep_dims=False)",
+               also_named="SumExt", aliases="sum"),
+    _reduction("ReduceMean", "sum", "mean(x, axis=None, keep_dims=False)", also_named="MeanExt", aliases="mean",
+               run=_mean, mean=True),
+    _reduction("ReduceMax", "max", "amax(input, axis=None, keepdims=False)", aliases="max amax", run=_composed),
+    _reduction("ReduceMin", "min", "amin(input, axis=None, keepdims=False)", aliases="min amin", run=_composed),
+    _reduction("ReduceProd", "prod", also_named="ProdExt", aliases="prod", run=_composed),
+    _reduction("", "all", also_named="ReduceAll", aliases="all"),
+    _reduction("", "any", also_named="ReduceAny", aliases="any"),
+    Row("Argmax", "argmax", _one_along(-1), "(axis=-1, output_type='int32')", "(x)", run=_argmax),
+    Row("", "argmin", _one_along(-1), also_named="Argmin"),
+    Row("ArgMaxWithValue", "argmax", made="(axis=0, keep_dims=False)", called="(x)", strategies="",
+        run=_argmax_with_value),
+    Row("Softmax", "softmax", _along(-1), "(axis=-1)", "(x)", "softmax(input, axis=-1)", "Softmax"),
+    Row("LogSoftmax", "log_softmax", _along(-1), "(axis=-1)", "(x)", "log_softmax(logits, axis=-1)", "LogSoftmax"),
+    Row("L2Normalize", "l2_normalize", lambda s, a: {**_along(0)(s, a), "epsilon": a.get("epsilon", 1e-4)},
+        "(axis=0, epsilon=1e-4)", "(x)"),
+    Row("LayerNorm", "layer_norm", _norm_begin, "(begin_norm_axis=1, begin_params_axis=1, epsilon=1e-7)",
+        "(x, gamma, beta)", run=_layer_norm, also=_norm_sums),
+    Row("", "rms_norm", lambda _s, a: {"epsilon": a.get("epsilon", 1e-6)}, also_named="RmsNorm", aliases="rmsnormext"),
+    Row("SoftmaxCrossEntropyWithLogits", "softmax_cross_entropy", first_dim=(0,), loss=1),
+    # -- products, parameters per channel, tables ---------------------------------------------------------
+    Row("MatMul BatchMatMul", "matmul", _transposes, "(transpose_a=False, transpose_b=False)", "(a, b)",
+        "matmul(input, other); bmm(input_x, mat2)", run=_matmul, also_named="MatMulExt BatchMatMulExt", out_strategy="product"),
+    Row("BiasAdd", "bias_add", _per_channel),
+    Row("PReLU", "prelu", _per_channel, adjust=_slopes),
+    Row("Gather", "gather", _one_along(0), "()", "(params, indices, /, axis=0)", "gather(input_params, input_indices, axis=0)",
+        run=_gather, also_named="EmbeddingLookup", strategies="gather", out_strategy="product"),
+    Row("OneHot", "one_hot", _one_hot_params, "(axis=-1)", "(indices, /, depth, on_value=1.0, off_value=0.0)",
+        "one_hot(indices, depth, on_value=1, off_value=0, axis=-1)", run=_one_hot, of_result=True,
+        first_only=True),
+    # -- shapes ----------------------------------------------------------------------------------------------
+    Row("Reshape", "reshape", _reshaped(_new_shape), "()", "(x, /, shape)",
+        "reshape(input, shape)", run=_reshape, sharded="identity", gathers=lambda s, a: _new_shape(s[0], a), aliases="view"),
+    Row("Flatten", "reshape", _reshaped(lambda s, _a: (s[0], int(np.prod(s[1:])))), called="(x)", cell="Flatten",
+        strategies="batch", also_named="BatchParallel Unique ResizeBilinear ResizeNearestNeighbor"),
+    Row("ExpandDims", "reshape", _reshaped(_expanded), "()", "(x, /, axis)", "expand_dims(input_x, axis)",
+        run=_reshape, strategies=""),
+    Row("Squeeze", "reshape", _reshaped(_squeezed), "(axis=())", "(x)", "squeeze(input, axis=())", run=_reshape,
+        strategies=""),
+    Row("BroadcastTo", "broadcast_to", lambda _s, a: {"shape": tuple(a["shape"])}, "(shape)", "(x)",
+        "broadcast_to(input, shape)", strategies=""),
+    Row("Transpose", "transpose", _perm, "()", "(x, /, input_perm)", "transpose(input, input_perm)", out_strategy="same",
+        aliases="permute"),
+    Row("Concat", "concat", _one_along(0), "(axis=0)", "([inputs])", "concat(tensors, axis=0); cat(tensors, axis=0)",
+        aliases="cat"),
+    Row("Split", "slice_", made="(axis=0, output_num=1)", called="(x)", run=_split, strategies=""),
+    Row("StridedSlice", "slice_", _strides, "()", "(x, /, begin, end, strides=None)", strategies=""),
+    # -- what each rank of a group holds (collectives.py) ---------------------------------------------------
+    _collective("AllReduce", collectives.all_reduce, "op='sum', "),
+    _collective("AllGather", collectives.all_gather),
+    _collective("ReduceScatter", collectives.reduce_scatter, "op='sum', "),
+    _collective("AlltoAll", collectives.all_to_all, "split_count, split_dim, concat_dim, "),
+    _collective("NeighborExchange", collectives.neighbor_exchange,
+                "send_rank_ids, recv_rank_ids, recv_shapes, send_shapes, recv_type, "),
+    _collective("Broadcast", collectives.broadcast, "root_rank, "),
+    Row("", strategies="data", also_named="VirtualDataset _VirtualDataset GetNext"),
+)  # fmt: skip
+
+
+def by_name(rows: Sequence[Row]) -> dict[str, Row]:
+    """Rows by all their names; an InputError for a name that two of them have."""
+    rows_by_name: dict[str, Row] = {}
+    for row in rows:
+        for name in row.known_as:
+            if (other := rows_by_name.setdefault(name, row)) is not row:
+                raise InputError(f"two rows are called {name!r}: our {other.ours} and our {row.ours}")
+    return rows_by_name
+
+
+#: The rows by all their names.
+TABLE = by_name(ROWS)
+
+
+def known() -> list[str]:
+    """The names of all operators that have a strategy here."""
+    return sorted(name for name, row in TABLE.items() if row.strategies)
+
+
+def find(name: str) -> Row:
+    """The row of an operator with strategies; a ShardError (a RuntimeError) names the ones there are."""
+    row = TABLE.get(name)
+    if row is None or not row.strategies:
+        raise unknown(f"no operator {name!r} is known here", name, known(), ShardError)
+    return row
+
+
+def written_functions() -> dict[str, tuple[Row, str]]:
+    """The functions of the table by name, each with its row and as it is written there."""
+    return {name: (row, text) for row in TABLE.values() for name, text in row.written_functions.items()}

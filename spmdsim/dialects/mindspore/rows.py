@@ -1,0 +1,416 @@
+"""``mindspore.dataset``: rows of arrays, generators and MNIST's files, in batches, and transforms of them.
+
+Rows are shuffled unless ``shuffle=False``, in an order of ``mindspore.set_seed`` that is the same on every rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import field, make_dataclass
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from spmdsim.cases.network_data import find, small_digits
+from spmdsim.core import Layout, Mesh
+from spmdsim.dialects.mindspore.layout import is_whole
+from spmdsim.dialects.mindspore.parameter import rows_seed
+from spmdsim.dialects.mindspore.tensors import host
+from spmdsim.dialects.missing import Worded, each
+from spmdsim.dialects.session import current_world
+from spmdsim.errors import InputError, UsageTypeError
+from spmdsim.tensor import Tensor
+from spmdsim.tensor.files import open_array
+
+Rows = Callable[[slice], np.ndarray]
+#: Which epoch it is, and within repetitions which of them.
+Epoch = tuple[int, ...]
+#: Rows by number, or batches of them, in an epoch.
+Order = Callable[[Epoch], list[Any]]
+
+
+class Shuffle:
+    """How rows are shuffled, by MindSpore's names: all three shuffle all rows here, of which there is one file."""
+
+    GLOBAL, FILES, INFILE = "global", "files", "infile"
+
+
+def _random(epoch: Epoch, place: int) -> np.random.Generator:
+    """Random numbers of one step in one epoch: the same on every rank."""
+    return np.random.default_rng([rows_seed[0], place, *epoch])
+
+
+def _counted(number: Any, what: str, least: int) -> int:
+    """A number of rows, batches or times."""
+    if not is_whole(number) or number < least:
+        raise InputError(f"{what} takes a number of at least {least}, not {number!r}")
+    return int(number)
+
+
+class Dataset(Worded):
+    """Columns of rows, transformed and put together in batches.
+
+    Every rank draws the same order, that of ``mindspore.set_seed`` and of the epoch. With ``num_shards`` each rank has rows of
+    its own, and a batch is the global tensor of all ranks' rows.
+
+    Args:
+        columns: per column, by name, a function that reads a slice of rows.
+        count: number of rows.
+        shuffle: whether the rows come in another order in every epoch; they do if left out, as in MindSpore.
+        num_shards: into how many shards the rows go; as many as there are ranks.
+        shard_id: which shard is this rank's: ``get_rank()``.
+        num_samples: only so many rows.
+
+    Raises:
+        InputError: other shards, or a shard without a number of shards.
+    """
+
+    ORIGINAL = "mindspore.dataset.Dataset"
+    NEAREST = each({
+        "output_shapes output_types num_classes": "the shape and dtype of next(iter(dataset))",
+        "filter": "NumpySlicesDataset of the rows that stay",
+        "padded_batch bucket_batch_by_length": "batch",
+        "zip concat": "NumpySlicesDataset of all columns",
+        "project rename apply flat_map": "NumpySlicesDataset of the columns wanted",
+        "split": "take and skip",
+        "save device_queue to_json to_device": "a loop over the batches",
+        "set_dynamic_columns dynamic_min_max_shapes add_sampler use_sampler reset sync_wait sync_update": "shuffle=, num_samples=",
+        "input_indexs get_repeat_count get_class_indexing": "get_col_names",
+    })  # fmt: skip
+
+    def __init__(
+        self, columns: Mapping[str, Rows], count: int, shuffle: Any = None, num_shards: int | None = None,
+        shard_id: int | None = None, num_samples: int | None = None,
+    ) -> None:  # fmt: skip
+        if shuffle not in (None, True, False, Shuffle.GLOBAL, Shuffle.FILES, Shuffle.INFILE):
+            raise UsageTypeError(f"shuffle is True, False or one of Shuffle's words, not {shuffle!r}")
+        self._num_shards, self._shards = _shards_of(num_shards, shard_id)
+        self.columns, self.count = dict(columns), count
+        self._shuffled = shuffle is None or bool(shuffle)
+        self._most = None if num_samples is None else _counted(num_samples, "num_samples", 0) or None
+        self._transforms: dict[str, list[tuple[Callable[[Any], Any], bool]]] = {name: [] for name in columns}
+        self._read: dict[str, np.ndarray] = {}
+        self._steps: list[Callable[[Order], Order]] = []
+        self._batch = self._epochs = 0
+
+    # -- what is done with rows ----------------------------------------------------------------------------
+
+    def map(
+        self, operations: Any, input_columns: str | Sequence[str] | None = None, **options: Any
+    ) -> Dataset:
+        """Apply a transform, or several, to a column (the first one if none is named).
+
+        Transforms of this package work on whole batches, functions of the user's on one row at a time, or on one batch
+        if it comes after :meth:`batch`.
+        """
+        names = _names(input_columns or [*self.columns][:1], 0)
+        if len(names) != 1 or options.get("output_columns", names) not in (None, names, names[0]):
+            raise InputError(
+                "a transform has one column here, of the same name after it; nearest: one map per column"
+            )
+        if names[0] not in self.columns:
+            raise InputError(
+                f"the columns are {', '.join(self.columns)}, but the transform is for {names[0]!r}"
+            )
+        for one in operations if isinstance(operations, (list, tuple)) else [operations]:
+            self._transforms[names[0]].append((one, self._batch > 0 or getattr(one, "batched", False)))
+        return self
+
+    def batch(self, batch_size: int, drop_remainder: bool = False, **options: Any) -> Dataset:
+        """Put so many rows together; the last batch may have fewer, or is dropped."""
+        if not is_whole(batch_size) or batch_size < 1:
+            raise InputError(f"a batch has at least one row, not {batch_size!r}")
+        if self._batch:
+            raise InputError("the rows are in batches already; nearest: one batch() of the larger size")
+        if not isinstance(drop_remainder, bool):
+            raise UsageTypeError(f"drop_remainder is True or False, not {drop_remainder!r}")
+        self._batch, short = batch_size, (batch_size - 1) * drop_remainder
+        return self._then(lambda rows: [
+            rows[k : k + batch_size] for k in range(0, len(rows) - short, batch_size)
+        ])  # fmt: skip
+
+    def repeat(self, count: int = 1) -> Dataset:
+        """All that came so far so many times, each time in an order of its own."""
+        if count == -1:
+            raise InputError("repeat(-1) never ends here; nearest: a loop over the epochs around the dataset")
+        times = _counted(count, "repeat", 1)
+        self._steps.append(
+            lambda before: lambda epoch: [x for k in range(times) for x in before((*epoch, k))]
+        )
+        return self
+
+    def take(self, count: int = -1) -> Dataset:
+        """The first ones only: rows, or batches once there are any."""
+        most = None if count == -1 else _counted(count, "take", 0)
+        return self if most is None else self._then(lambda rows: rows[:most])
+
+    def skip(self, count: int) -> Dataset:
+        """All but the first ones."""
+        first = _counted(count, "skip", 0)
+        return self._then(lambda rows: rows[first:])
+
+    def shuffle(self, buffer_size: int) -> Dataset:
+        """Another order in every epoch, drawn from a buffer of the next ones."""
+        _counted(buffer_size, "shuffle", 2)
+        place = len(self._steps) + 1
+
+        def drawn(before: Order, epoch: Epoch) -> list[Any]:
+            random, waiting, rows = _random(epoch, place), [], []
+            for item in before(epoch):
+                waiting.append(item)
+                if len(waiting) == buffer_size:
+                    rows.append(waiting.pop(int(random.integers(buffer_size))))
+            return rows + [waiting[int(k)] for k in random.permutation(len(waiting))]
+
+        self._steps.append(lambda before: lambda epoch: drawn(before, epoch))
+        return self
+
+    def _then(self, step: Callable[[list[Any]], list[Any]]) -> Dataset:
+        self._steps.append(lambda before: lambda epoch: step(before(epoch)))
+        return self
+
+    # -- what there is ----------------------------------------------------------------------------------
+
+    def get_dataset_size(self) -> int:
+        """Number of batches."""
+        return len(self._order(self._shards[0])((0,)))
+
+    def get_batch_size(self) -> int:
+        """Rows of a batch."""
+        return self._batch or 1
+
+    def get_col_names(self) -> list[str]:
+        """Names of the columns."""
+        return [*self.columns]
+
+    __len__ = get_dataset_size
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        """The batches of the next epoch."""
+        self._epochs += 1
+        orders = [self._order(shard)((self._epochs,)) for shard in self._shards]
+        for batch in zip(*orders):
+            pieces = [[self._column(name, rows) for rows in batch] for name in self.columns]
+            yield tuple(host(piece[0]) if self._num_shards == 1 else _together(piece) for piece in pieces)
+
+    def _order(self, shard: int) -> Order:
+        """Of one of the shards, which take rows in turns; the last turn begins again at the first row."""
+
+        def sampled(epoch: Epoch) -> list[Any]:
+            count, turns = self.count, -(-self.count // self._num_shards)
+            rows = _random(epoch, 0).permutation(count).tolist() if self._shuffled else [*range(count)]
+            return [rows[(k * self._num_shards + shard) % count] for k in range(turns)][: self._most]
+
+        order: Order = sampled
+        for step in self._steps:
+            order = step(order)
+        return order
+
+    def _column(self, name: str, rows: Any) -> np.ndarray:
+        numbers = rows if self._batch else [rows]
+        if numbers == [*range(numbers[0], numbers[0] + len(numbers))]:
+            block = self.columns[name](slice(numbers[0], numbers[0] + len(numbers)))
+        else:
+            if name not in self._read:  # scattered rows: everything is read once
+                self._read[name] = self.columns[name](slice(0, self.count))
+            block = self._read[name][numbers]
+        for transform, together in self._transforms[name]:
+            block = transform(block) if together else np.stack([np.asarray(transform(row)) for row in block])
+        return np.asarray(block) if self._batch else np.asarray(block)[0]
+
+    def create_tuple_iterator(self, num_epochs: int = -1, **_: Any) -> Iterator[tuple[Any, ...]]:
+        """The batches of the next epoch."""
+        return iter(self)
+
+    def create_dict_iterator(self, num_epochs: int = -1, **_: Any) -> Iterator[dict[str, Any]]:
+        """The batches of the next epoch, by column."""
+        return (dict(zip(self.columns, batch)) for batch in self)
+
+
+def _shards_of(num_shards: int | None, shard_id: int | None) -> tuple[int, list[int]]:
+    """How many shards there are, and those of this process's ranks."""
+    if num_shards is None and shard_id is None:
+        return 1, [0]
+    world = current_world()
+    if num_shards is None or shard_id is None:
+        raise InputError(
+            "num_shards and shard_id are given both or not at all; nearest: get_group_size() and get_rank()"
+        )
+    if _counted(num_shards, "num_shards", 1) != world.size and num_shards > 1:
+        raise InputError(
+            f"num_shards is {num_shards}, but {world.size} ranks are running, and every rank has a shard of its own; "
+            "nearest: get_group_size()"
+        )
+    if _counted(shard_id, "shard_id", 0) >= num_shards:
+        raise InputError(f"shard_id is in 0..{num_shards - 1}, not {shard_id}")
+    several = len(world.ranks) > 1 and num_shards > 1  # in lock step a program is that of all ranks
+    return num_shards, [*world.ranks] if several else [shard_id]
+
+
+def _together(pieces: list[np.ndarray]) -> Tensor:
+    """The global tensor of which every rank has read its rows."""
+    world = current_world()
+    layout = Layout(Mesh((world.size,), ("rank",)), ["rank", *[None] * (pieces[0].ndim - 1)])
+    shape = (world.size * pieces[0].shape[0], *pieces[0].shape[1:])
+    return Tensor.from_local(pieces, layout, world, shape=shape)
+
+
+def _no_sampler(sampler: Any) -> None:
+    if sampler is not None:
+        raise InputError(
+            "rows come in turn or shuffled, without a sampler; nearest: shuffle=, num_samples=, num_shards= and shard_id="
+        )
+
+
+def _names(given: str | Sequence[str] | None, count: int) -> list[str]:
+    if given is None:
+        return [f"column_{i}" for i in range(count)]
+    return [given] if isinstance(given, str) else list(given)
+
+
+class NumpySlicesDataset(Dataset):
+    """Rows of arrays of equal length: one array, a tuple of them, or a dict by column.
+
+    They are shuffled if ``shuffle`` is left out, as in MindSpore; further options are accepted for compatibility.
+    """
+
+    def __init__(
+        self, data: Any, column_names: str | Sequence[str] | None = None, num_samples: int | None = None,
+        num_parallel_workers: int = 1, shuffle: bool | None = None, sampler: Any = None, num_shards: int | None = None,
+        shard_id: int | None = None,
+    ) -> None:  # fmt: skip
+        _no_sampler(sampler)
+        if isinstance(data, Mapping):
+            names, arrays = [*data], [np.asarray(x) for x in data.values()]
+        else:
+            arrays = [np.asarray(x) for x in (data if isinstance(data, tuple) else (data,))]
+            names = _names(column_names, len(arrays))
+        lengths = [len(x) for x in arrays]
+        if len({*lengths}) != 1 or len(names) != len(arrays):
+            raise InputError(
+                f"columns of equal length with a name each are needed, but {names} have lengths {lengths}"
+            )
+        readers: dict[str, Rows] = {name: array.__getitem__ for name, array in zip(names, arrays)}
+        super().__init__(readers, lengths[0], shuffle, num_shards, shard_id, num_samples)
+
+
+class GeneratorDataset(NumpySlicesDataset):
+    """Rows of a generator function, a sequence of rows, or an object with ``__getitem__`` and ``__len__``; read once."""
+
+    def __init__(
+        self, source: Any, column_names: str | Sequence[str] | None = None, column_types: Any = None, schema: Any = None,
+        num_samples: int | None = None, num_parallel_workers: int = 1, shuffle: bool | None = None, **options: Any,
+    ) -> None:  # fmt: skip
+        rows: Iterable[Any] = source() if callable(source) else source
+        if hasattr(source, "__getitem__") and hasattr(source, "__len__"):
+            rows = [source[i] for i in range(len(source))]
+        elif shuffle:
+            raise InputError(
+                "rows of a generator come in its order; nearest: a source with __getitem__ and __len__"
+            )
+        else:
+            shuffle = False
+        tuples = [row if isinstance(row, tuple) else (row,) for row in rows]
+        if not tuples:
+            raise InputError("the generator gave no rows")
+        columns = tuple(np.stack([np.asarray(x) for x in column]) for column in zip(*tuples))
+        super().__init__(columns, column_names, num_samples, num_parallel_workers, shuffle, **options)
+
+
+class MnistDataset(Dataset):
+    """Images ``[28, 28, 1]`` of bytes, and labels, from a folder with MNIST's IDX files.
+
+    Args:
+        dataset_dir: the folder; scikit-learn's handwritten digits, enlarged, if None.
+        usage: ``"train"``, ``"test"``, or ``"all"`` that there are, as if it is left out.
+        num_samples: only so many rows.
+        num_parallel_workers: accepted for compatibility, as is ``cache``.
+        shuffle: whether the rows come in another order in every epoch; they do if left out.
+        sampler: must be left out.
+        num_shards: into how many shards the rows go; as many as there are ranks.
+        shard_id: which shard is this rank's: ``get_rank()``.
+    """
+
+    def __init__(
+        self, dataset_dir: str | None = None, usage: str | None = None, num_samples: int | None = None,
+        num_parallel_workers: int | None = None, shuffle: bool | None = None, sampler: Any = None,
+        num_shards: int | None = None, shard_id: int | None = None, cache: Any = None,
+    ) -> None:  # fmt: skip
+        if usage not in (None, "train", "test", "all"):
+            raise InputError(f"usage is 'train', 'test' or 'all', not {usage!r}")
+        _no_sampler(sampler)
+        images, labels, count = small_digits() if dataset_dir is None else _mnist(dataset_dir, usage or "all")
+        columns = {"image": images, "label": labels}
+        super().__init__(columns, count, shuffle, num_shards, shard_id, num_samples)
+
+
+def _mnist(folder: str, usage: str) -> tuple[Rows, Rows, int]:
+    """Readers of images and labels, and how many there are."""
+    place, parts = Path(folder), {"train": ["train"], "test": ["t10k"], "all": ["train", "t10k"]}[usage]
+    there = [part for part in parts if [*place.glob(f"{part}-*"), *place.glob(f"train/{part}-*")]]
+    images, labels = (
+        [open_array(find(place, f"{part}-{what}", kind)) for part in there or parts[:1]]
+        for what, kind in (("images", "idx3-ubyte"), ("labels", "idx1-ubyte"))
+    )
+    for pixels, numbers in zip(images, labels):
+        if len(pixels.shape) != 3 or numbers.shape != pixels.shape[:1]:
+            raise InputError(
+                f"MNIST has images with one label each, but {folder!r} has images of shape {pixels.shape} and labels of "
+                f"shape {numbers.shape}"
+            )
+    read = _one_after_the_other(images)
+    return lambda rows: read(rows)[..., None], _one_after_the_other(labels), sum(x.shape[0] for x in images)
+
+
+def _one_after_the_other(arrays: Sequence[Any]) -> Rows:
+    """Rows of several arrays as of one."""
+
+    def rows(wanted: slice) -> np.ndarray:
+        pieces, start = [], 0
+        for array in arrays:
+            low, high = max(wanted.start - start, 0), min(wanted.stop - start, array.shape[0])
+            if low < high:
+                pieces.append(array[low:high])
+            start += array.shape[0]
+        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
+    return rows
+
+
+# -- transforms of batches of images ``[batch, height, width, channels]``, and of others ------------------------
+
+
+def _transform(name: str, about: str, function: Callable[..., Any], batched: bool = True) -> type:
+    """A class that is made with a function's options, and called with what it transforms."""
+    options = [*signature(function).parameters.values()][1:]
+    fields = [(p.name, Any, field() if p.default is p.empty else field(default=p.default)) for p in options]
+    call = lambda self, x: function(x, **vars(self))  # noqa: E731
+    members = {"__call__": call, "__doc__": about, "__module__": __name__, "batched": batched}
+    return make_dataclass(name, fields, frozen=True, namespace=members)
+
+
+def _normalized(image: np.ndarray, mean: Any, std: Any, is_hwc: bool = True) -> np.ndarray:
+    shape = (-1,) if is_hwc else (-1, 1, 1)
+    mean, std = (np.asarray(x, np.float32).reshape(shape) for x in (mean, std))
+    return np.asarray((image - mean) / std)
+
+
+def _one_by_one(row: Any, transforms: Iterable[Callable[[Any], Any]]) -> Any:
+    for transform in transforms:
+        row = transform(row)
+    return row
+
+
+TypeCast = _transform(
+    "TypeCast", "Another element type.", lambda array, output_type: array.astype(output_type)
+)
+Compose = _transform("Compose", "Transforms of one row, one after the other.", _one_by_one, batched=False)
+Rescale = _transform("Rescale", "``x * rescale + shift``.", lambda image, rescale, shift=0.0: (
+    image.astype(np.float32) * np.float32(rescale) + np.float32(shift)
+))  # fmt: skip
+Normalize = _transform("Normalize", "``(x - mean) / std`` per channel.", _normalized)
+HWC2CHW = _transform(
+    "HWC2CHW", "Channels first.", lambda image: np.ascontiguousarray(np.moveaxis(image, -1, -3))
+)
