@@ -15,8 +15,8 @@ import spmdsim.ops as ops
 from spmdsim import Layout, LockStep, Machine, Mesh, ShapeOnly, Tensor, matmul
 from spmdsim.bounded import MOST
 from spmdsim.core import meta
-from spmdsim.core.apply import Recipe
 from spmdsim.core.meta import Meta
+from spmdsim.core.operator import Recipe
 from spmdsim.redistribution import planner
 from spmdsim.worlds.base import FastPath
 

@@ -12,7 +12,7 @@ from spmdsim.cases.case import Case, PreparedCase
 from spmdsim.cases.inputs import Inputs
 from spmdsim.cases.matmul import Product
 from spmdsim.core import Layout, Mesh
-from spmdsim.core.layout import largest_block
+from spmdsim.layout.blocks import largest_block
 from spmdsim.ops import embedding, linear, matmul, padded_embedding, relu
 from spmdsim.tensor import Tensor
 from spmdsim.worlds.base import World

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from spmdsim.core.layout import largest_block
 from spmdsim.errors import ScheduleError
-from spmdsim.layout.blocks import block_sizes
+from spmdsim.layout.blocks import block_sizes, largest_block
 
 BALANCED = "balanced"
 CEILING = "ceiling"

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn
 
-from spmdsim.core.apply import Recipe
 from spmdsim.core.step import Step
 from spmdsim.errors import UsageTypeError
 from spmdsim.nn.optimisers import Optimiser
 from spmdsim.tensor import Tensor
+from spmdsim.tensor.calls import CallRecipe
 from spmdsim.tensor.sources import Described
 from spmdsim.trace import recorder
 
@@ -149,7 +149,7 @@ class NoteTaker(recorder.Trace):
     def _blanks(self, run: Any) -> None:
         """Know what stands for operands that a gradient does not look at."""
         recipe = run.args[0] if isinstance(run, partial) and run.args else None
-        for blank in itertools.chain(*recipe.blanks.values()) if isinstance(recipe, Recipe) else ():
+        for blank in itertools.chain(*recipe.blanks.values()) if isinstance(recipe, CallRecipe) else ():
             if blank and tuple(map(id, blank)) not in self._numbers:
                 self.constants[self._new(blank)] = blank
 
@@ -157,7 +157,7 @@ class NoteTaker(recorder.Trace):
         """What a calculation is, in a word."""
         facts = run.args if isinstance(run, partial) else ()
         owner = optimiser_of(run)
-        if facts and isinstance(facts[0], Recipe):
+        if facts and isinstance(facts[0], CallRecipe):
             op = facts[0].op
             if op.varying:
                 self.refuse(f"{op.name} takes another {op.varying[0]} in every call; call it outside")

@@ -8,8 +8,8 @@ from typing import Any
 
 from spmdsim.compiled.note_taker import Note, optimiser_of
 from spmdsim.compiled.straight import NumberedCall
+from spmdsim.core.elements import each
 from spmdsim.core.operator import Op, calculated
-from spmdsim.core.reductions import each
 from spmdsim.core.step import Step
 from spmdsim.core.tape import like, local_gradients, pulled
 from spmdsim.nn.optimisers import Optimiser

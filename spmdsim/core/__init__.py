@@ -3,8 +3,7 @@
 from spmdsim.core.bound import BoundRule, bind
 from spmdsim.core.layout import REDUCE_OPS, Bounds, Layout, Partial, Placement, Replicate, Shard, split_block
 from spmdsim.core.mesh import Mesh
-from spmdsim.core.rule import ELEMENTS, FUNCTIONS, PASSES, Rule, Term
-from spmdsim.core.strategy import Strategy
+from spmdsim.core.rule import ELEMENTS, FUNCTIONS, PASSES, Rule, Strategy, Term
 
 __all__ = [
     "ELEMENTS",

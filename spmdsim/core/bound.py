@@ -14,8 +14,7 @@ from typing import Any
 
 from spmdsim.core.layout import Layout
 from spmdsim.core.mesh import Mesh
-from spmdsim.core.rule import ELLIPSIS, Rule, Term, members
-from spmdsim.core.strategy import Strategy
+from spmdsim.core.rule import ELLIPSIS, Rule, Strategy, Term, members
 from spmdsim.errors import RuleError
 from spmdsim.pictured import ShortRepr
 
@@ -52,14 +51,6 @@ class BoundRule(ShortRepr):
         each = all(frozenset({i}) in self.rule.linear for i in range(len(self.inputs)))
         return len(self.inputs) > 1 and not self.rule.indexed and each and bool(self.reduced(0))
 
-    def looks_at(self, wanted: Sequence[bool]) -> tuple[bool, ...]:
-        """The operands that the gradients of the wanted ones depend on: those not linear together with each of them."""
-        linear = self.rule.linear if "sum" in self.rule.passes else ()
-        return tuple(
-            any(w and not any({i, j} <= group for group in linear) for j, w in enumerate(wanted))
-            for i in range(len(wanted))
-        )
-
     @property
     def work(self) -> str:
         """What the local function does: ``"product"``, ``"lookup"``, or what the rule says."""
@@ -67,10 +58,7 @@ class BoundRule(ShortRepr):
 
     @cached_property
     def flops(self) -> int:
-        """Floating-point operations: one per point, two where operands are multiplied and summed.
-
-        A look-up does not go through the table: it is one for each element of its results.
-        """
+        """Floating-point operations: one per point, two where operands are multiplied and summed; look-ups one per result."""
         return self.flops_of(self.sizes)
 
     def flops_of(self, sizes: Mapping[str, int]) -> int:
@@ -115,22 +103,18 @@ class BoundRule(ShortRepr):
                     f"factor {factor!r} of size {self.sizes[factor]} shares a dim with others, so it can only "
                     f"be cut evenly, not into {strategy.parts(factor)} pieces"
                 )
-        for term in (*self.inputs, *self.outputs):
-            for dim in term:
-                self._check_compound(dim, strategy)
+        for dim in itertools.chain(*self.inputs, *self.outputs):
+            for major, minor in itertools.pairwise(dim):
+                if strategy.parts(minor) > 1 and strategy.parts(major) != self.sizes[major]:
+                    raise RuleError(
+                        f"in the dim ({' '.join(dim)}) factor {minor!r} can only be split where {major!r} is split "
+                        f"completely ({self.sizes[major]} pieces, not {strategy.parts(major)})"
+                    )
         for output in range(len(self.outputs)):
             ops = {op for _, op in self._partial(strategy, output)}
             if len(ops) > 1:
                 raise RuleError(
                     f"strategy {strategy} would leave different reductions pending: {sorted(ops)}"
-                )
-
-    def _check_compound(self, dim: tuple[str, ...], strategy: Strategy) -> None:
-        for major, minor in itertools.pairwise(dim):
-            if strategy.parts(minor) > 1 and strategy.parts(major) != self.sizes[major]:
-                raise RuleError(
-                    f"in the dim ({' '.join(dim)}) factor {minor!r} can only be split where {major!r} is split "
-                    f"completely ({self.sizes[major]} pieces, not {strategy.parts(major)})"
                 )
 
     def allows(self, strategy: Strategy) -> bool:
@@ -143,12 +127,8 @@ class BoundRule(ShortRepr):
 
     def input_layouts(self, strategy: Strategy) -> tuple[Layout, ...]:
         """The layout every operand must have."""
-        return tuple(
-            Layout(
-                strategy.mesh, _axes(term, strategy), [(a, op) for a, of, op in strategy.passed if i in of]
-            )
-            for i, term in enumerate(self.inputs)
-        )
+        pending = [[(a, op) for a, of, op in strategy.passed if i in of] for i in range(len(self.inputs))]
+        return tuple(Layout(strategy.mesh, _axes(t, strategy), p) for t, p in zip(self.inputs, pending))
 
     def steps(self, strategy: Strategy) -> Sequence[tuple[Any, Any]] | None:
         """The collectives in the middle of the local function, each with its element type, if it is made for such."""
@@ -156,10 +136,8 @@ class BoundRule(ShortRepr):
 
     def output_layouts(self, strategy: Strategy) -> tuple[Layout, ...]:
         """The layout the results come out with, pending reductions included."""
-        return tuple(
-            Layout(strategy.mesh, _axes(term, strategy), self._partial(strategy, i))
-            for i, term in enumerate(self.outputs)
-        )
+        pending = [self._partial(strategy, i) for i in range(len(self.outputs))]
+        return tuple(Layout(strategy.mesh, _axes(t, strategy), p) for t, p in zip(self.outputs, pending))
 
     def gradient_layout(self, strategy: Strategy, operand: int) -> Layout:
         """The layout in which the gradient of an operand comes out of the transposed rule.
@@ -167,9 +145,9 @@ class BoundRule(ShortRepr):
         The axes of every factor the operand lacks are partial; so are axes along which another operand,
         which the gradient is a product of, was partial.
         """
-        present, size = members(self.inputs[operand]), strategy.mesh.axis_size
+        present, size = members(self.inputs[operand]), strategy.mesh.size_of
         lacking = [
-            a for factor, axes in strategy.splits if factor not in present for a in axes if size(a) > 1
+            a for factor, axes in strategy.splits if factor not in present for a in axes if size[a] > 1
         ]
         passed = [axis for axis, operands, _ in strategy.passed if operand not in operands]
         return Layout(strategy.mesh, _axes(self.inputs[operand], strategy), [*lacking, *passed])
@@ -199,7 +177,14 @@ class BoundRule(ShortRepr):
                     )
                 splits[factor], owner[factor] = axes, owner.get(factor, i)
         strategy = Strategy.of(mesh, splits, self._passed(layouts, splits))
-        self._check_single_use(strategy, owner)
+        used: dict[str, str] = {}
+        for factor, axis in ((factor, axis) for factor, axes in strategy.splits for axis in axes):
+            if axis in used:
+                raise RuleError(
+                    f"axis {axis!r} splits factor {used[axis]!r} (operand {owner[used[axis]]}) and factor "
+                    f"{factor!r} (operand {owner[factor]}) of the rule '{self.rule}'; it can split only one"
+                )
+            used[axis] = factor
         self.check(strategy)
         return strategy
 
@@ -211,14 +196,11 @@ class BoundRule(ShortRepr):
                     f"dim {dim} of operand {operand} has size 1 in the rule '{self.rule}', but {_names(axes)} "
                     "splits it"
                 )
-            rest = list(axes)
-            for k, factor in enumerate(factors):
-                last = k == len(factors) - 1
-                taken, parts = [], 1
-                while rest and (last or parts < self.sizes[factor]):
-                    taken.append(rest.pop(0))
-                    parts *= layout.mesh.axis_size(taken[-1])
-                axes_of[factor] = tuple(taken)
+            for factor in factors:
+                taken = len(axes) if factor == factors[-1] else 0
+                while taken < len(axes) and layout.mesh.axis_size(*axes[:taken]) < self.sizes[factor]:
+                    taken += 1
+                axes_of[factor], axes = axes[:taken], axes[taken:]
         return axes_of
 
     def _passed(
@@ -228,8 +210,7 @@ class BoundRule(ShortRepr):
         for i, layout in enumerate(layouts):
             for axis, op in layout.canonical.partial:
                 pending.setdefault(axis, {})[i] = op
-        passed = []
-        split = {axis for axes in splits.values() for axis in axes}
+        passed, split = [], {*itertools.chain(*splits.values())}
         for axis, operands in pending.items():
             group, ops = frozenset(operands), set(operands.values())
             if group not in self.rule.linear or len(ops) > 1 or not ops <= self.rule.passes or axis in split:
@@ -240,26 +221,13 @@ class BoundRule(ShortRepr):
             passed.append((axis, group, ops.pop()))
         return passed
 
-    def _check_single_use(self, strategy: Strategy, owner: dict[str, int]) -> None:
-        used: dict[str, str] = {}
-        for factor, axes in strategy.splits:
-            for axis in axes:
-                if axis in used:
-                    raise RuleError(
-                        f"axis {axis!r} splits factor {used[axis]!r} (operand {owner[used[axis]]}) and factor "
-                        f"{factor!r} (operand {owner[factor]}) of the rule '{self.rule}'; it can split only one"
-                    )
-                used[axis] = factor
-
     # -- all strategies -----------------------------------------------------------------------------
 
     def strategies(self, mesh: Mesh, *, partial: bool = True, empty: bool = False) -> Iterator[Strategy]:
         """Every strategy on a mesh: each axis splits one factor, passes a partial value on, or does nothing.
 
-        Args:
-            mesh: the mesh.
-            partial: also those in which operands arrive partial (sums).
-            empty: also those in which some rank gets an empty block.
+        ``partial``: also those in which operands arrive partial (sums); ``empty``: also those in which some rank gets
+        an empty block.
         """
         choices: list[object] = [None, *self.splittable, *(self.rule.linear if partial else ())]
         op = "sum" if "sum" in self.rule.passes else min(self.rule.passes, default="sum")
@@ -272,9 +240,7 @@ class BoundRule(ShortRepr):
                 elif isinstance(pick, frozenset):
                     passed.append((axis, pick, op))
             strategy = Strategy.of(mesh, splits, passed)
-            if not empty and any(strategy.parts(f) > self.sizes[f] for f in splits):
-                continue
-            if self.allows(strategy):
+            if (empty or all(strategy.parts(f) <= self.sizes[f] for f in splits)) and self.allows(strategy):
                 yield strategy
 
 
@@ -302,12 +268,7 @@ def _names(axes: tuple[str, ...]) -> str:
 
 @lru_cache(maxsize=4096)
 def bind(rule: Rule, shapes: tuple[Shape, ...], sizes: tuple[tuple[str, int], ...] = ()) -> BoundRule:
-    """Give a rule the shapes of its operands.
-
-    Args:
-        rule: the rule.
-        shapes: one shape per operand.
-        sizes: sizes of factors that the shapes do not determine.
+    """Give a rule the shapes of its operands, and the sizes of factors that these do not determine.
 
     Raises:
         RuleError: a wrong number of operands or dims, sizes that contradict each other.
@@ -317,44 +278,40 @@ def bind(rule: Rule, shapes: tuple[Shape, ...], sizes: tuple[tuple[str, int], ..
     """
     if len(shapes) != len(rule.inputs):
         raise RuleError(f"the rule '{rule}' takes {len(rule.inputs)} operands, but {len(shapes)} were given")
-    known_sizes: dict[str, int] = dict(sizes)
-    width = _ellipsis_width(rule, shapes)
-    terms = [_expand(term, len(shape), rule) for term, shape in zip(rule.inputs, shapes)]
+    size_of: dict[str, int] = dict(sizes)
+    terms = [_of_ndim(term, len(shape), rule) for term, shape in zip(rule.inputs, shapes)]
     for i, (term, shape) in enumerate(zip(terms, shapes)):
-        _learn(term, shape, known_sizes, rule, i)
-    known = [_without_broadcast(term, shape, known_sizes) for term, shape in zip(terms, shapes)]
-    for i, (term, shape) in enumerate(zip(known, shapes)):
-        _solve_compound(term, shape, known_sizes, rule, i)
-    outputs = tuple(_expand_ellipsis(term, width) for term in rule.outputs)
-    ordered = _in_order(rule, known, outputs, known_sizes)
-    return BoundRule(rule, shapes, tuple(known), outputs, tuple((f, known_sizes[f]) for f in ordered))
+        _learn(term, shape, size_of, rule, i)
+    inputs = tuple(_without_broadcast(term, shape, size_of) for term, shape in zip(terms, shapes))
+    for i, (term, shape) in enumerate(zip(inputs, shapes)):
+        _solve_compound(term, shape, size_of, rule, i)
+    dots = sorted((f for f in size_of if f.startswith(".")), key=lambda f: -int(f[1:]))
+    outputs = tuple(_written_out(term, len(dots)) for term in rule.outputs)
+    if missing := [f for term in outputs for f in members(term) if f not in size_of]:
+        raise RuleError(f"the size of factor {missing[0]!r} in the result of the rule '{rule}' must be given")
+    # Device-matrix order: the dims of '...' where it first occurs, the rest by first appearance.
+    ordered = [g for f in (*rule.order, *rule.factors) for g in (dots if f == ELLIPSIS else [f])]
+    factor_sizes = tuple((f, size_of[f]) for f in dict.fromkeys(ordered) if f in size_of)
+    return BoundRule(rule, shapes, inputs, outputs, factor_sizes)
 
 
-def _ellipsis_width(rule: Rule, shapes: Sequence[Shape]) -> int:
-    widths = [len(shape) - len(term) + 1 for term, shape in zip(rule.inputs, shapes) if (ELLIPSIS,) in term]
-    return max(widths, default=0)
+def _written_out(term: Term, width: int) -> Term:
+    dots = [(f".{k}",) for k in reversed(range(width))]
+    return tuple(each for dim in term for each in (dots if dim == (ELLIPSIS,) else [dim]))
 
 
-def _expand(term: Term, ndim: int, rule: Rule) -> Term:
+def _of_ndim(term: Term, ndim: int, rule: Rule) -> Term:
+    least = len(term) - 1
     if (ELLIPSIS,) in term:
-        if ndim < len(term) - 1:
-            raise RuleError(
-                f"the rule '{rule}' needs at least {len(term) - 1} dims, but an operand has {ndim}"
-            )
-        return _expand_ellipsis(term, ndim - len(term) + 1)
+        if ndim < least:
+            raise RuleError(f"the rule '{rule}' needs at least {least} dims, but an operand has {ndim}")
+        return _written_out(term, ndim - least)
     if len(term) != ndim:
         raise RuleError(f"the rule '{rule}' needs an operand of {len(term)} dims, but it has {ndim}")
     return term
 
 
-def _expand_ellipsis(term: Term, width: int) -> Term:
-    dims: list[tuple[str, ...]] = []
-    for dim in term:
-        dims += [(f".{k}",) for k in reversed(range(width))] if dim == (ELLIPSIS,) else [dim]
-    return tuple(dims)
-
-
-def _learn(term: Term, shape: Shape, found: dict[str, int], rule: Rule, operand: int) -> None:
+def _learn(term: Term, shape: Shape, size_of: dict[str, int], rule: Rule, operand: int) -> None:
     for dim, size in zip(term, shape):
         if not dim and size != 1:
             raise RuleError(
@@ -362,56 +319,33 @@ def _learn(term: Term, shape: Shape, found: dict[str, int], rule: Rule, operand:
             )
         if len(dim) != 1:
             continue
-        factor, known = dim[0], found.get(dim[0])
-        if factor.startswith(".") and (known == 1 or size == 1):
-            found[factor] = size if known is None or known == 1 else known
-        elif known is not None and known != size:
-            name = (
-                f"dim {factor[1:]} from the right of '...'"
-                if factor.startswith(".")
-                else f"factor {factor!r}"
-            )
+        factor, before = dim[0], size_of.get(dim[0], size)
+        broadcast = factor.startswith(".")
+        if before != size and not (broadcast and 1 in (before, size)):
+            name = f"dim {factor[1:]} from the right of '...'" if broadcast else f"factor {factor!r}"
             raise RuleError(
-                f"{name} of the rule '{rule}' has size {known}, but {size} in operand {operand} of shape {shape}"
+                f"{name} of the rule '{rule}' has size {before}, but {size} in operand {operand} of shape {shape}"
             )
-        else:
-            found[factor] = size
+        size_of[factor] = size if before == 1 else before
 
 
-def _without_broadcast(term: Term, shape: Shape, found: dict[str, int]) -> Term:
+def _without_broadcast(term: Term, shape: Shape, size_of: dict[str, int]) -> Term:
     return tuple(
-        () if len(dim) == 1 and dim[0].startswith(".") and size != found[dim[0]] else dim
+        () if len(dim) == 1 and dim[0].startswith(".") and size != size_of[dim[0]] else dim
         for dim, size in zip(term, shape)
     )
 
 
-def _solve_compound(term: Term, shape: Shape, found: dict[str, int], rule: Rule, operand: int) -> None:
+def _solve_compound(term: Term, shape: Shape, size_of: dict[str, int], rule: Rule, operand: int) -> None:
     for dim, size in zip(term, shape):
-        unknown = [factor for factor in dim if factor not in found]
-        known = math.prod(found[factor] for factor in dim if factor in found)
+        unknown = [factor for factor in dim if factor not in size_of]
+        together = math.prod(size_of[factor] for factor in dim if factor in size_of)
         if len(unknown) > 1:
             raise RuleError(f"sizes of {unknown} in ({' '.join(dim)}) of the rule '{rule}' must be given")
-        if unknown and known and size % known == 0:
-            found[unknown[0]] = size // known
-        elif unknown or known != size:
+        if unknown and together and size % together == 0:
+            size_of[unknown[0]] = size // together
+        elif unknown or together != size:
             raise RuleError(
                 f"({' '.join(dim)}) of the rule '{rule}' cannot have size {size} (operand {operand}, shape "
-                f"{shape}): its known factors make {known}"
+                f"{shape}): its known factors make {together}"
             )
-
-
-def _in_order(
-    rule: Rule, inputs: Sequence[Term], outputs: Sequence[Term], found: dict[str, int]
-) -> list[str]:
-    """Device-matrix order: ``...`` dims where '...' first occurs, the rest by first appearance."""
-    seen: dict[str, None] = {}
-    dots = sorted((f for f in found if f.startswith(".")), key=lambda f: -int(f[1:]))
-    for factor in (*rule.order, *rule.factors):
-        if factor == ELLIPSIS:
-            seen.update(dict.fromkeys(dots))
-        else:
-            seen.setdefault(factor)
-    missing = [f for term in outputs for f in members(term) if f not in found]
-    if missing:
-        raise RuleError(f"the size of factor {missing[0]!r} in the result of the rule '{rule}' must be given")
-    return [f for f in seen if f in found]

@@ -1,18 +1,25 @@
-"""What core asks about element types. Here: numpy's answers; :mod:`spmdsim.layout.element_type` knows more.
+"""Elements: their types as numpy has them, and what reduces them. :mod:`spmdsim.layout.element_type` knows more types.
 
-Next: :mod:`spmdsim.core.reductions`, the first who asks.
+Next: :mod:`spmdsim.core.world`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from spmdsim.core.world import performed
+
 if TYPE_CHECKING:
     from spmdsim.core.layout import Layout
     from spmdsim.core.rule import Rule
+
+#: Reductions of truth values, and the plain reductions that mean the same on them; ``avg`` adds, too.
+_LOGICAL = {"all": np.logical_and, "any": np.logical_or, "min": np.logical_and, "max": np.logical_or}
+_NUMERIC = {"sum": np.add, "avg": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
 
 
 class ElementTypes:
@@ -21,6 +28,10 @@ class ElementTypes:
     def is_float(self, dtype: np.dtype) -> bool:
         """Whether the type is a real floating type."""
         return dtype.kind == "f"
+
+    def check_reduce(self, op: str | None, dtype: np.dtype) -> str:
+        """The reduction's name, unless it has no meaning on this type."""
+        return str(op)
 
     def accumulator(self, op: str | None, dtype: np.dtype) -> np.dtype:
         """The type in which a reduction is accumulated."""
@@ -49,3 +60,63 @@ class ElementTypes:
 
 types = ElementTypes()
 """Who answers; the package puts another one here."""
+
+
+def ufunc(op: str, dtype: np.dtype) -> np.ufunc:
+    """The numpy function that combines two operands of the reduction (``avg`` adds)."""
+    return _LOGICAL[op] if dtype.kind == "b" else _NUMERIC[op]
+
+
+def fold(op: str, parts: Iterable[np.ndarray], out: np.ndarray | None = None) -> np.ndarray:
+    """Reduce equally shaped arrays, one or more, in the order given, into ``out`` or a new C-ordered array."""
+    parts = list(parts)
+    first, others = parts[0], parts[1:]
+    kind, function = types.accumulator(op, first.dtype), ufunc(op, first.dtype)
+    total = out if out is not None and out.dtype == kind else np.empty(first.shape, kind)
+    if others and kind == first.dtype:
+        function(first, others.pop(0), out=total)
+    else:
+        total[...] = first
+    for part in others:
+        function(total, part, out=total)
+    if op == "avg":
+        total /= len(parts)
+    if out is None:
+        return total.astype(first.dtype, copy=False)
+    if out is not total:
+        out[...] = total
+    return out
+
+
+def identity(op: str, dtype: np.dtype) -> object:
+    """The value that changes nothing when reduced: 0, 1, -inf, the smallest integer, True, False, ...
+
+    >>> identity("max", np.dtype("int8")), identity("prod", np.dtype("f4"))
+    (np.int8(-128), np.float32(1.0))
+    """
+    types.check_reduce(op, dtype)
+    kind = dtype.type
+    if dtype.kind == "b":
+        return kind(op in ("all", "min"))
+    if op in ("sum", "avg", "prod"):
+        return kind(1 if op == "prod" else 0)
+    if types.is_float(dtype):
+        return kind(-np.inf if op == "max" else np.inf)
+    limits = np.iinfo(dtype)
+    return kind(limits.min if op == "max" else limits.max)
+
+
+def in_type(arrays: Sequence[Any], dtype: np.dtype) -> list[Any]:
+    """Arrays in an element type, C-ordered; those that have it stay, and ranks that share one share it afterwards."""
+    run = partial(each, lambda array: array if array.dtype == dtype else array.astype(dtype, order="C"))
+    return performed(run, arrays)  # type: ignore[no-any-return]
+
+
+def each(function: Callable[..., Any], *lists: Sequence[Any]) -> list[Any]:
+    """What a function makes of every rank's arrays; ranks that share all of them share the result."""
+    results: dict[tuple[int, ...], Any] = {}
+    keys = [tuple(map(id, arrays)) for arrays in zip(*lists)]
+    for key, arrays in zip(keys, zip(*lists)):
+        if key not in results:
+            results[key] = function(*arrays)
+    return [results[key] for key in keys]

@@ -1,8 +1,8 @@
 """The layout: where a tensor lives.
 
-Per tensor dim, the mesh axes that split it, major to minor; plus the axes along which values are still
-partial. Everything else (bounds, shard numbers, replicas, placements, tensor maps) is derived from these two
-facts. The order inside a tuple is MindSpore's and JAX's: the first axis is the major one.
+Per tensor dim, the mesh axes that split it, major to minor (MindSpore's and JAX's order); plus the axes along which
+values are still partial. Everything else (bounds, shard numbers, replicas, placements, tensor maps) is derived from
+these two facts.
 
 Sizes that do not divide are split in balanced blocks, axis by axis, major first ("nested"): the first
 ``n % p`` of ``p`` parts get one element more (OneFlow's BalancedSplitter). Empty shards are legal.
@@ -17,12 +17,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from spmdsim.core.mesh import Immutable, Mesh
+from spmdsim.core.mesh import Immutable, Mesh, is_integer
 from spmdsim.errors import LayoutError, UsageTypeError, unknown
 from spmdsim.pictured import Pictured
 
 Bounds = tuple[tuple[int, int], ...]
-
 
 #: Reductions that a pending (partial) value may wait for.
 REDUCE_OPS = ("sum", "prod", "max", "min", "avg", "all", "any")
@@ -35,7 +34,7 @@ class Shard(Pictured):
     dim: int
 
     def __post_init__(self) -> None:
-        if not isinstance(self.dim, int) or isinstance(self.dim, bool):
+        if not is_integer(self.dim):
             raise UsageTypeError(f"Shard takes a tensor dim (an integer), but got {self.dim!r}")
 
     def __str__(self) -> str:
@@ -57,14 +56,18 @@ class Partial(Pictured):
     op: str = "sum"
 
     def __post_init__(self) -> None:
-        if self.op not in REDUCE_OPS:
-            raise unknown(f"no reduction is called {self.op!r}", str(self.op), REDUCE_OPS, LayoutError)
+        _require_reduction(self.op)
 
     def __str__(self) -> str:
         return f"P({self.op})"
 
 
 Placement = Shard | Replicate | Partial
+
+
+def _require_reduction(op: object) -> None:
+    if op not in REDUCE_OPS:
+        raise unknown(f"no reduction is called {op!r}", str(op), REDUCE_OPS, LayoutError)
 
 
 def split_block(start: Any, size: Any, parts: int, index: Any) -> tuple[Any, Any]:
@@ -78,15 +81,6 @@ def split_block(start: Any, size: Any, parts: int, index: Any) -> tuple[Any, Any
     base, extra = size // parts, size % parts
     longer = index < extra
     return start + index * base + extra + (index - extra) * longer, base + longer
-
-
-def largest_block(size: int, parts: int) -> int:
-    """Elements of the largest block, which is the first; nested cuts into as many parts have it too.
-
-    >>> largest_block(7, 3), largest_block(largest_block(7, 2), 2), largest_block(7, 4)
-    (3, 2, 2)
-    """
-    return -(-size // parts)
 
 
 class Layout(Immutable):
@@ -123,18 +117,16 @@ class Layout(Immutable):
         dims: Sequence[str | Sequence[str] | None],
         partial: Mapping[str, str] | str | Sequence[str] | Sequence[tuple[str, str]] = (),
     ) -> None:
-        entries = tuple(_entry(entry) for entry in dims)
-        pending = _pending(mesh, partial)
+        entries, pending = tuple(map(_entry, dims)), _pending(mesh, partial)
         _check_axes(mesh, entries, pending)
         self._settle(("mesh", "dims", "partial"), mesh, entries, pending)
 
     @classmethod
     def from_placements(cls, mesh: Mesh, placements: Sequence[Placement], ndim: int) -> Layout:
         """The layout with a placement per mesh axis, those on one dim nested in mesh order; LayoutError if they do not fit."""
-        if len(placements) != len(mesh.axes):
-            raise LayoutError(
-                f"{len(placements)} placements were given for the {len(mesh.axes)} axes of mesh {mesh}"
-            )
+        count = len(mesh.axes)
+        if len(placements) != count:
+            raise LayoutError(f"{len(placements)} placements were given for the {count} axes of mesh {mesh}")
         dims: list[list[str]] = [[] for _ in range(ndim)]
         partial: dict[str, str] = {}
         for axis, placement in zip(mesh.axes, placements):
@@ -246,12 +238,11 @@ class Layout(Immutable):
         >>> Mesh((2, 2), ("x", "y"))(("x", "y"), None).largest_shape((7, 3))
         (2, 3)
         """
-        return tuple(largest_block(size, parts) for size, parts in zip(shape, self.parts))
+        return tuple(-(-size // parts) for size, parts in zip(shape, self.parts))
 
     def shard_number(self, rank: int) -> int:
         """Which distinct piece the rank holds, counted with dim 0 and the first axis of a tuple as major."""
-        coords = dict(zip(self.mesh.axes, self.mesh.coords(rank)))
-        number = 0
+        coords, number = dict(zip(self.mesh.axes, self.mesh.coords(rank))), 0
         for axis in self.split_axes:
             number = number * self.mesh.size_of[axis] + coords[axis]
         return number
@@ -298,9 +289,7 @@ class Layout(Immutable):
         size = self.mesh.size_of
         dims = tuple(tuple(a for a in entry if size[a] > 1) for entry in self.dims)
         partial = tuple((a, op) for a, op in self.partial if size[a] > 1)
-        if dims == self.dims and partial == self.partial:
-            return self
-        return Layout(self.mesh, dims, partial)
+        return self if (dims, partial) == (self.dims, self.partial) else Layout(self.mesh, dims, partial)
 
     def to_dict(self) -> dict[str, object]:
         """MindSpore's five keys; the tensor map counts axes from the right, -1 is "None".
@@ -320,10 +309,10 @@ class Layout(Immutable):
 
 
 def _entry(entry: str | Sequence[str] | None) -> tuple[str, ...]:
-    if entry is None or entry == ():
+    if entry in (None, (), "None"):
         return ()
     if isinstance(entry, str):
-        return () if entry == "None" else (entry,)
+        return (entry,)
     if isinstance(entry, Sequence) and all(isinstance(axis, str) for axis in entry):
         return tuple(axis for axis in entry if axis != "None")
     raise UsageTypeError(f"a dim takes an axis name, a tuple of names or None, but got {entry!r}")
@@ -337,24 +326,20 @@ def _pending(mesh: Mesh, partial: object) -> tuple[tuple[str, str], ...]:
     items: list[tuple[str, str]] = []
     for item in partial.items() if isinstance(partial, Mapping) else partial:  # type: ignore[attr-defined]
         axis, op = (item, "sum") if isinstance(item, str) else item
-        if op not in REDUCE_OPS:
-            raise unknown(f"no reduction is called {op!r}", str(op), REDUCE_OPS, LayoutError)
+        _require_reduction(op)
         items.append((axis, op))
     return tuple(sorted(items, key=lambda item: mesh.axis_index(item[0])))
 
 
 def _check_axes(mesh: Mesh, dims: tuple[tuple[str, ...], ...], partial: tuple[tuple[str, str], ...]) -> None:
-    axes = [axis for entry in dims for axis in entry]
-    axes += [axis for axis, _ in partial]
-    used: set[str] = set()
-    for axis in axes:
+    axes = [*(axis for entry in dims for axis in entry), *(axis for axis, _ in partial)]
+    for k, axis in enumerate(axes):
         mesh.axis_index(axis)
-        if axis in used:
+        if axis in axes[:k]:
             raise LayoutError(
                 f"axis {axis!r} is used twice in one layout, but an axis can split one dim or hold one "
                 f"pending reduction: dims {dims}, partial {dict(partial)}"
             )
-        used.add(axis)
     if len({op for _, op in partial}) > 1:
         raise LayoutError(
             f"one layout cannot wait for different reductions, but got {dict(partial)}; reduce one first"
@@ -362,6 +347,4 @@ def _check_axes(mesh: Mesh, dims: tuple[tuple[str, ...], ...], partial: tuple[tu
 
 
 def _entry_text(entry: tuple[str, ...]) -> str:
-    if not entry:
-        return "-"
-    return entry[0] if len(entry) == 1 else f"({','.join(entry)})"
+    return f"({','.join(entry)})" if len(entry) > 1 else "".join(entry) or "-"

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from spmdsim.core import elements
 from spmdsim.core.layout import Bounds, Layout
-from spmdsim.core.reductions import check_reduce, fold
-from spmdsim.core.step import EXCHANGES, LOCAL_STEPS, Index, Step, volume, within
+from spmdsim.core.step import Index, Step, volume, within
 from spmdsim.core.world import World
 from spmdsim.errors import WorldError
 
@@ -49,25 +49,27 @@ class Slicing:
 def slicing(step: Step, rank: int) -> Slicing:
     """The slice that takes ``rank`` from the source to the target layout."""
     source, target = step.src.bounds(step.shape, rank), step.dst.bounds(step.shape, rank)
-    if source == target:
-        return Slicing(None)
-    if any(start == stop for start, stop in target):
-        return Slicing(None, tuple(stop - start for start, stop in target))
-    return Slicing(within(target, source))
+    if source != target and not volume(target):
+        return Slicing(None, _sizes(target))
+    return Slicing(None if source == target else within(target, source))
 
 
 def _slices(step: Step, dtype: np.dtype) -> Program:
-    jobs = [(rank, slicing(step, rank)) for rank in step.src.mesh.rank_list]
+    jobs = [(rank, job, str(job)) for rank in step.src.mesh.rank_list for job in [slicing(step, rank)]]
 
     def run(shards: Shards, results: Shards) -> None:
         pieces: dict[tuple[int, str], np.ndarray] = {}  # replicas that share an array share its slices
-        for rank, job in jobs:
-            key = (id(shards[rank]), str(job))
+        for rank, job, words in jobs:
+            key = (id(shards[rank]), words)
             if key not in pieces:
                 pieces[key] = job(shards[rank])
             results[rank] = pieces[key]
 
     return run
+
+
+def _sizes(box: Bounds) -> tuple[int, ...]:
+    return tuple([stop - start for start, stop in box])
 
 
 def holders(layout: Layout, step: Step, members: tuple[int, ...]) -> dict[Bounds, list[int]]:
@@ -81,28 +83,25 @@ def holders(layout: Layout, step: Step, members: tuple[int, ...]) -> dict[Bounds
 def _together(step: Step, members: tuple[int, ...]) -> Program:
     """Put the group's distinct source boxes together once, or reduce its arrays in order; then cut the target boxes out."""
     sources, targets = holders(step.src, step, members), holders(step.dst, step, members)
-    reduced = step.collective in ("all_reduce", "reduce_scatter")
     filled = [box for box in sources if volume(box)]
     union = tuple((min(a for a, _ in spans), max(b for _, b in spans)) for spans in zip(*filled))
-    puts = [(within(box, union), sources[box][0]) for box in filled]
-    cuts = [(within(box, union), ranks) for box, ranks in targets.items() if volume(box)]
-    empty = [(tuple(b - a for a, b in box), ranks) for box, ranks in targets.items() if not volume(box)]
-    shape = tuple(stop - start for start, stop in union)
+    shape, puts = _sizes(union), [(within(box, union), sources[box][0]) for box in filled]
+    # What is empty may be longer in some dim than the piece it would be cut from.
+    cuts = [
+        (within(box, union) if volume(box) else None, _sizes(box), ranks) for box, ranks in targets.items()
+    ]
 
     def run(shards: Shards, results: Shards) -> None:
-        if reduced:
-            whole = fold(str(step.op), [shards[rank] for rank in members])
+        if step.op is not None:
+            whole = elements.fold(step.op, [shards[rank] for rank in members])
         else:
             whole = np.empty(shape, shards[members[0]].dtype)
-            for index, rank in puts:
-                whole[index] = shards[rank]
-        for index, ranks in cuts:
-            piece = contiguous(whole[index])
+            for place, rank in puts:
+                whole[place] = shards[rank]
+        for index, sizes, ranks in cuts:
+            piece = np.empty(sizes, whole.dtype) if index is None else contiguous(whole[index])
             for rank in ranks:
                 results[rank] = piece
-        for dims, ranks in empty:  # may be longer in some dim than the piece it is cut from
-            for rank in ranks:
-                results[rank] = np.empty(dims, whole.dtype)
 
     return run
 
@@ -110,7 +109,7 @@ def _together(step: Step, members: tuple[int, ...]) -> Program:
 def _grouped(step: Step, dtype: np.dtype) -> Program:
     """What each group of a collective does, one after the other."""
     if step.op is not None:
-        check_reduce(step.op, dtype)
+        elements.types.check_reduce(step.op, dtype)
     programs = [_together(step, members) for members in step.src.mesh.groups(*step.axes)]
 
     def run(shards: Shards, results: Shards) -> None:
@@ -120,26 +119,12 @@ def _grouped(step: Step, dtype: np.dtype) -> Program:
     return run
 
 
-@dataclass(frozen=True)
-class _Compiled:
-    """A step derived for all ranks."""
+class _Compiled(NamedTuple):
+    """A step derived for all ranks: the shapes of their shards, what ranks outside get, and what computes the rest."""
 
-    step: Step
     shapes: list[tuple[int, ...]]
     outside: Shards
     run: Program
-    groups: bool
-
-    def check(self, shards: Shards) -> None:
-        if [shard.shape for shard in shards] == self.shapes:
-            return
-        if len(shards) != len(self.shapes):
-            raise WorldError(f"{len(shards)} shards were given for {len(self.shapes)} ranks")
-        rank = next(r for r, s in enumerate(self.shapes) if shards[r].shape != s)
-        raise WorldError(
-            f"rank {rank} holds a shard of shape {shards[rank].shape}, "
-            f"but {self.step.src} gives it {self.shapes[rank]}"
-        )
 
 
 class LockStep(World):
@@ -163,8 +148,9 @@ class LockStep(World):
         program: _Compiled | None = self.cache.get((step, dtype))
         if program is None:
             program = self.cache[step, dtype] = self._compile(step, dtype)
-        program.check(shards)
-        if algorithm is not None and program.groups:
+        if [shard.shape for shard in shards] != program.shapes:
+            _refuse(step, shards, program.shapes)
+        if algorithm is not None:
             return self._emulate(step, shards, algorithm)
         results = list(program.outside)
         program.run(shards, results)
@@ -179,6 +165,13 @@ class LockStep(World):
             raise WorldError(f"{type(self).__name__} of core does not run {step.collective!r}")
         shapes = [step.src.local_shape(step.shape, rank) for rank in range(self.size)]
         nothing = np.zeros((0,) * len(step.shape_after), dtype)
-        groups = step.collective not in (*LOCAL_STEPS, *EXCHANGES)
-        run = self.derivations[step.collective](step, dtype)
-        return _Compiled(step, shapes, [nothing] * self.size, run, groups)
+        return _Compiled(shapes, [nothing] * self.size, self.derivations[step.collective](step, dtype))
+
+
+def _refuse(step: Step, shards: Shards, shapes: list[tuple[int, ...]]) -> None:
+    if len(shards) != len(shapes):
+        raise WorldError(f"{len(shards)} shards were given for {len(shapes)} ranks")
+    rank = next(r for r, shape in enumerate(shapes) if shards[r].shape != shape)
+    raise WorldError(
+        f"rank {rank} holds a shard of shape {shards[rank].shape}, but {step.src} gives it {shapes[rank]}"
+    )

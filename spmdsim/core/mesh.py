@@ -114,18 +114,13 @@ class Mesh(Immutable):
 
     def axis_index(self, axis: str) -> int:
         """Position of a named axis; LayoutError if the mesh has no such axis."""
-        try:
-            return self.axes.index(axis)
-        except ValueError:
-            raise LayoutError(
-                f"axis {axis!r} is not found in the mesh; its axes are {list(self.axes)}"
-            ) from None
+        if axis not in self.axes:
+            raise LayoutError(f"axis {axis!r} is not found in the mesh; its axes are {list(self.axes)}")
+        return self.axes.index(axis)
 
     def axis_size(self, *axes: str) -> int:
         """Product of the sizes of the given axes (1 for none)."""
-        return math.prod(
-            self.size_of[axis] if axis in self.size_of else self.shape[self.axis_index(axis)] for axis in axes
-        )
+        return math.prod(self.size_of[axis] if axis in self.axes else self.axis_index(axis) for axis in axes)
 
     @cached_property
     def size_of(self) -> Mapping[str, int]:
@@ -156,7 +151,7 @@ class Mesh(Immutable):
 
     @property
     def rank_list(self) -> tuple[int, ...]:
-        """All ranks in row-major order. Materialises ``size`` numbers."""
+        """All ranks in row-major order."""
         return tuple(range(self.size)) if self.ranks is None else self.ranks
 
     def coords(self, rank: int) -> tuple[int, ...]:
@@ -192,42 +187,40 @@ class Mesh(Immutable):
         >>> Mesh((2, 2), ("a", "b")).groups("a")
         ((0, 2), (1, 3))
         """
-        indices = {self.axis_index(axis) for axis in axes}
-        sizes = zip(self.shape, self._strides)
-        others = [
-            range(0, size * stride, stride) for i, (size, stride) in enumerate(sizes) if i not in indices
-        ]
+        indices, sizes = {self.axis_index(axis) for axis in axes}, zip(self.shape, self._strides)
+        others = [range(0, n * stride, stride) for i, (n, stride) in enumerate(sizes) if i not in indices]
         return tuple(self.group(self.rank_at(sum(parts)), *axes) for parts in itertools.product(*others))
 
 
-def _sizes(shape: Sequence[int]) -> tuple[int, ...]:
-    if isinstance(shape, int):
-        shape = (shape,)
-    if not all(isinstance(size, int) and not isinstance(size, bool) for size in shape):
-        raise UsageTypeError(f"mesh shape must be integers, but got {tuple(shape)}")
-    if any(size <= 0 for size in shape):
-        raise LayoutError(f"every axis of a mesh needs a positive size, but got {tuple(shape)}")
-    return tuple(shape)
+def is_integer(value: object) -> bool:
+    """Whether a value is an integer, and no truth value."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _sizes(shape: Sequence[int] | int) -> tuple[int, ...]:
+    sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+    if not all(map(is_integer, sizes)):
+        raise UsageTypeError(f"mesh shape must be integers, but got {sizes}")
+    if any(size <= 0 for size in sizes):
+        raise LayoutError(f"every axis of a mesh needs a positive size, but got {sizes}")
+    return sizes
 
 
 def _names(axes: Sequence[str]) -> tuple[str, ...]:
-    if isinstance(axes, str):
-        axes = (axes,)
-    if not all(isinstance(axis, str) for axis in axes):
-        raise UsageTypeError(f"axis names must be strings, but got {tuple(axes)}")
-    for i, axis in enumerate(axes):
-        if not axis or axis == "None":
+    names = (axes,) if isinstance(axes, str) else tuple(axes)
+    if not all(isinstance(axis, str) for axis in names):
+        raise UsageTypeError(f"axis names must be strings, but got {names}")
+    for i, axis in enumerate(names):
+        if axis in ("", "None"):
             raise LayoutError(f"{axis!r} cannot name an axis: a name is not empty and not 'None'")
-        if axis in axes[:i]:
-            raise LayoutError(f"axis names must differ, but {axis!r} is repeated in {tuple(axes)}")
-    return tuple(axes)
+        if axis in names[:i]:
+            raise LayoutError(f"axis names must differ, but {axis!r} is repeated in {names}")
+    return names
 
 
 def _rank_order(ranks: Iterable[int], size: int, shape: tuple[int, ...]) -> tuple[int, ...] | None:
-    order = tuple(
-        int(rank) if not isinstance(rank, int) and hasattr(rank, "__index__") else rank for rank in ranks
-    )
-    if not all(isinstance(rank, int) and not isinstance(rank, bool) for rank in order):
+    order = tuple(int(r) if not isinstance(r, int) and hasattr(r, "__index__") else r for r in ranks)
+    if not all(map(is_integer, order)):
         raise UsageTypeError(f"ranks must be integers, but got {order}")
     if len(order) != size:
         raise LayoutError(f"a mesh of shape {shape} needs {size} ranks, but {len(order)} were given: {order}")

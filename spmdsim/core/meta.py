@@ -20,12 +20,9 @@ _ALIVE: WeakValueDictionary[Any, Meta] = WeakValueDictionary()
 
 
 class Meta:
-    """Layout, global shape and dtype of a tensor.
+    """Layout, global shape and dtype of a tensor; ``held`` is the type of its arrays, mostly ``dtype``.
 
     Equal values are one object: operators look their recipe up by identity, which costs nothing.
-
-    Attributes:
-        held: the type of the arrays, see :meth:`~spmdsim.core.elements.ElementTypes.held`; mostly ``dtype``.
     """
 
     __slots__ = ("__weakref__", "dtype", "held", "layout", "shape")
@@ -58,7 +55,7 @@ def interned(layout: Layout, shape: tuple[int, ...], dtype: np.dtype) -> Meta:
     meta = _ALIVE.get((layout, shape, dtype))
     if meta is None:
         layout.check_shape(shape)
-        meta = Meta.__new__(Meta)
+        meta = Meta()
         meta.layout, meta.shape, meta.dtype = layout, shape, dtype
         meta.held = elements.types.held(layout, dtype)
         _ALIVE[layout, shape, dtype] = meta
@@ -66,11 +63,7 @@ def interned(layout: Layout, shape: tuple[int, ...], dtype: np.dtype) -> Meta:
 
 
 def short_dtype(dtype: np.dtype) -> str:
-    """``f32``, ``i64``, ``bf16``: the element type in few letters.
-
-    >>> short_dtype(np.dtype("float32")), short_dtype(np.dtype("bool"))
-    ('f32', 'bool')
-    """
+    """``f32``, ``i64``, ``bf16``: the element type in few letters."""
     if dtype.name == "bfloat16":
         return "bf16"
     return f"{dtype.kind}{dtype.itemsize * 8}" if dtype.kind in "fiuc" else dtype.name

@@ -1,55 +1,52 @@
-"""The operator: one declaration, from which layouts, gradients and costs follow.
+"""The operator: one declaration, from which layouts, gradients and costs follow; and how it is applied.
 
-Kinds of operators that need more override what is asked of them here: :mod:`spmdsim.tensor.stepped` has collectives in
-the middle of local functions, :mod:`spmdsim.tensor.owned_rows` exchanges rows that data decide about.
+A call redistributes the operands, runs the local function on each shard, and remembers how. What follows from the
+operands' metas alone is derived once, as a :class:`Recipe`: bind the rule, choose the strategy, from it the layouts
+wanted, a route for each operand that lies otherwise, and the layouts of the results.
 
-Next: :mod:`spmdsim.core.tape`, what remembers operators.
+What plugs in here: :mod:`spmdsim.tensor.calls` applies operators in programs, watched and recorded, and fast when they
+are called again; :mod:`spmdsim.layout.cuts` reads strategies as users write them. Kinds of operators override what is
+asked of them: :mod:`spmdsim.tensor.stepped` has collectives in the middle of local functions,
+:mod:`spmdsim.tensor.owned_rows` exchanges rows that data decide about.
+
+This is the last file: the way from mesh to gradients ends here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
 from spmdsim.core import elements
 from spmdsim.core.bound import BoundRule, bind
+from spmdsim.core.elements import each
 from spmdsim.core.layout import Layout
 from spmdsim.core.mesh import Mesh
-from spmdsim.core.reductions import each
-from spmdsim.core.rule import Rule
-from spmdsim.core.strategy import Strategy
-from spmdsim.core.world import performed
-from spmdsim.errors import RuleError, context
+from spmdsim.core.meta import Meta
+from spmdsim.core.route import Route
+from spmdsim.core.rule import Rule, Strategy
+from spmdsim.core.tape import MoveNode, OpNode
+from spmdsim.core.tensor import Tensor, follow
+from spmdsim.core.world import World, performed
+from spmdsim.errors import RuleError, UsageTypeError, context
 from spmdsim.pictured import Pictured, ShortRepr
 
-if TYPE_CHECKING:
-    from spmdsim.core.apply import Recipe
-    from spmdsim.core.tensor import Tensor
-
-T = TypeVar("T", bound="Tensor")
+T = TypeVar("T", bound=Tensor)
 Shape = tuple[int, ...]
 RuleSource = Rule | Callable[..., Rule | tuple[Rule, Mapping[str, int]]]
-
-#: Kinds of elements by what they can say: truth values, whole numbers, fractions, complex numbers.
-_LEVELS = {"b": 0, "i": 1, "u": 1, "f": 2, "V": 2, "c": 3}
-
-
-def _load(*call: Any) -> Any:
-    from spmdsim.core.apply import apply
-
-    return apply(*call)
-
-
-#: Who applies operators: :func:`spmdsim.core.apply.apply`, as soon as it is loaded.
-applied: list[Callable[..., Any]] = [_load]
 
 #: How a user may give a strategy: cuts per operand, a layout per operand, or axes per factor.
 Cuts = Sequence[Sequence[int]] | Sequence[int]
 StrategyLike = Strategy | Mapping[str, str | Sequence[str]] | Sequence[Layout] | Layout | Cuts
+
+#: Kinds of elements by what they can say: truth values, whole numbers, fractions, complex numbers.
+_LEVELS = {"b": 0, "i": 1, "u": 1, "f": 2, "V": 2, "c": 3}
+#: Who is asked before an operator moves an operand, with its name and the route; the last one counts.
+guards: list[Callable[[str, Any], None]] = []
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -120,8 +117,8 @@ class Op(Pictured):
     varying: tuple[str, ...] = ()
     moves: bool = False
 
-    #: What the tape keeps of a call, if it is no :class:`~spmdsim.core.tape.OpNode`.
-    node: ClassVar[Any] = None
+    #: What the tape keeps of a call.
+    node: ClassVar[Any] = OpNode
 
     @property
     def has_gradient(self) -> bool:
@@ -129,7 +126,7 @@ class Op(Pictured):
         return self.vjp is not None
 
     def __call__(self, *tensors: T, **params: object) -> T:
-        """Apply the operator; see :func:`spmdsim.core.apply.apply`. Several results are a tuple: :meth:`results`."""
+        """Apply the operator; see :func:`apply`. Several results are a tuple: :meth:`results`."""
         return applied[0](self, tensors, params)  # type: ignore[no-any-return]
 
     def results(self, *tensors: T, **params: object) -> tuple[T, ...]:
@@ -161,15 +158,14 @@ class Op(Pictured):
     ) -> BoundRule:
         """The rule for these shapes, and what of it holds for these element types; RuleError if it does not fit."""
         with context(operator=self.name):
-            sizes: tuple[tuple[str, int], ...] = ()
+            sizes: Mapping[str, int] = {}
             rule = self.rule if isinstance(self.rule, Rule) else self.rule(*shapes, **params)
             if not isinstance(rule, Rule):
-                rule, given = rule
-                sizes = tuple(sorted(given.items()))
+                rule, sizes = rule
             if dtypes is not None and len(dtypes) == len(rule.inputs):
                 kind = self.result_dtype(dtypes, params)
                 rule = elements.types.rule(rule, tuple(dtypes), kind[0] if isinstance(kind, tuple) else kind)
-            return bind(rule, tuple(tuple(shape) for shape in shapes), sizes)
+            return bind(rule, tuple(tuple(shape) for shape in shapes), tuple(sorted(sizes.items())))
 
     def result_dtype(self, dtypes: Sequence[np.dtype], params: dict[str, Any]) -> Any:
         """Element type of the result; of several results that are not alike a tuple of them."""
@@ -192,17 +188,14 @@ class Op(Pictured):
 
     # -- how it runs ----------------------------------------------------------------------------------
 
-    def computed(self, recipe: Recipe, tensors: Sequence[Tensor], params: dict[str, Any]) -> list[list[Any]]:
+    def computed(self, recipe: Any, tensors: Sequence[Tensor], params: dict[str, Any]) -> list[list[Any]]:
         """The arrays of the results on every owned rank, from operands where the local function wants them."""
         run = partial(calculated, recipe, tensors[0].world, params)
         return performed(run, *[tensor.held for tensor in tensors])  # type: ignore[no-any-return]
 
     def on_ranks(self, world: Any, mesh: Mesh, jobs: dict[Any, Any]) -> dict[int, Any]:
         """What local functions give, by rank; each is forgotten as soon as it has run."""
-        results = {}
-        for rank in [*jobs]:
-            results[rank] = jobs.pop(rank)()
-        return results
+        return {rank: jobs.pop(rank)() for rank in [*jobs]}
 
     def typed(self, array: Any, dtype: np.dtype) -> Any:
         """A local result in the type that the operator declares; RuleError if that would lose its kind."""
@@ -216,23 +209,6 @@ class Op(Pictured):
 
     def __repr__(self) -> str:
         return f"Op({self.name})"
-
-
-def calculated(recipe: Recipe, world: Any, params: dict[str, Any], *lists: list[Any]) -> list[list[Any]]:
-    """The results' arrays on every owned rank, from those of the operands where the local function wants them."""
-    if not world.has_data:
-        return [world.empties(meta) for meta in recipe.outputs]
-    if not recipe.op.contextual and all(recipe.active):
-        return by_result(recipe, each(partial(recipe.local, params, None), *lists))
-    columns = zip(world.ranks, recipe.active, *lists)
-    jobs = {r: partial(recipe.local, params, r, *arrays) for r, active, *arrays in columns if active}
-    results = recipe.op.on_ranks(world, recipe.strategy.mesh, jobs)
-    return by_result(recipe, [results[r] if r in results else recipe.outside() for r in world.ranks])
-
-
-def by_result(recipe: Recipe, by_rank: list[Any]) -> list[list[Any]]:
-    """Of what each rank's local function gave, the list of each result."""
-    return [by_rank] if len(recipe.outputs) == 1 else [list(column) for column in zip(*by_rank)]
 
 
 @dataclass(frozen=True, repr=False)
@@ -258,7 +234,7 @@ class ShardedOp(ShortRepr):
 
 
 class StrategyReader:
-    """Who reads strategies: those of core are values of that name. :mod:`spmdsim.layout.cuts` reads what users write."""
+    """Who reads strategies: those of core are values of that name."""
 
     def frozen(self, given: Any) -> Any:
         """What was given, as a value that can be hashed."""
@@ -276,3 +252,196 @@ class StrategyReader:
 
 reader = StrategyReader()
 """Who reads them; the package puts another one here."""
+
+
+@dataclass
+class Recipe:
+    """What to do when an operator meets operands with these metas in this world.
+
+    Attributes:
+        op: the operator that runs.
+        bound: its rule with sizes.
+        strategy: the chosen strategy.
+        plans: per operand the redistribution it needs, or None.
+        inputs: metas of the operands as the local function sees them.
+        outputs: metas of the results as the local function leaves them, pending reductions included.
+        finals: the redistribution of each result that the operator itself does, or None.
+        active: per owned rank whether it takes part (is in the mesh).
+        prepared: what a kind of operators derived besides (:meth:`Op.prepared`).
+        forward: the local function.
+        vjp: the local gradient function, if the operator has a gradient.
+    """
+
+    op: Op
+    bound: BoundRule
+    strategy: Strategy
+    plans: tuple[Route | None, ...]
+    inputs: tuple[Meta, ...]
+    outputs: tuple[Meta, ...]
+    finals: tuple[Route | None, ...]
+    active: tuple[bool, ...]
+    prepared: Any
+    forward: Callable[..., Any]
+    vjp: Callable[..., Any] | None
+    _contexts: dict[int, Context] = field(default_factory=dict, init=False)
+
+    @classmethod
+    def derive(
+        cls, op: Op, sharding: ShardedOp | None, metas: Sequence[Meta], params: dict[str, Any], world: World
+    ) -> Any:
+        """That of a call; RuleError if operands, parameters or strategy do not fit."""
+        dtypes, layouts = [meta.dtype for meta in metas], [meta.layout for meta in metas]
+        bound = op.bind([meta.shape for meta in metas], params, dtypes)
+        if sharding is None:
+            try:
+                strategy = bound.infer(layouts)
+            except RuleError:
+                strategy = world.choose(bound, layouts, [meta.held for meta in metas])
+        else:
+            strategy = sharding.strategy(bound, world.size, layouts[0].mesh)
+            world.check_mesh(strategy.mesh)
+            op = sharding.instead(bound, strategy, params)
+        wanted = bound.input_layouts(strategy)
+        plans = tuple(_route(meta, layout, world) for meta, layout in zip(metas, wanted))
+        dtype, computed = op.result_dtype(dtypes, params), op.output_layouts(bound, strategy)
+        kinds = dtype if isinstance(dtype, tuple) else (dtype,) * len(computed)
+        inputs = tuple(meta.with_layout(layout) for meta, layout in zip(metas, wanted))
+        outputs = tuple(Meta.of(*facts) for facts in zip(computed, bound.output_shapes, kinds))
+        finals = tuple(_route(meta, _target(op, sharding, meta), world) for meta in outputs)
+        active = tuple(rank in strategy.mesh for rank in world.ranks)
+        facts = (op, bound, strategy, plans, inputs, outputs, finals, active)
+        kinds = tuple(meta.dtype for meta in (*inputs, *outputs))
+        forward = op.forward if op.moves else elements.types.local(op.forward, kinds)
+        vjp = None if op.vjp is None else elements.types.local(op.vjp, kinds)
+        return cls(*facts, op.prepared(bound, strategy, params), forward, vjp)
+
+    def head(self, rank: int) -> tuple[Context, ...]:
+        """What comes before a rank's arrays in the local functions: its context, where the operator asks for one."""
+        if self.op.contextual and rank not in self._contexts:
+            self._contexts[rank] = Context(self.bound, self.strategy, rank)
+        return (self._contexts[rank],) if self.op.contextual else ()
+
+    def local(self, params: dict[str, Any], rank: Any, *arrays: Any) -> Any:
+        """Run the local function on a rank's arrays."""
+        return self.typed(self.forward(*self.head(rank), *arrays, **params))
+
+    def typed(self, result: Any) -> Any:
+        """What the local function gave, in the types that the results' metas say."""
+        if len(self.outputs) == 1:
+            return self.op.typed(result, self.outputs[0].held)
+        return tuple(self.op.typed(array, meta.held) for array, meta in zip(result, self.outputs))
+
+    def outside(self) -> Any:
+        """What a rank outside the mesh holds: arrays without elements."""
+        empty = [np.zeros((0,) * len(meta.shape), meta.held) for meta in self.outputs]
+        return empty[0] if len(empty) == 1 else tuple(empty)
+
+    def kept(self, operands: Sequence[Tensor], wanted: tuple[bool, ...]) -> list[list[Any]]:
+        """The operands' arrays, as the tape keeps them for these gradients."""
+        return [operand.held for operand in operands]
+
+    @cached_property
+    def duals(self) -> tuple[Layout, ...]:
+        """Layouts in which the results' gradients are taken."""
+        return self.op.duals(self)
+
+    @cached_property
+    def gradients(self) -> tuple[Meta, ...]:
+        """Metas of the operands' gradients as the local gradient function leaves them."""
+        layouts = (self.bound.gradient_layout(self.strategy, i) for i in range(len(self.inputs)))
+        return tuple(meta.with_layout(layout) for meta, layout in zip(self.inputs, layouts))
+
+
+def _route(meta: Meta, layout: Layout, world: World) -> Route | None:
+    same = layout.canonical == meta.layout.canonical
+    return None if same else world.plan(meta.layout, layout, meta.shape, meta.dtype)
+
+
+def _target(op: Op, sharding: ShardedOp | None, meta: Meta) -> Layout:
+    if sharding is not None:
+        return reader.result_layout(sharding.out_strategy, meta.layout, meta.shape)
+    return meta.layout.reduced if op.finish else meta.layout
+
+
+def calculated(recipe: Recipe, world: Any, params: dict[str, Any], *lists: list[Any]) -> list[list[Any]]:
+    """The results' arrays on every owned rank, from those of the operands where the local function wants them."""
+    if not world.has_data:
+        return [world.empties(meta) for meta in recipe.outputs]
+    if not recipe.op.contextual and all(recipe.active):
+        return by_result(recipe, each(partial(recipe.local, params, None), *lists))
+    columns = zip(world.ranks, recipe.active, *lists)
+    jobs = {r: partial(recipe.local, params, r, *arrays) for r, active, *arrays in columns if active}
+    results = recipe.op.on_ranks(world, recipe.strategy.mesh, jobs)
+    return by_result(recipe, [results[r] if r in results else recipe.outside() for r in world.ranks])
+
+
+def by_result(recipe: Recipe, by_rank: list[Any]) -> list[list[Any]]:
+    """Of what each rank's local function gave, the list of each result."""
+    return [by_rank] if len(recipe.outputs) == 1 else [list(column) for column in zip(*by_rank)]
+
+
+def bring(recipe: Recipe, operand: int, tensor: Tensor) -> Tensor:
+    """An operand in the layout that the local function wants."""
+    route, wanted = recipe.plans[operand], recipe.inputs[operand]
+    if route is not None:
+        if guards:
+            guards[-1](recipe.op.name, route)
+        return follow(tensor, route)
+    if tensor.meta is wanted:
+        return tensor
+    # The same distribution under another name: only axes of size one differ.
+    facts = tensor.held, tensor._tracked, tensor.name, tensor.origin
+    renamed = type(tensor)(tensor.world, wanted, *facts)
+    renamed.node = MoveNode(tensor) if tensor._tracked else None
+    return renamed
+
+
+def track(recipe: Recipe, operands: Sequence[Tensor], results: Sequence[Tensor], params: Any) -> None:
+    """Remember what computed the results, for their gradients."""
+    if not recipe.op.has_gradient or not elements.types.has_gradient(results[0].dtype):
+        return
+    node = recipe.op.node(recipe, operands, results, params)
+    for k, result in enumerate(results):
+        if elements.types.has_gradient(result.dtype):
+            result._tracked, result.node, result.output = True, node, k
+
+
+def run(recipe: Recipe, tensors: Sequence[Tensor], params: dict[str, Any]) -> Any:
+    """Do what a recipe says."""
+    world, kind = tensors[0].world, type(tensors[0])
+    moved = [bring(recipe, i, tensor) for i, tensor in enumerate(tensors)]
+    origin = world.derived_origin if world.compares else lambda *_: 0
+    results = [
+        kind(world, meta, shards, origin=origin(recipe, moved, k, params))
+        for k, (meta, shards) in enumerate(zip(recipe.outputs, recipe.op.computed(recipe, moved, params)))
+    ]
+    if any(tensor._tracked for tensor in moved):
+        track(recipe, moved, results, params)
+    finished = [r if p is None else follow(r, p) for r, p in zip(results, recipe.finals)]
+    if recipe.op.finish and isinstance(node := results[0].node, OpNode) and node.saved:
+        # A local gradient function looks at what the user sees.
+        node.saved = [result.held for result in finished]
+    return finished[0] if len(finished) == 1 else tuple(finished)
+
+
+def apply(
+    op: Op, tensors: Sequence[Tensor], params: dict[str, Any], sharding: ShardedOp | None = None
+) -> Any:
+    """Apply an operator to global tensors of one world; with several results, it gives a tuple.
+
+    The recipe is derived once per combination of operand metas and parameters, hashable values; a repeated call only
+    looks it up.
+    """
+    if not all(isinstance(x, Tensor) for x in tensors):
+        raise UsageTypeError(
+            f"{op.name} takes tensors, but got {', '.join(type(x).__name__ for x in tensors)}"
+        )
+    world, metas = tensors[0].world, [tensor.meta for tensor in tensors]
+    key = (op, sharding, *metas, *params.items())
+    if key not in world.cache:
+        world.cache[key] = Recipe.derive(op, sharding, metas, params, world)
+    return run(world.cache[key], tensors, params)
+
+
+applied: list[Callable[..., Any]] = [apply]
+"""Who applies operators; the package puts another function here."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from spmdsim.core.bound import BoundRule
-    from spmdsim.core.strategy import Strategy
+    from spmdsim.core.rule import Strategy
 
 #: What a step of elements of so many bytes costs.
 Price = Callable[[Step, int], float]
@@ -45,7 +45,7 @@ class Route(Protocol):
 
 
 class ShortestRoute(NamedTuple):
-    """Steps from one layout to another."""
+    """Such steps."""
 
     dst: Layout
     steps: tuple[Step, ...]

@@ -1,4 +1,4 @@
-"""The rule: what an operator means for layouts, in one line.
+"""The rule: what an operator means for layouts, in one line; and the strategy, which axes split its factors.
 
 ``"... m k, ... k n -> ... m n"`` declares a matrix product. A letter (factor) that an operand shares with
 the result passes through; one that is missing from the result is reduced; ``...`` stands for leading dims
@@ -7,18 +7,19 @@ Strategies, layouts, pending reductions, gradients, flops and tests are derived 
 
 The notation is that of einops and Shardy's sharding rules; the kinds of factors are Shardy's.
 
-Next: :mod:`spmdsim.core.strategy`.
+Next: :mod:`spmdsim.core.bound`, what follows from both for given shapes.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 
+from spmdsim.core.mesh import Mesh
 from spmdsim.errors import RuleError
-from spmdsim.pictured import ShortRepr
+from spmdsim.pictured import Pictured, ShortRepr
 
 #: A tensor's dims as an operator sees them: per dim its factors, major to minor.
 Term = tuple[tuple[str, ...], ...]
@@ -58,7 +59,7 @@ class Rule(ShortRepr):
     whole: frozenset[str] = frozenset()
     indexed: frozenset[str] = frozenset()
     linear: tuple[frozenset[int], ...] = ()
-    passes: frozenset[str] = field(default=frozenset({"sum", "avg"}))
+    passes: frozenset[str] = frozenset({"sum", "avg"})
     order: tuple[str, ...] = ()
     work: str = ELEMENTS
     backward: float = 1.0
@@ -87,28 +88,34 @@ class Rule(ShortRepr):
         >>> rule.factors, rule.reduced
         (('m', 'k', 'n'), ('k',))
         """
+        rule = _terms(text)
         named = {} if isinstance(reduce, str) else dict(reduce)
-        return _parse(
-            text,
-            reduce if isinstance(reduce, str) else "sum",
-            tuple(sorted(named.items())),
-            tuple(whole.split()),
-            tuple(indexed.split()),
-            linear if isinstance(linear, str) else tuple(tuple(group) for group in linear),
-            tuple(passes),
-            tuple(order.split()),
-            work,
-            backward,
+        for name in (*whole.split(), *indexed.split(), *order.split(), *sorted(named)):
+            if name not in rule.factors:
+                raise RuleError(f"factor {name!r} does not occur in the rule {text!r}")
+        if work not in (ELEMENTS, FUNCTIONS, PASSES):
+            raise RuleError(
+                f"the work of a rule is {ELEMENTS!r}, {FUNCTIONS!r} or {PASSES!r}, but got {work!r} for {text!r}"
+            )
+        ops = dict.fromkeys(rule.reduced, reduce if isinstance(reduce, str) else "sum") | named
+        return cls(
+            rule.text,
+            rule.inputs,
+            rule.outputs,
+            reductions=tuple(sorted((f, o) for f, o in ops.items() if o != "sum")),
+            whole=frozenset(whole.split()),
+            indexed=frozenset(indexed.split()),
+            linear=_linear(linear, len(rule.inputs), text),
+            passes=frozenset(passes),
+            order=tuple(order.split()),
+            work=work,
+            backward=backward,
         )
 
-    @property
+    @cached_property
     def factors(self) -> tuple[str, ...]:
         """All factors, operands' first, in order of first appearance (``...`` included)."""
-        seen: dict[str, None] = {}
-        for term in (*self.inputs, *self.outputs):
-            for dim in term:
-                seen.update(dict.fromkeys(dim))
-        return tuple(seen)
+        return tuple(dict.fromkeys(f for term in (*self.inputs, *self.outputs) for dim in term for f in dim))
 
     @property
     def reduced(self) -> tuple[str, ...]:
@@ -124,80 +131,38 @@ class Rule(ShortRepr):
 
 
 @lru_cache(maxsize=4096)
-def _parse(
-    text: str,
-    op: str,
-    named: tuple[tuple[str, str], ...],
-    whole: tuple[str, ...],
-    indexed: tuple[str, ...],
-    linear: str | tuple[tuple[int, ...], ...],
-    passes: tuple[str, ...],
-    order: tuple[str, ...],
-    work: str,
-    backward: float,
-) -> Rule:
+def _terms(text: str) -> Rule:
     if text.count("->") != 1:
         raise RuleError(f"a rule has one '->' between operands and results, but this has not: {text!r}")
-    left, right = text.split("->")
-    inputs = tuple(_term(part, text) for part in left.split(","))
-    outputs = tuple(_term(part, text) for part in right.split(","))
-    rule = Rule(text.strip(), inputs, outputs)
-    known = set(rule.factors)
-    for name in (*whole, *indexed, *order, *(factor for factor, _ in named)):
-        if name not in known:
-            raise RuleError(f"factor {name!r} does not occur in the rule {text!r}")
-    if work not in (ELEMENTS, FUNCTIONS, PASSES):
-        raise RuleError(
-            f"the work of a rule is {ELEMENTS!r}, {FUNCTIONS!r} or {PASSES!r}, but got {work!r} for {text!r}"
-        )
-    ops = dict.fromkeys(rule.reduced, op) | dict(named)
-    return Rule(
-        rule.text,
-        inputs,
-        outputs,
-        reductions=tuple(sorted((f, o) for f, o in ops.items() if o != "sum")),
-        whole=frozenset(whole),
-        indexed=frozenset(indexed),
-        linear=_linear(linear, len(inputs), text),
-        passes=frozenset(passes),
-        order=order,
-        work=work,
-        backward=backward,
-    )
+    inputs, outputs = (tuple(_term(part, text) for part in side.split(",")) for side in text.split("->"))
+    return Rule(text.strip(), inputs, outputs)
 
 
-def _linear(linear: str | tuple[tuple[int, ...], ...], count: int, text: str) -> tuple[frozenset[int], ...]:
-    if linear == "none":
-        return ()
-    if linear == "each":
-        return tuple(frozenset({i}) for i in range(count))
-    if linear == "all":
-        return (frozenset(range(count)),)
-    if isinstance(linear, str):
+def _linear(linear: str | Iterable[Iterable[int]], count: int, text: str) -> tuple[frozenset[int], ...]:
+    groups: dict[str, Iterable[Iterable[int]]] = {
+        "none": (),
+        "each": [{i} for i in range(count)],
+        "all": [range(count)],
+    }
+    if isinstance(linear, str) and linear not in groups:
         raise RuleError(
             f"linear is 'none', 'each', 'all' or sets of operands, but got {linear!r} for {text!r}"
         )
-    return tuple(frozenset(group) for group in linear)
+    return tuple(map(frozenset, groups[linear] if isinstance(linear, str) else linear))
 
 
 def _term(part: str, text: str) -> Term:
     dims: list[tuple[str, ...]] = []
     for match in _ITEM.finditer(part):
         item = match.group(0)
-        if match.group(1) is not None:
-            factors = tuple(match.group(1).split())
-            if not all(factor.isidentifier() for factor in factors):
-                raise RuleError(f"{item!r} in the rule {text!r} must hold factor names only")
-            dims.append(factors)
-        elif item == "1":
-            dims.append(())
-        elif item == ELLIPSIS or item.isidentifier():
-            dims.append((item,))
-        else:
+        factors = (item,) if match.group(1) is None else tuple(match.group(1).split())
+        if match.group(1) is not None and not all(factor.isidentifier() for factor in factors):
+            raise RuleError(f"{item!r} in the rule {text!r} must hold factor names only")
+        if match.group(1) is None and item not in ("1", ELLIPSIS) and not item.isidentifier():
             raise RuleError(f"{item!r} is neither a factor, '...', '1' nor '(a b)' in the rule {text!r}")
+        dims.append(() if item == "1" else factors)
     names = [name for dim in dims for name in dim]
-    repeated = [name for i, name in enumerate(names) if name in names[:i]]
-    if repeated:
+    if repeated := [name for i, name in enumerate(names) if name in names[:i]]:
         raise RuleError(f"factor {repeated[0]!r} occurs twice in one term of the rule {text!r}")
     return tuple(dims)
 
@@ -205,3 +170,47 @@ def _term(part: str, text: str) -> Term:
 def members(term: Term) -> set[str]:
     """All factors of a term."""
     return {factor for dim in term for factor in dim}
+
+
+@dataclass(frozen=True)
+class Strategy(Pictured):
+    """Axes assigned to factors, for one operator on one mesh.
+
+    Attributes:
+        mesh: the mesh.
+        splits: per split factor its axes, major to minor.
+        passed: axes along which some operands are partial, with those operands and the pending reduction.
+    """
+
+    mesh: Mesh
+    splits: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    passed: tuple[tuple[str, frozenset[int], str], ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        mesh: Mesh,
+        splits: Mapping[str, str | Iterable[str]],
+        passed: Iterable[tuple[str, frozenset[int], str]] = (),
+    ) -> Strategy:
+        """A strategy from a mapping such as ``{"m": "dp", "k": ("tp", "sp")}``."""
+        items = {f: (a,) if isinstance(a, str) else tuple(a) for f, a in splits.items()}
+        return cls(mesh, tuple(sorted((f, a) for f, a in items.items() if a)), tuple(sorted(passed, key=str)))
+
+    @cached_property
+    def axes(self) -> dict[str, tuple[str, ...]]:
+        """Axes by factor."""
+        return dict(self.splits)
+
+    def axes_of(self, factor: str) -> tuple[str, ...]:
+        """The axes that split a factor (none for an unsplit one)."""
+        return self.axes.get(factor, ())
+
+    def parts(self, factor: str) -> int:
+        """Into how many pieces a factor is cut."""
+        return self.mesh.axis_size(*self.axes_of(factor))
+
+    def __str__(self) -> str:
+        words = [f"{factor}:{'.'.join(axes)}" for factor, axes in self.splits]
+        words += [f"{axis}:P({op})" for axis, _, op in self.passed]
+        return " ".join(words) or "replicated"

@@ -1,6 +1,6 @@
-"""One step of a redistribution: a collective that takes a tensor from one layout to another.
+"""One step of a redistribution: a collective that takes a tensor from one layout to another, as a value.
 
-A step is a value. Who sends which box to whom follows from its two layouts: a rank receives, from each
+Who sends which box to whom follows from its two layouts: a rank receives, from each
 member of its group, the overlap of the member's source box with its own target box. Placing the boxes gives
 all_gather, all_to_all and slice; reducing them gives all_reduce and reduce_scatter.
 
@@ -18,14 +18,11 @@ from typing import Any
 from spmdsim.core.layout import Bounds, Layout, split_block
 from spmdsim.pictured import ShortRepr
 
-#: The steps in which nothing is sent.
-LOCAL_STEPS = ("slice", "fill", "reshape", "window")
-
-#: The steps that connect the ranks of both meshes, not groups of one.
-EXCHANGES = ("exchange", "reduce_exchange")
-
 Index = tuple[slice, ...]
 
+#: The steps in which nothing is sent, and those that connect the ranks of both meshes, not groups of one.
+LOCAL_STEPS = ("slice", "fill", "reshape", "window")
+EXCHANGES = ("exchange", "reduce_exchange")
 #: Elements that a rank receives in the collectives that core does not run, by their name: :mod:`spmdsim.redistribution`.
 RECEIVED_ELSEWHERE: dict[str, Callable[[Step, int], int]] = {}
 
@@ -51,10 +48,9 @@ def volume(box: Bounds) -> int:
 
 
 def reduction_elements(collective: str, members: int, held: Any, place: Any = 0) -> Any:
-    """Elements that a rank receives in a reduce_scatter or all_reduce, as the bandwidth-optimal algorithm moves blocks.
+    """Elements that a rank receives in a reduction of so many members, as the bandwidth-optimal algorithm moves blocks.
 
-    ``members`` ranks are in the group, ``held`` elements on the rank after it (a number, or an array), and ``place`` is
-    its number in the group; the first rank is the busiest.
+    After it the rank, number ``place`` of its group, has ``held`` elements (a number, or an array); the first is the busiest.
 
     >>> reduction_elements("reduce_scatter", 4, 10), reduction_elements("all_reduce", 4, 10)
     (30, 16)
@@ -67,7 +63,7 @@ def reduction_elements(collective: str, members: int, held: Any, place: Any = 0)
 
 @dataclass(frozen=True, repr=False)
 class Step(ShortRepr):
-    """A collective between two layouts of a tensor.
+    """A collective between two layouts of a tensor of some global shape.
 
     Args:
         collective: ``slice``, which is local, ``all_gather``, ``all_to_all``, ``all_reduce`` or ``reduce_scatter``; worlds outside
@@ -75,7 +71,7 @@ class Step(ShortRepr):
         axes: the mesh axes along which the groups communicate; empty for exchanges and local steps.
         src: the layout before.
         dst: the layout after.
-        shape: global shape of the tensor.
+        shape: of the tensor.
         op: the reduction, for steps that reduce; the pending one, for fill.
         to_shape: the global shape after, where the step changes it (no step of core does).
     """

@@ -7,7 +7,7 @@ the tensor says (``gradient_layout``: where an optimiser split further wants it)
 operator and its operand a redistribution is the identity on the global tensor, so gradients pass through it
 as they are, still partial, and are reduced once, where they are used or kept.
 
-Next: :mod:`spmdsim.core.apply`, how operators run.
+Next: :mod:`spmdsim.core.operator`, what the tape remembers.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from spmdsim.core import elements
+from spmdsim.core.elements import each, in_type
 from spmdsim.core.layout import Layout
 from spmdsim.core.meta import Meta
-from spmdsim.core.reductions import each, in_type
 from spmdsim.core.tensor import Tensor
 from spmdsim.core.world import performed, programs, recordings
 from spmdsim.errors import LayoutError, UsageTypeError
 
 if TYPE_CHECKING:
-    from spmdsim.core.apply import Recipe
+    from spmdsim.core.operator import Recipe
 
 Params = dict[str, Any]
 Pending = list[Any]
@@ -81,8 +81,7 @@ class OpNode(Node):
         super().__init__(operands)
         #: Spent: whether a backward pass went through it, and dropped what it had kept.
         self.recipe, self.params, self.origin, self.spent = recipe, params, results[0].origin, False
-        blanks = recipe.blanks.get(self.wanted) or recipe.unseen(operands, self.wanted)
-        self.values = [blank or operand.held for blank, operand in zip(blanks, operands)]
+        self.values = recipe.kept(operands, self.wanted)
         self.saved = [result.held for result in results] if recipe.op.saves_result else None
 
     def spend(self) -> None:
@@ -97,14 +96,13 @@ class OpNode(Node):
             computed = self.gradients(dys, wanted)
         known = [dy for dy in dys if dy is not None]
         kind, origin = type(known[0]), world.derived_origin if world.compares else lambda *_: 0
-        return [
-            []
-            if one is None or not wanted[k]
-            else [one]
-            if isinstance(one, Tensor)
-            else [kind(world, recipe.gradients[k], one, origin=origin(recipe, known, self.origin + k + 1))]
-            for k, one in enumerate(computed)
-        ]
+        pending: list[Pending] = [[] for _ in computed]
+        for k, one in enumerate(computed):
+            if one is not None and wanted[k] and not isinstance(one, Tensor):
+                facts = world, recipe.gradients[k], one
+                one = kind(*facts, origin=origin(recipe, known, self.origin + k + 1))
+            pending[k] += [one] if one is not None and wanted[k] else []
+        return pending
 
     def gradients(self, dys: list[Tensor | None], wanted: Sequence[bool]) -> Sequence[Any]:
         """The operands' gradients, of those that are wanted: arrays on every owned rank, or a tensor."""
@@ -171,9 +169,7 @@ def settle(pending: Pending, layout: Layout) -> Any:
 def added(gradients: Sequence[Any], *, more_to_come: bool = False) -> Any:
     """The sum of gradients that lie alike, shard by shard; 16-bit floats are added up in float32 and rounded once.
 
-    Args:
-        gradients: at least one.
-        more_to_come: keep what was rounded, so that sums over many calls do not stand still either.
+    Where more is to come, what was rounded is kept, so that sums over many calls do not stand still either.
     """
     first = gradients[0]
     if len(gradients) == 1 or not first.world.has_data:
@@ -182,9 +178,8 @@ def added(gradients: Sequence[Any], *, more_to_come: bool = False) -> Any:
     lists = [g.sums or (g.held if kind is meta.held else in_type(g.held, kind)) for g in gradients]
     sums = performed(partial(each, lambda *arrays: reduce(add, arrays)), *lists)
     origin = first.world.derived_origin(None, gradients) if first.world.compares else 0
-    total = type(first)(
-        first.world, meta, sums if kind is meta.held else in_type(sums, meta.held), origin=origin
-    )
+    held = sums if kind is meta.held else in_type(sums, meta.held)
+    total = type(first)(first.world, meta, held, origin=origin)
     if more_to_come and kind is not meta.held:
         total.sums = sums
     return total
@@ -237,7 +232,7 @@ def pull_back(
     arrive((result.node, result.output) if result.node else result, [_seed(result, gradient)])
     latest = {id(source): node for node in nodes for source in node.sources}
     for node in nodes:
-        ending = dict.fromkeys(id(source) for source in node.sources if latest[id(source)] is node)
+        ending = [key for key in dict.fromkeys(map(id, node.sources)) if latest[key] is node]
         results = len(node.recipe.outputs) if isinstance(node, OpNode) else 1
         arrived = [pending.pop((id(node), k), []) for k in range(results)]
         if any(arrived):

@@ -3,7 +3,7 @@
 A program says what to compute on whole tensors; each process holds only the shards of the ranks it owns. What else a
 user's tensors can do (operators as symbols, files, pieces of any origin) is in :mod:`spmdsim.tensor`.
 
-Next: :mod:`spmdsim.core.operator`.
+Next: :mod:`spmdsim.core.tape`, the gradients.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from spmdsim.core import elements
+from spmdsim.core.elements import identity, in_type
 from spmdsim.core.layout import Layout
 from spmdsim.core.mesh import Mesh
 from spmdsim.core.meta import Meta
-from spmdsim.core.reductions import identity, in_type
 from spmdsim.errors import LayoutError, UsageTypeError, WorldError
 from spmdsim.pictured import Pictured
 
@@ -35,29 +35,20 @@ class Tensor(Pictured):
 
     Attributes:
         world: where it lives.
+        meta: layout, global shape and element type.
         held: one array per rank that this process owns, in the order of ``world.ranks``. Pending sums of 16-bit
             floats are float32 here: they are rounded once, when they are reduced.
-        sums: of a gradient that was added up in several calls, the sums in float32 before they were rounded.
         requires_grad: whether :meth:`backward` computes a gradient for it.
         grad: that gradient, laid out by the dual layout, or as ``gradient_layout`` says, after :meth:`backward`.
-        node: what computed it, when gradients are tracked.
+        sums: of such a gradient that was added up in several calls, the sums before they were rounded.
+        node: what computed it, when gradients are tracked; it is that one's result number ``output``.
         origin: a number that says where its values come from, the same on all ranks that made the same tensors: which
             one of its kind it was, or the operator and its operands' origins. 0 where nobody compares.
     """
 
     __slots__ = (
-        "__weakref__",
-        "_tracked",
-        "grad",
-        "gradient_layout",
-        "held",
-        "meta",
-        "name",
-        "node",
-        "origin",
-        "output",
-        "sums",
-        "world",
+        *("__weakref__", "_tracked", "grad", "gradient_layout", "held", "meta"),
+        *("name", "node", "origin", "output", "sums", "world"),
     )
 
     def __init__(
@@ -100,7 +91,7 @@ class Tensor(Pictured):
             if layout.reduce_op != "avg" and any(coords.get(axis) for axis in layout.partial_axes):
                 piece[...] = identity(str(layout.reduce_op), array.dtype)
             shards.append(piece)
-        return cls(world, meta, shards, requires_grad, origin=world.origin(meta))
+        return cls(world, meta, shards, requires_grad)
 
     @property
     def shards(self) -> list[Any]:
@@ -159,17 +150,16 @@ class Tensor(Pictured):
         return follow(self, route)
 
     def full(self) -> np.ndarray:
-        """The whole tensor as one array of the caller's own, on every process. It communicates; all ranks must call it.
+        """The whole tensor as one array of the caller's own, on every process; all ranks must call it.
 
         Raises:
             WorldError: the world holds no data; the ranks did not all call the same.
         """
         if not self.world.has_data:
             raise WorldError("a ShapeOnly world holds no data; ask for .shape or .layout, or use LockStep")
-        mesh = self.layout.mesh
-        if mesh.size != self.world.size:
-            mesh = Mesh((self.world.size,), ("world",))
-        everywhere = self.detach().to(Layout.replicated(mesh, self.ndim))
+        mesh, size = self.layout.mesh, self.world.size
+        everyone = mesh if mesh.size == size else Mesh((size,), ("world",))
+        everywhere = self.detach().to(Layout.replicated(everyone, self.ndim))
         self.world.settle()
         whole = np.asarray(in_type(everywhere.held[:1], self.dtype)[0])
         own = whole.flags.writeable and not any(np.may_share_memory(whole, held) for held in self.held)
@@ -187,8 +177,7 @@ class Tensor(Pictured):
         Those of complex tensors point uphill, as torch's do: ``dy * conj(dy/dx)`` of a function with a derivative.
 
         Args:
-            gradient: the gradient of the final result with respect to this tensor; 1 for a tensor of one
-                element.
+            gradient: that of the final result with respect to this tensor; 1 for a tensor of one element.
             retain_graph: keep what a second pass through the same operators needs; it is dropped otherwise.
 
         Raises:

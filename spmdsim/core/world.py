@@ -6,7 +6,7 @@ one process equal replicas may be one array object.
 
 What plugs in here, by overriding: how redistributions are planned (:meth:`World.plan`) and priced
 (:meth:`World.price`), how an operator whose operands fit no strategy is run (:meth:`World.choose`), and who watches
-(:meth:`World.recorded`). ``spmdsim.worlds`` brings exact plans, machine prices and traces, and ranks that are processes.
+(:meth:`World.named`). ``spmdsim.worlds`` brings exact plans, machine prices and traces, and ranks that are processes.
 
 Next: :mod:`spmdsim.core.lockstep`, the world in one process.
 """
@@ -30,12 +30,10 @@ if TYPE_CHECKING:
     from spmdsim.core.bound import BoundRule
     from spmdsim.core.layout import Layout
     from spmdsim.core.meta import Meta
-    from spmdsim.core.strategy import Strategy
+    from spmdsim.core.rule import Strategy
 
-#: Who records: while there is somebody, worlds are told which operators run (:meth:`World.recorded`).
+#: Who records: while there is somebody, worlds are told which operators run (:meth:`World.named`).
 recordings: list[Any] = []
-#: The bits of an origin; the hash of integers is the same in all processes.
-ORIGINS = (1 << 61) - 1
 #: Who writes down what is calculated, to do it again; the last one counts.
 programs: list[Any] = []
 
@@ -54,8 +52,7 @@ class World(Pictured, ABC):
         has_data: whether shards are arrays; False where only shapes are followed.
         compares: whether ranks compare what they call, by the tensors' origins.
         cache: what was derived for this world: operators' recipes, steps' programs.
-        about: the number of the tensor that the next steps move (``Tensor.origin``).
-        job: what each rank is called in errors, in a world of part of a job: its number there.
+        about: the origin of the tensor that the next steps move.
     """
 
     has_data = True
@@ -68,9 +65,7 @@ class World(Pictured, ABC):
             raise WorldError(f"a world needs at least one rank, but got {size}")
         if size > MOST_RANKS:
             raise WorldError(f"a world of {size:,} ranks is too large: at most {MOST_RANKS:,}")
-        self.size = size
-        self.ranks = ranks
-        self.job: Sequence[int] = range(size)
+        self.size, self.ranks = size, ranks
         self.cache: dict[Any, Any] = {}
         self.about = 0
 
@@ -80,16 +75,10 @@ class World(Pictured, ABC):
     # -- running ------------------------------------------------------------------------------------
 
     def run(self, step: Step, shards: list[Any], algorithm: str | None = None) -> list[Any]:
-        """Run one step on the shards of the owned ranks.
+        """Run one step on the shards of the owned ranks, one array each, which are not changed.
 
-        Args:
-            step: the collective and its two layouts.
-            shards: one array per owned rank, in the order of ``ranks``; a rank outside the source mesh
-                holds an array whose dims are all zero. They are not changed.
-            algorithm: which algorithm runs the collective, in worlds that have several.
-
-        Returns:
-            One C-contiguous array per owned rank. They may be the inputs, or views of them.
+        A rank outside the source mesh holds an array whose dims are all zero. The results are C-contiguous, and may be
+        the inputs, or views of them. Worlds that have several algorithms for a collective can be told which one runs it.
 
         Raises:
             WorldError: a mesh that does not fit in the world, shards that do not fit the source layout, a
@@ -113,31 +102,6 @@ class World(Pictured, ABC):
         """Steps run inside belong to this operator, while somebody records; its recipe says what it computes."""
         return nullcontext()
 
-    def recorded(self, recipe: Any, run: Callable[[], Any]) -> Any:
-        """Run an operator while somebody records."""
-        return run()
-
-    # -- choices ------------------------------------------------------------------------------------
-
-    def price(self, step: Step, itemsize: int) -> float:
-        """What a step costs: the bytes that the busiest rank receives."""
-        return max(step.nbytes(rank, itemsize) for rank in step.src.mesh.rank_list)
-
-    def plan(self, src: Layout, dst: Layout, shape: tuple[int, ...], dtype: np.dtype) -> Route:
-        """The cheapest steps from one layout to another."""
-        return shortest_route(src, dst, shape, dtype.itemsize, self.price)
-
-    def choose(self, bound: BoundRule, layouts: Sequence[Layout], dtypes: Sequence[np.dtype]) -> Strategy:
-        """The cheapest strategy for operands that no strategy takes as they are."""
-        return cheapest_strategy(bound, layouts, dtypes, self.plan, self.price)
-
-    def gathers_whole(
-        self, operator: str, bound: BoundRule, operands: Sequence[Meta], routes: Sequence[Route | None]
-    ) -> None:
-        """Told once per recipe of an operator that runs whole on every rank, on operands that were split."""
-
-    # -- what a step must fulfil --------------------------------------------------------------------
-
     def check_mesh(self, mesh: Mesh) -> None:
         """Refuse a mesh with ranks that this world does not have, by a WorldError."""
         highest = mesh.size - 1 if mesh.ranks is None else max(mesh.ranks)
@@ -157,21 +121,25 @@ class World(Pictured, ABC):
         if step.dst.mesh is not step.src.mesh:
             self.check_mesh(step.dst.mesh)
 
+    # -- choices ------------------------------------------------------------------------------------
+
+    def price(self, step: Step, itemsize: int) -> float:
+        """What a step costs: the bytes that the busiest rank receives."""
+        return max(step.nbytes(rank, itemsize) for rank in step.src.mesh.rank_list)
+
+    def plan(self, src: Layout, dst: Layout, shape: tuple[int, ...], dtype: np.dtype) -> Route:
+        """The cheapest steps from one layout to another."""
+        return shortest_route(src, dst, shape, dtype.itemsize, self.price)
+
+    def choose(self, bound: BoundRule, layouts: Sequence[Layout], dtypes: Sequence[np.dtype]) -> Strategy:
+        """The cheapest strategy for operands that no strategy takes as they are."""
+        return cheapest_strategy(bound, layouts, dtypes, self.plan, self.price)
+
     # -- agreement: in one process there is nobody to disagree with ----------------------------------
 
-    def origin(self, meta: Any) -> int:
-        """The number of a tensor that all ranks make now, one of several of its kind; 0 if nobody compares."""
-        return 0
-
-    def number(self, *facts: Any) -> int:
-        """The number of some facts, the same in all processes."""
-        return 0
-
-    def derived_origin(self, recipe: Any, tensors: Sequence[Any], what: int = 0) -> int:
-        """The number of what an operator makes of tensors; None for the sum of gradients."""
+    def derived_origin(self, recipe: Any, tensors: Sequence[Any], what: int = 0, params: Any = None) -> int:
+        """The number of what an operator makes of tensors; of the sum of gradients where the recipe is None."""
         return 0
 
     def settle(self) -> None:
         """Make sure that all ranks called the same so far, before numbers leave the program; WorldError if not."""
-        if programs:
-            programs[-1].looked_at()

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from spmdsim.core.layout import largest_block
 from spmdsim.core.step import reduction_elements
 from spmdsim.errors import unknown
+from spmdsim.layout.blocks import largest_block
 
 if TYPE_CHECKING:
     from spmdsim.collectives import Algorithm

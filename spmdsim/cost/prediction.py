@@ -9,7 +9,6 @@ from math import exp, log
 from typing import Any
 
 from spmdsim.collectives import Algorithm, Schedule, algorithms, make_schedule
-from spmdsim.core.layout import largest_block
 from spmdsim.cost.closed_forms import closed_form, most_received
 from spmdsim.cost.events.loggops import LogGOPS, simulate_program
 from spmdsim.cost.events.lowering import program_of
@@ -19,6 +18,7 @@ from spmdsim.cost.networks.spec import parse_topology
 from spmdsim.cost.networks.topology import Topology
 from spmdsim.cost.pricing import least_seconds, price
 from spmdsim.errors import InputError, unknown
+from spmdsim.layout.blocks import largest_block
 from spmdsim.pictured import Pictured, ShortRepr
 
 #: Rounds times ranks times sizes that are gone through one by one; it takes a few seconds.

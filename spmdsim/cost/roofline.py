@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from spmdsim.core import BoundRule, Strategy
 from spmdsim.core.bound import elements
-from spmdsim.core.layout import largest_block
 from spmdsim.core.rule import members
 from spmdsim.cost.cost_model import Restricted
 from spmdsim.cost.machine import CostModel, Machine
+from spmdsim.layout.blocks import largest_block
 from spmdsim.pictured import Pictured
 
 

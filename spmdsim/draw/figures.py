@@ -177,7 +177,7 @@ DRAWN: dict[str, str] = {
     "spmdsim.ops.operators.OperatorFunction": "fact_figures.operator_figure",
     "spmdsim.core.rule.Rule": "fact_figures.rule_figure",
     "spmdsim.core.bound.BoundRule": "fact_figures.bound_figure",
-    "spmdsim.core.strategy.Strategy": "fact_figures.strategy_figure",
+    "spmdsim.core.rule.Strategy": "fact_figures.strategy_figure",
     "spmdsim.core.world.World": "fact_figures.world_figure",
     "spmdsim.nn.module.Module": "fact_figures.module_figure",
     "spmdsim.tensor.verdict.Verdict": "fact_figures.verdict_figure",

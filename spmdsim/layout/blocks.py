@@ -29,6 +29,15 @@ def block_sizes(size: int, parts: int) -> tuple[int, ...]:
     return (base + 1,) * extra + (base,) * (parts - extra)
 
 
+def largest_block(size: int, parts: int) -> int:
+    """Elements of the largest block, which is the first; nested cuts into as many parts have it too.
+
+    >>> largest_block(7, 3), largest_block(largest_block(7, 2), 2), largest_block(7, 4)
+    (3, 2, 2)
+    """
+    return -(-size // parts)
+
+
 def nested_blocks(size: int, parts: Sequence[int]) -> list[tuple[int, int]]:
     """Starts and sizes of all nested blocks; for few blocks faster than :func:`nested_block_arrays`.
 

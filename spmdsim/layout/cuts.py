@@ -12,7 +12,7 @@ from typing import Any
 
 from spmdsim.core import Layout, Mesh, operator
 from spmdsim.core.bound import BoundRule
-from spmdsim.core.strategy import Strategy
+from spmdsim.core.rule import Strategy
 from spmdsim.errors import RuleError
 
 #: Name of the axis along which the same computation is repeated.

@@ -9,12 +9,14 @@ but their rounding).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from spmdsim.core import elements
-from spmdsim.errors import unknown
+from spmdsim.core.layout import REDUCE_OPS
+from spmdsim.errors import WorldError, unknown
 from spmdsim.layout.conversions import typed_rule
 
 if TYPE_CHECKING:
@@ -86,6 +88,27 @@ def accumulator(op: str | None, dtype: np.dtype) -> np.dtype:
     return element_type("float32") if is_half(dtype) and op in ("sum", "avg", "prod") else dtype
 
 
+@lru_cache(maxsize=256)
+def check_reduce(op: str | None, dtype: np.dtype) -> str:
+    """The reduction's name; WorldError if it has no meaning on this element type, as the sum of bools."""
+    if op not in REDUCE_OPS:
+        raise unknown(f"no reduction is called {op!r}", str(op), REDUCE_OPS, WorldError)
+    if dtype.kind == "b":
+        if op in ("sum", "prod", "avg"):
+            raise WorldError(
+                f"the {op} of bools is not a bool; reduce with 'any' or 'all', or convert to an integer first"
+            )
+    elif op in ("all", "any"):
+        raise WorldError(f"{op!r} reduces bools, but got {dtype.name}; compare first, as in x != 0")
+    elif dtype.kind == "c" and op in ("max", "min"):
+        raise WorldError(f"complex numbers have no order, so no {op}; got {dtype.name}")
+    elif dtype.kind in "iu" and op == "avg":
+        raise WorldError(f"the average of {dtype.name} is not an integer; convert to a float first")
+    elif dtype.kind not in "iufc" and not is_float(dtype):
+        raise WorldError(f"elements of type {dtype.name} cannot be reduced")
+    return op
+
+
 def has_gradient(dtype: np.dtype) -> bool:
     """Whether numbers of this type have neighbours that a gradient could point to.
 
@@ -155,6 +178,7 @@ class AllElementTypes(elements.ElementTypes):
     is_float = staticmethod(is_float)
     has_gradient = staticmethod(has_gradient)
     accumulator = staticmethod(accumulator)
+    check_reduce = staticmethod(check_reduce)
     held = staticmethod(held_type)
     promoted = staticmethod(promoted)
     rule = staticmethod(typed_rule)

@@ -145,7 +145,7 @@ class Windowed(Layout):
 
     def largest_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """Shape of the largest piece, in each dim."""
-        from spmdsim.core.layout import largest_block
+        from spmdsim.layout.blocks import largest_block
 
         return tuple(
             largest_block(n, parts)

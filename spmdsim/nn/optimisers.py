@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from spmdsim.core import Layout
+from spmdsim.core.elements import in_type
 from spmdsim.core.meta import Meta
-from spmdsim.core.reductions import in_type
 from spmdsim.core.world import performed
 from spmdsim.errors import InputError
 from spmdsim.layout.element_type import accumulator

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from spmdsim.core import Layout, Mesh
+from spmdsim.core.elements import in_type
 from spmdsim.core.meta import Meta
-from spmdsim.core.reductions import in_type
 from spmdsim.core.step import Step
 from spmdsim.core.world import performed
 from spmdsim.redistribution.merge import BUCKET_BYTES, Merge, elements_held, merge_of, shared_copies

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from spmdsim.core import Rule
-from spmdsim.core.apply import apply
 from spmdsim.errors import RuleError
 from spmdsim.ops.broadcast import unbroadcast
 from spmdsim.ops.declare import Gradient, alike, conj
 from spmdsim.ops.operators import operator
 from spmdsim.tensor import Op, Tensor
+from spmdsim.tensor.calls import apply
 from spmdsim.tensor.operands import Operand
 from spmdsim.worlds.pool import SMALLEST, allocator, empty
 

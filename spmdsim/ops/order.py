@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim.core import BoundRule, Rule, Strategy
-from spmdsim.core.reductions import identity
+from spmdsim.core.elements import identity
 from spmdsim.core.step import Step
 from spmdsim.errors import RuleError
 from spmdsim.layout.element_type import accumulator

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from spmdsim.core import BoundRule, Layout, Rule, Strategy
-from spmdsim.core.reductions import identity
+from spmdsim.core.elements import identity
 from spmdsim.errors import OutOfRange, RuleError
 from spmdsim.layout.element_type import accumulator
 from spmdsim.ops.array_functions import conjugate

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from spmdsim.bounded import Bounded
-from spmdsim.core.apply import guards
+from spmdsim.core.operator import guards
 from spmdsim.errors import PlanError
 from spmdsim.redistribution.planner import Plan
 

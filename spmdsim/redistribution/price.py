@@ -16,12 +16,12 @@ import numpy as np
 
 from spmdsim.bounded import Bounded
 from spmdsim.core import Layout, Mesh
-from spmdsim.core.layout import largest_block
 from spmdsim.core.step import EXCHANGES, LOCAL_STEPS, Step, reduction_elements
 from spmdsim.cost.closed_forms import most_received as most_of_message
 from spmdsim.cost.closed_forms import textbook_seconds
 from spmdsim.cost.cost_model import Restricted
 from spmdsim.cost.machine import CostModel, Link, Machine, Piece
+from spmdsim.layout.blocks import largest_block
 from spmdsim.redistribution.exchange import direct_reduction
 from spmdsim.redistribution.exchange.direct_reduction import most_messages, totals
 from spmdsim.redistribution.exchange.even_pieces import EvenVolume

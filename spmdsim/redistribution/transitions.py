@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from spmdsim.core import Layout
-from spmdsim.core.layout import largest_block
+from spmdsim.layout.blocks import largest_block
 from spmdsim.redistribution.lower_bound import kept_axes
 
 Dims = tuple[tuple[str, ...], ...]

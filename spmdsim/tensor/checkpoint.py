@@ -95,11 +95,7 @@ def _to_save(tensors: Mapping[str, Tensor]) -> tuple[World, dict[str, tuple[str,
 
 
 def _require_equal(found: Sequence[Mapping[str, tuple[str, int]]]) -> None:
-    """All ranks must save the same, or what they write makes up no checkpoint.
-
-    Raises:
-        WorldError: they do not.
-    """
+    """All ranks must save the same, or what they write makes up no checkpoint: a WorldError says what differs."""
     for rank, other in enumerate(found):
         for name in sorted({*found[0], *other}):
             here, there = found[0].get(name), other.get(name)

@@ -32,11 +32,7 @@ DEVICE = "cpu"
 
 
 def check_device(device: Any) -> None:
-    """Refuse every device but the one that there is.
-
-    Raises:
-        InputError: such as a GPU.
-    """
+    """Refuse every device but the one that there is, by an InputError."""
     if device not in (None, DEVICE):
         raise InputError(
             f"the only device is {DEVICE!r}, but got {device!r}; where pieces live is said by layout="

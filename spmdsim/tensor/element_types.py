@@ -42,14 +42,9 @@ def why_no_number(dtype: np.dtype) -> str | None:
 
 
 def number_type(dtype: Any, what: str) -> np.dtype:
-    """An element type of tensors, in this machine's byte order: MPI and other ranks cannot tell another one.
+    """An element type of tensors, or its name, in this machine's byte order: MPI and other ranks cannot tell another one.
 
-    Args:
-        dtype: a type or its name.
-        what: the beginning of the error, such as ``"the array has"``.
-
-    Raises:
-        InputError: neither numbers nor truth values, or no type at all.
+    An InputError that begins with ``what``, such as "the array has", if it is neither numbers nor truth values.
     """
     kind = element_type(dtype)
     problem = why_no_number(kind)
@@ -68,22 +63,14 @@ def fractional(dtype: np.dtype) -> np.dtype:
 
 
 def ordered(dtype: np.dtype, what: str) -> np.dtype:
-    """The type, unless its numbers have no order.
-
-    Raises:
-        RuleError: complex numbers.
-    """
+    """The type, unless its numbers have no order: a RuleError for complex ones."""
     if dtype.kind == "c":
         raise RuleError(f"{what} is not defined for {dtype}: complex numbers have no order")
     return dtype
 
 
 def as_array(values: Any) -> np.ndarray:
-    """Nested lists as an array.
-
-    Raises:
-        InputError: rows of different lengths.
-    """
+    """Nested lists as an array; InputError for rows of different lengths."""
     try:
         return np.asarray(values)
     except ValueError as error:
@@ -104,15 +91,9 @@ def is_nameless(dtype: np.dtype) -> bool:
 
 
 def named(dtype: np.dtype, wanted: Any, what: str) -> np.dtype:
-    """The element type as it is, but bfloat16 for two nameless bytes if that is what is wanted.
+    """The element type as it is, but bfloat16 for two nameless bytes if that, a type or its name, is what is wanted.
 
-    Args:
-        dtype: the element type that was found.
-        wanted: the one the user asks for, if any: a type or its name.
-        what: the beginning of the error, such as ``"'x.npy' holds"``.
-
-    Raises:
-        InputError: nameless bytes, and bfloat16 was not asked for.
+    An InputError that begins with ``what``, such as "'x.npy' holds", if nobody asked for bfloat16.
     """
     if not is_nameless(dtype):
         return dtype
@@ -134,11 +115,7 @@ def safetensors_dtype(name: str, path: Any) -> np.dtype:
 
 
 def safetensors_name(dtype: np.dtype) -> str:
-    """What a safetensors file calls an element type.
-
-    Raises:
-        InputError: it has no name for it.
-    """
+    """What a safetensors file calls an element type; InputError if it has no name for it."""
     if dtype.name == "bfloat16":
         return "BF16"
     for name, code in _SAFETENSORS.items():

@@ -41,14 +41,7 @@ _IDX_TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0
 
 @dataclass(frozen=True)
 class FileArray:
-    """An array in a file, sliced like an array.
-
-    Attributes:
-        path: the file.
-        shape: global shape.
-        dtype: element type, in native byte order.
-        read: gives the block at an index.
-    """
+    """An array in a file, sliced like an array; ``read`` gives the block at an index, in native byte order."""
 
     path: Path
     shape: tuple[int, ...]
@@ -96,11 +89,7 @@ def _require_file(file: Path) -> None:
 
 
 def open_tokens(path: str | Path) -> FileArray:
-    """The bytes of a file as token ids ``0..255``, one dim.
-
-    Raises:
-        InputError: the file is missing or empty.
-    """
+    """The bytes of a file as token ids ``0..255``, one dim; InputError if it is missing or empty."""
     file = Path(path)
     _require_file(file)
     count = file.stat().st_size

@@ -24,11 +24,8 @@ from spmdsim.trace import recorder
 class JoinedPieces:
     """Where the rows of pieces go: from the rank that has them to the blocks of a layout, and back.
 
-    Args:
-        world: the world.
-        layout: that of the tensor; its first dim is the one of which ranks have pieces.
-        lengths: rows of the pieces of each group along that dim's axes, in the group's order, by any of its ranks.
-        width: shape of a row, all ranks' parts of it together.
+    Of the layout's first dim ranks have pieces: ``lengths`` are the rows of each group's, in the group's order, and
+    ``width`` is the global shape of a row.
     """
 
     def __init__(self, world: Any, layout: Layout, lengths: Sequence[int], width: Sequence[int]) -> None:
@@ -83,12 +80,9 @@ def _common(start: int, stop: int, first: int, last: int) -> tuple[int, int]:
 
 
 class JoinedNode(Node):
-    """Rows that were chosen and put together: gradients go back to where the rows were.
+    """Rows that were chosen of a tensor and put together: gradients go back to where the rows were.
 
-    Args:
-        operand: of which rows were chosen.
-        pieces: where they went.
-        put: per owned rank, from the gradient of its piece to that of its shard.
+    ``put`` makes of a piece's gradient, by the number of an owned rank, that of its shard.
     """
 
     __slots__ = ("pieces", "put")
@@ -110,12 +104,9 @@ class JoinedNode(Node):
 
 
 def counts_agreed(world: Any, layout: Layout, lengths: Sequence[int]) -> list[int]:
-    """How many rows each piece has, known to all ranks of the world after one small gathering.
+    """How many rows each piece along a layout's first dim has, known to all ranks of the world after one small gathering.
 
-    Args:
-        world: the world.
-        layout: of the tensor of which these are pieces, along its first dim.
-        lengths: of the pieces of the owned ranks; 0 outside of the mesh.
+    ``lengths`` are those of the owned ranks, 0 outside of the mesh.
     """
     axes = layout.canonical.dims[0]
     line = Layout(layout.mesh, [axes])
@@ -138,12 +129,8 @@ def joined(
 ) -> Tensor:
     """A tensor of the rows that each rank has, in the order of the ranks that its first dim is split over.
 
-    Args:
-        like: a tensor of the same world; the one that gradients go to, if ``put`` is given.
-        layout: of the tensor; balanced, whatever the lengths of the pieces are.
-        pieces: one array of rows per owned rank, without rows outside of the mesh.
-        width: global shape of a row.
-        put: per number of an owned rank, from the gradient of its piece to that of its shard of ``like``.
+    It is laid out in balanced blocks, whatever the lengths of the owned ranks' pieces are; a row has the global shape
+    ``width``. Gradients go to ``like``, a tensor of the same world, if ``put`` is given: see :class:`JoinedNode`.
     """
     world, dtype = like.world, pieces[0].dtype
     lengths = counts_agreed(world, layout, [len(piece) for piece in pieces])
@@ -157,11 +144,7 @@ def joined(
 
 
 def needs_values(world: Any, what: str) -> None:
-    """Refuse what depends on values in a world without any.
-
-    Raises:
-        WorldError: it has none.
-    """
+    """Refuse what depends on values in a world without any, by a WorldError."""
     if not world.has_data:
         raise WorldError(
             f"how many entries {what} has depends on values, and a world of shapes has none: use LockStep"

@@ -21,11 +21,7 @@ KIND = "the manifest of a checkpoint"
 
 
 def read_manifest(folder: str | Path) -> dict[str, Any]:
-    """The manifest of a checkpoint.
-
-    Raises:
-        InputError: no checkpoint there, a damaged or foreign one, or one of another version.
-    """
+    """That of a checkpoint; InputError if there is none, or a damaged or foreign one, or one of another version."""
     path = Path(folder) / MANIFEST
     if not path.is_file():
         raise InputError(f"there is no checkpoint in {str(folder)!r}: it has no {MANIFEST}")

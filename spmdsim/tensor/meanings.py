@@ -94,12 +94,7 @@ _OWN = {
 
 
 def documented(meanings: Mapping[str, str], errors: Mapping[str, str]) -> Callable[[F], F]:
-    """A decorator: docstrings of functions that are alike gain what their parameters mean, before the example.
-
-    Args:
-        meanings: parameter -> what it is; of those that the function has.
-        errors: error -> when it is raised.
-    """
+    """A decorator: docstrings gain, before the example, what the function's parameters mean and when which error is raised."""
 
     def of(function: F) -> F:
         about, *example = re.split(

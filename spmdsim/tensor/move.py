@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from spmdsim.core import Layout
-from spmdsim.core.apply import watchers
 from spmdsim.core.tape import MoveNode, Pending, settle
 from spmdsim.core.tensor import Tensor, follow
 from spmdsim.errors import UsageTypeError
 from spmdsim.redistribution import planner
 from spmdsim.redistribution.planner import Plan
+from spmdsim.tensor.watch import watchers
 from spmdsim.worlds.programs import FastPath
 
 T = TypeVar("T", bound=Tensor)

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 
-from spmdsim.core import Layout, Mesh, apply
+from spmdsim.core import Layout, Mesh
 from spmdsim.core.meta import Meta
-from spmdsim.core.operator import Op
 from spmdsim.core.world import programs
 from spmdsim.errors import InputError, RuleError, UsageTypeError
 from spmdsim.layout.element_type import promoted
@@ -34,11 +33,7 @@ Operand: TypeAlias = "Tensor | HasOperand | ArrayLike"
 
 
 def operands(name: str, given: Sequence[Any]) -> list[Tensor]:
-    """Operands of an operator that are no tensors yet as tensors beside the others.
-
-    Raises:
-        UsageTypeError: none of them says in which world that is.
-    """
+    """What an operator is given as tensors, beside those that are; UsageTypeError if none says in which world that is."""
     like = next((x if isinstance(x, Tensor) else x.value for x in given if _placed(x)), None)
     if like is None:
         kinds = ", ".join(type(x).__name__ for x in given)
@@ -54,13 +49,6 @@ def array_operands(name: str, given: Sequence[Any]) -> list[Tensor]:
     In functions of elements it takes the other operand's instead.
     """
     return operands(name, [np.asarray(x) if isinstance(x, (bool, int, float, complex)) else x for x in given])
-
-
-def _operands_of(op: Op, given: Sequence[Any]) -> list[Tensor]:
-    return operands(op.name, given)
-
-
-apply.operands_of.append(_operands_of)
 
 
 def _placed(operand: Any) -> bool:

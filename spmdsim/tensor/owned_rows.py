@@ -7,9 +7,8 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 from spmdsim.core import BoundRule, Layout, Strategy
-from spmdsim.core.apply import Recipe
-from spmdsim.core.operator import Op, ShardedOp
-from spmdsim.core.reductions import in_type
+from spmdsim.core.elements import in_type
+from spmdsim.core.operator import Op, Recipe, ShardedOp
 from spmdsim.core.tape import OpNode
 from spmdsim.core.tensor import Tensor
 from spmdsim.core.world import programs

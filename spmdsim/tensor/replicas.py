@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from spmdsim.core.apply import watchers
 from spmdsim.errors import UsageTypeError, WorldError
 from spmdsim.sides import in_words, number_of, sides
 from spmdsim.tensor.tensor import Tensor, origin_of
 from spmdsim.tensor.verdict import Verdict
-from spmdsim.tensor.watch import Watcher
+from spmdsim.tensor.watch import Watcher, watchers
 from spmdsim.trace.recorder import source_line
 
 if TYPE_CHECKING:
@@ -152,10 +151,7 @@ def first_difference(
 ) -> tuple[int, list[tuple[list[int], Any]]] | None:
     """The first element that differs within a group of arrays of equal shape, and who has which value.
 
-    Args:
-        arrays: of the ranks that this process owns.
-        gather: gives the values of all ranks for those of the owned ones.
-        groups: ranks whose arrays must be equal; the first one that differs is told about.
+    ``gather`` gives all ranks' values for those of the owned ones; the first group that differs is told about.
     """
     flats = [np.ravel(array) for array in arrays]
     start, many, chosen = 0, None, list(groups)
@@ -205,11 +201,7 @@ class Copies(Watcher):
         self.look(tensor, "what is moved")
 
     def look(self, tensor: Tensor, what: str) -> None:
-        """Compare a tensor's copies, of many bytes samples.
-
-        Raises:
-            WorldError: they differ.
-        """
+        """Compare a tensor's copies, of many bytes samples; WorldError if they differ."""
         world, layout = tensor.world, tensor.layout
         rank = world.ranks[0]
         if not world.watches_values:
@@ -243,12 +235,9 @@ def watch_values(world: World) -> None:
 
 
 def require_equal_source(world: World, tensor: Tensor, source: Any, what: str = "from_global") -> None:
-    """Refuse a source that is not the same on all ranks of the tensor's mesh; large ones are sampled.
+    """Refuse a source that is not the same on all ranks of the tensor's mesh, by a WorldError; large ones are sampled.
 
     Of a function, the pieces that several ranks took are compared; or what it says that it gives (``words``).
-
-    Raises:
-        WorldError: what differs, on which ranks, and for arrays the first element.
     """
     layout, rank = tensor.layout, world.ranks[0]
     if rank not in layout.mesh or getattr(source, "words", "") is None:

@@ -111,8 +111,7 @@ class Measured:
 
     Attributes:
         truth: the result in the wider type.
-        spread: per element by how much the runs in the program's own type differ from it; inf where one of them is not
-            finite and the truth is.
+        spread: per element by how much the runs in its own type differ from it; inf where only the truth is finite.
         name: the type of the truth.
         own: the coarsest type that the program computes in.
     """
@@ -124,13 +123,9 @@ class Measured:
 
     @classmethod
     def of(cls, truth: Any, runs: Sequence[Any], dtype: Any, own: Any = None) -> Measured:
-        """From the truth and the runs; without a truth (None) the run as it is stands for it.
+        """From the truth, in the wider type, and the runs; without a truth (None) the run as it is stands for it.
 
-        Args:
-            truth: the result in the wider type.
-            runs: the results in the program's own type.
-            dtype: the type that the program's result is kept in.
-            own: the coarsest type of the operands; ``dtype`` if left out.
+        Results are kept as ``dtype``; ``own`` is the coarsest type of the operands, ``dtype`` if left out.
         """
         with np.errstate(over="ignore", invalid="ignore"):
             kept = [np.asarray(run).astype(dtype) for run in runs]
@@ -178,10 +173,8 @@ def _spread(true: np.ndarray, runs: Sequence[np.ndarray], u: float) -> np.ndarra
 def measure(program: Callable[[Cast], Any], dtype: Any, world: World | None = None) -> Measured:
     """Run a program in one process, once in the wider type and :data:`RUNS` times in its own.
 
-    Args:
-        program: computes the result; it passes each of its operands through the function that it is given.
-        dtype: the type that the result is kept in.
-        world: its processes share the runs; all must call it.
+    It passes each of its operands through the function that it is given; its result is kept as ``dtype``. A world's
+    processes share the runs: all must call it.
     """
 
     def attempt(number: int) -> Any:

@@ -34,12 +34,7 @@ SEEN = 2.0
 
 
 class Saving:
-    """One save, as the process of rank 0 does it for all.
-
-    Args:
-        place: the checkpoint's folder.
-        data: the name of the new subfolder.
-    """
+    """One save, as the process of rank 0 does it for all: of a new subfolder, called ``data``, into a checkpoint's folder."""
 
     def __init__(self, place: Path, data: str) -> None:
         self.place, self.data = place, place / data

@@ -24,11 +24,9 @@ Take = Callable[[tuple[slice, ...]], np.ndarray]
 
 @dataclass(frozen=True)
 class Described:
-    """A function of an index that says in words what it gives: ranks compare them.
+    """A function of an index that gives a block, and says in words what it gives: ranks compare them.
 
-    Args:
-        function: gives a block.
-        words: the same on all ranks; None if ranks may fail alone here, and compare later.
+    The words are None where ranks may fail alone, and compare later.
     """
 
     function: Any
@@ -44,17 +42,8 @@ def blocks(
 ) -> tuple[Meta, Take]:
     """The meta of a global source, and a function that takes one block of it as a fresh array.
 
-    Args:
-        source: an array, or a function of an index.
-        layout: where its pieces go.
-        shape: global shape, where the source has none.
-        dtype: element type.
-        several: more than one block is taken, by a function that may give all of them in the same memory.
-
-    Raises:
-        UsageTypeError: a layout that is none.
-        InputError: a function without shape or dtype, or one that returns a block of the wrong shape; an array of
-            nameless elements, or of what are no numbers.
+    A source is an array, or a function of an index: that needs ``shape`` and ``dtype``, and may give all blocks in the
+    same memory, which matters where ``several`` are taken. An InputError says what it lacks, or gives wrongly.
     """
     check_layout(layout)
     if callable(source) and not hasattr(source, "shape"):
@@ -80,11 +69,7 @@ def blocks(
 
 
 def check_layout(layout: Any) -> None:
-    """Refuse what is no layout.
-
-    Raises:
-        UsageTypeError: such as a mesh.
-    """
+    """Refuse what is no layout, such as a mesh, by a UsageTypeError."""
     if not isinstance(layout, Layout):
         raise UsageTypeError(f"a tensor has a layout, such as mesh('dp', None), but got {layout!r}")
 
@@ -133,7 +118,7 @@ def _keeps_values(layout: Layout, rank: int) -> bool:
 
 
 def _piece(meta: Meta, bounds: Bounds, keeps: bool, inside: bool, take: Take) -> np.ndarray:
-    from spmdsim.core.reductions import identity
+    from spmdsim.core.elements import identity
 
     shape = tuple(stop - start for start, stop in bounds)
     if not inside or 0 in shape:  # nothing is asked for no elements
@@ -146,11 +131,7 @@ def _piece(meta: Meta, bounds: Bounds, keeps: bool, inside: bool, take: Take) ->
 def assemble(
     shards: Any, layout: Layout, world: World, shape: Sequence[int] | None
 ) -> tuple[Meta, list[np.ndarray]]:
-    """The meta and arrays of a tensor given by its pieces; all processes agree or all raise.
-
-    Raises:
-        LayoutError: naming the first rank whose piece does not fit.
-    """
+    """The meta and arrays of a tensor given by its pieces; all processes agree, or all name the first that does not fit."""
     arrays = _as_list(shards, world)
     facts = world.gather_objects(
         [(array.shape, array.dtype.name, why_no_number(array.dtype)) for array in arrays], "from_local"

@@ -16,10 +16,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from spmdsim.core import BoundRule, Layout, Strategy
-from spmdsim.core.apply import Recipe
 from spmdsim.core.bound import Shape
 from spmdsim.core.meta import Meta
-from spmdsim.core.operator import Op, by_result
+from spmdsim.core.operator import Op, Recipe, by_result
 from spmdsim.core.step import Step
 from spmdsim.core.tape import OpNode
 from spmdsim.core.tensor import Tensor
@@ -72,8 +71,7 @@ class SteppedOp(Op):
     """An operator with collectives in the middle of its local function, a generator; its results are complete.
 
     Attributes:
-        steps: which they are, in order, each with its element type:
-            ``(bound, strategy, inputs, **params) -> ((step, dtype), ...)``.
+        steps: which they are, with their element types: ``(bound, strategy, inputs, **params) -> ((step, dtype), ...)``.
         adjoint: the gradient as operators on global tensors, ``(dys, operands, results, **params) -> gradients``.
     """
 

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard
 import numpy as np
 
 from spmdsim.core import tensor
-from spmdsim.core.apply import watchers
 from spmdsim.core.world import programs, recordings
 from spmdsim.errors import LayoutError, RuleError, UsageTypeError, nearest
 from spmdsim.tensor.values import ReadableTensor
+from spmdsim.tensor.watch import watchers
 from spmdsim.worlds.pool import pool, spent
 
 if TYPE_CHECKING:

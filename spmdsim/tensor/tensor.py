@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, TypeAlias, TypeV
 import numpy as np
 
 from spmdsim.core import Layout
-from spmdsim.core.apply import watchers
 from spmdsim.core.world import programs, recordings
 from spmdsim.errors import InputError, UsageTypeError, two_names
 from spmdsim.tensor.move import along, move
 from spmdsim.tensor.sources import assemble, blocks, check_layout, shards_of
 from spmdsim.tensor.symbols import SymbolicTensor, become, before, ops
+from spmdsim.tensor.watch import watchers
 from spmdsim.worlds.base import ORIGINS, World
 from spmdsim.worlds.current import world as current
 
@@ -215,11 +215,7 @@ class Tensor(SymbolicTensor):
         become(self, ops.setitem(before(self), index, value), "an assignment")
 
     def __array_namespace__(self, /, *, api_version: str | None = None) -> Any:
-        """The array API standard's functions for tensors: :mod:`spmdsim.array_api`.
-
-        Raises:
-            InputError: a version of the standard that it is not.
-        """
+        """The array API standard's functions: :mod:`spmdsim.array_api`; InputError for a version that it is not."""
         xp = import_module("spmdsim.array_api")
         if api_version not in (None, *VERSIONS):
             raise InputError(
@@ -230,11 +226,7 @@ class Tensor(SymbolicTensor):
     def __dlpack__(
         self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None
     ) -> Any:
-        """The array that this process has whole, for other libraries.
-
-        Raises:
-            UsageTypeError: the tensor lies in pieces.
-        """
+        """The array that this process has whole, for other libraries; UsageTypeError if the tensor lies in pieces."""
         if self.layout.split_axes or self.layout.partial_axes:
             raise UsageTypeError(
                 f"a tensor in pieces ({self.layout.short()}) is no array of another library's; use .full() on all ranks"
@@ -280,11 +272,7 @@ class Tensor(SymbolicTensor):
         return "cpu"
 
     def to_device(self, device: Any, /, *, stream: Any = None) -> Tensor:
-        """The tensor itself: there is one device.
-
-        Raises:
-            InputError: another device, or a stream.
-        """
+        """The tensor itself: there is one device; InputError for another one, or a stream."""
         if device != self.device or stream is not None:
             raise InputError(f"the only device is 'cpu', without streams, but got {device!r}, {stream!r}")
         return self

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from spmdsim.core import tensor
-from spmdsim.core.reductions import in_type
+from spmdsim.core.elements import in_type
 from spmdsim.errors import InputError, UsageTypeError, WorldError
 
 if TYPE_CHECKING:
@@ -30,11 +30,7 @@ class ReadableTensor(tensor.Tensor):
 
     @property
     def shards(self) -> list[Any]:
-        """One array of type ``dtype`` per rank that this process owns, in the order of ``world.ranks``.
-
-        Raises:
-            WorldError: the ranks did not all call the same, so these may be wrong numbers.
-        """
+        """One array of type ``dtype`` per owned rank, in the order of ``world.ranks``; WorldError if ranks did not all call the same."""
         self.world.settle()
         if self.meta.held is not self.meta.dtype:
             return in_type(self.held, self.meta.dtype)
@@ -124,8 +120,7 @@ class ReadableTensor(tensor.Tensor):
 class OwnPieces(list[Any]):
     """The arrays of a tensor whose ranks are all in this process, as a program that looks at one of them has it.
 
-    Ranks with equal pieces share an array until somebody asks for that of one of them: real ranks share none, and what is
-    written into one must not be in the others.
+    Real ranks share no array: nor does a rank with equal pieces as soon as somebody asks for its own.
     """
 
     def __init__(self, held: list[Any]) -> None:

@@ -74,12 +74,10 @@ class Verdict(ShortRepr):
 
 
 def tolerance(dtype: Any, magnitude: float, depth: int) -> tuple[float, str]:
-    """The largest error that rounding one sum explains, and the explanation.
+    """The largest error that rounding a sum explains, and the explanation.
 
-    Args:
-        dtype: element type of the computation.
-        magnitude: size of the terms that are added: the largest ``sum |a_i b_i|``, or the largest result.
-        depth: how many of them are added, over all ranks; 0 where nothing is added or multiplied.
+    ``depth`` terms are added in this type, over all ranks (0: nothing is added or multiplied), of the size ``magnitude``:
+    the largest ``sum |a_i b_i|``, or the largest result.
     """
     u = unit_roundoff(dtype)
     if not u or depth == 0:

@@ -9,11 +9,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from spmdsim.core.apply import watchers
-
 if TYPE_CHECKING:
     from spmdsim.core.operator import Op, ShardedOp
     from spmdsim.tensor.tensor import Tensor
+
+
+#: Who sees operator calls, and may say with which strategy they run; the last one counts.
+watchers: list[Any] = []
 
 
 class Watcher:

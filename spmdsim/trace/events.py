@@ -13,8 +13,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from spmdsim.core.bound import BoundRule
+from spmdsim.core.rule import Strategy
 from spmdsim.core.step import EXCHANGES, Step
-from spmdsim.core.strategy import Strategy
 from spmdsim.layout.element_type import element_type
 from spmdsim.pictured import ShortRepr
 from spmdsim.redistribution.exclusive_scan import EXCLUSIVE_SCAN

@@ -25,7 +25,7 @@ from spmdsim.trace.source_lines import cell, in_words
 if TYPE_CHECKING:
     import numpy as np
 
-    from spmdsim.core.apply import Recipe
+    from spmdsim.core.operator import Recipe
 
 #: The directory of this package: frames below it are not the user's.
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import fields, is_dataclass
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
@@ -16,21 +15,21 @@ from spmdsim.core import world
 from spmdsim.core.meta import Meta
 from spmdsim.core.operator import Op
 from spmdsim.core.step import Step
-from spmdsim.core.world import ORIGINS as ORIGINS
 from spmdsim.errors import WorldError
 from spmdsim.launcher import is_root
 from spmdsim.layout.element_type import accumulator
 from spmdsim.trace import recorder
 from spmdsim.trace.events import CollectiveEvent, group_size, received_counts, sent_counts
 from spmdsim.worlds.posted import Posting
+from spmdsim.worlds.programs import ORIGINS as ORIGINS
 from spmdsim.worlds.programs import FastPath as FastPath
-from spmdsim.worlds.programs import Moved, StepProgram, check_step, forget, number_of
+from spmdsim.worlds.programs import Moved, StepProgram, check_step, derived_origin, forget, number_of
 
 if TYPE_CHECKING:
     import numpy as np
 
     from spmdsim.core import BoundRule, Layout, Strategy
-    from spmdsim.core.apply import Recipe
+    from spmdsim.core.operator import Recipe
     from spmdsim.core.route import Route
     from spmdsim.cost.machine import CostModel
     from spmdsim.redistribution.parts import Parts, PartsStep
@@ -41,8 +40,6 @@ if TYPE_CHECKING:
 #: Collectives that can be run by an emulated algorithm instead of the world's own.
 EMULATED = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 
-_origin = attrgetter("origin")
-
 RANKS_VARIABLE = "SPMDSIM_RANKS"
 """How many ranks a process plays that no launcher started."""
 
@@ -51,6 +48,7 @@ class World(Posting, world.World):
     """Base of all worlds that this package makes: those of core, and what plugs in there.
 
     Attributes:
+        job: what each rank is called in errors, in a world of part of a job: its number there.
         algorithms: the emulated algorithm per collective, as set by :meth:`use`.
         replicated: where replicated results live, ``"own"`` or ``"shared"``, as set by :meth:`use`.
         variant: what :meth:`use` says, as a value: fast paths are looked up by it.
@@ -60,10 +58,11 @@ class World(Posting, world.World):
 
     #: Whether ranks compare what they make tensors of, and the copies that operators read.
     compares_sources = watches_values = False
-    number, check_step = staticmethod(number_of), check_step
+    number, check_step, derived_origin = staticmethod(number_of), check_step, derived_origin
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
+        self.job: Sequence[int] = range(self.size)
         self.algorithms: dict[str, str] = {}
         self.replicated = "own"
         self._machine: CostModel | None = None
@@ -102,7 +101,10 @@ class World(Posting, world.World):
     def gathers_whole(
         self, operator: str, bound: BoundRule, operands: Sequence[Meta], routes: Sequence[Route | None]
     ) -> None:
-        """Say so, once per line of the program: see :class:`spmdsim.redistribution.guard.GatheringWarning`."""
+        """Told once per recipe of an operator that runs whole on every rank, on operands that were split.
+
+        Says so, once per line of the program: see :class:`spmdsim.redistribution.guard.GatheringWarning`.
+        """
         from spmdsim.redistribution.guard import warn_of_gathering
 
         if is_root():
@@ -114,19 +116,14 @@ class World(Posting, world.World):
         """Steps run inside are recorded as those of this operator."""
         return recorder.operator(operator, recipe, gradients)
 
-    def recorded(self, recipe: Recipe, run: Callable[[], Any]) -> Any:
-        """Run an operator, and record it."""
-        with recorder.operator(recipe.op.name, recipe):
-            start = time.perf_counter()
-            results = run()
-            recorder.emit_operator(recipe, self.ranks, start)
-        return results
+    def origin(self, meta: Any) -> int:
+        """The number of a tensor that all ranks make now, one of several of its kind; 0 if nobody compares."""
+        return 0
 
-    def derived_origin(self, recipe: Recipe | None, tensors: Sequence[Any], what: int = 0) -> int:
-        """Where values come from: the operator with its parameters, applied to these tensors; or these added up."""
-        if recipe is None:
-            return hash((*map(_origin, tensors),)) & ORIGINS
-        return hash((recipe.number + what, *map(_origin, tensors))) & ORIGINS
+    def settle(self) -> None:
+        """Make sure that all ranks called the same so far, before numbers leave the program."""
+        if world.programs:
+            world.programs[-1].looked_at()
 
     def invalidate(self) -> None:
         """Forget what was chosen: recipes and fast paths. Programs follow from their steps, and stay."""
@@ -172,7 +169,7 @@ class World(Posting, world.World):
             dtype = shards[0].dtype
             algorithm, kind = self._algorithm(step, dtype, algorithm), accumulator(step.op, dtype)
             if algorithm is not None and kind != dtype:  # its hops would round every sum on the way
-                from spmdsim.core.reductions import in_type
+                from spmdsim.core.elements import in_type
 
                 return in_type(self.run(step, in_type(shards, kind), algorithm), dtype)
         if not recorder.recording():

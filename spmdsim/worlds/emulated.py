@@ -19,9 +19,10 @@ from spmdsim.collectives import algorithm as algorithm_of
 from spmdsim.collectives.partition import cut
 from spmdsim.collectives.rank_program import RankProgram, compile_program
 from spmdsim.core import Bounds
-from spmdsim.core.reductions import check_reduce, ufunc
+from spmdsim.core.elements import ufunc
 from spmdsim.core.step import Index, Step, overlap, volume, within
 from spmdsim.errors import ScheduleError
+from spmdsim.layout.element_type import check_reduce
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from spmdsim.core.elements import fold, identity
 from spmdsim.core.lockstep import contiguous
-from spmdsim.core.reductions import check_reduce, fold, identity
 from spmdsim.core.step import Index, Step, within
-from spmdsim.layout.element_type import accumulator
+from spmdsim.layout.element_type import accumulator, check_reduce
 from spmdsim.redistribution.halo import HaloPiece, HaloStep
 from spmdsim.worlds.pool import empty
 

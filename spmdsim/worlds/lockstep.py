@@ -9,9 +9,9 @@ import numpy as np
 
 from spmdsim.core import Bounds, lockstep
 from spmdsim.core.lockstep import Program, Shards, contiguous, holders
-from spmdsim.core.reductions import check_reduce
 from spmdsim.core.step import Step, overlap, volume, within
 from spmdsim.errors import PlanError
+from spmdsim.layout.element_type import check_reduce
 from spmdsim.redistribution.exclusive_scan import EXCLUSIVE_SCAN, ScanStep
 from spmdsim.redistribution.halo import HALO_EXCHANGE, HALO_REDUCE, WINDOW, HaloStep, received
 from spmdsim.redistribution.parts import Parts, PartsStep

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
@@ -17,6 +18,11 @@ if TYPE_CHECKING:
     from spmdsim.core import Layout
     from spmdsim.core.meta import Meta
     from spmdsim.redistribution.planner import Plan
+
+
+#: The bits of an origin; the hash of integers is the same in all processes.
+ORIGINS = (1 << 61) - 1
+_origin = attrgetter("origin")
 
 
 class StepProgram:
@@ -81,6 +87,15 @@ def forget(entry: Any) -> None:
 def number_of(*facts: Any) -> int:
     """The number of some facts, the same in all processes."""
     return crc32(repr(alike(facts)).encode())
+
+
+def derived_origin(world: Any, recipe: Any, tensors: Sequence[Any], what: int = 0, params: Any = None) -> int:
+    """Where values come from: the operator with its parameters, applied to these tensors; or these added up."""
+    if recipe is None:
+        return hash((*map(_origin, tensors),)) & ORIGINS
+    if params and recipe.op.varying:  # nothing else is derived from those: the recipe does not know them
+        what += world.number(*[params.get(name) for name in recipe.op.varying])
+    return hash((recipe.number + what, *map(_origin, tensors))) & ORIGINS
 
 
 def alike(value: Any) -> Any:

@@ -9,16 +9,17 @@ import numpy as np
 import pytest
 
 from spmdsim import LockStep, Mesh, ShapeOnly, Tensor, ops
-from spmdsim.core import Rule, apply, bind
-from spmdsim.core.apply import Recipe, guards, watchers
-from spmdsim.core.elements import ElementTypes
+from spmdsim.core import Rule, bind
+from spmdsim.core.elements import ElementTypes, identity, in_type
 from spmdsim.core.meta import Meta
-from spmdsim.core.operator import ShardedOp, StrategyReader
-from spmdsim.core.reductions import identity, in_type
+from spmdsim.core.operator import Recipe, ShardedOp, StrategyReader, apply, guards
 from spmdsim.core.tape import added
-from spmdsim.core.world import ORIGINS, programs
+from spmdsim.core.world import programs
 from spmdsim.errors import LayoutError, RuleError, UsageTypeError, WorldError
 from spmdsim.tensor import Op
+from spmdsim.tensor.calls import looks_at
+from spmdsim.tensor.watch import watchers
+from spmdsim.worlds.base import ORIGINS
 
 MESH = Mesh((2, 2), ("a", "b"))
 
@@ -200,7 +201,7 @@ def test_gradients_look_at_what_they_are_not_linear_in_together(rule, linear, lo
     """Of a sum at nothing, of a product at the other operand, of what is not linear at both."""
     bound = bind(Rule.parse(rule, linear=linear), ((4,), (4,)) if rule.startswith("a") else ((4, 6), (6, 8)))
     asked = (True, True), (True, False), (False, True)
-    assert looks == " ".join("".join(".x"[look] for look in bound.looks_at(wanted)) for wanted in asked)
+    assert looks == " ".join("".join(".x"[look] for look in looks_at(bound.rule, wanted)) for wanted in asked)
 
 
 def test_what_gradients_do_not_look_at_is_free_at_once():
@@ -355,7 +356,7 @@ def test_tensors_of_few_bits_are_held_in_more_while_they_are_pending_and_shown_i
 
 def test_core_takes_tensors_and_nothing_else():
     with pytest.raises(UsageTypeError, match="exp takes tensors, but got str"):
-        apply._refuse(Op("exp", Rule.parse("... -> ..."), np.exp), ["x"])
+        apply(Op("exp", Rule.parse("... -> ..."), np.exp), ["x"], {})
 
 
 def test_the_last_program_is_told_of_seeds_and_of_who_looks():

@@ -12,9 +12,10 @@ import pytest
 
 import spmdsim.ops as ops
 from spmdsim import LockStep, Mesh, Tensor, nn
-from spmdsim.core.world import ORIGINS, programs
+from spmdsim.core.world import programs
 from spmdsim.errors import InputError, LayoutError, UsageTypeError, WorldError
 from spmdsim.tensor import random
+from spmdsim.worlds.base import ORIGINS
 from tests.nn import test_optimiser_state
 
 MESH = Mesh((2, 2), ("dp", "tp"))

@@ -12,7 +12,6 @@ import spmdsim
 import spmdsim.ops as ops
 from spmdsim import LockStep, Mesh, ShapeOnly, Tensor, check, matmul, nn, record
 from spmdsim.core import Layout, Rule
-from spmdsim.core.world import ORIGINS
 from spmdsim.errors import InputError, LayoutError, PlanError, RuleError, UsageTypeError, WorldError
 from spmdsim.redistribution import planner
 from spmdsim.redistribution.guard import RedistributionWarning, forbid_redistribution
@@ -24,6 +23,7 @@ from spmdsim.tensor.random import uniform_block
 from spmdsim.tensor.rounding import moved
 from spmdsim.tensor.tensor import origin_of
 from spmdsim.tensor.watch import Watcher, watching
+from spmdsim.worlds.base import ORIGINS
 
 DTYPES = [
     "float32", "float64", "float16", ml_dtypes.bfloat16, "complex64", "complex128",

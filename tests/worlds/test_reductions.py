@@ -10,7 +10,7 @@ import pytest
 
 from spmdsim.collectives.algorithm import algorithms
 from spmdsim.core import Mesh
-from spmdsim.core.reductions import fold, identity
+from spmdsim.core.elements import fold, identity
 from spmdsim.core.step import Step
 from spmdsim.errors import WorldError
 

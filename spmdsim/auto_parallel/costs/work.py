@@ -14,6 +14,7 @@ from spmdsim.cost.machine import CostModel
 from spmdsim.cost.roofline import forward_work, gradient_work
 from spmdsim.layout.element_type import element_type
 from spmdsim.tensor import Tensor
+from spmdsim.tensor.calls import looks_at
 from spmdsim.tensor.stepped import SteppedRule
 from spmdsim.trace import record
 from spmdsim.worlds import ShapeOnly
@@ -96,8 +97,8 @@ def saves(graph: Graph, operator: Operator, value: Value, recompute: bool = Fals
     With recomputation only what enters a layer is kept, and no parameter's copy.
     """
     gradients = [graph.brings_gradient(graph.values[i], operator.index) for i in operator.inputs]
-    looks_at = operator.bound.looks_at(gradients)
-    if not any(look for i, look in zip(operator.inputs, looks_at) if i == value.index):
+    looks = looks_at(operator.bound.rule, gradients)
+    if not any(look for i, look in zip(operator.inputs, looks) if i == value.index):
         return False
     return not recompute or (value.kind != "parameter" and kept_when_recomputing(graph, value))
 

@@ -15,7 +15,6 @@ import numpy as np
 
 import spmdsim.ops as ops
 from spmdsim.core import Layout
-from spmdsim.core.apply import watchers
 from spmdsim.core.operator import Op
 from spmdsim.dialects.mindspore import collectives
 from spmdsim.dialects.mindspore.communication import HCCL_WORLD_COMM_GROUP as WORLD
@@ -25,6 +24,7 @@ from spmdsim.errors import InputError, unknown
 from spmdsim.ops.reduce import normal_dims
 from spmdsim.ops.shape import full_shape
 from spmdsim.tensor import Tensor
+from spmdsim.tensor.watch import watchers
 
 if TYPE_CHECKING:
     from spmdsim.dialects.mindspore.primitive import Primitive

@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from spmdsim.core import BoundRule, Layout, Strategy
-from spmdsim.core.apply import watchers
 from spmdsim.core.operator import ShardedOp
 from spmdsim.dialects.host import whole
 from spmdsim.dialects.mindspore.operators import TABLE
@@ -30,6 +29,7 @@ from spmdsim.errors import InputError, RuleError
 from spmdsim.imitated import imitation
 from spmdsim.ops.windowed import in_blocks
 from spmdsim.tensor import Tensor
+from spmdsim.tensor.watch import watchers
 
 rules = imitation("sharding rules", "mindspore")
 

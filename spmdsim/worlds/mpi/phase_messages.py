@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from spmdsim.core.reductions import check_reduce, fold, identity
+from spmdsim.core.elements import fold, identity
 from spmdsim.errors import WorldError
+from spmdsim.layout.element_type import check_reduce
 from spmdsim.redistribution.exclusive_scan import ScanStep
 from spmdsim.redistribution.parts import Parts, one_array
 from spmdsim.redistribution.ways.way import Way

@@ -18,11 +18,12 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from spmdsim.core.elements import fold
 from spmdsim.core.lockstep import contiguous
 from spmdsim.core.mesh import Mesh
-from spmdsim.core.reductions import check_reduce, fold
 from spmdsim.core.step import Step
 from spmdsim.layout.blocks import nested_blocks
+from spmdsim.layout.element_type import check_reduce
 from spmdsim.redistribution.ways.tuning import Tuning, tuning
 from spmdsim.redistribution.ways.way import Way, way_of
 from spmdsim.worlds.mpi.checker import Check, NewCall

@@ -9,8 +9,8 @@ from math import prod
 import numpy as np
 
 from spmdsim.core import Bounds
-from spmdsim.core.reductions import check_reduce
 from spmdsim.core.step import Step, within
+from spmdsim.layout.element_type import check_reduce
 from spmdsim.redistribution.exchange.direct_reduction import Part, parts, rounds
 from spmdsim.worlds.local_steps import add_on, add_up
 from spmdsim.worlds.mpi.counted import Counted

@@ -15,9 +15,9 @@ import numpy as np
 from mpi4py import MPI
 
 from spmdsim.core.lockstep import contiguous, slicing
-from spmdsim.core.reductions import check_reduce
 from spmdsim.core.step import LOCAL_STEPS, Step
 from spmdsim.errors import WorldError
+from spmdsim.layout.element_type import check_reduce
 from spmdsim.redistribution.exclusive_scan import EXCLUSIVE_SCAN, ScanStep
 from spmdsim.redistribution.halo import HaloStep, room_around
 from spmdsim.redistribution.parts import Parts, PartsStep

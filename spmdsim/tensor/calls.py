@@ -1,0 +1,181 @@
+"""Calls of operators as programs make them: watched, recorded, compared between ranks, and fast when they come again.
+
+What a call means is in :mod:`spmdsim.core.operator`, which asks this module's :func:`apply` as soon as it is loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from operator import attrgetter
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from spmdsim.core import Rule
+from spmdsim.core.elements import each
+from spmdsim.core.meta import Meta
+from spmdsim.core.operator import Op, Recipe, ShardedOp, applied, bring, run, track
+from spmdsim.core.tensor import Tensor
+from spmdsim.core.world import recordings
+from spmdsim.errors import WorldError, context
+from spmdsim.tensor.operands import operands
+from spmdsim.tensor.watch import watchers
+from spmdsim.trace import recorder
+from spmdsim.worlds.base import ORIGINS, World
+
+_meta = attrgetter("meta")
+
+
+@dataclass
+class CallRecipe(Recipe):
+    """A recipe with what makes repeated calls fast.
+
+    Attributes:
+        number: of the operator and its parameters, the same in all processes.
+        moves: whether some operand needs a redistribution.
+        plain: the operands once brought, nothing but the local function is left, with one result on every owned rank.
+        alone: the local function of the only owned rank, its context given, or made for the shapes that it has there.
+        blanks: per choice of operands whose gradients are wanted, what stands for those that these do not look at.
+    """
+
+    number: int = 0
+    moves: bool = False
+    plain: bool = False
+    alone: Callable[..., Any] = field(init=False)
+    blanks: dict[tuple[bool, ...], list[list[Any]]] = field(default_factory=dict)
+
+    @classmethod
+    def derive(
+        cls, op: Op, sharding: ShardedOp | None, metas: Sequence[Meta], params: dict[str, Any], world: Any
+    ) -> CallRecipe:
+        """That of a call; RuleError if operands, parameters or strategy do not fit."""
+        recipe: CallRecipe = super().derive(op, sharding, metas, params, world)
+        op, forward, recipe.moves = recipe.op, recipe.forward, any(recipe.plans)
+        if isinstance(world, World):  # those of core know nothing of this
+            recipe.number = world.number(op.name, *[p for p in params.items() if p[0] not in op.varying])
+            if sharding is None and recipe.moves and not recipe.strategy.splits:
+                world.gathers_whole(op.name, recipe.bound, metas, recipe.plans)
+        turns = op.contextual and (len(recipe.active) > 1 or type(op).on_ranks is not Op.on_ranks)
+        alike = recipe.prepared is None and recipe.finals == (None,) and all(recipe.active)
+        recipe.plain = alike and not turns
+        head = recipe.head(world.ranks[0]) if len(world.ranks) else ()
+        recipe.alone = partial(forward, *head) if head else forward
+        if (
+            recipe.active == (True,)
+            and world.has_data
+            and not params
+            and not head
+            and hasattr(forward, "known")
+        ):
+            shapes = [meta.layout.local_shape(meta.shape, world.ranks[0]) for meta in recipe.inputs]
+            like = zip(recipe.inputs, shapes)
+            recipe.alone = forward.known(*[np.broadcast_to(np.empty((), m.held), n) for m, n in like])
+        return recipe
+
+    def kept(self, operands: Sequence[Tensor], wanted: tuple[bool, ...]) -> list[list[Any]]:
+        """Zeros that take no memory, for operands that the wanted gradients do not look at; those of the others."""
+        blanks = self.blanks.get(wanted)
+        if blanks is None:
+            held = [x.held if x.world.has_data else [] for x in operands]
+            zeros = [
+                [np.broadcast_to(np.zeros((), array.dtype), array.shape) for array in arrays]
+                for arrays in held
+            ]
+            looks = looks_at(self.bound.rule, wanted)
+            blanks = self.blanks[wanted] = [[] if look else blank for look, blank in zip(looks, zeros)]
+        return [blank or operand.held for blank, operand in zip(blanks, operands)]
+
+
+def looks_at(rule: Rule, wanted: Sequence[bool]) -> tuple[bool, ...]:
+    """The operands that the gradients of the wanted ones depend on: those not linear together with each of them."""
+    linear = rule.linear if "sum" in rule.passes else ()
+    return tuple(
+        any(w and not any({i, j} <= group for group in linear) for j, w in enumerate(wanted))
+        for i in range(len(wanted))
+    )
+
+
+def apply(
+    op: Op,
+    tensors: Sequence[Tensor],
+    params: dict[str, Any],
+    sharding: ShardedOp | None = None,
+    seen: bool = False,
+) -> Any:
+    """Apply an operator to global tensors of one world; with several results, it gives a tuple.
+
+    The recipe is derived once per combination of operand metas and parameters (hashable values); a repeated call only
+    looks it up. ``seen``: the watcher knows of this call. An SpmdError says what does not fit, of which operator.
+    """
+    if watchers and not seen:
+        return _watched(op, operands(op.name, tensors), params, sharding)
+    try:
+        first, last, two, more = tensors[0], tensors[-1], len(tensors) == 2, len(tensors) > 2
+        world = first.world
+        key = (op, sharding, first.meta, last.meta) if two else (op, sharding, *map(_meta, tensors))
+        if params:
+            key += tuple(
+                [p for p in params.items() if p[0] not in op.varying] if op.varying else params.items()
+            )
+    except AttributeError:  # a parameter, an array or a number among them
+        return apply(op, operands(op.name, tensors), params, sharding, seen)
+    if last.world is not world or (more and any(tensor.world is not world for tensor in tensors)):
+        other = next(tensor.world for tensor in tensors if tensor.world is not world)
+        raise WorldError(
+            f"operands of {op.name} live in different worlds, {world} and {other}: make both with the same "
+            "world=, or without one after asking spmdsim.world(N) for enough ranks"
+        )
+    recipe: CallRecipe | None = world.cache.get(key)
+    if recipe is None:
+        with context(operator=op.name, operands=", ".join(repr(tensor.meta) for tensor in tensors)):
+            recipe = CallRecipe.derive(op, sharding, [tensor.meta for tensor in tensors], params, world)
+        world.cache[key] = recipe
+    if recordings and isinstance(world, World):
+        return _recorded(world, recipe, tensors, params)
+    if not recipe.plain:
+        return run(recipe, tensors, params)
+    if recipe.moves:
+        tensors = [bring(recipe, i, tensor) for i, tensor in enumerate(tensors)]
+        first, last = tensors[0], tensors[-1]
+    meta = recipe.outputs[0]
+    if not world.has_data:
+        shards = world.empties(meta)
+    elif len(first.held) == 1:
+        if two and not params:  # an empty ** is not free
+            array = recipe.alone(first.held[0], last.held[0])
+        else:
+            array = recipe.alone(*[tensor.held[0] for tensor in tensors], **params)
+        shards = [array if array.dtype is meta.held else op.typed(array, meta.held)]
+    else:
+        shards = each(partial(recipe.local, params, None), *[tensor.held for tensor in tensors])
+    origin = 0
+    if world.compares and two and not op.varying:  # what a world would say, without asking it
+        origin = hash((recipe.number, first.origin, last.origin)) & ORIGINS
+    elif world.compares:
+        origin = world.derived_origin(recipe, tensors, 0, params)
+    result = type(first)(world, meta, shards, False, "", origin)
+    if first._tracked or last._tracked or (more and any(tensor._tracked for tensor in tensors)):
+        track(recipe, tensors, [result], params)
+    return result
+
+
+def _recorded(world: World, recipe: CallRecipe, tensors: Sequence[Tensor], params: dict[str, Any]) -> Any:
+    with recorder.operator(recipe.op.name, recipe):
+        start = perf_counter()
+        results = run(recipe, tensors, params)
+        recorder.emit_operator(recipe, world.ranks, start)
+    return results
+
+
+def _watched(op: Op, tensors: Sequence[Tensor], params: dict[str, Any], sharding: ShardedOp | None) -> Any:
+    watcher = watchers[-1]
+    changed, strategy = watcher.before(op, tensors, params, sharding)
+    results = apply(changed, tensors, params, strategy, seen=True)
+    watcher.after(op, tensors, params, sharding, results if isinstance(results, tuple) else (results,))
+    return results
+
+
+applied[0] = apply
