@@ -15,7 +15,7 @@ from spmdsim.registry import Registry
 _TABLES: dict[str, dict[str, tuple[str, str]]] = {
     "plan": {
         "mindspore": ("mindspore.mindspore_plan", "mindspore_plan"),
-        "dtensor": ("dtensor.greedy_planner", "dtensor_plan"),
+        "dtensor": ("dtensor_planners", "dtensor_plan"),
     },
     "cost model": {
         "alpa": ("cost_models", "AlpaModel"),
@@ -23,14 +23,14 @@ _TABLES: dict[str, dict[str, tuple[str, str]]] = {
         "mindspore": ("cost_models", "MindSporeModel"),
         "oneflow": ("cost_models", "OneFlowModel"),
     },
-    "assumptions": {"alpa": ("alpa_settings", "alpa_settings")},
+    "assumptions": {"alpa": ("cost_models", "alpa_settings")},
     "search": {"double_recursion": ("mindspore.double_recursion", "double_recursion")},
     "boxing": {"oneflow": ("oneflow.sbp_boxing", "")},
     "signatures": {"oneflow": ("oneflow.signatures", "")},
     "signature table": {"oneflow": ("oneflow.signature_table", "")},
-    "choice of signatures": {"oneflow": ("oneflow.signature_choice", "")},
+    "choice of signatures": {"oneflow": ("oneflow.signatures", "")},
     "agreement of ranks": {"oneflow": ("oneflow.rank_agreement", "")},
-    "sharding rules": {"mindspore": ("mindspore.sharding", ""), "paddle": ("paddle.spmd_rules", "")},
+    "sharding rules": {"mindspore": ("mindspore.sharding", ""), "paddle": ("paddle_rules", "")},
     "region mappings": {"megatron": ("megatron", "")},
 }
 IMITATIONS = {kind: Registry(f"imitated {kind}", table) for kind, table in _TABLES.items()}

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from spmdsim.auto_parallel.strategy_candidates import prime_factors
+from spmdsim.auto_parallel.strategy_choice import prime_factors
 from spmdsim.core import BoundRule, Layout, Mesh, Strategy
 from spmdsim.core.rule import members
 from spmdsim.errors import InputError

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from spmdsim.auto_parallel.programs.graph import Operator
 from spmdsim.core import BoundRule, Strategy
 from spmdsim.errors import InputError, RuleError
+from spmdsim.imitations.cost_models import OperatorCost, operator_cost
 from spmdsim.imitations.mindspore.double_recursion import CutCosts
-from spmdsim.imitations.mindspore.operator_cost import OperatorCost, operator_cost
 from spmdsim.layout.cuts import strategy_from_cuts
 
 Shape = tuple[int, ...]

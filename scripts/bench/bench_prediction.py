@@ -29,9 +29,8 @@ import spmdsim.ops as ops
 from spmdsim import Mesh, MPIWorld, world
 from spmdsim.auto_parallel.baselines import complete
 from spmdsim.auto_parallel.costs.settings import Settings
-from spmdsim.auto_parallel.execute import Applied, place
+from spmdsim.auto_parallel.execute import Applied, arguments, place
 from spmdsim.auto_parallel.programs.record_program import record_program
-from spmdsim.auto_parallel.proof import arguments
 from spmdsim.auto_parallel.search_result import SearchResult
 from spmdsim.cli.collective.calibrate import measured_machine
 from spmdsim.cost import Machine, load_machine

@@ -17,9 +17,9 @@ from paired import row
 
 from spmdsim import ops
 from spmdsim.auto_parallel.costs.settings import Settings
+from spmdsim.auto_parallel.heuristics import propagate
 from spmdsim.auto_parallel.programs.networks import gpt
 from spmdsim.auto_parallel.programs.record_program import record_program
-from spmdsim.auto_parallel.propagation import propagate
 from spmdsim.auto_parallel.search import search, search_mesh
 from spmdsim.core import Mesh
 from spmdsim.cost import Machine

@@ -6,13 +6,16 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
-from spmdsim.auto_parallel.batch import batch_factors
 from spmdsim.auto_parallel.costs.choice_model import ChoiceModel
 from spmdsim.auto_parallel.costs.settings import Settings
 from spmdsim.auto_parallel.programs.graph import Graph, Operator
 from spmdsim.auto_parallel.solvers.elimination import eliminate
-from spmdsim.auto_parallel.strategy_candidates import configured_strategy, device_matrices
-from spmdsim.auto_parallel.strategy_choice import StrategyChoice
+from spmdsim.auto_parallel.strategy_choice import (
+    StrategyChoice,
+    batch_factors,
+    configured_strategy,
+    device_matrices,
+)
 from spmdsim.core import Layout, Mesh, Strategy
 
 #: Largest tensor-parallel group that is tried: more is never configured by hand.
@@ -102,23 +105,12 @@ def complete(
     settings: Settings,
     stored: Callable[[int], Layout | None] | None = None,
 ) -> StrategyChoice:
-    """Strategies as a whole choice: the tensors between them get the layouts that cost least.
-
-    Args:
-        graph: the program.
-        mesh: the mesh.
-        strategies: one per operator.
-        settings: the assumptions.
-        stored: a layout for some parameters, by number.
-    """
+    """Strategies as a whole choice: the tensors between them get the layouts that cost least, or those ``stored`` says."""
+    values = graph.values
     if stored is not None:
-        values = tuple(
-            replace(v, layout=stored(v.index)) if v.kind == "parameter" else v for v in graph.values
-        )
-        fixed = replace(graph, values=values)
-    else:
-        fixed = graph
-    fixed = replace(fixed, operators=tuple(_given(o, strategies[o.index], mesh) for o in fixed.operators))
+        values = tuple(replace(v, layout=stored(v.index)) if v.kind == "parameter" else v for v in values)
+    operators = tuple(_given(o, strategies[o.index], mesh) for o in graph.operators)
+    fixed = replace(graph, values=values, operators=operators)
     model = ChoiceModel(fixed, mesh, replace(settings, tie=False), lambda o: (strategies[o.index],))
     choice = model.choice(eliminate(model.problem).states)
     return replace(choice, graph=graph)

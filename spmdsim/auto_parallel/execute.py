@@ -1,4 +1,4 @@
-"""Running a program with the strategies a search found, and comparing the bytes it moves with the prediction."""
+"""Running a program with the strategies that were found: the same numbers as on one rank, and the bytes that were predicted."""
 
 from __future__ import annotations
 
@@ -7,19 +7,26 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from spmdsim.auto_parallel.costs.evaluate import Move
 from spmdsim.auto_parallel.costs.settings import Settings
-from spmdsim.auto_parallel.programs.record_program import record_call
+from spmdsim.auto_parallel.programs.record_program import Unconfigured, record_call, shape_and_dtype
 from spmdsim.auto_parallel.search import search
+from spmdsim.auto_parallel.search_report import size_text, text_table
 from spmdsim.auto_parallel.search_result import SearchResult, load_choice
-from spmdsim.core import Layout
+from spmdsim.core import Layout, Mesh
 from spmdsim.core.operator import Op, ShardedOp
-from spmdsim.errors import InputError, unknown
+from spmdsim.errors import InputError, SpmdError, unknown
 from spmdsim.layout.element_type import element_type
 from spmdsim.nn.gradients import backward as backward_pass
+from spmdsim.pictured import ShortRepr
 from spmdsim.redistribution.parts import PartsStep
 from spmdsim.tensor import Tensor
+from spmdsim.tensor.check import check
+from spmdsim.tensor.rounding import Measured, operand, shared, unit_roundoff
 from spmdsim.tensor.watch import Watcher, watching
+from spmdsim.trace import record
 
 if TYPE_CHECKING:
     from spmdsim.auto_parallel.programs.graph import Graph
@@ -33,11 +40,7 @@ TOGETHER = "gradients"
 
 
 class Applied(Watcher):
-    """Gives every operator of a program, in order, the strategy that was found for it, and its name.
-
-    Args:
-        answer: the strategies.
-    """
+    """Gives every operator of a program, in order, the strategy that was found for it, and its name."""
 
     def __init__(self, answer: SearchResult) -> None:
         self.answer = answer
@@ -87,11 +90,7 @@ def handed_on(answer: SearchResult, operator: int) -> Layout | None:
 
 
 def place(answer: SearchResult, world: World, arrays: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Inputs and parameters as tensors, laid out as the search wants them.
-
-    Raises:
-        InputError: an array that the program does not take.
-    """
+    """Inputs and parameters as tensors, laid out as the search wants them."""
     tensors = {}
     named = {value.name: value for value in answer.graph.sources}
     for name, array in arrays.items():
@@ -116,17 +115,10 @@ def run(
     *,
     backward: bool = True,
 ) -> tuple[Any, dict[str, Tensor]]:
-    """Run a program once with the strategies found for it.
-
-    Args:
-        program: the function that was searched.
-        answer: its strategies.
-        world: any world with as many ranks.
-        arrays: one global array (or anything a tensor is made from) per input and parameter.
-        backward: also compute the gradients of the result, which has one element.
+    """Run a program once with the strategies found for it, on one global array per input and parameter.
 
     Returns:
-        What the program returns, and its inputs and parameters (with their ``grad``).
+        What it returns, and its inputs and parameters, with their gradients if the result has one element.
     """
     if answer.settings.recompute:
         raise InputError(
@@ -152,16 +144,9 @@ class Parallelised:
     """A function of global tensors that finds its own strategies.
 
     The first call with new shapes runs as it is, is recorded and searched; later calls run with what was found.
-
-    Args:
-        function: a function of tensors, such as a network's forward pass.
-        method: the search, as in :func:`spmdsim.auto_parallel.search.search`.
-        settings: its assumptions.
-
-    Attributes:
-        load: a file of strategies that take the place of a search, if there is one.
     """
 
+    #: A file of strategies that take the place of a search, if there is one.
     load: str = ""
 
     def __init__(
@@ -262,3 +247,132 @@ def compare_bytes(answer: SearchResult, trace: Trace, rank: int) -> list[ByteCou
     rest = [name for name in counted if name not in set(order)]
     rows = [ByteCount(name, predicted[name], counted[name], other_way[name]) for name in (*order, *rest)]
     return [row for row in rows if row.predicted or row.counted]
+
+
+@dataclass(frozen=True, repr=False)
+class Proof(ShortRepr):
+    """What a run showed.
+
+    Attributes:
+        world: where it ran.
+        rows: predicted and counted bytes of every operator, on the rank whose counts differ, or the first one.
+        rank: that rank.
+        error: largest difference of a result or gradient from the same program on one rank in a wider type.
+        tolerance: what rounding explains there, measured on one rank.
+        verdict: which one it is, and how it is judged.
+    """
+
+    world: str
+    rows: tuple[ByteCount, ...]
+    rank: int
+    error: float
+    tolerance: float
+    verdict: str
+
+    @property
+    def holds(self) -> bool:
+        """Whether numbers and bytes are as they should be."""
+        return self.error <= self.tolerance and all(row.agree for row in self.rows)
+
+    def __str__(self) -> str:
+        rows = []
+        for row in self.rows:
+            remark = _remark(row.predicted == row.counted, row.agree)
+            rows.append([row.operator, size_text(row.predicted), size_text(row.counted), remark])
+        predicted, counted = sum(row.predicted for row in self.rows), sum(row.counted for row in self.rows)
+        remark = _remark(predicted == counted, all(row.agree for row in self.rows))
+        rows.append(["all", f"{predicted:,} B", f"{counted:,} B", remark])
+        verdict = "as predicted" if self.holds else "NOT as predicted"
+        table = text_table(["operator", "predicted", "counted", ""], rows, right=(1, 2))
+        return (
+            f"run in {self.world}: bytes received by rank {self.rank}\n{table}\n{self.verdict}\n"
+            f"result and gradients differ from one rank's by {self.error:.1e} at most (rounding allows "
+            f"{self.tolerance:.0e}): {verdict}"
+        )
+
+
+def _remark(same: bool, agree: bool) -> str:
+    return "" if same else "another way" if agree else "differ"
+
+
+def arguments(shapes: Mapping[str, Any], seed: int = 0) -> dict[str, np.ndarray]:
+    """Arrays for a program's arguments: those given, else small random numbers, zeros for integers."""
+    rng = np.random.default_rng(seed)
+    arrays = {}
+    for name, entry in shapes.items():
+        if hasattr(entry, "dtype") and hasattr(entry, "shape"):
+            arrays[name] = np.asarray(entry)
+            continue
+        shape, dtype = shape_and_dtype(name, entry)
+        numbers = 0.1 * rng.standard_normal(shape) if dtype.kind in "fcV" else np.zeros(shape)
+        arrays[name] = numbers.astype(dtype)
+    return arrays
+
+
+def prove(
+    program: Callable[..., Any], answer: SearchResult, world: World, arrays: Mapping[str, Any]
+) -> Proof:
+    """Run a program with its found strategies, and on one rank, and compare. All ranks call it."""
+    with record() as trace:
+        result, tensors = run(program, answer, world, arrays, backward=_scalar(answer))
+    references = _alone(program, answer, world, arrays)
+    verdicts = {
+        name: check(tensor, Measured.of(*reference, tensor.dtype, _coarsest(arrays)))
+        for (name, tensor), reference in zip(_tensors(result, tensors).items(), references)
+    }
+    name, worst = max(verdicts.items(), key=lambda item: (not item[1].ok, item[1].max_error))
+    compared = {rank: tuple(compare_bytes(answer, trace, rank)) for rank in world.ranks}
+    wrong = [rank for rank, rows in compared.items() if not all(row.agree for row in rows)]
+    rank = min(wrong, default=world.ranks[0])
+    gathered = world.gather_objects([(bool(wrong), rank, compared[rank])] * len(world.ranks))
+    _, rank, rows = next((entry for entry in gathered if entry[0]), gathered[0])
+    return Proof(str(world), rows, rank, worst.max_error, worst.tolerance, f"{name}: {worst}")
+
+
+def _scalar(answer: SearchResult) -> bool:
+    results = answer.graph.results
+    return answer.graph.training and len(results) == 1 and answer.graph.values[results[0]].shape == ()
+
+
+def _alone(
+    program: Callable[..., Any], answer: SearchResult, world: World, arrays: Mapping[str, Any]
+) -> list[tuple[Any, list[Any]]]:
+    """Per result and gradient what one rank has in a wider type (None if that cannot be had), and its own runs."""
+    from spmdsim.worlds import LockStep
+
+    def attempt(number: int) -> list[np.ndarray] | None:
+        moved = {name: operand(array, number - 1, k) for k, (name, array) in enumerate(arrays.items())}
+        try:
+            tensors = _tensors(*_once(program, answer, LockStep(1), moved))
+            return [tensor.full() for tensor in tensors.values()]
+        except (TypeError, SpmdError):
+            if number:
+                raise
+            return None
+
+    truth, *own = shared(world, attempt)
+    return [(truth and truth[k], [values[k] for values in own]) for k in range(len(own[0]))]  # type: ignore[index,arg-type]
+
+
+def _once(program: Callable[..., Any], answer: SearchResult, world: World, arrays: Mapping[str, Any]) -> Any:
+    trained = {value.name for value in answer.graph.parameters if value.needs_gradient}
+    tensors = {}
+    for name, array in arrays.items():
+        layout = Layout.replicated(Mesh((1,), ("x",)), array.ndim)
+        tensors[name] = Tensor.from_global(array, layout, world, requires_grad=name in trained, name=name)
+    with watching(Unconfigured()):
+        result = program(**tensors)
+    if _scalar(answer) and result.requires_grad:
+        result.backward()
+    return result, tensors
+
+
+def _tensors(result: Any, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Results and gradients by name."""
+    results = result if isinstance(result, tuple | list) else [result]
+    named = {"result" if len(results) == 1 else f"result {k}": tensor for k, tensor in enumerate(results)}
+    return named | {f"gradient of {n}": t.grad for n, t in tensors.items() if t.grad is not None}
+
+
+def _coarsest(arrays: Mapping[str, np.ndarray]) -> np.dtype:
+    return max((array.dtype for array in arrays.values()), key=unit_roundoff)

@@ -1,31 +1,223 @@
-"""The two heuristic searches from start to end: what they find, and the local search that improves it."""
+"""The heuristic searches: sharding propagation and the double recursion, and the local search that improves them.
+
+Propagation goes breadth first from each configured operator, to the readers of its results and then to the producers of
+its operands. A neighbour takes the candidate that is least in (communication on the shared tensors, local copying on
+them, the operator's own communication but for its parameters, order of the candidates). An operator with several
+operands waits until all of them are decided. A reshape takes a candidate without communication where there is one,
+which the order above says already. Two configured operators that disagree are left as they are: the tensor between them
+is redistributed, and a remark says so. Whatever is not connected to a configured operator takes its first candidate.
+
+Source: ``StrategyPropagate`` and ``BFS`` of MindSpore's ``graph_costmodel.cc``.
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from spmdsim.auto_parallel.baselines import complete
-from spmdsim.auto_parallel.costs.choice_model import ChoiceModel
+from spmdsim.auto_parallel.costs.choice_model import ChoiceModel, candidates
 from spmdsim.auto_parallel.costs.evaluate import evaluate
 from spmdsim.auto_parallel.costs.move_prices import MovePrices
 from spmdsim.auto_parallel.costs.settings import Settings
-from spmdsim.auto_parallel.programs.graph import Graph, Operator
-from spmdsim.auto_parallel.propagation import propagate
+from spmdsim.auto_parallel.programs.graph import Graph, Operator, Value
 from spmdsim.auto_parallel.search_result import SearchResult
-from spmdsim.auto_parallel.solvers.local_search import improve
-from spmdsim.auto_parallel.strategy_candidates import (
+from spmdsim.auto_parallel.solvers.elimination import improve
+from spmdsim.auto_parallel.strategy_choice import (
+    States,
     binary_mesh,
+    configured_result,
     configured_strategy,
     device_matrices,
     searched_axes,
+    states_of,
 )
-from spmdsim.core import Mesh, Strategy
+from spmdsim.core import Layout, Mesh, Strategy
+from spmdsim.errors import InputError
 from spmdsim.imitated import imitation
+
+
+@dataclass(frozen=True)
+class Propagation:
+    """What the propagation found: strategies, remarks, and operators as they were reached (others are missing)."""
+
+    strategies: tuple[Strategy, ...]
+    remarks: tuple[str, ...]
+    order: tuple[int, ...]
+
+
+def propagate(graph: Graph, mesh: Mesh, settings: Settings | None = None) -> Propagation:
+    """Spread the configured strategies over the whole graph.
+
+    >>> from spmdsim.auto_parallel.programs.networks import mlp
+    >>> graph = mlp(2, 8, 8, bias=False).configure(fc0={".0": "x"})
+    >>> [str(s) for s in propagate(graph, Mesh((2,), ("x",))).strategies]
+    ['.0:x', '.1:x', '.0:x', 'b:x']
+    """
+    return _Spread(graph, mesh, settings or Settings()).run()
+
+
+class _Spread:
+    def __init__(self, graph: Graph, mesh: Mesh, settings: Settings) -> None:
+        self.graph, self.mesh, self.settings = graph, mesh, settings
+        self.moves = MovePrices(settings)
+        self.chosen: dict[int, tuple[States, int]] = {}
+        self.order: list[int] = []
+        self.remarks: list[str] = []
+        self.configured = [o for o in graph.operators if o.configured is not None]
+        self._known: dict[tuple[object, ...], int] = {}
+        self._edges: dict[tuple[object, ...], tuple[float, float]] = {}
+        self._owns: dict[tuple[object, ...], float] = {}
+        if not self.configured:
+            raise InputError(
+                "sharding propagation starts from configured operators, but none is configured; give at least one "
+                "operator a strategy with .shard(...)"
+            )
+
+    def run(self) -> Propagation:
+        """Spread, then give what was not reached its first candidate."""
+        for operator in self.configured:
+            strategy = configured_strategy(operator, self.mesh)
+            self.chosen[operator.index] = (states_of(operator.bound, (strategy,)), 0)
+        self._compare_configured()
+        visited: set[int] = set()
+        for operator in self.configured:
+            self._spread(operator, visited)
+        for operator in self.graph.operators:
+            if operator.index not in self.chosen:
+                self.chosen[operator.index] = (self._states(operator), 0)
+        strategies = tuple(
+            states.strategies[k] for states, k in (self.chosen[o.index] for o in self.graph.operators)
+        )
+        return Propagation(strategies, tuple(self.remarks), tuple(self.order))
+
+    def _spread(self, start: Operator, visited: set[int]) -> None:
+        if start.index not in visited:
+            visited.add(start.index)
+            self.order.append(start.index)
+        queue = deque([start.index])
+        while queue:
+            current = self.graph.operators[queue.popleft()]
+            for neighbour in (*self._readers(current), *self._producers(current)):
+                if neighbour in visited:
+                    continue
+                operator = self.graph.operators[neighbour]
+                after = neighbour > current.index
+                if operator.configured is None and after and not self._operands_decided(operator):
+                    continue
+                if operator.configured is None:
+                    self._choose(operator)
+                visited.add(neighbour)
+                self.order.append(neighbour)
+                queue.append(neighbour)
+
+    def _readers(self, operator: Operator) -> list[int]:
+        pairs = (pair for value in operator.outputs for pair in self.graph.consumers[value])
+        return list(dict.fromkeys(reader for reader, _ in pairs))
+
+    def _producers(self, operator: Operator) -> list[int]:
+        producers = (self.graph.values[value].producer for value in operator.inputs)
+        return list(dict.fromkeys(producer for producer in producers if producer is not None))
+
+    def _operands_decided(self, operator: Operator) -> bool:
+        return all(producer in self.chosen for producer in self._producers(operator))
+
+    def _states(self, operator: Operator) -> States:
+        return states_of(operator.bound, candidates(operator, self.mesh, self.settings))
+
+    def _choose(self, operator: Operator) -> None:
+        states = self._states(operator)
+        links = self._links(operator)
+        key = (id(states), tuple((slot, layout, read) for slot, _, layout, read in links))
+        best = self._known.get(key)
+        if best is None:
+            scores = [(*self._score(operator, states, k, links), k) for k in range(len(states.strategies))]
+            best = self._known[key] = min(scores)[-1]
+        self.chosen[operator.index] = (states, best)
+
+    def _links(self, operator: Operator) -> list[tuple[int, Value, Layout, bool]]:
+        """(operand or result, tensor, the other side's layout, whether we read it) of all decided neighbours."""
+        links = []
+        for slot, index in enumerate(operator.inputs):
+            value = self.graph.values[index]
+            if value.producer in self.chosen:
+                states, k = self.chosen[value.producer]
+                links.append((slot, value, self._handed_on(value, states, k), True))
+        for k, index in enumerate(operator.outputs):
+            for reader, operand in self.graph.consumers[index]:
+                if reader in self.chosen:
+                    states, state = self.chosen[reader]
+                    links.append((k, self.graph.values[index], states.inputs[operand][state], False))
+        return links
+
+    def _handed_on(self, value: Value, states: States, k: int) -> Layout:
+        """The layout in which a decided operator hands its result on."""
+        operator = self.graph.operators[value.producer or 0]
+        fixed = None if value.output else configured_result(operator, states.strategies[k])
+        return states.outputs[value.output][k].reduced if fixed is None else fixed
+
+    def _score(
+        self, operator: Operator, states: States, k: int, links: list[tuple[int, Value, Layout, bool]]
+    ) -> tuple[float, float, float]:
+        communication, copying = 0.0, 0.0
+        for slot, value, other, read in links:
+            own = states.inputs[slot][k] if read else states.outputs[slot][k].reduced
+            moved, copied = self._edge(*((other, own) if read else (own, other)), value)
+            communication += moved
+            copying += copied
+        return communication, copying, self._own(operator, states, k)
+
+    def _edge(self, src: Layout, dst: Layout, value: Value) -> tuple[float, float]:
+        """Communication forward and backward, and copying, between two layouts of a tensor."""
+        if src == dst:
+            return 0.0, 0.0
+        key = (src, dst, value.shape, value.itemsize, value.needs_gradient)
+        prices = self._edges.get(key)
+        if prices is None:
+            ways = [(src, dst), (dst.dual(), src.dual())] if value.needs_gradient else [(src, dst)]
+            what = (value.shape, value.itemsize)
+            moving = [w for w in ways if w[0].mesh != w[1].mesh or self.moves.communicates(*w, *what)]
+            moved = sum(self.moves.seconds(a, b, *what) for a, b in moving)
+            total = sum(self.moves.seconds(a, b, *what) for a, b in ways)
+            prices = self._edges[key] = (moved, total - moved)
+        return prices
+
+    def _own(self, operator: Operator, states: States, k: int) -> float:
+        """The operator's own communication without parameters: its pending results, its operands' gradients."""
+        key = (id(states), k, tuple(self.graph.values[i].kind == "parameter" for i in operator.inputs))
+        total = self._owns.get(key)
+        if total is None:
+            total = 0.0
+            for slot, index in enumerate(operator.outputs):
+                produced, value = states.outputs[slot][k], self.graph.values[index]
+                total += self.moves.seconds(produced, produced.reduced, value.shape, value.itemsize)
+            for slot, index in enumerate(operator.inputs):
+                value, gradient = self.graph.values[index], states.gradients[slot][k]
+                if value.kind == "result" and value.needs_gradient:
+                    total += self.moves.seconds(gradient, gradient.reduced, value.shape, value.itemsize)
+            self._owns[key] = total
+        return total
+
+    def _compare_configured(self) -> None:
+        for operator in self.configured:
+            for slot, index in enumerate(operator.inputs):
+                value = self.graph.values[index]
+                if value.producer is None or value.producer not in self.chosen:
+                    continue
+                produced, k = self.chosen[value.producer]
+                src, dst = self._handed_on(value, produced, k), self.chosen[operator.index][0].inputs[slot][0]
+                if src.mesh != dst.mesh or src != dst:
+                    producer = self.graph.operators[value.producer].name
+                    self.remarks.append(
+                        f"{producer} and {operator.name} are both configured and disagree about {value.name} "
+                        f"({src.parts} against {dst.parts} pieces): it is redistributed between them"
+                    )
+
 
 #: Meshes of more axes have too many strategies to improve them.
 POLISH_AXES = 3
-#: So many operators that differ are not improved on several meshes.
+#: So many operators, those of a repeated layer counted once, are not improved.
 MOST_OPERATORS = 2000
 
 
@@ -35,9 +227,8 @@ def by_propagation(graph: Graph, meshes: Sequence[Mesh], settings: Settings, pol
     for mesh in meshes:
         propagated = propagate(graph, mesh, settings)
         start = complete(graph, mesh, propagated.strategies, settings)
-        answer = SearchResult(
-            start, settings, "sharding propagation", propagated.remarks, rivals=tuple(meshes)
-        )
+        method, rivals = "sharding propagation", tuple(meshes)
+        answer = SearchResult(start, settings, method, propagated.remarks, rivals=rivals)
         answers.append((_seconds(answer), answer))
         if polish:
             answers.append(_improved(answer, mesh, propagated.strategies))
@@ -55,16 +246,16 @@ def by_recursion(graph: Graph, ranks: int, settings: Settings, version: str, pol
     mesh = binary_mesh(ranks)
     start = complete(graph, mesh, strategies, settings)
     rivals = expressing(graph, ranks, searched_axes(graph, ranks))
-    start_result = SearchResult(start, settings, f"double recursion {version}", rivals=rivals)
-    if not polish or _different(graph) > MOST_OPERATORS:
-        return start_result
+    answer = SearchResult(start, settings, f"double recursion {version}", rivals=rivals)
+    if not polish or sum(o.layer is None or o.layer[1] == 0 for o in graph.operators) > MOST_OPERATORS:
+        return answer
+    answers = [(_seconds(answer), answer)]
     if not rivals and len(mesh.axes) <= POLISH_AXES:
-        return _best([(_seconds(start_result), start_result), _improved(start_result, mesh, strategies)])
-    coarse = [
-        _improved(start_result, m, tuple(_on_coarse(o, s, m) for o, s in zip(graph.operators, strategies)))
-        for m in rivals
-    ]
-    return _best([(_seconds(start_result), start_result), *coarse])
+        answers.append(_improved(answer, mesh, strategies))
+    for coarse in rivals:
+        nearest = tuple(_on_coarse(o, s, coarse) for o, s in zip(graph.operators, strategies))
+        answers.append(_improved(answer, coarse, nearest))
+    return _best(answers)
 
 
 def expressing(graph: Graph, ranks: int, least: int = 2) -> tuple[Mesh, ...]:
@@ -87,11 +278,6 @@ def _useful(graph: Graph, mesh: Mesh) -> bool:
     operator = max(graph.operators, key=lambda o: o.bound.flops)
     sizes = [operator.bound.sizes[factor] for factor in operator.bound.splittable]
     return all(any(size % axis == 0 for size in sizes) for axis in mesh.shape)
-
-
-def _different(graph: Graph) -> int:
-    """Operators, those of a repeated layer counted once."""
-    return sum(o.layer is None or o.layer[1] == 0 for o in graph.operators)
 
 
 def _best(answers: Sequence[tuple[float, SearchResult]]) -> SearchResult:

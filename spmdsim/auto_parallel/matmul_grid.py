@@ -62,11 +62,7 @@ class GridProduct(Pictured):
     """The best grid for a product.
 
     Attributes:
-        m: rows of the result.
-        k: summed dim.
-        n: columns of the result.
-        ranks: ranks there are.
-        grid: ranks along m, k and n; their product may leave some idle.
+        grid: ranks along m, k (summed) and n; their product may leave some of ``ranks`` idle.
         words: words a rank receives on it.
         bound: the lower bound, for all ranks.
     """
@@ -108,10 +104,7 @@ class GridProduct(Pictured):
         axis on which it is scattered.
         """
         mesh = self.mesh
-        first = mesh("m", ("k", "n"))
-        second = mesh(("k", "m"), "n")
-        result = mesh(("m", "k"), "n")
-        return first, second, result
+        return mesh("m", ("k", "n")), mesh(("k", "m"), "n"), mesh(("m", "k"), "n")
 
     def to_dict(self) -> dict[str, Any]:
         """In plain types."""
@@ -145,12 +138,11 @@ class GridProduct(Pictured):
         return "\n".join(lines)
 
 
-def grids(ranks: int, *, deep: bool = True, idle: bool = False) -> Iterator[tuple[int, int, int]]:
-    """The grids of ``ranks`` ranks; without ``deep`` those with pk = 1; with ``idle`` also those of fewer ranks."""
-    for used in range(1 if idle else ranks, ranks + 1):
-        for pm in _divisors(used):
-            for pk in _divisors(used // pm) if deep else (1,):
-                yield pm, pk, used // pm // pk
+def grids(ranks: int, *, deep: bool = True) -> Iterator[tuple[int, int, int]]:
+    """The grids of ``ranks`` ranks; without ``deep`` those with pk = 1."""
+    for pm in _divisors(ranks):
+        for pk in _divisors(ranks // pm) if deep else (1,):
+            yield pm, pk, ranks // pm // pk
 
 
 def _divisors(number: int) -> list[int]:
@@ -159,18 +151,10 @@ def _divisors(number: int) -> list[int]:
 
 
 def best_grid(m: int, k: int, n: int, ranks: int, *, idle: float = 0.25) -> GridProduct:
-    """The grid with the fewest words among those that use most ranks.
+    """The grid with the fewest words for an (m, k) times a (k, n) matrix among those that use most ranks.
 
-    Args:
-        m: rows of the result.
-        k: summed dim.
-        n: columns of the result.
-        ranks: ranks there are.
-        idle: the share of ranks that may be left idle, if the others receive fewer words by more than they compute
-            more; if no grid fits the sizes otherwise, more ranks may be.
-
-    Raises:
-        InputError: a size or number of ranks below 1.
+    The share ``idle`` of ranks may have nothing to do, if the others receive fewer words by more than they compute more;
+    if no grid fits the sizes otherwise, more ranks may be.
 
     >>> best_grid(512, 512, 512, 8).grid, best_grid(65536, 256, 256, 8).grid
     ((2, 2, 2), (8, 1, 1))
@@ -190,7 +174,7 @@ def best_grid(m: int, k: int, n: int, ranks: int, *, idle: float = 0.25) -> Grid
                 words = grid_words(m, k, n, grid) * (ranks / used)
                 if best is None or words < best[0] * (1 - 1e-12):
                     best = (words, grid)
-            if best is not None and allowed.step < 0 and used < least:
+            if best is not None and used < least:
                 break
         if best is not None:
             words = grid_words(m, k, n, best[1])
@@ -199,16 +183,7 @@ def best_grid(m: int, k: int, n: int, ranks: int, *, idle: float = 0.25) -> Grid
 
 
 def run_product(a: Any, b: Any, product: GridProduct) -> Any:
-    """The product of two global tensors on the grid: operands moved to their even pieces, result scattered.
-
-    Args:
-        a: a tensor of shape (m, k).
-        b: a tensor of shape (k, n).
-        product: the grid.
-
-    Returns:
-        The product, spread evenly over the grid.
-    """
+    """The product of two global tensors on the grid: operands moved to their even pieces, result scattered."""
     from spmdsim.ops import matmul
 
     first, second, result = product.layouts()

@@ -24,13 +24,7 @@ TIE_ABOVE = 400
 
 
 def model_on(graph: Graph, mesh: Mesh, settings: Settings, moves: MovePrices | None = None) -> ChoiceModel:
-    """The choices on a mesh; with uneven pieces where no operator has even ones.
-
-    ``moves`` are prices that somebody has already, under the same assumptions.
-
-    Raises:
-        InputError: no operator can use the mesh.
-    """
+    """The choices on a mesh, with uneven pieces where no operator has even ones; ``moves`` are prices known already."""
     model = ChoiceModel(graph, mesh, settings, moves=moves)
     if settings.even and not is_used(model):
         model = ChoiceModel(graph, mesh, replace(settings, even=False), moves=moves)
@@ -48,13 +42,12 @@ def check_usable(model: ChoiceModel) -> None:
     """Refuse a mesh that no operator can use."""
     if is_used(model):
         return
-    operator = max(model.graph.operators, key=lambda o: o.bound.flops)
+    operator = max(model.graph.operators, key=lambda one: one.bound.flops)
     sizes = ", ".join(f"{factor}={size}" for factor, size in operator.bound.sizes.items())
     raise InputError(
         f"no operator can use {model.mesh.size} ranks as {model.mesh}: every dim has fewer elements than ranks, or must stay whole, as in the largest operator "
         f"with {sizes}",
-        operator=operator.name,
-        **({"at": operator.where} if operator.where else {}),
+        **operator.named,
     )
 
 
@@ -89,9 +82,6 @@ def _within(model: ChoiceModel, memory: float) -> Solution:
 
     The programme limits what lives throughout and what is kept for the backward pass. What is alive besides at the
     peak is known of an assignment only, so the programme's limit is lowered until the peak is low enough.
-
-    Raises:
-        DoesNotFitError: none of the assignments fit that keep least, or little more than that, or any amount.
     """
     peak, least = _lowest(model, memory)
     if peak > memory:

@@ -10,12 +10,12 @@ from typing import Any
 from spmdsim.auto_parallel.costs.choice_model import ChoiceModel
 from spmdsim.auto_parallel.costs.settings import Settings
 from spmdsim.auto_parallel.heuristics import by_propagation, by_recursion, expressing
-from spmdsim.auto_parallel.optimum import TIE_ABOVE, check_usable, model_on, solve
+from spmdsim.auto_parallel.optimum import TIE_ABOVE, check_usable, solve
 from spmdsim.auto_parallel.programs.graph import Graph
 from spmdsim.auto_parallel.search_result import SearchResult
 from spmdsim.auto_parallel.solvers.choice_problem import Solution
 from spmdsim.auto_parallel.solvers.integer import DoesNotFitError
-from spmdsim.auto_parallel.strategy_candidates import (
+from spmdsim.auto_parallel.strategy_choice import (
     binary_mesh,
     configured_strategy,
     device_matrices,
@@ -100,12 +100,7 @@ def search(
 
 
 def as_graph(program: Graph | Callable[..., Any] | str, mesh_or_ranks: Any, sizes: dict[str, Any]) -> Graph:
-    """The program as a graph.
-
-    Args:
-        program: a graph, which is given back, a function to be recorded, or the name of a known network.
-        mesh_or_ranks: where a function is recorded: a mesh, several, or a number of ranks.
-        sizes: arguments of the function or the network; empty for a graph.
+    """The program as a graph: given back, recorded for these ranks with ``sizes``, or built by its name with them.
 
     Raises:
         InputError: sizes of a graph.
@@ -139,12 +134,9 @@ def _ranks(mesh_or_ranks: int | Mesh | Sequence[Mesh]) -> int:
 def candidate_meshes(
     graph: Graph, mesh_or_ranks: int | Mesh | Sequence[Mesh], axes: int | None = None
 ) -> tuple[Mesh, ...]:
-    """The meshes a search tries: the given ones, or those of a number of ranks.
+    """The meshes a search tries: the given ones, those that fit configured operators, or device matrices of some ranks.
 
-    Args:
-        graph: the program; operators with strategies of their own say which meshes fit them.
-        mesh_or_ranks: a mesh, several, or a number of ranks.
-        axes: most axes of a mesh for a number of ranks; three where that is quick, else two, if left out.
+    They have at most ``axes`` axes; three where that is quick, else two, if left out.
 
     >>> graph = as_graph("mlp", 4, {"layers": 1, "hidden": 8, "batch": 8})
     >>> [str(mesh) for mesh in candidate_meshes(graph, 4)]
@@ -189,7 +181,7 @@ def _best_mesh(
     models = [_usable(graph, mesh, settings) for mesh in meshes]
     if settings.even and not any(isinstance(model, ChoiceModel) for model in models):
         models = [_usable(graph, mesh, replace(settings, even=False)) for mesh in meshes]
-    best: tuple[float, ChoiceModel, Solution] | None = None
+    best: tuple[ChoiceModel, Solution] | None = None
     considered: list[tuple[str, float]] = []
     problem: SpmdError | None = None
     for mesh, model in zip(meshes, models):
@@ -206,25 +198,17 @@ def _best_mesh(
             problem = problem or error
             continue
         considered.append((str(mesh), solution.seconds))
-        if best is None or solution.seconds < best[0] * (1 - 1e-9):
-            best = (solution.seconds, model, solution)
+        if best is None or solution.seconds < best[1].seconds * (1 - 1e-9):
+            best = model, solution
     if best is None:
         raise problem or InputError("no mesh was given to search on")
-    _, model, solution = best
-    choice = model.choice(solution.states)
-    return SearchResult(
-        choice, settings, solution.method, (), solution.optimal, tuple(considered), limit=memory
-    )
+    model, solution = best
+    choice, tried = model.choice(solution.states), tuple(considered)
+    return SearchResult(choice, settings, solution.method, (), solution.optimal, tried, limit=memory)
 
 
 def search_mesh(graph: Graph, mesh: Mesh, settings: Settings, memory: float | None = None) -> SearchResult:
-    """The optimum on one mesh: by elimination, or as an integer programme where memory is limited.
-
-    Args:
-        graph: the program.
-        mesh: where it runs.
-        settings: what the cost of a plan is made of.
-        memory: bytes a rank may use at the peak; None for no limit.
+    """The optimum on one mesh: by elimination, or as an integer programme where ``memory``, bytes of a rank, is limited.
 
     >>> from spmdsim.auto_parallel.costs.settings import Settings
     >>> from spmdsim.core import Mesh
@@ -232,10 +216,7 @@ def search_mesh(graph: Graph, mesh: Mesh, settings: Settings, memory: float | No
     >>> search_mesh(graph, Mesh((2,), ("dp",)), Settings()).optimal
     True
     """
-    model = model_on(graph, mesh, settings)
-    solution = solve(model, memory)
-    choice = model.choice(solution.states)
-    return SearchResult(choice, settings, solution.method, optimal=solution.optimal, limit=memory)
+    return _best_mesh(graph, (mesh,), settings, memory)
 
 
 def _usable(graph: Graph, mesh: Mesh, settings: Settings) -> ChoiceModel | InputError:

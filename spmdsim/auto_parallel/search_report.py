@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from spmdsim.auto_parallel.costs.peak_memory import held_bytes
 from spmdsim.auto_parallel.programs.graph import Operator
 from spmdsim.auto_parallel.solvers.choice_problem import IMPOSSIBLE
 from spmdsim.cost.machine import Machine
-from spmdsim.redistribution.price import largest
 from spmdsim.sides import many
 
 if TYPE_CHECKING:
@@ -17,24 +17,21 @@ if TYPE_CHECKING:
 
 #: Operators and redistributions shown before the rest is summed up.
 MOST_ROWS = 60
+#: What an operator's time is made of.
+PARTS = ("compute", "forward", "backward", "gradient")
 
 
 def report(answer: SearchResult) -> str:
     """Everything about a search's result, as text."""
-    parts = [
-        _head(answer),
-        _operators(answer),
-        _redistributions(answer),
-        _totals(answer),
-        _comparison(answer),
-    ]
-    return "\n\n".join(part for part in parts if part)
+    parts = (_head, _operators, _redistributions, _totals, _comparison)
+    return "\n\n".join(part(answer) for part in parts)
 
 
-def operator_rows(answer: SearchResult) -> list[dict[str, Any]]:
-    """Per operator its strategy, layouts and modelled seconds, in plain types."""
+def operator_rows(answer: SearchResult, operators: Sequence[Operator] | None = None) -> list[dict[str, Any]]:
+    """Per operator, of all or some, its strategy, layouts and modelled seconds, in plain types."""
     rows = []
-    for operator, cost in zip(answer.graph.operators, answer.evaluation.operators):
+    for operator in answer.graph.operators if operators is None else operators:
+        cost = answer.evaluation.operators[operator.index]
         strategy = answer.choice.strategies[operator.index]
         inputs = operator.bound.input_layouts(strategy)
         rows.append(
@@ -45,22 +42,13 @@ def operator_rows(answer: SearchResult) -> list[dict[str, Any]]:
                 "cuts": [list(layout.parts) for layout in inputs],
                 "inputs": [layout.short() for layout in inputs],
                 "output": answer.choice.layouts[operator.outputs[0]].short(),
-                "compute": cost.compute,
-                "forward": cost.forward,
-                "backward": cost.backward,
-                "gradient": cost.gradient,
+                **{part: getattr(cost, part) for part in PARTS},
                 "seconds": cost.seconds,
-                "result_nbytes": _result_bytes(answer, operator),
+                "result_nbytes": sum(held_bytes(answer.choice, result) for result in operator.outputs),
                 "source": operator.where,
             }
         )
     return rows
-
-
-def _result_bytes(answer: SearchResult, operator: Operator) -> int:
-    values = [answer.graph.values[result] for result in operator.outputs]
-    layouts = answer.choice.layouts
-    return sum(value.itemsize * largest(layouts[value.index], value.shape) for value in values)
 
 
 def _head(answer: SearchResult) -> str:
@@ -68,10 +56,11 @@ def _head(answer: SearchResult) -> str:
     if not answer.optimal:
         among = "on the meshes searched" if len(answer.rivals) > 1 else "on this mesh"
         optimal = "" if answer.gap is None else f", {answer.gap:+.2%} from the optimum {among}"
+    machine = answer.settings.machine
     lines = [
         str(answer.graph),
-        f"{many(answer.mesh.size, 'rank')} as {answer.mesh}, machine {answer.settings.machine.name}, found by {answer.method}{optimal}",
-        *([answer.settings.machine.certainty] if isinstance(answer.settings.machine, Machine) else []),
+        f"{many(answer.mesh.size, 'rank')} as {answer.mesh}, machine {machine.name}, found by {answer.method}{optimal}",
+        *([machine.certainty] if isinstance(machine, Machine) else []),
         *(f"remark: {remark}" for remark in answer.remarks),
     ]
     return "\n".join(lines)
@@ -81,38 +70,23 @@ def _operators(answer: SearchResult) -> str:
     unit, scale = _unit(answer)
     shown, counts = _shown(answer)
     rows = []
-    for operator in shown:
-        cost = answer.evaluation.operators[operator.index]
-        strategy = answer.choice.strategies[operator.index]
-        inputs = " ".join(layout.short() or "-" for layout in operator.bound.input_layouts(strategy))
-        output = answer.choice.layouts[operator.outputs[0]].short() or "-"
-        seconds = (cost.compute, cost.forward, cost.backward, cost.gradient, cost.seconds)
-        times = f"x{counts[operator.index]}" if counts[operator.index] > 1 else ""
-        rows.append(
-            [
-                operator.name + (f" {times}" if times else ""),
-                str(strategy),
-                f"{inputs} -> {output}",
-                *(_number(s * scale) for s in seconds),
-                size_text(_result_bytes(answer, operator)),
-            ]
-        )
-    if len(rows) > MOST_ROWS:
-        rows = [*rows[:MOST_ROWS], [f"... {len(rows) - MOST_ROWS} more", "", "", "", "", "", "", "", ""]]
-    heads = [
-        "operator",
-        "strategy",
-        "layouts",
-        "compute",
-        "forward",
-        "backward",
-        "gradient",
-        "total",
-        "result",
-    ]
-    return f"operators ({unit} of one step; result: bytes of a rank's piece)\n" + text_table(
-        heads, rows, right=range(3, 9)
-    )
+    for operator, row in zip(shown, operator_rows(answer, shown)):
+        count = counts[operator.index]
+        inputs = " ".join(short or "-" for short in row["inputs"])
+        seconds = (_number(row[part] * scale) for part in (*PARTS, "seconds"))
+        name = operator.name + (f" x{count}" if count > 1 else "")
+        layouts = f"{inputs} -> {row['output'] or '-'}"
+        rows.append([name, row["strategy"], layouts, *seconds, size_text(row["result_nbytes"])])
+    heads = ["operator", "strategy", "layouts", *PARTS, "total", "result"]
+    table = text_table(heads, _first(rows), right=range(3, 9))
+    return f"operators ({unit} of one step; result: bytes of a rank's piece)\n{table}"
+
+
+def _first(rows: list[list[str]]) -> list[list[str]]:
+    """The first rows, and how many more there are."""
+    if len(rows) <= MOST_ROWS:
+        return rows
+    return [*rows[:MOST_ROWS], [f"... {len(rows) - MOST_ROWS} more", *[""] * (len(rows[0]) - 1)]]
 
 
 def _shown(answer: SearchResult) -> tuple[list[Operator], dict[int, int]]:
@@ -120,20 +94,11 @@ def _shown(answer: SearchResult) -> tuple[list[Operator], dict[int, int]]:
     shown: list[Operator] = []
     counts: dict[int, int] = {}
     first: dict[tuple[object, ...], int] = {}
-    place: dict[tuple[str, int], int] = {}
-    for operator in answer.graph.operators:
+    for operator, place in zip(answer.graph.operators, answer.graph.places):
         key: tuple[object, ...] = (operator.index,)
-        if operator.layer is not None:
-            position = place[operator.layer] = place.get(operator.layer, -1) + 1
-            cost = answer.evaluation.operators[operator.index]
-            text = f"{cost.seconds:.6e}"
-            key = (
-                operator.layer[0],
-                position,
-                operator.bound,
-                answer.choice.strategies[operator.index],
-                text,
-            )
+        if place is not None:
+            text = f"{answer.evaluation.operators[operator.index].seconds:.6e}"
+            key = (place, operator.bound, answer.choice.strategies[operator.index], text)
         if key in first:
             counts[first[key]] += 1
         else:
@@ -162,10 +127,8 @@ def _redistributions(answer: SearchResult) -> str:
     ]
     if not rows:
         return "redistributions: none"
-    if len(rows) > MOST_ROWS:
-        rows = [*rows[:MOST_ROWS], [f"... {len(rows) - MOST_ROWS} more", "", "", "", "", "", ""]]
     heads = ["when", "tensor", "from -> to", "collectives", "times", "bytes/rank", unit]
-    return "redistributions\n" + text_table(heads, rows, right=range(4, 7))
+    return "redistributions\n" + text_table(heads, _first(rows), right=range(4, 7))
 
 
 def _generic_name(answer: SearchResult, move: Move) -> str:
@@ -185,10 +148,7 @@ def _totals(answer: SearchResult) -> str:
     unit, scale = _unit(answer)
     costs = answer.evaluation.operators
     memory = answer.memory
-    sums = {
-        name: sum(getattr(cost, name) for cost in costs)
-        for name in ("compute", "forward", "backward", "gradient")
-    }
+    sums = {part: sum(getattr(cost, part) for cost in costs) for part in PARTS}
     parts = ", ".join(f"{name} {_number(value * scale)}" for name, value in sums.items())
     collectives = ", ".join(f"{count} {name}" for name, count in answer.collectives.items()) or "none"
     together = answer.evaluation.messages
@@ -224,7 +184,7 @@ def _comparison(answer: SearchResult) -> str:
     return "comparison\n" + text_table(heads, rows, right=range(1, 5))
 
 
-WHY_HEADS = ("operator", "strategy", "compute", "forward", "backward", "gradient", "total")
+WHY_HEADS = ("operator", "strategy", *PARTS, "total")
 
 
 def why_report(answer: WhyNot) -> str:
@@ -252,15 +212,13 @@ def why_rows(answer: WhyNot) -> list[list[str]]:
     best, other = answer.best, answer.other
     _, scale = _unit(best)
     rows = []
-    for operator, old, new in zip(
-        best.graph.operators, best.evaluation.operators, other.evaluation.operators
-    ):
+    costs = best.evaluation.operators, other.evaluation.operators
+    for operator, old, new in zip(best.graph.operators, *costs):
         before, after = (f.choice.strategies[operator.index] for f in (best, other))
         if abs(new.seconds - old.seconds) > 1e-12 * best.seconds or before != after:
-            kinds = ("compute", "forward", "backward", "gradient")
-            parts = [_signed((getattr(new, kind) - getattr(old, kind)) * scale) for kind in kinds]
+            differences = (getattr(new, part) - getattr(old, part) for part in (*PARTS, "seconds"))
             change = "" if before == after else f"{before} => {after}"
-            rows.append([operator.name, change, *parts, _signed((new.seconds - old.seconds) * scale)])
+            rows.append([operator.name, change, *(_signed(one * scale) for one in differences)])
     return rows
 
 
@@ -287,11 +245,10 @@ def size_text(nbytes: float) -> str:
     >>> size_text(512), size_text(1536), size_text(3 * 2**30)
     ('512 B', '1.5 KiB', '3.0 GiB')
     """
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if nbytes < 1024 or unit == "GiB":
-            return f"{nbytes:.0f} {unit}" if unit == "B" else f"{nbytes:.1f} {unit}"
-        nbytes /= 1024
-    return f"{nbytes:.1f} GiB"
+    if nbytes < 1024:
+        return f"{nbytes:.0f} B"
+    unit = next((k for k in (1, 2) if nbytes / 1024**k < 1024), 3)
+    return f"{nbytes / 1024**unit:.1f} {'KMG'[unit - 1]}iB"
 
 
 def text_table(heads: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
@@ -304,10 +261,8 @@ def text_table(heads: Sequence[str], rows: Sequence[Sequence[str]], right: Seque
     """
     cells = [list(heads), *[list(row) for row in rows]]
     widths = [max(len(row[k]) for row in cells) for k in range(len(heads))]
-    lines = []
-    for row in cells:
-        padded = [
-            cell.rjust(w) if k in right else cell.ljust(w) for k, (cell, w) in enumerate(zip(row, widths))
-        ]
-        lines.append("  ".join(padded).rstrip())
-    return "\n".join(lines)
+    padded = (
+        [cell.rjust(w) if k in right else cell.ljust(w) for k, (cell, w) in enumerate(zip(row, widths))]
+        for row in cells
+    )
+    return "\n".join("  ".join(row).rstrip() for row in padded)

@@ -15,7 +15,7 @@ from spmdsim.auto_parallel.costs.move_prices import MovePrices
 from spmdsim.auto_parallel.costs.peak_memory import Memory, peak_memory
 from spmdsim.auto_parallel.costs.settings import Settings
 from spmdsim.auto_parallel.optimum import model_on, optimum, solve
-from spmdsim.auto_parallel.programs.graph import Graph, Operator
+from spmdsim.auto_parallel.programs.graph import Graph, Operator, Value
 from spmdsim.auto_parallel.strategy_choice import StrategyChoice
 from spmdsim.core import Layout, Mesh, Strategy
 from spmdsim.core.step import LOCAL_STEPS
@@ -32,8 +32,6 @@ class SearchResult(ShortRepr):
     """A program's strategies and their costs.
 
     Attributes:
-        choice: strategies per operator, layouts per tensor.
-        settings: what was assumed.
         method: how they were found.
         remarks: what the user should know.
         optimal: whether they are the optimum under the model, on this mesh.
@@ -90,11 +88,10 @@ class SearchResult(ShortRepr):
     def nbytes(self) -> int:
         """Bytes the first rank receives in one step."""
         rank = self.mesh.rank_at(0)
-        together = sum(m.nbytes(rank) for m in self.evaluation.messages)
+        together = sum(message.nbytes(rank) for message in self.evaluation.messages)
         together += sum(one.nbytes(rank) for one in self.evaluation.inner)
-        return together + sum(
-            move.times * self.moves.plan(*move.priced).nbytes(rank) for move in self.evaluation.alone
-        )
+        alone = self.evaluation.alone
+        return together + sum(move.times * self.moves.plan(*move.priced).nbytes(rank) for move in alone)
 
     @cached_property
     def collectives(self) -> dict[str, int]:
@@ -135,14 +132,10 @@ class SearchResult(ShortRepr):
         return self.choice.strategies[self.graph.operator(operator).index]
 
     def layout(self, name: str) -> Layout:
-        """The layout of an input, parameter or result, by name.
-
-        Raises:
-            InputError: there is no such tensor.
-        """
-        for value in self.graph.values:
+        """The layout of an input, parameter or result, by name."""
+        for value, layout in zip(self.graph.values, self.choice.layouts):
             if value.name == name:
-                return self.choice.layouts[value.index]
+                return layout
         raise InputError(f"no tensor is called {name!r} in {self.graph.name}")
 
     @cached_property
@@ -174,12 +167,7 @@ class SearchResult(ShortRepr):
         return None if best is None else self.seconds / best - 1.0 if best else 0.0
 
     def why(self, operator: str, strategy: Any) -> WhyNot:
-        """What the total would be with another strategy for one operator, all others chosen anew.
-
-        Args:
-            operator: its name.
-            strategy: cuts such as ``((2, 4), (4, 1))``, or a mapping of factors to axes.
-        """
+        """What the total would be with another strategy for one operator, cuts or a mapping, all others chosen anew."""
         settings = replace(self.settings, tie=False)
         model = model_on(self.graph.configure(**{operator: strategy}), self.mesh, settings, self.moves)
         solution = solve(model)
@@ -197,9 +185,9 @@ class SearchResult(ShortRepr):
         return {
             "format": FORMAT,
             "program": self.graph.name,
-            "mesh": {"shape": list(self.mesh.shape), "axes": list(self.mesh.axes)},
+            "mesh": _mesh_dict(self.mesh),
             "method": self.method,
-            "machine": self.settings.machine.name,
+            "machine": machine.name,
             "optimal": self.optimal,
             "seconds": self.seconds,
             "interval": machine.between(self.seconds) if isinstance(machine, Machine) else None,
@@ -208,13 +196,8 @@ class SearchResult(ShortRepr):
             "peak_memory": self.memory.peak,
             "remarks": list(self.remarks),
             "operators": operator_rows(self),
-            "strategies": [
-                _strategy_dict(o, s) for o, s in zip(self.graph.operators, self.choice.strategies)
-            ],
-            "layouts": [
-                {"name": v.name, **_layout_dict(layout)}
-                for v, layout in zip(self.graph.values, self.choice.layouts)
-            ],
+            "strategies": list(map(_strategy_dict, self.graph.operators, self.choice.strategies)),
+            "layouts": list(map(_layout_dict, self.graph.values, self.choice.layouts)),
         }
 
     def save(self, path: str | Path) -> None:
@@ -229,13 +212,7 @@ class SearchResult(ShortRepr):
 
 @dataclass(frozen=True, repr=False)
 class WhyNot(ShortRepr):
-    """Two solutions that differ by one given strategy.
-
-    Attributes:
-        operator: the operator it was given for.
-        best: the solution without it.
-        other: the solution with it.
-    """
+    """Two solutions that differ by one strategy given for an operator: without it, and with it."""
 
     operator: Operator
     best: SearchResult
@@ -257,24 +234,25 @@ def _strategy_dict(operator: Operator, strategy: Strategy) -> dict[str, Any]:
         "operator": operator.name,
         "splits": {factor: list(axes) for factor, axes in strategy.splits},
         "passed": [[axis, sorted(operands), op] for axis, operands, op in strategy.passed],
-        "mesh": {"shape": list(strategy.mesh.shape), "axes": list(strategy.mesh.axes)},
+        "mesh": _mesh_dict(strategy.mesh),
     }
 
 
-def _layout_dict(layout: Layout) -> dict[str, Any]:
+def _layout_dict(value: Value, layout: Layout) -> dict[str, Any]:
     return {
+        "name": value.name,
         "dims": [list(entry) for entry in layout.dims],
         "partial": dict(layout.partial),
-        "mesh": {"shape": list(layout.mesh.shape), "axes": list(layout.mesh.axes)},
+        "mesh": _mesh_dict(layout.mesh),
     }
+
+
+def _mesh_dict(mesh: Mesh) -> dict[str, Any]:
+    return {"shape": list(mesh.shape), "axes": list(mesh.axes)}
 
 
 def load_choice(path: str | Path, graph: Graph) -> StrategyChoice:
-    """The strategies of a file written by :meth:`SearchResult.save`, for the same program.
-
-    Raises:
-        InputError: no such file, another format, or a file for another program.
-    """
+    """The strategies of a file written by :meth:`SearchResult.save`, for the same program."""
     data = read_json(path, "strategies")
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise InputError(f"{path} is not a file of strategies (its format is not {FORMAT!r})")

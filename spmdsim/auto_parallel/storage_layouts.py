@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
-from spmdsim.auto_parallel.costs.gradient_messages import shared
-from spmdsim.auto_parallel.costs.move_prices import simple_layouts
+from spmdsim.auto_parallel.costs.move_prices import shared
 from spmdsim.auto_parallel.costs.settings import Settings
 from spmdsim.auto_parallel.programs.graph import Graph, Value
-from spmdsim.auto_parallel.strategy_candidates import configured_result
-from spmdsim.auto_parallel.strategy_choice import States, StorageStates
+from spmdsim.auto_parallel.strategy_choice import States, StorageStates, configured_result
 from spmdsim.core import Layout, Mesh
 
 #: Up to so many layouts of one tensor are all considered.
@@ -18,14 +17,7 @@ MOST_LAYOUTS = 700
 
 
 class StorageLayouts:
-    """Finds the states of tensors that have a variable of their own.
-
-    Args:
-        graph: the program.
-        mesh: the mesh.
-        settings: the assumptions.
-        operators: the states of every operator.
-    """
+    """Finds the states of tensors that have a variable of their own."""
 
     def __init__(self, graph: Graph, mesh: Mesh, settings: Settings, operators: Sequence[States]) -> None:
         self.graph, self.mesh, self.settings, self.operators = graph, mesh, settings, operators
@@ -137,6 +129,27 @@ class StorageLayouts:
                 if layout.partial:
                     sums.setdefault(layout.dims, {})[layout] = None
         return {dims: tuple(layouts) for dims, layouts in sums.items()}
+
+
+@lru_cache(maxsize=4096)
+def simple_layouts(
+    mesh: Mesh, shape: tuple[int, ...], nested: bool = True, even: bool = True
+) -> tuple[Layout, ...]:
+    """Every layout in which each axis splits one dim, or none; pieces that need not be ``even`` must not be empty."""
+    partial_dims: list[list[list[str]]] = [[[] for _ in shape]]
+    for axis, size in zip(mesh.axes, mesh.shape):
+        if size == 1:
+            continue
+        grown = []
+        for dims in partial_dims:
+            grown.append(dims)
+            for d, n in enumerate(shape):
+                parts = mesh.axis_size(*dims[d]) * size
+                fits = n % parts == 0 if even else n >= parts
+                if fits and (nested or not dims[d]):
+                    grown.append([[*e, axis] if k == d else e for k, e in enumerate(dims)])
+        partial_dims = grown
+    return tuple(Layout(mesh, [tuple(e) for e in dims]) for dims in partial_dims)
 
 
 def _refines(fine: Layout, coarse: Layout) -> bool:

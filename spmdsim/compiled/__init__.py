@@ -33,9 +33,7 @@ MOST, ALIKE = 32, 4
 class Compiled(Pictured, Generic[P, R]):
     """A function that is recorded when it is called with something new, and run as a program from then on.
 
-    Attributes:
-        function: the function.
-        programs: what was recorded, by what the arguments were; the latest ones.
+    Its latest ``programs`` are kept, by what the arguments were.
     """
 
     def __init__(self, function: Callable[P, R]) -> None:

@@ -24,32 +24,18 @@ from spmdsim.trace import recorder
 
 @dataclass(eq=False)
 class Note:
-    """One thing that a program does.
-
-    Attributes:
-        run: from values to values, as lists of arrays: one per tensor, one array per owned rank.
-        inputs: the numbers of the values that it reads.
-        outputs: the numbers of those that it makes; None for a gradient that there is not.
-        several: whether it makes any number of values, in a list.
-        line: the user's line that it was recorded from.
-    """
+    """One thing that a program does, from values by number to values: a list per tensor, an array per owned rank."""
 
     run: Any
     inputs: tuple[int, ...]
-    outputs: tuple[int | None, ...]
-    several: bool
-    line: str | None
+    outputs: tuple[int | None, ...]  # None for a gradient that there is not
+    several: bool  # whether it makes any number of values, in a list
+    line: str | None  # the user's
 
 
 @dataclass(eq=False)
 class OperatorScope:
-    """An operator begins or ends, or has run: what traces want to know.
-
-    Attributes:
-        begins: the operator; None where one ends or has run.
-        ran: the recipe of one that has run.
-        line: the user's line.
-    """
+    """An operator begins, has run (its recipe) or, with neither, ends: what traces want to know."""
 
     begins: recorder.operator | None = None
     ran: Any = None
@@ -57,12 +43,7 @@ class OperatorScope:
 
 
 class NoteTaker(recorder.Trace):
-    """Writes down what a function does while it runs.
-
-    Args:
-        name: of the function, for errors.
-        given: the tensors among its arguments.
-    """
+    """Writes down what a function does while it runs; ``given`` are the tensors among its arguments."""
 
     def __init__(self, name: str, given: Sequence[Tensor]) -> None:
         super().__init__()
@@ -97,11 +78,7 @@ class NoteTaker(recorder.Trace):
         return self.values - 1
 
     def number(self, arrays: Sequence[Any], what: str) -> int:
-        """The number of a value.
-
-        Raises:
-            UsageTypeError: it comes from nowhere that a program knows.
-        """
+        """The number of a value; one that comes from nowhere that a program knows is refused."""
         number = self._numbers.get(tuple(map(id, arrays)))
         if number is None:
             self.refuse(
@@ -140,9 +117,8 @@ class NoteTaker(recorder.Trace):
         with self._once():
             results = run(*lists)
         several = any(isinstance(one, list) or one is None for one in results)
-        outputs = tuple(
-            None if one is None else self._new(one) for one in (results if several else [results])
-        )
+        values = results if several else [results]
+        outputs = tuple(None if one is None else self._new(one) for one in values)
         self.script.append(Note(run, inputs, outputs, several, recorder.source_line()))
         return results
 
@@ -177,9 +153,8 @@ class NoteTaker(recorder.Trace):
         number = self.number(shards, step.collective)
         with self._once():
             results: list[Any] = world.run(step, shards)
-        self.script.append(
-            Note(partial(world.run, step), (number,), (self._new(results),), False, recorder.source_line())
-        )
+        run, moved = partial(world.run, step), self._new(results)
+        self.script.append(Note(run, (number,), (moved,), False, recorder.source_line()))
         return (results,)
 
     def made(self, tensor: Tensor, source: Any = None) -> None:

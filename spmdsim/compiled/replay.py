@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
+from sys import getrefcount
+from types import SimpleNamespace
 from typing import Any, TypeGuard
 
 import numpy as np
 
 from spmdsim.compiled.note_taker import Note, NoteTaker, OperatorScope, optimiser_of
-from spmdsim.compiled.one_rank import on_one_rank
-from spmdsim.compiled.sole import sole
-from spmdsim.compiled.straight import NumberedCall, origin, written
+from spmdsim.compiled.straight import NumberedCall, on_one_rank, origin, written
 from spmdsim.core.meta import Meta
 from spmdsim.core.step import Step
 from spmdsim.core.tape import OpNode, history
@@ -23,7 +23,40 @@ from spmdsim.sides import number_of
 from spmdsim.tensor import Tensor
 from spmdsim.trace import recorder
 from spmdsim.worlds.base import ORIGINS
-from spmdsim.worlds.pool import SMALLEST
+from spmdsim.worlds.pool import SMALLEST, surroundings
+
+
+def _holders(parameter: Any) -> tuple[int, ...]:
+    """The references to a parameter's tensor, to the list of its arrays, to the array, and to the buffer it lies in."""
+    tensor = parameter.tensor
+    held = tensor.held
+    array = held[0]
+    base = array.base
+    in_base = 0 if base is None else getrefcount(base)
+    return getrefcount(tensor), getrefcount(held), getrefcount(array), in_base
+
+
+@cache
+def _lonely() -> tuple[int, ...]:
+    """What :func:`_holders` says where nobody else refers to any of them; it depends on Python."""
+    array = np.ndarray((1,), np.uint8, np.empty(1, np.uint8))
+    kept = [array.base]  # as the pool does
+    parameter = SimpleNamespace(tensor=SimpleNamespace(held=[array]))
+    del array
+    return (*_holders(parameter), len(kept))
+
+
+def sole(parameters: Sequence[Any], asked: set[int]) -> set[int]:
+    """The parameters, among those asked for, whose arrays nobody else refers to."""
+    lonely, alone = _lonely(), set()
+    for parameter in parameters:
+        if id(parameter) in asked:
+            holders = _holders(parameter)
+            few = holders == lonely or all(held <= most for held, most in zip(holders, lonely))
+            # Windows that come later would be views of what has room around it.
+            if few and surroundings(parameter.tensor.held[0]) is None:
+                alone.add(id(parameter))
+    return alone
 
 
 def _shared(outside: Sequence[Any]) -> tuple[tuple[int, int], ...]:
@@ -39,15 +72,7 @@ def _shared(outside: Sequence[Any]) -> tuple[tuple[int, int], ...]:
 
 
 class Replay(Pictured):
-    """What one recording wrote down, to be run on other arrays.
-
-    Attributes:
-        world: where it runs.
-        parameters: whose values it reads.
-        script: what it does, and for which operators.
-        notes: what it does.
-        number: stands for it in what ranks compare.
-    """
+    """What one recording wrote down, to be run on other arrays."""
 
     def __init__(self, recorded: NoteTaker, result: Any) -> None:
         self.world, self.parameters, self.script = recorded.world, recorded.parameters, recorded.script
@@ -67,6 +92,7 @@ class Replay(Pictured):
         self.shared = _shared([*recorded.leaves, *[recorded.before[k][1] for k in self._read]])
         self.overwritten: set[int] = set()
         self._sole: set[int] = set()
+        #: Stands for it in what ranks compare.
         self.number = number_of(" ".join([recorded.name, *map(_words, self.notes)]))
         self.alone = len(self.world.ranks) == 1
         self._code = self._instructions(recorded)
@@ -116,9 +142,8 @@ class Replay(Pictured):
     def _inputs(self, recorded: NoteTaker) -> None:
         """Which values come from outside, and of which gradients it matters that they are there, or not."""
         used = {number for note in self.notes for number in note.inputs}
-        used |= {number for number, _ in self._results} | {
-            number for _, meta, number in self.gradients if meta
-        }
+        used |= {number for number, _ in self._results}
+        used |= {number for _, meta, number in self.gradients if meta}
         self.values = [number for number, _, _ in recorded.before]
         self.earlier: list[tuple[int, int | None, Meta | None]] = []
         for k, (_, gradient, number) in enumerate(recorded.before):
@@ -129,11 +154,8 @@ class Replay(Pictured):
     def _wanted(self) -> set[int]:
         """The numbers of the values that somebody has afterwards."""
         gradients = {number for _, meta, number in self.gradients if meta is not None}
-        return {
-            *gradients,
-            *(number for number, _ in self._results),
-            *(number for _, _, number in self.assigned),
-        }
+        results = {number for number, _ in self._results}
+        return gradients | results | {number for _, _, number in self.assigned}
 
     def _instructions(self, recorded: NoteTaker) -> list[NumberedCall]:
         """The notes as what runs, and what nobody needs after each."""
@@ -198,12 +220,9 @@ class Replay(Pictured):
         if world.variant != self.variant or world.machine is not self.machine:
             return False
         for leaf, (meta, tracked, wanted) in zip(leaves, self.leaves):
-            if (
-                leaf is None
-                or leaf.meta is not meta
-                or leaf.requires_grad is not tracked
-                or leaf.world is not world
-            ):
+            if leaf is None or leaf.meta is not meta:
+                return False
+            if leaf.requires_grad is not tracked or leaf.world is not world:
                 return False
             if leaf.gradient_layout is not wanted and leaf.gradient_layout != wanted:
                 return False
@@ -238,15 +257,11 @@ class Replay(Pictured):
             world.about = 0
         if self.alone:
             after = {number: [value] for number, value in after.items()}
-        for k, meta, number in self.gradients:
-            leaves[k].grad = (
-                None if meta is None else Tensor(world, meta, after[number], origin=origin(base, number))
-            )
-        for parameter, meta, number in self.assigned:
-            tracked = parameter.tensor.requires_grad
-            parameter.tensor = Tensor(
-                world, meta, after[number], tracked, parameter.tensor.name, origin(base, number)
-            )
+        for k, meta, n in self.gradients:
+            leaves[k].grad = None if meta is None else Tensor(world, meta, after[n], origin=origin(base, n))
+        for parameter, meta, n in self.assigned:
+            tracked, name = parameter.tensor.requires_grad, parameter.tensor.name
+            parameter.tensor = Tensor(world, meta, after[n], tracked, name, origin(base, n))
         tensors = [Tensor(world, meta, after[n], origin=origin(base, n)) for n, meta in self._results]
         return self._result(tensors)
 

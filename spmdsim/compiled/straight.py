@@ -1,6 +1,7 @@
-"""A program's instructions, written out as one function: nothing is left to do between them.
+"""A program's instructions, for a process that owns one rank from arrays to arrays, and all written out as one function.
 
-It keeps every value in a variable of its own, which goes with the last one who reads it.
+All that is known is done beforehand, and nothing is left to do between instructions. The function keeps every value in a
+variable of its own, which goes with the last one who reads it.
 """
 
 from __future__ import annotations
@@ -8,8 +9,16 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from spmdsim.compiled.note_taker import Note, optimiser_of
+from spmdsim.core.elements import each
+from spmdsim.core.operator import Op, calculated
+from spmdsim.core.step import Step
+from spmdsim.core.tape import like, local_gradients, pulled
+from spmdsim.nn.optimisers import Optimiser
+from spmdsim.ops.declare import specialised, specialised_vjp
 from spmdsim.worlds.base import ORIGINS
 from spmdsim.worlds.programs import StepProgram
 
@@ -19,23 +28,18 @@ _FILE = os.path.join(os.path.dirname(__file__), "<program>")
 
 @dataclass(frozen=True, eq=False)
 class NumberedCall:
-    """One thing that a program does.
+    """One thing that a program does, from values by number to one value, or to several in a list.
 
     Attributes:
-        run: from values to one value, or to several of them.
-        inputs: the numbers of the values that it reads.
-        outputs: the numbers of those that it makes; None for a gradient that there is not.
-        over: those that nobody needs after it.
-        several: whether it makes any number of values, in a list.
+        over: the values that nobody needs after it.
         tells: whether ranks compare what it does, by the number of the tensor that it is about.
-        kinds: the element types that its results must have, if that is to be looked at.
-        convert: brings a result to its type.
+        kinds: the element types that its results must have, if that is to be looked at; else they are converted.
         program: what does the same on an array, for as long as it can be run.
     """
 
     run: Callable[..., Any]
     inputs: tuple[int, ...]
-    outputs: tuple[int | None, ...]
+    outputs: tuple[int | None, ...]  # None for a gradient that there is not
     over: tuple[int, ...]
     several: bool
     tells: bool = True
@@ -61,16 +65,10 @@ def origin(base: int, what: Any) -> int:
 def written(
     code: Sequence[NumberedCall], wanted: set[int], world: Any
 ) -> Callable[[list[Any], int], dict[int, Any]]:
-    """The function of a program.
+    """The function of a program, whose world it runs in, that gives back the wanted values by number.
 
-    Args:
-        code: its instructions.
-        wanted: the numbers of the values that it gives back.
-        world: where it runs.
-
-    Returns:
-        A function of the values that there are before, which it takes out of their list, and of the number that the origins
-        of all that it makes follow from.
+    It is one of the values that there are before, which it takes out of their list, and of the number that the origins of
+    all that it makes follow from.
     """
     computed = {number for one in code for number in one.outputs}
     read = {number for one in code for number in one.inputs} | wanted
@@ -107,3 +105,76 @@ def _lines(k: int, one: NumberedCall, names: dict[str, Any], compares: bool) -> 
         yield f"if {target}.dtype is not k{k}_{place}: {target} = c{k}({target}, k{k}_{place})"
     if one.over:
         yield f"del {', '.join(f'v{number}' for number in one.over)}"
+
+
+def on_one_rank(note: Note, arrays: Sequence[Any], over: tuple[int, ...]) -> NumberedCall:
+    """What a note does for the only rank that a process owns, on arrays like those it read when it was written down."""
+    run, several = note.run, note.several
+    ready = partial(NumberedCall, inputs=note.inputs, outputs=note.outputs, over=over)
+    function, facts = (run.func, run.args) if isinstance(run, partial) else (run, ())
+    owner = optimiser_of(run)
+    if owner is not None and type(owner).advanced is Optimiser.advanced and owner.is_stateless(arrays[0]):
+        return ready(partial(owner.advanced_alone, facts[0]), several=False, tells=False)
+    if function is each:
+        return ready(facts[0], several=False, tells=False)
+    if function in (calculated, local_gradients):
+        recipe, world, params = facts[:3]
+        everywhere = recipe.strategy.mesh.size == world.size
+        if everywhere and type(recipe.op).on_ranks is Op.on_ranks:
+            head = recipe.head(world.ranks[0])
+            if function is local_gradients:
+                arrived, wanted = facts[3:5]
+                known = specialised_vjp(recipe.vjp, wanted, arrays, params) if arrived == [True] else None
+                if known is not None:
+                    kinds = _kinds(recipe, wanted)
+                    return ready(known, several=True, tells=False, kinds=kinds, convert=like)
+                return ready(_backward(recipe, params, arrived, wanted, head), several=True, tells=False)
+            forward = _forward(recipe, head, arrays, params)
+            kinds = tuple(meta.held for meta in recipe.outputs)
+            return ready(forward, several=len(kinds) > 1, tells=False, kinds=kinds, convert=recipe.op.typed)
+    if several:
+        return ready(
+            lambda *arrays: [one and one[0] for one in run(*[[array] for array in arrays])], several=True
+        )
+    moved = facts[0] if facts and isinstance(facts[0], Step) else None
+    derived = None if moved is None else _derived(run.func.__self__, moved, arrays[0].dtype)
+    return ready(lambda *arrays: run(*[[array] for array in arrays])[0], several=False, program=derived)
+
+
+def _derived(world: Any, step: Step, dtype: Any) -> StepProgram | None:
+    """A step that just ran, as it runs on an array."""
+    program: Any = world.program(step, dtype)
+    return program if program is not None and program.run is not None and program.room is None else None
+
+
+def _forward(
+    recipe: Any, head: tuple[Any, ...], arrays: Sequence[Any], params: dict[str, Any]
+) -> Callable[..., Any]:
+    """The local function, given what comes before and after its arrays."""
+    if head or params:
+        return partial(recipe.forward, *head, **params)
+    return specialised(recipe.forward, arrays)
+
+
+def _kinds(recipe: Any, wanted: list[bool]) -> tuple[Any, ...]:
+    """The element types of an operator's gradients; None for those that nobody wants."""
+    return tuple(meta.held if asked else None for meta, asked in zip(recipe.gradients, wanted))
+
+
+def _backward(
+    recipe: Any, params: dict[str, Any], arrived: list[bool], wanted: list[bool], head: tuple[Any, ...]
+) -> Callable[..., Any]:
+    kinds = _kinds(recipe, wanted)
+    vjp, count = recipe.vjp, len(recipe.inputs)
+
+    def of_one_result(dy: Any, *rest: Any) -> Any:
+        return vjp(*head, dy, rest[:count], rest[count] if len(rest) > count else None, **params)
+
+    general = partial(pulled, recipe, params, arrived, head=head)
+    pull: Callable[..., Any] = of_one_result if arrived == [True] else general
+
+    def backward(*arrays: Any) -> list[Any]:
+        gradients = zip(pull(*arrays), kinds)
+        return [None if kind is None or one is None else like(one, kind) for one, kind in gradients]
+
+    return backward

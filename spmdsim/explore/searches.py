@@ -9,7 +9,7 @@ from spmdsim.auto_parallel.programs.networks import build_program
 from spmdsim.auto_parallel.search import search
 from spmdsim.auto_parallel.search_report import operator_rows
 from spmdsim.auto_parallel.search_result import SearchResult, WhyNot
-from spmdsim.auto_parallel.strategy_candidates import mesh_strategies
+from spmdsim.auto_parallel.strategy_choice import mesh_strategies
 from spmdsim.core import Strategy
 from spmdsim.errors import InputError
 

@@ -1,4 +1,5 @@
-"""Cost models of published systems, so that their answers can be reproduced.
+"""Cost models of published systems, so that their answers can be reproduced: Alpa's with its assumptions, and MindSpore's
+terms of single operators.
 
 Each has the two methods of :class:`spmdsim.cost.CostModel` and takes the same arguments as a
 :class:`spmdsim.cost.Machine`; the unit is the system's own, not seconds, unless said otherwise.
@@ -6,11 +7,20 @@ Each has the two methods of :class:`spmdsim.cost.CostModel` and takes the same a
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from spmdsim.cost.closed_forms import message_bytes, received_per_message
+from spmdsim.errors import InputError
+
+if TYPE_CHECKING:
+    from spmdsim.auto_parallel.costs.settings import Settings
+
+
+Axes = tuple[str, ...]
 
 
 class PublishedModel(ABC):
@@ -31,9 +41,7 @@ class PublishedModel(ABC):
         return self._cost(collective, group_size, nbytes, tuple(axes or ()), copied)
 
     @abstractmethod
-    def _cost(
-        self, collective: str, group_size: int, nbytes: float, axes: tuple[str, ...], copied: float
-    ) -> float:
+    def _cost(self, collective: str, group_size: int, nbytes: float, axes: Axes, copied: float) -> float:
         """The same, for collectives that there are."""
 
     def compute_seconds(self, flops: float, nbytes: float = 0.0) -> float:
@@ -68,9 +76,7 @@ class AlpaModel(PublishedModel):
         used = [self.axes.index(axis) for axis in axes if axis in self.axes] or [0]
         return max(self.alpha[i] for i in used), max(self.beta[i] for i in used)
 
-    def _cost(
-        self, collective: str, group_size: int, nbytes: float, axes: tuple[str, ...], copied: float
-    ) -> float:
+    def _cost(self, collective: str, group_size: int, nbytes: float, axes: Axes, copied: float) -> float:
         if group_size == 1 or collective == "slice":
             return 0.0
         a, b = self._terms(axes)
@@ -98,9 +104,7 @@ class DTensorModel(PublishedModel):
     intra_axes: tuple[str, ...] = ()
     name: str = "dtensor"
 
-    def _cost(
-        self, collective: str, group_size: int, nbytes: float, axes: tuple[str, ...], copied: float
-    ) -> float:
+    def _cost(self, collective: str, group_size: int, nbytes: float, axes: Axes, copied: float) -> float:
         if group_size == 1 or collective == "slice":
             return 0.0
         inside = bool(axes) and {*axes} <= {*self.intra_axes}
@@ -156,9 +160,7 @@ class MindSporeModel(PublishedModel):
             return 2.0 * whole
         return whole
 
-    def _cost(
-        self, collective: str, group_size: int, nbytes: float, axes: tuple[str, ...], copied: float
-    ) -> float:
+    def _cost(self, collective: str, group_size: int, nbytes: float, axes: Axes, copied: float) -> float:
         moved = self.forward_bytes(collective, group_size, nbytes)
         return self.beta * (self.refine(moved) if self.practical else moved) + self.alpha * copied
 
@@ -181,11 +183,108 @@ class OneFlowModel(PublishedModel):
     wait_time: float = 1.65e4
     name: str = "oneflow"
 
-    def _cost(
-        self, collective: str, group_size: int, nbytes: float, axes: tuple[str, ...], copied: float
-    ) -> float:
+    def _cost(self, collective: str, group_size: int, nbytes: float, axes: Axes, copied: float) -> float:
         return 1.0 if collective == "slice" else nbytes * group_size
 
     def compute_seconds(self, flops: float, nbytes: float = 0.0) -> float:
         """Computation weighed against copies; OneFlow counts flops."""
         return self.cost_ratio * flops
+
+
+def alpa_settings(machine: AlpaModel, **options: Any) -> Settings:
+    """Its cost terms, every product on all ranks, one axis per dim, all_reduce only.
+
+    On a mesh of two axes the first one splits the batch. Its options are written here: ``allow_all_gather`` is
+    ``gather``, ``allow_recompute_heavy_op`` is ``full=False``, ``prefer_reduce_scatter`` is ``scatter=True``,
+    ``allow_mixed_mesh_shape`` (one dim over both axes) is ``nested=True``, ``force_batch_dim_to_mesh_dim`` is
+    ``batch_axis``.
+
+    >>> alpa_settings(AlpaModel(axes=("a", "b"))).batch_axis
+    'a'
+    """
+    from spmdsim.auto_parallel.costs.settings import Settings
+
+    batch = machine.axes[0] if len(machine.axes) > 1 else None
+    usual = dict(
+        full=True, partial=True, nested=False, scatter=False, scatter_results=False, batch_axis=batch
+    )
+    return Settings(machine=machine, **{**usual, **options})
+
+
+Shape = Sequence[int]
+
+
+@dataclass(frozen=True)
+class OperatorCost:
+    """MindSpore's cost fields of one operator, in bytes."""
+
+    forward_comm: float
+    backward_comm: float
+    forward_computation: float
+    backward_computation: float
+
+    @property
+    def communication(self) -> float:
+        """Forward and backward."""
+        return self.forward_comm + self.backward_comm
+
+    @property
+    def computation(self) -> float:
+        """Forward and backward."""
+        return self.forward_computation + self.backward_computation
+
+    def objective(self, model: MindSporeModel | None = None) -> float:
+        """``alpha * computation + beta * communication_with_partial_para``.
+
+        What parameters' gradients communicate (the backward part) overlaps with computation and counts by gamma
+        only.
+        """
+        model = model or MindSporeModel()
+        partial = self.forward_comm + model.gamma * self.backward_comm
+        return model.alpha * self.computation + model.beta * partial
+
+
+def operator_cost(
+    slices: Sequence[Shape],
+    shapes: Sequence[Shape],
+    output_slices: Sequence[Shape],
+    parameters: Sequence[bool],
+    itemsize: int = 4,
+    *,
+    reduces: bool = False,
+    devices: int | None = None,
+) -> OperatorCost:
+    """Costs of an operator from its slices.
+
+    Forward, the results are communicated where a summed dim is split, which MindSpore tells from the last dim of the
+    first operand (``reduces``); computation is the operands' slices, and the results' where they are communicated.
+    Backward, every parameter that is replicated somewhere is communicated and computed on. ``devices`` are as many as
+    the operands' cuts make together if left out.
+
+    >>> operator_cost([(8, 32, 8, 8), (32,)], [(32, 32, 32, 32), (32,)], [(8, 32, 8, 8)], [False, True])
+    OperatorCost(forward_comm=0, backward_comm=128, forward_computation=65664, backward_computation=128)
+    """
+    if not len(slices) == len(shapes) == len(parameters):
+        raise InputError(
+            f"{len(slices)} slices, {len(shapes)} shapes and {len(parameters)} flags do not go together"
+        )
+    cuts = [_cuts(part, shape) for part, shape in zip(slices, shapes)]
+    ranks = devices or _ranks(cuts, reduces)
+    nbytes = [itemsize * math.prod(part) for part in slices]
+    split = reduces and bool(cuts[0]) and cuts[0][-1] > 1
+    results = sum(itemsize * math.prod(part) for part in output_slices) if split else 0
+    backward = sum(n for n, cut, own in zip(nbytes, cuts, parameters) if own and math.prod(cut) != ranks)
+    return OperatorCost(results, backward, sum(nbytes) + results, backward)
+
+
+def _ranks(cuts: Sequence[Sequence[int]], reduces: bool) -> int:
+    """Ranks that distinct work is done on, as far as the operands' cuts show it."""
+    if reduces and len(cuts) == 2:
+        return math.prod(cuts[0]) * math.prod(cuts[1]) // cuts[0][-1]
+    return max(map(math.prod, cuts), default=1)
+
+
+def _cuts(part: Shape, shape: Shape) -> list[int]:
+    if len(part) != len(shape) or any(b <= 0 or a % b for a, b in zip(shape, part)):
+        raise InputError(f"a slice of shape {tuple(part)} does not divide a tensor of shape {tuple(shape)}")
+    return [a // b for a, b in zip(shape, part)]

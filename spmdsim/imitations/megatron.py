@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from spmdsim.core import Layout, Mesh
 from spmdsim.redistribution import plan
@@ -26,36 +27,22 @@ from spmdsim.tensor import Tensor
 Where = Callable[[Mesh, str, int], Layout]
 
 
-def whole(mesh: Mesh, axis: str, ndim: int) -> Layout:
-    """Every rank along the axis holds the tensor."""
-    return Layout.replicated(mesh, ndim)
+def _placed(place: str, mesh: Mesh, axis: str, ndim: int) -> Layout:
+    """Every rank along the axis holds the tensor, a term of a sum, or a part of dim 0 or the last dim."""
+    dims: list[str | None] = [None] * ndim
+    if place in _CUT:
+        dims[_CUT[place]] = axis
+    return Layout(mesh, dims, {axis: "sum"} if place == "pending" else {})
 
 
-def pending(mesh: Mesh, axis: str, ndim: int) -> Layout:
-    """Every rank along the axis holds a term of a sum."""
-    return Layout(mesh, (None,) * ndim, {axis: "sum"})
-
-
-def first(mesh: Mesh, axis: str, ndim: int) -> Layout:
-    """The axis splits dim 0 (the sequence)."""
-    return Layout(mesh, (axis, *(None,) * (ndim - 1)))
-
-
-def last(mesh: Mesh, axis: str, ndim: int) -> Layout:
-    """The axis splits the last dim (the hidden one)."""
-    return Layout(mesh, (*(None,) * (ndim - 1), axis))
+#: The dim that the axis splits: the sequence or the hidden one.
+_CUT = {"first": 0, "last": -1}
+whole, pending, first, last = (partial(_placed, place) for place in ("whole", "pending", "first", "last"))
 
 
 @dataclass(frozen=True)
 class Mapping:
-    """One mapping.
-
-    Args:
-        name: Megatron's name of it.
-        before: where the tensor is.
-        after: where it goes.
-        arriving: how its gradient arrives from what comes after.
-    """
+    """One mapping by Megatron's name: where the tensor is, where it goes, and how its gradient arrives from there."""
 
     name: str
     before: Where
@@ -64,29 +51,27 @@ class Mapping:
 
     def forward(self, mesh: Mesh, axis: str, shape: Sequence[int], dtype: str = "float32") -> Plan:
         """The plan of the forward move."""
-        ndim = len(shape)
-        return plan(self.before(mesh, axis, ndim), self.after(mesh, axis, ndim), tuple(shape), dtype)
+        source, target = (where(mesh, axis, len(shape)) for where in (self.before, self.after))
+        return plan(source, target, tuple(shape), dtype)
 
     def backward(self, mesh: Mesh, axis: str, shape: Sequence[int], dtype: str = "float32") -> Plan:
         """The plan of the gradient's move: to the dual of where the tensor was."""
-        ndim = len(shape)
-        target = self.before(mesh, axis, ndim).dual()
-        return plan(self.arriving(mesh, axis, ndim), target, tuple(shape), dtype)
+        source, target = (where(mesh, axis, len(shape)) for where in (self.arriving, self.before))
+        return plan(source, target.dual(), tuple(shape), dtype)
 
     def collectives(
         self, mesh: Mesh, axis: str, shape: Sequence[int]
     ) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Names of the collectives forward and backward; a local slice is called split."""
         plans = (self.forward(mesh, axis, shape), self.backward(mesh, axis, shape))
-        forward, backward = (tuple(_NAMES.get(s.collective, s.collective) for s in p.steps) for p in plans)
+        named = (["split" if s.collective == "slice" else s.collective for s in p.steps] for p in plans)
+        forward, backward = map(tuple, named)
         return forward, backward
 
     def __call__(self, x: Tensor, axis: str) -> Tensor:
         """Apply it to a tensor; its gradient takes the backward move by itself."""
         return x.to(self.after(x.layout.mesh, axis, x.ndim))
 
-
-_NAMES = {"slice": "split"}
 
 #: All of them by name. The last dim is the hidden one, dim 0 the sequence.
 MAPPINGS: dict[str, Mapping] = {

@@ -11,21 +11,13 @@ REDUCTIONS = ("mean", "sum", "none")
 
 
 def check_reduction(reduction: str) -> None:
-    """Refuse a word that is none of :data:`REDUCTIONS`.
-
-    Raises:
-        InputError: naming those there are.
-    """
+    """Refuse a word that is none of :data:`REDUCTIONS`."""
     if reduction not in REDUCTIONS:
         raise InputError(f"reduction is one of {', '.join(REDUCTIONS)}, not {reduction!r}")
 
 
 def reduced(losses: Tensor, reduction: str = "mean") -> Tensor:
-    """The elements' losses as they are, or one number.
-
-    Raises:
-        InputError: an unknown reduction.
-    """
+    """The elements' losses as they are, or one number."""
     check_reduction(reduction)
     if reduction == "none":
         return losses
@@ -57,20 +49,7 @@ def mse_loss(x: Tensor, y: Tensor, reduction: str = "mean") -> Tensor:
 
 
 def l1_loss(x: Tensor, y: Tensor, reduction: str = "mean") -> Tensor:
-    """Absolute differences of two tensors of one shape.
-
-    Args:
-        x: numbers of any shape.
-        y: of the same shape, or one that broadcasts with it.
-        reduction: ``"mean"`` or ``"sum"`` of all elements, or ``"none"`` for one loss per element.
-
-    Returns:
-        One number, partial over the axes that split the operands until somebody needs it; with ``"none"`` the
-        operands' shape.
-
-    Raises:
-        InputError: an unknown reduction.
-        RuleError: shapes that do not broadcast.
+    """Absolute differences of two tensors, reduced and refused as by :func:`mse_loss`.
 
     >>> from spmdsim import Mesh, Tensor
     >>> x = Tensor.from_global([1.0, 2.0], Mesh((2,), ("dp",))("dp"))

@@ -30,16 +30,9 @@ Initialiser = Callable[[Index, tuple[int, ...], np.dtype, int], np.ndarray]
 
 
 def zeros(index: Index, shape: tuple[int, ...], dtype: np.dtype, seed: int) -> np.ndarray:
-    """All zero.
+    """All zero: the block of a parameter at an index, with a slice with both ends per dim.
 
-    Args:
-        index: which block of the parameter, one slice with both ends per dim.
-        shape: that of the whole parameter, which does not matter here.
-        dtype: element type.
-        seed: the parameter's, which does not matter here.
-
-    Returns:
-        An array of the block's shape.
+    Shape and seed of the whole parameter do not matter here.
 
     >>> zeros((slice(0, 2),), (4,), np.dtype("float32"), 0)
     array([0., 0.], dtype=float32)
@@ -48,16 +41,7 @@ def zeros(index: Index, shape: tuple[int, ...], dtype: np.dtype, seed: int) -> n
 
 
 def ones(index: Index, shape: tuple[int, ...], dtype: np.dtype, seed: int) -> np.ndarray:
-    """All one.
-
-    Args:
-        index: which block of the parameter, one slice with both ends per dim.
-        shape: that of the whole parameter, which does not matter here.
-        dtype: element type.
-        seed: the parameter's, which does not matter here.
-
-    Returns:
-        An array of the block's shape.
+    """All one, as :func:`zeros` is all zero.
 
     >>> ones((slice(0, 2),), (4,), np.dtype("float32"), 0)
     array([1., 1.], dtype=float32)
@@ -104,12 +88,7 @@ class Parameter(Pictured):
     Its values are keyed by the seed, its name and the global element index: the same model on any number of
     ranks and in any layout has bit-identical global parameters, without communication.
 
-    Attributes:
-        shape: global shape.
-        layout: where it lives.
-        dtype: element type.
-        initialiser: its first values.
-        name: its path in the model, given by :meth:`Module.materialise`.
+    Its name, the path in the model, is given by :meth:`Module.materialise`.
 
     >>> from spmdsim import Mesh, nn
     >>> nn.Parameter((4, 2), Mesh((2,), ("tp",))("tp", None))
@@ -154,22 +133,14 @@ class Parameter(Pictured):
             tensor.gradient_layout = self._gradient_layout(self)
 
     def keep_gradient(self, layout: Callable[[Parameter], Layout]) -> None:
-        """Have gradients brought straight into this layout, where an optimiser's state is, not into the dual one.
-
-        Raises:
-            LayoutError: a layout that its mesh or its shape does not allow.
-        """
+        """Have gradients brought straight into this layout, where an optimiser's state is, not into the dual one."""
         layout(self).check_shape(self.shape)
         self._gradient_layout = layout
         self.tensor = self.tensor
 
     @property
     def value(self) -> Tensor:
-        """The tensor.
-
-        Raises:
-            WorldError: the model was not given a world yet.
-        """
+        """The tensor; a WorldError if the model was not given a world yet."""
         if self.tensor is None:
             raise WorldError(
                 f"parameter {self.name or self.shape} has no values yet; call materialise(world)"
@@ -236,11 +207,7 @@ class TrainedTensor(Parameter):
 
 
 def parameters_of(trained: Module | Iterable[Parameter | Tensor]) -> list[Parameter]:
-    """The parameters of a module, or those given; tensors that want a gradient among them.
-
-    Raises:
-        UsageTypeError: something else, or a tensor that wants no gradient or was computed.
-    """
+    """The parameters of a module, or those given; tensors that want a gradient among them."""
     if isinstance(trained, Module):
         return trained.parameters()
     if not isinstance(trained, Iterable) or isinstance(trained, (Tensor, str)):

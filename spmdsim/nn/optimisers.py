@@ -38,15 +38,13 @@ def sharded_over(axis: str) -> StateLayout:
     one all_reduce. The first dim that divides is split further; parameters without such a dim keep their layout.
     Stage 2 of Rajbhandari et al. (2020).
 
-    Example:
-        >>> from spmdsim import LockStep, Mesh, Tensor, nn, ops
-        >>> mesh, world = Mesh((4,), ("dp",)), LockStep(4)
-        >>> layer = nn.Linear(8, 6, mesh(None, None)).materialise(world)
-        >>> optimiser = nn.Adam(layer.parameters(), state_layout=nn.sharded_over("dp"))
-        >>> x = Tensor.from_global(np.ones((4, 8), np.float32), mesh("dp", None), world)
-        >>> nn.backward(ops.sum(layer(x)))
-        >>> layer.weight.grad
-        Tensor(f32[8,6] S(0) on dp=4)
+    >>> from spmdsim import Mesh, Tensor, nn
+    >>> values, layout = np.ones((8, 6), np.float32), Mesh((4,), ("dp",))(None, None)
+    >>> weight = Tensor.from_global(values, layout, requires_grad=True)
+    >>> optimiser = nn.SGD([weight], state_layout=nn.sharded_over("dp"))
+    >>> nn.backward((weight * weight).sum())
+    >>> weight.grad
+    Tensor(f32[8,6] S(0) on dp=4)
 
     Raises:
         LayoutError: (when the optimiser is made) a mesh without that axis.
@@ -192,19 +190,14 @@ class Optimiser(Pictured):
 
     def numbers(self) -> list[Real]:
         """What an update depends on beside tensors, such as the rate: the same on all ranks."""
-        given = [
-            part for value in vars(self).values() for part in (value if type(value) is tuple else (value,))
-        ]
-        return [number for number in given if isinstance(number, Real) and number == number]
+        values = [value if type(value) is tuple else (value,) for value in vars(self).values()]
+        return [part for value in values for part in value if isinstance(part, Real) and part == part]
 
     def new_value(self, value: np.ndarray, gradient: np.ndarray, state: list[np.ndarray]) -> np.ndarray:
-        """The updated shard.
+        """The updated shard, from itself (float32 for floats of 16 bits, as the others are), its gradient, and its state.
 
-        Args:
-            value: the shard; float32 for floats of 16 bits, as are the others.
-            gradient: its gradient.
-            state: an array per slot, zeros in the beginning. New ones take their places in the list; arrays are
-                values, which other ranks may share.
+        That is an array per slot, zeros in the beginning. New ones take their places in the list; arrays are values,
+        which other ranks may share.
         """
         raise TypeError(f"{type(self).__name__} defines no new_value()")
 
@@ -225,14 +218,7 @@ class Optimiser(Pictured):
         return result
 
     def _block(self, out: np.ndarray, value: np.ndarray, gradient: np.ndarray, *state: np.ndarray) -> None:
-        """The update of some elements.
-
-        Args:
-            out: where the new values go; it may be the old ones.
-            value: the old ones.
-            gradient: their gradients.
-            *state: each state of theirs, and after that where each new one goes.
-        """
+        """The update of some elements into ``out``, which may be the old ones; states, then where each new one goes."""
         raise TypeError(f"{type(self).__name__} defines no update of elements")
 
 
@@ -256,15 +242,12 @@ class SGD(Optimiser):
         dampening: share of the gradient that the velocity does not take, from the second step on.
         nesterov: look ahead along the velocity (Sutskever et al., 2013).
 
-    >>> from spmdsim import LockStep, Mesh, Tensor, nn
-    >>> mesh, world = Mesh((2,), ("tp",)), LockStep(2)
-    >>> layer = nn.Linear(2, 1, mesh("tp", None), bias=False).materialise(world)
-    >>> x = Tensor.from_global([[1.0, 1.0], [1.0, 2.0]], mesh(None, "tp"), world)
-    >>> nn.backward(layer(x).sum())
-    >>> before = layer.weight.tensor.full()
-    >>> nn.SGD(list(layer.parameters()), rate=0.5).step()
-    >>> (layer.weight.tensor.full() - before).round(4).tolist()
-    [[-1.0], [-1.5]]
+    >>> from spmdsim import Mesh, Tensor, nn
+    >>> weight = Tensor.from_global([3.0, 4.0], Mesh((2,), ("tp",))("tp"), requires_grad=True)
+    >>> nn.backward((weight * weight).sum())
+    >>> nn.SGD([weight], rate=0.25).step()
+    >>> weight.full().tolist()
+    [1.5, 2.0]
     """
 
     def __init__(
@@ -315,15 +298,12 @@ class Adam(Optimiser):
     Raises:
         InputError: a beta that is negative, or 1 or more.
 
-    >>> from spmdsim import LockStep, Mesh, Tensor, nn
-    >>> mesh, world = Mesh((2,), ("tp",)), LockStep(2)
-    >>> layer = nn.Linear(2, 1, mesh("tp", None), bias=False).materialise(world)
-    >>> x = Tensor.from_global([[1.0, 1.0], [1.0, 2.0]], mesh(None, "tp"), world)
-    >>> nn.backward(layer(x).sum())
-    >>> before = layer.weight.tensor.full()
-    >>> nn.Adam(list(layer.parameters()), rate=0.5).step()
-    >>> (layer.weight.tensor.full() - before).round(4).tolist()
-    [[-0.5], [-0.5]]
+    >>> from spmdsim import Mesh, Tensor, nn
+    >>> weight = Tensor.from_global([3.0, 4.0], Mesh((2,), ("tp",))("tp"), requires_grad=True)
+    >>> nn.backward((weight * weight).sum())
+    >>> nn.Adam([weight], rate=0.5).step()
+    >>> weight.full().round(4).tolist()
+    [2.5, 3.5]
     """
 
     slots = 2

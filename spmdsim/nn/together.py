@@ -39,11 +39,7 @@ class Together:
 
     They are laid end to end in buckets, in the order in which they come, and each bucket takes one call; the values are
     those of one call per tensor. Where the world overlaps, a bucket is begun as soon as it is full, and waited for at
-    the end; else all run at the end. Buckets are the same either way.
-
-    Args:
-        operator: whose name the calls have in traces.
-        merging: which collectives may share messages: reductions, or all_gathers (``gather_of``).
+    the end; else all run at the end. Buckets are the same either way. The calls have the operator's name in traces.
     """
 
     def __init__(self, operator: str, merging: Merging = merge_of) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spmdsim import ops
-from spmdsim.auto_parallel.proof import arguments, prove
+from spmdsim.auto_parallel.execute import arguments, prove
 from spmdsim.auto_parallel.search import search
 from spmdsim.core import Mesh
 from spmdsim.errors import RuleError

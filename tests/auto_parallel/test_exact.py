@@ -14,16 +14,14 @@ from brute_force import brute_force
 from spmdsim.auto_parallel.costs.choice_model import ChoiceModel
 from spmdsim.auto_parallel.costs.evaluate import evaluate
 from spmdsim.auto_parallel.costs.settings import Settings
-from spmdsim.auto_parallel.programs import rules
+from spmdsim.auto_parallel.frontier import pareto_filter, solutions
 from spmdsim.auto_parallel.programs.graph import Graph, GraphBuilder
-from spmdsim.auto_parallel.programs.networks import bert, chain, gpt, mlp, moe, tutorial
+from spmdsim.auto_parallel.programs.networks import RULES, bert, chain, gpt, mlp, moe, tutorial
 from spmdsim.auto_parallel.search import search, search_mesh
 from spmdsim.auto_parallel.solvers.choice_problem import ChoiceProblem
-from spmdsim.auto_parallel.solvers.elimination import TooWideError, eliminate, reduce_domains
+from spmdsim.auto_parallel.solvers.elimination import TooWideError, eliminate, improve, reduce_domains
 from spmdsim.auto_parallel.solvers.integer import DoesNotFitError, smallest_memory, solve_integer
-from spmdsim.auto_parallel.solvers.local_search import improve
-from spmdsim.auto_parallel.solvers.pareto import pareto_filter, solutions
-from spmdsim.core import Mesh
+from spmdsim.core import Mesh, Rule
 from spmdsim.cost import Machine
 from spmdsim.errors import InputError
 
@@ -33,7 +31,7 @@ SIZES = (16, 64, 256)
 
 def product(build: GraphBuilder, x: int, columns: int, name: str) -> int:
     weight = build.parameter(f"{name}.w", (build.shape(x)[1], columns))
-    return build.apply(rules.MATMUL, x, weight, name=name, kind="matmul")
+    return build.apply(RULES["matmul"], x, weight, name=name, kind="matmul")
 
 
 def branched(shape: str, training: bool, sizes: tuple[int, int]) -> Graph:
@@ -43,19 +41,21 @@ def branched(shape: str, training: bool, sizes: tuple[int, int]) -> Graph:
     x = product(build, build.input("x", (a, b)), a, "first")
     if shape == "residual":
         y = product(build, x, a, "second")
-        return build.graph(build.apply(rules.ADD, x, y, name="add", kind="add"))
+        return build.graph(build.apply(RULES["add"], x, y, name="add", kind="add"))
     if shape == "fork":
         return build.graph(product(build, x, b, "left"), product(build, x, a, "right"))
     if shape == "shared weight":
         w = build.parameter("w", (a, a))
-        y = build.apply(rules.MATMUL, x, w, name="once", kind="matmul")
-        return build.graph(build.apply(rules.MATMUL, y, w, name="twice", kind="matmul"))
+        y = build.apply(RULES["matmul"], x, w, name="once", kind="matmul")
+        return build.graph(build.apply(RULES["matmul"], y, w, name="twice", kind="matmul"))
     if shape == "join":
         y = product(build, build.input("y", (b, b)), a, "other")
         return build.graph(build.apply("m k, n k -> m n", x, y, name="join"))
-    z = build.apply(rules.POINTWISE, x, name="relu", kind="relu")
+    z = build.apply(RULES["relu"], x, name="relu", kind="relu")
     left, right = product(build, z, b, "left"), product(build, z, b, "right")
-    return build.graph(build.apply(rules.MULTIPLY, left, right, name="gate", kind="multiply"))
+    return build.graph(
+        build.apply(Rule.parse("..., ... -> ...", linear="each"), left, right, name="gate", kind="multiply")
+    )
 
 
 @pytest.mark.parametrize("mesh", MESHES, ids=str)

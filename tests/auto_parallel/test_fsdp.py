@@ -11,8 +11,8 @@ import pytest
 
 from spmdsim.auto_parallel.costs.choice_model import ChoiceModel
 from spmdsim.auto_parallel.costs.settings import Settings
-from spmdsim.auto_parallel.programs import rules
 from spmdsim.auto_parallel.programs.graph import Graph, GraphBuilder
+from spmdsim.auto_parallel.programs.networks import RULES
 from spmdsim.auto_parallel.search import search_mesh
 from spmdsim.auto_parallel.search_result import SearchResult
 from spmdsim.auto_parallel.solvers.integer import smallest_memory
@@ -45,7 +45,7 @@ class Network:
     def result(self, x: int) -> Graph:
         """The result is wanted split by the batch and whole otherwise; the input needs a gradient, too."""
         shard = {self.batch: "dp"}
-        out = self.build.apply(rules.POINTWISE, x, name="out", kind="identity", shard=shard)
+        out = self.build.apply(RULES["relu"], x, name="out", kind="identity", shard=shard)
         graph = self.build.graph(out)
         values = list(graph.values)
         values[self.x] = replace(values[self.x], needs_gradient=True)
@@ -66,13 +66,13 @@ def block(mesh: Mesh, width: int = 6144, heads: int = 48) -> Graph:
         for w in ("wq", "wk", "wv")
     )
     weights = build.apply("b q n d, b k n d -> b n q k", q, k, name="scores")
-    weights = build.apply(rules.SOFTMAX, weights, name="softmax", kind="softmax")
+    weights = build.apply(RULES["softmax"], weights, name="softmax", kind="softmax")
     mixed = build.apply("b n q k, b k n d -> b q n d", weights, v, name="mix")
     joined = Rule.parse("b s n d -> b s (n d)", linear="all")
     o = build.apply(joined, mixed, name="joined", kind="reshape", sizes=sizes)
-    o = build.apply(rules.ADD, net.linear(o, "wo", width), x, name="add1", kind="add")
-    h = build.apply(rules.POINTWISE, net.linear(o, "w1", 4 * width), name="relu", kind="relu")
-    return net.result(build.apply(rules.ADD, o, net.linear(h, "w2", width), name="add2", kind="add"))
+    o = build.apply(RULES["add"], net.linear(o, "wo", width), x, name="add1", kind="add")
+    h = build.apply(RULES["relu"], net.linear(o, "w1", 4 * width), name="relu", kind="relu")
+    return net.result(build.apply(RULES["add"], o, net.linear(h, "w2", width), name="add2", kind="add"))
 
 
 def matrix(layout: Layout) -> list[str]:

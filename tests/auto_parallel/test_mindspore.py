@@ -9,15 +9,13 @@ from typing import Any
 import pytest
 from mindspore_cuts import cut_strategies, operator_cuts, step_costs, strategy_cost
 
-from spmdsim.auto_parallel.programs import rules
+from spmdsim.auto_parallel.frontier import pareto_filter
 from spmdsim.auto_parallel.programs.graph import GraphBuilder
-from spmdsim.auto_parallel.programs.networks import chain, mlp
-from spmdsim.auto_parallel.solvers.pareto import pareto_filter
-from spmdsim.auto_parallel.strategy_candidates import prime_factors
+from spmdsim.auto_parallel.programs.networks import RULES, chain, mlp
+from spmdsim.auto_parallel.strategy_choice import prime_factors
 from spmdsim.errors import InputError
-from spmdsim.imitations.cost_models import MindSporeModel
+from spmdsim.imitations.cost_models import MindSporeModel, operator_cost
 from spmdsim.imitations.mindspore.double_recursion import double_recursion
-from spmdsim.imitations.mindspore.operator_cost import operator_cost
 from spmdsim.layout.cuts import strategy_from_cuts
 
 VECTORS = json.loads((Path(__file__).parents[1] / "vectors" / "auto_parallel_mindspore.json").read_text())
@@ -130,8 +128,8 @@ def test_neighbours_follow_the_cuts_of_a_product(version: str) -> None:
     """A ReLU costs nothing itself: it takes the columns where the product's columns are cut."""
     build = GraphBuilder("two")
     x = build.input("x", (64, 1024))
-    y = build.apply(rules.MATMUL, x, build.parameter("w", (1024, 4096)), name="mm", kind="matmul")
-    build.apply(rules.POINTWISE, y, name="relu", kind="relu")
+    y = build.apply(RULES["matmul"], x, build.parameter("w", (1024, 4096)), name="mm", kind="matmul")
+    build.apply(RULES["relu"], y, name="relu", kind="relu")
     found = double_recursion(build.graph(), 8, version, order="weight")
     assert found.cuts[0] == ("n", "n", "n")
     assert found.cuts[1] == (".0", ".0", ".0")
@@ -141,8 +139,8 @@ def test_one_differing_dim_is_free_in_the_first_version_only() -> None:
     """After a cut of what is summed, the result is whole: r1.0 lets the ReLU be cut all the same, for nothing."""
     build = GraphBuilder("two")
     x = build.input("x", (32, 784))
-    y = build.apply(rules.MATMUL, x, build.parameter("w", (784, 32)), name="mm", kind="matmul")
-    build.apply(rules.POINTWISE, y, name="relu", kind="relu")
+    y = build.apply(RULES["matmul"], x, build.parameter("w", (784, 32)), name="mm", kind="matmul")
+    build.apply(RULES["relu"], y, name="relu", kind="relu")
     found = double_recursion(build.graph(), 2, "r1.0")
     assert found.cuts == (("k",), (".1",))
 

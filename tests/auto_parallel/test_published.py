@@ -13,9 +13,8 @@ from spmdsim.auto_parallel.baselines import complete, fully_sharded, megatron
 from spmdsim.auto_parallel.costs.choice_model import ChoiceModel
 from spmdsim.auto_parallel.costs.settings import Settings
 from spmdsim.auto_parallel.matmul_grid import best_grid, grid_words, grids, lower_bound, regime
-from spmdsim.auto_parallel.programs import rules
 from spmdsim.auto_parallel.programs.graph import Graph, GraphBuilder
-from spmdsim.auto_parallel.programs.networks import bert, convolutions, gpt, mlp, moe
+from spmdsim.auto_parallel.programs.networks import RULES, bert, convolutions, gpt, mlp, moe
 from spmdsim.auto_parallel.search import search_mesh
 from spmdsim.auto_parallel.search_result import SearchResult
 from spmdsim.auto_parallel.solvers.choice_problem import ChoiceProblem
@@ -26,8 +25,7 @@ from spmdsim.auto_parallel.strategy_choice import StrategyChoice
 from spmdsim.core import Layout, Mesh, Rule, Strategy
 from spmdsim.cost import Machine
 from spmdsim.errors import InputError
-from spmdsim.imitations.alpa_settings import alpa_settings
-from spmdsim.imitations.cost_models import AlpaModel
+from spmdsim.imitations.cost_models import AlpaModel, alpa_settings
 
 PEERS = json.loads((Path(__file__).parents[1] / "vectors" / "auto_parallel_peers.json").read_text())
 ALPA = {case["test"]: case for case in PEERS["autoshard_alpa"]["vectors"]}
@@ -151,6 +149,16 @@ def test_masked_words_with_state_in_pieces() -> None:
     assert counts["reduce_scatter"] <= 3 and counts["all_gather"] <= 3
 
 
+def states_of_choice(model: ChoiceModel, choice: StrategyChoice) -> list[int]:
+    """The assignment of a choice; a layout that is no state here becomes the best one."""
+    states = model.states_of(choice.strategies)
+    for index, variable in model.value_variable.items():
+        layout, kept = choice.layouts[index].canonical, model.kept[index].layouts
+        wanted = [k for k, one in enumerate(kept) if one == layout] or range(len(kept))
+        states[variable] = min(wanted, key=lambda k: model.problem.price_of_states(states, variable, k))
+    return model.problem.with_best_hubs(states)
+
+
 @pytest.mark.parametrize("share", [0.4, 0.55, 0.8])
 def test_memory_pressure_shards_parameters(share: float) -> None:
     """Under a limit between the two, the answer lies between plain and fully sharded data parallelism."""
@@ -159,12 +167,12 @@ def test_memory_pressure_shards_parameters(share: float) -> None:
     model = ChoiceModel(graph, mesh, settings)
     free = eliminate(model.problem)
     sharded = fully_sharded(graph, mesh, settings)
-    low = model.problem.bytes_of(model.states_of_choice(sharded))
+    low = model.problem.bytes_of(states_of_choice(model, sharded))
     assert low < free.memory
     limit = low + share * (free.memory - low)
     found = solve_integer(model.problem, limit)
     assert found.memory <= limit and free.seconds <= found.seconds
-    assert found.seconds <= model.problem.price(model.states_of_choice(sharded)) * (1 + 1e-9)
+    assert found.seconds <= model.problem.price(states_of_choice(model, sharded)) * (1 + 1e-9)
     stored = model.choice(found.states).layouts
     assert any(stored[v.index].split_axes for v in graph.parameters)
 
@@ -403,7 +411,7 @@ def test_embedding_rule_keeps_rows_split() -> None:
     mesh = Mesh((4,), ("a",))
     build = GraphBuilder("lookup")
     table, tokens = build.parameter("t", (64, 8)), build.input("i", (4, 4))
-    build.apply(rules.LOOKUP, table, tokens, name="lookup")
+    build.apply(RULES["lookup"], table, tokens, name="lookup")
     bound = build.graph().operator("lookup").bound
     strategy = Strategy.of(mesh, {"v": "a"})
     assert bound.output_layouts(strategy)[0].partial_axes == ("a",)

@@ -15,13 +15,12 @@ from spmdsim import ops
 from spmdsim.auto_parallel.costs.choice_model import ChoiceModel
 from spmdsim.auto_parallel.costs.evaluate import evaluate
 from spmdsim.auto_parallel.costs.settings import Settings
+from spmdsim.auto_parallel.execute import arguments, prove
 from spmdsim.auto_parallel.programs.graph import Graph
 from spmdsim.auto_parallel.programs.record_program import record_program
-from spmdsim.auto_parallel.proof import arguments, prove
 from spmdsim.auto_parallel.search import search
-from spmdsim.auto_parallel.solvers.elimination import TooWideError, eliminate
+from spmdsim.auto_parallel.solvers.elimination import TooWideError, eliminate, improve
 from spmdsim.auto_parallel.solvers.integer import smallest_memory, solve_integer
-from spmdsim.auto_parallel.solvers.local_search import improve
 from spmdsim.core import Mesh
 from spmdsim.cost import Machine
 from spmdsim.worlds import LockStep

@@ -12,10 +12,9 @@ from ml_dtypes import bfloat16 as BF16
 
 from spmdsim import ops
 from spmdsim.auto_parallel.costs.settings import Settings
-from spmdsim.auto_parallel.execute import Applied, Parallelised, compare_bytes, run
+from spmdsim.auto_parallel.execute import Applied, Parallelised, arguments, compare_bytes, prove, run
 from spmdsim.auto_parallel.matmul_grid import best_grid, run_product
 from spmdsim.auto_parallel.programs.record_program import record_program
-from spmdsim.auto_parallel.proof import arguments, prove
 from spmdsim.auto_parallel.search import search
 from spmdsim.core import Layout, Mesh
 from spmdsim.cost import Machine

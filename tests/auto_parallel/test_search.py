@@ -15,16 +15,15 @@ from spmdsim.auto_parallel.costs.move_prices import MovePrices
 from spmdsim.auto_parallel.costs.peak_memory import peak_memory
 from spmdsim.auto_parallel.costs.settings import Settings
 from spmdsim.auto_parallel.frontier import frontier, frontier_table
-from spmdsim.auto_parallel.programs import rules
+from spmdsim.auto_parallel.heuristics import propagate
 from spmdsim.auto_parallel.programs.graph import GraphBuilder
-from spmdsim.auto_parallel.programs.networks import PROGRAMS, build_program, gpt, mlp, tutorial
-from spmdsim.auto_parallel.programs.repeated_layers import find_repeats, mark_layers
-from spmdsim.auto_parallel.propagation import propagate
+from spmdsim.auto_parallel.programs.networks import PROGRAMS, RULES, build_program, gpt, mlp, tutorial
+from spmdsim.auto_parallel.programs.record_program import find_repeats, mark_layers
 from spmdsim.auto_parallel.search import search, search_mesh
 from spmdsim.auto_parallel.search_result import SearchResult, load_choice
 from spmdsim.auto_parallel.solvers.choice_problem import IMPOSSIBLE
 from spmdsim.auto_parallel.solvers.integer import DoesNotFitError
-from spmdsim.auto_parallel.strategy_candidates import binary_mesh, device_matrices, mesh_strategies
+from spmdsim.auto_parallel.strategy_choice import binary_mesh, device_matrices, mesh_strategies
 from spmdsim.core import Mesh
 from spmdsim.cost import CostModel, Machine
 from spmdsim.errors import InputError, RuleError
@@ -162,7 +161,7 @@ def test_overlap_and_recomputation_change_the_total_as_stated() -> None:
 def test_peak_memory_counts_every_part() -> None:
     build = GraphBuilder("one")
     x, w = build.input("x", (8, 16)), build.parameter("w", (16, 4))
-    y = build.apply(rules.MATMUL, x, w, name="mm", kind="matmul")
+    y = build.apply(RULES["matmul"], x, w, name="mm", kind="matmul")
     found = search_mesh(build.graph(y), Mesh((1,), ("a",)), Settings())
     memory = found.memory
     assert (memory.parameters, memory.gradients, memory.optimizer) == (256, 256, 512)
@@ -177,7 +176,7 @@ def test_peak_memory_follows_liveness() -> None:
     x = build.input("x", (8, 4))
     for k, (rows, columns) in enumerate(((4, 64), (64, 4), (4, 1))):
         x = build.apply(
-            rules.MATMUL, x, build.parameter(f"w{k}", (rows, columns)), name=f"mm{k}", kind="matmul"
+            RULES["matmul"], x, build.parameter(f"w{k}", (rows, columns)), name=f"mm{k}", kind="matmul"
         )
     memory = search_mesh(build.graph(x), Mesh((1,), ("a",)), Settings()).memory
     narrow, wide = 4 * 8 * 4, 4 * 8 * 64
@@ -191,7 +190,7 @@ def test_what_keeps_more_may_need_less_at_once() -> None:
     build = GraphBuilder("wide")
     x = build.input("x", (64, 4))
     for k, shape in enumerate(((4, 4), (4, 16))):
-        x = build.apply(rules.MATMUL, x, build.parameter(f"w{k}", shape), name=f"mm{k}", kind="matmul")
+        x = build.apply(RULES["matmul"], x, build.parameter(f"w{k}", shape), name=f"mm{k}", kind="matmul")
     graph, mesh = build.graph(x), Mesh((4,), ("a",))
     free = search(graph, mesh).memory.peak
     with pytest.raises(DoesNotFitError) as refused:
@@ -239,12 +238,12 @@ def test_propagation_order_and_ties() -> None:
     """Readers before producers, breadth first; an operator of two operands waits for both."""
     build = GraphBuilder("diamond")
     x = build.input("x", (8, 8))
-    a = build.apply(rules.POINTWISE, x, name="a", kind="relu")
-    b = build.apply(rules.POINTWISE, a, name="b", kind="relu")
-    c = build.apply(rules.POINTWISE, a, name="c", kind="relu")
-    c2 = build.apply(rules.POINTWISE, c, name="c2", kind="relu")
-    d = build.apply(rules.ADD, b, c2, name="d", kind="add")
-    lonely = build.apply(rules.POINTWISE, build.input("y", (8, 8)), name="lonely", kind="relu")
+    a = build.apply(RULES["relu"], x, name="a", kind="relu")
+    b = build.apply(RULES["relu"], a, name="b", kind="relu")
+    c = build.apply(RULES["relu"], a, name="c", kind="relu")
+    c2 = build.apply(RULES["relu"], c, name="c2", kind="relu")
+    d = build.apply(RULES["add"], b, c2, name="d", kind="add")
+    lonely = build.apply(RULES["relu"], build.input("y", (8, 8)), name="lonely", kind="relu")
     graph = build.graph(d, lonely).configure(a={".1": "x"})
     found = propagate(graph, Mesh((2,), ("x",)))
     names = [graph.operators[i].name for i in found.order]
@@ -264,7 +263,7 @@ def test_propagation_prefers_a_reshape_without_communication() -> None:
     build = GraphBuilder("reshape")
     x = build.input("x", (8, 4, 6))
     y = build.apply("b c d -> b (c d)", x, name="flat", kind="reshape")
-    z = build.apply(rules.POINTWISE, y, name="relu", kind="relu")
+    z = build.apply(RULES["relu"], y, name="relu", kind="relu")
     mesh = Mesh((4,), ("x",))
     for dim, factor in ((".0", "c"), (".1", "b")):
         found = propagate(build.graph(z).configure(relu={dim: "x"}), mesh)

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 import pytest
 
 import spmdsim.ops as ops
-from spmdsim.auto_parallel.costs.work import work_seconds
-from spmdsim.auto_parallel.programs.rules import GELU, NORM
+from spmdsim.auto_parallel.costs.evaluate import work_seconds
+from spmdsim.auto_parallel.programs.networks import RULES
 from spmdsim.core import Mesh, Rule, Strategy
 from spmdsim.cost import Link, Machine, Measurement, Piece, Rate, load_machine, save_machine
 from spmdsim.cost.closed_forms import COLLECTIVES, bus_factor, message_bytes, received_per_message
@@ -311,7 +311,10 @@ def test_gradients_cost_as_often_the_forward_work_as_the_rule_says() -> None:
         forward, gradient = (work(bound, alone, [4] * len(shapes)) for work in (forward_work, gradient_work))
         times = 1 if name == "softmax" else 3
         assert gradient == Work(times * forward.flops, times * forward.nbytes, "passes")
-    for rule, name in ((GELU, "gelu"), (NORM, "layer_norm")):  # programs that are searched cost what runs
+    for rule, name in (
+        (RULES["gelu"], "gelu"),
+        (RULES["layer_norm"], "layer_norm"),
+    ):  # programs that are searched cost what runs
         assert rule.backward == getattr(ops, name).op.bind(*rows[name]).rule.backward
     operator = SimpleNamespace(bound=ops.gelu.op.bind([(6, 8)], {}))
     machine = Machine("m", 0, 0, flops=1.0)

@@ -11,7 +11,7 @@ from layout_cases import cases
 from spmdsim.core import Layout, Mesh, Partial, Replicate
 from spmdsim.dialects import oneflow as flow
 from spmdsim.dialects.oneflow.signatures import signatures
-from spmdsim.imitations import oneflow
+from spmdsim.imitations.oneflow import boxing_rules as oneflow
 
 V = "operators_oneflow_paddle"
 sbp = flow.sbp

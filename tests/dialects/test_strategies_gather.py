@@ -9,7 +9,7 @@ from layout_cases import cases, tuples
 import spmdsim.dialects.mindspore as ms
 import spmdsim.ops as ops
 from spmdsim.dialects.session import use_world
-from spmdsim.imitations.mindspore.sharding.gather_modes import mode_of
+from spmdsim.imitations.mindspore.sharding.cuts_by_mode import mode_of
 from spmdsim.imitations.mindspore.sharding.strategies import shard
 from spmdsim.tensor import Tensor
 from spmdsim.worlds import LockStep

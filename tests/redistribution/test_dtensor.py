@@ -14,14 +14,15 @@ from every_layout import every_layout
 
 from spmdsim.core import Layout, Mesh, Partial, Replicate, Shard
 from spmdsim.errors import PlanError
-from spmdsim.imitations.dtensor.graph_planner import (
-    OrderedStep,
+from spmdsim.imitations.dtensor_planners import (
+    AxisTransition,
+    DTensorPlan,
+    greedy_steps,
     in_mesh_order,
     ordered_steps,
     short,
     transitions,
 )
-from spmdsim.imitations.dtensor.greedy_planner import DTensorPlan, greedy_steps
 from spmdsim.redistribution import plan
 
 PEERS = json.loads((Path(__file__).parents[1] / "vectors/redistribution_peers.json").read_text())
@@ -69,7 +70,7 @@ def test_what_it_refuses() -> None:
             mesh(("b", "a"), None), mesh("a", None, partial="b"), (4, 4), style="dtensor", partial_target=True
         )
     with pytest.raises(PlanError, match="does not turn"):
-        greedy_steps([Replicate()], [Partial()])
+        greedy_steps(mesh(None), mesh(None, partial="a"))
 
 
 # -- orders of axes that placements do not say ---------------------------------------------------------------
@@ -118,7 +119,7 @@ def test_the_cheapest_path_takes_the_published_collectives() -> None:
     assert agree >= len(runs) - 6
 
 
-def path_cost(steps: Sequence[OrderedStep], src: Layout, nbytes: int = 1) -> float:
+def path_cost(steps: Sequence[AxisTransition], src: Layout, nbytes: int = 1) -> float:
     """The price of a path from a layout, in microseconds."""
     total, layout = 0.0, src
     for step in steps:

@@ -14,20 +14,7 @@ import pytest
 
 from spmdsim.core import Layout, Mesh
 from spmdsim.errors import PlanError
-from spmdsim.imitations.mindspore.infer_operators import infer_operators
-from spmdsim.imitations.mindspore.map_operators import is_expandable, names, operators, received_elements
-from spmdsim.imitations.mindspore.offline_transform import (
-    apply,
-    needed_ranks,
-    operator_map,
-    pipeline_map,
-    reshard_map,
-    stack,
-)
-from spmdsim.imitations.mindspore.optimizer_shards import optimizer_shard_layout
-from spmdsim.imitations.mindspore.redistribution_cost import operator_cost
-from spmdsim.imitations.mindspore.reorder import merged_concat, optimise
-from spmdsim.imitations.mindspore.unify import (
+from spmdsim.imitations.mindspore.map_layouts import (
     MapLayout,
     NotExpandable,
     drop_ones,
@@ -35,8 +22,27 @@ from spmdsim.imitations.mindspore.unify import (
     expand_shape,
     expand_tensor,
     expand_tuples,
+    optimizer_shard_layout,
     unify,
     unify_matrix,
+)
+from spmdsim.imitations.mindspore.map_operators import (
+    infer_operators,
+    is_expandable,
+    names,
+    operator_cost,
+    operators,
+    received_elements,
+)
+from spmdsim.imitations.mindspore.offline_transform import (
+    apply,
+    merged_concat,
+    needed_ranks,
+    operator_map,
+    optimise,
+    pipeline_map,
+    reshard_map,
+    stack,
 )
 from spmdsim.redistribution import plan
 

@@ -10,8 +10,8 @@ import pytest
 
 from spmdsim.core import Mesh
 from spmdsim.errors import PlanError
-from spmdsim.imitations.mindspore.infer_operators import infer_operators
-from spmdsim.imitations.mindspore.map_operators import operators
+from spmdsim.imitations.mindspore.map_layouts import MapLayout, expand_tuples, unify
+from spmdsim.imitations.mindspore.map_operators import infer_operators, operators
 from spmdsim.imitations.mindspore.offline_transform import (
     apply,
     needed_ranks,
@@ -20,7 +20,6 @@ from spmdsim.imitations.mindspore.offline_transform import (
     stack,
     written_slice,
 )
-from spmdsim.imitations.mindspore.unify import MapLayout, expand_tuples, unify
 from spmdsim.redistribution import plan
 from tests.redistribution.test_mindspore import box
 

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from spmdsim.core import Layout, Mesh, Partial, Placement, Replicate, Shard
+from spmdsim.dialects.oneflow.tensors import can_merge
 from spmdsim.errors import PlanError
-from spmdsim.imitations import oneflow
-from spmdsim.imitations.oneflow.boxing_routes import subgroup
-from spmdsim.imitations.oneflow.sbp_rules import mesh_of
+from spmdsim.imitations.oneflow import boxing_rules as oneflow
+from spmdsim.imitations.oneflow.boxing_rules import mesh_of, subgroup
 from spmdsim.layout.refine import same_cuts
 from spmdsim.redistribution import plan
 from spmdsim.worlds.lockstep import LockStep
@@ -137,13 +137,13 @@ def test_groups_along_chosen_axes(v: dict) -> None:
 
 @cases("can_merge_split")
 def test_merged_splits(v: dict) -> None:
-    assert oneflow.can_merge_split(v["size"], v["merged"]) == v["can_merge"]
+    assert can_merge(v["size"], v["merged"]) == v["can_merge"]
 
 
 def test_the_rule_of_merged_splits_is_exact() -> None:
     for a, b in itertools.product(range(2, 7), repeat=2):
         for size in range(6 * a * b):
-            assert oneflow.can_merge_split(size, a * b) == same_cuts(size, (a * b,), (a, b))
+            assert can_merge(size, a * b) == same_cuts(size, (a * b,), (a, b))
 
 
 @cases("sbp_dim_reduce")

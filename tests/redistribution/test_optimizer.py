@@ -12,9 +12,8 @@ import pytest
 
 from spmdsim.core import Layout, Mesh
 from spmdsim.errors import PlanError
+from spmdsim.imitations.mindspore.map_layouts import MapLayout, expand_tuples, optimizer_shard_layout
 from spmdsim.imitations.mindspore.offline_transform import same_devices
-from spmdsim.imitations.mindspore.optimizer_shards import optimizer_shard_layout
-from spmdsim.imitations.mindspore.unify import MapLayout, expand_tuples
 from spmdsim.redistribution import plan
 
 VECTORS = json.loads((Path(__file__).parents[1] / "vectors/redistribution_mindspore.json").read_text())

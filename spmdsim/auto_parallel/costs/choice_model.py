@@ -19,30 +19,30 @@ from typing import Any
 
 import numpy as np
 
-from spmdsim.auto_parallel.batch import batch_factors, splitting_batch
-from spmdsim.auto_parallel.costs.gradient_messages import SharedMessages
-from spmdsim.auto_parallel.costs.move_prices import MovePrices
+from spmdsim.auto_parallel.costs.evaluate import inner_steps, work_seconds
+from spmdsim.auto_parallel.costs.move_prices import MovePrices, SharedMessages
+from spmdsim.auto_parallel.costs.peak_memory import kept_when_recomputing, saves
 from spmdsim.auto_parallel.costs.settings import Settings
-from spmdsim.auto_parallel.costs.work import inner_steps, kept_when_recomputing, saves, work_seconds
 from spmdsim.auto_parallel.programs.graph import Graph, Operator, Value
 from spmdsim.auto_parallel.solvers.choice_problem import IMPOSSIBLE, ChoiceProblem
 from spmdsim.auto_parallel.storage_layouts import StorageLayouts
-from spmdsim.auto_parallel.strategy_candidates import configured_strategy, mesh_strategies
-from spmdsim.auto_parallel.strategy_choice import States, StorageStates, StrategyChoice, states_of
+from spmdsim.auto_parallel.strategy_choice import (
+    States,
+    StorageStates,
+    StrategyChoice,
+    batch_factors,
+    configured_strategy,
+    mesh_strategies,
+    splitting_batch,
+    states_of,
+)
 from spmdsim.core import Layout, Mesh, Strategy
 from spmdsim.errors import RuleError
 from spmdsim.redistribution.price import largest, steps_seconds
 
 
 class ChoiceModel:
-    """A graph on a mesh as a choice problem.
-
-    Args:
-        graph: the program.
-        mesh: the mesh.
-        settings: the assumptions.
-        allowed: which strategies an operator may have, instead of all on the mesh.
-    """
+    """A graph on a mesh as a choice problem; ``allowed`` says which strategies an operator may have, instead of all."""
 
     def __init__(
         self,
@@ -67,6 +67,8 @@ class ChoiceModel:
         self._representative = _tied(graph) if settings.tie else {}
         total = sum(value.nbytes for value in graph.parameters)
         self.messages = SharedMessages(self.problem, self.moves, settings, total)
+        #: Which tensors have variables of their own.
+        self._own = [self._has_variable(value) for value in graph.values]
         self._build()
 
     # -- states -------------------------------------------------------------------------------------
@@ -99,7 +101,7 @@ class ChoiceModel:
             alike.setdefault(self._signature(value), []).append(value)
         for values in alike.values():
             first, count = values[0], len(values)
-            if not self._has_variable(first):
+            if not self._own[first.index]:
                 self._add_direct(first, count)
                 continue
             self._add_value(first, shared, count)
@@ -114,20 +116,11 @@ class ChoiceModel:
             same = self._tied_to(operator.index)
             inputs = [self.graph.values[i] for i in operator.inputs]
             backward = operator.index in self.graph.reached
-            key = (
-                same,
-                backward,
-                *((self._has_variable(v), v.kind, self._saved(operator, v)) for v in inputs),
-            )
+            facts = ((self._own[v.index], v.kind, self._saved(operator, v)) for v in inputs)
+            key = (same, backward, *facts)
             if key not in works:
                 works[key] = self._work(operator, states)
-            seconds, memory = works[key]
-            if same in first:
-                variable = first[same]
-                problem.seconds[variable] = problem.seconds[variable] + seconds
-                problem.memory[variable] = problem.memory[variable] + memory
-            else:
-                variable = first[same] = problem.add_variable(seconds, memory)
+            first[same] = variable = problem.add_variable(*works[key], known=first.get(same))
             self.operator_variable.append(variable)
 
     def _tied_to(self, operator: int) -> int:
@@ -156,19 +149,15 @@ class ChoiceModel:
 
     def _add_value(self, value: Value, shared: dict[tuple[int, int, StorageStates], int], count: int) -> None:
         kept = self.kept[value.index] = self._keeper.states(value)
-        owner = value.producer if value.producer is not None else self._first_reader(value)
-        tied = (
-            self._tied_to(owner),
-            value.output if value.producer is not None else -1 - self._slot(value),
-            kept,
-        )
-        seconds, memory = (count * row for row in self._keep(value, kept))
-        if self.settings.tie and tied in shared:
-            variable = shared[tied]
-            self.problem.seconds[variable] = self.problem.seconds[variable] + seconds
-            self.problem.memory[variable] = self.problem.memory[variable] + memory
+        if value.producer is not None:
+            owner, slot = value.producer, value.output
         else:
-            variable = shared[tied] = self.problem.add_variable(seconds, memory)
+            owner, operand = self.graph.consumers[value.index][0]
+            slot = -1 - operand
+        tied = (self._tied_to(owner), slot, kept)
+        known = shared.get(tied) if self.settings.tie else None
+        none, memory = np.zeros(len(kept.layouts)), count * self._keep(value, kept)
+        shared[tied] = variable = self.problem.add_variable(none, memory, known=known)
         self.value_variable[value.index] = variable
         if value.kind == "parameter" and self.graph.brings_gradient(value, *self.graph.readers(value)):
             self.messages.add(variable, kept.sums, kept.layouts, value, count)
@@ -176,12 +165,6 @@ class ChoiceModel:
             self._add_result(value, variable, kept.layouts, kept.sums, count)
         for operator, operand in self.graph.consumers[value.index]:
             self._add_reader(value, kept, variable, operator, operand, count)
-
-    def _first_reader(self, value: Value) -> int:
-        return self.graph.consumers[value.index][0][0]
-
-    def _slot(self, value: Value) -> int:
-        return self.graph.consumers[value.index][0][1]
 
     def _add_direct(self, value: Value, count: int) -> None:
         """A tensor with at most one reader: the price of the pair is all there is."""
@@ -269,16 +252,13 @@ class ChoiceModel:
             # The least memory decides between strategies that take the same time.
             seconds = self._works[key] = np.array(rows)
         memory: np.ndarray = np.zeros(len(states.strategies))
-        for operand, value in enumerate(inputs):
-            counted = value.kind != "parameter" and not self._has_variable(value)
-            if counted and self._saved(operator, value):
-                memory = memory + value.itemsize * np.array(
-                    [largest(layout, value.shape) for layout in states.inputs[operand]]
-                )
-            if value.kind == "parameter" and not self._has_variable(value):
-                memory = memory + self._trained_bytes(value) * np.array(
-                    [largest(layout, value.shape) for layout in states.inputs[operand]]
-                )
+        for layouts, value in zip(states.inputs, inputs):
+            if self._own[value.index]:
+                continue
+            if value.kind == "parameter":
+                memory = memory + self._trained_bytes(value) * _largest(layouts, value)
+            elif self._saved(operator, value):
+                memory = memory + value.itemsize * _largest(layouts, value)
         return seconds, memory
 
     def _trained_bytes(self, value: Value) -> float:
@@ -289,16 +269,15 @@ class ChoiceModel:
     def _saved(self, operator: Operator, value: Value) -> bool:
         return saves(self.graph, operator, value, self.settings.recompute)
 
-    def _keep(self, value: Value, kept: StorageStates) -> tuple[np.ndarray, np.ndarray]:
-        """Price and memory of keeping a tensor in each of its states; a parameter's gradient is priced apart."""
-        seconds = np.zeros(len(kept.layouts))
-        pieces = value.itemsize * np.array([largest(layout, value.shape) for layout in kept.layouts], float)
+    def _keep(self, value: Value, kept: StorageStates) -> np.ndarray:
+        """Memory of keeping a tensor in each of its states."""
+        pieces = value.itemsize * _largest(kept.layouts, value)
         readers = [self.graph.operators[reader] for reader, _ in self.graph.consumers[value.index]]
         if value.kind == "parameter":
-            return seconds, self._trained_bytes(value) / value.itemsize * pieces
+            return self._trained_bytes(value) / value.itemsize * pieces
         needed = any(self._saved(reader, value) for reader in readers)
         kept_anyway = self.settings.recompute and kept_when_recomputing(self.graph, value)
-        return seconds, pieces if needed or (kept_anyway and self.graph.training) else 0.0 * pieces
+        return pieces if needed or (kept_anyway and self.graph.training) else 0.0 * pieces
 
     def _copy_memory(
         self, value: Value, kept: StorageStates, wanted: tuple[Layout, ...], reader: int, operand: int
@@ -307,7 +286,7 @@ class ChoiceModel:
         operator = self.graph.operators[reader]
         if not self._saved(operator, value):
             return None
-        pieces = value.itemsize * np.array([largest(layout, value.shape) for layout in wanted], float)
+        pieces = value.itemsize * _largest(wanted, value)
         differs = np.array([[own != other for other in wanted] for own in kept.layouts])
         array: np.ndarray | None = differs * pieces[None, :]
         return array
@@ -330,23 +309,12 @@ class ChoiceModel:
         """
         states = [0] * len(self.problem)
         for operator, strategy in zip(self.graph.operators, strategies):
-            candidates_here = self.states[operator.index].strategies
-            if strategy in candidates_here:
-                states[self.operator_variable[operator.index]] = candidates_here.index(strategy)
-        return self._with_layouts(states, {})
-
-    def states_of_choice(self, choice: StrategyChoice) -> list[int]:
-        """The assignment of a choice; a layout that is no state here becomes the best one."""
-        wanted = {}
-        for index, variable in self.value_variable.items():
-            layout, kept = choice.layouts[index].canonical, self.kept[index].layouts
-            wanted[variable] = [k for k, one in enumerate(kept) if one == layout]
-        return self._with_layouts(self.states_of(choice.strategies), wanted)
-
-    def _with_layouts(self, states: list[int], wanted: dict[int, list[int]]) -> list[int]:
+            known = self.states[operator.index].strategies
+            if strategy in known:
+                states[self.operator_variable[operator.index]] = known.index(strategy)
         price = self.problem.price_of_states
         for index, variable in self.value_variable.items():
-            options = wanted.get(variable) or range(len(self.kept[index].layouts))
+            options = range(len(self.kept[index].layouts))
             states[variable] = min(options, key=lambda k: price(states, variable, k))
         return self.problem.with_best_hubs(states)
 
@@ -364,6 +332,11 @@ class ChoiceModel:
         return self.states[reader].inputs[operand][states[self.operator_variable[reader]]]
 
 
+def _largest(layouts: Sequence[Layout], value: Value) -> np.ndarray:
+    """Elements of a tensor's largest piece in each of some layouts."""
+    return np.array([largest(layout, value.shape) for layout in layouts], float)
+
+
 def candidates(operator: Operator, mesh: Mesh, settings: Settings) -> tuple[Strategy, ...]:
     """The strategies a search considers for an operator."""
     passing = settings.partial and operator.linear
@@ -376,12 +349,9 @@ def candidates(operator: Operator, mesh: Mesh, settings: Settings) -> tuple[Stra
 def _tied(graph: Graph) -> dict[int, int]:
     """For each operator of a repeated layer, the operator at the same place of its first repeat."""
     first: dict[tuple[object, ...], int] = {}
-    place: dict[tuple[str, int], int] = {}
     representative: dict[int, int] = {}
-    for operator in graph.operators:
-        if operator.layer is None:
-            continue
-        position = place[operator.layer] = place.get(operator.layer, -1) + 1
-        key = (operator.layer[0], position, operator.bound, repr((operator.configured, operator.out)))
-        representative[operator.index] = first.setdefault(key, operator.index)
+    for operator, place in zip(graph.operators, graph.places):
+        if place is not None:
+            key = (place, operator.bound, repr((operator.configured, operator.out)))
+            representative[operator.index] = first.setdefault(key, operator.index)
     return representative

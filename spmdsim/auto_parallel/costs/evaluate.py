@@ -8,62 +8,124 @@ compared with it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from spmdsim.auto_parallel.costs.gradient_messages import shared
-from spmdsim.auto_parallel.costs.move_prices import MovePrices, moved_itemsize
+from spmdsim.auto_parallel.costs.move_prices import Moved, MovePrices, moved_itemsize, shared
 from spmdsim.auto_parallel.costs.settings import Settings
-from spmdsim.auto_parallel.costs.work import InnerStep, inner_steps, work_seconds
-from spmdsim.auto_parallel.programs.graph import Graph, Value
+from spmdsim.auto_parallel.programs.graph import Graph, Operator, Value
 from spmdsim.auto_parallel.strategy_choice import StrategyChoice
-from spmdsim.core import Layout
+from spmdsim.core import BoundRule, Layout, Strategy
+from spmdsim.core.meta import Meta
 from spmdsim.core.step import Step
 from spmdsim.cost.machine import CostModel, Machine
+from spmdsim.cost.roofline import forward_work, gradient_work
+from spmdsim.layout.element_type import element_type
 from spmdsim.pictured import ShortRepr
 from spmdsim.redistribution.merge import Merge, buckets, elements_held, shared_copies
 from spmdsim.redistribution.price import price_step, steps_seconds
+from spmdsim.tensor import Tensor
+from spmdsim.tensor.stepped import SteppedRule
+from spmdsim.trace import record
+from spmdsim.worlds import ShapeOnly
+
+if TYPE_CHECKING:
+    import numpy as np
 
 #: Why a tensor moves.
 PHASES = ("forward", "backward", "gradient")
 
 
+def work_seconds(
+    operator: Operator,
+    strategy: Strategy,
+    itemsizes: Sequence[int],
+    gradients: Sequence[bool],
+    machine: CostModel,
+    recompute: bool = False,
+) -> float:
+    """Modelled time of an operator on the busiest rank, forward and backward.
+
+    The gradient of one operand of a contraction costs as much as the contraction; the gradients of anything
+    else together cost as often as much as its forward computation as its rule says.
+    """
+    bound = operator.bound
+    forward = forward_work(bound, strategy, itemsizes).seconds(machine)
+    if not any(gradients):
+        return forward
+    passes = sum(gradients) if bound.contraction else 1
+    backward = gradient_work(bound, strategy, itemsizes).seconds(machine)
+    return forward * (1 + recompute) + backward * passes
+
+
+class InnerStep(NamedTuple):
+    """A collective in the middle of an operator, and which operator runs it: for gradients another one may."""
+
+    step: Step
+    dtype: np.dtype
+    operator: str | None = None
+
+    def nbytes(self, rank: int) -> int:
+        """Bytes that a rank receives, expected ones where data decide."""
+        return self.step.nbytes(rank, self.dtype.itemsize)
+
+
+@lru_cache(maxsize=1024)
+def _inner_steps(bound: BoundRule, strategy: Strategy, backward: bool = False) -> tuple[InnerStep, ...]:
+    """The collectives in the middle of an operator's local function, or of its gradients: those are run on shapes."""
+    if not isinstance(bound, SteppedRule) or not backward:
+        return tuple(InnerStep(*one) for one in bound.steps(strategy) or ())
+    op, params = bound.op, dict(bound.params)
+    world = ShapeOnly(1 + max(strategy.mesh.rank_list))
+    kinds = op.result_dtype(bound.dtypes, params)
+    layouts, shapes = bound.output_layouts(strategy), bound.output_shapes
+
+    def tensors(*facts: Sequence[Any]) -> list[Tensor]:
+        return [Tensor(world, meta, world.empties(meta)) for meta in map(Meta.of, *facts)]
+
+    operands = tensors(bound.input_layouts(strategy), bound.shapes, bound.dtypes)
+    results = tensors(layouts, shapes, kinds if isinstance(kinds, tuple) else (kinds,) * len(shapes))
+    dys = tensors([layout.dual() for layout in layouts], shapes, [one.dtype for one in results])
+    given = [dy if dy.dtype.kind in "fcV" else None for dy in dys]
+    if op.adjoint is None or not any(dy is not None for dy in given):
+        return ()
+    with record() as trace:
+        op.adjoint(given, operands, results, **params)
+    return tuple(InnerStep(one.step, element_type(one.dtype), one.operator) for one in trace.collectives)
+
+
+def inner_steps(
+    operator: Operator, strategy: Strategy, gradients: Sequence[bool], recompute: bool = False
+) -> list[InnerStep]:
+    """The collectives in the middle of an operator in one step of training, with who runs them."""
+    forward = _inner_steps(operator.bound, strategy)
+    backward = _inner_steps(operator.bound, strategy, True) if any(gradients) else ()
+    named = [one._replace(operator=operator.name) for one in forward]
+    return [*named * (1 + (recompute and any(gradients))), *backward]
+
+
 @dataclass(frozen=True)
 class Move:
-    """One redistribution of a run.
+    """One redistribution of a run."""
 
-    Attributes:
-        phase: ``forward``, ``backward`` (of a result) or ``gradient`` (of a parameter).
-        value: the tensor.
-        operator: the operator during which it happens; None for a parameter's gradient.
-        src: layout before.
-        dst: layout after.
-        times: how often, 2 for what is computed again.
-    """
-
-    phase: str
+    phase: str  # one of PHASES: backward of a result, gradient of a parameter
     value: Value
-    operator: int | None
+    operator: int | None  # during which it happens; None for a parameter's gradient
     src: Layout
     dst: Layout
-    times: int = 1
+    times: int = 1  # 2 for what is computed again
 
     @property
-    def priced(self) -> tuple[Layout, Layout, tuple[int, ...], int, bool]:
-        """What its price depends on, as :class:`~spmdsim.auto_parallel.costs.move_prices.MovePrices` asks for it."""
+    def priced(self) -> Moved:
+        """What its price depends on."""
         return self.src, self.dst, self.value.shape, self.value.itemsize, self.value.kind == "result"
 
 
 @dataclass(frozen=True)
 class GradientMessage:
-    """Gradients of parameters that are reduced in one call.
-
-    Attributes:
-        merge: what they have in common.
-        moves: their reductions, in the order in which the gradients arrive.
-        machine: the cost model that plans them.
-    """
+    """Gradients of parameters that are reduced in one call."""
 
     merge: Merge
     moves: tuple[Move, ...]
@@ -114,14 +176,8 @@ def _forward(choice: StrategyChoice, settings: Settings) -> Iterator[Move]:
                 yield Move("forward", value, operator.index, choice.layouts[operand], wanted, times)
         for result, produced in zip(operator.outputs, operator.bound.output_layouts(strategy)):
             if choice.layouts[result].canonical != produced.canonical:
-                yield Move(
-                    "forward",
-                    graph.values[result],
-                    operator.index,
-                    produced,
-                    choice.layouts[result],
-                    1 + again,
-                )
+                value, wanted = graph.values[result], choice.layouts[result]
+                yield Move("forward", value, operator.index, produced, wanted, 1 + again)
 
 
 def _backward(choice: StrategyChoice) -> Iterator[Move]:
@@ -143,13 +199,8 @@ def _backward(choice: StrategyChoice) -> Iterator[Move]:
 
 def _arriving(graph: Graph, reached: frozenset[int]) -> list[Value]:
     """Parameters in the order in which the backward pass reaches their last readers."""
-    parameters: dict[int, None] = {}
-    for operator in reversed(graph.operators):
-        if operator.index in reached:
-            parameters.update(
-                dict.fromkeys(i for i in operator.inputs if graph.values[i].kind == "parameter")
-            )
-    return [graph.values[i] for i in parameters]
+    read = (i for operator in reversed(graph.operators) if operator.index in reached for i in operator.inputs)
+    return [graph.values[i] for i in dict.fromkeys(read) if graph.values[i].kind == "parameter"]
 
 
 def messages_of(moves: Iterator[Move] | tuple[Move, ...], settings: Settings) -> tuple[GradientMessage, ...]:
@@ -178,12 +229,12 @@ def _gradients(choice: StrategyChoice, value: int, reached: frozenset[int]) -> l
     graph = choice.graph
     if not graph.values[value].needs_gradient:
         return []
-    layouts: dict[Layout, None] = {}
-    for reader, operand in graph.consumers[value]:
-        if reader in reached:
-            bound = graph.operators[reader].bound
-            layouts.setdefault(bound.gradient_layout(choice.strategies[reader], operand).canonical)
-    return list(layouts)
+    arriving = (
+        graph.operators[reader].bound.gradient_layout(choice.strategies[reader], operand).canonical
+        for reader, operand in graph.consumers[value]
+        if reader in reached
+    )
+    return list(dict.fromkeys(arriving))
 
 
 @dataclass
@@ -205,11 +256,7 @@ class OperatorSeconds:
 class Evaluation(ShortRepr):
     """Modelled seconds of a choice.
 
-    Attributes:
-        operators: per operator; a parameter's gradient is counted at the parameter's first reader.
-        moves: the redistributions with their seconds; of a shared message, each has its part.
-        messages: which gradients share messages.
-        inner: the collectives in the middle of operators.
+    A parameter's gradient is counted at the parameter's first reader; of a shared message, each move has its part.
     """
 
     operators: list[OperatorSeconds]

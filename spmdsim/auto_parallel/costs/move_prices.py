@@ -2,34 +2,48 @@
 
 The prices are the planner's: where everything divides from :mod:`spmdsim.redistribution.even_moves`, which plans once for all
 tensors that are alike, elsewhere from the plan itself. So what a search adds up is what its report says.
+
+Reductions of gradients that may go together (:mod:`spmdsim.redistribution.merge`) pay latency once per message. What
+one collective takes as a function of its bytes is, for real machines, the least of a few straight lines, such as the
+latency-optimal and the bandwidth-optimal algorithm. So a search needs one more variable per kind of message: its
+states are "every gradient on its own" and one per line; each gradient that goes this way adds the line's slope, and the
+line's start is paid once. Ranks that hold copies of all gradients in a message help to reduce it, which takes lines of
+its own: only gradients that have these copies may go that way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import combinations
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from spmdsim.auto_parallel.costs.settings import Settings
 from spmdsim.auto_parallel.solvers.choice_problem import IMPOSSIBLE
-from spmdsim.core import Layout, Mesh
+from spmdsim.core import Layout
 from spmdsim.cost.cost_model import Restricted
 from spmdsim.cost.machine import CostModel, Machine
 from spmdsim.layout.element_type import held_type
 from spmdsim.redistribution import Plan, plan
 from spmdsim.redistribution.even_moves import price_move
-from spmdsim.redistribution.merge import Merge
+from spmdsim.redistribution.merge import BUCKET_BYTES, Merge, elements_held, merge_of
 from spmdsim.redistribution.plan_candidates import LOCAL
 from spmdsim.redistribution.price import machine_on, price_step
 
+if TYPE_CHECKING:
+    from spmdsim.auto_parallel.programs.graph import Value
+    from spmdsim.auto_parallel.solvers.choice_problem import ChoiceProblem
+
+#: What a price depends on: the layouts before and after, shape, bytes per element, whether it is an operator's result.
+Moved = tuple[Layout, Layout, tuple[int, ...], int, bool]
+
 
 class MovePrices:
-    """Prices of all moves under the assumptions of a search.
+    """Prices of all moves under the assumptions of a search: the machine, and which collectives there are.
 
-    Args:
-        settings: the assumptions: the machine, and which collectives there are. The direct exchange is one of them on
-            real machines, not in the published cost models, which do not know it.
+    The direct exchange is one of them on real machines, not in the published cost models, which do not know it.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -43,21 +57,13 @@ class MovePrices:
         self._models = [_restricted(self.machine, without)]
         without["reduce_scatter"] |= not settings.scatter_results
         self._models.append(_restricted(self.machine, without))
-        self._prices: dict[tuple[Layout, Layout, tuple[int, ...], int, bool], float] = {}
-        self._plans: dict[tuple[Layout, Layout, tuple[int, ...], int, bool], Plan] = {}
+        self._prices: dict[Moved, float] = {}
+        self._plans: dict[Moved, Plan] = {}
 
     def seconds(
         self, src: Layout, dst: Layout, shape: Sequence[int], itemsize: int, result: bool = False
     ) -> float:
-        """Time from ``src`` to ``dst``; :data:`IMPOSSIBLE` if values would have to become pending.
-
-        Args:
-            src: layout before.
-            dst: layout after.
-            shape: the tensor's.
-            itemsize: bytes per element.
-            result: whether the tensor is an operator's result, or its gradient.
-        """
+        """Time from ``src`` to ``dst``; :data:`IMPOSSIBLE` if values would have to become pending."""
         if src == dst:
             return 0.0
         key = (src, dst, tuple(shape), itemsize, result)
@@ -77,12 +83,9 @@ class MovePrices:
     ) -> Plan:
         """The plan that is priced."""
         key = (src, dst, shape, itemsize, result)
-        priced_plan = self._plans.get(key)
-        if priced_plan is None:
-            priced_plan = self._plans[key] = plan(
-                src, dst, shape, element_type(itemsize), self._models[result]
-            )
-        return priced_plan
+        if key not in self._plans:
+            self._plans[key] = plan(src, dst, shape, element_type(itemsize), self._models[result])
+        return self._plans[key]
 
     def communicates(self, src: Layout, dst: Layout, shape: tuple[int, ...], itemsize: int) -> bool:
         """Whether anything is sent from ``src`` to ``dst``."""
@@ -90,14 +93,7 @@ class MovePrices:
         return made_partial or price_move(src, dst, shape, itemsize, self._models[0]).kind != LOCAL
 
     def together(self, merge: Merge, nbytes: float, copies: Sequence[str] = (), itemsize: int = 4) -> float:
-        """Time of one message of gradients that are reduced together.
-
-        Args:
-            merge: what they have in common.
-            nbytes: bytes of them that a rank holds before.
-            copies: axes along which ranks hold copies of all of them and help.
-            itemsize: bytes per element; it matters where ranks help.
-        """
+        """Time of one message of gradients that are reduced together, where ranks along ``copies`` hold all and help."""
         if copies or merge.rest:
             steps = merge.steps(int(nbytes) // itemsize, copies, itemsize, self.machine)
             return sum(price_step(step, itemsize, self.machine)[1] for step in steps)
@@ -136,29 +132,141 @@ def element_type(itemsize: int) -> np.dtype:
     return np.dtype({1: "int8", 2: "float16", 4: "float32", 8: "float64", 16: "complex128"}[itemsize])
 
 
-@lru_cache(maxsize=4096)
-def simple_layouts(
-    mesh: Mesh, shape: tuple[int, ...], nested: bool = True, even: bool = True
-) -> tuple[Layout, ...]:
-    """Every layout in which each axis splits one dim, or none.
+#: Message sizes at which lines are looked for.
+SAMPLES = tuple(2.0**k for k in range(4, 45, 4))
+#: The least of the lines is no more than this share above the price.
+CLOSE = 1e-3
 
-    Args:
-        mesh: the mesh.
-        shape: the tensor's.
-        nested: whether a dim may be split by several axes.
-        even: whether all pieces have to be equal; otherwise none is empty.
+#: A price as a straight line: seconds of a message without bytes, and seconds per byte.
+Line = tuple[float, float]
+
+
+class MessageLine(NamedTuple):
+    """One way of a message: its line, and the axes along which ranks hold copies of all that is in it."""
+
+    start: float
+    slope: float
+    copies: frozenset[str]
+
+
+def shared(settings: Settings, src: Layout, dst: Layout, shape: tuple[int, ...]) -> Merge | None:
+    """How a gradient's reduction shares a message under these settings; None if it goes alone."""
+    if not settings.merges:
+        return None
+    merge = merge_of(src, dst, shape)
+    if merge is None or merge.dim is None:
+        return merge
+    known = settings.scatter and (not merge.rest or isinstance(settings.machine, Machine))
+    return merge if known else None
+
+
+def lines(price: Callable[[float], float], unit: float = 1.0) -> list[Line]:
+    """The straight lines whose least is a concave price of multiples of ``unit`` bytes: at SAMPLES and where two meet.
+
+    >>> [(round(a, 2), round(b, 2)) for a, b in lines(lambda r: min(1 + r, 20 + r / 2, 60 + r / 4))]
+    [(1.0, 1.0), (20.0, 0.5), (60.0, 0.25)]
     """
-    partial_dims: list[list[list[str]]] = [[[] for _ in shape]]
-    for axis, size in zip(mesh.axes, mesh.shape):
-        if size == 1:
-            continue
-        grown = []
-        for dims in partial_dims:
-            grown.append(dims)
-            for d, n in enumerate(shape):
-                parts = mesh.axis_size(*dims[d]) * size
-                fits = n % parts == 0 if even else n >= parts
-                if fits and (nested or not dims[d]):
-                    grown.append([[*e, axis] if k == d else e for k, e in enumerate(dims)])
-        partial_dims = grown
-    return tuple(Layout(mesh, [tuple(e) for e in dims]) for dims in partial_dims)
+    open_ends = [(unit * size, _tangent(price, unit * size)) for size in reversed(SAMPLES)]
+    tangents: list[Line] = []
+    size, line = open_ends.pop()
+    while open_ends:
+        further, other = open_ends[-1]
+        (start, slope), (high, flat) = line, other
+        meet = 4 * unit * ((high - start) / (slope - flat) // (4 * unit)) if slope > flat else size
+        if size < meet < further and price(meet) < (1 - CLOSE) * (start + slope * meet):
+            open_ends.append((meet, _tangent(price, meet)))
+        else:
+            tangents.append(line)
+            size, line = open_ends.pop()
+    tangents.append(line)
+    kept: list[Line] = []
+    for line in tangents:
+        if min(line) >= 0 and not any(_same(line, other) for other in kept):
+            kept.append(line)
+    return kept
+
+
+def _tangent(price: Callable[[float], float], size: float) -> Line:
+    low, high = price(size), price(1.25 * size)
+    slope = (high - low) / (0.25 * size)
+    return low - slope * size, slope
+
+
+def _same(one: Line, other: Line) -> bool:
+    return all(abs(a - b) <= CLOSE / 10 * max(abs(a), abs(b)) for a, b in zip(one, other))
+
+
+class SharedMessages:
+    """The messages that gradients may share, as hubs of a problem."""
+
+    def __init__(
+        self, problem: ChoiceProblem, moves: MovePrices, settings: Settings, total_bytes: float
+    ) -> None:
+        self.problem, self.moves, self.settings = problem, moves, settings
+        self.many = total_bytes > BUCKET_BYTES
+        self._hubs: dict[tuple[Merge, int], tuple[int, list[MessageLine]]] = {}
+        self._merges: dict[tuple[object, ...], list[Merge | None]] = {}
+
+    def add(
+        self,
+        variable: int,
+        sources: Sequence[Layout],
+        targets: Sequence[Layout],
+        value: Value,
+        count: int,
+    ) -> None:
+        """Price the gradient of a parameter, which each state of a variable reduces from a source to a target."""
+        exposed = count * (1.0 - self.settings.overlap)
+        merges = self._find(tuple(sources), tuple(targets), value.shape)
+        alone = np.zeros(len(merges))
+        for k, (merge, src, dst) in enumerate(zip(merges, sources, targets)):
+            if merge is None:
+                alone[k] = self.moves.seconds(src, dst, value.shape, value.itemsize)
+        self.problem.seconds[variable] = self.problem.seconds[variable] + exposed * alone
+        for merge in dict.fromkeys(m for m in merges if m is not None):
+            hub, known = self._hub(merge, moved_itemsize(sources[merges.index(merge)], value.itemsize))
+            prices = np.zeros((len(merges), 1 + len(known)))
+            for k, src in enumerate(sources):
+                if merges[k] == merge:
+                    held = moved_itemsize(src, value.itemsize) * elements_held(src, value.shape)
+                    own = self.moves.seconds(src, targets[k], value.shape, value.itemsize)
+                    copies = frozenset(src.canonical.replicated_axes)
+                    prices[k] = exposed * np.array([own, *self._along(known, held, copies)])
+            self.problem.add_pair(variable, hub, prices)
+
+    def _find(
+        self, sources: tuple[Layout, ...], targets: tuple[Layout, ...], shape: tuple[int, ...]
+    ) -> list[Merge | None]:
+        key = (sources, targets, shape)
+        if key not in self._merges:
+            self._merges[key] = [shared(self.settings, *pair, shape) for pair in zip(sources, targets)]
+        return self._merges[key]
+
+    def _hub(self, merge: Merge, itemsize: int) -> tuple[int, list[MessageLine]]:
+        hub = self._hubs.get((merge, itemsize))
+        if hub is None:
+            known = self._ways(merge, itemsize)
+            starts = (1.0 - self.settings.overlap) * np.array([0.0, *(way.start for way in known)])
+            hub = self._hubs[merge, itemsize] = (self.problem.add_variable(starts, hub=True), known)
+        return hub
+
+    def _ways(self, merge: Merge, itemsize: int) -> list[MessageLine]:
+        """The lines of messages without helpers and with any; what helpers do not change is there once."""
+        others = [axis for axis in merge.mesh.axes if axis not in merge.axes and merge.mesh.size_of[axis] > 1]
+        helps = isinstance(self.moves.machine, Machine)
+        known: list[MessageLine] = []
+        for count in range(1 + len(others) * helps):
+            for copies in combinations(others, count):
+                unit = float(itemsize * merge.mesh.size) if copies else 1.0
+                price = partial(self.moves.together, merge, copies=copies, itemsize=itemsize)
+                for line in lines(price, unit):
+                    if not any(way.copies < {*copies} and _same(line, way[:2]) for way in known):
+                        known.append(MessageLine(*line, frozenset(copies)))
+        return known
+
+    def _along(self, known: list[MessageLine], held: int, copies: frozenset[str]) -> list[float]:
+        """Of one gradient: its price along each line, with its part of the bucket's message."""
+        messages = min(1.0, held / BUCKET_BYTES) if self.many else 0.0
+        return [
+            way.slope * held + way.start * messages if way.copies <= copies else IMPOSSIBLE for way in known
+        ]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spmdsim.auto_parallel.costs.settings import Settings
-from spmdsim.auto_parallel.costs.work import saves
-from spmdsim.auto_parallel.programs.graph import Graph, Operator
+from spmdsim.auto_parallel.programs.graph import Graph, Operator, Value
 from spmdsim.auto_parallel.strategy_choice import StrategyChoice
 from spmdsim.pictured import Pictured
 from spmdsim.redistribution.price import largest
+from spmdsim.tensor.calls import looks_at
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,24 @@ class Memory(Pictured):
         return self.parameters + self.gradients + self.optimizer + self.activations + self.transient
 
 
+def saves(graph: Graph, operator: Operator, value: Value, recompute: bool = False) -> bool:
+    """Whether an operator keeps an operand, as it reads it, until its backward pass: one that gradients look at.
+
+    With recomputation only what enters a layer is kept, and no parameter's copy.
+    """
+    gradients = [graph.brings_gradient(graph.values[i], operator.index) for i in operator.inputs]
+    looks = looks_at(operator.bound.rule, gradients)
+    if not any(look for i, look in zip(operator.inputs, looks) if i == value.index):
+        return False
+    return not recompute or (value.kind != "parameter" and kept_when_recomputing(graph, value))
+
+
+def kept_when_recomputing(graph: Graph, value: Value) -> bool:
+    """Whether a tensor enters a layer from outside: what recomputation starts from."""
+    producer_layer = graph.operators[value.producer].layer if value.producer is not None else None
+    return any(graph.operators[reader].layer != producer_layer for reader, _ in graph.consumers[value.index])
+
+
 def peak_memory(choice: StrategyChoice, settings: Settings) -> Memory:
     """The peak over one step.
 
@@ -46,9 +64,9 @@ def peak_memory(choice: StrategyChoice, settings: Settings) -> Memory:
     Backward, operators release what they kept, and hold the gradients of their operands and results.
     """
     graph = choice.graph
-    weights = sum(_bytes(choice, value.index) for value in graph.parameters)
+    weights = sum(held_bytes(choice, value.index) for value in graph.parameters)
     states = (
-        _bytes(choice, v.index) * settings.state_bytes(v.itemsize) / v.itemsize for v in graph.parameters
+        held_bytes(choice, v.index) * settings.state_bytes(v.itemsize) / v.itemsize for v in graph.parameters
     )
     optimizer = int(sum(states)) if graph.training else 0
     kept = _kept(choice, settings)
@@ -66,7 +84,8 @@ def peak_memory(choice: StrategyChoice, settings: Settings) -> Memory:
 Kept = dict[tuple[int, int | None], int]
 
 
-def _bytes(choice: StrategyChoice, value: int) -> int:
+def held_bytes(choice: StrategyChoice, value: int) -> int:
+    """Bytes of the largest piece of a tensor as it is kept."""
     tensor = choice.graph.values[value]
     return tensor.itemsize * largest(choice.layouts[value], tensor.shape)
 
@@ -85,35 +104,25 @@ def _kept(choice: StrategyChoice, settings: Settings) -> Kept:
     return kept
 
 
-def _last_readers(graph: Graph) -> dict[int, int]:
-    return {
-        value.index: max((r for r, _ in graph.consumers[value.index]), default=-1) for value in graph.values
-    }
-
-
 def _working_set(choice: StrategyChoice, operator: Operator) -> int:
     """Redistributed operands and results as computed: alive while the operator runs."""
-    strategy = choice.strategies[operator.index]
-    total = 0
-    for operand, layout in zip(operator.inputs, operator.bound.input_layouts(strategy)):
-        if layout.canonical != choice.layouts[operand].canonical:
-            value = choice.graph.values[operand]
-            total += value.itemsize * largest(layout, value.shape)
-    for result, layout in zip(operator.outputs, operator.bound.output_layouts(strategy)):
-        if layout.canonical != choice.layouts[result].canonical:
-            value = choice.graph.values[result]
+    strategy, total = choice.strategies[operator.index], 0
+    layouts = (*operator.bound.input_layouts(strategy), *operator.bound.output_layouts(strategy))
+    for index, layout in zip((*operator.inputs, *operator.outputs), layouts):
+        if layout.canonical != choice.layouts[index].canonical:
+            value = choice.graph.values[index]
             total += value.itemsize * largest(layout, value.shape)
     return total
 
 
 def _forward_peak(choice: StrategyChoice, kept: Kept) -> tuple[int, str]:
     graph = choice.graph
-    last = _last_readers(graph)
+    last = [max((reader for reader, _ in readers), default=-1) for readers in graph.consumers]
     held = 0
-    living = sum(_bytes(choice, value.index) for value in graph.values if value.kind == "input")
+    living = sum(held_bytes(choice, value.index) for value in graph.values if value.kind == "input")
     best, where = 0, ""
     for operator in graph.operators:
-        living += sum(_bytes(choice, result) for result in operator.outputs)
+        living += sum(held_bytes(choice, result) for result in operator.outputs)
         copies = sum(n for (_, reader), n in kept.items() if reader == operator.index) if kept else 0
         now = living + held + max(_working_set(choice, operator), copies)
         if now > best:
@@ -122,7 +131,7 @@ def _forward_peak(choice: StrategyChoice, kept: Kept) -> tuple[int, str]:
         for operand in dict.fromkeys(operator.inputs):
             value = graph.values[operand]
             if last[operand] == operator.index and value.kind != "parameter":
-                living -= _bytes(choice, operand)
+                living -= held_bytes(choice, operand)
                 held += kept.get((operand, None), 0)
     return best, where
 
@@ -133,15 +142,13 @@ def _backward_peak(choice: StrategyChoice, kept: Kept) -> tuple[int, str]:
     gradients: dict[int, int] = {}
     best, where = 0, ""
     released: set[tuple[int, int | None]] = set()
-    first = {
-        value.index: min((r for r, _ in graph.consumers[value.index]), default=-1) for value in graph.values
-    }
+    first = [min((reader for reader, _ in readers), default=-1) for readers in graph.consumers]
     for operator in reversed(graph.operators):
         arriving = sum(gradients.pop(result, 0) for result in operator.outputs)
         for operand in operator.inputs:
             value = graph.values[operand]
             if value.needs_gradient and value.kind != "parameter":
-                gradients[operand] = _bytes(choice, operand)
+                gradients[operand] = held_bytes(choice, operand)
         now = held + arriving + sum(gradients.values()) + _working_set(choice, operator)
         if now > best:
             best, where = now, operator.name

@@ -83,6 +83,11 @@ class Operator(ShortRepr):
     layer: tuple[str, int] | None = None
     out: Any = None
 
+    @property
+    def named(self) -> dict[str, str]:
+        """Which one it is, for errors."""
+        return {"operator": self.name, **({"at": self.where} if self.where else {})}
+
     @cached_property
     def linear(self) -> bool:
         """Whether it is linear in all operands together (sums, reshapes, copies)."""
@@ -118,6 +123,19 @@ class Graph(ShortRepr):
             for operand, value in enumerate(operator.inputs):
                 pairs[value].append((operator.index, operand))
         return tuple(tuple(readers) for readers in pairs)
+
+    @cached_property
+    def places(self) -> tuple[tuple[str, int] | None, ...]:
+        """Per operator of a repeated layer the layer's name and its place in the repeat; None outside of layers."""
+        counts: dict[tuple[str, int], int] = {}
+        places: list[tuple[str, int] | None] = []
+        for operator in self.operators:
+            place = None
+            if operator.layer is not None:
+                counts[operator.layer] = counts.get(operator.layer, -1) + 1
+                place = operator.layer[0], counts[operator.layer]
+            places.append(place)
+        return tuple(places)
 
     @cached_property
     def reached(self) -> frozenset[int]:
@@ -159,15 +177,10 @@ class Graph(ShortRepr):
         return {operator.name: operator for operator in self.operators}
 
     def operator(self, name: str) -> Operator:
-        """The operator with this name.
-
-        Raises:
-            InputError: there is none; the message lists names.
-        """
-        try:
-            return self.by_name[name]
-        except KeyError:
-            raise unknown(f"no operator is called {name!r}", name, self.by_name) from None
+        """The operator with this name."""
+        if name not in self.by_name:
+            raise unknown(f"no operator is called {name!r}", name, self.by_name)
+        return self.by_name[name]
 
     def configure(self, **shards: Any) -> Graph:
         """The same graph with a strategy fixed for some operators, by name (``_`` for ``.`` is accepted)."""
@@ -175,13 +188,10 @@ class Graph(ShortRepr):
         wanted = {names.get(name, name): shard for name, shard in shards.items()}
         for name in wanted:
             self.operator(name)
-        operators = tuple(
-            replace(operator, configured=wanted[operator.name], out=None)
-            if operator.name in wanted
-            else operator
-            for operator in self.operators
+        operators = (
+            replace(o, configured=wanted[o.name], out=None) if o.name in wanted else o for o in self.operators
         )
-        return replace(self, operators=operators)
+        return replace(self, operators=tuple(operators))
 
     def __str__(self) -> str:
         return (
@@ -239,14 +249,10 @@ class GraphBuilder:
         differentiable: bool = True,
         out: Any = None,
     ) -> int:
-        """An operator with one result; returns the result's number.
-
-        Raises:
-            RuleError: the operands do not fit the rule.
-        """
+        """An operator with one result; returns the result's number."""
         rule = Rule.parse(rule, linear="each") if isinstance(rule, str) else rule
         shapes = tuple(self._values[i].shape for i in inputs)
-        label = self._unique(name or kind)
+        label = self.unique(name or kind)
         with context(operator=label, where=where) if where else context(operator=label):
             bound = bind(rule, shapes, tuple(sorted((sizes or {}).items())))
         return self.add(bound, inputs, label, kind, shard, where, itemsize, differentiable, out)[0]
@@ -264,20 +270,13 @@ class GraphBuilder:
         out: Any = None,
     ) -> tuple[int, ...]:
         """An operator whose rule is bound already; returns the numbers of its results."""
-        index = len(self._operators)
+        index, single = len(self._operators), len(bound.outputs) == 1
         gradient = differentiable and any(self._values[i].needs_gradient for i in inputs)
         width = itemsize or max((self._values[i].itemsize for i in inputs), default=self.itemsize)
+        names = (name if single else f"{name}[{k}]" for k in range(len(bound.outputs)))
         outputs = tuple(
-            self._value(
-                name if len(bound.outputs) == 1 else f"{name}[{k}]",
-                shape,
-                width,
-                "result",
-                producer=index,
-                output=k,
-                needs_gradient=gradient,
-            )
-            for k, shape in enumerate(bound.output_shapes)
+            self._value(one, shape, width, "result", producer=index, output=k, needs_gradient=gradient)
+            for k, (one, shape) in enumerate(zip(names, bound.output_shapes))
         )
         self._operators.append(
             Operator(index, name, kind, bound, tuple(inputs), outputs, shard, where, self._layer, out)
@@ -288,10 +287,6 @@ class GraphBuilder:
         """Global shape of a tensor."""
         return self._values[value].shape
 
-    def unique(self, name: str) -> str:
-        """A name no operator has yet: the given one, or with a number."""
-        return self._unique(name)
-
     def graph(self, *results: int) -> Graph:
         """The graph built so far."""
         return Graph(self.name, tuple(self._operators), tuple(self._values), results, self.training)
@@ -301,7 +296,8 @@ class GraphBuilder:
         self._values.append(Value(index, name, shape, itemsize or self.itemsize, kind, **more))
         return index
 
-    def _unique(self, name: str) -> str:
+    def unique(self, name: str) -> str:
+        """A name no operator has yet: the given one, or with a number."""
         count = self._names.get(name, 0)
         self._names[name] = count + 1
-        return name if count == 0 else self._unique(f"{name}.{count}")
+        return name if count == 0 else self.unique(f"{name}.{count}")

@@ -1,38 +1,96 @@
-"""Built-in programs: networks of any size, as graphs."""
+"""Built-in programs: networks of any size, as graphs; transformers among them."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from functools import partial
+from inspect import signature
 
-from spmdsim.auto_parallel.programs import rules
 from spmdsim.auto_parallel.programs.graph import Graph, GraphBuilder
-from spmdsim.auto_parallel.programs.transformer import bert, gpt, moe
+from spmdsim.core import FUNCTIONS, PASSES, Rule
 from spmdsim.errors import InputError, unknown
 from spmdsim.registry import Registry
 
-__all__ = ["PROGRAMS", "bert", "build_program", "chain", "convolutions", "gpt", "mlp", "moe", "tutorial"]
+#: The rules of the operators that the programs are made of, by kind.
+RULES = {
+    "add": Rule.parse("..., ... -> ...", linear="all"),
+    "bias_add": Rule.parse("... n, n -> ... n", linear="all"),
+    "convolution": Rule.parse("n c h w, o c p q -> n o h w", whole="h w p q", linear="each"),
+    "depthwise": Rule.parse("n c h w, c p q -> n c h w", whole="h w p q", linear="each"),
+    "exp": Rule.parse("... -> ...", work=FUNCTIONS),
+    "gelu": Rule.parse("... -> ...", work=PASSES, backward=3),
+    "layer_norm": Rule.parse("... h, h, h -> ... h", whole="h", work=PASSES, backward=3),
+    "log": Rule.parse("... -> ...", work=FUNCTIONS),
+    "lookup": Rule.parse("v h, b s -> b s h", indexed="v"),
+    "matmul": Rule.parse("... k, k n -> ... n", linear="each"),
+    "max": Rule.parse("b s v -> b s", reduce="max"),
+    "mean": Rule.parse("b s -> ", linear="all"),
+    "pick": Rule.parse("b s v, b s -> b s", linear=[[0]]),
+    "relu": Rule.parse("... -> ..."),
+    "route": Rule.parse("g s e -> g s e c", whole="s e c"),
+    "select": Rule.parse("b s t n d -> b s n d", whole="t", linear="all"),
+    "softmax": Rule.parse("... k -> ... k", whole="k", work=PASSES),
+    "subtract": Rule.parse("b s v, b s -> b s v", linear="all"),
+    "sum": Rule.parse("b s v -> b s", linear="all"),
+}
+#: A squared error, by the number of dims, and rules that have a kind in common with others.
+_ERRORS = {len(dims.split()): Rule.parse(f"{dims}, {dims} -> ") for dims in ("b n", "b s h", "n c h w")}
+_DIFFERENCE = Rule.parse(", -> ", linear="all")
+_FLATTEN = Rule.parse("b c h w -> b (c h w)", linear="all")
+_TRIPLE_BIAS = Rule.parse("b s t n d, t n d -> b s t n d", linear="all")
+_GROUP = Rule.parse("(g i) (j s) m -> g (i j s) m", linear="all")
+_UNGROUP = Rule.parse("g (i j s) m -> (g i) (j s) m", linear="all")
+
+
+class _Network(GraphBuilder):
+    """A graph made of operators by their kind."""
+
+    def run(
+        self,
+        kind: str,
+        *inputs: int,
+        name: str | None = None,
+        rule: Rule | None = None,
+        shard: tuple[tuple[int, ...], ...] | None = None,
+        sizes: dict[str, int] | None = None,
+        itemsize: int | None = None,
+        differentiable: bool = True,
+    ) -> int:
+        """An operator, called as its kind if it has no name; returns the number of its result."""
+        return self.apply(
+            rule or RULES[kind], *inputs, name=name, kind=kind, shard=shard, sizes=sizes, itemsize=itemsize,
+            differentiable=differentiable,
+        )  # fmt: skip
+
+    def weighted(self, kind: str, x: int, parameter: str, shape: tuple[int, ...], *, name: str) -> int:
+        """An operator of a tensor and a parameter of its own."""
+        return self.run(kind, x, self.parameter(parameter, shape), name=name)
+
+    def compared(self, x: int) -> Graph:
+        """The graph whose result is compared with a target."""
+        shape = self.shape(x)
+        return self.graph(
+            self.run("squared_error", x, self.input("target", shape), name="loss", rule=_ERRORS[len(shape)])
+        )
 
 
 def tutorial(batch: int = 32, *, configured: bool = True, training: bool = True) -> Graph:
     """The network of the operator-parallel tutorial: three products, two ReLUs, some of them configured."""
-    build = GraphBuilder("tutorial", training=training)
-    x = build.apply(rules.FLATTEN, build.input("x", (batch, 1, 28, 28)), name="flatten", kind="reshape")
+    build = _Network("tutorial", training=training)
+    x = build.run("reshape", build.input("x", (batch, 1, 28, 28)), name="flatten", rule=_FLATTEN)
     shards = {
         "matmul1": ((2, 4), (4, 1)),
         "relu1": ((4, 1),),
         "matmul2": ((1, 8), (8, 1)),
         "relu2": ((8, 1),),
     }
-    sizes = [28 * 28, 512, 512, 10]
-    for k, (rows, columns) in enumerate(itertools.pairwise(sizes), 1):
+    shards = shards if configured else {}
+    for k, (rows, columns) in enumerate(itertools.pairwise([28 * 28, 512, 512, 10]), 1):
         weight = build.parameter(f"fc{k}_weight", (rows, columns))
-        name = f"matmul{k}"
-        shard = shards.get(name) if configured else None
-        x = build.apply(rules.MATMUL, x, weight, name=name, kind="matmul", shard=shard)
+        x = build.run("matmul", x, weight, name=f"matmul{k}", shard=shards.get(f"matmul{k}"))
         if k < 3:
-            shard = shards.get(f"relu{k}") if configured else None
-            x = build.apply(rules.POINTWISE, x, name=f"relu{k}", kind="relu", shard=shard)
+            x = build.run("relu", x, name=f"relu{k}", shard=shards.get(f"relu{k}"))
     return build.graph(x)
 
 
@@ -58,32 +116,24 @@ def mlp(
         training: with gradients.
     """
     widths = list(sizes) if sizes else [hidden] * (layers + 1)
-    build = GraphBuilder(
-        f"mlp {'x'.join(map(str, widths)) if sizes else f'{layers} x {hidden}'}", training=training
-    )
+    name = "x".join(map(str, widths)) if sizes else f"{layers} x {hidden}"
+    build = _Network(f"mlp {name}", training=training)
     x = build.input("x", (batch, widths[0]))
-    for k, (rows, columns) in enumerate(itertools.pairwise(widths)):
-        weight = build.parameter(f"w{k}", (rows, columns))
-        x = build.apply(rules.MATMUL, x, weight, name=f"fc{k}", kind="matmul")
+    for k, shape in enumerate(itertools.pairwise(widths)):
+        x = build.weighted("matmul", x, f"w{k}", shape, name=f"fc{k}")
         if bias:
-            x = build.apply(
-                rules.BIAS, x, build.parameter(f"b{k}", (columns,)), name=f"bias{k}", kind="bias_add"
-            )
+            x = build.weighted("bias_add", x, f"b{k}", shape[1:], name=f"bias{k}")
         if activation and k < len(widths) - 2:
-            x = build.apply(rules.POINTWISE, x, name=f"relu{k}", kind="relu")
-    target = build.input("target", (batch, widths[-1]))
-    loss = build.apply(rules.SQUARED_ERROR, x, target, name="loss", kind="squared_error")
-    return build.graph(loss)
+            x = build.run("relu", x, name=f"relu{k}")
+    return build.compared(x)
 
 
 def chain(sizes: Sequence[int] = (512, 512, 512, 512), batch: int = 512, *, training: bool = False) -> Graph:
     """A chain of matrix products and nothing else."""
-    build = GraphBuilder("chain", training=training)
+    build = _Network("chain", training=training)
     x = build.input("x", (batch, sizes[0]))
-    for k, (rows, columns) in enumerate(itertools.pairwise(sizes)):
-        x = build.apply(
-            rules.MATMUL, x, build.parameter(f"w{k}", (rows, columns)), name=f"mm{k}", kind="matmul"
-        )
+    for k, shape in enumerate(itertools.pairwise(sizes)):
+        x = build.weighted("matmul", x, f"w{k}", shape, name=f"mm{k}")
     return build.graph(x)
 
 
@@ -91,20 +141,223 @@ def convolutions(
     layers: int = 4, channels: int = 64, batch: int = 16, image: int = 16, *, depthwise: bool = False
 ) -> Graph:
     """Convolutions with ReLUs and a squared-error loss; with ``depthwise``, one filter per channel."""
-    build = GraphBuilder("convolutions")
+    build = _Network("convolutions")
     x = build.input("x", (batch, channels, image, image))
+    kind, filters = ("depthwise", (channels,)) if depthwise else ("convolution", (channels, channels))
     for k in range(layers):
-        if depthwise:
-            weight = build.parameter(f"w{k}", (channels, 3, 3))
-            x = build.apply(rules.DEPTHWISE, x, weight, name=f"conv{k}", kind="depthwise")
-        else:
-            weight = build.parameter(f"w{k}", (channels, channels, 3, 3))
-            x = build.apply(rules.CONVOLUTION, x, weight, name=f"conv{k}", kind="convolution")
+        x = build.weighted(kind, x, f"w{k}", (*filters, 3, 3), name=f"conv{k}")
         if k < layers - 1:
-            x = build.apply(rules.POINTWISE, x, name=f"relu{k}", kind="relu")
-    target = build.input("target", (batch, channels, image, image))
-    loss = build.apply(rules.ERROR_4D, x, target, name="loss", kind="squared_error")
-    return build.graph(loss)
+            x = build.run("relu", x, name=f"relu{k}")
+    return build.compared(x)
+
+
+def gpt(
+    layers: int = 2,
+    hidden: int = 128,
+    batch: int = 8,
+    seq: int = 64,
+    *,
+    heads: int | None = None,
+    vocab: int = 1024,
+    embedding: bool = True,
+    training: bool = True,
+    itemsize: int = 4,
+) -> Graph:
+    """A stack of pre-norm transformer layers with tied embeddings and a cross-entropy loss.
+
+    Args:
+        layers: number of layers.
+        hidden: width of the residual stream; the feed-forward part is four times as wide.
+        batch: sequences per step.
+        seq: tokens per sequence.
+        heads: attention heads; about one per 64 columns if left out.
+        vocab: rows of the embedding.
+        embedding: with embedding and loss; otherwise the bare layers.
+        training: with gradients.
+        itemsize: bytes per element.
+    """
+    build = _Network(f"gpt {layers} x {hidden}", training=training, itemsize=itemsize)
+    table = -1
+    if embedding:
+        table = build.parameter("embedding", (vocab, hidden))
+        tokens = build.input("tokens", (batch, seq), itemsize=4)
+        x = build.run("lookup", table, tokens, itemsize=itemsize)
+    else:
+        x = build.input("x", (batch, seq, hidden))
+    for layer in range(layers):
+        build.layer("layer", layer)
+        p = f"l{layer}."
+        x = build.run("add", x, _attention(build, _norm(build, x, p + "norm1"), p, heads), name=p + "add1")
+        x = build.run("add", x, _feed_forward(build, _norm(build, x, p + "norm2"), p), name=p + "add2")
+    build.layer(None)
+    if not embedding:
+        return build.graph(x)
+    return build.graph(_cross_entropy(build, _norm(build, x, "norm"), table))
+
+
+def bert(
+    layers: int = 2,
+    hidden: int = 128,
+    batch: int = 8,
+    seq: int = 8,
+    *,
+    heads: int | None = 8,
+    vocab: int | None = None,
+    embedding: bool | None = None,
+    training: bool = True,
+) -> Graph:
+    """A stack of post-norm transformer layers; with ``embedding``, the whole network that guesses masked words.
+
+    Sizes are as in :func:`gpt`; a ``vocab`` asks for the embedding, too. The whole network has embeddings of words,
+    positions and segments, and a head: a layer of its own, the word embedding once more, and a bias. Without it the
+    layers' result is compared with a target.
+    """
+    embedding = vocab is not None if embedding is None else embedding
+    build = _Network(f"bert {layers} x {hidden}", training=training)
+    if not embedding:
+        x = build.input("x", (batch, seq, hidden))
+        return build.compared(_post_norm(build, x, layers, heads, _feed_forward))
+    x, table = _embeddings(build, batch, seq, hidden, vocab or 1024)
+    x = _post_norm(build, x, layers, heads, _feed_forward)
+    x = build.run("gelu", _linear(build, x, "head", hidden), name="head_gelu")
+    return build.graph(_cross_entropy(build, _norm(build, x, "head_norm"), table, bias=True))
+
+
+def moe(
+    layers: int = 1,
+    hidden: int = 64,
+    batch: int = 64,
+    seq: int = 16,
+    *,
+    experts: int = 16,
+    group: int = 32,
+    heads: int = 8,
+    training: bool = True,
+) -> Graph:
+    """Transformer layers whose feed-forward part is a mixture of experts, written as einsums (GShard).
+
+    Args:
+        layers: number of layers.
+        hidden: width; an expert is eight times as wide.
+        batch: sequences.
+        seq: tokens per sequence.
+        experts: number of experts.
+        group: tokens per group; an expert takes at most ``2 * group / experts`` tokens of a group.
+        heads: attention heads.
+        training: with gradients.
+    """
+    if batch * seq % group or 2 * group % experts:
+        raise InputError(
+            f"groups of {group} tokens do not fit {batch} x {seq} tokens and {experts} experts: group must "
+            "divide the tokens, and experts must divide 2 * group"
+        )
+    build = _Network(f"moe {layers} x {hidden}, {experts} experts", training=training)
+    x = build.input("x", (batch, seq, hidden))
+    inner = partial(_experts, experts=experts, group=group)
+    return build.compared(_post_norm(build, x, layers, heads, inner))
+
+
+def _post_norm(
+    build: _Network, x: int, layers: int, heads: int | None, inner: Callable[[_Network, int, str], int]
+) -> int:
+    """Layers of attention and something else, each added to what came in and normalised."""
+    for layer in range(layers):
+        build.layer("layer", layer)
+        p = f"l{layer}."
+        x = build.run("add", x, _attention(build, x, p, heads), name=p + "add1")
+        x = _norm(build, x, p + "norm1")
+        x = build.run("add", x, inner(build, x, p), name=p + "add2")
+        x = _norm(build, x, p + "norm2")
+    build.layer(None)
+    return x
+
+
+def _linear(build: _Network, x: int, name: str, columns: int) -> int:
+    """A product with a weight, and a bias."""
+    x = build.weighted("matmul", x, f"{name}.w", (build.shape(x)[-1], columns), name=name)
+    return build.weighted("bias_add", x, f"{name}.b", (columns,), name=f"{name}_bias")
+
+
+def _embeddings(build: _Network, batch: int, seq: int, hidden: int, vocab: int) -> tuple[int, int]:
+    """The sum of three embeddings, normalised; and the table of the words."""
+    tables, embedded = [], []
+    for name, rows, ids in (
+        ("embedding", vocab, "tokens"),
+        ("positions", seq, "places"),
+        ("segments", 2, "parts"),
+    ):
+        tables.append(build.parameter(name, (rows, hidden)))
+        index = build.input(ids, (batch, seq))
+        embedded.append(build.run("lookup", tables[-1], index, name=f"{name}.lookup"))
+    x = build.run("add", *embedded[:2], name="add_places")
+    return _norm(build, build.run("add", x, embedded[2], name="add_parts"), "norm"), tables[0]
+
+
+def _norm(build: _Network, x: int, name: str) -> int:
+    scale, shift = (build.parameter(f"{name}.{part}", build.shape(x)[-1:]) for part in ("scale", "shift"))
+    return build.run("layer_norm", x, scale, shift, name=name)
+
+
+def _attention(build: _Network, x: int, p: str, heads: int | None) -> int:
+    width = build.shape(x)[-1]
+    heads = heads or max(1, width // 64)
+    if width % heads:
+        raise InputError(f"{heads} heads do not divide the width {width}; heads must divide hidden")
+    depth = width // heads
+    weight = build.parameter(p + "qkv.w", (width, 3, heads, depth))
+    qkv = build.apply("b s h, h t n d -> b s t n d", x, weight, name=p + "qkv")
+    bias = build.parameter(p + "qkv.b", (3, heads, depth))
+    qkv = build.run("bias_add", qkv, bias, name=p + "qkv_bias", rule=_TRIPLE_BIAS)
+    q, k, v = (build.run("select", qkv, name=p + name) for name in ("q", "k", "v"))
+    scores = build.apply("b q n d, b k n d -> b n q k", q, k, name=p + "scores")
+    scores = build.run("softmax", scores, name=p + "softmax")
+    mixed = build.apply("b n q k, b k n d -> b q n d", scores, v, name=p + "mix")
+    weight = build.parameter(p + "out.w", (heads, depth, width))
+    out = build.apply("b s n d, n d h -> b s h", mixed, weight, name=p + "out")
+    return build.weighted("bias_add", out, p + "out.b", (width,), name=p + "out_bias")
+
+
+def _feed_forward(build: _Network, x: int, p: str) -> int:
+    width = build.shape(x)[-1]
+    x = build.run("gelu", _linear(build, x, f"{p}fc1", 4 * width), name=p + "gelu")
+    return _linear(build, x, f"{p}fc2", width)
+
+
+def _experts(build: _Network, x: int, p: str, experts: int, group: int) -> int:
+    batch, seq, width = build.shape(x)
+    groups, capacity = batch * seq // group, {"c": 2 * group // experts}
+    if batch % groups:
+        raise InputError(f"{groups} groups do not divide the batch of {batch}; choose a larger group")
+    # A group is several sequences, i of them.
+    sizes = {"g": groups, "i": batch // groups, "j": 1, "s": seq}
+    x = build.run("reshape", x, name=p + "group", rule=_GROUP, sizes=sizes)
+    gate = build.apply(
+        "g s m, m e -> g s e", x, build.parameter(p + "gate.w", (width, experts)), name=p + "gate"
+    )
+    gate = build.run("softmax", gate, name=p + "gate_softmax")
+    sends = build.run("route", gate, name=p + "dispatch_mask", sizes=capacity, differentiable=False)
+    weights = build.run("route", gate, name=p + "combine_weights", sizes=capacity)
+    y = build.apply("g s e c, g s m -> e g c m", sends, x, name=p + "dispatch")
+    first = build.parameter(p + "expert1", (experts, width, 8 * width))
+    y = build.apply("e g c m, e m h -> e g c h", y, first, name=p + "expert_in")
+    y = build.run("relu", y, name=p + "expert_relu")
+    second = build.parameter(p + "expert2", (experts, 8 * width, width))
+    y = build.apply("e g c h, e h m -> e g c m", y, second, name=p + "expert_out")
+    y = build.apply("g s e c, e g c m -> g s m", weights, y, name=p + "combine")
+    return build.run("reshape", y, name=p + "ungroup", rule=_UNGROUP, sizes=sizes)
+
+
+def _cross_entropy(build: _Network, x: int, table: int, *, bias: bool = False) -> int:
+    labels = build.input("labels", build.shape(x)[:2], itemsize=4)
+    logits = build.apply("b s h, v h -> b s v", x, table, name="logits")
+    if bias:
+        logits = build.weighted("bias_add", logits, "logits.b", build.shape(table)[:1], name="logits_bias")
+    top = build.run("max", logits, differentiable=False)
+    shifted = build.run("subtract", logits, top, name="shift")
+    logs = build.run("log", build.run("sum", build.run("exp", shifted)))
+    picked = build.run("pick", shifted, labels)
+    a, b = build.run("mean", logs, name="mean_log"), build.run("mean", picked, name="mean_pick")
+    return build.run("subtract", a, b, name="loss", rule=_DIFFERENCE)
 
 
 #: Built-in programs by name; all take keyword arguments.
@@ -131,13 +384,10 @@ def build_program(name: str, **sizes: object) -> Graph:
     >>> print(build_program("mlp", layers=2, hidden=8))
     mlp 2 x 8: 6 operators, 4 parameters with 144 elements
     """
-    from inspect import signature
-
     if name not in PROGRAMS:
         raise unknown(f"no built-in program is called {name!r}", name, PROGRAMS)
-    make = PROGRAMS[name]
-    sizes_known = signature(make).parameters
+    known = signature(PROGRAMS[name]).parameters
     for key in sizes:
-        if key not in sizes_known:
-            raise InputError(f"program {name!r} has no size {key!r}; it has {', '.join(sizes_known)}")
-    return make(**sizes)
+        if key not in known:
+            raise InputError(f"program {name!r} has no size {key!r}; it has {', '.join(known)}")
+    return PROGRAMS[name](**sizes)

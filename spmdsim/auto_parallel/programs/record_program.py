@@ -1,17 +1,20 @@
-"""From a program of global tensors to a graph: run once, on shapes only, while a watcher takes notes."""
+"""From a program of global tensors to a graph: run once, on shapes only, while a watcher takes notes; repeats are marked."""
 
 from __future__ import annotations
 
+import itertools
 import runpy
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from spmdsim.auto_parallel.programs.graph import Graph, GraphBuilder
-from spmdsim.auto_parallel.programs.repeated_layers import mark_layers
 from spmdsim.core import BoundRule, Layout, Mesh
+from spmdsim.core.meta import Meta
 from spmdsim.core.operator import Op, ShardedOp
 from spmdsim.errors import InputError, SpmdError, WorldError
 from spmdsim.layout.cuts import FrozenMapping
@@ -20,16 +23,82 @@ from spmdsim.tensor.watch import Watcher, watching
 from spmdsim.trace import recorder
 from spmdsim.trace.source_lines import in_words
 
-if TYPE_CHECKING:
-    import numpy as np
+#: The longest layer that is looked for, in operators.
+LONGEST = 400
+
+
+def mark_layers(graph: Graph, name: str = "layer") -> Graph:
+    """The graph with its longest stretch of equal, repeated pieces marked as repeats of one layer.
+
+    Two operators are alike if they have the same rule and sizes and read equally distant results.
+    """
+    period, start, repeats = find_repeats(_fingerprints(graph))
+    if repeats < 2:
+        return graph
+    inside = range(start, start + period * repeats)
+    operators = (
+        replace(o, layer=(name, (o.index - start) // period) if o.index in inside else None)
+        for o in graph.operators
+    )
+    return replace(graph, operators=tuple(operators))
+
+
+def _fingerprints(graph: Graph) -> list[int]:
+    """One number per operator, equal for operators that are alike."""
+    numbers: dict[object, int] = {}
+    marks = []
+    for operator in graph.operators:
+        reads = []
+        for value in operator.inputs:
+            producer = graph.values[value].producer
+            reads.append(graph.values[value].kind if producer is None else operator.index - producer)
+        key = (operator.kind, operator.bound, tuple(reads), repr((operator.configured, operator.out)))
+        marks.append(numbers.setdefault(key, len(numbers)))
+    return marks
+
+
+def find_repeats(marks: list[int]) -> tuple[int, int, int]:
+    """Period, start and number of repeats of the stretch that covers most; (1, 0, 0) if nothing repeats.
+
+    Among stretches that cover equally much, the shortest period wins.
+
+    >>> find_repeats([9, 1, 2, 3, 1, 2, 3, 1, 2, 3, 8])
+    (3, 1, 3)
+    >>> find_repeats([1, 2, 3])
+    (1, 0, 0)
+    """
+    array = np.asarray(marks)
+    best, covered = (1, 0, 0), 0
+    for period in range(1, min(LONGEST, len(array) // 2) + 1):
+        same = array[:-period] == array[period:]
+        edges = np.flatnonzero(np.diff(np.concatenate(([0], same.astype(np.int8), [0]))))
+        if not len(edges):
+            continue
+        lengths = edges[1::2] - edges[::2]
+        longest = int(lengths.argmax())
+        repeats = int(lengths[longest]) // period + 1
+        if repeats >= 2 and repeats * period > covered:
+            best, covered = (period, int(edges[2 * longest]), repeats), repeats * period
+    return best
+
 
 Program = Callable[..., Any]
 #: Shapes of a program's arguments: a shape, or a pair of a shape and an element type.
 Shapes = Mapping[str, Any]
 
 
-class _Notes(Watcher):
-    """Takes an operator into the graph when its results are there."""
+class Unconfigured(Watcher):
+    """Runs every operator as its operands lie, whatever strategy it was given."""
+
+    def before(
+        self, op: Op, tensors: Sequence[Tensor], params: dict[str, Any], sharding: ShardedOp | None
+    ) -> tuple[Op, ShardedOp | None]:
+        """The operator without its strategy."""
+        return op, None
+
+
+class _Notes(Unconfigured):
+    """Takes an operator into the graph, with what the user configured, when its results are there."""
 
     def __init__(self, build: GraphBuilder) -> None:
         self.build = build
@@ -46,14 +115,11 @@ class _Notes(Watcher):
         """The value of a tensor; one that was not seen before is a parameter or a constant of the program."""
         value = self._values.get(id(tensor.held))
         if value is None:
-            size = tensor.dtype.itemsize
-            if tensor.requires_grad:
-                name = self.build.unique(tensor.name or "parameter")
-                value = self.build.parameter(name, tensor.shape, size)
-            else:
-                name = self.build.unique(tensor.name or "constant")
-                fixed = tensor.layout if tensor.size > 1 else None
-                value = self.build.input(name, tensor.shape, size, fixed)
+            trained = tensor.requires_grad
+            name = self.build.unique(tensor.name or ("parameter" if trained else "constant"))
+            fixed = tensor.layout if tensor.size > 1 and not trained else None
+            add = self.build.parameter if trained else self.build.input
+            value = add(name, tensor.shape, tensor.dtype.itemsize, fixed)
             self.know(tensor, value)
         return value
 
@@ -66,12 +132,6 @@ class _Notes(Watcher):
                 f"the program {graph.name} computes nothing: no operator was applied to its inputs"
             )
         return replace(mark_layers(graph), recorded=True)
-
-    def before(
-        self, op: Op, tensors: Sequence[Tensor], params: dict[str, Any], sharding: ShardedOp | None
-    ) -> tuple[Op, ShardedOp | None]:
-        """Run replicated: the notes keep what the user configured."""
-        return op, None
 
     def after(
         self,
@@ -101,10 +161,8 @@ class _Notes(Watcher):
 
     def _name(self, op: Op, tensors: Sequence[Tensor]) -> str:
         """The operator's name, with that of a parameter it reads: ``matmul.w1``."""
-        trained = [
-            tensor.name for tensor in tensors if tensor.requires_grad and tensor.node is None and tensor.name
-        ]
-        return f"{op.name}.{trained[0]}" if trained else op.name
+        trained = (one.name for one in tensors if one.requires_grad and one.node is None and one.name)
+        return ".".join((op.name, *itertools.islice(trained, 1)))
 
     def moved(self, tensor: Tensor, result: Tensor) -> None:
         """A redistribution is the same tensor."""
@@ -160,7 +218,8 @@ def record_program(
             shape, dtype = shape_and_dtype(key, entry)
             add = build.parameter if group is parameters else build.input
             layout = Layout.replicated(mesh, len(shape))
-            arguments[key] = _shape_tensor(world, layout, shape, dtype, trained, key)
+            meta = Meta.of(layout, shape, dtype)
+            arguments[key] = Tensor(world, meta, world.empties(meta), trained, key)
             notes.know(arguments[key], add(key, shape, dtype.itemsize))
     with watching(notes):
         results = _call(program, arguments)
@@ -173,13 +232,6 @@ def record_call(function: Program, *arguments: Any) -> tuple[Any, Graph, int]:
     The call runs as it would otherwise, except that configured strategies are only noted. What the function reads
     besides the tensors among its arguments are parameters where they require gradients, else constants, which
     stay in their layouts.
-
-    Args:
-        function: a function of global tensors.
-        *arguments: its arguments.
-
-    Raises:
-        InputError: nothing is computed.
     """
     build = GraphBuilder(getattr(function, "__name__", type(function).__name__))
     notes = _Notes(build)
@@ -190,15 +242,6 @@ def record_call(function: Program, *arguments: Any) -> tuple[Any, Graph, int]:
     with watching(notes):
         result = function(*arguments)
     return result, notes.graph(result), notes.ranks
-
-
-def _shape_tensor(
-    world: Any, layout: Layout, shape: tuple[int, ...], dtype: np.dtype, trained: bool, name: str
-) -> Tensor:
-    from spmdsim.core.meta import Meta
-
-    shards = [world.empty(layout.local_shape(shape, rank), dtype) for rank in world.ranks]
-    return Tensor(world, Meta.of(layout, shape, dtype), shards, trained, name)
 
 
 def _call(program: Program, arguments: dict[str, Tensor]) -> Any:
@@ -231,8 +274,6 @@ def _user_line(error: Exception) -> str:
 
 
 def _numpy_folder() -> str:
-    import numpy as np
-
     return str(Path(np.__file__).parent)
 
 
@@ -265,8 +306,6 @@ def shape_and_dtype(name: str, entry: Any) -> tuple[tuple[int, ...], np.dtype]:
     >>> shape_and_dtype("x", (2, 3)), shape_and_dtype("i", ((4,), "int64"))
     (((2, 3), dtype('float32')), ((4,), dtype('int64')))
     """
-    import numpy as np
-
     if hasattr(entry, "shape") and hasattr(entry, "dtype"):
         return tuple(entry.shape), np.dtype(entry.dtype)
     try:
@@ -281,11 +320,7 @@ def shape_and_dtype(name: str, entry: Any) -> tuple[tuple[int, ...], np.dtype]:
 
 
 def load_program(path: str) -> tuple[Program, dict[str, Any], dict[str, Any]]:
-    """The function ``program`` of a file, and its ``inputs`` and ``parameters``.
-
-    Raises:
-        InputError: no such file, or one that lacks them.
-    """
+    """The function ``program`` of a file, and its ``inputs`` and ``parameters``."""
     if not Path(path).is_file():
         raise InputError(f"there is no program file {path}")
     names = runpy.run_path(path)

@@ -56,13 +56,18 @@ class ChoiceProblem:
         return tuple(len(row) for row in self.seconds)
 
     def add_variable(
-        self, seconds: np.ndarray, memory: np.ndarray | None = None, *, hub: bool = False
+        self,
+        seconds: np.ndarray,
+        memory: np.ndarray | None = None,
+        *,
+        hub: bool = False,
+        known: int | None = None,
     ) -> int:
-        """A variable; returns its number.
-
-        Raises:
-            InputError: it has no state.
-        """
+        """A variable, or more to pay for one that is ``known``; returns its number."""
+        if known is not None:
+            self.seconds[known] = self.seconds[known] + seconds
+            self.memory[known] = self.memory[known] + (0.0 if memory is None else memory)
+            return known
         if len(seconds) == 0:
             raise InputError("a variable needs at least one state to choose")
         self.seconds.append(np.asarray(seconds, dtype=float))
@@ -152,15 +157,7 @@ class ChoiceProblem:
 
 @dataclass(frozen=True)
 class Solution:
-    """An assignment and its price.
-
-    Attributes:
-        states: one state per variable.
-        seconds: its price.
-        memory: its bytes.
-        method: how it was found.
-        optimal: whether nothing is cheaper.
-    """
+    """An assignment and its price."""
 
     states: tuple[int, ...]
     seconds: float

@@ -11,6 +11,9 @@ which bounds the rest from below.
 
 Before that, states that can never be part of an optimum are crossed out (Goldstein's criterion, 1994: another
 state of the same variable is at least as good whatever the neighbours choose).
+
+A given solution is improved (:func:`improve`) by deciding windows of neighbouring variables anew while the others stay:
+no round makes it worse, and a window that holds a whole layer finds what single changes cannot.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -35,9 +38,6 @@ class TooWideError(SpmdError):
 
 def eliminate(problem: ChoiceProblem, largest: int = LARGEST_TABLE) -> Solution:
     """The cheapest assignment.
-
-    Raises:
-        TooWideError: a table would be larger than ``largest`` entries.
 
     >>> p = ChoiceProblem([np.array([1.0, 2.0]), np.array([0.5, 1.0])])
     >>> p.add_pair(0, 1, np.array([[0.1, 1.0], [1.0, 0.0]]))
@@ -65,10 +65,7 @@ def restrict(problem: ChoiceProblem, kept: Sequence[np.ndarray]) -> ChoiceProble
 def reduce_domains(problem: ChoiceProblem, rounds: int = 4, *, memory: bool = False) -> list[np.ndarray]:
     """The states that may be part of an optimum, per variable; of equally good ones the first is kept.
 
-    Args:
-        problem: the problem.
-        rounds: how often a variable is looked at again after a neighbour lost states.
-        memory: whether a state must be beaten in bytes, too: then what is left holds the optimum for every limit.
+    With ``memory`` a state must be beaten in bytes, too: then what is left holds the optimum for every limit.
     """
     kept = [np.arange(n) for n in problem.sizes]
     measures = [(problem.seconds, problem.neighbours())]
@@ -130,8 +127,7 @@ def _least_difference(part: np.ndarray) -> np.ndarray:
     return np.stack([(part[a][None, :] - part).min(axis=1) for a in range(n)])
 
 
-@dataclass
-class _Table:
+class _Table(NamedTuple):
     variables: tuple[int, ...]
     prices: np.ndarray
 
@@ -292,3 +288,84 @@ class _Branches:
             if hub not in decided:
                 worst = max(worst, (float(total.min()) - least, hub), key=lambda pair: pair[0])
         return worst
+
+
+def improve(
+    problem: ChoiceProblem, states: Sequence[int], *, windows: Sequence[int] = (64,), rounds: int = 3
+) -> Solution:
+    """A solution that is at least as good as ``states``.
+
+    States that no optimum needs are crossed out first, which makes the windows small.
+    """
+    kept = reduce_domains(problem)
+    small = restrict(problem, kept)
+    start = list(states)
+    for v, allowed in enumerate(kept):
+        if start[v] not in allowed:
+            prices = [problem.price_of_states(start, v, int(s)) for s in allowed]
+            start[v] = int(allowed[int(np.argmin(prices))])
+    inside = [int(np.flatnonzero(allowed == s)[0]) for allowed, s in zip(kept, start)]
+    for window in windows:
+        inside = _rounds(small, inside, window, rounds)
+        if window >= len(problem):
+            break
+    states_now = [int(kept[v][s]) for v, s in enumerate(inside)]
+    best = states_now if problem.price(states_now) < problem.price(states) else list(states)
+    return Solution.of(problem, best, "local search", False)
+
+
+def _rounds(problem: ChoiceProblem, states: list[int], window: int, rounds: int) -> list[int]:
+    """Decide all windows anew until nothing improves."""
+    now, price = states, problem.price(states)
+    around, hubs = problem.neighbours(), set(problem.hubs)
+    for _ in range(rounds):
+        before = price
+        others = [v for v in range(len(problem)) if v not in hubs]
+        everything = len(others) <= window
+        if everything:
+            now = _decide(problem, around, now, others)
+        for centre in () if everything else range(0, len(problem), max(1, window // 2)):
+            if centre not in hubs:
+                now = _decide(problem, around, now, _window(around, centre, window, hubs))
+        price = problem.price(now)
+        if everything or price >= before * (1 - 1e-12):
+            break
+    return now
+
+
+def _window(around: list[list[tuple[int, np.ndarray]]], centre: int, size: int, hubs: set[int]) -> list[int]:
+    """The variables nearest to one, by number of pairs in between; not by way of hubs, which join everything."""
+    window, seen = [centre], {centre}
+    for v in window:
+        for u, _ in around[v]:
+            if u not in seen and u not in hubs and len(window) < size:
+                seen.add(u)
+                window.append(u)
+    return sorted(window)
+
+
+def _decide(
+    problem: ChoiceProblem, around: list[list[tuple[int, np.ndarray]]], now: list[int], chosen: list[int]
+) -> list[int]:
+    """Decide the chosen variables anew, and all hubs with them."""
+    every = sorted({*chosen, *problem.hubs})
+    place = {v: k for k, v in enumerate(every)}
+    small = ChoiceProblem(
+        [problem.seconds[v].copy() for v in every], hubs=[place[hub] for hub in problem.hubs]
+    )
+    for v in every:
+        for u, prices in around[v]:
+            if u not in place:
+                small.seconds[place[v]] = small.seconds[place[v]] + prices[:, now[u]]
+            elif v < u:
+                small.add_pair(place[v], place[u], prices)
+    try:
+        answer = eliminate(small)
+    except TooWideError:
+        for half in (chosen[: len(chosen) // 2], chosen[len(chosen) // 2 :]):
+            now = _decide(problem, around, now, half)
+        return now
+    states_now = list(now)
+    for v, state in zip(every, answer.states):
+        states_now[v] = state
+    return states_now if problem.price_around(states_now, every) < problem.price_around(now, every) else now

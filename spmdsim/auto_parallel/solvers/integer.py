@@ -41,13 +41,9 @@ class DoesNotFitError(SpmdError, ValueError):
 def solve_integer(
     problem: ChoiceProblem, limit: float | None = None, *, seconds_allowed: float = 60.0, gap: float = 1e-9
 ) -> Solution:
-    """The cheapest assignment with at most ``limit`` bytes of memory.
+    """The cheapest assignment with at most ``limit`` bytes of memory, or one that is no more than ``gap`` dearer.
 
-    Args:
-        problem: the problem.
-        limit: bytes; None for no limit.
-        seconds_allowed: HiGHS stops after this time with the best assignment found; if it has none, it gets twice as long.
-        gap: relative gap at which it stops.
+    HiGHS stops after ``seconds_allowed`` with the best assignment there is; if there is none, it gets twice as long.
 
     Raises:
         InputError: scipy is not installed.
@@ -61,12 +57,10 @@ def solve_integer(
         if inside is None and (bound is None or smallest_memory(problem) <= bound):
             # The presolve of some versions of HiGHS (scipy 1.15) finds problems infeasible that are not.
             inside = _solve(small, bound, seconds_allowed, gap, presolve=False)
-        solution = None
-        if inside is not None:
-            states = [int(kept[v][s]) for v, s in enumerate(inside.states)]
-            solution = Solution.of(problem, states, inside.method, inside.optimal)
-        if solution is None:
-            raise _too_small(problem, limit)
+        if inside is None:
+            break
+        states = [int(kept[v][s]) for v, s in enumerate(inside.states)]
+        solution = Solution.of(problem, states, inside.method, inside.optimal)
         if limit is None or bound is None or solution.memory <= limit:
             return solution
         # The solver allows a small violation: ask for so much less.

@@ -22,7 +22,7 @@ import math
 from dataclasses import dataclass
 
 from spmdsim.auto_parallel.programs.graph import Graph, Operator
-from spmdsim.auto_parallel.strategy_candidates import binary_mesh, configured_strategy, prime_factors
+from spmdsim.auto_parallel.strategy_choice import binary_mesh, configured_strategy, prime_factors
 from spmdsim.core import BoundRule, Strategy
 from spmdsim.errors import InputError
 
@@ -36,14 +36,7 @@ REDISTRIBUTION = {"r1.0": 0.25, "2.x": 16.0}
 
 @dataclass(frozen=True)
 class Recursion:
-    """What the double recursion found.
-
-    Attributes:
-        graph: the program.
-        ranks: number of ranks.
-        version: which variant.
-        cuts: per operator the factor cut in each step; None where it was left uncut.
-    """
+    """What the double recursion found: per operator the factor cut in each step, None where it was left uncut."""
 
     graph: Graph
     ranks: int
@@ -81,18 +74,9 @@ def double_recursion(
     order: str | None = None,
     memory: float | None = None,
 ) -> Recursion:
-    """Find strategies by the double recursion.
+    """Find strategies by the double recursion, in the order of the version or ``"weight"`` or ``"topological"``.
 
-    Args:
-        graph: the program; operators that are configured by ``.shard`` keep their strategy.
-        ranks: number of ranks; each of its prime factors is one step.
-        version: ``"r1.0"`` or ``"2.x"``.
-        order: ``"weight"`` (heaviest operator first) or ``"topological"`` (last operator first); by default
-            what the version does.
-        memory: bytes of one rank; all tensors, evenly spread, must fit.
-
-    Raises:
-        InputError: no ranks, an unknown version or order, too little memory.
+    Configured operators keep their strategy; all tensors, evenly spread, must fit into ``memory`` bytes of a rank.
 
     >>> from spmdsim.auto_parallel.programs.networks import chain
     >>> found = double_recursion(chain((1000, 4000), batch=3000), 8, "r1.0")
@@ -155,9 +139,8 @@ class CutCosts:
         """Cost of cutting each factor once more."""
         costs = self._memory.get((state, pieces))
         if costs is None:
-            costs = self._memory[state, pieces] = [
-                self._cost(k, state, pieces) for k in range(len(self.factors))
-            ]
+            costs = [self._cost(k, state, pieces) for k in range(len(self.factors))]
+            self._memory[state, pieces] = costs
         return costs
 
     def _cost(self, k: int, state: tuple[int, ...], pieces: int) -> float | None:
@@ -177,13 +160,12 @@ class CutCosts:
 
     def elements(self, state: tuple[int, ...]) -> list[float]:
         """Elements of every operand's and result's piece."""
-        edges_known = self._sizes.get(state)
-        if edges_known is None:
+        elements = self._sizes.get(state)
+        if elements is None:
             edges = [size / cut for size, cut in zip(self.sizes, state)]
-            edges_known = self._sizes[state] = [
-                math.prod(edges[k] for k in members) for members in self.members
-            ]
-        return edges_known
+            elements = [math.prod(edges[k] for k in members) for members in self.members]
+            self._sizes[state] = elements
+        return elements
 
     def views(self, state: tuple[int, ...]) -> list[tuple[int, ...]]:
         """Into how many pieces each dim of each operand and result is cut."""
@@ -224,9 +206,8 @@ class _Search:
         for slot, value in enumerate(operator.inputs):
             producer = graph.values[value].producer
             if producer is not None:
-                links.append(
-                    (slot, producer, len(graph.operators[producer].inputs) + graph.values[value].output)
-                )
+                place = len(graph.operators[producer].inputs) + graph.values[value].output
+                links.append((slot, producer, place))
         for k, value in enumerate(operator.outputs):
             for reader, operand in graph.consumers[value][:16]:
                 links.append((len(operator.inputs) + k, reader, operand))
@@ -235,10 +216,8 @@ class _Search:
     def _default_order(self) -> str:
         if self.version == "r1.0":
             return "weight"
-        batch = min(
-            (value.shape[0] for value in self.graph.values if value.kind == "input" and value.shape),
-            default=8,
-        )
+        inputs = (value.shape for value in self.graph.values if value.kind == "input" and value.shape)
+        batch = min((shape[0] for shape in inputs), default=8)
         return "weight" if self.ranks > 32 and batch < 8 else "topological"
 
     def _order(self, order: str) -> list[int]:
@@ -323,11 +302,9 @@ class _Search:
         kind = self.kinds[kind_number]
         costs = kind.costs(state, pieces)
         possible = [c for c in costs if c is not None]
-        options: list[tuple[float, int | None]] = []
-        for k in kind.preference:
-            cost = costs[k]
-            if cost is not None:
-                options.append((cost, k))
+        options: list[tuple[float, int | None]] = [
+            (c, k) for k in kind.preference if (c := costs[k]) is not None
+        ]
         if not options or (self.version == "2.x" and kind.contraction):
             options.append((min(possible) ** 2 / UNCUT_DIVISOR if possible else 0.0, None))
         best: tuple[float, tuple[str | None, int]] | None = None

@@ -8,32 +8,23 @@ from typing import Any
 
 from spmdsim.core import Layout
 from spmdsim.errors import PlanError
+from spmdsim.imitations.mindspore.map_layouts import MapLayout, unify
 from spmdsim.imitations.mindspore.map_operators import (
+    MapCost,
     MapOperator,
     is_expandable,
+    list_cost,
     names,
     operators,
     received_elements,
 )
-from spmdsim.imitations.mindspore.redistribution_cost import MapCost, list_cost
-from spmdsim.imitations.mindspore.unify import MapLayout, unify
 from spmdsim.redistribution.plan_table import bytes_text
 from spmdsim.redistribution.planner import Plan
 
 
 @dataclass(frozen=True)
 class MindSporePlan:
-    """The operators of MindSpore's inference; ``str(plan)`` sets them beside the plan of this package.
-
-    Attributes:
-        src: the layout before.
-        dst: the layout after.
-        shape: global shape before.
-        to_shape: global shape after.
-        itemsize: bytes per element.
-        ours: this package's :class:`~spmdsim.redistribution.planner.Plan` for the same.
-        all2all: whether AllToAll was allowed.
-    """
+    """The operators of MindSpore's inference; ``str(plan)`` sets them beside the plan of this package."""
 
     src: Layout
     dst: Layout
@@ -125,11 +116,7 @@ class MindSporePlan:
 
 
 def mindspore_plan(ours: Plan) -> MindSporePlan:
-    """The plan of MindSpore's inference for what a plan of this package does.
-
-    Raises:
-        PlanError: pending values, uneven sizes, or meshes of other ranks, which MindSpore does not redistribute.
-    """
+    """The plan of MindSpore's inference for what a plan of this package does."""
     if ours.src.mesh.rank_list != ours.dst.mesh.rank_list:
         raise PlanError(
             f"MindSpore redistributes within one rank list only, not from {ours.src} to {ours.dst}"

@@ -1,7 +1,10 @@
 """Offline transforms of MindSpore: what a set of checkpoint slices goes through to fit another layout.
 
 Per rank a list of operators; the ranks whose slices a rank needs; the order in which the operators of all those ranks
-are applied; and the maps of a reshard on the fly, between stages of a pipeline and between device counts.
+are applied; and the maps of a reshard on the fly, between stages of a pipeline and between device counts. Those are
+reordered and merged: between reshapes, AllConcats come before slices, the last dims first; a concat or a slice behind
+dims of size 1 becomes one of dim 0, where no copy is needed; neighbours of one dim are merged. Lists with other
+operators, or with a single one, stay as they are.
 """
 
 from __future__ import annotations
@@ -9,13 +12,191 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
+from functools import cmp_to_key
 
 import numpy as np
 
 from spmdsim.errors import PlanError
-from spmdsim.imitations.mindspore.map_operators import MapOperator, operators
-from spmdsim.imitations.mindspore.reorder import optimise
-from spmdsim.imitations.mindspore.unify import MapLayout, Shape, Written, as_numbers
+from spmdsim.imitations.mindspore.map_layouts import MapLayout, Shape, Written, as_numbers
+from spmdsim.imitations.mindspore.map_operators import MapOperator, after_operator, operators, reshaped
+
+Ops = list[MapOperator]
+
+
+def optimise(ops: Sequence[MapOperator], local: Sequence[int], ranks: Sequence[int] | None = None) -> Ops:
+    """The operators as MindSpore would run them, from a local shape on.
+
+    What may be merged follows from where ranks stand in the rank list, not from their numbers.
+
+    >>> ops = [MapOperator("AllConcat", [0, 2, 0]), MapOperator("AllConcat", [0, 4, 0])]
+    >>> [op.plain() for op in optimise(ops, (2, 4))]
+    [['AllConcat', [0, 2, 4, 6, 0]]]
+    """
+    if len(ops) <= 1 or any(op.name not in ("AllConcat", "StridedSlice", "Reshape") for op in ops):
+        return list(ops)
+    out = _drop_reshapes(_to_slices(ops, local), local)
+    out = _sorted(out)
+    out = _concat_in_front(out, local)
+    out = _slice_in_front(out, local)
+    out = _drop_reshapes(out, local)
+    out = _merge_slices(_merge_concats(out, ranks), local)
+    return _to_strided(out, local)
+
+
+def _shapes(ops: Ops, local: Sequence[int]) -> list[list[int]]:
+    """The local shape before every operator, and after the last one."""
+    shapes = [list(local)]
+    for op in ops:
+        shapes.append(after_operator(op, shapes[-1]))
+    return shapes
+
+
+def _to_slices(ops: Sequence[MapOperator], local: Sequence[int]) -> Ops:
+    """StridedSlices as ``Slice [dim, parts, index]``."""
+    out, shapes = [], _shapes(list(ops), local)
+    for op, before, after in zip(ops, shapes, shapes[1:]):
+        if op.name == "StridedSlice":
+            dim = next((d for d, (a, b) in enumerate(zip(before, after)) if a != b), 0)
+            op = MapOperator("Slice", [dim, before[dim] // after[dim], op.args[dim] // after[dim]])
+        out.append(op)
+    return out
+
+
+def _to_strided(ops: Ops, local: Sequence[int]) -> Ops:
+    out, shapes = [], _shapes(ops, local)
+    for op, before, after in zip(ops, shapes, shapes[1:]):
+        if op.name == "Slice":
+            dim, _, index = op.args
+            begin, end = [0] * len(before), list(before)
+            begin[dim], end[dim] = index * after[dim], (index + 1) * after[dim]
+            op = MapOperator("StridedSlice", [*begin, *end, *[1] * len(before)])
+        out.append(op)
+    return out
+
+
+def _drop_reshapes(ops: Ops, local: Sequence[int]) -> Ops:
+    """Only the last of several reshapes, and none to the shape that is there."""
+    out: Ops = []
+    shape = list(local)
+    for number, op in enumerate(ops):
+        if op.name == "Reshape":
+            followed = number + 1 < len(ops) and ops[number + 1].name == "Reshape"
+            if followed or list(op.args) == shape:
+                continue
+        out.append(op)
+        shape = after_operator(op, shape)
+    return out
+
+
+def _sorted(ops: Ops) -> Ops:
+    """AllConcats of later dims first, then slices of earlier dims, between any two reshapes."""
+
+    def compare(a: MapOperator, b: MapOperator) -> int:
+        rank = {"AllConcat": 0, "Slice": 1}
+        if a.name != b.name:
+            return rank[a.name] - rank[b.name]
+        number: int = b.args[-1] - a.args[-1] if a.name == "AllConcat" else a.args[0] - b.args[0]
+        return number
+
+    out: Ops = []
+    run: Ops = []
+    for op in [*ops, MapOperator("Reshape", [])]:
+        if op.name == "Reshape":
+            out += [*sorted(run, key=cmp_to_key(compare)), op]
+            run = []
+        else:
+            run.append(op)
+    return out[:-1]
+
+
+def _concat_in_front(ops: Ops, local: Sequence[int]) -> Ops:
+    """A concat behind dims of size 1 becomes one of dim 0, on the shape the values were last computed in."""
+    out = list(ops)
+    number = 0
+    while number < len(out):
+        op = out[number]
+        shapes = _shapes(out, local)
+        dim = op.args[-1] if op.name == "AllConcat" else 0
+        if dim and all(size == 1 for size in shapes[number][:dim]):
+            earlier = [k for k in range(number) if out[k].name != "Reshape"]
+            plain = shapes[earlier[-1] + 1] if earlier else shapes[number][dim:]
+            out[number : number + 1] = [
+                MapOperator("Reshape", plain),
+                MapOperator("AllConcat", [*op.args[:-1], 0]),
+                MapOperator("Reshape", shapes[number + 1]),
+            ]
+            number += 2
+        number += 1
+    return out
+
+
+def _slice_in_front(ops: Ops, local: Sequence[int]) -> Ops:
+    """A slice behind dims of size 1 that is reshaped next becomes one of dim 0 after the reshape."""
+    out = list(ops)
+    for number in range(len(out) - 2, -1, -1):
+        op, following = out[number], out[number + 1]
+        if op.name != "Slice" or following.name != "Reshape":
+            continue
+        dim, parts, index = op.args
+        if all(size == 1 for size in _shapes(out, local)[number][:dim]):
+            first, *rest = following.args
+            out[number] = MapOperator("Reshape", [first * parts, *rest])
+            out[number + 1] = MapOperator("Slice", [0, parts, index])
+    return out
+
+
+def merged_concat(first: Sequence[int], second: Sequence[int]) -> list[int] | None:
+    """Two AllConcats of one dim as one, if the second continues the steps of the first.
+
+    >>> merged_concat([0, 2, 0], [0, 4, 0])
+    [0, 2, 4, 6, 0]
+    """
+    (*a, dim), (*b, other) = first, second
+    if dim != other or (a[1] - a[0]) * len(a) != b[1] - b[0]:
+        return None
+    shared = [rank for rank in a if rank in b]
+    if len(shared) != 1:
+        return None
+    start = b[0] - (shared[0] - a[0])
+    return [*range(start, start + (b[1] - b[0]) * len(b), a[1] - a[0]), dim]
+
+
+def _merge_concats(ops: Ops, ranks: Sequence[int] | None) -> Ops:
+    out: Ops = []
+    place = {rank: position for position, rank in enumerate(ranks or ())}
+    for op in ops:
+        if op.name == "AllConcat" and out and out[-1].name == "AllConcat":
+            first, second = ([*(place.get(r, r) for r in x[:-1]), x[-1]] for x in (out[-1].args, op.args))
+            both = merged_concat(first, second)
+            if both is not None:
+                group = [ranks[k] for k in both[:-1]] if ranks else both[:-1]
+                out[-1] = MapOperator("AllConcat", [*group, both[-1]])
+                continue
+        out.append(op)
+    return out
+
+
+def _merge_slices(ops: Ops, local: Sequence[int]) -> Ops:
+    """Slices of one dim as one; of dim 0 also across a reshape, because both cut the row-major order."""
+    out: Ops = []
+    for op in ops:
+        across = len(out) > 1 and out[-1].name == "Reshape" and out[-2].name == "Slice"
+        earlier = out[-2] if across else out[-1] if out else None
+        if op.name != "Slice" or earlier is None or earlier.name != "Slice" or earlier.args[0] != op.args[0]:
+            out.append(op)
+            continue
+        (dim, parts, index), (_, more, which) = earlier.args, op.args
+        both = MapOperator("Slice", [dim, parts * more, index * more + which])
+        before = _shapes(out, local)[-3 if across else -2]
+        if not across:
+            out[-1] = both
+        elif dim == 0 and before[0] % (parts * more) == 0:
+            shape = after_operator(op, out[-1].args)
+            out[-2:] = [both, MapOperator("Reshape", shape)]
+        else:
+            out.append(op)
+    return _drop_reshapes(out, local)
+
 
 OperatorMap = dict[int, list[MapOperator]]
 
@@ -31,9 +212,6 @@ def operator_map(
 
 def same_devices(before: MapLayout | Written, after: MapLayout | Written) -> tuple[MapLayout, MapLayout]:
     """The layout for fewer devices with a leading axis along which everything repeats.
-
-    Raises:
-        PlanError: one number of devices is no multiple of the other.
 
     >>> same_devices(MapLayout((8, 8), (-1, 0), (64, 64)), MapLayout((16, 8), (1, -1), (64, 64)))[0].matrix
     (2, 8, 8)
@@ -57,9 +235,6 @@ def stack(ops: Mapping[int, Sequence[MapOperator]], rank: int) -> list[tuple[int
     """Whose operators have to run for ``rank``: ``(rank, level, operator)``, breadth first from its last one.
 
     An AllConcat needs what all its ranks have before it; they are applied from the end of the list.
-
-    Raises:
-        PlanError: a rank that is not there.
     """
     if rank not in ops:
         raise PlanError(f"rank {rank} is none of {list(ops)}")
@@ -88,11 +263,7 @@ def needed_ranks(before: MapLayout | Written, after: MapLayout | Written, rank: 
 
 
 def closure(ops: Mapping[int, Sequence[MapOperator]], rank: int) -> list[int]:
-    """The ranks that take part in building the result of ``rank``, level by level from the last operator.
-
-    Raises:
-        PlanError: a rank that is not there.
-    """
+    """The ranks that take part in building the result of ``rank``, level by level from the last operator."""
     if rank not in ops:
         raise PlanError(f"rank {rank} is none of {list(ops)}")
     needed = {rank}
@@ -134,22 +305,11 @@ def _applied(op: MapOperator, state: Mapping[int, np.ndarray], rank: int) -> np.
 def reshard_map(
     before: Written, after: Written, rank: int, ranks: Sequence[int] | None = None
 ) -> OperatorMap:
-    """The reordered operators of all ranks that take part in a reshard of ``rank``.
-
-    Args:
-        before: device matrix, map (several axes on a dim in a list, major first) and shape before.
-        after: the same after.
-        rank: the rank that wants its slice.
-        ranks: the rank list.
-
-    Raises:
-        PlanError: numbers that are no layout, or a rank that is not there.
-    """
+    """The reordered operators of all ranks that take part in a reshard of ``rank``."""
     one, other = same_devices(before, after)
     ranks = list(range(math.prod(one.matrix))) if ranks is None else list(ranks)
     source, target = written_slice(before), written_slice(after)
-    first = [MapOperator("Reshape", list(one.slice_shape))] if one.slice_shape != source else []
-    last = [MapOperator("Reshape", list(target))] if other.slice_shape != target else []
+    first, last = reshaped(source, one.slice_shape), reshaped(other.slice_shape, target)
     if rank not in ranks:
         raise PlanError(f"rank {rank} is not in the rank list {ranks}")
     operators_of = {
@@ -171,11 +331,6 @@ def written_slice(layout: Written) -> Shape:
 
 def pipeline_map(before_ranks: Sequence[int], after_ranks: Sequence[int], rank: int) -> OperatorMap:
     """How slices reach more ranks with equal layouts: each rank of the first list broadcasts to its likes.
-
-    Args:
-        before_ranks: the ranks that hold the slices.
-        after_ranks: the ranks that want them; nothing to do if there are not more.
-        rank: one of them.
 
     >>> [op.plain() for op in pipeline_map([0, 1, 2, 3], range(8), 1)[5]]
     [['Broadcast', 1, [1, 5]]]

@@ -29,11 +29,7 @@ SAID = {
 
 
 def check_same(world: Any, facts: Sequence[Mapping[str, str]]) -> None:
-    """Compare what the ranks passed: one mapping per owned rank, keys as in :data:`SAID`.
-
-    Raises:
-        RuntimeError: naming the first rank that differs from rank 0, and both values.
-    """
+    """Compare what the ranks passed: one mapping per owned rank, keys as in :data:`SAID`."""
     passed = world.gather_objects([dict(fact) for fact in facts], "a comparison of arguments")
     for key, said in SAID.items():
         for rank, fact in enumerate(passed):
@@ -53,11 +49,7 @@ def facts_of(placement: Placement, sbp: Any, data: np.ndarray | None = None) -> 
 
 
 def check_placement(placement: Placement, world: Any) -> None:
-    """Refuse ranks that the job does not have.
-
-    Raises:
-        RuntimeError: in OneFlow's words.
-    """
+    """Refuse ranks that the job does not have."""
     highest = max(placement.order)
     if highest >= world.size:
         raise OneFlowError(

@@ -1,6 +1,6 @@
 """What OneFlow does between two sbp, in OneFlow's words: routes, costs, order of axes, and what it moves.
 
-The rules are those of :mod:`spmdsim.imitations.oneflow`; here sbp are written in any of OneFlow's ways: ``"S(0)"``,
+The rules are those of :mod:`spmdsim.imitations.oneflow.boxing_rules`; here sbp are written in any of OneFlow's ways: ``"S(0)"``,
 ``"(B, S(0))"``, ``["B", "S0"]``, ``flow.sbp.split(0)`` or a tuple of these.
 
 >>> zero_comm("(S(0), B)", "(S(0), S(0))"), zero_comm("(B, S(0))", "(S(0), S(0))")
@@ -16,22 +16,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from spmdsim.core import Mesh, Placement
+from spmdsim.core import Placement
 from spmdsim.dialects.oneflow.sbp import Sbp, as_tuple, from_placement
 from spmdsim.errors import LayoutError
-from spmdsim.imitations import oneflow as rules
+from spmdsim.imitations.oneflow import boxing_rules as rules
 
 SbpLike = Sbp | str | Sequence[Sbp | str]
 NdSbp = tuple[Sbp, ...]
 
 
 class BoxingTransition(NamedTuple):
-    """A transition on one mesh axis.
+    """A transition on one mesh axis: the interpreters that run one after the other, the collectives they call, the cost.
 
-    Attributes:
-        route: the interpreters that run one after the other.
-        collectives: what they call; nothing for a local transition.
-        cost: OneFlow's cost, in bytes that all ranks together receive, penalties included.
+    The cost is OneFlow's, in bytes that all ranks together receive, penalties included.
     """
 
     route: tuple[str, ...]
@@ -50,14 +47,9 @@ class AxisStep(NamedTuple):
 def transition(
     src: SbpLike, dst: SbpLike, parts: int, nbytes: float, shape: Sequence[int] | None = None
 ) -> BoxingTransition:
-    """How OneFlow goes from one sbp to another on one axis.
+    """How OneFlow goes from one sbp to another on one axis of ``parts`` ranks, with ``nbytes`` of the whole tensor.
 
-    Args:
-        src: the sbp before.
-        dst: the sbp after.
-        parts: ranks along the axis.
-        nbytes: bytes of the whole tensor.
-        shape: its shape; dims that do not divide take the pairwise ("naive") way.
+    With its ``shape``, dims that do not divide take the pairwise ("naive") way.
     """
     one, other = _single(src), _single(dst)
     uneven = (parts, shape) if shape is not None else (None, None)
@@ -85,18 +77,9 @@ def zero_comm(src: SbpLike, dst: SbpLike) -> bool:
 def traffic(
     hierarchy: Sequence[int], src: SbpLike, dst: SbpLike, shape: Sequence[int], itemsize: int = 1
 ) -> int:
-    """Bytes that all ranks together must receive: what they need less what they hold.
-
-    Args:
-        hierarchy: shape of the placement.
-        src: the sbp before.
-        dst: the sbp after.
-        shape: logical shape.
-        itemsize: bytes per element.
-    """
-    axes = len(tuple(hierarchy))
+    """Bytes that all ranks of a placement of this shape must receive: what they need less what they hold."""
     return rules.total_traffic(
-        _mesh(hierarchy), _placements(src, axes), _placements(dst, axes), shape, itemsize
+        rules.mesh_of(hierarchy), *_pair(src, dst, len(tuple(hierarchy))), shape, itemsize
     )
 
 
@@ -127,11 +110,7 @@ def generic_states(src: SbpLike, dst: SbpLike) -> list[NdSbp]:
 def expand(
     shape: Sequence[int], hierarchy: Sequence[int], src: SbpLike, dst: SbpLike
 ) -> tuple[tuple[int, ...], NdSbp, NdSbp]:
-    """A shape in which one axis each splits a dim, and both sbp for it.
-
-    Raises:
-        ValueError: a dim that does not divide.
-    """
+    """A shape in which one axis each splits a dim, and both sbp for it."""
     sizes, one, other = rules.expand_shape(shape, hierarchy, *_pair(src, dst, len(tuple(hierarchy))))
     return sizes, _sbps(one), _sbps(other)
 
@@ -163,11 +142,7 @@ def subgroup(hierarchy: Sequence[int], rank: int, selected: Sequence[bool]) -> t
     >>> subgroup((4, 4), 6, [True, False])
     (2, 6, 10, 14)
     """
-    return rules.subgroup(_mesh(hierarchy), rank, selected)
-
-
-def _mesh(hierarchy: Sequence[int]) -> Mesh:
-    return Mesh(tuple(hierarchy), tuple(f"axis{k}" for k in range(len(tuple(hierarchy)))))
+    return rules.subgroup(rules.mesh_of(hierarchy), rank, selected)
 
 
 def _placements(value: SbpLike, axes: int | None = None) -> tuple[Placement, ...]:

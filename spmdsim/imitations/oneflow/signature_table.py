@@ -20,7 +20,7 @@ from spmdsim.core.operator import Op
 from spmdsim.dialects.oneflow.operators import TABLE
 from spmdsim.dialects.oneflow.sbp import OneFlowError
 from spmdsim.dialects.table import same
-from spmdsim.imitations.oneflow.sbp_reshape import broadcast_only
+from spmdsim.imitations.oneflow.boxing_rules import broadcast_only
 from spmdsim.ops.reduce import normal_dims
 from spmdsim.ops.shape import full_shape
 from spmdsim.ops.windowed import in_blocks
@@ -174,11 +174,7 @@ def table() -> dict[str, Row]:
 
 
 def find(name: str) -> Row:
-    """The row of an operator.
-
-    Raises:
-        RuntimeError: there is none; the message names the ones there are.
-    """
+    """The row of an operator."""
     key = name.removeprefix("broadcast_") if name not in table() else name
     if key not in table():
         raise OneFlowError(

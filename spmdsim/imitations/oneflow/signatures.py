@@ -1,8 +1,10 @@
-"""SBP signatures: in which placements an operator computes its operands as they are.
+"""SBP signatures: in which placements an operator computes its operands as they are, and which one OneFlow takes.
 
 OneFlow writes a table per operator (``GetSbp`` in ``oneflow/user/ops``) for one mesh axis, and takes all
 combinations for several (``operator.cpp``, GetNdSbpSignatureList). Here the rows are the strategies of the operator's
-rule; what OneFlow does not list is left out.
+rule; what OneFlow does not list is left out. How it chooses where the operands fit none: ``operator.cpp``
+(InferSbpSignature, GreedilyFindMinCopyCostNdSbp) and ``sbp_parallel.cpp``; our own choice
+(:mod:`spmdsim.redistribution.choose`) prices the computation and the pending result, too.
 
 >>> for signature in signatures("matmul", [(8, 6), (6, 4)]):
 ...     print(signature)
@@ -17,6 +19,7 @@ rule; what OneFlow does not list is left out.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -24,9 +27,11 @@ from typing import Any
 
 from spmdsim.core import BoundRule, Layout, Mesh, Strategy
 from spmdsim.dialects.oneflow import sbp as sbp_module
-from spmdsim.dialects.oneflow.sbp import OneFlowError, Sbp
+from spmdsim.dialects.oneflow.sbp import OneFlowError, Sbp, broadcast, partial_sum
 from spmdsim.dialects.oneflow.tensors import sbp_of
+from spmdsim.errors import RuleError
 from spmdsim.imitations.oneflow.signature_table import Row, find
+from spmdsim.redistribution import plan
 
 Shape = tuple[int, ...]
 NdSbp = tuple[Sbp, ...]
@@ -217,9 +222,6 @@ def exact(
 ) -> Signature:
     """The signature with exactly these operands.
 
-    Raises:
-        RuntimeError: there is none; the message lists the candidates and the operands' sbp.
-
     >>> print(exact("matmul", [(4, 5), (5, 8)], ["(B, S0)", "(S1, B)"], (2, 2)).outputs[0])
     (oneflow.sbp.split(dim=1), oneflow.sbp.split(dim=0))
     """
@@ -283,9 +285,6 @@ def gradients(
     The first is the dual within a global tensor (a pending result has a broadcast gradient); the others follow
     from the transposed rule: P along the axes of every factor that the operand lacks.
 
-    Raises:
-        RuntimeError: the operands fit no signature.
-
     >>> _, (dx, dw) = gradients("matmul", [(8, 6), (6, 4)], ["S0", "B"])
     >>> str(dx[0]), str(dw[0])
     ('S(0)', 'P')
@@ -311,3 +310,111 @@ def product(name: str, shapes: Sequence[Sequence[int]], mesh: Sequence[int], **a
         outputs = tuple(tuple(row.outputs[i][0] for row in picks) for i in range(len(picks[0].outputs)))
         combined.add(Signature(inputs, outputs))
     return combined
+
+
+#: The price of a conversion that must not happen (anything to P), and of one that should not (B to another).
+NEVER, RELUCTANT = 2**63 - 1, 2**31 - 1
+
+#: By ``SBP_INFER_RULE_TAG``, what comes before the bytes to move: how well the operands fit as they are.
+_FITTING: dict[int, Callable[[list[bool]], int]] = {
+    1: lambda fits: -int(all(fits)),
+    2: lambda fits: -sum(fits),
+    3: lambda fits: 0,
+}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A signature and the conversions it needs, as ``"w: S(0) -> B"``, with the bytes that all ranks receive in them."""
+
+    signature: Signature
+    boxing: tuple[str, ...]
+    nbytes: int
+
+
+def choose(
+    name: str,
+    shapes: Sequence[Sequence[int]],
+    inputs: Sequence[SbpLike],
+    mesh: Sequence[int] = (2,),
+    itemsize: int | Sequence[int] = 4,
+    rule: int = 1,
+    **attrs: Any,
+) -> Choice:
+    """The signature OneFlow takes for operands with these sbp.
+
+    One mesh axis: the most operands that fit already, then the least bytes to move. Several: what ``rule`` says.
+
+    Args:
+        name: the operator.
+        shapes: logical shapes of the operands.
+        inputs: their sbp.
+        mesh: shape of the placement.
+        itemsize: bytes per element, for all operands or each.
+        rule: OneFlow's ``SBP_INFER_RULE_TAG`` for several axes: 1, an exact match, else the least bytes; 2, the most
+            operands that fit already, then the least bytes; 3, the least bytes.
+        **attrs: OneFlow's attributes.
+
+    Raises:
+        ValueError: no signature at all fits the shapes, or another rule.
+
+    >>> choose("matmul", [(32, 32), (32, 8)], ["S0", "S0"]).boxing
+    ('w: S(0) -> B',)
+    """
+    if rule not in _FITTING:
+        raise RuleError(f"the rule is {', '.join(map(str, _FITTING))}, not {rule!r}")
+    given, axes = as_sbps(inputs, mesh), tuple(mesh)
+    sizes = [itemsize] * len(shapes) if isinstance(itemsize, int) else list(itemsize)
+    full = [tuple(shape) for shape in shapes]
+
+    def order(signature: Signature) -> tuple[int, int]:
+        operands = [*zip(signature.inputs, given, full, sizes)]
+        return _order_1d(operands) if len(axes) == 1 else _order_nd(operands, axes, rule)
+
+    best = min(in_table_order(name, full, axes, **attrs), key=order)
+    # Operands as a user calls them: x and w for a product.
+    names = ("x", "w") if "matmul" in name and len(full) == 2 else operand_names(name, len(full))[0]
+    boxing, nbytes = [], 0
+    for operand, want, have, shape, size in zip(names, best.inputs, given, full, sizes):
+        if want != have:
+            boxing.append(f"{operand}: {sbp_module.text(have)} -> {sbp_module.text(want)}")
+            nbytes += _traffic(have, want, shape, axes) * size
+    return Choice(best, tuple(boxing), nbytes)
+
+
+#: An operand: the sbp wanted and that it has, its shape, and bytes per element.
+Operand = tuple[NdSbp, NdSbp, Shape, int]
+
+
+def _order_1d(operands: Sequence[Operand]) -> tuple[int, int]:
+    matches = cost = 0
+    for (want,), (have,), shape, size in operands:
+        if want == have:
+            matches += 1
+        elif want == partial_sum:
+            cost += NEVER
+        else:
+            cost += RELUCTANT if have == broadcast else math.prod(shape) * size
+    return -10 * matches, cost
+
+
+def _order_nd(operands: Sequence[Operand], mesh: tuple[int, ...], rule: int) -> tuple[int, int]:
+    fits = [want == have for want, have, _, _ in operands]
+    cost = 0
+    for want, have, shape, size in operands:
+        created = any(w == partial_sum != h for w, h in zip(want, have))
+        # A slice moves nothing, but OneFlow counts 1 for it, so that a whole operand rather stays whole.
+        sliced = sum(h == broadcast != w for w, h in zip(want, have))
+        cost += NEVER if created else _traffic(have, want, shape, mesh) * size + sliced
+    return _FITTING[rule](fits), cost
+
+
+@lru_cache(maxsize=16384)
+def _traffic(have: NdSbp, want: NdSbp, shape: Shape, mesh: tuple[int, ...]) -> int:
+    """Elements that all ranks together receive in the conversion."""
+    axes = Mesh(mesh, [f"d{i}" for i in range(len(mesh))])
+    src, dst = (Layout.from_placements(axes, [e.placement for e in s], len(shape)) for s in (have, want))
+    if src == dst:
+        return 0
+    route = plan(src, dst, shape, "int8")
+    return sum(route.nbytes(rank) for rank in range(axes.size))

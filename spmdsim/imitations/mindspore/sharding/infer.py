@@ -20,10 +20,10 @@ from typing import Any
 
 from spmdsim.core import BoundRule, Layout
 from spmdsim.core.operator import Op
-from spmdsim.dialects.mindspore.layout import check_even
 from spmdsim.dialects.mindspore.operators import TABLE
 from spmdsim.dialects.mindspore.table import Row, bind, our_operator
 from spmdsim.errors import LayoutError, RuleError
+from spmdsim.imitations.mindspore.sharding.sharded import check_operands
 from spmdsim.ops.reduce import normal_dims
 from spmdsim.ops.shape import full_shape
 
@@ -78,9 +78,7 @@ def infer_layout(
     op, params, operands = _operator(name, shapes, arguments)
     if input_shapes is not None or "src_shape" in arguments:
         given = [_without_outer(layout, shape) for layout, shape in zip(given, shapes)]
-        for i, (layout, shape) in enumerate(zip(given, shapes)):
-            layout.check_shape(shape)
-            check_even(layout, shape, f"operand {i}")
+        check_operands(given, shapes)
     taken = [given[i] for i in operands] if operands else given
     bound = bind(op, [shapes[i] for i in operands] if operands else shapes, params)
     if input_shapes is not None and (key in _UNARY or (name in TABLE and TABLE[name].elements)):

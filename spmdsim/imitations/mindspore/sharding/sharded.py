@@ -1,7 +1,13 @@
-"""What follows from an operator's strategy, as a value."""
+"""What follows from an operator's strategy, as a value: layouts and their other forms, cuts that are refused, collectives.
+
+Semantics: ``ops_info/operator_info.cc`` (CheckStrategyByVector, forward communication), ``matmul_info.cc`` and
+``gather_info.cc`` (out_strategy), ``tensor_layout/tensor_layout.cc`` (RemoveElementEqualToOneInDeviceArrangement,
+InitFromExtendVector, GenerateOptShardSliceShape) and ``parallel/_tensor.py``.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -10,34 +16,131 @@ from typing import Any
 from spmdsim.core import BoundRule, Layout, Mesh, Strategy
 from spmdsim.dialects.mindspore.layout import (
     MindSporeLayout,
+    check_even,
     device_mesh,
     from_tensor_map,
     micro_shards,
     real_axes,
 )
-from spmdsim.imitations.mindspore.sharding.layout_forms import optimizer_shard
+from spmdsim.dialects.mindspore.table import ShardError
+from spmdsim.errors import LayoutError, RuleError, UsageTypeError
 
 Shape = tuple[int, ...]
 Groups = tuple[tuple[int, ...], ...]
 
 
+def without_ones(layout: Layout) -> MindSporeLayout:
+    """The same distribution on a device matrix without axes of size 1; the map is renumbered.
+
+    >>> found = without_ones(from_tensor_map((1, 16, 1), (2, 1)))
+    >>> found.mesh.shape, found.tensor_map
+    ((16,), (-1, 0))
+    """
+    kept = [axis for axis, size in zip(layout.mesh.axes, layout.mesh.shape) if size > 1]
+    shape = [layout.mesh.axis_size(axis) for axis in kept]
+    numbers = {axis: len(kept) - 1 - i for i, axis in enumerate(kept)}
+    entries = [tuple(numbers[axis] for axis in entry if axis in numbers) for entry in layout.dims]
+    return from_tensor_map(shape, _written(entries), layout.mesh.rank_list, kept)
+
+
+def without_tuples(layout: Layout, shape: Sequence[int]) -> tuple[MindSporeLayout, tuple[int, ...]]:
+    """The same distribution of a reshaped tensor in which every dim is split by at most one axis.
+
+    A dim with several axes becomes several dims: one per axis but the last, with the axis's size, and the rest.
+
+    >>> found, shape = without_tuples(from_tensor_map((4, 2, 2), ((2, 1), 0)), (8, 8))
+    >>> found.tensor_map, shape
+    ((2, 1, 0), (4, 2, 8))
+    """
+    check_even(layout, shape)
+    from_right = {axis: len(layout.mesh.axes) - 1 - i for i, axis in enumerate(layout.mesh.axes)}
+    entries: list[tuple[int, ...]] = []
+    sizes: list[int] = []
+    for size, entry in zip(shape, layout.dims):
+        leading = [layout.mesh.axis_size(axis) for axis in entry[:-1]]
+        sizes += [*leading, size // math.prod(leading)]
+        entries += [(from_right[axis],) for axis in entry] or [()]
+    mesh = layout.mesh
+    return from_tensor_map(mesh.shape, _written(entries), mesh.rank_list, mesh.axes), tuple(sizes)
+
+
+def optimizer_shard(layout: Layout, shape: Sequence[int]) -> Layout:
+    """A parameter's layout when the devices that hold equal slices share them out along dim 0.
+
+    The split of the model is the major part of dim 0, that of the optimizer the minor one.
+
+    >>> optimizer_shard(from_tensor_map((8, 4), (-1, 0)), (512, 1024)).local_shape((512, 1024), 0)
+    (64, 256)
+    """
+    if not layout.ndim:
+        raise LayoutError("a scalar has no dim 0 along which its devices could share it out")
+    replicated = real_axes(layout.replicated_axes)
+    if layout.mesh.axis_size(*replicated) == 1:
+        raise LayoutError(f"no devices hold equal slices of {layout}, so there is nothing to share out")
+    axes = (*layout.dims[0], *replicated)
+    shared = Layout(layout.mesh, (axes, *layout.dims[1:]))
+    check_even(shared, shape, "the parameter")
+    return shared
+
+
+def _written(entries: Sequence[tuple[int, ...]]) -> list[int | tuple[int, ...]]:
+    return [-1 if not entry else entry[0] if len(entry) == 1 else entry for entry in entries]
+
+
+def check_cuts(cuts: Sequence[Sequence[int]], shapes: Sequence[Sequence[int]], devices: int) -> None:
+    """Refuse cuts that no operator could have with operands of these shapes, before it is looked at.
+
+    Raises:
+        ValueError: a wrong number of operands or dims; a cut that is not positive, does not divide its dim, or
+            is no power of two (which it must be when the number of devices is one).
+        TypeError: a cut that is not an integer.
+
+    >>> check_cuts(((2, 4), (4, 1)), ((32, 784), (784, 512)), 8)
+    >>> check_cuts(((3, 1),), ((32, 784),), 8)
+    Traceback (most recent call last):
+    ...
+    spmdsim.errors.RuleError: dim 0 of operand 0 has size 32, which cannot be split evenly into 3 pieces
+    """
+    if len(cuts) != len(shapes):
+        text = tuple(tuple(entry) for entry in cuts)
+        raise RuleError(f"strategy {text} is for {len(cuts)} operands, but there are {len(shapes)}")
+    for i, (entry, shape) in enumerate(zip(cuts, shapes)):
+        if len(entry) != len(shape):
+            raise RuleError(
+                f"operand {i} has shape {tuple(shape)} of {len(shape)} dims, but its strategy is {tuple(entry)}"
+            )
+        for dim, (cut, size) in enumerate(zip(entry, shape)):
+            _check_cut(cut, size, dim, i, devices)
+
+
+def _check_cut(cut: int, size: int, dim: int, operand: int, devices: int) -> None:
+    where = f"dim {dim} of operand {operand}"
+    if not isinstance(cut, int) or isinstance(cut, bool):
+        raise UsageTypeError(f"a cut must be an integer, but {where} has {cut!r}")
+    if cut <= 0:
+        raise RuleError(f"a cut must be positive, but {where} is cut into {cut}")
+    if size % cut:
+        raise RuleError(f"{where} has size {size}, which cannot be split evenly into {cut} pieces")
+    if math.log2(devices).is_integer() and cut & (cut - 1):
+        raise RuleError(f"on {devices} devices a cut must be a power of two, but {where} is cut into {cut}")
+
+
+def check_operands(layouts: Sequence[Layout], shapes: Sequence[Shape]) -> None:
+    """Refuse layouts that do not fit their operands, or cut them unevenly."""
+    for i, (layout, shape) in enumerate(zip(layouts, shapes)):
+        layout.check_shape(shape)
+        check_even(layout, shape, f"operand {i}")
+
+
 @dataclass(frozen=True)
 class Forward:
-    """The collective that follows the local operator.
+    """The collective that follows the local operator, with the groups that run it along axes of the device matrix."""
 
-    Args:
-        name: ``AllReduce`` or ``ReduceScatter``.
-        op: the reduction.
-        axes: the axes of the device matrix over which it goes.
-        groups: the groups that run it.
-        divisor: what the sum is divided by afterwards (a mean), else 1.
-    """
-
-    name: str
+    name: str  # AllReduce, ReduceScatter or AllGather
     op: str
     axes: tuple[str, ...]
     groups: Groups
-    divisor: int = 1
+    divisor: int = 1  # of the sum, for a mean
 
     def group(self, rank: int) -> tuple[int, ...]:
         """The group of a rank."""
@@ -131,14 +234,16 @@ class Sharded:
     @property
     def input_slices(self) -> tuple[Shape, ...]:
         """Shape of a device's part of each operand."""
-        first = self.mesh.rank_at(0)
-        return tuple(x.local_shape(shape, first) for x, shape in zip(self.inputs, self.input_shapes))
+        return self._slices(self.inputs, self.input_shapes)
 
     @property
     def output_slices(self) -> tuple[Shape, ...]:
         """Shape of a device's part of each result."""
+        return self._slices(self.outputs, self.output_shapes)
+
+    def _slices(self, layouts: Sequence[Layout], shapes: Sequence[Shape]) -> tuple[Shape, ...]:
         first = self.mesh.rank_at(0)
-        return tuple(x.local_shape(shape, first) for x, shape in zip(self.outputs, self.output_shapes))
+        return tuple(layout.local_shape(shape, first) for layout, shape in zip(layouts, shapes))
 
     def with_whole(self, shapes: Sequence[Shape]) -> Sharded:
         """The same with further operands, which every device holds whole."""
@@ -168,11 +273,7 @@ class Sharded:
         return self.mesh.axis_size(*real_axes(layout.replicated_axes))
 
     def optimizer_shard(self, operand: int) -> Layout:
-        """The layout of a parameter whose equal slices are shared out for the optimizer.
-
-        Raises:
-            ValueError: no two devices hold equal slices, or dim 0 does not divide.
-        """
+        """The layout of a parameter whose equal slices are shared out for the optimizer."""
         return optimizer_shard(self.inputs[operand], self.input_shapes[operand])
 
     def gradient_layout(self, operand: int) -> Layout | None:
@@ -211,7 +312,7 @@ def sourced(operator: str, mesh: Mesh, shapes: Sequence[Shape], inputs: Sequence
 def merged(layout: Layout, matrix: tuple[int, ...] | None = None) -> MindSporeLayout:
     """The layout with the axes of each tuple put together, where they stand side by side in the device matrix.
 
-    ``matrix`` asks for a device matrix with axes of size one beside those that are left.
+    ``matrix`` asks for a device matrix with leading axes of size one beside those that are left.
     """
     mesh, axes = layout.mesh, list(layout.mesh.axes)
     blocks = [[axis] for axis in axes]
@@ -224,14 +325,53 @@ def merged(layout: Layout, matrix: tuple[int, ...] | None = None) -> MindSporeLa
     shape = tuple(mesh.axis_size(*block) for block in blocks)
     names = [block[0] for block in blocks]
     if matrix is not None and matrix != shape:
-        shape, names = matrix, _named(shape, names, matrix)
+        shape, names = matrix, [f"one{i}" for i in range(len(matrix) - len(shape))] + names
     number = {name: len(names) - 1 - i for i, name in enumerate(names)}
     numbers = [tuple(number[axis] for axis in entry if axis in number) for entry in layout.dims]
-    written = [-1 if not n else n[0] if len(n) == 1 else n for n in numbers]
-    return from_tensor_map(shape, written, mesh.rank_list, names)
+    return from_tensor_map(shape, _written(numbers), mesh.rank_list, names)
 
 
-def _named(shape: tuple[int, ...], names: list[str], matrix: tuple[int, ...]) -> list[str]:
-    """Names for a matrix that is ``shape`` with leading ones."""
-    extra = len(matrix) - len(shape)
-    return [f"one{i}" for i in range(extra)] + names
+def forward(computed: Layout, wanted: Layout, mean: bool = False) -> list[Forward]:
+    """The collective after the local operator: nothing, an AllReduce or a ReduceScatter.
+
+    What is pending along a virtual axis is summed on the device.
+    """
+    axes = pending_axes(computed)
+    if not axes:
+        return []
+    op = dict(computed.partial)[axes[0]]
+    name = "ReduceScatter" if set(axes) & set(wanted.split_axes) else "AllReduce"
+    divisor = computed.mesh.axis_size(*computed.partial_axes) if mean else 1
+    return [Forward(name, op, axes, device_mesh(computed.mesh).groups(*axes), divisor)]
+
+
+def pending_axes(computed: Layout) -> tuple[str, ...]:
+    """The axes over which devices still have to reduce."""
+    return tuple(axis for axis in real_axes(computed.partial_axes) if computed.mesh.axis_size(axis) > 1)
+
+
+def result_layout(kind: str, computed: Layout, shape: Shape, out: Any) -> Layout:
+    """The layout that an out_strategy asks for, if the operator can give it."""
+    if kind == "no":
+        raise ShardError("an out_strategy is not accepted: the operator's result has the layout that follows")
+    entry = out[0] if isinstance(out, (tuple, list)) and out and not isinstance(out[0], int) else out
+    choices = [computed.reduced]
+    if kind == "product" and pending_axes(computed):
+        choices.append(scattered(computed))
+    if isinstance(entry, Layout):
+        fitting = [c for c in choices if c.canonical == Layout(entry.mesh, entry.dims).canonical]
+    else:
+        if kind == "product" and len(shape) != 2:
+            raise ShardError(f"an out_strategy is accepted for 2-D products only, but the result is {shape}")
+        fitting = [c for c in choices if c.parts == tuple(entry)]
+    if not fitting:
+        raise ShardError(
+            f"out_strategy {entry} cannot be had; the result is {' or '.join(map(str, choices))}"
+            f" (cuts {', '.join(str(c.parts) for c in choices)})"
+        )
+    return fitting[0]
+
+
+def scattered(computed: Layout) -> Layout:
+    """Dim 0 split further, by the axes that were still to be reduced, as minor ones."""
+    return Layout(computed.mesh, ((*computed.dims[0], *pending_axes(computed)), *computed.dims[1:]))

@@ -1,4 +1,4 @@
-"""``.shard(in_strategy, out_strategy)`` of a MindSpore operator: everything that follows from it.
+"""``.shard(in_strategy, out_strategy)`` of a MindSpore operator: what follows from it, and what a call refuses of it.
 
 Device matrix, tensor maps (axes counted from the right), slices, the forward collective, mirror groups and the
 divisor of ``_VirtualDiv`` are derived from the operator's rule. Semantics: ``ops_info/operator_info.cc`` and the
@@ -15,25 +15,39 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from spmdsim.core import BoundRule, Layout, Strategy
-from spmdsim.dialects.mindspore.layout import check_devices, check_even, from_tensor_map
+from spmdsim.core.operator import Op, ShardedOp
+from spmdsim.dialects.mindspore.layout import (
+    MindSporeLayout,
+    check_devices,
+    check_even,
+    device_layout,
+    from_tensor_map,
+)
 from spmdsim.dialects.mindspore.operators import find
 from spmdsim.dialects.mindspore.table import Row, ShardError, bind, refusing
+from spmdsim.dialects.session import alone
 from spmdsim.errors import RuleError, UsageTypeError
-from spmdsim.imitations.mindspore.sharding.cuts_refused import check_cuts
-from spmdsim.imitations.mindspore.sharding.data_parallel import (
+from spmdsim.imitations.mindspore.sharding.cuts_by_mode import (
     Devices,
     batch_parallel,
     data_source,
     device_ranks,
+    gather,
+    nd_product,
 )
-from spmdsim.imitations.mindspore.sharding.gather_modes import gather
-from spmdsim.imitations.mindspore.sharding.results import forward, result_layout
-from spmdsim.imitations.mindspore.sharding.sharded import Sharded, derived
-from spmdsim.imitations.mindspore.sharding.tensor_parallel import nd_product
-from spmdsim.layout.cuts import factor_cuts, strategy_from_factors
+from spmdsim.imitations.mindspore.sharding.sharded import (
+    Sharded,
+    check_cuts,
+    check_operands,
+    derived,
+    forward,
+    result_layout,
+)
+from spmdsim.layout.cuts import factor_cuts, strategy_from_cuts, strategy_from_factors
 
 Cuts = Sequence[Sequence[int]]
 
@@ -84,15 +98,13 @@ def shard(
             given = configured(attributes["layout"])
         further = shapes[1:] if row.first_only else []
         bound = bind(row.op, shapes[: len(shapes) - len(further)], row.strategy_params(shapes, attributes))
+        asked = _Asked(operator, row, bound, out_strategy, devices, attributes)
         if given and any(isinstance(entry, Layout) for entry in given):
-            derivation = _by_layouts(operator, row, bound, given, out_strategy, devices, attributes)
+            derivation = asked.by_layouts(given)
         else:
-            side = repeat or _side(attributes)
-            derivation = _by_cuts(operator, row, bound, given, out_strategy, devices, side, attributes)
+            right = attributes.get("repeated_num_in_dev_matrix_right_", True)
+            derivation = asked.by_cuts(given, repeat or ("right" if right else "left"))
         return derivation.with_whole(further) if further else derivation
-
-
-# -- the two ways to write a strategy ----------------------------------------------------------------
 
 
 def configured(attribute: Mapping[str, Any]) -> tuple[Layout, ...]:
@@ -101,75 +113,82 @@ def configured(attribute: Mapping[str, Any]) -> tuple[Layout, ...]:
     return tuple(from_tensor_map(attribute["dev_matrix"], entry) for entry in maps)
 
 
-def _side(attributes: Mapping[str, Any]) -> str:
-    """Where repeated calculation goes, as the primitive's attribute says it."""
-    return "right" if attributes.get("repeated_num_in_dev_matrix_right_", True) else "left"
+@dataclass(frozen=True)
+class _Asked:
+    """An operator whose strategy is asked for: in the two ways to write one, and what follows."""
 
+    name: str
+    row: Row
+    bound: BoundRule
+    out: Any
+    devices: Devices
+    attrs: Mapping[str, Any]
 
-def _by_cuts(
-    name: str,
-    row: Row,
-    bound: BoundRule,
-    given: Any,
-    out: Any,
-    devices: Devices,
-    repeat: str,
-    attrs: Mapping[str, Any],
-) -> Sharded:
-    if row.of_result and given is not None:
-        factors = cuts_of_result(bound, given, devices)
-    else:
-        wanted = given if given is not None else default_cuts(bound, len(device_ranks(devices, 1)))
-        cuts = row.adjust(wanted, bound.shapes)
-        check_cuts(
-            cuts, bound.shapes, len(device_ranks(devices, math.prod(factor_cuts(bound, cuts).values())))
-        )
-        factors = factor_cuts(bound, cuts)
-    used = math.prod(factors.values())
-    members = device_ranks(devices, used)
-    strategy = strategy_from_factors(bound, factors, members, repeat=repeat)
-    repeated = len(members) // used
-    return _derive(name, row, bound, strategy, out, attrs, repeated, repeat)
+    def by_cuts(self, given: Any, repeat: str) -> Sharded:
+        row, bound = self.row, self.bound
+        if row.of_result and given is not None:
+            factors = cuts_of_result(bound, given, self.devices)
+        else:
+            wanted = given if given is not None else default_cuts(bound, len(device_ranks(self.devices, 1)))
+            cuts = row.adjust(wanted, bound.shapes)
+            pieces = math.prod(factor_cuts(bound, cuts).values())
+            check_cuts(cuts, bound.shapes, len(device_ranks(self.devices, pieces)))
+            factors = factor_cuts(bound, cuts)
+        used = math.prod(factors.values())
+        members = device_ranks(self.devices, used)
+        strategy = strategy_from_factors(bound, factors, members, repeat=repeat)
+        return self._derived(strategy, len(members) // used, repeat)
 
+    def by_layouts(self, given: tuple[Any, ...]) -> Sharded:
+        if not all(isinstance(entry, Layout) for entry in given):
+            raise UsageTypeError("a strategy is written in cuts or in layouts, but this one mixes them")
+        if len(given) != len(self.bound.inputs):
+            raise ShardError(f"{len(given)} layouts were given for {len(self.bound.inputs)} operands")
+        check_operands(given, self.bound.shapes)
+        check_devices(given, self.devices)
+        if self.attrs.get("enable_nd_tp") and self.row.out_strategy == "product":
+            return self._nd(given)
+        return self._derived(self.bound.infer(given), 1, "right", given)
 
-def _by_layouts(
-    name: str,
-    row: Row,
-    bound: BoundRule,
-    given: Sequence[Any],
-    out: Any,
-    devices: Devices,
-    attrs: Mapping[str, Any],
-) -> Sharded:
-    if not all(isinstance(entry, Layout) for entry in given):
-        raise UsageTypeError("a strategy is written in cuts or in layouts, but this one mixes them")
-    if len(given) != len(bound.inputs):
-        raise ShardError(f"{len(given)} layouts were given for {len(bound.inputs)} operands")
-    for i, (layout, shape) in enumerate(zip(given, bound.shapes)):
-        layout.check_shape(shape)
-        check_even(layout, shape, f"operand {i}")
-    check_devices(given, devices)
-    if attrs.get("enable_nd_tp") and row.out_strategy == "product":
-        return _nd(name, bound, given, out)
-    strategy = bound.infer(given)
-    return _derive(name, row, bound, strategy, out, attrs, 1, "right", tuple(given))
+    def _nd(self, given: Sequence[Layout]) -> Sharded:
+        derivation = nd_product(self.name, self.bound, given)
+        (result,), out = derivation.outputs, self.out
+        wanted = out[0] if isinstance(out, (tuple, list)) else out
+        if wanted is not None and Layout(wanted.mesh, wanted.dims).canonical != result.canonical:
+            raise ShardError(f"out_strategy {wanted} cannot be had; the result is {result}")
+        check_even(result, derivation.output_shapes[0], "the result")
+        return derivation
 
-
-def _nd(name: str, bound: BoundRule, given: Sequence[Layout], out: Any) -> Sharded:
-    derivation = nd_product(name, bound, given)
-    wanted = out[0] if isinstance(out, (tuple, list)) else out
-    if wanted is not None and Layout(wanted.mesh, wanted.dims).canonical != derivation.outputs[0].canonical:
-        raise ShardError(f"out_strategy {wanted} cannot be had; the result is {derivation.outputs[0]}")
-    check_even(derivation.outputs[0], derivation.output_shapes[0], "the result")
-    return derivation
+    def _derived(
+        self, strategy: Strategy, repeated: int, side: str, given: tuple[Layout, ...] | None = None
+    ) -> Sharded:
+        row, bound, attrs = self.row, self.bound, self.attrs
+        inputs = given or bound.input_layouts(strategy)
+        computed, shapes = list(bound.output_layouts(strategy)), list(bound.output_shapes)
+        for op, params in row.also(bound.shapes, attrs):
+            further = op.bind(bound.shapes[:1], params)
+            computed += further.output_layouts(further.infer(inputs[:1]))
+            shapes += further.output_shapes
+        for i in row.first_dim:
+            computed[i], shapes[i] = Layout(strategy.mesh, computed[i].dims[:1]), shapes[i][:1]
+        if row.gathers is not None:
+            shapes = [row.gathers(bound.shapes, attrs)]
+            computed = [Layout.replicated(strategy.mesh, len(shapes[0]))]
+        outputs = [layout.reduced for layout in computed]
+        if self.out is not None:
+            outputs[0] = result_layout(row.out_strategy, computed[0], shapes[0], self.out)
+        for layout, shape in zip(outputs, shapes):
+            check_even(layout, shape, "the result")
+        return derived(
+            self.name, bound, strategy, inputs=inputs, output_shapes=tuple(shapes), computed=tuple(computed),
+            outputs=tuple(outputs), repeated_calc=repeated, repeated_side=side, loss_output=row.loss,
+            forward=() if attrs.get("cross_batch") else tuple(forward(computed[0], outputs[0], row.mean)),
+            by_cuts=given is None,
+        )  # fmt: skip
 
 
 def default_cuts(bound: BoundRule, devices: int) -> tuple[tuple[int, ...], ...]:
-    """The cuts of an operator without a strategy: data parallel, dim 0 of the first operand over all devices.
-
-    Raises:
-        ValueError: that dim must stay whole or does not divide.
-    """
+    """The cuts of an operator without a strategy: data parallel, dim 0 of the first operand over all devices."""
     first = bound.inputs[0]
     if not first or not first[0]:
         return tuple((1,) * len(shape) for shape in bound.shapes)
@@ -187,37 +206,89 @@ def cuts_of_result(bound: BoundRule, given: Sequence[Any], devices: Devices) -> 
     entries = [tuple(entry) for entry in given]
     if any(entry for entry in entries[1:]):
         raise ShardError(f"the strategy is that of the result, and empty for scalars, but got {given}")
-    check_cuts(
-        entries[:1], bound.output_shapes[:1], len(device_ranks(devices, max(math.prod(entries[0]), 1)))
-    )
+    ranks = device_ranks(devices, max(math.prod(entries[0]), 1))
+    check_cuts(entries[:1], bound.output_shapes[:1], len(ranks))
     return {factor: cut for dim, cut in zip(bound.outputs[0], entries[0]) for factor in dim}
 
 
-# -- what follows ------------------------------------------------------------------------------------
+def configure(op: Op, in_strategy: Any, out_strategy: Any, repeat: str) -> ShardedOp:
+    """Our operator with a strategy as it is written for MindSpore, on devices instead of virtual ranks."""
+    if not isinstance(in_strategy, (tuple, list)) or not in_strategy:
+        raise UsageTypeError(
+            f"a strategy is a tuple with cuts or a layout per operand, but got {in_strategy!r}"
+        )
+    layouts = [isinstance(entry, Layout) for entry in in_strategy]
+    if any(layouts) and not all(layouts):
+        raise UsageTypeError(
+            f"a strategy is written in cuts or in layouts, but this one mixes them: {in_strategy}"
+        )
+    for entry in in_strategy:
+        if not isinstance(entry, (Layout, tuple, list)):
+            raise UsageTypeError(
+                f"a strategy has cuts or a layout per operand, but {in_strategy} has {entry!r}"
+            )
+    return op.shard(_of_devices(in_strategy), _of_devices(out_strategy), repeat=repeat)
 
 
-def _derive(
-    name: str, row: Row, bound: BoundRule, strategy: Strategy, out: Any, attrs: Mapping[str, Any], repeated: int,
-    side: str, given: tuple[Layout, ...] | None = None,
-) -> Sharded:  # fmt: skip
-    inputs = given or bound.input_layouts(strategy)
-    computed, shapes = list(bound.output_layouts(strategy)), list(bound.output_shapes)
-    for op, params in row.also(bound.shapes, attrs):
-        further = op.bind(bound.shapes[:1], params)
-        computed += further.output_layouts(further.infer(inputs[:1]))
-        shapes += further.output_shapes
-    for i in row.first_dim:
-        computed[i], shapes[i] = Layout(strategy.mesh, computed[i].dims[:1]), shapes[i][:1]
-    if row.gathers is not None:
-        shapes = [row.gathers(bound.shapes, attrs)]
-        computed = [Layout.replicated(strategy.mesh, len(shapes[0]))]
-    outputs = [layout.reduced for layout in computed]
-    if out is not None:
-        outputs[0] = result_layout(row.out_strategy, computed[0], shapes[0], out)
-    for layout, shape in zip(outputs, shapes):
-        check_even(layout, shape, "the result")
-    return derived(
-        name, bound, strategy, inputs=inputs, output_shapes=tuple(shapes), computed=tuple(computed),
-        outputs=tuple(outputs), repeated_calc=repeated, repeated_side=side, loss_output=row.loss, by_cuts=given is None,
-        forward=() if attrs.get("cross_batch") else tuple(forward(computed[0], outputs[0], row.mean)),
-    )  # fmt: skip
+def _of_devices(strategy: Any) -> Any:
+    if isinstance(strategy, Layout):
+        return device_layout(strategy)
+    if isinstance(strategy, (tuple, list)) and any(isinstance(entry, Layout) for entry in strategy):
+        return tuple(map(_of_devices, strategy))
+    return strategy
+
+
+def fitted(sharding: ShardedOp | None, ndims: Sequence[int]) -> ShardedOp | None:
+    """As configured; layouts that were written as one tuple are those of so many dims."""
+    given: tuple[Any, ...] = () if sharding is None else sharding.in_strategy
+    if sharding is None or len(given) != len(ndims) or not isinstance(given[0], Layout):
+        return sharding
+    of_dims = tuple(e.of(n) if isinstance(e, MindSporeLayout) else e for e, n in zip(given, ndims))
+    if all(a is b for a, b in zip(given, of_dims)):
+        return sharding
+    return sharding.op.shard(_of_devices(of_dims), sharding.out_strategy, repeat=sharding.repeat)
+
+
+def strategy_of(row: Row, name: str, bound: BoundRule, sharding: ShardedOp | None, ranks: int) -> Strategy:
+    """The strategy meant, for these shapes on so many ranks; data parallel without one."""
+    if sharding is None:
+        return data_parallel(bound, ranks)
+    given, op = sharding.in_strategy, sharding.op.name
+    if row.of_result and isinstance(given[0], tuple):
+        with refusing(name):
+            factors = cuts_of_result(bound, given, ranks)
+            return strategy_from_factors(bound, factors, ranks, repeat=sharding.repeat)
+    for layout in given if isinstance(given[0], Layout) else ():
+        if layout.mesh.size != ranks:
+            raise ShardError(
+                f"the device matrix {layout.mesh.shape} has {layout.mesh.size} devices, but {ranks} ranks are "
+                f"running{alone()}"
+            )
+    try:
+        if not isinstance(given[0], Layout):
+            check_cuts(given, bound.shapes, ranks)
+    except RuleError as error:
+        raise ShardError(f"{op}.shard({given}): {error.message}") from None
+    try:
+        return sharding.strategy(bound, ranks)
+    except RuleError as error:
+        raise ShardError(f"{op}.shard({given}): {error.message}{alone()}", **error.facts) from None
+
+
+def data_parallel(bound: BoundRule, ranks: int) -> Strategy:
+    """Dim 0 of the first operand over all ranks, if it divides; else the same work everywhere."""
+    try:
+        cuts = default_cuts(bound, ranks)
+    except RuleError:
+        cuts = tuple((1,) * len(shape) for shape in bound.shapes)
+    return strategy_from_cuts(bound, cuts, ranks)
+
+
+def check_result(row: Row, bound: BoundRule, sharding: ShardedOp | None, strategy: Strategy) -> None:
+    """Refuse an out_strategy that the operator does not take, or cannot give."""
+    if sharding is not None and sharding.out_strategy is not None:
+        computed = bound.output_layouts(strategy)[0]
+        try:
+            result_layout(row.out_strategy, computed, bound.output_shapes[0], sharding.out_strategy)
+        except RuleError as error:
+            raise ShardError(f"{sharding.op.name}.shard: {error.message}") from None

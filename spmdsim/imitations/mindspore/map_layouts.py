@@ -1,4 +1,4 @@
-"""Two layouts on one device matrix and one tensor shape, as MindSpore's inference wants them.
+"""MindSpore's layouts in numbers: two on one device matrix and one tensor shape, and those that an optimizer shares out.
 
 Device matrices are joined at their prefix products, tensor shapes at their suffix products; an axis cut in two
 makes two dims of the dim it splits, a dim cut inside a split cuts the axis. The two are repeated until nothing
@@ -24,13 +24,7 @@ class NotExpandable(PlanError):
 
 
 class MapLayout(NamedTuple):
-    """MindSpore's layout in numbers: every dim is split by at most one axis.
-
-    Attributes:
-        matrix: the device matrix.
-        map: per dim the axis that splits it, counted from the right, or -1.
-        shape: the global shape.
-    """
+    """MindSpore's layout in numbers: device matrix, per dim the axis that splits it, from the right, or -1, and shape."""
 
     matrix: Shape
     map: Shape
@@ -42,11 +36,7 @@ class MapLayout(NamedTuple):
 
     @property
     def slice_shape(self) -> Shape:
-        """The local shape.
-
-        Raises:
-            PlanError: a dim that does not divide; MindSpore splits evenly only.
-        """
+        """The local shape; a dim that does not divide is refused."""
         parts = [self.axis_size(axis) for axis in self.map]
         if any(size % part for size, part in zip(self.shape, parts)):
             raise PlanError(f"MindSpore splits evenly only, but {self.shape} is split in {tuple(parts)}")
@@ -104,11 +94,7 @@ def as_numbers(layout: MapLayout | Written) -> MapLayout:
 
 
 def check_map(layout: MapLayout) -> None:
-    """Refuse numbers that are no layout.
-
-    Raises:
-        PlanError: not one entry per dim, an axis that is not there, or an axis on two dims.
-    """
+    """Refuse numbers that are no layout."""
     if len(layout.map) != len(layout.shape):
         raise PlanError(
             f"a map has one entry per dim, but {list(layout.map)} has {len(layout.map)} for {list(layout.shape)}"
@@ -145,9 +131,6 @@ def squeeze(layout: MapLayout) -> MapLayout:
 def unify_matrix(a: Sequence[int], b: Sequence[int]) -> Shape:
     """The factors between the merged prefix products of two device matrices.
 
-    Raises:
-        NotExpandable: a product does not divide the next one.
-
     >>> unify_matrix((8, 4), (2, 16))
     (2, 4, 4)
     """
@@ -156,9 +139,6 @@ def unify_matrix(a: Sequence[int], b: Sequence[int]) -> Shape:
 
 def expand_shape(shape: Sequence[int], other: Sequence[int]) -> Shape:
     """The factors between the merged suffix products of two shapes.
-
-    Raises:
-        NotExpandable: a product does not divide the next one.
 
     >>> expand_shape((2, 8, 32), (2, 4, 8))
     (2, 4, 2, 4, 8)
@@ -179,9 +159,6 @@ def _factors(products: Iterable[int], what: str) -> Shape:
 
 def expand_matrix(layout: MapLayout, matrix: Shape) -> MapLayout:
     """The layout on a finer device matrix: a dim split by an axis that is cut becomes several dims.
-
-    Raises:
-        NotExpandable: the finer matrix does not cut along the layout's axes.
 
     >>> expand_matrix(MapLayout((8, 4), (0, 1), (512, 1024)), (4, 2, 2, 2))
     MapLayout(matrix=(4, 2, 2, 2), map=(1, 0, 3, 2), shape=(2, 256, 4, 256))
@@ -218,16 +195,12 @@ def _parts(matrix: Shape, finer: Shape) -> list[list[int]]:
 def expand_tensor(layout: MapLayout, shape: Shape) -> MapLayout:
     """The layout for a finer shape; an axis whose blocks span several of the new dims is cut.
 
-    Raises:
-        NotExpandable: a block begins inside a new dim.
-
     >>> expand_tensor(MapLayout((8, 4), (1, 0), (512, 1024)), (4, 128, 1024))
     MapLayout(matrix=(4, 2, 4), map=(2, 1, 0), shape=(4, 128, 1024))
     """
     matrix = [[size] for size in layout.matrix]
-    pieces: list[
-        tuple[int, int]
-    ] = []  # per new dim: the axis from the left it is split by, and which part of it
+    #: Per new dim the axis from the left it is split by, and which part of it.
+    pieces: list[tuple[int, int]] = []
     at = 0
     for size, axis in zip(layout.shape, layout.map):
         left = len(layout.matrix) - 1 - axis
@@ -257,10 +230,6 @@ def expand_tensor(layout: MapLayout, shape: Shape) -> MapLayout:
 def unify(a: MapLayout | Written, b: MapLayout | Written) -> tuple[MapLayout, MapLayout]:
     """Two layouts of one tensor (perhaps in two shapes) on one device matrix and one shape.
 
-    Raises:
-        NotExpandable: there is no such form.
-        PlanError: numbers that are no layout.
-
     >>> one, other = unify(MapLayout((8, 4), (1, 0), (512, 1024)), MapLayout((2, 16), (0, 1), (512, 1024)))
     >>> one
     MapLayout(matrix=(2, 2, 2, 4), map=(3, 2, 1, 0), shape=(2, 2, 128, 1024))
@@ -274,3 +243,103 @@ def unify(a: MapLayout | Written, b: MapLayout | Written) -> tuple[MapLayout, Ma
         shape = expand_shape(a.shape, b.shape)
         a, b = expand_tensor(a, shape), expand_tensor(b, shape)
     return a, b
+
+
+Entry = int | Sequence[int]
+
+
+def optimizer_shard_layout(
+    matrix: Sequence[int], entries: Sequence[Entry], step: int, size: int, shape: Sequence[int]
+) -> MapLayout:
+    """The layout of a parameter whose slices the optimizer shares out along dim 0: it is split once more there.
+
+    The split of the model is the major one, that of the optimizer the minor one; both become dims of their own, one per
+    axis. Where slices repeat along the first axis only, the device matrix is written as the cuts of the dims, as
+    MindSpore does (``_construct_tensor_layout_for_opt_shard``). ``step`` is the distance of the ranks that share a slice:
+    the product of the axes to the right of the repeated one, where there is a single one; ``size`` of them share, -1 for
+    all. 0 for no sharing.
+
+    >>> optimizer_shard_layout((2, 2, 2), (2, 1, -1), 1, -1, (16, 16, 16))
+    MapLayout(matrix=(2, 2, 2), map=(2, 0, 1, -1), shape=(2, 8, 16, 16))
+    >>> optimizer_shard_layout((2, 2, 4), (0, -1), 4, -1, (16, 8)).map  # two axes share: the left one is major
+    (0, 2, 1, -1)
+    """
+    matrix, shape = tuple(matrix), tuple(shape)
+    if not step or not size:
+        return expand_tuples(matrix, entries, shape)
+    several = any(not isinstance(entry, int) for entry in entries)
+    repeated = _repeated(matrix, entries)
+    if not several and len(repeated) == 1 and step != math.prod(matrix[repeated[0] + 1 :]):
+        raise PlanError(
+            f"slices repeat every {math.prod(matrix[repeated[0] + 1 :])} ranks of {matrix}, but the step is {step}"
+        )
+    total = math.prod(matrix[at] for at in repeated)
+    count = total if size < 0 else size
+    if total % count:
+        raise PlanError(f"{count} ranks cannot share what {total} hold")
+    model = math.prod(_size(matrix, axis) for axis in _axes(entries[0]))
+    if shape[0] % (model * count):
+        raise PlanError(f"dim 0 of {shape} cannot be split in {model} times {count}")
+    if not several and repeated == [*range(len(repeated))] and len(repeated) in (1, len(matrix)):
+        as_cuts = _as_cuts(matrix, [_axes(entry) for entry in entries], total // count, count, shape)
+        if as_cuts is not None:
+            return as_cuts
+    return _as_axes(matrix, entries, repeated, count, (model, *shape))
+
+
+def _as_cuts(
+    matrix: Shape, entries: Sequence[Sequence[int]], times: int, count: int, shape: Shape
+) -> MapLayout | None:
+    """The cuts of the dims as device matrix, the optimizer's axis on their left; None if it is another order."""
+    used = [axis for entry in entries for axis in entry if _size(matrix, axis) > 1]
+    if used != sorted(used, reverse=True):
+        return None
+    cuts = [math.prod(_size(matrix, axis) for axis in entry) for entry in entries]
+    numbers = [len(cuts) - 1 - d if cut > 1 else -1 for d, cut in enumerate(cuts)]
+    leading = (times, count) if times > 1 else (count,)
+    axes = (numbers[0], len(cuts), *numbers[1:])
+    return MapLayout((*leading, *cuts), axes, (cuts[0], shape[0] // cuts[0], *shape[1:]))
+
+
+def _as_axes(
+    matrix: Shape, entries: Sequence[Entry], repeated: Sequence[int], count: int, sizes: Shape
+) -> MapLayout:
+    """The axes of the device matrix share, those on the right first; the last one is cut in two if need be."""
+    shared: list[int] = []
+    for at in reversed(repeated):
+        part = math.gcd(count, matrix[at]) if count < matrix[at] else matrix[at]
+        if count % part or (part < matrix[at] and part != count):
+            raise PlanError(f"{count} ranks cannot share along axis {at} of {matrix}, which has {matrix[at]}")
+        if part < matrix[at]:
+            left = len(matrix) - 1 - at
+            entries = [[axis + (axis > left) for axis in _axes(entry)] for entry in entries]
+            matrix = (*matrix[:at], matrix[at] // part, part, *matrix[at + 1 :])
+            shared = [other + 1 for other in shared]
+            at += 1
+        shared.insert(0, at)
+        count //= part
+        if count == 1:
+            break
+    model, first, *others = sizes
+    parts = [matrix[at] for at in shared[:-1]]
+    axes: list[Entry] = [entries[0], *(len(matrix) - 1 - at for at in shared), *entries[1:]]
+    rest = first // model // math.prod(parts)
+    return expand_tuples(matrix, axes, (model, *parts, rest, *others))
+
+
+def _repeated(matrix: Shape, entries: Sequence[Entry]) -> list[int]:
+    used = {len(matrix) - 1 - axis for entry in entries for axis in _axes(entry)}
+    free = [at for at, size in enumerate(matrix) if size > 1 and at not in used]
+    if not free:
+        raise PlanError(
+            f"no slices of {tuple(entries)} repeat on {matrix}, so the optimizer has nothing to share out"
+        )
+    return free
+
+
+def _axes(entry: Entry) -> list[int]:
+    return [axis for axis in ([entry] if isinstance(entry, int) else entry) if axis >= 0]
+
+
+def _size(matrix: Shape, axis: int) -> int:
+    return matrix[len(matrix) - 1 - axis]

@@ -1,0 +1,234 @@
+"""What DTensor's planners do between two layouts of one mesh.
+
+The default one (PyTorch 2.13, ``_redistribute.py``) runs one collective per mesh axis: if the source is split at all,
+every axis, the innermost first, takes the target's placement at once, unless that splits a dim which other outer axes
+split now than in the target; then it goes through Replicate. What is left is finished from the outermost axis inwards.
+Volumes play no part.
+
+Layouts whose axes split a dim in another than the mesh's order take a shortest path (``DTensorRedistributePlanner``,
+graph based; prices of ``_collective_utils.py``: latency and bandwidth inside one host). Axes join and leave a dim at its
+inner end. Cutting costs nothing; an exchange between two dims is priced above a gather of a small tensor, which is then
+cut again.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from spmdsim.core import Layout, Partial, Placement, Replicate, Shard
+from spmdsim.errors import PlanError
+from spmdsim.redistribution.plan_table import bytes_text
+from spmdsim.redistribution.planner import Plan
+
+#: Microseconds of a collective, of each hop, and per byte; the last decides between equal numbers of steps.
+_LATENCY, _HOP, _BYTE, _STEP = 6.6, 0.6, 1e6 / 87.7e9, 1e-9
+#: What an exchange between two dims costs more, so that small tensors are gathered and cut instead.
+_EXCHANGE = 0.5
+
+
+class AxisTransition(NamedTuple):
+    """A collective, or ``"slice"``, along one mesh axis (by number), and the layout after it."""
+
+    axis: int
+    collective: str
+    layout: Layout
+
+
+def in_mesh_order(layout: Layout) -> bool:
+    """Whether placements alone say the layout."""
+    return Layout.from_placements(layout.mesh, layout.placements, layout.ndim) == layout
+
+
+def ordered_steps(src: Layout, dst: Layout, nbytes: int = 1) -> list[AxisTransition]:
+    """The cheapest path of gathers, cuts and reductions between two layouts of one mesh, for so many bytes in all.
+
+    >>> from spmdsim.core import Mesh
+    >>> mesh = Mesh((2, 2), ("a", "b"))
+    >>> [f"{s.collective} over {mesh.axes[s.axis]}" for s in ordered_steps(mesh(("b", "a")), mesh("a"))]
+    ['all_gather over a', 'all_gather over b', 'slice over a']
+    """
+    if set(dst.partial) - set(src.partial):
+        raise PlanError(f"DTensor does not turn {src} into {dst}")
+    best: dict[Layout, float] = {src: 0.0}
+    heap: list[tuple[float, tuple[int, ...], int, Layout, list[AxisTransition]]] = [(0.0, (), 0, src, [])]
+    pushed = 1
+    while heap:
+        cost, path, _, layout, steps = heapq.heappop(heap)
+        if layout == dst:
+            return steps
+        if cost > best.get(layout, math.inf):
+            continue
+        for price, step in transitions(layout, nbytes):
+            total = cost + price
+            if total < best.get(step.layout, math.inf) - 1e-12:
+                best[step.layout] = total
+                heapq.heappush(heap, (total, (*path, step.axis), pushed, step.layout, [*steps, step]))
+                pushed += 1
+    raise PlanError(f"DTensor has no way from {src} to {dst}")
+
+
+def transitions(layout: Layout, nbytes: int) -> Iterator[tuple[float, AxisTransition]]:
+    """Every transition from a layout, with its price in microseconds."""
+    mesh, local = layout.mesh, nbytes / layout.shard_count
+    partial = dict(layout.partial)
+    for number, axis in enumerate(mesh.axes):
+        n = mesh.axis_size(axis)
+        once = _LATENCY + _HOP * (n - 1) + _STEP
+        if axis in partial:
+            rest = {a: op for a, op in layout.partial if a != axis}
+            moved = local * (n - 1) / n * _BYTE
+            twice = once + _HOP * (n - 1) + 2 * moved
+            yield twice, AxisTransition(number, "all_reduce", layout.with_partial(rest))
+            for dims in _appended(layout, axis):
+                yield once + moved, AxisTransition(number, "reduce_scatter", Layout(mesh, dims, rest))
+        elif axis not in layout.split_axes:
+            for dims in _appended(layout, axis):
+                yield _STEP, AxisTransition(number, "slice", Layout(mesh, dims, layout.partial))
+        elif any(entry[-1:] == (axis,) for entry in layout.dims):
+            kept = [entry[:-1] if entry[-1:] == (axis,) else entry for entry in layout.dims]
+            gathered = Layout(mesh, kept, layout.partial)
+            yield once + local * (n - 1) * _BYTE, AxisTransition(number, "all_gather", gathered)
+            exchanged = once + local * (n - 1) / n * _BYTE + _EXCHANGE
+            for dims in _appended(gathered, axis):
+                yield exchanged, AxisTransition(number, "all_to_all", Layout(mesh, dims, layout.partial))
+
+
+def _appended(layout: Layout, axis: str) -> Iterator[list[tuple[str, ...]]]:
+    """The dims with an axis more at the inner end of one of them."""
+    for dim in range(layout.ndim):
+        yield [(*entry, axis) if d == dim else entry for d, entry in enumerate(layout.dims)]
+
+
+def short(layout: Layout) -> str:
+    """The layout in DTensor's short form; axes that split one dim together carry their place in it.
+
+    >>> from spmdsim.core import Mesh
+    >>> short(Mesh((2, 2, 2), ("a", "b", "c"))(("b", "a"), None))
+    'S(0)[1]S(0)[0]R'
+    """
+    out = []
+    for axis, placement in zip(layout.mesh.axes, layout.placements):
+        place = ""
+        if isinstance(placement, Shard) and len(layout.dims[placement.dim]) > 1:
+            place = f"[{layout.dims[placement.dim].index(axis)}]"
+        out.append(f"{placement}{place}")
+    return "".join(out)
+
+
+def greedy_steps(src: Layout, dst: Layout) -> list[AxisTransition]:
+    """The transitions of the greedy planner between two layouts of one mesh.
+
+    >>> from spmdsim.core import Mesh
+    >>> mesh = Mesh((2, 2), ("a", "b"))
+    >>> [f"{s.collective} over {mesh.axes[s.axis]}" for s in greedy_steps(mesh("a", "b"), mesh("b", "a"))]
+    ['all_gather over b', 'all_to_all over a', 'slice over b']
+    """
+    current, target, steps = list(src.placements), dst.placements, list[AxisTransition]()
+
+    def go(axis: int, placement: Placement) -> None:
+        if current[axis] != placement:
+            name = _collective(current[axis], placement)
+            current[axis] = placement
+            steps.append(AxisTransition(axis, name, Layout.from_placements(src.mesh, current, src.ndim)))
+
+    split = any(isinstance(placement, Shard) for placement in current)
+    for axis in reversed(range(len(current) if split else 0)):
+        wanted = target[axis]
+        if isinstance(wanted, Shard):
+            outer = [k for k in range(axis) if current[k] == wanted]
+            if outer != [k for k in range(axis) if target[k] == wanted]:
+                wanted = Replicate()
+        go(axis, wanted)
+    for axis, placement in enumerate(target):
+        go(axis, placement)
+    return steps
+
+
+def _collective(before: Placement, after: Placement) -> str:
+    if isinstance(after, Partial):
+        raise PlanError(f"DTensor does not turn {before} into {after}")
+    if isinstance(before, Replicate):
+        return "slice"
+    if isinstance(before, Partial):
+        return "reduce_scatter" if isinstance(after, Shard) else "all_reduce"
+    return "all_to_all" if isinstance(after, Shard) else "all_gather"
+
+
+@dataclass(frozen=True)
+class DTensorPlan:
+    """The plan of one of DTensor's planners; ``str(plan)`` sets it beside the plan of this package."""
+
+    src: Layout
+    dst: Layout
+    shape: tuple[int, ...]
+    itemsize: int
+    ours: Plan
+
+    @property
+    def planner(self) -> str:
+        """``greedy``, or ``graph`` where axes split a dim in another than the mesh's order."""
+        return "greedy" if in_mesh_order(self.src) and in_mesh_order(self.dst) else "graph"
+
+    @property
+    def steps(self) -> list[AxisTransition]:
+        """Its transitions."""
+        if self.planner == "graph":
+            return ordered_steps(self.src, self.dst, math.prod(self.shape) * self.itemsize)
+        return greedy_steps(self.src, self.dst)
+
+    @property
+    def trace(self) -> str:
+        """The states in DTensor's short form, such as ``S(0)R->S(0)S(1)``."""
+        return "->".join(map(short, [self.src, *(step.layout for step in self.steps)]))
+
+    @property
+    def received(self) -> float:
+        """Elements a rank receives, by the textbook's volumes for sizes that divide."""
+        total, local = 0.0, math.prod(self.shape) / self.src.shard_count
+        for step in self.steps:
+            n = self.src.mesh.shape[step.axis]
+            shares = {"all_gather": n - 1, "all_reduce": 2 * (n - 1) / n, "slice": 0}
+            total += local * shares.get(step.collective, (n - 1) / n)
+            local *= {"all_gather": n, "reduce_scatter": 1 / n, "slice": 1 / n}.get(step.collective, 1)
+        return total
+
+    @property
+    def nbytes(self) -> float:
+        """:attr:`received` in bytes."""
+        return self.received * self.itemsize
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan in plain types."""
+        mesh = self.src.mesh
+        return {
+            "style": "dtensor",
+            "planner": self.planner,
+            "trace": self.trace,
+            "steps": [{"collective": step.collective, "axis": mesh.axes[step.axis]} for step in self.steps],
+            "nbytes": self.nbytes,
+            "ours": self.ours.to_dict(),
+        }
+
+    def __str__(self) -> str:
+        mesh = self.src.mesh
+        names = [f"{step.collective} over {mesh.axes[step.axis]}" for step in self.steps] or ["nothing"]
+        ours = self.ours.max_nbytes
+        much = f", {self.nbytes / ours:.3g} times less" if 0 < ours < self.nbytes else ""
+        return (
+            f"DTensor's {'default' if self.planner == 'greedy' else 'graph'} planner: {', '.join(names)}\n"
+            f"  {self.trace}\n  received {bytes_text(self.nbytes)}\n"
+            f"this package receives {bytes_text(ours)}{much}:\n{self.ours}"
+        )
+
+
+def dtensor_plan(ours: Plan) -> DTensorPlan:
+    """The plan of DTensor's planners for what a plan of this package does."""
+    if ours.src.mesh != ours.dst.mesh:
+        raise PlanError(f"DTensor redistributes within one mesh only, not from {ours.src} to {ours.dst}")
+    theirs = DTensorPlan(ours.src, ours.dst, ours.shape, ours.itemsize, ours)
+    _ = theirs.steps  # refused at once
+    return theirs

@@ -1,1 +1,0 @@
-"""Paddle's SPMD rules."""
