@@ -56,12 +56,7 @@ def detect(environ: Mapping[str, str] | None = None) -> Launched | None:
         ("Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
         ("Slurm", "PMIX_RANK", "SLURM_STEP_NUM_TASKS"),
     )
-    local = _number(
-        environ,
-        "OMPI_COMM_WORLD_LOCAL_SIZE",
-        "MPI_LOCALNRANKS",
-        "SLURM_STEP_TASKS_PER_NODE",
-    )
+    local = _number(environ, "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_STEP_TASKS_PER_NODE")
     for launcher, rank_name, size_name in kinds:
         rank, size = _number(environ, rank_name), _number(environ, size_name)
         if rank is None or size is None or (launcher == "Slurm" and size == 1):
@@ -75,10 +70,15 @@ def launched() -> bool:
     return detect() is not None
 
 
+def this_rank() -> int:
+    """The rank that this process is; 0 outside any launcher."""
+    job = detect()
+    return 0 if job is None else job.rank
+
+
 def is_root() -> bool:
     """True on rank 0, and outside MPI: the rank that prints."""
-    job = detect()
-    return job is None or job.rank == 0
+    return this_rank() == 0
 
 
 def terminal_columns(stream: TextIO) -> int | None:

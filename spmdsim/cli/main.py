@@ -130,7 +130,7 @@ class _Version(argparse.Action):
         super().__init__(option_strings, dest, nargs=0, help=help)
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        from spmdsim.launch.versions import version_lines
+        from spmdsim.launch.mpi import version_lines
 
         if is_root():
             sys.stdout.write("\n".join(version_lines()) + "\n")
@@ -203,8 +203,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _as_rank(command: str | None, argv: Sequence[str], name: str) -> int:
     """Run a command as one rank of many, or one that may start some: its failure ends all of them."""
-    from spmdsim.launch.abort import guard
-    from spmdsim.launch.checks import check_launcher
+    from spmdsim.launch.abort import check_launcher, guard
     from spmdsim.launch.environment import prepare
     from spmdsim.launch.logs import redirect_output
     from spmdsim.launch.nurse import nursed

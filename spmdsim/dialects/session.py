@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from types import TracebackType
 
-from spmdsim.worlds.base import World, entered, leave
-from spmdsim.worlds.current import world
+from spmdsim.worlds.base import World
+from spmdsim.worlds.current import entered, leave, world
 
 
 def current_world() -> World:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from spmdsim.ending.notes import job_folder
 from spmdsim.ending.stop import (
@@ -32,6 +32,9 @@ from spmdsim.ending.stop import (
     stop,
 )
 
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
 _left_with: list[tuple[int, str]] = []
 
 
@@ -41,11 +44,7 @@ def left_with() -> tuple[int, str]:
 
 
 def protect(name: str | None = None) -> None:
-    """Set all hooks.
-
-    Args:
-        name: how the program is called in error lines; the script's name by default.
-    """
+    """Set all hooks; ``name`` is what error lines call the program, the script's name by default."""
     hook_threads()
     hook_callbacks()
     hook_exceptions(name)
@@ -85,32 +84,29 @@ def hook_exit() -> None:
     with suppress(AttributeError):  # another Python than CPython
         ctypes.pythonapi.PyType_Modified(ctypes.py_object(SystemExit))
 
-    def leave(
-        status: object = None, /
-    ) -> None:  # the one in C makes no exception of its own that could be asked
-        raise SystemExit(status)
+    def leave(status: object = None, /) -> None:
+        raise SystemExit(status)  # the one in C makes no exception of its own that could be asked
 
     leave.__name__ = leave.__qualname__ = "exit"
     sys.exit = leave  # type: ignore[assignment]
-    hook_failing_quick_exit()
+    _hook_failing_quick_exit()
 
 
-def hook_failing_quick_exit() -> None:
+def _hook_failing_quick_exit() -> None:
     """Have ``os._exit(5)`` say which rank left so: of some launchers nobody learns it."""
     now, process = os._exit, os.getpid()
 
     def quick_exit(status: int) -> NoReturn:
-        comm = active_world() if status and os.getpid() == process and job_folder() is None else None
-        if comm is not None and comm.size > 1:
+        comm = _several() if status and os.getpid() == process and job_folder() is None else None
+        if comm is not None:
             frame: FrameType | None = sys._getframe(1)
             while frame and frame.f_back and frame.f_code.co_filename == __file__:
                 frame = frame.f_back  # the other hook
             assert frame is not None  # for the type checker
             where = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
-            os.write(
-                2, f"rank {comm.rank} of {comm.size} leaves with os._exit({status}) at {where}\n".encode()
-            )
-        if comm is None and os.getpid() == process:
+            said = f"rank {comm.rank} of {comm.size} leaves with os._exit({status}) at {where}\n"
+            os.write(2, said.encode())
+        if os.getpid() == process:
             end_before_mpi(status)
         now(status)
 
@@ -135,8 +131,8 @@ def hook_threads() -> None:
     def dies(args: threading.ExceptHookArgs) -> None:
         if args.exc_type is SystemExit:
             return
-        comm = active_world()
-        if comm is None or comm.size == 1:
+        comm = _several()
+        if comm is None:
             threading.__excepthook__(args)
             return
         lines = traceback.format_exception(args.exc_type, args.exc_value, args.exc_traceback)
@@ -151,9 +147,8 @@ def hook_callbacks() -> None:
     before = sys.unraisablehook
 
     def dies(args: sys.UnraisableHookArgs) -> None:
-        comm = active_world()
-        error = args.exc_value
-        if comm is None or comm.size == 1 or error is None or "atexit" not in (args.err_msg or ""):
+        comm, error = _several(), args.exc_value
+        if comm is None or error is None or "atexit" not in (args.err_msg or ""):
             before(args)
             return
         end_job(f"rank {comm.rank} of {comm.size}, at exit:\n{describe(error, '')}", exit_code(error) or 1)
@@ -165,7 +160,7 @@ def hook_exceptions(name: str | None = None) -> None:
     """End the job when an exception leaves the program."""
 
     def dies(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if not _several():
+        if _several() is None:
             sys.__excepthook__(kind, error, trace)
             _left_with[:] = [(exit_code(error), kind.__name__)]
             return
@@ -179,6 +174,7 @@ def hook_exceptions(name: str | None = None) -> None:
     sys.excepthook = dies
 
 
-def _several() -> bool:
+def _several() -> MPI.Comm | None:
+    """All ranks, if MPI runs here and they are several."""
     comm = active_world()
-    return comm is not None and comm.size > 1
+    return comm if comm is not None and comm.size > 1 else None

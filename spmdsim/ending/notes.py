@@ -8,6 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from spmdsim.launcher import this_rank
+
 LOG_DIR = "SPMDSIM_LOG_DIR"
 """Tells each rank where to write its log."""
 
@@ -48,31 +50,25 @@ def began(folder: Path) -> float:
     return (folder / BEGUN).stat().st_mtime
 
 
-def note_failure(rank: int, code: int, cause: str = "") -> bool:
+def note_failure(code: int, cause: str = "") -> bool:
     """Leave this rank's exit code where the starter looks for it, unless it is there; False if there is no starter.
 
-    Args:
-        rank: which rank.
-        code: its exit code.
-        cause: what the starter has to say of it; empty where the rank has said it itself.
+    The cause is what the starter has to say of it; empty where the rank has said it itself.
     """
     folder = job_folder()
     if folder is None:
         return False
-    try:
-        with Path(folder, f"rank_{rank}").open("x") as note:
-            note.write(f"{code}\n{cause}")
-    except FileExistsError:
-        pass
+    with suppress(FileExistsError), Path(folder, f"rank_{this_rank()}").open("x") as note:
+        note.write(f"{code}\n{cause}")
     return True
 
 
-def note_left(rank: int, code: int) -> None:
+def note_left(code: int) -> None:
     """Tell the starter that this rank's program is over, and only MPI's end still to come before its exit code."""
     folder = job_folder()
     if folder is not None:
         before = "" if "mpi4py.MPI" in sys.modules else BEFORE
-        Path(folder, f"left_{rank}").write_text(f"{code}{before}")
+        Path(folder, f"left_{this_rank()}").write_text(f"{code}{before}")
 
 
 def has_left(folder: Path, rank: int, code: int) -> bool:
@@ -112,19 +108,8 @@ def note_end() -> None:
         Path(folder, ENDING).touch()
 
 
-def job_ends(folder: Path, n: int) -> bool:
-    """Whether a rank ends the job, or all ``n`` ranks have left it."""
-    return (folder / ENDING).exists() or len(list(folder.glob("rank_*"))) == n
-
-
 class Failure(NamedTuple):
-    """What a rank noted.
-
-    Attributes:
-        rank: which rank.
-        code: its exit code.
-        cause: what happened to it; empty where it has said so itself.
-    """
+    """What a rank noted: its exit code, and what happened to it; nothing where it has said so itself."""
 
     rank: int
     code: int

@@ -98,9 +98,8 @@ def over(seconds: float) -> bool:
 
 def end_the_other(text: str, code: int) -> None:
     """In a process beside: say why, and end the other one and its job."""
-    job = detect()
     os.write(2, f"{text}\n".encode())
-    note_failure(job.rank if job else 0, code)
+    note_failure(code)
     note_end()
     ask_launcher_to_end(code)
     if not over(1.0):

@@ -1,8 +1,4 @@
-"""What left a program on this rank is said once, with the rank named and its exit code kept, and the job ends.
-
-Without this, a rank that raises waits in MPI's finalisation for ranks that wait for it in a collective, for ever,
-and its traceback drowns or is never seen.
-"""
+"""What left a program on this rank is said once, with the rank named and its exit code kept, and the job ends."""
 
 from __future__ import annotations
 
@@ -18,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from spmdsim.ending.notes import has_left, has_log, job_folder, note_end, note_failure, note_left
 from spmdsim.errors import DisagreementError, SpmdError
-from spmdsim.launcher import detect
+from spmdsim.launcher import detect, is_root
 from spmdsim.sides import name_ranks, sides
 
 if TYPE_CHECKING:
@@ -40,18 +36,23 @@ ALONE_SECONDS, APART_SECONDS = 1.0, 0.1
 """Given to the other ranks to fail, too, and to say why, before one that fails ends the job by its launcher; and more
 for each rank, so that one of them comes first."""
 
-READER_LEFT = 141
-"""Exit code when the reader of the output has left, as shells have it."""
+TAG = 77_011
+"""Of the messages of ranks that stop: below every library's limit on tags, and unlikely to be anybody else's."""
 
-INTERRUPTED = 130
-"""Exit code after Ctrl-C, as shells have it."""
+SECONDS, EXIT_SECONDS = 1.0, 4.0
+"""How long rank 0 waits for the other ranks to stop, too; others wait longer, one after the other. After ``sys.exit(code)``
+mostly all ranks do that, and one of them prints something first."""
 
+SPEAKS_SECONDS = 15.0
+"""How long rank 0 may take to end the job once it speaks for others."""
+
+READER_LEFT, INTERRUPTED = 141, 130
+"""Exit codes as shells have them: the reader of the output has left; after Ctrl-C."""
 
 exit_now = os._exit
 
 _agreed: list[int] = []
 """The exit code that all ranks leave with, once they have agreed on one."""
-
 
 _before_end: list[Callable[[str], None]] = []
 """What is done by the rank that ends the job, once it has said why."""
@@ -138,11 +139,8 @@ def exit_words(error: SystemExit) -> str:
 
 def _where(error: BaseException) -> str:
     """The user's line that an exception comes from, behind a comma; the last one, where all are somebody else's."""
-    places = [
-        (code.co_filename, line)
-        for frame, line in traceback.walk_tb(error.__traceback__)
-        for code in [frame.f_code]
-    ]
+    frames = traceback.walk_tb(error.__traceback__)
+    places = [(frame.f_code.co_filename, line) for frame, line in frames]
     foreign = (os.path.dirname(os.__file__), os.path.dirname(os.path.dirname(__file__)), "<frozen")
     own = [place for place in places if not place[0].startswith(foreign) and "-packages" not in place[0]]
     return "".join(f", at {os.path.basename(file)}:{line}" for file, line in (own or places)[-1:])
@@ -159,74 +157,131 @@ def without_starters(error: BaseException) -> BaseException:
 def stop(error: BaseException, name: str, join: Callable[[str, int], MPI.Comm | None] | None = None) -> int:
     """Say once why the job stops, and return the exit code; does not return if other ranks still run.
 
-    Args:
-        error: what left the program on this rank.
-        name: the program, for the beginning of an error line.
-        join: starts MPI, if it does not run yet, to find out whether the other ranks stop too.
+    ``name`` begins an error line; ``join`` starts MPI, if it does not run yet, to find out whether the others stop too.
     """
-    code, text = exit_code(error), describe(error, name)
+    code, text, job = exit_code(error), describe(error, name), detect()
     quiet_exit = isinstance(error, SystemExit) and not isinstance(error.code, str)
-    found_rank = detect()
     if is_forked():
         if not quiet_exit:
             write(text)
         return code
     if code == 0:
-        note_left(found_rank.rank if found_rank else 0, 0)
+        note_left(0)
         return 0
     if isinstance(error, SystemExit) and code in _agreed:
         return leave(code)
-    if found_rank is None and isinstance(error, BrokenPipeError | KeyboardInterrupt):
+    if job is None and isinstance(error, BrokenPipeError | KeyboardInterrupt):
         return _leave_quietly(error, code)
     comm = active_world()
-    cause = f"{BEFORE_MPI} by {text}" if quiet_exit and comm is None else ""
-    noted = note_failure(found_rank.rank if found_rank else 0, code, cause)
-    if comm is None and join is not None and found_rank and not quiet_exit:
+    noted = note_failure(code, f"{BEFORE_MPI} by {text}" if quiet_exit and comm is None else "")
+    if comm is None and join is not None and job and not quiet_exit:
         comm = join(text, code)
-    if comm is None or (comm.size == 1 and found_rank and found_rank.size > 1):
-        _say_apart(text, quiet_exit)
+    if comm is None or (comm.size == 1 and job and job.size > 1):
+        # Ranks cannot reach each other, as it must be with a wrong launcher. What keeps MPI from starting does so on all.
+        if not quiet_exit and is_root():
+            write(text)
         note_end()
         return code
     if comm.size == 1:
         if not quiet_exit:
             write(text)
         return code
-    from spmdsim.ending.agree import EXIT_SECONDS, SECONDS, gather_stops
-
-    reason = Reason(text, isinstance(error, DisagreementError))
-    folder = job_folder()
+    reason, folder = Reason(text, isinstance(error, DisagreementError)), job_folder()
     if comm.rank and folder is not None and has_left(folder, 0, 0):  # it hears nobody any more
         reasons: dict[int, Reason] | None = {comm.rank: reason}
     else:
-        reasons = gather_stops(comm, reason, EXIT_SECONDS if quiet_exit else SECONDS)
-    agreed_code = 0 if noted else code  # our starter knows; the launcher need not complain too
+        reasons = _gather_stops(comm, reason, EXIT_SECONDS if quiet_exit else SECONDS)
     if reasons is None:  # another rank speaks, and has heard from all
         if has_log() and not quiet_exit:
             write(text)
-        return agreed_code
-    if len(reasons) < comm.size:
-        _say_of_ranks(reasons, comm.size)
+    else:
+        alone = len(reasons) < comm.size
+        if alone or not quiet_exit:
+            _say_of_ranks(reasons, comm.size)
         _do_last(text)
-        kill(code)
-    if not quiet_exit:
-        _say_of_ranks(reasons, comm.size)
-    _do_last(text)
-    return agreed_code
+        if alone:
+            kill(code)
+    return 0 if noted else code  # our starter knows; the launcher need not complain too
+
+
+# -- is it one rank that stops, or all of them? ----------------------------------------------------------
+
+
+class Reason(NamedTuple):
+    """Why a rank stops, and whether it says what others did otherwise than the rest, and nothing of its own."""
+
+    text: str
+    of_others: bool
+
+
+def _gather_stops(comm: MPI.Comm, reason: Reason, seconds: float) -> dict[int, Reason] | None:
+    """The reasons of all ranks that stop now, by rank, on the one that is to speak; None on the others.
+
+    A rank that stops alone leaves the others waiting for ever in their next collective, so it must abort the job. Ranks
+    that all stop (a wrong argument is wrong everywhere) should say so once and leave in peace. To tell the two apart,
+    each sends its reason to rank 0, which waits a moment for the rest. Point-to-point messages under a tag of our own
+    cannot be mixed up with whatever collective the other ranks are in.
+    """
+    if comm.rank:
+        return _report(comm, reason, seconds)
+    reasons, deadline = {0: reason}, time.monotonic() + seconds
+    while len(reasons) < comm.size and time.monotonic() < deadline:
+        reasons |= _told(comm)
+        time.sleep(0.002)
+    for rank in set(reasons) - {0}:
+        comm.send(len(reasons) == comm.size, dest=rank, tag=TAG)
+    return reasons
+
+
+def _told(comm: MPI.Comm) -> dict[int, Reason]:
+    """On rank 0: what ranks that stop have told it by now."""
+    there = [rank for rank in range(1, comm.size) if comm.Iprobe(source=rank, tag=TAG)]
+    return {rank: comm.recv(source=rank, tag=TAG) for rank in there}
+
+
+def _report(comm: MPI.Comm, reason: Reason, seconds: float) -> dict[int, Reason] | None:
+    """Tell rank 0 and wait for its answer; if none comes, rank 0 is not stopping and this rank speaks."""
+    request = comm.isend(reason, dest=0, tag=TAG)
+    deadline = time.monotonic() + seconds * 1.3 + 0.05 * min(comm.rank, 20)
+    while time.monotonic() < deadline:
+        request.test()
+        if comm.iprobe(source=0, tag=TAG):
+            together = comm.recv(source=0, tag=TAG)
+            request.wait()
+            if together:
+                return None
+            time.sleep(SPEAKS_SECONDS)  # rank 0 says it for this rank, too, and ends the job
+            break
+        time.sleep(0.002)
+    return {comm.rank: reason}
 
 
 def speak_for_others(comm: MPI.Comm) -> None:
-    """As rank 0, before MPI ends here: say why other ranks stop that have told it so, and end the job.
+    """As rank 0 of the job, before MPI ends here: say why other ranks stop that have told it so, and end the job.
 
     MPICH ends a rank without a word, and with it the job, if a message is left when it finalises.
-
-    Args:
-        comm: all ranks of the job.
     """
-    from spmdsim.ending.agree import told
-
-    if comm.rank == 0 and (stopped := told(comm)):
+    if comm.rank == 0 and (stopped := _told(comm)):
         _say_of_ranks(stopped, comm.size)
         kill(1)
+
+
+def _say_of_ranks(reasons: dict[int, Reason], size: int) -> None:
+    """Print each cause once, with its ranks unless all have it.
+
+    Ranks that only say what others did are victims of those that have a reason of their own; among themselves they say
+    the same, but that some came later and saw less.
+    """
+    told = sides(sorted(reasons.items()))
+    own = sorted((ranks, reason.text) for ranks, reason in told if not reason.of_others)
+    if not own:
+        write(told[0][1].text)
+    for ranks, text in own:
+        alone = f"{name_ranks(ranks)} of {size} stopped, the job ends:\n" if len(ranks) < size else ""
+        write(f"{alone}{text}")
+
+
+# -- the end ---------------------------------------------------------------------------------------------
 
 
 def leave(code: int) -> int:
@@ -236,9 +291,7 @@ def leave(code: int) -> int:
     """
     sys.stdout.flush()
     sys.stderr.flush()
-    launcher = detect()
-    noted = note_failure(launcher.rank if launcher else 0, code)
-    return 0 if noted else code  # our starter knows; the launcher need not complain too
+    return 0 if note_failure(code) else code  # our starter knows; the launcher need not complain too
 
 
 def _leave_quietly(error: BaseException, code: int) -> int:
@@ -324,8 +377,7 @@ def ask_launcher_to_end(code: int) -> None:
 
 def end_job(text: str, code: int) -> NoReturn:
     """Say why, and end every rank of the job now."""
-    launcher = detect()
-    note_failure(launcher.rank if launcher else 0, code)
+    note_failure(code)
     write(text)
     _do_last(text)
     kill(code)
@@ -336,40 +388,3 @@ def write(text: str) -> None:
     sys.stdout.flush()
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
-
-
-class Reason(NamedTuple):
-    """Why a rank stops.
-
-    Attributes:
-        text: what it has to say.
-        of_others: whether it says what others did otherwise than the rest, and nothing of its own.
-    """
-
-    text: str
-    of_others: bool
-
-
-def _say_of_ranks(found: dict[int, Reason], size: int) -> None:
-    """Print each cause once, with its ranks unless all have it.
-
-    Ranks that only say what others did are victims of those that have a reason of their own; among themselves they say
-    the same, but that some came later and saw less.
-    """
-    told = sides(sorted(found.items()))
-    own = sorted((ranks, reason.text) for ranks, reason in told if not reason.of_others)
-    if not own:
-        write(told[0][1].text)
-    for ranks, text in own:
-        alone = f"{name_ranks(ranks)} of {size} stopped, the job ends:\n" if len(ranks) < size else ""
-        write(f"{alone}{text}")
-
-
-def _say_apart(text: str, quiet_exit: bool) -> None:
-    """Print when ranks cannot reach each other, as it must be with a wrong launcher: rank 0 speaks for all.
-
-    What keeps MPI from starting does so on all ranks.
-    """
-    launcher = detect()
-    if not quiet_exit and (launcher is None or launcher.rank == 0):
-        write(text)

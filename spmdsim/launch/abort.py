@@ -3,37 +3,93 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spmdsim.ending.hooks import hook_threads
 from spmdsim.ending.notes import note_left
-from spmdsim.ending.starting import beside, end_the_other, over
+from spmdsim.ending.starting import beside, end_the_other, over, start_mpi
 from spmdsim.ending.stop import active_world, leave, stop
-from spmdsim.errors import SpmdError
-from spmdsim.launch.checks import check_launcher
-from spmdsim.launcher import detect
+from spmdsim.errors import SpmdError, WorldError
+from spmdsim.launcher import Launched, detect
 
 if TYPE_CHECKING:
     from mpi4py import MPI
+
+
+def require_mpi() -> MPI.Comm:
+    """Start MPI and return all ranks."""
+    try:
+        start_mpi()
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        from spmdsim.launch.mpi import missing
+
+        raise WorldError(missing(f"{type(error).__name__}: {error}".splitlines()[0])) from None
+    check_size(MPI.COMM_WORLD.size, MPI.get_vendor()[0], detect())
+    return MPI.COMM_WORLD
+
+
+FAMILIES = {"Open MPI": "openmpi", "MPICH": "mpich"}
+"""The binary interface of the library that each launcher's ranks need."""
+
+
+def check_launcher(job: Launched | None) -> None:
+    """Compare the launcher with the library before MPI starts, and each library complains in its own way."""
+    if job is None or job.size == 1 or job.launcher not in FAMILIES:
+        return
+    family = binary_interface()
+    if family not in FAMILIES.values() or family == FAMILIES[job.launcher]:
+        return
+    vendor = next(vendor for vendor, name in FAMILIES.items() if name == family)
+    raise WorldError(
+        f"the launcher ({job.launcher}) started {job.size} ranks, but mpi4py loads {vendor}'s library, "
+        f"which would see {job.size} jobs of one rank: start with the mpirun of {vendor}, or with "
+        f"`spmdsim launch -n {job.size}`, which finds it"
+    )
+
+
+def binary_interface() -> str | None:
+    """The MPI family ("openmpi", "mpich") that an mpi4py made for several will load; None if it was made for one."""
+    try:
+        import mpi4py
+
+        if not list(Path(mpi4py.__path__[0]).glob("MPI.mpich*")):
+            return None
+        from mpi4py._mpiabi import _get_mpiabi  # type: ignore[attr-defined]
+    except ImportError:
+        return None
+    try:
+        family: str = _get_mpiabi()
+    except (RuntimeError, OSError):  # no library at all: said where MPI is started
+        return None
+    return family
+
+
+def check_size(size: int, vendor: str, job: Launched | None) -> None:
+    """Compare what MPI sees with what the launcher said."""
+    if job is None or job.size == size:
+        return
+    raise WorldError(
+        f"the launcher ({job.launcher}) started {job.size} ranks, but MPI ({vendor}, through mpi4py) "
+        f"sees {size}: start with the mpirun of {vendor}, or with `spmdsim launch -n {job.size}`, "
+        "which finds it"
+    )
+
 
 JOIN_SECONDS = 4.0
 """How long starting MPI may take for a rank that only wants to say why it stops."""
 
 
 def guard(program: Callable[[], int | None], name: str) -> int:
-    """Run a program so that its failure on any rank ends all of them.
+    """Run a program so that its failure on any rank ends all of them; the exit code for this process.
 
-    Args:
-        program: returns an exit code, or None for 0, when all its work with other ranks is done.
-        name: how the program is called in error lines.
-
-    Returns:
-        The exit code for this process.
+    It returns one, or None for 0, when all its work with other ranks is done; ``name`` is what error lines call it.
     """
     hook_threads()
     try:
         code = program() or 0
-        note_left(job.rank if (job := detect()) else 0, code)
+        note_left(code)
         return leave(code) if code and active_world() is not None else code
     except BaseException as error:
         return stop(error, name, join_world)

@@ -32,13 +32,9 @@ _VERSION = 0x20080522
 
 
 class Apart:
-    """Runs a function in a process of its own.
+    """Asks a function questions that ``make``, called in a process of its own, gives; both are as JSON has them.
 
-    Args:
-        make: called there, before the first question: gives what answers one, both as JSON has them.
-
-    Raises:
-        NoAnswer: it cannot be made.
+    NoAnswer: it cannot be made, raised an error or reached a limit, or its process has ended.
     """
 
     def __init__(self, make: Callable[[], Serve]) -> None:
@@ -55,11 +51,7 @@ class Apart:
         self._hear()
 
     def ask(self, *question: Any) -> Any:
-        """The answer to a question.
-
-        Raises:
-            NoAnswer: the function raised an error or reached a limit, or its process has ended.
-        """
+        """The answer to a question."""
         if self._why:
             raise NoAnswer(self._why)
         with suppress(BrokenPipeError):
@@ -72,19 +64,22 @@ class Apart:
             raise NoAnswer(str(said))
         if kind == "answer":
             return said
-        self._why = (
+        self._give_up(
             limits.over_time(str(said)) if kind == "at" else "the user's code writes what is no answer"
         )
+
+    def _give_up(self, why: str) -> NoReturn:
+        self._why = why
         self.close()
-        raise NoAnswer(self._why)
+        raise NoAnswer(why)
 
     def _answer(self) -> tuple[Any, Any]:
         line = self._line()
-        try:
+        with suppress(ValueError, RecursionError):
             answer = json.loads(line)
-        except (ValueError, RecursionError):
-            answer = None
-        return (answer[0], answer[1]) if isinstance(answer, list) and len(answer) == 2 else ("", None)
+            if isinstance(answer, list) and len(answer) == 2:
+                return answer[0], answer[1]
+        return "", None
 
     def _line(self) -> bytes:
         parts = [self._rest]
@@ -101,10 +96,8 @@ class Apart:
         _, status, used = os.wait4(self._process, 0)
         self._process, code = 0, os.waitstatus_to_exitcode(status)
         over = 0 < limits.current.seconds <= used.ru_utime + used.ru_stime
-        known = code in (-limits.OVER, -signal.SIGKILL) and over
-        self._why = limits.over_time("") if known else limits.ended_itself(code)
-        self.close()
-        raise NoAnswer(self._why)
+        over = over and code in (-limits.OVER, -signal.SIGKILL)
+        self._give_up(limits.over_time("") if over else limits.ended_itself(code))
 
     def where(self) -> str:
         """Where the code is that does not end; it has a moment to say so."""

@@ -11,11 +11,11 @@ import runpy
 import sys
 from pathlib import Path
 
-from spmdsim.launch.abort import guard
-from spmdsim.launch.checks import check_launcher
+from spmdsim.launch.abort import check_launcher, guard
 from spmdsim.launch.environment import prepare
 from spmdsim.launch.logs import print_in_blocks, redirect_output
 from spmdsim.launch.nurse import nursed
+from spmdsim.launcher import this_rank
 
 
 def run_script(argv: list[str]) -> None:
@@ -40,7 +40,7 @@ def main() -> int:
         return 2
 
     def program() -> None:
-        redirect_output(job.rank if job else 0)
+        redirect_output(this_rank())
         print_in_blocks()
         if job and os.environ.get("WORLD_SIZE") == str(job.size):
             os.environ |= {"RANK": str(job.rank), "LOCAL_RANK": str(job.rank)}

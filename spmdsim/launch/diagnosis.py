@@ -1,6 +1,6 @@
 """What decides how runs on many ranks go on this machine, looked at one by one.
 
-Each finding is a value: what it is about, what was found, and what to do if that is bad.
+What MPI's library can do is found by doing it, on every rank: ``python -m spmdsim.launch.diagnosis``.
 """
 
 from __future__ import annotations
@@ -9,25 +9,25 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spmdsim.errors import SpmdError
-from spmdsim.launch.environment import blas_threads, cores
-from spmdsim.launch.versions import package_version
-from spmdsim.launcher import Launched, detect
+from spmdsim.launch.environment import YIELD_VARIABLE, blas_threads, cores, prepare
+from spmdsim.launch.mpi import package_version
+from spmdsim.launcher import Launched, detect, is_root
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """One thing that was looked at.
+    """One thing that was looked at: what it is here, and what to do if that is bad.
 
-    Attributes:
-        about: what.
-        state: "ok", "note", "warning" (slow or surprising) or "broken" (runs are not possible).
-        found: what it is here.
-        advice: what to do, empty if nothing.
+    Its state is "ok", "note", "warning" (slow or surprising) or "broken" (runs are not possible).
     """
 
     about: str
@@ -41,11 +41,7 @@ class Diagnosis:
 
 
 def examine(trial: bool = True) -> list[Diagnosis]:
-    """Look at everything.
-
-    Args:
-        trial: start two ranks that try MPI out (or use the ranks of this job, if it is one).
-    """
+    """Look at everything; a trial starts two ranks, or uses the ranks of this job, if it is one."""
     job = detect()
     findings = [*_software(), *_machine(job), *_blas(job), *_launcher(job)]
     if trial and not any(f.state == "broken" for f in findings):
@@ -68,9 +64,8 @@ def _machine(job: Launched | None) -> Iterator[Diagnosis]:
         return
     ranks = f"{job.size} ranks, {job.local_size} on this machine, started by {job.launcher}"
     if job.local_size > available:
-        yield Diagnosis(
-            "ranks", "note", ranks, "more ranks than cores: counts are exact, measured times are noise"
-        )
+        advice = "more ranks than cores: counts are exact, measured times are noise"
+        yield Diagnosis("ranks", "note", ranks, advice)
     else:
         yield Diagnosis("ranks", "ok", ranks)
 
@@ -87,19 +82,13 @@ def _blas(job: Launched | None) -> Iterator[Diagnosis]:
         text = f"{info['internal_api']} {info.get('version')}, kernels {info.get('architecture')}, {threads} threads"
         fitting = blas_threads(job.local_size, cores()) if job else cores()
         if job and threads > fitting:
-            yield Diagnosis(
-                "BLAS", "warning", text, f"OMP_NUM_THREADS={fitting} keeps ranks from fighting for cores"
-            )
+            advice = f"OMP_NUM_THREADS={fitting} keeps ranks from fighting for cores"
+            yield Diagnosis("BLAS", "warning", text, advice)
         else:
             yield Diagnosis("BLAS", "ok", text)
-    preset = os.environ.get("OPENBLAS_CORETYPE")
-    if preset:
-        yield Diagnosis(
-            "OPENBLAS_CORETYPE",
-            "warning",
-            preset,
-            "fixes the kernels: on a newer processor matrix products run at half speed; unset it",
-        )
+    if preset := os.environ.get("OPENBLAS_CORETYPE"):
+        advice = "fixes the kernels: on a newer processor matrix products run at half speed; unset it"
+        yield Diagnosis("OPENBLAS_CORETYPE", "warning", preset, advice)
 
 
 def _launcher(job: Launched | None) -> Iterator[Diagnosis]:
@@ -112,7 +101,7 @@ def _launcher(job: Launched | None) -> Iterator[Diagnosis]:
         yield Diagnosis("mpi4py", "broken", package_version("mpi4py"), str(error))
         return
     yield Diagnosis("mpi4py", "ok", package_version("mpi4py"))
-    yield Diagnosis("MPI", "ok", f"{lib.vendor} {lib.version} (MPI {lib.standard})")
+    yield Diagnosis("MPI", "ok", str(lib))
     if job is not None:
         return
     try:
@@ -126,19 +115,100 @@ def _launcher(job: Launched | None) -> Iterator[Diagnosis]:
 def _trial(job: Launched | None) -> list[Diagnosis]:
     """Try MPI out: in this job, or in one of two ranks started for it."""
     if job is not None:
-        from spmdsim.launch.trial import try_mpi
-
-        return [Diagnosis(**finding) for finding in try_mpi()]
-    command = [sys.executable, "-m", "spmdsim.launch.trial"]
+        return _try_mpi()
     code = "import sys; from spmdsim.launch import start; sys.exit(start(2, sys.argv[1:]))"
+    command = [sys.executable, "-c", code, sys.executable, "-m", "spmdsim.launch.diagnosis"]
     try:
-        result = subprocess.run(
-            [sys.executable, "-c", code, *command], capture_output=True, text=True, timeout=60, check=False
-        )
+        result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         lines: list[Any] = json.loads(result.stdout)
     except (subprocess.TimeoutExpired, ValueError) as error:
         why = result.stderr.strip() if isinstance(error, ValueError) else "no answer within 60 s"
-        return [
-            Diagnosis("trial on 2 ranks", "broken", why or "no output", "the launcher does not work here")
-        ]
+        bad = Diagnosis("trial on 2 ranks", "broken", why or "no output", "the launcher does not work here")
+        return [bad]
     return [Diagnosis("trial on 2 ranks", "ok", "started and ended"), *(Diagnosis(**line) for line in lines)]
+
+
+def _try_mpi() -> list[Diagnosis]:
+    """Try every ability on all ranks; the same answers on each of them."""
+    from spmdsim.launch.abort import require_mpi
+
+    comm = require_mpi()
+    return [_threads(), _float16(comm), _large_counts(), _waiting(comm), _transport()]
+
+
+def _threads() -> Diagnosis:
+    """A watchdog thread can end a hanging job only if threads may call MPI."""
+    from mpi4py import MPI
+
+    level = MPI.Query_thread()
+    if level == MPI.THREAD_MULTIPLE:
+        return Diagnosis("MPI threads", "ok", "multiple")
+    levels = ("single", "funneled", "serialized")
+    name = next(name for name in levels if getattr(MPI, f"THREAD_{name.upper()}") == level)
+    return Diagnosis("MPI threads", "warning", name, "hanging jobs cannot be ended from a thread")
+
+
+def _float16(comm: MPI.Comm) -> Diagnosis:
+    """Half precision in reductions: recent libraries only."""
+    import numpy as np
+
+    mine, total = np.ones(4, np.float16), np.empty(4, np.float16)
+    try:
+        comm.Allreduce(mine, total)
+    except Exception as error:  # whatever a library says instead
+        said, advice = f"no MPI reduction ({error})", "reduced by our own operation instead"
+        return Diagnosis("float16", "note", said, advice)
+    if (total == comm.size).all():
+        return Diagnosis("float16", "ok", "MPI reductions work")
+    return Diagnosis("float16", "warning", "MPI reductions are wrong")
+
+
+def _large_counts() -> Diagnosis:
+    """More than 2^31 elements in one call need MPI 4."""
+    from mpi4py import MPI
+
+    version = MPI.Get_version()
+    text = f"MPI {version[0]}.{version[1]}"
+    if version >= (4, 0):
+        return Diagnosis("large counts", "ok", text)
+    return Diagnosis("large counts", "note", text, "messages of 2^31 elements and more are sent in pieces")
+
+
+def _waiting(comm: MPI.Comm) -> Diagnosis:
+    """Do waiting ranks give way? Seen by how long a barrier takes."""
+    comm.Barrier()
+    begin = time.perf_counter()
+    for _ in range(10):
+        comm.Barrier()
+    microseconds: float = comm.allreduce((time.perf_counter() - begin) / 10 * 1e6) / comm.size
+    text = f"a barrier takes {microseconds:.0f} us on {comm.size} ranks"
+    yielding = os.environ.get(YIELD_VARIABLE)
+    if yielding:
+        text += f", mpi_yield_when_idle={yielding}"
+    job = detect()
+    if job and job.local_size > cores(together=True) and microseconds > 5000:
+        advice = f"waiting ranks do not give way: {YIELD_VARIABLE}=1, or fewer ranks"
+        return Diagnosis("waiting", "warning", text, advice)
+    return Diagnosis("waiting", "ok", text)
+
+
+def _transport() -> Diagnosis:
+    """Which ways of moving messages are switched on or off by settings."""
+    names = ("OMPI_MCA_btl", "OMPI_MCA_mtl", "OMPI_MCA_pml", "UCX_TLS", "FI_PROVIDER")
+    chosen = [f"{name}={os.environ[name]}" for name in names if name in os.environ]
+    return Diagnosis("transports", "ok", ", ".join(chosen) or "the library's own choice")
+
+
+def main() -> int:
+    """Print the answers of rank 0 as JSON."""
+    prepare()
+    answers = [answer.to_dict() for answer in _try_mpi()]
+    if is_root():
+        sys.stdout.write(json.dumps(answers) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    from spmdsim.launch.abort import guard
+
+    sys.exit(guard(main, "spmdsim doctor"))

@@ -30,9 +30,8 @@ YIELD_VARIABLE = "OMPI_MCA_mpi_yield_when_idle"
 def cores(together: bool = False) -> int:
     """Cores this process may use: its affinity, and a container's share of time if that is less.
 
-    Args:
-        together: those of all ranks on this machine, as one of them sees it: launchers bind each to one, and are not
-            bound themselves.
+    ``together`` are those of all ranks on this machine, as one of them sees it: launchers bind each to one, and are not
+    bound themselves.
     """
     try:
         launcher = int(os.environ.get(LAUNCHER_VARIABLE, os.getppid()))
@@ -61,18 +60,11 @@ def mpi_settings(job: Launched, available: int) -> dict[str, str]:
     Ranks on one machine need no network, and looking for one costs Open MPI a second at start. More ranks than
     cores must give way while they wait: an Open MPI that was told of enough slots does not see it itself.
     """
-    settings: dict[str, str] = {}
     if job.launcher != "Open MPI":
-        return settings
-    if job.local_size == job.size:
-        settings |= {
-            "OMPI_MCA_btl": "^ofi,uct",
-            "OMPI_MCA_mtl": "^ofi",
-            "OMPI_MCA_osc": "^ucx",
-        }
-    if job.local_size > available:
-        settings[YIELD_VARIABLE] = "1"
-    return settings
+        return {}
+    near = {"OMPI_MCA_btl": "^ofi,uct", "OMPI_MCA_mtl": "^ofi", "OMPI_MCA_osc": "^ucx"}
+    crowded = {YIELD_VARIABLE: "1"}
+    return (near if job.local_size == job.size else {}) | (crowded if job.local_size > available else {})
 
 
 def prepare(environ: MutableMapping[str, str] | None = None) -> Launched | None:
@@ -85,11 +77,10 @@ def prepare(environ: MutableMapping[str, str] | None = None) -> Launched | None:
     if job is None:
         return None
     available = cores()
+    settings = mpi_settings(job, available)
     if "OMP_NUM_THREADS" not in environ:  # every BLAS falls back on it
-        threads = str(blas_threads(job.local_size, available))
-        for name in THREAD_VARIABLES:
-            environ.setdefault(name, threads)
-    for name, value in mpi_settings(job, available).items():
+        settings |= dict.fromkeys(THREAD_VARIABLES, str(blas_threads(job.local_size, available)))
+    settings["MPI4PY_CHECK_MPIEXEC"] = "0"  # each rank would warn of what is checked here
+    for name, value in settings.items():
         environ.setdefault(name, value)
-    environ.setdefault("MPI4PY_CHECK_MPIEXEC", "0")  # each rank would warn of what is checked here
     return job

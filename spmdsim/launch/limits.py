@@ -44,12 +44,9 @@ OVER = getattr(signal, "SIGXCPU", signal.SIGTERM)
 
 @dataclass(frozen=True)
 class Limits:
-    """What a command may use; 0 is no limit.
+    """What a command may use, 0 is no limit: seconds of processor time, twice as many for who does nothing; bytes.
 
-    Attributes:
-        seconds: of processor time; twice as many for who does nothing.
-        memory: bytes beyond what the program itself needs (on Linux).
-        output: bytes that are printed, if not on a terminal.
+    Memory is counted beyond what the program itself needs (on Linux), output if it is not on a terminal.
     """
 
     seconds: float = SECONDS
@@ -73,26 +70,15 @@ def add_limits(add: Callable[..., object], seconds: float = SECONDS) -> None:
 
 def limited(args: argparse.Namespace, body: Callable[[], int], reads: bool = False) -> int:
     """Run a command's body within the limits of its arguments; see :func:`run_limited`."""
-    limits = Limits(args.time_limit, int(args.memory_limit * MIB), int(args.output_limit * MIB))
-    return run_limited(body, limits, reads)
+    sizes = int(args.memory_limit * MIB), int(args.output_limit * MIB)
+    return run_limited(body, Limits(args.time_limit, *sizes), reads)
 
 
 def run_limited(body: Callable[[], int], limits: Limits, reads: bool = False) -> int:
     """Run a function in a child process with limits.
 
-    Ranks of an MPI job, and systems that cannot fork, run it as it is.
-
-    Args:
-        body: returns an exit code.
-        limits: what it may use.
-        reads: whether the user's code may read what is typed in.
-
-    Returns:
-        Its exit code.
-
-    Raises:
-        InputError: it reached a limit, or did not come to its end.
-        KeyboardInterrupt: after Ctrl-C; where the user's code was is said before.
+    Ranks of an MPI job, and systems that cannot fork, run it as it is. InputError: it reached a limit, or did not come to
+    its end. After Ctrl-C it is said where the user's code was.
     """
     if not hasattr(os, "fork") or launched() or limits == Limits(0, 0, 0):
         return body()
@@ -134,9 +120,11 @@ def memory_words() -> str:
 
 def over_time(place: str) -> str:
     """That the user's code has not ended, in words; ``place`` is where it was, if that is known."""
-    return (
-        f"{place}{': ' * bool(place)}it has not ended after {current.seconds:g} s: --time-limit allows more"
-    )
+    return f"{place}{': ' * bool(place)}{_not_ended(current)}"
+
+
+def _not_ended(limits: Limits) -> str:
+    return f"it has not ended after {limits.seconds:g} s: --time-limit allows more"
 
 
 def ended_itself(status: int) -> str:
@@ -236,10 +224,8 @@ def _where(error: BaseException) -> str:
 
 
 def _is_users(frame: FrameType) -> bool:
-    installed = (PACKAGE, "<frozen", os.path.dirname(os.__file__) + os.sep)
-    return (
-        not frame.f_code.co_filename.startswith(installed) and "site-packages" not in frame.f_code.co_filename
-    )
+    file, installed = frame.f_code.co_filename, (PACKAGE, "<frozen", os.path.dirname(os.__file__) + os.sep)
+    return not file.startswith(installed) and "site-packages" not in file
 
 
 def _limit(limits: Limits, report: int, word: str) -> None:
@@ -306,14 +292,13 @@ def _address_space() -> int:
 def _processor_seconds(process: int) -> float:
     """What another process and its children have used of a processor or waited for one; 0 where the system does not say."""
     try:
-        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        folder = Path(f"/proc/{process}")
+        fields = (folder / "stat").read_text().rpartition(")")[2].split()
         waited, children = (
-            Path(f"/proc/{process}/schedstat"),
-            Path(f"/proc/{process}/task/{process}/children"),
-        )
-        ready = (
-            int(waited.read_text().split()[1]) / 1e9 if waited.exists() else 0.0
+            folder / "schedstat",
+            folder / f"task/{process}/children",
         )  # not every system keeps these
+        ready = int(waited.read_text().split()[1]) / 1e9 if waited.exists() else 0.0
         theirs = children.read_text().split() if children.exists() else ()
         own = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") + ready
         return own + sum(_processor_seconds(int(child)) for child in theirs)
@@ -325,23 +310,14 @@ class _Watch:
     """Passes on what a child prints, and ends it at its limits."""
 
     def __init__(
-        self,
-        child: int,
-        limits: Limits,
-        streams: dict[int, TextIO],
-        report: int,
-        in_group: bool,
-        word: str,
+        self, child: int, limits: Limits, streams: dict[int, TextIO], report: int, in_group: bool, word: str
     ) -> None:
         self.child, self.limits, self.streams, self.report = child, limits, streams, report
         self.in_group, self.secret = in_group, word
-        self.printed, self.used, self.in_a_line = 0, 0.0, False
-        self.said = b""
-        self.why = ""
+        self.printed, self.used, self.in_a_line, self.said, self.why = 0, 0.0, False, b"", ""
         self.status: int | None = None
-        self.deadline = time.monotonic() + (WALL * limits.seconds or float("inf"))
-        if in_group:  # somebody types
-            self.deadline = float("inf")
+        # In the terminal's group somebody types.
+        self.deadline = math.inf if in_group else time.monotonic() + (WALL * limits.seconds or math.inf)
 
     def run(self) -> int:
         """Until the child has ended; its exit code."""
@@ -432,19 +408,16 @@ class _Watch:
             raise KeyboardInterrupt("was said")
         if self.why == "output":
             sys.stderr.write("\n" * self.in_a_line)
-            raise InputError(
-                f"{at}it has printed more than {self.limits.output / MIB:g} MiB: --output-limit allows more"
-            )
+            mebibytes = self.limits.output / MIB
+            raise InputError(f"{at}it has printed more than {mebibytes:g} MiB: --output-limit allows more")
         if self.why == "time" or word == "at":
-            raise InputError(
-                f"{at}it has not ended after {self.limits.seconds:g} s: --time-limit allows more"
-            )
+            raise InputError(f"{at}{_not_ended(self.limits)}")
         if self.said and not word:
             raise InputError("the program writes to the command's own pipe: nothing can be said of it")
         if word == "code":
             return int(rest)
         if word in ("error", "word"):
-            raised = InputError(rest)
-            raised.wrong_word = word == "word"
-            raise raised
+            error = InputError(rest)
+            error.wrong_word = word == "word"
+            raise error
         raise InputError(ended_itself(self.status or 0))

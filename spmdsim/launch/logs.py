@@ -27,15 +27,22 @@ def redirect_output(rank: int) -> None:
         return
     sys.stdout.flush()
     sys.stderr.flush()
+    try:
+        log = _open_log(folder, rank)
+    except InputError:
+        del os.environ[LOG_DIR]  # what this rank has to say goes where it is read
+        raise
+    with log:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+
+
+def _open_log(folder: str, rank: int) -> TextIO:
     path = log_path(Path(folder), rank)
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        return path.open("w")
     except OSError as error:
-        del os.environ[LOG_DIR]  # what this rank has to say goes where it is read
         raise InputError(f"--log-dir: rank {rank} cannot write its log {path}: {error.strerror}") from None
-    os.dup2(descriptor, 1)
-    os.dup2(descriptor, 2)
-    os.close(descriptor)
 
 
 BLOCKS_VARIABLE = "SPMDSIM_BLOCKS"
@@ -102,12 +109,8 @@ def own_log(folder: str | None, rank: int) -> Iterator[None]:
         yield
         return
     make_folder(Path(folder))
-    path, shown = log_path(Path(folder), rank), sys.stdout
-    try:
-        log = path.open("w")
-    except OSError as error:
-        raise InputError(f"--log-dir: rank {rank} cannot write its log {path}: {error.strerror}") from None
-    with log:
+    shown = sys.stdout
+    with _open_log(folder, rank) as log:
         os.environ[LOG_DIR] = folder
         sys.stdout = _Both(shown, log) if rank == 0 else log
         try:

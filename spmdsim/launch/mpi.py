@@ -7,6 +7,7 @@ of the vendor that mpi4py was built for: first the one beside the running Python
 from __future__ import annotations
 
 import os
+import platform
 import re
 import shutil
 import signal
@@ -15,8 +16,11 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as installed
 from pathlib import Path
 
+from spmdsim._version import __version__
 from spmdsim.errors import WorldError
 
 MPICH_FAMILY = {"MPICH", "Intel MPI", "MVAPICH"}
@@ -37,19 +41,15 @@ print(MPI.Get_library_version().splitlines()[0].strip())
 
 @dataclass(frozen=True)
 class Library:
-    """The MPI library that mpi4py loads.
-
-    Attributes:
-        vendor: "Open MPI", "MPICH", "Intel MPI", …
-        version: of the library, such as "5.0.2".
-        standard: of the MPI standard it follows, such as "4.1".
-        text: what the library says of itself.
-    """
+    """The MPI library that mpi4py loads: whose, which version of it and of the MPI standard, and what it says of itself."""
 
     vendor: str
     version: str
     standard: str
     text: str
+
+    def __str__(self) -> str:
+        return f"{self.vendor} {self.version} (MPI {self.standard})"
 
 
 @dataclass(frozen=True)
@@ -63,10 +63,8 @@ class Launcher:
         """How to start ``n`` ranks of what follows on the command line."""
         if Path(self.path).name == "srun":
             return [self.path, "-n", str(n)]
-        flags = ["-n", str(n)]
-        if self.vendor == "Open MPI":
-            flags += ["--oversubscribe", "--bind-to", "none"] if oversubscribe else []
-        return [self.path, *flags]
+        crowded = oversubscribe and self.vendor == "Open MPI"
+        return [self.path, "-n", str(n), *(["--oversubscribe", "--bind-to", "none"] * crowded)]
 
     @property
     def ended_by(self) -> int:
@@ -82,14 +80,9 @@ class Launcher:
 
 @lru_cache(maxsize=1)
 def library() -> Library:
-    """Ask mpi4py which library it loads.
-
-    Raises:
-        WorldError: mpi4py is missing, or it finds no MPI library.
-    """
-    result = subprocess.run(
-        [sys.executable, "-c", PROBE], capture_output=True, text=True, timeout=60, check=False
-    )
+    """Ask mpi4py which library it loads."""
+    command = [sys.executable, "-c", PROBE]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     lines = result.stdout.splitlines()
     if result.returncode or len(lines) < 3:
         raise WorldError(missing(result.stderr))
@@ -112,9 +105,8 @@ def missing(error: str) -> str:
 def vendor_of(launcher: str) -> str | None:
     """Whose launcher a program is, by what it says with ``--version``."""
     try:
-        result = subprocess.run(
-            [launcher, "--version"], capture_output=True, text=True, timeout=20, check=False
-        )
+        command = [launcher, "--version"]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return vendor_in(result.stdout + result.stderr)
@@ -139,15 +131,10 @@ def vendor_in(text: str) -> str | None:
 
 def candidates() -> Iterator[str]:
     """Launchers that may be there, the most likely first."""
-    seen = set()
     folders = [str(Path(sys.executable).parent), str(Path(sys.prefix) / "bin")]
-    folders += os.environ.get("PATH", "").split(os.pathsep)
-    for folder in folders:
-        for name in ("mpirun", "mpiexec"):
-            path = shutil.which(name, path=folder) if folder else None
-            if path and path not in seen:
-                seen.add(path)
-                yield path
+    folders += filter(None, os.environ.get("PATH", "").split(os.pathsep))
+    paths = (shutil.which(name, path=folder) for folder in folders for name in ("mpirun", "mpiexec"))
+    yield from dict.fromkeys(path for path in paths if path)
 
 
 def related(launcher: str, library_vendor: str) -> bool:
@@ -156,11 +143,7 @@ def related(launcher: str, library_vendor: str) -> bool:
 
 
 def find_launcher() -> Launcher:
-    """The launcher that belongs to mpi4py's MPI.
-
-    Raises:
-        WorldError: there is none, or only one of another MPI.
-    """
+    """The launcher that belongs to mpi4py's MPI."""
     wanted = library().vendor
     others = []
     for path in candidates():
@@ -177,3 +160,26 @@ def find_launcher() -> Launcher:
             f"{', '.join(others)}; install {wanted}'s mpirun or build mpi4py for that MPI"
         )
     raise WorldError(f"no mpirun or mpiexec found for {wanted}: {INSTALL_MPI}")
+
+
+def package_version(name: str) -> str:
+    """Version of an installed package, or "not installed"."""
+    try:
+        return installed(name)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def version_lines() -> list[str]:
+    """One line per thing: spmdsim, Python, numpy, mpi4py and the MPI library behind it."""
+    try:
+        mpi = str(library())
+    except WorldError as error:
+        mpi = str(error)
+    return [
+        f"spmdsim {__version__}",
+        f"Python {platform.python_version()}",
+        f"numpy {package_version('numpy')}",
+        f"mpi4py {package_version('mpi4py')}",
+        f"MPI {mpi}",
+    ]

@@ -29,7 +29,6 @@ from spmdsim.ending.notes import (
 )
 from spmdsim.ending.starting import CODE, awaiting
 from spmdsim.ending.stop import exit_now, left_while
-from spmdsim.launch.leftovers import sweep
 from spmdsim.launcher import LAUNCHER_VARIABLE, Launched
 
 STARTER_VARIABLE = "SPMDSIM_STARTER"
@@ -121,7 +120,7 @@ class _Nurse:
             self._clean()
         elif not self.asked:
             self._tell(code)
-        return code if code >= 0 else 128 - code
+        return code_of(code)
 
     def _forward(self, number: int, _: object) -> None:
         if number == signal.SIGTERM:
@@ -140,7 +139,7 @@ class _Nurse:
             if code == 0 and has_left_before_mpi(self.folder, rank):
                 self._stay()
             return
-        note_failure(rank, code if code >= 0 else 128 - code, cause_of(code))
+        note_failure(code_of(code), cause_of(code))
         end = time.monotonic() + ENDED_SECONDS
         while code == 0 and len(ranks_gone(self.folder)) < self.found.size:  # do all go like this?
             time.sleep(0.05)
@@ -156,7 +155,7 @@ class _Nurse:
         """
         while not self.asked and len(ranks_gone(self.folder)) < self.found.size:
             if waiting := awaiting(self.found):
-                note_failure(self.found.rank, CODE, left_while(waiting))
+                note_failure(CODE, left_while(waiting))
                 note_end()
                 time.sleep(ENDED_SECONDS)
                 return
@@ -171,11 +170,13 @@ class _Nurse:
             sweep(since)
 
 
-def cause_of(code: int) -> str:
-    """What ended a rank, in words.
+def code_of(returncode: int) -> int:
+    """A process's exit code as a shell has it: 128 + the signal if a signal ended it."""
+    return 128 - returncode if returncode < 0 else returncode
 
-    Args:
-        code: its exit code; minus the number of the signal that killed it.
+
+def cause_of(code: int) -> str:
+    """What ended a rank, in words, by its exit code: minus the number of the signal that killed it.
 
     >>> cause_of(-11), cause_of(5)
     ('was killed by signal 11 (SIGSEGV)', 'ended with exit code 5 without a word')
@@ -203,3 +204,55 @@ def _ancestor(process: int) -> int | None:
         except (OSError, ValueError, IndexError):
             return None
     return None
+
+
+# -- what MPI libraries leave in memory that processes share when a job ends badly -----------------------
+
+SHARED = Path("/dev/shm")
+
+OURS = ("mpich_shm_", "sm_segment.", "osc_sm.", "vader_segment.")
+"""How the names of such files begin: MPICH's, and Open MPI's."""
+
+YOUNG = 0.25
+"""Seconds after which a segment that no process has mapped is nobody's; before, the job that made it may just do so."""
+
+
+def sweep(since: float) -> list[Path]:
+    """Remove the segments of a job that ended: made since it began (on the file system's clock), by this user, unused.
+
+    What is left is in use, by ranks that are just ending or by somebody's running job, or so young that the job that
+    made it may not have had the time to use it.
+    """
+    segments = {path: born for path in _segments() if (born := _made(path)) is not None and born >= since}
+    if not segments:
+        return []
+    used, now = in_use(), time.time()
+    left = [path for path, born in segments.items() if path.name in used or now - born < YOUNG]
+    for path in segments.keys() - set(left):
+        with suppress(OSError):
+            path.unlink()
+    return left
+
+
+def _segments() -> list[Path]:
+    with suppress(OSError):  # no such system
+        return [path for path in SHARED.iterdir() if path.name.startswith(OURS)]
+    return []
+
+
+def _made(path: Path) -> float | None:
+    """When a file of this user's was made."""
+    with suppress(OSError):
+        status = path.stat()
+        return status.st_ctime if status.st_uid == os.getuid() else None
+    return None
+
+
+def in_use() -> set[str]:
+    """The names of the shared files that processes have mapped."""
+    names = set()
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        with suppress(OSError):
+            lines = [line for line in maps.read_text().splitlines() if f" {SHARED}/" in line]
+            names |= {line.rpartition("/")[2].removesuffix(" (deleted)") for line in lines}
+    return names

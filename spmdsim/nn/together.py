@@ -18,7 +18,7 @@ from spmdsim.redistribution.merge import BUCKET_BYTES, Merge, elements_held, mer
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.tensor import origin_of
 from spmdsim.trace import recorder
-from spmdsim.worlds.posted import Posted
+from spmdsim.worlds.programs import Posted
 
 #: What a tensor is called by who waits for it, the tensor, and the layout that it is wanted in.
 Wanted = tuple[Hashable, Tensor, Layout]

@@ -247,7 +247,7 @@ def load(
     told = world.gather_objects([problem] * len(world.ranks), "load")
     for kind, text in (one for one in told if one is not None):
         raise kind(f"{text}, at {source_line()}")
-    for tensor in loaded.values() if world.compares_sources else ():
+    for tensor in loaded.values() if world.compares else ():
         require_equal_source(world, tensor, Described(None, "a checkpoint's"), "load")
     return loaded
 

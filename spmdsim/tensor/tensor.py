@@ -124,11 +124,11 @@ class Tensor(SymbolicTensor):
         meta, take = blocks(source, layout, shape, dtype, len(world.ranks) > 1)
         world.check_mesh(layout.mesh)
         tensor = cls(world, meta, shards_of(world, meta, take), requires_grad, name)
-        if world.compares_sources or world.watches_values:
+        if world.compares or world.watches_values:
             from spmdsim.tensor.replicas import require_equal_source, watch_values
 
             watch_values(world)
-            if world.compares_sources:
+            if world.compares:
                 require_equal_source(world, tensor, source)
         if programs:
             programs[-1].made(tensor, source)

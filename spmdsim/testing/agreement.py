@@ -34,14 +34,7 @@ ABORTED = 3
 
 
 class Agreement:
-    """The meeting point of all ranks.
-
-    Args:
-        comm: all ranks; duplicated, so that no test can be mixed up with it.
-        deadline: seconds a rank waits for the others.
-        deadline_failed: seconds a rank that failed waits; the others are probably waiting for it.
-        say: writes a text where people see it.
-    """
+    """The meeting point of all ranks."""
 
     def __init__(
         self,
@@ -58,17 +51,7 @@ class Agreement:
         self.say = say
 
     def meet(self, what: str, phase: str, outcome: int, message: str = "") -> list[int]:
-        """Exchange outcomes.
-
-        Args:
-            what: the test's name.
-            phase: one of ``PHASES``.
-            outcome: PASSED, SKIPPED or FAILED on this rank.
-            message: why this rank failed; shown at once if the others do not come.
-
-        Returns:
-            The outcome of each rank. Does not return if a rank stays away or is at another test.
-        """
+        """Exchange outcomes."""
         mine = array("q", [zlib.crc32(what.encode()), PHASES.index(phase), outcome])
         every = array("q", bytes(8 * 3 * self.size))
         request = self.comm.Iallgather(mine, every)

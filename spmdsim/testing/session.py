@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import sys
+import threading
 import time
 import zlib
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -16,7 +19,6 @@ from spmdsim.ending.stop import agree
 from spmdsim.sides import name_ranks, sides
 from spmdsim.testing.agreement import ABORTED, FAILED, PASSED, SKIPPED, Agreement
 from spmdsim.testing.ranks import FAILED as FAILED_SOMEWHERE
-from spmdsim.testing.watchdog import Watchdog
 
 CODES = {"passed": PASSED, "skipped": SKIPPED, "failed": FAILED}
 
@@ -25,6 +27,47 @@ COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 WATCHDOG_FACTOR = 2.0
 """A test may take this many deadlines when all ranks are still in it."""
+
+
+def _place(frame: FrameType | None) -> str:
+    """Where a frame is, in the words of a traceback, with its callers up to three levels."""
+    places: list[str] = []
+    while frame is not None and len(places) < 3:
+        code = frame.f_code
+        places.append(f"{code.co_filename}:{frame.f_lineno} in {code.co_name}")
+        frame = frame.f_back
+    return " < ".join(places)
+
+
+class Watchdog(threading.Thread):
+    """Calls ``expired(name, where)`` if what it watches takes longer than ``seconds``.
+
+    It works while the main thread sits inside an MPI call, which signals do not.
+    """
+
+    def __init__(self, seconds: float, expired: Callable[[str, str], None]) -> None:
+        super().__init__(name="spmdsim watchdog", daemon=True)
+        self.seconds = seconds
+        self.expired = expired
+        self._main = threading.main_thread().ident
+        self._watched: tuple[str, float] | None = None
+
+    def watch(self, name: str) -> None:
+        """Start the clock for ``name``."""
+        self._watched = (name, time.monotonic())
+
+    def rest(self) -> None:
+        """Stop the clock."""
+        self._watched = None
+
+    def run(self) -> None:
+        """Look at the clock a few times in each period."""
+        while True:
+            time.sleep(min(1.0, self.seconds / 4))
+            watched = self._watched
+            if watched is not None and time.monotonic() - watched[1] > self.seconds:
+                self.expired(watched[0], _place(sys._current_frames().get(self._main or 0)))
+                return
 
 
 class RankSession:

@@ -12,6 +12,7 @@ from zlib import crc32
 
 from spmdsim.bounded import Bounded
 from spmdsim.core import world
+from spmdsim.core.elements import in_type
 from spmdsim.core.meta import Meta
 from spmdsim.core.operator import Op
 from spmdsim.core.step import Step
@@ -20,15 +21,16 @@ from spmdsim.launcher import is_root
 from spmdsim.layout.element_type import accumulator
 from spmdsim.trace import recorder
 from spmdsim.trace.events import CollectiveEvent, group_size, received_counts, sent_counts
-from spmdsim.worlds.posted import Posting
+from spmdsim.worlds import programs
+from spmdsim.worlds.current import entered, leave
 from spmdsim.worlds.programs import ORIGINS as ORIGINS
-from spmdsim.worlds.programs import FastPath as FastPath
-from spmdsim.worlds.programs import Moved, StepProgram, check_step, derived_origin, forget, number_of
+from spmdsim.worlds.programs import Moved, Posted, Stages, StepProgram
 
 if TYPE_CHECKING:
     import numpy as np
 
     from spmdsim.core import BoundRule, Layout, Strategy
+    from spmdsim.core.mesh import Mesh
     from spmdsim.core.operator import Recipe
     from spmdsim.core.route import Route
     from spmdsim.cost.machine import CostModel
@@ -40,11 +42,8 @@ if TYPE_CHECKING:
 #: Collectives that can be run by an emulated algorithm instead of the world's own.
 EMULATED = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 
-RANKS_VARIABLE = "SPMDSIM_RANKS"
-"""How many ranks a process plays that no launcher started."""
 
-
-class World(Posting, world.World):
+class World(world.World):
     """Base of all worlds that this package makes: those of core, and what plugs in there.
 
     Attributes:
@@ -54,11 +53,16 @@ class World(Posting, world.World):
         variant: what :meth:`use` says, as a value: fast paths are looked up by it.
         cache: everything that was derived for this world, the latest entries of all: recipes of operators by operator
             and metas, fast paths by meta and layout, programs by step. Equal layouts find the same.
+        overlap: whether collectives that nobody needs yet are begun early, while ranks compute: gradients in buckets,
+            parameters that a split optimiser gathers. None: where it cannot lose, on meshes of several nodes. Alike on
+            all ranks. No number depends on it.
     """
 
-    #: Whether ranks compare what they make tensors of, and the copies that operators read.
-    compares_sources = watches_values = False
-    number, check_step, derived_origin = staticmethod(number_of), check_step, derived_origin
+    overlap: bool | None = None
+    #: Whether ranks compare the copies that operators read.
+    watches_values = False
+    number, check_step = staticmethod(programs.number_of), programs.check_step
+    derived_origin = programs.derived_origin
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -67,7 +71,7 @@ class World(Posting, world.World):
         self.replicated = "own"
         self._machine: CostModel | None = None
         self.variant: tuple[object, ...] = ()
-        self.cache: Bounded[Any, Any] = Bounded(free=forget)
+        self.cache: Bounded[Any, Any] = Bounded(free=programs.forget)
 
     @property
     def machine(self) -> CostModel | None:
@@ -169,14 +173,14 @@ class World(Posting, world.World):
             dtype = shards[0].dtype
             algorithm, kind = self._algorithm(step, dtype, algorithm), accumulator(step.op, dtype)
             if algorithm is not None and kind != dtype:  # its hops would round every sum on the way
-                from spmdsim.core.elements import in_type
-
                 return in_type(self.run(step, in_type(shards, kind), algorithm), dtype)
         if not recorder.recording():
             return self._run(step, shards, algorithm)
         start = time.perf_counter()
         results = self._run(step, shards, algorithm)
-        self._emit(step, shards[0].dtype, algorithm, start, time.perf_counter() - start)
+        seconds, dtype = time.perf_counter() - start, shards[0].dtype
+        moved, planned = self._moved(step, dtype, algorithm), received_counts(step, self.ranks)
+        self._event(step, dtype, algorithm, start, planned, moved, seconds)
         return results
 
     def program(self, step: Step, dtype: np.dtype) -> StepProgram | None:
@@ -190,8 +194,7 @@ class World(Posting, world.World):
 
         Args:
             step: what is looked up, and the layouts before and after.
-            ids: the ids of every owned rank, laid out as ``step.src`` without its last dim. The ranks of a group
-                have the same ones.
+            ids: of every owned rank, laid out as ``step.src`` without its last dim; the ranks of a group have the same.
             values: every owned rank's part of the table; to be returned, its gradients laid out as ``step.dst``.
 
         Returns:
@@ -207,15 +210,12 @@ class World(Posting, world.World):
         return results
 
     def run_parts(self, step: PartsStep, dtype: np.dtype, given: Sequence[Parts | None]) -> list[Any]:
-        """Send each member of a group a part of any length.
+        """Send each member of a group a part of any length; for each owned rank, one array from each member.
 
         Args:
             step: the group, and the layout of the tensor that all parts are of.
             dtype: the parts' type.
             given: what each owned rank gives and takes; None outside of the mesh, and in a world without data.
-
-        Returns:
-            For each owned rank, one array from each member of its group.
         """
         start = time.perf_counter()
         self.check_mesh(step.src.mesh)
@@ -242,10 +242,6 @@ class World(Posting, world.World):
     def _run_rows(self, step: RowStep, ids: list[Any], values: list[Any]) -> tuple[list[Any], list[Peers]]:
         """Run a step of rows: the results, and per owned rank the elements received from each other rank."""
 
-    def _emit(self, step: Step, dtype: np.dtype, algorithm: str | None, start: float, seconds: float) -> None:
-        moved = self._moved(step, dtype, algorithm)
-        self._event(step, dtype, algorithm, start, received_counts(step, self.ranks), moved, seconds)
-
     def _event(
         self,
         step: Step,
@@ -259,29 +255,28 @@ class World(Posting, world.World):
         source: str | None = None,
         exposed: float | None = None,
     ) -> None:
-        recorder.emit(
-            CollectiveEvent(
-                operator=recorder.current_operator(),
-                collective=step.collective,
-                axes=step.axes,
-                group_size=group_size(step),
-                dtype=dtype.name,
-                ranks=self.ranks,
-                nbytes=tuple(moved.received),
-                sent=tuple(moved.sent),
-                planned=tuple(count * dtype.itemsize for count in planned),
-                algorithm=algorithm,
-                seconds=time.perf_counter() - start if seconds is None else seconds,
-                start=start,
-                source=source or recorder.source_line(),
-                step=step,
-                expected=peers is not None and not self.has_data,
-                peers=peers,
-                way=moved.way,
-                library=moved.library,
-                exposed=exposed,
-            )
+        event = CollectiveEvent(
+            operator=recorder.current_operator(),
+            collective=step.collective,
+            axes=step.axes,
+            group_size=group_size(step),
+            dtype=dtype.name,
+            ranks=self.ranks,
+            nbytes=tuple(moved.received),
+            sent=tuple(moved.sent),
+            planned=tuple(count * dtype.itemsize for count in planned),
+            algorithm=algorithm,
+            seconds=time.perf_counter() - start if seconds is None else seconds,
+            start=start,
+            source=source or recorder.source_line(),
+            step=step,
+            expected=peers is not None and not self.has_data,
+            peers=peers,
+            way=moved.way,
+            library=moved.library,
+            exposed=exposed,
         )
+        recorder.emit(event)
 
     def _algorithm(self, step: Step, dtype: np.dtype, algorithm: str) -> str | None:
         """The algorithm that runs this step: ``"auto"`` decided, None for steps that none can run."""
@@ -322,6 +317,35 @@ class World(Posting, world.World):
         size = dtype.itemsize
         return Moved([count * size for count in planned], [sent[rank] * size for rank in self.ranks])
 
+    # -- begun early ----------------------------------------------------------------------------------
+
+    def post(self, step: Step, shards: list[Any]) -> Posted:
+        """Begin a step; its :meth:`Posted.wait` gives what :meth:`run` would.
+
+        All ranks begin it, at the same place among their other steps; when each waits is its own matter, unless the
+        step goes on after a wait (an all_reduce). A world without processes runs it at once. Traces have it when it was
+        waited for. Nobody may write to the shards. WorldError: as :meth:`run`.
+        """
+        return Posted(self, step, shards[0].dtype, self._stages(step, shards))
+
+    def _stages(self, step: Step, shards: list[Any]) -> Stages:
+        """Begin a step, and go on with it."""
+        return self._run(step, shards, None)
+        yield  # what makes it a generator: there is nothing to wait for
+
+    def overlaps(self, mesh: Mesh) -> bool:
+        """Whether collectives on this mesh are begun early, if nobody needs them yet; alike on all its ranks."""
+        if self.algorithms or self.replicated != "own" or world.programs:
+            return False
+        return self._distant(mesh) if self.overlap is None else self.overlap
+
+    def _distant(self, mesh: Mesh) -> bool:
+        """Whether the ranks of a mesh are on several nodes, whose network works by itself."""
+        return False
+
+    def proceed(self) -> None:
+        """Let MPI work on what was begun."""
+
     # -- choices ------------------------------------------------------------------------------------
 
     def use(
@@ -347,10 +371,14 @@ class World(Posting, world.World):
         everywhere = {} if algorithm is None else dict.fromkeys(EMULATED, algorithm)
         for collective in algorithms:
             if collective not in EMULATED:
-                raise WorldError(
-                    f"no algorithm can be chosen for {collective!r}; there are {', '.join(EMULATED)}"
-                )
-        _check_names(algorithm, algorithms)
+                there = ", ".join(EMULATED)
+                raise WorldError(f"no algorithm can be chosen for {collective!r}; there are {there}")
+        # Refuse algorithms that are not there: now, and not when the first collective runs.
+        for collectives, name in [*(((one,), way) for one, way in algorithms.items()), (EMULATED, algorithm)]:
+            if name not in (None, "native", "auto"):
+                from spmdsim.worlds.emulated import check_name
+
+                check_name(str(name), collectives)
         for collective, name in (everywhere | algorithms).items():
             if name is None or name == "native":
                 self.algorithms.pop(collective, None)
@@ -373,11 +401,9 @@ class World(Posting, world.World):
         """Wait until all ranks are here."""
 
     def gather_objects(self, values: list[Any], what: str = "gather_objects") -> list[Any]:
-        """All ranks' values on every process: one per owned rank in, ``size`` out. Not traced.
+        """All ranks' values, which can be pickled, on every process: one per owned rank in, ``size`` out. Not traced.
 
-        Args:
-            values: anything that can be pickled.
-            what: the call that needs them, which all ranks make at the same time, in words.
+        ``what`` is the call that needs them, which all ranks make at the same time, in words.
         """
         return list(values)
 
@@ -405,20 +431,8 @@ class World(Posting, world.World):
 
     def __exit__(self, *exc: object) -> None:
         leave(self)
-        if exc == (None,) * len(
-            exc
-        ):  # else other ranks may be elsewhere, and what happened must be said first
+        if not any(exc):  # else other ranks may be elsewhere, and what happened must be said first
             self.close()
-
-
-def _check_names(everywhere: str | None, chosen: Mapping[str, str | None]) -> None:
-    """Refuse algorithms that are not there: now, and not when the first collective runs."""
-    asked = [((collective,), name) for collective, name in chosen.items()] + [(EMULATED, everywhere)]
-    for collectives, name in asked:
-        if name not in (None, "native", "auto"):
-            from spmdsim.worlds.emulated import check_name
-
-            check_name(str(name), collectives)
 
 
 class Restore:
@@ -433,15 +447,3 @@ class Restore:
     def __exit__(self, *exc: object) -> None:
         self._owner._use(*self._before)
         self._owner._chosen("the end of world.use")
-
-
-entered: list[World] = []
-"""Worlds that a ``with`` block is in, or a dialect was told to use; the last one counts."""
-
-
-def leave(one: World) -> None:
-    """Take back the last time that a world was entered."""
-    for i in reversed(range(len(entered))):
-        if entered[i] is one:
-            del entered[i]
-            break

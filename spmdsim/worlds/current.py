@@ -7,16 +7,30 @@ from typing import TYPE_CHECKING
 
 from spmdsim.errors import InputError, WorldError
 from spmdsim.launcher import detect
-from spmdsim.worlds.base import RANKS_VARIABLE, World, entered
 
 if TYPE_CHECKING:
     from spmdsim.core import Mesh
+    from spmdsim.worlds.base import World
+
+RANKS_VARIABLE = "SPMDSIM_RANKS"
+"""How many ranks a process plays that no launcher started."""
+
+entered: list[World] = []
+"""Worlds that a ``with`` block is in, or a dialect was told to use; the last one counts."""
 
 _played: dict[int, World] = {}
 """The worlds that a process without a launcher plays, by their size; each is made once."""
 
 _asked = [1]
 """The most ranks that anybody has asked for in such a process."""
+
+
+def leave(one: World) -> None:
+    """Take back the last time that a world was entered."""
+    for i in reversed(range(len(entered))):
+        if entered[i] is one:
+            del entered[i]
+            break
 
 
 def world(size: int | None = None, mesh: Mesh | None = None) -> World:

@@ -27,18 +27,7 @@ from spmdsim.layout.element_type import check_reduce
 
 @dataclass(frozen=True)
 class Emulation:
-    """One rank's part of a step that a schedule runs.
-
-    Args:
-        schedule: the algorithm on the group; its ranks are the members' places in it.
-        sizes: elements of each chunk.
-        members: the world ranks of the group, in its order.
-        me: this rank's place in it.
-        gives: the boxes of the source that make up the rank's input vector, one after the other; None for all.
-        takes: the boxes of the target that its output vector fills.
-        target: shape of the target shard.
-        op: the reduction, or None.
-    """
+    """One rank's part of a step that a schedule runs."""
 
     schedule: Schedule
     sizes: tuple[int, ...]
@@ -87,11 +76,7 @@ def _program(schedule: Schedule, rank: int, sizes: tuple[int, ...]) -> RankProgr
 
 @lru_cache(maxsize=8192)
 def emulation(step: Step, algorithm: str, rank: int, dtype: np.dtype) -> Emulation:
-    """This rank's part of a step run by an algorithm.
-
-    Raises:
-        ScheduleError: no such algorithm, or one that does not fit the group's size.
-    """
+    """This rank's part of a step run by an algorithm."""
     if step.op is not None:
         check_reduce(step.op, dtype)
     members = step.group(rank)
@@ -152,11 +137,7 @@ def _parsed(algorithm: str) -> tuple[str, dict[str, Any]]:
 
 
 def check_name(name: str, collectives: Sequence[str]) -> None:
-    """Refuse an algorithm that none of the collectives has.
-
-    Raises:
-        ScheduleError: with those that the first of them has.
-    """
+    """Refuse an algorithm that none of the collectives has."""
     wanted, _ = _parsed(name)
     problems = []
     for collective in collectives:
@@ -170,14 +151,7 @@ def check_name(name: str, collectives: Sequence[str]) -> None:
 
 @lru_cache(maxsize=4096)
 def cheapest(collective: str, size: int, nbytes: int, machine: Any) -> str:
-    """The algorithm that the cost model gives the least time.
-
-    Args:
-        collective: what is done.
-        size: ranks of the group.
-        nbytes: message size as the collective counts it.
-        machine: the world's cost model; a flat one with typical figures if it has no alpha and beta.
-    """
+    """The algorithm that the cost model gives the least time."""
     from spmdsim.cost.machine import Machine
     from spmdsim.cost.prediction import predict
 

@@ -18,14 +18,7 @@ Peers = tuple[tuple[int, int], ...]
 
 
 def place_rows(table: np.ndarray, rows: np.ndarray, out: np.ndarray, places: np.ndarray) -> None:
-    """``out[places] = table[rows]``, in pieces that stay in cache on the way.
-
-    Args:
-        table: ``[v, h]``.
-        rows: ``[n]`` row numbers, all of them in the table.
-        out: ``[m, h]``, changed in place.
-        places: ``[n]`` row numbers of ``out``.
-    """
+    """``out[places] = table[rows]`` of matrices, in pieces that stay in cache on the way; all rows are in the table."""
     if not len(rows) or not table.shape[1]:
         return
     most = max(PIECE // (table.shape[1] * table.itemsize), 1)
@@ -41,11 +34,6 @@ def add_rows(target: np.ndarray, rows: np.ndarray, values: np.ndarray) -> None:
     """``target[rows] += values`` with repeated rows, several times faster than ``np.add.at``.
 
     Rows are added in rounds in which each occurs once; rows that occur often are summed in one run each.
-
-    Args:
-        target: ``[n, ...]``, changed in place.
-        rows: ``[m]`` row numbers.
-        values: ``[m, ...]``.
     """
     if not rows.size:
         return
@@ -64,17 +52,7 @@ def add_rows(target: np.ndarray, rows: np.ndarray, values: np.ndarray) -> None:
 
 
 def check_shards(step: RowStep, rank: int, ids: Any, values: Any) -> None:
-    """Refuse shards that do not fit the step's layouts.
-
-    Args:
-        step: the step.
-        rank: whose shards these are.
-        ids: its ids.
-        values: its part of the table or, where they are returned, of the gradients.
-
-    Raises:
-        WorldError: naming the rank and both shapes.
-    """
+    """Refuse shards that do not fit the step's layouts."""
     wanted = step.src.local_shape(step.shape, rank)[:-1]
     if ids.shape != wanted:
         raise WorldError(f"rank {rank} holds ids of shape {ids.shape}, but {step.src} gives it {wanted}")
@@ -83,52 +61,55 @@ def check_shards(step: RowStep, rank: int, ids: Any, values: Any) -> None:
     else:
         what, layout, held = "the table", step.table, step.held_shape(rank)
     if values.shape != held:
-        raise WorldError(
-            f"rank {rank} holds a part of {what} of shape {values.shape}, but {layout} gives it {held}"
-        )
+        part = f"a part of {what} of shape {values.shape}"
+        raise WorldError(f"rank {rank} holds {part}, but {layout} gives it {held}")
 
 
-def run_all_rows(step: RowStep, ids: Sequence[Any], tables: Sequence[Any]) -> tuple[list[Any], list[Peers]]:
-    """A step of rows on the shards of all ranks of the world."""
-    nothing = np.zeros((0,) * len(step.shape), tables[0].dtype)
-    results: list[Any] = [nothing] * len(tables)
-    peers: list[Peers] = [()] * len(tables)
+def run_all_rows(step: RowStep, ids: Sequence[Any], values: Sequence[Any]) -> tuple[list[Any], list[Peers]]:
+    """A step of rows on the shards of all ranks of the world: parts of the table; or gradients, that go back there."""
+    nothing = np.zeros((0,) * (2 if step.goes_back else len(step.shape)), values[0].dtype)
+    results: list[Any] = [nothing] * len(values)
+    peers: list[Peers] = [()] * len(values)
     for members in step.src.mesh.groups(*step.axes):
         for rank in members:
-            check_shards(step, rank, ids[rank], tables[rank])
+            check_shards(step, rank, ids[rank], values[rank])
         _same_ids(members, ids)
         frame = row_frame(step, members[0])
         wants = frame.wants(ids[members[0]])
-        shared: dict[tuple[int, str], np.ndarray] = {}  # ranks that want the same share the array
+        run = _return_rows if step.goes_back else _look_up_rows
+        for rank, result in zip(members, run(step, frame, wants, values)):
+            results[rank] = result
+        moved = frame.returned if step.goes_back else frame.elements
         for k, rank in enumerate(members):
-            key = (id(wants[k]), str(frame.columns[k]))
-            if key not in shared:
-                looked_up = _looked_up(frame, wants[k], k, tables)
-                shared[key] = looked_up.reshape(step.dst.local_shape(step.shape, rank))
-            results[rank] = shared[key]
-            peers[rank] = tuple(frame.elements(wants, k))
+            peers[rank] = tuple(moved(wants, k))
     return results, peers
 
 
-def return_all_rows(
-    step: RowStep, ids: Sequence[Any], gradients: Sequence[Any]
-) -> tuple[list[Any], list[Peers]]:
-    """The gradients of the table's parts, on the shards of all ranks of the world."""
-    nothing = np.zeros((0, 0), gradients[0].dtype)
-    results: list[Any] = [nothing] * len(gradients)
-    peers: list[Peers] = [()] * len(gradients)
-    for members in step.src.mesh.groups(*step.axes):
-        for rank in members:
-            check_shards(step, rank, ids[rank], gradients[rank])
-        _same_ids(members, ids)
-        frame = row_frame(step, members[0])
-        wants = frame.wants(ids[members[0]])
-        sums = [summed(want, gradients[rank]) for want, rank in zip(wants, members)]
-        for k, rank in enumerate(members):
-            parts = [some[want.places[k] : want.places[k + 1]] for want, some in zip(wants, sums)]
-            results[rank] = gathered_gradient(frame, wants, k, parts, step.held_shape(rank))
-            peers[rank] = tuple(frame.returned(wants, k))
-    return results, peers
+def _look_up_rows(
+    step: RowStep, frame: RowFrame, wants: Sequence[Want], tables: Sequence[Any]
+) -> list[np.ndarray]:
+    """The rows that each member of a group wants; members that want the same share the array."""
+    shared: dict[tuple[int, str], np.ndarray] = {}
+    results = []
+    for k, rank in enumerate(frame.members):
+        key = (id(wants[k]), str(frame.columns[k]))
+        if key not in shared:
+            looked_up = _looked_up(frame, wants[k], k, tables)
+            shared[key] = looked_up.reshape(step.dst.local_shape(step.shape, rank))
+        results.append(shared[key])
+    return results
+
+
+def _return_rows(
+    step: RowStep, frame: RowFrame, wants: Sequence[Want], gradients: Sequence[Any]
+) -> list[np.ndarray]:
+    """The gradient of each member's part of the table."""
+    sums = [summed(want, gradients[rank]) for want, rank in zip(wants, frame.members)]
+    results = []
+    for k, rank in enumerate(frame.members):
+        parts = [some[want.places[k] : want.places[k + 1]] for want, some in zip(wants, sums)]
+        results.append(gathered_gradient(frame, wants, k, parts, step.held_shape(rank)))
+    return results
 
 
 def summed(want: Want, gradients: np.ndarray) -> np.ndarray:
@@ -174,5 +155,5 @@ def _looked_up(frame: RowFrame, want: Want, member: int, tables: Sequence[Any]) 
     ]
     width = columns.stop - columns.start
     rows = np.concatenate([*parts, np.zeros((1, width), tables[frame.members[0]].dtype)])
-    array: np.ndarray = rows[want.index]
-    return array
+    looked_up: np.ndarray = rows[want.index]
+    return looked_up

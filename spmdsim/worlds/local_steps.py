@@ -1,4 +1,4 @@
-"""The steps that move nothing, ``slice`` and ``fill``, on one rank's array; and windows put together from arrays at hand.
+"""Steps on one rank's array that move nothing, and what is put together from arrays at hand.
 
 A slice that is contiguous in its source is a view of it: the source was replicated, its owner holds it
 anyhow, and a copy of 64 MiB costs milliseconds. Any other slice is copied. Who drops the source and wants its
@@ -8,20 +8,20 @@ memory back copies the slice.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from spmdsim.core.elements import fold, identity
 from spmdsim.core.lockstep import contiguous
-from spmdsim.core.step import Index, Step, within
+from spmdsim.core.step import Step, within
 from spmdsim.layout.element_type import accumulator, check_reduce
 from spmdsim.redistribution.halo import HaloPiece, HaloStep
 from spmdsim.worlds.pool import empty
+from spmdsim.worlds.programs import Run
 
 
-def in_order(run: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], np.ndarray]:
+def in_order(run: Run) -> Run:
     """The same function, given C-contiguous arrays only."""
     return lambda array: run(array if array.flags.c_contiguous else contiguous(array))
 
@@ -56,42 +56,12 @@ def assembled(
     return block.astype(dtype, copy=False)
 
 
-@dataclass(frozen=True)
-class Filling:
-    """How one rank makes its part of a pending value.
+def filling(step: Step, rank: int, dtype: np.dtype) -> Run:
+    """How ``rank`` makes its part of a value that becomes pending over the step's axes.
 
-    Args:
-        op: the pending reduction.
-        shape: shape of the target shard.
-        index: where the rank's own values go in it; None if they fill it.
-        keeps: whether this rank contributes its values, or only the identity element.
-        scale: what the values are multiplied by, so that an average over the ranks gives them back.
-    """
-
-    op: str
-    shape: tuple[int, ...]
-    index: Index | None
-    keeps: bool
-    scale: int
-
-    def __call__(self, array: np.ndarray) -> np.ndarray:
-        """The rank's part of the pending value."""
-        if self.keeps and self.index is None and self.scale == 1:
-            return contiguous(array)
-        result = np.empty(self.shape, array.dtype)
-        if not self.keeps or self.index is not None:
-            result[...] = identity(self.op, array.dtype)
-        if self.keeps:
-            where = ... if self.index is None else self.index
-            result[where] = array if self.scale == 1 else array * array.dtype.type(self.scale)
-        return result
-
-
-def filling(step: Step, rank: int, dtype: np.dtype) -> Filling:
-    """What ``rank`` holds of a value that becomes pending over the step's axes.
-
-    Along an axis on which the source is replicated, coordinate 0 keeps the values; along one that split it,
-    every rank keeps its own slice. For an average all replicas keep the values.
+    Along an axis on which the source is replicated, coordinate 0 keeps the values, and the others hold the identity; along
+    one that split it, every rank keeps its own slice. For an average all replicas keep the values, multiplied so that the
+    average gives them back.
     """
     op = check_reduce(step.op, dtype)
     source, target = step.src.bounds(step.shape, rank), step.dst.bounds(step.shape, rank)
@@ -100,8 +70,20 @@ def filling(step: Step, rank: int, dtype: np.dtype) -> Filling:
     copies = [axis for axis in step.axes if axis not in split]
     scale = step.src.mesh.axis_size(*split) if op == "avg" else 1
     keeps = op == "avg" or all(coords[axis] == 0 for axis in copies)
-    index = None if source == target else within(source, target)
-    return Filling(op, tuple(stop - start for start, stop in target), index, keeps, scale)
+    shape, fits = tuple(stop - start for start, stop in target), source == target
+    if keeps and fits and scale == 1:
+        return contiguous
+    where = ... if fits else within(source, target)
+
+    def run(array: np.ndarray) -> np.ndarray:
+        result = np.empty(shape, array.dtype)
+        if not (keeps and fits):
+            result[...] = identity(op, array.dtype)
+        if keeps:
+            result[where] = array if scale == 1 else array * array.dtype.type(scale)
+        return result
+
+    return run
 
 
 def add_up(op: str, parts: Sequence[np.ndarray], complete: bool) -> np.ndarray:

@@ -17,11 +17,11 @@ from spmdsim.redistribution.halo import HALO_EXCHANGE, HALO_REDUCE, WINDOW, Halo
 from spmdsim.redistribution.parts import Parts, PartsStep
 from spmdsim.redistribution.reshape.flat import flat_receives
 from spmdsim.redistribution.sparse_lookup import RowStep
-from spmdsim.worlds.base import RANKS_VARIABLE, World
-from spmdsim.worlds.local_lookup import Peers, return_all_rows, run_all_rows
+from spmdsim.worlds.base import World
+from spmdsim.worlds.current import RANKS_VARIABLE
+from spmdsim.worlds.local_lookup import Peers, run_all_rows
 from spmdsim.worlds.local_steps import add_on, add_up, assembled, filling, scanned
 from spmdsim.worlds.mpi.fingerprint import check_mode
-from spmdsim.worlds.reshaping import reshaping
 
 
 def _fills(step: Step, dtype: np.dtype) -> Program:
@@ -101,27 +101,21 @@ def _scanning(step: Step, dtype: np.dtype) -> Program:
 
 
 def _reshapes(step: Step, dtype: np.dtype) -> Program:
-    jobs = [(rank, reshaping(step, rank)) for rank in step.src.mesh.rank_list]
+    jobs = [(rank, step.dst.local_shape(step.shape_after, rank)) for rank in step.src.mesh.rank_list]
 
     def run(shards: Shards, results: Shards) -> None:
         pieces: dict[int, np.ndarray] = {}  # replicas that share an array share its new shape
-        for rank, job in jobs:
+        for rank, shape in jobs:
             piece = pieces.get(id(shards[rank]))
-            results[rank] = pieces[id(shards[rank])] = job(shards[rank]) if piece is None else piece
+            results[rank] = pieces[id(shards[rank])] = shards[rank].reshape(shape) if piece is None else piece
 
     return run
 
 
 def _numbered(step: Step) -> Program:
     """Every rank's target shard, assembled by row-major element numbers."""
-    jobs = [
-        (
-            rank,
-            step.dst.local_shape(step.shape_after, rank),
-            flat_receives(step.src, step.dst, step.shape, step.shape_after, rank),
-        )
-        for rank in step.dst.mesh.rank_list
-    ]
+    ends, ranks = (step.src, step.dst, step.shape, step.shape_after), step.dst.mesh.rank_list
+    jobs = [(r, step.dst.local_shape(step.shape_after, r), flat_receives(*ends, r)) for r in ranks]
 
     def run(shards: Shards, results: Shards) -> None:
         for rank, shape, transfers in jobs:
@@ -134,29 +128,23 @@ def _numbered(step: Step) -> Program:
     return run
 
 
-def _words(step: HaloStep, rank: int) -> str:
-    """Which pieces a rank puts together, whoever has them."""
-    return str([pieces for _, pieces in received(step, rank)])
-
-
 def _windows(step: Step, dtype: np.dtype) -> Program:
     """Every rank's windows, or its block and what was contributed to it, from the pieces of its group."""
     assert isinstance(step, HaloStep)
-    jobs = [
-        (rank, step.dst.local_shape(step.shape, rank), received(step, rank), _words(step, rank))
-        for rank in step.dst.mesh.rank_list
-    ]
+    jobs = []
+    for rank in step.dst.mesh.rank_list:
+        traffic = received(step, rank)
+        words = str([pieces for _, pieces in traffic])  # what it puts together, whoever has it
+        jobs.append((rank, step.dst.local_shape(step.shape, rank), traffic, words))
 
     def run(shards: Shards, results: Shards) -> None:
-        shared: dict[
-            tuple[object, ...], np.ndarray
-        ] = {}  # replicas that share what they read share the result
+        # Replicas that share what they read share the result.
+        shared: dict[tuple[object, ...], np.ndarray] = {}
         for rank, shape, traffic, words in jobs:
             key = (words, shape, *[id(shards[peer]) for peer, _ in traffic])
             if key not in shared:
-                shared[key] = assembled(
-                    step, shape, dtype, [(shards[peer], pieces) for peer, pieces in traffic]
-                )
+                pieces_of = [(shards[peer], pieces) for peer, pieces in traffic]
+                shared[key] = assembled(step, shape, dtype, pieces_of)
             results[rank] = shared[key]
 
     return run
@@ -170,10 +158,8 @@ def _check_cover(step: Step, sources: Iterable[Bounds], targets: Iterable[Bounds
     for target in filter(volume, targets):
         shared = (overlap(target, box) for box in ([union] if tiled and filled else filled))
         if sum(volume(box) for box in shared if box) != volume(target):
-            raise PlanError(
-                f"{step.collective} over {step.axes} cannot take {step.src} to {step.dst}: "
-                f"the group does not hold the box {target}"
-            )
+            way = f"{step.collective} over {step.axes} cannot take {step.src} to {step.dst}"
+            raise PlanError(f"{way}: the group does not hold the box {target}")
 
 
 class LockStep(World, lockstep.LockStep):
@@ -210,8 +196,7 @@ class LockStep(World, lockstep.LockStep):
 
     def _run_rows(self, step: RowStep, ids: Shards, values: Shards) -> tuple[Shards, list[Peers]]:
         self.check_mesh(step.src.mesh)
-        run = return_all_rows if step.goes_back else run_all_rows
-        return run(step, ids, values)
+        return run_all_rows(step, ids, values)
 
     def _run_parts(
         self, step: PartsStep, dtype: np.dtype, given: Sequence[Parts | None]
@@ -226,9 +211,8 @@ class LockStep(World, lockstep.LockStep):
             members = step.group(rank)
             me, all_of = members.index(rank), [given[member] for member in members]
             results.append([part.arrays[me] for part in all_of if part is not None])
-            peers.append(
-                tuple((m, len(part)) for m, part in zip(members, results[-1]) if m != rank and len(part))
-            )
+            came = zip(members, results[-1])
+            peers.append(tuple((m, len(part)) for m, part in came if m != rank and len(part)))
         return results, peers
 
     def _emulate(self, step: Step, shards: Shards, algorithm: str) -> Shards:

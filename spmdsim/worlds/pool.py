@@ -78,11 +78,7 @@ class Pages:
 
 
 class KeptBuffers(list[np.ndarray]):
-    """The buffers of one size.
-
-    Attributes:
-        used: whether one was handed out since the pool was last full.
-    """
+    """The buffers of one size."""
 
     used = True
 
@@ -99,12 +95,7 @@ def _alone_given() -> int:
 
 
 class Pool:
-    """Buffers by size.
-
-    Args:
-        limit: bytes kept at most, by default :func:`limit_of_process` as soon as it is needed. A larger array is made
-            and forgotten.
-    """
+    """Buffers by size."""
 
     def __init__(self, limit: int | None = None) -> None:
         self._limit = limit
@@ -192,11 +183,7 @@ class Pool:
 
 
 def limit_of_process() -> int:
-    """The bytes that ``SPMDSIM_POOL_BYTES`` lets a process keep, or the default.
-
-    Raises:
-        InputError: it says something that is no number of bytes.
-    """
+    """The bytes that ``SPMDSIM_POOL_BYTES`` lets a process keep, or the default."""
     asked = os.environ.get("SPMDSIM_POOL_BYTES", "")
     if asked and not (asked.isascii() and asked.isdigit() and len(asked) < 20):
         raise InputError(
@@ -221,18 +208,7 @@ def allocator(shape: tuple[int, ...], dtype: Any) -> Callable[[], np.ndarray]:
 
 
 class Surroundings:
-    """Memory for an array with room around it, to which all views of it refer.
-
-    Args:
-        shape: of the whole.
-        dtype: element type.
-
-    Attributes:
-        filled: the parts of the room that have values.
-        block: the array, if a tensor has it there.
-        inner: the array around which margins were left.
-        margins: per dim how much was left before a piece and after it.
-    """
+    """Memory for an array with room around it, to which all views of it refer."""
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype) -> None:
         self._buffer = empty((math.prod(shape) * dtype.itemsize,), np.uint8)

@@ -1,23 +1,30 @@
-"""What worlds keep of steps and redistributions that ran before, and what a step moved."""
+"""What worlds keep of steps that ran before, what a step moved, and steps under way."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Generator, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
 import numpy as np
 
+from spmdsim.core import world
 from spmdsim.core.step import EXCHANGES, Step
-from spmdsim.core.world import World
 from spmdsim.errors import WorldError
-from spmdsim.trace.events import Asked
+from spmdsim.trace import recorder
+from spmdsim.trace.events import Asked, received_counts
 
 if TYPE_CHECKING:
     from spmdsim.core import Layout
     from spmdsim.core.meta import Meta
     from spmdsim.redistribution.planner import Plan
+    from spmdsim.worlds.base import World
+
+
+#: From a rank's shard before a step to the one after.
+Run = Callable[[np.ndarray], np.ndarray]
 
 
 #: The bits of an origin; the hash of integers is the same in all processes.
@@ -26,11 +33,7 @@ _origin = attrgetter("origin")
 
 
 class StepProgram:
-    """A step as a process with one rank runs it.
-
-    Attributes:
-        run: from its shard before to the one after; None until that was derived, and when it is forgotten.
-    """
+    """A step as a process with one rank runs it; its ``run`` is None until that was derived, and when it is forgotten."""
 
     run: Callable[[Any], Any] | None = None
 
@@ -40,13 +43,9 @@ class StepProgram:
 
 
 class FastPath(NamedTuple):
-    """A redistribution that was done before.
+    """A redistribution that was done before: the layout that was asked for, its plan, and what is known of the result.
 
-    Args:
-        layout: the layout that was asked for.
-        route: its plan.
-        meta: of the tensor after.
-        program: its only step as this process runs it, if there is nothing more to do.
+    Its program is its only step as this process runs it, if there is nothing more to do.
     """
 
     layout: Layout
@@ -56,13 +55,9 @@ class FastPath(NamedTuple):
 
 
 class Moved(NamedTuple):
-    """What a step moved.
+    """What a step moved: bytes that each owned rank received from others and sent, and the calls that it became.
 
-    Args:
-        received: bytes that each owned rank received from others.
-        sent: bytes that each sent.
-        way: the calls that it became, if any.
-        library: bytes that the library's algorithm moved, where it chose one.
+    Beside them what the library's algorithm moved, where it chose one.
     """
 
     received: Sequence[int]
@@ -119,13 +114,76 @@ STEP_COLLECTIVES = (
 )
 
 
-def check_step(world: World, step: Step) -> None:
+def check_step(here: World, step: Step) -> None:
     """Refuse a step that is none, or that leaves its mesh, or cannot run in this world, by a WorldError."""
     if step.collective not in STEP_COLLECTIVES:
         raise WorldError(f"no step is called {step.collective!r}; there are {', '.join(STEP_COLLECTIVES)}")
-    World.check_step(world, step)
+    world.World.check_step(here, step)
     if step.dst.mesh is not step.src.mesh:
         ranks = {*step.dst.mesh.rank_list}, {*step.src.mesh.rank_list}
         apart = step.collective != "reduce_scatter" or ranks[0] != ranks[1]
         if apart and step.collective not in (*EXCHANGES, "reshape") and step.dst.mesh != step.src.mesh:
             raise WorldError(f"{step.collective} stays on one mesh, but goes from {step.src} to {step.dst}")
+
+
+#: What is done between waits: each ``next`` waits for what is under way and begins what follows; returns the shards.
+Stages = Generator[None, None, list[Any]]
+
+
+class Posted:
+    """What :meth:`World.post` returns: a step that was begun on the shards of the owned ranks.
+
+    Args:
+        world: which runs it.
+        step: the step.
+        dtype: the shards' type.
+        stages: begins it, and goes on with it.
+    """
+
+    def __init__(self, world: World, step: Step, dtype: np.dtype, stages: Stages) -> None:
+        self._world, self._step, self._dtype, self._stages = world, step, dtype, stages
+        self._operator, self._source = recorder.current_operator(), None
+        self._results: list[Any] | None = None
+        self._moved: Moved | None = None
+        self._busy, self._start = 0.0, time.perf_counter()
+        if recorder.recording():
+            self._source = recorder.source_line()
+            recorder.under_way.append(self)
+        self.advance()
+
+    def advance(self) -> None:
+        """Wait for what is under way, and begin what follows, if anything does; all ranks in the same order."""
+        if self._results is not None:
+            return
+        begin = time.perf_counter()
+        try:
+            next(self._stages)
+        except StopIteration as end:
+            self._results = end.value
+        if recorder.recording():
+            more = self._world._moved(self._step, self._dtype, None)
+            self._moved = more if self._moved is None else self._moved.and_then(more)
+        self._busy += time.perf_counter() - begin
+
+    def wait(self) -> list[Any]:
+        """The shards after the step, one per owned rank, as soon as they are there.
+
+        Raises:
+            WorldError: ranks that do not come, or that disagree about the step.
+        """
+        while self._results is None:
+            self.advance()
+        if self in recorder.under_way:
+            recorder.under_way.remove(self)
+            if self._moved is not None:
+                self._tell(self._moved)
+        return self._results
+
+    def _tell(self, moved: Moved) -> None:
+        planned = received_counts(self._step, self._world.ranks)
+        seconds = time.perf_counter() - self._start
+        with recorder.operator(self._operator):
+            self._world._event(
+                self._step, self._dtype, None, self._start, planned, moved, seconds,
+                source=self._source, exposed=self._busy,
+            )  # fmt: skip

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from spmdsim.errors import WorldError
-from spmdsim.launch import checks, environment, start
-from spmdsim.launch.checks import check_size
+from spmdsim.launch import abort, environment, start
+from spmdsim.launch.abort import check_size
 from spmdsim.launch.environment import blas_threads, mpi_settings, prepare
 from spmdsim.launcher import Launched, detect
 
@@ -96,12 +96,12 @@ def test_a_launcher_of_another_mpi_is_noticed():
 
 @pytest.mark.parametrize("launcher, family", [("Open MPI", "mpich"), ("MPICH", "openmpi")])
 def test_a_launcher_of_another_mpi_is_noticed_before_mpi_starts(monkeypatch, launcher, family):
-    monkeypatch.setattr(checks, "binary_interface", lambda: family)
+    monkeypatch.setattr(abort, "binary_interface", lambda: family)
     with pytest.raises(WorldError, match=rf"launcher \({launcher}\) started 8 ranks, but mpi4py loads"):
-        checks.check_launcher(Launched(launcher, 0, 8, 8))
-    checks.check_launcher(Launched({"mpich": "MPICH", "openmpi": "Open MPI"}[family], 0, 8, 8))
-    checks.check_launcher(Launched("Slurm", 0, 8, 8))
-    checks.check_launcher(None)
+        abort.check_launcher(Launched(launcher, 0, 8, 8))
+    abort.check_launcher(Launched({"mpich": "MPICH", "openmpi": "Open MPI"}[family], 0, 8, 8))
+    abort.check_launcher(Launched("Slurm", 0, 8, 8))
+    abort.check_launcher(None)
 
 
 def test_a_rank_starts_no_ranks(monkeypatch):

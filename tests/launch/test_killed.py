@@ -13,7 +13,7 @@ import pytest
 from processes import hear_ctrl_c, parent_of, waited_for
 
 from spmdsim.ending.notes import FAILED_DIR
-from spmdsim.launch import leftovers
+from spmdsim.launch import nurse
 
 pytestmark = pytest.mark.usefixtures("launcher")
 
@@ -52,7 +52,7 @@ def segments(word: str) -> set[Path]:
     found = set()
     for process in processes_with(word):
         lines = Path(f"/proc/{process}/maps").read_text().splitlines()
-        found |= {Path(line.split()[-1]) for line in lines if f" {leftovers.SHARED}/" in line}
+        found |= {Path(line.split()[-1]) for line in lines if f" {nurse.SHARED}/" in line}
     return {path for path in found if path.exists()}
 
 

@@ -76,17 +76,17 @@ WAYS = [
 def test_a_step_takes_the_memory_that_is_said(world, monkeypatch, name, step, dtype, change):
     if isinstance(world, LockStep):
         pytest.skip("the buffers are MPI's")
-    from spmdsim.worlds.mpi import datatypes
+    from spmdsim.worlds.mpi import messages
 
     change = dict(change)
-    monkeypatch.setattr(datatypes, "MAX_COUNT", change.pop("count", datatypes.MAX_COUNT))
+    monkeypatch.setattr(messages, "MAX_COUNT", change.pop("count", messages.MAX_COUNT))
     tuning = replace(TABLE["Open MPI"], **change)
     monkeypatch.setattr(world, "choices", tuning)
     monkeypatch.setattr(pool.pool(), "limit", 0)
     rank, kind = world.rank, np.dtype(dtype)
     shape = step.src.local_shape(step.shape, rank) if rank in step.src.mesh else (0,) * len(step.shape)
     array = np.ones(shape, kind)
-    told = way.way_of(step, rank, kind, tuning, datatypes.MAX_COUNT)
+    told = way.way_of(step, rank, kind, tuning, messages.MAX_COUNT)
     assert told.name == name
     said = math.prod(step.dst.local_shape(step.shape_after, rank)) * kind.itemsize * told.fresh + told.scratch
     if name not in ("messages", "fill"):

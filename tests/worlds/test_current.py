@@ -15,7 +15,7 @@ from spmdsim import world as current
 from spmdsim.dialects.session import current_world, use_world
 from spmdsim.errors import WorldError
 from spmdsim.tensor import random
-from spmdsim.worlds.base import RANKS_VARIABLE
+from spmdsim.worlds.current import RANKS_VARIABLE
 
 ROOT = Path(__file__).parents[2]
 ranks = pytest.mark.ranks

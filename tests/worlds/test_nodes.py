@@ -14,12 +14,25 @@ pytest.importorskip("mpi4py")
 from processes import run_python
 
 from spmdsim.errors import InputError
-from spmdsim.worlds.mpi import courier as couriers
-from spmdsim.worlds.mpi.board import AREA, DONE, GROUPS, LINGER, RING, TEXT, Board, column
+from spmdsim.worlds.mpi import boards as couriers
+from spmdsim.worlds.mpi.board import (
+    AREA,
+    DONE,
+    ENDED,
+    GROUPS,
+    LINGER,
+    NODE_VARIABLE,
+    RING,
+    RUNS,
+    SILENT,
+    TEXT,
+    Board,
+    column,
+    ranks_per_node,
+)
+from spmdsim.worlds.mpi.boards import Address, Courier, OtherNode
 from spmdsim.worlds.mpi.calls import Calls
-from spmdsim.worlds.mpi.courier import Address, Courier, OtherNode
 from spmdsim.worlds.mpi.fingerprint import Record
-from spmdsim.worlds.mpi.processes import ENDED, NODE_VARIABLE, RUNS, SILENT, ranks_per_node
 
 WORD = b"w" * 16
 

@@ -126,9 +126,9 @@ def test_composed_reductions(world, monkeypatch, shape, dtype, small_block):
 @pytest.mark.ranks(2, 4, 8)
 def test_counts_beyond_what_mpi_can_count(world, monkeypatch):
     if hasattr(world, "comm"):
-        from spmdsim.worlds.mpi import datatypes
+        from spmdsim.worlds.mpi import messages
 
-        monkeypatch.setattr(datatypes, "MAX_COUNT", 5)
+        monkeypatch.setattr(messages, "MAX_COUNT", 5)
     for step in reducing_steps(Mesh((world.size,), ("a",)), (7, 13), "sum"):
         check(world, step, "float32")
 

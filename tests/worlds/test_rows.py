@@ -268,9 +268,9 @@ def test_the_inputs_stay_and_need_not_be_contiguous(world):
 
 def test_more_elements_than_mpi_can_count(world, monkeypatch):
     """Whole rows are counted then; columns of different lengths cannot be."""
-    from spmdsim.worlds.mpi import datatypes
+    from spmdsim.worlds.mpi import messages
 
-    monkeypatch.setattr(datatypes, "MAX_COUNT", 20)
+    monkeypatch.setattr(messages, "MAX_COUNT", 20)
     mesh = Mesh((world.size,), ("tp",))
     table, ids = table_of(11, 7), some_ids((18,), 11)
     for target in (mesh(None, None), mesh("tp", None)):  # the second one there and back

@@ -10,7 +10,7 @@ from processes import run_python
 
 PROGRAM = """\
 import json, os, sys
-import numpy, spmdsim.worlds.mpi.world_start as start
+import numpy, spmdsim.worlds.mpi.alike as start
 from mpi4py import MPI
 from spmdsim.errors import SpmdError
 from spmdsim.redistribution.ways.tuning import tuning

@@ -181,9 +181,9 @@ def test_counts_beyond_what_mpi_can_count(world, monkeypatch):
     """The limit is made small: data go in several messages, and every step still gives the right data."""
     if isinstance(world, LockStep):
         pytest.skip("there is no limit without MPI")
-    from spmdsim.worlds.mpi import datatypes
+    from spmdsim.worlds.mpi import messages
 
-    monkeypatch.setattr(datatypes, "MAX_COUNT", 5)
+    monkeypatch.setattr(messages, "MAX_COUNT", 5)
     for mesh in meshes(world.size):
         for step in placing_steps(mesh, (7, 13)):
             check(world, step, values((7, 13)))

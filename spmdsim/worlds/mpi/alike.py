@@ -1,23 +1,32 @@
-"""What must be alike on all ranks of a communicator: one number per rank is compared, words only where it differs.
-
-A comparison is posted and waited for later, so that it may run beside what it is about. Ranks that do not come are named
-after a deadline, those that left the program before that.
-"""
+"""What must be alike on all ranks of a communicator: one number per rank is compared, words only where it differs."""
 
 from __future__ import annotations
 
 import os
+import platform
+import sys
+import sysconfig
 import time
+import zlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from functools import cache, lru_cache
+from types import ModuleType
+from typing import Any
 
+import mpi4py
 import numpy as np
 from mpi4py import MPI
 
-from spmdsim.errors import DisagreementError
-from spmdsim.sides import name_ranks
+from spmdsim._version import __version__
+from spmdsim.ending.starting import unlink_segments
+from spmdsim.errors import DisagreementError, SpmdError, WorldError
+from spmdsim.sides import name_ranks, number_of, sides
+from spmdsim.trace.recorder import source_line
 from spmdsim.worlds.mpi.boards import world_ranks
 from spmdsim.worlds.mpi.counted import GAVE_UP
 from spmdsim.worlds.mpi.messages import abandoned
+from spmdsim.worlds.pool import limit_of_process
 
 #: What a rank says of itself, by name.
 Facts = Mapping[str, str]
@@ -29,14 +38,7 @@ GRACE = 1.0
 
 
 class Comparison:
-    """All ranks of a communicator compare a number, a positive one of 61 bits. Collective.
-
-    Args:
-        comm: the communicator; nobody else uses its non-blocking collectives meanwhile.
-        number: what must be equal.
-        deadline: seconds to wait for the others.
-        look: called now and then while this waits; says why that is in vain, if it is.
-    """
+    """All ranks of a communicator compare a number, a positive one of 61 bits. Collective."""
 
     def __init__(
         self, comm: MPI.Comm, number: int, deadline: float, look: Callable[[], str | None] = lambda: None
@@ -47,11 +49,7 @@ class Comparison:
         self._since = time.monotonic()
 
     def arrived(self) -> bool:
-        """Whether all ranks have come. One that waits for others asks again and again.
-
-        Raises:
-            WorldError: some did not come before the deadline.
-        """
+        """Whether all ranks have come. One that waits for others asks again and again."""
         if self._request.Test():
             return True
         waited = time.monotonic() - self._since
@@ -98,3 +96,162 @@ def differing(facts: Sequence[Facts]) -> list[str]:
     """
     known = dict.fromkeys(name for some in facts for name in some)
     return [name for name in known if len({some.get(name) for some in facts}) > 1]
+
+
+#: The settings of a world, and the variables that they come from where the program does not say.
+VARIABLES = {
+    "check": "SPMDSIM_CHECK",
+    "deadline": "SPMDSIM_DEADLINE",
+    "tuning": "SPMDSIM_TUNING",
+    "tune": "SPMDSIM_TUNE",
+    "reproducible": "SPMDSIM_REPRODUCIBLE",
+    "record": "SPMDSIM_RECORD",
+}
+#: Variables that are compared by what they mean, or are a node's own.
+APART = (*VARIABLES.values(), "SPMDSIM_LOG_DIR", "SPMDSIM_FAILED_DIR")
+#: What a rank says which cannot even say its settings.
+MISTAKE = "a mistake"
+#: The words for the text of a module. Which ones were loaded so far may depend on the rank.
+MODULE = "the text of module "
+#: The text of the program, and the name of its file.
+TEXT, PROGRAM = "the text of the program", "the program's file"
+
+
+def agreed(
+    comm: MPI.Comm, otherwise: float, wanted: Mapping[str, Callable[[], Any]], what: str = "a world"
+) -> dict[str, Any]:
+    """The settings of a world, if all of its ranks have the same, run the same program and have the same versions.
+
+    Where no rank wants its calls compared, only their settings are.
+    """
+    settings: dict[str, Any] = {}
+    problem = None
+    try:
+        limit_of_process()  # compared with the variables; but what is no number is nobody's setting
+        for name, setting in wanted.items():
+            settings[name] = setting()
+    except SpmdError as error:
+        problem = error
+    if comm.Get_size() > 1:
+        said = _said(settings)
+        facts = {**said, **_facts()} if problem is None else {MISTAKE: str(problem)}
+        number = number_of(repr(sorted(facts.items())))
+        try:
+            equal = Comparison(comm, number, settings.get("deadline", otherwise)).equal()
+        except WorldError as error:
+            where = (
+                f"where {what} of {comm.Get_size()} ranks is made, at {source_line() or 'an unknown place'}"
+            )
+            raise DisagreementError(f"{error.message} to {where}") from None
+        if not equal:
+            _require_same(comm.allgather(facts), world_ranks(comm), list(said))
+    if comm.Get_size() == MPI.COMM_WORLD.Get_size():  # all ranks have started
+        unlink_segments()
+    if problem is not None:
+        raise problem
+    return settings
+
+
+def _require_same(everyone: Sequence[Facts], job: Sequence[int], settings: Sequence[str]) -> None:
+    for ranks, text in sides((rank, facts.get(MISTAKE)) for rank, facts in zip(job, everyone)):
+        if text is not None:
+            raise DisagreementError(f"on {name_ranks(ranks)}, {text}")
+    unlike = [n for n in differing(everyone) if not n.startswith(MODULE) or all(n in f for f in everyone)]
+    if all(facts[_named("check")] == "False" for facts in everyone):
+        unlike = [name for name in unlike if name in settings]
+    if unlike := [name for name in unlike if name != PROGRAM]:
+        raise DisagreementError(
+            f"the ranks do not start alike: {'; '.join(_words(n, everyone, job) for n in unlike)}"
+        )
+
+
+def _words(name: str, everyone: Sequence[Facts], job: Sequence[int]) -> str:
+    said = sides((rank, facts.get(name, "not set")) for rank, facts in zip(job, everyone))
+    of = f" {everyone[0][PROGRAM]}" if name == TEXT else ""
+    return f"{name}{of} is {', '.join(f'{text} on {name_ranks(ranks)}' for ranks, text in said)}"
+
+
+def _named(setting: str) -> str:
+    return f"{setting} ({VARIABLES[setting]})" if setting in VARIABLES else setting
+
+
+def _said(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Settings in words, those of a tuning file one by one."""
+    said: dict[str, str] = {}
+    for name, value in settings.items():
+        if is_dataclass(value):
+            said |= {
+                _named(name) + f" of {one.name}": repr(getattr(value, one.name)) for one in fields(value)
+            }
+        else:
+            said[_named(name)] = repr(value)
+    return said
+
+
+def _facts() -> dict[str, str]:
+    facts = {
+        "spmdsim": __version__,
+        "Python": platform.python_version(),
+        "numpy": np.__version__,
+        "mpi4py": mpi4py.__version__,
+        "MPI": _library(),
+    }
+    return (
+        facts
+        | {k: repr(v) for k, v in os.environ.items() if k.startswith("SPMDSIM_") and k not in APART}
+        | _texts()
+    )
+
+
+@cache
+def _library() -> str:
+    return " ".join(MPI.Get_library_version().split("\n")[0].split())
+
+
+# -- the program's text -------------------------------------------------------------------------------------
+
+
+def _texts() -> dict[str, str]:
+    """The text of the program, and of the modules that it has loaded of its own and of this package."""
+    main = sys.modules.get("__main__")
+    texts = {TEXT: _main_text(main), PROGRAM: os.path.basename(getattr(main, "__file__", None) or "")}
+    for name, module in list(sys.modules.items()):
+        path = getattr(module, "__file__", None)
+        if module is main or not isinstance(path, str) or not path.endswith(".py"):
+            continue
+        if name.partition(".")[0] == "spmdsim" or _is_own(path):
+            texts[MODULE + name] = _text_of(path)
+    return texts
+
+
+def _main_text(main: ModuleType | None) -> str:
+    path = getattr(main, "__file__", None)
+    if isinstance(path, str):
+        return _text_of(os.path.abspath(path))
+    command = sys.orig_argv
+    return _digest(command[command.index("-c") + 1].encode()) if "-c" in command[:-1] else "interactive"
+
+
+@cache
+def _foreign() -> tuple[str, ...]:
+    """Where installed modules are."""
+    kinds = ("stdlib", "platstdlib", "purelib", "platlib")
+    return tuple(sysconfig.get_paths()[kind] + os.sep for kind in kinds)
+
+
+def _is_own(path: str) -> bool:
+    return not path.startswith(_foreign()) and "-packages" + os.sep not in path
+
+
+@lru_cache(maxsize=4096)
+def _text_of(path: str) -> str:
+    """A file in few words: kept, since what was loaded is what stood there at first."""
+    try:
+        with open(path, "rb") as file:
+            return _digest(file.read())
+    except OSError:
+        return "unreadable"
+
+
+def _digest(text: bytes) -> str:
+    return f"{len(text)} bytes with checksum {zlib.crc32(text):08x}"

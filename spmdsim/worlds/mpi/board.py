@@ -1,8 +1,4 @@
-"""What every rank called last, in memory that all ranks of a node read: each writes its own area, and asks nobody.
-
-A rank that waits, hangs in MPI, was stopped or was killed can still be read. Of ranks of other nodes there are copies,
-which are brought up to date when they are looked at (``courier``). ``boards`` makes them.
-"""
+"""What every rank called last, in memory that all ranks of a node read: each writes its own area, and asks nobody."""
 
 from __future__ import annotations
 
@@ -11,14 +7,80 @@ import struct
 import time
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 from spmdsim.bounded import Bounded
-from spmdsim.errors import WorldError
-from spmdsim.worlds.mpi.processes import RUNS, state_of
+from spmdsim.errors import InputError, WorldError
 
 if TYPE_CHECKING:
-    from spmdsim.worlds.mpi.courier import Courier
+    from mpi4py import MPI
+
+    from spmdsim.worlds.mpi.boards import Courier
+
+#: What becomes of a process: it runs, was stopped by a signal or a debugger, has ended, or its node does not answer.
+RUNS, STOPPED, ENDED, SILENT = range(1, 5)
+#: Ranks that are treated as a node of their own: 2 makes nodes of ranks 0 and 1, 2 and 3, and so on, on one machine.
+NODE_VARIABLE = "SPMDSIM_RANKS_PER_NODE"
+
+
+class ProcessPlace(NamedTuple):
+    """Where a rank runs: processes of one machine, in one namespace, see each other."""
+
+    machine: str
+    process: int
+
+
+def ranks_per_node() -> int | None:
+    """How many ranks the environment wants treated as a node; None if the machine alone counts."""
+    asked = os.environ.get(NODE_VARIABLE)
+    if not asked:
+        return None
+    if not asked.isdecimal() or int(asked) < 1:
+        raise InputError(f"{NODE_VARIABLE} is a number of ranks from 1 on, but it is {asked!r}")
+    return int(asked)
+
+
+def here(rank: int) -> ProcessPlace:
+    """Where this rank of all runs."""
+    each = ranks_per_node()
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        machine = f"{boot} {os.stat('/proc/self/ns/pid').st_ino}"
+    except OSError:  # no such system
+        machine = ""
+    return ProcessPlace(machine if each is None else f"{machine} part {rank // each}", os.getpid())
+
+
+def state_of(process: int) -> int:
+    """Whether a process of this machine runs, is stopped, or has ended."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return ENDED
+    except OSError:  # somebody else's
+        return RUNS
+    try:
+        with open(f"/proc/{process}/stat", encoding="ascii", errors="replace") as file:
+            state = file.read().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return RUNS
+    return {"T": STOPPED, "t": STOPPED, "Z": ENDED, "X": ENDED}.get(state, RUNS)
+
+
+class Processes:
+    """The ranks of a job that run on this node."""
+
+    def __init__(self, comm: MPI.Comm) -> None:
+        places: list[ProcessPlace] = comm.allgather(mine := here(comm.rank))
+        self._of = {
+            rank: p.process for rank, p in enumerate(places) if mine.machine and p.machine == mine.machine
+        }
+
+    def state(self, rank: int) -> int:
+        """Whether a rank runs, as far as this node can tell."""
+        return state_of(self._of[rank]) if rank in self._of else RUNS
+
 
 #: Calls that a rank keeps of each group, a power of two. More than this many calls no rank is ahead of another.
 RING = 256
@@ -60,17 +122,7 @@ STAYS, DONE, FAILED = range(3)
 
 
 class Board:
-    """The areas of some ranks.
-
-    Args:
-        areas: the numbers of each rank, zeros at first: its own, or a copy.
-        members: the ranks in ``MPI.COMM_WORLD``, sorted.
-        me: this rank's place among them.
-        courier: keeps the copies up to date, if there are some.
-
-    Attributes:
-        numbers: this rank's own area.
-    """
+    """The areas of some ranks."""
 
     def __init__(
         self,
@@ -102,11 +154,7 @@ class Board:
     # -- this rank writes ---------------------------------------------------------------------------------
 
     def enter(self, key: int, words: str) -> int:
-        """Take a place for the calls of a group and say who is in it: where its numbers begin.
-
-        Raises:
-            WorldError: there are too many groups.
-        """
+        """Take a place for the calls of a group and say who is in it: where its numbers begin."""
         if len(self._retired) > LINGER:
             place = self._retired.popleft()
         elif (place := self.numbers[PLACES]) >= GROUPS:

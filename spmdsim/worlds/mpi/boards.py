@@ -1,24 +1,271 @@
-"""The boards of this process: memory that the ranks of a node share, and copies of what those of other nodes note.
-
-The memory has no name in any folder: nothing is left behind, however a job ends.
-"""
+"""The boards of this process: memory that the ranks of a node share, and copies of what those of other nodes note."""
 
 from __future__ import annotations
 
+import hmac
 import mmap
 import os
 import secrets
+import socket
+import struct
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from threading import Lock, Thread
+from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 from mpi4py import MPI
 
 from spmdsim.errors import WorldError
-from spmdsim.worlds.mpi.board import AREA, Board
+from spmdsim.worlds.mpi import board as areas
+from spmdsim.worlds.mpi.board import (
+    ANEW,
+    AREA,
+    BEGIN,
+    BEGUN,
+    COLUMNS,
+    COMPARED,
+    ENDED,
+    RING,
+    SEEN,
+    SILENT,
+    TEXTS,
+    WORDS,
+    Board,
+    column,
+    here,
+)
 from spmdsim.worlds.mpi.counted import Counted
-from spmdsim.worlds.mpi.courier import Courier, OtherNode
-from spmdsim.worlds.mpi.processes import here
+
+if TYPE_CHECKING:
+    from spmdsim.worlds.mpi.board import Board
+
+#: Seconds in which a process answers, or another one of its node is asked; and in which a node that does not is left alone.
+ANSWERS, RESTS = 1.0, 1.0
+#: Seconds for which nobody of a node may answer before its ranks are called silent.
+PATIENCE = 3.0
+_ASKS = b"?"
+_REPLY, _PATCH = struct.Struct("<dq"), struct.Struct("<qqqq")
+
+
+class Address(NamedTuple):
+    """Where a process answers: the machine's addresses, the port, and the word that those who ask must know."""
+
+    hosts: tuple[str, ...]
+    port: int
+    word: bytes
+
+
+class Patch(NamedTuple):
+    """A stretch of a rank's area: whose, where, and whether the numbers are calls."""
+
+    place: int
+    at: int
+    numbers: bytes
+    calls: bool = False
+
+
+class Courier:
+    """Answers for the ranks of this node, and asks for those of the others."""
+
+    def __init__(self, word: bytes) -> None:
+        self._listens = socket.create_server(("", 0))
+        self.address = Address(_hosts(), self._listens.getsockname()[1], word)
+        self.places: frozenset[int] = frozenset()
+        self._nodes: list[OtherNode] = []
+        self._word = word
+
+    def follow(self, nodes: Sequence[OtherNode], word: bytes) -> None:
+        """Ask these from now on, and answer those who know the word."""
+        self._nodes, self._word = list(nodes), word
+        self.places = frozenset(place for node in nodes for place in node.places)
+        for node in nodes:
+            node.word = word
+
+    def serve(self, board: Board) -> None:
+        """Answer, in a thread."""
+        Thread(target=self._accept, args=(board,), name="spmdsim answers", daemon=True).start()
+
+    def reach(self, board: Board) -> str | None:
+        """Why a node cannot be reached at all, if one cannot."""
+        self.refresh(board)
+        return next((node.problem for node in self._nodes if node.problem), None)
+
+    def refresh(self, board: Board) -> None:
+        """Bring the copies up to date."""
+        for node in self._nodes:
+            node.refresh(board)
+
+    # -- answers ------------------------------------------------------------------------------------------
+
+    def _accept(self, board: Board) -> None:
+        while True:
+            asks, _ = self._listens.accept()
+            Thread(target=self._answer, args=(board, asks), name="spmdsim answers", daemon=True).start()
+
+    def _answer(self, board: Board, asks: socket.socket) -> None:
+        asks.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        news = News(board)
+        with asks, suppress(OSError, EOFError):
+            if not hmac.compare_digest(_receive(asks, len(self._word)), self._word):
+                return
+            while _receive(asks, 1) == _ASKS:
+                patches = b"".join(
+                    _PATCH.pack(place, at, len(numbers), calls) + numbers
+                    for place, at, numbers, calls in news.patches()
+                )
+                asks.sendall(_REPLY.pack(time.monotonic(), len(patches)) + patches)
+
+
+class News:
+    """What the ranks of this node noted since it was last asked for."""
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+        self._near = [place for place in board.places() if place not in board.far]
+        self._words = dict.fromkeys(self._near, (0, 0))
+        self._calls: dict[tuple[int, int], tuple[int, int]] = {}
+
+    def patches(self) -> Iterator[Patch]:
+        """Words before the calls that they are about, calls before their number, and the head at last."""
+        for place in self._near:
+            yield from self._of(place)
+
+    def _of(self, place: int) -> Iterator[Patch]:
+        numbers = self._board.areas[place]
+        head = np.array(numbers[: areas.HEAD])
+        head[SEEN] = self._board.process(place)
+        anew, used = int(head[ANEW]), int(head[WORDS])
+        since = self._words[place][1] if self._words[place][0] == anew else 0
+        self._words[place] = anew, used
+        if since < used:
+            yield Patch(place, TEXTS + since // 8, numbers[TEXTS + since // 8 : TEXTS + used // 8].tobytes())
+        for at, key in list(self._board.groups(place)):
+            begun, compared = int(numbers[at + BEGUN]), int(numbers[at + COMPARED])
+            known, sent = self._calls.get((place, at), (0, 0))
+            if known != key:
+                sent = 0
+            if (known, sent) != (key, begun):
+                self._calls[place, at] = key, begun
+            for first, many in stretches(max(sent - 1, begun - RING, 0), begun):
+                begins = column(at, 0, first)
+                yield Patch(place, begins, numbers[begins : begins + many * COLUMNS].tobytes(), True)
+            yield Patch(place, at, np.array([key, begun, compared]).tobytes())
+        yield Patch(place, 0, head.tobytes())
+
+
+def stretches(since: int, until: int) -> Iterator[tuple[int, int]]:
+    """Calls that stand one after the other in a ring: the first one, and how many.
+
+    >>> list(stretches(250, 260))
+    [(250, 6), (256, 4)]
+    """
+    while since < until:
+        many = min(until - since, RING - since % RING)
+        yield since, many
+        since += many
+
+
+class OtherNode:
+    """The ranks of another node, and a connection to one of their processes."""
+
+    def __init__(self, places: Sequence[int], addresses: Sequence[Address], first: int) -> None:
+        self.places, self._addresses, self._turn = tuple(places), list(addresses), first
+        self.problem: str | None = None
+        self.word = b""
+        self._connection: socket.socket | None = None
+        self._lock, self._heard, self._retry = Lock(), time.monotonic(), 0.0
+        self._shift: tuple[float, float] | None = None
+
+    def refresh(self, board: Board) -> None:
+        """Bring the copies of these ranks' areas up to date."""
+        with self._lock:
+            if time.monotonic() < self._retry:
+                return
+            refused = True
+            for _ in self._addresses:
+                try:
+                    self._ask(board)
+                    self.problem = None
+                    return
+                except (OSError, EOFError) as error:
+                    refused = refused and isinstance(error, ConnectionRefusedError)
+                    self.problem = self._say(error)
+                    self._hang_up()
+            self._retry = time.monotonic() + RESTS
+            silent = time.monotonic() - self._heard > PATIENCE
+            if refused or silent:
+                for place in self.places:
+                    board.areas[place][SEEN] = ENDED if refused else SILENT
+
+    def _ask(self, board: Board) -> None:
+        if self._connection is None:
+            self._connection = self._connect()
+        connection, asked = self._connection, time.monotonic()
+        connection.sendall(_ASKS)
+        then, size = _REPLY.unpack(_receive(connection, _REPLY.size))
+        now, reply = time.monotonic(), memoryview(_receive(connection, size))
+        if self._shift is None or now - asked < self._shift[0]:  # the clocks of two machines
+            self._shift = now - asked, (asked + now) / 2 - then
+        self._heard = time.monotonic()
+        while reply:
+            place, at, length, calls = _PATCH.unpack(reply[: _PATCH.size])
+            data = bytes(reply[_PATCH.size : _PATCH.size + length])
+            if calls:
+                rows = np.frombuffer(data, np.float64).reshape(-1, COLUMNS).copy()
+                clock = rows[:, BEGIN:]
+                clock[:] = np.where(clock, clock + self._shift[1], 0)
+                data = rows.tobytes()
+            board.put(place, at, data)
+            reply = reply[_PATCH.size + length :]
+
+    def _connect(self) -> socket.socket:
+        address = self._addresses[self._turn % len(self._addresses)]
+        problem: OSError = ConnectionError(f"no address of rank {self.places[0]}'s node is known")
+        for host in address.hosts:
+            try:
+                connection = socket.create_connection((host, address.port), ANSWERS)
+            except OSError as error:
+                problem = error
+                continue
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection.sendall(self.word)
+            return connection
+        raise problem
+
+    def _hang_up(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+        self._connection, self._turn = None, self._turn + 1
+
+    def _say(self, error: Exception) -> str:
+        address = self._addresses[self._turn % len(self._addresses)]
+        at = " or ".join(f"{host}:{address.port}" for host in address.hosts)
+        return f"no answer at {at or 'no address'} ({error or type(error).__name__})"
+
+
+def _receive(connection: socket.socket, size: int) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        some = connection.recv(min(size - len(data), 1 << 20))
+        if not some:
+            raise EOFError("the connection was closed")
+        data += some
+    return bytes(data)
+
+
+def _hosts() -> tuple[str, ...]:
+    """The addresses of this machine, those that others can reach first."""
+    hosts: dict[str, None] = {}
+    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(("10.255.255.255", 1))  # sends nothing: which interface would it be?
+        hosts[probe.getsockname()[0]] = None
+    with suppress(OSError):
+        hosts |= dict.fromkeys(socket.gethostbyname_ex(socket.gethostname())[2])
+    return tuple(host for host in hosts if not host.startswith("127.")) or ("127.0.0.1",)
+
 
 #: Where the bytes stand by which ranks know that they opened the same memory.
 _WORD = 80
@@ -40,9 +287,6 @@ def board_of(comm: Counted) -> tuple[Board, list[int]]:
     """The board of a communicator's ranks, an earlier world's or a new one, and their places there.
 
     Collective if it is new.
-
-    Raises:
-        WorldError: nodes cannot reach each other.
     """
     known = known_board(comm)
     if known is not None:

@@ -1,4 +1,4 @@
-"""Buffer arguments in mpi4py's spelling: an array, or a list of a buffer, counts, displacements and a type."""
+"""Arguments in mpi4py's spelling: an array, or a list of a buffer, counts, displacements and a type; and reductions of them."""
 
 from __future__ import annotations
 
@@ -15,15 +15,7 @@ from spmdsim.errors import UsageTypeError, WorldError
 
 @dataclass(frozen=True)
 class Buffer:
-    """A buffer argument, understood.
-
-    Args:
-        elements: the elements along the first dimension; elements of several bytes that numpy does not know as
-            one (pairs, matrices) are rows of bytes.
-        datatype: their MPI type, None for numpy's own.
-        counts: elements per rank, if given.
-        displacements: where each rank's elements begin, if given.
-    """
+    """A buffer argument, understood."""
 
     elements: np.ndarray
     datatype: MPI.Datatype | None
@@ -36,11 +28,7 @@ class Buffer:
         return len(self.elements)
 
     def blocks(self, size: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Counts and displacements per rank; equal blocks if none were given.
-
-        Raises:
-            WorldError: the elements do not divide into equal blocks, or there are not ``size`` counts.
-        """
+        """Counts and displacements per rank; equal blocks if none were given."""
         if self.counts is None:
             if self.count % size:
                 raise WorldError(f"{self.count} elements are no whole number of blocks for {size} ranks")
@@ -54,16 +42,7 @@ class Buffer:
 
 
 def buffer_of(spec: Any, vector: bool = False) -> Buffer:
-    """Understand a buffer argument.
-
-    Args:
-        spec: ``array``, ``[array, type]``, ``[array, count, type]``, ``[array, counts]``, ``[array, (counts,
-            displacements), type]`` or ``[array, counts, displacements, type]``.
-        vector: whether a lone sequence of integers means counts per rank.
-
-    Raises:
-        UsageTypeError: something else, an array that is not contiguous, or an MPI type with gaps.
-    """
+    """Understand a buffer argument."""
     if not isinstance(spec, list | tuple):
         return Buffer(_elements(_array(spec), None, None), None, None, None)
     array, *rest = spec
@@ -126,3 +105,48 @@ def _elements(flat: np.ndarray, datatype: MPI.Datatype | None, count: int | None
                 raise UsageTypeError(f"{flat.nbytes} bytes are no whole number of elements of {size} bytes")
             flat = flat.view(np.uint8).reshape(-1, size) if kind is None else flat.view(kind)
     return flat if count is None else flat[:count]
+
+
+_OPERATIONS = tuple((value, name) for name, value in vars(MPI).items() if type(value) is MPI.Op)
+
+_UFUNCS = (
+    (MPI.SUM, np.add),
+    (MPI.MAX, np.maximum),
+    (MPI.MIN, np.minimum),
+    (MPI.PROD, np.multiply),
+    (MPI.BAND, np.bitwise_and),
+    (MPI.BOR, np.bitwise_or),
+    (MPI.BXOR, np.bitwise_xor),
+)
+
+
+def operation_name(op: MPI.Op | None) -> str:
+    """A reduction in words; of the user's own nothing is known."""
+    if op is None:
+        return ""
+    known = next((name for value, name in _OPERATIONS if op == value), None)
+    return known or f"an operation of the user's{'' if op.Is_commutative() else ', not commutative'}"
+
+
+def type_name(array: np.ndarray) -> str:
+    """An element type in words."""
+    return array.dtype.name if array.ndim == 1 else f"elements of {array.shape[1]} bytes"
+
+
+def function_of(op: MPI.Op, like: Buffer) -> Any:
+    """The operation as a function of two arrays: numpy's where there is one, else MPI's own."""
+    if like.elements.ndim == 1 and like.elements.dtype.kind in "iufc":
+        for known, function in _UFUNCS:
+            if op == known:
+                return function
+    datatype = like.datatype
+
+    def combine(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+        result = right.copy()
+        if datatype is None:
+            op.Reduce_local(np.ascontiguousarray(left), result)
+        else:
+            op.Reduce_local([left, len(left), datatype], [result, len(left), datatype])
+        return result
+
+    return combine

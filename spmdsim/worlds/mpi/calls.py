@@ -60,29 +60,7 @@ BEFORE = 3
 
 
 class Calls:
-    """The calls of one group, as this rank made and compared them.
-
-    Args:
-        board: where they are noted.
-        name: tells the group from those of other worlds on the same ranks.
-        members: the ranks of the group in their world, sorted.
-        places: where each member stands on the board.
-        checker: of the world, which says which tensor a call is about.
-        strict: whether calls from different lines disagree.
-
-    Attributes:
-        number: how many were begun.
-        told: whether somebody was told already that ranks disagree or do not come.
-        settled: how many there were when they were last compared.
-        far: the places of members on other nodes.
-        due: by when they are compared again at the latest, by the monotonic clock.
-        awake: whether this rank waits for the others where it looks around itself, and not inside of MPI.
-        peers: of the other members that were found on the board, their numbers and where those of the group begin.
-        marks: by the places of calls in the ring, the numbers of those that move much, of all ranks of this node, mixed
-            with the group's number: another group's may stand there, and they stay when it is gone. Who is in one expects
-            much, and whoever calls something else then would be overrun or overrun it: each notes its own call and then
-            looks, the one at all others and the others at these numbers, so that one of them stays out of MPI.
-    """
+    """The calls of one group, as this rank made and compared them."""
 
     __slots__ = (
         "_compared",

@@ -40,11 +40,7 @@ LATEST, SHARE = 0.002, 50
 
 
 def deadline_seconds() -> float:
-    """The deadline that the environment asks for, or the default.
-
-    Raises:
-        InputError: it asks for something that is no number of seconds.
-    """
+    """The deadline that the environment asks for, or the default."""
     asked = os.environ.get("SPMDSIM_DEADLINE", "")
     try:
         seconds = float(asked or DEADLINE)
@@ -65,14 +61,7 @@ def members_of(step: Step) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class NewCall:
-    """What a rank is about to run, derived once per step.
-
-    Args:
-        record: it in words.
-        members: the ranks that all make it at the same time, sorted.
-        digest: the number that stands for it.
-        nbytes: of the tensor.
-    """
+    """What a rank is about to run, derived once per step: it in words and as a number, and the ranks that all make it."""
 
     record: Record
     members: tuple[int, ...]
@@ -80,11 +69,13 @@ class NewCall:
     nbytes: int = 0
 
     @staticmethod
-    def of(step: Step, dtype: np.dtype, algorithm: str | None) -> NewCall:
-        """The call for a step."""
-        record = Record.of(step, dtype.name, algorithm)
-        number = digest(step, dtype.name, algorithm)
-        return NewCall(record, members_of(step), number, math.prod(step.shape) * dtype.itemsize)
+    def of(
+        step: Step, dtype: np.dtype, algorithm: str | None, members: tuple[int, ...] | None = None
+    ) -> NewCall:
+        """The call for a step, of all its ranks if not of these."""
+        record, number = Record.of(step, dtype.name, algorithm), digest(step, dtype.name, algorithm)
+        nbytes = math.prod(step.shape) * dtype.itemsize
+        return NewCall(record, members or members_of(step), number, nbytes)
 
     @staticmethod
     def named(words: str, members: Sequence[int]) -> NewCall:
@@ -93,29 +84,18 @@ class NewCall:
 
 
 class Checker:
-    """What the checks of a world share.
-
-    Args:
-        world: the world; it says which tensor a call is about.
-        comms: where the groups' communicators come from.
-        board: where its ranks note their calls.
-        places: where each of them stands there.
-        mode: ``"auto"``, or True to compare every call and its source lines before it runs.
-        deadline: seconds to wait for the others.
-        what: tells these calls from others of the same world.
-    """
+    """What the checks of a world share."""
 
     def __init__(
         self,
         world: Any,
-        comms: Any,
         board: Board,
         places: Sequence[int],
         mode: bool | str,
         deadline: float,
         what: str = "",
     ) -> None:
-        self.world, self.comms, self.board, self.places = world, comms, board, tuple(places)
+        self.world, self.board, self.places = world, board, tuple(places)
         self.name = what + board.name(self.places)
         self.mode, self.deadline = mode, deadline
         self.everyone = tuple(range(len(self.places)))
@@ -176,11 +156,7 @@ class Checker:
             yield
 
     def settle(self) -> None:
-        """Compare all that was called so far with what the others called so far.
-
-        Raises:
-            WorldError: they disagree.
-        """
+        """Compare all that was called so far with what the others called so far."""
         for calls in self._calls.values():
             if calls.number != calls.settled:
                 if (
@@ -208,11 +184,7 @@ class Checker:
             calls.settled = calls.number
 
     def wait(self, calls: Calls, number: int, there: Callable[[], bool]) -> None:
-        """Wait until the other ranks are where they must be before this rank goes on with a call.
-
-        Raises:
-            WorldError: they are not before the deadline, or never can be.
-        """
+        """Wait until the other ranks are where they must be before this rank goes on with a call."""
         calls.awake = True
         try:
             self._wait(calls, number, there)
@@ -238,11 +210,7 @@ class Checker:
             time.sleep(NAP)
 
     def reach(self, calls: Calls, number: int, places: Sequence[int]) -> None:
-        """Wait until these members have come to a call that this rank began before, in sight of the others.
-
-        Raises:
-            WorldError: they do not before the deadline, or never can.
-        """
+        """Wait until these members have come to a call that this rank began before, in sight of the others."""
         if calls.came(number, places):
             return
         numbers, last = self.board.numbers, column(calls.start, END, calls.number - 1)
@@ -283,7 +251,7 @@ def making(world: Any, comm: MPI.Comm, deadline: float) -> Iterator[None]:
     if board is None:  # the first one
         yield
         return
-    checker, failed = Checker(world, None, *board, "auto", deadline, "making "), True
+    checker, failed = Checker(world, *board, "auto", deadline, "making "), True
     try:
         with checker.together(f"a new world of {comm.Get_size()} ranks"):
             checker.board.made(checker.places)  # they met: whatever comes of it, the next time is another one
@@ -314,13 +282,7 @@ class Check:
             self.checker.compare(self.calls)
 
     def run(self, run: Callable[..., Any], *arrays: np.ndarray, ids: str = "") -> Any:
-        """Note a call, compare it if it is new, and run it.
-
-        Args:
-            run: what it does.
-            arrays: with these.
-            ids: what the call depends on beside its step; equal on all ranks.
-        """
+        """Note a call, compare it if it is new, and run it."""
         with self.inside(ids):
             return run(*arrays)
 

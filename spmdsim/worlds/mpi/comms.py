@@ -26,12 +26,7 @@ MOST = 1900
 
 
 class Comms:
-    """The communicators of one world.
-
-    Args:
-        comm: all ranks of the world, counted; it stays the caller's. The first communicator, of all ranks, is made here.
-        deadline: seconds that the members of a new group wait for each other.
-    """
+    """The communicators of one world."""
 
     def __init__(self, comm: Counted, deadline: float) -> None:
         self.comm, self.deadline = comm, deadline
@@ -47,11 +42,7 @@ class Comms:
         return len(self._made)
 
     def of(self, ranks: tuple[int, ...]) -> Counted:
-        """The communicator of these ranks (sorted, this process among them); collective over them.
-
-        Raises:
-            WorldError: too many different groups, ranks that do not come, or a world that was closed.
-        """
+        """The communicator of these ranks (sorted, this process among them); collective over them."""
         comm = self._made.get(ranks)
         if comm is None:
             if self.closed and len(self._all) > 1:
@@ -70,11 +61,7 @@ class Comms:
         return {key("group", ranks): 1 for ranks in self._made} if self._all in self._made else None
 
     def require(self, ranks: tuple[int, ...], kind: int, number: int, where: Callable[[], str]) -> None:
-        """Go on only if none of these ranks has left before it made the call.
-
-        Raises:
-            WorldError: some have; ``where`` says which call it is.
-        """
+        """Go on only if none of these ranks has left before it made the call."""
         if self.departures is not None and (gone := self.departures.missing(ranks, kind, number)):
             raise DisagreementError(f"{who_left(gone)} {where()}")
 

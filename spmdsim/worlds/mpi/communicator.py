@@ -29,13 +29,12 @@ from spmdsim.collectives.selection_tables import choose, libraries
 from spmdsim.errors import InputError, ScheduleError, WorldError, unknown
 from spmdsim.pictured import Pictured
 from spmdsim.worlds.emulated import _parsed
-from spmdsim.worlds.mpi.buffers import Buffer, buffer_of
+from spmdsim.worlds.mpi.alike import agreed
+from spmdsim.worlds.mpi.buffers import Buffer, buffer_of, function_of
 from spmdsim.worlds.mpi.checker import DEADLINE, deadline_seconds
 from spmdsim.worlds.mpi.emulated_calls import EmulatedCalls
 from spmdsim.worlds.mpi.fingerprint import check_mode
 from spmdsim.worlds.mpi.messages import TAG, Messages
-from spmdsim.worlds.mpi.operations import function_of
-from spmdsim.worlds.mpi.world_start import agreed
 
 _program = lru_cache(maxsize=4096)(compile_program)
 

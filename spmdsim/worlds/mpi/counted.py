@@ -1,25 +1,68 @@
-"""Communicators that count what MPI is asked to move, from the buffers and counts of every call that is made.
-
-Whichever way a step takes, its calls go through one of these. Data are counted while somebody records; control
-traffic, which moves nothing of the user's, is told apart by what only it calls (or by its messages' tags), counted
-from the beginning, and shown apart. A reduction of MPI's own is counted by the convention of the plans; beside it
-stands what the library's algorithm moves, as far as its choice is known.
-"""
+"""Communicators that count what MPI is asked to move, from the buffers and counts of every call that is made."""
 
 from __future__ import annotations
 
 import pickle
 from collections.abc import Sequence
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
 
+from spmdsim.collectives import algorithm, make_schedule
+from spmdsim.collectives.partition import cut
+from spmdsim.collectives.rank_program import compile_program
+from spmdsim.collectives.selection_tables import choose
 from spmdsim.core import split_block
-from spmdsim.ending.agree import TAG as STOPS
+from spmdsim.ending.stop import TAG as STOPS
+from spmdsim.errors import InputError, ScheduleError
 from spmdsim.trace import recorder
 from spmdsim.trace.events import Asked
-from spmdsim.worlds.mpi.library import library_moves
+
+#: The tables' names of the libraries that have one.
+TABLES = {"Open MPI": "openmpi", "MPICH": "mpich"}
+#: The collective behind each of MPI's functions.
+_COLLECTIVES = {"Allreduce": "all_reduce", "Reduce_scatter": "reduce_scatter"}
+
+
+class LibraryMoves(NamedTuple):
+    """Bytes that one rank receives and sends in a library's algorithm."""
+
+    algorithm: str
+    received: int
+    sent: int
+
+
+@lru_cache(maxsize=4096)
+def library_moves(
+    vendor: str, function: str, counts: tuple[int, ...], rank: int, itemsize: int
+) -> LibraryMoves | None:
+    """What the algorithm moves that a library chooses for a reduction; None where its choice is not known.
+
+    >>> library_moves("Open MPI", "Allreduce", (1, 1, 1, 1), 0, 8)
+    LibraryMoves(algorithm='recursive_doubling', received=64, sent=64)
+    """
+    size, name = len(counts), _COLLECTIVES[function]
+    try:
+        equal = name == "all_reduce" or len(set(counts)) == 1
+        chosen = choose(
+            TABLES[vendor], name, size, sum(counts) * itemsize, True, itemsize, equal_blocks=equal
+        )
+        choice = chosen.algorithm
+        if vendor == "Open MPI" and name == "all_reduce" and "ring" in chosen.name and sum(counts) < size:
+            choice = algorithm(name, "recursive_doubling")  # its rings want an element per rank
+        schedule = make_schedule(choice, size)
+    except (KeyError, InputError, ScheduleError):
+        return None
+    if name == "all_reduce":
+        sizes = tuple(schedule.chunk_elements(sum(counts)))
+    else:
+        each = schedule.chunk_count // size
+        sizes = tuple(part for block in counts for part in cut(block, each))
+    program = compile_program(schedule, rank, sizes)
+    return LibraryMoves(choice.name, program.received * itemsize, program.sent * itemsize)
+
 
 #: Tags of messages that are control traffic: of ranks that gave up, that meet to make a communicator, that have left,
 #: and that meet at the end. Below every library's limit on tags.
@@ -29,15 +72,7 @@ _PURPOSES = {GAVE_UP: "agreement", MEETING: "groups", LEFT: "exit", DONE: "exit"
 
 
 class Tally:
-    """What the communicators of one world were asked to move.
-
-    Attributes:
-        control: control traffic by purpose, since the world was made.
-        data: of the step that runs now, if it is recorded.
-        calls: MPI's functions that it called, in the order of their first calls.
-        library: what the library's algorithms of its reductions move; None where one is not known.
-        algorithms: the names of these algorithms.
-    """
+    """What the communicators of one world were asked to move."""
 
     def __init__(self) -> None:
         self.control: dict[str, Asked] = {}
@@ -88,12 +123,7 @@ class Tally:
 
 
 class Counted(MPI.Intracomm):
-    """A communicator that counts what it is asked to do.
-
-    Args:
-        comm: the communicator; this is another name for it, not a copy.
-        tally: where it is counted.
-    """
+    """A communicator that counts what it is asked to do."""
 
     tally: Tally
     rank_size: tuple[int, int]

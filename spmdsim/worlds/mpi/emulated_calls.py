@@ -23,9 +23,9 @@ from spmdsim.errors import DisagreementError, WorldError
 from spmdsim.sides import name_ranks, number_of, sides
 from spmdsim.trace.recorder import source_line, source_lines
 from spmdsim.worlds.mpi.alike import Comparison, differing
+from spmdsim.worlds.mpi.buffers import operation_name, type_name
 from spmdsim.worlds.mpi.counted import GAVE_UP, LEFT
 from spmdsim.worlds.mpi.leaving import HURRIED
-from spmdsim.worlds.mpi.operations import operation_name, type_name
 
 #: Bytes from which on a call is compared before it runs: libraries send messages of more without a copy in between,
 #: and into a receive for less they write where they must not.
@@ -37,14 +37,7 @@ PATIENCE = 1.0
 
 
 class EmulatedCall(NamedTuple):
-    """What a rank is about to run.
-
-    Args:
-        schedule: the algorithm, and with it the collective and the root.
-        sizes: elements of each chunk.
-        operation: name of the reduction, if any.
-        elements: name of the element type.
-    """
+    """What a rank is about to run."""
 
     schedule: Schedule
     sizes: tuple[int, ...]
@@ -78,16 +71,7 @@ def _in_words(facts: dict[str, str]) -> str:
 
 
 class EmulatedCalls:
-    """The calls of one emulated communicator.
-
-    Args:
-        comm: a communicator of its own; this makes another one. Collective.
-        check: whether calls are compared; True compares the lines of the program, too.
-        deadline: seconds to wait for the others.
-
-    Attributes:
-        begun: whether the comparison of the call that this rank is in was posted.
-    """
+    """The calls of one emulated communicator."""
 
     def __init__(self, comm: MPI.Comm, check: bool | str, deadline: float) -> None:
         self._comm, self._deadline, self._strict = comm, deadline, check is True
@@ -112,17 +96,7 @@ class EmulatedCalls:
     def begin(
         self, schedule: Schedule, sizes: tuple[int, ...], op: MPI.Op | None, array: np.ndarray | None
     ) -> None:
-        """Post the comparison of a call; wait for it if the call is of a new kind, or long.
-
-        Args:
-            schedule: the algorithm.
-            sizes: elements of each chunk.
-            op: the reduction, if any.
-            array: elements that are moved, if any are.
-
-        Raises:
-            WorldError: ranks disagree, do not come, or did so before.
-        """
+        """Post the comparison of a call; wait for it if the call is of a new kind, or long."""
         if not self._on:
             return
         operation, elements = operation_name(op), "" if array is None else type_name(array)
@@ -144,11 +118,7 @@ class EmulatedCalls:
             self.end()
 
     def failed(self, collective: str, error: Exception) -> None:
-        """This rank cannot make its call, or not go on with it: why, if the others made another one.
-
-        Raises:
-            WorldError: ranks disagree, or did before.
-        """
+        """This rank cannot make its call, or not go on with it: why, if the others made another one."""
         if self._on and self._broken is None:
             if not self.begun:
                 facts = {"collective": collective, "mistake": str(error)}
@@ -165,11 +135,7 @@ class EmulatedCalls:
         self._pending = Comparison(self._comm, number, self._deadline, self._look)
 
     def look(self, looks: int) -> None:
-        """Look after the others while messages are under way; ``looks`` says how often that was done in this round.
-
-        Raises:
-            WorldError: ranks did not make the same call, or do not go on with it.
-        """
+        """Look after the others while messages are under way; ``looks`` says how often that was done in this round."""
         pending = self._pending
         if pending is not None:
             try:

@@ -75,11 +75,7 @@ def digest(step: Step, dtype: str, algorithm: str | None) -> int:
 
 
 def check_mode(mode: bool | str | None) -> bool | str:
-    """The mode asked for, or what ``SPMDSIM_CHECK`` (``0``, ``1``, ``auto`` or ``values``) says, or "auto".
-
-    Raises:
-        UsageTypeError: something else.
-    """
+    """The mode asked for, or what ``SPMDSIM_CHECK`` (``0``, ``1``, ``auto`` or ``values``) says, or "auto"."""
     if mode is None:
         asked = os.environ.get("SPMDSIM_CHECK", "auto")
         mode = {"0": False, "1": True}.get(asked, asked)

@@ -26,7 +26,7 @@ from spmdsim.redistribution.halo import (
 from spmdsim.redistribution.ways.rank_transfers import flat_offset
 from spmdsim.worlds.local_steps import assembled, stays
 from spmdsim.worlds.mpi.counted import Counted
-from spmdsim.worlds.mpi.datatypes import counted_parts, element
+from spmdsim.worlds.mpi.messages import counted_parts, element
 from spmdsim.worlds.pool import Surroundings, allocator, empty, in_margins, surroundings
 
 #: The ranks of a group, sorted, and their communicator.
@@ -104,14 +104,7 @@ def _agree(whole: np.ndarray, before: Index, index: Index, part: np.ndarray) -> 
 
 
 class Arriving(NamedTuple):
-    """What comes from another rank of the group.
-
-    Attributes:
-        number: the rank's, in the group's communicator.
-        size: how many elements.
-        place: where they begin in the windows, if they are contiguous there and may land there at once.
-        parts: else the parts of what lands: which elements, in which shape, and where they go.
-    """
+    """What comes from another rank of the group."""
 
     number: int
     size: int

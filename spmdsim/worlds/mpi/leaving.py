@@ -20,9 +20,9 @@ from spmdsim.ending.hooks import hook_quick_exit, left_with
 from spmdsim.ending.starting import unlink_segments
 from spmdsim.ending.stop import end_job, speak_for_others, write
 from spmdsim.sides import name_ranks, number_of
+from spmdsim.worlds.mpi.board import RUNS, SILENT, STOPPED, Processes
 from spmdsim.worlds.mpi.boards import world_ranks
 from spmdsim.worlds.mpi.counted import DONE, LEFT, Counted
-from spmdsim.worlds.mpi.processes import RUNS, SILENT, STOPPED, Processes
 from spmdsim.worlds.mpi.waiting import Watch
 
 if TYPE_CHECKING:
@@ -48,13 +48,7 @@ def key(kind: str, ranks: Iterable[int] = ()) -> int:
 
 
 class Hurry(NamedTuple):
-    """How a rank leaves that does not end well.
-
-    Attributes:
-        by: what it left by, in words.
-        code: the exit code of the job.
-        silent: it does not tell who waits for it in a collective, who would only complain of it.
-    """
+    """How a rank leaves that does not end well."""
 
     by: str
     code: int
@@ -62,11 +56,7 @@ class Hurry(NamedTuple):
 
 
 class Departures:
-    """Which ranks of a communicator have left, as far as they said so.
-
-    Args:
-        comm: all ranks of the world; for messages that nobody else reads.
-    """
+    """Which ranks of a communicator have left, as far as they said so."""
 
     def __init__(self, comm: Counted) -> None:
         self.comm, self._ranks = comm, world_ranks(comm)
@@ -101,12 +91,6 @@ class Departures:
         """Wait until all ranks leave; tell the others after a while.
 
         Ranks that still work are waited for as long as they like, those that are stopped until the deadline.
-
-        Args:
-            counts: the calls that this rank made.
-            hurry: of a rank that waits for nobody long, and ends the job.
-            state: whether another rank's process runs.
-            deadline: in seconds.
         """
         comm, begin, next_word = self.comm, time.monotonic(), WORD
         told = (hurry is not None and hurry.silent) or len(MPI.pickle.dumps(counts)) > LONGEST
@@ -187,15 +171,7 @@ def at_end(
     deadline: float,
     checker: Checker | None = None,
 ) -> None:
-    """Have this process wait, at its end, for the ranks of the worlds that are open then, and find out who never comes.
-
-    Args:
-        departures: of the world.
-        counts: the groups made, or None if the world was closed.
-        comm: its ranks; collective.
-        deadline: seconds that a stopped rank is waited for.
-        checker: compares what was called, before this rank says that it leaves and when all have left.
-    """
+    """Have this process wait, at its end, for the ranks of the worlds that are open then, and find out who never comes."""
     first = not _worlds
     _worlds[:] = [one for one in _worlds if one.counts() is not None]
     state = Processes(comm).state if checker is None else checker.process

@@ -58,12 +58,7 @@ def threads_in_calls() -> list[str]:
 
 
 def this_line(board: Board, depth: int = 1) -> float:
-    """The number of the user's line that called, the same on all ranks, to be written; 0 if there is none.
-
-    Args:
-        board: where the line is told in words, the first time.
-        depth: frames to leave out.
-    """
+    """The number of the user's line that called, the same on all ranks, to be written; 0 if there is none."""
     frame, function = user_frame(sys._getframe(depth))
     if frame is None:
         return 0.0
@@ -74,12 +69,7 @@ def this_line(board: Board, depth: int = 1) -> float:
 def line_above(
     board: Board, under: FrameType
 ) -> tuple[float, CodeType | None, Callable[[int], float | None], int]:
-    """``this_line`` of a call, the code it is in, what knows that one's lines, and how many frames above the given one's callee.
-
-    Args:
-        board: where the line is told in words, the first time.
-        under: the frame that made the call, of the package or the user's.
-    """
+    """``this_line`` of a call, the code it is in, what knows that one's lines, and how many frames above the given one's callee."""
     frame, function = user_frame(under)
     lines, above = board.lines_of(function), 1
     if frame is None:

@@ -1,4 +1,4 @@
-"""One step of rows on MPI: Allgatherv or Alltoallv of the rows that others want, derived once but for the ids.
+"""Steps of rows on MPI: Allgatherv or Alltoallv of the rows that others want, derived once but for the ids.
 
 Every rank works out from the ids which rows go where, so nothing but rows is sent. They land in a buffer in the
 order of their owners, the rank's own rows among them, and one lookup in it gives the result.
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import accumulate
+from contextlib import AbstractContextManager, nullcontext
+from zlib import crc32
 
 import numpy as np
 from mpi4py import MPI
@@ -16,41 +17,49 @@ from mpi4py import MPI
 from spmdsim.errors import WorldError
 from spmdsim.redistribution.sparse_lookup import RowStep, Want, row_frame
 from spmdsim.worlds.local_lookup import Peers, gathered_gradient, place_rows, summed
-from spmdsim.worlds.mpi import datatypes
-from spmdsim.worlds.mpi.datatypes import element
+from spmdsim.worlds.mpi import messages
+from spmdsim.worlds.mpi.checker import Check
+from spmdsim.worlds.mpi.messages import Stretches, element
 from spmdsim.worlds.mpi.shared import Windows
 from spmdsim.worlds.pool import allocator
+from spmdsim.worlds.programs import StepProgram
 
-Counts = tuple[list[int], list[int]]
+
+class RowProgram(StepProgram):
+    """A step of rows as this rank runs it: what compares its calls, and what sends its rows."""
+
+    exchange: RowExchange | None = None
+
+    def __init__(self, check: Check | None) -> None:
+        self.check = check
+
+    def compared(self, ids: np.ndarray) -> AbstractContextManager[None]:
+        """Inside of this the call is compared with the other ranks', the ids with theirs."""
+        if self.check is None:
+            return nullcontext()
+        return self.check.inside(f"{ids.size} {ids.dtype.name} ids with checksum {crc32(ids.data):08x}")
+
+    def free(self) -> None:
+        """Free MPI's types."""
+        if self.exchange is not None:
+            self.exchange.free()
+            self.exchange = None
 
 
 class RowExchange:
-    """What one rank does in a step of rows.
+    """What one rank does in a step of rows, over the communicator of its group, sorted by rank.
 
-    Args:
-        step: the step.
-        rank: this rank.
-        comm: the communicator of its group, sorted by rank.
-        dtype: element type of the table.
-        near: whether all ranks of the group are on one node.
-        windows: shared memory for the result, if all ranks of the group are to share one copy of it.
+    ``near`` says that all ranks of the group are on one node; ``windows`` are memory for the result, if they share one copy.
     """
 
     def __init__(
-        self,
-        step: RowStep,
-        rank: int,
-        comm: MPI.Comm,
-        dtype: np.dtype,
-        near: bool,
-        windows: Windows | None = None,
+        self, step: RowStep, rank: int, comm: MPI.Comm, dtype: np.dtype, near: bool, windows: Windows | None
     ) -> None:
         self.frame = frame = row_frame(step, rank)
         self.comm, self.dtype, self.near, self.windows = comm, dtype, near, windows
         self.me = frame.members.index(rank)
-        order = sorted(frame.members)
         #: The place in the group of each rank of the communicator.
-        self.places = [frame.members.index(member) for member in order]
+        self.places = [frame.members.index(member) for member in sorted(frame.members)]
         self.target = step.dst.local_shape(step.shape, rank)
         self.width = self.target[-1]
         self.first, self.last = frame.edges[self.me], frame.edges[self.me + 1]
@@ -67,18 +76,15 @@ class RowExchange:
         self.held = step.held_shape(rank)
         widths = {part.stop - part.start for part in frame.columns}
         most = _size(frame.parts[0]) if frame.alike else sum(map(_size, frame.parts))
-        if (most + 1) * max(widths) > datatypes.MAX_COUNT:
-            self._count_rows(widths)
-
-    def _count_rows(self, widths: set[int]) -> None:
-        """Whole rows as MPI's elements, where there are more elements than it can count."""
-        if len(widths) > 1:
-            raise WorldError(
-                f"ranks {list(self.frame.members)} would exchange more elements than MPI can count, in rows of "
-                f"different lengths {sorted(widths)}; split the ids instead of the columns"
-            )
-        self._whole, self._kind = True, self._kind.Create_contiguous(self.width).Commit()
-        self.types.append(self._kind)
+        if (most + 1) * max(widths) > messages.MAX_COUNT:
+            if len(widths) > 1:
+                raise WorldError(
+                    f"ranks {list(frame.members)} would exchange more elements than MPI can count, in rows of "
+                    f"different lengths {sorted(widths)}; split the ids instead of the columns"
+                )
+            # Whole rows as MPI's elements.
+            self._whole, self._kind = True, self._kind.Create_contiguous(self.width).Commit()
+            self.types.append(self._kind)
 
     def free(self) -> None:
         """Free MPI's types."""
@@ -99,7 +105,9 @@ class RowExchange:
                 return out, tuple(self.frame.elements(wants, self.me))
         want = wants[self.me]
         rows = self._landing()
-        self._own_rows(want, table, rows)
+        start, stop = want.places[self.me : self.me + 2]
+        if start < stop and self.width:
+            _take(table, self.frame.columns[self.me], want.of(self.me) - self.first, rows[start:stop])
         received = self._gather(wants, rows) if self.frame.alike else self._exchange(wants, table, rows)
         if want.nobody:
             rows[len(want.rows)] = 0
@@ -108,15 +116,14 @@ class RowExchange:
             np.take(rows, want.index, axis=0, out=out, mode="clip")
         return out.reshape(self.target), received
 
-    def _own_rows(self, want: Want, table: np.ndarray, rows: np.ndarray) -> None:
-        start, stop = want.places[self.me : self.me + 2]
-        if start < stop and self.width:
-            _take(table, self.frame.columns[self.me], want.of(self.me) - self.first, rows[start:stop])
-
-    def _incoming(self, want: Want) -> Counts:
+    def _incoming(self, want: Want) -> Stretches:
         """Per rank of the communicator, how many elements come from it, and where they go."""
-        counts, unit = want.counts, self._unit(self.width)
-        return [counts[k] * unit for k in self.places], [want.places[k] * unit for k in self.places]
+        unit = self._unit(self.width)
+        counts, starts = (
+            [want.counts[k] * unit for k in self.places],
+            [want.places[k] * unit for k in self.places],
+        )
+        return Stretches(counts, starts)
 
     def _received(self, counts: Sequence[int]) -> Peers:
         """The elements from each other rank, from the counts that the call was made with."""
@@ -156,13 +163,11 @@ class RowExchange:
 
     def _exchange(self, wants: Sequence[Want], table: np.ndarray, rows: np.ndarray) -> Peers:
         """Each rank gets the rows it wants itself."""
-        counts, starts = self._incoming(wants[self.me])
-        counts[self.places.index(self.me)] = 0
+        taken = self._incoming(wants[self.me]).without(self.places.index(self.me))
         if any(want.counts[k] for m, want in enumerate(wants) for k in range(len(wants)) if k != m):
             given, packed = self._pack(wants, table)
-            take = [rows, (counts, starts), self._kind]
-            self.comm.Alltoallv([packed, given, self._kind], take)
-        return self._received(counts)
+            self.comm.Alltoallv([packed, given, self._kind], [rows, taken, self._kind])
+        return self._received(taken.counts)
 
     def give_back(self, ids: np.ndarray, gradients: np.ndarray) -> tuple[np.ndarray, Peers]:
         """The gradient of this rank's part of the table, and the elements that came from each other rank.
@@ -171,13 +176,11 @@ class RowExchange:
         """
         wants, n = self.frame.wants(ids), len(self.places)
         sums = summed(wants[self.me], gradients)
-        sent, sent_starts = self._incoming(wants[self.me])
-        sent[self.places.index(self.me)] = 0
+        sent = self._incoming(wants[self.me]).without(self.places.index(self.me))
         counts, starts = self._asked(wants)
         landed = self._packed() if self._same_columns else np.empty(sum(counts), self.dtype)
         if any(want.counts[k] for m, want in enumerate(wants) for k in range(n) if k != m):
-            give = [sums, (sent, sent_starts), self._kind]
-            self.comm.Alltoallv(give, [landed, (counts, starts), self._kind])
+            self.comm.Alltoallv([sums, sent, self._kind], [landed, (counts, starts), self._kind])
         flat, parts = landed.reshape(-1), [sums[:0]] * n
         each = self.width if self._whole else 1
         for k, count, start in zip(self.places, counts, starts):
@@ -189,14 +192,14 @@ class RowExchange:
         gradient = gathered_gradient(self.frame, wants, self.me, parts, self.held)
         return gradient, self._received(counts)
 
-    def _asked(self, wants: Sequence[Want]) -> Counts:
+    def _asked(self, wants: Sequence[Want]) -> Stretches:
         """Per rank of the communicator, how many elements it wants of this rank, and where they are when packed."""
         columns = [self.frame.columns[k] for k in self.places]
         rows = [wants[k].counts[self.me] if k != self.me else 0 for k in self.places]
         counts = [some * self._unit(part.stop - part.start) for some, part in zip(rows, columns)]
-        return counts, [0, *accumulate(counts)][:-1]
+        return Stretches.of(counts)
 
-    def _pack(self, wants: Sequence[Want], table: np.ndarray) -> tuple[Counts, np.ndarray]:
+    def _pack(self, wants: Sequence[Want], table: np.ndarray) -> tuple[Stretches, np.ndarray]:
         """The rows that the others want of this rank, one rank's after the other's."""
         asked = [wants[k].of(self.me) if k != self.me else wants[k].rows[:0] for k in self.places]
         if self._same_columns:

@@ -24,8 +24,8 @@ from spmdsim.redistribution.ways.rank_transfers import (
     packed_side,
 )
 from spmdsim.redistribution.ways.way import Way
-from spmdsim.worlds.mpi import datatypes
-from spmdsim.worlds.mpi.datatypes import counted_parts, element, subarray
+from spmdsim.worlds.mpi import messages
+from spmdsim.worlds.mpi.messages import counted_parts, element, subarray
 from spmdsim.worlds.pool import allocator, empty
 
 #: Groups larger than this exchange by messages to the actual peers only.
@@ -172,7 +172,7 @@ def _typed(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype) -> tuple[Run
         for member, some in groupby(pieces, lambda piece: piece.member):
             indices = [piece.index for piece in some]
             offset = flat_offset(shape, indices[0]) if len(indices) == 1 else None
-            if offset is not None and offset * dtype.itemsize <= datatypes.MAX_COUNT:
+            if offset is not None and offset * dtype.itemsize <= messages.MAX_COUNT:
                 counts[member] = MemberBox(member, indices[0]).count
                 displacements[member] = offset * dtype.itemsize
             else:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import atexit
 import math
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Generator
 from contextlib import nullcontext
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -24,15 +24,15 @@ from spmdsim.core.mesh import Mesh
 from spmdsim.core.step import Step
 from spmdsim.layout.blocks import nested_blocks
 from spmdsim.layout.element_type import check_reduce
-from spmdsim.redistribution.ways.tuning import Tuning, tuning
+from spmdsim.redistribution.ways.tuning import Tuning
 from spmdsim.redistribution.ways.way import Way, way_of
-from spmdsim.worlds.mpi.checker import Check, NewCall
-from spmdsim.worlds.mpi.counted import VENDOR, Tally
-from spmdsim.worlds.mpi.datatypes import MAX_COUNT, element
+from spmdsim.worlds.base import World
+from spmdsim.worlds.mpi.checker import Check, Checker, NewCall
+from spmdsim.worlds.mpi.counted import Tally
+from spmdsim.worlds.mpi.messages import MAX_COUNT, element
 from spmdsim.worlds.mpi.reducing import ReduceGroup, packed, to_others
 from spmdsim.worlds.pool import empty
-from spmdsim.worlds.posted import Posting, Stages
-from spmdsim.worlds.programs import StepProgram
+from spmdsim.worlds.programs import Stages, StepProgram
 
 #: Yields what it waits for next; returns the shard after the step.
 Requests = Generator[MPI.Request, None, np.ndarray]
@@ -48,53 +48,53 @@ ORDERED = ("small", "composed", "gathered")
 class EarlyProgram(StepProgram):
     """How a step is begun early, and what compares that; forgotten when nothing is under way."""
 
-    def __init__(self, early: Early, post: Post | None, check: Check | None) -> None:
-        self.early, self.post, self.check = early, post, check
+    def __init__(self, finish: Callable[[], None], post: Post | None, check: Check | None) -> None:
+        self.finish, self.post, self.check = finish, post, check
 
     def free(self) -> None:
         """Wait for what is under way."""
-        self.early.finish()
+        self.finish()
 
 
-class Early:
-    """What this process begins early, and what of it MPI still works on.
+class BeginsEarly(World):
+    """A world of processes, what it begins early, and what of that MPI still works on."""
 
-    Args:
-        world: of this process's rank.
-        tally: where calls are counted.
-        tuning: the choices of ways.
-        deadline: seconds that the end of the world waits for what nobody waited for.
-    """
+    rank: int
+    choices: Tuning
+    _tally: Tally
+    _deadline: float
+    _checker: Checker | None
 
-    def __init__(self, world: Any, tally: Tally, tuning: Tuning, deadline: float) -> None:
-        self.world, self.rank, self.cache, self.checker = world, world.rank, world.cache, world._checker
-        self.tally, self.tuning, self.deadline = tally, tuning, deadline
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
         self._under_way: list[tuple[MPI.Request, Requests]] = []
         self._ends = False
 
-    def program(self, step: Step, dtype: np.dtype) -> EarlyProgram:
-        """How a step is begun early, if it can be, and what compares that."""
-        known: EarlyProgram | None = self.cache.get((step, dtype, BEGUN_EARLY))
-        if known is not None:
-            return known
-        post = check = None
-        if step.collective in COLLECTIVES and self.rank in step.src.mesh and len(step.group(self.rank)) > 1:
-            if self.checker is not None:
-                check = self.checker.of(NewCall.of(step, dtype, BEGUN_EARLY))
-            way = way_of(step, self.rank, dtype, self.tuning, MAX_COUNT)
-            target = step.dst.local_shape(step.shape, self.rank)
-            post = posting(step, self.world._group(step)[1], way, target)
-        early = self.cache[step, dtype, BEGUN_EARLY] = EarlyProgram(self, post, check)
-        return early
+    @abstractmethod
+    def _group(self, step: Step) -> tuple[tuple[int, ...], ReduceGroup]:
+        """The ranks that this one reduces with, sorted, and their communicator."""
 
-    def stages(self, post: Post, check: Check | None, array: np.ndarray) -> Stages:
+    def _distant(self, mesh: Mesh) -> bool:
+        if self._checker is None or self.rank not in mesh or mesh.size == 1:
+            return False
+        return bool(self._checker.calls(tuple(sorted(mesh.rank_list))).far)
+
+    def _stages(self, step: Step, shards: list[Any]) -> Stages:
         """Begin a step, which is a call to compare, and go on with it, which is none."""
-        self.tally.begin()
+        self.check_step(step)
+        array = contiguous(shards[0])
+        program: EarlyProgram | None = self.cache.get((step, array.dtype, BEGUN_EARLY))
+        if program is None:
+            program = self.cache[step, array.dtype, BEGUN_EARLY] = self._begun_early(step, array.dtype)
+        if program.post is None:
+            return (yield from super()._stages(step, shards))
+        check = program.check
+        self._tally.begin()
         if not self._ends:
             self._ends = True
-            atexit.register(self.finish)
+            atexit.register(self._finish)
         with nullcontext() if check is None else check.inside():
-            under_way = post(array)
+            under_way = program.post(array)
             request = next(under_way)
             number = 0 if check is None else check.calls.number - 1
         while True:
@@ -102,7 +102,7 @@ class Early:
             yield
             if check is not None:
                 check.checker.reach(check.calls, number, check.calls.others)
-            self.tally.begin()
+            self._tally.begin()
             request.Wait()
             self._under_way = [one for one in self._under_way if one[0] is not request]
             try:
@@ -110,54 +110,30 @@ class Early:
             except StopIteration as end:
                 return [end.value]
 
+    def _begun_early(self, step: Step, dtype: np.dtype) -> EarlyProgram:
+        """How a step is begun early, if it can be, and what compares that."""
+        post = check = None
+        if step.collective in COLLECTIVES and self.rank in step.src.mesh and len(step.group(self.rank)) > 1:
+            if self._checker is not None:
+                check = self._checker.of(NewCall.of(step, dtype, BEGUN_EARLY))
+            way = way_of(step, self.rank, dtype, self.choices, MAX_COUNT)
+            post = posting(step, self._group(step)[1], way, step.dst.local_shape(step.shape, self.rank))
+        return EarlyProgram(self._finish, post, check)
+
     def proceed(self) -> None:
-        """Let MPI work on it: few libraries have a thread that does."""
+        """Let MPI work on what was begun: few libraries have a thread that does."""
         for request, _ in self._under_way:
             request.Test()
 
-    def finish(self) -> None:
+    def _finish(self) -> None:
         """Wait for what nobody waited for: MPI ends with no call open."""
-        end = time.monotonic() + self.deadline
+        end = time.monotonic() + self._deadline
         while self._under_way and time.monotonic() < end:
             self._under_way = [one for one in self._under_way if not one[0].Test()]
 
 
-class BeginsEarly(Posting):
-    """What a world of processes begins early."""
-
-    @cached_property
-    def _early(self) -> Early:
-        world: Any = self
-        return Early(world, world._tally, tuning(VENDOR), world._deadline)
-
-    def _distant(self, mesh: Mesh) -> bool:
-        checker = self._early.checker
-        if checker is None or self._early.rank not in mesh or mesh.size == 1:
-            return False
-        return bool(checker.calls(tuple(sorted(mesh.rank_list))).far)
-
-    def _stages(self, step: Step, shards: list[Any]) -> Stages:
-        self._early.world.check_step(step)
-        array = contiguous(shards[0])
-        program = self._early.program(step, array.dtype)
-        if program.post is None:
-            return (yield from super()._stages(step, shards))
-        return (yield from self._early.stages(program.post, program.check, array))
-
-    def proceed(self) -> None:
-        """Let MPI work on what was begun: few libraries have a thread that does."""
-        self._early.proceed()
-
-
 def posting(step: Step, group: ReduceGroup, way: Way, target: tuple[int, ...]) -> Post | None:
-    """How a step is begun; None if it is to run at once.
-
-    Args:
-        step: the step.
-        group: the ranks that this one runs it with.
-        way: the way that it takes otherwise.
-        target: the shape of this rank's shard after it.
-    """
+    """How a step is begun by this rank and its group; None if it is to run at once. ``way`` is how it runs otherwise."""
     if way.name == "same" or math.prod(step.shape) > MAX_COUNT:
         return None
     if step.collective == "all_gather":

@@ -40,11 +40,7 @@ _SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGUSR1") if hasattr(
 
 
 def record_path() -> str | None:
-    """The file that the environment asks for, in full; None if it asks for none.
-
-    Raises:
-        InputError: there is no folder for it.
-    """
+    """The file that the environment asks for, in full; None if it asks for none."""
     asked = os.environ.get(VARIABLE)
     if not asked:
         return None
@@ -55,11 +51,7 @@ def record_path() -> str | None:
 
 
 class Recording:
-    """Writes what a process and all those whose calls it can read called last.
-
-    Args:
-        path: where to.
-    """
+    """Writes what a process and all those whose calls it can read called last."""
 
     _one: Recording | None = None
 
@@ -117,12 +109,7 @@ class Recording:
     # -- writing ------------------------------------------------------------------------------------------
 
     def write(self, reason: str, last: bool) -> None:
-        """Write the file, unless another rank does.
-
-        Args:
-            reason: why.
-            last: the job ends, and this is written once.
-        """
+        """Write the file, unless another rank does."""
         if not self.boards or os.getpid() != self._process:
             return
         with self._lock:

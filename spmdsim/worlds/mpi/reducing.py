@@ -23,9 +23,9 @@ from spmdsim.layout.blocks import nested_blocks
 from spmdsim.layout.element_type import check_reduce
 from spmdsim.redistribution.ways.rank_transfers import Blocks
 from spmdsim.redistribution.ways.way import Way, chunk_elements
-from spmdsim.worlds.mpi import datatypes
+from spmdsim.worlds.mpi import messages
 from spmdsim.worlds.mpi.counted import Counted
-from spmdsim.worlds.mpi.datatypes import element, native_op, number_view
+from spmdsim.worlds.mpi.messages import element, native_op, number_view
 from spmdsim.worlds.pool import allocator, empty
 
 Run = Callable[[np.ndarray], np.ndarray]
@@ -33,13 +33,7 @@ Run = Callable[[np.ndarray], np.ndarray]
 
 @dataclass(frozen=True)
 class ReduceGroup:
-    """The ranks that reduce together.
-
-    Args:
-        comm: their communicator, sorted by world rank.
-        order: the number in the communicator of each member, in the order of the group.
-        me: this rank's number in the communicator.
-    """
+    """The ranks that reduce together."""
 
     comm: Counted
     order: tuple[int, ...]
@@ -68,7 +62,7 @@ def _library(op: str, dtype: np.dtype) -> MPI.Op:
 
 
 def _native_all(op: str, native: MPI.Op, group: ReduceGroup, shape: tuple[int, ...], dtype: np.dtype) -> Run:
-    comm, most, fresh, size = group.comm, datatypes.MAX_COUNT, allocator(shape, dtype), group.size
+    comm, most, fresh, size = group.comm, messages.MAX_COUNT, allocator(shape, dtype), group.size
 
     def whole(array: np.ndarray) -> np.ndarray:
         out = fresh()
@@ -139,7 +133,7 @@ def scatter_into(op: str, group: ReduceGroup, flat: np.ndarray, result: np.ndarr
     indices = tuple((slice(start, start + length),) for start, length in sizes)
     starts, lengths = [start for start, _ in sizes], [length for _, length in sizes]
     layout = Blocks(indices, lengths, starts, True, True, True, (lengths[me],))
-    most = chunk_elements(chunk, flat.dtype.itemsize, size, datatypes.MAX_COUNT)
+    most = chunk_elements(chunk, flat.dtype.itemsize, size, messages.MAX_COUNT)
     _exchange_and_fold(op, group, layout, most, flat, result[indices[me]])
 
 

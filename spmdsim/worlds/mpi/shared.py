@@ -19,8 +19,8 @@ from mpi4py import MPI
 from spmdsim.core.step import Index, Step
 from spmdsim.redistribution.ways.rank_transfers import RankTransfers
 from spmdsim.trace.events import SHARED_MEMORY
+from spmdsim.worlds.mpi.board import ranks_per_node
 from spmdsim.worlds.mpi.counted import Counted
-from spmdsim.worlds.mpi.processes import ranks_per_node
 from spmdsim.worlds.mpi.reducing import ReduceGroup, scatter_into
 
 Run = Callable[[np.ndarray], np.ndarray]
@@ -35,13 +35,7 @@ _orphans: list[object] = []
 
 
 class Windows:
-    """The shared memory of one group for results of one size.
-
-    Args:
-        comm: the group's communicator, all of its ranks on one node.
-        nbytes: size of a result.
-        group: the windows of the group by size, this one's among them, those used last at the end.
-    """
+    """The shared memory of one group for results of one size."""
 
     def __init__(self, comm: Counted, nbytes: int, group: dict[int, Windows]) -> None:
         self.comm, self.nbytes, self._group = comm, nbytes, group

@@ -32,13 +32,7 @@ Run = Callable[[np.ndarray], np.ndarray]
 
 
 class KeptTrial(NamedTuple):
-    """What is known of a step.
-
-    Args:
-        size: ranks of its group.
-        trial: what the group knows.
-        forgotten: called when it is known no more.
-    """
+    """What is known of a step."""
 
     size: int
     trial: Trial
@@ -46,13 +40,7 @@ class KeptTrial(NamedTuple):
 
 
 class Trials:
-    """What a world tries, and what came of it.
-
-    Args:
-        mode: ``"off"``, ``"first"`` or ``"full"``.
-        known: what was found before.
-        machine: what ranks run on, the same on all of them.
-    """
+    """What a world tries, and what came of it."""
 
     def __init__(self, mode: str, known: Wisdom = NOTHING, machine: str = "") -> None:
         self.mode, self.known, self.machine = mode, known, machine
@@ -66,15 +54,7 @@ class Trials:
         members: tuple[int, ...],
         forgotten: Callable[[], None],
     ) -> tuple[tuple[Way, ...], Trial]:
-        """The ways of a step that are worth a trial, and what all members know of them.
-
-        Args:
-            step: the step.
-            dtype: type of its elements.
-            ways: all ways.
-            members: the ranks that all make its calls, in the same order as all their others.
-            forgotten: called when nothing is known any more.
-        """
+        """The ways of a step that are worth a trial, and what all members know of them."""
         group = self._groups.get(members)
         if group is None:
             group = self._groups[members] = Bounded(free=lambda kept: [one() for one in kept.forgotten])
@@ -116,14 +96,7 @@ def words(step: Step, dtype: np.dtype) -> str:
 
 
 def tried(trial: Trial, make: Callable[[int], Run], comm: Counted, meet: Callable[[], None]) -> Run:
-    """A step whose calls try the ways, or take the chosen one.
-
-    Args:
-        trial: what is known.
-        make: derives a way by its number.
-        comm: of the ranks that have to take the same way.
-        meet: called inside of a call of a trial: returns when all of its ranks are in it.
-    """
+    """A step whose calls try the ways, or take the chosen one."""
     runs: dict[int, Run] = {}
 
     def way(number: int) -> Run:

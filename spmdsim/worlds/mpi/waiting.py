@@ -17,17 +17,19 @@ from spmdsim.worlds.mpi.board import (
     BEGIN,
     BEGUN,
     DONE,
+    ENDED,
     FAILED,
     KIND,
     LEFT,
     LINE,
+    SILENT,
     STAYS,
+    STOPPED,
     Board,
     as_float,
     column,
 )
 from spmdsim.worlds.mpi.fingerprint import Record
-from spmdsim.worlds.mpi.processes import ENDED, SILENT, STOPPED
 
 if TYPE_CHECKING:
     from spmdsim.worlds.mpi.calls import Calls
@@ -194,12 +196,7 @@ class Watch:
 
     @staticmethod
     def leave_all(code: int, last: bool) -> None:
-        """Say that this rank makes no more calls, and end the job if those that were made are not the same.
-
-        Args:
-            code: the exit code that the rank leaves with; only if it is 0 is there anything to compare.
-            last: whether all ranks that this one works with have left.
-        """
+        """Say that this rank makes no more calls, and end the job if those that were made are not the same."""
         for watch in list(Watch._all.values()):
             watch._board.leave(FAILED if code else DONE)
             watch._board.refresh()

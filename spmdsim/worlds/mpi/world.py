@@ -7,8 +7,10 @@ the caller's; only ranks of a step's meshes take part in it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,51 +18,79 @@ from mpi4py import MPI
 
 from spmdsim.core.lockstep import contiguous, slicing
 from spmdsim.core.step import LOCAL_STEPS, Step
+from spmdsim.core.world import programs
 from spmdsim.errors import WorldError
 from spmdsim.layout.element_type import check_reduce
 from spmdsim.redistribution.exclusive_scan import EXCLUSIVE_SCAN, ScanStep
-from spmdsim.redistribution.halo import HaloStep, room_around
+from spmdsim.redistribution.halo import HaloStep, Room, room_around
 from spmdsim.redistribution.parts import Parts, PartsStep
-from spmdsim.redistribution.sparse_lookup import RowStep
+from spmdsim.redistribution.sparse_lookup import GATHER_ROWS, RowStep
 from spmdsim.redistribution.ways.rank_transfers import group_transfers
 from spmdsim.redistribution.ways.tuning import threshold, tuning
 from spmdsim.redistribution.ways.way import Way, has_ways, ways_of
 from spmdsim.redistribution.ways.way_trial import TunedSteps, reproducible_mode, tune_mode
 from spmdsim.trace import recorder
 from spmdsim.trace.events import Asked
-from spmdsim.worlds.base import World
-from spmdsim.worlds.local_lookup import Peers
+from spmdsim.worlds.emulated import emulation
+from spmdsim.worlds.local_lookup import Peers, check_shards
 from spmdsim.worlds.local_steps import filling, in_order
-from spmdsim.worlds.mpi import datatypes
-from spmdsim.worlds.mpi.alike import Comparison
+from spmdsim.worlds.mpi import messages
+from spmdsim.worlds.mpi.alike import Comparison, agreed
 from spmdsim.worlds.mpi.boards import board_of, world_ranks
-from spmdsim.worlds.mpi.checker import DEADLINE, Checker, NewCall, deadline_seconds, making, members_of
+from spmdsim.worlds.mpi.checker import DEADLINE, Check, Checker, NewCall, deadline_seconds, making, members_of
 from spmdsim.worlds.mpi.comms import Comms
 from spmdsim.worlds.mpi.counted import VENDOR, Counted, Tally
-from spmdsim.worlds.mpi.fingerprint import Record, check_mode, digest
-from spmdsim.worlds.mpi.halo_messages import exchange_halo
+from spmdsim.worlds.mpi.exchanges import exchange_numbered, scan, send_parts, sum_directly
+from spmdsim.worlds.mpi.fingerprint import check_mode
+from spmdsim.worlds.mpi.halo_messages import exchange_halo, settled
 from spmdsim.worlds.mpi.leaving import at_end
-from spmdsim.worlds.mpi.numbered import place_numbered
-from spmdsim.worlds.mpi.phase_messages import scan, send_parts
+from spmdsim.worlds.mpi.lookup_messages import RowExchange, RowProgram
+from spmdsim.worlds.mpi.messages import run_schedule
 from spmdsim.worlds.mpi.place import broadcast, place
 from spmdsim.worlds.mpi.posting import BeginsEarly
 from spmdsim.worlds.mpi.recording import Recording, record_path
 from spmdsim.worlds.mpi.reducing import ReduceGroup, reduce_all, reduce_scattered
-from spmdsim.worlds.mpi.row_programs import RowPrograms
 from spmdsim.worlds.mpi.shared import Shared, gather_shared, reduce_shared
-from spmdsim.worlds.mpi.step_program import MPIStepProgram, Run
-from spmdsim.worlds.mpi.summing import sum_directly
 from spmdsim.worlds.mpi.trials import Trials, common_machine, machine_name, tried
-from spmdsim.worlds.mpi.world_start import agreed
-from spmdsim.worlds.programs import Moved, forget
-from spmdsim.worlds.reshaping import numbered_exchange, reshaping
+from spmdsim.worlds.programs import Moved, Run, StepProgram, forget
 
 #: The way of results that the ranks of a node share, and the collectives that have it.
 SHARED = "shared"
 SHAREABLE = ("all_gather", "all_reduce")
 
 
-class MPIWorld(BeginsEarly, World):
+@dataclass
+class MPIStepProgram(StepProgram):
+    """A step as this rank runs it, derived once.
+
+    ``run`` compares the call with the other ranks', too, if it communicates and they compare. The shard before may move
+    into the ``room``; MPI's types are freed when the program is forgotten.
+    """
+
+    step: Step
+    shape: tuple[int, ...]
+    check: Check | None = None
+    run: Run | None = None
+    room: Room | None = None
+    types: list[MPI.Datatype] = field(default_factory=list)
+
+    def after(self, shards: list[Any], result: np.ndarray) -> list[Any]:
+        """The shards after; the one before moves to where they lie, if that is a copy of it.
+
+        Not while what runs is written down: who writes it knows arrays by their identity.
+        """
+        if self.room is not None and not programs and type(shards) is list:
+            shards[0] = settled(shards[0], result, self.room)
+        return [result]
+
+    def free(self) -> None:
+        """Free its types."""
+        self.run = None
+        while self.types:
+            self.types.pop().Free()
+
+
+class MPIWorld(BeginsEarly):
     """The ranks of a communicator, each in its own process.
 
     Args:
@@ -91,8 +121,7 @@ class MPIWorld(BeginsEarly, World):
         self.rank = self.comm.Get_rank()
         super().__init__(self.comm.Get_size(), (self.rank,))
         self.job = world_ranks(self.comm)
-        self.vendor = VENDOR
-        self._tally = Tally()
+        self.vendor, self._tally = VENDOR, Tally()
         self._everyone = Counted.of(self.comm, self._tally)
         otherwise = DEADLINE if deadline is None else deadline
         with making(self, self.comm, otherwise):
@@ -108,43 +137,35 @@ class MPIWorld(BeginsEarly, World):
                     "record": record_path,
                 },
             )
-            self.choices, seconds = settings["tuning"], settings["deadline"]
+            self.choices, self._deadline = settings["tuning"], settings["deadline"]
             self.reproducible: bool = settings["reproducible"]
             machine = common_machine(self._everyone) if self.choices.ways.machines else machine_name()
             self._trials = Trials(settings["tune"], self.choices.ways, machine)
-            self._comms, self._shared = Comms(self._everyone, seconds), Shared()
+            self._comms, self._shared = Comms(self._everyone, self._deadline), Shared()
         mode = settings["check"] if self.size > 1 else False
-        self._deadline, self.compares_sources, self.watches_values = seconds, bool(mode), mode == "values"
-        mode = "auto" if self.watches_values else mode
-        self._checker = None
+        self.compares, self.watches_values, self._checker = bool(mode), mode == "values", None
         if mode:
+            mode = "auto" if self.watches_values else mode
             board, places = board_of(self._everyone)
             if settings["record"]:
                 Recording.of(board, settings["record"])
-            self._checker = Checker(self, self._comms, board, places, mode, seconds)
-            self.compares = True
+            self._checker = Checker(self, board, places, mode, self._deadline)
         if self._comms.departures is not None:
-            at_end(self._comms.departures, self._comms.counts, self.comm, seconds, self._checker)
-        self._rows = RowPrograms(self.rank, self._comms, self._shared, self._checker, self.cache)
+            at_end(self._comms.departures, self._comms.counts, self.comm, self._deadline, self._checker)
 
     @classmethod
     def of_launcher(cls, size: int) -> MPIWorld:
-        """The world of all processes that the launcher started; one per process, however often it is asked for.
-
-        Args:
-            size: how many the launcher says it started.
+        """The world of all processes that the launcher says it started; one per process, however often it is asked for.
 
         Raises:
             WorldError: MPI sees another number of processes.
         """
         global _launched
-        if MPI.COMM_WORLD.Get_size() != size:
+        if (seen := MPI.COMM_WORLD.Get_size()) != size:
             raise WorldError(
-                f"the launcher started {size} processes but {MPI.get_vendor()[0]} sees "
-                f"{MPI.COMM_WORLD.Get_size()}: use the mpirun that belongs to {MPI.get_vendor()[0]}"
+                f"the launcher started {size} processes but {VENDOR} sees {seen}: use the mpirun that belongs to {VENDOR}"
             )
-        if _launched is None:
-            _launched = cls()
+        _launched = _launched or cls()
         return _launched
 
     def run(self, step: Step, shards: list[Any], algorithm: str | None = None) -> list[Any]:
@@ -161,19 +182,23 @@ class MPIWorld(BeginsEarly, World):
 
     def program(self, step: Step, dtype: np.dtype) -> MPIStepProgram | None:
         """The derived form of a step that runs natively."""
-        return None if self.algorithms else self._known(step, dtype, self._way(step))
+        return (
+            None
+            if self.algorithms
+            else self._known(step, dtype, self._shared_if(step.collective in SHAREABLE))
+        )
 
     def _known(self, step: Step, dtype: np.dtype, algorithm: str | None) -> MPIStepProgram | None:
         program: MPIStepProgram | None = self.cache.get((step.number, dtype, algorithm))
         return program if program is not None and program.step == step else None
 
-    def _way(self, step: Step) -> str | None:
-        return SHARED if self.replicated == SHARED and step.collective in SHAREABLE else None
+    def _shared_if(self, possible: bool) -> str | None:
+        return SHARED if possible and self.replicated == SHARED else None
 
     def _run(self, step: Step, shards: list[Any], algorithm: str | None) -> list[Any]:
         if len(shards) != 1:
             raise WorldError(f"{len(shards)} shards were given to a process that owns one rank")
-        algorithm = self._way(step) if algorithm is None else algorithm
+        algorithm = self._shared_if(step.collective in SHAREABLE) if algorithm is None else algorithm
         array = shards[0]
         self._tally.begin()
         program = self._known(step, array.dtype, algorithm)
@@ -195,8 +220,31 @@ class MPIWorld(BeginsEarly, World):
     def _run_rows(self, step: RowStep, ids: list[Any], values: list[Any]) -> tuple[list[Any], list[Peers]]:
         self.check_mesh(step.src.mesh)
         self._tally.begin()
-        result, peers = self._rows.run(step, ids[0], values[0], self.replicated == SHARED)
+        if self.rank not in step.src.mesh:
+            return [np.zeros((0,) * (2 if step.goes_back else len(step.shape)), values[0].dtype)], [()]
+        check_shards(step, self.rank, ids[0], values[0])
+        shared, dtype, these = self._shared_if(True), values[0].dtype, contiguous(ids[0])
+        program: RowProgram | None = self.cache.get((step, dtype, shared))
+        if program is None:
+            check = self._check(step, dtype, shared, step.group(self.rank))
+            program = self.cache[step, dtype, shared] = RowProgram(check)
+        with program.compared(these):
+            if program.exchange is None:
+                program.exchange = self._row_exchange(step, dtype)
+            run = program.exchange.give_back if step.goes_back else program.exchange.look_up
+            result, peers = run(these, contiguous(values[0]))
         return [result], [peers]
+
+    def _row_exchange(self, step: RowStep, dtype: np.dtype) -> RowExchange:
+        members, target = tuple(sorted(step.group(self.rank))), step.dst.local_shape(step.shape, self.rank)
+        if len(members) == 1:
+            alone = Counted.of(MPI.COMM_SELF, self._tally)
+            return RowExchange(step, self.rank, alone, dtype, near=False, windows=None)
+        comm, windows = self._comms.of(members), None
+        near = step.collective == GATHER_ROWS and self._shared.possible(members, comm)
+        if self.replicated == SHARED and near and 0 not in target:
+            windows = self._shared.windows(members, comm, math.prod(target) * dtype.itemsize)
+        return RowExchange(step, self.rank, comm, dtype, near, windows)
 
     def _run_parts(
         self, step: PartsStep, dtype: np.dtype, given: Sequence[Parts | None]
@@ -205,48 +253,44 @@ class MPIWorld(BeginsEarly, World):
         if given[0] is None:
             return [None], [()]
         order = step.group(self.rank)
-        members = tuple(sorted(order))
-        compared: AbstractContextManager[None] = nullcontext()
-        if self._checker is not None and len(members) > 1:
-            known = self.cache.get((step, dtype))
-            if known is None:
-                record = Record.of(step, dtype.name, None)
-                call = NewCall(record, members, digest(step, dtype.name, None))
-                known = self.cache[step, dtype] = self._checker.of(call)
-            compared = known.inside()
-        with compared:
-            return send_parts(self._comms.of(members), order, self.rank, dtype, given[0])
+        if (step, dtype) not in self.cache:
+            self.cache[step, dtype] = self._check(step, dtype, None, order)
+        check: Check | None = self.cache[step, dtype]
+        with nullcontext() if check is None else check.inside():
+            return send_parts(self._comms.of(tuple(sorted(order))), order, self.rank, dtype, given[0])
+
+    def _check(self, step: Step, dtype: np.dtype, way: str | None, ranks: Sequence[int]) -> Check | None:
+        """What compares a call of these ranks, if they compare their calls and this one is among them."""
+        if self._checker is None or self.rank not in ranks or len(ranks) == 1:
+            return None
+        return self._checker.of(NewCall.of(step, dtype, way, tuple(sorted(ranks))))
 
     def _begin(self, step: Step, dtype: np.dtype, algorithm: str | None) -> MPIStepProgram:
         self.check_step(step)
         program = MPIStepProgram(step, step.src.local_shape(step.shape, self.rank))
         if isinstance(step, HaloStep):
             program.room = room_around(step, self.rank)
-        if self._checker is not None and step.collective not in LOCAL_STEPS:
-            call = NewCall.of(step, dtype, algorithm)
-            if self.rank in call.members and len(call.members) > 1:
-                program.check = self._checker.of(call)
+        if step.collective not in LOCAL_STEPS:
+            program.check = self._check(step, dtype, algorithm, members_of(step))
         self.cache[step.number, dtype, algorithm] = program
         return program
 
     def _derive(self, program: MPIStepProgram, step: Step, dtype: np.dtype, algorithm: str | None) -> Run:
-        if algorithm is None or algorithm == SHARED:
-            run = self._program(program, step, dtype)
-            return self._shared_way(step, dtype, run) if algorithm == SHARED else run
-        if self.rank not in step.src.mesh:
-            return _nothing(step, dtype)
+        if algorithm is None:
+            return self._program(program, step, dtype)
+        if algorithm == SHARED:
+            return self._shared_way(step, dtype, self._program(program, step, dtype))
         return self._scheduled(step, algorithm, dtype)
 
     def _scheduled(self, step: Step, algorithm: str, dtype: np.dtype) -> Run:
-        from spmdsim.worlds.emulated import emulation
-        from spmdsim.worlds.mpi.messages import run_schedule
-
+        if self.rank not in step.src.mesh:
+            return _nothing(step, dtype)
         part = emulation(step, algorithm, self.rank, dtype)
         return run_schedule(part, self._comms.of(tuple(sorted(part.members))))
 
     def _program(self, program: MPIStepProgram, step: Step, dtype: np.dtype) -> Run:
         """The step by its only way, or by those that are tried."""
-        ways = ways_of(step, self.rank, dtype, self.choices, datatypes.MAX_COUNT, self.reproducible)
+        ways = ways_of(step, self.rank, dtype, self.choices, messages.MAX_COUNT, self.reproducible)
 
         def make(way: Way) -> Run:
             run, types = self._by_way(step, dtype, way)
@@ -269,28 +313,29 @@ class MPIWorld(BeginsEarly, World):
         if step.collective in ("all_reduce", "reduce_scatter", EXCLUSIVE_SCAN):
             check_reduce(step.op, dtype)
         if isinstance(step, HaloStep):
-            local = step.collective in LOCAL_STEPS
-            group = None if local else self._group(step)
-            return exchange_halo(step, self.rank, group and (group[0], group[1].comm), dtype), []
+            if step.collective in LOCAL_STEPS:
+                return exchange_halo(step, self.rank, None, dtype), []
+            members, group = self._group(step)
+            return exchange_halo(step, self.rank, (members, group.comm), dtype), []
         if way.name == "slice":
             return slicing(step, self.rank), []
         if way.name == "fill":
             return filling(step, self.rank, dtype), []
-        if way.name == "reshape":
-            return reshaping(step, self.rank), []
         target = step.dst.local_shape(step.shape_after, self.rank)
-        if way.name == "same":
+        if way.name in ("reshape", "same"):
             return (lambda array: array.reshape(target)), []
         members = members_of(step)
         if way.name == "numbered":
-            exchange = numbered_exchange(step, self.rank)
-            return place_numbered(exchange, self._comms.of(members), members, dtype), []
+            return exchange_numbered(step, self.rank, self._comms.of(members), members, dtype), []
         if way.name == "summed":
             return sum_directly(step, self.rank, self._comms.of(members), members, dtype), []
         if isinstance(step, ScanStep):
             return scan(step, self._group(step)[1], dtype, way), []
         if way.traffic is None:
-            return self._reducing(step, dtype, way), []
+            _, group = self._group(step)
+            if step.collective == "reduce_scatter":
+                return reduce_scattered(step, group, dtype, way), []
+            return reduce_all(step, group, dtype, target, way), []
         comm = self._comms.of(way.traffic.members)
         if way.name.startswith("schedule "):
             return self._scheduled(step, way.name.removeprefix("schedule "), dtype), []
@@ -306,20 +351,12 @@ class MPIWorld(BeginsEarly, World):
         numbers = tuple(members.index(rank) for rank in order)
         return members, ReduceGroup(self._comms.of(members), numbers, members.index(self.rank))
 
-    def _reducing(self, step: Step, dtype: np.dtype, way: Way) -> Run:
-        _, group = self._group(step)
-        if step.collective == "reduce_scatter":
-            return reduce_scattered(step, group, dtype, way)
-        return reduce_all(step, group, dtype, step.dst.local_shape(step.shape, self.rank), way)
-
     def _moved(self, step: Step, dtype: np.dtype, algorithm: str | None) -> Moved:
         """Counted from the buffers and counts of the calls that were made."""
         tally = self._tally
         return Moved((tally.data.received,), (tally.data.sent,), tally.way(), tally.by_library())
 
-    def _moved_rows(
-        self, step: RowStep | PartsStep, dtype: np.dtype, planned: Sequence[int], peers: Sequence[Peers]
-    ) -> Moved:
+    def _moved_rows(self, step: RowStep | PartsStep, dtype: np.dtype, *_: object) -> Moved:
         return self._moved(step, dtype, None)
 
     @property
@@ -347,20 +384,12 @@ class MPIWorld(BeginsEarly, World):
     # -- the control plane ----------------------------------------------------------------------------
 
     def barrier(self) -> None:
-        """Wait until all ranks are here.
-
-        Raises:
-            WorldError: some are elsewhere, or do not come before the deadline.
-        """
+        """Wait until all ranks are here; WorldError: some are elsewhere, or do not come before the deadline."""
         with self._together("barrier"):
             self._everyone.Barrier()
 
     def gather_objects(self, values: list[Any], what: str = "gather_objects") -> list[Any]:
-        """All ranks' values on every process, pickled; see :meth:`World.gather_objects`.
-
-        Raises:
-            WorldError: some are elsewhere, or do not come before the deadline.
-        """
+        """All ranks' values on every process, pickled; see :meth:`World.gather_objects`. WorldError: as :meth:`barrier`."""
         with self._together(what):
             return self._everyone.allgather(values[0])
 
@@ -383,11 +412,7 @@ class MPIWorld(BeginsEarly, World):
             self._checker.event(f"{what} ({chosen or 'native'}; replicated={self.replicated})")
 
     def equal_on(self, ranks: Sequence[int], number: int, what: str) -> bool:
-        """Whether these ranks have the same number; see :meth:`World.equal_on`.
-
-        Raises:
-            WorldError: some are elsewhere, or do not come before the deadline.
-        """
+        """Whether these ranks have the same number; see :meth:`World.equal_on`. WorldError: as :meth:`barrier`."""
         members = tuple(sorted(ranks))
         with self._together(what, members):
             return Comparison(self._comms.of(members), number, self._deadline).equal()

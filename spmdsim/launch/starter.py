@@ -1,4 +1,4 @@
-"""Start a command on N ranks, keep a log per rank, and name the rank that failed."""
+"""Start a command on N ranks, keep a log per rank, name the rank that failed, and say where is what the ranks called last."""
 
 from __future__ import annotations
 
@@ -13,19 +13,26 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
+from glob import escape
 from pathlib import Path
+from types import FrameType
 
-from spmdsim.ending.notes import ENDING, FAILED_DIR, LOG_DIR, Failure, began, failures, note_begin
+from spmdsim.ending.notes import ASKED, ENDING, FAILED_DIR, LOG_DIR, Failure, began, failures, note_begin
 from spmdsim.ending.stop import BEFORE_MPI
 from spmdsim.errors import InputError, WorldError
 from spmdsim.launch.environment import THREAD_VARIABLES, blas_threads, cores
-from spmdsim.launch.leftovers import sweep
 from spmdsim.launch.logs import follow, log_path, log_tail, prepare_blocks, prepare_logs
 from spmdsim.launch.mpi import find_launcher
-from spmdsim.launch.nurse import STARTER_VARIABLE, cause_of, dies_with_parent
-from spmdsim.launch.record import Recorded, passed_on
+from spmdsim.launch.nurse import STARTER_VARIABLE, cause_of, code_of, dies_with_parent, sweep
 from spmdsim.launcher import launched
-from spmdsim.worlds.base import RANKS_VARIABLE
+from spmdsim.worlds.current import RANKS_VARIABLE
+
+RECORD_VARIABLE = "SPMDSIM_RECORD"
+"""Where the ranks write what they called last."""
+
+WRITTEN_SECONDS = 5.0
+"""How long ranks may take to write it when a rank has died or the job is ended; longer than a busy machine needs."""
+
 
 FAILED_SECONDS = 5.0
 """How long the launcher may take to end by itself once all ranks have left it with a failure."""
@@ -35,6 +42,50 @@ SAID_SECONDS = 0.3
 
 GRACE_SECONDS = 2.0
 """How long the launcher may take to end its ranks after a signal."""
+
+
+class Recorded:
+    """The files of one job in which its ranks write what they called last: it has them do so where none of them can."""
+
+    def __init__(self, environment: Mapping[str, str], folder: Path) -> None:
+        self.folder = folder
+        asked = environment.get(RECORD_VARIABLE)
+        self.path = Path(asked).absolute() if asked else None
+        self._before = self._files()
+
+    def _files(self) -> set[tuple[Path, int]]:
+        if self.path is None:
+            return set()
+        apart = self.path.parent.glob(f"{escape(self.path.stem)}.rank*{self.path.suffix}")
+        return {(path, path.stat().st_mtime_ns) for path in (self.path, *apart) if path.is_file()}
+
+    def written(self) -> list[Path]:
+        """What the job has written."""
+        return sorted(path for path, _ in self._files() - self._before)
+
+    def ask(self, process: subprocess.Popen[bytes], why: str = "") -> None:
+        """Have the ranks that are left write, before they are ended, unless one has.
+
+        Launchers that are ended give their ranks no time, so they are asked beforehand.
+        """
+        if self.path is None or self.written() or not hasattr(signal, "SIGUSR1"):
+            return
+        (self.folder / ASKED).write_text(why)
+        process.send_signal(signal.SIGUSR1)
+        end = time.monotonic() + WRITTEN_SECONDS
+        while not self.written() and process.poll() is None and time.monotonic() < end:
+            time.sleep(0.02)
+
+    def clear(self) -> None:
+        """Remove what ranks had written half when they were killed, or left."""
+        if self.path is not None:
+            for half in self.path.parent.glob(f"{escape(self.path.stem)}.*.part"):
+                half.unlink(missing_ok=True)
+
+    def say(self) -> None:
+        """Say where it is: after the end, since launchers drop what ranks say while they are ended."""
+        if paths := self.written():
+            sys.stderr.write(f"what the ranks called last is in {', '.join(map(str, paths))}\n")
 
 
 def start_command(
@@ -103,10 +154,8 @@ def worst(failed: list[Failure], ranks: int) -> Failure | None:
     >>> worst([Failure(1, 0, "left"), Failure(0, 137, "was killed")], 2)
     Failure(rank=0, code=137, cause='was killed')
     """
-    for failure in failed:
-        if failure.code:
-            return failure
-    return failed[0]._replace(code=1) if 0 < len(failed) < ranks else None
+    left = failed[0]._replace(code=1) if 0 < len(failed) < ranks else None
+    return next((failure for failure in failed if failure.code), left)
 
 
 def clear_up(since: float, hurried: bool) -> None:
@@ -118,11 +167,12 @@ def clear_up(since: float, hurried: bool) -> None:
 
 def rank_environment(n: int) -> dict[str, str]:
     """The environment of the ranks: this one's, with BLAS threads that fit."""
-    environment = dict(os.environ)
-    if "OMP_NUM_THREADS" not in environment:
-        for name in THREAD_VARIABLES:
-            environment.setdefault(name, str(blas_threads(n, cores())))
-    return environment
+    threads = (
+        {}
+        if "OMP_NUM_THREADS" in os.environ
+        else dict.fromkeys(THREAD_VARIABLES, str(blas_threads(n, cores())))
+    )
+    return threads | dict(os.environ)
 
 
 def job_ends(folder: Path, n: int) -> float | None:
@@ -146,16 +196,22 @@ def wait(
     ctrl_c: int,
 ) -> int:
     """Run the launcher to its end, and echo a file; Ctrl-C (as ``ctrl_c``) and termination are passed on, and end it for certain."""
-    stop = threading.Event()
-    process = subprocess.Popen(
-        command, env=dict(environment), start_new_session=True, preexec_fn=dies_with_parent(signal.SIGTERM)
-    )
-    echo = None
+    stop, echo, dies = threading.Event(), None, dies_with_parent(signal.SIGTERM)
+    process = subprocess.Popen(command, env=dict(environment), start_new_session=True, preexec_fn=dies)
     if shown is not None:
         echo = threading.Thread(target=follow, args=(shown, stop), daemon=True)
         echo.start()
+
+    def terminated(*_: object) -> None:
+        raise Terminated  # a handler could not wait for the launcher itself
+
+    def passed_on(number: int, _: object) -> None:
+        process.send_signal(
+            number
+        )  # the ranks are asked for what they called last, and not this process alone
+
     try:
-        with raise_on_termination(), passed_on(process):
+        with answered("SIGTERM", terminated), answered("SIGUSR1", passed_on):
             return wait_for(process, ending, by, recorded)
     except (KeyboardInterrupt, Terminated) as error:
         with_signal = signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM
@@ -191,20 +247,16 @@ def wait_for(
 
 
 @contextmanager
-def raise_on_termination() -> Iterator[None]:
-    """Turn the signal into an exception: a handler could not wait for the launcher itself."""
-    if threading.current_thread() is not threading.main_thread():
+def answered(name: str, handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Have a signal answered by a handler, where there is such a signal and handlers can be set."""
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, name):
         yield
         return
-
-    def handler(*_: object) -> None:
-        raise Terminated
-
-    before = signal.signal(signal.SIGTERM, handler)
+    before = signal.signal(getattr(signal, name), handler)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(getattr(signal, name), before)
 
 
 def end(process: subprocess.Popen[bytes], with_signal: int) -> None:
@@ -216,8 +268,3 @@ def end(process: subprocess.Popen[bytes], with_signal: int) -> None:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-
-
-def code_of(returncode: int) -> int:
-    """A process's exit code as a shell has it: 128 + the signal if a signal ended it."""
-    return 128 - returncode if returncode < 0 else returncode
