@@ -10,7 +10,7 @@ import pytest
 
 import spmdsim.dialects.mindspore as ms
 from spmdsim import record
-from spmdsim.dialects.mindspore import mint, nn, ops, runtime
+from spmdsim.dialects.mindspore import mint, nn, ops, runtime, tensors
 from spmdsim.dialects.mindspore.ops import operations as P
 from spmdsim.dialects.mindspore.parallel.auto_parallel import AutoParallel
 from spmdsim.dialects.session import use_world
@@ -173,9 +173,9 @@ def test_sizes_that_are_none_are_refused():
     ):  # fmt: skip
         with pytest.raises(kind):
             runtime.set_memory(**wrong)
-    assert runtime._limit == [None]
+    assert tensors._limit == [None]
     ms.runtime.set_memory("2GB", "2GB", "28.5GB", "O1", "0GB")
-    assert runtime._limit == [int(28.5 * 2**30)]
+    assert tensors._limit == [int(28.5 * 2**30)]
     runtime.set_memory()
 
 

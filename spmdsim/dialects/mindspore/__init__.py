@@ -24,8 +24,7 @@ EXPORTS: dict[str, str] = each({
     "check_cuts optimizer_shard without_ones without_tuples infer_layout shard": "sharding",
     "AutoParallel": "auto_parallel",
     "Parameter ParameterTuple Tensor from_numpy initializer no_init_parameters set_seed tensor": "parameter",
-    "grad value_and_grad": "gradient",
-    "Model": "train",
+    "Model grad value_and_grad": "training",
     "load_checkpoint load_param_into_net save_checkpoint": "checkpoint",
     "GRAPH_MODE PYNATIVE_MODE ParallelMode get_auto_parallel_context get_context jit reset_auto_parallel_context "
     "set_auto_parallel_context set_context set_device": "context",
@@ -132,9 +131,9 @@ def _in_file(place: str, name: str) -> Any:
 
 _DTYPES = {"bool_ float16 float32 float64 int8 int16 int32 int64": "tensors"}
 _LAYERS = {
-    "CrossEntropyLoss L1Loss MSELoss SoftmaxCrossEntropyWithLogits TrainOneStepCell WithLossCell": "losses",
+    "CrossEntropyLoss L1Loss MSELoss SoftmaxCrossEntropyWithLogits": "losses",
     "Cell CellList Dense Dropout Embedding GELU Identity LayerNorm SequentialCell": "cells",
-    "Adam Momentum Optimizer SGD": "optim",
+    "Adam Momentum Optimizer SGD TrainOneStepCell WithLossCell": "training",
 }
 _NEAREST_NN = {
     "exponential_decay_lr cosine_decay_lr "
@@ -172,7 +171,8 @@ _NEAREST_OPS = {
     "BCEWithLogitsLoss BinaryCrossEntropy": "binary_cross_entropy_with_logits",
     "flash_attention_score prompt_flash_attention rotary_position_embedding": "spmdsim.nn.Attention",
 }
-for _row in (
+#: The arguments of each.
+_MODULES: list[tuple[Any, ...]] = [
     ("common", {"set_seed": "parameter"}, {}, "dtype initializer"),
     ("common.dtype", _DTYPES, {}),
     ("common.initializer", {
@@ -193,15 +193,15 @@ for _row in (
     ("mint", {}, {
         "optim": "mindspore.nn.SGD", "distributed": "mindspore.ops.AllReduce", "linalg": "mindspore.ops.norm",
         "special": "log_softmax", "item": "asnumpy",
-    }, "nn", "mint_words.functions"),
+    }, "nn", "functions.mint_functions"),
     ("mint.nn", {
-        "Dropout Embedding GELU Linear": "mint_words",
+        "Dropout Embedding GELU Linear": "functions",
         "CrossEntropyLoss ELU Identity L1Loss LogSoftmax MSELoss ReLU ReLU6 SiLU Sigmoid Softmax Tanh": "nn",
     }, _NEAREST_NN, "functional"),
-    ("mint.nn.functional", {}, {"scaled_dot_product_attention": "spmdsim.nn.Attention"}, "", "mint_words.network_functions"),
+    ("mint.nn.functional", {}, {"scaled_dot_product_attention": "spmdsim.nn.Attention"}, "", "functions.mint_network_functions"),
     ("nn", _LAYERS, _NEAREST_NN, "utils", "cells.makers"),
     ("nn.cell", {"Cell CellList SequentialCell": "cells"}, {}),
-    ("nn.optim", {"Adam Momentum Optimizer SGD": "optim"}, {}),
+    ("nn.optim", {"Adam Momentum Optimizer SGD": "training"}, {}),
     ("nn.utils", {"no_init_parameters": "parameter"}, {}),
     ("ops", {"ReduceOp": "collectives"}, _NEAREST_OPS, "operations", "functions.everything"),
     ("ops.functional", {}, _NEAREST_OPS, "", "functions.functions"),
@@ -219,7 +219,14 @@ for _row in (
         "Sharded check_cuts check_result configure configured data_parallel fitted infer_layout optimizer_shard shard "
         "strategy_of without_ones without_tuples": "primitive.rules",
     }, {}),
-    ("train.callback", {"Callback LossMonitor Model RunContext": "train"}, {}),
-    ("train.model", {"Callback LossMonitor Model RunContext": "train"}, {}),
-):  # fmt: skip
+    ("runtime", {"max_memory_allocated memory_allocated reset_peak_memory_stats set_memory": "tensors"}, {
+        "memory_stats memory_reserved memory_summary": "memory_allocated",
+        "empty_cache set_cpu_affinity launch_blocking synchronize Stream Event": "set_memory",
+    }),
+    *((path, {"Callback LossMonitor Model RunContext": "training"}, {
+        "ModelCheckpoint CheckpointConfig": "save_checkpoint",
+        "TimeMonitor": "LossMonitor",
+    }) for path in ("train", "train.callback", "train.model")),
+]  # fmt: skip
+for _row in _MODULES:
     _module(*_row)

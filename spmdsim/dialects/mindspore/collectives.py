@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 Operands = Sequence[Any]
 Attrs = dict[str, Any]
+Collective = Callable[["Primitive", Operands, Attrs], Tensor]
 AXIS = "rank"
 
 
@@ -78,7 +79,8 @@ class _Back(Node):
 class Group:
     """The ranks that take part in one call, and what each of them holds."""
 
-    def __init__(self, primitive: Primitive, operand: Any, group: str) -> None:
+    def __init__(self, primitive: Primitive, operand: Any, attrs: Attrs) -> None:
+        self.primitive, self.attrs, group = primitive, attrs, attrs["group"]
         self.name, self.world = type(primitive).__name__, current_world()
         self.ranks = get_process_group_ranks(group)
         self.size = len(self.ranks)
@@ -135,10 +137,11 @@ class Group:
         dims = [AXIS if d == split else None for d in range(len(self.shape) if ndim is None else ndim)]
         return Layout(self.mesh, dims, {AXIS: pending} if pending else {})
 
-    def over(self, source: Layout, target: Layout, shape: Sequence[int], local: Sequence[int]) -> Tensor:
+    def over(self, source: Layout, target: Layout, shape: Sequence[int], local: Sequence[int] = ()) -> Tensor:
         """What the ranks hold, read as one layout of a tensor of ``shape`` and brought into another."""
         meta = Meta.of(source, tuple(shape), self.dtype)
-        return self.tensor_of(meta, [np.asarray(x, meta.held) for x in self.held], local).to(target)
+        arrays = [np.asarray(x, meta.held) for x in self.held]
+        return self.tensor_of(meta, arrays, local or self.shape).to(target)
 
     def tensor_of(self, meta: Meta, arrays: Sequence[Any], local: Sequence[int]) -> Tensor:
         """A tensor of which each rank of its mesh has an array, in this shape, and the others nothing."""
@@ -150,9 +153,7 @@ class Group:
 
     def sent(self, source: int, target: Layout) -> Tensor:
         """What one rank holds, where a layout wants it."""
-        alone = Layout.replicated(Mesh((1,), (AXIS,), [source]), target.ndim)
-        meta = Meta.of(alone, self.shape, self.dtype)
-        return self.tensor_of(meta, [np.asarray(x, self.dtype) for x in self.held], self.shape).to(target)
+        return self.over(Layout.replicated(Mesh((1,), (AXIS,), [source]), target.ndim), target, self.shape)
 
     def result(self, tensor: Tensor, back: Callable[[Tensor], Tensor]) -> Tensor:
         """The result, with the way back if the operand has one."""
@@ -161,15 +162,19 @@ class Group:
             tensor.node, tensor.requires_grad = _Back(self.tensor, tensor.meta, back), True
         return tensor
 
+    def again(self, collective: Collective, dy: Tensor, **attrs: Any) -> Tensor:
+        """Another collective of a gradient among these ranks."""
+        return collective(self.primitive, [dy], {**self.attrs, **attrs})
+
 
 def all_reduce(primitive: Primitive, operands: Operands, attrs: Attrs) -> Tensor:
     """All ranks hold the sum, or the largest, smallest or product, of what they held."""
-    group, op = Group(primitive, operands[0], attrs["group"]), attrs["op"]
-    reduced = group.over(group.layout(pending=op), group.layout(), group.shape, group.shape)
+    group, op = Group(primitive, operands[0], attrs), attrs["op"]
+    reduced = group.over(group.layout(pending=op), group.layout(), group.shape)
 
     def back(dy: Tensor) -> Tensor:
         slope = ops.multiply(dy, reduced) if op == "prod" else dy
-        total = all_reduce(primitive, [slope], {**attrs, "op": "sum"})
+        total = group.again(all_reduce, slope, op="sum")
         if op == "sum":
             return total
         mine = Tensor(group.world, reduced.meta, group.held)
@@ -182,26 +187,26 @@ def all_reduce(primitive: Primitive, operands: Operands, attrs: Attrs) -> Tensor
 
 def all_gather(primitive: Primitive, operands: Operands, attrs: Attrs) -> Tensor:
     """All ranks hold what they held, one after the other along dim 0."""
-    group = Group(primitive, operands[0], attrs["group"])
+    group = Group(primitive, operands[0], attrs)
     group.dim(0, "the dim")
     shape = (group.size * group.shape[0], *group.shape[1:])
-    gathered = group.over(group.layout(0), group.layout(), shape, group.shape)
-    return group.result(gathered, lambda dy: reduce_scatter(primitive, [dy], {**attrs, "op": "sum"}))
+    gathered = group.over(group.layout(0), group.layout(), shape)
+    return group.result(gathered, lambda dy: group.again(reduce_scatter, dy, op="sum"))
 
 
 def reduce_scatter(primitive: Primitive, operands: Operands, attrs: Attrs) -> Tensor:
     """Each rank holds its rows of the sum of what they held."""
-    group = Group(primitive, operands[0], attrs["group"])
+    group = Group(primitive, operands[0], attrs)
     group.divisible(group.dim(0, "the dim"))
-    rows = group.over(group.layout(pending=attrs["op"]), group.layout(0), group.shape, group.shape)
+    rows = group.over(group.layout(pending=attrs["op"]), group.layout(0), group.shape)
     if attrs["op"] != "sum":
         return rows
-    return group.result(rows, lambda dy: all_gather(primitive, [dy], attrs))
+    return group.result(rows, lambda dy: group.again(all_gather, dy))
 
 
 def all_to_all(primitive: Primitive, operands: Operands, attrs: Attrs) -> Tensor:
     """The k-th rank holds everybody's k-th block along ``split_dim``, one after the other along ``concat_dim``."""
-    group, count = Group(primitive, operands[0], attrs["group"]), attrs["split_count"]
+    group, count = Group(primitive, operands[0], attrs), attrs["split_count"]
     if count != group.size:
         raise InputError(f"AlltoAll: split_count is {count}, but the group has {group.size} ranks")
     split, concat = group.dim(attrs["split_dim"], "split_dim"), group.dim(attrs["concat_dim"], "concat_dim")
@@ -215,9 +220,8 @@ def all_to_all(primitive: Primitive, operands: Operands, attrs: Attrs) -> Tensor
         blocks = group.tensor_of(Meta.of(group.layout(split), whole, group.dtype), moved.held, shape)
     else:
         shape[concat] *= count
-        blocks = group.over(group.layout(concat), group.layout(split), shape, group.shape)
-    reverse = {**attrs, "split_dim": concat, "concat_dim": split}
-    return group.result(blocks, lambda dy: all_to_all(primitive, [dy], reverse))
+        blocks = group.over(group.layout(concat), group.layout(split), shape)
+    return group.result(blocks, lambda dy: group.again(all_to_all, dy, split_dim=concat, concat_dim=split))
 
 
 def broadcast(primitive: Primitive, operands: Operands, attrs: Attrs) -> tuple[Tensor, ...]:
@@ -226,12 +230,12 @@ def broadcast(primitive: Primitive, operands: Operands, attrs: Attrs) -> tuple[T
 
 
 def _broadcast(primitive: Primitive, operand: Any, attrs: Attrs) -> Tensor:
-    group, root = Group(primitive, operand, attrs["group"]), attrs["root_rank"]
+    group, root = Group(primitive, operand, attrs), attrs["root_rank"]
     if root not in group.ranks:
         raise InputError(f"Broadcast: root_rank {root} is not among the group's ranks {group.ranks}")
 
     def back(dy: Tensor) -> Tensor:
-        total = all_reduce(primitive, [dy], {**attrs, "op": "sum"})
+        total = group.again(all_reduce, dy, op="sum")
         kept = [x if rank == root else np.zeros_like(x) for rank, x in zip(group.world.ranks, total.held)]
         return Tensor(group.world, total.meta, kept)
 
@@ -246,7 +250,7 @@ def neighbor_exchange(primitive: Primitive, operands: Operands, attrs: Attrs) ->
     ranks, world = get_process_group_ranks(attrs["group"]), current_world()
     first = member(ranks, attrs["group"])
     sends, receives = (_neighbours(attrs[name], name) for name in ("send_rank_ids", "recv_rank_ids"))
-    given = [Group(primitive, x, attrs["group"]) for x in _tuple(operands[0], "NeighborExchange")]
+    given = [Group(primitive, x, attrs) for x in _tuple(operands[0], "NeighborExchange")]
     kind, shapes = np.dtype(attrs["recv_type"]), [tuple(shape) for shape in attrs["recv_shapes"]]
     mine = {rank: (sends(rank), receives(rank)) for rank in world.ranks if rank in ranks}
     sizes = [group.shape for group in given]

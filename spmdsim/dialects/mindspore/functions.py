@@ -1,4 +1,4 @@
-"""Functions of ``mindspore.ops``: those of the table of operators, rows over ours, and a few written out.
+"""Functions of ``mindspore.ops`` and ``mint``: those of the table of operators, rows over ours, and a few written out.
 
 Arrays and parameters come into rows data parallel, as into any operator without a strategy; results lie where ours leave them.
 """
@@ -17,14 +17,15 @@ import spmdsim.linalg as linalg
 import spmdsim.ops as core
 from spmdsim.core import Layout
 from spmdsim.dialects.functions import NETWORK, TORCH, numbers, with_names
-from spmdsim.dialects.mindspore.gradient import grad, value_and_grad
+from spmdsim.dialects.mindspore import cells
 from spmdsim.dialects.mindspore.losses import CrossEntropyLoss
 from spmdsim.dialects.mindspore.operators import TABLE, written_functions
 from spmdsim.dialects.mindspore.parameter import Parameter, finished, next_seed
 from spmdsim.dialects.mindspore.primitive import function, place, primitive, shape_of, to_tensor
 from spmdsim.dialects.mindspore.tensors import host
+from spmdsim.dialects.mindspore.training import grad, value_and_grad
 from spmdsim.dialects.missing import told
-from spmdsim.dialects.table import Row, same
+from spmdsim.dialects.table import Row, renamed, same
 from spmdsim.errors import InputError
 from spmdsim.tensor import Tensor
 
@@ -41,12 +42,8 @@ def lifted(function: Callable[..., Any], name: str) -> Callable[..., Any]:
         result = function(*values[: len(operands)], **dict(zip(options, values[len(operands) :])))
         return finished([], tuple(result) if isinstance(result, (list, tuple)) else result)
 
-    return _called(call, name)
-
-
-def _called(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    function.__name__ = function.__qualname__ = name
-    return told(function, name)
+    call.__name__ = call.__qualname__ = name
+    return told(call, name)
 
 
 def _beside(x: Any, mesh: Any) -> Any:
@@ -132,29 +129,7 @@ ROWS: dict[str, Row] = {
 # -- functions that are not one primitive, nor one of ours -----------------------------------------------------------
 
 
-def reshard(tensor: Any, layout: Any) -> Tensor:
-    """Redistribute a tensor inside a network."""
-    return tensor.to(layout) if isinstance(tensor, Tensor) else place(tensor, layout)
-
-
-def argmax(x: Any, dim: int | None = None) -> Any:
-    """Where the largest element along a dim stands, or among all elements."""
-    flat = primitive("Reshape")()(x, (-1,)) if dim is None else x
-    return primitive("Argmax")(-1 if dim is None else dim, np.int64)(flat)
-
-
-def flatten(x: Any, start_dim: int = 1) -> Any:
-    """All dims from one on as one."""
-    shape = shape_of(x)
-    return primitive("Reshape")()(x, (*shape[:start_dim], math.prod(shape[start_dim:])))
-
-
-def stack(tensors: Sequence[Any], axis: int = 0) -> Any:
-    """Tensors one after the other along a new axis."""
-    return primitive("Concat")(axis)([primitive("ExpandDims")()(x, axis) for x in tensors])
-
-
-def tile(input: Any, dims: Sequence[int]) -> Any:
+def _tile(input: Any, dims: Sequence[int]) -> Any:
     """The tensor repeated so many times along its dims (leading ones are added)."""
     repeated, times = input, tuple(dims)
     for _ in range(len(times) - len(shape_of(input))):
@@ -164,7 +139,7 @@ def tile(input: Any, dims: Sequence[int]) -> Any:
     return repeated
 
 
-def split(tensor: Any, split_size_or_sections: int, axis: int = 0) -> tuple[Any, ...]:
+def _split(tensor: Any, split_size_or_sections: int, axis: int = 0) -> Any:
     """Pieces of one size along an axis."""
     size, wanted = shape_of(tensor)[axis], split_size_or_sections
     if not isinstance(wanted, int) or size % wanted:
@@ -172,32 +147,15 @@ def split(tensor: Any, split_size_or_sections: int, axis: int = 0) -> tuple[Any,
             f"ops.split takes a size that divides axis {axis} of size {size}, not {wanted}; "
             "nearest: ops.StridedSlice"
         )
-    pieces: tuple[Any, ...] = primitive("Split")(axis, size // wanted)(tensor)
-    return pieces
+    return primitive("Split")(axis, size // wanted)(tensor)
 
 
-def layer_norm(x: Any, normalized_shape: Sequence[int], weight: Any, bias: Any, eps: float = 1e-5) -> Any:
-    """Normalised over the last dims, scaled and shifted."""
+def _layer_norm(x: Any, normalized_shape: Sequence[int], weight: Any, bias: Any, eps: float = 1e-5) -> Any:
     begin = len(shape_of(x)) - len(tuple(normalized_shape))
     return primitive("LayerNorm")(begin, begin, eps)(x, weight, bias)[0]
 
 
-def dropout(x: Any, p: float = 0.5, training: bool = True) -> Any:
-    """Drop a share of the elements, the same in every layout."""
-    return primitive("Dropout")(1 - p)(x)[0] if training and p else x
-
-
-def cross_entropy(
-    input: Any, target: Any, weight: Any = None, ignore_index: int = -100, reduction: str = "mean",
-    label_smoothing: float = 0.0,
-) -> Any:  # fmt: skip
-    """Cross entropy with class numbers, or with probabilities."""
-    return CrossEntropyLoss(weight, ignore_index, reduction, label_smoothing)(input, target)
-
-
-def clip_by_global_norm(
-    x: Sequence[Any], clip_norm: float = 1.0, use_norm: None = None
-) -> tuple[Tensor, ...]:
+def _clip_by_global_norm(x: Sequence[Any], clip_norm: float = 1.0, use_norm: None = None) -> Any:
     """Gradients scaled down together so that their global norm is at most ``clip_norm``."""
     if use_norm is not None:
         raise InputError(f"use_norm is None, in MindSpore as here, not {use_norm!r}")
@@ -205,6 +163,10 @@ def clip_by_global_norm(
     squares = [float(core.sum(core.multiply(g, g)).item()) for g in tensors]
     norm = float(np.sqrt(np.sum(squares)))
     return tuple(tensors) if norm <= clip_norm else tuple(core.multiply(g, clip_norm / norm) for g in tensors)
+
+
+def _reshape(x: Any, shape: Sequence[int]) -> Any:
+    return primitive("Reshape")()(x, shape)
 
 
 def _like(name: str) -> Callable[..., Any]:
@@ -219,31 +181,40 @@ def _random() -> np.random.Generator:
     return np.random.default_rng(next_seed())
 
 
-#: What gives whole arrays, and what is short.
-_SHORT: dict[str, Callable[..., Any]] = {
+OWN: dict[str, Callable[..., Any]] = {
     "arange": lambda start=0, end=None, step=1, dtype=None: host(np.arange(0, start, step) if end is None else np.arange(start, end, step), dtype),
+    "argmax": lambda x, dim=None: primitive("Argmax")(-1 if dim is None else dim, np.int64)(_reshape(x, (-1,)) if dim is None else x),
+    "clip_by_global_norm": _clip_by_global_norm,
+    "cross_entropy": lambda input, target, weight=None, ignore_index=-100, reduction="mean", label_smoothing=0.0: CrossEntropyLoss(weight, ignore_index, reduction, label_smoothing)(input, target),
+    "dropout": lambda x, p=0.5, training=True: primitive("Dropout")(1 - p)(x)[0] if training and p else x,
     "eye": lambda n, m=None, dtype=np.float32: host(np.eye(n, m), dtype),
+    "flatten": lambda x, start_dim=1: _reshape(x, (*shape_of(x)[:start_dim], math.prod(shape_of(x)[start_dim:]))),
     "full": lambda size, fill_value, *, dtype=None: host(np.full(size, fill_value), dtype),
+    "grad": grad,
+    "layer_norm": _layer_norm,
     "linspace": lambda start, end, steps: host(np.linspace(start, end, steps), np.float32),
     "ones": lambda size, dtype=np.float32: host(np.ones(size, dtype)),
     "ones_like": _like("OnesLike"),
     "rand": lambda *size, dtype=np.float32: host(_random().random(numbers(size)), dtype),
     "randint": lambda low, high, size, *, dtype=np.int64: host(_random().integers(low, high, size), dtype),
     "randn": lambda *size, dtype=np.float32: host(_random().standard_normal(numbers(size)), dtype),
+    "reshard": lambda tensor, layout: tensor.to(layout) if isinstance(tensor, Tensor) else place(tensor, layout),
     "shape": lambda input_x: shape_of(input_x),
+    "split": _split,
+    "stack": lambda tensors, axis=0: primitive("Concat")(axis)([primitive("ExpandDims")()(x, axis) for x in tensors]),
+    "tile": _tile,
+    "to_tensor": to_tensor,
+    "value_and_grad": value_and_grad,
     "zeros": lambda size, dtype=np.float32: host(np.zeros(size, dtype)),
     "zeros_like": _like("ZerosLike"),
 }  # fmt: skip
-_LONG = (
-    argmax, clip_by_global_norm, cross_entropy, dropout, flatten, grad, layer_norm, reshard, split, stack, tile, to_tensor,
-    value_and_grad,
-)  # fmt: skip
+for _name, _function in OWN.items():
+    _function.__name__ = _function.__qualname__ = _name
 
 #: Those that no row of the table of operators makes.
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     **{name: lifted(row.call, name) for name, row in ROWS.items()},
-    **{name: _called(short, name) for name, short in _SHORT.items()},
-    **{one.__name__: one for one in _LONG},
+    **OWN,
 }
 
 
@@ -261,3 +232,67 @@ def primitives() -> dict[str, Callable[[], Any]]:
 def everything() -> dict[str, Callable[[], Any]]:
     """Both."""
     return {**functions(), **primitives()}
+
+
+# -- functions and cells with torch's arguments: ``mindspore.mint`` ----------------------------------------------------
+
+#: Functions of ``ops``, and those under a name or with arguments of their own: ``ours: written``.
+_MINT = (
+    "abs add amax amin arange bmm broadcast_to ceil cos div divide equal exp expm1 floor greater greater_equal less "
+    "less_equal log log1p logical_and logical_not logical_or matmul maximum minimum mul multiply neg negative not_equal ones "
+    "ones_like pow reshape rsqrt sigmoid sin softmax sqrt square sub tanh tile where zeros zeros_like"
+)
+_MINT_WRITTEN = (
+    "greater: gt", "greater_equal: ge", "less: lt", "less_equal: le",
+    "equal: eq", "not_equal: ne", "sum: sum(input, dim=None, keepdim=False)",
+    "mean: mean(input, dim=None, keepdim=False)", "cat: cat(tensors, dim=0)", "cat: concat(tensors, dim=0)",
+    "expand_dims: unsqueeze(input, dim)", "squeeze: squeeze(input, dim=())", "transpose: permute(input, dims)",
+)  # fmt: skip
+_NETWORK = "cross_entropy dropout elu gelu layer_norm relu relu6 sigmoid silu tanh"
+_NETWORK_WRITTEN = ("softmax: softmax(input, dim=-1)", "log_softmax: log_softmax(input, dim=-1)")
+
+
+def _mint(rows: dict[str, Row], same: str, written: tuple[str, ...]) -> dict[str, Callable[[], Any]]:
+    """What makes each function: of our rows, of ``ops``, and as it is written, each before those that stand before it."""
+    ours = functions()
+    forms = {text.split(": ")[1].partition("(")[0]: text.split(": ") for text in written}
+    return {
+        **{name: partial(lifted, row.call, name) for name, row in rows.items()},
+        **{name: ours[name] for name in same.split()},
+        **{name: partial(function, written_functions()[of][0], text) for name, (of, text) in forms.items()},
+    }
+
+
+def mint_functions() -> dict[str, Callable[[], Any]]:
+    """What makes each function of ``mint``."""
+    return _mint(TORCH, _MINT, _MINT_WRITTEN)
+
+
+def _linear(input: Any, weight: Any, bias: Any = None) -> Any:
+    product = primitive("MatMul")(transpose_b=True)(input, weight)
+    return product if bias is None else primitive("Add")()(product, bias)
+
+
+def mint_network_functions() -> dict[str, Callable[[], Any]]:
+    """What makes each function of ``mint.nn.functional``; a OneHot is float32 here."""
+    one_hot = partial(function, written_functions()["one_hot"][0], "one_hot(tensor, num_classes)")
+    return {**_mint(NETWORK, _NETWORK, _NETWORK_WRITTEN), "linear": lambda: _linear, "one_hot": one_hot}
+
+
+Linear = renamed("Linear", cells.Dense, lambda in_features, out_features, bias=True, weight_init=None, bias_init=None, dtype="float32": dict(
+    in_channels=in_features, out_channels=out_features, has_bias=bias, weight_init=weight_init, bias_init=bias_init,
+    dtype=dtype))  # fmt: skip
+Dropout = renamed("Dropout", cells.Dropout, lambda p=0.5: dict(p=p))
+Embedding = renamed("Embedding", cells.Embedding, lambda num_embeddings, embedding_dim, dtype="float32": dict(
+    vocab_size=num_embeddings, embedding_size=embedding_dim, dtype=dtype))  # fmt: skip
+
+
+class GELU(cells.Cell):
+    """Gaussian error linear unit: exact, or by the tanh formula."""
+
+    def __init__(self, approximate: str = "none") -> None:
+        self.gelu = primitive("GeluExt")(approximate)
+
+    def construct(self, input: Any) -> Any:
+        """Element by element."""
+        return self.gelu(input)

@@ -59,11 +59,7 @@ def device_mesh(mesh: Mesh) -> Mesh:
 
 
 def device_layout(layout: CoreLayout) -> CoreLayout:
-    """The layout of whole devices: what the virtual axis splits is whole on one, a sum pending along it is done there.
-
-    Where the virtual axis is the minor one of its dim, as it should be, this shard is exactly the device's micro-shards,
-    one after the other.
-    """
+    """The layout of whole devices: what the virtual axis splits is whole on one, a sum pending along it is done there."""
     if VIRTUAL not in layout.mesh.axes:
         return layout
     partial = [(axis, op) for axis, op in layout.partial if axis != VIRTUAL]
@@ -82,11 +78,8 @@ def check_devices(layouts: Sequence[CoreLayout], devices: int | Sequence[int] | 
 class MindSporeLayout(CoreLayout):
     """A layout that remembers how it was written: equal to, and usable as, a plain :class:`spmdsim.Layout`.
 
-    One that was written as a single tuple of axes equals only others written so: it accepts shapes that a plain one
-    refuses, see :meth:`of`, and what is remembered of equal layouts must hold for all of them.
-
-    What it adds is ``to_dict`` with the tensor map as written (``-1`` inside a tuple is kept) and, for a
-    virtual axis, which micro-shards a device holds.
+    One that was written as a single tuple of axes equals only others written so, since it accepts shapes that a plain one
+    refuses (:meth:`of`). ``to_dict`` has the tensor map as written: ``-1`` inside a tuple is kept.
     """
 
     __slots__ = ()
@@ -115,11 +108,8 @@ class MindSporeLayout(CoreLayout):
     __hash__ = CoreLayout.__hash__
 
     def of(self, ndim: int) -> MindSporeLayout:
-        """The layout of a tensor of so many dims.
-
-        ``layout(("a", "b"))`` is one dim split by two axes. In the layout tutorial's template
-        (``tensor_map = ("a", "b")``, then ``layout(tensor_map)``) it is a tensor of two dims. The tensor tells
-        which is meant: a layout of one dim fits no tensor of two.
+        """The layout of a tensor of so many dims: they tell whether a single tuple is one dim split by several axes or, as in
+        the layout tutorial's template (``tensor_map = ("a", "b")``, then ``layout(tensor_map)``), the map of all dims.
 
         >>> layout = Layout((2, 4), ("axis_0", "axis_1"))(("axis_0", "axis_1"))
         >>> layout.bounds((16,), rank=5), layout.bounds((2, 4), rank=5)
@@ -159,28 +149,23 @@ class MindSporeLayout(CoreLayout):
 class Layout(Worded):
     """``Layout(device_matrix, alias_name, rank_list=None)``, to be called with one entry per tensor dim.
 
-    An entry is an alias, ``"None"``, or a tuple of aliases (``"None"`` may stand in it) that split one dim
-    together. **The first alias of a tuple is the major one**: that is what MindSpore's code does, what its
-    figures show and what the number / adjust / compute procedure teaches. The slice table printed in the
-    operator-level parallel tutorial shows the other order for ``("sp", "dp")``;
-    ``tuple_order="mesh"`` nests the axes of every tuple in the order of the device matrix instead, which
-    reproduces that table.
-
-    An alias splits at most one dim of a tensor. One object may be called for several tensors.
+    An entry is an alias, ``"None"``, or a tuple of aliases (``"None"`` may stand in it) that split one dim together; an
+    alias splits one dim of a tensor at most. **The first alias of a tuple is the major one**: that is what MindSpore's code
+    does, what its figures show and what the number / adjust / compute procedure teaches.
 
     Args:
         device_matrix: sizes of the axes (a tuple of positive integers).
         alias_name: one name per axis (a tuple). A last axis named ``interleaved_parallel`` is virtual: the
             devices are those of the axes before it, and each holds that many micro-shards.
-        rank_list: the device at each position, row-major; ``0 .. n-1`` when left out. Any order.
-        tuple_order: ``"tuple"`` (first is major) or ``"mesh"``.
-        name: ``alias_name``, as the text of the operator-level parallel tutorial calls it.
+        rank_list: the device at each position, row-major, in any order; ``0 .. n-1`` when left out.
+        tuple_order: ``"mesh"`` nests the axes of every tuple in the order of the device matrix, as the slice table printed
+            in the operator-level parallel tutorial does.
+        name: ``alias_name``, as the text of that tutorial calls it.
 
     Raises:
         TypeError: something is not a tuple, list, int or str where it has to be.
-        ValueError: lengths that differ; an empty, repeated or reserved alias; a virtual axis that is not the
-            last one; a rank list of the wrong length; sizes, ranks or repetitions that cannot be. In a call, an alias
-            that is not found, or that has been set more than once.
+        ValueError: what cannot be: lengths, sizes, ranks, aliases and their places; in a call an alias that is not found,
+            or that has been set more than once.
 
     >>> layout = Layout((2, 2, 2), ("dp", "sp", "mp"))
     >>> x = layout("mp", ("sp", "dp"))
@@ -258,15 +243,8 @@ def from_tensor_map(
 ) -> MindSporeLayout:
     """The layout of a numeric tensor map: axes counted from the right, -1 for a dim that is not split.
 
-    Args:
-        device_matrix: sizes of the axes.
-        tensor_map: per dim a number, or several (first is major); -1 may stand among several.
-        rank_list: the device at each position.
-        alias_name: names for the axes; ``"d<n>"`` with the number from the right when left out.
-
-    Raises:
-        ValueError: a number outside -1 .. axes-1, or used twice.
-        TypeError: something that is not a number.
+    Several numbers (first is major, -1 may stand among them) split a dim together. Axes are called ``"d<n>"`` with the number
+    from the right if they have no names. A number outside -1 .. axes-1, or used twice, is a ValueError, no number a TypeError.
 
     >>> from_tensor_map((2, 2, 2), (0, (1, 2))).bounds((32, 784), 2)
     ((0, 16), (392, 588))
@@ -292,12 +270,9 @@ def from_tensor_map(
 def from_placements(
     mesh_shape: Sequence[int], alias_name: Sequence[str], placements: Sequence[Placement], ndim: int
 ) -> CoreLayout:
-    """The layout of hyper-parallel's placements, one per mesh axis, which refuse two axes on one dim.
+    """The layout of hyper-parallel's placements, one per mesh axis; two axes on one dim are refused, like dims that are none.
 
     (Placements cannot say in which order two axes split one dim; alias tuples can.)
-
-    Raises:
-        ValueError: a dim that has been sharded already or does not exist, or a tensor of a negative number of dims.
     """
     if ndim < 0:
         raise LayoutError(f"the number of tensor dims must be positive, but got {ndim}")
@@ -321,10 +296,8 @@ def from_cuts(cuts: Sequence[int], devices: int, repeat: str = "right") -> MindS
     """The layout of one tensor with ``.shard`` cuts: its device matrix is the cuts, its map their order.
 
     Fewer cuts than devices: the devices repeat the work along an extra axis, appended on the right (device
-    matrix ``cuts + (n,)``, so neighbours hold equal pieces) or, with ``repeat="left"``, put on the left.
-
-    Raises:
-        ValueError: cuts that are not positive, or whose product does not divide the devices.
+    matrix ``cuts + (n,)``, so neighbours hold equal pieces) or, with ``repeat="left"``, put on the left. Cuts that are not
+    positive, or whose product does not divide the devices, are a ValueError.
 
     >>> [from_cuts((2, 1, 1, 2, 1), 8).shard_number(r) for r in range(8)]
     [0, 0, 1, 1, 2, 2, 3, 3]

@@ -1,4 +1,4 @@
-"""Losses, and the cells that put a loss or a training step around a network."""
+"""Losses: cells of two tensors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from spmdsim.core import Layout
 from spmdsim.dialects.host import whole
 from spmdsim.dialects.mindspore.cells import Cell
 from spmdsim.dialects.mindspore.context import LOCAL_MEAN, LOCAL_SUM
-from spmdsim.dialects.mindspore.gradient import value_and_grad
 from spmdsim.dialects.mindspore.primitive import to_tensor
 from spmdsim.errors import InputError
 from spmdsim.nn import losses
@@ -168,31 +167,3 @@ class SoftmaxCrossEntropyWithLogits(CrossEntropyLoss):
                 f"they have {dims} dims"
             )
         return super().construct(logits, labels)
-
-
-class WithLossCell(Cell):
-    """A network with its loss."""
-
-    def __init__(self, backbone: Any, loss_fn: Any) -> None:
-        self._backbone, self._loss_fn = backbone, loss_fn
-
-    def construct(self, data: Any, label: Any) -> Any:
-        """The loss."""
-        return self._loss_fn(self._backbone(data), label)
-
-
-class TrainOneStepCell(Cell):
-    """One step of training: the loss, its gradients, and the optimiser's update."""
-
-    def __init__(self, network: Any, optimizer: Any, sens: float = 1.0) -> None:
-        if sens != 1.0:
-            raise InputError(
-                f"the loss is not scaled here, but sens is {sens}; nearest: a larger learning rate"
-            )
-        self.network, self.optimizer = network, optimizer
-
-    def construct(self, *inputs: Any) -> Any:
-        """The loss before the update."""
-        loss, gradients = value_and_grad(self.network, None, self.optimizer.parameters)(*inputs)
-        self.optimizer(gradients)
-        return loss

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import spmdsim.ops as ops
-from spmdsim.core import Layout
 from spmdsim.core.operator import Op
 from spmdsim.dialects.mindspore import collectives
 from spmdsim.dialects.mindspore.communication import HCCL_WORLD_COMM_GROUP as WORLD
@@ -31,6 +30,8 @@ if TYPE_CHECKING:
 
 Operands = Sequence[Any]
 Shapes = Sequence[Shape]
+#: What a call does.
+Run = Callable[["Primitive", list[Any], Params], Any]
 
 # -- our parameters from MindSpore's ------------------------------------------------------------------------------
 
@@ -58,14 +59,6 @@ def _one_along(default: int) -> ToParams:
     return params
 
 
-def _per_channel(_shapes: Shapes, _attrs: Attrs) -> Params:
-    return {"dim": 1}
-
-
-def _transposes(_shapes: Shapes, attrs: Attrs) -> Params:
-    return {name: True for name in ("transpose_a", "transpose_b") if attrs.get(name)}
-
-
 def _reduced(shapes: Shapes, attrs: Attrs) -> Params:
     keep = attrs.get("keep_dims", attrs.get("keepdim", attrs.get("keepdims", False)))
     return {"dims": _dims(attrs, len(shapes[0])), "keepdims": bool(keep)}
@@ -77,10 +70,6 @@ def _perm(shapes: Shapes, attrs: Attrs) -> Params:
     if sorted(p % ndim if -ndim <= p < ndim else ndim for p in perm) != list(range(ndim)):
         raise ShardError(f"perm {perm} is not an order of the {ndim} dims")
     return {"perm": tuple(p % ndim for p in perm)}
-
-
-def _norm_begin(shapes: Shapes, attrs: Attrs) -> Params:
-    return {"epsilon": attrs.get("epsilon", 1e-7), "begin": int(attrs.get("begin_norm_axis", -1))}
 
 
 def _norm_sums(shapes: Shapes, attrs: Attrs) -> list[tuple[Op, Params]]:
@@ -153,19 +142,16 @@ def _check_keep_prob(attrs: Attrs) -> None:
 # -- what calls do beyond running one of our operators: several results, several steps, modes -----------------------
 
 
-def _matmul(primitive: Primitive, operands: Operands, attrs: Params) -> Any:
-    """``enable_nd_tp`` takes layouts as tensor parallelism in two or three dims."""
-    if attrs.get("enable_nd_tp") and primitive.configured:
-        return primitive.as_derived("MatMul", operands, attrs)
-    return primitive.plain(operands, attrs)
+def _derived(name: str, meant: Callable[[Any, Params], Any]) -> Run:
+    """MindSpore's derivation says where the result lies, where a strategy is meant so."""
+    return lambda p, operands, attrs: (
+        p.as_derived(name, operands, attrs) if meant(p, attrs) else p.plain(operands, attrs)
+    )
 
 
-def _gather(primitive: Primitive, operands: Operands, attrs: Params) -> Any:
-    """Cuts choose one of MindSpore's modes, which says where the result lies."""
-    given = primitive.in_strategy
-    if given is None or any(isinstance(entry, Layout) for entry in given):
-        return primitive.plain(operands, attrs)
-    return primitive.as_derived("Gather", operands, attrs)
+def _mean(primitive: Primitive, operands: Operands, attrs: Params) -> Any:
+    total = primitive.plain(operands, attrs)
+    return ops.multiply(total, total.size / max(1, math.prod(operands[0].shape)))
 
 
 def _reshape(primitive: Primitive, operands: Operands, attrs: Params) -> Any:
@@ -186,19 +172,6 @@ def _composed(primitive: Primitive, operands: Operands, attrs: Params) -> Any:
     given = primitive.tensor(x) if watchers else primitive.laid_out(operands, params)[0]  # a search sees them
     reduced = getattr(ops, primitive.row.ours)(given, params["dims"], params["keepdims"])
     return reduced.to(reduced.layout.reduced)
-
-
-def _mean(primitive: Primitive, operands: Operands, attrs: Params) -> Any:
-    total = primitive.plain(operands, attrs)
-    return ops.multiply(total, total.size / max(1, math.prod(operands[0].shape)))
-
-
-def _stopped(primitive: Primitive, operands: Operands, attrs: Params) -> Any:
-    return primitive.plain(operands, attrs).detach()
-
-
-def _argmax(primitive: Primitive, operands: Operands, attrs: Params) -> Any:
-    return primitive.other("Cast")(primitive.plain(operands, attrs), attrs["output_type"])
 
 
 def _argmax_with_value(primitive: Primitive, operands: Operands, attrs: Params) -> Any:
@@ -250,15 +223,9 @@ def _split(primitive: Primitive, operands: Operands, attrs: Params) -> Any:
     return tuple(map(piece, range(parts)))
 
 
-def _filled(value: int) -> Callable[[Primitive, Operands, Params], Any]:
+def _filled(like: Tensor, value: int) -> Tensor:
     """A tensor like another one, with one value everywhere."""
-
-    def run(primitive: Primitive, operands: Operands, attrs: Params) -> Any:
-        like: Tensor = primitive.plain(operands, attrs).detach()
-        shards = [np.full(shard.shape, value, shard.dtype) for shard in like.shards]
-        return Tensor(like.world, like.meta, shards)
-
-    return run
+    return Tensor(like.world, like.meta, [np.full(shard.shape, value, shard.dtype) for shard in like.shards])
 
 
 # -- the table -----------------------------------------------------------------------------------------------------
@@ -285,7 +252,10 @@ def _collective(name: str, run: Callable[..., Any], made: str = "") -> Row:
 
 ROWS = (
     # -- functions of elements: primitives, ours, functions, cell; first those that are called here as there ----------
-    *(_elements(name, _snake(name), _snake(name)) for name in ["Maximum", "Minimum", "Equal", "NotEqual", "Greater", "GreaterEqual", "Less", "LessEqual", "LogicalAnd", "LogicalOr", "LogicalNot", "Erf", "Exp", "Expm1", "Log", "Log1p", "Sqrt", "Rsqrt", "Square", "Floor", "Ceil", "Sin", "Cos"]),
+    *(_elements(name, _snake(name), _snake(name)) for name in (
+        "Maximum", "Minimum", "Equal", "NotEqual", "Greater", "GreaterEqual", "Less", "LessEqual", "LogicalAnd", "LogicalOr",
+        "LogicalNot", "Erf", "Exp", "Expm1", "Log", "Log1p", "Sqrt", "Rsqrt", "Square", "Floor", "Ceil", "Sin", "Cos",
+    )),
     _elements("Add AddV2 TensorAdd", "add", "add; tensor_add", also_named="AssignAdd"),
     _elements("Sub", "subtract", "sub; subtract", also_named="AssignSub"),
     _elements("Mul", "multiply", "mul; multiply"),
@@ -300,8 +270,8 @@ ROWS = (
     _elements("ReLU", "relu", "relu", "ReLU", also_named="Activation"),
     _elements("ReLU6", "relu6", "relu6", "ReLU6"),
     _elements("GeLU", "gelu"),
-    _elements("GeluExt", "gelu", "gelu(input, approximate='none')", params=lambda _s, a: {"approximate": a.get("approximate", "none")}, made="(approximate='none')",
-              called="(input)", check=_check_form),
+    _elements("GeluExt", "gelu", "gelu(input, approximate='none')", made="(approximate='none')", called="(input)",
+              params=lambda _s, a: {"approximate": a.get("approximate", "none")}, check=_check_form),
     _elements("FastGeLU FastGelu", "gelu", "fast_gelu", "FastGelu", params=lambda _s, _a: {"approximate": "sigmoid"}),
     _elements("Tanh", "tanh", "tanh", "Tanh"),
     _elements("Sigmoid", "sigmoid", "sigmoid", "Sigmoid"),
@@ -314,9 +284,9 @@ ROWS = (
     _elements("Sign", "sign"),
     _elements("Round Rint", "rint"),
     _elements("Identity", "identity", also_named="TmpIdentity _TmpIdentity"),
-    _elements("StopGradient", "identity", "stop_gradient", run=_stopped),
-    _elements("OnesLike", "identity", called="(x)", run=_filled(1)),
-    _elements("ZerosLike", "identity", called="(x)", run=_filled(0)),
+    _elements("StopGradient", "identity", "stop_gradient", run=lambda p, xs, a: p.plain(xs, a).detach()),
+    _elements("OnesLike", "identity", called="(x)", run=lambda p, xs, a: _filled(p.plain(xs, a), 1)),
+    _elements("ZerosLike", "identity", called="(x)", run=lambda p, xs, a: _filled(p.plain(xs, a), 0)),
     _elements("Dropout", "dropout", made="(keep_prob=0.5, Seed0=0, Seed1=0)", called="(x)", sharded="identity",
               run=_dropout, check=_check_keep_prob),
     Row("Cast", "cast", lambda _s, a: {"dtype": np.dtype(a["dtype"])}, called="(x, /, dtype)",
@@ -332,7 +302,8 @@ ROWS = (
     _reduction("ReduceProd", "prod", also_named="ProdExt", aliases="prod", run=_composed),
     _reduction("", "all", also_named="ReduceAll", aliases="all"),
     _reduction("", "any", also_named="ReduceAny", aliases="any"),
-    Row("Argmax", "argmax", _one_along(-1), "(axis=-1, output_type='int32')", "(x)", run=_argmax),
+    Row("Argmax", "argmax", _one_along(-1), "(axis=-1, output_type='int32')", "(x)",
+        run=lambda p, xs, a: p.other("Cast")(p.plain(xs, a), a["output_type"])),
     Row("", "argmin", _one_along(-1), also_named="Argmin"),
     Row("ArgMaxWithValue", "argmax", made="(axis=0, keep_dims=False)", called="(x)", strategies="",
         run=_argmax_with_value),
@@ -340,17 +311,20 @@ ROWS = (
     Row("LogSoftmax", "log_softmax", _along(-1), "(axis=-1)", "(x)", "log_softmax(logits, axis=-1)", "LogSoftmax"),
     Row("L2Normalize", "l2_normalize", lambda s, a: {**_along(0)(s, a), "epsilon": a.get("epsilon", 1e-4)},
         "(axis=0, epsilon=1e-4)", "(x)"),
-    Row("LayerNorm", "layer_norm", _norm_begin, "(begin_norm_axis=1, begin_params_axis=1, epsilon=1e-7)",
-        "(x, gamma, beta)", run=_layer_norm, also=_norm_sums),
+    Row("LayerNorm", "layer_norm", lambda _s, a: {"epsilon": a.get("epsilon", 1e-7), "begin": int(a.get("begin_norm_axis", -1))},
+        "(begin_norm_axis=1, begin_params_axis=1, epsilon=1e-7)", "(x, gamma, beta)", run=_layer_norm, also=_norm_sums),
     Row("", "rms_norm", lambda _s, a: {"epsilon": a.get("epsilon", 1e-6)}, also_named="RmsNorm", aliases="rmsnormext"),
     Row("SoftmaxCrossEntropyWithLogits", "softmax_cross_entropy", first_dim=(0,), loss=1),
     # -- products, parameters per channel, tables ---------------------------------------------------------
-    Row("MatMul BatchMatMul", "matmul", _transposes, "(transpose_a=False, transpose_b=False)", "(a, b)",
-        "matmul(input, other); bmm(input_x, mat2)", run=_matmul, also_named="MatMulExt BatchMatMulExt", out_strategy="product"),
-    Row("BiasAdd", "bias_add", _per_channel),
-    Row("PReLU", "prelu", _per_channel, adjust=_slopes),
-    Row("Gather", "gather", _one_along(0), "()", "(params, indices, /, axis=0)", "gather(input_params, input_indices, axis=0)",
-        run=_gather, also_named="EmbeddingLookup", strategies="gather", out_strategy="product"),
+    Row("MatMul BatchMatMul", "matmul", lambda _s, a: {name: True for name in ("transpose_a", "transpose_b") if a.get(name)},
+        "(transpose_a=False, transpose_b=False)", "(a, b)", "matmul(input, other); bmm(input_x, mat2)",
+        run=_derived("MatMul", lambda p, attrs: attrs.get("enable_nd_tp") and p.configured),  # in two or three dims
+        also_named="MatMulExt BatchMatMulExt", out_strategy="product"),
+    Row("BiasAdd", "bias_add", lambda _s, _a: {"dim": 1}),
+    Row("PReLU", "prelu", lambda _s, _a: {"dim": 1}, adjust=_slopes),
+    Row("Gather", "gather", _one_along(0), "()", "(params, indices, /, axis=0)",
+        "gather(input_params, input_indices, axis=0)", run=_derived("Gather", lambda p, _attrs: p.by_cuts),  # one of its modes
+        also_named="EmbeddingLookup", strategies="gather", out_strategy="product"),
     Row("OneHot", "one_hot", _one_hot_params, "(axis=-1)", "(indices, /, depth, on_value=1.0, off_value=0.0)",
         "one_hot(indices, depth, on_value=1, off_value=0, axis=-1)", run=_one_hot, of_result=True,
         first_only=True),

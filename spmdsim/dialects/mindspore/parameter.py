@@ -36,7 +36,7 @@ rows_seed = [0]
 def set_seed(seed: int) -> None:
     """The seed of all parameters created afterwards, of dropout, of shuffled rows and of ``numpy.random``.
 
-    Parameters without a name count from 0 again. No integer is a TypeError, one that has not 32 bits a ValueError.
+    Parameters without a name count from 0 again. No integer is a TypeError, one that does not fit 32 bits a ValueError.
     """
     set_rows_seed(seed)
     _seed[:] = [seed, 0]
@@ -236,12 +236,12 @@ class Parameter(CoreParameter):
     def set_data(self, data: Any) -> Parameter:
         """Take new values of the same shape, where the old ones are; an InputError for another shape."""
         values = _values(data, self.shape)
-        if self._placed:
-            block = lambda index: np.asarray(values(index), self.dtype)  # noqa: E731
-            fresh = CoreTensor.from_global
-            self.assign(fresh(block, self.layout, current_world(), shape=self.shape, dtype=self.dtype))
-        else:
+        if not self._placed:
             self.initialiser = values
+            return self
+        block = lambda index: np.asarray(values(index), self.dtype)  # noqa: E731
+        place = dict(layout=self.layout, world=current_world(), shape=self.shape, dtype=self.dtype)
+        self.assign(CoreTensor.from_global(block, **place))
         return self
 
     @property
@@ -285,21 +285,8 @@ def _symbol(name: str) -> Callable[..., Any]:
     return lambda self, *others: getattr(self.everywhere(), name)(*others)
 
 
-for _name in [
-    "add",
-    "radd",
-    "sub",
-    "rsub",
-    "mul",
-    "rmul",
-    "truediv",
-    "rtruediv",
-    "pow",
-    "rpow",
-    "neg",
-    "matmul",
-    "rmatmul",
-]:
+_SYMBOLS = "add radd sub rsub mul rmul truediv rtruediv pow rpow neg matmul rmatmul"
+for _name in _SYMBOLS.split():
     setattr(Parameter, f"__{_name}__", _symbol(f"__{_name}__"))
 
 

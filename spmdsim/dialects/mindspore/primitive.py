@@ -94,6 +94,12 @@ class Primitive(Worded):
     configured = property(lambda self: self._sharding is not None, doc="Whether it was given a strategy.")
     in_strategy = property(lambda self: self._strategies[0], doc="The strategy given, as written.")
 
+    @property
+    def by_cuts(self) -> bool:
+        """Whether it was given cuts, not layouts."""
+        given = self.in_strategy
+        return given is not None and not any(isinstance(entry, Layout) for entry in given)
+
     def __call__(self, *given: Any, **named: Any) -> Any:
         """Apply it. Arrays are the same whole array on every rank; each keeps only its piece.
 

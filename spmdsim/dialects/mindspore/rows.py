@@ -52,19 +52,9 @@ def _counted(number: Any, what: str, least: int) -> int:
 class Dataset(Worded):
     """Columns of rows, transformed and put together in batches.
 
-    Every rank draws the same order, that of ``mindspore.set_seed`` and of the epoch. With ``num_shards`` each rank has rows of
-    its own, and a batch is the global tensor of all ranks' rows.
-
-    Args:
-        columns: per column, by name, a function that reads a slice of rows.
-        count: number of rows.
-        shuffle: whether the rows come in another order in every epoch; they do if left out, as in MindSpore.
-        num_shards: into how many shards the rows go; as many as there are ranks.
-        shard_id: which shard is this rank's: ``get_rank()``.
-        num_samples: only so many rows.
-
-    Raises:
-        InputError: other shards, or a shard without a number of shards.
+    Every rank draws the same order, that of ``mindspore.set_seed`` and of the epoch; ``shuffle`` is on if left out, as in
+    MindSpore. With ``num_shards``, as many as there are ranks, and ``shard_id``, the ``get_rank()``, each rank has rows of its
+    own, and a batch is the global tensor of all ranks' rows; others are an InputError. A column is a function of a slice.
     """
 
     ORIGINAL = "mindspore.dataset.Dataset"
@@ -322,15 +312,8 @@ class GeneratorDataset(NumpySlicesDataset):
 class MnistDataset(Dataset):
     """Images ``[28, 28, 1]`` of bytes, and labels, from a folder with MNIST's IDX files.
 
-    Args:
-        dataset_dir: the folder; scikit-learn's handwritten digits, enlarged, if None.
-        usage: ``"train"``, ``"test"``, or ``"all"`` that there are, as if it is left out.
-        num_samples: only so many rows.
-        num_parallel_workers: accepted for compatibility, as is ``cache``.
-        shuffle: whether the rows come in another order in every epoch; they do if left out.
-        sampler: must be left out.
-        num_shards: into how many shards the rows go; as many as there are ranks.
-        shard_id: which shard is this rank's: ``get_rank()``.
+    Of no folder they are scikit-learn's handwritten digits, enlarged. ``usage`` is ``"train"``, ``"test"``, or ``"all"`` that
+    there are, as if it is left out; ``num_parallel_workers`` and ``cache`` are ignored, the rest is as in any :class:`Dataset`.
     """
 
     def __init__(

@@ -8,19 +8,20 @@ arrays. Of a tensor of which ranks hold parts, a rank shows those that it has, a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
+from weakref import finalize
 
 import numpy as np
 
 from spmdsim.core import Layout
 from spmdsim.dialects.host import HostTensor
 from spmdsim.dialects.host import host as plain_host
-from spmdsim.dialects.mindspore.runtime import counts, reserve
 from spmdsim.dialects.missing import each, not_covered
 from spmdsim.dialects.printed import ends, known_values, nested
-from spmdsim.errors import InputError
+from spmdsim.errors import InputError, SpmdError, UsageTypeError
 from spmdsim.tensor import Tensor
 
 float16, float32, float64 = map(np.dtype, ("f2", "f4", "f8"))
@@ -166,6 +167,89 @@ def host(data: Any, dtype: Any = None) -> Array:
     return array
 
 
+# -- how much memory a rank may take: ``mindspore.runtime`` --------------------------------------------------------
+#
+# What a rank holds is counted in the largest piece that any rank has, so that all ranks say the same: values of parameters,
+# the inputs of networks, results of operators, all gradients and the state of optimisers, as long as anything refers to
+# them. An optimiser's new values take the places of the old ones.
+
+GB = 2**30
+#: What is MindSpore's default, and no limit here.
+UNLIMITED = "1024GB"
+_SIZE = re.compile(r"(\d+\.?\d*|0?\.\d+)GB")
+#: The limit in bytes, if there is one, and what is held.
+_limit: list[int | None] = [None]
+_held, _peak = [0], [0]
+#: The arrays that are counted, by identity.
+_counted: set[int] = set()
+
+
+class OutOfMemory(SpmdError, RuntimeError):
+    """A rank would hold more than it may."""
+
+
+class Room:
+    """What is counted as long as it lives, whatever arrays take turns in it."""
+
+
+def set_memory(
+    init_size: str = "2GB", increase_size: str = "2GB", max_size: str = UNLIMITED, optimize_level: str = "O0",
+    huge_page_reserve_size: str = "0GB",
+) -> None:  # fmt: skip
+    """Limit what a rank holds to ``max_size``, such as ``"28GB"``; the other arguments are checked, and change nothing.
+
+    A size that is no str is a TypeError, another text, or another level than ``O0`` or ``O1``, a ValueError.
+    """
+    sizes = dict(init_size=init_size, increase_size=increase_size, max_size=max_size)
+    for name, value in {**sizes, "huge_page_reserve_size": huge_page_reserve_size}.items():
+        if not isinstance(value, str):
+            raise UsageTypeError(f"{name} is a str such as '2GB', not {value!r}")
+        if not _SIZE.fullmatch(value) or (name in sizes and not float(value[:-2])):
+            raise InputError(f"{name} is a size such as '2GB' or '0.5GB', not {value!r}")
+    if optimize_level not in ("O0", "O1"):
+        raise InputError(f"optimize_level is 'O0' or 'O1', not {optimize_level!r}")
+    _limit[0] = None if max_size == UNLIMITED else int(float(max_size[:-2]) * GB)
+
+
+def reserve(array: Any, shape: Sequence[int], dtype: np.dtype, what: str) -> None:
+    """Count a rank's array, which is of this shape on the rank that holds most, as long as anybody refers to it.
+
+    A RuntimeError if ranks would hold more than they may.
+    """
+    if _limit[0] is None or id(array) in _counted:
+        return
+    size = math.prod(shape) * dtype.itemsize
+    if _held[0] + size > _limit[0]:
+        raise OutOfMemory(
+            f"out of memory: max_size is {_limit[0]:,} bytes per rank, of which {_held[0]:,} are held and {size:,} more are "
+            f"needed for {what}; nearest: a larger max_size, or more cuts"
+        )
+    _held[0] += size
+    _peak[0] = max(_peak[0], _held[0])
+    _counted.add(id(array))
+    finalize(array, _released, id(array), size)
+
+
+def _released(array: int, size: int) -> None:
+    _held[0] -= size
+    _counted.discard(array)
+
+
+def memory_allocated() -> int:
+    """Bytes that a rank holds, counted since :func:`set_memory` set a limit."""
+    return _held[0]
+
+
+def max_memory_allocated() -> int:
+    """The most bytes that a rank has held since the limit was set, or since :func:`reset_peak_memory_stats`."""
+    return _peak[0]
+
+
+def reset_peak_memory_stats() -> None:
+    """Forget what was held most."""
+    _peak[0] = _held[0]
+
+
 class Counted(Tensor):
     """A tensor of a MindSpore program: what ranks hold of it counts, and so do the results and gradients of operators on it."""
 
@@ -173,7 +257,7 @@ class Counted(Tensor):
 
     def __init__(self, *given: Any, **options: Any) -> None:
         super().__init__(*given, **options)
-        if counts() and self.held and not isinstance(self.held[0], np.generic):
+        if _limit[0] is not None and self.held and not isinstance(self.held[0], np.generic):
             largest = self.layout.largest_shape(self.shape)
             reserve(
                 self.held[0], largest, self.meta.held, f"a tensor of shape {self.shape} on {self.layout.mesh}"

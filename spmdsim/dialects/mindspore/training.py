@@ -1,0 +1,389 @@
+"""Training: gradients of functions, optimisers of ours with MindSpore's arguments, and models trained by one call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+import spmdsim.ops as ops
+from spmdsim import nn
+from spmdsim.core import Layout, Mesh
+from spmdsim.core.meta import Meta
+from spmdsim.dialects.host import whole
+from spmdsim.dialects.mindspore.auto_parallel import AutoParallel, numbers
+from spmdsim.dialects.mindspore.cells import Cell
+from spmdsim.dialects.mindspore.context import outermost, parallel
+from spmdsim.dialects.mindspore.parameter import Parameter
+from spmdsim.dialects.mindspore.tensors import Room, held, reserve
+from spmdsim.dialects.missing import Worded, each
+from spmdsim.dialects.session import current_world
+from spmdsim.dialects.table import renamed
+from spmdsim.errors import InputError, UsageTypeError
+from spmdsim.layout.element_type import accumulator, has_gradient
+from spmdsim.tensor import Tensor
+
+Positions = int | Sequence[int] | None
+Weights = Sequence[Parameter] | Parameter | None
+
+
+def value_and_grad(
+    fn: Callable[..., Any], grad_position: Positions = 0, weights: Weights = None, has_aux: bool = False
+) -> Callable[..., Any]:
+    """A function that returns ``fn``'s result, and gradients of inputs, of weights, or of both.
+
+    Args:
+        fn: returns the loss, or a tuple whose first element is the loss. The others get no gradient,
+            whether ``has_aux`` says so or not: the tutorial's text leaves it out and means this.
+        grad_position: which inputs, by number (one gradient) or numbers (a tuple); None for none.
+        weights: parameters, such as ``optimizer.parameters`` (a tuple of gradients), or one.
+        has_aux: accepted for compatibility.
+
+    What the loss does not depend on has gradients of zero, as in MindSpore. In a parallel program the gradients are those
+    of the sum of all ranks' losses, or their mean (:mod:`spmdsim.dialects.mindspore.context`). Neither inputs nor
+    weights, or a position that there is not, are an InputError.
+    """
+    if grad_position is None and weights is None:
+        raise InputError("value_and_grad needs a grad_position, weights or both")
+    wanted = [weights] if isinstance(weights, Parameter) else list(weights or ())
+    places = () if grad_position is None else grad_position
+    positions = (places,) if isinstance(places, int) else tuple(places)
+
+    def both(*inputs: Any) -> tuple[Any, Any]:
+        given = list(inputs)
+        for k in positions:
+            if not -len(given) <= k < len(given):
+                raise InputError(f"grad_position is {grad_position}, but there are {len(given)} inputs")
+            given[k] = _leaf(given[k])
+        for parameter in wanted:
+            if parameter.tensor is not None:
+                parameter.tensor.grad = None
+        result = fn(*given)
+        loss = result[0] if isinstance(result, tuple) else result
+        settings = parallel()
+        times = 1 if settings is None else settings.factor(loss)
+        if isinstance(loss, Tensor) and loss.requires_grad:
+            # every element counts with a gradient of one
+            nn.backward(loss if loss.size == 1 else ops.sum(loss))
+        of_inputs = tuple(_times(given[k], times) for k in positions)
+        of_weights = tuple(
+            _times(p, times if settings is None else times / settings.divisor(p.used)) for p in wanted
+        )
+        # a single thing asked for comes alone, several in a tuple; inputs before weights
+        first = of_inputs[0] if isinstance(grad_position, int) else of_inputs
+        second = of_weights[0] if isinstance(weights, Parameter) else of_weights
+        if grad_position is None:
+            return result, second
+        return result, first if weights is None else (first, second)
+
+    return partial(outermost, both)
+
+
+def grad(
+    fn: Callable[..., Any], grad_position: Positions = 0, weights: Weights = None, has_aux: bool = False
+) -> Callable[..., Any]:
+    """The gradients of :func:`value_and_grad` alone; with ``has_aux`` and the further results beside them."""
+    both = value_and_grad(fn, grad_position, weights, has_aux)
+
+    def wrapped(*inputs: Any) -> Any:
+        result, gradients = both(*inputs)
+        return (gradients, result[1:]) if has_aux else gradients
+
+    return wrapped
+
+
+def _times(given: Tensor | Parameter, times: float) -> Tensor | None:
+    """The gradient of an input or a parameter, so many times: zeros where nothing came; None of numbers that have none."""
+    leaf: Tensor | None = given if isinstance(given, Tensor) else given.tensor
+    gradient = None if leaf is None else leaf.grad
+    if gradient is not None:
+        return held(gradient if times == 1 else ops.multiply(gradient, times))
+    if not has_gradient(given.dtype):
+        return None
+    world, shape = current_world(), given.shape
+    nowhere = Layout.replicated(Mesh((world.size,), ("rank",)), len(shape))  # and it stays so
+    layout = nowhere if leaf is None else leaf.layout.dual()
+    make = np.zeros if world.has_data else world.empty
+    shards = [make(layout.local_shape(shape, rank), given.dtype) for rank in world.ranks]
+    return held(Tensor(world, Meta.of(layout, shape, given.dtype), shards))
+
+
+def _leaf(operand: Any) -> Tensor:
+    """An input that gathers a gradient, if its numbers have one."""
+    if isinstance(operand, Tensor):
+        tracked = has_gradient(operand.dtype)
+        return Tensor(operand.world, operand.meta, operand.held, requires_grad=tracked, name=operand.name)
+    world = current_world()
+    array = whole(operand, world)
+    layout = Layout.replicated(Mesh((world.size,), ("rank",)), array.ndim)
+    return Tensor.from_global(array, layout, world, requires_grad=has_gradient(array.dtype))
+
+
+class Optimizer(Worded, nn.Optimiser):
+    """One gradient per parameter, and a learning rate that may follow the steps.
+
+    Args:
+        parameters: such as ``net.trainable_params()``.
+        rate: a number, one number per step (the last one stays), or a function of the step.
+        **options: what else our optimiser takes.
+    """
+
+    ORIGINAL = "mindspore.nn.Optimizer"
+    NEAREST = each({
+        "param_groups groups target is_group params group_params group_lr": "parameters, and one optimiser per group",
+        "state_dict load_state_dict": "save_checkpoint",
+        "get_weight_decay get_lr_parameter dynamic_lr": "get_lr",
+        "clone_state": "Parameter.clone",
+        "unique parameters_groups": "parameters",
+    })  # fmt: skip
+
+    def __init__(self, parameters: Iterable[Any], rate: Any, **options: Any) -> None:
+        if not isinstance(parameters, Iterable) or isinstance(parameters, str):
+            raise UsageTypeError(
+                f"an optimiser takes an iterable of parameters, not a {type(parameters).__name__}; nearest: net.trainable_params()"
+            )
+        trained = list(parameters)
+        if not trained:
+            raise InputError("an optimiser takes parameters, but got none; nearest: net.trainable_params()")
+        other = next((x for x in trained if not isinstance(x, Parameter)), None)
+        if other is not None:
+            raise InputError(
+                f"an optimiser takes parameters, but got a {type(other).__name__}; groups with rates of their "
+                "own are not covered, nearest: one optimiser per group"
+            )
+        self.learning_rate, self.global_step = rate, 0
+        self._room: dict[int, list[Room]] = {}
+        super().__init__(trained, self.get_lr(), **options)
+
+    def get_lr(self) -> float:
+        """The rate of the next step."""
+        rate = self.learning_rate
+        if callable(rate):
+            rate = rate(self.global_step)
+        if isinstance(rate, (list, tuple)) or (hasattr(rate, "shape") and rate.shape):
+            rate = rate[min(self.global_step, len(rate) - 1)]
+        if isinstance(rate, (str, bool)) or not hasattr(rate, "__float__"):
+            raise UsageTypeError(
+                f"learning_rate is a number, numbers or a function of the step, not {rate!r}; nearest: 0.1"
+            )
+        return float(rate)
+
+    def __call__(self, grads: Iterable[Tensor | None]) -> bool:
+        """Update all parameters; an InputError for not one gradient per parameter."""
+        if not isinstance(grads, Iterable):
+            raise UsageTypeError(
+                f"an optimiser is called with gradients, one per parameter, not with {grads!r}"
+            )
+        given = list(grads)
+        if len(given) != len(self.parameters):
+            raise InputError(f"{len(given)} gradients were given for {len(self.parameters)} parameters")
+        self.zero_grad()
+        for parameter, gradient in zip(self.parameters, given):
+            if gradient is not None:
+                parameter.everywhere()  # type: ignore[attr-defined]
+                parameter.value.grad = gradient
+        self.rate = self.get_lr()
+        self.step()
+        self.global_step += 1
+        return True
+
+    construct = __call__
+
+    def __repr__(self) -> str:
+        """Its class, as of a cell."""
+        return f"{type(self).__name__}<>"
+
+    def _updated(self, parameter: Any, gradient: Tensor) -> Tensor:
+        if id(parameter) not in self._room:
+            self._room[id(parameter)] = rooms = [Room() for _ in range(self.slots)]
+            layout, kind = self.state_layout(parameter), accumulator("sum", parameter.dtype)
+            for room in rooms:
+                what = f"the optimiser's state of {parameter.name}, of shape {parameter.shape}"
+                reserve(room, layout.largest_shape(parameter.shape), kind, what)
+        return super()._updated(parameter, gradient)
+
+
+class _SGD(Optimizer, nn.SGD):
+    """Gradient descent with momentum, dampening, Nesterov's variant and weight decay."""
+
+
+class _Adam(Optimizer, nn.Adam):
+    """Adam; weight decay is added to the gradient."""
+
+
+def _options(loss_scale: float, refused: str, **options: Any) -> dict[str, Any]:
+    if loss_scale != 1.0:
+        raise InputError(f"gradients are not scaled here, but loss_scale is {loss_scale}; nearest: 1.0")
+    if refused:
+        raise InputError(refused)
+    return options
+
+
+SGD = renamed("SGD", _SGD, lambda params, learning_rate=0.1, momentum=0.0, dampening=0.0, weight_decay=0.0,
+              nesterov=False, loss_scale=1.0: _options(
+    loss_scale, "nesterov needs a momentum above 0 and no dampening" * bool(nesterov and (momentum <= 0 or dampening)),
+    parameters=params, rate=learning_rate, momentum=momentum, dampening=dampening, weight_decay=weight_decay,
+    nesterov=nesterov))  # fmt: skip
+Momentum = renamed("Momentum", SGD, lambda params, learning_rate, momentum, weight_decay=0.0, loss_scale=1.0,
+                   use_nesterov=False: dict(
+    params=params, learning_rate=learning_rate, momentum=momentum, weight_decay=weight_decay, nesterov=use_nesterov,
+    loss_scale=loss_scale))  # fmt: skip
+Adam = renamed("Adam", _Adam, lambda params, learning_rate=1e-3, beta1=0.9, beta2=0.999, eps=1e-8, use_locking=False,
+               use_nesterov=False, weight_decay=0.0, loss_scale=1.0: _options(
+    loss_scale, "Adam has no use_nesterov here; nearest: nn.SGD(..., nesterov=True)" * bool(use_nesterov),
+    parameters=params, rate=learning_rate, betas=(beta1, beta2), epsilon=eps, weight_decay=weight_decay,
+    decoupled=False))  # fmt: skip
+
+
+class WithLossCell(Cell):
+    """A network with its loss."""
+
+    def __init__(self, backbone: Any, loss_fn: Any) -> None:
+        self._backbone, self._loss_fn = backbone, loss_fn
+
+    def construct(self, data: Any, label: Any) -> Any:
+        """The loss."""
+        return self._loss_fn(self._backbone(data), label)
+
+
+class TrainOneStepCell(Cell):
+    """One step of training: the loss, its gradients, and the optimiser's update."""
+
+    def __init__(self, network: Any, optimizer: Any, sens: float = 1.0) -> None:
+        if sens != 1.0:
+            raise InputError(
+                f"the loss is not scaled here, but sens is {sens}; nearest: a larger learning rate"
+            )
+        self.network, self.optimizer = network, optimizer
+
+    def construct(self, *inputs: Any) -> Any:
+        """The loss before the update."""
+        loss, gradients = value_and_grad(self.network, None, self.optimizer.parameters)(*inputs)
+        self.optimizer(gradients)
+        return loss
+
+
+class RunContext:
+    """What callbacks are given: the state of the training, and a way to end it."""
+
+    def __init__(self, **state: Any) -> None:
+        self._state, self._stop = SimpleNamespace(**state), False
+
+    def original_args(self) -> SimpleNamespace:
+        """``cur_epoch_num``, ``cur_step_num`` (over all epochs), ``batch_num``, ``epoch_num``, ``net_outputs`` and the rest."""
+        return self._state
+
+    def request_stop(self) -> None:
+        """End the training after this step."""
+        self._stop = True
+
+    def get_stop_requested(self) -> bool:
+        """Whether somebody wants it to end."""
+        return self._stop
+
+
+class Callback:
+    """Told of what begins and ends, each time with a :class:`RunContext`: override what is wanted, under either name.
+
+    ``begin``, ``epoch_begin``, ``step_begin``, ``step_end``, ``epoch_end`` and ``end``, or ``on_train_begin`` and so on.
+    """
+
+
+def _told(event: str) -> Callable[[Callback, RunContext], None]:
+    def on_train(self: Callback, run_context: RunContext) -> None:
+        getattr(self, event)(run_context)
+
+    return on_train
+
+
+for _event in ("begin", "epoch_begin", "step_begin", "step_end", "epoch_end", "end"):
+    setattr(Callback, _event, lambda self, run_context: None)
+    setattr(Callback, f"on_train_{_event}", _told(_event))
+
+
+class LossMonitor(Callback):
+    """Prints the loss every so many steps: ``per_print_times``."""
+
+    def __init__(self, per_print_times: int = 1) -> None:
+        self.every, self.count = per_print_times, 0
+
+    def step_end(self, run_context: RunContext) -> None:
+        """Print as MindSpore does, counting from one in each epoch."""
+        self.count += 1
+        if self.every and self.count % self.every == 0:
+            state = run_context.original_args()
+            step = state.cur_step_num - (state.cur_epoch_num - 1) * state.batch_num
+            print(f"epoch: {state.cur_epoch_num} step: {step}, loss is {state.net_outputs}")
+
+
+class Model(Worded):
+    """A network with its loss and optimiser.
+
+    Args:
+        network: a cell, or an ``AutoParallel`` around it; with its loss inside if ``loss_fn`` is left out.
+        loss_fn: the loss.
+        optimizer: the optimiser.
+        metrics: must be left out.
+    """
+
+    ORIGINAL = "mindspore.train.Model"
+    NEAREST = each({
+        "eval eval_network train_network predict_network": "predict",
+        "fit build infer_train_layout infer_predict_layout": "train",
+    })  # fmt: skip
+
+    def __init__(
+        self, network: Any, loss_fn: Any = None, optimizer: Any = None, metrics: Any = None, **options: Any
+    ) -> None:
+        if metrics:
+            raise InputError("Model has no metrics here; nearest: compute them from Model.predict")
+        self.network = network
+        self._step: Any = None
+        if optimizer is not None:
+            wrapped = network if isinstance(network, AutoParallel) else None
+            inside = network if wrapped is None else wrapped.program
+            cell = TrainOneStepCell(inside if loss_fn is None else WithLossCell(inside, loss_fn), optimizer)
+            self._step = cell if wrapped is None else wrapped.around(cell)
+
+    def train(
+        self, epoch: int, train_dataset: Any, callbacks: Any = None, dataset_sink_mode: bool = False, **_: Any
+    ) -> None:
+        """Train for so many epochs; an InputError for a model without an optimiser."""
+        if self._step is None:
+            raise InputError("a Model without an optimizer cannot be trained")
+        several = isinstance(callbacks, (list, tuple))
+        told = list(callbacks) if several else [callbacks] if callbacks else []
+        sized = hasattr(train_dataset, "get_dataset_size")
+        context = RunContext(
+            train_network=self._step, network=self.network, epoch_num=epoch, cur_epoch_num=0, cur_step_num=0,
+            batch_num=train_dataset.get_dataset_size() if sized else len(train_dataset),
+            train_dataset=train_dataset, list_callback=told, net_outputs=None,
+        )  # fmt: skip
+        state = context.original_args()
+
+        def tell(event: str) -> None:
+            for callback in state.list_callback:
+                getattr(callback, f"on_train_{event}")(context)
+
+        tell("begin")
+        for number in range(1, epoch + 1):
+            state.cur_epoch_num = number
+            tell("epoch_begin")
+            for batch in train_dataset:
+                tell("step_begin")
+                state.cur_step_num += 1
+                state.net_outputs = numbers(self._step(*batch))
+                tell("step_end")
+                if context.get_stop_requested():
+                    break
+            tell("epoch_end")
+            if context.get_stop_requested():
+                break
+        tell("end")
+
+    def predict(self, *inputs: Any) -> Any:
+        """The network's result."""
+        return self.network(*inputs)
