@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from spmdsim.collectives import algorithms, schedule_of
+from spmdsim.collectives import Algorithm, algorithms, count, schedule_of
 from spmdsim.collectives.schedule import make_schedule
 from spmdsim.cost import Link, Machine
 from spmdsim.cost.closed_forms import closed_form
@@ -157,3 +157,23 @@ def test_algorithms_that_cannot_be_priced_at_scale_say_so(monkeypatch) -> None:
     monkeypatch.setattr(module, "RANK_ROUND_LIMIT", 100)
     with pytest.raises(InputError, match="no symmetry and too many messages"):
         price(schedule_of("broadcast", "binomial", 64), Machine.cluster(), 100)
+
+
+SHIFTED = [one for one in algorithms() if "shift" in one.symmetry]
+
+
+@pytest.mark.parametrize("chosen", SHIFTED, ids=lambda one: f"{one.collective.name}-{one.name}")
+def test_one_rank_stands_for_all_to_the_byte(chosen: Algorithm) -> None:
+    """Where ranks do the same up to a shift, uneven chunks count as if all ranks were looked at."""
+    compared = 0
+    for n in (33, 34, 40, 64):
+        if not chosen.fits(n, {}):
+            continue
+        schedule = make_schedule(chosen, n)
+        for nbytes in (1, 7, n - 1, n, n + 1, 3 * n + 5, 1000):
+            counted = count(schedule, nbytes)
+            priced = price(schedule, UNIT, nbytes, rounds=True)
+            assert priced.beta_bytes == counted.critical_bytes
+            assert priced.gamma_bytes == counted.critical_worked_bytes
+            compared += 1
+    assert compared > 6

@@ -7,15 +7,17 @@ and a number, not billions of messages.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from itertools import zip_longest
+from math import prod
 
 import numpy as np
 
 from spmdsim.collectives import Instruction, Schedule
 from spmdsim.collectives.formula import evaluate
+from spmdsim.collectives.partition import CEILING, chunk_sizes
 from spmdsim.core.layout import split_block
 from spmdsim.cost.networks.topology import Floats, Ints
 from spmdsim.errors import InputError
@@ -111,47 +113,103 @@ def link_loads(schedule: Schedule, nbytes: int, itemsize: int = 1) -> Iterator[L
 # ------------------------------------------------------------------------------ one rank stands for all
 
 
-@lru_cache(maxsize=32)
-def compressed_rounds(
-    schedule: Schedule,
-) -> tuple[tuple[int, tuple[tuple[int, int], ...], int], ...]:
-    """Rank 0's rounds with equal ones in a row together.
+class OwnChunks:
+    """Chunks of rank 0, of which another rank has as many, each some blocks later.
 
-    Returns:
-        ``(repeat, ((peer, chunks), ...) of the sends, chunks reduced)``.
+    Args:
+        schedule: whose chunks; each of its blocks is cut into as many of them.
+        numbers: which.
     """
-    rounds: list[tuple[int, tuple[tuple[int, int], ...], int]] = []
+
+    def __init__(self, schedule: Schedule, numbers: Sequence[int]) -> None:
+        self.numbers, self._n = numbers, schedule.size
+        self.cuts = max(1, prod(_levels(schedule)) // self._n)
+
+    @cached_property
+    def _places(self) -> tuple[Ints, Ints]:
+        """The block of each chunk, and which one of its block it is."""
+        blocks, inner = np.divmod(np.asarray(self.numbers, np.int64) % (self._n * self.cuts), self.cuts)
+        return blocks, inner
+
+    @cached_property
+    def _around(self) -> Floats:
+        return self._sums(None)
+
+    def _sums(self, weights: Floats | None) -> Floats:
+        by_block = np.bincount(self._places[0], weights, minlength=self._n)
+        return np.concatenate(([0.0], np.cumsum(np.concatenate((by_block, by_block)))))
+
+    def most(self, short: Sequence[int], long: Sequence[int], longer: int) -> float:
+        """Their largest sum, on any rank, where the chunks of so many blocks are longer than those of the others."""
+        if len(self.numbers) == 1:
+            return (long if longer else short)[self.numbers[0] % self.cuts]
+        if self.cuts == 1:
+            around, least = self._around, short[0] * len(self.numbers)
+        else:
+            inner = self._places[1]
+            around = self._sums(np.subtract(long, short)[inner])
+            least = int(np.array(short)[inner].sum())
+        return least + float((around[longer : longer + self._n] - around[: self._n]).max())
+
+
+@dataclass(frozen=True)
+class RepeatedRound:
+    """Equal rounds of rank 0 in a row: as many chunks to the same peers.
+
+    Attributes:
+        repeat: how many.
+        sends: the peer and the chunks of each message of the first of them.
+        reduced: the chunks that are reduced in it.
+    """
+
+    repeat: int
+    sends: tuple[tuple[int, OwnChunks], ...]
+    reduced: OwnChunks
+
+
+@lru_cache(maxsize=32)
+def compressed_rounds(schedule: Schedule) -> tuple[RepeatedRound, ...]:
+    """Rank 0's rounds with equal ones in a row together."""
+    # Chunks of a block are cut alike in all blocks: which one of its block a chunk is matters, not in which it is.
+    inner = max(1, schedule.chunk_count // schedule.size)
+    firsts: list[list[Instruction]] = []
+    repeats: list[int] = []
     last: object = None
-    repeat = 0
-    sends: tuple[tuple[int, int], ...] = ()
-    reduced = 0
     for moves in schedule.rounds(0):
         # Comparing this short key is what keeps a hundred thousand rounds under two tenths of a second.
-        key = [(move[0], move[1], len(move[2])) for move in moves]
+        key = [(what, peer, len(chunks), chunks and chunks[0] % inner) for what, peer, chunks, *_ in moves]
         if key == last:
-            repeat += 1
+            repeats[-1] += 1
             continue
-        if repeat:
-            rounds.append((repeat, sends, reduced))
-        last, repeat = key, 1
-        sends = tuple((peer, size) for what, peer, size in key if what == "send")
-        reduced = sum(size for what, _, size in key if what in ("reduce", "combine"))
-    if repeat:
-        rounds.append((repeat, sends, reduced))
-    return tuple(rounds)
+        last = key
+        firsts.append(moves)
+        repeats.append(1)
+    return tuple(_repeated(schedule, repeat, moves) for repeat, moves in zip(repeats, firsts))
+
+
+def _repeated(schedule: Schedule, repeat: int, moves: list[Instruction]) -> RepeatedRound:
+    sends = tuple((move.peer, OwnChunks(schedule, move.chunks)) for move in moves if move.kind == "send")
+    reduced = [chunk for move in moves if move.kind in ("reduce", "combine") for chunk in move.chunks]
+    return RepeatedRound(repeat, sends, OwnChunks(schedule, reduced))
+
+
+def _levels(schedule: Schedule) -> tuple[int, ...]:
+    """Into how many pieces what a rank has is cut, level by level: for all_to_all by destination."""
+    by_pairs = "row" in (schedule.collective.before, schedule.collective.after)
+    return (schedule.size,) if by_pairs else schedule.levels
 
 
 def _from_one_rank(schedule: Schedule, nbytes: int, itemsize: int, kind: str) -> Iterator[LinkLoad]:
     n = schedule.size
-    for repeat, sends, reduced in compressed_rounds(schedule):
-        sizes = [largest_window(schedule, nbytes, itemsize, chunks) for _, chunks in sends]
-        peers = [peer for peer, _ in sends]
+    for one in compressed_rounds(schedule):
+        sizes = [most_bytes(schedule, nbytes, itemsize, kind, chunks) for _, chunks in one.sends]
+        peers = [peer for peer, _ in one.sends]
         yield LinkLoad(
-            repeat,
-            largest_window(schedule, nbytes, itemsize, reduced),
+            one.repeat,
+            most_bytes(schedule, nbytes, itemsize, kind, one.reduced),
             sum(sizes),
-            n * len(sends),
-            len(sends),
+            n * len(peers),
+            len(peers),
             (kind, peers[0]) if len(peers) == 1 else None,
             n,
             partial(_everyone, n, kind, peers, sizes),
@@ -172,17 +230,21 @@ def _shifted(ranks: Ints, peer: int) -> Ints:
     return np.concatenate([ranks[peer:], ranks[:peer]])
 
 
-def largest_window(schedule: Schedule, nbytes: int, itemsize: int, chunks: int) -> float:
-    """Bytes of the largest run of ``chunks`` neighbouring chunks.
+def most_bytes(schedule: Schedule, nbytes: int, itemsize: int, kind: str, chunks: OwnChunks) -> float:
+    """Bytes of rank 0's chunks on that rank for which they are most.
 
-    Chunks differ by one item at most and the larger ones come first, so the first run is the largest.
+    By a shift, rank r has them r blocks later. The first blocks have an element more than the others, so the sum follows
+    from how many of the chunks lie in a window of as many blocks. For other symmetries, and blocks of other sizes, it is
+    the sum of as many of the largest chunks: exact for neighbours, else too much.
     """
-    count = -(-nbytes // itemsize)
-    by_pairs = "row" in (schedule.collective.before, schedule.collective.after)
-    pieces = schedule.size if by_pairs else schedule.chunk_count
-    if schedule.rounding == "ceiling":
-        return float(min(count, chunks * largest_block(count, pieces)) * itemsize)
-    return float(split_block(0, count, pieces, chunks)[0] * itemsize)
+    count, n, levels = -(-nbytes // itemsize), schedule.size, _levels(schedule)
+    if schedule.rounding == CEILING:
+        return float(min(count, len(chunks.numbers) * largest_block(count, prod(levels))) * itemsize)
+    if kind != "shift" or levels[0] != n:
+        return float(split_block(0, count, prod(levels), len(chunks.numbers))[0] * itemsize)
+    base, longer = divmod(count, n)
+    short, long = (chunk_sizes(size, levels[1:]) for size in (base, base + 1))
+    return float(chunks.most(short, long, longer) * itemsize)
 
 
 # ------------------------------------------------------------------------------ every rank for itself
