@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from spmdsim.ops import relu as relu
     from spmdsim.ops import reshape as reshape
     from spmdsim.ops import softmax as softmax
-    from spmdsim.ops.linear import linear as linear
+    from spmdsim.ops.contract import linear as linear
     from spmdsim.redistribution import plan as plan
     from spmdsim.redistribution.guard import forbid_redistribution as forbid_redistribution
     from spmdsim.simulation import simulate as simulate

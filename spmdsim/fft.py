@@ -9,8 +9,8 @@ All have gradients.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ParamSpec
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -50,7 +50,18 @@ __all__ = [
 ]
 
 Axes = int | Sequence[int] | None
+Points = int | None
 Sizes = Sequence[int | None] | None
+Norm = str | None
+Target = Layout | None
+P = ParamSpec("P")
+
+
+def _transform(
+    meanings: Mapping[str, str], errors: Mapping[str, str]
+) -> Callable[[Callable[P, Tensor]], Callable[P, Tensor]]:
+    """A decorator: what is no tensor is refused, and docstrings say what parameters mean."""
+    return lambda function: of_tensors(documented(meanings, errors)(function))
 
 
 def _laid(x: Tensor, layout: Layout | None) -> Tensor:
@@ -60,11 +71,8 @@ def _laid(x: Tensor, layout: Layout | None) -> Tensor:
 # -- one dim ------------------------------------------------------------------------------------------------
 
 
-@of_tensors
-@documented(TRANSFORMED, OF_ONE)
-def fft(
-    x: Tensor, n: int | None = None, axis: int = -1, norm: str | None = None, *, layout: Layout | None = None
-) -> Tensor:
+@_transform(TRANSFORMED, OF_ONE)
+def fft(x: Tensor, n: Points = None, axis: int = -1, norm: Norm = None, *, layout: Target = None) -> Tensor:
     """The discrete Fourier transform along a dim.
 
     >>> from spmdsim import LockStep, Mesh, Tensor
@@ -76,11 +84,8 @@ def fft(
     return _laid(transform("fft", x, n, axis, norm), layout)
 
 
-@of_tensors
-@documented(TRANSFORMED, OF_ONE)
-def ifft(
-    x: Tensor, n: int | None = None, axis: int = -1, norm: str | None = None, *, layout: Layout | None = None
-) -> Tensor:
+@_transform(TRANSFORMED, OF_ONE)
+def ifft(x: Tensor, n: Points = None, axis: int = -1, norm: Norm = None, *, layout: Target = None) -> Tensor:
     """The inverse of :func:`fft`.
 
     >>> from spmdsim import Mesh, Tensor
@@ -91,11 +96,8 @@ def ifft(
     return _laid(transform("ifft", x, n, axis, norm), layout)
 
 
-@of_tensors
-@documented(REAL, OF_ONE)
-def rfft(
-    x: Tensor, n: int | None = None, axis: int = -1, norm: str | None = None, *, layout: Layout | None = None
-) -> Tensor:
+@_transform(REAL, OF_ONE)
+def rfft(x: Tensor, n: Points = None, axis: int = -1, norm: Norm = None, *, layout: Target = None) -> Tensor:
     """The first ``n // 2 + 1`` values of :func:`fft` of real numbers; the others are their conjugates.
 
     >>> from spmdsim import Mesh, Tensor
@@ -106,11 +108,8 @@ def rfft(
     return _laid(transform("rfft", x, n, axis, norm), layout)
 
 
-@of_tensors
-@documented(HALF, OF_ONE)
-def irfft(
-    x: Tensor, n: int | None = None, axis: int = -1, norm: str | None = None, *, layout: Layout | None = None
-) -> Tensor:
+@_transform(HALF, OF_ONE)
+def irfft(x: Tensor, n: Points = None, axis: int = -1, norm: Norm = None, *, layout: Target = None) -> Tensor:
     """The inverse of :func:`rfft`, ``n`` real numbers (``2 * (m - 1)`` for ``m`` values).
 
     >>> from spmdsim import Mesh, Tensor
@@ -121,11 +120,8 @@ def irfft(
     return _laid(transform("irfft", x, n, axis, norm), layout)
 
 
-@of_tensors
-@documented(HALF, OF_ONE)
-def hfft(
-    x: Tensor, n: int | None = None, axis: int = -1, norm: str | None = None, *, layout: Layout | None = None
-) -> Tensor:
+@_transform(HALF, OF_ONE)
+def hfft(x: Tensor, n: Points = None, axis: int = -1, norm: Norm = None, *, layout: Target = None) -> Tensor:
     """:func:`fft` of ``n`` values that are conjugates of one another, given the first half; the result is real.
 
     >>> from spmdsim import Mesh, Tensor
@@ -136,11 +132,8 @@ def hfft(
     return irfft(conjugated(x), n, axis, OTHER_NORM.get(norm or "backward", norm), layout=layout)
 
 
-@of_tensors
-@documented(REAL, OF_ONE)
-def ihfft(
-    x: Tensor, n: int | None = None, axis: int = -1, norm: str | None = None, *, layout: Layout | None = None
-) -> Tensor:
+@_transform(REAL, OF_ONE)
+def ihfft(x: Tensor, n: Points = None, axis: int = -1, norm: Norm = None, *, layout: Target = None) -> Tensor:
     """The inverse of :func:`hfft`: the first half of the transform of real numbers.
 
     >>> from spmdsim import Mesh, Tensor
@@ -154,12 +147,11 @@ def ihfft(
 # -- several dims ---------------------------------------------------------------------------------------------
 
 
-def _dims(x: Tensor, s: Sizes, axes: Axes) -> list[tuple[int, int | None]]:
+def _dims(x: Tensor, s: Sizes, axes: Axes) -> list[tuple[int, Points]]:
     """The dims to transform with their points, as numpy takes them."""
-    given = None if axes is None else [axes] if isinstance(axes, int) else list(axes)
-    if given is None:
-        given = list(range(x.ndim)) if s is None else list(range(-len(s), 0))
-    dims = [along_dim("a transform", x, axis) for axis in given]
+    if axes is None:
+        axes = range(x.ndim) if s is None else range(-len(s), 0)
+    dims = [along_dim("a transform", x, axis) for axis in ([axes] if isinstance(axes, int) else axes)]
     sizes = [None] * len(dims) if s is None else [None if n in (None, -1) else n for n in s]
     if len(sizes) != len(dims):
         raise RuleError(f"{len(sizes)} numbers of points were given for {len(dims)} dims")
@@ -168,19 +160,19 @@ def _dims(x: Tensor, s: Sizes, axes: Axes) -> list[tuple[int, int | None]]:
     return list(zip(dims, sizes))
 
 
-def _several(kind: str, x: Tensor, dims: Sequence[tuple[int, int | None]], norm: str | None) -> Tensor:
+def _several(
+    kind: str, x: Tensor, dims: Sequence[tuple[int, Points]], norm: Norm, done: Sequence[int] = ()
+) -> Tensor:
     """One dim after the other: first those that are whole, so that those that are split find room in them."""
-    done: list[int] = []
     for dim, n in sorted(dims, key=lambda one: bool(x.layout.canonical.dims[one[0]])):
         x = transform(kind, x, n, dim, norm, done)
-        done.append(dim)
+        done = [*done, dim]
     return x
 
 
-@of_tensors
-@documented(TRANSFORMED, OF_SEVERAL)
+@_transform(TRANSFORMED, OF_SEVERAL)
 def fftn(
-    x: Tensor, s: Sizes = None, axes: Axes = None, norm: str | None = None, *, layout: Layout | None = None
+    x: Tensor, s: Sizes = None, axes: Axes = None, norm: Norm = None, *, layout: Target = None
 ) -> Tensor:
     """:func:`fft` along several dims, all if none are given; ``s`` are the points of each.
 
@@ -194,10 +186,9 @@ def fftn(
     return _laid(_several("fft", x, _dims(x, s, axes), norm), layout)
 
 
-@of_tensors
-@documented(TRANSFORMED, OF_SEVERAL)
+@_transform(TRANSFORMED, OF_SEVERAL)
 def ifftn(
-    x: Tensor, s: Sizes = None, axes: Axes = None, norm: str | None = None, *, layout: Layout | None = None
+    x: Tensor, s: Sizes = None, axes: Axes = None, norm: Norm = None, *, layout: Target = None
 ) -> Tensor:
     """The inverse of :func:`fftn`.
 
@@ -209,10 +200,9 @@ def ifftn(
     return _laid(_several("ifft", x, _dims(x, s, axes), norm), layout)
 
 
-@of_tensors
-@documented(REAL, OF_SEVERAL)
+@_transform(REAL, OF_SEVERAL)
 def rfftn(
-    x: Tensor, s: Sizes = None, axes: Axes = None, norm: str | None = None, *, layout: Layout | None = None
+    x: Tensor, s: Sizes = None, axes: Axes = None, norm: Norm = None, *, layout: Target = None
 ) -> Tensor:
     """:func:`fftn` of real numbers, of which the last dim's first half is computed.
 
@@ -222,18 +212,12 @@ def rfftn(
     ((2, 4, 4), (2, 3, 6))
     """
     *others, (last, n) = _dims(x, s, axes)
-    y = transform("rfft", x, n, last, norm)
-    done, rest = [last], sorted(others, key=lambda one: bool(y.layout.canonical.dims[one[0]]))
-    for dim, points in rest:
-        y = transform("fft", y, points, dim, norm, done)
-        done.append(dim)
-    return _laid(y, layout)
+    return _laid(_several("fft", transform("rfft", x, n, last, norm), others, norm, [last]), layout)
 
 
-@of_tensors
-@documented(HALF, OF_SEVERAL)
+@_transform(HALF, OF_SEVERAL)
 def irfftn(
-    x: Tensor, s: Sizes = None, axes: Axes = None, norm: str | None = None, *, layout: Layout | None = None
+    x: Tensor, s: Sizes = None, axes: Axes = None, norm: Norm = None, *, layout: Target = None
 ) -> Tensor:
     """The inverse of :func:`rfftn`.
 
@@ -247,15 +231,9 @@ def irfftn(
     return _laid(transform("irfft", x, n, last, norm, [dim for dim, _ in others]), layout)
 
 
-@of_tensors
-@documented(TRANSFORMED, OF_SEVERAL)
+@_transform(TRANSFORMED, OF_SEVERAL)
 def fft2(
-    x: Tensor,
-    s: Sizes = None,
-    axes: Sequence[int] = (-2, -1),
-    norm: str | None = None,
-    *,
-    layout: Layout | None = None,
+    x: Tensor, s: Sizes = None, axes: Axes = (-2, -1), norm: Norm = None, *, layout: Target = None
 ) -> Tensor:
     """:func:`fftn` along two dims, the last ones if none are given.
 
@@ -267,15 +245,9 @@ def fft2(
     return fftn(x, s, axes, norm, layout=layout)
 
 
-@of_tensors
-@documented(TRANSFORMED, OF_SEVERAL)
+@_transform(TRANSFORMED, OF_SEVERAL)
 def ifft2(
-    x: Tensor,
-    s: Sizes = None,
-    axes: Sequence[int] = (-2, -1),
-    norm: str | None = None,
-    *,
-    layout: Layout | None = None,
+    x: Tensor, s: Sizes = None, axes: Axes = (-2, -1), norm: Norm = None, *, layout: Target = None
 ) -> Tensor:
     """The inverse of :func:`fft2`.
 
@@ -287,15 +259,9 @@ def ifft2(
     return ifftn(x, s, axes, norm, layout=layout)
 
 
-@of_tensors
-@documented(REAL, OF_SEVERAL)
+@_transform(REAL, OF_SEVERAL)
 def rfft2(
-    x: Tensor,
-    s: Sizes = None,
-    axes: Sequence[int] = (-2, -1),
-    norm: str | None = None,
-    *,
-    layout: Layout | None = None,
+    x: Tensor, s: Sizes = None, axes: Axes = (-2, -1), norm: Norm = None, *, layout: Target = None
 ) -> Tensor:
     """:func:`rfftn` along two dims, the last ones if none are given.
 
@@ -307,15 +273,9 @@ def rfft2(
     return rfftn(x, s, axes, norm, layout=layout)
 
 
-@of_tensors
-@documented(HALF, OF_SEVERAL)
+@_transform(HALF, OF_SEVERAL)
 def irfft2(
-    x: Tensor,
-    s: Sizes = None,
-    axes: Sequence[int] = (-2, -1),
-    norm: str | None = None,
-    *,
-    layout: Layout | None = None,
+    x: Tensor, s: Sizes = None, axes: Axes = (-2, -1), norm: Norm = None, *, layout: Target = None
 ) -> Tensor:
     """The inverse of :func:`rfft2`.
 
@@ -330,9 +290,20 @@ def irfft2(
 # -- frequencies --------------------------------------------------------------------------------------------
 
 
+_FREQUENCIES = {
+    "n": "points.",
+    "d": "the time between two of them.",
+    "layout": "where they go; whole on all ranks if left out.",
+    "dtype": "element type, float64 if left out.",
+    "world": "the world; :func:`spmdsim.world` if left out.",
+    "device": '``"cpu"``, for the array API standard.',
+}
+
+
 def _frequencies(
-    values: np.ndarray, layout: Layout | None, dtype: DTypeLike | None, world: World | None
+    values: np.ndarray, layout: Target, dtype: DTypeLike | None, world: World | None, device: Any
 ) -> Tensor:
+    check_device(device)
     if layout is None:
         world = current() if world is None else world
         layout = Layout.replicated(Mesh((world.size,), ("world",)), 1)
@@ -340,58 +311,42 @@ def _frequencies(
     return frequencies if dtype is None else cast(frequencies, dtype)
 
 
+@documented(_FREQUENCIES, {"InputError": "another device."})
 def fftfreq(
     n: int,
     d: float = 1.0,
     *,
-    layout: Layout | None = None,
+    layout: Target = None,
     dtype: DTypeLike | None = None,
     world: World | None = None,
     device: Any = None,
 ) -> Tensor:
     """The frequencies of the values of :func:`fft`: ``[0, 1, ..., -2, -1] / (n d)``.
 
-    Args:
-        n: points.
-        d: the time between two of them.
-        layout: where they go; whole on all ranks if left out.
-        dtype: element type, float64 if left out.
-        world: the world; :func:`spmdsim.world` if left out.
-        device: ``"cpu"``, for the array API standard.
-
     >>> from spmdsim import Mesh
     >>> fftfreq(4, 0.5, layout=Mesh((2,), ("x",))("x")).full().tolist()
     [0.0, 0.5, -1.0, -0.5]
     """
-    check_device(device)
-    return _frequencies(np.fft.fftfreq(n, d), layout, dtype, world)
+    return _frequencies(np.fft.fftfreq(n, d), layout, dtype, world, device)
 
 
+@documented(_FREQUENCIES, {"InputError": "another device."})
 def rfftfreq(
     n: int,
     d: float = 1.0,
     *,
-    layout: Layout | None = None,
+    layout: Target = None,
     dtype: DTypeLike | None = None,
     world: World | None = None,
     device: Any = None,
 ) -> Tensor:
     """The frequencies of the values of :func:`rfft`; see :func:`fftfreq`.
 
-    Args:
-        n: points.
-        d: the time between two of them.
-        layout: where they go; whole on all ranks if left out.
-        dtype: element type, float64 if left out.
-        world: the world; :func:`spmdsim.world` if left out.
-        device: ``"cpu"``, for the array API standard.
-
     >>> from spmdsim import Mesh
     >>> rfftfreq(6, layout=Mesh((2,), ("x",))("x"), dtype=np.float32).shards[1].tolist()
     [0.3333333432674408, 0.5]
     """
-    check_device(device)
-    return _frequencies(np.fft.rfftfreq(n, d), layout, dtype, world)
+    return _frequencies(np.fft.rfftfreq(n, d), layout, dtype, world, device)
 
 
 def _shifted(x: Tensor, axes: Axes, back: bool) -> Tensor:

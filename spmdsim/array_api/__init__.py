@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from spmdsim.array_api.dtypes import NAMES as _DTYPES
+from spmdsim.array_api.functions import NAMES as _DTYPES
 
 __array_api_version__ = "2024.12"
 

@@ -1,24 +1,117 @@
-"""What the array API standard has besides functions of arrays: element types, and what there is."""
+"""What the array API standard has besides functions of arrays: element types in its words, and what there is."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from spmdsim import ops
-from spmdsim.array_api.dtypes import KINDS, NAMES, dtype_of
-from spmdsim.array_api.dtypes import finfo as finfo
-from spmdsim.array_api.dtypes import iinfo as iinfo
-from spmdsim.array_api.dtypes import isdtype as isdtype
-from spmdsim.layout.element_type import promoted
+from spmdsim.errors import InputError, UsageTypeError
+from spmdsim.layout.element_type import element_type, is_float, promoted
 from spmdsim.pictured import Pictured
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.creation import DEVICE, asarray, check_device
 
-if TYPE_CHECKING:
-    from numpy.typing import DTypeLike
+NAMES = (
+    "bool",
+    *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
+    *("float32", "float64", "complex64", "complex128"),
+)
+
+KINDS = {
+    "bool": "b",
+    "signed integer": "i",
+    "unsigned integer": "u",
+    "integral": "iu",
+    "real floating": "fV",
+    "complex floating": "c",
+    "numeric": "iufVc",
+}
+"""The standard's kinds of element types, as numpy's letters."""
+
+
+def dtype_of(value: Any) -> np.dtype:
+    """The element type of a tensor, or the type that is meant."""
+    return value.dtype if hasattr(value, "dtype") and not isinstance(value, type) else element_type(value)
+
+
+@dataclass(frozen=True)
+class FloatInfo(Pictured):
+    """Limits of a floating type: bits, distance of 1 to the next number, largest, smallest, smallest normal number."""
+
+    bits: int
+    eps: float
+    max: float
+    min: float
+    smallest_normal: float
+    dtype: np.dtype
+
+
+@dataclass(frozen=True)
+class IntegerInfo(Pictured):
+    """Limits of an integer type: bits, largest and smallest number."""
+
+    bits: int
+    max: int
+    min: int
+    dtype: np.dtype
+
+
+def finfo(type: Any, /) -> FloatInfo:
+    """The limits of a floating type, of the parts of a complex one, or of a tensor's.
+
+    >>> finfo("float32").eps == 2.0**-23, finfo("bfloat16").bits
+    (True, 16)
+
+    Raises:
+        UsageTypeError: no floating type.
+    """
+    dtype = dtype_of(type)
+    if not (is_float(dtype) or dtype.kind == "c"):
+        raise UsageTypeError(f"finfo takes a floating type, but got {dtype}")
+    import ml_dtypes  # knows numpy's types and those of 16 bits
+
+    info: Any = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
+    eps, largest, least = float(info.eps), float(info.max), float(info.min)
+    return FloatInfo(int(info.bits), eps, largest, least, float(info.smallest_normal), np.dtype(info.dtype))
+
+
+def iinfo(type: Any, /) -> IntegerInfo:
+    """The limits of an integer type, or of a tensor's.
+
+    Raises:
+        UsageTypeError: no integer type.
+
+    >>> iinfo(np.int16).max
+    32767
+    """
+    dtype = dtype_of(type)
+    if dtype.kind not in "iu":
+        raise UsageTypeError(f"iinfo takes an integer type, but got {dtype}")
+    info = np.iinfo(dtype)
+    return IntegerInfo(info.bits, int(info.max), int(info.min), dtype)
+
+
+def isdtype(dtype: Any, kind: Any) -> bool:
+    """Whether an element type is another one, of a kind such as ``"real floating"``, or one of several of them.
+
+    Raises:
+        InputError: a kind that there is not.
+
+    >>> isdtype(np.dtype("int16"), "integral"), isdtype(np.dtype("int16"), ("bool", "real floating"))
+    (True, False)
+    """
+    if isinstance(kind, tuple):
+        return any(isdtype(dtype, one) for one in kind)
+    if isinstance(kind, str) and kind in KINDS:
+        return dtype_of(dtype).kind in KINDS[kind]
+    if isinstance(kind, str):
+        raise InputError(f"kinds of element types are {', '.join(map(repr, KINDS))}, but got {kind!r}")
+    return dtype_of(dtype) == dtype_of(kind)
 
 
 def astype(x: Tensor, dtype: DTypeLike, /, *, copy: bool = True, device: Any = None) -> Tensor:
@@ -28,10 +121,7 @@ def astype(x: Tensor, dtype: DTypeLike, /, *, copy: bool = True, device: Any = N
         x: the tensor.
         dtype: the element type, or its name. Of complex numbers that become real ones the imaginary part is lost.
         copy: give another tensor even if the type is the same.
-        device: ``"cpu"`` or None, for the array API standard.
-
-    Returns:
-        A tensor of the same shape and layout.
+        device: ``"cpu"`` or None.
 
     Raises:
         InputError: an element type that is no number, another device.
@@ -89,11 +179,7 @@ class NamespaceInfo(Pictured):
 
     def capabilities(self) -> dict[str, Any]:
         """Whether results whose size depends on values are there, and how many dims a tensor may have."""
-        return {
-            "boolean indexing": True,
-            "data-dependent shapes": hasattr(ops, "unique_values"),
-            "max dimensions": 64,
-        }
+        return {"boolean indexing": True, "data-dependent shapes": True, "max dimensions": 64}
 
     def default_device(self) -> str:
         """Main memory."""

@@ -6,8 +6,7 @@ gathered (:func:`qr`, :func:`svd`, :func:`svdvals`, :func:`pinv`, :func:`matrix_
 split itself is brought together, which the plan says and a warning tells with its bytes.
 """
 
-from spmdsim.linalg.cholesky import cholesky
-from spmdsim.linalg.lu import inv, solve
+from spmdsim.linalg.by_panels import cholesky, inv, solve
 from spmdsim.linalg.norms import cond, lstsq, matrix_norm, matrix_rank, norm, pinv, vector_norm
 from spmdsim.linalg.products import cross, diagonal, matrix_power, outer, trace
 from spmdsim.linalg.tall import qr, svd, svdvals

@@ -14,9 +14,9 @@ from spmdsim.linalg.whole import hermitian, in_fractions, svd_op
 from spmdsim.ops.contract import matmul
 from spmdsim.ops.elementwise import add
 from spmdsim.ops.operators import of_tensors
-from spmdsim.ops.scans import conjugated
+from spmdsim.ops.scans import conjugated, split_axes
 from spmdsim.ops.shape import transpose
-from spmdsim.ops.slicing import concat, slice_
+from spmdsim.ops.slicing import concat, part_along
 from spmdsim.tensor import Context, Op, Tensor
 from spmdsim.tensor.stepped import SteppedOp
 
@@ -32,12 +32,8 @@ def _rule(shape: tuple[int, ...]) -> tuple[Rule, dict[str, int]]:
     return rule, {"k": min(shape[-2:])}
 
 
-def _row_axes(strategy: Strategy) -> tuple[str, ...]:
-    return tuple(a for a in strategy.axes_of("m") if strategy.mesh.axis_size(a) > 1)
-
-
 def _steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any]) -> Any:
-    axes = _row_axes(strategy)
+    axes = split_axes(strategy, "m")
     if not axes:
         return ()
     n, mesh, dtype = bound.sizes["n"], strategy.mesh, inputs[0].dtype
@@ -60,7 +56,7 @@ def _forward(
     context: Context, x: np.ndarray
 ) -> Generator[np.ndarray, np.ndarray, tuple[np.ndarray, np.ndarray]]:
     q, r = np.linalg.qr(x)
-    axes = _row_axes(context.strategy)
+    axes = split_axes(context.strategy, "m")
     if axes:
         n, mesh = context.size("n"), context.strategy.mesh
         members, rows = mesh.group(context.rank, *axes), Layout(mesh, [axes])
@@ -176,9 +172,8 @@ def qr(x: Tensor, mode: str = "reduced") -> Any:
             )
         return Triangular(*_complete_op.results(in_fractions(x)))
     if x.requires_grad and high < wide:  # the first columns decide about q, the others follow
-        zeros, ones = [0] * x.ndim, [1] * x.ndim
-        q, r = qr(slice_(x, zeros, [*x.shape[:-1], high], ones))
-        rest = matmul(adjoint(q), slice_(x, [*zeros[:-1], high], x.shape, ones))
+        q, r = qr(part_along(x, -1, 0, high))
+        rest = matmul(adjoint(q), part_along(x, -1, high, wide))
         return Triangular(q, concat([r, rest], x.ndim - 1))
     return Triangular(*qr_op.results(_by_rows(in_fractions(x))))
 
@@ -204,8 +199,7 @@ def _completed(q: Tensor) -> Tensor:
     high, wide = q.shape[-2:]
     if high == wide:
         return q
-    rest = slice_(qr(q, "complete").Q, [*[0] * (q.ndim - 1), wide], [*q.shape[:-1], high])
-    return concat([q, rest], q.ndim - 1)
+    return concat([q, part_along(qr(q, "complete").Q, -1, wide, high)], q.ndim - 1)
 
 
 @of_tensors
@@ -245,9 +239,7 @@ def svd(x: Tensor, full_matrices: bool = True, compute_uv: bool = True) -> Any:
 def svdvals(x: Tensor) -> Tensor:
     """The singular values alone, largest first.
 
-    >>> from spmdsim import Mesh, Tensor
-    >>> x = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))("dp", None))
-    >>> svdvals(x).full().round(4).tolist()
+    >>> linalg.svdvals(s).full().round(4).tolist()
     [5.5616, 1.4384]
     """
     return reduced_svd(x)[1] if not _split_and_tall(x) else svd_op.results(qr(x)[1])[1]

@@ -10,7 +10,7 @@ import numpy as np
 from spmdsim.core import Rule
 from spmdsim.errors import RuleError
 from spmdsim.ops.arrange import matrix_transpose
-from spmdsim.ops.declare import cast
+from spmdsim.ops.declare import cast, unbroadcast
 from spmdsim.ops.operators import of_tensors
 from spmdsim.ops.scans import conjugated
 from spmdsim.tensor import Op, Tensor
@@ -99,21 +99,7 @@ def _eigvalsh_vjp(dy: np.ndarray, xs: Sequence[np.ndarray], _y: np.ndarray) -> t
 
 def _solve_vjp(dy: np.ndarray, xs: Sequence[np.ndarray], y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     back = np.linalg.solve(hermitian(xs[0]), dy)
-    return _summed(-back @ hermitian(y), xs[0].shape), _summed(back, xs[1].shape)
-
-
-def _summed(gradient: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    from spmdsim.ops.broadcast import unbroadcast
-
-    return unbroadcast(gradient, shape)
-
-
-def _inv_vjp(dy: np.ndarray, _xs: Any, y: np.ndarray) -> tuple[np.ndarray]:
-    return (-hermitian(y) @ dy @ hermitian(y),)
-
-
-def _svd(x: np.ndarray) -> tuple[np.ndarray, ...]:
-    return tuple(np.linalg.svd(x, full_matrices=False))
+    return unbroadcast(-back @ hermitian(y), xs[0].shape), unbroadcast(back, xs[1].shape)
 
 
 def _svd_vjp(dys: Sequence[Any], xs: Sequence[np.ndarray], ys: Sequence[np.ndarray]) -> tuple[np.ndarray]:
@@ -142,7 +128,9 @@ def _svd_vjp(dys: Sequence[Any], xs: Sequence[np.ndarray], ys: Sequence[np.ndarr
 
 
 det_op = _op("det", "... m n -> ...", np.linalg.det, _det_vjp)
-inv_op = _op("inv", "... m n -> ... m n", np.linalg.inv, _inv_vjp)
+inv_op = _op(
+    "inv", "... m n -> ... m n", np.linalg.inv, lambda dy, _xs, y: (-hermitian(y) @ dy @ hermitian(y),)
+)
 slogdet_op = _op(
     "slogdet",
     "... m n -> ..., ...",
@@ -175,12 +163,17 @@ _eigvals_op = _op(
 eigvalsh_op = _op("eigvalsh", "... m n -> ... n", np.linalg.eigvalsh, _eigvalsh_vjp, dtype=_real)
 
 
-def _svd_rule(shape: tuple[int, ...]) -> tuple[Rule, dict[str, int]]:
-    rule = Rule.parse("... m n -> ... m k, ... k, ... k n", whole="m n k", work="passes")
-    return rule, {"k": min(shape[-2:])}
-
-
-svd_op = Op("svd", _svd_rule, _svd, _svd_vjp, dtype=lambda x: (x, _real(x), x), saves_result=True)
+svd_op = Op(
+    "svd",
+    lambda x: (
+        Rule.parse("... m n -> ... m k, ... k, ... k n", whole="m n k", work="passes"),
+        {"k": min(x[-2:])},
+    ),
+    lambda x: tuple(np.linalg.svd(x, full_matrices=False)),
+    _svd_vjp,
+    dtype=lambda x: (x, _real(x), x),
+    saves_result=True,
+)
 
 
 @of_tensors
@@ -190,9 +183,7 @@ def det(x: Tensor) -> Tensor:
     Raises:
         RuleError: matrices that are not square.
 
-    >>> from spmdsim import Mesh, Tensor
-    >>> x = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))(None, None))
-    >>> round(det(x).item(), 4)
+    >>> round(linalg.det(w).item(), 4)
     8.0
     """
     return det_op(square("det", x))
@@ -219,9 +210,7 @@ def slogdet(x: Tensor) -> SignAndLogarithm:
     Raises:
         RuleError: matrices that are not square.
 
-    >>> from spmdsim import Mesh, Tensor
-    >>> x = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))(None, None))
-    >>> round(slogdet(x).logabsdet.item(), 4)
+    >>> round(linalg.slogdet(w).logabsdet.item(), 4)
     2.0794
     """
     return SignAndLogarithm(*slogdet_op.results(square("slogdet", x)))
@@ -238,9 +227,7 @@ def eigh(x: Tensor, UPLO: str = "L") -> Eigen:
     Raises:
         RuleError: matrices that are not square, or another triangle.
 
-    >>> from spmdsim import Mesh, Tensor
-    >>> x = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))(None, None))
-    >>> eigh(x).eigenvalues.full().round(4).tolist()
+    >>> linalg.eigh(w).eigenvalues.full().round(4).tolist()
     [1.4384, 5.5616]
     """
     return Eigen(*eigh_op.results(_lower("eigh", x, UPLO)))
@@ -253,9 +240,7 @@ def eigvalsh(x: Tensor, UPLO: str = "L") -> Tensor:
     Raises:
         RuleError: matrices that are not square.
 
-    >>> from spmdsim import Mesh, Tensor
-    >>> x = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))(None, None))
-    >>> eigvalsh(x).full().round(4).tolist()
+    >>> linalg.eigvalsh(w).full().round(4).tolist()
     [1.4384, 5.5616]
     """
     return eigvalsh_op(_lower("eigvalsh", x, UPLO))
@@ -268,9 +253,7 @@ def eig(x: Tensor) -> Eigen:
     Raises:
         RuleError: matrices that are not square.
 
-    >>> from spmdsim import Mesh, Tensor
-    >>> x = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))(None, None))
-    >>> sorted(eig(x).eigenvalues.full().real.round(4).tolist())
+    >>> sorted(linalg.eig(w).eigenvalues.full().real.round(4).tolist())
     [1.4384, 5.5616]
     """
     return Eigen(*_eig_op.results(square("eig", x).detach()))
@@ -283,9 +266,7 @@ def eigvals(x: Tensor) -> Tensor:
     Raises:
         RuleError: matrices that are not square.
 
-    >>> from spmdsim import Mesh, Tensor
-    >>> x = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))(None, None))
-    >>> sorted(eigvals(x).full().real.round(4).tolist())
+    >>> sorted(linalg.eigvals(w).full().real.round(4).tolist())
     [1.4384, 5.5616]
     """
     return _eigvals_op(square("eigvals", x).detach())

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -22,7 +22,7 @@ from spmdsim.core.step import Step
 from spmdsim.errors import RuleError
 from spmdsim.local.trees import of_trees
 from spmdsim.local.turns import TurnCall, TurnPlace, current, in_groups
-from spmdsim.tensor.meanings import documented
+from spmdsim.ops.operators import completed
 
 #: An axis, or several, the first one major.
 Axes = str | Sequence[str]
@@ -30,17 +30,47 @@ Axes = str | Sequence[str]
 Groups = Sequence[Sequence[int]] | None
 
 
+F = TypeVar("F", bound=Callable[..., Any])
+
+_MEANINGS = {
+    "x": "this rank's array, of the same shape on all of them.",
+    "axis_name": "an axis of the mesh, or several, the first one major.",
+    "axis_index_groups": "the numbers of the ranks along the axis in groups of one size, which keep to themselves.",
+}
+_REFUSALS = (
+    ((), "RuleError", "no local function runs; the mesh has no such axis"),
+    (("axis_index_groups",), "RuleError", "groups that are not all ranks, each once"),
+    (("x",), "DisagreementError", "ranks call something else, or with another shape or type"),
+)
+_EXAMPLE = """\
+>>> from spmdsim import Mesh, Tensor
+>>> from spmdsim.local import local_map
+>>> spec = Mesh((2,), ("x",))("x")
+>>> run = local_map(in_layouts=spec, out_layouts=spec)
+>>> x = Tensor.from_global([1, 2, 3, 4], spec)
+"""
+
+
+def _explained(function: F) -> F:
+    """A function whose docstring says what all of them have in common; examples run on the halves of 1, 2, 3, 4."""
+    function.__doc__ = completed(
+        function,
+        _MEANINGS,
+        _REFUSALS,
+        lambda example: example if "import " in example else _EXAMPLE + example,
+    )
+    return function
+
+
+def _collective(function: F) -> F:
+    """A function of this rank's array, or of each in a tuple, list or dict, that all ranks call."""
+    return of_trees(_explained(function))
+
+
+@_explained
 def axis_rank(name: Axes) -> int:
     """The coordinate of this rank on an axis of the mesh; on several axes its number, the first axis major.
 
-    Raises:
-        RuleError: no local function runs; the mesh has no such axis.
-
-    >>> from spmdsim import Mesh, Tensor
-    >>> from spmdsim.local import local_map
-    >>> spec = Mesh((2,), ("x",))("x")
-    >>> run = local_map(in_layouts=spec, out_layouts=spec)
-    >>> x = Tensor.from_global([1, 2, 3, 4], spec)
     >>> run(lambda a: a + 10 * axis_rank("x"))(x).full()
     array([ 1,  2, 13, 14])
     """
@@ -54,17 +84,10 @@ def axis_rank(name: Axes) -> int:
 axis_index = axis_rank  # as JAX calls it
 
 
+@_explained
 def axis_size(name: Axes) -> int:
     """The number of ranks along an axis, or along several.
 
-    Raises:
-        RuleError: no local function runs; the mesh has no such axis.
-
-    >>> from spmdsim import Mesh, Tensor
-    >>> from spmdsim.local import local_map
-    >>> spec = Mesh((2,), ("x",))("x")
-    >>> run = local_map(in_layouts=spec, out_layouts=spec)
-    >>> x = Tensor.from_global([1, 2, 3, 4], spec)
     >>> run(lambda a: a * axis_size("x"))(x).full()
     array([2, 4, 6, 8])
     """
@@ -72,19 +95,7 @@ def axis_size(name: Axes) -> int:
     return place.mesh.axis_size(*axes)
 
 
-_OF_EACH = {
-    "x": "this rank's array, of the same shape on all of them.",
-    "axis_name": "an axis of the mesh, or several, the first one major.",
-    "axis_index_groups": "the numbers of the ranks along the axis in groups of one size, which keep to themselves.",
-}
-_REFUSED = {
-    "RuleError": "no local function runs; the mesh has no such axis; groups that are not all ranks, each once.",
-    "DisagreementError": "ranks call something else, or with another shape or type.",
-}
-
-
-@documented(_OF_EACH, _REFUSED)
-@of_trees
+@_collective
 def psum(x: ArrayLike, axis_name: Axes, *, axis_index_groups: Groups = None) -> np.ndarray:
     """The sum over the ranks along an axis (all_reduce): an array of the same shape on all of them.
 
@@ -101,16 +112,10 @@ def psum(x: ArrayLike, axis_name: Axes, *, axis_index_groups: Groups = None) -> 
     return _reduced("psum", "sum", array, axis_name, axis_index_groups)
 
 
-@documented(_OF_EACH, _REFUSED)
-@of_trees
+@_collective
 def pmean(x: ArrayLike, axis_name: Axes, *, axis_index_groups: Groups = None) -> np.ndarray:
     """The mean over the ranks along an axis.
 
-    >>> from spmdsim import Mesh, Tensor
-    >>> from spmdsim.local import local_map
-    >>> spec = Mesh((2,), ("x",))("x")
-    >>> run = local_map(in_layouts=spec, out_layouts=spec)
-    >>> x = Tensor.from_global([1, 2, 3, 4], spec)
     >>> run(lambda a: pmean(a, "x"))(x).full()
     array([2., 3., 2., 3.])
     """
@@ -119,63 +124,40 @@ def pmean(x: ArrayLike, axis_name: Axes, *, axis_index_groups: Groups = None) ->
     return mean
 
 
-@documented(_OF_EACH, _REFUSED)
-@of_trees
+@_collective
 def pmax(x: ArrayLike, axis_name: Axes, *, axis_index_groups: Groups = None) -> np.ndarray:
     """The maximum over the ranks along an axis, element by element.
 
-    >>> from spmdsim import Mesh, Tensor
-    >>> from spmdsim.local import local_map
-    >>> spec = Mesh((2,), ("x",))("x")
-    >>> run = local_map(in_layouts=spec, out_layouts=spec)
-    >>> x = Tensor.from_global([1, 2, 3, 4], spec)
     >>> run(lambda a: pmax(a, "x"))(x).full()
     array([3, 4, 3, 4])
     """
     return _reduced("pmax", "max", np.asarray(x), axis_name, axis_index_groups)
 
 
-@documented(_OF_EACH, _REFUSED)
-@of_trees
+@_collective
 def pmin(x: ArrayLike, axis_name: Axes, *, axis_index_groups: Groups = None) -> np.ndarray:
     """The minimum over the ranks along an axis, element by element.
 
-    >>> from spmdsim import Mesh, Tensor
-    >>> from spmdsim.local import local_map
-    >>> spec = Mesh((2,), ("x",))("x")
-    >>> run = local_map(in_layouts=spec, out_layouts=spec)
-    >>> x = Tensor.from_global([1, 2, 3, 4], spec)
     >>> run(lambda a: pmin(a, "x"))(x).full()
     array([1, 2, 1, 2])
     """
     return _reduced("pmin", "min", np.asarray(x), axis_name, axis_index_groups)
 
 
-@of_trees
+@_collective
 def all_gather(
     x: ArrayLike, axis_name: Axes, *, axis_index_groups: Groups = None, axis: int = 0, tiled: bool = False
 ) -> np.ndarray:
-    """The arrays of all ranks along an axis: stacked along a new dim ``axis``, or ``tiled``, one after the other.
+    """The arrays of all ranks along an axis: stacked along a new dim ``axis``, or ``tiled``, one after the other;
+    the same on all of them.
 
-    Args:
-        x: this rank's array, of the same shape on all of them.
-        axis_name: an axis of the mesh, or several, the first one major.
-        axis_index_groups: groups that keep to themselves, as of :func:`psum`.
+    Parameters:
         axis: the new dim, counted in the result; tiled, the dim along which they are put together.
         tiled: put them together along a dim that is there already.
 
-    Returns:
-        The same array on all of them.
-
     Raises:
-        RuleError: no local function runs; no such axis, or no such dim.
-        DisagreementError: ranks call something else, or with another shape or type.
+        RuleError: no such dim.
 
-    >>> from spmdsim import Mesh, Tensor
-    >>> from spmdsim.local import local_map
-    >>> spec = Mesh((2,), ("x",))("x")
-    >>> run = local_map(in_layouts=spec, out_layouts=spec)
-    >>> x = Tensor.from_global([1, 2, 3, 4], spec)
     >>> run(lambda a: all_gather(a, "x", tiled=True)[::2])(x).full()
     array([1, 3, 1, 3])
     """
@@ -189,7 +171,7 @@ def all_gather(
     return _run(place, build, axes, array, f"all_gather(axis={axis}, tiled={tiled})")
 
 
-@of_trees
+@_collective
 def psum_scatter(
     x: ArrayLike,
     axis_name: Axes,
@@ -202,22 +184,13 @@ def psum_scatter(
 
     Not tiled, the dim is as long as there are ranks, and vanishes. Tiled, it is cut in balanced blocks.
 
-    Args:
-        x: this rank's array, of the same shape on all of them.
-        axis_name: an axis of the mesh, or several, the first one major.
-        axis_index_groups: groups that keep to themselves, as of :func:`psum`.
+    Parameters:
         scatter_dimension: the dim that is cut.
         tiled: keep the dim, shorter.
 
     Raises:
-        RuleError: no local function runs; no such axis or dim; a dim of another length than there are ranks.
-        DisagreementError: ranks call something else, or with another shape or type.
+        RuleError: no such dim; a dim of another length than there are ranks.
 
-    >>> from spmdsim import Mesh, Tensor
-    >>> from spmdsim.local import local_map
-    >>> spec = Mesh((2,), ("x",))("x")
-    >>> run = local_map(in_layouts=spec, out_layouts=spec)
-    >>> x = Tensor.from_global([1, 2, 3, 4], spec)
     >>> run(lambda a: psum_scatter(a, "x", tiled=True))(x).full()
     array([4, 6])
     """
@@ -233,7 +206,7 @@ def psum_scatter(
     return part if tiled else part.reshape(_without(part.shape, dim))
 
 
-@of_trees
+@_collective
 def all_to_all(
     x: ArrayLike,
     axis_name: Axes,
@@ -248,24 +221,15 @@ def all_to_all(
     Not tiled, ``split_axis`` is as long as there are ranks and vanishes, and ``concat_axis`` is a new dim. Tiled, both
     remain, one shorter and the other longer by a factor of the number of ranks.
 
-    Args:
-        x: this rank's array, of the same shape on all of them.
-        axis_name: an axis of the mesh, or several, the first one major.
-        axis_index_groups: groups that keep to themselves, as of :func:`psum`.
+    Parameters:
         split_axis: the dim that is cut in a part per rank.
         concat_axis: the dim along which the parts are put together, in the order of the ranks that they come from; if it is
             new, counted in the result.
         tiled: keep both dims.
 
     Raises:
-        RuleError: no local function runs; no such axis or dim; a length that does not divide.
-        DisagreementError: ranks call something else, or with another shape or type.
+        RuleError: no such dim; a length that does not divide.
 
-    >>> from spmdsim import Mesh, Tensor
-    >>> from spmdsim.local import local_map
-    >>> spec = Mesh((2,), ("x",))("x")
-    >>> run = local_map(in_layouts=spec, out_layouts=spec)
-    >>> x = Tensor.from_global([1, 2, 3, 4], spec)
     >>> run(lambda a: all_to_all(a, "x", 0, 0, tiled=True))(x).full()
     array([1, 3, 2, 4])
     """
@@ -291,29 +255,18 @@ def all_to_all(
     return np.ascontiguousarray(parts.reshape(*parts.shape[:join], -1, *parts.shape[join + 2 :]))
 
 
-@of_trees
+@_collective
 def ppermute(x: ArrayLike, axis_name: Axes, perm: Sequence[tuple[int, int]]) -> np.ndarray:
     """What other ranks along an axis send: pairs of ``perm`` are (source, destination).
 
     A rank that nobody sends to has zeros.
 
-    Args:
-        x: this rank's array, of the same shape on all of them.
-        axis_name: an axis of the mesh, or several, the first one major.
+    Parameters:
         perm: pairs of numbers of ranks along the axis; each number at most once as source and once as destination.
 
-    Returns:
-        An array of the shape of ``x``.
-
     Raises:
-        RuleError: no local function runs; no such axis; a rank that is not there, or that sends or receives twice.
-        DisagreementError: ranks call something else, or with another shape, type or permutation.
+        RuleError: a rank that is not there, or that sends or receives twice.
 
-    >>> from spmdsim import Mesh, Tensor
-    >>> from spmdsim.local import local_map
-    >>> spec = Mesh((2,), ("x",))("x")
-    >>> run = local_map(in_layouts=spec, out_layouts=spec)
-    >>> x = Tensor.from_global([1, 2, 3, 4], spec)
     >>> run(lambda a: ppermute(a, "x", [(0, 1), (1, 0)]))(x).full()
     array([3, 4, 1, 2])
     """

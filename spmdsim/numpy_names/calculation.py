@@ -48,14 +48,14 @@ def _reduction(name: str, neutral: Any, joined: str) -> Callable[..., Tensor]:
     return reduction
 
 
-_REDUCTIONS = (
-    *(_reduction("sum", 0, "add"), _reduction("prod", 1, "multiply"), _reduction("any", False, "logical_or")),
-    *(
-        _reduction("max", None, "maximum"),
-        _reduction("min", None, "minimum"),
-        _reduction("all", True, "logical_and"),
-    ),
-)
+REDUCTIONS = {
+    "sum": _reduction("sum", 0, "add"),
+    "prod": _reduction("prod", 1, "multiply"),
+    "any": _reduction("any", False, "logical_or"),
+    "all": _reduction("all", True, "logical_and"),
+    "max": _reduction("max", None, "maximum"),
+    "min": _reduction("min", None, "minimum"),
+}
 
 
 def ptp(a: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
@@ -310,11 +310,7 @@ def unwrap(p: Tensor, discont: float | None = None, axis: int = -1, *, period: f
 
 
 def interp(
-    x: Operand,
-    xp: Operand,
-    fp: Operand,
-    left: float | None = None,
-    right: float | None = None,
+    x: Operand, xp: Operand, fp: Operand, left: float | None = None, right: float | None = None
 ) -> Tensor:
     """Values on straight lines between points; the first and the last one's beyond them.
 
@@ -356,24 +352,3 @@ def _order_statistic(name: str) -> Callable[..., Tensor]:
 
 
 percentile, quantile = map(_order_statistic, ("percentile", "quantile"))
-
-FUNCTIONS = (
-    *_REDUCTIONS,
-    *(
-        average,
-        convolve,
-        corrcoef,
-        correlate,
-        cov,
-        cumprod,
-        cumsum,
-        dot,
-        ediff1d,
-        einsum,
-        gradient,
-        inner,
-        interp,
-        outer,
-    ),
-    *(percentile, polyfit, polyval, ptp, quantile, trapezoid, unwrap, vander, vdot),
-)

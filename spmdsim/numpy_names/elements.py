@@ -14,8 +14,7 @@ from spmdsim.core import Rule
 from spmdsim.errors import RuleError
 from spmdsim.layout.element_type import promoted
 from spmdsim.ops import reduce
-from spmdsim.ops.broadcast import unbroadcast
-from spmdsim.ops.declare import binary, in_fractions, unary
+from spmdsim.ops.declare import binary, in_fractions, unary, unbroadcast
 from spmdsim.ops.reduce import wide
 from spmdsim.tensor import Op, Tensor
 from spmdsim.tensor.creation import ones_like
@@ -266,26 +265,3 @@ def divmod(x1: Operand, x2: Operand) -> tuple[Tensor, Tensor]:
     """Quotients rounded down, and what is left."""
     one, other = operands("np.divmod", (x1, x2))
     return ops.floor_divide(one, other), ops.remainder(one, other)
-
-
-FUNCTIONS = (
-    *(allclose, angle, array_equal, array_equiv, cbrt, clip, deg2rad, divmod, exp2, fabs, fix, float_power),
-    *(
-        fmax,
-        fmin,
-        fmod,
-        frexp,
-        gcd,
-        heaviside,
-        isclose,
-        iscomplex,
-        isneginf,
-        isposinf,
-        isreal,
-        lcm,
-        ldexp,
-        logaddexp2,
-        modf,
-    ),
-    *(rad2deg, reciprocal, round, sinc),
-)

@@ -56,19 +56,33 @@ REDUCED = {
     "logical_and": "all",
     "logical_or": "any",
 }
+
+
+def functions_of(part: ModuleType) -> dict[str, Callable[..., Any]]:
+    """The functions of NumPy's that a file holds."""
+    return {
+        name: value
+        for name, value in vars(part).items()
+        if not name.startswith("_") and getattr(value, "__module__", "") == part.__name__
+    }
+
+
 #: What takes other arguments here, or is made of several functions; the rest asks what a tensor is.
 _OWN: dict[str, Callable[..., Any]] = {
     **{
-        called.__name__: called
+        name: called
         for part in (arrangement, calculation, elements, selection, without_nan)
-        for called in part.FUNCTIONS
+        for name, called in functions_of(part).items()
     },
+    **calculation.REDUCTIONS,
     "can_cast": lambda source, to, casting="safe": bool(np.can_cast(source.dtype, to, casting)),
     "diag_indices_from": lambda arr: np.diag_indices(arr.shape[0], arr.ndim),
     "empty_like": empty_like,
     "full_like": full_like,
+    "gcd": elements.gcd,
     "iscomplexobj": lambda x: x.dtype.kind == "c",
     "isrealobj": lambda x: x.dtype.kind != "c",
+    "lcm": elements.lcm,
     "ndim": lambda a: a.ndim,
     "ones_like": ones_like,
     "result_type": lambda *given: np.result_type(*[x.dtype if isinstance(x, Tensor) else x for x in given]),

@@ -346,28 +346,3 @@ def digitize(x: Tensor, bins: Sequence[float] | np.ndarray, right: bool = False)
         return ops.searchsorted(array_operands("np.digitize", (bounds, x))[0], x, side=side)
     turned = array_operands("np.digitize", (bounds[::-1].copy(), x))[0]
     return ops.subtract(len(bounds), ops.searchsorted(turned, x, side=side))
-
-
-FUNCTIONS = (
-    *(
-        argpartition,
-        argsort,
-        argwhere,
-        bincount,
-        choose,
-        compress,
-        copyto,
-        digitize,
-        extract,
-        flatnonzero,
-        intersect1d,
-        lexsort,
-        partition,
-        piecewise,
-        place,
-        put,
-        put_along_axis,
-        putmask,
-    ),
-    *(searchsorted, select, setdiff1d, setxor1d, sort, union1d, unique, where),
-)

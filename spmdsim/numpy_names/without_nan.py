@@ -8,16 +8,27 @@ from typing import Any
 
 import numpy as np
 
+from spmdsim import ops
 from spmdsim.core import Layout
 from spmdsim.errors import InputError, RuleError
-from spmdsim.ops import array_functions, reduce, spread
+from spmdsim.ops import reduce
 from spmdsim.ops.along import take_along_axis
 from spmdsim.ops.arrange import stack
-from spmdsim.ops.array_functions import isnan
 from spmdsim.ops.declare import cast
-from spmdsim.ops.elementwise import add, divide, equal, multiply, sqrt, subtract, where
-from spmdsim.ops.functions import greater_equal, less_equal, logical_not
-from spmdsim.ops.order import argmax, argmin
+from spmdsim.ops.elementwise import (
+    add,
+    divide,
+    equal,
+    greater_equal,
+    isnan,
+    less_equal,
+    logical_not,
+    multiply,
+    sqrt,
+    subtract,
+    where,
+)
+from spmdsim.ops.places import argmax, argmin
 from spmdsim.ops.scans import conjugated, cumulative_prod, cumulative_sum
 from spmdsim.ops.shape import broadcast_to, reshape
 from spmdsim.ops.sorting import sort
@@ -108,7 +119,7 @@ def var(
 ) -> Tensor:
     """The variance of the entries for which a mask holds."""
     if where is True and a.dtype.kind != "c":
-        return spread.var(a, axis, keepdims, correction=ddof or correction)
+        return ops.var(a, axis, keepdims, correction=ddof or correction)
     return _var(a, axis, ddof or correction, keepdims, _mask(where, a))
 
 
@@ -123,7 +134,7 @@ def std(
 ) -> Tensor:
     """The standard deviation of the entries for which a mask holds."""
     if where is True and a.dtype.kind != "c":
-        return spread.std(a, axis, keepdims, correction=ddof or correction)
+        return ops.std(a, axis, keepdims, correction=ddof or correction)
     return sqrt(var(a, axis, ddof, keepdims, where, correction=correction))
 
 
@@ -244,10 +255,7 @@ def nan_to_num(
 ) -> Tensor:
     """The tensor with numbers in the place of nan and of infinities, for which the largest ones stand if none are given."""
     if x.dtype.kind == "c":
-        parts = (
-            nan_to_num(part, nan, posinf, neginf)
-            for part in (array_functions.real(x), array_functions.imag(x))
-        )
+        parts = (nan_to_num(part, nan, posinf, neginf) for part in (ops.real(x), ops.imag(x)))
         return add(next(parts), multiply(next(parts), 1j))
     if x.dtype.kind not in "fV":
         return asarray(x, copy=True)
@@ -258,10 +266,3 @@ def nan_to_num(
     x = where(equal(x, math.inf), float(largest.max) if posinf is None else posinf, x)
     x = where(equal(x, -math.inf), float(largest.min) if neginf is None else neginf, x)
     return _filled(x, nan)
-
-
-FUNCTIONS = (
-    *(mean, std, var),
-    *(nan_to_num, nanargmax, nanargmin, nancumprod, nancumsum, nanmax, nanmean, nanmedian, nanmin),
-    *(nanpercentile, nanprod, nanquantile, nanstd, nansum, nanvar),
-)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Generator, Sequence
 from typing import Any
 
@@ -12,8 +11,9 @@ from spmdsim.core import BoundRule, Layout, Rule, Strategy
 from spmdsim.core.step import Step
 from spmdsim.errors import RuleError
 from spmdsim.ops.declare import cast
+from spmdsim.ops.elementwise import add, less, where
 from spmdsim.ops.operators import operator
-from spmdsim.ops.scans import ALONG, along_dim, along_rule
+from spmdsim.ops.scans import ALONG, along_dim, along_rule, rows_back, rows_last, split_axes
 from spmdsim.ops.shape import broadcast_to
 from spmdsim.redistribution.parts import Parts, parts_step
 from spmdsim.redistribution.sparse_lookup import checked_ids
@@ -25,7 +25,7 @@ from spmdsim.tensor.stepped import SteppedOp
 
 
 def _put_steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any], dim: int) -> Any:
-    axes = tuple(a for a in strategy.axes_of(ALONG) if strategy.mesh.axis_size(a) > 1)
+    axes = split_axes(strategy)
     if not axes:
         return ()
     mesh, ranks, number = strategy.mesh, strategy.mesh.axis_size(*axes), np.dtype(np.int64)
@@ -38,7 +38,7 @@ def _put_forward(
     context: Context, x: np.ndarray, ids: np.ndarray, dim: int
 ) -> Generator[Any, Any, np.ndarray]:
     strategy = context.strategy
-    axes = tuple(a for a in strategy.axes_of(ALONG) if strategy.mesh.axis_size(a) > 1)
+    axes = split_axes(strategy)
     if not axes:
         placed = np.empty_like(x)
         np.put_along_axis(placed, ids, x, dim)
@@ -46,9 +46,7 @@ def _put_forward(
     members, size = strategy.mesh.group(context.rank, *axes), context.size(ALONG)
     line = Layout(strategy.mesh, [axes])
     bounds = np.array([line.bounds((size,), member)[0] for member in members])
-    others = [n for d, n in enumerate(x.shape) if d != dim]
-    count = math.prod(others)
-    rows, to = (np.moveaxis(part, dim, -1).reshape(count, x.shape[dim]) for part in (x, ids))
+    rows, to = rows_last(x, dim), rows_last(ids, dim)
     starts, lengths = bounds[:, 0], bounds[:, 1] - bounds[:, 0]
     owner = np.searchsorted(bounds[:, 1], to, side="right")
     place = (np.arange(len(rows))[:, None] * lengths[owner] + to - starts[owner]).reshape(-1)
@@ -60,7 +58,7 @@ def _put_forward(
     values = yield Parts(np.split(rows.reshape(-1)[order], cuts), came)
     placed = np.empty(rows.size, x.dtype)
     placed[np.concatenate(places)] = np.concatenate(values)
-    return np.asarray(np.moveaxis(placed.reshape(*others, x.shape[dim]), -1, dim), order="C")
+    return rows_back(placed.reshape(rows.shape), x.shape, dim)
 
 
 _put_op = SteppedOp(
@@ -82,17 +80,17 @@ def put_along(x: Tensor, ids: Tensor, dim: int) -> Tensor:
 # -- one entry for each id ---------------------------------------------------------------------------------
 
 
-def _take_rule(x: tuple[int, ...], ids: tuple[int, ...], dim: int) -> Rule:
-    names = [f"d{d}" for d in range(len(x))]
-    looked = " ".join("v" if d == dim else name for d, name in enumerate(names))
-    asked = " ".join("i" if d == dim else name for d, name in enumerate(names))
-    return Rule.parse(f"{looked}, {asked} -> {asked}", indexed="v", linear=((0,),))
+def terms_of(ndim: int, dim: int, factors: Sequence[str]) -> list[str]:
+    """The terms of tensors that have the same dims but for one, which are several factors."""
+    return [" ".join(one if d == dim else f"d{d}" for d in range(ndim)) for one in factors]
 
 
-def _held(context: Context, ids: np.ndarray, dim: int) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
-    """Which ids name an entry that this rank holds, and where those lie."""
-    checked_ids(ids, context.size("v"), what=f"entries of dim {dim}")
-    start, stop = context.bounds("v")
+def held_entries(
+    context: Context, ids: np.ndarray, dim: int, factor: str = "v"
+) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+    """Which ids name an entry of a dim that this rank holds, and where those lie."""
+    checked_ids(ids, context.size(factor), what=f"entries of dim {dim}")
+    start, stop = context.bounds(factor)
     mine = (ids >= start) & (ids < stop)
     where = list(np.nonzero(mine))
     where[dim] = ids[mine] - start
@@ -103,7 +101,7 @@ def _take_forward(context: Context, x: np.ndarray, ids: np.ndarray, dim: int) ->
     """The entries this rank holds, zeros where another rank holds them."""
     if x.shape[dim] == context.size("v"):
         return np.take_along_axis(x, checked_ids(ids, context.size("v"), what=f"entries of dim {dim}"), dim)
-    mine, where = _held(context, ids, dim)
+    mine, where = held_entries(context, ids, dim)
     entries = np.zeros(ids.shape, x.dtype)
     entries[mine] = x[where]
     return entries
@@ -114,14 +112,16 @@ def _take_vjp(
 ) -> tuple[np.ndarray, None]:
     x, ids = operands
     gradient = np.zeros_like(x, order="C")
-    mine, where = _held(context, ids, dim)
+    mine, where = held_entries(context, ids, dim)
     np.add.at(gradient, where, dy[mine])
     return gradient, None
 
 
 _take_op = Op(
     "take_along_axis",
-    _take_rule,
+    lambda x, ids, dim: Rule.parse(
+        "{0}, {1} -> {1}".format(*terms_of(len(x), dim, "vi")), indexed="v", linear=((0,),)
+    ),
     _take_forward,
     _take_vjp,
     dtype=lambda x, _ids, dim: x,
@@ -137,18 +137,14 @@ def take_along_axis(x: Operand, ids: Operand, dim: int = -1, *, axis: int = -1) 
     Where that dim is split every rank gives the entries it holds and zeros for the others, so the result is
     partial over its axes.
 
-    Args:
-        x: the tensor.
-        ids: integers, a tensor or an array that all ranks have; negative ones count from the end. The other dims are those of ``x``, or broadcast with them.
-        dim: along which dim.
-        axis: the same as ``dim``.
+    Parameters:
+        ids: integers, a tensor or an array that all ranks have; negative ones count from the end. The other dims are
+            those of ``x``, or broadcast with them.
 
     Raises:
-        RuleError: a dim out of range, or shapes that do not fit.
+        RuleError: shapes that do not fit.
         InputError: an integer outside the dim.
 
-    >>> from spmdsim import Mesh, Tensor, ops
-    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.take_along_axis(x, ops.argsort(x)).full().tolist()
     [[1, 2, 3], [4, 5, 6]]
     """
@@ -171,8 +167,6 @@ def _fitting(name: str, x: Tensor, ids: Tensor, at: int) -> tuple[Tensor, Tensor
         for shape in [(*common[:at], t.shape[at], *common[at + 1 :])]
     )
     if ids.dtype.kind == "i":
-        from spmdsim.ops.elementwise import add, less, where
-
         ids = where(less(ids, 0), add(ids, x.shape[at]), ids)
     return x, ids
 
@@ -180,16 +174,10 @@ def _fitting(name: str, x: Tensor, ids: Tensor, at: int) -> tuple[Tensor, Tensor
 # -- other entries at some places --------------------------------------------------------------------------
 
 
-def _replace_rule(x: tuple[int, ...], ids: tuple[int, ...], values: tuple[int, ...], dim: int) -> Rule:
-    names = [f"d{d}" for d in range(len(x))]
-    held, given = (" ".join(one if d == dim else name for d, name in enumerate(names)) for one in "vi")
-    return Rule.parse(f"{held}, {given}, {given} -> {held}", whole="i")
-
-
 def _replace_forward(
     context: Context, x: np.ndarray, ids: np.ndarray, values: np.ndarray, dim: int
 ) -> np.ndarray:
-    mine, where = _held(context, ids, dim)
+    mine, where = held_entries(context, ids, dim)
     replaced = x.copy()
     replaced[where] = values[mine]
     return replaced
@@ -199,7 +187,7 @@ def _replace_vjp(
     context: Context, dy: np.ndarray, operands: Sequence[np.ndarray], _result: Any, dim: int
 ) -> tuple[np.ndarray, None, np.ndarray]:
     """What was replaced has none, nor has a value that a later one for the same place replaced."""
-    mine, where = _held(context, operands[1], dim)
+    mine, where = held_entries(context, operands[1], dim)
     of_x, of_values, numbers = dy.copy(), np.zeros(operands[1].shape, dy.dtype), np.arange(np.sum(mine))
     last = np.zeros(dy.shape, np.intp)
     of_x[where], last[where] = 0, numbers
@@ -209,7 +197,9 @@ def _replace_vjp(
 
 _replace_op = Op(
     "put_along_axis",
-    _replace_rule,
+    lambda x, ids, values, dim: Rule.parse(
+        "{0}, {1}, {1} -> {0}".format(*terms_of(len(x), dim, "vi")), whole="i"
+    ),
     _replace_forward,
     _replace_vjp,
     dtype=lambda x, _ids, _values, dim: x,

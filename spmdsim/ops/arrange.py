@@ -14,10 +14,9 @@ import numpy as np
 from spmdsim.core import Rule
 from spmdsim.errors import RuleError
 from spmdsim.layout.shape_sizes import counted_dim, integers
-from spmdsim.ops.array_functions import conjugate
 from spmdsim.ops.contract import einsum, matmul
 from spmdsim.ops.declare import alike
-from spmdsim.ops.elementwise import add, less, multiply, where
+from spmdsim.ops.elementwise import add, conjugate, less, multiply, where
 from spmdsim.ops.lookup import gather
 from spmdsim.ops.operators import operator
 from spmdsim.ops.reduce import Dims, as_type, normal_dims
@@ -41,8 +40,6 @@ def expand_dims(x: Tensor, axis: Dims = 0) -> Tensor:
     Raises:
         RuleError: out of range.
 
-    >>> from spmdsim import Mesh, Tensor, ops
-    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.expand_dims(x, 1).shape
     (2, 1, 3)
     """
@@ -59,8 +56,6 @@ def squeeze(x: Tensor, axis: Dims = None) -> Tensor:
     Raises:
         RuleError: a dim of another size.
 
-    >>> from spmdsim import Mesh, Tensor, ops
-    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.squeeze(ops.expand_dims(x, 0), 0).shape
     (2, 3)
     """
@@ -75,16 +70,13 @@ def squeeze(x: Tensor, axis: Dims = None) -> Tensor:
 def moveaxis(x: Tensor, source: int | Sequence[int], destination: int | Sequence[int]) -> Tensor:
     """The tensor with dims at other places, the others in the order that they have.
 
-    Args:
-        x: the tensor.
+    Parameters:
         source: which dim or dims are moved, negative ones from the end.
         destination: where each of them stands in the result; as many as ``source``.
 
     Raises:
         RuleError: not as many places as dims, one given twice, or out of range.
 
-    >>> from spmdsim import Mesh, Tensor, ops
-    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.moveaxis(x, 0, 1).layout.short()
     'S(1)'
     """
@@ -100,18 +92,15 @@ def moveaxis(x: Tensor, source: int | Sequence[int], destination: int | Sequence
 
 @operator()
 def swapaxes(x: Tensor, axis1: int, axis2: int) -> Tensor:
-    """The tensor with two dims exchanged.
+    """The tensor with two dims exchanged, negative ones counted from the end.
 
-    Args:
-        x: the tensor.
-        axis1: one dim, negative from the end.
+    Parameters:
+        axis1: one dim.
         axis2: the other one.
 
     Raises:
         RuleError: a dim out of range.
 
-    >>> from spmdsim import Mesh, Tensor, ops
-    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.swapaxes(x, 0, 1).layout.short()
     'S(1)'
     """
@@ -126,8 +115,6 @@ def matrix_transpose(x: Tensor) -> Tensor:
     Raises:
         RuleError: fewer than two dims.
 
-    >>> from spmdsim import Mesh, Tensor, ops
-    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.matrix_transpose(x).full().tolist()
     [[3, 6], [1, 5], [2, 4]]
     """
@@ -146,8 +133,6 @@ def broadcast_arrays(*tensors: Operand) -> list[Tensor]:
     Raises:
         RuleError: shapes that do not broadcast.
 
-    >>> from spmdsim import Mesh, Tensor, ops
-    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> [y.shape for y in ops.broadcast_arrays(x, 1.0)]
     [(2, 3), (2, 3)]
     """
@@ -168,8 +153,6 @@ def stack(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
     Raises:
         RuleError: other shapes, no tensors, or a dim out of range.
 
-    >>> from spmdsim import Mesh, Tensor, ops
-    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.stack([x, x], axis=2).shape
     (2, 3, 2)
     """
@@ -184,8 +167,6 @@ def stack(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
 def unstack(x: Tensor, axis: int = 0) -> tuple[Tensor, ...]:
     """The entries of a dim, one tensor each.
 
-    >>> from spmdsim import Mesh, Tensor, ops
-    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> [row.full().tolist() for row in ops.unstack(x)]
     [[3, 1, 2], [6, 5, 4]]
     """
@@ -204,9 +185,7 @@ def meshgrid(*tensors: Tensor, indexing: str = "xy") -> list[Tensor]:
     Raises:
         RuleError: another indexing.
 
-    >>> from spmdsim import Mesh, Tensor, ops
-    >>> x = Tensor.from_global([3, 1, 3, 2], Mesh((2,), ("dp",))("dp"))
-    >>> [y.shape for y in ops.meshgrid(x, x[:3])]
+    >>> [y.shape for y in ops.meshgrid(v, v[:3])]
     [(3, 4), (3, 4)]
     """
     if indexing not in ("xy", "ij"):
@@ -226,17 +205,14 @@ def meshgrid(*tensors: Tensor, indexing: str = "xy") -> list[Tensor]:
 def repeat(x: Tensor, repeats: int | Sequence[int] | np.ndarray | Tensor, axis: int | None = None) -> Tensor:
     """Each entry of a dim (of all elements for None) several times, one after the other.
 
-    Args:
-        x: the tensor.
+    Parameters:
         repeats: how often, all or one number per entry. Of a tensor, all ranks have to look at the values.
         axis: which dim.
 
     Raises:
         RuleError: a negative number, or not one per entry.
 
-    >>> from spmdsim import Mesh, Tensor, ops
-    >>> x = Tensor.from_global([3, 1, 3, 2], Mesh((2,), ("dp",))("dp"))
-    >>> ops.repeat(x, 2).full().tolist()
+    >>> ops.repeat(v, 2).full().tolist()
     [3, 3, 1, 1, 3, 3, 2, 2]
     """
     if axis is None:
@@ -260,9 +236,7 @@ def tile(x: Tensor, repetitions: int | Sequence[int]) -> Tensor:
     Raises:
         RuleError: a negative number.
 
-    >>> from spmdsim import Mesh, Tensor, ops
-    >>> x = Tensor.from_global([3, 1, 3, 2], Mesh((2,), ("dp",))("dp"))
-    >>> ops.tile(x, 2).full().tolist()
+    >>> ops.tile(v, 2).full().tolist()
     [3, 1, 3, 2, 3, 1, 3, 2]
     """
     times = integers((repetitions,) if isinstance(repetitions, (int, np.integer)) else repetitions)
@@ -305,8 +279,6 @@ _triangle_op = Op(
 def tril(x: Tensor, k: int = 0) -> Tensor:
     """The lower triangles of matrices ``[..., m, n]``, zeros above their ``k``-th diagonal.
 
-    >>> from spmdsim import Mesh, Tensor, ops
-    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.tril(x).full().tolist()
     [[3, 0, 0], [6, 5, 0]]
     """
@@ -317,8 +289,6 @@ def tril(x: Tensor, k: int = 0) -> Tensor:
 def triu(x: Tensor, k: int = 0) -> Tensor:
     """The upper triangles of matrices ``[..., m, n]``, zeros below their ``k``-th diagonal.
 
-    >>> from spmdsim import Mesh, Tensor, ops
-    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.triu(x).full().tolist()
     [[3, 1, 2], [0, 5, 4]]
     """
@@ -326,17 +296,6 @@ def triu(x: Tensor, k: int = 0) -> Tensor:
 
 
 # -- looked up ----------------------------------------------------------------------------------------
-
-
-def _from_zero(ids: Operand, n: int, x: Tensor) -> Tensor:
-    """Integers that count from the end where they are negative, as such that count from the front."""
-    tensor = as_operand(ids if isinstance(ids, Tensor) else np.asarray(ids), x)
-    if tensor.dtype.kind == "u":
-        return tensor
-    if tensor.dtype.kind != "i":
-        raise RuleError(f"entries are looked up by integers, not by {tensor.dtype}")
-    wide = as_type(tensor, np.dtype(np.int64))
-    return where(less(wide, 0), add(wide, n), wide)
 
 
 @operator()
@@ -348,24 +307,25 @@ def take(x: Tensor, indices: Operand, axis: int | None = None) -> Tensor:
     Args:
         x: ``[a..., v, b...]``.
         indices: integers ``[i...]`` in ``-v .. v-1``: a number, an array or a tensor.
-        axis: which dim of ``x`` is ``v``; None: all elements, in row-major order.
-
-    Returns:
-        ``[a..., i..., b...]``, or ``[i...]`` for None.
+        axis: which dim of ``x`` is ``v``, for ``[a..., i..., b...]``; None: all elements, for ``[i...]``.
 
     Raises:
         RuleError: indices that are no integers, or a dim out of range.
         InputError: an index out of range.
 
-    >>> from spmdsim import Mesh, Tensor, ops
-    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.take(x, [2, 0], axis=1).full().tolist()
     [[2, 3], [4, 6]]
     """
     if axis is None:
         x, axis = reshape(x, -1), 0
     dim = counted_dim(axis, x.ndim)
-    return gather(x, _from_zero(indices, x.shape[dim], x), dim)
+    ids = as_operand(indices if isinstance(indices, Tensor) else np.asarray(indices), x)
+    if ids.dtype.kind not in "iu":
+        raise RuleError(f"entries are looked up by integers, not by {ids.dtype}")
+    if ids.dtype.kind == "i":
+        ids = as_type(ids, np.dtype(np.int64))
+        ids = where(less(ids, 0), add(ids, x.shape[dim]), ids)
+    return gather(x, ids, dim)
 
 
 # -- products -----------------------------------------------------------------------------------------
@@ -383,9 +343,7 @@ def tensordot(a: Operand, b: Operand, axes: int | tuple[Sequence[int], Sequence[
     Raises:
         RuleError: different numbers of dims, or sizes that differ.
 
-    >>> from spmdsim import Mesh, Tensor, ops
-    >>> x = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
-    >>> ops.tensordot(x, x, 1).full().tolist()
+    >>> ops.tensordot(m, m, 1).full().tolist()
     [[11.0, 7.0], [14.0, 18.0]]
     """
     a, b = alike("tensordot", a, b)
@@ -400,9 +358,7 @@ def tensordot(a: Operand, b: Operand, axes: int | tuple[Sequence[int], Sequence[
     first, second = ascii_letters[: a.ndim], list(ascii_letters[a.ndim : a.ndim + b.ndim])
     for d, e in zip(left, right):
         second[e] = first[d]
-    kept = [n for d, n in enumerate(first) if d not in left] + [
-        n for e, n in enumerate(second) if e not in right
-    ]
+    kept = [name for name in (*first, *second) if (name in first) != (name in second)]
     return einsum(f"{first},{''.join(second)}->{''.join(kept)}", a, b)
 
 
@@ -410,20 +366,17 @@ def tensordot(a: Operand, b: Operand, axes: int | tuple[Sequence[int], Sequence[
 def vecdot(a: Operand, b: Operand, axis: int = -1) -> Tensor:
     """The sum of products over one dim of two tensors, whose others broadcast; of complex numbers the first is conjugated.
 
+    Partial over the axes that split the dim; of truth values, whether any product is true.
+
     Args:
         a: ``[..., n]`` with ``n`` where ``axis`` says; a tensor or what broadcasts as one.
         b: as ``a``.
-        axis: which dim of each is ``n``, counted in each on its own, negative from the end; the last by default.
-
-    Returns:
-        What the other dims broadcast to, partial over the axes that split ``n``; of truth values, if any is true.
+        axis: which dim of each is ``n``, counted in each on its own.
 
     Raises:
         RuleError: dims of different sizes, others that do not broadcast, or a dim out of range.
 
-    >>> from spmdsim import Mesh, Tensor, ops
-    >>> x = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
-    >>> ops.vecdot(x, x).full().tolist()
+    >>> ops.vecdot(m, m).full().tolist()
     [10.0, 20.0]
     """
     x, y = alike("vecdot", a, b)

@@ -1,45 +1,234 @@
-"""``x[index] = value`` as a function: the tensor with other values at an index; nothing is gathered."""
+"""Reading and writing a window of a tensor whose cut dims may be split, and ``x[index] = value`` as a function.
+
+:func:`spmdsim.ops.slice_` moves elements to where the blocks of the result have them. Here every rank contributes the
+part of the window that it holds: nothing is moved, nothing gathered, and a read is partial over the axes of the cut dims.
+"""
 
 from __future__ import annotations
 
 import math
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from spmdsim.core import Layout
+from spmdsim.core import Layout, Rule
 from spmdsim.errors import OutOfRange, RuleError
+from spmdsim.layout.windowed_layout import Window
 from spmdsim.ops.arrange import take
-from spmdsim.ops.declare import cast
-from spmdsim.ops.elementwise import maximum, subtract, where
-from spmdsim.ops.functions import greater_equal
-from spmdsim.ops.indexing import per_dim, place_of, span
+from spmdsim.ops.declare import alike, cast
+from spmdsim.ops.elementwise import greater_equal, maximum, subtract, where
+from spmdsim.ops.indexing import cut_of_parts, per_dim, place_of
 from spmdsim.ops.operators import operator
 from spmdsim.ops.reduce import as_type
 from spmdsim.ops.reduce import sum as sum_
 from spmdsim.ops.scans import cumulative_sum
 from spmdsim.ops.selecting import flattened
 from spmdsim.ops.shape import broadcast_to, flip, reshape
-from spmdsim.ops.windows import slice_update
-from spmdsim.tensor import Tensor
+from spmdsim.ops.windowed import WindowOp, Windows
+from spmdsim.tensor import Context, Op, Tensor
 from spmdsim.tensor.operands import Operand, as_operand
 from spmdsim.tensor.sources import Described
 from spmdsim.tensor.tensor import Index
 
+Shape = tuple[int, ...]
+
+
+def _cut(shape: Shape, start: Shape, stop: Shape, step: Shape = ()) -> list[bool]:
+    steps = step or (1,) * len(shape)
+    return [(a, b, s) != (0, n, 1) for a, b, s, n in zip(start, stop, steps, shape)]
+
+
+def _names(shape: Shape, start: Shape, stop: Shape, step: Shape = ()) -> tuple[list[str], list[str]]:
+    """The dims of the tensor and of the window; a cut dim of the window is another factor than the tensor's."""
+    cut = _cut(shape, start, stop, step)
+    tensor = [f"c{d}" if c else f"d{d}" for d, c in enumerate(cut)]
+    return tensor, [f"w{d}" if c else f"d{d}" for d, c in enumerate(cut)]
+
+
+def _read_rule(shape: Shape, start: Shape, stop: Shape) -> tuple[Rule, dict[str, int]]:
+    tensor, window = _names(shape, start, stop)
+    whole = [name for name in window if name[0] == "w"]
+    sizes = {name: b - a for name, a, b in zip(window, start, stop) if name[0] == "w"}
+    text = f"{' '.join(tensor)} -> {' '.join(window)}"
+    return Rule.parse(text, whole=" ".join(whole), linear="each"), sizes
+
+
+def _overlap(
+    context: Context, start: Shape, stop: Shape, step: Shape = (), cut_name: str = "c"
+) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
+    """Where this rank's part and the window meet: as slices of the part, and of the window."""
+    held: list[slice] = []
+    seen: list[slice] = []
+    cuts, steps = _cut(context.bound.shapes[0], start, stop, step), step or (1,) * len(start)
+    for d, (a, b, s, cut) in enumerate(zip(start, stop, steps, cuts)):
+        if not cut:
+            held.append(slice(None))
+            seen.append(slice(None))
+            continue
+        first, last = context.bounds(f"{cut_name}{d}")
+        # The window's entries that lie from the first place on, and from the one after the last.
+        low, high = (min(max(-((a - place) // s), 0), len(range(a, b, s))) for place in (first, last))
+        there = slice(a + low * s - first, max(a + high * s - first, 0), s) if low < high else slice(0, 0)
+        held.append(there)
+        seen.append(slice(low, high))
+    return tuple(held), tuple(seen)
+
+
+def _read(context: Context, x: np.ndarray, start: Shape, stop: Shape) -> np.ndarray:
+    shape = context.bound.shapes[0]
+    held, seen = _overlap(context, start, stop)
+    window = [b - a if c else n for a, b, c, n in zip(start, stop, _cut(shape, start, stop), x.shape)]
+    filled = np.zeros(window, x.dtype)
+    filled[seen] = x[held]
+    return filled
+
+
+def _read_vjp(
+    context: Context, dy: np.ndarray, operands: Sequence[np.ndarray], _y: Any, start: Shape, stop: Shape
+) -> tuple[np.ndarray]:
+    gradient = np.zeros_like(operands[0])
+    held, seen = _overlap(context, start, stop)
+    gradient[held] = dy[seen]
+    return (gradient,)
+
+
+_read_op = Op("window", _read_rule, _read, _read_vjp, contextual=True, moves=True)
+
+
+def _check(shape: Shape, start: Sequence[int], stop: Sequence[int]) -> tuple[Shape, Shape]:
+    if len(start) != len(shape) or len(stop) != len(shape):
+        raise RuleError(f"a window of shape {shape} needs {len(shape)} bounds, but got {start} and {stop}")
+    for d, (a, b, n) in enumerate(zip(start, stop, shape)):
+        if not 0 <= a <= b <= n:
+            raise RuleError(f"window {a}:{b} of dim {d} does not fit its size {n}")
+    return tuple(start), tuple(stop)
+
+
+@operator(_read_op)
+def window(x: Tensor, start: Sequence[int], stop: Sequence[int]) -> Tensor:
+    """``x[start:stop]`` per dim; partial over the axes that split the dims it cuts.
+
+    Raises:
+        RuleError: bounds outside the tensor, or not one pair per dim.
+
+    >>> ops.window(x, (0, 1), (2, 3)).full().tolist()
+    [[1, 2], [5, 4]]
+    """
+    first, last = _check(x.shape, start, stop)
+    return _read_op(x, start=first, stop=last)
+
+
+def _write_rule(shape: Shape, value: Shape, start: Shape, stop: Shape, step: Shape) -> Rule:
+    tensor, window = _names(shape, start, stop, step)
+    whole = " ".join(name for name in window if name[0] == "w")
+    text = f"{' '.join(tensor)}, {' '.join(window)} -> {' '.join(tensor)}"
+    return Rule.parse(text, whole=whole, linear="all")
+
+
+def _write(
+    context: Context, x: np.ndarray, value: np.ndarray, start: Shape, stop: Shape, step: Shape
+) -> np.ndarray:
+    held, seen = _overlap(context, start, stop, step)
+    whole = np.array(x, np.result_type(x, value))
+    whole[held] = value[seen]
+    return whole
+
+
+def _write_vjp(
+    context: Context,
+    dy: np.ndarray,
+    operands: Sequence[np.ndarray],
+    _y: Any,
+    start: Shape,
+    stop: Shape,
+    step: Shape,
+) -> tuple[np.ndarray, np.ndarray]:
+    held, seen = _overlap(context, start, stop, step)
+    below, value = np.array(dy), np.zeros(operands[1].shape, dy.dtype)
+    below[held] = 0
+    value[seen] = dy[held]
+    return below, value
+
+
+_write_op = Op("slice_update", _write_rule, _write, _write_vjp, contextual=True, moves=True)
+
+
+def _shifted(shape: Shape, _value: Shape, start: Shape, stop: Shape, step: Shape) -> Windows:
+    cuts = zip(_cut(shape, start, stop, step), shape, start, step)
+    return {1: [Window(n, -a, spread=s) if cut else None for cut, n, a, s in cuts]}
+
+
+def _put(
+    context: Context, x: np.ndarray, value: np.ndarray, start: Shape, stop: Shape, step: Shape
+) -> np.ndarray:
+    whole = np.array(x, np.result_type(x, value))
+    whole[_overlap(context, start, stop, step, "d")[0]] = value
+    return whole
+
+
+def _put_vjp(
+    context: Context, dy: np.ndarray, _xs: Any, _y: Any, start: Shape, stop: Shape, step: Shape
+) -> tuple[np.ndarray, np.ndarray]:
+    held, below = _overlap(context, start, stop, step, "d")[0], np.array(dy)
+    below[held] = 0
+    return below, dy[held]
+
+
+#: The same where cut dims of the value are split: as the tensor's, each rank is given what lies in its part.
+_put_op = WindowOp(
+    "slice_assign",
+    lambda shape, _value, **_: Rule.parse(
+        "{0}, {0} -> {0}".format(" ".join(f"d{d}" for d in range(len(shape)))), linear="all"
+    ),
+    _put,
+    _put_vjp,
+    contextual=True,
+    moves=True,
+    windows=_shifted,
+)
+
+
+@operator(_write_op)
+def slice_update(
+    x: Tensor, value: Operand, start: Sequence[int], stop: Sequence[int], step: Sequence[int] | None = None
+) -> Tensor:
+    """``x`` with the window ``[start:stop:step]`` per dim replaced by ``value``, in the type in which both meet.
+
+    Parameters:
+        value: a tensor or an array of the window's very shape; it does not broadcast.
+
+    Raises:
+        RuleError: bounds outside the tensor, steps less than 1, not one of each per dim, or a value of another shape
+            than the window.
+
+    >>> ops.slice_update(x, [[0, 0], [0, 0]], (0, 1), (2, 3)).full().tolist()
+    [[3, 0, 0], [6, 0, 0]]
+    """
+    x, value = alike("slice_update", x, value)
+    first, last = _check(x.shape, start, stop)
+    steps = (1,) * x.ndim if step is None else tuple(step)
+    if len(steps) != x.ndim or min(steps, default=1) < 1:
+        raise RuleError(f"a window of shape {x.shape} needs {x.ndim} steps from 1 on, but got {steps}")
+    wanted = tuple(len(range(a, b, s)) for a, b, s in zip(first, last, steps))
+    if value.shape != wanted:
+        raise RuleError(f"the window {first}..{last} has shape {wanted}, but the value {value.shape}")
+    cut = zip(_cut(x.shape, first, last, steps), value.layout.dims)
+    pending = x.layout.partial_axes or value.layout.partial_axes
+    op = _put_op if any(c and axes for c, axes in cut) and not pending else _write_op
+    return op(x, value, start=first, stop=last, step=steps)
+
 
 @operator()
 def setitem(x: Tensor, index: Index, value: Operand) -> Tensor:
-    """The tensor with ``value`` at an index: integers, slices, ``...``, None, arrays of integers and masks.
+    """The tensor with ``value`` at an index, of the same shape and type; dims that are cut may be split.
 
-    Args:
-        x: the tensor; dims that are cut may be split.
-        index: as in numpy. Arrays are those that all ranks have; a mask of the tensor's shape may be a tensor.
+    Parameters:
+        index: integers, slices, ``...``, None, arrays of integers and masks, as in numpy. Arrays are those that all ranks
+            have; a mask of the tensor's shape may be a tensor.
         value: broadcasts to what is at the index, and takes the tensor's element type. Where a place is named
             several times the last value stays.
-
-    Returns:
-        Of ``x``'s shape and type.
 
     Raises:
         RuleError: tensors of integers as indices, a value that does not fit, an index out of range.
@@ -129,38 +318,21 @@ def _mask(index: Any, x: Tensor) -> Tensor | None:
 
 
 def _assigned(x: Tensor, parts: list[Any], value: Tensor) -> Tensor:
-    spans: list[tuple[int, int, int]] = []
-    seen: list[int] = []
-    turned: list[int] = []
-    for part in parts:
-        if part is None:
-            seen.append(1)
-            continue
-        d = len(spans)
-        a, b, s = span(part, x.shape[d], d)
-        if s < 0:
-            turned.append(d)
-        spans.append((a, b, abs(s)))
-        if not isinstance(part, int):
-            seen.append(len(range(*spans[-1])))
-    window = [len(range(*one)) for one in spans]
-    extra = value.ndim - len(seen)
+    cut = cut_of_parts(x.shape, parts)
+    window = [len(range(*one)) for one in zip(cut.start, cut.stop, cut.step)]
+    extra = value.ndim - len(cut.shape)
     if extra > 0 and math.prod(value.shape[:extra]) == 1:  # numpy drops leading dims of size one
         value = reshape(value, value.shape[extra:])
-    whole = value if value.shape == tuple(seen) else broadcast_to(value, seen)
+    whole = value if value.shape == cut.shape else broadcast_to(value, cut.shape)
     shaped = whole if whole.shape == tuple(window) else reshape(whole, window)
-    start, stop, step = ([one[k] for one in spans] for k in range(3))
-    placed = flip(shaped, turned) if turned else shaped
-    return slice_update(x, _beside(placed, x, cut=any(placed.layout.dims)), start, stop, step)
+    placed = flip(shaped, cut.turned) if cut.turned else shaped
+    return slice_update(x, _beside(placed, x, cut=any(placed.layout.dims)), cut.start, cut.stop, cut.step)
 
 
 def _beside(value: Tensor, x: Tensor, cut: bool = False) -> Tensor:
     """What has as many dims as the tensor, split where its whole dims are: the tensor itself then stays as it is.
 
-    Args:
-        value: what has other sizes in some dims.
-        x: the tensor.
-        cut: split those of other sizes, too.
+    With ``cut`` dims of other sizes are split, too.
     """
     if x.layout.partial_axes:
         return value

@@ -1,4 +1,4 @@
-"""Products: matmul with transposes and broadcast batch dims, and einsum."""
+"""Products: matmul with transposes and broadcast batch dims, einsum, vdot, and the linear layer."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 
 from spmdsim.core import Rule
 from spmdsim.errors import RuleError
-from spmdsim.ops.broadcast import unbroadcast
-from spmdsim.ops.declare import Gradient, alike, conj
+from spmdsim.ops.declare import Gradient, alike, conj, unbroadcast
+from spmdsim.ops.elementwise import add
 from spmdsim.ops.operators import operator
 from spmdsim.tensor import Op, Tensor
 from spmdsim.tensor.calls import apply
@@ -99,10 +99,6 @@ def _known_product(a: np.ndarray, b: np.ndarray) -> Callable[..., np.ndarray]:
     return lambda a, b: np.matmul(a, b, out=fresh())
 
 
-def _known_matmul(a: np.ndarray, b: np.ndarray) -> Callable[..., np.ndarray]:
-    return np.matmul if a.ndim < 2 or b.ndim < 2 else _known_product(a, b)
-
-
 def _known_matmul_vjp(
     wanted: Sequence[bool], dy: np.ndarray, a: np.ndarray, b: np.ndarray, **params: bool
 ) -> Callable[..., Any] | None:
@@ -117,7 +113,7 @@ def _known_matmul_vjp(
     )
 
 
-_matmul.known = _known_matmul  # type: ignore[attr-defined]
+_matmul.known = lambda a, b: np.matmul if a.ndim < 2 or b.ndim < 2 else _known_product(a, b)  # type: ignore[attr-defined]
 _matmul_vjp.known = _known_matmul_vjp  # type: ignore[attr-defined]
 
 
@@ -140,9 +136,7 @@ def matmul(a: Operand, b: Operand, transpose_a: bool = False, transpose_b: bool 
     Raises:
         RuleError: contraction or batch sizes that differ.
 
-    >>> from spmdsim import Mesh, Tensor, ops
-    >>> x = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
-    >>> y = ops.matmul(x, x)
+    >>> y = ops.matmul(m, m)
     >>> y.layout.short(), y.full().tolist()
     ('S(0)', [[11.0, 7.0], [14.0, 18.0]])
     """
@@ -183,11 +177,6 @@ def _contract(equation: str, *arrays: np.ndarray) -> np.ndarray:
     return np.asarray(np.einsum(equation, *arrays, optimize=len(arrays) > 1), order="C")
 
 
-def _einsum(*arrays: np.ndarray, equation: str) -> np.ndarray:
-    terms, out = _terms(equation)
-    return _contract(f"{','.join(terms)}->{out}", *arrays)
-
-
 def _einsum_vjp(
     dy: np.ndarray, operands: Sequence[np.ndarray], _result: Any, equation: str
 ) -> list[np.ndarray]:
@@ -226,7 +215,12 @@ def _expand_to(array: np.ndarray, have: str, want: str, shape: tuple[int, ...]) 
     return np.broadcast_to(array, shape)
 
 
-_einsum_op = Op("einsum", _einsum_rule, _einsum, _einsum_vjp)
+_einsum_op = Op(
+    "einsum",
+    _einsum_rule,
+    lambda *arrays, equation: _contract(equation.replace(" ", ""), *arrays),
+    _einsum_vjp,
+)
 
 
 @operator(_einsum_op)
@@ -240,9 +234,7 @@ def einsum(equation: str, *tensors: Operand) -> Tensor:
     Raises:
         RuleError: no explicit result, or sizes that differ.
 
-    >>> from spmdsim import Mesh, Tensor, ops
-    >>> x = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
-    >>> ops.einsum("ij,kj->ik", x, x).full().tolist()
+    >>> ops.einsum("ij,kj->ik", m, m).full().tolist()
     [[10.0, 10.0], [10.0, 20.0]]
     """
     return _einsum_op(*alike("einsum", *tensors), equation=equation)
@@ -265,22 +257,38 @@ _vdot_op = Op(
 
 @operator(_vdot_op)
 def vdot(a: Operand, b: Operand) -> Tensor:
-    """The sum of products of all elements, the first ones conjugated.
+    """The sum of products of all elements, the first ones conjugated; of truth values, whether any product is true.
+
+    Partial over the axes that split any dim.
 
     Args:
         a: of any shape.
         b: of the same.
 
-    Returns:
-        One number, partial over the axes that split any dim; of truth values, whether any product is true.
-
     Raises:
         RuleError: other shapes.
 
-    >>> from spmdsim import Mesh, Tensor, ops
-    >>> x = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
-    >>> y = ops.vdot(x, x)
+    >>> y = ops.vdot(m, m)
     >>> y.layout.short(), float(y.full())
     ('P(sum)', 30.0)
     """
     return _vdot_op(*alike("vdot", a, b))
+
+
+@operator()
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """``x @ weight + bias``.
+
+    A weight split by columns gives a result split by columns, with a bias split alike; a weight split by
+    rows gives a partial product, which is reduced before the bias is added, so that it is added once.
+
+    Args:
+        x: ``[..., n]``.
+        weight: ``[n, m]``.
+        bias: ``[m]``, or None.
+
+    >>> ops.linear(m, m).full().tolist()
+    [[11.0, 7.0], [14.0, 18.0]]
+    """
+    y = matmul(x, weight)
+    return y if bias is None else add(y.to(y.layout.reduced), bias)

@@ -87,8 +87,7 @@ def convolve(x: Tensor, kernel: Operand, mode: str = "full") -> Tensor:
 
     Split dims stay split: each rank receives as many elements of its neighbours as the kernel reaches.
 
-    Args:
-        x: the tensor.
+    Parameters:
         kernel: a tensor, or an array that all ranks have; it is brought together.
         mode: ``"full"`` wherever both meet, ``n + k - 1`` elements of each dim; ``"same"`` the middle ``n`` of them;
             ``"valid"`` the ``n - k + 1`` where the whole kernel meets elements. numpy.convolve and scipy.signal.convolve

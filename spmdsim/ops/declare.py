@@ -14,13 +14,28 @@ from spmdsim.core import Rule
 from spmdsim.core.operator import Op
 from spmdsim.errors import RuleError
 from spmdsim.layout.element_type import promoted
-from spmdsim.ops.broadcast import unbroadcast
 from spmdsim.ops.operators import OperatorFunction, P, operator
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.calls import apply
 from spmdsim.tensor.element_types import fractional, number_type, ordered
 from spmdsim.tensor.operands import Operand, as_operand, operands
 from spmdsim.worlds.pool import SMALLEST, allocator, landing, spent
+
+
+def unbroadcast(gradient: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Sum a gradient over the dims that broadcasting added or stretched.
+
+    >>> unbroadcast(np.ones((2, 3)), (3,)).tolist()
+    [2.0, 2.0, 2.0]
+    """
+    if gradient.shape == shape:
+        return gradient
+    extra = gradient.ndim - len(shape)
+    stretched = [d for d, n in enumerate(shape) if gradient.shape[d + extra] != n]
+    dims = (*range(extra), *(d + extra for d in stretched))
+    array: np.ndarray = gradient.sum(axis=dims, dtype=gradient.dtype).reshape(shape)
+    return array
+
 
 Vjp = Callable[..., Sequence[Any]]
 #: What says yes or no, of numbers of any size.
@@ -49,8 +64,6 @@ def cast(x: Tensor, dtype: DTypeLike) -> Tensor:
     A pending sum stays pending only if the parts may be converted one by one, such as float32 to float64; it is
     reduced first otherwise.
 
-    >>> from spmdsim import Mesh, Tensor, ops
-    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.cast(x, "float32").dtype
     dtype('float32')
     """

@@ -1,4 +1,4 @@
-"""``x[...]`` in numpy's words, made of slices, flips, a lookup and a reshape."""
+"""``x[...]`` in numpy's words, made of slices, flips, look-ups, and a reshape; several arrays are made of what one needs."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import numpy as np
 
 from spmdsim.errors import OutOfRange, RuleError
 from spmdsim.ops.declare import cast
-from spmdsim.ops.elementwise import add, less, where
+from spmdsim.ops.elementwise import add, less, multiply, where
 from spmdsim.ops.lookup import gather
-from spmdsim.ops.shape import flip, reshape, transpose
+from spmdsim.ops.selecting import nonzero, select
+from spmdsim.ops.shape import flip, merged, reshape, transpose
 from spmdsim.ops.slicing import slice_
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.operands import as_operand
@@ -24,17 +25,17 @@ _MASK = (
 )
 
 
-def getitem(x: Tensor, index: Index) -> Tensor:
-    """``x[...]`` with at most one array of integers; see :func:`spmdsim.ops.index_arrays.getitem`."""
+def _with_one_array(x: Tensor, index: Any) -> Tensor:
+    """``x[...]`` with at most one array of integers."""
     entries = [place_of(p) for p in (index if isinstance(index, tuple) else (index,))]
     parts = per_dim(entries, len(x.meta.shape))
-    cut = _cut(x.meta.shape, parts)
+    cut = cut_of_parts(x.meta.shape, parts)
     result, looked, place = taken(x, cut), cut.looked, cut.place
     if looked is None:
         return result
     ids = looked_up(parts[looked], result.shape[place], len([p for p in parts[:looked] if p is not None]))
     result = gather(result, as_operand(ids, x), place)
-    if place and (_apart(parts) or divided(entries)):
+    if place and (_apart(_places(parts)) or _divided(entries)):
         # As numpy has it: indices that do not stand side by side leave their dims in front.
         new = range(place, place + np.ndim(ids))
         result = transpose(result, [*new, *[d for d in range(result.ndim) if d not in new]])
@@ -74,34 +75,31 @@ def per_dim(parts: list[Any], ndim: int) -> list[Any]:
     return [*parts[:at], *[slice(None)] * (ndim - given), *parts[at + 1 :]]
 
 
-def _is_array(part: Any) -> bool:
+def _is_looked_up(part: Any) -> bool:
     return isinstance(part, (np.ndarray, Tensor))
 
 
-def divided(entries: Sequence[Any]) -> bool:
+def _places(entries: Sequence[Any]) -> list[int]:
+    """Where integers and arrays stand."""
+    return [k for k, entry in enumerate(entries) if _is_looked_up(entry) or isinstance(entry, int)]
+
+
+def _divided(entries: Sequence[Any]) -> bool:
     """Whether ``...`` stands between integers or arrays: for numpy it separates them even where it stands for no dim."""
-    places = [k for k, entry in enumerate(entries) if _is_array(entry) or isinstance(entry, int)]
+    places = _places(entries)
     return any(entry is Ellipsis for entry in entries[min(places, default=0) : max(places, default=0)])
 
 
-def _apart(parts: Sequence[Any]) -> bool:
-    """Whether something else stands between the indices that are integers or arrays."""
-    places = [k for k, p in enumerate(parts) if _is_array(p) or isinstance(p, int)]
+def _apart(places: Sequence[int]) -> bool:
+    """Whether something else stands between the indices that are integers or arrays, which are at these places."""
     return places[-1] - places[0] >= len(places)
 
 
 class Cut(NamedTuple):
-    """What integers and slices take of a tensor.
+    """What integers and slices take of a tensor: per dim the first place, the one after the last, and the step.
 
-    Attributes:
-        start: per dim the first place.
-        stop: the place after the last.
-        step: from one place to the next.
-        turned: the dims whose places are then turned round.
-        shape: of the result.
-        whole: whether that is all of the tensor.
-        looked: which part of the index is an array, for which the whole dim stays; None if none is.
-        place: which dim of the result that is.
+    Dims that are ``turned`` are then turned round. ``whole``: that is all of the tensor. ``looked`` says which part of the
+    index is an array, for which the whole dim stays, and ``place`` which dim of the result that is.
     """
 
     start: tuple[int, ...]
@@ -137,7 +135,7 @@ _ENDS = {int, type(None)}
 def cut_of(shape: tuple[int, ...], written: tuple[Any, ...]) -> Cut:
     """What such an index takes of a tensor of this shape."""
     parts = [slice(*part) if isinstance(part, tuple) else part for part in written]
-    return _cut(shape, per_dim(parts, len(shape)))
+    return cut_of_parts(shape, per_dim(parts, len(shape)))
 
 
 def taken(x: Tensor, cut: Cut) -> Tensor:
@@ -147,7 +145,7 @@ def taken(x: Tensor, cut: Cut) -> Tensor:
     return result if result.meta.shape == cut.shape else reshape(result, cut.shape)
 
 
-def _cut(sizes: tuple[int, ...], parts: Sequence[Any]) -> Cut:
+def cut_of_parts(sizes: tuple[int, ...], parts: Sequence[Any]) -> Cut:
     """What the parts of an index take, one per dim and None where a dim is new."""
     lists: list[list[int]] = [[] for _ in range(5)]
     start, stop, step, turned, shape = lists
@@ -157,9 +155,9 @@ def _cut(sizes: tuple[int, ...], parts: Sequence[Any]) -> Cut:
             shape.append(1)
             continue
         dim = len(start)
-        if _is_array(part):
+        if _is_looked_up(part):
             looked, place, part = k, len(shape), slice(None)
-        a, b, s = span(part, sizes[dim], dim)
+        a, b, s = _span(part, sizes[dim], dim)
         if s < 0:
             turned.append(dim)
             s = -s
@@ -172,7 +170,7 @@ def _cut(sizes: tuple[int, ...], parts: Sequence[Any]) -> Cut:
     return Cut(tuple(start), tuple(stop), tuple(step), tuple(turned), tuple(shape), whole, looked, place)
 
 
-def span(part: int | slice, n: int, dim: int) -> tuple[int, int, int]:
+def _span(part: int | slice, n: int, dim: int) -> tuple[int, int, int]:
     """First place, place after the last, and step; a negative step says that these are to be turned round."""
     if isinstance(part, int):
         if not -n <= part < n:
@@ -202,3 +200,131 @@ def looked_up(part: Any, n: int, dim: int) -> Any:
     if bad.size:
         raise OutOfRange(f"index {bad.flat[0]} is out of range for dim {dim} of size {n}")
     return np.where(part < 0, part + n, part) if part.dtype.kind == "i" else part
+
+
+def getitem(x: Tensor, index: Index) -> Tensor:
+    """Indexing as numpy has it: integers, slices, ``...``, None, arrays of integers and masks.
+
+    Dims that are cut or turned round are brought together first; a dim that is looked up by an array may stay split,
+    then the result is partial over its axes, as with :func:`spmdsim.ops.gather`. How many entries a mask chooses is
+    agreed by one small gathering, and they lie in balanced blocks.
+
+    Args:
+        x: the tensor.
+        index: as in numpy. Arrays are lists, arrays or tensors of any shape; a list or array of one dim of truth values
+            stands for the places where it is true, and has to be the same on all ranks.
+
+    Raises:
+        RuleError: anything else, an index out of range, a mask that does not fit.
+        InputError: a tensor of integers with one out of range.
+        WorldError: a computed mask in a world without values.
+    """
+    if (written := written_plainly(index)) is not None:
+        return taken(x, cut_of(x.meta.shape, written))
+    if isinstance(index, Tensor) and not index.ndim and index.dtype.kind == "b":
+        return select(x, index)
+    entries = list(index) if isinstance(index, tuple) else [index]
+    masks = [k for k, entry in enumerate(entries) if _is_mask(entry)]
+    arrays = [k for k, entry in enumerate(entries) if _is_array(entry)]
+    if len(masks) == 1 and len(arrays) == 1:
+        return _masked(x, entries, masks[0])
+    if masks or len(arrays) > 1:
+        return _several(x, [part for entry in entries for part in _written(entry, x)])
+    return _with_one_array(x, index)
+
+
+def _is_array(entry: Any) -> bool:
+    """Whether an entry is looked up: an array with dims, or a tensor, whose value no rank needs to look at."""
+    if isinstance(entry, Tensor):
+        return entry.ndim > 0 or entry.dtype.kind in "iu"
+    return isinstance(entry, list) or (isinstance(entry, np.ndarray) and entry.ndim > 0)
+
+
+def _is_mask(entry: Any) -> bool:
+    """Whether an entry is truth values that are computed, or of several dims."""
+    if isinstance(entry, Tensor):
+        return entry.dtype.kind == "b" and entry.ndim > 0
+    if not isinstance(entry, (list, np.ndarray)):
+        return False
+    array = np.asarray(entry)
+    return array.dtype.kind == "b" and array.ndim > 1
+
+
+def _masked(x: Tensor, entries: list[Any], at: int) -> Tensor:
+    """One mask among slices and integers: these first, then the mask's dims in front, and the chosen ones in their place."""
+    mask = entries[at] if isinstance(entries[at], Tensor) else as_operand(np.asarray(entries[at]), x)
+    before, after = entries[:at], entries[at + 1 :]
+    plain = [*before, *[slice(None)] * mask.ndim, *after]
+    parts = per_dim([place_of(part) for part in plain], x.ndim)
+    first = next(d for d in range(len(parts)) if _is_first(plain, parts, d, at))
+    if x.shape[_operand_dim(parts, first) : _operand_dim(parts, first) + mask.ndim] != mask.shape:
+        raise OutOfRange(
+            f"a mask of shape {mask.shape} does not fit a tensor of shape {x.shape} at dim {first}"
+        )
+    y = x if all(part == slice(None) for part in parts) else _with_one_array(x, tuple(parts))
+    place = sum(not isinstance(part, int) for part in parts[:first])
+    dims = list(range(place, place + mask.ndim))
+    others = [d for d in range(y.ndim) if d not in dims]
+    chosen = select(y if not place else transpose(y, [*dims, *others]), mask)
+    numbers = _places(parts)
+    together = sorted({*numbers, *range(first, first + mask.ndim)})
+    if not place or _apart(together) or (numbers and _divided([*before, 0, *after])):
+        return chosen
+    return transpose(chosen, [*range(1, place + 1), 0, *range(place + 1, chosen.ndim)])
+
+
+def _is_first(plain: list[Any], parts: list[Any], d: int, at: int) -> bool:
+    """Whether the mask's first dim is entry ``d`` once ``...`` is written out."""
+    if Ellipsis not in [p for p in plain[:at] if p is None or p is Ellipsis or isinstance(p, (int, slice))]:
+        return d == at
+    return d == len(parts) - (len(plain) - at)
+
+
+def _operand_dim(parts: Sequence[Any], place: int) -> int:
+    return sum(part is not None for part in parts[:place])
+
+
+def _written(entry: Any, x: Tensor) -> list[Any]:
+    """A mask as the places where it is true, one array per dim; anything else as it is."""
+    if not _is_mask(entry):
+        return [entry]
+    if isinstance(entry, Tensor):
+        return list(nonzero(entry))
+    return list(np.nonzero(np.asarray(entry)))
+
+
+def _several(x: Tensor, entries: list[Any]) -> Tensor:
+    """Several arrays: their dims as one, which is looked up by the numbers that they make together."""
+    entries = [place_of(entry) for entry in entries]
+    parts = per_dim(entries, x.ndim)
+    looked = [k for k, part in enumerate(parts) if _is_looked_up(part)]
+    apart = _apart(_places(parts)) or _divided(entries)
+    y = _with_one_array(x, tuple(slice(None) if k in looked else part for k, part in enumerate(parts)))
+    dims = [sum(not isinstance(part, int) for part in parts[:k]) for k in looked]
+    numbers: Any = None
+    for k, dim in zip(looked, dims):
+        ids = looked_up(parts[k], y.shape[dim], _operand_dim(parts, k))
+        numbers = ids if numbers is None else _sum(_times(numbers, y.shape[dim]), ids)
+    others = [d for d in range(y.ndim) if d not in dims]
+    place = 0 if apart else dims[0]
+    order = [*others[:place], *dims, *others[place:]]
+    y = y if order == list(range(y.ndim)) else transpose(y, order)
+    return gather(merged(y, place, place + len(dims)), as_operand(numbers, x), place)
+
+
+def _times(numbers: Any, size: int) -> Any:
+    """Products in 64 bits: the numbers are of one dim, what they make together counts the elements of several."""
+    if isinstance(numbers, Tensor):
+        return multiply(cast(numbers, np.int64), size)
+    return np.asarray(numbers, np.int64) * size
+
+
+def _sum(a: Any, b: Any) -> Any:
+    if not (isinstance(a, Tensor) or isinstance(b, Tensor)):
+        try:
+            return np.asarray(a) + np.asarray(b)
+        except ValueError:
+            raise RuleError(
+                f"index arrays of shapes {np.shape(a)} and {np.shape(b)} do not broadcast"
+            ) from None
+    return add(a, b)

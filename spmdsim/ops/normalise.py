@@ -1,6 +1,6 @@
-"""Softmax, log-softmax, layer norm, cross entropy.
+"""Softmax, log-softmax, and norms of rows: layer norm, root mean square, Euclidean.
 
-Each is one local function where its dim is whole. Where the dim is split they are the same formula in
+Softmax and layer norm are one local function where their dim is whole. Where it is split they are the same formula in
 smaller operators, whose reductions are then the collectives: a max and a sum per row.
 """
 
@@ -16,12 +16,10 @@ from spmdsim.errors import RuleError
 from spmdsim.layout.element_type import promoted
 from spmdsim.ops.declare import in_fractions
 from spmdsim.ops.elementwise import add, divide, exp, log, multiply, sqrt, subtract
-from spmdsim.ops.index import pick
 from spmdsim.ops.operators import operator
-from spmdsim.ops.reduce import Dims, as_type, mean, normal_dims, wide
+from spmdsim.ops.reduce import Dims, as_type, mean, normal_dims, reduced, wide
 from spmdsim.ops.reduce import max as max_
 from spmdsim.ops.reduce import sum as sum_
-from spmdsim.redistribution.sparse_lookup import checked_ids
 from spmdsim.tensor import Op, Tensor
 
 #: One dim, or several that are normalised together.
@@ -40,7 +38,8 @@ def row_rule(shape: tuple[int, ...], dim: Dim, **_: Any) -> Rule:
     return Rule.parse(f"{text} -> {text}", whole=" ".join(n for n in names if n[0] == "w"), work=PASSES)
 
 
-def _softmax(x: np.ndarray, dim: Dim) -> np.ndarray:
+def softmax_rows(x: np.ndarray, dim: Dim) -> np.ndarray:
+    """What :func:`softmax` is on one rank."""
     if not x.size:
         return x.copy()
     e = np.exp(x - np.maximum.reduce(x, axis=dim, keepdims=True))
@@ -52,7 +51,8 @@ def _softmax_vjp(dy: np.ndarray, _x: Any, y: np.ndarray, dim: Dim) -> tuple[np.n
     return (y * (dy - (dy * y).sum(axis=dim, keepdims=True, dtype=y.dtype)),)
 
 
-def _log_softmax(x: np.ndarray, dim: Dim) -> np.ndarray:
+def log_softmax_rows(x: np.ndarray, dim: Dim) -> np.ndarray:
+    """What :func:`log_softmax` is on one rank."""
     if not x.size:
         return x.copy()
     shifted = x - np.maximum.reduce(x, axis=dim, keepdims=True)
@@ -66,17 +66,18 @@ def _log_softmax_vjp(dy: np.ndarray, _x: Any, y: np.ndarray, dim: Dim) -> tuple[
     return (dy - np.exp(y) * dy.sum(axis=dim, keepdims=True, dtype=y.dtype),)
 
 
-_softmax_op = Op("softmax", row_rule, _softmax, _softmax_vjp, saves_result=True)
-_log_softmax_op = Op("log_softmax", row_rule, _log_softmax, _log_softmax_vjp, saves_result=True)
+_softmax_op = Op("softmax", row_rule, softmax_rows, _softmax_vjp, saves_result=True)
+_log_softmax_op = Op("log_softmax", row_rule, log_softmax_rows, _log_softmax_vjp, saves_result=True)
 
 
-def _whole(x: Tensor, dim: Dim) -> bool:
+def rows_are_whole(x: Tensor, dim: Dim) -> bool:
+    """Whether no dim is split along which rows lie."""
     return all(x.layout.parts[d] == 1 for d in _dims(dim))
 
 
-def _shifted(x: Tensor, dim: Dim) -> Tensor:
+def shifted_rows(x: Tensor, dim: Dim) -> Tensor:
     """Rows minus their largest element: the shift changes nothing but the range, so it has no gradient."""
-    whole = x.to(x.layout.reduced)
+    whole = reduced(x)
     return subtract(whole, max_(whole.detach(), dim, keepdims=True))
 
 
@@ -84,37 +85,29 @@ def _shifted(x: Tensor, dim: Dim) -> Tensor:
 def softmax(x: Tensor, dim: Dims = -1, *, axis: Dims = -1) -> Tensor:
     """``exp(x) / sum(exp(x))`` along a dim, or several together, which may be split.
 
-    >>> from spmdsim import Mesh, Tensor, ops
-    >>> x = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
-    >>> ops.softmax(x).full().round(4).tolist()
+    >>> ops.softmax(m).full().round(4).tolist()
     [[0.8808, 0.1192], [0.1192, 0.8808]]
     """
     (x,), rows = in_fractions("softmax", x), _dim(x, dim)
-    if _whole(x, rows):
+    if rows_are_whole(x, rows):
         return _softmax_op(x, dim=rows)
-    e = exp(_shifted(wide(x), rows))
-    return as_type(divide(e, _reduced(sum_(e, rows, keepdims=True))), x.dtype)
+    e = exp(shifted_rows(wide(x), rows))
+    return as_type(divide(e, reduced(sum_(e, rows, keepdims=True))), x.dtype)
 
 
 @operator(_log_softmax_op)
 def log_softmax(x: Tensor, dim: Dims = -1, *, axis: Dims = -1) -> Tensor:
     """``log(softmax(x))`` along a dim, or several together, which may be split.
 
-    >>> from spmdsim import Mesh, Tensor, ops
-    >>> x = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
-    >>> ops.log_softmax(x).full().round(4).tolist()
+    >>> ops.log_softmax(m).full().round(4).tolist()
     [[-0.1269, -2.1269], [-2.1269, -0.1269]]
     """
     (x,), rows = in_fractions("log_softmax", x), _dim(x, dim)
-    if _whole(x, rows):
+    if rows_are_whole(x, rows):
         return _log_softmax_op(x, dim=rows)
-    shifted = _shifted(wide(x), rows)
-    total = _reduced(sum_(exp(shifted), rows, keepdims=True))
+    shifted = shifted_rows(wide(x), rows)
+    total = reduced(sum_(exp(shifted), rows, keepdims=True))
     return as_type(subtract(shifted, log(total)), x.dtype)
-
-
-def _reduced(x: Tensor) -> Tensor:
-    return x.to(x.layout.reduced)
 
 
 def _dim(x: Tensor, dim: Dims) -> Dim:
@@ -190,93 +183,111 @@ def layer_norm(x: Tensor, scale: Tensor, shift: Tensor, epsilon: float = 1e-5, b
         epsilon: added to the variance.
         begin: the first normalised dim; only the last one if left out.
 
-    >>> from spmdsim import Mesh, Tensor, ops
-    >>> x = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
-    >>> one, zero = (Tensor.from_global([value] * 2, x.layout.mesh(None)) for value in (1.0, 0.0))
-    >>> ops.layer_norm(x, one, zero).full().round(3).tolist()
+    >>> one, zero = (Tensor.from_global([value] * 2, m.layout.mesh(None)) for value in (1.0, 0.0))
+    >>> ops.layer_norm(m, one, zero).full().round(3).tolist()
     [[1.0, -1.0], [-1.0, 1.0]]
     """
     x, scale, shift = in_fractions("layer_norm", x, scale, shift)
     dims = tuple(range(begin % x.ndim, x.ndim))
-    if _whole(x, dims):
+    if rows_are_whole(x, dims):
         if begin == -1:
             return _layer_norm_op(x, scale, shift, epsilon=epsilon)
         return _layer_norm_op(x, scale, shift, epsilon=epsilon, begin=begin)
     given = wide(x)
-    centred = subtract(given, _reduced(mean(given, dims, keepdims=True)))
-    variance = _reduced(mean(multiply(centred, centred), dims, keepdims=True))
+    centred = subtract(given, reduced(mean(given, dims, keepdims=True)))
+    variance = reduced(mean(multiply(centred, centred), dims, keepdims=True))
     hat = divide(centred, sqrt(add(variance, epsilon)))
     return as_type(add(multiply(hat, wide(scale)), wide(shift)), promoted(x.dtype, scale.dtype, shift.dtype))
 
 
-def _rows(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    checked_ids(labels, logits.shape[-1], what="classes")
-    if not logits.size:
-        return np.zeros(labels.shape, logits.dtype)
-    shifted = logits - np.maximum.reduce(logits, axis=-1, keepdims=True)
-    totals = np.add.reduce(np.exp(shifted), axis=-1, dtype=logits.dtype)
-    array: np.ndarray = np.log(totals) - shifted[_at(labels)]
+def _rms_rule(x: tuple[int, ...], scale: tuple[int, ...], epsilon: float) -> Rule:
+    if not 1 <= len(scale) <= len(x):
+        raise RuleError(f"rms_norm needs a scale with the last dims of x, but got shapes {x} and {scale}")
+    data, parameters = norm_terms(len(x), len(scale), -len(scale))
+    return Rule.parse(
+        f"{data}, {parameters} -> {data}", whole=parameters, linear=((1,),), work=PASSES, backward=3
+    )
+
+
+def _inverse(x: np.ndarray, scale: np.ndarray, epsilon: float) -> tuple[np.ndarray, tuple[int, ...]]:
+    dims = tuple(range(x.ndim - scale.ndim, x.ndim))
+    power = (x * x).mean(axis=dims, keepdims=True, dtype=x.dtype)
+    return 1 / np.sqrt(power + np.asarray(epsilon, x.dtype)), dims
+
+
+def _rms(x: np.ndarray, scale: np.ndarray, epsilon: float) -> np.ndarray:
+    array: np.ndarray = x * _inverse(x, scale, epsilon)[0] * scale
     return array
 
 
-def _at(labels: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Where the labelled elements of rows are."""
-    if labels.ndim == 1:
-        return np.arange(len(labels)), labels
-    return *np.ix_(*map(np.arange, labels.shape)), labels
+def _rms_vjp(
+    dy: np.ndarray, operands: Sequence[np.ndarray], _y: Any, epsilon: float
+) -> tuple[np.ndarray, np.ndarray]:
+    x, scale = operands
+    inverse, dims = _inverse(x, scale, epsilon)
+    hat, dhat = x * inverse, dy * scale
+    dx = inverse * (dhat - hat * (dhat * hat).mean(axis=dims, keepdims=True, dtype=x.dtype))
+    return dx, (dy * hat).sum(axis=tuple(range(x.ndim - scale.ndim)), dtype=x.dtype)
 
 
-def _rows_vjp(dy: np.ndarray, operands: Sequence[np.ndarray], _losses: Any) -> tuple[np.ndarray, None]:
-    """Softmax minus one at the label."""
-    logits, labels = operands
-    gradient = _softmax(logits, -1)
-    gradient[_at(labels)] -= 1
-    gradient *= dy[..., None]
-    return gradient, None
+_rms_op = Op("rms_norm", _rms_rule, _rms, _rms_vjp)
 
 
-_rows_op = Op(
-    "cross_entropy",
-    Rule.parse("... w, ... -> ...", whole="w", work=PASSES),
-    _rows,
-    _rows_vjp,
-    dtype=lambda logits, _labels: logits,
-)
-
-
-@operator(_rows_op)
-def cross_entropy(logits: Tensor, labels: Tensor, reduction: str = "mean") -> Tensor:
-    """Minus the log-probability of each label.
-
-    Where the classes are split (vocabulary-parallel logits) the rows are never gathered: a max, a sum of
-    exponentials and the label's entry are reduced instead (Megatron-LM's parallel cross entropy).
+@operator(_rms_op)
+def rms_norm(x: Tensor, scale: Tensor, epsilon: float = 1e-6) -> Tensor:
+    """Rows divided by their root mean square, then scaled (Zhang and Sennrich, 2019).
 
     Args:
-        logits: ``[..., c]``.
-        labels: integers ``[...]``.
-        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+        x: ``[..., n]``.
+        scale: ``[n]``, or more of the last dims of ``x``.
+        epsilon: added to the mean square.
+
+    >>> ops.rms_norm(m, Tensor.ones((2,), layout=m.layout.mesh(None))).full().round(4).tolist()
+    [[1.3416, 0.4472], [0.6325, 1.2649]]
+    """
+    x, scale = in_fractions("rms_norm", x, scale)
+    return _rms_op(x, scale, epsilon=epsilon)
+
+
+def _length(x: np.ndarray, dim: tuple[int, ...], epsilon: float) -> tuple[np.ndarray, np.ndarray]:
+    total = (x * x).sum(axis=dim, keepdims=True, dtype=x.dtype)
+    small = total <= epsilon
+    return np.sqrt(np.maximum(total, np.asarray(epsilon, x.dtype))), small
+
+
+def _l2(x: np.ndarray, dim: tuple[int, ...], epsilon: float) -> np.ndarray:
+    array: np.ndarray = x / _length(x, dim, epsilon)[0]
+    return array
+
+
+def _l2_vjp(
+    dy: np.ndarray, operands: Sequence[np.ndarray], y: Any, dim: tuple[int, ...], epsilon: float
+) -> tuple[np.ndarray]:
+    length, small = _length(operands[0], dim, epsilon)
+    along = (dy * y).sum(axis=dim, keepdims=True, dtype=y.dtype)
+    return ((dy - y * np.where(small, np.zeros((), y.dtype), along)) / length,)
+
+
+_l2_op = Op("l2_normalize", row_rule, _l2, _l2_vjp, saves_result=True)
+
+
+@operator(_l2_op)
+def l2_normalize(x: Tensor, dims: Dims = -1, epsilon: float = 1e-12, *, axis: Dims = -1) -> Tensor:
+    """``x`` divided by its Euclidean norm over dims (at least the root of ``epsilon``).
+
+    Parameters:
+        x: real numbers of any shape; whole numbers become fractions.
+        dims: over which dims the norm is, the last by default; all for None. Those that are split are brought
+            together first.
+        epsilon: the least that a sum of squares is taken for, so that rows of zeros stay zeros.
+
+    Returns:
+        The shape of ``x``.
 
     Raises:
-        RuleError: an unknown reduction.
-        InputError: a label outside the classes.
+        RuleError: complex numbers.
 
-    >>> from spmdsim import Mesh, Tensor, ops
-    >>> x = Tensor.from_global([[3.0, 1.0], [2.0, 4.0]], Mesh((2,), ("dp",))("dp", None))
-    >>> labels = Tensor.from_global([0, 1], x.layout.mesh("dp"))
-    >>> print(f"{ops.cross_entropy(x, labels).item():.4f}")
-    0.1269
+    >>> ops.l2_normalize(m).full().round(4).tolist()
+    [[0.9487, 0.3162], [0.4472, 0.8944]]
     """
-    (logits,) = in_fractions("cross_entropy", logits)
-    whole = _whole(logits, logits.ndim - 1)
-    losses = _rows_op(logits, labels) if whole else _split(logits, labels)
-    if reduction == "none":
-        return losses
-    if reduction not in ("mean", "sum"):
-        raise RuleError(f"the reduction of cross_entropy is 'mean', 'sum' or 'none', not {reduction!r}")
-    return mean(losses) if reduction == "mean" else sum_(losses)
-
-
-def _split(logits: Tensor, labels: Tensor) -> Tensor:
-    shifted = _shifted(wide(logits), logits.ndim - 1)
-    losses = subtract(log(_reduced(sum_(exp(shifted), -1))), _reduced(pick(shifted, labels)))
-    return as_type(losses, logits.dtype)
+    return _l2_op(*in_fractions("l2_normalize", x), dim=normal_dims(dims, x.ndim), epsilon=epsilon)

@@ -1,48 +1,175 @@
-"""The largest entries of a dim, and places in a sorted one, where the dims may be split."""
+"""Where the largest and smallest entries are, the largest ones of a dim, and places in a sorted one: of split dims, too."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Sequence
 from typing import Any
 
 import numpy as np
 
 from spmdsim.core import BoundRule, Rule, Strategy
+from spmdsim.core.elements import identity
 from spmdsim.core.step import Step
 from spmdsim.errors import RuleError
-from spmdsim.ops.along import take_along_axis
+from spmdsim.layout.element_type import accumulator
+from spmdsim.layout.shape_sizes import flag
+from spmdsim.ops.along import held_entries, take_along_axis, terms_of
+from spmdsim.ops.declare import alike
 from spmdsim.ops.operators import operator
-from spmdsim.ops.scans import ALONG, along_dim
+from spmdsim.ops.reduce import normal_dims
+from spmdsim.ops.scans import ALONG, along_dim, beside, rows_back, rows_last, split_axes
 from spmdsim.ops.selection import comparable
-from spmdsim.ops.sorting import rows_back, rows_last, split_axes
+from spmdsim.ops.shape import reshape
 from spmdsim.tensor import Context, Op, Tensor
+from spmdsim.tensor.element_types import ordered
 from spmdsim.tensor.operands import Operand, as_operand
 from spmdsim.tensor.stepped import SteppedOp
+
+#: The place of a rank that does not have the extreme.
+_NOWHERE = np.iinfo(np.int64).max
+
+
+def _extreme_rule(shape: tuple[int, ...], dim: int | None) -> Rule:
+    """Of the ranks that have the extreme, the first place counts."""
+    dims = normal_dims(dim, len(shape))
+    names = [f"d{d}" for d in range(len(shape))]
+    kept = " ".join(name for d, name in enumerate(names) if d not in dims)
+    return Rule.parse(f"{' '.join(names)} -> {kept}", reduce="min")
+
+
+def _extreme_steps(
+    op: str, bound: BoundRule, strategy: Strategy, inputs: Sequence[Any], dim: int | None
+) -> Sequence[Any]:
+    """The extreme of all ranks, and the first place where it is, if a dim that is gone along is split."""
+    (layout,), (x,) = BoundRule.output_layouts(bound, strategy), inputs
+    axes = [axis for axis, _ in layout.partial if layout.mesh.axis_size(axis) > 1]
+    if not axes:
+        return ()
+    dims = normal_dims(dim, len(x.shape))
+    shape = tuple(n for d, n in enumerate(x.shape) if d not in dims)
+    one, first = [
+        Step("all_reduce", tuple(axes), layout, layout.reduced, shape, kind) for kind in (op, "min")
+    ]
+    return (one, accumulator("sum", x.dtype)), (first, np.dtype(np.int64))
+
+
+def _extreme_forward(
+    op: str, context: Context, x: np.ndarray, dim: int | None
+) -> Generator[np.ndarray, np.ndarray, np.ndarray]:
+    dims = normal_dims(dim, x.ndim)
+    kept = [n for d, n in enumerate(x.shape) if d not in dims]
+    rows = np.moveaxis(x, dims, range(-len(dims), 0)).reshape(*kept, math.prod(x.shape[d] for d in dims))
+    place_of = np.argmax if op == "max" else np.argmin
+    if all(context.strategy.parts(f"d{d}") == 1 for d in dims):
+        return np.asarray(place_of(rows, axis=-1), np.int64)
+    if rows.shape[-1]:
+        own = place_of(rows, axis=-1)
+        value = np.take_along_axis(rows, np.expand_dims(own, -1), -1)[..., 0]
+        own = _place_in_whole(context, own, [x.shape[d] for d in dims], dims)
+    else:
+        own, value = np.full(kept, _NOWHERE), np.full(kept, identity(op, x.dtype))
+    extreme = yield value
+    has = (value == extreme) | (value != value)  # a nan is the extreme
+    first: np.ndarray = yield np.where(has, own, _NOWHERE)
+    return first
+
+
+def _place_in_whole(
+    context: Context, own: np.ndarray, sizes: Sequence[int], dims: tuple[int, ...]
+) -> np.ndarray:
+    """A place in a rank's piece as one in the whole, both counted in row-major order."""
+    whole: np.ndarray = np.zeros_like(own)
+    for d, at in zip(dims, np.unravel_index(own, sizes)):
+        whole = whole * context.size(f"d{d}") + context.bounds(f"d{d}")[0] + at
+    return whole
+
+
+def _extreme_op_of(name: str, op: str) -> Op:
+    return SteppedOp(
+        name,
+        _extreme_rule,
+        lambda context, x, dim: _extreme_forward(op, context, x, dim),
+        dtype=lambda x, dim: np.dtype(np.int64) if ordered(x, name) else x,
+        steps=lambda bound, strategy, inputs, dim: _extreme_steps(op, bound, strategy, inputs, dim),
+        contextual=True,
+    )
+
+
+_argmax_op, _argmin_op = _extreme_op_of("argmax", "max"), _extreme_op_of("argmin", "min")
+
+
+def _place_of(op: Op, x: Tensor, dim: int | None, keepdims: bool) -> Tensor:
+    dims = normal_dims(dim, x.ndim)
+    if 0 in [x.shape[d] for d in dims]:
+        raise RuleError(f"{op.name} of no elements is undefined: shape {x.shape}, dims {dims}")
+    place = op(x.detach(), dim=None if dim is None else dims[0])
+    return (
+        reshape(place, [1 if d in dims else n for d, n in enumerate(x.shape)])
+        if flag("keepdims", keepdims)
+        else place
+    )
+
+
+@operator(_argmax_op)
+def argmax(x: Tensor, dim: int | None = None, keepdims: bool = False, *, axis: int | None = None) -> Tensor:
+    """Where the largest element is along a dim (None: its place among all elements), the first one of equals.
+
+    int64, places in the whole dim and not in a rank's piece. Where a dim is split, each rank finds its own; the ranks agree
+    on the largest, and on its first place.
+
+    Parameters:
+        dim: which dim, negative from the end; it may be split. None: all, counted in row-major order.
+
+    Raises:
+        RuleError: no elements, or complex numbers, which have no order.
+        UsageTypeError: a ``keepdims`` that is neither True nor False.
+
+    >>> ops.argmax(x, axis=1).full().tolist()
+    [0, 0]
+    """
+    return _place_of(_argmax_op, x, dim, keepdims)
+
+
+@operator(_argmin_op)
+def argmin(x: Tensor, dim: int | None = None, keepdims: bool = False, *, axis: int | None = None) -> Tensor:
+    """Where the smallest element is; see :func:`argmax`.
+
+    Parameters:
+        dim: which dim, negative from the end; it may be split. None: all, counted in row-major order.
+
+    Raises:
+        RuleError: no elements, or complex numbers, which have no order.
+        UsageTypeError: a ``keepdims`` that is neither True nor False.
+
+    >>> ops.argmin(x, axis=1).full().tolist()
+    [1, 2]
+    """
+    return _place_of(_argmin_op, x, dim, keepdims)
+
 
 # -- topk ----------------------------------------------------------------------------------------------------
 
 
-def _kept_rule(shape: tuple[int, ...], dim: int, k: int, results: int) -> tuple[Rule, dict[str, int]]:
-    names = [ALONG if d == dim else f"d{d}" for d in range(len(shape))]
-    kept = " ".join("k" if name == ALONG else name for name in names)
-    return Rule.parse(f"{' '.join(names)} -> {', '.join([kept] * results)}", whole="k"), {"k": k}
+def _topk_rule(shape: tuple[int, ...], dim: int, k: int, largest: bool) -> tuple[Rule, dict[str, int]]:
+    whole, kept = terms_of(len(shape), dim, (ALONG, "k"))
+    return Rule.parse(f"{whole} -> {kept}, {kept}", whole="k"), {"k": k}
 
 
-def _steps(
+def _topk_steps(
     bound: BoundRule, strategy: Strategy, inputs: Sequence[Any], dim: int, k: int, largest: bool
 ) -> Any:
     axes = split_axes(strategy)
     if not axes:
         return ()
     (meta,), ranks = inputs, strategy.mesh.axis_size(*axes)
-    others = [d for d in range(len(meta.shape)) if d != dim]
-    rest, entries = [meta.shape[d] for d in others], [meta.layout.dims[d] for d in others]
+    rest, entries = beside(meta, dim)
     src, dst = (strategy.mesh(first, None, *entries) for first in (axes, None))
     step = Step("all_gather", axes, src, dst, (ranks, k, *rest))
     return (step, meta.dtype), (step, np.dtype(np.int64))
 
 
-def _forward(
+def _topk_forward(
     context: Context, x: np.ndarray, dim: int, k: int, largest: bool
 ) -> Generator[np.ndarray, np.ndarray, tuple[np.ndarray, np.ndarray]]:
     rows, start = rows_last(x, dim), context.bounds(ALONG)[0]
@@ -63,8 +190,7 @@ def _forward(
         held = (places >= 0).sum(-1)[0] if len(places) else 0
         order = _first(values[:, :held], k if len(places) else 0, largest)
         values, places = (np.take_along_axis(part, order, -1) for part in (values, places))
-    shape = list(x.shape)
-    shape[dim] = k
+    shape = [k if d == dim else n for d, n in enumerate(x.shape)]
     return rows_back(values.reshape(len(rows), k), shape, dim), rows_back(
         places.reshape(len(rows), k), shape, dim
     )
@@ -82,20 +208,15 @@ def _first(rows: np.ndarray, k: int, largest: bool) -> np.ndarray:
 
 def _place_forward(context: Context, x: np.ndarray, ids: np.ndarray, dim: int, size: int) -> np.ndarray:
     start, stop = context.bounds(ALONG)
-    shape = list(x.shape)
-    shape[dim] = stop - start
-    whole = np.zeros(shape, x.dtype)
-    mine = (ids >= start) & (ids < stop)
-    where = list(np.nonzero(mine))
-    where[dim] = ids[mine] - start
-    whole[tuple(where)] = x[mine]
+    whole = np.zeros([stop - start if d == dim else n for d, n in enumerate(x.shape)], x.dtype)
+    mine, where = held_entries(context, ids, dim, ALONG)
+    whole[where] = x[mine]
     return whole
 
 
 def _place_rule(x: tuple[int, ...], ids: tuple[int, ...], dim: int, size: int) -> tuple[Rule, dict[str, int]]:
-    names = ["k" if d == dim else f"d{d}" for d in range(len(x))]
-    whole = " ".join(ALONG if name == "k" else name for name in names)
-    return Rule.parse(f"{' '.join(names)}, {' '.join(names)} -> {whole}", whole="k"), {ALONG: size}
+    kept, whole = terms_of(len(x), dim, ("k", ALONG))
+    return Rule.parse(f"{kept}, {kept} -> {whole}", whole="k"), {ALONG: size}
 
 
 #: Entries at their places in a dim of zeros, of which each rank makes its piece.
@@ -104,7 +225,7 @@ _place_op = Op(
 )
 
 
-def _adjoint(
+def _topk_adjoint(
     dys: Sequence[Tensor | None],
     operands: Sequence[Tensor],
     results: Sequence[Tensor],
@@ -121,11 +242,11 @@ def _adjoint(
 
 _topk_op = SteppedOp(
     "topk",
-    lambda shape, dim, k, largest: _kept_rule(shape, dim, k, 2),
-    _forward,
+    _topk_rule,
+    _topk_forward,
     dtype=lambda x, **_: (x, np.dtype(np.int64)),
-    steps=_steps,
-    adjoint=_adjoint,
+    steps=_topk_steps,
+    adjoint=_topk_adjoint,
     contextual=True,
     saves_result=True,
     moves=True,
@@ -139,21 +260,15 @@ def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, *, axis: int = 
     Where the dim is split each rank finds its own ``k`` and all are gathered in one call per result: the dim of the
     results is whole. Of equal entries the first come first; nan count as larger than all other values.
 
-    Args:
-        x: the tensor.
+    Parameters:
         k: how many.
-        dim: along which dim.
         largest: False for the smallest ones.
-        axis: the same as ``dim``.
 
     Raises:
-        RuleError: a dim out of range, or fewer entries than ``k``.
+        RuleError: fewer entries than ``k``.
 
-    >>> import numpy as np
-    >>> from spmdsim import LockStep, Mesh, Tensor
-    >>> x = Tensor.from_global(np.array([3, 1, 4, 1, 5]), Mesh((2,), ("x",))("x"), LockStep(2))
-    >>> [part.full() for part in topk(x, 2)]
-    [array([5, 4]), array([4, 2])]
+    >>> [part.full().tolist() for part in ops.topk(v, 2)]
+    [[3, 3], [0, 2]]
     """
     at = along_dim("topk", x, dim)
     if not 0 <= k <= x.shape[at]:
@@ -195,13 +310,9 @@ def searchsorted(x: Tensor, values: Operand, side: str = "left", sorter: Tensor 
     Raises:
         RuleError: another side, or sorted values of several dims.
 
-    >>> from spmdsim import Mesh, Tensor, ops
-    >>> x = Tensor.from_global([3, 1, 3, 2], Mesh((2,), ("dp",))("dp"))
-    >>> ops.searchsorted(ops.sort(x), [2, 4]).full().tolist()
+    >>> ops.searchsorted(ops.sort(v), [2, 4]).full().tolist()
     [1, 4]
     """
-    from spmdsim.ops.declare import alike
-
     if x.ndim != 1:
         raise RuleError(f"searchsorted looks in a tensor of one dim, but got {x.ndim}")
     if side not in ("left", "right"):

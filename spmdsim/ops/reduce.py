@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from spmdsim.core import Rule
+from spmdsim.core.elements import identity
 from spmdsim.errors import RuleError
 from spmdsim.layout.element_type import accumulator
 from spmdsim.layout.shape_sizes import counted_dim, flag, integers
 from spmdsim.ops.declare import boolean, cast
-from spmdsim.ops.elementwise import divide, equal, multiply, where
-from spmdsim.ops.functions import not_equal
+from spmdsim.ops.elementwise import divide, equal, multiply, not_equal, sqrt, square, subtract, where
 from spmdsim.ops.operators import operator
 from spmdsim.tensor import Op, Tensor
 from spmdsim.tensor.element_types import number_type, ordered
@@ -52,6 +52,11 @@ def as_type(x: Tensor, dtype: np.dtype) -> Tensor:
     return x if x.dtype == dtype else cast(x, dtype)
 
 
+def reduced(x: Tensor) -> Tensor:
+    """The tensor with nothing pending."""
+    return x.to(x.layout.reduced)
+
+
 def _rule(op: str) -> Callable[..., Rule]:
     def rule(shape: tuple[int, ...], dims: tuple[int, ...], keepdims: bool) -> Rule:
         names = [f"d{i}" for i in range(len(shape))]
@@ -63,27 +68,18 @@ def _rule(op: str) -> Callable[..., Rule]:
     return rule
 
 
-def _local(function: Callable[..., Any], start: Callable[[np.dtype], Any]) -> Callable[..., np.ndarray]:
+def _by_numpy(name: str, dtype: Callable[..., np.dtype], **more: Any) -> Op:
+    """The operator that is numpy's function of this name; an empty shard contributes what changes nothing."""
+    function = getattr(np, name)
+
     def forward(x: np.ndarray, dims: tuple[int, ...], keepdims: bool) -> np.ndarray:
         if not x.size:
-            # An empty shard contributes the identity.
             shape = [1 if i in dims else n for i, n in enumerate(x.shape) if keepdims or i not in dims]
-            return np.full(shape, start(x.dtype), function(np.ones(1, x.dtype)).dtype)
+            kind = function(np.ones(1, x.dtype)).dtype
+            return np.full(shape, identity(name, kind), kind)
         return np.asarray(function(x, axis=dims, keepdims=keepdims))
 
-    return forward
-
-
-def _lowest(dtype: np.dtype) -> Any:
-    if dtype.kind in "iu":
-        return np.iinfo(dtype).min
-    return False if dtype.kind == "b" else -np.inf
-
-
-def _highest(dtype: np.dtype) -> Any:
-    if dtype.kind in "iu":
-        return np.iinfo(dtype).max
-    return True if dtype.kind == "b" else np.inf
+    return Op(name, _rule(name), forward, dtype=dtype, **more)
 
 
 def _sum_vjp(
@@ -148,17 +144,10 @@ def _mean_rule(shape: tuple[int, ...], dims: tuple[int, ...], keepdims: bool, co
 
 _mean_op = Op("mean", _mean_rule, _mean_forward, _mean_vjp)
 _sum_op = Op("sum", _rule("sum"), _sum_forward, _sum_vjp, dtype=lambda d, **_: _sum_type(d))
-_max_op = Op(
-    "max", _rule("max"), _local(np.max, _lowest), dtype=lambda d, **_: ordered(d, "max"), finish=True
-)
-_min_op = Op(
-    "min", _rule("min"), _local(np.min, _highest), dtype=lambda d, **_: ordered(d, "min"), finish=True
-)
-_prod_op = Op(
-    "prod", _rule("prod"), _local(np.prod, lambda _: 1), dtype=lambda d, **_: np.prod(np.ones(1, d)).dtype
-)
-_all_op = Op("all", _rule("all"), _local(np.all, lambda _: True), dtype=boolean)
-_any_op = Op("any", _rule("any"), _local(np.any, lambda _: False), dtype=boolean)
+_max_op = _by_numpy("max", lambda d, **_: ordered(d, "max"), finish=True)
+_min_op = _by_numpy("min", lambda d, **_: ordered(d, "min"), finish=True)
+_prod_op = _by_numpy("prod", lambda d, **_: np.prod(np.ones(1, d)).dtype)
+_all_op, _any_op = _by_numpy("all", boolean), _by_numpy("any", boolean)
 
 
 def _typed(x: Tensor, dtype: DTypeLike | None) -> Tensor:
@@ -167,35 +156,17 @@ def _typed(x: Tensor, dtype: DTypeLike | None) -> Tensor:
 
 @operator(_sum_op)
 def sum(
-    x: Tensor,
-    dims: Dims = None,
-    keepdims: bool = False,
-    *,
-    dtype: DTypeLike | None = None,
-    axis: Dims = None,
+    x: Tensor, dims: Dims = None, keepdims: bool = False, *, dtype: DTypeLike | None = None, axis: Dims = None
 ) -> Tensor:
-    """Sum over dims (all for None), in another type if one is given.
+    """Sum over dims (all for None), in another type if one is given; partial over the axes of split dims until somebody needs it.
 
-    Partial over the axes of split dims until somebody needs it.
-
-    Args:
-        x: numbers or truth values of any shape.
-        dims: one dim or several, negative ones from the end; all of them for None. They may be split.
-        keepdims: leave reduced dims in the result, with size 1; left out by default.
+    Parameters:
         dtype: type of the result; elements are cast to it first. None: 64-bit whole numbers for whole numbers and
             truth values, as numpy has it, else that of ``x``.
-        axis: the same as ``dims``.
-
-    Returns:
-        The shape of ``x`` without ``dims``.
 
     Raises:
-        RuleError: a dim out of range or given twice.
-        UsageTypeError: dims that are no integers, or a ``keepdims`` that is neither True nor False.
         InputError: a ``dtype`` that tensors cannot have.
 
-    >>> from spmdsim import Mesh, Tensor, ops
-    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> y = ops.sum(x, axis=0)
     >>> y.layout.short(), y.full().tolist()
     ('P(sum)', [9, 6, 6])
@@ -207,22 +178,8 @@ def sum(
 def mean(x: Tensor, dims: Dims = None, keepdims: bool = False, *, axis: Dims = None) -> Tensor:
     """Mean over dims: the sum divided by the global number of elements; nan where there are none.
 
-    Args:
-        x: numbers or truth values of any shape.
-        dims: one dim or several, negative ones from the end; all of them for None. They may be split.
-        keepdims: leave reduced dims in the result, with size 1; left out by default.
-        axis: the same as ``dims``.
+    Whole numbers give float64. Partial over the axes of split dims until somebody needs it.
 
-    Returns:
-        Of the type of ``x``, float64 for whole numbers and truth values; partial over the axes of split dims until
-        somebody needs it.
-
-    Raises:
-        RuleError: a dim out of range or given twice.
-        UsageTypeError: dims that are no integers, or a ``keepdims`` that is neither True nor False.
-
-    >>> from spmdsim import Mesh, Tensor, ops
-    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.mean(x, axis=1).full().tolist()
     [2.0, 5.0]
     """
@@ -242,7 +199,7 @@ def _extreme(op: Op, x: Tensor, dims: Dims, keepdims: bool) -> Tensor:
     # The gradient is that of a weighted sum over the elements that attain the extreme, in equal parts.
     top = result if keepdims else op(x.detach(), dims=over, keepdims=True)
     mask = cast(equal(x.detach(), top), accumulator("sum", x.dtype))
-    weight = as_type(divide(mask, _whole(sum(mask, over, keepdims=True))), x.dtype)
+    weight = as_type(divide(mask, reduced(sum(mask, over, keepdims=True))), x.dtype)
     return with_slope(result, x, weight, over, keepdims)
 
 
@@ -257,21 +214,11 @@ def with_slope(result: Tensor, x: Tensor, slope: Tensor, dims: tuple[int, ...], 
 def max(x: Tensor, dims: Dims = None, keepdims: bool = False, *, axis: Dims = None) -> Tensor:
     """Largest element over dims; its gradient goes in equal parts to all elements that attain it.
 
-    Args:
-        x: real numbers or truth values of any shape.
-        dims: one dim or several, negative ones from the end; all of them for None. They may be split.
-        keepdims: leave reduced dims in the result, with size 1; left out by default.
-        axis: the same as ``dims``.
-
-    Returns:
-        Of the type of ``x``, with nothing pending: where a dim is split, a reduction of the result's size finishes it.
+    Nothing is pending: where a dim is split, a reduction of the result's size finishes it.
 
     Raises:
-        RuleError: a dim out of range or given twice, no elements, or complex numbers, which have no order.
-        UsageTypeError: dims that are no integers, or a ``keepdims`` that is neither True nor False.
+        RuleError: no elements, or complex numbers, which have no order.
 
-    >>> from spmdsim import Mesh, Tensor, ops
-    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.max(x, axis=1).full().tolist()
     [3, 6]
     """
@@ -282,21 +229,11 @@ def max(x: Tensor, dims: Dims = None, keepdims: bool = False, *, axis: Dims = No
 def min(x: Tensor, dims: Dims = None, keepdims: bool = False, *, axis: Dims = None) -> Tensor:
     """Smallest element over dims; its gradient goes in equal parts to all elements that attain it.
 
-    Args:
-        x: real numbers or truth values of any shape.
-        dims: one dim or several, negative ones from the end; all of them for None. They may be split.
-        keepdims: leave reduced dims in the result, with size 1; left out by default.
-        axis: the same as ``dims``.
-
-    Returns:
-        Of the type of ``x``, with nothing pending: where a dim is split, a reduction of the result's size finishes it.
+    Nothing is pending: where a dim is split, a reduction of the result's size finishes it.
 
     Raises:
-        RuleError: a dim out of range or given twice, no elements, or complex numbers, which have no order.
-        UsageTypeError: dims that are no integers, or a ``keepdims`` that is neither True nor False.
+        RuleError: no elements, or complex numbers, which have no order.
 
-    >>> from spmdsim import Mesh, Tensor, ops
-    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.min(x, axis=1).full().tolist()
     [1, 4]
     """
@@ -305,33 +242,16 @@ def min(x: Tensor, dims: Dims = None, keepdims: bool = False, *, axis: Dims = No
 
 @operator(_prod_op)
 def prod(
-    x: Tensor,
-    dims: Dims = None,
-    keepdims: bool = False,
-    *,
-    dtype: DTypeLike | None = None,
-    axis: Dims = None,
+    x: Tensor, dims: Dims = None, keepdims: bool = False, *, dtype: DTypeLike | None = None, axis: Dims = None
 ) -> Tensor:
-    """Product over dims; an element's slope is the product of the others, also where some are zero.
+    """Product over dims, 1 of no elements; an element's slope is the product of the others, also where some are zero.
 
-    Args:
-        x: numbers or truth values of any shape.
-        dims: one dim or several, negative ones from the end; all of them for None. They may be split.
-        keepdims: leave reduced dims in the result, with size 1; left out by default.
-        dtype: type of the result; elements are cast to it first. None: 64-bit whole numbers for whole numbers and
-            truth values, as numpy has it, else that of ``x``.
-        axis: the same as ``dims``.
-
-    Returns:
-        The shape of ``x`` without ``dims``; 1 where there are no elements.
+    Parameters:
+        dtype: as of :func:`sum`.
 
     Raises:
-        RuleError: a dim out of range or given twice.
-        UsageTypeError: dims that are no integers, or a ``keepdims`` that is neither True nor False.
         InputError: a ``dtype`` that tensors cannot have.
 
-    >>> from spmdsim import Mesh, Tensor, ops
-    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.prod(x, axis=1).full().tolist()
     [6, 120]
     """
@@ -341,39 +261,19 @@ def prod(
     result = _prod_op(given, dims=over, keepdims=keepdims)
     if not x.requires_grad:
         return _typed(result, dtype)
-    result = result.to(result.layout.reduced)
+    result = reduced(result)
     zero = equal(given, 0)
     safe = where(zero, 1, wide(given))
-    rest = _whole(_prod_op(safe, dims=over, keepdims=True))
-    zeros = _whole(sum(cast(zero, safe.dtype), over, keepdims=True))
+    rest = reduced(_prod_op(safe, dims=over, keepdims=True))
+    zeros = reduced(sum(cast(zero, safe.dtype), over, keepdims=True))
     others = where(zero, where(equal(zeros, 1), rest, 0), where(equal(zeros, 0), divide(rest, safe), 0))
     return with_slope(result, x, as_type(others, x.dtype), over, keepdims)
 
 
-def _whole(x: Tensor) -> Tensor:
-    """Nothing of it pending."""
-    return x.to(x.layout.reduced)
-
-
 @operator()
 def count_nonzero(x: Tensor, dims: Dims = None, keepdims: bool = False, *, axis: Dims = None) -> Tensor:
-    """How many elements over dims (all for None) are not zero.
+    """How many elements over dims (all for None) are not zero: int64, partial as a sum.
 
-    Args:
-        x: numbers or truth values of any shape.
-        dims: one dim or several, negative ones from the end; all of them for None. They may be split.
-        keepdims: leave reduced dims in the result, with size 1; left out by default.
-        axis: the same as ``dims``.
-
-    Returns:
-        int64, partial over the axes of split dims until somebody needs it.
-
-    Raises:
-        RuleError: a dim out of range or given twice.
-        UsageTypeError: dims that are no integers, or a ``keepdims`` that is neither True nor False.
-
-    >>> from spmdsim import Mesh, Tensor, ops
-    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.count_nonzero(x - 3, axis=1).full().tolist()
     [2, 3]
     """
@@ -382,23 +282,8 @@ def count_nonzero(x: Tensor, dims: Dims = None, keepdims: bool = False, *, axis:
 
 @operator(_all_op)
 def all(x: Tensor, dims: Dims = None, keepdims: bool = False, *, axis: Dims = None) -> Tensor:
-    """Whether all elements over dims are true.
+    """Whether all elements over dims are true, numbers being true but for 0; True where there are none. Partial as a sum.
 
-    Args:
-        x: truth values, or numbers, of which all but 0 are true.
-        dims: one dim or several, negative ones from the end; all of them for None. They may be split.
-        keepdims: leave reduced dims in the result, with size 1; left out by default.
-        axis: the same as ``dims``.
-
-    Returns:
-        Truth values, partial over the axes of split dims until somebody needs them; True where there are no elements.
-
-    Raises:
-        RuleError: a dim out of range or given twice.
-        UsageTypeError: dims that are no integers, or a ``keepdims`` that is neither True nor False.
-
-    >>> from spmdsim import Mesh, Tensor, ops
-    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.all(x > 1, axis=1).full().tolist()
     [False, True]
     """
@@ -407,25 +292,82 @@ def all(x: Tensor, dims: Dims = None, keepdims: bool = False, *, axis: Dims = No
 
 @operator(_any_op)
 def any(x: Tensor, dims: Dims = None, keepdims: bool = False, *, axis: Dims = None) -> Tensor:
-    """Whether any element over dims is true.
+    """Whether any element over dims is true, numbers being true but for 0; False where there are none. Partial as a sum.
 
-    Args:
-        x: truth values, or numbers, of which all but 0 are true.
-        dims: one dim or several, negative ones from the end; all of them for None. They may be split.
-        keepdims: leave reduced dims in the result, with size 1; left out by default.
-        axis: the same as ``dims``.
-
-    Returns:
-        Truth values, partial over the axes of split dims until somebody needs them; False where there are no
-        elements.
-
-    Raises:
-        RuleError: a dim out of range or given twice.
-        UsageTypeError: dims that are no integers, or a ``keepdims`` that is neither True nor False.
-
-    >>> from spmdsim import Mesh, Tensor, ops
-    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.any(x > 4, axis=1).full().tolist()
     [False, True]
     """
     return _any_op(x.detach(), dims=normal_dims(dims, x.ndim), keepdims=keepdims)
+
+
+@operator()
+def var(
+    x: Tensor,
+    dims: Dims = None,
+    keepdims: bool = False,
+    *,
+    correction: float = 0,
+    axis: Dims = None,
+    ddof: float = 0,
+) -> Tensor:
+    """Mean square of the differences from the mean, over dims (all for None).
+
+    Of the type of ``x``, float64 for whole numbers, partial as a sum; types of two bytes are computed in more. Two passes
+    lose no digits where the mean is large against the spread; where a reduced dim is split, each is one reduction of a
+    result's size.
+
+    Parameters:
+        correction: taken off the number of elements that the sum of squares is divided by, as in the array API
+            standard (numpy's ``ddof``): 0 for a population's variance, 1 for an unbiased one from a sample. Of no
+            more elements than this the variance is nan.
+
+    Raises:
+        RuleError: a complex tensor.
+
+    >>> ops.var(x, axis=1).full().round(4).tolist()
+    [0.6667, 0.6667]
+    """
+    over = normal_dims(dims, x.ndim)
+    count = math.prod(x.shape[d] for d in over)
+    if x.dtype.kind == "c":
+        raise RuleError("the variance of complex numbers is not defined here; take that of each part")
+    # Of no more elements than the correction there is none: nan, as the array API standard has it.
+    share = 1.0 / (count - correction) if count > correction else math.nan
+    exact = x.dtype if x.dtype.kind in "fV" else np.dtype(np.float64)
+    given = wide(as_type(x, exact))
+    whole = reduced(given)
+    # Differences from the mean add up to zero, so moving it changes nothing: no gradient goes through it.
+    average = (mean if count else sum)(whole.detach(), over, keepdims=True)
+    centred = subtract(whole, reduced(average))
+    result = multiply(sum(square(centred), over, keepdims), share)
+    return as_type(result, exact)
+
+
+@operator()
+def std(
+    x: Tensor,
+    dims: Dims = None,
+    keepdims: bool = False,
+    *,
+    correction: float = 0,
+    axis: Dims = None,
+    ddof: float = 0,
+) -> Tensor:
+    """The root of :func:`var`, with nothing pending; where that is zero its gradient is taken to be zero, too.
+
+    Parameters:
+        correction: as of :func:`var`.
+
+    Raises:
+        RuleError: a complex tensor.
+
+    >>> ops.std(x, axis=1).full().round(4).tolist()
+    [0.8165, 0.8165]
+    """
+    given = wide(x)
+    spread = reduced(var(given, dims, keepdims, correction=correction))
+    dtype = spread.dtype if given is x else x.dtype
+    if not spread.requires_grad:
+        return as_type(sqrt(spread), dtype)
+    zero = equal(spread.detach(), 0)
+    return as_type(where(zero, 0, sqrt(where(zero, 1, spread))), dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Sequence
 from typing import Any
 
@@ -12,17 +13,28 @@ from spmdsim.core import BoundRule, Layout, Rule, Strategy
 from spmdsim.core.elements import identity
 from spmdsim.errors import OutOfRange, RuleError
 from spmdsim.layout.element_type import accumulator
-from spmdsim.ops.array_functions import conjugate
 from spmdsim.ops.declare import cast
-from spmdsim.ops.elementwise import divide, equal, multiply, subtract, where
-from spmdsim.ops.functions import logical_and, logical_not
+from spmdsim.ops.elementwise import (
+    conjugate,
+    divide,
+    equal,
+    logical_and,
+    multiply,
+    not_equal,
+    subtract,
+    where,
+)
 from spmdsim.ops.operators import operator
-from spmdsim.ops.slicing import concat, slice_
+from spmdsim.ops.reduce import as_type
+from spmdsim.ops.shape import broadcast_to
+from spmdsim.ops.slicing import concat, part_along
 from spmdsim.redistribution.exclusive_scan import scan_step
 from spmdsim.tensor import Context, Tensor
 from spmdsim.tensor.operands import Operand, as_operand
 from spmdsim.tensor.stepped import SteppedOp
 
+#: A dim, which may be left out where there is one only.
+Dim = int | None
 #: The factor along which an operator of this kind goes.
 ALONG = "w"
 
@@ -37,32 +49,53 @@ def along_rule(shape: Sequence[int], dim: int, text: str = "{} -> {}", **rule: A
     return Rule.parse(text.replace("{}", names), **rule)
 
 
-def along_dim(name: str, x: Tensor, dim: int | None, otherwise: int | None = None) -> int:
-    """The dim that a function goes along, counted from the front; ``otherwise`` if none is given, or the only one.
+def along_dim(name: str, x: Tensor, dim: Dim) -> int:
+    """The dim that a function goes along, counted from the front; the only one for None.
 
     Raises:
         RuleError: a dim out of range; none given, and there are several.
     """
-    if dim is None:
-        if otherwise is None and x.ndim != 1:
-            raise RuleError(f"{name} of a tensor of {x.ndim} dims needs the dim to go along, dim=...")
-        dim = 0 if otherwise is None else otherwise
+    if dim is None and x.ndim != 1:
+        raise RuleError(f"{name} of a tensor of {x.ndim} dims needs the dim to go along, dim=...")
+    dim = dim or 0
     if not -x.ndim <= dim < x.ndim:
         raise OutOfRange(f"{name}: dim {dim} is out of range for a tensor of {x.ndim} dims")
     return dim % x.ndim
+
+
+def split_axes(strategy: Strategy, factor: str = ALONG) -> tuple[str, ...]:
+    """The axes that split a factor, by default that along which an operator goes."""
+    return tuple(a for a in strategy.axes_of(factor) if strategy.mesh.axis_size(a) > 1)
+
+
+def beside(meta: Any, dim: int) -> tuple[list[int], list[Any]]:
+    """The sizes of the other dims, and how they are split."""
+    others = [d for d in range(len(meta.shape)) if d != dim]
+    return [meta.shape[d] for d in others], [meta.layout.dims[d] for d in others]
+
+
+def rows_last(x: np.ndarray, dim: int) -> np.ndarray:
+    """An array as rows ``[b, n]``, those along a dim."""
+    count = math.prod(n for d, n in enumerate(x.shape) if d != dim)
+    return np.moveaxis(x, dim, -1).reshape(count, x.shape[dim])
+
+
+def rows_back(rows: np.ndarray, shape: Sequence[int], dim: int) -> np.ndarray:
+    """Rows as the array of which they are the rows along a dim."""
+    others = [n for d, n in enumerate(shape) if d != dim]
+    return np.asarray(np.moveaxis(rows.reshape(*others, rows.shape[-1]), -1, dim), order="C")
 
 
 _UFUNCS = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
 
 
 def _steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any], **params: Any) -> Any:
-    axes = tuple(a for a in strategy.axes_of(ALONG) if strategy.mesh.axis_size(a) > 1)
+    axes = split_axes(strategy)
     if not axes:
         return ()
-    (meta,), dim, op = inputs, params["dim"], params["op"]
-    others = [d for d in range(len(meta.shape)) if d != dim]
-    layout = Layout(strategy.mesh, [axes, *[meta.layout.dims[d] for d in others]])
-    step = scan_step(layout, axes, [meta.shape[d] for d in others], op, params["backward"])
+    (meta,), op = inputs, params["op"]
+    sizes, entries = beside(meta, params["dim"])
+    step = scan_step(Layout(strategy.mesh, [axes, *entries]), axes, sizes, op, params["backward"])
     return ((step, accumulator(op, meta.dtype)),)
 
 
@@ -127,18 +160,11 @@ def running_extreme(op: str, x: Tensor, axis: int = 0) -> Tensor:
     return _extreme_op(x, dim=at, op=op, backward=False)
 
 
-def _scan(
-    name: str, op: str, x: Tensor, dim: int | None, dtype: DTypeLike | None, include_initial: bool
-) -> Tensor:
+def _scan(name: str, op: str, x: Tensor, dim: Dim, dtype: DTypeLike | None, include_initial: bool) -> Tensor:
     at = along_dim(name, x, dim)
-    kind = x.dtype
-    if dtype is not None:
-        kind = np.dtype(dtype)
-    elif kind.kind in "bi":
-        kind = np.promote_types(kind, np.int64)
-    elif kind.kind == "u":
-        kind = np.dtype(np.uint64)
-    y = _scan_op(x if kind == x.dtype else cast(x, kind), dim=at, op=op, backward=False)
+    wide = {"b": np.int64, "i": np.int64, "u": np.uint64}
+    kind = np.dtype(wide.get(x.dtype.kind, x.dtype) if dtype is None else dtype)
+    y = _scan_op(as_type(x, kind), dim=at, op=op, backward=False)
     if not include_initial:
         return y
     shape = tuple(1 if d == at else n for d, n in enumerate(y.shape))
@@ -151,29 +177,24 @@ def _scan(
 @operator(_scan_op)
 def cumulative_sum(
     x: Tensor,
-    dim: int | None = None,
+    dim: Dim = None,
     dtype: DTypeLike | None = None,
     include_initial: bool = False,
     *,
-    axis: int | None = None,
+    axis: Dim = None,
 ) -> Tensor:
     """Running sums along a dim, which may be split: one exclusive scan carries each rank's total on.
 
-    Args:
-        x: the tensor; whole numbers are added up in 64 bits, as numpy does.
+    Parameters:
         dim: which dim; may be left out where there is one only.
-        dtype: element type of the result.
+        dtype: element type of the result. None: 64-bit whole numbers for whole numbers and truth values, else that of ``x``.
         include_initial: begin with 0, so that the result is one entry longer.
-        axis: the same as ``dim``.
 
     Raises:
-        RuleError: a dim out of range, or none of several.
+        RuleError: no dim where there are several.
 
-    >>> import numpy as np
-    >>> from spmdsim import LockStep, Mesh, Tensor
-    >>> x = Tensor.from_global(np.arange(5), Mesh((2,), ("x",))("x"), LockStep(2))
-    >>> cumulative_sum(x).full()
-    array([ 0,  1,  3,  6, 10])
+    >>> ops.cumulative_sum(v).full().tolist()
+    [3, 4, 7, 9]
     """
     return _scan("cumulative_sum", "sum", x, dim, dtype, include_initial)
 
@@ -181,27 +202,22 @@ def cumulative_sum(
 @operator(_scan_op)
 def cumulative_prod(
     x: Tensor,
-    dim: int | None = None,
+    dim: Dim = None,
     dtype: DTypeLike | None = None,
     include_initial: bool = False,
     *,
-    axis: int | None = None,
+    axis: Dim = None,
 ) -> Tensor:
     """Running products along a dim; as :func:`cumulative_sum`. Gradients are right where factors are 0, too.
 
-    Args:
-        x: the tensor.
+    Parameters:
         dim: which dim; may be left out where there is one only.
-        dtype: element type of the result. None: 64-bit whole numbers for whole numbers and truth values, else that of
-            ``x``.
+        dtype: as of :func:`cumulative_sum`.
         include_initial: begin with 1, so that the result is one entry longer.
-        axis: the same as ``dim``.
 
     Raises:
-        RuleError: a dim out of range, or none of several.
+        RuleError: no dim where there are several.
 
-    >>> from spmdsim import Mesh, Tensor, ops
-    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.cumulative_prod(x, dim=0).full().tolist()
     [[3, 1, 2], [18, 5, 8]]
     """
@@ -220,19 +236,15 @@ def diff(
 ) -> Tensor:
     """Differences of neighbours along a dim, ``n`` times over, as ``numpy.diff``.
 
-    Args:
+    Parameters:
         x: the tensor; differences of truth values say where they change.
-        dim: which dim.
         n: how many times.
         prepend: what stands before it: a tensor or array, or a number.
         append: what stands behind it.
-        axis: the same as ``dim``.
 
     Raises:
-        RuleError: a dim out of range, or a negative number of times.
+        RuleError: a negative number of times.
 
-    >>> from spmdsim import Mesh, Tensor, ops
-    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.diff(x, dim=0).full().tolist()
     [[3, 4, 2]]
     """
@@ -248,19 +260,9 @@ def diff(
         size = x.shape[at]
         if size == 0:
             break
-        after, before = _from(x, at, 1, size), _from(x, at, 0, size - 1)
-        x = _xor(after, before) if x.dtype.kind == "b" else subtract(after, before)
+        after, before = part_along(x, at, 1, size), part_along(x, at, 0, size - 1)
+        x = (not_equal if x.dtype.kind == "b" else subtract)(after, before)
     return x
-
-
-def _xor(a: Tensor, b: Tensor) -> Tensor:
-    return logical_not(equal(a, b))
-
-
-def _from(x: Tensor, dim: int, start: int, stop: int) -> Tensor:
-    starts, stops = [0] * x.ndim, list(x.shape)
-    starts[dim], stops[dim] = start, stop
-    return slice_(x, starts, stops, [1] * x.ndim)
 
 
 def _end(given: Operand, x: Tensor, dim: int) -> Tensor:
@@ -274,6 +276,4 @@ def _end(given: Operand, x: Tensor, dim: int) -> Tensor:
         return Tensor.from_global(
             np.broadcast_to(array, shape if not array.ndim else array.shape), layout, x.world
         )
-    from spmdsim.ops.shape import broadcast_to
-
     return broadcast_to(given, shape)

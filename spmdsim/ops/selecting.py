@@ -1,20 +1,26 @@
-"""Entries chosen by truth values: as many as there are, agreed by one small gathering, in balanced blocks."""
+"""Entries chosen by truth values, and the different values: as many as there are, agreed by one small gathering, in balanced blocks."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Generator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from spmdsim.core import Layout, Rule
+from spmdsim.core import BoundRule, Layout, Rule, Strategy
+from spmdsim.core.step import Step
 from spmdsim.errors import OutOfRange, RuleError
-from spmdsim.ops.declare import alike, boolean
-from spmdsim.ops.functions import logical_not
+from spmdsim.ops.along import put_along
+from spmdsim.ops.declare import alike, boolean, cast
+from spmdsim.ops.elementwise import logical_not, subtract
 from spmdsim.ops.operators import operator
+from spmdsim.ops.scans import ALONG, cumulative_sum, split_axes
 from spmdsim.ops.shape import merged, reshape
-from spmdsim.tensor import Op, Tensor
+from spmdsim.ops.sorting import sort, sort_with_indices
+from spmdsim.tensor import Context, Op, Tensor
 from spmdsim.tensor.joined import joined, needs_values
 from spmdsim.tensor.operands import Operand, as_operand
+from spmdsim.tensor.stepped import SteppedOp
 
 
 def by_first_dim(x: Tensor, dims: int) -> Tensor:
@@ -77,11 +83,8 @@ def nonzero(x: Tensor) -> tuple[Tensor, ...]:
         RuleError: a tensor without dims.
         WorldError: a world without values.
 
-    >>> import numpy as np
-    >>> from spmdsim import LockStep, Mesh, Tensor
-    >>> x = Tensor.from_global(np.array([0, 3, 0, 4, 5]), Mesh((2,), ("x",))("x"), LockStep(2))
-    >>> nonzero(x)[0].full()
-    array([1, 3, 4])
+    >>> [places.full().tolist() for places in ops.nonzero(x > 3)]
+    [[1, 1, 1], [0, 1, 2]]
     """
     if not x.ndim:
         raise RuleError("nonzero takes a tensor with dims")
@@ -104,16 +107,14 @@ _column_op = Op(
 )
 
 
-def _isin(x: np.ndarray, values: np.ndarray) -> np.ndarray:
-    return np.asarray(np.isin(x, values.reshape(-1)))
-
-
-def _isin_rule(x: tuple[int, ...], values: tuple[int, ...]) -> Rule:
-    names = " ".join(f"v{d}" for d in range(len(values)))
-    return Rule.parse(f"..., {names} -> ...", reduce="any")
-
-
-_isin_op = Op("isin", _isin_rule, _isin, dtype=boolean)
+_isin_op = Op(
+    "isin",
+    lambda x, values: Rule.parse(
+        f"..., {' '.join(f'v{d}' for d in range(len(values)))} -> ...", reduce="any"
+    ),
+    lambda x, values: np.asarray(np.isin(x, values.reshape(-1))),
+    dtype=boolean,
+)
 
 
 @operator(_isin_op)
@@ -125,8 +126,6 @@ def isin(x: Operand, values: Operand, invert: bool = False) -> Tensor:
         values: the values, of any shape.
         invert: whether it is none of them.
 
-    >>> from spmdsim import Mesh, Tensor, ops
-    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.isin(x, [1, 6]).full().tolist()
     [[False, True, False], [True, False, False]]
     """
@@ -134,3 +133,157 @@ def isin(x: Operand, values: Operand, invert: bool = False) -> Tensor:
     entries, others = alike("isin", as_operand(x, like), as_operand(values, like))
     among = _isin_op(entries, others)
     return logical_not(among) if invert else among
+
+
+class UniqueCounts(NamedTuple):
+    """What :func:`unique_counts` gives."""
+
+    values: Tensor
+    counts: Tensor
+
+
+class UniqueInverse(NamedTuple):
+    """What :func:`unique_inverse` gives."""
+
+    values: Tensor
+    inverse_indices: Tensor
+
+
+class UniqueAll(NamedTuple):
+    """What :func:`unique_all` gives."""
+
+    values: Tensor
+    indices: Tensor
+    inverse_indices: Tensor
+    counts: Tensor
+
+
+def _beside_steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any], **params: Any) -> Any:
+    axes = split_axes(strategy)
+    if not axes:
+        return ()
+    mesh = strategy.mesh
+    step = Step("all_gather", axes, mesh(axes), mesh(None), (mesh.axis_size(*axes),))
+    return ((step, inputs[0].dtype),)
+
+
+def _beside(
+    context: Context, x: np.ndarray, ahead: bool
+) -> Generator[np.ndarray, np.ndarray, tuple[np.ndarray, bool]]:
+    """The entry beside this rank's piece, behind it or ahead, and whether there is one."""
+    axes, mesh, size = split_axes(context.strategy), context.strategy.mesh, context.size(ALONG)
+    if not axes:
+        return np.zeros(1, x.dtype), False
+    mine = (x[:1] if ahead else x[-1:]) if len(x) else np.zeros(1, x.dtype)
+    all_of = yield mine
+    members = mesh.group(context.rank, *axes)
+    line, me = Layout(mesh, [axes]), members.index(context.rank)
+    others = range(me + 1, len(members)) if ahead else range(me - 1, -1, -1)
+    for k in others:
+        if line.local_shape((size,), members[k])[0]:
+            return all_of[k : k + 1], True
+    return np.zeros(1, x.dtype), False
+
+
+def _starts(context: Context, x: np.ndarray) -> Generator[np.ndarray, np.ndarray, np.ndarray]:
+    """Where entries differ from the one before."""
+    before, there = yield from _beside(context, x, False)
+    earlier = np.concatenate([before, x])[: len(x)]
+    differs = np.asarray(x != earlier)
+    if not there:
+        differs[:1] = True
+    return differs
+
+
+def _following(context: Context, x: np.ndarray, last: int) -> Generator[np.ndarray, np.ndarray, np.ndarray]:
+    """The entry after each, and what stands behind the last one."""
+    after, there = yield from _beside(context, x, True)
+    return np.concatenate([x[1:], after if there else np.full(1, last, x.dtype)])[: len(x)]
+
+
+_runs_rule = Rule.parse(f"{ALONG} -> {ALONG}")
+_starts_op = SteppedOp(
+    "starts", _runs_rule, _starts, dtype=boolean, steps=_beside_steps, contextual=True, moves=True
+)
+_following_op = SteppedOp(
+    "following", _runs_rule, _following, steps=_beside_steps, contextual=True, moves=True
+)
+
+
+def _flat(name: str, x: Tensor) -> Tensor:
+    needs_values(x.world, f"{name}(x)")
+    return flattened(x.detach())
+
+
+def _counts(ordered: Tensor, starts: Tensor) -> Tensor:
+    """How long the runs of equal values are."""
+    (places,) = nonzero(starts)
+    return subtract(_following_op(places, last=ordered.shape[0]), places)
+
+
+def _inverse(x: Tensor, starts: Tensor, order: Tensor) -> Tensor:
+    """For each entry of ``x``, the number of its value."""
+    numbers = subtract(cumulative_sum(cast(starts, np.int64)), 1)
+    return reshape(put_along(numbers, order, 0), x.shape, x.layout.reduced)
+
+
+@operator()
+def unique_values(x: Tensor) -> Tensor:
+    """The different values, ascending; every nan is one of its own.
+
+    Raises:
+        WorldError: a world without values.
+
+    >>> ops.unique_values(v).full().tolist()
+    [1, 2, 3]
+    """
+    ordered = sort(_flat("unique_values", x))
+    return select(ordered, _starts_op(ordered))
+
+
+@operator()
+def unique_counts(x: Tensor) -> UniqueCounts:
+    """The different values, ascending, and how often each occurs.
+
+    Raises:
+        WorldError: a world without values.
+
+    >>> values, counts = ops.unique_counts(v)
+    >>> values.full().tolist(), counts.full().tolist()
+    ([1, 2, 3], [1, 1, 2])
+    """
+    ordered = sort(_flat("unique_counts", x))
+    starts = _starts_op(ordered)
+    return UniqueCounts(select(ordered, starts), _counts(ordered, starts))
+
+
+@operator()
+def unique_inverse(x: Tensor) -> UniqueInverse:
+    """The different values, ascending, and for each entry the number of its value, in the shape of ``x``.
+
+    Raises:
+        WorldError: a world without values.
+
+    >>> ops.unique_inverse(v).inverse_indices.full().tolist()
+    [2, 0, 2, 1]
+    """
+    ordered, order = sort_with_indices(_flat("unique_inverse", x))
+    starts = _starts_op(ordered)
+    return UniqueInverse(select(ordered, starts), _inverse(x, starts, order))
+
+
+@operator()
+def unique_all(x: Tensor) -> UniqueAll:
+    """The different values, ascending, where each occurs first among all entries, for each entry the number of its value,
+    and how often each value occurs.
+
+    Raises:
+        WorldError: a world without values.
+
+    >>> ops.unique_all(v).indices.full().tolist()
+    [1, 3, 0]
+    """
+    ordered, order = sort_with_indices(_flat("unique_all", x))
+    starts = _starts_op(ordered)
+    counts, inverse = _counts(ordered, starts), _inverse(x, starts, order)
+    return UniqueAll(select(ordered, starts), select(order, starts), inverse, counts)

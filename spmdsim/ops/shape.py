@@ -15,11 +15,11 @@ from spmdsim.core import REDUCE_OPS, Layout, Rule
 from spmdsim.errors import RuleError, UsageTypeError
 from spmdsim.layout.shape_sizes import integers
 from spmdsim.layout.windowed_layout import Window
-from spmdsim.ops.broadcast import unbroadcast
+from spmdsim.ops.declare import unbroadcast
 from spmdsim.ops.operators import operator
 from spmdsim.ops.reduce import Dims, normal_dims
 from spmdsim.ops.windowed import WindowOp
-from spmdsim.tensor import Context, Op, Tensor
+from spmdsim.tensor import Op, Tensor
 from spmdsim.tensor.move import move
 
 Shape = tuple[int, ...]
@@ -114,22 +114,11 @@ def _spell(terms: list[list[str]]) -> str:
     return " ".join("1" if not t else t[0] if len(t) == 1 else f"({' '.join(t)})" for t in terms)
 
 
-def _reshape_forward(context: Context, x: np.ndarray, shape: Shape) -> np.ndarray:
-    local = [part.stop - part.start for part in context.index(-1)]
-    return np.asarray(x, order="C").reshape(local)
-
-
-def _reshape_vjp(
-    context: Context, dy: np.ndarray, operands: Sequence[np.ndarray], _y: Any, shape: Shape
-) -> tuple[np.ndarray]:
-    return (np.ascontiguousarray(dy).reshape(operands[0].shape),)
-
-
 _reshape_op = Op(
     "reshape",
     lambda old, shape: reshape_rule(old, shape),
-    _reshape_forward,
-    _reshape_vjp,
+    lambda context, x, shape: np.asarray(x, order="C").reshape([p.stop - p.start for p in context.index(-1)]),
+    lambda context, dy, operands, _y, shape: (np.ascontiguousarray(dy).reshape(operands[0].shape),),
     contextual=True,
     moves=True,
 )
@@ -146,8 +135,7 @@ def reshape(
 ) -> Tensor:
     """The same elements in another shape, row by row.
 
-    Args:
-        x: the tensor.
+    Parameters:
         shape: new shape, or the only size; one size may be -1.
         layout: where the result should live; if left out, where it is without moving data, if possible.
         copy: of no account, as tensors are values; for the array API standard.
@@ -157,8 +145,6 @@ def reshape(
         RuleError: another number of elements, or another order.
         UsageTypeError: sizes that are not in one tuple.
 
-    >>> from spmdsim import Mesh, Tensor, ops
-    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.reshape(x, (2, 1, 3)).layout.short()
     'S(0)'
     """
@@ -221,16 +207,13 @@ def full_shape(old: Shape, new: Iterable[int]) -> Shape:
 def flatten(x: Tensor, start: int | str = 0, order: str = "C") -> Tensor:
     """All dims from ``start`` on as one.
 
-    Args:
-        x: the tensor.
+    Parameters:
         start: the first of them; or the order, as numpy has it, for all dims.
         order: of all dims, as :func:`reshape` has it.
 
     Raises:
         RuleError: another order, or one of some dims.
 
-    >>> from spmdsim import Mesh, Tensor, ops
-    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.flatten(x).full().tolist(), ops.flatten(x, order="F").full().tolist()
     ([3, 1, 2, 6, 5, 4], [3, 6, 1, 5, 2, 4])
     """
@@ -258,20 +241,13 @@ def merged(x: Tensor, start: int, stop: int) -> Tensor:
 # -- transpose --------------------------------------------------------------------------------------
 
 
-def _transpose_rule(shape: Shape, perm: tuple[int, ...]) -> Rule:
-    names = [f"d{i}" for i in range(len(shape))]
-    return moving_rule(f"{' '.join(names)} -> {' '.join(names[p] for p in perm)}", ())
-
-
-def _transpose_vjp(dy: np.ndarray, _operands: Any, _y: Any, perm: tuple[int, ...]) -> tuple[np.ndarray]:
-    return (dy.transpose(np.argsort(perm)),)
-
-
 _transpose_op = Op(
     "transpose",
-    _transpose_rule,
+    lambda shape, perm: moving_rule(
+        f"{' '.join(f'd{d}' for d in range(len(shape)))} -> {' '.join(f'd{d}' for d in perm)}", ()
+    ),
     lambda x, perm: np.asarray(x.transpose(perm), order="C"),
-    _transpose_vjp,
+    lambda dy, _operands, _y, perm: (dy.transpose(np.argsort(perm)),),
     moves=True,
 )
 
@@ -283,8 +259,6 @@ def transpose(x: Tensor, perm: Sequence[int] | None = None, *, axes: Sequence[in
     Raises:
         RuleError: ``perm`` is not a permutation of the dims.
 
-    >>> from spmdsim import Mesh, Tensor, ops
-    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.transpose(x).full().tolist()
     [[3, 6], [1, 5], [2, 4]]
     """
@@ -297,10 +271,10 @@ def transpose(x: Tensor, perm: Sequence[int] | None = None, *, axes: Sequence[in
 # -- flip -------------------------------------------------------------------------------------------
 
 
-def same_dims(shape: Shape, *_: Any, **__: Any) -> Rule:
-    """The rule of an operator that only moves elements, whose result has the operand's dims, of whatever size."""
-    names = " ".join(f"d{d}" for d in range(len(shape)))
-    return moving_rule(f"{names} -> {names}", ())
+def same_dims(*shapes: Shape, linear: Any = "each", **_: Any) -> Rule:
+    """The rule of an operator that only moves elements, whose result has the operands' dims, of whatever size."""
+    names = " ".join(f"d{d}" for d in range(len(shapes[0])))
+    return moving_rule(f"{', '.join([names] * len(shapes))} -> {names}", (), linear)
 
 
 _flip_op = WindowOp(
@@ -319,16 +293,6 @@ _flip_op = WindowOp(
 def flip(x: Tensor, dims: Dims = None, *, axis: Dims = None) -> Tensor:
     """The tensor turned round along dims (all for None): the last comes first. Split dims stay split.
 
-    Args:
-        x: the tensor.
-        dims: which dims, negative ones from the end; all for None.
-        axis: the same as ``dims``.
-
-    Raises:
-        RuleError: a dim out of range or given twice.
-
-    >>> from spmdsim import Mesh, Tensor, ops
-    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.flip(x, 0).full().tolist()
     [[6, 5, 4], [3, 1, 2]]
     """
@@ -346,15 +310,12 @@ def _broadcast_rule(old: Shape, shape: Shape) -> tuple[Rule, dict[str, int]]:
     return moving_rule(f"{' '.join(left)} -> {' '.join(right)}", ()), sizes
 
 
-def _broadcast_forward(context: Context, x: np.ndarray, shape: Shape) -> np.ndarray:
-    local = [part.stop - part.start for part in context.index(-1)]
-    return np.asarray(np.broadcast_to(x, local), order="C")
-
-
 _broadcast_op = Op(
     "broadcast_to",
     _broadcast_rule,
-    _broadcast_forward,
+    lambda context, x, shape: np.asarray(
+        np.broadcast_to(x, [p.stop - p.start for p in context.index(-1)]), order="C"
+    ),
     lambda context, dy, operands, _y, shape: (unbroadcast(dy, operands[0].shape),),
     contextual=True,
     moves=True,
@@ -368,8 +329,6 @@ def broadcast_to(x: Tensor, shape: Sequence[int]) -> Tensor:
     Raises:
         RuleError: shapes that do not broadcast.
 
-    >>> from spmdsim import Mesh, Tensor, ops
-    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.broadcast_to(x, (4, 2, 3)).shape
     (4, 2, 3)
     """

@@ -17,7 +17,8 @@ from spmdsim.layout.shape_sizes import counted_dim, integers
 from spmdsim.layout.windowed_layout import Window
 from spmdsim.ops.declare import alike
 from spmdsim.ops.operators import operator
-from spmdsim.ops.shape import broadcast_to, flatten, flip, moving_rule, reshape, same_dims
+from spmdsim.ops.reduce import Dims
+from spmdsim.ops.shape import broadcast_to, flatten, flip, reshape, same_dims
 from spmdsim.ops.windowed import WindowOp, Windows, margins, surrounded
 from spmdsim.tensor import Context, Tensor
 from spmdsim.tensor.element_types import as_array
@@ -51,17 +52,9 @@ def slice_(x: Tensor, start: Sequence[int], stop: Sequence[int], step: Sequence[
     A dim that is split stays so: its elements go where the balanced blocks of the new size have them, from neighbour to
     neighbour where the slice is a shift by less than a block, and nothing else is sent.
 
-    Args:
-        x: the tensor.
-        start: the first place of each dim.
-        stop: the place behind the last of each dim, at most its size.
-        step: from one place to the next in each dim, 1 or more; 1 everywhere if left out.
-
     Raises:
         RuleError: bounds outside the tensor, a start behind the stop, or a step less than 1.
 
-    >>> from spmdsim import Mesh, Tensor, ops
-    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.slice_(x, (0, 1), (2, 3)).full().tolist()
     [[1, 2], [5, 4]]
     """
@@ -72,24 +65,23 @@ def slice_(x: Tensor, start: Sequence[int], stop: Sequence[int], step: Sequence[
     return _slice_op(x, start=tuple(start), stop=tuple(stop), step=steps)
 
 
+def part_along(x: Tensor, dim: int, start: int, stop: int) -> Tensor:
+    """What lies between two places of a dim."""
+    starts, stops = [0] * x.ndim, list(x.shape)
+    starts[dim], stops[dim] = start, stop
+    return slice_(x, starts, stops)
+
+
 @operator()
 def split(x: Tensor, parts: int, dim: int = 0, *, axis: int = 0) -> list[Tensor]:
-    """Equal pieces along a dim.
+    """So many equal pieces along a dim.
 
-    Args:
-        x: the tensor.
-        parts: how many pieces; divides the size of the dim.
-        dim: along which dim, the first by default, negative from the end; it may be split.
-        axis: the same as ``dim``.
-
-    Returns:
-        The pieces in order, ``parts`` of them.
+    Parameters:
+        parts: how many; divides the size of the dim.
 
     Raises:
-        RuleError: the size does not divide, no pieces, or a dim out of range.
+        RuleError: the size does not divide, or no pieces.
 
-    >>> from spmdsim import Mesh, Tensor, ops
-    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> [y.full().tolist() for y in ops.split(x, 3, dim=1)]
     [[[3], [6]], [[1], [5]], [[2], [4]]]
     """
@@ -97,12 +89,7 @@ def split(x: Tensor, parts: int, dim: int = 0, *, axis: int = 0) -> list[Tensor]
     n = x.shape[dim]
     if parts < 1 or n % parts:
         raise RuleError(f"dim {dim} of size {n} does not split into {parts} equal parts")
-    pieces = []
-    for k in range(parts):
-        start = [k * n // parts if d == dim else 0 for d in range(x.ndim)]
-        stop = [(k + 1) * n // parts if d == dim else m for d, m in enumerate(x.shape)]
-        pieces.append(slice_(x, start, stop))
-    return pieces
+    return [part_along(x, dim, k * n // parts, (k + 1) * n // parts) for k in range(parts)]
 
 
 def _pad_rule(shape: Shape, before: Shape, after: Shape, value: float) -> Rule:
@@ -115,10 +102,6 @@ def _pad_windows(shape: Shape, before: Shape, after: Shape, value: float) -> Win
     return {0: [Window(n + a + b, -a) if a or b else None for a, b, n in sides]}
 
 
-def _pad_forward(context: Context, x: np.ndarray, before: Shape, after: Shape, value: float) -> np.ndarray:
-    return surrounded(x, margins(context), [value] * x.ndim)
-
-
 def _pad_vjp(
     context: Context, dy: np.ndarray, operands: Sequence[np.ndarray], _y: Any, **_: Any
 ) -> tuple[np.ndarray]:
@@ -127,7 +110,13 @@ def _pad_vjp(
 
 
 _pad_op = WindowOp(
-    "pad", _pad_rule, _pad_forward, _pad_vjp, contextual=True, moves=True, windows=_pad_windows
+    "pad",
+    _pad_rule,
+    lambda context, x, before, after, value: surrounded(x, margins(context), [value] * x.ndim),
+    _pad_vjp,
+    contextual=True,
+    moves=True,
+    windows=_pad_windows,
 )
 
 
@@ -144,23 +133,19 @@ def pad(
 ) -> Tensor:
     """The tensor with ``before`` and ``after`` elements of ``value`` added per dim; split dims stay split.
 
-    Args:
-        x: the tensor.
+    Parameters:
         before: one count per dim; or, without ``after``, numpy's ``pad_width``: one count, a pair for all dims, or a
             pair per dim.
         after: one count per dim.
         value: what is added.
-        pad_width: the same as ``before``.
         mode: as numpy's; it may stand in the place of ``after``. ``"constant"``; ``"edge"``, the outermost element;
             ``"wrap"``, what is at the other end; ``"reflect"`` and ``"symmetric"``, what lies behind the edge, without and with it.
-        constant_values: the same as ``value``.
-
-    >>> from spmdsim import Tensor
-    >>> pad(Tensor.ones(2), ((1, 2),)).full().tolist()
-    [0.0, 1.0, 1.0, 0.0, 0.0]
 
     Raises:
         RuleError: a negative count, or not one per dim; another mode.
+
+    >>> ops.pad(v, ((1, 2),)).full().tolist()
+    [0, 3, 1, 3, 2, 0, 0]
     """
     if isinstance(after, str):
         mode, after = after, None
@@ -220,11 +205,7 @@ def _runs(places: np.ndarray) -> list[np.ndarray]:
 
 def _run(x: Tensor, dim: int, places: np.ndarray) -> Tensor:
     first, last = int(places.min()), int(places.max()) + 1
-    piece = slice_(
-        x,
-        [first if d == dim else 0 for d in range(x.ndim)],
-        [last if d == dim else n for d, n in enumerate(x.shape)],
-    )
+    piece = part_along(x, dim, first, last)
     if places[0] > places[-1]:
         return flip(piece, dim)
     shape = [len(places) if d == dim else n for d, n in enumerate(x.shape)]
@@ -245,50 +226,34 @@ def _both_sides(width: PadWidth, ndim: int) -> tuple[Any, Any]:
     return tuple(pairs[:, 0].tolist()), tuple(pairs[:, 1].tolist())
 
 
-def _roll_windows(shape: Shape, shift: Shape) -> Windows:
-    return {0: [Window(n, -(s % n), wrap=True) if n and s % n else None for s, n in zip(shift, shape)]}
-
-
 _roll_op = WindowOp(
     "roll",
     same_dims,
     lambda x, **_: x,
     lambda dy, _operands, _y, **_: (dy,),
     moves=True,
-    windows=_roll_windows,
+    windows=lambda shape, shift: {
+        0: [Window(n, -(s % n), wrap=True) if n and s % n else None for s, n in zip(shift, shape)]
+    },
 )
 
 
 @operator(_roll_op)
-def roll(
-    x: Tensor,
-    shift: int | Sequence[int],
-    dim: int | Sequence[int] | None = None,
-    *,
-    axis: int | Sequence[int] | None = None,
-) -> Tensor:
+def roll(x: Tensor, shift: int | Sequence[int], dim: Dims = None, *, axis: Dims = None) -> Tensor:
     """The elements ``shift`` places further along a dim, or several; what leaves at the end comes in at the beginning.
 
     Split dims stay split, and only what changes ranks is sent. Without a dim the tensor is rolled as if it had one.
 
-    Args:
-        x: the tensor.
+    Parameters:
         shift: how many places, or one number per dim; negative ones to the beginning.
         dim: along which dim or dims; None: among all elements, in row-major order.
-        axis: the same as ``dim``.
-
-    Returns:
-        The shape of ``x``.
 
     Raises:
-        RuleError: a dim out of range, or neither one shift per dim nor a single one of either.
+        RuleError: neither one shift per dim nor a single one of either.
         UsageTypeError: dims or shifts that are no integers.
 
-    >>> import numpy as np
-    >>> from spmdsim import LockStep, Mesh, Tensor, ops
-    >>> x = Tensor.from_global(np.arange(5), Mesh((2,), ("x",))("x"), LockStep(2))
-    >>> ops.roll(x, 2).full()
-    array([3, 4, 0, 1, 2])
+    >>> ops.roll(v, 2).full().tolist()
+    [3, 2, 3, 1]
     """
     if dim is None:
         if x.ndim < 2:
@@ -304,17 +269,8 @@ def roll(
     return _roll_op(x, shift=tuple(total))
 
 
-def _concat_rule(*shapes: Shape, dim: int) -> Rule:
-    names = " ".join(f"d{d}" for d in range(len(shapes[0])))
-    return moving_rule(f"{', '.join([names] * len(shapes))} -> {names}", (), linear="all")
-
-
-def _total(shapes: Sequence[Shape], dim: int) -> int:
-    return int(np.sum([shape[dim] for shape in shapes]))
-
-
 def _concat_windows(*shapes: Shape, dim: int) -> Windows:
-    total, start, windows = _total(shapes, dim), 0, {}
+    total, start, windows = sum(shape[dim] for shape in shapes), 0, {}
     for k, shape in enumerate(shapes):
         window = None if shape[dim] == total else Window(total, -start)
         windows[k] = [window if d == dim else None for d in range(len(shape))]
@@ -322,16 +278,11 @@ def _concat_windows(*shapes: Shape, dim: int) -> Windows:
     return windows
 
 
-def _concat_vjp(dy: np.ndarray, operands: Sequence[np.ndarray], _y: Any, dim: int) -> list[np.ndarray]:
-    ends = np.cumsum([x.shape[dim] for x in operands])[:-1]
-    return list(np.split(dy, ends, axis=dim))
-
-
 _concat_op = WindowOp(
     "concat",
-    _concat_rule,
+    lambda *shapes, dim: same_dims(shapes[0], *shapes[1:], linear="all"),
     lambda *xs, dim: np.concatenate(xs, axis=dim),
-    _concat_vjp,
+    lambda dy, xs, _y, dim: np.split(dy, np.cumsum([x.shape[dim] for x in xs])[:-1], axis=dim),
     moves=True,
     windows=_concat_windows,
 )
@@ -339,22 +290,15 @@ _concat_op = WindowOp(
 
 @operator(_concat_op)
 def concat(tensors: Sequence[Tensor], dim: int | None = 0, *, axis: int | None = 0) -> Tensor:
-    """Tensors one after the other along a dim, which may be split; as one dim each for None.
+    """Tensors one after the other along a dim, which may be split; as one dim each for None. In the type in which they meet.
 
-    Args:
+    Parameters:
         tensors: one at least, of sizes that differ along ``dim`` only.
-        dim: along which dim, the first by default, negative from the end; None: among all elements of each, in
-            row-major order.
-        axis: the same as ``dim``.
-
-    Returns:
-        In the type in which they meet.
+        dim: along which dim; None: among all elements of each, in row-major order.
 
     Raises:
-        RuleError: no tensors, a single number among them, other dims that differ, or a dim out of range.
+        RuleError: no tensors, a single number among them, or other dims that differ.
 
-    >>> from spmdsim import Mesh, Tensor, ops
-    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.concat([x, x], dim=1).full().tolist()
     [[3, 1, 2, 3, 1, 2], [6, 5, 4, 6, 5, 4]]
     """

@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from spmdsim.core import BoundRule, Layout, Rule, Strategy
+from spmdsim.core import BoundRule, Layout, Strategy
+from spmdsim.core.step import Step
 from spmdsim.layout.shape_sizes import flag
 from spmdsim.ops.along import put_along
 from spmdsim.ops.operators import operator
-from spmdsim.ops.scans import ALONG, along_dim, along_rule
-from spmdsim.ops.selection import Sampling, between, comparable, cuts, sampling
+from spmdsim.ops.scans import ALONG, along_dim, along_rule, beside, rows_back, rows_last, split_axes
+from spmdsim.ops.selection import between, comparable, cuts, sampling
 from spmdsim.redistribution.parts import Parts, one_array, parts_step
 from spmdsim.tensor import Context, Tensor
 from spmdsim.tensor.stepped import SteppedOp
@@ -27,42 +28,19 @@ from spmdsim.worlds.pool import empty
 VALUES, INDICES = "values", "indices"
 
 
-def split_axes(strategy: Strategy) -> tuple[str, ...]:
-    """The axes that split the dim that an operator goes along."""
-    return tuple(a for a in strategy.axes_of(ALONG) if strategy.mesh.axis_size(a) > 1)
-
-
-def rows_last(x: np.ndarray, dim: int) -> np.ndarray:
-    """An array as rows ``[b, n]``, those along a dim."""
-    count = math.prod(n for d, n in enumerate(x.shape) if d != dim)
-    return np.moveaxis(x, dim, -1).reshape(count, x.shape[dim])
-
-
-def rows_back(rows: np.ndarray, shape: Sequence[int], dim: int) -> np.ndarray:
-    """Rows as the array of which they are the rows along a dim."""
-    others = [n for d, n in enumerate(shape) if d != dim]
-    return np.asarray(np.moveaxis(rows.reshape(*others, rows.shape[-1]), -1, dim), order="C")
-
-
-def _rule(shape: tuple[int, ...], dim: int, descending: bool, give: tuple[str, ...]) -> Rule:
-    return along_rule(shape, dim, "{} -> " + ", ".join(["{}"] * len(give)))
-
-
 def _steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any], **params: Any) -> Any:
     axes = split_axes(strategy)
     if not axes:
         return ()
     (meta,), dim, give = inputs, params["dim"], params["give"]
+    size = meta.shape[dim]
     mesh, ranks = strategy.mesh, strategy.mesh.axis_size(*axes)
-    others = [d for d in range(len(meta.shape)) if d != dim]
-    rest, entries = [meta.shape[d] for d in others], [meta.layout.dims[d] for d in others]
-    samples, rounds, within = _sampling(meta, dim, ranks)
+    rest, entries = beside(meta, dim)
+    samples, rounds, within = sampling(size, ranks, meta.dtype.itemsize)
     number = np.dtype(np.int64)
 
     def transposed(inner: list[int]) -> Any:
         """From each rank to each: an array of this shape."""
-        from spmdsim.core.step import Step
-
         middle = [None] * len(inner)
         src, dst = mesh(axes, None, *middle, *entries), mesh(None, axes, *middle, *entries)
         return Step("all_to_all", axes, src, dst, (ranks, ranks, *inner, *rest))
@@ -74,10 +52,6 @@ def _steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any], **params
     kinds = [VALUES, *[kind for kind in give if kind == INDICES]]
     ending = (left, meta.dtype), (transposed([]), number), (transposed([]), number)
     return (*selection, *ending, *[moved[kind] for kind in kinds])
-
-
-def _sampling(meta: Any, dim: int, ranks: int) -> Sampling:
-    return sampling(meta.shape[dim], ranks, meta.dtype.itemsize)
 
 
 def _forward(
@@ -188,7 +162,7 @@ def _adjoint(
 
 _sort_op = SteppedOp(
     "sort",
-    _rule,
+    lambda shape, dim, descending, give: along_rule(shape, dim, "{} -> " + ", ".join(["{}"] * len(give))),
     _forward,
     dtype=lambda x, give, **_: tuple(x if kind == VALUES else np.dtype(np.int64) for kind in give),
     steps=_steps,
@@ -214,7 +188,7 @@ def _turned(x: Tensor, dim: int) -> Layout:
     parts = layout.mesh.axis_size(*axes)
     if parts == 1 or not math.prod(shape):
         return x.layout
-    samples, rounds, within = _sampling(x.meta, dim, parts)
+    samples, rounds, within = sampling(shape[dim], parts, x.dtype.itemsize)
     if rounds * parts * samples + within <= layout.largest_shape(shape)[dim]:
         return x.layout
     rooms = [d for d, n in enumerate(layout.largest_shape(shape)) if d != dim and n >= parts]
@@ -235,21 +209,8 @@ def sort(
     element goes once to the rank in whose block it ends. Nan count as larger than all other values, complex numbers
     are ordered by their real parts first. The gradient of a value goes to where the value was.
 
-    Args:
-        x: the tensor.
-        dim: along which dim.
-        descending: largest first.
-        stable: equal values keep their order, which they do in any case.
-        axis: the same as ``dim``.
-
-    Raises:
-        RuleError: a dim out of range.
-
-    >>> import numpy as np
-    >>> from spmdsim import LockStep, Mesh, Tensor
-    >>> x = Tensor.from_global(np.array([3, 1, 4, 1, 5]), Mesh((2,), ("x",))("x"), LockStep(2))
-    >>> sort(x).full(), argsort(x).full()
-    (array([1, 1, 3, 4, 5]), array([1, 3, 0, 2, 4]))
+    >>> ops.sort(v).full().tolist(), ops.argsort(v).full().tolist()
+    ([1, 2, 3, 3], [1, 3, 0, 2])
     """
     return _sort("sort", x, dim, descending, (VALUES, INDICES) if x.requires_grad else (VALUES,))[0]
 
@@ -260,22 +221,8 @@ def argsort(
 ) -> Tensor:
     """The places of the values of :func:`sort` in the operand; the first one of equal values comes first.
 
-    Args:
-        x: the tensor; nan count as larger than all other values.
-        dim: along which dim, the last by default; it may be split.
-        descending: largest first; smallest first by default.
-        stable: equal values keep their order, which they do in any case.
-        axis: the same as ``dim``.
+    int64, in the shape and layout of ``x``: places in the whole dim and not in a rank's piece.
 
-    Returns:
-        int64, in the shape and layout of ``x``: places in the whole dim and not in a rank's piece.
-
-    Raises:
-        RuleError: a dim out of range.
-        UsageTypeError: a ``descending`` that is neither True nor False.
-
-    >>> from spmdsim import Mesh, Tensor, ops
-    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.argsort(x).full().tolist()
     [[1, 2, 0], [2, 1, 0]]
     """
@@ -288,22 +235,6 @@ def sort_with_indices(
 ) -> tuple[Tensor, Tensor]:
     """The results of :func:`sort` and :func:`argsort`.
 
-    Args:
-        x: the tensor; nan count as larger than all other values.
-        dim: along which dim, the last by default; it may be split.
-        descending: largest first; smallest first by default.
-        stable: equal values keep their order, which they do in any case.
-        axis: the same as ``dim``.
-
-    Returns:
-        The values, and int64 places in the whole dim, both in the shape and layout of ``x``.
-
-    Raises:
-        RuleError: a dim out of range.
-        UsageTypeError: a ``descending`` that is neither True nor False.
-
-    >>> from spmdsim import Mesh, Tensor, ops
-    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> values, places = ops.sort_with_indices(x)
     >>> values.full().tolist(), places.full().tolist()
     ([[1, 2, 3], [4, 5, 6]], [[1, 2, 0], [2, 1, 0]])

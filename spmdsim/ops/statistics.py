@@ -11,16 +11,16 @@ import numpy as np
 from spmdsim.core import Rule
 from spmdsim.errors import InputError, RuleError
 from spmdsim.ops.declare import cast
-from spmdsim.ops.elementwise import add, divide, equal, multiply, subtract, where
-from spmdsim.ops.functions import not_equal
+from spmdsim.ops.elementwise import add, divide, equal, multiply, not_equal, subtract, where
 from spmdsim.ops.lookup import gather
 from spmdsim.ops.operators import operator
+from spmdsim.ops.reduce import Dims, normal_dims
 from spmdsim.ops.reduce import max as max_
 from spmdsim.ops.reduce import min as min_
-from spmdsim.ops.reduce import normal_dims
 from spmdsim.ops.reduce import sum as sum_
 from spmdsim.ops.selecting import flattened
 from spmdsim.ops.shape import reshape, transpose
+from spmdsim.ops.slicing import part_along
 from spmdsim.ops.sorting import sort
 from spmdsim.tensor import Op, Tensor
 from spmdsim.tensor.joined import needs_values
@@ -30,13 +30,13 @@ from spmdsim.tensor.operands import Operand, as_operand
 
 #: How a quantile between two entries is found: from the place below, the one above, and how far it is between them.
 METHODS = ("linear", "lower", "higher", "nearest", "midpoint")
+#: Of which parts there is a quantile.
+Quantiles = float | Sequence[float] | np.ndarray
 #: Those that take an entry as it is.
 PICKING = METHODS[1:4]
 
 
-def _quantiles(
-    name: str, x: Tensor, q: np.ndarray, dim: int | Sequence[int] | None, method: str, keepdims: bool
-) -> Tensor:
+def _quantiles(name: str, x: Tensor, q: np.ndarray, dim: Dims, method: str, keepdims: bool) -> Tensor:
     if method not in METHODS:
         raise RuleError(f"the method of {name} is {', '.join(map(repr, METHODS))}, but got {method!r}")
     if q.size and not (q.min() >= 0 and q.max() <= 1):
@@ -102,28 +102,24 @@ def _part_way(below: Tensor, above: Tensor, part: np.ndarray) -> Tensor:
 @operator()
 def quantile(
     x: Tensor,
-    q: float | Sequence[float] | np.ndarray,
-    dim: int | Sequence[int] | None = None,
+    q: Quantiles,
+    dim: Dims = None,
     keepdims: bool = False,
     method: str = "linear",
     *,
-    axis: int | Sequence[int] | None = None,
+    axis: Dims = None,
 ) -> Tensor:
-    """The values below which given parts of the entries lie, along dims (all for None); by sorting.
+    """The values below which given parts of the entries lie, along dims (all for None), by sorting; nan where there is one.
 
-    Args:
-        x: the tensor; where there is a nan along the dims the result is nan.
+    Of the type of ``x``; float64 for whole numbers, but where the method takes an entry as it is.
+
+    Parameters:
         q: parts between 0 and 1; their shape comes first in that of the result.
-        dim: along which dims.
-        keepdims: keep them with size 1.
         method: between two entries: ``"linear"``, ``"lower"``, ``"higher"``, ``"nearest"`` or ``"midpoint"``.
-        axis: the same as ``dim``.
 
     Raises:
-        RuleError: a part outside of 0 and 1, a dim out of range, an unknown method, no entries, or complex numbers.
+        RuleError: a part outside of 0 and 1, an unknown method, no entries, or complex numbers.
 
-    >>> from spmdsim import Mesh, Tensor, ops
-    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.quantile(x, 0.5, axis=1).full().tolist()
     [2.0, 5.0]
     """
@@ -133,32 +129,22 @@ def quantile(
 @operator()
 def percentile(
     x: Tensor,
-    q: float | Sequence[float] | np.ndarray,
-    dim: int | Sequence[int] | None = None,
+    q: Quantiles,
+    dim: Dims = None,
     keepdims: bool = False,
     method: str = "linear",
     *,
-    axis: int | Sequence[int] | None = None,
+    axis: Dims = None,
 ) -> Tensor:
     """:func:`quantile`, in hundredths.
 
-    Args:
-        x: the tensor; where there is a nan along the dims the result is nan.
+    Parameters:
         q: percentages between 0 and 100; their shape comes first in that of the result.
-        dim: along which dims; all for None.
-        keepdims: keep them with size 1.
-        method: between two entries: ``"linear"``, ``"lower"``, ``"higher"``, ``"nearest"`` or ``"midpoint"``.
-        axis: the same as ``dim``.
-
-    Returns:
-        Of the type of ``x``; float64 for whole numbers, but where the method takes an entry as it is.
+        method: as of :func:`quantile`.
 
     Raises:
-        RuleError: a percentage outside of 0 and 100, a dim out of range, an unknown method, no entries, or complex
-            numbers.
+        RuleError: a percentage outside of 0 and 100, an unknown method, no entries, or complex numbers.
 
-    >>> from spmdsim import Mesh, Tensor, ops
-    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.percentile(x, 50, axis=1).full().tolist()
     [2.0, 5.0]
     """
@@ -166,29 +152,14 @@ def percentile(
 
 
 @operator()
-def median(
-    x: Tensor,
-    dim: int | Sequence[int] | None = None,
-    keepdims: bool = False,
-    *,
-    axis: int | Sequence[int] | None = None,
-) -> Tensor:
-    """The middle one of the entries along dims (all for None), or the mean of the two in the middle.
+def median(x: Tensor, dim: Dims = None, keepdims: bool = False, *, axis: Dims = None) -> Tensor:
+    """The middle one of the entries along dims (all for None), or the mean of the two in the middle; nan where there is one.
 
-    Args:
-        x: the tensor; where there is a nan along the dims the result is nan.
-        dim: along which dims; all for None. They may be split.
-        keepdims: keep them with size 1.
-        axis: the same as ``dim``.
-
-    Returns:
-        Of the type of ``x``, float64 for whole numbers.
+    Of the type of ``x``, float64 for whole numbers.
 
     Raises:
-        RuleError: a dim out of range, no entries, or complex numbers.
+        RuleError: no entries, or complex numbers.
 
-    >>> from spmdsim import Mesh, Tensor, ops
-    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> ops.median(x, axis=1).full().tolist()
     [2.0, 5.0]
     """
@@ -199,10 +170,9 @@ def median(
 
 
 def _count_rule(*shapes: tuple[int, ...], size: int, **_: Any) -> tuple[Rule, dict[str, int]]:
-    entries = ", ".join(["n"] * len(shapes))
-    return Rule.parse(f"{entries} -> b", whole="b", linear=((1,),) if len(shapes) > 1 else "none"), {
-        "b": size
-    }
+    weighted = len(shapes) > 1
+    text = "n, n -> b" if weighted else "n -> b"
+    return Rule.parse(text, whole="b", linear=((1,),) if weighted else "none"), {"b": size}
 
 
 def _count(x: np.ndarray, *weights: np.ndarray, size: int) -> np.ndarray:
@@ -237,9 +207,7 @@ def bincount(x: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Te
         InputError: a negative number.
         WorldError: a world without values.
 
-    >>> from spmdsim import Mesh, Tensor, ops
-    >>> x = Tensor.from_global([3, 1, 3, 2], Mesh((2,), ("dp",))("dp"))
-    >>> ops.bincount(x).full().tolist()
+    >>> ops.bincount(v).full().tolist()
     [0, 1, 1, 2]
     """
     if x.ndim != 1 or x.dtype.kind not in "iub":
@@ -303,9 +271,7 @@ def histogram(
         RuleError: no bins, edges that do not ascend, entries that are no numbers.
         WorldError: no range, in a world without values.
 
-    >>> from spmdsim import Mesh, Tensor, ops
-    >>> x = Tensor.from_global([3, 1, 3, 2], Mesh((2,), ("dp",))("dp"))
-    >>> counts, edges = ops.histogram(x, bins=2)
+    >>> counts, edges = ops.histogram(v, bins=2)
     >>> counts.full().tolist(), edges.full().tolist()
     ([1, 3], [1.0, 2.0, 3.0])
     """
@@ -331,7 +297,8 @@ def histogram(
         counted = _bins_op(given[0], places, *given[1:], uniform=None)
     if not density:
         return counted, places
-    widths = subtract(_slice(places, 1, places.shape[0]), _slice(places, 0, places.shape[0] - 1))
+    last = places.shape[0]
+    widths = subtract(part_along(places, 0, 1, last), part_along(places, 0, 0, last - 1))
     counts = cast(counted, np.float64)
     return divide(counts, multiply(widths, sum_(counts))), places
 
@@ -339,9 +306,3 @@ def histogram(
 def _ends(x: Tensor) -> tuple[float, float]:
     needs_values(x.world, "a range that is found from the entries")
     return (float(min_(x).full()), float(max_(x).full())) if x.size else (0.0, 1.0)
-
-
-def _slice(x: Tensor, start: int, stop: int) -> Tensor:
-    from spmdsim.ops.slicing import slice_
-
-    return slice_(x, [start], [stop], [1])

@@ -17,7 +17,7 @@ from spmdsim.cost import Machine
 from spmdsim.cost.machine import Link
 from spmdsim.cost.roofline import forward_work
 from spmdsim.errors import RuleError
-from spmdsim.linalg.lu import _solve_op as lu_solve_op
+from spmdsim.linalg.by_panels import _solve_op as lu_solve_op
 from spmdsim.redistribution import plan
 from spmdsim.redistribution.choose import choose, least_seconds, planned_seconds
 

@@ -227,6 +227,7 @@ def test_arrays_that_something_separates_leave_their_dims_in_front():
         (every, mask, 0), (every, mask, ..., 0), (every, mask, [0, 1, 2]), (0, mask), (0, mask, 0), (every, None, mask, 0), (0, None, mask),
         (every, mask, None, 0), (every, two, ..., [1, 2]), (every, two, ..., 0), (every, 0, ..., two, 0), (every, two, two, ..., 0),
         (every, None, two, ..., [1, 2]), (every, 0, row, ..., 0), (0, ..., row, every), (every, 0, row), (..., 0, row, every), (two, ..., two),
+        (every, 0, two, two), (0, 0, two, two), (every, two, two, 0), (..., two, two, 0), (every, None, 0, two, two),
     ]  # fmt: skip
     for dims in (("a", None, None, None), (None, None, "a", None), (None, None, None, "a")):
         x = Tensor.from_global(array, Mesh((2,), ("a",))(*dims), w)

@@ -15,7 +15,7 @@ from spmdsim import LockStep, Mesh, Tensor, check
 from spmdsim.errors import WorldError
 from spmdsim.nn import SGD
 from spmdsim.nn.module import Parameter
-from spmdsim.ops.dropout import dropout
+from spmdsim.ops.activations import dropout
 from spmdsim.sides import number_of
 from spmdsim.tensor.checkpoint import save
 

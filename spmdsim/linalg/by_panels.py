@@ -1,8 +1,8 @@
-"""Systems of equations whose matrix is split by rows: LU factors with partial pivoting, panel by panel.
+"""Cholesky factors and systems of equations whose matrix is split by rows: panel by panel of columns.
 
-A panel of columns is on every rank at a time, as in :mod:`spmdsim.linalg.cholesky`. Rows stay where they are: which of them
-have been pivots is known to all, and those of a panel are added up from the rank that has them. No rank has more than its
-rows, a panel and the solution.
+A panel is on every rank at a time. For LU factors with partial pivoting rows stay where they are: which of them have been
+pivots is known to all, and those of a panel are added up from the rank that has them. No rank has more than its rows, a
+panel and the solution.
 """
 
 from __future__ import annotations
@@ -16,19 +16,115 @@ from spmdsim.core import BoundRule, Layout, Rule, Strategy
 from spmdsim.core.step import Step
 from spmdsim.errors import RuleError
 from spmdsim.layout.element_type import accumulator, promoted
-from spmdsim.linalg.cholesky import panels_of
 from spmdsim.linalg.tall import adjoint
-from spmdsim.linalg.whole import in_fractions, inv_op, solve_op, square
+from spmdsim.linalg.whole import hermitian, in_fractions, inv_op, solve_op, square
 from spmdsim.ops.contract import matmul
 from spmdsim.ops.declare import alike
 from spmdsim.ops.operators import of_tensors
+from spmdsim.ops.scans import split_axes
 from spmdsim.ops.shape import reshape
-from spmdsim.tensor import Context, Tensor
+from spmdsim.tensor import Context, Op, Tensor
 from spmdsim.tensor.operands import as_operand
 from spmdsim.tensor.stepped import SteppedOp
 
 
-def _steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any]) -> Any:
+def panels_of(strategy: Strategy, size: int) -> tuple[tuple[str, ...], list[tuple[int, int]]]:
+    """The axes that split the rows, and the rows of every rank that has any, which are the columns of the panels."""
+    axes = split_axes(strategy, "m")
+    mesh = strategy.mesh
+    members = mesh.group(mesh.rank_at(0), *axes)
+    bounds = [Layout(mesh, [axes]).bounds((size,), member)[0] for member in members]
+    return axes, [(start, stop) for start, stop in bounds if stop > start]
+
+
+def _cholesky_steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any]) -> Any:
+    size, mesh = bound.sizes["n"], strategy.mesh
+    axes, panels = panels_of(strategy, size)
+    if not axes:
+        return ()
+    src, dst = mesh(axes, None), mesh(None, None)
+    return tuple(
+        (Step("all_gather", axes, src, dst, (size, stop - start)), inputs[0].dtype) for start, stop in panels
+    )
+
+
+def _cholesky_forward(context: Context, x: np.ndarray) -> Generator[np.ndarray, np.ndarray, np.ndarray]:
+    axes, panels = panels_of(context.strategy, context.size("n"))
+    if not axes:
+        return np.linalg.cholesky(x)
+    first, last = context.bounds("m")
+    left, lower = np.array(x), np.zeros_like(x)
+    for start, stop in panels:
+        panel = yield left[:, start:stop]
+        corner = np.linalg.cholesky(panel[start:stop])
+        factor = np.zeros_like(panel)
+        factor[start:stop] = corner
+        if stop < len(panel):
+            factor[stop:] = hermitian(np.linalg.solve(corner, hermitian(panel[stop:])))
+        mine = factor[first:last]
+        lower[:, start:stop] = mine
+        left[:, stop:last] -= mine @ hermitian(factor[stop:last]) if stop < last else 0
+    return lower
+
+
+def _gradient(factor: np.ndarray, dfactor: np.ndarray) -> np.ndarray:
+    inner = np.tril(hermitian(factor) @ dfactor)
+    inner = inner - np.einsum("...ii->...i", inner)[..., None] * np.eye(factor.shape[-1]) / 2
+    turned = hermitian(factor)
+    slope = hermitian(np.linalg.solve(turned, hermitian(np.linalg.solve(turned, inner))))
+    return np.asarray((slope + hermitian(slope)) / 2, factor.dtype)
+
+
+_gradient_op = Op("cholesky_gradient", Rule.parse("... m n, ... m n -> ... m n", whole="m n"), _gradient)
+
+
+def _cholesky_adjoint(
+    dys: Sequence[Tensor], operands: Sequence[Tensor], results: Sequence[Tensor]
+) -> tuple[Tensor]:
+    """The gradient of the symmetric matrix, from the whole factor, which every rank has for it."""
+    whole = results[0].layout.canonical
+    layout = Layout(whole.mesh, [*whole.dims[:-2], None, None])
+    return (_gradient_op(results[0].to(layout), dys[0].to(layout)),)
+
+
+cholesky_op = SteppedOp(
+    "cholesky",
+    lambda shape: Rule.parse("... m n -> ... m n", whole="n" if len(shape) == 2 else "m n", work="passes"),
+    _cholesky_forward,
+    steps=_cholesky_steps,
+    adjoint=_cholesky_adjoint,
+    contextual=True,
+    saves_result=True,
+)
+
+
+@of_tensors
+def cholesky(x: Tensor, upper: bool = False) -> Tensor:
+    """The lower triangle ``l`` with ``l l^H = x`` of positive definite matrices; only the lower triangle of ``x`` is read.
+
+    Where a matrix is split by rows, as many panels of columns as there are pieces are gathered and factored one after the
+    other; the factor lies as the matrix. The gradient needs the factor whole.
+
+    Args:
+        x: ``[..., n, n]``.
+        upper: give ``l^H``, and read the upper triangle.
+
+    Raises:
+        RuleError: matrices that are not square.
+
+    >>> linalg.cholesky(s).full().round(4).tolist()
+    [[2.0, 0.0], [1.0, 1.4142]]
+    """
+    x = square("cholesky", x)
+    if upper:
+        return adjoint(cholesky(adjoint(x)))
+    dims = x.layout.reduced.canonical.dims
+    if x.ndim == 2 and dims[1]:
+        x = x.to(x.layout.mesh((*dims[0], *dims[1]), None))
+    return cholesky_op(x)
+
+
+def _solve_steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any]) -> Any:
     n, k, mesh = bound.sizes["n"], bound.sizes["k"], strategy.mesh
     axes, panels = panels_of(strategy, n)
     if not axes:
@@ -65,7 +161,9 @@ def _factored(panel: np.ndarray, free: np.ndarray) -> tuple[np.ndarray, np.ndarr
     return work, np.array(pivots)
 
 
-def _forward(context: Context, a: np.ndarray, b: np.ndarray) -> Generator[np.ndarray, np.ndarray, np.ndarray]:
+def _solve_forward(
+    context: Context, a: np.ndarray, b: np.ndarray
+) -> Generator[np.ndarray, np.ndarray, np.ndarray]:
     n = context.size("n")
     axes, panels = panels_of(context.strategy, n)
     if not axes:
@@ -106,7 +204,7 @@ def _rows(here: np.ndarray, rows: np.ndarray) -> np.ndarray:
     return pivots
 
 
-def _adjoint(
+def _solve_adjoint(
     dys: Sequence[Tensor], operands: Sequence[Tensor], results: Sequence[Tensor]
 ) -> tuple[Tensor, Tensor]:
     """Of the right sides the solution for the adjoint matrix, of the matrix its product with the solution."""
@@ -118,9 +216,9 @@ def _adjoint(
 _solve_op = SteppedOp(
     "lu_solve",
     Rule.parse("m n, m k -> m k", whole="n", work="passes"),
-    _forward,
-    steps=_steps,
-    adjoint=_adjoint,
+    _solve_forward,
+    steps=_solve_steps,
+    adjoint=_solve_adjoint,
     contextual=True,
     saves_result=True,
 )
@@ -175,9 +273,7 @@ def inv(x: Tensor) -> Tensor:
     Raises:
         RuleError: matrices that are not square.
 
-    >>> from spmdsim import Mesh, Tensor
-    >>> x = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))("dp", None))
-    >>> inv(x).full().round(4).tolist()
+    >>> linalg.inv(s).full().round(4).tolist()
     [[0.375, -0.25], [-0.25, 0.5]]
     """
     x = square("inv", x)
