@@ -13,10 +13,8 @@ from spmdsim.core import Layout, Rule
 from spmdsim.errors import OutOfRange, RuleError
 from spmdsim.layout.windowed_layout import Window
 from spmdsim.ops.scans import along_dim
-from spmdsim.ops.selecting import flattened
 from spmdsim.ops.windowed import WindowOp
 from spmdsim.tensor import Context, Tensor
-from spmdsim.tensor.creation import asarray
 from spmdsim.tensor.operands import Operand, array_operands, as_operand
 
 Cuts = int | Sequence[int]
@@ -27,11 +25,6 @@ Cuts = int | Sequence[int]
 def ravel(a: Tensor, order: str = "C") -> Tensor:
     """All elements in one dim, row by row, or column by column for the order F."""
     return ops.flatten(a, order=order)
-
-
-def copy(a: Tensor) -> Tensor:
-    """A tensor of the same values, which assignments to the other one do not change."""
-    return asarray(a, copy=True)
 
 
 def atleast_1d(*arys: Tensor) -> Any:
@@ -64,16 +57,6 @@ def rollaxis(a: Tensor, axis: int, start: int = 0) -> Tensor:
     return ops.moveaxis(a, axis, start - (axis < start))
 
 
-def fliplr(m: Tensor) -> Tensor:
-    """The second dim reversed."""
-    return ops.flip(m, 1)
-
-
-def flipud(m: Tensor) -> Tensor:
-    """The first dim reversed."""
-    return ops.flip(m, 0)
-
-
 def rot90(m: Tensor, k: int = 1, axes: Sequence[int] = (0, 1)) -> Tensor:
     """Turned by quarters, from the first of two dims towards the second."""
     first, second = _two_dims("rot90", m, axes)
@@ -87,11 +70,6 @@ def _two_dims(name: str, x: Tensor, axes: Sequence[int]) -> tuple[int, int]:
     if len(set(dims)) != 2 or len(dims) != 2:
         raise RuleError(f"np.{name} takes two different dims, but got {tuple(axes)}")
     return dims[0], dims[1]
-
-
-def flip(m: Tensor, axis: int | Sequence[int] | None = None) -> Tensor:
-    """Dims reversed, all of them for None."""
-    return ops.flip(m, tuple(range(m.ndim)) if axis is None else axis)
 
 
 # -- together ------------------------------------------------------------------------------------------------
@@ -217,11 +195,6 @@ def _with_dims(name: str, x: Tensor, least: int) -> Tensor:
     return x
 
 
-def hsplit(ary: Tensor, indices_or_sections: Cuts) -> list[Tensor]:
-    """:func:`split` along the second dim, of vectors along the only one."""
-    return split(ary, indices_or_sections, int(ary.ndim > 1))
-
-
 # -- diagonals -----------------------------------------------------------------------------------------------
 
 
@@ -343,8 +316,3 @@ def _collected(name: str, part: Any, leaves: list[Any]) -> int:
     if len(depths) != 1:
         raise RuleError(f"{name} takes lists that are nested alike and not empty, but got {part!r}")
     return 1 + depths.pop()
-
-
-def diagflat(v: Tensor, k: int = 0) -> Tensor:
-    """The matrix with all entries on its diagonal."""
-    return diag(flattened(v), k)

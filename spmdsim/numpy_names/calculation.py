@@ -63,16 +63,6 @@ def ptp(a: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
     return ops.subtract(ops.max(a, axis=axis, keepdims=keepdims), ops.min(a, axis=axis, keepdims=keepdims))
 
 
-def cumsum(a: Tensor, axis: int | None = None) -> Tensor:
-    """Running sums along a dim; of all elements, row by row, for None."""
-    return ops.cumulative_sum(ravel(a), 0) if axis is None else ops.cumulative_sum(a, axis)
-
-
-def cumprod(a: Tensor, axis: int | None = None) -> Tensor:
-    """Running products along a dim; of all elements, row by row, for None."""
-    return ops.cumulative_prod(ravel(a), 0) if axis is None else ops.cumulative_prod(a, axis)
-
-
 def average(a: Operand, axis: Axis = None, weights: Operand | None = None, keepdims: bool = False) -> Tensor:
     """The mean, weighted by as many numbers as there are elements, or as the dim is long.
 
@@ -229,11 +219,6 @@ def vander(x: Tensor, N: int | None = None, increasing: bool = False) -> Tensor:
 
 
 # -- differences ---------------------------------------------------------------------------------------------
-
-
-def ediff1d(ary: Tensor) -> Tensor:
-    """Differences of neighbours among all elements, row by row."""
-    return ops.diff(ravel(ary), dim=0)
 
 
 def gradient(f: Tensor, *varargs: float, axis: int | Sequence[int] | None = None) -> Any:

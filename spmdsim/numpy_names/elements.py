@@ -111,7 +111,7 @@ def fmin(x1: Operand, x2: Operand) -> Tensor:
 def fabs(x: Tensor) -> Tensor:
     """Absolute values; of integers as fractions."""
     ordered(x.dtype, "np.fabs")
-    return ops.absolute(_fraction(x))
+    return ops.absolute(fraction_of(x))
 
 
 def float_power(x1: Operand, x2: Operand) -> Tensor:
@@ -127,18 +127,14 @@ def _double(x: Tensor) -> Tensor:
     return ops.cast(x, np.complex128 if x.dtype.kind == "c" else np.float64)
 
 
-def _fraction(x: Tensor) -> Tensor:
+def fraction_of(x: Tensor) -> Tensor:
+    """The tensor in a type of fractions, as numpy's functions of elements take whole numbers."""
     return x if x.dtype.kind in "fcV" else ops.cast(x, ops.sqrt(x).dtype)
-
-
-def fix(x: Tensor) -> Tensor:
-    """Rounded towards 0."""
-    return ops.trunc(x)
 
 
 def heaviside(x1: Operand, x2: Operand) -> Tensor:
     """0 below 0, 1 above, at 0 the second operand."""
-    one, other = in_fractions("heaviside", *map(_fraction, operands("np.heaviside", (x1, x2))))
+    one, other = in_fractions("heaviside", *map(fraction_of, operands("np.heaviside", (x1, x2))))
     step = ops.where(ops.isnan(one), one, ops.cast(ops.greater(one, 0), one.dtype))
     return ops.where(ops.equal(one, 0), other, step)
 
@@ -151,25 +147,15 @@ def reciprocal(x: Tensor) -> Tensor:
 
 def logaddexp2(x1: Operand, x2: Operand) -> Tensor:
     """The logarithm to base 2 of a sum of powers of 2."""
-    given = in_fractions("logaddexp2", *map(_fraction, operands("np.logaddexp2", (x1, x2))))
+    given = in_fractions("logaddexp2", *map(fraction_of, operands("np.logaddexp2", (x1, x2))))
     one, other = (reduce.as_type(x, promoted(*[y.dtype for y in given])) for x in given)
     scale = math.log(2)
     return ops.divide(ops.logaddexp(ops.multiply(one, scale), ops.multiply(other, scale)), scale)
 
 
-def isposinf(x: Tensor) -> Tensor:
-    """Where an element is positive infinity."""
-    return ops.equal(x, math.inf)
-
-
-def isneginf(x: Tensor) -> Tensor:
-    """Where an element is negative infinity."""
-    return ops.equal(x, -math.inf)
-
-
 def modf(x: Tensor) -> tuple[Tensor, Tensor]:
     """The part behind the point, and the part before it, both with the element's sign."""
-    one = _fraction(x)
+    one = fraction_of(x)
     whole = ops.trunc(one)
     rest = ops.where(ops.isinf(one), 0, ops.subtract(one, whole))
     return ops.copysign(rest, one), whole
@@ -222,23 +208,8 @@ def sinc(x: Tensor) -> Tensor:
 
 def cbrt(x: Tensor) -> Tensor:
     """Cube roots, negative ones of negative numbers."""
-    exact = wide(_fraction(x))
-    return ops.cast(ops.copysign(ops.power(ops.absolute(exact), 1 / 3), exact), _fraction(x).dtype)
-
-
-def exp2(x: Tensor) -> Tensor:
-    """Powers of two."""
-    return ops.power(2.0, _fraction(x))
-
-
-def deg2rad(x: Tensor) -> Tensor:
-    """Degrees as parts of a circle of radius 1."""
-    return ops.multiply(_fraction(x), math.pi / 180)
-
-
-def rad2deg(x: Tensor) -> Tensor:
-    """Parts of a circle of radius 1 as degrees."""
-    return ops.multiply(_fraction(x), 180 / math.pi)
+    exact = wide(fraction_of(x))
+    return ops.cast(ops.copysign(ops.power(ops.absolute(exact), 1 / 3), exact), fraction_of(x).dtype)
 
 
 def angle(z: Tensor, deg: bool = False) -> Tensor:
@@ -248,17 +219,12 @@ def angle(z: Tensor, deg: bool = False) -> Tensor:
         if z.dtype.kind == "c"
         else ops.arctan2(0, ops.cast(z, np.int64) if z.dtype.kind == "b" else z)
     )
-    return rad2deg(parts) if deg else parts
+    return ops.multiply(parts, 180 / math.pi) if deg else parts
 
 
 def isreal(x: Tensor) -> Tensor:
     """Where the imaginary part is 0."""
     return ops.equal(ops.imag(x), 0) if x.dtype.kind == "c" else ones_like(x, dtype=np.bool_)
-
-
-def iscomplex(x: Tensor) -> Tensor:
-    """Where the imaginary part is not 0."""
-    return ops.logical_not(isreal(x))
 
 
 def divmod(x1: Operand, x2: Operand) -> tuple[Tensor, Tensor]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from importlib import import_module
@@ -21,8 +22,9 @@ from spmdsim.errors import UsageTypeError
 from spmdsim.layout.shape_sizes import counted_dim
 from spmdsim.numpy_names import arrangement, calculation, elements, selection, without_nan
 from spmdsim.ops.scans import running_extreme
+from spmdsim.ops.selecting import flattened
 from spmdsim.tensor import Tensor
-from spmdsim.tensor.creation import empty_like, full_like, ones_like, zeros_like
+from spmdsim.tensor.creation import asarray, empty_like, full_like, ones_like, zeros_like
 from spmdsim.tensor.element_types import number_type
 from spmdsim.tensor.symbols import become
 
@@ -34,6 +36,7 @@ SPELLED = {
     "astype": "cast",
     "concatenate": "concat",
     "degrees": "rad2deg",
+    "fix": "trunc",
     "invert": "bitwise_invert",
     "radians": "deg2rad",
 }
@@ -58,6 +61,11 @@ REDUCED = {
 }
 
 
+def _along(function: Callable[..., Any], x: Tensor, axis: int | None) -> Any:
+    """A function along a dim; of all elements, row by row, for None."""
+    return function(ops.flatten(x), 0) if axis is None else function(x, axis)
+
+
 def functions_of(part: ModuleType) -> dict[str, Callable[..., Any]]:
     """The functions of NumPy's that a file holds."""
     return {
@@ -75,19 +83,40 @@ _OWN: dict[str, Callable[..., Any]] = {
         for name, called in functions_of(part).items()
     },
     **calculation.REDUCTIONS,
+    "argpartition": lambda a, kth, axis=-1: _along(ops.argsort, a, axis),
+    "argsort": lambda a, axis=-1, kind=None, *, stable=None: _along(ops.argsort, a, axis),
     "can_cast": lambda source, to, casting="safe": bool(np.can_cast(source.dtype, to, casting)),
+    "copy": lambda a: asarray(a, copy=True),
+    "cumprod": lambda a, axis=None: _along(ops.cumulative_prod, a, axis),
+    "cumsum": lambda a, axis=None: _along(ops.cumulative_sum, a, axis),
+    "deg2rad": lambda x: ops.multiply(elements.fraction_of(x), math.pi / 180),
     "diag_indices_from": lambda arr: np.diag_indices(arr.shape[0], arr.ndim),
+    "diagflat": lambda v, k=0: arrangement.diag(flattened(v), k),
+    "ediff1d": lambda ary: ops.diff(ops.flatten(ary), dim=0),
     "empty_like": empty_like,
+    "exp2": lambda x: ops.power(2.0, elements.fraction_of(x)),
+    "flatnonzero": lambda a: ops.nonzero(ops.flatten(a))[0],
+    "fliplr": lambda m: ops.flip(m, 1),
+    "flipud": lambda m: ops.flip(m, 0),
     "full_like": full_like,
     "gcd": elements.gcd,
+    "hsplit": lambda ary, indices_or_sections: arrangement.split(ary, indices_or_sections, int(ary.ndim > 1)),
+    "iscomplex": lambda x: ops.logical_not(elements.isreal(x)),
     "iscomplexobj": lambda x: x.dtype.kind == "c",
+    "isneginf": lambda x: ops.equal(x, -math.inf),
+    "isposinf": lambda x: ops.equal(x, math.inf),
     "isrealobj": lambda x: x.dtype.kind != "c",
     "lcm": elements.lcm,
     "ndim": lambda a: a.ndim,
     "ones_like": ones_like,
+    "partition": lambda a, kth, axis=-1: _along(
+        ops.sort, a, axis
+    ),  # one way to have the kth between the others
+    "rad2deg": lambda x: ops.multiply(elements.fraction_of(x), 180 / math.pi),
     "result_type": lambda *given: np.result_type(*[x.dtype if isinstance(x, Tensor) else x for x in given]),
     "shape": lambda a: a.shape,
     "size": lambda a, axis=None: a.size if axis is None else a.shape[counted_dim(axis, a.ndim)],
+    "sort": lambda a, axis=-1, kind=None, *, stable=None: _along(ops.sort, a, axis),
     "tril_indices_from": lambda arr, k=0: np.tril_indices(arr.shape[-2], k, arr.shape[-1]),
     "triu_indices_from": lambda arr, k=0: np.triu_indices(arr.shape[-2], k, arr.shape[-1]),
     "zeros_like": zeros_like,

@@ -43,11 +43,6 @@ def argwhere(a: Tensor) -> Tensor:
     return ops.stack(ops.nonzero(a), 1)
 
 
-def flatnonzero(a: Tensor) -> Tensor:
-    """The numbers of the entries that are not 0, counted through all dims."""
-    return ops.nonzero(ravel(a))[0]
-
-
 def extract(condition: Operand, arr: Operand) -> Tensor:
     """The entries for which a condition holds, in one dim."""
     condition, values = operands("np.extract", (condition, arr))
@@ -220,28 +215,6 @@ def setdiff1d(ar1: Operand, ar2: Operand, assume_unique: bool = False) -> Tensor
 
 
 # -- order ---------------------------------------------------------------------------------------------------
-
-
-def sort(a: Tensor, axis: int | None = -1, kind: str | None = None, *, stable: bool | None = None) -> Tensor:
-    """Ascending along a dim, all elements in one dim for None. Every kind of sort is stable here."""
-    return ops.sort(ravel(a), 0) if axis is None else ops.sort(a, axis)
-
-
-def argsort(
-    a: Tensor, axis: int | None = -1, kind: str | None = None, *, stable: bool | None = None
-) -> Tensor:
-    """The places that :func:`sort` takes its elements from."""
-    return ops.argsort(ravel(a), 0) if axis is None else ops.argsort(a, axis)
-
-
-def partition(a: Tensor, kth: int | Sequence[int], axis: int | None = -1) -> Tensor:
-    """The elements smaller than the ``kth`` before it, the larger ones behind: sorted, which is one way to have it so."""
-    return sort(a, axis)
-
-
-def argpartition(a: Tensor, kth: int | Sequence[int], axis: int | None = -1) -> Tensor:
-    """The places that :func:`partition` takes its elements from."""
-    return argsort(a, axis)
 
 
 def lexsort(keys: Sequence[Operand], axis: int = -1) -> Tensor:

@@ -40,7 +40,6 @@ from spmdsim.ops.contract import einsum as einsum
 from spmdsim.ops.contract import linear as linear
 from spmdsim.ops.contract import matmul as matmul
 from spmdsim.ops.contract import vdot as vdot
-from spmdsim.ops.convolution import convolve as convolve
 from spmdsim.ops.cross_entropies import cross_entropy as cross_entropy
 from spmdsim.ops.cross_entropies import softmax_cross_entropy as softmax_cross_entropy
 from spmdsim.ops.cross_entropies import sparse_softmax_cross_entropy as sparse_softmax_cross_entropy
@@ -171,6 +170,7 @@ from spmdsim.ops.statistics import histogram as histogram
 from spmdsim.ops.statistics import median as median
 from spmdsim.ops.statistics import percentile as percentile
 from spmdsim.ops.statistics import quantile as quantile
+from spmdsim.ops.windowed import convolve as convolve
 
 #: All operators by name; x[index] and x[index] = value are written so.
 __all__ = sorted(

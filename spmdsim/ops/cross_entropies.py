@@ -79,19 +79,17 @@ def cross_entropy(logits: Tensor, labels: Tensor, reduction: str = "mean") -> Te
     0.1269
     """
     (logits,) = in_fractions("cross_entropy", logits)
-    whole = rows_are_whole(logits, logits.ndim - 1)
-    losses = _rows_op(logits, labels) if whole else _split(logits, labels)
+    if rows_are_whole(logits, logits.ndim - 1):
+        losses = _rows_op(logits, labels)
+    else:
+        shifted = shifted_rows(wide(logits), logits.ndim - 1)
+        losses = subtract(log(reduced(sum_(exp(shifted), -1))), reduced(pick(shifted, labels)))
+        losses = as_type(losses, logits.dtype)
     if reduction == "none":
         return losses
     if reduction not in ("mean", "sum"):
         raise RuleError(f"the reduction of cross_entropy is 'mean', 'sum' or 'none', not {reduction!r}")
     return mean(losses) if reduction == "mean" else sum_(losses)
-
-
-def _split(logits: Tensor, labels: Tensor) -> Tensor:
-    shifted = shifted_rows(wide(logits), logits.ndim - 1)
-    losses = subtract(log(reduced(sum_(exp(shifted), -1))), reduced(pick(shifted, labels)))
-    return as_type(losses, logits.dtype)
 
 
 def _dense(logits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -124,9 +122,6 @@ def softmax_cross_entropy(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tenso
     Args:
         logits: ``[..., c]``; c must not be split.
         labels: probabilities ``[..., c]``.
-
-    Returns:
-        ``[...]`` and ``[..., c]``.
 
     >>> loss, slope = ops.softmax_cross_entropy(m, ops.softmax(m))
     >>> loss.shape, slope.shape
@@ -170,16 +165,13 @@ def sparse_softmax_cross_entropy(logits: Tensor, labels: Tensor) -> tuple[Tensor
         logits: ``[..., c]``; c must not be split.
         labels: integers ``[...]``.
 
-    Returns:
-        ``[..., c]`` and ``[...]``.
-
     Raises:
         InputError: a label outside the classes.
 
     >>> labels = Tensor.from_global([0, 1], m.layout.mesh("dp"))
-    >>> loss, slope = ops.sparse_softmax_cross_entropy(m, labels)
-    >>> slope.full().round(4).tolist()
-    [0.1269, 0.1269]
+    >>> probabilities, losses = ops.sparse_softmax_cross_entropy(m, labels)
+    >>> probabilities.shape, losses.full().round(4).tolist()
+    ((2, 2), [0.1269, 0.1269])
     """
     probabilities, losses = _sparse_op.results(*in_fractions("sparse_softmax_cross_entropy", logits), labels)
     return probabilities, losses

@@ -47,10 +47,6 @@ def softmax_rows(x: np.ndarray, dim: Dim) -> np.ndarray:
     return array
 
 
-def _softmax_vjp(dy: np.ndarray, _x: Any, y: np.ndarray, dim: Dim) -> tuple[np.ndarray]:
-    return (y * (dy - (dy * y).sum(axis=dim, keepdims=True, dtype=y.dtype)),)
-
-
 def log_softmax_rows(x: np.ndarray, dim: Dim) -> np.ndarray:
     """What :func:`log_softmax` is on one rank."""
     if not x.size:
@@ -62,12 +58,20 @@ def log_softmax_rows(x: np.ndarray, dim: Dim) -> np.ndarray:
     return array
 
 
-def _log_softmax_vjp(dy: np.ndarray, _x: Any, y: np.ndarray, dim: Dim) -> tuple[np.ndarray]:
-    return (dy - np.exp(y) * dy.sum(axis=dim, keepdims=True, dtype=y.dtype),)
-
-
-_softmax_op = Op("softmax", row_rule, softmax_rows, _softmax_vjp, saves_result=True)
-_log_softmax_op = Op("log_softmax", row_rule, log_softmax_rows, _log_softmax_vjp, saves_result=True)
+_softmax_op = Op(
+    "softmax",
+    row_rule,
+    softmax_rows,
+    lambda dy, _x, y, dim: (y * (dy - (dy * y).sum(axis=dim, keepdims=True, dtype=y.dtype)),),
+    saves_result=True,
+)
+_log_softmax_op = Op(
+    "log_softmax",
+    row_rule,
+    log_softmax_rows,
+    lambda dy, _x, y, dim: (dy - np.exp(y) * dy.sum(axis=dim, keepdims=True, dtype=y.dtype),),
+    saves_result=True,
+)
 
 
 def rows_are_whole(x: Tensor, dim: Dim) -> bool:
@@ -139,12 +143,6 @@ def _norm_rule(
     return Rule.parse(text, whole=whole, linear=((1, 2),), work=PASSES, backward=3)
 
 
-def _norm(x: np.ndarray, scale: np.ndarray, shift: np.ndarray, epsilon: float, begin: int = -1) -> np.ndarray:
-    hat, _ = _standard(x, epsilon, begin)
-    array: np.ndarray = hat * scale + shift
-    return array
-
-
 def _standard(x: np.ndarray, epsilon: float, begin: int) -> tuple[np.ndarray, np.ndarray]:
     dims = tuple(range(begin % x.ndim, x.ndim))
     centred = x - x.mean(axis=dims, keepdims=True, dtype=x.dtype)
@@ -169,7 +167,12 @@ def _norm_vjp(
     return dx, (dy * hat).sum(axis=rows, dtype=x.dtype), dy.sum(axis=rows, dtype=x.dtype)
 
 
-_layer_norm_op = Op("layer_norm", _norm_rule, _norm, _norm_vjp)
+_layer_norm_op = Op(
+    "layer_norm",
+    _norm_rule,
+    lambda x, scale, shift, epsilon, begin=-1: _standard(x, epsilon, begin)[0] * scale + shift,
+    _norm_vjp,
+)
 
 
 @operator(_layer_norm_op)
@@ -190,9 +193,7 @@ def layer_norm(x: Tensor, scale: Tensor, shift: Tensor, epsilon: float = 1e-5, b
     x, scale, shift = in_fractions("layer_norm", x, scale, shift)
     dims = tuple(range(begin % x.ndim, x.ndim))
     if rows_are_whole(x, dims):
-        if begin == -1:
-            return _layer_norm_op(x, scale, shift, epsilon=epsilon)
-        return _layer_norm_op(x, scale, shift, epsilon=epsilon, begin=begin)
+        return _layer_norm_op(x, scale, shift, epsilon=epsilon, **({} if begin == -1 else {"begin": begin}))
     given = wide(x)
     centred = subtract(given, reduced(mean(given, dims, keepdims=True)))
     variance = reduced(mean(multiply(centred, centred), dims, keepdims=True))
@@ -215,11 +216,6 @@ def _inverse(x: np.ndarray, scale: np.ndarray, epsilon: float) -> tuple[np.ndarr
     return 1 / np.sqrt(power + np.asarray(epsilon, x.dtype)), dims
 
 
-def _rms(x: np.ndarray, scale: np.ndarray, epsilon: float) -> np.ndarray:
-    array: np.ndarray = x * _inverse(x, scale, epsilon)[0] * scale
-    return array
-
-
 def _rms_vjp(
     dy: np.ndarray, operands: Sequence[np.ndarray], _y: Any, epsilon: float
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -230,7 +226,9 @@ def _rms_vjp(
     return dx, (dy * hat).sum(axis=tuple(range(x.ndim - scale.ndim)), dtype=x.dtype)
 
 
-_rms_op = Op("rms_norm", _rms_rule, _rms, _rms_vjp)
+_rms_op = Op(
+    "rms_norm", _rms_rule, lambda x, scale, epsilon: x * _inverse(x, scale, epsilon)[0] * scale, _rms_vjp
+)
 
 
 @operator(_rms_op)
@@ -255,11 +253,6 @@ def _length(x: np.ndarray, dim: tuple[int, ...], epsilon: float) -> tuple[np.nda
     return np.sqrt(np.maximum(total, np.asarray(epsilon, x.dtype))), small
 
 
-def _l2(x: np.ndarray, dim: tuple[int, ...], epsilon: float) -> np.ndarray:
-    array: np.ndarray = x / _length(x, dim, epsilon)[0]
-    return array
-
-
 def _l2_vjp(
     dy: np.ndarray, operands: Sequence[np.ndarray], y: Any, dim: tuple[int, ...], epsilon: float
 ) -> tuple[np.ndarray]:
@@ -268,21 +261,22 @@ def _l2_vjp(
     return ((dy - y * np.where(small, np.zeros((), y.dtype), along)) / length,)
 
 
-_l2_op = Op("l2_normalize", row_rule, _l2, _l2_vjp, saves_result=True)
+_l2_op = Op(
+    "l2_normalize",
+    row_rule,
+    lambda x, dim, epsilon: x / _length(x, dim, epsilon)[0],
+    _l2_vjp,
+    saves_result=True,
+)
 
 
 @operator(_l2_op)
 def l2_normalize(x: Tensor, dims: Dims = -1, epsilon: float = 1e-12, *, axis: Dims = -1) -> Tensor:
-    """``x`` divided by its Euclidean norm over dims (at least the root of ``epsilon``).
+    """``x`` divided by its Euclidean norm over dims (at least the root of ``epsilon``); whole numbers become fractions.
 
     Parameters:
-        x: real numbers of any shape; whole numbers become fractions.
-        dims: over which dims the norm is, the last by default; all for None. Those that are split are brought
-            together first.
+        dims: over which dims the norm is; all for None. Those that are split are brought together first.
         epsilon: the least that a sum of squares is taken for, so that rows of zeros stay zeros.
-
-    Returns:
-        The shape of ``x``.
 
     Raises:
         RuleError: complex numbers.

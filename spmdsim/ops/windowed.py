@@ -1,21 +1,27 @@
 """Operators whose result's dims read windows of an operand's: declared by a rule, and by which window each dim reads.
 
-In the rule the dim of the operand has the name of the result's: it is split alike, and brought in windows.
+In the rule the dim of the operand has the name of the result's: it is split alike, and brought in windows. So is that of a
+convolution, with a kernel that every rank has whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import product
 from typing import Any
 
 import numpy as np
 
-from spmdsim.core import BoundRule, Layout, Strategy
+from spmdsim.core import BoundRule, Layout, Rule, Strategy
 from spmdsim.core.operator import Context, Op
-from spmdsim.errors import context
+from spmdsim.errors import RuleError, context
 from spmdsim.layout.windowed_layout import Window, Windowed
+from spmdsim.ops.declare import alike, conj
+from spmdsim.ops.operators import operator
+from spmdsim.tensor import Tensor
+from spmdsim.tensor.operands import Operand
 from spmdsim.worlds.pool import empty, with_margins
 
 Shape = tuple[int, ...]
@@ -123,3 +129,90 @@ def margins(context: Context, operand: int = 0) -> Margins:
         (0, 0) if window is None else window.beyond(*context.bounds(factor), n)
         for (factor,), n, window in zip(bound.inputs[operand], bound.shapes[operand], windows)
     )
+
+
+MODES = ("full", "same", "valid")
+
+
+def _convolve_rule(shape: Shape, kernel: Shape, mode: str) -> Rule:
+    dims, whole = (" ".join(f"{letter}{d}" for d in range(len(shape))) for letter in "dk")
+    return Rule.parse(f"{dims}, {whole} -> {dims}", whole=whole, linear="each")
+
+
+def _window(n: int, k: int, mode: str) -> Window:
+    """The elements that each element of the result is made of; those before the first and beyond the last are zero."""
+    if mode == "valid":
+        return Window(max(n - k + 1, 0), 0, k)
+    if mode == "full":
+        return Window(n + k - 1, 1 - k, k, padded=True)
+    return Window(n, (k - 1) // 2 + 1 - k, k, padded=True)
+
+
+def _windows(shape: Shape, kernel: Shape, mode: str) -> Windows:
+    return {0: [_window(n, k, mode) if k > 1 else None for n, k in zip(shape, kernel)]}
+
+
+def _places(context: Context, kernel: np.ndarray) -> Iterator[tuple[tuple[int, ...], tuple[slice, ...]]]:
+    """Each place of the kernel, and what of the block, zeros added, it is multiplied by."""
+    bounds = [context.bounds(factor) for (factor,) in context.bound.outputs[0]]
+    for at in product(*map(range, kernel.shape)):
+        first = [k - 1 - i for k, i in zip(kernel.shape, at)]
+        yield at, tuple(slice(a, a + stop - start) for a, (start, stop) in zip(first, bounds))
+
+
+def _forward(context: Context, x: np.ndarray, kernel: np.ndarray, mode: str) -> np.ndarray:
+    block, total = surrounded(x, margins(context), [0] * x.ndim), None
+    if 0 in x.shape:
+        bounds = [context.bounds(factor) for (factor,) in context.bound.outputs[0]]
+        return np.zeros([stop - start for start, stop in bounds], np.result_type(x, kernel))
+    for at, part in _places(context, kernel):
+        term = block[part] * kernel[at]
+        total = term if total is None else np.add(total, term, out=total)
+    return np.asarray(total)
+
+
+def _vjp(
+    context: Context, dy: np.ndarray, operands: Sequence[np.ndarray], _y: Any, mode: str
+) -> tuple[np.ndarray, np.ndarray]:
+    x, kernel = operands
+    block = surrounded(x, margins(context), [0] * x.ndim)
+    along, weights = (
+        np.zeros(block.shape, np.result_type(dy, kernel)),
+        np.zeros(kernel.shape, np.result_type(dy, x)),
+    )
+    for at, part in _places(context, kernel) if dy.size and x.size else ():
+        along[part] += dy * conj(kernel[at])
+        weights[at] = (dy * conj(block[part])).sum()
+    sides = zip(margins(context), x.shape)
+    return along[tuple(slice(a, a + n) for (a, _), n in sides)], weights
+
+
+_convolve_op = WindowOp("convolve", _convolve_rule, _forward, _vjp, contextual=True, windows=_windows)
+
+
+@operator(_convolve_op)
+def convolve(x: Tensor, kernel: Operand, mode: str = "full") -> Tensor:
+    """The convolution with a kernel of as many dims: ``y[i] = sum of x[i - j] * kernel[j]``.
+
+    Split dims stay split: each rank receives as many elements of its neighbours as the kernel reaches.
+
+    Parameters:
+        kernel: a tensor, or an array that all ranks have; it is brought together.
+        mode: ``"full"`` wherever both meet, ``n + k - 1`` elements of each dim; ``"same"`` the middle ``n`` of them;
+            ``"valid"`` the ``n - k + 1`` where the whole kernel meets elements. numpy.convolve and scipy.signal.convolve
+            say the same, where the kernel is the shorter one.
+
+    Raises:
+        RuleError: another mode, another number of dims, a kernel that is empty, or longer than the tensor.
+
+    >>> ops.convolve(v, [1.0, 0.0, -1.0], "same").full().tolist()
+    [1.0, 0.0, 1.0, -3.0]
+    """
+    x, other = alike("convolve", x, kernel)
+    if mode not in MODES:
+        raise RuleError(f"the mode of convolve is {', '.join(map(repr, MODES))}, but got {mode!r}")
+    if other.ndim != x.ndim or 0 in other.shape or any(k > n for n, k in zip(x.shape, other.shape)):
+        raise RuleError(
+            f"convolve needs a kernel of {x.ndim} dims, each from 1 to as long as the tensor's {x.shape}, but got {other.shape}"
+        )
+    return _convolve_op(x, other, mode=mode)
