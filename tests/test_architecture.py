@@ -237,7 +237,7 @@ def test_no_files_import_one_another_in_a_circle(trees):
 #: The folders inside of these rooms, from left to right; the files beside them see all of them.
 FOLDERS = {
     "auto_parallel": {"programs": (), "solvers": (), "costs": ("programs", "solvers")},
-    "redistribution": {"exchange": (), "reshape": ("exchange",), "ways": ("exchange",)},
+    "redistribution": {"exchange": (), "ways": ("exchange",)},
 }
 
 

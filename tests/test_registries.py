@@ -21,7 +21,7 @@ from spmdsim.collectives import algorithm, algorithms, declare
 from spmdsim.collectives.algorithm import _REGISTER
 from spmdsim.cost import Machine, load_machine, parse_topology
 from spmdsim.cost.machine_file import MACHINES
-from spmdsim.cost.networks.spec import TOPOLOGIES
+from spmdsim.cost.topologies import TOPOLOGIES
 from spmdsim.dialects.table import layers, same
 from spmdsim.errors import InputError
 from spmdsim.imitated import IMITATIONS

@@ -15,7 +15,7 @@ from spmdsim.core import Mesh, Rule, bind
 from spmdsim.dialects import mindspore
 from spmdsim.dialects.session import use_world
 from spmdsim.layout.cuts import strategy_from_cuts
-from spmdsim.layout.explain import explain
+from spmdsim.layout.explain import Derivation
 from spmdsim.redistribution import plan
 
 MATMUL = Rule.parse("m k, k n -> m n", linear="each")
@@ -26,7 +26,7 @@ def numbers(layout):
 
 
 def strides(layout):
-    return {s.axis: s.value for s in explain(layout).strides}
+    return {s.axis: s.value for s in Derivation(layout).strides}
 
 
 # -- 000: number, adjust, compute -----------------------------------------------------------------------
@@ -70,7 +70,7 @@ def test_000_the_template_as_it_is_written():
 )
 def test_000_layouts(matrix, tensor_map, expected_strides, expected_numbers, dropped):
     layout = mindspore.Layout(matrix, tuple("abcde"))(*tensor_map)
-    derivation = explain(layout)
+    derivation = Derivation(layout)
     assert strides(layout) == expected_strides
     assert [row.shard_number for row in derivation.rows] == expected_numbers == numbers(layout)
     assert derivation.adjusted_axes == tuple(tensor_map) and derivation.dropped_axes == dropped
@@ -81,7 +81,7 @@ def test_000_layouts(matrix, tensor_map, expected_strides, expected_numbers, dro
 def test_000_the_printed_sums():
     """The text's own products, such as 2 * 1 * 2 * 2 = 8 for b in the first layout."""
     layout = mindspore.Layout((2, 1, 2, 2, 1), tuple("abcde"))
-    texts = [str(s).split("] = ", 1)[1] for s in explain(layout("b", "d", "e", "c", "a")).strides]
+    texts = [str(s).split("] = ", 1)[1] for s in Derivation(layout("b", "d", "e", "c", "a")).strides]
     assert [t.partition(" = ")[2] or t for t in texts] == [
         "2 * 1 * 2 * 2 = 8",
         "1 * 2 * 2 = 4",
@@ -90,12 +90,13 @@ def test_000_the_printed_sums():
         "1",
     ]
     texts = [
-        str(s) for s in explain(mindspore.Layout((4, 1, 1, 2, 1), tuple("abcde"))("b", "d", "e", "a")).strides
+        str(s)
+        for s in Derivation(mindspore.Layout((4, 1, 1, 2, 1), tuple("abcde"))("b", "d", "e", "a")).strides
     ]
     assert (
         texts[0].endswith("= 2 * 1 * 4 = 8") and texts[1].endswith("= 1 * 4 = 4") and texts[2].endswith("= 4")
     )
-    texts = [str(s) for s in explain(layout("b", "e", "c", "a")).strides]
+    texts = [str(s) for s in Derivation(layout("b", "e", "c", "a")).strides]
     assert (
         texts[0].endswith("= 1 * 2 * 2 = 4") and texts[1].endswith("= 2 * 2 = 4") and texts[2].endswith("= 2")
     )
@@ -113,7 +114,7 @@ def test_000_shard_with_all_cards_used():
     layout = mindspore.from_cuts((2, 1, 2, 2, 1), 8)
     assert layout.mesh.shape == (2, 1, 2, 2, 1) and layout.tensor_map == (4, 3, 2, 1, 0)
     assert list(strides(layout).values()) == [4, 4, 2, 1, 1]
-    assert numbers(layout) == list(range(8)) and not explain(layout).needs_adjusting
+    assert numbers(layout) == list(range(8)) and not Derivation(layout).needs_adjusting
 
 
 def test_000_shard_with_repetition():
@@ -124,7 +125,7 @@ def test_000_shard_with_repetition():
     right, left = (mindspore.from_cuts((2, 1, 1, 2, 1), 8, side) for side in ("right", "left"))
     for layout in (right, left):
         assert list(strides(layout).values()) == [2, 2, 2, 1, 1]
-        assert len(explain(layout).tables()) == 2  # two steps: number and compute
+        assert len(Derivation(layout).tables()) == 2  # two steps: number and compute
     assert left.tensor_map == (4, 3, 2, 1, 0) and left.mesh.shape == (2, 2, 1, 1, 2, 1)
     assert right.tensor_map == (5, 4, 3, 2, 1) and right.mesh.shape == (2, 1, 1, 2, 1, 2)
     assert numbers(right) == [0, 0, 1, 1, 2, 2, 3, 3] and numbers(left) == [0, 1, 2, 3, 0, 1, 2, 3]

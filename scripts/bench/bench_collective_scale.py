@@ -21,7 +21,7 @@ from spmdsim.cost import (
     program_of,
     simulate_program,
 )
-from spmdsim.cost.networks.link_load import compressed_rounds
+from spmdsim.cost.link_load import compressed_rounds
 
 
 def seconds(work: Callable[[], object]) -> float:

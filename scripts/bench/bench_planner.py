@@ -25,10 +25,9 @@ from paired import QUICK, Estimate, Neighbours, quantile, row
 
 from spmdsim.core import Layout, Mesh
 from spmdsim.cost.machine import CostModel, Machine, Measurement
-from spmdsim.layout import refine
+from spmdsim.layout import blocks
 from spmdsim.redistribution import adders, lower_bound, plan, plan_candidates, planner, price
-from spmdsim.redistribution.exchange import direct, direct_reduction, exchange_volume, few_ranks, grid
-from spmdsim.redistribution.reshape import flat
+from spmdsim.redistribution.exchange import direct, direct_reduction, exchange_volume, flat, grid
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "tests"))
 
@@ -75,12 +74,11 @@ def remembered() -> tuple[list[Callable[[], None]], list[Callable[[], None]]]:
         lower_bound,
         plan_candidates,
         direct,
-        few_ranks,
         flat,
         grid,
         planner,
         price,
-        refine,
+        blocks,
         direct_reduction,
         exchange_volume,
     )

@@ -21,7 +21,7 @@ from spmdsim.errors import InputError, SpmdError, unknown
 from spmdsim.layout.element_type import element_type
 from spmdsim.nn.gradients import backward as backward_pass
 from spmdsim.pictured import ShortRepr
-from spmdsim.redistribution.parts import PartsStep
+from spmdsim.redistribution.group_steps import PartsStep
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.check import check
 from spmdsim.tensor.rounding import Measured, operand, shared, unit_roundoff

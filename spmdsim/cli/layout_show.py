@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from spmdsim.cli.output import console, emit_json, print_table, say, write_pictures
 from spmdsim.core import Layout
 from spmdsim.errors import InputError
-from spmdsim.layout.explain import Placed, explain, placed, ranks_text
+from spmdsim.layout.explain import Derivation, Placed, placed, ranks_text
 from spmdsim.sides import many
 
 if TYPE_CHECKING:
@@ -221,7 +221,7 @@ def _show_derivation(
     layout: Layout, ranks: Iterable[int], names: Mapping[str, str] | None, numbered: bool = False
 ) -> None:
     """The steps as tables; ``numbered`` if the first one has been shown (operands share the device matrix)."""
-    for number, step in enumerate(explain(layout, ranks, names).tables(), 1):
+    for number, step in enumerate(Derivation(layout, ranks, names).tables(), 1):
         if numbered and number == 1:
             continue
         _print_table(f"{number}. {step.title}", step.columns, step.rows, right=["rank", "shard number"])

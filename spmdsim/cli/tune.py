@@ -80,7 +80,7 @@ def _tried(args: argparse.Namespace, path: Path) -> int:
 
 def _merged(files: list[str], path: Path) -> int:
     from spmdsim.reading import readable
-    from spmdsim.redistribution.ways.wisdom import Wisdom, keep, stored
+    from spmdsim.redistribution.ways.tuning import Wisdom, keep, stored
 
     for name in files:
         if not Path(name).is_file():
@@ -95,7 +95,7 @@ def _merged(files: list[str], path: Path) -> int:
 def _show(path: Path) -> None:
     from spmdsim.cli.output import say
     from spmdsim.reading import readable
-    from spmdsim.redistribution.ways.wisdom import Wisdom, stored
+    from spmdsim.redistribution.ways.tuning import Wisdom, stored
 
     for library in stored(path).values():
         with readable(path, "a tuning file"):

@@ -14,15 +14,13 @@ from spmdsim.cost.machine import CostModel, Link, Machine, Measurement, Piece, R
 if TYPE_CHECKING:
     from spmdsim.cost.calibration import calibrate
     from spmdsim.cost.closed_forms import closed_form
-    from spmdsim.cost.events.event_program import EventProgram
-    from spmdsim.cost.events.loggops import LogGOPS, simulate_program
-    from spmdsim.cost.events.lowering import program_of
+    from spmdsim.cost.event_simulation import EventProgram, LogGOPS, program_of, simulate_program
     from spmdsim.cost.machine_file import load_cost_model, load_machine, save_machine
-    from spmdsim.cost.networks.spec import parse_topology
-    from spmdsim.cost.networks.topology import Topology
     from spmdsim.cost.prediction import Prediction, predict
     from spmdsim.cost.pricing import Price, price
     from spmdsim.cost.roofline import Work
+    from spmdsim.cost.topologies import parse_topology
+    from spmdsim.cost.topology import Topology
 
 __all__ = [
     "CostModel",
@@ -51,22 +49,22 @@ __all__ = [
 
 #: Names that need schedules, files or numpy: planners, which only need a machine, do not pay for them.
 _HOME = {
-    "LogGOPS": "events.loggops",
+    "LogGOPS": "event_simulation",
     "Prediction": "prediction",
     "Price": "pricing",
-    "EventProgram": "events.event_program",
-    "Topology": "networks.topology",
+    "EventProgram": "event_simulation",
+    "Topology": "topology",
     "Work": "roofline",
     "calibrate": "calibration",
     "closed_form": "closed_forms",
     "load_cost_model": "machine_file",
     "load_machine": "machine_file",
-    "parse_topology": "networks.spec",
+    "parse_topology": "topologies",
     "predict": "prediction",
     "price": "pricing",
-    "program_of": "events.lowering",
+    "program_of": "event_simulation",
     "save_machine": "machine_file",
-    "simulate_program": "events.loggops",
+    "simulate_program": "event_simulation",
 }
 
 

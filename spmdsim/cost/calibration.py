@@ -26,35 +26,27 @@ from dataclasses import dataclass, replace
 from math import inf, log
 from statistics import median
 
+from spmdsim.cost.curves import Link, at_size
 from spmdsim.cost.machine import Machine, Measurement, Piece
 from spmdsim.errors import InputError
 from spmdsim.pictured import ShortRepr
 
+#: Bytes of one message (or of one reduction) and the seconds it took.
 Sample = tuple[float, float]
-"""Bytes of one message (or of one reduction) and the seconds it took."""
-
 #: Samples per line at least; two would fit anything.
 _LEAST = 3
 
 
 @dataclass(frozen=True)
 class Fit:
-    """Lines through measured times, one per range of sizes.
-
-    Attributes:
-        pieces: the lines, ascending; the last has no limit.
-        errors: relative error of each sample, in the order of sizes.
-    """
+    """Lines through measured times, one per range of sizes, and the relative error of each sample, sizes ascending."""
 
     pieces: tuple[Piece, ...]
     errors: tuple[float, ...]
 
     def seconds(self, nbytes: float) -> float:
         """Fitted time of one size."""
-        for piece in self.pieces:
-            if nbytes <= piece.limit:
-                return piece.alpha + nbytes * piece.beta
-        return self.pieces[-1].alpha + nbytes * self.pieces[-1].beta
+        return at_size(self.pieces, nbytes, Link(0.0, 0.0)).seconds(nbytes)  # the last piece has no limit
 
     @property
     def median_error(self) -> float:
@@ -91,11 +83,7 @@ def fit_line(samples: Sequence[Sample]) -> tuple[float, float]:
 
 
 def fit_pieces(samples: Iterable[Sample], most: int = 4) -> Fit:
-    """Cut the sizes into ranges and fit one line to each.
-
-    Args:
-        samples: sizes and times; several times of one size count as their median.
-        most: ranges at most.
+    """Cut the sizes into ranges, ``most`` at most, and fit one line to each; several times of one size count as their median.
 
     Raises:
         InputError: fewer than three sizes, or times that are not greater than 0.
@@ -190,14 +178,7 @@ def _squared_error(samples: Sequence[Sample]) -> float:
 
 @dataclass(frozen=True)
 class CalibrationCheck:
-    """One collective that the fitted machine predicted and that was then measured.
-
-    Attributes:
-        name: collective and algorithm.
-        nbytes: message size as the collective counts it.
-        predicted: seconds.
-        measured: seconds.
-    """
+    """One collective and algorithm that the fitted machine predicted and that was then measured, in seconds."""
 
     name: str
     nbytes: int
@@ -233,15 +214,9 @@ def interval_of(checks: Sequence[CalibrationCheck]) -> tuple[float, float]:
 
 @dataclass(frozen=True, repr=False)
 class Calibration(ShortRepr):
-    """A fitted machine and how well it fits.
+    """A fitted machine and how well it fits; the checks give its interval.
 
-    Attributes:
-        machine: what was fitted.
-        messages: the fit of message times.
-        still: the fit of messages whose bytes the sender did not write in between.
-        reductions: the fit of reduction times.
-        copies: the fit of local copies.
-        checks: collectives that were predicted and then measured; they give the machine's interval.
+    Of messages whose bytes the sender did not write in between, the times are fitted apart: they lie still.
     """
 
     machine: Machine
@@ -253,12 +228,8 @@ class Calibration(ShortRepr):
 
     def notes(self) -> dict[str, float]:
         """The fit errors, as kept in the machine file."""
-        fits = {
-            "message": self.messages,
-            "still": self.still,
-            "reduction": self.reductions,
-            "copy": self.copies,
-        }
+        names = ("message", "still", "reduction", "copy")
+        fits = dict(zip(names, (self.messages, self.still, self.reductions, self.copies)))
         notes = {f"{name}_median_error": round(fit.median_error, 4) for name, fit in fits.items()}
         return notes | {f"{name}_largest_error": round(fit.largest_error, 4) for name, fit in fits.items()}
 

@@ -21,7 +21,7 @@ from spmdsim.errors import unknown
 from spmdsim.layout.blocks import largest_block
 
 if TYPE_CHECKING:
-    from spmdsim.collectives import Algorithm
+    from spmdsim.collectives import Algorithm, Schedule
 
 #: Received bytes per message byte: a multiplier, and whether a factor (n-1)/n comes on top.
 _RECEIVED: dict[str, tuple[float, bool]] = {
@@ -156,14 +156,9 @@ def textbook_seconds(
 class ClosedForm:
     """Counts of one algorithm at one rank count, as declared with it in ``spmdsim.collectives``.
 
-    In the model of synchronous rounds, with m the message size, an algorithm takes::
-
-        seconds = steps * alpha + beta_share * m * beta + gamma_share * m * gamma
-
-    Attributes:
-        steps: rounds of communication.
-        beta_share: sum over rounds of the largest message, as a share of the message size.
-        gamma_share: sum over rounds of the largest reduced piece, as a share of the message size.
+    In the model of synchronous rounds, with m the message size, an algorithm takes
+    ``steps * alpha + beta_share * m * beta + gamma_share * m * gamma`` seconds. The shares are the sums over the rounds
+    of the largest message, and of the largest reduced piece, as shares of the message size.
     """
 
     steps: int
@@ -181,15 +176,9 @@ class ClosedForm:
 
 
 def closed_form(chosen: Algorithm, n: int, options: dict[str, Any] | None = None) -> ClosedForm | None:
-    """The closed form of an algorithm at ``n`` ranks; None where it has none there.
+    """The :class:`ClosedForm` of an algorithm at ``n`` ranks; None where it has none there.
 
-    Args:
-        chosen: the algorithm.
-        n: number of ranks.
-        options: options of the algorithm; their default values where they are left out; ``root`` if it is not 0.
-
-    Returns:
-        Its :class:`ClosedForm`, or None.
+    Options that are left out have their default values; ``root`` is one if it is not 0.
 
     >>> from spmdsim.collectives import algorithm
     >>> closed_form(algorithm("all_reduce", "ring"), 4)
@@ -199,3 +188,8 @@ def closed_form(chosen: Algorithm, n: int, options: dict[str, Any] | None = None
     if chosen.formula is None or not chosen.fits(n, settled) or not chosen.formula.holds(n, settled):
         return None
     return ClosedForm(*chosen.formula.at(n, settled))
+
+
+def closed_form_of(schedule: Schedule) -> ClosedForm | None:
+    """That of a schedule."""
+    return closed_form(schedule.algorithm, schedule.size, {**dict(schedule.options), "root": schedule.root})

@@ -84,10 +84,9 @@ def least_per_byte(pieces: tuple[Piece, ...], otherwise: Link) -> float:
     return min([otherwise.beta, *(one.alpha / one.limit + one.beta for one in pieces)])
 
 
-def scaled(pieces: tuple[Piece, ...], alpha: float, beta: float | None = None) -> tuple[Piece, ...]:
-    """Ranges with alpha and beta multiplied (both by the first factor if there is only one)."""
-    b = alpha if beta is None else beta
-    return tuple(Piece(one.limit, one.alpha * alpha, one.beta * b) for one in pieces)
+def scaled(pieces: tuple[Piece, ...], alpha: float, beta: float) -> tuple[Piece, ...]:
+    """Ranges with alpha and beta multiplied."""
+    return tuple(Piece(one.limit, one.alpha * alpha, one.beta * beta) for one in pieces)
 
 
 @dataclass(frozen=True)

@@ -8,18 +8,47 @@ interpolated on log-log axes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
 
 from spmdsim.cost.closed_forms import message_bytes, textbook_seconds
-from spmdsim.cost.cost_model import CostModel
 from spmdsim.cost.curves import Link, MeasuredTable, Measurement, Piece, Rate, at_size, scaled
 from spmdsim.errors import InputError, unknown
 from spmdsim.pictured import ShortRepr
 
 __all__ = ["CostModel", "Link", "Machine", "Measurement", "Piece", "Rate"]
+
+
+class CostModel(Protocol):
+    """What planners and searches need from a machine: anything with these members will do.
+
+    >>> from spmdsim.cost import Machine
+    >>> model: CostModel = Machine.laptop()
+    >>> model.seconds("all_reduce", 8, 1 << 20) > model.seconds("all_gather", 8, 1 << 20)
+    True
+    """
+
+    @property
+    def name(self) -> str:
+        """How tables call this model."""
+
+    def seconds(
+        self,
+        collective: str,
+        group_size: int,
+        nbytes: float,
+        axes: Iterable[str] | None = None,
+        *,
+        messages: int | None = None,
+        copied: float = 0.0,
+    ) -> float:
+        """Time (or cost, in the model's own unit) of one collective."""
+
+    def compute_seconds(self, flops: float, nbytes: float = 0.0) -> float:
+        """Time (or cost) of one local operator."""
 
 
 @dataclass(frozen=True, eq=True, repr=False)
@@ -113,14 +142,10 @@ class Machine(ShortRepr):
         span: int | None = None,
         nbytes: float = 0.0,
     ) -> Link:
-        """The slowest link a group uses.
+        """The slowest link a group uses for a message.
 
-        Args:
-            group_size: ranks in the group.
-            axes: the mesh axes the group runs along, if any; looked up in ``axis_links``. Those that are not there have
-                the link that groups along no axes have.
-            span: consecutive ranks the group stretches over; ``group_size`` if they are neighbours.
-            nbytes: message size, for machines whose alpha and beta depend on it.
+        ``axes``: the mesh axes it runs along; those without a link of their own have that of groups along no axes.
+        ``span``: consecutive ranks it stretches over; ``group_size`` if they are neighbours.
         """
         if axes is not None and self.axis_links:
             own, axes = dict(self.axis_links), tuple(axes)
@@ -147,26 +172,16 @@ class Machine(ShortRepr):
 
     def reduce_seconds(self, nbytes: float) -> float:
         """Time to reduce this many bytes at once; nothing for no bytes."""
-        return (
-            at_size(self.reduce_pieces, nbytes, Link(0.0, self.gamma)).seconds(nbytes) if nbytes > 0 else 0.0
-        )
+        one = at_size(self.reduce_pieces, nbytes, Link(0.0, self.gamma))
+        return one.seconds(nbytes) if nbytes > 0 else 0.0
 
     def copy_seconds(self, nbytes: float) -> float:
         """Time to copy this many bytes at once; nothing for no bytes."""
-        return (
-            at_size(self.copy_pieces, nbytes, Link(0.0, self.beta_memory)).seconds(nbytes)
-            if nbytes > 0
-            else 0.0
-        )
+        one = at_size(self.copy_pieces, nbytes, Link(0.0, self.beta_memory))
+        return one.seconds(nbytes) if nbytes > 0 else 0.0
 
     def message_parts(self, nbytes: Any, sources: Any, targets: Any) -> tuple[Any, Any]:
-        """Seconds of messages, as arrays: the part per message and the part per byte.
-
-        Args:
-            nbytes: size of each message.
-            sources: sending ranks.
-            targets: receiving ranks.
-        """
+        """Seconds of messages between ranks, as arrays: the part per message and the part per byte."""
         import numpy as np
 
         alpha, beta = np.full(len(nbytes), self.alpha), np.full(len(nbytes), self.beta)
@@ -182,10 +197,6 @@ class Machine(ShortRepr):
         """This machine with a link for each axis of a mesh that stays inside a node: the node's.
 
         What runs along other axes, or none, is inside a node only if all ranks of all meshes are.
-
-        Args:
-            mesh: a mesh with ``axes``, ``shape`` and ``rank_list``.
-            *others: meshes that values come from or go to.
         """
         if self.intra is None:
             return self
@@ -211,7 +222,7 @@ class Machine(ShortRepr):
         span: int | None = None,
         algorithm: str = "native",
     ) -> float:
-        """Time of one collective over one group.
+        """Seconds of one collective over one group.
 
         Args:
             collective: one of ``spmdsim.cost.closed_forms.COLLECTIVES``; ``slice`` moves nothing and costs
@@ -225,9 +236,6 @@ class Machine(ShortRepr):
             copied: bytes each rank copies locally besides.
             span: consecutive ranks the group stretches over, see :meth:`link`.
             algorithm: whose measured times to use where the machine has some.
-
-        Returns:
-            Seconds.
 
         Raises:
             InputError: for an unknown collective or a negative size.
@@ -255,13 +263,7 @@ class Machine(ShortRepr):
         return self._table.seconds(collective, algorithm, group_size, message)
 
     def compute_seconds(self, flops: float, nbytes: float = 0.0, kind: str = "") -> float:
-        """Time of a local operator: the slower of arithmetic and memory traffic (roofline).
-
-        Args:
-            flops: floating point operations.
-            nbytes: bytes read and written.
-            kind: the operator's class, see :attr:`rates`.
-        """
+        """Time of a local operator of a class: the slower of arithmetic and memory traffic (roofline)."""
         for one in self.rates:
             if one.kind == kind:
                 return max(flops * one.per_flop, nbytes * one.per_byte)
@@ -285,8 +287,7 @@ class Machine(ShortRepr):
                 raise unknown(f"no machine number called {key!r}", key, allowed)
             if not value > 0:
                 raise InputError(f"the factor of {key} is {value}; it has to be greater than 0")
-        a, b = factors.get("alpha", 1.0), factors.get("beta", 1.0)
-
+        a, b, g, f, m = (factors.get(key, 1.0) for key in allowed)
         numbers = {key: getattr(self, key) * value for key, value in factors.items()}
         text = ", ".join(f"{key} x{value:g}" for key, value in factors.items())
         return replace(
@@ -296,16 +297,9 @@ class Machine(ShortRepr):
             axis_links=tuple((axis, Link(x.alpha * a, x.beta * b)) for axis, x in self.axis_links),
             pieces=scaled(self.pieces, a, b),
             still_pieces=scaled(self.still_pieces, a, b),
-            reduce_pieces=scaled(self.reduce_pieces, factors.get("gamma", 1.0)),
-            copy_pieces=scaled(self.copy_pieces, factors.get("beta_memory", 1.0)),
-            rates=tuple(
-                Rate(
-                    x.kind,
-                    x.per_flop / factors.get("flops", 1.0),
-                    x.per_byte * factors.get("beta_memory", 1.0),
-                )
-                for x in self.rates
-            ),
+            reduce_pieces=scaled(self.reduce_pieces, g, g),
+            copy_pieces=scaled(self.copy_pieces, m, m),
+            rates=tuple(Rate(x.kind, x.per_flop / f, x.per_byte * m) for x in self.rates),
             measured=() if factors else self.measured,
             **numbers,
         )
@@ -316,39 +310,21 @@ class Machine(ShortRepr):
     @cache
     def laptop() -> Machine:
         """One node: MPI through shared memory, one core per rank."""
-        return Machine("laptop", alpha=1e-6, beta=1.2e-10, gamma=1e-10, flops=1e11, beta_memory=6e-11)
+        return Machine("laptop", 1e-6, 1.2e-10, 1e-10, flops=1e11, beta_memory=6e-11)
 
     @staticmethod
     @cache
     def cluster() -> Machine:
         """Nodes of 32 cores, one rank per core, 100 Gbit/s between nodes."""
-        return Machine(
-            "cluster",
-            alpha=2e-6,
-            beta=8e-11,
-            gamma=1e-10,
-            flops=5e10,
-            beta_memory=6e-11,
-            ranks_per_node=32,
-            intra=Link(5e-7, 5e-11),
-            memory_bytes=4 * 2**30,
-        )
+        node, memory = Link(5e-7, 5e-11), 4 * 2**30
+        return Machine("cluster", 2e-6, 8e-11, 1e-10, 5e10, 6e-11, 32, node, memory_bytes=memory)
 
     @staticmethod
     @cache
     def accelerators() -> Machine:
         """Nodes of 8 accelerators, one rank each, 200 Gbit/s per accelerator between nodes."""
-        return Machine(
-            "accelerators",
-            alpha=8e-6,
-            beta=4e-11,
-            gamma=1e-12,
-            flops=3e14,
-            beta_memory=5e-13,
-            ranks_per_node=8,
-            intra=Link(4e-6, 5e-12),
-            memory_bytes=80 * 2**30,
-        )
+        node, memory = Link(4e-6, 5e-12), 80 * 2**30
+        return Machine("accelerators", 8e-6, 4e-11, 1e-12, 3e14, 5e-13, 8, node, memory_bytes=memory)
 
 
 def _stays_inside(machine: Machine, mesh: Any, axis: str) -> bool:
@@ -359,22 +335,16 @@ def _stays_inside(machine: Machine, mesh: Any, axis: str) -> bool:
     return not np.ptp(nodes, axis=mesh.axis_index(axis)).any()
 
 
-def _all_pieces(machine: Machine) -> tuple[Piece, ...]:
-    return machine.pieces + machine.still_pieces + machine.reduce_pieces + machine.copy_pieces
-
-
 def _check_numbers(machine: Machine) -> None:
     """Refuse numbers that no machine has."""
-    links = [("intra", machine.intra)] if machine.intra else []
-    links += [(f"axis {axis}", link) for axis, link in machine.axis_links]
     values = [
         (key, getattr(machine, key)) for key in ("alpha", "beta", "gamma", "beta_memory", "call_seconds")
     ]
-    values += [(f"{where} alpha", link.alpha) for where, link in links if link]
-    values += [(f"{where} beta", link.beta) for where, link in links if link]
-    values += [
-        (f"pieces {key}", getattr(one, key)) for one in _all_pieces(machine) for key in ("alpha", "beta")
-    ]
+    links: list[tuple[str, Link | Piece]] = [("intra", machine.intra)] if machine.intra else []
+    links += [(f"axis {axis}", link) for axis, link in machine.axis_links]
+    every = (machine.pieces, machine.still_pieces, machine.reduce_pieces, machine.copy_pieces)
+    links += [("pieces", piece) for pieces in every for piece in pieces]
+    values += [(f"{where} {key}", getattr(one, key)) for key in ("alpha", "beta") for where, one in links]
     values += [(f"rate of {x.kind}", rate) for x in machine.rates for rate in (x.per_flop, x.per_byte)]
     for key, value in values:
         if not 0 <= value < float("inf"):
@@ -391,3 +361,39 @@ def _check_numbers(machine: Machine) -> None:
         )
     if bool(machine.intra) != bool(machine.ranks_per_node):
         raise InputError(f"machine {machine.name!r}: ranks_per_node and intra only mean something together")
+
+
+@dataclass(frozen=True)
+class Restricted:
+    """A cost model on which some collectives must not be used: they take forever.
+
+    Attributes:
+        model: the cost model.
+        without: the collectives.
+
+    >>> from spmdsim.cost import Machine
+    >>> model = Restricted(Machine.laptop(), frozenset({"all_to_all"}))
+    >>> model.seconds("all_to_all", 4, 100), model.seconds("all_gather", 1, 0)
+    (inf, 0.0)
+    """
+
+    model: CostModel
+    without: frozenset[str]
+
+    @property
+    def name(self) -> str:
+        """The model's."""
+        return self.model.name
+
+    def on_mesh(self, *meshes: Any) -> Restricted:
+        """The restriction of the model on meshes."""
+        on_mesh = getattr(self.model, "on_mesh", None)
+        return self if on_mesh is None else replace(self, model=on_mesh(*meshes))
+
+    def seconds(self, collective: str, *call: Any, **options: Any) -> float:
+        """Time of one collective, as the model says; infinite if it must not be used."""
+        return math.inf if collective in self.without else self.model.seconds(collective, *call, **options)
+
+    def compute_seconds(self, *work: Any) -> float:
+        """Time of one local operator, as the model says."""
+        return self.model.compute_seconds(*work)

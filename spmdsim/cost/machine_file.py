@@ -64,11 +64,11 @@ def load_cost_model(name_or_file: str) -> CostModel:
 
 
 def save_machine(machine: Machine, path: str | Path, notes: dict[str, Any] | None = None) -> None:
-    """Write a machine file.
+    """Write a machine file, in the place of one that is there.
 
     Args:
         machine: what to write.
-        path: the file, which is replaced.
+        path: the file.
         notes: name -> JSON value, kept under keys with a leading underscore, which :func:`load_machine` ignores.
 
     Raises:
@@ -142,19 +142,7 @@ def machine_from_json(text: str, where: str = "machine file") -> Machine:
     for key in (*_NUMBERS, *_WHOLE):
         if key in data:
             values[key] = _number(data[key], key, where, whole=key in _WHOLE)
-    if "intra" in data:
-        values["intra"] = _link(data["intra"], "intra", where)
-    if "axis_links" in data:
-        values["axis_links"] = _axis_links(data["axis_links"], where)
-    for key in _PIECES:
-        if key in data:
-            values[key] = _pieces(data[key], key, where)
-    if "rates" in data:
-        values["rates"] = _rates(data["rates"], where)
-    if "interval" in data:
-        values["interval"] = _interval(data["interval"], where)
-    if "measured" in data:
-        values["measured"] = _measured(data["measured"], where)
+    values |= {key: read(data[key], key, where) for key, read in _READERS.items() if key in data}
     try:
         return Machine(**values)
     except InputError as error:
@@ -175,56 +163,67 @@ def _link(value: Any, key: str, where: str) -> Link:
     return Link(*(_number(value[part], f"{key} {part}", where) for part in ("alpha", "beta")))
 
 
-def _axis_links(value: Any, where: str) -> tuple[tuple[str, Link], ...]:
+def _axis_links(value: Any, key: str, where: str) -> tuple[tuple[str, Link], ...]:
     if not isinstance(value, dict):
-        raise InputError(f"{where}: 'axis_links' is {value!r}; it has to map axis names to alpha and beta")
-    return tuple((axis, _link(link, f"axis_links {axis}", where)) for axis, link in value.items())
+        raise InputError(f"{where}: {key!r} is {value!r}; it has to map axis names to alpha and beta")
+    return tuple((axis, _link(link, f"{key} {axis}", where)) for axis, link in value.items())
+
+
+def _rows(value: Any, key: str, where: str, wanted: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise InputError(f"{where}: {key!r} has to be a list of {wanted}")
+    return value
 
 
 def _pieces(value: Any, key: str, where: str) -> tuple[Piece, ...]:
     wanted = "[largest bytes or null, alpha, beta]"
-    if not isinstance(value, list):
-        raise InputError(f"{where}: {key!r} has to be a list of {wanted}")
     pieces: list[Piece] = []
-    for index, row in enumerate(value):
+    for index, row in enumerate(_rows(value, key, where, wanted)):
         if not isinstance(row, list) or len(row) != 3:
             raise InputError(f"{where}: {key} {index} is {row!r}; it has to be {wanted}")
-        limit = float("inf") if row[0] is None else _number(row[0], f"{key} {index}", where)
-        alpha, beta = (_number(part, f"{key} {index}", where) for part in row[1:])
-        pieces.append(Piece(limit, alpha, beta))
+        limit = float("inf") if row[0] is None else row[0]
+        pieces.append(Piece(*(_number(part, f"{key} {index}", where) for part in (limit, *row[1:]))))
     if [one.limit for one in pieces] != sorted(one.limit for one in pieces):
         raise InputError(f"{where}: the sizes in {key!r} have to ascend")
     return tuple(pieces)
 
 
-def _rates(value: Any, where: str) -> tuple[Rate, ...]:
+def _rates(value: Any, key: str, where: str) -> tuple[Rate, ...]:
     wanted = "classes of operators to [seconds per operation, seconds per byte]"
     if not isinstance(value, dict):
-        raise InputError(f"{where}: 'rates' is {value!r}; it has to map {wanted}")
+        raise InputError(f"{where}: {key!r} is {value!r}; it has to map {wanted}")
     rates: list[Rate] = []
     for kind, row in value.items():
         if not isinstance(row, list) or len(row) != 2:
-            raise InputError(f"{where}: 'rates' {kind!r} is {row!r}; it has to map {wanted}")
-        rates.append(Rate(kind, *(_number(part, f"rates {kind}", where) for part in row)))
+            raise InputError(f"{where}: {key!r} {kind!r} is {row!r}; it has to map {wanted}")
+        rates.append(Rate(kind, *(_number(part, f"{key} {kind}", where) for part in row)))
     return tuple(rates)
 
 
-def _interval(value: Any, where: str) -> tuple[float, float]:
+def _interval(value: Any, key: str, where: str) -> tuple[float, float]:
     if not isinstance(value, list) or len(value) != 2:
-        raise InputError(f"{where}: 'interval' is {value!r}; it has to be [lowest factor, highest factor]")
-    low, high = (_number(part, "interval", where) for part in value)
+        raise InputError(f"{where}: {key!r} is {value!r}; it has to be [lowest factor, highest factor]")
+    low, high = (_number(part, key, where) for part in value)
     return low, high
 
 
-def _measured(value: Any, where: str) -> tuple[Measurement, ...]:
+def _measured(value: Any, key: str, where: str) -> tuple[Measurement, ...]:
     wanted = "[collective, algorithm, ranks, bytes, seconds]"
     kinds: tuple[Any, ...] = (str, str, int, int, (int, float))
-    if not isinstance(value, list):
-        raise InputError(f"{where}: 'measured' has to be a list of {wanted}")
-    rows = []
-    for index, row in enumerate(value):
+    rows = _rows(value, key, where, wanted)
+    for index, row in enumerate(rows):
         right = isinstance(row, list) and len(row) == 5
         if not right or not all(isinstance(x, kind) for x, kind in zip(row, kinds)):
-            raise InputError(f"{where}: measured row {index} is {row!r}; it has to be {wanted}")
-        rows.append(Measurement(row[0], row[1], row[2], row[3], float(row[4])))
-    return tuple(rows)
+            raise InputError(f"{where}: {key} row {index} is {row!r}; it has to be {wanted}")
+    return tuple(Measurement(row[0], row[1], row[2], row[3], float(row[4])) for row in rows)
+
+
+#: What reads the keys that hold more than a number.
+_READERS: dict[str, Callable[[Any, str, str], Any]] = {
+    "intra": _link,
+    "axis_links": _axis_links,
+    **dict.fromkeys(_PIECES, _pieces),
+    "rates": _rates,
+    "interval": _interval,
+    "measured": _measured,
+}

@@ -9,14 +9,13 @@ from math import exp, log
 from typing import Any
 
 from spmdsim.collectives import Algorithm, Schedule, algorithms, make_schedule
-from spmdsim.cost.closed_forms import closed_form, most_received
-from spmdsim.cost.events.loggops import LogGOPS, simulate_program
-from spmdsim.cost.events.lowering import program_of
+from spmdsim.cost.closed_forms import closed_form_of, most_received
+from spmdsim.cost.event_simulation import LogGOPS, program_of, simulate_program
+from spmdsim.cost.link_load import compressed_rounds, symmetry_of
 from spmdsim.cost.machine import Machine
-from spmdsim.cost.networks.link_load import compressed_rounds, symmetry_of
-from spmdsim.cost.networks.spec import parse_topology
-from spmdsim.cost.networks.topology import Topology
 from spmdsim.cost.pricing import least_seconds, price
+from spmdsim.cost.topologies import parse_topology
+from spmdsim.cost.topology import Topology
 from spmdsim.errors import InputError, unknown
 from spmdsim.layout.blocks import largest_block
 from spmdsim.pictured import Pictured, ShortRepr
@@ -53,14 +52,7 @@ class PredictedPoint(ShortRepr):
 
 @dataclass(frozen=True)
 class Crossover(Pictured):
-    """Where the fastest algorithm changes while the size grows.
-
-    Attributes:
-        ranks: number of ranks.
-        nbytes: size from which ``after`` is faster.
-        before: fastest below.
-        after: fastest above.
-    """
+    """Where the fastest algorithm changes while the size grows: from ``nbytes`` on, ``after`` is faster than ``before``."""
 
     ranks: int
     nbytes: float
@@ -108,14 +100,7 @@ class Prediction(ShortRepr):
             "topology": self.topology or "machine",
             "interval": self.machine.interval,
             "points": [
-                {
-                    "ranks": p.ranks,
-                    "nbytes": p.nbytes,
-                    "best": p.best,
-                    "bound": p.bound,
-                    "plans": p.plans,
-                    "seconds": p.seconds,
-                }
+                {key: getattr(p, key) for key in ("ranks", "nbytes", "best", "bound", "plans", "seconds")}
                 for p in self.points
             ],
             "crossovers": [vars(one) for one in self.crossovers],
@@ -142,7 +127,7 @@ def predict(
         ranks: rank counts.
         sizes: message sizes in bytes.
         names: algorithms; all if empty.
-        topology: a text as :func:`spmdsim.cost.networks.spec.parse_topology` reads it.
+        topology: a text as :func:`spmdsim.cost.topologies.parse_topology` reads it.
         itemsize: bytes that are never cut.
         options: options of algorithms, such as ``group``; each takes those it knows.
         events: parameters, in seconds, to simulate events in the LogGOPS model instead of synchronous rounds.
@@ -222,7 +207,7 @@ def _pricer(
 def _affordable(schedule: Schedule, machine: Machine, network: bool, events: bool, sizes: int) -> bool:
     """Whether pricing this many sizes takes a moment only: a closed form, a symmetry, or few messages."""
     n = schedule.size
-    form = closed_form(schedule.algorithm, n, {**dict(schedule.options), "root": schedule.root})
+    form = closed_form_of(schedule)
     symmetric = bool(symmetry_of(schedule)) and not events
     if form is not None and not (network or events or machine.intra) and (symmetric or not machine.pieces):
         return True
@@ -238,13 +223,10 @@ def _affordable(schedule: Schedule, machine: Machine, network: bool, events: boo
 
 def _native(collective: str, machine: Machine, n: int) -> dict[str, Callable[[int], float]]:
     """The library's own call, where the machine has measured times of it."""
-    if not any(one[:3] == (collective, "native", n) for one in _keys(machine)):
+    keys = {(one.collective, one.algorithm, one.group_size) for one in machine.measured}
+    if (collective, "native", n) not in keys:
         return {}
     return {"native": lambda nbytes: machine.measured_seconds(collective, "native", n, nbytes) or 0.0}
-
-
-def _keys(machine: Machine) -> set[tuple[str, str, int]]:
-    return {(one.collective, one.algorithm, one.group_size) for one in machine.measured}
 
 
 def _crossovers(row: list[PredictedPoint], pricers: dict[str, Callable[[int], float]]) -> list[Crossover]:

@@ -17,12 +17,11 @@ import numpy as np
 from spmdsim.collectives import Schedule
 from spmdsim.collectives.bounds import lower_bound
 from spmdsim.collectives.rank_program import INPUT, program_for
-from spmdsim.cost.closed_forms import closed_form
+from spmdsim.cost.closed_forms import closed_form_of
 from spmdsim.cost.curves import Link, least_per_byte
+from spmdsim.cost.link_load import LinkLoad, link_loads
 from spmdsim.cost.machine import Machine
-from spmdsim.cost.networks.congestion import round_seconds
-from spmdsim.cost.networks.link_load import LinkLoad, link_loads
-from spmdsim.cost.networks.topology import Topology
+from spmdsim.cost.topology import Topology, round_seconds
 from spmdsim.pictured import ShortRepr
 
 #: Ranks times rounds above which a closed form is preferred to going through the rounds.
@@ -31,15 +30,7 @@ _CLOSED_FORM_ABOVE = 50_000
 
 @dataclass(frozen=True)
 class RoundPrice:
-    """Equal rounds in a row.
-
-    Attributes:
-        repeat: how many.
-        seconds: time of one of them.
-        largest: most bytes one rank sends or receives.
-        reduced: most bytes one rank reduces.
-        messages: messages in one of them.
-    """
+    """Equal rounds in a row: of one, its seconds, the most bytes that a rank sends or receives, and reduces, its messages."""
 
     repeat: int
     seconds: float
@@ -100,9 +91,7 @@ def price(
     """
     flat = topology is None and not (machine.intra or machine.pieces or machine.reduce_pieces)
     if flat and rounds is not True:
-        form = closed_form(
-            schedule.algorithm, schedule.size, {**dict(schedule.options), "root": schedule.root}
-        )
+        form = closed_form_of(schedule)
         if (
             form
             and schedule.algorithm.ports == "1"
@@ -172,11 +161,7 @@ def _alike(one: LinkLoad, machine: Machine) -> float:
 def reaches(kind: str, peer: int, n: int, per_node: int) -> tuple[bool, bool]:
     """Whether any message stays inside its node, and whether any leaves it, without looking at each.
 
-    Args:
-        kind: ``shift`` or ``xor``.
-        peer: the rank that rank 0 sends to.
-        n: number of ranks.
-        per_node: consecutive ranks that share a node.
+    ``peer``: the rank that rank 0 of ``n`` sends to; the others are as far away by ``shift`` or ``xor``.
 
     >>> reaches("shift", 1, 16, 4), reaches("shift", 8, 16, 4), reaches("xor", 2, 16, 4)
     ((True, True), (False, True), (True, False))
@@ -232,13 +217,7 @@ _LOOKED_AT = 32
 def emulated_seconds(schedule: Schedule, machine: Machine, count: int, itemsize: int) -> float:
     """Seconds of a schedule when this package runs it: its rounds, and the copies its buffers need besides.
 
-    It runs on ``count`` elements, from separate input to output arrays.
-
-    Args:
-        schedule: the algorithm.
-        machine: best one calibrated on the machine that runs it.
-        count: elements as the collective counts them.
-        itemsize: bytes per element.
+    It runs on ``count`` elements, as the collective counts them, from separate input to output arrays.
 
     >>> from spmdsim.collectives import schedule_of
     >>> machine = Machine("m", 1e-6, 1e-9, beta_memory=1e-9)

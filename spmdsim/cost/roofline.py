@@ -12,21 +12,16 @@ from dataclasses import dataclass
 from spmdsim.core import BoundRule, Strategy
 from spmdsim.core.bound import elements
 from spmdsim.core.rule import members
-from spmdsim.cost.cost_model import Restricted
-from spmdsim.cost.machine import CostModel, Machine
+from spmdsim.cost.machine import CostModel, Machine, Restricted
 from spmdsim.layout.blocks import largest_block
 from spmdsim.pictured import Pictured
 
 
 @dataclass(frozen=True)
 class Work(Pictured):
-    """What one rank does locally.
+    """What one rank does locally: operations, and bytes read and written, each operand once.
 
-    Attributes:
-        flops: floating point operations.
-        nbytes: bytes read and written, each operand once.
-        kind: the class of operators, as :attr:`spmdsim.core.BoundRule.work` says; "" for any.
-
+    ``kind`` is the class of operators, as :attr:`spmdsim.core.BoundRule.work` says; "" for any.
 
     >>> Work(flops=2e9, nbytes=1e6).flops
     2000000000.0
@@ -65,12 +60,8 @@ def ridge(machine: Machine) -> float:
 def forward_work(bound: BoundRule, strategy: Strategy, itemsizes: Sequence[int]) -> Work:
     """What the busiest rank does to compute an operator.
 
-    A look-up touches the rows it finds, not the table.
-
-    Args:
-        bound: the operator's rule with sizes.
-        strategy: who computes what.
-        itemsizes: bytes per element of each operand; results have the widest.
+    A look-up touches the rows it finds, not the table. ``itemsizes``: bytes per element of each operand; results have the
+    widest.
 
     >>> from spmdsim.core import Mesh
     >>> from spmdsim.core import Rule, bind

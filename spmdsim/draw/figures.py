@@ -182,7 +182,7 @@ DRAWN: dict[str, str] = {
     "spmdsim.nn.module.Module": "fact_figures.module_figure",
     "spmdsim.tensor.verdict.Verdict": "fact_figures.verdict_figure",
     "spmdsim.cost.machine.Machine": "machine_figures.machine_figure",
-    "spmdsim.cost.networks.topology.Topology": "topology_figures.topology_figure",
+    "spmdsim.cost.topology.Topology": "topology_figures.topology_figure",
     "spmdsim.cost.prediction.Prediction": "machine_figures.prediction_figure",
     "spmdsim.collectives.schedule.Schedule": "schedule_svg.schedule_figure",
     "spmdsim.collectives.facts.Facts": "schedule_svg.counts_figure",

@@ -8,7 +8,7 @@ from typing import Any
 
 from spmdsim.collectives import Instruction, Schedule
 from spmdsim.cost import LogGOPS, Machine, Topology, price, program_of, simulate_program
-from spmdsim.cost.events.event_program import CALC, SEND
+from spmdsim.cost.event_simulation import CALC, SEND
 from spmdsim.draw.message_timeline import MOST_MESSAGES, RECEIVES, REDUCES, SENDS, Slice, chrome_timeline
 from spmdsim.errors import InputError
 

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from spmdsim.cost.networks.dragonfly import Dragonfly
-from spmdsim.cost.networks.topology import Topology, TopologyPlace
-from spmdsim.cost.networks.torus import Torus
+from spmdsim.cost.topologies import Dragonfly, Torus
+from spmdsim.cost.topology import Topology, TopologyPlace
 from spmdsim.draw.canvas import Canvas, ink_of, width_of
 from spmdsim.draw.figures import FactTable, Figure, Part
 
@@ -53,7 +52,7 @@ def topology_figure(topology: Topology) -> Figure:
 def positions(topology: Topology) -> dict[TopologyPlace, Point] | None:
     """Where ranks and switches are drawn, at the least 0; None for a torus of more than three dims.
 
-    >>> from spmdsim.cost.networks.topology import Flat
+    >>> from spmdsim.cost.topology import Flat
     >>> list(positions(Flat(2, 1e9)).values())
     [(0.0, 80.0), (34.0, 80.0), (17.0, 0.0)]
     """

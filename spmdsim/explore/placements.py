@@ -7,7 +7,7 @@ from typing import Any
 
 from spmdsim.core import Layout, Mesh
 from spmdsim.explore.offer import Shape, layouts_of
-from spmdsim.layout.explain import explain
+from spmdsim.layout.explain import Derivation
 
 
 def layout_key(layout: Layout) -> str:
@@ -43,7 +43,7 @@ def derivation_facts(layout: Layout) -> dict[str, Any]:
     >>> facts["shard"], facts["strides"], facts["short"]
     ([0, 2, 1, 3], [2, 1], 'S(1)S(0)')
     """
-    derived = explain(layout)
+    derived = Derivation(layout)
     rows = derived.rows
     return {
         "short": layout.short(),

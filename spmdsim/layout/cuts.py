@@ -22,15 +22,11 @@ Cuts = Sequence[Sequence[int]]
 
 
 def factor_cuts(bound: BoundRule, cuts: Cuts) -> dict[str, int]:
-    """Into how many pieces each factor is cut, from the cuts per operand and dim.
-
-    Raises:
-        RuleError: a wrong number of cuts, a cut that is not positive, operands that disagree.
-    """
+    """Into how many pieces each factor is cut, from the cuts per operand and dim."""
     if len(cuts) != len(bound.inputs):
         raise RuleError(
-            f"the rule '{bound.rule}' takes {len(bound.inputs)} operands, but the strategy {_text(cuts)} is for "
-            f"{len(cuts)}"
+            f"the rule '{bound.rule}' takes {len(bound.inputs)} operands, but the strategy "
+            f"{tuple(tuple(entry) for entry in cuts)} is for {len(cuts)}"
         )
     cuts_of: dict[str, int] = {}
     for i, (term, shape, entry) in enumerate(zip(bound.inputs, bound.shapes, cuts)):
@@ -44,26 +40,24 @@ def factor_cuts(bound: BoundRule, cuts: Cuts) -> dict[str, int]:
                     f"a dim is cut into 1 or more pieces, but dim {dim} of operand {i} into {cut}"
                 )
             if not factors:
-                _check_unsplit(cut, dim, i)
+                if cut != 1:
+                    raise RuleError(
+                        f"dim {dim} of operand {i} has size 1 and cannot be cut into {cut} pieces"
+                    )
                 continue
             _distribute(bound, factors, cut, cuts_of, f"dim {dim} of operand {i}")
     return cuts_of
 
 
-def _check_unsplit(cut: int, dim: int, operand: int) -> None:
-    if cut != 1:
-        raise RuleError(f"dim {dim} of operand {operand} has size 1 and cannot be cut into {cut} pieces")
-
-
 def _distribute(
-    bound: BoundRule, factors: tuple[str, ...], cut: int, found: dict[str, int], where: str
+    bound: BoundRule, factors: tuple[str, ...], cut: int, cuts_of: dict[str, int], where: str
 ) -> None:
     for k, factor in enumerate(factors):
         part = cut if k == len(factors) - 1 else math.gcd(cut, bound.sizes[factor])
         cut //= part
-        if found.setdefault(factor, part) != part:
+        if cuts_of.setdefault(factor, part) != part:
             raise RuleError(
-                f"factor {factor!r} of the rule '{bound.rule}' is cut into {found[factor]} pieces elsewhere, but "
+                f"factor {factor!r} of the rule '{bound.rule}' is cut into {cuts_of[factor]} pieces elsewhere, but "
                 f"into {part} in {where}"
             )
 
@@ -71,17 +65,10 @@ def _distribute(
 def strategy_from_cuts(
     bound: BoundRule, cuts: Cuts, ranks: int | Sequence[int], *, repeat: str = "right"
 ) -> Strategy:
-    """The strategy, on its own device matrix, that ``.shard(cuts)`` means on ``ranks`` ranks.
+    """The strategy, on its own device matrix, that ``.shard(cuts)`` means on some ranks, or so many.
 
-    Args:
-        bound: the operator's rule with shapes.
-        cuts: per operand the cuts of its dims, such as ``((2, 4), (4, 1))``.
-        ranks: how many ranks, or which.
-        repeat: on which side of the device matrix repeated calculation is put: ``"right"`` (ranks hold
-            0,0,1,1,…) or ``"left"`` (0,1,…,0,1,…).
-
-    Raises:
-        RuleError: the cuts do not fit the rule or do not divide the ranks.
+    Repeated calculation is put to the ``"right"`` of the device matrix (ranks hold 0,0,1,1,…) or the ``"left"``
+    (0,1,…,0,1,…). A RuleError says which cuts do not fit the rule or do not divide the ranks.
 
     >>> from spmdsim.core import Rule, bind
     >>> matmul = bind(Rule.parse("m k, k n -> m n"), ((32, 784), (784, 512)))
@@ -92,26 +79,16 @@ def strategy_from_cuts(
 
 
 def strategy_from_factors(
-    bound: BoundRule, found: Mapping[str, int], ranks: int | Sequence[int], *, repeat: str = "right"
+    bound: BoundRule, pieces: Mapping[str, int], ranks: int | Sequence[int], *, repeat: str = "right"
 ) -> Strategy:
-    """The strategy that cuts each factor into so many pieces, on a device matrix of one axis per factor.
-
-    Args:
-        bound: the operator's rule with shapes.
-        found: pieces by factor; a factor that is left out has no axis.
-        ranks: how many ranks, or which.
-        repeat: as for :func:`strategy_from_cuts`.
-
-    Raises:
-        RuleError: the pieces do not fit the rule or do not divide the ranks.
-    """
+    """The strategy that cuts factors into so many pieces, on a device matrix of an axis for each that is named."""
     members = tuple(range(ranks)) if isinstance(ranks, int) else tuple(ranks)
-    names = [f for f in bound.sizes if f in found]
-    sizes = [found[f] for f in names]
+    names = [f for f in bound.sizes if f in pieces]
+    sizes = [pieces[f] for f in names]
     used = math.prod(sizes)
     if len(members) % used:
         raise RuleError(
-            f"the strategy cuts the factors of the rule '{bound.rule}' into {dict(found)} pieces, together {used}, "
+            f"the strategy cuts the factors of the rule '{bound.rule}' into {dict(pieces)} pieces, together {used}, "
             f"which does not divide the {len(members)} ranks"
         )
     repeats = len(members) // used
@@ -130,18 +107,11 @@ def _axis_name(factor: str) -> str:
     return f"dim{factor[1:]}" if factor.startswith(".") else factor
 
 
-def _text(cuts: Cuts) -> str:
-    return str(tuple(tuple(entry) for entry in cuts))
-
-
 def layout_from_cuts(cuts: Sequence[int], computed: Layout, shape: Sequence[int]) -> Layout:
     """The layout in which each dim is cut into so many pieces, by the axes the result has or still reduces.
 
     A dim that is cut more finely than it was computed takes the pending axes as minor ones: the all_reduce
     becomes a reduce_scatter (MindSpore's out_strategy of MatMul and Gather).
-
-    Raises:
-        RuleError: the cuts cannot be made of these axes.
     """
     if len(cuts) != len(shape):
         raise RuleError(f"the result has {len(shape)} dims, but its out_strategy is {tuple(cuts)}")

@@ -1,14 +1,25 @@
-"""Element types by their names, those that numpy learns from a package included, and which are held as which.
+"""Element types by their names, which are held as which, and which conversions commute with a sum.
 
 Floats of 16 bits are what is stored; what is computed with is float32, as on accelerators. A result is rounded once,
 when it is complete, and a pending one is not: its parts are held as float32 and travel so, or else what they add up
 to would depend on how many ranks hold a part (float16 overflows on the way to a mean; parts that cancel leave nothing
 but their rounding).
+
+A tensor whose sum is pending may be converted part by part only if ``cast(a + b) == cast(a) + cast(b)``:
+
+- to the same type: nothing is converted;
+- between integers, to a type that is not wider: both sums wrap around, modulo a power of two that divides the
+  other. To a wider one they do not: 100 + 100 is -56 in int8, and 200 where each part became an int16 before;
+- between floating and complex types, to one that represents every value of the first: the sum is then rounded less,
+  never more, and what fits still fits.
+
+All others lose something of each part that the whole has: fractions, range, or whether it is zero.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -16,27 +27,72 @@ import numpy as np
 
 from spmdsim.core import elements
 from spmdsim.core.layout import REDUCE_OPS
+from spmdsim.core.rule import Rule
 from spmdsim.errors import WorldError, unknown
-from spmdsim.layout.conversions import typed_rule
 
 if TYPE_CHECKING:
     from spmdsim.core.layout import Layout
 
-#: Short names, and the ones that packages know.
-SHORT = {"bf16": "bfloat16"}
+
+@lru_cache(maxsize=1024)
+def additive(src: np.dtype, dst: np.dtype) -> bool:
+    """Whether converting each part of a sum is converting the sum.
+
+    >>> [additive(np.dtype(a), np.dtype(b)) for a, b in (("f4", "f8"), ("f8", "f4"), ("i8", "i4"), ("i4", "f8"))]
+    [True, False, True, False]
+    >>> [additive(np.dtype(a), np.dtype(b)) for a, b in (("c8", "c16"), ("f4", "c8"), ("c8", "f4"))]
+    [True, True, False]
+    >>> [additive(np.dtype(a), np.dtype(b)) for a, b in (("i4", "u4"), ("u1", "i1"), ("i2", "u4"))]
+    [True, True, False]
+    """
+    if src == dst:
+        return True
+    if src.kind in "iu" and dst.kind in "iu":
+        return dst.itemsize <= src.itemsize
+    if (src.kind == "c" and dst.kind != "c") or not (src.kind in "fcV" and dst.kind in "fcV"):
+        return False
+    return all(a <= b for a, b in zip(_width(src), _width(dst)))
+
+
+def _width(dtype: np.dtype) -> tuple[int, int]:
+    """Digits and exponent bits of a floating type."""
+    if dtype.kind == "V":
+        import ml_dtypes
+
+        finfo: Any = ml_dtypes.finfo
+        limits = finfo(dtype)
+    else:
+        limits = np.finfo(dtype)
+    return int(limits.nmant), int(limits.nexp)
+
+
+@lru_cache(maxsize=4096)
+def typed_rule(rule: Rule, operands: tuple[np.dtype, ...], result: np.dtype) -> Rule:
+    """A rule for elements of these types.
+
+    A pending value passes only where its operand's parts may be converted to the result's type before they are
+    reduced (:func:`additive`). Truth values have no sum: what a product of them, or a lookup, leaves pending is
+    ``any``, which such operators pass on, too.
+
+    >>> rule = Rule.parse("m k, k n -> m n", linear="each")
+    >>> typed_rule(rule, (np.dtype("i4"), np.dtype("f8")), np.dtype("f8")).linear
+    (frozenset({1}),)
+    >>> typed_rule(rule, (np.dtype("?"), np.dtype("?")), np.dtype("?")).reduction("k")
+    'any'
+    """
+    linear = tuple(group for group in rule.linear if all(additive(operands[i], result) for i in group))
+    if result.kind != "b":
+        return replace(rule, linear=linear)
+    ops = {factor: rule.reduction(factor) for factor in rule.reduced}
+    reductions = tuple(sorted((f, "any" if op == "sum" else op) for f, op in ops.items()))
+    passes = frozenset("any" if op == "sum" else op for op in rule.passes) - {"avg"}
+    return replace(rule, linear=linear, reductions=reductions, passes=passes)
+
 
 #: What is offered where a name is wrong.
 COMMON = (
-    "bool",
-    "int8",
-    "int32",
-    "int64",
-    "bfloat16",
-    "float16",
-    "float32",
-    "float64",
-    "complex64",
-    "complex128",
+    *("bool", "int8", "int32", "int64", "bfloat16", "float16"),
+    *("float32", "float64", "complex64", "complex128"),
 )
 
 
@@ -53,7 +109,7 @@ def element_type(dtype: Any) -> np.dtype:
         known: np.dtype = np.dtype(dtype)
         return known
     except (TypeError, ValueError):
-        kept = _of_package(SHORT.get(dtype, dtype)) if isinstance(dtype, str) else None
+        kept = _of_package("bfloat16" if dtype == "bf16" else dtype) if isinstance(dtype, str) else None
     if kept is None:
         raise unknown(f"no element type is called {dtype!r}", str(dtype), COMMON, listed="some are")
     kind: np.dtype = np.dtype(kept)
@@ -160,8 +216,7 @@ def widened(value: Any) -> Any:
 def computed_widely(function: Callable[..., Any], dtypes: Sequence[np.dtype]) -> Callable[..., Any]:
     """A local function, which is given float32 in the place of 16-bit floats if there are any among these types.
 
-    This is the one place where it is so: an operator's functions are written for the types that they are given. What
-    comes out is rounded once, by who called.
+    An operator's functions are written for the types that they are given. What comes out is rounded once, by who called.
     """
     if not any(is_half(dtype) for dtype in dtypes):
         return function

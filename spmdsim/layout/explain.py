@@ -26,12 +26,7 @@ from spmdsim.core.layout import Bounds, Layout
 
 @dataclass(frozen=True)
 class Stride:
-    """How much one step along ``axis`` adds to the shard number.
-
-    Args:
-        axis: the column.
-        right: the axes to its right after the adjustment, with their sizes.
-    """
+    """How much one step along ``axis`` adds to the shard number; ``right``: the axes to its right, with their sizes."""
 
     axis: str
     right: tuple[tuple[str, int], ...]
@@ -53,15 +48,7 @@ class Stride:
 
 @dataclass(frozen=True)
 class RankDerivation:
-    """One rank's row through the three steps.
-
-    Args:
-        rank: the rank.
-        number: its coordinate on the device matrix, in the order of the mesh axes (step one).
-        adjusted: the same digits in the order of the tensor map, unused ones dropped (step two).
-        terms: adjusted digit times stride, per column (step three).
-        replicas: the ranks with the same piece, itself included.
-    """
+    """One rank's row: its coordinate, the digits that the tensor map uses, and digit times stride, per column."""
 
     rank: int
     number: tuple[int, ...]
@@ -86,12 +73,7 @@ class TextTable:
 
 
 class Derivation:
-    """The derivation of a layout, for some or all of its ranks.
-
-    Args:
-        layout: what is explained.
-        ranks: the ranks that get a row; all of the mesh when left out.
-        names: other names for the axes, such as MindSpore's numbers from the right for ``.shard``.
+    """The derivation of a layout, for some or all of its ranks; ``names``: what axes are called in it, if not as they are.
 
     >>> from spmdsim.core import Mesh
     >>> mesh = Mesh((2, 1, 2, 2, 1), ("a", "b", "c", "d", "e"))
@@ -107,20 +89,15 @@ class Derivation:
     ) -> None:
         self.layout = layout
         self._names = dict(names or {})
-        self._ranks = None if ranks is None else tuple(ranks)
+        self.ranks = layout.mesh.rank_list if ranks is None else tuple(ranks)
 
     def name(self, axis: str) -> str:
         """How the axis is called in this explanation."""
         return self._names.get(axis, axis)
 
     @property
-    def ranks(self) -> tuple[int, ...]:
-        """The ranks that have a row."""
-        return self.layout.mesh.rank_list if self._ranks is None else self._ranks
-
-    @property
     def adjusted_axes(self) -> tuple[str, ...]:
-        """The columns after step two: the order of the tensor map, axes of a tuple from left to right."""
+        """The columns after step two, in the order of the tensor map."""
         return self.layout.split_axes
 
     @property
@@ -200,24 +177,9 @@ class Derivation:
         return (f"not in the tensor map, so dropped: {axes}",)
 
 
-def explain(
-    layout: Layout, ranks: Iterable[int] | None = None, names: Mapping[str, str] | None = None
-) -> Derivation:
-    """The derivation of ``layout``; see :class:`Derivation`."""
-    return Derivation(layout, ranks, names)
-
-
 @dataclass(frozen=True)
 class Placed:
-    """What one rank holds of a tensor.
-
-    Args:
-        rank: the rank.
-        coords: its coordinate on the mesh.
-        shard_number: which distinct piece.
-        bounds: ``(start, stop)`` per dim; empty without a shape.
-        replicas: the ranks with equal values, itself included.
-    """
+    """What one rank holds of a tensor: which distinct piece, where (nowhere without a shape), and who else has it."""
 
     rank: int
     coords: tuple[int, ...]

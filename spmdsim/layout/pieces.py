@@ -20,10 +20,6 @@ if TYPE_CHECKING:
 class Pieces:
     """The elements of a tensor of one shape, asked where they live.
 
-    Args:
-        layout: the layout; what is pending does not matter.
-        shape: the tensor's shape.
-
     >>> from spmdsim.core import Mesh
     >>> Pieces(Mesh((3,), ("x",))("x", None), (7, 2)).bounds(rank=1)
     ((3, 5), (0, 2))

@@ -12,9 +12,6 @@ from spmdsim.errors import OutOfRange, UsageTypeError
 def integers(shape: Iterable[Any], what: str = "the sizes of a shape") -> tuple[int, ...]:
     """The sizes of a shape, or other numbers, as Python's integers.
 
-    Raises:
-        UsageTypeError: sizes that are no integers.
-
     >>> integers([3, True])
     (3, 1)
     """
@@ -27,9 +24,6 @@ def integers(shape: Iterable[Any], what: str = "the sizes of a shape") -> tuple[
 def counted_dim(dim: int, ndim: int) -> int:
     """A dim counted from the front.
 
-    Raises:
-        OutOfRange: the tensor has no such dim.
-
     >>> counted_dim(-1, 3)
     2
     """
@@ -40,9 +34,6 @@ def counted_dim(dim: int, ndim: int) -> int:
 
 def flag(name: str, value: Any) -> bool:
     """A parameter that is true or false, and not what has another place in NumPy, such as an element type.
-
-    Raises:
-        UsageTypeError: something else.
 
     >>> flag("keepdims", 1)
     True

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spmdsim.core.layout import Bounds, Layout
+from spmdsim.layout.blocks import largest_block
 
 
 @dataclass(frozen=True)
@@ -145,8 +146,6 @@ class Windowed(Layout):
 
     def largest_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """Shape of the largest piece, in each dim."""
-        from spmdsim.layout.blocks import largest_block
-
         return tuple(
             largest_block(n, parts)
             if window is None

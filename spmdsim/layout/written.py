@@ -33,13 +33,7 @@ def flatten(
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Shape and row-major elements of nested lists, tuples, a range or an array of integers.
 
-    Args:
-        value: the nested integers.
-        what: what they are, for messages.
-        error: raised for ragged or empty lists.
-
-    Raises:
-        UsageTypeError: an element that is not an integer.
+    ``what`` they are is said in messages; ``error`` is raised for ragged or empty ones.
 
     >>> flatten([[2, 0], [1, 3]], "ranks")
     ((2, 2), (2, 0, 1, 3))
@@ -97,9 +91,6 @@ def split_entries(text: str) -> list[str]:
 def parse_ints(text: str, what: str) -> tuple[int, ...]:
     """Integers: ``2,4``, ``(2, 4)``, ``[2 4]`` or ``2x4``.
 
-    Raises:
-        InputError: something else.
-
     >>> parse_ints("2x4", "mesh"), parse_ints("(32, 784)", "shape"), parse_ints("()", "shape")
     ((2, 4), (32, 784), ())
     """
@@ -120,11 +111,7 @@ def parse_names(text: str) -> tuple[str, ...]:
 
 
 def parse_nested(text: str, what: str) -> Any:
-    """Nested integers, such as cuts ``((2,4),(4,1))`` or ranks ``[[0,1],[2,3]]``.
-
-    Raises:
-        InputError: not a literal.
-    """
+    """Nested integers, such as cuts ``((2,4),(4,1))`` or ranks ``[[0,1],[2,3]]``."""
     try:
         return literal(text)
     except ValueError:
@@ -169,9 +156,6 @@ def parse_mesh(text: str, ranks: str | Sequence[int] | None = None) -> Mesh:
 
     A rank order may follow ``@`` or ``on ranks``.
 
-    Raises:
-        SpmdError: not a mesh.
-
     >>> parse_mesh("dp=2 tp=4"), parse_mesh("2x4").axes, parse_mesh("[[0,1],[3,2]]").ranks
     (Mesh((2, 4), ('dp', 'tp')), ('d0', 'd1'), (0, 1, 3, 2))
     """
@@ -204,17 +188,9 @@ def numbered(count: int) -> tuple[str, ...]:
 def parse_layout(
     text: str, mesh: Mesh | None = None, ndim: int | None = None, others: OtherNotation | None = None
 ) -> Layout:
-    """A layout in this package's notation.
+    """A layout in this package's notation: ``DIMS``, ``MESH: DIMS`` or ``DIMS over MESH``, perhaps ``DIMS partial tp:max``.
 
-    Args:
-        text: ``DIMS``, ``MESH: DIMS`` or ``DIMS over MESH``; pending results as ``DIMS partial tp`` or
-            ``DIMS partial tp:max``.
-        mesh: the mesh, if it is not in the text.
-        ndim: number of tensor dims, which tells ``(a,b)`` for one dim from two entries.
-        others: who reads dims in other notations.
-
-    Raises:
-        SpmdError: another notation, or none.
+    The number of dims tells ``(a,b)`` for one dim from two entries; ``others`` reads dims in other notations.
 
     >>> parse_layout("dp=2,tp=4: (tp,dp),None").short()
     'S(0)[1]S(0)[0]'

@@ -15,7 +15,7 @@ from spmdsim.ops.elementwise import add, less, where
 from spmdsim.ops.operators import operator
 from spmdsim.ops.scans import ALONG, along_dim, along_rule, rows_back, rows_last, split_axes
 from spmdsim.ops.shape import broadcast_to
-from spmdsim.redistribution.parts import Parts, parts_step
+from spmdsim.redistribution.group_steps import Parts, parts_step
 from spmdsim.redistribution.sparse_lookup import checked_ids
 from spmdsim.tensor import Context, Op, Tensor
 from spmdsim.tensor.operands import Operand, as_operand, operands

@@ -28,7 +28,7 @@ from spmdsim.ops.operators import operator
 from spmdsim.ops.reduce import as_type
 from spmdsim.ops.shape import broadcast_to
 from spmdsim.ops.slicing import concat, part_along
-from spmdsim.redistribution.exclusive_scan import scan_step
+from spmdsim.redistribution.group_steps import scan_step
 from spmdsim.tensor import Context, Tensor
 from spmdsim.tensor.operands import Operand, as_operand
 from spmdsim.tensor.stepped import SteppedOp

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from spmdsim.layout.element_type import is_half
-from spmdsim.redistribution.parts import Parts
+from spmdsim.redistribution.group_steps import Parts
 
 #: What a round is charged besides its samples, in bytes: two more messages.
 ROUND = 8192

@@ -19,7 +19,7 @@ from spmdsim.ops.along import put_along
 from spmdsim.ops.operators import operator
 from spmdsim.ops.scans import ALONG, along_dim, along_rule, beside, rows_back, rows_last, split_axes
 from spmdsim.ops.selection import between, comparable, cuts, sampling
-from spmdsim.redistribution.parts import Parts, one_array, parts_step
+from spmdsim.redistribution.group_steps import Parts, one_array, parts_step
 from spmdsim.tensor import Context, Tensor
 from spmdsim.tensor.stepped import SteppedOp
 from spmdsim.worlds.pool import empty

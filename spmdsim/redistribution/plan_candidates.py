@@ -12,12 +12,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from spmdsim.core import Layout
 from spmdsim.core.step import EXCHANGES, LOCAL_STEPS, Step
-from spmdsim.cost.machine import CostModel
-from spmdsim.layout.refine import refine
+from spmdsim.layout.blocks import refine
 from spmdsim.pictured import ShortRepr
 from spmdsim.redistribution.exchange import direct_reduction
 from spmdsim.redistribution.exchange.exchange_volume import busiest
@@ -41,6 +40,8 @@ from spmdsim.redistribution.price import (
     price_step,
 )
 
+Shape: TypeAlias = tuple[int, ...]
+
 #: The kinds of plan.
 LOCAL = "local"
 COLLECTIVES = "collectives"
@@ -52,14 +53,7 @@ SUMMED = "direct reduction"
 
 @dataclass(frozen=True, repr=False)
 class Candidate(ShortRepr):
-    """One way to do it.
-
-    Attributes:
-        kind: its kind, as in :class:`~spmdsim.redistribution.planner.Plan`.
-        steps: its steps.
-        seconds: modelled time.
-        allowed: False if it needs more memory than the larger of source and target: shown, but not taken.
-    """
+    """One way to do it; not allowed, only shown, if it needs more memory than the larger of source and target."""
 
     kind: str
     steps: tuple[Step, ...]
@@ -83,52 +77,45 @@ class Candidate(ShortRepr):
         return (not self.allowed, float(f"{self.seconds:.9e}"), len(self.steps), irregular)
 
 
+class Redistribution(NamedTuple):
+    """What is to be done: a tensor goes from one layout to another, perhaps into another shape; by bytes without a machine."""
+
+    src: Layout
+    dst: Layout
+    shape: Shape
+    itemsize: Any
+    machine: Any
+    to_shape: Shape | None = None
+
+    def candidate(self, steps: tuple[Step, ...], kind: str, allowed: bool = True) -> Candidate:
+        """Steps with their price; a plan that sends nothing is local, whatever found it."""
+        if self.machine is None:
+            seconds = busiest_received(steps) * self.itemsize * BYTES_ONLY.beta
+        else:
+            seconds = sum([price_step(step, self.itemsize, self.machine)[1] for step in steps])
+        local = all(step.collective in LOCAL_STEPS for step in steps)
+        return Candidate(LOCAL if local else kind, steps, seconds, allowed)
+
+
 @lru_cache(maxsize=4096)
-def endpoints(src: Layout, dst: Layout, shape: tuple[int, ...]) -> tuple[Layout, Layout, tuple[int, ...]]:
+def endpoints(src: Layout, dst: Layout, shape: Shape) -> tuple[Layout, Layout, Shape]:
     """The two layouts on one mesh where there is one, without axes of size 1."""
     if src.mesh == dst.mesh:
         return src.canonical, dst.canonical, shape
     return (*(refine(src, dst, shape) or (src.canonical, dst.canonical)), shape)
 
 
-def candidates(
-    src: Layout,
-    dst: Layout,
-    shape: tuple[int, ...],
-    itemsize: int,
-    machine: CostModel | None,
-    all_of_them: bool = False,
-) -> tuple[Candidate, ...]:
-    """The plans from ``src`` to ``dst``, best first.
-
-    Args:
-        src: the layout before, canonical.
-        dst: the layout after, canonical.
-        shape: global shape.
-        itemsize: bytes per element.
-        machine: the cost model, or None for bytes only.
-        all_of_them: also build those that are known to lose, to be shown.
-    """
-    base = before_fill(src, dst, shape)
-    finder = _Finder(src, base, shape, itemsize, machine, all_of_them)
-    plans = finder.one_mesh() if src.mesh == base.mesh else finder.two_meshes()
+def candidates(task: Redistribution, everything: bool = False) -> tuple[Candidate, ...]:
+    """The plans between two canonical layouts, best first; with everything, those that are known to lose, too."""
+    dst = task.dst
+    base = before_fill(task.src, dst, task.shape)
+    finder = _Finder(task if base is dst else task._replace(dst=base), everything)
+    plans = finder.one_mesh() if task.src.mesh == base.mesh else finder.two_meshes()
     if base != dst:
         axes = tuple(axis for axis in dst.partial_axes if axis not in base.partial_axes)
-        fill = Step("fill", axes, base, dst, shape, dst.reduce_op)
-        plans = [priced((*candidate.steps, fill), candidate.kind, itemsize, machine) for candidate in plans]
+        fill = Step("fill", axes, base, dst, task.shape, dst.reduce_op)
+        plans = [task.candidate((*one.steps, fill), one.kind) for one in plans]
     return tuple(sorted(plans, key=lambda candidate: candidate.order))
-
-
-def priced(
-    steps: tuple[Step, ...], kind: str, itemsize: int, machine: CostModel | None, allowed: bool = True
-) -> Candidate:
-    """Steps with their price; a plan that sends nothing is local, whatever found it."""
-    if machine is None:
-        seconds = busiest_received(steps) * itemsize * BYTES_ONLY.beta
-    else:
-        seconds = sum([price_step(step, itemsize, machine)[1] for step in steps])
-    local = all(step.collective in LOCAL_STEPS for step in steps)
-    return Candidate(LOCAL if local else kind, steps, seconds, allowed)
 
 
 def before_fill(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Layout:
@@ -171,20 +158,13 @@ class Arrival(NamedTuple):
 class _Finder:
     """Builds the candidates between two canonical layouts; the target keeps pending only what the source has."""
 
-    def __init__(
-        self,
-        src: Layout,
-        dst: Layout,
-        shape: tuple[int, ...],
-        itemsize: int,
-        machine: CostModel | None,
-        everything: bool,
-    ) -> None:
-        self.src, self.dst, self.shape = src, dst, shape
-        self.itemsize, self.machine, self.everything = itemsize, machine, everything
-        self.prices = Prices(machine, src.mesh, dst.mesh)
-        self.limit = max(largest(src, shape), largest(dst, shape))
-        self.kept = tuple(item for item in src.partial if item[0] in kept_axes(src, dst))
+    def __init__(self, task: Redistribution, everything: bool) -> None:
+        self.src, self.dst, self.shape, self.itemsize, self.machine, _ = task
+        self.everything, self._candidate = everything, task.candidate
+        self.prices = Prices(self.machine, self.src.mesh, self.dst.mesh)
+        self.limit = max(largest(self.src, self.shape), largest(self.dst, self.shape))
+        kept = kept_axes(self.src, self.dst)
+        self.kept = tuple([item for item in self.src.partial if item[0] in kept])
 
     def one_mesh(self) -> list[Candidate]:
         """Collective steps, and the direct exchange where nothing is pending or once it is reduced."""
@@ -194,20 +174,20 @@ class _Finder:
         plans = [] if reduced_axes(src, dst) else self._exchanged((), src, self._arrivals)
         if plans and plans[0].kind == LOCAL and not self.everything:
             return plans
-        bound = _least(plans) * (1 + 1e-9) + 1e-12
-        paths = self._search(dst, float("inf") if self.everything else bound)
+        bound = min([one.seconds for one in plans], default=math.inf) * (1 + 1e-9) + 1e-12
+        paths = self._search(dst, math.inf if self.everything else bound)
         plans += self._collectives(paths, True)
         plans += self._reduced(paths, plans)
         plans += self._summed(plans)
         if self.everything and paths.target is None:
-            plans += self._collectives(self._search(dst, float("inf"), unlimited=True), False)
+            plans += self._collectives(self._search(dst, math.inf, unlimited=True), False)
         return plans
 
     def two_meshes(self) -> list[Candidate]:
         """Reduce on the source's mesh, exchange, and where it pays gather on the target's."""
         if not self.src.partial:
             return self._exchanged((), self.src, self._arrivals)
-        plans = self._reduced(self._search(self.src.reduced, float("inf")), [])
+        plans = self._reduced(self._search(self.src.reduced, math.inf), [])
         return plans + self._summed(plans)
 
     def _summed(self, others: list[Candidate]) -> list[Candidate]:
@@ -218,18 +198,14 @@ class _Finder:
             return []
         if max(src.mesh.size, dst.mesh.size) > MOST_RANKS:
             return []
-        best = min(one.received for one in others)
-        ends = src, dst, self.shape
-        least = (least_on_average, lower_bound)  # the quick one first
-        if (
-            any(best <= bound(*ends).busiest for bound in least)
-            or direct_reduction.most_received(*ends) >= best
-        ):
+        best, ends = min(one.received for one in others), (src, dst, self.shape)
+        if any(
+            best <= bound(*ends).busiest for bound in (least_on_average, lower_bound)
+        ):  # the quick one first
+            return []
+        if direct_reduction.most_received(*ends) >= best:
             return []
         return [self._candidate((Step("reduce_exchange", (), src, dst, self.shape, src.reduce_op),), SUMMED)]
-
-    def _candidate(self, steps: tuple[Step, ...], kind: str, allowed: bool = True) -> Candidate:
-        return priced(steps, kind, self.itemsize, self.machine, allowed)
 
     def _search(self, dst: Layout, bound: float, unlimited: bool = False) -> Paths:
         limit = math.prod(self.shape) if unlimited else self.limit
@@ -300,10 +276,6 @@ class _Finder:
         most = sizes.index(max(sizes))
         spread = Layout(dst.mesh, [(*e, *free) if d == most else e for d, e in enumerate(dst.dims)])
         return [*arrivals, Arrival(spread, (Step("all_gather", free, spread, dst, self.shape),))]
-
-
-def _least(plans: list[Candidate]) -> float:
-    return min([one.seconds for one in plans], default=float("inf"))
 
 
 def _without_penalty(mid: PathState) -> float:

@@ -11,7 +11,7 @@ from spmdsim.cost.machine import Machine
 from spmdsim.layout.element_type import element_type
 from spmdsim.redistribution.plan_candidates import Candidate
 from spmdsim.redistribution.price import largest, most_sent, received_elements, step_messages
-from spmdsim.redistribution.ways.step_memory import step_buffer
+from spmdsim.redistribution.ways.way import step_buffer
 
 if TYPE_CHECKING:
     from spmdsim.redistribution.planner import Plan

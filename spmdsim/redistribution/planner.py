@@ -7,6 +7,7 @@ first, with the help of all ranks that hold copies. Planning is pure and cached 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -26,8 +27,7 @@ from spmdsim.layout.windowed_layout import Windowed
 from spmdsim.pictured import ShortRepr
 from spmdsim.redistribution.halo import halo_bound, steps_to
 from spmdsim.redistribution.lower_bound import ReceptionBound, lower_bound
-from spmdsim.redistribution.plan_candidates import Candidate, candidates, endpoints, priced
-from spmdsim.redistribution.plan_checks import check_layouts
+from spmdsim.redistribution.plan_candidates import Candidate, Redistribution, Shape, candidates, endpoints
 from spmdsim.redistribution.price import (
     BYTES_ONLY,
     LISTED,
@@ -36,9 +36,9 @@ from spmdsim.redistribution.price import (
     most_sent,
     price_step,
 )
-from spmdsim.redistribution.reshape.plans import reshape_bound, reshape_candidates
+from spmdsim.redistribution.reshape_plans import reshape_bound, reshape_candidates
 from spmdsim.redistribution.step_counts import sent_nbytes
-from spmdsim.redistribution.ways.step_memory import plan_peak
+from spmdsim.redistribution.ways.way import plan_peak
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
@@ -53,7 +53,7 @@ class Plan(ShortRepr):
         dst: the layout after.
         shape: global shape before.
         dtype: name of the element type.
-        itemsize: bytes per element on the way, which are four for pending values of a 16-bit float.
+        itemsize: bytes per element on the way: four for pending values of a 16-bit float.
         steps: the collectives, in order; none if every rank holds its target already.
         machine: the cost model that chose it; None: the fewest bytes, then the fewest steps.
         to_shape: global shape after, where the plan reshapes too.
@@ -91,10 +91,7 @@ class Plan(ShortRepr):
         return sum(step.nbytes(rank, self.itemsize) for step in self.steps)
 
     def lower_bound(self, rank: int) -> int:
-        """Bytes that ``rank`` must receive; where values are reduced, its share: no algorithm keeps all ranks below.
-
-        See :mod:`spmdsim.redistribution.lower_bound`.
-        """
+        """Bytes that ``rank`` must receive; where values are reduced, its share: no algorithm keeps all ranks below."""
         if rank not in self.dst.mesh:
             return 0
         return self.itemsize * int(self._bound.ranks[self.dst.mesh.position(rank)])
@@ -183,8 +180,8 @@ class Plan(ShortRepr):
     @cached_property
     def alternatives(self) -> tuple[Candidate, ...]:
         """All plans that were considered, the chosen one among them, each with its price."""
-        ends = (self.src, self.dst, self.shape, self.to_shape)
-        return _candidates(*ends, self.itemsize, self.machine, True)
+        task = Redistribution(self.src, self.dst, self.shape, self.itemsize, self.machine, self.to_shape)
+        return _candidates(task, True)
 
     def to_dict(self) -> dict[str, Any]:
         """The plan in plain types, for JSON."""
@@ -319,13 +316,12 @@ def _plan(
     partial_target: bool,
     more_memory: bool,
 ) -> Plan:
-    check_layouts(src, dst, shape, to_shape, partial_target)
+    _check_layouts(src, dst, shape, shape if to_shape is None else to_shape, partial_target, to_shape is None)
     if to_shape == shape:
         to_shape = None
     itemsize = held_type(src, dtype).itemsize
     if more_memory:
-        found_all = _candidates(src, dst, shape, to_shape, itemsize, machine, True)
-        best = min(found_all, key=lambda one: one.order[1:])
+        best = _fastest(Redistribution(src, dst, shape, itemsize, machine, to_shape))
     else:
         best = cheapest(src, dst, shape, itemsize, machine, to_shape)
     return Plan(src, dst, shape, dtype.name, itemsize, best.steps, machine, to_shape, best.kind)
@@ -344,47 +340,69 @@ def cheapest(
 
     Whoever compares layouts asks here: plans, the choice of an operator's strategy, searches and their reports.
     """
-    best = _candidates(src, dst, shape, to_shape, itemsize, machine, False)[0]
-    if best.seconds == float("inf"):  # a restricted model allows nothing that keeps to the memory
-        return min(
-            _candidates(src, dst, shape, to_shape, itemsize, machine, True), key=lambda one: one.order[1:]
-        )
-    return best
+    task = Redistribution(src, dst, shape, itemsize, machine, to_shape)
+    best = _candidates(task, False)[0]
+    # A restricted model may allow nothing that keeps to the memory.
+    return _fastest(task) if best.seconds == math.inf else best
 
 
-def _candidates(
-    src: Layout,
-    dst: Layout,
-    shape: tuple[int, ...],
-    to_shape: tuple[int, ...] | None,
-    itemsize: Any,
-    machine: CostModel | None,
-    all_of_them: bool,
-) -> tuple[Candidate, ...]:
-    if isinstance(src, Windowed) or isinstance(dst, Windowed):
-        return _windowed(src, dst, shape, to_shape, itemsize, machine, all_of_them)
-    if to_shape is not None:
-        return reshape_candidates(src, dst, shape, to_shape, itemsize, machine, all_of_them)
-    return candidates(*endpoints(src, dst, shape), itemsize, machine, all_of_them)
+def _fastest(task: Redistribution) -> Candidate:
+    """The best candidate, whatever it holds in between."""
+    return min(_candidates(task, True), key=lambda one: one.order[1:])
 
 
-def _windowed(
-    src: Layout,
-    dst: Layout,
-    shape: tuple[int, ...],
-    to_shape: tuple[int, ...] | None,
-    itemsize: Any,
-    machine: CostModel | None,
-    all_of_them: bool,
-) -> tuple[Candidate, ...]:
+def _candidates(task: Redistribution, everything: bool) -> tuple[Candidate, ...]:
+    if isinstance(task.src, Windowed) or isinstance(task.dst, Windowed):
+        return _windowed(task, everything)
+    if task.to_shape is not None:
+        return reshape_candidates(task, everything)
+    return candidates(
+        Redistribution(*endpoints(task.src, task.dst, task.shape), task.itemsize, task.machine), everything
+    )
+
+
+def _windowed(task: Redistribution, everything: bool) -> tuple[Candidate, ...]:
     """The plans between the blocks that windows are made of, with the steps that make windows, or add them up, around."""
+    src, dst, shape = task[:3]
     before = steps_to(src, shape, back=True) if isinstance(src, Windowed) else [()]
     after = steps_to(dst, shape) if isinstance(dst, Windowed) else [()]
     here, there = (one.base if isinstance(one, Windowed) else one for one in (src, dst))
     plans = []
-    for one in _candidates(here, there, shape, to_shape, itemsize, machine, all_of_them):
+    for one in _candidates(task._replace(src=here, dst=there), everything):
         kind = f"{one.kind} and halos" if one.steps else "halo exchange"
         for first, last in product(before, after):
-            plans.append(priced((*first, *one.steps, *last), kind, itemsize, machine, one.allowed))
+            plans.append(task.candidate((*first, *one.steps, *last), kind, one.allowed))
     # Where the busiest rank has as much to wait for: the fewest bytes in all, then dim by dim, with fewer messages.
     return tuple(sorted(plans, key=lambda one: (*one.order[:2], int(all_received(one.steps).sum()))))
+
+
+def _check_layouts(
+    src: Layout, dst: Layout, shape: Shape, after: Shape, partial_target: bool, one_shape: bool
+) -> None:
+    """Refuse a redistribution that has no meaning."""
+    if one_shape and src.ndim != dst.ndim:
+        raise PlanError(
+            f"the layouts are for {src.ndim} and {dst.ndim} dims, so no tensor has both: {src} -> {dst}"
+        )
+    for layout, sizes in ((src, shape), (dst, after)):
+        if len(sizes) != layout.ndim:
+            raise PlanError(
+                f"the shape {sizes} has {len(sizes)} dims, but {layout} is for {layout.ndim}, in {src} -> {dst}"
+            )
+    if any(size < 0 for size in (*shape, *after)):
+        both = f"{shape}" if one_shape else f"{shape} and {after}"
+        raise PlanError(f"a shape has no negative sizes, but got {both} for {src} -> {dst}")
+    if math.prod(shape) != math.prod(after):
+        raise PlanError(
+            f"shape {shape} holds {math.prod(shape)} elements and {after} holds {math.prod(after)}; "
+            f"a redistribution keeps them all: {src} -> {dst}"
+        )
+    if dst.partial and not partial_target and not (src.mesh == dst.mesh and {*dst.partial} <= {*src.partial}):
+        raise PlanError(
+            f"the target waits for {dict(dst.partial)}, which nothing can produce from the source's values: "
+            f"{src} -> {dst}; ask for {dst.reduced}"
+        )
+    if dst.partial and src.partial and dst.reduce_op != src.reduce_op:
+        raise PlanError(
+            f"pending {src.reduce_op} values cannot become pending {dst.reduce_op} ones: {src} -> {dst}"
+        )

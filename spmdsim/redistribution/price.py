@@ -19,21 +19,23 @@ from spmdsim.core import Layout, Mesh
 from spmdsim.core.step import EXCHANGES, LOCAL_STEPS, Step, reduction_elements
 from spmdsim.cost.closed_forms import most_received as most_of_message
 from spmdsim.cost.closed_forms import textbook_seconds
-from spmdsim.cost.cost_model import Restricted
-from spmdsim.cost.machine import CostModel, Link, Machine, Piece
+from spmdsim.cost.machine import CostModel, Link, Machine, Piece, Restricted
 from spmdsim.layout.blocks import largest_block
 from spmdsim.redistribution.exchange import direct_reduction
+from spmdsim.redistribution.exchange.direct import shares
 from spmdsim.redistribution.exchange.direct_reduction import most_messages, totals
-from spmdsim.redistribution.exchange.even_pieces import EvenVolume
-from spmdsim.redistribution.exchange.exchange_volume import ExchangeVolume, busiest, exchange_volume
-from spmdsim.redistribution.exchange.few_ranks import FewVolume
+from spmdsim.redistribution.exchange.exchange_volume import (
+    EvenVolume,
+    ExchangeVolume,
+    FewVolume,
+    busiest,
+    exchange_volume,
+)
+from spmdsim.redistribution.exchange.flat import flat_received
 from spmdsim.redistribution.exchange.grid import Ends, cuts, piece_numbers, ranks_of
-from spmdsim.redistribution.exchange.shares import shares
-from spmdsim.redistribution.exclusive_scan import ScanStep
+from spmdsim.redistribution.group_steps import PartsStep, ScanStep
 from spmdsim.redistribution.halo import HaloStep, all_halo_received
 from spmdsim.redistribution.halo import busiest as busiest_in_halo
-from spmdsim.redistribution.parts import PartsStep
-from spmdsim.redistribution.reshape.flat import flat_received
 from spmdsim.redistribution.step_counts import sent_nbytes
 
 #: Up to so many ranks, what each of them sends is added up; in larger meshes shares are taken to be even.

@@ -128,7 +128,7 @@ def row_step(
     Raises:
         PlanError: the table's rows are not split.
     """
-    from spmdsim.redistribution.transitions import next_run
+    from spmdsim.redistribution.path_search import next_run
 
     axes = table.dims[0]
     if not axes:

@@ -6,7 +6,7 @@ import math
 
 from spmdsim.core.layout import split_block
 from spmdsim.core.step import LOCAL_STEPS, RECEIVED_ELSEWHERE, Step, overlap, volume
-from spmdsim.redistribution.exclusive_scan import ScanStep, scan_sent
+from spmdsim.redistribution.group_steps import ScanStep, scan_sent
 from spmdsim.redistribution.halo import HaloStep, elements, sent
 
 
@@ -15,7 +15,7 @@ def received_in_exchange(step: Step, rank: int) -> int:
     if rank not in step.dst.mesh:
         return 0
     if step.to_shape is not None:
-        from spmdsim.redistribution.reshape.flat import flat_receives
+        from spmdsim.redistribution.exchange.flat import flat_receives
 
         flat = flat_receives(step.src, step.dst, step.shape, step.to_shape, rank)
         return sum(t.count for t in flat if t.peer != rank)
@@ -51,7 +51,7 @@ def sent_nbytes(step: Step, rank: int, itemsize: int) -> int:
     if isinstance(step, ScanStep):
         return itemsize * scan_sent(step, rank)
     if step.to_shape is not None:
-        from spmdsim.redistribution.reshape.flat import flat_sends
+        from spmdsim.redistribution.exchange.flat import flat_sends
 
         flat = flat_sends(step.src, step.dst, step.shape, step.to_shape, rank)
         return itemsize * sum(len(places) for peer, places in flat if peer != rank)

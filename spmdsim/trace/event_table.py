@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 from spmdsim.core.step import LOCAL_STEPS, Step, overlap, volume
 from spmdsim.layout.element_type import element_type
-from spmdsim.redistribution.exclusive_scan import ScanStep
+from spmdsim.redistribution.group_steps import PartsStep, ScanStep
 from spmdsim.redistribution.halo import HaloStep, received
-from spmdsim.redistribution.parts import PartsStep
 from spmdsim.redistribution.sparse_lookup import RowStep
 from spmdsim.sides import many
 from spmdsim.trace.events import Asked, CollectiveEvent, Event
@@ -140,7 +139,7 @@ def _pairs(step: Step, rank: int) -> list[tuple[int, int]]:
     from spmdsim.layout.blocks import block_sizes
     from spmdsim.redistribution.exchange.direct import receives
     from spmdsim.redistribution.exchange.direct_reduction import peers
-    from spmdsim.redistribution.reshape.flat import flat_receives
+    from spmdsim.redistribution.exchange.flat import flat_receives
 
     if step.collective in LOCAL_STEPS:
         return []

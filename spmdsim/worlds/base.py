@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from spmdsim.core.operator import Recipe
     from spmdsim.core.route import Route
     from spmdsim.cost.machine import CostModel
-    from spmdsim.redistribution.parts import Parts, PartsStep
+    from spmdsim.redistribution.group_steps import Parts, PartsStep
     from spmdsim.redistribution.sparse_lookup import RowStep
     from spmdsim.redistribution.ways.way_trial import TunedSteps
     from spmdsim.worlds.local_lookup import Peers

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim.core.step import Step
-from spmdsim.redistribution.parts import Parts, PartsStep
+from spmdsim.redistribution.group_steps import Parts, PartsStep
 from spmdsim.redistribution.sparse_lookup import RowStep
 from spmdsim.worlds.base import World
 from spmdsim.worlds.local_lookup import Peers

@@ -12,10 +12,9 @@ from spmdsim.core.lockstep import Program, Shards, contiguous, holders
 from spmdsim.core.step import Step, overlap, volume, within
 from spmdsim.errors import PlanError
 from spmdsim.layout.element_type import check_reduce
-from spmdsim.redistribution.exclusive_scan import EXCLUSIVE_SCAN, ScanStep
+from spmdsim.redistribution.exchange.flat import flat_receives
+from spmdsim.redistribution.group_steps import EXCLUSIVE_SCAN, Parts, PartsStep, ScanStep
 from spmdsim.redistribution.halo import HALO_EXCHANGE, HALO_REDUCE, WINDOW, HaloStep, received
-from spmdsim.redistribution.parts import Parts, PartsStep
-from spmdsim.redistribution.reshape.flat import flat_receives
 from spmdsim.redistribution.sparse_lookup import RowStep
 from spmdsim.worlds.base import World
 from spmdsim.worlds.current import RANKS_VARIABLE

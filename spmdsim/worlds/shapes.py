@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from spmdsim.core.step import Step
 from spmdsim.errors import WorldError
 from spmdsim.pictured import Pictured
-from spmdsim.redistribution.parts import Parts, PartsStep
+from spmdsim.redistribution.group_steps import Parts, PartsStep
 from spmdsim.redistribution.sparse_lookup import RowStep
 from spmdsim.worlds.base import World
 from spmdsim.worlds.local_lookup import Peers, check_shards

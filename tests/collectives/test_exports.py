@@ -109,8 +109,7 @@ def test_goal_errors_name_the_line(text: str, message: str) -> None:
 
 def test_goal_in_the_event_simulator() -> None:
     """The published example: dissemination over 16 ranks, one byte, ends after 22 us."""
-    from spmdsim.cost.events.event_program import EventProgram
-    from spmdsim.cost.events.loggops import simulate_program
+    from spmdsim.cost.event_simulation import EventProgram, simulate_program
 
     schedule = schedule_of("barrier", "dissemination", 16)
     goal = goal_of(schedule, 0)
@@ -123,8 +122,7 @@ def test_goal_in_the_event_simulator() -> None:
 
 def test_published_binomial_reduction() -> None:
     """1024 bytes over 8 ranks, through a GOAL file and back."""
-    from spmdsim.cost.events.event_program import EventProgram
-    from spmdsim.cost.events.loggops import simulate_program
+    from spmdsim.cost.event_simulation import EventProgram, simulate_program
 
     goal = read_goal(goal_of(schedule_of("reduce", "binomial", 8), 1024).to_text())
     found = simulate_program(goal.fill(EventProgram(8)))

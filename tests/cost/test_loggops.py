@@ -10,9 +10,7 @@ import pytest
 
 from spmdsim.collectives import schedule_of
 from spmdsim.cost import Machine
-from spmdsim.cost.events.event_program import EventProgram
-from spmdsim.cost.events.loggops import LogGOPS, simulate_program
-from spmdsim.cost.events.lowering import program_of
+from spmdsim.cost.event_simulation import EventProgram, LogGOPS, program_of, simulate_program
 from spmdsim.errors import ScheduleError
 from tests.cost.test_price import NAMES
 

@@ -16,7 +16,7 @@ from spmdsim.auto_parallel.programs.networks import RULES
 from spmdsim.core import Mesh, Rule, Strategy
 from spmdsim.cost import Link, Machine, Measurement, Piece, Rate, load_machine, save_machine
 from spmdsim.cost.closed_forms import COLLECTIVES, bus_factor, message_bytes, received_per_message
-from spmdsim.cost.cost_model import Restricted
+from spmdsim.cost.machine import Restricted
 from spmdsim.cost.machine_file import load_cost_model, machine_from_json, machine_to_json
 from spmdsim.cost.roofline import Work, forward_work, gradient_work, ridge
 from spmdsim.errors import InputError, RuleError

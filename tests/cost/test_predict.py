@@ -13,8 +13,7 @@ from spmdsim.cli.main import main
 from spmdsim.collectives import algorithms, schedule_of
 from spmdsim.core import Mesh
 from spmdsim.cost import Link, Machine, Measurement, Piece, parse_topology, save_machine
-from spmdsim.cost.events.loggops import LogGOPS, simulate_program
-from spmdsim.cost.events.lowering import program_of
+from spmdsim.cost.event_simulation import LogGOPS, program_of, simulate_program
 from spmdsim.cost.prediction import predict
 from spmdsim.cost.pricing import emulated_seconds, least_seconds, price
 from spmdsim.draw.prediction_text import prediction_plot

@@ -12,7 +12,7 @@ from spmdsim.collectives import Algorithm, algorithms, count, schedule_of
 from spmdsim.collectives.schedule import make_schedule
 from spmdsim.cost import Link, Machine
 from spmdsim.cost.closed_forms import closed_form
-from spmdsim.cost.networks.link_load import link_loads, symmetry_of
+from spmdsim.cost.link_load import link_loads, symmetry_of
 from spmdsim.cost.pricing import price, reaches
 from spmdsim.errors import InputError
 
@@ -84,7 +84,7 @@ def test_hierarchical_counts() -> None:
 @pytest.mark.parametrize("n", [64, 128, 60])
 def test_one_rank_stands_for_all(name: str, n: int) -> None:
     """The rounds built from rank 0 are the rounds all ranks really do."""
-    from spmdsim.cost.networks import link_load as module
+    from spmdsim.cost import link_load as module
 
     schedule = schedule_of("all_reduce", name, n)
     kind = symmetry_of(schedule)
@@ -152,7 +152,7 @@ def test_large_rank_counts_materialise_nothing() -> None:
 
 
 def test_algorithms_that_cannot_be_priced_at_scale_say_so(monkeypatch) -> None:
-    from spmdsim.cost.networks import link_load as module
+    from spmdsim.cost import link_load as module
 
     monkeypatch.setattr(module, "RANK_ROUND_LIMIT", 100)
     with pytest.raises(InputError, match="no symmetry and too many messages"):

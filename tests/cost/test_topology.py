@@ -7,14 +7,19 @@ import pytest
 
 from spmdsim.collectives import schedule_of
 from spmdsim.cost import Link, Machine
-from spmdsim.cost.networks.congestion import drain_seconds, max_min_rates, round_seconds
-from spmdsim.cost.networks.dragonfly import Dragonfly
-from spmdsim.cost.networks.fat_tree import FatTree
-from spmdsim.cost.networks.hotspots import hotspots
-from spmdsim.cost.networks.spec import parse_topology
-from spmdsim.cost.networks.topology import Flat, Nodes, Routes, Topology, TopologyPlace
-from spmdsim.cost.networks.torus import Torus
+from spmdsim.cost.link_load import hotspots
 from spmdsim.cost.pricing import price
+from spmdsim.cost.topologies import Dragonfly, FatTree, Torus, parse_topology
+from spmdsim.cost.topology import (
+    Flat,
+    Nodes,
+    Routes,
+    Topology,
+    TopologyPlace,
+    drain_seconds,
+    max_min_rates,
+    round_seconds,
+)
 from spmdsim.errors import InputError
 
 NETWORKS: list[Topology] = [

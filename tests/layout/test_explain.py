@@ -9,7 +9,7 @@ from hypothesis import given
 
 from spmdsim.core import Mesh
 from spmdsim.draw.layout_picture import colour, rank_grid, shown, tensor_pieces
-from spmdsim.layout.explain import explain, placed, ranks_text
+from spmdsim.layout.explain import Derivation, placed, ranks_text
 from tests.layout.test_properties import layouts
 
 
@@ -17,7 +17,7 @@ from tests.layout.test_properties import layouts
 def test_the_three_steps_end_at_the_shard_number(case):
     """The sum of digits times strides, which the explanation shows, is what the layout computes."""
     layout, shape = case
-    derivation = explain(layout)
+    derivation = Derivation(layout)
     assert len(derivation.rows) == layout.mesh.size
     for row in derivation.rows:
         assert row.number == layout.mesh.coords(row.rank)
@@ -31,8 +31,11 @@ def test_the_three_steps_end_at_the_shard_number(case):
 
 def test_a_map_in_mesh_order_needs_no_adjusting():
     mesh = Mesh((2, 1, 2), ("a", "b", "c"))
-    assert [t.title.split()[0].strip(":") for t in explain(mesh("a", "c")).tables()] == ["number", "compute"]
-    assert [t.title.split()[0].strip(":") for t in explain(mesh("c", "a")).tables()] == [
+    assert [t.title.split()[0].strip(":") for t in Derivation(mesh("a", "c")).tables()] == [
+        "number",
+        "compute",
+    ]
+    assert [t.title.split()[0].strip(":") for t in Derivation(mesh("c", "a")).tables()] == [
         "number",
         "adjust",
         "compute",
@@ -41,7 +44,7 @@ def test_a_map_in_mesh_order_needs_no_adjusting():
 
 def test_tables_say_what_happens():
     mesh = Mesh((2, 1, 2, 2, 1), ("a", "b", "c", "d", "e"))
-    number, adjust, compute = explain(mesh("b", "e", "c", "a")).tables()
+    number, adjust, compute = Derivation(mesh("b", "e", "c", "a")).tables()
     assert number.columns == ("rank", "a (base 2)", "b (base 1)", "c (base 2)", "d (base 2)", "e (base 1)")
     assert number.rows[6] == ("6", "1", "0", "1", "0", "0")
     assert adjust.columns == ("rank", "b", "e", "c", "a") and adjust.rows[6][1:] == ("0", "0", "1", "1")
@@ -54,13 +57,13 @@ def test_tables_say_what_happens():
 
 def test_axes_may_be_called_by_number_and_ranks_chosen():
     layout = Mesh((4, 2), ("d1", "d0"))("d1", "d0")
-    derivation = explain(layout, ranks=(7, 1), names={"d1": "1", "d0": "0"})
+    derivation = Derivation(layout, ranks=(7, 1), names={"d1": "1", "d0": "0"})
     assert [row.rank for row in derivation.rows] == [7, 1]
     assert [str(s) for s in derivation.strides] == ["stride[1] = device_matrix[0] = 2", "stride[0] = 1"]
 
 
 def test_nothing_split_is_explained_too():
-    compute = explain(Mesh((2,), ("a",))(None)).tables()[-1]
+    compute = Derivation(Mesh((2,), ("a",))(None)).tables()[-1]
     assert [row[1:] for row in compute.rows] == [("nothing is split", "0", "0, 1")] * 2
 
 

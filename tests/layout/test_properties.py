@@ -19,11 +19,9 @@ from spmdsim.core.operator import Op
 from spmdsim.core.step import Step, overlap
 from spmdsim.core.tensor import Tensor as CoreTensor
 from spmdsim.errors import InputError, LayoutError, RuleError, UsageTypeError, WorldError
-from spmdsim.layout.blocks import all_bounds, nested_block_arrays, nested_blocks
-from spmdsim.layout.conversions import typed_rule
+from spmdsim.layout.blocks import all_bounds, common_mesh, nested_block_arrays, nested_blocks, refine
 from spmdsim.layout.cuts import WrittenStrategies, layout_from_cuts, strategy_from_cuts
-from spmdsim.layout.element_type import element_type
-from spmdsim.layout.refine import common_mesh, refine
+from spmdsim.layout.element_type import element_type, typed_rule
 from spmdsim.layout.shape_sizes import flag
 from spmdsim.layout.windowed_layout import Window, Windowed
 from spmdsim.layout.written import _wrapped, parse_entries, split_entries

@@ -14,7 +14,7 @@ from operator_types import ROWS, TYPES, Row
 import spmdsim.ops as ops
 from spmdsim import LockStep, Mesh, Tensor
 from spmdsim.errors import RuleError, WorldError
-from spmdsim.layout.conversions import additive
+from spmdsim.layout.element_type import additive
 
 MESH = Mesh((2, 2), ("a", "b"))
 WORLD = LockStep(4)

@@ -16,24 +16,19 @@ import numpy as np
 import pytest
 
 from spmdsim.core import Layout, Mesh
-from spmdsim.cost.cost_model import CostModel, Restricted
-from spmdsim.cost.machine import Link, Machine, Measurement, Piece
+from spmdsim.cost.machine import CostModel, Link, Machine, Measurement, Piece, Restricted
 from spmdsim.cost.machine_file import MACHINES
 from spmdsim.errors import PlanError
 from spmdsim.layout.windowed_layout import Window, Windowed
 from spmdsim.redistribution import halo, plan
 from spmdsim.redistribution.even_moves import _divisors, even_move, price_move
 from spmdsim.redistribution.exchange import direct_reduction
-from spmdsim.redistribution.exchange.direct import receives, sends
-from spmdsim.redistribution.exchange.even_pieces import even_volume
-from spmdsim.redistribution.exchange.exchange_volume import busiest, exchange_volume
-from spmdsim.redistribution.exchange.few_ranks import FewVolume
+from spmdsim.redistribution.exchange.direct import receives, sends, shares
+from spmdsim.redistribution.exchange.exchange_volume import FewVolume, busiest, even_volume, exchange_volume
 from spmdsim.redistribution.exchange.grid import Cuts, Ends
-from spmdsim.redistribution.exchange.shares import shares
-from spmdsim.redistribution.exclusive_scan import scan_sent, scan_step
+from spmdsim.redistribution.group_steps import parts_step, scan_sent, scan_step
 from spmdsim.redistribution.lower_bound import lower_bound
 from spmdsim.redistribution.merge import Merge, buckets, shared_copies
-from spmdsim.redistribution.parts import parts_step
 from spmdsim.redistribution.price import (
     Prices,
     busiest_received,
@@ -43,7 +38,7 @@ from spmdsim.redistribution.price import (
     price_step,
     step_messages,
 )
-from spmdsim.redistribution.reshape.plans import reshape_bound
+from spmdsim.redistribution.reshape_plans import reshape_bound
 from spmdsim.redistribution.step_counts import sent_nbytes
 from spmdsim.redistribution.ways.tuning import Tuning
 from spmdsim.redistribution.ways.way import ways_of

@@ -19,16 +19,12 @@ from spmdsim.core.step import Step, overlap
 from spmdsim.cost.machine import Link, Machine, Measurement, Piece
 from spmdsim.redistribution import plan
 from spmdsim.redistribution.exchange import direct
-from spmdsim.redistribution.exchange.direct import receives, sends
+from spmdsim.redistribution.exchange.direct import Transfers, receives, sends, shares
 from spmdsim.redistribution.exchange.direct_reduction import most_received, totals
-from spmdsim.redistribution.exchange.even_pieces import even_volume
-from spmdsim.redistribution.exchange.exchange_volume import busiest, exchange_volume
-from spmdsim.redistribution.exchange.few_ranks import FewVolume
+from spmdsim.redistribution.exchange.exchange_volume import FewVolume, busiest, even_volume, exchange_volume
 from spmdsim.redistribution.exchange.grid import Ends, ranks_of
-from spmdsim.redistribution.exchange.shares import shares
-from spmdsim.redistribution.exchange.transfer_columns import Transfers
 from spmdsim.redistribution.lower_bound import lower_bound
-from spmdsim.redistribution.plan_candidates import REDUCED, candidates, endpoints
+from spmdsim.redistribution.plan_candidates import REDUCED, Redistribution, candidates, endpoints
 from spmdsim.redistribution.price import (
     Prices,
     least_exchange,
@@ -274,9 +270,9 @@ def test_what_is_not_built_would_have_lost(machine: Machine | None) -> None:
         layouts = [one for mesh in every_mesh(size) for one in every_layout(mesh, len(shape), partial=True)]
         for _ in range(25):
             src, dst = choose.choice(layouts), choose.choice(layouts)
-            ends = endpoints(src, dst.reduced, shape)
-            taken = candidates(*ends, 4, machine)[0]
-            best = next(one for one in candidates(*ends, 4, machine, all_of_them=True) if one.allowed)
+            task = Redistribution(*endpoints(src, dst.reduced, shape), 4, machine)
+            taken = candidates(task)[0]
+            best = next(one for one in candidates(task, everything=True) if one.allowed)
             reduced += taken.kind == REDUCED
             if machine is None and src.partial:  # what loses step by step may gain where steps are added up
                 assert taken.seconds == pytest.approx(best.seconds)

@@ -14,12 +14,11 @@ from spmdsim.core import Mesh
 from spmdsim.core.step import Step
 from spmdsim.layout.windowed_layout import Window, Windowed
 from spmdsim.redistribution import plan
-from spmdsim.redistribution.exclusive_scan import scan_step
+from spmdsim.redistribution.group_steps import parts_step, scan_step
 from spmdsim.redistribution.halo import HALO_EXCHANGE, HaloStep
-from spmdsim.redistribution.parts import parts_step
 from spmdsim.redistribution.ways import way
-from spmdsim.redistribution.ways.step_memory import step_memory
 from spmdsim.redistribution.ways.tuning import TABLE
+from spmdsim.redistribution.ways.way import step_memory
 from spmdsim.worlds import LockStep, pool
 
 FLAT, SQUARE = Mesh((4,), ("x",)), Mesh((2, 2), ("a", "b"))

@@ -16,15 +16,13 @@ from every_layout import every_layout
 
 from spmdsim.core import Layout, Mesh, Partial, Placement, Replicate, Shard
 from spmdsim.core.step import Step
-from spmdsim.cost.cost_model import Restricted
-from spmdsim.cost.machine import Machine
+from spmdsim.cost.machine import Machine, Restricted
 from spmdsim.errors import PlanError
-from spmdsim.layout.refine import common_mesh, refine
+from spmdsim.layout.blocks import common_mesh, refine
 from spmdsim.redistribution import plan, price
 from spmdsim.redistribution.exchange.direct import receives
-from spmdsim.redistribution.exclusive_scan import scan_step
+from spmdsim.redistribution.group_steps import parts_step, scan_step
 from spmdsim.redistribution.merge import gather_of, merge_of
-from spmdsim.redistribution.parts import parts_step
 from spmdsim.redistribution.plan_table import bytes_text, seconds_text
 from spmdsim.redistribution.price import (
     Prices,

@@ -13,8 +13,8 @@ from scripts import redistribution_proof as proof
 from spmdsim.core import Layout, Mesh
 from spmdsim.core.step import Step
 from spmdsim.redistribution import plan
-from spmdsim.redistribution.reshape.factor import factor
-from spmdsim.redistribution.reshape.flat import flat_receives, flat_sends
+from spmdsim.redistribution.exchange.flat import flat_receives, flat_sends
+from spmdsim.redistribution.reshape_plans import factor
 from spmdsim.redistribution.step_counts import sent_nbytes
 from spmdsim.trace import record
 from spmdsim.worlds.lockstep import LockStep

@@ -16,7 +16,7 @@ from spmdsim.core import Mesh
 from spmdsim.core.step import Step, overlap, volume
 from spmdsim.errors import InputError, PlanError, UsageTypeError
 from spmdsim.layout.windowed_layout import Window, Windowed
-from spmdsim.redistribution.exclusive_scan import scan_step
+from spmdsim.redistribution.group_steps import scan_step
 from spmdsim.redistribution.halo import HALO_EXCHANGE, HaloStep
 from spmdsim.redistribution.ways.rank_transfers import (
     RankTransfers,
@@ -27,9 +27,18 @@ from spmdsim.redistribution.ways.rank_transfers import (
     packed_side,
     row_count,
 )
-from spmdsim.redistribution.ways.step_memory import step_memory
-from spmdsim.redistribution.ways.tuning import NEVER, TABLE, Tuning, threshold, tuning
-from spmdsim.redistribution.ways.way import ways_of
+from spmdsim.redistribution.ways.tuning import (
+    NEVER,
+    NOTHING,
+    TABLE,
+    Finding,
+    Tuning,
+    Wisdom,
+    stored,
+    threshold,
+    tuning,
+)
+from spmdsim.redistribution.ways.way import step_memory, ways_of
 from spmdsim.redistribution.ways.way_trial import (
     Trial,
     TunedStep,
@@ -37,7 +46,6 @@ from spmdsim.redistribution.ways.way_trial import (
     reproducible_mode,
     tune_mode,
 )
-from spmdsim.redistribution.ways.wisdom import NOTHING, Finding, Wisdom, stored
 
 FLAT, SQUARE = Mesh((4,), ("x",)), Mesh((2, 2), ("a", "b"))
 #: A byte takes 1 ns, half of one more by a type; a call 1,000, a piece 10. Chunks of 32 bytes, 8 and 128 are tried.

@@ -14,7 +14,7 @@ from spmdsim import Mesh, Tensor, record
 from spmdsim.core.step import Step
 from spmdsim.errors import InputError, UsageTypeError
 from spmdsim.redistribution.ways import way_trial
-from spmdsim.redistribution.ways.tuning import TABLE, tuning
+from spmdsim.redistribution.ways.tuning import TABLE, Finding, Wisdom, keep, stored, tuning
 from spmdsim.redistribution.ways.way import Way, has_ways, ways_of
 from spmdsim.redistribution.ways.way_trial import (
     AGAIN,
@@ -28,7 +28,6 @@ from spmdsim.redistribution.ways.way_trial import (
     tries,
     tune_mode,
 )
-from spmdsim.redistribution.ways.wisdom import Finding, Wisdom, keep, stored
 from spmdsim.worlds import LockStep
 
 LINE = Mesh((4,), ("x",))

@@ -23,8 +23,7 @@ import numpy as np
 from spmdsim.auto_parallel.costs.settings import Settings
 from spmdsim.auto_parallel.solvers.choice_problem import IMPOSSIBLE
 from spmdsim.core import Layout
-from spmdsim.cost.cost_model import Restricted
-from spmdsim.cost.machine import CostModel, Machine
+from spmdsim.cost.machine import CostModel, Machine, Restricted
 from spmdsim.layout.element_type import held_type
 from spmdsim.redistribution import Plan, plan
 from spmdsim.redistribution.even_moves import price_move

@@ -10,7 +10,7 @@ from spmdsim.errors import InputError
 
 if TYPE_CHECKING:
     from spmdsim.cost import Machine
-    from spmdsim.cost.events.loggops import LogGOPS
+    from spmdsim.cost.event_simulation import LogGOPS
 
 EXAMPLES = """\
 examples:
@@ -148,8 +148,8 @@ def _print_links(
 
     from spmdsim.cli.output import emit_json, print_table, say
     from spmdsim.collectives import schedule_of
-    from spmdsim.cost.networks.hotspots import hotspots
-    from spmdsim.cost.networks.spec import parse_topology
+    from spmdsim.cost.link_load import hotspots
+    from spmdsim.cost.topologies import parse_topology
     from spmdsim.draw.prediction_text import microseconds
 
     network = parse_topology(args.topology or ("nodes" if machine.ranks_per_node else "flat"), n, machine)
@@ -199,7 +199,7 @@ def event_parameters(text: str, machine: Machine) -> LogGOPS:
     """
     from dataclasses import asdict
 
-    from spmdsim.cost.events.loggops import LogGOPS
+    from spmdsim.cost.event_simulation import LogGOPS
 
     values: dict[str, Any] = asdict(LogGOPS.from_machine(machine))
     for part in filter(None, (one.strip() for one in text.split(","))):

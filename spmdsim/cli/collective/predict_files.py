@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from spmdsim.errors import InputError
 
 if TYPE_CHECKING:
-    from spmdsim.cost.events.loggops import LogGOPS
+    from spmdsim.cost.event_simulation import LogGOPS
     from spmdsim.cost.prediction import Prediction
     from spmdsim.draw.plot import Plot
 
@@ -30,7 +30,7 @@ def write_timeline(
     from spmdsim.cli.output import remark, write_file
     from spmdsim.collectives import make_schedule
     from spmdsim.collectives.algorithm import algorithm
-    from spmdsim.cost.networks.spec import parse_topology
+    from spmdsim.cost.topologies import parse_topology
     from spmdsim.draw.predicted_timeline import predicted_timeline
 
     point = prediction.points[-1]

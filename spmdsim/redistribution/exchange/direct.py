@@ -1,25 +1,285 @@
-"""The direct exchange: every rank sends exactly the overlap of its box with the boxes of the others.
-
-Each rank receives every element of its target box once, and none that it already holds, so the bytes received
-equal the lower bound for every pair of layouts: one mesh or two, any order and subset of ranks, uneven and empty
-pieces. Where several ranks hold the same piece, what others need of it is shared out evenly among them: to the
-element among few ranks (:mod:`~spmdsim.redistribution.exchange.shares`), by whole boxes in larger meshes.
-
-A rank's own overlap is in its list too, with itself as the peer. Any two ranks exchange at most one box.
-"""
+"""The transfers of one rank as columns: a rank may have 65,535 peers, and few look at each of them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import gc
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
+from itertools import compress, pairwise, product, repeat
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from spmdsim.core import Layout
+from spmdsim.core import Bounds, Layout, Mesh
+from spmdsim.core.step import overlap, volume
 from spmdsim.errors import PlanError
-from spmdsim.redistribution.exchange.grid import Cuts, Ends, Grid, grids
-from spmdsim.redistribution.exchange.shares import Shares, shares
-from spmdsim.redistribution.exchange.transfer_columns import Transfer, Transfers
+from spmdsim.layout.blocks import nested_blocks
+from spmdsim.redistribution.exchange.grid import Cuts, Ends, Entries, Grid, grids, piece_numbers, ranks_of
+
+
+class Transfer(NamedTuple):
+    """A box of the global tensor that goes between this rank and ``peer`` (which may be the rank itself)."""
+
+    peer: int
+    box: Bounds
+
+    @property
+    def count(self) -> int:  # type: ignore[override]
+        """Number of elements."""
+        return volume(self.box)
+
+
+class Transfers(Sequence[Transfer]):
+    """Transfers whose boxes are cells of a grid; each is made when it is asked for.
+
+    Args:
+        peers: the other rank of each transfer.
+        edges: per dim where the cells begin, and where the last one stops.
+        cells: row-major number of each transfer's cell; all cells in order if left out.
+
+    >>> Transfers(np.array([5, 7]), [np.array([0, 2, 4]), np.array([0, 3])])[1]
+    Transfer(peer=7, box=((2, 4), (0, 3)))
+    """
+
+    __slots__ = ("_cells", "_edges", "peers")
+
+    def __init__(
+        self, peers: np.ndarray, edges: Sequence[np.ndarray], cells: np.ndarray | None = None
+    ) -> None:
+        self.peers = peers
+        self._edges = edges
+        self._cells = cells
+
+    def __len__(self) -> int:
+        return len(self.peers)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return tuple([self[number] for number in range(*index.indices(len(self)))])
+        number = range(len(self))[index]
+        cell = number if self._cells is None else self._cells[number]
+        places = np.unravel_index(cell, [len(edges) - 1 for edges in self._edges])
+        box = tuple([(int(edges[k]), int(edges[k + 1])) for edges, k in zip(self._edges, places)])
+        return Transfer(int(self.peers[number]), box)
+
+    def __iter__(self) -> Iterator[Transfer]:
+        # All at once: making them one by one would start the garbage collector a hundred times.
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            return iter(self._made())
+        finally:
+            if collecting:
+                gc.enable()
+
+    def _made(self) -> list[Transfer]:
+        boxes = product(*[pairwise(edges.tolist()) for edges in self._edges])
+        # tuple.__new__ skips the named constructor's overhead.
+        return list(map(tuple.__new__, repeat(Transfer), zip(self.peers.tolist(), self._chosen(boxes))))
+
+    def _chosen(self, boxes: Iterable[Bounds]) -> Iterable[Bounds]:
+        """The transfers' boxes, of those of all cells."""
+        cells = self._cells
+        if cells is None:
+            return boxes
+        if np.any(cells[1:] <= cells[:-1]):
+            return map(list(boxes).__getitem__, cells.tolist())
+        chosen = np.zeros(math.prod([len(edges) - 1 for edges in self._edges]), bool)
+        chosen[cells] = True
+        return compress(boxes, chosen.tolist())
+
+    def __repr__(self) -> str:
+        return f"Transfers with {len(self)} peers"
+
+
+#: Up to so many ranks per mesh; in larger ones a box is sent by one holder.
+FEW_RANKS = 32
+#: A shared box is cut along its first dim that is so long, or else where most of what a holder can take is taken.
+LONG = 64
+#: How many per cent more than the least a holder may send for the sake of one box per receiver.
+MORE = (0, 1, 2, 4)
+
+#: The part of a box that is taken, of at most so many elements, and the rest.
+Cut = Callable[[Bounds, int], tuple[list[Bounds], list[Bounds]]]
+
+
+class Shares:
+    """All transfers of an exchange, by receiver and by sender; each rank's own overlap has the rank as its peer."""
+
+    def __init__(self, ends: Ends) -> None:
+        self._received: dict[int, list[Transfer]] = {}
+        self._sent: dict[int, list[Transfer]] = {}
+        have, src, want, dst, _ = ends
+        slices = apart(ends)
+        sources = _members(ends, have, src, slices)
+        targets = _members(ends, want, dst, slices)
+        for (slice_, box), holders in sources.items():
+            needing = [
+                (rank, part)
+                for (other, wanted), ranks in targets.items()
+                if other == slice_ and (part := overlap(box, wanted)) is not None
+                for rank in ranks
+            ]
+            self._serve(holders, needing)
+
+    def _serve(self, holders: list[int], needing: list[tuple[int, Bounds]]) -> None:
+        held = set(holders)
+        for rank, box in needing:
+            if rank in held:
+                self._add(rank, rank, box)
+        line = [(rank, box) for rank, box in needing if rank not in held]
+        for holder, rank, box in portions(line, holders):
+            self._add(holder, rank, box)
+
+    def _add(self, sender: int, receiver: int, box: Bounds) -> None:
+        self._received.setdefault(receiver, []).append(Transfer(sender, box))
+        self._sent.setdefault(sender, []).append(Transfer(receiver, box))
+
+    def receives(self, rank: int) -> tuple[Transfer, ...]:
+        """What a rank gets, source piece by source piece."""
+        return tuple(self._received.get(rank, ()))
+
+    def sends(self, rank: int) -> tuple[Transfer, ...]:
+        """What a rank gives."""
+        return tuple(self._sent.get(rank, ()))
+
+    @property
+    def most_sent(self) -> int:
+        """The most elements one rank sends to others."""
+        sent = (sum(t.count for t in mine if t.peer != rank) for rank, mine in self._sent.items())
+        return max(sent, default=0)
+
+    @property
+    def most_messages(self) -> int:
+        """The most other ranks that one rank receives from."""
+        return max((len({t.peer for t in mine} - {rank}) for rank, mine in self._received.items()), default=0)
+
+
+def portions(line: Sequence[tuple[int, Bounds]], holders: Sequence[int]) -> Iterable[tuple[int, int, Bounds]]:
+    """Each holder's part of a line of boxes: ``(holder, receiver, box)``, of one pair one after the other.
+
+    Which holders share a box says where it lies in the line. It is cut into one box for each if some limit close to
+    the least that one must send leaves room for that, else element by element.
+
+    >>> list(portions([(5, ((0, 4),)), (6, ((0, 4),))], [0, 1, 2, 3]))
+    [(0, 5, ((0, 2),)), (1, 5, ((2, 4),)), (2, 6, ((0, 2),)), (3, 6, ((2, 4),))]
+    >>> list(portions([(5, ((0, 3), (0, 3)))], [0, 1]))
+    [(0, 5, ((0, 1), (0, 3))), (0, 5, ((1, 2), (0, 2))), (1, 5, ((1, 2), (2, 3))), (1, 5, ((2, 3), (0, 3)))]
+    """
+    volumes = [volume(box) for _, box in line]
+    total, before = sum(volumes), 0
+    served = []
+    for (rank, box), here in zip(line, volumes):
+        first, last = before * len(holders) // total, ((before + here) * len(holders) - 1) // total
+        served.append((rank, box, range(first, last + 1)))
+        before += here
+    least = -(-total // len(holders))
+    limits = dict.fromkeys(least + least * percent // 100 for percent in MORE)
+    pieces = next(filter(None, (_within(served, limit, _one_box) for limit in limits)), None)
+    pieces = _within(served, least, _elements) if pieces is None else pieces
+    assert pieces is not None  # for the type checker: element by element all fits
+    return [(holders[number], rank, box) for number, rank, box in pieces]
+
+
+def _within(
+    served: Iterable[tuple[int, Bounds, range]], limit: int, cut: Cut
+) -> list[tuple[int, int, Bounds]] | None:
+    """Boxes cut so that no holder sends more than a limit, each taking as much as it can; None if they do not fit."""
+    pieces = []
+    sent: Counter[int] = Counter()
+    for rank, box, numbers in served:
+        left = [box]
+        for number in numbers:
+            todo, left = left, []
+            for one in todo:
+                taken, rest = cut(one, limit - sent[number])
+                pieces += [(number, rank, part) for part in taken]
+                sent[number] += sum(map(volume, taken))
+                left += rest
+        if left:
+            return None
+    return pieces
+
+
+def _one_box(box: Bounds, room: int) -> tuple[list[Bounds], list[Bounds]]:
+    """The largest part of a box within so many elements that is a box, and the rest."""
+    lengths, whole = [stop - start for start, stop in box], volume(box)
+    if whole <= room:
+        return [box], []
+    long = [dim for dim, length in enumerate(lengths) if length >= LONG][:1]
+    slabs = [(room // (whole // lengths[dim]), -dim) for dim in long or range(len(box))]
+    most, dim = max(slabs, key=lambda slab: (slab[0] * (whole // lengths[-slab[1]]), slab[1]))
+    return _halves(box, -dim, most)
+
+
+def _elements(box: Bounds, room: int) -> tuple[list[Bounds], list[Bounds]]:
+    """So many elements of a box, in rows and a part of one, and the rest."""
+    dim = next((d for d, (start, stop) in enumerate(box) if stop - start > 1), None)
+    if volume(box) <= room or dim is None:
+        return ([box], []) if volume(box) <= room else ([], [box])
+    slab = volume(box) // (box[dim][1] - box[dim][0])
+    taken, rest = _halves(box, dim, room // slab)
+    (row,), later = _halves(rest[0], dim, 1)
+    some, others = _elements(row, room % slab)
+    return [*taken, *some], [*others, *later]
+
+
+def _halves(box: Bounds, dim: int, count: int) -> tuple[list[Bounds], list[Bounds]]:
+    """A box cut after so many places of a dim; no part is empty."""
+    if not count:
+        return [], [box]
+    (start, stop), left, right = box[dim], box[:dim], box[dim + 1 :]
+    middle = start + count
+    rest = [(*left, (middle, stop), *right)] if middle < stop else []
+    return [(*left, (start, middle), *right)], rest
+
+
+def apart(ends: Ends) -> tuple[str, ...]:
+    """On one mesh, the axes along which both sides copy: every rank keeps to its slice."""
+    have, src, want, dst, _ = ends
+    if have != want:
+        return ()
+    used = {axis for entry in (*src, *dst) for axis in entry}
+    return tuple([axis for axis in have.axes if axis not in used])
+
+
+def _members(
+    ends: Ends, mesh: Mesh, entries: Entries, apart: tuple[str, ...]
+) -> dict[tuple[int, Bounds], list[int]]:
+    """The ranks that hold each piece that is not empty, pieces in order: by slice of the mesh and box."""
+    dims = [nested_blocks(n, [mesh.size_of[a] for a in entry]) for n, entry in zip(ends.shape, entries)]
+    numbers = [piece_numbers(mesh, entry).tolist() for entry in entries]
+    slices = piece_numbers(mesh, apart).tolist()
+    ranks = ranks_of(mesh).rank.tolist()
+    places: dict[tuple[int, tuple[int, ...]], list[int]] = {}
+    pieces = zip(*numbers) if numbers else [()] * mesh.size
+    for rank, slice_, piece in zip(ranks, slices, pieces):
+        places.setdefault((slice_, piece), []).append(rank)
+    members = {}
+    for slice_, piece in sorted(places):
+        blocks = [blocks[number] for blocks, number in zip(dims, piece)]
+        if all(length for _, length in blocks):
+            members[slice_, tuple([(start, start + length) for start, length in blocks])] = places[
+                slice_, piece
+            ]
+    return members
+
+
+def shares(ends: Ends) -> Shares | None:
+    """The transfers of an exchange, cached by value; None if the meshes are large, or if there are no copies."""
+    have, src, want, _, _ = ends
+    if have.size > FEW_RANKS or want.size > FEW_RANKS:
+        return None
+    split = {axis for entry in src for axis in entry}
+    if have.axis_size(*split, *apart(ends)) == have.size:
+        return None
+    return _cached_shares(ends)
+
+
+_cached_shares = lru_cache(maxsize=2048)(Shares)
+
 
 #: Up to so many ranks in both meshes together, transfers are made at once and remembered.
 FEW = 2048

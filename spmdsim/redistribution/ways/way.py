@@ -1,4 +1,4 @@
-"""The ways in which a rank can run a step on MPI, and the bytes each needs besides the shards before and after.
+"""The ways in which a rank can run a step on MPI, the bytes each needs besides the shards before and after, and a plan's peak.
 
 Pure: they follow from the step, the element type and the tuning, equally on all members of a group where they
 have to agree, so a plan can say without MPI what a step will need. The first is what the model says; ``worlds/mpi``
@@ -8,17 +8,20 @@ tries the others where a step repeats. All of them give the same numbers, unless
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 
+from spmdsim.core import Layout
 from spmdsim.core.mesh import Mesh
 from spmdsim.core.step import LOCAL_STEPS, Index, Step, within
 from spmdsim.layout.element_type import accumulator, is_float, is_half
 from spmdsim.redistribution.exchange.direct_reduction import scratch
-from spmdsim.redistribution.exclusive_scan import ScanStep
+from spmdsim.redistribution.group_steps import ScanStep
 from spmdsim.redistribution.halo import HaloStep, received, room_around, sent
+from spmdsim.redistribution.price import LISTED
 from spmdsim.redistribution.step_counts import sent_nbytes
 from spmdsim.redistribution.ways.rank_transfers import (
     Blocks,
@@ -30,7 +33,7 @@ from spmdsim.redistribution.ways.rank_transfers import (
     packed_side,
     row_count,
 )
-from spmdsim.redistribution.ways.tuning import Tuning, threshold
+from spmdsim.redistribution.ways.tuning import TABLE, Tuning, threshold
 
 #: Groups larger than this exchange by messages to the actual peers only.
 FEW_RANKS = 32
@@ -87,19 +90,15 @@ def ways_of(
 ) -> tuple[Way, ...]:
     """The ways of one rank, the best one first by the model.
 
-    Args:
-        step: the step.
-        rank: the rank.
-        dtype: type of the elements.
-        tuning: the choices for the MPI library.
-        count: elements that MPI can count in one message.
-        reproducible: whether those that reduce in another order than the first are left out.
+    MPI can count ``count`` elements in one message. Reproducible: without those that reduce in another order than the first.
     """
-    if has_ways(step) and _takes_part(step, rank):
-        if step.collective in PLACING:
-            return _placing_step(step, rank, dtype, tuning, count)
-        return _reducing(step, rank, dtype, tuning, count, reproducible)
-    return (_only_way(step, rank, dtype, tuning, count),)
+    if rank not in step.src.mesh and rank not in step.dst.mesh:
+        return (Way("nothing", fresh=False),)
+    if not has_ways(step):
+        return (_only_way(step, rank, dtype, tuning, count),)
+    if step.collective in PLACING:
+        return _placing_step(step, rank, dtype, tuning, count)
+    return _reducing(step, rank, dtype, tuning, count, reproducible)
 
 
 def has_ways(step: Step) -> bool:
@@ -107,13 +106,7 @@ def has_ways(step: Step) -> bool:
     return step.to_shape is None and step.collective in (*PLACING, "all_reduce", "reduce_scatter")
 
 
-def _takes_part(step: Step, rank: int) -> bool:
-    return rank in step.src.mesh or rank in step.dst.mesh
-
-
 def _only_way(step: Step, rank: int, dtype: np.dtype, tuning: Tuning, count: int) -> Way:
-    if not _takes_part(step, rank):
-        return Way("nothing", fresh=False)
     if isinstance(step, HaloStep):
         return Way("halo", _halo(step, rank) * dtype.itemsize)
     if step.collective in LOCAL_STEPS:
@@ -132,16 +125,14 @@ def _placing_step(step: Step, rank: int, dtype: np.dtype, tuning: Tuning, count:
         return (Way("same", fresh=False),)
     if step.collective == "exchange" and step.src.mesh.size == 1 and not step.dst.canonical.split_axes:
         return (Way("broadcast", fresh=rank != step.src.mesh.rank_at(0), traffic=traffic),)
-    ways = _ranked(_placing(step, traffic, dtype.itemsize, tuning, count), tuning)
+    ways = _placing(step, traffic, dtype.itemsize, tuning, count)
+    ways.sort(key=lambda way: (_asked_for(way, tuning), way.nanoseconds))
     return tuple(replace(way, traffic=traffic) for way in ways)
 
 
-def _ranked(ways: list[Way], tuning: Tuning) -> list[Way]:
-    """By what is asked for, then by the model; what is as good stays in its order."""
-    first = tuning.first
-    return sorted(
-        ways, key=lambda way: (first.index(way.name) if way.name in first else len(first), way.nanoseconds)
-    )
+def _asked_for(way: Way, tuning: Tuning) -> int:
+    """Where a way is among those that are asked for first; what is as good stays in its order."""
+    return tuning.first.index(way.name) if way.name in tuning.first else len(tuning.first)
 
 
 def _is_new(step: Step, rank: int) -> bool:
@@ -303,8 +294,7 @@ def _reducing(
         ways = [way for way in ways if way.name != "native"]
     usual, free = ways[0], free or not reproducible
     ways = [way for way in ways if free or (way.name == "native") == (usual.name == "native")]
-    first = tuning.first
-    ways.sort(key=lambda way: first.index(way.name) if way.name in first else len(first))
+    ways.sort(key=lambda way: _asked_for(way, tuning))
     return tuple(replace(way, blocks=layout) for way in ways)
 
 
@@ -343,13 +333,9 @@ def _reducing_all(
     nbytes, wider = held * dtype.itemsize, _wider(op, dtype)
     library, small = in_library(op, dtype), nbytes * size <= tuning.gather_reduce
     native, gathered = Way("native"), Way("gathered", nbytes * size + held * wider)
-    composed: dict[int, Way] = {}
-    for chunk in _chunks(threshold(tuning.chunk, size)):
-        most = chunk_elements(chunk, dtype.itemsize, size, min(count, held))
-        scratch, parts = (most + 1) * (size * dtype.itemsize + wider), most * size < held
-        one = Way("composed", scratch, most=most, chunk=most * size * dtype.itemsize if parts else 0)
-        composed.setdefault(one.chunk, one)
-    ways = [gathered, *composed.values()] if small else [*composed.values()]
+    each = size * dtype.itemsize + wider
+    ways = _composed(dtype, size, tuning, min(count, held), -(-held // size), lambda most: (most + 1) * each)
+    ways = [gathered, *ways] if small else ways
     if not library:
         return ways
     return [native, *ways] if nbytes < threshold(tuning.compose_all_reduce, size) else [*ways, native]
@@ -361,14 +347,9 @@ def _scattering(
     """The ways, the usual one first."""
     total, mine = sum(layout.counts), math.prod(layout.target)
     nbytes, wider = total * dtype.itemsize, _wider(op, dtype)
-    ways: dict[int, Way] = {}
-    for chunk in _chunks(threshold(tuning.chunk, size)):
-        most = chunk_elements(chunk, dtype.itemsize, size, count)
-        landing = min(most, mine) * (size * dtype.itemsize + wider) + (0 if layout.direct else nbytes)
-        parts = most < max(layout.counts)
-        one = Way("composed", landing, most=most, chunk=most * size * dtype.itemsize if parts else 0)
-        ways.setdefault(one.chunk, one)
-    ordered = list(ways.values())
+    each, packed = size * dtype.itemsize + wider, 0 if layout.direct else nbytes
+    block = max(layout.counts)
+    ordered = _composed(dtype, size, tuning, count, block, lambda most: min(most, mine) * each + packed)
     equal = layout.direct and layout.packed and len(set(layout.counts)) == 1
     if equal and not wider and total <= count:
         small = Way("small", nbytes)
@@ -380,7 +361,84 @@ def _scattering(
     return [*ordered, native] if large else [native, *ordered]
 
 
+def _composed(
+    dtype: np.dtype, size: int, tuning: Tuning, count: int, block: int, scratch: Callable[[int], int]
+) -> list[Way]:
+    """The ways that exchange blocks and reduce them, in chunks of several sizes."""
+    ways: dict[int, Way] = {}
+    for chunk in _chunks(threshold(tuning.chunk, size)):
+        most = chunk_elements(chunk, dtype.itemsize, size, count)
+        nbytes = most * size * dtype.itemsize if most < block else 0
+        ways.setdefault(nbytes, Way("composed", scratch(most), most=most, chunk=nbytes))
+    return [*ways.values()]
+
+
 def _wider(op: str | None, dtype: np.dtype) -> int:
     """Bytes of an element in which sums of narrower ones add up; 0 if they add up in their own type."""
     kind = accumulator(op, dtype)
     return 0 if kind == dtype else kind.itemsize
+
+
+#: Up to so many ranks each one is asked; of more, a mesh's first: balanced splits give it the most.
+ASKED = 64
+
+
+def step_memory(
+    step: Step, rank: int, dtype: np.dtype, tuning: Tuning = TABLE["Open MPI"]
+) -> tuple[int, int]:
+    """Bytes that a rank of ``MPIWorld`` takes in a step.
+
+    Those of the shard after the step, 0 if it is the one before or a view of it; and of the buffers in which values are
+    packed, or land, besides; those of an all_gather are left out in groups of more than 1,024.
+
+    >>> from spmdsim.core import Mesh
+    >>> mesh = Mesh((2,), ("x",))
+    >>> step = Step("all_gather", ("x",), mesh(None, "x"), mesh(None, None), (512, 512))
+    >>> step_memory(step, 0, np.dtype("float32"))
+    (1048576, 1048576)
+    """
+    held = math.prod(step.dst.local_shape(step.shape_after, rank)) if rank in step.dst.mesh else 0
+    if step.axes and step.src.mesh.axis_size(*step.axes) > LISTED:
+        if step.collective == "all_gather":
+            return held * dtype.itemsize, 0
+        if step.collective == "all_to_all":  # by the same messages
+            step = replace(step, collective="exchange", axes=())
+    way = way_of(step, rank, dtype, tuning)
+    return held * dtype.itemsize if way.fresh else 0, way.scratch
+
+
+def step_buffer(step: Step, dtype: np.dtype) -> int:
+    """Bytes that a step takes on the rank that takes most: see :func:`step_memory`."""
+    return max(sum(step_memory(step, rank, dtype)) for rank in _ranks([step]))
+
+
+def plan_peak(steps: Sequence[Step], held: np.dtype, dtype: np.dtype) -> int:
+    """Bytes held at most on the rank that holds most while steps run, the shard before them included.
+
+    They run in the type ``held``, and the result is rounded to ``dtype`` in the end. A shard in between is forgotten
+    once the next one is there; the first stays its owner's.
+    """
+    return max(_peak(steps, rank, held, dtype) for rank in _ranks(steps))
+
+
+def _peak(steps: Sequence[Step], rank: int, held: np.dtype, dtype: np.dtype) -> int:
+    start = _held(steps[0].src, steps[0].shape, rank) * held.itemsize
+    before, most = 0, start
+    for step in steps:
+        after, scratch = step_memory(step, rank, held)
+        most = max(most, start + before + after + scratch)
+        before = after or before
+    if held != dtype:
+        last = _held(steps[-1].dst, steps[-1].shape_after, rank) * dtype.itemsize
+        most = max(most, start + before + last)
+    return most
+
+
+def _held(layout: Layout, shape: tuple[int, ...], rank: int) -> int:
+    return math.prod(layout.local_shape(shape, rank)) if rank in layout.mesh else 0
+
+
+def _ranks(steps: Sequence[Step]) -> set[int]:
+    meshes = {mesh: None for step in steps for mesh in (step.src.mesh, step.dst.mesh)}
+    all_of_them = all(mesh.size <= ASKED for mesh in meshes)
+    return {rank for mesh in meshes for rank in (mesh.rank_list if all_of_them else (mesh.rank_at(0),))}

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from spmdsim.errors import UsageTypeError, unknown
 from spmdsim.pictured import Pictured
+from spmdsim.redistribution.ways.tuning import NOTHING, Finding, Wisdom, keep
 from spmdsim.redistribution.ways.way import Way
-from spmdsim.redistribution.ways.wisdom import NOTHING, Finding, Wisdom, keep
 
 #: What ``SPMDSIM_TUNE`` may say.
 MODES = ("off", "first", "full")

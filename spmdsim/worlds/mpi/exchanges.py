@@ -13,9 +13,8 @@ from spmdsim.core.step import Step, within
 from spmdsim.errors import WorldError
 from spmdsim.layout.element_type import check_reduce
 from spmdsim.redistribution.exchange.direct_reduction import Part, parts, rounds
-from spmdsim.redistribution.exclusive_scan import ScanStep
-from spmdsim.redistribution.parts import Parts, one_array
-from spmdsim.redistribution.reshape.flat import flat_receives, flat_sends
+from spmdsim.redistribution.exchange.flat import flat_receives, flat_sends
+from spmdsim.redistribution.group_steps import Parts, ScanStep, one_array
 from spmdsim.redistribution.ways.way import Way
 from spmdsim.worlds.local_lookup import Peers
 from spmdsim.worlds.local_steps import add_on, add_up

@@ -22,9 +22,9 @@ from mpi4py import MPI
 
 from spmdsim.bounded import Bounded
 from spmdsim.core.step import Step
+from spmdsim.redistribution.ways.tuning import NOTHING, Wisdom
 from spmdsim.redistribution.ways.way import Way
 from spmdsim.redistribution.ways.way_trial import Trial, TunedStep, TunedSteps, candidates, tries
-from spmdsim.redistribution.ways.wisdom import NOTHING, Wisdom
 from spmdsim.worlds.mpi.counted import VENDOR, Counted
 from spmdsim.worlds.mpi.fingerprint import Record
 

@@ -21,9 +21,8 @@ from spmdsim.core.step import LOCAL_STEPS, Step
 from spmdsim.core.world import programs
 from spmdsim.errors import WorldError
 from spmdsim.layout.element_type import check_reduce
-from spmdsim.redistribution.exclusive_scan import EXCLUSIVE_SCAN, ScanStep
+from spmdsim.redistribution.group_steps import EXCLUSIVE_SCAN, Parts, PartsStep, ScanStep
 from spmdsim.redistribution.halo import HaloStep, Room, room_around
-from spmdsim.redistribution.parts import Parts, PartsStep
 from spmdsim.redistribution.sparse_lookup import GATHER_ROWS, RowStep
 from spmdsim.redistribution.ways.rank_transfers import group_transfers
 from spmdsim.redistribution.ways.tuning import threshold, tuning

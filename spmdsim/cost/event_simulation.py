@@ -1,21 +1,199 @@
-"""The LogGOPS model as an event simulator: for schedules that are not made of regular rounds.
+"""Events: programs of sends, receives and calculations of every rank, run in the LogGOPS model.
 
-Semantics as in LogGOPSim (Hoefler, Schneider, Lumsdaine, HPDC 2010): a send of s bytes that starts at t keeps its
-cpu busy for ``o + (s-1) O`` and its network card for ``g + (s-1) G``; its first byte is there at ``t + o + L``. It is
-received when cpu and card of the receiver are free, which keeps them busy for ``o + (s-1) max(O, G)`` and
-``g + (s-1) G``. A send up to ``S`` bytes is done once it has started, a longer one when it is matched.
+It is for schedules that are not made of regular rounds. Semantics as in LogGOPSim (Hoefler, Schneider, Lumsdaine, HPDC
+2010): a send of s bytes that starts at t keeps its cpu busy for ``o + (s-1) O`` and its network card for
+``g + (s-1) G``; its first byte is there at ``t + o + L``. It is received when cpu and card of the receiver are free, which
+keeps them busy for ``o + (s-1) max(O, G)`` and ``g + (s-1) G``. A send up to ``S`` bytes is done once it has started, a
+longer one when it is matched.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
-from spmdsim.cost.events.event_program import RECV, SEND, EventProgram
+from spmdsim.collectives import Schedule
 from spmdsim.cost.machine import Machine
 from spmdsim.errors import ScheduleError
 from spmdsim.pictured import Pictured, ShortRepr
+
+SEND, RECV, CALC = 0, 1, 2
+KIND_NAMES = ("send", "recv", "calc")
+
+
+class EventProgram(Pictured):
+    """Operations of all ranks as a graph; built once, then simulated.
+
+    An operation may require that others are done (``after``) or only that they have started (``started``), as
+    ``requires`` and ``irequires`` do in GOAL files. A receive matches sends of the named rank with the same tag, in
+    the order in which they arrive.
+
+    >>> program = EventProgram(2)
+    >>> first = program.send(0, 1, 8)
+    >>> answer = program.recv(0, 1, 8, after=[first])
+    >>> program.describe(answer)
+    'rank 0: recv 8 bytes from 1, tag 0'
+    """
+
+    def __init__(self, ranks: int) -> None:
+        if ranks < 1:
+            raise ScheduleError(f"a program of {ranks} ranks does nothing; it needs at least 1")
+        self.size = ranks
+        self.kinds: list[int] = []
+        self.ranks: list[int] = []
+        self.peers: list[int] = []
+        self.sizes: list[float] = []
+        self.tags: list[int] = []
+        self.cpus: list[int] = []
+        self.cards: list[int] = []
+        self.needs: list[Sequence[int]] = []
+        self.start_needs: dict[int, Sequence[int]] = {}
+
+    def __len__(self) -> int:
+        return len(self.kinds)
+
+    def send(
+        self,
+        rank: int,
+        target: int,
+        nbytes: float,
+        tag: int = 0,
+        after: Iterable[int] = (),
+        started: Iterable[int] = (),
+        cpu: int = 0,
+        card: int = 0,
+    ) -> int:
+        """Add a send; returns the operation's number."""
+        return self._add(SEND, rank, target, nbytes, tag, after, started, cpu, card)
+
+    def recv(
+        self,
+        rank: int,
+        source: int,
+        nbytes: float,
+        tag: int = 0,
+        after: Iterable[int] = (),
+        started: Iterable[int] = (),
+        cpu: int = 0,
+        card: int = 0,
+    ) -> int:
+        """Add a receive; returns the operation's number."""
+        return self._add(RECV, rank, source, nbytes, tag, after, started, cpu, card)
+
+    def calc(
+        self,
+        rank: int,
+        duration: float,
+        after: Iterable[int] = (),
+        started: Iterable[int] = (),
+        cpu: int = 0,
+    ) -> int:
+        """Add a calculation that keeps a cpu busy; returns the operation's number."""
+        return self._add(CALC, rank, rank, duration, 0, after, started, cpu, 0)
+
+    def require(self, op: int, after: Iterable[int] = (), started: Iterable[int] = ()) -> None:
+        """Let an operation wait for further ones."""
+        self.needs[op] = (*self.needs[op], *after)
+        if added := tuple(started):
+            self.start_needs[op] = (*self.start_needs.get(op, ()), *added)
+
+    def _add(
+        self,
+        kind: int,
+        rank: int,
+        peer: int,
+        size: float,
+        tag: int,
+        after: Iterable[int],
+        started: Iterable[int],
+        cpu: int,
+        card: int,
+    ) -> int:
+        if not 0 <= rank < self.size or not 0 <= peer < self.size:
+            raise ScheduleError(
+                f"{KIND_NAMES[kind]} of rank {rank} with rank {peer}: ranks are 0 ... {self.size - 1}"
+            )
+        if size < 0:
+            raise ScheduleError(f"{KIND_NAMES[kind]} of rank {rank} has size {size}; sizes are >= 0")
+        op = len(self.kinds)
+        self.kinds.append(kind)
+        self.ranks.append(rank)
+        self.peers.append(peer)
+        self.sizes.append(size)
+        self.tags.append(tag)
+        self.cpus.append(cpu)
+        self.cards.append(card)
+        self.needs.append(tuple(after))
+        if begun := tuple(started):
+            self.start_needs[op] = begun
+        return op
+
+    def describe(self, op: int) -> str:
+        """Words for one operation."""
+        rank, size, kind = self.ranks[op], self.sizes[op], self.kinds[op]
+        if kind == CALC:
+            return f"rank {rank}: calc {size:g}"
+        way = "to" if kind == SEND else "from"
+        return f"rank {rank}: {KIND_NAMES[kind]} {size:g} bytes {way} {self.peers[op]}, tag {self.tags[op]}"
+
+    def followers(self, needs_of: Iterable[tuple[int, Sequence[int]]]) -> list[list[int]]:
+        """For each operation, the ones that wait for it."""
+        after: list[list[int]] = [[] for _ in self.kinds]
+        for op, needs in needs_of:
+            for other in needs:
+                if not 0 <= other < len(self.kinds):
+                    raise ScheduleError(
+                        f"operation {op} requires operation {other}; there are {len(self.kinds)}"
+                    )
+                after[other].append(op)
+        return after
+
+    def channels(self) -> list[int]:
+        """One number per operation for (sender, receiver, tag); -1 for calculations."""
+        numbers: dict[tuple[int, int, int], int] = {}
+        channel_of = []
+        for kind, rank, peer, tag in zip(self.kinds, self.ranks, self.peers, self.tags):
+            key = (rank, peer, tag) if kind == SEND else (peer, rank, tag)
+            channel_of.append(-1 if kind == CALC else numbers.setdefault(key, len(numbers)))
+        return channel_of
+
+
+def _slots(ranks: Sequence[int], numbers: Sequence[int]) -> list[int]:
+    """One number per operation for the cpu, or the network card, that it uses on a rank."""
+    width = max(numbers, default=0) + 1
+    return [rank * width + number for rank, number in zip(ranks, numbers)]
+
+
+def program_of(schedule: Schedule, nbytes: int, itemsize: int = 1, gamma: float = 0.0) -> EventProgram:
+    """The program of a schedule for a message of ``nbytes``, cut in items.
+
+    An operation starts after all operations of the rank's previous round; a reduction is a calculation that follows
+    its receive, if reducing takes time: ``gamma`` per byte, in the unit of the simulator's parameters.
+
+    >>> from spmdsim.collectives import schedule_of
+    >>> len(program_of(schedule_of("all_reduce", "ring", 4), 4096))
+    48
+    """
+    program = EventProgram(schedule.size)
+    sizes = [items * itemsize for items in schedule.chunk_elements(-(-nbytes // itemsize))]
+    k = len(sizes)
+    for rank in range(schedule.size):
+        before: tuple[int, ...] = ()
+        for number, moves in enumerate(schedule.rounds(rank)):
+            now: list[int] = []
+            for move in moves:
+                chunks = move.chunks if move.peer >= 0 or move.kind == "combine" else ()
+                amount = sum(sizes[chunk % k] for chunk in chunks)
+                if move.kind == "send":
+                    now.append(program.send(rank, move.peer, amount, number, before))
+                elif move.kind in ("recv", "reduce"):
+                    now.append(program.recv(rank, move.peer, amount, number, before))
+                if move.kind in ("reduce", "combine") and gamma * amount > 0:
+                    needs = now[-1:] if move.kind == "reduce" else (*now, *before)
+                    now.append(program.calc(rank, gamma * amount, needs))
+            before = tuple(now) or before
+    return program
 
 
 @dataclass(frozen=True)
@@ -49,7 +227,7 @@ class LogGOPS(Pictured):
 
 @dataclass(frozen=True, repr=False)
 class SimulatedRun(ShortRepr):
-    """What a simulation found; times in the unit of the parameters.
+    """What a simulation came to; times in the unit of the parameters.
 
     Attributes:
         makespan: when the last rank was done.
@@ -69,11 +247,7 @@ class SimulatedRun(ShortRepr):
 
 
 def simulate_program(program: EventProgram, parameters: LogGOPS | None = None) -> SimulatedRun:
-    """Run a program of sends, receives and calculations in simulated time.
-
-    Args:
-        program: operations and what they require.
-        parameters: LogGOPSim's defaults if not given.
+    """Run a program in simulated time, with LogGOPSim's parameters if none are given.
 
     Raises:
         ScheduleError: when operations are left that never start, or messages that nobody receives.
@@ -87,13 +261,14 @@ def simulate_program(program: EventProgram, parameters: LogGOPS | None = None) -
     p = parameters or LogGOPS()
     total = len(program)
     kinds, kind_of, channels = program.kinds, program.kinds.__getitem__, program.channels()
-    cpus, cards = program.cpu_slots(), program.card_slots()
-    to_cpu, to_card = program.cpu_slots(program.peers), program.card_slots(program.peers)
+    cpus, cards = (_slots(program.ranks, numbers) for numbers in (program.cpus, program.cards))
+    to_cpu, to_card = (_slots(program.peers, numbers) for numbers in (program.cpus, program.cards))
     # (cpu of a send, cpu of a receive, card, eager) by size: one shared tuple per size stays in the cache.
     by_size = {size: _costs(size, p) for size in set(program.sizes)}
     costs = [by_size[size] for size in program.sizes]
     travel = p.o + p.L
-    followers, on_start = program.followers(), program.start_followers()
+    followers = program.followers(enumerate(program.needs))
+    on_start = program.followers(program.start_needs.items()) if program.start_needs else None
     waiting = [len(needs) for needs in program.needs]
     for op, needs in program.start_needs.items():
         waiting[op] += len(needs)
@@ -137,7 +312,7 @@ def simulate_program(program: EventProgram, parameters: LogGOPS | None = None) -
                     freed.append(other)
         if on_start:
             for op in begun:
-                for other in on_start.get(op, ()):
+                for other in on_start[op]:
                     waiting[other] -= 1
                     if not waiting[other]:
                         freed.append(other)

@@ -19,7 +19,7 @@ from spmdsim.collectives import Instruction, Schedule
 from spmdsim.collectives.formula import evaluate
 from spmdsim.collectives.partition import CEILING, chunk_sizes
 from spmdsim.core.layout import split_block
-from spmdsim.cost.networks.topology import Floats, Ints
+from spmdsim.cost.topology import Floats, Ints, Topology
 from spmdsim.errors import InputError
 from spmdsim.layout.blocks import largest_block
 
@@ -90,15 +90,7 @@ def symmetry_of(schedule: Schedule) -> str:
 
 
 def link_loads(schedule: Schedule, nbytes: int, itemsize: int = 1) -> Iterator[LinkLoad]:
-    """All rounds of a schedule.
-
-    Args:
-        schedule: the algorithm at a rank count.
-        nbytes: message size as the collective counts it.
-        itemsize: bytes that are never cut.
-
-    Yields:
-        Rounds in order, equal ones in a row together.
+    """All rounds of a schedule in order, equal ones in a row together.
 
     Raises:
         InputError: when an algorithm without symmetry would have to be generated for too many ranks.
@@ -291,3 +283,48 @@ def _one_round(moves_of: tuple[list[Instruction], ...], sizes: list[int]) -> Lin
     ports = int(np.bincount(arrays[0]).max(initial=0))
     size = len(moves_of)
     return LinkLoad(1, float(reduced), float(max(loads)), len(sources), ports, None, size, lambda: arrays)
+
+
+@dataclass(frozen=True)
+class Hotspot:
+    """The busiest link of equal rounds in a row: what crosses it in one of them, and the share of links that are used."""
+
+    first: int
+    repeat: int
+    link: str
+    nbytes: float
+    messages: int
+    seconds: float
+    used: float
+
+
+def hotspots(schedule: Schedule, topology: Topology, nbytes: int, itemsize: int = 1) -> tuple[Hotspot, ...]:
+    """The busiest link of each round, equal rounds together; rounds without messages are left out.
+
+    >>> from spmdsim.collectives import schedule_of
+    >>> from spmdsim.cost.topologies import Torus
+    >>> found = hotspots(schedule_of("all_reduce", "recursive_doubling", 8), Torus((8,), 1e9), 1000)
+    >>> [(one.link, one.messages) for one in found]
+    [('0 + dim 0', 1), ('1 + dim 0', 2), ('0 + dim 0', 4)]
+    """
+    spots = []
+    number = 0
+    for one in link_loads(schedule, nbytes, itemsize):
+        if one.count:
+            loads = topology.loads(one.sources, one.targets, one.nbytes)
+            counts = topology.loads(one.sources, one.targets, np.ones(len(one.sources)))
+            # Empty messages load nothing; where all are empty the most crossed link is named.
+            busiest = int((loads / topology.capacity if loads.any() else counts).argmax())
+            spots.append(
+                Hotspot(
+                    number,
+                    one.repeat,
+                    topology.link_name(busiest),
+                    float(loads[busiest]),
+                    round(float(counts[busiest])),
+                    float(loads[busiest] / topology.capacity[busiest]),
+                    float((counts > 0).mean()),
+                )
+            )
+        number += one.repeat
+    return tuple(spots)

@@ -7,7 +7,7 @@ redistribution there; often nothing at all. An axis whose block spans several of
 
 Dims that the two shapes have in common may be split unevenly. Where cuts do not divide one another, such as
 ``(4, 3)`` split by rows against ``(3, 4)`` split by rows, there is no finer shape: see
-:mod:`~spmdsim.redistribution.reshape.flat`.
+:mod:`~spmdsim.redistribution.exchange.flat`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,25 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 
+import numpy as np
+
 from spmdsim.core import Layout, Mesh
-from spmdsim.layout.refine import same_cuts
+from spmdsim.core.step import Step
+from spmdsim.layout.blocks import same_cuts
+from spmdsim.redistribution.exchange.flat import flat_received
+from spmdsim.redistribution.lower_bound import ReceptionBound, contributions, lower_bound
+from spmdsim.redistribution.path_search import search, steps_of
+from spmdsim.redistribution.plan_candidates import (
+    DIRECT,
+    REDUCED,
+    Candidate,
+    Redistribution,
+    Shape,
+    before_fill,
+    candidates,
+    endpoints,
+)
+from spmdsim.redistribution.price import Prices, volumes
 
 #: Where a mesh axis is cut, as prefix products of its parts.
 AxisCuts = dict[str, set[int]]
@@ -216,3 +233,74 @@ def _cut_mesh(mesh: Mesh, axis_cuts: AxisCuts) -> tuple[Mesh, dict[str, tuple[st
     if all(len(some) == 1 for some in names.values()):
         return mesh, names
     return Mesh(sizes, [name for some in names.values() for name in some], mesh.ranks), names
+
+
+def reshape_candidates(task: Redistribution, everything: bool = False) -> tuple[Candidate, ...]:
+    """The plans that take a tensor from a shape and layout to others, best first."""
+    src, dst, shape, _, _, to_shape = task
+    assert to_shape is not None  # for the type checker
+    finer_form = factor(src, dst, shape, to_shape)
+    if finer_form is None:
+        return _by_numbers(task, to_shape)
+    ends = endpoints(finer_form.src, finer_form.dst, finer_form.shape)
+    out = []
+    for one in candidates(Redistribution(*ends, task.itemsize, task.machine), everything):
+        steps = _between(task, to_shape, *ends, one.steps)
+        out.append(task.candidate(steps, one.kind, one.allowed))
+    return tuple(sorted(out, key=lambda one: one.order))
+
+
+def reshape_bound(src: Layout, dst: Layout, shape: Shape, to_shape: Shape) -> ReceptionBound:
+    """The least that must be received; with cuts that do not divide one another, every element of a sum once."""
+    finer_form = factor(src, dst, shape, to_shape)
+    if finer_form is not None:
+        return lower_bound(*endpoints(finer_form.src, finer_form.dst, finer_form.shape))
+    if not src.partial:
+        return ReceptionBound.of_each(flat_received(src, dst.reduced, shape, to_shape)[0])
+    if dst.partial:
+        return ReceptionBound.of_each(np.zeros(dst.mesh.size, np.int64))
+    terms, wanting = contributions(src, dst), dst.mesh.size // dst.mesh.axis_size(*dst.split_axes)
+    total = math.prod(shape) * (terms + wanting - 2)
+    taking_part = len({*src.mesh.rank_list, *dst.mesh.rank_list})
+    return ReceptionBound.of_each(np.maximum(volumes(dst, to_shape), -(-total // taking_part)), total)
+
+
+def _between(
+    task: Redistribution,
+    to_shape: Shape,
+    before: Layout,
+    after: Layout,
+    finer: Shape,
+    inner: tuple[Step, ...],
+) -> tuple[Step, ...]:
+    """The steps on the finer shape with the reshapes to it and from it."""
+    src, dst, shape = task[:3]
+    if not inner:
+        return () if shape == to_shape else (Step("reshape", (), src, dst, shape, to_shape=to_shape),)
+    first = [Step("reshape", (), src, before, shape, to_shape=finer)] if finer != shape else []
+    last = [Step("reshape", (), after, dst, finer, to_shape=to_shape)] if finer != to_shape else []
+    return (*first, *inner, *last)
+
+
+def _by_numbers(task: Redistribution, to_shape: Shape) -> tuple[Candidate, ...]:
+    """Reduce what is pending, then exchange by element numbers; values that all hold are only sliced."""
+    src, dst, shape = task.src.canonical, task.dst.canonical, task.shape
+    base = before_fill(src.reduced, dst, to_shape) if dst.partial else dst
+    fill = () if base == dst else (Step("fill", dst.partial_axes, base, dst, to_shape, dst.reduce_op),)
+    starts: list[tuple[Step, ...]] = [()]
+    if src.partial:
+        prices = Prices(task.machine, src.mesh)
+        paths = search(src, src.reduced, shape, task.itemsize, prices, math.prod(shape))
+        starts = [tuple(steps_of(mid, src, shape, ())) for mid in paths.reduced]
+    out = []
+    for steps in starts:
+        here = steps[-1].dst if steps else src
+        whole = Layout.replicated(here.mesh, len(to_shape))
+        if not here.split_axes and here.mesh == dst.mesh:
+            last = [Step("reshape", (), here, whole, shape, to_shape=to_shape)]
+            if base != whole:
+                last.append(Step("slice", (), whole, base, to_shape))
+        else:
+            last = [Step("exchange", (), here, base, shape, to_shape=to_shape)]
+        out.append(task.candidate((*steps, *last, *fill), REDUCED if steps else DIRECT))
+    return tuple(sorted(out, key=lambda one: one.order))

@@ -1,28 +1,23 @@
-"""Networks: links with a capacity, and the route of every message over them.
+"""Networks: links with a capacity, the route of every message over them, and how the messages of a round share them.
 
 A topology knows its directed links and, for arrays of senders and receivers, which links each message crosses.
 Routing is static and shortest. Everything is vectorised over messages; nothing is stored per pair of ranks.
 
->>> ring = torus((8,), bandwidth=1e9)
->>> routes = ring.routes(np.array([0]), np.array([3]))
->>> [ring.link_name(link) for link in routes.links]
-['0 + dim 0', '1 + dim 0', '2 + dim 0']
+>>> flat = Flat(8, bandwidth=1e9)
+>>> [flat.link_name(link) for link in flat.routes(np.array([0]), np.array([3])).links]
+['out of 0', 'into 3']
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from spmdsim.errors import InputError
 from spmdsim.pictured import Pictured
-
-if TYPE_CHECKING:
-    from spmdsim.cost.networks.torus import Torus
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -30,13 +25,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Routes:
-    """Which links each message crosses: message ``messages[i]`` crosses link ``links[i]``.
-
-    Attributes:
-        messages: indices of messages, one entry per hop.
-        links: indices of links, of the same length.
-        count: number of messages.
-    """
+    """Which links each of ``count`` messages crosses: message ``messages[i]`` crosses link ``links[i]``, hop by hop."""
 
     messages: Ints
     links: Ints
@@ -49,12 +38,7 @@ class Routes:
 
 
 class TopologyPlace(NamedTuple):
-    """Where links begin and end: a rank (tier 0), or a switch or router above it.
-
-    Attributes:
-        tier: 0 for ranks; what is further from them has a higher one.
-        number: its number in the tier.
-    """
+    """Where links begin and end: a rank (tier 0), or a switch or router above it, in a higher tier."""
 
     tier: int
     number: int
@@ -194,16 +178,91 @@ class Nodes(Topology):
         return (TopologyPlace(1, node), network) if out else (network, TopologyPlace(1, node))
 
 
-def torus(dims: tuple[int, ...], bandwidth: float, alpha: float = 0.0, hop_seconds: float = 0.0) -> Torus:
-    """A ring (one dim) or torus; see :class:`spmdsim.cost.networks.torus.Torus`."""
-    from spmdsim.cost.networks.torus import Torus
-
-    return Torus(dims, bandwidth, alpha, hop_seconds)
+#: Above this many hops a round of unequal messages is priced by its busiest link instead of flow by flow.
+HOP_LIMIT = 2_000_000
 
 
-def check_ranks(name: str, ranks: int, wanted: int) -> None:
-    """Refuse a topology that does not have the wanted number of ranks."""
-    if ranks != wanted:
-        raise InputError(
-            f"{name} has {ranks} ranks, not {wanted}; the shape and the number of ranks have to agree"
-        )
+def max_min_rates(routes: Routes, capacity: Floats) -> Floats:
+    """Bytes per second of each message when links are shared max-min fairly; infinite for one that crosses no link.
+
+    All rates grow together until a link is full; its messages keep their rate and the others grow on.
+
+    >>> two_on_one = Routes(np.array([0, 1, 1]), np.array([0, 0, 1]), 2)
+    >>> max_min_rates(two_on_one, np.array([10.0, 100.0]))
+    array([5., 5.])
+    """
+    rates = np.full(routes.count, np.inf)
+    messages, links = routes.messages, routes.links
+    left = capacity.astype(np.float64).copy()
+    while len(messages):
+        users = np.bincount(links, minlength=len(left))
+        used = np.flatnonzero(users)
+        share = left[used] / users[used]
+        level = share.min()
+        full = np.zeros(len(left), dtype=bool)
+        full[used[share <= level * (1 + 1e-12)]] = True
+        settled = np.zeros(routes.count, dtype=bool)
+        settled[messages[full[links]]] = True
+        rates[settled] = level
+        gone = settled[messages]
+        left -= np.bincount(links[gone], minlength=len(left)) * level
+        np.maximum(left, 0.0, out=left)
+        messages, links = messages[~gone], links[~gone]
+    return rates
+
+
+def drain_seconds(routes: Routes, capacity: Floats, nbytes: Floats) -> Floats:
+    """When each message has arrived, if all start at once and share links max-min fairly all the time.
+
+    Whenever a message is done the others share its links anew.
+
+    >>> one_link = Routes(np.array([0, 1]), np.array([0, 0]), 2)
+    >>> drain_seconds(one_link, np.array([10.0]), np.array([10.0, 30.0]))
+    array([2., 4.])
+    """
+    done = np.zeros(routes.count)
+    left = nbytes.astype(np.float64).copy()
+    # Relative to the whole size, so that rounding never leaves crumbs to be simulated.
+    crumbs = nbytes * 1e-9
+    now = 0.0
+    messages, links = routes.messages, routes.links
+    open_ = left > 0
+    while True:
+        going = open_[messages]
+        messages, links = messages[going], links[going]
+        if not len(messages):
+            return done
+        rates = max_min_rates(Routes(messages, links, routes.count), capacity)
+        active = np.flatnonzero(open_ & np.isfinite(rates))
+        now += (step := float((left[active] / rates[active]).min()))
+        left[active] -= rates[active] * step
+        arrived = active[left[active] <= crumbs[active]]
+        done[arrived] = now
+        open_[:] = False
+        open_[active] = True
+        open_[arrived] = False
+
+
+def round_seconds(
+    topology: Topology, sources: Ints, targets: Ints, nbytes: Floats, receive_extra: Floats | float = 0.0
+) -> float:
+    """Time of one round of messages on a topology.
+
+    Messages of equal size are priced by their busiest link, which is exact: the messages there get the smallest
+    share of all and arrive last. Other rounds are simulated by :func:`drain_seconds`, unless they have more than
+    ``HOP_LIMIT`` hops; then the busiest link gives a lower estimate. ``receive_extra``: seconds that each receiver needs
+    after its message, such as for a reduction.
+    """
+    if not len(sources):
+        return 0.0
+    latency = topology.latency(sources, targets)
+    moving = nbytes[nbytes > 0]
+    if not len(moving):
+        return float((latency + receive_extra).max())
+    equal = moving.min() == moving.max()
+    if equal or int(topology.hops(sources, targets).sum()) > HOP_LIMIT:
+        loads = topology.loads(sources, targets, nbytes)
+        busiest = float((loads / topology.capacity).max())
+        return busiest + float(np.max(latency + receive_extra))
+    drained = drain_seconds(topology.routes(sources, targets), topology.capacity, nbytes)
+    return float((latency + drained + receive_extra).max())

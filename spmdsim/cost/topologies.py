@@ -1,0 +1,446 @@
+"""Tori, fat trees and dragonflies, and topologies from one line of text, for command lines and files.
+
+========================================  =====================================================================
+text                                      network
+========================================  =====================================================================
+``flat``                                  a link into and out of each rank, nothing shared
+``nodes:8``, ``nodes:8,rails=2``          nodes of 8 ranks, one (or two) network ports per node
+``ring``                                  one ring
+``torus:8x8``, ``torus:4x4x4``            2-D or 3-D torus
+``fat_tree:leaf=16,over=2``               leaf switches of 16 ranks, 2:1 oversubscribed uplinks
+``fat_tree:down=4x4x4,up=1x4x2``          any extended generalised fat tree
+``dragonfly:groups=9,routers=4,hosts=2``  groups of fully connected routers
+========================================  =====================================================================
+
+``hop=SECONDS`` sets the time per link beyond the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from math import prod
+
+import numpy as np
+
+from spmdsim.cost.machine import Machine
+from spmdsim.cost.topology import Flat, Floats, Ints, Nodes, Routes, Topology, TopologyPlace
+from spmdsim.errors import InputError, unknown
+from spmdsim.registry import Registry
+
+
+class Torus(Topology):
+    """A torus of any number of dims; one dim is a ring. Ranks are numbered row-major.
+
+    Every rank has one link in each direction of each dim. A message corrects dim 0 first, then dim 1, and so on;
+    at equal distance it goes in the positive direction.
+    """
+
+    def __init__(
+        self, dims: tuple[int, ...], bandwidth: float, alpha: float = 0.0, hop_seconds: float = 0.0
+    ) -> None:
+        self.dims = dims
+        self.ranks = prod(dims)
+        shape = "x".join(map(str, dims))
+        self.name = f"ring {shape}" if len(dims) == 1 else f"torus {shape}"
+        self.alpha, self.hop_seconds = alpha, hop_seconds
+        self.strides = tuple(prod(dims[i + 1 :]) for i in range(len(dims)))
+        self.capacity = np.full(2 * len(dims) * self.ranks, float(bandwidth))
+
+    def _legs(self, sources: Ints, targets: Ints, dim: int) -> tuple[Ints, Ints, Ints, Ints]:
+        """Where each message is before it moves in a dim, its coordinate there, its hops and its direction."""
+        at = np.zeros_like(sources)
+        for d, (size, stride) in enumerate(zip(self.dims, self.strides)):
+            at += (((targets if d < dim else sources) // stride) % size) * stride
+        size, stride = self.dims[dim], self.strides[dim]
+        start = (sources // stride) % size
+        ahead = ((targets // stride) % size - start) % size
+        backwards = (ahead > size // 2).astype(np.int64) if size > 2 else np.zeros_like(ahead)
+        hops = np.where(backwards, size - ahead, ahead)
+        return at, start, hops, backwards
+
+    def routes(self, sources: Ints, targets: Ints) -> Routes:
+        """All links of all messages; the lists are as long as the sum of the distances."""
+        messages, links = [], []
+        for dim, (size, stride) in enumerate(zip(self.dims, self.strides)):
+            at, start, hops, backwards = self._legs(sources, targets, dim)
+            which: Ints = np.repeat(np.arange(len(sources)), hops)
+            ends = np.cumsum(hops)
+            step: Ints = np.arange(len(which)) - np.repeat(ends - hops, hops)
+            sign: Ints = 1 - 2 * backwards[which]
+            place = (start[which] + sign * step) % size
+            rank = at[which] + (place - start[which]) * stride
+            links.append(self._link(dim, backwards[which], rank))
+            messages.append(which)
+        return Routes(np.concatenate(messages), np.concatenate(links), len(sources))
+
+    def _link(self, dim: int, backwards: Ints, rank: Ints) -> Ints:
+        links: Ints = (2 * dim + backwards) * self.ranks + rank
+        return links
+
+    def hops(self, sources: Ints, targets: Ints) -> Ints:
+        """Distance of each message, without listing its links."""
+        return sum(  # type: ignore[return-value]
+            self._legs(sources, targets, dim)[2] for dim in range(len(self.dims))
+        )
+
+    def loads(self, sources: Ints, targets: Ints, weights: Floats) -> Floats:
+        """Load of each link by running sums along the rings, in time proportional to the ranks."""
+        total = np.zeros(len(self.capacity))
+        for dim, (size, stride) in enumerate(zip(self.dims, self.strides)):
+            at, start, hops, backwards = self._legs(sources, targets, dim)
+            line = at - start * stride  # the rank with coordinate 0 on the same ring
+            for direction in (0, 1):
+                pick = np.flatnonzero((backwards == direction) & (hops > 0))
+                if not len(pick):
+                    continue
+                # Seen from its end, a way back is a way ahead that ends where the message starts.
+                first = start[pick] if direction == 0 else (start[pick] - hops[pick] + 1) % size
+                ring = self._ring_sums(line[pick], first, hops[pick], weights[pick], size, stride)
+                begin = (2 * dim + direction) * self.ranks
+                total[begin : begin + self.ranks] += ring
+        return total
+
+    def _ring_sums(
+        self, line: Ints, first: Ints, hops: Ints, weights: Floats, size: int, stride: int
+    ) -> Floats:
+        """Weights summed over ``hops`` places from ``first``, wrapping around each ring."""
+        wide = 2 * size
+        # Rings in a row: number of the ring = line with the dim's own stride squeezed out.
+        ring = line // (stride * size) * stride + line % stride
+        marks = np.zeros((self.ranks // size) * (wide + 1))
+        marks += np.bincount(ring * (wide + 1) + first, weights, minlength=len(marks))
+        marks -= np.bincount(ring * (wide + 1) + first + hops, weights, minlength=len(marks))
+        sums = np.cumsum(marks.reshape(-1, wide + 1), axis=1)[:, :wide]
+        folded = sums[:, :size] + sums[:, size:]
+        return folded.reshape(-1, stride, size).transpose(0, 2, 1).reshape(-1)
+
+    def link_name(self, link: int) -> str:
+        """Words for one link: the rank it leaves, its direction, its dim."""
+        which, rank = divmod(int(link), self.ranks)
+        return f"{rank} {'-' if which % 2 else '+'} dim {which // 2}"
+
+    def ends(self, link: int) -> tuple[TopologyPlace, TopologyPlace]:
+        """A rank and its neighbour."""
+        which, rank = divmod(int(link), self.ranks)
+        size, stride = self.dims[which // 2], self.strides[which // 2]
+        at = rank // stride % size
+        beside = (at + (-1 if which % 2 else 1)) % size
+        return TopologyPlace(0, rank), TopologyPlace(0, rank + (beside - at) * stride)
+
+
+class FatTree(Topology):
+    """An extended generalised fat tree: level i switches have ``down[i]`` children, and each child has ``up[i]`` parents.
+
+    A message climbs to the lowest common ancestor and comes down. Which of several parents it takes depends on its
+    target only (destination modulo ports), as in most static routings.
+
+    Attributes:
+        down: children per switch, from the leaves up; their product is the number of ranks.
+        up: parents per child, from the leaves up. Oversubscription at level i is ``down[i-1] * .. / up[i]``.
+
+    >>> FatTree((4, 2), (1, 2), bandwidth=1e9).name
+    'fat tree 4x2, uplinks 1x2'
+    """
+
+    def __init__(
+        self,
+        down: tuple[int, ...],
+        up: tuple[int, ...],
+        bandwidth: float,
+        alpha: float = 0.0,
+        hop_seconds: float = 0.0,
+    ) -> None:
+        if len(down) != len(up) or min(down + up) < 1:
+            raise InputError(
+                f"a fat tree needs as many up as down counts, all >= 1; got down {down}, up {up}"
+            )
+        self.down, self.up = down, up
+        self.ranks = prod(down)
+        self.alpha, self.hop_seconds = alpha, hop_seconds
+        self.name = f"fat tree {'x'.join(map(str, down))}, uplinks {'x'.join(map(str, up))}"
+        self.below = [prod(down[:i]) for i in range(len(down) + 1)]
+        self.copies = [prod(up[:i]) for i in range(len(up) + 1)]
+        sizes = [self.ranks // self.below[i] * self.copies[i] * up[i] for i in range(len(down))]
+        #: First link of each level; up links first, then the down links in the same order.
+        self.first = [sum(sizes[:i]) for i in range(len(sizes) + 1)]
+        self.capacity = np.full(2 * self.first[-1], float(bandwidth))
+
+    @classmethod
+    def two_level(
+        cls,
+        ranks: int,
+        leaf: int,
+        oversubscription: float,
+        bandwidth: float,
+        alpha: float = 0.0,
+        hop_seconds: float = 0.0,
+    ) -> FatTree:
+        """Leaf switches of ``leaf`` ranks, each with ``leaf / oversubscription`` links to as many spines."""
+        if ranks % leaf:
+            raise InputError(f"{ranks} ranks do not fill leaf switches of {leaf}; choose a divisor")
+        if not oversubscription >= 1:
+            raise InputError(
+                f"oversubscription is {oversubscription}; 1 means none, larger means fewer uplinks"
+            )
+        uplinks = max(1, round(leaf / oversubscription))
+        return cls((leaf, ranks // leaf), (1, uplinks), bandwidth, alpha, hop_seconds)
+
+    def routes(self, sources: Ints, targets: Ints) -> Routes:
+        """Up links of the sender's side, down links of the receiver's side, level by level."""
+        messages, links = [], []
+        copy = np.zeros_like(sources)
+        for level in range(len(self.down)):
+            # A message uses the links above this level while both ends are in different subtrees.
+            going = sources // self.below[level] != targets // self.below[level]
+            which = np.flatnonzero(going)
+            port = targets // self.copies[level] % self.up[level]
+            for side, ends in enumerate((sources, targets)):
+                subtree = ends[which] // self.below[level]
+                at = (subtree * self.copies[level] + copy[which]) * self.up[level] + port[which]
+                links.append(side * self.first[-1] + self.first[level] + at)
+                messages.append(which)
+            copy = copy * self.up[level] + port
+        return Routes(np.concatenate(messages), np.concatenate(links), len(sources))
+
+    def _link(self, link: int) -> tuple[int, int, int, int, int]:
+        """Direction, level, subtree, its copy, and port of one link."""
+        side, rest = divmod(int(link), self.first[-1])
+        level = max(i for i in range(len(self.down)) if self.first[i] <= rest)
+        switch, port = divmod(rest - self.first[level], self.up[level])
+        return side, level, *divmod(switch, self.copies[level]), port
+
+    def ends(self, link: int) -> tuple[TopologyPlace, TopologyPlace]:
+        """A switch and one of its parents."""
+        side, level, subtree, copy, port = self._link(link)
+        child = TopologyPlace(level, subtree * self.copies[level] + copy)
+        above = subtree // self.down[level] * self.copies[level + 1] + copy * self.up[level] + port
+        parent = TopologyPlace(level + 1, above)
+        return (parent, child) if side else (child, parent)
+
+    def link_name(self, link: int) -> str:
+        """Words for one link: direction, level, subtree and port."""
+        side, level, subtree, copy, port = self._link(link)
+        where = f"subtree {subtree}" + (f" copy {copy}" if self.copies[level] > 1 else "")
+        return f"{'down' if side else 'up'} level {level + 1}, {where}, port {port}"
+
+
+class Dragonfly(Topology):
+    """A dragonfly with minimal routing: at most one local, one global and one local link between routers.
+
+    The routers of a group are all connected with one another.
+
+    >>> Dragonfly(9, 4, 2, bandwidth=1e9).ranks
+    72
+    """
+
+    def __init__(
+        self,
+        groups: int,
+        routers: int,
+        hosts: int,
+        bandwidth: float,
+        alpha: float = 0.0,
+        hop_seconds: float = 0.0,
+        global_bandwidth: float | None = None,
+    ) -> None:
+        if min(groups, routers, hosts) < 1:
+            raise InputError(f"a dragonfly of {groups} groups, {routers} routers, {hosts} hosts has no ranks")
+        self.groups, self.routers, self.hosts = groups, routers, hosts
+        self.ranks = groups * routers * hosts
+        self.alpha, self.hop_seconds = alpha, hop_seconds
+        self.name = f"dragonfly {groups} groups x {routers} routers x {hosts} hosts"
+        #: Global links that end at one router, so that a group reaches all others.
+        self.per_router = -(-(groups - 1) // routers) if groups > 1 else 1
+        self.local = 2 * self.ranks
+        self.globe = self.local + groups * routers * routers
+        self.capacity = np.full(self.globe + groups * groups, float(bandwidth))
+        self.capacity[self.globe :] = global_bandwidth or bandwidth
+
+    def _gateway(self, group: Ints, other: Ints) -> Ints:
+        """The router of a group that holds the global link to another group."""
+        return (other - group - 1) % self.groups // self.per_router
+
+    def routes(self, sources: Ints, targets: Ints) -> Routes:
+        """Host link, local link to the gateway, global link, local link, host link; unneeded ones left out."""
+        per_group = self.routers * self.hosts
+        a, b = sources // per_group, targets // per_group
+        r, s = sources // self.hosts % self.routers, targets // self.hosts % self.routers
+        far = a != b
+        leave = np.where(far, self._gateway(a, b), s)
+        enter = np.where(far, self._gateway(b, a), s)
+        moving = sources != targets
+        square = self.routers * self.routers
+        parts = [
+            (moving, sources),
+            (moving, self.ranks + targets),
+            (moving & (r != leave), self.local + a * square + r * self.routers + leave),
+            (far, self.globe + a * self.groups + b),
+            (far & (enter != s), self.local + b * square + enter * self.routers + s),
+        ]
+        messages = [np.flatnonzero(mask) for mask, _ in parts]
+        links = [link[which] for which, (_, link) in zip(messages, parts)]
+        return Routes(np.concatenate(messages), np.concatenate(links), len(sources))
+
+    def link_name(self, link: int) -> str:
+        """Words for one link."""
+        link = int(link)
+        if link < self.local:
+            return f"out of {link}" if link < self.ranks else f"into {link - self.ranks}"
+        if link < self.globe:
+            group, pair = divmod(link - self.local, self.routers * self.routers)
+            return f"group {group}: router {pair // self.routers} to {pair % self.routers}"
+        pair = link - self.globe
+        return f"group {pair // self.groups} to group {pair % self.groups}"
+
+    def ends(self, link: int) -> tuple[TopologyPlace, TopologyPlace]:
+        """A rank and its router, two routers of a group, or the routers that connect two groups."""
+        link = int(link)
+        if link < self.local:
+            rank = TopologyPlace(0, link % self.ranks)
+            router = TopologyPlace(1, rank.number // self.hosts)
+            return (rank, router) if link < self.ranks else (router, rank)
+        if link < self.globe:
+            group, pair = divmod(link - self.local, self.routers * self.routers)
+            one, other = (group * self.routers + router for router in divmod(pair, self.routers))
+            return TopologyPlace(1, one), TopologyPlace(1, other)
+        a, b = np.divmod(np.array([link - self.globe]), self.groups)
+        leave, enter = a * self.routers + self._gateway(a, b), b * self.routers + self._gateway(b, a)
+        return TopologyPlace(1, int(leave[0])), TopologyPlace(1, int(enter[0]))
+
+
+#: Seconds per link beyond the first where nothing else is said: a switch of today.
+HOP_SECONDS = 1e-7
+
+
+class Options(dict[str, str]):
+    """Values by name, as they were written; a topology takes out what it knows: the names that it looked for."""
+
+    def __init__(self, pairs: Iterable[Sequence[str]]) -> None:
+        super().__init__((key.strip(), value.strip()) for key, value in pairs)
+        self.known: dict[str, None] = {}
+
+    def __contains__(self, key: object) -> bool:
+        self.known[str(key)] = None
+        return super().__contains__(key)
+
+    def take(self, key: str) -> str | None:
+        """The value of a name, which is known then; None if it was not written."""
+        return self.pop(key) if key in self else None
+
+
+def parse_topology(text: str, ranks: int, machine: Machine) -> Topology:
+    """The topology a text describes, as the table above says, with the bandwidth and latency of a machine.
+
+    Its beta is the time per byte of every link, its alpha the time per message.
+
+    Raises:
+        InputError: unknown name or option, or a shape that does not have this many ranks.
+
+    >>> parse_topology("torus:4x4", 16, Machine.laptop()).name
+    'torus 4x4'
+    """
+    name, _, rest = text.partition(":")
+    parts = [part.strip() for part in rest.split(",") if part.strip()]
+    options = Options(part.split("=", 1) if "=" in part else ["shape", part] for part in parts)
+    if name.replace("-", "_") not in TOPOLOGIES:
+        raise unknown(f"unknown topology {name!r}", name, TOPOLOGIES, listed="known are")
+    topology = TOPOLOGIES[name.replace("-", "_")](options, ranks, machine)
+    if options:
+        word = next(iter(options))
+        raise unknown(
+            f"topology {text!r}: unknown option {word!r}", word, options.known or ["none"], listed="known are"
+        )
+    if topology.ranks != ranks:
+        raise InputError(
+            f"{topology.name} has {topology.ranks} ranks, not {ranks}; the shape and the number of ranks have to agree"
+        )
+    return topology
+
+
+def _number(options: Options, key: str, default: float | None = None) -> float:
+    text = options.take(key)
+    if text is None:
+        if default is None:
+            raise InputError(f"this topology needs {key}=NUMBER")
+        return default
+    try:
+        value = float(text)
+    except ValueError:
+        raise InputError(f"topology option {key}={text!r} has to be a number") from None
+    if not 0 <= value < float("inf"):
+        raise InputError(f"topology option {key}={text!r} has to be a number >= 0")
+    return value
+
+
+def _whole(options: Options, key: str, default: int | None = None) -> int:
+    value = _number(options, key, default)
+    if value != int(value) or value < 1:
+        raise InputError(f"topology option {key}={value:g} has to be a whole number >= 1")
+    return int(value)
+
+
+def _shape(options: Options, key: str) -> tuple[int, ...]:
+    text = options.take(key) or ""
+    try:
+        shape = tuple(int(part) for part in text.lower().split("x"))
+    except ValueError:
+        raise InputError(f"topology shape {text!r} has to be sizes with x between, such as 4x4") from None
+    if min(shape) < 1:
+        raise InputError(f"topology shape {text!r} has to have sizes >= 1")
+    return shape
+
+
+def _bandwidth(machine: Machine) -> float:
+    if machine.beta <= 0:
+        raise InputError(f"machine {machine.name!r} has beta 0: links of a topology need a bandwidth")
+    return 1 / machine.beta
+
+
+def _flat(_: Options, ranks: int, machine: Machine) -> Topology:
+    return Flat(ranks, _bandwidth(machine), machine.alpha)
+
+
+def _nodes(options: Options, ranks: int, machine: Machine) -> Topology:
+    per_node = _whole(options, "shape", machine.ranks_per_node or None)
+    rails = _whole(options, "rails", 1)
+    inside = machine.intra
+    beta, alpha = (inside.beta, inside.alpha) if inside else (machine.beta, machine.alpha)
+    if beta <= 0:
+        raise InputError(f"machine {machine.name!r} has beta 0 inside nodes: links need a bandwidth")
+    return Nodes(ranks, per_node, _bandwidth(machine), 1 / beta, rails, machine.alpha, alpha)
+
+
+def _torus(options: Options, ranks: int, machine: Machine) -> Topology:
+    shape = _shape(options, "shape") if "shape" in options else (ranks,)
+    hop = _number(options, "hop", HOP_SECONDS)
+    return Torus(shape, _bandwidth(machine), machine.alpha, hop)
+
+
+def _fat_tree(options: Options, ranks: int, machine: Machine) -> Topology:
+    hop = _number(options, "hop", HOP_SECONDS)
+    if "down" in options or "up" in options:
+        down, up = _shape(options, "down"), _shape(options, "up")
+        return FatTree(down, up, _bandwidth(machine), machine.alpha, hop)
+    leaf, over = _whole(options, "leaf", min(16, ranks)), _number(options, "over", 1.0)
+    return FatTree.two_level(ranks, leaf, over, _bandwidth(machine), machine.alpha, hop)
+
+
+def _dragonfly(options: Options, ranks: int, machine: Machine) -> Topology:
+    hop = _number(options, "hop", HOP_SECONDS)
+    routers, hosts = _whole(options, "routers", 4), _whole(options, "hosts", 2)
+    groups = _whole(options, "groups", max(1, ranks // (routers * hosts)))
+    return Dragonfly(groups, routers, hosts, _bandwidth(machine), machine.alpha, hop)
+
+
+#: The networks by name: each is built from its options, the number of ranks and the machine.
+TOPOLOGIES: Registry[Callable[[Options, int, Machine], Topology]] = Registry(
+    "topology",
+    {
+        "flat": _flat,
+        "nodes": _nodes,
+        "ring": _torus,
+        "torus": _torus,
+        "fat_tree": _fat_tree,
+        "dragonfly": _dragonfly,
+    },
+)
