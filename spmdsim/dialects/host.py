@@ -63,7 +63,7 @@ def element_type(dtype: Any) -> np.dtype:
         return kind
     except TypeError:
         raise unknown(
-            f"no element type is called {dtype!r}", str(dtype), TYPES.split(), UsageTypeError
+            f"no element type is called {dtype!r}", str(dtype), TYPE_NAMES, UsageTypeError
         ) from None
 
 
@@ -80,12 +80,12 @@ def in_default_type(result: Any, operands: Iterable[Any]) -> Any:
 
 
 def _says_a_type(x: Any) -> bool:
-    named = isinstance(x, (type, np.dtype)) or (isinstance(x, str) and x in TYPES.split())
+    named = isinstance(x, (type, np.dtype)) or (isinstance(x, str) and x in TYPE_NAMES)
     return named or (hasattr(x, "itemsize") and not hasattr(x, "shape"))
 
 
 #: Element types by their names.
-TYPES = "bool uint8 int8 int16 int32 int64 float16 float32 float64 complex64 complex128"
+TYPE_NAMES = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64", "complex64", "complex128")  # fmt: skip
 #: So many arrays are compared between the ranks of a job, and then each EVERY-th.
 FIRST, EVERY = 16, 64
 #: About so many elements of an array are compared.

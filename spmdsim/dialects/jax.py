@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from spmdsim.core import Layout, Mesh
-from spmdsim.dialects.even import first_uneven
+from spmdsim.dialects.layouts import first_uneven
 from spmdsim.dialects.missing import Worded, each, refusal
 from spmdsim.errors import LayoutError, UsageTypeError
 from spmdsim.reading import literal_call

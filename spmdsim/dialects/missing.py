@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable, Collection, Mapping
 from difflib import get_close_matches
 from functools import wraps
-from pkgutil import iter_modules
 from typing import Any, ClassVar
 
 from spmdsim.errors import SpmdError, UsageTypeError
@@ -46,11 +45,12 @@ def not_covered(
     where = module.removeprefix(PREFIX)
     if name.startswith("_"):
         return AttributeError(f"module {module!r} has no attribute {name!r}")
-    text = _told(where, name, there, nearest)
+    text = hinted(where, name, there, nearest)
     return NotCoveredImport(text) if _asked_by_import() else NotCovered(text)
 
 
-def _told(where: str, name: str, there: Collection[str], nearest: Mapping[str, str] | None) -> str:
+def hinted(where: str, name: str, there: Collection[str], nearest: Mapping[str, str] | None) -> str:
+    """What is said of a name that a module or a class does not have."""
     lower = {known.lower(): known for known in there}
     close = get_close_matches(name.lower(), lower, n=1, cutoff=0.6)
     hint = (nearest or {}).get(name) or (lower[close[0]] if close else "")
@@ -163,7 +163,7 @@ class Worded:
         if name not in self.NEAREST and (own or users):
             near = f"; nearest: {own}" if own else ""
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{near}")
-        raise NotCovered(_told(self.ORIGINAL, name, there, self.NEAREST))
+        raise NotCovered(hinted(self.ORIGINAL, name, there, self.NEAREST))
 
 
 def public(kind: type) -> list[str]:
@@ -179,26 +179,3 @@ def _asked_by_import() -> bool:
     if frame is None or frame.f_lasti < 0:
         return False
     return frame.f_code.co_code[frame.f_lasti] == dis.opmap["IMPORT_FROM"]
-
-
-class _Missing:
-    """The last of the finders: a dialect's module that nobody found is refused as a name is."""
-
-    @staticmethod
-    def find_spec(fullname: str, path: Any = None, target: Any = None) -> None:
-        """Refuse it, if it is about to be imported; who only asks whether it is there is told that it is not."""
-        parent, _, name = fullname.rpartition(".")
-        importing = sys._getframe(2).f_code.co_name == "_find_and_load_unlocked"
-        if not importing or name.startswith("_") or not parent.startswith(PREFIX):
-            return
-        around = sys.modules[parent]
-        there = [module.name for module in iter_modules(path or ()) if not module.name.startswith("_")]
-        there += getattr(around, "__all__", dir(around))
-        error = NotCoveredModule(
-            _told(parent.removeprefix(PREFIX), name, there, getattr(around, "NEAREST", None))
-        )
-        error.name = fullname
-        raise error
-
-
-sys.meta_path.append(_Missing)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,24 +29,6 @@ def known_values(x: Tensor) -> tuple[np.ndarray, str]:
     return np.asarray(x.shards[0]), f"rank {rank} has [{box}]{pending}"
 
 
-def tree(
-    kind: str, extra: str, children: Iterable[tuple[str, Any]], opening: str = "(", closing: str = ")"
-) -> str:
-    """A network as its frameworks show it: its class and options, and in further lines what is inside, by name."""
-    lines = [f"({name}): {child!r}" for name, child in children]
-    if not lines:
-        return f"{kind}{opening}{extra}{closing.strip()}"
-    inside = "".join(f"\n{line}" for line in [extra] * bool(extra) + lines).replace("\n", "\n  ")
-    return f"{kind}{opening}{inside}\n{closing}"
-
-
-def options_of(module: Any, *hidden: str) -> str:
-    """The options that a module of a table was made with."""
-    written = getattr(type(module), "__signature__", None)
-    names = [name for name in written.parameters if name not in hidden] if written else []
-    return ", ".join(f"{name}={getattr(module, name)}" for name in names)
-
-
 def ends(array: np.ndarray, edgeitems: int, threshold: float) -> tuple[np.ndarray, list[bool]]:
     """Of a large array the elements at the ends of its dims, and which dims were cut."""
     cut = [array.size > threshold and size > 2 * edgeitems for size in array.shape]
@@ -64,17 +46,7 @@ def nested(
     edgeitems: int,
     dots: str = "...",
 ) -> str:
-    """Numbers in brackets.
-
-    Args:
-        array: the numbers that are shown.
-        cut: per dim whether its middle was left out.
-        indent: characters before the first bracket.
-        written: a number's text.
-        per_line: how many numbers fit behind so many characters.
-        edgeitems: how many stand before the dots.
-        dots: what stands for the rest of a line.
-    """
+    """Numbers in brackets, those that :func:`ends` leaves: as many per line as fit behind so many characters."""
     if not array.ndim:
         return written(array[()])
     if array.ndim == 1:

@@ -17,6 +17,16 @@ def current_world() -> World:
     return world()
 
 
+def get_rank() -> int:
+    """This process's (first) rank."""
+    return world().ranks[0]
+
+
+def get_world_size() -> int:
+    """Number of ranks."""
+    return world().size
+
+
 class use_world:
     """From here on, or inside the ``with`` block, the dialects' programs run in this world.
 

@@ -23,8 +23,8 @@ from spmdsim.dialects import jax, torch
 from spmdsim.dialects.mindspore.layout import Layout as MindSpore
 from spmdsim.dialects.mindspore.layout import from_tensor_map
 from spmdsim.dialects.oneflow import sbp as sbp_module
+from spmdsim.dialects.oneflow.placements import layout as oneflow_layout
 from spmdsim.dialects.oneflow.placements import placement as Placement
-from spmdsim.dialects.oneflow.tensors import layout as oneflow_layout
 from spmdsim.errors import InputError, LayoutError, SpmdError, nearest
 from spmdsim.layout import written
 from spmdsim.layout.written import (

@@ -13,16 +13,13 @@ Functions, methods and layers all come from it, so a new operator is one line:
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import wraps
-from itertools import count
 from typing import Any
 
-import numpy as np
-
 from spmdsim.dialects.missing import bound, told
-from spmdsim.nn import Module, ModuleList
+from spmdsim.nn import Module
 from spmdsim.nn.losses import check_reduction
 from spmdsim.registry import Registry
 
@@ -134,29 +131,6 @@ def as_its_tensor(kind: type[Any], tensor: str) -> None:
     for name in ARITHMETIC.split():
         setattr(kind, f"__{name}__", symbol(f"__{name}__"))
     kind.__array_ufunc__ = None  # arrays of numpy's leave it to the parameter
-
-
-@dataclass(frozen=True)
-class PaddingRow:
-    """First values of a table, of which one row is zero."""
-
-    others: Callable[..., np.ndarray]
-    row: int
-
-    def __call__(self, index: tuple[slice, ...], *rest: Any) -> np.ndarray:
-        """The block at an index."""
-        block = np.array(self.others(index, *rest))
-        if index[0].start <= self.row < index[0].stop:
-            block[self.row - index[0].start] = 0
-        return block
-
-
-class Numbered(ModuleList):
-    """Modules whose parameters' paths begin with their numbers, or with the names that they were given."""
-
-    def _parts(self) -> Iterator[tuple[str, Any]]:
-        names = vars(self).get("_names") or map(str, count())
-        yield from ((name, x) for name, x in zip(names, self._modules()) if isinstance(x, Module))
 
 
 def renamed(

@@ -178,12 +178,12 @@ def with_tensors(operands, tensor):
 
 @pytest.mark.parametrize("system", ["torch", "oneflow"])
 @pytest.mark.parametrize(
-    "name", sorted({*FUNCTIONS, *functional.NAMES} - {n for n, w in ELSEWHERE.items() if w is None})
+    "name", sorted({*FUNCTIONS, *functional.__all__} - {n for n, w in ELSEWHERE.items() if w is None})
 )
 def test_functions_of_oneflow(system, name):
     original = pytest.importorskip(system, exc_type=ImportError)
     operands, options = CALLS.get(name, ((X,), {}))
-    there = original.nn.functional if name in functional.NAMES and not hasattr(original, name) else original
+    there = original.nn.functional if name in functional.__all__ and not hasattr(original, name) else original
     if ELSEWHERE.get(name):
         there = original.nn.functional
     if not hasattr(there, name):
@@ -383,7 +383,7 @@ def test_every_public_name_is_compared_or_says_why_not(page):
     beginning, module = next(iter(BEGINNINGS.get(page, {page: f"spmdsim.dialects.{page}"}).items()))
     reasons = {word for words in REASONS.values() for word in words.split()}
     compared = {f"oneflow.{name}" for name in FUNCTIONS}
-    compared |= {f"oneflow.nn.functional.{name}" for name in functional.NAMES}
+    compared |= {f"oneflow.nn.functional.{name}" for name in functional.__all__}
     told = " ".join([*PRINTED["words"], *(case["module"] for case in PRINTED["modules"])])
     compared |= {f"oneflow.optim.{name.split()[0]}" for name in OPTIMISERS}
     compared |= {f"oneflow.nn.{name}" for name in LAYERS} | {

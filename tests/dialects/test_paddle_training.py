@@ -25,8 +25,8 @@ LABELS = RNG.integers(0, WORDS, (4, 6))
 
 @pytest.fixture(autouse=True)
 def _as_at_first(monkeypatch):
-    monkeypatch.setattr(fleet, "_joined", [False])
-    monkeypatch.setattr(fleet, "_degrees", dict(fleet._degrees, dp_degree=0, mp_degree=0))
+    monkeypatch.setattr("spmdsim.dialects.paddle.fleet._joined", [False])
+    monkeypatch.setattr("spmdsim.dialects.paddle.fleet._degrees", {"dp_degree": 0, "mp_degree": 0})
     for mode in ("_static", "_dynamic"):
         monkeypatch.setattr(f"spmdsim.dialects.paddle.static.{mode}", [False])
 

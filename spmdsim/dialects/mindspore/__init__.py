@@ -7,19 +7,10 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
-from functools import partial, reduce
-from importlib import import_module
-from importlib.machinery import ModuleSpec
-from types import ModuleType
-from typing import Any
-
-from spmdsim.dialects import lazy, listed
-from spmdsim.dialects.missing import each, not_covered, tell
+from spmdsim.dialects.namespaces import Words, speak
 
 #: Public name -> the file that has it.
-EXPORTS: dict[str, str] = each({
+_HOMES = {
     "Layout MindSporeLayout check_even from_cuts from_tensor_map from_placements": "layout",
     "check_cuts optimizer_shard without_ones without_tuples infer_layout shard": "sharding",
     "AutoParallel": "auto_parallel",
@@ -29,10 +20,10 @@ EXPORTS: dict[str, str] = each({
     "GRAPH_MODE PYNATIVE_MODE ParallelMode get_auto_parallel_context get_context jit reset_auto_parallel_context "
     "set_auto_parallel_context set_context set_device": "context",
     "float16 float32 float64 int8 int16 int32 int64 bool_": "tensors",
-})  # fmt: skip
+}  # fmt: skip
 
 #: What to use instead of a name that resembles none here.
-NEAREST = each({
+_NEAREST = {
     "ms_class ms_memory_recycle jit_class ms_function": "jit",
     "run_check": "communication.get_group_size",
     "Momentum SGD Adam Cell Dense": "mindspore.nn has it",
@@ -57,78 +48,7 @@ NEAREST = each({
     "LossMonitor TimeMonitor CheckpointConfig ModelCheckpoint": "mindspore.train has it",
     "manual_seed": "set_seed",
     "recompute": "nothing is needed: a run keeps its activations",
-})  # fmt: skip
-
-#: Submodules that programs reach as attributes.
-SUBMODULES = (
-    "common", "communication", "context", "dataset", "dtype", "mint", "nn", "ops", "parallel", "runtime", "train",
-)  # fmt: skip
-
-__all__ = [*EXPORTS, *SUBMODULES]
-
-
-def __getattr__(name: str) -> Any:
-    if name == "dtype":
-        return import_module(f"{__name__}.common.dtype")
-    return lazy(__name__, EXPORTS, name, NEAREST, SUBMODULES)
-
-
-def __dir__() -> list[str]:
-    return listed(__name__, EXPORTS, SUBMODULES)
-
-
-# -- modules that programs import and that are no files -----------------------------------------------------------
-
-
-def _module(
-    path: str, exports: dict[str, str], nearest: dict[str, str], inside: str = "", table: str = ""
-) -> None:
-    """A module.
-
-    Args:
-        path: where it is.
-        exports: public names -> the file that has them, or an object in it; what follows a ``=`` is the name there.
-        nearest: what to use instead of names that resemble none here.
-        inside: the modules in it that it shows.
-        table: a function in a file that says what makes further names, as of now.
-    """
-    module = ModuleType(f"{__name__}.{path}", f"``mindspore.{path}``.")
-    instead = each(nearest)
-
-    def names() -> dict[str, Callable[[], Any]]:
-        written = {
-            word.partition("=")[0]: (file, word.rpartition("=")[2]) for word, file in each(exports).items()
-        }
-        makers = _in_file(*table.split("."))() if table else {}
-        return {**{name: partial(_in_file, *place) for name, place in written.items()}, **makers}
-
-    def listing() -> list[str]:
-        return sorted({*names(), *inside.split()})
-
-    def __getattr__(name: str) -> Any:
-        if f"{module.__name__}.{name}" in sys.modules:
-            return sys.modules[f"{module.__name__}.{name}"]
-        if name == "__all__":
-            return listing()
-        maker = None if name.startswith("__") else names().get(name)
-        if maker is None:
-            raise not_covered(module.__name__, name, listing(), instead)
-        value = vars(module)[name] = maker()  # the next time without a search
-        return value
-
-    spec = ModuleSpec(module.__name__, None, is_package=True)
-    vars(module).update(__path__=[], __spec__=spec, __getattr__=__getattr__, __dir__=listing, NEAREST=instead)
-    sys.modules[module.__name__] = module
-
-
-def _in_file(place: str, name: str) -> Any:
-    """What a file, or an object in it, has under a name; a function refuses wrong arguments from then on."""
-    file, *inside = place.split(".")
-    module = import_module(f"{__name__}.{file}")
-    tell(module.__name__, [name])
-    return getattr(reduce(getattr, inside, module), name)
-
-
+}  # fmt: skip
 _DTYPES = {"bool_ float16 float32 float64 int8 int16 int32 int64": "tensors"}
 _LAYERS = {
     "CrossEntropyLoss L1Loss MSELoss SoftmaxCrossEntropyWithLogits": "losses",
@@ -171,62 +91,61 @@ _NEAREST_OPS = {
     "BCEWithLogitsLoss BinaryCrossEntropy": "binary_cross_entropy_with_logits",
     "flash_attention_score prompt_flash_attention rotary_position_embedding": "spmdsim.nn.Attention",
 }
-#: The arguments of each.
-_MODULES: list[tuple[Any, ...]] = [
-    ("common", {"set_seed": "parameter"}, {}, "dtype initializer"),
-    ("common.dtype", _DTYPES, {}),
-    ("common.initializer", {
+_TRAINING = (
+    {"Callback LossMonitor Model RunContext": "training"},
+    {"ModelCheckpoint CheckpointConfig": "save_checkpoint", "TimeMonitor": "LossMonitor"},
+)
+__getattr__ = speak(__name__, {
+    "": Words(_HOMES, _NEAREST, submodules="communication context"),
+    "dtype": Words(_DTYPES),
+    "common": Words({"set_seed": "parameter"}),
+    "common.dtype": Words(_DTYPES),
+    "common.initializer": Words({
         "Constant HeUniform INITIALISERS Normal One Uniform XavierUniform Zero initializer": "parameter",
     }, {"Orthogonal TruncatedNormal Sparse Dirac VarianceScaling Identity": "Normal, or Tensor of numpy's"}),
-    ("dataset", {"Dataset GeneratorDataset MnistDataset NumpySlicesDataset Shuffle": "rows"}, {
+    "dataset": Words({"Dataset GeneratorDataset MnistDataset NumpySlicesDataset Shuffle": "rows"}, {
         "Cifar10Dataset ImageFolderDataset TFRecordDataset": "NumpySlicesDataset",
         "RandomSampler SequentialSampler": "shuffle=",
         "DistributedSampler": "num_shards= and shard_id=",
-    }, "config transforms vision"),
-    ("dataset.config", {"get_seed=get_rows_seed set_seed=set_rows_seed": "parameter"}, {
+    }),
+    "dataset.config": Words({"get_seed=get_rows_seed set_seed=set_rows_seed": "parameter"}, {
         "set_num_parallel_workers set_prefetch_size": "set_seed",
     }),
-    ("dataset.transforms", {"Compose TypeCast": "rows"}, {"OneHot": "any function of one row"}),
-    ("dataset.vision", {"HWC2CHW Normalize Rescale": "rows"}, {
+    "dataset.transforms": Words({"Compose TypeCast": "rows"}, {"OneHot": "any function of one row"}),
+    "dataset.vision": Words({"HWC2CHW Normalize Rescale": "rows"}, {
         "Resize RandomCrop RandomHorizontalFlip c_transforms py_transforms": "any function of one row",
     }),
-    ("mint", {}, {
+    "mint": Words(nearest={
         "optim": "mindspore.nn.SGD", "distributed": "mindspore.ops.AllReduce", "linalg": "mindspore.ops.norm",
         "special": "log_softmax", "item": "asnumpy",
-    }, "nn", "functions.mint_functions"),
-    ("mint.nn", {
+    }, tables="functions.mint_functions"),
+    "mint.nn": Words({
         "Dropout Embedding GELU Linear": "functions",
         "CrossEntropyLoss ELU Identity L1Loss LogSoftmax MSELoss ReLU ReLU6 SiLU Sigmoid Softmax Tanh": "nn",
-    }, _NEAREST_NN, "functional"),
-    ("mint.nn.functional", {}, {"scaled_dot_product_attention": "spmdsim.nn.Attention"}, "", "functions.mint_network_functions"),
-    ("nn", _LAYERS, _NEAREST_NN, "utils", "cells.makers"),
-    ("nn.cell", {"Cell CellList SequentialCell": "cells"}, {}),
-    ("nn.optim", {"Adam Momentum Optimizer SGD": "training"}, {}),
-    ("nn.utils", {"no_init_parameters": "parameter"}, {}),
-    ("ops", {"ReduceOp": "collectives"}, _NEAREST_OPS, "operations", "functions.everything"),
-    ("ops.functional", {}, _NEAREST_OPS, "", "functions.functions"),
-    ("ops.operations", {"ReduceOp": "collectives"}, _NEAREST_OPS, "", "functions.primitives"),
-    ("parallel", {"AutoParallel": "auto_parallel", "Layout": "layout", "shard=sharded": "primitive"}, {
+    }, _NEAREST_NN),
+    "mint.nn.functional": Words(nearest={"scaled_dot_product_attention": "spmdsim.nn.Attention"}, tables="functions.mint_network_functions"),
+    "nn": Words(_LAYERS, _NEAREST_NN, tables="cells.makers"),
+    "nn.cell": Words({"Cell CellList SequentialCell": "cells"}, hidden=True),
+    "nn.optim": Words({"Adam Momentum Optimizer SGD": "training"}, hidden=True),
+    "nn.utils": Words({"no_init_parameters": "parameter"}),
+    "ops": Words({"ReduceOp": "collectives"}, _NEAREST_OPS, tables="functions.everything"),
+    "ops.functional": Words(nearest=_NEAREST_OPS, tables="functions.functions", hidden=True),
+    "ops.operations": Words({"ReduceOp": "collectives"}, _NEAREST_OPS, tables="functions.primitives"),
+    "parallel": Words({"AutoParallel": "auto_parallel", "Layout": "layout", "shard=sharded": "primitive"}, {
         "nn distributed Pipeline": "AutoParallel",
         "reshard": "ops.reshard",
         "transform_checkpoints load_distributed_checkpoint convert_checkpoints rank_list_for_transform "
         "transform_checkpoint_by_rank "
         "merge_pipeline_strategys load_segmented_checkpoints": "load_checkpoint, of any layout",
         "set_algo_parameters reset_algo_parameters get_algo_parameters": "set_auto_parallel_context",
-    }, "auto_parallel"),
-    ("parallel.auto_parallel", {"AutoParallel numbers": "auto_parallel"}, {}),
-    ("sharding", {
-        "Sharded check_cuts check_result configure configured data_parallel fitted infer_layout optimizer_shard shard "
-        "strategy_of without_ones without_tuples": "primitive.rules",
-    }, {}),
-    ("runtime", {"max_memory_allocated memory_allocated reset_peak_memory_stats set_memory": "tensors"}, {
+    }),
+    "parallel.auto_parallel": Words({"AutoParallel numbers": "auto_parallel"}),
+    "sharding": Words(imitated=("sharding rules", "mindspore")),
+    "runtime": Words({"max_memory_allocated memory_allocated reset_peak_memory_stats set_memory": "tensors"}, {
         "memory_stats memory_reserved memory_summary": "memory_allocated",
         "empty_cache set_cpu_affinity launch_blocking synchronize Stream Event": "set_memory",
     }),
-    *((path, {"Callback LossMonitor Model RunContext": "training"}, {
-        "ModelCheckpoint CheckpointConfig": "save_checkpoint",
-        "TimeMonitor": "LossMonitor",
-    }) for path in ("train", "train.callback", "train.model")),
-]  # fmt: skip
-for _row in _MODULES:
-    _module(*_row)
+    "train": Words(*_TRAINING),
+    "train.callback": Words(*_TRAINING, hidden=True),
+    "train.model": Words(*_TRAINING, hidden=True),
+})  # fmt: skip

@@ -15,8 +15,7 @@ from spmdsim.dialects.mindspore.primitive import primitive
 from spmdsim.dialects.mindspore.table import Row
 from spmdsim.dialects.mindspore.tensors import type_name
 from spmdsim.dialects.missing import Worded, each
-from spmdsim.dialects.printed import tree
-from spmdsim.dialects.table import Numbered
+from spmdsim.dialects.networks import Numbered, tree
 from spmdsim.errors import InputError, UsageTypeError, unknown
 from spmdsim.nn import Module, ModuleList, Sequential
 

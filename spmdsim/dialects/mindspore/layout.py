@@ -21,7 +21,7 @@ from typing import Any
 
 from spmdsim.core import Bounds, Mesh, Placement, Shard
 from spmdsim.core import Layout as CoreLayout
-from spmdsim.dialects.even import first_uneven
+from spmdsim.dialects.layouts import first_uneven
 from spmdsim.dialects.missing import Worded, each
 from spmdsim.errors import LayoutError, UsageTypeError
 

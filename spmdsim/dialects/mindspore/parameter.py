@@ -16,8 +16,8 @@ import numpy as np
 
 from spmdsim import nn
 from spmdsim.core import Layout, Mesh
-from spmdsim.dialects.gradients import GradientMove
 from spmdsim.dialects.host import HostTensor
+from spmdsim.dialects.layouts import GradientMove
 from spmdsim.dialects.mindspore.context import parallel
 from spmdsim.dialects.mindspore.tensors import Counted, Value, held, host, type_name
 from spmdsim.dialects.missing import each, not_covered

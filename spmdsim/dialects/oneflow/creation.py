@@ -1,6 +1,7 @@
 """Tensors from data, from one value and from random numbers: ``flow.tensor``, ``flow.ones``, ``flow.randn``, ...
 
-With a placement and an sbp the tensor is global and the same for every placement; without, every rank has its own.
+With a placement and an sbp the tensor is global and the same for every placement; without, every rank has its own. Both,
+a ``device`` and ``requires_grad`` are what ``**where`` stands for.
 """
 
 from __future__ import annotations
@@ -11,35 +12,38 @@ from typing import Any
 import numpy as np
 
 from spmdsim.dialects.host import element_type
-from spmdsim.dialects.oneflow.agreement import check_placement, check_same, facts_of
-from spmdsim.dialects.oneflow.devices import device as Device
-from spmdsim.dialects.oneflow.local import GlobalTensor, LocalTensor, no_word
+from spmdsim.dialects.oneflow import placements
+from spmdsim.dialects.oneflow.placements import device as Device
 from spmdsim.dialects.oneflow.placements import placement as Placement
 from spmdsim.dialects.oneflow.sbp import OneFlowError
-from spmdsim.dialects.oneflow.tensors import check_sizes
-from spmdsim.dialects.oneflow.tensors import layout as layout_of
+from spmdsim.dialects.oneflow.tensors import GlobalTensor, LocalTensor, agreement, check_same, method
 from spmdsim.dialects.session import current_world
 from spmdsim.errors import UsageTypeError
 from spmdsim.tensor import Tensor as CoreTensor
 from spmdsim.tensor.random import normal_block, uniform_block
 
 AnyTensor = LocalTensor | GlobalTensor
+#: Gives an array of a shape from random numbers.
+Draw = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
 
-_calls = [0]
+#: What :func:`manual_seed` was given, and how many random arrays were made since, more.
+_seeds = {"first": 0, "next": 0}
 
 
 def manual_seed(seed: int) -> None:
     """Where random numbers begin, and the first values of parameters."""
-    from spmdsim.dialects.oneflow.nn.module import seed_parameters
+    _seeds.update(first=seed, next=seed)
 
-    _calls[0] = seed
-    seed_parameters(seed)
+
+def first_seed() -> int:
+    """The seed of parameters that become global now."""
+    return _seeds["first"]
 
 
 def next_seed() -> int:
     """Another seed at every call, the same on every rank."""
-    _calls[0] += 1
-    return _calls[0]
+    _seeds["next"] += 1
+    return _seeds["next"]
 
 
 def _is_global(placement: Placement | None, sbp: Any) -> bool:
@@ -49,35 +53,17 @@ def _is_global(placement: Placement | None, sbp: Any) -> bool:
 
 
 def _global(
-    source: Any, shape: tuple[int, ...], placement: Any, sbp: Any, kind: np.dtype | None = None
-) -> GlobalTensor:
+    source: Any, shape: tuple[int, ...], placement: Any, sbp: Any, requires_grad: bool, kind: np.dtype | None = None
+) -> GlobalTensor:  # fmt: skip
     """A global tensor of an array, or of a type from a function, if all ranks mean the same one."""
-    world, layout = current_world(), layout_of(placement, sbp, len(shape))
+    world, layout = current_world(), placements.layout(placement, sbp, len(shape))
     data = source if kind is None else None
     kind = source.dtype if kind is None else kind
-    check_placement(placement, world)
-    check_sizes(placement, sbp, shape)
-    check_same(world, [facts_of(placement, sbp, data)] * len(world.ranks))
-    return GlobalTensor(CoreTensor.from_global(source, layout, world, shape=shape, dtype=kind), placement)
-
-
-def _spread(
-    source: Any, placement: Placement | None, sbp: Any, device: Any = None, requires_grad: bool = False
-) -> AnyTensor:
-    """The same array on every rank: global if there are a placement and an sbp, else local, on a device.
-
-    Raises:
-        RuntimeError: only one of the two, both and a device, or a local tensor that should have a gradient.
-    """
-    if _is_global(placement, sbp):
-        if device is not None:
-            raise OneFlowError(
-                f"a global tensor has a placement and an sbp, a local one a device; got {device} too"
-            )
-        spread = _global(source, source.shape, placement, sbp)
-        return spread.requires_grad_() if requires_grad else spread
-    world = current_world()
-    return _local([source.copy() for _ in world.ranks], device, requires_grad)
+    agreement.check_placement(placement, world)
+    placements.check_sizes(placement, sbp, shape)
+    check_same(placement, sbp, world, data)
+    value = CoreTensor.from_global(source, layout, world, shape=shape, dtype=kind)
+    return GlobalTensor(value, placement).requires_grad_(requires_grad)
 
 
 def _local(arrays: list[np.ndarray], device: Any, requires_grad: bool) -> LocalTensor:
@@ -89,18 +75,14 @@ def _local(arrays: list[np.ndarray], device: Any, requires_grad: bool) -> LocalT
 
 
 def tensor(
-    data: Any,
-    placement: Placement | None = None,
-    sbp: Any = None,
-    dtype: Any = None,
-    *,
-    device: Any = None,
+    data: Any, placement: Placement | None = None, sbp: Any = None, dtype: Any = None, *, device: Any = None,
     requires_grad: bool = False,
-) -> AnyTensor:
+) -> AnyTensor:  # fmt: skip
     """A tensor of the same data on every rank; global if a placement and an sbp are given.
 
     Raises:
-        RuntimeError: only one of the two; ranks whose data, placement or sbp differ; a dim too short to be split.
+        RuntimeError: only one of the two, both and a device, or a local tensor that should have a gradient; ranks whose
+            data, placement or sbp differ; a dim too short to be split.
         TypeError: data that are no numbers.
     """
     if isinstance(data, LocalTensor):
@@ -115,33 +97,29 @@ def tensor(
         raise UsageTypeError(f"the data of a tensor are numbers in lists of one length, not {data!r:.60}")
     if dtype is None and array.dtype == np.float64 and not isinstance(data, np.ndarray | np.generic):
         array = array.astype(np.float32)
-    return _spread(array, placement, sbp, device, requires_grad)
+    if not _is_global(placement, sbp):
+        return _local([array.copy() for _ in current_world().ranks], device, requires_grad)
+    if device is not None:
+        raise OneFlowError(
+            f"a global tensor has a placement and an sbp, a local one a device; got {device} too"
+        )
+    return _global(array, array.shape, placement, sbp, requires_grad)
 
 
 as_tensor = tensor
 
 
-def from_numpy(array: np.ndarray) -> LocalTensor:
-    """A local tensor of an array, whose elements it copies (OneFlow's shares them).
-
-    Raises:
-        TypeError: something else than an array.
-    """
+def from_numpy(array: np.ndarray) -> AnyTensor:
+    """A local tensor of an array, whose elements it copies (OneFlow's shares them)."""
     if not isinstance(array, np.ndarray):
         raise UsageTypeError(f"expected np.ndarray, but got {type(array).__name__}")
-    copy = tensor(array)
-    assert isinstance(copy, LocalTensor)
-    return copy
+    return tensor(array)
 
 
 class _EitherKind(type):
     def __getattr__(cls, name: str) -> Any:
         """What global tensors have, as functions."""
-        from spmdsim.dialects.oneflow.operators import METHODS
-
-        if name in METHODS or hasattr(GlobalTensor, name):
-            return METHODS.get(name) or getattr(GlobalTensor, name)
-        raise no_word(name)
+        return getattr(GlobalTensor, name, None) or method(name)
 
     def __instancecheck__(cls, value: object) -> bool:
         return isinstance(value, LocalTensor | GlobalTensor) or hasattr(value, "to_global")
@@ -151,7 +129,7 @@ class Tensor(metaclass=_EitherKind):
     """Data as float32, or zeros of the sizes given; every tensor is an instance."""
 
     def __getattr__(self, name: str) -> Any:
-        raise no_word(name)
+        return method(name)
 
     def __new__(  # type: ignore[misc]
         cls, *data: Any, placement: Placement | None = None, sbp: Any = None, device: Any = None
@@ -185,48 +163,32 @@ def _shape(size: tuple[Any, ...]) -> tuple[int, ...]:
     return tuple(int(n) for n in sizes)
 
 
-Draw = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
-
-
 def _drawn(
-    shape: tuple[int, ...],
-    block: Callable[[Any, int], np.ndarray],
-    draw: Draw,
-    kind: Any,
-    placement: Placement | None = None,
-    sbp: Any = None,
-    device: Any = None,
-    requires_grad: bool = False,
-) -> AnyTensor:
+    shape: tuple[int, ...], block: Callable[[Any, int], np.ndarray], draw: Draw, kind: Any,
+    placement: Placement | None = None, sbp: Any = None, device: Any = None, requires_grad: bool = False,
+) -> AnyTensor:  # fmt: skip
     """Random numbers: keyed by the global index if global, different on every rank if local."""
-    seed, world = next_seed(), current_world()
+    seed, kind = next_seed(), np.dtype(kind)
     if _is_global(placement, sbp):
-        numbers = _global(lambda index: block(index, seed), shape, placement, sbp, np.dtype(kind))
-        return numbers.requires_grad_() if requires_grad else numbers
-    arrays = [draw(np.random.default_rng([seed, rank]), shape).astype(np.dtype(kind)) for rank in world.ranks]
+        return _global(lambda index: block(index, seed), shape, placement, sbp, requires_grad, kind)
+    ranks = current_world().ranks
+    arrays = [draw(np.random.default_rng([seed, rank]), shape).astype(kind) for rank in ranks]
     return _local(arrays, device, requires_grad)
-
-
-def _float(kind: Any) -> np.dtype:
-    if np.dtype(kind).kind != "f":
-        raise OneFlowError(
-            f"random numbers of this kind are floats, but dtype is oneflow.{np.dtype(kind).name}"
-        )
-    chosen: np.dtype = np.dtype(kind)
-    return chosen
 
 
 def _random(about: str, block: Callable[..., np.ndarray], draw: Draw) -> Callable[..., AnyTensor]:
     def made(*size: Any, dtype: Any = np.float32, **where: Any) -> AnyTensor:
-        shape, kind = _shape(size), _float(dtype)
+        shape, kind = _shape(size), np.dtype(dtype)
+        if kind.kind != "f":
+            raise OneFlowError(f"random numbers of this kind are floats, but dtype is oneflow.{kind.name}")
         return _drawn(shape, lambda index, seed: block(index, shape, kind, seed), draw, kind, **where)
 
-    made.__doc__ = f"{about}; ``where``: placement and sbp, or a device, and requires_grad."
+    made.__doc__ = about
     return made
 
 
-randn = _random("Normal numbers", normal_block, lambda generator, shape: generator.normal(size=shape))
-rand = _random("Numbers uniform in [0, 1)", uniform_block, lambda generator, shape: generator.random(shape))
+randn = _random("Normal numbers.", normal_block, lambda generator, shape: generator.normal(size=shape))
+rand = _random("Numbers in [0, 1).", uniform_block, lambda generator, shape: generator.random(shape))
 
 
 def randint(
@@ -260,12 +222,12 @@ def randperm(
     n: int, *, dtype: Any = np.int64, placement: Placement | None = None, sbp: Any = None
 ) -> AnyTensor:
     """The numbers below ``n`` in a random order."""
-    seed, world, kind = next_seed(), current_world(), element_type(dtype)
+    seed, kind = next_seed(), element_type(dtype)
     (count,) = _shape((n,))
     if _is_global(placement, sbp):
-        return _spread(np.random.default_rng(seed).permutation(count).astype(kind), placement, sbp)
-    arrays = [np.random.default_rng([seed, rank]).permutation(count).astype(kind) for rank in world.ranks]
-    return _local(arrays, None, False)
+        return tensor(np.random.default_rng(seed).permutation(count).astype(kind), placement, sbp)
+    generators = [np.random.default_rng([seed, rank]) for rank in current_world().ranks]
+    return _local([numbers.permutation(count).astype(kind) for numbers in generators], None, False)
 
 
 def _plain(data: Any, dtype: Any, where: dict[str, Any]) -> AnyTensor:
@@ -280,34 +242,27 @@ def full(
     return _plain(np.full(_shape((size,)), fill_value), kind, dict(placement=placement, sbp=sbp, **more))
 
 
-def zeros(*size: Any, dtype: Any = np.float32, **where: Any) -> AnyTensor:
-    """Zeros."""
-    return _plain(np.zeros(_shape(size)), dtype, where)
+def _filled(about: str, value: float) -> Callable[..., AnyTensor]:
+    def made(*size: Any, dtype: Any = np.float32, **where: Any) -> AnyTensor:
+        return _plain(np.full(_shape(size), value), dtype, where)
+
+    made.__doc__ = about
+    return made
 
 
-def empty(*size: Any, dtype: Any = np.float32, **where: Any) -> AnyTensor:
-    """Zeros, too: nothing here is left to chance."""
-    return zeros(*size, dtype=dtype, **where)
+def _alike(about: str, value: float) -> Callable[..., AnyTensor]:
+    def made(x: Any, dtype: Any = None) -> AnyTensor:
+        where = {"placement": x.placement, "sbp": x.sbp} if x.is_global else {"device": x.device}
+        return full(tuple(x.shape), value, dtype or x.dtype, **where)
+
+    made.__doc__ = about
+    return made
 
 
-def ones(*size: Any, dtype: Any = np.float32, **where: Any) -> AnyTensor:
-    """Ones."""
-    return _plain(np.ones(_shape(size)), dtype, where)
-
-
-def _like(x: Any, fill_value: float, dtype: Any) -> AnyTensor:
-    where = {"placement": x.placement, "sbp": x.sbp} if x.is_global else {"device": x.device}
-    return full(tuple(x.shape), fill_value, dtype or x.dtype, **where)
-
-
-def zeros_like(x: Any, dtype: Any = None) -> AnyTensor:
-    """Zeros of a tensor's shape, where it is."""
-    return _like(x, 0, dtype)
-
-
-def ones_like(x: Any, dtype: Any = None) -> AnyTensor:
-    """Ones of a tensor's shape, where it is."""
-    return _like(x, 1, dtype)
+zeros, ones = _filled("Zeros.", 0.0), _filled("Ones.", 1.0)
+empty = _filled("Zeros, too: nothing here is left to chance.", 0.0)
+zeros_like = _alike("Zeros of a tensor's shape, where it is.", 0)
+ones_like = _alike("Ones of a tensor's shape, where it is.", 1)
 
 
 def eye(n: int, m: int | None = None, *, dtype: Any = np.float32, **where: Any) -> AnyTensor:

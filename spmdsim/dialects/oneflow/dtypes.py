@@ -17,25 +17,10 @@ class dtype:
     def __init__(self, kind: Any) -> None:
         self.dtype: np.dtype = np.dtype(kind)
 
-    @property
-    def name(self) -> str:
-        """Its name, without ``oneflow.``."""
-        return self.dtype.name
-
-    @property
-    def kind(self) -> str:
-        """Its letter in numpy."""
-        return self.dtype.kind
-
-    @property
-    def itemsize(self) -> Any:
-        """Bytes of an element."""
-        return self.dtype.itemsize
-
-    @property
-    def is_floating_point(self) -> Any:
-        """Whether it is a real floating type."""
-        return self.dtype.kind == "f"
+    name = property(lambda self: self.dtype.name, doc="Its name, without ``oneflow.``.")
+    kind = property(lambda self: self.dtype.kind, doc="Its letter in numpy.")
+    itemsize = property(lambda self: self.dtype.itemsize, doc="Bytes of an element.")
+    is_floating_point = property(lambda self: self.kind == "f", doc="Whether it is a real floating type.")
 
     def __eq__(self, other: object) -> Any:
         try:

@@ -1,4 +1,4 @@
-"""OneFlow's operators: one row each, from which functions, methods of global tensors and layers are made.
+"""OneFlow's operators: one row each, from which functions, methods of tensors and layers are made.
 
 ``flow.softmax(x, -1)``, ``x.softmax(-1)``, ``nn.Softmax(-1)(x)``: operands must be on one placement.
 """
@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 
 import spmdsim.ops as core
+from spmdsim import linalg
 from spmdsim.core import Layout, Mesh
 from spmdsim.dialects.functions import NETWORK, TORCH, extreme
 from spmdsim.dialects.gradients import tracking
 from spmdsim.dialects.host import in_default_type
 from spmdsim.dialects.missing import told
-from spmdsim.dialects.oneflow.agreement import same_code
-from spmdsim.dialects.oneflow.local import GlobalTensor, LocalTensor
 from spmdsim.dialects.oneflow.sbp import OneFlowError
+from spmdsim.dialects.oneflow.tensors import GlobalTensor, LocalTensor, agreement
 from spmdsim.dialects.table import Row
 from spmdsim.tensor import Tensor as CoreTensor
 from spmdsim.worlds import LockStep
@@ -42,7 +42,7 @@ def lifted(function: Callable[..., Any], name: str = "") -> Callable[..., Global
         ]
         local = next((x for x in given if isinstance(x, LocalTensor)), None)
         if local is not None and not placements:
-            return locally(function, local, operands, options)
+            return _locally(function, local, operands, options)
         if local is not None or not placements:
             raise OneFlowError(
                 "Expected global tensors, but got local ones; nearest: x.to_global(placement, sbp) before"
@@ -53,7 +53,7 @@ def lifted(function: Callable[..., Any], name: str = "") -> Callable[..., Global
                     "Expected all tensors to be on the same placement, but found at least two placements, "
                     f"{placements[0]} and {other}!"
                 )
-        with same_code():
+        with agreement.same_code():
             values = [_each(x, _value) for x in operands]
             named = {name: _each(x, _value) for name, x in options.items()}
             result = in_default_type(function(*values, **named), [_value(x) for x in given])
@@ -64,14 +64,13 @@ def lifted(function: Callable[..., Any], name: str = "") -> Callable[..., Global
 
 def _each(x: Any, change: Callable[[Any], Any]) -> Any:
     """Something, or every part of a list or tuple."""
-    if not isinstance(x, list | tuple):
-        return change(x)
-    parts = [change(part) for part in x]
-    return parts if isinstance(x, list) else _tuple_like(x, parts)
+    return _like(x, [change(part) for part in x]) if isinstance(x, list | tuple) else change(x)
 
 
-def _tuple_like(x: tuple[Any, ...], parts: list[Any]) -> tuple[Any, ...]:
-    """Parts as a tuple of the same fields."""
+def _like(x: Any, parts: list[Any]) -> Any:
+    """Parts as a list, or as a tuple of the same fields."""
+    if isinstance(x, list):
+        return parts
     return type(x)(*parts) if hasattr(x, "_fields") else tuple(parts)
 
 
@@ -87,26 +86,28 @@ def _value(x: Any) -> Any:
     return x.value if hasattr(x, "placement") else x.item() if isinstance(x, np.number) else x
 
 
-def locally(function: Callable[..., Any], local: LocalTensor, operands: Any, options: Any) -> Any:
+def _locally(function: Callable[..., Any], local: LocalTensor, operands: Any, options: Any) -> Any:
     """Our function of each rank's own arrays: what it gives in a world of one rank."""
-    alone = LockStep(1)
-
-    def of(x: Any, k: int) -> Any:
-        if not isinstance(x, LocalTensor):
-            return x
-        shard = x.shards[k]
-        return CoreTensor.from_global(shard, Layout.replicated(Mesh((1,), ("rank",)), shard.ndim), alone)
+    alone, mesh = LockStep(1), Mesh((1,), ("rank",))
 
     def on(k: int) -> Any:
-        given = [_each(x, lambda part: of(part, k)) for x in operands]
-        named = {name: _each(x, lambda part: of(part, k)) for name, x in options.items()}
-        return function(*given, **named)
+        def of(x: Any) -> Any:
+            if not isinstance(x, LocalTensor):
+                return x
+            shard = x.shards[k]
+            return CoreTensor.from_global(shard, Layout.replicated(mesh, shard.ndim), alone)
+
+        return function(
+            *(_each(x, of) for x in operands), **{name: _each(x, of) for name, x in options.items()}
+        )
+
+    def together(values: Any) -> LocalTensor:
+        return LocalTensor([x.full() for x in values], local.world, local.kind)
 
     results = [on(k) for k in range(len(local.shards))]
     if not isinstance(results[0], list | tuple):
-        return LocalTensor([x.full() for x in results], local.world, local.kind)
-    parts = [LocalTensor([x.full() for x in part], local.world, local.kind) for part in zip(*results)]
-    return parts if isinstance(results[0], list) else _tuple_like(results[0], parts)
+        return together(results)
+    return _like(results[0], [together(values) for values in zip(*results)])
 
 
 #: Functions and methods by OneFlow's names.
@@ -127,40 +128,69 @@ def _cast_to(kind: Any) -> Callable[..., GlobalTensor]:
     return lifted(lambda x: core.cast(x, np.dtype(kind)))
 
 
+def _shaped_like(name: str) -> Callable[..., GlobalTensor]:
+    return lambda input, other: FUNCTIONS[name](input, tuple(other.shape))
+
+
 #: Functions that are no methods, or other ones.
 _NO_METHODS = ("cat", "concat", "einsum", "meshgrid", "stack", "where")
-_LIKE = {"reshape": "reshape_as view_as", "expand": "expand_as broadcast_like"}
 
 #: Functions by OneFlow's names.
 FUNCTIONS: dict[str, Callable[..., Any]] = {name: lifted(row.call, name) for name, row in TABLE.items()}
-#: Methods of global tensors.
+#: Methods of tensors.
 METHODS: dict[str, Callable[..., Any]] = {
     **{name: call for name, call in FUNCTIONS.items() if name not in _NO_METHODS},
-    **{
-        name: lambda input, other, like=like: FUNCTIONS[like](input, tuple(other.shape))
-        for like, names in _LIKE.items()
-        for name in names.split()
-    },
+    "broadcast_like": _shaped_like("expand"),
     "clone": lifted(core.identity),
     "contiguous": lambda x: x,
     "cpu": lambda x: x.to("cpu"),
     "cuda": lambda x: x.to("cuda"),
     "detach": lifted(lambda x: x.detach()),
+    "expand_as": _shaped_like("expand"),
     "is_nonzero": lambda x: bool(x.item()),
     "item": lambda x: x.value.item(),
     "repeat": FUNCTIONS["tile"],
-    "tolist": lambda x: x.numpy().tolist(),
+    "reshape_as": _shaped_like("reshape"),
     "type_as": lambda x, other: METHODS["cast"](x, other.dtype),
     "view": FUNCTIONS["reshape"],
+    "view_as": _shaped_like("reshape"),
     "where": lambda x, condition, other: FUNCTIONS["where"](condition, x, other),
-    **{
-        name: _cast_to(kind)
-        for name, kind in (
-            ("double", np.float64), ("float", np.float32), ("half", np.float16), ("int", np.int32), ("long", np.int64),
-            ("bool", np.bool_),
-        )
-    },
-}  # fmt: skip
+    "double": _cast_to(np.float64),
+    "float": _cast_to(np.float32),
+    "half": _cast_to(np.float16),
+    "int": _cast_to(np.int32),
+    "long": _cast_to(np.int64),
+    "bool": _cast_to(np.bool_),
+}
 cast, cat, concat = (FUNCTIONS[name] for name in ("cast", "cat", "concat"))
 
-__all__ = ["FUNCTIONS", "METHODS", "NETWORK_TABLE", "TABLE", "cast", "cat", "concat", "lifted"]
+_FUNCTIONAL = {*NETWORK_TABLE, "log_softmax", *(name for name, row in TABLE.items() if row.layer)}
+#: Functions of ``nn.functional``: those of networks, those that have a layer, and log_softmax.
+NETWORK_FUNCTIONS = {
+    name: lifted({**TABLE, **NETWORK_TABLE}[name].call, name) for name in sorted(_FUNCTIONAL)
+}
+
+
+def _diagonal(A: GlobalTensor, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Any:
+    return FUNCTIONS["diagonal"](A, offset, dim1, dim2)
+
+
+#: Functions of ``linalg``.
+LINALG: dict[str, Callable[..., Any]] = {
+    **{name: lifted(getattr(linalg, name)) for name in ("cross", "det", "inv", "vector_norm")},
+    "diagonal": told(_diagonal, "diagonal"),
+    "norm": FUNCTIONS["norm"],
+}
+
+__all__ = [
+    "FUNCTIONS",
+    "LINALG",
+    "METHODS",
+    "NETWORK_FUNCTIONS",
+    "NETWORK_TABLE",
+    "TABLE",
+    "cast",
+    "cat",
+    "concat",
+    "lifted",
+]

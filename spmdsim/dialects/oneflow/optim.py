@@ -6,21 +6,19 @@ from typing import Any
 import numpy as np
 
 from spmdsim import nn
-from spmdsim.dialects.missing import Worded, each, refusal
-from spmdsim.dialects.oneflow.nearest import OPTIM
+from spmdsim.dialects.missing import Worded, each
+from spmdsim.dialects.namespaces import find_words
 from spmdsim.dialects.oneflow.sbp import OneFlowError
 from spmdsim.dialects.table import renamed
 
-#: What to use instead of a word of optimisers that is not here.
-_WORDS = each({
-    "param_groups add_param_group defaults": "optimiser.rate, set before each step",
-    "state_dict load_state_dict": "spmdsim.tensor.checkpoint",
-    "clip_grad": "spmdsim.nn.clip",
-})  # fmt: skip
-
 
 class _Gradients(Worded, nn.Optimiser):
-    ORIGINAL, NEAREST = "oneflow.optim.Optimizer", _WORDS
+    ORIGINAL = "oneflow.optim.Optimizer"
+    NEAREST = each({
+        "param_groups add_param_group defaults": "optimiser.rate, set before each step",
+        "state_dict load_state_dict": "spmdsim.tensor.checkpoint",
+        "clip_grad": "spmdsim.nn.clip",
+    })  # fmt: skip
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget all gradients."""
@@ -35,11 +33,7 @@ class _DampedFromTheStart(nn.SGD):
 
 
 def _listed(params: Any) -> list[Any]:
-    """The parameters of an optimiser.
-
-    Raises:
-        OneFlowError: none, or something else.
-    """
+    """The parameters of an optimiser; none, or something else, is refused."""
     given = [params] if isinstance(params, (nn.Parameter, nn.Module, str)) else list(params)
     if not given:
         raise OneFlowError("optimizer got an empty parameter list; nearest: model.parameters()")
@@ -88,5 +82,4 @@ def _adam(name: str, decay: float) -> Any:
 
 Adam, AdamW = _adam("Adam", 0.0), _adam("AdamW", 0.01)
 
-__all__ = ["SGD", "Adam", "AdamW"]
-__getattr__ = refusal(__name__, __all__, OPTIM)
+find_words(__name__)

@@ -1,19 +1,60 @@
-"""OneFlow's ``placement``: a device type and an n-D array of ranks whose shape is the mesh.
+"""OneFlow's ``placement``, ``device``, and what a placement and an sbp say about a tensor: its layout and its sizes.
 
-Semantics: ``oneflow/api/python/symbol/placement_symbol.cpp``, ``oneflow/core/job/parallel_desc.cpp``.
+Semantics: ``oneflow/api/python/symbol/placement_symbol.cpp`` and ``oneflow/core/job/parallel_desc.cpp`` (a device type and
+an n-D array of ranks, whose shape is the mesh), ``oneflow/core/job/nd_sbp_util.cpp`` (which range a rank holds),
+``oneflow/core/operator/operator.cpp`` (the size rule), ``oneflow/core/framework/sbp_infer_util.cpp`` (when splits merge),
+``oneflow/core/functional/impl/global_cast.cpp`` (from local to global).
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from spmdsim.core import Mesh
-from spmdsim.dialects.oneflow.sbp import OneFlowError
+from spmdsim.core import Bounds, Layout, Mesh
+from spmdsim.dialects.oneflow import sbp as sbp_module
+from spmdsim.dialects.oneflow.sbp import OneFlowError, Sbp
+from spmdsim.dialects.session import current_world
+from spmdsim.errors import LayoutError
+from spmdsim.layout.blocks import block_sizes
 from spmdsim.layout.written import flatten, nest
 
 DEVICE_TYPES = ("cpu", "cuda")
+SbpLike = Sbp | str | Sequence[Sbp | str]
+
+
+def _check_type(word: Any, told: Any) -> None:
+    if word not in DEVICE_TYPES:
+        raise OneFlowError(
+            f"Expected one of {', '.join(DEVICE_TYPES)} device type at start of device string: {told}"
+        )
+
+
+@dataclass(frozen=True, init=False)
+class device:
+    """Where a local tensor is: ``device("cpu")``, ``device("cuda:1")``, ``device("cpu", 2)``.
+
+    >>> device("cuda:1"), str(device("cpu", 2)), device("cpu") == device("cpu:0")
+    (device(type='cuda', index=1), 'cpu:2', True)
+    """
+
+    type: str
+    index: int
+
+    def __init__(self, type: Any, index: Any = None) -> None:
+        kind, colon, number = str(type).partition(":")
+        _check_type(kind, type)
+        given = number if colon else "0" if index is None else str(index)
+        if not given.isdecimal() or (colon and index is not None):
+            raise OneFlowError(f"a device has one index, such as {kind}:1, not {type!r} with index {index!r}")
+        object.__setattr__(self, "type", kind)
+        object.__setattr__(self, "index", int(given))
+
+    def __str__(self) -> str:
+        return f"{self.type}:{self.index}"
 
 
 @dataclass(frozen=True, init=False)
@@ -45,24 +86,16 @@ class placement:
     order: tuple[int, ...]
 
     def __init__(
-        self,
-        type: str,
-        ranks: Any,
-        *,
-        sort_ranks: bool = False,
-        world_size: int | None = None,
+        self, type: str, ranks: Any, *, sort_ranks: bool = False, world_size: int | None = None,
         devices_per_node: int | None = None,
-    ) -> None:
-        if type not in DEVICE_TYPES:
-            raise OneFlowError(
-                f"Expected one of {', '.join(DEVICE_TYPES)} device type at start of device string: {type}"
-            )
+    ) -> None:  # fmt: skip
+        _check_type(type, type)
         if isinstance(ranks, dict):
             raise OneFlowError(
                 f"placement ranks are nested lists, not nodes with devices such as {ranks}; nearest: [0, 1]"
             )
         shape, order = flatten(ranks, "placement ranks", OneFlowError)
-        _check(order, world_size, devices_per_node)
+        _check_ranks(order, world_size, devices_per_node)
         object.__setattr__(self, "type", type)
         object.__setattr__(self, "shape", shape)
         object.__setattr__(self, "order", tuple(sorted(order)) if sort_ranks else order)
@@ -70,17 +103,9 @@ class placement:
     @classmethod
     def all(cls, type: str, world_size: int | None = None) -> placement:
         """All ranks of the world as one axis; ``world_size`` is the running world's when left out."""
-        if world_size is None:
-            from spmdsim.dialects.session import current_world
+        return cls(type, range(current_world().size if world_size is None else world_size))
 
-            world_size = current_world().size
-        return cls(type, range(world_size))
-
-    @property
-    def ranks(self) -> list[Any]:
-        """The ranks as nested lists."""
-        return nest(self.order, self.shape)
-
+    ranks = property(lambda self: nest(self.order, self.shape), doc="The ranks as nested lists.")
     device_type = property(lambda self: self.type, doc="OneFlow's older name of ``type``.")
     hierarchy = property(lambda self: self.shape, doc="OneFlow's older name of the shape.")
     ndim = property(lambda self: len(self.shape), doc="The number of mesh axes.")
@@ -94,7 +119,7 @@ class placement:
         return f'oneflow.placement(type="{self.type}", ranks={self.ranks})'
 
 
-def _check(order: tuple[int, ...], world_size: int | None, devices_per_node: int | None) -> None:
+def _check_ranks(order: tuple[int, ...], world_size: int | None, devices_per_node: int | None) -> None:
     if len(set(order)) < len(order):
         repeated = next(rank for i, rank in enumerate(order) if rank in order[:i])
         raise OneFlowError(
@@ -113,3 +138,159 @@ def _check(order: tuple[int, ...], world_size: int | None, devices_per_node: int
             f"every node of a placement must contribute the same number of devices, but nodes of "
             f"{devices_per_node} contribute {dict(nodes)} (node: devices)"
         )
+
+
+def layout(placement: placement, sbp: SbpLike, ndim: int) -> Layout:
+    """The layout of a tensor of ``ndim`` dims; mesh axes on one dim are nested, the major axis outermost.
+
+    Raises:
+        RuntimeError: not one sbp entry per mesh axis, or a split of a dim that the tensor does not have.
+
+    >>> str(layout(placement("cpu", [[0, 1], [2, 3]]), "(B, S(0))", 2).short())
+    'RS(0)'
+    """
+    if not isinstance(placement, _Placement):
+        raise OneFlowError(
+            f"placement is a oneflow.placement, not {placement!r}; nearest: placement('cpu', [0, 1])"
+        )
+    entries = sbp_module.as_tuple(sbp, placement.ndim)
+    for entry in entries:
+        if entry.axis is not None and entry.axis >= ndim:
+            raise OneFlowError(
+                f"Split axis out of range (expected to be in range of [0, {ndim}), but got {entry.axis}!)"
+            )
+    return Layout.from_placements(placement.mesh, [entry.placement for entry in entries], ndim)
+
+
+_Placement = placement
+
+
+def sbp_of(layout: Layout) -> tuple[Sbp, ...]:
+    """The sbp tuple of a layout.
+
+    Raises:
+        ValueError: axes nested in another order than the mesh's, or a reduction other than sum: no sbp says so.
+    """
+    for dim, entry in enumerate(layout.dims):
+        order = [layout.mesh.axes.index(axis) for axis in entry]
+        if order != sorted(order):
+            raise LayoutError(
+                f"sbp nests the axes of one dim in mesh order, but dim {dim} is split by {entry} on mesh "
+                f"{layout.mesh}; reorder the mesh or the axes"
+            )
+    return tuple(sbp_module.from_placement(placement) for placement in layout.placements)
+
+
+def check_sizes(placement: placement, sbp: SbpLike, shape: Sequence[int]) -> None:
+    """OneFlow's size rule: when a mesh axis splits a dim, every rank's part so far is at least that long, or empty.
+
+    Raises:
+        RuntimeError: naming the axis and the sizes.
+    """
+    rest = list(shape)
+    entries = sbp_module.as_tuple(sbp, placement.ndim)
+    layout(placement, entries, len(rest))
+    for axis, (entry, parts) in enumerate(zip(entries, placement.shape)):
+        if entry.axis is None or shape[entry.axis] == 0:
+            continue
+        if rest[entry.axis] < parts:
+            raise OneFlowError(
+                f"Expected size at split axis ({entry.axis}) of logical shape must be greater than or equal to "
+                f"parallel num, but got logical_shape: {tuple(shape)}, parallel_num: {parts} (mesh axis {axis}, "
+                f"smallest part left: {rest[entry.axis]})"
+            )
+        rest[entry.axis] //= parts
+
+
+def local_range(placement: placement, sbp: SbpLike, shape: Sequence[int], rank: int) -> Bounds:
+    """``(start, stop)`` per dim of what ``rank`` holds, after the size rule.
+
+    >>> local_range(placement("cpu", [[0, 1], [2, 3]]), "(S(0), S(1))", (5, 5), 1)
+    ((0, 3), (3, 5))
+    """
+    check_sizes(placement, sbp, shape)
+    return layout(placement, sbp, len(shape)).bounds(shape, rank)
+
+
+def local_shape(placement: placement, sbp: SbpLike, shape: Sequence[int], rank: int) -> tuple[int, ...]:
+    """The shape of what ``rank`` holds."""
+    return tuple(stop - start for start, stop in local_range(placement, sbp, shape, rank))
+
+
+def logical_shape(placement: placement, sbp: SbpLike, local: Sequence[int]) -> tuple[int, ...]:
+    """The logical shape when every rank holds a local tensor of this shape (``check_meta=False``).
+
+    >>> logical_shape(placement("cpu", [[0, 1], [2, 3]]), "(B, S(0))", (1, 2, 8))
+    (2, 2, 8)
+    """
+    parts = layout(placement, sbp, len(local)).parts
+    return tuple(size * n for size, n in zip(local, parts))
+
+
+def logical_shape_of(placement: placement, sbp: SbpLike, locals_: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """The logical shape of local tensors with these shapes, one per rank in mesh order (``check_meta=True``).
+
+    They are put together from the innermost mesh axis outwards, and must be exactly the balanced parts.
+
+    Raises:
+        RuntimeError: shapes that are no balanced split, or that differ in another dim.
+
+    >>> logical_shape_of(placement("cpu", [[0, 1], [2, 3]]), "(S0, S1)", [(3, 3), (3, 2), (2, 3), (2, 2)])
+    (5, 5)
+    """
+    entries = sbp_module.as_tuple(sbp, placement.ndim)
+    if len(locals_) != math.prod(placement.shape):
+        raise OneFlowError(
+            f"{placement} has {math.prod(placement.shape)} ranks, but {len(locals_)} local shapes were given"
+        )
+    layout(placement, entries, len(locals_[0]))
+    shapes = [(rank, tuple(shape)) for rank, shape in zip(placement.order, locals_)]
+    for entry, parts in reversed(list(zip(entries, placement.shape))):
+        groups = [shapes[i : i + parts] for i in range(0, len(shapes), parts)]
+        shapes = [_joined(group, entry.axis) for group in groups]
+    return shapes[0][1]
+
+
+def _joined(group: list[tuple[int, tuple[int, ...]]], dim: int | None) -> tuple[int, tuple[int, ...]]:
+    """The (first rank, shape) of the parts of one group, put together along one mesh axis."""
+    first, expected = group[0]
+    for rank, shape in group[1:]:
+        wrong = [d for d, (a, b) in enumerate(zip(expected, shape)) if a != b and d != dim]
+        if wrong or len(shape) != len(expected):
+            d = next(iter(wrong), 0)
+            but = "" if dim is None else f" except in dimension {dim}"
+            raise OneFlowError(
+                f"Sizes of tensors must match{but}. Expected size {expected[d]} but got size {shape[d]} for tensor "
+                f"on rank {rank}!"
+            )
+    if dim is None:
+        return first, expected
+    sizes = [shape[dim] for _, shape in group]
+    total, balanced = sum(sizes), list(block_sizes(sum(sizes), len(sizes)))
+    if sizes != balanced:
+        raise OneFlowError(
+            f"Sizes of tensors in dimension {dim} must be same or match balanced split distribution. "
+            f"Ranks {[rank for rank, _ in group]} hold {sizes}, but a balanced split of {total} is {balanced}"
+        )
+    return first, (*expected[:dim], total, *expected[dim + 1 :])
+
+
+def broadcast_groups(placement: placement, sbp: SbpLike) -> tuple[tuple[int, ...], ...]:
+    """The groups of ranks that differ only on B axes: the first one's data overwrites the others' when a local tensor
+    becomes global.
+
+    >>> broadcast_groups(placement("cpu", [[0, 1], [2, 3]]), "(B, S(0))")
+    ((0, 2), (1, 3))
+    """
+    entries = sbp_module.as_tuple(sbp, placement.ndim)
+    axes = [axis for axis, entry in zip(placement.mesh.axes, entries) if entry == sbp_module.broadcast]
+    return placement.mesh.groups(*axes) if axes else ()
+
+
+def can_merge(size: int, parts: int) -> bool:
+    """Whether splitting ``size`` by ``a`` and then by ``b`` equals splitting by ``a * b == parts`` at once.
+
+    >>> [can_merge(size, 4) for size in (4, 5, 6, 7, 8)]
+    [True, True, False, True, True]
+    """
+    return size % parts in (0, 1, parts - 1)

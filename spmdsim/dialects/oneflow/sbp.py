@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from spmdsim.core import Partial, Placement, Replicate, Shard
-from spmdsim.dialects.missing import refusal
+from spmdsim.dialects.namespaces import find_words
 from spmdsim.errors import LayoutError, UsageTypeError
 
+#: Split axes are 0 .. 5.
 MAX_SPLIT_AXIS = 6
-"""Split axes are 0 .. 5."""
 
 
 class OneFlowError(LayoutError, RuntimeError):
@@ -30,12 +30,7 @@ class OneFlowError(LayoutError, RuntimeError):
 
 @dataclass(frozen=True)
 class Sbp:
-    """One entry of an sbp tuple. Calling it gives itself, as in OneFlow.
-
-    Args:
-        kind: ``"split"``, ``"broadcast"`` or ``"partial_sum"``.
-        axis: the tensor dim, for split only.
-    """
+    """One entry of an sbp tuple: ``split`` of a dim, ``broadcast`` or ``partial_sum``. Calling it gives itself, as in OneFlow."""
 
     kind: str
     axis: int | None = None
@@ -144,11 +139,8 @@ def as_tuple(value: Sbp | str | Sequence[Sbp | str], ndim: int | None = None) ->
         RuntimeError: not one entry per mesh axis.
         TypeError: something that is not an sbp.
     """
-    entries: tuple[Any, ...]
-    if isinstance(value, str):
-        entries = parse(value)
-    else:
-        entries = tuple(value) if isinstance(value, list | tuple) else (value,)
+    entries: Any = parse(value) if isinstance(value, str) else value
+    entries = entries if isinstance(entries, list | tuple) else (entries,)
     sbps = tuple(parse_one(e) if isinstance(e, str) else e for e in entries)
     for entry in sbps:
         if not isinstance(entry, Sbp):
@@ -175,11 +167,4 @@ def from_placement(placement: Placement) -> Sbp:
     return partial_sum
 
 
-__getattr__ = refusal(
-    __name__,
-    ("broadcast", "partial_sum", "split"),
-    {
-        "partial sum P partial_max": "partial_sum",
-        "replicate B": "broadcast",
-    },
-)
+find_words(__name__)

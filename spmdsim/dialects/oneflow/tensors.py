@@ -1,182 +1,435 @@
-"""What a placement and an sbp say about a tensor: its layout, its sizes, and local against logical shape.
+"""Local and global tensors, and the way between them, as OneFlow has them.
 
-Semantics: ``oneflow/core/job/nd_sbp_util.cpp`` (which range a rank holds), ``oneflow/core/operator/operator.cpp``
-(the size rule), ``oneflow/core/framework/sbp_infer_util.cpp`` (when splits merge),
-``oneflow/core/functional/impl/global_cast.cpp`` (from local to global).
+A local tensor is what one rank holds. In a world in which this process owns several ranks it is one array per
+owned rank. Symbols are numpy's, applied to every rank's array, or our operators of the same names.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
 
-from spmdsim.core import Bounds, Layout
-from spmdsim.dialects.oneflow import sbp as sbp_module
+import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
+
+import spmdsim.ops as core
+from spmdsim.core import Layout
+from spmdsim.core.step import Step
+from spmdsim.core.tape import OpNode
+from spmdsim.dialects.gradients import tracking
+from spmdsim.dialects.layouts import GradientMove, laid_out
+from spmdsim.dialects.missing import each, not_covered
+from spmdsim.dialects.oneflow import OF_TENSORS, placements
+from spmdsim.dialects.oneflow.dtypes import dtype as ElementType
+from spmdsim.dialects.oneflow.placements import device
 from spmdsim.dialects.oneflow.placements import placement as Placement
-from spmdsim.dialects.oneflow.sbp import OneFlowError, Sbp
-from spmdsim.errors import LayoutError
-from spmdsim.layout.blocks import block_sizes
+from spmdsim.dialects.oneflow.printing import shown, without_values
+from spmdsim.dialects.oneflow.sbp import OneFlowError
+from spmdsim.dialects.session import current_world
+from spmdsim.errors import UsageTypeError
+from spmdsim.imitated import imitation
+from spmdsim.tensor import Tensor as CoreTensor
 
-SbpLike = Sbp | str | Sequence[Sbp | str]
+_GLOBAL = "x.to_global(placement, sbp)"
+_NEAREST = each(OF_TENSORS)
+agreement = imitation("agreement of ranks", "oneflow")
 
 
-def layout(placement: Placement, sbp: SbpLike, ndim: int) -> Layout:
-    """The layout of a tensor of ``ndim`` dims; mesh axes on one dim are nested, the major axis outermost.
+class Size(tuple[int, ...]):
+    """A shape, printed as OneFlow prints it."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"oneflow.Size({list(self)})"
+
+
+def method(name: str) -> Callable[..., Any]:
+    """A method of tensors that is made from the table of operators.
 
     Raises:
-        RuntimeError: not one sbp entry per mesh axis, or a split of a dim that the tensor does not have.
-
-    >>> from spmdsim.dialects.oneflow import placement
-    >>> str(layout(placement("cpu", [[0, 1], [2, 3]]), "(B, S(0))", 2).short())
-    'RS(0)'
+        NotCovered: there is none.
     """
-    if not isinstance(placement, Placement):
-        raise OneFlowError(
-            f"placement is a oneflow.placement, not {placement!r}; nearest: placement('cpu', [0, 1])"
-        )
-    entries = sbp_module.as_tuple(sbp, placement.ndim)
-    for entry in entries:
-        if entry.axis is not None and entry.axis >= ndim:
+    from spmdsim.dialects.oneflow.operators import METHODS
+
+    if name in METHODS:
+        return METHODS[name]
+    if name.startswith("_"):
+        raise AttributeError(f"a tensor has no attribute {name!r}")
+    raise not_covered("spmdsim.dialects.oneflow.Tensor", name, [*METHODS, *vars(GlobalTensor)], _NEAREST)
+
+
+def in_place(kind: type[Any]) -> None:
+    """``x += y`` and the like: the tensor becomes what ``x + y`` gives, for all who have it."""
+
+    def assignment(name: str) -> Any:
+        return lambda self, other: self.become(getattr(self, name)(other))
+
+    for name in ["add", "sub", "mul", "truediv", "floordiv", "mod", "pow"]:
+        setattr(kind, f"__i{name}__", assignment(f"__{name}__"))
+
+
+class Symbols(NDArrayOperatorsMixin):
+    """What both kinds of tensors have: ``x + 1``, ``-x``, ``x @ w``, ``x > 0`` ask for numpy's functions of that meaning."""
+
+    __hash__ = object.__hash__
+    shape: Any
+    dtype: Any
+    item: Any
+    numpy: Any
+    permute: Any
+    _apply: Any
+
+    def __init_subclass__(cls) -> None:
+        in_place(cls)
+
+    def __getattr__(self, name: str) -> Any:
+        return partial(method(name), self)
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *operands: Any, **options: Any) -> Any:
+        return NotImplemented if method != "__call__" or options else self._apply(ufunc, *operands)
+
+    def __bool__(self) -> bool:
+        return bool(self.item())
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __format__(self, spec: str) -> str:
+        """A tensor of one element prints as its number, as in OneFlow."""
+        return format(self.item() if not self.ndim else str(self), spec)
+
+    def __len__(self) -> int:
+        if not self.ndim:
+            raise UsageTypeError("len() of a 0-d tensor")
+        return int(self.shape[0])
+
+    ndim = property(lambda self: len(self.shape), doc="Number of dims.")
+    T = property(lambda self: self.permute(*range(self.ndim)[::-1]), doc="Its dims in reverse order.")
+
+    def dim(self) -> int:
+        """Number of dims."""
+        return len(self.shape)
+
+    def numel(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    ndimension, nelement = dim, numel
+
+    def tolist(self) -> Any:
+        """Nested lists of numbers."""
+        return self.numpy().tolist()
+
+    def is_floating_point(self) -> bool:
+        """Whether its elements are floats."""
+        return bool(self.dtype.is_floating_point)
+
+    def size(self, dim: int | None = None) -> Any:
+        """The shape, or the size of a dim."""
+        return self.shape if dim is None else self.shape[dim]
+
+
+class LocalTensor(Symbols):
+    """One array per rank that this process owns, in a world (the current one if left out), on devices of a kind."""
+
+    is_global, is_local = False, True
+    requires_grad, grad, is_leaf = False, None, True
+
+    def __init__(self, shards: Sequence[np.ndarray], world: Any = None, kind: str = "cpu") -> None:
+        self.world = world or current_world()
+        self.shards = [np.asarray(shard) for shard in shards]
+        self.kind = kind
+
+    shape = property(lambda self: Size(self.shards[0].shape), doc="Shape of the first owned rank's array.")
+    dtype = property(lambda self: ElementType(self.shards[0].dtype), doc="Element type.")
+    device = property(lambda self: device(self.kind, self.world.ranks[0]), doc="The first owned rank's.")
+
+    def to(self, where: Any) -> LocalTensor:
+        """On devices of another type, as far as its name says, or with other elements."""
+        if isinstance(where, str | device):
+            return LocalTensor(self.shards, self.world, device(where).type)
+        return LocalTensor([x.astype(np.dtype(where)) for x in self.shards], self.world, self.kind)
+
+    def clone(self) -> LocalTensor:
+        """Arrays of its own."""
+        return LocalTensor([x.copy() for x in self.shards], self.world, self.kind)
+
+    def _apply(self, function: Any, *operands: Any) -> LocalTensor:
+        if any(isinstance(x, GlobalTensor) for x in operands):
             raise OneFlowError(
-                f"Split axis out of range (expected to be in range of [0, {ndim}), but got {entry.axis}!)"
+                "a local and a global tensor cannot be combined; nearest: to_global or to_local first"
             )
-    return Layout.from_placements(placement.mesh, [entry.placement for entry in entries], ndim)
+        rows = [
+            [x.shards[k] if isinstance(x, LocalTensor) else x for x in operands]
+            for k in range(len(self.shards))
+        ]
+        return LocalTensor([np.asarray(function(*row)) for row in rows], self.world, self.kind)
 
+    def __getitem__(self, key: Any) -> LocalTensor:
+        return self._apply(lambda x, at: x[at], self, key)
 
-def sbp_of(layout: Layout) -> tuple[Sbp, ...]:
-    """The sbp tuple of a layout.
+    def become(self, other: LocalTensor) -> LocalTensor:
+        """Other values of the same shape from now on."""
+        if other.shape != self.shape:
+            raise OneFlowError(f"a tensor of shape {self.shape} cannot become one of shape {other.shape}")
+        self.shards = [new.astype(old.dtype) for new, old in zip(other.shards, self.shards)]
+        return self
 
-    Raises:
-        ValueError: axes nested in another order than the mesh's, or a reduction other than sum: no sbp says so.
-    """
-    for dim, entry in enumerate(layout.dims):
-        order = [layout.mesh.axes.index(axis) for axis in entry]
-        if order != sorted(order):
-            raise LayoutError(
-                f"sbp nests the axes of one dim in mesh order, but dim {dim} is split by {entry} on mesh "
-                f"{layout.mesh}; reorder the mesh or the axes"
-            )
-    return tuple(sbp_module.from_placement(placement) for placement in layout.placements)
+    def __getattr__(self, name: str) -> Any:
+        if name in ("placement", "sbp"):
+            raise OneFlowError(f"Only global tensors have {name!r}; nearest: {_GLOBAL}")
+        return super().__getattr__(name)
 
+    def requires_grad_(self, on: bool = True) -> LocalTensor:
+        """Refused: gradients go through global tensors."""
+        if on:
+            raise OneFlowError(f"local tensors have no gradients here; nearest: {_GLOBAL}.requires_grad_()")
+        return self
 
-def check_sizes(placement: Placement, sbp: SbpLike, shape: Sequence[int]) -> None:
-    """OneFlow's size rule: when a mesh axis splits a dim, every rank's part so far is at least that long.
-
-    A dim of size 0 is allowed. (This package's own layouts allow empty shards.)
-
-    Raises:
-        RuntimeError: naming the axis and the sizes.
-    """
-    rest = list(shape)
-    entries = sbp_module.as_tuple(sbp, placement.ndim)
-    layout(placement, entries, len(rest))
-    for axis, (entry, parts) in enumerate(zip(entries, placement.shape)):
-        if entry.axis is None or shape[entry.axis] == 0:
-            continue
-        if rest[entry.axis] < parts:
-            raise OneFlowError(
-                f"Expected size at split axis ({entry.axis}) of logical shape must be greater than or equal to "
-                f"parallel num, but got logical_shape: {tuple(shape)}, parallel_num: {parts} (mesh axis {axis}, "
-                f"smallest part left: {rest[entry.axis]})"
-            )
-        rest[entry.axis] //= parts
-
-
-def local_range(placement: Placement, sbp: SbpLike, shape: Sequence[int], rank: int) -> Bounds:
-    """``(start, stop)`` per dim of what ``rank`` holds, after the size rule.
-
-    >>> from spmdsim.dialects.oneflow import placement
-    >>> local_range(placement("cpu", [[0, 1], [2, 3]]), "(S(0), S(1))", (5, 5), 1)
-    ((0, 3), (3, 5))
-    """
-    check_sizes(placement, sbp, shape)
-    return layout(placement, sbp, len(shape)).bounds(shape, rank)
-
-
-def local_shape(placement: Placement, sbp: SbpLike, shape: Sequence[int], rank: int) -> tuple[int, ...]:
-    """The shape of what ``rank`` holds."""
-    return tuple(stop - start for start, stop in local_range(placement, sbp, shape, rank))
-
-
-def logical_shape(placement: Placement, sbp: SbpLike, local: Sequence[int]) -> tuple[int, ...]:
-    """The logical shape when every rank holds a local tensor of this shape (``check_meta=False``).
-
-    >>> from spmdsim.dialects.oneflow import placement
-    >>> logical_shape(placement("cpu", [[0, 1], [2, 3]]), "(B, S(0))", (1, 2, 8))
-    (2, 2, 8)
-    """
-    parts = layout(placement, sbp, len(local)).parts
-    return tuple(size * n for size, n in zip(local, parts))
-
-
-def logical_shape_of(placement: Placement, sbp: SbpLike, locals_: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    """The logical shape of local tensors with these shapes, one per rank in mesh order (``check_meta=True``).
-
-    They are put together from the innermost mesh axis outwards, and must be exactly the balanced parts.
-
-    Raises:
-        RuntimeError: shapes that are no balanced split, or that differ in another dim.
-
-    >>> from spmdsim.dialects.oneflow import placement
-    >>> logical_shape_of(placement("cpu", [[0, 1], [2, 3]]), "(S0, S1)", [(3, 3), (3, 2), (2, 3), (2, 2)])
-    (5, 5)
-    """
-    entries = sbp_module.as_tuple(sbp, placement.ndim)
-    if len(locals_) != math.prod(placement.shape):
+    def backward(self, gradient: Any = None) -> None:
+        """Refused: it has no gradient."""
         raise OneFlowError(
-            f"{placement} has {math.prod(placement.shape)} ranks, but {len(locals_)} local shapes were given"
+            f"element 0 of tensors does not require grad and does not have a grad_fn; nearest: {_GLOBAL}.requires_grad_()"
         )
-    layout(placement, entries, len(locals_[0]))
-    shapes = [(rank, tuple(shape)) for rank, shape in zip(placement.order, locals_)]
-    for entry, parts in reversed(list(zip(entries, placement.shape))):
-        groups = [shapes[i : i + parts] for i in range(0, len(shapes), parts)]
-        shapes = [_joined(group, entry) for group in groups]
-    return shapes[0][1]
 
+    def item(self) -> Any:
+        """The only element of the first owned rank's array."""
+        if self.shards[0].size != 1:
+            raise OneFlowError(f"item() needs a tensor of one element, but the shape is {self.shape}")
+        return self.shards[0].item()
 
-def _joined(group: list[tuple[int, tuple[int, ...]]], entry: Sbp) -> tuple[int, tuple[int, ...]]:
-    """The (first rank, shape) of the parts of one group, put together along one mesh axis."""
-    first, expected = group[0]
-    dim = entry.axis
-    for rank, shape in group[1:]:
-        wrong = [d for d, (a, b) in enumerate(zip(expected, shape)) if a != b and d != dim]
-        if wrong or len(shape) != len(expected):
-            d = next(iter(wrong), 0)
-            but = "" if dim is None else f" except in dimension {dim}"
+    def numpy(self, rank: int | None = None) -> np.ndarray:
+        """The array of a rank (this process's first one if left out)."""
+        return self.shards[0 if rank is None else self.world.ranks.index(rank)]
+
+    def to_local(self) -> LocalTensor:
+        """Refused: it is local already."""
+        raise OneFlowError("Expected global tensor for to_local but got local tensor!")
+
+    def to_global(
+        self, placement: Placement | None = None, sbp: Any = None, *, check_meta: bool = True, copy: bool = False
+    ) -> GlobalTensor:  # fmt: skip
+        """Take the local tensors as components of a global one.
+
+        The only communication is along broadcast axes, from the first rank of each group, whose values
+        overwrite the other ranks' unless ``copy``.
+
+        Raises:
+            RuntimeError: no placement or sbp, ranks that passed different ones, or local shapes that do not fit
+                together.
+        """
+        if placement is None or sbp is None:
             raise OneFlowError(
-                f"Sizes of tensors must match{but}. Expected size {expected[d]} but got size {shape[d]} for tensor "
-                f"on rank {rank}!"
+                "Converting a local tensor to global tensor must have placement and sbp parameters."
             )
-    if dim is None:
-        return first, expected
-    sizes = [shape[dim] for _, shape in group]
-    total, balanced = sum(sizes), list(block_sizes(sum(sizes), len(sizes)))
-    if sizes != balanced:
+        agreement.check_placement(placement, self.world)
+        check_same(placement, sbp, self.world)
+        layout = placements.layout(placement, sbp, self.shards[0].ndim)
+        shape = self._logical_shape(placement, sbp, check_meta)
+        sent = _from_first(self, layout, shape)
+        if not copy:
+            for k, rank in enumerate(self.world.ranks):
+                if rank in layout.mesh and self.shards[k].shape == sent[k].shape:
+                    self.shards[k] = sent[k]
+        return GlobalTensor(CoreTensor.from_local(sent, layout, self.world, shape=shape), placement)
+
+    def _logical_shape(self, placement: Placement, sbp: Any, check_meta: bool) -> tuple[int, ...]:
+        facts = self.world.gather_objects([(x.shape, x.dtype.name) for x in self.shards], "to_global")
+        shapes, dtypes = zip(*(facts[rank] for rank in placement.order))
+        if not check_meta:
+            return placements.logical_shape(placement, sbp, shapes[0])
+        if len(set(dtypes)) > 1:
+            raise OneFlowError(
+                "Expected all tensors on each rank to be the same dtype, but found at least two dtypes, "
+                + " and ".join(sorted(set(dtypes)))
+            )
+        return placements.logical_shape_of(placement, sbp, shapes)
+
+    def __repr__(self) -> str:
+        """One rank's array; in a process that plays several ranks each with its device."""
+        on = [f"{self.kind}:{rank}" for rank in self.world.ranks]
+        texts = [shown(x, [f"device='{d}'"] if self.kind != "cpu" else []) for d, x in zip(on, self.shards)]
+        return texts[0] if len(texts) == 1 else "\n".join(f"{d}: {text}" for d, text in zip(on, texts))
+
+
+def check_same(placement: Placement, sbp: Any, world: Any, data: Any = None) -> None:
+    """Refuse ranks that were given different placements, sbp or data."""
+    agreement.check_same(world, [agreement.facts_of(placement, sbp, data)] * len(world.ranks))
+
+
+def _from_first(tensor: LocalTensor, layout: Layout, shape: tuple[int, ...]) -> list[np.ndarray]:
+    """Every rank's component, taken from the first rank of its group along the broadcast axes.
+
+    A broadcast from the first rank is a sum in which all other ranks hold zeros.
+    """
+    axes = tuple(a for a in layout.replicated_axes if layout.mesh.axis_size(a) > 1)
+    if not axes:
+        return list(tensor.shards)
+    mesh, world = layout.mesh, tensor.world
+    op = "any" if tensor.dtype == bool else "sum"
+    pending = Layout(mesh, layout.dims, [(axis, op) for axis in axes])
+    given = []
+    for rank, shard in zip(world.ranks, tensor.shards):
+        if rank not in mesh:
+            given.append(np.zeros((0,) * shard.ndim, shard.dtype))
+        else:
+            given.append(shard if mesh.group(rank, *axes)[0] == rank else np.zeros_like(shard))
+    shards: list[np.ndarray] = world.run(
+        Step("all_reduce", axes, pending, Layout(mesh, layout.dims), shape, op), given
+    )
+    return shards
+
+
+class GlobalTensor(Symbols):
+    """A global tensor with OneFlow's words; the methods are those of its table of operators."""
+
+    is_global, is_local = True, False
+
+    def __init__(self, value: CoreTensor, placement: Placement) -> None:
+        self.value = value
+        self.placement = placement
+
+    def _apply(self, ufunc: np.ufunc, *operands: Any) -> GlobalTensor:
+        from spmdsim.dialects.oneflow.operators import lifted
+
+        return lifted(getattr(core, ufunc.__name__))(*operands)
+
+    def __getitem__(self, key: Any) -> GlobalTensor:
+        from spmdsim.dialects.oneflow.operators import lifted
+
+        return lifted(lambda x, at: x[at])(self, key)
+
+    def become(self, other: GlobalTensor) -> GlobalTensor:
+        """Other values from now on, where the tensor lives; those before are in the history of what was computed from them.
+
+        Raises:
+            RuntimeError: a leaf with a gradient, or values of another shape.
+        """
+        self.value = becoming(self.value, other.value)
+        return self
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        raise UsageTypeError("tensors are values; nearest: flow.where(condition, value, x), a new one")
+
+    def __iter__(self) -> Iterator[GlobalTensor]:
+        return (self[k] for k in range(len(self)))
+
+    shape = property(lambda self: Size(self.value.shape), doc="Logical shape.")
+    dtype = property(lambda self: ElementType(self.value.dtype), doc="Element type.")
+    sbp = property(lambda self: placements.sbp_of(self.value.layout), doc="One entry per axis.")
+    requires_grad = property(lambda self: self.value.requires_grad, doc="Whether it has a gradient.")
+    is_leaf = property(lambda self: self.value.node is None, doc="Whether nothing with a gradient made it.")
+
+    @property
+    def device(self) -> device:
+        """Refused: it has a placement."""
+        raise OneFlowError("Only local tensors have 'device'. Please use '.placement' for global tensors.")
+
+    @property
+    def grad(self) -> GlobalTensor | None:
+        """Its gradient after ``backward()``."""
+        gradient = self.value.grad
+        return None if gradient is None else GlobalTensor(gradient, self.placement)
+
+    def requires_grad_(self, on: bool = True) -> GlobalTensor:
+        """Ask for its gradient."""
+        self.value.requires_grad = on
+        return self
+
+    def backward(self, gradient: GlobalTensor | None = None) -> None:
+        """Gradients of everything it depends on.
+
+        Raises:
+            RuntimeError: nothing of that needs a gradient; no gradient is given for more than one element.
+        """
+        if not self.value.requires_grad:
+            raise OneFlowError("element 0 of tensors does not require grad and does not have a grad_fn")
+        if gradient is None and self.value.size != 1:
+            raise OneFlowError("Grad can be implicitly created only for scalar outputs")
+        with agreement.same_code():
+            self.value.backward(None if gradient is None else gradient.value)
+
+    def to_global(
+        self, placement: Placement | None = None, sbp: Any = None, *, grad_sbp: Any = None, check_meta: bool = False,
+        copy: bool = False,
+    ) -> GlobalTensor:  # fmt: skip
+        """The same tensor elsewhere; ``grad_sbp`` is where its gradient is brought on the way back.
+
+        The same place gives the tensor itself, unless a ``copy`` is asked for.
+
+        Raises:
+            RuntimeError: neither placement nor sbp; a dim too short to be split; a transition there is not.
+        """
+        if placement is None and sbp is None:
+            raise OneFlowError("Converting a global tensor needs a placement, an sbp or both.")
+        where, value = placement or self.placement, self.value
+        entries = self.sbp if sbp is None else sbp
+        check_same(where, entries, value.world)
+        layout = placements.layout(where, entries, value.ndim)
+        if layout == value.layout and where == self.placement and grad_sbp is None and not copy:
+            return self
+        agreement.check_placement(where, value.world)
+        placements.check_sizes(where, entries, value.shape)
+        with agreement.transition(self, (where, entries)), agreement.same_code():
+            moved = laid_out(value, layout)
+        if grad_sbp is not None and moved.requires_grad:
+            again = CoreTensor(moved.world, moved.meta, moved.held, requires_grad=True)
+            again.node = GradientMove(moved, placements.layout(where, grad_sbp, value.ndim))
+            moved = again
+        return GlobalTensor(moved, where)
+
+    def to(self, where: Any) -> GlobalTensor:
+        """On devices of another type, or with other elements."""
+        if isinstance(where, str | device):
+            return self.to_global(Placement(device(where).type, self.placement.ranks))
+        cast: GlobalTensor = self.cast(np.dtype(where))
+        return cast
+
+    def to_local(self, *, copy: bool = False) -> LocalTensor:
+        """Each rank's component."""
+        shards = [shard.copy() if copy else shard for shard in self.value.shards]
+        return LocalTensor(shards, self.value.world)
+
+    def numpy(self) -> np.ndarray:
+        """The whole tensor, on every process."""
+        with agreement.same_code():
+            return self.value.full()
+
+    full = numpy
+
+    def __repr__(self) -> str:
+        """Its values, which all ranks of the placement must ask for together, and where it lives."""
+        where, value = [f"placement={self.placement}", f"sbp={self.sbp}"], self.value
+        made_by = value.node.recipe.op.name if isinstance(value.node, OpNode) else "global_to_global"
+        after = [f"grad_fn=<{made_by}_backward>"] if value.node else ["requires_grad=True"]
+        after = after if value.requires_grad else []
+        if not value.world.has_data:
+            return without_values(self.shape, value.dtype, [*where, *after])
+        return shown(self.numpy(), where, after)
+
+
+def becoming(old: CoreTensor, new: CoreTensor) -> CoreTensor:
+    """What a tensor is after it was computed with in place.
+
+    Raises:
+        RuntimeError: a leaf with a gradient, unless nothing is tracked; values of another shape.
+    """
+    if old.requires_grad and old.node is None and tracking():
         raise OneFlowError(
-            f"Sizes of tensors in dimension {dim} must be same or match balanced split distribution. "
-            f"Ranks {[rank for rank, _ in group]} hold {sizes}, but a balanced split of {total} is {balanced}"
+            "a leaf Tensor that requires grad is being used in an in-place operation; nearest: x = x + y, or oneflow.no_grad()"
         )
-    return first, (*expected[:dim], total, *expected[dim + 1 :])
-
-
-def broadcast_groups(placement: Placement, sbp: SbpLike) -> tuple[tuple[int, ...], ...]:
-    """The groups whose first rank overwrites the others' data when a local tensor becomes global.
-
-    They are the ranks that differ only on B axes; none when there is no B axis.
-
-    >>> from spmdsim.dialects.oneflow import placement
-    >>> broadcast_groups(placement("cpu", [[0, 1], [2, 3]]), "(B, S(0))")
-    ((0, 2), (1, 3))
-    """
-    entries = sbp_module.as_tuple(sbp, placement.ndim)
-    axes = [axis for axis, entry in zip(placement.mesh.axes, entries) if entry == sbp_module.broadcast]
-    return placement.mesh.groups(*axes) if axes else ()
-
-
-def can_merge(size: int, parts: int) -> bool:
-    """Whether splitting ``size`` by ``a`` and then by ``b`` equals splitting by ``a * b == parts`` at once.
-
-    >>> [can_merge(size, 4) for size in (4, 5, 6, 7, 8)]
-    [True, True, False, True, True]
-    """
-    return size % parts in (0, 1, parts - 1)
+    if old.shape != new.shape:
+        raise OneFlowError(
+            f"a tensor of shape {Size(old.shape)} cannot become one of shape {Size(new.shape)}"
+        )
+    value = laid_out(new if new.dtype == old.dtype else core.cast(new, old.dtype), old.layout)
+    if old.requires_grad and not value.requires_grad:
+        value = CoreTensor(value.world, value.meta, value.held, True, old.name, value.origin)
+        value.grad = old.grad
+    return value

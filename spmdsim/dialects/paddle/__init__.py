@@ -9,34 +9,34 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
 
-import numpy as np
+from spmdsim.dialects.namespaces import Words, speak
 
-from spmdsim.dialects import exported, lazy, listed
-from spmdsim.dialects.host import TYPES
-from spmdsim.dialects.missing import each
-
-#: Public name -> the submodule that has it.
-EXPORTS = exported(
-    process_mesh="Partial ProcessMesh Replicate Shard ceil_split check_even dims_mapping from_dims_mapping layout",
-    splitting="SplitLayout split_layout",
-    creation="arange empty eye full get_default_dtype get_device is_compiled_with_cuda is_tensor linspace normal ones randperm uniform rand randint randn set_default_dtype set_device to_tensor zeros",
-    static="disable_static enable_static in_dynamic_mode no_grad seed",
-    tensors="CPUPlace CUDAPinnedPlace CUDAPlace Tensor",
-    parameters="create_parameter",
-    attributes="ParamAttr",
-    layers="ColumnParallelLinear ParallelCrossEntropy RowParallelLinear VocabParallelEmbedding",
+_CHECKPOINT, _RESHARD = (
+    "spmdsim.tensor.checkpoint",
+    "reshard(tensor, mesh, placements), which inserts the collectives",
 )
+_LOOP = "a loop over loss.backward() and optimizer.step()"
 
+_HOMES = {
+    "Partial ProcessMesh Replicate Shard ceil_split check_even dims_mapping from_dims_mapping layout": "process_mesh",
+    "SplitLayout split_layout": "splitting",
+    "arange empty eye full get_default_dtype get_device is_compiled_with_cuda is_tensor linspace normal ones randperm uniform "
+    "rand randint randn set_default_dtype set_device to_tensor zeros": "creation",
+    "disable_static enable_static in_dynamic_mode seed": "static",
+    "no_grad": ".gradients",
+    "CPUPlace CUDAPinnedPlace CUDAPlace Tensor": "tensors",
+    "ParamAttr create_parameter": "parameters",
+    "ColumnParallelLinear ParallelCrossEntropy RowParallelLinear VocabParallelEmbedding": "layers",
+}  # fmt: skip
 #: What to use instead of a name that resembles none here.
-NEAREST = each({
+_NEAREST = {
     "version device is_compiled_with_xpu is_compiled_with_rocm": "get_device",
     "bfloat16": "float32",
     "DataParallel": "Shard(0) of the input, Replicate() of the parameters",
-    "Model": "a loop over loss.backward() and optimizer.step()",
+    "Model": _LOOP,
     "jit": "calling the function: programs run eagerly",
-    "save load": "spmdsim.tensor.checkpoint",
+    "save load": _CHECKPOINT,
     "utils": "ParamAttr(name=...)",
     "DataLoader io": "to_tensor of each batch",
     "grad": "Tensor.backward",
@@ -46,25 +46,108 @@ NEAREST = each({
     "rank": "Tensor.ndim",
     "base fluid framework tensor": "the same word of paddle",
     "vision text audio hub dataset": "to_tensor of arrays of one's own",
-    "metric callbacks hapi": "a loop over loss.backward() and optimizer.step()",
+    "metric callbacks hapi": _LOOP,
     "summary flops profiler": "print(layer), and spmdsim.record",
     "distribution geometric sparse quantization signal": "the functions of paddle",
     "onnx inference": "calling the layer",
     "amp": "float32 everywhere",
     "incubate": "VocabParallelEmbedding and its neighbours",
+}
+_LAID_OUT = {
+    "dtensor_from_fn dtensor_from_local reshard shard_layer shard_optimizer shard_tensor split unshard_dtensor "
+    "with_padding_rows ParallelEnv init_parallel_env": "distributed",
+    "Partial ProcessMesh ReduceType Replicate Shard": "process_mesh",
+    "get_rank get_world_size": ".session",
+}
+_NO_COLLECTIVES = {
+    "all_gather all_reduce alltoall alltoall_single barrier broadcast gather irecv isend recv reduce reduce_scatter scatter "
+    "send stream wait dtensor_to_local": _RESHARD,
+    "launch spawn rpc": "spmdsim launch",
+    "InMemoryDataset QueueDataset": "paddle.to_tensor of each batch",
+    "new_group get_group destroy_process_group set_mesh get_mesh": "ProcessMesh",
+    "parallelize to_static Strategy DistAttr": "shard_tensor per parameter",
+    "shard_dataloader": "shard_tensor of each batch",
+    "all_gather_object broadcast_object_list scatter_object_list": "spmdsim's world.gather_objects",
+    "ReduceOp": "Partial(op)",
+    "save_state_dict load_state_dict": _CHECKPOINT,
+    "sharding": "spmdsim.nn.sharded_over",
+    "is_initialized is_available get_backend": "get_world_size",
+}
+_FLEET = {
+    "DistributedStrategy HybridCommunicateGroup distributed_model distributed_optimizer "
+    "get_hybrid_communicate_group=HybridCommunicateGroup init is_first_worker": "fleet",
+    "worker_index=get_rank worker_num=get_world_size": ".session",
+}
+_NO_FLEET = {
+    "utils": "layouts: Shard(0) over mp along the sequence; activations are kept",
+    "init_server run_server": "init: there are workers only",
+    "save_inference_model save_persistables save": _CHECKPOINT,
+    "UserDefinedRoleMaker PaddleCloudRoleMaker UtilBase "
+    "barrier_worker init_worker stop_worker": "init, after which ranks are kept together by their collectives",
+}
+_PARALLEL_LAYERS = Words(
+    {"ColumnParallelLinear ParallelCrossEntropy RowParallelLinear VocabParallelEmbedding": "layers"},
+    {"PipelineLayer": "one stage", "get_rng_state_tracker": "dropout, the same in every layout"},
+)
+_LAYERS = {
+    "ClipGradByGlobalNorm ClipGradByNorm ClipGradByValue": "optimizer",
+    "Layer LayerList Sequential": "layers",
+    "ParamAttr": "parameters",
+}
+_NO_LAYERS = {
+    "BatchNorm BatchNorm1D BatchNorm3D SyncBatchNorm GroupNorm InstanceNorm1D InstanceNorm2D": "LayerNorm",
+    "LayerDict ParameterList ParameterDict": "LayerList",
+    "TransformerEncoderLayer TransformerDecoderLayer": "spmdsim.nn.TransformerBlock",
+    "LSTM GRU SimpleRNN": "a loop over matmul and tanh",
+    "utils": "ClipGradByGlobalNorm",
+    "MultiHeadAttention": "spmdsim.nn.Attention",
+    "Conv2D MaxPool2D BatchNorm2D": "ColumnParallelLinear over reshaped patches",
+}
+_NO_FUNCTIONS = {
+    "pad": "spmdsim.ops.pad",
+    "label_smooth": "cross_entropy(..., label_smoothing=)",
+    "flash_attention scaled_dot_product_attention": "spmdsim.nn.Attention",
+}
+_PROGRAMS = {
+    "Program Variable data default_main_program default_startup_program program_guard": "static",
+    "Executor append_backward": "executor",
+}
+_NO_PROGRAMS = {
+    "InputSpec": "data",
+    "CompiledProgram BuildStrategy ExecutionStrategy ParallelExecutor": "the Program itself",
+    "gradients": "append_backward",
+    "global_scope scope_guard": "Program.all_parameters()",
+    "save load save_inference_model load_inference_model load_program_state set_program_state": _CHECKPOINT,
+    "auc accuracy": "paddle.argmax and paddle.mean",
+    "nn": "paddle.nn.Linear and paddle.nn.Embedding",
+    "cpu_places cuda_places xpu_places device_guard": "Executor()",
+    "create_parameter create_global_var WeightNormParamAttr": "paddle.create_parameter",
+    "name_scope": "ParamAttr(name=...)",
+    "Print py_func": "fetch_list of exe.run",
+    "amp": "float32 everywhere",
+}
+
+__getattr__ = speak(__name__, {
+    "": Words(_HOMES, _NEAREST, "functions.FUNCTIONS tensors.TYPES"),
+    "distributed": Words(_LAID_OUT, _NO_COLLECTIVES),
+    "distributed.fleet": Words(_FLEET, _NO_FLEET),
+    "distributed.fleet.layers": Words(),
+    "distributed.fleet.layers.mpu": _PARALLEL_LAYERS,
+    "distributed.fleet.meta_parallel": _PARALLEL_LAYERS,
+    "fft": Words(tables="functions.FOURIER"),
+    "linalg": Words(nearest={"eig": "eigh", "lu": "qr", "lstsq": "pinv", "multi_dot": "matmul"}, tables="functions.LINALG"),
+    "nn": Words(_LAYERS, _NO_LAYERS, "layers.LAYERS"),
+    "nn.functional": Words(nearest=_NO_FUNCTIONS, tables="functions.NETWORK_FUNCTIONS"),
+    "nn.initializer": Words(
+        {"Assign Constant Normal Uniform XavierNormal XavierUniform": "parameters"},
+        {"TruncatedNormal": "Normal", "KaimingNormal": "Normal", "Orthogonal": "Assign"},
+    ),
+    "optimizer": Words(
+        {"SGD Adam AdamW Momentum Optimizer": "optimizer"},
+        {"lr": "set_lr before each step", "Lamb": "AdamW", "RMSProp Adagrad Adadelta Adamax": "Adam"},
+    ),
+    "regularizer": Words({"L1Decay L2Decay": "optimizer"}, {"WeightDecayRegularizer": "L2Decay"}),
+    "spmd": Words(imitated=("sharding rules", "paddle")),
+    "static": Words(_PROGRAMS, _NO_PROGRAMS),
 })  # fmt: skip
-SUBMODULES = ("distributed", "fft", "linalg", "nn", "optimizer", "regularizer", "static")
-
-__all__ = list(EXPORTS)
-
 import_module(f"{__name__}.functions")  # which gives tensors their symbols and methods
-
-
-def __getattr__(name: str) -> Any:
-    if name in TYPES.split():
-        return np.dtype(name)
-    return lazy(__name__, EXPORTS, name, NEAREST, SUBMODULES, table="functions")
-
-
-def __dir__() -> list[str]:
-    return listed(__name__, [*EXPORTS, *TYPES.split()], SUBMODULES, "functions")

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim.dialects.host import host
-from spmdsim.dialects.paddle.static import next_seed
-from spmdsim.dialects.paddle.static.program import recorded
+from spmdsim.dialects.paddle.static import next_seed, recorded
 from spmdsim.dialects.paddle.tensors import Tensor, check_has_gradient, everywhere
 from spmdsim.errors import InputError
 
@@ -35,11 +34,7 @@ def get_default_dtype() -> str:
 
 
 def set_default_dtype(d: Any) -> None:
-    """Only what it is may be asked for.
-
-    Raises:
-        InputError: another type than float32.
-    """
+    """Only what it is may be asked for: float32."""
     if np.dtype(d) != np.float32:
         raise InputError(f"the default type is float32 here, not {d}; nearest: dtype= of each call")
 
@@ -51,41 +46,37 @@ def _shape(shape: int | Sequence[int]) -> tuple[int, ...]:
     return tuple(int(size) for size in sizes)
 
 
-def _made(kind: str, numbers: Callable[[], Any]) -> Tensor:
-    """A recorded call that gives numbers: in a program, new ones in each run."""
+def _made(kind: str, numbers: Callable[[], Any], dtype: Any = None) -> Tensor:
+    """A recorded call that gives numbers, float32 unless said: in a program, new ones in each run."""
 
     def call() -> Any:
-        return everywhere(numbers())
+        return everywhere(np.asarray(numbers()).astype(dtype or "float32"))
 
     call.__name__ = kind
     tensor: Tensor = recorded(call)
     return tensor
 
 
-def randint(
-    low: int = 0, high: int | None = None, shape: Sequence[int] = (1,), dtype: Any = "int64", name: Any = None
-) -> Tensor:
-    """Whole numbers in ``[low, high)``, or ``[0, low)``, the same on every rank."""
-    bounds, dtype = (0, low) if high is None else (low, high), dtype or "int64"
-    return _made("randint", lambda: _generator().integers(*bounds, size=_shape(shape)).astype(dtype))
-
-
 def _generator() -> np.random.Generator:
     return np.random.default_rng(next_seed())
 
 
-def _random(about: str, kind: str, method: str) -> Callable[..., Tensor]:
-    def draw(shape: Sequence[int], dtype: Any = "float32", name: Any = None) -> Tensor:
-        return _made(
-            kind, lambda: getattr(_generator(), method)(size=_shape(shape)).astype(dtype or "float32")
-        )
-
-    draw.__doc__, draw.__name__ = about, kind
-    return draw
+def randint(
+    low: int = 0, high: int | None = None, shape: Sequence[int] = (1,), dtype: Any = "int64", name: Any = None
+) -> Tensor:
+    """Whole numbers in ``[low, high)``, or ``[0, low)``, the same on every rank."""
+    bounds = (0, low) if high is None else (low, high)
+    return _made("randint", lambda: _generator().integers(*bounds, size=_shape(shape)), dtype or "int64")
 
 
-randn = _random("Normal numbers, the same on every rank.", "randn", "normal")
-rand = _random("Numbers uniform in [0, 1), the same on every rank.", "rand", "random")
+def randn(shape: Sequence[int], dtype: Any = "float32", name: Any = None) -> Tensor:
+    """Normal numbers, the same on every rank."""
+    return _made("randn", lambda: _generator().normal(size=_shape(shape)), dtype)
+
+
+def rand(shape: Sequence[int], dtype: Any = "float32", name: Any = None) -> Tensor:
+    """Numbers uniform in [0, 1), the same on every rank."""
+    return _made("rand", lambda: _generator().random(_shape(shape)), dtype)
 
 
 def to_tensor(data: Any, dtype: Any = None, place: Any = None, stop_gradient: bool = True) -> Tensor:
@@ -102,7 +93,7 @@ def to_tensor(data: Any, dtype: Any = None, place: Any = None, stop_gradient: bo
 
 def full(shape: Sequence[int], fill_value: Any, dtype: Any = None, name: Any = None) -> Tensor:
     """One value everywhere."""
-    return _made("full", lambda: np.full(_shape(shape), fill_value, dtype or "float32"))
+    return _made("full", lambda: np.full(_shape(shape), fill_value, dtype or "float32"), dtype)
 
 
 def ones(shape: Sequence[int], dtype: Any = None, name: Any = None) -> Tensor:
@@ -115,43 +106,43 @@ def zeros(shape: Sequence[int], dtype: Any = None, name: Any = None) -> Tensor:
     return full(shape, 0, dtype)
 
 
+empty = zeros
+
+
 def arange(start: Any = 0, end: Any = None, step: Any = 1, dtype: Any = None, name: Any = None) -> Tensor:
     """Numbers at equal distances; whole ones are int64, others float32, unless a type is given."""
     bounds = (0, start, step) if end is None else (start, end, step)
     kind = dtype or ("int64" if all(isinstance(n, (int, np.integer)) for n in bounds) else "float32")
-    return _made("arange", lambda: np.arange(*bounds, dtype=kind))
-
-
-empty = zeros
+    return _made("arange", lambda: np.arange(*bounds, dtype=kind), kind)
 
 
 def eye(num_rows: int, num_columns: int | None = None, dtype: Any = None, name: Any = None) -> Tensor:
     """Ones on the diagonal, zeros elsewhere."""
-    return _made("eye", lambda: np.eye(num_rows, num_columns, dtype=dtype or "float32"))
+    return _made("eye", lambda: np.eye(num_rows, num_columns), dtype)
 
 
 def linspace(start: float, stop: float, num: int, dtype: Any = None, name: Any = None) -> Tensor:
     """So many numbers at equal distances, both ends included."""
-    return _made("linspace", lambda: np.linspace(start, stop, num, dtype=dtype or "float32"))
+    return _made("linspace", lambda: np.linspace(start, stop, num, dtype=dtype or "float32"), dtype)
 
 
 def uniform(
     shape: Sequence[int], dtype: Any = None, min: float = -1.0, max: float = 1.0, seed: int = 0
 ) -> Tensor:
     """Numbers uniform in ``[min, max)``, the same on every rank."""
-    return _made("uniform", lambda: _generator().uniform(min, max, _shape(shape)).astype(dtype or "float32"))
+    return _made("uniform", lambda: _generator().uniform(min, max, _shape(shape)), dtype)
 
 
 def normal(
     mean: float = 0.0, std: float = 1.0, shape: Sequence[int] | None = None, name: Any = None
 ) -> Tensor:
     """Normally distributed numbers, the same on every rank."""
-    return _made("normal", lambda: _generator().normal(mean, std, _shape(shape or (1,))).astype("float32"))
+    return _made("normal", lambda: _generator().normal(mean, std, _shape(shape or (1,))))
 
 
 def randperm(n: int, dtype: Any = "int64", name: Any = None) -> Tensor:
     """The numbers below ``n`` in a random order, the same on every rank."""
-    return _made("randperm", lambda: _generator().permutation(n).astype(dtype))
+    return _made("randperm", lambda: _generator().permutation(n), dtype)
 
 
 def is_tensor(x: Any) -> bool:

@@ -8,15 +8,14 @@ from typing import Any
 
 import numpy as np
 
+import spmdsim.fft as fourier
 import spmdsim.linalg as linalg
 import spmdsim.ops as core
 from spmdsim.dialects.criteria import check_weight, classes_last, counted, mean_of
 from spmdsim.dialects.functions import NETWORK, TORCH, attained, dims_of, numbers, open_clip, with_names
 from spmdsim.dialects.host import element_type, in_default_type
 from spmdsim.dialects.missing import told
-from spmdsim.dialects.paddle.static import next_seed
-from spmdsim.dialects.paddle.static.program import recorded
-from spmdsim.dialects.paddle.static.variables import Variable
+from spmdsim.dialects.paddle.static import Variable, next_seed, recorded
 from spmdsim.dialects.paddle.tensors import Tensor, everywhere, together
 from spmdsim.dialects.table import ARITHMETIC, Row, same, with_parameters
 from spmdsim.errors import InputError, UsageTypeError
@@ -32,18 +31,15 @@ def lifted(function: Callable[..., Any], called: str = "") -> Callable[..., Any]
     @wraps(function)
     def run(*operands: Any, **options: Any) -> Any:
         given = [_value(x) for x in (*operands, *options.values())]
-        flat = [x for y in given for x in (y if isinstance(y, (list, tuple)) else [y])]
-        if not any(isinstance(x, CoreTensor) for x in flat):
+        if not any(isinstance(x, CoreTensor) for x in _flat(given)):
             given[:1] = [everywhere(x) if not isinstance(x, (list, str)) else x for x in given[:1]]
-            flat = [x for y in given for x in (y if isinstance(y, (list, tuple)) else [y])]
+        flat = _flat(given)
         moved = iter(together(flat))
         values = [
             type(x)(next(moved) for _ in x) if isinstance(x, (list, tuple)) else next(moved) for x in given
         ]
         result = function(*values[: len(operands)], **dict(zip(options, values[len(operands) :])))
-        if isinstance(result, (list, tuple)):
-            return tuple(result) if isinstance(result, tuple) else result
-        return in_default_type(result, flat)
+        return result if isinstance(result, (list, tuple)) else in_default_type(result, flat)
 
     run.__name__ = called or function.__name__
 
@@ -52,6 +48,10 @@ def lifted(function: Callable[..., Any], called: str = "") -> Callable[..., Any]
         return recorded(run, *operands, **options)
 
     return told(call, run.__name__)
+
+
+def _flat(values: list[Any]) -> list[Any]:
+    return [x for y in values for x in (y if isinstance(y, (list, tuple)) else [y])]
 
 
 def _value(x: Any) -> Any:
@@ -124,10 +124,6 @@ def _unique(
     return tuple(part for part, wanted in asked if wanted)
 
 
-def _matmul(x: Any, y: Any, transpose_x: bool = False, transpose_y: bool = False) -> Any:
-    return core.matmul(x, y, transpose_a=transpose_x, transpose_b=transpose_y)
-
-
 def _linear(x: Any, weight: Any, bias: Any = None) -> Any:
     y = core.matmul(x, weight)
     return y if bias is None else core.add(y.to(y.layout.reduced), bias)
@@ -179,11 +175,9 @@ def _cross_entropy(
 
 
 def _scale(x: Any, scale: Any = 1.0, bias: float = 0.0, bias_after_scale: bool = True) -> Any:
-    return (
-        core.add(core.multiply(x, scale), bias)
-        if bias_after_scale
-        else core.multiply(core.add(x, bias), scale)
-    )
+    if bias_after_scale:
+        return core.add(core.multiply(x, scale), bias)
+    return core.multiply(core.add(x, bias), scale)
 
 
 def _product(a: Any, b: Any) -> Any:
@@ -238,7 +232,7 @@ TABLE: dict[str, Row] = {
     "gather": Row(lambda x, index, axis=0: core.take(x, index, axis)),
     "gelu": Row(_gelu, "GELU"),
     "index_select": Row(lambda x, index, axis=0: core.take(x, index, axis)),
-    "matmul": Row(_matmul),
+    "matmul": Row(lambda x, y, transpose_x=False, transpose_y=False: core.matmul(x, y, transpose_a=transpose_x, transpose_b=transpose_y)),
     "max": _extreme(core.max),
     "median": Row(lambda x, axis=None, keepdim=False: core.median(x, axis, keepdim)),
     "meshgrid": Row(lambda *args: core.meshgrid(*numbers(args), indexing="ij")),
@@ -278,7 +272,26 @@ NETWORK_TABLE = {
     "swish": Row(core.silu, "Swish"),
 }
 
+#: Functions by Paddle's names; those of ``nn.functional``, which are those of networks, those that have a layer, and
+#: log_softmax; those of ``fft`` and of ``linalg``.
 FUNCTIONS: dict[str, Callable[..., Any]] = {name: lifted(row.call, name) for name, row in TABLE.items()}
+_FUNCTIONAL = {*NETWORK_TABLE, "log_softmax", *(name for name, row in TABLE.items() if row.layer)}
+NETWORK_FUNCTIONS = {
+    name: lifted({**TABLE, **NETWORK_TABLE}[name].call, name) for name in sorted(_FUNCTIONAL)
+}
+_TRANSFORMS = [
+    f"{inverse}{real}fft{dims}" for inverse in ("", "i") for real in ("", "r") for dims in ("", "2", "n")
+]
+FOURIER = {
+    name: lifted(getattr(fourier, name), name)
+    for name in (*_TRANSFORMS, "hfft", "ihfft", "fftshift", "ifftshift")
+}
+_OURS = "cholesky cond cross det eigh eigvalsh inv matrix_power matrix_rank pinv qr slogdet solve"
+LINALG = {
+    **{name: lifted(getattr(linalg, name), name) for name in _OURS.split()},
+    **{name: FUNCTIONS[name] for name in ("matmul", "norm")},
+    "svd": lifted(lambda x, full_matrices=False: linalg.svd(x, full_matrices), "svd"),
+}
 
 #: Symbols of tensors and of a program's variables.
 SYMBOLS = f"{ARITHMETIC} eq ne"

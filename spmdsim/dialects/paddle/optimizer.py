@@ -3,40 +3,113 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import spmdsim.ops as ops
 from spmdsim import nn
 from spmdsim.core.tape import OpNode
-from spmdsim.dialects.missing import Worded, each, refusal
-from spmdsim.dialects.paddle.attributes import ParamAttr
-from spmdsim.dialects.paddle.nn.clip import Clip
-from spmdsim.dialects.paddle.regularizer import L2Decay
-from spmdsim.dialects.paddle.static import in_dynamic_mode, in_static_mode
-from spmdsim.dialects.paddle.static.executor import pulled, selected
-from spmdsim.dialects.paddle.static.program import (
+from spmdsim.dialects.missing import Worded, each
+from spmdsim.dialects.namespaces import find_words
+from spmdsim.dialects.paddle.executor import pulled, selected
+from spmdsim.dialects.paddle.parameters import ParamAttr
+from spmdsim.dialects.paddle.static import (
+    Variable,
     default_main_program,
     default_startup_program,
+    in_dynamic_mode,
+    in_static_mode,
 )
-from spmdsim.dialects.paddle.static.variables import Variable
 from spmdsim.dialects.paddle.tensors import check_needs_gradient
 from spmdsim.dialects.table import renamed
 from spmdsim.errors import InputError, UsageTypeError
-from spmdsim.ops import add
-from spmdsim.ops.reduce import wide
+from spmdsim.ops.reduce import as_type, wide
 from spmdsim.tensor import Tensor
 
+
+@dataclass(frozen=True)
+class L2Decay:
+    """What a loss gains for large parameters: ``coeff / 2`` times the sum of squares."""
+
+    coeff: float = 0.0
+
+    def slope(self, value: Any) -> Any:
+        """What the gradient gains."""
+        return ops.multiply(wide(value), float(self.coeff))
+
+
+@dataclass(frozen=True)
+class L1Decay:
+    """What a loss gains for large parameters: ``coeff`` times the sum of absolute values."""
+
+    coeff: float = 0.0
+
+    def slope(self, value: Any) -> Any:
+        """What the gradient gains."""
+        return ops.multiply(ops.sign(wide(value)), float(self.coeff))
+
+
+def _scale(parameters: Sequence[Any], largest: float) -> None:
+    factor = largest / max(nn.global_norm(parameters), largest)
+    for parameter in parameters if factor < 1 else ():
+        scaled = ops.multiply(wide(parameter.grad), factor)
+        parameter.value.grad = as_type(scaled, parameter.grad.dtype)
+
+
+class ClipGradByGlobalNorm:
+    """All gradients scaled down together before a step until the norm of all is at most ``clip_norm``."""
+
+    def __init__(
+        self, clip_norm: float, group_name: str = "default_group", auto_skip_clip: bool = False
+    ) -> None:
+        self.clip_norm = float(clip_norm)
+
+    def __call__(self, parameters: Sequence[Any]) -> None:
+        """New gradients for those that have one."""
+        _scale(parameters, self.clip_norm)
+
+
+class ClipGradByNorm:
+    """Each gradient scaled down before a step until its norm is at most ``clip_norm``."""
+
+    def __init__(self, clip_norm: float) -> None:
+        self.clip_norm = float(clip_norm)
+
+    def __call__(self, parameters: Sequence[Any]) -> None:
+        """New gradients for those that have one."""
+        for parameter in parameters:
+            _scale([parameter], self.clip_norm)
+
+
+class ClipGradByValue:
+    """Each element of a gradient brought into ``[min, max]`` before a step; ``min`` is ``-max`` if left out.
+
+    Raises:
+        InputError: limits between which there is nothing.
+    """
+
+    def __init__(self, max: float, min: float | None = None) -> None:
+        self.max, self.min = float(max), float(-max if min is None else min)
+        if self.min > self.max:
+            raise InputError(
+                f"ClipGradByValue brings gradients into [min, max], but min is {self.min} and max {self.max}"
+            )
+
+    def __call__(self, parameters: Sequence[Any]) -> None:
+        """New gradients for those that have one."""
+        for parameter in parameters:
+            parameter.value.grad = ops.minimum(ops.maximum(parameter.grad, self.min), self.max)
+
+
+_CLIPS = (ClipGradByGlobalNorm, ClipGradByNorm, ClipGradByValue)
 _PLAIN = ParamAttr()
 
 
 class Optimizer(Worded, nn.Optimiser):
-    """What Paddle's optimisers have in common.
+    """What Paddle's optimisers have in common; without ``parameters`` they train those of the default program.
 
-    Args:
-        parameters: what is trained; left out, the parameters of the default program.
-        rate: learning rate.
-        weight_decay: a regularizer, or a number for ``L2Decay``, for parameters without one of their own.
-        grad_clip: changes the gradients before each step.
-        **options: what else our optimiser takes.
+    A ``weight_decay``, a regularizer or a number for ``L2Decay``, is that of parameters without one of their own.
     """
 
     ORIGINAL = "paddle.optimizer.Optimizer"
@@ -49,59 +122,52 @@ class Optimizer(Worded, nn.Optimiser):
     def __init__(
         self, parameters: Any, rate: Any, weight_decay: Any = None, grad_clip: Any = None, **options: Any
     ) -> None:
-        if not isinstance(rate, (int, float)):
-            raise InputError(
-                f"learning_rate is a number here, not a {type(rate).__name__}; nearest: set_lr before each step"
-            )
         if isinstance(parameters, (nn.Parameter, nn.Module, Tensor, str)):
             raise UsageTypeError(
                 f"parameters is a list or tuple of parameters, not a {type(parameters).__name__}"
             )
-        if parameters is None and in_dynamic_mode():
-            raise InputError(
-                "parameters argument given to the Optimizer should not be None in dygraph mode; nearest: "
-                "parameters=model.parameters()"
-            )
-        groups = [x for x in parameters or () if isinstance(x, dict)]
-        if groups:
-            raise InputError(
-                "parameters in groups are not covered; nearest: ParamAttr(learning_rate=, regularizer=) of each parameter"
-            )
-        if (
-            weight_decay is not None
-            and not isinstance(weight_decay, (int, float))
-            and not hasattr(weight_decay, "slope")
-        ):
-            raise InputError(
-                f"weight_decay is a number, L2Decay or L1Decay, not a {type(weight_decay).__name__}; nearest: 0.0"
-            )
-        if grad_clip is not None and not isinstance(grad_clip, Clip):
-            raise InputError(
-                f"grad_clip is none of paddle.nn's, but a {type(grad_clip).__name__}; nearest: ClipGradByGlobalNorm(1.0)"
-            )
-        self.regularization = (
-            L2Decay(weight_decay) if isinstance(weight_decay, (int, float)) else weight_decay
-        )
-        self.grad_clip = grad_clip
         self._given = None if parameters is None else list(parameters)
+        number, no_number = isinstance(weight_decay, (int, float)), not hasattr(weight_decay, "slope")
+        for refused, told in (
+            (
+                not isinstance(rate, (int, float)),
+                f"learning_rate is a number here, not a {type(rate).__name__}; nearest: set_lr before each step",
+            ),
+            (
+                parameters is None and in_dynamic_mode(),
+                "parameters argument given to the Optimizer should not be None in dygraph mode; nearest: parameters=model.parameters()",
+            ),
+            (
+                any(isinstance(x, dict) for x in self._given or ()),
+                "parameters in groups are not covered; nearest: ParamAttr(learning_rate=, regularizer=) of each parameter",
+            ),
+            (
+                weight_decay is not None and not number and no_number,
+                f"weight_decay is a number, L2Decay or L1Decay, not a {type(weight_decay).__name__}; nearest: 0.0",
+            ),
+            (
+                not isinstance(grad_clip, (*_CLIPS, type(None))),
+                f"grad_clip is none of paddle.nn's, but a {type(grad_clip).__name__}; nearest: ClipGradByGlobalNorm(1.0)",
+            ),
+        ):
+            if refused:
+                raise InputError(told)
+        self.regularization, self.grad_clip = L2Decay(weight_decay) if number else weight_decay, grad_clip
         super().__init__(self._given or [], rate, **options)
 
     def minimize(
         self, loss: Any, startup_program: Any = None, parameters: Any = None, no_grad_set: Any = None
     ) -> tuple[list[Any], list[tuple[Any, Any]]]:
-        """One step down a loss; in a program, one in each run.
+        """One step down a loss, whose gradients are computed first unless ``loss.backward()`` did that; in a program, one a run.
 
         Args:
-            loss: its gradients are computed first, unless ``loss.backward()`` did that.
+            loss: one number, into which something trainable goes.
             startup_program: the one that lets the optimiser begin anew; the default one if left out.
             parameters: what is trained, themselves or by name.
             no_grad_set: what is not.
 
         Returns:
             An empty list, and pairs of a parameter and its gradient (in a program, the gradient's name).
-
-        Raises:
-            UsageTypeError: a loss that nothing trainable goes into.
         """
         passed = isinstance(getattr(loss, "node", None), OpNode) and loss.node.spent
         if not passed:
@@ -146,7 +212,7 @@ class Optimizer(Worded, nn.Optimiser):
         attribute = _attribute(parameter)
         regularizer, rate = attribute.regularizer or self.regularization, self.rate
         if regularizer is not None:
-            gradient = add(wide(gradient), regularizer.slope(parameter.value.detach()))
+            gradient = ops.add(wide(gradient), regularizer.slope(parameter.value.detach()))
         self.rate = rate * attribute.learning_rate
         try:
             return super()._updated(parameter, gradient)
@@ -213,13 +279,4 @@ class AdamW(Adam):  # type: ignore[misc,valid-type]
         return updated
 
 
-__all__ = ["SGD", "Adam", "AdamW", "Momentum", "Optimizer"]
-__getattr__ = refusal(
-    __name__,
-    __all__,
-    {
-        "lr": "set_lr before each step",
-        "Lamb": "AdamW",
-        "RMSProp Adagrad Adadelta Adamax": "Adam",
-    },
-)
+find_words(__name__)

@@ -1,7 +1,10 @@
-"""Parameters: where attributes have their effect, and names are reused."""
+"""Parameters and the attributes that they are asked for by: ``ParamAttr`` and ``paddle.nn.initializer``; names are reused."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -9,14 +12,16 @@ import numpy as np
 from spmdsim import nn
 from spmdsim.core import Layout, Mesh
 from spmdsim.dialects.host import host
-from spmdsim.dialects.paddle.attributes import ParamAttr, initial
+from spmdsim.dialects.missing import Worded, told
 from spmdsim.dialects.paddle.static import (
+    default_main_program,
+    default_startup_program,
     first_seed,
     in_dynamic_mode,
     in_static_mode,
     next_number,
+    scope,
 )
-from spmdsim.dialects.paddle.static.program import default_main_program, default_startup_program, scope
 from spmdsim.dialects.paddle.tensors import Tensor, dressed, shape_only
 from spmdsim.dialects.session import current_world
 from spmdsim.dialects.table import as_its_tensor
@@ -25,13 +30,126 @@ from spmdsim.nn.module import Initialiser
 from spmdsim.worlds.base import World
 
 
-class Parameter(nn.Parameter):
-    """A trainable tensor with Paddle's words.
+@dataclass(frozen=True)
+class Initializer:
+    """First values of a parameter, once its shape is known."""
 
-    Attributes:
-        attribute: learning rate, regularizer and the rest that it was made with.
-        trainable: whether it has a gradient.
+    of: Callable[[tuple[int, ...]], Initialiser]
+
+
+@dataclass(frozen=True)
+class ParamAttr(Worded):
+    """What a parameter is asked to be; ``weight_attr=`` and ``bias_attr=`` take one.
+
+    Where a parameter has the ``name`` already, it is used again. ``learning_rate`` is a factor of the optimiser's rate, a
+    ``regularizer`` stands for its weight decay, ``need_clip`` says whether its ``grad_clip`` applies.
+
+    Raises:
+        InputError: a learning rate that is none, or something that is no regularizer.
     """
+
+    ORIGINAL = "paddle.ParamAttr"
+
+    name: str | None = None
+    initializer: Any = None
+    learning_rate: float = 1.0
+    regularizer: Any = None
+    trainable: bool = True
+    do_model_average: bool = True
+    need_clip: bool = True
+
+    def __post_init__(self) -> None:
+        rate = self.learning_rate
+        if not isinstance(rate, (int, float)) or not 0 <= rate < math.inf:
+            raise InputError(f"learning_rate of ParamAttr is a number from 0 on, not {rate!r}")
+        if self.regularizer is not None and not hasattr(self.regularizer, "slope"):
+            raise InputError(
+                f"regularizer is a paddle.regularizer.L2Decay or L1Decay, not a {type(self.regularizer).__name__}"
+            )
+        for word in ("trainable", "need_clip"):
+            if not isinstance(getattr(self, word), (bool, int)):
+                raise InputError(f"{word} of ParamAttr is True or False, not {getattr(self, word)!r}")
+        if not isinstance(self.name, (str, type(None))):
+            raise InputError(f"name of ParamAttr is a str, not {self.name!r}")
+
+    @staticmethod
+    def _of(attribute: Any, name: str | None = None) -> Any:
+        """An attribute, with a name where it has none."""
+        if name is None or attribute is False:
+            return attribute
+        if isinstance(attribute, ParamAttr):
+            return attribute if attribute.name else replace(attribute, name=name)
+        return ParamAttr(name, attribute)
+
+
+ParamAttr.__init__ = told(ParamAttr.__init__, "ParamAttr")  # type: ignore[method-assign]
+
+
+def Constant(value: float = 0.0) -> Initializer:
+    """One value everywhere."""
+    return Initializer(
+        lambda _: lambda index, *rest: np.full([p.stop - p.start for p in index], value, rest[1])
+    )
+
+
+def _shifted(values: Initialiser, shift: float) -> Initialiser:
+    return lambda index, shape, dtype, seed: values(index, shape, dtype, seed) + dtype.type(shift)
+
+
+def Normal(mean: float = 0.0, std: float = 1.0) -> Initializer:
+    """Normal numbers."""
+    return Initializer(lambda _: _shifted(nn.Normal(std), mean))
+
+
+def Uniform(low: float = -1.0, high: float = 1.0) -> Initializer:
+    """Numbers uniform in ``[low, high)``."""
+    return Initializer(lambda _: _shifted(nn.Uniform((high - low) / 2), (low + high) / 2))
+
+
+def XavierUniform() -> Initializer:
+    """Uniform numbers by fan-in and fan-out (Glorot and Bengio, 2010)."""
+    return Initializer(lambda shape: nn.Uniform(math.sqrt(6 / sum(shape[:2]))))
+
+
+def XavierNormal() -> Initializer:
+    """Normal numbers by fan-in and fan-out (Glorot and Bengio, 2010)."""
+    return Initializer(lambda shape: nn.Normal(math.sqrt(2 / sum(shape[:2]))))
+
+
+def Assign(value: Any) -> Initializer:
+    """The values of an array."""
+    array = np.asarray(value)
+
+    def of(shape: tuple[int, ...]) -> Initialiser:
+        if array.shape != shape:
+            raise InputError(f"a parameter of shape {shape} was given values of shape {array.shape}")
+        return lambda index, _shape, dtype, _seed: array[index].astype(dtype, copy=False)
+
+    return Initializer(of)
+
+
+def initial(
+    attribute: Any, shape: tuple[int, ...], default: Initialiser
+) -> tuple[ParamAttr, Initialiser, Any]:
+    """What a ``weight_attr`` or ``bias_attr`` asks for, with first values and element type (None: float32)."""
+    attr = attribute if isinstance(attribute, ParamAttr) else ParamAttr()
+    if isinstance(attribute, str):
+        return ParamAttr(attribute), default, None
+    values = attr.initializer if isinstance(attribute, ParamAttr) else attribute
+    if values is None or values is True:
+        return attr, default, None
+    if isinstance(values, Initializer):
+        return attr, values.of(shape), None
+    if callable(values):
+        return attr, values, None
+    array = np.asarray(values)
+    if array.dtype.kind not in "biufcV":
+        raise InputError(f"an attribute is a ParamAttr, an initializer, an array or False, not {values!r}")
+    return attr, Assign(array).of(shape), array.dtype
+
+
+class Parameter(nn.Parameter):
+    """A trainable tensor with Paddle's words, made with an ``attribute``."""
 
     def __init__(
         self, shape: Any, layout: Layout, initialiser: Initialiser, dtype: Any, attribute: ParamAttr
@@ -99,11 +217,7 @@ class Parameter(nn.Parameter):
         return np.asarray(self.value.full())
 
     def set_value(self, value: Any) -> None:
-        """Take the values of an array or tensor.
-
-        Raises:
-            InputError: another shape.
-        """
+        """Take the values of an array or tensor of the same shape."""
         array = np.asarray(host(value))
         if array.shape != self.shape:
             raise InputError(
@@ -161,9 +275,6 @@ def create(
         suffix: ``w`` or ``b``.
         keep: whether the program keeps it, which nobody else does.
         dtype: element type where the attribute's values say none; float32.
-
-    Raises:
-        InputError: a name that a parameter of another shape has, or what :func:`initial` refuses.
     """
     attr, initialiser, kind = initial(attribute, shape, default)
     here = scope()

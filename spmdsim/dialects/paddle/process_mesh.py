@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim.core import Layout, Mesh, Placement
-from spmdsim.dialects.even import first_uneven
+from spmdsim.dialects.layouts import first_uneven
 from spmdsim.dialects.missing import Worded, each
 from spmdsim.dialects.torch import Partial, Replicate, Shard
 from spmdsim.errors import LayoutError

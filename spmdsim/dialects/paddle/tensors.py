@@ -7,19 +7,21 @@ from typing import Any
 import numpy as np
 
 import spmdsim.tensor as ours
-from spmdsim.core import Layout, Mesh, Placement
+from spmdsim.core import Layout, Mesh, Partial, Placement, Shard
 from spmdsim.core.meta import Meta
 from spmdsim.core.tape import MoveNode
-from spmdsim.dialects.host import host, whole
+from spmdsim.dialects.host import TYPE_NAMES, host, whole
 from spmdsim.dialects.missing import NotCovered, each, not_covered
-from spmdsim.dialects.paddle.printing import shown
 from spmdsim.dialects.paddle.process_mesh import ProcessMesh
+from spmdsim.dialects.printed import ends, known_values, nested
 from spmdsim.dialects.session import current_world
 from spmdsim.dialects.torch import with_words
 from spmdsim.errors import UsageTypeError
 from spmdsim.layout.element_type import has_gradient
 from spmdsim.worlds.base import World
 
+#: Element types by their names.
+TYPES = {name: np.dtype(name) for name in TYPE_NAMES}
 #: What to use instead of a method that resembles none here.
 NEAREST = each({
     "register_hook _grad_ivar": "grad after backward()",
@@ -54,8 +56,7 @@ class Shape(tuple[int, ...]):
 class Place:
     """Where ranks compute: on their CPUs, whatever is asked for."""
 
-    def __init__(self, id: int = 0) -> None:
-        """The number is accepted and ignored."""
+    def __init__(self, id: int = 0) -> None: ...
 
     def __repr__(self) -> str:
         return "Place(cpu)"
@@ -65,12 +66,7 @@ CPUPlace = CUDAPlace = CUDAPinnedPlace = Place
 
 
 class Tensor(ours.Tensor):
-    """A tensor with Paddle's words.
-
-    Attributes:
-        key: which of a recorded program's values it is, if any.
-        owner: the parameter that it is the value of, if any.
-    """
+    """A tensor with Paddle's words; maybe a recorded program's value with a ``key``, or that of a parameter, its ``owner``."""
 
     __slots__ = ("key", "owner")
 
@@ -92,10 +88,10 @@ class Tensor(ours.Tensor):
         if self.owner is not None:
             self.owner.trainable = not value
 
-    @property
-    def shape(self) -> Shape:
-        """Global shape."""
-        return Shape(self.meta.shape)
+    shape = property(lambda self: Shape(self.meta.shape), doc="Global shape.")
+    is_leaf = property(lambda self: self.node is None, doc="Whether nothing with a gradient made it.")
+    place = property(lambda self: Place(), doc="``Place(cpu)``.")
+    persistable = property(lambda self: False, doc="It is no parameter.")
 
     def backward(self, grad_tensor: Any = None, retain_graph: bool = False) -> None:
         """Gradients of all that this was computed from, into ``grad``; every element counts with 1 unless given.
@@ -119,11 +115,6 @@ class Tensor(ours.Tensor):
 
     clear_grad = clear_gradient
 
-    @property
-    def is_leaf(self) -> bool:
-        """Whether no operator with a gradient computed it."""
-        return self.node is None
-
     def tolist(self) -> Any:
         """The values as nested lists, on every rank."""
         return self.full().tolist()
@@ -141,12 +132,8 @@ class Tensor(ours.Tensor):
         return dressed(super().detach(), fresh=True)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        """An array, where every rank holds all of it: nothing is communicated.
-
-        Raises:
-            UsageTypeError: ranks hold parts of it.
-        """
-        if self.layout.partial or any(parts > 1 for parts in self.layout.parts):
+        """An array, where every rank holds all of it: nothing is communicated."""
+        if _is_split(self.layout):
             raise UsageTypeError(
                 "a tensor of which ranks hold parts is no array by itself; call numpy() on all ranks"
             )
@@ -173,8 +160,6 @@ class Tensor(ours.Tensor):
         return self
 
     cuda = pin_memory = contiguous = cpu
-    place = property(lambda self: Place(), doc="``Place(cpu)``.")
-    persistable = property(lambda self: False, doc="It is no parameter.")
 
     def is_contiguous(self) -> bool:
         """Always."""
@@ -194,27 +179,18 @@ class Tensor(ours.Tensor):
 
     def __repr__(self) -> str:
         """Its values, as far as this process has them."""
-        return shown(self) if self.world.has_data else super().__repr__()
+        return _shown(self) if self.world.has_data else super().__repr__()
 
     __str__ = __repr__
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(f"a tensor has no attribute {name!r}")
-        raise _refused(name, dir(type(self)))
-
-
-def _refused(name: str, there: list[str]) -> Exception:
-    error = not_covered(f"{__name__.rpartition('.')[0]}.Tensor", name, there, NEAREST)
-    return NotCovered(str(error))
+        raise NotCovered(str(not_covered("spmdsim.dialects.paddle.Tensor", name, dir(type(self)), NEAREST)))
 
 
 def check_needs_gradient(x: Any, what: str) -> None:
-    """Refuse to go back from a tensor that has no way back.
-
-    Raises:
-        UsageTypeError: it has ``stop_gradient=True``.
-    """
+    """Refuse to go back from a tensor with ``stop_gradient=True``."""
     if not x.requires_grad:
         raise UsageTypeError(
             f"{what} starts from a tensor with stop_gradient=True: nothing that it was computed from needs a gradient; "
@@ -223,11 +199,7 @@ def check_needs_gradient(x: Any, what: str) -> None:
 
 
 def check_has_gradient(dtype: np.dtype, stopped: bool) -> None:
-    """Refuse a gradient of what has none.
-
-    Raises:
-        UsageTypeError: whole numbers or truth values with ``stop_gradient=False``.
-    """
+    """Refuse a gradient of whole numbers and truth values."""
     if not stopped and not has_gradient(dtype):
         raise UsageTypeError(
             f"a tensor of {dtype} has no gradient, so stop_gradient must be True; nearest: dtype='float32'"
@@ -251,8 +223,12 @@ def shape_only(x: ours.Tensor, world: World) -> Tensor:
     return Tensor(world, x.meta, shards, x.requires_grad, x.name)
 
 
+def _is_split(layout: Layout) -> bool:
+    return bool(layout.partial) or any(parts > 1 for parts in layout.parts)
+
+
 def _is_whole(x: ours.Tensor) -> bool:
-    return not x.layout.partial and x.layout.mesh.size == x.world.size and set(x.layout.parts) <= {1}
+    return x.layout.mesh.size == x.world.size and not _is_split(x.layout)
 
 
 def everywhere(x: Any, mesh: Mesh | None = None, *, requires_grad: bool = False) -> Any:
@@ -283,3 +259,51 @@ def together(values: list[Any]) -> list[Any]:
         (x.layout.mesh for x in tensors if not _is_whole(x)), tensors[0].layout.mesh if tensors else None
     )
     return [everywhere(x, mesh) if isinstance(x, (ours.Tensor, np.ndarray)) else x for x in values]
+
+
+_PREFIX = "Tensor("
+_PRECISION, _THRESHOLD, _EDGEITEMS, _WIDTH = 8, 1000, 3, 80
+
+
+def _shown(x: Any) -> str:
+    """A tensor as ``python/paddle/tensor/to_string.py`` prints it: eight digits, summarised above 1,000 elements.
+
+    Of a tensor of which ranks hold parts, Paddle gathers the values; here a rank says which it has, so that one alone may
+    print.
+    """
+    place = f"Place(cpu), stop_gradient={x.stop_gradient}"
+    told = f"{_PREFIX}shape={list(x.shape)}, dtype={x.dtype.name}, place={place},"
+    values, which = known_values(x)
+    if _is_split(x.layout):
+        mesh = x.layout.mesh
+        names, kinds = ", ".join(mesh.axes), ", ".join(map(_placement, x.layout.placements))
+        told += f" process_mesh={{shape: {list(mesh.shape)}, process_ids: {list(mesh.rank_list)}, dim_names: [{names}]}},"
+        told += f" placements=[{kinds}], " + (f"{which}, DenseTensor=" if which else "GlobalDenseTensor=")
+    return f"{told}\n{' ' * len(_PREFIX)}{_numbers(values)})"
+
+
+def _placement(one: Placement) -> str:
+    if isinstance(one, Shard):
+        return f"Shard(dim={one.dim})"
+    return f"Partial(reduce_type={one.op})" if isinstance(one, Partial) else "Replicate()"
+
+
+def _numbers(array: np.ndarray) -> str:
+    array, cut = ends(array, _EDGEITEMS, _THRESHOLD)
+    width, signed = max((len(_number(value)) for value in array.flat), default=0), bool((array < 0).any())
+
+    def written(value: Any) -> str:
+        text = _number(value)
+        if width <= len(text):
+            return text
+        return f" {text.ljust(width - 1)}" if signed and not value < 0 else text.ljust(width)
+
+    return nested(
+        array, cut, len(_PREFIX), written, lambda indent: (_WIDTH - indent) // (width + 2), _EDGEITEMS
+    )
+
+
+def _number(value: Any) -> str:
+    if value.dtype.kind != "f":
+        return f"{value}"
+    return f"{value:.0f}." if np.ceil(value) == value else f"{value:.{_PRECISION}f}"

@@ -15,7 +15,7 @@ from itertools import accumulate, pairwise, product
 from operator import mul
 
 from spmdsim.core import Layout, Mesh, Partial, Placement, Replicate, Shard, split_block
-from spmdsim.dialects.oneflow.tensors import can_merge
+from spmdsim.dialects.oneflow.placements import can_merge
 from spmdsim.errors import PlanError
 from spmdsim.redistribution.lower_bound import lower_bound
 

@@ -27,8 +27,8 @@ from typing import Any
 
 from spmdsim.core import BoundRule, Layout, Mesh, Strategy
 from spmdsim.dialects.oneflow import sbp as sbp_module
+from spmdsim.dialects.oneflow.placements import sbp_of
 from spmdsim.dialects.oneflow.sbp import OneFlowError, Sbp, broadcast, partial_sum
-from spmdsim.dialects.oneflow.tensors import sbp_of
 from spmdsim.errors import RuleError
 from spmdsim.imitations.oneflow.signature_table import Row, find
 from spmdsim.redistribution import plan

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
 
-from spmdsim.dialects.missing import each, not_covered
 from spmdsim.dialects.session import alone, current_world
 from spmdsim.errors import InputError
 
@@ -16,11 +14,7 @@ _OTHER = ("pp_degree", "sharding_degree", "sep_degree")
 
 
 class DistributedStrategy:
-    """What :func:`init` is told: ``hybrid_configs`` with ``dp_degree`` and ``mp_degree``.
-
-    Raises:
-        InputError: (at :func:`init`) degrees that do not fit the ranks, or other kinds of parallelism.
-    """
+    """What :func:`init` is told: ``hybrid_configs`` with ``dp_degree`` and ``mp_degree``."""
 
     def __init__(self) -> None:
         self.hybrid_configs: dict[str, Any] = {}
@@ -28,7 +22,11 @@ class DistributedStrategy:
 
 
 def init(role_maker: Any = None, is_collective: bool = False, strategy: Any = None, **options: Any) -> None:
-    """Join the job; layers made afterwards are split over ``mp_degree`` ranks (all of them if nobody says)."""
+    """Join the job; layers made afterwards are split over ``mp_degree`` ranks (all of them if nobody says).
+
+    Raises:
+        InputError: degrees that do not fit the ranks, or other kinds of parallelism.
+    """
     size = current_world().size
     given = dict(getattr(strategy, "hybrid_configs", None) or {})
     for name in _OTHER:
@@ -77,9 +75,6 @@ class HybridCommunicateGroup:
         return current_world().ranks[0] // model_parts()
 
 
-get_hybrid_communicate_group = HybridCommunicateGroup
-
-
 def distributed_model(model: Any) -> Any:
     """The model itself: its layers know where they live."""
     return model
@@ -90,37 +85,6 @@ def distributed_optimizer(optimizer: Any, strategy: Any = None) -> Any:
     return optimizer
 
 
-def worker_index() -> int:
-    """This process's (first) rank."""
-    return current_world().ranks[0]
-
-
-def worker_num() -> int:
-    """Number of ranks."""
-    return current_world().size
-
-
 def is_first_worker() -> bool:
     """Whether this process has rank 0."""
-    return worker_index() == 0
-
-
-__all__ = [
-    "DistributedStrategy", "HybridCommunicateGroup", "distributed_model", "distributed_optimizer",
-    "get_hybrid_communicate_group", "init", "is_first_worker", "meta_parallel", "worker_index", "worker_num",
-]  # fmt: skip
-
-#: What to use instead of a name that resembles none here.
-NEAREST = each({
-    "utils": "layouts: Shard(0) over mp along the sequence; activations are kept",
-    "init_server run_server": "init: there are workers only",
-    "save_inference_model save_persistables save": "spmdsim.tensor.checkpoint",
-    "UserDefinedRoleMaker PaddleCloudRoleMaker UtilBase "
-    "barrier_worker init_worker stop_worker": "init, after which ranks are kept together by their collectives",
-})  # fmt: skip
-
-
-def __getattr__(name: str) -> Any:
-    if name in ("layers", "meta_parallel"):
-        return import_module(f"{__name__}.{name}")
-    raise not_covered(__name__, name, __all__, NEAREST)
+    return current_world().ranks[0] == 0

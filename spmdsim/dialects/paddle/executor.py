@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim import nn
-from spmdsim.dialects.paddle.static.program import Program, default_main_program, scope
-from spmdsim.dialects.paddle.static.variables import Missing, Variable, not_fed
+from spmdsim.dialects.paddle.static import Missing, Program, Variable, default_main_program, not_fed, scope
 from spmdsim.dialects.paddle.tensors import Tensor, check_needs_gradient, everywhere
 from spmdsim.errors import InputError, UsageTypeError, WorldError
 from spmdsim.tensor import Tensor as CoreTensor
@@ -19,40 +18,21 @@ GRADIENT = "@GRAD"
 
 
 class Executor:
-    """Runs programs.
-
-    Args:
-        place: accepted and ignored: every rank computes on its CPU.
-    """
+    """Runs programs; the place is accepted and ignored."""
 
     def __init__(self, place: Any = None) -> None:
         self.place = place
 
     def run(
-        self,
-        program: Program | None = None,
-        feed: Mapping[str, Any] | None = None,
-        fetch_list: Sequence[Any] | None = None,
-        feed_var_name: str = "feed",
-        fetch_var_name: str = "fetch",
-        scope: Any = None,
-        return_numpy: bool = True,
-        use_program_cache: bool = False,
-        use_prune: bool = False,
-    ) -> list[Any]:
+        self, program: Program | None = None, feed: Mapping[str, Any] | None = None, fetch_list: Sequence[Any] | None = None,
+        feed_var_name: str = "feed", fetch_var_name: str = "fetch", scope: Any = None, return_numpy: bool = True,
+        use_program_cache: bool = False, use_prune: bool = False,
+    ) -> list[Any]:  # fmt: skip
         """Run a program once; the startup program gives parameters their first values and optimisers a new start.
 
-        Args:
-            program: the default main program if left out.
-            feed: an array for every variable of ``static.data`` that is used, the same on every rank.
-            fetch_list: variables, tensors that the program computes, parameters, or their names; ``"w@GRAD"`` is the
-                gradient of the parameter ``w``.
-            feed_var_name: accepted and ignored.
-            fetch_var_name: accepted and ignored.
-            scope: accepted and ignored.
-            return_numpy: arrays, whole on every rank; else tensors.
-            use_program_cache: accepted and ignored.
-            use_prune: accepted and ignored.
+        What is fed is an array for every variable of ``static.data`` that is used, the same on every rank. What is fetched
+        are variables, tensors that the program computes, parameters, or their names; ``"w@GRAD"`` is the gradient of the
+        parameter ``w``. It comes as arrays, whole on every rank, unless not ``return_numpy``. All else is ignored.
 
         Raises:
             InputError: a feed of another name, shape or type, one that is missing, or something that is not computed.

@@ -1,12 +1,17 @@
-"""Programs: calls that are recorded once and run with every feed, and who owns the parameters."""
+"""``paddle.static``: programs that are recorded once and run with every feed.
+
+Calls of the dialect's functions and layers are recorded; a run makes them again, on tensors of ours, with the feeds in
+the place of the variables. What a program says once stands here, too: its mode, where random numbers begin, how layers
+are numbered.
+"""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from inspect import signature
 from itertools import count
 from typing import Any
@@ -17,25 +22,171 @@ import numpy as np
 from spmdsim.core import Layout, Mesh
 from spmdsim.core.meta import Meta
 from spmdsim.dialects.gradients import tracking
-from spmdsim.dialects.missing import Worded, each, not_covered
-from spmdsim.dialects.paddle.static import in_dynamic_mode, in_static_mode
-from spmdsim.dialects.paddle.static.variables import (
-    UNKNOWN,
-    Missing,
-    Ref,
-    Variable,
-    mapped,
-    not_fed,
-    shapes_alone,
-    variables_in,
-    without_data,
-)
-from spmdsim.dialects.paddle.tensors import Tensor, dressed, shape_only
-from spmdsim.dialects.session import current_world
-from spmdsim.errors import InputError, UsageTypeError
+from spmdsim.dialects.missing import NotCovered, Worded, each, not_covered
+from spmdsim.dialects.namespaces import find_words
+from spmdsim.dialects.paddle.tensors import Shape, Tensor, dressed, shape_only
+from spmdsim.dialects.session import current_world, use_world
+from spmdsim.errors import InputError, SpmdError, UsageTypeError
 from spmdsim.tensor import Tensor as CoreTensor
+from spmdsim.trace.recorder import unseen
 from spmdsim.worlds.base import World
 from spmdsim.worlds.shapes import ShapeOnly
+
+#: Which mode was asked for. Before, what Paddle has for static mode alone works as well as what needs dynamic mode.
+_static, _dynamic = [False], [False]
+_seed = {"base": 0, "drawn": 0}
+_kinds: Counter[str] = Counter()
+
+
+def enable_static() -> None:
+    """The mode in which programs are recorded. What is known is computed at once nevertheless."""
+    _static[0], _dynamic[0] = True, False
+
+
+def disable_static(place: Any = None) -> None:
+    """Dynamic mode, in which ``paddle.distributed.split`` and ``paddle.static.data`` refuse to work, as Paddle's do."""
+    _static[0], _dynamic[0] = False, True
+
+
+def in_dynamic_mode() -> bool:
+    """Whether dynamic mode was asked for."""
+    return _dynamic[0]
+
+
+def in_static_mode() -> bool:
+    """Whether static mode was asked for: calls are recorded."""
+    return _static[0] and not _dynamic[0]
+
+
+def seed(value: int) -> None:
+    """Where random numbers begin; the first values of layers without a name begin anew."""
+    _seed.update(base=value, drawn=0)
+    _kinds.clear()
+
+
+def first_seed() -> int:
+    """What the program's seed is."""
+    return _seed["base"]
+
+
+def next_seed() -> int:
+    """Another seed at every call, the same on every rank."""
+    _seed["drawn"] += 1
+    return _seed["base"] + _seed["drawn"]
+
+
+def next_number(kind: str) -> int:
+    """How many of a kind there were since the seed was given; it decides a layer's first values."""
+    _kinds[kind] += 1
+    return _kinds[kind] - 1
+
+
+#: Stands for a size that a feed decides: what comes of it is a multiple, and many parts divide it.
+UNKNOWN = 9973 * 40320
+
+
+class Variable:
+    """A tensor of a program that is run later: name, shape (-1: what the feed decides) and type, but no values."""
+
+    def __init__(self, program: Any, key: int, tensor: Tensor, name: str) -> None:
+        self.program, self.key, self.tensor, self.name = program, key, tensor, name
+
+    @property
+    def shape(self) -> Shape:
+        """Global shape."""
+        return Shape(-1 if size and size % UNKNOWN == 0 else size for size in self.tensor.shape)
+
+    dtype = property(lambda self: self.tensor.dtype, doc="Element type.")
+    ndim = property(lambda self: self.tensor.ndim, doc="Number of dims.")
+    requires_grad = property(lambda self: self.tensor.requires_grad, doc="Whether a gradient comes here.")
+
+    @property
+    def stop_gradient(self) -> bool:
+        """Whether no gradient goes through it."""
+        return self.tensor.stop_gradient
+
+    @stop_gradient.setter
+    def stop_gradient(self, value: bool) -> None:
+        self.tensor.stop_gradient = value
+        self.program.stops[self.key] = bool(value)
+
+    def _no_value(self, *_: Any) -> Any:
+        raise UsageTypeError(
+            f"{self.name} has no values before its program runs; nearest: exe.run(feed={{...}}, fetch_list=[{self.name}])"
+        )
+
+    __bool__ = __float__ = __int__ = __len__ = __iter__ = __array__ = _no_value
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("numpy", "item", "tolist", "full", "backward", "grad", "gradient"):
+            raise NotCovered(
+                f"{self.name}.{name}: a program's variable has it only in a run; nearest: "
+                + ("optimizer.minimize(loss)" if name == "backward" else "exe.run(fetch_list=[...])")
+            )
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise NotCovered(str(not_covered("paddle.static.Variable", name, dir(type(self)))))
+
+    def __repr__(self) -> str:
+        return f"var {self.name} : shape{self.shape}.dtype({self.dtype}).stop_gradient({self.stop_gradient})"
+
+
+@dataclass(frozen=True)
+class Ref:
+    """Among recorded arguments: a value of the program."""
+
+    key: int
+
+
+@dataclass(frozen=True)
+class Missing:
+    """In a run: a value that waits for a feed."""
+
+    feed: str
+
+
+def not_fed(name: str) -> InputError:
+    """What says that a feed is missing."""
+    return InputError(f"variable {name} is not fed: exe.run(feed={{{name!r}: array, ...}}) must have it")
+
+
+def mapped(value: Any, of: Callable[[Any], Any]) -> Any:
+    """Lists, tuples and dicts with what stands in them replaced."""
+    if isinstance(value, (list, tuple)) and type(value) in (list, tuple):
+        return type(value)(mapped(x, of) for x in value)
+    if isinstance(value, dict):
+        return {name: mapped(x, of) for name, x in value.items()}
+    return of(value)
+
+
+def parts_of(value: Any, kind: type[Any]) -> list[Any]:
+    """What is of a kind in lists, tuples and dicts."""
+    parts: list[Any] = []
+    mapped(value, lambda x: parts.append(x) if isinstance(x, kind) else None)
+    return parts
+
+
+def without_data(x: Any, world: World) -> Any:
+    """A variable or a tensor as it is in a world without data; parameters say so themselves."""
+    if isinstance(x, Variable):
+        return x.tensor
+    return shape_only(x, world) if isinstance(x, CoreTensor) and getattr(x, "owner", None) is None else x
+
+
+@contextmanager
+def shapes_alone(world: World, names: str) -> Iterator[None]:
+    """In the ``with`` block nothing is computed or counted; sizes that a feed decides are -1 in errors, too."""
+    try:
+        with use_world(world), unseen():
+            yield
+    except SpmdError as error:
+        error.message, facts = (
+            re.sub(r"\d{9,}", lambda m: "-1" if int(m[0]) % UNKNOWN == 0 else m[0], str(text))
+            for text in (error.message, names)
+        )
+        error.facts = {"operator": error.facts.get("operator", "a recorded call"), "operands": facts}
+        raise error from None
+
 
 _keys = count(1)
 _running = [0]
@@ -108,11 +259,7 @@ class Program(Worded):
         return "{ // block 0\n" + "".join(f"    {line}\n" for line in told) + "}"
 
     def var(self, name: str) -> Any:
-        """A parameter or variable by its name.
-
-        Raises:
-            InputError: there is none.
-        """
+        """A parameter or variable by its name."""
         variable = self.known.get(name, self.variables.get(name))
         if variable is None:
             error = not_covered("program", name, [*self.known, *self.variables])
@@ -141,7 +288,7 @@ class Program(Worded):
 
     def call(self, function: Callable[..., Any], args: Any, options: Any, *, trains: bool = False) -> Any:
         """Record a call; what is known of its result is computed at once: values, or shapes."""
-        variables = variables_in(args, options)
+        variables = parts_of((args, options), Variable)
         names = ", ".join(f"{x.name}: shape{x.shape}" for x in variables)
         if not variables:
             result = _now(function, args, options)
@@ -183,22 +330,16 @@ class Program(Worded):
         for name, variable in self.feeds.items():
             values[variable.key] = self._stopped(variable.key, fed[name]) if name in fed else Missing(name)
         for call in self.instructions:
-            missing: list[Missing] = []
-
-            def value(x: Any, missing: list[Missing] = missing) -> Any:
-                known = values.get(x.key, x) if isinstance(x, Ref) else x
-                if isinstance(known, Missing):
-                    missing.append(known)
-                return known
-
-            args, options = mapped((call.args, call.options), value)
+            args, options = mapped(
+                (call.args, call.options), lambda x: values.get(x.key, x) if isinstance(x, Ref) else x
+            )
+            missing = parts_of((args, options), Missing)
             if missing and call.trains:
                 raise not_fed(missing[0].feed)
             if missing:
                 values.update(dict.fromkeys(call.outputs, missing[0]))
                 continue
-            results: list[Any] = []
-            mapped(_now(call.function, args, options), partial(_collect, results))
+            results = parts_of(_now(call.function, args, options), CoreTensor)
             values.update({key: self._stopped(key, dressed(x)) for key, x in zip(call.outputs, results)})
         return values
 
@@ -207,11 +348,6 @@ class Program(Worded):
             x = x if x.node is not None and not self.stops[key] else x.detach()
             x.stop_gradient = self.stops[key]
         return x
-
-
-def _collect(found: list[Any], x: Any) -> None:
-    if isinstance(x, CoreTensor):
-        found.append(x)
 
 
 def _now(function: Callable[..., Any], args: Any, options: Any) -> Any:
@@ -226,7 +362,7 @@ def _now(function: Callable[..., Any], args: Any, options: Any) -> Any:
 def recorded(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
     """Call a function; in static mode, and with variables of a program, the call is recorded, too."""
     if not _running[0]:
-        variables = variables_in(args, options)
+        variables = parts_of((args, options), Variable)
         if variables or in_static_mode():
             program = variables[0].program if variables else default_main_program()
             return program.call(function, args, options)
@@ -270,11 +406,7 @@ def default_startup_program() -> Program:
 
 @contextmanager
 def program_guard(main_program: Program, startup_program: Program | None = None) -> Iterator[None]:
-    """In the ``with`` block, calls are recorded in another program.
-
-    Raises:
-        InputError: something that is no program.
-    """
+    """In the ``with`` block, calls are recorded in another program."""
     here = scope()
     for program in (main_program, startup_program or main_program):
         if not isinstance(program, Program):
@@ -311,3 +443,6 @@ def data(name: str, shape: Any, dtype: Any = None, lod_level: int = 0) -> Variab
     if other is None:
         program.feeds[name] = program.variables[name] = variable
     return program.feeds.get(name, variable)
+
+
+find_words(__name__)

@@ -1,41 +1,32 @@
-"""``oneflow.nn.Module`` and ``Parameter``: parameters take no memory until they are global."""
+"""``oneflow.nn``: modules and parameters, which take no memory until they are global."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+import spmdsim.nn as ours
+import spmdsim.ops as core
 from spmdsim.core import Layout, Mesh
-from spmdsim.dialects.missing import Worded
-from spmdsim.dialects.oneflow.devices import device
-from spmdsim.dialects.oneflow.local import GlobalTensor, LocalTensor, becoming
-from spmdsim.dialects.oneflow.nearest import MODULE
+from spmdsim.dialects.missing import each
+from spmdsim.dialects.networks import Network, Numbered, options_of, padded_row, said
+from spmdsim.dialects.oneflow.creation import first_seed, next_seed
+from spmdsim.dialects.oneflow.operators import NETWORK_TABLE, TABLE, lifted
+from spmdsim.dialects.oneflow.placements import device, layout, sbp_of
 from spmdsim.dialects.oneflow.placements import placement as Placement
 from spmdsim.dialects.oneflow.printing import without_values
 from spmdsim.dialects.oneflow.sbp import OneFlowError
-from spmdsim.dialects.oneflow.symbols import Size, in_place
-from spmdsim.dialects.oneflow.tensors import layout as layout_of
-from spmdsim.dialects.oneflow.tensors import sbp_of
-from spmdsim.dialects.printed import options_of, tree
+from spmdsim.dialects.oneflow.tensors import GlobalTensor, LocalTensor, Size, becoming, in_place
 from spmdsim.dialects.session import current_world
-from spmdsim.dialects.table import Numbered, as_its_tensor
-from spmdsim.nn import Module as CoreModule
-from spmdsim.nn import Parameter as CoreParameter
-from spmdsim.nn import Sequential as CoreSequential
+from spmdsim.dialects.table import as_its_tensor, layers
+from spmdsim.errors import InputError
 from spmdsim.tensor import Tensor
 
-_seed = [0]
 
-
-def seed_parameters(seed: int) -> None:
-    """The seed of parameters that become global afterwards."""
-    _seed[0] = seed
-
-
-class Parameter(CoreParameter):
+class Parameter(ours.Parameter):
     """A trained tensor: ``Parameter(global_tensor)``, or a shape with first values to come.
 
     It has the words of a global tensor, which it is once it has values.
@@ -54,12 +45,11 @@ class Parameter(CoreParameter):
         if isinstance(data, GlobalTensor):
             given = data.value.detach()
             super().__init__(given.shape, given.layout, dtype=given.dtype)
-            self.shape = data.shape
             self.tensor = Tensor(given.world, given.meta, given.held, requires_grad=requires_grad)
             self.placement = data.placement
-            return
-        nowhere = Layout.replicated(Mesh((1,), ("one",)), len(data))
-        super().__init__(tuple(data), nowhere, initialiser, dtype or np.float32)
+        else:
+            nowhere = Layout.replicated(Mesh((1,), ("one",)), len(data))
+            super().__init__(tuple(data), nowhere, initialiser, dtype or np.float32)
         self.shape = Size(self.shape)
 
     @property
@@ -76,10 +66,8 @@ class Parameter(CoreParameter):
             )
         return GlobalTensor(self.tensor, self.placement)
 
-    @property
-    def grad(self) -> Any:
-        """Its gradient after ``backward()``, a global tensor."""
-        return self.data.grad
+    grad = property(lambda self: self.data.grad, doc="Its gradient after ``backward()``.")
+    sbp = property(lambda self: sbp_of(self.layout), doc="One entry per axis of the placement.")
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -93,13 +81,13 @@ class Parameter(CoreParameter):
 
     def live(self, placement: Placement, sbp: Any) -> None:
         """Be there from now on: filled if it has no values yet, else moved (``to_global`` gives another tensor)."""
-        layout = layout_of(placement, sbp, len(self.shape))
+        where = layout(placement, sbp, len(self.shape))
         self.placement = placement
         if self.tensor is None:
-            self.layout = layout
-            self.materialise(current_world(), _seed[0])
-        elif layout != self.layout:
-            self.layout = layout
+            self.layout = where
+            self.materialise(current_world(), first_seed())
+        elif where != self.layout:
+            self.layout = where
             self.assign(self.tensor)
 
     def become(self, other: GlobalTensor) -> Parameter:
@@ -113,33 +101,29 @@ class Parameter(CoreParameter):
         self.value.grad = grad
         return self
 
-    @property
-    def sbp(self) -> Any:
-        """One entry per axis of the placement."""
-        return sbp_of(self.layout)
-
 
 as_its_tensor(Parameter, "data")
 in_place(Parameter)
 
 
-class Module(Worded, CoreModule):
+class Module(Network):
     """A module. Its parameters take no memory until :meth:`to_global` says where they live."""
 
-    ORIGINAL, NEAREST = "oneflow.nn.Module", MODULE
-
-    training = True
+    ORIGINAL = "oneflow.nn.Module"
+    NEAREST = each({
+        "half float double type": "Parameter(x.to(dtype))",
+        "register_buffer register_parameter buffers named_buffers": "an attribute",
+        "register_forward_hook register_forward_pre_hook": "a module around it",
+        "get_parameter": "dict(named_parameters())",
+        "to_consistent": "to_global",
+    })  # fmt: skip
 
     def __init__(self) -> None:
         """Nothing to do: attributes that are parameters or modules are found."""
 
     def extra_repr(self) -> str:
-        """What a module prints in its brackets: its options; a loss none."""
+        """What it prints in its brackets: its options; a loss none."""
         return "" if hasattr(self, "reduction") else options_of(self, "approximate")
-
-    def __repr__(self) -> str:
-        """Its class and options, and in further lines what is inside, each by its name."""
-        return tree(type(self).__name__, self.extra_repr(), self.named_children())
 
     def __call__(self, *inputs: Any, **options: Any) -> Any:
         """Run :meth:`forward` on global tensors.
@@ -154,7 +138,7 @@ class Module(Worded, CoreModule):
             )
         placements = [x.placement for x in passed if isinstance(x, GlobalTensor)]
         for path, parameter in vars(self).items():
-            if not isinstance(parameter, CoreParameter):
+            if not isinstance(parameter, ours.Parameter):
                 continue
             if parameter.tensor is None:
                 raise OneFlowError(
@@ -183,45 +167,31 @@ class Module(Worded, CoreModule):
 
     def train(self, mode: bool = True) -> Module:
         """Training or not, for this module and all inside: dropout asks."""
-        for module in self.modules():
-            module.training = mode
+        self.set_training(mode)
         return self
 
     def eval(self) -> Module:
         """Not training."""
         return self.train(False)
 
-    def named_children(self) -> Iterator[tuple[str, Module]]:
-        """The modules right inside, by name."""
-        return ((name, part) for name, part in self._parts() if isinstance(part, Module))
-
-    def children(self) -> Iterator[Module]:
-        """The modules right inside."""
-        return (child for _, child in self.named_children())
-
-    def named_modules(self, prefix: str = "") -> Iterator[tuple[str, Module]]:
+    def named_modules(self, prefix: str = "") -> Iterator[tuple[str, ours.Module]]:
         """This module and all inside, by path."""
         yield prefix, self
-        for name, child in self.named_children():
-            yield from child.named_modules(f"{prefix}.{name}" if prefix else name)
+        yield from self.inside(prefix)
 
-    def modules(self) -> Iterator[Module]:
+    def modules(self) -> Iterator[ours.Module]:
         """This module and all inside."""
         return (module for _, module in self.named_modules())
 
-    def apply(self, function: Callable[[Module], Any]) -> Module:
+    def apply(self, function: Callable[[Any], Any]) -> Module:
         """Call a function with every module, those inside first."""
         for child in self.children():
-            child.apply(function)
+            child.apply(function)  # type: ignore[attr-defined]
         function(self)
         return self
 
     def to(self, where: Any = None) -> Module:
-        """The module itself: every rank computes on its CPU.
-
-        Raises:
-            OneFlowError: no device.
-        """
+        """The module itself: every rank computes on its CPU."""
         device(where)
         return self
 
@@ -248,14 +218,10 @@ class Module(Worded, CoreModule):
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> None:
         """Take values by path: global tensors on any placement, which are moved to where the parameters live.
 
-        Args:
-            state_dict: as :meth:`state_dict` gives it.
-            strict: whether the paths must be those of the parameters.
-
         Raises:
-            RuntimeError: paths or shapes that do not fit, all of them named; nothing is loaded then.
+            RuntimeError: shapes that do not fit, or (if ``strict``) paths, all of them named; nothing is loaded then.
         """
-        own = dict(self.named_parameters())
+        own: dict[str, Any] = dict(self.named_parameters())
         wrong = []
         for what, names in (
             ("Missing", [n for n in own if n not in state_dict]),
@@ -276,7 +242,7 @@ class Module(Worded, CoreModule):
             raise OneFlowError(
                 f"Error(s) in loading state_dict for {type(self).__name__}: {'; '.join(wrong)}"
             )
-        taken = [(own[name], value.value, own[name].data) for name, value in given.items()]  # type: ignore[attr-defined]
+        taken = [(own[name], value.value, own[name].data) for name, value in given.items()]
         for parameter, value, _ in taken:
             parameter.assign(value)
 
@@ -285,8 +251,92 @@ class ModuleList(Numbered, Module):
     """A list of modules whose parameters are found."""
 
 
-class Sequential(Numbered, CoreSequential, Module):
+class Sequential(Numbered, ours.Sequential, Module):
     """Modules one after the other."""
 
 
-__all__ = ["Module", "ModuleList", "Parameter", "Sequential"]
+class Linear(Module):
+    """``x @ weight.T + bias``, the weight ``[out, in]`` as OneFlow keeps it; a device is accepted and ignored."""
+
+    def __init__(
+        self, in_features: int, out_features: int, bias: bool = True, device: Any = None, dtype: Any = None
+    ) -> None:
+        self.in_features, self.out_features, self.biased = in_features, out_features, bool(bias)
+        bound = ours.Uniform(in_features**-0.5)
+        self.weight = Parameter((out_features, in_features), bound, dtype=dtype)
+        self.bias = Parameter((out_features,), bound, dtype=dtype) if bias else None
+
+    extra_repr = said("in_features={0.in_features}, out_features={0.out_features}, bias={0.biased}")
+
+    def forward(self, x: GlobalTensor) -> GlobalTensor:
+        """``[..., in] -> [..., out]``."""
+        return lifted(NETWORK_TABLE["linear"].call)(
+            x, self.weight, *([] if self.bias is None else [self.bias])
+        )
+
+
+class Embedding(Module):
+    """Rows of a table by number, pending where the rows are split; the padding's begins as zeros and stays."""
+
+    def __init__(
+        self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None, *, dtype: Any = None
+    ) -> None:
+        self.padding_idx = None if padding_idx is None else padding_idx % num_embeddings
+        first = padded_row(ours.Normal(1.0), self.padding_idx)
+        self.weight = Parameter((num_embeddings, embedding_dim), first, dtype=dtype)
+
+    extra_repr = said("{0.weight.shape[0]}, {0.weight.shape[1]}", "padding_idx")
+
+    def forward(self, ids: GlobalTensor) -> GlobalTensor:
+        """``[...] -> [..., embedding_dim]``."""
+        return lifted(core.embedding)(ids, self.weight, padding=self.padding_idx)
+
+
+class LayerNorm(Module):
+    """Normalised over the last dims; scaled and shifted, unless not ``elementwise_affine``."""
+
+    def __init__(
+        self, normalized_shape: int | Sequence[int], eps: float = 1e-5, elementwise_affine: bool = True
+    ) -> None:
+        shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+        self.weight = Parameter(shape, ours.ones) if elementwise_affine else None
+        self.bias = Parameter(shape, ours.zeros) if elementwise_affine else None
+        self.normalized_shape, self.eps, self.elementwise_affine = shape, eps, elementwise_affine
+
+    extra_repr = said("{0.normalized_shape}, eps={0.eps}, elementwise_affine={0.elementwise_affine}")
+
+    def forward(self, x: GlobalTensor) -> GlobalTensor:
+        """``[..., n] -> [..., n]``."""
+        if self.weight is None:
+            return lifted(NETWORK_TABLE["layer_norm"].call)(x, self.normalized_shape, eps=self.eps)
+        begin = -len(self.normalized_shape)
+        return lifted(core.layer_norm)(x, self.weight, self.bias, epsilon=self.eps, begin=begin)
+
+
+class Dropout(Module):
+    """Drops a share of the elements while training, others at every call, the same in every layout."""
+
+    def __init__(self, p: float = 0.5) -> None:
+        if not 0 <= p <= 1:
+            raise InputError(f"dropout probability has to be between 0 and 1, but got {p}")
+        self.p = p
+
+    extra_repr = said("p={0.p}, inplace=False")
+
+    def forward(self, x: GlobalTensor) -> GlobalTensor:
+        """Another mask at every call."""
+        if not self.training or not self.p:
+            return x
+        if self.p == 1:
+            return lifted(core.multiply)(x, 0)
+        return lifted(core.dropout)(x, rate=self.p, seed=next_seed())
+
+
+#: Layers and losses by their names: those that are one operator are made from the tables.
+LAYERS: dict[str, Any] = {
+    "Dropout": Dropout,
+    "Embedding": Embedding,
+    "LayerNorm": LayerNorm,
+    "Linear": Linear,
+    **layers({**TABLE, **NETWORK_TABLE}, Module, lifted),
+}

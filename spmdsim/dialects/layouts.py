@@ -1,0 +1,73 @@
+"""What several dialects ask of layouts: which dim is not split evenly, tensors brought into pending layouts, gradients into
+given ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from spmdsim.core import Layout
+from spmdsim.core.tape import MoveNode, Pending, settle
+from spmdsim.core.tensor import follow
+from spmdsim.redistribution import plan
+from spmdsim.tensor import Tensor
+
+
+@dataclass(frozen=True)
+class Uneven:
+    """Dim ``dim`` has size ``size``, which ``parts`` parts (along ``axes``) cannot share evenly."""
+
+    dim: int
+    size: int
+    parts: int
+    axes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return (
+            f"dim {self.dim} has size {self.size}, which cannot be split evenly into {self.parts} parts "
+            f"(along {', '.join(self.axes)}); use a multiple of {self.parts}"
+        )
+
+
+def first_uneven(layout: Layout, shape: Sequence[int]) -> Uneven | None:
+    """The first dim that does not divide, or None: several systems refuse such sizes.
+
+    >>> from spmdsim.core import Mesh
+    >>> print(first_uneven(Mesh((2, 4), ("dp", "mp"))(None, "mp"), (3, 6)))
+    dim 1 has size 6, which cannot be split evenly into 4 parts (along mp); use a multiple of 4
+    """
+    layout.check_shape(shape)
+    for dim, (size, parts) in enumerate(zip(shape, layout.parts)):
+        if size % parts:
+            return Uneven(dim, size, parts, layout.dims[dim])
+    return None
+
+
+def laid_out(value: Tensor, layout: Layout) -> Tensor:
+    """The same tensor in another layout; of a sum that is to be pending each value is on one rank, where others have 0.
+
+    >>> from spmdsim import Mesh, Tensor
+    >>> mesh = Mesh((2,), ("dp",))
+    >>> y = laid_out(Tensor.from_global([1.0, 2.0], mesh("dp")), Layout(mesh, [()], {"dp": "sum"}))
+    >>> y.layout.short(), y.full().tolist()
+    ('P(sum)', [1.0, 2.0])
+    """
+    if not layout.partial or layout == value.layout:
+        return value.to(layout)
+    route = plan(value.layout, layout, value.shape, value.dtype, value.world.machine, partial_target=True)
+    return follow(value, route)
+
+
+class GradientMove(MoveNode):
+    """The identity whose gradient passes through a layout: OneFlow's ``grad_sbp``, the first level of MindSpore's ``hsdp``."""
+
+    __slots__ = ("layout",)
+
+    def __init__(self, operand: Tensor, layout: Layout) -> None:
+        super().__init__(operand)
+        self.layout = layout
+
+    def pull(self, gradients: list[Pending]) -> list[Pending]:
+        """Add the gradients up in the layout asked for."""
+        return [[settle(gradients[0], self.layout.reduced)]]

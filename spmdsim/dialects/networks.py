@@ -1,0 +1,97 @@
+"""What OneFlow's modules and Paddle's layers have in common: modules inside, by name, what they print, and modes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import count
+from typing import Any
+
+import numpy as np
+
+from spmdsim.dialects.missing import Worded
+from spmdsim.nn import Module, ModuleList
+
+
+class Network(Worded, Module):
+    """A module with the frameworks' words."""
+
+    training = True
+
+    def extra_repr(self) -> str:
+        """What it prints in its brackets: its options; a loss none."""
+        return "" if hasattr(self, "reduction") else options_of(self)
+
+    def __repr__(self) -> str:
+        """Its class and options, and in further lines what is inside, each by its name."""
+        return tree(type(self).__name__, self.extra_repr(), self.named_children())
+
+    def named_children(self) -> Iterator[tuple[str, Module]]:
+        """The modules right inside, by name."""
+        return ((name, part) for name, part in self._parts() if isinstance(part, Module))
+
+    def children(self) -> Iterator[Module]:
+        """The modules right inside."""
+        return (child for _, child in self.named_children())
+
+    def inside(self, path: str = "") -> Iterator[tuple[str, Module]]:
+        """All modules inside, those inside of them too, by their paths below one."""
+        for name, child in self.named_children():
+            below = f"{path}.{name}" if path else name
+            yield below, child
+            if isinstance(child, Network):
+                yield from child.inside(below)
+
+    def set_training(self, training: bool) -> None:
+        """Whether this module and all inside are being trained."""
+        for module in [self, *(part for _, part in self.inside())]:
+            vars(module)["training"] = training
+
+
+class Numbered(ModuleList):
+    """Modules whose parameters' paths begin with their numbers, or with the names that they were given."""
+
+    def _parts(self) -> Iterator[tuple[str, Any]]:
+        names = vars(self).get("_names") or map(str, count())
+        yield from ((name, x) for name, x in zip(names, self._modules()) if isinstance(x, Module))
+
+
+def padded_row(others: Callable[..., np.ndarray], row: int | None) -> Callable[..., np.ndarray]:
+    """First values of a table, of which one row, if one is said, is zero."""
+    if row is None:
+        return others
+
+    def block_at(index: tuple[slice, ...], *rest: Any) -> np.ndarray:
+        block = np.array(others(index, *rest))
+        if index[0].start <= row < index[0].stop:
+            block[row - index[0].start] = 0
+        return block
+
+    return block_at
+
+
+def said(text: str, *optional: str) -> Callable[[Any], str]:
+    """The ``extra_repr`` of a module, from a format such as ``"p={0.p}"``; options that are not None follow."""
+
+    def extra_repr(self: Any) -> str:
+        more = [f", {name}={getattr(self, name)}" for name in optional if getattr(self, name) is not None]
+        return text.format(self) + "".join(more)
+
+    return extra_repr
+
+
+def tree(
+    kind: str, extra: str, children: Iterable[tuple[str, Any]], opening: str = "(", closing: str = ")"
+) -> str:
+    """A network as its frameworks show it: its class and options, and in further lines what is inside, by name."""
+    lines = [f"({name}): {child!r}" for name, child in children]
+    if not lines:
+        return f"{kind}{opening}{extra}{closing.strip()}"
+    inside = "".join(f"\n{line}" for line in [extra] * bool(extra) + lines).replace("\n", "\n  ")
+    return f"{kind}{opening}{inside}\n{closing}"
+
+
+def options_of(module: Any, *hidden: str) -> str:
+    """The options that a module of a table was made with."""
+    written = getattr(type(module), "__signature__", None)
+    names = [name for name in written.parameters if name not in hidden] if written else []
+    return ", ".join(f"{name}={getattr(module, name)}" for name in names)

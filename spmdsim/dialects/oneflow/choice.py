@@ -1,7 +1,0 @@
-"""Which signature OneFlow takes, by the name that programs know."""
-
-from functools import partial
-
-from spmdsim.imitated import imitation
-
-__getattr__ = partial(getattr, imitation("choice of signatures", "oneflow"))

@@ -1,7 +1,0 @@
-"""OneFlow's sbp signatures, by the name that programs know."""
-
-from functools import partial
-
-from spmdsim.imitated import imitation
-
-__getattr__ = partial(getattr, imitation("signatures", "oneflow"))

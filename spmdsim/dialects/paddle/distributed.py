@@ -1,0 +1,294 @@
+"""``paddle.distributed``: tensors and layers laid out on meshes (``python/paddle/distributed/auto_parallel/api.py``), and
+``split``, a layer whose parameters the default program owns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+import spmdsim.ops as ops
+import spmdsim.tensor as ours
+from spmdsim.core import Layout
+from spmdsim.core.meta import Meta
+from spmdsim.core.tape import MoveNode, Pending
+from spmdsim.dialects.host import element_type, host
+from spmdsim.dialects.layouts import laid_out
+from spmdsim.dialects.missing import Worded, each
+from spmdsim.dialects.namespaces import find_words
+from spmdsim.dialects.paddle.fleet import initialised
+from spmdsim.dialects.paddle.layers import SplitLayer
+from spmdsim.dialects.paddle.parameters import Parameter
+from spmdsim.dialects.paddle.process_mesh import ProcessMesh, Replicate
+from spmdsim.dialects.paddle.process_mesh import layout as layout_of
+from spmdsim.dialects.paddle.splitting import SplitError, SplitLayout, check_call, split_layout
+from spmdsim.dialects.paddle.static import Variable, in_dynamic_mode, recorded
+from spmdsim.dialects.paddle.tensors import Tensor, check_has_gradient, dressed
+from spmdsim.dialects.session import alone, current_world, get_rank, get_world_size
+from spmdsim.errors import InputError, LayoutError, UsageTypeError
+
+
+class ParallelEnv(Worded):
+    """This process's place in the job: its (first) rank, and the number of ranks."""
+
+    ORIGINAL = "paddle.distributed.ParallelEnv"
+    NEAREST = each({
+        "current_endpoint trainer_endpoints": "rank and world_size: ranks have no addresses here",
+        "device_type": "paddle.get_device()",
+        "nrings pg_timeout": "the settings of MPI",
+    })  # fmt: skip
+
+    rank = dev_id = device_id = local_rank = property(
+        lambda self: get_rank(), doc="This process's (first) rank."
+    )
+    world_size = nranks = property(lambda self: get_world_size(), doc="Number of ranks.")
+
+
+def init_parallel_env() -> ParallelEnv:
+    """Join the job; the world is there already."""
+    return ParallelEnv()
+
+
+def dtensor_from_local(local_tensor: Any, mesh: ProcessMesh, placements: Sequence[Any]) -> Tensor:
+    """A tensor put together from each rank's own piece (a list with one piece per rank in lock step)."""
+    pieces = local_tensor if isinstance(local_tensor, list) else [local_tensor] * len(current_world().ranks)
+    where = layout_of(mesh, placements, np.ndim(pieces[0]))
+    return dressed(ours.Tensor.from_local([np.asarray(x) for x in pieces], where, current_world()))
+
+
+def shard_tensor(
+    data: Any, mesh: ProcessMesh, placements: Sequence[Any], dtype: Any = None, place: Any = None,
+    stop_gradient: bool | None = None,
+) -> Any:  # fmt: skip
+    """A new tensor on a mesh, from a whole array (the same on every rank) or a tensor; from a parameter, a parameter.
+
+    It is a leaf of its own, as in Paddle: no gradient comes to what it was made from (:func:`reshard` hands gradients on).
+    A program's variable is laid out when the program runs.
+
+    Args:
+        data: numbers, lists, an array, a tensor or a parameter.
+        mesh: where.
+        placements: one per dim of the mesh.
+        dtype: element type, that of the data if left out.
+        place: accepted and ignored.
+        stop_gradient: as the data's if left out, else true.
+
+    Raises:
+        LayoutError: not one placement per dim of the mesh, or a dim that there is not.
+        UsageTypeError: no numbers; whole numbers, and a gradient of them.
+    """
+    data = host(data) if isinstance(data, (list, tuple, bool, int, float, complex)) else data
+    where = layout_of(mesh, placements, np.ndim(data) if not hasattr(data, "ndim") else data.ndim)
+    stopped = getattr(data, "stop_gradient", True) if stop_gradient is None else stop_gradient
+    if isinstance(data, Variable):
+        return recorded(_placed, data, where, dtype)
+    if isinstance(data, Parameter):
+        return data.elsewhere(_placed(data.value.detach(), where, dtype), trainable=not stopped)
+    if isinstance(data, ours.Tensor):
+        tensor = dressed(_placed(data.detach(), where, dtype), fresh=True)
+    else:
+        tensor = dressed(ours.Tensor.from_global(host(data, dtype), where, current_world()))
+    check_has_gradient(tensor.dtype, stopped)
+    tensor.stop_gradient = stopped
+    return tensor
+
+
+def _placed(x: Any, where: Layout, dtype: Any = None) -> Any:
+    return laid_out(x if dtype is None else ops.cast(x, element_type(dtype)), where)
+
+
+def dtensor_from_fn(
+    fn: Callable[..., Any], mesh: ProcessMesh, placements: Sequence[Any], *args: Any, **kwargs: Any
+) -> Any:
+    """What a function such as ``paddle.ones`` gives, laid out on a mesh."""
+    return shard_tensor(fn(*args, **kwargs), mesh, placements)
+
+
+def reshard(dist_tensor: Any, mesh: ProcessMesh, placements: Sequence[Any]) -> Tensor:
+    """The same tensor laid out in another way; gradients go back. ``Partial`` keeps the values on one rank of each group.
+
+    Raises:
+        LayoutError: not one placement per dim of the mesh, or a dim that there is not.
+        UsageTypeError: no tensor.
+    """
+    if not isinstance(dist_tensor, (ours.Tensor, Variable, Parameter)):
+        raise UsageTypeError(
+            f"reshard takes a tensor, not a {type(dist_tensor).__name__}; nearest: shard_tensor(data, mesh, placements)"
+        )
+    given = dist_tensor.value if isinstance(dist_tensor, Parameter) else dist_tensor
+    moved: Tensor = recorded(_placed, given, layout_of(mesh, placements, given.ndim))
+    return moved
+
+
+def unshard_dtensor(dist_tensor: Any) -> Tensor:
+    """The same tensor, whole on every rank of its mesh."""
+    mesh = dist_tensor.process_mesh
+    return reshard(dist_tensor, mesh, [Replicate()] * mesh.ndim)
+
+
+def shard_layer(
+    layer: Any, process_mesh: ProcessMesh, shard_fn: Callable[..., Any] | None = None,
+    input_fn: Callable[..., Any] | None = None, output_fn: Callable[..., Any] | None = None,
+) -> Any:  # fmt: skip
+    """The layer itself, with its parameters on a mesh: whole, except those that a function lays out.
+
+    Args:
+        layer: a layer.
+        process_mesh: where.
+        shard_fn: called with the name of each layer inside (the layer itself has none, ``""``), that layer and the mesh; lays
+            out parameters by ``layer.weight = shard_tensor(layer.weight, ...)``.
+        input_fn: called with the inputs of a call, a tuple, and the mesh; gives the inputs.
+        output_fn: called with the output of a call and the mesh; gives the output.
+
+    Raises:
+        UsageTypeError: no mesh, or no layer.
+    """
+    if not isinstance(process_mesh, ProcessMesh):
+        raise UsageTypeError(
+            f"the argument `process_mesh` is not `dist.ProcessMesh` type but a {type(process_mesh).__name__}"
+        )
+    if not hasattr(layer, "named_sublayers"):
+        raise UsageTypeError(f"shard_layer takes a paddle.nn.Layer, not a {type(layer).__name__}")
+    for name, part in layer.named_sublayers(include_self=True):
+        if shard_fn is not None:
+            shard_fn(name, part, process_mesh)
+        for word, parameter in [*vars(part).items()]:
+            if isinstance(parameter, Parameter) and parameter.layout.mesh != process_mesh.to_mesh():
+                whole = [Replicate()] * process_mesh.ndim
+                setattr(part, word, shard_tensor(parameter, process_mesh, whole))
+    _around(layer, process_mesh, input_fn, output_fn)
+    return layer
+
+
+def _around(layer: Any, mesh: ProcessMesh, before: Any, after: Any) -> None:
+    """Have calls of a layer go through functions of what comes in and of what comes out."""
+    forward = layer.forward
+
+    def call(*inputs: Any, **options: Any) -> Any:
+        given = inputs if before is None else before(inputs, mesh)
+        output = forward(*(given if isinstance(given, (tuple, list)) else [given]), **options)
+        return output if after is None else after(output, mesh)
+
+    if before is not None or after is not None:
+        vars(layer)["forward"] = call
+
+
+def shard_optimizer(optimizer: Any, shard_fn: Any = None) -> Any:
+    """The optimiser itself: what it remembers of a parameter is laid out like the parameter.
+
+    Raises:
+        InputError: a function that lays it out in another way.
+    """
+    if shard_fn is not None:
+        raise InputError(
+            "an optimiser's state is laid out like its parameters here; nearest: shard_fn=None, or spmdsim.nn.sharded_over"
+        )
+    return optimizer
+
+
+def split(
+    x: Any, size: Sequence[int], operation: str, axis: int = 0, num_partitions: int = 1, gather_out: bool = True,
+    weight_attr: Any = None, bias_attr: Any = None, name: str | None = None, *, padding_row: bool = True,
+) -> Any:  # fmt: skip
+    """A parallel Embedding or Linear, its parameter split over ``num_partitions`` ranks and owned by the default program.
+
+    Args:
+        x: ids, or the input; the same on every rank.
+        size: global shape of the weight.
+        operation: ``"embedding"`` or ``"linear"``.
+        axis: the weight dim that is split.
+        num_partitions: into how many parts; several groups of ranks may do the same.
+        gather_out: whether the full result ends on every rank. A row-parallel linear without it gives the
+            partial products, without bias, as Paddle does.
+        weight_attr: the weight's ``ParamAttr``, an initializer, or an array. A name that the default program has a
+            parameter of is that parameter, used again.
+        bias_attr: the bias's; False for none.
+        name: what the parameters' names begin with (``name.w_0``, ``name.b_0``); it decides their first values.
+        padding_row: keep a zero row at the end of every part of an embedding's table, as the document
+            describes it; False for masks, as today's code has it. The result is the same.
+
+    Raises:
+        ValueError: everything that Paddle refuses, in its words; where it asserts an AssertionError too.
+    """
+    world = current_world()
+    check_call(size, operation)
+    if in_dynamic_mode():
+        raise LayoutError(
+            "paddle.distributed.split cannot be used in dynamic graph mode, please use ParallelEmbedding, "
+            "ParallelRowLinear, ParallelColumnLinear instead. (Here: VocabParallelEmbedding, RowParallelLinear, "
+            "ColumnParallelLinear; or enable_static().)"
+        )
+    if not initialised():
+        raise SplitError("To use paddle.distributed.split, you must call fleet.init() firstly.")
+    if num_partitions > world.size:
+        raise LayoutError(f"num_partitions is {num_partitions}, but {world.size} ranks are running{alone()}")
+    # The 2.0 text speaks of N / num_partitions rows: parts must be equal, with or without the padding row.
+    where = split_layout(size, operation, axis, num_partitions, gather_out, world_size=world.size)
+    return _Split(where, name, weight_attr, bias_attr, padding_row and num_partitions > 1)(x)
+
+
+class _Split(SplitLayer):
+    """What :func:`split` applies."""
+
+    def __init__(
+        self, where: SplitLayout, name: str | None, weight_attr: Any, bias_attr: Any, padding_row: bool
+    ) -> None:
+        rows = where.kind == "row-parallel linear"
+        self.pending = rows and not where.gather_out and where.num_partitions > 1
+        self.padding_row = padding_row
+        kind = "_parallel_embedding" if where.operation == "embedding" else "linear"
+        biased = bias_attr is not False and not self.pending
+        super().__init__(where, name, weight_attr, biased, bias_attr, kind, keep=True)
+
+    def forward(self, x: Tensor) -> Any:
+        """``[...] -> [..., columns]``, or ``[..., rows] -> [..., columns]``."""
+        where = self.where
+        if where.operation == "embedding" and self.padding_row:
+            y = ops.padded_embedding(x, with_padding_rows(self.weight.to(where.weight), where))
+        else:
+            y = self.products(x)
+        if not self.pending:
+            y = y.to(y.layout.reduced)
+        whole = where.gather_out and where.operation == "linear"
+        return y.to(Layout.replicated(where.mesh, y.ndim)) if whole else y
+
+
+class _PaddingNode(MoveNode):
+    """Rows of zeros at the end of every rank's part, which have no gradient."""
+
+    __slots__ = ()
+
+    def pull(self, gradients: list[Pending]) -> list[Pending]:
+        """Leave out the last row of every rank's part."""
+        table, world = self.meta, self.world
+        return [[
+            type(g)(world, Meta.of(g.layout, table.shape, g.dtype), _each(g.held, lambda part: part[:-1]), origin=g.origin)
+            for g in gradients[0]
+        ]]  # fmt: skip
+
+
+def _each(shards: list[Any], of: Any) -> list[Any]:
+    """Something of every rank's part; parts that ranks share are shared afterwards, too."""
+    by_shard = {id(shard): shard for shard in shards}
+    by_shard = {key: of(shard) for key, shard in by_shard.items()}
+    return [by_shard[id(shard)] for shard in shards]
+
+
+def with_padding_rows(table: ours.Tensor, where: SplitLayout) -> Any:
+    """The table with a zero row at the end of every rank's part."""
+    world, (rows, columns) = table.world, where.size
+    meta = Meta.of(table.layout, (rows + where.num_partitions, columns), table.dtype)
+
+    def padded(part: Any) -> Any:
+        if not world.has_data:
+            return world.empty((part.shape[0] + 1, columns), part.dtype)
+        return np.vstack([part, np.zeros((1, columns), part.dtype)])
+
+    longer = Tensor(world, meta, _each(table.held, padded), table.requires_grad, origin=table.origin)
+    longer.node = _PaddingNode(table) if table.requires_grad else None
+    return longer
+
+
+find_words(__name__)

@@ -1,7 +1,0 @@
-"""Paddle's SPMD rules, by the name that programs know."""
-
-from functools import partial
-
-from spmdsim.imitated import imitation
-
-__getattr__ = partial(getattr, imitation("sharding rules", "paddle"))
