@@ -18,7 +18,7 @@ from spmdsim.core import meta
 from spmdsim.core.meta import Meta
 from spmdsim.core.operator import Recipe
 from spmdsim.redistribution import planner
-from spmdsim.worlds.base import FastPath
+from spmdsim.worlds.programs import FastPath
 
 PACKAGE = Path(__file__).parent.parent / "spmdsim"
 MESH = Mesh((2,), ("a",))

@@ -91,6 +91,8 @@ def _verify(schedule: Schedule) -> ScheduleVerdict:
     run = SymbolicRun(table, matching)
     if not run.findings:
         run.check_end()
+    if not run.findings:
+        run.check_sizes()
     facts = run.facts() if not run.findings else (False, False, 0)
     findings = list(run.findings)
     if run.reduces and not findings:
@@ -219,6 +221,18 @@ class SymbolicRun:
                 people = promise.contributors(rank, self.size, chunk, self.chunk_count, schedule.root)
                 wanted = (1 << people.stop) - (1 << people.start)
                 self._check_value(rank, chunk, wanted)
+
+    def check_sizes(self) -> None:
+        """Local moves between slots of different chunks have no room for uneven ones, right as the end may be."""
+        k = self.chunk_count
+        for rank, rounds in enumerate(self.table.rounds):
+            for number, moves in enumerate(rounds):
+                for move in moves:
+                    for source, target in zip(move.source, move.chunks):
+                        if source % k != target % k:
+                            does = "copies" if move.kind == COPY else "combines"
+                            text = f"{does} chunk {source} into chunk {target}, which may have another size"
+                            self._note(number, rank, target, text)
 
     def _check_value(self, rank: int, chunk: int, wanted: int) -> None:
         value = self.holds[rank].get(chunk)

@@ -142,6 +142,28 @@ def test_data_of_another_chunk_are_not_added() -> None:
     assert str(verify(schedule).findings[0]) == "round 1: rank 0 adds the data of chunk 1 to that of chunk 0"
 
 
+def test_local_moves_are_between_chunks_of_one_size() -> None:
+    """Out of place for a while and back: with three elements in two chunks, one of two would go where one has room."""
+
+    def detour(rank: int, size: int) -> Iterator[Any]:
+        yield [copy([0, 1], [3, 2])]
+        yield [copy([3, 2], [0, 1])]
+
+    schedule = make_schedule(from_function(detour, "all_gather", chunks="2*n"), 1)
+    assert [str(one) for one in verify(schedule).findings] == [
+        "round 0: rank 0 copies chunk 0 into chunk 3, which may have another size",
+        "round 0: rank 0 copies chunk 1 into chunk 2, which may have another size",
+        "round 1: rank 0 copies chunk 3 into chunk 0, which may have another size",
+        "round 1: rank 0 copies chunk 2 into chunk 1, which may have another size",
+    ]
+
+    def straight(rank: int, size: int) -> Iterator[Any]:
+        yield [copy([0, 1], [2, 3])]
+        yield [copy([2, 3], [0, 1])]
+
+    assert verify(make_schedule(from_function(straight, "all_gather", chunks="2*n"), 1)).ok
+
+
 def test_what_lands_in_a_chunk_after_a_reduction_of_the_same_round_comes_after_it() -> None:
     def late(rank: int, size: int, root: int = 0) -> Iterator[Any]:
         if rank == 0:
