@@ -51,8 +51,8 @@ _NEAREST = {
 }  # fmt: skip
 _DTYPES = {"bool_ float16 float32 float64 int8 int16 int32 int64": "tensors"}
 _LAYERS = {
-    "CrossEntropyLoss L1Loss MSELoss SoftmaxCrossEntropyWithLogits": "losses",
-    "Cell CellList Dense Dropout Embedding GELU Identity LayerNorm SequentialCell": "cells",
+    "Cell CellList CrossEntropyLoss Dense Dropout Embedding GELU Identity L1Loss LayerNorm MSELoss SequentialCell "
+    "SoftmaxCrossEntropyWithLogits": "cells",
     "Adam Momentum Optimizer SGD TrainOneStepCell WithLossCell": "training",
 }
 _NEAREST_NN = {

@@ -42,17 +42,11 @@ _NEAREST = each({
 
 
 class AutoParallel:
-    """Run a training step in parallel.
+    """Run a training step, a function or cell, in parallel; an InputError for another mode.
 
-    Args:
-        network: a function or cell.
-        parallel_mode: ``"semi_auto"``: configured operators use their strategies, all others are data parallel.
-            ``"sharding_propagation"`` spreads the strategies of configured operators, and
-            ``"recursive_programming"`` finds all by the double recursion: the first call runs replicated and is
-            recorded, later calls run with what was found.
-
-    Raises:
-        InputError: another mode.
+    ``"semi_auto"``: configured operators use their strategies, all others are data parallel. ``"sharding_propagation"``
+    spreads the strategies of configured operators, and ``"recursive_programming"`` finds all by the double recursion: the
+    first call runs replicated and is recorded, later calls run with what was found.
     """
 
     def __init__(self, network: Callable[..., Any], parallel_mode: str = "semi_auto") -> None:
@@ -67,10 +61,9 @@ class AutoParallel:
     def dataset_strategy(self, config: Any) -> None:
         """How data is given to each rank; None or another word is a ValueError, anything else that it cannot be a TypeError.
 
-        Args:
-            config: ``"data_parallel"``, where nothing is said: what a rank is given is its rows of a batch that is as
-                many times as long as there are ranks. ``"full_batch"``: every rank is given the whole batch and keeps its
-                piece. A tuple of cuts or a Layout per input: what a rank is given is its slice of the input.
+        ``"data_parallel"``, where nothing is said: what a rank is given is its rows of a batch that is as many times as long
+        as there are ranks. ``"full_batch"``: every rank is given the whole batch and keeps its piece. A tuple of cuts or a
+        Layout per input: what a rank is given is its slice of the input.
         """
         self._set(dataset_strategy=checked_strategy(config))
 
@@ -83,16 +76,12 @@ class AutoParallel:
         self._set(loss_repeated_mean=False)
 
     def hsdp(self, shard_size: int = -1, threshold: int = 64, optimizer_level: str = "level1") -> None:
-        """Share parameters and the optimiser's state out among the ranks that need the same slice.
+        """Share parameters and the optimiser's state out among the ranks that need the same slice, or ``shard_size`` of them.
 
-        They are gathered where they are used. Another value is a ValueError.
-
-        Args:
-            shard_size: so many ranks share; all that need the slice if -1.
-            threshold: parameters of fewer KB stay whole.
-            optimizer_level: ``"level1"``: gradients are added up as wholes, of which each rank takes its piece;
-                ``"level2"``: they are scattered as they are added up; ``"level3"``: besides, what was gathered is dropped
-                when its operator has run, and gathered again for the backward pass.
+        They are gathered where they are used; those of fewer KB than ``threshold`` stay whole. ``"level1"``: gradients are added
+        up as wholes, of which each rank takes its piece; ``"level2"``: they are scattered as they are added up; ``"level3"``:
+        besides, what was gathered is dropped when its operator has run, and gathered again for the backward pass. Another
+        value is a ValueError.
         """
         size = current_world().size
         if not is_whole(shard_size) or (shard_size != -1 and not 1 <= shard_size <= size):

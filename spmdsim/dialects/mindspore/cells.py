@@ -1,4 +1,4 @@
-"""Cells: networks with ``construct``. Operators inside are data parallel unless their primitive is given a strategy."""
+"""Cells: networks with ``construct``, and losses. Operators in them are data parallel unless given a strategy."""
 
 from __future__ import annotations
 
@@ -8,16 +8,21 @@ from typing import Any
 
 import numpy as np
 
-from spmdsim.dialects.mindspore.context import outermost
+import spmdsim.ops as core
+from spmdsim.core import Layout
+from spmdsim.dialects.host import whole
+from spmdsim.dialects.mindspore.context import LOCAL_MEAN, LOCAL_SUM, outermost
 from spmdsim.dialects.mindspore.operators import TABLE
 from spmdsim.dialects.mindspore.parameter import Parameter, initializer
-from spmdsim.dialects.mindspore.primitive import primitive
+from spmdsim.dialects.mindspore.primitive import primitive, to_tensor
 from spmdsim.dialects.mindspore.table import Row
 from spmdsim.dialects.mindspore.tensors import type_name
 from spmdsim.dialects.missing import Worded, each
 from spmdsim.dialects.networks import Numbered, tree
 from spmdsim.errors import InputError, UsageTypeError, unknown
-from spmdsim.nn import Module, ModuleList, Sequential
+from spmdsim.nn import Module, ModuleList, Sequential, losses
+from spmdsim.redistribution.sparse_lookup import checked_ids
+from spmdsim.tensor import Tensor
 
 
 class Cell(Worded, Module):
@@ -36,6 +41,8 @@ class Cell(Worded, Module):
     })  # fmt: skip
 
     training = False
+    #: What it prints in its brackets: its options.
+    _shown_as = ""
 
     def __init__(self, auto_prefix: bool = True, flags: Any = None) -> None:
         """Both arguments are accepted and ignored."""
@@ -96,7 +103,7 @@ class Cell(Worded, Module):
 
     def extend_repr(self) -> str:
         """What a cell prints in its brackets: its options."""
-        return ""
+        return self._shown_as.format(self)
 
     def __repr__(self) -> str:
         """Its class and options, and in further lines the cells inside, each by its name."""
@@ -198,12 +205,8 @@ class Dense(Cell):
         self.bias = Parameter(bias) if has_bias else None
         self.matmul, self.bias_add = primitive("MatMul")(transpose_b=True), primitive("Add")()
         self.activation = _named(activation) if isinstance(activation, str) else activation
-
-    def extend_repr(self) -> str:
-        """Sizes, and a bias and an activation if there are."""
-        bias, activation = ", has_bias=True" * self.has_bias, f", activation={self.activation}"
-        sizes = f"input_channels={self.in_channels}, output_channels={self.out_channels}"
-        return sizes + bias + activation * (self.activation is not None)
+        more = ", has_bias=True" * has_bias + ", activation={0.activation}" * (activation is not None)
+        self._shown_as = "input_channels={0.in_channels}, output_channels={0.out_channels}" + more
 
     def construct(self, x: Any) -> Any:
         """``[..., in] -> [..., out]``."""
@@ -228,6 +231,11 @@ def _named(activation: str) -> Callable[[Any], Any]:
 class Embedding(Cell):
     """Rows of a table by number, ``[...] -> [..., embedding_size]``."""
 
+    _shown_as = (
+        "vocab_size={0.embedding_table.shape[0]}, embedding_size={0.embedding_table.shape[1]}, use_one_hot=False, "
+        "embedding_table={0.embedding_table}, dtype={0.dtype}, padding_idx=None"
+    )
+
     def __init__(
         self, vocab_size: int, embedding_size: int, use_one_hot: bool = False, embedding_table: Any = "normal",
         dtype: Any = np.float32, padding_idx: int | None = None,
@@ -235,15 +243,7 @@ class Embedding(Cell):
         if use_one_hot or padding_idx is not None:
             raise InputError("Embedding has neither use_one_hot nor padding_idx here; nearest: ops.Gather()")
         self.embedding_table = Parameter(initializer(embedding_table, [vocab_size, embedding_size], dtype))
-        self.gather = primitive("Gather")()
-
-    def extend_repr(self) -> str:
-        """Rows and columns, and the table."""
-        table = self.embedding_table
-        return (
-            f"vocab_size={table.shape[0]}, embedding_size={table.shape[1]}, use_one_hot=False, "
-            f"embedding_table={table}, dtype={type_name(table.dtype)}, padding_idx=None"
-        )
+        self.gather, self.dtype = primitive("Gather")(), type_name(self.embedding_table.dtype)
 
     def construct(self, ids: Any) -> Any:
         """Look them up."""
@@ -252,6 +252,11 @@ class Embedding(Cell):
 
 class LayerNorm(Cell):
     """Normalised over the last dims, scaled and shifted."""
+
+    _shown_as = (  # as MindSpore writes them
+        "normalized_shape={0.gamma.shape}, begin_norm_axis={0.begin_norm_axis}, "
+        "begin_params_axis={0.begin_params_axis}, gamma{0.gamma}, beta={0.beta}"
+    )
 
     def __init__(
         self, normalized_shape: Sequence[int], begin_norm_axis: int = -1, begin_params_axis: int = -1,
@@ -262,13 +267,6 @@ class LayerNorm(Cell):
         self.beta = Parameter(initializer(beta_init, tuple(normalized_shape), dtype))
         self.layer_norm = primitive("LayerNorm")(begin_norm_axis, begin_params_axis, epsilon)
 
-    def extend_repr(self) -> str:
-        """Sizes, and the parameters, as MindSpore writes them."""
-        return (
-            f"normalized_shape={self.gamma.shape}, begin_norm_axis={self.begin_norm_axis}, "
-            f"begin_params_axis={self.begin_params_axis}, gamma{self.gamma}, beta={self.beta}"
-        )
-
     def construct(self, x: Any) -> Any:
         """``[..., n] -> [..., n]``."""
         return self.layer_norm(x, self.gamma, self.beta)[0]
@@ -277,15 +275,165 @@ class LayerNorm(Cell):
 class Dropout(Cell):
     """Drops a share ``p`` of the elements while training (``set_train()``), the same ones in every layout."""
 
+    _shown_as = "p={0.p}"
+
     def __init__(self, keep_prob: float | None = None, p: float | None = None) -> None:
         self.p = p if p is not None else 0.5 if keep_prob is None else 1 - keep_prob
         if not 0 <= self.p < 1:
             raise InputError(f"Dropout drops a share of at least 0 and less than 1, not {self.p}")
 
-    def extend_repr(self) -> str:
-        """The share."""
-        return f"p={self.p}"
-
     def construct(self, x: Any) -> Any:
         """The input itself where nothing is dropped."""
         return primitive("Dropout")(1 - self.p)(x)[0] if self.training and self.p else x
+
+
+# -- losses ------------------------------------------------------------------------------------------------------
+
+
+class _Loss(Cell):
+    """The mean, the sum or all of the elements' losses."""
+
+    #: Of each element.
+    loss: Callable[..., Tensor]
+
+    def __init__(self, reduction: str = "mean") -> None:
+        losses.check_reduction(reduction)
+        self.reduction = reduction
+
+    def construct(self, logits: Any, labels: Any) -> Tensor:
+        """Two tensors of one shape -> ``[]``."""
+        given = to_tensor(logits)
+        return self._reduced(type(self).loss(given, _labels(labels, given), "none"))
+
+    def _reduced(self, elements: Tensor) -> Tensor:
+        total = losses.reduced(elements, self.reduction)
+        return total if self.reduction == "none" else total.to(total.layout.reduced)
+
+
+class MSELoss(_Loss):
+    """Squared differences."""
+
+    loss = losses.mse_loss
+
+
+class L1Loss(_Loss):
+    """Absolute differences."""
+
+    loss = losses.l1_loss
+
+
+def _labels(labels: Any, logits: Tensor) -> Tensor:
+    """Labels beside the rows of the logits."""
+    if isinstance(labels, Tensor):
+        return labels
+    array = whole(labels, logits.world)
+    layout = Layout(logits.layout.mesh, logits.layout.dims[: array.ndim])
+    return Tensor.from_global(array, layout, logits.world)
+
+
+def _total(x: Tensor) -> Tensor:
+    total = core.sum(x)
+    return total.to(total.layout.reduced)
+
+
+class CrossEntropyLoss(_Loss):
+    """Mean (or sum, or none) of minus the log-probability of each label.
+
+    Labels are class numbers, or probabilities in the shape of the logits. The mean is that of a rank's own rows, which
+    decides how often it counts in a parallel program (:mod:`spmdsim.dialects.mindspore.context`). There may be a ``weight``
+    per class; ``label_smoothing`` is the share of every label that is spread evenly over all classes.
+    """
+
+    def __init__(
+        self,
+        weight: Any = None,
+        ignore_index: int = -100,
+        reduction: str = "mean",
+        label_smoothing: float = 0.0,
+    ) -> None:
+        super().__init__(reduction)
+        if not 0 <= label_smoothing <= 1:
+            raise InputError(f"label_smoothing is in [0, 1], not {label_smoothing}")
+        self.weight, self.ignore_index, self.label_smoothing = weight, ignore_index, label_smoothing
+
+    def construct(self, logits: Any, labels: Any) -> Tensor:
+        """``[batch, classes]``, ``[batch]`` or ``[batch, classes]`` -> ``[]``."""
+        given = to_tensor(logits)
+        given = given.to(given.layout.reduced)
+        weight = None if self.weight is None else self._weights(given)
+        if _ndim(labels) == given.ndim:
+            return self._of_probabilities(given, _labels(labels, given), weight)
+        if weight is None and not self.label_smoothing and not self._ignores(labels):
+            loss = self._reduced(core.cross_entropy(given, self._classes(labels, given), "none"))
+            loss.name = {"mean": LOCAL_MEAN, "sum": LOCAL_SUM}.get(self.reduction, "")
+            return loss
+        return self._of_some(given, labels, weight)
+
+    def _weights(self, logits: Tensor) -> Tensor:
+        values = np.asarray(self.weight, logits.dtype)
+        if values.shape != logits.shape[-1:]:
+            raise InputError(f"weight has one number per class, {logits.shape[-1]}, not shape {values.shape}")
+        return Tensor.from_global(values, Layout.replicated(logits.layout.mesh, 1), logits.world)
+
+    def _ignores(self, labels: Any) -> bool:
+        """Whether there may be labels that do not count: of a tensor's nobody knows all."""
+        if isinstance(labels, Tensor):
+            return self.ignore_index != -100
+        return bool((np.asarray(labels) == self.ignore_index).any())
+
+    @staticmethod
+    def _classes(labels: Any, logits: Tensor) -> Tensor:
+        if not isinstance(labels, Tensor):  # on the whole, so that all ranks say the same
+            checked_ids(np.asarray(labels), logits.shape[-1], what="classes")
+        return _labels(labels, logits)
+
+    def _of_probabilities(self, logits: Tensor, known: Tensor, weight: Tensor | None) -> Tensor:
+        share = self.label_smoothing
+        if share:
+            known = core.add(core.multiply(known, 1 - share), share / logits.shape[-1])
+        logs = core.log_softmax(logits)
+        logs = logs if weight is None else core.multiply(logs, weight)
+        return self._reduced(core.negative(core.sum(core.multiply(known, logs), -1)))
+
+    def _of_some(self, logits: Tensor, labels: Any, weight: Tensor | None) -> Tensor:
+        """Where labels are ignored, weighted or smoothed: the mean is that of the weights of the labels that count."""
+        if isinstance(labels, Tensor):
+            counts = core.cast(core.not_equal(labels, self.ignore_index), logits.dtype)
+            classes = core.where(core.equal(labels, self.ignore_index), 0, labels)
+        else:
+            array = np.asarray(labels)
+            counts = _labels((array != self.ignore_index).astype(logits.dtype), logits)
+            classes = self._classes(np.where(array == self.ignore_index, 0, array), logits)
+        weights = counts if weight is None else core.multiply(core.gather(weight, classes), counts)
+        loss = core.multiply(core.cross_entropy(logits, classes, "none"), weights)
+        if self.reduction == "mean":
+            loss = core.divide(_total(loss), _total(weights))
+        elif self.reduction == "sum":
+            loss = _total(loss)
+        share, number = self.label_smoothing, logits.shape[-1]
+        if not share:
+            return loss
+        spread = core.multiply(core.negative(core.sum(core.log_softmax(logits), -1)), counts)
+        return core.add(core.multiply(loss, 1 - share), core.multiply(self._reduced(spread), share / number))
+
+
+def _ndim(x: Any) -> int:
+    return int(x.ndim if hasattr(x, "ndim") else np.ndim(x))
+
+
+class SoftmaxCrossEntropyWithLogits(CrossEntropyLoss):
+    """Cross entropy from logits; ``sparse`` labels are class numbers, others probabilities."""
+
+    def __init__(self, sparse: bool = False, reduction: str = "none") -> None:
+        super().__init__(reduction=reduction)
+        self.sparse = sparse
+
+    def construct(self, logits: Any, labels: Any) -> Tensor:
+        """``[batch, classes]`` and labels -> ``[batch]`` or ``[]``."""
+        dims = _ndim(labels)
+        if (dims < to_tensor(logits).ndim) is not self.sparse:
+            raise InputError(
+                f"with sparse={self.sparse} labels are {'numbers' if self.sparse else 'probabilities'} of classes, but "
+                f"they have {dims} dims"
+            )
+        return super().construct(logits, labels)

@@ -33,11 +33,8 @@ LOCAL_MEAN, LOCAL_SUM = "mean of a rank's rows", "sum of a rank's rows"
 class ParallelMode:
     """The names of ``parallel_mode``."""
 
-    STAND_ALONE = "stand_alone"
-    DATA_PARALLEL = "data_parallel"
-    HYBRID_PARALLEL = "hybrid_parallel"
-    SEMI_AUTO_PARALLEL = "semi_auto_parallel"
-    AUTO_PARALLEL = "auto_parallel"
+    STAND_ALONE, DATA_PARALLEL, HYBRID_PARALLEL = "stand_alone", "data_parallel", "hybrid_parallel"
+    SEMI_AUTO_PARALLEL, AUTO_PARALLEL = "semi_auto_parallel", "auto_parallel"
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,6 @@ import spmdsim.ops as core
 from spmdsim.core import Layout
 from spmdsim.dialects.functions import NETWORK, TORCH, numbers, with_names
 from spmdsim.dialects.mindspore import cells
-from spmdsim.dialects.mindspore.losses import CrossEntropyLoss
 from spmdsim.dialects.mindspore.operators import TABLE, written_functions
 from spmdsim.dialects.mindspore.parameter import Parameter, finished, next_seed
 from spmdsim.dialects.mindspore.primitive import function, place, primitive, shape_of, to_tensor
@@ -185,7 +184,7 @@ OWN: dict[str, Callable[..., Any]] = {
     "arange": lambda start=0, end=None, step=1, dtype=None: host(np.arange(0, start, step) if end is None else np.arange(start, end, step), dtype),
     "argmax": lambda x, dim=None: primitive("Argmax")(-1 if dim is None else dim, np.int64)(_reshape(x, (-1,)) if dim is None else x),
     "clip_by_global_norm": _clip_by_global_norm,
-    "cross_entropy": lambda input, target, weight=None, ignore_index=-100, reduction="mean", label_smoothing=0.0: CrossEntropyLoss(weight, ignore_index, reduction, label_smoothing)(input, target),
+    "cross_entropy": lambda input, target, weight=None, ignore_index=-100, reduction="mean", label_smoothing=0.0: cells.CrossEntropyLoss(weight, ignore_index, reduction, label_smoothing)(input, target),
     "dropout": lambda x, p=0.5, training=True: primitive("Dropout")(1 - p)(x)[0] if training and p else x,
     "eye": lambda n, m=None, dtype=np.float32: host(np.eye(n, m), dtype),
     "flatten": lambda x, start_dim=1: _reshape(x, (*shape_of(x)[:start_dim], math.prod(shape_of(x)[start_dim:]))),

@@ -200,22 +200,20 @@ class Layout(Worded):
         if isinstance(only, tuple | list) and any(isinstance(entry, tuple | list) for entry in only):
             tensor_map = tuple(only)  # entries of entries: this can only be the map of a whole tensor
         entries = [self._ordered(_names(entry)) for entry in tensor_map]
-        used: set[str] = set()
-        for name in (name for entry in entries for name in entry if name != "None"):
+        dims = [tuple(name for name in entry if name != "None") for entry in entries]
+        used = [name for dim in dims for name in dim]
+        for i, name in enumerate(used):
             if name not in self.alias_name:
                 raise LayoutError(f"alias {name!r} is not found in alias_name {self.alias_name}")
-            if name in used:
+            if name in used[:i]:
                 raise LayoutError(
                     f"alias {name!r} has been set more than once in {tensor_map}; it can split one dim only"
                 )
-            used.add(name)
-        number = {name: len(self.alias_name) - 1 - i for i, name in enumerate(self.alias_name)}
-        written: list[Any] = []
-        for given, entry in zip(tensor_map, entries):
-            numbers = tuple(number.get(name, -1) for name in entry)
-            written.append(numbers[0] if given is None or isinstance(given, str) else numbers)
-        dims = [tuple(name for name in entry if name != "None") for entry in entries]
-        return MindSporeLayout(self.mesh, dims, tuple(written), self.devices)
+        number = {name: n for n, name in enumerate(reversed(self.alias_name))}
+        numbers = [tuple(number.get(name, -1) for name in entry) for entry in entries]
+        alone = [entry is None or isinstance(entry, str) for entry in tensor_map]
+        written = tuple(several[0] if one else several for several, one in zip(numbers, alone))
+        return MindSporeLayout(self.mesh, dims, written, self.devices)
 
     @property
     def devices(self) -> int:

@@ -103,9 +103,7 @@ class Primitive(Worded):
     def __call__(self, *given: Any, **named: Any) -> Any:
         """Apply it. Arrays are the same whole array on every rank; each keeps only its piece.
 
-        Raises:
-            RuntimeError: (also a ValueError) a strategy that the operator, the shapes or the ranks do not fit.
-            TypeError: other arguments than it takes.
+        A strategy that the operator, the shapes or the ranks do not fit is a RuntimeError (and a ValueError).
         """
         operands, attrs = self.takes.split(type(self).__name__, given, named)
         result = (self.row.run or Primitive.plain)(self, operands, {**self.attrs, **attrs})

@@ -212,10 +212,7 @@ def set_memory(
 
 
 def reserve(array: Any, shape: Sequence[int], dtype: np.dtype, what: str) -> None:
-    """Count a rank's array, which is of this shape on the rank that holds most, as long as anybody refers to it.
-
-    A RuntimeError if ranks would hold more than they may.
-    """
+    """Count a rank's array, of this shape on the rank that holds most, as long as anybody refers to it; or OutOfMemory."""
     if _limit[0] is None or id(array) in _counted:
         return
     size = math.prod(shape) * dtype.itemsize
@@ -258,10 +255,8 @@ class Counted(Tensor):
     def __init__(self, *given: Any, **options: Any) -> None:
         super().__init__(*given, **options)
         if _limit[0] is not None and self.held and not isinstance(self.held[0], np.generic):
-            largest = self.layout.largest_shape(self.shape)
-            reserve(
-                self.held[0], largest, self.meta.held, f"a tensor of shape {self.shape} on {self.layout.mesh}"
-            )
+            what = f"a tensor of shape {self.shape} on {self.layout.mesh}"
+            reserve(self.held[0], self.layout.largest_shape(self.shape), self.meta.held, what)
 
     __getattr__ = method
 
@@ -284,9 +279,8 @@ class Counted(Tensor):
 
     def mean(self, *given: Any, **options: Any) -> Any:
         """The mean over axes."""
-        return super().mean(
-            *given, **{"keepdims" if name == "keep_dims" else name: x for name, x in options.items()}
-        )
+        ours = {"keepdims" if name == "keep_dims" else name: value for name, value in options.items()}
+        return super().mean(*given, **ours)
 
 
 class Value(Counted):

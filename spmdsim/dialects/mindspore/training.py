@@ -35,12 +35,9 @@ def value_and_grad(
 ) -> Callable[..., Any]:
     """A function that returns ``fn``'s result, and gradients of inputs, of weights, or of both.
 
-    Args:
-        fn: returns the loss, or a tuple whose first element is the loss. The others get no gradient,
-            whether ``has_aux`` says so or not: the tutorial's text leaves it out and means this.
-        grad_position: which inputs, by number (one gradient) or numbers (a tuple); None for none.
-        weights: parameters, such as ``optimizer.parameters`` (a tuple of gradients), or one.
-        has_aux: accepted for compatibility.
+    ``fn`` returns the loss, or a tuple whose first element is the loss. The others get no gradient, whether ``has_aux`` says
+    so or not: the tutorial's text leaves it out and means this. Inputs are meant by number (one gradient) or numbers (a
+    tuple), weights as parameters, such as ``optimizer.parameters`` (a tuple), or one.
 
     What the loss does not depend on has gradients of zero, as in MindSpore. In a parallel program the gradients are those
     of the sum of all ranks' losses, or their mean (:mod:`spmdsim.dialects.mindspore.context`). Neither inputs nor
@@ -123,13 +120,7 @@ def _leaf(operand: Any) -> Tensor:
 
 
 class Optimizer(Worded, nn.Optimiser):
-    """One gradient per parameter, and a learning rate that may follow the steps.
-
-    Args:
-        parameters: such as ``net.trainable_params()``.
-        rate: a number, one number per step (the last one stays), or a function of the step.
-        **options: what else our optimiser takes.
-    """
+    """One gradient per parameter, and a rate: a number, one per step (the last one stays), or a function of the step."""
 
     ORIGINAL = "mindspore.nn.Optimizer"
     NEAREST = each({
@@ -320,14 +311,7 @@ class LossMonitor(Callback):
 
 
 class Model(Worded):
-    """A network with its loss and optimiser.
-
-    Args:
-        network: a cell, or an ``AutoParallel`` around it; with its loss inside if ``loss_fn`` is left out.
-        loss_fn: the loss.
-        optimizer: the optimiser.
-        metrics: must be left out.
-    """
+    """A network, which may be an ``AutoParallel``, with its loss (inside of it if ``loss_fn`` is left out) and optimiser."""
 
     ORIGINAL = "mindspore.train.Model"
     NEAREST = each({
