@@ -88,7 +88,6 @@ def fft(x: Tensor, n: Points = None, axis: int = -1, norm: Norm = None, *, layou
 def ifft(x: Tensor, n: Points = None, axis: int = -1, norm: Norm = None, *, layout: Target = None) -> Tensor:
     """The inverse of :func:`fft`.
 
-    >>> from spmdsim import Mesh, Tensor
     >>> x = Tensor.from_global([[1.0, 2.0, 4.0]], Mesh((2,), ("x",))("x", None))
     >>> ifft(fft(x)).full().real.round(6).tolist()
     [[1.0, 2.0, 4.0]]
@@ -100,7 +99,6 @@ def ifft(x: Tensor, n: Points = None, axis: int = -1, norm: Norm = None, *, layo
 def rfft(x: Tensor, n: Points = None, axis: int = -1, norm: Norm = None, *, layout: Target = None) -> Tensor:
     """The first ``n // 2 + 1`` values of :func:`fft` of real numbers; the others are their conjugates.
 
-    >>> from spmdsim import Mesh, Tensor
     >>> wave = Tensor.from_global(np.cos(np.arange(8) * 2 * np.pi / 8), Mesh((2,), ("x",))("x"))
     >>> np.abs(rfft(wave).full()).round(6).tolist()  # one turn in eight points
     [0.0, 4.0, 0.0, 0.0, 0.0]
@@ -112,7 +110,6 @@ def rfft(x: Tensor, n: Points = None, axis: int = -1, norm: Norm = None, *, layo
 def irfft(x: Tensor, n: Points = None, axis: int = -1, norm: Norm = None, *, layout: Target = None) -> Tensor:
     """The inverse of :func:`rfft`, ``n`` real numbers (``2 * (m - 1)`` for ``m`` values).
 
-    >>> from spmdsim import Mesh, Tensor
     >>> x = Tensor.from_global([[3.0, 1.0, 2.0]], Mesh((2,), ("x",))(None, "x"))
     >>> irfft(rfft(x), n=3).full().round(6).tolist(), irfft(rfft(x)).shape
     ([[3.0, 1.0, 2.0]], (1, 2))
@@ -124,7 +121,6 @@ def irfft(x: Tensor, n: Points = None, axis: int = -1, norm: Norm = None, *, lay
 def hfft(x: Tensor, n: Points = None, axis: int = -1, norm: Norm = None, *, layout: Target = None) -> Tensor:
     """:func:`fft` of ``n`` values that are conjugates of one another, given the first half; the result is real.
 
-    >>> from spmdsim import Mesh, Tensor
     >>> half = Tensor.from_global([[1.0, 0.5, 0.0]], Mesh((2,), ("x",))("x", None))
     >>> hfft(half).full().round(6).tolist()
     [[2.0, 1.0, 0.0, 1.0]]
@@ -136,7 +132,6 @@ def hfft(x: Tensor, n: Points = None, axis: int = -1, norm: Norm = None, *, layo
 def ihfft(x: Tensor, n: Points = None, axis: int = -1, norm: Norm = None, *, layout: Target = None) -> Tensor:
     """The inverse of :func:`hfft`: the first half of the transform of real numbers.
 
-    >>> from spmdsim import Mesh, Tensor
     >>> y = Tensor.from_global([[2.0, 1.0, 0.0, 1.0]], Mesh((2,), ("x",))("x", None))
     >>> ihfft(y).full().real.round(6).tolist()
     [[1.0, 0.5, 0.0]]
@@ -192,7 +187,6 @@ def ifftn(
 ) -> Tensor:
     """The inverse of :func:`fftn`.
 
-    >>> from spmdsim import Mesh, Tensor
     >>> one = Tensor.from_global(np.ones((2, 2)), Mesh((2,), ("x",))("x", None))
     >>> ifftn(one).full().real.tolist()
     [[1.0, 0.0], [0.0, 0.0]]
@@ -206,7 +200,6 @@ def rfftn(
 ) -> Tensor:
     """:func:`fftn` of real numbers, of which the last dim's first half is computed.
 
-    >>> from spmdsim import Mesh, Tensor
     >>> x = Tensor.from_global(np.ones((2, 4, 6)), Mesh((2,), ("x",))("x", None, None))
     >>> rfftn(x).shape, rfftn(x, axes=(2, 1)).shape
     ((2, 4, 4), (2, 3, 6))
@@ -221,7 +214,6 @@ def irfftn(
 ) -> Tensor:
     """The inverse of :func:`rfftn`.
 
-    >>> from spmdsim import Mesh, Tensor
     >>> x = Tensor.from_global([[1.0, 2.0], [3.0, 4.0]], Mesh((2,), ("x",))("x", None))
     >>> irfftn(rfftn(x), s=(2, 2)).full().round(6).tolist()
     [[1.0, 2.0], [3.0, 4.0]]
@@ -237,7 +229,6 @@ def fft2(
 ) -> Tensor:
     """:func:`fftn` along two dims, the last ones if none are given.
 
-    >>> from spmdsim import Mesh, Tensor
     >>> images = Tensor.from_global(np.ones((4, 2, 2)), Mesh((2,), ("x",))("x", None, None))
     >>> fft2(images).full()[0].real.tolist(), fft2(images).layout.short()  # each image stays on its rank
     ([[4.0, 0.0], [0.0, 0.0]], 'S(0)')
@@ -251,7 +242,6 @@ def ifft2(
 ) -> Tensor:
     """The inverse of :func:`fft2`.
 
-    >>> from spmdsim import Mesh, Tensor
     >>> peak = Tensor.from_global([[4.0, 0.0], [0.0, 0.0]], Mesh((2,), ("x",))(None, "x"))
     >>> ifft2(peak).full().real.tolist()
     [[1.0, 1.0], [1.0, 1.0]]
@@ -265,7 +255,6 @@ def rfft2(
 ) -> Tensor:
     """:func:`rfftn` along two dims, the last ones if none are given.
 
-    >>> from spmdsim import Mesh, Tensor
     >>> rows = Tensor.from_global(np.arange(8.0).reshape(2, 4), Mesh((2,), ("x",))("x", None))
     >>> rfft2(rows).full()[:, 0].real.round(6).tolist()  # the sum, and first row minus second
     [28.0, -16.0]
@@ -279,7 +268,6 @@ def irfft2(
 ) -> Tensor:
     """The inverse of :func:`rfft2`.
 
-    >>> from spmdsim import Mesh, Tensor
     >>> y = Tensor.from_global([[0.0, 4.0], [0.0, 0.0]], Mesh((2,), ("x",))("x", None))
     >>> irfft2(y).full().round(6).tolist()
     [[1.0, -1.0], [1.0, -1.0]]
@@ -371,7 +359,6 @@ def fftshift(x: Tensor, axes: Axes = None) -> Tensor:
 def ifftshift(x: Tensor, axes: Axes = None) -> Tensor:
     """The inverse of :func:`fftshift`.
 
-    >>> from spmdsim import Mesh, Tensor
     >>> centred = Tensor.from_global([-2.0, -1.0, 0.0, 1.0], Mesh((2,), ("x",))("x"))
     >>> ifftshift(centred).full().tolist()
     [0.0, 1.0, -2.0, -1.0]

@@ -12,17 +12,16 @@ from typing import Any
 
 import numpy as np
 
+from spmdsim import ops
 from spmdsim.core import BoundRule, Layout, Rule, Strategy
 from spmdsim.core.step import Step
 from spmdsim.errors import RuleError
 from spmdsim.layout.element_type import accumulator, promoted
 from spmdsim.linalg.tall import adjoint
 from spmdsim.linalg.whole import hermitian, in_fractions, inv_op, solve_op, square
-from spmdsim.ops.contract import matmul
 from spmdsim.ops.declare import alike
 from spmdsim.ops.operators import of_tensors
 from spmdsim.ops.scans import split_axes
-from spmdsim.ops.shape import reshape
 from spmdsim.tensor import Context, Op, Tensor
 from spmdsim.tensor.operands import as_operand
 from spmdsim.tensor.stepped import SteppedOp
@@ -210,7 +209,7 @@ def _solve_adjoint(
     """Of the right sides the solution for the adjoint matrix, of the matrix its product with the solution."""
     turned = adjoint(operands[0])
     side = lu_solve(turned, dys[0])
-    return -1 * matmul(side, adjoint(results[0])), side
+    return -1 * ops.matmul(side, adjoint(results[0])), side
 
 
 _solve_op = SteppedOp(
@@ -257,8 +256,8 @@ def solve(a: Tensor, b: Tensor) -> Tensor:
     """
     a, b = alike("solve", square("solve", a), in_fractions(as_operand(b, a)))
     if b.ndim == 1:
-        solution = solve(a, reshape(b, (b.shape[0], 1)))
-        return reshape(solution, solution.shape[:-1])
+        solution = solve(a, ops.reshape(b, (b.shape[0], 1)))
+        return ops.reshape(solution, solution.shape[:-1])
     if b.ndim == 2 and _split(a):
         if a.shape[0] != b.shape[0]:
             raise RuleError(f"solve: right sides of shape {b.shape} do not fit a matrix of shape {a.shape}")

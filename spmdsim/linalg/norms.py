@@ -8,21 +8,16 @@ from typing import NamedTuple
 
 import numpy as np
 
+from spmdsim import ops
 from spmdsim.core import PASSES
 from spmdsim.errors import RuleError
 from spmdsim.linalg.by_panels import inv
 from spmdsim.linalg.tall import adjoint, reduced_svd, svdvals
 from spmdsim.linalg.whole import in_fractions
-from spmdsim.ops.contract import matmul
-from spmdsim.ops.declare import Gradient, binary, cast, unary
-from spmdsim.ops.elementwise import absolute, divide, greater, multiply, not_equal, subtract, where
+from spmdsim.ops.declare import Gradient, binary, unary
 from spmdsim.ops.operators import of_tensors
 from spmdsim.ops.reduce import Dims
-from spmdsim.ops.reduce import max as max_
-from spmdsim.ops.reduce import min as min_
-from spmdsim.ops.reduce import sum as sum_
 from spmdsim.ops.scans import along_dim
-from spmdsim.ops.shape import reshape, transpose
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.operands import as_operand
 
@@ -70,17 +65,17 @@ def vector_norm(x: Tensor, *, axis: Dims = None, keepdims: bool = False, ord: Or
     """
     x = in_fractions(x)
     if ord == 0:
-        return sum_(cast(not_equal(x, as_operand(0, x)), absolute(x).dtype), axis, keepdims)
-    size = absolute(x)
+        return ops.sum(ops.cast(ops.not_equal(x, as_operand(0, x)), ops.absolute(x).dtype), axis, keepdims)
+    size = ops.absolute(x)
     if ord == 1:
-        return sum_(size, axis, keepdims)
+        return ops.sum(size, axis, keepdims)
     if ord == 2:
-        return _root(sum_(multiply(size, size), axis, keepdims))
+        return _root(ops.sum(ops.multiply(size, size), axis, keepdims))
     if not isinstance(ord, (int, float)):
         raise RuleError(f"the order of a norm of vectors is a number, but got {ord!r}")
     if math.isinf(ord):
-        return (max_ if ord > 0 else min_)(size, axis, keepdims)
-    return _power(sum_(_power(size, as_operand(ord, size)), axis, keepdims), as_operand(1 / ord, size))
+        return (ops.max if ord > 0 else ops.min)(size, axis, keepdims)
+    return _power(ops.sum(_power(size, as_operand(ord, size)), axis, keepdims), as_operand(1 / ord, size))
 
 
 @of_tensors
@@ -105,15 +100,17 @@ def matrix_norm(x: Tensor, *, keepdims: bool = False, ord: Order = "fro") -> Ten
     x = in_fractions(x)
     if ord in ("nuc", 2, -2):
         values = svdvals(x)
-        norms = sum_(values, -1) if ord == "nuc" else max_(values, -1) if ord == 2 else min_(values, -1)
+        norms = (
+            ops.sum(values, -1) if ord == "nuc" else ops.max(values, -1) if ord == 2 else ops.min(values, -1)
+        )
     elif ord in (1, -1, math.inf, -math.inf):
-        sums = sum_(absolute(x), x.ndim - 2 if abs(float(ord)) == 1 else x.ndim - 1)
-        norms = (max_ if float(ord) > 0 else min_)(sums, -1)
+        sums = ops.sum(ops.absolute(x), x.ndim - 2 if abs(float(ord)) == 1 else x.ndim - 1)
+        norms = (ops.max if float(ord) > 0 else ops.min)(sums, -1)
     else:
         raise RuleError(
             f"the order of a norm of matrices is 'fro', 'nuc', 1, 2, inf or negative, but got {ord!r}"
         )
-    return reshape(norms, (*norms.shape, 1, 1)) if keepdims else norms
+    return ops.reshape(norms, (*norms.shape, 1, 1)) if keepdims else norms
 
 
 @of_tensors
@@ -140,27 +137,27 @@ def norm(x: Tensor, ord: Order = None, axis: Dims = None, keepdims: bool = False
     if len(dims) != 2:
         raise RuleError(f"norm of order {ord!r} goes along one dim or two, but got {dims}")
     others = [d for d in range(x.ndim) if d not in dims]
-    norms = matrix_norm(transpose(x, [*others, *dims]), ord=ord)
-    return reshape(norms, [1 if d in dims else n for d, n in enumerate(x.shape)]) if keepdims else norms
+    norms = matrix_norm(ops.transpose(x, [*others, *dims]), ord=ord)
+    return ops.reshape(norms, [1 if d in dims else n for d, n in enumerate(x.shape)]) if keepdims else norms
 
 
 def _cutoff(values: Tensor, shape: Sequence[int], rtol: Bound) -> Tensor:
     """Below which singular values count as 0."""
     epsilon = np.finfo(values.dtype).eps.item() * max(shape[-2:]) if rtol is None else rtol
-    return multiply(max_(values, -1, True), _each(epsilon, values))
+    return ops.multiply(ops.max(values, -1, True), _each(epsilon, values))
 
 
 def _each(bound: float | Tensor, values: Tensor) -> Tensor:
     """One number, or one per matrix, beside the values of all matrices."""
     bounds = as_operand(bound, values)
-    return reshape(bounds, (*bounds.shape, 1)) if bounds.ndim else bounds
+    return ops.reshape(bounds, (*bounds.shape, 1)) if bounds.ndim else bounds
 
 
 def _inverted(s: Tensor, shape: Sequence[int], rtol: Bound) -> tuple[Tensor, Tensor]:
     """Which singular values count, and one over them; 0 for the others."""
-    kept = greater(s, _cutoff(s, shape, rtol).detach())
+    kept = ops.greater(s, _cutoff(s, shape, rtol).detach())
     one, none = as_operand(1, s), as_operand(0, s)
-    return kept, where(kept, divide(one, where(kept, s, one)), none)
+    return kept, ops.where(kept, ops.divide(one, ops.where(kept, s, one)), none)
 
 
 @of_tensors
@@ -177,7 +174,7 @@ def matrix_rank(x: Tensor, tol: Bound = None, *, rtol: Bound = None) -> Tensor:
     """
     values = svdvals(x.detach())
     least = _cutoff(values, x.shape, rtol) if tol is None else _each(tol, values)
-    return sum_(cast(greater(values, least), np.int64), -1)
+    return ops.sum(ops.cast(ops.greater(values, least), np.int64), -1)
 
 
 @of_tensors
@@ -194,8 +191,8 @@ def pinv(x: Tensor, rcond: Bound = None, *, rtol: Bound = None) -> Tensor:
     """
     u, s, vh = reduced_svd(x)
     inverse = _inverted(s, x.shape, rtol if rcond is None else rcond)[1]
-    scaled = multiply(adjoint(vh), reshape(inverse, (*s.shape[:-1], 1, s.shape[-1])))
-    return matmul(scaled, adjoint(u))
+    scaled = ops.multiply(adjoint(vh), ops.reshape(inverse, (*s.shape[:-1], 1, s.shape[-1])))
+    return ops.matmul(scaled, adjoint(u))
 
 
 class LeastSquares(NamedTuple):
@@ -229,16 +226,16 @@ def lstsq(a: Tensor, b: Tensor, rcond: float | None = None) -> LeastSquares:
     b = as_operand(b, a)
     if a.ndim != 2 or b.ndim not in (1, 2) or a.shape[0] != b.shape[0]:
         raise RuleError(f"lstsq takes [m, n] and [m] or [m, k], but the shapes are {a.shape} and {b.shape}")
-    (m, n), sides = a.shape, reshape(b, (b.shape[0], -1)) if b.ndim == 1 else b
+    (m, n), sides = a.shape, ops.reshape(b, (b.shape[0], -1)) if b.ndim == 1 else b
     u, s, vh = reduced_svd(a)
     kept, inverse = _inverted(s, a.shape, rcond)
-    turned = multiply(reshape(inverse, (-1, 1)), matmul(adjoint(u), sides))
-    x, rank = matmul(adjoint(vh), turned), int(sum_(cast(kept, np.int64)).full())
-    far = absolute(subtract(matmul(a, x), sides))
-    residuals = sum_(multiply(far, far), 0)
+    turned = ops.multiply(ops.reshape(inverse, (-1, 1)), ops.matmul(adjoint(u), sides))
+    x, rank = ops.matmul(adjoint(vh), turned), int(ops.sum(ops.cast(kept, np.int64)).full())
+    far = ops.absolute(ops.subtract(ops.matmul(a, x), sides))
+    residuals = ops.sum(ops.multiply(far, far), 0)
     if rank < n or m <= n:
         residuals = Tensor.zeros((0,), dtype=residuals.dtype, layout=residuals.layout.reduced, world=a.world)
-    return LeastSquares(reshape(x, x.shape[: b.ndim]) if b.ndim == 1 else x, residuals, rank, s)
+    return LeastSquares(ops.reshape(x, x.shape[: b.ndim]) if b.ndim == 1 else x, residuals, rank, s)
 
 
 @of_tensors
@@ -249,7 +246,7 @@ def cond(x: Tensor, p: Order = None) -> Tensor:
     3.8664
     """
     if p not in (None, 2, -2):
-        return multiply(*[matrix_norm(one, ord=p) for one in (x, inv(x))])
+        return ops.multiply(*[matrix_norm(one, ord=p) for one in (x, inv(x))])
     values = svdvals(x)
-    ends = max_(values, -1), min_(values, -1)
-    return divide(*(ends[::-1] if p == -2 else ends))
+    ends = ops.max(values, -1), ops.min(values, -1)
+    return ops.divide(*(ends[::-1] if p == -2 else ends))

@@ -5,19 +5,15 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import DTypeLike
 
+from spmdsim import ops
 from spmdsim.core import Layout
 from spmdsim.errors import RuleError
 from spmdsim.linalg.by_panels import inv
 from spmdsim.linalg.whole import square
-from spmdsim.ops.along import take_along_axis
-from spmdsim.ops.contract import einsum, matmul
 from spmdsim.ops.declare import alike
-from spmdsim.ops.elementwise import multiply, subtract
 from spmdsim.ops.operators import of_tensors
-from spmdsim.ops.reduce import sum as sum_
 from spmdsim.ops.scans import along_dim
-from spmdsim.ops.shape import broadcast_to, reshape
-from spmdsim.ops.slicing import concat, part_along, slice_
+from spmdsim.ops.slicing import part_along
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.operands import operands
 
@@ -36,7 +32,7 @@ def outer(a: Tensor, b: Tensor) -> Tensor:
     """
     if a.ndim != 1 or b.ndim != 1:
         raise RuleError(f"outer takes two vectors, but the shapes are {a.shape} and {b.shape}")
-    return einsum("i,j->ij", *alike("outer", a, b))
+    return ops.einsum("i,j->ij", *alike("outer", a, b))
 
 
 @of_tensors
@@ -55,18 +51,18 @@ def matrix_power(x: Tensor, n: int) -> Tensor:
         one = Tensor.from_global(
             np.eye(x.shape[-1], dtype=x.dtype), Layout.replicated(x.layout.mesh, 2), x.world
         )
-        return broadcast_to(one, x.shape)
+        return ops.broadcast_to(one, x.shape)
     if n < 0:
         return matrix_power(inv(x), -n)
     power: Tensor | None = None
     while True:
         if n % 2:
-            power = x if power is None else matmul(power, x)
+            power = x if power is None else ops.matmul(power, x)
         n //= 2
         if not n:
             assert power is not None
             return power
-        x = matmul(x, x)
+        x = ops.matmul(x, x)
 
 
 @of_tensors
@@ -89,12 +85,14 @@ def diagonal(x: Tensor, *, offset: int = 0) -> Tensor:
     first = max(0, -offset)
     count = max(0, min(rows - first, columns - max(0, offset)))
     if not columns or not count:
-        return reshape(slice_(x, [0] * x.ndim, [*x.shape[:-2], 0, 0], [1] * x.ndim), (*x.shape[:-2], 0))
+        return ops.reshape(
+            ops.slice_(x, [0] * x.ndim, [*x.shape[:-2], 0, 0], [1] * x.ndim), (*x.shape[:-2], 0)
+        )
     ids = np.clip(np.arange(rows) + offset, 0, columns - 1).reshape(*[1] * (x.ndim - 2), rows, 1)
     dims = [*[None] * (x.ndim - 2), x.layout.dims[-2], None]
     places = Tensor.from_global(ids, Layout(x.layout.mesh, dims), x.world)
-    diagonals = take_along_axis(x, places, -1)
-    diagonals = reshape(diagonals, diagonals.shape[:-1])
+    diagonals = ops.take_along_axis(x, places, -1)
+    diagonals = ops.reshape(diagonals, diagonals.shape[:-1])
     if count == rows:
         return diagonals
     return part_along(diagonals, -1, first, first + count)
@@ -119,7 +117,7 @@ def trace(x: Tensor, *, offset: int = 0, dtype: DTypeLike | None = None) -> Tens
     >>> linalg.trace(s).item()
     7.0
     """
-    return sum_(diagonal(x, offset=offset), -1, dtype=dtype)
+    return ops.sum(diagonal(x, offset=offset), -1, dtype=dtype)
 
 
 @of_tensors
@@ -146,6 +144,8 @@ def cross(a: Tensor, b: Tensor, *, axis: int = -1) -> Tensor:
     a, b = alike("cross", a, b)
 
     def turned(x: Tensor, by: int) -> Tensor:
-        return concat([part_along(x, axis, (k + by) % 3, (k + by) % 3 + 1) for k in range(3)], axis % x.ndim)
+        return ops.concat(
+            [part_along(x, axis, (k + by) % 3, (k + by) % 3 + 1) for k in range(3)], axis % x.ndim
+        )
 
-    return subtract(multiply(turned(a, 1), turned(b, 2)), multiply(turned(a, 2), turned(b, 1)))
+    return ops.subtract(ops.multiply(turned(a, 1), turned(b, 2)), ops.multiply(turned(a, 2), turned(b, 1)))

@@ -7,23 +7,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from spmdsim import ops
 from spmdsim.core import BoundRule, Layout, Rule, Strategy
 from spmdsim.core.step import Step
 from spmdsim.errors import RuleError
 from spmdsim.linalg.whole import hermitian, in_fractions, svd_op
-from spmdsim.ops.contract import matmul
-from spmdsim.ops.elementwise import add
 from spmdsim.ops.operators import of_tensors
 from spmdsim.ops.scans import conjugated, split_axes
-from spmdsim.ops.shape import transpose
-from spmdsim.ops.slicing import concat, part_along
+from spmdsim.ops.slicing import part_along
 from spmdsim.tensor import Context, Op, Tensor
 from spmdsim.tensor.stepped import SteppedOp
 
 
 def adjoint(x: Tensor) -> Tensor:
     """Matrices, transposed and conjugated."""
-    return conjugated(transpose(x, [*range(x.ndim - 2), x.ndim - 1, x.ndim - 2]))
+    return conjugated(ops.transpose(x, [*range(x.ndim - 2), x.ndim - 1, x.ndim - 2]))
 
 
 def _rule(shape: tuple[int, ...]) -> tuple[Rule, dict[str, int]]:
@@ -93,9 +91,9 @@ def _adjoint(
     """The gradient of a tall matrix of full rank: products of its shape, and functions of the small triangle."""
     (dq, dr), (q, r) = dys, results
     zeros = r * 0
-    product = zeros if dq is None else matmul(adjoint(dq), q)
-    middle = matmul(q, _middle_op(r, zeros if dr is None else dr, product.to(r.layout)))
-    return (_back_op(middle if dq is None else add(dq, middle), r),)
+    product = zeros if dq is None else ops.matmul(adjoint(dq), q)
+    middle = ops.matmul(q, _middle_op(r, zeros if dr is None else dr, product.to(r.layout)))
+    return (_back_op(middle if dq is None else ops.add(dq, middle), r),)
 
 
 def _complete(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -173,8 +171,8 @@ def qr(x: Tensor, mode: str = "reduced") -> Any:
         return Triangular(*_complete_op.results(in_fractions(x)))
     if x.requires_grad and high < wide:  # the first columns decide about q, the others follow
         q, r = qr(part_along(x, -1, 0, high))
-        rest = matmul(adjoint(q), part_along(x, -1, high, wide))
-        return Triangular(q, concat([r, rest], x.ndim - 1))
+        rest = ops.matmul(adjoint(q), part_along(x, -1, high, wide))
+        return Triangular(q, ops.concat([r, rest], x.ndim - 1))
     return Triangular(*qr_op.results(_by_rows(in_fractions(x))))
 
 
@@ -191,7 +189,7 @@ def reduced_svd(x: Tensor) -> Singular:
         return Singular(*svd_op.results(in_fractions(x)))
     q, r = qr(x)
     u, s, vh = svd_op.results(r)
-    return Singular(matmul(q, u), s, vh)
+    return Singular(ops.matmul(q, u), s, vh)
 
 
 def _completed(q: Tensor) -> Tensor:
@@ -199,7 +197,7 @@ def _completed(q: Tensor) -> Tensor:
     high, wide = q.shape[-2:]
     if high == wide:
         return q
-    return concat([q, part_along(qr(q, "complete").Q, -1, wide, high)], q.ndim - 1)
+    return ops.concat([q, part_along(qr(q, "complete").Q, -1, wide, high)], q.ndim - 1)
 
 
 @of_tensors

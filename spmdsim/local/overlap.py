@@ -163,81 +163,64 @@ def _dtype(*dtypes: np.dtype, kind: Any, **_: Any) -> np.dtype:
     return dtype
 
 
+@lru_cache(maxsize=256)
 def _overlapping(name: str, function: Callable[..., Any], vjp: Callable[..., Any] | None) -> WindowOp:
-    """The operator of a function."""
-    key = (name, function, vjp)
-    op = _known.get(key)
-    if op is None:
+    """The operator of a function: equal calls find their recipes again."""
 
-        def forward(
-            context: Context, *blocks: np.ndarray, sides: Sides, modes: Modes, kind: Any
-        ) -> np.ndarray:
-            frame = _frame(context, sides, modes)
-            if 0 in frame.own:
-                return np.zeros(frame.own, _dtype(*[block.dtype for block in blocks], kind=kind))
-            extended = [_extended(block, frame, modes) for block in blocks]
-            with failures_of(name, context.rank, extended):
-                result = np.asarray(function(*map(read_only, extended)))
-            if result.shape == frame.own:
-                return result
-            return _trimmed(name, context, result, extended[0].shape, frame)
+    def forward(context: Context, *blocks: np.ndarray, sides: Sides, modes: Modes, kind: Any) -> np.ndarray:
+        frame = _frame(context, sides, modes)
+        if 0 in frame.own:
+            return np.zeros(frame.own, _dtype(*[block.dtype for block in blocks], kind=kind))
+        extended = [_extended(block, frame, modes) for block in blocks]
+        with failures_of(name, context.rank, extended):
+            result = np.asarray(function(*map(read_only, extended)))
+        if result.shape == frame.own:
+            return result
+        return _trimmed(name, context, result, extended[0].shape, frame)
 
-        def gradients(
-            context: Context,
-            dy: np.ndarray,
-            blocks: Sequence[np.ndarray],
-            y: Any,
-            sides: Sides,
-            modes: Modes,
-            kind: Any,
-        ) -> list[Any]:
-            if vjp is None:
-                raise RuleError(
-                    f"{name} has no gradient: what a function of local arrays does is not followed; give "
-                    "map_overlap(vjp=...), or detach() its operands"
-                )
-            if not dy.size:
-                return [np.zeros_like(block) for block in blocks]
-            frame = _frame(context, sides, modes)
-            extended = [_extended(block, frame, modes) for block in blocks]
-            with failures_of(f"the vjp of {name}", context.rank, extended):
-                given = vjp(read_only(dy), [*map(read_only, extended)], read_only(y))
-            parts = list(given) if isinstance(given, (tuple, list)) else [given]
-            if len(parts) != len(blocks) or any(np.shape(p) != extended[0].shape for p in parts):
-                raise RuleError(
-                    f"the vjp of {name} gave {', '.join(str(np.shape(p)) for p in parts)} on rank {context.rank} for "
-                    f"{len(blocks)} blocks of shape {extended[0].shape}"
-                )
-            return [_folded(np.asarray(p), margins(context), modes) for p in parts]
+    def gradients(
+        context: Context,
+        dy: np.ndarray,
+        blocks: Sequence[np.ndarray],
+        y: Any,
+        sides: Sides,
+        modes: Modes,
+        kind: Any,
+    ) -> list[Any]:
+        if vjp is None:
+            raise RuleError(
+                f"{name} has no gradient: what a function of local arrays does is not followed; give "
+                "map_overlap(vjp=...), or detach() its operands"
+            )
+        if not dy.size:
+            return [np.zeros_like(block) for block in blocks]
+        frame = _frame(context, sides, modes)
+        extended = [_extended(block, frame, modes) for block in blocks]
+        with failures_of(f"the vjp of {name}", context.rank, extended):
+            given = vjp(read_only(dy), [*map(read_only, extended)], read_only(y))
+        parts = list(given) if isinstance(given, (tuple, list)) else [given]
+        if len(parts) != len(blocks) or any(np.shape(p) != extended[0].shape for p in parts):
+            raise RuleError(
+                f"the vjp of {name} gave {', '.join(str(np.shape(p)) for p in parts)} on rank {context.rank} for "
+                f"{len(blocks)} blocks of shape {extended[0].shape}"
+            )
+        return [_folded(np.asarray(p), margins(context), modes) for p in parts]
 
-        op = _known[key] = WindowOp(
-            name,
-            _rule,
-            forward,
-            gradients,
-            dtype=_dtype,
-            contextual=True,
-            saves_result=vjp is not None,
-            windows=_windows,
-        )
-        while len(_known) > KNOWN:
-            del _known[next(iter(_known))]
-    return op
-
-
-#: Operators of functions by name and function, the latest so many: equal calls find their recipes again.
-KNOWN = 256
-_known: dict[Any, WindowOp] = {}
+    return WindowOp(
+        name,
+        _rule,
+        forward,
+        gradients,
+        dtype=_dtype,
+        contextual=True,
+        saves_result=vjp is not None,
+        windows=_windows,
+    )
 
 
 class Frame(NamedTuple):
-    """What stands around a rank's block.
-
-    Attributes:
-        own: the block's shape.
-        added: per dim how many elements are added before and after, the neighbours' and those beyond the tensor.
-        beyond: how many of them are beyond the tensor, and get a value.
-        values: per dim that value, if it is a number in all of them.
+    """What stands around a rank's block, whose shape is ``own``: per dim how many elements are ``added`` before and after, how many
+    of them are ``beyond`` the tensor and get a value, and that value, if it is a number in all dims.
     """
 
     own: Shape

@@ -11,27 +11,8 @@ import numpy as np
 from spmdsim import ops
 from spmdsim.core import Layout
 from spmdsim.errors import InputError, RuleError
-from spmdsim.ops import reduce
-from spmdsim.ops.along import take_along_axis
-from spmdsim.ops.arrange import stack
-from spmdsim.ops.declare import cast
-from spmdsim.ops.elementwise import (
-    add,
-    divide,
-    equal,
-    greater_equal,
-    isnan,
-    less_equal,
-    logical_not,
-    multiply,
-    sqrt,
-    subtract,
-    where,
-)
-from spmdsim.ops.places import argmax, argmin
-from spmdsim.ops.scans import conjugated, cumulative_prod, cumulative_sum
-from spmdsim.ops.shape import broadcast_to, reshape
-from spmdsim.ops.sorting import sort
+from spmdsim.ops.reduce import as_type, normal_dims, wide
+from spmdsim.ops.scans import conjugated
 from spmdsim.ops.statistics import as_rows, middle
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.creation import asarray, full
@@ -44,44 +25,44 @@ Between = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 def _filled(x: Tensor, value: float) -> Tensor:
     """The tensor with a number in the place of nan."""
-    return where(isnan(x), value, x) if x.dtype.kind in "fcV" else x
+    return ops.where(ops.isnan(x), value, x) if x.dtype.kind in "fcV" else x
 
 
 def _there(x: Tensor) -> Tensor:
     """Where the entries are no nan."""
-    return logical_not(isnan(x))
+    return ops.logical_not(ops.isnan(x))
 
 
 def _numbers(x: Tensor, axis: Axis, keepdims: bool = True) -> Tensor:
     """How many entries are no nan."""
-    return reduce.sum(cast(_there(x), np.int64), axis, keepdims)
+    return ops.sum(ops.cast(_there(x), np.int64), axis, keepdims)
 
 
 def nansum(a: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """The sum of what is no nan."""
-    return reduce.sum(_filled(a, 0), axis, keepdims)
+    return ops.sum(_filled(a, 0), axis, keepdims)
 
 
 def nanprod(a: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """The product of what is no nan."""
-    return reduce.prod(_filled(a, 1), axis, keepdims)
+    return ops.prod(_filled(a, 1), axis, keepdims)
 
 
 def _extreme(function: Callable[..., Tensor], a: Tensor, axis: Axis, keepdims: bool, least: float) -> Tensor:
     if a.dtype.kind not in "fV":
         return function(a, axis, keepdims)
     extreme = function(_filled(a, least), axis, keepdims)
-    return where(reduce.all(isnan(a), axis, keepdims), math.nan, extreme)
+    return ops.where(ops.all(ops.isnan(a), axis, keepdims), math.nan, extreme)
 
 
 def nanmax(a: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """The largest of what is no nan; nan where all is."""
-    return _extreme(reduce.max, a, axis, keepdims, -math.inf)
+    return _extreme(ops.max, a, axis, keepdims, -math.inf)
 
 
 def nanmin(a: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """The smallest of what is no nan; nan where all is."""
-    return _extreme(reduce.min, a, axis, keepdims, math.inf)
+    return _extreme(ops.min, a, axis, keepdims, math.inf)
 
 
 def nanmean(a: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
@@ -100,12 +81,12 @@ def nanstd(
     a: Tensor, axis: Axis = None, ddof: float = 0, keepdims: bool = False, *, correction: float = 0
 ) -> Tensor:
     """The standard deviation of what is no nan."""
-    return sqrt(nanvar(a, axis, ddof or correction, keepdims))
+    return ops.sqrt(nanvar(a, axis, ddof or correction, keepdims))
 
 
 def mean(a: Tensor, axis: Axis = None, keepdims: bool = False, where: Any = True) -> Tensor:
     """The mean of the entries for which a mask holds."""
-    return reduce.mean(a, axis, keepdims) if where is True else _mean(a, axis, keepdims, _mask(where, a))
+    return ops.mean(a, axis, keepdims) if where is True else _mean(a, axis, keepdims, _mask(where, a))
 
 
 def var(
@@ -135,28 +116,28 @@ def std(
     """The standard deviation of the entries for which a mask holds."""
     if where is True and a.dtype.kind != "c":
         return ops.std(a, axis, keepdims, correction=ddof or correction)
-    return sqrt(var(a, axis, ddof, keepdims, where, correction=correction))
+    return ops.sqrt(var(a, axis, ddof, keepdims, where, correction=correction))
 
 
 def _mask(there: Any, x: Tensor) -> Tensor:
     known = there if isinstance(there, Tensor) else np.asarray(there)
-    return broadcast_to(operands("np.mean", (x, known))[1], x.shape)
+    return ops.broadcast_to(operands("np.mean", (x, known))[1], x.shape)
 
 
 def _mean(x: Tensor, axis: Axis, keepdims: bool, there: Tensor) -> Tensor:
-    exact = x if x.dtype.kind in "fcV" else cast(x, np.float64)
-    total = reduce.sum(where(there, exact, 0), axis, keepdims)
-    average = divide(total, reduce.sum(cast(there, np.int64), axis, keepdims))
-    return reduce.as_type(average, x.dtype) if x.dtype.kind in "fcV" else average
+    exact = x if x.dtype.kind in "fcV" else ops.cast(x, np.float64)
+    total = ops.sum(ops.where(there, exact, 0), axis, keepdims)
+    average = ops.divide(total, ops.sum(ops.cast(there, np.int64), axis, keepdims))
+    return as_type(average, x.dtype) if x.dtype.kind in "fcV" else average
 
 
 def _var(x: Tensor, axis: Axis, ddof: float, keepdims: bool, there: Tensor) -> Tensor:
-    exact = reduce.wide(x) if x.dtype.kind in "fcV" else cast(x, np.float64)
-    far = where(there, subtract(exact, _mean(exact, axis, True, there)), 0)
-    squares = reduce.sum(_real(multiply(far, conjugated(far))), axis, keepdims)
-    free = subtract(reduce.sum(cast(there, np.int64), axis, keepdims), ddof)
-    spread = divide(squares, where(less_equal(free, 0), math.nan, free))
-    return reduce.as_type(spread, _real_type(x.dtype) if x.dtype.kind in "fcV" else squares.dtype)
+    exact = wide(x) if x.dtype.kind in "fcV" else ops.cast(x, np.float64)
+    far = ops.where(there, ops.subtract(exact, _mean(exact, axis, True, there)), 0)
+    squares = ops.sum(_real(ops.multiply(far, conjugated(far))), axis, keepdims)
+    free = ops.subtract(ops.sum(ops.cast(there, np.int64), axis, keepdims), ddof)
+    spread = ops.divide(squares, ops.where(ops.less_equal(free, 0), math.nan, free))
+    return as_type(spread, _real_type(x.dtype) if x.dtype.kind in "fcV" else squares.dtype)
 
 
 def _real_type(dtype: np.dtype) -> np.dtype:
@@ -164,40 +145,40 @@ def _real_type(dtype: np.dtype) -> np.dtype:
 
 
 def _real(x: Tensor) -> Tensor:
-    return reduce.as_type(x, _real_type(x.dtype))
+    return as_type(x, _real_type(x.dtype))
 
 
 def nancumsum(a: Tensor, axis: int | None = None) -> Tensor:
     """Running sums, nan as 0; of all entries in one dim for None."""
-    return _running(cumulative_sum, a, axis, 0)
+    return _running(ops.cumulative_sum, a, axis, 0)
 
 
 def nancumprod(a: Tensor, axis: int | None = None) -> Tensor:
     """Running products, nan as 1; of all entries in one dim for None."""
-    return _running(cumulative_prod, a, axis, 1)
+    return _running(ops.cumulative_prod, a, axis, 1)
 
 
 def _running(function: Callable[..., Tensor], a: Tensor, axis: int | None, neutral: float) -> Tensor:
     x = _filled(a, neutral)
-    return function(reshape(x, -1), 0) if axis is None else function(x, axis)
+    return function(ops.reshape(x, -1), 0) if axis is None else function(x, axis)
 
 
 def _place(
     function: Callable[..., Tensor], name: str, a: Tensor, axis: int | None, keepdims: bool, least: float
 ) -> Tensor:
-    if a.dtype.kind in "fV" and bool(reduce.any(reduce.all(isnan(a), axis))):
+    if a.dtype.kind in "fV" and bool(ops.any(ops.all(ops.isnan(a), axis))):
         raise InputError(f"np.{name}: there are rows of nothing but nan along axis {axis}")
     return function(_filled(a, least), axis, keepdims)
 
 
 def nanargmax(a: Tensor, axis: int | None = None, *, keepdims: bool = False) -> Tensor:
     """Where the largest of what is no nan is; all ranks look whether there is one."""
-    return _place(argmax, "nanargmax", a, axis, keepdims, -math.inf)
+    return _place(ops.argmax, "nanargmax", a, axis, keepdims, -math.inf)
 
 
 def nanargmin(a: Tensor, axis: int | None = None, *, keepdims: bool = False) -> Tensor:
     """Where the smallest of what is no nan is."""
-    return _place(argmin, "nanargmin", a, axis, keepdims, math.inf)
+    return _place(ops.argmin, "nanargmin", a, axis, keepdims, math.inf)
 
 
 def nanquantile(a: Tensor, q: Any, axis: Axis = None, keepdims: bool = False) -> Tensor:
@@ -211,33 +192,33 @@ def _nanquantile(a: Tensor, q: Any, axis: Axis, keepdims: bool, between: Between
         raise RuleError(f"quantiles lie between 0 and 1 (percentiles up to 100), but got {parts.tolist()}")
     if a.dtype.kind == "c":
         raise RuleError("complex numbers have no quantiles")
-    dims = reduce.normal_dims(axis, a.ndim)
-    rows = as_rows(a if a.dtype.kind in "fV" else cast(a, np.float64), dims)
+    dims = normal_dims(axis, a.ndim)
+    rows = as_rows(a if a.dtype.kind in "fV" else ops.cast(a, np.float64), dims)
     kept = [1 if d in dims else n for d, n in enumerate(a.shape) if keepdims or d not in dims]
     if not rows.shape[-1]:
         shape = (*parts.shape, *kept)
         layout = Layout.replicated(rows.layout.mesh, len(shape))
         return full(shape, math.nan, dtype=rows.dtype, layout=layout, world=a.world)
-    ordered = sort(rows)
-    last = subtract(_numbers(rows, -1), 1)
-    last = where(equal(last, -1), 0, last)
+    ordered = ops.sort(rows)
+    last = ops.subtract(_numbers(rows, -1), 1)
+    last = ops.where(ops.equal(last, -1), 0, last)
     quantiles = [_at(ordered, last, part, between) for part in parts.reshape(-1).tolist()]
-    return reshape(stack(quantiles), (*parts.shape, *kept))
+    return ops.reshape(ops.stack(quantiles), (*parts.shape, *kept))
 
 
 def _at(ordered: Tensor, last: Tensor, q: float, between: Between) -> Tensor:
     """What stands a part of the way to an entry of each row."""
-    place = multiply(last, q)
-    low = cast(place, np.int64)
-    high = where(equal(cast(low, np.float64), place), low, add(low, 1))
-    below, above = (take_along_axis(ordered, one, -1) for one in (low, high))
-    return between(below, above, cast(subtract(place, low), ordered.dtype))
+    place = ops.multiply(last, q)
+    low = ops.cast(place, np.int64)
+    high = ops.where(ops.equal(ops.cast(low, np.float64), place), low, ops.add(low, 1))
+    below, above = (ops.take_along_axis(ordered, one, -1) for one in (low, high))
+    return between(below, above, ops.cast(ops.subtract(place, low), ordered.dtype))
 
 
 def _part_way(below: Tensor, above: Tensor, part: Tensor) -> Tensor:
-    far = greater_equal(part, 0.5)  # then from the other end, as numpy does it
-    moved = multiply(subtract(above, below), where(far, subtract(part, 1), part))
-    return where(equal(below, above), below, add(where(far, above, below), moved))
+    far = ops.greater_equal(part, 0.5)  # then from the other end, as numpy does it
+    moved = ops.multiply(ops.subtract(above, below), ops.where(far, ops.subtract(part, 1), part))
+    return ops.where(ops.equal(below, above), below, ops.add(ops.where(far, above, below), moved))
 
 
 def nanpercentile(a: Tensor, q: Any, axis: Axis = None, keepdims: bool = False) -> Tensor:
@@ -256,13 +237,13 @@ def nan_to_num(
     """The tensor with numbers in the place of nan and of infinities, for which the largest ones stand if none are given."""
     if x.dtype.kind == "c":
         parts = (nan_to_num(part, nan, posinf, neginf) for part in (ops.real(x), ops.imag(x)))
-        return add(next(parts), multiply(next(parts), 1j))
+        return ops.add(next(parts), ops.multiply(next(parts), 1j))
     if x.dtype.kind not in "fV":
         return asarray(x, copy=True)
     import ml_dtypes  # knows numpy's types and those of 16 bits
 
     finfo: Any = ml_dtypes.finfo
     largest = finfo(x.dtype)
-    x = where(equal(x, math.inf), float(largest.max) if posinf is None else posinf, x)
-    x = where(equal(x, -math.inf), float(largest.min) if neginf is None else neginf, x)
+    x = ops.where(ops.equal(x, math.inf), float(largest.max) if posinf is None else posinf, x)
+    x = ops.where(ops.equal(x, -math.inf), float(largest.min) if neginf is None else neginf, x)
     return _filled(x, nan)

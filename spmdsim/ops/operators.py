@@ -68,7 +68,12 @@ def _prepared(example: str) -> str:
     if "import " in example:
         return example
     rooms = [room for room in ("linalg", "ops") if f"{room}." in example]
-    made_of = [f">>> {name} = {value}" for name, value in EXAMPLES.items() if search(rf"\b{name}\b", example)]
+    used = [
+        name
+        for name in EXAMPLES
+        if search(rf"\b{name}\b", example) and not search(rf"^>>> ({name}|.*, {name}) = ", example, MULTILINE)
+    ]
+    made_of = [f">>> {name} = {EXAMPLES[name]}" for name in used]
     return "\n".join([f">>> from spmdsim import {', '.join(['Mesh', 'Tensor', *rooms])}", *made_of, example])
 
 

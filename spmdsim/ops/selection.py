@@ -25,13 +25,7 @@ ROUND = 8192
 
 
 class Sampling(NamedTuple):
-    """How cuts are found.
-
-    Args:
-        samples: that each rank sends for each place in a round.
-        rounds: of samples.
-        within: elements of all brackets of a place after them, at most.
-    """
+    """How cuts are found: how many samples a rank sends for each place in a round, rounds, and elements left after them."""
 
     samples: int
     rounds: int
@@ -41,11 +35,6 @@ class Sampling(NamedTuple):
 @lru_cache(maxsize=1024)
 def sampling(size: int, ranks: int, itemsize: int) -> Sampling:
     """The numbers with which a rank receives the least.
-
-    Args:
-        size: elements in all.
-        ranks: pieces.
-        itemsize: bytes of an element.
 
     >>> sampling(10_000_000, 8, 8), sampling(80, 8, 8)
     (Sampling(samples=64, rounds=3, within=1056), Sampling(samples=8, rounds=0, within=80))
@@ -81,14 +70,7 @@ def places(low: np.ndarray, high: np.ndarray, samples: int) -> tuple[np.ndarray,
 def narrowed(
     values: np.ndarray, low: np.ndarray, high: np.ndarray, before: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The brackets of all ranks for one place, from the samples of all.
-
-    Args:
-        values: samples ``[b, p, s]``, of ``b`` sequences that are cut at the same place.
-        low: the first place in each rank's piece that the cut may have, ``[b, p]``.
-        high: the last one.
-        before: elements that are to lie before the cut, in all.
-    """
+    """The brackets ``[b, p]`` of all ranks for one place, ``before`` elements behind, from samples ``[b, p, s]`` of all."""
     count, ranks, samples = values.shape
     at, there = places(low, high, samples)
     flat = (count, ranks * samples)
@@ -114,22 +96,13 @@ def narrowed(
 def cuts(
     pieces: np.ndarray, sizes: np.ndarray, me: int, before: int, samples: int, rounds: int
 ) -> Generator[Any, Any, np.ndarray]:
-    """Where this rank's pieces are to be cut, for one place that each rank of the group decides about.
+    """Where this rank's pieces ``[b, n]`` are to be cut for one place that each rank of the group decides about, ``[p, b]``.
 
-    Args:
-        pieces: sorted sequences ``[b, n]`` of this rank.
-        sizes: how long those of each rank are, ``[p]``.
-        me: this rank's number.
-        before: elements before the place that this rank decides about.
-        samples: see :func:`sampling`.
-        rounds: the same.
+    ``sizes`` are those of each rank's pieces, ``me`` is this rank, which decides about the place after ``before`` elements.
 
     Yields:
         In each round samples for each rank, ``[p, s, b]``, and then for each the bracket of its cut, ``[p, 2, b]``; in the
         end what is left in the brackets as :class:`Parts`, and the cuts, ``[p, b]``.
-
-    Returns:
-        The cuts, ``[p, b]``: how many elements lie before each rank's place.
     """
     count, ranks = len(pieces), len(sizes)
     low, high = np.zeros((ranks, count), np.int64), np.full((ranks, count), pieces.shape[1], np.int64)
@@ -160,13 +133,7 @@ def between(rows: np.ndarray, starts: np.ndarray, stops: np.ndarray) -> np.ndarr
 
 
 def _counted(parts: Sequence[np.ndarray], lengths: np.ndarray, first: np.ndarray) -> np.ndarray:
-    """How many of each rank's elements are among the first ones of all, for each sequence, ``[b, p]``.
-
-    Args:
-        parts: of each rank, one sequence's elements after the other's.
-        lengths: how many they are, ``[b, p]``.
-        first: how many come first.
-    """
+    """How many of each rank's elements are among the first ones of all, for each sequence, ``[b, p]``, as ``lengths``."""
     counts, begins = np.zeros_like(lengths), [0] * len(parts)
     for k, (row, number) in enumerate(zip(lengths.tolist(), first.tolist())):
         ends = [begin + length for begin, length in zip(begins, row)]
