@@ -103,11 +103,11 @@ def _complete(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate([first, q[..., n:]], -1), np.concatenate([top, r[..., n:, :]], -2)
 
 
-def _complete_rule(shape: tuple[int, ...]) -> tuple[Rule, dict[str, int]]:
-    return Rule.parse("... m n -> ... m p, ... p n", whole="m n p", work="passes"), {"p": shape[-2]}
-
-
-_complete_op = Op("qr_complete", _complete_rule, _complete)
+_complete_op = Op(
+    "qr_complete",
+    lambda shape: (Rule.parse("... m n -> ... m p, ... p n", whole="m n p", work="passes"), {"p": shape[-2]}),
+    _complete,
+)
 qr_op = SteppedOp("qr", _rule, _forward, steps=_steps, adjoint=_adjoint, contextual=True, saves_result=True)
 
 

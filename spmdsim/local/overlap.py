@@ -16,6 +16,7 @@ from spmdsim.errors import RuleError, UsageTypeError
 from spmdsim.layout.element_type import promoted
 from spmdsim.layout.windowed_layout import Window
 from spmdsim.local.operator import failures_of
+from spmdsim.ops.shape import same_dims
 from spmdsim.ops.windowed import Margins, WindowOp, Windows, margins, surrounded
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.operands import Operand, operands
@@ -153,11 +154,6 @@ def _windows(*shapes: Shape, sides: Sides, modes: Modes, kind: Any) -> Windows:
     return dict.fromkeys(range(len(shapes)), each)
 
 
-def _rule(*shapes: Shape, sides: Sides, modes: Modes, kind: Any) -> Rule:
-    names = " ".join(f"d{d}" for d in range(len(shapes[0])))
-    return Rule.parse(f"{', '.join([names] * len(shapes))} -> {names}")
-
-
 def _dtype(*dtypes: np.dtype, kind: Any, **_: Any) -> np.dtype:
     dtype: np.dtype = promoted(*dtypes) if kind is None else kind
     return dtype
@@ -208,7 +204,7 @@ def _overlapping(name: str, function: Callable[..., Any], vjp: Callable[..., Any
 
     return WindowOp(
         name,
-        _rule,
+        lambda *shapes, **_: Rule.parse(same_dims(*shapes).text),
         forward,
         gradients,
         dtype=_dtype,

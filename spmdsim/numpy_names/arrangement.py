@@ -255,14 +255,14 @@ def _slid_vjp(
     return (gradient,)
 
 
-def _slid_rule(shape: tuple[int, ...], dim: int, width: int) -> tuple[Rule, dict[str, int]]:
-    names = " ".join(f"d{d}" for d in range(len(shape)))
-    return Rule.parse(f"{names} -> {names} w", whole="w", linear="each"), {"w": width}
-
-
 _slid_op = WindowOp(
     "sliding_window_view",
-    _slid_rule,
+    lambda shape, dim, width: (
+        Rule.parse(
+            "{0} -> {0} w".format(" ".join(f"d{d}" for d in range(len(shape)))), whole="w", linear="each"
+        ),
+        {"w": width},
+    ),
     _slid,
     _slid_vjp,
     contextual=True,

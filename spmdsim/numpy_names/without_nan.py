@@ -33,11 +33,6 @@ def _there(x: Tensor) -> Tensor:
     return ops.logical_not(ops.isnan(x))
 
 
-def _numbers(x: Tensor, axis: Axis, keepdims: bool = True) -> Tensor:
-    """How many entries are no nan."""
-    return ops.sum(ops.cast(_there(x), np.int64), axis, keepdims)
-
-
 def nansum(a: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """The sum of what is no nan."""
     return ops.sum(_filled(a, 0), axis, keepdims)
@@ -134,7 +129,7 @@ def _mean(x: Tensor, axis: Axis, keepdims: bool, there: Tensor) -> Tensor:
 def _var(x: Tensor, axis: Axis, ddof: float, keepdims: bool, there: Tensor) -> Tensor:
     exact = wide(x) if x.dtype.kind in "fcV" else ops.cast(x, np.float64)
     far = ops.where(there, ops.subtract(exact, _mean(exact, axis, True, there)), 0)
-    squares = ops.sum(_real(ops.multiply(far, conjugated(far))), axis, keepdims)
+    squares = ops.sum(as_type(ops.multiply(far, conjugated(far)), _real_type(far.dtype)), axis, keepdims)
     free = ops.subtract(ops.sum(ops.cast(there, np.int64), axis, keepdims), ddof)
     spread = ops.divide(squares, ops.where(ops.less_equal(free, 0), math.nan, free))
     return as_type(spread, _real_type(x.dtype) if x.dtype.kind in "fcV" else squares.dtype)
@@ -142,10 +137,6 @@ def _var(x: Tensor, axis: Axis, ddof: float, keepdims: bool, there: Tensor) -> T
 
 def _real_type(dtype: np.dtype) -> np.dtype:
     return np.finfo(dtype).dtype if dtype.kind == "c" else dtype
-
-
-def _real(x: Tensor) -> Tensor:
-    return as_type(x, _real_type(x.dtype))
 
 
 def nancumsum(a: Tensor, axis: int | None = None) -> Tensor:
@@ -200,7 +191,7 @@ def _nanquantile(a: Tensor, q: Any, axis: Axis, keepdims: bool, between: Between
         layout = Layout.replicated(rows.layout.mesh, len(shape))
         return full(shape, math.nan, dtype=rows.dtype, layout=layout, world=a.world)
     ordered = ops.sort(rows)
-    last = ops.subtract(_numbers(rows, -1), 1)
+    last = ops.subtract(ops.sum(ops.cast(_there(rows), np.int64), -1, True), 1)
     last = ops.where(ops.equal(last, -1), 0, last)
     quantiles = [_at(ordered, last, part, between) for part in parts.reshape(-1).tolist()]
     return ops.reshape(ops.stack(quantiles), (*parts.shape, *kept))

@@ -26,7 +26,7 @@ from spmdsim.ops.reduce import sum as sum_
 from spmdsim.ops.scans import cumulative_sum
 from spmdsim.ops.selecting import flattened
 from spmdsim.ops.shape import broadcast_to, flip, reshape
-from spmdsim.ops.windowed import WindowOp, Windows
+from spmdsim.ops.windowed import WindowOp
 from spmdsim.tensor import Context, Op, Tensor
 from spmdsim.tensor.operands import Operand, as_operand
 from spmdsim.tensor.sources import Described
@@ -155,11 +155,6 @@ def _write_vjp(
 _write_op = Op("slice_update", _write_rule, _write, _write_vjp, contextual=True, moves=True)
 
 
-def _shifted(shape: Shape, _value: Shape, start: Shape, stop: Shape, step: Shape) -> Windows:
-    cuts = zip(_cut(shape, start, stop, step), shape, start, step)
-    return {1: [Window(n, -a, spread=s) if cut else None for cut, n, a, s in cuts]}
-
-
 def _put(
     context: Context, x: np.ndarray, value: np.ndarray, start: Shape, stop: Shape, step: Shape
 ) -> np.ndarray:
@@ -186,7 +181,12 @@ _put_op = WindowOp(
     _put_vjp,
     contextual=True,
     moves=True,
-    windows=_shifted,
+    windows=lambda shape, _value, start, stop, step: {
+        1: [
+            Window(n, -a, spread=s) if cut else None
+            for cut, n, a, s in zip(_cut(shape, start, stop, step), shape, start, step)
+        ]
+    },
 )
 
 

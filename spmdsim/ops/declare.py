@@ -213,17 +213,16 @@ def _comparable(value: Operand, dtype: np.dtype) -> Operand:
 def _summed(vjp: Vjp) -> Vjp:
     """The gradients summed over what was broadcast."""
 
+    def lazily(gradient: Any, shape: tuple[int, ...]) -> Any:
+        if callable(gradient):
+            return lambda: unbroadcast(gradient(), shape)
+        return unbroadcast(gradient, shape)
+
     def local(dy: np.ndarray, operands: Sequence[np.ndarray], result: Any, **params: Any) -> list[Any]:
         gradients = vjp(dy, operands, result, **params)
-        return [None if g is None else _lazily(g, x.shape) for g, x in zip(gradients, operands)]
+        return [None if g is None else lazily(g, x.shape) for g, x in zip(gradients, operands)]
 
     return local
-
-
-def _lazily(gradient: Any, shape: tuple[int, ...]) -> Any:
-    if callable(gradient):
-        return lambda: unbroadcast(gradient(), shape)
-    return unbroadcast(gradient, shape)
 
 
 def unary(

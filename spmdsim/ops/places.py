@@ -18,7 +18,7 @@ from spmdsim.ops.along import held_entries, take_along_axis, terms_of
 from spmdsim.ops.declare import alike
 from spmdsim.ops.operators import operator
 from spmdsim.ops.reduce import normal_dims
-from spmdsim.ops.scans import ALONG, along_dim, beside, rows_back, rows_last, split_axes
+from spmdsim.ops.scans import ALONG, Tensors, along_dim, beside, rows_back, rows_last, split_axes
 from spmdsim.ops.selection import comparable
 from spmdsim.ops.shape import reshape
 from spmdsim.tensor import Context, Op, Tensor
@@ -66,23 +66,17 @@ def _extreme_forward(
     if rows.shape[-1]:
         own = place_of(rows, axis=-1)
         value = np.take_along_axis(rows, np.expand_dims(own, -1), -1)[..., 0]
-        own = _place_in_whole(context, own, [x.shape[d] for d in dims], dims)
+        within, own = np.unravel_index(own, [x.shape[d] for d in dims]), np.zeros_like(own)
+        for d, at in zip(
+            dims, within
+        ):  # a place in a rank's piece as one in the whole, both in row-major order
+            own = own * context.size(f"d{d}") + context.bounds(f"d{d}")[0] + at
     else:
         own, value = np.full(kept, _NOWHERE), np.full(kept, identity(op, x.dtype))
     extreme = yield value
     has = (value == extreme) | (value != value)  # a nan is the extreme
     first: np.ndarray = yield np.where(has, own, _NOWHERE)
     return first
-
-
-def _place_in_whole(
-    context: Context, own: np.ndarray, sizes: Sequence[int], dims: tuple[int, ...]
-) -> np.ndarray:
-    """A place in a rank's piece as one in the whole, both counted in row-major order."""
-    whole: np.ndarray = np.zeros_like(own)
-    for d, at in zip(dims, np.unravel_index(own, sizes)):
-        whole = whole * context.size(f"d{d}") + context.bounds(f"d{d}")[0] + at
-    return whole
 
 
 def _extreme_op_of(name: str, op: str) -> Op:
@@ -226,12 +220,7 @@ _place_op = Op(
 
 
 def _topk_adjoint(
-    dys: Sequence[Tensor | None],
-    operands: Sequence[Tensor],
-    results: Sequence[Tensor],
-    dim: int,
-    k: int,
-    largest: bool,
+    dys: Sequence[Tensor | None], operands: Tensors, results: Tensors, dim: int, k: int, largest: bool
 ) -> tuple[Tensor | None]:
     (dy, _), (x,) = dys, operands
     if dy is None:
@@ -280,15 +269,13 @@ def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, *, axis: int = 
 # -- searchsorted --------------------------------------------------------------------------------------------
 
 
-def _search(x: np.ndarray, values: np.ndarray, side: Any) -> np.ndarray:
-    """How many entries of a rank's piece lie before each value: what all pieces say together is the place."""
-    return np.asarray(np.searchsorted(comparable(x), comparable(values), side=side), np.int64)
-
-
 _search_op = Op(
     "searchsorted",
     Rule.parse("v, ... -> ..."),
-    _search,
+    # How many entries of a rank's piece lie before each value: what all pieces say together is the place.
+    lambda x, values, side: np.asarray(
+        np.searchsorted(comparable(x), comparable(values), side=side), np.int64
+    ),
     dtype=lambda _x, _values, side: np.dtype(np.int64),
     moves=True,
 )

@@ -98,18 +98,6 @@ def _sum_type(dtype: np.dtype) -> np.dtype:
     return kind
 
 
-def _total(x: np.ndarray, dims: tuple[int, ...], keepdims: Any, dtype: np.dtype) -> np.ndarray:
-    return np.asarray(np.add.reduce(x, axis=dims, keepdims=keepdims, dtype=dtype))
-
-
-def _sum_forward(x: np.ndarray, dims: tuple[int, ...], keepdims: bool) -> np.ndarray:
-    return _total(x, dims, keepdims, _sum_type(x.dtype))
-
-
-def _mean_forward(x: np.ndarray, dims: tuple[int, ...], keepdims: bool, count: int) -> np.ndarray:
-    return np.asarray(_total(x, dims, keepdims, x.dtype) * x.dtype.type(_share(count)))
-
-
 def _share(count: int) -> float:
     """What each of several elements adds to their mean; of none it is nan, as numpy has it."""
     return 1 / count if count else math.nan
@@ -138,12 +126,23 @@ def _known_mean_vjp(
 _mean_vjp.known = _known_mean_vjp  # type: ignore[attr-defined]
 
 
-def _mean_rule(shape: tuple[int, ...], dims: tuple[int, ...], keepdims: bool, count: int) -> Rule:
-    return _rule("sum")(shape, dims, keepdims)
-
-
-_mean_op = Op("mean", _mean_rule, _mean_forward, _mean_vjp)
-_sum_op = Op("sum", _rule("sum"), _sum_forward, _sum_vjp, dtype=lambda d, **_: _sum_type(d))
+_mean_op = Op(
+    "mean",
+    lambda shape, dims, keepdims, count: _rule("sum")(shape, dims, keepdims),
+    lambda x, dims, keepdims, count: np.asarray(
+        np.add.reduce(x, axis=dims, keepdims=keepdims, dtype=x.dtype) * x.dtype.type(_share(count))
+    ),
+    _mean_vjp,
+)
+_sum_op = Op(
+    "sum",
+    _rule("sum"),
+    lambda x, dims, keepdims: np.asarray(
+        np.add.reduce(x, axis=dims, keepdims=keepdims, dtype=_sum_type(x.dtype))
+    ),
+    _sum_vjp,
+    dtype=lambda d, **_: _sum_type(d),
+)
 _max_op = _by_numpy("max", lambda d, **_: ordered(d, "max"), finish=True)
 _min_op = _by_numpy("min", lambda d, **_: ordered(d, "min"), finish=True)
 _prod_op = _by_numpy("prod", lambda d, **_: np.prod(np.ones(1, d)).dtype)

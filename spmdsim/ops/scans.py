@@ -35,6 +35,7 @@ from spmdsim.tensor.stepped import SteppedOp
 
 #: A dim, which may be left out where there is one only.
 Dim = int | None
+Tensors = Sequence[Tensor]
 #: The factor along which an operator of this kind goes.
 ALONG = "w"
 
@@ -115,12 +116,7 @@ def _forward(
 
 
 def _adjoint(
-    dys: Sequence[Tensor],
-    operands: Sequence[Tensor],
-    results: Sequence[Tensor],
-    dim: int,
-    op: str,
-    backward: bool,
+    dys: Tensors, operands: Tensors, results: Tensors, dim: int, op: str, backward: bool
 ) -> tuple[Tensor]:
     back = {"dim": dim, "op": "sum", "backward": not backward}
     if op == "sum":

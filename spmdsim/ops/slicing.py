@@ -92,11 +92,6 @@ def split(x: Tensor, parts: int, dim: int = 0, *, axis: int = 0) -> list[Tensor]
     return [part_along(x, dim, k * n // parts, (k + 1) * n // parts) for k in range(parts)]
 
 
-def _pad_rule(shape: Shape, before: Shape, after: Shape, value: float) -> Rule:
-    rule = same_dims(shape)
-    return rule if value == 0 else Rule.parse(rule.text)
-
-
 def _pad_windows(shape: Shape, before: Shape, after: Shape, value: float) -> Windows:
     sides = zip(before, after, shape)
     return {0: [Window(n + a + b, -a) if a or b else None for a, b, n in sides]}
@@ -111,7 +106,7 @@ def _pad_vjp(
 
 _pad_op = WindowOp(
     "pad",
-    _pad_rule,
+    lambda shape, before, after, value: same_dims(shape) if value == 0 else Rule.parse(same_dims(shape).text),
     lambda context, x, before, after, value: surrounded(x, margins(context), [value] * x.ndim),
     _pad_vjp,
     contextual=True,

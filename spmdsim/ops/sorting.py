@@ -149,24 +149,15 @@ def _joined(landed: Sequence[np.ndarray], counts: np.ndarray) -> np.ndarray:
     return flat
 
 
-def _adjoint(
-    dys: Sequence[Tensor | None],
-    operands: Sequence[Tensor],
-    results: Sequence[Tensor],
-    dim: int,
-    **params: Any,
-) -> tuple[Tensor | None]:
-    """Every value's gradient goes to where the value was."""
-    return (None if dys[0] is None else put_along(dys[0], results[-1], dim),)
-
-
 _sort_op = SteppedOp(
     "sort",
     lambda shape, dim, descending, give: along_rule(shape, dim, "{} -> " + ", ".join(["{}"] * len(give))),
     _forward,
     dtype=lambda x, give, **_: tuple(x if kind == VALUES else np.dtype(np.int64) for kind in give),
     steps=_steps,
-    adjoint=_adjoint,
+    adjoint=lambda dys, _xs, results, dim, **_: (
+        dys[0] if dys[0] is None else put_along(dys[0], results[-1], dim),
+    ),
     contextual=True,
     saves_result=True,
     moves=True,

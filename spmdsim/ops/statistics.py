@@ -45,7 +45,11 @@ def _quantiles(name: str, x: Tensor, q: np.ndarray, dim: Dims, method: str, keep
         raise RuleError(f"complex numbers have no {name}")
     dims = normal_dims(dim, x.ndim)
     rows = as_rows(x, dims)
-    quantiles = _between(sort(rows if method in PICKING else _divisible(rows)), q.reshape(-1), method)
+    quantiles = _between(
+        sort(rows if method in PICKING or rows.dtype.kind in "fV" else cast(rows, np.float64)),
+        q.reshape(-1),
+        method,
+    )
     kept = [1 if d in dims else n for d, n in enumerate(x.shape) if keepdims or d not in dims]
     return reshape(transpose(quantiles, [quantiles.ndim - 1, *range(quantiles.ndim - 1)]), (*q.shape, *kept))
 
@@ -57,10 +61,6 @@ def as_rows(x: Tensor, dims: Sequence[int]) -> Tensor:
     if len(dims) != 1 and others:
         rows = reshape(rows, (*[x.shape[d] for d in others], math.prod(x.shape[d] for d in dims)))
     return rows
-
-
-def _divisible(x: Tensor) -> Tensor:
-    return x if x.dtype.kind in "fV" else cast(x, np.float64)
 
 
 def _between(ordered: Tensor, q: np.ndarray, method: str) -> Tensor:
@@ -175,20 +175,13 @@ def _count_rule(*shapes: tuple[int, ...], size: int, **_: Any) -> tuple[Rule, di
     return Rule.parse(text, whole="b", linear=((1,),) if weighted else "none"), {"b": size}
 
 
-def _count(x: np.ndarray, *weights: np.ndarray, size: int) -> np.ndarray:
-    counts: np.ndarray = np.bincount(x, weights[0] if weights else None, size)
-    return counts if weights else counts.astype(np.int64)
-
-
-def _count_vjp(dy: np.ndarray, operands: Sequence[np.ndarray], _y: Any, size: int) -> tuple[Any, ...]:
-    return (None, dy[operands[0]])[: len(operands)]
-
-
 _count_op = Op(
     "bincount",
     _count_rule,
-    _count,
-    _count_vjp,
+    lambda x, *weights, size: np.bincount(x, weights[0] if weights else None, size).astype(
+        np.float64 if weights else np.int64, copy=False
+    ),
+    lambda dy, xs, _y, size: (None, dy[xs[0]])[: len(xs)],
     dtype=lambda _x, *weights, size: np.dtype(np.float64 if weights else np.int64),
 )
 
@@ -233,16 +226,12 @@ def _bins_rule(
     return rule, {"b": edges[0] - 1}
 
 
-def _bins(x: np.ndarray, edges: np.ndarray, *weights: np.ndarray, uniform: Any) -> np.ndarray:
-    how: dict[str, Any] = {"bins": edges} if uniform is None else {"bins": len(edges) - 1, "range": uniform}
-    counts, _ = np.histogram(x, weights=weights[0] if weights else None, **how)
-    return counts
-
-
 _bins_op = Op(
     "histogram",
     _bins_rule,
-    _bins,
+    lambda x, edges, *weights, uniform: np.histogram(
+        x, edges if uniform is None else len(edges) - 1, uniform, weights=weights[0] if weights else None
+    )[0],
     dtype=lambda _x, _edges, *weights, uniform: weights[0] if weights else np.dtype(np.int64),
 )
 
