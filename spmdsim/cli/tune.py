@@ -87,8 +87,8 @@ def _merged(files: list[str], path: Path) -> int:
             raise InputError(f"there is no file {name} to take findings from")
         for vendor, library in stored(name).items():
             with readable(name, "a tuning file"):
-                wisdom = Wisdom.read(library.get("ways", {}))
-            keep(path, vendor, wisdom)
+                Wisdom.read(library.get("ways", {}))  # refused by the name of the file that is wrong
+            keep(path, vendor, library)
     return 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 
 import numpy as np
 import pytest
@@ -225,6 +226,37 @@ def test_findings_are_kept_in_a_file_beside_what_stands_there(tmp_path):
         run_python("-m", "spmdsim", "tune", "-o", tmp_path / "both.json", "--show", path).stdout.count("m:")
         == 2
     )
+
+
+def test_files_that_are_put_together_keep_their_settings(tmp_path):
+    """Of one setting the later file's counts."""
+    one, two, both = (tmp_path / name for name in ("one.json", "two.json", "both.json"))
+    one.write_text('{"MPICH": {"chunk": [[2, 64]], "call": 5}}')
+    two.write_text(
+        '{"MPICH": {"call": 7, "ways": {"m": {"s": {"way": "a"}}}}, "Open MPI": {"first": ["typed"]}}'
+    )
+    assert run_python("-m", "spmdsim", "tune", "-o", both, one, two).returncode == 0
+    tuning.cache_clear()
+    found = tuning("MPICH", str(both))
+    assert (found.chunk, found.call, found.ways.of("m", "s")) == (((2, 64),), 7, Finding("a", {}))
+    assert stored(both)["Open MPI"] == {"first": ["typed"]}
+
+
+def test_who_keeps_findings_at_the_same_time_loses_none(tmp_path):
+    path = tmp_path / "here.json"
+
+    def add(number):
+        for step in range(20):
+            keep(path, "MPICH", Wisdom({f"machine {number}": {f"step {step}": Finding("a", {})}}))
+
+    jobs = [multiprocessing.get_context("fork").Process(target=add, args=(number,)) for number in range(3)]
+    for job in jobs:
+        job.start()
+    for job in jobs:
+        job.join()
+    ways = stored(path)["MPICH"]["ways"]
+    assert {machine: len(steps) for machine, steps in ways.items()} == {f"machine {k}": 20 for k in range(3)}
+    assert [one.name for one in tmp_path.iterdir()] == ["here.json"]
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
-from functools import lru_cache
+from functools import lru_cache, reduce
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -113,19 +115,37 @@ def stored(path: str | Path) -> dict[str, Any]:
         return {name: dict(_named(some)) for name, some in _named(data)}
 
 
-def keep(path: str | Path, vendor: str, found: Wisdom) -> None:
-    """Add findings to a tuning file; what else it says stays.
+def keep(path: str | Path, vendor: str, later: Wisdom | Mapping[str, Any]) -> None:
+    """Add findings, or what another file says of a library, to a tuning file; what else it says stays.
+
+    Of one setting, or one step, the later word counts. Who keeps at the same time waits.
 
     Raises:
         InputError: it cannot be read as one.
     """
-    data = stored(path)
-    library = data.setdefault(vendor, {})
-    with readable(path, "a tuning file"):
-        library["ways"] = Wisdom.read(library.get("ways", {})).merged(found).to_dict()
-    beside = Path(f"{path}.{os.getpid()}")
-    beside.write_text(json.dumps(data, indent=1) + "\n")
-    beside.replace(path)
+    added: Mapping[str, Any] = {"ways": later.to_dict()} if isinstance(later, Wisdom) else later
+    with _alone_in(Path(path).absolute().parent):
+        data = stored(path)
+        library = data.setdefault(vendor, {})
+        with readable(path, "a tuning file"):
+            both = [Wisdom.read(one["ways"]) for one in (library, added) if "ways" in one]
+        library.update(added)
+        if both:
+            library["ways"] = reduce(Wisdom.merged, both).to_dict()
+        beside = Path(f"{path}.{os.getpid()}")
+        beside.write_text(json.dumps(data, indent=1) + "\n")
+        beside.replace(path)
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Wait for other processes that write into a folder; the folder itself is locked, so that no file is left."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 KIB, MIB = 1024, 1024 * 1024
