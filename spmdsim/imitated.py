@@ -14,7 +14,7 @@ from spmdsim.registry import Registry
 #: What can be asked for, whose there is, and where it stands: a module of the wing, and a name in it.
 _TABLES: dict[str, dict[str, tuple[str, str]]] = {
     "plan": {
-        "mindspore": ("mindspore.mindspore_plan", "mindspore_plan"),
+        "mindspore": ("mindspore.map_operators", "mindspore_plan"),
         "dtensor": ("dtensor_planners", "dtensor_plan"),
     },
     "cost model": {

@@ -1,15 +1,20 @@
-"""The candidates that MindSpore enumerates, and the costs of one step of its recursion: what counts are compared with."""
+"""The candidates that MindSpore enumerates, the costs of one step of its recursion, and its cost terms of operators.
+
+Counts are compared with them. Costs of operators are bytes, not seconds: computation and memory count the bytes of slices,
+communication those that collectives carry (``operator_costmodel.cc``, ``costmodel.cc``).
+"""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from spmdsim.auto_parallel.programs.graph import Operator
 from spmdsim.core import BoundRule, Strategy
 from spmdsim.errors import InputError, RuleError
-from spmdsim.imitations.cost_models import OperatorCost, operator_cost
+from spmdsim.imitations.cost_models import MindSporeModel
 from spmdsim.imitations.mindspore.double_recursion import CutCosts
 from spmdsim.layout.cuts import strategy_from_cuts
 
@@ -139,6 +144,73 @@ def step_costs(
     state = tuple(done.get(f, 1) for f in kind.factors)
     costs = kind.costs(state, pieces)
     return {factor: costs[k] for k, factor in enumerate(kind.factors)}
+
+
+@dataclass(frozen=True)
+class OperatorCost:
+    """MindSpore's cost fields of one operator, in bytes."""
+
+    forward_comm: float
+    backward_comm: float
+    forward_computation: float
+    backward_computation: float
+
+    @property
+    def computation(self) -> float:
+        """Forward and backward."""
+        return self.forward_computation + self.backward_computation
+
+    def objective(self, model: MindSporeModel | None = None) -> float:
+        """``alpha * computation + beta * communication``; what parameters' gradients communicate counts by gamma only."""
+        model = model or MindSporeModel()
+        partial = self.forward_comm + model.gamma * self.backward_comm
+        return model.alpha * self.computation + model.beta * partial
+
+
+def operator_cost(
+    slices: Sequence[Sequence[int]],
+    shapes: Sequence[Sequence[int]],
+    output_slices: Sequence[Sequence[int]],
+    parameters: Sequence[bool],
+    itemsize: int = 4,
+    *,
+    reduces: bool = False,
+    devices: int | None = None,
+) -> OperatorCost:
+    """Costs of an operator from its slices.
+
+    Forward, the results are communicated where a summed dim is split, which MindSpore tells from the last dim of the
+    first operand (``reduces``); computation is the operands' slices, and the results' where they are communicated.
+    Backward, every parameter that is replicated somewhere is communicated and computed on. ``devices`` are as many as
+    the operands' cuts make together if left out.
+
+    >>> operator_cost([(8, 32, 8, 8), (32,)], [(32, 32, 32, 32), (32,)], [(8, 32, 8, 8)], [False, True])
+    OperatorCost(forward_comm=0, backward_comm=128, forward_computation=65664, backward_computation=128)
+    """
+    if not len(slices) == len(shapes) == len(parameters):
+        raise InputError(
+            f"{len(slices)} slices, {len(shapes)} shapes and {len(parameters)} flags do not go together"
+        )
+    cuts = [_cuts(part, shape) for part, shape in zip(slices, shapes)]
+    ranks = devices or _ranks(cuts, reduces)
+    nbytes = [itemsize * math.prod(part) for part in slices]
+    split = reduces and bool(cuts[0]) and cuts[0][-1] > 1
+    results = sum(itemsize * math.prod(part) for part in output_slices) if split else 0
+    backward = sum(n for n, cut, own in zip(nbytes, cuts, parameters) if own and math.prod(cut) != ranks)
+    return OperatorCost(results, backward, sum(nbytes) + results, backward)
+
+
+def _ranks(cuts: Sequence[Sequence[int]], reduces: bool) -> int:
+    """Ranks that distinct work is done on, as far as the operands' cuts show it."""
+    if reduces and len(cuts) == 2:
+        return math.prod(cuts[0]) * math.prod(cuts[1]) // cuts[0][-1]
+    return max(map(math.prod, cuts), default=1)
+
+
+def _cuts(part: Sequence[int], shape: Sequence[int]) -> list[int]:
+    if len(part) != len(shape) or any(b <= 0 or a % b for a, b in zip(shape, part)):
+        raise InputError(f"a slice of shape {tuple(part)} does not divide a tensor of shape {tuple(shape)}")
+    return [a // b for a, b in zip(shape, part)]
 
 
 def strategy_cost(

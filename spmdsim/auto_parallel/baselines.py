@@ -53,9 +53,8 @@ def megatron(graph: Graph, mesh: Mesh) -> tuple[Strategy, ...]:
         factor = _model_factor(graph, operator, split, mesh.axis_size(model))
         splits: dict[str, str] = {}
         if len(mesh.axes) > 1:
-            rows = [
-                f for f in batch[operator.index] if f != factor and _fits(operator, f, mesh.axis_size(data))
-            ]
+            size = mesh.axis_size(data)
+            rows = [f for f in batch[operator.index] if f != factor and _fits(operator, f, size)]
             splits |= {rows[0]: data} if rows else {}
         if factor is not None:
             splits[factor] = model

@@ -190,8 +190,6 @@ class ByteCount:
     Attributes:
         operator: its name; ``name.backward`` for its backward pass, ``gradients`` for parameters' gradients that
             share messages, ``to`` for those that do not.
-        predicted: bytes by the search.
-        counted: bytes by the trace.
         other_way: bytes by which steps that went another way than planned differ by that way.
     """
 
@@ -254,9 +252,7 @@ class Proof(ShortRepr):
     """What a run showed.
 
     Attributes:
-        world: where it ran.
         rows: predicted and counted bytes of every operator, on the rank whose counts differ, or the first one.
-        rank: that rank.
         error: largest difference of a result or gradient from the same program on one rank in a wider type.
         tolerance: what rounding explains there, measured on one rank.
         verdict: which one it is, and how it is judged.

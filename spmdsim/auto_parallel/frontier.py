@@ -42,10 +42,7 @@ def unbeaten(points: Sequence[Either]) -> list[Either]:
 
 
 def solutions(problem: ChoiceProblem, most: int = 20, step: float = 0.0, gap: float = 1e-9) -> list[Solution]:
-    """The frontier of a problem, fastest first.
-
-    The limit on memory is lowered below the last solution's until nothing fits.
-    """
+    """The frontier of a problem, fastest first: the limit on memory is lowered until nothing fits."""
     frontier: list[Solution] = []
     limit: float | None = None
     tiny = _tie_break(problem)
@@ -71,14 +68,7 @@ def _tie_break(problem: ChoiceProblem) -> float:
 
 @dataclass(frozen=True, repr=False)
 class TradeOff(ShortRepr):
-    """One trade-off.
-
-    Attributes:
-        mesh: the mesh.
-        seconds: modelled time of a step.
-        memory: bytes of a rank: parameters with gradients and optimiser state, and kept activations.
-        choice: the strategies.
-    """
+    """Modelled time of a step against bytes of a rank: parameters with gradients and their state, kept activations."""
 
     mesh: Mesh
     seconds: float

@@ -48,13 +48,7 @@ class Propagation:
 
 
 def propagate(graph: Graph, mesh: Mesh, settings: Settings | None = None) -> Propagation:
-    """Spread the configured strategies over the whole graph.
-
-    >>> from spmdsim.auto_parallel.programs.networks import mlp
-    >>> graph = mlp(2, 8, 8, bias=False).configure(fc0={".0": "x"})
-    >>> [str(s) for s in propagate(graph, Mesh((2,), ("x",))).strategies]
-    ['.0:x', '.1:x', '.0:x', 'b:x']
-    """
+    """Spread the configured strategies over the whole graph."""
     return _Spread(graph, mesh, settings or Settings()).run()
 
 
@@ -87,9 +81,8 @@ class _Spread:
         for operator in self.graph.operators:
             if operator.index not in self.chosen:
                 self.chosen[operator.index] = (self._states(operator), 0)
-        strategies = tuple(
-            states.strategies[k] for states, k in (self.chosen[o.index] for o in self.graph.operators)
-        )
+        chosen = (self.chosen[operator.index] for operator in self.graph.operators)
+        strategies = tuple(states.strategies[k] for states, k in chosen)
         return Propagation(strategies, tuple(self.remarks), tuple(self.order))
 
     def _spread(self, start: Operator, visited: set[int]) -> None:
@@ -236,10 +229,9 @@ def by_propagation(graph: Graph, meshes: Sequence[Mesh], settings: Settings, pol
 
 
 def by_recursion(graph: Graph, ranks: int, settings: Settings, version: str, polish: bool) -> SearchResult:
-    """The double recursion.
+    """The double recursion, on a mesh with one axis per prime factor.
 
-    Its mesh has one axis per prime factor. The local search goes on from the same cuts on the device matrices that a
-    search for the optimum would try.
+    The local search goes on from the same cuts on the device matrices that a search for the optimum would try.
     """
     recursion = imitation("search", "double_recursion")
     strategies = recursion(graph, ranks, version).strategies()

@@ -100,7 +100,12 @@ def search(
 
 
 def as_graph(program: Graph | Callable[..., Any] | str, mesh_or_ranks: Any, sizes: dict[str, Any]) -> Graph:
-    """The program as a graph: given back, recorded for these ranks with ``sizes``, or built by its name with them.
+    """The program as a graph.
+
+    Args:
+        program: a graph, which is given back, a function to be recorded, or the name of a known network.
+        mesh_or_ranks: where a function is recorded: a mesh, several, or a number of ranks.
+        sizes: arguments of the function or the network; empty for a graph.
 
     Raises:
         InputError: sizes of a graph.
@@ -134,9 +139,12 @@ def _ranks(mesh_or_ranks: int | Mesh | Sequence[Mesh]) -> int:
 def candidate_meshes(
     graph: Graph, mesh_or_ranks: int | Mesh | Sequence[Mesh], axes: int | None = None
 ) -> tuple[Mesh, ...]:
-    """The meshes a search tries: the given ones, those that fit configured operators, or device matrices of some ranks.
+    """The meshes a search tries: the given ones, or those of a number of ranks.
 
-    They have at most ``axes`` axes; three where that is quick, else two, if left out.
+    Args:
+        graph: the program; operators with strategies of their own say which meshes fit them.
+        mesh_or_ranks: a mesh, several, or a number of ranks.
+        axes: most axes of a mesh for a number of ranks; three where that is quick, else two, if left out.
 
     >>> graph = as_graph("mlp", 4, {"layers": 1, "hidden": 8, "batch": 8})
     >>> [str(mesh) for mesh in candidate_meshes(graph, 4)]
@@ -208,7 +216,13 @@ def _best_mesh(
 
 
 def search_mesh(graph: Graph, mesh: Mesh, settings: Settings, memory: float | None = None) -> SearchResult:
-    """The optimum on one mesh: by elimination, or as an integer programme where ``memory``, bytes of a rank, is limited.
+    """The optimum on one mesh: by elimination, or as an integer programme where memory is limited.
+
+    Args:
+        graph: the program.
+        mesh: where it runs.
+        settings: what the cost of a plan is made of.
+        memory: bytes a rank may use at the peak; None for no limit.
 
     >>> from spmdsim.auto_parallel.costs.settings import Settings
     >>> from spmdsim.core import Mesh

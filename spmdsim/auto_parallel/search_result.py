@@ -32,8 +32,6 @@ class SearchResult(ShortRepr):
     """A program's strategies and their costs.
 
     Attributes:
-        method: how they were found.
-        remarks: what the user should know.
         optimal: whether they are the optimum under the model, on this mesh.
         considered: seconds of the best solution per mesh that was tried.
         rivals: the meshes on which a heuristic's answer is compared with the optimum; its own one if left out.
@@ -276,9 +274,10 @@ def _choice(data: dict[str, Any], graph: Graph, path: str | Path) -> StrategyCho
     )
     for operator, strategy in zip(graph.operators, strategies):
         operator.bound.check(strategy)
-    layouts = tuple(
-        Layout(_mesh(e["mesh"]), [tuple(d) for d in e["dims"]], e["partial"]) for e in data["layouts"]
+    entries = (
+        (_mesh(entry["mesh"]), map(tuple, entry["dims"]), entry["partial"]) for entry in data["layouts"]
     )
+    layouts = tuple(Layout(mesh, [*dims], partial) for mesh, dims, partial in entries)
     return StrategyChoice(graph, _mesh(data["mesh"]), strategies, layouts)
 
 

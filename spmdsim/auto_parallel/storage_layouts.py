@@ -34,19 +34,16 @@ class StorageLayouts:
         if self.graph.recorded and fixed is None:
             whole = self._whole_dims(value)
             base = tuple(layout for layout in base if not any(layout.dims[d] for d in whole))
-        if not value.needs_gradient:
+        readers = len(self.graph.consumers[value.index])
+        if not value.needs_gradient or not readers:
             return StorageStates(base, base)
-        if len(self.graph.consumers[value.index]) == 1:
+        if readers == 1:
             return self._alone(value, base)
-        if not self.graph.consumers[value.index]:
-            return StorageStates(base, base)
         sums = self._seen_sums(value)
         pairs = [(layout, total) for layout in base for total in (layout, *sums.get(layout.dims, ()))]
         if value.kind == "parameter" and self.settings.sharded_parameters and value.layout is None:
             totals = dict.fromkeys(total for _, total in pairs)
-            pairs = [
-                (layout, total) for total in totals for layout in base if _refines(layout, total.reduced)
-            ]
+            pairs = [(fine, total) for total in totals for fine in base if _refines(fine, total.reduced)]
         return StorageStates(tuple(a for a, _ in pairs), tuple(b for _, b in pairs))
 
     def _fixed(self, value: Value) -> Layout | None:
@@ -78,12 +75,8 @@ class StorageLayouts:
         pairs = [(layout, layout) for layout in base]
         if self.settings.merges:
             arriving = [g for g in dict.fromkeys(self.operators[reader].gradients[operand]) if g.partial]
-            pairs += [
-                (layout, total)
-                for layout in base
-                for total in arriving
-                if shared(self.settings, total, layout, value.shape)
-            ]
+            every = itertools.product(base, arriving)
+            pairs += [pair for pair in every if shared(self.settings, pair[1], pair[0], value.shape)]
         return StorageStates(tuple(a for a, _ in pairs), tuple(b for _, b in pairs))
 
     def stored_apart(self, value: Value) -> bool:

@@ -73,15 +73,10 @@ def mesh_strategies(
     even: bool = True,
     nested: bool = True,
 ) -> tuple[Strategy, ...]:
-    """The strategies of an operator on a mesh, the least split one first.
+    """The strategies of an operator on a mesh, the least split one first; axes of size 1 are never used.
 
-    Args:
-        bound: the operator.
-        mesh: its axes of size 1 are never used.
-        partial: also those that pass pending sums on.
-        full: only those that use every axis, if there are any.
-        even: only those in which all pieces have the same size.
-        nested: also those that split one factor by several axes.
+    With ``partial`` also those that pass pending sums on, with ``full`` only those that use every axis, if there are any,
+    with ``even`` only those with pieces of one size, with ``nested`` also those that split a factor by several axes.
 
     >>> from spmdsim.core import Rule, bind
     >>> matmul = bind(Rule.parse("m k, k n -> m n"), ((8, 8), (8, 8)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,13 +23,9 @@ class Linear(Module):
     Args:
         weight: layout of ``[n_in, n_out]``. Columns split: column-parallel; rows split: row-parallel; both:
             2-D and 3-D.
-        n_in: width of the input.
-        n_out: width of the result.
         bias: layout of the bias; that of the weight's columns if left out, no bias if False.
         input: layout the input is brought into first.
         output: layout the result is brought into.
-        initialiser: the weight's first values.
-        dtype: element type.
 
     >>> from spmdsim import Mesh, nn
     >>> mesh = Mesh((2,), ("tp",))
@@ -71,15 +68,11 @@ class Embedding(Module):
     """Rows of a table by id.
 
     Args:
-        count: number of rows.
-        width: their length.
         table: layout of ``[count, width]``: rows split is vocabulary-parallel, columns column-parallel.
         output: layout the result is brought into.
         rows: ``"owned"`` exchanges only the rows that ids name, instead of adding zeros up; see
             :func:`spmdsim.ops.embedding`.
         padding: an id that stands for no row.
-        initialiser: the table's first values.
-        dtype: element type.
 
     >>> from spmdsim import Mesh, nn
     >>> mesh = Mesh((2,), ("tp",))
@@ -111,10 +104,7 @@ class LayerNorm(Module):
     """Rows with mean 0 and variance 1, scaled and shifted.
 
     Args:
-        width: how many entries a row has.
         layout: that of scale and shift ``[width]``.
-        epsilon: added to the variance.
-        dtype: element type of scale and shift.
 
     Raises:
         LayoutError: a layout for another number of dims than one.
@@ -139,13 +129,9 @@ class MLP(Module):
     """Column-parallel, a function, row-parallel: one reduction forward, one backward.
 
     Args:
-        width: input and output width.
-        hidden: width in between.
         stream: layout of the input and the result, ``[batch, sequence, width]`` or ``[batch, width]``. Split
             along the sequence over the tensor axis it gives sequence parallelism.
         axis: the mesh axis that splits the hidden width (None: no tensor parallelism).
-        function: the function in between.
-        dtype: element type.
 
     >>> from spmdsim import Mesh, nn
     >>> mesh = Mesh((2,), ("tp",))
@@ -175,20 +161,17 @@ class MLP(Module):
 
 def without(layout: Layout, axis: str | None) -> Layout:
     """The layout with an axis no longer splitting anything."""
-    dims = [tuple(a for a in entry if a != axis) for entry in layout.dims]
-    return Layout(layout.mesh, dims)
+    return Layout(layout.mesh, [tuple(a for a in entry if a != axis) for entry in layout.dims])
 
 
 class Attention(Module):
     """Multi-head self-attention with the heads split over an axis: no communication between the projections.
 
     Args:
-        width: input and output width.
-        heads: number of heads; the axis' size must divide it.
+        heads: the axis' size must divide it.
         stream: layout of input and result ``[batch, sequence, width]``.
         axis: the mesh axis that splits the heads.
         causal: whether a position sees only itself and earlier ones.
-        dtype: element type.
 
     Raises:
         LayoutError: heads that do not divide.
@@ -216,9 +199,8 @@ class Attention(Module):
                 "and the ranks the heads"
             )
         mesh, gathered = stream.mesh, without(stream, axis)
-        self.q, self.k, self.v = (
-            Linear(width, width, mesh(None, axis), input=gathered, dtype=dtype) for _ in range(3)
-        )
+        column = partial(Linear, width, width, mesh(None, axis), input=gathered, dtype=dtype)
+        self.q, self.k, self.v = column(), column(), column()
         self.out = Linear(width, width, mesh(axis, None), bias=mesh(None), output=stream, dtype=dtype)
         self.gathered = gathered
         self.heads, self.causal = heads, causal
@@ -242,10 +224,8 @@ class Attention(Module):
 
 def causal_mask(length: int, like: Tensor) -> Tensor:
     """``[length, length]``, true where the column is not later than the row."""
-    mask = Described(
-        lambda index: np.tri(length, dtype=bool)[index], f"the causal mask of {length} positions"
-    )
-    layout = like.layout.mesh(None, None)
+    words, layout = f"the causal mask of {length} positions", like.layout.mesh(None, None)
+    mask = Described(lambda index: np.tri(length, dtype=bool)[index], words)
     return Tensor.from_global(mask, layout, like.world, shape=(length, length), dtype=bool)
 
 
@@ -256,13 +236,10 @@ class TransformerBlock(Module):
     the copies all_gathers: sequence parallelism, by layout alone.
 
     Args:
-        width: input and output width.
-        heads: number of heads; the axis' size must divide it, and it the width.
-        hidden: width inside the MLP.
+        heads: the axis' size must divide it, and it the width.
         stream: layout of input and result ``[batch, sequence, width]``.
         axis: the mesh axis that splits heads and hidden width (None: no tensor parallelism).
         causal: whether a position sees only itself and earlier ones.
-        dtype: element type.
 
     Raises:
         LayoutError: heads that do not divide, or an axis that the mesh does not have.
@@ -300,16 +277,11 @@ class GPT(Module):
     """A small GPT: embedding, blocks, norm, and logits over the vocabulary.
 
     Args:
-        vocabulary: number of tokens.
-        width: of the stream.
-        heads: per block.
-        blocks: number of blocks.
         length: longest sequence.
         stream: layout of ``[batch, sequence, width]``.
         axis: the tensor-parallel axis; splits heads, hidden width and vocabulary.
         tied: use the embedding as the output projection, too.
         rows: what the embedding exchanges, ``"all"`` or ``"owned"``.
-        dtype: element type.
 
     >>> from spmdsim import Mesh, nn
     >>> mesh = Mesh((2,), ("tp",))
@@ -335,9 +307,8 @@ class GPT(Module):
         self.tokens = Embedding(vocabulary, width, mesh(axis, None), output=stream, rows=rows, dtype=dtype)
         positions = Layout(mesh, (stream.dims[1], None))
         self.positions = Parameter((length, width), positions, Normal(0.02), dtype)
-        self.blocks = [
-            TransformerBlock(width, heads, 4 * width, stream, axis, dtype=dtype) for _ in range(blocks)
-        ]
+        block = partial(TransformerBlock, width, heads, 4 * width, stream, axis, dtype=dtype)
+        self.blocks = [block() for _ in range(blocks)]
         self.norm = LayerNorm(width, mesh(None), dtype=dtype)
         self.gathered = without(stream, axis)
         self.head = None if tied else Linear(width, vocabulary, mesh(None, axis), bias=False, dtype=dtype)

@@ -51,6 +51,11 @@ def mse_loss(x: Tensor, y: Tensor, reduction: str = "mean") -> Tensor:
 def l1_loss(x: Tensor, y: Tensor, reduction: str = "mean") -> Tensor:
     """Absolute differences of two tensors, reduced and refused as by :func:`mse_loss`.
 
+    Args:
+        x: numbers of any shape.
+        y: of the same shape, or one that broadcasts with it.
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+
     >>> from spmdsim import Mesh, Tensor
     >>> x = Tensor.from_global([1.0, 2.0], Mesh((2,), ("dp",))("dp"))
     >>> l1_loss(x, x + 2.0).item()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -30,9 +30,13 @@ Initialiser = Callable[[Index, tuple[int, ...], np.dtype, int], np.ndarray]
 
 
 def zeros(index: Index, shape: tuple[int, ...], dtype: np.dtype, seed: int) -> np.ndarray:
-    """All zero: the block of a parameter at an index, with a slice with both ends per dim.
+    """All zero.
 
-    Shape and seed of the whole parameter do not matter here.
+    Args:
+        index: which block of the parameter, one slice with both ends per dim.
+        shape: that of the whole parameter, which does not matter here, as its seed does not.
+        dtype: element type.
+        seed: the parameter's.
 
     >>> zeros((slice(0, 2),), (4,), np.dtype("float32"), 0)
     array([0., 0.], dtype=float32)
@@ -41,7 +45,13 @@ def zeros(index: Index, shape: tuple[int, ...], dtype: np.dtype, seed: int) -> n
 
 
 def ones(index: Index, shape: tuple[int, ...], dtype: np.dtype, seed: int) -> np.ndarray:
-    """All one, as :func:`zeros` is all zero.
+    """All one.
+
+    Args:
+        index: as of :func:`zeros`, like all others.
+        shape: the whole parameter's.
+        dtype: element type.
+        seed: the parameter's.
 
     >>> ones((slice(0, 2),), (4,), np.dtype("float32"), 0)
     array([1., 1.], dtype=float32)
@@ -88,7 +98,8 @@ class Parameter(Pictured):
     Its values are keyed by the seed, its name and the global element index: the same model on any number of
     ranks and in any layout has bit-identical global parameters, without communication.
 
-    Its name, the path in the model, is given by :meth:`Module.materialise`.
+    Attributes:
+        name: its path in the model, given by :meth:`Module.materialise`.
 
     >>> from spmdsim import Mesh, nn
     >>> nn.Parameter((4, 2), Mesh((2,), ("tp",))("tp", None))
@@ -279,9 +290,8 @@ class Module(Pictured):
         """Parameters and modules among the attributes, and in lists of them."""
         for name, value in vars(self).items():
             listed = isinstance(value, (list, tuple))
-            for path, item in (
-                ((f"{name}.{i}", x) for i, x in enumerate(value)) if listed else ((name, value),)
-            ):
+            items = ((f"{name}.{i}", x) for i, x in enumerate(value)) if listed else ((name, value),)
+            for path, item in items:
                 if isinstance(item, (Parameter, Module)):
                     yield path, item
 
@@ -318,8 +328,7 @@ class ModuleList(Module):
         setattr(self, self.attribute, list(modules))
 
     def _modules(self) -> list[Any]:
-        held: list[Any] = getattr(self, self.attribute)
-        return held
+        return cast(list[Any], getattr(self, self.attribute))
 
     def append(self, module: Any) -> ModuleList:
         """One more at the end."""

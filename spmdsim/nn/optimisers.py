@@ -75,14 +75,13 @@ class Optimiser(Pictured):
 
     Args:
         parameters: a module, or parameters and tensors that want a gradient.
-        rate: the learning rate.
         state_layout: where the state of each lives, such as :func:`sharded_over`; with the parameter if left out.
 
     Raises:
         InputError: a rate, or other numbers, out of range.
         UsageTypeError: something that cannot be trained.
 
-    >>> issubclass(SGD, Optimiser) and issubclass(Adam, Optimiser)
+    >>> issubclass(Adam, Optimiser)
     True
     """
 
@@ -197,12 +196,9 @@ class Optimiser(Pictured):
         """The updated shard, from itself (float32 for floats of 16 bits, as the others are), its gradient, and its state.
 
         That is an array per slot, zeros in the beginning. New ones take their places in the list; arrays are values,
-        which other ranks may share.
+        which other ranks may share. Here it is :meth:`_block`, in blocks that stay in the cache from one operation to
+        the next.
         """
-        raise TypeError(f"{type(self).__name__} defines no new_value()")
-
-    def _in_blocks(self, value: np.ndarray, gradient: np.ndarray, state: list[np.ndarray]) -> np.ndarray:
-        """An update by :meth:`_block`, in blocks that stay in the cache from one operation to the next."""
         result = value if self.overwrites and value.flags.writeable else empty(value.shape, value.dtype)
         states = [empty(value.shape, value.dtype) for _ in state]
         arrays = [value, gradient, *state, *states]
@@ -219,7 +215,7 @@ class Optimiser(Pictured):
 
     def _block(self, out: np.ndarray, value: np.ndarray, gradient: np.ndarray, *state: np.ndarray) -> None:
         """The update of some elements into ``out``, which may be the old ones; states, then where each new one goes."""
-        raise TypeError(f"{type(self).__name__} defines no update of elements")
+        raise TypeError(f"{type(self).__name__} defines no new_value()")
 
 
 def _zeros(like: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -233,9 +229,9 @@ def _zeros(like: Sequence[np.ndarray]) -> list[np.ndarray]:
 class SGD(Optimiser):
     """Gradient descent with momentum (as MindSpore and PyTorch define it) and weight decay.
 
+    ``value - rate * velocity``, where ``velocity = momentum * velocity + gradient``.
+
     Args:
-        parameters: what is trained.
-        rate: learning rate.
         momentum: share of the velocity that is kept.
         weight_decay: added to the gradient, times the value.
         state_layout: where the velocity lives.
@@ -266,10 +262,6 @@ class SGD(Optimiser):
         self.dampening, self.nesterov = dampening, nesterov
         self.slots = int(bool(momentum))
 
-    def new_value(self, value: np.ndarray, gradient: np.ndarray, state: list[np.ndarray]) -> np.ndarray:
-        """``value - rate * velocity``, where ``velocity = momentum * velocity + gradient``."""
-        return self._in_blocks(value, gradient, state)
-
     def _block(self, out: np.ndarray, value: np.ndarray, gradient: np.ndarray, *state: np.ndarray) -> None:
         kind = value.dtype.type
         if self.weight_decay:
@@ -287,8 +279,6 @@ class Adam(Optimiser):
     """Adam (Kingma and Ba, 2015), with decoupled weight decay (Loshchilov and Hutter, 2019).
 
     Args:
-        parameters: what is trained.
-        rate: learning rate.
         betas: shares of both moments that are kept.
         epsilon: added to the root of the second moment.
         weight_decay: what the value loses per step, times the rate.
@@ -324,10 +314,6 @@ class Adam(Optimiser):
             raise InputError(f"Adam's betas are at least 0 and less than 1, not {betas}")
         self.betas, self.epsilon = betas, epsilon
         self.weight_decay, self.decoupled = weight_decay, decoupled
-
-    def new_value(self, value: np.ndarray, gradient: np.ndarray, state: list[np.ndarray]) -> np.ndarray:
-        """One step with bias-corrected moments."""
-        return self._in_blocks(value, gradient, state)
 
     def _block(self, out: np.ndarray, value: np.ndarray, gradient: np.ndarray, *state: np.ndarray) -> None:
         kind = value.dtype.type

@@ -79,7 +79,7 @@ class Together:
         done: dict[Hashable, Tensor] = {}
         for bucket in self._full:
             if bucket.posted or len(bucket.items) > 1:
-                done.update(bucket.bring())
+                done |= bucket.bring()
         self._full.clear()
         return done
 

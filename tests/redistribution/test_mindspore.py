@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from mindspore_slices import apply
 
 from spmdsim.core import Layout, Mesh
 from spmdsim.errors import PlanError
@@ -22,12 +23,12 @@ from spmdsim.imitations.mindspore.map_layouts import (
     expand_shape,
     expand_tensor,
     expand_tuples,
+    infer_operators,
     optimizer_shard_layout,
     unify,
     unify_matrix,
 )
 from spmdsim.imitations.mindspore.map_operators import (
-    infer_operators,
     is_expandable,
     names,
     operator_cost,
@@ -35,7 +36,6 @@ from spmdsim.imitations.mindspore.map_operators import (
     received_elements,
 )
 from spmdsim.imitations.mindspore.offline_transform import (
-    apply,
     merged_concat,
     needed_ranks,
     operator_map,

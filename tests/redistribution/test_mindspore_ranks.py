@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from mindspore_slices import apply
 
 from spmdsim.core import Mesh
 from spmdsim.errors import PlanError
-from spmdsim.imitations.mindspore.map_layouts import MapLayout, expand_tuples, unify
-from spmdsim.imitations.mindspore.map_operators import infer_operators, operators
+from spmdsim.imitations.mindspore.map_layouts import MapLayout, expand_tuples, infer_operators, unify
+from spmdsim.imitations.mindspore.map_operators import operators
 from spmdsim.imitations.mindspore.offline_transform import (
-    apply,
     needed_ranks,
     operator_map,
     reshard_map,

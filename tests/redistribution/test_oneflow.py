@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from spmdsim.core import Layout, Mesh, Partial, Placement, Replicate, Shard
-from spmdsim.dialects.oneflow.tensors import can_merge
+from spmdsim.dialects.oneflow.placements import can_merge
 from spmdsim.errors import PlanError
 from spmdsim.imitations.oneflow import boxing_rules as oneflow
 from spmdsim.imitations.oneflow.boxing_rules import mesh_of, subgroup

@@ -141,11 +141,8 @@ class ChoiceModel:
         readers = len(self.graph.consumers[value.index])
         if value.producer is not None and self.graph.operators[value.producer].out is not None:
             return True
-        if value.kind == "parameter":
-            return readers > 1 or (
-                readers == 1 and (self.settings.sharded_parameters or value.layout is not None)
-            )
-        return readers > 1
+        kept = value.kind == "parameter" and (self.settings.sharded_parameters or value.layout is not None)
+        return readers > 1 or (readers == 1 and kept)
 
     def _add_value(self, value: Value, shared: dict[tuple[int, int, StorageStates], int], count: int) -> None:
         kept = self.kept[value.index] = self._keeper.states(value)
@@ -303,10 +300,7 @@ class ChoiceModel:
         return StrategyChoice(graph, self.mesh, strategies, layouts)
 
     def states_of(self, strategies: Sequence[Strategy]) -> list[int]:
-        """An assignment with these strategies; one that is no state here becomes the first one.
-
-        Tensors get the layouts that suit them best.
-        """
+        """An assignment with these strategies, or the first ones, and the layouts that suit them best."""
         states = [0] * len(self.problem)
         for operator, strategy in zip(self.graph.operators, strategies):
             known = self.states[operator.index].strategies
@@ -341,9 +335,8 @@ def candidates(operator: Operator, mesh: Mesh, settings: Settings) -> tuple[Stra
     """The strategies a search considers for an operator."""
     passing = settings.partial and operator.linear
     full = settings.full and operator.bound.contraction
-    return mesh_strategies(
-        operator.bound, mesh, partial=passing, full=full, even=settings.even, nested=settings.nested
-    )
+    even, nested = settings.even, settings.nested
+    return mesh_strategies(operator.bound, mesh, partial=passing, full=full, even=even, nested=nested)
 
 
 def _tied(graph: Graph) -> dict[int, int]:

@@ -17,9 +17,6 @@ class Memory(Pictured):
     """Bytes of the busiest rank.
 
     Attributes:
-        parameters: the parameters themselves.
-        gradients: their gradients.
-        optimizer: the optimiser's state.
         activations: what the forward pass keeps for the backward pass, when all of it is kept.
         transient: what is alive besides at the peak.
         where: the operator during which the peak is reached; "" for a program without operators.

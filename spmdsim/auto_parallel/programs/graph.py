@@ -28,10 +28,6 @@ class Value:
     """A tensor of the program.
 
     Attributes:
-        index: its number.
-        name: how tables call it.
-        shape: global shape.
-        itemsize: bytes per element.
         kind: one of :data:`KINDS`.
         producer: the operator it comes out of; None for inputs and parameters.
         output: which result of the producer.
@@ -60,12 +56,8 @@ class Operator(ShortRepr):
     """One operator of the program.
 
     Attributes:
-        index: its number, in the order of execution.
         name: its name in tables; unique in the graph.
         kind: what it is called in the program, such as ``matmul``.
-        bound: its rule with sizes.
-        inputs: numbers of its operands.
-        outputs: numbers of its results.
         configured: the user's ``.shard`` (cuts, mapping or strategy), or None.
         out: the user's layout (or cuts) of the result, beside ``configured``; None if it follows.
         where: source line, or "".
@@ -99,9 +91,6 @@ class Graph(ShortRepr):
     """Operators in order of execution, and the tensors they share.
 
     Attributes:
-        name: what the program is called.
-        operators: in order of execution.
-        values: all tensors.
         results: the tensors the program returns.
         training: whether gradients are computed and parameters updated.
         recorded: whether it comes from a program: then a tensor with several readers is not kept split where a
@@ -228,9 +217,8 @@ class GraphBuilder:
         self, name: str, shape: Sequence[int], itemsize: int | None = None, layout: Layout | None = None
     ) -> int:
         """A tensor that is trained; returns its number."""
-        return self._value(
-            name, tuple(shape), itemsize, "parameter", needs_gradient=self.training, layout=layout
-        )
+        more = {"needs_gradient": self.training, "layout": layout}
+        return self._value(name, tuple(shape), itemsize, "parameter", **more)
 
     def layer(self, name: str | None, repeat: int = 0) -> None:
         """The operators that follow belong to repeat number ``repeat`` of a layer; None ends it."""
@@ -278,9 +266,8 @@ class GraphBuilder:
             self._value(one, shape, width, "result", producer=index, output=k, needs_gradient=gradient)
             for k, (one, shape) in enumerate(zip(names, bound.output_shapes))
         )
-        self._operators.append(
-            Operator(index, name, kind, bound, tuple(inputs), outputs, shard, where, self._layer, out)
-        )
+        around = tuple(inputs), outputs
+        self._operators.append(Operator(index, name, kind, bound, *around, shard, where, self._layer, out))
         return outputs
 
     def shape(self, value: int) -> Shape:

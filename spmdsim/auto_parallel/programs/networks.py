@@ -106,14 +106,7 @@ def mlp(
 ) -> Graph:
     """A multilayer perceptron with a squared-error loss.
 
-    Args:
-        layers: number of products.
-        hidden: width of every layer, input and output included.
-        batch: rows of the input.
-        sizes: the widths one by one, instead of ``hidden``.
-        bias: add a bias after every product.
-        activation: a ReLU between products.
-        training: with gradients.
+    All widths are ``hidden``, or are given by ``sizes``; a ReLU stands between products, and after each a bias.
     """
     widths = list(sizes) if sizes else [hidden] * (layers + 1)
     name = "x".join(map(str, widths)) if sizes else f"{layers} x {hidden}"
@@ -165,16 +158,8 @@ def gpt(
 ) -> Graph:
     """A stack of pre-norm transformer layers with tied embeddings and a cross-entropy loss.
 
-    Args:
-        layers: number of layers.
-        hidden: width of the residual stream; the feed-forward part is four times as wide.
-        batch: sequences per step.
-        seq: tokens per sequence.
-        heads: attention heads; about one per 64 columns if left out.
-        vocab: rows of the embedding.
-        embedding: with embedding and loss; otherwise the bare layers.
-        training: with gradients.
-        itemsize: bytes per element.
+    The feed-forward part is four times as wide as the residual stream, and there is about one head per 64 columns if
+    nothing else is said. Without ``embedding`` there are the bare layers and no loss.
     """
     build = _Network(f"gpt {layers} x {hidden}", training=training, itemsize=itemsize)
     table = -1
@@ -236,15 +221,7 @@ def moe(
 ) -> Graph:
     """Transformer layers whose feed-forward part is a mixture of experts, written as einsums (GShard).
 
-    Args:
-        layers: number of layers.
-        hidden: width; an expert is eight times as wide.
-        batch: sequences.
-        seq: tokens per sequence.
-        experts: number of experts.
-        group: tokens per group; an expert takes at most ``2 * group / experts`` tokens of a group.
-        heads: attention heads.
-        training: with gradients.
+    An expert is eight times as wide, and takes at most ``2 * group / experts`` tokens of a group.
     """
     if batch * seq % group or 2 * group % experts:
         raise InputError(
@@ -331,9 +308,8 @@ def _experts(build: _Network, x: int, p: str, experts: int, group: int) -> int:
     # A group is several sequences, i of them.
     sizes = {"g": groups, "i": batch // groups, "j": 1, "s": seq}
     x = build.run("reshape", x, name=p + "group", rule=_GROUP, sizes=sizes)
-    gate = build.apply(
-        "g s m, m e -> g s e", x, build.parameter(p + "gate.w", (width, experts)), name=p + "gate"
-    )
+    weight = build.parameter(p + "gate.w", (width, experts))
+    gate = build.apply("g s m, m e -> g s e", x, weight, name=p + "gate")
     gate = build.run("softmax", gate, name=p + "gate_softmax")
     sends = build.run("route", gate, name=p + "dispatch_mask", sizes=capacity, differentiable=False)
     weights = build.run("route", gate, name=p + "combine_weights", sizes=capacity)

@@ -188,15 +188,9 @@ def record_program(
 ) -> Graph:
     """The graph of a function of global tensors.
 
-    Args:
-        program: called once with a tensor per input and parameter, by keyword; its result (or tuple of results) is
-            what it computes. Tensors that it makes itself are parameters if they require gradients, else
-            constants.
-        ranks: how many ranks there will be.
-        inputs: shapes of what is fed in, such as ``{"x": (32, 784), "labels": ((32,), "int64")}``.
-        parameters: shapes of what is trained.
-        training: gradients of the parameters are computed.
-        name: the program's name.
+    It is called once with a tensor per input and parameter, by keyword; their shapes are given as in
+    ``{"x": (32, 784), "labels": ((32,), "int64")}``. Its result, or tuple of results, is what it computes. Tensors that
+    it makes itself are parameters if they require gradients, else constants.
 
     Raises:
         InputError: the program looks at values of tensors, or computes nothing; with the source line.

@@ -24,10 +24,9 @@ class ChoiceProblem:
     """Variables with finite domains and prices.
 
     Attributes:
-        seconds: per variable the price of each state.
-        pairs: per pair ``(i, j)``, ``i < j``, the price of each combination, ``[state of i, state of j]``.
-        memory: per variable the bytes of each state; zeros if left out.
-        memory_pairs: per pair the bytes of each combination; pairs that are missing take none.
+        seconds: per variable the price of each state; ``memory`` the bytes, zeros if left out.
+        pairs: per pair ``(i, j)``, ``i < j``, the price of each combination, ``[state of i, state of j]``;
+            ``memory_pairs`` the bytes, none of pairs that are missing.
         hubs: variables that very many others pair with, such as a message that many gradients may share; never
             with one another.
 

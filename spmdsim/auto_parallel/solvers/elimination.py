@@ -37,13 +37,7 @@ class TooWideError(SpmdError):
 
 
 def eliminate(problem: ChoiceProblem, largest: int = LARGEST_TABLE) -> Solution:
-    """The cheapest assignment.
-
-    >>> p = ChoiceProblem([np.array([1.0, 2.0]), np.array([0.5, 1.0])])
-    >>> p.add_pair(0, 1, np.array([[0.1, 1.0], [1.0, 0.0]]))
-    >>> eliminate(p).states
-    (0, 0)
-    """
+    """The cheapest assignment."""
     kept = reduce_domains(problem)
     small = restrict(problem, kept)
     states = _Branches(small, largest).run() if small.hubs else _Elimination(small, largest).run()
@@ -293,10 +287,7 @@ class _Branches:
 def improve(
     problem: ChoiceProblem, states: Sequence[int], *, windows: Sequence[int] = (64,), rounds: int = 3
 ) -> Solution:
-    """A solution that is at least as good as ``states``.
-
-    States that no optimum needs are crossed out first, which makes the windows small.
-    """
+    """A solution that is at least as good; states that no optimum needs are crossed out first: windows are small then."""
     kept = reduce_domains(problem)
     small = restrict(problem, kept)
     start = list(states)
@@ -350,9 +341,8 @@ def _decide(
     """Decide the chosen variables anew, and all hubs with them."""
     every = sorted({*chosen, *problem.hubs})
     place = {v: k for k, v in enumerate(every)}
-    small = ChoiceProblem(
-        [problem.seconds[v].copy() for v in every], hubs=[place[hub] for hub in problem.hubs]
-    )
+    rows, hubs = [problem.seconds[v].copy() for v in every], [place[hub] for hub in problem.hubs]
+    small = ChoiceProblem(rows, hubs=hubs)
     for v in every:
         for u, prices in around[v]:
             if u not in place:

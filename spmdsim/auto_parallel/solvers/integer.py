@@ -20,11 +20,7 @@ OUT_OF_TIME = 1
 
 
 class DoesNotFitError(SpmdError, ValueError):
-    """No assignment stays below the memory limit.
-
-    Attributes:
-        least: the smallest limit that can be met, in bytes; 0 if unknown.
-    """
+    """No assignment stays below the memory limit; ``least`` is the smallest one that can be met, 0 if unknown."""
 
     least: float = 0.0
 

@@ -109,22 +109,18 @@ class CutCosts:
         self.version, self.contraction = version, contraction
         number = {factor: k for k, factor in enumerate(self.factors)}
         self.inputs = len(bound.inputs)
-        self.terms = [
-            [tuple(number[f] for f in dim) for dim in term] for term in (*bound.inputs, *bound.outputs)
-        ]
+        terms = (*bound.inputs, *bound.outputs)
+        self.terms = [[tuple(number[f] for f in dim) for dim in term] for term in terms]
         self.members = [{k for dim in term for k in dim} for term in self.terms]
         self.whole = {number[f] for f in bound.rule.whole if f in number}
         dims = [dim for term in self.terms for dim in term if len(dim) > 1]
-        self.majors = [
-            {m for dim in dims if k in dim for m in dim[: dim.index(k)]} for k in range(len(self.factors))
-        ]
-        self.rows = {k for k in range(len(self.factors)) if self._is_row(k)}
+        every = range(len(self.factors))
+        self.majors = [{m for dim in dims if k in dim for m in dim[: dim.index(k)]} for k in every]
+        self.rows = {k for k in every if self._is_row(k)}
         # Equal costs: the rows first, then the columns, then what is summed.
         results = [k for term in self.terms[self.inputs :] for dim in term for k in dim]
-        self.preference = tuple(dict.fromkeys([*results, *range(len(self.factors))]))
-        self.exclusive = {
-            k for k in range(len(self.factors)) if k not in self.members[0] or self._is_reduced(k)
-        }
+        self.preference = tuple(dict.fromkeys([*results, *every]))
+        self.exclusive = {k for k in every if k not in self.members[0] or self._is_reduced(k)}
         self._memory: dict[tuple[tuple[int, ...], int], list[float | None]] = {}
         self._sizes: dict[tuple[int, ...], list[float]] = {}
 
@@ -258,9 +254,8 @@ class _Search:
         return number
 
     def _view(self, view: tuple[int, ...]) -> int:
-        number = self.view_numbers.get(view)
-        if number is None:
-            number = self.view_numbers[view] = len(self.view_values)
+        number = self.view_numbers.setdefault(view, len(self.view_values))
+        if number == len(self.view_values):
             self.view_values.append(view)
         return number
 
@@ -302,9 +297,10 @@ class _Search:
         kind = self.kinds[kind_number]
         costs = kind.costs(state, pieces)
         possible = [c for c in costs if c is not None]
-        options: list[tuple[float, int | None]] = [
-            (c, k) for k in kind.preference if (c := costs[k]) is not None
-        ]
+        options: list[tuple[float, int | None]] = []
+        for k in kind.preference:
+            if (cost := costs[k]) is not None:
+                options.append((cost, k))
         if not options or (self.version == "2.x" and kind.contraction):
             options.append((min(possible) ** 2 / UNCUT_DIVISOR if possible else 0.0, None))
         best: tuple[float, tuple[str | None, int]] | None = None

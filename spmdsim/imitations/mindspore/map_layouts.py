@@ -1,14 +1,18 @@
-"""MindSpore's layouts in numbers: two on one device matrix and one tensor shape, and those that an optimizer shares out.
+"""MindSpore's layouts in numbers: two in one form, the operators inferred between them, those an optimizer shares out.
 
 Device matrices are joined at their prefix products, tensor shapes at their suffix products; an axis cut in two
 makes two dims of the dim it splits, a dim cut inside a split cuts the axis. The two are repeated until nothing
 changes. Where a product does not divide the next one, the layouts are "not expandable".
+
+The inference is a greedy loop over the dims whose axis is not yet the wanted one: split what can be split, exchange an
+axis that another dim holds, gather what nobody wants, and if nothing of this is possible gather the first dim. Volumes
+play no part, so the result is correct but not the cheapest.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 from operator import mul
 from typing import Any, NamedTuple
@@ -53,11 +57,7 @@ class MapLayout(NamedTuple):
 
 
 def expand_tuples(matrix: Sequence[int], entries: Sequence[int | Sequence[int]], shape: Shape) -> MapLayout:
-    """A map with several axes on a dim, written with one axis per dim.
-
-    >>> expand_tuples((8, 2, 4), [[1], [0, 2]], (512, 1024))
-    MapLayout(matrix=(8, 2, 4), map=(1, 0, 2), shape=(512, 4, 256))
-    """
+    """A map with several axes on a dim, written with one axis per dim."""
     axes: list[int] = []
     sizes: list[int] = []
     lists = [[entry] if isinstance(entry, int) else list(entry) for entry in entries]
@@ -82,11 +82,7 @@ Written = Sequence[Sequence[Any]]
 
 
 def as_numbers(layout: MapLayout | Written) -> MapLayout:
-    """A layout given as three sequences: device matrix, map, shape. Several axes on a dim make it several dims.
-
-    >>> as_numbers(([8], [0, -1], [32, 256]))
-    MapLayout(matrix=(8,), map=(0, -1), shape=(32, 256))
-    """
+    """A layout given as three sequences: device matrix, map, shape. Several axes on a dim make it several dims."""
     if len(layout) != 3:
         raise PlanError(f"a layout is a device matrix, a map and a shape, but got {layout}")
     matrix, entries, shape = layout
@@ -111,11 +107,7 @@ def check_map(layout: MapLayout) -> None:
 
 
 def drop_ones(layout: MapLayout) -> MapLayout:
-    """Without device axes of size 1; the map is renumbered.
-
-    >>> drop_ones(MapLayout((16, 1, 1), (2, 0), (128, 4096)))
-    MapLayout(matrix=(16,), map=(0, -1), shape=(128, 4096))
-    """
+    """Without device axes of size 1; the map is renumbered."""
     kept = [i for i, size in enumerate(layout.matrix) if size > 1]
     number = {len(layout.matrix) - 1 - i: len(kept) - 1 - k for k, i in enumerate(kept)}
     axes = tuple(number.get(axis, -1) for axis in layout.map)
@@ -129,20 +121,12 @@ def squeeze(layout: MapLayout) -> MapLayout:
 
 
 def unify_matrix(a: Sequence[int], b: Sequence[int]) -> Shape:
-    """The factors between the merged prefix products of two device matrices.
-
-    >>> unify_matrix((8, 4), (2, 16))
-    (2, 4, 4)
-    """
+    """The factors between the merged prefix products of two device matrices."""
     return _factors({*accumulate(a, mul), *accumulate(b, mul)}, f"device matrices {tuple(a)} and {tuple(b)}")
 
 
 def expand_shape(shape: Sequence[int], other: Sequence[int]) -> Shape:
-    """The factors between the merged suffix products of two shapes.
-
-    >>> expand_shape((2, 8, 32), (2, 4, 8))
-    (2, 4, 2, 4, 8)
-    """
+    """The factors between the merged suffix products of two shapes."""
     ends = {*accumulate(reversed(shape), mul), *accumulate(reversed(other), mul)}
     return tuple(reversed(_factors(ends, f"shapes {tuple(shape)} and {tuple(other)}")))
 
@@ -158,11 +142,7 @@ def _factors(products: Iterable[int], what: str) -> Shape:
 
 
 def expand_matrix(layout: MapLayout, matrix: Shape) -> MapLayout:
-    """The layout on a finer device matrix: a dim split by an axis that is cut becomes several dims.
-
-    >>> expand_matrix(MapLayout((8, 4), (0, 1), (512, 1024)), (4, 2, 2, 2))
-    MapLayout(matrix=(4, 2, 2, 2), map=(1, 0, 3, 2), shape=(2, 256, 4, 256))
-    """
+    """The layout on a finer device matrix: a dim split by an axis that is cut becomes several dims."""
     parts = _parts(layout.matrix, matrix)
     axes: list[int] = []
     sizes: list[int] = []
@@ -193,11 +173,7 @@ def _parts(matrix: Shape, finer: Shape) -> list[list[int]]:
 
 
 def expand_tensor(layout: MapLayout, shape: Shape) -> MapLayout:
-    """The layout for a finer shape; an axis whose blocks span several of the new dims is cut.
-
-    >>> expand_tensor(MapLayout((8, 4), (1, 0), (512, 1024)), (4, 128, 1024))
-    MapLayout(matrix=(4, 2, 4), map=(2, 1, 0), shape=(4, 128, 1024))
-    """
+    """The layout for a finer shape; an axis whose blocks span several of the new dims is cut."""
     matrix = [[size] for size in layout.matrix]
     #: Per new dim the axis from the left it is split by, and which part of it.
     pieces: list[tuple[int, int]] = []
@@ -245,6 +221,121 @@ def unify(a: MapLayout | Written, b: MapLayout | Written) -> tuple[MapLayout, Ma
     return a, b
 
 
+#: MindSpore keeps the open dims in a hash table. Up to six dims ascending order gives its published results; for seven
+#: to twelve this is the order in which its table is walked.
+_FEW_DIMS = 6
+_WALK = (0, 4, 8, 3, 11, 10, 1, 5, 6, 7, 9, 2)
+
+
+class Abstract(NamedTuple):
+    """One inferred operator, Split, Concat or AllToAll: of a dim, along an axis from the right of so many parts.
+
+    AllToAll splits the dim and concatenates another one.
+    """
+
+    name: str
+    dim: int
+    axis: int
+    parts: int
+    concat_dim: int = -1
+
+    def arguments(self) -> list[int]:
+        """``[dim, axis, count]``; for AllToAll ``[split dim, concat dim, axis, count]``."""
+        between = [self.concat_dim] if self.name == "AllToAll" else []
+        return [self.dim, *between, self.axis, self.parts]
+
+
+def infer_operators(
+    matrix: Sequence[int], from_map: Sequence[int], to_map: Sequence[int], all2all: bool = False
+) -> list[Abstract]:
+    """The operators from one map to another on a device matrix.
+
+    Without ``all2all`` axes are exchanged by Concat and Split, as in MindSpore's offline transforms.
+    """
+    if len(from_map) != len(to_map):
+        raise PlanError(f"two maps of one tensor are equally long, not {list(from_map)} and {list(to_map)}")
+    for mapping in (from_map, to_map):
+        check_map(MapLayout(tuple(matrix), tuple(mapping), (1,) * len(mapping)))
+    return _Inference(tuple(matrix), tuple(from_map), tuple(to_map), all2all).run()
+
+
+class _Inference:
+    def __init__(
+        self, matrix: tuple[int, ...], before: tuple[int, ...], after: tuple[int, ...], all2all: bool
+    ):
+        self.matrix, self.before, self.after, self.all2all = matrix, before, after, all2all
+        self.open = {dim: before[dim] for dim in _visited(len(before))}
+        self.found: list[Abstract] = []
+
+    def run(self) -> list[Abstract]:
+        while self.open:
+            count = len(self.found)
+            self._until_still(self._split_and_permute)
+            self._concat()
+            if self.open and len(self.found) == count:
+                self._gather(next(iter(self.open)))
+        return self.found
+
+    def _until_still(self, step: Callable[[], None]) -> None:
+        """Repeat a step until it adds nothing."""
+        count = -1
+        while count != len(self.found):
+            count = len(self.found)
+            step()
+
+    def _split_and_permute(self) -> None:
+        self._split()
+        self._until_still(self._permute)
+
+    def _split(self) -> None:
+        for dim, axis in list(self.open.items()):
+            wanted = self.after[dim]
+            if axis == wanted:
+                del self.open[dim]
+            elif axis == -1 and wanted not in self.open.values():
+                self._add("Split", dim, wanted)
+                del self.open[dim]
+
+    def _permute(self) -> None:
+        for dim in list(self.open):
+            wanted = self.after[dim]
+            if self.open[dim] != -1 or wanted == -1 or wanted not in self.open.values():
+                continue
+            holder = self.before.index(wanted)
+            if self.all2all:
+                self.found.append(Abstract("AllToAll", dim, wanted, self._size(wanted), holder))
+            else:
+                self._add("Concat", holder, wanted)
+                self._add("Split", dim, wanted)
+            del self.open[dim]
+            self.open[holder] = -1
+
+    def _concat(self) -> None:
+        for dim, axis in list(self.open.items()):
+            if axis != -1 and axis not in self.after:
+                self._gather(dim)
+
+    def _gather(self, dim: int) -> None:
+        self._add("Concat", dim, self.open[dim])
+        if self.after[dim] == -1:
+            del self.open[dim]
+        else:
+            self.open[dim] = -1
+
+    def _add(self, name: str, dim: int, axis: int) -> None:
+        self.found.append(Abstract(name, dim, axis, self._size(axis)))
+
+    def _size(self, axis: int) -> int:
+        return self.matrix[len(self.matrix) - 1 - axis]
+
+
+def _visited(ndim: int) -> list[int]:
+    """The dims in the order in which they are looked at."""
+    if not _FEW_DIMS < ndim <= len(_WALK):
+        return list(range(ndim))
+    return [dim for dim in _WALK if dim < ndim]
+
+
 Entry = int | Sequence[int]
 
 
@@ -258,11 +349,6 @@ def optimizer_shard_layout(
     MindSpore does (``_construct_tensor_layout_for_opt_shard``). ``step`` is the distance of the ranks that share a slice:
     the product of the axes to the right of the repeated one, where there is a single one; ``size`` of them share, -1 for
     all. 0 for no sharing.
-
-    >>> optimizer_shard_layout((2, 2, 2), (2, 1, -1), 1, -1, (16, 16, 16))
-    MapLayout(matrix=(2, 2, 2), map=(2, 0, 1, -1), shape=(2, 8, 16, 16))
-    >>> optimizer_shard_layout((2, 2, 4), (0, -1), 4, -1, (16, 8)).map  # two axes share: the left one is major
-    (0, 2, 1, -1)
     """
     matrix, shape = tuple(matrix), tuple(shape)
     if not step or not size:

@@ -1,8 +1,4 @@
-"""MindSpore's operators of a redistribution on one rank, how its inference picks them, and what it thinks they cost.
-
-The inference is a greedy loop over the dims whose axis is not yet the wanted one: split what can be split, exchange an
-axis that another dim holds, gather what nobody wants, and if nothing of this is possible gather the first dim. Volumes
-play no part, so the result is correct but not the cheapest.
+"""MindSpore's operators of a redistribution on one rank, what it thinks they cost, and both beside our plan.
 
 An AllConcat over a group along a dim is written ``[*group, dim]``; MindSpore runs it as AllGather, which always
 concatenates dim 0, and for other dims Split and Concat after it. A StridedSlice is ``[*begin, *end, *strides]``. Costs
@@ -14,136 +10,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from spmdsim.errors import PlanError
 from spmdsim.imitations.mindspore.map_layouts import (
+    Abstract,
     MapLayout,
     NotExpandable,
     Shape,
     Written,
     as_numbers,
-    check_map,
+    infer_operators,
     unify,
 )
-
-#: MindSpore keeps the open dims in a hash table. Up to six dims ascending order gives its published results; for seven
-#: to twelve this is the order in which its table is walked.
-_FEW_DIMS = 6
-_WALK = (0, 4, 8, 3, 11, 10, 1, 5, 6, 7, 9, 2)
-
-
-class Abstract(NamedTuple):
-    """One inferred operator, Split, Concat or AllToAll: of a dim, along an axis from the right of so many parts.
-
-    AllToAll splits the dim and concatenates another one.
-    """
-
-    name: str
-    dim: int
-    axis: int
-    parts: int
-    concat_dim: int = -1
-
-    def arguments(self) -> list[int]:
-        """``[dim, axis, count]``; for AllToAll ``[split dim, concat dim, axis, count]``."""
-        between = [self.concat_dim] if self.name == "AllToAll" else []
-        return [self.dim, *between, self.axis, self.parts]
-
-
-def infer_operators(
-    matrix: Sequence[int], from_map: Sequence[int], to_map: Sequence[int], all2all: bool = False
-) -> list[Abstract]:
-    """The operators from one map to another on a device matrix.
-
-    Without ``all2all`` axes are exchanged by Concat and Split, as in MindSpore's offline transforms.
-
-    >>> [[op.name, *op.arguments()] for op in infer_operators((4, 2), (1, -1), (-1, 1), all2all=True)]
-    [['AllToAll', 1, 0, 1, 4]]
-    """
-    if len(from_map) != len(to_map):
-        raise PlanError(f"two maps of one tensor are equally long, not {list(from_map)} and {list(to_map)}")
-    for mapping in (from_map, to_map):
-        check_map(MapLayout(tuple(matrix), tuple(mapping), (1,) * len(mapping)))
-    return _Inference(tuple(matrix), tuple(from_map), tuple(to_map), all2all).run()
-
-
-class _Inference:
-    def __init__(
-        self, matrix: tuple[int, ...], before: tuple[int, ...], after: tuple[int, ...], all2all: bool
-    ):
-        self.matrix, self.before, self.after, self.all2all = matrix, before, after, all2all
-        self.open = {dim: before[dim] for dim in _visited(len(before))}
-        self.found: list[Abstract] = []
-
-    def run(self) -> list[Abstract]:
-        while self.open:
-            count = len(self.found)
-            self._split_and_permute()
-            self._concat()
-            if self.open and len(self.found) == count:
-                self._gather(next(iter(self.open)))
-        return self.found
-
-    def _split_and_permute(self) -> None:
-        while True:
-            count = len(self.found)
-            self._split()
-            while True:
-                permuted = len(self.found)
-                self._permute()
-                if len(self.found) == permuted:
-                    break
-            if len(self.found) == count:
-                return
-
-    def _split(self) -> None:
-        for dim, axis in list(self.open.items()):
-            wanted = self.after[dim]
-            if axis == wanted:
-                del self.open[dim]
-            elif axis == -1 and wanted not in self.open.values():
-                self._add("Split", dim, wanted)
-                del self.open[dim]
-
-    def _permute(self) -> None:
-        for dim in list(self.open):
-            wanted = self.after[dim]
-            if self.open[dim] != -1 or wanted == -1 or wanted not in self.open.values():
-                continue
-            holder = self.before.index(wanted)
-            if self.all2all:
-                self.found.append(Abstract("AllToAll", dim, wanted, self._size(wanted), holder))
-            else:
-                self._add("Concat", holder, wanted)
-                self._add("Split", dim, wanted)
-            del self.open[dim]
-            self.open[holder] = -1
-
-    def _concat(self) -> None:
-        for dim, axis in list(self.open.items()):
-            if axis != -1 and axis not in self.after:
-                self._gather(dim)
-
-    def _gather(self, dim: int) -> None:
-        self._add("Concat", dim, self.open[dim])
-        if self.after[dim] == -1:
-            del self.open[dim]
-        else:
-            self.open[dim] = -1
-
-    def _add(self, name: str, dim: int, axis: int) -> None:
-        self.found.append(Abstract(name, dim, axis, self._size(axis)))
-
-    def _size(self, axis: int) -> int:
-        return self.matrix[len(self.matrix) - 1 - axis]
-
-
-def _visited(ndim: int) -> list[int]:
-    """The dims in the order in which they are looked at."""
-    if not _FEW_DIMS < ndim <= len(_WALK):
-        return list(range(ndim))
-    return [dim for dim in _WALK if dim < ndim]
+from spmdsim.redistribution.plan_table import bytes_text
+from spmdsim.redistribution.planner import Plan
 
 
 class MapOperator(NamedTuple):
@@ -192,6 +74,13 @@ def reshaped(before: Shape, after: Shape) -> list[MapOperator]:
     return [] if before == after else [MapOperator("Reshape", list(after))]
 
 
+def sliced(shape: Sequence[int], dim: int, index: int) -> MapOperator:
+    """The StridedSlice that leaves a local shape: part number ``index`` of a dim."""
+    begin, end = [0] * len(shape), list(shape)
+    begin[dim], end[dim] = index * shape[dim], (index + 1) * shape[dim]
+    return MapOperator("StridedSlice", [*begin, *end, *[1] * len(shape)])
+
+
 def _checked_ranks(before: MapLayout, after: MapLayout, rank: int, ranks: Sequence[int] | None) -> list[int]:
     devices, others = math.prod(before.matrix), math.prod(after.matrix)
     if devices != others:
@@ -226,9 +115,7 @@ def concrete(
         group, index = _group(matrix, op.axis, rank, ranks)
         if op.name == "Split":
             shape[op.dim] //= op.parts
-            begin, end = [0] * len(shape), list(shape)
-            begin[op.dim], end[op.dim] = index * shape[op.dim], (index + 1) * shape[op.dim]
-            out.append(MapOperator("StridedSlice", [*begin, *end, *[1] * len(shape)]))
+            out.append(sliced(shape, op.dim, index))
         elif op.name == "Concat":
             shape[op.dim] *= op.parts
             out.append(MapOperator("AllConcat", [*group, op.dim]))
@@ -327,20 +214,14 @@ def operator_cost(name: str, elements: int, count: int = 1, dim: int = 0, nbytes
     """The cost of a Split, Concat or AllToAll (also called Permute) of a slice of so many elements.
 
     Of a ``dim`` beyond 0 that is concatenated, the values are copied once more.
-
-    >>> operator_cost("Concat", 100, 4).forward, operator_cost("AllToAll", 100, 4).communication
-    (200.0, 400.0)
-    >>> operator_cost("Concat", 100).forward  # of one device
-    50.0
     """
     whole = elements * count
     copies = elements if dim == 0 else elements + COST_FACTOR * whole
     if name == "Concat":
         # A concat also adds what a split costs, which the original's own comment doubts.
-        memory = whole if dim == 0 else copies
-        one = MapCost(
-            whole * ALL_GATHER_SCALE, elements * ALL_GATHER_SCALE, copies + elements, memory + elements
-        )
+        memory = (whole if dim == 0 else copies) + elements
+        forward, backward = whole * ALL_GATHER_SCALE, elements * ALL_GATHER_SCALE
+        one = MapCost(forward, backward, copies + elements, memory)
     elif name in ("AllToAll", "Permute"):
         moved = elements * ALL_TO_ALL_SCALE
         one = MapCost(moved, moved, copies + elements, copies + elements)
@@ -366,3 +247,96 @@ def list_cost(ops: Sequence[MapOperator], local: Sequence[int], nbytes: int = 1)
         total = [a + b for a, b in zip(total, one)]
         shape = after_operator(op, shape)
     return MapCost(*total)
+
+
+@dataclass(frozen=True)
+class MindSporePlan:
+    """The operators of MindSpore's inference; ``str(plan)`` sets them beside the plan of this package."""
+
+    ours: Plan
+    all2all: bool = True
+
+    @property
+    def before(self) -> MapLayout:
+        """The layout before, in numbers."""
+        return MapLayout.of(self.ours.src, self.ours.shape)
+
+    @property
+    def after(self) -> MapLayout:
+        """The layout after, in numbers."""
+        return MapLayout.of(self.ours.dst, self.ours.shape_after)
+
+    def operators(self, rank: int | None = None) -> list[MapOperator]:
+        """The operators of one rank (the first one if left out), from the shard it has to the one it wants.
+
+        Several axes on one dim are dims of their own in between; the shards are reshaped to them and back.
+        """
+        ours, mesh = self.ours, self.ours.src.mesh
+        rank = mesh.rank_at(0) if rank is None else rank
+        inserted = operators(self.before, self.after, rank, mesh.rank_list, self.all2all)
+        local_shape = list(ours.src.local_shape(ours.shape, rank))
+        wanted = list(ours.dst.local_shape(ours.shape_after, rank))
+        if list(self.before.slice_shape) != local_shape and not (inserted and inserted[0].name == "Reshape"):
+            inserted.insert(0, MapOperator("Reshape", list(self.before.slice_shape)))
+        if list(self.after.slice_shape) != wanted:
+            if inserted and inserted[-1].name == "Reshape":
+                inserted.pop()
+            inserted.append(MapOperator("Reshape", wanted))
+        return [op for k, op in enumerate(inserted) if k or op != MapOperator("Reshape", local_shape)]
+
+    def operator_names(self, rank: int | None = None) -> list[str]:
+        """The operators that run, an AllConcat beyond dim 0 as AllGather, Split and Concat."""
+        return names(self.operators(rank))
+
+    def nbytes(self, rank: int | None = None) -> int:
+        """Bytes the rank receives."""
+        return received_elements(self.operators(rank), self.before.slice_shape) * self.ours.itemsize
+
+    def cost(self, rank: int | None = None) -> MapCost:
+        """MindSpore's own cost of it, in bytes."""
+        return list_cost(self.operators(rank), self.before.slice_shape, self.ours.itemsize)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan in plain types."""
+        cost, ranks = self.cost(), self.ours.src.mesh.rank_list
+        return {
+            "style": "mindspore",
+            "expandable": is_expandable(self.before, self.after),
+            "operators": {str(rank): [op.plain() for op in self.operators(rank)] for rank in ranks},
+            "operator_names": self.operator_names(),
+            "nbytes": self.nbytes(),
+            "cost": {**cost._asdict(), "communication": cost.communication},
+            "ours": self.ours.to_dict(),
+        }
+
+    def __str__(self) -> str:
+        inserted = [f"  {op.name} {op.args}" for op in self.operators()] or ["  nothing"]
+        common = "  because the layouts have no common form, everything is gathered"
+        if is_expandable(self.before, self.after):
+            one, other = unify(self.before, self.after)
+            common = (
+                f"  on the common device matrix {one.matrix}, shape {one.shape}: map {one.map} -> {other.map}"
+            )
+        cost, nbytes, ours = self.cost(), self.nbytes(), self.ours.max_nbytes
+        much = f", {nbytes / ours:.3g} times less" if 0 < ours < nbytes else ""
+        lines = [
+            f"MindSpore inserts, on rank {self.ours.src.mesh.rank_at(0)}:",
+            *inserted,
+            common,
+            f"  received {bytes_text(nbytes)}; its own model: communication {bytes_text(cost.forward)} forward and "
+            f"{bytes_text(cost.backward)} backward, from slices of {math.prod(self.before.slice_shape)} elements",
+            f"this package receives {bytes_text(ours)}{much}:",
+            str(self.ours),
+        ]
+        return "\n".join(lines)
+
+
+def mindspore_plan(ours: Plan) -> MindSporePlan:
+    """The plan of MindSpore's inference for what a plan of this package does."""
+    if ours.src.mesh.rank_list != ours.dst.mesh.rank_list:
+        raise PlanError(
+            f"MindSpore redistributes within one rank list only, not from {ours.src} to {ours.dst}"
+        )
+    theirs = MindSporePlan(ours)
+    _ = theirs.before.slice_shape, theirs.after.slice_shape  # refused at once
+    return theirs

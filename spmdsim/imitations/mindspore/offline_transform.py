@@ -12,13 +12,16 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
-from functools import cmp_to_key
-
-import numpy as np
 
 from spmdsim.errors import PlanError
 from spmdsim.imitations.mindspore.map_layouts import MapLayout, Shape, Written, as_numbers
-from spmdsim.imitations.mindspore.map_operators import MapOperator, after_operator, operators, reshaped
+from spmdsim.imitations.mindspore.map_operators import (
+    MapOperator,
+    after_operator,
+    operators,
+    reshaped,
+    sliced,
+)
 
 Ops = list[MapOperator]
 
@@ -27,10 +30,6 @@ def optimise(ops: Sequence[MapOperator], local: Sequence[int], ranks: Sequence[i
     """The operators as MindSpore would run them, from a local shape on.
 
     What may be merged follows from where ranks stand in the rank list, not from their numbers.
-
-    >>> ops = [MapOperator("AllConcat", [0, 2, 0]), MapOperator("AllConcat", [0, 4, 0])]
-    >>> [op.plain() for op in optimise(ops, (2, 4))]
-    [['AllConcat', [0, 2, 4, 6, 0]]]
     """
     if len(ops) <= 1 or any(op.name not in ("AllConcat", "StridedSlice", "Reshape") for op in ops):
         return list(ops)
@@ -63,13 +62,10 @@ def _to_slices(ops: Sequence[MapOperator], local: Sequence[int]) -> Ops:
 
 
 def _to_strided(ops: Ops, local: Sequence[int]) -> Ops:
-    out, shapes = [], _shapes(ops, local)
-    for op, before, after in zip(ops, shapes, shapes[1:]):
+    out = []
+    for op, after in zip(ops, _shapes(ops, local)[1:]):
         if op.name == "Slice":
-            dim, _, index = op.args
-            begin, end = [0] * len(before), list(before)
-            begin[dim], end[dim] = index * after[dim], (index + 1) * after[dim]
-            op = MapOperator("StridedSlice", [*begin, *end, *[1] * len(before)])
+            op = sliced(after, op.args[0], op.args[2])
         out.append(op)
     return out
 
@@ -91,18 +87,14 @@ def _drop_reshapes(ops: Ops, local: Sequence[int]) -> Ops:
 def _sorted(ops: Ops) -> Ops:
     """AllConcats of later dims first, then slices of earlier dims, between any two reshapes."""
 
-    def compare(a: MapOperator, b: MapOperator) -> int:
-        rank = {"AllConcat": 0, "Slice": 1}
-        if a.name != b.name:
-            return rank[a.name] - rank[b.name]
-        number: int = b.args[-1] - a.args[-1] if a.name == "AllConcat" else a.args[0] - b.args[0]
-        return number
+    def place(op: MapOperator) -> tuple[int, int]:
+        return (0, -op.args[-1]) if op.name == "AllConcat" else (1, op.args[0])
 
     out: Ops = []
     run: Ops = []
     for op in [*ops, MapOperator("Reshape", [])]:
         if op.name == "Reshape":
-            out += [*sorted(run, key=cmp_to_key(compare)), op]
+            out += [*sorted(run, key=place), op]
             run = []
         else:
             run.append(op)
@@ -146,11 +138,7 @@ def _slice_in_front(ops: Ops, local: Sequence[int]) -> Ops:
 
 
 def merged_concat(first: Sequence[int], second: Sequence[int]) -> list[int] | None:
-    """Two AllConcats of one dim as one, if the second continues the steps of the first.
-
-    >>> merged_concat([0, 2, 0], [0, 4, 0])
-    [0, 2, 4, 6, 0]
-    """
+    """Two AllConcats of one dim as one, if the second continues the steps of the first."""
     (*a, dim), (*b, other) = first, second
     if dim != other or (a[1] - a[0]) * len(a) != b[1] - b[0]:
         return None
@@ -211,11 +199,7 @@ def operator_map(
 
 
 def same_devices(before: MapLayout | Written, after: MapLayout | Written) -> tuple[MapLayout, MapLayout]:
-    """The layout for fewer devices with a leading axis along which everything repeats.
-
-    >>> same_devices(MapLayout((8, 8), (-1, 0), (64, 64)), MapLayout((16, 8), (1, -1), (64, 64)))[0].matrix
-    (2, 8, 8)
-    """
+    """The layout for fewer devices with a leading axis along which everything repeats."""
     before, after = as_numbers(before), as_numbers(after)
     few, many = sorted((math.prod(before.matrix), math.prod(after.matrix)))
     if many % few:
@@ -224,9 +208,8 @@ def same_devices(before: MapLayout | Written, after: MapLayout | Written) -> tup
         )
 
     def repeated(layout: MapLayout) -> MapLayout:
-        if math.prod(layout.matrix) == many:
-            return layout
-        return MapLayout((many // few, *layout.matrix), layout.map, layout.shape)
+        times = many // math.prod(layout.matrix)
+        return layout if times == 1 else layout._replace(matrix=(times, *layout.matrix))
 
     return repeated(before), repeated(after)
 
@@ -253,13 +236,8 @@ def stack(ops: Mapping[int, Sequence[MapOperator]], rank: int) -> list[tuple[int
 
 
 def needed_ranks(before: MapLayout | Written, after: MapLayout | Written, rank: int) -> list[int]:
-    """The ranks whose slices ``rank`` needs to build its own, itself included, ascending.
-
-    >>> needed_ranks(MapLayout((2, 2, 2), (2, 1, 0), (32, 64, 128)), MapLayout((8, 1, 1), (2, 1, 0), (32, 64, 128)), 1)
-    [0, 1, 2, 3]
-    """
-    ops = operator_map(before, after)
-    return closure(ops, rank)
+    """The ranks whose slices ``rank`` needs to build its own, itself included, ascending."""
+    return closure(operator_map(before, after), rank)
 
 
 def closure(ops: Mapping[int, Sequence[MapOperator]], rank: int) -> list[int]:
@@ -273,33 +251,6 @@ def closure(ops: Mapping[int, Sequence[MapOperator]], rank: int) -> list[int]:
             if op.name == "AllConcat":
                 needed |= set(op.args[:-1])
     return sorted(needed)
-
-
-def apply(
-    ops: Mapping[int, Sequence[MapOperator]], slices: Mapping[int, np.ndarray]
-) -> dict[int, np.ndarray]:
-    """Run the operators of all given ranks on their slices."""
-    state = {rank: np.asarray(value) for rank, value in slices.items()}
-    for level in range(max((len(some) for some in ops.values()), default=0)):
-        state = {
-            rank: _applied(ops[rank][level], state, rank) if rank in ops else state[rank] for rank in state
-        }
-    return state
-
-
-def _applied(op: MapOperator, state: Mapping[int, np.ndarray], rank: int) -> np.ndarray:
-    value = state[rank]
-    if op.name == "Reshape":
-        return value.reshape(op.args)
-    if op.name == "AllConcat":
-        return np.concatenate([state[peer] for peer in op.args[:-1]], axis=op.args[-1])
-    if op.name == "AllToAll":
-        group, count = op.args["group"], op.args["count"]
-        mine = group.index(rank)
-        parts = [np.split(state[peer], count, op.args["split_dim"])[mine] for peer in group]
-        return np.concatenate(parts, axis=op.args["concat_dim"])
-    begin, end, _ = np.split(np.asarray(op.args), 3)
-    return value[tuple(slice(int(a), int(b)) for a, b in zip(begin, end))]
 
 
 def reshard_map(
@@ -330,11 +281,7 @@ def written_slice(layout: Written) -> Shape:
 
 
 def pipeline_map(before_ranks: Sequence[int], after_ranks: Sequence[int], rank: int) -> OperatorMap:
-    """How slices reach more ranks with equal layouts: each rank of the first list broadcasts to its likes.
-
-    >>> [op.plain() for op in pipeline_map([0, 1, 2, 3], range(8), 1)[5]]
-    [['Broadcast', 1, [1, 5]]]
-    """
+    """How slices reach more ranks with equal layouts: each rank of the first list broadcasts to its likes."""
     few, many = list(before_ranks), list(after_ranks)
     if len(many) <= len(few) or rank not in many:
         return {}

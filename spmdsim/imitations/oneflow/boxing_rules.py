@@ -33,11 +33,7 @@ class PlacementStep:
 
 
 def boxing_cost(src: Placement, dst: Placement, parts: int, nbytes: float) -> float:
-    """OneFlow's cost of a transition on one axis of ``parts`` ranks; ``nbytes`` is the whole tensor.
-
-    >>> boxing_cost(Shard(0), Shard(1), 4, 2048), boxing_cost(Partial(), Replicate(), 4, 2048)
-    (1536.0, 12288.0)
-    """
+    """OneFlow's cost of a transition on one axis of ``parts`` ranks; ``nbytes`` is the whole tensor."""
     if src == dst:
         return 0.0
     if isinstance(dst, Partial):
@@ -54,11 +50,7 @@ def boxing_cost(src: Placement, dst: Placement, parts: int, nbytes: float) -> fl
 def cross_placement_cost(
     src: Placement, dst: Placement, src_parts: int, dst_parts: int, nbytes: float
 ) -> float:
-    """OneFlow's cost of a transition between two sets of ranks.
-
-    >>> cross_placement_cost(Partial(), Replicate(), 2, 4, 2048)
-    10240.0
-    """
+    """OneFlow's cost of a transition between two sets of ranks."""
     cost = float(nbytes)
     if isinstance(dst, Replicate):
         cost += (dst_parts - 1) * nbytes
@@ -75,9 +67,6 @@ def boxing_route(
     """The interpreters that OneFlow runs one after the other on one axis of ``parts`` ranks.
 
     With a ``shape``, dims that do not divide take the pairwise ("naive") way.
-
-    >>> boxing_route(Partial(), Shard(1))
-    ('ccl-p-to-s', 'ccl-s-to-s')
     """
     if src == dst:
         return ("identity",)
@@ -85,19 +74,18 @@ def boxing_route(
         return ("symmetric-b-to-p",) if isinstance(src, Replicate) else ("symmetric-s-to-p",)
     if isinstance(src, Replicate):
         return ("symmetric-b-to-s",)
-    if isinstance(src, Partial) and isinstance(dst, Replicate):
-        return ("ccl-p-to-b",)
-    name = "p" if isinstance(src, Partial) else "s"
+    ways = "p" if isinstance(src, Partial) else "s", "b" if isinstance(dst, Replicate) else "s"
+    direct = (f"ccl-{ways[0]}-to-{ways[1]}",)
+    if ways == ("p", "b"):
+        return direct
     dims = {placement.dim for placement in (src, dst) if isinstance(placement, Shard)}
-    if not (isinstance(src, Shard) and isinstance(dst, Shard)):
+    if ways != ("s", "s"):
         dims |= {0}  # the collectives gather and scatter dim 0
     if parts and shape and any(shape[dim] % parts for dim in dims):
-        return (f"naive-{name}-to-{'b' if isinstance(dst, Replicate) else 's'}",)
-    if isinstance(src, Shard) and isinstance(dst, Shard):
-        return ("ccl-s-to-s",)
-    if isinstance(dst, Replicate):
-        return ("ccl-s-to-b",) if dims == {0} else ("ccl-s-to-s", "ccl-s-to-b")
-    return ("ccl-p-to-s",) if dims == {0} else ("ccl-p-to-s", "ccl-s-to-s")
+        return (f"naive-{ways[0]}-to-{ways[1]}",)
+    if ways == ("s", "s") or dims == {0}:
+        return direct
+    return ("ccl-s-to-s", *direct) if ways[1] == "b" else (*direct, "ccl-s-to-s")
 
 
 #: The collective behind an interpreter; those that are not here move nothing.
@@ -112,11 +100,7 @@ _COLLECTIVES = {
 def boxing_collectives(
     src: Placement, dst: Placement, parts: int | None = None, shape: Sequence[int] | None = None
 ) -> tuple[str, ...]:
-    """The collectives of :func:`boxing_route`, ``send_recv`` for the pairwise way; none for a local transition.
-
-    >>> boxing_collectives(Shard(1), Replicate()), boxing_collectives(Replicate(), Shard(1))
-    (('all_to_all', 'all_gather'), ())
-    """
+    """The collectives of :func:`boxing_route`, ``send_recv`` for the pairwise way; none for a local transition."""
     route = boxing_route(src, dst, parts, shape)
     collectives = ("send_recv" if name.startswith("naive") else _COLLECTIVES.get(name) for name in route)
     return tuple(name for name in collectives if name)
@@ -126,10 +110,6 @@ def axis_sequence(src: Sbp, dst: Sbp) -> list[int] | None:
     """The order in which axes can be converted one by one, or None if they wait for each other in a circle.
 
     An axis that is to split a dim waits for the changing axes that split it now.
-
-    >>> S = Shard
-    >>> axis_sequence((S(0), S(1), S(2)), (S(1), S(2), S(3)))
-    [2, 1, 0]
     """
     waiting = [axis for axis, (one, other) in enumerate(zip(src, dst)) if one != other]
     order: list[int] = []
@@ -155,11 +135,7 @@ def decompose(src: Sbp, dst: Sbp) -> list[PlacementStep]:
 
 
 def generic_steps(src: Sbp, dst: Sbp) -> list[tuple[Placement, ...]]:
-    """OneFlow's way when all else fails: B from the last axis down to the first that differs, then forward.
-
-    >>> ["".join(map(str, state)) for state in generic_steps((Shard(0), Shard(1)), (Shard(1), Shard(0)))]
-    ['S(0)S(1)', 'S(0)R', 'RR', 'S(1)R', 'S(1)S(0)']
-    """
+    """OneFlow's way when all else fails: B from the last axis down to the first that differs, then forward."""
     changed = [axis for axis, (one, other) in enumerate(zip(src, dst)) if one != other]
     states = [tuple(src)]
     axes = range(changed[0], len(src)) if changed else range(0)
@@ -174,12 +150,7 @@ def generic_steps(src: Sbp, dst: Sbp) -> list[tuple[Placement, ...]]:
 def expand_shape(
     shape: Sequence[int], mesh: Sequence[int], src: Sbp, dst: Sbp
 ) -> tuple[tuple[int, ...], tuple[Placement, ...], tuple[Placement, ...]]:
-    """Dims that several axes split, written as several dims that one axis each splits: the shape, and both tuples for it.
-
-    >>> S = Shard
-    >>> expand_shape((16, 4), (4, 4), (S(0), S(0)), (Replicate(), Partial()))[0]
-    (4, 4, 4)
-    """
+    """Dims that several axes split, written as several dims that one axis each splits: the shape, and both tuples for it."""
     sizes: list[int] = []
     starts: dict[tuple[int, int], int] = {}  # (dim, parts before it) -> new dim
     for dim, size in enumerate(shape):
@@ -221,10 +192,6 @@ def zero_comm(src: Sbp, dst: Sbp) -> bool:
 
     It is free if every axis that changes goes from B to S(d), and no later axis holds S(d) before: what is split
     afterwards would have to be split first.
-
-    >>> R, S = Replicate(), Shard
-    >>> zero_comm((S(0), R), (S(0), S(0))), zero_comm((R, S(0)), (S(0), S(0)))
-    (True, False)
     """
     for axis, (one, other) in enumerate(zip(src, dst)):
         if one == other:
@@ -235,12 +202,7 @@ def zero_comm(src: Sbp, dst: Sbp) -> bool:
 
 
 def total_traffic(mesh: Mesh, src: Sbp, dst: Sbp, shape: Sequence[int], itemsize: int) -> int:
-    """Bytes that all ranks together must receive: what they need less what they hold.
-
-    >>> R, S = Replicate(), Shard
-    >>> total_traffic(Mesh((2, 2), ("a", "b")), (R, S(0)), (S(0), S(0)), (8, 8, 16), 4)
-    2048
-    """
+    """Bytes that all ranks together must receive: what they need less what they hold."""
     one, other = (Layout.from_placements(mesh, placements, len(shape)) for placements in (src, dst))
     return itemsize * lower_bound(one, other, tuple(shape)).total
 
@@ -252,9 +214,6 @@ def reduce_dims(
 
     Axes of size 1 are dropped; neighbours along which all the given tuples say the same are merged, split ones only
     where every size that can occur is cut alike.
-
-    >>> reduce_dims((2, 4), [(Shard(0), Shard(0)), (Replicate(), Replicate())], (8, 8))[0]
-    (8,)
     """
     sizes: list[int] = []
     columns: list[tuple[Placement, ...]] = []
@@ -331,11 +290,7 @@ def broadcast_only(in_shape: Sequence[int]) -> bool:
 def reshape_pairs(
     in_shape: Sequence[int], out_shape: Sequence[int], parts: int
 ) -> list[tuple[Placement, Placement]]:
-    """All pairs on one axis of ``parts`` ranks: split ones, then pending, then broadcast.
-
-    >>> [f"{a}->{b}" for a, b in reshape_pairs((12, 32), (12, 4, 8), 4)]
-    ['S(0)->S(0)', 'S(1)->S(1)', 'P(sum)->P(sum)', 'R->R']
-    """
+    """All pairs on one axis of ``parts`` ranks: split ones, then pending, then broadcast."""
     pairs: list[tuple[Placement, Placement]] = []
     if not broadcast_only(in_shape):
         for one, other in group_starts(in_shape, out_shape):
@@ -366,13 +321,7 @@ def reshape_signatures(
 def reshape_sbp(
     in_shape: Sequence[int], out_shape: Sequence[int], mesh: Sequence[int], in_sbp: Sequence[Placement]
 ) -> Placements | None:
-    """The output's sbp for an input's, or None if the input has to be converted first.
-
-    >>> reshape_sbp((8, 4), (2, 4, 4), (2, 2), (Shard(0), Shard(0)))
-    (Shard(dim=0), Shard(dim=1))
-    >>> reshape_sbp((9, 9, 8), (81, 8), (2,), (Shard(0),)) is None
-    True
-    """
+    """The output's sbp for an input's, or None if the input has to be converted first."""
     if broadcast_only(in_shape):
         return tuple(in_sbp) if set(in_sbp) <= {Replicate()} else None
     if len(in_sbp) != len(mesh):

@@ -61,11 +61,7 @@ def transition(
 
 
 def cross_placement_cost(src: SbpLike, dst: SbpLike, src_parts: int, dst_parts: int, nbytes: float) -> float:
-    """OneFlow's cost of a transition from ``src_parts`` ranks to ``dst_parts`` others.
-
-    >>> cross_placement_cost("S0", "B", 2, 4, 2048)
-    8192.0
-    """
+    """OneFlow's cost of a transition from ``src_parts`` ranks to ``dst_parts`` others."""
     return rules.cross_placement_cost(_single(src), _single(dst), src_parts, dst_parts, nbytes)
 
 

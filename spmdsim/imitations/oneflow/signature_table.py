@@ -35,9 +35,7 @@ class Row:
     """An operator of OneFlow's.
 
     Attributes:
-        op: our operator.
         inputs: names of its operands, in our order (the last one may repeat).
-        outputs: names of its results.
         params: our parameters from the shapes and OneFlow's attributes.
         partial: whether rows with pending operands are listed.
         whole: operands that are only ever broadcast.

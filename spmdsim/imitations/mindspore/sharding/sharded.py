@@ -158,15 +158,9 @@ class Sharded:
     virtual ranks; device matrices and groups are those of devices.
 
     Args:
-        operator: MindSpore's name.
-        strategy: which factor each axis of the device matrix splits.
         mesh: the device matrix, a virtual axis with its size included.
-        input_shapes: global shapes of the operands.
-        inputs: their layouts.
-        output_shapes: global shapes of the results.
         computed: the results' layouts as the local operator leaves them, pending reductions included.
         outputs: the results' layouts after the collective.
-        forward: the collective, if there is one.
         repeated_calc: how often the same work is done.
         repeated_side: where its axis stands in the device matrix.
         loss_output: the result that a loss is made of.
@@ -221,10 +215,7 @@ class Sharded:
 
     @property
     def output_dev_matrix(self) -> tuple[int, ...]:
-        """The device matrix of the first result: after a ReduceScatter, the axes of dim 0 are one axis there.
-
-        Layouts keep the device matrix they were written on.
-        """
+        """The device matrix of the first result: after a ReduceScatter, the axes of dim 0 are one axis there."""
         return device_mesh(self._output.mesh).shape
 
     @cached_property
@@ -253,10 +244,7 @@ class Sharded:
     # -- the gradient's side -------------------------------------------------------------------------
 
     def mirror_groups(self, operand: int) -> Groups:
-        """The groups that all_reduce the gradient of an operand, if it is a parameter: equal slices.
-
-        No group at all where every device has a slice of its own.
-        """
+        """The groups that all_reduce the gradient of an operand, if it is a parameter; none where no slices are equal."""
         replicated = real_axes(self.inputs[operand].replicated_axes)
         axes = [axis for axis in replicated if self.mesh.axis_size(axis) > 1]
         return self.device_mesh.groups(*axes) if axes else ()
@@ -296,17 +284,8 @@ def derived(operator: str, bound: BoundRule, strategy: Strategy, **more: Any) ->
 def sourced(operator: str, mesh: Mesh, shapes: Sequence[Shape], inputs: Sequence[Layout], results: Sequence[Shape],
             outputs: Sequence[Layout], **more: Any) -> Sharded:  # fmt: skip
     """An operator without a rule: where its operands and results lie."""
-    return Sharded(
-        operator,
-        None,
-        mesh,
-        tuple(shapes),
-        tuple(inputs),
-        tuple(results),
-        tuple(outputs),
-        tuple(outputs),
-        **more,
-    )
+    lists = tuple(shapes), tuple(inputs), tuple(results), tuple(outputs), tuple(outputs)
+    return Sharded(operator, None, mesh, *lists, **more)
 
 
 def merged(layout: Layout, matrix: tuple[int, ...] | None = None) -> MindSporeLayout:

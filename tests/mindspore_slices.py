@@ -1,0 +1,36 @@
+"""What MindSpore's operators of a redistribution do to the slices of all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from spmdsim.imitations.mindspore.map_operators import MapOperator
+
+
+def apply(
+    ops: Mapping[int, Sequence[MapOperator]], slices: Mapping[int, np.ndarray]
+) -> dict[int, np.ndarray]:
+    """Run the operators of all given ranks on their slices."""
+    state = {rank: np.asarray(value) for rank, value in slices.items()}
+    for level in range(max((len(some) for some in ops.values()), default=0)):
+        state = {
+            rank: _applied(ops[rank][level], state, rank) if rank in ops else state[rank] for rank in state
+        }
+    return state
+
+
+def _applied(op: MapOperator, state: Mapping[int, np.ndarray], rank: int) -> np.ndarray:
+    value = state[rank]
+    if op.name == "Reshape":
+        return value.reshape(op.args)
+    if op.name == "AllConcat":
+        return np.concatenate([state[peer] for peer in op.args[:-1]], axis=op.args[-1])
+    if op.name == "AllToAll":
+        group, count = op.args["group"], op.args["count"]
+        mine = group.index(rank)
+        parts = [np.split(state[peer], count, op.args["split_dim"])[mine] for peer in group]
+        return np.concatenate(parts, axis=op.args["concat_dim"])
+    begin, end, _ = np.split(np.asarray(op.args), 3)
+    return value[tuple(slice(int(a), int(b)) for a, b in zip(begin, end))]
