@@ -143,11 +143,7 @@ def _solve_steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any]) ->
 
 
 def _factored(panel: np.ndarray, free: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Multipliers and upper triangle of a panel in one array, and its pivots, of the rows that are free.
-
-    Raises:
-        LinAlgError: a column without anything but zeros.
-    """
+    """Multipliers and upper triangle of a panel in one array, and its pivots, of the rows that are free."""
     work, free, pivots = np.array(panel), free.copy(), []
     for c in range(panel.shape[1]):
         pivot = int(np.argmax(np.where(free, np.abs(work[:, c]), -1)))

@@ -23,11 +23,7 @@ def hermitian(x: np.ndarray) -> np.ndarray:
 
 
 def square(name: str, x: Tensor) -> Tensor:
-    """A tensor of square matrices of fractions.
-
-    Raises:
-        RuleError: they are not square.
-    """
+    """A tensor of square matrices of fractions."""
     if x.ndim < 2 or x.shape[-1] != x.shape[-2]:
         raise RuleError(f"{name} takes square matrices [..., n, n], but the shape is {x.shape}")
     return in_fractions(x)

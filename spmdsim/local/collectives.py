@@ -166,7 +166,7 @@ def all_gather(
     dim = _dim("all_gather", axis, array.ndim + (not tiled))
     if not tiled:
         array = np.expand_dims(array, dim)
-    shape = _times(array.shape, dim, place.mesh.axis_size(*axes))
+    shape = (*array.shape[:dim], array.shape[dim] * place.mesh.axis_size(*axes), *array.shape[dim + 1 :])
     build = partial(_step, "all_gather", axes=axes, shape=shape, before=dim)
     return _run(place, build, axes, array, f"all_gather(axis={axis}, tiled={tiled})")
 
@@ -385,10 +385,6 @@ def _as_long(what: str, array: np.ndarray, dim: int, size: int, axes: tuple[str,
             f"{what}: dim {dim} has size {array.shape[dim]}, but {size} ranks are along {_text(axes)}: make it that long, "
             "or say tiled=True"
         )
-
-
-def _times(shape: tuple[int, ...], dim: int, factor: int) -> tuple[int, ...]:
-    return (*shape[:dim], shape[dim] * factor, *shape[dim + 1 :])
 
 
 def _without(shape: tuple[int, ...], dim: int) -> tuple[int, ...]:

@@ -46,15 +46,13 @@ class LocalFunction(Pictured):
     Args:
         function: numpy arrays in, an array out, or a tuple of several.
         name: in traces and errors.
-        settings: the other arguments of :func:`local_map` by name, all but ``name``.
+        settings: the other arguments of :func:`local_map` by name.
 
-    >>> import numpy as np
     >>> from spmdsim import Mesh, Tensor
     >>> from spmdsim.local import local_map
     >>> spec = Mesh((2,), ("x",))("x")
     >>> run = local_map(in_layouts=spec, out_layouts=spec)
-    >>> x = Tensor.from_global([1, 2, 3, 4], spec)
-    >>> run(lambda a: a[::-1])(x).full()
+    >>> run(lambda a: a[::-1])(Tensor.from_global([1, 2, 3, 4], spec)).full()
     array([2, 1, 4, 3])
     """
 
@@ -427,15 +425,8 @@ def local_map(
         for one in _flat_layouts(given) if isinstance(given, (tuple, list, dict)) else (given,):
             if one is not None and not isinstance(one, Layout):
                 raise UsageTypeError(f"{what} are layouts, such as mesh('x', None), but got {one!r}")
-    settings = {
-        "in_layouts": in_layouts,
-        "out_layouts": out_layouts,
-        "partial": partial,
-        "vjp": vjp,
-        "flops": flops,
-        "shape": shape,
-        "dtype": dtype,
-    }
+    layouts = dict(in_layouts=in_layouts, out_layouts=out_layouts)
+    settings = dict(**layouts, partial=partial, vjp=vjp, flops=flops, shape=shape, dtype=dtype)
 
     def of(function: Callable[..., Any]) -> LocalFunction:
         return LocalFunction(function, str(name or getattr(function, "__name__", "local function")), settings)

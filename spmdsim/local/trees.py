@@ -62,11 +62,7 @@ def rebuilt(structure: Structure, leaves: Iterator[Any]) -> Any:
 
 
 def spread(what: str, layouts: Any, structure: Structure) -> list[Layout | None]:
-    """The layout of each leaf, from a layout for all in a part, or one structured as the part.
-
-    Raises:
-        RuleError: another structure.
-    """
+    """The layout of each leaf, from a layout for all in a part, or one structured as the part."""
     kind, names, parts = structure
     if kind == "static":
         return []

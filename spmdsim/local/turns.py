@@ -35,15 +35,9 @@ Body = Callable[[], Any]
 
 @dataclass(frozen=True)
 class TurnCall:
-    """A collective that a rank's function has come to.
+    """A collective that a rank's function has come to: its step is built on a mesh with the axes that it names.
 
-    Attributes:
-        build: the step, on a mesh with these axes.
-        mesh: the mesh whose axes are meant.
-        axes: the axes that the call names.
-        array: the rank's part.
-        words: the call in words, the same on ranks that call the same.
-        frame: where it was called.
+    The words are the same on ranks that call the same.
     """
 
     build: Callable[[Mesh], Step]
@@ -107,12 +101,7 @@ class Stopped(BaseException):
 
 
 class Turns:
-    """Runs the functions of ranks whose world is in this process.
-
-    Args:
-        world: who runs their collectives.
-        name: that of the function, for errors.
-    """
+    """Runs the functions of ranks whose world is in this process."""
 
     def __init__(self, world: World, name: str) -> None:
         self._world, self._name = world, name
@@ -128,12 +117,7 @@ class Turns:
         self._stopped = False
 
     def run(self, bodies: Mapping[int, Body]) -> dict[int, Any]:
-        """The results of functions, by rank.
-
-        Raises:
-            RuleError: a function raised; the error of the lowest rank, with its number.
-            DisagreementError: the functions do not call the same collectives.
-        """
+        """The results of functions, by rank."""
         self._bodies, self._unstarted = bodies, deque(bodies)
         self._gates = {rank: threading.Semaphore(0) for rank in bodies}
         self._work()
@@ -259,17 +243,7 @@ def _as_one() -> Iterator[None]:
 
 
 def together(world: World, mesh: Mesh, name: str, bodies: Mapping[int, Body]) -> dict[int, Any]:
-    """Run functions of the ranks that this process owns; they may call collectives of each other's ranks.
-
-    Args:
-        world: whose ranks these are.
-        mesh: the axes that they may name.
-        name: what the function is called, for errors.
-        bodies: what to run, by rank; an error that one raises is said with its rank.
-
-    Returns:
-        The results by rank.
-    """
+    """Run functions of the ranks that this process owns; they may call collectives of each other's ranks."""
     turns = Turns(world, name) if len(world.ranks) > 1 else None
 
     def placed(rank: int, body: Body) -> Body:
@@ -289,11 +263,7 @@ def together(world: World, mesh: Mesh, name: str, bodies: Mapping[int, Body]) ->
 
 
 def current(what: str) -> TurnPlace:
-    """The place of the function that asks.
-
-    Raises:
-        RuleError: no local function runs.
-    """
+    """The place of the function that asks."""
     place = here.get()
     if place is None:
         raise RuleError(f"{what} is for functions that local_map runs, and none runs now")

@@ -290,11 +290,7 @@ def sliding_window_view(
 
 
 def block(arrays: Any) -> Tensor:
-    """Nested lists of blocks put together: the innermost lists along the last dim, those around them along the one before it.
-
-    Raises:
-        RuleError: lists that are not nested alike.
-    """
+    """Nested lists of blocks put together: the innermost lists along the last dim, those around them along the one before it."""
     leaves: list[Any] = []
     depth = _collected("np.block", arrays, leaves)
     blocks = array_operands("np.block", leaves)

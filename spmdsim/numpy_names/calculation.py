@@ -64,11 +64,7 @@ def ptp(a: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
 
 
 def average(a: Operand, axis: Axis = None, weights: Operand | None = None, keepdims: bool = False) -> Tensor:
-    """The mean, weighted by as many numbers as there are elements, or as the dim is long.
-
-    Raises:
-        UsageTypeError: weights of another shape.
-    """
+    """The mean, weighted by as many numbers as there are elements, or as the dim is long."""
     x, *heavy = operands("np.average", (a,) if weights is None else (a, weights))
     if not heavy:
         return ops.mean(x, axis=axis, keepdims=keepdims)
@@ -86,11 +82,7 @@ def average(a: Operand, axis: Axis = None, weights: Operand | None = None, keepd
 def cov(
     m: Operand, y: Operand | None = None, rowvar: bool = True, bias: bool = False, ddof: int | None = None
 ) -> Tensor:
-    """Covariances of the rows of a matrix (of its columns without ``rowvar``), and of ``y``; a vector is one row.
-
-    Raises:
-        RuleError: more than two dims.
-    """
+    """Covariances of the rows of a matrix (of its columns without ``rowvar``), and of ``y``; a vector is one row."""
     parts = [_rows(x, rowvar) for x in array_operands("np.cov", (m,) if y is None else (m, y))]
     rows = parts[0] if len(parts) == 1 else ops.concat(parts)
     far = ops.subtract(rows, ops.mean(rows, axis=1, keepdims=True))
@@ -222,17 +214,7 @@ def vander(x: Tensor, N: int | None = None, increasing: bool = False) -> Tensor:
 
 
 def gradient(f: Tensor, *varargs: float, axis: int | Sequence[int] | None = None) -> Any:
-    """Differences over two steps inside and one step at both ends, along each dim: halos of one element move.
-
-    Args:
-        f: the values, in even steps.
-        varargs: how long a step is, one for all dims or one for each; 1 if left out.
-        axis: along which dims; all of them, as a tuple, for None.
-
-    Raises:
-        RuleError: a dim of fewer than two elements.
-        UsageTypeError: places in the stead of a step's length, or another number of them.
-    """
+    """Differences over two steps inside and one step at both ends, along each dim: halos of one element move."""
     dims = range(f.ndim) if axis is None else [axis] if isinstance(axis, int) else axis
     dims = [along_dim("gradient", f, d) for d in dims]
     steps = varargs * len(dims) if len(varargs) == 1 else varargs or (1.0,) * len(dims)
@@ -263,14 +245,7 @@ def _part(x: Tensor, d: int, start: int, stop: int | None) -> Tensor:
 
 
 def trapezoid(y: Tensor, x: Operand | None = None, dx: float = 1.0, axis: int = -1) -> Tensor:
-    """The area below straight lines between neighbours.
-
-    Args:
-        y: the values.
-        x: the places, a vector; in steps of ``dx`` if left out.
-        dx: how long a step is.
-        axis: along which dim.
-    """
+    """The area below straight lines between neighbours."""
     y, d = _fractions(y), along_dim("trapezoid", y, axis)
     sums = ops.add(_part(y, d, 1, None), _part(y, d, 0, -1))
     if x is None:
@@ -297,11 +272,7 @@ def unwrap(p: Tensor, discont: float | None = None, axis: int = -1, *, period: f
 def interp(
     x: Operand, xp: Operand, fp: Operand, left: float | None = None, right: float | None = None
 ) -> Tensor:
-    """Values on straight lines between points; the first and the last one's beyond them.
-
-    Raises:
-        RuleError: places that are arrays and do not ascend, or not as many as values.
-    """
+    """Values on straight lines between points; the first and the last one's beyond them."""
     if np.shape(xp) != np.shape(fp) or np.ndim(xp) != 1 or not np.size(xp):  # type: ignore[arg-type]
         raise RuleError(
             f"np.interp takes places and as many values, but got {np.shape(xp)} and {np.shape(fp)}"  # type: ignore[arg-type]

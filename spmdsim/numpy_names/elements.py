@@ -186,11 +186,7 @@ _ldexp_op = Op(
 
 
 def ldexp(x1: Operand, x2: Operand) -> Tensor:
-    """Elements times powers of two, exactly: what :func:`frexp` took apart.
-
-    Raises:
-        RuleError: exponents that are no integers, or complex elements.
-    """
+    """Elements times powers of two, exactly: what :func:`frexp` took apart."""
     exponents = np.asarray(x2) if isinstance(x2, int) else x2  # else a number has the other operand's type
     a, b = operands("np.ldexp", (x1, exponents))
     ordered(a.dtype, "np.ldexp")

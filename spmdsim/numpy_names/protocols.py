@@ -139,11 +139,7 @@ _FIRST = ("a", "x", "arr", "array", "ary", "m", "v", "arrays")
 
 
 def ufunc(function: np.ufunc, method: str, *inputs: Any, out: Any = None, **options: Any) -> Any:
-    """What ``__array_ufunc__`` does: a function of elements, or a reduction by one.
-
-    Raises:
-        UsageTypeError: a function, a method or an argument that is not there.
-    """
+    """What ``__array_ufunc__`` does: a function of elements, or a reduction by one."""
     name = function.__name__
     if method == "__call__":
         result = _called(name, f"np.{name}", inputs, options)
@@ -186,11 +182,7 @@ def _check_given(said: str, result: Any, wanted: np.dtype) -> None:
 
 
 def function(called: Callable[..., Any], args: Any, options: Any) -> Any:
-    """What ``__array_function__`` does: a function of arrays.
-
-    Raises:
-        UsageTypeError: a function or an argument that is not there.
-    """
+    """What ``__array_function__`` does: a function of arrays."""
     module = getattr(called, "__module__", "numpy") or "numpy"
     said = f"np{module.removeprefix('numpy')}.{called.__name__}"
     args, named = _by_name(called, args, options)

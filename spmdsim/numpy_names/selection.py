@@ -24,11 +24,7 @@ from spmdsim.tensor.symbols import become, before
 
 
 def where(condition: Operand, x: Operand | None = None, y: Operand | None = None) -> Any:
-    """Elements of one or the other; of a condition alone the places where it holds.
-
-    Raises:
-        UsageTypeError: one of two.
-    """
+    """Elements of one or the other; of a condition alone the places where it holds."""
     if (x is None) != (y is None):
         raise UsageTypeError("np.where takes a condition, or a condition and two operands, but got one")
     if x is None or y is None:
@@ -50,11 +46,7 @@ def extract(condition: Operand, arr: Operand) -> Tensor:
 
 
 def compress(condition: Sequence[bool] | np.ndarray, a: Tensor, axis: int | None = None) -> Tensor:
-    """The slices along a dim for which an array of truth values holds; entries of all dims for None.
-
-    Raises:
-        UsageTypeError: the condition is a tensor.
-    """
+    """The slices along a dim for which an array of truth values holds; entries of all dims for None."""
     if isinstance(condition, Tensor):
         raise UsageTypeError(
             "np.compress takes a list of truth values that all ranks have; of a tensor use a[mask]"
@@ -64,11 +56,7 @@ def compress(condition: Sequence[bool] | np.ndarray, a: Tensor, axis: int | None
 
 
 def select(condlist: Sequence[Operand], choicelist: Sequence[Operand], default: Operand = 0) -> Tensor:
-    """For each element the choice of the first condition that holds.
-
-    Raises:
-        RuleError: another number of choices than of conditions, or none.
-    """
+    """For each element the choice of the first condition that holds."""
     number = len(condlist)
     if number != len(choicelist) or not number:
         raise RuleError(
@@ -95,10 +83,6 @@ def choose(a: Tensor, choices: Sequence[Operand], mode: str = "raise") -> Tensor
     """For each element that of the choice which its number names.
 
     Numbers that name none are refused, or counted on from the start (``wrap``), or the nearest (``clip``).
-
-    Raises:
-        UsageTypeError: what is no tensor of whole numbers, or another mode.
-        OutOfRange: a number that names none.
     """
     _target("np.choose", a)
     number = len(choices)
@@ -124,11 +108,7 @@ def choose(a: Tensor, choices: Sequence[Operand], mode: str = "raise") -> Tensor
 def piecewise(
     x: Tensor, condlist: Operand | Sequence[Operand], funclist: Sequence[Any], *args: Any, **kw: Any
 ) -> Tensor:
-    """Numbers, or what functions give for those elements for which a condition holds: the last one that does.
-
-    Raises:
-        RuleError: another number of functions than of conditions, or than one more: that of elements without a condition.
-    """
+    """Numbers, or what functions give for those elements for which a condition holds: the last one that does."""
     _target("np.piecewise", x)
     given = condlist if isinstance(condlist, (list, tuple)) else [condlist]
     conditions = [ops.cast(one, np.bool_) for one in operands("np.piecewise", (x, *given))[1:]]
@@ -162,9 +142,6 @@ def unique(
     """The different values, ascending, with where each occurs first, which value each entry has, and how often it occurs.
 
     Every nan counts as the same one, unless ``equal_nan`` is false.
-
-    Raises:
-        UsageTypeError: an ``axis``: rows are not compared.
     """
     if axis is not None:
         raise UsageTypeError("np.unique of tensors compares elements, not slices along an axis=")
@@ -304,11 +281,7 @@ def bincount(x: Operand, weights: Operand | None = None, minlength: int = 0) -> 
 
 
 def digitize(x: Tensor, bins: Sequence[float] | np.ndarray, right: bool = False) -> Tensor:
-    """The number of the interval that each element lies in.
-
-    Raises:
-        RuleError: bounds that neither ascend nor descend.
-    """
+    """The number of the interval that each element lies in."""
     if isinstance(bins, Tensor) or not isinstance(x, Tensor):
         raise UsageTypeError("np.digitize takes a tensor and bounds that all ranks have; use bins.full()")
     bounds, side = np.asarray(bins), "left" if right else "right"

@@ -209,12 +209,7 @@ _replace_op = Op(
 
 
 def put_along_axis(x: Tensor, ids: Operand, values: Operand, dim: int) -> Tensor:
-    """The tensor with other values, one at each place of a dim that ``ids`` names; every rank puts those into its own piece.
-
-    Raises:
-        RuleError: a dim out of range, or shapes that do not fit.
-        InputError: an integer outside the dim.
-    """
+    """The tensor with other values, one at each place of a dim that ``ids`` names; every rank puts those into its own piece."""
     at = along_dim("put_along_axis", x, dim)
     x, numbers = _fitting("put_along_axis", x, as_operand(ids, x), at)
     new = as_operand(values, x)

@@ -83,11 +83,7 @@ def alike(name: str, *given: Operand) -> list[Tensor]:
 
 
 def in_fractions(name: str, *tensors: Tensor) -> list[Tensor]:
-    """Operands of a function that makes fractions of real numbers: whole numbers are fractions where they meet.
-
-    Raises:
-        RuleError: complex numbers.
-    """
+    """Operands of a function that makes fractions of real numbers: whole numbers are fractions where they meet."""
     dtypes = [ordered(tensor.dtype, name) for tensor in tensors]
     if all(dtype.kind in "fV" for dtype in dtypes):
         return alike(name, *tensors)
@@ -137,21 +133,14 @@ def specialised_vjp(
 ) -> Callable[..., Any] | None:
     """The same for a local gradient function: from the result's gradient, the operands and what is saved, one after the other.
 
-    Returns:
-        A function that gives C-ordered arrays, None where a gradient is not wanted; None if there is no such function.
+    What it gives are C-ordered arrays, None where a gradient is not wanted.
     """
     known = getattr(vjp, "known", None)
     return None if known is None else known(wanted, *arrays, **params)
 
 
 def derived(name: str, function: Callable[..., Any], real: bool = False) -> Callable[..., np.dtype]:
-    """The result type of a function of elements, by trying it on one.
-
-    Args:
-        name: for errors.
-        function: numpy arrays in, array out.
-        real: the function compares numbers with one another, which complex ones do not allow.
-    """
+    """The result type of a function of elements, by trying it on one; ``real`` ones compare numbers, so complex ones are refused."""
 
     @lru_cache(maxsize=512)
     def dtype(*dtypes: np.dtype) -> np.dtype:
@@ -238,17 +227,9 @@ def unary(
 ) -> OperatorFunction[[Tensor], Tensor]:
     """A function of one element, whose result type follows from the function.
 
-    Args:
-        name: its name.
-        function: numpy array in, array out.
-        derivative: ``dy/dx`` from operand and result; the gradient is ``dy`` times its conjugate.
-        linear: as in :meth:`Rule.parse`.
-        vjp: the gradient function, where it is no product with a derivative.
-        fractions: whole numbers become fractions before the function sees them. numpy's own functions do that by
-            themselves.
-        real: not for complex numbers.
-        says: its formula, where the function is not numpy's own.
-        **rule: more of :meth:`Rule.parse`.
+    ``derivative(x, y)`` is the slope from operand and result; the gradient is ``dy`` times its conjugate, or what ``vjp`` gives.
+    With ``fractions`` whole numbers become fractions before the function sees them, as numpy's own do by themselves; ``real``
+    refuses complex ones; ``says`` is its formula, where the function is not numpy's own; the rest is as in :meth:`Rule.parse`.
     """
 
     def times(dy: np.ndarray, operands: Sequence[np.ndarray], result: np.ndarray) -> tuple[np.ndarray]:

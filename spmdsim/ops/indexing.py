@@ -205,19 +205,10 @@ def looked_up(part: Any, n: int, dim: int) -> Any:
 def getitem(x: Tensor, index: Index) -> Tensor:
     """Indexing as numpy has it: integers, slices, ``...``, None, arrays of integers and masks.
 
-    Dims that are cut or turned round are brought together first; a dim that is looked up by an array may stay split,
-    then the result is partial over its axes, as with :func:`spmdsim.ops.gather`. How many entries a mask chooses is
-    agreed by one small gathering, and they lie in balanced blocks.
-
-    Args:
-        x: the tensor.
-        index: as in numpy. Arrays are lists, arrays or tensors of any shape; a list or array of one dim of truth values
-            stands for the places where it is true, and has to be the same on all ranks.
-
-    Raises:
-        RuleError: anything else, an index out of range, a mask that does not fit.
-        InputError: a tensor of integers with one out of range.
-        WorldError: a computed mask in a world without values.
+    Arrays are lists, arrays or tensors; truth values in a list or array of one dim have to be the same on all ranks. Dims that
+    are cut or turned round are brought together first; a dim that is looked up by an array may stay split, then the result is
+    partial over its axes, as with :func:`spmdsim.ops.gather`. How many entries a mask chooses is agreed by one small gathering,
+    and they lie in balanced blocks.
     """
     if (written := written_plainly(index)) is not None:
         return taken(x, cut_of(x.meta.shape, written))

@@ -216,11 +216,7 @@ def of_tensors(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def require_tensors(name: str, error: Exception, values: Sequence[object]) -> None:
-    """After an error that is not ours: whether there was any tensor at all.
-
-    Raises:
-        UsageTypeError: none.
-    """
+    """After an error that is not ours: whether there was any tensor at all."""
     of_the_call = isinstance(error, SpmdError) or "argument" in str(error)  # says itself what is wrong
     if not of_the_call and not any(map(_stands_for_a_tensor, values)):
         kinds = ", ".join(type(value).__name__ for value in values) or "nothing"

@@ -26,11 +26,7 @@ Dims = int | Sequence[int] | None
 
 
 def normal_dims(dims: Dims, ndim: int) -> tuple[int, ...]:
-    """Non-negative, sorted dims; all of them for None.
-
-    Raises:
-        RuleError: a dim out of range or given twice.
-    """
+    """Non-negative, sorted dims; all of them for None."""
     if dims is None:
         return tuple(range(ndim))
     if isinstance(dims, (int, np.integer)):

@@ -51,11 +51,7 @@ def along_rule(shape: Sequence[int], dim: int, text: str = "{} -> {}", **rule: A
 
 
 def along_dim(name: str, x: Tensor, dim: Dim) -> int:
-    """The dim that a function goes along, counted from the front; the only one for None.
-
-    Raises:
-        RuleError: a dim out of range; none given, and there are several.
-    """
+    """The dim that a function goes along, counted from the front; the only one for None."""
     if dim is None and x.ndim != 1:
         raise RuleError(f"{name} of a tensor of {x.ndim} dims needs the dim to go along, dim=...")
     dim = dim or 0

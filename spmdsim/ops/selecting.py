@@ -39,14 +39,6 @@ def select(x: Tensor, mask: Tensor) -> Tensor:
 
     Each rank chooses among its own; how many there are in all is agreed by one small gathering, and one exchange cuts
     them in balanced blocks. Gradients go back to where the entries were.
-
-    Args:
-        x: ``[a..., b...]``.
-        mask: truth values ``[a...]``.
-
-    Raises:
-        RuleError: shapes that do not fit.
-        WorldError: a world without values.
     """
     if mask.shape != x.shape[: mask.ndim]:
         raise OutOfRange(f"a mask of shape {mask.shape} does not fit a tensor of shape {x.shape}")

@@ -182,12 +182,7 @@ def _in_rows(x: Tensor, shape: Shape) -> Layout | None:
 
 
 def full_shape(old: Shape, new: Iterable[int]) -> Shape:
-    """A new shape with its -1 worked out.
-
-    Raises:
-        RuleError: another number of elements, negative sizes other than one -1.
-        UsageTypeError: sizes that are no integers.
-    """
+    """A new shape with its -1 worked out."""
     shape, count = integers(new), math.prod(old)
     if shape.count(-1) > 1:
         raise RuleError(f"only one size of a new shape may be -1, but got {shape}")

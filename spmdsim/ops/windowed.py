@@ -52,22 +52,14 @@ class WindowBound(BoundRule):
 
 @dataclass(frozen=True, eq=False)
 class WindowOp(Op):
-    """An operator that reads windows.
-
-    Attributes:
-        windows: ``(*shapes, **params)`` gives the windows.
-    """
+    """An operator that reads windows."""
 
     windows: Callable[..., Windows] | None = None
 
     def bind(
         self, shapes: Sequence[Shape], params: dict[str, Any], dtypes: Sequence[np.dtype] | None = None
     ) -> BoundRule:
-        """The rule for these shapes: a dim that is read in windows is as long as there are windows.
-
-        Raises:
-            RuleError: the operands do not fit the rule.
-        """
+        """The rule for these shapes: a dim that is read in windows is as long as there are windows."""
         assert self.windows is not None
         with context(operator=self.name):
             by_operand = self.windows(*shapes, **params)
