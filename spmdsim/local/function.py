@@ -101,8 +101,6 @@ class LocalFunction(Pictured):
             self._first = None
         return rebuilt(self._outcome, iter(outputs)) if self._outcome is not None else outputs
 
-    # -- layouts ------------------------------------------------------------------------------------
-
     def _places(self, tensors: Sequence[Tensor], structure: Structure) -> tuple[Layout, ...]:
         """The layout of every operand: as given, or as it lies, pending sums added up."""
         given, options = structure[2]
@@ -132,8 +130,6 @@ class LocalFunction(Pictured):
             leaves = tuple(one.with_partial(self._partial) for one in leaves)
         common_mesh([places[0], *leaves])
         return leaves
-
-    # -- running ------------------------------------------------------------------------------------
 
     def _pieces(
         self, rank: int, count: int, *arrays: np.ndarray, structure: Structure
@@ -190,8 +186,6 @@ class LocalFunction(Pictured):
                     f"operand {i}, whose piece has shape {operand.shape}"
                 )
         return gradients
-
-    # -- shapes -------------------------------------------------------------------------------------
 
     def _learn(
         self, world: Any, moved: Sequence[Tensor], leaves: tuple[Layout, ...], structure: Structure

@@ -19,8 +19,6 @@ from spmdsim.tensor.operands import Operand, array_operands, as_operand
 
 Cuts = int | Sequence[int]
 
-# -- dims ---------------------------------------------------------------------------------------------------
-
 
 def ravel(a: Tensor, order: str = "C") -> Tensor:
     """All elements in one dim, row by row, or column by column for the order F."""
@@ -70,9 +68,6 @@ def _two_dims(name: str, x: Tensor, axes: Sequence[int]) -> tuple[int, int]:
     if len(set(dims)) != 2 or len(dims) != 2:
         raise RuleError(f"np.{name} takes two different dims, but got {tuple(axes)}")
     return dims[0], dims[1]
-
-
-# -- together ------------------------------------------------------------------------------------------------
 
 
 def hstack(tup: Sequence[Tensor]) -> Tensor:
@@ -151,9 +146,6 @@ def kron(a: Tensor, b: Tensor) -> Tensor:
     return ops.reshape(ops.multiply(left, right), [n * m for n, m in zip(*sizes)])
 
 
-# -- apart ---------------------------------------------------------------------------------------------------
-
-
 def array_split(ary: Tensor, indices_or_sections: Cuts, axis: int = 0) -> list[Tensor]:
     """Parts along a dim, so many of nearly equal size, or cut at given places."""
     at = along_dim("array_split", ary, axis)
@@ -193,9 +185,6 @@ def _with_dims(name: str, x: Tensor, least: int) -> Tensor:
     if x.ndim < least:
         raise RuleError(f"np.{name} takes {least} dims at least, but the shape is {x.shape}")
     return x
-
-
-# -- diagonals -----------------------------------------------------------------------------------------------
 
 
 def diagonal(a: Tensor, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:

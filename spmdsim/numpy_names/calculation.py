@@ -20,8 +20,6 @@ from spmdsim.tensor.operands import Operand, array_operands, operands
 
 Axis = int | Sequence[int] | None
 
-# -- reductions ----------------------------------------------------------------------------------------------
-
 
 def _reduction(name: str, neutral: Any, joined: str) -> Callable[..., Tensor]:
     """A reduction with NumPy's ``where``, which leaves elements out, and ``initial``, which joins the result."""
@@ -106,9 +104,6 @@ def corrcoef(x: Operand, y: Operand | None = None, rowvar: bool = True) -> Tenso
         return ops.divide(products, products)
     size = ops.sqrt(ops.real(linalg.diagonal(products)))
     return ops.divide(products, linalg.outer(size, size))
-
-
-# -- products ------------------------------------------------------------------------------------------------
 
 
 def dot(a: Operand, b: Operand) -> Tensor:
@@ -208,9 +203,6 @@ def vander(x: Tensor, N: int | None = None, increasing: bool = False) -> Tensor:
     """The powers of a vector's elements side by side, the highest first unless they increase."""
     powers = np.arange(x.size if N is None else N)
     return ops.power(ops.expand_dims(x, 1), powers if increasing else powers[::-1].copy())
-
-
-# -- differences ---------------------------------------------------------------------------------------------
 
 
 def gradient(f: Tensor, *varargs: float, axis: int | Sequence[int] | None = None) -> Any:

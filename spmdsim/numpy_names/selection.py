@@ -20,8 +20,6 @@ from spmdsim.tensor.creation import ones_like, zeros_like
 from spmdsim.tensor.operands import Operand, array_operands, operands
 from spmdsim.tensor.symbols import become, before
 
-# -- by a condition ------------------------------------------------------------------------------------------
-
 
 def where(condition: Operand, x: Operand | None = None, y: Operand | None = None) -> Any:
     """Elements of one or the other; of a condition alone the places where it holds."""
@@ -127,9 +125,6 @@ def piecewise(
     return y
 
 
-# -- sets ----------------------------------------------------------------------------------------------------
-
-
 def unique(
     ar: Tensor,
     return_index: bool = False,
@@ -189,9 +184,6 @@ def setdiff1d(ar1: Operand, ar2: Operand, assume_unique: bool = False) -> Tensor
     first, second = array_operands("np.setdiff1d", (ar1, ar2))
     values = ravel(first) if assume_unique else unique(first)
     return values[ops.logical_not(ops.isin(values, second))]
-
-
-# -- order ---------------------------------------------------------------------------------------------------
 
 
 def lexsort(keys: Sequence[Operand], axis: int = -1) -> Tensor:

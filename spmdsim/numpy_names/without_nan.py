@@ -13,7 +13,7 @@ from spmdsim.core import Layout
 from spmdsim.errors import InputError, RuleError
 from spmdsim.ops.reduce import as_type, normal_dims, wide
 from spmdsim.ops.scans import conjugated
-from spmdsim.ops.statistics import as_rows, middle
+from spmdsim.ops.statistics import as_rows, checked_parts, middle
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.creation import asarray, full
 from spmdsim.tensor.operands import operands
@@ -178,9 +178,7 @@ def nanquantile(a: Tensor, q: Any, axis: Axis = None, keepdims: bool = False) ->
 
 
 def _nanquantile(a: Tensor, q: Any, axis: Axis, keepdims: bool, between: Between) -> Tensor:
-    parts = np.asarray(q, np.float64)
-    if parts.size and not (parts.min() >= 0 and parts.max() <= 1):
-        raise RuleError(f"quantiles lie between 0 and 1 (percentiles up to 100), but got {parts.tolist()}")
+    parts = checked_parts(np.asarray(q, np.float64))
     if a.dtype.kind == "c":
         raise RuleError("complex numbers have no quantiles")
     dims = normal_dims(axis, a.ndim)

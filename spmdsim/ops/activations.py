@@ -71,8 +71,6 @@ elu = unary(
     says="x if x > 0 else exp(x) - 1",
 )
 
-# -- by the error function, and near it ---------------------------------------------------------------
-
 #: Points per unit, up to where the function is 1 in float64, and terms: the next one is below 1e-17.
 _DENSITY, _END, _TERMS = 16, 6, 10
 _SLOPE = 2 / math.sqrt(math.pi)
@@ -211,9 +209,6 @@ def gelu(x: Tensor, approximate: str | bool = "tanh") -> Tensor:
     return _gelu_op(x) if form == "tanh" else _gelu_op(x, approximate=form)
 
 
-# -- per channel --------------------------------------------------------------------------------------
-
-
 def _channel_rule(x: tuple[int, ...], channel: tuple[int, ...], dim: int, linear: Any = "none") -> Rule:
     """``x`` with one parameter per entry of a dim; a single entry serves them all."""
     if not 0 <= dim < len(x):
@@ -295,9 +290,6 @@ def prelu(x: Tensor, slope: Operand, dim: int = 1, *, axis: int = 1) -> Tensor:
     [[1.0, -0.1], [0.0, 2.0]]
     """
     return _prelu_op(*alike("prelu", x, slope), dim=counted_dim(dim, x.ndim))
-
-
-# -- dropout ------------------------------------------------------------------------------------------
 
 
 def _mask(context: Context, x: np.ndarray, rate: float, seed: int) -> np.ndarray:

@@ -21,8 +21,6 @@ from spmdsim.tensor import Context, Op, Tensor
 from spmdsim.tensor.operands import Operand, as_operand, operands
 from spmdsim.tensor.stepped import SteppedOp
 
-# -- every element to another place of the same dim --------------------------------------------------------
-
 
 def _put_steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any], dim: int) -> Any:
     axes = split_axes(strategy)
@@ -77,19 +75,16 @@ def put_along(x: Tensor, ids: Tensor, dim: int) -> Tensor:
     return _put_op(x.to(ids.layout), ids, dim=dim)
 
 
-# -- one entry for each id ---------------------------------------------------------------------------------
-
-
 def terms_of(ndim: int, dim: int, factors: Sequence[str]) -> list[str]:
     """The terms of tensors that have the same dims but for one, which are several factors."""
     return [" ".join(one if d == dim else f"d{d}" for d in range(ndim)) for one in factors]
 
 
 def held_entries(
-    context: Context, ids: np.ndarray, dim: int, factor: str = "v"
+    context: Context, ids: np.ndarray, dim: int, factor: str = "v", what: str = ""
 ) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
     """Which ids name an entry of a dim that this rank holds, and where those lie."""
-    checked_ids(ids, context.size(factor), what=f"entries of dim {dim}")
+    checked_ids(ids, context.size(factor), what=what or f"entries of dim {dim}")
     start, stop = context.bounds(factor)
     mine = (ids >= start) & (ids < stop)
     where = list(np.nonzero(mine))
@@ -169,9 +164,6 @@ def _fitting(name: str, x: Tensor, ids: Tensor, at: int) -> tuple[Tensor, Tensor
     if ids.dtype.kind == "i":
         ids = where(less(ids, 0), add(ids, x.shape[at]), ids)
     return x, ids
-
-
-# -- other entries at some places --------------------------------------------------------------------------
 
 
 def _replace_forward(

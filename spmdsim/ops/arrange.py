@@ -30,9 +30,6 @@ from spmdsim.tensor.operands import Operand, as_operand
 Shape = tuple[int, ...]
 
 
-# -- dims of size one, and their order ----------------------------------------------------------------
-
-
 @operator()
 def expand_dims(x: Tensor, axis: Dims = 0) -> Tensor:
     """The tensor with new dims of size one, where ``axis`` says that they stand in the result.
@@ -123,9 +120,6 @@ def matrix_transpose(x: Tensor) -> Tensor:
     return swapaxes(x, -2, -1)
 
 
-# -- several tensors ----------------------------------------------------------------------------------
-
-
 @operator()
 def broadcast_arrays(*tensors: Operand) -> list[Tensor]:
     """Tensors repeated to the shape in which they meet.
@@ -198,9 +192,6 @@ def meshgrid(*tensors: Tensor, indexing: str = "xy") -> list[Tensor]:
     return broadcast_arrays(*rows) if rows else []
 
 
-# -- repeated -----------------------------------------------------------------------------------------
-
-
 @operator()
 def repeat(x: Tensor, repeats: int | Sequence[int] | np.ndarray | Tensor, axis: int | None = None) -> Tensor:
     """Each entry of a dim (of all elements for None) several times, one after the other.
@@ -250,9 +241,6 @@ def tile(x: Tensor, repetitions: int | Sequence[int]) -> Tensor:
     return reshape(wide, [a * b for a, b in zip(times, shape)])
 
 
-# -- triangles ----------------------------------------------------------------------------------------
-
-
 def _triangle_rule(shape: Shape, k: int, upper: bool) -> Rule:
     if len(shape) < 2:
         raise RuleError(f"a triangle needs two dims, but the shape is {shape}")
@@ -295,9 +283,6 @@ def triu(x: Tensor, k: int = 0) -> Tensor:
     return _triangle_op(x, k=k, upper=True)
 
 
-# -- looked up ----------------------------------------------------------------------------------------
-
-
 @operator()
 def take(x: Tensor, indices: Operand, axis: int | None = None) -> Tensor:
     """Entries of a dim by number, negative ones from the end; of all elements for None, as ``numpy.take``.
@@ -326,9 +311,6 @@ def take(x: Tensor, indices: Operand, axis: int | None = None) -> Tensor:
         ids = as_type(ids, np.dtype(np.int64))
         ids = where(less(ids, 0), add(ids, x.shape[dim]), ids)
     return gather(x, ids, dim)
-
-
-# -- products -----------------------------------------------------------------------------------------
 
 
 @operator()

@@ -220,7 +220,10 @@ def getitem(x: Tensor, index: Index) -> Tensor:
     if len(masks) == 1 and len(arrays) == 1:
         return _masked(x, entries, masks[0])
     if masks or len(arrays) > 1:
-        return _several(x, [part for entry in entries for part in _written(entry, x)])
+        for k in reversed(masks):
+            mask = entries[k]
+            entries[k : k + 1] = nonzero(mask) if isinstance(mask, Tensor) else np.nonzero(np.asarray(mask))
+        return _several(x, entries)
     return _with_one_array(x, index)
 
 
@@ -275,15 +278,6 @@ def _operand_dim(parts: Sequence[Any], place: int) -> int:
     return sum(part is not None for part in parts[:place])
 
 
-def _written(entry: Any, x: Tensor) -> list[Any]:
-    """A mask as the places where it is true, one array per dim; anything else as it is."""
-    if not _is_mask(entry):
-        return [entry]
-    if isinstance(entry, Tensor):
-        return list(nonzero(entry))
-    return list(np.nonzero(np.asarray(entry)))
-
-
 def _several(x: Tensor, entries: list[Any]) -> Tensor:
     """Several arrays: their dims as one, which is looked up by the numbers that they make together."""
     entries = [place_of(entry) for entry in entries]
@@ -294,8 +288,9 @@ def _several(x: Tensor, entries: list[Any]) -> Tensor:
     dims = [sum(not isinstance(part, int) for part in parts[:k]) for k in looked]
     numbers: Any = None
     for k, dim in zip(looked, dims):
-        ids = looked_up(parts[k], y.shape[dim], _operand_dim(parts, k))
-        numbers = ids if numbers is None else _sum(_times(numbers, y.shape[dim]), ids)
+        ids, n = looked_up(parts[k], y.shape[dim], _operand_dim(parts, k)), y.shape[dim]
+        # In 64 bits: the numbers are of one dim, what they make together counts the elements of several.
+        numbers = ids if numbers is None else _as_one(numbers, n, ids)
     others = [d for d in range(y.ndim) if d not in dims]
     place = 0 if apart else dims[0]
     order = [*others[:place], *dims, *others[place:]]
@@ -303,19 +298,15 @@ def _several(x: Tensor, entries: list[Any]) -> Tensor:
     return gather(merged(y, place, place + len(dims)), as_operand(numbers, x), place)
 
 
-def _times(numbers: Any, size: int) -> Any:
-    """Products in 64 bits: the numbers are of one dim, what they make together counts the elements of several."""
+def _as_one(numbers: Any, size: int, ids: Any) -> Any:
+    """The places in two dims, the second of a size, as one number each."""
     if isinstance(numbers, Tensor):
-        return multiply(cast(numbers, np.int64), size)
-    return np.asarray(numbers, np.int64) * size
-
-
-def _sum(a: Any, b: Any) -> Any:
-    if not (isinstance(a, Tensor) or isinstance(b, Tensor)):
-        try:
-            return np.asarray(a) + np.asarray(b)
-        except ValueError:
-            raise RuleError(
-                f"index arrays of shapes {np.shape(a)} and {np.shape(b)} do not broadcast"
-            ) from None
-    return add(a, b)
+        return add(multiply(cast(numbers, np.int64), size), ids)
+    wide = np.asarray(numbers, np.int64) * size
+    if isinstance(ids, Tensor):
+        return add(wide, ids)
+    try:
+        return wide + np.asarray(ids)
+    except ValueError:
+        shapes = f"{np.shape(numbers)} and {np.shape(ids)}"
+        raise RuleError(f"index arrays of shapes {shapes} do not broadcast") from None

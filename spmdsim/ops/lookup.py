@@ -12,6 +12,7 @@ from numpy.typing import DTypeLike
 from spmdsim.core import Layout, Rule
 from spmdsim.core.operator import Context, Op, ShardedOp
 from spmdsim.errors import OutOfRange, RuleError
+from spmdsim.ops.along import held_entries
 from spmdsim.ops.operators import operator
 from spmdsim.redistribution.sparse_lookup import checked_ids
 from spmdsim.tensor import Tensor
@@ -195,12 +196,6 @@ def _owned(ids: Layout, table: Layout, layout: Layout | None) -> ShardedOp:
     return OwnedRows(_embedding_op, (Layout(ids.mesh, where), table.reduced), layout)
 
 
-def _padded(context: Context, ids: np.ndarray, table: np.ndarray) -> np.ndarray:
-    """Each rank's last row is zero, and every id it does not hold is looked up there."""
-    checked_ids(ids, context.size("v") - context.strategy.parts("v"), what="rows of the table")
-    return _rows(table, _padded_rows(context, ids), empty((*ids.shape, table.shape[1]), table.dtype))
-
-
 def _padded_rows(context: Context, ids: np.ndarray) -> np.ndarray:
     start, stop = context.bounds("v")
     rows = stop - start - 1
@@ -220,12 +215,18 @@ def _padded_vjp(
     return None, gradient
 
 
+def _padded(context: Context, ids: np.ndarray, table: np.ndarray) -> np.ndarray:
+    """Each rank's last row is zero, and every id it does not hold is looked up there."""
+    checked_ids(ids, context.size("v") - context.strategy.parts("v"), what="rows of the table")
+    return _rows(table, _padded_rows(context, ids), empty((*ids.shape, table.shape[1]), table.dtype))
+
+
 _padded_op = Op(
     "padded_embedding",
-    Rule.parse("..., v h -> ... h", indexed="v", linear=((1,),)),
+    _embedding_op.rule,
     _padded,
     _padded_vjp,
-    dtype=lambda _i, table: table,
+    dtype=lambda _ids, table: table,
     contextual=True,
     moves=True,
 )
@@ -249,36 +250,29 @@ def padded_embedding(ids: Tensor, table: Tensor) -> Tensor:
     return _padded_op(ids, table)
 
 
-def _pick(context: Context, x: np.ndarray, ids: np.ndarray) -> np.ndarray:
+def _picked(context: Context, x: np.ndarray, ids: np.ndarray) -> np.ndarray:
     """``x[..., ids]`` row by row; zero where another rank holds the entry."""
-    checked_ids(ids, context.size("c"), what="classes")
-    start, stop = context.bounds("c")
-    mine = (ids >= start) & (ids < stop)
-    if x.shape[-1] == 0:
-        return np.zeros(ids.shape, x.dtype)
-    local = np.where(mine, ids - start, 0)
-    entries = np.take_along_axis(x, local[..., None], axis=-1)[..., 0]
-    return np.where(mine, entries, np.zeros((), x.dtype))
+    mine, where = held_entries(context, ids[..., None], -1, "c", "classes")
+    entries = np.zeros(mine.shape, x.dtype)
+    entries[mine] = x[where]
+    return entries[..., 0]
 
 
-def _pick_vjp(
+def _picked_vjp(
     context: Context, dy: np.ndarray, operands: Sequence[np.ndarray], _result: Any
 ) -> tuple[np.ndarray, None]:
     x, ids = operands
-    start, stop = context.bounds("c")
+    mine, where = held_entries(context, ids[..., None], -1, "c", "classes")
     gradient = np.zeros_like(x)
-    if x.shape[-1]:
-        mine = (ids >= start) & (ids < stop)
-        at = np.where(mine, ids - start, 0)[..., None]
-        np.put_along_axis(gradient, at, np.where(mine, dy, np.zeros((), dy.dtype))[..., None], axis=-1)
+    gradient[where] = dy[mine[..., 0]]
     return gradient, None
 
 
 _pick_op = Op(
     "pick",
     Rule.parse("... c, ... -> ...", indexed="c", linear=((0,),)),
-    _pick,
-    _pick_vjp,
+    _picked,
+    _picked_vjp,
     dtype=lambda x, _ids: x,
     contextual=True,
     moves=True,
@@ -298,12 +292,6 @@ def pick(x: Tensor, ids: Tensor) -> Tensor:
     return _pick_op(x, ids)
 
 
-def _one_hot_forward(context: Context, ids: np.ndarray, depth: int, dtype: Any, dim: int = -1) -> np.ndarray:
-    start, stop = context.bounds("c")
-    ones = (ids[..., None] == np.arange(start, stop)).astype(dtype)
-    return np.asarray(np.moveaxis(ones, -1, dim), order="C")
-
-
 def _one_hot_rule(ids: tuple[int, ...], depth: int, dtype: Any, dim: int = -1) -> tuple[Rule, dict[str, int]]:
     names = [f"d{i}" for i in range(len(ids))]
     at = dim % (len(ids) + 1)
@@ -313,7 +301,9 @@ def _one_hot_rule(ids: tuple[int, ...], depth: int, dtype: Any, dim: int = -1) -
 _one_hot_op = Op(
     "one_hot",
     _one_hot_rule,
-    _one_hot_forward,
+    lambda context, ids, depth, dtype, dim=-1: np.asarray(
+        np.moveaxis((ids[..., None] == np.arange(*context.bounds("c"))).astype(dtype), -1, dim), order="C"
+    ),
     dtype=lambda _ids, depth, dtype, dim=-1: np.dtype(dtype),
     contextual=True,
 )

@@ -142,9 +142,6 @@ def argmin(x: Tensor, dim: int | None = None, keepdims: bool = False, *, axis: i
     return _place_of(_argmin_op, x, dim, keepdims)
 
 
-# -- topk ----------------------------------------------------------------------------------------------------
-
-
 def _topk_rule(shape: tuple[int, ...], dim: int, k: int, largest: bool) -> tuple[Rule, dict[str, int]]:
     whole, kept = terms_of(len(shape), dim, (ALONG, "k"))
     return Rule.parse(f"{whole} -> {kept}, {kept}", whole="k"), {"k": k}
@@ -264,9 +261,6 @@ def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, *, axis: int = 
         raise RuleError(f"topk: {k} entries of dim {at}, which has {x.shape[at]}")
     values, places = _topk_op.results(x.to(x.layout.reduced), dim=at, k=int(k), largest=bool(largest))
     return values, places
-
-
-# -- searchsorted --------------------------------------------------------------------------------------------
 
 
 _search_op = Op(

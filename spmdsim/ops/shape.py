@@ -30,9 +30,6 @@ def moving_rule(text: str, whole: Sequence[str], linear: Any = "each") -> Rule:
     return Rule.parse(text, whole=" ".join(whole), linear=linear, passes=REDUCE_OPS)
 
 
-# -- reshape ----------------------------------------------------------------------------------------
-
-
 def reshape_rule(shape: Shape, new_shape: Shape) -> tuple[Rule, dict[str, int]]:
     """The rule of a reshape: the factors both shapes are made of.
 
@@ -233,9 +230,6 @@ def merged(x: Tensor, start: int, stop: int) -> Tensor:
     return reshape(x, shape, Layout(x.layout.mesh, [*dims[:start], axes, *dims[stop:]]))
 
 
-# -- transpose --------------------------------------------------------------------------------------
-
-
 _transpose_op = Op(
     "transpose",
     lambda shape, perm: moving_rule(
@@ -261,9 +255,6 @@ def transpose(x: Tensor, perm: Sequence[int] | None = None, *, axes: Sequence[in
     if sorted(order) != list(range(x.ndim)):
         raise RuleError(f"{perm} is not an order of the {x.ndim} dims")
     return _transpose_op(x, perm=order)
-
-
-# -- flip -------------------------------------------------------------------------------------------
 
 
 def same_dims(*shapes: Shape, linear: Any = "each", **_: Any) -> Rule:
@@ -292,9 +283,6 @@ def flip(x: Tensor, dims: Dims = None, *, axis: Dims = None) -> Tensor:
     [[6, 5, 4], [3, 1, 2]]
     """
     return _flip_op(x, dims=normal_dims(dims, x.ndim))
-
-
-# -- broadcast_to ----------------------------------------------------------------------------------
 
 
 def _broadcast_rule(old: Shape, shape: Shape) -> tuple[Rule, dict[str, int]]:

@@ -26,8 +26,6 @@ from spmdsim.tensor import Op, Tensor
 from spmdsim.tensor.joined import needs_values
 from spmdsim.tensor.operands import Operand, as_operand
 
-# -- quantiles -----------------------------------------------------------------------------------------------
-
 #: How a quantile between two entries is found: from the place below, the one above, and how far it is between them.
 METHODS = ("linear", "lower", "higher", "nearest", "midpoint")
 #: Of which parts there is a quantile.
@@ -39,8 +37,7 @@ PICKING = METHODS[1:4]
 def _quantiles(name: str, x: Tensor, q: np.ndarray, dim: Dims, method: str, keepdims: bool) -> Tensor:
     if method not in METHODS:
         raise RuleError(f"the method of {name} is {', '.join(map(repr, METHODS))}, but got {method!r}")
-    if q.size and not (q.min() >= 0 and q.max() <= 1):
-        raise RuleError(f"quantiles lie between 0 and 1 (percentiles up to 100), but got {q.tolist()}")
+    checked_parts(q)
     if x.dtype.kind == "c":
         raise RuleError(f"complex numbers have no {name}")
     dims = normal_dims(dim, x.ndim)
@@ -52,6 +49,13 @@ def _quantiles(name: str, x: Tensor, q: np.ndarray, dim: Dims, method: str, keep
     )
     kept = [1 if d in dims else n for d, n in enumerate(x.shape) if keepdims or d not in dims]
     return reshape(transpose(quantiles, [quantiles.ndim - 1, *range(quantiles.ndim - 1)]), (*q.shape, *kept))
+
+
+def checked_parts(q: np.ndarray) -> np.ndarray:
+    """Parts of which there are quantiles."""
+    if q.size and not (q.min() >= 0 and q.max() <= 1):
+        raise RuleError(f"quantiles lie between 0 and 1 (percentiles up to 100), but got {q.tolist()}")
+    return q
 
 
 def as_rows(x: Tensor, dims: Sequence[int]) -> Tensor:
@@ -164,9 +168,6 @@ def median(x: Tensor, dim: Dims = None, keepdims: bool = False, *, axis: Dims = 
     [2.0, 5.0]
     """
     return _quantiles("median", x, np.array(0.5), dim, "midpoint", keepdims)
-
-
-# -- counts --------------------------------------------------------------------------------------------------
 
 
 def _count_rule(*shapes: tuple[int, ...], size: int, **_: Any) -> tuple[Rule, dict[str, int]]:

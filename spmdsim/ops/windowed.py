@@ -140,10 +140,6 @@ def _window(n: int, k: int, mode: str) -> Window:
     return Window(n, (k - 1) // 2 + 1 - k, k, padded=True)
 
 
-def _windows(shape: Shape, kernel: Shape, mode: str) -> Windows:
-    return {0: [_window(n, k, mode) if k > 1 else None for n, k in zip(shape, kernel)]}
-
-
 def _places(context: Context, kernel: np.ndarray) -> Iterator[tuple[tuple[int, ...], tuple[slice, ...]]]:
     """Each place of the kernel, and what of the block, zeros added, it is multiplied by."""
     bounds = [context.bounds(factor) for (factor,) in context.bound.outputs[0]]
@@ -179,7 +175,16 @@ def _vjp(
     return along[tuple(slice(a, a + n) for (a, _), n in sides)], weights
 
 
-_convolve_op = WindowOp("convolve", _convolve_rule, _forward, _vjp, contextual=True, windows=_windows)
+_convolve_op = WindowOp(
+    "convolve",
+    _convolve_rule,
+    _forward,
+    _vjp,
+    contextual=True,
+    windows=lambda shape, kernel, mode: {
+        0: [_window(n, k, mode) if k > 1 else None for n, k in zip(shape, kernel)]
+    },
+)
 
 
 @operator(_convolve_op)
