@@ -18,7 +18,7 @@ from spmdsim.dialects.mindspore.primitive import primitive, to_tensor
 from spmdsim.dialects.mindspore.table import Row
 from spmdsim.dialects.mindspore.tensors import type_name
 from spmdsim.dialects.missing import Worded, each
-from spmdsim.dialects.networks import Numbered, tree
+from spmdsim.dialects.networks import Numbered, said, tree
 from spmdsim.errors import InputError, UsageTypeError, unknown
 from spmdsim.nn import Module, ModuleList, Sequential, losses
 from spmdsim.redistribution.sparse_lookup import checked_ids
@@ -41,8 +41,8 @@ class Cell(Worded, Module):
     })  # fmt: skip
 
     training = False
-    #: What it prints in its brackets: its options.
-    _shown_as = ""
+    #: What a cell prints in its brackets: its options.
+    extend_repr = said("")
 
     def __init__(self, auto_prefix: bool = True, flags: Any = None) -> None:
         """Both arguments are accepted and ignored."""
@@ -100,10 +100,6 @@ class Cell(Worded, Module):
         yield name_prefix, self
         for name, cell in self.name_cells().items():
             yield from cell.cells_and_names(f"{name_prefix}.{name}" if name_prefix else name)
-
-    def extend_repr(self) -> str:
-        """What a cell prints in its brackets: its options."""
-        return self._shown_as.format(self)
 
     def __repr__(self) -> str:
         """Its class and options, and in further lines the cells inside, each by its name."""
@@ -194,6 +190,10 @@ class Identity(Cell):
 class Dense(Cell):
     """``x @ weight.T + bias``, the weight ``[out, in]`` as MindSpore keeps it."""
 
+    extend_repr = said(
+        "input_channels={0.in_channels}, output_channels={0.out_channels}{0._biased}", "activation"
+    )
+
     def __init__(
         self, in_channels: int, out_channels: int, weight_init: Any = None, bias_init: Any = None, has_bias: bool = True,
         activation: str | Callable[[Any], Any] | None = None, dtype: Any = np.float32,
@@ -203,10 +203,9 @@ class Dense(Cell):
         self.weight = Parameter(initializer("normal" if weight_init is None else weight_init, shape, dtype))
         bias = initializer("zeros" if bias_init is None else bias_init, [out_channels], dtype)
         self.bias = Parameter(bias) if has_bias else None
+        self._biased = ", has_bias=True" * has_bias
         self.matmul, self.bias_add = primitive("MatMul")(transpose_b=True), primitive("Add")()
         self.activation = _named(activation) if isinstance(activation, str) else activation
-        more = ", has_bias=True" * has_bias + ", activation={0.activation}" * (activation is not None)
-        self._shown_as = "input_channels={0.in_channels}, output_channels={0.out_channels}" + more
 
     def construct(self, x: Any) -> Any:
         """``[..., in] -> [..., out]``."""
@@ -231,7 +230,7 @@ def _named(activation: str) -> Callable[[Any], Any]:
 class Embedding(Cell):
     """Rows of a table by number, ``[...] -> [..., embedding_size]``."""
 
-    _shown_as = (
+    extend_repr = said(
         "vocab_size={0.embedding_table.shape[0]}, embedding_size={0.embedding_table.shape[1]}, use_one_hot=False, "
         "embedding_table={0.embedding_table}, dtype={0.dtype}, padding_idx=None"
     )
@@ -253,7 +252,7 @@ class Embedding(Cell):
 class LayerNorm(Cell):
     """Normalised over the last dims, scaled and shifted."""
 
-    _shown_as = (  # as MindSpore writes them
+    extend_repr = said(  # as MindSpore writes them
         "normalized_shape={0.gamma.shape}, begin_norm_axis={0.begin_norm_axis}, "
         "begin_params_axis={0.begin_params_axis}, gamma{0.gamma}, beta={0.beta}"
     )
@@ -275,7 +274,7 @@ class LayerNorm(Cell):
 class Dropout(Cell):
     """Drops a share ``p`` of the elements while training (``set_train()``), the same ones in every layout."""
 
-    _shown_as = "p={0.p}"
+    extend_repr = said("p={0.p}")
 
     def __init__(self, keep_prob: float | None = None, p: float | None = None) -> None:
         self.p = p if p is not None else 0.5 if keep_prob is None else 1 - keep_prob

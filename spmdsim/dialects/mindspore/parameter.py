@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -181,11 +181,11 @@ class Parameter(CoreParameter):
         self, default_input: Any, name: str | None = None, requires_grad: bool = True, layerwise_parallel: bool = False,
         parallel_optimizer: bool = True,
     ) -> None:  # fmt: skip
+        if isinstance(default_input, CoreTensor):
+            default_input = default_input.full()
         if not isinstance(default_input, Initializer):
-            array = (
-                default_input.full() if isinstance(default_input, CoreTensor) else np.asarray(default_input)
-            )
-            if array.dtype == np.float64 and not isinstance(default_input, (np.ndarray, CoreTensor)):
+            array = np.asarray(default_input)
+            if array.dtype == np.float64 and not isinstance(default_input, np.ndarray):
                 array = array.astype(np.float32)
             default_input = initializer(array, array.shape, array.dtype)
         self._placed, self.parallel_optimizer = False, parallel_optimizer
@@ -296,10 +296,8 @@ class ParameterTuple(tuple[Any, ...]):
     __slots__ = ()
 
 
-@contextlib.contextmanager
-def no_init_parameters() -> Iterator[None]:
-    """Parameters created inside take no memory. Here none ever does before its first use."""
-    yield
+#: Parameters created inside take no memory. Here none ever does before its first use.
+no_init_parameters = contextlib.nullcontext
 
 
 # -- parameters in smaller pieces -----------------------------------------------------------------------------
