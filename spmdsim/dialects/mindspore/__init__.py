@@ -128,7 +128,7 @@ __getattr__ = speak(__name__, {
     "nn.cell": Words({"Cell CellList SequentialCell": "cells"}, hidden=True),
     "nn.optim": Words({"Adam Momentum Optimizer SGD": "training"}, hidden=True),
     "nn.utils": Words({"no_init_parameters": "parameter"}),
-    "ops": Words({"ReduceOp": "collectives"}, _NEAREST_OPS, tables="functions.everything"),
+    "ops": Words({"ReduceOp": "collectives"}, _NEAREST_OPS, tables="functions.functions functions.primitives"),
     "ops.functional": Words(nearest=_NEAREST_OPS, tables="functions.functions", hidden=True),
     "ops.operations": Words({"ReduceOp": "collectives"}, _NEAREST_OPS, tables="functions.primitives"),
     "parallel": Words({"AutoParallel": "auto_parallel", "Layout": "layout", "shard=sharded": "primitive"}, {

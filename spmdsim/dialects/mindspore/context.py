@@ -41,10 +41,8 @@ class ParallelMode:
 class Sharing:
     """A parameter's slice and the optimiser's state, split again along dim 0 over the ranks that need it (``hsdp``)."""
 
-    #: So many ranks share; all that need the slice if -1.
-    size: int = -1
-    #: Smaller parameters stay whole, in KB.
-    threshold: int = 64
+    size: int = -1  # so many ranks share; all that need the slice if -1
+    threshold: int = 64  # smaller parameters stay whole, in KB
     #: 1: gradients stay whole until the optimiser takes its piece; 2: they are scattered as they are added up; 3: besides,
     #: what was gathered for an operator is gathered again for the backward pass.
     level: int = 1
@@ -85,16 +83,12 @@ class Parallel:
     #: ``"data_parallel"``: what a rank is given is its rows of the batch; ``"full_batch"``: every rank is given the whole
     #: batch; cuts or a layout per input: what a rank is given is its slice.
     dataset_strategy: Any = "data_parallel"
-    #: A parameter's gradient is the mean over the ranks that hold the same slice, instead of the sum.
-    gradients_mean: bool = False
-    #: A loss that all ranks compute whole counts once, not once per rank.
-    loss_repeated_mean: bool = True
-    #: How parameters are shared out among the ranks that need the same slice.
-    sharing: Sharing | None = None
+    gradients_mean: bool = False  # a parameter's gradient is the mean over the ranks that hold the same slice
+    loss_repeated_mean: bool = True  # a loss that all ranks compute whole counts once, not once per rank
+    sharing: Sharing | None = None  # how parameters are shared out among the ranks that need the same slice
     #: Where parameters lie, by name, whatever their operators want (``load_param_strategy_file``).
     slices: Mapping[str, Layout] = field(default_factory=dict)
-    #: Those that were used, by name.
-    parameters: dict[str, Any] = field(default_factory=dict, compare=False)
+    parameters: dict[str, Any] = field(default_factory=dict, compare=False)  # those that were used, by name
 
     def factor(self, loss: Tensor) -> int:
         """How often the global loss counts in what is differentiated."""

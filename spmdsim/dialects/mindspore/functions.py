@@ -62,13 +62,6 @@ def _beside(x: Any, mesh: Any) -> Any:
 # -- rows over ours ----------------------------------------------------------------------------------------------
 
 
-def _spread(function: Callable[..., Any]) -> Row:
-    def call(input: Any, axis: Any = None, ddof: Any = 0, keepdims: bool = False) -> Any:
-        return function(input, axis, keepdims=keepdims, correction=int(ddof))
-
-    return Row(call)
-
-
 def _extreme(name: str) -> Row:
     """The element and its index along an axis; of all elements the index is 0, as MindSpore's is."""
 
@@ -118,9 +111,9 @@ ROWS: dict[str, Row] = {
     "norm": Row(lambda A, ord=None, dim=None, keepdim=False: linalg.norm(A, ord, dim, keepdim)),
     "repeat_interleave": Row(lambda input, repeats, axis=None: core.repeat(input, repeats, axis)),
     "smooth_l1_loss": Row(lambda input, target, beta=1.0, reduction="none": NETWORK["smooth_l1_loss"].call(input, target, reduction, beta)),
-    "std": _spread(core.std),
+    "std": Row(lambda input, axis=None, ddof=0, keepdims=False: core.std(input, axis, keepdims=keepdims, correction=int(ddof))),
     "unique": Row(lambda x: TORCH["unique"].call(x, return_inverse=True)),
-    "var": _spread(core.var),
+    "var": Row(lambda input, axis=None, ddof=0, keepdims=False: core.var(input, axis, keepdims=keepdims, correction=int(ddof))),
     **{name: _fourier(name) for name in ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft")},
 }  # fmt: skip
 
@@ -226,11 +219,6 @@ def functions() -> dict[str, Callable[[], Any]]:
 def primitives() -> dict[str, Callable[[], Any]]:
     """What makes each primitive of ``ops``."""
     return {name: partial(primitive, name) for row in TABLE.values() for name in row.primitives}
-
-
-def everything() -> dict[str, Callable[[], Any]]:
-    """Both."""
-    return {**functions(), **primitives()}
 
 
 # -- functions and cells with torch's arguments: ``mindspore.mint`` ----------------------------------------------------

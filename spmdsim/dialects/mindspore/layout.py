@@ -129,9 +129,20 @@ class MindSporeLayout(CoreLayout):
         """As :meth:`spmdsim.Layout.check_shape`."""
         super(MindSporeLayout, self.of(len(shape))).check_shape(shape)
 
-    interleaved_parallel = property(lambda self: VIRTUAL in self.mesh.axes, doc="Whether an axis is virtual.")
-    micro_shards = property(lambda self: micro_shards(self.mesh), doc="How many pieces each device holds.")
-    device_layout = property(device_layout, doc="The layout of devices, whose micro-shards are one shard.")
+    @property
+    def interleaved_parallel(self) -> bool:
+        """Whether the last axis is virtual."""
+        return VIRTUAL in self.mesh.axes
+
+    @property
+    def micro_shards(self) -> int:
+        """How many pieces each device holds: the size of the virtual axis, else 1."""
+        return micro_shards(self.mesh)
+
+    @property
+    def device_layout(self) -> CoreLayout:
+        """The layout of real devices, the micro-shards of a device taken as one shard."""
+        return device_layout(self)
 
     def virtual_ranks(self, device: int) -> tuple[int, ...]:
         """The ranks of the virtual mesh that a real device plays: ``device * n + i``."""

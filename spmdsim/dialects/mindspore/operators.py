@@ -142,7 +142,7 @@ def _check_keep_prob(attrs: Attrs) -> None:
 # -- what calls do beyond running one of our operators: several results, several steps, modes -----------------------
 
 
-def _derived(name: str, meant: Callable[[Any, Params], Any]) -> Run:
+def _derived(name: str, meant: Callable[[Primitive, Params], bool]) -> Run:
     """MindSpore's derivation says where the result lies, where a strategy is meant so."""
     return lambda p, operands, attrs: (
         p.as_derived(name, operands, attrs) if meant(p, attrs) else p.plain(operands, attrs)
@@ -318,7 +318,7 @@ ROWS = (
     # -- products, parameters per channel, tables ---------------------------------------------------------
     Row("MatMul BatchMatMul", "matmul", lambda _s, a: {name: True for name in ("transpose_a", "transpose_b") if a.get(name)},
         "(transpose_a=False, transpose_b=False)", "(a, b)", "matmul(input, other); bmm(input_x, mat2)",
-        run=_derived("MatMul", lambda p, attrs: attrs.get("enable_nd_tp") and p.configured),  # in two or three dims
+        run=_derived("MatMul", lambda p, attrs: bool(attrs.get("enable_nd_tp")) and p.configured),  # in two or three dims
         also_named="MatMulExt BatchMatMulExt", out_strategy="product"),
     Row("BiasAdd", "bias_add", lambda _s, _a: {"dim": 1}),
     Row("PReLU", "prelu", lambda _s, _a: {"dim": 1}, adjust=_slopes),

@@ -91,7 +91,11 @@ class Primitive(Worded):
         self._strategies = (in_strategy, out_strategy)
         return self
 
-    configured = property(lambda self: self._sharding is not None, doc="Whether it was given a strategy.")
+    @property
+    def configured(self) -> bool:
+        """Whether it was given a strategy."""
+        return self._sharding is not None
+
     in_strategy = property(lambda self: self._strategies[0], doc="The strategy given, as written.")
 
     @property

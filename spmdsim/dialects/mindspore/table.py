@@ -137,48 +137,40 @@ def no_params(_shapes: Sequence[Shape], _attrs: Attrs) -> Params:
 class Row:
     """An operator of MindSpore."""
 
-    #: Its names as a primitive, and our operator's name and parameters.
-    names: str
-    ours: str = "identity"
-    params: ToParams = no_params
-    #: What the primitive is made with, all attributes; and called with: operands, then attributes after a ``/``.
-    made: str = "()"
-    called: str = "(*operands)"
-    #: Names of functions; with arguments of their own in parentheses, in the order of ``called`` and then ``made``.
-    functions: str = ""
-    #: Its name as a cell that is made as the primitive is.
-    cell: str = ""
+    names: str  # as a primitive
+    ours: str = "identity"  # our operator
+    params: ToParams = no_params  # and its parameters
+    made: str = "()"  # what the primitive is made with, all attributes
+    called: str = "(*operands)"  # what it is called with: operands, then attributes after a ``/``
+    functions: str = (
+        ""  # names of functions; arguments of their own in the order of ``called`` and then ``made``
+    )
+    cell: str = ""  # its name as a cell that is made as the primitive is
     #: What a call does beyond running our operator: ``(primitive, operands, attributes) -> result``.
     run: Callable[[Any, list[Any], Params], Any] | None = None
-    #: Refuses attributes a primitive cannot be made with.
-    check: Callable[[Attrs], None] = lambda _attrs: None
-    #: Further names that have strategies only, and those in hyper-parallel's ``infer_layout``, in lower case.
-    also_named: str = ""
-    aliases: str = ""
+    check: Callable[[Attrs], None] = lambda _attrs: None  # refuses attributes a primitive cannot be made with
+    also_named: str = ""  # further names that have strategies only
+    aliases: str = ""  # names in hyper-parallel's ``infer_layout``, in lower case
     #: How strategies are understood: ``"rule"`` by the operator's rule, ``"batch"`` dim 0 only (operators without a rule of
     #: their own, batch_parallel_info.cc), ``"data"`` (sources of data, whose dims stand for themselves), ``"gather"``, or
     #: ``""``: ``shard`` does not know it.
     strategies: str = "rule"
-    #: Our operator whose rule says what strategies mean, if it is another one.
-    sharded: str = ""
-    #: It is a function of elements.
-    elements: bool = False
-    #: ``"no"`` if an out_strategy is refused, ``"same"`` if only the computed one is accepted, ``"product"`` for a MatMul's
-    #: choice of all_reduce or reduce_scatter.
+    sharded: str = ""  # our operator whose rule says what strategies mean, if it is another one
+    elements: bool = False  # it is a function of elements
+    #: ``"no"`` if one is refused, ``"same"`` if only the computed one is accepted, ``"product"`` for a MatMul's choice of
+    #: all_reduce or reduce_scatter.
     out_strategy: str = "no"
-    #: The cuts given are those of the result (OneHot).
-    of_result: bool = False
-    #: The summed result is divided by the number of elements (ReduceMean).
-    mean: bool = False
-    #: Results of which MindSpore keeps the map of the first dim only, and which of them ``_VirtualDiv`` looks at.
-    first_dim: tuple[int, ...] = ()
-    loss: int = 0
+    of_result: bool = False  # the cuts given are those of the result (OneHot)
+    mean: bool = False  # the summed result is divided by the number of elements (ReduceMean)
+    first_dim: tuple[int, ...] = ()  # results of which MindSpore keeps the map of the first dim only
+    loss: int = 0  # which result ``_VirtualDiv`` looks at
     #: The global shape of a result that is not split at all (a Reshape by itself).
     gathers: Callable[[Sequence[Shape], Attrs], Shape] | None = None
     #: The cuts really meant, from those given and the shapes.
     adjust: Callable[[Any, Sequence[Shape]], Any] = lambda cuts, _shapes: cuts
-    #: Further operands have no strategy and are whole (the mask of a DropoutDoMask, the values of a OneHot).
-    first_only: bool = False
+    first_only: bool = (
+        False  # further operands are whole (the mask of a DropoutDoMask, the values of a OneHot)
+    )
     #: Further results, each an operator on the first operand with its parameters (LayerNorm's mean and variance).
     also: Callable[[Sequence[Shape], Attrs], list[tuple[Op, Params]]] = lambda _shapes, _attrs: []
 

@@ -115,20 +115,15 @@ NEAREST = each({
 })  # fmt: skip
 
 
-def methods() -> set[str]:
-    """The functions of ``ops`` that are methods."""
-    from spmdsim.dialects.mindspore import functions
-
-    return {*functions.functions()} - _NO_METHODS
-
-
 def method(x: Any, name: str) -> Any:
     """A method of a tensor; an AttributeError names what is nearest."""
     if name.startswith("_"):
         raise AttributeError(f"a tensor has no attribute {name!r}")
     if name in METHODS:
         return partial(METHODS[name], x)
-    words = methods()
+    from spmdsim.dialects.mindspore import functions
+
+    words = {*functions.functions()} - _NO_METHODS
     if name in words:
         return partial(getattr(_ops(), name), x)
     there = [*sorted({*METHODS, *words}), "asnumpy", "astype", "item"]
