@@ -127,8 +127,10 @@ class BoundRule(ShortRepr):
 
     def input_layouts(self, strategy: Strategy) -> tuple[Layout, ...]:
         """The layout every operand must have."""
-        pending = [[(a, op) for a, of, op in strategy.passed if i in of] for i in range(len(self.inputs))]
-        return tuple(Layout(strategy.mesh, _axes(t, strategy), p) for t, p in zip(self.inputs, pending))
+        return tuple(
+            laid_out(term, strategy, [(axis, op) for axis, operands, op in strategy.passed if i in operands])
+            for i, term in enumerate(self.inputs)
+        )
 
     def steps(self, strategy: Strategy) -> Sequence[tuple[Any, Any]] | None:
         """The collectives in the middle of the local function, each with its element type, if it is made for such."""
@@ -136,8 +138,7 @@ class BoundRule(ShortRepr):
 
     def output_layouts(self, strategy: Strategy) -> tuple[Layout, ...]:
         """The layout the results come out with, pending reductions included."""
-        pending = [self._partial(strategy, i) for i in range(len(self.outputs))]
-        return tuple(Layout(strategy.mesh, _axes(t, strategy), p) for t, p in zip(self.outputs, pending))
+        return tuple(laid_out(t, strategy, self._partial(strategy, i)) for i, t in enumerate(self.outputs))
 
     def gradient_layout(self, strategy: Strategy, operand: int) -> Layout:
         """The layout in which the gradient of an operand comes out of the transposed rule.
@@ -150,7 +151,7 @@ class BoundRule(ShortRepr):
             a for factor, axes in strategy.splits if factor not in present for a in axes if size[a] > 1
         ]
         passed = [axis for axis, operands, _ in strategy.passed if operand not in operands]
-        return Layout(strategy.mesh, _axes(self.inputs[operand], strategy), [*lacking, *passed])
+        return laid_out(self.inputs[operand], strategy, [*lacking, *passed])
 
     def _partial(self, strategy: Strategy, output: int) -> list[tuple[str, str]]:
         reduced = [
@@ -258,8 +259,10 @@ def common_mesh(layouts: Sequence[Layout]) -> Mesh:
     return mesh
 
 
-def _axes(term: Term, strategy: Strategy) -> list[tuple[str, ...]]:
-    return [tuple(axis for factor in dim for axis in strategy.axes_of(factor)) for dim in term]
+def laid_out(term: Term, strategy: Strategy, partial: Any = ()) -> Layout:
+    """The layout of a tensor whose dims have these factors."""
+    dims = [tuple(axis for factor in dim for axis in strategy.axes_of(factor)) for dim in term]
+    return Layout(strategy.mesh, dims, partial)
 
 
 def _names(axes: tuple[str, ...]) -> str:

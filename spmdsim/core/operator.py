@@ -6,8 +6,7 @@ wanted, a route for each operand that lies otherwise, and the layouts of the res
 
 What plugs in here: :mod:`spmdsim.tensor.calls` applies operators in programs, watched and recorded, and fast when they
 are called again; :mod:`spmdsim.layout.cuts` reads strategies as users write them. Kinds of operators override what is
-asked of them: :mod:`spmdsim.tensor.stepped` has collectives in the middle of local functions,
-:mod:`spmdsim.tensor.owned_rows` exchanges rows that data decide about.
+asked of them: those of :mod:`spmdsim.tensor.stepped` communicate in the middle of local functions.
 
 This is the last file: the way from mesh to gradients ends here.
 """
@@ -22,7 +21,7 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 
 from spmdsim.core import elements
-from spmdsim.core.bound import BoundRule, bind
+from spmdsim.core.bound import BoundRule, bind, laid_out
 from spmdsim.core.elements import each
 from spmdsim.core.layout import Layout
 from spmdsim.core.mesh import Mesh
@@ -59,7 +58,7 @@ class Context(ShortRepr):
 
     @cached_property
     def _bounds(self) -> dict[str, tuple[int, int]]:
-        layout = Layout(self.strategy.mesh, [self.strategy.axes_of(f) for f in self.bound.sizes])
+        layout = laid_out(tuple((factor,) for factor in self.bound.sizes), self.strategy)
         return dict(zip(self.bound.sizes, layout.bounds(tuple(self.bound.sizes.values()), self.rank)))
 
     def bounds(self, factor: str) -> tuple[int, int]:
@@ -72,9 +71,9 @@ class Context(ShortRepr):
 
     @cached_property
     def _slices(self) -> list[tuple[slice, ...]]:
-        bound, mesh, axes = self.bound, self.strategy.mesh, self.strategy.axes_of
+        bound, strategy = self.bound, self.strategy
         pairs = zip((*bound.inputs, bound.outputs[0]), (*bound.shapes, bound.output_shapes[0]))
-        return [Layout(mesh, [sum(map(axes, d), ()) for d in t]).slices(n, self.rank) for t, n in pairs]
+        return [laid_out(term, strategy).slices(shape, self.rank) for term, shape in pairs]
 
     def index(self, operand: int) -> tuple[slice, ...]:
         """Global slices of an operand's shard; operand -1 is the first result."""
@@ -135,11 +134,7 @@ class Op(Pictured):
         return results if isinstance(results, tuple) else (results,)
 
     def shard(
-        self,
-        in_strategy: StrategyLike,
-        out_strategy: StrategyLike | None = None,
-        *,
-        repeat: str = "right",
+        self, in_strategy: StrategyLike, out_strategy: StrategyLike | None = None, *, repeat: str = "right"
     ) -> ShardedOp:
         """The operator with a given strategy instead of the cheapest one.
 
@@ -258,18 +253,9 @@ reader = StrategyReader()
 class Recipe:
     """What to do when an operator meets operands with these metas in this world.
 
-    Attributes:
-        op: the operator that runs.
-        bound: its rule with sizes.
-        strategy: the chosen strategy.
-        plans: per operand the redistribution it needs, or None.
-        inputs: metas of the operands as the local function sees them.
-        outputs: metas of the results as the local function leaves them, pending reductions included.
-        finals: the redistribution of each result that the operator itself does, or None.
-        active: per owned rank whether it takes part (is in the mesh).
-        prepared: what a kind of operators derived besides (:meth:`Op.prepared`).
-        forward: the local function.
-        vjp: the local gradient function, if the operator has a gradient.
+    ``plans`` and ``finals`` are the redistributions of operands and results, None where there is nothing to move;
+    ``inputs`` and ``outputs`` are the metas that the local function sees and leaves; ``active`` says which owned ranks
+    take part, and ``prepared`` what a kind of operators derived besides.
     """
 
     op: Op

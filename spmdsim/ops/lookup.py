@@ -16,7 +16,7 @@ from spmdsim.ops.along import held_entries
 from spmdsim.ops.operators import operator
 from spmdsim.redistribution.sparse_lookup import checked_ids
 from spmdsim.tensor import Tensor
-from spmdsim.tensor.owned_rows import OwnedRows
+from spmdsim.tensor.stepped import OwnedRows
 from spmdsim.worlds.local_lookup import add_rows, place_rows
 from spmdsim.worlds.pool import empty
 

@@ -3,7 +3,7 @@
 A checkpoint is a folder with ``manifest.json`` and one ``.safetensors`` file per rank in a subfolder. The
 manifest names for each tensor its shape, type and layout, and for each distinct shard the file, its bounds and a
 checksum. It is replaced in one step after all data has reached the disk: a crash while saving leaves the previous
-checkpoint whole, and the next save removes what it left (see ``saving``). Nothing is ever unpickled.
+checkpoint whole, and the next save removes what it left (see ``checkpoint_folder``). Nothing is ever unpickled.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import struct
 import uuid
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,11 +23,10 @@ import numpy as np
 from spmdsim.core import Bounds, Layout
 from spmdsim.core.step import overlap
 from spmdsim.errors import InputError, SpmdError, UsageTypeError, WorldError
+from spmdsim.tensor.checkpoint_folder import VERSION, Saving, read_manifest, saved_layout, sees, sync_folder
 from spmdsim.tensor.element_types import safetensors_dtype, safetensors_name
 from spmdsim.tensor.files import open_array
-from spmdsim.tensor.manifest import VERSION, read_manifest, saved_layout
 from spmdsim.tensor.replicas import require_equal_source
-from spmdsim.tensor.saving import Saving, sees, sync_folder
 from spmdsim.tensor.sources import Described
 from spmdsim.tensor.tensor import Tensor
 from spmdsim.trace.recorder import source_line
@@ -63,16 +63,15 @@ def save(folder: str | Path, tensors: Mapping[str, Tensor]) -> None:
     reduced = {name: (t := tensors[name].detach()).to(t.layout.reduced) for name in mine}
     saving, first = Saving(place, gathered[0][0]), 0 in world.ranks
     try:
-        _raise_first(world.gather_objects([_begin(saving) if first else None] * len(world.ranks), "save"))
-        written = world.gather_objects(
-            [_write(saving, rank, reduced, k) for k, rank in enumerate(world.ranks)], "save"
-        )
+        _on_first(world, saving.begin, f"rank 0 cannot write to {str(place)!r}")
+        mine_written = [_write(saving, rank, reduced, k) for k, rank in enumerate(world.ranks)]
+        written = world.gather_objects(mine_written, "save")
         _raise_first([problem for problem, _ in written])
         shards = [shard for _, facts in written for shard in facts]
-        _raise_first(
-            world.gather_objects(
-                [_end(saving, reduced, shards) if first else None] * len(world.ranks), "save"
-            )
+        _on_first(
+            world,
+            lambda: saving.replace_manifest(_manifest(saving.data.name, reduced, shards)),
+            f"the manifest in {str(place)!r} cannot be written",
         )
     finally:
         if first:
@@ -113,12 +112,15 @@ def _require_equal(found: Sequence[Mapping[str, tuple[str, int]]]) -> None:
                 )
 
 
-def _begin(saving: Saving) -> str | None:
+def _on_first(world: World, action: Callable[[], None], words: str) -> None:
+    """What the process of rank 0 does to files; where it cannot, all ranks raise an error that begins with these words."""
+    problem = None
     try:
-        saving.begin()
+        if 0 in world.ranks:
+            action()
     except OSError as error:
-        return f"rank 0 cannot write to {str(saving.place)!r}: {error.strerror or error}"
-    return None
+        problem = f"{words}: {error.strerror or error}"
+    _raise_first(world.gather_objects([problem] * len(world.ranks), "save"))
 
 
 def _write(
@@ -136,14 +138,6 @@ def _write(
         return None, entries
     except OSError as error:
         return f"rank {rank} cannot write to {str(saving.place)!r}: {error.strerror or error}", []
-
-
-def _end(saving: Saving, tensors: Mapping[str, Tensor], shards: Sequence[dict[str, Any]]) -> str | None:
-    try:
-        saving.replace_manifest(_manifest(saving.data.name, tensors, shards))
-    except OSError as error:
-        return f"the manifest in {str(saving.place)!r} cannot be written: {error.strerror or error}"
-    return None
 
 
 def _write_rank(place: Path, rank: int, tensors: Mapping[str, Tensor], k: int) -> list[dict[str, Any]]:
@@ -226,10 +220,8 @@ def load(
     ...     load(f"{folder}/step1", LockStep(2))["x"].full()
     array([1., 2.])
     """
-    place = Path(folder)
-    manifest = _same_manifest(place, world)
-    entries = manifest["tensors"]
-    files = place / manifest["data"]
+    manifest = _same_manifest(Path(folder), world)
+    entries, files = manifest["tensors"], Path(folder) / manifest["data"]
     if verify:
         _verify(files, entries, world)
     loaded: dict[str, Tensor] = {}
@@ -254,14 +246,14 @@ def load(
 
 def _same_manifest(place: Path, world: World) -> dict[str, Any]:
     """The manifest, if all ranks read the same one."""
-    manifest: dict[str, Any] = {}
-    problem, data = None, None
+    manifest: dict[str, Any] = {"data": None}
+    problem = None
     try:
         manifest = read_manifest(place)
-        data = manifest["data"]
     except InputError as error:
         problem = str(error)
-    gathered = world.gather_objects([(problem, data, str(place.absolute()))] * len(world.ranks), "load")
+    facts = problem, manifest["data"], str(place.absolute())
+    gathered = world.gather_objects([facts] * len(world.ranks), "load")
     problems = [problem for problem, _, _ in gathered]
     if None in problems:  # not all ranks have this problem
         problems = [problem and f"rank {rank}: {problem}" for rank, problem in enumerate(problems)]
@@ -277,27 +269,19 @@ def _same_manifest(place: Path, world: World) -> dict[str, Any]:
 
 def _load_one(name: str, entry: dict[str, Any], files: Path, world: World, layouts: LayoutChoice) -> Tensor:
     shape = tuple(entry["shape"])
-    if layouts is None:
-        layout = saved_layout(entry)
-    elif callable(layouts):
+    if callable(layouts):
         layout = layouts(name, shape)
     else:
-        layout = layouts[name] if name in layouts else saved_layout(entry)
+        layout = (layouts or {}).get(name) or saved_layout(entry)
     if max(layout.mesh.rank_list) >= world.size:
         raise WorldError(
             f"{name!r} was saved on {layout.mesh}, but {world.size} ranks are running; load() takes other layouts"
         )
     dtype = safetensors_dtype(entry["dtype"], files)
-    return Tensor.from_global(
-        Described(
-            lambda index: _block(name, entry, files, index, dtype), None
-        ),  # compared when all have read all
-        layout,
-        world,
-        shape=shape,
-        dtype=dtype,
-        name=name,
-    )
+    block = Described(
+        lambda index: _block(name, entry, files, index, dtype), None
+    )  # compared when all have read all
+    return Tensor.from_global(block, layout, world, shape=shape, dtype=dtype, name=name)
 
 
 def _block(
@@ -324,13 +308,8 @@ def _block(
 
 
 def _verify(files: Path, entries: dict[str, Any], world: World) -> None:
-    jobs = [(name, s, entry["dtype"]) for name, entry in entries.items() for s in entry["shards"]]
-    problems: list[str | None] = []
-    for rank in world.ranks:
-        problem = None
-        for name, shard, kind in jobs[rank :: world.size]:
-            problem = problem or _damage(name, shard, kind, files)
-        problems.append(problem)
+    jobs = [(name, s, entry["dtype"], files) for name, entry in entries.items() for s in entry["shards"]]
+    problems = [next(filter(None, starmap(_damage, jobs[rank :: world.size])), None) for rank in world.ranks]
     _raise_first(world.gather_objects(problems, "load"))
 
 
@@ -340,14 +319,13 @@ def _damage(name: str, shard: dict[str, Any], kind: str, files: Path) -> str | N
         whole = np.asarray(source[tuple(slice(0, n) for n in source.shape)], order="C")
     except InputError as error:
         return str(error)
+    which = f"{name!r} in {str(files / shard['file'])!r}"
     if tuple(b - a for a, b in shard["bounds"]) != source.shape:
-        return f"{name!r} in {str(files / shard['file'])!r} has shape {source.shape}, not that of its bounds"
+        return f"{which} has shape {source.shape}, not that of its bounds"
     if whole.dtype != safetensors_dtype(kind, files):
-        return f"{name!r} in {str(files / shard['file'])!r} has elements of type {whole.dtype}, not {kind}"
+        return f"{which} has elements of type {whole.dtype}, not {kind}"
     if zlib.crc32(_bytes(whole)) != shard["crc32"]:
-        return (
-            f"{name!r} in {str(files / shard['file'])!r} is damaged: its checksum differs from the manifest's"
-        )
+        return f"{which} is damaged: its checksum differs from the manifest's"
     return None
 
 

@@ -181,29 +181,20 @@ def uniform_block(index: Index, shape: Sequence[int], dtype: Any = np.float32, s
     return _block(index, shape, np.dtype(dtype), seed, _to_uniform)
 
 
-def _tensor(
+def _source(
     block: Callable[..., np.ndarray],
+    finish: Callable[[np.ndarray], np.ndarray],
+    words: str,
     shape: Sequence[int],
-    layout: Layout,
-    world: World | None,
     dtype: Any,
     seed: int,
-    finish: Callable[[np.ndarray], np.ndarray],
-    requires_grad: bool,
-    words: str,
-) -> Tensor:
-    kind = np.dtype(dtype)
+) -> tuple[Described, dict[str, Any]]:
+    """What tensors are made of: a function of an index, and how large and of which type the whole is."""
+    kind, size = np.dtype(dtype), tuple(shape)
     if kind.kind not in "fV":
         raise InputError(f"random tensors are of floating types, not {kind}")
-    size = tuple(shape)
-    return Tensor.from_global(
-        Described(lambda index: finish(block(index, size, kind, seed)), f"{words}, seed {seed}"),
-        layout,
-        world,
-        shape=size,
-        dtype=kind,
-        requires_grad=requires_grad,
-    )
+    function = Described(lambda index: finish(block(index, size, kind, seed)), f"{words}, seed {seed}")
+    return function, {"shape": size, "dtype": kind}
 
 
 def normal(
@@ -227,17 +218,9 @@ def normal(
             block += kind(mean)
         return block
 
-    return _tensor(
-        normal_block,
-        shape,
-        layout,
-        world,
-        dtype,
-        seed,
-        finish,
-        requires_grad,
-        f"normal numbers, mean {mean}, std {std}",
-    )
+    words = f"normal numbers, mean {mean}, std {std}"
+    source, whole = _source(normal_block, finish, words, shape, dtype, seed)
+    return Tensor.from_global(source, layout, world, requires_grad=requires_grad, **whole)
 
 
 def uniform(
@@ -258,4 +241,5 @@ def uniform(
         return np.asarray(block * kind(high - low) + kind(low), block.dtype)
 
     words = f"uniform numbers from {low} to {high}"
-    return _tensor(uniform_block, shape, layout, world, dtype, seed, finish, requires_grad, words)
+    source, whole = _source(uniform_block, finish, words, shape, dtype, seed)
+    return Tensor.from_global(source, layout, world, requires_grad=requires_grad, **whole)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from importlib import import_module
+from inspect import signature
 from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, TypeAlias, TypeVar
 
 import numpy as np
@@ -57,6 +58,86 @@ def _creation(name: str) -> Any:
     made.__name__ = made.__qualname__ = name
     made.__doc__ = f"See :func:`spmdsim.tensor.creation.{name}`."
     return staticmethod(made)
+
+
+V = TypeVar("V")
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _one(method: str, **values: V) -> V:
+    """The value of a parameter with several names, of which at most one is given."""
+    given = [(name, value) for name, value in values.items() if value is not None]
+    if len(given) > 1:
+        raise two_names(method, *given[0], *given[1])
+    return given[0][1] if given else next(iter(values.values()))
+
+
+def _plain(
+    self: Tensor, dims: Dims = None, keepdims: bool = False, *, axis: Dims = None, dim: Dims = None
+) -> Tensor:
+    """How reductions are called."""
+    raise NotImplementedError
+
+
+def _typed(
+    self: Tensor,
+    dims: Dims = None,
+    keepdims: bool = False,
+    *,
+    axis: Dims = None,
+    dim: Dims = None,
+    dtype: DTypeLike | None = None,
+) -> Tensor:
+    """How those are called that may convert their operand first."""
+    raise NotImplementedError
+
+
+def _corrected(
+    self: Tensor,
+    dims: Dims = None,
+    keepdims: bool = False,
+    *,
+    correction: float = 0,
+    axis: Dims = None,
+    dim: Dims = None,
+    ddof: float = 0,
+) -> Tensor:
+    """How those are called that divide by fewer elements than there are."""
+    raise NotImplementedError
+
+
+def _reductions(like: F) -> Callable[[tuple[str, str]], F]:
+    """Makes methods that hand over to the operator of a name, with the parameters that another function has."""
+
+    def of(named: tuple[str, str]) -> Any:
+        name, what = named
+
+        def method(
+            self: Any,
+            dims: Any = None,
+            keepdims: bool = False,
+            *,
+            axis: Any = None,
+            dim: Any = None,
+            **more: Any,
+        ) -> Any:
+            over = dims if axis is dim is None else _one(name, dims=dims, axis=axis, dim=dim)
+            if not more:
+                return getattr(ops, name)(self, over, keepdims)
+            if unknown := [key for key in more if key not in signature(like).parameters]:
+                raise TypeError(f"Tensor.{name}() got an unexpected keyword argument {unknown[0]!r}")
+            given = self if more.get("dtype") is None else ops.cast(self, more["dtype"])
+            correction = _one(name, **{key: more.get(key) or None for key in ("correction", "ddof")})
+            return getattr(ops, name)(
+                given, over, keepdims, **({"correction": correction} if correction else {})
+            )
+
+        method.__name__, method.__qualname__ = name, f"Tensor.{name}"
+        method.__doc__ = f"{what} over dims (all for None); see :func:`spmdsim.ops.{name}`."
+        method.__signature__ = signature(like)  # type: ignore[attr-defined]
+        return method
+
+    return of
 
 
 class Tensor(SymbolicTensor):
@@ -315,96 +396,13 @@ class Tensor(SymbolicTensor):
         """All dims from ``start`` on as one; as numpy has it, an order instead: :func:`spmdsim.ops.reshape` says which."""
         return ops.flatten(self, start, order)
 
-    def sum(
-        self,
-        dims: Dims = None,
-        keepdims: bool = False,
-        *,
-        axis: Dims = None,
-        dim: Dims = None,
-        dtype: DTypeLike | None = None,
-    ) -> Tensor:
-        """Sum over dims (all for None); see :func:`spmdsim.ops.sum`."""
-        given = self if dtype is None else ops.cast(self, dtype)
-        return ops.sum(given, _dims("sum", dims, axis, dim), keepdims)
-
-    def mean(
-        self,
-        dims: Dims = None,
-        keepdims: bool = False,
-        *,
-        axis: Dims = None,
-        dim: Dims = None,
-        dtype: DTypeLike | None = None,
-    ) -> Tensor:
-        """Mean over dims (all for None); see :func:`spmdsim.ops.mean`."""
-        given = self if dtype is None else ops.cast(self, dtype)
-        return ops.mean(given, _dims("mean", dims, axis, dim), keepdims)
-
-    def max(
-        self, dims: Dims = None, keepdims: bool = False, *, axis: Dims = None, dim: Dims = None
-    ) -> Tensor:
-        """Largest element over dims (all for None); see :func:`spmdsim.ops.max`."""
-        return ops.max(self, _dims("max", dims, axis, dim), keepdims)
-
-    def min(
-        self, dims: Dims = None, keepdims: bool = False, *, axis: Dims = None, dim: Dims = None
-    ) -> Tensor:
-        """Smallest element over dims (all for None); see :func:`spmdsim.ops.min`."""
-        return ops.min(self, _dims("min", dims, axis, dim), keepdims)
-
-    def prod(
-        self,
-        dims: Dims = None,
-        keepdims: bool = False,
-        *,
-        axis: Dims = None,
-        dim: Dims = None,
-        dtype: DTypeLike | None = None,
-    ) -> Tensor:
-        """Product over dims (all for None); see :func:`spmdsim.ops.prod`."""
-        given = self if dtype is None else ops.cast(self, dtype)
-        return ops.prod(given, _dims("prod", dims, axis, dim), keepdims)
-
-    def all(
-        self, dims: Dims = None, keepdims: bool = False, *, axis: Dims = None, dim: Dims = None
-    ) -> Tensor:
-        """Whether all elements over dims (all for None) are true; see :func:`spmdsim.ops.all`."""
-        return ops.all(self, _dims("all", dims, axis, dim), keepdims)
-
-    def any(
-        self, dims: Dims = None, keepdims: bool = False, *, axis: Dims = None, dim: Dims = None
-    ) -> Tensor:
-        """Whether any element over dims (all for None) is true; see :func:`spmdsim.ops.any`."""
-        return ops.any(self, _dims("any", dims, axis, dim), keepdims)
-
-    def std(
-        self,
-        dims: Dims = None,
-        keepdims: bool = False,
-        *,
-        correction: float = 0,
-        axis: Dims = None,
-        dim: Dims = None,
-        ddof: float = 0,
-    ) -> Tensor:
-        """Standard deviation over dims (all for None); see :func:`spmdsim.ops.std`."""
-        given = _one("std", correction=correction or None, ddof=ddof or None)
-        return ops.std(self, _dims("std", dims, axis, dim), keepdims, correction=given or 0)
-
-    def var(
-        self,
-        dims: Dims = None,
-        keepdims: bool = False,
-        *,
-        correction: float = 0,
-        axis: Dims = None,
-        dim: Dims = None,
-        ddof: float = 0,
-    ) -> Tensor:
-        """Variance over dims (all for None); see :func:`spmdsim.ops.var`."""
-        given = _one("var", correction=correction or None, ddof=ddof or None)
-        return ops.var(self, _dims("var", dims, axis, dim), keepdims, correction=given or 0)
+    sum, mean, prod = map(_reductions(_typed), (("sum", "Sum"), ("mean", "Mean"), ("prod", "Product")))
+    max, min = map(_reductions(_plain), (("max", "Largest element"), ("min", "Smallest element")))
+    all, any = map(
+        _reductions(_plain),
+        (("all", "Whether all elements are true"), ("any", "Whether any element is true")),
+    )
+    std, var = map(_reductions(_corrected), (("std", "Standard deviation"), ("var", "Variance")))
 
     def argmax(self, dim: int | None = None, keepdims: bool = False, *, axis: int | None = None) -> Tensor:
         """Where the largest element is along a dim (None: among all elements); see :func:`spmdsim.ops.argmax`."""
@@ -413,21 +411,6 @@ class Tensor(SymbolicTensor):
     def argmin(self, dim: int | None = None, keepdims: bool = False, *, axis: int | None = None) -> Tensor:
         """Where the smallest element is along a dim (None: among all elements); see :func:`spmdsim.ops.argmin`."""
         return ops.argmin(self, dim if axis is None else _one("argmin", dim=dim, axis=axis), keepdims)
-
-
-V = TypeVar("V")
-
-
-def _dims(method: str, dims: Dims, axis: Dims, dim: Dims) -> Dims:
-    return dims if axis is dim is None else _one(method, dims=dims, axis=axis, dim=dim)
-
-
-def _one(method: str, **values: V) -> V:
-    """The value of a parameter with several names, of which at most one is given."""
-    given = [(name, value) for name, value in values.items() if value is not None]
-    if len(given) > 1:
-        raise two_names(method, *given[0], *given[1])
-    return given[0][1] if given else next(iter(values.values()))
 
 
 def _world(world: World | None, layout: Layout) -> World:

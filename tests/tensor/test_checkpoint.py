@@ -16,8 +16,8 @@ from processes import run_python
 from spmdsim import LockStep, Mesh, Tensor
 from spmdsim.errors import InputError, UsageTypeError, WorldError
 from spmdsim.tensor import checkpoint
+from spmdsim.tensor.checkpoint_folder import Saving
 from spmdsim.tensor.files import open_array
-from spmdsim.tensor.saving import Saving
 
 
 @pytest.fixture
@@ -336,7 +336,7 @@ KILLED = """\
 import os, signal, sys
 import numpy as np
 from spmdsim import LockStep, Mesh, Tensor
-from spmdsim.tensor import checkpoint, saving
+from spmdsim.tensor import checkpoint, checkpoint_folder
 where, folder = sys.argv[1:]
 world = LockStep(2)
 
@@ -348,15 +348,15 @@ def kill(*_, **__):
 
 checkpoint.save(folder, x(1))
 if where == "begin":
-    saving.sync_folder = kill
+    checkpoint_folder.sync_folder = kill
 elif where == "data":
     checkpoint._write_rank = kill
 elif where == "manifest":
     os.replace = kill
 elif where == "old":
-    saving.shutil.rmtree = kill
+    checkpoint_folder.shutil.rmtree = kill
 elif where == "word":
-    saving.Saving.end = kill
+    checkpoint_folder.Saving.end = kill
 checkpoint.save(folder, x(2))
 """
 

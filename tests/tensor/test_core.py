@@ -15,7 +15,7 @@ from spmdsim.core import Layout, Rule
 from spmdsim.errors import InputError, LayoutError, PlanError, RuleError, UsageTypeError, WorldError
 from spmdsim.redistribution import planner
 from spmdsim.redistribution.guard import RedistributionWarning, forbid_redistribution
-from spmdsim.tensor import Op, operands, owned_rows
+from spmdsim.tensor import Op, operands, stepped
 from spmdsim.tensor.check import tolerance
 from spmdsim.tensor.joined import joined
 from spmdsim.tensor.operands import as_operand
@@ -474,7 +474,7 @@ def test_the_program_that_was_begun_last_is_told(monkeypatch):
         for of in ("first", "last")
     )
     monkeypatch.setattr(operands, "programs", [first, last])
-    monkeypatch.setattr(owned_rows, "programs", [first, last])
+    monkeypatch.setattr(stepped, "programs", [first, last])
     as_operand(1, x)
     run_rows, about = world.run_rows, []
     monkeypatch.setattr(world, "run_rows", lambda *given: (about.append(world.about), run_rows(*given))[1])
