@@ -9,20 +9,11 @@ import numpy as np
 from spmdsim.errors import InputError, RuleError
 from spmdsim.layout.element_type import element_type
 
+#: Names in safetensors files, without BF16: F64, I32, U8 and so on.
 _SAFETENSORS = {
-    "F64": "<f8",
-    "F32": "<f4",
-    "F16": "<f2",
-    "I64": "<i8",
-    "I32": "<i4",
-    "I16": "<i2",
-    "I8": "i1",
-    "U64": "<u8",
-    "U32": "<u4",
-    "U16": "<u2",
-    "U8": "u1",
-    "BOOL": "?",
+    f"{kind}{8 * n}": f"<{kind.lower()}{n}" for kind in "FIU" for n in (8, 4, 2, 1) if f"{kind}{n}" != "F1"
 }
+_SAFETENSORS["BOOL"] = "?"
 
 
 def bfloat16() -> np.dtype:

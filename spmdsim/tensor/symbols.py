@@ -9,7 +9,7 @@ from functools import lru_cache, partial
 from importlib import import_module
 from sys import getrefcount
 from types import CodeType
-from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeGuard
 
 import numpy as np
 
@@ -59,7 +59,10 @@ def _references_unnamed() -> int:
 UNNAMED = _references_unnamed()
 
 
-def _binary(name: str) -> Callable[[Any, Operand], Tensor]:
+Binary: TypeAlias = "Callable[[Any, Operand], Tensor]"
+
+
+def _binary(name: str) -> Binary:
     def symbol(self: Tensor, other: Operand) -> Tensor:
         if getrefcount(self) == UNNAMED and _spent(self, other, 2):
             return _into(self, name, self, other)
@@ -71,7 +74,7 @@ def _binary(name: str) -> Callable[[Any, Operand], Tensor]:
     return symbol
 
 
-def _reflected(name: str) -> Callable[[Any, Operand], Tensor]:
+def _reflected(name: str) -> Binary:
     def symbol(self: Tensor, other: Operand) -> Tensor:
         if getrefcount(self) == UNNAMED and _spent(self, other, 1):
             return _into(self, name, other, self)
@@ -146,11 +149,17 @@ def _unary(name: str) -> Callable[[Any], Tensor]:
     return symbol
 
 
-def _in_place(name: str) -> Callable[[Any, Operand], Any]:
-    def symbol(self: Any, other: Operand) -> Any:
-        return become(self, getattr(ops, name)(before(self), other), name)
+def _in_place(name: str) -> Binary:
+    def symbol(self: Any, other: Operand) -> Tensor:
+        result: Tensor = become(self, getattr(ops, name)(before(self), other), name)
+        return result
 
     return symbol
+
+
+def _symbols(name: str) -> tuple[Binary, Binary, Binary]:
+    """A symbol, its reflected and its in-place form."""
+    return _binary(name), _reflected(name), _in_place(name)
 
 
 def _is_leaf(x: tensor.Tensor) -> bool:
@@ -311,28 +320,19 @@ class SymbolicTensor(ReadableTensor):
     diagonal, put = map(_NumpyMethod, ("diagonal", "put"))
     dot, ravel, round, trace = map(_NumpyMethod, ("dot", "ravel", "round", "trace"))
 
-    __add__, __radd__, __iadd__ = _binary("add"), _reflected("add"), _in_place("add")
-    __sub__, __rsub__, __isub__ = _binary("subtract"), _reflected("subtract"), _in_place("subtract")
-    __mul__, __rmul__, __imul__ = _binary("multiply"), _reflected("multiply"), _in_place("multiply")
-    __truediv__, __rtruediv__, __itruediv__ = _binary("divide"), _reflected("divide"), _in_place("divide")
-    __floordiv__, __rfloordiv__ = _binary("floor_divide"), _reflected("floor_divide")
-    __ifloordiv__ = _in_place("floor_divide")
-    __mod__, __rmod__, __imod__ = _binary("remainder"), _reflected("remainder"), _in_place("remainder")
-    __pow__, __rpow__, __ipow__ = _binary("power"), _reflected("power"), _in_place("power")
-    __matmul__, __rmatmul__, __imatmul__ = _binary("matmul"), _reflected("matmul"), _in_place("matmul")
-    __and__, __rand__, __iand__ = _binary("bitwise_and"), _reflected("bitwise_and"), _in_place("bitwise_and")
-    __or__, __ror__, __ior__ = _binary("bitwise_or"), _reflected("bitwise_or"), _in_place("bitwise_or")
-    __xor__, __rxor__, __ixor__ = _binary("bitwise_xor"), _reflected("bitwise_xor"), _in_place("bitwise_xor")
-    __lshift__, __rlshift__, __ilshift__ = (
-        _binary("left_shift"),
-        _reflected("left_shift"),
-        _in_place("left_shift"),
-    )
-    __rshift__, __rrshift__, __irshift__ = (
-        _binary("right_shift"),
-        _reflected("right_shift"),
-        _in_place("right_shift"),
-    )
+    __add__, __radd__, __iadd__ = _symbols("add")
+    __sub__, __rsub__, __isub__ = _symbols("subtract")
+    __mul__, __rmul__, __imul__ = _symbols("multiply")
+    __truediv__, __rtruediv__, __itruediv__ = _symbols("divide")
+    __floordiv__, __rfloordiv__, __ifloordiv__ = _symbols("floor_divide")
+    __mod__, __rmod__, __imod__ = _symbols("remainder")
+    __pow__, __rpow__, __ipow__ = _symbols("power")
+    __matmul__, __rmatmul__, __imatmul__ = _symbols("matmul")
+    __and__, __rand__, __iand__ = _symbols("bitwise_and")
+    __or__, __ror__, __ior__ = _symbols("bitwise_or")
+    __xor__, __rxor__, __ixor__ = _symbols("bitwise_xor")
+    __lshift__, __rlshift__, __ilshift__ = _symbols("left_shift")
+    __rshift__, __rrshift__, __irshift__ = _symbols("right_shift")
     __gt__, __ge__, __lt__, __le__ = map(_binary, ("greater", "greater_equal", "less", "less_equal"))
     __neg__, __pos__, __abs__ = map(_unary, ("negative", "positive", "absolute"))
     __invert__ = _unary("bitwise_invert")

@@ -63,13 +63,12 @@ class ReadableTensor(tensor.Tensor):
         shards = self.shards
         if rank is None:
             return read_only(shards[0])
-        if rank not in self.world.ranks:
-            if rank not in range(self.world.size):
-                raise WorldError(f"there is no rank {rank!r} in a world of {self.world.size} ranks")
-            raise WorldError(
-                f"rank {rank} is owned by another process; this one owns {list(self.world.ranks)}"
-            )
-        return read_only(shards[self.world.ranks.index(rank)])
+        ranks, size = self.world.ranks, self.world.size
+        if rank not in range(size):
+            raise WorldError(f"there is no rank {rank!r} in a world of {size} ranks")
+        if rank not in ranks:
+            raise WorldError(f"rank {rank} is owned by another process; this one owns {list(ranks)}")
+        return read_only(shards[ranks.index(rank)])
 
     #: The words of torch, OneFlow and Paddle, and of MindSpore.
     numpy = asnumpy = tensor.Tensor.full
