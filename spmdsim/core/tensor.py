@@ -9,6 +9,7 @@ Next: :mod:`spmdsim.core.tape`, the gradients.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -84,14 +85,7 @@ class Tensor(Pictured):
         world.check_mesh(layout.mesh)
         array = np.asarray(source)
         meta = Meta.of(layout, array.shape, array.dtype)
-        shards = []
-        for rank in world.ranks:
-            piece = array[layout.slices(array.shape, rank)].copy()
-            coords = dict(zip(layout.mesh.axes, layout.mesh.coords(rank))) if rank in layout.mesh else {}
-            if layout.reduce_op != "avg" and any(coords.get(axis) for axis in layout.partial_axes):
-                piece[...] = identity(str(layout.reduce_op), array.dtype)
-            shards.append(piece)
-        return cls(world, meta, shards, requires_grad)
+        return cls(world, meta, pieces(world, meta, lambda index: array[index].copy()), requires_grad)
 
     @property
     def shards(self) -> list[Any]:
@@ -191,6 +185,26 @@ class Tensor(Pictured):
                 f"backward() without a gradient needs one element, but the shape is {self.shape}"
             )
         backward(self, gradient, retain_graph)
+
+
+def pieces(world: World, meta: Meta, take: Callable[[tuple[slice, ...]], np.ndarray]) -> list[Any]:
+    """What each owned rank holds of values that are taken by an index; ranks with equal pieces share one."""
+    layout, mesh, op = meta.layout, meta.layout.mesh, str(meta.layout.reduce_op)
+    shards, shared = [], dict[Any, np.ndarray]()
+    for rank in world.ranks:
+        coords = dict(zip(mesh.axes, mesh.coords(rank))) if rank in mesh else {}
+        waits = op != "avg" and any(coords.get(axis) for axis in layout.partial_axes)
+        key = rank in mesh, waits, layout.bounds(meta.shape, rank)
+        if key not in shared:
+            sizes = layout.local_shape(meta.shape, rank)
+            if rank not in mesh or 0 in sizes:  # nothing is asked for no elements
+                shared[key] = np.zeros(sizes, meta.dtype)
+            elif waits:
+                shared[key] = np.full(sizes, identity(op, meta.dtype), meta.dtype)
+            else:
+                shared[key] = take(layout.slices(meta.shape, rank))
+        shards.append(shared[key])
+    return shards
 
 
 def follow(tensor: T, route: Route, node: type[Any] | None = None) -> T:

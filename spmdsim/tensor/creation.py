@@ -50,11 +50,16 @@ def _made(
 ) -> Tensor:
     """A tensor of which each rank makes its piece; ranks compare the words that say which."""
     check_device(device)
-    sizes = tuple(shape)
+    layout, world = _placed(layout, world, len(shape))
+    return Tensor.from_global(Described(block, words), layout, world, shape=tuple(shape), dtype=dtype)
+
+
+def _placed(layout: Layout | None, world: World | None, ndim: int) -> tuple[Layout, World | None]:
+    """Where pieces go: on every rank of the world, if nobody says so."""
     if layout is None:
         world = current() if world is None else world
-        layout = Layout.replicated(Mesh((world.size,), ("world",)), len(sizes))
-    return Tensor.from_global(Described(block, words), layout, world, shape=sizes, dtype=dtype)
+        layout = Layout.replicated(Mesh((world.size,), ("world",)), ndim)
+    return layout, world
 
 
 def _sizes(shape: int | Sequence[int]) -> tuple[int, ...]:
@@ -380,10 +385,7 @@ def asarray(
         # In place, a tensor becomes another value; a copy does not.
         if typed:
             return moved if moved is not obj or not copy else _again(obj)
-        from importlib import import_module
-
-        cast: Tensor = import_module("spmdsim.ops").cast(moved, kind)
-        return cast
+        return ops.cast(moved, obj.dtype if kind is None else kind)
     if isinstance(obj, (list, tuple)) and (like := _tensor_in(obj)) is not None:
         return asarray(_stacked(obj, like), dtype=kind, layout=layout)
     array = as_array(obj)
@@ -391,28 +393,22 @@ def asarray(
         raise UsageTypeError(
             f"asarray takes numbers, lists of them, arrays and tensors, but got {type(obj).__name__}"
         )
-    if layout is None:
-        world = current() if world is None else world
-        layout = Layout.replicated(Mesh((world.size,), ("world",)), array.ndim)
+    layout, world = _placed(layout, world, array.ndim)
     return Tensor.from_global(array, layout, world, dtype=kind)
 
 
 def _tensor_in(values: Any) -> Tensor | None:
     """The first tensor in nested lists."""
-    if isinstance(values, Tensor):
-        return values
     parts = values if isinstance(values, (list, tuple)) else ()
-    return next((tensor for part in parts if (tensor := _tensor_in(part)) is not None), None)
+    tensors = (tensor for part in parts if (tensor := _tensor_in(part)) is not None)
+    return values if isinstance(values, Tensor) else next(tensors, None)
 
 
 def _stacked(values: Any, like: Tensor) -> Tensor:
     """Nested lists with tensors among them as one."""
     if not isinstance(values, (list, tuple)):
         return asarray(values, world=like.world)
-    from importlib import import_module
-
-    stacked: Tensor = import_module("spmdsim.ops").stack([_stacked(part, like) for part in values])
-    return stacked
+    return ops.stack([_stacked(part, like) for part in values])
 
 
 def _again(x: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from spmdsim.core import Bounds, Layout
+from spmdsim.core import Layout
 from spmdsim.core.meta import Meta
 from spmdsim.errors import InputError, LayoutError, UsageTypeError
 from spmdsim.sides import in_words, sides
@@ -91,41 +91,6 @@ def _from_function(function: Callable[[tuple[slice, ...]], Any], dtype: np.dtype
         return block
 
     return take
-
-
-def shards_of(world: World, meta: Meta, take: Take) -> list[Any]:
-    """One array per owned rank; ranks with equal pieces share one. Only owned pieces are taken."""
-    layout, shape = meta.layout, meta.shape
-    if not world.has_data:
-        return [world.empty(layout.local_shape(shape, rank), meta.held) for rank in world.ranks]
-    pieces: dict[Any, np.ndarray] = {}
-    shards = []
-    for rank in world.ranks:
-        bounds = layout.bounds(shape, rank)
-        keeps = rank in layout.mesh and _keeps_values(layout, rank)
-        key = (rank in layout.mesh, keeps, bounds)
-        if key not in pieces:
-            pieces[key] = _piece(meta, bounds, keeps, rank in layout.mesh, take)
-        shards.append(pieces[key])
-    return shards
-
-
-def _keeps_values(layout: Layout, rank: int) -> bool:
-    if layout.reduce_op in (None, "avg"):
-        return True
-    coords = dict(zip(layout.mesh.axes, layout.mesh.coords(rank)))
-    return all(coords[axis] == 0 for axis in layout.partial_axes)
-
-
-def _piece(meta: Meta, bounds: Bounds, keeps: bool, inside: bool, take: Take) -> np.ndarray:
-    from spmdsim.core.elements import identity
-
-    shape = tuple(stop - start for start, stop in bounds)
-    if not inside or 0 in shape:  # nothing is asked for no elements
-        return np.zeros(shape, meta.dtype)
-    if not keeps:
-        return np.full(shape, identity(str(meta.layout.reduce_op), meta.dtype), meta.dtype)
-    return take(tuple(slice(start, stop) for start, stop in bounds))
 
 
 def assemble(

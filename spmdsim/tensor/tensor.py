@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, TypeAlias, TypeV
 import numpy as np
 
 from spmdsim.core import Layout
+from spmdsim.core.tensor import pieces
 from spmdsim.core.world import programs, recordings
 from spmdsim.errors import InputError, UsageTypeError, two_names
 from spmdsim.tensor.move import along, move
-from spmdsim.tensor.sources import assemble, blocks, check_layout, shards_of
+from spmdsim.tensor.sources import assemble, blocks, check_layout
 from spmdsim.tensor.symbols import SymbolicTensor, become, before, ops
 from spmdsim.tensor.watch import watchers
 from spmdsim.worlds.base import ORIGINS, World
@@ -204,7 +205,8 @@ class Tensor(SymbolicTensor):
         world = _world(world, layout)
         meta, take = blocks(source, layout, shape, dtype, len(world.ranks) > 1)
         world.check_mesh(layout.mesh)
-        tensor = cls(world, meta, shards_of(world, meta, take), requires_grad, name)
+        shards = pieces(world, meta, take) if world.has_data else world.empties(meta)
+        tensor = cls(world, meta, shards, requires_grad, name)
         if world.compares or world.watches_values:
             from spmdsim.tensor.replicas import require_equal_source, watch_values
 

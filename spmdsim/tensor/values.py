@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from spmdsim.core import tensor
-from spmdsim.core.elements import in_type
 from spmdsim.errors import InputError, UsageTypeError, WorldError
 
 if TYPE_CHECKING:
@@ -31,10 +30,8 @@ class ReadableTensor(tensor.Tensor):
     @property
     def shards(self) -> list[Any]:
         """One array of type ``dtype`` per owned rank, in the order of ``world.ranks``; WorldError if ranks did not all call the same."""
-        self.world.settle()
-        if self.meta.held is not self.meta.dtype:
-            return in_type(self.held, self.meta.dtype)
-        return self.held if len(self.held) == 1 else OwnPieces(self.held)
+        held = super().shards
+        return OwnPieces(held) if held is self.held and len(held) > 1 else held
 
     def __len__(self) -> int:
         if not self.shape:
