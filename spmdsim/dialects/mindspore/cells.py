@@ -10,6 +10,7 @@ import numpy as np
 
 import spmdsim.ops as core
 from spmdsim.core import Layout
+from spmdsim.dialects.criteria import counted
 from spmdsim.dialects.host import whole
 from spmdsim.dialects.mindspore.context import LOCAL_MEAN, LOCAL_SUM, outermost
 from spmdsim.dialects.mindspore.operators import TABLE
@@ -344,12 +345,8 @@ class CrossEntropyLoss(_Loss):
     """
 
     def __init__(
-        self,
-        weight: Any = None,
-        ignore_index: int = -100,
-        reduction: str = "mean",
-        label_smoothing: float = 0.0,
-    ) -> None:
+        self, weight: Any = None, ignore_index: int = -100, reduction: str = "mean", label_smoothing: float = 0.0,
+    ) -> None:  # fmt: skip
         super().__init__(reduction)
         if not 0 <= label_smoothing <= 1:
             raise InputError(f"label_smoothing is in [0, 1], not {label_smoothing}")
@@ -357,34 +354,27 @@ class CrossEntropyLoss(_Loss):
 
     def construct(self, logits: Any, labels: Any) -> Tensor:
         """``[batch, classes]``, ``[batch]`` or ``[batch, classes]`` -> ``[]``."""
-        given = to_tensor(logits)
-        given = given.to(given.layout.reduced)
-        weight = None if self.weight is None else self._weights(given)
-        if _ndim(labels) == given.ndim:
-            return self._of_probabilities(given, _labels(labels, given), weight)
-        if weight is None and not self.label_smoothing and not self._ignores(labels):
-            loss = self._reduced(core.cross_entropy(given, self._classes(labels, given), "none"))
-            loss.name = {"mean": LOCAL_MEAN, "sum": LOCAL_SUM}.get(self.reduction, "")
-            return loss
-        return self._of_some(given, labels, weight)
+        x = to_tensor(logits)
+        x = x.to(x.layout.reduced)
+        weight = None if self.weight is None else self._weights(x)
+        if _ndim(labels) == x.ndim:
+            return self._of_probabilities(x, _labels(labels, x), weight)
+        ignores = self.ignore_index != -100  # of a tensor's labels nobody knows all
+        if not isinstance(labels, Tensor):  # on the whole, so that all ranks say the same
+            ignored = np.asarray(labels) == self.ignore_index
+            checked_ids(np.where(ignored, 0, labels), x.shape[-1], what="classes")
+            ignores = bool(ignored.any())
+        if weight is not None or self.label_smoothing or ignores:
+            return self._of_some(x, _labels(labels, x), weight)
+        loss = self._reduced(core.cross_entropy(x, _labels(labels, x), "none"))
+        loss.name = {"mean": LOCAL_MEAN, "sum": LOCAL_SUM}.get(self.reduction, "")
+        return loss
 
     def _weights(self, logits: Tensor) -> Tensor:
         values = np.asarray(self.weight, logits.dtype)
         if values.shape != logits.shape[-1:]:
             raise InputError(f"weight has one number per class, {logits.shape[-1]}, not shape {values.shape}")
         return Tensor.from_global(values, Layout.replicated(logits.layout.mesh, 1), logits.world)
-
-    def _ignores(self, labels: Any) -> bool:
-        """Whether there may be labels that do not count: of a tensor's nobody knows all."""
-        if isinstance(labels, Tensor):
-            return self.ignore_index != -100
-        return bool((np.asarray(labels) == self.ignore_index).any())
-
-    @staticmethod
-    def _classes(labels: Any, logits: Tensor) -> Tensor:
-        if not isinstance(labels, Tensor):  # on the whole, so that all ranks say the same
-            checked_ids(np.asarray(labels), logits.shape[-1], what="classes")
-        return _labels(labels, logits)
 
     def _of_probabilities(self, logits: Tensor, known: Tensor, weight: Tensor | None) -> Tensor:
         share = self.label_smoothing
@@ -394,15 +384,9 @@ class CrossEntropyLoss(_Loss):
         logs = logs if weight is None else core.multiply(logs, weight)
         return self._reduced(core.negative(core.sum(core.multiply(known, logs), -1)))
 
-    def _of_some(self, logits: Tensor, labels: Any, weight: Tensor | None) -> Tensor:
+    def _of_some(self, logits: Tensor, labels: Tensor, weight: Tensor | None) -> Tensor:
         """Where labels are ignored, weighted or smoothed: the mean is that of the weights of the labels that count."""
-        if isinstance(labels, Tensor):
-            counts = core.cast(core.not_equal(labels, self.ignore_index), logits.dtype)
-            classes = core.where(core.equal(labels, self.ignore_index), 0, labels)
-        else:
-            array = np.asarray(labels)
-            counts = _labels((array != self.ignore_index).astype(logits.dtype), logits)
-            classes = self._classes(np.where(array == self.ignore_index, 0, array), logits)
+        classes, counts = counted(labels, self.ignore_index, None, logits)
         weights = counts if weight is None else core.multiply(core.gather(weight, classes), counts)
         loss = core.multiply(core.cross_entropy(logits, classes, "none"), weights)
         if self.reduction == "mean":
