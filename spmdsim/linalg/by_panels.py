@@ -19,7 +19,7 @@ from spmdsim.errors import RuleError
 from spmdsim.layout.element_type import accumulator, promoted
 from spmdsim.linalg.tall import adjoint
 from spmdsim.linalg.whole import hermitian, in_fractions, inv_op, solve_op, square
-from spmdsim.ops.declare import alike
+from spmdsim.ops.declare import Array, alike
 from spmdsim.ops.operators import of_tensors
 from spmdsim.ops.scans import split_axes
 from spmdsim.tensor import Context, Op, Tensor
@@ -47,7 +47,7 @@ def _cholesky_steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any])
     )
 
 
-def _cholesky_forward(context: Context, x: np.ndarray) -> Generator[np.ndarray, np.ndarray, np.ndarray]:
+def _cholesky_forward(context: Context, x: Array) -> Generator[Array, Array, Array]:
     axes, panels = panels_of(context.strategy, context.size("n"))
     if not axes:
         return np.linalg.cholesky(x)
@@ -66,7 +66,7 @@ def _cholesky_forward(context: Context, x: np.ndarray) -> Generator[np.ndarray, 
     return lower
 
 
-def _gradient(factor: np.ndarray, dfactor: np.ndarray) -> np.ndarray:
+def _gradient(factor: Array, dfactor: Array) -> Array:
     inner = np.tril(hermitian(factor) @ dfactor)
     inner = inner - np.einsum("...ii->...i", inner)[..., None] * np.eye(factor.shape[-1]) / 2
     turned = hermitian(factor)
@@ -142,7 +142,7 @@ def _solve_steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any]) ->
     return (*steps, *[added(stop - start, k, columns) for start, stop in panels[::-1]])
 
 
-def _factored(panel: np.ndarray, free: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _factored(panel: Array, free: Array) -> tuple[Array, Array]:
     """Multipliers and upper triangle of a panel in one array, and its pivots, of the rows that are free."""
     work, free, pivots = np.array(panel), free.copy(), []
     for c in range(panel.shape[1]):
@@ -156,9 +156,7 @@ def _factored(panel: np.ndarray, free: np.ndarray) -> tuple[np.ndarray, np.ndarr
     return work, np.array(pivots)
 
 
-def _solve_forward(
-    context: Context, a: np.ndarray, b: np.ndarray
-) -> Generator[np.ndarray, np.ndarray, np.ndarray]:
+def _solve_forward(context: Context, a: Array, b: Array) -> Generator[Array, Array, Array]:
     n = context.size("n")
     axes, panels = panels_of(context.strategy, n)
     if not axes:
@@ -166,7 +164,7 @@ def _solve_forward(
     first, last = context.bounds("m")
     dtype = np.result_type(a, b)
     left, right, free = a.astype(dtype), b.astype(dtype), np.ones(n, bool)
-    mine: tuple[np.ndarray, ...] = ()
+    mine: tuple[Array, ...] = ()
     for start, stop in panels:
         factors, pivots = _factored((yield left[:, start:stop]), free)
         free[pivots] = False
@@ -192,7 +190,7 @@ def _solve_forward(
     return solution[first:last]
 
 
-def _rows(here: np.ndarray, rows: np.ndarray) -> np.ndarray:
+def _rows(here: Array, rows: Array) -> Array:
     """Some of a panel's pivot rows, zeros for the others."""
     pivots = np.zeros((len(here), rows.shape[1]), rows.dtype)
     pivots[here] = rows

@@ -14,7 +14,7 @@ from spmdsim.errors import RuleError
 from spmdsim.linalg.by_panels import inv
 from spmdsim.linalg.tall import adjoint, reduced_svd, svdvals
 from spmdsim.linalg.whole import in_fractions
-from spmdsim.ops.declare import Gradient, binary, unary
+from spmdsim.ops.declare import Array, Arrays, Gradient, binary, unary
 from spmdsim.ops.operators import of_tensors
 from spmdsim.ops.reduce import Dims
 from spmdsim.ops.scans import along_dim
@@ -26,10 +26,10 @@ Order = int | float | str | None
 Bound = float | Tensor | None
 
 
-def _power_vjp(dy: np.ndarray, operands: Sequence[np.ndarray], _y: object) -> tuple[Gradient, None]:
+def _power_vjp(dy: Array, operands: Arrays, _y: object) -> tuple[Gradient, None]:
     base, exponent = operands
 
-    def of_base() -> np.ndarray:
+    def of_base() -> Array:
         flat = (base == 0) | np.isinf(base) & (exponent < 0)
         slope = exponent * np.power(np.where(flat, np.ones((), base.dtype), base), exponent - 1)
         return dy * np.where(flat & (exponent != 1), np.zeros((), base.dtype), slope)
@@ -37,7 +37,7 @@ def _power_vjp(dy: np.ndarray, operands: Sequence[np.ndarray], _y: object) -> tu
     return of_base, None
 
 
-def _quiet_power(base: np.ndarray, exponent: np.ndarray) -> np.ndarray:
+def _quiet_power(base: Array, exponent: Array) -> Array:
     with np.errstate(divide="ignore"):
         return np.asarray(np.power(base, exponent))
 

@@ -12,6 +12,7 @@ from spmdsim.core import BoundRule, Layout, Rule, Strategy
 from spmdsim.core.step import Step
 from spmdsim.errors import RuleError
 from spmdsim.linalg.whole import hermitian, in_fractions, svd_op
+from spmdsim.ops.declare import Array, Shape
 from spmdsim.ops.operators import of_tensors
 from spmdsim.ops.scans import conjugated, split_axes
 from spmdsim.ops.slicing import part_along
@@ -24,7 +25,7 @@ def adjoint(x: Tensor) -> Tensor:
     return conjugated(ops.transpose(x, [*range(x.ndim - 2), x.ndim - 1, x.ndim - 2]))
 
 
-def _rule(shape: tuple[int, ...]) -> tuple[Rule, dict[str, int]]:
+def _rule(shape: Shape) -> tuple[Rule, dict[str, int]]:
     tall = len(shape) == 2 and shape[0] >= shape[1]
     rule = Rule.parse("... m n -> ... m k, ... k n", whole="n k" if tall else "m n k", work="passes")
     return rule, {"k": min(shape[-2:])}
@@ -41,7 +42,7 @@ def _steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any]) -> Any:
     return ((step, dtype),)
 
 
-def _positive(q: np.ndarray, r: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _positive(q: Array, r: Array) -> tuple[Array, Array]:
     """The factors of which the second has no negative numbers on its diagonal: one answer, however the rows are split."""
     diagonal = np.diagonal(r, axis1=-2, axis2=-1)
     size = np.abs(diagonal)
@@ -50,9 +51,7 @@ def _positive(q: np.ndarray, r: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return q * sign[..., None, :], np.conj(sign)[..., :, None] * r
 
 
-def _forward(
-    context: Context, x: np.ndarray
-) -> Generator[np.ndarray, np.ndarray, tuple[np.ndarray, np.ndarray]]:
+def _forward(context: Context, x: Array) -> Generator[Array, Array, tuple[Array, Array]]:
     q, r = np.linalg.qr(x)
     axes = split_axes(context.strategy, "m")
     if axes:
@@ -67,7 +66,7 @@ def _forward(
     return _positive(q, r)
 
 
-def _middle(r: np.ndarray, *parts: np.ndarray) -> np.ndarray:
+def _middle(r: Array, *parts: Array) -> Array:
     """``c`` of the gradient ``(dq + q c) r^-H``, from the triangle, its gradient and ``dq^H q``."""
     whole = np.zeros_like(r)
     dr, product = parts
@@ -96,7 +95,7 @@ def _adjoint(
     return (_back_op(middle if dq is None else ops.add(dq, middle), r),)
 
 
-def _complete(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _complete(x: Array) -> tuple[Array, Array]:
     q, r = np.linalg.qr(x, "complete")
     n = x.shape[-1]
     first, top = _positive(q[..., :n], r[..., :n, :])

@@ -10,15 +10,15 @@ import numpy as np
 from spmdsim.core import Rule
 from spmdsim.errors import RuleError
 from spmdsim.ops.arrange import matrix_transpose
-from spmdsim.ops.declare import cast, unbroadcast
+from spmdsim.ops.declare import Array, Arrays, cast, unbroadcast
 from spmdsim.ops.operators import of_tensors
 from spmdsim.ops.scans import conjugated
 from spmdsim.tensor import Op, Tensor
 
 
-def hermitian(x: np.ndarray) -> np.ndarray:
+def hermitian(x: Array) -> Array:
     """Matrices, transposed and conjugated."""
-    turned: np.ndarray = np.conj(np.swapaxes(x, -1, -2))
+    turned: Array = np.conj(np.swapaxes(x, -1, -2))
     return turned
 
 
@@ -55,13 +55,13 @@ def _complex(x: np.dtype) -> np.dtype:
     return np.result_type(x, np.complex64)
 
 
-def _diagonals(values: np.ndarray) -> np.ndarray:
+def _diagonals(values: Array) -> Array:
     """Matrices with these diagonals."""
-    matrices: np.ndarray = values[..., None] * np.eye(values.shape[-1], dtype=values.dtype)
+    matrices: Array = values[..., None] * np.eye(values.shape[-1], dtype=values.dtype)
     return matrices
 
 
-def _det_vjp(dy: np.ndarray, xs: Sequence[np.ndarray], y: np.ndarray) -> tuple[np.ndarray]:
+def _det_vjp(dy: Array, xs: Arrays, y: Array) -> tuple[Array]:
     """Cofactors, which there are for singular matrices, too: from the singular values, each left out in turn."""
     u, s, v = np.linalg.svd(xs[0])
     n = s.shape[-1]
@@ -71,14 +71,14 @@ def _det_vjp(dy: np.ndarray, xs: Sequence[np.ndarray], y: np.ndarray) -> tuple[n
     return (dy[..., None, None] * cofactors,)
 
 
-def _slogdet_vjp(dys: Sequence[Any], xs: Sequence[np.ndarray], _ys: Any) -> tuple[np.ndarray]:
+def _slogdet_vjp(dys: Sequence[Any], xs: Arrays, _ys: Any) -> tuple[Array]:
     """Of the logarithm; the sign of a real matrix has none of its own."""
     if dys[1] is None:
         return (np.zeros_like(xs[0]),)
     return (dys[1][..., None, None] * hermitian(np.linalg.inv(xs[0])),)
 
 
-def _eigh_vjp(dys: Sequence[Any], xs: Sequence[np.ndarray], ys: Sequence[np.ndarray]) -> tuple[np.ndarray]:
+def _eigh_vjp(dys: Sequence[Any], xs: Arrays, ys: Arrays) -> tuple[Array]:
     (values, vectors), (dvalues, dvectors) = ys, dys
     inner = np.zeros_like(vectors) if dvalues is None else _diagonals(dvalues).astype(vectors.dtype)
     if dvectors is not None:
@@ -88,17 +88,17 @@ def _eigh_vjp(dys: Sequence[Any], xs: Sequence[np.ndarray], ys: Sequence[np.ndar
     return ((slope + hermitian(slope)) / 2,)
 
 
-def _eigvalsh_vjp(dy: np.ndarray, xs: Sequence[np.ndarray], _y: np.ndarray) -> tuple[np.ndarray]:
+def _eigvalsh_vjp(dy: Array, xs: Arrays, _y: Array) -> tuple[Array]:
     vectors = np.linalg.eigh(xs[0])[1]
     return ((vectors * dy[..., None, :]) @ hermitian(vectors),)
 
 
-def _solve_vjp(dy: np.ndarray, xs: Sequence[np.ndarray], y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _solve_vjp(dy: Array, xs: Arrays, y: Array) -> tuple[Array, Array]:
     back = np.linalg.solve(hermitian(xs[0]), dy)
     return unbroadcast(-back @ hermitian(y), xs[0].shape), unbroadcast(back, xs[1].shape)
 
 
-def _svd_vjp(dys: Sequence[Any], xs: Sequence[np.ndarray], ys: Sequence[np.ndarray]) -> tuple[np.ndarray]:
+def _svd_vjp(dys: Sequence[Any], xs: Arrays, ys: Arrays) -> tuple[Array]:
     """The gradient of the reduced decomposition of matrices with different singular values, none of them 0."""
     (u, s, vh), (du, ds, dvh), dtype = ys, dys, xs[0].dtype
     v = hermitian(vh)

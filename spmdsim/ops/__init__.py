@@ -40,9 +40,6 @@ from spmdsim.ops.contract import einsum as einsum
 from spmdsim.ops.contract import linear as linear
 from spmdsim.ops.contract import matmul as matmul
 from spmdsim.ops.contract import vdot as vdot
-from spmdsim.ops.cross_entropies import cross_entropy as cross_entropy
-from spmdsim.ops.cross_entropies import softmax_cross_entropy as softmax_cross_entropy
-from spmdsim.ops.cross_entropies import sparse_softmax_cross_entropy as sparse_softmax_cross_entropy
 from spmdsim.ops.declare import cast as cast
 from spmdsim.ops.elementwise import absolute as absolute
 from spmdsim.ops.elementwise import add as add
@@ -123,11 +120,14 @@ from spmdsim.ops.lookup import gather as gather
 from spmdsim.ops.lookup import one_hot as one_hot
 from spmdsim.ops.lookup import padded_embedding as padded_embedding
 from spmdsim.ops.lookup import pick as pick
+from spmdsim.ops.normalise import cross_entropy as cross_entropy
 from spmdsim.ops.normalise import l2_normalize as l2_normalize
 from spmdsim.ops.normalise import layer_norm as layer_norm
 from spmdsim.ops.normalise import log_softmax as log_softmax
 from spmdsim.ops.normalise import rms_norm as rms_norm
 from spmdsim.ops.normalise import softmax as softmax
+from spmdsim.ops.normalise import softmax_cross_entropy as softmax_cross_entropy
+from spmdsim.ops.normalise import sparse_softmax_cross_entropy as sparse_softmax_cross_entropy
 from spmdsim.ops.operators import OperatorFunction
 from spmdsim.ops.places import argmax as argmax
 from spmdsim.ops.places import argmin as argmin

@@ -7,7 +7,7 @@ from Hermite's recurrence: accurate to the type's last places everywhere, with o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -17,7 +17,7 @@ from spmdsim.core import PASSES, Rule
 from spmdsim.errors import InputError, OutOfRange
 from spmdsim.layout.element_type import promoted
 from spmdsim.layout.shape_sizes import counted_dim
-from spmdsim.ops.declare import alike, cast, conj, derived, unary
+from spmdsim.ops.declare import Array, Arrays, Shape, alike, cast, conj, derived, unary
 from spmdsim.ops.elementwise import one_of
 from spmdsim.ops.operators import operator
 from spmdsim.tensor import Context, Op, Tensor
@@ -26,12 +26,12 @@ from spmdsim.tensor.operands import Operand
 from spmdsim.tensor.random import uniform_block
 
 
-def stable_sigmoid(x: np.ndarray) -> np.ndarray:
+def stable_sigmoid(x: Array) -> Array:
     """1 / (1 + exp(-x)) without overflow on either side."""
     right = (x.real if x.dtype.kind == "c" else x) >= 0
     small = np.exp(np.where(right, -x, x))
     one = np.asarray(1, small.dtype)
-    array: np.ndarray = np.where(right, one / (one + small), small / (one + small))
+    array: Array = np.where(right, one / (one + small), small / (one + small))
     return array
 
 
@@ -77,7 +77,7 @@ _SLOPE = 2 / math.sqrt(math.pi)
 
 
 @lru_cache(maxsize=4)
-def _series(dtype: np.dtype) -> np.ndarray:
+def _series(dtype: np.dtype) -> Array:
     """The coefficients around every point, ``[term, point]``, the constant ones first."""
     points = np.arange(_DENSITY * _END + 1) / _DENSITY
     bell = _SLOPE * np.exp(-points * points)
@@ -89,7 +89,7 @@ def _series(dtype: np.dtype) -> np.ndarray:
     return np.stack(rows).astype(dtype)
 
 
-def _erf(x: np.ndarray) -> np.ndarray:
+def _erf(x: Array) -> Array:
     kind = x.dtype if x.dtype.kind in "fV" else fractional(x.dtype)
     rows = _series(np.result_type(kind, np.float32))
     size = np.minimum(np.abs(x).astype(rows.dtype, copy=False), _END)  # nan stays nan
@@ -98,12 +98,12 @@ def _erf(x: np.ndarray) -> np.ndarray:
     total = rows[_TERMS][near]
     for row in rows[_TERMS - 1 :: -1]:
         total = total * step + row[near]
-    array: np.ndarray = np.copysign(total, x).astype(kind, copy=False)
+    array: Array = np.copysign(total, x).astype(kind, copy=False)
     return array
 
 
-def _bell(x: np.ndarray) -> np.ndarray:
-    array: np.ndarray = np.asarray(_SLOPE, x.dtype) * np.exp(-x * x)
+def _bell(x: Array) -> Array:
+    array: Array = np.asarray(_SLOPE, x.dtype) * np.exp(-x * x)
     return array
 
 
@@ -121,48 +121,48 @@ erf = unary(
 _SCALE = math.sqrt(2 / math.pi)
 
 
-def _numbers(x: np.ndarray, *values: float) -> list[np.ndarray]:
+def _numbers(x: Array, *values: float) -> list[Array]:
     """Numbers in an array's type: 16-bit floats meet Python's in a wider one."""
     return [np.asarray(value, x.dtype) for value in values]
 
 
-def _by_tanh(x: np.ndarray) -> np.ndarray:
+def _by_tanh(x: Array) -> Array:
     half, cubic, scale = np.asarray(0.5, x.dtype), np.asarray(0.044715, x.dtype), np.asarray(_SCALE, x.dtype)
-    array: np.ndarray = half * x * (1 + np.tanh(scale * (x + cubic * x * x * x)))
+    array: Array = half * x * (1 + np.tanh(scale * (x + cubic * x * x * x)))
     return array
 
 
-def _slope_by_tanh(x: np.ndarray) -> np.ndarray:
+def _slope_by_tanh(x: Array) -> Array:
     half, cubic, scale = _numbers(x, 0.5, 0.044715, _SCALE)
     t = np.tanh(scale * (x + cubic * x * x * x))
-    array: np.ndarray = half * (1 + t) + half * x * (1 - t * t) * scale * (1 + 3 * cubic * x * x)
+    array: Array = half * (1 + t) + half * x * (1 - t * t) * scale * (1 + 3 * cubic * x * x)
     return array
 
 
-def _share(x: np.ndarray) -> np.ndarray:
+def _share(x: Array) -> Array:
     """The share of normally distributed numbers that are less than ``x``."""
     half, root = _numbers(x, 0.5, math.sqrt(0.5))
-    array: np.ndarray = half * (1 + _erf(x * root))
+    array: Array = half * (1 + _erf(x * root))
     return array
 
 
-def _slope_exact(x: np.ndarray) -> np.ndarray:
+def _slope_exact(x: Array) -> Array:
     half, root = _numbers(x, 0.5, math.sqrt(0.5))
-    array: np.ndarray = _share(x) + x * root * half * _bell(x * root)
+    array: Array = _share(x) + x * root * half * _bell(x * root)
     return array
 
 
-def _slope_by_sigmoid(x: np.ndarray) -> np.ndarray:
+def _slope_by_sigmoid(x: Array) -> Array:
     scaled = np.asarray(1.702, x.dtype) * x
     y = stable_sigmoid(scaled)
-    array: np.ndarray = y + scaled * y * (1 - y)
+    array: Array = y + scaled * y * (1 - y)
     return array
 
 
 def _form(function: Callable[..., Any], slope: Callable[..., Any], real: bool = False) -> Any:
     """A form of GELU, given fractions where it is given whole numbers; its slope; its result type."""
 
-    def local(x: np.ndarray) -> Any:
+    def local(x: Array) -> Any:
         return function(x.astype(fractional(x.dtype), copy=False))
 
     return local, slope, derived("gelu", local, real)
@@ -209,7 +209,7 @@ def gelu(x: Tensor, approximate: str | bool = "tanh") -> Tensor:
     return _gelu_op(x) if form == "tanh" else _gelu_op(x, approximate=form)
 
 
-def _channel_rule(x: tuple[int, ...], channel: tuple[int, ...], dim: int, linear: Any = "none") -> Rule:
+def _channel_rule(x: Shape, channel: Shape, dim: int, linear: Any = "none") -> Rule:
     """``x`` with one parameter per entry of a dim; a single entry serves them all."""
     if not 0 <= dim < len(x):
         raise OutOfRange(f"dim {dim} is out of range for a tensor of {len(x)} dims")
@@ -218,16 +218,14 @@ def _channel_rule(x: tuple[int, ...], channel: tuple[int, ...], dim: int, linear
     return Rule.parse(f"{' '.join(names)}, {parameter} -> {' '.join(names)}", linear=linear)
 
 
-def _along(parameter: np.ndarray, ndim: int, dim: int) -> np.ndarray:
+def _along(parameter: Array, ndim: int, dim: int) -> Array:
     return parameter.reshape([-1 if k == dim else 1 for k in range(ndim)])
 
 
-def _per_channel(gradient: np.ndarray, parameter: np.ndarray, dim: int) -> np.ndarray:
+def _per_channel(gradient: Array, parameter: Array, dim: int) -> Array:
     dims = tuple(k for k in range(gradient.ndim) if k != dim)
     total = gradient.sum(axis=dims, dtype=gradient.dtype)
-    array: np.ndarray = (
-        total if total.shape == parameter.shape else total.sum(keepdims=True, dtype=total.dtype)
-    )
+    array: Array = total if total.shape == parameter.shape else total.sum(keepdims=True, dtype=total.dtype)
     return array
 
 
@@ -256,7 +254,7 @@ def bias_add(x: Tensor, bias: Operand, dim: int = 1, *, axis: int = 1) -> Tensor
     return _bias_op(*alike("bias_add", x, bias), dim=counted_dim(dim, x.ndim))
 
 
-def _prelu_vjp(dy: np.ndarray, operands: Sequence[np.ndarray], _y: Any, dim: int) -> tuple[Any, Any]:
+def _prelu_vjp(dy: Array, operands: Arrays, _y: Any, dim: int) -> tuple[Any, Any]:
     x, slope = operands
     negative = x <= 0
     return (
@@ -292,10 +290,10 @@ def prelu(x: Tensor, slope: Operand, dim: int = 1, *, axis: int = 1) -> Tensor:
     return _prelu_op(*alike("prelu", x, slope), dim=counted_dim(dim, x.ndim))
 
 
-def _mask(context: Context, x: np.ndarray, rate: float, seed: int) -> np.ndarray:
+def _mask(context: Context, x: Array, rate: float, seed: int) -> Array:
     """Which elements stay, by their global index, scaled so that the mean stays the same."""
     keep = uniform_block(context.index(0), context.bound.shapes[0], np.float32, seed) >= rate
-    array: np.ndarray = keep * x.dtype.type(1 / (1 - rate))
+    array: Array = keep * x.dtype.type(1 / (1 - rate))
     return array
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from spmdsim.core import BoundRule, Layout, Rule, Strategy
 from spmdsim.core.step import Step
 from spmdsim.errors import RuleError
-from spmdsim.ops.declare import cast
+from spmdsim.ops.declare import Array, Arrays, cast
 from spmdsim.ops.elementwise import add, less, where
 from spmdsim.ops.operators import operator
 from spmdsim.ops.scans import ALONG, along_dim, along_rule, rows_back, rows_last, split_axes
@@ -32,9 +32,7 @@ def _put_steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any], dim:
     return ((counts, number), (exchange, number), (exchange, inputs[0].dtype))
 
 
-def _put_forward(
-    context: Context, x: np.ndarray, ids: np.ndarray, dim: int
-) -> Generator[Any, Any, np.ndarray]:
+def _put_forward(context: Context, x: Array, ids: Array, dim: int) -> Generator[Any, Any, Array]:
     strategy = context.strategy
     axes = split_axes(strategy)
     if not axes:
@@ -81,8 +79,8 @@ def terms_of(ndim: int, dim: int, factors: Sequence[str]) -> list[str]:
 
 
 def held_entries(
-    context: Context, ids: np.ndarray, dim: int, factor: str = "v", what: str = ""
-) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+    context: Context, ids: Array, dim: int, factor: str = "v", what: str = ""
+) -> tuple[Array, tuple[Array, ...]]:
     """Which ids name an entry of a dim that this rank holds, and where those lie."""
     checked_ids(ids, context.size(factor), what=what or f"entries of dim {dim}")
     start, stop = context.bounds(factor)
@@ -92,7 +90,7 @@ def held_entries(
     return mine, tuple(where)
 
 
-def _take_forward(context: Context, x: np.ndarray, ids: np.ndarray, dim: int) -> np.ndarray:
+def _take_forward(context: Context, x: Array, ids: Array, dim: int) -> Array:
     """The entries this rank holds, zeros where another rank holds them."""
     if x.shape[dim] == context.size("v"):
         return np.take_along_axis(x, checked_ids(ids, context.size("v"), what=f"entries of dim {dim}"), dim)
@@ -102,9 +100,7 @@ def _take_forward(context: Context, x: np.ndarray, ids: np.ndarray, dim: int) ->
     return entries
 
 
-def _take_vjp(
-    context: Context, dy: np.ndarray, operands: Sequence[np.ndarray], _result: Any, dim: int
-) -> tuple[np.ndarray, None]:
+def _take_vjp(context: Context, dy: Array, operands: Arrays, _result: Any, dim: int) -> tuple[Array, None]:
     x, ids = operands
     gradient = np.zeros_like(x, order="C")
     mine, where = held_entries(context, ids, dim)
@@ -166,9 +162,7 @@ def _fitting(name: str, x: Tensor, ids: Tensor, at: int) -> tuple[Tensor, Tensor
     return x, ids
 
 
-def _replace_forward(
-    context: Context, x: np.ndarray, ids: np.ndarray, values: np.ndarray, dim: int
-) -> np.ndarray:
+def _replace_forward(context: Context, x: Array, ids: Array, values: Array, dim: int) -> Array:
     mine, where = held_entries(context, ids, dim)
     replaced = x.copy()
     replaced[where] = values[mine]
@@ -176,8 +170,8 @@ def _replace_forward(
 
 
 def _replace_vjp(
-    context: Context, dy: np.ndarray, operands: Sequence[np.ndarray], _result: Any, dim: int
-) -> tuple[np.ndarray, None, np.ndarray]:
+    context: Context, dy: Array, operands: Arrays, _result: Any, dim: int
+) -> tuple[Array, None, Array]:
     """What was replaced has none, nor has a value that a later one for the same place replaced."""
     mine, where = held_entries(context, operands[1], dim)
     of_x, of_values, numbers = dy.copy(), np.zeros(operands[1].shape, dy.dtype), np.arange(np.sum(mine))

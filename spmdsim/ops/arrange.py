@@ -15,7 +15,7 @@ from spmdsim.core import Rule
 from spmdsim.errors import RuleError
 from spmdsim.layout.shape_sizes import counted_dim, integers
 from spmdsim.ops.contract import einsum, matmul
-from spmdsim.ops.declare import alike
+from spmdsim.ops.declare import Array, Shape, alike
 from spmdsim.ops.elementwise import add, conjugate, less, multiply, where
 from spmdsim.ops.lookup import gather
 from spmdsim.ops.operators import operator
@@ -26,8 +26,6 @@ from spmdsim.ops.shape import broadcast_to, moving_rule, reshape, transpose
 from spmdsim.ops.slicing import concat
 from spmdsim.tensor import Context, Op, Tensor
 from spmdsim.tensor.operands import Operand, as_operand
-
-Shape = tuple[int, ...]
 
 
 @operator()
@@ -248,7 +246,7 @@ def _triangle_rule(shape: Shape, k: int, upper: bool) -> Rule:
     return moving_rule(f"{leading} m n -> {leading} m n", (), "each")
 
 
-def _triangle(context: Context, x: np.ndarray, k: int, upper: bool) -> np.ndarray:
+def _triangle(context: Context, x: Array, k: int, upper: bool) -> Array:
     k += context.bounds("m")[0] - context.bounds("n")[0]
     return np.asarray(np.triu(x, k) if upper else np.tril(x, k))
 

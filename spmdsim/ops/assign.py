@@ -17,7 +17,7 @@ from spmdsim.core import Layout, Rule
 from spmdsim.errors import OutOfRange, RuleError
 from spmdsim.layout.windowed_layout import Window
 from spmdsim.ops.arrange import take
-from spmdsim.ops.declare import alike, cast
+from spmdsim.ops.declare import Array, Arrays, Shape, alike, cast
 from spmdsim.ops.elementwise import greater_equal, maximum, subtract, where
 from spmdsim.ops.indexing import cut_of_parts, per_dim, place_of
 from spmdsim.ops.operators import operator
@@ -31,8 +31,6 @@ from spmdsim.tensor import Context, Op, Tensor
 from spmdsim.tensor.operands import Operand, as_operand
 from spmdsim.tensor.sources import Described
 from spmdsim.tensor.tensor import Index
-
-Shape = tuple[int, ...]
 
 
 def _cut(shape: Shape, start: Shape, stop: Shape, step: Shape = ()) -> list[bool]:
@@ -76,7 +74,7 @@ def _overlap(
     return tuple(held), tuple(seen)
 
 
-def _read(context: Context, x: np.ndarray, start: Shape, stop: Shape) -> np.ndarray:
+def _read(context: Context, x: Array, start: Shape, stop: Shape) -> Array:
     shape = context.bound.shapes[0]
     held, seen = _overlap(context, start, stop)
     window = [b - a if c else n for a, b, c, n in zip(start, stop, _cut(shape, start, stop), x.shape)]
@@ -86,8 +84,8 @@ def _read(context: Context, x: np.ndarray, start: Shape, stop: Shape) -> np.ndar
 
 
 def _read_vjp(
-    context: Context, dy: np.ndarray, operands: Sequence[np.ndarray], _y: Any, start: Shape, stop: Shape
-) -> tuple[np.ndarray]:
+    context: Context, dy: Array, operands: Arrays, _y: Any, start: Shape, stop: Shape
+) -> tuple[Array]:
     gradient = np.zeros_like(operands[0])
     held, seen = _overlap(context, start, stop)
     gradient[held] = dy[seen]
@@ -127,9 +125,7 @@ def _write_rule(shape: Shape, value: Shape, start: Shape, stop: Shape, step: Sha
     return Rule.parse(text, whole=whole, linear="all")
 
 
-def _write(
-    context: Context, x: np.ndarray, value: np.ndarray, start: Shape, stop: Shape, step: Shape
-) -> np.ndarray:
+def _write(context: Context, x: Array, value: Array, start: Shape, stop: Shape, step: Shape) -> Array:
     held, seen = _overlap(context, start, stop, step)
     whole = np.array(x, np.result_type(x, value))
     whole[held] = value[seen]
@@ -137,14 +133,8 @@ def _write(
 
 
 def _write_vjp(
-    context: Context,
-    dy: np.ndarray,
-    operands: Sequence[np.ndarray],
-    _y: Any,
-    start: Shape,
-    stop: Shape,
-    step: Shape,
-) -> tuple[np.ndarray, np.ndarray]:
+    context: Context, dy: Array, operands: Arrays, _y: Any, start: Shape, stop: Shape, step: Shape
+) -> tuple[Array, Array]:
     held, seen = _overlap(context, start, stop, step)
     below, value = np.array(dy), np.zeros(operands[1].shape, dy.dtype)
     below[held] = 0
@@ -155,17 +145,15 @@ def _write_vjp(
 _write_op = Op("slice_update", _write_rule, _write, _write_vjp, contextual=True, moves=True)
 
 
-def _put(
-    context: Context, x: np.ndarray, value: np.ndarray, start: Shape, stop: Shape, step: Shape
-) -> np.ndarray:
+def _put(context: Context, x: Array, value: Array, start: Shape, stop: Shape, step: Shape) -> Array:
     whole = np.array(x, np.result_type(x, value))
     whole[_overlap(context, start, stop, step, "d")[0]] = value
     return whole
 
 
 def _put_vjp(
-    context: Context, dy: np.ndarray, _xs: Any, _y: Any, start: Shape, stop: Shape, step: Shape
-) -> tuple[np.ndarray, np.ndarray]:
+    context: Context, dy: Array, _xs: Any, _y: Any, start: Shape, stop: Shape, step: Shape
+) -> tuple[Array, Array]:
     held, below = _overlap(context, start, stop, step, "d")[0], np.array(dy)
     below[held] = 0
     return below, dy[held]
@@ -282,7 +270,7 @@ def _scattered(x: Tensor, entries: tuple[Any, ...], value: Tensor) -> Tensor:
         kept = value.shape[extra:] if math.prod(value.shape[:extra]) == 1 else value.shape
         value = broadcast_to(reshape(value, kept), shape)
 
-    def numbers(box: tuple[slice, ...]) -> np.ndarray:
+    def numbers(box: tuple[slice, ...]) -> Array:
         here = np.logical_and.reduce([(p >= b.start) & (p < b.stop) for p, b in zip(places, box)])
         piece = np.full([b.stop - b.start for b in box], -1)
         piece[tuple(p[here] - b.start for p, b in zip(places, box))] = np.flatnonzero(here)

@@ -10,7 +10,7 @@ import numpy as np
 
 from spmdsim.core import Rule
 from spmdsim.errors import RuleError
-from spmdsim.ops.declare import Gradient, alike, conj, unbroadcast
+from spmdsim.ops.declare import Array, Arrays, Gradient, Shape, alike, conj, unbroadcast
 from spmdsim.ops.elementwise import add
 from spmdsim.ops.operators import operator
 from spmdsim.tensor import Op, Tensor
@@ -19,24 +19,22 @@ from spmdsim.tensor.operands import Operand
 from spmdsim.worlds.pool import SMALLEST, allocator, empty
 
 
-def _swap(array: np.ndarray, transposed: bool) -> np.ndarray:
+def _swap(array: Array, transposed: bool) -> Array:
     return array.swapaxes(-1, -2) if transposed and array.ndim > 1 else array
 
 
-def _product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def _product(a: Array, b: Array) -> Array:
     """``a @ b`` in C order."""
     few = a.ndim == b.ndim == 2 and a.shape[0] * b.shape[1] * a.itemsize < SMALLEST
     if few or a.ndim < 2 or b.ndim < 2 or a.dtype != b.dtype:
-        array: np.ndarray = np.matmul(a, b)
+        array: Array = np.matmul(a, b)
         return array
     batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2]) if a.ndim > 2 or b.ndim > 2 else ()
     # A reused buffer spares the page faults of a fresh one, which cost up to the product's own time.
     return np.matmul(a, b, out=empty((*batch, a.shape[-2], b.shape[-1]), a.dtype))
 
 
-def _matmul_rule(
-    a: tuple[int, ...], b: tuple[int, ...], transpose_a: bool = False, transpose_b: bool = False
-) -> Rule:
+def _matmul_rule(a: Shape, b: Shape, transpose_a: bool = False, transpose_b: bool = False) -> Rule:
     if not a or not b:
         raise RuleError(f"matmul needs operands of at least 1 dim, but got shapes {a} and {b}")
     left = "k" if len(a) == 1 else "... k m" if transpose_a else "... m k"
@@ -50,18 +48,14 @@ def _matmul_rule(
     return Rule.parse(f"{left}, {right} -> {out}", linear="each", order=order)
 
 
-def _matmul(a: np.ndarray, b: np.ndarray, transpose_a: bool = False, transpose_b: bool = False) -> np.ndarray:
+def _matmul(a: Array, b: Array, transpose_a: bool = False, transpose_b: bool = False) -> Array:
     if transpose_a or transpose_b:
         a, b = _swap(a, transpose_a), _swap(b, transpose_b)
     return _product(a, b)
 
 
 def _matmul_vjp(
-    dy: np.ndarray,
-    operands: Sequence[np.ndarray],
-    _result: Any,
-    transpose_a: bool = False,
-    transpose_b: bool = False,
+    dy: Array, operands: Arrays, _result: Any, transpose_a: bool = False, transpose_b: bool = False
 ) -> tuple[Gradient, Gradient]:
     a, b = _swap(operands[0], transpose_a), _swap(operands[1], transpose_b)
     if a.ndim == 1 and b.ndim == 1:
@@ -78,18 +72,18 @@ def _matmul_vjp(
     if a.ndim == 1:
         full = full[..., None, :]
 
-    def of_a() -> np.ndarray:
+    def of_a() -> Array:
         da = _product(full, conj(right).swapaxes(-1, -2))
         return _swap(unbroadcast(da, left.shape).reshape(a.shape), transpose_a)
 
-    def of_b() -> np.ndarray:
+    def of_b() -> Array:
         db = _product(conj(left).swapaxes(-1, -2), full)
         return _swap(unbroadcast(db, right.shape).reshape(b.shape), transpose_b)
 
     return of_a, of_b
 
 
-def _known_product(a: np.ndarray, b: np.ndarray) -> Callable[..., np.ndarray]:
+def _known_product(a: Array, b: Array) -> Callable[..., Array]:
     """:func:`_product` of matrices of these shapes and types."""
     if a.ndim != 2 or b.ndim != 2:
         return _product
@@ -100,7 +94,7 @@ def _known_product(a: np.ndarray, b: np.ndarray) -> Callable[..., np.ndarray]:
 
 
 def _known_matmul_vjp(
-    wanted: Sequence[bool], dy: np.ndarray, a: np.ndarray, b: np.ndarray, **params: bool
+    wanted: Sequence[bool], dy: Array, a: Array, b: Array, **params: bool
 ) -> Callable[..., Any] | None:
     """Of real matrices that are not transposed."""
     if a.ndim != 2 or b.ndim != 2 or any(params.values()) or dy.dtype.kind == "c":
@@ -160,7 +154,7 @@ def _spaced(term: str) -> str:
     return " ".join(term.replace("...", ".")).replace(".", "...")
 
 
-def _einsum_rule(*shapes: tuple[int, ...], equation: str) -> Rule:
+def _einsum_rule(*shapes: Shape, equation: str) -> Rule:
     terms, out = _terms(equation)
     for term in (*terms, out):
         letters = term.replace("...", "")
@@ -170,16 +164,14 @@ def _einsum_rule(*shapes: tuple[int, ...], equation: str) -> Rule:
     return Rule.parse(text, linear="each")
 
 
-def _contract(equation: str, *arrays: np.ndarray) -> np.ndarray:
+def _contract(equation: str, *arrays: Array) -> Array:
     # In one type: numpy reduces pairs in their own, so truth values and short integers would not add up.
     kind = np.result_type(*arrays)
     arrays = tuple(array.astype(kind, copy=False) for array in arrays)
     return np.asarray(np.einsum(equation, *arrays, optimize=len(arrays) > 1), order="C")
 
 
-def _einsum_vjp(
-    dy: np.ndarray, operands: Sequence[np.ndarray], _result: Any, equation: str
-) -> list[np.ndarray]:
+def _einsum_vjp(dy: Array, operands: Arrays, _result: Any, equation: str) -> list[Array]:
     """The transposed equation; letters that only the operand has are broadcast back."""
     terms, out = _terms(equation)
     gradients = []
@@ -194,7 +186,7 @@ def _einsum_vjp(
     return gradients
 
 
-def _expand_to(array: np.ndarray, have: str, want: str, shape: tuple[int, ...]) -> np.ndarray:
+def _expand_to(array: Array, have: str, want: str, shape: Shape) -> Array:
     """Reorder letters, insert missing ones, and undo broadcasting of ``...``."""
     letters = have.replace("...", "")
     width = len(shape) - len(want.replace("...", ""))
@@ -240,7 +232,7 @@ def einsum(equation: str, *tensors: Operand) -> Tensor:
     return _einsum_op(*alike("einsum", *tensors), equation=equation)
 
 
-def _vdot_rule(a: tuple[int, ...], b: tuple[int, ...]) -> Rule:
+def _vdot_rule(a: Shape, b: Shape) -> Rule:
     if a != b:
         raise RuleError(f"vdot takes tensors of one shape, but got {a} and {b}")
     dims = " ".join(f"d{k}" for k in range(len(a)))

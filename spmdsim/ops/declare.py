@@ -22,7 +22,7 @@ from spmdsim.tensor.operands import Operand, as_operand, operands
 from spmdsim.worlds.pool import SMALLEST, allocator, landing, spent
 
 
-def unbroadcast(gradient: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+def unbroadcast(gradient: Array, shape: Shape) -> Array:
     """Sum a gradient over the dims that broadcasting added or stretched.
 
     >>> unbroadcast(np.ones((2, 3)), (3,)).tolist()
@@ -33,10 +33,14 @@ def unbroadcast(gradient: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     extra = gradient.ndim - len(shape)
     stretched = [d for d, n in enumerate(shape) if gradient.shape[d + extra] != n]
     dims = (*range(extra), *(d + extra for d in stretched))
-    array: np.ndarray = gradient.sum(axis=dims, dtype=gradient.dtype).reshape(shape)
+    array: Array = gradient.sum(axis=dims, dtype=gradient.dtype).reshape(shape)
     return array
 
 
+#: What local functions take and give, and the sizes of dims.
+Array = np.ndarray
+Arrays = Sequence[np.ndarray]
+Shape = tuple[int, ...]
 Vjp = Callable[..., Sequence[Any]]
 #: What says yes or no, of numbers of any size.
 COMPARISONS = {
@@ -104,13 +108,13 @@ def pooled(function: Callable[..., Any]) -> Callable[..., Any]:
     if not isinstance(function, np.ufunc):
         return function
 
-    def local(*arrays: np.ndarray) -> Any:
+    def local(*arrays: Array) -> Any:
         if arrays[0].nbytes < SMALLEST and arrays[-1].nbytes < SMALLEST:
             return function(*arrays)
         dtype = function.resolve_dtypes((*[array.dtype for array in arrays], None))[-1]
         return function(*arrays, out=landing(arrays, np.broadcast_shapes(*[a.shape for a in arrays]), dtype))
 
-    def known(*arrays: np.ndarray) -> Callable[..., Any]:
+    def known(*arrays: Array) -> Callable[..., Any]:
         if all(array.nbytes < SMALLEST for array in arrays):
             return function
         dtype = function.resolve_dtypes((*[array.dtype for array in arrays], None))[-1]
@@ -122,14 +126,14 @@ def pooled(function: Callable[..., Any]) -> Callable[..., Any]:
     return local
 
 
-def specialised(function: Callable[..., Any], arrays: Sequence[np.ndarray]) -> Callable[..., Any]:
+def specialised(function: Callable[..., Any], arrays: Arrays) -> Callable[..., Any]:
     """A local function for arrays of these shapes and types, with all that can be known beforehand done once."""
     known = getattr(function, "known", None)
     return function if known is None else known(*arrays)
 
 
 def specialised_vjp(
-    vjp: Callable[..., Any], wanted: Sequence[bool], arrays: Sequence[np.ndarray], params: dict[str, Any]
+    vjp: Callable[..., Any], wanted: Sequence[bool], arrays: Arrays, params: dict[str, Any]
 ) -> Callable[..., Any] | None:
     """The same for a local gradient function: from the result's gradient, the operands and what is saved, one after the other.
 
@@ -202,12 +206,12 @@ def _comparable(value: Operand, dtype: np.dtype) -> Operand:
 def _summed(vjp: Vjp) -> Vjp:
     """The gradients summed over what was broadcast."""
 
-    def lazily(gradient: Any, shape: tuple[int, ...]) -> Any:
+    def lazily(gradient: Any, shape: Shape) -> Any:
         if callable(gradient):
             return lambda: unbroadcast(gradient(), shape)
         return unbroadcast(gradient, shape)
 
-    def local(dy: np.ndarray, operands: Sequence[np.ndarray], result: Any, **params: Any) -> list[Any]:
+    def local(dy: Array, operands: Arrays, result: Any, **params: Any) -> list[Any]:
         gradients = vjp(dy, operands, result, **params)
         return [None if g is None else lazily(g, x.shape) for g, x in zip(gradients, operands)]
 
@@ -217,7 +221,7 @@ def _summed(vjp: Vjp) -> Vjp:
 def unary(
     name: str,
     function: Callable[..., Any],
-    derivative: Callable[[np.ndarray, np.ndarray], Any] | None = None,
+    derivative: Callable[[Array, Array], Any] | None = None,
     linear: Any = "none",
     vjp: Vjp | None = None,
     fractions: bool = False,
@@ -232,10 +236,10 @@ def unary(
     refuses complex ones; ``says`` is its formula, where the function is not numpy's own; the rest is as in :meth:`Rule.parse`.
     """
 
-    def times(dy: np.ndarray, operands: Sequence[np.ndarray], result: np.ndarray) -> tuple[np.ndarray]:
+    def times(dy: Array, operands: Arrays, result: Array) -> tuple[Array]:
         return (dy * conj(derivative(operands[0], result)),)  # type: ignore[misc]
 
-    def real_times(wanted: Sequence[bool], *arrays: np.ndarray) -> Callable[..., Any] | None:
+    def real_times(wanted: Sequence[bool], *arrays: Array) -> Callable[..., Any] | None:
         if any(array.dtype.kind == "c" for array in arrays):
             return None
         return lambda dy, x, y: (dy * derivative(x, y),)  # type: ignore[misc]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import reduce
 from typing import Any
 
@@ -12,14 +12,14 @@ from spmdsim.core import FUNCTIONS, PASSES, Rule
 from spmdsim.core.operator import Op
 from spmdsim.errors import InputError, RuleError
 from spmdsim.layout.element_type import promoted
-from spmdsim.ops.declare import Gradient, Vjp, alike, binary, conj, unary, unbroadcast
+from spmdsim.ops.declare import Array, Arrays, Gradient, Shape, Vjp, alike, binary, conj, unary, unbroadcast
 from spmdsim.ops.operators import operator
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.element_types import ordered
 from spmdsim.tensor.operands import Operand, as_operand
 
 
-def one_of(x: np.ndarray) -> np.ndarray:
+def one_of(x: Array) -> Array:
     """The number one in an array's type."""
     return np.ones((), x.dtype)
 
@@ -27,22 +27,22 @@ def one_of(x: np.ndarray) -> np.ndarray:
 # -- of two elements ----------------------------------------------------------------------------------
 
 
-def _power_vjp(dy: np.ndarray, ab: Sequence[np.ndarray], y: Any) -> tuple[Gradient, Gradient]:
+def _power_vjp(dy: Array, ab: Arrays, y: Any) -> tuple[Gradient, Gradient]:
     """``a ** 0`` is 1 for every a, and ``0 ** b`` is 0 for every b > 0: neither changes with what is written first."""
     a, b = ab
 
-    def of_base() -> np.ndarray:
+    def of_base() -> Array:
         with np.errstate(all="ignore"):
             slope = np.asarray(b * np.power(a, b - 1))
-        array: np.ndarray = dy * conj(np.where(b == 0, np.zeros((), slope.dtype), slope))
+        array: Array = dy * conj(np.where(b == 0, np.zeros((), slope.dtype), slope))
         return array
 
-    def of_exponent() -> np.ndarray:
+    def of_exponent() -> Array:
         value = np.power(a, b)
         constant = (a == 0) & ((b.real >= 0) & (b.imag == 0) if b.dtype.kind == "c" else b >= 0)
         with np.errstate(all="ignore"):
             slope = np.asarray(value * np.log(a.astype(value.dtype, copy=False)))
-        array: np.ndarray = dy * conj(np.where(constant, np.zeros((), slope.dtype), slope))
+        array: Array = dy * conj(np.where(constant, np.zeros((), slope.dtype), slope))
         return array
 
     return of_base, of_exponent
@@ -51,7 +51,7 @@ def _power_vjp(dy: np.ndarray, ab: Sequence[np.ndarray], y: Any) -> tuple[Gradie
 def _chosen(pick: Callable[..., Any]) -> Vjp:
     """The gradient goes to the operand that was picked, to both halves where they are equal."""
 
-    def vjp(dy: np.ndarray, ab: Sequence[np.ndarray], _y: Any) -> tuple[np.ndarray, np.ndarray]:
+    def vjp(dy: Array, ab: Arrays, _y: Any) -> tuple[Array, Array]:
         a, b = ab
         share = pick(a, b).astype(dy.dtype) + (a == b) * np.asarray(0.5, dy.dtype)
         return dy * share, dy * (1 - share)
@@ -59,7 +59,7 @@ def _chosen(pick: Callable[..., Any]) -> Vjp:
     return vjp
 
 
-def _power(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+def _power(x: Array, y: Array) -> Array:
     try:
         return np.asarray(np.power(x, y))
     except ValueError:
@@ -68,15 +68,15 @@ def _power(x: np.ndarray, y: np.ndarray) -> np.ndarray:
         ) from None
 
 
-def _share(x: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def _share(x: Array, a: Array, b: Array) -> Array:
     """A leg over the hypotenuse; nothing where that is zero."""
     y = np.hypot(a, b)
-    array: np.ndarray = x / np.where(y == 0, np.ones((), y.dtype), y)
+    array: Array = x / np.where(y == 0, np.ones((), y.dtype), y)
     return array
 
 
-def _odds(x: np.ndarray) -> np.ndarray:
-    array: np.ndarray = np.exp(-np.logaddexp(np.zeros((), x.dtype), -x))
+def _odds(x: Array) -> Array:
+    array: Array = np.exp(-np.logaddexp(np.zeros((), x.dtype), -x))
     return array
 
 
@@ -147,9 +147,9 @@ logaddexp = binary(
 # -- of one element -----------------------------------------------------------------------------------
 
 
-def _away_from_zero(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+def _away_from_zero(x: Array, y: Array) -> Array:
     """The slope of the modulus: its gradient points where ``x`` does, and nowhere at zero."""
-    array: np.ndarray = (
+    array: Array = (
         np.conj(x) / np.where(y == 0, np.ones((), y.dtype), y) if x.dtype.kind == "c" else np.sign(x)
     )
     return array
@@ -206,7 +206,7 @@ arctanh = unary("arctanh", np.arctanh, lambda x, y: 1 / (1 - x * x), work=FUNCTI
 # -- of several ---------------------------------------------------------------------------------------
 
 
-def _where_vjp(dy: np.ndarray, operands: Sequence[np.ndarray], _y: Any) -> list[Any]:
+def _where_vjp(dy: Array, operands: Arrays, _y: Any) -> list[Any]:
     mask = operands[0]
     zero = np.zeros((), dy.dtype)
     return [
@@ -259,7 +259,7 @@ def where(condition: Operand, a: Operand, b: Operand) -> Tensor:
     return _where_op(as_operand(condition, like), *alike("where", as_operand(a, typed), as_operand(b, typed)))
 
 
-def _add_n_rule(*shapes: tuple[int, ...]) -> Rule:
+def _add_n_rule(*shapes: Shape) -> Rule:
     if len(set(shapes)) > 1:
         raise RuleError(f"add_n takes tensors of one shape, but got {', '.join(map(str, shapes))}")
     return Rule.parse(f"{', '.join(['...'] * len(shapes))} -> ...", linear="all")
@@ -286,13 +286,13 @@ def add_n(*tensors: Operand) -> Tensor:
     return _add_n_op(*alike("add_n", *tensors))
 
 
-def _bounded(arrays: Sequence[np.ndarray], limits: str) -> tuple[Any, Any, Any]:
+def _bounded(arrays: Arrays, limits: str) -> tuple[Any, Any, Any]:
     """The elements, and the limits that there are."""
     rest = list(arrays[1:])
     return arrays[0], rest.pop(0) if "min" in limits else None, rest.pop() if "max" in limits else None
 
 
-def _clip_vjp(dy: np.ndarray, operands: Sequence[np.ndarray], _y: Any, limits: str) -> list[np.ndarray]:
+def _clip_vjp(dy: Array, operands: Arrays, _y: Any, limits: str) -> list[Array]:
     """An element has a slope up to its limits, a limit where it is what comes out."""
     x, low, high = _bounded(operands, limits)
     zero = np.zeros((), dy.dtype)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from spmdsim.errors import OutOfRange, RuleError
-from spmdsim.ops.declare import cast
+from spmdsim.ops.declare import Shape, cast
 from spmdsim.ops.elementwise import add, less, multiply, where
 from spmdsim.ops.lookup import gather
 from spmdsim.ops.selecting import nonzero, select
@@ -102,11 +102,11 @@ class Cut(NamedTuple):
     index is an array, for which the whole dim stays, and ``place`` which dim of the result that is.
     """
 
-    start: tuple[int, ...]
-    stop: tuple[int, ...]
-    step: tuple[int, ...]
-    turned: tuple[int, ...]
-    shape: tuple[int, ...]
+    start: Shape
+    stop: Shape
+    step: Shape
+    turned: Shape
+    shape: Shape
     whole: bool
     looked: int | None = None
     place: int = 0
@@ -132,7 +132,7 @@ _ENDS = {int, type(None)}
 
 
 @lru_cache(maxsize=4096)
-def cut_of(shape: tuple[int, ...], written: tuple[Any, ...]) -> Cut:
+def cut_of(shape: Shape, written: tuple[Any, ...]) -> Cut:
     """What such an index takes of a tensor of this shape."""
     parts = [slice(*part) if isinstance(part, tuple) else part for part in written]
     return cut_of_parts(shape, per_dim(parts, len(shape)))
@@ -145,7 +145,7 @@ def taken(x: Tensor, cut: Cut) -> Tensor:
     return result if result.meta.shape == cut.shape else reshape(result, cut.shape)
 
 
-def cut_of_parts(sizes: tuple[int, ...], parts: Sequence[Any]) -> Cut:
+def cut_of_parts(sizes: Shape, parts: Sequence[Any]) -> Cut:
     """What the parts of an index take, one per dim and None where a dim is new."""
     lists: list[list[int]] = [[] for _ in range(5)]
     start, stop, step, turned, shape = lists

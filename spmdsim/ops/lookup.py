@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -13,6 +12,7 @@ from spmdsim.core import Layout, Rule
 from spmdsim.core.operator import Context, Op, ShardedOp
 from spmdsim.errors import OutOfRange, RuleError
 from spmdsim.ops.along import held_entries
+from spmdsim.ops.declare import Array, Arrays, Shape
 from spmdsim.ops.operators import operator
 from spmdsim.redistribution.sparse_lookup import checked_ids
 from spmdsim.tensor import Tensor
@@ -24,7 +24,7 @@ from spmdsim.worlds.pool import empty
 LOOKED_UP = "v"
 
 
-def _gather_rule(x: tuple[int, ...], ids: tuple[int, ...], dim: int) -> Rule:
+def _gather_rule(x: Shape, ids: Shape, dim: int) -> Rule:
     if not 0 <= dim < len(x):
         raise OutOfRange(f"dim {dim} is out of range for a tensor of {len(x)} dims")
     kept = [f"d{k}" for k in range(len(x))]
@@ -36,7 +36,7 @@ def _gather_rule(x: tuple[int, ...], ids: tuple[int, ...], dim: int) -> Rule:
     return Rule.parse(text, indexed=LOOKED_UP, linear=((0,),), order=order)
 
 
-def _gather_forward(context: Context, x: np.ndarray, ids: np.ndarray, dim: int) -> np.ndarray:
+def _gather_forward(context: Context, x: Array, ids: Array, dim: int) -> Array:
     """The entries this rank holds, zeros where another rank holds them."""
     checked_ids(ids, context.size(LOOKED_UP), what=f"entries of dim {dim}")
     start, stop = context.bounds(LOOKED_UP)
@@ -49,9 +49,7 @@ def _gather_forward(context: Context, x: np.ndarray, ids: np.ndarray, dim: int) 
     return np.asarray(np.moveaxis(entries, range(ids.ndim), range(dim, dim + ids.ndim)), order="C")
 
 
-def _gather_vjp(
-    context: Context, dy: np.ndarray, operands: Sequence[np.ndarray], _result: Any, dim: int
-) -> tuple[np.ndarray, None]:
+def _gather_vjp(context: Context, dy: Array, operands: Arrays, _result: Any, dim: int) -> tuple[Array, None]:
     x, ids = operands
     start, stop = context.bounds(LOOKED_UP)
     gradient = np.zeros_like(np.moveaxis(x, dim, 0), order="C")
@@ -96,9 +94,7 @@ def gather(x: Tensor, ids: Tensor, dim: int = 0, *, axis: int = 0) -> Tensor:
     return _gather_op(x, ids, dim=dim % x.ndim)
 
 
-def _embedding(
-    context: Context, ids: np.ndarray, table: np.ndarray, padding: int | None = None
-) -> np.ndarray:
+def _embedding(context: Context, ids: Array, table: Array, padding: int | None = None) -> Array:
     """The rows this rank holds, zeros where another rank holds the row or none does."""
     ids = checked_ids(ids, context.size("v"), padding)
     start, stop = context.bounds("v")
@@ -113,15 +109,15 @@ def _embedding(
     return out
 
 
-def _rows(table: np.ndarray, ids: np.ndarray, out: np.ndarray) -> np.ndarray:
+def _rows(table: Array, ids: Array, out: Array) -> Array:
     """``table[ids]``, straight into a buffer; the ids are known to be there."""
     # Any other mode than "raise" spares numpy a second buffer.
     return np.take(table, ids, axis=0, out=out, mode="clip") if ids.size else out
 
 
 def _embedding_vjp(
-    context: Context, dy: np.ndarray, operands: Sequence[np.ndarray], _result: Any, padding: int | None = None
-) -> tuple[None, np.ndarray]:
+    context: Context, dy: Array, operands: Arrays, _result: Any, padding: int | None = None
+) -> tuple[None, Array]:
     ids, table = operands
     start, stop = context.bounds("v")
     gradient = np.zeros_like(table)
@@ -196,16 +192,14 @@ def _owned(ids: Layout, table: Layout, layout: Layout | None) -> ShardedOp:
     return OwnedRows(_embedding_op, (Layout(ids.mesh, where), table.reduced), layout)
 
 
-def _padded_rows(context: Context, ids: np.ndarray) -> np.ndarray:
+def _padded_rows(context: Context, ids: Array) -> Array:
     start, stop = context.bounds("v")
     rows = stop - start - 1
     first = start - start // (rows + 1)
     return np.where((ids >= first) & (ids < first + rows), ids - first, rows)
 
 
-def _padded_vjp(
-    context: Context, dy: np.ndarray, operands: Sequence[np.ndarray], _result: Any
-) -> tuple[None, np.ndarray]:
+def _padded_vjp(context: Context, dy: Array, operands: Arrays, _result: Any) -> tuple[None, Array]:
     """The padding row gets no gradient, so that it stays zero."""
     ids, table = operands
     gradient = np.zeros_like(table)
@@ -215,7 +209,7 @@ def _padded_vjp(
     return None, gradient
 
 
-def _padded(context: Context, ids: np.ndarray, table: np.ndarray) -> np.ndarray:
+def _padded(context: Context, ids: Array, table: Array) -> Array:
     """Each rank's last row is zero, and every id it does not hold is looked up there."""
     checked_ids(ids, context.size("v") - context.strategy.parts("v"), what="rows of the table")
     return _rows(table, _padded_rows(context, ids), empty((*ids.shape, table.shape[1]), table.dtype))
@@ -250,7 +244,7 @@ def padded_embedding(ids: Tensor, table: Tensor) -> Tensor:
     return _padded_op(ids, table)
 
 
-def _picked(context: Context, x: np.ndarray, ids: np.ndarray) -> np.ndarray:
+def _picked(context: Context, x: Array, ids: Array) -> Array:
     """``x[..., ids]`` row by row; zero where another rank holds the entry."""
     mine, where = held_entries(context, ids[..., None], -1, "c", "classes")
     entries = np.zeros(mine.shape, x.dtype)
@@ -258,9 +252,7 @@ def _picked(context: Context, x: np.ndarray, ids: np.ndarray) -> np.ndarray:
     return entries[..., 0]
 
 
-def _picked_vjp(
-    context: Context, dy: np.ndarray, operands: Sequence[np.ndarray], _result: Any
-) -> tuple[np.ndarray, None]:
+def _picked_vjp(context: Context, dy: Array, operands: Arrays, _result: Any) -> tuple[Array, None]:
     x, ids = operands
     mine, where = held_entries(context, ids[..., None], -1, "c", "classes")
     gradient = np.zeros_like(x)
@@ -292,7 +284,7 @@ def pick(x: Tensor, ids: Tensor) -> Tensor:
     return _pick_op(x, ids)
 
 
-def _one_hot_rule(ids: tuple[int, ...], depth: int, dtype: Any, dim: int = -1) -> tuple[Rule, dict[str, int]]:
+def _one_hot_rule(ids: Shape, depth: int, dtype: Any, dim: int = -1) -> tuple[Rule, dict[str, int]]:
     names = [f"d{i}" for i in range(len(ids))]
     at = dim % (len(ids) + 1)
     return Rule.parse(f"{' '.join(names)} -> {' '.join([*names[:at], 'c', *names[at:]])}"), {"c": depth}

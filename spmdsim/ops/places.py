@@ -15,12 +15,12 @@ from spmdsim.errors import RuleError
 from spmdsim.layout.element_type import accumulator
 from spmdsim.layout.shape_sizes import flag
 from spmdsim.ops.along import held_entries, take_along_axis, terms_of
-from spmdsim.ops.declare import alike
+from spmdsim.ops.declare import Array, Shape, alike
 from spmdsim.ops.operators import operator
 from spmdsim.ops.reduce import normal_dims
 from spmdsim.ops.scans import ALONG, Tensors, along_dim, beside, rows_back, rows_last, split_axes
-from spmdsim.ops.selection import comparable
 from spmdsim.ops.shape import reshape
+from spmdsim.ops.sorting import comparable
 from spmdsim.tensor import Context, Op, Tensor
 from spmdsim.tensor.element_types import ordered
 from spmdsim.tensor.operands import Operand, as_operand
@@ -30,7 +30,7 @@ from spmdsim.tensor.stepped import SteppedOp
 _NOWHERE = np.iinfo(np.int64).max
 
 
-def _extreme_rule(shape: tuple[int, ...], dim: int | None) -> Rule:
+def _extreme_rule(shape: Shape, dim: int | None) -> Rule:
     """Of the ranks that have the extreme, the first place counts."""
     dims = normal_dims(dim, len(shape))
     names = [f"d{d}" for d in range(len(shape))]
@@ -54,9 +54,7 @@ def _extreme_steps(
     return (one, accumulator("sum", x.dtype)), (first, np.dtype(np.int64))
 
 
-def _extreme_forward(
-    op: str, context: Context, x: np.ndarray, dim: int | None
-) -> Generator[np.ndarray, np.ndarray, np.ndarray]:
+def _extreme_forward(op: str, context: Context, x: Array, dim: int | None) -> Generator[Array, Array, Array]:
     dims = normal_dims(dim, x.ndim)
     kept = [n for d, n in enumerate(x.shape) if d not in dims]
     rows = np.moveaxis(x, dims, range(-len(dims), 0)).reshape(*kept, math.prod(x.shape[d] for d in dims))
@@ -75,7 +73,7 @@ def _extreme_forward(
         own, value = np.full(kept, _NOWHERE), np.full(kept, identity(op, x.dtype))
     extreme = yield value
     has = (value == extreme) | (value != value)  # a nan is the extreme
-    first: np.ndarray = yield np.where(has, own, _NOWHERE)
+    first: Array = yield np.where(has, own, _NOWHERE)
     return first
 
 
@@ -142,7 +140,7 @@ def argmin(x: Tensor, dim: int | None = None, keepdims: bool = False, *, axis: i
     return _place_of(_argmin_op, x, dim, keepdims)
 
 
-def _topk_rule(shape: tuple[int, ...], dim: int, k: int, largest: bool) -> tuple[Rule, dict[str, int]]:
+def _topk_rule(shape: Shape, dim: int, k: int, largest: bool) -> tuple[Rule, dict[str, int]]:
     whole, kept = terms_of(len(shape), dim, (ALONG, "k"))
     return Rule.parse(f"{whole} -> {kept}, {kept}", whole="k"), {"k": k}
 
@@ -161,8 +159,8 @@ def _topk_steps(
 
 
 def _topk_forward(
-    context: Context, x: np.ndarray, dim: int, k: int, largest: bool
-) -> Generator[np.ndarray, np.ndarray, tuple[np.ndarray, np.ndarray]]:
+    context: Context, x: Array, dim: int, k: int, largest: bool
+) -> Generator[Array, Array, tuple[Array, Array]]:
     rows, start = rows_last(x, dim), context.bounds(ALONG)[0]
     order = _first(rows, min(k, rows.shape[1]), largest)
     values, places = np.take_along_axis(rows, order, -1), order + start
@@ -187,17 +185,17 @@ def _topk_forward(
     )
 
 
-def _first(rows: np.ndarray, k: int, largest: bool) -> np.ndarray:
+def _first(rows: Array, k: int, largest: bool) -> Array:
     """The places of the first entries in order, the first of equal ones first."""
     keys = comparable(rows)
     if not largest:
         return np.argsort(keys, axis=-1, kind="stable")[:, :k]
     turned = np.argsort(keys[:, ::-1], axis=-1, kind="stable")[:, ::-1]
-    order: np.ndarray = rows.shape[1] - 1 - turned[:, :k]
+    order: Array = rows.shape[1] - 1 - turned[:, :k]
     return order
 
 
-def _place_forward(context: Context, x: np.ndarray, ids: np.ndarray, dim: int, size: int) -> np.ndarray:
+def _place_forward(context: Context, x: Array, ids: Array, dim: int, size: int) -> Array:
     start, stop = context.bounds(ALONG)
     whole = np.zeros([stop - start if d == dim else n for d, n in enumerate(x.shape)], x.dtype)
     mine, where = held_entries(context, ids, dim, ALONG)
@@ -205,7 +203,7 @@ def _place_forward(context: Context, x: np.ndarray, ids: np.ndarray, dim: int, s
     return whole
 
 
-def _place_rule(x: tuple[int, ...], ids: tuple[int, ...], dim: int, size: int) -> tuple[Rule, dict[str, int]]:
+def _place_rule(x: Shape, ids: Shape, dim: int, size: int) -> tuple[Rule, dict[str, int]]:
     kept, whole = terms_of(len(x), dim, ("k", ALONG))
     return Rule.parse(f"{kept}, {kept} -> {whole}", whole="k"), {ALONG: size}
 

@@ -15,7 +15,7 @@ from spmdsim.core.elements import identity
 from spmdsim.errors import RuleError
 from spmdsim.layout.element_type import accumulator
 from spmdsim.layout.shape_sizes import counted_dim, flag, integers
-from spmdsim.ops.declare import boolean, cast
+from spmdsim.ops.declare import Array, Arrays, Shape, boolean, cast
 from spmdsim.ops.elementwise import divide, equal, multiply, not_equal, sqrt, square, subtract, where
 from spmdsim.ops.operators import operator
 from spmdsim.tensor import Op, Tensor
@@ -25,7 +25,7 @@ from spmdsim.worlds.pool import allocator, empty
 Dims = int | Sequence[int] | None
 
 
-def normal_dims(dims: Dims, ndim: int) -> tuple[int, ...]:
+def normal_dims(dims: Dims, ndim: int) -> Shape:
     """Non-negative, sorted dims; all of them for None."""
     if dims is None:
         return tuple(range(ndim))
@@ -54,7 +54,7 @@ def reduced(x: Tensor) -> Tensor:
 
 
 def _rule(op: str) -> Callable[..., Rule]:
-    def rule(shape: tuple[int, ...], dims: tuple[int, ...], keepdims: bool) -> Rule:
+    def rule(shape: Shape, dims: Shape, keepdims: bool) -> Rule:
         names = [f"d{i}" for i in range(len(shape))]
         kept = ["1" if i in dims else n for i, n in enumerate(names)]
         out = kept if flag("keepdims", keepdims) else [n for i, n in enumerate(names) if i not in dims]
@@ -68,7 +68,7 @@ def _by_numpy(name: str, dtype: Callable[..., np.dtype], **more: Any) -> Op:
     """The operator that is numpy's function of this name; an empty shard contributes what changes nothing."""
     function = getattr(np, name)
 
-    def forward(x: np.ndarray, dims: tuple[int, ...], keepdims: bool) -> np.ndarray:
+    def forward(x: Array, dims: Shape, keepdims: bool) -> Array:
         if not x.size:
             shape = [1 if i in dims else n for i, n in enumerate(x.shape) if keepdims or i not in dims]
             kind = function(np.ones(1, x.dtype)).dtype
@@ -78,9 +78,7 @@ def _by_numpy(name: str, dtype: Callable[..., np.dtype], **more: Any) -> Op:
     return Op(name, _rule(name), forward, dtype=dtype, **more)
 
 
-def _sum_vjp(
-    dy: np.ndarray, operands: Sequence[np.ndarray], _y: Any, dims: tuple[int, ...], keepdims: bool
-) -> tuple[np.ndarray]:
+def _sum_vjp(dy: Array, operands: Arrays, _y: Any, dims: Shape, keepdims: bool) -> tuple[Array]:
     shape = operands[0].shape
     kept = dy if keepdims else dy.reshape([1 if i in dims else n for i, n in enumerate(shape)])
     gradient = empty(shape, dy.dtype)
@@ -99,19 +97,17 @@ def _share(count: int) -> float:
     return 1 / count if count else math.nan
 
 
-def _mean_vjp(
-    dy: np.ndarray, operands: Sequence[np.ndarray], y: Any, dims: tuple[int, ...], keepdims: bool, count: int
-) -> tuple[np.ndarray]:
+def _mean_vjp(dy: Array, operands: Arrays, y: Any, dims: Shape, keepdims: bool, count: int) -> tuple[Array]:
     return _sum_vjp(dy * dy.dtype.type(_share(count)), operands, y, dims, keepdims)
 
 
 def _known_mean_vjp(
-    wanted: Sequence[bool], dy: np.ndarray, x: np.ndarray, dims: tuple[int, ...], keepdims: bool, count: int
+    wanted: Sequence[bool], dy: Array, x: Array, dims: Shape, keepdims: bool, count: int
 ) -> Callable[..., Any]:
     share, fresh = dy.dtype.type(_share(count)), allocator(x.shape, dy.dtype)
     kept = [1 if i in dims else n for i, n in enumerate(x.shape)]
 
-    def known(dy: np.ndarray, x: np.ndarray) -> tuple[np.ndarray]:
+    def known(dy: Array, x: Array) -> tuple[Array]:
         gradient = fresh()
         gradient[...] = (dy * share).reshape(kept)
         return (gradient,)
@@ -198,7 +194,7 @@ def _extreme(op: Op, x: Tensor, dims: Dims, keepdims: bool) -> Tensor:
     return with_slope(result, x, weight, over, keepdims)
 
 
-def with_slope(result: Tensor, x: Tensor, slope: Tensor, dims: tuple[int, ...], keepdims: bool) -> Tensor:
+def with_slope(result: Tensor, x: Tensor, slope: Tensor, dims: Shape, keepdims: bool) -> Tensor:
     """The result with the gradient of a sum of the elements, each with its slope."""
     path = sum(multiply(x, slope), dims, keepdims).to(result.layout)
     result.requires_grad, result.node, result.output = True, path.node, path.output

@@ -13,7 +13,7 @@ from spmdsim.core import BoundRule, Layout, Rule, Strategy
 from spmdsim.core.elements import identity
 from spmdsim.errors import OutOfRange, RuleError
 from spmdsim.layout.element_type import accumulator
-from spmdsim.ops.declare import cast
+from spmdsim.ops.declare import Array, Shape, cast
 from spmdsim.ops.elementwise import (
     conjugate,
     divide,
@@ -71,13 +71,13 @@ def beside(meta: Any, dim: int) -> tuple[list[int], list[Any]]:
     return [meta.shape[d] for d in others], [meta.layout.dims[d] for d in others]
 
 
-def rows_last(x: np.ndarray, dim: int) -> np.ndarray:
+def rows_last(x: Array, dim: int) -> Array:
     """An array as rows ``[b, n]``, those along a dim."""
     count = math.prod(n for d, n in enumerate(x.shape) if d != dim)
     return np.moveaxis(x, dim, -1).reshape(count, x.shape[dim])
 
 
-def rows_back(rows: np.ndarray, shape: Sequence[int], dim: int) -> np.ndarray:
+def rows_back(rows: Array, shape: Sequence[int], dim: int) -> Array:
     """Rows as the array of which they are the rows along a dim."""
     others = [n for d, n in enumerate(shape) if d != dim]
     return np.asarray(np.moveaxis(rows.reshape(*others, rows.shape[-1]), -1, dim), order="C")
@@ -96,9 +96,7 @@ def _steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any], **params
     return ((step, accumulator(op, meta.dtype)),)
 
 
-def _forward(
-    context: Context, x: np.ndarray, dim: int, op: str, backward: bool
-) -> Generator[np.ndarray, np.ndarray, np.ndarray]:
+def _forward(context: Context, x: Array, dim: int, op: str, backward: bool) -> Generator[Array, Array, Array]:
     function = _UFUNCS[op]
     turned = np.flip(x, dim) if backward else x
     scanned = function.accumulate(turned, axis=dim, dtype=x.dtype)
@@ -134,7 +132,7 @@ def conjugated(x: Tensor) -> Tensor:
     return conjugate(x) if x.dtype.kind == "c" else x
 
 
-def _linear_in_sums(shape: tuple[int, ...], dim: int, op: str, backward: bool) -> Rule:
+def _linear_in_sums(shape: Shape, dim: int, op: str, backward: bool) -> Rule:
     return along_rule(shape, dim, linear="each" if op == "sum" else "none")
 
 

@@ -11,7 +11,7 @@ from spmdsim.core import BoundRule, Layout, Rule, Strategy
 from spmdsim.core.step import Step
 from spmdsim.errors import OutOfRange, RuleError
 from spmdsim.ops.along import put_along
-from spmdsim.ops.declare import alike, boolean, cast
+from spmdsim.ops.declare import Array, alike, boolean, cast
 from spmdsim.ops.elementwise import logical_not, subtract
 from spmdsim.ops.operators import operator
 from spmdsim.ops.scans import ALONG, cumulative_sum, split_axes
@@ -51,7 +51,7 @@ def select(x: Tensor, mask: Tensor) -> Tensor:
     pieces = [held[one] for held, one in zip(x.held, masks)]
     shapes, dims = [held.shape for held in x.held], x.layout.dims[mask.ndim :]
 
-    def put(k: int, piece: np.ndarray) -> np.ndarray:
+    def put(k: int, piece: Array) -> Array:
         whole = np.zeros(shapes[k], piece.dtype)
         whole[masks[k]] = piece
         return whole
@@ -159,9 +159,7 @@ def _beside_steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any], *
     return ((step, inputs[0].dtype),)
 
 
-def _beside(
-    context: Context, x: np.ndarray, ahead: bool
-) -> Generator[np.ndarray, np.ndarray, tuple[np.ndarray, bool]]:
+def _beside(context: Context, x: Array, ahead: bool) -> Generator[Array, Array, tuple[Array, bool]]:
     """The entry beside this rank's piece, behind it or ahead, and whether there is one."""
     axes, mesh, size = split_axes(context.strategy), context.strategy.mesh, context.size(ALONG)
     if not axes:
@@ -177,7 +175,7 @@ def _beside(
     return np.zeros(1, x.dtype), False
 
 
-def _starts(context: Context, x: np.ndarray) -> Generator[np.ndarray, np.ndarray, np.ndarray]:
+def _starts(context: Context, x: Array) -> Generator[Array, Array, Array]:
     """Where entries differ from the one before."""
     before, there = yield from _beside(context, x, False)
     earlier = np.concatenate([before, x])[: len(x)]
@@ -187,7 +185,7 @@ def _starts(context: Context, x: np.ndarray) -> Generator[np.ndarray, np.ndarray
     return differs
 
 
-def _following(context: Context, x: np.ndarray, last: int) -> Generator[np.ndarray, np.ndarray, np.ndarray]:
+def _following(context: Context, x: Array, last: int) -> Generator[Array, Array, Array]:
     """The entry after each, and what stands behind the last one."""
     after, there = yield from _beside(context, x, True)
     return np.concatenate([x[1:], after if there else np.full(1, last, x.dtype)])[: len(x)]

@@ -15,14 +15,12 @@ from spmdsim.core import REDUCE_OPS, Layout, Rule
 from spmdsim.errors import RuleError, UsageTypeError
 from spmdsim.layout.shape_sizes import integers
 from spmdsim.layout.windowed_layout import Window
-from spmdsim.ops.declare import unbroadcast
+from spmdsim.ops.declare import Shape, unbroadcast
 from spmdsim.ops.operators import operator
 from spmdsim.ops.reduce import Dims, normal_dims
 from spmdsim.ops.windowed import WindowOp
 from spmdsim.tensor import Op, Tensor
 from spmdsim.tensor.move import move
-
-Shape = tuple[int, ...]
 
 
 def moving_rule(text: str, whole: Sequence[str], linear: Any = "each") -> Rule:

@@ -15,7 +15,7 @@ from spmdsim.core import Rule
 from spmdsim.errors import RuleError
 from spmdsim.layout.shape_sizes import counted_dim, integers
 from spmdsim.layout.windowed_layout import Window
-from spmdsim.ops.declare import alike
+from spmdsim.ops.declare import Array, Arrays, Shape, alike
 from spmdsim.ops.operators import operator
 from spmdsim.ops.reduce import Dims
 from spmdsim.ops.shape import broadcast_to, flatten, flip, reshape, same_dims
@@ -23,7 +23,6 @@ from spmdsim.ops.windowed import WindowOp, Windows, margins, surrounded
 from spmdsim.tensor import Context, Tensor
 from spmdsim.tensor.element_types import as_array
 
-Shape = tuple[int, ...]
 #: As numpy has it: how many elements are added everywhere, or before and after every dim, or each dim.
 PadWidth = int | Sequence[int] | Sequence[Sequence[int]] | dict[int, int] | dict[int, tuple[int, int]]
 
@@ -97,9 +96,7 @@ def _pad_windows(shape: Shape, before: Shape, after: Shape, value: float) -> Win
     return {0: [Window(n + a + b, -a) if a or b else None for a, b, n in sides]}
 
 
-def _pad_vjp(
-    context: Context, dy: np.ndarray, operands: Sequence[np.ndarray], _y: Any, **_: Any
-) -> tuple[np.ndarray]:
+def _pad_vjp(context: Context, dy: Array, operands: Arrays, _y: Any, **_: Any) -> tuple[Array]:
     sides = zip(margins(context), operands[0].shape)
     return (dy[tuple(slice(a, a + n) for (a, _), n in sides)],)
 
@@ -191,14 +188,14 @@ def _repeated(x: Tensor, dim: int, width: tuple[int, int], mode: str) -> Tensor:
     return concat([*before, x, *after], dim)
 
 
-def _runs(places: np.ndarray) -> list[np.ndarray]:
+def _runs(places: Array) -> list[Array]:
     """Places in pieces that ascend or descend by one, or stay the same."""
     steps = np.diff(places)
     jumps = np.flatnonzero((np.diff(steps, prepend=steps[:1]) != 0) | (abs(steps) > 1)) + 1
     return [run for run in np.split(places, jumps) if run.size]
 
 
-def _run(x: Tensor, dim: int, places: np.ndarray) -> Tensor:
+def _run(x: Tensor, dim: int, places: Array) -> Tensor:
     first, last = int(places.min()), int(places.max()) + 1
     piece = part_along(x, dim, first, last)
     if places[0] > places[-1]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from spmdsim.core import Rule
 from spmdsim.errors import InputError, RuleError
-from spmdsim.ops.declare import cast
+from spmdsim.ops.declare import Array, Shape, cast
 from spmdsim.ops.elementwise import add, divide, equal, multiply, not_equal, subtract, where
 from spmdsim.ops.lookup import gather
 from spmdsim.ops.operators import operator
@@ -34,7 +34,7 @@ Quantiles = float | Sequence[float] | np.ndarray
 PICKING = METHODS[1:4]
 
 
-def _quantiles(name: str, x: Tensor, q: np.ndarray, dim: Dims, method: str, keepdims: bool) -> Tensor:
+def _quantiles(name: str, x: Tensor, q: Array, dim: Dims, method: str, keepdims: bool) -> Tensor:
     if method not in METHODS:
         raise RuleError(f"the method of {name} is {', '.join(map(repr, METHODS))}, but got {method!r}")
     checked_parts(q)
@@ -51,7 +51,7 @@ def _quantiles(name: str, x: Tensor, q: np.ndarray, dim: Dims, method: str, keep
     return reshape(transpose(quantiles, [quantiles.ndim - 1, *range(quantiles.ndim - 1)]), (*q.shape, *kept))
 
 
-def checked_parts(q: np.ndarray) -> np.ndarray:
+def checked_parts(q: Array) -> Array:
     """Parts of which there are quantiles."""
     if q.size and not (q.min() >= 0 and q.max() <= 1):
         raise RuleError(f"quantiles lie between 0 and 1 (percentiles up to 100), but got {q.tolist()}")
@@ -67,7 +67,7 @@ def as_rows(x: Tensor, dims: Sequence[int]) -> Tensor:
     return rows
 
 
-def _between(ordered: Tensor, q: np.ndarray, method: str) -> Tensor:
+def _between(ordered: Tensor, q: Array, method: str) -> Tensor:
     """Entries at parts of the way through the last dim, nan where there are any."""
     n, last = ordered.shape[-1], ordered.ndim - 1
     if not n:
@@ -93,7 +93,7 @@ def middle(below: Tensor, above: Tensor) -> Tensor:
     return where(equal(below, above), below, add(multiply(below, 0.5), multiply(above, 0.5)))
 
 
-def _part_way(below: Tensor, above: Tensor, part: np.ndarray) -> Tensor:
+def _part_way(below: Tensor, above: Tensor, part: Array) -> Tensor:
     # From the nearer of the two, as numpy does it: half of the way from -inf to 1 is still infinite.
     nearer = where(as_operand(part >= 0.5, below), above, below) if (part >= 0.5).any() else below
     signed = np.where(part >= 0.5, part - 1, part)
@@ -170,7 +170,7 @@ def median(x: Tensor, dim: Dims = None, keepdims: bool = False, *, axis: Dims = 
     return _quantiles("median", x, np.array(0.5), dim, "midpoint", keepdims)
 
 
-def _count_rule(*shapes: tuple[int, ...], size: int, **_: Any) -> tuple[Rule, dict[str, int]]:
+def _count_rule(*shapes: Shape, size: int, **_: Any) -> tuple[Rule, dict[str, int]]:
     weighted = len(shapes) > 1
     text = "n, n -> b" if weighted else "n -> b"
     return Rule.parse(text, whole="b", linear=((1,),) if weighted else "none"), {"b": size}
@@ -218,9 +218,7 @@ def bincount(x: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Te
     return _count_op(numbers, cast(weights, np.float64), size=size)
 
 
-def _bins_rule(
-    x: tuple[int, ...], edges: tuple[int, ...], *weights: tuple[int, ...], uniform: Any
-) -> tuple[Rule, dict[str, int]]:
+def _bins_rule(x: Shape, edges: Shape, *weights: Shape, uniform: Any) -> tuple[Rule, dict[str, int]]:
     entries = " ".join(f"d{d}" for d in range(len(x)))
     more = f", {entries}" if weights else ""
     rule = Rule.parse(f"{entries}, e{more} -> b", whole="e b", linear=((2,),) if weights else "none")

@@ -11,6 +11,7 @@ import numpy as np
 
 from spmdsim.core import Layout, Rule
 from spmdsim.errors import RuleError
+from spmdsim.ops.declare import Array, Arrays, Shape
 from spmdsim.ops.scans import ALONG, along_dim
 from spmdsim.ops.shape import reshape, transpose
 from spmdsim.ops.slicing import part_along
@@ -49,7 +50,7 @@ def four_steps(transform: Callable[[Tensor, int], Tensor], x: Tensor, dim: int, 
     return reshape(y.to(split), x.shape, layout)
 
 
-def _turned(context: Context, x: np.ndarray, dim: int, inverse: bool) -> np.ndarray:
+def _turned(context: Context, x: Array, dim: int, inverse: bool) -> Array:
     """Entries ``[k, j]`` of two dims times the root of unity of power ``k j``."""
     (first, last), (start, stop) = context.bounds(f"d{dim}"), context.bounds(f"d{dim + 1}")
     n = context.size(f"d{dim}") * context.size(f"d{dim + 1}")
@@ -79,14 +80,14 @@ _FUNCTIONS: dict[str, Any] = {
 }
 
 
-def _rule(shape: tuple[int, ...], kind: str, n: int, dim: int, norm: str) -> tuple[Rule, dict[str, int]]:
+def _rule(shape: Shape, kind: str, n: int, dim: int, norm: str) -> tuple[Rule, dict[str, int]]:
     names = [ALONG if d == dim else f"d{d}" for d in range(len(shape))]
     left, right = " ".join(names), " ".join("v" if name == ALONG else name for name in names)
     rule = Rule.parse(f"{left} -> {right}", whole=f"{ALONG} v", linear="each", work="functions")
     return rule, {"v": n // 2 + 1 if kind == "rfft" else n}
 
 
-def _local(x: np.ndarray, kind: str, n: int, dim: int, norm: Any) -> np.ndarray:
+def _local(x: Array, kind: str, n: int, dim: int, norm: Any) -> Array:
     if x.size or not n:
         return np.asarray(_FUNCTIONS[kind](x, n, dim, norm), order="C")
     shape = [n // 2 + 1 if kind == "rfft" else n if d == dim else size for d, size in enumerate(x.shape)]
@@ -94,9 +95,7 @@ def _local(x: np.ndarray, kind: str, n: int, dim: int, norm: Any) -> np.ndarray:
     return np.zeros(shape, _dtype(x.dtype, kind))
 
 
-def _vjp(
-    dy: np.ndarray, operands: Sequence[np.ndarray], _y: Any, kind: str, n: int, dim: int, norm: str
-) -> tuple[np.ndarray]:
+def _vjp(dy: Array, operands: Arrays, _y: Any, kind: str, n: int, dim: int, norm: str) -> tuple[Array]:
     """The transposed transform: the one the other way, of what was cut off or filled up."""
     size, other = operands[0].shape[dim], OTHER_NORM[norm]
     if not dy.size:

@@ -18,13 +18,12 @@ from spmdsim.core import BoundRule, Layout, Rule, Strategy
 from spmdsim.core.operator import Context, Op
 from spmdsim.errors import RuleError, context
 from spmdsim.layout.windowed_layout import Window, Windowed
-from spmdsim.ops.declare import alike, conj
+from spmdsim.ops.declare import Array, Arrays, Shape, alike, conj
 from spmdsim.ops.operators import operator
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.operands import Operand
 from spmdsim.worlds.pool import empty, with_margins
 
-Shape = tuple[int, ...]
 #: Per operand that is read in windows, the window of each of its dims, or None.
 Windows = Mapping[int, Sequence[Window | None]]
 #: Per dim how many elements stand before a block, and after it.
@@ -90,7 +89,7 @@ def in_blocks(bound: BoundRule) -> BoundRule:
     return BoundRule(rule, bound.shapes, bound.inputs, bound.outputs, bound.factor_sizes)
 
 
-def surrounded(block: np.ndarray, beyond: Margins, values: Sequence[float | complex]) -> np.ndarray:
+def surrounded(block: Array, beyond: Margins, values: Sequence[float | complex]) -> Array:
     """A block with numbers around it, a number per dim, those of later dims in the corners: one copy for all dims.
 
     No copy where the block lies in memory that was left around it for that.
@@ -140,7 +139,7 @@ def _window(n: int, k: int, mode: str) -> Window:
     return Window(n, (k - 1) // 2 + 1 - k, k, padded=True)
 
 
-def _places(context: Context, kernel: np.ndarray) -> Iterator[tuple[tuple[int, ...], tuple[slice, ...]]]:
+def _places(context: Context, kernel: Array) -> Iterator[tuple[Shape, tuple[slice, ...]]]:
     """Each place of the kernel, and what of the block, zeros added, it is multiplied by."""
     bounds = [context.bounds(factor) for (factor,) in context.bound.outputs[0]]
     for at in product(*map(range, kernel.shape)):
@@ -148,7 +147,7 @@ def _places(context: Context, kernel: np.ndarray) -> Iterator[tuple[tuple[int, .
         yield at, tuple(slice(a, a + stop - start) for a, (start, stop) in zip(first, bounds))
 
 
-def _forward(context: Context, x: np.ndarray, kernel: np.ndarray, mode: str) -> np.ndarray:
+def _forward(context: Context, x: Array, kernel: Array, mode: str) -> Array:
     block, total = surrounded(x, margins(context), [0] * x.ndim), None
     if 0 in x.shape:
         bounds = [context.bounds(factor) for (factor,) in context.bound.outputs[0]]
@@ -159,9 +158,7 @@ def _forward(context: Context, x: np.ndarray, kernel: np.ndarray, mode: str) -> 
     return np.asarray(total)
 
 
-def _vjp(
-    context: Context, dy: np.ndarray, operands: Sequence[np.ndarray], _y: Any, mode: str
-) -> tuple[np.ndarray, np.ndarray]:
+def _vjp(context: Context, dy: Array, operands: Arrays, _y: Any, mode: str) -> tuple[Array, Array]:
     x, kernel = operands
     block = surrounded(x, margins(context), [0] * x.ndim)
     along, weights = (

@@ -9,7 +9,7 @@ import pytest
 from spmdsim import Mesh, Tensor, ops
 from spmdsim.core import Layout
 from spmdsim.errors import RuleError
-from spmdsim.ops.selection import cuts, sampling
+from spmdsim.ops.sorting import cuts, sampling
 from spmdsim.trace import record
 from spmdsim.worlds import ShapeOnly
 from tests.ops.test_scans import given, layouts
