@@ -90,7 +90,7 @@ def offer(comm: Any, array: Any, dest: int, tag: int, name: str, depth: int) -> 
     start = task.clock
     if start < task.port_out:
         start = task.port_out
-    link = scheduler.link((shared.ranks[source], shared.ranks[dest]), nbytes)
+    link = scheduler.plain or scheduler.link((shared.ranks[source], shared.ranks[dest]), nbytes)
     moving = link.beta * nbytes
     task.port_out = end = start + link.alpha + moving
     task.messages_sent += 1
@@ -186,7 +186,8 @@ def ask(
     else:
         box.remove(message)
     array[...] = sent
-    arrival = task.port_in + scheduler.link((message.task.rank, task.rank), array.nbytes).beta * array.nbytes
+    link = scheduler.plain or scheduler.link((message.task.rank, task.rank), array.nbytes)
+    arrival = task.port_in + link.beta * array.nbytes
     if arrival < message.end:
         arrival = message.end
     task.port_in = arrival

@@ -135,6 +135,7 @@ class Scheduler:
         failure: the finding that ended the run, if one did.
         on_stall: asked when no rank can go on, or all of them only poll (``relief``, then ``livelock``);
             returns whether it made one ready.
+        plain: the link of all messages, where all have the same: who is called at every message asks for it first.
         on_enter: told which rank runs next, so that per-rank globals can be put in place.
     """
 
@@ -148,8 +149,8 @@ class Scheduler:
         self.ready: deque[Task] = deque()
         self.current: Task = self.tasks[0]
         self.machine = machine
-        self._plain = Link(machine.alpha, machine.beta)
-        self._alike = machine.intra is None and not machine.pieces
+        plain = machine.intra is None and not machine.pieces
+        self.plain = Link(machine.alpha, machine.beta) if plain else None
         self.strict = strict
         self.seed = seed
         self.random = None if seed is None else random.Random(seed)
@@ -170,7 +171,7 @@ class Scheduler:
 
     def link(self, ranks: Sequence[int], nbytes: int) -> Link:
         """Latency and inverse bandwidth of messages of a size between ranks of the whole program."""
-        return self._plain if self._alike else message_link(self.machine, ranks, nbytes)
+        return self.plain or message_link(self.machine, ranks, nbytes)
 
     def start(self, body: Callable[[Task], None]) -> None:
         """Give every rank its greenlet and put it in the queue."""
