@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from spmdsim.auto_parallel.costs.evaluate import Move
 from spmdsim.auto_parallel.costs.settings import Settings
-from spmdsim.auto_parallel.programs.record_program import Unconfigured, record_call, shape_and_dtype
+from spmdsim.auto_parallel.programs.record_program import Program, Unconfigured, record_call, shape_and_dtype
 from spmdsim.auto_parallel.search import search
 from spmdsim.auto_parallel.search_report import size_text, text_table
 from spmdsim.auto_parallel.search_result import SearchResult, load_choice
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from spmdsim.trace import Trace
     from spmdsim.worlds.base import World
 
+#: One global array, or anything a tensor is made from, per input and parameter.
+Arrays = Mapping[str, Any]
 #: How traces call a redistribution outside of any operator, such as that of a parameter's gradient.
 OUTSIDE = "to"
 #: How they call a message that gradients of several parameters share.
@@ -89,7 +91,7 @@ def handed_on(answer: SearchResult, operator: int) -> Layout | None:
     return graph.operators[reader].bound.input_layouts(choice.strategies[reader])[operand]
 
 
-def place(answer: SearchResult, world: World, arrays: Mapping[str, Any]) -> dict[str, Tensor]:
+def place(answer: SearchResult, world: World, arrays: Arrays) -> dict[str, Tensor]:
     """Inputs and parameters as tensors, laid out as the search wants them."""
     tensors = {}
     named = {value.name: value for value in answer.graph.sources}
@@ -108,10 +110,10 @@ def place(answer: SearchResult, world: World, arrays: Mapping[str, Any]) -> dict
 
 
 def run(
-    program: Callable[..., Any],
+    program: Program,
     answer: SearchResult,
     world: World,
-    arrays: Mapping[str, Any],
+    arrays: Arrays,
     *,
     backward: bool = True,
 ) -> tuple[Any, dict[str, Tensor]]:
@@ -149,9 +151,7 @@ class Parallelised:
     #: A file of strategies that take the place of a search, if there is one.
     load: str = ""
 
-    def __init__(
-        self, function: Callable[..., Any], method: str = "auto", settings: Settings | None = None
-    ) -> None:
+    def __init__(self, function: Program, method: str = "auto", settings: Settings | None = None) -> None:
         self.function, self.method, self.settings = function, method, settings
         self._found: dict[tuple[Any, ...], SearchResult] = {}
 
@@ -291,7 +291,7 @@ def _remark(same: bool, agree: bool) -> str:
     return "" if same else "another way" if agree else "differ"
 
 
-def arguments(shapes: Mapping[str, Any], seed: int = 0) -> dict[str, np.ndarray]:
+def arguments(shapes: Arrays, seed: int = 0) -> dict[str, np.ndarray]:
     """Arrays for a program's arguments: those given, else small random numbers, zeros for integers."""
     rng = np.random.default_rng(seed)
     arrays = {}
@@ -305,15 +305,14 @@ def arguments(shapes: Mapping[str, Any], seed: int = 0) -> dict[str, np.ndarray]
     return arrays
 
 
-def prove(
-    program: Callable[..., Any], answer: SearchResult, world: World, arrays: Mapping[str, Any]
-) -> Proof:
+def prove(program: Program, answer: SearchResult, world: World, arrays: Arrays) -> Proof:
     """Run a program with its found strategies, and on one rank, and compare. All ranks call it."""
     with record() as trace:
         result, tensors = run(program, answer, world, arrays, backward=_scalar(answer))
     references = _alone(program, answer, world, arrays)
+    coarsest = max((array.dtype for array in arrays.values()), key=unit_roundoff)
     verdicts = {
-        name: check(tensor, Measured.of(*reference, tensor.dtype, _coarsest(arrays)))
+        name: check(tensor, Measured.of(*reference, tensor.dtype, coarsest))
         for (name, tensor), reference in zip(_tensors(result, tensors).items(), references)
     }
     name, worst = max(verdicts.items(), key=lambda item: (not item[1].ok, item[1].max_error))
@@ -331,7 +330,7 @@ def _scalar(answer: SearchResult) -> bool:
 
 
 def _alone(
-    program: Callable[..., Any], answer: SearchResult, world: World, arrays: Mapping[str, Any]
+    program: Program, answer: SearchResult, world: World, arrays: Arrays
 ) -> list[tuple[Any, list[Any]]]:
     """Per result and gradient what one rank has in a wider type (None if that cannot be had), and its own runs."""
     from spmdsim.worlds import LockStep
@@ -350,7 +349,7 @@ def _alone(
     return [(truth and truth[k], [values[k] for values in own]) for k in range(len(own[0]))]  # type: ignore[index,arg-type]
 
 
-def _once(program: Callable[..., Any], answer: SearchResult, world: World, arrays: Mapping[str, Any]) -> Any:
+def _once(program: Program, answer: SearchResult, world: World, arrays: Arrays) -> Any:
     trained = {value.name for value in answer.graph.parameters if value.needs_gradient}
     tensors = {}
     for name, array in arrays.items():
@@ -368,7 +367,3 @@ def _tensors(result: Any, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     results = result if isinstance(result, tuple | list) else [result]
     named = {"result" if len(results) == 1 else f"result {k}": tensor for k, tensor in enumerate(results)}
     return named | {f"gradient of {n}": t.grad for n, t in tensors.items() if t.grad is not None}
-
-
-def _coarsest(arrays: Mapping[str, np.ndarray]) -> np.dtype:
-    return max((array.dtype for array in arrays.values()), key=unit_roundoff)

@@ -57,7 +57,7 @@ class _Spread:
         self.graph, self.mesh, self.settings = graph, mesh, settings
         self.moves = MovePrices(settings)
         self.chosen: dict[int, tuple[States, int]] = {}
-        self.order: list[int] = []
+        self.order: dict[int, None] = {}
         self.remarks: list[str] = []
         self.configured = [o for o in graph.operators if o.configured is not None]
         self._known: dict[tuple[object, ...], int] = {}
@@ -75,9 +75,8 @@ class _Spread:
             strategy = configured_strategy(operator, self.mesh)
             self.chosen[operator.index] = (states_of(operator.bound, (strategy,)), 0)
         self._compare_configured()
-        visited: set[int] = set()
         for operator in self.configured:
-            self._spread(operator, visited)
+            self._spread(operator)
         for operator in self.graph.operators:
             if operator.index not in self.chosen:
                 self.chosen[operator.index] = (self._states(operator), 0)
@@ -85,24 +84,20 @@ class _Spread:
         strategies = tuple(states.strategies[k] for states, k in chosen)
         return Propagation(strategies, tuple(self.remarks), tuple(self.order))
 
-    def _spread(self, start: Operator, visited: set[int]) -> None:
-        if start.index not in visited:
-            visited.add(start.index)
-            self.order.append(start.index)
+    def _spread(self, start: Operator) -> None:
+        self.order.setdefault(start.index)
         queue = deque([start.index])
         while queue:
             current = self.graph.operators[queue.popleft()]
             for neighbour in (*self._readers(current), *self._producers(current)):
-                if neighbour in visited:
+                if neighbour in self.order:
                     continue
                 operator = self.graph.operators[neighbour]
-                after = neighbour > current.index
-                if operator.configured is None and after and not self._operands_decided(operator):
-                    continue
                 if operator.configured is None:
+                    if neighbour > current.index and not {*self._producers(operator)} <= self.chosen.keys():
+                        continue
                     self._choose(operator)
-                visited.add(neighbour)
-                self.order.append(neighbour)
+                self.order[neighbour] = None
                 queue.append(neighbour)
 
     def _readers(self, operator: Operator) -> list[int]:
@@ -112,9 +107,6 @@ class _Spread:
     def _producers(self, operator: Operator) -> list[int]:
         producers = (self.graph.values[value].producer for value in operator.inputs)
         return list(dict.fromkeys(producer for producer in producers if producer is not None))
-
-    def _operands_decided(self, operator: Operator) -> bool:
-        return all(producer in self.chosen for producer in self._producers(operator))
 
     def _states(self, operator: Operator) -> States:
         return states_of(operator.bound, candidates(operator, self.mesh, self.settings))
@@ -253,16 +245,13 @@ def by_recursion(graph: Graph, ranks: int, settings: Settings, version: str, pol
 def expressing(graph: Graph, ranks: int, least: int = 2) -> tuple[Mesh, ...]:
     """The device matrices of as few axes as it takes to write every configured strategy on, at least ``least``."""
     meshes: tuple[Mesh, ...] = ()
+    configured = [operator for operator in graph.operators if operator.configured is not None]
     for axes in range(least, POLISH_AXES + 1):
-        meshes = tuple(mesh for mesh in device_matrices(ranks, axes) if _expresses(graph, mesh))
+        every = device_matrices(ranks, axes)
+        meshes = tuple(m for m in every if all(configured_strategy(o, m).mesh == m for o in configured))
         if any(_useful(graph, mesh) for mesh in meshes):
             break
     return meshes
-
-
-def _expresses(graph: Graph, mesh: Mesh) -> bool:
-    configured = (o for o in graph.operators if o.configured is not None)
-    return all(configured_strategy(o, mesh).mesh == mesh for o in configured)
 
 
 def _useful(graph: Graph, mesh: Mesh) -> bool:

@@ -20,6 +20,8 @@ from spmdsim.tensor.tensor import origin_of
 from spmdsim.trace import recorder
 from spmdsim.worlds.programs import Posted
 
+#: One array per owned rank.
+Arrays = list[np.ndarray]
 #: What a tensor is called by who waits for it, the tensor, and the layout that it is wanted in.
 Wanted = tuple[Hashable, Tensor, Layout]
 #: How two layouts may share messages: reductions, or all_gathers.
@@ -179,9 +181,7 @@ def _held(tensor: Tensor) -> int:
     return elements_held(tensor.layout, tensor.shape)
 
 
-def _joined(
-    merge: Merge, mesh: Mesh, kind: np.dtype, ranks: Sequence[int], *lists: list[np.ndarray]
-) -> list[np.ndarray]:
+def _joined(merge: Merge, mesh: Mesh, kind: np.dtype, ranks: Sequence[int], *lists: Arrays) -> Arrays:
     """The ranks' local pieces, each rank's end to end."""
     rows: dict[tuple[int, ...], np.ndarray] = {}
     keys = [tuple(map(id, pieces)) for pieces in zip(*lists)]
@@ -192,9 +192,7 @@ def _joined(
     return [rows[key] if rank in mesh else outside.copy() for rank, key in zip(ranks, keys)]
 
 
-def _pieces(
-    merge: Merge, start: int, stop: int, meta: Meta, ranks: Sequence[int], flats: list[np.ndarray]
-) -> list[np.ndarray]:
+def _pieces(merge: Merge, start: int, stop: int, meta: Meta, ranks: Sequence[int], flats: Arrays) -> Arrays:
     """Every rank's piece of one tensor, of what came for all."""
     pieces: dict[int, np.ndarray] = {}  # ranks that share the result share its pieces
     for flat, rank in zip(flats, ranks):

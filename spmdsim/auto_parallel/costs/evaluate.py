@@ -182,24 +182,24 @@ def _forward(choice: StrategyChoice, settings: Settings) -> Iterator[Move]:
 
 def _backward(choice: StrategyChoice) -> Iterator[Move]:
     graph = choice.graph
-    reached = graph.reached
     for operator in reversed(graph.operators):
-        if operator.index not in reached:
+        if operator.index not in graph.reached:
             continue
         strategy = choice.strategies[operator.index]
         for result, produced in zip(operator.outputs, operator.bound.output_layouts(strategy)):
-            for src in _gradients(choice, result, reached):
+            for src in _gradients(choice, result):
                 if src.canonical != produced.dual().canonical:
                     yield Move("backward", graph.values[result], operator.index, src, produced.dual())
-    for value in _arriving(graph, reached):
-        for src in _gradients(choice, value.index, reached):
+    for value in _arriving(graph):
+        for src in _gradients(choice, value.index):
             if src.canonical != choice.layouts[value.index].dual().canonical:
                 yield Move("gradient", value, None, src, choice.layouts[value.index].dual())
 
 
-def _arriving(graph: Graph, reached: frozenset[int]) -> list[Value]:
+def _arriving(graph: Graph) -> list[Value]:
     """Parameters in the order in which the backward pass reaches their last readers."""
-    read = (i for operator in reversed(graph.operators) if operator.index in reached for i in operator.inputs)
+    backwards = (operator for operator in reversed(graph.operators) if operator.index in graph.reached)
+    read = (operand for operator in backwards for operand in operator.inputs)
     return [graph.values[i] for i in dict.fromkeys(read) if graph.values[i].kind == "parameter"]
 
 
@@ -224,7 +224,7 @@ def messages_of(moves: Iterator[Move] | tuple[Move, ...], settings: Settings) ->
     )
 
 
-def _gradients(choice: StrategyChoice, value: int, reached: frozenset[int]) -> list[Layout]:
+def _gradients(choice: StrategyChoice, value: int) -> list[Layout]:
     """The distinct layouts in which the gradients of a tensor arrive from its readers."""
     graph = choice.graph
     if not graph.values[value].needs_gradient:
@@ -232,7 +232,7 @@ def _gradients(choice: StrategyChoice, value: int, reached: frozenset[int]) -> l
     arriving = (
         graph.operators[reader].bound.gradient_layout(choice.strategies[reader], operand).canonical
         for reader, operand in graph.consumers[value]
-        if reader in reached
+        if reader in graph.reached
     )
     return list(dict.fromkeys(arriving))
 

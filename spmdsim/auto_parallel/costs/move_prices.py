@@ -35,8 +35,9 @@ if TYPE_CHECKING:
     from spmdsim.auto_parallel.programs.graph import Value
     from spmdsim.auto_parallel.solvers.choice_problem import ChoiceProblem
 
+Shape = tuple[int, ...]
 #: What a price depends on: the layouts before and after, shape, bytes per element, whether it is an operator's result.
-Moved = tuple[Layout, Layout, tuple[int, ...], int, bool]
+Moved = tuple[Layout, Layout, Shape, int, bool]
 
 
 class MovePrices:
@@ -68,25 +69,21 @@ class MovePrices:
         key = (src, dst, tuple(shape), itemsize, result)
         seconds = self._prices.get(key)
         if seconds is None:
-            seconds = self._prices[key] = self._price(*key)
+            seconds = IMPOSSIBLE
+            if not any(axis not in src.partial_axes for axis in dst.partial_axes):
+                size, model = moved_itemsize(src, itemsize), self._models[result]
+                seconds = min(price_move(src, dst, key[2], size, model).seconds, IMPOSSIBLE)
+            self._prices[key] = seconds
         return seconds
 
-    def _price(self, src: Layout, dst: Layout, shape: tuple[int, ...], itemsize: int, result: bool) -> float:
-        if any(axis not in src.partial_axes for axis in dst.partial_axes):
-            return IMPOSSIBLE
-        seconds = price_move(src, dst, shape, moved_itemsize(src, itemsize), self._models[result]).seconds
-        return min(seconds, IMPOSSIBLE)
-
-    def plan(
-        self, src: Layout, dst: Layout, shape: tuple[int, ...], itemsize: int, result: bool = False
-    ) -> Plan:
+    def plan(self, src: Layout, dst: Layout, shape: Shape, itemsize: int, result: bool = False) -> Plan:
         """The plan that is priced."""
         key = (src, dst, shape, itemsize, result)
         if key not in self._plans:
             self._plans[key] = plan(src, dst, shape, element_type(itemsize), self._models[result])
         return self._plans[key]
 
-    def communicates(self, src: Layout, dst: Layout, shape: tuple[int, ...], itemsize: int) -> bool:
+    def communicates(self, src: Layout, dst: Layout, shape: Shape, itemsize: int) -> bool:
         """Whether anything is sent from ``src`` to ``dst``."""
         made_partial = any(axis not in src.partial_axes for axis in dst.partial_axes)
         return made_partial or price_move(src, dst, shape, itemsize, self._models[0]).kind != LOCAL
@@ -148,7 +145,7 @@ class MessageLine(NamedTuple):
     copies: frozenset[str]
 
 
-def shared(settings: Settings, src: Layout, dst: Layout, shape: tuple[int, ...]) -> Merge | None:
+def shared(settings: Settings, src: Layout, dst: Layout, shape: Shape) -> Merge | None:
     """How a gradient's reduction shares a message under these settings; None if it goes alone."""
     if not settings.merges:
         return None
@@ -216,7 +213,10 @@ class SharedMessages:
     ) -> None:
         """Price the gradient of a parameter, which each state of a variable reduces from a source to a target."""
         exposed = count * (1.0 - self.settings.overlap)
-        merges = self._find(tuple(sources), tuple(targets), value.shape)
+        key = (tuple(sources), tuple(targets), value.shape)
+        if key not in self._merges:
+            self._merges[key] = [shared(self.settings, *pair, value.shape) for pair in zip(sources, targets)]
+        merges = self._merges[key]
         alone = np.zeros(len(merges))
         for k, (merge, src, dst) in enumerate(zip(merges, sources, targets)):
             if merge is None:
@@ -232,14 +232,6 @@ class SharedMessages:
                     copies = frozenset(src.canonical.replicated_axes)
                     prices[k] = exposed * np.array([own, *self._along(known, held, copies)])
             self.problem.add_pair(variable, hub, prices)
-
-    def _find(
-        self, sources: tuple[Layout, ...], targets: tuple[Layout, ...], shape: tuple[int, ...]
-    ) -> list[Merge | None]:
-        key = (sources, targets, shape)
-        if key not in self._merges:
-            self._merges[key] = [shared(self.settings, *pair, shape) for pair in zip(sources, targets)]
-        return self._merges[key]
 
     def _hub(self, merge: Merge, itemsize: int) -> tuple[int, list[MessageLine]]:
         hub = self._hubs.get((merge, itemsize))

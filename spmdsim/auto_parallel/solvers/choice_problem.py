@@ -17,6 +17,8 @@ from spmdsim.errors import InputError
 IMPOSSIBLE = 1e30
 
 Pair = tuple[int, int]
+#: A variable's neighbours with the prices of the pairs, own state first.
+Neighbours = list[tuple[int, np.ndarray]]
 
 
 @dataclass
@@ -145,9 +147,9 @@ class ChoiceProblem:
         rows = [per_second * s + per_byte * m for s, m in zip(self.seconds, self.memory)]
         return ChoiceProblem(rows, pairs, self.memory, self.memory_pairs, self.hubs)
 
-    def neighbours(self) -> list[list[tuple[int, np.ndarray]]]:
+    def neighbours(self) -> list[Neighbours]:
         """Per variable its neighbours with the pair's prices, own state first."""
-        around: list[list[tuple[int, np.ndarray]]] = [[] for _ in self.seconds]
+        around: list[Neighbours] = [[] for _ in self.seconds]
         for (i, j), m in self.pairs.items():
             around[i].append((j, m))
             around[j].append((i, m.T))

@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from spmdsim.auto_parallel.solvers.choice_problem import IMPOSSIBLE, ChoiceProblem, Solution
+from spmdsim.auto_parallel.solvers.choice_problem import IMPOSSIBLE, ChoiceProblem, Neighbours, Solution
 from spmdsim.errors import SpmdError
 
 #: The largest table that is built: 8 bytes per entry.
@@ -80,9 +80,7 @@ def reduce_domains(problem: ChoiceProblem, rounds: int = 4, *, memory: bool = Fa
     return kept
 
 
-def _undominated(
-    measures: list[tuple[np.ndarray, list[tuple[int, np.ndarray]]]], kept: list[np.ndarray], i: int
-) -> np.ndarray:
+def _undominated(measures: list[tuple[np.ndarray, Neighbours]], kept: list[np.ndarray], i: int) -> np.ndarray:
     own = kept[i]
     if len(own) == 1:
         return own
@@ -227,7 +225,7 @@ class _Branches:
         inner = {(i, j): m for (i, j), m in problem.pairs.items() if i in place and j in place}
         self.pairs = {(place[i], place[j]): m for (i, j), m in inner.items()}
         #: Per hub its neighbours (by place among the others) with the pair's prices, [own state, hub's state].
-        self.around: dict[int, list[tuple[int, np.ndarray]]] = {hub: [] for hub in self.hubs}
+        self.around: dict[int, Neighbours] = {hub: [] for hub in self.hubs}
         for (i, j), m in problem.pairs.items():
             if i in self.around:
                 self.around[i].append((place[j], m.T))
@@ -324,7 +322,7 @@ def _rounds(problem: ChoiceProblem, states: list[int], window: int, rounds: int)
     return now
 
 
-def _window(around: list[list[tuple[int, np.ndarray]]], centre: int, size: int, hubs: set[int]) -> list[int]:
+def _window(around: list[Neighbours], centre: int, size: int, hubs: set[int]) -> list[int]:
     """The variables nearest to one, by number of pairs in between; not by way of hubs, which join everything."""
     window, seen = [centre], {centre}
     for v in window:
@@ -335,9 +333,7 @@ def _window(around: list[list[tuple[int, np.ndarray]]], centre: int, size: int, 
     return sorted(window)
 
 
-def _decide(
-    problem: ChoiceProblem, around: list[list[tuple[int, np.ndarray]]], now: list[int], chosen: list[int]
-) -> list[int]:
+def _decide(problem: ChoiceProblem, around: list[Neighbours], now: list[int], chosen: list[int]) -> list[int]:
     """Decide the chosen variables anew, and all hubs with them."""
     every = sorted({*chosen, *problem.hubs})
     place = {v: k for k, v in enumerate(every)}

@@ -26,6 +26,7 @@ from spmdsim.auto_parallel.strategy_choice import binary_mesh, configured_strate
 from spmdsim.core import BoundRule, Strategy
 from spmdsim.errors import InputError
 
+Cuts = tuple[int, ...]
 #: Price of a cut of the rows in 2.x (``rp_matmul_mem_coef``).
 ROW_COEFFICIENT = 0.1
 #: What leaves an operator uncut in 2.x: the square of its cheapest cut over this number.
@@ -56,7 +57,7 @@ class Recursion:
                 by_cuts[cuts] = Strategy.of(mesh, splits)
         return tuple(by_cuts[cuts] for cuts in self.cuts)
 
-    def parts(self, operator: int) -> tuple[tuple[int, ...], ...]:
+    def parts(self, operator: int) -> tuple[Cuts, ...]:
         """The cuts of an operator's operands, as ``.shard`` takes them."""
         bound = self.graph.operators[operator].bound
         pieces = dict.fromkeys(bound.sizes, 1)
@@ -121,8 +122,8 @@ class CutCosts:
         results = [k for term in self.terms[self.inputs :] for dim in term for k in dim]
         self.preference = tuple(dict.fromkeys([*results, *every]))
         self.exclusive = {k for k in every if k not in self.members[0] or self._is_reduced(k)}
-        self._memory: dict[tuple[tuple[int, ...], int], list[float | None]] = {}
-        self._sizes: dict[tuple[int, ...], list[float]] = {}
+        self._memory: dict[tuple[Cuts, int], list[float | None]] = {}
+        self._sizes: dict[Cuts, list[float]] = {}
 
     def _is_row(self, k: int) -> bool:
         inside = [k in members for members in self.members[: self.inputs]]
@@ -131,7 +132,7 @@ class CutCosts:
     def _is_reduced(self, k: int) -> bool:
         return all(k not in members for members in self.members[self.inputs :])
 
-    def costs(self, state: tuple[int, ...], pieces: int) -> list[float | None]:
+    def costs(self, state: Cuts, pieces: int) -> list[float | None]:
         """Cost of cutting each factor once more."""
         costs = self._memory.get((state, pieces))
         if costs is None:
@@ -139,7 +140,7 @@ class CutCosts:
             self._memory[state, pieces] = costs
         return costs
 
-    def _cost(self, k: int, state: tuple[int, ...], pieces: int) -> float | None:
+    def _cost(self, k: int, state: Cuts, pieces: int) -> float | None:
         if k in self.whole or (self.sizes[k] // state[k]) % pieces or self.sizes[k] % state[k]:
             return None
         if self.sizes[k] // state[k] < pieces or any(state[m] != self.sizes[m] for m in self.majors[k]):
@@ -154,7 +155,7 @@ class CutCosts:
         cost = sum(self.elements(state)[t] for t in lacking) * (pieces - 1) / pieces
         return cost * ROW_COEFFICIENT if self.version == "2.x" and k in self.rows else cost
 
-    def elements(self, state: tuple[int, ...]) -> list[float]:
+    def elements(self, state: Cuts) -> list[float]:
         """Elements of every operand's and result's piece."""
         elements = self._sizes.get(state)
         if elements is None:
@@ -163,7 +164,7 @@ class CutCosts:
             self._sizes[state] = elements
         return elements
 
-    def views(self, state: tuple[int, ...]) -> list[tuple[int, ...]]:
+    def views(self, state: Cuts) -> list[Cuts]:
         """Into how many pieces each dim of each operand and result is cut."""
         return [tuple(math.prod(state[k] for k in dim) for dim in term) for term in self.terms]
 
@@ -187,11 +188,11 @@ class _Search:
                     self.kinds.append(CutCosts(operator.bound, operator.bound.contraction, version))
                 number = identities[id(operator.bound)] = kinds[key]
             self.kind_of.append(number)
-        self.numbers: dict[tuple[int, tuple[int, ...]], int] = {}
-        self.states: list[tuple[int, tuple[int, ...]]] = []
-        self.view_numbers: dict[tuple[int, ...], int] = {}
-        self.view_values: list[tuple[int, ...]] = []
-        self.views: list[tuple[int, ...]] = []
+        self.numbers: dict[tuple[int, Cuts], int] = {}
+        self.states: list[tuple[int, Cuts]] = []
+        self.view_numbers: dict[Cuts, int] = {}
+        self.view_values: list[Cuts] = []
+        self.views: list[Cuts] = []
         self.links = [self._links(operator) for operator in graph.operators]
         self.order = self._order(order or self._default_order())
         self.fixed = self._configured()
@@ -245,7 +246,7 @@ class _Search:
             factors_cut[operator.index] = cuts
         return factors_cut
 
-    def _number(self, kind: int, state: tuple[int, ...]) -> int:
+    def _number(self, kind: int, state: Cuts) -> int:
         number = self.numbers.get((kind, state))
         if number is None:
             number = self.numbers[kind, state] = len(self.states)
@@ -253,7 +254,7 @@ class _Search:
             self.views.append(tuple(map(self._view, self.kinds[kind].views(state))))
         return number
 
-    def _view(self, view: tuple[int, ...]) -> int:
+    def _view(self, view: Cuts) -> int:
         number = self.view_numbers.setdefault(view, len(self.view_values))
         if number == len(self.view_values):
             self.view_values.append(view)
@@ -265,7 +266,7 @@ class _Search:
         cuts: list[list[str | None]] = [[] for _ in state]
         links = [[(u, slot) for _, u, slot in entry] for entry in self.links]
         # Tuples of equal content are made one object, so that a look into the table compares them by identity.
-        same: dict[tuple[int, ...], tuple[int, ...]] = {}
+        same: dict[Cuts, Cuts] = {}
         owns = (tuple(own for own, _, _ in entry) for entry in self.links)
         slots = [same.setdefault(own, own) for own in owns]
         views, fixed = self.views, self.fixed
@@ -292,7 +293,7 @@ class _Search:
         cut = (*state[:factor], state[factor] * pieces, *state[factor + 1 :])
         return self.kinds[kind].factors[factor], self._number(kind, cut)
 
-    def _decide(self, number: int, i: int, around: tuple[int, ...], pieces: int) -> tuple[str | None, int]:
+    def _decide(self, number: int, i: int, around: Cuts, pieces: int) -> tuple[str | None, int]:
         kind_number, state = self.states[number]
         kind = self.kinds[kind_number]
         costs = kind.costs(state, pieces)
@@ -313,9 +314,7 @@ class _Search:
         assert best is not None
         return best[1]
 
-    def _redistribution(
-        self, own: tuple[int, ...], i: int, around: tuple[int, ...], sizes: list[float]
-    ) -> float:
+    def _redistribution(self, own: Cuts, i: int, around: Cuts, sizes: list[float]) -> float:
         """Charge for every neighbour decided in this step that cuts the shared tensor differently."""
         least = 2 if self.version == "r1.0" else 1
         total = 0.0

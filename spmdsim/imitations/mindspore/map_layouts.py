@@ -21,6 +21,7 @@ from spmdsim.core import Layout
 from spmdsim.errors import PlanError
 
 Shape = tuple[int, ...]
+Sizes = Sequence[int]
 
 
 class NotExpandable(PlanError):
@@ -47,16 +48,20 @@ class MapLayout(NamedTuple):
         return tuple(size // part for size, part in zip(self.shape, parts))
 
     @staticmethod
-    def of(layout: Layout, shape: Sequence[int]) -> MapLayout:
+    def of(layout: Layout, shape: Sizes) -> MapLayout:
         """The numbers of a layout; a dim with several axes becomes several dims, the first axis major."""
         if layout.partial:
             raise PlanError(f"MindSpore has no pending values in a layout; reduce {layout} first")
-        from_right = {axis: len(layout.mesh.axes) - 1 - i for i, axis in enumerate(layout.mesh.axes)}
-        entries = [tuple(from_right[axis] for axis in entry) for entry in layout.dims]
-        return expand_tuples(layout.mesh.shape, entries, tuple(shape))
+        return expand_tuples(layout.mesh.shape, from_right(layout), tuple(shape))
 
 
-def expand_tuples(matrix: Sequence[int], entries: Sequence[int | Sequence[int]], shape: Shape) -> MapLayout:
+def from_right(layout: Layout) -> list[tuple[int, ...]]:
+    """Per dim the axes that split it, counted from the right, the first one major."""
+    numbers = {axis: len(layout.mesh.axes) - 1 - i for i, axis in enumerate(layout.mesh.axes)}
+    return [tuple(numbers[axis] for axis in entry) for entry in layout.dims]
+
+
+def expand_tuples(matrix: Sizes, entries: Sequence[int | Sizes], shape: Shape) -> MapLayout:
     """A map with several axes on a dim, written with one axis per dim."""
     axes: list[int] = []
     sizes: list[int] = []
@@ -79,9 +84,10 @@ def expand_tuples(matrix: Sequence[int], entries: Sequence[int | Sequence[int]],
 
 #: A layout as three lists, or :class:`MapLayout`; a dim may be split by several axes, in a list, major first.
 Written = Sequence[Sequence[Any]]
+AnyLayout = MapLayout | Written
 
 
-def as_numbers(layout: MapLayout | Written) -> MapLayout:
+def as_numbers(layout: AnyLayout) -> MapLayout:
     """A layout given as three sequences: device matrix, map, shape. Several axes on a dim make it several dims."""
     if len(layout) != 3:
         raise PlanError(f"a layout is a device matrix, a map and a shape, but got {layout}")
@@ -120,12 +126,12 @@ def squeeze(layout: MapLayout) -> MapLayout:
     return MapLayout(layout.matrix, tuple(layout.map[i] for i in kept), tuple(layout.shape[i] for i in kept))
 
 
-def unify_matrix(a: Sequence[int], b: Sequence[int]) -> Shape:
+def unify_matrix(a: Sizes, b: Sizes) -> Shape:
     """The factors between the merged prefix products of two device matrices."""
     return _factors({*accumulate(a, mul), *accumulate(b, mul)}, f"device matrices {tuple(a)} and {tuple(b)}")
 
 
-def expand_shape(shape: Sequence[int], other: Sequence[int]) -> Shape:
+def expand_shape(shape: Sizes, other: Sizes) -> Shape:
     """The factors between the merged suffix products of two shapes."""
     ends = {*accumulate(reversed(shape), mul), *accumulate(reversed(other), mul)}
     return tuple(reversed(_factors(ends, f"shapes {tuple(shape)} and {tuple(other)}")))
@@ -203,7 +209,7 @@ def expand_tensor(layout: MapLayout, shape: Shape) -> MapLayout:
     return MapLayout(finer, axes, tuple(shape))
 
 
-def unify(a: MapLayout | Written, b: MapLayout | Written) -> tuple[MapLayout, MapLayout]:
+def unify(a: AnyLayout, b: AnyLayout) -> tuple[MapLayout, MapLayout]:
     """Two layouts of one tensor (perhaps in two shapes) on one device matrix and one shape.
 
     >>> one, other = unify(MapLayout((8, 4), (1, 0), (512, 1024)), MapLayout((2, 16), (0, 1), (512, 1024)))
@@ -245,9 +251,7 @@ class Abstract(NamedTuple):
         return [self.dim, *between, self.axis, self.parts]
 
 
-def infer_operators(
-    matrix: Sequence[int], from_map: Sequence[int], to_map: Sequence[int], all2all: bool = False
-) -> list[Abstract]:
+def infer_operators(matrix: Sizes, from_map: Sizes, to_map: Sizes, all2all: bool = False) -> list[Abstract]:
     """The operators from one map to another on a device matrix.
 
     Without ``all2all`` axes are exchanged by Concat and Split, as in MindSpore's offline transforms.
@@ -336,11 +340,11 @@ def _visited(ndim: int) -> list[int]:
     return [dim for dim in _WALK if dim < ndim]
 
 
-Entry = int | Sequence[int]
+Entry = int | Sizes
 
 
 def optimizer_shard_layout(
-    matrix: Sequence[int], entries: Sequence[Entry], step: int, size: int, shape: Sequence[int]
+    matrix: Sizes, entries: Sequence[Entry], step: int, size: int, shape: Sizes
 ) -> MapLayout:
     """The layout of a parameter whose slices the optimizer shares out along dim 0: it is split once more there.
 
@@ -374,7 +378,7 @@ def optimizer_shard_layout(
 
 
 def _as_cuts(
-    matrix: Shape, entries: Sequence[Sequence[int]], times: int, count: int, shape: Shape
+    matrix: Shape, entries: Sequence[Sizes], times: int, count: int, shape: Shape
 ) -> MapLayout | None:
     """The cuts of the dims as device matrix, the optimizer's axis on their left; None if it is another order."""
     used = [axis for entry in entries for axis in entry if _size(matrix, axis) > 1]
@@ -387,9 +391,7 @@ def _as_cuts(
     return MapLayout((*leading, *cuts), axes, (cuts[0], shape[0] // cuts[0], *shape[1:]))
 
 
-def _as_axes(
-    matrix: Shape, entries: Sequence[Entry], repeated: Sequence[int], count: int, sizes: Shape
-) -> MapLayout:
+def _as_axes(matrix: Shape, entries: Sequence[Entry], repeated: Sizes, count: int, sizes: Shape) -> MapLayout:
     """The axes of the device matrix share, those on the right first; the last one is cut in two if need be."""
     shared: list[int] = []
     for at in reversed(repeated):

@@ -16,10 +16,11 @@ from typing import Any, NamedTuple
 from spmdsim.errors import PlanError
 from spmdsim.imitations.mindspore.map_layouts import (
     Abstract,
+    AnyLayout,
     MapLayout,
     NotExpandable,
     Shape,
-    Written,
+    Sizes,
     as_numbers,
     infer_operators,
     unify,
@@ -45,10 +46,10 @@ class MapOperator(NamedTuple):
 
 
 def operators(
-    before: MapLayout | Written,
-    after: MapLayout | Written,
+    before: AnyLayout,
+    after: AnyLayout,
     rank: int,
-    ranks: Sequence[int] | None = None,
+    ranks: Sizes | None = None,
     all2all: bool = False,
 ) -> list[MapOperator]:
     """The operators of ``rank``, without the reordering of :mod:`~spmdsim.imitations.mindspore.offline_transform`.
@@ -74,14 +75,14 @@ def reshaped(before: Shape, after: Shape) -> list[MapOperator]:
     return [] if before == after else [MapOperator("Reshape", list(after))]
 
 
-def sliced(shape: Sequence[int], dim: int, index: int) -> MapOperator:
+def sliced(shape: Sizes, dim: int, index: int) -> MapOperator:
     """The StridedSlice that leaves a local shape: part number ``index`` of a dim."""
     begin, end = [0] * len(shape), list(shape)
     begin[dim], end[dim] = index * shape[dim], (index + 1) * shape[dim]
     return MapOperator("StridedSlice", [*begin, *end, *[1] * len(shape)])
 
 
-def _checked_ranks(before: MapLayout, after: MapLayout, rank: int, ranks: Sequence[int] | None) -> list[int]:
+def _checked_ranks(before: MapLayout, after: MapLayout, rank: int, ranks: Sizes | None) -> list[int]:
     devices, others = math.prod(before.matrix), math.prod(after.matrix)
     if devices != others:
         raise PlanError(
@@ -97,7 +98,7 @@ def _checked_ranks(before: MapLayout, after: MapLayout, rank: int, ranks: Sequen
     return rank_list
 
 
-def is_expandable(before: MapLayout | Written, after: MapLayout | Written) -> bool:
+def is_expandable(before: AnyLayout, after: AnyLayout) -> bool:
     """Whether MindSpore finds a common form, or has to gather everything."""
     try:
         unify(before, after)
@@ -107,7 +108,7 @@ def is_expandable(before: MapLayout | Written, after: MapLayout | Written) -> bo
 
 
 def concrete(
-    abstract: Sequence[Abstract], matrix: Shape, local: Shape, rank: int, ranks: Sequence[int]
+    abstract: Sequence[Abstract], matrix: Shape, local: Shape, rank: int, ranks: Sizes
 ) -> list[MapOperator]:
     """Inferred operators with the groups and slices of one rank."""
     shape, out = list(local), []
@@ -127,7 +128,7 @@ def concrete(
     return out
 
 
-def _gather_all(before: MapLayout, after: MapLayout, rank: int, ranks: Sequence[int]) -> list[MapOperator]:
+def _gather_all(before: MapLayout, after: MapLayout, rank: int, ranks: Sizes) -> list[MapOperator]:
     """What MindSpore does without a common form: gather all dims, reshape, slice all dims."""
     nothing = (-1,) * len(before.map)
     gathers = infer_operators(before.matrix, _without_ones(before), nothing)
@@ -141,7 +142,7 @@ def _without_ones(layout: MapLayout) -> Shape:
     return tuple(axis if layout.axis_size(axis) > 1 else -1 for axis in layout.map)
 
 
-def _group(matrix: Shape, axis: int, rank: int, ranks: Sequence[int]) -> tuple[list[int], int]:
+def _group(matrix: Shape, axis: int, rank: int, ranks: Sizes) -> tuple[list[int], int]:
     """The ranks along an axis (from the right) through ``rank``, and the rank's number among them."""
     left = len(matrix) - 1 - axis
     stride, size = math.prod(matrix[left + 1 :]), matrix[left]
@@ -162,7 +163,7 @@ def names(ops: Sequence[MapOperator]) -> list[str]:
     return out
 
 
-def after_operator(op: MapOperator, shape: Sequence[int]) -> list[int]:
+def after_operator(op: MapOperator, shape: Sizes) -> list[int]:
     """The local shape after an operator."""
     out = list(shape)
     if op.name == "Reshape":
@@ -179,7 +180,7 @@ def after_operator(op: MapOperator, shape: Sequence[int]) -> list[int]:
     return out
 
 
-def received_elements(ops: Sequence[MapOperator], local: Sequence[int]) -> int:
+def received_elements(ops: Sequence[MapOperator], local: Sizes) -> int:
     """Elements a rank receives in a list of operators that starts from a local shape."""
     shape, total = list(local), 0
     for op in ops:
@@ -230,7 +231,7 @@ def operator_cost(name: str, elements: int, count: int = 1, dim: int = 0, nbytes
     return MapCost(*(value * nbytes for value in one))
 
 
-def list_cost(ops: Sequence[MapOperator], local: Sequence[int], nbytes: int = 1) -> MapCost:
+def list_cost(ops: Sequence[MapOperator], local: Sizes, nbytes: int = 1) -> MapCost:
     """The cost of a list of operators that starts from a local shape."""
     total = [0.0, 0.0, 0.0, 0.0]
     shape = list(local)
@@ -338,5 +339,6 @@ def mindspore_plan(ours: Plan) -> MindSporePlan:
             f"MindSpore redistributes within one rank list only, not from {ours.src} to {ours.dst}"
         )
     theirs = MindSporePlan(ours)
-    _ = theirs.before.slice_shape, theirs.after.slice_shape  # refused at once
+    for layout in (theirs.before, theirs.after):
+        _ = layout.slice_shape  # refused at once
     return theirs

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 
 from spmdsim.errors import PlanError
-from spmdsim.imitations.mindspore.map_layouts import MapLayout, Shape, Written, as_numbers
+from spmdsim.imitations.mindspore.map_layouts import AnyLayout, MapLayout, Shape, Sizes, Written, as_numbers
 from spmdsim.imitations.mindspore.map_operators import (
     MapOperator,
     after_operator,
@@ -26,7 +26,7 @@ from spmdsim.imitations.mindspore.map_operators import (
 Ops = list[MapOperator]
 
 
-def optimise(ops: Sequence[MapOperator], local: Sequence[int], ranks: Sequence[int] | None = None) -> Ops:
+def optimise(ops: Sequence[MapOperator], local: Sizes, ranks: Sizes | None = None) -> Ops:
     """The operators as MindSpore would run them, from a local shape on.
 
     What may be merged follows from where ranks stand in the rank list, not from their numbers.
@@ -42,7 +42,7 @@ def optimise(ops: Sequence[MapOperator], local: Sequence[int], ranks: Sequence[i
     return _to_strided(out, local)
 
 
-def _shapes(ops: Ops, local: Sequence[int]) -> list[list[int]]:
+def _shapes(ops: Ops, local: Sizes) -> list[list[int]]:
     """The local shape before every operator, and after the last one."""
     shapes = [list(local)]
     for op in ops:
@@ -50,7 +50,7 @@ def _shapes(ops: Ops, local: Sequence[int]) -> list[list[int]]:
     return shapes
 
 
-def _to_slices(ops: Sequence[MapOperator], local: Sequence[int]) -> Ops:
+def _to_slices(ops: Sequence[MapOperator], local: Sizes) -> Ops:
     """StridedSlices as ``Slice [dim, parts, index]``."""
     out, shapes = [], _shapes(list(ops), local)
     for op, before, after in zip(ops, shapes, shapes[1:]):
@@ -61,7 +61,7 @@ def _to_slices(ops: Sequence[MapOperator], local: Sequence[int]) -> Ops:
     return out
 
 
-def _to_strided(ops: Ops, local: Sequence[int]) -> Ops:
+def _to_strided(ops: Ops, local: Sizes) -> Ops:
     out = []
     for op, after in zip(ops, _shapes(ops, local)[1:]):
         if op.name == "Slice":
@@ -70,7 +70,7 @@ def _to_strided(ops: Ops, local: Sequence[int]) -> Ops:
     return out
 
 
-def _drop_reshapes(ops: Ops, local: Sequence[int]) -> Ops:
+def _drop_reshapes(ops: Ops, local: Sizes) -> Ops:
     """Only the last of several reshapes, and none to the shape that is there."""
     out: Ops = []
     shape = list(local)
@@ -101,7 +101,7 @@ def _sorted(ops: Ops) -> Ops:
     return out[:-1]
 
 
-def _concat_in_front(ops: Ops, local: Sequence[int]) -> Ops:
+def _concat_in_front(ops: Ops, local: Sizes) -> Ops:
     """A concat behind dims of size 1 becomes one of dim 0, on the shape the values were last computed in."""
     out = list(ops)
     number = 0
@@ -122,7 +122,7 @@ def _concat_in_front(ops: Ops, local: Sequence[int]) -> Ops:
     return out
 
 
-def _slice_in_front(ops: Ops, local: Sequence[int]) -> Ops:
+def _slice_in_front(ops: Ops, local: Sizes) -> Ops:
     """A slice behind dims of size 1 that is reshaped next becomes one of dim 0 after the reshape."""
     out = list(ops)
     for number in range(len(out) - 2, -1, -1):
@@ -137,7 +137,7 @@ def _slice_in_front(ops: Ops, local: Sequence[int]) -> Ops:
     return out
 
 
-def merged_concat(first: Sequence[int], second: Sequence[int]) -> list[int] | None:
+def merged_concat(first: Sizes, second: Sizes) -> list[int] | None:
     """Two AllConcats of one dim as one, if the second continues the steps of the first."""
     (*a, dim), (*b, other) = first, second
     if dim != other or (a[1] - a[0]) * len(a) != b[1] - b[0]:
@@ -149,7 +149,7 @@ def merged_concat(first: Sequence[int], second: Sequence[int]) -> list[int] | No
     return [*range(start, start + (b[1] - b[0]) * len(b), a[1] - a[0]), dim]
 
 
-def _merge_concats(ops: Ops, ranks: Sequence[int] | None) -> Ops:
+def _merge_concats(ops: Ops, ranks: Sizes | None) -> Ops:
     out: Ops = []
     place = {rank: position for position, rank in enumerate(ranks or ())}
     for op in ops:
@@ -164,7 +164,7 @@ def _merge_concats(ops: Ops, ranks: Sequence[int] | None) -> Ops:
     return out
 
 
-def _merge_slices(ops: Ops, local: Sequence[int]) -> Ops:
+def _merge_slices(ops: Ops, local: Sizes) -> Ops:
     """Slices of one dim as one; of dim 0 also across a reshape, because both cut the row-major order."""
     out: Ops = []
     for op in ops:
@@ -189,16 +189,14 @@ def _merge_slices(ops: Ops, local: Sequence[int]) -> Ops:
 OperatorMap = dict[int, list[MapOperator]]
 
 
-def operator_map(
-    before: MapLayout | Written, after: MapLayout | Written, ranks: Sequence[int] | None = None
-) -> OperatorMap:
+def operator_map(before: AnyLayout, after: AnyLayout, ranks: Sizes | None = None) -> OperatorMap:
     """The operators of all ranks; layouts for different numbers of devices are brought to one first."""
     before, after = same_devices(before, after)
     ranks = list(range(math.prod(before.matrix))) if ranks is None else list(ranks)
     return {rank: operators(before, after, rank, ranks) for rank in ranks}
 
 
-def same_devices(before: MapLayout | Written, after: MapLayout | Written) -> tuple[MapLayout, MapLayout]:
+def same_devices(before: AnyLayout, after: AnyLayout) -> tuple[MapLayout, MapLayout]:
     """The layout for fewer devices with a leading axis along which everything repeats."""
     before, after = as_numbers(before), as_numbers(after)
     few, many = sorted((math.prod(before.matrix), math.prod(after.matrix)))
@@ -235,7 +233,7 @@ def stack(ops: Mapping[int, Sequence[MapOperator]], rank: int) -> list[tuple[int
     return stacked
 
 
-def needed_ranks(before: MapLayout | Written, after: MapLayout | Written, rank: int) -> list[int]:
+def needed_ranks(before: AnyLayout, after: AnyLayout, rank: int) -> list[int]:
     """The ranks whose slices ``rank`` needs to build its own, itself included, ascending."""
     return closure(operator_map(before, after), rank)
 
@@ -253,9 +251,7 @@ def closure(ops: Mapping[int, Sequence[MapOperator]], rank: int) -> list[int]:
     return sorted(needed)
 
 
-def reshard_map(
-    before: Written, after: Written, rank: int, ranks: Sequence[int] | None = None
-) -> OperatorMap:
+def reshard_map(before: Written, after: Written, rank: int, ranks: Sizes | None = None) -> OperatorMap:
     """The reordered operators of all ranks that take part in a reshard of ``rank``."""
     one, other = same_devices(before, after)
     ranks = list(range(math.prod(one.matrix))) if ranks is None else list(ranks)
@@ -280,7 +276,7 @@ def written_slice(layout: Written) -> Shape:
     return tuple(size // part for size, part in zip(shape, parts))
 
 
-def pipeline_map(before_ranks: Sequence[int], after_ranks: Sequence[int], rank: int) -> OperatorMap:
+def pipeline_map(before_ranks: Sizes, after_ranks: Sizes, rank: int) -> OperatorMap:
     """How slices reach more ranks with equal layouts: each rank of the first list broadcasts to its likes."""
     few, many = list(before_ranks), list(after_ranks)
     if len(many) <= len(few) or rank not in many:

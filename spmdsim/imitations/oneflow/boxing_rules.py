@@ -20,6 +20,9 @@ from spmdsim.errors import PlanError
 from spmdsim.redistribution.lower_bound import lower_bound
 
 Sbp = Sequence[Placement]
+Sizes = Sequence[int]
+Route = tuple[str, ...]
+Shape = tuple[int, ...]
 Placements = tuple[Placement, ...]
 
 
@@ -62,8 +65,8 @@ def cross_placement_cost(
 
 
 def boxing_route(
-    src: Placement, dst: Placement, parts: int | None = None, shape: Sequence[int] | None = None
-) -> tuple[str, ...]:
+    src: Placement, dst: Placement, parts: int | None = None, shape: Sizes | None = None
+) -> Route:
     """The interpreters that OneFlow runs one after the other on one axis of ``parts`` ranks.
 
     With a ``shape``, dims that do not divide take the pairwise ("naive") way.
@@ -98,8 +101,8 @@ _COLLECTIVES = {
 
 
 def boxing_collectives(
-    src: Placement, dst: Placement, parts: int | None = None, shape: Sequence[int] | None = None
-) -> tuple[str, ...]:
+    src: Placement, dst: Placement, parts: int | None = None, shape: Sizes | None = None
+) -> Route:
     """The collectives of :func:`boxing_route`, ``send_recv`` for the pairwise way; none for a local transition."""
     route = boxing_route(src, dst, parts, shape)
     collectives = ("send_recv" if name.startswith("naive") else _COLLECTIVES.get(name) for name in route)
@@ -134,7 +137,7 @@ def decompose(src: Sbp, dst: Sbp) -> list[PlacementStep]:
     return [PlacementStep(axis, src[axis], dst[axis]) for axis in order]
 
 
-def generic_steps(src: Sbp, dst: Sbp) -> list[tuple[Placement, ...]]:
+def generic_steps(src: Sbp, dst: Sbp) -> list[Placements]:
     """OneFlow's way when all else fails: B from the last axis down to the first that differs, then forward."""
     changed = [axis for axis, (one, other) in enumerate(zip(src, dst)) if one != other]
     states = [tuple(src)]
@@ -147,9 +150,7 @@ def generic_steps(src: Sbp, dst: Sbp) -> list[tuple[Placement, ...]]:
     return states
 
 
-def expand_shape(
-    shape: Sequence[int], mesh: Sequence[int], src: Sbp, dst: Sbp
-) -> tuple[tuple[int, ...], tuple[Placement, ...], tuple[Placement, ...]]:
+def expand_shape(shape: Sizes, mesh: Sizes, src: Sbp, dst: Sbp) -> tuple[Shape, Placements, Placements]:
     """Dims that several axes split, written as several dims that one axis each splits: the shape, and both tuples for it."""
     sizes: list[int] = []
     starts: dict[tuple[int, int], int] = {}  # (dim, parts before it) -> new dim
@@ -170,7 +171,7 @@ def expand_shape(
     return tuple(sizes), _renumbered(mesh, src, starts), _renumbered(mesh, dst, starts)
 
 
-def _renumbered(mesh: Sequence[int], sbp: Sbp, starts: dict[tuple[int, int], int]) -> tuple[Placement, ...]:
+def _renumbered(mesh: Sizes, sbp: Sbp, starts: dict[tuple[int, int], int]) -> Placements:
     out: list[Placement] = []
     before: dict[int, int] = {}
     for parts, placement in zip(mesh, sbp):
@@ -182,7 +183,7 @@ def _renumbered(mesh: Sequence[int], sbp: Sbp, starts: dict[tuple[int, int], int
     return tuple(out)
 
 
-def subgroup(mesh: Mesh, rank: int, selected: Sequence[bool]) -> tuple[int, ...]:
+def subgroup(mesh: Mesh, rank: int, selected: Sequence[bool]) -> Shape:
     """The ranks that differ from ``rank`` along the selected axes only."""
     return mesh.group(rank, *(axis for axis, chosen in zip(mesh.axes, selected) if chosen))
 
@@ -201,22 +202,20 @@ def zero_comm(src: Sbp, dst: Sbp) -> bool:
     return True
 
 
-def total_traffic(mesh: Mesh, src: Sbp, dst: Sbp, shape: Sequence[int], itemsize: int) -> int:
+def total_traffic(mesh: Mesh, src: Sbp, dst: Sbp, shape: Sizes, itemsize: int) -> int:
     """Bytes that all ranks together must receive: what they need less what they hold."""
     one, other = (Layout.from_placements(mesh, placements, len(shape)) for placements in (src, dst))
     return itemsize * lower_bound(one, other, tuple(shape)).total
 
 
-def reduce_dims(
-    mesh: Sequence[int], sbps: Sequence[Sbp], shape: Sequence[int]
-) -> tuple[tuple[int, ...], tuple[tuple[Placement, ...], ...]]:
+def reduce_dims(mesh: Sizes, sbps: Sequence[Sbp], shape: Sizes) -> tuple[Shape, tuple[Placements, ...]]:
     """The same distributions, such as source and target, on a mesh with fewer axes: its shape, and they on it.
 
     Axes of size 1 are dropped; neighbours along which all the given tuples say the same are merged, split ones only
     where every size that can occur is cut alike.
     """
     sizes: list[int] = []
-    columns: list[tuple[Placement, ...]] = []
+    columns: list[Placements] = []
     possible = [{dim: {size} for dim, size in enumerate(shape)} for _ in sbps]
     before = possible
     for size, column in zip(mesh, zip(*sbps)):
@@ -234,7 +233,7 @@ def reduce_dims(
     return tuple(sizes), tuple(tuple(column[k] for column in columns) for k in range(len(sbps)))
 
 
-def _mergeable(known: list[dict[int, set[int]]], column: tuple[Placement, ...], parts: int) -> bool:
+def _mergeable(known: list[dict[int, set[int]]], column: Placements, parts: int) -> bool:
     return all(
         all(can_merge(size, parts) for size in sizes[placement.dim])
         for sizes, placement in zip(known, column)
@@ -251,12 +250,12 @@ def _split(known: dict[int, set[int]], placement: Placement, parts: int) -> dict
     return {**known, dim: sizes}
 
 
-def mesh_of(shape: Sequence[int]) -> Mesh:
+def mesh_of(shape: Sizes) -> Mesh:
     """A mesh with axes named by their number, over ranks 0 .. n-1."""
     return Mesh(tuple(shape), tuple(f"axis{k}" for k in range(len(shape))), range(math.prod(shape)))
 
 
-def group_starts(in_shape: Sequence[int], out_shape: Sequence[int]) -> list[tuple[int, int]]:
+def group_starts(in_shape: Sizes, out_shape: Sizes) -> list[tuple[int, int]]:
     """The first dims of the groups of equal product, as pairs of an input and an output dim.
 
     >>> group_starts((4, 5, 2, 3), (2, 2, 5, 6))
@@ -282,14 +281,12 @@ def group_starts(in_shape: Sequence[int], out_shape: Sequence[int]) -> list[tupl
     return starts
 
 
-def broadcast_only(in_shape: Sequence[int]) -> bool:
+def broadcast_only(in_shape: Sizes) -> bool:
     """Whether an input is reshaped whole only: one number, or nothing at all."""
     return not in_shape or 0 in in_shape
 
 
-def reshape_pairs(
-    in_shape: Sequence[int], out_shape: Sequence[int], parts: int
-) -> list[tuple[Placement, Placement]]:
+def reshape_pairs(in_shape: Sizes, out_shape: Sizes, parts: int) -> list[tuple[Placement, Placement]]:
     """All pairs on one axis of ``parts`` ranks: split ones, then pending, then broadcast."""
     pairs: list[tuple[Placement, Placement]] = []
     if not broadcast_only(in_shape):
@@ -301,9 +298,7 @@ def reshape_pairs(
     return [*pairs, (Replicate(), Replicate())]
 
 
-def reshape_signatures(
-    in_shape: Sequence[int], out_shape: Sequence[int], mesh: Sequence[int]
-) -> list[tuple[Placements, Placements]]:
+def reshape_signatures(in_shape: Sizes, out_shape: Sizes, mesh: Sizes) -> list[tuple[Placements, Placements]]:
     """All pairs of sbp tuples between which a reshape of evenly split tensors moves nothing.
 
     On a single axis a dim that both shapes have may be split unevenly.
@@ -319,7 +314,7 @@ def reshape_signatures(
 
 
 def reshape_sbp(
-    in_shape: Sequence[int], out_shape: Sequence[int], mesh: Sequence[int], in_sbp: Sequence[Placement]
+    in_shape: Sizes, out_shape: Sizes, mesh: Sizes, in_sbp: Sequence[Placement]
 ) -> Placements | None:
     """The output's sbp for an input's, or None if the input has to be converted first."""
     if broadcast_only(in_shape):
@@ -337,9 +332,9 @@ def reshape_sbp(
 
 
 def _complete(
-    in_shape: tuple[int, ...],
-    out_shape: tuple[int, ...],
-    mesh: tuple[int, ...],
+    in_shape: Shape,
+    out_shape: Shape,
+    mesh: Shape,
     known: tuple[Placement | None, ...],
     one: Placements,
     other: Placements,

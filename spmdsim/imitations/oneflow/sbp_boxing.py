@@ -23,6 +23,9 @@ from spmdsim.imitations.oneflow import boxing_rules as rules
 
 SbpLike = Sbp | str | Sequence[Sbp | str]
 NdSbp = tuple[Sbp, ...]
+Sizes = Sequence[int]
+Shape = tuple[int, ...]
+Placements = tuple[Placement, ...]
 
 
 class BoxingTransition(NamedTuple):
@@ -45,7 +48,7 @@ class AxisStep(NamedTuple):
 
 
 def transition(
-    src: SbpLike, dst: SbpLike, parts: int, nbytes: float, shape: Sequence[int] | None = None
+    src: SbpLike, dst: SbpLike, parts: int, nbytes: float, shape: Sizes | None = None
 ) -> BoxingTransition:
     """How OneFlow goes from one sbp to another on one axis of ``parts`` ranks, with ``nbytes`` of the whole tensor.
 
@@ -70,9 +73,7 @@ def zero_comm(src: SbpLike, dst: SbpLike) -> bool:
     return rules.zero_comm(*_pair(src, dst))
 
 
-def traffic(
-    hierarchy: Sequence[int], src: SbpLike, dst: SbpLike, shape: Sequence[int], itemsize: int = 1
-) -> int:
+def traffic(hierarchy: Sizes, src: SbpLike, dst: SbpLike, shape: Sizes, itemsize: int = 1) -> int:
     """Bytes that all ranks of a placement of this shape must receive: what they need less what they hold."""
     return rules.total_traffic(
         rules.mesh_of(hierarchy), *_pair(src, dst, len(tuple(hierarchy))), shape, itemsize
@@ -103,17 +104,13 @@ def generic_states(src: SbpLike, dst: SbpLike) -> list[NdSbp]:
     return [_sbps(state) for state in rules.generic_steps(*_pair(src, dst))]
 
 
-def expand(
-    shape: Sequence[int], hierarchy: Sequence[int], src: SbpLike, dst: SbpLike
-) -> tuple[tuple[int, ...], NdSbp, NdSbp]:
+def expand(shape: Sizes, hierarchy: Sizes, src: SbpLike, dst: SbpLike) -> tuple[Shape, NdSbp, NdSbp]:
     """A shape in which one axis each splits a dim, and both sbp for it."""
     sizes, one, other = rules.expand_shape(shape, hierarchy, *_pair(src, dst, len(tuple(hierarchy))))
     return sizes, _sbps(one), _sbps(other)
 
 
-def reduce_dims(
-    hierarchy: Sequence[int], sbps: Sequence[SbpLike], shape: Sequence[int]
-) -> tuple[tuple[int, ...], tuple[NdSbp, ...]]:
+def reduce_dims(hierarchy: Sizes, sbps: Sequence[SbpLike], shape: Sizes) -> tuple[Shape, tuple[NdSbp, ...]]:
     """The same distributions on a placement with fewer axes.
 
     >>> reduce_dims((2, 4), ["(S0, S0)", "(B, B)"], (8, 8))
@@ -124,15 +121,13 @@ def reduce_dims(
     return mesh, tuple(_sbps(entry) for entry in placements)
 
 
-def reshape(
-    in_shape: Sequence[int], out_shape: Sequence[int], hierarchy: Sequence[int], in_sbp: SbpLike
-) -> NdSbp | None:
+def reshape(in_shape: Sizes, out_shape: Sizes, hierarchy: Sizes, in_sbp: SbpLike) -> NdSbp | None:
     """The sbp of a reshape's result, or None if the operand has to be converted first."""
     placements = rules.reshape_sbp(in_shape, out_shape, hierarchy, _placements(in_sbp, len(tuple(hierarchy))))
     return None if placements is None else _sbps(placements)
 
 
-def subgroup(hierarchy: Sequence[int], rank: int, selected: Sequence[bool]) -> tuple[int, ...]:
+def subgroup(hierarchy: Sizes, rank: int, selected: Sequence[bool]) -> Shape:
     """The ranks that differ from ``rank`` along the selected axes only.
 
     >>> subgroup((4, 4), 6, [True, False])
@@ -141,7 +136,7 @@ def subgroup(hierarchy: Sequence[int], rank: int, selected: Sequence[bool]) -> t
     return rules.subgroup(rules.mesh_of(hierarchy), rank, selected)
 
 
-def _placements(value: SbpLike, axes: int | None = None) -> tuple[Placement, ...]:
+def _placements(value: SbpLike, axes: int | None = None) -> Placements:
     return tuple(entry.placement for entry in as_tuple(value, axes))
 
 
@@ -149,9 +144,7 @@ def _single(value: SbpLike) -> Placement:
     return _placements(value, 1)[0]
 
 
-def _pair(
-    src: SbpLike, dst: SbpLike, axes: int | None = None
-) -> tuple[tuple[Placement, ...], tuple[Placement, ...]]:
+def _pair(src: SbpLike, dst: SbpLike, axes: int | None = None) -> tuple[Placements, Placements]:
     one, other = _placements(src, axes), _placements(dst, axes)
     if len(one) != len(other):
         raise LayoutError(f"sbp of {len(one)} and of {len(other)} axes are not on one placement")

@@ -34,6 +34,8 @@ from spmdsim.imitations.oneflow.signature_table import Row, find
 from spmdsim.redistribution import plan
 
 Shape = tuple[int, ...]
+Sizes = Sequence[int]
+Shapes = Sequence[Sizes]
 NdSbp = tuple[Sbp, ...]
 SbpLike = Sbp | str | Sequence[Any]
 
@@ -56,9 +58,7 @@ def _joined(tensors: Sequence[NdSbp]) -> str:
     return ", ".join(sbp_module.text(entry) for entry in tensors)
 
 
-def signatures(
-    name: str, shapes: Sequence[Sequence[int]], mesh: Sequence[int] = (2,), **attrs: Any
-) -> tuple[Signature, ...]:
+def signatures(name: str, shapes: Shapes, mesh: Sizes = (2,), **attrs: Any) -> tuple[Signature, ...]:
     """All signatures of an operator for operands of these shapes, sorted.
 
     Args:
@@ -89,9 +89,7 @@ def _is_broadcast(signature: Signature) -> bool:
     return all(entry == sbp_module.broadcast for tensor in signature.inputs for entry in tensor)
 
 
-def in_table_order(
-    name: str, shapes: Sequence[Sequence[int]], mesh: Sequence[int] = (2,), **attrs: Any
-) -> tuple[Signature, ...]:
+def in_table_order(name: str, shapes: Shapes, mesh: Sizes = (2,), **attrs: Any) -> tuple[Signature, ...]:
     """All signatures as the rule gives them, factor by factor, the one with everything broadcast last.
 
     Which of two equally good ones is taken depends on this order, not on the sorted one.
@@ -101,13 +99,11 @@ def in_table_order(
         return allowed
     row = find(name)
     bound = row.bind([tuple(shape) for shape in shapes], attrs)
-    ordered = [
-        s for s in (_signature(bound, strategy) for strategy in listed(row, bound, mesh)) if s in allowed
-    ]
+    ordered = filter(allowed.__contains__, (_signature(bound, one) for one in listed(row, bound, mesh)))
     return tuple(dict.fromkeys(sorted(ordered, key=_is_broadcast)))
 
 
-def listed(row: Row, bound: BoundRule, mesh: Sequence[int]) -> Iterator[Strategy]:
+def listed(row: Row, bound: BoundRule, mesh: Sizes) -> Iterator[Strategy]:
     """The strategies of the rule that OneFlow lists as signatures.
 
     Those that leave a rank without elements are no strategies: that is OneFlow's size rule, at every nesting step.
@@ -217,9 +213,7 @@ COMPOSED: dict[str, Composed] = {
 # -- finding one -----------------------------------------------------------------------------------------
 
 
-def exact(
-    name: str, shapes: Sequence[Sequence[int]], inputs: Sequence[SbpLike], mesh: Sequence[int], **attrs: Any
-) -> Signature:
+def exact(name: str, shapes: Shapes, inputs: Sequence[SbpLike], mesh: Sizes, **attrs: Any) -> Signature:
     """The signature with exactly these operands.
 
     >>> print(exact("matmul", [(4, 5), (5, 8)], ["(B, S0)", "(S1, B)"], (2, 2)).outputs[0])
@@ -232,9 +226,7 @@ def exact(
     raise OneFlowError(failure(name, shapes, given, mesh, **attrs))
 
 
-def failure(
-    name: str, shapes: Sequence[Sequence[int]], inputs: Sequence[NdSbp], mesh: Sequence[int], **attrs: Any
-) -> str:
+def failure(name: str, shapes: Shapes, inputs: Sequence[NdSbp], mesh: Sizes, **attrs: Any) -> str:
     """Why no signature fits: the candidates, the operands, and the first mesh axis that no row covers."""
     operands, results = operand_names(name, len(shapes))
     candidates = ", ".join(str(s) for s in signatures(name, shapes, mesh, **attrs))
@@ -257,7 +249,7 @@ def operand_names(name: str, count: int) -> tuple[tuple[str, ...], tuple[str, ..
 
 
 def offending_axis(
-    name: str, shapes: Sequence[Sequence[int]], inputs: Sequence[SbpLike], mesh: Sequence[int], **attrs: Any
+    name: str, shapes: Shapes, inputs: Sequence[SbpLike], mesh: Sizes, **attrs: Any
 ) -> int | None:
     """The first mesh axis on which the operands' sbp are no row of the operator's table, or None."""
     given = as_sbps(inputs, mesh)
@@ -268,17 +260,13 @@ def offending_axis(
     return None
 
 
-def as_sbps(inputs: Sequence[SbpLike], mesh: Sequence[int]) -> tuple[NdSbp, ...]:
+def as_sbps(inputs: Sequence[SbpLike], mesh: Sizes) -> tuple[NdSbp, ...]:
     """Any way to write the operands' sbp, as tuples with one entry per mesh axis."""
     return tuple(sbp_module.as_tuple(entry, len(mesh)) for entry in inputs)
 
 
 def gradients(
-    name: str,
-    shapes: Sequence[Sequence[int]],
-    inputs: Sequence[SbpLike],
-    mesh: Sequence[int] = (2,),
-    **attrs: Any,
+    name: str, shapes: Shapes, inputs: Sequence[SbpLike], mesh: Sizes = (2,), **attrs: Any
 ) -> tuple[NdSbp, tuple[NdSbp, ...]]:
     """The sbp of the result's gradient that arrives, and of each operand's gradient that comes out.
 
@@ -298,7 +286,7 @@ def gradients(
     return arriving, grads
 
 
-def product(name: str, shapes: Sequence[Sequence[int]], mesh: Sequence[int], **attrs: Any) -> set[Signature]:
+def product(name: str, shapes: Shapes, mesh: Sizes, **attrs: Any) -> set[Signature]:
     """Every combination of one-axis rows, one row per mesh axis, without any size rule: OneFlow's construction.
 
     For all operators but reshape this is what :func:`signatures` gives where sizes are large enough.
@@ -334,10 +322,10 @@ class Choice:
 
 def choose(
     name: str,
-    shapes: Sequence[Sequence[int]],
+    shapes: Shapes,
     inputs: Sequence[SbpLike],
-    mesh: Sequence[int] = (2,),
-    itemsize: int | Sequence[int] = 4,
+    mesh: Sizes = (2,),
+    itemsize: int | Sizes = 4,
     rule: int = 1,
     **attrs: Any,
 ) -> Choice:

@@ -24,6 +24,7 @@ from spmdsim.dialects.mindspore.layout import (
 )
 from spmdsim.dialects.mindspore.table import ShardError
 from spmdsim.errors import LayoutError, RuleError, UsageTypeError
+from spmdsim.imitations.mindspore.map_layouts import expand_tuples, from_right
 
 Shape = tuple[int, ...]
 Groups = tuple[tuple[int, ...], ...]
@@ -53,15 +54,9 @@ def without_tuples(layout: Layout, shape: Sequence[int]) -> tuple[MindSporeLayou
     ((2, 1, 0), (4, 2, 8))
     """
     check_even(layout, shape)
-    from_right = {axis: len(layout.mesh.axes) - 1 - i for i, axis in enumerate(layout.mesh.axes)}
-    entries: list[tuple[int, ...]] = []
-    sizes: list[int] = []
-    for size, entry in zip(shape, layout.dims):
-        leading = [layout.mesh.axis_size(axis) for axis in entry[:-1]]
-        sizes += [*leading, size // math.prod(leading)]
-        entries += [(from_right[axis],) for axis in entry] or [()]
     mesh = layout.mesh
-    return from_tensor_map(mesh.shape, _written(entries), mesh.rank_list, mesh.axes), tuple(sizes)
+    matrix, entries, sizes = expand_tuples(mesh.shape, from_right(layout), tuple(shape))
+    return from_tensor_map(matrix, entries, mesh.rank_list, mesh.axes), sizes
 
 
 def optimizer_shard(layout: Layout, shape: Sequence[int]) -> Layout:
