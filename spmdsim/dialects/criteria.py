@@ -75,11 +75,7 @@ def classes_last(x: Any, axis: int = 1) -> Any:
 
 
 def check_weight(weight: Any, classes: int) -> None:
-    """Refuse weights of classes that are not one per class.
-
-    Raises:
-        InputError: another number of them, or no tensor.
-    """
+    """Refuse weights of classes that are not one per class. InputError: another number of them, or no tensor."""
     if weight is not None and tuple(getattr(weight, "shape", ())) != (classes,):
         got = f"shape {[*weight.shape]}" if hasattr(weight, "shape") else f"{weight!r}"
         raise InputError(
@@ -114,11 +110,7 @@ def _nll(
 
 
 def _logits(input: Any, target: Any) -> Any:
-    """What is known of classes, which are the last dim then; one target per row.
-
-    Raises:
-        InputError: targets of another shape.
-    """
+    """What is known of classes, which are the last dim then; one target per row. InputError: targets of another shape."""
     x = classes_last(input, min(1, input.ndim - 1))
     if tuple(target.shape) != tuple(x.shape[:-1]):
         raise InputError(

@@ -64,20 +64,10 @@ def _reduction(function: Callable[..., Any]) -> Row:
     return Row(lambda input, dim=None, keepdim=False: function(input, dims_of(dim), keepdims=keepdim))
 
 
-def _at(input: Any, dim: int, index: Any) -> Any:
-    """The elements with these indices along a dim, which has size 1 there."""
-    places = np.arange(input.shape[dim]).reshape(
-        [-1 if d == dim % input.ndim else 1 for d in range(input.ndim)]
-    )
-    return core.equal(index, places)
-
-
 def extreme(name: str, *, tied: bool = False) -> Row:
     """``max`` or ``min``: of all elements; along a dim, with the indices; of two tensors, element by element.
 
-    Args:
-        name: which of them.
-        tied: whether all elements that attain it along a dim share its gradient, instead of the one with the index.
+    All elements that are ``tied`` along a dim share its gradient; else the one with the index has it.
     """
     find, where, elements = (getattr(core, word) for word in (name, f"arg{name}", f"{name}imum"))
 
@@ -90,7 +80,9 @@ def extreme(name: str, *, tied: bool = False) -> Row:
         alone = input.requires_grad and not tied
         values = find(input.detach() if alone else input, dim, keepdims=keepdim)
         if alone:
-            values = attained(values, input, _at(input, dim, index), dim, keepdim)
+            shape = [-1 if d == dim % input.ndim else 1 for d in range(input.ndim)]
+            there = core.equal(index, np.arange(input.shape[dim]).reshape(shape))
+            values = attained(values, input, there, dim, keepdim)
         return Found(values, index if keepdim else core.squeeze(index, dim))
 
     return Row(call)
@@ -216,10 +208,6 @@ def _diag(input: Any, diagonal: int = 0) -> Any:
     return core.pad(matrix, (below, above), (above, below))
 
 
-def _diagonal(input: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
-    return linalg.diagonal(core.moveaxis(input, (dim1, dim2), (-2, -1)), offset=offset)
-
-
 def _nonzero(input: Any, as_tuple: bool = False) -> Any:
     places = core.nonzero(input)
     return places if as_tuple else core.stack(list(places), 1)
@@ -251,11 +239,6 @@ def _logsumexp(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
     return total if keepdim else _squeeze(total, dim)
 
 
-def _fmod(input: Any, other: Any) -> Any:
-    """What is left of a division towards zero."""
-    return core.subtract(input, core.multiply(core.trunc(core.divide(input, other)), other))
-
-
 def _softplus(input: Any, beta: float = 1, threshold: float = 20) -> Any:
     scaled = core.multiply(input, beta)
     return core.where(core.greater(scaled, threshold), input, core.divide(core.softplus(scaled), beta))
@@ -265,13 +248,8 @@ def _elu(input: Any, alpha: float = 1.0) -> Any:
     return core.where(core.greater(input, 0), input, core.multiply(core.expm1(core.minimum(input, 0)), alpha))
 
 
-def _celu(input: Any, alpha: float = 1.0) -> Any:
-    below = core.multiply(core.expm1(core.minimum(core.divide(input, alpha), 0)), alpha)
-    return core.where(core.greater(input, 0), input, below)
-
-
-def _leaky_relu(input: Any, negative_slope: float = 0.01) -> Any:
-    return core.where(core.greater(input, 0), input, core.multiply(input, negative_slope))
+def _hardsigmoid(input: Any) -> Any:
+    return core.divide(core.relu6(core.add(input, 3.0)), 6.0)
 
 
 def open_clip(input: Any, min: Any = None, max: Any = None) -> Any:
@@ -281,10 +259,6 @@ def open_clip(input: Any, min: Any = None, max: Any = None) -> Any:
         return clipped
     inside = [f(input, x) for f, x in ((core.greater, min), (core.less, max)) if x is not None]
     return core.where(reduce(core.logical_and, inside), input, clipped) if inside else core.identity(input)
-
-
-def _hardsigmoid(input: Any) -> Any:
-    return core.divide(core.relu6(core.add(input, 3.0)), 6.0)
 
 
 def _glu(input: Any, dim: int = -1) -> Any:
@@ -322,15 +296,6 @@ def _layer_norm(
     return normal if bias is None else core.add(normal, bias)
 
 
-def _normalize(input: Any, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Any:
-    return core.divide(input, core.maximum(_norm(input, p, dim, True), eps))
-
-
-def _cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Any:
-    lengths = [core.maximum(_norm(x, 2.0, dim), eps) for x in (x1, x2)]
-    return core.divide(core.sum(core.multiply(x1, x2), dim), core.multiply(*lengths))
-
-
 #: Functions and methods by their names.
 TORCH: dict[str, Row] = {
     **same(
@@ -356,8 +321,8 @@ TORCH: dict[str, Row] = {
     "amax": _reduction(core.max),
     "amin": _reduction(core.min),
     "any": _reduction(core.any),
-    "argmax": Row(lambda input, dim=None, keepdim=False: core.argmax(input, dim, keepdim)),
-    "argmin": Row(lambda input, dim=None, keepdim=False: core.argmin(input, dim, keepdim)),
+    "argmax": _reduction(core.argmax),
+    "argmin": _reduction(core.argmin),
     "argsort": Row(lambda input, dim=-1, descending=False: core.argsort(input, dim, descending)),
     "argwhere": Row(_nonzero),
     "broadcast_to": Row(_expand),
@@ -369,13 +334,13 @@ TORCH: dict[str, Row] = {
     "cumprod": Row(lambda input, dim: core.cumulative_prod(input, dim)),
     "cumsum": Row(lambda input, dim: core.cumulative_sum(input, dim)),
     "diag": Row(_diag),
-    "diagonal": Row(_diagonal),
+    "diagonal": Row(lambda input, offset=0, dim1=0, dim2=1: linalg.diagonal(core.moveaxis(input, (dim1, dim2), (-2, -1)), offset=offset)),
     "dot": Row(lambda input, other: core.vecdot(input, other)),
     "erfc": Row(lambda input: core.subtract(1.0, core.erf(input))),
     "expand": Row(_expand),
     "flatten": Row(_flatten, "Flatten", {"start_dim": 1}),
     "flip": Row(lambda input, dims: core.flip(input, dims)),
-    "fmod": Row(_fmod),
+    "fmod": Row(lambda input, other: core.subtract(input, core.multiply(core.trunc(core.divide(input, other)), other))),
     "gather": Row(lambda input, dim, index: core.take_along_axis(input, index, dim)),
     "gelu": Row(_gelu, "GELU"),
     "hsplit": _equal_parts(1),
@@ -425,8 +390,10 @@ TORCH: dict[str, Row] = {
 #: Of ``nn.functional``, and the layers that apply them.
 NETWORK: dict[str, Row] = {
     **LOSSES,
-    "celu": Row(_celu, "CELU"),
-    "cosine_similarity": Row(_cosine_similarity),
+    "celu": Row(lambda input, alpha=1.0: core.where(core.greater(input, 0), input, core.multiply(
+        core.expm1(core.minimum(core.divide(input, alpha), 0)), alpha)), "CELU"),
+    "cosine_similarity": Row(lambda x1, x2, dim=1, eps=1e-8: core.divide(core.sum(core.multiply(x1, x2), dim), core.multiply(
+        *(core.maximum(_norm(x, 2.0, dim), eps) for x in (x1, x2))))),
     "elu": Row(_elu, "ELU"),
     "embedding": Row(lambda input, weight: core.embedding(input, weight)),
     "glu": Row(_glu, "GLU"),
@@ -435,11 +402,12 @@ NETWORK: dict[str, Row] = {
     "hardtanh": Row(lambda input, min_val=-1.0, max_val=1.0: open_clip(input, min_val, max_val), "Hardtanh"),
     "identity": Row(lambda input: input, "Identity"),
     "layer_norm": Row(_layer_norm),
-    "leaky_relu": Row(_leaky_relu, "LeakyReLU"),
+    "leaky_relu": Row(lambda input, negative_slope=0.01: core.where(
+        core.greater(input, 0), input, core.multiply(input, negative_slope)), "LeakyReLU"),
     "linear": Row(_linear),
     "logsigmoid": Row(lambda input: core.negative(core.softplus(core.negative(input))), "LogSigmoid"),
     "mish": Row(lambda input: core.multiply(input, core.tanh(core.softplus(input))), "Mish"),
-    "normalize": Row(_normalize),
+    "normalize": Row(lambda input, p=2.0, dim=1, eps=1e-12: core.divide(input, core.maximum(_norm(input, p, dim, True), eps))),
     "one_hot": Row(lambda input, num_classes: core.one_hot(input, num_classes, np.int64)),
     "pad": Row(_pad),
     "selu": Row(lambda input: core.multiply(_elu(input, 1.6732632423543772), 1.0507009873554805), "SELU"),

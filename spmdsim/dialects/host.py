@@ -53,11 +53,7 @@ def host(data: Any, dtype: Any = None) -> HostTensor:
 
 
 def element_type(dtype: Any) -> np.dtype:
-    """An element type by its name, or as numpy takes it.
-
-    Raises:
-        UsageTypeError: there is none.
-    """
+    """An element type by its name, or as numpy takes it. UsageTypeError: there is none."""
     try:
         kind: np.dtype = np.dtype(dtype)
         return kind

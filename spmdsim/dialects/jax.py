@@ -15,15 +15,14 @@ from typing import Any
 
 from spmdsim.core import Layout, Mesh
 from spmdsim.dialects.layouts import first_uneven
-from spmdsim.dialects.missing import Worded, each, refusal
+from spmdsim.dialects.missing import Worded, each
+from spmdsim.dialects.namespaces import Words, speak
 from spmdsim.errors import LayoutError, UsageTypeError
 from spmdsim.reading import literal_call
 
-__all__ = ["Mesh", "P", "PartitionSpec", "check_even", "layout", "parse", "spec_of"]
-
 _MODES = "a layout per tensor, which operators carry on"
 #: What to use instead of other words of ``jax.sharding``: this dialect is its notation only.
-NEAREST = each({
+_NEAREST = {
     "NamedSharding Sharding SingleDeviceSharding make_single_device_sharding": "layout",
     "AbstractMesh AbstractDevice use_abstract_mesh get_abstract_mesh get_mesh set_mesh": "Mesh",
     "AxisType ManualAxisType auto_axes explicit_axes": _MODES,
@@ -38,7 +37,7 @@ NEAREST = each({
     "numpy": "spmdsim.array_api",
     "lax": "spmdsim.ops",
     "devices device_count local_device_count": "the world's ranks",
-})  # fmt: skip
+}  # fmt: skip
 
 
 class PartitionSpec(Worded, tuple[Any, ...]):
@@ -140,4 +139,6 @@ def check_even(layout: Layout, shape: Sequence[int], what: str = "the array") ->
         raise LayoutError(f"{what} of shape {tuple(shape)} cannot be placed: {uneven}")
 
 
-__getattr__ = refusal(__name__, __all__, NEAREST)
+__getattr__ = speak(
+    __name__, {"": Words({"Mesh P PartitionSpec check_even layout parse spec_of": ".jax"}, _NEAREST)}
+)

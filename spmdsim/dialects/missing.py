@@ -58,21 +58,6 @@ def hinted(where: str, name: str, there: Collection[str], nearest: Mapping[str, 
     return f"{where}.{name} is not covered by this dialect; {hint}"
 
 
-def refusal(
-    module: str, there: Collection[str], nearest: Mapping[str, str] | None = None
-) -> Callable[[str], Any]:
-    """The ``__getattr__`` of a module that has these names and no others, nor modules inside unless it is a package."""
-    here = vars(sys.modules[module])
-    here.setdefault("__path__", [])  # an import of what would be inside comes to the finders
-    tell(module, there)
-    instead = here.setdefault("NEAREST", each(nearest or {}))
-
-    def __getattr__(name: str) -> Any:
-        raise not_covered(module, name, there, instead)
-
-    return __getattr__
-
-
 def each(words: Mapping[str, str]) -> dict[str, str]:
     """A table with one entry per word, from one with several words in an entry.
 

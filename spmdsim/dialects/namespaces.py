@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import import_module
 from importlib.machinery import ModuleSpec
-from importlib.util import spec_from_loader
+from importlib.util import resolve_name, spec_from_loader
 from pkgutil import iter_modules
 from types import ModuleType
 from typing import Any
@@ -75,7 +75,7 @@ def find_words(module: str) -> Callable[[str], Any]:
     shown = {path.rpartition(".")[2] for path in declared if not _SPOKEN[path].hidden}
     here.setdefault("__path__", [])  # an import of what would be inside comes to the finders
     here["NEAREST"] = words.nearest
-    tell(module, [ours for home, ours in words.homes.values() if f"{dialect}.{home}" == module])
+    tell(module, [ours for home, ours in words.homes.values() if resolve_name(f".{home}", dialect) == module])
 
     def names() -> list[str]:
         return sorted({*words.homes, *words.submodules, *shown, *words.makers(dialect)})

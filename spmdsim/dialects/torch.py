@@ -13,13 +13,12 @@ from typing import Any
 
 from spmdsim import core
 from spmdsim.core import Layout, Mesh, Placement
-from spmdsim.dialects.missing import Worded, each, refusal
+from spmdsim.dialects.missing import Worded
+from spmdsim.dialects.namespaces import Words, speak
 from spmdsim.errors import LayoutError, UsageTypeError
 
-__all__ = ["Partial", "Placement", "Replicate", "Shard", "chunk_bounds", "layout", "parse_placements", "text"]
-
 #: What to use instead of DTensor's other words: this dialect is its notation only.
-NEAREST = each({
+_NEAREST = {
     "DTensor": "spmdsim.Tensor",
     "DeviceMesh init_device_mesh": "spmdsim.core.Mesh",
     "distribute_tensor": "spmdsim.Tensor.from_global, with a layout",
@@ -32,7 +31,7 @@ NEAREST = each({
     "StridedShard": "its text, (_StridedShard(0, sf=4), S(0))",
     "debug CommDebugMode visualize_sharding": "spmdsim.record, spmdsim show",
     "experimental": "spmdsim.local.local_map, or spmdsim.Op with a rule of its own",
-})  # fmt: skip
+}  # fmt: skip
 
 
 class _Words(Worded):
@@ -246,4 +245,12 @@ def _ordered(mesh: Mesh, entry: tuple[str, ...], factors: dict[str, int]) -> tup
     return tuple(order)
 
 
-__getattr__ = refusal(__name__, __all__, NEAREST)
+__getattr__ = speak(
+    __name__,
+    {
+        "": Words(
+            {"Partial Placement Replicate Shard chunk_bounds layout parse_placements text": ".torch"},
+            _NEAREST,
+        )
+    },
+)

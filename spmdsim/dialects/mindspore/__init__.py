@@ -96,8 +96,15 @@ _TRAINING = (
     {"ModelCheckpoint CheckpointConfig": "save_checkpoint", "TimeMonitor": "LossMonitor"},
 )
 __getattr__ = speak(__name__, {
-    "": Words(_HOMES, _NEAREST, submodules="communication context"),
+    "": Words(_HOMES, _NEAREST, submodules="context"),
     "dtype": Words(_DTYPES),
+    "communication": Words({
+        "HCCL_WORLD_COMM_GROUP MCCL_WORLD_COMM_GROUP NCCL_WORLD_COMM_GROUP GlobalComm create_group destroy_group "
+        "get_group_rank_from_world_rank get_group_size get_local_rank get_local_rank_size get_process_group_ranks get_rank "
+        "get_world_rank_from_group_rank init release": "communication",
+    }, {
+        "get_comm_name": "get_process_group_ranks", "comm_func": "mindspore.ops.AllReduce", "management": "communication",
+    }),
     "common": Words({"set_seed": "parameter"}),
     "common.dtype": Words(_DTYPES),
     "common.initializer": Words({

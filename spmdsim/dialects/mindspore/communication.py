@@ -6,7 +6,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from spmdsim.dialects.mindspore.layout import is_whole
-from spmdsim.dialects.missing import refusal
+from spmdsim.dialects.namespaces import find_words
 from spmdsim.dialects.session import current_world
 from spmdsim.errors import InputError, UsageTypeError, unknown
 from spmdsim.worlds.base import World
@@ -124,11 +124,4 @@ def get_group_rank_from_world_rank(world_rank_id: int, group: str) -> int:
 
 get_local_rank, get_local_rank_size = get_rank, get_group_size
 
-__all__ = [
-    "HCCL_WORLD_COMM_GROUP", "MCCL_WORLD_COMM_GROUP", "NCCL_WORLD_COMM_GROUP", "GlobalComm", "create_group",
-    "destroy_group", "get_group_rank_from_world_rank", "get_group_size", "get_local_rank", "get_local_rank_size",
-    "get_process_group_ranks", "get_rank", "get_world_rank_from_group_rank", "init", "release",
-]  # fmt: skip
-__getattr__ = refusal(__name__, __all__, {
-    "get_comm_name": "get_process_group_ranks", "comm_func": "mindspore.ops.AllReduce", "management": "communication",
-})  # fmt: skip
+find_words(__name__)

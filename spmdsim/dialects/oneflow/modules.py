@@ -54,11 +54,7 @@ class Parameter(ours.Parameter):
 
     @property
     def data(self) -> GlobalTensor:
-        """Its values.
-
-        Raises:
-            RuntimeError: it is not global yet.
-        """
+        """Its values. RuntimeError: it is not global yet."""
         if self.tensor is None or self.placement is None:
             raise OneFlowError(
                 f"parameter {self.name or tuple(self.shape)} is not global yet; call to_global(placement, sbp) on "

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
@@ -145,6 +146,13 @@ METHODS: dict[str, Callable[..., Any]] = {
     "contiguous": lambda x: x,
     "cpu": lambda x: x.to("cpu"),
     "cuda": lambda x: x.to("cuda"),
+    "dim": lambda x: x.ndim,
+    "ndimension": lambda x: x.ndim,
+    "numel": lambda x: math.prod(x.shape),
+    "nelement": lambda x: math.prod(x.shape),
+    "is_floating_point": lambda x: bool(x.dtype.is_floating_point),
+    "size": lambda x, dim=None: x.shape if dim is None else x.shape[dim],
+    "tolist": lambda x: x.numpy().tolist(),
     "detach": lifted(lambda x: x.detach()),
     "expand_as": _shaped_like("expand"),
     "is_nonzero": lambda x: bool(x.item()),

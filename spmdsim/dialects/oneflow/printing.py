@@ -44,32 +44,23 @@ _current = [Options()]
 
 
 def set_printoptions(
-    precision: int | None = None,
-    threshold: float | None = None,
-    edgeitems: int | None = None,
-    linewidth: int | None = None,
-    profile: str | None = None,
-    sci_mode: bool | None = None,
-) -> None:
-    """How tensors print from here on.
+    precision: int | None = None, threshold: float | None = None, edgeitems: int | None = None, linewidth: int | None = None,
+    profile: str | None = None, sci_mode: bool | None = None,
+) -> None:  # fmt: skip
+    """How tensors print from here on; what is left out stays, or is the profile's (``default``, ``short`` or ``full``).
 
     Args:
         precision: digits behind the point (4).
         threshold: tensors of more elements are summarised (1000).
         edgeitems: how many are shown at either end of a dim that is summarised (3).
         linewidth: characters per line (the terminal's, or 80).
-        profile: ``"default"``, ``"short"`` or ``"full"``, which the other arguments change.
+        profile: where the others begin; a RuntimeError for another word.
         sci_mode: with exponents always, never, or (None) where numbers differ much.
-
-    Raises:
-        RuntimeError: another profile.
     """
     if profile is not None and profile not in PROFILES:
         raise OneFlowError(f"a profile is one of {', '.join(PROFILES)}, not {profile!r}")
-    named: dict[str, Any] = dict(
-        precision=precision, threshold=threshold, edgeitems=edgeitems, linewidth=linewidth
-    )
-    chosen = {name: value for name, value in named.items() if value is not None}
+    named = dict(precision=precision, threshold=threshold, edgeitems=edgeitems, linewidth=linewidth)
+    chosen: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
     _current[0] = replace(PROFILES.get(profile or "", _current[0]), **chosen, sci_mode=sci_mode)
 
 
@@ -101,41 +92,23 @@ def _with_suffixes(text: str, suffixes: Sequence[str]) -> str:
 
 
 def _values(array: np.ndarray, options: Options) -> str:
-    """The numbers in brackets, of a large array those at the ends of its dims."""
+    """The numbers in brackets, of a large array those at the ends of its dims; all of one width."""
     array, cut = ends(array, options.edgeitems, options.threshold)
-    written = _Writer(array.astype(np.float32) if array.dtype == np.float16 else array, options)
+    written = array.astype(np.float32) if array.dtype == np.float16 else array
+    numbers = written[written != 0].astype(np.float64) if written.dtype.kind == "f" else written
+    style = _style(numbers, options) if written.dtype.kind == "f" else str
+    width = max((len(style(value)) for value in numbers.flat), default=1)
+    if written.dtype.kind == "f" and numbers.size and options.sci_mode is not None:
+        style = _style(numbers, options, options.sci_mode)  # in the width that was there before
     return nested(
-        array,
-        cut,
-        len(PREFIX),
-        written,
-        lambda indent: (options.width - indent) // (written.width + 2),
-        options.edgeitems,
-        " ...",
-    )
+        array, cut, len(PREFIX), lambda value: style(value).rjust(width),
+        lambda indent: (options.width - indent) // (width + 2), options.edgeitems, " ...",
+    )  # fmt: skip
 
 
-class _Writer:
-    """How each number of an array is written: all of one width, and with exponents where they differ much."""
-
-    def __init__(self, array: np.ndarray, options: Options) -> None:
-        numbers = array if array.dtype.kind != "f" else array[array != 0].astype(np.float64)
-        whole = bool((numbers == np.ceil(numbers)).all())
-        self.style = _plain if array.dtype.kind != "f" else _style(numbers, whole, options)
-        self.width = max((len(self.style(value)) for value in numbers.flat), default=1)
-        if numbers is not array and numbers.size and options.sci_mode is not None:
-            self.style = _style(
-                numbers, whole, options, options.sci_mode
-            )  # in the width that was there before
-
-    def __call__(self, value: Any) -> str:
-        return self.style(value).rjust(self.width)
-
-
-def _style(
-    numbers: np.ndarray, whole: bool, options: Options, exponents: bool | None = None
-) -> Callable[[Any], str]:
-    """With exponents, as whole numbers with a point, or with digits behind it."""
+def _style(numbers: np.ndarray, options: Options, exponents: bool | None = None) -> Callable[[Any], str]:
+    """With exponents where numbers differ much, as whole numbers with a point, or with digits behind it."""
+    whole = bool((numbers == np.ceil(numbers)).all())
     if exponents is None:
         largest, least = (
             reduce(np.abs(numbers), initial=np.nan) for reduce in (np.fmax.reduce, np.fmin.reduce)
@@ -144,10 +117,6 @@ def _style(
     if exponents:
         return f"{{:.{options.precision}e}}".format
     return _with_point if whole else f"{{:.{options.precision}f}}".format
-
-
-def _plain(value: Any) -> str:
-    return f"{value}"
 
 
 def _with_point(value: Any) -> str:

@@ -153,11 +153,7 @@ def as_tuple(value: Sbp | str | Sequence[Sbp | str], ndim: int | None = None) ->
 
 
 def from_placement(placement: Placement) -> Sbp:
-    """This package's placement as an sbp.
-
-    Raises:
-        ValueError: a reduction other than sum: OneFlow has only partial_sum.
-    """
+    """This package's placement as an sbp. ValueError: a reduction other than sum: OneFlow has only partial_sum."""
     if isinstance(placement, Shard):
         return split(placement.dim)
     if isinstance(placement, Replicate):

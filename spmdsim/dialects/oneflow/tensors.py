@@ -6,7 +6,6 @@ owned rank. Symbols are numpy's, applied to every rank's array, or our operators
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -47,11 +46,7 @@ class Size(tuple[int, ...]):
 
 
 def method(name: str) -> Callable[..., Any]:
-    """A method of tensors that is made from the table of operators.
-
-    Raises:
-        NotCovered: there is none.
-    """
+    """A method of tensors that is made from the table of operators. NotCovered: there is none."""
     from spmdsim.dialects.oneflow.operators import METHODS
 
     if name in METHODS:
@@ -111,28 +106,6 @@ class Symbols(NDArrayOperatorsMixin):
 
     ndim = property(lambda self: len(self.shape), doc="Number of dims.")
     T = property(lambda self: self.permute(*range(self.ndim)[::-1]), doc="Its dims in reverse order.")
-
-    def dim(self) -> int:
-        """Number of dims."""
-        return len(self.shape)
-
-    def numel(self) -> int:
-        """Number of elements."""
-        return math.prod(self.shape)
-
-    ndimension, nelement = dim, numel
-
-    def tolist(self) -> Any:
-        """Nested lists of numbers."""
-        return self.numpy().tolist()
-
-    def is_floating_point(self) -> bool:
-        """Whether its elements are floats."""
-        return bool(self.dtype.is_floating_point)
-
-    def size(self, dim: int | None = None) -> Any:
-        """The shape, or the size of a dim."""
-        return self.shape if dim is None else self.shape[dim]
 
 
 class LocalTensor(Symbols):

@@ -139,8 +139,7 @@ __getattr__ = speak(__name__, {
     "nn": Words(_LAYERS, _NO_LAYERS, "layers.LAYERS"),
     "nn.functional": Words(nearest=_NO_FUNCTIONS, tables="functions.NETWORK_FUNCTIONS"),
     "nn.initializer": Words(
-        {"Assign Constant Normal Uniform XavierNormal XavierUniform": "parameters"},
-        {"TruncatedNormal": "Normal", "KaimingNormal": "Normal", "Orthogonal": "Assign"},
+        nearest={"TruncatedNormal KaimingNormal": "Normal", "Orthogonal": "Assign"}, tables="parameters.INITIALIZERS"
     ),
     "optimizer": Words(
         {"SGD Adam AdamW Momentum Optimizer": "optimizer"},

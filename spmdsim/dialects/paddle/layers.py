@@ -13,7 +13,7 @@ from spmdsim.dialects.networks import Network, Numbered, padded_row, said, tree
 from spmdsim.dialects.paddle import fleet
 from spmdsim.dialects.paddle.functions import NETWORK_FUNCTIONS, NETWORK_TABLE, TABLE, lifted
 from spmdsim.dialects.paddle.parameters import (
-    XavierUniform,
+    INITIALIZERS,
     create,
     create_parameter,
     layer_names,
@@ -81,11 +81,7 @@ class Layer(Network):
         return dict(self.named_parameters())
 
     def set_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Give parameters values by their paths.
-
-        Raises:
-            InputError: a path that there is not, or values of another shape.
-        """
+        """Give parameters values by their paths. InputError: a path that there is not, or values of another shape."""
         own = self.state_dict()
         for path, value in state_dict.items():
             if path not in own:
@@ -143,7 +139,9 @@ class Linear(Layer):
     ) -> None:  # fmt: skip
         self.name, shape = name or None, (int(in_features), int(out_features))
         names = layer_names("linear", name)
-        self.weight = create(shape, whole_layout(2), weight_attr, XavierUniform().of(shape), names, "w")
+        self.weight = create(
+            shape, whole_layout(2), weight_attr, INITIALIZERS["XavierUniform"]().of(shape), names, "w"
+        )
         self.bias = None
         if bias_attr is not False:
             self.bias = create(shape[1:], whole_layout(1), bias_attr, ours.zeros, names, "b")
@@ -166,7 +164,9 @@ class Embedding(Layer):
     ) -> None:  # fmt: skip
         self.name, shape = name or None, (int(num_embeddings), int(embedding_dim))
         names = layer_names("embedding", name)
-        self.weight = create(shape, whole_layout(2), weight_attr, XavierUniform().of(shape), names, "w")
+        self.weight = create(
+            shape, whole_layout(2), weight_attr, INITIALIZERS["XavierUniform"]().of(shape), names, "w"
+        )
         self.padding_idx, self.sparse = padding_idx, sparse
         if padding_idx is not None and not in_static_mode():
             self.weight.initialiser = padded_row(self.weight.initialiser, padding_idx % shape[0])

@@ -31,13 +31,6 @@ from spmdsim.worlds.base import World
 
 
 @dataclass(frozen=True)
-class Initializer:
-    """First values of a parameter, once its shape is known."""
-
-    of: Callable[[tuple[int, ...]], Initialiser]
-
-
-@dataclass(frozen=True)
 class ParamAttr(Worded):
     """What a parameter is asked to be; ``weight_attr=`` and ``bias_attr=`` take one.
 
@@ -59,18 +52,16 @@ class ParamAttr(Worded):
     need_clip: bool = True
 
     def __post_init__(self) -> None:
-        rate = self.learning_rate
-        if not isinstance(rate, (int, float)) or not 0 <= rate < math.inf:
-            raise InputError(f"learning_rate of ParamAttr is a number from 0 on, not {rate!r}")
-        if self.regularizer is not None and not hasattr(self.regularizer, "slope"):
-            raise InputError(
-                f"regularizer is a paddle.regularizer.L2Decay or L1Decay, not a {type(self.regularizer).__name__}"
-            )
-        for word in ("trainable", "need_clip"):
-            if not isinstance(getattr(self, word), (bool, int)):
-                raise InputError(f"{word} of ParamAttr is True or False, not {getattr(self, word)!r}")
-        if not isinstance(self.name, (str, type(None))):
-            raise InputError(f"name of ParamAttr is a str, not {self.name!r}")
+        rate, kind = self.learning_rate, type(self.regularizer).__name__
+        flags = [w for w in ("trainable", "need_clip") if not isinstance(getattr(self, w), (bool, int))]
+        for refused, text in (
+            (not isinstance(rate, (int, float)) or not 0 <= rate < math.inf, f"learning_rate of ParamAttr is a number from 0 on, not {rate!r}"),
+            (self.regularizer is not None and not hasattr(self.regularizer, "slope"), f"regularizer is a paddle.regularizer.L2Decay or L1Decay, not a {kind}"),
+            *((True, f"{word} of ParamAttr is True or False, not {getattr(self, word)!r}") for word in flags),
+            (not isinstance(self.name, (str, type(None))), f"name of ParamAttr is a str, not {self.name!r}"),
+        ):  # fmt: skip
+            if refused:
+                raise InputError(text)
 
     @staticmethod
     def _of(attribute: Any, name: str | None = None) -> Any:
@@ -85,35 +76,17 @@ class ParamAttr(Worded):
 ParamAttr.__init__ = told(ParamAttr.__init__, "ParamAttr")  # type: ignore[method-assign]
 
 
-def Constant(value: float = 0.0) -> Initializer:
-    """One value everywhere."""
+@dataclass(frozen=True)
+class Initializer:
+    """First values of a parameter, once its shape is known."""
+
+    of: Callable[[tuple[int, ...]], Initialiser]
+
+
+def _shifted(values: Initialiser, shift: float) -> Initializer:
     return Initializer(
-        lambda _: lambda index, *rest: np.full([p.stop - p.start for p in index], value, rest[1])
+        lambda _: lambda index, shape, dtype, seed: values(index, shape, dtype, seed) + dtype.type(shift)
     )
-
-
-def _shifted(values: Initialiser, shift: float) -> Initialiser:
-    return lambda index, shape, dtype, seed: values(index, shape, dtype, seed) + dtype.type(shift)
-
-
-def Normal(mean: float = 0.0, std: float = 1.0) -> Initializer:
-    """Normal numbers."""
-    return Initializer(lambda _: _shifted(nn.Normal(std), mean))
-
-
-def Uniform(low: float = -1.0, high: float = 1.0) -> Initializer:
-    """Numbers uniform in ``[low, high)``."""
-    return Initializer(lambda _: _shifted(nn.Uniform((high - low) / 2), (low + high) / 2))
-
-
-def XavierUniform() -> Initializer:
-    """Uniform numbers by fan-in and fan-out (Glorot and Bengio, 2010)."""
-    return Initializer(lambda shape: nn.Uniform(math.sqrt(6 / sum(shape[:2]))))
-
-
-def XavierNormal() -> Initializer:
-    """Normal numbers by fan-in and fan-out (Glorot and Bengio, 2010)."""
-    return Initializer(lambda shape: nn.Normal(math.sqrt(2 / sum(shape[:2]))))
 
 
 def Assign(value: Any) -> Initializer:
@@ -126,6 +99,18 @@ def Assign(value: Any) -> Initializer:
         return lambda index, _shape, dtype, _seed: array[index].astype(dtype, copy=False)
 
     return Initializer(of)
+
+
+#: First values by Paddle's names; Xavier's by fan-in and fan-out (Glorot and Bengio, 2010).
+INITIALIZERS: dict[str, Callable[..., Initializer]] = {
+    "Assign": Assign,
+    "Constant": lambda value=0.0: Initializer(lambda _: lambda index, *rest: np.full([p.stop - p.start for p in index], value, rest[1])),
+    "Normal": lambda mean=0.0, std=1.0: _shifted(nn.Normal(std), mean),
+    "Uniform": lambda low=-1.0, high=1.0: _shifted(nn.Uniform((high - low) / 2), (low + high) / 2),
+    "XavierNormal": lambda: Initializer(lambda shape: nn.Normal(math.sqrt(2 / sum(shape[:2])))),
+    "XavierUniform": lambda: Initializer(lambda shape: nn.Uniform(math.sqrt(6 / sum(shape[:2])))),
+}  # fmt: skip
+INITIALIZERS = {name: told(function, name) for name, function in INITIALIZERS.items()}
 
 
 def initial(
@@ -201,20 +186,12 @@ class Parameter(nn.Parameter):
         if self.tensor is not None:
             self.tensor.requires_grad = self._trainable
 
-    stop_gradient = property(
-        lambda self: not self.trainable,
-        lambda self, value: setattr(self, "trainable", not value),
-        doc="Whether it has no gradient.",
-    )
+    stop_gradient = property(lambda self: not self.trainable, lambda self, value: setattr(self, "trainable", not value))  # fmt: skip
     optimize_attr = property(
         lambda self: {"learning_rate": self.attribute.learning_rate}, doc="Its own rate."
     )
     regularizer = property(lambda self: self.attribute.regularizer, doc="Its own regularizer.")
     persistable = property(lambda self: True, doc="It outlives a run.")
-
-    def numpy(self) -> np.ndarray:
-        """The whole parameter, on every rank; all ranks must ask."""
-        return np.asarray(self.value.full())
 
     def set_value(self, value: Any) -> None:
         """Take the values of an array or tensor of the same shape."""
@@ -224,10 +201,6 @@ class Parameter(nn.Parameter):
                 f"parameter {self.name} has shape {self.shape}, but was given values of shape {array.shape}"
             )
         self.assign(Tensor.from_global(array.astype(self.dtype), self.layout, current_world()))
-
-    def gradient(self) -> np.ndarray | None:
-        """The gradient as an array, if there is one."""
-        return None if self.grad is None else self.grad.full()
 
     def clear_gradient(self, set_to_zero: bool = True) -> None:
         """Forget the gradient."""

@@ -181,11 +181,7 @@ def split_layout(
 
 
 def check_call(size: Any, operation: Any) -> None:
-    """What is looked at first, whatever the mode and the job.
-
-    Raises:
-        SplitError: in Paddle's words.
-    """
+    """What is looked at first, whatever the mode and the job. SplitError: in Paddle's words."""
     call = "for paddle.distributed.split must be"
     if not isinstance(size, list | tuple):
         raise SplitError(f"The type of size {call} list or tuple. Got {type(size).__name__}")

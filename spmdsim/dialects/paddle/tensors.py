@@ -115,18 +115,6 @@ class Tensor(ours.Tensor):
 
     clear_grad = clear_gradient
 
-    def tolist(self) -> Any:
-        """The values as nested lists, on every rank."""
-        return self.full().tolist()
-
-    def dim(self) -> int:
-        """Number of dims."""
-        return self.ndim
-
-    def numel(self) -> int:
-        """Number of elements."""
-        return self.size
-
     def detach(self) -> Tensor:
         """The same values without a history."""
         return dressed(super().detach(), fresh=True)
@@ -145,37 +133,12 @@ class Tensor(ours.Tensor):
         mesh = self.layout.mesh
         return ProcessMesh(shape=mesh.shape, process_ids=mesh.rank_list, dim_names=mesh.axes)
 
-    @property
-    def placements(self) -> list[Placement]:
-        """One entry per dim of the mesh."""
-        return [*map(with_words, self.layout.placements)]
-
-    @property
-    def _local_shape(self) -> list[int]:
-        """The shape of this process's first rank's piece."""
-        return list(self.shards[0].shape)
-
-    def cpu(self) -> Tensor:
-        """The tensor itself: every rank computes on its CPU."""
-        return self
-
-    cuda = pin_memory = contiguous = cpu
-
-    def is_contiguous(self) -> bool:
-        """Always."""
-        return True
-
-    def element_size(self) -> int:
-        """Bytes of an element."""
-        return int(self.dtype.itemsize)
-
-    def is_dist(self) -> bool:
-        """Whether it is laid out on a mesh: all tensors are."""
-        return True
-
-    def _local_value(self) -> Any:
-        """This process's first rank's piece, an array."""
-        return host(self.shards[0])
+    placements = property(
+        lambda self: [*map(with_words, self.layout.placements)], doc="One per dim of the mesh."
+    )
+    _local_shape = property(
+        lambda self: list(self.shards[0].shape), doc="That of this process's first rank's piece."
+    )
 
     def __repr__(self) -> str:
         """Its values, as far as this process has them."""
@@ -187,6 +150,19 @@ class Tensor(ours.Tensor):
         if name.startswith("_"):
             raise AttributeError(f"a tensor has no attribute {name!r}")
         raise NotCovered(str(not_covered("spmdsim.dialects.paddle.Tensor", name, dir(type(self)), NEAREST)))
+
+
+#: Words that ask for little. (Every rank computes on its CPU, where all is contiguous, and all tensors are laid out.)
+_WORDS: dict[str, Any] = {
+    **dict.fromkeys(("cpu", "cuda", "pin_memory", "contiguous"), lambda self: self),
+    **dict.fromkeys(("is_contiguous", "is_dist"), lambda self: True),
+    "dim": lambda self: self.ndim,
+    "element_size": lambda self: int(self.dtype.itemsize),
+    "tolist": lambda self: self.full().tolist(),
+    "_local_value": lambda self: host(self.shards[0]),
+}
+for _name, _word in _WORDS.items():
+    setattr(Tensor, _name, _word)
 
 
 def check_needs_gradient(x: Any, what: str) -> None:
