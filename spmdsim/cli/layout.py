@@ -173,13 +173,14 @@ def _from_cuts(args: argparse.Namespace, shape: Shape | None) -> tuple[Layout, d
 def _from_sbp(args: argparse.Namespace, shape: Shape | None) -> Layout:
     from spmdsim.dialects import spelling
     from spmdsim.dialects.oneflow import check_sizes, placement
+    from spmdsim.layout.written import parse_nested
 
     if args.sbp is None:
         raise InputError("--placement needs --sbp, one entry per mesh axis")
     if shape is None:
         raise InputError("--sbp has one entry per mesh axis, so --shape must be given")
     layout = spelling.parse_oneflow(args.placement, args.sbp, len(shape), sort_ranks=args.sort_ranks)
-    check_sizes(placement("cpu", spelling.parse_nested(args.placement, "--placement")), args.sbp, shape)
+    check_sizes(placement("cpu", parse_nested(args.placement, "--placement")), args.sbp, shape)
     return layout
 
 

@@ -90,12 +90,7 @@ _given: WeakKeyDictionary[World, int] = WeakKeyDictionary()
 
 
 def whole(data: Any, world: World) -> np.ndarray:
-    """Data as an array of which every rank of the job has all: the first ones, and a sample of the rest, are compared.
-
-    Raises:
-        UsageTypeError: no numbers.
-        InputError: ranks that were given different arrays.
-    """
+    """Data as an array of which every rank of the job has all: the first ones, and a sample of the rest, are compared."""
     array = np.asarray(data)
     if array.dtype.kind not in "biufcV":
         raise UsageTypeError(f"an operand is a tensor, an array or a number, not {type(data).__name__}")

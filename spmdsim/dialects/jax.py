@@ -97,11 +97,7 @@ def parse(text: str) -> PartitionSpec:
 
 
 def layout(mesh: Mesh, spec: str | PartitionSpec | Sequence[Any], ndim: int) -> Layout:
-    """The layout of a spec; dims it does not mention are not split.
-
-    Raises:
-        ValueError: more entries than dims, or an axis that is unknown or used twice.
-    """
+    """The layout of a spec; dims it does not mention are not split. A ValueError for more entries than dims or a wrong axis."""
     spec = parse(spec) if isinstance(spec, str) else spec
     if not isinstance(mesh, Mesh) or not isinstance(spec, (tuple, list)):
         raise UsageTypeError(f"layout takes a Mesh and P(...), not {mesh!r} and {spec!r}")
@@ -115,11 +111,7 @@ def layout(mesh: Mesh, spec: str | PartitionSpec | Sequence[Any], ndim: int) -> 
 
 
 def spec_of(layout: Layout) -> PartitionSpec:
-    """The spec of a layout, one entry per dim.
-
-    Raises:
-        ValueError: a pending reduction other than sum: a spec has only ``unreduced``.
-    """
+    """The spec of a layout, one entry per dim; a ValueError where it waits for another reduction than a sum."""
     if layout.reduce_op not in (None, "sum"):
         raise LayoutError(
             f"a partition spec can wait for a sum only, but the layout waits for {layout.reduce_op}"
@@ -129,16 +121,11 @@ def spec_of(layout: Layout) -> PartitionSpec:
 
 
 def check_even(layout: Layout, shape: Sequence[int], what: str = "the array") -> None:
-    """Refuse a shape that the layout does not split evenly, as ``jax.device_put`` does.
-
-    Raises:
-        ValueError: naming the first dim that does not divide.
-    """
+    """Refuse a shape that the layout does not split evenly, as ``jax.device_put`` does: a ValueError names the dim."""
     uneven = first_uneven(layout, shape)
     if uneven:
         raise LayoutError(f"{what} of shape {tuple(shape)} cannot be placed: {uneven}")
 
 
-__getattr__ = speak(
-    __name__, {"": Words({"Mesh P PartitionSpec check_even layout parse spec_of": ".jax"}, _NEAREST)}
-)
+_HOMES = {"Mesh P PartitionSpec check_even layout parse spec_of": ".jax"}
+__getattr__ = speak(__name__, {"": Words(_HOMES, _NEAREST)})

@@ -1,4 +1,4 @@
-"""The world a dialect's program runs in: its spelling has no word for it.
+"""What a dialect's program runs in: its world, for which its spelling has no word, and whether gradients are asked for.
 
 Under an MPI launcher it is the job. Elsewhere it is a LockStep of as many ranks as ``SPMDSIM_RANKS`` says (one if it
 says nothing; ``spmdsim launch --world lockstep -n 8`` sets it), or the world given to :func:`use_world`.
@@ -6,6 +6,7 @@ says nothing; ``spmdsim launch --world lockstep -n 8`` sets it), or the world gi
 
 from __future__ import annotations
 
+from contextlib import ContextDecorator
 from types import TracebackType
 
 from spmdsim.worlds.base import World
@@ -57,3 +58,47 @@ def alone() -> str:
         "; start more with `spmdsim launch -n N` (`--world lockstep` needs no MPI), or call "
         "use_world(LockStep(N)) of spmdsim.dialects.session first"
     )
+
+
+_tracks = [True]
+
+
+class set_grad_enabled(ContextDecorator):
+    """From here on, or in the ``with`` block, results remember how they were computed, or do not."""
+
+    def __init__(self, mode: bool) -> None:
+        self._before = _tracks[0]
+        _tracks[0] = bool(mode)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *error: object) -> None:
+        _tracks[0] = self._before
+
+
+class no_grad(ContextDecorator):
+    """In the ``with`` block, or in the function that it decorates, nothing is remembered for ``backward()``."""
+
+    mode = False
+
+    def __init__(self) -> None:
+        self._before: list[bool] = []
+
+    def __enter__(self) -> None:
+        self._before.append(_tracks[0])
+        _tracks[0] = self.mode
+
+    def __exit__(self, *error: object) -> None:
+        _tracks[0] = self._before.pop()
+
+
+class enable_grad(no_grad):
+    """The opposite of :class:`no_grad`, inside of one."""
+
+    mode = True
+
+
+def tracking() -> bool:
+    """Whether results remember how they were computed."""
+    return _tracks[0]

@@ -27,46 +27,27 @@ from spmdsim.dialects.oneflow.placements import layout as oneflow_layout
 from spmdsim.dialects.oneflow.placements import placement as Placement
 from spmdsim.errors import InputError, LayoutError, SpmdError, nearest
 from spmdsim.layout import written
-from spmdsim.layout.written import (
-    dim_entry,
-    parse_entries,
-    parse_ints,
-    parse_mesh,
-    parse_names,
-    parse_nested,
-    parse_order,
-    parse_tuples,
-    split_entries,
-)
-
-__all__ = [
-    "other_notation", "parse_ints", "parse_layout", "parse_mesh", "parse_mindspore", "parse_names", "parse_nested",
-    "parse_oneflow", "parse_order", "parse_tuples", "split_entries",
-]  # fmt: skip
 
 
 def parse_mindspore(
-    device_matrix: str,
-    alias: str | None,
-    tensor_map: str,
-    *,
-    ranks_order: str | None = None,
-    tuple_order: str = "tuple",
+    device_matrix: str, alias: str | None, tensor_map: str, *, ranks_order: str | None = None, tuple_order: str = "tuple",
     ndim: int | None = None,
-) -> Layout:
+) -> Layout:  # fmt: skip
     """MindSpore's device matrix, alias names and tensor map (names, or numbers from the right).
 
     >>> parse_mindspore("2,2,2", "dp,sp,mp", "mp,(sp,dp)").bounds((32, 784), 2)
     ((0, 16), (392, 588))
     """
-    matrix = parse_ints(device_matrix, "the device matrix")
-    order = None if ranks_order is None else parse_order(ranks_order)
-    entries = parse_entries(tensor_map, ndim)
+    matrix = written.parse_ints(device_matrix, "the device matrix")
+    order = None if ranks_order is None else written.parse_order(ranks_order)
+    entries = written.parse_entries(tensor_map, ndim)
     if all(isinstance(n, int) for n in _flat(entries)):
-        return from_tensor_map(matrix, entries, order, None if alias is None else parse_names(alias))
+        return from_tensor_map(matrix, entries, order, None if alias is None else written.parse_names(alias))
     if alias is None:
         raise InputError(f"tensor map {tensor_map!r} uses names, so the aliases must be given, such as dp,mp")
-    return MindSpore(matrix, parse_names(alias), order, tuple_order=tuple_order)(*map(dim_entry, entries))
+    return MindSpore(matrix, written.parse_names(alias), order, tuple_order=tuple_order)(
+        *map(written.dim_entry, entries)
+    )
 
 
 def parse_oneflow(placement: str, sbp: str, ndim: int, *, sort_ranks: bool = False) -> Layout:
@@ -75,15 +56,12 @@ def parse_oneflow(placement: str, sbp: str, ndim: int, *, sort_ranks: bool = Fal
     >>> parse_oneflow("[[0,1],[2,3]]", "(B,S(0))", 2).local_shape((4, 8), 1)
     (2, 8)
     """
-    ranks = parse_nested(placement, "a placement's ranks")
+    ranks = written.parse_nested(placement, "a placement's ranks")
     return oneflow_layout(Placement("cpu", ranks, sort_ranks=sort_ranks), sbp, ndim)
 
 
 def parse_layout(text: str, mesh: Mesh | None = None, ndim: int | None = None) -> Layout:
-    """A layout in any spelling; the arguments are those of :func:`spmdsim.layout.written.parse_layout`.
-
-    Raises:
-        SpmdError: no spelling fits.
+    """A layout in any spelling, as :func:`spmdsim.layout.written.parse_layout`; an SpmdError if none fits.
 
     >>> mesh = Mesh((2, 4), ("dp", "tp"))
     >>> {parse_layout(t, mesh, ndim=2) for t in ("dp,None", "1,-1", "S(0)R", "(S(0),B)", "P('dp')")} == {mesh("dp", None)}
@@ -93,15 +71,11 @@ def parse_layout(text: str, mesh: Mesh | None = None, ndim: int | None = None) -
 
 
 def other_notation(body: str, mesh: Mesh, ndim: int | None) -> Layout:
-    """A layout's dims in another system's notation: a partition spec, a tensor map, placements or an sbp.
-
-    Raises:
-        SpmdError: none of them.
-    """
+    """A layout's dims in another system's notation: a partition spec, a tensor map, placements or an sbp."""
     if re.match(r"(?:\w+\.)*(?:P|PartitionSpec)\(\s*(?:['\"(\[]|None|unreduced|\)$)", body):
         spec = jax.parse(body)
         return jax.layout(mesh, spec, len(spec) if ndim is None else ndim)
-    entries = parse_entries(body, ndim)
+    entries = written.parse_entries(body, ndim)
     if all(isinstance(n, int) for n in _flat(entries)):
         return Layout(mesh, from_tensor_map(mesh.shape, entries, mesh.rank_list, mesh.axes).dims)
     try:

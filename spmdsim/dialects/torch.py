@@ -34,6 +34,10 @@ _NEAREST = {
 }  # fmt: skip
 
 
+def _theirs(reduction: str) -> str:
+    return "product" if reduction == "prod" else reduction
+
+
 class _Words(Worded):
     """What placements are asked for; they equal ours, and are used as ours."""
 
@@ -82,7 +86,7 @@ class Partial(_Words, core.Partial):
     """The true value is a reduction of what the ranks along the axis hold: a sum unless said."""
 
     def __init__(self, reduce_op: str = "sum") -> None:
-        core.Partial.__init__(self, _ours(reduce_op))
+        core.Partial.__init__(self, "prod" if reduce_op == "product" else reduce_op)
 
     reduce_op = property(lambda self: _theirs(self.op), doc="DTensor's name of the reduction.")
     reduce_type = reduce_op
@@ -180,11 +184,8 @@ def text(layout: Layout) -> str:
             dim = f"dim={placement.dim}"
             words.append(f"_StridedShard({dim}, sf={factor})" if before and factor > 1 else f"Shard({dim})")
         else:
-            words.append(
-                "Replicate()"
-                if isinstance(placement, core.Replicate)
-                else f"Partial({_theirs(placement.op)})"
-            )
+            op = placement.op if isinstance(placement, core.Partial) else None
+            words.append("Replicate()" if op is None else f"Partial({_theirs(op)})")
     return f"({', '.join(words)})"
 
 
@@ -218,16 +219,7 @@ def _placement(match: re.Match[str]) -> Placement:
     for group in ("dim", "short", "sdim"):
         if match[group] is not None:
             return Shard(int(match[group]))
-    return Replicate() if match["replicate"] else Partial(_ours(match["op"] or "sum"))
-
-
-def _ours(reduction: str) -> str:
-    """Our name of a reduction of DTensor's."""
-    return "prod" if reduction == "product" else reduction
-
-
-def _theirs(reduction: str) -> str:
-    return "product" if reduction == "prod" else reduction
+    return Replicate() if match["replicate"] else Partial(match["op"] or "sum")
 
 
 def _ordered(mesh: Mesh, entry: tuple[str, ...], factors: dict[str, int]) -> tuple[str, ...]:
@@ -245,12 +237,5 @@ def _ordered(mesh: Mesh, entry: tuple[str, ...], factors: dict[str, int]) -> tup
     return tuple(order)
 
 
-__getattr__ = speak(
-    __name__,
-    {
-        "": Words(
-            {"Partial Placement Replicate Shard chunk_bounds layout parse_placements text": ".torch"},
-            _NEAREST,
-        )
-    },
-)
+_HOMES = {"Partial Placement Replicate Shard chunk_bounds layout parse_placements text": ".torch"}
+__getattr__ = speak(__name__, {"": Words(_HOMES, _NEAREST)})

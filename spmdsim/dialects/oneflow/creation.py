@@ -194,12 +194,7 @@ rand = _random("Numbers in [0, 1).", uniform_block, lambda generator, shape: gen
 def randint(
     low: int, high: Any = None, size: Any = None, *, dtype: Any = np.int64, **where: Any
 ) -> AnyTensor:
-    """Whole numbers from ``low`` (or 0) up to, but without, ``high``: ``randint(10, (2, 3))``, ``randint(5, 10, (2,))``.
-
-    Raises:
-        TypeError: bounds that are no whole numbers, or no size.
-        RuntimeError: nothing between the bounds.
-    """
+    """Whole numbers from ``low`` (or 0) up to, but without, ``high``: ``randint(10, (2, 3))``, ``randint(5, 10, (2,))``."""
     if size is None:
         low, high, size = 0, low, high
     for bound in (low, high):

@@ -87,11 +87,7 @@ class Parameter(ours.Parameter):
             self.assign(self.tensor)
 
     def become(self, other: GlobalTensor) -> Parameter:
-        """Other values from now on, without a gradient of them: ``with no_grad(): p -= rate * p.grad``.
-
-        Raises:
-            RuntimeError: gradients are tracked, or values of another shape.
-        """
+        """Other values from now on, without a gradient of them: ``with no_grad(): p -= rate * p.grad``, and nowhere else."""
         value, grad = becoming(self.value, other.value), self.value.grad
         self.assign(value)
         self.value.grad = grad
@@ -122,11 +118,7 @@ class Module(Network):
         return "" if hasattr(self, "reduction") else options_of(self, "approximate")
 
     def __call__(self, *inputs: Any, **options: Any) -> Any:
-        """Run :meth:`forward` on global tensors.
-
-        Raises:
-            RuntimeError: local tensors, parameters that are not global yet, or another placement.
-        """
+        """Run :meth:`forward` on global tensors of one placement, which is that of the parameters; else a RuntimeError."""
         passed = (*inputs, *options.values())
         if any(isinstance(x, LocalTensor) for x in passed):
             raise OneFlowError(
@@ -149,11 +141,7 @@ class Module(Network):
         return self.forward(*inputs, **options)
 
     def to_global(self, placement: Placement | None = None, sbp: Any = None) -> Module:
-        """Lay all parameters out; the same global values on any placement, and trained ones are moved.
-
-        Raises:
-            RuntimeError: no placement or no sbp.
-        """
+        """Lay all parameters out; the same global values on any placement, and trained ones are moved."""
         if placement is None or sbp is None:
             raise OneFlowError("Converting a local module to global must have placement and sbp parameters.")
         for path, parameter in self.named_parameters():

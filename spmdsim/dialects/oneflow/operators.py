@@ -16,22 +16,18 @@ import spmdsim.ops as core
 from spmdsim import linalg
 from spmdsim.core import Layout, Mesh
 from spmdsim.dialects.functions import NETWORK, TORCH, extreme
-from spmdsim.dialects.gradients import tracking
 from spmdsim.dialects.host import in_default_type
 from spmdsim.dialects.missing import told
 from spmdsim.dialects.oneflow.sbp import OneFlowError
 from spmdsim.dialects.oneflow.tensors import GlobalTensor, LocalTensor, agreement
+from spmdsim.dialects.session import tracking
 from spmdsim.dialects.table import Row
 from spmdsim.tensor import Tensor as CoreTensor
 from spmdsim.worlds import LockStep
 
 
 def lifted(function: Callable[..., Any], name: str = "") -> Callable[..., GlobalTensor]:
-    """Our function of tensors as one of global tensors, which must be on one placement, or of each rank's local ones.
-
-    Raises:
-        RuntimeError: two placements, or a local tensor beside a global one.
-    """
+    """Our function of tensors as one of global tensors, which must be on one placement, or of each rank's local ones."""
 
     @wraps(function)
     def call(*operands: Any, **options: Any) -> Any:

@@ -166,11 +166,7 @@ _Placement = placement
 
 
 def sbp_of(layout: Layout) -> tuple[Sbp, ...]:
-    """The sbp tuple of a layout.
-
-    Raises:
-        ValueError: axes nested in another order than the mesh's, or a reduction other than sum: no sbp says so.
-    """
+    """The sbp tuple of a layout; a ValueError for axes in another order than the mesh's, or a reduction other than sum."""
     for dim, entry in enumerate(layout.dims):
         order = [layout.mesh.axes.index(axis) for axis in entry]
         if order != sorted(order):
@@ -182,11 +178,7 @@ def sbp_of(layout: Layout) -> tuple[Sbp, ...]:
 
 
 def check_sizes(placement: placement, sbp: SbpLike, shape: Sequence[int]) -> None:
-    """OneFlow's size rule: when a mesh axis splits a dim, every rank's part so far is at least that long, or empty.
-
-    Raises:
-        RuntimeError: naming the axis and the sizes.
-    """
+    """OneFlow's size rule: when a mesh axis splits a dim, every rank's part so far is at least that long, or empty."""
     rest = list(shape)
     entries = sbp_module.as_tuple(sbp, placement.ndim)
     layout(placement, entries, len(rest))

@@ -71,12 +71,7 @@ partial_sum = Sbp("partial_sum")
 
 
 def split(axis: int | None = None, *, dim: int | None = None) -> Sbp:
-    """The mesh axis splits tensor dim ``axis`` (also ``dim=``).
-
-    Raises:
-        RuntimeError: a negative axis, or one above the largest that OneFlow supports.
-        TypeError: not an integer.
-    """
+    """The mesh axis splits tensor dim ``axis`` (also ``dim=``); a RuntimeError for one that OneFlow does not support."""
     given = dim if axis is None else axis
     if not isinstance(given, int) or isinstance(given, bool):
         raise UsageTypeError(f"sbp.split takes a tensor dim (an integer), but got {given!r}")
@@ -95,11 +90,7 @@ _PREFIX = re.compile(r"^(?:oneflow|flow)?\.?(?:sbp\.)?")
 
 
 def parse_one(text: str) -> Sbp:
-    """``B``, ``P``, ``S(0)``, ``S0``, ``split(0)``, ``broadcast``, ``partial_sum``, also with ``flow.sbp.``.
-
-    Raises:
-        ValueError: none of these.
-    """
+    """``B``, ``P``, ``S(0)``, ``S0``, ``split(0)``, ``broadcast``, ``partial_sum``, also with ``flow.sbp.``, or a ValueError."""
     word = _PREFIX.sub("", text.strip())
     if word.removesuffix("()") in _WORDS:
         return _WORDS[word.removesuffix("()")]
@@ -110,11 +101,7 @@ def parse_one(text: str) -> Sbp:
 
 
 def parse(text: str) -> tuple[Sbp, ...]:
-    """An sbp tuple from its text: ``"B"``, ``"(B, S(0))"``, ``"B,S0"``, ``"[S(0), P]"``, ``"S(0)BP"``.
-
-    Raises:
-        ValueError: an entry that is not an sbp.
-    """
+    """An sbp tuple from its text: ``"B"``, ``"(B, S(0))"``, ``"B,S0"``, ``"[S(0), P]"``, ``"S(0)BP"``; or a ValueError."""
     inner = text.strip()
     if inner[:1] in "([" and inner[-1:] in ")]" and not _SPLIT.match(inner):
         inner = inner[1:-1]
@@ -133,12 +120,7 @@ def text(value: Sbp | Iterable[Sbp]) -> str:
 
 
 def as_tuple(value: Sbp | str | Sequence[Sbp | str], ndim: int | None = None) -> tuple[Sbp, ...]:
-    """Any way to write an sbp, as a tuple; with ``ndim``, its length must be that of the placement.
-
-    Raises:
-        RuntimeError: not one entry per mesh axis.
-        TypeError: something that is not an sbp.
-    """
+    """Any way to write an sbp, as a tuple; with ``ndim``, a RuntimeError for another length than the placement's."""
     entries: Any = parse(value) if isinstance(value, str) else value
     entries = entries if isinstance(entries, list | tuple) else (entries,)
     sbps = tuple(parse_one(e) if isinstance(e, str) else e for e in entries)

@@ -17,7 +17,6 @@ import spmdsim.ops as core
 from spmdsim.core import Layout
 from spmdsim.core.step import Step
 from spmdsim.core.tape import OpNode
-from spmdsim.dialects.gradients import tracking
 from spmdsim.dialects.layouts import GradientMove, laid_out
 from spmdsim.dialects.missing import each, not_covered
 from spmdsim.dialects.oneflow import OF_TENSORS, placements
@@ -26,7 +25,7 @@ from spmdsim.dialects.oneflow.placements import device
 from spmdsim.dialects.oneflow.placements import placement as Placement
 from spmdsim.dialects.oneflow.printing import shown, without_values
 from spmdsim.dialects.oneflow.sbp import OneFlowError
-from spmdsim.dialects.session import current_world
+from spmdsim.dialects.session import current_world, tracking
 from spmdsim.errors import UsageTypeError
 from spmdsim.imitated import imitation
 from spmdsim.tensor import Tensor as CoreTensor
@@ -279,11 +278,7 @@ class GlobalTensor(Symbols):
         return lifted(lambda x, at: x[at])(self, key)
 
     def become(self, other: GlobalTensor) -> GlobalTensor:
-        """Other values from now on, where the tensor lives; those before are in the history of what was computed from them.
-
-        Raises:
-            RuntimeError: a leaf with a gradient, or values of another shape.
-        """
+        """Other values from now on, where the tensor lives; those before are in the history of what was computed from them."""
         self.value = becoming(self.value, other.value)
         return self
 
@@ -316,11 +311,7 @@ class GlobalTensor(Symbols):
         return self
 
     def backward(self, gradient: GlobalTensor | None = None) -> None:
-        """Gradients of everything it depends on.
-
-        Raises:
-            RuntimeError: nothing of that needs a gradient; no gradient is given for more than one element.
-        """
+        """Gradients of everything it depends on; a RuntimeError where nothing needs one, or none is given for many elements."""
         if not self.value.requires_grad:
             raise OneFlowError("element 0 of tensors does not require grad and does not have a grad_fn")
         if gradient is None and self.value.size != 1:
@@ -388,11 +379,7 @@ class GlobalTensor(Symbols):
 
 
 def becoming(old: CoreTensor, new: CoreTensor) -> CoreTensor:
-    """What a tensor is after it was computed with in place.
-
-    Raises:
-        RuntimeError: a leaf with a gradient, unless nothing is tracked; values of another shape.
-    """
+    """What a tensor is after it was computed with in place; a RuntimeError for a leaf with a gradient or another shape."""
     if old.requires_grad and old.node is None and tracking():
         raise OneFlowError(
             "a leaf Tensor that requires grad is being used in an in-place operation; nearest: x = x + y, or oneflow.no_grad()"

@@ -19,12 +19,13 @@ _CHECKPOINT, _RESHARD = (
 _LOOP = "a loop over loss.backward() and optimizer.step()"
 
 _HOMES = {
-    "Partial ProcessMesh Replicate Shard ceil_split check_even dims_mapping from_dims_mapping layout": "process_mesh",
+    "Partial Replicate Shard": ".torch",
+    "ProcessMesh ceil_split check_even dims_mapping from_dims_mapping layout": "process_mesh",
     "SplitLayout split_layout": "splitting",
     "arange empty eye full get_default_dtype get_device is_compiled_with_cuda is_tensor linspace normal ones randperm uniform "
     "rand randint randn set_default_dtype set_device to_tensor zeros": "creation",
     "disable_static enable_static in_dynamic_mode seed": "static",
-    "no_grad": ".gradients",
+    "no_grad": ".session",
     "CPUPlace CUDAPinnedPlace CUDAPlace Tensor": "tensors",
     "ParamAttr create_parameter": "parameters",
     "ColumnParallelLinear ParallelCrossEntropy RowParallelLinear VocabParallelEmbedding": "layers",
@@ -56,7 +57,8 @@ _NEAREST = {
 _LAID_OUT = {
     "dtensor_from_fn dtensor_from_local reshard shard_layer shard_optimizer shard_tensor split unshard_dtensor "
     "with_padding_rows ParallelEnv init_parallel_env": "distributed",
-    "Partial ProcessMesh ReduceType Replicate Shard": "process_mesh",
+    "Partial Replicate Shard": ".torch",
+    "ProcessMesh ReduceType": "process_mesh",
     "get_rank get_world_size": ".session",
 }
 _NO_COLLECTIVES = {

@@ -22,11 +22,7 @@ def set_default_dtype(d: Any) -> None:
 
 
 def to_tensor(data: Any, dtype: Any = None, place: Any = None, stop_gradient: bool = True) -> Tensor:
-    """Data as a whole array on every rank; a leaf that gathers a gradient without ``stop_gradient``.
-
-    Raises:
-        UsageTypeError: no numbers; whole numbers, and a gradient of them.
-    """
+    """Data as a whole array on every rank; a leaf that gathers a gradient without ``stop_gradient``, if it holds floats."""
     array = host(data, dtype)
     check_has_gradient(array.dtype, stop_gradient)
     tensor: Tensor = everywhere(array, requires_grad=not stop_gradient)

@@ -21,12 +21,13 @@ from spmdsim.dialects.namespaces import find_words
 from spmdsim.dialects.paddle.fleet import initialised
 from spmdsim.dialects.paddle.layers import SplitLayer
 from spmdsim.dialects.paddle.parameters import Parameter
-from spmdsim.dialects.paddle.process_mesh import ProcessMesh, Replicate
+from spmdsim.dialects.paddle.process_mesh import ProcessMesh
 from spmdsim.dialects.paddle.process_mesh import layout as layout_of
 from spmdsim.dialects.paddle.splitting import SplitError, SplitLayout, check_call, split_layout
 from spmdsim.dialects.paddle.static import Variable, in_dynamic_mode, recorded
 from spmdsim.dialects.paddle.tensors import Tensor, check_has_gradient, dressed
 from spmdsim.dialects.session import alone, current_world, get_rank, get_world_size
+from spmdsim.dialects.torch import Replicate
 from spmdsim.errors import InputError, LayoutError, UsageTypeError
 
 
@@ -107,12 +108,7 @@ def dtensor_from_fn(
 
 
 def reshard(dist_tensor: Any, mesh: ProcessMesh, placements: Sequence[Any]) -> Tensor:
-    """The same tensor laid out in another way; gradients go back. ``Partial`` keeps the values on one rank of each group.
-
-    Raises:
-        LayoutError: not one placement per dim of the mesh, or a dim that there is not.
-        UsageTypeError: no tensor.
-    """
+    """The same tensor laid out in another way; gradients go back. ``Partial`` keeps the values on one rank of each group."""
     if not isinstance(dist_tensor, (ours.Tensor, Variable, Parameter)):
         raise UsageTypeError(
             f"reshard takes a tensor, not a {type(dist_tensor).__name__}; nearest: shard_tensor(data, mesh, placements)"
@@ -176,11 +172,7 @@ def _around(layer: Any, mesh: ProcessMesh, before: Any, after: Any) -> None:
 
 
 def shard_optimizer(optimizer: Any, shard_fn: Any = None) -> Any:
-    """The optimiser itself: what it remembers of a parameter is laid out like the parameter.
-
-    Raises:
-        InputError: a function that lays it out in another way.
-    """
+    """The optimiser itself: what it remembers of a parameter is laid out like the parameter, in no other way."""
     if shard_fn is not None:
         raise InputError(
             "an optimiser's state is laid out like its parameters here; nearest: shard_fn=None, or spmdsim.nn.sharded_over"
@@ -196,12 +188,11 @@ def split(
 
     Args:
         x: ids, or the input; the same on every rank.
-        size: global shape of the weight.
+        size: global shape of the weight, as the following ones that of :func:`split_layout`.
         operation: ``"embedding"`` or ``"linear"``.
         axis: the weight dim that is split.
         num_partitions: into how many parts; several groups of ranks may do the same.
-        gather_out: whether the full result ends on every rank. A row-parallel linear without it gives the
-            partial products, without bias, as Paddle does.
+        gather_out: a row-parallel linear without it gives the partial products, without bias, as Paddle does.
         weight_attr: the weight's ``ParamAttr``, an initializer, or an array. A name that the default program has a
             parameter of is that parameter, used again.
         bias_attr: the bias's; False for none.

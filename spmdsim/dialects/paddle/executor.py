@@ -127,14 +127,7 @@ def _value(program: Program, wanted: Any, values: Mapping[int, Any]) -> Any:
 def append_backward(
     loss: Any, parameter_list: Any = None, no_grad_set: Any = None, callbacks: Any = None
 ) -> list[tuple[Any, Any]]:
-    """Have each run compute the gradients of a loss; fetched as ``"w@GRAD"``.
-
-    Returns:
-        Pairs of a parameter and the name of its gradient.
-
-    Raises:
-        UsageTypeError: a loss that no parameter goes into.
-    """
+    """Have each run compute the gradients of a loss, fetched as ``"w@GRAD"``: pairs of a parameter and that name."""
     check_needs_gradient(loss, "append_backward(loss)")
     program = loss.program if isinstance(loss, Variable) else default_main_program()
     chosen = selected(program.all_parameters(), parameter_list, no_grad_set, program)

@@ -22,11 +22,7 @@ class DistributedStrategy:
 
 
 def init(role_maker: Any = None, is_collective: bool = False, strategy: Any = None, **options: Any) -> None:
-    """Join the job; layers made afterwards are split over ``mp_degree`` ranks (all of them if nobody says).
-
-    Raises:
-        InputError: degrees that do not fit the ranks, or other kinds of parallelism.
-    """
+    """Join the job; layers made afterwards are split over ``mp_degree`` ranks (all of them if nobody says)."""
     size = current_world().size
     given = dict(getattr(strategy, "hybrid_configs", None) or {})
     for name in _OTHER:

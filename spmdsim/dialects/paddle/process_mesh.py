@@ -14,42 +14,23 @@ import numpy as np
 from spmdsim.core import Layout, Mesh, Placement
 from spmdsim.dialects.layouts import first_uneven
 from spmdsim.dialects.missing import Worded, each
-from spmdsim.dialects.torch import Partial, Replicate, Shard
+from spmdsim.dialects.torch import Replicate, Shard  # noqa: F401 (in examples)
 from spmdsim.errors import LayoutError
 from spmdsim.layout.written import flatten
-
-__all__ = [
-    "Partial", "ProcessMesh", "Replicate", "Shard", "ceil_split", "check_even", "dims_mapping", "from_dims_mapping",
-    "layout",
-]  # fmt: skip
 
 
 class ReduceType:
     """Paddle's names of pending reductions: ``Partial(ReduceType.kRedMax)``."""
 
-    kRedSum, kRedMax, kRedMin, kRedProd, kRedAvg, kRedAny, kRedAll = (
-        "sum",
-        "max",
-        "min",
-        "prod",
-        "avg",
-        "any",
-        "all",
-    )
+    kRedSum, kRedMax, kRedMin, kRedProd = "sum", "max", "min", "prod"
+    kRedAvg, kRedAny, kRedAll = "avg", "any", "all"
 
 
 class ProcessMesh(Worded):
-    """Process ids in an n-D array with named dims. The written order is kept.
+    """Process ids in an n-D array with named dims, ``d0``, ``d1``, ... when left out. The written order is kept.
 
-    Args:
-        mesh: process ids as nested lists, or an array.
-        dim_names: one name per dim; ``d0``, ``d1``, ... when left out.
-        shape: with ``process_ids``, another way to give the mesh.
-        process_ids: the ids in row-major order.
-
-    Raises:
-        ValueError: ids that repeat or are negative, ragged lists, or a wrong number of names.
-        TypeError: ids that are not integers.
+    A mesh is nested lists or an array, or a ``shape`` and ``process_ids`` in row-major order. A ValueError for ids that repeat
+    or are negative, ragged lists or a wrong number of names; a TypeError for ids that are not integers.
 
     >>> mesh = ProcessMesh([[2, 4, 5], [0, 1, 3]])
     >>> mesh.shape, mesh.dim_names, mesh.process_ids
@@ -64,12 +45,9 @@ class ProcessMesh(Worded):
     })  # fmt: skip
 
     def __init__(
-        self,
-        mesh: Any = None,
-        dim_names: Sequence[str] | None = None,
-        shape: Sequence[int] | None = None,
+        self, mesh: Any = None, dim_names: Sequence[str] | None = None, shape: Sequence[int] | None = None,
         process_ids: Sequence[int] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         if mesh is None:
             if shape is None or process_ids is None:
                 raise LayoutError("a ProcessMesh needs mesh, or shape together with process_ids")
@@ -175,11 +153,7 @@ def ceil_split(total: int, parts: int) -> list[int]:
 
 
 def check_even(layout: Layout, shape: Sequence[int], what: str = "the tensor") -> None:
-    """Refuse a shape that the layout does not split evenly.
-
-    Raises:
-        ValueError: naming the first dim that does not divide, and the sizes Paddle itself would cut.
-    """
+    """Refuse a shape that the layout does not split evenly: a ValueError names the dim, and the sizes Paddle would cut."""
     uneven = first_uneven(layout, shape)
     if uneven:
         raise LayoutError(

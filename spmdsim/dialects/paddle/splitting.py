@@ -28,16 +28,8 @@ class SplitError(LayoutError, AssertionError):
 
 @dataclass(frozen=True)
 class SplitLayout:
-    """Where the parameters of a split operation live.
-
-    Args:
-        operation: ``"embedding"`` or ``"linear"``.
-        size: global shape of the weight.
-        axis: the weight dim that is split.
-        num_partitions: into how many parts.
-        padding_row: every rank's table ends in an extra row of zeros, to which foreign ids are mapped.
-        gather_out: whether the full result ends on every rank.
-        mesh: ``dp`` (groups of partitions beside one another) x ``mp`` (the partitions).
+    """Where the parameters of a split operation live: the arguments of :func:`split_layout`, and a mesh, ``dp`` (groups of
+    partitions beside one another) x ``mp`` (the partitions).
     """
 
     operation: str
@@ -57,11 +49,7 @@ class SplitLayout:
 
     @property
     def weight(self) -> Layout:
-        """Layout of the weight, without padding rows.
-
-        Raises:
-            ValueError: a 2.0-style table whose last part is shorter: no layout cuts it like that.
-        """
+        """Layout of the weight, without padding rows; a ValueError for 2.0's tables whose last part is shorter."""
         if self.size[self.axis] % self.num_partitions:
             raise LayoutError(
                 f"{self.size[self.axis]} rows in parts of {self.part_sizes()} are not balanced, so no layout says "
@@ -148,15 +136,9 @@ class SplitLayout:
 
 
 def split_layout(
-    size: Sequence[int],
-    operation: str,
-    axis: int = 0,
-    num_partitions: int = 1,
-    gather_out: bool = True,
-    *,
-    padding_row: bool = False,
-    world_size: int | None = None,
-) -> SplitLayout:
+    size: Sequence[int], operation: str, axis: int = 0, num_partitions: int = 1, gather_out: bool = True, *,
+    padding_row: bool = False, world_size: int | None = None,
+) -> SplitLayout:  # fmt: skip
     """The parameters of ``paddle.distributed.split(x, size, operation, axis, num_partitions, gather_out)``.
 
     Args:
@@ -165,15 +147,20 @@ def split_layout(
         axis: the weight dim that is split.
         num_partitions: into how many parts.
         gather_out: whether the full result ends on every rank (an embedding always sums).
-        padding_row: tables of 2.0: parts of ``ceil(N / p)`` rows (the last has the rest) plus a row of zeros.
-        world_size: number of ranks; several groups of partitions stand beside one another. One group when
-            left out.
+        padding_row: tables of 2.0: parts of ``ceil(N / p)`` rows (the last has the rest) plus a row of zeros, to which foreign
+            ids are mapped.
+        world_size: number of ranks; several groups of partitions stand beside one another. One group when left out.
 
     Raises:
         ValueError: everything that is refused; where Paddle asserts, it is an AssertionError too.
     """
     check_call(size, operation)
-    mesh = _mesh(num_partitions, world_size)
+    if num_partitions < 1:
+        raise LayoutError(f"num_partitions must be positive, but got {num_partitions}")
+    ranks = num_partitions if world_size is None else world_size
+    if ranks < num_partitions or ranks % num_partitions:
+        raise LayoutError(f"{ranks} ranks cannot form groups of num_partitions={num_partitions}")
+    mesh = Mesh((ranks // num_partitions, num_partitions), (DATA_AXIS, MODEL_AXIS))
     rows, columns = (int(n) for n in size)
     split = SplitLayout(operation, (rows, columns), axis, num_partitions, padding_row, gather_out, mesh)
     _check_parts(split)
@@ -193,15 +180,6 @@ def check_call(size: Any, operation: Any) -> None:
         raise SplitError(f"The type of operation {call} str. Got {type(operation).__name__}")
     if operation not in OPERATIONS:
         raise SplitError(f"The operation {call} one of ['linear', 'embedding']. Got {operation!r}")
-
-
-def _mesh(num_partitions: int, world_size: int | None) -> Mesh:
-    if num_partitions < 1:
-        raise LayoutError(f"num_partitions must be positive, but got {num_partitions}")
-    ranks = num_partitions if world_size is None else world_size
-    if ranks < num_partitions or ranks % num_partitions:
-        raise LayoutError(f"{ranks} ranks cannot form groups of num_partitions={num_partitions}")
-    return Mesh((ranks // num_partitions, num_partitions), (DATA_AXIS, MODEL_AXIS))
 
 
 def _check_parts(made: SplitLayout) -> None:

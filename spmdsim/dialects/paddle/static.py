@@ -21,11 +21,10 @@ import numpy as np
 
 from spmdsim.core import Layout, Mesh
 from spmdsim.core.meta import Meta
-from spmdsim.dialects.gradients import tracking
 from spmdsim.dialects.missing import NotCovered, Worded, each, not_covered
 from spmdsim.dialects.namespaces import find_words
 from spmdsim.dialects.paddle.tensors import Shape, Tensor, dressed, shape_only
-from spmdsim.dialects.session import current_world, use_world
+from spmdsim.dialects.session import current_world, tracking, use_world
 from spmdsim.errors import InputError, SpmdError, UsageTypeError
 from spmdsim.tensor import Tensor as CoreTensor
 from spmdsim.trace.recorder import unseen
@@ -421,12 +420,7 @@ def program_guard(main_program: Program, startup_program: Program | None = None)
 
 
 def data(name: str, shape: Any, dtype: Any = None, lod_level: int = 0) -> Variable:
-    """A variable that each run is fed with; sizes that are None or -1 come with the feed.
-
-    Raises:
-        UsageTypeError: in dynamic mode.
-        InputError: a name that another variable has.
-    """
+    """A variable that each run is fed with, in static mode; sizes that are None or -1 come with the feed."""
     if in_dynamic_mode():
         raise UsageTypeError(
             "paddle.static.data is only supported in static graph mode; call paddle.enable_static()"
