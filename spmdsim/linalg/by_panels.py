@@ -102,11 +102,8 @@ def cholesky(x: Tensor, upper: bool = False) -> Tensor:
     """The lower triangle ``l`` with ``l l^H = x`` of positive definite matrices; only the lower triangle of ``x`` is read.
 
     Where a matrix is split by rows, as many panels of columns as there are pieces are gathered and factored one after the
-    other; the factor lies as the matrix. The gradient needs the factor whole.
-
-    Args:
-        x: ``[..., n, n]``.
-        upper: give ``l^H``, and read the upper triangle.
+    other; the factor lies as the matrix. The gradient needs the factor whole. With ``upper`` it is ``l^H``, and the upper
+    triangle is read.
 
     Raises:
         RuleError: matrices that are not square.
@@ -230,23 +227,17 @@ def lu_solve(a: Tensor, b: Tensor) -> Tensor:
 
 @of_tensors
 def solve(a: Tensor, b: Tensor) -> Tensor:
-    """``x`` of ``a x = b``; nothing is gathered.
+    """``x`` of ``a x = b`` for ``a`` of shape ``[..., n, n]`` and ``b`` of ``[n]`` or ``[..., n, k]``; nothing is gathered.
 
     Where a single matrix is split, its rows are, and as many panels of columns as there are pieces are gathered and
     factored one after the other, with partial pivoting; ``x`` is split like the rows. Else each rank solves for the
     matrices, and the columns of ``b``, that it has.
 
-    Args:
-        a: ``[..., n, n]``.
-        b: ``[n]``, or ``[..., n, k]``.
-
     Raises:
         RuleError: matrices that are not square, or shapes that do not fit.
 
-    >>> from spmdsim import LockStep, Mesh, Tensor
-    >>> a = Tensor.from_global(np.array([[0.0, 2.0], [1.0, 1.0]]), Mesh((2,), ("x",))("x", None), LockStep(2))
-    >>> solve(a, [2.0, 4.0]).full()
-    array([3., 1.])
+    >>> linalg.solve(s, [2.0, 4.0]).full().round(4).tolist()
+    [-0.25, 1.5]
     """
     a, b = alike("solve", square("solve", a), in_fractions(as_operand(b, a)))
     if b.ndim == 1:
@@ -261,10 +252,7 @@ def solve(a: Tensor, b: Tensor) -> Tensor:
 
 @of_tensors
 def inv(x: Tensor) -> Tensor:
-    """Inverses of matrices ``[..., n, n]``; of a single one that is split by :func:`solve`, so that its rows are split.
-
-    Raises:
-        RuleError: matrices that are not square.
+    """Inverses of square matrices ``[..., n, n]``; of a single one that is split by :func:`solve`, so that its rows are split.
 
     >>> linalg.inv(s).full().round(4).tolist()
     [[0.375, -0.25], [-0.25, 0.5]]

@@ -208,14 +208,13 @@ class LeastSquares(NamedTuple):
 def lstsq(a: Tensor, b: Tensor, rcond: float | None = None) -> LeastSquares:
     """The least ``x`` for which ``a x`` is nearest to ``b``, by singular values; tall matrices stay split by rows.
 
+    Beside it the squared distances ``[k]`` (none where the rank is less than ``n`` or ``m`` is not more), the rank, which all
+    ranks look up, and the singular values.
+
     Args:
         a: ``[m, n]``.
         b: ``[m]`` or ``[m, k]``.
         rcond: singular values below this part of the largest one count as 0; as ``numpy.linalg.lstsq`` if left out.
-
-    Returns:
-        ``x``, the squared distances ``[k]`` (none where the rank is less than ``n`` or ``m`` is not more), the rank, which
-        all ranks look up, and the singular values.
 
     Raises:
         RuleError: shapes that do not fit.

@@ -39,9 +39,6 @@ def outer(a: Tensor, b: Tensor) -> Tensor:
 def matrix_power(x: Tensor, n: int) -> Tensor:
     """Square matrices multiplied with themselves, by squaring; the inverse for a negative ``n``.
 
-    Raises:
-        RuleError: matrices that are not square.
-
     >>> linalg.matrix_power(s, 2).full().tolist()
     [[20.0, 14.0], [14.0, 13.0]]
     """
@@ -100,19 +97,12 @@ def diagonal(x: Tensor, *, offset: int = 0) -> Tensor:
 
 @of_tensors
 def trace(x: Tensor, *, offset: int = 0, dtype: DTypeLike | None = None) -> Tensor:
-    """The sums of :func:`diagonal`.
+    """The sums of :func:`diagonal`, pending where that is split.
 
-    Args:
+    Parameters:
         x: matrices ``[..., m, n]``.
         offset: how many columns to the right of the main diagonal; negative to the left.
         dtype: element type of the sums; as :func:`spmdsim.ops.sum` has it if left out.
-
-    Returns:
-        ``[...]``, pending where the diagonal is split.
-
-    Raises:
-        RuleError: fewer than two dims.
-        InputError: an element type that is no number.
 
     >>> linalg.trace(s).item()
     7.0

@@ -174,10 +174,7 @@ svd_op = Op(
 
 @of_tensors
 def det(x: Tensor) -> Tensor:
-    """Determinants of matrices ``[..., n, n]``.
-
-    Raises:
-        RuleError: matrices that are not square.
+    """Determinants of matrices ``[..., n, n]``; others are refused by a RuleError.
 
     >>> round(linalg.det(w).item(), 4)
     8.0
@@ -201,10 +198,7 @@ class Eigen(NamedTuple):
 
 @of_tensors
 def slogdet(x: Tensor) -> SignAndLogarithm:
-    """Signs of determinants, and the logarithms of their absolute values.
-
-    Raises:
-        RuleError: matrices that are not square.
+    """Signs of determinants, and the logarithms of their absolute values; see :func:`det`.
 
     >>> round(linalg.slogdet(w).logabsdet.item(), 4)
     2.0794
@@ -214,10 +208,9 @@ def slogdet(x: Tensor) -> SignAndLogarithm:
 
 @of_tensors
 def eigh(x: Tensor, UPLO: str = "L") -> Eigen:
-    """Eigenvalues of Hermitian matrices, ascending, and their vectors as columns.
+    """Eigenvalues of Hermitian matrices ``[..., n, n]``, ascending, and their vectors as columns.
 
-    Args:
-        x: ``[..., n, n]``.
+    Parameters:
         UPLO: the triangle that is read, ``"L"`` for the lower one or ``"U"`` for the upper one.
 
     Raises:
@@ -233,9 +226,6 @@ def eigh(x: Tensor, UPLO: str = "L") -> Eigen:
 def eigvalsh(x: Tensor, UPLO: str = "L") -> Tensor:
     """The eigenvalues of :func:`eigh` alone.
 
-    Raises:
-        RuleError: matrices that are not square.
-
     >>> linalg.eigvalsh(w).full().round(4).tolist()
     [1.4384, 5.5616]
     """
@@ -246,9 +236,6 @@ def eigvalsh(x: Tensor, UPLO: str = "L") -> Tensor:
 def eig(x: Tensor) -> Eigen:
     """Eigenvalues of square matrices and their vectors as columns, in no order; complex numbers in any case, without gradients.
 
-    Raises:
-        RuleError: matrices that are not square.
-
     >>> sorted(linalg.eig(w).eigenvalues.full().real.round(4).tolist())
     [1.4384, 5.5616]
     """
@@ -258,9 +245,6 @@ def eig(x: Tensor) -> Eigen:
 @of_tensors
 def eigvals(x: Tensor) -> Tensor:
     """The eigenvalues of :func:`eig` alone.
-
-    Raises:
-        RuleError: matrices that are not square.
 
     >>> sorted(linalg.eigvals(w).full().real.round(4).tolist())
     [1.4384, 5.5616]

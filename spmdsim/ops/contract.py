@@ -116,16 +116,15 @@ _matmul_op = Op("matmul", _matmul_rule, _matmul, _matmul_vjp)
 
 @operator(_matmul_op)
 def matmul(a: Operand, b: Operand, transpose_a: bool = False, transpose_b: bool = False) -> Tensor:
-    """Matrix product over the last two dims; leading dims broadcast as in numpy.
+    """Matrix product over the last two dims, ``[..., m, n]``; leading dims broadcast as in numpy.
+
+    Where the contraction k is split, it is partial over its axes until somebody needs it.
 
     Args:
         a: ``[..., m, k]`` (``[..., k, m]`` with ``transpose_a``), or ``[k]``.
         b: ``[..., k, n]`` (``[..., n, k]`` with ``transpose_b``), or ``[k]``.
         transpose_a: swap the last two dims of ``a``.
         transpose_b: swap the last two dims of ``b``.
-
-    Returns:
-        ``[..., m, n]``. Where the contraction k is split, partial over its axes until somebody needs it.
 
     Raises:
         RuleError: contraction or batch sizes that differ.

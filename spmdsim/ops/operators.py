@@ -67,7 +67,7 @@ def _prepared(example: str) -> str:
     """An example after the lines that make what it is about."""
     if "import " in example:
         return example
-    rooms = [room for room in ("linalg", "ops") if f"{room}." in example]
+    rooms = [room for room in ("fft", "linalg", "ops") if f"{room}." in example]
     used = [
         name
         for name in EXAMPLES
@@ -97,11 +97,9 @@ def completed(
     for needed, error, refused in refusals:
         if {*needed} <= {*parameters}:
             errors[error] = f"{refused}, {errors[error]}" if error in errors else f"{refused}."
-    results = sections.get("Returns", "").rstrip()
     blocks = [
         about.rstrip(),
         _section("Args", said if len(parameters) > 1 else {}),
-        results and f"Returns:\n{results}",
         _section("Raises", errors),
     ]
     return "\n\n".join(filter(None, (*blocks, *map(prepared, example))))

@@ -243,17 +243,13 @@ def histogram(
     density: bool = False,
     weights: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """How many entries lie in each of several bins, and the bins' edges: each rank counts its own.
+    """How many entries lie in each of several bins, pending as a sum, and the bins' edges: each rank counts its own.
 
-    Args:
-        x: the tensor, of any shape.
+    Parameters:
         bins: how many equal bins, or their edges, ascending.
         range: from where to where; if left out from the smallest entry to the largest, which two small reductions find.
         density: divide by the number of entries and by the bins' widths.
         weights: what each entry counts.
-
-    Returns:
-        ``[b]``, pending along the axes that split ``x``, and the edges ``[b + 1]``.
 
     Raises:
         RuleError: no bins, edges that do not ascend, entries that are no numbers.
@@ -271,7 +267,10 @@ def histogram(
     if isinstance(bins, int):
         if bins < 1:
             raise RuleError(f"histogram takes one bin at least, but got {bins}")
-        low, high = _ends(given[0]) if range is None else map(float, range)
+        if range is None:
+            needs_values(x.world, "a range that is found from the entries")
+            range = (float(min_(given[0]).full()), float(max_(given[0]).full())) if x.size else (0.0, 1.0)
+        low, high = map(float, range)
         if not (math.isfinite(low) and math.isfinite(high) and low <= high):
             raise RuleError(
                 f"the range of a histogram is finite and ascends, but it goes from {low} to {high}"
@@ -289,8 +288,3 @@ def histogram(
     widths = subtract(part_along(places, 0, 1, last), part_along(places, 0, 0, last - 1))
     counts = cast(counted, np.float64)
     return divide(counts, multiply(widths, sum_(counts))), places
-
-
-def _ends(x: Tensor) -> tuple[float, float]:
-    needs_values(x.world, "a range that is found from the entries")
-    return (float(min_(x).full()), float(max_(x).full())) if x.size else (0.0, 1.0)
