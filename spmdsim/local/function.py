@@ -63,8 +63,9 @@ class LocalFunction(Pictured):
         self._out: Layouts = settings["out_layouts"]
         self._partial, self._shape = settings["partial"], settings["shape"]
         self._dtype, self._vjp = settings["dtype"], settings["vjp"]
-        flat = self._out is None or isinstance(self._out, Layout)
-        self._outcome = _outcome(self._out) if not flat and not _of_layouts(self._out) else None
+        parts = [self._out] if self._out is None or isinstance(self._out, Layout) else self._out
+        flat = not isinstance(parts, dict) and all(one is None or isinstance(one, Layout) for one in parts)
+        self._outcome = None if flat else _outcome(self._out)
         self._first: dict[int, Any] | None = None
         self._op = LocalOp(
             name,
@@ -230,7 +231,11 @@ class LocalFunction(Pictured):
         if given is None:
             return None
         shapes = (
-            [given] if len(leaves) == 1 and not isinstance(given[:1], list) and _flat(given) else list(given)
+            [given]
+            if len(leaves) == 1
+            and not isinstance(given[:1], list)
+            and all(isinstance(n, (int, np.integer)) for n in given)
+            else list(given)
         )
         if len(shapes) != len(leaves):
             raise RuleError(f"{self.name} has {len(leaves)} results, but shape= gives {len(shapes)} shapes")
@@ -317,11 +322,6 @@ def _sums(part: np.ndarray, leaf: Layout) -> tuple[complex, float]:
     return complex(weighed.sum()), float(abs(weighed).sum())
 
 
-def _of_layouts(given: Layouts) -> bool:
-    """Whether it is a list of layouts, not of lists or dicts of them."""
-    return not isinstance(given, dict) and all(one is None or isinstance(one, Layout) for one in given)
-
-
 def _outcome(given: Layouts) -> Structure:
     """How results stand whose layouts stand so."""
     if given is None or isinstance(given, Layout):
@@ -337,10 +337,6 @@ def _flat_layouts(given: Layouts) -> list[Layout | None]:
     return [
         one for part in (given.values() if isinstance(given, dict) else given) for one in _flat_layouts(part)
     ]
-
-
-def _flat(given: Any) -> bool:
-    return all(isinstance(n, (int, np.integer)) for n in given)
 
 
 def _guessed(leaf: Layout, piece: Shape, moved: Sequence[Tensor]) -> Shape:
@@ -384,9 +380,8 @@ def local_map(
             in dicts and in lists in lists have layouts that stand alike. Copies of a piece are compared in the first call.
         partial: what is pending in all results, such as ``"tp"`` or ``{"tp": "sum"}``; layouts may say it, too.
         vjp: ``vjp(dy, operands, result)`` gives one gradient per operand, of the shape of its piece, or None; all that are
-            in lists and dicts count, in order. It sees
-            this rank's pieces and may call collectives. Gradients are added up over the axes that split anything but
-            do not split the operand. Without it, a backward pass that comes here is refused.
+            in lists and dicts count, in order. It sees this rank's pieces and may call collectives. Gradients are added up
+            over the axes that split anything but do not split the operand. Without it, a backward pass is refused.
         flops: floating-point operations of one rank, or a function of the shapes of its pieces that gives them; one
             for each element of operands and results if left out.
         shape: global shape of the result, several of several; or a function of the operands' global shapes. Left out,
@@ -398,20 +393,17 @@ def local_map(
 
     Raises:
         RuleError: pieces that are not those of one tensor in ``out_layouts``, with rank and shapes, or copies of one
-            that differ; a function that
-            fails, with the rank and the shapes that it was given.
+            that differ; a function that fails, with the rank and the shapes that it was given.
         LayoutError: a layout for another number of dims.
 
-    >>> import numpy as np
-    >>> from spmdsim import LockStep, Mesh, Tensor
+    >>> from spmdsim import Mesh, Tensor
     >>> from spmdsim.local import local_map, psum
     >>> mesh = Mesh((2,), ("x",))
     >>> @local_map(in_layouts=(mesh("x", None), mesh(None)), out_layouts=mesh("x"))
     ... def product(rows, v):
     ...     return rows @ v
-    >>> a = Tensor.from_global(np.arange(6.0).reshape(3, 2), mesh("x", None), LockStep(2))
-    >>> product(a, [1.0, 10.0])
-    Tensor(f64[3] S(0) on x=2)
+    >>> product(Tensor.from_global([[0.0, 1.0], [2.0, 3.0]], mesh("x", None)), [1.0, 10.0])
+    Tensor(f64[2] S(0) on x=2)
     """
     if function is not None and not callable(function):
         raise UsageTypeError(f"local_map takes a function of arrays, but got {function!r}")

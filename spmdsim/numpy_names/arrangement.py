@@ -76,22 +76,6 @@ def hstack(tup: Sequence[Tensor]) -> Tensor:
     return ops.concat(parts, int(parts[0].ndim > 1))
 
 
-def vstack(tup: Sequence[Tensor]) -> Tensor:
-    """One below the other; vectors are rows."""
-    return ops.concat([atleast_2d(x) for x in array_operands("np.vstack", tup)])
-
-
-def dstack(tup: Sequence[Tensor]) -> Tensor:
-    """One behind the other, along the third dim."""
-    return ops.concat([atleast_3d(x) for x in array_operands("np.dstack", tup)], 2)
-
-
-def column_stack(tup: Sequence[Tensor]) -> Tensor:
-    """Side by side; vectors are columns."""
-    parts = array_operands("np.column_stack", tup)
-    return ops.concat([ops.reshape(x, (-1, 1)) if x.ndim == 1 else x for x in parts], 1)
-
-
 def append(arr: Operand, values: Operand, axis: int | None = None) -> Tensor:
     """Values behind a tensor, along a dim; all in one dim for None."""
     parts = array_operands("np.append", (arr, values))

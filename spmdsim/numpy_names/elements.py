@@ -116,9 +116,8 @@ def fabs(x: Tensor) -> Tensor:
 
 def float_power(x1: Operand, x2: Operand) -> Tensor:
     """Powers in double precision."""
-    given = [
-        _double(x) if isinstance(x, Tensor) else x for x in (x1, x2)
-    ]  # before a number becomes one of their type
+    # Before a number becomes one of their type.
+    given = [_double(x) if isinstance(x, Tensor) else x for x in (x1, x2)]
     one, other = operands("np.float_power", given)
     return ops.power(_double(one), _double(other))
 

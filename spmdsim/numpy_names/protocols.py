@@ -26,6 +26,7 @@ from spmdsim.ops.selecting import flattened
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.creation import asarray, empty_like, full_like, ones_like, zeros_like
 from spmdsim.tensor.element_types import number_type
+from spmdsim.tensor.operands import array_operands
 from spmdsim.tensor.symbols import become
 
 #: NumPy's functions that have another name here.
@@ -66,6 +67,11 @@ def _along(function: Callable[..., Any], x: Tensor, axis: int | None) -> Any:
     return function(ops.flatten(x), 0) if axis is None else function(x, axis)
 
 
+def _joined(said: str, parts: Sequence[Any], prepared: Callable[[Tensor], Tensor], dim: int) -> Tensor:
+    """Tensors with more dims, one after the other along one of them."""
+    return ops.concat([prepared(x) for x in array_operands(said, parts)], dim)
+
+
 def functions_of(part: ModuleType) -> dict[str, Callable[..., Any]]:
     """The functions of NumPy's that a file holds."""
     return {
@@ -86,12 +92,16 @@ _OWN: dict[str, Callable[..., Any]] = {
     "argpartition": lambda a, kth, axis=-1: _along(ops.argsort, a, axis),
     "argsort": lambda a, axis=-1, kind=None, *, stable=None: _along(ops.argsort, a, axis),
     "can_cast": lambda source, to, casting="safe": bool(np.can_cast(source.dtype, to, casting)),
+    "column_stack": lambda tup: _joined(
+        "np.column_stack", tup, lambda x: x if x.ndim != 1 else x[:, None], 1
+    ),
     "copy": lambda a: asarray(a, copy=True),
     "cumprod": lambda a, axis=None: _along(ops.cumulative_prod, a, axis),
     "cumsum": lambda a, axis=None: _along(ops.cumulative_sum, a, axis),
     "deg2rad": lambda x: ops.multiply(elements.fraction_of(x), math.pi / 180),
     "diag_indices_from": lambda arr: np.diag_indices(arr.shape[0], arr.ndim),
     "diagflat": lambda v, k=0: arrangement.diag(flattened(v), k),
+    "dstack": lambda tup: _joined("np.dstack", tup, arrangement.atleast_3d, 2),
     "ediff1d": lambda ary: ops.diff(ops.flatten(ary), dim=0),
     "empty_like": empty_like,
     "exp2": lambda x: ops.power(2.0, elements.fraction_of(x)),
@@ -119,6 +129,7 @@ _OWN: dict[str, Callable[..., Any]] = {
     "sort": lambda a, axis=-1, kind=None, *, stable=None: _along(ops.sort, a, axis),
     "tril_indices_from": lambda arr, k=0: np.tril_indices(arr.shape[-2], k, arr.shape[-1]),
     "triu_indices_from": lambda arr, k=0: np.triu_indices(arr.shape[-2], k, arr.shape[-1]),
+    "vstack": lambda tup: _joined("np.vstack", tup, arrangement.atleast_2d, 0),
     "zeros_like": zeros_like,
 }
 #: Values of numpy's parameters that ask for nothing.

@@ -189,9 +189,8 @@ def setdiff1d(ar1: Operand, ar2: Operand, assume_unique: bool = False) -> Tensor
 def lexsort(keys: Sequence[Operand], axis: int = -1) -> Tensor:
     """The places that a sort by several keys takes its elements from, the last key first; all moves are exchanges."""
     given = array_operands("np.lexsort", tuple(keys))
-    layout = max(
-        (key.layout.reduced for key in given), key=lambda one: len(one.split_axes)
-    )  # none is gathered
+    # None is gathered.
+    layout = max((key.layout.reduced for key in given), key=lambda one: len(one.split_axes))
     first, *others = (key.to(layout) for key in given)
     at = along_dim("np.lexsort", first, axis)
     order = ops.argsort(first, at)

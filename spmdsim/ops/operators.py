@@ -48,10 +48,10 @@ REFUSALS = (
     (
         ("dims", "keepdims"),
         "UsageTypeError",
-        "dims that are no integers, or a ``keepdims`` that is neither True nor False",
+        "dims that are no integers, a ``keepdims`` that is no truth value",
     ),
     (("dim",), "RuleError", "a dim out of range"),
-    (("descending",), "UsageTypeError", "a ``descending`` that is neither True nor False"),
+    (("descending",), "UsageTypeError", "a ``descending`` that is no truth value"),
 )
 #: What examples are about that do not say it themselves.
 EXAMPLES = {
@@ -117,13 +117,11 @@ FOREIGN = (AttributeError, TypeError, ValueError, IndexError, StopIteration)
 class OperatorFunction(Pictured, Generic[P, R]):
     """A function of tensors: checks and prepares operands and parameters, and applies what it declares.
 
+    ``others`` are other names of parameters, each with the first one.
+
     >>> from spmdsim import relu
     >>> relu.name, relu.rule.text
     ('relu', '... -> ...')
-
-    Attributes:
-        name: its name.
-        others: other names of parameters, each with the first one.
     """
 
     def __init__(self, function: Callable[P, R], op: Op | None = None) -> None:

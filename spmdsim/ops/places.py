@@ -115,7 +115,7 @@ def argmax(x: Tensor, dim: int | None = None, keepdims: bool = False, *, axis: i
 
     Raises:
         RuleError: no elements, or complex numbers, which have no order.
-        UsageTypeError: a ``keepdims`` that is neither True nor False.
+        UsageTypeError: a ``keepdims`` that is no truth value.
 
     >>> ops.argmax(x, axis=1).full().tolist()
     [0, 0]
@@ -132,7 +132,7 @@ def argmin(x: Tensor, dim: int | None = None, keepdims: bool = False, *, axis: i
 
     Raises:
         RuleError: no elements, or complex numbers, which have no order.
-        UsageTypeError: a ``keepdims`` that is neither True nor False.
+        UsageTypeError: a ``keepdims`` that is no truth value.
 
     >>> ops.argmin(x, axis=1).full().tolist()
     [1, 2]

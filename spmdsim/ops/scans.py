@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -36,6 +36,8 @@ from spmdsim.tensor.stepped import SteppedOp
 #: A dim, which may be left out where there is one only.
 Dim = int | None
 Tensors = Sequence[Tensor]
+#: What stands before or behind a tensor, if anything.
+End: TypeAlias = "Operand | None"
 #: The factor along which an operator of this kind goes.
 ALONG = "w"
 
@@ -216,13 +218,7 @@ def cumulative_prod(
 
 @operator()
 def diff(
-    x: Tensor,
-    dim: int = -1,
-    n: int = 1,
-    prepend: Operand | None = None,
-    append: Operand | None = None,
-    *,
-    axis: int = -1,
+    x: Tensor, dim: int = -1, n: int = 1, prepend: End = None, append: End = None, *, axis: int = -1
 ) -> Tensor:
     """Differences of neighbours along a dim, ``n`` times over, as ``numpy.diff``.
 
