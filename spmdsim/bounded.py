@@ -8,8 +8,8 @@ from typing import TypeVar
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
+#: Entries of a cache whose keys name shapes or values of the user's: a program's calls are far fewer.
 MOST = 4096
-"""Entries of a cache whose keys name shapes or values of the user's: a program's calls are far fewer."""
 
 
 class Bounded(dict[Key, Value]):

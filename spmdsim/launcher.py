@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TextIO
 
+#: The process that started this rank's nurse.
 LAUNCHER_VARIABLE = "SPMDSIM_LAUNCHER"
-"""The process that started this rank's nurse."""
 
 
 @dataclass(frozen=True)

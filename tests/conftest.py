@@ -85,7 +85,7 @@ def pytest_configure(config):
 
 
 def pytest_generate_tests(metafunc):
-    from spmdsim.testing.ranks import parametrize_counts
+    from spmdsim.testing.plugin import parametrize_counts
 
     parametrize_counts(metafunc, "world")
 
@@ -93,7 +93,7 @@ def pytest_generate_tests(metafunc):
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
     """Under mpirun, a test that takes a world is an MPI test."""
-    from spmdsim.testing.ranks import under_mpi
+    from spmdsim.testing.plugin import under_mpi
 
     if under_mpi(config):
         for item in items:
@@ -150,7 +150,7 @@ def world(request: pytest.FixtureRequest) -> Iterator[object]:
     The same test body runs in both. ``@pytest.mark.ranks(2, 4)`` chooses the rank counts; the default is
     1, 2, 3, 4 and 8. Test what this process owns: ``for rank in world.ranks``.
     """
-    from spmdsim.testing.ranks import failed_somewhere, first_ranks, under_mpi
+    from spmdsim.testing.plugin import failed_somewhere, first_ranks, under_mpi
 
     if not under_mpi(request.config):
         from spmdsim.worlds import LockStep

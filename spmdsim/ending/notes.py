@@ -10,23 +10,18 @@ from typing import NamedTuple
 
 from spmdsim.launcher import this_rank
 
+#: Tells each rank where to write its log.
 LOG_DIR = "SPMDSIM_LOG_DIR"
-"""Tells each rank where to write its log."""
-
+#: Where a rank that fails leaves its exit code; the launchers' own codes are not always that of the rank.
 FAILED_DIR = "SPMDSIM_FAILED_DIR"
-"""Where a rank that fails leaves its exit code; the launchers' own codes are not always that of the rank."""
-
+#: The note, beside those of the ranks, that the job ends now.
 ENDING = "ending"
-"""The note, beside those of the ranks, that the job ends now."""
-
+#: The note of the starter why it asks the ranks for what they called last.
 ASKED = "asked"
-"""The note of the starter why it asks the ranks for what they called last."""
-
+#: What the note of a rank whose program is over ends with, if it has not started MPI.
 BEFORE = " before MPI"
-"""What the note of a rank whose program is over ends with, if it has not started MPI."""
-
+#: The note of the starter that is as old as the job.
 BEGUN = "begun"
-"""The note of the starter that is as old as the job."""
 
 
 def has_log() -> bool:

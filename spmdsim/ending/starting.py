@@ -76,8 +76,8 @@ def beside(work: Callable[[], None]) -> Iterator[None]:
             os.waitpid(child, 0)
 
 
+#: In a process beside: ends when the other one is out of the block, or is no more.
 _until = -1
-"""In a process beside: ends when the other one is out of the block, or is no more."""
 
 
 def _apart(read: int, work: Callable[[], None]) -> NoReturn:

@@ -20,42 +20,32 @@ from spmdsim.sides import name_ranks, sides
 if TYPE_CHECKING:
     from mpi4py import MPI
 
+#: Files whose frames say nothing at the top of a traceback.
 STARTERS = ("/launch/abort.py", "/launch/bootstrap.py", "/cli/main.py", "runpy.py", "<frozen runpy>")
-"""Files whose frames say nothing at the top of a traceback."""
-
+#: Given to the launcher to pass on what was printed: some drop it when the job is aborted right after.
 FORWARD_SECONDS = 0.2
-"""Given to the launcher to pass on what was printed: some drop it when the job is aborted right after."""
-
+#: How long ending the job may take, by the starter or by MPI, before this rank goes by itself.
 ENDED_SECONDS = 5.0
-"""How long ending the job may take, by the starter or by MPI, before this rank goes by itself."""
-
+#: What a rank did that the others may wait for in vain.
 BEFORE_MPI = "left before it started MPI,"
-"""What a rank did that the others may wait for in vain."""
-
+#: Given to the other ranks to fail, too, and to say why, before one that fails ends the job by its launcher; and more
+#: for each rank, so that one of them comes first.
 ALONE_SECONDS, APART_SECONDS = 1.0, 0.1
-"""Given to the other ranks to fail, too, and to say why, before one that fails ends the job by its launcher; and more
-for each rank, so that one of them comes first."""
-
+#: Of the messages of ranks that stop: below every library's limit on tags, and unlikely to be anybody else's.
 TAG = 77_011
-"""Of the messages of ranks that stop: below every library's limit on tags, and unlikely to be anybody else's."""
-
+#: How long rank 0 waits for the other ranks to stop, too; others wait longer, one after the other. After ``sys.exit(code)``
+#: mostly all ranks do that, and one of them prints something first.
 SECONDS, EXIT_SECONDS = 1.0, 4.0
-"""How long rank 0 waits for the other ranks to stop, too; others wait longer, one after the other. After ``sys.exit(code)``
-mostly all ranks do that, and one of them prints something first."""
-
+#: How long rank 0 may take to end the job once it speaks for others.
 SPEAKS_SECONDS = 15.0
-"""How long rank 0 may take to end the job once it speaks for others."""
-
+#: Exit codes as shells have them: the reader of the output has left; after Ctrl-C.
 READER_LEFT, INTERRUPTED = 141, 130
-"""Exit codes as shells have them: the reader of the output has left; after Ctrl-C."""
-
 exit_now = os._exit
 
+#: The exit code that all ranks leave with, once they have agreed on one.
 _agreed: list[int] = []
-"""The exit code that all ranks leave with, once they have agreed on one."""
-
+#: What is done by the rank that ends the job, once it has said why.
 _before_end: list[Callable[[str], None]] = []
-"""What is done by the rank that ends the job, once it has said why."""
 
 
 def before_end(last: Callable[[str], None]) -> None:
@@ -74,8 +64,8 @@ def agree(code: int) -> None:
     _agreed[:] = [code]
 
 
+#: Not empty in a process that a rank has forked: MPI runs in the rank alone, and the child has no say in the job.
 _forked: list[int] = []
-"""Not empty in a process that a rank has forked: MPI runs in the rank alone, and the child has no say in the job."""
 
 
 def _note_fork() -> None:

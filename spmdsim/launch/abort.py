@@ -30,8 +30,8 @@ def require_mpi() -> MPI.Comm:
     return MPI.COMM_WORLD
 
 
+#: The binary interface of the library that each launcher's ranks need.
 FAMILIES = {"Open MPI": "openmpi", "MPICH": "mpich"}
-"""The binary interface of the library that each launcher's ranks need."""
 
 
 def check_launcher(job: Launched | None) -> None:
@@ -77,8 +77,8 @@ def check_size(size: int, vendor: str, job: Launched | None) -> None:
     )
 
 
+#: How long starting MPI may take for a rank that only wants to say why it stops.
 JOIN_SECONDS = 4.0
-"""How long starting MPI may take for a rank that only wants to say why it stops."""
 
 
 def guard(program: Callable[[], int | None], name: str) -> int:

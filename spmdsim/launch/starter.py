@@ -27,21 +27,18 @@ from spmdsim.launch.nurse import STARTER_VARIABLE, cause_of, code_of, dies_with_
 from spmdsim.launcher import launched
 from spmdsim.worlds.current import RANKS_VARIABLE
 
+#: Where the ranks write what they called last.
 RECORD_VARIABLE = "SPMDSIM_RECORD"
-"""Where the ranks write what they called last."""
-
+#: How long ranks may take to write it when a rank has died or the job is ended; longer than a busy machine needs.
 WRITTEN_SECONDS = 5.0
-"""How long ranks may take to write it when a rank has died or the job is ended; longer than a busy machine needs."""
 
 
+#: How long the launcher may take to end by itself once all ranks have left it with a failure.
 FAILED_SECONDS = 5.0
-"""How long the launcher may take to end by itself once all ranks have left it with a failure."""
-
+#: How long it may take to pass on what a rank said before it ends the job.
 SAID_SECONDS = 0.3
-"""How long it may take to pass on what a rank said before it ends the job."""
-
+#: How long the launcher may take to end its ranks after a signal.
 GRACE_SECONDS = 2.0
-"""How long the launcher may take to end its ranks after a signal."""
 
 
 class Recorded:

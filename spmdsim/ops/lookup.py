@@ -17,7 +17,7 @@ from spmdsim.ops.operators import operator
 from spmdsim.redistribution.sparse_lookup import checked_ids
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.stepped import OwnedRows
-from spmdsim.worlds.local_lookup import add_rows, place_rows
+from spmdsim.worlds.local_steps import add_rows, place_rows
 from spmdsim.worlds.pool import empty
 
 #: The factor that is looked up.

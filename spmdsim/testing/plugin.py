@@ -1,17 +1,81 @@
-"""The pytest plugin: one session out of many ranks.
-
-Under ``mpirun -n N python -m pytest --with-mpi`` (with pytest-mpi), all ranks run the same tests and agree after
-each phase of each test: a test that failed anywhere failed everywhere, the failing ranks are named with their
-assertion, rank 0 alone reports, and nobody hangs. In every other run of pytest this plugin does nothing.
-"""
+"""The pytest plugin: one session out of many ranks."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import pytest
 
 from spmdsim.launch.environment import prepare
 from spmdsim.launcher import detect
-from spmdsim.testing.ranks import mpi_comm, parametrize_counts, under_mpi
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+#: A power of two and one that is not, alone and all.
+DEFAULT_COUNTS = (1, 2, 3, 4, 8)
+#: Set on a test that failed on any rank: its ranks may be at different points, so nothing collective is safe.
+FAILED = pytest.StashKey[bool]()
+_groups: dict[int, MPI.Comm] = {}
+
+
+def under_mpi(config: pytest.Config) -> bool:
+    """Is this a rank of several, and did the user ask for MPI tests?"""
+    asked = config.getoption("with_mpi", False) or config.getoption("only_mpi", False)
+    launcher = detect()
+    return bool(asked) and launcher is not None and launcher.size > 1
+
+
+def parametrize_counts(
+    metafunc: pytest.Metafunc, fixture: str, counts: Sequence[int] = DEFAULT_COUNTS
+) -> None:
+    """Run a test that takes ``fixture`` once per rank count: its ``ranks`` mark's, or ``counts``."""
+    if fixture not in metafunc.fixturenames:
+        return
+    if any(fixture in str(m.args[0]) for m in metafunc.definition.iter_markers("parametrize")):
+        return
+    mark = metafunc.definition.get_closest_marker("ranks")
+    if mark is not None:
+        counts = mark.args[0] if isinstance(mark.args[0], list | tuple | range) else mark.args
+    ids = [f"{n}rank{'s' * (n > 1)}" for n in counts]
+    metafunc.parametrize(fixture, list(counts), ids=ids, indirect=True)
+
+
+def first_ranks(request: pytest.FixtureRequest) -> Iterator[MPI.Comm]:
+    """A fresh communicator of the first n ranks, n being the fixture's parameter; the other ranks skip the test.
+
+    It is freed afterwards, unless the test failed: then it may be in use still.
+    """
+    from mpi4py import MPI
+
+    n: int = request.param
+    world = MPI.COMM_WORLD
+    if n > world.size:
+        pytest.skip(f"needs {n} ranks, there are {world.size}")
+    if n not in _groups:  # kept: libraries can make only some 2,000 communicators at a time
+        _groups[n] = world.Split(0 if world.rank < n else MPI.UNDEFINED, world.rank)
+    if world.rank >= n:
+        pytest.skip(f"rank {world.rank} is outside of the first {n}")
+    comm = _groups[n].Dup()
+    yield comm
+    if not failed_somewhere(request):
+        comm.Free()
+
+
+def failed_somewhere(request: pytest.FixtureRequest) -> bool:
+    """Did this test fail on any rank?"""
+    node: pytest.Item = request.node
+    return node.stash.get(FAILED, False)
+
+
+@pytest.fixture
+def mpi_comm(request: pytest.FixtureRequest) -> Iterator[MPI.Comm]:
+    """A communicator of the first n ranks; see the mark ``ranks``."""
+    if not under_mpi(request.config):
+        pytest.skip("needs mpirun and --with-mpi")
+    yield from first_ranks(request)
+
 
 __all__ = ["mpi_comm"]
 

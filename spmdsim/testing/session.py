@@ -1,4 +1,4 @@
-"""One rank's part in a common pytest session: agree, report once, never hang."""
+"""One rank's part in a common pytest session: the ranks agree, with a deadline, report once, and never hang."""
 
 from __future__ import annotations
 
@@ -8,25 +8,137 @@ import sys
 import threading
 import time
 import zlib
+from array import array
 from collections.abc import Callable, Generator
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 from _pytest.terminal import TerminalReporter
 
-from spmdsim.ending.stop import agree
+from spmdsim.ending.stop import FORWARD_SECONDS, agree
 from spmdsim.sides import name_ranks, sides
-from spmdsim.testing.agreement import ABORTED, FAILED, PASSED, SKIPPED, Agreement
-from spmdsim.testing.ranks import FAILED as FAILED_SOMEWHERE
+from spmdsim.testing.plugin import FAILED as FAILED_SOMEWHERE
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+PASSED, SKIPPED, FAILED = range(3)
+PHASES = ("collection", "setup", "call", "teardown", "end")
+
+#: Polls before the first sleep: when all ranks come together nobody sleeps.
+SPINS = 200
+#: Tags of the question "who is here?" and of its answer.
+ROLL_CALL, HERE = 1, 2
+ROLL_CALL_SECONDS = 0.5
+
+#: Exit code when the job had to be ended: the one pytest has for its own errors.
+ABORTED = 3
+
+
+class Agreement:
+    """The meeting point of all ranks."""
+
+    def __init__(
+        self, comm: MPI.Comm, deadline: float, deadline_failed: float, say: Callable[[str], None]
+    ) -> None:
+        self.comm = comm.Dup()
+        self.rank: int = comm.rank
+        self.size: int = comm.size
+        self.deadline = deadline
+        self.deadline_failed = min(deadline, deadline_failed)
+        self.say = say
+
+    def meet(self, what: str, phase: str, outcome: int, message: str = "") -> list[int]:
+        """Exchange outcomes."""
+        mine = array("q", [zlib.crc32(what.encode()), PHASES.index(phase), outcome])
+        every = array("q", bytes(8 * 3 * self.size))
+        request = self.comm.Iallgather(mine, every)
+        seconds = self.deadline_failed if outcome == FAILED else self.deadline
+        if not self._wait(request, seconds):
+            self._missing(what, phase, seconds, message)
+        records = [tuple(every[3 * r : 3 * r + 3]) for r in range(self.size)]
+        if any(record[:2] != records[0][:2] for record in records):
+            self._astray(what, phase, records, message)
+        return [record[2] for record in records]
+
+    def texts(self, text: str) -> list[str]:
+        """The texts of all ranks; to be called by all of them right after they have met."""
+        gathered: list[str] = self.comm.allgather(text)
+        return gathered
+
+    def _wait(self, request: Any, seconds: float) -> bool:
+        """Poll until done or late, answering anybody who calls the roll meanwhile."""
+        for _ in range(SPINS):
+            if request.Test():
+                return True
+        end = time.monotonic() + seconds
+        while not request.Test():
+            if time.monotonic() > end:
+                return False
+            self._answer(late=False)
+            time.sleep(0.0005)
+        return True
+
+    def _answer(self, late: bool) -> None:
+        for rank in range(self.size):
+            if self.comm.iprobe(source=rank, tag=ROLL_CALL):
+                self.comm.recv(source=rank, tag=ROLL_CALL)
+                self.comm.isend(late, dest=rank, tag=HERE)
+
+    def _roll_call(self) -> dict[int, bool]:
+        """Who is waiting here too, and whether that rank is late itself."""
+        others = [rank for rank in range(self.size) if rank != self.rank]
+        requests = [self.comm.isend(None, dest=rank, tag=ROLL_CALL) for rank in others]
+        here = {self.rank: True}
+        end = time.monotonic() + ROLL_CALL_SECONDS
+        while time.monotonic() < end and len(here) < self.size:
+            self._answer(late=True)
+            for rank in others:
+                if rank not in here and self.comm.iprobe(source=rank, tag=HERE):
+                    here[rank] = self.comm.recv(source=rank, tag=HERE)
+            time.sleep(0.001)
+        del requests  # kept until here: a message whose request is gone may be lost
+        return here
+
+    def _missing(self, what: str, phase: str, seconds: float, message: str) -> NoReturn:
+        here = self._roll_call()
+        away = [rank for rank in range(self.size) if rank not in here]
+        if message:
+            self.say(f"rank {self.rank} of {self.size}: {what} ({phase}) failed\n{message}")
+        if self.rank == min(rank for rank, late in here.items() if late):
+            self.say(
+                f"{what} ({phase}): ranks {away} of {self.size} did not come within {seconds:g} s "
+                f"to where ranks {sorted(here)} wait; the job ends"
+            )
+            self.abort()
+        time.sleep(2 * ROLL_CALL_SECONDS)  # let the rank that speaks end the job
+        self.abort()
+
+    def _astray(self, what: str, phase: str, records: list[Any], message: str) -> NoReturn:
+        if message:
+            self.say(f"rank {self.rank} of {self.size}: {what} ({phase}) failed\n{message}")
+        together = [r for r, record in enumerate(records) if record[:2] == records[self.rank][:2]]
+        if self.rank == min(together):
+            self.say(f"ranks {together} of {self.size} are at {what} ({phase}), others are not")
+        time.sleep(ROLL_CALL_SECONDS)  # let every group say where it is
+        self.abort()
+
+    def abort(self, code: int = ABORTED) -> NoReturn:
+        """End all ranks now."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        time.sleep(FORWARD_SECONDS)
+        self.comm.Abort(code)
+        raise SystemExit(code)
+
 
 CODES = {"passed": PASSED, "skipped": SKIPPED, "failed": FAILED}
 
+#: Only rank 0 colours its texts; without them equal failures are equal.
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-"""Only rank 0 colours its texts; without them equal failures are equal."""
-
+#: A test may take this many deadlines when all ranks are still in it.
 WATCHDOG_FACTOR = 2.0
-"""A test may take this many deadlines when all ranks are still in it."""
 
 
 def _place(frame: FrameType | None) -> str:
@@ -37,37 +149,6 @@ def _place(frame: FrameType | None) -> str:
         places.append(f"{code.co_filename}:{frame.f_lineno} in {code.co_name}")
         frame = frame.f_back
     return " < ".join(places)
-
-
-class Watchdog(threading.Thread):
-    """Calls ``expired(name, where)`` if what it watches takes longer than ``seconds``.
-
-    It works while the main thread sits inside an MPI call, which signals do not.
-    """
-
-    def __init__(self, seconds: float, expired: Callable[[str, str], None]) -> None:
-        super().__init__(name="spmdsim watchdog", daemon=True)
-        self.seconds = seconds
-        self.expired = expired
-        self._main = threading.main_thread().ident
-        self._watched: tuple[str, float] | None = None
-
-    def watch(self, name: str) -> None:
-        """Start the clock for ``name``."""
-        self._watched = (name, time.monotonic())
-
-    def rest(self) -> None:
-        """Stop the clock."""
-        self._watched = None
-
-    def run(self) -> None:
-        """Look at the clock a few times in each period."""
-        while True:
-            time.sleep(min(1.0, self.seconds / 4))
-            watched = self._watched
-            if watched is not None and time.monotonic() - watched[1] > self.seconds:
-                self.expired(watched[0], _place(sys._current_frames().get(self._main or 0)))
-                return
 
 
 class RankSession:
@@ -85,8 +166,7 @@ class RankSession:
         )
         self.rank, self.size = self.agreement.rank, self.agreement.size
         self.leaving = False
-        self.watchdog = Watchdog(WATCHDOG_FACTOR * config.getoption("--mpi-deadline"), self._expired)
-        self.watchdog.start()
+        self.seconds = WATCHDOG_FACTOR * config.getoption("--mpi-deadline")
         if self.rank:
             self._be_quiet()
 
@@ -159,9 +239,11 @@ class RankSession:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         """Watch the whole test."""
-        self.watchdog.watch(item.nodeid)
+        watchdog = threading.Timer(self.seconds, self._expired, [item.nodeid])
+        watchdog.daemon = True
+        watchdog.start()
         result = yield
-        self.watchdog.rest()
+        watchdog.cancel()
         return result
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -225,11 +307,14 @@ class RankSession:
         self.say(f"rank {self.rank} of {self.size}: {excrepr}")
         self.agreement.abort()
 
-    def _expired(self, name: str, where: str) -> None:
-        """No rank came to the end of a test: say where each of them is."""
+    def _expired(self, name: str) -> None:
+        """No rank came to the end of a test: say where each of them is.
+
+        A thread does: it works while the main one sits inside an MPI call, which signals do not.
+        """
+        where = _place(sys._current_frames().get(threading.main_thread().ident or 0))
         self.say(
-            f"rank {self.rank} of {self.size}: {name} did not end within "
-            f"{self.watchdog.seconds:g} s; now at {where}"
+            f"rank {self.rank} of {self.size}: {name} did not end within {self.seconds:g} s; now at {where}"
         )
         time.sleep(1.0 + 0.1 * self.rank)
         self.agreement.abort()

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from spmdsim.redistribution.group_steps import Parts, PartsStep
     from spmdsim.redistribution.sparse_lookup import RowStep
     from spmdsim.redistribution.ways.way_trial import TunedSteps
-    from spmdsim.worlds.local_lookup import Peers
+    from spmdsim.worlds.local_steps import Arrived, Peers
 
 #: Collectives that can be run by an emulated algorithm instead of the world's own.
 EMULATED = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
@@ -224,9 +224,7 @@ class World(world.World):
         return results
 
     @abstractmethod
-    def _run_parts(
-        self, step: PartsStep, dtype: np.dtype, given: Sequence[Parts | None]
-    ) -> tuple[list[Any], list[Peers]]:
+    def _run_parts(self, step: PartsStep, dtype: np.dtype, given: Sequence[Parts | None]) -> Arrived:
         """Send parts: what came, and per owned rank the elements received from each other rank."""
 
     def _emit_peers(
@@ -239,7 +237,7 @@ class World(world.World):
             self._event(step, dtype, None, start, planned, moved, peers=tuple(peers))
 
     @abstractmethod
-    def _run_rows(self, step: RowStep, ids: list[Any], values: list[Any]) -> tuple[list[Any], list[Peers]]:
+    def _run_rows(self, step: RowStep, ids: list[Any], values: list[Any]) -> Arrived:
         """Run a step of rows: the results, and per owned rank the elements received from each other rank."""
 
     def _event(

@@ -12,17 +12,14 @@ if TYPE_CHECKING:
     from spmdsim.core import Mesh
     from spmdsim.worlds.base import World
 
+#: How many ranks a process plays that no launcher started.
 RANKS_VARIABLE = "SPMDSIM_RANKS"
-"""How many ranks a process plays that no launcher started."""
-
+#: Worlds that a ``with`` block is in, or a dialect was told to use; the last one counts.
 entered: list[World] = []
-"""Worlds that a ``with`` block is in, or a dialect was told to use; the last one counts."""
-
+#: The worlds that a process without a launcher plays, by their size; each is made once.
 _played: dict[int, World] = {}
-"""The worlds that a process without a launcher plays, by their size; each is made once."""
-
+#: The most ranks that anybody has asked for in such a process.
 _asked = [1]
-"""The most ranks that anybody has asked for in such a process."""
 
 
 def leave(one: World) -> None:

@@ -27,7 +27,11 @@ from spmdsim.layout.element_type import check_reduce
 
 @dataclass(frozen=True)
 class Emulation:
-    """One rank's part of a step that a schedule runs."""
+    """One rank's part of a step that a schedule runs, on a group whose members' places are the schedule's ranks.
+
+    ``sizes`` are elements of each chunk. The boxes of the source that make up the rank's input vector, one after the other, are
+    what it ``gives``, those of the target that its output vector fills what it ``takes``; None for all.
+    """
 
     schedule: Schedule
     sizes: tuple[int, ...]
@@ -41,7 +45,7 @@ class Emulation:
     @property
     def program(self) -> RankProgram:
         """The rank's rounds."""
-        return _program(self.schedule, self.me, self.sizes)
+        return program_of(self.schedule, self.me, self.sizes)
 
     def pack(self, array: np.ndarray) -> np.ndarray:
         """The input vector."""
@@ -69,9 +73,7 @@ class Emulation:
         return np.add if self.op is None else ufunc(self.op, dtype)
 
 
-@lru_cache(maxsize=4096)
-def _program(schedule: Schedule, rank: int, sizes: tuple[int, ...]) -> RankProgram:
-    return compile_program(schedule, rank, sizes)
+program_of = lru_cache(maxsize=4096)(compile_program)
 
 
 @lru_cache(maxsize=8192)
@@ -102,16 +104,9 @@ def emulation(step: Step, algorithm: str, rank: int, dtype: np.dtype) -> Emulati
         sizes = [volume(box) if box else 0 for row in shared for box in row]
         gives = [_part(box, source) for box in shared[me] if box]
         takes = [_part(row[me], target) for row in shared if row[me]]
-    return Emulation(
-        schedule,
-        tuple(sizes),
-        members,
-        me,
-        None if gives is None else tuple(gives),
-        None if takes is None else tuple(takes),
-        tuple(stop - start for start, stop in target),
-        step.op,
-    )
+    given, taken = (None if boxes is None else tuple(boxes) for boxes in (gives, takes))
+    shape = tuple(stop - start for start, stop in target)
+    return Emulation(schedule, tuple(sizes), members, me, given, taken, shape, step.op)
 
 
 def _part(box: Bounds | None, outer: Bounds) -> Index:
@@ -157,8 +152,7 @@ def cheapest(collective: str, size: int, nbytes: int, machine: Any) -> str:
 
     if not isinstance(machine, Machine):
         machine = Machine("typical", alpha=2e-6, beta=1e-10, gamma=2e-11)
-    prediction = predict(collective, machine, [size], [nbytes])
-    return prediction.points[0].best
+    return predict(collective, machine, [size], [nbytes]).points[0].best
 
 
 def message_bytes(step: Step, rank: int, itemsize: int) -> int:

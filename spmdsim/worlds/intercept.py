@@ -11,7 +11,7 @@ from spmdsim.core.step import Step
 from spmdsim.redistribution.group_steps import Parts, PartsStep
 from spmdsim.redistribution.sparse_lookup import RowStep
 from spmdsim.worlds.base import World
-from spmdsim.worlds.local_lookup import Peers
+from spmdsim.worlds.local_steps import Arrived
 
 #: Given ``"before"`` or ``"after"``, the step and one array per owned rank, the arrays to go on with.
 Hook = Callable[[str, Step, list[Any]], list[Any]]
@@ -48,9 +48,7 @@ class Intercepted(World):
         """Run a step of rows in the other world; see :meth:`World.run_rows`."""
         return self._passed(step, values, lambda given: self.inner.run_rows(step, ids, given))
 
-    def _run_parts(
-        self, step: PartsStep, dtype: np.dtype, given: Sequence[Parts | None]
-    ) -> tuple[list[Any], list[Peers]]:
+    def _run_parts(self, step: PartsStep, dtype: np.dtype, given: Sequence[Parts | None]) -> Arrived:
         return self.inner._run_parts(step, dtype, given)
 
     def _passed(self, step: Step, shards: list[Any], run: Callable[[list[Any]], list[Any]]) -> list[Any]:
@@ -59,7 +57,7 @@ class Intercepted(World):
     def _run(self, step: Step, shards: list[Any], algorithm: str | None) -> list[Any]:
         return self.inner._run(step, shards, algorithm)
 
-    def _run_rows(self, step: RowStep, ids: list[Any], values: list[Any]) -> tuple[list[Any], list[Peers]]:
+    def _run_rows(self, step: RowStep, ids: list[Any], values: list[Any]) -> Arrived:
         return self.inner._run_rows(step, ids, values)
 
     def barrier(self) -> None:

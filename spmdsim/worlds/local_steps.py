@@ -1,4 +1,4 @@
-"""Steps on one rank's array that move nothing, and what is put together from arrays at hand.
+"""What steps do with the arrays of one process: fills, windows, sums and rows, alike in all worlds.
 
 A slice that is contiguous in its source is a view of it: the source was replicated, its owner holds it
 anyhow, and a copy of 64 MiB costs milliseconds. Any other slice is copied. Who drops the source and wants its
@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
 from spmdsim.core.elements import fold, identity
 from spmdsim.core.lockstep import contiguous
 from spmdsim.core.step import Step, within
+from spmdsim.errors import WorldError
 from spmdsim.layout.element_type import accumulator, check_reduce
 from spmdsim.redistribution.halo import HaloPiece, HaloStep
+from spmdsim.redistribution.sparse_lookup import RowFrame, RowStep, Want, row_frame
 from spmdsim.worlds.pool import empty
 from spmdsim.worlds.programs import Run
 
@@ -103,3 +106,146 @@ def scanned(op: str, parts: Sequence[np.ndarray]) -> list[np.ndarray]:
     for part in parts[:-1]:
         prefixes.append(fold(op, [prefixes[-1], part]) if len(prefixes) > 1 else part)
     return prefixes
+
+
+#: Bytes of rows that are placed at a time.
+PIECE = 512 * 1024
+
+#: The elements that came to a rank from each other one.
+Peers = tuple[tuple[int, int], ...]
+#: What a step gave of which data said what it moves: per owned rank, and what came to it.
+Arrived = tuple[list[Any], list[Peers]]
+
+
+def place_rows(table: np.ndarray, rows: np.ndarray, out: np.ndarray, places: np.ndarray) -> None:
+    """``out[places] = table[rows]`` of matrices, in pieces that stay in cache on the way; all rows are in the table."""
+    if not len(rows) or not table.shape[1]:
+        return
+    most = max(PIECE // (table.shape[1] * table.itemsize), 1)
+    piece = np.empty((min(most, len(rows)), table.shape[1]), table.dtype)
+    for start in range(0, len(rows), most):
+        some = rows[start : start + most]
+        # Any other mode than "raise" spares numpy a second buffer.
+        np.take(table, some, axis=0, out=piece[: len(some)], mode="clip")
+        out[places[start : start + most]] = piece[: len(some)]
+
+
+def add_rows(target: np.ndarray, rows: np.ndarray, values: np.ndarray) -> None:
+    """``target[rows] += values`` with repeated rows, several times faster than ``np.add.at``.
+
+    Rows are added in rounds in which each occurs once; rows that occur often are summed in one run each.
+    """
+    if not rows.size:
+        return
+    order = np.argsort(rows, kind="stable")
+    sorted_rows = rows[order]
+    first = np.flatnonzero(np.r_[True, sorted_rows[1:] != sorted_rows[:-1]])
+    counts = np.diff(np.r_[first, rows.size])
+    if counts.max() > 32:
+        sums = np.add.reduceat(values[order], first, axis=0)
+        target[sorted_rows[first]] += sums
+        return
+    turn = np.arange(rows.size) - np.repeat(first, counts)
+    for k in range(int(counts.max())):
+        chosen = order[turn == k]
+        target[rows[chosen]] += values[chosen]
+
+
+def check_shards(step: RowStep, rank: int, ids: Any, values: Any) -> None:
+    """Refuse shards that do not fit the step's layouts."""
+    wanted = step.src.local_shape(step.shape, rank)[:-1]
+    if ids.shape != wanted:
+        raise WorldError(f"rank {rank} holds ids of shape {ids.shape}, but {step.src} gives it {wanted}")
+    if step.goes_back:
+        what, layout, held = "the gradients", step.dst, step.dst.local_shape(step.shape, rank)
+    else:
+        what, layout, held = "the table", step.table, step.held_shape(rank)
+    if values.shape != held:
+        part = f"a part of {what} of shape {values.shape}"
+        raise WorldError(f"rank {rank} holds {part}, but {layout} gives it {held}")
+
+
+def run_all_rows(step: RowStep, ids: Sequence[Any], values: Sequence[Any]) -> Arrived:
+    """A step of rows on the shards of all ranks of the world: parts of the table; or gradients, that go back there."""
+    nothing = np.zeros((0,) * (2 if step.goes_back else len(step.shape)), values[0].dtype)
+    results: list[Any] = [nothing] * len(values)
+    peers: list[Peers] = [()] * len(values)
+    for members in step.src.mesh.groups(*step.axes):
+        for rank in members:
+            check_shards(step, rank, ids[rank], values[rank])
+        _same_ids(members, ids)
+        frame = row_frame(step, members[0])
+        wants = frame.wants(ids[members[0]])
+        run, moved = (_return_rows, frame.returned) if step.goes_back else (_look_up_rows, frame.elements)
+        for k, (rank, result) in enumerate(zip(members, run(step, frame, wants, values))):
+            results[rank], peers[rank] = result, tuple(moved(wants, k))
+    return results, peers
+
+
+def _look_up_rows(step: RowStep, frame: RowFrame, wants: Sequence[Want], tables: Sequence[Any]) -> list[Any]:
+    """The rows that each member of a group wants; members that want the same share the array."""
+    shared: dict[tuple[int, str], np.ndarray] = {}
+    results = []
+    for k, rank in enumerate(frame.members):
+        key = (id(wants[k]), str(frame.columns[k]))
+        if key not in shared:
+            looked_up = _looked_up(frame, wants[k], k, tables)
+            shared[key] = looked_up.reshape(step.dst.local_shape(step.shape, rank))
+        results.append(shared[key])
+    return results
+
+
+def _return_rows(
+    step: RowStep, frame: RowFrame, wants: Sequence[Want], gradients: Sequence[Any]
+) -> list[Any]:
+    """The gradient of each member's part of the table."""
+    sums = [summed(want, gradients[rank]) for want, rank in zip(wants, frame.members)]
+    results = []
+    for k, rank in enumerate(frame.members):
+        parts = [some[want.places[k] : want.places[k + 1]] for want, some in zip(wants, sums)]
+        results.append(gathered_gradient(frame, wants, k, parts, step.held_shape(rank)))
+    return results
+
+
+def summed(want: Want, gradients: np.ndarray) -> np.ndarray:
+    """The gradients of the rows that a rank wanted, each the sum over the ids that name it."""
+    sums = np.zeros((len(want.rows) + 1, gradients.shape[-1]), gradients.dtype)
+    add_rows(sums, want.index, gradients.reshape(len(want.index), gradients.shape[-1]))
+    return sums[:-1]
+
+
+def gathered_gradient(
+    frame: RowFrame, wants: Sequence[Want], member: int, parts: Sequence[np.ndarray], shape: tuple[int, ...]
+) -> np.ndarray:
+    """The gradient of a member's part of the table, from what every member of the group wanted of it, in order."""
+    gradient = np.zeros(shape, parts[0].dtype)
+    for want, columns, part in zip(wants, frame.columns, parts):
+        if part.size:
+            gradient[want.of(member) - frame.edges[member], columns] += part
+    return gradient
+
+
+def _same_ids(members: Sequence[int], ids: Sequence[Any]) -> None:
+    first = members[0]
+    for rank in members[1:]:
+        if ids[rank] is not ids[first] and not np.array_equal(ids[rank], ids[first]):
+            raise WorldError(different_ids(first, rank))
+
+
+def different_ids(one: int, other: int) -> str:
+    """The sentence for ranks whose ids differ though their layout says they are the same."""
+    return (
+        f"ranks {one} and {other} have different ids, but the ranks that share a table's rows must have the same; "
+        "say with the ids' layout how they are split"
+    )
+
+
+def _looked_up(frame: RowFrame, want: Want, member: int, tables: Sequence[Any]) -> np.ndarray:
+    """A member's rows from all members' tables, and zeros for the ids that name none."""
+    columns = frame.columns[member]
+    holders = [(k, rank) for k, rank in enumerate(frame.members) if want.counts[k]]
+    parts = [tables[rank][:, columns][want.of(k) - frame.edges[k]] for k, rank in holders]
+    width = columns.stop - columns.start
+    rows = np.concatenate([*parts, np.zeros((1, width), tables[frame.members[0]].dtype)])
+    looked_up: np.ndarray = rows[want.index]
+    return looked_up

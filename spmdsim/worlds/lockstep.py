@@ -18,9 +18,17 @@ from spmdsim.redistribution.halo import HALO_EXCHANGE, HALO_REDUCE, WINDOW, Halo
 from spmdsim.redistribution.sparse_lookup import RowStep
 from spmdsim.worlds.base import World
 from spmdsim.worlds.current import RANKS_VARIABLE
-from spmdsim.worlds.local_lookup import Peers, run_all_rows
-from spmdsim.worlds.local_steps import add_on, add_up, assembled, filling, scanned
-from spmdsim.worlds.mpi.fingerprint import check_mode
+from spmdsim.worlds.local_steps import (
+    Arrived,
+    Peers,
+    add_on,
+    add_up,
+    assembled,
+    filling,
+    run_all_rows,
+    scanned,
+)
+from spmdsim.worlds.programs import check_mode
 
 
 def _fills(step: Step, dtype: np.dtype) -> Program:
@@ -193,13 +201,11 @@ class LockStep(World, lockstep.LockStep):
     def _how(self, size: int) -> str:
         return f": spmdsim.world({size}), {RANKS_VARIABLE}={size}, or `spmdsim launch -n {size}`"
 
-    def _run_rows(self, step: RowStep, ids: Shards, values: Shards) -> tuple[Shards, list[Peers]]:
+    def _run_rows(self, step: RowStep, ids: Shards, values: Shards) -> Arrived:
         self.check_mesh(step.src.mesh)
         return run_all_rows(step, ids, values)
 
-    def _run_parts(
-        self, step: PartsStep, dtype: np.dtype, given: Sequence[Parts | None]
-    ) -> tuple[Shards, list[Peers]]:
+    def _run_parts(self, step: PartsStep, dtype: np.dtype, given: Sequence[Parts | None]) -> Arrived:
         results: Shards = []
         peers: list[Peers] = []
         for rank, mine in enumerate(given):

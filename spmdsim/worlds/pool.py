@@ -78,32 +78,24 @@ class Pages:
 
 
 class KeptBuffers(list[np.ndarray]):
-    """The buffers of one size."""
+    """The buffers of one size, and whether one was handed out since the pool was last full."""
 
     used = True
 
 
-def _alone() -> int:
-    """The references to an array that a list holds and a loop looks at; what the question adds depends on Python."""
-    return next(getrefcount(array) for array in [np.empty(1, np.uint8)])
-
-
-def _alone_given() -> int:
-    """Those to a list that one object has, as a function sees them that is given it: before Python 3.11 one more."""
-    owner = SimpleNamespace(held=[])
-    return (lambda held: getrefcount(held))(owner.held)
-
-
 class Pool:
-    """Buffers by size."""
+    """Buffers by size; those over the limit, by default :func:`limit_of_process`, are made and forgotten."""
 
     def __init__(self, limit: int | None = None) -> None:
         self._limit = limit
         self.nbytes = 0
         self._by_size: OrderedDict[int, KeptBuffers] = OrderedDict()
         self._pages = Pages()
-        self._alone = _alone()
-        self._alone_given = _alone_given()
+        # The references to an array that a list holds and a loop looks at; what the question adds depends on Python.
+        self._alone = next(getrefcount(array) for array in [np.empty(1, np.uint8)])
+        # Those to a list that one object has, as a function sees them that is given it: before Python 3.11 one more.
+        owner = SimpleNamespace(held=[])
+        self._alone_given = (lambda held: getrefcount(held))(owner.held)
 
     @property
     def limit(self) -> int:
@@ -127,9 +119,8 @@ class Pool:
         if nbytes < SMALLEST or nbytes > self.limit:
             return partial(np.empty, shape, kind)
         kept, more, alone = self._by_size.setdefault(nbytes, KeptBuffers()), self._more, self._alone
-        ndarray: Callable[..., np.ndarray] = (
-            np.ndarray
-        )  # its own constructor takes half the time of a view and a reshape
+        # Its own constructor takes half the time of a view and a reshape.
+        ndarray: Callable[..., np.ndarray] = np.ndarray
 
         def fresh() -> np.ndarray:
             for buffer in kept:
@@ -186,9 +177,8 @@ def limit_of_process() -> int:
     """The bytes that ``SPMDSIM_POOL_BYTES`` lets a process keep, or the default."""
     asked = os.environ.get("SPMDSIM_POOL_BYTES", "")
     if asked and not (asked.isascii() and asked.isdigit() and len(asked) < 20):
-        raise InputError(
-            f"SPMDSIM_POOL_BYTES is a number of bytes, such as {LIMIT}, or 0 for none, but it is {asked!r}"
-        )
+        wanted = f"a number of bytes, such as {LIMIT}, or 0 for none"
+        raise InputError(f"SPMDSIM_POOL_BYTES is {wanted}, but it is {asked!r}")
     return int(asked or LIMIT)
 
 
@@ -208,7 +198,11 @@ def allocator(shape: tuple[int, ...], dtype: Any) -> Callable[[], np.ndarray]:
 
 
 class Surroundings:
-    """Memory for an array with room around it, to which all views of it refer."""
+    """Memory for an array with room around it, to which all views of it refer.
+
+    ``filled`` are the parts of the room that have values, ``block`` is the array, if a tensor has it there, and ``inner``
+    that around which margins were left, so much per dim before it and after it.
+    """
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype) -> None:
         self._buffer = empty((math.prod(shape) * dtype.itemsize,), np.uint8)

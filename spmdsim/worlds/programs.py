@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Generator, Sequence
 from operator import attrgetter
@@ -12,7 +13,7 @@ import numpy as np
 
 from spmdsim.core import world
 from spmdsim.core.step import EXCHANGES, Step
-from spmdsim.errors import WorldError
+from spmdsim.errors import UsageTypeError, WorldError
 from spmdsim.trace import recorder
 from spmdsim.trace.events import Asked, received_counts
 
@@ -67,9 +68,8 @@ class Moved(NamedTuple):
 
     def and_then(self, more: Moved) -> Moved:
         """This, and what the same step moved after it."""
-        received, sent = (
-            [a + b for a, b in zip(x, y)] for x, y in ((self.received, more.received), (self.sent, more.sent))
-        )
+        both = (self.received, more.received), (self.sent, more.sent)
+        received, sent = ([a + b for a, b in zip(before, after)] for before, after in both)
         return Moved(received, sent, ", ".join(filter(None, (self.way, more.way))), self.library)
 
 
@@ -112,6 +112,12 @@ STEP_COLLECTIVES = (
     *("slice", "fill", "reshape", "all_gather", "all_to_all", "all_reduce", "reduce_scatter", "exchange"),
     *("reduce_exchange", "exclusive_scan", "window", "halo_exchange", "halo_reduce"),
 )
+
+
+def check_shard(step: Step, rank: int, shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
+    """Refuse a shard that does not fit the layout before a step."""
+    if shape != expected:
+        raise WorldError(f"rank {rank} holds a shard of shape {shape}, but {step.src} gives it {expected}")
 
 
 def check_step(here: World, step: Step) -> None:
@@ -187,3 +193,18 @@ class Posted:
                 self._step, self._dtype, None, self._start, planned, moved, seconds,
                 source=self._source, exposed=self._busy,
             )  # fmt: skip
+
+
+MODES = ("auto", "values", True, False)
+
+
+def check_mode(mode: bool | str | None) -> bool | str:
+    """The mode asked for, or what ``SPMDSIM_CHECK`` (``0``, ``1``, ``auto`` or ``values``) says, or "auto"."""
+    if mode is None:
+        asked = os.environ.get("SPMDSIM_CHECK", "auto")
+        mode = {"0": False, "1": True}.get(asked, asked)
+        if mode not in MODES:
+            raise UsageTypeError(f"SPMDSIM_CHECK is 0, 1, auto or values, but it is {asked!r}")
+    if mode not in MODES:
+        raise UsageTypeError(f"check is True, False, 'auto' or 'values', but got {mode!r}")
+    return mode

@@ -5,19 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from spmdsim.core.step import Step
-from spmdsim.errors import WorldError
 from spmdsim.pictured import Pictured
 from spmdsim.redistribution.group_steps import Parts, PartsStep
 from spmdsim.redistribution.sparse_lookup import RowStep
 from spmdsim.worlds.base import World
-from spmdsim.worlds.local_lookup import Peers, check_shards
-from spmdsim.worlds.programs import Moved
-
-if TYPE_CHECKING:
-    import numpy as np
+from spmdsim.worlds.local_steps import Arrived, Peers, check_shards
+from spmdsim.worlds.programs import Moved, check_shard
 
 
 @dataclass(frozen=True)
@@ -74,40 +72,35 @@ class ShapeOnly(World):
             return known
         self.check_step(step)
         shard = shards[0]
-        expected = step.src.local_shape(step.shape, 0)
-        if shard.shape != expected:
-            raise WorldError(
-                f"rank 0 holds a shard of shape {shard.shape}, but {step.src} gives it {expected}"
-            )
-        results = self.cache[step, shard] = [
-            ShapeArray(step.dst.local_shape(step.shape_after, 0), shard.dtype)
-        ]
+        check_shard(step, 0, shard.shape, step.src.local_shape(step.shape, 0))
+        result = ShapeArray(step.dst.local_shape(step.shape_after, 0), shard.dtype)
+        results = self.cache[step, shard] = [result]
         return results
 
-    def _run_rows(self, step: RowStep, ids: list[Any], values: list[Any]) -> tuple[list[Any], list[Peers]]:
+    def _run_rows(self, step: RowStep, ids: list[Any], values: list[Any]) -> Arrived:
         self.check_mesh(step.src.mesh)
         if 0 in step.src.mesh:
             check_shards(step, 0, ids[0], values[0])
-        peers = tuple((peer, count) for peer, count in step.expected(0) if peer != 0)
         shape = step.held_shape(0) if step.goes_back else step.dst.local_shape(step.shape, 0)
-        return [ShapeArray(shape, values[0].dtype)], [peers]
+        return [ShapeArray(shape, values[0].dtype)], [_expected(step)]
 
-    def _run_parts(
-        self, step: PartsStep, dtype: np.dtype, given: Sequence[Parts | None]
-    ) -> tuple[list[Any], list[Peers]]:
-        return [None], [tuple((peer, count) for peer, count in step.expected(0) if peer != 0)]
+    def _run_parts(self, step: PartsStep, dtype: np.dtype, given: Sequence[Parts | None]) -> Arrived:
+        return [None], [_expected(step)]
 
     def _moved_rows(
-        self, step: RowStep | PartsStep, dtype: np.dtype, planned: Sequence[int], peers: Sequence[Peers]
+        self, step: RowStep | PartsStep, dtype: np.dtype, planned: Sequence[int], *_: object
     ) -> Moved:
         return Moved([count * dtype.itemsize for count in planned], [step.expected_sent(0) * dtype.itemsize])
 
     def empty(self, shape: Sequence[int], dtype: Any) -> Any:
         """A shape without data."""
-        import numpy as np
-
         return ShapeArray(tuple(shape), np.dtype(dtype))
 
     def gather_objects(self, values: list[Any], what: str = "gather_objects") -> list[Any]:
         """The representative's value in the place of every rank's."""
         return list(values) * self.size
+
+
+def _expected(step: RowStep | PartsStep) -> Peers:
+    """What the representative is expected to receive, from each other rank."""
+    return tuple((peer, count) for peer, count in step.expected(0) if peer != 0)

@@ -8,7 +8,8 @@ from processes import run_python
 from spmdsim.core import Mesh
 from spmdsim.core.step import Step
 from spmdsim.errors import InputError, UsageTypeError
-from spmdsim.worlds.mpi import fingerprint
+from spmdsim.worlds.mpi.board import digest
+from spmdsim.worlds.programs import check_mode
 
 PROGRAM = """\
 import sys, time
@@ -200,14 +201,14 @@ def test_calls_that_are_far_apart_are_compared_one_by_one(run):
 
 def test_modes_come_from_the_argument_or_the_environment(monkeypatch):
     monkeypatch.setenv("SPMDSIM_CHECK", "1")
-    assert fingerprint.check_mode(None) is True
-    assert fingerprint.check_mode("auto") == "auto"
+    assert check_mode(None) is True
+    assert check_mode("auto") == "auto"
     monkeypatch.setenv("SPMDSIM_CHECK", "0")
-    assert fingerprint.check_mode(None) is False
+    assert check_mode(None) is False
     monkeypatch.delenv("SPMDSIM_CHECK")
-    assert fingerprint.check_mode(None) == "auto"
+    assert check_mode(None) == "auto"
     with pytest.raises(UsageTypeError, match="True, False, 'auto' or 'values'"):
-        fingerprint.check_mode("often")
+        check_mode("often")
 
 
 def test_the_deadline_comes_from_the_environment(monkeypatch):
@@ -232,10 +233,8 @@ def test_different_calls_have_different_numbers():
         for dims in (("x", None), (None, "x"))
         for shape in ((4, 8), (8, 4))
     ]
-    numbers = {
-        fingerprint.digest(s, d, a) for s in steps for d in ("float32", "int32") for a in (None, "ring")
-    }
+    numbers = {digest(s, d, a) for s in steps for d in ("float32", "int32") for a in (None, "ring")}
     assert len(numbers) == len(steps) * 4
     assert all(0 <= n < 2**61 for n in numbers)
     again = Step("all_gather", ("x",), mesh("x", None), mesh(None, None), (4, 8))
-    assert fingerprint.digest(again, "float32", None) in numbers
+    assert digest(again, "float32", None) in numbers

@@ -6,6 +6,7 @@ import mmap
 import random
 import time
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,9 +23,8 @@ from spmdsim.tensor.checkpoint import save
 pytest.importorskip("mpi4py")
 from spmdsim.worlds import MPIWorld
 from spmdsim.worlds.mpi import waiting
-from spmdsim.worlds.mpi.board import AREA, BEGUN, RING, RINGS, Board
+from spmdsim.worlds.mpi.board import AREA, BEGUN, RING, RINGS, Board, Record
 from spmdsim.worlds.mpi.calls import EVERY, Calls
-from spmdsim.worlds.mpi.fingerprint import Record
 from spmdsim.worlds.mpi.waiting import absence, held_up, stuck
 
 
@@ -86,6 +86,14 @@ def test_the_first_call_that_differs_is_found_wherever_it_is(ranks, wrong):
     assert "rank 1: all_reduce" in text and text.count("test_calls.py:") >= 2
 
 
+def refusing(digest, heavy, refuse):
+    """A check that does nothing but refuse a call that another rank makes otherwise."""
+    checker = SimpleNamespace(compare=lambda calls: refuse())
+    return SimpleNamespace(
+        digest=digest, heavy=heavy, checker=checker, compare=lambda: None, failed=lambda error: None
+    )
+
+
 @pytest.mark.parametrize("heavy", [(True, False), (False, True), (True, True)])
 def test_of_two_unlike_calls_the_later_one_stays_out_of_mpi_if_either_moves_much(ranks, heavy):
     for calls in ranks:
@@ -97,7 +105,7 @@ def test_of_two_unlike_calls_the_later_one_stays_out_of_mpi_if_either_moves_much
         def refuse():
             raise WorldError("unlike")
 
-        return ranks[rank].noted(run, 7 + rank, heavy[rank], refuse, lambda error: None, lambda: None)
+        return ranks[rank].noted(run, refusing(7 + rank, heavy[rank], refuse))
 
     def in_mpi(array):
         entered.append(array)
@@ -114,9 +122,7 @@ def test_what_another_group_marked_in_the_same_ring_makes_nobody_look(ranks):
     members, ring, refused = (0, 1, 2), ranks[0].key % RINGS, []
     name = next(f"world {k}" for k in range(10_000) if number_of(f"world {k} {members}") % RINGS == ring)
     other = Calls(ranks[0].board, name, members, members, World(), False)
-    run = ranks[0].noted(
-        lambda array: array, 7, False, lambda: refused.append(1), lambda error: None, lambda: None
-    )
+    run = ranks[0].noted(lambda array: array, refusing(7, False, lambda: refused.append(1)))
     call(ranks[0])
     call(ranks[1])
     assert ranks[0].differs() is None

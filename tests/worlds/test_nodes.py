@@ -27,12 +27,12 @@ from spmdsim.worlds.mpi.board import (
     SILENT,
     TEXT,
     Board,
+    Record,
     column,
     ranks_per_node,
 )
 from spmdsim.worlds.mpi.boards import Address, Courier, OtherNode
 from spmdsim.worlds.mpi.calls import Calls
-from spmdsim.worlds.mpi.fingerprint import Record
 
 WORD = b"w" * 16
 

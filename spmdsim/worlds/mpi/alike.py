@@ -38,7 +38,12 @@ GRACE = 1.0
 
 
 class Comparison:
-    """All ranks of a communicator compare a number, a positive one of 61 bits. Collective."""
+    """All ranks of a communicator compare a number, a positive one of 61 bits. Collective.
+
+    It is posted, and waited for later, so that it may run beside what it is about. Ranks that do not come are named after the
+    deadline; ``look`` says now and then why waiting is in vain, if it is. Nobody else uses the communicator's non-blocking
+    collectives meanwhile.
+    """
 
     def __init__(
         self, comm: MPI.Comm, number: int, deadline: float, look: Callable[[], str | None] = lambda: None
@@ -55,15 +60,16 @@ class Comparison:
         waited = time.monotonic() - self._since
         if waited < PATIENCE:
             os.sched_yield()
-        elif waited > self.deadline or self.comm.Iprobe(MPI.ANY_SOURCE, GAVE_UP):
-            abandoned.append((self._request, self._given, self._common))
+            return False
+        if waited > self.deadline or self.comm.Iprobe(MPI.ANY_SOURCE, GAVE_UP):
             absent = name_ranks(sorted(world_ranks(self.comm)[rank] for rank in self._absent()))
-            raise DisagreementError(f"{absent} did not come within {self.deadline:g} s")
-        elif (why := self._look()) is not None:
+            why: str | None = f"{absent} did not come within {self.deadline:g} s"
+        else:
+            why = self._look()
+        if why is not None:
             abandoned.append((self._request, self._given, self._common))
             raise DisagreementError(why)
-        else:
-            time.sleep(0.0005)
+        time.sleep(0.0005)
         return False
 
     def equal(self) -> bool:
@@ -99,14 +105,8 @@ def differing(facts: Sequence[Facts]) -> list[str]:
 
 
 #: The settings of a world, and the variables that they come from where the program does not say.
-VARIABLES = {
-    "check": "SPMDSIM_CHECK",
-    "deadline": "SPMDSIM_DEADLINE",
-    "tuning": "SPMDSIM_TUNING",
-    "tune": "SPMDSIM_TUNE",
-    "reproducible": "SPMDSIM_REPRODUCIBLE",
-    "record": "SPMDSIM_RECORD",
-}
+SETTINGS = ("check", "deadline", "tuning", "tune", "reproducible", "record")
+VARIABLES = {setting: f"SPMDSIM_{setting.upper()}" for setting in SETTINGS}
 #: Variables that are compared by what they mean, or are a node's own.
 APART = (*VARIABLES.values(), "SPMDSIM_LOG_DIR", "SPMDSIM_FAILED_DIR")
 #: What a rank says which cannot even say its settings.
@@ -122,7 +122,9 @@ def agreed(
 ) -> dict[str, Any]:
     """The settings of a world, if all of its ranks have the same, run the same program and have the same versions.
 
-    Where no rank wants its calls compared, only their settings are.
+    ``wanted`` gives each setting, or raises; one of them is ``check``: where no rank wants its calls compared, only their
+    settings are. What one raises, on any rank, is raised on all. Collective; ``otherwise`` are the seconds to wait for
+    ranks, where the settings have no ``deadline``.
     """
     settings: dict[str, Any] = {}
     problem = None
@@ -139,10 +141,9 @@ def agreed(
         try:
             equal = Comparison(comm, number, settings.get("deadline", otherwise)).equal()
         except WorldError as error:
-            where = (
-                f"where {what} of {comm.Get_size()} ranks is made, at {source_line() or 'an unknown place'}"
-            )
-            raise DisagreementError(f"{error.message} to {where}") from None
+            where = f"where {what} of {comm.Get_size()} ranks is made"
+            line = source_line() or "an unknown place"
+            raise DisagreementError(f"{error.message} to {where}, at {line}") from None
         if not equal:
             _require_same(comm.allgather(facts), world_ranks(comm), list(said))
     if comm.Get_size() == MPI.COMM_WORLD.Get_size():  # all ranks have started
@@ -159,16 +160,13 @@ def _require_same(everyone: Sequence[Facts], job: Sequence[int], settings: Seque
     unlike = [n for n in differing(everyone) if not n.startswith(MODULE) or all(n in f for f in everyone)]
     if all(facts[_named("check")] == "False" for facts in everyone):
         unlike = [name for name in unlike if name in settings]
-    if unlike := [name for name in unlike if name != PROGRAM]:
-        raise DisagreementError(
-            f"the ranks do not start alike: {'; '.join(_words(n, everyone, job) for n in unlike)}"
-        )
-
-
-def _words(name: str, everyone: Sequence[Facts], job: Sequence[int]) -> str:
-    said = sides((rank, facts.get(name, "not set")) for rank, facts in zip(job, everyone))
-    of = f" {everyone[0][PROGRAM]}" if name == TEXT else ""
-    return f"{name}{of} is {', '.join(f'{text} on {name_ranks(ranks)}' for ranks, text in said)}"
+    told = []
+    for name in (name for name in unlike if name != PROGRAM):
+        said = sides((rank, facts.get(name, "not set")) for rank, facts in zip(job, everyone))
+        of = f" {everyone[0][PROGRAM]}" if name == TEXT else ""
+        told.append(f"{name}{of} is {', '.join(f'{text} on {name_ranks(ranks)}' for ranks, text in said)}")
+    if told:
+        raise DisagreementError(f"the ranks do not start alike: {'; '.join(told)}")
 
 
 def _named(setting: str) -> str:
@@ -180,32 +178,24 @@ def _said(settings: Mapping[str, Any]) -> dict[str, str]:
     said: dict[str, str] = {}
     for name, value in settings.items():
         if is_dataclass(value):
-            said |= {
-                _named(name) + f" of {one.name}": repr(getattr(value, one.name)) for one in fields(value)
-            }
+            parts = ((one.name, getattr(value, one.name)) for one in fields(value))
+            said |= {f"{_named(name)} of {part}": repr(what) for part, what in parts}
         else:
             said[_named(name)] = repr(value)
     return said
 
 
 def _facts() -> dict[str, str]:
-    facts = {
+    ours = {k: repr(v) for k, v in os.environ.items() if k.startswith("SPMDSIM_") and k not in APART}
+    return {
         "spmdsim": __version__,
         "Python": platform.python_version(),
         "numpy": np.__version__,
         "mpi4py": mpi4py.__version__,
-        "MPI": _library(),
+        "MPI": " ".join(MPI.Get_library_version().split("\n")[0].split()),
+        **ours,
+        **_texts(),
     }
-    return (
-        facts
-        | {k: repr(v) for k, v in os.environ.items() if k.startswith("SPMDSIM_") and k not in APART}
-        | _texts()
-    )
-
-
-@cache
-def _library() -> str:
-    return " ".join(MPI.Get_library_version().split("\n")[0].split())
 
 
 # -- the program's text -------------------------------------------------------------------------------------
@@ -219,7 +209,8 @@ def _texts() -> dict[str, str]:
         path = getattr(module, "__file__", None)
         if module is main or not isinstance(path, str) or not path.endswith(".py"):
             continue
-        if name.partition(".")[0] == "spmdsim" or _is_own(path):
+        own = not path.startswith(_foreign()) and "-packages" + os.sep not in path
+        if own or name.partition(".")[0] == "spmdsim":
             texts[MODULE + name] = _text_of(path)
     return texts
 
@@ -237,10 +228,6 @@ def _foreign() -> tuple[str, ...]:
     """Where installed modules are."""
     kinds = ("stdlib", "platstdlib", "purelib", "platlib")
     return tuple(sysconfig.get_paths()[kind] + os.sep for kind in kinds)
-
-
-def _is_own(path: str) -> bool:
-    return not path.startswith(_foreign()) and "-packages" + os.sep not in path
 
 
 @lru_cache(maxsize=4096)

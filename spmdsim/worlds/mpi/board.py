@@ -7,16 +7,82 @@ import struct
 import time
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
+from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from spmdsim.bounded import Bounded
+from spmdsim.core.step import Step
 from spmdsim.errors import InputError, WorldError
+from spmdsim.sides import number_of
 
 if TYPE_CHECKING:
-    from mpi4py import MPI
-
     from spmdsim.worlds.mpi.boards import Courier
+
+
+@dataclass(frozen=True)
+class Record:
+    """A call in words. Two calls agree if all of it does."""
+
+    call: str
+    axes: str = ""
+    source_layout: str = ""
+    target_layout: str = ""
+    shape: str = ""
+    dtype: str = ""
+    op: str = ""
+    algorithm: str = ""
+    ids: str = ""
+
+    @staticmethod
+    def of(step: Step, dtype: str, algorithm: str | None) -> Record:
+        """What a step is in words."""
+        return Record(
+            step.collective,
+            ",".join(step.axes),
+            str(step.src),
+            str(step.dst),
+            str(step.shape) if step.to_shape is None else f"{step.shape} as {step.to_shape}",
+            dtype,
+            step.op or "",
+            algorithm or "",
+        )
+
+    def packed(self) -> str:
+        """As one text, to be read by others."""
+        return "\t".join(astuple(self))
+
+    @staticmethod
+    def unpacked(text: str) -> Record:
+        """The record that was packed."""
+        return Record(*text.split("\t")[: len(fields(Record))])
+
+    def __str__(self) -> str:
+        if not self.source_layout:
+            return self.call
+        over = f" over {self.axes}" if self.axes else ""
+        op = f" ({self.op})" if self.op else ""
+        by = f" by {self.algorithm}" if self.algorithm else ""
+        ids = f" for {self.ids}" if self.ids else ""
+        return (
+            f"{self.call}{op}{over}{by}{ids} of {self.dtype} {self.shape}, {self.source_layout} to "
+            f"{self.target_layout}"
+        )
+
+
+def digest(step: Step, dtype: str, algorithm: str | None) -> int:
+    """A positive 61-bit number that equal calls share on all processes and different ones do not."""
+    facts = [getattr(step, field.name) for field in fields(step)]
+    return number_of(repr((*facts, dtype, algorithm)))
+
+
+def differences(records: Sequence[Record]) -> list[str]:
+    """The names of the fields that are not the same in all records; the first one alone, of calls of other names."""
+    names = [field.name for field in fields(Record)]
+    rows = [astuple(record) for record in records]
+    unlike = [name.replace("_", " ") for name, column in zip(names, zip(*rows)) if len(set(column)) > 1]
+    return unlike[:1] if names[0] in unlike else unlike
+
 
 #: What becomes of a process: it runs, was stopped by a signal or a debugger, has ended, or its node does not answer.
 RUNS, STOPPED, ENDED, SILENT = range(1, 5)
@@ -33,8 +99,7 @@ class ProcessPlace(NamedTuple):
 
 def ranks_per_node() -> int | None:
     """How many ranks the environment wants treated as a node; None if the machine alone counts."""
-    asked = os.environ.get(NODE_VARIABLE)
-    if not asked:
+    if not (asked := os.environ.get(NODE_VARIABLE)):
         return None
     if not asked.isdecimal() or int(asked) < 1:
         raise InputError(f"{NODE_VARIABLE} is a number of ranks from 1 on, but it is {asked!r}")
@@ -66,20 +131,6 @@ def state_of(process: int) -> int:
     except (OSError, IndexError):
         return RUNS
     return {"T": STOPPED, "t": STOPPED, "Z": ENDED, "X": ENDED}.get(state, RUNS)
-
-
-class Processes:
-    """The ranks of a job that run on this node."""
-
-    def __init__(self, comm: MPI.Comm) -> None:
-        places: list[ProcessPlace] = comm.allgather(mine := here(comm.rank))
-        self._of = {
-            rank: p.process for rank, p in enumerate(places) if mine.machine and p.machine == mine.machine
-        }
-
-    def state(self, rank: int) -> int:
-        """Whether a rank runs, as far as this node can tell."""
-        return state_of(self._of[rank]) if rank in self._of else RUNS
 
 
 #: Calls that a rank keeps of each group, a power of two. More than this many calls no rank is ahead of another.
@@ -121,15 +172,25 @@ AT_ONCE = 0.05
 STAYS, DONE, FAILED = range(3)
 
 
+class NotedCall(NamedTuple):
+    """A call in words, with the line, the number of the tensor that it is about, the number that must agree, and when."""
+
+    record: Record
+    line: str
+    about: int
+    agreed: int
+    begin: float
+    end: float
+
+
 class Board:
-    """The areas of some ranks."""
+    """The areas of some ranks, by their places: ``members`` are they in ``MPI.COMM_WORLD``, sorted, ``me`` is this rank's.
+
+    The areas are numbers, zeros at first: a rank's own, or copies that the courier keeps up to date.
+    """
 
     def __init__(
-        self,
-        areas: Sequence[memoryview],
-        members: Sequence[int],
-        me: int,
-        courier: Courier | None = None,
+        self, areas: Sequence[memoryview], members: Sequence[int], me: int, courier: Courier | None = None
     ) -> None:
         self.members, self.me, self.courier = tuple(members), me, courier
         self.areas, self.numbers = tuple(areas), areas[me]
@@ -225,12 +286,11 @@ class Board:
 
     def _append(self, number: int, words: str) -> bool:
         used, data = self.numbers[WORDS], words.encode()[:1000]
-        size = (len(data) + 7) // 8 * 8
+        size, first = (len(data) + 7) // 8 * 8, TEXTS + used // 8
         if used + 16 + size > TEXT:
             return False
-        first = TEXTS + used // 8
         self.numbers[first], self.numbers[first + 1] = number, len(data)
-        self._bytes[self.me][first * 8 + 16 : first * 8 + 16 + len(data)] = data
+        self.put(self.me, first + 2, data)
         self.numbers[WORDS] = used + 16 + size
         return True
 
@@ -255,9 +315,9 @@ class Board:
 
     def process(self, place: int) -> int:
         """Whether a rank's process runs, as far as its node says."""
-        return (
-            (self.state(place, SEEN) or RUNS) if place in self.far else state_of(self.state(place, PROCESS))
-        )
+        if place in self.far:
+            return self.state(place, SEEN) or RUNS
+        return state_of(self.state(place, PROCESS))
 
     def find(self, place: int, key: int) -> int | None:
         """Where a rank's numbers of a group begin; None if it has not taken part in it."""
@@ -270,6 +330,15 @@ class Board:
         numbers, end = self.areas[place], HEAD + self.state(place, PLACES) * GROUP
         return ((at, numbers[at + KEY]) for at in range(HEAD, end, GROUP) if numbers[at + KEY])
 
+    def begun(self, place: int, key: int) -> int:
+        """How many calls of a group a rank has begun."""
+        at = self.find(place, key)
+        return 0 if at is None else int(self.areas[place][at + BEGUN])
+
+    def group(self, place: int, key: int) -> list[int]:
+        """The places of a group's ranks, as one of them says."""
+        return [int(word) for word in (self.words(place, key) or "").split()]
+
     def kept(self, place: int, at: int) -> range:
         """The numbers of the calls that are kept of the group whose numbers begin there."""
         begun = self.areas[place][at + BEGUN]
@@ -280,11 +349,17 @@ class Board:
         inside = self.state(place, INSIDE)
         at, numbers = HEAD + (inside - 1) * GROUP, self.areas[place]
         number = numbers[at + BEGUN] - 1 if inside else -1
-        if number < 0 or as_float(numbers[column(at, END, number)]) >= as_float(
-            numbers[column(at, BEGIN, number)]
-        ):
+        if number < 0:
             return None
-        return numbers[at + KEY], number
+        begin, end = (as_float(numbers[column(at, what, number)]) for what in (BEGIN, END))
+        return (numbers[at + KEY], number) if end < begin else None
+
+    def call(self, place: int, at: int, number: int) -> NotedCall:
+        """A rank's call, of the group whose numbers begin there."""
+        agreed, kind, line, *seconds = (self.areas[place][column(at, k, number)] for k in range(COLUMNS))
+        words, where = (self.words(self.me, n) or self.words(place, n) for n in (kind, line))
+        record = Record.unpacked(words or "a call without words")
+        return NotedCall(record, where or "an unknown place", agreed ^ kind, agreed, *map(as_float, seconds))
 
     def words(self, place: int, number: int) -> str | None:
         """What a rank says that a number means."""

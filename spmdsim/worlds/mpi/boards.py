@@ -1,4 +1,10 @@
-"""The boards of this process: memory that the ranks of a node share, and copies of what those of other nodes note."""
+"""The boards of this process: memory that the ranks of a node share, and copies of what those of other nodes note.
+
+The memory has no name in any folder: nothing is left behind, however a job ends. Other nodes are asked whenever somebody
+looks, and not by MPI: a rank that is inside of a collective, or was stopped, or has died, must be readable too. Any process
+of a node answers for all ranks of that node: a thread of it waits for questions, and replies with the stretches of the
+areas that are new since it was last asked.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +16,7 @@ import socket
 import struct
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, NamedTuple
@@ -58,15 +64,6 @@ class Address(NamedTuple):
     word: bytes
 
 
-class Patch(NamedTuple):
-    """A stretch of a rank's area: whose, where, and whether the numbers are calls."""
-
-    place: int
-    at: int
-    numbers: bytes
-    calls: bool = False
-
-
 class Courier:
     """Answers for the ranks of this node, and asks for those of the others."""
 
@@ -86,7 +83,7 @@ class Courier:
 
     def serve(self, board: Board) -> None:
         """Answer, in a thread."""
-        Thread(target=self._accept, args=(board,), name="spmdsim answers", daemon=True).start()
+        _thread(self._accept, board)
 
     def reach(self, board: Board) -> str | None:
         """Why a node cannot be reached at all, if one cannot."""
@@ -102,8 +99,7 @@ class Courier:
 
     def _accept(self, board: Board) -> None:
         while True:
-            asks, _ = self._listens.accept()
-            Thread(target=self._answer, args=(board, asks), name="spmdsim answers", daemon=True).start()
+            _thread(self._answer, board, self._listens.accept()[0])
 
     def _answer(self, board: Board, asks: socket.socket) -> None:
         asks.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -112,11 +108,18 @@ class Courier:
             if not hmac.compare_digest(_receive(asks, len(self._word)), self._word):
                 return
             while _receive(asks, 1) == _ASKS:
-                patches = b"".join(
-                    _PATCH.pack(place, at, len(numbers), calls) + numbers
-                    for place, at, numbers, calls in news.patches()
-                )
+                patches = b"".join(news.patches())
                 asks.sendall(_REPLY.pack(time.monotonic(), len(patches)) + patches)
+
+
+def _thread(work: Callable[..., None], *args: object) -> None:
+    Thread(target=work, args=args, name="spmdsim answers", daemon=True).start()
+
+
+def _patch(place: int, at: int, numbers: memoryview | np.ndarray, calls: bool = False) -> bytes:
+    """A stretch of a rank's area: whose, where, and whether the numbers are calls."""
+    data = numbers.tobytes()
+    return _PATCH.pack(place, at, len(data), calls) + data
 
 
 class News:
@@ -128,12 +131,11 @@ class News:
         self._words = dict.fromkeys(self._near, (0, 0))
         self._calls: dict[tuple[int, int], tuple[int, int]] = {}
 
-    def patches(self) -> Iterator[Patch]:
+    def patches(self) -> Iterator[bytes]:
         """Words before the calls that they are about, calls before their number, and the head at last."""
-        for place in self._near:
-            yield from self._of(place)
+        return (patch for place in self._near for patch in self._of(place))
 
-    def _of(self, place: int) -> Iterator[Patch]:
+    def _of(self, place: int) -> Iterator[bytes]:
         numbers = self._board.areas[place]
         head = np.array(numbers[: areas.HEAD])
         head[SEEN] = self._board.process(place)
@@ -141,19 +143,17 @@ class News:
         since = self._words[place][1] if self._words[place][0] == anew else 0
         self._words[place] = anew, used
         if since < used:
-            yield Patch(place, TEXTS + since // 8, numbers[TEXTS + since // 8 : TEXTS + used // 8].tobytes())
+            yield _patch(place, TEXTS + since // 8, numbers[TEXTS + since // 8 : TEXTS + used // 8])
         for at, key in list(self._board.groups(place)):
             begun, compared = int(numbers[at + BEGUN]), int(numbers[at + COMPARED])
             known, sent = self._calls.get((place, at), (0, 0))
-            if known != key:
-                sent = 0
-            if (known, sent) != (key, begun):
-                self._calls[place, at] = key, begun
+            sent = sent if known == key else 0
+            self._calls[place, at] = key, begun
             for first, many in stretches(max(sent - 1, begun - RING, 0), begun):
                 begins = column(at, 0, first)
-                yield Patch(place, begins, numbers[begins : begins + many * COLUMNS].tobytes(), True)
-            yield Patch(place, at, np.array([key, begun, compared]).tobytes())
-        yield Patch(place, 0, head.tobytes())
+                yield _patch(place, begins, numbers[begins : begins + many * COLUMNS], True)
+            yield _patch(place, at, np.array([key, begun, compared]))
+        yield _patch(place, 0, head)
 
 
 def stretches(since: int, until: int) -> Iterator[tuple[int, int]]:
@@ -169,7 +169,10 @@ def stretches(since: int, until: int) -> Iterator[tuple[int, int]]:
 
 
 class OtherNode:
-    """The ranks of another node, and a connection to one of their processes."""
+    """The ranks of another node, and a connection to one of their processes: others ask others of them first.
+
+    ``problem`` is why none answers; None as long as one does.
+    """
 
     def __init__(self, places: Sequence[int], addresses: Sequence[Address], first: int) -> None:
         self.places, self._addresses, self._turn = tuple(places), list(addresses), first
@@ -192,8 +195,13 @@ class OtherNode:
                     return
                 except (OSError, EOFError) as error:
                     refused = refused and isinstance(error, ConnectionRefusedError)
-                    self.problem = self._say(error)
-                    self._hang_up()
+                    address = self._address()
+                    at = " or ".join(f"{host}:{address.port}" for host in address.hosts)
+                    why = error or type(error).__name__
+                    self.problem = f"no answer at {at or 'no address'} ({why})"
+                    if self._connection is not None:
+                        self._connection.close()
+                    self._connection, self._turn = None, self._turn + 1
             self._retry = time.monotonic() + RESTS
             silent = time.monotonic() - self._heard > PATIENCE
             if refused or silent:
@@ -221,8 +229,11 @@ class OtherNode:
             board.put(place, at, data)
             reply = reply[_PATCH.size + length :]
 
+    def _address(self) -> Address:
+        return self._addresses[self._turn % len(self._addresses)]
+
     def _connect(self) -> socket.socket:
-        address = self._addresses[self._turn % len(self._addresses)]
+        address = self._address()
         problem: OSError = ConnectionError(f"no address of rank {self.places[0]}'s node is known")
         for host in address.hosts:
             try:
@@ -234,16 +245,6 @@ class OtherNode:
             connection.sendall(self.word)
             return connection
         raise problem
-
-    def _hang_up(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-        self._connection, self._turn = None, self._turn + 1
-
-    def _say(self, error: Exception) -> str:
-        address = self._addresses[self._turn % len(self._addresses)]
-        at = " or ".join(f"{host}:{address.port}" for host in address.hosts)
-        return f"no answer at {at or 'no address'} ({error or type(error).__name__})"
 
 
 def _receive(connection: socket.socket, size: int) -> bytes:
@@ -318,20 +319,10 @@ def _new_board(comm: Counted, members: Sequence[int], places: Sequence[int]) -> 
     ]
     if len(nodes) == 1:
         return Board(areas, members, places[rank])
-    return _with_courier(comm, areas, members, places, [node for node in nodes if node != near])
-
-
-def _with_courier(
-    comm: Counted,
-    areas: Sequence[memoryview],
-    members: Sequence[int],
-    places: Sequence[int],
-    others: Sequence[tuple[int, ...]],
-) -> Board:
-    rank = comm.Get_rank()
     courier = Courier(secrets.token_bytes(16))
     said = dict(zip(places, comm.allgather(courier.address)))
-    courier.follow([OtherNode(node, [said[p] for p in node], rank) for node in others], said[min(said)].word)
+    others = [OtherNode(node, [said[p] for p in node], rank) for node in nodes if node != near]
+    courier.follow(others, said[min(said)].word)
     board = Board(areas, members, places[rank], courier)
     courier.serve(board)
     wrong = next(filter(None, comm.allgather(courier.reach(board))), None)

@@ -15,7 +15,11 @@ from spmdsim.errors import UsageTypeError, WorldError
 
 @dataclass(frozen=True)
 class Buffer:
-    """A buffer argument, understood."""
+    """A buffer argument, understood: the elements along the first dimension, and their MPI type, None for numpy's own.
+
+    Elements of several bytes that numpy does not know as one (pairs, matrices) are rows of bytes. Counts and displacements
+    per rank are there if they were given.
+    """
 
     elements: np.ndarray
     datatype: MPI.Datatype | None
@@ -29,12 +33,9 @@ class Buffer:
 
     def blocks(self, size: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Counts and displacements per rank; equal blocks if none were given."""
-        if self.counts is None:
-            if self.count % size:
-                raise WorldError(f"{self.count} elements are no whole number of blocks for {size} ranks")
-            counts: tuple[int, ...] = (self.count // size,) * size
-        else:
-            counts = self.counts
+        if self.counts is None and self.count % size:
+            raise WorldError(f"{self.count} elements are no whole number of blocks for {size} ranks")
+        counts = (self.count // size,) * size if self.counts is None else self.counts
         if len(counts) != size:
             raise WorldError(f"{len(counts)} counts were given for {size} ranks")
         begins = self.displacements
@@ -42,7 +43,12 @@ class Buffer:
 
 
 def buffer_of(spec: Any, vector: bool = False) -> Buffer:
-    """Understand a buffer argument."""
+    """Understand ``array``, ``[array, type]``, ``[array, count, type]``, ``[array, counts]``, ``[array, (counts,
+    displacements), type]`` or ``[array, counts, displacements, type]``.
+
+    In a ``vector`` call, a lone sequence of integers means counts per rank. UsageTypeError: something else, an array that is
+    not contiguous, or an MPI type with gaps.
+    """
     if not isinstance(spec, list | tuple):
         return Buffer(_elements(_array(spec), None, None), None, None, None)
     array, *rest = spec
@@ -62,8 +68,6 @@ def buffer_of(spec: Any, vector: bool = False) -> Buffer:
     if len(rest) > 2 or (counts is not None and not vector):
         raise UsageTypeError(f"a buffer is [array, count, type] here, but got {spec!r}")
     elements = _elements(_array(array), datatype, count)
-    if counts is not None and displacements is None and datatype is None and vector:
-        counts = _integers(counts)
     return Buffer(elements, datatype, _integers(counts), _integers(displacements))
 
 
@@ -72,7 +76,7 @@ def _integers(values: Sequence[Any] | None) -> tuple[int, ...] | None:
 
 
 def _array(buffer: Any) -> np.ndarray:
-    array = buffer if isinstance(buffer, np.ndarray) else np.asarray(buffer)
+    array = np.asarray(buffer)
     if not isinstance(buffer, np.ndarray) and not hasattr(buffer, "__buffer__"):
         try:
             memoryview(buffer)
@@ -81,12 +85,6 @@ def _array(buffer: Any) -> np.ndarray:
     if not (array.flags.c_contiguous or array.flags.f_contiguous):
         raise UsageTypeError(f"a buffer must be contiguous, but got strides {array.strides} of {array.shape}")
     return array.reshape(-1, order="A")
-
-
-def _number_type(datatype: MPI.Datatype) -> np.dtype | None:
-    """What MPI takes the bytes for, whatever type the array has that they lie in; None for what numpy has no number of."""
-    kind = np.dtype(datatype.typestr) if datatype.is_predefined else None
-    return kind if kind is not None and kind.kind in "biufc" else None
 
 
 def _elements(flat: np.ndarray, datatype: MPI.Datatype | None, count: int | None) -> np.ndarray:
@@ -99,7 +97,9 @@ def _elements(flat: np.ndarray, datatype: MPI.Datatype | None, count: int | None
             raise UsageTypeError(
                 "an MPI type with gaps cannot be cut into elements here; pack the data first"
             )
-        kind = _number_type(datatype)
+        # What MPI takes the bytes for, whatever type the array has that they lie in; None for what numpy has no number of.
+        kind = np.dtype(datatype.typestr) if datatype.is_predefined else None
+        kind = kind if kind is not None and kind.kind in "biufc" else None
         if (kind is None and size != flat.dtype.itemsize) or (kind or flat.dtype) != flat.dtype:
             if flat.nbytes % size:
                 raise UsageTypeError(f"{flat.nbytes} bytes are no whole number of elements of {size} bytes")
@@ -110,13 +110,8 @@ def _elements(flat: np.ndarray, datatype: MPI.Datatype | None, count: int | None
 _OPERATIONS = tuple((value, name) for name, value in vars(MPI).items() if type(value) is MPI.Op)
 
 _UFUNCS = (
-    (MPI.SUM, np.add),
-    (MPI.MAX, np.maximum),
-    (MPI.MIN, np.minimum),
-    (MPI.PROD, np.multiply),
-    (MPI.BAND, np.bitwise_and),
-    (MPI.BOR, np.bitwise_or),
-    (MPI.BXOR, np.bitwise_xor),
+    *((MPI.SUM, np.add), (MPI.MAX, np.maximum), (MPI.MIN, np.minimum), (MPI.PROD, np.multiply)),
+    *((MPI.BAND, np.bitwise_and), (MPI.BOR, np.bitwise_or), (MPI.BXOR, np.bitwise_xor)),
 )
 
 

@@ -7,20 +7,24 @@ first one on; only when, and by whom, is a matter of time.
 
 from __future__ import annotations
 
+import os
 import struct
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
+from itertools import count
 from threading import Lock
-from types import CodeType
+from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+import spmdsim
 from spmdsim.bounded import Bounded
 from spmdsim.core.lockstep import contiguous
 from spmdsim.sides import name_ranks, number_of, sides
-from spmdsim.trace.recorder import source_lines
+from spmdsim.trace.recorder import source_line, source_lines, users
 from spmdsim.worlds.mpi.board import (
     AGREED,
     BEGUN,
@@ -29,25 +33,97 @@ from spmdsim.worlds.mpi.board import (
     END,
     INSIDE,
     KEY,
-    KIND,
     LINE,
     RING,
     Board,
+    NotedCall,
     as_float,
     column,
+    differences,
 )
-from spmdsim.worlds.mpi.fingerprint import Record, differences
-from spmdsim.worlds.mpi.lines import line_above, this_line, threads_in_calls
+from spmdsim.worlds.programs import Run
 
 if TYPE_CHECKING:
-    from spmdsim.worlds.mpi.checker import Checker
+    from spmdsim.worlds.mpi.checker import Check, Checker
 
-Run = Callable[[np.ndarray], np.ndarray]
-#: From what a call does, its number, whether it moves much, what refuses one that another rank makes otherwise, what looks
-#: after errors, and what compares.
-Noted = Callable[
-    [Run, int, bool, Callable[[], None], Callable[[BaseException], None], Callable[[], None]], Run
-]
+# -- the line of the user's program that runs now, as a number, found in a fraction of a microsecond ------
+
+#: Where the package is.
+_PACKAGE = os.path.dirname(spmdsim.__file__) + os.sep
+#: Functions and lines that are remembered.
+KEPT = 8192
+
+#: By the identity of a function's code: 0 if it is not the user's, else its number.
+functions: dict[int, int] = {}
+#: The code of these, so that their identity stays their own.
+_codes: Bounded[int, CodeType] = Bounded(KEPT, lambda code: functions.pop(id(code)))
+_numbers = count(1)
+
+
+def user_frame(frame: FrameType | None) -> tuple[FrameType | None, int]:
+    """The first frame of the user's from this one on, and the number of its function."""
+    while frame is not None:
+        function = functions.get(id(frame.f_code))
+        if function is None:
+            function = remember(frame.f_code)
+        if function:
+            return frame, function
+        frame = frame.f_back
+    return None, 0
+
+
+def threads_in_calls() -> list[str]:
+    """The user's threads that are in a call of the package now, by name."""
+    here = []
+    frames = sys._current_frames()
+    for thread in threading.enumerate():
+        frame: FrameType | None = frames.get(thread.ident or 0)
+        while frame is not None and not users(frame.f_code.co_filename):
+            if frame.f_code.co_filename.startswith(_PACKAGE) and not thread.name.startswith("spmdsim "):
+                here.append(thread.name)
+                break
+            frame = frame.f_back
+    return here
+
+
+def this_line(board: Board, depth: int = 1) -> float:
+    """The number of the user's line that called, the same on all ranks, to be written; 0 if there is none."""
+    frame, function = user_frame(sys._getframe(depth))
+    if frame is None:
+        return 0.0
+    lines = board.lines_of(function)
+    return lines.get(frame.f_lasti) or name(frame, lines, board)
+
+
+def line_above(
+    board: Board, under: FrameType
+) -> tuple[float, CodeType | None, Callable[[int], float | None], int]:
+    """``this_line`` of a call, the code it is in, what knows that one's lines, and how many frames above the given one's callee."""
+    frame, function = user_frame(under)
+    lines, above = board.lines_of(function), 1
+    if frame is None:
+        return 0.0, None, lines.get, above
+    line = lines.get(frame.f_lasti) or name(frame, lines, board)
+    while under is not frame and under.f_back is not None:
+        under, above = under.f_back, above + 1
+    return line, frame.f_code, lines.get, above
+
+
+def remember(code: CodeType) -> int:
+    """The number of a function; 0 if it is not the user's."""
+    function = functions[id(code)] = next(_numbers) if users(code.co_filename) else 0
+    _codes[id(code)] = code
+    return function
+
+
+def name(frame: FrameType, lines: dict[int, float], board: Board) -> float:
+    """The number of a frame's line, told in words and kept among its function's lines."""
+    words = source_line(frame) or "an unknown place"
+    number = number_of(words)
+    board.tell(number, words)
+    line = lines[frame.f_lasti] = as_float(number)
+    return line
+
 
 #: Calls, a power of two, after which a group's are compared if nobody asked before.
 EVERY = 64
@@ -60,32 +136,13 @@ BEFORE = 3
 
 
 class Calls:
-    """The calls of one group, as this rank made and compared them."""
+    """The calls of one group, as this rank made and compared them.
 
-    __slots__ = (
-        "_compared",
-        "_found",
-        "_lock",
-        "_tensor_words",
-        "awake",
-        "begin",
-        "board",
-        "due",
-        "end",
-        "far",
-        "key",
-        "kinds",
-        "marks",
-        "members",
-        "noted",
-        "number",
-        "others",
-        "peers",
-        "places",
-        "settled",
-        "start",
-        "told",
-    )
+    ``members`` are its ranks in their world, sorted, and ``places`` theirs on the board. ``number`` calls were begun,
+    ``settled`` when they were last compared; they are compared again when they are ``due``, at the latest. ``told`` says
+    that somebody was told already that ranks disagree or do not come, ``awake`` that this rank waits where it looks around
+    itself, and not inside of MPI. ``peers`` are the other members that were found on the board.
+    """
 
     def __init__(
         self,
@@ -100,6 +157,10 @@ class Calls:
         self.number, self.settled, self.told, self.awake, self.due = 0, 0, False, False, 0.0
         self.key = number_of(f"{name} {members}")
         self.start = board.enter(self.key, " ".join(map(str, places)))
+        # By the places of calls in the ring, the numbers of those that move much, of all ranks of this node, mixed with
+        # the group's number: another group's may stand there, and they stay when it is gone. Who is in one expects much,
+        # and whoever calls something else then would be overrun or overrun it: each notes its own call and then looks,
+        # the one at all others and the others at these numbers, so that one of them stays out of MPI.
         self.marks = board.marks(self.key)
         self.kinds: Bounded[int, None] = Bounded(KINDS)
         self.others = [place for place in places if place != board.me]
@@ -130,14 +191,8 @@ class Calls:
             return self._differs()
 
     def _differs(self) -> int | None:
-        areas, numbers, own, first, least = (
-            self.board.areas,
-            self.board.numbers,
-            self.number,
-            None,
-            self.number,
-        )
-        compared, places, key = self._compared, self._found, self.key
+        areas, compared, places, key = self.board.areas, self._compared, self._found, self.key
+        own, first, least = self.number, None, self.number
         for place, since in compared.items():
             at, theirs = places.get(place), areas[place]
             if at is None or theirs[at + KEY] != key:
@@ -151,7 +206,7 @@ class Calls:
                         first = since
             if since < least:
                 least = since
-        numbers[self.start + COMPARED] = least
+        self.board.numbers[self.start + COMPARED] = least
         return first
 
     def _alike(self, theirs: memoryview, at: int, since: int, until: int) -> int:
@@ -218,31 +273,17 @@ class Calls:
 
     # -- in words ---------------------------------------------------------------------------------------
 
-    def record(self, place: int, number: int) -> tuple[Record, str, int, int] | None:
-        """A member's call in words, its line, its tensor and the number that must agree; None if it is not kept."""
+    def record(self, place: int, number: int) -> NotedCall | None:
+        """A member's call; None if it is not kept."""
         at = self.start if place == self.board.me else self._at(place)
-        if at is None:
+        if at is None or number not in self.board.kept(place, at):
             return None
-        board, numbers = self.board, self.board.areas[place]
-        if number not in board.kept(place, at):
-            return None
-        agreed, kind, line = (numbers[column(at, what, number)] for what in (AGREED, KIND, LINE))
-        words = self._words(place, kind)
-        where = self._words(place, line) or board.words(place, line)
-        return (
-            Record.unpacked(words or "a call without words"),
-            where or "an unknown place",
-            agreed ^ kind,
-            agreed,
-        )
-
-    def _words(self, place: int, number: int) -> str | None:
-        return self.board.words(self.board.me, number) or self.board.words(place, number)
+        return self.board.call(place, at, number)
 
     def text(self, number: int, place: int | None = None) -> str:
         """A call as this rank, or the one at a place, made it."""
-        record = self.record(self.board.me if place is None else place, number)
-        return "a call that is not kept" if record is None else f"{record[0]}, at {record[1]}"
+        call = self.record(self.board.me if place is None else place, number)
+        return "a call that is not kept" if call is None else f"{call.record}, at {call.line}"
 
     def title(self, number: int) -> str:
         """Which call it is."""
@@ -250,25 +291,25 @@ class Calls:
 
     def tell_tensor(self, number: int) -> None:
         """Let the others know which tensor a call of this rank is about."""
-        record = self.record(self.board.me, number)
-        if record is not None and (words := self._tensor_words(record[2])) is not None:
-            self.board.tell(record[2], words)
+        call = self.record(self.board.me, number)
+        if call is not None and (words := self._tensor_words(call.about)) is not None:
+            self.board.tell(call.about, words)
 
     def disagreement(self, number: int) -> str:
         """One sentence: who made which call otherwise than the others, and what all had called before."""
         asked = {rank: self.record(place, number) for rank, place in zip(self.members, self.places)}
-        records = {rank: kept for rank, kept in asked.items() if kept is not None}
-        absent = [rank for rank in asked if rank not in records]
-        groups = sides((rank, agreed) for rank, (_, _, _, agreed) in records.items())
-        names = differences([records[ranks[0]][0] for ranks, _ in groups])
+        calls = {rank: kept for rank, kept in asked.items() if kept is not None}
+        absent = [rank for rank in asked if rank not in calls]
+        groups = [ranks for ranks, _ in sides((rank, call.agreed) for rank, call in calls.items())]
+        firsts = [calls[ranks[0]] for ranks in groups]
+        names = differences([call.record for call in firsts])
         if not names:
-            names = ["tensor"] if len({records[ranks[0]][2] for ranks, _ in groups}) > 1 else ["source"]
+            names = ["tensor"] if len({call.about for call in firsts}) > 1 else ["source"]
         told = []
-        for ranks, _ in groups[:4]:
-            record, _, tensor, _ = records[ranks[0]]
-            of = f", {self._tensor(tensor)}" if names == ["tensor"] else ""
-            lines = dict.fromkeys(records[rank][1] for rank in ranks)
-            told.append(f"{name_ranks(ranks)}: {record}{of}, at {' and '.join(lines)}")
+        for ranks, call in [*zip(groups, firsts)][:4]:
+            of = f", {self._tensor(call.about)}" if names == ["tensor"] else ""
+            lines = dict.fromkeys(calls[rank].line for rank in ranks)
+            told.append(f"{name_ranks(ranks)}: {call.record}{of}, at {' and '.join(lines)}")
         late = f"; {name_ranks(absent)} did not come there" if absent else ""
         if len(threads := threads_in_calls()) > 1:
             late += f"; the threads {' and '.join(threads)} call at once, each rank's in an order of its own"
@@ -276,17 +317,16 @@ class Calls:
 
     def parted(self) -> str:
         """Since when equal calls come from other lines, in words: there a member made one more or one less than the rest."""
-        areas, here = self.board.areas, self.board.me
+        areas, members = self.board.areas, zip(self.members, self.places)
         forks = [
-            (rank, place, self.start if place == here else self._at(place))
-            for rank, place in zip(self.members, self.places)
+            (r, place, self.start if place == self.board.me else self._at(place)) for r, place in members
         ]
         there = [(rank, place, at) for rank, place, at in forks if at is not None]
         begun = [areas[place][at + BEGUN] for _, place, at in there]
         for number in range(max(0, max(begun) - RING), min(begun)):
             if len({areas[place][column(at, LINE, number)] for _, place, at in there}) > 1:
                 records = ((rank, self.record(place, number)) for rank, place, _ in there)
-                lines = sides((rank, "?" if record is None else record[1]) for rank, record in records)
+                lines = sides((rank, "?" if call is None else call.line) for rank, call in records)
                 told = ", ".join(f"{name_ranks(ranks)} at {line}" for ranks, line in lines)
                 return f"; the calls are from other lines since call {number}: {told}"
         return ""
@@ -297,27 +337,22 @@ class Calls:
 
     def _before(self, number: int) -> str:
         some = range(max(0, number - BEFORE), number)
-        calls = [record for k in some if (record := self.record(self.board.me, k)) is not None]
-        return (
-            f" (before that, all: {', '.join(f'{call.call} at {line}' for call, line, *_ in calls)})"
-            if calls
-            else ""
-        )
+        calls = [call for k in some if (call := self.record(self.board.me, k)) is not None]
+        told = ", ".join(f"{call.record.call} at {call.line}" for call in calls)
+        return f" (before that, all: {told})" if calls else ""
 
 
 def _noting(
     calls: Calls, world: Any, strict: bool
-) -> tuple[Callable[[int], int], Callable[[int], None], Noted]:
+) -> tuple[Callable[[int], int], Callable[[int], None], Callable[[Run, Check], Run]]:
     """What notes that a call begins, that it ends, and both around one that is made again and again."""
     board, numbers, start = calls.board, calls.board.numbers, calls.start
     clock, this_frame, last = time.monotonic, sys._getframe, RING - 1
     seconds = numbers.cast("B").cast("d")
     begun, here, marks, key = start + BEGUN, board.inside(start), calls.marks, calls.key
     # By a call's place in the ring: the first byte of its row, where its end stands, and where another's number would.
-    slots = [
-        (column(start, 0, k) * numbers.itemsize, column(start, END, k), column(0, AGREED, k))
-        for k in range(RING)
-    ]
+    size = numbers.itemsize
+    slots = [(column(start, 0, k) * size, column(start, END, k), column(0, AGREED, k)) for k in range(RING)]
     write, rewrite = struct.Struct("qqdd").pack_into, struct.Struct("qddd").pack_into  # see ``as_float``
 
     def begin(digest: int) -> int:
@@ -334,14 +369,8 @@ def _noting(
     def end(number: int) -> None:
         seconds[slots[number & last][1]] = clock()
 
-    def noted(
-        run: Run,
-        digest: int,
-        heavy: bool,
-        refuse: Callable[[], None],
-        failed: Callable[[BaseException], None],
-        compare: Callable[[], None],
-    ) -> Run:
+    def noted(run: Run, check: Check) -> Run:
+        digest, heavy, compare = check.digest, check.heavy, check.compare
         # The code that the user's call is in, what knows that one's lines, and how far up it was.
         code: CodeType | None = None
         told: Callable[[int], float | None] = board.lines_of(0).get
@@ -368,22 +397,17 @@ def _noting(
             try:
                 if heavy:
                     marks[place] = number ^ key
-                    for (
-                        theirs,
-                        at,
-                    ) in calls.peers:  # as ``unlike`` does it; what begins with the key is the group
-                        if (
-                            theirs[at + was_begun] > number
-                            and theirs[at + agreed] != mine
-                            and theirs[at] == key
-                        ):
-                            refuse()
+                    # As ``unlike`` does it; what begins with the key is the group.
+                    for theirs, at in calls.peers:
+                        other = theirs[at + was_begun] > number and theirs[at + agreed] != mine
+                        if other and theirs[at] == key:
+                            check.checker.compare(calls)
                 elif (mark := marks[place]) and mark == number ^ key and unlike(number):
-                    refuse()
+                    check.checker.compare(calls)
                 result = run(array if array.flags.c_contiguous else contiguous(array))
             except BaseException as error:
                 end(number)
-                failed(error)
+                check.failed(error)
                 raise
             now = seconds[over] = clock()
             if now > calls.due or not number & but_one:

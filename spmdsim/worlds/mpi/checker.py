@@ -6,9 +6,8 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import partial
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import numpy as np
@@ -19,12 +18,11 @@ from spmdsim.core.lockstep import contiguous
 from spmdsim.core.step import Step
 from spmdsim.errors import DisagreementError, InputError, WorldError
 from spmdsim.sides import NUMBERS, number_of
-from spmdsim.worlds.mpi.board import END, INSIDE, Board, as_number, column
+from spmdsim.worlds.mpi.board import END, INSIDE, Board, Record, as_number, column, digest
 from spmdsim.worlds.mpi.boards import known_board
-from spmdsim.worlds.mpi.calls import KINDS, Calls, Run
-from spmdsim.worlds.mpi.fingerprint import Record, digest
-from spmdsim.worlds.mpi.lines import this_line
+from spmdsim.worlds.mpi.calls import KINDS, Calls, this_line
 from spmdsim.worlds.mpi.waiting import NEVER, Watch, absence, held_up
+from spmdsim.worlds.programs import Run
 
 #: Seconds that ranks wait for each other unless ``SPMDSIM_DEADLINE`` says otherwise.
 DEADLINE = 60.0
@@ -42,49 +40,23 @@ LATEST, SHARE = 0.002, 50
 def deadline_seconds() -> float:
     """The deadline that the environment asks for, or the default."""
     asked = os.environ.get("SPMDSIM_DEADLINE", "")
-    try:
-        seconds = float(asked or DEADLINE)
-    except ValueError:
-        seconds = -1.0
-    if not seconds > 0:
-        raise InputError(f"SPMDSIM_DEADLINE is a number of seconds, but it is {asked!r}")
-    return seconds
+    with suppress(ValueError):
+        if (seconds := float(asked or DEADLINE)) > 0:
+            return seconds
+    raise InputError(f"SPMDSIM_DEADLINE is a number of seconds, but it is {asked!r}")
 
 
 def members_of(step: Step) -> tuple[int, ...]:
     """The ranks that take part in a step, sorted."""
-    ranks = set(step.src.mesh.rank_list)
-    if step.dst.mesh is not step.src.mesh:
-        ranks |= set(step.dst.mesh.rank_list)
-    return tuple(sorted(ranks))
-
-
-@dataclass(frozen=True)
-class NewCall:
-    """What a rank is about to run, derived once per step: it in words and as a number, and the ranks that all make it."""
-
-    record: Record
-    members: tuple[int, ...]
-    digest: int
-    nbytes: int = 0
-
-    @staticmethod
-    def of(
-        step: Step, dtype: np.dtype, algorithm: str | None, members: tuple[int, ...] | None = None
-    ) -> NewCall:
-        """The call for a step, of all its ranks if not of these."""
-        record, number = Record.of(step, dtype.name, algorithm), digest(step, dtype.name, algorithm)
-        nbytes = math.prod(step.shape) * dtype.itemsize
-        return NewCall(record, members or members_of(step), number, nbytes)
-
-    @staticmethod
-    def named(words: str, members: Sequence[int]) -> NewCall:
-        """A call that a few words say all about: a barrier."""
-        return NewCall(Record(words), tuple(members), number_of(words))
+    return tuple(sorted({*step.src.mesh.rank_list, *step.dst.mesh.rank_list}))
 
 
 class Checker:
-    """What the checks of a world share."""
+    """What the checks of a world share; ``what`` tells its calls from others of the same world.
+
+    The mode is ``"auto"``, or True to compare every call and its source lines before it runs. The world says which tensor a
+    call is about.
+    """
 
     def __init__(
         self,
@@ -120,10 +92,14 @@ class Checker:
             self.watch.follow(calls, self.deadline)
         return calls
 
-    def of(self, call: NewCall) -> Check:
-        """The check of a call; calls of the same members are numbered together."""
-        self.board.tell(call.digest, call.record.packed())
-        return Check(self, call, self.calls(call.members))
+    def of(self, step: Step, dtype: np.dtype, algorithm: str | None, ranks: Sequence[int]) -> Check:
+        """The check of a step's calls, which these ranks make."""
+        number, nbytes = digest(step, dtype.name, algorithm), math.prod(step.shape) * dtype.itemsize
+        return Check(self, Record.of(step, dtype.name, algorithm), number, ranks, nbytes)
+
+    def named(self, words: str, ranks: Sequence[int] | None = None) -> Check:
+        """The check of calls that a few words say all about, such as a barrier, of these ranks or all of the world."""
+        return Check(self, Record(words), number_of(words), self.everyone if ranks is None else ranks)
 
     def origin(self, kind: Any) -> int:
         """The number of a tensor that this rank makes now: which one of its kind it is, counted from 1."""
@@ -144,24 +120,22 @@ class Checker:
 
     def event(self, words: str) -> None:
         """Note something that all ranks of the world do, and that moves nothing, so that nothing else holds them back."""
-        check = self.of(NewCall.named(words, self.everyone))
-        check.calls.end(check.calls.begin(check.call.digest))
+        check = self.named(words)
+        check.calls.end(check.calls.begin(check.digest))
         check.compare()
 
     @contextmanager
     def together(self, words: str, ranks: Sequence[int] | None = None) -> Iterator[None]:
         """Something that all ranks of the world, or these, do at the same time: they meet before it."""
-        check = self.of(NewCall.named(words, self.everyone if ranks is None else ranks))
-        with check.inside(first=True):
+        with self.named(words, ranks).inside(first=True):
             yield
 
     def settle(self) -> None:
         """Compare all that was called so far with what the others called so far."""
         for calls in self._calls.values():
             if calls.number != calls.settled:
-                if (
-                    calls.far
-                ):  # what they noted must be known up to this rank's last call: their data may be quicker
+                # What they noted must be known up to this rank's last call: their data may be quicker.
+                if calls.far:
                     self.reach(calls, calls.number - 1, calls.far)
                 self.compare(calls)
 
@@ -185,29 +159,25 @@ class Checker:
 
     def wait(self, calls: Calls, number: int, there: Callable[[], bool]) -> None:
         """Wait until the other ranks are where they must be before this rank goes on with a call."""
-        calls.awake = True
+        begin = time.monotonic()
+        look, calls.awake = begin + LOOK, True
         try:
-            self._wait(calls, number, there)
+            while not there():
+                now = time.monotonic()
+                self.board.refresh()
+                if now - begin < AWAKE:
+                    os.sched_yield()
+                    continue
+                if now > look:
+                    look = now + LOOK
+                    self.compare(calls)
+                    if self.board.me in held_up(self.board):
+                        self._missing(calls, number, NEVER)
+                if now - begin > self.deadline:
+                    self._missing(calls, number, f"did not come within {self.deadline:g} s")
+                time.sleep(NAP)
         finally:
             calls.awake = False
-
-    def _wait(self, calls: Calls, number: int, there: Callable[[], bool]) -> None:
-        begin = time.monotonic()
-        look = begin + LOOK
-        while not there():
-            now = time.monotonic()
-            self.board.refresh()
-            if now - begin < AWAKE:
-                os.sched_yield()
-                continue
-            if now > look:
-                look = now + LOOK
-                self.compare(calls)
-                if self.board.me in held_up(self.board):
-                    self._missing(calls, number, NEVER)
-            if now - begin > self.deadline:
-                self._missing(calls, number, f"did not come within {self.deadline:g} s")
-            time.sleep(NAP)
 
     def reach(self, calls: Calls, number: int, places: Sequence[int]) -> None:
         """Wait until these members have come to a call that this rank began before, in sight of the others."""
@@ -262,40 +232,46 @@ def making(world: Any, comm: MPI.Comm, deadline: float) -> Iterator[None]:
 
 
 class Check:
-    """Notes and compares one kind of call each time it is made."""
+    """Notes and compares one kind of call each time it is made: in words, and by the number that stands for them.
 
-    __slots__ = ("call", "calls", "checker")
+    The calls of the same ranks are numbered together.
+    """
 
-    def __init__(self, checker: Checker, call: NewCall, calls: Calls) -> None:
-        self.checker, self.call, self.calls = checker, call, calls
+    __slots__ = ("calls", "checker", "digest", "heavy", "record")
+
+    def __init__(
+        self, checker: Checker, record: Record, digest: int, ranks: Sequence[int], nbytes: int = 0
+    ) -> None:
+        self.checker, self.record, self.digest, self.heavy = checker, record, digest, nbytes >= HEAVY
+        checker.board.tell(digest, record.packed())
+        self.calls = checker.calls(tuple(sorted(ranks)))
 
     def before(self, run: Run) -> Run:
         """What notes the call, runs it, and compares it sooner or later: in one function, since it is on the way of all."""
-        if self.checker.mode is True:
-            return lambda array: self.run(run, contiguous(array))
-        heavy = self.call.nbytes >= HEAVY
-        unlike = partial(self.checker.compare, self.calls)
-        return self.calls.noted(run, self.call.digest, heavy, unlike, self._failed, self.compare)
+        if self.checker.mode is not True:
+            return self.calls.noted(run, self)
 
-    def _failed(self, error: BaseException) -> None:
-        if isinstance(error, MPI.Exception):  # such as a message that is longer than expected
+        def compared(array: np.ndarray) -> np.ndarray:
+            with self.inside():
+                return run(contiguous(array))
+
+        return compared
+
+    def failed(self, error: BaseException) -> None:
+        """Compare after an error of MPI's, such as a message that is longer than expected."""
+        if isinstance(error, MPI.Exception):
             self.checker.compare(self.calls)
-
-    def run(self, run: Callable[..., Any], *arrays: np.ndarray, ids: str = "") -> Any:
-        """Note a call, compare it if it is new, and run it."""
-        with self.inside(ids):
-            return run(*arrays)
 
     @contextmanager
     def inside(self, ids: str = "", first: bool = False) -> Iterator[None]:
         """Note a call for as long as it takes; ``first`` compares it before it runs, be it new or not."""
-        calls, checker, kind = self.calls, self.checker, self.call.digest
+        calls, checker, kind = self.calls, self.checker, self.digest
         if ids:
             kind ^= number_of(ids)
-            checker.board.tell(kind, replace(self.call.record, ids=ids).packed())
+            checker.board.tell(kind, replace(self.record, ids=ids).packed())
         number = calls.begin(kind)
         try:
-            if calls.new(self.call.digest) or first or checker.mode is True:
+            if calls.new(self.digest) or first or checker.mode is True:
                 self.meet()
             else:
                 calls.mark(number)

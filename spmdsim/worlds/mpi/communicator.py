@@ -13,7 +13,7 @@ is not a collective of buffers, the lower-case methods included, goes to the rea
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import lru_cache, wraps
+from functools import wraps
 from typing import Any, TypeVar
 
 import numpy as np
@@ -24,19 +24,16 @@ from spmdsim.collectives import Schedule, algorithms, make_schedule, schedule_of
 from spmdsim.collectives.execution import execute, fitting
 from spmdsim.collectives.partition import cut
 from spmdsim.collectives.promises import collective
-from spmdsim.collectives.rank_program import compile_program
 from spmdsim.collectives.selection_tables import choose, libraries
 from spmdsim.errors import InputError, ScheduleError, WorldError, unknown
 from spmdsim.pictured import Pictured
-from spmdsim.worlds.emulated import _parsed
+from spmdsim.worlds.emulated import _parsed, program_of
 from spmdsim.worlds.mpi.alike import agreed
 from spmdsim.worlds.mpi.buffers import Buffer, buffer_of, function_of
 from spmdsim.worlds.mpi.checker import DEADLINE, deadline_seconds
 from spmdsim.worlds.mpi.emulated_calls import EmulatedCalls
-from spmdsim.worlds.mpi.fingerprint import check_mode
 from spmdsim.worlds.mpi.messages import TAG, Messages
-
-_program = lru_cache(maxsize=4096)(compile_program)
+from spmdsim.worlds.programs import check_mode
 
 _Method = TypeVar("_Method", bound=Callable[..., None])
 
@@ -217,14 +214,12 @@ class EmulatedCommunicator(Pictured):
         lengths = np.empty((size, size), np.int64)
         self._calls.meet("all_to_all")
         self.comm.Allgather(np.array(counts, np.int64), lengths)
-        if (sent := tuple(lengths[:, self._rank].tolist())) != result.blocks(size)[0]:
-            raise InputError(
-                f"blocks of {sent} elements are sent to this rank, which receives {result.blocks(size)[0]}"
-            )
+        sent, taken = tuple(lengths[:, self._rank].tolist()), result.blocks(size)
+        if sent != taken[0]:
+            raise InputError(f"blocks of {sent} elements are sent to this rank, which receives {taken[0]}")
         schedule = self._schedule("all_to_all", int(lengths.sum(axis=1).max()), result)
-        parts = [source.elements[begin : begin + count] for begin, count in zip(begins, counts)]
-        given = np.concatenate(parts)
-        self._placed(schedule, tuple(lengths.reshape(-1).tolist()), given, result, *result.blocks(size))
+        given = _joined(source, counts, begins)
+        self._placed(schedule, tuple(lengths.reshape(-1).tolist()), given, result, *taken)
 
     @_collective
     def Gather(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
@@ -274,9 +269,7 @@ class EmulatedCommunicator(Pictured):
         elif source is None:
             counts = (result.count,) * self._size
         schedule = self._schedule("scatter", sum(counts), result, None, root)
-        given = None
-        if source is not None:
-            given = np.concatenate([source.elements[b : b + c] for b, c in zip(begins, counts)])
+        given = None if source is None else _joined(source, counts, begins)
         count = counts[self._rank]
         target = np.empty_like(result.elements[:count]) if kept else result.elements[:count]
         self._run(schedule, _shares(schedule, counts), given, target)
@@ -329,7 +322,7 @@ class EmulatedCommunicator(Pictured):
         op: MPI.Op | None = None,
         like: Buffer | None = None,
     ) -> None:
-        program = _program(schedule, self._rank, sizes)
+        program = program_of(schedule, self._rank, sizes)
         fitting(program, given, result)
         self._calls.begin(schedule, sizes, op, result if given is None else given)
         function = np.add if op is None or like is None else function_of(op, like)
@@ -353,9 +346,8 @@ class EmulatedCommunicator(Pictured):
             kind, options = _parsed(self._named[name])
             schedule = schedule_of(name, kind, self._size, root, **options)
             if not commutes and not schedule.in_order:
-                raise WorldError(
-                    f"{schedule.name} does not keep the order of operands, which a non-commutative operation needs"
-                )
+                needed = "the order of operands, which a non-commutative operation needs"
+                raise WorldError(f"{schedule.name} does not keep {needed}")
             return schedule
         try:
             chosen = choose(self.library, name, self._size, nbytes, commutes, itemsize).algorithm
@@ -367,12 +359,16 @@ class EmulatedCommunicator(Pictured):
         return _any_schedule(name, self._size, root, commutes)
 
 
+def _joined(source: Buffer, counts: tuple[int, ...], begins: tuple[int, ...]) -> np.ndarray:
+    """The blocks of a buffer, one after the other."""
+    return np.concatenate([source.elements[begin : begin + n] for begin, n in zip(begins, counts)])
+
+
 def _known_library(library: str | None) -> str:
     name = library or ("openmpi" if MPI.get_vendor()[0] == "Open MPI" else "mpich")
     if name not in libraries():
-        raise unknown(
-            f"the choices of {library!r} are not known", str(library), libraries(), listed="known are"
-        )
+        what = f"the choices of {library!r} are not known"
+        raise unknown(what, str(library), libraries(), listed="known are")
     return name
 
 
@@ -392,9 +388,7 @@ def _any_schedule(name: str, size: int, root: int, commutes: bool) -> Schedule:
             schedule = make_schedule(one, size, root)
             if commutes or schedule.in_order:
                 return schedule
-    raise WorldError(
-        f"no algorithm of {name} fits {size} ranks, root {root}" + (", in order" * (not commutes))
-    )
+    raise WorldError(f"no algorithm of {name} fits {size} ranks, root {root}{', in order' * (not commutes)}")
 
 
 def _shares(schedule: Schedule, counts: tuple[int, ...]) -> tuple[int, ...]:

@@ -1,11 +1,17 @@
-"""Communicators that count what MPI is asked to move, from the buffers and counts of every call that is made."""
+"""Communicators that count what MPI is asked to move, from the buffers and counts of every call that is made.
+
+Whichever way a step takes, its calls go through one of these. Data are counted while somebody records; control
+traffic, which moves nothing of the user's, is told apart by what only it calls (or by its messages' tags), counted
+from the beginning, and shown apart. A reduction of MPI's own is counted by the convention of the plans; beside it
+stands what the library's algorithm moves, as far as its choice is known.
+"""
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 from mpi4py import MPI
@@ -27,7 +33,7 @@ _COLLECTIVES = {"Allreduce": "all_reduce", "Reduce_scatter": "reduce_scatter"}
 
 
 class LibraryMoves(NamedTuple):
-    """Bytes that one rank receives and sends in a library's algorithm."""
+    """Bytes that one rank receives and sends in the algorithm that a library chooses."""
 
     algorithm: str
     received: int
@@ -38,7 +44,7 @@ class LibraryMoves(NamedTuple):
 def library_moves(
     vendor: str, function: str, counts: tuple[int, ...], rank: int, itemsize: int
 ) -> LibraryMoves | None:
-    """What the algorithm moves that a library chooses for a reduction; None where its choice is not known.
+    """What a reduction of such blocks of elements moves (for an Allreduce, of balanced ones); None where that is not known.
 
     >>> library_moves("Open MPI", "Allreduce", (1, 1, 1, 1), 0, 8)
     LibraryMoves(algorithm='recursive_doubling', received=64, sent=64)
@@ -46,9 +52,8 @@ def library_moves(
     size, name = len(counts), _COLLECTIVES[function]
     try:
         equal = name == "all_reduce" or len(set(counts)) == 1
-        chosen = choose(
-            TABLES[vendor], name, size, sum(counts) * itemsize, True, itemsize, equal_blocks=equal
-        )
+        nbytes = sum(counts) * itemsize
+        chosen = choose(TABLES[vendor], name, size, nbytes, True, itemsize, equal_blocks=equal)
         choice = chosen.algorithm
         if vendor == "Open MPI" and name == "all_reduce" and "ring" in chosen.name and sum(counts) < size:
             choice = algorithm(name, "recursive_doubling")  # its rings want an element per rank
@@ -72,7 +77,11 @@ _PURPOSES = {GAVE_UP: "agreement", MEETING: "groups", LEFT: "exit", DONE: "exit"
 
 
 class Tally:
-    """What the communicators of one world were asked to move."""
+    """What the communicators of one world were asked to move: control traffic since the world was made, data in this step.
+
+    ``calls`` are MPI's functions in the order of their first calls; ``library`` is what the library's algorithms of its
+    reductions move, unless one is not known, and ``algorithms`` are their names.
+    """
 
     def __init__(self) -> None:
         self.control: dict[str, Asked] = {}
@@ -90,14 +99,13 @@ class Tally:
         self.calls[name] = self.calls.get(name, 0) + 1
         self.data += Asked(1, received, sent)
 
-    def reduced(self, name: str, vendor: str, counts: Sequence[int], comm: MPI.Comm, itemsize: int) -> None:
-        """A call reduces data, by an algorithm of the library's."""
-        rank, total = comm.Get_rank(), sum(counts)
-        once = Asked(1, (len(counts) - 1) * counts[rank], total - counts[rank])
-        if name == "Allreduce":
-            once = Asked(1, once.received + once.sent, once.received + once.sent)
-        self.moved(name, once.received * itemsize, once.sent * itemsize)
-        moves = library_moves(vendor, name, tuple(counts), rank, itemsize)
+    def reduced(self, name: str, counts: Sequence[int], rank: int, itemsize: int) -> None:
+        """A call reduces data, by an algorithm of the library's: everybody's part of a block is sent to its owner."""
+        received, sent = (len(counts) - 1) * counts[rank], sum(counts) - counts[rank]
+        if name == "Allreduce":  # as much again to gather the blocks
+            received = sent = received + sent
+        self.moved(name, received * itemsize, sent * itemsize)
+        moves = library_moves(VENDOR, name, tuple(counts), rank, itemsize)
         if moves is None:
             self.unknown = True
         else:
@@ -107,9 +115,8 @@ class Tally:
     def way(self) -> str:
         """The calls of this step in words."""
         by = f" ({', '.join(self.algorithms)})" if self.algorithms else ""
-        return (
-            ", ".join(f"{count} x {name}" if count > 1 else name for name, count in self.calls.items()) + by
-        )
+        calls = (f"{count} x {name}" if count > 1 else name for name, count in self.calls.items())
+        return ", ".join(calls) + by
 
     def by_library(self) -> Asked | None:
         """What the library's algorithms moved in this step, where it chose them and the choice is known."""
@@ -122,8 +129,64 @@ class Tally:
         recorder.control(purpose, once)
 
 
+#: The library's name.
+VENDOR: str = MPI.get_vendor()[0]
+
+_Call = TypeVar("_Call", bound=Callable[..., Any])
+#: Bytes that a call receives and sends, by this rank's number, how many there are, and the call's buffers.
+Moves = Callable[[int, int, Any, Any], tuple[int, int]]
+
+
+def _nbytes(spec: Any) -> int:
+    """Bytes of a buffer as a call names it: an array, ``[array, type]`` or ``[array, count, type]``."""
+    if isinstance(spec, np.ndarray):
+        return spec.nbytes
+    if len(spec) == 2:  # arrays of element types that Python's buffers do not know are no buffers
+        return spec[0].nbytes if isinstance(spec[0], np.ndarray) else memoryview(spec[0]).nbytes
+    return int(spec[1]) * int(spec[2].Get_size())
+
+
+def _blocks(spec: Any) -> list[int]:
+    """Bytes of every rank's block in ``[array, (counts, places), type]``, or ``[array, counts, places, types]``."""
+    if len(spec) == 4:
+        return [count * kind.Get_size() for count, kind in zip(spec[1], spec[3])]
+    size = spec[2].Get_size()
+    return [count * size for count in spec[1][0]]
+
+
+def _equal(rank: int, size: int, given: Any, taken: Any) -> tuple[int, int]:
+    """An equal block from each to each."""
+    mine = taken if given is MPI.IN_PLACE else given
+    return (size - 1) * _nbytes(taken), (size - 1) * _nbytes(mine)
+
+
+def _gathered(rank: int, size: int, given: Any, taken: Any) -> tuple[int, int]:
+    """Every rank's block, of its own length, to all others."""
+    blocks = _blocks(taken)
+    mine = blocks[rank] if given is MPI.IN_PLACE else _nbytes(given)
+    return sum(blocks) - blocks[rank], (size - 1) * mine
+
+
+def _exchanged(rank: int, size: int, given: Any, taken: Any) -> tuple[int, int]:
+    """A block of any length from each to each."""
+    sent, received = _blocks(given), _blocks(taken)
+    return sum(received) - received[rank], sum(sent) - sent[rank]
+
+
+def _counting(call: _Call, moves: Moves) -> _Call:
+    """One of MPI's calls, counted."""
+    name = call.__name__
+
+    def counted(self: Counted, sendbuf: Any, recvbuf: Any) -> Any:
+        if recorder.open_traces:
+            self.tally.moved(name, *moves(*self.rank_size, sendbuf, recvbuf))
+        return call(self, sendbuf, recvbuf)
+
+    return cast(_Call, counted)
+
+
 class Counted(MPI.Intracomm):
-    """A communicator that counts what it is asked to do."""
+    """Another name for a communicator, which counts what it is asked to do."""
 
     tally: Tally
     rank_size: tuple[int, int]
@@ -137,10 +200,19 @@ class Counted(MPI.Intracomm):
 
     # -- data ---------------------------------------------------------------------------------------------
 
+    Allgather = _counting(MPI.Intracomm.Allgather, _equal)
+    Allgatherv = _counting(MPI.Intracomm.Allgatherv, _gathered)
+    Alltoall = _counting(MPI.Intracomm.Alltoall, _equal)
+    Alltoallv = _counting(MPI.Intracomm.Alltoallv, _exchanged)
+    Alltoallw = _counting(MPI.Intracomm.Alltoallw, _exchanged)
+    Iallgather = _counting(MPI.Intracomm.Iallgather, _equal)
+    Iallgatherv = _counting(MPI.Intracomm.Iallgatherv, _gathered)
+    Ialltoallv = _counting(MPI.Intracomm.Ialltoallv, _exchanged)
+
     def Allreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
         """Counted as the reduce_scatter and all_gather of balanced blocks that it amounts to."""
         if recorder.open_traces:
-            self._reduced("Allreduce", self._balanced(recvbuf.size), recvbuf.itemsize)
+            self.tally.reduced("Allreduce", self._balanced(recvbuf.size), self.rank_size[0], recvbuf.itemsize)
         super().Allreduce(sendbuf, recvbuf, op)
 
     def Reduce_scatter(
@@ -148,83 +220,21 @@ class Counted(MPI.Intracomm):
     ) -> None:
         """Counted as everybody's part of a block sent to its owner."""
         if recorder.open_traces:
-            self._reduced("Reduce_scatter", recvcounts, recvbuf.itemsize)
+            self.tally.reduced("Reduce_scatter", recvcounts, self.rank_size[0], recvbuf.itemsize)
         super().Reduce_scatter(sendbuf, recvbuf, recvcounts, op)
-
-    def Allgather(self, sendbuf: Any, recvbuf: Any) -> None:
-        """Every rank's block to all others."""
-        if recorder.open_traces:
-            others = self.rank_size[1] - 1
-            mine = recvbuf if sendbuf is MPI.IN_PLACE else sendbuf
-            self.tally.moved("Allgather", others * _nbytes(recvbuf), others * _nbytes(mine))
-        super().Allgather(sendbuf, recvbuf)
-
-    def Allgatherv(self, sendbuf: Any, recvbuf: Any) -> None:
-        """Every rank's block to all others."""
-        if recorder.open_traces:
-            rank, size = self.rank_size
-            blocks = _blocks(recvbuf)
-            mine = blocks[rank] if sendbuf is MPI.IN_PLACE else _nbytes(sendbuf)
-            self.tally.moved("Allgatherv", sum(blocks) - blocks[rank], (size - 1) * mine)
-        super().Allgatherv(sendbuf, recvbuf)
-
-    def Alltoall(self, sendbuf: Any, recvbuf: Any) -> None:
-        """A block from each to each."""
-        if recorder.open_traces:
-            others = self.rank_size[1] - 1
-            self.tally.moved("Alltoall", others * _nbytes(recvbuf), others * _nbytes(sendbuf))
-        super().Alltoall(sendbuf, recvbuf)
-
-    def Alltoallv(self, sendbuf: Any, recvbuf: Any) -> None:
-        """A block from each to each."""
-        if recorder.open_traces:
-            self._exchanged("Alltoallv", _blocks(sendbuf), _blocks(recvbuf))
-        super().Alltoallv(sendbuf, recvbuf)
-
-    def Ialltoallv(self, sendbuf: Any, recvbuf: Any) -> MPI.Request:
-        """A block from each to each, without waiting."""
-        if recorder.open_traces:
-            self._exchanged("Ialltoallv", _blocks(sendbuf), _blocks(recvbuf))
-        return super().Ialltoallv(sendbuf, recvbuf)
-
-    def Iallgather(self, sendbuf: Any, recvbuf: Any) -> MPI.Request:
-        """Every rank's block to all others, without waiting."""
-        if recorder.open_traces:
-            others, nbytes = self.rank_size[1] - 1, _nbytes(sendbuf)
-            self.tally.moved("Iallgather", others * nbytes, others * nbytes)
-        return super().Iallgather(sendbuf, recvbuf)
-
-    def Iallgatherv(self, sendbuf: Any, recvbuf: Any) -> MPI.Request:
-        """Every rank's block, which lies in its place, to all others, without waiting."""
-        if recorder.open_traces:
-            (rank, size), blocks = self.rank_size, _blocks(recvbuf)
-            self.tally.moved("Iallgatherv", sum(blocks) - blocks[rank], (size - 1) * blocks[rank])
-        return super().Iallgatherv(sendbuf, recvbuf)
-
-    def Alltoallw(self, sendbuf: Any, recvbuf: Any) -> None:
-        """A block from each to each, each of a type of its own."""
-        if recorder.open_traces:
-            sides = [
-                [count * kind.Get_size() for count, kind in zip(spec[1], spec[3])]
-                for spec in (sendbuf, recvbuf)
-            ]
-            self._exchanged("Alltoallw", *sides)
-        super().Alltoallw(sendbuf, recvbuf)
 
     def Bcast(self, buf: Any, root: int = 0) -> None:
         """The root's buffer to all others."""
         if recorder.open_traces:
             (rank, size), nbytes = self.rank_size, _nbytes(buf)
-            sends = rank == root
-            self.tally.moved("Bcast", 0 if sends else nbytes, (size - 1) * nbytes if sends else 0)
+            self.tally.moved("Bcast", nbytes * (rank != root), (size - 1) * nbytes * (rank == root))
         super().Bcast(buf, root)
 
     def Exscan(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
         """Counted as what each rank but the first has to receive."""
         if recorder.open_traces:
-            rank, size = self.rank_size
-            nbytes = _nbytes(recvbuf)
-            self.tally.moved("Exscan", nbytes if rank else 0, nbytes if rank < size - 1 else 0)
+            (rank, size), nbytes = self.rank_size, _nbytes(recvbuf)
+            self.tally.moved("Exscan", nbytes * (rank > 0), nbytes * (rank < size - 1))
         super().Exscan(sendbuf, recvbuf, op)
 
     def Isend(self, buf: Any, dest: int, tag: int = 0) -> MPI.Request:
@@ -245,13 +255,6 @@ class Counted(MPI.Intracomm):
         size = self.rank_size[1]
         return [split_block(0, count, size, k)[1] for k in range(size)]
 
-    def _reduced(self, name: str, counts: Sequence[int], itemsize: int) -> None:
-        self.tally.reduced(name, VENDOR, counts, self, itemsize)
-
-    def _exchanged(self, name: str, given: Sequence[int], taken: Sequence[int]) -> None:
-        rank = self.rank_size[0]
-        self.tally.moved(name, sum(taken) - taken[rank], sum(given) - given[rank])
-
     # -- control ------------------------------------------------------------------------------------------
 
     def agree(self, mine: np.ndarray, common: np.ndarray, op: MPI.Op) -> None:
@@ -270,9 +273,7 @@ class Counted(MPI.Intracomm):
         nbytes = ((size - 1) * mine + numbers.size - mine) * numbers.itemsize
         self.tally.controls("agreement", nbytes, nbytes)
 
-    def Iprobe(
-        self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
-    ) -> bool:
+    def Iprobe(self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: Any = None) -> bool:
         """Whether a message is there."""
         self.tally.controls("polls")
         return super().Iprobe(source, tag, status)
@@ -293,11 +294,7 @@ class Counted(MPI.Intracomm):
         super().Send(buf, dest, tag)
 
     def Recv(
-        self,
-        buf: Any,
-        source: int = MPI.ANY_SOURCE,
-        tag: int = MPI.ANY_TAG,
-        status: MPI.Status | None = None,
+        self, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: Any = None
     ) -> None:
         """A word of the control plane."""
         self.tally.controls(_PURPOSES[tag], _nbytes(buf), 0)
@@ -345,22 +342,3 @@ class Counted(MPI.Intracomm):
         """Memory that all ranks share, of which this rank gives so many bytes."""
         self.tally.controls("groups")
         return MPI.Win.Allocate_shared(nbytes, 1, MPI.INFO_NULL, self)
-
-
-#: The library's name.
-VENDOR: str = MPI.get_vendor()[0]
-
-
-def _nbytes(spec: Any) -> int:
-    """Bytes of a buffer as a call names it: an array, ``[array, type]`` or ``[array, count, type]``."""
-    if isinstance(spec, np.ndarray):
-        return spec.nbytes
-    if len(spec) == 2:  # arrays of element types that Python's buffers do not know are no buffers
-        return spec[0].nbytes if isinstance(spec[0], np.ndarray) else memoryview(spec[0]).nbytes
-    return int(spec[1]) * int(spec[2].Get_size())
-
-
-def _blocks(spec: Any) -> list[int]:
-    """Bytes of every rank's block in ``[array, (counts, places), type]``."""
-    size = spec[2].Get_size()
-    return [count * size for count in spec[1][0]]

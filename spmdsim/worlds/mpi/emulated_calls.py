@@ -24,8 +24,8 @@ from spmdsim.sides import name_ranks, number_of, sides
 from spmdsim.trace.recorder import source_line, source_lines
 from spmdsim.worlds.mpi.alike import Comparison, differing
 from spmdsim.worlds.mpi.buffers import operation_name, type_name
+from spmdsim.worlds.mpi.comms import HURRIED
 from spmdsim.worlds.mpi.counted import GAVE_UP, LEFT
-from spmdsim.worlds.mpi.leaving import HURRIED
 
 #: Bytes from which on a call is compared before it runs: libraries send messages of more without a copy in between,
 #: and into a receive for less they write where they must not.
@@ -37,7 +37,7 @@ PATIENCE = 1.0
 
 
 class EmulatedCall(NamedTuple):
-    """What a rank is about to run."""
+    """What a rank is about to run: the algorithm, and with it collective and root, elements of each chunk, and what they are."""
 
     schedule: Schedule
     sizes: tuple[int, ...]
@@ -47,8 +47,7 @@ class EmulatedCall(NamedTuple):
     @property
     def facts(self) -> dict[str, str]:
         """What all ranks must say alike."""
-        schedule = self.schedule
-        collective = schedule.collective
+        schedule, collective = self.schedule, self.schedule.collective
         options = "".join(f", {name} {value}" for name, value in schedule.options)
         return {
             "collective": collective.name,
@@ -71,7 +70,7 @@ def _in_words(facts: dict[str, str]) -> str:
 
 
 class EmulatedCalls:
-    """The calls of one emulated communicator."""
+    """The calls of one emulated communicator; ``begun`` says that the comparison of the one it is in was posted."""
 
     def __init__(self, comm: MPI.Comm, check: bool | str, deadline: float) -> None:
         self._comm, self._deadline, self._strict = comm, deadline, check is True
@@ -101,11 +100,9 @@ class EmulatedCalls:
             return
         operation, elements = operation_name(op), "" if array is None else type_name(array)
         call = EmulatedCall(schedule, sizes, operation, elements)
-        number = self._known.get(call)
-        new = number is None
-        if number is None:
-            number = self._known[call] = number_of(repr(call.facts))
-        self._post(number, call)
+        if new := call not in self._known:
+            self._known[call] = number_of(repr(call.facts))
+        self._post(self._known[call], call)
         self.begun = True
         if new or self._strict or (array is not None and sum(sizes) * array.itemsize >= LONG):
             self.end()
@@ -113,17 +110,18 @@ class EmulatedCalls:
     def meet(self, collective: str, root: int = 0) -> None:
         """Make sure that all ranks come to a collective whose ranks first tell each other the lengths of blocks."""
         if self._on:
-            facts = {"collective": f"{collective} of blocks", "root": str(root)}
-            self._post(number_of(repr(facts)), facts)
+            self._post_facts({"collective": f"{collective} of blocks", "root": str(root)})
             self.end()
 
     def failed(self, collective: str, error: Exception) -> None:
         """This rank cannot make its call, or not go on with it: why, if the others made another one."""
         if self._on and self._broken is None:
             if not self.begun:
-                facts = {"collective": collective, "mistake": str(error)}
-                self._post(number_of(repr(facts)), facts)
+                self._post_facts({"collective": collective, "mistake": str(error)})
             self.end()
+
+    def _post_facts(self, facts: dict[str, str]) -> None:
+        self._post(number_of(repr(facts)), facts)
 
     def _post(self, number: int, call: EmulatedCall | dict[str, str]) -> None:
         if self._broken is not None:
@@ -188,10 +186,8 @@ class EmulatedCalls:
             unlike = ["arguments"]
         texts = (f"{_in_words(facts)}, at {line}" for facts, line in said)
         told = [f"{name_ranks(ranks)}: {text}" for ranks, text in sides(enumerate(texts))]
-        return (
-            f"ranks disagree about call {self._number - 1} of an emulated communicator in its "
-            f"{', '.join(unlike) or 'source'}; {'; '.join(told)}"
-        )
+        what = f"call {self._number - 1} of an emulated communicator"
+        return f"ranks disagree about {what} in its {', '.join(unlike) or 'source'}; {'; '.join(told)}"
 
     # -- ranks that leave -------------------------------------------------------------------------------------
 

@@ -16,8 +16,7 @@ from spmdsim.redistribution.exchange.direct_reduction import Part, parts, rounds
 from spmdsim.redistribution.exchange.flat import flat_receives, flat_sends
 from spmdsim.redistribution.group_steps import Parts, ScanStep, one_array
 from spmdsim.redistribution.ways.way import Way
-from spmdsim.worlds.local_lookup import Peers
-from spmdsim.worlds.local_steps import add_on, add_up
+from spmdsim.worlds.local_steps import Arrived, add_on, add_up
 from spmdsim.worlds.mpi import messages
 from spmdsim.worlds.mpi.counted import Counted
 from spmdsim.worlds.mpi.messages import Stretches, element, native_op, number_view
@@ -174,9 +173,7 @@ def scan(step: ScanStep, group: ReduceGroup, dtype: np.dtype, way: Way) -> Run:
     return exclusive
 
 
-def send_parts(
-    comm: Counted, order: Sequence[int], rank: int, dtype: np.dtype, given: Parts
-) -> tuple[list[list[np.ndarray]], list[Peers]]:
+def send_parts(comm: Counted, order: Sequence[int], rank: int, dtype: np.dtype, given: Parts) -> Arrived:
     """A part to each member in one Alltoallv; what a rank gives itself is copied."""
     places, me = [order.index(member) for member in sorted(order)], order.index(rank)
     parts, counts = [given.arrays[k] for k in places], [int(given.counts[k]) for k in places]

@@ -28,12 +28,12 @@ from spmdsim.worlds.local_steps import assembled, stays
 from spmdsim.worlds.mpi.counted import Counted
 from spmdsim.worlds.mpi.messages import counted_parts, element
 from spmdsim.worlds.pool import Surroundings, allocator, empty, in_margins, surroundings
+from spmdsim.worlds.programs import Run
 
 #: The ranks of a group, sorted, and their communicator.
 Members = tuple[tuple[int, ...], Counted]
 #: What neighbours sent, and where it goes.
 Come = list[tuple[Index, np.ndarray]]
-Run = Callable[[np.ndarray], np.ndarray]
 #: The room around a block is filled in so many parts at most.
 FILLED = 64
 
@@ -104,7 +104,11 @@ def _agree(whole: np.ndarray, before: Index, index: Index, part: np.ndarray) -> 
 
 
 class Arriving(NamedTuple):
-    """What comes from another rank of the group."""
+    """What comes from another rank of the group, and how many elements: the rank's number in the group's communicator.
+
+    They begin at the ``place`` in the windows, if they are contiguous there and may land there at once; else the parts of
+    what lands are: which elements, in which shape, and where they go.
+    """
 
     number: int
     size: int
@@ -189,11 +193,13 @@ def _arriving(
     parts, start = [], 0
     for piece in pieces:
         sizes = [len(range(*part.indices(n))) for part, n in zip(piece.target, shape)]
-        target = piece.target if room is None else _moved(piece.target, room)
+        target = piece.target
+        if room is not None:  # where they lie in the memory
+            target = tuple(slice(a.start + b.start, a.stop + b.start) for a, b in zip(target, room.windows))
         parts.append((slice(start, start + piece.size), sizes, target))
         start += piece.size
-    contiguous_there = None if apart else _place(shape, pieces)
-    return Arriving(number, start, contiguous_there, tuple(parts))
+    there = None if apart or len(pieces) != 1 else flat_offset(shape, pieces[0].target)
+    return Arriving(number, start, there, tuple(parts))
 
 
 def _parts(peer: Arriving, buffer: np.ndarray) -> Come:
@@ -218,16 +224,6 @@ def _in_order(
             whole = (slice(None),) * part.ndim
             contributions.append((part, [HaloPiece(whole, target, part.size)]))
     return contributions
-
-
-def _moved(target: Index, room: Room) -> Index:
-    """Where elements of the windows lie in the memory."""
-    return tuple(slice(a.start + b.start, a.stop + b.start) for a, b in zip(target, room.windows))
-
-
-def _place(shape: tuple[int, ...], pieces: Sequence[HaloPiece]) -> int | None:
-    """Where the only piece begins in the flat array, if it is contiguous there."""
-    return flat_offset(shape, pieces[0].target) if len(pieces) == 1 else None
 
 
 def _packed(array: np.ndarray, pieces: Sequence[HaloPiece]) -> np.ndarray:

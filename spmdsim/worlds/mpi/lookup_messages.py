@@ -16,7 +16,7 @@ from mpi4py import MPI
 
 from spmdsim.errors import WorldError
 from spmdsim.redistribution.sparse_lookup import RowStep, Want, row_frame
-from spmdsim.worlds.local_lookup import Peers, gathered_gradient, place_rows, summed
+from spmdsim.worlds.local_steps import Peers, gathered_gradient, place_rows, summed
 from spmdsim.worlds.mpi import messages
 from spmdsim.worlds.mpi.checker import Check
 from spmdsim.worlds.mpi.messages import Stretches, element
@@ -157,8 +157,7 @@ class RowExchange:
         first = first if count else len(rows) - 1
         places = [start - skip * unit if part else 0 for start, part in zip(starts, taken)]
         self.comm.Alltoallv(
-            [rows[first:], (given, [0] * len(given)), self._kind],
-            [rows[skip:], (taken, places), self._kind],
+            [rows[first:], (given, [0] * len(given)), self._kind], [rows[skip:], (taken, places), self._kind]
         )
 
     def _exchange(self, wants: Sequence[Want], table: np.ndarray, rows: np.ndarray) -> Peers:

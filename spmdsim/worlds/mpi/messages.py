@@ -89,8 +89,8 @@ def subarray(shape: tuple[int, ...], index: Index, itemsize: int) -> MPI.Datatyp
 #: All messages of schedules; messages of a pair of ranks keep their order.
 TAG = 77_015
 
+#: Requests that will never be complete, with their memory: MPI may still write there.
 abandoned: list[object] = []
-"""Requests that will never be complete, with their memory: MPI may still write there."""
 
 
 class Messages:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
@@ -25,27 +26,42 @@ from spmdsim.redistribution.ways.rank_transfers import (
 )
 from spmdsim.redistribution.ways.way import Way
 from spmdsim.worlds.mpi import messages
-from spmdsim.worlds.mpi.messages import counted_parts, element, subarray
+from spmdsim.worlds.mpi.messages import Stretches, counted_parts, element, subarray
 from spmdsim.worlds.pool import allocator, empty
-
-#: Groups larger than this exchange by messages to the actual peers only.
-FEW_RANKS = 32
-
-Run = Callable[[np.ndarray], np.ndarray]
+from spmdsim.worlds.programs import Run
 
 
-def place(way: Way, comm: MPI.Comm, dtype: np.dtype) -> tuple[Run, list[MPI.Datatype]]:
-    """A way to place boxes, and the MPI types to free when it is forgotten."""
+def place(way: Way, comm: MPI.Comm, dtype: np.dtype, types: list[MPI.Datatype]) -> Run:
+    """A way to place boxes; MPI types that it makes, to be freed when it is forgotten, come to the list."""
     traffic = way.traffic
     assert traffic is not None
     if way.name == "gather rows":
-        return _gather_rows(traffic, comm, dtype, way.rows, way.most), []
+        return _gather_rows(traffic, comm, dtype, way.rows, way.most)
     typed = {"gather typed": _gather_typed, "typed": _typed}.get(way.name)
-    return (_PLAIN[way.name](traffic, comm, dtype), []) if typed is None else typed(traffic, comm, dtype)
+    return _PLAIN[way.name](traffic, comm, dtype) if typed is None else typed(traffic, comm, dtype, types)
 
 
 def _counts(indices: tuple[Index | None, ...]) -> list[int]:
     return [0 if i is None else MemberBox(0, i).count for i in indices]
+
+
+def _straight(
+    call: Callable[[Any, Any], None],
+    shape: tuple[int, ...],
+    dtype: np.dtype,
+    count: int,
+    taken: Any,
+    kind: MPI.Datatype,
+) -> Run:
+    """One call that moves elements from where they are to where they belong; ``taken`` of a kind come from each."""
+    fresh, given = allocator(shape, dtype), element(dtype.itemsize)
+
+    def run(array: np.ndarray) -> np.ndarray:
+        out = fresh()
+        call([array, count, given], [out, taken, kind])
+        return out
+
+    return run
 
 
 def broadcast(
@@ -68,34 +84,26 @@ def _gather(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype) -> Run:
     """Allgather(v) straight into the result."""
     assert traffic.gathered is not None
     offsets = [0 if i is None else flat_offset(traffic.target, i) or 0 for i in traffic.gathered]
-    counts, fresh = _counts(traffic.gathered), allocator(traffic.target, dtype)
-    kind, count, layout = element(dtype.itemsize), math.prod(traffic.source), (counts, offsets)
-
-    def equal(array: np.ndarray) -> np.ndarray:
-        out = fresh()
-        comm.Allgather([array, count, kind], [out, count, kind])
-        return out
-
-    def uneven(array: np.ndarray) -> np.ndarray:
-        out = fresh()
-        comm.Allgatherv([array, count, kind], [out, layout, kind])
-        return out
-
-    return equal if offsets == [k * count for k in range(len(counts))] and set(counts) == {count} else uneven
+    counts, kind, count = _counts(traffic.gathered), element(dtype.itemsize), math.prod(traffic.source)
+    equal = offsets == [k * count for k in range(len(counts))] and set(counts) == {count}
+    call, taken = (comm.Allgather, count) if equal else (comm.Allgatherv, (counts, offsets))
+    return _straight(call, traffic.target, dtype, count, taken, kind)
 
 
 def _gather_unpack(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype) -> Run:
     """Allgather(v) into a buffer, and every piece from there to its place."""
     assert traffic.gathered is not None
-    counts, target = _counts(traffic.gathered), traffic.target
-    offsets = [sum(counts[:k]) for k in range(len(counts))]
+    layout, kind, count = (
+        Stretches.of(_counts(traffic.gathered)),
+        element(dtype.itemsize),
+        math.prod(traffic.source),
+    )
     jobs = [
-        (offset, count, MemberBox(0, index).shape, index)
-        for offset, count, index in zip(offsets, counts, traffic.gathered)
+        (offset, size, MemberBox(0, index).shape, index)
+        for offset, size, index in zip(layout.starts, layout.counts, traffic.gathered)
         if index is not None
     ]
-    kind, layout, count = element(dtype.itemsize), (counts, offsets), math.prod(traffic.source)
-    fresh, landing = allocator(target, dtype), allocator((sum(counts),), dtype)
+    fresh, landing = allocator(traffic.target, dtype), allocator((sum(layout.counts),), dtype)
 
     def run(array: np.ndarray) -> np.ndarray:
         out, parts = fresh(), landing()
@@ -107,10 +115,9 @@ def _gather_unpack(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype) -> R
     return run
 
 
-def _gather_typed(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype) -> tuple[Run, list[MPI.Datatype]]:
+def _gather_typed(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype, types: list[MPI.Datatype]) -> Run:
     """Allgather in which MPI puts the parts of each row where they belong."""
     assert traffic.gathered is not None and traffic.gathered[0] is not None
-    kind, count, fresh = element(dtype.itemsize), math.prod(traffic.source), allocator(traffic.target, dtype)
     box, dim = traffic.gathered[0], len(traffic.target) - 1
     while traffic.source[dim] == traffic.target[dim]:
         dim -= 1
@@ -118,13 +125,8 @@ def _gather_typed(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype) -> tu
     width = math.prod(traffic.source[dim:]) * dtype.itemsize
     part = subarray(traffic.target, box, dtype.itemsize)
     shifted = part.Create_resized(0, width).Commit()
-
-    def run(array: np.ndarray) -> np.ndarray:
-        out = fresh()
-        comm.Allgather([array, count, kind], [out, 1, shifted])
-        return out
-
-    return run, [part, shifted]
+    types += [part, shifted]
+    return _straight(comm.Allgather, traffic.target, dtype, math.prod(traffic.source), 1, shifted)
 
 
 def _gather_rows(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype, rows: int, some: int) -> Run:
@@ -150,24 +152,14 @@ def _gather_rows(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype, rows: 
 def _swap(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype) -> Run:
     """Alltoall of equal blocks, from where they are to where they belong."""
     kind, count = element(dtype.itemsize), math.prod(traffic.source) // comm.size
-    fresh = allocator(traffic.target, dtype)
-
-    def run(array: np.ndarray) -> np.ndarray:
-        out = fresh()
-        comm.Alltoall([array, count, kind], [out, count, kind])
-        return out
-
-    return run
+    return _straight(comm.Alltoall, traffic.target, dtype, count, count, kind)
 
 
-def _typed(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype) -> tuple[Run, list[MPI.Datatype]]:
+def _typed(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype, created: list[MPI.Datatype]) -> Run:
     """Alltoallw: MPI reads and writes the boxes where they are."""
     size, kind = comm.size, element(dtype.itemsize)
-    created: list[MPI.Datatype] = []
 
-    def side(
-        pieces: tuple[MemberBox, ...], shape: tuple[int, ...]
-    ) -> tuple[list[int], list[int], list[MPI.Datatype]]:
+    def side(pieces: tuple[MemberBox, ...], shape: tuple[int, ...]) -> tuple[list[int], list[int], list[Any]]:
         counts, displacements, types = [0] * size, [0] * size, [kind] * size
         for member, some in groupby(pieces, lambda piece: piece.member):
             indices = [piece.index for piece in some]
@@ -186,11 +178,9 @@ def _typed(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype) -> tuple[Run
                     created.append(together)
         return counts, displacements, types
 
-    stays = (
-        ((), ()) if traffic.own is None else tuple((MemberBox(traffic.me, index),) for index in traffic.own)
-    )
-    sent = side((*traffic.sends, *stays[0]), traffic.source)
-    received = side((*traffic.receives, *stays[1]), traffic.target)
+    before, after = ((MemberBox(traffic.me, index),) for index in traffic.own) if traffic.own else ((), ())
+    sent = side((*traffic.sends, *before), traffic.source)
+    received = side((*traffic.receives, *after), traffic.target)
     fresh = allocator(traffic.target, dtype)
 
     def run(array: np.ndarray) -> np.ndarray:
@@ -198,7 +188,7 @@ def _typed(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype) -> tuple[Run
         comm.Alltoallw([array, *sent], [out, *received])
         return out
 
-    return run, created
+    return run
 
 
 def _pack(side: Side, array: np.ndarray) -> np.ndarray:
@@ -213,10 +203,8 @@ def _pack(side: Side, array: np.ndarray) -> np.ndarray:
 
 
 def _unpack(side: Side, buffer: np.ndarray, out: np.ndarray) -> None:
-    if side.direct:
-        return
     offset = 0
-    for piece in side.pieces:
+    for piece in () if side.direct else side.pieces:
         out[piece.index] = buffer[offset : offset + piece.count].reshape(piece.shape)
         offset += piece.count
 

@@ -27,7 +27,7 @@ from spmdsim.layout.element_type import check_reduce
 from spmdsim.redistribution.ways.tuning import Tuning
 from spmdsim.redistribution.ways.way import Way, way_of
 from spmdsim.worlds.base import World
-from spmdsim.worlds.mpi.checker import Check, Checker, NewCall
+from spmdsim.worlds.mpi.checker import Check, Checker
 from spmdsim.worlds.mpi.counted import Tally
 from spmdsim.worlds.mpi.messages import MAX_COUNT, element
 from spmdsim.worlds.mpi.reducing import ReduceGroup, packed, to_others
@@ -115,7 +115,7 @@ class BeginsEarly(World):
         post = check = None
         if step.collective in COLLECTIVES and self.rank in step.src.mesh and len(step.group(self.rank)) > 1:
             if self._checker is not None:
-                check = self._checker.of(NewCall.of(step, dtype, BEGUN_EARLY))
+                check = self._checker.of(step, dtype, BEGUN_EARLY, step.src.mesh.rank_list)
             way = way_of(step, self.rank, dtype, self.choices, MAX_COUNT)
             post = posting(step, self._group(step)[1], way, step.dst.local_shape(step.shape, self.rank))
         return EarlyProgram(self._finish, post, check)

@@ -25,8 +25,7 @@ from spmdsim.errors import InputError
 from spmdsim.sides import name_ranks
 from spmdsim.trace import last_calls
 from spmdsim.trace.last_calls import LastCall
-from spmdsim.worlds.mpi.board import AGREED, BEGIN, END, KIND, LINE, WRITES, Board, as_float, column
-from spmdsim.worlds.mpi.fingerprint import Record
+from spmdsim.worlds.mpi.board import WRITES, Board
 from spmdsim.worlds.mpi.waiting import gone
 
 #: Where the last calls are written.
@@ -109,7 +108,7 @@ class Recording:
     # -- writing ------------------------------------------------------------------------------------------
 
     def write(self, reason: str, last: bool) -> None:
-        """Write the file, unless another rank does."""
+        """Write the file and why, unless another rank does; ``last``: the job ends, and this is written once."""
         if not self.boards or os.getpid() != self._process:
             return
         with self._lock:
@@ -119,8 +118,8 @@ class Recording:
             numbers[WRITES] = WRITING
             for board in self.boards:
                 board.refresh()
-            try:
-                while self._others() and time.monotonic() < end:
+            try:  # those of ranks that go before this one
+                while WRITING in self._states()[: self.boards[0].me] and time.monotonic() < end:
                     time.sleep(0.005)
                 if not self._is_written():
                     self._write(reason, last)
@@ -130,10 +129,6 @@ class Recording:
 
     def _states(self) -> list[int]:
         return [self.boards[0].state(place, WRITES) for place in self.boards[0].places()]
-
-    def _others(self) -> bool:
-        """Whether a rank writes that goes before this one."""
-        return WRITING in self._states()[: self.boards[0].me]
 
     def _is_written(self) -> bool:
         """Whether it was written as the job ends, or just now."""
@@ -170,34 +165,16 @@ class Recording:
 
 def noted(board: Board, place: int) -> Iterator[LastCall]:
     """The calls of one rank that are kept."""
-    numbers = board.areas[place]
     for at, key in board.groups(place):
-        group = _members(board, board.words(place, key) or "")
+        group = tuple(sorted(board.members[other] for other in board.group(place, key)))
         for number in board.kept(place, at):
-            agreed, kind, line, begin, end = (
-                numbers[column(at, what, number)] for what in (AGREED, KIND, LINE, BEGIN, END)
-            )
-            began, ended = (round(as_float(clock) * 1e9) for clock in (begin, end))
-            record = Record.unpacked(board.words(place, kind) or "a call without words")
-            about = board.words(place, agreed ^ kind)
-            words = f"{record}, {about}" if about else str(record)
-            where = board.words(place, line) or "an unknown place"
-            yield LastCall(
-                board.members[place],
-                group,
-                f"{key:x}",
-                number,
-                f"{agreed:x}",
-                words,
-                where,
-                began,
-                ended if ended >= began else 0,  # else it ended the call that stood here before
-            )
-
-
-def _members(board: Board, places: str) -> tuple[int, ...]:
-    numbers: Sequence[int] = [int(word) for word in places.split()]
-    return tuple(sorted(board.members[place] for place in numbers))
+            call = board.call(place, at, number)
+            about = board.words(place, call.about)
+            words = f"{call.record}, {about}" if about else str(call.record)
+            began, ended = round(call.begin * 1e9), round(call.end * 1e9)
+            ended = ended if ended >= began else 0  # else it ended the call that stood here before
+            numbers = f"{key:x}", number, f"{call.agreed:x}"
+            yield LastCall(board.members[place], group, *numbers, words, call.line, began, ended)
 
 
 def _end_by(number: int) -> None:

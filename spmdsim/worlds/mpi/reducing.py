@@ -9,7 +9,6 @@ so their results are equal to LockStep's to the last bit.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -27,13 +26,14 @@ from spmdsim.worlds.mpi import messages
 from spmdsim.worlds.mpi.counted import Counted
 from spmdsim.worlds.mpi.messages import element, native_op, number_view
 from spmdsim.worlds.pool import allocator, empty
-
-Run = Callable[[np.ndarray], np.ndarray]
+from spmdsim.worlds.programs import Run
 
 
 @dataclass(frozen=True)
 class ReduceGroup:
-    """The ranks that reduce together."""
+    """The ranks that reduce together: their communicator, sorted by world rank, and the numbers in it of all, in the order
+    of the group, and of this one.
+    """
 
     comm: Counted
     order: tuple[int, ...]
@@ -49,20 +49,16 @@ def reduce_all(step: Step, group: ReduceGroup, dtype: np.dtype, shape: tuple[int
     """all_reduce of a shard of this shape."""
     op = check_reduce(step.op, dtype)
     if way.name == "native":
-        return _native_all(op, _library(op, dtype), group, shape, dtype)
+        return _native_all(op, group, shape, dtype)
     if way.name == "gathered":
         return lambda array: _gathered(op, group, array.reshape(-1)).reshape(array.shape)
     return _composed_all(op, group, way.most)
 
 
-def _library(op: str, dtype: np.dtype) -> MPI.Op:
+def _native_all(op: str, group: ReduceGroup, shape: tuple[int, ...], dtype: np.dtype) -> Run:
+    comm, most, fresh, size = group.comm, messages.MAX_COUNT, allocator(shape, dtype), group.size
     native = native_op(op, dtype)
     assert native is not None
-    return native
-
-
-def _native_all(op: str, native: MPI.Op, group: ReduceGroup, shape: tuple[int, ...], dtype: np.dtype) -> Run:
-    comm, most, fresh, size = group.comm, messages.MAX_COUNT, allocator(shape, dtype), group.size
 
     def whole(array: np.ndarray) -> np.ndarray:
         out = fresh()
@@ -151,10 +147,16 @@ def reduce_scattered(step: Step, group: ReduceGroup, dtype: np.dtype, way: Way) 
     op, layout = check_reduce(step.op, dtype), way.blocks
     assert layout is not None
     if way.name == "native":
-        return _native_scatter(op, _library(op, dtype), group, layout, dtype)
+        return _native_scatter(op, group, layout, dtype)
     if way.name == "small":
         return _small_scatter(op, group, layout, dtype)
-    return _composed_scatter(op, group, layout, way.most)
+
+    def composed(array: np.ndarray) -> np.ndarray:
+        out = empty(layout.target, array.dtype)
+        _exchange_and_fold(op, group, layout, way.most, packed(layout, array).reshape(-1), out.reshape(-1))
+        return out
+
+    return composed
 
 
 def packed(layout: Blocks, array: np.ndarray, always: bool = False) -> np.ndarray:
@@ -169,10 +171,11 @@ def packed(layout: Blocks, array: np.ndarray, always: bool = False) -> np.ndarra
     return buffer
 
 
-def _native_scatter(op: str, native: MPI.Op, group: ReduceGroup, layout: Blocks, dtype: np.dtype) -> Run:
+def _native_scatter(op: str, group: ReduceGroup, layout: Blocks, dtype: np.dtype) -> Run:
     """Reduce_scatter, also of equal blocks: Open MPI's Reduce_scatter_block moves up to twice as many bytes."""
     comm, counts, equal = group.comm, layout.counts, len(set(layout.counts)) == 1
-    fresh = allocator(layout.target, dtype)
+    fresh, native = allocator(layout.target, dtype), native_op(op, dtype)
+    assert native is not None
 
     def whole(array: np.ndarray) -> np.ndarray:
         out = fresh()
@@ -206,17 +209,6 @@ def _small_scatter(op: str, group: ReduceGroup, layout: Blocks, dtype: np.dtype)
             result: np.ndarray = reduce(parts, 0, None, out)
             return result
         return fold(op, [parts[k] for k in group.order], out)
-
-    return run
-
-
-def _composed_scatter(op: str, group: ReduceGroup, layout: Blocks, most: int) -> Run:
-    """Pack the blocks if need be, exchange and reduce."""
-
-    def run(array: np.ndarray) -> np.ndarray:
-        out = empty(layout.target, array.dtype)
-        _exchange_and_fold(op, group, layout, most, packed(layout, array).reshape(-1), out.reshape(-1))
-        return out
 
     return run
 

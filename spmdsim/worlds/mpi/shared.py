@@ -22,8 +22,7 @@ from spmdsim.trace.events import SHARED_MEMORY
 from spmdsim.worlds.mpi.board import ranks_per_node
 from spmdsim.worlds.mpi.counted import Counted
 from spmdsim.worlds.mpi.reducing import ReduceGroup, scatter_into
-
-Run = Callable[[np.ndarray], np.ndarray]
+from spmdsim.worlds.programs import Run
 
 #: Windows of one size and group at most; more results than this alive at once are made the usual way.
 MOST = 60
@@ -35,7 +34,10 @@ _orphans: list[object] = []
 
 
 class Windows:
-    """The shared memory of one group for results of one size."""
+    """The shared memory of one group, all of its ranks on one node, for results of one size.
+
+    ``group`` are the windows of the group by size, this one's among them, those used last at the end.
+    """
 
     def __init__(self, comm: Counted, nbytes: int, group: dict[int, Windows]) -> None:
         self.comm, self.nbytes, self._group = comm, nbytes, group
@@ -48,17 +50,15 @@ class Windows:
         """The windows in which no rank has an array, as a bit mask; collective."""
         mask = 0
         for number in range(len(self._made)):
-            if sys.getrefcount(self._made[number][1]) == self._alone:
-                mask |= 1 << number
+            mask |= (sys.getrefcount(self._made[number][1]) == self._alone) << number
         self._mine[0] = mask
         self.comm.agree(self._mine, self._common, MPI.BAND)
         return int(self._common[0])
 
     def memory(self) -> np.ndarray | None:
         """A free window's bytes, the same on all ranks; None if there are too many in use. Collective."""
-        self._group[self.nbytes] = self._group.pop(
-            self.nbytes, self
-        )  # the order of calls: the same on all ranks
+        # In the order of calls, which is the same on all ranks.
+        self._group[self.nbytes] = self._group.pop(self.nbytes, self)
         mask = self.free_ones()
         if not mask and (len(self._made) >= MOST or not self._room()):
             return None
@@ -140,21 +140,13 @@ def gather_shared(
     if traffic.gathered is None:  # some members are replicas of others
         return otherwise
     index: Index | None = traffic.gathered[traffic.me]
-    target = traffic.target
-    windows = shared.windows(traffic.members, comm, math.prod(target) * dtype.itemsize)
+    windows = shared.windows(traffic.members, comm, math.prod(traffic.target) * dtype.itemsize)
 
-    def run(array: np.ndarray) -> np.ndarray:
-        memory = windows.memory()
-        if memory is None:
-            return otherwise(array)
-        out = memory.view(dtype).reshape(target)
+    def fill(out: np.ndarray, array: np.ndarray) -> None:
         if index is not None:
             out[index] = array
-        comm.Barrier()
-        out.flags.writeable = False
-        return out
 
-    return run
+    return _together(windows, traffic.target, dtype, fill, otherwise)
 
 
 def reduce_shared(
@@ -168,17 +160,30 @@ def reduce_shared(
 ) -> Run:
     """all_reduce: every rank reduces its block of the group's result, and nobody gathers the blocks."""
     target = step.dst.local_shape(step.shape, members[group.me])
-    count = math.prod(target)
-    windows = shared.windows(members, group.comm, count * dtype.itemsize)
-    op = str(step.op)
+    windows = shared.windows(members, group.comm, math.prod(target) * dtype.itemsize)
+
+    def fill(out: np.ndarray, array: np.ndarray) -> None:
+        scatter_into(str(step.op), group, array.reshape(-1), out.reshape(-1), chunk)
+
+    return _together(windows, target, dtype, fill, otherwise)
+
+
+def _together(
+    windows: Windows,
+    shape: tuple[int, ...],
+    dtype: np.dtype,
+    fill: Callable[[np.ndarray, np.ndarray], None],
+    otherwise: Run,
+) -> Run:
+    """Have every rank fill its part of a result that all share, if there is memory for it."""
 
     def run(array: np.ndarray) -> np.ndarray:
         memory = windows.memory()
         if memory is None:
             return otherwise(array)
-        out = memory.view(dtype).reshape(target)
-        scatter_into(op, group, array.reshape(-1), out.reshape(-1), chunk)
-        group.comm.Barrier()
+        out = memory.view(dtype).reshape(shape)
+        fill(out, array)
+        windows.comm.Barrier()
         out.flags.writeable = False
         return out
 

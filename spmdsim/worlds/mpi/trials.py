@@ -25,14 +25,14 @@ from spmdsim.core.step import Step
 from spmdsim.redistribution.ways.tuning import NOTHING, Wisdom
 from spmdsim.redistribution.ways.way import Way
 from spmdsim.redistribution.ways.way_trial import Trial, TunedStep, TunedSteps, candidates, tries
+from spmdsim.sides import number_of
+from spmdsim.worlds.mpi.board import Record
 from spmdsim.worlds.mpi.counted import VENDOR, Counted
-from spmdsim.worlds.mpi.fingerprint import Record
-
-Run = Callable[[np.ndarray], np.ndarray]
+from spmdsim.worlds.programs import Run
 
 
 class KeptTrial(NamedTuple):
-    """What is known of a step."""
+    """What the group of a step knows of it, its ranks, and what is called when it is known no more."""
 
     size: int
     trial: Trial
@@ -40,7 +40,7 @@ class KeptTrial(NamedTuple):
 
 
 class Trials:
-    """What a world tries, and what came of it."""
+    """What a world tries (``"off"``, ``"first"`` or ``"full"``), what was known before of its machine, and what came of it."""
 
     def __init__(self, mode: str, known: Wisdom = NOTHING, machine: str = "") -> None:
         self.mode, self.known, self.machine = mode, known, machine
@@ -54,7 +54,7 @@ class Trials:
         members: tuple[int, ...],
         forgotten: Callable[[], None],
     ) -> tuple[tuple[Way, ...], Trial]:
-        """The ways of a step that are worth a trial, and what all members know of them."""
+        """The ways of a step that are worth a trial, and what all members, whose calls are the same, know of them."""
         group = self._groups.get(members)
         if group is None:
             group = self._groups[members] = Bounded(free=lambda kept: [one() for one in kept.forgotten])
@@ -67,26 +67,16 @@ class Trials:
         if kept is None:
             labels = [way.label for way in some]
             trial = Trial(labels, tries(len(some), self.mode), int(self.mode != "full"), known)
-            kept = group[step, dtype] = KeptTrial(_group_size(step), trial, [])
+            size = len(members) if not step.axes else step.src.mesh.axis_size(*step.axes)
+            kept = group[step, dtype] = KeptTrial(size, trial, [])
         kept.forgotten[:] = [forgotten]
         return some, kept.trial
 
     def table(self) -> TunedSteps:
         """What is chosen now, and why."""
-        rows = [
-            TunedStep.of(words(*key), kept.size, kept.trial)
-            for group in self._groups.values()
-            for key, kept in group.items()
-        ]
+        known = [one for group in self._groups.values() for one in group.items()]
+        rows = [TunedStep.of(words(*key), kept.size, kept.trial) for key, kept in known]
         return TunedSteps(tuple(rows), self.machine, self.mode, VENDOR, self.known)
-
-
-def _group_size(step: Step) -> int:
-    return (
-        step.src.mesh.axis_size(*step.axes)
-        if step.axes
-        else len({*step.src.mesh.rank_list, *step.dst.mesh.rank_list})
-    )
 
 
 def words(step: Step, dtype: np.dtype) -> str:
@@ -96,14 +86,11 @@ def words(step: Step, dtype: np.dtype) -> str:
 
 
 def tried(trial: Trial, make: Callable[[int], Run], comm: Counted, meet: Callable[[], None]) -> Run:
-    """A step whose calls try the ways, or take the chosen one."""
-    runs: dict[int, Run] = {}
+    """A step whose calls try the ways, which ``make`` derives by their numbers, or take the chosen one.
 
-    def way(number: int) -> Run:
-        if number not in runs:
-            runs[number] = make(number)
-        return runs[number]
-
+    ``meet`` is called inside of a call of a trial: it returns when all of the communicator's ranks are in it.
+    """
+    way = cache(make)
     current, usual = trial.chosen, way(trial.chosen)
 
     def run(array: np.ndarray) -> np.ndarray:
@@ -146,8 +133,6 @@ def machine_name() -> str:
 
 def common_machine(comm: Counted) -> str:
     """The machine's name where all ranks have the same one. Collective."""
-    from spmdsim.sides import number_of
-
     mine = number_of(machine_name())
     common = np.empty(2, np.int64)
     comm.agree(np.array([mine, -mine]), common, MPI.MIN)

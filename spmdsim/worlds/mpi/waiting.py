@@ -14,22 +14,15 @@ from typing import TYPE_CHECKING
 from spmdsim.ending.stop import end_job, write
 from spmdsim.sides import name_ranks, sides
 from spmdsim.worlds.mpi.board import (
-    BEGIN,
-    BEGUN,
     DONE,
     ENDED,
     FAILED,
-    KIND,
     LEFT,
-    LINE,
     SILENT,
     STAYS,
     STOPPED,
     Board,
-    as_float,
-    column,
 )
-from spmdsim.worlds.mpi.fingerprint import Record
 
 if TYPE_CHECKING:
     from spmdsim.worlds.mpi.calls import Calls
@@ -47,6 +40,8 @@ SURE, PATIENT = 2.0, 3.0
 AGAIN = 0.05
 #: Seconds that another rank may take to end the job.
 YIELDS = 6.0
+#: Seconds in which a thread that was told to stop does.
+JOIN = 1.0
 #: Exit code of a job that ends so: that of every mistake of the user's.
 CODE = 2
 
@@ -70,16 +65,11 @@ def stuck(board: Board) -> set[int]:
                 free.add(place)
             continue
         key, number = there
-        members = [int(word) for word in (board.words(place, key) or "").split()]
-        waits[place] = {m for m in members if m != place and not _begun(board, m, key, number)}
+        others = {*board.group(place, key)} - {place}
+        waits[place] = {other for other in others if board.begun(other, key) <= number}
     while more := {place for place, awaited in waits.items() if place not in free and awaited <= free}:
         free |= more
     return set(waits) - free
-
-
-def _begun(board: Board, place: int, key: int, number: int) -> bool:
-    at = board.find(place, key)
-    return at is not None and board.areas[place][at + BEGUN] > number
 
 
 def held_up(board: Board) -> set[int]:
@@ -93,9 +83,8 @@ def held_up(board: Board) -> set[int]:
     before = [board.waits(place) for place in sorted(held)]
     time.sleep(AGAIN)
     board.refresh()
-    return (
-        held if held == stuck(board) and before == [board.waits(place) for place in sorted(held)] else set()
-    )
+    same = held == stuck(board) and before == [board.waits(place) for place in sorted(held)]
+    return held if same else set()
 
 
 def absence(board: Board, calls: Calls, number: int, how: str = NEVER) -> str:
@@ -111,10 +100,8 @@ def absence(board: Board, calls: Calls, number: int, how: str = NEVER) -> str:
     ]
     places = "; ".join(f"{name_ranks(ranks)} {text}" for ranks, text in others[:4])
     if how == NEVER and all(board.waits(place) for _, place in missing):
-        there_are = "is" if len(there) == 1 else "are"
-        return (
-            f"ranks wait for one another: {name_ranks(there)} {there_are} in {what}; {places}{calls.parted()}"
-        )
+        here = f"{name_ranks(there)} {'is' if len(there) == 1 else 'are'} in {what}"
+        return f"ranks wait for one another: {here}; {places}{calls.parted()}"
     return f"{name_ranks([rank for rank, _ in missing])} {how} to {what}; {places}{calls.parted()}"
 
 
@@ -140,24 +127,16 @@ def _call(board: Board, place: int, key: int, number: int) -> str:
     at = board.find(place, key)
     if at is None:
         return "a world that was closed meanwhile"
-    members = [board.members[int(word)] for word in (board.words(place, key) or "").split()]
-    kind, line = (board.areas[place][column(at, what, number)] for what in (KIND, LINE))
-    record = Record.unpacked(board.words(place, kind) or "a call without words")
-    where = board.words(place, line) or "an unknown place"
-    return f"call {number} of {name_ranks(members)}: {record}, at {where}"
+    members, call = [board.members[other] for other in board.group(place, key)], board.call(place, at, number)
+    return f"call {number} of {name_ranks(members)}: {call.record}, at {call.line}"
 
 
 def _last(board: Board, place: int, calls: Calls) -> str:
-    at = board.find(place, calls.key)
-    begun = 0 if at is None else board.areas[place][at + BEGUN]
+    at, begun = board.find(place, calls.key), board.begun(place, calls.key)
     if at is None or not begun:
         return "has made no call with them yet"
-    ago = time.monotonic() - as_float(board.areas[place][column(at, BEGIN, begun - 1)])
+    ago = time.monotonic() - board.call(place, at, begun - 1).begin
     return f"was last in call {begun - 1}, {calls.text(begun - 1, place)}, {ago:.0f} s ago"
-
-
-#: Seconds in which a thread that was told to stop does.
-JOIN = 1.0
 
 
 class Watch:
@@ -196,7 +175,10 @@ class Watch:
 
     @staticmethod
     def leave_all(code: int, last: bool) -> None:
-        """Say that this rank makes no more calls, and end the job if those that were made are not the same."""
+        """Say that this rank makes no more calls, and end the job if those that were made are not the same.
+
+        Only if the exit code is 0 is there anything to compare; ``last`` says that all ranks it works with have left.
+        """
         for watch in list(Watch._all.values()):
             watch._board.leave(FAILED if code else DONE)
             watch._board.refresh()

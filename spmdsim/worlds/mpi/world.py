@@ -31,18 +31,15 @@ from spmdsim.redistribution.ways.way_trial import TunedSteps, reproducible_mode,
 from spmdsim.trace import recorder
 from spmdsim.trace.events import Asked
 from spmdsim.worlds.emulated import emulation
-from spmdsim.worlds.local_lookup import Peers, check_shards
-from spmdsim.worlds.local_steps import filling, in_order
+from spmdsim.worlds.local_steps import Arrived, check_shards, filling, in_order
 from spmdsim.worlds.mpi import messages
 from spmdsim.worlds.mpi.alike import Comparison, agreed
 from spmdsim.worlds.mpi.boards import board_of, world_ranks
-from spmdsim.worlds.mpi.checker import DEADLINE, Check, Checker, NewCall, deadline_seconds, making, members_of
-from spmdsim.worlds.mpi.comms import Comms
+from spmdsim.worlds.mpi.checker import DEADLINE, Check, Checker, deadline_seconds, making, members_of
+from spmdsim.worlds.mpi.comms import Comms, at_end
 from spmdsim.worlds.mpi.counted import VENDOR, Counted, Tally
 from spmdsim.worlds.mpi.exchanges import exchange_numbered, scan, send_parts, sum_directly
-from spmdsim.worlds.mpi.fingerprint import check_mode
 from spmdsim.worlds.mpi.halo_messages import exchange_halo, settled
-from spmdsim.worlds.mpi.leaving import at_end
 from spmdsim.worlds.mpi.lookup_messages import RowExchange, RowProgram
 from spmdsim.worlds.mpi.messages import run_schedule
 from spmdsim.worlds.mpi.place import broadcast, place
@@ -51,7 +48,7 @@ from spmdsim.worlds.mpi.recording import Recording, record_path
 from spmdsim.worlds.mpi.reducing import ReduceGroup, reduce_all, reduce_scattered
 from spmdsim.worlds.mpi.shared import Shared, gather_shared, reduce_shared
 from spmdsim.worlds.mpi.trials import Trials, common_machine, machine_name, tried
-from spmdsim.worlds.programs import Moved, Run, StepProgram, forget
+from spmdsim.worlds.programs import Moved, Run, StepProgram, check_mode, check_shard, forget
 
 #: The way of results that the ranks of a node share, and the collectives that have it.
 SHARED = "shared"
@@ -161,9 +158,8 @@ class MPIWorld(BeginsEarly):
         """
         global _launched
         if (seen := MPI.COMM_WORLD.Get_size()) != size:
-            raise WorldError(
-                f"the launcher started {size} processes but {VENDOR} sees {seen}: use the mpirun that belongs to {VENDOR}"
-            )
+            use = f"use the mpirun that belongs to {VENDOR}"
+            raise WorldError(f"the launcher started {size} processes but {VENDOR} sees {seen}: {use}")
         _launched = _launched or cls()
         return _launched
 
@@ -203,10 +199,7 @@ class MPIWorld(BeginsEarly):
         program = self._known(step, array.dtype, algorithm)
         if program is None:
             program = self._begin(step, array.dtype, algorithm)
-        if array.shape != program.shape:
-            raise WorldError(
-                f"rank {self.rank} holds a shard of shape {array.shape}, but {step.src} gives it {program.shape}"
-            )
+        check_shard(step, self.rank, array.shape, program.shape)
         if program.run is not None:
             return program.after(shards, program.run(array))
         # Compared before it is derived: making a communicator is a collective, too, that ranks must agree about.
@@ -216,7 +209,7 @@ class MPIWorld(BeginsEarly):
             program.run = in_order(run) if check is None else check.before(run)
             return program.after(shards, run(contiguous(array)))
 
-    def _run_rows(self, step: RowStep, ids: list[Any], values: list[Any]) -> tuple[list[Any], list[Peers]]:
+    def _run_rows(self, step: RowStep, ids: list[Any], values: list[Any]) -> Arrived:
         self.check_mesh(step.src.mesh)
         self._tally.begin()
         if self.rank not in step.src.mesh:
@@ -245,9 +238,7 @@ class MPIWorld(BeginsEarly):
             windows = self._shared.windows(members, comm, math.prod(target) * dtype.itemsize)
         return RowExchange(step, self.rank, comm, dtype, near, windows)
 
-    def _run_parts(
-        self, step: PartsStep, dtype: np.dtype, given: Sequence[Parts | None]
-    ) -> tuple[list[Any], list[Peers]]:
+    def _run_parts(self, step: PartsStep, dtype: np.dtype, given: Sequence[Parts | None]) -> Arrived:
         self._tally.begin()
         if given[0] is None:
             return [None], [()]
@@ -262,7 +253,7 @@ class MPIWorld(BeginsEarly):
         """What compares a call of these ranks, if they compare their calls and this one is among them."""
         if self._checker is None or self.rank not in ranks or len(ranks) == 1:
             return None
-        return self._checker.of(NewCall.of(step, dtype, way, tuple(sorted(ranks))))
+        return self._checker.of(step, dtype, way, ranks)
 
     def _begin(self, step: Step, dtype: np.dtype, algorithm: str | None) -> MPIStepProgram:
         self.check_step(step)
@@ -292,9 +283,7 @@ class MPIWorld(BeginsEarly):
         ways = ways_of(step, self.rank, dtype, self.choices, messages.MAX_COUNT, self.reproducible)
 
         def make(way: Way) -> Run:
-            run, types = self._by_way(step, dtype, way)
-            program.types += types
-            return run
+            return self._by_way(step, dtype, way, program.types)
 
         if not has_ways(step) or ways[0].name == "nothing":
             return make(ways[0])
@@ -306,42 +295,42 @@ class MPIWorld(BeginsEarly):
         group = step.group(self.rank) if step.axes else members_of(step)
         return tried(trial, lambda number: make(some[number]), self._comms.of(tuple(sorted(group))), meet)
 
-    def _by_way(self, step: Step, dtype: np.dtype, way: Way) -> tuple[Run, list[MPI.Datatype]]:
+    def _by_way(self, step: Step, dtype: np.dtype, way: Way, types: list[MPI.Datatype]) -> Run:
         if way.name == "nothing":
-            return _nothing(step, dtype), []
+            return _nothing(step, dtype)
         if step.collective in ("all_reduce", "reduce_scatter", EXCLUSIVE_SCAN):
             check_reduce(step.op, dtype)
         if isinstance(step, HaloStep):
             if step.collective in LOCAL_STEPS:
-                return exchange_halo(step, self.rank, None, dtype), []
+                return exchange_halo(step, self.rank, None, dtype)
             members, group = self._group(step)
-            return exchange_halo(step, self.rank, (members, group.comm), dtype), []
+            return exchange_halo(step, self.rank, (members, group.comm), dtype)
         if way.name == "slice":
-            return slicing(step, self.rank), []
+            return slicing(step, self.rank)
         if way.name == "fill":
-            return filling(step, self.rank, dtype), []
+            return filling(step, self.rank, dtype)
         target = step.dst.local_shape(step.shape_after, self.rank)
         if way.name in ("reshape", "same"):
-            return (lambda array: array.reshape(target)), []
+            return lambda array: array.reshape(target)
         members = members_of(step)
         if way.name == "numbered":
-            return exchange_numbered(step, self.rank, self._comms.of(members), members, dtype), []
+            return exchange_numbered(step, self.rank, self._comms.of(members), members, dtype)
         if way.name == "summed":
-            return sum_directly(step, self.rank, self._comms.of(members), members, dtype), []
+            return sum_directly(step, self.rank, self._comms.of(members), members, dtype)
         if isinstance(step, ScanStep):
-            return scan(step, self._group(step)[1], dtype, way), []
+            return scan(step, self._group(step)[1], dtype, way)
         if way.traffic is None:
             _, group = self._group(step)
             if step.collective == "reduce_scatter":
-                return reduce_scattered(step, group, dtype, way), []
-            return reduce_all(step, group, dtype, target, way), []
+                return reduce_scattered(step, group, dtype, way)
+            return reduce_all(step, group, dtype, target, way)
         comm = self._comms.of(way.traffic.members)
         if way.name.startswith("schedule "):
-            return self._scheduled(step, way.name.removeprefix("schedule "), dtype), []
+            return self._scheduled(step, way.name.removeprefix("schedule "), dtype)
         if way.name == "broadcast":
             root = way.traffic.members.index(step.src.mesh.rank_at(0))
-            return broadcast(way.traffic, comm, dtype, root, step.shape), []
-        return place(way, comm, dtype)
+            return broadcast(way.traffic, comm, dtype, root, step.shape)
+        return place(way, comm, dtype, types)
 
     def _group(self, step: Step) -> tuple[tuple[int, ...], ReduceGroup]:
         """The ranks that this one reduces with, sorted, and their communicator."""
