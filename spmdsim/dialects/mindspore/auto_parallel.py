@@ -213,17 +213,15 @@ def _checked_json(path: Any) -> str:
 def _save(path: str, parameters: Sequence[Parameter]) -> None:
     """Write the layouts, on the first rank."""
     if 0 in current_world().ranks:
-        entries = {p.name: {"shape": [*p.shape], **_entry(p.used)} for p in parameters}
+        entries = {p.name: _entry(p) for p in parameters}
         text = json.dumps({"format": FORMAT, "ranks": current_world().size, "parameters": entries}, indent=1)
         Path(path).write_text(text + "\n")
 
 
-def _entry(layout: Layout) -> dict[str, Any]:
-    axes, ranks = layout.mesh.axes, layout.mesh.ranks
-    numbers = [[len(axes) - 1 - axes.index(axis) for axis in dim] for dim in layout.dims]
-    tensor_map = [-1 if not dim else dim[0] if len(dim) == 1 else dim for dim in numbers]
-    entry: dict[str, Any] = {"device_matrix": [*layout.mesh.shape], "tensor_map": tensor_map}
-    return entry if ranks is None else {**entry, "rank_list": [*ranks]}
+def _entry(parameter: Parameter) -> dict[str, Any]:
+    layout = parameter.used
+    keys = ["device_matrix", "tensor_map", *["rank_list"] * (layout.mesh.ranks is not None)]
+    return {"shape": parameter.shape, **{key: Layout.to_dict(layout)[key] for key in keys}}
 
 
 def _loaded(path: str) -> dict[str, MindSporeLayout]:

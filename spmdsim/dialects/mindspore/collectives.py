@@ -57,22 +57,20 @@ def check(attrs: Any) -> None:
 class _Back(Node):
     """What a collective of what ranks hold does to the ranks' own gradients."""
 
-    __slots__ = ("back", "view")
+    __slots__ = ("back",)
 
-    def __init__(self, operand: Tensor, view: Meta, back: Callable[[Tensor], Tensor]) -> None:
+    def __init__(self, operand: Tensor, back: Callable[[Tensor], Tensor]) -> None:
         super().__init__([operand])
-        self.view, self.back = view, back
+        self.back = back
 
     def pull(self, gradients: list[Pending]) -> list[Pending]:
         """The gradient of what each rank held."""
-        operand = self.meta
         if not gradients[0]:
             return gradients
         dy = settle(gradients[0], gradients[0][0].layout.dual())
-        local = self.back(dy.detach()).held
-        layout, split = operand.layout, {axis for axes in operand.layout.dims for axis in axes}
-        copies = {axis: "avg" for axis in layout.mesh.axes if axis not in split}
-        meta = Meta.of(Layout(layout.mesh, layout.dims, copies), operand.shape, operand.dtype)
+        local, layout = self.back(dy.detach()).held, self.meta.layout
+        copies = Layout(layout.mesh, layout.dims, dict.fromkeys(layout.replicated_axes, "avg"))
+        meta = Meta.of(copies, self.meta.shape, self.meta.dtype)
         return [[Tensor(self.world, meta, [np.asarray(x, meta.held) for x in local])]]
 
 
@@ -85,8 +83,8 @@ class Group:
         self.ranks = get_process_group_ranks(group)
         self.size = len(self.ranks)
         member(self.ranks, group)
-        everyone = self.ranks == [*range(self.world.size)]
-        self.mesh = Mesh((self.size,), (AXIS,), None if everyone else self.ranks)
+        all_ranks = self.ranks == [*range(self.world.size)]
+        self.mesh = Mesh((self.size,), (AXIS,), None if all_ranks else self.ranks)
         operand = operand.everywhere() if isinstance(operand, Parameter) else operand
         self.tensor: Tensor | None = None
         if isinstance(operand, Tensor):
@@ -159,7 +157,7 @@ class Group:
         """The result, with the way back if the operand has one."""
         if self.tensor is not None and (self.tensor.requires_grad or self.tensor.node is not None):
             tensor = tensor.detach()
-            tensor.node, tensor.requires_grad = _Back(self.tensor, tensor.meta, back), True
+            tensor.node, tensor.requires_grad = _Back(self.tensor, back), True
         return tensor
 
     def again(self, collective: Collective, dy: Tensor, **attrs: Any) -> Tensor:

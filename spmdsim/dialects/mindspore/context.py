@@ -52,7 +52,7 @@ class Sharing:
 
         The operator's split is the major one. Fewer ranks than need the slice are those next to one another.
         """
-        mesh, split = layout.mesh, {axis for axes in layout.dims for axis in axes}
+        mesh = layout.mesh
         left = copies(layout) if self.size == -1 else self.size
         if not shape or left == 1 or math.prod(shape) * itemsize < self.threshold * 1024:
             return layout
@@ -63,7 +63,7 @@ class Sharing:
         axes: list[tuple[str, int]] = []
         shared: list[str] = []
         for axis, size in reversed([*zip(mesh.axes, mesh.shape)]):
-            part = 1 if axis in split else math.gcd(left, size)
+            part = 1 if axis in layout.split_axes else math.gcd(left, size)
             left //= part
             parts = [(axis, size // part), (f"{axis}'", part)] if 1 < part < size else [(axis, size)]
             axes[:0] = parts
@@ -117,7 +117,7 @@ class Parallel:
 
 def copies(layout: Layout) -> int:
     """How many ranks hold the same slice."""
-    return layout.mesh.size // layout.mesh.axis_size(*{axis for axes in layout.dims for axis in axes})
+    return layout.mesh.size // layout.mesh.axis_size(*layout.split_axes)
 
 
 def _slice(array: np.ndarray, cuts: Any) -> Tensor:

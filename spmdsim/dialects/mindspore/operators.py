@@ -39,9 +39,8 @@ Run = Callable[["Primitive", list[Any], Params], Any]
 def _dims(attrs: Attrs, ndim: int, default: Any = None) -> tuple[int, ...]:
     """MindSpore's ``axis``: a number, several, or none at all for every dim."""
     axis = attrs.get("axis", attrs.get("dim", default))
-    if axis is None or (not isinstance(axis, int) and not tuple(axis)):
-        return tuple(range(ndim))
-    return normal_dims(axis if isinstance(axis, int) else tuple(axis), ndim)
+    axis = axis if axis is None or isinstance(axis, int) else tuple(axis)
+    return normal_dims(None if axis == () else axis, ndim)
 
 
 def _along(default: int) -> ToParams:
@@ -50,13 +49,13 @@ def _along(default: int) -> ToParams:
 
 
 def _one_along(default: int) -> ToParams:
-    def params(shapes: Shapes, attrs: Attrs) -> Params:
-        dims = _dims(attrs, len(shapes[0]), default)
-        if len(dims) != 1:
-            raise ShardError(f"this operator takes one axis, but got {attrs.get('axis')}")
-        return {"dim": dims[0]}
+    return lambda shapes, attrs: {"dim": _one(_dims(attrs, len(shapes[0]), default), attrs)}
 
-    return params
+
+def _one(dims: tuple[int, ...], attrs: Attrs) -> int:
+    if len(dims) != 1:
+        raise ShardError(f"this operator takes one axis, but got {attrs.get('axis')}")
+    return dims[0]
 
 
 def _reduced(shapes: Shapes, attrs: Attrs) -> Params:
