@@ -68,9 +68,6 @@ def _laid(x: Tensor, layout: Layout | None) -> Tensor:
     return x if layout is None else x.to(layout)
 
 
-# -- one dim ------------------------------------------------------------------------------------------------
-
-
 @_transform(TRANSFORMED, OF_ONE)
 def fft(x: Tensor, n: Points = None, axis: int = -1, norm: Norm = None, *, layout: Target = None) -> Tensor:
     """The discrete Fourier transform along a dim.
@@ -135,9 +132,6 @@ def ihfft(x: Tensor, n: Points = None, axis: int = -1, norm: Norm = None, *, lay
     [[1.0, 0.5, 0.0]]
     """
     return _laid(conjugated(rfft(x, n, axis, OTHER_NORM.get(norm or "backward", norm))), layout)
-
-
-# -- several dims ---------------------------------------------------------------------------------------------
 
 
 def _dims(x: Tensor, s: Sizes, axes: Axes) -> list[tuple[int, Points]]:
@@ -270,9 +264,6 @@ def irfft2(
     [[1.0, -1.0], [1.0, -1.0]]
     """
     return irfftn(x, s, axes, norm, layout=layout)
-
-
-# -- frequencies --------------------------------------------------------------------------------------------
 
 
 _FREQUENCIES = {

@@ -83,7 +83,6 @@ def matrix_norm(x: Tensor, *, keepdims: bool = False, ord: Order = "fro") -> Ten
     """Norms of matrices ``[..., m, n]``.
 
     Parameters:
-        x: the matrices.
         ord: ``"fro"``, ``"nuc"`` (the sum of singular values), 2 and -2 (the largest and the smallest), 1 and -1 (of the
             sums of columns), ``inf`` and ``-inf`` (of those of rows).
 
@@ -162,10 +161,9 @@ def _inverted(s: Tensor, shape: Sequence[int], rtol: Bound) -> tuple[Tensor, Ten
 
 @of_tensors
 def matrix_rank(x: Tensor, tol: Bound = None, *, rtol: Bound = None) -> Tensor:
-    """How many singular values of matrices count.
+    """How many singular values of matrices ``[..., m, n]`` count.
 
-    Args:
-        x: ``[..., m, n]``.
+    Parameters:
         tol: those that are larger than this, one number or one per matrix.
         rtol: without ``tol``, those that are larger than this part of the largest one.
 
@@ -179,10 +177,9 @@ def matrix_rank(x: Tensor, tol: Bound = None, *, rtol: Bound = None) -> Tensor:
 
 @of_tensors
 def pinv(x: Tensor, rcond: Bound = None, *, rtol: Bound = None) -> Tensor:
-    """Pseudo-inverses, from singular values.
+    """Pseudo-inverses of matrices ``[..., m, n]``, from singular values.
 
-    Args:
-        x: ``[..., m, n]``.
+    Parameters:
         rcond: the same as ``rtol``.
         rtol: singular values below this part of the largest one count as 0; one number or one per matrix.
 

@@ -66,8 +66,7 @@ def matrix_power(x: Tensor, n: int) -> Tensor:
 def diagonal(x: Tensor, *, offset: int = 0) -> Tensor:
     """The diagonals of matrices ``[..., m, n]``; each rank looks up those of the rows or columns that it has.
 
-    Args:
-        x: the matrices.
+    Parameters:
         offset: how many columns to the right of the main diagonal.
 
     Raises:

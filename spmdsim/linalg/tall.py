@@ -135,13 +135,12 @@ class Singular(NamedTuple):
 
 @of_tensors
 def qr(x: Tensor, mode: str = "reduced") -> Any:
-    """``q r = x`` with orthonormal columns of ``q`` and an upper triangle ``r`` without negative numbers on its diagonal.
+    """``q r = x`` for ``[..., m, n]``, with orthonormal columns of ``q`` and an upper triangle ``r`` without negative numbers on its diagonal.
 
     Where a tall matrix is split by rows each rank factors its rows, and the triangles alone are gathered: ``q`` lies as
     the matrix, ``r`` on every rank.
 
-    Args:
-        x: ``[..., m, n]``.
+    Parameters:
         mode: ``"reduced"``; ``"r"``: the triangle alone; or ``"complete"``: ``q`` square, for which tall matrices are made
             whole; that has no gradient.
 
@@ -203,8 +202,7 @@ def _completed(q: Tensor) -> Tensor:
 def svd(x: Tensor, full_matrices: bool = True, compute_uv: bool = True) -> Any:
     """``u``, singular values and ``v^H`` of matrices ``[..., m, n]``; reduced ones of tall split matrices by way of :func:`qr`.
 
-    Args:
-        x: the matrices.
+    Parameters:
         full_matrices: ``u`` and ``v^H`` square, for which they are made whole, as numpy has it; else as they are needed. Only
             those have gradients.
         compute_uv: without it the singular values alone.

@@ -282,9 +282,6 @@ def ppermute(x: ArrayLike, axis_name: Axes, perm: Sequence[tuple[int, int]]) -> 
     return arrived[0] if axis_rank(axes) in [target for _, target in pairs] else np.zeros_like(array)
 
 
-# -- how they become steps ------------------------------------------------------------------------------
-
-
 def _at(what: str, name: Axes, groups: Groups = None) -> tuple[TurnPlace, tuple[str, ...]]:
     """Where the function runs, and the axes that it names; the axis of the groups, if ranks are in such."""
     place = current(what)

@@ -29,15 +29,12 @@ def _holds(value: Any) -> bool:
     return _is_leaf(value) or any(map(_holds, parts))
 
 
-def _is_static(value: Any) -> bool:
-    return value is None or isinstance(value, str) or (callable(value) and not _is_leaf(value))
-
-
 def structure_of(value: Any) -> tuple[list[Any], Structure]:
     """What stands in a value, and how."""
     if isinstance(value, dict) or (isinstance(value, (tuple, list)) and _holds(value)):
         return joined(value)
-    return ([], ("static", value, ())) if _is_static(value) else ([value], LEAF)
+    static = value is None or isinstance(value, str) or (callable(value) and not _is_leaf(value))
+    return ([], ("static", value, ())) if static else ([value], LEAF)
 
 
 def joined(values: Any) -> tuple[list[Any], Structure]:

@@ -243,7 +243,6 @@ def bias_add(x: Tensor, bias: Operand, dim: int = 1, *, axis: int = 1) -> Tensor
 
     Parameters:
         bias: ``[c]``, or ``[1]`` for the same number everywhere.
-        dim: which dim of ``x`` is ``c``, the second by default.
 
     Raises:
         RuleError: a bias of several dims or none, or of another size than the dim.
@@ -279,7 +278,6 @@ def prelu(x: Tensor, slope: Operand, dim: int = 1, *, axis: int = 1) -> Tensor:
     Parameters:
         x: ``[n, c, ...]``, real.
         slope: ``[c]``, or ``[1]`` for the same slope everywhere.
-        dim: which dim of ``x`` is ``c``, the second by default.
 
     Raises:
         RuleError: slopes of several dims or none, or of another size than the dim; complex numbers.

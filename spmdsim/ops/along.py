@@ -33,14 +33,13 @@ def _put_steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any], dim:
 
 
 def _put_forward(context: Context, x: Array, ids: Array, dim: int) -> Generator[Any, Any, Array]:
-    strategy = context.strategy
-    axes = split_axes(strategy)
+    mesh, axes = context.strategy.mesh, split_axes(context.strategy)
     if not axes:
         placed = np.empty_like(x)
         np.put_along_axis(placed, ids, x, dim)
         return placed
-    members, size = strategy.mesh.group(context.rank, *axes), context.size(ALONG)
-    line = Layout(strategy.mesh, [axes])
+    members, size = mesh.group(context.rank, *axes), context.size(ALONG)
+    line = Layout(mesh, [axes])
     bounds = np.array([line.bounds((size,), member)[0] for member in members])
     rows, to = rows_last(x, dim), rows_last(ids, dim)
     starts, lengths = bounds[:, 0], bounds[:, 1] - bounds[:, 0]

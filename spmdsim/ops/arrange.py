@@ -89,10 +89,6 @@ def moveaxis(x: Tensor, source: int | Sequence[int], destination: int | Sequence
 def swapaxes(x: Tensor, axis1: int, axis2: int) -> Tensor:
     """The tensor with two dims exchanged, negative ones counted from the end.
 
-    Parameters:
-        axis1: one dim.
-        axis2: the other one.
-
     Raises:
         RuleError: a dim out of range.
 
@@ -315,9 +311,7 @@ def take(x: Tensor, indices: Operand, axis: int | None = None) -> Tensor:
 def tensordot(a: Operand, b: Operand, axes: int | tuple[Sequence[int], Sequence[int]] = 2) -> Tensor:
     """The product summed over several dims.
 
-    Args:
-        a: first operand.
-        b: second operand.
+    Parameters:
         axes: so many last dims of ``a`` and first ones of ``b``, or the dims of each.
 
     Raises:

@@ -175,9 +175,8 @@ _layer_norm_op = Op(
 def layer_norm(x: Tensor, scale: Tensor, shift: Tensor, epsilon: float = 1e-5, begin: int = -1) -> Tensor:
     """Mean 0 and variance 1 over the last dims, then scaled and shifted (Ba et al., 2016).
 
-    Args:
+    Parameters:
         x: ``[..., n]``; the normalised dims may be split.
-        scale: ``[n]``, or more of the last dims of ``x``.
         shift: as ``scale``.
         epsilon: added to the variance.
         begin: the first normalised dim; only the last one if left out.
@@ -229,9 +228,8 @@ _rms_op = Op(
 def rms_norm(x: Tensor, scale: Tensor, epsilon: float = 1e-6) -> Tensor:
     """Rows divided by their root mean square, then scaled (Zhang and Sennrich, 2019).
 
-    Args:
+    Parameters:
         x: ``[..., n]``.
-        scale: ``[n]``, or more of the last dims of ``x``.
         epsilon: added to the mean square.
 
     >>> ops.rms_norm(m, Tensor.ones((2,), layout=m.layout.mesh(None))).full().round(4).tolist()
@@ -330,7 +328,7 @@ def cross_entropy(logits: Tensor, labels: Tensor, reduction: str = "mean") -> Te
         RuleError: an unknown reduction.
         InputError: a label outside the classes.
 
-    >>> round(ops.cross_entropy(m, Tensor.from_global([0, 1], m.layout.mesh("dp"))).item(), 4)
+    >>> print(f"{ops.cross_entropy(m, Tensor.from_global([0, 1], m.layout.mesh('dp'))).item():.4f}")
     0.1269
     """
     (logits,) = in_fractions("cross_entropy", logits)

@@ -28,7 +28,6 @@ SAME = (
     ("value", "constant_values"),
 )
 
-
 #: What parameters mean that many functions have. A docstring speaks of others, and of these where they mean more, under
 #: ``Parameters:``; what users see has all of them under ``Args:``.
 MEANINGS = {
@@ -36,10 +35,14 @@ MEANINGS = {
     "dim": "along which dim, negative from the end; it may be split.",
     "dims": "one dim or several, negative ones from the end; all of them for None. They may be split.",
     "keepdims": "leave reduced dims in the result, with size 1.",
+    "dtype": "of the result; if left out 64-bit whole numbers for whole numbers and truth values, else that of ``x``.",
+    "correction": "taken off the number of elements by which is divided: 0 for a population, 1 for a sample.",
     "descending": "largest first.",
     "stable": "equal values keep their order, which they do in any case.",
     "start": "the first place of each dim.",
     "stop": "the place behind the last of each dim, at most its size.",
+    "method": 'between two entries: ``"linear"``, ``"lower"``, ``"higher"``, ``"nearest"`` or ``"midpoint"``.',
+    "scale": "``[n]``, or more of the last dims of ``x``.",
     "step": "from one place to the next in each dim, 1 or more; 1 everywhere if left out.",
 }
 #: What functions refuse that have all of some parameters.
@@ -50,6 +53,7 @@ REFUSALS = (
         "UsageTypeError",
         "dims that are no integers, a ``keepdims`` that is no truth value",
     ),
+    (("dims", "dtype"), "InputError", "a ``dtype`` that tensors cannot have"),
     (("dim",), "RuleError", "a dim out of range"),
     (("descending",), "UsageTypeError", "a ``descending`` that is no truth value"),
 )

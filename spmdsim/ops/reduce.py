@@ -151,13 +151,6 @@ def sum(
 ) -> Tensor:
     """Sum over dims (all for None), in another type if one is given; partial over the axes of split dims until somebody needs it.
 
-    Parameters:
-        dtype: type of the result; elements are cast to it first. None: 64-bit whole numbers for whole numbers and
-            truth values, as numpy has it, else that of ``x``.
-
-    Raises:
-        InputError: a ``dtype`` that tensors cannot have.
-
     >>> y = ops.sum(x, axis=0)
     >>> y.layout.short(), y.full().tolist()
     ('P(sum)', [9, 6, 6])
@@ -237,12 +230,6 @@ def prod(
 ) -> Tensor:
     """Product over dims, 1 of no elements; an element's slope is the product of the others, also where some are zero.
 
-    Parameters:
-        dtype: as of :func:`sum`.
-
-    Raises:
-        InputError: a ``dtype`` that tensors cannot have.
-
     >>> ops.prod(x, axis=1).full().tolist()
     [6, 120]
     """
@@ -305,12 +292,7 @@ def var(
 
     Of the type of ``x``, float64 for whole numbers, partial as a sum; types of two bytes are computed in more. Two passes
     lose no digits where the mean is large against the spread; where a reduced dim is split, each is one reduction of a
-    result's size.
-
-    Parameters:
-        correction: taken off the number of elements that the sum of squares is divided by, as in the array API
-            standard (numpy's ``ddof``): 0 for a population's variance, 1 for an unbiased one from a sample. Of no
-            more elements than this the variance is nan.
+    result's size. Of no more elements than the correction (numpy's ``ddof``) the variance is nan.
 
     Raises:
         RuleError: a complex tensor.
@@ -345,9 +327,6 @@ def std(
     ddof: float = 0,
 ) -> Tensor:
     """The root of :func:`var`, with nothing pending; where that is zero its gradient is taken to be zero, too.
-
-    Parameters:
-        correction: as of :func:`var`.
 
     Raises:
         RuleError: a complex tensor.

@@ -179,7 +179,6 @@ def cumulative_sum(
 
     Parameters:
         dim: which dim; may be left out where there is one only.
-        dtype: element type of the result. None: 64-bit whole numbers for whole numbers and truth values, else that of ``x``.
         include_initial: begin with 0, so that the result is one entry longer.
 
     Raises:
@@ -204,7 +203,6 @@ def cumulative_prod(
 
     Parameters:
         dim: which dim; may be left out where there is one only.
-        dtype: as of :func:`cumulative_sum`.
         include_initial: begin with 1, so that the result is one entry longer.
 
     Raises:

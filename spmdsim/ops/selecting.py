@@ -30,8 +30,7 @@ def by_first_dim(x: Tensor, dims: int) -> Tensor:
     """
     layout = x.layout.reduced.canonical
     axes = [axis for entry in layout.dims[:dims] for axis in entry]
-    wanted = Layout(layout.mesh, [axes, *[None] * (dims - 1), *layout.dims[dims:]])
-    return x.to(wanted)
+    return x.to(Layout(layout.mesh, [axes, *[None] * (dims - 1), *layout.dims[dims:]]))
 
 
 def select(x: Tensor, mask: Tensor) -> Tensor:
@@ -113,9 +112,8 @@ _isin_op = Op(
 def isin(x: Operand, values: Operand, invert: bool = False) -> Tensor:
     """Whether each entry is one of some values; where those are split, each rank asks about its own.
 
-    Args:
-        x: the entries, of any shape.
-        values: the values, of any shape.
+    Parameters:
+        values: of any shape.
         invert: whether it is none of them.
 
     >>> ops.isin(x, [1, 6]).full().tolist()
@@ -233,10 +231,7 @@ def unique_values(x: Tensor) -> Tensor:
 
 @operator()
 def unique_counts(x: Tensor) -> UniqueCounts:
-    """The different values, ascending, and how often each occurs.
-
-    Raises:
-        WorldError: a world without values.
+    """The values of :func:`unique_values`, and how often each occurs.
 
     >>> values, counts = ops.unique_counts(v)
     >>> values.full().tolist(), counts.full().tolist()
@@ -249,10 +244,7 @@ def unique_counts(x: Tensor) -> UniqueCounts:
 
 @operator()
 def unique_inverse(x: Tensor) -> UniqueInverse:
-    """The different values, ascending, and for each entry the number of its value, in the shape of ``x``.
-
-    Raises:
-        WorldError: a world without values.
+    """The values of :func:`unique_values`, and for each entry the number of its value, in the shape of ``x``.
 
     >>> ops.unique_inverse(v).inverse_indices.full().tolist()
     [2, 0, 2, 1]
@@ -264,11 +256,8 @@ def unique_inverse(x: Tensor) -> UniqueInverse:
 
 @operator()
 def unique_all(x: Tensor) -> UniqueAll:
-    """The different values, ascending, where each occurs first among all entries, for each entry the number of its value,
+    """The values of :func:`unique_values`, where each occurs first among all entries, for each entry the number of its value,
     and how often each value occurs.
-
-    Raises:
-        WorldError: a world without values.
 
     >>> ops.unique_all(v).indices.full().tolist()
     [1, 3, 0]

@@ -277,8 +277,7 @@ def _joined(landed: Arrays, counts: Array) -> Array:
         for row_ends, row_counts in zip(ends.T.tolist(), counts.T.tolist())
         for part, end, count in zip(landed, row_ends, row_counts)
     ]
-    flat = np.concatenate(pieces) if pieces else np.concatenate(landed)
-    return flat
+    return np.concatenate(pieces or landed)
 
 
 _sort_op = SteppedOp(

@@ -119,7 +119,6 @@ def quantile(
 
     Parameters:
         q: parts between 0 and 1; their shape comes first in that of the result.
-        method: between two entries: ``"linear"``, ``"lower"``, ``"higher"``, ``"nearest"`` or ``"midpoint"``.
 
     Raises:
         RuleError: a part outside of 0 and 1, an unknown method, no entries, or complex numbers.
@@ -144,7 +143,6 @@ def percentile(
 
     Parameters:
         q: percentages between 0 and 100; their shape comes first in that of the result.
-        method: as of :func:`quantile`.
 
     Raises:
         RuleError: a percentage outside of 0 and 100, an unknown method, no entries, or complex numbers.
