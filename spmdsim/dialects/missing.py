@@ -31,13 +31,7 @@ class NotCoveredImport(SpmdError, ImportError):
 def not_covered(
     module: str, name: str, there: Collection[str], nearest: Mapping[str, str] | None = None
 ) -> Exception:
-    """The error for a name that a dialect's module does not have; to be raised in its ``__getattr__``.
-
-    Args:
-        module: the module's ``__name__``.
-        name: what was asked for.
-        there: the names there are.
-        nearest: what to use instead, for names that resemble none.
+    """The error for a name that a dialect's module does not have, among those that are there or have something near.
 
     >>> print(not_covered("spmdsim.dialects.mindspore.nn", "Dence", ["Dense", "ReLU"]))
     mindspore.nn.Dence is not covered by this dialect; nearest: Dense
@@ -94,10 +88,7 @@ def tell(module: str, names: Collection[str]) -> None:
 def bound(
     name: str, signature: inspect.Signature, given: tuple[Any, ...], named: Mapping[str, Any]
 ) -> inspect.BoundArguments:
-    """The arguments of a call, by name.
-
-    Raises:
-        UsageTypeError: others than those taken.
+    """The arguments of a call, by name; a UsageTypeError for others than those taken.
 
     >>> bound("SGD", inspect.signature(lambda learning_rate=0.1, parameters=None: 0), (), {"learnin_rate": 1})
     Traceback (most recent call last):
@@ -119,11 +110,8 @@ def bound(
 class Worded:
     """Objects of another system: a word that they have there and not here is refused with what is nearest.
 
-    So is an argument, where the class is one of a dialect's.
-
-    Attributes:
-        ORIGINAL: what the class is called there.
-        NEAREST: what to use instead of words that resemble none here.
+    So is an argument, where the class is one of a dialect's. ``ORIGINAL`` is what it is called there, ``NEAREST`` says what to
+    use instead of words that resemble none here.
     """
 
     __slots__ = ()

@@ -32,14 +32,9 @@ class Words:
     """
 
     def __init__(
-        self,
-        homes: Mapping[str, str] | None = None,
-        nearest: Mapping[str, str] | None = None,
-        tables: str = "",
-        submodules: str = "",
-        imitated: tuple[str, str] | None = None,
-        hidden: bool = False,
-    ) -> None:
+        self, homes: Mapping[str, str] | None = None, nearest: Mapping[str, str] | None = None, tables: str = "",
+        submodules: str = "", imitated: tuple[str, str] | None = None, hidden: bool = False,
+    ) -> None:  # fmt: skip
         named = [(word.partition("="), home) for word, home in each(homes or {}).items()]
         self.homes = {theirs: (home, ours or theirs) for (theirs, _, ours), home in named}
         self.nearest = each(nearest or {})

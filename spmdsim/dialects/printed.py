@@ -38,14 +38,9 @@ def ends(array: np.ndarray, edgeitems: int, threshold: float) -> tuple[np.ndarra
 
 
 def nested(
-    array: np.ndarray,
-    cut: Sequence[bool],
-    indent: int,
-    written: Callable[[Any], str],
-    per_line: Callable[[int], int],
-    edgeitems: int,
-    dots: str = "...",
-) -> str:
+    array: np.ndarray, cut: Sequence[bool], indent: int, written: Callable[[Any], str], per_line: Callable[[int], int],
+    edgeitems: int, dots: str = "...",
+) -> str:  # fmt: skip
     """Numbers in brackets, those that :func:`ends` leaves: as many per line as fit behind so many characters."""
     if not array.ndim:
         return written(array[()])

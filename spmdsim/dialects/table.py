@@ -136,23 +136,13 @@ def as_its_tensor(kind: type[Any], tensor: str) -> None:
 def renamed(
     name: str, ours: type[Any], arguments: Callable[..., dict[str, Any]], *bases: type[Any], **members: Any
 ) -> Any:
-    """A class of ours that is made with another system's arguments.
-
-    Args:
-        name: the other system's name of it.
-        ours: the class.
-        arguments: from the original's arguments to ours.
-        *bases: what it inherits first.
-        **members: the original's further words.
-    """
+    """A class of ours, after other bases, with another system's name, its arguments turned into ours, and its further words."""
     rewritten = told(arguments, name)
 
     def __init__(self: Any, *given: Any, **named: Any) -> None:
-        ours.__init__(self, **rewritten(*given, **named))
+        super(kind, self).__init__(**rewritten(*given, **named))
 
-    about = {
-        "__doc__": ours.__doc__,
-        "__signature__": inspect.signature(arguments),
-        "__module__": arguments.__module__,
-    }
-    return type(name, (*bases, ours), {"__init__": __init__, **about, **members})
+    about = {"__doc__": ours.__doc__, "__module__": arguments.__module__}
+    words = {"__init__": __init__, "__signature__": inspect.signature(arguments), **about, **members}
+    kind: type[Any] = type(name, (*bases, ours), words)
+    return kind

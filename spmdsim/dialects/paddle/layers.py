@@ -227,21 +227,11 @@ LAYERS: dict[str, Any] = {
 
 
 class SplitLayer(Layer):
-    """A layer of ours whose weight is split, filled as soon as it is made; its input may be an array that every rank has whole.
+    """A layer of ours whose weight is split as ``where`` says, filled as soon as it is made; arrays are whole on every rank.
 
-    Args:
-        where: how it is split: rows of a table or of a weight, whose products are summed, or columns, with a bias alike.
-        name: what the names of its parameters begin with; it decides first values. Two layers without one get different
-            values, on every rank the same.
-        weight_attr: the weight's attribute.
-        bias: whether there is one.
-        bias_attr: the bias's attribute.
-        kind: what the names begin with where none is given.
-        keep: whether the default program keeps the parameters.
-        gather_output: whether columns are gathered.
-
-    Raises:
-        ValueError: a size that does not divide.
+    The products of rows, of a table or of a weight, are summed; columns have a bias alike, and may be gathered. What the names
+    of its parameters begin with (a ``kind``, unless it has a name) decides first values: two layers without a name get
+    different values, on every rank the same. A size that does not divide is a ValueError.
     """
 
     def __init__(

@@ -241,22 +241,14 @@ def _attribute(parameter: Any) -> ParamAttr:
     return attribute
 
 
-class _SGD(Optimizer, nn.SGD):
-    """Gradient descent with momentum."""
-
-
-class _Adam(Optimizer, nn.Adam):
-    """Adam; a number as weight decay is added to the gradient."""
-
-
-SGD = renamed("SGD", _SGD, lambda learning_rate=0.001, parameters=None, weight_decay=None, grad_clip=None, name=None: dict(
-    parameters=parameters, rate=learning_rate, weight_decay=weight_decay, grad_clip=grad_clip))  # fmt: skip
-Momentum = renamed("Momentum", _SGD, lambda learning_rate=0.001, momentum=0.9, parameters=None, use_nesterov=False,
+SGD = renamed("SGD", nn.SGD, lambda learning_rate=0.001, parameters=None, weight_decay=None, grad_clip=None, name=None: dict(
+    parameters=parameters, rate=learning_rate, weight_decay=weight_decay, grad_clip=grad_clip), Optimizer)  # fmt: skip
+Momentum = renamed("Momentum", nn.SGD, lambda learning_rate=0.001, momentum=0.9, parameters=None, use_nesterov=False,
     weight_decay=None, grad_clip=None, name=None: dict(parameters=parameters, rate=learning_rate,
-    weight_decay=weight_decay, grad_clip=grad_clip, momentum=momentum, nesterov=use_nesterov))  # fmt: skip
-Adam = renamed("Adam", _Adam, lambda learning_rate=0.001, beta1=0.9, beta2=0.999, epsilon=1e-8, parameters=None,
+    weight_decay=weight_decay, grad_clip=grad_clip, momentum=momentum, nesterov=use_nesterov), Optimizer)  # fmt: skip
+Adam = renamed("Adam", nn.Adam, lambda learning_rate=0.001, beta1=0.9, beta2=0.999, epsilon=1e-8, parameters=None,
     weight_decay=None, grad_clip=None, name=None: dict(parameters=parameters, rate=learning_rate,
-    weight_decay=weight_decay, grad_clip=grad_clip, betas=(beta1, beta2), epsilon=epsilon))  # fmt: skip
+    weight_decay=weight_decay, grad_clip=grad_clip, betas=(beta1, beta2), epsilon=epsilon), Optimizer)  # fmt: skip
 
 
 class AdamW(Adam):  # type: ignore[misc,valid-type]

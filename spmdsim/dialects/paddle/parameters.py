@@ -239,15 +239,8 @@ def create(
 ) -> Parameter:  # fmt: skip
     """A parameter as its attribute asks for, or the one that has the attribute's name already.
 
-    Args:
-        shape: global shape.
-        layout: where it lives.
-        attribute: a ``ParamAttr``, an initializer, an array, a name, or None.
-        default: first values where the attribute says none.
-        names: the layer's, of :func:`layer_names`.
-        suffix: ``w`` or ``b``.
-        keep: whether the program keeps it, which nobody else does.
-        dtype: element type where the attribute's values say none; float32.
+    An attribute is a ``ParamAttr``, an initializer, an array, a name, or None, which leaves the ``default`` first values. The
+    ``names`` are a layer's (:func:`layer_names`), the suffix ``w`` or ``b``. What nobody else keeps, the program does.
     """
     attr, initialiser, kind = initial(attribute, shape, default)
     here = scope()
