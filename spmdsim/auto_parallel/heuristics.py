@@ -34,6 +34,7 @@ from spmdsim.auto_parallel.strategy_choice import (
     states_of,
 )
 from spmdsim.core import Layout, Mesh, Strategy
+from spmdsim.cost.roofline import flops_of
 from spmdsim.errors import InputError
 from spmdsim.imitated import imitation
 
@@ -256,7 +257,7 @@ def expressing(graph: Graph, ranks: int, least: int = 2) -> tuple[Mesh, ...]:
 
 def _useful(graph: Graph, mesh: Mesh) -> bool:
     """Whether the largest operator can use every axis: one of 6 ranks is of no use if only 2 divides the sizes."""
-    operator = max(graph.operators, key=lambda o: o.bound.flops)
+    operator = max(graph.operators, key=lambda o: flops_of(o.bound))
     sizes = [operator.bound.sizes[factor] for factor in operator.bound.splittable]
     return all(any(size % axis == 0 for size in sizes) for axis in mesh.shape)
 

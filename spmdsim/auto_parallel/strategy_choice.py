@@ -8,9 +8,8 @@ from functools import lru_cache
 
 from spmdsim.auto_parallel.programs.graph import Graph, Operator
 from spmdsim.core import BoundRule, Layout, Mesh, Strategy
-from spmdsim.core.operator import reader
 from spmdsim.errors import InputError, context
-from spmdsim.layout.cuts import strategy_from_cuts
+from spmdsim.layout.cuts import result_layout, strategy_from_cuts
 from spmdsim.pictured import ShortRepr
 
 
@@ -138,7 +137,7 @@ def configured_result(operator: Operator, strategy: Strategy) -> Layout | None:
         return None
     with context(**operator.named):
         produced = operator.bound.output_layouts(strategy)[0]
-        return reader.result_layout(operator.out, produced, operator.bound.output_shapes[0]).canonical
+        return result_layout(operator.out, produced, operator.bound.output_shapes[0]).canonical
 
 
 def _on_mesh(bound: BoundRule, own: Strategy, mesh: Mesh) -> Strategy | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -50,23 +50,6 @@ class BoundRule(ShortRepr):
         """Whether products are summed: linear in each of several operands, and a factor is reduced."""
         each = all(frozenset({i}) in self.rule.linear for i in range(len(self.inputs)))
         return len(self.inputs) > 1 and not self.rule.indexed and each and bool(self.reduced(0))
-
-    @property
-    def work(self) -> str:
-        """What the local function does: ``"product"``, ``"lookup"``, or what the rule says."""
-        return "lookup" if self.rule.indexed else "product" if self.contraction else self.rule.work
-
-    @cached_property
-    def flops(self) -> int:
-        """Floating-point operations: one per point, two where operands are multiplied and summed; look-ups one per result."""
-        return self.flops_of(self.sizes)
-
-    def flops_of(self, sizes: Mapping[str, int]) -> int:
-        """Those of a piece, whose factors have these sizes."""
-        if self.rule.indexed:
-            return sum(elements(term, sizes) for term in self.outputs)
-        multiply_add = len(self.inputs) > 1 and bool(self.reduced(0))
-        return (2 if multiply_add else 1) * math.prod(sizes.values())
 
     def reduced(self, output: int) -> tuple[str, ...]:
         """Factors of the operands that a result lacks, unless they must stay whole."""
@@ -243,11 +226,6 @@ class BoundRule(ShortRepr):
             strategy = Strategy.of(mesh, splits, passed)
             if (empty or all(strategy.parts(f) <= self.sizes[f] for f in splits)) and self.allows(strategy):
                 yield strategy
-
-
-def elements(term: Term, sizes: Mapping[str, int]) -> int:
-    """Elements of a tensor whose factors have these sizes."""
-    return math.prod([sizes[factor] for dim in term for factor in dim])
 
 
 def common_mesh(layouts: Sequence[Layout]) -> Mesh:

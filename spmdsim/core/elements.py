@@ -6,6 +6,7 @@ Next: :mod:`spmdsim.core.world`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,45 +18,29 @@ if TYPE_CHECKING:
     from spmdsim.core.layout import Layout
     from spmdsim.core.rule import Rule
 
+Local = Callable[..., Any]
 #: Reductions of truth values, and the plain reductions that mean the same on them; ``avg`` adds, too.
 _LOGICAL = {"all": np.logical_and, "any": np.logical_or, "min": np.logical_and, "max": np.logical_or}
 _NUMERIC = {"sum": np.add, "avg": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
 
 
+@dataclass(frozen=True)
 class ElementTypes:
     """How elements are held, met and added up. Floats of 16 bits, say, are better held otherwise while they add up."""
 
-    def is_float(self, dtype: np.dtype) -> bool:
-        """Whether the type is a real floating type."""
-        return dtype.kind == "f"
-
-    def check_reduce(self, op: str | None, dtype: np.dtype) -> str:
-        """The reduction's name, unless it has no meaning on this type."""
-        return str(op)
-
-    def accumulator(self, op: str | None, dtype: np.dtype) -> np.dtype:
-        """The type in which a reduction is accumulated."""
-        return dtype
-
-    def held(self, layout: Layout, dtype: np.dtype) -> np.dtype:
-        """The type of the arrays of a tensor with elements of a type."""
-        return dtype
-
-    def promoted(self, *dtypes: np.dtype) -> np.dtype:
-        """The type in which numbers of several types meet."""
-        return np.result_type(*dtypes)
-
-    def rule(self, rule: Rule, operands: tuple[np.dtype, ...], result: np.dtype) -> Rule:
-        """What of a rule holds for elements of these types: pending values pass only conversions that a sum does."""
-        return rule
-
-    def has_gradient(self, dtype: np.dtype) -> bool:
-        """Whether numbers of this type have neighbours that a gradient could point to."""
-        return dtype.kind in "fc"
-
-    def local(self, function: Callable[..., Any], dtypes: tuple[np.dtype, ...]) -> Callable[..., Any]:
-        """The local function of an operator, or of its gradient, for operands and results of these types."""
-        return function
+    #: Whether a type is a real floating type; whether its numbers have neighbours that a gradient could point to.
+    is_float: Callable[[np.dtype], bool] = lambda dtype: dtype.kind == "f"
+    has_gradient: Callable[[np.dtype], bool] = lambda dtype: dtype.kind in "fc"
+    #: A reduction's name, unless it has no meaning on a type; the type in which it is accumulated.
+    check_reduce: Callable[[str | None, np.dtype], str] = lambda op, dtype: str(op)
+    accumulator: Callable[[str | None, np.dtype], np.dtype] = lambda op, dtype: dtype
+    #: The type of the arrays of a tensor with elements of a type; the one in which numbers of several types meet.
+    held: Callable[[Layout, np.dtype], np.dtype] = lambda layout, dtype: dtype
+    promoted: Callable[..., np.dtype] = np.result_type
+    #: What of a rule holds for operands and a result of these types: pending values pass only conversions that a sum does.
+    rule: Callable[[Rule, tuple[np.dtype, ...], np.dtype], Rule] = lambda rule, operands, result: rule
+    #: The local function of an operator, or of its gradient, for operands and results of these types.
+    local: Callable[[Local, tuple[np.dtype, ...]], Local] = lambda function, dtypes: function
 
 
 types = ElementTypes()

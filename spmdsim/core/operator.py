@@ -144,7 +144,7 @@ class Op(Pictured):
             out_strategy: cuts or layout of the result; as computed if left out, pending reductions done.
             repeat: the side of the device matrix on which repeated calculation goes, for cuts.
         """
-        return ShardedOp(self, reader.frozen(in_strategy), reader.frozen(out_strategy), repeat)
+        return sharded[0](self, in_strategy, out_strategy, repeat)
 
     # -- what recipes are derived from ----------------------------------------------------------------
 
@@ -208,7 +208,7 @@ class Op(Pictured):
 
 @dataclass(frozen=True, repr=False)
 class ShardedOp(ShortRepr):
-    """An operator with a strategy of its own."""
+    """An operator with a strategy of its own, and maybe a layout of its result."""
 
     op: Op
     in_strategy: Any
@@ -221,32 +221,20 @@ class ShardedOp(ShortRepr):
 
     def strategy(self, bound: BoundRule, ranks: int | Sequence[int], mesh: Mesh | None = None) -> Strategy:
         """The strategy meant, for a bound rule; RuleError if it does not fit the rule, the shapes or the ranks."""
-        return reader.strategy(self, bound, ranks, mesh)
+        bound.check(self.in_strategy)
+        return self.in_strategy  # type: ignore[no-any-return]
+
+    def result_layout(self, computed: Layout, shape: Sequence[int]) -> Layout:
+        """The layout of the result that was meant; if none was given, pending reductions are done."""
+        return computed.reduced if self.out_strategy is None else self.out_strategy
 
     def instead(self, bound: BoundRule, strategy: Strategy, params: dict[str, Any]) -> Op:
         """The operator that runs."""
         return self.op
 
 
-class StrategyReader:
-    """Who reads strategies: those of core are values of that name."""
-
-    def frozen(self, given: Any) -> Any:
-        """What was given, as a value that can be hashed."""
-        return given
-
-    def strategy(self, sharded: ShardedOp, bound: BoundRule, ranks: Any, mesh: Mesh | None) -> Strategy:
-        """The strategy that was meant."""
-        bound.check(sharded.in_strategy)
-        return sharded.in_strategy  # type: ignore[no-any-return]
-
-    def result_layout(self, given: Any, computed: Layout, shape: Sequence[int]) -> Layout:
-        """The layout of a result that was meant; if none was given, pending reductions are done."""
-        return computed.reduced if given is None else given
-
-
-reader = StrategyReader()
-"""Who reads them; the package puts another one here."""
+sharded: list[Callable[..., ShardedOp]] = [ShardedOp]
+"""What makes them of strategies as they are written; the package puts another function here."""
 
 
 @dataclass
@@ -345,7 +333,7 @@ def _route(meta: Meta, layout: Layout, world: World) -> Route | None:
 
 def _target(op: Op, sharding: ShardedOp | None, meta: Meta) -> Layout:
     if sharding is not None:
-        return reader.result_layout(sharding.out_strategy, meta.layout, meta.shape)
+        return sharding.result_layout(meta.layout, meta.shape)
     return meta.layout.reduced if op.finish else meta.layout
 
 

@@ -54,7 +54,7 @@ class Rate(Pictured):
     """What a class of operators takes on one rank: the slower of the two decides.
 
     Attributes:
-        kind: the class, as :attr:`spmdsim.core.BoundRule.work` says.
+        kind: the class, as :func:`spmdsim.cost.roofline.kind_of` says.
         per_flop: seconds per operation.
         per_byte: seconds per byte read or written.
 

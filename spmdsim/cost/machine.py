@@ -73,7 +73,7 @@ class Machine(ShortRepr):
         measured: measured times; they decide over the formulas for their collective and group size.
         memory_bytes: memory of one rank, 0 when unknown.
         call_seconds: what an emulated collective costs besides its rounds.
-        rates: measured rates of classes of operators (:attr:`spmdsim.core.BoundRule.work`), in the place of ``flops``
+        rates: measured rates of classes of operators (:func:`spmdsim.cost.roofline.kind_of`), in the place of ``flops``
             and ``beta_memory``.
         interval: between how many times and how many times its prediction a measured collective took when
             predictions were checked on this machine; None if nobody checked.

@@ -6,12 +6,12 @@ class of operators, since numpy's exponentials and temporaries are slower than a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from spmdsim.core import BoundRule, Strategy
-from spmdsim.core.bound import elements
-from spmdsim.core.rule import members
+from spmdsim.core.rule import Term, members
 from spmdsim.cost.machine import CostModel, Machine, Restricted
 from spmdsim.layout.blocks import largest_block
 from spmdsim.pictured import Pictured
@@ -21,7 +21,7 @@ from spmdsim.pictured import Pictured
 class Work(Pictured):
     """What one rank does locally: operations, and bytes read and written, each operand once.
 
-    ``kind`` is the class of operators, as :attr:`spmdsim.core.BoundRule.work` says; "" for any.
+    ``kind`` is the class of operators, as :func:`kind_of` says; "" for any.
 
     >>> Work(flops=2e9, nbytes=1e6).flops
     2000000000.0
@@ -55,6 +55,31 @@ class Work(Pictured):
 def ridge(machine: Machine) -> float:
     """The flops per byte above which a machine is limited by arithmetic; 0 if memory costs nothing."""
     return machine.flops * machine.beta_memory
+
+
+def kind_of(bound: BoundRule) -> str:
+    """What a local function does: ``"product"``, ``"lookup"``, or what the rule says."""
+    return "lookup" if bound.rule.indexed else "product" if bound.contraction else bound.rule.work
+
+
+def flops_of(bound: BoundRule, sizes: Mapping[str, int] | None = None) -> int:
+    """Floating-point operations: one per point, two where operands are multiplied and summed; of a look-up one per result.
+
+    Of a piece, whose factors have these sizes, if they are given. Rules of functions that nobody can look into say it
+    themselves.
+    """
+    sizes = bound.sizes if sizes is None else sizes
+    if (own := getattr(bound, "flops_of", None)) is not None:
+        return int(own(sizes))
+    if bound.rule.indexed:
+        return sum(elements(term, sizes) for term in bound.outputs)
+    multiply_add = len(bound.inputs) > 1 and bool(bound.reduced(0))
+    return (2 if multiply_add else 1) * math.prod(sizes.values())
+
+
+def elements(term: Term, sizes: Mapping[str, int]) -> int:
+    """Elements of a tensor whose factors have these sizes."""
+    return math.prod([sizes[factor] for dim in term for factor in dim])
 
 
 def forward_work(bound: BoundRule, strategy: Strategy, itemsizes: Sequence[int]) -> Work:
@@ -95,4 +120,4 @@ def _work(bound: BoundRule, strategy: Strategy, itemsizes: Sequence[int], tables
     )
     moved = sum(elements(term, sizes) for term in bound.outputs) * max(widths, default=4)
     # What is looked up is read and written.
-    return Work(bound.flops_of(sizes), nbytes + moved * (2 if any(looked_up) else 1), bound.work)
+    return Work(flops_of(bound, sizes), nbytes + moved * (2 if any(looked_up) else 1), kind_of(bound))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from spmdsim.cost.roofline import flops_of
 from spmdsim.draw.canvas import Canvas, width_of
 from spmdsim.draw.figures import FactTable, Figure, Part, facts_of, short
 from spmdsim.sides import many
@@ -76,7 +77,10 @@ def bound_figure(bound: BoundRule) -> Figure:
         for factor, size in bound.sizes.items()
     ]
     table = FactTable(
-        ("factor", "size", "may be split"), tuple(rows), f"{bound.flops:,} floating-point operations", (1,)
+        ("factor", "size", "may be split"),
+        tuple(rows),
+        f"{flops_of(bound):,} floating-point operations",
+        (1,),
     )
     return Figure(f"rule {bound.rule} with sizes", (_terms(bound.rule), table))
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spmdsim.cost.machine import Machine
-from spmdsim.cost.roofline import forward_work, gradient_work
+from spmdsim.cost.roofline import forward_work, gradient_work, kind_of
 from spmdsim.layout.element_type import element_type
 from spmdsim.redistribution.price import price_step
 from spmdsim.trace.events import CollectiveEvent, ComputedSpan
@@ -117,7 +117,7 @@ def _computing(span: ComputedSpan, inner: Sequence[tuple[Any, list[Any]]], machi
     if not span.gradients:
         return forward_work(span.bound, span.strategy, span.itemsizes).seconds(machine)
     once = gradient_work(span.bound, span.strategy, span.itemsizes).seconds(machine)
-    return once * (span.gradients if span.bound.work == "product" else 1)
+    return once * (span.gradients if kind_of(span.bound) == "product" else 1)
 
 
 def step_timeline(traces: Sequence[Trace], machine: Machine, world: str = "") -> dict[str, Any]:

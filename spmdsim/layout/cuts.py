@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from spmdsim.core import Layout, Mesh, operator
@@ -137,22 +138,29 @@ class FrozenMapping(tuple[tuple[str, tuple[str, ...]], ...]):
     __slots__ = ()
 
 
-class WrittenStrategies(operator.StrategyReader):
-    """Strategies as users write them: cuts per operand, a layout per operand, axes by factor."""
+def frozen(given: Any) -> Any:
+    """A strategy as it is written, as a value that can be hashed."""
+    if isinstance(given, dict):
+        return FrozenMapping((k, (v,) if isinstance(v, str) else tuple(v)) for k, v in sorted(given.items()))
+    return tuple(map(frozen, given)) if isinstance(given, (list, tuple)) else given
 
-    def frozen(self, given: Any) -> Any:
-        """The same as a value that can be hashed."""
-        if isinstance(given, dict):
-            return FrozenMapping(
-                (k, (v,) if isinstance(v, str) else tuple(v)) for k, v in sorted(given.items())
-            )
-        return tuple(map(self.frozen, given)) if isinstance(given, (list, tuple)) else given
 
-    def strategy(
-        self, sharded: operator.ShardedOp, bound: BoundRule, ranks: Any, mesh: Mesh | None
-    ) -> Strategy:
+def result_layout(given: Any, computed: Layout, shape: Sequence[int]) -> Layout:
+    """The layout of a result that was meant: a layout, or cuts of the one computed; else pending reductions are done."""
+    if isinstance(given, tuple) and len(given) == 1 and isinstance(given[0], (tuple, Layout)):
+        given = given[0]
+    if given is None or isinstance(given, Layout):
+        return computed.reduced if given is None else given
+    return layout_from_cuts(given, computed, shape)
+
+
+@dataclass(frozen=True, repr=False)
+class WrittenOp(operator.ShardedOp):
+    """An operator with a strategy as users write it: cuts per operand, a layout per operand, axes by factor."""
+
+    def strategy(self, bound: BoundRule, ranks: Any, mesh: Mesh | None = None) -> Strategy:
         """The strategy that was meant."""
-        given = sharded.in_strategy
+        given = self.in_strategy
         if isinstance(given, FrozenMapping):
             if mesh is None:
                 raise RuleError(f"the strategy {dict(given)} names axes, but no operand has a mesh")
@@ -168,15 +176,16 @@ class WrittenStrategies(operator.StrategyReader):
             for layout, shape in zip(given, bound.shapes):
                 layout.check_shape(shape)
             return bound.infer(given)
-        return strategy_from_cuts(bound, given, ranks, repeat=sharded.repeat)
+        return strategy_from_cuts(bound, given, ranks, repeat=self.repeat)
 
-    def result_layout(self, given: Any, computed: Layout, shape: Sequence[int]) -> Layout:
-        """The layout of a result that was meant: a layout, or cuts of the one computed."""
-        if isinstance(given, tuple) and len(given) == 1 and isinstance(given[0], (tuple, Layout)):
-            given = given[0]
-        if given is None or isinstance(given, Layout):
-            return super().result_layout(given, computed, shape)
-        return layout_from_cuts(given, computed, shape)
+    def result_layout(self, computed: Layout, shape: Sequence[int]) -> Layout:
+        """The layout of the result that was meant."""
+        return result_layout(self.out_strategy, computed, shape)
 
 
-operator.reader = WrittenStrategies()
+def written(op: operator.Op, in_strategy: Any, out_strategy: Any, repeat: str) -> WrittenOp:
+    """What ``op.shard`` gives."""
+    return WrittenOp(op, frozen(in_strategy), frozen(out_strategy), repeat)
+
+
+operator.sharded[0] = written

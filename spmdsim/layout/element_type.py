@@ -227,17 +227,6 @@ def computed_widely(function: Callable[..., Any], dtypes: Sequence[np.dtype]) ->
     return compute
 
 
-class AllElementTypes(elements.ElementTypes):
-    """What this module and its neighbours know, as answers to what core asks."""
-
-    is_float = staticmethod(is_float)
-    has_gradient = staticmethod(has_gradient)
-    accumulator = staticmethod(accumulator)
-    check_reduce = staticmethod(check_reduce)
-    held = staticmethod(held_type)
-    promoted = staticmethod(promoted)
-    rule = staticmethod(typed_rule)
-    local = staticmethod(computed_widely)
-
-
-elements.types = AllElementTypes()
+elements.types = elements.ElementTypes(
+    is_float, has_gradient, check_reduce, accumulator, held_type, promoted, typed_rule, computed_widely
+)

@@ -20,11 +20,12 @@ from spmdsim.core import BoundRule, Layout, Strategy
 from spmdsim.core.bound import Shape
 from spmdsim.core.elements import in_type
 from spmdsim.core.meta import Meta
-from spmdsim.core.operator import Op, Recipe, ShardedOp, by_result
+from spmdsim.core.operator import Op, Recipe, by_result
 from spmdsim.core.step import Step
 from spmdsim.core.tape import OpNode
 from spmdsim.core.tensor import Tensor
 from spmdsim.core.world import performed, programs
+from spmdsim.layout.cuts import WrittenOp
 from spmdsim.layout.element_type import accumulator
 from spmdsim.redistribution.sparse_lookup import RowStep, row_step
 
@@ -166,7 +167,7 @@ def _advance(way: Way, taken: Any) -> _Yielded:
 
 
 @dataclass(frozen=True, repr=False)
-class OwnedRows(ShardedOp):
+class OwnedRows(WrittenOp):
     """A lookup that exchanges only the rows that others hold, straight into the layout that ``out_strategy`` is."""
 
     def instead(self, bound: BoundRule, strategy: Strategy, params: dict[str, Any]) -> Op:

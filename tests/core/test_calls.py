@@ -12,7 +12,7 @@ from spmdsim import LockStep, Mesh, ShapeOnly, Tensor, ops
 from spmdsim.core import Rule, bind
 from spmdsim.core.elements import ElementTypes, identity, in_type
 from spmdsim.core.meta import Meta
-from spmdsim.core.operator import Recipe, ShardedOp, StrategyReader, apply, guards
+from spmdsim.core.operator import Recipe, ShardedOp, apply, guards
 from spmdsim.core.tape import added
 from spmdsim.core.world import programs
 from spmdsim.errors import LayoutError, RuleError, UsageTypeError, WorldError
@@ -293,19 +293,19 @@ def test_types_of_results_are_types_however_an_operator_writes_them():
 def test_core_reads_strategies_that_are_strategies():
     from spmdsim.core import Strategy, bind
 
-    reader, bound = StrategyReader(), bind(Rule.parse("m k -> m", linear="each"), ((4, 6),))
+    bound = bind(Rule.parse("m k -> m", linear="each"), ((4, 6),))
     strategy = Strategy.of(MESH, {"m": "a", "k": "b"})
     op = Op("x", Rule.parse("m k -> m"), np.copy)
-    assert reader.frozen(strategy) is strategy
-    assert reader.strategy(ShardedOp(op, strategy), bound, 4, None) is strategy
+    assert ShardedOp(op, strategy).in_strategy is strategy
+    assert ShardedOp(op, strategy).strategy(bound, 4, None) is strategy
     eight = Strategy.of(Mesh((8,), ("x",)), {"m": "x"})
     with pytest.raises(WorldError, match="but the world has 4 ranks"):
         ShardedOp(op, eight)(tensor(LockStep(4), MESH("a", None), 8, 6))
     with pytest.raises(RuleError):
-        reader.strategy(ShardedOp(op, Strategy.of(MESH, {"q": "a"})), bound, 4, None)
+        ShardedOp(op, Strategy.of(MESH, {"q": "a"})).strategy(bound, 4, None)
     pending = MESH("a", partial="b")
-    assert reader.result_layout(None, pending, (4,)) == MESH("a")
-    assert reader.result_layout(pending, MESH("a"), (4,)) is pending
+    assert ShardedOp(op, strategy).result_layout(pending, (4,)) == MESH("a")
+    assert ShardedOp(op, strategy, pending).result_layout(MESH("a"), (4,)) is pending
 
 
 def test_element_types_of_core_are_numpys():

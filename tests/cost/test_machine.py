@@ -18,7 +18,7 @@ from spmdsim.cost import Link, Machine, Measurement, Piece, Rate, load_machine, 
 from spmdsim.cost.closed_forms import COLLECTIVES, bus_factor, message_bytes, received_per_message
 from spmdsim.cost.machine import Restricted
 from spmdsim.cost.machine_file import load_cost_model, machine_from_json, machine_to_json
-from spmdsim.cost.roofline import Work, forward_work, gradient_work, ridge
+from spmdsim.cost.roofline import Work, forward_work, gradient_work, kind_of, ridge
 from spmdsim.errors import InputError, RuleError
 from spmdsim.imitations.cost_models import AlpaModel, DTensorModel, MindSporeModel, OneFlowModel
 from spmdsim.redistribution import plan
@@ -292,7 +292,7 @@ def test_rates_are_kept_in_the_machine_file() -> None:
     ],
 )
 def test_the_class_of_an_operator_follows_from_its_rule(name, shapes, params, kind) -> None:
-    assert getattr(ops, name).op.bind(shapes, params).work == kind
+    assert kind_of(getattr(ops, name).op.bind(shapes, params)) == kind
 
 
 def test_a_class_that_is_none_is_refused() -> None:

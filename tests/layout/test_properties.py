@@ -20,7 +20,7 @@ from spmdsim.core.step import Step, overlap
 from spmdsim.core.tensor import Tensor as CoreTensor
 from spmdsim.errors import InputError, LayoutError, RuleError, UsageTypeError, WorldError
 from spmdsim.layout.blocks import all_bounds, common_mesh, nested_block_arrays, nested_blocks, refine
-from spmdsim.layout.cuts import WrittenStrategies, layout_from_cuts, strategy_from_cuts
+from spmdsim.layout.cuts import frozen, layout_from_cuts, strategy_from_cuts
 from spmdsim.layout.element_type import element_type, typed_rule
 from spmdsim.layout.shape_sizes import flag
 from spmdsim.layout.windowed_layout import Window, Windowed
@@ -489,4 +489,4 @@ def test_what_is_written_wrongly_is_refused():
     pending = mesh(None, None, partial=("x", "y"))
     assert layout_from_cuts((2, 3), pending, (6, 6)) == mesh("x", "y")
     assert layout_from_cuts((6, 1), pending, (6, 6)) == mesh(("x", "y"), None)
-    assert WrittenStrategies().frozen([[1, 2], (3,)]) == ((1, 2), (3,))
+    assert frozen([[1, 2], (3,)]) == ((1, 2), (3,))
