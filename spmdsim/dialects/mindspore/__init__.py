@@ -130,7 +130,9 @@ __getattr__ = speak(__name__, {
         "Dropout Embedding GELU Linear": "functions",
         "CrossEntropyLoss ELU Identity L1Loss LogSoftmax MSELoss ReLU ReLU6 SiLU Sigmoid Softmax Tanh": "nn",
     }, _NEAREST_NN),
-    "mint.nn.functional": Words(nearest={"scaled_dot_product_attention": "spmdsim.nn.Attention"}, tables="functions.mint_network_functions"),
+    "mint.nn.functional": Words(nearest={
+        "scaled_dot_product_attention": "spmdsim.nn.Attention",
+    }, tables="functions.mint_network_functions"),
     "nn": Words(_LAYERS, _NEAREST_NN, tables="cells.makers"),
     "nn.cell": Words({"Cell CellList SequentialCell": "cells"}, hidden=True),
     "nn.optim": Words({"Adam Momentum Optimizer SGD": "training"}, hidden=True),

@@ -174,10 +174,13 @@ def _random() -> np.random.Generator:
 
 
 OWN: dict[str, Callable[..., Any]] = {
-    "arange": lambda start=0, end=None, step=1, dtype=None: host(np.arange(0, start, step) if end is None else np.arange(start, end, step), dtype),
-    "argmax": lambda x, dim=None: primitive("Argmax")(-1 if dim is None else dim, np.int64)(_reshape(x, (-1,)) if dim is None else x),
+    "arange": lambda start=0, end=None, step=1, dtype=None: host(
+        np.arange(0, start, step) if end is None else np.arange(start, end, step), dtype),
+    "argmax": lambda x, dim=None: (
+        primitive("Argmax")(-1, np.int64)(_reshape(x, (-1,))) if dim is None else primitive("Argmax")(dim, np.int64)(x)),
     "clip_by_global_norm": _clip_by_global_norm,
-    "cross_entropy": lambda input, target, weight=None, ignore_index=-100, reduction="mean", label_smoothing=0.0: cells.CrossEntropyLoss(weight, ignore_index, reduction, label_smoothing)(input, target),
+    "cross_entropy": lambda input, target, weight=None, ignore_index=-100, reduction="mean", label_smoothing=0.0: (
+        cells.CrossEntropyLoss(weight, ignore_index, reduction, label_smoothing)(input, target)),
     "dropout": lambda x, p=0.5, training=True: primitive("Dropout")(1 - p)(x)[0] if training and p else x,
     "eye": lambda n, m=None, dtype=np.float32: host(np.eye(n, m), dtype),
     "flatten": lambda x, start_dim=1: _reshape(x, (*shape_of(x)[:start_dim], math.prod(shape_of(x)[start_dim:]))),
@@ -266,7 +269,8 @@ def mint_network_functions() -> dict[str, Callable[[], Any]]:
     return {**_mint(NETWORK, _NETWORK, _NETWORK_WRITTEN), "linear": lambda: _linear, "one_hot": one_hot}
 
 
-Linear = renamed("Linear", cells.Dense, lambda in_features, out_features, bias=True, weight_init=None, bias_init=None, dtype="float32": dict(
+Linear = renamed("Linear", cells.Dense, lambda in_features, out_features, bias=True, weight_init=None, bias_init=None,
+                 dtype="float32": dict(
     in_channels=in_features, out_channels=out_features, has_bias=bias, weight_init=weight_init, bias_init=bias_init,
     dtype=dtype))  # fmt: skip
 Dropout = renamed("Dropout", cells.Dropout, lambda p=0.5: dict(p=p))
