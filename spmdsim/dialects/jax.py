@@ -76,10 +76,7 @@ P = PartitionSpec
 
 
 def parse(text: str) -> PartitionSpec:
-    """A spec from its text: ``P('data', None)``, ``PartitionSpec(('x', 'y'),)``, ``P()``.
-
-    Raises:
-        ValueError: something else.
+    """A spec from its text: ``P('data', None)``, ``PartitionSpec(('x', 'y'),)``, ``P()``, or a ValueError.
 
     >>> parse("P(('x', 'y'), None)")
     PartitionSpec(('x', 'y'), None)

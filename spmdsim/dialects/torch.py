@@ -112,10 +112,7 @@ _ENTRY = re.compile(
 
 
 def parse_placements(text: str) -> tuple[tuple[Placement, ...], dict[int, int]]:
-    """Placements from any of DTensor's texts, and the split factor of strided shards by position.
-
-    Raises:
-        ValueError: something that is not a placement.
+    """Placements from any of DTensor's texts, or a ValueError, and the split factor of strided shards by position.
 
     >>> parse_placements("S(0)R")[0] == parse_placements("[Shard(dim=0), Replicate()]")[0]
     True
@@ -147,10 +144,8 @@ def layout(mesh: Mesh, placements: str | Sequence[Placement], ndim: int) -> Layo
     """The layout of DTensor placements; strided shards put their axis inside later ones on the same dim.
 
     A strided shard on a mesh axis has a split factor: the product of the later axes that split the same dim
-    *before* it. Negative dims count from the end.
-
-    Raises:
-        ValueError: a wrong number of placements, a dim out of range, or a split factor that no order explains.
+    *before* it. Negative dims count from the end. A ValueError for a wrong number of placements, a dim out of range, or a split
+    factor that no order explains.
 
     >>> mesh = Mesh((2, 4), ("dp", "tp"))
     >>> layout(mesh, "(_StridedShard(0, sf=4), S(0))", 1).dims

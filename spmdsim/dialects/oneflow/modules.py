@@ -29,10 +29,7 @@ from spmdsim.tensor import Tensor
 class Parameter(ours.Parameter):
     """A trained tensor: ``Parameter(global_tensor)``, or a shape with first values to come.
 
-    It has the words of a global tensor, which it is once it has values.
-
-    Raises:
-        RuntimeError: a local tensor.
+    It has the words of a global tensor, which it is once it has values. A RuntimeError for a local tensor.
     """
 
     placement: Placement | None = None
@@ -202,8 +199,7 @@ class Module(Network):
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> None:
         """Take values by path: global tensors on any placement, which are moved to where the parameters live.
 
-        Raises:
-            RuntimeError: shapes that do not fit, or (if ``strict``) paths, all of them named; nothing is loaded then.
+        Shapes that do not fit, and if ``strict`` paths, are a RuntimeError that names them all; nothing is loaded then.
         """
         own: dict[str, Any] = dict(self.named_parameters())
         wrong = []

@@ -143,8 +143,7 @@ def _check_ranks(order: tuple[int, ...], world_size: int | None, devices_per_nod
 def layout(placement: placement, sbp: SbpLike, ndim: int) -> Layout:
     """The layout of a tensor of ``ndim`` dims; mesh axes on one dim are nested, the major axis outermost.
 
-    Raises:
-        RuntimeError: not one sbp entry per mesh axis, or a split of a dim that the tensor does not have.
+    A RuntimeError for not one sbp entry per mesh axis, or a split of a dim that the tensor does not have.
 
     >>> str(layout(placement("cpu", [[0, 1], [2, 3]]), "(B, S(0))", 2).short())
     'RS(0)'
@@ -222,10 +221,7 @@ def logical_shape(placement: placement, sbp: SbpLike, local: Sequence[int]) -> t
 def logical_shape_of(placement: placement, sbp: SbpLike, locals_: Sequence[Sequence[int]]) -> tuple[int, ...]:
     """The logical shape of local tensors with these shapes, one per rank in mesh order (``check_meta=True``).
 
-    They are put together from the innermost mesh axis outwards, and must be exactly the balanced parts.
-
-    Raises:
-        RuntimeError: shapes that are no balanced split, or that differ in another dim.
+    They are put together from the innermost mesh axis outwards, and must be exactly the balanced parts, else a RuntimeError.
 
     >>> logical_shape_of(placement("cpu", [[0, 1], [2, 3]]), "(S0, S1)", [(3, 3), (3, 2), (2, 3), (2, 2)])
     (5, 5)

@@ -45,7 +45,7 @@ class Size(tuple[int, ...]):
 
 
 def method(name: str) -> Callable[..., Any]:
-    """A method of tensors that is made from the table of operators. NotCovered: there is none."""
+    """A method of tensors that is made from the table of operators, or NotCovered."""
     from spmdsim.dialects.oneflow.operators import METHODS
 
     if name in METHODS:

@@ -31,9 +31,10 @@ def lifted(function: Callable[..., Any], called: str = "") -> Callable[..., Any]
     @wraps(function)
     def run(*operands: Any, **options: Any) -> Any:
         given = [_value(x) for x in (*operands, *options.values())]
-        if not any(isinstance(x, CoreTensor) for x in _flat(given)):
-            given[:1] = [everywhere(x) if not isinstance(x, (list, str)) else x for x in given[:1]]
         flat = _flat(given)
+        if not any(isinstance(x, CoreTensor) for x in flat):
+            given[:1] = [everywhere(x) if not isinstance(x, (list, str)) else x for x in given[:1]]
+            flat = _flat(given)
         moved = iter(together(flat))
         values = [
             type(x)(next(moved) for _ in x) if isinstance(x, (list, tuple)) else next(moved) for x in given

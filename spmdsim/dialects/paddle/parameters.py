@@ -36,9 +36,6 @@ class ParamAttr(Worded):
 
     Where a parameter has the ``name`` already, it is used again. ``learning_rate`` is a factor of the optimiser's rate, a
     ``regularizer`` stands for its weight decay, ``need_clip`` says whether its ``grad_clip`` applies.
-
-    Raises:
-        InputError: a learning rate that is none, or something that is no regularizer.
     """
 
     ORIGINAL = "paddle.ParamAttr"

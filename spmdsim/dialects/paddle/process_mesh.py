@@ -117,10 +117,7 @@ def dims_mapping(layout: Layout) -> list[int | list[int]]:
 def from_dims_mapping(
     mesh: ProcessMesh, mapping: Sequence[int | Sequence[int]], partial_on: Sequence[int] = (), op: str = "sum"
 ) -> Layout:
-    """The layout of a dims_mapping; ``partial_on`` are the mesh dims with pending results.
-
-    Raises:
-        ValueError: a mesh dim that does not exist, or is used twice.
+    """The layout of a dims_mapping; ``partial_on`` are the mesh dims with pending results; a ValueError for none or one twice.
 
     >>> from_dims_mapping(ProcessMesh([[0, 1], [2, 3]]), [1, -1], partial_on=[0]).short()
     'P(sum)S(0)'

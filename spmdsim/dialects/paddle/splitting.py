@@ -113,10 +113,8 @@ class SplitLayout:
     def map_ids(self, ids: Any, rank: int) -> np.ndarray:
         """Global ids as row numbers of a rank's table: its own shifted, foreign ones to the padding row.
 
-        Without a padding row, foreign ids become -1.
-
-        Raises:
-            ValueError: ids outside the vocabulary, or no embedding. (Paddle's CPU kernel gives zeros silently.)
+        Without a padding row, foreign ids become -1. A ValueError for ids outside the vocabulary (where Paddle's CPU kernel
+        gives zeros silently), or no embedding.
 
         >>> split_layout((8, 8), "embedding", num_partitions=2, padding_row=True).map_ids(range(8), 1).tolist()
         [4, 4, 4, 4, 0, 1, 2, 3]

@@ -94,11 +94,7 @@ class Tensor(ours.Tensor):
     persistable = property(lambda self: False, doc="It is no parameter.")
 
     def backward(self, grad_tensor: Any = None, retain_graph: bool = False) -> None:
-        """Gradients of all that this was computed from, into ``grad``; every element counts with 1 unless given.
-
-        Raises:
-            UsageTypeError: nothing of that needs a gradient.
-        """
+        """Gradients of all that this was computed from, into ``grad``; every element counts with 1 unless given."""
         check_needs_gradient(self, "backward()")
         if grad_tensor is None and self.size != 1:
             grad_tensor = np.ones(self.shape, self.dtype)
