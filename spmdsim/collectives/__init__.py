@@ -11,14 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 # Before the function of the same name, which would else be replaced by the package when it is first imported.
 import spmdsim.collectives.algorithms  # noqa: F401
-from spmdsim.collectives.algorithm import (
-    Algorithm,
-    Formula,
-    algorithm,
-    algorithms,
-    declare,
-    from_function,
-)
+from spmdsim.collectives.algorithm import Algorithm, Formula, algorithm, algorithms, declare, from_function
 from spmdsim.collectives.instructions import (
     Chunks,
     Instruction,
@@ -33,26 +26,24 @@ from spmdsim.collectives.promises import COLLECTIVES, Collective, collective
 from spmdsim.collectives.schedule import Schedule, make_schedule, schedule_of
 
 if TYPE_CHECKING:
-    from spmdsim.collectives.bounds import lower_bound
-    from spmdsim.collectives.counts import Counts, count
-    from spmdsim.collectives.facts import Facts, facts_of
+    from spmdsim.collectives.execution import run_lock_step
+    from spmdsim.collectives.facts import Counts, Facts, count, facts_of, lower_bound
     from spmdsim.collectives.history import unroll
-    from spmdsim.collectives.lockstep_run import run_lock_step
     from spmdsim.collectives.reduction_order import emulate
     from spmdsim.collectives.selection_tables import choose
     from spmdsim.collectives.verification import ScheduleVerdict, reduction_trees, verify
 
 _LATER = {
-    "Counts": "counts",
+    "Counts": "facts",
     "Facts": "facts",
     "ScheduleVerdict": "verification",
     "choose": "selection_tables",
-    "count": "counts",
+    "count": "facts",
     "emulate": "reduction_order",
     "facts_of": "facts",
-    "lower_bound": "bounds",
+    "lower_bound": "facts",
     "reduction_trees": "verification",
-    "run_lock_step": "lockstep_run",
+    "run_lock_step": "execution",
     "unroll": "history",
     "verify": "verification",
 }

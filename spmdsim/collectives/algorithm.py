@@ -11,8 +11,7 @@ from itertools import islice
 from typing import Any
 
 from spmdsim.collectives.formula import NAMES, evaluate
-from spmdsim.collectives.instructions import Instruction, Rounds
-from spmdsim.collectives.partition import BALANCED
+from spmdsim.collectives.instructions import BALANCED, Instruction, Rounds
 from spmdsim.collectives.promises import COLLECTIVES, Collective, collective
 from spmdsim.errors import InputError, NoAnswer, ScheduleError, unknown
 from spmdsim.pictured import Pictured, ShortRepr
@@ -173,21 +172,15 @@ def _largest_chunk(algorithm: Algorithm, rank: int, size: int, options: Mapping[
 
 _REGISTER = {name: Registry[Algorithm](f"{name} algorithm") for name in COLLECTIVES}
 _MODULES = (
-    "all_reduce", "all_reduce_trees", "all_reduce_groups", "reduce_scatter", "all_gather", "all_to_all",
-    "broadcast", "reduce", "gather_scatter", "scan", "barrier",
+    "all_reduce", "all_reduce_trees", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "reduce",
+    "gather_scatter", "scan", "barrier",
 )  # fmt: skip
 
 
 def declare(
     collective_name: str, name: str, chunks: str | tuple[str, ...] = (), **facts: Any
 ) -> Callable[[Callable[..., Rounds]], Callable[..., Rounds]]:
-    """Decorator: register a generator function as an algorithm of a collective.
-
-    Args:
-        collective_name: such as ``"all_reduce"``.
-        name: the algorithm's name.
-        chunks: expression(s) for the chunk count.
-        **facts: further fields of :class:`Algorithm`.
+    """Decorator: register a generator function as an algorithm of a collective; further facts are fields of :class:`Algorithm`.
 
     Raises:
         InputError: the collective has an algorithm of this name, or one that a library calls so; both places are named.
@@ -206,6 +199,34 @@ def declare(
                 )
         register.add(wanted, declared, generate)
         return generate
+
+    return register
+
+
+def built_in(
+    collective_name: str,
+    chunks: str | tuple[str, ...],
+    formula: Formula | None = None,
+    *,
+    mpich: str = "",
+    openmpi: str = "",
+    nccl: str = "",
+    astra_sim: str = "",
+    **facts: Any,
+) -> Callable[[Callable[..., Rounds]], Callable[..., Rounds]]:
+    """Decorator: :func:`declare` an algorithm of this package, called as its function and told by its docstring.
+
+    The keywords that are libraries say their names and numbers for it.
+    """
+    names = {"mpich": mpich, "openmpi": openmpi, "nccl": nccl, "astra-sim": astra_sim}
+    libraries = tuple(item for item in names.items() if item[1])
+
+    def register(generate: Callable[..., Rounds]) -> Callable[..., Rounds]:
+        name = generate.__name__.removeprefix(f"{collective_name}_")
+        told = str(generate.__doc__).removesuffix(".")
+        about = facts.pop("about", told[0].lower() + told[1:])
+        how = dict(formula=formula, libraries=libraries, about=about, **facts)
+        return declare(collective_name, name, chunks, **how)(generate)
 
     return register
 

@@ -1,17 +1,238 @@
-"""The facts of a schedule in one value: rounds, bytes and reductions against the lower bound, tree, order, memory."""
+"""The facts of a schedule: what it moves and reduces, counted, and what no algorithm can beat.
+
+Lower bounds are on rounds, bytes and reductions, with one port per rank and round; see Chan, Heimlich, Purkayastha and van de
+Geijn, "Collective communication: theory, practice, and experience" (2007). The three cannot always be reached by one
+algorithm: for all_to_all Bruck's reaches the first, pairwise exchange the second.
+"""
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import lcm
-from typing import Any
+from typing import Any, NamedTuple
 
-from spmdsim.collectives.bounds import CostBound, lower_bound, score
-from spmdsim.collectives.counts import Counts, count
+import numpy as np
+from numpy.typing import NDArray
+
+from spmdsim.collectives.formula import evaluate
+from spmdsim.collectives.instructions import COMBINE, COPY, REDUCE, SEND, Instruction
+from spmdsim.collectives.promises import collective
+from spmdsim.collectives.round_table import Matching, RoundTable, collector_paused, match
 from spmdsim.collectives.schedule import Schedule
 from spmdsim.collectives.verification import ScheduleVerdict, verify
+from spmdsim.errors import InputError, ScheduleError
 from spmdsim.pictured import ShortRepr
+
+_BOUNDS: dict[str, tuple[str, str, str]] = {
+    "barrier": ("c", "0", "0"),
+    "broadcast": ("c", "y", "0"),
+    "reduce": ("c", "y", "q"),
+    "gather": ("c", "q", "0"),
+    "scatter": ("c", "q", "0"),
+    "all_gather": ("c", "q", "0"),
+    "reduce_scatter": ("c", "q", "q"),
+    "all_reduce": ("c", "2*q", "q"),
+    "all_to_all": ("c", "q", "0"),
+    "scan": ("c", "y", "q"),
+    "exscan": ("c", "y", "max(0, n-2)/n"),
+}
+
+
+class CostBound(NamedTuple):
+    """A lower bound: ``steps`` rounds, ``beta`` and ``gamma`` times the message size in bytes and reduced bytes."""
+
+    steps: int
+    beta: Fraction
+    gamma: Fraction
+
+
+def lower_bound(collective_name: str, size: int) -> CostBound:
+    """The lower bound of a collective.
+
+    >>> lower_bound("all_reduce", 6)
+    CostBound(steps=3, beta=Fraction(5, 3), gamma=Fraction(5, 6))
+    """
+    steps, beta, gamma = (
+        evaluate(words.replace("y", "(1 if n > 1 else 0)"), size)
+        for words in _BOUNDS[collective(collective_name).name]
+    )
+    return CostBound(int(steps), beta, gamma)
+
+
+def score(best: float, reached: float) -> float:
+    """How near ``reached`` comes to the bound ``best``: 1 is optimal, 0.5 twice as much.
+
+    >>> score(3, 6), score(0, 0)
+    (0.5, 1.0)
+    """
+    if reached <= best:
+        return 1.0
+    return float(best) / float(reached)
+
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, repr=False)
+class Counts(ShortRepr):
+    """What a schedule moves and reduces, per rank and in total. All sizes in bytes.
+
+    Attributes:
+        steps: rounds in which messages travel.
+        messages_sent, messages_received: per rank, empty messages included.
+        bytes_reduced: per rank, reduced as messages arrive.
+        bytes_combined: per rank, reduced in local moves.
+        critical_bytes: sum over steps of the most bytes one rank sends or receives (with one port: the
+            largest message).
+        critical_reduced_bytes: sum over steps of the most bytes a rank reduces from messages.
+        critical_worked_bytes: sum over rounds of the most bytes a rank reduces, from messages or locally.
+        peak_bytes: per rank, all chunks it ever holds plus the most it must receive aside before reducing.
+
+    >>> from spmdsim.collectives import facts_of, schedule_of
+    >>> facts_of(schedule_of("all_reduce", "ring", 4)).counts.steps
+    6
+    """
+
+    steps: int
+    messages_sent: Ints
+    messages_received: Ints
+    bytes_sent: Ints
+    bytes_received: Ints
+    bytes_reduced: Ints
+    bytes_combined: Ints
+    critical_bytes: int
+    critical_reduced_bytes: int
+    critical_worked_bytes: int
+    empty_messages: int
+    peak_bytes: Ints
+
+    @property
+    def total_messages(self) -> int:
+        """Messages of all ranks."""
+        return int(self.messages_sent.sum())
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes sent by all ranks."""
+        return int(self.bytes_sent.sum())
+
+
+def count(schedule: Schedule, nbytes: int, itemsize: int = 1, sizes: Sequence[int] | None = None) -> Counts:
+    """Count a schedule by generating all its rounds; correctness of the data is not checked.
+
+    Args:
+        schedule: any schedule whose messages match.
+        nbytes: message size, as the collective counts it (see ``Collective.size_means``).
+        itemsize: bytes per element; chunks are cut between elements.
+        sizes: bytes of each chunk, instead of cutting ``nbytes``.
+
+    Raises:
+        ScheduleError: when messages do not match.
+        InputError: when ``nbytes`` is no multiple of ``itemsize``.
+
+    >>> from spmdsim.collectives import schedule_of
+    >>> counted = count(schedule_of("all_reduce", "ring", 6), 720720)
+    >>> counted.steps, counted.critical_bytes, counted.bytes_sent.tolist()[0]
+    (10, 1201200, 1201200)
+    """
+    if sizes is None:
+        sizes = [e * itemsize for e in schedule.chunk_elements(elements(nbytes, itemsize))]
+    with collector_paused():
+        return _count(schedule, sizes)
+
+
+def _count(schedule: Schedule, sizes: Sequence[int]) -> Counts:
+    table = RoundTable(schedule)
+    matching = match(table)
+    for finding in (*table.findings, *matching.findings):
+        raise ScheduleError(finding.text, schedule=schedule.name)
+    tally = _Tally(schedule, sizes, matching)
+    for rank, rounds in enumerate(table.rounds):
+        for number, moves in enumerate(rounds):
+            tally.add_round(rank, number, moves)
+    return tally.result(matching.steps)
+
+
+def elements(nbytes: int, itemsize: int) -> int:
+    """The number of elements in a message."""
+    if itemsize < 1 or nbytes < 0 or nbytes % itemsize:
+        raise InputError(f"{nbytes} bytes are no whole number of {itemsize}-byte elements")
+    return nbytes // itemsize
+
+
+class _Tally:
+    def __init__(self, schedule: Schedule, sizes: Sequence[int], matching: Matching) -> None:
+        self.sent_in = {pair: iter(steps) for pair, steps in matching.travels.items()}
+        self.received_in = {pair: iter(steps) for pair, steps in matching.travels.items()}
+        self.schedule, self.sizes, self.count = schedule, sizes, schedule.chunk_count
+        n = schedule.size
+        self.per_rank = {
+            name: np.zeros(n, np.int64)
+            for name in (
+                "messages_sent", "messages_received", "bytes_sent", "bytes_received",
+                "bytes_reduced", "bytes_combined",
+            )
+        }  # fmt: skip
+        self.moved: dict[tuple[int, int, str], int] = defaultdict(int)
+        self.reduced: dict[tuple[int, int], int] = defaultdict(int)
+        self.worked: dict[tuple[int, int], int] = defaultdict(int)
+        self.empty = 0
+        self.held = [set(schedule.starts_with(r)) | set(schedule.ends_with(r)) for r in range(n)]
+        self.aside = [0] * n
+
+    def size_of(self, move: Instruction) -> int:
+        sizes, count = self.sizes, self.count
+        return sum(sizes[c % count] for c in move.chunks)
+
+    def add_round(self, rank: int, number: int, moves: list[Instruction]) -> None:
+        per_rank, reduced = self.per_rank, 0
+        for move in moves:
+            size = self.size_of(move)
+            if move.kind == SEND:
+                per_rank["messages_sent"][rank] += 1
+                per_rank["bytes_sent"][rank] += size
+                self.empty += size == 0
+                step = next(self.sent_in[rank, move.peer])
+                self.moved[step, rank, "sent"] += size
+                continue
+            self.held[rank].update(move.chunks)
+            if move.kind in (COMBINE, REDUCE):
+                self.worked[number, rank] += size
+            if move.kind == COMBINE:
+                per_rank["bytes_combined"][rank] += size
+            elif move.kind != COPY:
+                per_rank["messages_received"][rank] += 1
+                per_rank["bytes_received"][rank] += size
+                step = next(self.received_in[move.peer, rank])
+                self.moved[step, rank, "received"] += size
+                if move.kind == REDUCE:
+                    reduced += size
+                    self.reduced[step, rank] += size
+        per_rank["bytes_reduced"][rank] += reduced
+        self.aside[rank] = max(self.aside[rank], reduced)
+
+    def result(self, steps: int) -> Counts:
+        held = [sum(self.sizes[c % self.count] for c in cells) for cells in self.held]
+        return Counts(
+            steps=steps,
+            **self.per_rank,
+            critical_bytes=_sum_of_most(self.moved),
+            critical_reduced_bytes=_sum_of_most(self.reduced),
+            critical_worked_bytes=_sum_of_most(self.worked),
+            empty_messages=self.empty,
+            peak_bytes=np.array(held, np.int64) + np.array(self.aside, np.int64),
+        )
+
+
+def _sum_of_most(by_place: Mapping[tuple[Any, ...], int]) -> int:
+    """Sum over steps of the largest number; the step comes first in a key."""
+    most: dict[int, int] = defaultdict(int)
+    for place, number in by_place.items():
+        most[place[0]] = max(most[place[0]], number)
+    return sum(most.values())
 
 
 @dataclass(frozen=True, repr=False)

@@ -156,14 +156,7 @@ class _RankRounds:
 
 
 def foreign(ask: Ask) -> Generate:
-    """A generator function whose rounds are asked for, each once: nobody can answer otherwise the second time.
-
-    Args:
-        ask: answers the questions of :class:`Rounds`, from wherever the code is.
-
-    Raises:
-        NoAnswer: answers that are none.
-    """
+    """A generator function whose rounds are asked for, each once: nobody can answer otherwise the second time."""
     facts = ask("signature")
     known: dict[int, _RankRounds] = {}
     bound: list[Any] = []

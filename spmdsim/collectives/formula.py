@@ -63,16 +63,9 @@ def _ones_below(size: int) -> int:
 
 
 def evaluate(expression: str, size: int, options: Mapping[str, object] | None = None) -> Fraction:
-    """The value of an expression for a rank count.
+    """The value of an expression over :data:`NAMES` for a rank count.
 
-    Args:
-        expression: arithmetic over :data:`NAMES`, such as ``"2*f + 2*x"``.
-        size: number of ranks.
-        options: the schedule's options; ``segments``, ``group`` and ``root`` are used.
-
-    Raises:
-        ValueError: no such expression, or too large a number.
-        ZeroDivisionError: it divides by zero.
+    Of a schedule's options, ``segments``, ``group`` and ``root`` are used.
 
     >>> evaluate("2*qp + 2*x", 6)
     Fraction(7, 2)

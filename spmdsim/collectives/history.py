@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from spmdsim.collectives.instructions import REDUCE, SEND
-from spmdsim.collectives.matching import match
-from spmdsim.collectives.round_table import RoundTable, ScheduleFinding
+from spmdsim.collectives.round_table import RoundTable, ScheduleFinding, match
 from spmdsim.collectives.schedule import Schedule
-from spmdsim.collectives.symbolic_values import Symbols, members
-from spmdsim.collectives.verification import SymbolicRun
+from spmdsim.collectives.verification import SymbolicRun, Symbols, members
 from spmdsim.pictured import ShortRepr
 
 
@@ -26,12 +24,7 @@ class RoundMessage(NamedTuple):
 
 @dataclass(frozen=True)
 class RankState:
-    """What all ranks hold after a step.
-
-    Attributes:
-        holds: per rank, the value number of each chunk held.
-        new: per rank, the chunks that changed in the step.
-    """
+    """What all ranks hold after a step: per rank the value number of each chunk, and the chunks that changed."""
 
     holds: tuple[dict[int, int], ...]
     new: tuple[frozenset[int], ...]

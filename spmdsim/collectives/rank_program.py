@@ -47,14 +47,9 @@ class RankStep(NamedTuple):
 
 @dataclass(frozen=True)
 class RankProgram:
-    """What one rank does, in elements.
+    """What one rank does: rounds, and copies of unchanged input to the output at the end; with the elements of the three arrays.
 
-    Attributes:
-        steps: the rounds.
-        finish: copies of unchanged input to the output, done last.
-        input_count, output_count, work_count: elements of the three arrays.
-        same_places: whether input and output may be the same memory (shifted by ``input_shift`` elements).
-        input_shift: where the input starts in the output, if ``same_places``.
+    Input and output may be the same memory if ``same_places``; the input then starts at ``input_shift`` of the output.
     """
 
     steps: tuple[RankStep, ...]
@@ -76,13 +71,9 @@ class RankProgram:
         return sum(place.stop - place.start for step in self.steps for _, place in step.sends)
 
 
+@lru_cache(maxsize=4096)
 def program_for(schedule: Schedule, rank: int, count: int) -> RankProgram:
     """The program of a rank for a vector of ``count`` elements (see ``Schedule.chunk_elements``)."""
-    return _cached(schedule, rank, count)
-
-
-@lru_cache(maxsize=4096)
-def _cached(schedule: Schedule, rank: int, count: int) -> RankProgram:
     return compile_program(schedule, rank, schedule.chunk_elements(count))
 
 
@@ -93,11 +84,7 @@ def program_for_sizes(schedule: Schedule, rank: int, sizes: tuple[int, ...]) -> 
 
 
 def compile_program(schedule: Schedule, rank: int, sizes: Sequence[int]) -> RankProgram:
-    """The program of a rank for given chunk sizes in elements.
-
-    Raises:
-        ScheduleError: when the rank uses a chunk that it does not hold.
-    """
+    """The program of a rank for given chunk sizes in elements."""
     return _Compiler(schedule, rank, sizes).program()
 
 

@@ -12,11 +12,9 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from spmdsim.collectives.algorithm import algorithms
-from spmdsim.collectives.execution import Array, ReduceOp
-from spmdsim.collectives.lockstep_run import run_lock_step
+from spmdsim.collectives.execution import Array, ReduceOp, run_lock_step
 from spmdsim.collectives.schedule import Schedule, make_schedule
-from spmdsim.collectives.symbolic_values import Tree
-from spmdsim.collectives.verification import reduction_trees
+from spmdsim.collectives.verification import Tree, reduction_trees
 from spmdsim.errors import ScheduleError
 
 __all__ = ["candidates", "emulate", "evaluate_tree", "matching_schedules", "reduction_trees", "same_bits"]
@@ -102,13 +100,5 @@ def matching_schedules(
     op: ReduceOp = np.add,
     rank: int | None = None,
 ) -> list[Schedule]:
-    """The schedules whose emulated result equals an observed one bit for bit.
-
-    Args:
-        observed: a real result.
-        inputs: the vectors of all ranks that led to it.
-        schedules: from :func:`candidates`.
-        op: the reduction.
-        rank: the rank that observed it.
-    """
+    """The schedules whose emulated result, on a rank, equals an observed one bit for bit; see :func:`candidates`."""
     return [s for s in schedules if same_bits(emulate(s, inputs, op, rank), observed)]

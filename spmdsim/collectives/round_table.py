@@ -1,15 +1,29 @@
-"""All rounds of all ranks, checked for form: the starting point of verification and counting."""
+"""All rounds of all ranks, checked for form and matched: who receives which message, in which order the rounds can run.
+
+Messages between a pair of ranks match in the order they are sent and received, as in MPI. A round posts all its messages and
+ends when each has been taken up by its partner, so nothing relies on buffers. Verification and counting start here.
+"""
 
 from __future__ import annotations
 
 import gc
 import traceback
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from spmdsim.collectives.formula import evaluate
-from spmdsim.collectives.instructions import COMBINE, COPY, RECV, REDUCE, SEND, Instruction
+from spmdsim.collectives.instructions import (
+    COMBINE,
+    COPY,
+    RECV,
+    REDUCE,
+    SEND,
+    Chunks,
+    Instruction,
+    name_chunks,
+)
 from spmdsim.collectives.schedule import Schedule
 from spmdsim.errors import InputError, NoAnswer, ScheduleError
 
@@ -71,13 +85,7 @@ def failure(error: BaseException) -> str:
 
 
 class RoundTable:
-    """The rounds of every rank as lists, with what is wrong in their form.
-
-    Attributes:
-        schedule: what they were generated from.
-        rounds: ``rounds[rank][i]`` is the list of moves of the rank's round ``i``.
-        findings: errors of form: no list, no such rank, no such chunk, too many ports.
-    """
+    """The rounds of every rank as lists, ``rounds[rank][i]``, with what is wrong in their form: no such rank, no such chunk, ..."""
 
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
@@ -148,8 +156,12 @@ class RoundTable:
                 and 0 <= move.peer < size
             ):
                 good.append(move)  # by far the most frequent case, without further calls
-            elif self._move_is_good(move, number, rank):
+                continue
+            fault = self._fault(move, rank)
+            if fault is None:
                 good.append(move)
+            else:
+                self._note(f"round {number}: rank {rank}{fault[0]}", number, rank, fault[1])
         if len(good) <= self.ports:
             return good
         sends = sum(move.kind == SEND for move in good)
@@ -164,57 +176,34 @@ class RoundTable:
                 )
         return good
 
-    def _move_is_good(self, move: object, number: int, rank: int) -> bool:
-        schedule, place = self.schedule, f"round {number}: rank {rank}"
+    def _fault(self, move: Instruction, rank: int) -> tuple[str, int | None] | None:
+        """What is wrong with a move, in words that follow the rank, and the chunk concerned."""
+        size, collective = self.schedule.size, self.schedule.collective
         if not isinstance(move, Instruction) or move.kind not in KINDS:
-            self._note(f"{place} has {_kind(move)} in its round instead of a move", number, rank)
-            return False
+            return f" has {_kind(move)} in its round instead of a move", None
         if move.kind in (COPY, COMBINE):
             if len(move.source) != len(move.chunks):
-                text = f"{place} {move.describe()}: the numbers of chunks differ"
-                self._note(text, number, rank)
-                return False
+                return f" {move.describe()}: the numbers of chunks differ", None
         elif not hasattr(move.peer, "__index__"):
-            text = (
-                f"{place} wants to {move.describe()}, but {move.peer!r} is no whole number: use // to divide"
-            )
-            self._note(text, number, rank)
-            return False
-        elif not 0 <= move.peer < schedule.size:
-            last = schedule.size - 1
-            text = f"{place} wants to {move.describe()}, but ranks are 0 ... {last}"
-            self._note(text, number, rank)
-            return False
+            words = f"{move.peer!r} is no whole number: use // to divide"
+            return f" wants to {move.describe()}, but {words}", None
+        elif not 0 <= move.peer < size:
+            return f" wants to {move.describe()}, but ranks are 0 ... {size - 1}", None
         elif move.peer == rank:
-            self._note(f"{place} sends a message to itself ({move.describe()})", number, rank)
-            return False
-        if move.kind in (REDUCE, COMBINE) and not schedule.collective.reduces:
-            name = schedule.collective.name
-            self._note(f"{place} reduces, but {name} reduces nothing", number, rank)
-            return False
-        return self._chunks_are_good(move, number, rank)
-
-    def _chunks_are_good(self, move: Instruction, number: int, rank: int) -> bool:
+            return f" sends a message to itself ({move.describe()})", None
+        if move.kind in (REDUCE, COMBINE) and not collective.reduces:
+            return f" reduces, but {collective.name} reduces nothing", None
         for chunks in (move.chunks, move.source):
             if len(chunks) > MOST_CHUNKS:
-                self._note(
-                    f"round {number}: rank {rank} names {len(chunks):,} chunks in a move", number, rank
-                )
-                return False
+                return f" names {len(chunks):,} chunks in a move", None
             lowest, highest = min(chunks, default=0), max(chunks, default=0)
             if highest >= MOST_CHUNKS:
-                text = f"round {number}: rank {rank} names chunk {highest:,}: more than {MOST_CHUNKS:,} are not followed"
-                self._note(text, number, rank, highest)
-                return False
+                return f" names chunk {highest:,}: more than {MOST_CHUNKS:,} are not followed", highest
             if lowest < 0:
-                text = f"round {number}: rank {rank}: there is no chunk {lowest} ({move.describe()})"
-                self._note(text, number, rank, lowest)
-                return False
+                return f": there is no chunk {lowest} ({move.describe()})", lowest
             if len(set(chunks)) != len(chunks) and chunks is move.chunks:
-                text = f"round {number}: rank {rank} names a chunk twice ({move.describe()})"
-                self._note(text, number, rank)
-                return False
-        return True
+                return f" names a chunk twice ({move.describe()})", None
+        return None
 
     @property
     def length(self) -> int:
@@ -224,3 +213,196 @@ class RoundTable:
 
 def _kind(thing: object) -> str:
     return f"a single move ({thing.describe()})" if isinstance(thing, Instruction) else repr(thing)
+
+
+Place = tuple[int, Instruction]
+Places = dict[tuple[int, int], list[Place]]
+"""A round number and a move of that round."""
+
+
+@dataclass
+class Matching:
+    """The result of matching.
+
+    Attributes:
+        findings: unmatched messages, wrong chunks, deadlocks.
+        order: events in an order that can happen: ``(rank, round, True)`` a round starts, ``False`` it ends.
+        starts: ``starts[rank][i]`` is the global step in which the rank's round i starts; ``ends``: in which it ends.
+        travels: per pair of ranks, the step in which each message travels, in order.
+        steps: number of global steps in which messages travel.
+        aligned: whether round i means the same step on every rank.
+    """
+
+    findings: list[ScheduleFinding] = field(default_factory=list)
+    order: list[tuple[int, int, bool]] = field(default_factory=list)
+    starts: list[list[int]] = field(default_factory=list)
+    ends: list[list[int]] = field(default_factory=list)
+    travels: dict[tuple[int, int], list[int]] = field(default_factory=dict)
+    steps: int = 0
+    aligned: bool = True
+
+
+def match(table: RoundTable) -> Matching:
+    """Match all messages of a table and put its rounds in order."""
+    sends, receives = _by_pair(table)
+    result = Matching()
+    links: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
+    for pair in sorted(sends.keys() | receives.keys()):
+        sent, got = sends.get(pair, []), receives.get(pair, [])
+        if len(sent) != len(got):
+            result.findings += _unmatched(pair, sent, got)
+            continue
+        for (i, out), (j, into) in zip(sent, got):
+            if i != j:
+                result.aligned = False
+            links[pair[0], i].append((pair[1], j))
+            links[pair[1], j].append((pair[0], i))
+            _compare_chunks(table, pair, (i, out), (j, into), result.findings)
+    if result.findings:
+        result.findings.sort(key=lambda f: (f.round or 0, f.rank or 0))
+        return result
+    if result.aligned:
+        _in_lock_step(table, result)
+    else:
+        _by_dependency(table, links, result)
+    if not result.findings:
+        starts = result.starts
+        for (source, target), sent in sends.items():
+            got = receives[source, target]
+            result.travels[source, target] = [
+                max(starts[source][i], starts[target][j]) for (i, _), (j, _) in zip(sent, got)
+            ]
+    return result
+
+
+def _by_pair(table: RoundTable) -> tuple[Places, Places]:
+    sends: Places = defaultdict(list)
+    receives: Places = defaultdict(list)
+    for rank, rounds in enumerate(table.rounds):
+        for number, moves in enumerate(rounds):
+            for move in moves:
+                if move.kind == SEND:
+                    sends[rank, move.peer].append((number, move))
+                elif move.receives:
+                    receives[move.peer, rank].append((number, move))
+    return sends, receives
+
+
+def _unmatched(pair: tuple[int, int], sent: list[Place], got: list[Place]) -> list[ScheduleFinding]:
+    """The messages of one pair that have no partner."""
+    findings = []
+    source, target = pair
+    for number, move in _surplus(sent, got):
+        text = (
+            f"round {number}: rank {source} sends {name_chunks(move.chunks)} to rank {target}:"
+            " nobody receives this message"
+        )
+        findings.append(ScheduleFinding(text, number, source, _first(move.chunks)))
+    for number, move in _surplus(got, sent):
+        text = (
+            f"round {number}: rank {target} waits for {name_chunks(move.chunks)} from rank {source}:"
+            " nobody sends this message"
+        )
+        findings.append(ScheduleFinding(text, number, target, _first(move.chunks)))
+    return findings
+
+
+def _surplus(these: list[Place], those: list[Place]) -> list[Place]:
+    """What ``these`` have beyond ``those``: by round number where that explains it, else the last ones."""
+    rounds = Counter(number for number, _ in those)
+    extra = []
+    for place in these:
+        if rounds[place[0]]:
+            rounds[place[0]] -= 1
+        else:
+            extra.append(place)
+    return extra if len(extra) == len(these) - len(those) else these[len(those) :]
+
+
+def _first(chunks: Chunks) -> int | None:
+    return chunks[0] if chunks else None
+
+
+def _compare_chunks(
+    table: RoundTable, pair: tuple[int, int], out: Place, into: Place, findings: list[ScheduleFinding]
+) -> None:
+    """The receiver must expect the chunks that are sent; scratch chunks may stand for their originals."""
+    sent, expected = out[1].chunks, into[1].chunks
+    if sent == expected:
+        return
+    count = table.schedule.chunk_count
+    if [c % count for c in sent] == [c % count for c in expected]:
+        return
+    text = (
+        f"round {out[0]}: rank {pair[0]} sends {name_chunks(sent)} to rank {pair[1]},"
+        f" which expects {name_chunks(expected)}"
+    )
+    different = (a for a, b in zip(sent, expected) if a % count != b % count)
+    findings.append(ScheduleFinding(text, out[0], pair[0], next(different, _first(sent))))
+
+
+def _in_lock_step(table: RoundTable, result: Matching) -> None:
+    ranks = range(len(table.rounds))
+    result.starts = [list(range(len(rounds))) for rounds in table.rounds]
+    result.ends = result.starts
+    for number in range(table.length):
+        active = [r for r in ranks if number < len(table.rounds[r])]
+        result.order += [(r, number, True) for r in active]
+        result.order += [(r, number, False) for r in active]
+        result.steps += any(_has_messages(table.rounds[r][number]) for r in active)
+
+
+def _has_messages(moves: list[Instruction]) -> bool:
+    return any(move.peer >= 0 for move in moves)
+
+
+def _by_dependency(
+    table: RoundTable, links: dict[tuple[int, int], list[tuple[int, int]]], result: Matching
+) -> None:
+    """Start each round as early as its rank allows; it ends when all its partners have started theirs."""
+    size = len(table.rounds)
+    result.starts, result.ends = [[] for _ in range(size)], [[] for _ in range(size)]
+    waiting: dict[tuple[int, int], list[int]] = defaultdict(list)
+    clock = [0] * size
+    ready = deque(range(size))
+    while ready:
+        rank = ready.popleft()
+        number = len(result.starts[rank])
+        if number:
+            number -= 1
+            late = [(p, j) for p, j in links[rank, number] if len(result.starts[p]) <= j]
+            if late:
+                waiting[late[0]].append(rank)
+                continue
+            began = [result.starts[p][j] for p, j in links[rank, number]]
+            if began:
+                clock[rank] = max(clock[rank], *began) + 1
+            result.ends[rank].append(max(0, clock[rank] - 1))
+            result.order.append((rank, number, False))
+            number += 1
+        if number < len(table.rounds[rank]):
+            result.starts[rank].append(clock[rank])
+            result.order.append((rank, number, True))
+            ready.extend(waiting.pop((rank, number), ()))
+            ready.append(rank)
+    result.steps = max(clock)
+    stuck = {rank: place for place, ranks in waiting.items() for rank in ranks}
+    if stuck:
+        result.findings.append(_deadlock(table, stuck, result))
+
+
+def _deadlock(table: RoundTable, stuck: dict[int, tuple[int, int]], result: Matching) -> ScheduleFinding:
+    rank = min(stuck)
+    seen: list[int] = []
+    while rank not in seen:  # all messages have partners: who is waited for waits, too
+        seen.append(rank)
+        rank = stuck[rank][0]
+    cycle = seen[seen.index(rank) :]
+    lowest = cycle.index(min(cycle))
+    cycle = cycle[lowest:] + cycle[:lowest]
+    first = cycle[0]
+    number = len(result.starts[first]) - 1
+    moves = "; ".join(m.describe() for m in table.rounds[first][number])
+    path = " → ".join(map(str, [*cycle, first]))
+    text = f"round {number}: ranks wait for each other: {path} (rank {first}: {moves})"
+    return ScheduleFinding(text, number, first)

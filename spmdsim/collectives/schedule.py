@@ -8,8 +8,7 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from spmdsim.collectives.algorithm import Algorithm, algorithm
-from spmdsim.collectives.instructions import Chunks, Instruction
-from spmdsim.collectives.partition import chunk_sizes
+from spmdsim.collectives.instructions import Chunks, Instruction, chunk_sizes
 from spmdsim.collectives.promises import Collective
 from spmdsim.errors import ScheduleError
 from spmdsim.pictured import ShortRepr
@@ -103,14 +102,9 @@ def _found_in_order(schedule: Schedule) -> bool:
 def make_schedule(
     chosen: Algorithm, size: int, root: int = 0, rounding: str | None = None, **options: Any
 ) -> Schedule:
-    """Bind an algorithm to a rank count.
+    """Bind an algorithm to a rank count, a root and options such as ``segments`` or ``group``.
 
-    Args:
-        chosen: the algorithm.
-        size: number of ranks, at least 1.
-        root: root rank of rooted collectives.
-        rounding: overrides how the algorithm cuts chunks.
-        **options: options of the algorithm, such as ``segments`` or ``group``.
+    The rounding overrides the algorithm's.
 
     Raises:
         ScheduleError: for a rank count the algorithm cannot do, an unknown option, or a root out of range.

@@ -17,25 +17,12 @@ from spmdsim.pictured import Pictured
 from spmdsim.reading import read_json, readable
 
 TABLES, KIND = Path(__file__).with_name("selection.json"), "tables of MPI libraries' choices"
-_COMPARE = {
-    "<=": operator.le,
-    ">=": operator.ge,
-    "==": operator.eq,
-    "<": operator.lt,
-    ">": operator.gt,
-}
+_COMPARE = {"<=": operator.le, ">=": operator.ge, "==": operator.eq, "<": operator.lt, ">": operator.gt}
 
 
 @dataclass(frozen=True)
 class AlgorithmChoice(Pictured):
-    """What a library would use.
-
-    Attributes:
-        library: ``"mpich"`` or ``"openmpi"``.
-        name: the library's name for the algorithm.
-        algorithm: the same algorithm here.
-        why: the conditions of the table's row that matched.
-    """
+    """What a library would use: its name for the algorithm, the same here, and the conditions of the table's row that matched."""
 
     library: str
     name: str

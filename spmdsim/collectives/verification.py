@@ -9,13 +9,11 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from spmdsim.collectives.instructions import COMBINE, COPY, REDUCE, SEND, Instruction
-from spmdsim.collectives.matching import Matching, match
-from spmdsim.collectives.round_table import RoundTable, ScheduleFinding, collector_paused
+from spmdsim.collectives.round_table import Matching, RoundTable, ScheduleFinding, collector_paused, match
 from spmdsim.collectives.schedule import Schedule
-from spmdsim.collectives.symbolic_values import Symbols, Tree, members
 from spmdsim.errors import ScheduleError
 from spmdsim.pictured import ShortRepr
 
@@ -155,8 +153,7 @@ class SymbolicRun:
             if None in values:
                 for chunk in move.chunks:
                     if chunk not in holds:
-                        text = f"sends chunk {chunk}, which it does not hold"
-                        self._note(number, rank, chunk, text)
+                        self._note(number, rank, chunk, f"sends chunk {chunk}, which it does not hold")
             self._mail[rank, move.peer].append((values, self.heard[rank]))
 
     def _end(self, rank: int, number: int) -> None:
@@ -169,8 +166,7 @@ class SymbolicRun:
             elif move.kind in (COPY, COMBINE):
                 for chunk in move.source:
                     if chunk not in holds:
-                        text = f"uses chunk {chunk}, which it does not hold"
-                        self._note(number, rank, chunk, text)
+                        self._note(number, rank, chunk, f"uses chunk {chunk}, which it does not hold")
                 self._store(rank, number, move, [holds.get(chunk) for chunk in move.source])
 
     def _store(self, rank: int, number: int, move: Instruction, values: list[int | None]) -> None:
@@ -185,18 +181,25 @@ class SymbolicRun:
                 continue
             own = holds.get(chunk)
             if own is None:
-                text = f"reduces into chunk {chunk}, which it does not hold"
-                self._note(number, rank, chunk, text)
+                self._note(number, rank, chunk, f"reduces into chunk {chunk}, which it does not hold")
                 continue
             if symbols.chunk[own] % self.chunk_count != symbols.chunk[value] % self.chunk_count:
-                text = f"adds the data of chunk {symbols.chunk[value]} to that of chunk {symbols.chunk[own]}"
-                self._note(number, rank, chunk, text)
+                self._note(
+                    number,
+                    rank,
+                    chunk,
+                    f"adds the data of chunk {symbols.chunk[value]} to that of chunk {symbols.chunk[own]}",
+                )
             twice = symbols.ranks[own] & symbols.ranks[value]
             if twice:
                 ranks = members(twice)
                 who = ", ".join(map(str, ranks[:4])) + (", …" if len(ranks) > 4 else "")
-                text = f"adds rank{'s' if len(ranks) > 1 else ''} {who} twice to chunk {chunk}"
-                self._note(number, rank, chunk, text)
+                self._note(
+                    number,
+                    rank,
+                    chunk,
+                    f"adds rank{'s' if len(ranks) > 1 else ''} {who} twice to chunk {chunk}",
+                )
             holds[chunk] = symbols.combine(value, own) if left else symbols.combine(own, value)
 
         if self.changes is not None:
@@ -213,8 +216,7 @@ class SymbolicRun:
         if promise.value == "nothing":
             for rank, heard in enumerate(self.heard):
                 for missing in members((1 << self.size) - 1 & ~heard)[:1]:
-                    text = f"leaves without having heard from rank {missing}"
-                    self._note(None, rank, None, text)
+                    self._note(None, rank, None, f"leaves without having heard from rank {missing}")
             return
         for rank in range(self.size):
             for chunk in schedule.ends_with(rank):
@@ -231,8 +233,12 @@ class SymbolicRun:
                     for source, target in zip(move.source, move.chunks):
                         if source % k != target % k:
                             does = "copies" if move.kind == COPY else "combines"
-                            text = f"{does} chunk {source} into chunk {target}, which may have another size"
-                            self._note(number, rank, target, text)
+                            self._note(
+                                number,
+                                rank,
+                                target,
+                                f"{does} chunk {source} into chunk {target}, which may have another size",
+                            )
 
     def _check_value(self, rank: int, chunk: int, wanted: int) -> None:
         value = self.holds[rank].get(chunk)
@@ -241,15 +247,17 @@ class SymbolicRun:
             return
         there, holds = self.symbols.ranks[value], self.symbols.chunk[value]
         if holds % self.chunk_count != chunk:
-            text = f"has the data of chunk {holds} in the place of chunk {chunk}"
-            self._note(None, rank, chunk, text)
+            self._note(None, rank, chunk, f"has the data of chunk {holds} in the place of chunk {chunk}")
         elif wanted & ~there:
             who = _ranks(wanted & ~there)
-            text = f"lacks the contribution of {who} in chunk {chunk}"
-            self._note(None, rank, chunk, text)
+            self._note(None, rank, chunk, f"lacks the contribution of {who} in chunk {chunk}")
         elif there & ~wanted:
-            text = f"has {_ranks(there & ~wanted)} in chunk {chunk}, which does not belong there"
-            self._note(None, rank, chunk, text)
+            self._note(
+                None,
+                rank,
+                chunk,
+                f"has {_ranks(there & ~wanted)} in chunk {chunk}, which does not belong there",
+            )
 
     def facts(self) -> tuple[bool, bool, int]:
         """Order of operands, equality of trees and depth of all results."""
@@ -300,3 +308,95 @@ def reduction_trees(schedule: Schedule, rank: int | None = None) -> dict[int, Tr
             if chunk not in trees:
                 trees[chunk] = run.symbols.tree(run.holds[owner][chunk])
     return dict(sorted(trees.items()))
+
+
+Tree: TypeAlias = "int | tuple[Tree, Tree]"
+"""A reduction tree as a value: a rank, or a pair ``(left operand, right operand)``."""
+
+
+class Symbols:
+    """Interned symbolic values, numbered from 0.
+
+    A value is a leaf, rank ``r``'s input of chunk ``c``, or the combination of two values. Equal values
+    have equal numbers. The attributes are lists by number:
+
+    * ``chunk``: the chunk it is a value of.
+    * ``ranks``: the contributors as a bit set.
+    * ``depth``: longest chain of operator applications.
+    * ``sorted``: whether its contributors, from left to right, are in rank order.
+    * ``shape``: equal for values that differ only by swapping operands, which rounds the same.
+    """
+
+    def __init__(self) -> None:
+        self.chunk: list[int] = []
+        self.ranks: list[int] = []
+        self.depth: list[int] = []
+        self.sorted: list[bool] = []
+        self.shape: list[int] = []
+        self.operands: list[tuple[int, int] | None] = []
+        self._leaves: dict[tuple[int, int], int] = {}
+        self._pairs: dict[tuple[int, int], int] = {}
+        self._shapes: dict[tuple[int, int], int] = {}
+
+    def leaf(self, rank: int, chunk: int) -> int:
+        """The number of rank ``rank``'s input of ``chunk``."""
+        number = self._leaves.get((rank, chunk))
+        if number is None:
+            number = self._add(chunk, 1 << rank, 0, True, None)
+            self._leaves[rank, chunk] = number
+            self.shape.append(number)
+        return number
+
+    def combine(self, left: int, right: int) -> int:
+        """The number of ``left op right``."""
+        number = self._pairs.get((left, right))
+        if number is None:
+            a, b = self.ranks[left], self.ranks[right]
+            ordered = self.sorted[left] and self.sorted[right] and a.bit_length() <= _lowest(b)
+            depth = 1 + max(self.depth[left], self.depth[right])
+            number = self._add(self.chunk[left], a | b, depth, ordered, (left, right))
+            self._pairs[left, right] = number
+            one, two = self.shape[left], self.shape[right]
+            self.shape.append(self._shapes.setdefault((min(one, two), max(one, two)), number))
+        return number
+
+    def _add(
+        self, chunk: int, ranks: int, depth: int, ordered: bool, operands: tuple[int, int] | None
+    ) -> int:
+        self.chunk.append(chunk)
+        self.ranks.append(ranks)
+        self.depth.append(depth)
+        self.sorted.append(ordered)
+        self.operands.append(operands)
+        return len(self.chunk) - 1
+
+    def tree(self, value: int) -> Tree:
+        """The value as a nested pair of ranks."""
+        done: dict[int, Tree] = {}
+        stack = [value]
+        while stack:
+            node = stack[-1]
+            operands = self.operands[node]
+            if operands is None:
+                done[node] = self.ranks[node].bit_length() - 1
+            elif operands[0] in done and operands[1] in done:
+                done[node] = (done[operands[0]], done[operands[1]])
+            else:
+                stack += [o for o in operands if o not in done]
+                continue
+            stack.pop()
+        return done[value]
+
+
+def _lowest(ranks: int) -> int:
+    """The lowest rank of a bit set."""
+    return (ranks & -ranks).bit_length() - 1
+
+
+def members(ranks: int) -> list[int]:
+    """The ranks of a bit set.
+
+    >>> members(0b1011)
+    [0, 1, 3]
+    """
+    return [i for i in range(ranks.bit_length()) if ranks >> i & 1]

@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 from math import inf, log
 from statistics import median
 
-from spmdsim.cost.curves import Link, at_size
+from spmdsim.cost.closed_forms import Link, at_size
 from spmdsim.cost.machine import Machine, Measurement, Piece
 from spmdsim.errors import InputError
 from spmdsim.pictured import ShortRepr

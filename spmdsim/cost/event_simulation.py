@@ -82,12 +82,7 @@ class EventProgram(Pictured):
         return self._add(RECV, rank, source, nbytes, tag, after, started, cpu, card)
 
     def calc(
-        self,
-        rank: int,
-        duration: float,
-        after: Iterable[int] = (),
-        started: Iterable[int] = (),
-        cpu: int = 0,
+        self, rank: int, duration: float, after: Iterable[int] = (), started: Iterable[int] = (), cpu: int = 0
     ) -> int:
         """Add a calculation that keeps a cpu busy; returns the operation's number."""
         return self._add(CALC, rank, rank, duration, 0, after, started, cpu, 0)

@@ -17,7 +17,7 @@ import numpy as np
 
 from spmdsim.collectives import Instruction, Schedule
 from spmdsim.collectives.formula import evaluate
-from spmdsim.collectives.partition import CEILING, chunk_sizes
+from spmdsim.collectives.instructions import CEILING, chunk_sizes
 from spmdsim.core.layout import split_block
 from spmdsim.cost.topology import Floats, Ints, Topology
 from spmdsim.errors import InputError

@@ -14,8 +14,17 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Protocol
 
-from spmdsim.cost.closed_forms import message_bytes, textbook_seconds
-from spmdsim.cost.curves import Link, MeasuredTable, Measurement, Piece, Rate, at_size, scaled
+from spmdsim.cost.closed_forms import (
+    Link,
+    MeasuredTable,
+    Measurement,
+    Piece,
+    Rate,
+    at_size,
+    message_bytes,
+    scaled,
+    textbook_seconds,
+)
 from spmdsim.errors import InputError, unknown
 from spmdsim.pictured import ShortRepr
 
@@ -136,11 +145,7 @@ class Machine(ShortRepr):
     # ---------------------------------------------------------------------------------- where a group lives
 
     def link(
-        self,
-        group_size: int,
-        axes: Iterable[str] | None = None,
-        span: int | None = None,
-        nbytes: float = 0.0,
+        self, group_size: int, axes: Iterable[str] | None = None, span: int | None = None, nbytes: float = 0.0
     ) -> Link:
         """The slowest link a group uses for a message.
 

@@ -27,8 +27,7 @@ _PIECES = ("pieces", "still_pieces", "reduce_pieces", "copy_pieces")
 _KEYS = ("name", *_NUMBERS, *_WHOLE, "intra", "axis_links", *_PIECES, "rates", "interval", "measured")
 #: The machines by name.
 MACHINES: Registry[Callable[[], Machine]] = Registry(
-    "machine",
-    {"laptop": Machine.laptop, "cluster": Machine.cluster, "accelerators": Machine.accelerators},
+    "machine", {"laptop": Machine.laptop, "cluster": Machine.cluster, "accelerators": Machine.accelerators}
 )
 
 

@@ -15,10 +15,9 @@ from math import ceil
 import numpy as np
 
 from spmdsim.collectives import Schedule
-from spmdsim.collectives.bounds import lower_bound
+from spmdsim.collectives.facts import lower_bound
 from spmdsim.collectives.rank_program import INPUT, program_for
-from spmdsim.cost.closed_forms import closed_form_of
-from spmdsim.cost.curves import Link, least_per_byte
+from spmdsim.cost.closed_forms import Link, closed_form_of, least_per_byte
 from spmdsim.cost.link_load import LinkLoad, link_loads
 from spmdsim.cost.machine import Machine
 from spmdsim.cost.topology import Topology, round_seconds

@@ -28,14 +28,7 @@ TINY = 1e-9
 
 
 class SumCell(NamedTuple):
-    """Elements that the same ranks hold and want.
-
-    Attributes:
-        box: where they lie.
-        holders: per contribution the ranks that have it.
-        wanting: the ranks that want the result.
-        own: the contribution of every rank that has one.
-    """
+    """Elements that the same ranks hold and want: the ranks that hold each contribution, and each rank's own."""
 
     box: Bounds
     holders: tuple[tuple[int, ...], ...]
@@ -89,12 +82,7 @@ class SumCell(NamedTuple):
 class Sums:
     """The elements of a reduction by who holds and wants them, and how its ranks best share the adding.
 
-    Args:
-        src: the layout before.
-        dst: the layout after, on any mesh, with nothing pending but ``kept``.
-        shape: global shape, of at least one dim.
-        kept: the axes that stay pending, with the same reduction: each place along them is a problem of its own.
-        reduced: the pending axes that are reduced.
+    Each place along the axes that stay pending (``kept``) is a problem of its own.
     """
 
     def __init__(
@@ -146,12 +134,7 @@ class Sums:
         return int(np.ceil(average * (1 - 1e-12) - 1e-6))
 
 
-@lru_cache(maxsize=512)
-def sums(
-    src: Layout, dst: Layout, shape: tuple[int, ...], kept: tuple[str, ...], reduced: tuple[str, ...]
-) -> Sums:
-    """:class:`Sums`, remembered."""
-    return Sums(src, dst, shape, kept, reduced)
+sums = lru_cache(maxsize=512)(Sums)
 
 
 def _pieces(
@@ -169,16 +152,10 @@ def _pieces(
 
 
 def balanced(extras: np.ndarray, volumes: np.ndarray, loads: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """How much of each group every rank takes so that the largest load is the least.
+    """How much of each group every rank takes so that the largest load is the least: ``[group, rank]``, in fractions.
 
-    Args:
-        extras: ``[group, rank]``, what one unit adds to the rank's load.
-        volumes: per group the units to deal out.
-        loads: per rank what it has anyway.
-
-    Returns:
-        ``[group, rank]`` in fractions, and per rank its weight in the proof that no largest load is less (they add up
-        to 1: the largest load is no less than their average).
+    A unit of a group, of which there are ``volumes``, adds ``extras[group, rank]`` to the rank's load, beside what it has
+    anyway. Besides, per rank its weight in the proof that no largest load is less: it is no less than their average.
 
     >>> shares, weights = balanced(np.array([[1, 1, 2]]), np.array([13]), np.array([6, 6, 0]))
     >>> shares.tolist(), weights.tolist()

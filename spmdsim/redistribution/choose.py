@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from spmdsim.core import BoundRule, Layout, Strategy
-from spmdsim.core.step import overlap
+from spmdsim.core.step import overlap, volume
 from spmdsim.cost.machine import CostModel, Link, Machine
 from spmdsim.cost.roofline import forward_work
 from spmdsim.errors import RuleError
@@ -31,14 +31,9 @@ Move: TypeAlias = "tuple[Layout, Layout, tuple[int, ...], np.dtype]"
 def choose(
     bound: BoundRule, layouts: Sequence[Layout], dtypes: Sequence[Any], machine: CostModel | None = None
 ) -> Strategy:
-    """The strategy with the least modelled time.
+    """The strategy with the least modelled time, for operands in these layouts.
 
-    Args:
-        bound: the operator's rule with sizes.
-        layouts: where the operands live now.
-        dtypes: their element types.
-        machine: the cost model that plans and prices. Without one the plans are those with the fewest bytes, and their
-            times a laptop's.
+    Without a cost model the plans are those with the fewest bytes, and their times a laptop's.
 
     Raises:
         RuleError: no strategy at all fits.
@@ -147,9 +142,8 @@ def least_seconds(
 
 def _missing(src: Layout, dst: Layout, shape: tuple[int, ...], rank: int, reduces: bool) -> int:
     target = dst.bounds(shape, rank)
-    box = None if reduces else overlap(src.bounds(shape, rank), target)
-    held = math.prod(stop - start for start, stop in box) if box else 0
-    return math.prod(stop - start for start, stop in target) - held
+    held = None if reduces else overlap(src.bounds(shape, rank), target)
+    return volume(target) - (volume(held) if held else 0)
 
 
 @lru_cache(maxsize=256)

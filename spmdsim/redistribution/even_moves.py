@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from spmdsim.core import Layout, Mesh
-from spmdsim.cost.curves import Link
+from spmdsim.cost.closed_forms import Link
 from spmdsim.cost.machine import CostModel, Machine
 from spmdsim.layout.windowed_layout import Windowed
 from spmdsim.redistribution.plan_candidates import Candidate
@@ -29,14 +29,8 @@ MOST_ELEMENTS = 2**60
 
 
 class EvenMove(NamedTuple):
-    """A move in its standard form.
-
-    Attributes:
-        src: layout before.
-        dst: layout after.
-        shape: a shape in which everything divides.
-        machine: the cost model, with the links of the standard axes.
-        divisors: what has to divide each dim of a tensor that is moved so.
+    """A move in its standard form: a shape in which everything divides, the model with the links of the standard axes, and
+    what has to divide each dim of a tensor that is moved so.
     """
 
     src: Layout
@@ -55,14 +49,7 @@ def price_move(
 ) -> Candidate:
     """The plan that wins between two layouts, and its seconds: what the planner says, told quickly.
 
-    The layouts of its steps are those of the standard form.
-
-    Args:
-        src: layout before.
-        dst: layout after, with nothing pending that is not pending before.
-        shape: the tensor's.
-        itemsize: bytes per element.
-        machine: the cost model, or None for bytes only.
+    The layouts of its steps are those of the standard form. The target has nothing pending that is not pending before.
 
     >>> from spmdsim.redistribution import plan
     >>> mesh, laptop = Mesh((2, 4), ("dp", "tp")), Machine.laptop()
@@ -96,12 +83,8 @@ def even_move(
 ) -> EvenMove | None:
     """The standard form of a move on one mesh; None if there is none.
 
-    Args:
-        src: layout before.
-        dst: layout after.
-        machine: the cost model.
-        sizes: how far the dims divide, for tensors of which some divide less than by whatever may split them for a
-            while. Pieces are equal all the same where another dim does: values are not spread where it is uneven.
+    ``sizes``: how far the dims divide, for tensors of which some divide less than by whatever may split them for a while.
+    Pieces are equal all the same where another dim does: values are not spread where it is uneven.
     """
     src, dst, free, divisors = _divisors(src, dst)
     model: Any = machine and machine_on(machine, src.mesh)

@@ -1,11 +1,17 @@
-"""The exclusive scan: each rank of a group gets the reduction of what those before it hold."""
+"""The steps in the middle of algorithms that scan, sort, select and look up, inside of groups.
+
+An exclusive scan gives each rank the reduction of what those before it hold. Parts of any length go from each rank of a
+group to each: how much goes where depends on data, so it is known when the step runs, to both sides: who takes says how
+long the parts are. What can be said beforehand is an expectation, for values that lie evenly, and a bound: no rank
+receives more than it holds afterwards.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -22,18 +28,14 @@ class ScanStep(Step):
     """An exclusive scan along axes: arrays of one shape in, the reduction of those of the ranks before out.
 
     The tensor has a dim of one entry for each member of a group, the first one, split by ``axes``. Each rank but the
-    first has to receive one array, which is what counts, whatever algorithm runs.
-
-    Args:
-        backward: from the last member to the first.
+    first has to receive one array, which is what counts, whatever algorithm runs. Backward: from the last to the first.
     """
 
     backward: bool = field(default=False, kw_only=True)
 
     def order(self, rank: int) -> tuple[int, ...]:
         """The group of ``rank``, first to last."""
-        members = self.group(rank)
-        return members[::-1] if self.backward else members
+        return self.group(rank)[:: -1 if self.backward else 1]
 
     def neighbours(self, rank: int) -> tuple[int | None, int | None]:
         """The ranks before and after ``rank``."""
@@ -49,32 +51,19 @@ class ScanStep(Step):
 def scan_step(
     layout: Layout, axes: tuple[str, ...], rest: Sequence[int], op: str, backward: bool = False
 ) -> ScanStep:
-    """The scan of one array per member.
-
-    Args:
-        layout: of the tensor made of all members' arrays: first the dim that ``axes`` split, then the arrays' dims.
-        axes: of the groups, first the major one.
-        rest: global sizes of the arrays' dims.
-        op: the reduction.
-        backward: from the last member to the first.
-    """
+    """The scan of one array per member: in the layout, first the dim that ``axes`` split, then the arrays' dims, ``rest``."""
     shape = (layout.mesh.axis_size(*axes), *rest)
     return ScanStep(EXCLUSIVE_SCAN, axes, layout, layout, shape, op, backward=backward)
 
 
-def _received(step: Step, rank: int) -> int:
+def scan_traffic(step: Step, rank: int, side: int) -> int:
+    """Elements that a rank receives (0) or sends on (1): nothing to the first one, and from the last."""
     assert isinstance(step, ScanStep)
-    if rank not in step.src.mesh or step.neighbours(rank)[0] is None:
-        return 0
-    return step.held(rank)
+    there = rank in step.src.mesh and step.neighbours(rank)[side] is not None
+    return step.held(rank) if there else 0
 
 
-def scan_sent(step: ScanStep, rank: int) -> int:
-    """Elements that a rank sends on: nothing from the last one."""
-    return 0 if rank not in step.src.mesh or step.neighbours(rank)[1] is None else step.held(rank)
-
-
-RECEIVED_ELSEWHERE[EXCLUSIVE_SCAN] = _received
+RECEIVED_ELSEWHERE[EXCLUSIVE_SCAN] = partial(scan_traffic, side=0)
 
 
 #: What it is called in traces and agreements.
@@ -82,12 +71,7 @@ EXCHANGE_PARTS = "exchange_parts"
 
 
 class Parts(NamedTuple):
-    """What a rank gives to the members of its group, in the group's order.
-
-    Args:
-        arrays: one of one dim for each member.
-        counts: how many elements come from each.
-    """
+    """What a rank gives to the members of its group, an array of one dim to each, and how many elements come from each."""
 
     arrays: Sequence[np.ndarray]
     counts: Sequence[int]
@@ -97,8 +81,7 @@ class Parts(NamedTuple):
 class PartsStep(Step):
     """Parts of any length to each member of a group, which together hold a tensor laid out as ``dst`` afterwards.
 
-    Args:
-        times: how many values there are for each element of that tensor.
+    There are so many values for each element of that tensor: ``times``.
     """
 
     times: int = field(default=1, kw_only=True)

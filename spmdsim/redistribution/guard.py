@@ -81,15 +81,7 @@ def warn_of_gathering(
     routes: Sequence[Route | None],
     place: tuple[str, int],
 ) -> None:
-    """Say once per line what is gathered, with the bytes, and what to write instead.
-
-    Args:
-        operator: its name.
-        bound: its rule with sizes.
-        operands: what it was called with.
-        routes: how each operand becomes whole, None where it is.
-        place: the user's file and line.
-    """
+    """Say once per line of the user's what is gathered, with the bytes, and what to write instead."""
     split = [
         k
         for k, route in enumerate(routes)

@@ -21,7 +21,7 @@ from spmdsim.core.layout import Layout
 from spmdsim.core.mesh import Mesh
 from spmdsim.core.step import RECEIVED_ELSEWHERE, Index, Step
 from spmdsim.layout.windowed_layout import Window, Windowed
-from spmdsim.redistribution.exchange.grid import cuts, piece_numbers
+from spmdsim.redistribution.exchange.grid import cuts, parts_of, piece_numbers
 from spmdsim.redistribution.lower_bound import ReceptionBound
 
 HALO_EXCHANGE, HALO_REDUCE = "halo_exchange", "halo_reduce"
@@ -43,11 +43,7 @@ class HaloPiece(NamedTuple):
 
 @dataclass(frozen=True)
 class HaloStep(Step):
-    """From blocks to windows of a dim, or back.
-
-    Args:
-        back: from windows to blocks, contributions added up; elements without any are zero.
-    """
+    """From blocks to windows of a dim, or back, where contributions are added up; elements without any are zero."""
 
     back: bool = field(default=False, kw_only=True)
 
@@ -149,21 +145,14 @@ class Dim:
         return range(wanted[0] // self.n, wanted[-1] // self.n + 1) if self.window.wrap else range(1)
 
 
-@lru_cache(maxsize=4096)
-def dim_of(window: Window, n: int, parts: tuple[int, ...]) -> Dim:
-    """A dim with a window, cached by value."""
-    return Dim(window, n, parts)
-
-
-def _parts(mesh: Mesh, entry: tuple[str, ...]) -> tuple[int, ...]:
-    return tuple(mesh.size_of[axis] for axis in entry)
+dim_of = lru_cache(maxsize=4096)(Dim)
 
 
 def _changed(step: HaloStep) -> list[tuple[int, Dim, tuple[str, ...]]]:
     """The dims that get windows, or lose them: number, cuts, axes."""
     before = step.plain.windows if isinstance(step.plain, Windowed) else (None,) * len(step.shape)
     return [
-        (d, dim_of(window, step.shape[d], _parts(step.src.mesh, entry)), entry)
+        (d, dim_of(window, step.shape[d], parts_of(step.src.mesh, entry)), entry)
         for d, (window, old, entry) in enumerate(zip(step.windowed.windows, before, step.windowed.dims))
         if window is not None and old is None
     ]
@@ -178,13 +167,7 @@ def _number(mesh: Mesh, axes: tuple[str, ...], rank: int) -> int:
 
 
 def _pieces(step: HaloStep, sizes: Sequence[int], ends: dict[int, tuple[int, int]]) -> list[HaloPiece]:
-    """What a reader reads of a block.
-
-    Args:
-        step: the step.
-        sizes: of the piece, in the dims that do not change.
-        ends: the block and the reader by the split dims that change.
-    """
+    """What a reader reads of a block, both by the split dims that change; ``sizes`` in those that do not."""
     options: list[Sequence[tuple[slice, slice]]] = [[(slice(0, n), slice(0, n))] for n in sizes]
     for d, dim, _ in _changed(step):
         options[d] = dim.shared(*ends.get(d, (0, 0)))
@@ -315,7 +298,7 @@ def all_halo_received(step: HaloStep) -> np.ndarray:
             read, own = read * each[0][number], own * each[1][number]
         else:
             window = step.plain.windows[d] if isinstance(step.plain, Windowed) else None
-            sizes = dim_of(window or Window(step.shape[d]), step.shape[d], _parts(mesh, entry)).lengths[
+            sizes = dim_of(window or Window(step.shape[d]), step.shape[d], parts_of(mesh, entry)).lengths[
                 number
             ]
             read, own = read * sizes, own * sizes

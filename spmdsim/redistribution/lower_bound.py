@@ -63,13 +63,10 @@ MOST_RANKS = 16
 
 
 class ReceptionBound(NamedTuple):
-    """What must be received, in elements.
+    """What must be received, in elements: by at least one rank, by all together, and by each of the target's mesh.
 
-    Attributes:
-        busiest: by at least one rank.
-        total: by all ranks together.
-        ranks: per position of the target's mesh: exactly what its rank must receive where values only move; where
-            they are reduced, the larger of its target and the average, and no algorithm keeps every rank below that.
+    Where values only move, a rank receives exactly that; where they are reduced, it is the larger of its target and the
+    average, and no algorithm keeps every rank below.
     """
 
     busiest: int

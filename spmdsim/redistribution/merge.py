@@ -31,13 +31,8 @@ Item = TypeVar("Item")
 class Merge:
     """What collectives have in common that may share a message.
 
-    Attributes:
-        collective: ``all_reduce``, ``reduce_scatter`` or ``all_gather``.
-        mesh: the mesh.
-        axes: the axes along which it communicates, the major one first.
-        op: the reduction; None for an all_gather.
-        dim: the dim that is scattered or gathered; None for an all_reduce.
-        rest: axes along which a reduce_scatter reduces, too, without scattering: its ranks keep equal sums.
+    The major axis is the first; ``dim`` is scattered or gathered. Along ``rest`` a reduce_scatter reduces, too, without
+    scattering: its ranks keep equal sums.
     """
 
     collective: str
@@ -73,11 +68,7 @@ class Merge:
     ) -> tuple[Step, ...]:
         """The one collective, or for a reduction those of the plan: ranks that hold copies help, ``rest`` is reduced.
 
-        Args:
-            elements: that every rank holds.
-            copies: axes along which every rank holds the same of all tensors.
-            itemsize: bytes per element.
-            machine: the cost model that plans.
+        Every rank holds so many elements, and along ``copies`` the same of all tensors.
 
         >>> [str(step) for step in Merge("all_reduce", Mesh((4, 2), ("dp", "tp")), ("dp",), "sum").steps(64, ["tp"])]
         ['reduce_scatter over dp: P(sum)R -> S(0)S(0)', 'all_gather over dp,tp: S(0)S(0) -> RR']

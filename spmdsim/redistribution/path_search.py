@@ -41,10 +41,7 @@ class Transition(NamedTuple):
 class Target:
     """Where the moves lead: the target's dims, and what the search may do on the way.
 
-    Args:
-        src: the layout before.
-        dst: the layout after, on the same mesh, with no axis pending that is not pending in ``src``.
-        shape: global shape.
+    The target is on the source's mesh, with no axis pending that is not pending there.
     """
 
     def __init__(self, src: Layout, dst: Layout, shape: tuple[int, ...]) -> None:
@@ -222,15 +219,7 @@ STEP_PENALTY = 1e-15
 
 
 class PathState:
-    """A state and the cheapest path to it that is known so far.
-
-    Attributes:
-        state: where the path ends.
-        held: elements of its largest piece.
-        shape: shape of that piece.
-        seconds: what the moves take, :data:`STEP_PENALTY` included.
-        settled: whether no cheaper path can come.
-    """
+    """A state and the cheapest path to it that is known so far; settled if no cheaper one can come."""
 
     __slots__ = ("before", "held", "move", "seconds", "settled", "shape", "state")
 
@@ -271,16 +260,9 @@ def search(
     limit: int,
     bound: float = float("inf"),
 ) -> Paths:
-    """Find the cheapest collective steps from ``src`` to ``dst``.
+    """Find the cheapest collective steps to a layout on the same mesh; what it keeps pending is pending in ``src`` too.
 
-    Args:
-        src: the layout before.
-        dst: the layout after, on the same mesh; what it keeps pending is pending in ``src`` too.
-        shape: global shape.
-        itemsize: bytes per element.
-        prices: what collectives take on the layouts' mesh.
-        limit: the most elements a rank may hold in between.
-        bound: paths that cost this many seconds or more are of no use.
+    No rank may hold more than ``limit`` elements in between; paths that cost ``bound`` seconds or more are of no use.
     """
     goal = Target(src, dst, shape)
     start = PathState(goal.start, *goal.local(goal.start.dims), 0.0)
@@ -330,14 +312,7 @@ def _moved(collective: str, members: int, here: PathState, there: PathState) -> 
 def steps_of(
     path: PathState, src: Layout, shape: tuple[int, ...], kept: tuple[tuple[str, str], ...]
 ) -> list[Step]:
-    """The steps of a path as values.
-
-    Args:
-        path: the path.
-        src: the layout it starts from.
-        shape: global shape.
-        kept: the axes that stay pending, with their reduction.
-    """
+    """The steps of a path as values; some axes stay pending, with their reduction."""
     steps, layout, op = [], src, src.reduce_op
     for move in path.moves:
         partial = [(axis, str(op)) for axis in move.state.partial]

@@ -110,8 +110,8 @@ def candidates(task: Redistribution, everything: bool = False) -> tuple[Candidat
     dst = task.dst
     base = before_fill(task.src, dst, task.shape)
     finder = _Finder(task if base is dst else task._replace(dst=base), everything)
-    plans = finder.one_mesh() if task.src.mesh == base.mesh else finder.two_meshes()
-    if base != dst:
+    plans = finder.on_one_mesh() if finder.one_mesh else finder.on_two_meshes()
+    if base is not dst:
         axes = tuple(axis for axis in dst.partial_axes if axis not in base.partial_axes)
         fill = Step("fill", axes, base, dst, task.shape, dst.reduce_op)
         plans = [task.candidate((*one.steps, fill), one.kind) for one in plans]
@@ -124,6 +124,8 @@ def before_fill(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Layout:
     Along a new pending axis the values stay as the source has them (split or copied), as far as they can. Those that come
     from another mesh, or come at all along an axis that copied them, are split over it, because that moves the least.
     """
+    if not dst.partial:
+        return dst
     same = src.mesh == dst.mesh
     new = [(axis, op) for axis, op in dst.partial if not (same and (axis, op) in src.partial)]
     if not new:
@@ -161,12 +163,13 @@ class _Finder:
     def __init__(self, task: Redistribution, everything: bool) -> None:
         self.src, self.dst, self.shape, self.itemsize, self.machine, _ = task
         self.everything, self._candidate = everything, task.candidate
+        self.one_mesh = self.src.mesh == self.dst.mesh
         self.prices = Prices(self.machine, self.src.mesh, self.dst.mesh)
         self.limit = max(largest(self.src, self.shape), largest(self.dst, self.shape))
         kept = kept_axes(self.src, self.dst)
         self.kept = tuple([item for item in self.src.partial if item[0] in kept])
 
-    def one_mesh(self) -> list[Candidate]:
+    def on_one_mesh(self) -> list[Candidate]:
         """Collective steps, and the direct exchange where nothing is pending or once it is reduced."""
         src, dst = self.src, self.dst
         if src == dst:
@@ -183,7 +186,7 @@ class _Finder:
             plans += self._collectives(self._search(dst, math.inf, unlimited=True), False)
         return plans
 
-    def two_meshes(self) -> list[Candidate]:
+    def on_two_meshes(self) -> list[Candidate]:
         """Reduce on the source's mesh, exchange, and where it pays gather on the target's."""
         if not self.src.partial:
             return self._exchanged((), self.src, self._arrivals)
@@ -235,7 +238,7 @@ class _Finder:
     def _may_win(self, mid: PathState, there: Arrival, best: Candidate | None) -> bool:
         """Whether an exchange from a reduced state is needed and may beat the best: told before it is built."""
         src, dst, dims = self.src, there.layout, mid.state.dims
-        if src.mesh == dst.mesh and dims == dst.dims:
+        if self.one_mesh and dims == dst.dims:
             return False
         if best is None:
             return True
@@ -259,9 +262,8 @@ class _Finder:
 
     def _direct(self, src: Layout, dst: Layout) -> Step:
         """The exchange; a slice where every rank holds its target already."""
-        one_mesh = src.mesh == dst.mesh
         ends = Ends(src.mesh, src.dims, dst.mesh, dst.dims, self.shape)
-        kind = "slice" if one_mesh and not busiest(ends).most_received else "exchange"
+        kind = "slice" if self.one_mesh and not busiest(ends).most_received else "exchange"
         return Step(kind, (), src, dst, self.shape)
 
     @cached_property
@@ -269,8 +271,7 @@ class _Finder:
         """The layouts an exchange may lead to: the target, or it spread over its ranks and gathered there."""
         dst, free = self.dst, self.dst.replicated_axes
         arrivals = [Arrival(dst, ())]
-        one_mesh = self.src.mesh == dst.mesh
-        if one_mesh or self.machine is None or not self.shape or dst.mesh.axis_size(*free) == 1:
+        if self.one_mesh or self.machine is None or not self.shape or dst.mesh.axis_size(*free) == 1:
             return arrivals
         sizes = largest_sizes(dst.mesh, dst.dims, self.shape)
         most = sizes.index(max(sizes))

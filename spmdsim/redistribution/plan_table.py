@@ -10,23 +10,15 @@ from spmdsim.core.step import Step
 from spmdsim.cost.machine import Machine
 from spmdsim.layout.element_type import element_type
 from spmdsim.redistribution.plan_candidates import Candidate
-from spmdsim.redistribution.price import largest, most_sent, received_elements, step_messages
+from spmdsim.redistribution.price import largest_sizes, most_sent, received_elements, step_messages
 from spmdsim.redistribution.ways.way import step_buffer
 
 if TYPE_CHECKING:
     from spmdsim.redistribution.planner import Plan
 
 _HEAD = (
-    "step",
-    "collective",
-    "over",
-    "local shape",
-    "received",
-    "sent",
-    "in all",
-    "messages",
-    "seconds",
-    "buffer",
+    *("step", "collective", "over", "local shape"),
+    *("received", "sent", "in all", "messages", "seconds", "buffer"),
 )
 
 
@@ -54,11 +46,6 @@ def seconds_text(seconds: float) -> str:
         if seconds >= size:
             return f"{seconds / size:.3g} {unit}"
     return f"{seconds / 1e-9:.3g} ns"
-
-
-def largest_shape(layout: Layout, shape: Sequence[int]) -> tuple[int, ...]:
-    """The local shape of the largest piece."""
-    return tuple(largest(Layout(layout.mesh, (entry,)), (size,)) for size, entry in zip(shape, layout.dims))
 
 
 def plan_table(plan: Plan) -> str:
@@ -145,7 +132,7 @@ def _row(plan: Plan, number: int) -> tuple[str, ...]:
 def _step_dict(plan: Plan, number: int) -> dict[str, Any]:
     step = plan.steps[number]
     received, seconds = plan.prices[number]
-    shapes = largest_shape(step.src, step.shape), largest_shape(step.dst, step.shape_after)
+    ends = (step.src, step.shape), (step.dst, step.shape_after)
     return {
         "collective": step.collective,
         "axes": list(step.axes),
@@ -153,7 +140,7 @@ def _step_dict(plan: Plan, number: int) -> dict[str, Any]:
         "src": step.src.short(),
         "dst": step.dst.short(),
         "op": step.op,
-        "local_shape": [list(shape) for shape in shapes],
+        "local_shape": [largest_sizes(layout.mesh, layout.dims, shape) for layout, shape in ends],
         "max_nbytes": received * plan.itemsize,
         "max_sent_nbytes": most_sent(step) * plan.itemsize,
         "total_nbytes": int(received_elements(step).sum()) * plan.itemsize,

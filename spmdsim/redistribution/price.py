@@ -24,22 +24,14 @@ from spmdsim.layout.blocks import largest_block
 from spmdsim.redistribution.exchange import direct_reduction
 from spmdsim.redistribution.exchange.direct import shares
 from spmdsim.redistribution.exchange.direct_reduction import most_messages, totals
-from spmdsim.redistribution.exchange.exchange_volume import (
-    EvenVolume,
-    ExchangeVolume,
-    FewVolume,
-    busiest,
-    exchange_volume,
-)
+from spmdsim.redistribution.exchange.exchange_volume import busiest, exchange_volume
 from spmdsim.redistribution.exchange.flat import flat_received
-from spmdsim.redistribution.exchange.grid import Ends, cuts, piece_numbers, ranks_of
+from spmdsim.redistribution.exchange.grid import Ends, grid, piece_numbers, ranks_of
 from spmdsim.redistribution.group_steps import PartsStep, ScanStep
 from spmdsim.redistribution.halo import HaloStep, all_halo_received
 from spmdsim.redistribution.halo import busiest as busiest_in_halo
-from spmdsim.redistribution.step_counts import sent_nbytes
+from spmdsim.redistribution.step_counts import LISTED, sent_nbytes
 
-#: Up to so many ranks, what each of them sends is added up; in larger meshes shares are taken to be even.
-LISTED = 1024
 #: The model without a machine: only bytes cost, and sending is free. The fewest bytes win.
 BYTES_ONLY = Machine("fewest bytes", alpha=0.0, beta=1.2e-10)
 
@@ -59,12 +51,7 @@ def _on_mesh(machine: Machine | Restricted, *meshes: Mesh) -> CostModel:
 
 
 class Prices:
-    """Seconds of the collectives of a plan: a machine's links are looked up once per group.
-
-    Args:
-        machine: the cost model, or None for bytes only.
-        *meshes: the mesh, or the one before and the one after.
-    """
+    """Seconds of the collectives of a plan on a mesh, or between two: a machine's links are looked up once per group."""
 
     def __init__(self, machine: CostModel | None, *meshes: Mesh) -> None:
         self._model = model = machine_on(machine, *meshes)
@@ -115,18 +102,21 @@ def _rising(machine: Machine) -> bool:
 
 def price_step(step: Step, itemsize: int, machine: CostModel | None) -> tuple[int, float]:
     """Elements that the busiest rank of a step receives, and the step's modelled seconds."""
-    model = machine_on(machine, step.src.mesh, step.dst.mesh)
+    meshes = (step.src.mesh, step.dst.mesh)
+    model, received = machine_on(machine, *meshes), most_received(step)
     if step.collective in LOCAL_STEPS:
         size = 0 if step.collective == "reshape" else largest(step.dst, step.shape) * itemsize
         return 0, model.seconds("slice", 1, 0, copied=size)
     if step.collective == "exchange":
-        return _price_exchange(step, itemsize, machine)
+        prices = Prices(machine, *meshes)
+        if step.to_shape is None:
+            return received, price_exchange(_ends(step), itemsize, prices)
+        members = max(*[mesh.size for mesh in meshes], 2)
+        return received, prices.seconds("exchange", members, received * itemsize, None, _flat(step)[1])
     if step.collective == "reduce_exchange":
-        received, sent = (max(counts) for counts in totals(step.src, step.dst, step.shape))
-        nbytes = (received if machine is None else max(received, sent)) * itemsize
-        members = max(step.src.mesh.size, step.dst.mesh.size)
-        return received, model.seconds("exchange", members, nbytes, messages=step_messages(step))
-    received = most_received(step)
+        moved = received if machine is None else max(received, most_sent(step))
+        members = max([mesh.size for mesh in meshes])
+        return received, model.seconds("exchange", members, moved * itemsize, messages=step_messages(step))
     members = step.src.mesh.axis_size(*step.axes)
     if isinstance(step, HaloStep):
         volume, messages = busiest_in_halo(step)
@@ -151,7 +141,7 @@ def step_messages(step: Step) -> int:
         if step.to_shape is not None:
             return _flat(step)[1]
         shared = shares(_ends(step))
-        return (shared or _busiest(step)).most_messages
+        return (shared or busiest(_ends(step))).most_messages
     if step.collective == "reduce_exchange":
         return most_messages(step.src, step.dst, step.shape)
     members = step.src.mesh.axis_size(*step.axes)
@@ -160,15 +150,6 @@ def step_messages(step: Step) -> int:
     if isinstance(step, ScanStep):
         return (members - 1).bit_length()
     return (members - 1) * (2 if step.collective == "all_reduce" else 1) if most_received(step) else 0
-
-
-def _price_exchange(step: Step, itemsize: int, machine: CostModel | None) -> tuple[int, float]:
-    prices = Prices(machine, step.src.mesh, step.dst.mesh)
-    if step.to_shape is None:
-        return _busiest(step).most_received, price_exchange(_ends(step), itemsize, prices)
-    received, messages = _flat(step)
-    members = max(step.src.mesh.size, step.dst.mesh.size, 2)
-    return received, prices.seconds("exchange", members, received * itemsize, None, messages)
 
 
 def price_exchange(ends: Ends, itemsize: int, prices: Prices) -> float:
@@ -235,25 +216,26 @@ def largest_sizes(mesh: Mesh, dims: Sequence[Sequence[str]], shape: Sequence[int
 
 
 def most_received(step: Step) -> int:
-    """Elements that the busiest rank receives in a collective step."""
-    mesh, shape = step.src.mesh, step.shape
-    members = mesh.axis_size(*step.axes)
+    """Elements that the busiest rank receives in a step."""
+    src, dst, shape, collective = step.src, step.dst, step.shape, step.collective
+    if collective in LOCAL_STEPS:
+        return 0
+    if collective == "reduce_exchange":
+        return direct_reduction.most_received(src, dst, shape)
     if isinstance(step, HaloStep):
         return int(all_halo_received(step).max(initial=0))
-    biggest = largest(step.dst, shape)
+    if isinstance(step, PartsStep):
+        return step.nbytes(src.mesh.rank_at(0), 1)
+    if collective == "exchange":
+        return busiest(_ends(step)).most_received if step.to_shape is None else _flat(step)[0]
+    members, biggest = src.mesh.axis_size(*step.axes), largest(dst, shape)
     if isinstance(step, ScanStep):
         return biggest if members > 1 else 0
-    if isinstance(step, PartsStep):
-        return step.nbytes(mesh.rank_at(0), 1)
-    if step.collective in ("all_reduce", "reduce_scatter"):
-        return int(reduction_elements(step.collective, members, biggest))
-    if step.src.is_even(shape) and step.dst.is_even(shape):
-        return int(most_of_message(step.collective, members, biggest))
-    return _busiest(step).most_received
-
-
-def _busiest(step: Step) -> ExchangeVolume | FewVolume | EvenVolume:
-    return busiest(_ends(step))
+    if collective in ("all_reduce", "reduce_scatter"):
+        return int(reduction_elements(collective, members, biggest))
+    if src.is_even(shape) and dst.is_even(shape):
+        return int(most_of_message(collective, members, biggest))
+    return busiest(_ends(step)).most_received
 
 
 def _ends(step: Step) -> Ends:
@@ -265,14 +247,8 @@ def busiest_received(steps: Sequence[Step]) -> int:
     sending = [step for step in steps if step.collective not in LOCAL_STEPS]
     one_mesh = len({step.dst.mesh for step in sending}) < 2
     if len(sending) < 2 or (one_mesh and sum(not _alike_on_all(step) for step in sending) < 2):
-        return sum(_busiest_received(step) for step in sending)
+        return sum(most_received(step) for step in sending)
     return int(all_received(sending).max())
-
-
-def _busiest_received(step: Step) -> int:
-    if step.collective == "reduce_exchange":
-        return direct_reduction.most_received(step.src, step.dst, step.shape)
-    return price_step(step, 1, None)[0]
 
 
 def all_received(steps: Sequence[Step]) -> np.ndarray:
@@ -311,7 +287,7 @@ def most_sent(step: Step) -> int:
     if isinstance(step, HaloStep):
         return busiest_in_halo(step)[0]
     if step.collective == "exchange":
-        return math.ceil(_busiest(step).most_sent) if step.to_shape is None else _flat(step)[0]
+        return math.ceil(busiest(_ends(step)).most_sent) if step.to_shape is None else _flat(step)[0]
     members, held = step.src.mesh.axis_size(*step.axes), largest(step.src, step.shape)
     if step.collective == "all_gather":
         return (members - 1) * held
@@ -333,7 +309,7 @@ def received_elements(step: Step) -> np.ndarray:
         return exchange_volume(step.src, step.dst, step.shape).received
     if step.collective == "reduce_exchange":  # and the other ranks that take part, by their number
         return np.array(totals(step.src, step.dst, step.shape)[0])
-    mine = volumes(step.dst, step.shape)
+    mine = grid(mesh, step.dst.dims, step.shape).volumes
     members = step.src.mesh.axis_size(*step.axes)
     elements: np.ndarray
     if step.collective == "reduce_scatter":
@@ -353,13 +329,3 @@ def places(mesh: Mesh, axes: Sequence[str]) -> np.ndarray:
     places, members = np.empty(mesh.size, np.int64), mesh.axis_size(*axes)
     places[np.lexsort((np.asarray(mesh.ranks), groups))] = np.arange(mesh.size) % members
     return places
-
-
-def volumes(layout: Layout, shape: Sequence[int]) -> np.ndarray:
-    """Elements held at each position of a layout's mesh."""
-    mesh = layout.mesh
-    out = np.ones(mesh.size, np.int64)
-    for size, entry in zip(shape, layout.dims):
-        cut = cuts(size, tuple(mesh.size_of[axis] for axis in entry))
-        out *= (cut.stop - cut.start)[piece_numbers(mesh, entry)]
-    return out

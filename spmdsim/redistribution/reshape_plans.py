@@ -24,6 +24,7 @@ from spmdsim.core import Layout, Mesh
 from spmdsim.core.step import Step
 from spmdsim.layout.blocks import same_cuts
 from spmdsim.redistribution.exchange.flat import flat_received
+from spmdsim.redistribution.exchange.grid import grid
 from spmdsim.redistribution.lower_bound import ReceptionBound, contributions, lower_bound
 from spmdsim.redistribution.path_search import search, steps_of
 from spmdsim.redistribution.plan_candidates import (
@@ -36,7 +37,7 @@ from spmdsim.redistribution.plan_candidates import (
     candidates,
     endpoints,
 )
-from spmdsim.redistribution.price import Prices, volumes
+from spmdsim.redistribution.price import Prices
 
 #: Where a mesh axis is cut, as prefix products of its parts.
 AxisCuts = dict[str, set[int]]
@@ -44,13 +45,7 @@ AxisCuts = dict[str, set[int]]
 
 @dataclass(frozen=True)
 class Factored:
-    """Two layouts of one tensor in two shapes, written for one finer shape.
-
-    Attributes:
-        shape: the finer shape.
-        src: the source layout on it.
-        dst: the target layout on it.
-    """
+    """Two layouts of one tensor in two shapes, written for one finer shape."""
 
     shape: tuple[int, ...]
     src: Layout
@@ -69,14 +64,9 @@ def factor(src: Layout, dst: Layout, shape: tuple[int, ...], to_shape: tuple[int
     groups = _groups(shape, to_shape)
     if groups is None:
         return None
-    one_mesh = src.mesh == dst.mesh
-    axis_cuts: tuple[AxisCuts, AxisCuts] = ({}, {})
-    if one_mesh:
-        axis_cuts = (axis_cuts[0], axis_cuts[0])
-    sides = [
-        _Side(src, shape, groups, 0, axis_cuts[0]),
-        _Side(dst, to_shape, groups, 1, axis_cuts[1]),
-    ]
+    axis_cuts: AxisCuts = {}
+    there = axis_cuts if src.mesh == dst.mesh else {}
+    sides = [_Side(src, shape, groups, 0, axis_cuts), _Side(dst, to_shape, groups, 1, there)]
     cuts: list[set[int]] = [set() for _ in groups]
     for side in sides:
         side.add_dims(cuts)
@@ -203,18 +193,12 @@ class _Side:
 
 def _settle(sides: Sequence[_Side], cuts: list[set[int]]) -> bool:
     """Let cuts of dims and of axes carry over until nothing changes."""
+    every = [*cuts, *(some for side in sides for some in side.axis_cuts.values())]
     while True:
-        before = [len(some) for some in cuts] + [
-            len(some) for side in sides for some in side.axis_cuts.values()
-        ]
-        if not all(side.settle(cuts) for side in sides):
+        before = [*map(len, every)]
+        if not all(side.settle(cuts) for side in sides) or not all(map(_divide, cuts)):
             return False
-        if not all(_divide(some) for some in cuts):
-            return False
-        after = [len(some) for some in cuts] + [
-            len(some) for side in sides for some in side.axis_cuts.values()
-        ]
-        if before == after:
+        if before == [*map(len, every)]:
             return True
 
 
@@ -262,7 +246,9 @@ def reshape_bound(src: Layout, dst: Layout, shape: Shape, to_shape: Shape) -> Re
     terms, wanting = contributions(src, dst), dst.mesh.size // dst.mesh.axis_size(*dst.split_axes)
     total = math.prod(shape) * (terms + wanting - 2)
     taking_part = len({*src.mesh.rank_list, *dst.mesh.rank_list})
-    return ReceptionBound.of_each(np.maximum(volumes(dst, to_shape), -(-total // taking_part)), total)
+    return ReceptionBound.of_each(
+        np.maximum(grid(dst.mesh, dst.dims, to_shape).volumes, -(-total // taking_part)), total
+    )
 
 
 def _between(

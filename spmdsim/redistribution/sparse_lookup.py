@@ -37,13 +37,8 @@ SPARSE = 64
 class RowStep(Step):
     """The lookup of ids in a table split by rows, straight into a layout without pending values.
 
-    ``src`` is the layout that a lookup with zeros would leave (pending over ``axes``), ``shape`` that of the
-    looked-up rows, ``[..., h]``.
-
-    Args:
-        table: layout of the table ``[v, h]``.
-        count: its rows, ``v``.
-        padding: an id that stands for no row, and gives zeros.
+    ``src`` is the layout that a lookup with zeros would leave (pending over ``axes``), ``shape`` that of the looked-up rows,
+    ``[..., h]``; the table is ``[count, h]``, and the id ``padding`` stands for no row, and gives zeros.
     """
 
     table: Layout = field(kw_only=True)
@@ -117,13 +112,7 @@ def row_step(
 ) -> RowStep:
     """The step from a table's rows as near to a target layout as one step goes.
 
-    Args:
-        src: layout of the looked-up rows ``[..., h]``, pending over the axes that split the table's rows.
-        table: layout of the table ``[v, h]``.
-        target: the layout wanted. Where a dim of it goes on with the table's axes, the step splits it so.
-        shape: global shape of the looked-up rows.
-        count: rows of the table.
-        padding: an id that stands for no row.
+    Where a dim of the target goes on with the axes of the table's rows, the step splits it so.
 
     Raises:
         PlanError: the table's rows are not split.
@@ -145,11 +134,8 @@ def row_step(
 class Want:
     """The rows that one rank's ids name.
 
-    Args:
-        rows: their numbers, each once, ascending: first those of the group's first member, and so on.
-        places: where each member's rows begin in ``rows``, and the end.
-        index: for each id, where its row is in ``rows``; ``len(rows)`` for an id that names none.
-        nobody: whether there is such an id.
+    ``rows`` are their numbers, each once, ascending: first those of the group's first member, and so on, from ``places`` to
+    ``places``. ``index`` says for each id where its row is in ``rows``: ``len(rows)`` for an id that names none.
     """
 
     rows: np.ndarray
@@ -177,8 +163,6 @@ class RowFrame:
         parts: per member, its part of the group's ids.
         columns: per member, the columns it wants of those that the group holds.
         alike: whether all members want the same.
-        count: rows of the table.
-        padding: the id that stands for no row.
     """
 
     members: tuple[int, ...]
@@ -190,11 +174,7 @@ class RowFrame:
     padding: int | None
 
     def wants(self, ids: np.ndarray) -> tuple[Want, ...]:
-        """What each member wants, given the group's ids.
-
-        Raises:
-            InputError: an id that names no row and is not the padding.
-        """
+        """What each member wants, given the group's ids."""
         checked = checked_ids(ids, self.count, self.padding)
         if self.alike:
             return (self._want(checked),) * len(self.members)

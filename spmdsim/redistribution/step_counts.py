@@ -6,8 +6,11 @@ import math
 
 from spmdsim.core.layout import split_block
 from spmdsim.core.step import LOCAL_STEPS, RECEIVED_ELSEWHERE, Step, overlap, volume
-from spmdsim.redistribution.group_steps import ScanStep, scan_sent
+from spmdsim.redistribution.group_steps import ScanStep, scan_traffic
 from spmdsim.redistribution.halo import HaloStep, elements, sent
+
+#: Up to so many ranks, what each of them sends is added up; in larger meshes shares are taken to be even.
+LISTED = 1024
 
 
 def received_in_exchange(step: Step, rank: int) -> int:
@@ -49,7 +52,7 @@ def sent_nbytes(step: Step, rank: int, itemsize: int) -> int:
     if isinstance(step, HaloStep):
         return itemsize * elements(sent(step, rank), rank)
     if isinstance(step, ScanStep):
-        return itemsize * scan_sent(step, rank)
+        return itemsize * scan_traffic(step, rank, 1)
     if step.to_shape is not None:
         from spmdsim.redistribution.exchange.flat import flat_sends
 

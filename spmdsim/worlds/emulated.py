@@ -16,7 +16,7 @@ import numpy as np
 
 from spmdsim.collectives import Schedule, schedule_of
 from spmdsim.collectives import algorithm as algorithm_of
-from spmdsim.collectives.partition import cut
+from spmdsim.collectives.instructions import cut
 from spmdsim.collectives.rank_program import RankProgram, compile_program
 from spmdsim.core import Bounds
 from spmdsim.core.elements import ufunc

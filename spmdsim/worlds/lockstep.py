@@ -222,7 +222,7 @@ class LockStep(World, lockstep.LockStep):
 
     def _emulate(self, step: Step, shards: Shards, algorithm: str) -> Shards:
         """Every group's schedule, all its ranks in this process."""
-        from spmdsim.collectives.lockstep_run import run_lock_step
+        from spmdsim.collectives.execution import run_lock_step
         from spmdsim.worlds.emulated import emulation
 
         results, dtype = list(self.cache[step, shards[0].dtype].outside), shards[0].dtype

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from spmdsim.collectives import Schedule, algorithms, make_schedule, schedule_of
-from spmdsim.collectives.execution import execute, rounds_of
-from spmdsim.collectives.lockstep_run import exchange
+from spmdsim.collectives.execution import exchange, execute, rounds_of
 from spmdsim.collectives.rank_program import OUTPUT, compile_program, program_for
 from spmdsim.errors import ScheduleError
 

@@ -20,7 +20,7 @@ from spmdsim.collectives import (
     schedule_of,
     send,
 )
-from spmdsim.collectives.counts import count
+from spmdsim.collectives.facts import count
 from spmdsim.collectives.formats.goal_format import GoalOperation, GoalProgram, goal_of, read_goal
 from spmdsim.collectives.formats.msccl import msccl_xml
 from spmdsim.errors import InputError, ScheduleError

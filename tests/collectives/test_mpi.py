@@ -12,9 +12,8 @@ from collectives_reference import expected, make_inputs
 MPI = pytest.importorskip("mpi4py.MPI")
 
 from spmdsim.collectives import COLLECTIVES, Schedule, algorithms, make_schedule  # noqa: E402
-from spmdsim.collectives.counts import count  # noqa: E402
-from spmdsim.collectives.execution import execute  # noqa: E402
-from spmdsim.collectives.lockstep_run import chunk_lengths  # noqa: E402
+from spmdsim.collectives.execution import chunk_lengths, execute  # noqa: E402
+from spmdsim.collectives.facts import count  # noqa: E402
 from spmdsim.collectives.rank_program import program_for_sizes  # noqa: E402
 
 pytestmark = pytest.mark.mpi

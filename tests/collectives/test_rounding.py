@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from spmdsim.collectives import algorithms, make_schedule, schedule_of
-from spmdsim.collectives.partition import cut
+from spmdsim.collectives.instructions import cut
 from spmdsim.collectives.reduction_order import (
     candidates,
     emulate,

@@ -9,8 +9,8 @@ import pytest
 from collectives_reference import expected, make_inputs
 
 from spmdsim.collectives import Algorithm, algorithms, make_schedule
-from spmdsim.collectives.counts import count
-from spmdsim.collectives.lockstep_run import chunk_lengths, run_lock_step
+from spmdsim.collectives.execution import chunk_lengths, run_lock_step
+from spmdsim.collectives.facts import count
 from spmdsim.collectives.verification import verify
 
 ALL = algorithms()
@@ -182,8 +182,7 @@ def test_options_change_the_schedule_not_the_result() -> None:
 @by_name
 def test_bytes_that_travel_are_the_counted_ones(chosen: Algorithm) -> None:
     """Messages of a real run, recorded between the ranks, against the counts."""
-    from spmdsim.collectives.execution import rounds_of
-    from spmdsim.collectives.lockstep_run import exchange
+    from spmdsim.collectives.execution import exchange, rounds_of
     from spmdsim.collectives.rank_program import compile_program
 
     for size in filter(chosen.fits, (2, 5, 6, 8)):

@@ -11,10 +11,9 @@ import pytest
 
 from spmdsim.collectives import Schedule, schedule_of
 from spmdsim.collectives.algorithms.all_reduce_trees import bit_tree_depth
-from spmdsim.collectives.counts import count
+from spmdsim.collectives.facts import count
 from spmdsim.collectives.instructions import SEND
-from spmdsim.collectives.matching import match
-from spmdsim.collectives.round_table import RoundTable
+from spmdsim.collectives.round_table import RoundTable, match
 from spmdsim.collectives.verification import verify
 
 DATA = json.loads((Path(__file__).parents[1] / "vectors" / "collectives.json").read_text())

@@ -27,13 +27,11 @@ from spmdsim.collectives import (
     schedule_of,
     send,
 )
+from spmdsim.collectives.execution import run_lock_step
 from spmdsim.collectives.history import unroll
-from spmdsim.collectives.lockstep_run import run_lock_step
-from spmdsim.collectives.matching import match
-from spmdsim.collectives.round_table import RoundTable
+from spmdsim.collectives.round_table import RoundTable, match
 from spmdsim.collectives.selection_tables import choose
-from spmdsim.collectives.symbolic_values import Symbols, members
-from spmdsim.collectives.verification import reduction_trees, verify
+from spmdsim.collectives.verification import Symbols, members, reduction_trees, verify
 from spmdsim.errors import InputError, ScheduleError
 
 Generator = Callable[..., Iterator[Any]]

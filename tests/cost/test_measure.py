@@ -14,7 +14,7 @@ from trace_events import slices_of
 from spmdsim.cli.collective.detect import labels, wide_range
 from spmdsim.cli.collective.measure import PERIOD, MeasuredCase
 from spmdsim.collectives import COLLECTIVES, algorithms, make_schedule, schedule_of
-from spmdsim.collectives.lockstep_run import run_lock_step
+from spmdsim.collectives.execution import run_lock_step
 from spmdsim.collectives.reduction_order import candidates, emulate, matching_schedules
 from spmdsim.cost import load_machine
 

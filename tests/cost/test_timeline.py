@@ -13,7 +13,7 @@ from trace_events import slices_of
 
 from spmdsim.cli.main import main
 from spmdsim.collectives import algorithms, make_schedule, schedule_of
-from spmdsim.collectives.counts import count
+from spmdsim.collectives.facts import count
 from spmdsim.cost import LogGOPS, Machine, parse_topology, price, program_of, simulate_program
 from spmdsim.draw.predicted_timeline import predicted_timeline
 from spmdsim.errors import InputError

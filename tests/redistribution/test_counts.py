@@ -25,8 +25,8 @@ from spmdsim.redistribution.even_moves import _divisors, even_move, price_move
 from spmdsim.redistribution.exchange import direct_reduction
 from spmdsim.redistribution.exchange.direct import receives, sends, shares
 from spmdsim.redistribution.exchange.exchange_volume import FewVolume, busiest, even_volume, exchange_volume
-from spmdsim.redistribution.exchange.grid import Cuts, Ends
-from spmdsim.redistribution.group_steps import parts_step, scan_sent, scan_step
+from spmdsim.redistribution.exchange.grid import Cuts, Ends, grid
+from spmdsim.redistribution.group_steps import parts_step, scan_step, scan_traffic
 from spmdsim.redistribution.lower_bound import lower_bound
 from spmdsim.redistribution.merge import Merge, buckets, shared_copies
 from spmdsim.redistribution.price import (
@@ -106,6 +106,7 @@ def exchange(src: str, dst: str, shape: list[int], machine: str) -> dict[str, An
     ends = Ends(old.mesh, old.dims, new.mesh, new.dims, sizes)
     got, given = ([ways(old, new, sizes, rank) for rank in ranks_of(old, new)] for ways in (receives, sends))
     volume, shared, even = exchange_volume(old, new, sizes), shares(ends), even_volume(ends)
+    pieces = grid(new.mesh, new.dims, sizes).volumes
     elements = [sum(t.count for t in one if t.peer != r) for r, one in zip(ranks_of(old, new), got)]
     assert max(elements, default=0) == volume.most_received == FewVolume(ends).most_received
     if shared:
@@ -118,7 +119,7 @@ def exchange(src: str, dst: str, shape: list[int], machine: str) -> dict[str, An
     return {
         "received": [[[t.peer, t.count] for t in one] for one in got],
         "sent": [[[t.peer, t.count] for t in one] for one in given],
-        "arrays": [array.tolist() for array in (volume.volume, volume.own, volume.received, volume.messages)],
+        "arrays": [array.tolist() for array in (pieces, volume.own, volume.received, volume.messages)],
         "busiest": [v and [v.most_received, v.most_messages, digits(v.most_sent)] for v in counted],
         "shares": shared and [shared.most_sent, shared.most_messages],
         "seconds": [digits(told(ends, 4, prices)) for told in (least_exchange, price_exchange)],
@@ -259,7 +260,7 @@ def test_parts_and_scans_are_counted_by_hand() -> None:
     back = scan_step(mesh("a", None), ("a",), (4,), "sum", backward=True)
     assert [back.neighbours(rank) for rank in range(3)] == [(1, None), (2, 0), (None, 1)]
     assert [back.nbytes(rank, 2) for rank in range(4)] == [8, 8, 0, 0] and back.held(0) == 4
-    assert [scan_sent(back, rank) for rank in range(4)] == [0, 4, 4, 0]
+    assert [scan_traffic(back, rank, 1) for rank in range(4)] == [0, 4, 4, 0]
     assert step_messages(back) == 2 and step_messages(scan) == 1 and price_step(back, 2, None)[0] == 4
 
 

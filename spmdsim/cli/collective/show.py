@@ -130,8 +130,7 @@ def _legend(schedule: Schedule) -> str:
 def _rank_table(facts: Facts, args: argparse.Namespace) -> object:
     """Ranks that do the same in one row; in multiples of m, or in bytes if a size is given."""
     from spmdsim.cli.output import table
-    from spmdsim.collectives.counts import count
-    from spmdsim.collectives.facts import as_share
+    from spmdsim.collectives.facts import as_share, count
 
     counted, unit = facts.counts, facts.unit
     if args.bytes is not None:

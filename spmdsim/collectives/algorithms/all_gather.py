@@ -2,85 +2,60 @@
 
 from __future__ import annotations
 
-from spmdsim.collectives.algorithm import Formula, declare
-from spmdsim.collectives.algorithms.rank_arithmetic import Fold, around, doublings
-from spmdsim.collectives.instructions import Rounds, recv, send
+from spmdsim.collectives.algorithm import Formula, built_in
+from spmdsim.collectives.algorithms.rank_arithmetic import Fold, around, doublings, ring_rounds
+from spmdsim.collectives.instructions import Instruction, Rounds, recv, send
 
 
-@declare(
-    "all_gather",
-    "ring",
-    chunks="n",
-    about="blocks travel around the ring",
-    formula=Formula("n-1", "q"),
-    symmetry="shift",
-    libraries=(("mpich", "ring"), ("openmpi", "ring 4"), ("nccl", "ring")),
+@built_in(
+    "all_gather", "n", Formula("n-1", "q"), symmetry="shift", mpich="ring", openmpi="ring 4", nccl="ring"
 )
 def ring(rank: int, size: int) -> Rounds:
-    """Round i sends block r-i to the right."""
-    right, left = (rank + 1) % size, (rank - 1) % size
-    for i in range(size - 1):
-        yield [send(right, (rank - i) % size), recv(left, (rank - 1 - i) % size)]
+    """Blocks travel around the ring."""
+    # Round i sends block r-i to the right.
+    return ring_rounds((rank + 1) % size, (rank - 1) % size, size, rank)
 
 
-@declare(
+@built_in(
     "all_gather",
-    "recursive_doubling",
-    chunks="n",
-    about="exchange all blocks gathered so far with partners at distance 1, 2, 4, ...",
-    formula=Formula("f", "q", only="n == p"),
+    "n",
+    Formula("f", "q", only="n == p"),
     symmetry="n == p: xor",
-    libraries=(("mpich", "recursive_doubling"), ("openmpi", "recursive_doubling 3")),
+    mpich="recursive_doubling",
+    openmpi="recursive_doubling 3",
 )
 def recursive_doubling(rank: int, size: int) -> Rounds:
-    """Partner r^k; both own the aligned group of k blocks around them. Beyond a power of two ranks pair up."""
+    """Exchange all blocks gathered so far with partners at distance 1, 2, 4, ...."""
+    # Partner r^k; both own the aligned group of k blocks around them. Beyond a power of two ranks pair up.
     fold = Fold.of(size)
+
+    def swap(peer: int, new: int, other: int, k: int) -> list[Instruction]:
+        mine, theirs = new & -k, other & -k
+        return [send(peer, fold.blocks(mine, mine + k)), recv(peer, fold.blocks(theirs, theirs + k))]
+
     yield from _before(rank, fold)
-    for k in doublings(fold.power):
-        if not fold.survives(rank):
-            yield []
-            continue
-        new = fold.new(rank)
-        mine, theirs, peer = new & -k, (new ^ k) & -k, fold.old(new ^ k)
-        yield [send(peer, fold.blocks(mine, mine + k)), recv(peer, fold.blocks(theirs, theirs + k))]
+    yield from fold.meetings(rank, doublings(fold.power), swap)
     yield from _after(rank, size, fold)
 
 
 def _before(rank: int, fold: Fold) -> Rounds:
     """Blocks of the ranks that drop out go to their partners."""
-    if not fold.extra:
-        return
-    if not fold.paired(rank):
-        yield []
-    elif fold.survives(rank):
-        yield [recv(rank ^ 1, rank ^ 1)]
-    else:
-        yield [send(rank ^ 1, rank)]
+    return fold.pair_round(rank, [recv(rank ^ 1, rank ^ 1)], [send(rank ^ 1, rank)])
 
 
 def _after(rank: int, size: int, fold: Fold) -> Rounds:
     """Ranks that dropped out get everybody else's blocks from their partners."""
-    if not fold.extra:
-        return
-    if not fold.paired(rank):
-        yield []
-    elif fold.survives(rank):
-        yield [send(rank ^ 1, [block for block in range(size) if block != rank ^ 1])]
-    else:
-        yield [recv(rank ^ 1, [block for block in range(size) if block != rank])]
+    if fold.extra:
+        theirs, mine = ([block for block in range(size) if block != one] for one in (rank ^ 1, rank))
+        yield from fold.pair_round(rank, [send(rank ^ 1, theirs)], [recv(rank ^ 1, mine)])
 
 
-@declare(
-    "all_gather",
-    "bruck",
-    chunks="n",
-    about="send the blocks gathered so far to rank r-1, r-2, r-4, ...; any rank count in ceil(log2 n) rounds",
-    formula=Formula("c", "q"),
-    symmetry="shift",
-    libraries=(("mpich", "brucks"), ("openmpi", "bruck bruck_k_fanout 2")),
+@built_in(
+    "all_gather", "n", Formula("c", "q"), symmetry="shift", mpich="brucks", openmpi="bruck bruck_k_fanout 2"
 )
 def bruck(rank: int, size: int) -> Rounds:
-    """With k blocks in hand, send the first min(k, n-k) to r-k and receive as many from r+k."""
+    """Send the blocks gathered so far to rank r-1, r-2, r-4, ...; any rank count in ceil(log2 n) rounds."""
+    # With k blocks in hand, send the first min(k, n-k) to r-k and receive as many from r+k.
     for k in doublings(size):
         count = min(k, size - k)
         yield [
@@ -89,19 +64,11 @@ def bruck(rank: int, size: int) -> Rounds:
         ]
 
 
-@declare(
-    "all_gather",
-    "neighbor_exchange",
-    chunks="n",
-    about="two blocks per round to alternating neighbours",
-    formula=Formula("n/2", "q", only="n % 2 == 0"),
-    libraries=(("openmpi", "neighbor 5"),),
-)
+@built_in("all_gather", "n", Formula("n/2", "q", only="n % 2 == 0"), openmpi="neighbor 5")
 def neighbor_exchange(rank: int, size: int) -> Rounds:
-    """Swap blocks with the pair partner, then hand the newest two blocks to the other side each round.
-
-    Of an odd number of ranks the first one leaves its block to the second, which takes part for both.
-    """
+    """Two blocks per round to alternating neighbours."""
+    # Swap blocks with the pair partner, then hand the newest two blocks to the other side each round.
+    # Of an odd number of ranks the first one leaves its block to the second, which takes part for both.
     if size == 1:
         return
     fold = Fold(size - size % 2, size % 2)
@@ -132,17 +99,11 @@ def _swaps(new: int, fold: Fold) -> Rounds:
         newest = start
 
 
-@declare(
-    "all_gather",
-    "sparbit",
-    chunks="n",
-    about="a binomial tree from every rank at once, farthest first; blocks need no rotation at the end",
-    formula=Formula("c", "q"),
-    symmetry="shift",
-    libraries=(("openmpi", "sparbit 7"),),
-)
+@built_in("all_gather", "n", Formula("c", "q"), symmetry="shift", openmpi="sparbit 7")
 def sparbit(rank: int, size: int) -> Rounds:
-    """At distance d a rank holds blocks r, r-2d, r-4d, ... and sends as many of them to r+d as are missing there."""
+    """A binomial tree from every rank at once, farthest first; blocks need no rotation at the end."""
+    # At distance d a rank holds blocks r, r-2d, r-4d, ... and sends as many of them to r+d as are missing
+    # there.
     held = 1
     for distance in reversed(list(doublings(size))):
         count = min(held, -(-size // distance) - held)
@@ -152,17 +113,10 @@ def sparbit(rank: int, size: int) -> Rounds:
         held += count
 
 
-@declare(
-    "all_gather",
-    "linear",
-    chunks="n",
-    about="each block straight to every rank, one partner per round",
-    formula=Formula("n-1", "q"),
-    symmetry="shift",
-    libraries=(("openmpi", "linear direct two_proc 1 6 8"),),
-)
+@built_in("all_gather", "n", Formula("n-1", "q"), symmetry="shift", openmpi="linear direct two_proc 1 6 8")
 def linear(rank: int, size: int) -> Rounds:
-    """Round i sends the own block to r+i."""
+    """Each block straight to every rank, one partner per round."""
+    # Round i sends the own block to r+i.
     for i in range(1, size):
         to, source = (rank + i) % size, (rank - i) % size
         yield [send(to, rank), recv(source, source)]

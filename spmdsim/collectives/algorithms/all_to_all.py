@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spmdsim.collectives.algorithm import Formula, declare
+from spmdsim.collectives.algorithm import Formula, built_in
 from spmdsim.collectives.algorithms.rank_arithmetic import doublings
 from spmdsim.collectives.instructions import Instruction, Rounds, recv, send
 
@@ -11,17 +11,17 @@ def _exchange(rank: int, size: int, to: int, source: int) -> list[Instruction]:
     return [send(to, rank * size + to), recv(source, source * size + rank)]
 
 
-@declare(
+@built_in(
     "all_to_all",
-    "pairwise",
-    chunks="n*n",
-    about="one partner per round: r^i for a power of two, else to r+i and from r-i",
-    formula=Formula("n-1", "q"),
+    "n*n",
+    Formula("n-1", "q"),
     symmetry="n == p: xor; shift",
-    libraries=(("mpich", "pairwise"), ("openmpi", "pairwise two_proc 2")),
+    mpich="pairwise",
+    openmpi="pairwise two_proc 2",
 )
 def pairwise(rank: int, size: int) -> Rounds:
-    """Every block travels once."""
+    """One partner per round: r^i for a power of two, else to r+i and from r-i."""
+    # Every block travels once.
     for i in range(1, size):
         if size & (size - 1) == 0:
             yield _exchange(rank, size, rank ^ i, rank ^ i)
@@ -29,18 +29,18 @@ def pairwise(rank: int, size: int) -> Rounds:
             yield _exchange(rank, size, (rank + i) % size, (rank - i) % size)
 
 
-@declare(
+@built_in(
     "all_to_all",
-    "linear",
-    chunks="n*n",
-    about="all messages at once; needs n-1 ports",
-    formula=Formula("(1 if n > 1 else 0)", "q"),
+    "n*n",
+    Formula("(1 if n > 1 else 0)", "q"),
     ports="max(1, n-1)",
     symmetry="shift",
-    libraries=(("mpich", "scattered"), ("openmpi", "linear linear_sync basic_linear 1 4")),
+    mpich="scattered",
+    openmpi="linear linear_sync basic_linear 1 4",
 )
 def linear(rank: int, size: int) -> Rounds:
-    """One round with every partner; MPICH calls it scattered, Open MPI linear."""
+    """All messages at once; needs n-1 ports."""
+    # One round with every partner; MPICH calls it scattered, Open MPI linear.
     if size > 1:
         yield [
             move
@@ -49,17 +49,17 @@ def linear(rank: int, size: int) -> Rounds:
         ]
 
 
-@declare(
+@built_in(
     "all_to_all",
-    "bruck",
-    chunks="n*n",
-    about="ceil(log2 n) rounds; blocks hop along the binary digits of their distance",
-    formula=Formula("c", "bits/n"),
+    "n*n",
+    Formula("c", "bits/n"),
     symmetry="shift",
-    libraries=(("mpich", "brucks"), ("openmpi", "modified_bruck bruck 3")),
+    mpich="brucks",
+    openmpi="modified_bruck bruck 3",
 )
 def bruck(rank: int, size: int) -> Rounds:
-    """Round k moves all blocks whose distance to go, destination minus source, has bit k set."""
+    """Ceil(log2 n) rounds; blocks hop along the binary digits of their distance."""
+    # Round k moves all blocks whose distance to go, destination minus source, has bit k set.
     for k in doublings(size):
         distances = [j for j in range(size) if j & k]
         to, source = (rank + k) % size, (rank - k) % size

@@ -2,39 +2,27 @@
 
 from __future__ import annotations
 
-from spmdsim.collectives.algorithm import Formula, declare
-from spmdsim.collectives.algorithms.rank_arithmetic import doublings, power_below
-from spmdsim.collectives.instructions import Instruction, Rounds, recv, send
+from spmdsim.collectives.algorithm import Formula, built_in
+from spmdsim.collectives.algorithms.rank_arithmetic import doublings, power_below, star_rounds, tree_rounds
+from spmdsim.collectives.instructions import Rounds, recv, send
 
 NOTHING = range(0)
 
 
-@declare(
-    "barrier",
-    "dissemination",
-    chunks="1",
-    about="round k: tell rank r + 2**k, hear from rank r - 2**k",
-    formula=Formula("c", "0"),
-    symmetry="shift",
-    libraries=(("mpich", "dissemination"), ("openmpi", "bruck two_proc 4")),
+@built_in(
+    "barrier", "1", Formula("c", "0"), symmetry="shift", mpich="dissemination", openmpi="bruck two_proc 4"
 )
 def dissemination(rank: int, size: int) -> Rounds:
-    """After round k a rank has heard from 2**(k+1) ranks."""
+    """Round k: tell rank r + 2**k, hear from rank r - 2**k."""
+    # After round k a rank has heard from 2**(k+1) ranks.
     for k in doublings(size):
         yield [send((rank + k) % size, NOTHING), recv((rank - k) % size, NOTHING)]
 
 
-@declare(
-    "barrier",
-    "recursive_doubling",
-    chunks="1",
-    about="partners at distance 1, 2, 4, ...; ranks beyond the power of two check in and out",
-    formula=Formula("f + 2*x", "0"),
-    symmetry="n == p: xor",
-    libraries=(("openmpi", "recursive_doubling 3"),),
-)
+@built_in("barrier", "1", Formula("f + 2*x", "0"), symmetry="n == p: xor", openmpi="recursive_doubling 3")
 def recursive_doubling(rank: int, size: int) -> Rounds:
-    """Rank r >= p reports to r - p first and waits for its word at the end."""
+    """Partners at distance 1, 2, 4, ...; ranks beyond the power of two check in and out."""
+    # Rank r >= p reports to r - p first and waits for its word at the end.
     power = power_below(size)
     extra = size - power
     inner, late = rank < power, rank >= power
@@ -50,56 +38,28 @@ def recursive_doubling(rank: int, size: int) -> Rounds:
         yield check_out if paired else []
 
 
-@declare(
-    "barrier",
-    "tree",
-    chunks="1",
-    about="up the binomial tree to rank 0 and down again",
-    formula=Formula("2*c", "0"),
-    libraries=(("openmpi", "tree 6"),),
-)
+@built_in("barrier", "1", Formula("2*c", "0"), openmpi="tree 6")
 def tree(rank: int, size: int) -> Rounds:
-    """A binomial gather and a binomial broadcast of nothing."""
-    for k in doublings(size):
-        yield _edge(rank, size, k, up=True)
-    for k in reversed(list(doublings(size))):
-        yield _edge(rank, size, k, up=False)
+    """Up the binomial tree to rank 0 and down again."""
+    # A binomial gather and a binomial broadcast of nothing.
+    yield from tree_rounds(rank, size, lambda one, _: recv(one, NOTHING), lambda one, _: send(one, NOTHING))
+    yield from tree_rounds(
+        rank, size, lambda one, _: send(one, NOTHING), lambda one, _: recv(one, NOTHING), down=True
+    )
 
 
-def _edge(rank: int, size: int, k: int, up: bool) -> list[Instruction]:
-    if rank % (2 * k) == 0 and rank + k < size:
-        return [recv(rank + k, NOTHING) if up else send(rank + k, NOTHING)]
-    if rank % (2 * k) == k:
-        return [send(rank - k, NOTHING) if up else recv(rank - k, NOTHING)]
-    return []
-
-
-@declare(
-    "barrier",
-    "linear",
-    chunks="1",
-    about="everyone reports to rank 0, which answers everyone",
-    formula=Formula("2*(n-1)", "0"),
-    libraries=(("openmpi", "linear basic_linear 1"),),
-)
+@built_in("barrier", "1", Formula("2*(n-1)", "0"), openmpi="linear basic_linear 1")
 def linear(rank: int, size: int) -> Rounds:
-    """One message at a time into rank 0 and out of it."""
-    for i in range(1, size):
-        yield [recv(i, NOTHING)] if rank == 0 else [send(0, NOTHING)] if rank == i else []
-    for i in range(1, size):
-        yield [send(i, NOTHING)] if rank == 0 else [recv(0, NOTHING)] if rank == i else []
+    """Everyone reports to rank 0, which answers everyone."""
+    # One message at a time into rank 0 and out of it.
+    yield from star_rounds(rank, 0, range(1, size), lambda one: recv(one, NOTHING), send(0, NOTHING))
+    yield from star_rounds(rank, 0, range(1, size), lambda one: send(one, NOTHING), recv(0, NOTHING))
 
 
-@declare(
-    "barrier",
-    "double_ring",
-    chunks="1",
-    about="a token goes around the ring twice",
-    formula=Formula("(2*n if n > 1 else 0)", "0"),
-    libraries=(("openmpi", "double_ring 2"),),
-)
+@built_in("barrier", "1", Formula("(2*n if n > 1 else 0)", "0"), openmpi="double_ring 2")
 def double_ring(rank: int, size: int) -> Rounds:
-    """The first lap collects, the second releases."""
+    """A token goes around the ring twice."""
+    # The first lap collects, the second releases.
     for step in range(2 * size if size > 1 else 0):
         holder = step % size
         if rank == holder:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from spmdsim.collectives.algorithm import Formula, declare
+from spmdsim.collectives.algorithm import Formula, built_in
 from spmdsim.collectives.algorithms import all_gather
-from spmdsim.collectives.algorithms.rank_arithmetic import doublings
+from spmdsim.collectives.algorithms.rank_arithmetic import star_rounds, tree_rounds
 from spmdsim.collectives.instructions import Rounds, recv, send
 
 
@@ -17,91 +17,48 @@ def renamed(rounds: Rounds, size: int, root: int) -> Rounds:
         yield [move if move.peer < 0 else move._replace(peer=(move.peer + root) % size) for move in moves]
 
 
-@declare(
-    "broadcast",
-    "linear",
-    chunks="1",
-    about="the root sends to one rank after another",
-    formula=Formula("n-1", "n-1"),
-    libraries=(("openmpi", "basic_linear linear 1"),),
-)
+@built_in("broadcast", "1", Formula("n-1", "n-1"), openmpi="basic_linear linear 1")
 def linear(rank: int, size: int, root: int = 0) -> Rounds:
-    """Round i: the root sends to root + i."""
-    v = (rank - root) % size
-    for i in range(1, size):
-        if v == 0:
-            yield [send((root + i) % size, 0)]
-        else:
-            yield [recv(root, 0)] if v == i else []
+    """The root sends to one rank after another."""
+    # Round i: the root sends to root + i.
+    others = ((root + i) % size for i in range(1, size))
+    return star_rounds(rank, root, others, lambda one: send(one, 0), recv(root, 0))
 
 
-@declare(
-    "broadcast",
-    "binomial",
-    chunks="1",
-    about="the number of ranks that have the vector doubles each round, farthest first",
-    formula=Formula("c", "c"),
-    libraries=(("mpich", "binomial"), ("openmpi", "binomial 6")),
-)
+@built_in("broadcast", "1", Formula("c", "c"), mpich="binomial", openmpi="binomial 6")
 def binomial(rank: int, size: int, root: int = 0) -> Rounds:
-    """Distances from high to low; a rank with the vector sends to v + distance."""
-    v = (rank - root) % size
-    for mask in reversed(list(doublings(size))):
-        if v % (2 * mask) == 0 and v + mask < size:
-            yield [send((v + mask + root) % size, 0)]
-        elif v % (2 * mask) == mask:
-            yield [recv((v - mask + root) % size, 0)]
-        else:
-            yield []
+    """The number of ranks that have the vector doubles each round, farthest first."""
+    # Distances from high to low; a rank with the vector sends to v + distance.
+    return knomial(rank, size, root, radix=2)
 
 
-@declare(
-    "broadcast",
-    "knomial",
-    chunks="1",
-    about="a tree whose ranks send to radix-1 others per level, one after another",
-    libraries=(("openmpi", "knomial 7"),),
-)
+@built_in("broadcast", "1", openmpi="knomial 7")
 def knomial(rank: int, size: int, root: int = 0, radix: int = 4) -> Rounds:
-    """With radix 2 the binomial tree."""
-    v = (rank - root) % size
-    mask = 1
-    while mask < size:
-        mask *= radix
-    while mask > 1:
-        mask //= radix
-        for digit in range(1, radix):
-            if v % (radix * mask) == 0 and v + digit * mask < size:
-                yield [send((v + digit * mask + root) % size, 0)]
-            elif v % (radix * mask) == digit * mask:
-                yield [recv((v - digit * mask + root) % size, 0)]
-            else:
-                yield []
+    """A tree whose ranks send to radix-1 others per level, one after another."""
+    # With radix 2 the binomial tree.
+    return tree_rounds(
+        (rank - root) % size,
+        size,
+        lambda child, _: send((child + root) % size, 0),
+        lambda parent, _: recv((parent + root) % size, 0),
+        radix,
+        down=True,
+    )
 
 
-@declare(
-    "broadcast",
-    "chain",
-    chunks="1",
-    about="from rank to rank along a chain",
-    formula=Formula("n-1", "n-1"),
-    libraries=(("openmpi", "chain 2"),),
-)
+@built_in("broadcast", "1", Formula("n-1", "n-1"), openmpi="chain 2")
 def chain(rank: int, size: int, root: int = 0) -> Rounds:
-    """The pipelined chain with a single segment."""
+    """From rank to rank along a chain."""
+    # The pipelined chain with a single segment.
     return pipelined_chain(rank, size, root, segments=1)
 
 
-@declare(
-    "broadcast",
-    "pipelined_chain",
-    chunks="s",
-    about="segments follow one another along a chain",
-    formula=Formula("(n-2+s if n > 1 else 0)", "((n-2+s)/s if n > 1 else 0)"),
-    libraries=(("openmpi", "pipeline 3"),),
+@built_in(
+    "broadcast", "s", Formula("(n-2+s if n > 1 else 0)", "((n-2+s)/s if n > 1 else 0)"), openmpi="pipeline 3"
 )
 def pipelined_chain(rank: int, size: int, root: int = 0, segments: int = 4) -> Rounds:
-    """At time t rank v sends segment t - v to v + 1."""
+    """Segments follow one another along a chain."""
+    # At time t rank v sends segment t - v to v + 1.
     v = (rank - root) % size
     if size == 1:
         return
@@ -114,15 +71,10 @@ def pipelined_chain(rank: int, size: int, root: int = 0, segments: int = 4) -> R
         yield moves
 
 
-@declare(
-    "broadcast",
-    "binary_tree",
-    chunks="1",
-    about="down a binary tree, first one child, then the other",
-    libraries=(("openmpi", "binary_tree binary 5 split_binary_tree 4"),),
-)
+@built_in("broadcast", "1", openmpi="binary_tree binary 5 split_binary_tree 4")
 def binary_tree(rank: int, size: int, root: int = 0) -> Rounds:
-    """Children of v are 2v+1 and 2v+2; a rank at depth d is reached by round 2d at the latest."""
+    """Down a binary tree, first one child, then the other."""
+    # Children of v are 2v+1 and 2v+2; a rank at depth d is reached by round 2d at the latest.
     v = (rank - root) % size
     reached = _reached(v)
     for t in range(1, 2 * size.bit_length() - 1):
@@ -146,46 +98,40 @@ def _reached(v: int) -> int:
 
 def binomial_scatter(v: int, size: int) -> Rounds:
     """Blocks to their owners down the binomial tree of rank 0; block numbers are relative ranks."""
-    for mask in reversed(list(doublings(size))):
-        if v % (2 * mask) == 0 and v + mask < size:
-            yield [send(v + mask, range(v + mask, min(v + 2 * mask, size)))]
-        elif v % (2 * mask) == mask:
-            yield [recv(v - mask, range(v, min(v + mask, size)))]
-        else:
-            yield []
+    return tree_rounds(
+        v,
+        size,
+        lambda child, mask: send(child, range(child, min(child + mask, size))),
+        lambda parent, mask: recv(parent, range(v, min(v + mask, size))),
+        down=True,
+    )
 
 
-@declare(
+@built_in(
     "broadcast",
-    "scatter_ring",
-    chunks="n",
-    about="binomial scatter of n blocks, then a ring all_gather",
-    formula=Formula("(c + n-1 if n > 1 else 0)", "2*q"),
-    libraries=(
-        ("mpich", "scatter_ring_allgather"),
-        ("openmpi", "scatter_allgather_ring 9"),
-    ),
+    "n",
+    Formula("(c + n-1 if n > 1 else 0)", "2*q"),
+    mpich="scatter_ring_allgather",
+    openmpi="scatter_allgather_ring 9",
 )
 def scatter_ring(rank: int, size: int, root: int = 0) -> Rounds:
-    """Van de Geijn's broadcast for long vectors."""
+    """Binomial scatter of n blocks, then a ring all_gather."""
+    # Van de Geijn's broadcast for long vectors.
     v = (rank - root) % size
     yield from renamed(binomial_scatter(v, size), size, root)
     yield from renamed(all_gather.ring(v, size), size, root)
 
 
-@declare(
+@built_in(
     "broadcast",
-    "scatter_recursive_doubling",
-    chunks="n",
-    about="binomial scatter of n blocks, then a recursive doubling all_gather",
-    formula=Formula("2*f", "2*q", only="n == p"),
-    libraries=(
-        ("mpich", "scatter_recursive_doubling_allgather"),
-        ("openmpi", "scatter_allgather 8"),
-    ),
+    "n",
+    Formula("2*f", "2*q", only="n == p"),
+    mpich="scatter_recursive_doubling_allgather",
+    openmpi="scatter_allgather 8",
 )
 def scatter_recursive_doubling(rank: int, size: int, root: int = 0) -> Rounds:
-    """For vectors of middle length."""
+    """Binomial scatter of n blocks, then a recursive doubling all_gather."""
+    # For vectors of middle length.
     v = (rank - root) % size
     yield from renamed(binomial_scatter(v, size), size, root)
     yield from renamed(all_gather.recursive_doubling(v, size), size, root)

@@ -2,72 +2,44 @@
 
 from __future__ import annotations
 
-from spmdsim.collectives.algorithm import Formula, declare
-from spmdsim.collectives.algorithms.rank_arithmetic import around, doublings, opposite
-from spmdsim.collectives.instructions import Rounds, recv, send
+from spmdsim.collectives.algorithm import Formula, built_in
+from spmdsim.collectives.algorithms.rank_arithmetic import around, opposite, star_rounds, tree_rounds
+from spmdsim.collectives.instructions import Instruction, Rounds, recv, send
 
 
-@declare(
-    "gather",
-    "linear",
-    chunks="n",
-    about="the root receives from one rank after another",
-    formula=Formula("n-1", "q"),
-    libraries=(("openmpi", "basic_linear linear_sync linear 1 3"),),
-)
+@built_in("gather", "n", Formula("n-1", "q"), openmpi="basic_linear linear_sync linear 1 3")
 def gather_linear(rank: int, size: int, root: int = 0) -> Rounds:
-    """Round i: rank root + i sends its block."""
-    for i in range(1, size):
-        source = (root + i) % size
-        if rank == root:
-            yield [recv(source, source)]
-        else:
-            yield [send(root, rank)] if rank == source else []
+    """The root receives from one rank after another."""
+    # Round i: rank root + i sends its block.
+    others = ((root + i) % size for i in range(1, size))
+    return star_rounds(rank, root, others, lambda source: recv(source, source), send(root, rank))
 
 
-@declare(
-    "gather",
-    "binomial",
-    chunks="n",
-    about="blocks of whole subtrees up the binomial tree",
-    formula=Formula("c", "q"),
-    libraries=(("mpich", "binomial"), ("openmpi", "binomial 2")),
-)
+@built_in("gather", "n", Formula("c", "q"), mpich="binomial", openmpi="binomial 2")
 def gather_binomial(rank: int, size: int, root: int = 0) -> Rounds:
-    """A rank at distance v from the root collects the blocks of v ... v + mask - 1."""
+    """Blocks of whole subtrees up the binomial tree."""
+    # A rank at distance v from the root collects the blocks of v ... v + mask - 1.
     v = (rank - root) % size
-    for mask in doublings(size):
-        count = min(mask, size - v - mask)
-        if v % (2 * mask) == 0 and count > 0:
-            peer = (rank + mask) % size
-            yield [recv(peer, around(peer, count, size))]
-        elif v % (2 * mask) == mask:
-            yield [send((rank - mask) % size, around(rank, min(mask, size - v), size))]
-        else:
-            yield []
+
+    def collect(child: int, mask: int) -> Instruction:
+        peer = (child + root) % size
+        return recv(peer, around(peer, min(mask, size - child), size))
+
+    def give(parent: int, mask: int) -> Instruction:
+        return send((parent + root) % size, around(rank, min(mask, size - v), size))
+
+    return tree_rounds(v, size, collect, give)
 
 
-@declare(
-    "scatter",
-    "linear",
-    chunks="n",
-    about="the root sends to one rank after another",
-    formula=Formula("n-1", "q"),
-    libraries=(("openmpi", "basic_linear linear_nb linear 1 3"),),
-)
+@built_in("scatter", "n", Formula("n-1", "q"), openmpi="basic_linear linear_nb linear 1 3")
 def scatter_linear(rank: int, size: int, root: int = 0) -> Rounds:
-    """Round i: the root sends rank root + i its block."""
+    """The root sends to one rank after another."""
+    # Round i: the root sends rank root + i its block.
     return opposite(gather_linear(rank, size, root))
 
 
-@declare(
-    "scatter",
-    "binomial",
-    chunks="n",
-    about="blocks of whole subtrees down the binomial tree",
-    formula=Formula("c", "q"),
-    libraries=(("mpich", "binomial"), ("openmpi", "binomial 2")),
-)
+@built_in("scatter", "n", Formula("c", "q"), mpich="binomial", openmpi="binomial 2")
 def scatter_binomial(rank: int, size: int, root: int = 0) -> Rounds:
-    """The binomial gather in reverse."""
+    """Blocks of whole subtrees down the binomial tree."""
+    # The binomial gather in reverse.
     return opposite(reversed(list(gather_binomial(rank, size, root))))

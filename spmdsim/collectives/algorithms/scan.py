@@ -5,22 +5,22 @@ Chunk 0 is the result; scratch chunk 1 is the sum over the aligned group so far,
 
 from __future__ import annotations
 
-from spmdsim.collectives.algorithm import Formula, declare
+from spmdsim.collectives.algorithm import Formula, built_in
 from spmdsim.collectives.algorithms.rank_arithmetic import doublings
 from spmdsim.collectives.instructions import Rounds, combine, copy, recv, recv_reduce, send
 
 
-@declare(
+@built_in(
     "scan",
-    "recursive_doubling",
-    chunks="1",
-    about="sums of aligned groups exchanged at distance 1, 2, 4, ...; the lower group's sum enters the result",
-    formula=Formula("c", "c", "2*c"),
-    libraries=(("mpich", "recursive_doubling"), ("openmpi", "recursivedoubling 2")),
+    "1",
+    Formula("c", "c", "2*c"),
     in_order=True,
+    mpich="recursive_doubling",
+    openmpi="recursivedoubling 2",
 )
 def scan_recursive_doubling(rank: int, size: int) -> Rounds:
-    """The own vector begins the result."""
+    """Sums of aligned groups exchanged at distance 1, 2, 4, ...; the lower group's sum enters the result."""
+    # The own vector begins the result.
     return _doubling(rank, size, started=True)
 
 
@@ -40,32 +40,24 @@ def _doubling(rank: int, size: int, started: bool) -> Rounds:
         yield moves
 
 
-@declare(
+@built_in(
     "exscan",
-    "recursive_doubling",
-    chunks="1",
-    about="as for scan; the own vector stays out of the result",
-    # In a round whose lower half of ranks starts nobody's result, one sum is built, else two.
-    formula=Formula("c", "c", "(2*c - 1 - (n == p + 1) if n > 1 else 0)"),
-    libraries=(("mpich", "recursive_doubling"), ("openmpi", "recursivedoubling 2")),
+    "1",
+    Formula("c", "c", "(2*c - 1 - (n == p + 1) if n > 1 else 0)"),
     in_order=True,
+    mpich="recursive_doubling",
+    openmpi="recursivedoubling 2",
 )
 def exscan_recursive_doubling(rank: int, size: int) -> Rounds:
-    """The first sum that arrives from below starts the result."""
+    """As for scan; the own vector stays out of the result."""
+    # The first sum that arrives from below starts the result.
     return _doubling(rank, size, started=False)
 
 
-@declare(
-    "scan",
-    "linear",
-    chunks="1",
-    about="each rank waits for the sum of those before it",
-    formula=Formula("n-1", "n-1", "n-1", "n-1"),
-    libraries=(("openmpi", "linear 1"),),
-    in_order=True,
-)
+@built_in("scan", "1", Formula("n-1", "n-1", "n-1", "n-1"), in_order=True, openmpi="linear 1")
 def scan_linear(rank: int, size: int) -> Rounds:
-    """Round i brings the sum of ranks 0 ... i to rank i+1."""
+    """Each rank waits for the sum of those before it."""
+    # Round i brings the sum of ranks 0 ... i to rank i+1.
     for i in range(size - 1):
         if rank == i:
             yield [send(rank + 1, 0)]
@@ -73,17 +65,10 @@ def scan_linear(rank: int, size: int) -> Rounds:
             yield [recv_reduce(rank - 1, 0)] if rank == i + 1 else []
 
 
-@declare(
-    "exscan",
-    "linear",
-    chunks="1",
-    about="each rank waits for the sum of those before it, and passes it on with its own",
-    formula=Formula("n-1", "n-1", "n-1"),
-    libraries=(("openmpi", "linear 1"),),
-    in_order=True,
-)
+@built_in("exscan", "1", Formula("n-1", "n-1", "n-1"), in_order=True, openmpi="linear 1")
 def exscan_linear(rank: int, size: int) -> Rounds:
-    """Scratch chunk 1 is the sum that travels on."""
+    """Each rank waits for the sum of those before it, and passes it on with its own."""
+    # Scratch chunk 1 is the sum that travels on.
     if size > 1:
         yield [copy(0, 1)]
     for i in range(size - 1):

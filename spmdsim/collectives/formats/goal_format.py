@@ -12,10 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from spmdsim.collectives.counts import elements
+from spmdsim.collectives.facts import elements
 from spmdsim.collectives.instructions import COMBINE, REDUCE, SEND
-from spmdsim.collectives.matching import match
-from spmdsim.collectives.round_table import RoundTable
+from spmdsim.collectives.round_table import RoundTable, match
 from spmdsim.collectives.schedule import Schedule
 from spmdsim.errors import InputError, ScheduleError
 from spmdsim.reading import one_line

@@ -1,4 +1,17 @@
-"""The transfers of one rank as columns: a rank may have 65,535 peers, and few look at each of them."""
+"""The direct exchange: every rank sends exactly the overlap of its box with the boxes of the others.
+
+Each rank receives every element of its target box once, and none that it already holds, so the bytes received
+equal the lower bound for every pair of layouts: one mesh or two, any order and subset of ranks, uneven and empty
+pieces. Where several ranks hold the same piece, what others need of it is shared out evenly among them: by whole boxes in
+larger meshes, and among few ranks to the element. A rank holds one source piece, so what its holders send together is
+given: every rank that needs some of the piece and does not hold it gets its box of it, once. In target order these boxes
+are one line of elements, and each of ``k`` holders sends a ``k``-th of the line. That is the least the busiest sender can
+do (the maximum flow decomposes by pieces), in whole elements, or within a few per cent of it, so that a receiver gets one
+box from each.
+
+A rank's own overlap is in its list too, with itself as the peer. Any two ranks exchange at most one box. A rank may have
+65,535 peers, and few look at each of them: so transfers are columns.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +29,16 @@ from spmdsim.core import Bounds, Layout, Mesh
 from spmdsim.core.step import overlap, volume
 from spmdsim.errors import PlanError
 from spmdsim.layout.blocks import nested_blocks
-from spmdsim.redistribution.exchange.grid import Cuts, Ends, Entries, Grid, grids, piece_numbers, ranks_of
+from spmdsim.redistribution.exchange.grid import (
+    Cuts,
+    Ends,
+    Entries,
+    Grid,
+    grids,
+    parts_of,
+    piece_numbers,
+    ranks_of,
+)
 
 
 class Transfer(NamedTuple):
@@ -34,10 +56,8 @@ class Transfer(NamedTuple):
 class Transfers(Sequence[Transfer]):
     """Transfers whose boxes are cells of a grid; each is made when it is asked for.
 
-    Args:
-        peers: the other rank of each transfer.
-        edges: per dim where the cells begin, and where the last one stops.
-        cells: row-major number of each transfer's cell; all cells in order if left out.
+    ``edges``: per dim where the cells begin, and where the last one stops; ``cells``: row-major number of each transfer's
+    cell, all cells in order if left out.
 
     >>> Transfers(np.array([5, 7]), [np.array([0, 2, 4]), np.array([0, 3])])[1]
     Transfer(peer=7, box=((2, 4), (0, 3)))
@@ -65,19 +85,17 @@ class Transfers(Sequence[Transfer]):
         return Transfer(int(self.peers[number]), box)
 
     def __iter__(self) -> Iterator[Transfer]:
+        boxes = product(*[pairwise(edges.tolist()) for edges in self._edges])
         # All at once: making them one by one would start the garbage collector a hundred times.
         collecting = gc.isenabled()
         gc.disable()
-        try:
-            return iter(self._made())
+        try:  # tuple.__new__ skips the named constructor's overhead
+            return iter(
+                [*map(tuple.__new__, repeat(Transfer), zip(self.peers.tolist(), self._chosen(boxes)))]
+            )
         finally:
             if collecting:
                 gc.enable()
-
-    def _made(self) -> list[Transfer]:
-        boxes = product(*[pairwise(edges.tolist()) for edges in self._edges])
-        # tuple.__new__ skips the named constructor's overhead.
-        return list(map(tuple.__new__, repeat(Transfer), zip(self.peers.tolist(), self._chosen(boxes))))
 
     def _chosen(self, boxes: Iterable[Bounds]) -> Iterable[Bounds]:
         """The transfers' boxes, of those of all cells."""
@@ -249,7 +267,7 @@ def _members(
     ends: Ends, mesh: Mesh, entries: Entries, apart: tuple[str, ...]
 ) -> dict[tuple[int, Bounds], list[int]]:
     """The ranks that hold each piece that is not empty, pieces in order: by slice of the mesh and box."""
-    dims = [nested_blocks(n, [mesh.size_of[a] for a in entry]) for n, entry in zip(ends.shape, entries)]
+    dims = [nested_blocks(n, parts_of(mesh, entry)) for n, entry in zip(ends.shape, entries)]
     numbers = [piece_numbers(mesh, entry).tolist() for entry in entries]
     slices = piece_numbers(mesh, apart).tolist()
     ranks = ranks_of(mesh).rank.tolist()
@@ -288,12 +306,6 @@ FEW = 2048
 def receives(src: Layout, dst: Layout, shape: Sequence[int], rank: int) -> Sequence[Transfer]:
     """What ``rank`` receives, peer by peer, its own overlap included; from many ranks as columns.
 
-    Args:
-        src: the layout before.
-        dst: the layout after, on any mesh.
-        shape: global shape.
-        rank: the receiving rank; one that is in no mesh receives nothing.
-
     Raises:
         PlanError: pending values would have to be reduced.
 
@@ -302,51 +314,43 @@ def receives(src: Layout, dst: Layout, shape: Sequence[int], rank: int) -> Seque
     >>> receives(mesh("x", None), mesh(None, "x"), (4, 4), 0)
     (Transfer(peer=0, box=((0, 2), (0, 2))), Transfer(peer=1, box=((2, 4), (0, 2))))
     """
-    few = src.mesh.size + dst.mesh.size <= FEW
-    return (_few_receives if few else _receives)(src, dst, tuple(shape), rank)
+    return _transfers(src, dst, tuple(shape), rank, True)
 
 
 def sends(src: Layout, dst: Layout, shape: Sequence[int], rank: int) -> Sequence[Transfer]:
-    """What ``rank`` sends, peer by peer, its own overlap included; the mirror image of :func:`receives`.
+    """What ``rank`` sends, peer by peer, its own overlap included; the mirror image of :func:`receives`."""
+    return _transfers(src, dst, tuple(shape), rank, False)
 
-    Raises:
-        PlanError: pending values would have to be reduced.
-    """
-    few = src.mesh.size + dst.mesh.size <= FEW
-    return (_few_sends if few else _sends)(src, dst, tuple(shape), rank)
+
+def _transfers(
+    src: Layout, dst: Layout, shape: tuple[int, ...], rank: int, receiving: bool
+) -> Sequence[Transfer]:
+    if src.mesh.size + dst.mesh.size <= FEW:
+        return _few_transfers(src, dst, shape, rank, receiving)
+    check_exchange(src, dst)
+    return (_receives if receiving else _sends)(src, dst, shape, rank)
+
+
+@lru_cache(maxsize=8192)
+def _few_transfers(
+    src: Layout, dst: Layout, shape: tuple[int, ...], rank: int, receiving: bool
+) -> tuple[Transfer, ...]:
+    check_exchange(src, dst)
+    shared = shares(Ends(src.mesh, src.dims, dst.mesh, dst.dims, shape))
+    if shared is None:
+        return tuple((_receives if receiving else _sends)(src, dst, shape, rank))
+    return shared.receives(rank) if receiving else shared.sends(rank)
 
 
 def check_exchange(src: Layout, dst: Layout) -> None:
-    """Refuse an exchange that would have to reduce pending values.
-
-    Raises:
-        PlanError: the layouts wait for different reductions, or on different meshes.
-    """
+    """Refuse an exchange that would have to reduce pending values."""
     if (src.partial or dst.partial) and (src.partial != dst.partial or src.mesh != dst.mesh):
         raise PlanError(
             f"an exchange moves values as they are, but {src} -> {dst} changes pending ones; reduce them first"
         )
 
 
-@lru_cache(maxsize=4096)
-def _few_receives(src: Layout, dst: Layout, shape: tuple[int, ...], rank: int) -> tuple[Transfer, ...]:
-    shared = _shares(src, dst, shape)
-    return tuple(_receives(src, dst, shape, rank)) if shared is None else shared.receives(rank)
-
-
-@lru_cache(maxsize=4096)
-def _few_sends(src: Layout, dst: Layout, shape: tuple[int, ...], rank: int) -> tuple[Transfer, ...]:
-    shared = _shares(src, dst, shape)
-    return tuple(_sends(src, dst, shape, rank)) if shared is None else shared.sends(rank)
-
-
-def _shares(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Shares | None:
-    check_exchange(src, dst)
-    return shares(Ends(src.mesh, src.dims, dst.mesh, dst.dims, shape))
-
-
 def _receives(src: Layout, dst: Layout, shape: tuple[int, ...], rank: int) -> Sequence[Transfer]:
-    check_exchange(src, dst)
     if rank not in dst.mesh:
         return ()
     have, want, ndim = grids(src, dst, shape)
@@ -368,7 +372,6 @@ def _receives(src: Layout, dst: Layout, shape: tuple[int, ...], rank: int) -> Se
 
 
 def _sends(src: Layout, dst: Layout, shape: tuple[int, ...], rank: int) -> Sequence[Transfer]:
-    check_exchange(src, dst)
     if rank not in src.mesh:
         return ()
     have, want, ndim = grids(src, dst, shape)

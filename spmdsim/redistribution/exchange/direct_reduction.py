@@ -30,13 +30,9 @@ Hops = list[tuple[int, int]]
 
 
 class Part(NamedTuple):
-    """A box that is added up in one place after the other.
+    """A box that is added up in one place after the other, and the ranks that hold the result in the end.
 
-    Attributes:
-        box: where it lies in the global tensor.
-        adders: the ranks that add something, in order, each with the ranks whose contributions it adds. It passes the
-            sum on to the next one; the last one has the result.
-        wanting: the ranks that hold the result in the end.
+    The adders, in order, each with the ranks whose contributions it adds, pass the sum on; the last one has the result.
     """
 
     box: Bounds
@@ -180,12 +176,10 @@ def _dealt(problem: Sums) -> Iterator[tuple[SumCell, Bounds, dict[int, int]]]:
 
 
 class Single(NamedTuple):
-    """One element that is not in the whole shares.
+    """One element that is not in the whole shares: where it lies, and the ranks that can add up a part of it.
 
-    Attributes:
-        cell: where it lies.
-        inside: the ranks that can add up a part of it without a reception more in all.
-        receptions: how many each of them has, but for the one that a rank which wants the result has anyway.
+    These need no reception more in all. ``receptions``: how many each has, but for the one that a rank which wants the result
+    has anyway.
     """
 
     cell: SumCell

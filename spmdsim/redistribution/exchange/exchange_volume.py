@@ -1,4 +1,10 @@
-"""What an exchange on one mesh moves where everything divides: a few products, however many ranks there are."""
+"""What an exchange moves: elements received and sent, and messages, of all ranks at once or of the busiest.
+
+Counted from the cuts, without listing a single transfer, so that pricing a plan costs a fraction of a
+millisecond on small meshes and a few milliseconds on 65,536 ranks. Where everything divides it is a few products, however
+many ranks there are. Among few ranks it is counted in plain Python: for eight numbers arrays are the slower way. A
+planner prices many exchanges that differ in the axes of one or two dims, so what one dim contributes is kept.
+"""
 
 from __future__ import annotations
 
@@ -14,21 +20,16 @@ import numpy as np
 from spmdsim.core import Layout, Mesh
 from spmdsim.layout.blocks import nested_blocks
 from spmdsim.redistribution.exchange.direct import FEW_RANKS, apart
-from spmdsim.redistribution.exchange.grid import Ends, grids, piece_numbers, ranks_of
+from spmdsim.redistribution.exchange.grid import Ends, grids, parts_of, piece_numbers, ranks_of
 
 Axes = tuple[str, ...]
 
 
 class EvenVolume:
-    """The busiest ranks of an exchange, counted as :class:`~spmdsim.redistribution.exchange.exchange_volume.ExchangeVolume` counts them.
+    """The busiest ranks of an exchange, counted as :class:`ExchangeVolume` counts them.
 
     Pieces of a dim are nested, one in the other, or some rank's two pieces have nothing in common; so what the busiest
-    rank has already is a product of lengths, or nothing.
-
-    Attributes:
-        most_received: the most elements one rank receives from others.
-        most_messages: the most messages one rank receives; among few ranks, those that hold a piece share its boxes.
-        most_sent: the most elements one rank sends, those who hold a piece sending equally much.
+    rank has already is a product of lengths, or nothing. Among few ranks, those that hold a piece share its boxes.
     """
 
     def __init__(self, ends: Ends) -> None:
@@ -96,7 +97,7 @@ def rests(before: Axes, after: Axes) -> tuple[Axes, Axes]:
 
 
 class FewVolume:
-    """The busiest ranks of an exchange, counted as :class:`~spmdsim.redistribution.exchange.exchange_volume.ExchangeVolume` counts them."""
+    """The busiest ranks of an exchange, counted as :class:`ExchangeVolume` counts them."""
 
     def __init__(self, ends: Ends) -> None:
         self._ends = have, src, want, dst, shape = ends
@@ -117,7 +118,7 @@ class FewVolume:
         for size, before, after in zip(shape, src, dst):
             if before == after[: len(before)] and (have == want or not before):
                 continue  # one piece has it all
-            count = _overlapping(size, _parts(have, before), _parts(want, after))
+            count = _overlapping(size, parts_of(have, before), parts_of(want, after))
             columns.append([count[piece] for piece in piece_numbers(want, after).tolist()])
         sources = _product([1] * want.size, columns)
         return max([n - (own > 0) if all_ else 0 for n, own, all_ in zip(sources, self._own, self._wanted)])
@@ -190,13 +191,7 @@ def _product(start: list[int], columns: list[list[int]]) -> list[int]:
 
 
 class Along(NamedTuple):
-    """One dim of an exchange: lengths per rank.
-
-    Attributes:
-        given: per position of the source's mesh, what it holds.
-        wanted: per position of the target's mesh, what it wants.
-        own: per position of the target's mesh, what it wants and holds.
-    """
+    """One dim of an exchange: per position of the source's mesh what it gives, of the target's what it wants, and holds."""
 
     given: list[int]
     wanted: list[int]
@@ -205,12 +200,12 @@ class Along(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def _along(have: Mesh, src: tuple[str, ...], want: Mesh, dst: tuple[str, ...], size: int) -> Along:
-    starts, lengths = pieces_of(size, _parts(have, src))
+    starts, lengths = pieces_of(size, parts_of(have, src))
     held = piece_numbers(have, src).tolist()
     offered = [lengths[piece] for piece in held]
     if have == want and src == dst:
         return Along(offered, offered, offered)
-    begins, sizes = pieces_of(size, _parts(want, dst))
+    begins, sizes = pieces_of(size, parts_of(want, dst))
     asked = piece_numbers(want, dst).tolist()
     wanted = [sizes[piece] for piece in asked]
     if have == want and src == dst[: len(src)]:
@@ -239,14 +234,10 @@ def _overlapping(size: int, before: tuple[int, ...], after: tuple[int, ...]) -> 
 @lru_cache(maxsize=4096)
 def _boxes(size: int, mesh: Mesh, entry: tuple[str, ...]) -> tuple[list[int], list[int]]:
     """Start and stop of a dim per position of a mesh; of an empty piece both are 0."""
-    starts, lengths = pieces_of(size, _parts(mesh, entry))
+    starts, lengths = pieces_of(size, parts_of(mesh, entry))
     numbers = piece_numbers(mesh, entry).tolist()
     first = [starts[n] if lengths[n] else 0 for n in numbers]
     return first, [start + lengths[n] for start, n in zip(first, numbers)]
-
-
-def _parts(mesh: Mesh, entry: tuple[str, ...]) -> tuple[int, ...]:
-    return tuple([mesh.size_of[axis] for axis in entry])
 
 
 @lru_cache(maxsize=4096)
@@ -276,14 +267,6 @@ class ExchangeVolume:
         self._held = None if one_mesh else self._have.ranks.positions(self._want.ranks.rank)
 
     @cached_property
-    def volume(self) -> np.ndarray:
-        """Per position of the target mesh, the elements of its piece."""
-        out = np.ones(self._want.mesh.size, np.int64)
-        for cut, piece in zip(self._want.cuts, self._want.pieces):
-            out *= (cut.stop - cut.start)[piece]
-        return out
-
-    @cached_property
     def own(self) -> np.ndarray:
         """Per position of the target mesh, the elements that the rank holds already."""
         have, want, held = self._have, self._want, self._held
@@ -299,7 +282,7 @@ class ExchangeVolume:
     @cached_property
     def received(self) -> np.ndarray:
         """Per position of the target mesh, the elements that come from other ranks."""
-        array: np.ndarray = self.volume - self.own
+        array: np.ndarray = self._want.volumes - self.own
         return array
 
     @cached_property
@@ -309,7 +292,7 @@ class ExchangeVolume:
         for mine, theirs, piece in zip(self._want.cuts, self._have.cuts, self._want.pieces):
             first, last = theirs.overlaps(mine.start, np.maximum(mine.stop, mine.start + 1))
             pieces *= (last - first)[piece]
-        return np.where(self.volume > 0, pieces - (self.own > 0), 0)
+        return np.where(self._want.volumes > 0, pieces - (self.own > 0), 0)
 
     @cached_property
     def most_received(self) -> int:
@@ -343,10 +326,7 @@ class ExchangeVolume:
         return float(demand.max() / have.copies)
 
 
-@lru_cache(maxsize=2048)
-def exchange_volume(src: Layout, dst: Layout, shape: tuple[int, ...]) -> ExchangeVolume:
-    """What the direct exchange from ``src`` to ``dst`` moves, cached by value."""
-    return ExchangeVolume(src, dst, shape)
+exchange_volume = lru_cache(maxsize=2048)(ExchangeVolume)
 
 
 @lru_cache(maxsize=4096)

@@ -20,13 +20,7 @@ from spmdsim.redistribution.exchange.grid import Grid
 
 @dataclass(frozen=True, eq=False)
 class FlatTransfer:
-    """Elements that go from ``peer`` to a rank.
-
-    Attributes:
-        peer: the sending rank (it may be the receiver itself).
-        source: where they are in the peer's shard, as numbers of its row-major order.
-        target: where they go in the receiver's shard.
-    """
+    """Elements that go from ``peer`` to a rank: where they are in the peer's shard, in its row-major order, and in the rank's."""
 
     peer: int
     source: np.ndarray

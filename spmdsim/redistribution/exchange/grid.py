@@ -23,21 +23,18 @@ Entries = tuple[tuple[str, ...], ...]
 
 
 class Ends(NamedTuple):
-    """What an exchange moves: a tensor between two splits. Pending values make no difference to it.
-
-    Attributes:
-        have: the mesh before.
-        src: the axes that split each dim before.
-        want: the mesh after.
-        dst: the axes that split each dim after.
-        shape: global shape.
-    """
+    """What an exchange moves: a tensor between two splits, each a mesh and axes. Pending values make no difference to it."""
 
     have: Mesh
     src: Entries
     want: Mesh
     dst: Entries
     shape: tuple[int, ...]
+
+
+def parts_of(mesh: Mesh, entry: tuple[str, ...]) -> tuple[int, ...]:
+    """Into how many parts each axis of an entry cuts."""
+    return tuple([mesh.size_of[axis] for axis in entry])
 
 
 #: Up to so many pieces, blocks are split in plain Python.
@@ -56,35 +53,18 @@ class Cuts:
     __slots__ = ("cell", "edge_array", "edges", "piece", "start", "stop")
 
     def __init__(self, size: int, parts: Sequence[int]) -> None:
-        self.start: np.ndarray
-        self.stop: np.ndarray
-        self.piece: np.ndarray
-        self.cell: np.ndarray
-        self.edge_array: np.ndarray
-        self.edges: list[int]
+        start: np.ndarray
+        length: np.ndarray
         if math.prod(parts) <= FEW:
-            self._of_few(size, nested_blocks(size, parts))
+            start, length = np.array(nested_blocks(size, parts), np.int64).T
         else:
-            self._of_many(size, *nested_block_arrays(size, parts))
-
-    def _of_few(self, size: int, blocks: list[tuple[int, int]]) -> None:
-        full = [piece for piece, (_, length) in enumerate(blocks) if length]
-        cell = [-1] * len(blocks)
-        for number, piece in enumerate(full):
-            cell[piece] = number
-        self.start = np.array([start for start, _ in blocks], np.int64)
-        self.stop = np.array([start + length for start, length in blocks], np.int64)
-        self.piece, self.cell = np.array(full, np.int64), np.array(cell, np.int64)
-        self.edges = [*(blocks[piece][0] for piece in full), size]
-        self.edge_array = np.array(self.edges, np.int64)
-
-    def _of_many(self, size: int, start: np.ndarray, length: np.ndarray) -> None:
+            start, length = nested_block_arrays(size, parts)
         full = length > 0
         self.start, self.stop = start, start + length
         self.piece = np.flatnonzero(full)
         self.cell = np.where(full, np.cumsum(full) - 1, -1)
-        self.edge_array = np.append(start[full], size)
-        self.edges = self.edge_array.tolist()
+        self.edge_array: np.ndarray = np.append(start[full], size)
+        self.edges: list[int] = self.edge_array.tolist()
 
     @property
     def count(self) -> int:
@@ -101,10 +81,7 @@ class Cuts:
         return first, np.searchsorted(self.edge_array, stop, "left")
 
 
-@lru_cache(maxsize=4096)
-def cuts(size: int, parts: tuple[int, ...]) -> Cuts:
-    """The cuts of a dim, cached by value."""
-    return Cuts(size, parts)
+cuts = lru_cache(maxsize=4096)(Cuts)
 
 
 class Ranks:
@@ -129,10 +106,7 @@ class Ranks:
         return np.where(ranks < len(table), table[np.minimum(ranks, len(table) - 1)], -1)
 
 
-@lru_cache(maxsize=512)
-def ranks_of(mesh: Mesh) -> Ranks:
-    """Rank numbers and positions of a mesh, cached by value."""
-    return Ranks(mesh)
+ranks_of = lru_cache(maxsize=512)(Ranks)
 
 
 @lru_cache(maxsize=512)
@@ -172,9 +146,7 @@ class Grid:
     def __init__(self, mesh: Mesh, entries: Entries, sizes: tuple[int, ...]) -> None:
         self.mesh, self.entries, self.sizes = mesh, entries, sizes
         self.ranks = ranks_of(mesh)
-        self.cuts = [
-            cuts(size, tuple(mesh.size_of[axis] for axis in entry)) for size, entry in zip(sizes, entries)
-        ]
+        self.cuts = [cuts(size, parts_of(mesh, entry)) for size, entry in zip(sizes, entries)]
         used = {axis for entry in entries for axis in entry}
         self.free = tuple(axis for axis in mesh.axes if axis not in used)
         self.copies = mesh.axis_size(*self.free)
@@ -195,6 +167,14 @@ class Grid:
         return [piece_numbers(self.mesh, entry) for entry in self.entries]
 
     @cached_property
+    def volumes(self) -> np.ndarray:
+        """Per mesh position, the elements of its piece."""
+        out = np.ones(self.mesh.size, np.int64)
+        for cut, piece in zip(self.cuts, self.pieces):
+            out *= (cut.stop - cut.start)[piece]
+        return out
+
+    @cached_property
     def cells(self) -> list[np.ndarray]:
         """Per dim and mesh position, the cell held, or -1 for an empty piece."""
         return [cut.cell[piece] for cut, piece in zip(self.cuts, self.pieces)]
@@ -212,10 +192,7 @@ class Grid:
         ]
 
 
-@lru_cache(maxsize=1024)
-def grid(mesh: Mesh, entries: Entries, sizes: tuple[int, ...]) -> Grid:
-    """A grid, cached by value."""
-    return Grid(mesh, entries, sizes)
+grid = lru_cache(maxsize=1024)(Grid)
 
 
 @lru_cache(maxsize=1024)

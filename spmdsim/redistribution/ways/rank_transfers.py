@@ -53,10 +53,7 @@ class RankTransfers:
     Args:
         members: the world ranks of the communicator, sorted.
         me: this rank's number among them.
-        source: shape of this rank's shard before.
-        target: shape of its shard after.
-        sends: boxes of the source that go to others.
-        receives: boxes of the target that come from others.
+        source: shape of this rank's shard before; ``target``: after.
         own: the box that stays, in the source and in the target, or None.
         gathered: per member the box it contributes to the common target of an all_gather, or None.
         largest: the largest number of elements that any member holds before or after.
@@ -80,11 +77,7 @@ def _shape(box: Bounds) -> tuple[int, ...]:
 
 
 def group_transfers(step: Step, rank: int) -> RankTransfers:
-    """The traffic of a placing step inside a group of the mesh.
-
-    Raises:
-        PlanError: the group does not hold the whole target box.
-    """
+    """The traffic of a placing step inside a group of the mesh."""
     members = tuple(sorted(step.group(rank)))
     before = [step.src.bounds(step.shape, m) for m in members]
     after = [step.dst.bounds(step.shape, m) for m in members]
@@ -212,8 +205,6 @@ class Blocks:
     """Where each member's block is in this rank's source, in the order of the communicator.
 
     Args:
-        indices: the block of each member.
-        counts: its elements.
         offsets: where it begins: in the source itself if ``direct``, else in the packed buffer.
         direct: whether all blocks are contiguous in the source.
         packed: whether the blocks follow one another without gaps (in the source, if ``direct``).
@@ -233,7 +224,7 @@ class Blocks:
 def blocks(step: Step, members: tuple[int, ...], rank: int) -> Blocks:
     """The blocks of a reduce_scatter; members are sorted world ranks."""
     source = step.src.bounds(step.shape, rank)
-    shape = tuple(stop - start for start, stop in source)
+    shape = _shape(source)
     indices = []
     for member in members:
         box = step.dst.bounds(step.shape, member)

@@ -19,12 +19,7 @@ from spmdsim.reading import read_json, readable
 
 
 class Finding(NamedTuple):
-    """What was found of a step.
-
-    Args:
-        way: the best one.
-        microseconds: what each way that was tried took, at best, on the slowest rank.
-    """
+    """What was found of a step: the best way, and what each took that was tried, at best, on the slowest rank."""
 
     way: str
     microseconds: Mapping[str, float]
@@ -48,11 +43,7 @@ class Wisdom:
 
     @staticmethod
     def read(data: Any) -> Wisdom:
-        """What stands in a file.
-
-        Raises:
-            ValueError: something else stands there.
-        """
+        """What stands in a file; a ValueError says that something else does."""
         return Wisdom(
             {name: {step: _finding(one) for step, one in _named(some)} for name, some in _named(data)}
         )
@@ -103,11 +94,7 @@ def _finding(data: Any) -> Finding:
 
 
 def stored(path: str | Path) -> dict[str, Any]:
-    """A tuning file, by library; nothing where there is none yet.
-
-    Raises:
-        InputError: it cannot be read as one.
-    """
+    """A tuning file, by library; nothing where there is none yet."""
     if not Path(path).exists():
         return {}
     data = read_json(path, "a tuning file")
@@ -119,9 +106,6 @@ def keep(path: str | Path, vendor: str, later: Wisdom | Mapping[str, Any]) -> No
     """Add findings, or what another file says of a library, to a tuning file; what else it says stays.
 
     Of one setting, or one step, the later word counts. Who keeps at the same time waits.
-
-    Raises:
-        InputError: it cannot be read as one.
     """
     added: Mapping[str, Any] = {"ways": later.to_dict()} if isinstance(later, Wisdom) else later
     with _alone_in(Path(path).absolute().parent):
@@ -229,14 +213,9 @@ def threshold(table: Thresholds, ranks: int) -> int:
 
 @lru_cache(maxsize=8)
 def tuning(vendor: str, path: str | None = None) -> Tuning:
-    """The choices for an MPI library: the built-in ones, changed by a measured file.
+    """The choices for an MPI library: the built-in ones, of its relatives MPICH's, changed by a measured file.
 
-    Args:
-        vendor: the library's name, ``"Open MPI"`` or ``"MPICH"``; its relatives take MPICH's.
-        path: a JSON file of choices by library; ``SPMDSIM_TUNING`` if left out.
-
-    Raises:
-        InputError: the file cannot be read, or sets something that does not exist.
+    It is a JSON file of choices by library, and named by ``SPMDSIM_TUNING`` if it is left out.
     """
     choices = TABLE.get(vendor, TABLE["MPICH"])
     path = path or os.environ.get("SPMDSIM_TUNING")

@@ -21,8 +21,7 @@ from spmdsim.layout.element_type import accumulator, is_float, is_half
 from spmdsim.redistribution.exchange.direct_reduction import scratch
 from spmdsim.redistribution.group_steps import ScanStep
 from spmdsim.redistribution.halo import HaloStep, received, room_around, sent
-from spmdsim.redistribution.price import LISTED
-from spmdsim.redistribution.step_counts import sent_nbytes
+from spmdsim.redistribution.step_counts import LISTED, sent_nbytes
 from spmdsim.redistribution.ways.rank_transfers import (
     Blocks,
     RankTransfers,
@@ -51,8 +50,6 @@ class Way:
         name: the way; local steps have their own names.
         scratch: bytes of the buffers that it takes besides the shards before and after.
         fresh: whether the shard after is new memory, not the one before or a view of it.
-        traffic: the boxes it sends and receives, if it places any.
-        blocks: the blocks of a reduce_scatter.
         rows: rows of an all_gather that goes by rows.
         most: rows, or elements of each block, in one chunk of what goes in chunks.
         chunk: bytes of a chunk, where it goes in more than one.
@@ -81,12 +78,7 @@ def way_of(step: Step, rank: int, dtype: np.dtype, tuning: Tuning, count: int = 
 
 
 def ways_of(
-    step: Step,
-    rank: int,
-    dtype: np.dtype,
-    tuning: Tuning,
-    count: int = MAX_COUNT,
-    reproducible: bool = True,
+    step: Step, rank: int, dtype: np.dtype, tuning: Tuning, count: int = MAX_COUNT, reproducible: bool = True
 ) -> tuple[Way, ...]:
     """The ways of one rank, the best one first by the model.
 

@@ -29,11 +29,7 @@ AGAIN, RARER = 1000, 4
 
 
 def tune_mode() -> str:
-    """What ``SPMDSIM_TUNE`` says.
-
-    Raises:
-        UsageTypeError: something that it cannot.
-    """
+    """What ``SPMDSIM_TUNE`` says."""
     mode = os.environ.get("SPMDSIM_TUNE", "") or "first"
     if mode not in MODES:
         raise unknown(f"SPMDSIM_TUNE is off, first or full, but it is {mode!r}", mode, MODES)
@@ -41,11 +37,7 @@ def tune_mode() -> str:
 
 
 def reproducible_mode(asked: bool | None = None) -> bool:
-    """Whether reductions keep the order that the tables say; what ``SPMDSIM_REPRODUCIBLE`` says if nobody does.
-
-    Raises:
-        UsageTypeError: it is no yes or no.
-    """
+    """Whether reductions keep the order that the tables say; what ``SPMDSIM_REPRODUCIBLE`` says if nobody does."""
     said = os.environ.get("SPMDSIM_REPRODUCIBLE", "") or "1"
     mode = {"0": False, "1": True}.get(said) if asked is None else asked
     if not isinstance(mode, bool):
@@ -58,11 +50,9 @@ def reproducible_mode(asked: bool | None = None) -> bool:
 
 
 def candidates(ways: Sequence[Way], mode: str) -> tuple[Way, ...]:
-    """The ways that are tried.
+    """The ways that are tried, of all that there are, the best one first by the model.
 
-    Args:
-        ways: all that there are, the best one first by the model.
-        mode: ``"off"`` for the first alone, ``"first"`` for those that the model puts near it, ``"full"`` for all.
+    ``"off"``: the first alone; ``"first"``: those that the model puts near it; ``"full"``: all.
 
     >>> [way.name for way in candidates([Way("a", nanoseconds=5), Way("b", nanoseconds=9), Way("c", nanoseconds=11)], "first")]
     ['a', 'b']
@@ -86,16 +76,8 @@ def tries(count: int, mode: str) -> int:
 class Trial:
     """What the ranks of a group know of a step whose ways they try; the same on all of them, call by call.
 
-    Args:
-        ways: what they are called, the model's choice first.
-        each: how often each is tried, an even number.
-        waiting: calls before that, which the chosen one makes.
-        known: what was found before, if it was: nothing is tried then.
-
-    Attributes:
-        chosen: the number of the way that calls take while nothing is tried.
-        found: what each way took when they were tried last, at best, in microseconds.
-        turn: how many calls of a trial were made.
+    Each way is tried an even number of times, after so many calls which the chosen one makes; what is known from before is not
+    tried. ``found``: the microseconds of each way when they were tried last, at best; ``turn``: calls of a trial so far.
 
     >>> trial = Trial(("typed", "packed"), each=2, waiting=0)
     >>> for took in (90, 80, 60, 50):
@@ -156,15 +138,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class TunedStep:
-    """A step, and the way that it takes.
-
-    Attributes:
-        step: in words.
-        ranks: of its group.
-        way: the way.
-        microseconds: what each way took that was tried, at best, on the slowest rank.
-        why: why that way.
-    """
+    """A step in words, the way that it takes and why; and what each way took that was tried, at best, on the slowest rank."""
 
     step: str
     ranks: int
@@ -192,12 +166,8 @@ class TunedStep:
 class TunedSteps(Pictured):
     """Which ways the steps of a world take, and why; see :attr:`spmdsim.worlds.World.tuning`.
 
-    Args:
-        steps: those that this process took part in and that have several ways.
-        machine: what they were tried on.
-        mode: what ``SPMDSIM_TUNE`` said.
-        vendor: the MPI library.
-        known: what was found before.
+    Those steps that this process took part in and that have several ways, the machine they were tried on, what
+    ``SPMDSIM_TUNE`` said, the MPI library, and what was found before.
     """
 
     steps: tuple[TunedStep, ...] = ()
@@ -214,8 +184,7 @@ class TunedSteps(Pictured):
     def save(self, path: str | Path) -> None:
         """Write what was found to a file that ``SPMDSIM_TUNING`` can name; what stands there of other steps stays.
 
-        Args:
-            path: the file. One rank writes it: ``if world.ranks[0] == 0: world.tuning.save(path)``.
+        One rank writes it: ``if world.ranks[0] == 0: world.tuning.save(path)``.
 
         Raises:
             InputError: there is something else in the file.

@@ -17,7 +17,7 @@ from threading import get_ident
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from spmdsim.cost.curves import Link
+from spmdsim.cost.closed_forms import Link
 from spmdsim.cost.machine import Machine
 from spmdsim.errors import WorldError
 from spmdsim.simulation.engine.timing import message_link

@@ -10,8 +10,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from spmdsim.cost.closed_forms import received_per_message
-from spmdsim.cost.curves import Link
+from spmdsim.cost.closed_forms import Link, received_per_message
 from spmdsim.cost.machine import Machine
 from spmdsim.errors import UsageTypeError
 

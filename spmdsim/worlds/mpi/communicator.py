@@ -22,7 +22,7 @@ from mpi4py import MPI
 from spmdsim.bounded import Bounded
 from spmdsim.collectives import Schedule, algorithms, make_schedule, schedule_of
 from spmdsim.collectives.execution import execute, fitting
-from spmdsim.collectives.partition import cut
+from spmdsim.collectives.instructions import cut
 from spmdsim.collectives.promises import collective
 from spmdsim.collectives.selection_tables import choose, libraries
 from spmdsim.errors import InputError, ScheduleError, WorldError, unknown

@@ -17,7 +17,7 @@ import numpy as np
 from mpi4py import MPI
 
 from spmdsim.collectives import algorithm, make_schedule
-from spmdsim.collectives.partition import cut
+from spmdsim.collectives.instructions import cut
 from spmdsim.collectives.rank_program import compile_program
 from spmdsim.collectives.selection_tables import choose
 from spmdsim.core import split_block
