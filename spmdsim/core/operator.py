@@ -295,20 +295,18 @@ class Recipe:
             self._contexts[rank] = Context(self.bound, self.strategy, rank)
         return (self._contexts[rank],) if self.op.contextual else ()
 
-    def local(self, params: dict[str, Any], rank: Any, *arrays: Any) -> Any:
-        """Run the local function on a rank's arrays."""
+    def local(self, params: dict[str, Any], rank: Any, *arrays: Any) -> tuple[Any, ...]:
+        """What the local function makes of a rank's arrays: an array per result."""
         return self.typed(self.forward(*self.head(rank), *arrays, **params))
 
-    def typed(self, result: Any) -> Any:
+    def typed(self, result: Any) -> tuple[Any, ...]:
         """What the local function gave, in the types that the results' metas say."""
-        if len(self.outputs) == 1:
-            return self.op.typed(result, self.outputs[0].held)
-        return tuple(self.op.typed(array, meta.held) for array, meta in zip(result, self.outputs))
+        arrays = result if len(self.outputs) > 1 else (result,)
+        return tuple([self.op.typed(array, meta.held) for array, meta in zip(arrays, self.outputs)])
 
-    def outside(self) -> Any:
+    def outside(self) -> tuple[Any, ...]:
         """What a rank outside the mesh holds: arrays without elements."""
-        empty = [np.zeros((0,) * len(meta.shape), meta.held) for meta in self.outputs]
-        return empty[0] if len(empty) == 1 else tuple(empty)
+        return tuple(np.zeros((0,) * len(meta.shape), meta.held) for meta in self.outputs)
 
     def kept(self, operands: Sequence[Tensor], wanted: tuple[bool, ...]) -> list[list[Any]]:
         """The operands' arrays, as the tape keeps them for these gradients."""
@@ -342,16 +340,13 @@ def calculated(recipe: Recipe, world: Any, params: dict[str, Any], *lists: list[
     if not world.has_data:
         return [world.empties(meta) for meta in recipe.outputs]
     if not recipe.op.contextual and all(recipe.active):
-        return by_result(recipe, each(partial(recipe.local, params, None), *lists))
-    columns = zip(world.ranks, recipe.active, *lists)
-    jobs = {r: partial(recipe.local, params, r, *arrays) for r, active, *arrays in columns if active}
-    results = recipe.op.on_ranks(world, recipe.strategy.mesh, jobs)
-    return by_result(recipe, [results[r] if r in results else recipe.outside() for r in world.ranks])
-
-
-def by_result(recipe: Recipe, by_rank: list[Any]) -> list[list[Any]]:
-    """Of what each rank's local function gave, the list of each result."""
-    return [by_rank] if len(recipe.outputs) == 1 else [list(column) for column in zip(*by_rank)]
+        by_rank = each(partial(recipe.local, params, None), *lists)
+    else:
+        columns = zip(world.ranks, recipe.active, *lists)
+        jobs = {r: partial(recipe.local, params, r, *arrays) for r, active, *arrays in columns if active}
+        results = recipe.op.on_ranks(world, recipe.strategy.mesh, jobs)
+        by_rank = [results[r] if r in results else recipe.outside() for r in world.ranks]
+    return [[*arrays] for arrays in zip(*by_rank)]
 
 
 def bring(recipe: Recipe, operand: int, tensor: Tensor) -> Tensor:

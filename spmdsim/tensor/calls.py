@@ -75,6 +75,10 @@ class CallRecipe(Recipe):
             recipe.alone = forward.known(*[np.broadcast_to(np.empty((), m.held), n) for m, n in like])
         return recipe
 
+    def sole(self, params: dict[str, Any], *arrays: Any) -> Any:
+        """The only result on a rank, where the recipe is plain."""
+        return self.op.typed(self.forward(*arrays, **params), self.outputs[0].held)
+
     def kept(self, operands: Sequence[Tensor], wanted: tuple[bool, ...]) -> list[list[Any]]:
         """Zeros that take no memory, for operands that the wanted gradients do not look at; those of the others."""
         blanks = self.blanks.get(wanted)
@@ -150,7 +154,7 @@ def apply(
             array = recipe.alone(*[tensor.held[0] for tensor in tensors], **params)
         shards = [array if array.dtype is meta.held else op.typed(array, meta.held)]
     else:
-        shards = each(partial(recipe.local, params, None), *[tensor.held for tensor in tensors])
+        shards = each(partial(recipe.sole, params), *[tensor.held for tensor in tensors])
     origin = 0
     if world.compares and two and not op.varying:  # what a world would say, without asking it
         origin = hash((recipe.number, first.origin, last.origin)) & ORIGINS

@@ -20,7 +20,7 @@ from spmdsim.core import BoundRule, Layout, Strategy
 from spmdsim.core.bound import Shape
 from spmdsim.core.elements import in_type
 from spmdsim.core.meta import Meta
-from spmdsim.core.operator import Op, Recipe, by_result
+from spmdsim.core.operator import Op, Recipe
 from spmdsim.core.step import Step
 from spmdsim.core.tape import OpNode
 from spmdsim.core.tensor import Tensor
@@ -129,7 +129,7 @@ def _through(recipe: Recipe, world: Any, params: dict[str, Any], *lists: list[An
         taken = _run_step(step, dtype, world, given)
         given = [None if way is None else _advance(way, part) for way, part in zip(begun, taken)]
     results = [recipe.outside() if end is None else recipe.typed(end.value) for end in given]
-    return by_result(recipe, results)
+    return [[*arrays] for arrays in zip(*results)]
 
 
 def _run_step(step: Any, dtype: np.dtype, world: Any, given: Sequence[_Yielded | None]) -> list[Any]:
