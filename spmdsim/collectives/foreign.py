@@ -61,10 +61,7 @@ class Many(list[Any]):
 
 
 class Rounds:
-    """Answers questions about a generator function.
-
-    Args:
-        generate: somebody's.
+    """Answers questions about somebody's generator function.
 
     >>> from spmdsim.collectives import send
     >>> rounds = Rounds(lambda rank, size: iter([[send(1 - rank, 0)], "x"]))

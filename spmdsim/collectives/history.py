@@ -32,14 +32,9 @@ class RankState:
 
 @dataclass(frozen=True, repr=False)
 class History(ShortRepr):
-    """A schedule unrolled.
+    """A schedule unrolled: the messages of each step, and the states before the first one and after each.
 
-    Attributes:
-        schedule: what was unrolled.
-        symbols: the meaning of value numbers.
-        steps: the messages of each step.
-        states: before the first step, then after each.
-        findings: what is wrong; with unmatched messages only ``steps`` is filled, by each rank's own rounds.
+    With unmatched messages only ``steps`` is filled, by each rank's own rounds.
     """
 
     schedule: Schedule

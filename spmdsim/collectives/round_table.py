@@ -40,14 +40,9 @@ MOST_FINDINGS = 1000
 
 @dataclass(frozen=True)
 class ScheduleFinding:
-    """One thing that is wrong, exactly.
+    """One thing that is wrong, exactly: a line with round, rank and chunk in it.
 
-    Attributes:
-        text: one line, with round, rank and chunk in it.
-        round: the round, counted from 0; None when it is about the end.
-        rank: the rank it happens on; None when it is about several.
-        chunk: the chunk concerned, if one is.
-        warning: whether the schedule still keeps its promise.
+    Without a round it is about the end, without a rank about several; with a warning the schedule still keeps its promise.
     """
 
     text: str

@@ -32,18 +32,14 @@ RANK_ROUND_LIMIT = 20_000_000
 
 @dataclass(frozen=True, eq=False)
 class LinkLoad:
-    """Equal rounds in a row: who sends how much to whom.
+    """Equal rounds in a row: who sends how much to whom, and the most that one rank does in one of them.
 
     Attributes:
-        repeat: how many rounds.
-        reduced: most bytes that one rank reduces in one of them.
-        largest: most bytes that one rank sends or receives in one of them.
         count: messages in one round, all ranks together.
         ports: most messages that one rank sends in one of them.
         alike: ``("shift" or "xor", peer of rank 0)`` when every rank sends one message of the same size to the rank
             that far away; None otherwise.
-        ranks: number of ranks.
-        make: builds the arrays; called when they are asked for.
+        make: builds senders, receivers and sizes; called when they are asked for.
     """
 
     repeat: int
@@ -106,12 +102,7 @@ def link_loads(schedule: Schedule, nbytes: int, itemsize: int = 1) -> Iterator[L
 
 
 class OwnChunks:
-    """Chunks of rank 0, of which another rank has as many, each some blocks later.
-
-    Args:
-        schedule: whose chunks; each of its blocks is cut into as many of them.
-        numbers: which.
-    """
+    """Chunks of rank 0, of which another rank has as many, each some blocks later; each block is cut into as many of them."""
 
     def __init__(self, schedule: Schedule, numbers: Sequence[int]) -> None:
         self.numbers, self._n = numbers, schedule.size
@@ -146,13 +137,7 @@ class OwnChunks:
 
 @dataclass(frozen=True)
 class RepeatedRound:
-    """Equal rounds of rank 0 in a row: as many chunks to the same peers.
-
-    Attributes:
-        repeat: how many.
-        sends: the peer and the chunks of each message of the first of them.
-        reduced: the chunks that are reduced in it.
-    """
+    """Equal rounds of rank 0 in a row, as many chunks to the same peers; with the sends and the reduced chunks of the first."""
 
     repeat: int
     sends: tuple[tuple[int, OwnChunks], ...]
