@@ -19,18 +19,8 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, NoReturn
 
+from spmdsim.ending import stop
 from spmdsim.ending.notes import job_folder
-from spmdsim.ending.stop import (
-    active_world,
-    describe,
-    end_before_mpi,
-    end_job,
-    exit_code,
-    exit_words,
-    is_forked,
-    leave_together,
-    stop,
-)
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -52,12 +42,12 @@ def protect(name: str | None = None) -> None:
     process = os.getpid()
 
     def leave() -> None:
-        if is_forked():
+        if stop.is_forked():
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(left_with()[0])  # else MPI would end here, which the child has no part in
         if os.getpid() == process:
-            end_before_mpi(left_with()[0])
+            stop.end_before_mpi(left_with()[0])
 
     atexit.register(leave)
 
@@ -75,7 +65,7 @@ def hook_exit() -> None:
     def code(error: SystemExit) -> object:
         value = member.__get__(error)
         if sys._getframe().f_back is None:
-            _left_with[:] = [(exit_code(error), exit_words(error))]
+            _left_with[:] = [(stop.exit_code(error), stop.exit_words(error))]
         return value
 
     # Of a type that is written in C only its own dict takes a new attribute.
@@ -107,7 +97,7 @@ def _hook_failing_quick_exit() -> None:
             said = f"rank {comm.rank} of {comm.size} leaves with os._exit({status}) at {where}\n"
             os.write(2, said.encode())
         if os.getpid() == process:
-            end_before_mpi(status)
+            stop.end_before_mpi(status)
         now(status)
 
     os._exit = quick_exit
@@ -137,7 +127,7 @@ def hook_threads() -> None:
             return
         lines = traceback.format_exception(args.exc_type, args.exc_value, args.exc_traceback)
         thread = args.thread.name if args.thread else "?"
-        end_job(f"rank {comm.rank} of {comm.size}, thread {thread}:\n{''.join(lines).rstrip()}", 1)
+        stop.end_job(f"rank {comm.rank} of {comm.size}, thread {thread}:\n{''.join(lines).rstrip()}", 1)
 
     threading.excepthook = dies
 
@@ -151,7 +141,10 @@ def hook_callbacks() -> None:
         if comm is None or error is None or "atexit" not in (args.err_msg or ""):
             before(args)
             return
-        end_job(f"rank {comm.rank} of {comm.size}, at exit:\n{describe(error, '')}", exit_code(error) or 1)
+        stop.end_job(
+            f"rank {comm.rank} of {comm.size}, at exit:\n{stop.describe(error, '')}",
+            stop.exit_code(error) or 1,
+        )
 
     sys.unraisablehook = dies
 
@@ -162,19 +155,19 @@ def hook_exceptions(name: str | None = None) -> None:
     def dies(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if _several() is None:
             sys.__excepthook__(kind, error, trace)
-            _left_with[:] = [(exit_code(error), kind.__name__)]
+            _left_with[:] = [(stop.exit_code(error), kind.__name__)]
             return
         try:
-            code = stop(error.with_traceback(trace), name or Path(sys.argv[0]).name)
+            code = stop.stop(error.with_traceback(trace), name or Path(sys.argv[0]).name)
         except BaseException as second:  # no memory to end well, most likely
             code = 1
             os.write(2, f"{kind.__name__}, and {type(second).__name__} while the job was ended\n".encode())
-        leave_together(code)
+        stop.leave_together(code)
 
     sys.excepthook = dies
 
 
 def _several() -> MPI.Comm | None:
     """All ranks, if MPI runs here and they are several."""
-    comm = active_world()
+    comm = stop.active_world()
     return comm if comm is not None and comm.size > 1 else None

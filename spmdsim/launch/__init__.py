@@ -9,6 +9,7 @@ it was started, is said in ``spmdsim/ending``.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -61,19 +62,5 @@ def end_job_on_error(name: str = "program") -> None:
 
 
 def start_self(n: int, argv: Sequence[str], log_dir: str | os.PathLike[str] | None = None) -> int:
-    """Run ``python -m spmdsim <argv>`` on ``n`` ranks: how a command starts itself again under MPI.
-
-    Args:
-        n: number of ranks.
-        argv: the command's name and arguments, such as ``["layout", "--help"]``.
-        log_dir: write ``worker_N.log`` per rank there, and echo rank 0; None for no such files.
-
-    Returns:
-        0 if every rank ended well, else the exit code of the rank that failed first.
-
-    Raises:
-        WorldError: no MPI, or none that fits the installed mpi4py.
-    """
-    import sys
-
+    """Run ``python -m spmdsim <argv>`` on ``n`` ranks, as :func:`start` does: how a command starts itself under MPI."""
     return start(n, [sys.executable, "-m", "spmdsim", *argv], log_dir)

@@ -92,7 +92,6 @@ class Apart:
         return line
 
     def _end(self) -> NoReturn:
-        """It has ended without an answer: say how."""
         _, status, used = os.wait4(self._process, 0)
         self._process, code = 0, os.waitstatus_to_exitcode(status)
         over = 0 < limits.current.seconds <= used.ru_utime + used.ru_stime

@@ -57,7 +57,6 @@ def _software() -> Iterator[Diagnosis]:
 
 
 def _machine(job: Launched | None) -> Iterator[Diagnosis]:
-    """Cores and oversubscription."""
     available = cores(together=job is not None)
     yield Diagnosis("cores", "ok", str(available))
     if job is None:
@@ -193,7 +192,6 @@ def _waiting(comm: MPI.Comm) -> Diagnosis:
 
 
 def _transport() -> Diagnosis:
-    """Which ways of moving messages are switched on or off by settings."""
     names = ("OMPI_MCA_btl", "OMPI_MCA_mtl", "OMPI_MCA_pml", "UCX_TLS", "FI_PROVIDER")
     chosen = [f"{name}={os.environ[name]}" for name in names if name in os.environ]
     return Diagnosis("transports", "ok", ", ".join(chosen) or "the library's own choice")

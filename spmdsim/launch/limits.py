@@ -179,12 +179,10 @@ def _ended(body: Callable[[], int]) -> str:
     def run() -> int:
         try:
             return body()
-        except SpmdError as error:
-            mistakes.append(error)
-        except (MemoryError, SystemExit) as error:
+        except (SpmdError, MemoryError, SystemExit) as error:
             if isinstance(error, SystemExit) and error.code:
                 raise
-            mistakes.append(InputError(mistake(error)))
+            mistakes.append(error if isinstance(error, SpmdError) else InputError(mistake(error)))
         return 2
 
     code = guard(run, " ".join(["spmdsim", *sys.argv[1:2]])) & 0xFF
@@ -279,7 +277,6 @@ def _lower(kind: int, soft: int, hard: int) -> None:
 
 
 def _address_space() -> int:
-    """Bytes that this process has mapped; 0 where the system does not say."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError):
@@ -357,7 +354,6 @@ class _Watch:
         return self.used - before > WALL * self.limits.seconds / 10
 
     def _read(self, seconds: float) -> bool:
-        """Pass on what has come; whether anything has."""
         some = False
         for end in select.select([*self.streams, self.report], [], [], seconds)[0]:
             data = os.read(end, 1 << 16)
@@ -390,7 +386,6 @@ class _Watch:
             os.kill(self.child, OVER)
 
     def _kill(self) -> None:
-        """End the child, and what it has started."""
         with suppress(ProcessLookupError, PermissionError):
             if self.status is None:
                 os.kill(self.child, signal.SIGKILL)

@@ -83,8 +83,6 @@ def print_in_blocks() -> None:
 
 
 class _Both(io.TextIOBase):
-    """Writes to two streams."""
-
     def __init__(self, first: TextIO, second: TextIO) -> None:
         self.first, self.second = first, second
 

@@ -117,15 +117,9 @@ def vendor_in(text: str) -> str | None:
     >>> vendor_in("mpirun (Open MPI) 5.0.11"), vendor_in("HYDRA build details:")
     ('Open MPI', 'MPICH')
     """
-    for pattern, vendor in (
-        (r"Open MPI|OpenRTE|prte", "Open MPI"),
-        (r"Intel", "Intel MPI"),
-        (r"MVAPICH", "MVAPICH"),
-        (r"HYDRA|MPICH", "MPICH"),
-    ):
-        if re.search(pattern, text):
-            return vendor
-    return None
+    open_mpi, intel = (r"Open MPI|OpenRTE|prte", "Open MPI"), (r"Intel", "Intel MPI")
+    vendors = (open_mpi, intel, (r"MVAPICH", "MVAPICH"), (r"HYDRA|MPICH", "MPICH"))
+    return next((vendor for pattern, vendor in vendors if re.search(pattern, text)), None)
 
 
 def candidates() -> Iterator[str]:

@@ -18,15 +18,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from spmdsim.ending.notes import (
-    began,
-    has_left,
-    has_left_before_mpi,
-    job_folder,
-    note_end,
-    note_failure,
-    ranks_gone,
-)
+from spmdsim.ending import notes
 from spmdsim.ending.starting import CODE, awaiting
 from spmdsim.ending.stop import exit_now, left_while
 from spmdsim.launcher import LAUNCHER_VARIABLE, Launched
@@ -58,7 +50,7 @@ def nursed(job: Launched | None) -> None:
 
     Does nothing without a starter on this machine, or on a system that cannot watch processes.
     """
-    folder = job_folder()
+    folder = notes.job_folder()
     if job is None or folder is None or LAUNCHER_VARIABLE in os.environ or not hasattr(os, "pidfd_open"):
         return
     os.environ[LAUNCHER_VARIABLE] = str(os.getppid())
@@ -130,17 +122,17 @@ class _Nurse:
     def _tell(self, code: int) -> None:
         """Leave a note of a death, unless the rank itself has said why it ends; the starter ends the job."""
         rank = self.found.rank
-        if (code == 0 and (self.folder / f"rank_{rank}").exists()) or has_left(self.folder, rank, code):
-            if code == 0 and has_left_before_mpi(self.folder, rank):
+        if (code == 0 and (self.folder / f"rank_{rank}").exists()) or notes.has_left(self.folder, rank, code):
+            if code == 0 and notes.has_left_before_mpi(self.folder, rank):
                 self._stay()
             return
-        note_failure(code_of(code), cause_of(code))
+        notes.note_failure(code_of(code), cause_of(code))
         end = time.monotonic() + ENDED_SECONDS
-        while code == 0 and len(ranks_gone(self.folder)) < self.found.size:  # do all go like this?
+        while code == 0 and len(notes.ranks_gone(self.folder)) < self.found.size:  # do all go like this?
             time.sleep(0.05)
             code = int(time.monotonic() > end)
         if code:
-            note_end()
+            notes.note_end()
             time.sleep(ENDED_SECONDS)
 
     def _stay(self) -> None:
@@ -148,10 +140,10 @@ class _Nurse:
 
         Of some launchers nobody learns then which rank it was, and others let the ranks wait for ever.
         """
-        while not self.asked and len(ranks_gone(self.folder)) < self.found.size:
+        while not self.asked and len(notes.ranks_gone(self.folder)) < self.found.size:
             if waiting := awaiting(self.found):
-                note_failure(CODE, left_while(waiting))
-                note_end()
+                notes.note_failure(CODE, left_while(waiting))
+                notes.note_end()
                 time.sleep(ENDED_SECONDS)
                 return
             time.sleep(LOOK_SECONDS)
@@ -160,7 +152,7 @@ class _Nurse:
         """Leave nothing behind where the starter cannot: the last nurse finds nothing in use any more."""
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
         with suppress(OSError):
-            since = began(self.folder)
+            since = notes.began(self.folder)
             shutil.rmtree(self.folder, ignore_errors=True)
             sweep(since)
 
@@ -235,7 +227,6 @@ def _segments() -> list[Path]:
 
 
 def _made(path: Path) -> float | None:
-    """When a file of this user's was made."""
     with suppress(OSError):
         status = path.stat()
         return status.st_ctime if status.st_uid == os.getuid() else None

@@ -164,12 +164,8 @@ def clear_up(since: float, hurried: bool) -> None:
 
 def rank_environment(n: int) -> dict[str, str]:
     """The environment of the ranks: this one's, with BLAS threads that fit."""
-    threads = (
-        {}
-        if "OMP_NUM_THREADS" in os.environ
-        else dict.fromkeys(THREAD_VARIABLES, str(blas_threads(n, cores())))
-    )
-    return threads | dict(os.environ)
+    threads = dict.fromkeys(THREAD_VARIABLES, str(blas_threads(n, cores())))
+    return {**({} if "OMP_NUM_THREADS" in os.environ else threads), **os.environ}
 
 
 def job_ends(folder: Path, n: int) -> float | None:
@@ -203,9 +199,7 @@ def wait(
         raise Terminated  # a handler could not wait for the launcher itself
 
     def passed_on(number: int, _: object) -> None:
-        process.send_signal(
-            number
-        )  # the ranks are asked for what they called last, and not this process alone
+        process.send_signal(number)  # the ranks are asked what they called last, and not this process alone
 
     try:
         with answered("SIGTERM", terminated), answered("SIGUSR1", passed_on):

@@ -21,16 +21,10 @@ def redistribute(here: World, sizes: list[int]) -> None:
     line = Mesh((here.size,), ("x",))
     rows, columns, whole = line("x", None), line(None, "x"), line(None, None)
     pending = line(None, None, partial="x")
+    moves = [(rows, columns), (columns, rows), (rows, whole), (columns, whole)]
+    moves += [(pending, target) for target in (whole, rows, columns)]
     for size in sizes:
-        for source, target in (
-            (rows, columns),
-            (columns, rows),
-            (rows, whole),
-            (columns, whole),
-            (pending, whole),
-            (pending, rows),
-            (pending, columns),
-        ):
+        for source, target in moves:
             local = np.ones(source.local_shape((size, size), here.ranks[0]), np.float32)
             tensor = Tensor.from_local(local, source, here, shape=(size, size))
             for _ in range(CALLS):

@@ -1,4 +1,9 @@
-"""The pytest plugin: one session out of many ranks."""
+"""The pytest plugin: one session out of many ranks.
+
+Under ``mpirun -n N python -m pytest --with-mpi`` (with pytest-mpi), all ranks run the same tests and agree after
+each phase of each test: a test that failed anywhere failed everywhere, the failing ranks are named with their
+assertion, rank 0 alone reports, and nobody hangs. In every other run of pytest this plugin does nothing.
+"""
 
 from __future__ import annotations
 
@@ -83,20 +88,10 @@ __all__ = ["mpi_comm"]
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Two deadlines."""
     group = parser.getgroup("spmdsim", "tests on many ranks")
-    group.addoption(
-        "--mpi-deadline",
-        type=float,
-        default=60.0,
-        metavar="SECONDS",
-        help="how long ranks that finished a test wait for the others (default 60)",
-    )
-    group.addoption(
-        "--mpi-deadline-failed",
-        type=float,
-        default=3.0,
-        metavar="SECONDS",
-        help="how long a rank that failed waits for the others before it ends the job (default 3)",
-    )
+    finished = "how long ranks that finished a test wait for the others (default 60)"
+    failed = "how long a rank that failed waits for the others before it ends the job (default 3)"
+    for name, seconds, text in (("--mpi-deadline", 60.0, finished), ("--mpi-deadline-failed", 3.0, failed)):
+        group.addoption(name, type=float, default=seconds, metavar="SECONDS", help=text)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -110,9 +105,8 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Join the other ranks, if there are any and the user asked for it."""
-    config.addinivalue_line(
-        "markers", "ranks(counts): rank counts that mpi_comm (or world) takes in this test"
-    )
+    counts = "ranks(counts): rank counts that mpi_comm (or world) takes in this test"
+    config.addinivalue_line("markers", counts)
     if not under_mpi(config):
         return
     prepare()

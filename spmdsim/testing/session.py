@@ -34,6 +34,12 @@ ROLL_CALL_SECONDS = 0.5
 
 #: Exit code when the job had to be ended: the one pytest has for its own errors.
 ABORTED = 3
+CODES = {"passed": PASSED, "skipped": SKIPPED, "failed": FAILED}
+
+#: Only rank 0 colours its texts; without them equal failures are equal.
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+#: A test may take this many deadlines when all ranks are still in it.
+WATCHDOG_FACTOR = 2.0
 
 
 class Agreement:
@@ -42,12 +48,10 @@ class Agreement:
     def __init__(
         self, comm: MPI.Comm, deadline: float, deadline_failed: float, say: Callable[[str], None]
     ) -> None:
-        self.comm = comm.Dup()
+        self.comm, self.say = comm.Dup(), say
         self.rank: int = comm.rank
         self.size: int = comm.size
-        self.deadline = deadline
-        self.deadline_failed = min(deadline, deadline_failed)
-        self.say = say
+        self.deadline, self.deadline_failed = deadline, min(deadline, deadline_failed)
 
     def meet(self, what: str, phase: str, outcome: int, message: str = "") -> list[int]:
         """Exchange outcomes."""
@@ -104,25 +108,25 @@ class Agreement:
     def _missing(self, what: str, phase: str, seconds: float, message: str) -> NoReturn:
         here = self._roll_call()
         away = [rank for rank in range(self.size) if rank not in here]
-        if message:
-            self.say(f"rank {self.rank} of {self.size}: {what} ({phase}) failed\n{message}")
+        self._say_failed(what, phase, message)
         if self.rank == min(rank for rank, late in here.items() if late):
-            self.say(
-                f"{what} ({phase}): ranks {away} of {self.size} did not come within {seconds:g} s "
-                f"to where ranks {sorted(here)} wait; the job ends"
-            )
+            absent = f"ranks {away} of {self.size} did not come within {seconds:g} s"
+            self.say(f"{what} ({phase}): {absent} to where ranks {sorted(here)} wait; the job ends")
             self.abort()
         time.sleep(2 * ROLL_CALL_SECONDS)  # let the rank that speaks end the job
         self.abort()
 
     def _astray(self, what: str, phase: str, records: list[Any], message: str) -> NoReturn:
-        if message:
-            self.say(f"rank {self.rank} of {self.size}: {what} ({phase}) failed\n{message}")
+        self._say_failed(what, phase, message)
         together = [r for r, record in enumerate(records) if record[:2] == records[self.rank][:2]]
         if self.rank == min(together):
             self.say(f"ranks {together} of {self.size} are at {what} ({phase}), others are not")
         time.sleep(ROLL_CALL_SECONDS)  # let every group say where it is
         self.abort()
+
+    def _say_failed(self, what: str, phase: str, message: str) -> None:
+        if message:
+            self.say(f"rank {self.rank} of {self.size}: {what} ({phase}) failed\n{message}")
 
     def abort(self, code: int = ABORTED) -> NoReturn:
         """End all ranks now."""
@@ -131,14 +135,6 @@ class Agreement:
         time.sleep(FORWARD_SECONDS)
         self.comm.Abort(code)
         raise SystemExit(code)
-
-
-CODES = {"passed": PASSED, "skipped": SKIPPED, "failed": FAILED}
-
-#: Only rank 0 colours its texts; without them equal failures are equal.
-COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-#: A test may take this many deadlines when all ranks are still in it.
-WATCHDOG_FACTOR = 2.0
 
 
 def _place(frame: FrameType | None) -> str:
@@ -158,27 +154,20 @@ class RankSession:
         from mpi4py import MPI
 
         self.config = config
-        self.agreement = Agreement(
-            MPI.COMM_WORLD,
-            config.getoption("--mpi-deadline"),
-            config.getoption("--mpi-deadline-failed"),
-            self.say,
-        )
+        deadline, failed = (config.getoption(f"--mpi-deadline{of}") for of in ("", "-failed"))
+        self.agreement = Agreement(MPI.COMM_WORLD, deadline, failed, self.say)
         self.rank, self.size = self.agreement.rank, self.agreement.size
         self.leaving = False
-        self.seconds = WATCHDOG_FACTOR * config.getoption("--mpi-deadline")
+        self.seconds = WATCHDOG_FACTOR * deadline
         if self.rank:
             self._be_quiet()
 
     def say(self, text: str) -> None:
         """Write to the real stderr, past pytest's capturing, in one piece."""
-        os.write(self._stderr(), f"\n{text}\n".encode())
-
-    def _stderr(self) -> int:
         capture: Any = self.config.pluginmanager.getplugin("capturemanager")
         saved = getattr(getattr(capture, "_global_capturing", None), "err", None)
         descriptor = getattr(saved, "targetfd_save", None)
-        return descriptor if isinstance(descriptor, int) else 2
+        os.write(descriptor if isinstance(descriptor, int) else 2, f"\n{text}\n".encode())
 
     def _be_quiet(self) -> None:
         """Ranks other than 0 report to nobody."""
@@ -205,7 +194,6 @@ class RankSession:
             self._leave(self._difference(ids), False)
 
     def _difference(self, ids: list[str]) -> str:
-        """Which tests are not the same on all ranks."""
         others = [set(text.split("\n")) for text in self.agreement.texts("\n".join(ids))]
         common = set.intersection(*others)
         for rank, tests in enumerate(others):
@@ -277,7 +265,6 @@ class RankSession:
         return outcomes
 
     def _verdict(self, name: str, phase: str, failed: list[int], texts: list[str]) -> str:
-        """Each distinct failure once, with its ranks."""
         lines = [f"{name} ({phase}) failed on ranks {failed} of {self.size}"]
         for ranks, text in sides((rank, texts[rank]) for rank in failed):
             lines += [f"--- {name_ranks(ranks)}:", text]

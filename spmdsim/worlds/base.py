@@ -327,7 +327,6 @@ class World(world.World):
         return Posted(self, step, shards[0].dtype, self._stages(step, shards))
 
     def _stages(self, step: Step, shards: list[Any]) -> Stages:
-        """Begin a step, and go on with it."""
         return self._run(step, shards, None)
         yield  # what makes it a generator: there is nothing to wait for
 

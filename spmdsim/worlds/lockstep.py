@@ -206,18 +206,14 @@ class LockStep(World, lockstep.LockStep):
         return run_all_rows(step, ids, values)
 
     def _run_parts(self, step: PartsStep, dtype: np.dtype, given: Sequence[Parts | None]) -> Arrived:
-        results: Shards = []
-        peers: list[Peers] = []
-        for rank, mine in enumerate(given):
-            if mine is None:
-                results.append(None)
-                peers.append(())
-                continue
+        results: Shards = [None] * len(given)
+        peers: list[Peers] = [()] * len(given)
+        for rank in [rank for rank, mine in enumerate(given) if mine is not None]:
             members = step.group(rank)
             me, all_of = members.index(rank), [given[member] for member in members]
-            results.append([part.arrays[me] for part in all_of if part is not None])
-            came = zip(members, results[-1])
-            peers.append(tuple((m, len(part)) for m, part in came if m != rank and len(part)))
+            results[rank] = [part.arrays[me] for part in all_of if part is not None]
+            came = zip(members, results[rank])
+            peers[rank] = tuple((m, len(part)) for m, part in came if m != rank and len(part))
         return results, peers
 
     def _emulate(self, step: Step, shards: Shards, algorithm: str) -> Shards:

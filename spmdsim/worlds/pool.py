@@ -144,7 +144,6 @@ class Pool:
         return False
 
     def _more(self, nbytes: int) -> np.ndarray:
-        """One more buffer of this size."""
         kept, buffer = self._by_size[nbytes], self._pages.cut(nbytes)
         kept.append(buffer)
         kept.used = True

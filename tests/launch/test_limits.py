@@ -253,7 +253,7 @@ ALLOWED = {
         "exec",
     ): "what compile wrote down, as calls on numbered values; no text of anybody's",
     ("compiled/straight.py", "compile"): "the same",
-    ("simulation/data/payloads.py", "loads"): "objects that a simulated program sends to itself",
+    ("simulation/data/message_buffers.py", "loads"): "objects that a simulated program sends to itself",
     ("worlds/mpi/counted.py", "loads"): "objects that ranks of one job send to one another",
 }
 RUNS_CODE = {"eval", "exec", "compile", "execfile", "exec_module", "run_path", "run_module", "system", "popen", "loads"}  # fmt: skip

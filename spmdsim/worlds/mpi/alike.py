@@ -24,9 +24,11 @@ from spmdsim.errors import DisagreementError, SpmdError, WorldError
 from spmdsim.sides import name_ranks, number_of, sides
 from spmdsim.trace.recorder import source_line
 from spmdsim.worlds.mpi.boards import world_ranks
+from spmdsim.worlds.mpi.checker import DEADLINE, deadline_seconds
 from spmdsim.worlds.mpi.counted import GAVE_UP
 from spmdsim.worlds.mpi.messages import abandoned
 from spmdsim.worlds.pool import limit_of_process
+from spmdsim.worlds.programs import check_mode
 
 #: What a rank says of itself, by name.
 Facts = Mapping[str, str]
@@ -118,19 +120,27 @@ TEXT, PROGRAM = "the text of the program", "the program's file"
 
 
 def agreed(
-    comm: MPI.Comm, otherwise: float, wanted: Mapping[str, Callable[[], Any]], what: str = "a world"
+    comm: MPI.Comm,
+    check: bool | str | None,
+    deadline: float | None,
+    wanted: Mapping[str, Callable[[], Any]],
+    what: str = "a world",
 ) -> dict[str, Any]:
     """The settings of a world, if all of its ranks have the same, run the same program and have the same versions.
 
-    ``wanted`` gives each setting, or raises; one of them is ``check``: where no rank wants its calls compared, only their
-    settings are. What one raises, on any rank, is raised on all. Collective; ``otherwise`` are the seconds to wait for
-    ranks, where the settings have no ``deadline``.
+    They are ``check`` and ``deadline``, and those that ``wanted`` gives. What one raises, on any rank, is raised on all.
+    Where no rank wants its calls compared, only their settings are. Collective.
     """
     settings: dict[str, Any] = {}
+    otherwise = DEADLINE if deadline is None else deadline
+    common = {
+        "check": lambda: check_mode(check),
+        "deadline": lambda: deadline_seconds() if deadline is None else deadline,
+    }
     problem = None
     try:
         limit_of_process()  # compared with the variables; but what is no number is nobody's setting
-        for name, setting in wanted.items():
+        for name, setting in {**common, **wanted}.items():
             settings[name] = setting()
     except SpmdError as error:
         problem = error
@@ -174,7 +184,6 @@ def _named(setting: str) -> str:
 
 
 def _said(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Settings in words, those of a tuning file one by one."""
     said: dict[str, str] = {}
     for name, value in settings.items():
         if is_dataclass(value):
@@ -225,7 +234,6 @@ def _main_text(main: ModuleType | None) -> str:
 
 @cache
 def _foreign() -> tuple[str, ...]:
-    """Where installed modules are."""
     kinds = ("stdlib", "platstdlib", "purelib", "platlib")
     return tuple(sysconfig.get_paths()[kind] + os.sep for kind in kinds)
 

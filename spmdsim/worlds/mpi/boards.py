@@ -19,34 +19,15 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from threading import Lock, Thread
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from mpi4py import MPI
 
 from spmdsim.errors import WorldError
-from spmdsim.worlds.mpi import board as areas
-from spmdsim.worlds.mpi.board import (
-    ANEW,
-    AREA,
-    BEGIN,
-    BEGUN,
-    COLUMNS,
-    COMPARED,
-    ENDED,
-    RING,
-    SEEN,
-    SILENT,
-    TEXTS,
-    WORDS,
-    Board,
-    column,
-    here,
-)
+from spmdsim.worlds.mpi import board as area
+from spmdsim.worlds.mpi.board import Board, column, here
 from spmdsim.worlds.mpi.counted import Counted
-
-if TYPE_CHECKING:
-    from spmdsim.worlds.mpi.board import Board
 
 #: Seconds in which a process answers, or another one of its node is asked; and in which a node that does not is left alone.
 ANSWERS, RESTS = 1.0, 1.0
@@ -137,21 +118,23 @@ class News:
 
     def _of(self, place: int) -> Iterator[bytes]:
         numbers = self._board.areas[place]
-        head = np.array(numbers[: areas.HEAD])
-        head[SEEN] = self._board.process(place)
-        anew, used = int(head[ANEW]), int(head[WORDS])
+        head = np.array(numbers[: area.HEAD])
+        head[area.SEEN] = self._board.process(place)
+        anew, used = int(head[area.ANEW]), int(head[area.WORDS])
         since = self._words[place][1] if self._words[place][0] == anew else 0
         self._words[place] = anew, used
         if since < used:
-            yield _patch(place, TEXTS + since // 8, numbers[TEXTS + since // 8 : TEXTS + used // 8])
+            yield _patch(
+                place, area.TEXTS + since // 8, numbers[area.TEXTS + since // 8 : area.TEXTS + used // 8]
+            )
         for at, key in list(self._board.groups(place)):
-            begun, compared = int(numbers[at + BEGUN]), int(numbers[at + COMPARED])
+            begun, compared = int(numbers[at + area.BEGUN]), int(numbers[at + area.COMPARED])
             known, sent = self._calls.get((place, at), (0, 0))
             sent = sent if known == key else 0
             self._calls[place, at] = key, begun
-            for first, many in stretches(max(sent - 1, begun - RING, 0), begun):
+            for first, many in stretches(max(sent - 1, begun - area.RING, 0), begun):
                 begins = column(at, 0, first)
-                yield _patch(place, begins, numbers[begins : begins + many * COLUMNS], True)
+                yield _patch(place, begins, numbers[begins : begins + many * area.COLUMNS], True)
             yield _patch(place, at, np.array([key, begun, compared]))
         yield _patch(place, 0, head)
 
@@ -163,7 +146,7 @@ def stretches(since: int, until: int) -> Iterator[tuple[int, int]]:
     [(250, 6), (256, 4)]
     """
     while since < until:
-        many = min(until - since, RING - since % RING)
+        many = min(until - since, area.RING - since % area.RING)
         yield since, many
         since += many
 
@@ -206,7 +189,7 @@ class OtherNode:
             silent = time.monotonic() - self._heard > PATIENCE
             if refused or silent:
                 for place in self.places:
-                    board.areas[place][SEEN] = ENDED if refused else SILENT
+                    board.areas[place][area.SEEN] = area.ENDED if refused else area.SILENT
 
     def _ask(self, board: Board) -> None:
         if self._connection is None:
@@ -222,8 +205,8 @@ class OtherNode:
             place, at, length, calls = _PATCH.unpack(reply[: _PATCH.size])
             data = bytes(reply[_PATCH.size : _PATCH.size + length])
             if calls:
-                rows = np.frombuffer(data, np.float64).reshape(-1, COLUMNS).copy()
-                clock = rows[:, BEGIN:]
+                rows = np.frombuffer(data, np.float64).reshape(-1, area.COLUMNS).copy()
+                clock = rows[:, area.BEGIN :]
                 clock[:] = np.where(clock, clock + self._shift[1], 0)
                 data = rows.tobytes()
             board.put(place, at, data)
@@ -270,7 +253,7 @@ def _hosts() -> tuple[str, ...]:
 
 #: Where the bytes stand by which ranks know that they opened the same memory.
 _WORD = 80
-_BYTES = AREA * 8
+_BYTES = area.AREA * 8
 
 _boards: list[Board] = []
 
@@ -312,7 +295,7 @@ def _new_board(comm: Counted, members: Sequence[int], places: Sequence[int]) -> 
     nodes = [part for node in nodes for part in ([(p,) for p in node] if alone & {*node} else [node])]
     numbers = memoryview(memory).cast("q")
     areas = [
-        numbers[near.index(p) * AREA : (near.index(p) + 1) * AREA]
+        numbers[near.index(p) * area.AREA : (near.index(p) + 1) * area.AREA]
         if p in near
         else memoryview(mmap.mmap(-1, _BYTES)).cast("q")
         for p in range(len(members))

@@ -25,22 +25,8 @@ from spmdsim.bounded import Bounded
 from spmdsim.core.lockstep import contiguous
 from spmdsim.sides import name_ranks, number_of, sides
 from spmdsim.trace.recorder import source_line, source_lines, users
-from spmdsim.worlds.mpi.board import (
-    AGREED,
-    BEGUN,
-    COLUMNS,
-    COMPARED,
-    END,
-    INSIDE,
-    KEY,
-    LINE,
-    RING,
-    Board,
-    NotedCall,
-    as_float,
-    column,
-    differences,
-)
+from spmdsim.worlds.mpi import board as area
+from spmdsim.worlds.mpi.board import Board, NotedCall, as_float, column, differences
 from spmdsim.worlds.programs import Run
 
 if TYPE_CHECKING:
@@ -195,10 +181,10 @@ class Calls:
         own, first, least = self.number, None, self.number
         for place, since in compared.items():
             at, theirs = places.get(place), areas[place]
-            if at is None or theirs[at + KEY] != key:
+            if at is None or theirs[at + area.KEY] != key:
                 at = self._at(place)
             if at is not None:
-                begun = theirs[at + BEGUN]
+                begun = theirs[at + area.BEGUN]
                 until = begun if begun < own else own
                 if since < until:
                     since = compared[place] = self._alike(theirs, at, since, until)
@@ -206,15 +192,15 @@ class Calls:
                         first = since
             if since < least:
                 least = since
-        self.board.numbers[self.start + COMPARED] = least
+        self.board.numbers[self.start + area.COMPARED] = least
         return first
 
     def _alike(self, theirs: memoryview, at: int, since: int, until: int) -> int:
         """Up to which call, of some that both ranks made, another rank's are as this rank's."""
-        numbers, step = self.board.numbers, COLUMNS
+        numbers, step = self.board.numbers, area.COLUMNS
         while since < until:
-            a, b = column(self.start, AGREED, since), column(at, AGREED, since)
-            many = min(until - since, RING - since % RING)
+            a, b = column(self.start, area.AGREED, since), column(at, area.AGREED, since)
+            many = min(until - since, area.RING - since % area.RING)
             if many > FEW and numbers[a : a + many * step : step] == theirs[b : b + many * step : step]:
                 since += many
                 continue
@@ -226,14 +212,14 @@ class Calls:
 
     def mark(self, number: int) -> None:
         """Let the others know that a call moves much."""
-        self.marks[number % RING] = number ^ self.key
+        self.marks[number % area.RING] = number ^ self.key
 
     def unlike(self, number: int) -> bool:
         """Whether a member that has begun this call, too, made it otherwise; of those that were found before."""
-        row, begun, key = column(0, AGREED, number), BEGUN, self.key
+        row, begun, key = column(0, area.AGREED, number), area.BEGUN, self.key
         mine = self.board.numbers[self.start + row]
         return any(
-            theirs[at + begun] > number and theirs[at + row] != mine and theirs[at + KEY] == key
+            theirs[at + begun] > number and theirs[at + row] != mine and theirs[at + area.KEY] == key
             for theirs, at in self.peers
         )
 
@@ -247,23 +233,23 @@ class Calls:
 
     def _begun(self, place: int) -> int:
         at = self.start if place == self.board.me else self._at(place)
-        return 0 if at is None else int(self.board.areas[place][at + BEGUN])
+        return 0 if at is None else int(self.board.areas[place][at + area.BEGUN])
 
     def room(self) -> bool:
         """Whether the next calls may be noted without writing over some that others have not compared yet."""
-        least = self.number - RING + 2 * EVERY
+        least = self.number - area.RING + 2 * EVERY
         if least <= 0:
             return True
         areas = self.board.areas
         return all(
-            (at := self._at(place)) is not None and areas[place][at + COMPARED] >= least
+            (at := self._at(place)) is not None and areas[place][at + area.COMPARED] >= least
             for place in self.others
         )
 
     def _at(self, place: int) -> int | None:
         """Where another member's numbers of this group begin."""
         at = self._found.get(place)
-        if at is None or self.board.areas[place][at + KEY] != self.key:
+        if at is None or self.board.areas[place][at + area.KEY] != self.key:
             self._found.pop(place, None)
             at = self.board.find(place, self.key)
             if at is not None:
@@ -322,9 +308,9 @@ class Calls:
             (r, place, self.start if place == self.board.me else self._at(place)) for r, place in members
         ]
         there = [(rank, place, at) for rank, place, at in forks if at is not None]
-        begun = [areas[place][at + BEGUN] for _, place, at in there]
-        for number in range(max(0, max(begun) - RING), min(begun)):
-            if len({areas[place][column(at, LINE, number)] for _, place, at in there}) > 1:
+        begun = [areas[place][at + area.BEGUN] for _, place, at in there]
+        for number in range(max(0, max(begun) - area.RING), min(begun)):
+            if len({areas[place][column(at, area.LINE, number)] for _, place, at in there}) > 1:
                 records = ((rank, self.record(place, number)) for rank, place, _ in there)
                 lines = sides((rank, "?" if call is None else call.line) for rank, call in records)
                 told = ", ".join(f"{name_ranks(ranks)} at {line}" for ranks, line in lines)
@@ -347,12 +333,15 @@ def _noting(
 ) -> tuple[Callable[[int], int], Callable[[int], None], Callable[[Run, Check], Run]]:
     """What notes that a call begins, that it ends, and both around one that is made again and again."""
     board, numbers, start = calls.board, calls.board.numbers, calls.start
-    clock, this_frame, last = time.monotonic, sys._getframe, RING - 1
+    clock, this_frame, last, inside = time.monotonic, sys._getframe, area.RING - 1, area.INSIDE
     seconds = numbers.cast("B").cast("d")
-    begun, here, marks, key = start + BEGUN, board.inside(start), calls.marks, calls.key
+    begun, here, marks, key = start + area.BEGUN, board.inside(start), calls.marks, calls.key
     # By a call's place in the ring: the first byte of its row, where its end stands, and where another's number would.
     size = numbers.itemsize
-    slots = [(column(start, 0, k) * size, column(start, END, k), column(0, AGREED, k)) for k in range(RING)]
+    slots = [
+        (column(start, 0, k) * size, column(start, area.END, k), column(0, area.AGREED, k))
+        for k in range(area.RING)
+    ]
     write, rewrite = struct.Struct("qqdd").pack_into, struct.Struct("qddd").pack_into  # see ``as_float``
 
     def begin(digest: int) -> int:
@@ -363,7 +352,7 @@ def _noting(
             board.tell(digest, words or "")
         write(numbers, slots[number & last][0], digest ^ tensor, digest, line, clock())
         calls.number = numbers[begun] = number + 1
-        numbers[INSIDE] = here  # the last one: else it would seem to wait in the call before
+        numbers[inside] = here  # the last one: else it would seem to wait in the call before
         return number
 
     def end(number: int) -> None:
@@ -375,7 +364,7 @@ def _noting(
         code: CodeType | None = None
         told: Callable[[int], float | None] = board.lines_of(0).get
         above = 1
-        kind, but_one, unlike, was_begun = as_float(digest), EVERY - 1, calls.unlike, BEGUN
+        kind, but_one, unlike, was_begun = as_float(digest), EVERY - 1, calls.unlike, area.BEGUN
 
         def checked(array: np.ndarray) -> np.ndarray:
             """``begin``, the call and ``end`` in one function, which remembers where its user's frame was."""
@@ -393,7 +382,7 @@ def _noting(
             mine = digest ^ world.about
             rewrite(numbers, row, mine, kind, line, clock())
             calls.number = numbers[begun] = number + 1
-            numbers[INSIDE] = here
+            numbers[inside] = here
             try:
                 if heavy:
                     marks[place] = number ^ key

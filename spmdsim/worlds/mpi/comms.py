@@ -5,17 +5,16 @@ times. All orders of the same ranks share one communicator; the order of a group
 collective, too: the members first meet, with a deadline.
 
 So is the end of a program: every rank waits for the others there. One that waits for long tells the others that it has left,
-and how many calls of which groups it made. Who waits in a call that it never made then knows that it will not come. A rank
-that merely is done before the others disturbs nobody.
+and which groups it made. Who waits for a group that it never made then knows that it will not come. A rank that merely is
+done before the others disturbs nobody.
 """
 
 from __future__ import annotations
 
 import atexit
-import math
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -34,6 +33,8 @@ from spmdsim.worlds.mpi.waiting import Watch
 if TYPE_CHECKING:
     from spmdsim.worlds.mpi.checker import Checker
 
+#: Communicators a world holds at most; MPICH ends at 2,046.
+MOST = 1900
 #: Seconds that a rank waits for the others at the end before it tells them that it has left.
 PATIENCE = 1.0
 #: Bytes of such a message at most: what every library sends without waiting for the receiver.
@@ -44,13 +45,6 @@ HURRIED = 4.0
 MISTAKE = 2
 #: Seconds after which a rank says for the first time whom it waits for at the end.
 WORD = 10.0
-
-Counts = dict[int, int]
-
-
-def key(kind: str, ranks: Iterable[int] = ()) -> int:
-    """The number that stands for the calls of one kind and one group."""
-    return number_of(f"{kind} {tuple(ranks)}")
 
 
 class Hurry(NamedTuple):
@@ -64,181 +58,18 @@ class Hurry(NamedTuple):
     silent: bool
 
 
-class Departures:
-    """Which ranks of a communicator have left, as far as they said so."""
-
-    def __init__(self, comm: Counted) -> None:
-        self.comm, self._ranks = comm, world_ranks(comm)
-        self._left: dict[int, Counts] = {}
-
-    @property
-    def of_all(self) -> bool:
-        """Whether all ranks of the job are in the world."""
-        return self.comm.size == MPI.COMM_WORLD.size
-
-    def _names(self, ranks: Iterable[int]) -> str:
-        return name_ranks(sorted(self._ranks[rank] for rank in ranks))
-
-    def missing(self, ranks: Iterable[int], kind: int, number: int) -> list[int]:
-        """The ranks that have left without making call ``number`` (from 0 on) of this kind."""
-        self.listen()
-        return [r for r in ranks if r in self._left and self._left[r].get(kind, 0) <= number]
-
-    def listen(self) -> None:
-        """Take what others that left have said."""
-        status = MPI.Status()
-        while self.comm.Iprobe(MPI.ANY_SOURCE, LEFT, status):
-            self._left[status.Get_source()] = self.comm.recv(source=status.Get_source(), tag=LEFT)
-
-    def leave(
-        self,
-        counts: Counts,
-        hurry: Hurry | None = None,
-        state: Callable[[int], int] = lambda rank: RUNS,
-        deadline: float = math.inf,
-    ) -> None:
-        """Wait until all ranks leave; tell the others after a while which calls this rank made. In a hurry it waits not long.
-
-        Ranks that still work are waited for as long as they like, those that are stopped until the deadline.
-        """
-        comm, begin, next_word = self.comm, time.monotonic(), WORD
-        told = (hurry is not None and hurry.silent) or len(MPI.pickle.dumps(counts)) > LONGEST
-        others = [rank for rank in range(comm.size) if rank != comm.rank]
-        sent = [] if comm.rank == 0 else [comm.isend(None, 0, DONE)]
-        # No barrier of MPI's: another rank may have begun a collective that it will never finish.
-        awaited = set(others) if comm.rank == 0 else {0}
-        while awaited:
-            for rank in [rank for rank in awaited if comm.Iprobe(rank, DONE)]:
-                comm.recv(source=rank, tag=DONE)
-                awaited.discard(rank)
-            waited = time.monotonic() - begin
-            if not told and waited > PATIENCE:
-                sent += [comm.isend(counts, rank, LEFT) for rank in others]
-                told = True
-            turn = waited - 0.1 * comm.rank  # so that one speaks for all
-            if hurry is not None and turn > HURRIED:
-                who = f"{self._names([comm.rank])} of {MPI.COMM_WORLD.size}"
-                end_job(f"{who} stopped, the job ends:\n{hurry.by}", hurry.code)
-            if turn > deadline:
-                _require_running({self._ranks[rank]: state(rank) for rank in awaited}, deadline)
-            if awaited and waited > next_word:
-                next_word *= 2
-                self._sign(sorted(awaited), waited)
-            time.sleep(0.0005)
-        if comm.rank == 0:
-            sent += [comm.isend(None, rank, DONE) for rank in others]
-        self.listen()
-        MPI.Request.Waitall(sent)
-
-    def meet(self, deadline: float) -> None:
-        """Wait until all ranks are here, as they have said that they will be."""
-        request, end = self.comm.Ibarrier(), time.monotonic() + deadline
-        while not request.Test() and time.monotonic() < end:
-            time.sleep(0.0005)
-
-    def _sign(self, awaited: list[int], waited: float) -> None:
-        """The first rank that has left says whom it waits for."""
-        self.listen()
-        if self.comm.rank == min([self.comm.rank, *self._left]):
-            who = f"{self._names([self.comm.rank])} has ended the program"
-            write(f"{who}, and waits for {self._names(awaited)} since {waited:.0f} s")
-
-
-def _require_running(states: Mapping[int, int], deadline: float) -> None:
-    """End the job if some ranks are stopped, by a signal or by a debugger, or nobody answers for them."""
-    for state, how in ((STOPPED, "stopped"), (SILENT, "not answering")):
-        ranks = sorted(rank for rank, its_state in states.items() if its_state == state)
-        if ranks:
-            who = f"{name_ranks(ranks)} {'is' if len(ranks) == 1 else 'are'} {how}"
-            what = f"did not come to the end of the program within {deadline:g} s"
-            end_job(f"{who} and {what}, the job ends", MISTAKE)
-
-
-class _Open(NamedTuple):
-    """A world that this process waits in at its end."""
-
-    departures: Departures
-    counts: Callable[[], Counts | None]
-    state: Callable[[int], int]
-    deadline: float
-    far: bool
-
-
-_worlds: list[_Open] = []
-
-
-def at_end(
-    departures: Departures,
-    counts: Callable[[], Counts | None],
-    comm: MPI.Comm,
-    deadline: float,
-    checker: Checker | None = None,
-) -> None:
-    """Have this process wait, at its end, for the ranks of the worlds that are open then, and find out who never comes.
-
-    Of those are the communicator's ranks: collective. A stopped rank is waited for until the deadline. What was called is
-    compared before this rank says that it leaves, and when all have left.
-    """
-    first = not _worlds
-    _worlds[:] = [one for one in _worlds if one.counts() is not None]
-    state = _states(comm) if checker is None else checker.process
-    far = checker is not None and bool(checker.board.far)
-    _worlds.append(_Open(departures, counts, state, deadline, far))
-    if departures.of_all:
-        unlink_segments()
-    if first:
-        process = os.getpid()
-
-        def leave(hurry: Hurry | None = None) -> None:
-            if os.getpid() == process and not MPI.Is_finalized():
-                _leave(hurry)
-
-        atexit.register(leave)
-        hook_quick_exit(lambda: leave(Hurry("os._exit(0), with others still at work", 1, silent=False)))
-
-
-def _states(comm: MPI.Comm) -> Callable[[int], int]:
-    """Whether a rank runs, as far as this node can tell; collective."""
-    places = comm.allgather(mine := here(comm.rank))
-    near = {rank: there.process for rank, there in enumerate(places) if there.machine == mine.machine != ""}
-    return lambda rank: state_of(near[rank]) if rank in near else RUNS
-
-
-def _leave(hurry: Hurry | None) -> None:
-    code, why = left_with()
-    if code:
-        hurry = Hurry(why, code, silent=True)
-    still = [one for one in _worlds if one.counts() is not None]
-    Watch.leave_all(code, last=False)
-    # Who waits for all ranks need not wait for some. Else the worlds come in the order in which all have made them.
-    for one in [one for one in still if one.departures.of_all][:1] or still:
-        if (counts := one.counts()) is not None:
-            one.departures.leave(counts, hurry, one.state, one.deadline)
-    Watch.leave_all(code, last=bool(still))
-    for one in still:
-        if one.far and not code:
-            one.departures.meet(one.deadline)  # whoever ends answers no more
-    if still and not any(one.departures.of_all for one in still):  # else all have been waited for
-        speak_for_others(Counted.of(MPI.COMM_WORLD, still[0].departures.comm.tally))
-    Watch.stop_all()
-
-
-#: Communicators a world holds at most; MPICH ends at 2,046.
-MOST = 1900
-
-
 class Comms:
     """The communicators of one world; that of all ranks is made here, and the given one stays the caller's."""
 
     def __init__(self, comm: Counted, deadline: float) -> None:
-        self.comm, self.deadline = comm, deadline
+        self.comm, self.deadline, self._job = comm, deadline, world_ranks(comm)
         self._all = tuple(range(comm.Get_size()))
         self._made: dict[tuple[int, ...], Counted] = {}
-        self.departures: Departures | None = None
-        self.closed = False
+        self._left: dict[int, Collection[int]] = {}  # by the ranks that have left, the groups that they made
+        self.closed, self.far = False, False
+        self._state: Callable[[int], int] = lambda rank: RUNS
         if len(self._all) > 1:
-            self._made[self._all] = self._create(self._all)
-            self.departures = Departures(self._made[self._all])
+            self._talk = self._made[self._all] = self._create(self._all)
 
     def __len__(self) -> int:
         return len(self._made)
@@ -258,15 +89,6 @@ class Comms:
             comm = self._made[ranks] = self._create(ranks)
         return comm
 
-    def counts(self) -> Counts | None:
-        """The groups that were made, for a rank that leaves; None for a world that was closed."""
-        return {key("group", ranks): 1 for ranks in self._made} if self._all in self._made else None
-
-    def require(self, ranks: tuple[int, ...], kind: int, number: int, what: str) -> None:
-        """Go on only if none of these ranks has left before it made the call, which ``what`` names."""
-        if self.departures is not None and (gone := self.departures.missing(ranks, kind, number)):
-            raise DisagreementError(f"{name_ranks(gone)} left the program and will not come to {what}")
-
     def _create(self, ranks: tuple[int, ...]) -> Counted:
         group = self.comm.Get_group()
         part = group.Incl(list(ranks))
@@ -277,8 +99,8 @@ class Comms:
 
     def _meet(self, ranks: tuple[int, ...]) -> None:
         """All members tell the first one that they are here; when it has heard all, it tells them to go on."""
-        talk, me = self._made[self._all], self.comm.Get_rank()
-        word, heard = np.array([number_of(repr(ranks))]), np.empty(1, np.int64)
+        talk, me = self._talk, self.comm.Get_rank()
+        word, heard = np.array([_number(ranks)]), np.empty(1, np.int64)
         leader, others = ranks[0], set(ranks[1:])
         if me != leader:
             talk.Send(word, leader, MEETING)
@@ -300,21 +122,23 @@ class Comms:
             talk.Send(word, rank, MEETING)
 
     def _until(self, done: Callable[[], bool], ranks: tuple[int, ...], missing: set[int]) -> None:
-        begin, kind, what = time.monotonic(), key("group", ranks), f"a collective of {self._names(ranks)}"
+        begin, what = time.monotonic(), f"a collective of {self._names(ranks)}"
         while not done():
             waited = time.monotonic() - begin
             if waited > self.deadline:
-                who = self._names(sorted(missing)) if missing else "some ranks"
+                who = self._names(missing) if missing else "some ranks"
                 raise DisagreementError(f"{who} did not come within {self.deadline:g} s to {what}")
             if waited < 0.005:
                 os.sched_yield()
-            else:
-                self.require(ranks, kind, 0, what)
-                time.sleep(0.0005)
+                continue
+            self._listen()
+            left = [rank for rank in ranks if rank in self._left]
+            if gone := [rank for rank in left if _number(ranks) not in self._left[rank]]:
+                raise DisagreementError(f"{name_ranks(gone)} left the program and will not come to {what}")
+            time.sleep(0.0005)
 
-    def _names(self, ranks: Sequence[int]) -> str:
-        job = world_ranks(self.comm)
-        return name_ranks([job[rank] for rank in ranks])
+    def _names(self, ranks: Iterable[int]) -> str:
+        return name_ranks(sorted(self._job[rank] for rank in ranks))
 
     def free(self) -> None:
         """Free all communicators; collective over the world."""
@@ -322,3 +146,136 @@ class Comms:
             comm.Free()
         self._made.clear()
         self.closed = True
+
+    # -- the end ------------------------------------------------------------------------------------------
+
+    @property
+    def open(self) -> bool:
+        """Whether there are communicators, and none was freed."""
+        return self._all in self._made
+
+    @property
+    def of_job(self) -> bool:
+        """Whether all ranks of the job are in the world, whose own communicator its owner may have freed."""
+        return len(self._all) == MPI.COMM_WORLD.size
+
+    def at_end(self, checker: Checker | None) -> None:
+        """Have this process wait, at its end, for the ranks of the worlds that are open then, and find out who never comes.
+
+        Collective. A stopped rank is waited for until the deadline. What was called is compared before this rank says that
+        it leaves, and when all have left.
+        """
+        first = not _worlds
+        _worlds[:] = [one for one in _worlds if one.open]
+        self._state = _states(self.comm) if checker is None else checker.process
+        self.far = checker is not None and bool(checker.board.far)
+        _worlds.append(self)
+        if self.of_job:
+            unlink_segments()
+        if first:
+            process = os.getpid()
+
+            def leave(hurry: Hurry | None = None) -> None:
+                if os.getpid() == process and not MPI.Is_finalized():
+                    _leave(hurry)
+
+            atexit.register(leave)
+            hook_quick_exit(lambda: leave(Hurry("os._exit(0), with others still at work", 1, silent=False)))
+
+    def _listen(self) -> None:
+        """Take what others that left have said."""
+        status = MPI.Status()
+        while self._talk.Iprobe(MPI.ANY_SOURCE, LEFT, status):
+            self._left[status.Get_source()] = self._talk.recv(source=status.Get_source(), tag=LEFT)
+
+    def leave(self, hurry: Hurry | None) -> None:
+        """Wait until all ranks leave; tell the others after a while which groups this rank made. In a hurry it waits not long.
+
+        Ranks that still work are waited for as long as they like, those that are stopped until the deadline.
+        """
+        comm, begin, next_word = self._talk, time.monotonic(), WORD
+        groups = {_number(ranks) for ranks in self._made}
+        told = (hurry is not None and hurry.silent) or len(MPI.pickle.dumps(groups)) > LONGEST
+        others = [rank for rank in range(comm.size) if rank != comm.rank]
+        sent = [] if comm.rank == 0 else [comm.isend(None, 0, DONE)]
+        # No barrier of MPI's: another rank may have begun a collective that it will never finish.
+        awaited = set(others) if comm.rank == 0 else {0}
+        while awaited:
+            for rank in [rank for rank in awaited if comm.Iprobe(rank, DONE)]:
+                comm.recv(source=rank, tag=DONE)
+                awaited.discard(rank)
+            waited = time.monotonic() - begin
+            if not told and waited > PATIENCE:
+                sent += [comm.isend(groups, rank, LEFT) for rank in others]
+                told = True
+            turn = waited - 0.1 * comm.rank  # so that one speaks for all
+            if hurry is not None and turn > HURRIED:
+                who = f"{self._names([comm.rank])} of {MPI.COMM_WORLD.size}"
+                end_job(f"{who} stopped, the job ends:\n{hurry.by}", hurry.code)
+            if turn > self.deadline:
+                _require_running({self._job[rank]: self._state(rank) for rank in awaited}, self.deadline)
+            if awaited and waited > next_word:
+                next_word *= 2
+                self._sign(awaited, waited)
+            time.sleep(0.0005)
+        if comm.rank == 0:
+            sent += [comm.isend(None, rank, DONE) for rank in others]
+        self._listen()
+        MPI.Request.Waitall(sent)
+
+    def meet_at_end(self) -> None:
+        """Wait until all ranks are here, as they have said that they will be."""
+        request, end = self._talk.Ibarrier(), time.monotonic() + self.deadline
+        while not request.Test() and time.monotonic() < end:
+            time.sleep(0.0005)
+
+    def _sign(self, awaited: Iterable[int], waited: float) -> None:
+        """The first rank that has left says whom it waits for."""
+        self._listen()
+        me = self._talk.rank
+        if me == min([me, *self._left]):
+            who = f"{self._names([me])} has ended the program"
+            write(f"{who}, and waits for {self._names(awaited)} since {waited:.0f} s")
+
+
+_worlds: list[Comms] = []
+
+
+def _number(ranks: tuple[int, ...]) -> int:
+    """The number that stands for a group."""
+    return number_of(repr(ranks))
+
+
+def _require_running(states: Mapping[int, int], deadline: float) -> None:
+    """End the job if some ranks are stopped, by a signal or by a debugger, or nobody answers for them."""
+    for state, how in ((STOPPED, "stopped"), (SILENT, "not answering")):
+        ranks = sorted(rank for rank, its_state in states.items() if its_state == state)
+        if ranks:
+            who = f"{name_ranks(ranks)} {'is' if len(ranks) == 1 else 'are'} {how}"
+            what = f"did not come to the end of the program within {deadline:g} s"
+            end_job(f"{who} and {what}, the job ends", MISTAKE)
+
+
+def _states(comm: MPI.Comm) -> Callable[[int], int]:
+    """Whether a rank runs, as far as this node can tell; collective."""
+    places = MPI.Comm.allgather(comm, mine := here(comm.rank))  # not counted: the world does not run yet
+    near = {rank: there.process for rank, there in enumerate(places) if there.machine == mine.machine != ""}
+    return lambda rank: state_of(near[rank]) if rank in near else RUNS
+
+
+def _leave(hurry: Hurry | None) -> None:
+    code, why = left_with()
+    if code:
+        hurry = Hurry(why, code, silent=True)
+    still = [one for one in _worlds if one.open]
+    Watch.leave_all(code, last=False)
+    # Who waits for all ranks need not wait for some. Else the worlds come in the order in which all have made them.
+    for one in [one for one in still if one.of_job][:1] or still:
+        one.leave(hurry)
+    Watch.leave_all(code, last=bool(still))
+    for one in still:
+        if one.far and not code:
+            one.meet_at_end()  # whoever ends answers no more
+    if still and not any(one.of_job for one in still):  # else all have been waited for
+        speak_for_others(Counted.of(MPI.COMM_WORLD, still[0].comm.tally))
+    Watch.stop_all()

@@ -30,10 +30,8 @@ from spmdsim.pictured import Pictured
 from spmdsim.worlds.emulated import _parsed, program_of
 from spmdsim.worlds.mpi.alike import agreed
 from spmdsim.worlds.mpi.buffers import Buffer, buffer_of, function_of
-from spmdsim.worlds.mpi.checker import DEADLINE, deadline_seconds
 from spmdsim.worlds.mpi.emulated_calls import EmulatedCalls
 from spmdsim.worlds.mpi.messages import TAG, Messages
-from spmdsim.worlds.programs import check_mode
 
 _Method = TypeVar("_Method", bound=Callable[..., None])
 
@@ -84,17 +82,11 @@ class EmulatedCommunicator(Pictured):
         **algorithms: str,
     ) -> None:
         self._rank, self._size = comm.Get_rank(), comm.Get_size()
-        settings = agreed(
-            comm,
-            DEADLINE if deadline is None else deadline,
-            {
-                "check": lambda: check_mode(check),
-                "deadline": lambda: deadline_seconds() if deadline is None else deadline,
-                "library": lambda: _known_library(library),
-                "algorithms": lambda: _known_algorithms(algorithms, self._size),
-            },
-            "an emulated communicator",
-        )
+        wanted: dict[str, Callable[[], Any]] = {
+            "library": lambda: _known_library(library),
+            "algorithms": lambda: _known_algorithms(algorithms, self._size),
+        }
+        settings = agreed(comm, check, deadline, wanted, "an emulated communicator")
         self.library: str = settings["library"]
         self._named: dict[str, str] = settings["algorithms"]
         self._schedules: Bounded[tuple[Any, ...], Schedule] = Bounded()
@@ -360,7 +352,6 @@ class EmulatedCommunicator(Pictured):
 
 
 def _joined(source: Buffer, counts: tuple[int, ...], begins: tuple[int, ...]) -> np.ndarray:
-    """The blocks of a buffer, one after the other."""
     return np.concatenate([source.elements[begin : begin + n] for begin, n in zip(begins, counts)])
 
 

@@ -174,7 +174,6 @@ def _exchanged(rank: int, size: int, given: Any, taken: Any) -> tuple[int, int]:
 
 
 def _counting(call: _Call, moves: Moves) -> _Call:
-    """One of MPI's calls, counted."""
     name = call.__name__
 
     def counted(self: Counted, sendbuf: Any, recvbuf: Any) -> Any:

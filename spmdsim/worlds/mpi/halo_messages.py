@@ -13,16 +13,8 @@ from mpi4py import MPI
 
 from spmdsim.core.lockstep import contiguous
 from spmdsim.core.step import Index
-from spmdsim.redistribution.halo import (
-    HaloPiece,
-    HaloStep,
-    Room,
-    elements,
-    margins_around,
-    received,
-    room_around,
-    sent,
-)
+from spmdsim.redistribution import halo
+from spmdsim.redistribution.halo import HaloPiece, HaloStep, Room
 from spmdsim.redistribution.ways.rank_transfers import flat_offset
 from spmdsim.worlds.local_steps import assembled, stays
 from spmdsim.worlds.mpi.counted import Counted
@@ -119,14 +111,14 @@ class Arriving(NamedTuple):
 def exchange_halo(step: HaloStep, rank: int, group: Members | None, dtype: np.dtype) -> Run:
     """This rank's part; without a group there is nobody to talk to."""
     shape, kind = step.dst.local_shape(step.shape, rank), element(dtype.itemsize)
-    incoming, outgoing = received(step, rank), sent(step, rank)
+    incoming, outgoing = halo.received(step, rank), halo.sent(step, rank)
     own = [piece for peer, pieces in incoming if peer == rank for piece in pieces]
-    if group is None or not elements((*incoming, *outgoing), rank):
+    if group is None or not halo.elements((*incoming, *outgoing), rank):
         if len(own) == 1 and not step.back:
             return _cut(own[0], shape, dtype, math.prod(step.src.local_shape(step.shape, rank)))
         return lambda array: assembled(step, shape, dtype, [(array, pieces) for _, pieces in incoming])
     ranks, comm = group
-    room, margins = room_around(step, rank), margins_around(step, rank)
+    room, margins = halo.room_around(step, rank), halo.margins_around(step, rank)
     number = {member: k for k, member in enumerate(ranks)}
     apart = step.back or room is not None or bool(margins)
     arriving = [

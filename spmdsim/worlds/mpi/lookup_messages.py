@@ -98,11 +98,8 @@ class RowExchange:
     def look_up(self, ids: np.ndarray, table: np.ndarray) -> tuple[np.ndarray, Peers]:
         """The looked-up rows, and the elements that came from each other rank."""
         wants = self.frame.wants(ids)
-        if self.windows is not None:
-            memory = self.windows.memory()
-            if memory is not None:
-                out = self._into(memory, ids, table)
-                return out, tuple(self.frame.elements(wants, self.me))
+        if self.windows is not None and (memory := self.windows.memory()) is not None:
+            return self._into(memory, ids, table), tuple(self.frame.elements(wants, self.me))
         want = wants[self.me]
         rows = self._landing()
         start, stop = want.places[self.me : self.me + 2]
@@ -161,7 +158,6 @@ class RowExchange:
         )
 
     def _exchange(self, wants: Sequence[Want], table: np.ndarray, rows: np.ndarray) -> Peers:
-        """Each rank gets the rows it wants itself."""
         taken = self._incoming(wants[self.me]).without(self.places.index(self.me))
         if any(want.counts[k] for m, want in enumerate(wants) for k in range(len(wants)) if k != m):
             given, packed = self._pack(wants, table)
@@ -211,12 +207,10 @@ class RowExchange:
 
     def _into(self, memory: np.ndarray, ids: np.ndarray, table: np.ndarray) -> np.ndarray:
         """Every rank writes the rows it holds into the result that all share."""
-        out = memory.view(self.dtype).reshape(-1, self.width)
-        flat = ids.reshape(-1)
+        out, flat = memory.view(self.dtype).reshape(-1, self.width), ids.reshape(-1)
         mine = np.flatnonzero((flat >= self.first) & (flat < self.last))
-        padding = self.frame.padding
-        if padding is not None:
-            empty = flat == padding
+        if self.frame.padding is not None:
+            empty = flat == self.frame.padding
             mine = mine[~empty[mine]]
             if self.me == 0:
                 out[empty] = 0
@@ -232,7 +226,6 @@ def _size(part: tuple[slice, ...]) -> int:
 
 
 def _take(table: np.ndarray, columns: slice, rows: np.ndarray, out: np.ndarray) -> None:
-    """``table[rows, columns]`` into ``out``."""
     if not out.size:
         return
     if columns.stop - columns.start == table.shape[1]:

@@ -71,9 +71,8 @@ class Recording:
 
     def _finish(self) -> None:
         """Let a signal's writing come to its end before the process does."""
-        if (
-            os.getpid() == self._process
-        ):  # the lock of a forked one may be held by a thread that it has not got
+        # The lock of a forked one may be held by a thread that it has not got.
+        if os.getpid() == self._process:
             with self._lock:
                 pass
 
@@ -131,7 +130,6 @@ class Recording:
         return [self.boards[0].state(place, WRITES) for place in self.boards[0].places()]
 
     def _is_written(self) -> bool:
-        """Whether it was written as the job ends, or just now."""
         lately = time.monotonic_ns() - int(PATIENCE * 1e9)
         return any(state == WRITTEN or state > lately for state in self._states())
 

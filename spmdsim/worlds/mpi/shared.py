@@ -74,10 +74,8 @@ class Windows:
     def _room(self) -> bool:
         """Whether the group may have one more window, after freeing some of other sizes if need be. Collective."""
         group = list(self._group.values())
-        for other in group:
-            if sum(len(one._made) for one in group) < KEPT:
-                return True
-            if other is not self and other._made:
+        for other in [one for one in group if one is not self and one._made]:
+            if sum(len(one._made) for one in group) >= KEPT:
                 other.free()
         return sum(len(one._made) for one in group) < KEPT
 

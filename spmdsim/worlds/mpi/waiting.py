@@ -13,16 +13,8 @@ from typing import TYPE_CHECKING
 
 from spmdsim.ending.stop import end_job, write
 from spmdsim.sides import name_ranks, sides
-from spmdsim.worlds.mpi.board import (
-    DONE,
-    ENDED,
-    FAILED,
-    LEFT,
-    SILENT,
-    STAYS,
-    STOPPED,
-    Board,
-)
+from spmdsim.worlds.mpi import board as area
+from spmdsim.worlds.mpi.board import Board
 
 if TYPE_CHECKING:
     from spmdsim.worlds.mpi.calls import Calls
@@ -48,10 +40,10 @@ CODE = 2
 
 def gone(board: Board, place: int) -> str | None:
     """Why a rank makes no more calls, if it does not."""
-    how = board.state(place, LEFT)
-    if how != STAYS:
-        return {DONE: "left the program", FAILED: "failed"}[how]
-    return "is not running any more" if board.process(place) == ENDED else None
+    how = board.state(place, area.LEFT)
+    if how != area.STAYS:
+        return {area.DONE: "left the program", area.FAILED: "failed"}[how]
+    return "is not running any more" if board.process(place) == area.ENDED else None
 
 
 def stuck(board: Board) -> set[int]:
@@ -61,7 +53,7 @@ def stuck(board: Board) -> set[int]:
         there = board.waits(place)
         if there is None:
             # A rank that failed ends the job as soon as it has said why: the others are its victims.
-            if gone(board, place) is None or board.state(place, LEFT) == FAILED:
+            if gone(board, place) is None or board.state(place, area.LEFT) == area.FAILED:
                 free.add(place)
             continue
         key, number = there
@@ -116,14 +108,15 @@ def where_is(board: Board, place: int, calls: Calls) -> str:
     if (why := gone(board, place)) is not None:
         return f"{why}; {_last(board, place, calls)}"
     process, there = board.process(place), board.waits(place)
-    state = {STOPPED: "is stopped; ", SILENT: "does not answer; when last heard of it "}.get(process, "")
+    state = {area.STOPPED: "is stopped; ", area.SILENT: "does not answer; when last heard of it "}.get(
+        process, ""
+    )
     if there is not None:
-        return f"{state}{'was' if process == SILENT else 'is'} in {_call(board, place, *there)}"
+        return f"{state}{'was' if process == area.SILENT else 'is'} in {_call(board, place, *there)}"
     return f"{state}{_last(board, place, calls)}"
 
 
 def _call(board: Board, place: int, key: int, number: int) -> str:
-    """A rank's call of a group that this rank need not be in."""
     at = board.find(place, key)
     if at is None:
         return "a world that was closed meanwhile"
@@ -180,7 +173,7 @@ class Watch:
         Only if the exit code is 0 is there anything to compare; ``last`` says that all ranks it works with have left.
         """
         for watch in list(Watch._all.values()):
-            watch._board.leave(FAILED if code else DONE)
+            watch._board.leave(area.FAILED if code else area.DONE)
             watch._board.refresh()
             for calls in watch.followed() if code == 0 else ():
                 if not calls.told:

@@ -8,7 +8,7 @@ the caller's; only ranks of a step's meshes take part in it.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,8 +35,8 @@ from spmdsim.worlds.local_steps import Arrived, check_shards, filling, in_order
 from spmdsim.worlds.mpi import messages
 from spmdsim.worlds.mpi.alike import Comparison, agreed
 from spmdsim.worlds.mpi.boards import board_of, world_ranks
-from spmdsim.worlds.mpi.checker import DEADLINE, Check, Checker, deadline_seconds, making, members_of
-from spmdsim.worlds.mpi.comms import Comms, at_end
+from spmdsim.worlds.mpi.checker import DEADLINE, Check, Checker, making, members_of
+from spmdsim.worlds.mpi.comms import Comms
 from spmdsim.worlds.mpi.counted import VENDOR, Counted, Tally
 from spmdsim.worlds.mpi.exchanges import exchange_numbered, scan, send_parts, sum_directly
 from spmdsim.worlds.mpi.halo_messages import exchange_halo, settled
@@ -48,7 +48,7 @@ from spmdsim.worlds.mpi.recording import Recording, record_path
 from spmdsim.worlds.mpi.reducing import ReduceGroup, reduce_all, reduce_scattered
 from spmdsim.worlds.mpi.shared import Shared, gather_shared, reduce_shared
 from spmdsim.worlds.mpi.trials import Trials, common_machine, machine_name, tried
-from spmdsim.worlds.programs import Moved, Run, StepProgram, check_mode, check_shard, forget
+from spmdsim.worlds.programs import Moved, Run, StepProgram, check_shard, forget
 
 #: The way of results that the ranks of a node share, and the collectives that have it.
 SHARED = "shared"
@@ -119,20 +119,14 @@ class MPIWorld(BeginsEarly):
         self.job = world_ranks(self.comm)
         self.vendor, self._tally = VENDOR, Tally()
         self._everyone = Counted.of(self.comm, self._tally)
-        otherwise = DEADLINE if deadline is None else deadline
-        with making(self, self.comm, otherwise):
-            settings = agreed(
-                self._everyone,
-                otherwise,
-                {
-                    "check": lambda: check_mode(check),
-                    "deadline": lambda: deadline_seconds() if deadline is None else deadline,
-                    "tuning": lambda: tuning(VENDOR),
-                    "tune": tune_mode,
-                    "reproducible": lambda: reproducible_mode(reproducible),
-                    "record": record_path,
-                },
-            )
+        wanted: dict[str, Callable[[], Any]] = {
+            "tuning": lambda: tuning(VENDOR),
+            "tune": tune_mode,
+            "reproducible": lambda: reproducible_mode(reproducible),
+            "record": record_path,
+        }
+        with making(self, self.comm, DEADLINE if deadline is None else deadline):
+            settings = agreed(self._everyone, check, deadline, wanted)
             self.choices, self._deadline = settings["tuning"], settings["deadline"]
             self.reproducible: bool = settings["reproducible"]
             machine = common_machine(self._everyone) if self.choices.ways.machines else machine_name()
@@ -146,8 +140,8 @@ class MPIWorld(BeginsEarly):
             if settings["record"]:
                 Recording.of(board, settings["record"])
             self._checker = Checker(self, board, places, mode, self._deadline)
-        if self._comms.departures is not None:
-            at_end(self._comms.departures, self._comms.counts, self.comm, self._deadline, self._checker)
+        if self.size > 1:
+            self._comms.at_end(self._checker)
 
     @classmethod
     def of_launcher(cls, size: int) -> MPIWorld:
