@@ -140,7 +140,7 @@ def step_costs(
         pieces: into how many pieces the step cuts.
         version: which variant.
     """
-    kind = CutCosts(operator.bound, operator.bound.contraction, version)
+    kind = CutCosts(operator.bound, version)
     state = tuple(done.get(f, 1) for f in kind.factors)
     costs = kind.costs(state, pieces)
     return {factor: costs[k] for k, factor in enumerate(kind.factors)}

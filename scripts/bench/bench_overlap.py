@@ -28,7 +28,7 @@ from paired import paired, row
 
 import spmdsim.ops as ops
 from spmdsim import Mesh, MPIWorld, Tensor, nn, record
-from spmdsim.nn import together
+from spmdsim.nn import gradients as together
 from spmdsim.worlds.mpi.counted import Counted
 
 

@@ -110,12 +110,7 @@ def place(answer: SearchResult, world: World, arrays: Arrays) -> dict[str, Tenso
 
 
 def run(
-    program: Program,
-    answer: SearchResult,
-    world: World,
-    arrays: Arrays,
-    *,
-    backward: bool = True,
+    program: Program, answer: SearchResult, world: World, arrays: Arrays, *, backward: bool = True
 ) -> tuple[Any, dict[str, Tensor]]:
     """Run a program once with the strategies found for it, on one global array per input and parameter.
 

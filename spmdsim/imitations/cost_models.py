@@ -52,12 +52,7 @@ class AlpaModel(PublishedModel):
 
     With b the bytes of the whole tensor in the group of n: all_gather ``a + B*b*(n-1)/n + 0.1``, all_reduce
     ``a + 2*B*b*(n-1)/n + 0.01``, reduce_scatter ``a + B*b*(n-1)/n + 0.001``, all_to_all
-    ``a + B*b*(n-1)/n**2*(n/2) + 0.001``.
-
-    Attributes:
-        axes: the mesh axis names in the order of ``alpha`` and ``beta``.
-        alpha: one number per mesh axis.
-        beta: one number per mesh axis and byte.
+    ``a + B*b*(n-1)/n**2*(n/2) + 0.001``. There is an ``alpha`` and, per byte, a ``beta`` for each mesh axis.
 
     >>> AlpaModel().seconds("all_reduce", 4, 1.5 * 1000)
     1501.01

@@ -26,6 +26,9 @@ from spmdsim.ops.windowed import in_blocks
 
 Shape = tuple[int, ...]
 Params = dict[str, Any]
+Mapping = Sequence[int | Sequence[int]]
+#: From shapes and Paddle's attributes, which are taken out, to our parameters.
+Writer = Callable[[Sequence[Shape], Params], Params]
 
 #: Paddle's names of what we call differently.
 NAMES = {
@@ -36,8 +39,8 @@ NAMES = {
 }  # fmt: skip
 #: A mean is pending like the sum that it is made of.
 NAMES |= {"mean": "sum", "reduce_mean": "sum"}
-NAMES |= {f"reduce_{name}": name for name in ("sum", "max", "min", "prod", "all", "any")}
 _REDUCTIONS = ("sum", "max", "min", "prod", "all", "any")
+NAMES |= {f"reduce_{name}": name for name in _REDUCTIONS}
 
 
 def translated(operator: str, shapes: Sequence[Shape], params: Params) -> tuple[str, Params]:
@@ -95,7 +98,7 @@ def _reduction(shapes: Sequence[Shape], given: Params) -> Params:
     return {"dims": tuple(sorted({_axis(a, ndim) for a in axes})), "keepdims": keep}
 
 
-def _one_dim(default: int) -> Callable[[Sequence[Shape], Params], Params]:
+def _one_dim(default: int) -> Writer:
     def write(shapes: Sequence[Shape], given: Params) -> Params:
         return {"dim": _axis(_first(given, "axis dim", default), len(shapes[0]))}
 
@@ -152,22 +155,15 @@ def _squeezed(operator: str, shape: Shape, given: Params) -> Shape:
     return tuple(new)
 
 
-_WRITERS: dict[str, Callable[[Sequence[Shape], Params], Params]] = {
+_WRITERS: dict[str, Writer] = {
+    **dict.fromkeys(("softmax", "log_softmax", "argmax", "argmin"), _one_dim(-1)),
+    **dict.fromkeys(("concat", "gather"), _one_dim(0)),
     "matmul": _matmul,
     "reduction": _reduction,
-    "softmax": _one_dim(-1),
-    "log_softmax": _one_dim(-1),
-    "argmax": _one_dim(-1),
-    "argmin": _one_dim(-1),
-    "concat": _one_dim(0),
-    "gather": _one_dim(0),
     "layer_norm": _norm,
     "transpose": _transposed,
     "reshape": _reshaped,
 }
-
-
-Mapping = Sequence[int | Sequence[int]]
 
 
 @dataclass(frozen=True)

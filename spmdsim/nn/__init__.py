@@ -1,15 +1,7 @@
 """Networks: modules, layers, losses, optimisers. No communication in here: layouts decide it."""
 
 from spmdsim.nn.gradients import backward, clip, global_norm
-from spmdsim.nn.layers import (
-    GPT,
-    MLP,
-    Attention,
-    Embedding,
-    LayerNorm,
-    Linear,
-    TransformerBlock,
-)
+from spmdsim.nn.layers import GPT, MLP, Attention, Embedding, LayerNorm, Linear, TransformerBlock
 from spmdsim.nn.losses import l1_loss, mse_loss
 from spmdsim.nn.module import Module, ModuleList, Normal, Parameter, Sequential, Uniform, ones, zeros
 from spmdsim.nn.optimisers import SGD, Adam, Optimiser, sharded_over

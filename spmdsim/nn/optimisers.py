@@ -16,8 +16,8 @@ from spmdsim.core.meta import Meta
 from spmdsim.core.world import performed
 from spmdsim.errors import InputError
 from spmdsim.layout.element_type import accumulator
+from spmdsim.nn.gradients import Together
 from spmdsim.nn.module import Module, Parameter, parameters_of
-from spmdsim.nn.together import Together
 from spmdsim.pictured import Pictured
 from spmdsim.redistribution.merge import gather_of
 from spmdsim.tensor import Tensor

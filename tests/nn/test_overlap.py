@@ -13,7 +13,7 @@ import spmdsim.ops as ops
 from spmdsim import Mesh, Tensor, nn
 from spmdsim.core import Layout
 from spmdsim.core.step import Step
-from spmdsim.nn import together
+from spmdsim.nn import gradients as together
 from spmdsim.trace import record
 from spmdsim.trace.perfetto import timeline
 from spmdsim.worlds import ShapeOnly
@@ -138,7 +138,7 @@ PROGRAM = """
 import sys, time
 import numpy as np
 from spmdsim import Mesh, MPIWorld, Tensor, nn, ops
-from spmdsim.nn import together
+from spmdsim.nn import gradients as together
 together.BUCKET_BYTES = 2000
 what, world = sys.argv[1], MPIWorld()
 mesh = Mesh((world.size,), ("dp",))

@@ -204,12 +204,7 @@ class SharedMessages:
         self._merges: dict[tuple[object, ...], list[Merge | None]] = {}
 
     def add(
-        self,
-        variable: int,
-        sources: Sequence[Layout],
-        targets: Sequence[Layout],
-        value: Value,
-        count: int,
+        self, variable: int, sources: Sequence[Layout], targets: Sequence[Layout], value: Value, count: int
     ) -> None:
         """Price the gradient of a parameter, which each state of a variable reduces from a source to a target."""
         exposed = count * (1.0 - self.settings.overlap)

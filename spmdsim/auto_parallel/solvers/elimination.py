@@ -225,12 +225,8 @@ class _Branches:
         inner = {(i, j): m for (i, j), m in problem.pairs.items() if i in place and j in place}
         self.pairs = {(place[i], place[j]): m for (i, j), m in inner.items()}
         #: Per hub its neighbours (by place among the others) with the pair's prices, [own state, hub's state].
-        self.around: dict[int, Neighbours] = {hub: [] for hub in self.hubs}
-        for (i, j), m in problem.pairs.items():
-            if i in self.around:
-                self.around[i].append((place[j], m.T))
-            elif j in self.around:
-                self.around[j].append((place[i], m))
+        neighbours = problem.neighbours()
+        self.around = {hub: [(place[v], prices.T) for v, prices in neighbours[hub]] for hub in self.hubs}
 
     def run(self) -> list[int]:
         """States of all variables."""

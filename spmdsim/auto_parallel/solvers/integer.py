@@ -143,14 +143,11 @@ class _Model:
             n, m = seconds.shape
             cells = count + np.arange(n * m).reshape(n, m)
             count += n * m
-            for k in range(n):
-                self._put(np.full(m, row), cells[k], 1.0)
-                self._put(np.array([row]), np.array([self.spans[i][0] + k]), -1.0)
-                row += 1
-            for k in range(m):
-                self._put(np.full(n, row), cells[:, k], 1.0)
-                self._put(np.array([row]), np.array([self.spans[j][0] + k]), -1.0)
-                row += 1
+            for grid, variable in ((cells, i), (cells.T, j)):
+                sums = row + np.arange(len(grid))
+                self._put(np.repeat(sums, grid.shape[1]), grid.ravel(), 1.0)
+                self._put(sums, np.arange(*self.spans[variable]), -1.0)
+                row += len(grid)
             right.append(np.zeros(n + m))
             prices.append(seconds.ravel())
             extra = problem.memory_pairs.get((i, j))

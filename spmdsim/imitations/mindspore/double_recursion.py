@@ -68,12 +68,7 @@ class Recursion:
 
 
 def double_recursion(
-    graph: Graph,
-    ranks: int,
-    version: str = "2.x",
-    *,
-    order: str | None = None,
-    memory: float | None = None,
+    graph: Graph, ranks: int, version: str = "2.x", *, order: str | None = None, memory: float | None = None
 ) -> Recursion:
     """Find strategies by the double recursion, in the order of the version or ``"weight"`` or ``"topological"``.
 
@@ -104,10 +99,10 @@ def double_recursion(
 class CutCosts:
     """What all operators with the same rule and sizes share: costs of cuts, by pieces per factor so far."""
 
-    def __init__(self, bound: BoundRule, contraction: bool, version: str) -> None:
+    def __init__(self, bound: BoundRule, version: str) -> None:
         self.factors = tuple(bound.sizes)
         self.sizes = tuple(bound.sizes.values())
-        self.version, self.contraction = version, contraction
+        self.version, self.contraction = version, bound.contraction
         number = {factor: k for k, factor in enumerate(self.factors)}
         self.inputs = len(bound.inputs)
         terms = (*bound.inputs, *bound.outputs)
@@ -175,18 +170,16 @@ class _Search:
     def __init__(self, graph: Graph, ranks: int, version: str, order: str | None) -> None:
         self.graph, self.ranks, self.version = graph, ranks, version
         self.steps = prime_factors(ranks)
-        kinds: dict[tuple[BoundRule, bool], int] = {}
+        kinds: dict[BoundRule, int] = {}
         identities: dict[int, int] = {}
         self.kinds: list[CutCosts] = []
         self.kind_of: list[int] = []
         for operator in graph.operators:
             number = identities.get(id(operator.bound))
             if number is None:
-                key = (operator.bound, operator.bound.contraction)
-                if key not in kinds:
-                    kinds[key] = len(self.kinds)
-                    self.kinds.append(CutCosts(operator.bound, operator.bound.contraction, version))
-                number = identities[id(operator.bound)] = kinds[key]
+                number = identities[id(operator.bound)] = kinds.setdefault(operator.bound, len(self.kinds))
+                if number == len(self.kinds):
+                    self.kinds.append(CutCosts(operator.bound, version))
             self.kind_of.append(number)
         self.numbers: dict[tuple[int, Cuts], int] = {}
         self.states: list[tuple[int, Cuts]] = []

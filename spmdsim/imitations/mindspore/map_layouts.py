@@ -63,23 +63,29 @@ def from_right(layout: Layout) -> list[tuple[int, ...]]:
 
 def expand_tuples(matrix: Sizes, entries: Sequence[int | Sizes], shape: Shape) -> MapLayout:
     """A map with several axes on a dim, written with one axis per dim."""
-    axes: list[int] = []
-    sizes: list[int] = []
     lists = [[entry] if isinstance(entry, int) else list(entry) for entry in entries]
     named = [axis for several in lists for axis in several if axis != -1]
     check_map(MapLayout(tuple(matrix), tuple(named), (1,) * len(named)))
     if len(lists) != len(shape):
         raise PlanError(f"a map has one entry per dim, but {lists} has {len(lists)} for {list(shape)}")
+    lists = [[axis for axis in several if axis >= 0] or [-1] for several in lists]
+    uneven = "MindSpore splits evenly only, but a dim of {} is split in {} and more"
+    return _one_axis_each(tuple(matrix), lists, shape, PlanError, uneven)
+
+
+def _one_axis_each(
+    matrix: Shape, lists: Sequence[list[int]], shape: Shape, error: type[PlanError], uneven: str
+) -> MapLayout:
+    """Dims split by several axes as several dims, the first ones as long as their axes."""
+    axes: list[int] = []
+    sizes: list[int] = []
     for size, several in zip(shape, lists):
-        several = [axis for axis in several if axis >= 0] or [-1]
         leading = [matrix[len(matrix) - 1 - axis] for axis in several[:-1]]
         if size % math.prod(leading):
-            raise PlanError(
-                f"MindSpore splits evenly only, but a dim of {size} is split in {leading} and more"
-            )
+            raise error(uneven.format(size, leading))
         sizes += [*leading, size // math.prod(leading)]
         axes += several
-    return MapLayout(tuple(matrix), tuple(axes), tuple(sizes))
+    return MapLayout(matrix, tuple(axes), tuple(sizes))
 
 
 #: A layout as three lists, or :class:`MapLayout`; a dim may be split by several axes, in a list, major first.
@@ -150,16 +156,8 @@ def _factors(products: Iterable[int], what: str) -> Shape:
 def expand_matrix(layout: MapLayout, matrix: Shape) -> MapLayout:
     """The layout on a finer device matrix: a dim split by an axis that is cut becomes several dims."""
     parts = _parts(layout.matrix, matrix)
-    axes: list[int] = []
-    sizes: list[int] = []
-    for size, axis in zip(layout.shape, layout.map):
-        numbers = [-1] if axis < 0 else parts[len(layout.matrix) - 1 - axis]
-        leading = [matrix[len(matrix) - 1 - number] for number in numbers[:-1]]
-        if size % math.prod(leading):
-            raise NotExpandable(f"a dim of {size} cannot be cut in {leading}")
-        sizes += [*leading, size // math.prod(leading)]
-        axes += numbers
-    return MapLayout(matrix, tuple(axes), tuple(sizes))
+    lists = [[-1] if axis < 0 else parts[len(layout.matrix) - 1 - axis] for axis in layout.map]
+    return _one_axis_each(matrix, lists, layout.shape, NotExpandable, "a dim of {} cannot be cut in {}")
 
 
 def _parts(matrix: Shape, finer: Shape) -> list[list[int]]:

@@ -46,11 +46,7 @@ class MapOperator(NamedTuple):
 
 
 def operators(
-    before: AnyLayout,
-    after: AnyLayout,
-    rank: int,
-    ranks: Sizes | None = None,
-    all2all: bool = False,
+    before: AnyLayout, after: AnyLayout, rank: int, ranks: Sizes | None = None, all2all: bool = False
 ) -> list[MapOperator]:
     """The operators of ``rank``, without the reordering of :mod:`~spmdsim.imitations.mindspore.offline_transform`.
 

@@ -92,11 +92,7 @@ def _result_shapes(name: str, shapes: Sequence[Shape]) -> list[Shape]:
 
 
 def data_source(
-    name: str,
-    shapes: Sequence[Shape],
-    given: Sequence[Any] | None,
-    devices: Devices,
-    repeat: str,
+    name: str, shapes: Sequence[Shape], given: Sequence[Any] | None, devices: Devices, repeat: str
 ) -> Sharded:
     """Tensors that come from a data set: each dim split as its strategy says, nothing else.
 
