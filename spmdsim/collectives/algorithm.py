@@ -180,7 +180,13 @@ _MODULES = (
 def declare(
     collective_name: str, name: str, chunks: str | tuple[str, ...] = (), **facts: Any
 ) -> Callable[[Callable[..., Rounds]], Callable[..., Rounds]]:
-    """Decorator: register a generator function as an algorithm of a collective; further facts are fields of :class:`Algorithm`.
+    """Decorator: register a generator function as an algorithm of a collective.
+
+    Args:
+        collective_name: such as ``"all_reduce"``.
+        name: the algorithm's name.
+        chunks: expression(s) for the chunk count.
+        **facts: further fields of :class:`Algorithm`.
 
     Raises:
         InputError: the collective has an algorithm of this name, or one that a library calls so; both places are named.

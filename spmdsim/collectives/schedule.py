@@ -102,9 +102,14 @@ def _found_in_order(schedule: Schedule) -> bool:
 def make_schedule(
     chosen: Algorithm, size: int, root: int = 0, rounding: str | None = None, **options: Any
 ) -> Schedule:
-    """Bind an algorithm to a rank count, a root and options such as ``segments`` or ``group``.
+    """Bind an algorithm to a rank count.
 
-    The rounding overrides the algorithm's.
+    Args:
+        chosen: the algorithm.
+        size: number of ranks, at least 1.
+        root: root rank of rooted collectives.
+        rounding: overrides how the algorithm cuts chunks.
+        **options: options of the algorithm, such as ``segments`` or ``group``.
 
     Raises:
         ScheduleError: for a rank count the algorithm cannot do, an unknown option, or a root out of range.

@@ -335,7 +335,10 @@ class ClosedForm:
 def closed_form(chosen: Algorithm, n: int, options: dict[str, Any] | None = None) -> ClosedForm | None:
     """The :class:`ClosedForm` of an algorithm at ``n`` ranks; None where it has none there.
 
-    Options that are left out have their default values; ``root`` is one if it is not 0.
+    Args:
+        chosen: the algorithm.
+        n: number of ranks.
+        options: options of the algorithm; their default values where they are left out; ``root`` if it is not 0.
 
     >>> from spmdsim.collectives import algorithm
     >>> closed_form(algorithm("all_reduce", "ring"), 4)

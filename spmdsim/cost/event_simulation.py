@@ -161,10 +161,16 @@ def _slots(ranks: Sequence[int], numbers: Sequence[int]) -> list[int]:
 
 
 def program_of(schedule: Schedule, nbytes: int, itemsize: int = 1, gamma: float = 0.0) -> EventProgram:
-    """The program of a schedule for a message of ``nbytes``, cut in items.
+    """The program of a schedule.
 
     An operation starts after all operations of the rank's previous round; a reduction is a calculation that follows
-    its receive, if reducing takes time: ``gamma`` per byte, in the unit of the simulator's parameters.
+    its receive, if reducing takes time.
+
+    Args:
+        schedule: an algorithm at a rank count.
+        nbytes: message size as the collective counts it.
+        itemsize: bytes that are never cut.
+        gamma: time per reduced byte, in the unit of the simulator's parameters.
 
     >>> from spmdsim.collectives import schedule_of
     >>> len(program_of(schedule_of("all_reduce", "ring", 4), 4096))

@@ -19,9 +19,12 @@ from spmdsim.pictured import Pictured
 
 @dataclass(frozen=True)
 class Work(Pictured):
-    """What one rank does locally: operations, and bytes read and written, each operand once.
+    """What one rank does locally.
 
-    ``kind`` is the class of operators, as :func:`kind_of` says; "" for any.
+    Attributes:
+        flops: floating point operations.
+        nbytes: bytes read and written, each operand once.
+        kind: the class of operators, as :func:`kind_of` says; "" for any.
 
     >>> Work(flops=2e9, nbytes=1e6).flops
     2000000000.0

@@ -329,9 +329,12 @@ class Options(dict[str, str]):
 
 
 def parse_topology(text: str, ranks: int, machine: Machine) -> Topology:
-    """The topology a text describes, as the table above says, with the bandwidth and latency of a machine.
+    """The topology a text describes, with the bandwidth and latency of a machine.
 
-    Its beta is the time per byte of every link, its alpha the time per message.
+    Args:
+        text: see the table above.
+        ranks: number of ranks; the shape has to agree.
+        machine: its beta is the time per byte of every link, its alpha the time per message.
 
     Raises:
         InputError: unknown name or option, or a shape that does not have this many ranks.
