@@ -28,7 +28,7 @@ class FunctionError(InputError, RuntimeError):
     """What PyTorch's functions refuse; a RuntimeError there, and here as well."""
 
 
-class Found(NamedTuple):
+class ValuesAndIndices(NamedTuple):
     """Elements along a dim, and where they stand."""
 
     values: Any
@@ -83,7 +83,7 @@ def extreme(name: str, *, tied: bool = False) -> Row:
             shape = [-1 if d == dim % input.ndim else 1 for d in range(input.ndim)]
             there = core.equal(index, np.arange(input.shape[dim]).reshape(shape))
             values = attained(values, input, there, dim, keepdim)
-        return Found(values, index if keepdim else core.squeeze(index, dim))
+        return ValuesAndIndices(values, index if keepdim else core.squeeze(index, dim))
 
     return Row(call)
 
@@ -108,7 +108,7 @@ def _median(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
         return core.getitem(core.sort(core.reshape(input, -1)), (input.size - 1) // 2)
     at, middle = dim % input.ndim, (input.shape[dim] - 1) // 2
     key = (slice(None),) * at + ((slice(middle, middle + 1) if keepdim else middle),)
-    return Found(*[core.getitem(one, key) for one in core.sort_with_indices(input, at)])
+    return ValuesAndIndices(*[core.getitem(one, key) for one in core.sort_with_indices(input, at)])
 
 
 def _norm(input: Any, p: Any = 2.0, dim: Any = None, keepdim: bool = False) -> Any:
@@ -366,7 +366,7 @@ TORCH: dict[str, Row] = {
     "searchsorted": Row(lambda sorted_sequence, values, right=False: core.searchsorted(sorted_sequence, values, "right" if right else "left")),
     "select": Row(lambda input, dim, index: core.getitem(input, (slice(None),) * (dim % input.ndim) + (index,))),
     "softmax": Row(lambda input, dim=-1: core.softmax(input, dim), "Softmax"),
-    "sort": Row(lambda input, dim=-1, descending=False: Found(*core.sort_with_indices(input, dim, descending))),
+    "sort": Row(lambda input, dim=-1, descending=False: ValuesAndIndices(*core.sort_with_indices(input, dim, descending))),
     "split": Row(_split),
     "squeeze": Row(_squeeze),
     "std": _spread(core.std),
@@ -376,7 +376,7 @@ TORCH: dict[str, Row] = {
     "t": Row(_t),
     "tensordot": Row(lambda a, b, dims=2: core.tensordot(a, b, dims)),
     "tile": Row(lambda input, *dims: core.tile(input, numbers(dims))),
-    "topk": Row(lambda input, k, dim=-1, largest=True, sorted=True: Found(*core.topk(input, k, -1 if dim is None else dim, largest))),
+    "topk": Row(lambda input, k, dim=-1, largest=True, sorted=True: ValuesAndIndices(*core.topk(input, k, -1 if dim is None else dim, largest))),
     "transpose": Row(_swapped),
     "tril": Row(lambda input, diagonal=0: core.tril(input, diagonal)),
     "triu": Row(lambda input, diagonal=0: core.triu(input, diagonal)),

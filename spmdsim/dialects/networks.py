@@ -12,7 +12,7 @@ from spmdsim.dialects.missing import Worded
 from spmdsim.nn import Module, ModuleList
 
 
-class Network(Worded, Module):
+class DialectModule(Worded, Module):
     """A module with the frameworks' words."""
 
     training = True
@@ -38,7 +38,7 @@ class Network(Worded, Module):
         for name, child in self.named_children():
             below = f"{path}.{name}" if path else name
             yield below, child
-            if isinstance(child, Network):
+            if isinstance(child, DialectModule):
                 yield from child.inside(below)
 
     def set_training(self, training: bool) -> None:

@@ -11,15 +11,15 @@ import pytest
 from spmdsim import LockStep
 from spmdsim.dialects.mindspore import Layout, infer_layout, nn, ops, shard
 from spmdsim.dialects.mindspore.operators import ROWS, TABLE, by_name, known
-from spmdsim.dialects.mindspore.table import Row, our_operator
+from spmdsim.dialects.mindspore.table import OperatorRow, our_operator
 from spmdsim.dialects.session import use_world
 from spmdsim.errors import InputError, RuleError, UsageTypeError
 
 X = np.random.default_rng(0).normal(size=(8, 4))
-SWISH = Row(
+SWISH = OperatorRow(
     "Swish", "silu", functions="swish; hidden_swish", cell="Swish", also_named="OldSwish", aliases="swishext"
 )
-TOTAL = Row(
+TOTAL = OperatorRow(
     "Total", "sum", lambda _shapes, attrs: {"dims": (attrs["axis"],), "keepdims": attrs["keep"]}, "(keep=False)",
     "(x, /, axis=0)", "total(x, along=1, keep=False)", "Total",
 )  # fmt: skip
@@ -179,4 +179,4 @@ def test_strategies_of_a_row_need_no_attributes_that_say_nothing_of_layouts():
 
 def test_two_rows_of_one_name_are_refused():
     with pytest.raises(InputError, match="two rows are called 'ReLU'"):
-        by_name((*ROWS, Row("Mine", "relu", also_named="ReLU")))
+        by_name((*ROWS, OperatorRow("Mine", "relu", also_named="ReLU")))

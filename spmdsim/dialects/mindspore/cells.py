@@ -16,7 +16,7 @@ from spmdsim.dialects.mindspore.context import LOCAL_MEAN, LOCAL_SUM, outermost
 from spmdsim.dialects.mindspore.operators import TABLE
 from spmdsim.dialects.mindspore.parameter import Parameter, initializer
 from spmdsim.dialects.mindspore.primitive import primitive, to_tensor
-from spmdsim.dialects.mindspore.table import Row
+from spmdsim.dialects.mindspore.table import OperatorRow
 from spmdsim.dialects.mindspore.tensors import type_name
 from spmdsim.dialects.missing import Worded, each
 from spmdsim.dialects.networks import Numbered, said, tree
@@ -148,7 +148,7 @@ class CellList(Cell, Numbered):
 
 
 @cache
-def cell_of(row: Row) -> type[Cell]:
+def cell_of(row: OperatorRow) -> type[Cell]:
     """The cell of a row of the table: its primitive, made with the cell's arguments, under the function's name."""
     attribute = next(iter(row.written_functions), row.cell.lower())
 

@@ -74,7 +74,7 @@ class _Back(Node):
         return [[Tensor(self.world, meta, [np.asarray(x, meta.held) for x in local])]]
 
 
-class Group:
+class CallGroup:
     """The ranks that take part in one call, and what each of them holds."""
 
     def __init__(self, primitive: Primitive, operand: Any, attrs: Attrs) -> None:
@@ -167,7 +167,7 @@ class Group:
 
 def all_reduce(primitive: Primitive, operands: Operands, attrs: Attrs) -> Tensor:
     """All ranks hold the sum, or the largest, smallest or product, of what they held."""
-    group, op = Group(primitive, operands[0], attrs), attrs["op"]
+    group, op = CallGroup(primitive, operands[0], attrs), attrs["op"]
     reduced = group.over(group.layout(pending=op), group.layout(), group.shape)
 
     def back(dy: Tensor) -> Tensor:
@@ -185,7 +185,7 @@ def all_reduce(primitive: Primitive, operands: Operands, attrs: Attrs) -> Tensor
 
 def all_gather(primitive: Primitive, operands: Operands, attrs: Attrs) -> Tensor:
     """All ranks hold what they held, one after the other along dim 0."""
-    group = Group(primitive, operands[0], attrs)
+    group = CallGroup(primitive, operands[0], attrs)
     group.dim(0, "the dim")
     shape = (group.size * group.shape[0], *group.shape[1:])
     gathered = group.over(group.layout(0), group.layout(), shape)
@@ -194,7 +194,7 @@ def all_gather(primitive: Primitive, operands: Operands, attrs: Attrs) -> Tensor
 
 def reduce_scatter(primitive: Primitive, operands: Operands, attrs: Attrs) -> Tensor:
     """Each rank holds its rows of the sum of what they held."""
-    group = Group(primitive, operands[0], attrs)
+    group = CallGroup(primitive, operands[0], attrs)
     group.divisible(group.dim(0, "the dim"))
     rows = group.over(group.layout(pending=attrs["op"]), group.layout(0), group.shape)
     if attrs["op"] != "sum":
@@ -204,7 +204,7 @@ def reduce_scatter(primitive: Primitive, operands: Operands, attrs: Attrs) -> Te
 
 def all_to_all(primitive: Primitive, operands: Operands, attrs: Attrs) -> Tensor:
     """The k-th rank holds everybody's k-th block along ``split_dim``, one after the other along ``concat_dim``."""
-    group, count = Group(primitive, operands[0], attrs), attrs["split_count"]
+    group, count = CallGroup(primitive, operands[0], attrs), attrs["split_count"]
     if count != group.size:
         raise InputError(f"AlltoAll: split_count is {count}, but the group has {group.size} ranks")
     split, concat = group.dim(attrs["split_dim"], "split_dim"), group.dim(attrs["concat_dim"], "concat_dim")
@@ -228,7 +228,7 @@ def broadcast(primitive: Primitive, operands: Operands, attrs: Attrs) -> tuple[T
 
 
 def _broadcast(primitive: Primitive, operand: Any, attrs: Attrs) -> Tensor:
-    group, root = Group(primitive, operand, attrs), attrs["root_rank"]
+    group, root = CallGroup(primitive, operand, attrs), attrs["root_rank"]
     if root not in group.ranks:
         raise InputError(f"Broadcast: root_rank {root} is not among the group's ranks {group.ranks}")
 
@@ -248,7 +248,7 @@ def neighbor_exchange(primitive: Primitive, operands: Operands, attrs: Attrs) ->
     ranks, world = get_process_group_ranks(attrs["group"]), current_world()
     first = member(ranks, attrs["group"])
     sends, receives = (_neighbours(attrs[name], name) for name in ("send_rank_ids", "recv_rank_ids"))
-    given = [Group(primitive, x, attrs) for x in _tuple(operands[0], "NeighborExchange")]
+    given = [CallGroup(primitive, x, attrs) for x in _tuple(operands[0], "NeighborExchange")]
     kind, shapes = np.dtype(attrs["recv_type"]), [tuple(shape) for shape in attrs["recv_shapes"]]
     mine = {rank: (sends(rank), receives(rank)) for rank in world.ranks if rank in ranks}
     sizes = [group.shape for group in given]
@@ -273,7 +273,7 @@ def neighbor_exchange(primitive: Primitive, operands: Operands, attrs: Attrs) ->
     return tuple(_received(given[0], received, place, shape, kind) for place, shape in enumerate(shapes))
 
 
-def _received(group: Group, received: Any, place: int, shape: tuple[int, ...], kind: np.dtype) -> Tensor:
+def _received(group: CallGroup, received: Any, place: int, shape: tuple[int, ...], kind: np.dtype) -> Tensor:
     arrays = [received.get((rank, place), np.empty((0,), kind)) for rank in group.world.ranks]
     for rank, x in zip(group.world.ranks, arrays):
         if rank in group.mesh and (x.shape != shape or x.dtype != kind):

@@ -18,7 +18,15 @@ from spmdsim.core.operator import Op
 from spmdsim.dialects.mindspore import collectives
 from spmdsim.dialects.mindspore.communication import HCCL_WORLD_COMM_GROUP as WORLD
 from spmdsim.dialects.mindspore.parameter import next_seed
-from spmdsim.dialects.mindspore.table import Attrs, Params, Row, Shape, ShardError, ToParams, our_operator
+from spmdsim.dialects.mindspore.table import (
+    Attrs,
+    OperatorRow,
+    Params,
+    Shape,
+    ShardError,
+    ToParams,
+    our_operator,
+)
 from spmdsim.errors import InputError, unknown
 from spmdsim.ops.reduce import normal_dims
 from spmdsim.ops.shape import full_shape
@@ -235,16 +243,16 @@ def _snake(name: str) -> str:
     return re.sub("(?<=[a-z])(?=[A-Z])", "_", name).lower()
 
 
-def _elements(names: str, ours: str, functions: str = "", cell: str = "", **more: Any) -> Row:
-    return Row(names, ours, functions=functions, cell=cell, elements=True, **more)
+def _elements(names: str, ours: str, functions: str = "", cell: str = "", **more: Any) -> OperatorRow:
+    return OperatorRow(names, ours, functions=functions, cell=cell, elements=True, **more)
 
 
-def _reduction(names: str, ours: str, functions: str = "", **more: Any) -> Row:
-    return Row(names, ours, _reduced, "(keep_dims=False)", "(x, /, axis=())", functions, **more)
+def _reduction(names: str, ours: str, functions: str = "", **more: Any) -> OperatorRow:
+    return OperatorRow(names, ours, _reduced, "(keep_dims=False)", "(x, /, axis=())", functions, **more)
 
 
-def _collective(name: str, run: Callable[..., Any], made: str = "") -> Row:
-    return Row(
+def _collective(name: str, run: Callable[..., Any], made: str = "") -> OperatorRow:
+    return OperatorRow(
         name, made=f"({made}group='{WORLD}')", called="(x)", strategies="", run=run, check=collectives.check
     )
 
@@ -288,9 +296,9 @@ ROWS = (
     _elements("ZerosLike", "identity", called="(x)", run=lambda p, xs, a: _filled(p.plain(xs, a), 0)),
     _elements("Dropout", "dropout", made="(keep_prob=0.5, Seed0=0, Seed1=0)", called="(x)", sharded="identity",
               run=_dropout, check=_check_keep_prob),
-    Row("Cast", "cast", lambda _s, a: {"dtype": np.dtype(a["dtype"])}, called="(x, /, dtype)",
+    OperatorRow("Cast", "cast", lambda _s, a: {"dtype": np.dtype(a["dtype"])}, called="(x, /, dtype)",
         functions="cast(input, dtype)", sharded="identity"),
-    Row("", also_named="DropoutDoMask", first_only=True),
+    OperatorRow("", also_named="DropoutDoMask", first_only=True),
     # -- over dims -------------------------------------------------------------------------------------------
     _reduction("ReduceSum", "sum", "sum(input, dim=None, keepdim=False); reduce_sum(x, axis=(), keep_dims=False)",
                also_named="SumExt", aliases="sum"),
@@ -301,49 +309,49 @@ ROWS = (
     _reduction("ReduceProd", "prod", also_named="ProdExt", aliases="prod", run=_composed),
     _reduction("", "all", also_named="ReduceAll", aliases="all"),
     _reduction("", "any", also_named="ReduceAny", aliases="any"),
-    Row("Argmax", "argmax", _one_along(-1), "(axis=-1, output_type='int32')", "(x)",
+    OperatorRow("Argmax", "argmax", _one_along(-1), "(axis=-1, output_type='int32')", "(x)",
         run=lambda p, xs, a: p.other("Cast")(p.plain(xs, a), a["output_type"])),
-    Row("", "argmin", _one_along(-1), also_named="Argmin"),
-    Row("ArgMaxWithValue", "argmax", made="(axis=0, keep_dims=False)", called="(x)", strategies="",
+    OperatorRow("", "argmin", _one_along(-1), also_named="Argmin"),
+    OperatorRow("ArgMaxWithValue", "argmax", made="(axis=0, keep_dims=False)", called="(x)", strategies="",
         run=_argmax_with_value),
-    Row("Softmax", "softmax", _along(-1), "(axis=-1)", "(x)", "softmax(input, axis=-1)", "Softmax"),
-    Row("LogSoftmax", "log_softmax", _along(-1), "(axis=-1)", "(x)", "log_softmax(logits, axis=-1)", "LogSoftmax"),
-    Row("L2Normalize", "l2_normalize", lambda s, a: {**_along(0)(s, a), "epsilon": a.get("epsilon", 1e-4)},
+    OperatorRow("Softmax", "softmax", _along(-1), "(axis=-1)", "(x)", "softmax(input, axis=-1)", "Softmax"),
+    OperatorRow("LogSoftmax", "log_softmax", _along(-1), "(axis=-1)", "(x)", "log_softmax(logits, axis=-1)", "LogSoftmax"),
+    OperatorRow("L2Normalize", "l2_normalize", lambda s, a: {**_along(0)(s, a), "epsilon": a.get("epsilon", 1e-4)},
         "(axis=0, epsilon=1e-4)", "(x)"),
-    Row("LayerNorm", "layer_norm", lambda _s, a: {"epsilon": a.get("epsilon", 1e-7), "begin": int(a.get("begin_norm_axis", -1))},
+    OperatorRow("LayerNorm", "layer_norm", lambda _s, a: {"epsilon": a.get("epsilon", 1e-7), "begin": int(a.get("begin_norm_axis", -1))},
         "(begin_norm_axis=1, begin_params_axis=1, epsilon=1e-7)", "(x, gamma, beta)", run=_layer_norm, also=_norm_sums),
-    Row("", "rms_norm", lambda _s, a: {"epsilon": a.get("epsilon", 1e-6)}, also_named="RmsNorm", aliases="rmsnormext"),
-    Row("SoftmaxCrossEntropyWithLogits", "softmax_cross_entropy", first_dim=(0,), loss=1),
+    OperatorRow("", "rms_norm", lambda _s, a: {"epsilon": a.get("epsilon", 1e-6)}, also_named="RmsNorm", aliases="rmsnormext"),
+    OperatorRow("SoftmaxCrossEntropyWithLogits", "softmax_cross_entropy", first_dim=(0,), loss=1),
     # -- products, parameters per channel, tables ---------------------------------------------------------
-    Row("MatMul BatchMatMul", "matmul", lambda _s, a: {name: True for name in ("transpose_a", "transpose_b") if a.get(name)},
+    OperatorRow("MatMul BatchMatMul", "matmul", lambda _s, a: {name: True for name in ("transpose_a", "transpose_b") if a.get(name)},
         "(transpose_a=False, transpose_b=False)", "(a, b)", "matmul(input, other); bmm(input_x, mat2)",
         run=_derived("MatMul", lambda p, attrs: bool(attrs.get("enable_nd_tp")) and p.configured),  # in two or three dims
         also_named="MatMulExt BatchMatMulExt", out_strategy="product"),
-    Row("BiasAdd", "bias_add", lambda _s, _a: {"dim": 1}),
-    Row("PReLU", "prelu", lambda _s, _a: {"dim": 1}, adjust=_slopes),
-    Row("Gather", "gather", _one_along(0), "()", "(params, indices, /, axis=0)",
+    OperatorRow("BiasAdd", "bias_add", lambda _s, _a: {"dim": 1}),
+    OperatorRow("PReLU", "prelu", lambda _s, _a: {"dim": 1}, adjust=_slopes),
+    OperatorRow("Gather", "gather", _one_along(0), "()", "(params, indices, /, axis=0)",
         "gather(input_params, input_indices, axis=0)", run=_derived("Gather", lambda p, _attrs: p.by_cuts),  # one of its modes
         also_named="EmbeddingLookup", strategies="gather", out_strategy="product"),
-    Row("OneHot", "one_hot", _one_hot_params, "(axis=-1)", "(indices, /, depth, on_value=1.0, off_value=0.0)",
+    OperatorRow("OneHot", "one_hot", _one_hot_params, "(axis=-1)", "(indices, /, depth, on_value=1.0, off_value=0.0)",
         "one_hot(indices, depth, on_value=1, off_value=0, axis=-1)", run=_one_hot, of_result=True,
         first_only=True),
     # -- shapes ----------------------------------------------------------------------------------------------
-    Row("Reshape", "reshape", _reshaped(_new_shape), "()", "(x, /, shape)",
+    OperatorRow("Reshape", "reshape", _reshaped(_new_shape), "()", "(x, /, shape)",
         "reshape(input, shape)", run=_reshape, sharded="identity", gathers=lambda s, a: _new_shape(s[0], a), aliases="view"),
-    Row("Flatten", "reshape", _reshaped(lambda s, _a: (s[0], int(np.prod(s[1:])))), called="(x)", cell="Flatten",
+    OperatorRow("Flatten", "reshape", _reshaped(lambda s, _a: (s[0], int(np.prod(s[1:])))), called="(x)", cell="Flatten",
         strategies="batch", also_named="BatchParallel Unique ResizeBilinear ResizeNearestNeighbor"),
-    Row("ExpandDims", "reshape", _reshaped(_expanded), "()", "(x, /, axis)", "expand_dims(input_x, axis)",
+    OperatorRow("ExpandDims", "reshape", _reshaped(_expanded), "()", "(x, /, axis)", "expand_dims(input_x, axis)",
         run=_reshape, strategies=""),
-    Row("Squeeze", "reshape", _reshaped(_squeezed), "(axis=())", "(x)", "squeeze(input, axis=())", run=_reshape,
+    OperatorRow("Squeeze", "reshape", _reshaped(_squeezed), "(axis=())", "(x)", "squeeze(input, axis=())", run=_reshape,
         strategies=""),
-    Row("BroadcastTo", "broadcast_to", lambda _s, a: {"shape": tuple(a["shape"])}, "(shape)", "(x)",
+    OperatorRow("BroadcastTo", "broadcast_to", lambda _s, a: {"shape": tuple(a["shape"])}, "(shape)", "(x)",
         "broadcast_to(input, shape)", strategies=""),
-    Row("Transpose", "transpose", _perm, "()", "(x, /, input_perm)", "transpose(input, input_perm)", out_strategy="same",
+    OperatorRow("Transpose", "transpose", _perm, "()", "(x, /, input_perm)", "transpose(input, input_perm)", out_strategy="same",
         aliases="permute"),
-    Row("Concat", "concat", _one_along(0), "(axis=0)", "([inputs])", "concat(tensors, axis=0); cat(tensors, axis=0)",
+    OperatorRow("Concat", "concat", _one_along(0), "(axis=0)", "([inputs])", "concat(tensors, axis=0); cat(tensors, axis=0)",
         aliases="cat"),
-    Row("Split", "slice_", made="(axis=0, output_num=1)", called="(x)", run=_split, strategies=""),
-    Row("StridedSlice", "slice_", _strides, "()", "(x, /, begin, end, strides=None)", strategies=""),
+    OperatorRow("Split", "slice_", made="(axis=0, output_num=1)", called="(x)", run=_split, strategies=""),
+    OperatorRow("StridedSlice", "slice_", _strides, "()", "(x, /, begin, end, strides=None)", strategies=""),
     # -- what each rank of a group holds (collectives.py) ---------------------------------------------------
     _collective("AllReduce", collectives.all_reduce, "op='sum', "),
     _collective("AllGather", collectives.all_gather),
@@ -352,13 +360,13 @@ ROWS = (
     _collective("NeighborExchange", collectives.neighbor_exchange,
                 "send_rank_ids, recv_rank_ids, recv_shapes, send_shapes, recv_type, "),
     _collective("Broadcast", collectives.broadcast, "root_rank, "),
-    Row("", strategies="data", also_named="VirtualDataset _VirtualDataset GetNext"),
+    OperatorRow("", strategies="data", also_named="VirtualDataset _VirtualDataset GetNext"),
 )  # fmt: skip
 
 
-def by_name(rows: Sequence[Row]) -> dict[str, Row]:
+def by_name(rows: Sequence[OperatorRow]) -> dict[str, OperatorRow]:
     """Rows by all their names; an InputError for a name that two of them have."""
-    rows_by_name: dict[str, Row] = {}
+    rows_by_name: dict[str, OperatorRow] = {}
     for row in rows:
         for name in row.known_as:
             if (other := rows_by_name.setdefault(name, row)) is not row:
@@ -375,7 +383,7 @@ def known() -> list[str]:
     return sorted(name for name, row in TABLE.items() if row.strategies)
 
 
-def find(name: str) -> Row:
+def find(name: str) -> OperatorRow:
     """The row of an operator with strategies; a ShardError (a RuntimeError) names the ones there are."""
     row = TABLE.get(name)
     if row is None or not row.strategies:
@@ -383,6 +391,6 @@ def find(name: str) -> Row:
     return row
 
 
-def written_functions() -> dict[str, tuple[Row, str]]:
+def written_functions() -> dict[str, tuple[OperatorRow, str]]:
     """The functions of the table by name, each with its row and as it is written there."""
     return {name: (row, text) for row in TABLE.values() for name, text in row.written_functions.items()}

@@ -19,7 +19,7 @@ from spmdsim.core import Layout, Mesh
 from spmdsim.dialects.host import HostTensor
 from spmdsim.dialects.layouts import GradientMove
 from spmdsim.dialects.mindspore.context import parallel
-from spmdsim.dialects.mindspore.tensors import Counted, Value, held, host, type_name
+from spmdsim.dialects.mindspore.tensors import CountedTensor, ParameterValue, held, host, type_name
 from spmdsim.dialects.missing import each, not_covered
 from spmdsim.dialects.session import current_world
 from spmdsim.errors import InputError, UsageTypeError, unknown
@@ -212,14 +212,14 @@ class Parameter(CoreParameter):
             self._placed = True
             self._level = 2 if settings is None or settings.sharing is None else settings.sharing.level
             self.materialise(current_world(), self._seed)
-            self.tensor = held(self.value, Value)
+            self.tensor = held(self.value, ParameterValue)
         self.value.requires_grad = self.requires_grad and has_gradient(self.value.dtype)
         return self.value if self.layout is self.used else _gathered(self.value, self.used, self._level)
 
     def assign(self, tensor: CoreTensor) -> None:
         """Take new values, in the parameter's layout; no gradient is kept."""
         super().assign(tensor)
-        self.tensor = held(self.value, Value)
+        self.tensor = held(self.value, ParameterValue)
 
     def as_operand(self, like: CoreTensor) -> CoreTensor:
         """The value beside another operand; where nothing placed it yet, a copy on each of its ranks."""
@@ -327,7 +327,7 @@ def _gathered(value: CoreTensor, layout: Layout, level: int) -> CoreTensor:
     """A parameter's value where its operator wants it; what the levels mean: :class:`context.Sharing`."""
     moved = held(value.to(layout))
     if level == 1 and moved.requires_grad:
-        whole = Counted(moved.world, moved.meta, moved.held, True, moved.name, moved.origin)
+        whole = CountedTensor(moved.world, moved.meta, moved.held, True, moved.name, moved.origin)
         whole.node = GradientMove(moved, layout)
         return whole
     if level == 3:

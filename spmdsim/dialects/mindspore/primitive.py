@@ -15,14 +15,14 @@ from spmdsim.dialects.mindspore.operators import TABLE
 from spmdsim.dialects.mindspore.parameter import Parameter, finished
 from spmdsim.dialects.mindspore.table import (
     Arguments,
-    Row,
+    OperatorRow,
     Shape,
     ShardError,
     arguments,
     no_params,
     our_operator,
 )
-from spmdsim.dialects.mindspore.tensors import Counted, held, host
+from spmdsim.dialects.mindspore.tensors import CountedTensor, held, host
 from spmdsim.dialects.missing import Worded, each
 from spmdsim.dialects.session import current_world
 from spmdsim.errors import InputError, RuleError
@@ -47,7 +47,7 @@ class Primitive(Worded):
         "set_prim_instance_name init_prim_io_names instance_name": "name",
     })  # fmt: skip
 
-    row: ClassVar[Row]
+    row: ClassVar[OperatorRow]
     takes: ClassVar[Arguments]
 
     def __init__(self, *given: Any, **named: Any) -> None:
@@ -177,7 +177,7 @@ class Primitive(Worded):
 
 
 @lru_cache(maxsize=4096)
-def _class(row: Row, name: str) -> type[Primitive]:
+def _class(row: OperatorRow, name: str) -> type[Primitive]:
     members = {"row": row, "takes": arguments(row.called), "__signature__": arguments(row.made).signature}
     members["__doc__"] = f"``{name}{row.made}{row.called}``: our ``{row.ours}``."
     return type(name, (Primitive,), {**members, "__module__": __name__})
@@ -197,7 +197,9 @@ def primitive(name: str) -> type[Primitive]:
 
 
 @lru_cache(maxsize=4096)
-def function(row: Row, written: str, strategies: tuple[Any, Any] = (None, None)) -> Callable[..., Any]:
+def function(
+    row: OperatorRow, written: str, strategies: tuple[Any, Any] = (None, None)
+) -> Callable[..., Any]:
     """A function of ``ops``, from its name and arguments: the row's primitive, data parallel without a strategy."""
     name, bracket, rest = written.partition("(")
     takes, called = arguments(bracket + rest or row.called), len(arguments(row.called).signature.parameters)
@@ -228,7 +230,7 @@ def place(operand: Any, layout: Layout) -> Tensor:
     if isinstance(operand, Parameter):
         return operand.place(layout)
     world = current_world()
-    return Counted.from_global(whole(operand, world), layout, world)
+    return CountedTensor.from_global(whole(operand, world), layout, world)
 
 
 def to_tensor(operand: Any) -> Tensor:

@@ -134,7 +134,7 @@ def no_params(_shapes: Sequence[Shape], _attrs: Attrs) -> Params:
 
 
 @dataclass(frozen=True, eq=False)
-class Row:
+class OperatorRow:
     """An operator of MindSpore."""
 
     names: str  # as a primitive

@@ -183,7 +183,7 @@ class OutOfMemory(SpmdError, RuntimeError):
     """A rank would hold more than it may."""
 
 
-class Room:
+class ReservedBytes:
     """What is counted as long as it lives, whatever arrays take turns in it."""
 
 
@@ -242,7 +242,7 @@ def reset_peak_memory_stats() -> None:
     _peak[0] = _held[0]
 
 
-class Counted(Tensor):
+class CountedTensor(Tensor):
     """A tensor of a MindSpore program: what ranks hold of it counts, and so do the results and gradients of operators on it."""
 
     __slots__ = ()
@@ -278,17 +278,17 @@ class Counted(Tensor):
         return super().mean(*given, **ours)
 
 
-class Value(Counted):
+class ParameterValue(CountedTensor):
     """A parameter's value, which MindSpore's programs call for: ``parameter.value()``."""
 
     __slots__ = ()
 
-    def __call__(self) -> Value:
+    def __call__(self) -> ParameterValue:
         """The value itself."""
         return self
 
 
-def held(tensor: Tensor, kind: type[Counted] = Counted) -> Counted:
+def held(tensor: Tensor, kind: type[CountedTensor] = CountedTensor) -> CountedTensor:
     """The tensor, counted until nobody holds its pieces any more; a RuntimeError if ranks would hold more than they may."""
     if isinstance(tensor, kind):
         return tensor

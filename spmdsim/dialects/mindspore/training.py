@@ -18,7 +18,7 @@ from spmdsim.dialects.mindspore.auto_parallel import AutoParallel, numbers
 from spmdsim.dialects.mindspore.cells import Cell
 from spmdsim.dialects.mindspore.context import outermost, parallel
 from spmdsim.dialects.mindspore.parameter import Parameter
-from spmdsim.dialects.mindspore.tensors import Room, held, reserve
+from spmdsim.dialects.mindspore.tensors import ReservedBytes, held, reserve
 from spmdsim.dialects.missing import Worded, each
 from spmdsim.dialects.session import current_world
 from spmdsim.dialects.table import renamed
@@ -146,7 +146,7 @@ class Optimizer(Worded, nn.Optimiser):
                 "own are not covered, nearest: one optimiser per group"
             )
         self.learning_rate, self.global_step = rate, 0
-        self._room: dict[int, list[Room]] = {}
+        self._room: dict[int, list[ReservedBytes]] = {}
         super().__init__(trained, self.get_lr(), **options)
 
     def get_lr(self) -> float:
@@ -189,7 +189,7 @@ class Optimizer(Worded, nn.Optimiser):
 
     def _updated(self, parameter: Any, gradient: Tensor) -> Tensor:
         if id(parameter) not in self._room:
-            self._room[id(parameter)] = rooms = [Room() for _ in range(self.slots)]
+            self._room[id(parameter)] = rooms = [ReservedBytes() for _ in range(self.slots)]
             layout, kind = self.state_layout(parameter), accumulator("sum", parameter.dtype)
             for room in rooms:
                 what = f"the optimiser's state of {parameter.name}, of shape {parameter.shape}"

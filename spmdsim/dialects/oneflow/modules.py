@@ -12,7 +12,7 @@ import spmdsim.nn as ours
 import spmdsim.ops as core
 from spmdsim.core import Layout, Mesh
 from spmdsim.dialects.missing import each
-from spmdsim.dialects.networks import Network, Numbered, options_of, padded_row, said
+from spmdsim.dialects.networks import DialectModule, Numbered, options_of, padded_row, said
 from spmdsim.dialects.oneflow.creation import first_seed, next_seed
 from spmdsim.dialects.oneflow.operators import NETWORK_TABLE, TABLE, lifted
 from spmdsim.dialects.oneflow.placements import device, layout, sbp_of
@@ -95,7 +95,7 @@ as_its_tensor(Parameter, "data")
 in_place(Parameter)
 
 
-class Module(Network):
+class Module(DialectModule):
     """A module. Its parameters take no memory until :meth:`to_global` says where they live."""
 
     ORIGINAL = "oneflow.nn.Module"

@@ -20,7 +20,7 @@ PREFIX = "tensor("
 
 
 @dataclass(frozen=True)
-class Options:
+class PrintOptions:
     """What :func:`set_printoptions` sets; lines are as long as the terminal's, or 80 characters, if none is given."""
 
     precision: int = 4
@@ -36,11 +36,11 @@ class Options:
 
 
 PROFILES = {
-    "default": Options(linewidth=80),
-    "short": Options(precision=2, edgeitems=2, linewidth=80),
-    "full": Options(threshold=math.inf, linewidth=80),
+    "default": PrintOptions(linewidth=80),
+    "short": PrintOptions(precision=2, edgeitems=2, linewidth=80),
+    "full": PrintOptions(threshold=math.inf, linewidth=80),
 }
-_current = [Options()]
+_current = [PrintOptions()]
 
 
 def set_printoptions(
@@ -91,7 +91,7 @@ def _with_suffixes(text: str, suffixes: Sequence[str]) -> str:
     return f"{text})"
 
 
-def _values(array: np.ndarray, options: Options) -> str:
+def _values(array: np.ndarray, options: PrintOptions) -> str:
     """The numbers in brackets, of a large array those at the ends of its dims; all of one width."""
     array, cut = ends(array, options.edgeitems, options.threshold)
     written = array.astype(np.float32) if array.dtype == np.float16 else array
@@ -106,7 +106,7 @@ def _values(array: np.ndarray, options: Options) -> str:
     )  # fmt: skip
 
 
-def _style(numbers: np.ndarray, options: Options, exponents: bool | None = None) -> Callable[[Any], str]:
+def _style(numbers: np.ndarray, options: PrintOptions, exponents: bool | None = None) -> Callable[[Any], str]:
     """With exponents where numbers differ much, as whole numbers with a point, or with digits behind it."""
     whole = bool((numbers == np.ceil(numbers)).all())
     if exponents is None:

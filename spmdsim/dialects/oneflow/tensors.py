@@ -65,7 +65,7 @@ def in_place(kind: type[Any]) -> None:
         setattr(kind, f"__i{name}__", assignment(f"__{name}__"))
 
 
-class Symbols(NDArrayOperatorsMixin):
+class TensorSymbols(NDArrayOperatorsMixin):
     """What both kinds of tensors have: ``x + 1``, ``-x``, ``x @ w``, ``x > 0`` ask for numpy's functions of that meaning."""
 
     __hash__ = object.__hash__
@@ -107,7 +107,7 @@ class Symbols(NDArrayOperatorsMixin):
     T = property(lambda self: self.permute(*range(self.ndim)[::-1]), doc="Its dims in reverse order.")
 
 
-class LocalTensor(Symbols):
+class LocalTensor(TensorSymbols):
     """One array per rank that this process owns, in a world (the current one if left out), on devices of a kind."""
 
     is_global, is_local = False, True
@@ -258,7 +258,7 @@ def _from_first(tensor: LocalTensor, layout: Layout, shape: tuple[int, ...]) -> 
     return shards
 
 
-class GlobalTensor(Symbols):
+class GlobalTensor(TensorSymbols):
     """A global tensor with OneFlow's words; the methods are those of its table of operators."""
 
     is_global, is_local = True, False

@@ -9,7 +9,7 @@ import spmdsim.nn as ours
 import spmdsim.ops as ops
 from spmdsim.core import Layout
 from spmdsim.dialects.missing import each
-from spmdsim.dialects.networks import Network, Numbered, padded_row, said, tree
+from spmdsim.dialects.networks import DialectModule, Numbered, padded_row, said, tree
 from spmdsim.dialects.paddle import fleet
 from spmdsim.dialects.paddle.functions import NETWORK_FUNCTIONS, NETWORK_TABLE, TABLE, lifted
 from spmdsim.dialects.paddle.parameters import (
@@ -27,7 +27,7 @@ from spmdsim.dialects.table import layers, renamed
 from spmdsim.errors import InputError
 
 
-class Layer(Network):
+class Layer(DialectModule):
     """A network: layers as attributes, and ``forward``."""
 
     ORIGINAL = "paddle.nn.Layer"

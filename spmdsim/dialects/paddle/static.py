@@ -192,7 +192,7 @@ _running = [0]
 
 
 @dataclass(frozen=True)
-class Instruction:
+class RecordedCall:
     """A recorded call; one that ``trains`` changes parameters."""
 
     function: Callable[..., Any]
@@ -201,7 +201,7 @@ class Instruction:
     outputs: tuple[int, ...] = ()
     trains: bool = False
 
-    def for_test(self) -> Instruction:
+    def for_test(self) -> RecordedCall:
         """The same call; one that asks whether it is ``training`` is told that it is not."""
         written = signature(self.function)
         if "training" not in written.parameters:
@@ -221,7 +221,7 @@ class Program(Worded):
         "parse_from_string state_dict set_state_dict": "all_parameters",
     })  # fmt: skip
 
-    instructions: list[Instruction] = field(default_factory=list)
+    instructions: list[RecordedCall] = field(default_factory=list)
     feeds: dict[str, Variable] = field(default_factory=dict)
     variables: dict[str, Any] = field(default_factory=dict)
     stops: dict[int, bool] = field(default_factory=dict)
@@ -301,7 +301,7 @@ class Program(Worded):
         noted = mapped((args, options), self._noted)
         outputs: list[int] = []
         result = mapped(result, lambda x: self._output(x, function, bool(variables), outputs))
-        self.instructions.append(Instruction(function, noted[0], noted[1], tuple(outputs), trains))
+        self.instructions.append(RecordedCall(function, noted[0], noted[1], tuple(outputs), trains))
         return result
 
     def _noted(self, x: Any) -> Any:

@@ -21,7 +21,7 @@ from typing import Any
 from spmdsim.core import BoundRule, Layout
 from spmdsim.core.operator import Op
 from spmdsim.dialects.mindspore.operators import TABLE
-from spmdsim.dialects.mindspore.table import Row, bind, our_operator
+from spmdsim.dialects.mindspore.table import OperatorRow, bind, our_operator
 from spmdsim.errors import LayoutError, RuleError
 from spmdsim.imitations.mindspore.sharding.sharded import check_operands
 from spmdsim.ops.reduce import normal_dims
@@ -223,7 +223,7 @@ def _key(name: str) -> str:
     return name.split("/")[0].strip().lower().replace("_", "")
 
 
-def _rows() -> dict[str, Row]:
+def _rows() -> dict[str, OperatorRow]:
     """The rows by their names here: MindSpore's or hyper-parallel's, in lower case."""
     rows = [row for row in TABLE.values() if row.strategies in ("rule", "gather")]
     return {_key(name): row for row in rows for name in (*row.known_as, *row.aliases.split())}

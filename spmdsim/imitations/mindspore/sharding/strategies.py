@@ -28,7 +28,7 @@ from spmdsim.dialects.mindspore.layout import (
     from_tensor_map,
 )
 from spmdsim.dialects.mindspore.operators import find
-from spmdsim.dialects.mindspore.table import Row, ShardError, bind, refusing
+from spmdsim.dialects.mindspore.table import OperatorRow, ShardError, bind, refusing
 from spmdsim.dialects.session import alone
 from spmdsim.errors import RuleError, UsageTypeError
 from spmdsim.imitations.mindspore.sharding.cuts_by_mode import (
@@ -118,7 +118,7 @@ class _Asked:
     """An operator whose strategy is asked for: in the two ways to write one, and what follows."""
 
     name: str
-    row: Row
+    row: OperatorRow
     bound: BoundRule
     out: Any
     devices: Devices
@@ -249,7 +249,9 @@ def fitted(sharding: ShardedOp | None, ndims: Sequence[int]) -> ShardedOp | None
     return sharding.op.shard(_of_devices(of_dims), sharding.out_strategy, repeat=sharding.repeat)
 
 
-def strategy_of(row: Row, name: str, bound: BoundRule, sharding: ShardedOp | None, ranks: int) -> Strategy:
+def strategy_of(
+    row: OperatorRow, name: str, bound: BoundRule, sharding: ShardedOp | None, ranks: int
+) -> Strategy:
     """The strategy meant, for these shapes on so many ranks; data parallel without one."""
     if sharding is None:
         return data_parallel(bound, ranks)
@@ -284,7 +286,7 @@ def data_parallel(bound: BoundRule, ranks: int) -> Strategy:
     return strategy_from_cuts(bound, cuts, ranks)
 
 
-def check_result(row: Row, bound: BoundRule, sharding: ShardedOp | None, strategy: Strategy) -> None:
+def check_result(row: OperatorRow, bound: BoundRule, sharding: ShardedOp | None, strategy: Strategy) -> None:
     """Refuse an out_strategy that the operator does not take, or cannot give."""
     if sharding is not None and sharding.out_strategy is not None:
         computed = bound.output_layouts(strategy)[0]
