@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from spmdsim.cli.arguments import Command, Subparsers
-from spmdsim.cli.output import say
+from spmdsim.cli.arguments import PICTURES, command, value
+from spmdsim.cli.output import say, write_pictures
 
 EXAMPLES = """\
 examples:
@@ -18,18 +18,14 @@ The first call that ranks made differently is marked with ">".
 """
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Declare the command."""
-    add = Command(
-        subparsers, "calls", run, "Show what every rank called last, side by side.", epilog=EXAMPLES
-    )
-    add("files", nargs="+", metavar="FILE", help="what launch --record FILE.json wrote")
-    add.pictures()
-
-
-def run(args: argparse.Namespace) -> int:
+@command(
+    "Show what every rank called last, side by side.",
+    EXAMPLES,
+    value("files", "FILE", "what launch --record FILE.json wrote", nargs="+"),
+    *PICTURES,
+)
+def main(args: argparse.Namespace) -> int:
     """Print the table."""
-    from spmdsim.cli.output import write_pictures
     from spmdsim.draw.figures import FactTable, Figure
     from spmdsim.trace.last_calls import groups, read, table, title
 

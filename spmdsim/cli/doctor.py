@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from spmdsim.cli.arguments import Command, Subparsers
+from spmdsim.cli.arguments import PICTURES, command, flag
+from spmdsim.cli.output import console, emit_json, table, write_pictures
 
 EXAMPLES = """\
 examples:
@@ -16,23 +17,15 @@ exit code 0 if runs are possible, 1 if something is broken; a warning does not c
 """
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Declare the command."""
-    add = Command(
-        subparsers,
-        "doctor",
-        run,
-        "Look at MPI, BLAS and this machine, and say what is wrong and how to mend it.",
-        epilog=EXAMPLES,
-    )
-    add("--json")
-    add("--no-trial", action="store_true", help="do not start ranks to try MPI")
-    add.pictures()
-
-
-def run(args: argparse.Namespace) -> int:
+@command(
+    "Look at MPI, BLAS and this machine, and say what is wrong and how to mend it.",
+    EXAMPLES,
+    "--json",
+    flag("--no-trial", "do not start ranks to try MPI"),
+    *PICTURES,
+)
+def main(args: argparse.Namespace) -> int:
     """Examine, and print what was found."""
-    from spmdsim.cli.output import console, emit_json, table, write_pictures
     from spmdsim.draw.figures import FactTable, Figure
     from spmdsim.launch.diagnosis import examine
 

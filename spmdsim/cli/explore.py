@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from spmdsim.cli.arguments import Command, Subparsers, written_layout
+from spmdsim.cli.arguments import command, several, value, written_layout
 from spmdsim.cli.collective.schedule_arguments import find_algorithm, rank_counts
+from spmdsim.cli.output import remark, write_file
 from spmdsim.errors import InputError
 
 if TYPE_CHECKING:
@@ -29,55 +30,25 @@ when it was written; its address (behind the #) keeps what was chosen.
 SECONDS = 120
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Declare the command."""
-    from spmdsim.launch.limits import add_limits, limited
-
-    add = Command(
-        subparsers,
-        "explore",
-        run,
-        "Write one HTML file to play with: where a tensor lives, how it is redistributed, every collective algorithm "
-        "round by round, a product with its partial sums, a search with its reasons.",
-        epilog=EXAMPLES,
-    )
-    add("-o", "--output", default="explore.html", metavar="FILE", help="the file (explore.html)")
-    add("--mesh", action="append", metavar="MESH", help="a mesh to choose, such as dp=2,tp=4 (repeatable)")
-    add("--shape", action="append", metavar="N,M", help="a global shape to choose (repeatable)")
-    add(
-        "--layout",
-        action="append",
-        metavar="LAYOUT",
-        help="a layout with its mesh to begin with (repeatable)",
-    )
-    add("--dtype", default="float32", help="element type (float32)")
-    add(
-        "-n",
-        "--ranks",
-        default="2..8",
-        metavar="N",
-        help="rank counts of the collectives: 4, 2..8 or 2,4,8 (2..8)",
-    )
-    add("--algorithm", action="append", metavar="FILE.py:FUNCTION", help="your own algorithm (repeatable)")
-    add("--collective", default="all_reduce", help="what --algorithm must do (all_reduce)")
-    add("--program", action="append", metavar="NAME", help="a built-in program to search (mlp and tutorial)")
-    add(
-        "--serve",
-        nargs="?",
-        const=8000,
-        type=int,
-        metavar="PORT",
-        help="serve it to this machine's browser (8000)",
-    )
-    add_limits(add.parser.add_argument, SECONDS)
-    add.parser.set_defaults(
-        run=lambda args: limited(args, lambda: run(args)) if args.algorithm else run(args)
-    )
-
-
-def run(args: argparse.Namespace) -> int:
+@command(
+    "Write one HTML file to play with: where a tensor lives, how it is redistributed, every collective algorithm "
+    "round by round, a product with its partial sums, a search with its reasons.",
+    EXAMPLES,
+    value("-o --output", "FILE", "the file (explore.html)", default="explore.html"),
+    several("--mesh", "MESH", "a mesh to choose, such as dp=2,tp=4 (repeatable)"),
+    several("--shape", "N,M", "a global shape to choose (repeatable)"),
+    several("--layout", "LAYOUT", "a layout with its mesh to begin with (repeatable)"),
+    "--dtype",
+    value("-n --ranks", "N", "rank counts of the collectives: 4, 2..8 or 2,4,8 (2..8)", default="2..8"),
+    several("--algorithm", "FILE.py:FUNCTION", "your own algorithm (repeatable)"),
+    value("--collective", "", "what --algorithm must do (all_reduce)", default="all_reduce"),
+    several("--program", "NAME", "a built-in program to search (mlp and tutorial)"),
+    value("--serve", "PORT", "serve it to this machine's browser (8000)", int, nargs="?", const=8000),
+    limits=SECONDS,
+    program=lambda args: args.algorithm,
+)
+def main(args: argparse.Namespace) -> int:
     """Write the page, or serve it."""
-    from spmdsim.cli.output import remark, write_file
     from spmdsim.explore import page
 
     if args.serve is not None and args.algorithm:
@@ -97,23 +68,21 @@ def offer_from(args: argparse.Namespace) -> Offer:
     from spmdsim.explore import Offer
     from spmdsim.layout.written import parse_ints, parse_mesh
 
-    layouts = tuple(written_layout(text) for text in args.layout or ())
-    given = {
-        "meshes": (*(one.mesh for one in layouts), *(parse_mesh(text) for text in args.mesh or ())),
+    layouts = tuple(written_layout(text) for text in args.layout)
+    choices = {
+        "meshes": (*(one.mesh for one in layouts), *(parse_mesh(text) for text in args.mesh)),
         "layouts": layouts,
-        "shapes": tuple(parse_ints(text, "a shape") for text in args.shape or ()),
-        "programs": tuple(args.program or ()),
+        "shapes": tuple(parse_ints(text, "a shape") for text in args.shape),
+        "programs": tuple(args.program),
     }
-    own = tuple(find_algorithm(args.collective, name) for name in args.algorithm or ())
-    chosen = {name: tuple(dict.fromkeys(some)) for name, some in given.items() if some}
+    own = tuple(find_algorithm(args.collective, name) for name in args.algorithm)
+    chosen = {name: tuple(dict.fromkeys(some)) for name, some in choices.items() if some}
     return Offer(ranks=tuple(rank_counts(args.ranks)), algorithms=own, dtype=args.dtype, **chosen)
 
 
 def _serve(text: str, port: int) -> int:
     """Serve the page to this machine alone until Ctrl-C."""
     from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-
-    from spmdsim.cli.output import remark
 
     class Page(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

@@ -6,13 +6,15 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spmdsim.cli.arguments import Command, Subparsers, positive
+from spmdsim.cli.arguments import CommandGroup, command, flag, positive, value
+from spmdsim.cli.output import emit_json, is_speaker, remark, say
 from spmdsim.errors import InputError
 
 if TYPE_CHECKING:
     from spmdsim.labs import Lab, Score
 
-SUBCOMMANDS = ("list", "copy", "check")
+#: Seconds of processor time for each task.
+SECONDS = 10
 
 EXAMPLES = """\
 examples:
@@ -31,44 +33,9 @@ exit status: 0 all points, 1 points are missing, 2 nothing could be graded.
 """
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Declare the command and its subcommands."""
-    parser = subparsers.add_parser(
-        "labs", description="Labs that grade themselves: with notebooks, and on real ranks.", epilog=EXAMPLES
-    )
-    inner = parser.add_subparsers(dest="subcommand", metavar="list|copy|check", required=True)
-    Command(inner, "list", run_list, "Say which labs there are.")
-    copy = Command(
-        inner, "copy", run_copy, "Write the labs into a folder; files that are there stay as they are."
-    )
-    copy("folder", metavar="DIR", help="where to; made if it is not there")
-    copy("--teacher", action="store_true", help="guide, slides, solutions and nbgrader's form instead")
-    copy("--replace", action="store_true", help="write over files that are there")
-    check = Command(
-        inner,
-        "check",
-        run_check,
-        "Grade an answer: points, and the first mistake of each task.",
-        epilog=LIMITS,
-    )
-    check("number", type=positive, metavar="N", help="the lab")
-    check("file", nargs="?", metavar="FILE", help="the script or notebook (labN.py or labN.ipynb)")
-    check("--task", metavar="NAME", help="only this one")
-    check(
-        "--hint",
-        type=int,
-        choices=(1, 2, 3),
-        help="print hints for the first task that lacks points, up to this level",
-    )
-    check("--json")
-    from spmdsim.launch.limits import add_limits
-
-    add_limits(check.parser.add_argument)
-
-
-def run_list(args: argparse.Namespace) -> int:
+@command("Say which labs there are.", None)
+def list_labs(args: argparse.Namespace) -> int:
     """A line per lab, and one of its tasks."""
-    from spmdsim.cli.output import say
     from spmdsim.labs import lab, lab_numbers
 
     for of in map(lab, lab_numbers()):
@@ -77,9 +44,15 @@ def run_list(args: argparse.Namespace) -> int:
     return 0
 
 
-def run_copy(args: argparse.Namespace) -> int:
+@command(
+    "Write the labs into a folder; files that are there stay as they are.",
+    None,
+    value("folder", "DIR", "where to; made if it is not there"),
+    flag("--teacher", "guide, slides, solutions and nbgrader's form instead"),
+    flag("--replace", "write over files that are there"),
+)
+def copy(args: argparse.Namespace) -> int:
     """Write what students, or teachers, get."""
-    from spmdsim.cli.output import is_speaker, remark
     from spmdsim.labs.forms import student_files, teacher_files
 
     files = teacher_files() if args.teacher else student_files()
@@ -100,9 +73,24 @@ def run_copy(args: argparse.Namespace) -> int:
     return 0
 
 
-def run_check(args: argparse.Namespace) -> int:
+@command(
+    "Grade an answer: points, and the first mistake of each task.",
+    LIMITS,
+    value("number", "N", "the lab", positive),
+    value("file", "FILE", "the script or notebook (labN.py or labN.ipynb)", nargs="?"),
+    value("--task", "NAME", "only this one"),
+    value(
+        "--hint",
+        "",
+        "print hints for the first task that lacks points, up to this level",
+        int,
+        choices=(1, 2, 3),
+    ),
+    "--json",
+    limits=SECONDS,
+)
+def check(args: argparse.Namespace) -> int:
     """Grade; 0 if all points are there."""
-    from spmdsim.cli.output import emit_json, say
     from spmdsim.labs import lab
     from spmdsim.labs.grading import hints, report
 
@@ -116,14 +104,9 @@ def run_check(args: argparse.Namespace) -> int:
         from dataclasses import asdict
 
         points = sum(each.points for each in scores)
-        emit_json(
-            {
-                "lab": of.number,
-                "points": points,
-                "of": sum(each.most for each in scores),
-                "tasks": list(map(asdict, scores)),
-            }
-        )
+        most = sum(each.most for each in scores)
+        tasks = list(map(asdict, scores))
+        emit_json({"lab": of.number, "points": points, "of": most, "tasks": tasks})
     else:
         say(*report(of, scores))
     if lacking and args.hint:
@@ -155,3 +138,11 @@ def _file(of: Lab, name: str | None) -> Path:
     if len(here) > 1:
         return max(here, key=lambda path: path.stat().st_mtime)  # the one that was worked on
     return here[0]
+
+
+main = CommandGroup(
+    "Labs that grade themselves: with notebooks, and on real ranks.",
+    EXAMPLES,
+    "list|copy|check",
+    lambda: {"list": list_labs, "copy": copy, "check": check},
+)

@@ -7,9 +7,13 @@ import os
 import sys
 from pathlib import Path
 
-from spmdsim.cli.arguments import Command, Subparsers
-from spmdsim.cli.launcher_words import add_words, understood
+from spmdsim.cli.arguments import command, flag, group, value, varied
 from spmdsim.errors import InputError
+
+ONE_NODE = (
+    "spmdsim launch starts ranks on this machine; for several say the hosts to MPI's own launcher: "
+    "mpirun -n N --host A,B python script.py"
+)
 
 EXAMPLES = """\
 examples:
@@ -26,41 +30,76 @@ the rank is named, its traceback is shown once, and its exit code is returned.
 """
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Declare the command."""
-    add = Command(subparsers, "launch", run, "Start any script on N ranks.", epilog=EXAMPLES)
-    add("-n", type=int, metavar="N", help="number of ranks")
-    add("--log-dir", metavar="DIR", help="write worker_N.log per rank there; rank 0 is shown here too")
-    add("--blocks", action="store_true", help="what a rank prints at once comes out in one piece")
-    add(
+#: Those of ``python -m oneflow.distributed.launch``, which are PyTorch's: programs find ``WORLD_SIZE``, ``RANK``,
+#: ``LOCAL_RANK``, ``MASTER_ADDR`` and ``MASTER_PORT`` in their environment then, too.
+OTHERS = group(
+    "words of other launchers",
+    value("--nproc_per_node --nproc-per-node", "N", "the same as -n, with --blocks", int),
+    value("--nnodes", "N", "only 1", default="1"),
+    value("--node_rank --node-rank", "K", "only 0", default="0"),
+    value("--master_addr --master-addr", "HOST", "for programs that ask for it", default="127.0.0.1"),
+    value("--master_port --master-port", "PORT", "the same", default="29500"),
+    value("--logdir --log_dir", "DIR", "the same as --log-dir", dest="log_dir"),
+    flag("--redirect_stdout_and_stderr", "logs only; needs --logdir"),
+    flag("--no_python", argparse.SUPPRESS),
+)
+
+
+@command(
+    "Start any script on N ranks.",
+    EXAMPLES,
+    value("-n", "N", "number of ranks", int),
+    value("--log-dir", "DIR", "write worker_N.log per rank there; rank 0 is shown here too"),
+    flag("--blocks", "what a rank prints at once comes out in one piece"),
+    value(
         "--record",
-        metavar="FILE",
-        help="on a stop, the deadline, SIGTERM or SIGUSR1 write there what all ranks called last; see spmdsim calls",
-    )
-    add(
+        "FILE",
+        "on a stop, the deadline, SIGTERM or SIGUSR1 write there what all ranks called last; see spmdsim calls",
+    ),
+    varied(
         "--world",
         default="mpi",
         help="lockstep needs no MPI: the script's own world() plays all ranks in one process",
-    )
-    add("-m", "--module", action="store_true", help="the script is a module")
-    add_words(add.parser)
-    add("script", help="script or module")
-    add("args", nargs=argparse.REMAINDER, help="its arguments")
-
-
-def run(args: argparse.Namespace) -> int:
+    ),
+    flag("-m --module", "the script is a module"),
+    OTHERS,
+    value("script", "", "script or module"),
+    value("args", "", "its arguments", nargs=argparse.REMAINDER),
+)
+def main(args: argparse.Namespace) -> int:
     """Start the ranks and wait for them."""
     from spmdsim.launch import start
 
-    variables = understood(args)
+    variables = _understood(args)
     if not args.module and not Path(args.script).is_file():
         raise InputError(f"there is no script {args.script}")
     what = ["-m", args.script] if args.module else [args.script]
-    command = [sys.executable, "-m", "spmdsim.launch.bootstrap", *what, *args.args]
+    words = [sys.executable, "-m", "spmdsim.launch.bootstrap", *what, *args.args]
     lockstep = args.world == "lockstep"
     return start(
-        args.n, command, args.log_dir, variables | _recorded(args), lockstep=lockstep, blocks=args.blocks
+        args.n, words, args.log_dir, variables | _recorded(args), lockstep=lockstep, blocks=args.blocks
     )
+
+
+def _understood(args: argparse.Namespace) -> dict[str, str]:
+    """Bring ``args.n`` and ``args.blocks`` in order; returns what other launchers put into the environment."""
+    said = args.nproc_per_node
+    if args.n is None and said is None:
+        raise InputError("how many ranks? -n N, or --nproc_per_node N")
+    if None not in (args.n, said) and args.n != said:
+        raise InputError(f"-n {args.n} and --nproc_per_node {said} say different numbers of ranks")
+    if args.nnodes != "1" or args.node_rank != "0":
+        raise InputError(f"--nnodes {args.nnodes} --node_rank {args.node_rank}: {ONE_NODE}")
+    if not args.master_port.isdecimal() or not 0 < int(args.master_port) < 65536:
+        raise InputError(f"--master_port is a number from 1 to 65535, not {args.master_port}")
+    if args.no_python:
+        raise InputError("--no_python: each rank runs Python here; nearest: mpirun -n N COMMAND")
+    if args.redirect_stdout_and_stderr and args.log_dir is None:
+        raise InputError("'redirect_stdout_and_stderr' is only available when 'logdir' is set")
+    if said is None:
+        return {}
+    args.n, args.blocks = said, True
+    return {"WORLD_SIZE": str(said), "MASTER_ADDR": args.master_addr, "MASTER_PORT": args.master_port}
 
 
 def _recorded(args: argparse.Namespace) -> dict[str, str]:

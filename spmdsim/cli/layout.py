@@ -6,7 +6,7 @@ import argparse
 import math
 from typing import TYPE_CHECKING
 
-from spmdsim.cli.arguments import Command, Subparsers
+from spmdsim.cli.arguments import PICTURES, choice, command, flag, group, several, value, written_layout
 from spmdsim.errors import InputError
 
 if TYPE_CHECKING:
@@ -33,97 +33,70 @@ A value that begins with a minus sign needs an equals sign: --tensor-map=-1,0 or
 """
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Declare the command."""
-    add = Command(
-        subparsers,
-        "layout",
-        run,
-        "Derive and explain where a tensor lives: steps, slices, replicas, pictures.",
-        epilog=EXAMPLES,
-    )
-    _add_layout_arguments(add.parser)
-    _add_operator_arguments(add.parser)
-    _add_paddle_arguments(add.parser)
-    out = add.parser.add_argument_group("output")
-    out.add_argument("--rank", type=int, action="append", metavar="R", help="only this rank (repeatable)")
-    out.add_argument("--all", action="store_true", help="every rank, however many there are")
-    add.pictures()
-    out.add_argument("--json", action="store_true", help="for programs")
-
-
-def _add_layout_arguments(parser: argparse.ArgumentParser) -> None:
-    tensor = parser.add_argument_group("the tensor")
-    tensor.add_argument("--shape", metavar="N,M", help="its global shape")
-    ms = parser.add_argument_group("MindSpore")
-    ms.add_argument("--device-matrix", metavar="N,M", help="sizes of the axes")
-    ms.add_argument("--alias", metavar="A,B", help="their names")
-    ms.add_argument(
-        "--tensor-map", metavar="MAP", help="per dim an alias, (several), None; or numbers from the right"
-    )
-    ms.add_argument("--ranks-order", metavar="R,R", help="the rank at each position of the device matrix")
-    ms.add_argument(
-        "--tuple-order",
-        choices=("tuple", "mesh"),
-        default="tuple",
-        help="how axes of one dim nest: as written, the first one major (default), or in mesh order",
-    )
-    ms.add_argument(
-        "--allow-uneven", action="store_true", help="balanced blocks instead of refusing uneven sizes"
-    )
-    flow = parser.add_argument_group("OneFlow")
-    flow.add_argument("--placement", metavar="RANKS", help="ranks as nested lists: [[0,1],[2,3]]")
-    flow.add_argument("--sbp", metavar="SBP", help="one per mesh axis: (B,S(0))")
-    flow.add_argument("--sort-ranks", action="store_true", help="sort the ranks, as OneFlow does")
-    own = parser.add_argument_group("any mesh")
-    own.add_argument("--mesh", metavar="MESH", help="dp=2,tp=4")
-    own.add_argument(
-        "--dims", metavar="DIMS", help="axes per dim, an sbp, DTensor placements or a PartitionSpec"
-    )
-
-
-def _add_operator_arguments(parser: argparse.ArgumentParser) -> None:
-    op = parser.add_argument_group("an operator")
-    op.add_argument(
-        "--op", metavar="NAME", help="matmul, add, relu, ...; or MindSpore's: MatMul, ReduceSum, ..."
-    )
-    op.add_argument("--shapes", metavar="SHAPES", help="of its operands: (32,784),(784,512)")
-    op.add_argument(
-        "--shard", metavar="CUTS", help="cuts per operand: ((2,4),(4,1)); without --op, of one tensor"
-    )
-    op.add_argument("--out-shard", metavar="CUTS", help="cuts of the result")
-    op.add_argument("--in-layouts", nargs="+", metavar="DIMS", help="a layout per operand, instead of cuts")
-    op.add_argument("--out-layout", metavar="DIMS", help="layout of the result")
-    op.add_argument("-n", type=int, metavar="N", help="number of ranks (by default as many as pieces)")
-    op.add_argument(
-        "--repeat", choices=("right", "left"), help="side of the repeated axis (by default right)"
-    )
-    op.add_argument("--attr", action="append", default=[], metavar="K=V", help="e.g. transpose_b=True")
-
-
-def _add_paddle_arguments(parser: argparse.ArgumentParser) -> None:
-    pd = parser.add_argument_group("Paddle split")
-    pd.add_argument(
-        "--split", choices=("linear", "embedding"), help="the operation whose parameters are split"
-    )
-    pd.add_argument("--size", metavar="N,M", help="shape of the weight")
-    pd.add_argument("--axis", type=int, default=0, help="the weight dim that is split")
-    pd.add_argument(
-        "--partitions", "--num-partitions", type=int, metavar="P", help="number of parts (by default -n)"
-    )
-    pd.add_argument("--padding-row", action="store_true", help="tables end in a row of zeros for foreign ids")
-    pd.add_argument("--no-gather-out", action="store_true", help="leave the result distributed")
-
-
-def run(args: argparse.Namespace) -> int:
+@command(
+    "Derive and explain where a tensor lives: steps, slices, replicas, pictures.",
+    EXAMPLES,
+    group("the tensor", value("--shape", "N,M", "its global shape")),
+    group(
+        "MindSpore",
+        value("--device-matrix", "N,M", "sizes of the axes"),
+        value("--alias", "A,B", "their names"),
+        value("--tensor-map", "MAP", "per dim an alias, (several), None; or numbers from the right"),
+        value("--ranks-order", "R,R", "the rank at each position of the device matrix"),
+        choice(
+            "--tuple-order",
+            ("tuple", "mesh"),
+            "how axes of one dim nest: as written, the first one major (default), or in mesh order",
+            "tuple",
+        ),
+        flag("--allow-uneven", "balanced blocks instead of refusing uneven sizes"),
+    ),
+    group(
+        "OneFlow",
+        value("--placement", "RANKS", "ranks as nested lists: [[0,1],[2,3]]"),
+        value("--sbp", "SBP", "one per mesh axis: (B,S(0))"),
+        flag("--sort-ranks", "sort the ranks, as OneFlow does"),
+    ),
+    group(
+        "any mesh",
+        value("--mesh", "MESH", "dp=2,tp=4"),
+        value("--dims", "DIMS", "axes per dim, an sbp, DTensor placements or a PartitionSpec"),
+    ),
+    group(
+        "an operator",
+        value("--op", "NAME", "matmul, add, relu, ...; or MindSpore's: MatMul, ReduceSum, ..."),
+        value("--shapes", "SHAPES", "of its operands: (32,784),(784,512)"),
+        value("--shard", "CUTS", "cuts per operand: ((2,4),(4,1)); without --op, of one tensor"),
+        value("--out-shard", "CUTS", "cuts of the result"),
+        value("--in-layouts", "DIMS", "a layout per operand, instead of cuts", nargs="+"),
+        value("--out-layout", "DIMS", "layout of the result"),
+        value("-n", "N", "number of ranks (by default as many as pieces)", int),
+        choice("--repeat", ("right", "left"), "side of the repeated axis (by default right)"),
+        several("--attr", "K=V", "e.g. transpose_b=True"),
+    ),
+    group(
+        "Paddle split",
+        choice("--split", ("linear", "embedding"), "the operation whose parameters are split"),
+        value("--size", "N,M", "shape of the weight"),
+        value("--axis", "", "the weight dim that is split", int, default=0),
+        value("--partitions --num-partitions", "P", "number of parts (by default -n)", int),
+        flag("--padding-row", "tables end in a row of zeros for foreign ids"),
+        flag("--no-gather-out", "leave the result distributed"),
+    ),
+    group(
+        "output",
+        several("--rank", "R", "only this rank (repeatable)", int),
+        flag("--all", "every rank, however many there are"),
+    ),
+    *PICTURES,
+    group("output", "--json"),
+)
+def main(args: argparse.Namespace) -> int:
     """Derive what was asked for and print it."""
     from spmdsim.cli import layout_show
-    from spmdsim.cli.layout_operator import derive
 
-    sources = [
-        name for name in ("split", "op", "shard", "placement", "device_matrix", "mesh") if getattr(args, name)
-    ]
-    if not sources:
+    sources = ("split", "op", "shard", "placement", "device_matrix", "mesh")
+    if not any(getattr(args, name) for name in sources):
         raise InputError(
             "give a layout: --device-matrix with --tensor-map, --placement with --sbp, --mesh with --dims, --op or "
             "--shard, or --split (see spmdsim layout --help)"
@@ -131,9 +104,13 @@ def run(args: argparse.Namespace) -> int:
     if args.split:
         return layout_show.show_split(_split(args), args)
     if args.op:
+        from spmdsim.cli.layout_operator import derive
+
         return layout_show.show_operator(derive(args), args)
     shape = None if args.shape is None else _shape(args.shape)
-    layout, names = _tensor(args, shape)
+    layout = _tensor(args, shape)
+    # What was written in cuts has axes without names of their own.
+    names = {axis: axis[1:] for axis in layout.mesh.axes} if args.shard else {}
     return layout_show.show_layout(layout, shape, args, names)
 
 
@@ -146,18 +123,30 @@ def _shape(text: str) -> Shape:
     return shape
 
 
-def _tensor(args: argparse.Namespace, shape: Shape | None) -> tuple[Layout, dict[str, str]]:
-    """The layout, and names for its axes where it has none of its own."""
+# ---------------------------------------------------------------- one tensor
+
+
+def _tensor(args: argparse.Namespace, shape: Shape | None) -> Layout:
+    if args.placement and not args.shard:
+        return _from_sbp(args, shape)
     if args.shard:
-        return _from_cuts(args, shape)
-    if args.placement:
-        return _from_sbp(args, shape), {}
-    if args.device_matrix:
-        return _from_tensor_map(args, shape), {}
-    return _from_mesh(args, shape), {}
+        layout = _from_cuts(args)
+    else:
+        text = args.tensor_map if args.device_matrix else args.dims
+        if text is None:
+            needs = "--device-matrix needs --tensor-map" if args.device_matrix else "--mesh needs --dims"
+            raise InputError(f"{needs}, one entry per dim")
+        layout = written(args, text, None if shape is None else len(shape))
+    if shape is not None:
+        layout.check_shape(shape)
+        if (args.shard or args.device_matrix) and not args.allow_uneven:  # MindSpore's sizes are even
+            from spmdsim.dialects.mindspore import check_even
+
+            check_even(layout, shape)
+    return layout
 
 
-def _from_cuts(args: argparse.Namespace, shape: Shape | None) -> tuple[Layout, dict[str, str]]:
+def _from_cuts(args: argparse.Namespace) -> Layout:
     from spmdsim.dialects.mindspore import from_cuts
     from spmdsim.layout.written import parse_tuples
 
@@ -166,8 +155,8 @@ def _from_cuts(args: argparse.Namespace, shape: Shape | None) -> tuple[Layout, d
         raise InputError(
             f"--shard without --op takes the cuts of one tensor, but got {cuts}; name the operator"
         )
-    layout = from_cuts(cuts[0], args.n or math.prod(cuts[0]), args.repeat or "right")
-    return _checked(layout, shape, args), {axis: axis[1:] for axis in layout.mesh.axes}
+    layout: Layout = from_cuts(cuts[0], args.n or math.prod(cuts[0]), args.repeat or "right")
+    return layout
 
 
 def _from_sbp(args: argparse.Namespace, shape: Shape | None) -> Layout:
@@ -184,44 +173,17 @@ def _from_sbp(args: argparse.Namespace, shape: Shape | None) -> Layout:
     return layout
 
 
-def _from_tensor_map(args: argparse.Namespace, shape: Shape | None) -> Layout:
-    from spmdsim.dialects.spelling import parse_mindspore
-
-    if args.tensor_map is None:
-        raise InputError("--device-matrix needs --tensor-map, one entry per dim")
-    layout = parse_mindspore(
-        args.device_matrix,
-        args.alias,
-        args.tensor_map,
-        ranks_order=args.ranks_order,
-        tuple_order=args.tuple_order,
-        ndim=None if shape is None else len(shape),
-    )
-    return _checked(layout, shape, args)
-
-
-def _from_mesh(args: argparse.Namespace, shape: Shape | None) -> Layout:
-    from spmdsim.cli.arguments import written_layout
+def written(args: argparse.Namespace, text: str, ndim: int | None) -> Layout:
+    """A layout on the mesh of the arguments, as a tensor map or in any notation."""
     from spmdsim.layout.written import parse_mesh
 
-    if args.dims is None:
-        raise InputError("--mesh needs --dims, one entry per dim")
-    mesh = parse_mesh(args.mesh, args.ranks_order)
-    layout = written_layout(args.dims, mesh, None if shape is None else len(shape))
-    if shape is not None:
-        layout.check_shape(shape)
-    return layout
+    if args.device_matrix:
+        from spmdsim.dialects.spelling import parse_mindspore
 
-
-def _checked(layout: Layout, shape: Shape | None, args: argparse.Namespace) -> Layout:
-    """MindSpore's sizes are even unless the user says otherwise."""
-    from spmdsim.dialects.mindspore import check_even
-
-    if shape is not None:
-        layout.check_shape(shape)
-        if not args.allow_uneven:
-            check_even(layout, shape)
-    return layout
+        order = {"ranks_order": args.ranks_order, "tuple_order": args.tuple_order}
+        return parse_mindspore(args.device_matrix, args.alias, text, ndim=ndim, **order)
+    mesh = parse_mesh(args.mesh, args.ranks_order) if args.mesh else None
+    return written_layout(text, mesh, ndim)
 
 
 def _split(args: argparse.Namespace) -> SplitLayout:

@@ -5,32 +5,25 @@ from __future__ import annotations
 import argparse
 import inspect
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
+from spmdsim.cli.layout import written
 from spmdsim.core import Layout
 from spmdsim.errors import InputError, nearest, unknown
+from spmdsim.layout.cuts import factor_cuts, layout_from_cuts
+from spmdsim.layout.written import parse_order, parse_tuples
 from spmdsim.reading import literal
 
 Shape = tuple[int, ...]
-
+#: A tensor with its name.
+Named = tuple[str, Layout, Shape]
 
 #: Our names of MindSpore's collectives.
 WORDS = {"AllReduce": "all_reduce", "ReduceScatter": "reduce_scatter", "AllGather": "all_gather"}
 
 
-@dataclass(frozen=True)
-class NamedTensor:
-    """A tensor of the operator: its name, global shape and layout."""
-
-    name: str
-    shape: Shape
-    layout: Layout
-
-
-@dataclass(frozen=True)
-class GroupCollective:
+class GroupCollective(NamedTuple):
     """A collective of the operator, with the groups that run it."""
 
     collective: str
@@ -38,70 +31,47 @@ class GroupCollective:
     groups: tuple[tuple[int, ...], ...]
 
 
-@dataclass(frozen=True)
-class Derived:
-    """What follows from a strategy.
-
-    Args:
-        op: name of the operator.
-        rule: its rule.
-        inputs: the operands.
-        computed: the results as the local function leaves them, pending reductions included.
-        outputs: the results after the collectives.
-        collectives: from computed to outputs.
-        by_cuts: whether cuts were given, so that the derivation has no second step.
-        further: what the operator's own system says besides.
-    """
+class Derived(NamedTuple):
+    """What follows from a strategy: of results, the layouts that the local function leaves them in, and the last ones."""
 
     op: str
     rule: str
-    inputs: tuple[NamedTensor, ...]
-    computed: tuple[NamedTensor, ...]
-    outputs: tuple[NamedTensor, ...]
-    collectives: tuple[GroupCollective, ...]
-    by_cuts: bool
-    further: Mapping[str, Any] = field(default_factory=dict)
+    operands: Sequence[tuple[Shape, Layout]]
+    results: Sequence[tuple[Shape, Layout, Layout]]
+    collectives: Sequence[GroupCollective]
+    further: Mapping[str, Any]
 
+    @property
+    def inputs(self) -> list[Named]:
+        """The operands."""
+        return [(f"operand {i}", layout, shape) for i, (shape, layout) in enumerate(self.operands)]
 
-def describe(
-    op: str,
-    rule: str,
-    operands: Iterable[tuple[Shape, Layout]],
-    results: Sequence[tuple[Shape, Layout, Layout]],
-    collectives: Iterable[GroupCollective],
-    by_cuts: bool,
-    further: Mapping[str, Any] | None = None,
-) -> Derived:
-    """An operator's layouts, its tensors named: operands with their layouts, results as computed and as they are then."""
-    names = [f"result {i}" if len(results) > 1 else "result" for i in range(len(results))]
-    return Derived(
-        op,
-        rule,
-        tuple(NamedTensor(f"operand {i}", *operand) for i, operand in enumerate(operands)),
-        tuple(NamedTensor(name, shape, layout) for name, (shape, layout, _) in zip(names, results)),
-        tuple(NamedTensor(name, shape, layout) for name, (shape, _, layout) in zip(names, results)),
-        tuple(collectives),
-        by_cuts,
-        further or {},
-    )
+    @property
+    def computed(self) -> list[Named]:
+        """The results, pending reductions included."""
+        return [(self._name(i), layout, shape) for i, (shape, layout, _) in enumerate(self.results)]
+
+    @property
+    def outputs(self) -> list[Named]:
+        """The results after the collectives."""
+        return [(self._name(i), layout, shape) for i, (shape, _, layout) in enumerate(self.results)]
+
+    def _name(self, number: int) -> str:
+        return f"result {number}" if len(self.results) > 1 else "result"
 
 
 def derive(args: argparse.Namespace) -> Derived:
-    """Derive everything from the command's arguments.
-
-    Raises:
-        SpmdError: an unknown operator, shapes or strategies that do not fit it.
-    """
+    """Derive everything from the command's arguments."""
     from spmdsim.dialects.mindspore import check_even
-    from spmdsim.layout.written import parse_tuples
+    from spmdsim.dialects.mindspore.table import known
 
     if args.shapes is None:
         raise InputError("--op needs --shapes, one per operand, such as (32,784),(784,512)")
     shapes = parse_tuples(args.shapes, "--shapes")
     params = dict(_attribute(text) for text in args.attr)
-    if is_mindspore(args.op) and not args.allow_uneven:
+    if args.op in known() and not args.allow_uneven:
         return _as_mindspore(args, shapes, params)
-    op = find_operator(args.op)
+    op = _operator(args.op)
     try:
         bound = op.bind(shapes, params)
     except TypeError:
@@ -118,28 +88,13 @@ def derive(args: argparse.Namespace) -> Derived:
         for shape, layout in zip(bound.output_shapes, bound.output_layouts(strategy))
     ]
     collectives = [step for shape, layout, wanted in results for step in _collectives(layout, wanted, shape)]
-    operands = zip(shapes, bound.input_layouts(strategy))
-    return describe(op.name, str(bound.rule), operands, results, collectives, by_cuts)
-
-
-# ---------------------------------------------------------------- as MindSpore does
-
-
-def is_mindspore(name: str) -> bool:
-    """Whether MindSpore has an operator of that name, as it is written there.
-
-    >>> is_mindspore("ReduceSum"), is_mindspore("matmul")
-    (True, False)
-    """
-    from spmdsim.dialects.mindspore.operators import known
-
-    return name in known()
+    operands = list(zip(shapes, bound.input_layouts(strategy)))
+    return Derived(op.name, str(bound.rule), operands, results, collectives, {})
 
 
 def _as_mindspore(args: argparse.Namespace, shapes: Sequence[Shape], attrs: dict[str, Any]) -> Derived:
     """The same for an operator that is called as MindSpore calls it: its strategy, its checks, its collectives."""
     from spmdsim.dialects.mindspore import shard
-    from spmdsim.layout.written import parse_order, parse_tuples
 
     strategy = _strategy(args, shapes)[0] if args.shard or args.in_layouts else None
     out: Any = None
@@ -157,13 +112,12 @@ def _as_mindspore(args: argparse.Namespace, shapes: Sequence[Shape], attrs: dict
             "--op needs a strategy: --shard with cuts, --in-layouts with a mesh, or only -n ranks"
         )
     sharded = shard(args.op, shapes, strategy, out, devices=devices, repeat=args.repeat, attrs=attrs)
-    return describe(
+    return Derived(
         args.op,
         str(sharded.bound.rule) if sharded.bound is not None else sharded.mode or "each dim as it is",
-        zip(sharded.input_shapes, sharded.inputs),
+        list(zip(sharded.input_shapes, sharded.inputs)),
         list(zip(sharded.output_shapes, sharded.computed, sharded.outputs)),
         [GroupCollective(WORDS[f.name], f.axes, f.groups) for f in sharded.forward],
-        sharded.by_cuts,
         _facts(sharded),
     )
 
@@ -190,9 +144,6 @@ def _facts(sharded: Any) -> dict[str, Any]:
     return facts
 
 
-# ---------------------------------------------------------------- what was asked for
-
-
 def _misfit(op: Any, count: int, params: Mapping[str, Any]) -> str:
     """Why an operator's rule cannot be called with so many operands and these attributes."""
     parameters = inspect.signature(op.rule).parameters.values() if callable(op.rule) else ()
@@ -206,13 +157,9 @@ def _misfit(op: Any, count: int, params: Mapping[str, Any]) -> str:
     return f"{op.name} takes {len(shapes)} operands, but --shapes gives {count}"
 
 
-def find_operator(name: str) -> Any:
-    """The operator of that name.
-
-    Raises:
-        InputError: there is none; the message lists those there are.
-    """
+def _operator(name: str) -> Any:
     import spmdsim.ops as ops
+    from spmdsim.dialects.mindspore.table import known
 
     wanted = name.lower().replace("_", "")
     candidates = {key: getattr(getattr(ops, key, None), "op", None) for key in dir(ops)}
@@ -220,8 +167,6 @@ def find_operator(name: str) -> Any:
     for key, op in operators.items():
         if key.replace("_", "") == wanted:
             return op
-    from spmdsim.dialects.mindspore.operators import known
-
     ours = nearest(name, operators) or not nearest(name, known())
     there = sorted(operators) if ours else known()
     listed = "there are MindSpore's, written as there (ReduceSum), and"
@@ -229,18 +174,16 @@ def find_operator(name: str) -> Any:
 
 
 def _attribute(text: str) -> tuple[str, Any]:
-    key, equals, value = text.partition("=")
+    key, equals, words = text.partition("=")
     if not equals:
         raise InputError(f"--attr is written like transpose_b=True, but got {text!r}")
     try:
-        return key.strip(), literal(value.replace("true", "True").replace("false", "False"))
+        return key.strip(), literal(words.replace("true", "True").replace("false", "False"))
     except ValueError:
-        return key.strip(), value.strip()
+        return key.strip(), words.strip()
 
 
 def _strategy(args: argparse.Namespace, shapes: Sequence[Shape]) -> tuple[Any, bool]:
-    from spmdsim.layout.written import parse_tuples
-
     if args.shard:
         return parse_tuples(args.shard, "--shard"), True
     if not args.in_layouts:
@@ -252,23 +195,12 @@ def _strategy(args: argparse.Namespace, shapes: Sequence[Shape]) -> tuple[Any, b
 
 
 def _layout(args: argparse.Namespace, text: str, ndim: int | None) -> Layout:
-    from spmdsim.cli.arguments import written_layout
-    from spmdsim.layout.written import parse_mesh
-
-    if args.device_matrix:
-        from spmdsim.dialects.spelling import parse_mindspore
-
-        order = {"ranks_order": args.ranks_order, "tuple_order": args.tuple_order}
-        layout = parse_mindspore(args.device_matrix, args.alias, text, ndim=ndim, **order)
-        return Layout(layout.mesh, layout.dims)
-    mesh = parse_mesh(args.mesh, args.ranks_order) if args.mesh else None
-    return written_layout(text, mesh, ndim)
+    layout = written(args, text, ndim)
+    return Layout(layout.mesh, layout.dims) if args.device_matrix else layout
 
 
 def _ranks(args: argparse.Namespace, bound: Any, strategy: Any, by_cuts: bool) -> int | list[int]:
     from spmdsim.dialects.mindspore import check_cuts
-    from spmdsim.layout.cuts import factor_cuts
-    from spmdsim.layout.written import parse_order
 
     if not by_cuts:
         size = strategy[0].mesh.size
@@ -285,9 +217,6 @@ def _ranks(args: argparse.Namespace, bound: Any, strategy: Any, by_cuts: bool) -
 
 
 def _result_layout(args: argparse.Namespace, computed: Layout, shape: Shape) -> Layout:
-    from spmdsim.layout.cuts import layout_from_cuts
-    from spmdsim.layout.written import parse_tuples
-
     if args.out_layout:
         return _layout(args, args.out_layout, len(shape))
     if args.out_shard:
@@ -303,8 +232,11 @@ def _collectives(src: Layout, dst: Layout, shape: Shape) -> list[GroupCollective
 
     if src.canonical == dst.canonical:
         return []
-    collectives = []
-    for step in plan(src, dst, shape, "float32").steps:
-        groups = step.src.mesh.groups(*step.axes) if step.axes else (step.src.mesh.rank_list,)
-        collectives.append(GroupCollective(step.collective, step.axes, groups))
-    return collectives
+    return [
+        GroupCollective(
+            step.collective,
+            step.axes,
+            step.src.mesh.groups(*step.axes) if step.axes else (step.src.mesh.rank_list,),
+        )
+        for step in plan(src, dst, shape, "float32").steps
+    ]

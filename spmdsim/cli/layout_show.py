@@ -6,16 +6,16 @@ import argparse
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from spmdsim.cli.output import console, emit_json, print_table, say, write_pictures
+from spmdsim.cli.output import console, emit_json, print_table, say, wants_pictures, write_pictures
 from spmdsim.core import Layout
+from spmdsim.draw.layout_picture import Picture, box_text, rank_grid, tensor_pieces
 from spmdsim.errors import InputError
 from spmdsim.layout.explain import Derivation, Placed, placed, ranks_text
 from spmdsim.sides import many
 
 if TYPE_CHECKING:
-    from spmdsim.cli.layout_operator import Derived
+    from spmdsim.cli.layout_operator import Derived, Named
     from spmdsim.dialects.paddle.splitting import SplitLayout
-    from spmdsim.draw.layout_picture import Picture
 
 MOST_RANKS = 32
 """Rows of a table on paper; ``--all`` shows the rest."""
@@ -30,11 +30,7 @@ Shape = tuple[int, ...]
 
 
 def layout_json(layout: Layout, shape: Shape | None, ranks: Sequence[int] | None = None) -> dict[str, Any]:
-    """The layout and what every rank (or those given) holds, as plain values.
-
-    Raises:
-        InputError: replica lists too long to be of use.
-    """
+    """The layout and what every rank (or those given) holds, as plain values."""
     mesh = layout.mesh
     wanted = mesh.rank_list if ranks is None else ranks
     copies = mesh.axis_size(*layout.replicated_axes)
@@ -82,8 +78,8 @@ def operator_json(derived: Derived, ranks: Sequence[int] | None = None) -> dict[
     """An operator's layouts and collectives as plain values."""
     further = {"mindspore": {key: _lists(value) for key, value in derived.further.items()}}
     return {
-        "inputs": [layout_json(p.layout, p.shape, ranks) for p in derived.inputs],
-        "outputs": [layout_json(p.layout, p.shape, ranks) for p in derived.outputs],
+        "inputs": [layout_json(layout, shape, ranks) for _, layout, shape in derived.inputs],
+        "outputs": [layout_json(layout, shape, ranks) for _, layout, shape in derived.outputs],
         "collectives": [
             {"collective": c.collective, "axes": list(c.axes), "groups": _lists(c.groups)}
             for c in derived.collectives
@@ -119,9 +115,9 @@ def split_json(split: SplitLayout, ranks: Sequence[int] | None = None) -> dict[s
     }
 
 
-def _parameters(split: SplitLayout) -> list[tuple[str, Layout, Shape]]:
+def _parameters(split: SplitLayout) -> list[Named]:
     even = split.size[split.axis] % split.num_partitions == 0
-    parameters: list[tuple[str, Layout, Shape]] = [("weight", split.weight, split.size)] if even else []
+    parameters: list[Named] = [("weight", split.weight, split.size)] if even else []
     if split.bias is not None:
         parameters.append(("bias", split.bias, (split.size[1],)))
     return parameters
@@ -150,39 +146,40 @@ def show_layout(
         )
     _show_derivation(layout, rows, names)
     _show_slices([("", layout, shape)], rows)
-    _say_left_out(left_out)
+    say(*left_out)
     _show_pictures(layout, shape)
     return 0
 
 
 def show_operator(derived: Derived, args: argparse.Namespace) -> int:
     """Print the layouts of an operator."""
-    _write_pictures(args, [(p.name, p.layout, p.shape) for p in (*derived.inputs, *derived.outputs)])
-    mesh_layout = (*derived.inputs, *derived.outputs)[0].layout
-    ranks = _chosen(mesh_layout, args)
+    tensors = [*derived.inputs, *derived.outputs]
+    _write_pictures(args, tensors)
+    first = tensors[0][1]
+    ranks = _chosen(first, args)
     if args.json:
         emit_json(operator_json(derived, ranks))
         return 0
-    rows, left_out = _rows(mesh_layout, ranks, args.all)
+    rows, left_out = _rows(first, ranks, args.all)
     say(f"{derived.op}: {derived.rule}")
-    say(f"device matrix {mesh_layout.mesh.shape}, axes {', '.join(mesh_layout.mesh.axes)}")
-    everything = [*derived.inputs, *derived.computed]
-    tensors = [
-        (p.name, str(p.shape), str(p.layout.to_dict()["tensor_map"]), p.layout.short()) for p in everything
+    say(f"device matrix {first.mesh.shape}, axes {', '.join(first.mesh.axes)}")
+    cells = [
+        (name, str(shape), str(layout.to_dict()["tensor_map"]), layout.short())
+        for name, layout, shape in (*derived.inputs, *derived.computed)
     ]
-    _print_table("tensors", ["tensor", "shape", "tensor map", "per axis"], tensors)
+    _print_table("tensors", ["tensor", "shape", "tensor map", "per axis"], cells)
     _show_collectives(derived)
     for key in ("mode", "repeated_calculation", "virtual_div", "micro_shards"):
         if key in derived.further:
             say(f"{key.replace('_', ' ')}: {derived.further[key]}")
-    for i, p in enumerate(derived.inputs):
-        say("", f"{p.name}, shape {p.shape}")
-        _show_derivation(p.layout, rows, None, numbered=i > 0)
-    _show_slices([(p.name, p.layout, p.shape) for p in (*derived.inputs, *derived.outputs)], rows)
-    _say_left_out(left_out)
-    for p in (*derived.inputs, *derived.outputs):
-        say("", f"{p.name}:")
-        _show_pictures(p.layout, p.shape)
+    for i, (name, layout, shape) in enumerate(derived.inputs):
+        say("", f"{name}, shape {shape}")
+        _show_derivation(layout, rows, None, numbered=i > 0)
+    _show_slices(tensors, rows)
+    say(*left_out)
+    for name, layout, shape in tensors:
+        say("", f"{name}:")
+        _show_pictures(layout, shape)
     return 0
 
 
@@ -196,19 +193,15 @@ def show_split(split: SplitLayout, args: argparse.Namespace) -> int:
     say(f"{split.kind}: weight {split.size} in {split.num_partitions} parts along axis {split.axis}")
     say(f"afterwards: {split.collective or 'nothing; the result stays distributed'}")
     what = "ids" if split.operation == "embedding" else "rows" if split.axis == 0 else "columns"
-    cells = [
+    rows = [
         (
             rank,
-            *split.part_range(rank),
+            "[{}, {})".format(*split.part_range(rank)),
             split.weight_shape(rank),
-            split.bias_shape(rank),
-            split.padding_index(rank),
+            split.bias_shape(rank) or "-",
+            "-" if split.padding_index(rank) is None else split.padding_index(rank),
         )
         for rank in (ranks or split.mesh.rank_list)
-    ]
-    rows = [
-        (rank, f"[{start}, {stop})", weight, bias or "-", "-" if padding is None else padding)
-        for rank, start, stop, weight, bias, padding in cells
     ]
     _print_table("parts", ["rank", what, "weight", "bias", "padding row"], rows, right=["rank"])
     for name, layout, shape in _parameters(split):
@@ -239,9 +232,9 @@ def _show_slices(tensors: Sequence[tuple[str, Layout, Shape | None]], ranks: Seq
     rows: list[list[object]] = []
     for rank in ranks:
         places = [placed(layout, shape, rank) for _, layout, shape in shaped]
-        row: list[object] = [rank, _plain(places[0].coords)]
+        row: list[object] = [rank, f"({', '.join(map(str, places[0].coords))})"]
         for one in places:
-            row += [slice_text(one.bounds), one.local_shape]
+            row += [box_text(one.bounds), one.local_shape]
         rows.append([*row, ranks_text(places[0].replicas)] if single else row)
     _print_table("slices", [*columns, "replicas"] if single else columns, rows, right=["rank"])
 
@@ -254,15 +247,6 @@ def _print_table(
 
     say("", title)
     print_table(columns, rows, right=right, box=None if console().is_terminal else MARKDOWN)
-
-
-def slice_text(bounds: Sequence[tuple[int, int]]) -> str:
-    """Bounds as numpy writes slices.
-
-    >>> slice_text(((0, 16), (196, 392)))
-    '[0:16, 196:392]'
-    """
-    return f"[{', '.join(f'{start}:{stop}' for start, stop in bounds)}]"
 
 
 def _show_collectives(derived: Derived) -> None:
@@ -281,8 +265,6 @@ def _groups_text(groups: Sequence[Sequence[int]]) -> str:
 
 
 def _show_pictures(layout: Layout, shape: Shape | None) -> None:
-    from spmdsim.draw.layout_picture import rank_grid, tensor_pieces
-
     _draw(rank_grid(layout, _width()))
     if shape is not None:
         say("")
@@ -290,7 +272,7 @@ def _show_pictures(layout: Layout, shape: Shape | None) -> None:
 
 
 def _write_pictures(args: argparse.Namespace, tensors: Iterable[tuple[str, Layout, Shape | None]]) -> None:
-    if args.svg is None and args.html is None:
+    if not wants_pictures(args):
         return
     from dataclasses import replace
 
@@ -325,21 +307,15 @@ def _chosen(layout: Layout, args: argparse.Namespace) -> tuple[int, ...] | None:
     return tuple(args.rank)
 
 
-def _rows(layout: Layout, ranks: tuple[int, ...] | None, everything: bool) -> tuple[tuple[int, ...], int]:
-    """The ranks that get a row, and how many are left out."""
-    if ranks is not None:
-        return ranks, 0
-    size = layout.mesh.size
-    if everything or size <= MOST_RANKS:
-        return layout.mesh.rank_list, 0
-    first = tuple(layout.mesh.rank_at(position) for position in range(MOST_RANKS - 2))
-    return (*first, layout.mesh.rank_at(size - 2), layout.mesh.rank_at(size - 1)), size - MOST_RANKS
-
-
-def _say_left_out(count: int) -> None:
-    if count:
-        say(f"{count} ranks in the middle are left out; --all shows them, --rank R one of them")
-
-
-def _plain(coords: Sequence[int]) -> str:
-    return f"({', '.join(map(str, coords))})"
+def _rows(
+    layout: Layout, ranks: tuple[int, ...] | None, everything: bool
+) -> tuple[tuple[int, ...], list[str]]:
+    """The ranks that get a row, and what is said of those left out."""
+    mesh = layout.mesh
+    if ranks is not None or everything or mesh.size <= MOST_RANKS:
+        return mesh.rank_list if ranks is None else ranks, []
+    positions = (*range(MOST_RANKS - 2), mesh.size - 2, mesh.size - 1)
+    more = (
+        f"{mesh.size - MOST_RANKS} ranks in the middle are left out; --all shows them, --rank R one of them"
+    )
+    return tuple(map(mesh.rank_at, positions)), [more]

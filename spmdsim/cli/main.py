@@ -10,7 +10,8 @@ from importlib import import_module
 from itertools import groupby
 from typing import Any, NoReturn
 
-from spmdsim.cli.encoding import print_anywhere
+from spmdsim.cli.arguments import Command, CommandGroup
+from spmdsim.cli.output import print_anywhere
 from spmdsim.ending.notes import has_log
 from spmdsim.ending.stop import stop
 from spmdsim.errors import InputError, SpmdError, nearest, right_words
@@ -36,8 +37,7 @@ COMMANDS: Registry[str] = Registry(
         "doctor": "look at MPI, BLAS and this machine, and say what is wrong",
     },
 )
-"""Command -> help. The module ``spmdsim.cli.<command>`` has ``add_parser(subparsers)``, whose parser sets
-``run=function`` with ``function(args) -> int``."""
+"""Command -> help. The module ``spmdsim.cli.<command>`` has it as ``main``, with its arguments and its function."""
 
 #: Commands that only compute and print: outside a job, nothing of how ranks start and end is loaded for them.
 ON_PAPER = ("layout", "plan", "calls")
@@ -152,7 +152,7 @@ def build_parser(command: str | None) -> argparse.ArgumentParser:
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
     for name, help_line in COMMANDS.items():
         if name == command:
-            import_module(f"spmdsim.cli.{name}").add_parser(subparsers)
+            _declaration(name).add_to(subparsers, name)
         else:
             subparsers.add_parser(name, help=help_line, add_help=False)
     return parser
@@ -176,8 +176,14 @@ def spoken_to(argv: Sequence[str]) -> list[str]:
     command = chosen_command(argv)
     if command is None:
         return []
-    inner = getattr(import_module(f"spmdsim.cli.{command}"), "SUBCOMMANDS", ())
+    declaration = _declaration(command)
+    inner = declaration.subcommands() if isinstance(declaration, CommandGroup) else ()
     return [command, *(word for word in argv[1:2] if word in inner)]
+
+
+def _declaration(command: str) -> Command | CommandGroup:
+    declaration: Command | CommandGroup = import_module(f"spmdsim.cli.{command}").main
+    return declaration
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,11 +1,13 @@
 """What commands print with: one rank speaks, tables on a terminal or in a file, JSON for programs.
 
 Every function may be called by all ranks; only rank 0 (or the only process) writes, unless each rank has a log.
-Results go to stdout, progress and remarks to stderr.
+Results go to stdout, progress and remarks to stderr. On terminals and pipes that know only ASCII or an old code page
+arrows and lines become their likeness.
 """
 
 from __future__ import annotations
 
+import codecs
 import itertools
 import json
 import os
@@ -15,7 +17,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from spmdsim.ending.notes import has_log
 from spmdsim.errors import InputError
@@ -33,6 +35,54 @@ COMFORTABLE = 24
 
 NO_TERMINAL_WIDTH = 200
 """Columns of a table that goes into a file or a pipe: nobody wraps it, so nothing is cut."""
+
+LIKENESS = {
+    **dict(zip("│┃┼●▶◀→←·×≤≥–━═─", "||+*><><.x<>--=-")),
+    **{
+        "∑": "S",
+        "…": "...",
+        "α": "alpha",
+        "β": "beta",
+        "γ": "gamma",
+        "µ": "u",
+        "█": "#",
+        "✓": "ok",
+        "✗": "x",
+    },
+}
+
+REFUSING = ("strict", "backslashreplace", "surrogateescape")
+"""How streams treat what their encoding does not have, where nobody said otherwise."""
+
+
+def _likeness(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    wrong = error.object[error.start : error.end]
+    return "".join(LIKENESS.get(c, "?") for c in wrong), error.end
+
+
+codecs.register_error("likeness", _likeness)
+
+
+def print_anywhere() -> None:
+    """Let stdout and stderr write what their encoding does not have as something alike instead of failing."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        # In the C locale Python lets bytes through that it read, and those alone.
+        if reconfigure is not None and getattr(stream, "errors", "") in REFUSING:
+            reconfigure(errors="likeness")
+
+
+def in_encoding_of(stream: IO[str], text: str) -> str:
+    """The text as this stream can write it, whoever made the stream.
+
+    >>> import io
+    >>> in_encoding_of(io.TextIOWrapper(io.BytesIO(), "ascii"), "0 → 1 ≤ 2")
+    '0 > 1 < 2'
+    """
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    return text.encode(encoding, "likeness").decode(encoding)
 
 
 def is_speaker() -> bool:
@@ -116,9 +166,8 @@ def _folded_table(lines: list[str], width: int) -> list[str]:
     telling = [end for end in ends if end <= width // 2 and len({line[:end] for line in lines}) == len(lines)]
     first = (telling or ends)[0]
     parts: list[tuple[int, int]] = []
-    for end in ends[
-        ends.index(first) + 1 :
-    ]:  # a column begins where the one before it ends: numbers stay below each other
+    # A column begins where the one before it ends: numbers stay below each other.
+    for end in ends[ends.index(first) + 1 :]:
         if parts and first + end - parts[-1][0] <= width:
             parts[-1] = parts[-1][0], end
         else:
@@ -151,14 +200,7 @@ def table(
     title: str | None = None,
     right: Sequence[str] = (),
 ) -> Table:
-    """A plain table to give to ``console().print``.
-
-    Args:
-        columns: headings.
-        rows: cells, shown with ``str``; a rich object (coloured text) is kept.
-        title: a line above it.
-        right: headings of the columns to align right (numbers).
-    """
+    """A plain table to give to ``console().print``: headings, cells as ``str`` or rich objects, headings of numbers."""
     from rich.box import SIMPLE_HEAD
     from rich.console import ConsoleRenderable
     from rich.table import Table
@@ -182,13 +224,6 @@ def print_table(
     """Print a table, or, where words would have to be cut to make it fit, several with fewer columns.
 
     Where the first column does not tell rows apart, it is a paragraph for each row instead.
-
-    Args:
-        columns: headings; the first column needs none in a paragraph.
-        rows: cells, shown with ``str``.
-        title: a line above it.
-        right: headings of the columns to align right.
-        box: rich's way to draw its lines, if another than usual.
     """
     out = console()
     texts = [[name, *map(str, cells)] for name, cells in zip(columns, zip(*rows))]
@@ -262,33 +297,27 @@ def emit_json(value: object) -> None:
 
 
 def write_file(path: str | Path, content: str | bytes) -> None:
-    """Write a file on the speaking rank.
-
-    Raises:
-        InputError: it cannot be written.
-    """
+    """Write a file on the speaking rank."""
     if is_speaker():
         with writing(path):
             Path(path).write_bytes(content.encode() if isinstance(content, str) else content)
 
 
-def write_pictures(args: argparse.Namespace, *values: object, title: str = "", **options: Any) -> bool:
+def wants_pictures(args: argparse.Namespace) -> bool:
+    """Whether ``--svg`` or ``--html`` is given."""
+    return args.svg is not None or args.html is not None
+
+
+def write_pictures(args: argparse.Namespace, *values: object, title: str = "") -> bool:
     """Write the files that ``--svg`` and ``--html`` ask for, on the speaking rank; false where nothing is asked for.
 
-    Args:
-        args: of a command that declared ``pictures()``.
-        *values: what is drawn: values of the package, or figures of theirs.
-        title: of a page; that of its first figure if left out.
-        **options: what the figures take, such as ``shape``.
-
-    Raises:
-        InputError: a file cannot be written, or there is too much to draw.
+    Values are those of the package, or figures of theirs; a page has the title of its first figure if none is given.
     """
-    if (args.svg is None and args.html is None) or not is_speaker():
-        return args.svg is not None or args.html is not None
+    if not wants_pictures(args) or not is_speaker():
+        return wants_pictures(args)
     from spmdsim.draw.figures import Figure, figure_of, page, stacked
 
-    figures = [value if isinstance(value, Figure) else figure_of(value, **options) for value in values]
+    figures = [value if isinstance(value, Figure) else figure_of(value) for value in values]
     title = title or figures[0].title
     if args.svg is not None:
         write_file(args.svg, (figures[0] if len(figures) == 1 else stacked(title, figures)).svg())
@@ -301,11 +330,7 @@ def write_pictures(args: argparse.Namespace, *values: object, title: str = "", *
 
 @contextmanager
 def writing(path: str | Path) -> Iterator[None]:
-    """Say in one line that a file cannot be written, if it cannot.
-
-    Raises:
-        InputError: with the system's reason.
-    """
+    """Say in one line that a file cannot be written, if it cannot."""
     try:
         yield
     except OSError as error:

@@ -6,7 +6,8 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Any
 
-from spmdsim.cli.arguments import Command, Subparsers
+from spmdsim.cli.arguments import PICTURES, choice, command, flag, several, value, written_layout
+from spmdsim.cli.output import console, remark, say, write_pictures
 from spmdsim.errors import InputError
 from spmdsim.imitated import IMITATIONS
 from spmdsim.layout.element_type import element_type
@@ -30,48 +31,34 @@ The busiest rank's bytes are set against the exact lower bound. Without --machin
 """
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Declare the command."""
-    add = Command(
-        subparsers,
-        "plan",
-        run,
-        "Plan how a tensor goes from one layout to another, and what that costs.",
-        epilog=EXAMPLES,
-    )
-    add("--shape", required=True, metavar="N,M", help="global shape of the tensor")
-    add("--src", required=True, metavar="LAYOUT", help="where it lives")
-    add("--dst", required=True, metavar="LAYOUT", help="where it is to live")
-    add("--mesh", metavar="MESH", help="dp=2,tp=4, if the layouts do not name theirs")
-    add("--dst-mesh", metavar="MESH", help="the target's mesh, if it is another one")
-    add("--device-matrix", metavar="N,M", help="MindSpore's mesh: the layouts are tensor maps")
-    add("--dst-device-matrix", metavar="N,M", help="the target's, if it is another one")
-    add("--alias", metavar="A,B", help="names of the axes of --device-matrix")
-    add("--dst-alias", metavar="A,B", help="names of the axes of --dst-device-matrix")
-    add(
-        "--partial",
-        metavar="AXIS[:OP]",
-        action="append",
-        default=[],
-        help="an axis the source is pending over",
-    )
-    add("--to-shape", metavar="N,M", help="reshape to this on the way")
-    add("--dtype", default="float32", help="element type (float32)")
-    add("--machine", metavar="NAME|FILE", help="price plans on laptop, cluster, ... or a file")
-    add("--style", choices=tuple(IMITATIONS["plan"]), help="what another system would do, beside ours")
-    add.pictures()
-    add("--draw", action="store_true", help="draw who sends which box to whom")
-    add("--rank", type=int, metavar="R", help="list what this rank receives")
-    add("--json")
-
-
-def run(args: argparse.Namespace) -> int:
+@command(
+    "Plan how a tensor goes from one layout to another, and what that costs.",
+    EXAMPLES,
+    value("--shape", "N,M", "global shape of the tensor", required=True),
+    value("--src", "LAYOUT", "where it lives", required=True),
+    value("--dst", "LAYOUT", "where it is to live", required=True),
+    value("--mesh", "MESH", "dp=2,tp=4, if the layouts do not name theirs"),
+    value("--dst-mesh", "MESH", "the target's mesh, if it is another one"),
+    value("--device-matrix", "N,M", "MindSpore's mesh: the layouts are tensor maps"),
+    value("--dst-device-matrix", "N,M", "the target's, if it is another one"),
+    value("--alias", "A,B", "names of the axes of --device-matrix"),
+    value("--dst-alias", "A,B", "names of the axes of --dst-device-matrix"),
+    several("--partial", "AXIS[:OP]", "an axis the source is pending over"),
+    value("--to-shape", "N,M", "reshape to this on the way"),
+    "--dtype",
+    value("--machine", "NAME|FILE", "price plans on laptop, cluster, ... or a file"),
+    choice("--style", tuple(IMITATIONS["plan"]), "what another system would do, beside ours"),
+    *PICTURES,
+    flag("--draw", "draw who sends which box to whom"),
+    value("--rank", "R", "list what this rank receives", int),
+    "--json",
+)
+def main(args: argparse.Namespace) -> int:
     """Plan and print."""
-    from spmdsim.cli.output import say, write_pictures
     from spmdsim.redistribution import plan
 
     shape, to_shape = _shape(args.shape), None if args.to_shape is None else _shape(args.to_shape)
-    src, dst = layouts(args, len(shape), len(shape if to_shape is None else to_shape))
+    src, dst = _layouts(args, len(shape), len(shape if to_shape is None else to_shape))
     options: dict[str, Any] = {"to_shape": to_shape, "style": args.style, "partial_target": bool(dst.partial)}
     planned = plan(src, dst, shape, element_type(args.dtype), _machine(args.machine), **options)
     if args.json:
@@ -87,8 +74,9 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def layouts(args: argparse.Namespace, ndim: int, to_ndim: int) -> tuple[Layout, Layout]:
-    """The two layouts of the arguments."""
+def _layouts(args: argparse.Namespace, ndim: int, to_ndim: int) -> tuple[Layout, Layout]:
+    from spmdsim.core import Layout
+
     if args.device_matrix:
         from spmdsim.dialects.spelling import parse_mindspore
 
@@ -97,13 +85,9 @@ def layouts(args: argparse.Namespace, ndim: int, to_ndim: int) -> tuple[Layout, 
         alias = args.dst_alias or (None if args.dst_device_matrix else args.alias)
         dst = parse_mindspore(matrix, alias, args.dst, ndim=to_ndim)
     else:
-        from spmdsim.cli.arguments import written_layout
-
         src = written_layout(args.src, _mesh(args.mesh), ndim)
         mesh = args.dst_mesh or args.mesh
         dst = written_layout(args.dst, src.mesh if mesh is None else _mesh(mesh), to_ndim)
-    from spmdsim.core import Layout
-
     pending = dict(src.partial)
     for item in args.partial:
         for one in item.split(","):
@@ -136,17 +120,15 @@ def _ranks(chosen: Any, args: argparse.Namespace) -> dict[str, Any]:
     ours: Plan = chosen if args.style is None else chosen.ours
     if ours.dst.mesh.size > 4096:
         return {}
-    ranks = sorted(ours.dst.mesh.rank_list)
     return {
         "ranks": [
             {"rank": rank, "nbytes": ours.nbytes(rank), "lower_bound": ours.lower_bound(rank)}
-            for rank in ranks
+            for rank in sorted(ours.dst.mesh.rank_list)
         ]
     }
 
 
 def _draw(plan: Plan) -> None:
-    from spmdsim.cli.output import console, remark, say
     from spmdsim.draw.transfer_picture import transfers_list, transfers_picture
 
     if plan.src.partial != plan.dst.partial or plan.to_shape is not None:
@@ -156,12 +138,11 @@ def _draw(plan: Plan) -> None:
     picture = transfers_picture(plan.src, plan.dst, plan.shape)
     if picture is not None:
         console().print(picture.rich())
-        return
-    say(*transfers_list(plan.src, plan.dst, plan.shape))
+    else:
+        say(*transfers_list(plan.src, plan.dst, plan.shape))
 
 
 def _list(plan: Plan, rank: int) -> None:
-    from spmdsim.cli.output import say
     from spmdsim.draw.transfer_picture import transfers_list
 
     if rank not in plan.dst.mesh and rank not in plan.src.mesh:

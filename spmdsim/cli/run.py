@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from spmdsim.cli.arguments import Command, Subparsers, positive
+from spmdsim.cli import output
+from spmdsim.cli.arguments import (
+    PICTURES,
+    command,
+    flag,
+    several,
+    start_ranks,
+    value,
+    varied,
+    world_of,
+    written_layout,
+)
+from spmdsim.errors import InputError, SpmdError, unknown
 from spmdsim.reading import one_line
 from spmdsim.sides import many
 
@@ -43,56 +54,49 @@ arguments or files, 3 if a fault that changes a result is MISSED
 """
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Add the command to the parser."""
-    add = Command(
-        subparsers,
-        "run",
-        run,
-        "Run MatMul, parallel Embedding and Linear under every kind of strategy, through real "
-        "collectives, and check every shard against a single-process reference.",
-        epilog=EXAMPLES,
-    )
-    add("-n", type=positive, metavar="RANKS", help="ranks to start (or to simulate in lock step)")
-    add("--world")
-    add("--only", action="append", default=[], metavar="OP", help="matmul, embedding or linear")
-    add("--every", action="store_true", help="all assignments of mesh axes, not one of each kind")
-    add("--mesh", metavar="SHAPE", help="one mesh: 2,4 or dp=2,tp=4")
-    add("--strategy", metavar="TEXT", help="one matmul strategy: 'm:dp k:tp', '>m' to scatter")
-    add("--layout", metavar="X;W", help="one matmul by layouts: 'dp,tp; tp,None[; OUT]'")
-    add("--shape", metavar="M,K,N", help="sizes of the matrix product")
-    add(
+@command(
+    "Run MatMul, parallel Embedding and Linear under every kind of strategy, through real "
+    "collectives, and check every shard against a single-process reference.",
+    EXAMPLES,
+    "-n",
+    "--world",
+    several("--only", "OP", "matmul, embedding or linear"),
+    flag("--every", "all assignments of mesh axes, not one of each kind"),
+    value("--mesh", "SHAPE", "one mesh: 2,4 or dp=2,tp=4"),
+    value("--strategy", "TEXT", "one matmul strategy: 'm:dp k:tp', '>m' to scatter"),
+    value("--layout", "X;W", "one matmul by layouts: 'dp,tp; tp,None[; OUT]'"),
+    value("--shape", "M,K,N", "sizes of the matrix product"),
+    value(
         "--dtype",
-        help="element type, such as float32, bfloat16 (also of .npy files that cannot name it), int64",
-    )
-    add("--x", metavar="FILE", help="left operand: .npy, .npz:name, .safetensors:name, IDX")
-    add("--w", metavar="FILE", help="right operand")
-    add("--data", metavar="FILE", help="images, one row each (same as --x)")
-    add("--text", metavar="FILE", help="any file whose bytes are the token ids (the first 262,144)")
-    add(
+        "",
+        "element type, such as float32, bfloat16 (also of .npy files that cannot name it), int64",
+    ),
+    value("--x", "FILE", "left operand: .npy, .npz:name, .safetensors:name, IDX"),
+    value("--w", "FILE", "right operand"),
+    value("--data", "FILE", "images, one row each (same as --x)"),
+    value("--text", "FILE", "any file whose bytes are the token ids (the first 262,144)"),
+    value(
         "--inject",
-        metavar="KIND",
-        help="break every case on purpose and show which check notices: drop, double, root, swap, shift, ulp; 'list' "
+        "KIND",
+        "break every case on purpose and show which check notices: drop, double, root, swap, shift, ulp; 'list' "
         "explains them",
-    )
-    add("--wide", action="store_true", help="all columns: layouts, local shapes, bytes, times, errors")
-    add("--verbose", action="store_true", help="all columns, and every rank's slices")
-    add.pictures()
-    add("--json", help="verdicts for programs")
-
-
-def run(args: argparse.Namespace) -> int:
+    ),
+    flag("--wide", "all columns: layouts, local shapes, bytes, times, errors"),
+    flag("--verbose", "all columns, and every rank's slices"),
+    *PICTURES,
+    varied("--json", help="verdicts for programs"),
+)
+def main(args: argparse.Namespace) -> int:
     """Run the cases; 0 if every verdict holds, 1 if not, 3 if a fault that was put in is missed."""
     from spmdsim.cases.injection import fault
-    from spmdsim.launch import launched, start_self
 
     if args.inject == "list":
         return _list_faults(args.json)
     if args.inject is not None:
         fault(args.inject)  # before ranks are started
-    if args.world != "lockstep" and not launched() and (args.n or args.world == "mpi"):
-        return start_self(args.n or os.cpu_count() or 1, sys.argv[1:])
-    world = _world(args)
+    if (code := start_ranks(args)) is not None:
+        return code
+    world = world_of(args)
     inputs = _inputs(args)
     cases = _cases(args, world, inputs)
     outcomes = _run_all(cases, world, args)
@@ -104,28 +108,17 @@ def run(args: argparse.Namespace) -> int:
 
 def _list_faults(as_json: bool) -> int:
     from spmdsim.cases.injection import FAULTS
-    from spmdsim.cli import output
 
     if as_json:
         output.emit_json({fault.name: fault.about for fault in FAULTS.values()})
     else:
-        output.print_table(
-            ("kind", "what goes wrong"), [[fault.name, fault.about] for fault in FAULTS.values()]
-        )
+        rows = [[fault.name, fault.about] for fault in FAULTS.values()]
+        output.print_table(("kind", "what goes wrong"), rows)
     return 0
-
-
-def _world(args: argparse.Namespace) -> World:
-    from spmdsim.worlds import LockStep, world
-
-    if args.world == "lockstep":
-        return LockStep(args.n or 8)
-    return world(args.n)
 
 
 def _inputs(args: argparse.Namespace) -> Inputs:
     from spmdsim.cases.inputs import Inputs
-    from spmdsim.errors import InputError
 
     shape = None
     if args.shape:
@@ -147,7 +140,6 @@ def _inputs(args: argparse.Namespace) -> Inputs:
 def _mesh(text: str, size: int) -> Mesh:
     from spmdsim.cases.catalogue import AXES
     from spmdsim.core import Mesh
-    from spmdsim.errors import InputError
     from spmdsim.layout.written import parse_ints, parse_mesh
 
     if "=" in text or "[" in text:
@@ -163,8 +155,6 @@ def _mesh(text: str, size: int) -> Mesh:
 def _cases(args: argparse.Namespace, world: World, inputs: Inputs) -> list[Case]:
     from spmdsim.cases.catalogue import OPERATORS, catalogue, meshes
     from spmdsim.cases.matmul import layout_case, matmul_case, parse_strategy
-    from spmdsim.cli.arguments import written_layout
-    from spmdsim.errors import InputError, unknown
 
     only = tuple(word for item in args.only for word in item.split(","))
     for word in only:
@@ -196,8 +186,6 @@ def _cases(args: argparse.Namespace, world: World, inputs: Inputs) -> list[Case]
 
 def _first_fit(candidates: list[Mesh], read: Callable[[Mesh], Fit]) -> Fit:
     """What is read on the first mesh that has the axes it names."""
-    from spmdsim.errors import InputError, SpmdError
-
     for mesh in candidates[:-1]:
         try:
             return read(mesh)
@@ -213,10 +201,9 @@ def _first_fit(candidates: list[Mesh], read: Callable[[Mesh], Fit]) -> Fit:
 
 def _run_all(cases: list[Case], world: World, args: argparse.Namespace) -> list[Outcome]:
     from spmdsim.cases.case import run_case
-    from spmdsim.cli.output import progress
 
     outcomes = []
-    with progress(len(cases), "cases") as step:
+    with output.progress(len(cases), "cases") as step:
         for case in cases:
             outcomes.append(run_case(case, world, args.verbose, args.inject))
             step(f"{case.op} {case.strategy}")
@@ -224,7 +211,6 @@ def _run_all(cases: list[Case], world: World, args: argparse.Namespace) -> list[
 
 
 def _report(outcomes: list[Outcome], world: World, args: argparse.Namespace, ok: bool, note: str) -> None:
-    from spmdsim.cli import output
     from spmdsim.worlds import MPIWorld
 
     crowded = ""
@@ -264,7 +250,6 @@ def _report(outcomes: list[Outcome], world: World, args: argparse.Namespace, ok:
 
 
 def _draw(outcomes: list[Outcome], world: World, args: argparse.Namespace) -> None:
-    from spmdsim.cli import output
     from spmdsim.draw.figures import FactTable, Figure
 
     rows = [_row(outcome) for outcome in outcomes]
@@ -279,8 +264,6 @@ def _draw(outcomes: list[Outcome], world: World, args: argparse.Namespace) -> No
 
 
 def _report_faults(outcomes: list[Outcome], world: World) -> None:
-    from spmdsim.cli import output
-
     columns = ("operator", "mesh", "strategy", "what was broken", "noticed on", "which element", "verdict")
     rows = [
         [
@@ -310,9 +293,9 @@ def _row(outcome: Outcome) -> dict[str, str]:
         "layouts": layouts,
         "local shapes": " ".join("x".join(map(str, s)) or "()" for s in outcome.local_shapes),
         "collectives": ", ".join(_collective(e) for e in outcome.collectives) or "none",
-        "sent": _bytes(outcome.sent),
-        "received": _bytes(outcome.counted),
-        "predicted": _bytes(outcome.predicted) if outcome.counted != outcome.predicted else "equal",
+        "sent": f"{max(outcome.sent):,}",
+        "received": f"{max(outcome.counted):,}",
+        "predicted": f"{max(outcome.predicted):,}" if outcome.counted != outcome.predicted else "equal",
         "ms": f"{outcome.seconds * 1e3:.2f}",
         "max error": f"{verdict.max_error:.1e} {'<=' if verdict.ok else '>'} {verdict.tolerance:.1e}",
         "verdict": outcome.word,
@@ -325,18 +308,10 @@ def _collective(event: CollectiveEvent) -> str:
     return f"{event.collective}({over}{event.group_size}){another_way}"
 
 
-def _bytes(counts: tuple[int, ...]) -> str:
-    return f"{max(counts):,}"
-
-
 def _show_slices(outcome: Outcome) -> None:
-    from spmdsim.cli import output
+    from spmdsim.draw.layout_picture import box_text
 
     names = [f"operand {i}" for i in range(len(outcome.inputs))] + ["result"]
-    rows = [[rank, *[_box(bounds) for bounds in boxes]] for rank, boxes in enumerate(outcome.slices)]
+    rows = [[rank, *map(box_text, boxes)] for rank, boxes in enumerate(outcome.slices)]
     title = f"{outcome.case.op}: {outcome.case.strategy} on {outcome.case.mesh}; {outcome.verdict}"
     output.print_table(("rank", *names), rows, title=title)
-
-
-def _box(bounds: Any) -> str:
-    return "[" + ", ".join(f"{start}:{stop}" for start, stop in bounds) + "]"

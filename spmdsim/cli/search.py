@@ -6,17 +6,16 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
-from spmdsim.cli.arguments import Command, Subparsers
+from spmdsim.cli.arguments import PICTURES, Row, choice, command, flag, several, value, varied
 from spmdsim.cli.output import emit_json, is_speaker, say, write_pictures, writing
 from spmdsim.errors import InputError
-from spmdsim.launch.limits import add_limits, limited
 from spmdsim.reading import literal
 
 if TYPE_CHECKING:
     from spmdsim.auto_parallel.costs.settings import Settings
-    from spmdsim.auto_parallel.execute import Proof
     from spmdsim.auto_parallel.matmul_grid import GridProduct
-    from spmdsim.auto_parallel.search_result import SearchResult
+    from spmdsim.auto_parallel.proof import Proof
+    from spmdsim.auto_parallel.search_result import SearchResult, WhyNot
     from spmdsim.core import Mesh
 
 EXAMPLES = """\
@@ -44,72 +43,57 @@ SECONDS = 600
 _SIZES = ("layers", "hidden", "batch", "seq", "heads", "vocab", "experts", "itemsize")
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Add ``search``."""
-    add = Command(
-        subparsers,
-        "search",
-        run,
-        "Find a strategy for every operator of a program, and say what it costs.",
-        epilog=EXAMPLES,
+def _size(name: str) -> Row:
+    return value(
+        f"--{name}", "", argparse.SUPPRESS if name == "itemsize" else f"size of the program: {name}", int
     )
-    add("file", nargs="?", help="a Python file with `program` and `inputs`")
-    add("--program", help="a built-in program: tutorial, mlp, chain, convolutions, gpt, bert, moe")
-    add("--matmul", metavar="M,K,N", help="one matrix product with free layouts")
-    add("-n", "--ranks", type=int, default=8, help="number of ranks (default 8)")
-    add("--mesh", help="a mesh instead of a number of ranks, such as dp=2,tp=4")
-    add(
+
+
+@command(
+    "Find a strategy for every operator of a program, and say what it costs.",
+    EXAMPLES,
+    value("file", "", "a Python file with `program` and `inputs`", nargs="?"),
+    value("--program", "", "a built-in program: tutorial, mlp, chain, convolutions, gpt, bert, moe"),
+    value("--matmul", "M,K,N", "one matrix product with free layouts"),
+    value("-n --ranks", "", "number of ranks (default 8)", int, default=8),
+    value("--mesh", "", "a mesh instead of a number of ranks, such as dp=2,tp=4"),
+    value(
         "--method",
+        "",
+        "auto, exact, propagation, double_recursion (or MindSpore's names of the last two)",
         default="auto",
-        help="auto, exact, propagation, double_recursion (or MindSpore's names of the last two)",
-    )
-    add("--version-of-recursion", default="2.x", choices=("2.x", "r1.0"), help="which published one")
-    add("--no-polish", action="store_true", help="show what a heuristic found as it is")
-    add(
+    ),
+    choice("--version-of-recursion", ("2.x", "r1.0"), "which published one", "2.x"),
+    flag("--no-polish", "show what a heuristic found as it is"),
+    value(
         "--machine",
+        "",
+        "laptop, cluster, accelerators, a machine file, or alpa (its prices)",
         default="laptop",
-        help="laptop, cluster, accelerators, a machine file, or alpa (its prices)",
-    )
-    add(
-        "--assume",
-        action="append",
-        default=[],
-        metavar="NAME=YES",
-        help="a setting of the search, such as nested=no or batch_axis=dp",
-    )
-    add("--memory", help="bytes a rank may use, such as 512MiB")
-    add("--recompute", action="store_true", help="compute activations again in the backward pass")
-    add("--overlap", type=float, default=0.0, help="share of gradient reductions that is hidden")
-    add("--forward-only", action="store_true", help="no gradients")
-    add(
+    ),
+    several("--assume", "NAME=YES", "a setting of the search, such as nested=no or batch_axis=dp"),
+    value("--memory", "", "bytes a rank may use, such as 512MiB"),
+    flag("--recompute", "compute activations again in the backward pass"),
+    value("--overlap", "", "share of gradient reductions that is hidden", float, default=0.0),
+    flag("--forward-only", "no gradients"),
+    several(
         "--why",
+        ("OPERATOR", "CUTS"),
+        "what the total would be with this strategy for an operator, and where the difference comes from",
         nargs=2,
-        action="append",
-        default=[],
-        metavar=("OPERATOR", "CUTS"),
-        help="what the total would be with this strategy for an operator, and where the difference comes from",
-    )
-    add("--pareto", action="store_true", help="all trade-offs of time and memory")
-    add("--run", action="store_true", dest="carry_out", help="run a program file, or the product of --matmul")
-    add("--load", metavar="FILE", help="strategies saved before, instead of a search")
-    add(
-        "--axes", type=int, help="axes of the device matrices that are searched (2, or 3 where that is quick)"
-    )
-    add("--save", metavar="FILE", help="write the strategies to a JSON file")
-    add.pictures()
-    add("--json", help="print JSON")
-    for size in _SIZES:
-        add(
-            f"--{size}",
-            type=int,
-            default=None,
-            help=argparse.SUPPRESS if size == "itemsize" else f"size of the program: {size}",
-        )
-    add_limits(add.parser.add_argument, SECONDS)
-    add.parser.set_defaults(run=lambda args: limited(args, lambda: run(args)) if args.file else run(args))
-
-
-def run(args: argparse.Namespace) -> int:
+    ),
+    flag("--pareto", "all trade-offs of time and memory"),
+    flag("--run", "run a program file, or the product of --matmul", dest="carry_out"),
+    value("--load", "FILE", "strategies saved before, instead of a search"),
+    value("--axes", "", "axes of the device matrices that are searched (2, or 3 where that is quick)", int),
+    value("--save", "FILE", "write the strategies to a JSON file"),
+    *PICTURES,
+    varied("--json", help="print JSON"),
+    *map(_size, _SIZES),
+    limits=SECONDS,
+    program=lambda args: args.file,
+)
+def main(args: argparse.Namespace) -> int:
     """Search and print."""
     if args.matmul:
         return _matmul(args)
@@ -155,8 +139,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _carry_out(args: argparse.Namespace, result: SearchResult) -> Proof:
     """Run the program file, on real ranks under an MPI launcher, else in lock step."""
-    from spmdsim.auto_parallel.execute import arguments, prove
     from spmdsim.auto_parallel.programs.record_program import load_program
+    from spmdsim.auto_parallel.proof import arguments, prove
     from spmdsim.worlds import LockStep, world
 
     if not args.file:
@@ -171,28 +155,28 @@ def _carry_out(args: argparse.Namespace, result: SearchResult) -> Proof:
 def _print(args: argparse.Namespace, result: SearchResult, proof: Proof | None) -> None:
     answers = [result.why(name, _literal(cuts)) for name, cuts in args.why]
     if args.json:
-        value = result.to_dict()
-        value["comparison"] = {
-            name: {"seconds": one.seconds, "nbytes": one.nbytes, "peak_memory": one.memory.peak}
-            for name, one in result.comparison.items()
-        }
-        value["why"] = [
-            {"operator": a.operator.name, "seconds": a.other.seconds, "difference": a.difference}
-            for a in answers
-        ]
-        if proof is not None:
-            value["run"] = {
-                "holds": proof.holds,
-                "error": proof.error,
-                "bytes": [vars(row) for row in proof.rows],
-            }
-        emit_json(value)
+        emit_json(_facts(result, answers, proof))
         return
     say(str(result))
     for answer in answers:
         say("", str(answer))
     if proof is not None:
         say("", str(proof))
+
+
+def _facts(result: SearchResult, answers: list[WhyNot], proof: Proof | None) -> dict[str, Any]:
+    facts = result.to_dict()
+    facts["comparison"] = {
+        name: {"seconds": one.seconds, "nbytes": one.nbytes, "peak_memory": one.memory.peak}
+        for name, one in result.comparison.items()
+    }
+    facts["why"] = [
+        {"operator": a.operator.name, "seconds": a.other.seconds, "difference": a.difference} for a in answers
+    ]
+    if proof is not None:
+        rows = [vars(row) for row in proof.rows]
+        facts["run"] = {"holds": proof.holds, "error": proof.error, "bytes": rows}
+    return facts
 
 
 def _program(args: argparse.Namespace, where: Any) -> tuple[Any, Any, dict[str, Any]]:
@@ -264,19 +248,15 @@ def _mesh(text: str) -> Mesh:
 
 def _literal(text: str) -> Any:
     try:
-        value = literal(text)
+        return literal(text)
     except ValueError:
         raise InputError(
             f"a strategy is written like ((2,4),(4,1)) or {{'m': 'dp'}}, but got {text!r}"
         ) from None
-    return value
 
 
 def parse_bytes(text: str) -> float:
     """A number of bytes with an optional unit.
-
-    Raises:
-        InputError: not a number, or an unknown unit.
 
     >>> parse_bytes("1.5KiB"), parse_bytes("2GB"), parse_bytes("100")
     (1536.0, 2000000000.0, 100.0)
@@ -288,12 +268,12 @@ def parse_bytes(text: str) -> float:
             number, factor = number[: -len(unit)], size
             break
     try:
-        value = float(number) * factor
+        nbytes = float(number) * factor
     except ValueError:
         raise InputError(f"{text!r} is not a size; write 512MiB, 2GB or a number of bytes") from None
-    if not value > 0:
+    if not nbytes > 0:
         raise InputError(f"{text!r} is not a size; it has to be greater than 0")
-    return value
+    return nbytes
 
 
 def _pareto(args: argparse.Namespace, graph: Any, where: Any, settings: Any) -> int:

@@ -8,10 +8,10 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from spmdsim.cli.arguments import Command, Subparsers
+from spmdsim.cli.arguments import Row, command, declare, flag, value, varied
+from spmdsim.cli.output import wants_pictures, write_file, write_pictures
 from spmdsim.launch.limits import add_limits, limited
 
-HELP = "run an mpi4py program on virtual ranks, without MPI, and name its mistakes"
 DESCRIPTION = """\
 Run an ordinary mpi4py program on N virtual ranks in one process: no MPI and no mpi4py needed.
 Deadlocks, lost messages, mismatched collectives, wrong types and sends that only work because the
@@ -31,32 +31,31 @@ examples:
 """
 
 
-def _add_options(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("-n", "--ranks", type=int, default=None, metavar="N", help="number of ranks (default 4)")
-    add("--strict", action="store_true", help="no send is buffered; warnings are errors")
-    add("--json", action="store_true", help="print the findings and the output as JSON")
-    add("--prefix", action="store_true", help="print each line after its rank, as [3] ...")
-    add("--only", type=int, default=None, metavar="RANK", help="print the lines of one rank only")
-    add("--seed", type=int, default=None, help="another legal order of the ranks and wildcards")
-    add("--machine", default=None, metavar="FILE", help="machine name or file, for modelled time")
-    add("--alpha", type=float, default=None, metavar="S", help="seconds per message")
-    add("--beta", type=float, default=None, metavar="S", help="seconds per byte")
-    add("--gamma", type=float, default=None, metavar="S", help="seconds per reduced byte")
-    add("--per-node", type=int, default=None, metavar="K", help="consecutive ranks that share a node")
-    add("--trace", default=None, metavar="FILE", help="write a timeline for ui.perfetto.dev")
-    add("--svg", default=None, metavar="FILE", help="write the timeline of the ranks as one SVG image")
-    add("--html", default=None, metavar="FILE", help="write it as a page that needs no other file")
-    add("--quiet", action="store_true", help="no findings and no summary, only the exit status")
-    add_limits(add, 20)
+SECONDS = 20
+OPTIONS: tuple[str | Row, ...] = (
+    value("-n --ranks", "N", "number of ranks (default 4)", int),
+    flag("--strict", "no send is buffered; warnings are errors"),
+    varied("--json", help="print the findings and the output as JSON"),
+    flag("--prefix", "print each line after its rank, as [3] ..."),
+    value("--only", "RANK", "print the lines of one rank only", int),
+    value("--seed", "", "another legal order of the ranks and wildcards", int),
+    value("--machine", "FILE", "machine name or file, for modelled time"),
+    value("--alpha", "S", "seconds per message", float),
+    value("--beta", "S", "seconds per byte", float),
+    value("--gamma", "S", "seconds per reduced byte", float),
+    value("--per-node", "K", "consecutive ranks that share a node", int),
+    value("--trace", "FILE", "write a timeline for ui.perfetto.dev"),
+    varied("--svg", help="write the timeline of the ranks as one SVG image"),
+    varied("--html", help="write it as a page that needs no other file"),
+    flag("--quiet", "no findings and no summary, only the exit status"),
+)
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Add the command to ``spmdsim``."""
-    add = Command(subparsers, "simulate", run, DESCRIPTION, epilog=EPILOG)
-    _add_options(add.parser)
-    add("script", help="the program: a Python file that imports mpi4py")
-    add("rest", nargs=argparse.REMAINDER, metavar="args", help="its arguments")
+def _option_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="spmdsim simulate", add_help=False)
+    declare(parser, OPTIONS)
+    add_limits(parser.add_argument, SECONDS)
+    return parser
 
 
 def split_rest(rest: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -65,9 +64,7 @@ def split_rest(rest: Sequence[str]) -> tuple[list[str], list[str]]:
     >>> split_rest(["-n", "64", "--strict", "input.txt", "-n", "3"])
     (['-n', '64', '--strict'], ['input.txt', '-n', '3'])
     """
-    parser = argparse.ArgumentParser(add_help=False)
-    _add_options(parser)
-    actions = {name: action for action in parser._actions for name in action.option_strings}
+    actions = {name: action for action in _option_parser()._actions for name in action.option_strings}
     position = 0
     while position < len(rest):
         word, equals, _ = rest[position].partition("=")
@@ -80,18 +77,23 @@ def split_rest(rest: Sequence[str]) -> tuple[list[str], list[str]]:
     return list(rest[:position]), list(rest[position:])
 
 
-def run(args: argparse.Namespace) -> int:
+@command(
+    DESCRIPTION,
+    EPILOG,
+    *OPTIONS,
+    value("script", "", "the program: a Python file that imports mpi4py"),
+    value("rest", "args", "its arguments", nargs=argparse.REMAINDER),
+    limits=SECONDS,
+)
+def main(args: argparse.Namespace) -> int:
     """Run the script; the exit status tells whether something is wrong."""
     ours, arguments = split_rest(args.rest)
     if ours:
-        parser = argparse.ArgumentParser(prog="spmdsim simulate", add_help=False)
-        _add_options(parser)
-        parser.parse_args(ours, namespace=args)
+        _option_parser().parse_args(ours, namespace=args)
     return limited(args, lambda: _simulate(args, arguments), reads=True)
 
 
 def _simulate(args: argparse.Namespace, arguments: list[str]) -> int:
-    from spmdsim.cli.output import write_file, write_pictures
     from spmdsim.simulation import simulate
 
     real = sys.stdout
@@ -107,7 +109,7 @@ def _simulate(args: argparse.Namespace, arguments: list[str]) -> int:
         machine=_machine(args),
         strict=args.strict,
         seed=args.seed,
-        trace=not args.trace is args.svg is args.html is None,
+        trace=args.trace is not None or wants_pictures(args),
         check=False,
         emit=emit,
         ranks_per_node=args.per_node,

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import argparse
-import os
-import sys
+import json
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
-from spmdsim.cli.arguments import Command, Subparsers, finite, positive
+from spmdsim.cli import output
+from spmdsim.cli.arguments import (
+    PICTURES,
+    choice,
+    command,
+    finite,
+    flag,
+    positive,
+    start_ranks,
+    value,
+    varied,
+    world_of,
+)
+from spmdsim.errors import InputError
 from spmdsim.sides import many
 
 if TYPE_CHECKING:
@@ -31,48 +43,38 @@ examples:
 """
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Add the command to the parser."""
-    add = Command(
-        subparsers,
-        "train",
-        run,
-        "Train the 784-512-512-10 network of the operator-level parallel tutorial.",
-        epilog=EXAMPLES,
-    )
-    add("-n", type=positive, metavar="RANKS", help="ranks to start (or to simulate in lock step)")
-    add("--world")
-    add("--strategies", choices=("simple", "advanced", "data"), default="simple")
-    add("--data", metavar="FOLDER", help="folder with MNIST's IDX files")
-    add("--epochs", type=positive, default=1)
-    add("--steps", type=positive, help="stop after so many steps")
-    add("--batch", type=positive, default=32)
-    add("--rate", type=finite, default=1e-2, help="learning rate")
-    add("--seed", type=int, default=1)
-    add("--dtype", choices=("float32", "float64"), default="float32")
-    add("--every", type=positive, default=10, metavar="STEPS", help="print every so many steps")
-    add("--compare", action="store_true", help="train in one process beside it and compare")
-    add("--log-dir", metavar="DIR", help="one log per rank: DIR/worker_N.log")
-    add.pictures()
-    add(
+@command(
+    "Train the 784-512-512-10 network of the operator-level parallel tutorial.",
+    EXAMPLES,
+    "-n",
+    "--world",
+    choice("--strategies", ("simple", "advanced", "data"), None, "simple"),
+    value("--data", "FOLDER", "folder with MNIST's IDX files"),
+    value("--epochs", "", None, positive, default=1),
+    value("--steps", "", "stop after so many steps", positive),
+    value("--batch", "", None, positive, default=32),
+    value("--rate", "", "learning rate", finite, default=1e-2),
+    value("--seed", "", None, int, default=1),
+    choice("--dtype", ("float32", "float64"), None, "float32"),
+    value("--every", "STEPS", "print every so many steps", positive, default=10),
+    flag("--compare", "train in one process beside it and compare"),
+    value("--log-dir", "DIR", "one log per rank: DIR/worker_N.log"),
+    *PICTURES,
+    value(
         "--perfetto",
-        metavar="FILE",
-        help="write the last step, predicted and measured side by side, as a timeline for ui.perfetto.dev",
-    )
-    add("--machine", default="laptop", metavar="NAME|FILE", help="whose prices the prediction has (laptop)")
-    add("--json", help="losses and verdict for programs")
-
-
-def run(args: argparse.Namespace) -> int:
+        "FILE",
+        "write the last step, predicted and measured side by side, as a timeline for ui.perfetto.dev",
+    ),
+    value("--machine", "NAME|FILE", "whose prices the prediction has (laptop)", default="laptop"),
+    varied("--json", help="losses and verdict for programs"),
+)
+def main(args: argparse.Namespace) -> int:
     """Train; 0 unless a comparison fails."""
-    from spmdsim.launch import launched, start_self
     from spmdsim.launch.logs import own_log
 
-    if args.world != "lockstep" and not launched() and (args.n or args.world == "mpi"):
-        return start_self(args.n or os.cpu_count() or 1, sys.argv[1:], args.log_dir)
-    from spmdsim.worlds import LockStep, world
-
-    here = LockStep(args.n or 8) if args.world == "lockstep" else world(args.n)
+    if (code := start_ranks(args, args.log_dir)) is not None:
+        return code
+    here = world_of(args)
     with own_log(args.log_dir, here.ranks[0]):
         return _run(args, here)
 
@@ -80,7 +82,6 @@ def run(args: argparse.Namespace) -> int:
 def _run(args: argparse.Namespace, here: World) -> int:
     from spmdsim.cases.network import Network
     from spmdsim.cases.network_data import load
-    from spmdsim.errors import InputError
 
     if args.perfetto is not None:
         from spmdsim.cost import load_machine
@@ -95,14 +96,12 @@ def _run(args: argparse.Namespace, here: World) -> int:
         _introduce(args, here, images, network)
     report = _train(args, here, images, network)
     if args.json:
-        from spmdsim.cli import output
-
         output.emit_json(report)
     return 0 if report["ok"] else 1
 
 
 def _introduce(args: argparse.Namespace, world: World, images: Images, network: Network) -> None:
-    from spmdsim.cli import output
+    from spmdsim.draw.layout_picture import box_text
 
     output.say(
         f"{images.name}: {images.count} images; batch {args.batch}, rate {args.rate:g}, {args.strategies} strategies "
@@ -114,22 +113,21 @@ def _introduce(args: argparse.Namespace, world: World, images: Images, network: 
     shapes: dict[str, tuple[tuple[int, ...], Any]] = {"input x": ((args.batch, 784), network.input_layout)}
     shapes |= {f"{name}_weight": (p.shape, p.layout) for name, p in network.named_parameters()}
     rows = [
-        [rank, mesh.coords(rank), *[_slices(layout.bounds(shape, rank)) for shape, layout in shapes.values()]]
+        [
+            rank,
+            mesh.coords(rank),
+            *[box_text(layout.bounds(shape, rank)) for shape, layout in shapes.values()],
+        ]
         for rank in range(world.size)
     ]
     title = f"device {mesh.axes} and slices"
     output.print_table(("rank", "device", *shapes), rows, title)
 
 
-def _slices(bounds: Any) -> str:
-    return "[" + ", ".join(f"{start}:{stop}" for start, stop in bounds) + "]"
-
-
 def _train(args: argparse.Namespace, world: World, images: Images, network: Network) -> dict[str, Any]:
     import numpy as np
 
     from spmdsim.cases.network_reference import Beside
-    from spmdsim.cli import output
     from spmdsim.trace import Trace, record
 
     dtype = np.dtype(args.dtype)
@@ -137,9 +135,8 @@ def _train(args: argparse.Namespace, world: World, images: Images, network: Netw
         Beside(world, [p.value.full() for p in network.parameters()], args.rate) if args.compare else None
     )
     losses, count, trace = [], 0, Trace()
-    watched = not (
-        args.perfetto is args.svg is args.html is None
-    )  # the last step, which is known when it is over
+    # The last step is, which is known when it is over.
+    watched = args.perfetto is not None or output.wants_pictures(args)
     for epoch in range(args.epochs):
         for i in range(images.count // args.batch):
             if args.steps is not None and count >= args.steps:
@@ -158,12 +155,7 @@ def _train(args: argparse.Namespace, world: World, images: Images, network: Netw
                 output.say(f"epoch: {epoch} step: {i}, loss is {loss:.7f}{told}")
             count += 1
     _write_step(args, world, trace, losses)
-    report: dict[str, Any] = {
-        "ranks": world.size,
-        "strategies": args.strategies,
-        "losses": losses,
-        "ok": True,
-    }
+    report = {"ranks": world.size, "strategies": args.strategies, "losses": losses, "ok": True}
     if beside is not None:
         report |= _compare(args, network, beside, losses)
     return report
@@ -171,9 +163,6 @@ def _train(args: argparse.Namespace, world: World, images: Images, network: Netw
 
 def _write_step(args: argparse.Namespace, world: World, trace: Trace, losses: list[float]) -> None:
     """What the last step did, as a timeline and as pictures, where that is asked for."""
-    import json
-
-    from spmdsim.cli import output
     from spmdsim.cost import load_machine
 
     if args.perfetto is not None:
@@ -183,7 +172,7 @@ def _write_step(args: argparse.Namespace, world: World, trace: Trace, losses: li
         traces = world.gather_objects([trace])
         output.write_file(args.perfetto, json.dumps(step_timeline(traces, machine, repr(world))))
         output.remark(f"wrote {args.perfetto}")
-    if args.svg is not None or args.html is not None:
+    if output.wants_pictures(args):
         from spmdsim.draw.timeline_figures import losses_figure
 
         title = f"step {len(losses) - 1} of the training on {many(world.size, 'rank')}"
@@ -219,7 +208,6 @@ def _compare(
 ) -> dict[str, Any]:
     import numpy as np
 
-    from spmdsim.cli import output
     from spmdsim.core import Mesh
     from spmdsim.tensor import Tensor
     from spmdsim.tensor.check import check

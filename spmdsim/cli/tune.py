@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from spmdsim.cli.arguments import Command, Subparsers, positive
+from spmdsim.cli.arguments import command, flag, positive, several, value
+from spmdsim.cli.output import say
 from spmdsim.errors import InputError
+
+if TYPE_CHECKING:
+    from spmdsim.redistribution.ways.tuning import Wisdom
 
 EXAMPLES = """\
 examples:
@@ -21,26 +27,17 @@ What is in the file stays where nothing new was found: it can hold several machi
 """
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Declare the command."""
-    add = Command(
-        subparsers,
-        "tune",
-        run,
-        "Try the ways in which steps run on this machine, and keep what was found in a file.",
-        epilog=EXAMPLES,
-    )
-    add("-n", type=positive, action="append", metavar="N", help="number of ranks; may be given several times")
-    add("-o", "--output", required=True, metavar="FILE", help="the file to write, or to add to")
-    add(
-        "--sizes", type=positive, nargs="+", default=[64, 256, 1024], metavar="N", help="rows of the matrices"
-    )
-    add("--show", action="store_true", help="print what stands in the file in the end")
-    add("script", nargs="?", help="a program whose steps are tried; or files to put together")
-    add("args", nargs=argparse.REMAINDER, help="its arguments, or more files")
-
-
-def run(args: argparse.Namespace) -> int:
+@command(
+    "Try the ways in which steps run on this machine, and keep what was found in a file.",
+    EXAMPLES,
+    several("-n", "N", "number of ranks; may be given several times", positive),
+    value("-o --output", "FILE", "the file to write, or to add to", required=True),
+    value("--sizes", "N", "rows of the matrices", positive, nargs="+", default=[64, 256, 1024]),
+    flag("--show", "print what stands in the file in the end"),
+    value("script", "", "a program whose steps are tried; or files to put together", nargs="?"),
+    value("args", "", "its arguments, or more files", nargs=argparse.REMAINDER),
+)
+def main(args: argparse.Namespace) -> int:
     """Start the ranks, or merge files."""
     path = Path(args.output).resolve()
     if path.is_dir() or not path.parent.is_dir():
@@ -63,48 +60,41 @@ def _tried(args: argparse.Namespace, path: Path) -> int:
     if args.script and not Path(args.script).is_file():
         raise InputError(f"there is no script {args.script}")
     what = [args.script, *args.args] if args.script else ["--sizes", *map(str, args.sizes)]
+    job = ["-m", "spmdsim.launch.tuning_job", str(path), *what]
     for n in args.n:
-        command = [
-            sys.executable,
-            "-m",
-            "spmdsim.launch.bootstrap",
-            "-m",
-            "spmdsim.launch.tuning_job",
-            str(path),
-            *what,
-        ]
-        if code := start(n, command, env={"SPMDSIM_TUNE": "full"}):
+        words = [sys.executable, "-m", "spmdsim.launch.bootstrap", *job]
+        if code := start(n, words, env={"SPMDSIM_TUNE": "full"}):
             return code
     return 0
 
 
 def _merged(files: list[str], path: Path) -> int:
-    from spmdsim.reading import readable
-    from spmdsim.redistribution.ways.tuning import Wisdom, keep, stored
+    from spmdsim.redistribution.ways.tuning import keep
 
     for name in files:
         if not Path(name).is_file():
             raise InputError(f"there is no file {name} to take findings from")
-        for vendor, library in stored(name).items():
-            with readable(name, "a tuning file"):
-                Wisdom.read(library.get("ways", {}))  # refused by the name of the file that is wrong
+        for vendor, library, _ in _stored(name):
             keep(path, vendor, library)
     return 0
 
 
 def _show(path: Path) -> None:
-    from spmdsim.cli.output import say
-    from spmdsim.reading import readable
-    from spmdsim.redistribution.ways.tuning import Wisdom, stored
-
-    for library in stored(path).values():
-        with readable(path, "a tuning file"):
-            wisdom = Wisdom.read(library.get("ways", {}))
+    for _, _, wisdom in _stored(path):
         for machine, steps in wisdom.machines.items():
             say(f"{machine}:")
             for step, choice in steps.items():
-                took = ", ".join(
-                    f"{way} {us:.1f}"
-                    for way, us in sorted(choice.microseconds.items(), key=lambda one: one[1])
-                )
+                fastest = sorted(choice.microseconds.items(), key=lambda one: one[1])
+                took = ", ".join(f"{way} {us:.1f}" for way, us in fastest)
                 say(f"  {step}: {choice.way} (us: {took})")
+
+
+def _stored(path: str | Path) -> Iterator[tuple[str, dict[str, Any], Wisdom]]:
+    """What a file says of each MPI library."""
+    from spmdsim.reading import readable
+    from spmdsim.redistribution.ways.tuning import Wisdom, stored
+
+    for vendor, library in stored(path).items():
+        with readable(path, "a tuning file"):
+            wisdom = Wisdom.read(library.get("ways", {}))
+        yield vendor, library, wisdom

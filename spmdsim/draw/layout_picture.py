@@ -79,6 +79,15 @@ def shown(count: int, most: int) -> list[int | None]:
     return [*range(most - 2), None, count - 1]
 
 
+def box_text(bounds: Sequence[tuple[int, int]]) -> str:
+    """Bounds as numpy writes slices.
+
+    >>> box_text(((0, 16), (196, 392)))
+    '[0:16, 196:392]'
+    """
+    return f"[{', '.join(f'{start}:{stop}' for start, stop in bounds)}]"
+
+
 # -- the grid of ranks ----------------------------------------------------------------------------------
 
 

@@ -64,8 +64,7 @@ def show(what: object, shape: Sequence[int] | None = None) -> None:
     """
     from rich.text import Text
 
-    from spmdsim.cli.encoding import in_encoding_of
-    from spmdsim.cli.output import console
+    from spmdsim.cli.output import console, in_encoding_of
 
     if shape is not None and not isinstance(what, Layout):
         raise InputError(f"a shape goes with a layout, but {type(what).__name__} was given with {shape}")

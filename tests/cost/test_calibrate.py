@@ -11,8 +11,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from spmdsim.cli.collective import bench_table, measure
-from spmdsim.cli.collective.bench_table import BenchRow, footer
+from spmdsim.cli.collective import bench, measure
+from spmdsim.cli.collective.bench import BenchRow, footer
 from spmdsim.cli.collective.samples import Pace
 from spmdsim.cost import Machine, load_machine
 from spmdsim.cost.calibration import CalibrationCheck, calibrate, fit_line, fit_pieces, interval_of
@@ -192,18 +192,17 @@ def test_a_loaded_machine_is_told_from_a_wrong_prediction(monkeypatch) -> None:
     assert measure.noise_note(on_two) == ""
     cores.append(cores[0])
     assert measure.noise_note(on_two).startswith("times are noise: 3 ranks share 2 cores;")
-    told: list[str] = []
     row = BenchRow("ring", 64, 16, "float32", "sum", -1, 9e-6, 1.0, 1.0, 0, 2e-6, (1e-6, 4e-6))
-    footer(lambda *lines: told.extend(lines), [row], 0, Namespace(check=1), note)
+    told = list(footer([row], 0, Namespace(check=1), note))
     assert "1 of 1 times lie outside" in told[-2] and "says nothing against the predictions" in told[-1]
-    footer(lambda *lines: told.extend(lines), [row], 0, Namespace(check=1), "")
+    told = list(footer([row], 0, Namespace(check=1), ""))
     assert "1 of 1 times lie outside" in told[-1]
 
 
 def test_the_columns_of_a_bench_fit_narrow_terminals() -> None:
-    every = [column.name for column in bench_table._columns(True, None)]
+    every = [column.name for column in bench._columns(True, None)]
     assert every[-3:] == ["predicted", "error", "interval"] and len(every) == 12
-    narrow = bench_table._columns(True, 80)
+    narrow = bench._columns(True, 80)
     assert [column.name for column in narrow] == ["size", "time", "busbw", "#wrong", "predicted", "interval"]
     assert sum(column.width + 1 for column in narrow) < 80
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from spmdsim.cli.simulate import add_parser, split_rest
+from spmdsim.cli.simulate import main, split_rest
 from spmdsim.errors import InputError
 from spmdsim.simulation import simulate
 
@@ -22,7 +22,7 @@ BUGGY = Path(__file__).parents[2] / "examples" / "buggy_programs"
 
 def command(*words: str) -> int:
     parser = argparse.ArgumentParser()
-    add_parser(parser.add_subparsers())
+    main.add_to(parser.add_subparsers(), "simulate")
     args = parser.parse_args(["simulate", *words])
     return int(args.run(args))
 

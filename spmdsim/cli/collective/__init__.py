@@ -1,24 +1,8 @@
-"""``spmdsim collective``: see, verify, price and run collective algorithms. Its subcommands are one file each."""
+"""``spmdsim collective``: see, verify, price and run collective algorithms."""
 
 from __future__ import annotations
 
-from importlib import import_module
-
-from spmdsim.cli.arguments import Subparsers
-
-SUBCOMMANDS = (
-    "show",
-    "list",
-    "diff",
-    "check",
-    "export",
-    "goal",
-    "predict",
-    "bench",
-    "calibrate",
-    "detect",
-)
-"""Each is ``spmdsim/cli/collective/<name>.py`` with ``add_parser(subparsers)``."""
+from spmdsim.cli.arguments import Command, CommandGroup
 
 EXAMPLES = """\
 examples:
@@ -35,15 +19,26 @@ examples:
 """
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Declare the command and its subcommands."""
-    parser = subparsers.add_parser(
-        "collective",
-        description="Collective algorithms: see them step by step, verify, compare, price and run them.",
-        epilog=EXAMPLES,
-    )
-    inner = parser.add_subparsers(
-        dest="subcommand", metavar="SUBCOMMAND", required=True, parser_class=type(parser)
-    )
-    for name in SUBCOMMANDS:
-        import_module(f"{__name__}.{name}").add_parser(inner)
+def _subcommands() -> dict[str, Command]:
+    from spmdsim.cli.collective import bench, calibrate, check, detect, formats, predict, show
+
+    return {
+        "show": show.show,
+        "list": show.list_algorithms,
+        "diff": show.diff,
+        "check": check.main,
+        "export": formats.export,
+        "goal": formats.goal,
+        "predict": predict.main,
+        "bench": bench.main,
+        "calibrate": calibrate.main,
+        "detect": detect.main,
+    }
+
+
+main = CommandGroup(
+    "Collective algorithms: see them step by step, verify, compare, price and run them.",
+    EXAMPLES,
+    "SUBCOMMAND",
+    _subcommands,
+)

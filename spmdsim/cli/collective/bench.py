@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import argparse
+import csv
+import io
 import sys
-from collections.abc import Iterator
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from spmdsim.cli.arguments import Command, Subparsers
-from spmdsim.cli.collective.bench_table import BenchRow, bench_figure, footer, printer, write_csv
+from spmdsim.cli.arguments import PICTURES, choice, command, flag, value, varied
+from spmdsim.cli.collective.schedule_arguments import given_options, growing_sizes, names_in, parse_bytes
+from spmdsim.cli.output import (
+    emit_json,
+    line_columns,
+    remark,
+    say,
+    wants_pictures,
+    write_file,
+    write_pictures,
+)
 from spmdsim.errors import InputError
 
 if TYPE_CHECKING:
     from spmdsim.cost import Machine
+    from spmdsim.draw.figures import Figure
 
 EXAMPLES = """\
 examples:
@@ -28,48 +40,40 @@ collective's factor (2(n-1)/n for all_reduce, (n-1)/n for all_gather, reduce_sca
 """
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Declare the subcommand."""
-    add = Command(
-        subparsers,
-        "bench",
-        run,
-        "Time collective algorithms on real ranks: emulated ones and the library's own call.",
-        help="measure algorithms and the library's own call under MPI, results verified",
-        epilog=EXAMPLES,
-    )
-    add("collective", nargs="?", default="all_reduce", help="such as all_reduce (default)")
-    add("-b", "--minbytes", default="8", help="smallest size (8)")
-    add("-e", "--maxbytes", default="64M", help="largest size (64M)")
-    add("-f", "--stepfactor", type=float, default=2, help="from size to size (2)")
-    add("-n", "--iters", type=int, default=20, help="timed calls (20)")
-    add("-w", "--warmup-iters", type=int, default=5, help="calls before (5)")
-    add("-c", "--check", type=int, default=1, metavar="0|1", help="verify results (1)")
-    add(
-        "-a",
-        "--average",
-        choices=("median", "mean", "min"),
-        default="median",
-        help="of five batches of calls (median); min: the fastest four calls, where other work disturbs",
-    )
-    add("-d", "--datatype", default="float32", help="element type (float32)")
-    add("--ranks", type=int, metavar="N", help="start N ranks, outside mpirun")
-    add("--algorithms")
-    add("--group")
-    add("--segments")
-    add("--machine", default="", help="machine file for predictions (see calibrate)")
-    add("--osu", action="store_true", help="columns of the OSU benchmarks: size and latency")
-    add("--json")
-    add.pictures()
-    add("--csv", metavar="FILE", help="write the rows as CSV")
-    add(
+@command(
+    "Time collective algorithms on real ranks: emulated ones and the library's own call.",
+    EXAMPLES,
+    varied("collective", nargs="?", default="all_reduce", help="such as all_reduce (default)"),
+    value("-b --minbytes", "", "smallest size (8)", default="8"),
+    value("-e --maxbytes", "", "largest size (64M)", default="64M"),
+    value("-f --stepfactor", "", "from size to size (2)", float, default=2),
+    value("-n --iters", "", "timed calls (20)", int, default=20),
+    value("-w --warmup-iters", "", "calls before (5)", int, default=5),
+    value("-c --check", "0|1", "verify results (1)", int, default=1),
+    choice(
+        "-a --average",
+        ("median", "mean", "min"),
+        "of five batches of calls (median); min: the fastest four calls, where other work disturbs",
+        "median",
+    ),
+    value("-d --datatype", "", "element type (float32)", default="float32"),
+    "--ranks",
+    "--algorithms",
+    "--group",
+    "--segments",
+    value("--machine", "", "machine file for predictions (see calibrate)", default=""),
+    flag("--osu", "columns of the OSU benchmarks: size and latency"),
+    "--json",
+    *PICTURES,
+    value("--csv", "FILE", "write the rows as CSV"),
+    value(
         "--trace",
-        metavar="FILE",
-        help="write a timeline of the last algorithm's messages at the largest size, for ui.perfetto.dev",
-    )
-
-
-def run(args: argparse.Namespace) -> int:
+        "FILE",
+        "write a timeline of the last algorithm's messages at the largest size, for ui.perfetto.dev",
+    ),
+    help="measure algorithms and the library's own call under MPI, results verified",
+)
+def main(args: argparse.Namespace) -> int:
     """Measure; 1 if a result is wrong."""
     from spmdsim.launch import launched, start_self
 
@@ -77,14 +81,13 @@ def run(args: argparse.Namespace) -> int:
     if not launched() and args.ranks:
         return start_self(args.ranks, sys.argv[1:])
     from spmdsim.cli.collective.measure import communicator, noise_note, others_at_work
-    from spmdsim.cli.output import emit_json, remark, say, write_pictures
     from spmdsim.collectives import collective
 
     comm = communicator()
     name = collective(args.collective).name
     calls = _calls(args, name, comm.Get_size())
     others = others_at_work(comm)
-    print_row = printer(args, name, comm.Get_size())
+    print_row = _printer(args, name, comm.Get_size())
     rows = []
     for row in _measure(args, name, calls, sizes, comm):
         rows.append(row)
@@ -92,16 +95,16 @@ def run(args: argparse.Namespace) -> int:
     note = noise_note(comm, others())
     wrong = sum(row.wrong for row in rows)
     if args.json:
-        listed = [{**asdict(row), "error": row.error, "outside": row.outside} for row in rows]
+        listed = [row.to_dict() for row in rows]
         emit_json(
             {"collective": name, "ranks": comm.Get_size(), "note": note, "wrong": wrong, "rows": listed}
         )
     else:
-        footer(say, rows, wrong, args, note)
+        say(*footer(rows, wrong, args, note))
     if args.csv:
-        write_csv(args.csv, rows)
-    if not args.svg is args.html is None:
-        write_pictures(args, bench_figure(f"{name} on {comm.Get_size()} ranks", rows))
+        _write_csv(args.csv, rows)
+    if wants_pictures(args):
+        write_pictures(args, _figure(f"{name} on {comm.Get_size()} ranks", rows))
     if args.trace:
         _write_timeline(args, name, calls, sizes[-1], comm)
     if note:
@@ -110,9 +113,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _sizes(args: argparse.Namespace) -> list[int]:
-    from spmdsim.cli.collective.predict import growing_sizes
-    from spmdsim.cli.collective.schedule_arguments import parse_bytes
-
     if args.iters < 1 or args.warmup_iters < 0:
         raise InputError(f"-n {args.iters} -w {args.warmup_iters}: at least one timed call is needed")
     return growing_sizes(parse_bytes(args.minbytes), parse_bytes(args.maxbytes), args.stepfactor)
@@ -123,8 +123,7 @@ def _calls(args: argparse.Namespace, name: str, size: int) -> dict[str, Any]:
     from spmdsim.collectives import algorithms, make_schedule
     from spmdsim.collectives.algorithm import algorithm
 
-    asked = [one.strip() for one in args.algorithms.split(",") if one.strip()]
-    options = {k: getattr(args, k) for k in ("group", "segments") if getattr(args, k) is not None}
+    asked, options = names_in(args.algorithms), given_options(args)
     calls: dict[str, Any] = {}
     for one in asked or ["native", *(a.name for a in algorithms(name))]:
         if one == "native":
@@ -200,9 +199,7 @@ def _write_timeline(
     """The messages of one more run of the last emulated algorithm."""
     import numpy as np
 
-    from spmdsim.cli.collective.measure import case_for
-    from spmdsim.cli.collective.message_recording import write_measured_timeline
-    from spmdsim.cli.output import remark
+    from spmdsim.cli.collective.measure import case_for, write_measured_timeline
 
     emulated = [schedule for schedule in calls.values() if schedule is not None]
     if not emulated:
@@ -224,3 +221,165 @@ def _predicted(machine: Machine, schedule: Any, name: str, case: Any) -> float |
     if schedule is None:
         return machine.measured_seconds(name, "native", case.size, case.nbytes)
     return emulated_seconds(schedule, machine, case.count, case.dtype.itemsize)
+
+
+# ---------------------------------------------------------------- the table
+
+
+@dataclass(frozen=True)
+class BenchRow:
+    """One measurement; times in seconds, bandwidths in GB/s."""
+
+    algorithm: str
+    nbytes: int
+    count: int
+    dtype: str
+    redop: str
+    root: int
+    seconds: float
+    algbw: float
+    busbw: float
+    wrong: int
+    predicted: float | None
+    interval: tuple[float, float] | None = None
+
+    @property
+    def outside(self) -> bool | None:
+        """Whether the time lies outside of its prediction's interval; None where there is none."""
+        return None if self.interval is None else not self.interval[0] <= self.seconds <= self.interval[1]
+
+    @property
+    def error(self) -> float | None:
+        """Relative error of the prediction."""
+        return None if self.predicted is None else self.predicted / self.seconds - 1
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON and CSV."""
+        return {**asdict(self), "error": self.error, "outside": self.outside}
+
+
+class _Column(NamedTuple):
+    name: str
+    unit: str
+    width: int
+    cell: Callable[[BenchRow], object]
+
+
+_COLUMNS = (
+    _Column("size", "(B)", 12, lambda row: row.nbytes),
+    _Column("count", "(elements)", 12, lambda row: row.count),
+    _Column("type", "", 9, lambda row: row.dtype),
+    _Column("redop", "", 7, lambda row: row.redop),
+    _Column("root", "", 6, lambda row: row.root),
+    _Column("time", "(us)", 11, lambda row: f"{row.seconds * 1e6:.2f}"),
+    _Column("algbw", "(GB/s)", 9, lambda row: f"{row.algbw:.3f}"),
+    _Column("busbw", "(GB/s)", 9, lambda row: f"{row.busbw:.3f}"),
+    _Column("#wrong", "", 7, lambda row: row.wrong),
+)
+_PREDICTED = (
+    _Column(
+        "predicted", "(us)", 11, lambda row: "-" if row.predicted is None else f"{row.predicted * 1e6:.2f}"
+    ),
+    _Column("error", "", 7, lambda row: "-" if row.error is None else f"{row.error:+.0%}"),
+    _Column("interval", "(us)", 17, lambda row: "-" if row.predicted is None else _interval(row)),
+)
+
+#: What goes first where a terminal is narrow: what all rows have alike, then what follows from other columns.
+_LEFT_OUT = ("type", "redop", "root", "count", "algbw", "error")
+
+
+def _columns(predicted: bool, width: int | None) -> list[_Column]:
+    """The columns that fit; all of them where nobody says how wide a line may be."""
+    columns = [*_COLUMNS, *(_PREDICTED if predicted else ())]
+    for name in _LEFT_OUT:
+        if width is None or sum(column.width + 1 for column in columns) + 1 <= width:
+            break
+        columns = [column for column in columns if column.name != name]
+    return columns
+
+
+def _printer(args: argparse.Namespace, name: str, size: int) -> Callable[[BenchRow], None]:
+    """A function that prints each row when it is there, with a heading for each algorithm."""
+    if args.json:
+        return lambda row: None
+    last = ""
+    title = f"# OSU MPI {name} Latency Test" if args.osu else f"# {name}, {size} ranks"
+    columns = _columns(bool(args.machine), line_columns())
+
+    def show(row: BenchRow) -> None:
+        nonlocal last
+        if row.algorithm != last:
+            last = row.algorithm
+            say("", f"{title}: {row.algorithm}")
+            if args.osu:
+                say(f"{'# Size':<10}{'Avg Latency(us)':>20}")
+            else:
+                say(f"# {_line(columns, [column.name for column in columns])}")
+                say(f"# {_line(columns, [column.unit for column in columns])}")
+        if args.osu:
+            say(f"{row.nbytes:<10}{row.seconds * 1e6:>20.2f}")
+        else:
+            say(f"  {_line(columns, [column.cell(row) for column in columns])}")
+
+    return show
+
+
+def _line(columns: list[_Column], cells: list[object]) -> str:
+    return " ".join(f"{cell!s:>{column.width}}" for column, cell in zip(columns, cells)).rstrip()
+
+
+def _interval(row: BenchRow) -> str:
+    """The interval of a prediction, and whether the time lies outside."""
+    if row.interval is None:
+        return "none"
+    low, high = row.interval
+    return f"{low * 1e6:.1f}..{high * 1e6:.1f}{' outside' if row.outside else ''}"
+
+
+def footer(rows: list[BenchRow], wrong: int, args: argparse.Namespace, note: str) -> Iterator[str]:
+    """Wrong elements, bandwidth and prediction errors of all rows; ``note`` says what else the cores had to do."""
+    from statistics import mean, median
+
+    yield ""
+    yield f"# Out of bounds values : {wrong} {'FAILED' if wrong else 'OK'}" if args.check else "# not checked"
+    if rows:
+        yield f"# Avg bus bandwidth    : {mean(row.busbw for row in rows):.6g}"
+    for label in dict.fromkeys(row.algorithm for row in rows):
+        errors = [abs(row.error) for row in rows if row.algorithm == label and row.error is not None]
+        if errors:
+            yield f"# prediction error of {label}: {median(errors):.0%} in the median, {max(errors):.0%} at most"
+    judged = [row for row in rows if row.outside is not None]
+    if judged:
+        outside = sum(bool(row.outside) for row in judged)
+        yield f"# {outside} of {len(judged)} times lie outside of their prediction's interval"
+        if outside and note:
+            yield "# that says nothing against the predictions: they are for cores that nobody else uses"
+
+
+def _figure(title: str, rows: list[BenchRow]) -> Figure:
+    """Times over sizes, measured and predicted, and as a table."""
+    from spmdsim.draw.figures import FactTable, Figure
+    from spmdsim.draw.plot import Line, Plot, plot_canvas
+
+    lines = []
+    for name in dict.fromkeys(row.algorithm for row in rows):
+        mine = [row for row in rows if row.algorithm == name and row.nbytes > 0 and row.seconds > 0]
+        lines.append(Line(name, tuple((row.nbytes, row.seconds) for row in mine)))
+        told = tuple((row.nbytes, row.predicted) for row in mine if row.predicted)
+        lines += [Line(f"{name}, predicted", told)] if told else []
+    cells = tuple(
+        (row.algorithm, f"{row.nbytes:,}", f"{row.seconds * 1e6:.2f}", f"{row.busbw:.3f}", str(row.wrong))
+        for row in rows
+    )
+    table = FactTable(("algorithm", "bytes", "us", "busbw GB/s", "#wrong"), cells, "", (1, 2, 3, 4))
+    plot = Plot("measured times", "bytes", "seconds", tuple(line for line in lines if line.points))
+    return Figure(title, (*([plot_canvas(plot)] if plot.lines else []), table))
+
+
+def _write_csv(path: str, rows: list[BenchRow]) -> None:
+    """Write the rows with a heading."""
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow([*BenchRow.__dataclass_fields__, "error", "outside"])
+    writer.writerows(row.to_dict().values() for row in rows)
+    write_file(path, text.getvalue())

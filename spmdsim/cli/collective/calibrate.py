@@ -8,7 +8,9 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from spmdsim.cli.arguments import Command, Subparsers, positive
+from spmdsim.cli.arguments import PICTURES, command, flag, positive, value, varied
+from spmdsim.cli.collective.schedule_arguments import parse_bytes
+from spmdsim.cli.output import console, emit_json, remark, say, table, write_pictures
 from spmdsim.errors import InputError
 
 if TYPE_CHECKING:
@@ -29,36 +31,28 @@ examples:
 """
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Declare the subcommand."""
-    add = Command(
-        subparsers,
-        "calibrate",
-        run,
-        "Measure messages, reductions, copies and the library's own collectives on real ranks, fit a "
-        "machine to them, and say how well it fits.",
-        help="fit alpha, beta and gamma to this machine; writes a machine file",
-        epilog=EXAMPLES,
-    )
-    add("-o", "--output", metavar="FILE", help="machine file to write")
-    add("--ranks", type=int, default=2, metavar="N", help="ranks to start outside mpirun (2)")
-    add("--name", default="this machine", help="name kept in the file")
-    add("-e", "--end", default="64M", help="largest message (64M)")
-    add("--no-native", action="store_true", help="do not measure the library's collectives")
-    add(
+@command(
+    "Measure messages, reductions, copies and the library's own collectives on real ranks, fit a "
+    "machine to them, and say how well it fits.",
+    EXAMPLES,
+    value("-o --output", "FILE", "machine file to write"),
+    varied("--ranks", default=2, help="ranks to start outside mpirun (2)"),
+    value("--name", "", "name kept in the file", default="this machine"),
+    value("-e --end", "", "largest message (64M)", default="64M"),
+    flag("--no-native", "do not measure the library's collectives"),
+    value(
         "--seconds",
-        type=positive,
+        "S",
+        f"after each kind of measurement was made once, how long to go on for the best of three ({SECONDS})",
+        positive,
         default=SECONDS,
-        metavar="S",
-        help=f"after each kind of measurement was made once, how long to go on for the best of three ({SECONDS})",
-    )
-    add("--json")
-    add.pictures()
-
-
-def run(args: argparse.Namespace) -> int:
+    ),
+    "--json",
+    *PICTURES,
+    help="fit alpha, beta and gamma to this machine; writes a machine file",
+)
+def main(args: argparse.Namespace) -> int:
     """Measure, fit, print, write."""
-    from spmdsim.cli.collective.schedule_arguments import parse_bytes
     from spmdsim.launch import launched, start_self
 
     largest = parse_bytes(args.end)
@@ -68,7 +62,6 @@ def run(args: argparse.Namespace) -> int:
         return start_self(args.ranks, sys.argv[1:])
     from spmdsim.cli.collective.measure import communicator, noise_note
     from spmdsim.cli.collective.samples import Pace
-    from spmdsim.cli.output import emit_json, remark, say, write_pictures
     from spmdsim.cost.machine_file import machine_to_json, save_machine
 
     comm = communicator()
@@ -106,9 +99,8 @@ def measured_machine(comm: Any, largest: int) -> Machine:
 def _measure(pace: Pace, largest: int, name: str, native: bool) -> tuple[Calibration, Fit | None]:
     """All measurements; the second result is the fit inside a node, where there are several nodes."""
     from spmdsim.cli.collective import samples
-    from spmdsim.cli.collective.operator_rates import operator_rates
     from spmdsim.cost import Link
-    from spmdsim.cost.calibration import calibrate, fit_pieces, lower_envelope
+    from spmdsim.cost import calibration as fitting
 
     comm = pace.comm
     near, far, per_node = samples.pairs(comm)
@@ -116,7 +108,7 @@ def _measure(pace: Pace, largest: int, name: str, native: bool) -> tuple[Calibra
     if outer is None:
         raise InputError("calibration needs two ranks at least: messages go from one to the other")
     rounds = samples.round_samples(pace, outer, largest)
-    calibration = calibrate(
+    calibration = fitting.calibrate(
         name,
         rounds.fresh,
         rounds.still,
@@ -127,13 +119,13 @@ def _measure(pace: Pace, largest: int, name: str, native: bool) -> tuple[Calibra
     )
     rates = [
         max(same, key=lambda rate: (rate.per_flop, rate.per_byte))
-        for same in zip(*comm.allgather(operator_rates()))
+        for same in zip(*comm.allgather(samples.operator_rates()))
     ]
     calls = max(comm.allgather(samples.call_seconds(comm)))
     machine = replace(calibration.machine, call_seconds=calls, rates=tuple(rates))
     if far is None or near is None:
         return replace(calibration, machine=machine), None
-    inside = fit_pieces(lower_envelope(samples.round_samples(pace, near, largest).fresh))
+    inside = fitting.fit_pieces(fitting.lower_envelope(samples.round_samples(pace, near, largest).fresh))
     link = Link(inside.pieces[0].alpha, inside.pieces[-1].beta)
     return replace(calibration, machine=replace(machine, intra=link, ranks_per_node=per_node)), inside
 
@@ -150,8 +142,6 @@ def _checked(pace: Pace, largest: int, calibration: Calibration) -> Calibration:
 
 
 def _print(calibration: Calibration, inside: Fit | None) -> None:
-    from spmdsim.cli.output import console, say, table
-
     rows = []
     kinds = [
         ("message", calibration.messages),

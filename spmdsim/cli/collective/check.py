@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from spmdsim.cli.arguments import Command, Subparsers
-from spmdsim.cli.collective.schedule_arguments import JUDGES, find_algorithm, rank_counts
+from spmdsim.cli.arguments import PICTURES, command, flag, value, varied
+from spmdsim.cli.collective.schedule_arguments import JUDGED, find_algorithm, rank_counts
+from spmdsim.cli.output import emit_json, say, wants_pictures, write_pictures
 from spmdsim.errors import InputError
 
 if TYPE_CHECKING:
@@ -35,38 +36,25 @@ with is no verdict. Give it a user who may not write to this package, as all who
 """
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Declare the subcommand."""
-    add = Command(
-        subparsers,
-        "check",
-        run,
-        "Verify an algorithm for many rank counts: what is wrong, in which round, on which rank.",
-        help="verify your own algorithm, exactly, and score it",
-        epilog=EXAMPLES,
-    )
-    add("algorithm", help="FILE.py:FUNCTION, or the name of an algorithm of this package")
-    add("-n", "--ranks", default="2..16", metavar="N", help="rank counts: 6, 2..16 or 2,4,8 (2..16)")
-    add("--collective", default="all_reduce", help="what it must do (all_reduce)")
-    add("--root", type=int, metavar="R", help="only this root; by default every root")
-    add("--chunks", metavar="EXPR", help="chunk count, such as n or 2*n; by default found out")
-    add(
-        "--ports",
-        metavar="EXPR",
-        help="messages a rank may send, and receive, in one round, such as 2 or n-1 (1)",
-    )
-    add("--min-score", type=float, default=0.0, metavar="S", help="fail below this score")
-    add("--in-order", action="store_true", help="demand operands in rank order")
-    add("--all", action="store_true", help="all findings, not only the first of each rank count")
-    add("--json")
-    add.pictures()
-    add.limits(JUDGES)
-
-
-def run(args: argparse.Namespace) -> int:
+@command(
+    "Verify an algorithm for many rank counts: what is wrong, in which round, on which rank.",
+    EXAMPLES,
+    varied("algorithm", help="FILE.py:FUNCTION, or the name of an algorithm of this package"),
+    value("-n --ranks", "N", "rank counts: 6, 2..16 or 2,4,8 (2..16)", default="2..16"),
+    value("--collective", "", "what it must do (all_reduce)", default="all_reduce"),
+    value("--root", "R", "only this root; by default every root", int),
+    value("--chunks", "EXPR", "chunk count, such as n or 2*n; by default found out"),
+    value("--ports", "EXPR", "messages a rank may send, and receive, in one round, such as 2 or n-1 (1)"),
+    value("--min-score", "S", "fail below this score", float, default=0.0),
+    flag("--in-order", "demand operands in rank order"),
+    flag("--all", "all findings, not only the first of each rank count"),
+    "--json",
+    *PICTURES,
+    help="verify your own algorithm, exactly, and score it",
+    **JUDGED,
+)
+def main(args: argparse.Namespace) -> int:
     """Check; 0 when everything is right."""
-    from spmdsim.cli.output import emit_json, say, write_pictures
-
     if ".py" not in args.algorithm and (args.chunks or args.ports):
         raise InputError(f"--chunks and --ports are for FILE.py:FUNCTION: {args.algorithm} says its own")
     chosen = find_algorithm(args.collective, args.algorithm, args.chunks, args.ports)
@@ -76,18 +64,11 @@ def run(args: argparse.Namespace) -> int:
     ok = bool(results) and all(r["ok"] for r in results)
     score = sum(r["score"] for r in results) / len(results) if ok else 0.0
     passed = ok and score >= args.min_score
-    if not args.svg is args.html is None and results:
+    if wants_pictures(args) and results:
         write_pictures(args, _figure(chosen, results, args))
     if args.json:
-        emit_json(
-            {
-                "algorithm": args.algorithm,
-                "collective": chosen.collective.name,
-                "ok": passed,
-                "score": round(score, 2),
-                "results": results,
-            }
-        )
+        facts = {"algorithm": args.algorithm, "collective": chosen.collective.name, "ok": passed}
+        emit_json({**facts, "score": round(score, 2), "results": results})
         return 0 if passed else 1
     say(f"{args.algorithm} as {chosen.collective.name}")
     if len(fitting) < len(sizes):

@@ -8,7 +8,9 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-from spmdsim.cli.arguments import Command, Subparsers
+from spmdsim.cli.arguments import choice, command, flag, value, varied
+from spmdsim.cli.collective.schedule_arguments import growing_sizes, parse_bytes
+from spmdsim.cli.output import emit_json, print_table, say
 from spmdsim.errors import InputError
 
 if TYPE_CHECKING:
@@ -35,17 +37,7 @@ ENOUGH = 2048
 
 @dataclass(frozen=True)
 class DetectedAlgorithm:
-    """What was found for one size.
-
-    Attributes:
-        nbytes: message size as the collective counts it.
-        library_name: the table's choice by the library's own name; empty if there is no table.
-        table: the same by this package's name.
-        why: the conditions of the table's row.
-        bits: algorithms whose order of additions gives the same bits.
-        same_on_all: whether all ranks got the same bits (all_reduce only).
-        verdict: in words.
-    """
+    """What was found for one size: the table's choice by both names, and the algorithms whose order gives the same bits."""
 
     nbytes: int
     library_name: str
@@ -56,31 +48,22 @@ class DetectedAlgorithm:
     verdict: str
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Declare the subcommand."""
-    add = Command(
-        subparsers,
-        "detect",
-        run,
-        "Find out which algorithm the MPI library uses for a collective.",
-        help="which algorithm does my MPI use? by its tables, proven by the bits of its sums",
-        epilog=EXAMPLES,
-    )
-    add("collective", nargs="?", default="all_reduce", help="such as all_reduce (default)")
-    add("--ranks", type=int, metavar="N", help="start N ranks, outside mpirun")
-    add("-b", "--begin", default="32", help="smallest size (32)")
-    add("-e", "--end", default="256K", help="largest size (256K)")
-    add("-f", "--factor")
-    add("-d", "--datatype", default="float32", choices=("float32", "float64"), help="type")
-    add("--table", action="store_true", help="only print what the tables say; needs no MPI")
-    add("-n", type=int, default=8, metavar="N", help="ranks for --table (8)")
-    add("--json")
-
-
-def run(args: argparse.Namespace) -> int:
+@command(
+    "Find out which algorithm the MPI library uses for a collective.",
+    EXAMPLES,
+    varied("collective", nargs="?", default="all_reduce", help="such as all_reduce (default)"),
+    "--ranks",
+    value("-b --begin", "", "smallest size (32)", default="32"),
+    value("-e --end", "", "largest size (256K)", default="256K"),
+    varied("-f --factor"),
+    choice("-d --datatype", ("float32", "float64"), "type", "float32"),
+    flag("--table", "only print what the tables say; needs no MPI"),
+    value("-n", "N", "ranks for --table (8)", int, default=8),
+    "--json",
+    help="which algorithm does my MPI use? by its tables, proven by the bits of its sums",
+)
+def main(args: argparse.Namespace) -> int:
     """Detect; 1 if a table's choice is contradicted by the bits."""
-    from spmdsim.cli.collective.predict import growing_sizes
-    from spmdsim.cli.collective.schedule_arguments import parse_bytes
     from spmdsim.collectives import collective
     from spmdsim.launch import launched, start_self
 
@@ -181,8 +164,6 @@ def labels(schedules: list[Schedule]) -> tuple[str, ...]:
 def _print_findings(
     name: str, vendor: str, comm: Any, findings: list[DetectedAlgorithm], args: argparse.Namespace
 ) -> None:
-    from spmdsim.cli.output import emit_json, print_table, say
-
     if args.json:
         listed = [asdict(one) for one in findings]
         emit_json({"collective": name, "library": vendor, "ranks": comm.Get_size(), "findings": listed})
@@ -195,9 +176,7 @@ def _print_findings(
             f"{one.table} ({one.library_name})" if one.table else "no table",
             one.why,
             ", ".join(one.bits) or "none",
-            one.verdict
-            if one.same_on_all or name != "all_reduce"
-            else f"{one.verdict}; bits differ by rank!",
+            one.verdict + "; bits differ by rank!" * (not one.same_on_all and name == "all_reduce"),
         )
         for one in findings
     ]
@@ -208,7 +187,6 @@ def _print_tables(name: str, args: argparse.Namespace, sizes: list[int]) -> int:
     """What the libraries' tables choose, without MPI."""
     import numpy as np
 
-    from spmdsim.cli.output import emit_json, print_table, say
     from spmdsim.collectives.selection_tables import choose, libraries
 
     itemsize = np.dtype(args.datatype).itemsize

@@ -3,14 +3,35 @@
 from __future__ import annotations
 
 import argparse
+import json
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from spmdsim.cli.arguments import Command, Subparsers
+from spmdsim.cli.arguments import PICTURES, choice, command, flag, several, value, varied
+from spmdsim.cli.collective.schedule_arguments import (
+    given_options,
+    growing_counts,
+    growing_sizes,
+    names_in,
+    parse_bytes,
+)
+from spmdsim.cli.output import (
+    console,
+    emit_json,
+    is_speaker,
+    print_table,
+    remark,
+    say,
+    write_file,
+    write_pictures,
+)
 from spmdsim.errors import InputError
 
 if TYPE_CHECKING:
     from spmdsim.cost import Machine
-    from spmdsim.cost.event_simulation import LogGOPS
+    from spmdsim.cost.events.loggops import LogGOPS
+    from spmdsim.cost.prediction import Prediction
+    from spmdsim.draw.plot import Plot
 
 EXAMPLES = """\
 examples:
@@ -33,82 +54,61 @@ machines: laptop, cluster, accelerators, or a file written by `spmdsim collectiv
 MOST_LINES = 12
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Declare the subcommand."""
-    add = Command(
-        subparsers,
-        "predict",
-        run,
-        "Predict times of collective algorithms. The best of each row is marked *, the bound is what "
-        "no algorithm can beat on a flat network, (plans) what plans and searches count.",
-        help="times at any rank count and size, on a machine or topology; crossovers; what-if",
-        epilog=EXAMPLES,
-    )
-    add("collective")
-    add("-n", "--ranks", default="8", help="rank counts: 8, 2,4,8, 2..16 or 2..1024x2 (8)")
-    add("-b", "--begin", help="smallest size (1K; 1M over rank counts)")
-    add("-e", "--end", help="largest size (64M; the smallest over rank counts)")
-    add("-f", "--factor")
-    add("--algorithms")
-    add("--machine", default="laptop", help="name or machine file (laptop)")
-    add("--topology", default="", metavar="TEXT", help="network whose links are shared")
-    add(
-        "--what-if",
-        action="append",
-        default=[],
-        metavar="NUMBER=FACTOR",
-        help="multiply a number of the machine, such as beta=0.5",
-    )
-    add(
+@command(
+    "Predict times of collective algorithms. The best of each row is marked *, the bound is what "
+    "no algorithm can beat on a flat network, (plans) what plans and searches count.",
+    EXAMPLES,
+    "collective",
+    value("-n --ranks", "", "rank counts: 8, 2,4,8, 2..16 or 2..1024x2 (8)", default="8"),
+    value("-b --begin", "", "smallest size (1K; 1M over rank counts)"),
+    value("-e --end", "", "largest size (64M; the smallest over rank counts)"),
+    varied("-f --factor"),
+    "--algorithms",
+    value("--machine", "", "name or machine file (laptop)", default="laptop"),
+    value("--topology", "TEXT", "network whose links are shared", default=""),
+    several("--what-if", "NUMBER=FACTOR", "multiply a number of the machine, such as beta=0.5"),
+    choice(
         "--model",
-        choices=("rounds", "loggops"),
-        default="rounds",
-        help="synchronous rounds, or events in the LogGOPS model (rounds)",
-    )
-    add("--loggops", default="", metavar="L=2e-6,o=1e-6,..", help="its parameters, in seconds and bytes")
-    add("--group")
-    add("--segments")
-    add("--itemsize", metavar=None)
-    add("--libraries", action="store_true", help="show what MPICH and Open MPI choose")
-    add(
-        "--links",
-        metavar="ALGORITHM",
-        help="show the busiest link of each round on the topology, for the largest size",
-    )
-    add(
+        ("rounds", "loggops"),
+        "synchronous rounds, or events in the LogGOPS model (rounds)",
+        "rounds",
+    ),
+    value("--loggops", "L=2e-6,o=1e-6,..", "its parameters, in seconds and bytes", default=""),
+    "--group",
+    "--segments",
+    varied("--itemsize", metavar=None),
+    flag("--libraries", "show what MPICH and Open MPI choose"),
+    value(
+        "--links", "ALGORITHM", "show the busiest link of each round on the topology, for the largest size"
+    ),
+    value(
         "--trace",
-        metavar="FILE",
-        help="write a timeline for ui.perfetto.dev: the fastest algorithm, most ranks, largest size",
-    )
-    add("--no-plot", action="store_true", help="the table only")
-    add.pictures()
-    add("--png", metavar="FILE", help="write the plot as PNG (needs matplotlib)")
-    add("--json")
-
-
-def run(args: argparse.Namespace) -> int:
+        "FILE",
+        "write a timeline for ui.perfetto.dev: the fastest algorithm, most ranks, largest size",
+    ),
+    flag("--no-plot", "the table only"),
+    *PICTURES,
+    value("--png", "FILE", "write the plot as PNG (needs matplotlib)"),
+    "--json",
+    help="times at any rank count and size, on a machine or topology; crossovers; what-if",
+)
+def main(args: argparse.Namespace) -> int:
     """Predict and print."""
-    from spmdsim.cli.collective.predict_files import write_png, write_timeline
-    from spmdsim.cli.output import console, emit_json, print_table, remark, say, write_pictures
     from spmdsim.collectives import collective
     from spmdsim.cost.prediction import predict
     from spmdsim.draw.prediction_text import crossover_words, prediction_plot, prediction_tables
 
-    machine = machine_of(args.machine, args.what_if)
+    machine = _machine_of(args.machine, args.what_if)
     ranks = growing_counts(args.ranks)
     sizes = _sizes(args, len(ranks) > 1)
-    options = {k: getattr(args, k) for k in ("group", "segments") if getattr(args, k) is not None}
+    options = given_options(args)
     if args.itemsize < 1:
         raise InputError(f"--itemsize is {args.itemsize}; it has to be 1 or more")
-    names = [name.strip() for name in args.algorithms.split(",") if name.strip()]
+    names = names_in(args.algorithms)
     what = collective(args.collective)
     events = None
     if args.model == "loggops":
-        events = event_parameters(args.loggops, machine)
-        if machine.pieces:
-            remark(
-                f"LogGOPS has one latency and bandwidth for all sizes: those of {machine.name}'s largest messages"
-            )
+        events = _event_parameters(args.loggops, machine)
     prediction = predict(
         what.name, machine, ranks, sizes, names, args.topology, args.itemsize, options, events=events
     )
@@ -119,9 +119,9 @@ def run(args: argparse.Namespace) -> int:
         return _print_links(args, machine, what.name, ranks[-1], sizes[-1], options)
     write_pictures(args, prediction)
     if args.png:
-        write_png(prediction_plot(prediction), args.png)
+        _write_png(prediction_plot(prediction), args.png)
     if args.trace:
-        write_timeline(args.trace, prediction, args.itemsize, options, events)
+        _write_timeline(args.trace, prediction, args.itemsize, options, events)
     if args.json:
         emit_json(prediction.to_dict())
         return 0
@@ -144,12 +144,9 @@ def _print_links(
     args: argparse.Namespace, machine: Machine, collective: str, n: int, nbytes: int, options: dict[str, Any]
 ) -> int:
     """The busiest link of each round."""
-    from dataclasses import asdict
-
-    from spmdsim.cli.output import emit_json, print_table, say
     from spmdsim.collectives import schedule_of
-    from spmdsim.cost.link_load import hotspots
-    from spmdsim.cost.topologies import parse_topology
+    from spmdsim.cost.networks.hotspots import hotspots
+    from spmdsim.cost.networks.spec import parse_topology
     from spmdsim.draw.prediction_text import microseconds
 
     network = parse_topology(args.topology or ("nodes" if machine.ranks_per_node else "flat"), n, machine)
@@ -174,7 +171,7 @@ def _print_links(
     return 0
 
 
-def machine_of(name: str, what_if: list[str]) -> Machine:
+def _machine_of(name: str, what_if: list[str]) -> Machine:
     """The machine with the what-if factors applied."""
     from spmdsim.cost import load_machine
 
@@ -190,16 +187,14 @@ def machine_of(name: str, what_if: list[str]) -> Machine:
     return machine.what_if(**factors) if factors else machine
 
 
-def event_parameters(text: str, machine: Machine) -> LogGOPS:
+def _event_parameters(text: str, machine: Machine) -> LogGOPS:
     """LogGOPS parameters from ``L=2e-6,o=1e-6``; those not given come from the machine.
 
     >>> from spmdsim.cost import Machine
-    >>> event_parameters("o=1e-6", Machine("m", 4e-6, 1e-9)).L
+    >>> _event_parameters("o=1e-6", Machine("m", 4e-6, 1e-9)).L
     2e-06
     """
-    from dataclasses import asdict
-
-    from spmdsim.cost.event_simulation import LogGOPS
+    from spmdsim.cost.events.loggops import LogGOPS
 
     values: dict[str, Any] = asdict(LogGOPS.from_machine(machine))
     for part in filter(None, (one.strip() for one in text.split(","))):
@@ -214,49 +209,41 @@ def event_parameters(text: str, machine: Machine) -> LogGOPS:
     return LogGOPS(**values)
 
 
-def growing_counts(text: str) -> list[int]:
-    """Rank counts as people write them; ``2..1024x2`` multiplies from one to the next.
-
-    >>> growing_counts("2..16x2"), growing_counts("3,6")
-    ([2, 4, 8, 16], [3, 6])
-    """
-    from spmdsim.cli.collective.schedule_arguments import LARGEST, rank_counts
-
-    span, _, factor_text = text.partition("x")
-    if not factor_text:
-        return rank_counts(text)
-    try:
-        low, high = (int(part) for part in span.split(".."))
-        factor = float(factor_text)
-    except ValueError:
-        raise InputError(f"{text!r} is no list of rank counts; write 8, 2..16 or 2..1024x2") from None
-    if not (1 <= low <= high <= LARGEST and factor > 1):
-        raise InputError(f"{text!r}: rank counts are 1 ... {LARGEST}, lower one first, factors above 1")
-    return [int(value) for value in _growing(low, high, factor)]
-
-
-def growing_sizes(begin: int, end: int, factor: float) -> list[int]:
-    """Sizes from ``begin`` to ``end``, each ``factor`` times the one before.
-
-    Raises:
-        InputError: a range that does not grow.
-    """
-    if begin > end or factor <= 1:
-        raise InputError(f"sizes from {begin} to {end} by a factor of {factor:g} do not grow")
-    return [int(value) for value in _growing(begin, end, factor)]
-
-
-def _growing(low: int, high: int, factor: float) -> list[float]:
-    values, value = [], float(low)
-    while value <= high * (1 + 1e-9):
-        values.append(value)
-        value = max(value * factor, value + 1)
-    return values
-
-
 def _sizes(args: argparse.Namespace, many_ranks: bool) -> list[int]:
-    from spmdsim.cli.collective.schedule_arguments import parse_bytes
-
     begin = parse_bytes(args.begin or ("1M" if many_ranks else "1K"))
     end = parse_bytes(args.end) if args.end else begin if many_ranks else max(begin, 64 << 20)
     return growing_sizes(begin, end, args.factor)
+
+
+def _write_png(plot: Plot, path: str) -> None:
+    from spmdsim.draw.plot import save_png
+
+    if is_speaker():
+        save_png(plot, path)
+        remark(f"wrote {path}")
+
+
+def _write_timeline(
+    path: str, prediction: Prediction, itemsize: int, options: dict[str, Any], events: LogGOPS | None
+) -> None:
+    """Of the fastest algorithm at the last point of a prediction."""
+    from spmdsim.collectives import make_schedule
+    from spmdsim.collectives.algorithm import algorithm
+    from spmdsim.cost.networks.spec import parse_topology
+    from spmdsim.draw.predicted_timeline import predicted_timeline
+
+    point = prediction.points[-1]
+    priced = {name: took for name, took in point.seconds.items() if name != "native"}
+    if not priced:
+        raise InputError(
+            "--trace draws an algorithm's messages; the library's own call has none that are known"
+        )
+    chosen = algorithm(prediction.collective, min(priced, key=priced.__getitem__))
+    mine = {key: value for key, value in options.items() if key in dict(chosen.options)}
+    schedule = make_schedule(chosen, point.ranks, **mine)
+    network = (
+        parse_topology(prediction.topology, point.ranks, prediction.machine) if prediction.topology else None
+    )
+    timeline = predicted_timeline(schedule, prediction.machine, point.nbytes, network, itemsize, events)
+    write_file(path, json.dumps(timeline))
+    remark(f"wrote {path}: {chosen.name} on {point.ranks} ranks, {point.nbytes:,} bytes")

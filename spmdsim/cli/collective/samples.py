@@ -1,4 +1,4 @@
-"""The measurements a machine is fitted to: exchanges between two ranks, local loops, the library's collectives."""
+"""The measurements a machine is fitted to: two ranks' exchanges, local loops, the library's collectives, operators."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from spmdsim import ops
 from spmdsim.cli.collective.measure import (
     MeasuredCase,
     case_for,
@@ -24,9 +25,12 @@ from spmdsim.cli.collective.measure import (
 from spmdsim.collectives import schedule_of
 from spmdsim.collectives.execution import execute, rounds_of
 from spmdsim.collectives.rank_program import INPUT, OUTPUT, WORK, Action, ArraySpan, RankProgram, RankStep
-from spmdsim.cost import Machine, Measurement
+from spmdsim.core import ELEMENTS, FUNCTIONS, PASSES, Mesh, Strategy
+from spmdsim.core.operator import Context, Op
+from spmdsim.cost import Machine, Measurement, Rate
 from spmdsim.cost.calibration import CalibrationCheck, Sample
 from spmdsim.cost.pricing import emulated_seconds
+from spmdsim.cost.roofline import forward_work, gradient_work
 
 #: Collectives whose native calls are measured for the table of the machine file.
 NATIVE = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
@@ -43,7 +47,7 @@ ACTIONS = 8
 #: Rounds of each kind in one run, so that the cost of a call does not hide that of a short round.
 ROUNDS = 4
 #: How often all sizes are gone through: a disturbance may last as long as one size takes.
-PASSES = 3
+TIMES_THROUGH = 3
 #: Seconds that one measurement may take beyond its first calls: on a busy machine a call may take a thousand times as long.
 MOST_SECONDS = 0.3
 
@@ -69,8 +73,8 @@ class Pace:
     def passes(self, what: str, cases: Sequence[T]) -> Iterator[T]:
         """All cases, then all of them again; after the first pass only until the time is up on the first rank."""
         end = self.clock() + self.seconds
-        for number in range(PASSES):
-            self.tell(f"{what}: pass {number + 1} of {PASSES}")
+        for number in range(TIMES_THROUGH):
+            self.tell(f"{what}: pass {number + 1} of {TIMES_THROUGH}")
             for case in cases:
                 if number and not self.comm.bcast(self.clock() < end):
                     self.tell(f"{what}: the {self.seconds:g} s for more of them are over")
@@ -174,7 +178,7 @@ def _round_seconds(comm: Any, count: int) -> tuple[float, float, float]:
         run = partial(execute, program, transport, source, result, work=work)
         # Loops start together: of two ranks that drift, each has loops in which the other's data is there already.
         repeats, calls = loops(4 * count * rounds * len(steps))
-        repeats = -(-repeats // PASSES)
+        repeats = -(-repeats // TIMES_THROUGH)
         return (
             max(seconds_per_call(run, comm, 2, repeats * calls, repeats, min, MOST_SECONDS) - call, 1e-9)
             / rounds
@@ -291,3 +295,52 @@ def checks(pace: Pace, largest: int, machine: Machine) -> list[CalibrationCheck]
                 call = native_call(case, comm, np.zeros(case.output_count, case.dtype))
                 check(f"{collective} native", case, measured, call)
     return rows
+
+
+# ---------------------------------------------------------------- operators
+
+
+def operator_rates() -> tuple[Rate, ...]:
+    """What operators of each class take on one rank, forward and backward as programs run them.
+
+    Their results and temporaries are new arrays: that, not arithmetic, is what most of them cost.
+    """
+    x, row = np.linspace(0.1, 1, 1 << 19, dtype=np.float32).reshape(512, 1024), np.ones(1024, np.float32)
+    ids, table = np.arange(512), np.ones((2048, 1024), np.float32)
+    samples: dict[str, list[Any]] = {
+        ELEMENTS: [(ops.relu, (x,), {}), (ops.multiply, (x, x), {})],
+        FUNCTIONS: [(ops.exp, (x,), {}), (ops.log, (x,), {}), (ops.tanh, (x,), {})],
+        PASSES: [
+            (ops.gelu, (x,), {}),
+            (ops.softmax, (x,), {"dim": -1}),
+            (ops.cross_entropy, (x, ids), {}),
+            (ops.layer_norm, (x, row, row), {"epsilon": 1e-5}),
+        ],
+        "lookup": [(ops.embedding, (5 * ids % 2048, table), {})],
+    }
+    rates = []
+    for kind, rows in samples.items():
+        timed = [_operator_rate(function.op, *rest) for function, *rest in rows]
+        per_flop, per_byte = (median(column) for column in zip(*timed))
+        rates.append(Rate(kind, per_flop, 0.0) if kind in (FUNCTIONS, PASSES) else Rate(kind, 0.0, per_byte))
+    return tuple(rates)
+
+
+def _operator_rate(op: Op, operands: tuple[np.ndarray, ...], params: dict[str, Any]) -> tuple[float, float]:
+    """Seconds per operation and per byte of an operator with its gradients."""
+    bound = op.bind([x.shape for x in operands], params)
+    alone = Strategy.of(Mesh((1,), ("p",)), {})
+    context = (Context(bound, alone, 0),) if op.contextual else ()
+    output = op.forward(*context, *operands, **params)
+
+    def run() -> None:
+        result = op.forward(*context, *operands, **params)
+        for gradient in op.vjp(*context, output, operands, result, **params) if op.vjp else ():
+            if callable(gradient):
+                gradient()
+
+    sizes = [x.itemsize for x in operands]
+    done = [work(bound, alone, sizes) for work in (forward_work, gradient_work)]
+    nbytes = sum(one.nbytes for one in done)
+    seconds = per_call(run, int(nbytes))
+    return seconds / sum(one.flops for one in done), seconds / nbytes

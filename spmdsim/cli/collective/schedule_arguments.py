@@ -1,4 +1,4 @@
-"""Arguments the ``spmdsim collective`` subcommands share: algorithms by name or from a file, rank counts, options."""
+"""What the subcommands of ``spmdsim collective`` share: algorithms by name or from a file, rank counts, sizes, options."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import argparse
 import importlib.util
 import os
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spmdsim.cli.arguments import Command
+from spmdsim.cli.arguments import choice, value
 from spmdsim.errors import InputError
 from spmdsim.reading import one_line
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from spmdsim.collectives import Algorithm, Schedule
 
 LARGEST = 1 << 20
+#: Seconds of processor time for somebody's algorithm.
+SECONDS = 10
 #: What judges algorithms, and prints what it finds.
 JUDGES = (
     "numpy",
@@ -25,32 +28,40 @@ JUDGES = (
     "spmdsim.cli.output",
     "spmdsim.draw.schedule_text",
 )
+#: Of commands that run somebody's algorithm.
+JUDGED: dict[str, Any] = {"limits": SECONDS, "program": lambda _: True, "judges": JUDGES}
+#: What makes a schedule of an algorithm.
+SCHEDULE = (
+    value("-n --ranks", "N", "number of ranks (8)", int, default=8),
+    value("--root", "R", "root of rooted collectives (0)", int, default=0),
+    "--segments",
+    "--group",
+    value("--radix", "K", "radix of a k-nomial tree", int),
+    choice("--index", ("mpich", "openmpi"), "index rule of the ring"),
+    choice("--rounding", ("balanced", "ceiling"), "how a vector is cut that does not divide evenly"),
+    value("--chunks", "EXPR", "chunk count of your own algorithm, such as n or 2*n"),
+)
+#: The options of algorithms among them.
+OPTIONS = ("segments", "group", "radix", "index")
 
 
-def add_schedule_arguments(add: Command) -> None:
-    """The arguments that make a schedule of an algorithm."""
-    add("-n", "--ranks", type=int, default=8, metavar="N", help="number of ranks (8)")
-    add("--root", type=int, default=0, metavar="R", help="root of rooted collectives (0)")
-    add("--segments")
-    add("--group")
-    add("--radix", type=int, metavar="K", help="radix of a k-nomial tree")
-    add("--index", choices=("mpich", "openmpi"), help="index rule of the ring")
-    add(
-        "--rounding",
-        choices=("balanced", "ceiling"),
-        help="how a vector is cut that does not divide evenly",
-    )
-    add("--chunks", metavar="EXPR", help="chunk count of your own algorithm, such as n or 2*n")
-
-
-def schedule_from(args: argparse.Namespace, collective: str, name: str) -> Schedule:
-    """The schedule the arguments describe."""
+def schedule_from(args: argparse.Namespace, name: str, options: Iterable[str] = OPTIONS) -> Schedule:
+    """The schedule that the arguments describe, with those of the options that are given."""
     from spmdsim.collectives import make_schedule
 
-    chosen = find_algorithm(collective, name, args.chunks)
-    options = {k: getattr(args, k) for k in ("segments", "group", "radix", "index")}
-    chosen_options = {k: v for k, v in options.items() if v is not None}
-    return make_schedule(chosen, args.ranks, args.root, args.rounding, **chosen_options)
+    chosen = find_algorithm(args.collective, name, args.chunks)
+    given = given_options(args, options)
+    return make_schedule(chosen, args.ranks, args.root, args.rounding, **given)
+
+
+def given_options(args: argparse.Namespace, options: Iterable[str] = ("group", "segments")) -> dict[str, Any]:
+    """Options of algorithms that are given, with their values."""
+    return {name: getattr(args, name) for name in options if getattr(args, name) is not None}
+
+
+def names_in(text: str) -> list[str]:
+    """What stands between commas."""
+    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def find_algorithm(
@@ -70,11 +81,7 @@ def find_algorithm(
 
 
 def foreign_function(path: Path, name: str) -> Any:
-    """A generator function of a user's file, which runs in a process of its own: here are only its rounds, as data.
-
-    Raises:
-        InputError: as :func:`load_function`.
-    """
+    """A generator function of a user's file, which runs in a process of its own: here are only its rounds, as data."""
     from spmdsim.collectives.foreign import Rounds, foreign
     from spmdsim.launch.apart import Apart
 
@@ -84,11 +91,7 @@ def foreign_function(path: Path, name: str) -> Any:
 
 
 def load_function(path: Path, name: str) -> Any:
-    """A function from a user's Python file.
-
-    Raises:
-        InputError: when there is no such file or function, or the file fails to run.
-    """
+    """A function from a user's Python file."""
     if not path.is_file():
         raise InputError(f"there is no file {path}")
     spec = importlib.util.spec_from_file_location(f"_user_{path.stem}", path)
@@ -145,3 +148,37 @@ def parse_bytes(text: str) -> int:
     if value < 0 or value != int(value):
         raise InputError(f"{text!r} is no whole number of bytes")
     return int(value)
+
+
+def growing_counts(text: str) -> list[int]:
+    """Rank counts as people write them; ``2..1024x2`` multiplies from one to the next.
+
+    >>> growing_counts("2..16x2"), growing_counts("3,6")
+    ([2, 4, 8, 16], [3, 6])
+    """
+    span, _, factor_text = text.partition("x")
+    if not factor_text:
+        return rank_counts(text)
+    try:
+        low, high = (int(part) for part in span.split(".."))
+        factor = float(factor_text)
+    except ValueError:
+        raise InputError(f"{text!r} is no list of rank counts; write 8, 2..16 or 2..1024x2") from None
+    if not (1 <= low <= high <= LARGEST and factor > 1):
+        raise InputError(f"{text!r}: rank counts are 1 ... {LARGEST}, lower one first, factors above 1")
+    return [int(value) for value in _growing(low, high, factor)]
+
+
+def growing_sizes(begin: int, end: int, factor: float) -> list[int]:
+    """Sizes from ``begin`` to ``end``, each ``factor`` times the one before."""
+    if begin > end or factor <= 1:
+        raise InputError(f"sizes from {begin} to {end} by a factor of {factor:g} do not grow")
+    return [int(value) for value in _growing(begin, end, factor)]
+
+
+def _growing(low: int, high: int, factor: float) -> list[float]:
+    values, value = [], float(low)
+    while value <= high * (1 + 1e-9):
+        values.append(value)
+        value = max(value * factor, value + 1)
+    return values

@@ -1,4 +1,4 @@
-"""``spmdsim collective show``: an algorithm step by step."""
+"""``spmdsim collective show``, ``list`` and ``diff``: one algorithm step by step, all in a table, two side by side."""
 
 from __future__ import annotations
 
@@ -6,18 +6,30 @@ import argparse
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from spmdsim.cli.arguments import Command, Subparsers
+from spmdsim.cli.arguments import PICTURES, command, flag, several, value, varied
 from spmdsim.cli.collective.schedule_arguments import (
-    JUDGES,
-    add_schedule_arguments,
+    JUDGED,
+    OPTIONS,
+    SCHEDULE,
+    find_algorithm,
     parse_bytes,
     schedule_from,
+)
+from spmdsim.cli.output import (
+    console,
+    emit_json,
+    line_columns,
+    print_table,
+    say,
+    table,
+    wants_pictures,
+    write_pictures,
 )
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from spmdsim.collectives import Schedule
+    from spmdsim.collectives import Algorithm, Schedule
     from spmdsim.collectives.facts import Facts
     from spmdsim.collectives.history import History
 
@@ -25,35 +37,28 @@ PARTS = ("states", "messages", "counts")
 MOST_STATES = 64
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Declare the subcommand."""
-    add = Command(
-        subparsers,
-        "show",
-        run,
-        "Show an algorithm: who holds what after each round (new entries in brackets), the messages as"
-        " arrows, and counts per rank against the lower bounds, in multiples of the message size m.",
-        help="an algorithm step by step: who holds what, messages, counts against the lower bound",
-    )
-    add("collective")
-    add("algorithm")
-    add_schedule_arguments(add)
-    add("-b", "--bytes", metavar="SIZE", help="counts in bytes for this message size, such as 1M")
-    add("--itemsize")
-    add("--only", choices=PARTS, action="append", help="only this part (repeatable)")
-    add.pictures()
-    add("--ascii", action="store_true", help="no characters beyond ASCII")
-    add("--json")
-    add.limits(JUDGES)
-
-
-def run(args: argparse.Namespace) -> int:
+@command(
+    "Show an algorithm: who holds what after each round (new entries in brackets), the messages as"
+    " arrows, and counts per rank against the lower bounds, in multiples of the message size m.",
+    None,
+    "collective",
+    "algorithm",
+    *SCHEDULE,
+    value("-b --bytes", "SIZE", "counts in bytes for this message size, such as 1M"),
+    "--itemsize",
+    several("--only", "", "only this part (repeatable)", choices=PARTS),
+    *PICTURES,
+    flag("--ascii", "no characters beyond ASCII"),
+    "--json",
+    help="an algorithm step by step: who holds what, messages, counts against the lower bound",
+    **JUDGED,
+)
+def show(args: argparse.Namespace) -> int:
     """Show; 1 when the schedule is wrong."""
-    from spmdsim.cli.output import emit_json, write_pictures
     from spmdsim.collectives.history import unroll
 
-    schedule = schedule_from(args, args.collective, args.algorithm)
-    if args.svg is args.html is None and not args.json and set(args.only or ()) == {"counts"}:
+    schedule = schedule_from(args, args.algorithm)
+    if not wants_pictures(args) and not args.json and set(args.only) == {"counts"}:
         return _counts_only(schedule, args)
     story = unroll(schedule)
     drawn = write_pictures(args, story)
@@ -65,7 +70,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _counts_only(schedule: Schedule, args: argparse.Namespace) -> int:
-    from spmdsim.cli.output import console, say
     from spmdsim.collectives.facts import facts_of
     from spmdsim.collectives.verification import verify
     from spmdsim.draw.schedule_text import fact_lines
@@ -81,7 +85,6 @@ def _counts_only(schedule: Schedule, args: argparse.Namespace) -> int:
 
 
 def _print(story: History, args: argparse.Namespace) -> None:
-    from spmdsim.cli.output import console, say
     from spmdsim.draw.schedule_text import ASCII
 
     out = console()
@@ -96,28 +99,28 @@ def _print_parts(story: History, args: argparse.Namespace, out: Console) -> None
     from spmdsim.collectives.facts import facts_of
     from spmdsim.draw.schedule_text import fact_lines, highlighted, message_lines, state_lines
 
-    def say(*lines: object) -> None:
+    def tell(*lines: object) -> None:
         for line in lines:
             out.print(line, markup=False, soft_wrap=True)
 
     schedule, parts = story.schedule, args.only or PARTS
-    say(schedule.name, schedule.algorithm.about, "")
+    tell(schedule.name, schedule.algorithm.about, "")
     for finding in story.findings:
-        say(f"wrong: {finding}")
+        tell(f"wrong: {finding}")
     if "states" in parts and story.states and story.cells:
         if schedule.size * len(story.states) > MOST_STATES * 16:
-            say(f"({schedule.size} ranks x {len(story.states)} states are too many to print)", "")
+            tell(f"({schedule.size} ranks x {len(story.states)} states are too many to print)", "")
         else:
-            say(_legend(schedule), "")
+            tell(_legend(schedule), "")
             for index in range(len(story.states)):
                 out.print(highlighted(state_lines(story, index)), soft_wrap=True)
-                say("")
+                tell("")
     if "messages" in parts:
         out.print(highlighted(message_lines(story)), soft_wrap=True)
-        say("")
+        tell("")
     if "counts" in parts and not story.findings:
         facts = facts_of(schedule)
-        say(*fact_lines(facts))
+        tell(*fact_lines(facts))
         out.print(_rank_table(facts, args))
 
 
@@ -129,8 +132,8 @@ def _legend(schedule: Schedule) -> str:
 
 def _rank_table(facts: Facts, args: argparse.Namespace) -> object:
     """Ranks that do the same in one row; in multiples of m, or in bytes if a size is given."""
-    from spmdsim.cli.output import table
     from spmdsim.collectives.facts import as_share, count
+    from spmdsim.collectives.instructions import name_chunks
 
     counted, unit = facts.counts, facts.unit
     if args.bytes is not None:
@@ -142,36 +145,28 @@ def _rank_table(facts: Facts, args: argparse.Namespace) -> object:
 
     groups: dict[tuple[object, ...], list[int]] = {}
     for rank in range(facts.verdict.schedule.size):
-        key = (
-            int(counted.messages_sent[rank]),
-            int(counted.messages_received[rank]),
-            words(counted.bytes_sent[rank]),
-            words(counted.bytes_received[rank]),
-            words(counted.bytes_reduced[rank] + counted.bytes_combined[rank]),
-            words(counted.peak_bytes[rank]),
+        moved = (
+            counted.bytes_sent[rank],
+            counted.bytes_received[rank],
+            counted.bytes_reduced[rank] + counted.bytes_combined[rank],
+            counted.peak_bytes[rank],
         )
+        messages = int(counted.messages_sent[rank]), int(counted.messages_received[rank])
+        key = (*messages, *map(words, moved))
         groups.setdefault(key, []).append(rank)
     columns = ("ranks", "messages sent", "received", "bytes sent", "received ", "reduced", "peak buffer")
-    rows = [(_rank_words(ranks), *key) for key, ranks in groups.items()]
+    rows = [(name_chunks(tuple(ranks)).partition(" ")[2], *key) for key, ranks in groups.items()]
     return table(columns, rows, right=columns[1:])
-
-
-def _rank_words(ranks: list[int]) -> str:
-    from spmdsim.collectives.instructions import name_chunks
-
-    return name_chunks(tuple(ranks)).partition(" ")[2]
 
 
 def _as_json(story: History) -> dict[str, object]:
     from spmdsim.collectives.facts import facts_of
 
     schedule = story.schedule
-    facts: dict[str, object] = {
-        "name": schedule.name,
-        "ok": False,
-        "findings": [str(f) for f in story.findings],
-    }
-    if not story.findings:
+    if story.findings:
+        facts: dict[str, object] = {"name": schedule.name, "ok": False}
+        facts["findings"] = [str(f) for f in story.findings]
+    else:
         facts = facts_of(schedule).to_dict()
     facts["messages"] = [
         [
@@ -185,3 +180,171 @@ def _as_json(story: History) -> dict[str, object]:
         for state in story.states
     ]
     return facts
+
+
+# ---------------------------------------------------------------- list
+
+LEGEND = (
+    "time = rounds * alpha + beta * m * (s per byte) + gamma * m * (s per reduced byte), m the message size.",
+    "n ranks, p the power of two below, f = floor(log2 n), c = ceil(log2 n), q = (n-1)/n, qp = (p-1)/p,",
+    "x = 1 unless n is a power of two, s segments, g ranks per group, h groups, cg = ceil(log2 g),",
+    "fh = floor(log2 h), xh = 1 unless h is a power of two, bits = ones in the binary numbers 0 ... n-1.",
+)
+
+
+@command(
+    "List the algorithms of one collective or of all.",
+    None,
+    varied("collective", nargs="?", help="such as all_reduce; all if left out"),
+    "--json",
+    *PICTURES,
+    help="all algorithms with their conditions and cost formulas",
+)
+def list_algorithms(args: argparse.Namespace) -> int:
+    """A table per collective."""
+    from spmdsim.collectives import algorithms
+    from spmdsim.draw.figures import FactTable, Figure
+
+    chosen = algorithms(args.collective)
+    columns = ("algorithm", "rank counts", "rounds", "beta", "gamma", "in order", "what it does")
+    rows: dict[str, list[tuple[str, ...]]] = {}
+    for one in chosen:
+        rows.setdefault(one.collective.name, []).append(_row(one))
+    tables = tuple(FactTable(columns, tuple(some), name) for name, some in rows.items())
+    drawn = write_pictures(args, Figure("collective algorithms", tables, LEGEND))
+    if args.json:
+        emit_json([_algorithm_facts(one) for one in chosen])
+    elif not drawn:
+        for name, some in rows.items():
+            print_table(columns, some, title=name)
+        say(*LEGEND)
+    return 0
+
+
+def _row(one: Algorithm) -> tuple[str, ...]:
+    form = one.formula
+    order = {True: "yes", False: "no", None: ""}[one.in_order]
+    options = "".join(f" --{name} {value}" for name, value in one.options)
+    costs = ("", "", "")
+    if form is not None:
+        costs = (form.steps + (f" if {form.only}" if form.only else ""), form.beta, form.gamma)
+    about = one.about + (f" (options:{options})" if options else "")
+    return (one.name, one.condition_words, *(_readable(c) for c in costs), order, about)
+
+
+def _readable(expression: str) -> str:
+    """A formula without the guard for a single rank.
+
+    >>> _readable("(n-2+s if n > 1 else 0)")
+    'n-2+s'
+    """
+    if expression.startswith("(") and expression.endswith("if n > 1 else 0)"):
+        expression = expression[1:].partition(" if ")[0]
+    return expression.replace("*", "·")
+
+
+def _algorithm_facts(one: Algorithm) -> dict[str, object]:
+    form = one.formula
+    formula = form and {
+        "rounds": form.steps,
+        "beta": form.beta,
+        "gamma": form.gamma,
+        "only_if": form.only or None,
+    }
+    return {
+        "collective": one.collective.name,
+        "algorithm": one.name,
+        "about": one.about,
+        "rank_counts": one.condition_words,
+        "options": dict(one.options),
+        "in_order": one.in_order,
+        "formula": formula,
+        "libraries": {library: names.split() for library, names in one.libraries},
+    }
+
+
+# ---------------------------------------------------------------- diff
+
+
+@command(
+    "Put two algorithms of a collective side by side: counts, tree, and their messages round by round.",
+    None,
+    "collective",
+    value("first", "", "an algorithm, or FILE.py:FUNCTION"),
+    value("second", "", "the other"),
+    *SCHEDULE,
+    *PICTURES,
+    "--json",
+    help="two algorithms side by side",
+    **JUDGED,
+)
+def diff(args: argparse.Namespace) -> int:
+    """Compare; 0 whether they differ or not."""
+    from spmdsim.collectives.facts import facts_of
+    from spmdsim.collectives.history import unroll
+
+    schedules = []
+    for name in (args.first, args.second):
+        has = dict(find_algorithm(args.collective, name, args.chunks).options)
+        schedules.append(schedule_from(args, name, [option for option in OPTIONS if option in has]))
+    facts = [facts_of(s) for s in schedules]
+    stories = [unroll(s) for s in schedules]
+    differs = next(
+        (i for i, (a, b) in enumerate(zip(stories[0].steps, stories[1].steps)) if set(a) != set(b)),
+        None if len(stories[0].steps) == len(stories[1].steps) else min(len(s.steps) for s in stories),
+    )
+    write_pictures(args, *stories)
+    if args.json:
+        emit_json({"first": facts[0].to_dict(), "second": facts[1].to_dict(), "differs_from_round": differs})
+        return 0
+    names = [s.algorithm.name for s in schedules]
+    rows = [(label, *values) for label, *values in zip(_LABELS, *(_column(f) for f in facts))]
+    title = f"{schedules[0].collective.name} on {args.ranks} ranks, m = {schedules[0].collective.size_means}"
+    console().print(table(("", *names), rows, title=title))
+    if differs is None:
+        say("their messages are the same in every round")
+    else:
+        say(f"their messages are the same in the first {differs} rounds" if differs else "")
+        _side_by_side(stories, names)
+    return 0
+
+
+_LABELS = (
+    "rounds", "critical bytes", "reduced bytes", "messages, all ranks", "bytes, all ranks", "most messages of a rank",
+    "most bytes of a rank", "largest peak buffer", "depth of the reduction tree", "operands in rank order",
+    "same bits on all ranks", "score (100: both bounds)",
+)  # fmt: skip
+
+
+def _column(facts: Facts) -> list[str]:
+    from spmdsim.collectives.facts import as_share
+
+    verdict, counts = facts.verdict, facts.counts
+    reduces = verdict.schedule.collective.reduces
+    return [
+        str(facts.steps),
+        as_share(facts.beta),
+        as_share(facts.gamma),
+        str(counts.total_messages),
+        as_share(sum(facts.shares("bytes_sent"))),  # type: ignore[arg-type]
+        str(int(counts.messages_sent.max())),
+        as_share(max(facts.shares("bytes_sent"))),
+        as_share(max(facts.shares("peak_bytes"))),
+        str(verdict.depth) if reduces else "-",
+        ("yes" if verdict.in_order else "no") if reduces else "-",
+        ("yes" if verdict.same_tree else "no") if reduces else "-",
+        f"{facts.score:.1f}",
+    ]
+
+
+def _side_by_side(stories: list[History], names: list[str]) -> None:
+    from spmdsim.draw.schedule_text import grid, highlighted
+
+    pictures = [[name, *grid(story)] for name, story in zip(names, stories)]
+    width = max(map(len, pictures[0])) + 4
+    length = max(map(len, pictures))
+    left, right = (p + [""] * (length - len(p)) for p in pictures)
+    lines = [a.ljust(width) + b for a, b in zip(left, right)]
+    if max(map(len, lines)) > (line_columns() or 150):
+        lines = [*pictures[0], "", *pictures[1]]
+    console().print(highlighted(lines), soft_wrap=True)

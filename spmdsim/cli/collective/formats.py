@@ -1,0 +1,111 @@
+"""``spmdsim collective export`` and ``goal``: a schedule for other tools, and anybody's GOAL file simulated."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from spmdsim.cli.arguments import amount, choice, command, value
+from spmdsim.cli.collective.schedule_arguments import JUDGED, SCHEDULE, parse_bytes, schedule_from
+from spmdsim.cli.output import emit_json, remark, say, write_file
+from spmdsim.errors import InputError, ScheduleError
+from spmdsim.reading import read_text, readable
+
+if TYPE_CHECKING:
+    from spmdsim.collectives.schedule import Schedule
+
+
+@command(
+    "Write a schedule as GOAL text (LogGOPSim), as MSCCL XML, or as Chakra traces (ASTRA-sim).",
+    None,
+    "collective",
+    "algorithm",
+    *SCHEDULE,
+    choice(
+        "--format",
+        ("goal", "msccl", "chakra"),
+        "goal (default), msccl, or chakra: OUTPUT.RANK.et per rank",
+        "goal",
+    ),
+    value("-b --bytes", "SIZE", "message size for GOAL and Chakra (1M)", default="1M"),
+    "--itemsize",
+    value("--reduce-time", "T", "calc time per reduced byte (0: none)", float, default=0.0),
+    value("-o --output", "FILE", "write here instead of printing"),
+    help="a schedule for other tools: GOAL (LogGOPSim), MSCCL XML, Chakra traces",
+    **JUDGED,
+)
+def export(args: argparse.Namespace) -> int:
+    """Export."""
+    from spmdsim.collectives.formats.goal_format import goal_of
+    from spmdsim.collectives.formats.msccl import msccl_xml
+
+    schedule = schedule_from(args, args.algorithm)
+    if args.format == "chakra":
+        return _write_traces(args, schedule)
+    if args.format == "goal":
+        text = goal_of(schedule, parse_bytes(args.bytes), args.itemsize, args.reduce_time).to_text()
+    else:
+        text = msccl_xml(schedule)
+    if args.output is None:
+        say(text.rstrip("\n"))
+        return 0
+    write_file(args.output, text)
+    remark(f"wrote {args.output}")
+    return 0
+
+
+def _write_traces(args: argparse.Namespace, schedule: Schedule) -> int:
+    from spmdsim.collectives.formats.chakra import chakra_files
+    from spmdsim.collectives.formats.goal_format import goal_of
+
+    if args.output is None:
+        raise InputError("--format chakra writes one file per rank; name them with -o NAME (NAME.RANK.et)")
+    program = goal_of(schedule, parse_bytes(args.bytes), args.itemsize, args.reduce_time)
+    for rank, data in enumerate(chakra_files(program)):
+        write_file(f"{args.output}.{rank}.et", data)
+    remark(f"wrote {len(program.ranks)} files {args.output}.RANK.et")
+    return 0
+
+
+PARAMETERS = {
+    "L": "latency of the network",
+    "o": "cpu time per message on each side",
+    "g": "gap between messages",
+    "G": "time per byte",
+    "O": "cpu time per byte",
+    "S": "longest message sent without waiting for its receiver",
+}
+
+
+@command(
+    "Simulate a GOAL file in LogGOPS time: when each rank ends. Defaults are LogGOPSim's, in ns."
+    " A deadlock or a message that nobody receives is reported.",
+    None,
+    value("file", "", "a GOAL text file"),
+    *(value(f"-{name}", "T", words, amount) for name, words in PARAMETERS.items()),
+    "--json",
+    help="simulate a GOAL file (LogGOPSim's format)",
+)
+def goal(args: argparse.Namespace) -> int:
+    """Simulate; 1 when the program cannot end."""
+    from spmdsim.collectives.formats.goal_format import read_goal
+    from spmdsim.cost.events.event_program import EventProgram
+    from spmdsim.cost.events.loggops import LogGOPS, simulate_program
+
+    text = read_text(args.file, "a GOAL file")
+    with readable(args.file, "a GOAL file"):
+        program = read_goal(text)
+    parameters = {name: getattr(args, name) for name in PARAMETERS if getattr(args, name) is not None}
+    try:
+        simulated = simulate_program(program.fill(EventProgram(len(program.ranks))), LogGOPS(**parameters))
+    except ScheduleError as error:
+        say(f"wrong: {error.message}")
+        return 1
+    if args.json:
+        ends = list(simulated.rank_ends)
+        emit_json({"makespan": simulated.makespan, "rank_ends": ends, "events": simulated.events})
+        return 0
+    for rank, end in enumerate(simulated.rank_ends):
+        say(f"rank {rank} ends at {end:g}")
+    say(f"makespan {simulated.makespan:g}, {simulated.events} events")
+    return 0
