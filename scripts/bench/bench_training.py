@@ -24,8 +24,7 @@ from paired import QUICK, Times, paired, row
 import spmdsim
 import spmdsim.ops as ops
 from spmdsim import LockStep, Mesh, MPIWorld, Tensor, nn, world
-from spmdsim.cases.network import WIDTHS, Network
-from spmdsim.cases.network_reference import Reference
+from spmdsim.cases.network import WIDTHS, Network, Reference
 from spmdsim.trace import record
 from spmdsim.worlds.base import World
 

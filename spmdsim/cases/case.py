@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from spmdsim.cases.exact import ExactInputs, exact_block
 from spmdsim.cases.injection import Injection, Runner, find
-from spmdsim.cases.inputs import Inputs, parse_dtype
+from spmdsim.cases.inputs import ExactInputs, Inputs, exact_block, parse_dtype
 from spmdsim.core import Layout, Mesh
 from spmdsim.layout.pieces import misplaced
 from spmdsim.redistribution.sparse_lookup import RowStep
@@ -29,79 +28,44 @@ Block = Callable[[tuple[slice, ...]], Any]
 
 @dataclass(frozen=True)
 class PreparedCase:
-    """A case ready to run in a world.
-
-    Attributes:
-        operands: the operands, each rank holding its piece.
-        run: computes the result from them.
-        reference: gives any block of the right result, in one process, with plain numpy: a function and its operands,
-            or an array where there is nothing to round.
-        depth: 0 where results are copied, and have to be equal.
-        ids: gives any block of the ids on which it depends what is received, if it does.
-    """
+    """A case ready to run in a world."""
 
     operands: tuple[Tensor, ...]
     run: Callable[..., Tensor]
-    reference: Block
-    depth: int = 1
-    ids: Block | None = None
+    reference: Block  # of an index: a function and its operands, or an array where nothing is rounded
+    depth: int = 1  # 0 where results are copied, and have to be equal
+    ids: Block | None = None  # what it depends on what is received, if it does
 
 
 @dataclass(frozen=True)
 class Case:
-    """What to run.
-
-    Attributes:
-        op: the operator's name.
-        mesh: the mesh.
-        strategy: how it is laid out, in words.
-        build: makes the program for a world and data.
-        inputs: the data.
-    """
+    """What to run."""
 
     op: str
     mesh: Mesh
-    strategy: str
+    strategy: str  # in words
     build: Callable[[World, Inputs], PreparedCase]
     inputs: Inputs
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came out; the same on all ranks but for ``slices``.
-
-    Attributes:
-        case: the case.
-        inputs: layouts of the operands.
-        output: layout of the result.
-        local_shapes: shapes of rank 0's pieces, operands first.
-        collectives: what rank 0 took part in.
-        counted: bytes each rank received, as counted while running.
-        sent: bytes each rank sent, as counted.
-        predicted: bytes each rank was to receive by the convention of plans, from the layouts alone.
-        as_due: whether every step moved what its way moves (see ``CollectiveEvent.due``), and amounts to what was
-            predicted.
-        seconds: time of the slowest rank, redistributions included.
-        on_data: the comparison with the reference.
-        on_whole_numbers: the same for whole numbers, where no rounding hides anything.
-        injection: the fault that was put in, if any.
-        slices: per rank the bounds of its pieces, operands first.
-    """
+    """What came out; the same on all ranks but for ``slices``."""
 
     case: Case
     inputs: tuple[Layout, ...]
     output: Layout
-    local_shapes: tuple[tuple[int, ...], ...]
-    collectives: tuple[CollectiveEvent, ...]
-    counted: tuple[int, ...]
+    local_shapes: tuple[tuple[int, ...], ...]  # of rank 0, operands first
+    collectives: tuple[CollectiveEvent, ...]  # of rank 0
+    counted: tuple[int, ...]  # bytes each rank received
     sent: tuple[int, ...]
-    predicted: tuple[int, ...]
-    as_due: bool
-    seconds: float
+    predicted: tuple[int, ...]  # from the layouts alone
+    as_due: bool  # every step moved what its way moves, and amounts to what was predicted
+    seconds: float  # of the slowest rank
     on_data: Verdict
-    on_whole_numbers: Verdict
+    on_whole_numbers: Verdict  # where no rounding hides anything
     injection: Injection | None = None
-    slices: list[list[Any]] = field(default_factory=list)
+    slices: list[list[Any]] = field(default_factory=list)  # per rank the bounds of its pieces
 
     @property
     def verdict(self) -> Verdict:
@@ -176,14 +140,7 @@ class Outcome:
 
 
 def run_case(case: Case, world: World, verbose: bool = False, inject: str | None = None) -> Outcome:
-    """Run a case and judge it. All ranks must call it; all return the same outcome.
-
-    Args:
-        case: the case.
-        world: where it runs.
-        verbose: tell every rank's slices, too.
-        inject: break it by this kind of fault (see :mod:`spmdsim.cases.injection`).
-    """
+    """Run a case, broken by a kind of fault if one is named, and judge it. All ranks call it and return the same."""
     injection = None if inject is None else find(case, world, inject)
     runner = Runner(world, injection)
     program = case.build(runner.world, case.inputs)

@@ -2,13 +2,278 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
 
-from spmdsim.cases.case import Case
-from spmdsim.cases.inputs import Inputs
-from spmdsim.cases.layer_cases import embedding_cases, linear_cases
-from spmdsim.cases.matmul import all_matmul_cases, matmul_cases
-from spmdsim.core import Mesh
+import numpy as np
+
+from spmdsim.cases.case import Case, PreparedCase
+from spmdsim.cases.inputs import Inputs, Source
+from spmdsim.core import Layout, Mesh
+from spmdsim.errors import InputError
+from spmdsim.layout.blocks import largest_block
+from spmdsim.ops import embedding, linear, matmul, padded_embedding, relu
+from spmdsim.tensor import Tensor
+from spmdsim.worlds.base import World
+
+# ---------------------------------------------------------------- matmul: each mesh axis splits m, k or n, or repeats the work
+
+
+FACTORS = ("m", "k", "n")
+
+#: What each axis does, by the number of axes; ``-`` repeats. A trailing ``>m`` scatters the sum over m.
+KINDS: dict[int, tuple[str, ...]] = {
+    1: ("m", "n", "k", "k >m", "-"),
+    2: ("m n", "n m", "m k", "k n", "m k >m", "k n >m", "k k", "m m", "m -", "- k", "n -"),
+    3: ("m k n", "m k n >m", "k m n", "m m k", "m - k", "k k k", "m n -"),
+}
+
+
+def matmul_cases(mesh: Mesh, inputs: Inputs) -> Iterator[Case]:
+    """The kinds of strategies for a mesh of this many axes."""
+    for kind in KINDS[len(mesh.axes)]:
+        words = kind.split()
+        scatter = words[-1] == ">m"
+        yield matmul_case(mesh, words[: len(mesh.axes)], scatter, inputs)
+
+
+def all_matmul_cases(mesh: Mesh, inputs: Inputs) -> Iterator[Case]:
+    """Every assignment of axes to factors, with all_reduce and with reduce_scatter."""
+    for words in itertools.product((*FACTORS, "-"), repeat=len(mesh.axes)):
+        yield matmul_case(mesh, words, False, inputs)
+        if "k" in words:
+            yield matmul_case(mesh, words, True, inputs)
+
+
+def matmul_case(mesh: Mesh, words: Sequence[str], scatter: bool, inputs: Inputs) -> Case:
+    """The case in which axis i of the mesh does ``words[i]``."""
+    axes = {f: tuple(a for a, w in zip(mesh.axes, words) if w == f) for f in FACTORS}
+    rows = (*axes["m"], *axes["k"]) if scatter else axes["m"]
+    layouts = (mesh(axes["m"], axes["k"]), mesh(axes["k"], axes["n"]), mesh(rows, axes["n"]))
+    return layout_case(layouts[0], layouts[1], layouts[2], _label(axes, scatter), inputs)
+
+
+def layout_case(x: Layout, w: Layout, out: Layout | None, label: str, inputs: Inputs) -> Case:
+    """MatMul of operands laid out like this; the result as computed if ``out`` is None."""
+
+    def build(world: World, inputs: Inputs) -> PreparedCase:
+        def run(left: Tensor, right: Tensor) -> Tensor:
+            y = matmul(left, right)
+            return y.to(y.layout.reduced if out is None else out)
+
+        operands = Tensor.from_global(inputs.x, x, world), Tensor.from_global(inputs.w, w, world)
+        return PreparedCase(operands, run, Product(inputs.x, inputs.w))
+
+    return Case("matmul", x.mesh, label, build, inputs)
+
+
+def _label(axes: dict[str, tuple[str, ...]], scatter: bool) -> str:
+    names = {"m": "row", "n": "column", "k": "contraction"}
+    kinds = [names[f] for f in FACTORS if axes[f]]
+    text = " x ".join(kinds) or "replicated"
+    if axes["k"]:
+        text += ", reduce_scatter" if scatter else ", all_reduce"
+    split = " ".join(f"{f}:{'.'.join(axes[f])}" for f in FACTORS if axes[f])
+    return f"{text} ({split})" if split else text
+
+
+class Product:
+    """``x @ w`` block by block, by plain numpy: the rows and columns that a block needs, nothing else."""
+
+    def __init__(self, x: Source, w: Source) -> None:
+        self.x, self.w = x, w
+
+    def operands(self, index: tuple[slice, ...]) -> tuple[np.ndarray, np.ndarray]:
+        """Rows of x and columns of w."""
+        return self.x[index[0], slice(0, self.x.shape[1])], self.w[slice(0, self.w.shape[0]), index[1]]
+
+    def __call__(self, index: tuple[slice, ...]) -> tuple[Callable[..., np.ndarray], tuple[np.ndarray, ...]]:
+        """The function that gives the block, and its operands."""
+        return np.matmul, self.operands(index)
+
+
+def parse_strategy(text: str, mesh: Mesh) -> tuple[list[str], bool]:
+    """Read ``"m:dp k:tp"``, with ``>m`` at the end for a reduce_scatter."""
+    words = text.split()
+    scatter = ">m" in words
+    factors: dict[str, str] = {}
+    for word in words:
+        if word == ">m":
+            continue
+        factor, _, names = word.partition(":")
+        if factor not in FACTORS or not names:
+            raise InputError(
+                f"a strategy is written like 'm:dp k:tp >m', but {word!r} is not 'm:', 'k:' or 'n:'"
+            )
+        for axis in names.split("."):
+            mesh.axis_index(axis)
+            if axis in factors:
+                raise InputError(f"axis {axis!r} is used twice in the strategy {text!r}")
+            factors[axis] = factor
+    return [factors.get(axis, "-") for axis in mesh.axes], scatter
+
+
+# ---------------------------------------------------------------- embedding and linear
+
+
+def embedding_cases(mesh: Mesh, inputs: Inputs) -> Iterator[Case]:
+    """The table split by rows (zeros and a reduction, owned rows, padding rows), by columns, and ids beside it."""
+    axis, others = mesh.axes[-1], mesh.axes[:-1]
+    ids = mesh(others or None)
+    out = mesh(others or None, None)
+    yield _lookup("vocabulary-split, all_reduce", mesh, ids, mesh(axis, None), out, inputs)
+    if not others:
+        scattered = mesh(axis, None)
+        yield _lookup("vocabulary-split, reduce_scatter", mesh, ids, mesh(axis, None), scattered, inputs)
+    yield _lookup("vocabulary-split, owned rows", mesh, ids, mesh(axis, None), out, inputs, owned=True)
+    split = mesh((*others, axis), None)
+    yield _lookup(
+        "vocabulary-split, owned rows, scattered", mesh, ids, mesh(axis, None), split, inputs, owned=True
+    )
+    yield _padded(mesh, ids, mesh(axis, None), out, inputs)
+    column = mesh(None, axis)
+    yield _lookup("column-split", mesh, ids, column, mesh(others or None, axis), inputs)
+    yield _lookup("column-split, gather_out", mesh, ids, column, out, inputs)
+
+
+def _lookup(
+    label: str, mesh: Mesh, ids: Layout, table: Layout, out: Layout, inputs: Inputs, owned: bool = False
+) -> Case:
+    def build(world: World, inputs: Inputs) -> PreparedCase:
+        operands = Tensor.from_global(inputs.ids, ids, world), Tensor.from_global(inputs.table, table, world)
+        if owned:
+            run = partial(embedding, layout=out, rows="owned")
+            return PreparedCase(operands, run, _rows(inputs), 0, ids=inputs.ids.__getitem__)
+        return PreparedCase(operands, lambda *given: embedding(*given).to(out), _rows(inputs), 0)
+
+    return Case("embedding", mesh, label, build, inputs)
+
+
+def _padded(mesh: Mesh, ids: Layout, layout: Layout, out: Layout, inputs: Inputs) -> Case:
+    """Every rank's part of the table ends in a zero row, where the ids of other ranks are looked up."""
+    parts = mesh.axis_size(mesh.axes[-1])
+
+    def build(world: World, inputs: Inputs) -> PreparedCase:
+        rows, width = largest_block(inputs.table.shape[0], parts), inputs.table.shape[1]
+
+        def padded(index: tuple[slice, ...]) -> np.ndarray:
+            numbers = np.arange(index[0].start, index[0].stop)
+            real = numbers - numbers // (rows + 1)
+            block = np.zeros((len(numbers), len(range(*index[1].indices(width)))), inputs.dtype)
+            keep = (numbers % (rows + 1) != rows) & (real < inputs.table.shape[0])
+            if keep.any():
+                first, last = int(real[keep][0]), int(real[keep][-1])
+                block[keep] = inputs.table[slice(first, last + 1), index[1]]
+            return block
+
+        tokens, shape = Tensor.from_global(inputs.ids, ids, world), (parts * (rows + 1), width)
+        table = Tensor.from_global(padded, layout, world, shape=shape, dtype=inputs.dtype)
+        return PreparedCase(
+            (tokens, table), lambda *given: padded_embedding(*given).to(out), _rows(inputs), 0
+        )
+
+    return Case("embedding", mesh, "vocabulary-split, padding row, all_reduce", build, inputs)
+
+
+def _rows(inputs: Inputs) -> Callable[[tuple[slice, ...]], np.ndarray]:
+    def block(index: tuple[slice, ...]) -> np.ndarray:
+        ids = inputs.ids[(index[0],)]
+        table = inputs.table[slice(0, inputs.table.shape[0]), index[1]]
+        array: np.ndarray = table[ids]
+        return array
+
+    return block
+
+
+def linear_cases(mesh: Mesh, inputs: Inputs) -> Iterator[Case]:
+    """Column- and row-parallel Linear with bias, with and without ``gather_out``, and the chain of both."""
+    axis, others = mesh.axes[-1], mesh.axes[:-1]
+    batch = others or None
+    whole, split = mesh(batch, None), mesh(batch, axis)
+    column, row = mesh(None, axis), mesh(axis, None)
+    biases = mesh(axis), mesh(None)
+    yield _linear("column, gather_out", whole, column, biases[0], whole, inputs)
+    yield _linear("column, gather_out=False", whole, column, biases[0], split, inputs)
+    yield _linear("row, gather_out", split, row, biases[1], whole, inputs)
+    yield _linear("row, input not split yet", whole, row, biases[1], whole, inputs, take=split)
+    yield _row_partial(split, row, inputs)
+    if inputs.x.dtype.kind != "c":  # complex numbers have no ReLU
+        yield _chain(whole, column, biases[0], row, inputs)
+
+
+def _linear(
+    label: str, x: Layout, w: Layout, b: Layout, out: Layout, inputs: Inputs, take: Layout | None = None
+) -> Case:
+    def build(world: World, inputs: Inputs) -> PreparedCase:
+        operands = (
+            Tensor.from_global(inputs.x, x, world),
+            Tensor.from_global(inputs.w, w, world),
+            Tensor.from_global(inputs.bias, b, world),
+        )
+
+        def run(given: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+            return linear(given if take is None else given.to(take), weight, bias).to(out)
+
+        product = Product(inputs.x, inputs.w)
+
+        def reference(index: tuple[slice, ...]) -> Any:
+            return _affine, (*product.operands(index), inputs.bias[(index[1],)])
+
+        return PreparedCase(operands, run, reference)
+
+    return Case("linear", x.mesh, label, build, inputs)
+
+
+def _row_partial(x: Layout, w: Layout, inputs: Inputs) -> Case:
+    """``gather_out=False`` of a row-parallel Linear: the partial products, without bias, not yet reduced."""
+
+    def build(world: World, inputs: Inputs) -> PreparedCase:
+        operands = Tensor.from_global(inputs.x, x, world), Tensor.from_global(inputs.w, w, world)
+        return PreparedCase(operands, matmul, Product(inputs.x, inputs.w))
+
+    return Case("linear", x.mesh, "row, gather_out=False (partial, no bias)", build, inputs)
+
+
+def _chain(x: Layout, column: Layout, bias: Layout, row: Layout, inputs: Inputs) -> Case:
+    """Column-parallel, ReLU, row-parallel: what is split in between is never gathered."""
+
+    def build(world: World, inputs: Inputs) -> PreparedCase:
+        operands = (
+            Tensor.from_global(inputs.x, x, world),
+            Tensor.from_global(inputs.w, column, world),
+            Tensor.from_global(inputs.bias, bias, world),
+            Tensor.from_global(inputs.w2, row, world),
+        )
+
+        def run(a: Tensor, w1: Tensor, b1: Tensor, w2: Tensor) -> Tensor:
+            return linear(relu(linear(a, w1, b1)), w2).to(x)
+
+        product = Product(inputs.x, inputs.w)
+        columns = slice(0, inputs.w.shape[1])
+
+        def reference(index: tuple[slice, ...]) -> Any:
+            weights = inputs.bias[(columns,)], inputs.w2[columns, index[1]]
+            return _two_layers, (*product.operands((index[0], columns)), *weights)
+
+        return PreparedCase(operands, run, reference)
+
+    return Case("linear", x.mesh, "column -> relu -> row, one all_reduce", build, inputs)
+
+
+def _affine(x: np.ndarray, w: np.ndarray, b: np.ndarray) -> np.ndarray:
+    array: np.ndarray = x @ w + b
+    return array
+
+
+def _two_layers(x: np.ndarray, w1: np.ndarray, b1: np.ndarray, w2: np.ndarray) -> np.ndarray:
+    array: np.ndarray = np.maximum(_affine(x, w1, b1), 0) @ w2
+    return array
+
+
+# ---------------------------------------------------------------- all of them
+
 
 OPERATORS = ("matmul", "embedding", "linear")
 AXES = {1: ("tp",), 2: ("dp", "tp"), 3: ("dp", "sp", "tp")}
@@ -34,14 +299,7 @@ def meshes(size: int) -> list[Mesh]:
 def catalogue(
     found: list[Mesh], inputs: Inputs, only: tuple[str, ...] = (), every: bool = False
 ) -> Iterator[Case]:
-    """The cases of the main job.
-
-    Args:
-        found: the meshes.
-        inputs: the data.
-        only: operators to keep; all if empty.
-        every: all assignments of axes for matmul, not one of each kind.
-    """
+    """The cases of the main job, of some operators or all; for matmul every assignment of axes or one of each kind."""
     makers = {
         "matmul": all_matmul_cases if every else matmul_cases,
         "embedding": embedding_cases,

@@ -4,7 +4,7 @@ A fault is one edit of the arrays of one rank (or of two) at one place of a run:
 gets from it, its piece of an operand, or its piece of the result. Any case and any world can be broken like this, since
 collectives pass through :class:`~spmdsim.worlds.intercept.Intercepted` and tensors through the runner's hands.
 
-The place is found by trial, on whole numbers (:mod:`spmdsim.cases.exact`): the first one, of those that the kind of fault
+The place is found by trial, on whole numbers (:mod:`spmdsim.cases.inputs`): the first one, of those that the kind of fault
 can happen at, where the result becomes another. On whole numbers order changes nothing, so if all of them leave the
 result as it was (ranks that hold the same swap it, a sum of parts in another order) the fault has **no effect** in this
 case, and nobody could notice it.
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from spmdsim.cases.exact import ExactInputs
+from spmdsim.cases.inputs import ExactInputs
 from spmdsim.core.step import LOCAL_STEPS, Step
 from spmdsim.errors import unknown
 from spmdsim.tensor import Tensor
@@ -40,53 +40,32 @@ Edit = Callable[[np.ndarray, np.ndarray, np.dtype], np.ndarray]
 
 @dataclass(frozen=True)
 class Fault:
-    """A kind of fault.
-
-    Attributes:
-        name: how it is asked for.
-        about: what goes wrong, for lists.
-        sites: where it can happen, most telling first.
-        edit: the array that a rank goes on with.
-        phrase: what happened, of ``{rank}``, ``{other}`` and the ``{place}``.
-        both: whether the other rank is hit in the same way.
-    """
+    """A kind of fault."""
 
     name: str
     about: str
-    sites: tuple[str, ...]
-    edit: Edit
-    phrase: str
-    both: bool = False
+    sites: tuple[str, ...]  # where it can happen, most telling first
+    edit: Edit  # the array that a rank goes on with
+    phrase: str  # of {rank}, {other} and the {place}
+    both: bool = False  # whether the other rank is hit in the same way
 
 
 @dataclass(frozen=True)
 class InjectionPlace:
-    """Where a run can be broken.
+    """Where a run can be broken."""
 
-    Attributes:
-        site: ``"before"`` or ``"after"`` a collective, an ``"operand"``, or the ``"result"``.
-        number: which one.
-        text: in words.
-    """
-
-    site: str
+    site: str  # "before" or "after" a collective, an "operand", or the "result"
     number: int
     text: str
 
 
 @dataclass(frozen=True)
 class Injection:
-    """A fault at a place of a run, on these ranks; or a fault that has no effect in this case.
-
-    Attributes:
-        fault: the kind.
-        place: where; None if it changes the result nowhere.
-        ranks: who is hit, and whose data that rank may have instead; None until the arrays are seen.
-    """
+    """A fault at a place of a run, on these ranks; or a fault that has no effect in this case."""
 
     fault: Fault
-    place: InjectionPlace | None = None
-    ranks: tuple[int, int] | None = None
+    place: InjectionPlace | None = None  # None if it changes the result nowhere
+    ranks: tuple[int, int] | None = None  # who is hit, and whose data that rank may have instead
 
     @property
     def text(self) -> str:
@@ -154,23 +133,14 @@ FAULTS: dict[str, Fault] = {
 
 
 def fault(name: str) -> Fault:
-    """A kind of fault by its name.
-
-    Raises:
-        InputError: there is no such kind; it says which is meant, or which there are.
-    """
+    """A kind of fault by its name."""
     if name not in FAULTS:
         raise unknown(f"no fault is called {name!r}", name, FAULTS)
     return FAULTS[name]
 
 
 class Runner:
-    """Runs a case's program once, as it is or broken.
-
-    Args:
-        world: where.
-        injection: how to break it; None to leave it as it is.
-    """
+    """Runs a case's program once, as it is or broken by an injection."""
 
     def __init__(self, world: World, injection: Injection | None = None) -> None:
         self.outer, self.injection = world, injection
@@ -228,11 +198,7 @@ class Runner:
 
 
 def find(case: Case, world: World, name: str) -> Injection:
-    """Where a kind of fault changes the result of a case. All ranks must call it; all return the same.
-
-    Raises:
-        InputError: there is no such kind.
-    """
+    """Where a kind of fault changes the result of a case. All ranks must call it; all return the same."""
     kind, inputs = fault(name), ExactInputs(case.inputs)
     whole = Runner(world, Injection(kind))
     _, right = whole.run(case, inputs)

@@ -1,4 +1,4 @@
-"""Where the main job's data comes from: the user's files, or real data that packages ship."""
+"""Where the main job's data comes from: the user's files, real data that packages ship, or whole numbers in their place."""
 
 from __future__ import annotations
 
@@ -32,14 +32,7 @@ VOCABULARY = 256
 
 @dataclass(frozen=True)
 class Source:
-    """An array that is read block by block.
-
-    Attributes:
-        name: shown to the user.
-        shape: global shape.
-        dtype: element type of the blocks.
-        read: gives the block at an index.
-    """
+    """An array that is read block by block: ``read`` gives the block at an index."""
 
     name: str
     shape: tuple[int, ...]
@@ -50,11 +43,7 @@ class Source:
         return self.read(index)
 
     def cropped(self, shape: tuple[int, ...]) -> Source:
-        """Its leading block of this shape.
-
-        Raises:
-            InputError: it has fewer elements along some dim.
-        """
+        """Its leading block of this shape."""
         if len(shape) != len(self.shape) or any(n > m for n, m in zip(shape, self.shape)):
             raise InputError(f"{self.name} has shape {self.shape}, which does not hold a block of {shape}")
         return Source(self.name, shape, self.dtype, self.read)
@@ -86,9 +75,6 @@ def digits() -> Source:
     """Handwritten digits, 1797 images of 8 x 8 pixels from 0 to 1, as scikit-learn ships them.
 
     The rows are read from the package's file, up to the last one wanted.
-
-    Raises:
-        InputError: scikit-learn is not installed.
     """
     path = digits_file()
 
@@ -100,11 +86,7 @@ def digits() -> Source:
 
 
 def digits_file() -> Path:
-    """Where scikit-learn keeps its digits: a line per image, 64 pixels from 0 to 16 and the label.
-
-    Raises:
-        InputError: scikit-learn is not installed.
-    """
+    """Where scikit-learn keeps its digits: a line per image, 64 pixels from 0 to 16 and the label."""
     spec = find_spec("sklearn")
     if spec is None or not spec.submodule_search_locations:
         raise InputError(
@@ -155,15 +137,7 @@ def _numbers(name: str, shape: tuple[int, ...], dtype: np.dtype, seed: int) -> S
 
 
 class Inputs:
-    """The data of one run, opened when a case first asks for it.
-
-    Args:
-        x: file of the left operand.
-        w: file of the right operand.
-        text: file whose bytes are the token ids.
-        shape: crop to ``(m, k, n)``.
-        dtype: compute in this type; the files' own if left out.
-    """
+    """The data of one run, opened when a case first asks for it: cropped to ``(m, k, n)``, in the files' own type or another."""
 
     def __init__(
         self,
@@ -249,12 +223,112 @@ class Inputs:
 
 
 def parse_dtype(name: str) -> np.dtype:
-    """An element type by its name.
-
-    Raises:
-        InputError: no such type, or one that operators do not compute in.
-    """
+    """An element type by its name."""
     dtype = element_type(name)
     if dtype.kind not in "fciu" and dtype.name != "bfloat16":
         raise InputError(f"operators compute in numbers, not in {name!r}")
     return dtype
+
+
+# ---------------------------------------------------------------- whole numbers
+
+
+#: Numbers other than zero in a column of a weight: sums of so many terms of at most 2, twice in a row, are exact.
+MOST = 1022
+#: The same for floats of 16 bits: results up to 256, which bfloat16 holds, and 32,512 after a second layer.
+MOST_HALF = 126
+
+
+class ExactInputs(Inputs):
+    """The shapes and types of other inputs, with small whole numbers, of which every sum is exact in whatever order it is taken.
+
+    Rounding hides small faults: an element may be off by as much as an honest sum of such terms could be. So each case is
+    run a second time on whole numbers so small that every product, every sum of some of the products and every result is
+    a number of its type. Then there is one right result, to the last bit, for every strategy and every order, and what is
+    off by anything is wrong. No number is zero where a rank's part would vanish with it, and neighbours differ. Integers
+    wrap around in the same way in every order, so for them any numbers do.
+    """
+
+    def __init__(self, data: Inputs) -> None:
+        super().__init__()
+        self.data = data
+
+    @cached_property
+    def dtype(self) -> np.dtype:
+        """The element type of the data."""
+        return self.data.dtype
+
+    @cached_property
+    def x(self) -> Source:
+        """1 and 2, positive and negative."""
+        return self._like(self.data.x, 11, 2)
+
+    @cached_property
+    def w(self) -> Source:
+        """1 and -1; of a long column only so many that a sum stays exact, in each column others."""
+        return self._like(self.data.w, 12, 1, sparse=True)
+
+    @cached_property
+    def bias(self) -> Source:
+        """1 and 2, positive and negative."""
+        return self._like(self.data.bias, 13, 2)
+
+    @cached_property
+    def w2(self) -> Source:
+        """As the first weight."""
+        return self._like(self.data.w2, 14, 1, sparse=True)
+
+    @cached_property
+    def ids(self) -> Source:
+        """Every row of the table, in no order."""
+        data = self.data.ids
+
+        def read(index: Index) -> np.ndarray:
+            array: np.ndarray = (np.abs(normal_block(index, data.shape, np.float64, 15)) * 1e6).astype(
+                data.dtype
+            ) % VOCABULARY
+            return array
+
+        return Source("whole numbers", data.shape, data.dtype, read)
+
+    @cached_property
+    def table(self) -> Source:
+        """1 and 2, positive and negative."""
+        return self._like(self.data.table, 16, 2)
+
+    def _like(self, data: Source, seed: int, most: int, sparse: bool = False) -> Source:
+        shape, dtype = data.shape, self.dtype
+        stride = (
+            -(-shape[0] // (MOST_HALF if dtype.itemsize <= 2 else MOST))
+            if sparse and dtype.kind not in "iu"
+            else 1
+        )
+
+        def read(index: Index) -> np.ndarray:
+            block = _whole(normal_block(index, shape, np.float64, seed), most)
+            if dtype.kind == "c":
+                block = block + 1j * _whole(normal_block(index, shape, np.float64, seed + 100), most)
+            if stride > 1:
+                rows, columns = (np.arange(part.start, part.stop) for part in index)
+                block = np.where((rows[:, None] + columns) % stride == 0, block, 0)
+            return block.astype(np.int64).astype(dtype) if dtype.kind in "iu" else block.astype(dtype)
+
+        return Source("whole numbers", shape, dtype, read)
+
+
+def _whole(normal: np.ndarray, most: int) -> np.ndarray:
+    size = np.where(np.abs(normal) > 0.7, most, 1)
+    return np.where(normal < 0, -size, size)
+
+
+def exact_block(block: Any, dtype: np.dtype) -> np.ndarray:
+    """A reference's block, or function and operands, worked out in a type in which it is exact, then in its own."""
+    if not isinstance(block, tuple):
+        return np.asarray(block)
+    function, operands = block
+    wide = [x.astype(_WIDE.get(x.dtype.kind, x.dtype)) for x in map(np.asarray, operands)]
+    return np.asarray(function(*wide)).astype(dtype)
+
+
+#: bfloat16 is of kind V.
+_WIDE: dict[str, Any] = {"f": np.float64, "V": np.float64, "c": np.complex128}

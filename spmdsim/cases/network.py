@@ -1,20 +1,137 @@
-"""The 784-512-512-10 network of the operator-level parallel tutorial, with its two sets of strategies."""
+"""The tutorial's network: images and labels, its layers with their strategies, and the same training in one process."""
 
 from __future__ import annotations
 
+import gzip
 import itertools
 import math
+import os
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import spmdsim.ops as ops
+from spmdsim.cases.inputs import Source, digits, digits_file
 from spmdsim.core import Layout, Mesh, bind
 from spmdsim.core.operator import ShardedOp
 from spmdsim.errors import InputError
 from spmdsim.nn import Module, Normal, Parameter
 from spmdsim.tensor import Tensor
+from spmdsim.tensor.files import open_array
+from spmdsim.tensor.rounding import Measured, mine, operand, together, wider
+
+if TYPE_CHECKING:
+    from spmdsim.worlds.base import World
+
+# ---------------------------------------------------------------- images: MNIST's IDX files, or the handwritten digits that scikit-learn ships, enlarged
+
+
+#: Mean and deviation of MNIST's pixels, as the tutorial normalises them.
+MEAN, DEVIATION = 0.1307, 0.3081
+SIDE = 28
+
+
+@dataclass(frozen=True)
+class Images:
+    """A labelled set of 28 x 28 images, normalised."""
+
+    name: str
+    pixels: Source  # [count, 784]
+    labels: Source  # [count], 0..9
+
+    @property
+    def count(self) -> int:
+        """Number of images."""
+        return self.pixels.shape[0]
+
+
+def load(path: str | None) -> Images:
+    """The images in a folder with MNIST's files (``DATA_PATH`` if None), or handwritten digits if there is none."""
+    folder = path or os.environ.get("DATA_PATH")
+    if not folder:
+        return enlarged_digits()
+    images = mnist(Path(folder))
+    highest = int(images.labels.read((slice(0, images.count),)).max(initial=0))
+    if highest > 9:
+        raise InputError(f"MNIST's labels are 0..9, but {str(folder)!r} has a label {highest}")
+    return images
+
+
+def mnist(folder: Path) -> Images:
+    """``train-images-idx3-ubyte`` and ``train-labels-idx1-ubyte``, gzipped or not, in a folder or in ``train/``."""
+    images = open_array(find(folder, "train-images", "idx3-ubyte"))
+    labels = open_array(find(folder, "train-labels", "idx1-ubyte"))
+    if images.shape[1:] != (SIDE, SIDE) or labels.shape != images.shape[:1]:
+        raise InputError(
+            f"MNIST has images of 28 x 28 with one label each, but {str(folder)!r} has images of shape "
+            f"{images.shape} and labels of shape {labels.shape}"
+        )
+
+    def read(index: tuple[slice, ...]) -> np.ndarray:
+        rows, columns = index
+        block = images.read((rows, slice(0, SIDE), slice(0, SIDE))).reshape(-1, SIDE * SIDE)[:, columns]
+        return _normalised(block.astype(np.float32) / np.float32(255))
+
+    pixels = Source(folder.name, (images.shape[0], SIDE * SIDE), np.dtype(np.float32), read)
+    known = Source("labels", labels.shape, np.dtype(np.int64), lambda i: labels.read(i).astype(np.int64))
+    return Images(f"MNIST in {folder}", pixels, known)
+
+
+def find(folder: Path, name: str, kind: str) -> Path:
+    """One of MNIST's files, gzipped or not, in a folder or its ``train/``."""
+    for place in (folder, folder / "train"):
+        for separator in ("-", "."):
+            for suffix in ("", ".gz"):
+                path = place / f"{name}{separator}{kind}{suffix}"
+                if path.is_file():
+                    return path
+    raise InputError(f"there is no {name}-{kind} (or .gz) in {str(folder)!r}")
+
+
+def _normalised(pixels: np.ndarray) -> np.ndarray:
+    return (pixels - np.float32(MEAN)) / np.float32(DEVIATION)
+
+
+def enlarged_digits() -> Images:
+    """Scikit-learn's 8 x 8 digits, every pixel three times as wide and high, in a border of two pixels."""
+    images, labels_of, count = small_digits()
+
+    def read(index: tuple[slice, ...]) -> np.ndarray:
+        rows, columns = index
+        block = images(rows).reshape(-1, SIDE * SIDE)[:, columns]
+        return _normalised(block.astype(np.float32) / np.float32(255))
+
+    pixels = Source("digits", (count, SIDE * SIDE), np.dtype(np.float32), read)
+    labels = Source("labels", (count,), np.dtype(np.int64), lambda index: labels_of(index[0]))
+    return Images("scikit-learn's handwritten digits, enlarged to 28 x 28", pixels, labels)
+
+
+Rows = Callable[[slice], np.ndarray]
+
+
+def small_digits() -> tuple[Rows, Rows, int]:
+    """The enlarged digits as bytes ``[rows, 28, 28, 1]``, their labels, and how many there are."""
+    small = digits()
+
+    def images(rows: slice) -> np.ndarray:
+        block = small.read((rows, slice(0, 64))).reshape(-1, 8, 8)
+        large = np.pad(block.repeat(3, 1).repeat(3, 2), ((0, 0), (2, 2), (2, 2)))
+        array: np.ndarray = np.rint(large * 255).astype(np.uint8)[..., None]
+        return array
+
+    def labels(rows: slice) -> np.ndarray:
+        with gzip.open(digits_file(), "rt") as lines:
+            wanted = itertools.islice(lines, rows.start, rows.stop)
+            return np.array([int(float(line.rsplit(",", 1)[1])) for line in wanted], np.int64)
+
+    return images, labels, small.shape[0]
+
+
+# ---------------------------------------------------------------- the 784-512-512-10 network of the operator-level parallel tutorial
+
 
 #: Widths of the layers.
 WIDTHS = (784, 512, 512, 10)
@@ -80,17 +197,7 @@ def _adapted(strategies: str, ranks: int, batch: int) -> str:
 
 
 class Network(Module):
-    """Flatten, three products with a ReLU in between, every operator with its own strategy.
-
-    Args:
-        strategies: a name in :data:`STRATEGIES`.
-        ranks: number of ranks.
-        batch: rows per step.
-        dtype: element type.
-
-    Raises:
-        InputError: a batch of fewer rows than ranks.
-    """
+    """Flatten, three products with a ReLU in between, every operator with its own strategy by a name in :data:`STRATEGIES`."""
 
     def __init__(self, strategies: str, ranks: int, batch: int, dtype: Any = np.float32) -> None:
         if batch < ranks:
@@ -123,3 +230,78 @@ class Network(Module):
         x = self.products[1](x, self.fc2.value)
         x = self.activations[1](x)
         return self.products[2](x, self.fc3.value)
+
+
+# ---------------------------------------------------------------- what it is compared with
+
+
+class Reference:
+    """Three products with ReLU, softmax cross entropy, gradient descent, in plain numpy: no code of what it judges."""
+
+    def __init__(self, weights: list[np.ndarray], rate: float) -> None:
+        self.weights = [weight.copy() for weight in weights]
+        self.rate = weights[0].dtype.type(rate)
+
+    def step(self, x: np.ndarray, labels: np.ndarray) -> float:
+        """One step on a batch; returns the loss before it."""
+        w1, w2, w3 = self.weights
+        a1 = x @ w1
+        h1 = np.maximum(a1, 0)
+        a2 = h1 @ w2
+        h2 = np.maximum(a2, 0)
+        logits = h2 @ w3
+        shifted = logits - logits.max(1, keepdims=True)
+        exponentials = np.exp(shifted)
+        total = exponentials.sum(1, keepdims=True)
+        rows = np.arange(len(labels))
+        loss = float((np.log(total[:, 0]) - shifted[rows, labels]).mean())
+        slope = exponentials / total
+        slope[rows, labels] -= 1
+        slope /= len(labels)
+        g3 = h2.T @ slope
+        slope = (slope @ w3.T) * (a2 > 0)
+        g2 = h1.T @ slope
+        slope = (slope @ w2.T) * (a1 > 0)
+        g1 = x.T @ slope
+        for weight, gradient in zip(self.weights, (g1, g2, g3)):
+            weight -= self.rate * gradient
+        return loss
+
+
+class Beside:
+    """One process beside a distributed training: it takes every step from the weights that the ranks had before it.
+
+    Two right trainings part: once rounding has put a unit on the other side of ReLU's kink, weights differ by a gradient,
+    and more kinks are met. So each step begins with the weights that the ranks have, is taken in float64 and again and
+    again in the network's own type, and the changes of all steps are added up. What the ranks' weights have changed by may
+    differ from the sum in float64 by a small factor times what those of one process do. A step that is wrong, once or by a
+    hundredth of its gradient, stays in the sum. The world's processes share these runs (:mod:`spmdsim.tensor.rounding`).
+    """
+
+    def __init__(self, world: World, weights: list[np.ndarray], rate: float) -> None:
+        self.world, self.rate, self.dtype = world, rate, weights[0].dtype
+        self.first = [wider(weight) for weight in weights]
+        self.losses: dict[int, list[float]] = {number: [] for number in mine(world)}
+        self.changes = {number: [np.zeros_like(weight) for weight in self.first] for number in self.losses}
+
+    def step(self, weights: list[np.ndarray], x: np.ndarray, labels: np.ndarray) -> float:
+        """One step from these weights; the true loss before it, on all ranks."""
+        for number, losses in self.losses.items():
+            salt = 4 * len(losses)
+            before = [operand(weight, number - 1, salt + k) for k, weight in enumerate(weights)]
+            alone = Reference(before, self.rate)
+            losses.append(alone.step(operand(x, number - 1, salt + 3), labels))
+            for change, old, new in zip(self.changes[number], before, alone.weights):
+                change += new - old
+        told = [losses[-1] for losses in self.losses.values()] or [float("nan")]
+        return float(self.world.gather_objects(told[:1] * len(self.world.ranks))[0])
+
+    def measured(self) -> tuple[Measured, list[Measured]]:
+        """All losses and the last weights, as they truly are and how far rounding takes them. All ranks call it."""
+        parts = {n: (np.array(losses), self.changes[n]) for n, losses in self.losses.items()}
+        (losses, changes), *own = together(self.world, parts)
+        weights = [
+            Measured.of(first + change, [first + part[1][i] for part in own], first.dtype, self.dtype)
+            for i, (first, change) in enumerate(zip(self.first, changes))
+        ]
+        return Measured.of(losses, [part[0] for part in own], np.float64, self.dtype), weights

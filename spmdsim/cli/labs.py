@@ -115,8 +115,7 @@ def check(args: argparse.Namespace) -> int:
 
 
 def _scores(of: Lab, args: argparse.Namespace) -> list[Score]:
-    from spmdsim.labs.answers import compiled, run_program
-    from spmdsim.labs.grading import score_apart
+    from spmdsim.labs.grading import compiled, run_program, score_apart
     from spmdsim.launch.limits import MIB, Limits
 
     path = _file(of, args.file)

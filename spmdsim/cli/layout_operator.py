@@ -63,7 +63,7 @@ class Derived(NamedTuple):
 def derive(args: argparse.Namespace) -> Derived:
     """Derive everything from the command's arguments."""
     from spmdsim.dialects.mindspore import check_even
-    from spmdsim.dialects.mindspore.table import known
+    from spmdsim.dialects.mindspore.operators import known
 
     if args.shapes is None:
         raise InputError("--op needs --shapes, one per operand, such as (32,784),(784,512)")
@@ -159,7 +159,7 @@ def _misfit(op: Any, count: int, params: Mapping[str, Any]) -> str:
 
 def _operator(name: str) -> Any:
     import spmdsim.ops as ops
-    from spmdsim.dialects.mindspore.table import known
+    from spmdsim.dialects.mindspore.operators import known
 
     wanted = name.lower().replace("_", "")
     candidates = {key: getattr(getattr(ops, key, None), "op", None) for key in dir(ops)}

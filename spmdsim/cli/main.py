@@ -138,11 +138,7 @@ class _Version(argparse.Action):
 
 
 def build_parser(command: str | None) -> argparse.ArgumentParser:
-    """A parser that knows all commands by name and only ``command`` in full.
-
-    Args:
-        command: the command that is going to be used, None for the overview.
-    """
+    """A parser that knows all commands by name and only the one that is going to be used in full."""
     parser = Parser(
         prog="spmdsim",
         description="See, run and choose tensor layouts over many ranks.",
@@ -187,14 +183,7 @@ def _declaration(command: str) -> Command | CommandGroup:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command.
-
-    Args:
-        argv: arguments after the program's name; those of the process by default.
-
-    Returns:
-        0 if all went well, 1 if a verdict does not hold, 2 for a wrong argument or input.
-    """
+    """Run one command; 0 if all went well, 1 if a verdict does not hold, 2 for a wrong argument or input."""
     print_anywhere()
     argv = sys.argv[1:] if argv is None else list(argv)
     command = chosen_command(argv)

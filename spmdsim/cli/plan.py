@@ -129,7 +129,7 @@ def _ranks(chosen: Any, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _draw(plan: Plan) -> None:
-    from spmdsim.draw.transfer_picture import transfers_list, transfers_picture
+    from spmdsim.draw.plan_figures import transfers_list, transfers_picture
 
     if plan.src.partial != plan.dst.partial or plan.to_shape is not None:
         remark("only plans that move boxes as they are can be drawn: this one reduces or reshapes")
@@ -143,7 +143,7 @@ def _draw(plan: Plan) -> None:
 
 
 def _list(plan: Plan, rank: int) -> None:
-    from spmdsim.draw.transfer_picture import transfers_list
+    from spmdsim.draw.plan_figures import transfers_list
 
     if rank not in plan.dst.mesh and rank not in plan.src.mesh:
         raise InputError(f"rank {rank} is in neither mesh of {plan.src} -> {plan.dst}")

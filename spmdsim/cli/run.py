@@ -153,8 +153,7 @@ def _mesh(text: str, size: int) -> Mesh:
 
 
 def _cases(args: argparse.Namespace, world: World, inputs: Inputs) -> list[Case]:
-    from spmdsim.cases.catalogue import OPERATORS, catalogue, meshes
-    from spmdsim.cases.matmul import layout_case, matmul_case, parse_strategy
+    from spmdsim.cases.catalogue import OPERATORS, catalogue, layout_case, matmul_case, meshes, parse_strategy
 
     only = tuple(word for item in args.only for word in item.split(","))
     for word in only:

@@ -13,8 +13,8 @@ from spmdsim.reading import literal
 
 if TYPE_CHECKING:
     from spmdsim.auto_parallel.costs.settings import Settings
+    from spmdsim.auto_parallel.execute import Proof
     from spmdsim.auto_parallel.matmul_grid import GridProduct
-    from spmdsim.auto_parallel.proof import Proof
     from spmdsim.auto_parallel.search_result import SearchResult, WhyNot
     from spmdsim.core import Mesh
 
@@ -139,8 +139,8 @@ def main(args: argparse.Namespace) -> int:
 
 def _carry_out(args: argparse.Namespace, result: SearchResult) -> Proof:
     """Run the program file, on real ranks under an MPI launcher, else in lock step."""
+    from spmdsim.auto_parallel.execute import arguments, prove
     from spmdsim.auto_parallel.programs.record_program import load_program
-    from spmdsim.auto_parallel.proof import arguments, prove
     from spmdsim.worlds import LockStep, world
 
     if not args.file:

@@ -24,9 +24,7 @@ from spmdsim.errors import InputError
 from spmdsim.sides import many
 
 if TYPE_CHECKING:
-    from spmdsim.cases.network import Network
-    from spmdsim.cases.network_data import Images
-    from spmdsim.cases.network_reference import Beside
+    from spmdsim.cases.network import Beside, Images, Network
     from spmdsim.trace import Trace
     from spmdsim.worlds.base import World
 
@@ -80,8 +78,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace, here: World) -> int:
-    from spmdsim.cases.network import Network
-    from spmdsim.cases.network_data import load
+    from spmdsim.cases.network import Network, load
 
     if args.perfetto is not None:
         from spmdsim.cost import load_machine
@@ -127,7 +124,7 @@ def _introduce(args: argparse.Namespace, world: World, images: Images, network: 
 def _train(args: argparse.Namespace, world: World, images: Images, network: Network) -> dict[str, Any]:
     import numpy as np
 
-    from spmdsim.cases.network_reference import Beside
+    from spmdsim.cases.network import Beside
     from spmdsim.trace import Trace, record
 
     dtype = np.dtype(args.dtype)

@@ -90,13 +90,7 @@ def ink_of(index: int) -> str:
 
 @dataclass
 class Canvas:
-    """A drawing that grows with what is put on it.
-
-    Attributes:
-        parts: its elements, without their frame.
-        width: to the right end of what was drawn.
-        height: to the lower end.
-    """
+    """A drawing that grows with what is put on it."""
 
     parts: list[str] = field(default_factory=list)
     width: float = 0.0

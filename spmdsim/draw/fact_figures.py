@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from spmdsim.cost.roofline import flops_of
 from spmdsim.draw.canvas import Canvas, width_of
-from spmdsim.draw.figures import FactTable, Figure, Part, facts_of, short
+from spmdsim.draw.figures import FactTable, Figure, fact_rows, facts_of, short
 from spmdsim.sides import many
 
 if TYPE_CHECKING:
@@ -21,10 +21,8 @@ if TYPE_CHECKING:
 
 def _terms(rule: Rule) -> Canvas:
     """A rule as boxes: a row per operand and result, a cell per dim, factors of one name in one colour."""
-    terms = [*((f"operand {k}", term) for k, term in enumerate(rule.inputs))]
-    terms += [
-        (f"result {k}" if len(rule.outputs) > 1 else "result", term) for k, term in enumerate(rule.outputs)
-    ]
+    results = [f"result {k}" if len(rule.outputs) > 1 else "result" for k in range(len(rule.outputs))]
+    terms = [(f"operand {k}", term) for k, term in enumerate(rule.inputs)] + list(zip(results, rule.outputs))
     number: dict[str, int] = {}
     out = Canvas()
     for line, (name, term) in enumerate(terms):
@@ -46,16 +44,10 @@ def _terms(rule: Rule) -> Canvas:
 
 def rule_figure(rule: Rule) -> Figure:
     """The rule of an operator: which dims share a factor."""
-    named = facts_of(rule)
-    rows = tuple(
-        (key, short(value))
-        for key, value in named.items()
-        if value and key not in ("inputs", "outputs", "text")
-    )
-    parts: tuple[Part, ...] = (_terms(rule), *((FactTable(("fact", "value"), rows),) if rows else ()))
-    return Figure(
-        f"rule {rule}", parts, ("dims of one colour are one factor: an axis splits it in all of them",)
-    )
+    facts = facts_of(rule).items()
+    rows = [(key, short(fact)) for key, fact in facts if fact and key not in ("inputs", "outputs", "text")]
+    notes = ("dims of one colour are one factor: an axis splits it in all of them",)
+    return Figure(f"rule {rule}", (_terms(rule), *([fact_rows(rows)] if rows else ())), notes)
 
 
 def operator_figure(operator: Op | OperatorFunction[Any, Any]) -> Figure:
@@ -64,24 +56,17 @@ def operator_figure(operator: Op | OperatorFunction[Any, Any]) -> Figure:
     facts = {} if op is None else {key: value for key, value in facts_of(op).items() if value}
     rule = facts.pop("rule", None)
     drawn = () if rule is None or callable(rule) else (_terms(rule),)
-    rows = tuple((key, short(value)) for key, value in facts.items() if key != "name")
+    rows = [(key, short(value)) for key, value in facts.items() if key != "name"]
     about = (operator.__doc__ or "").strip().partition("\n")[0].replace("``", "")
     title = f"operator {operator.name}" + (f": {rule}" if drawn else "")
-    return Figure(title, (*drawn, *((FactTable(("fact", "value"), rows),) if rows else ())), (about,))
+    return Figure(title, (*drawn, *([fact_rows(rows)] if rows else ())), (about,))
 
 
 def bound_figure(bound: BoundRule) -> Figure:
     """A rule with sizes."""
-    rows = [
-        (factor, f"{size:,}", "no" if factor in bound.rule.whole else "yes")
-        for factor, size in bound.sizes.items()
-    ]
-    table = FactTable(
-        ("factor", "size", "may be split"),
-        tuple(rows),
-        f"{flops_of(bound):,} floating-point operations",
-        (1,),
-    )
+    whole, columns = bound.rule.whole, ("factor", "size", "may be split")
+    rows = tuple((name, f"{size:,}", "no" if name in whole else "yes") for name, size in bound.sizes.items())
+    table = FactTable(columns, rows, f"{flops_of(bound):,} floating-point operations", (1,))
     return Figure(f"rule {bound.rule} with sizes", (_terms(bound.rule), table))
 
 
@@ -92,11 +77,10 @@ def strategy_figure(strategy: Strategy) -> Figure:
     out = Canvas()
     x = 0.0
     for number, (axis, size) in enumerate(zip(strategy.mesh.axes, strategy.mesh.shape)):
-        does = (
-            f"splits {of[axis]}" if axis in of else f"pending {passed[axis]}" if axis in passed else "repeats"
-        )
-        wide = max(width_of(f"{axis}={size}"), width_of(does)) + 20
-        out.cell(x, 0, wide, 40, [f"{axis}={size}", does], number if axis in of or axis in passed else None)
+        does = f"pending {passed[axis]}" if axis in passed else "repeats"
+        words = [f"{axis}={size}", f"splits {of[axis]}" if axis in of else does]
+        wide = max(map(width_of, words)) + 20
+        out.cell(x, 0, wide, 40, words, number if axis in of or axis in passed else None)
         x += wide + 4
     return Figure(f"strategy {strategy} on {strategy.mesh}", (out,))
 
@@ -108,32 +92,24 @@ def world_figure(world: Any) -> Figure:
         "ShapeOnly": "no data: shapes, bytes and times only",
         "MPIWorld": "a process per rank, real collectives",
     }
-    name = type(world).__name__
-    owned = list(world.ranks[:9])
-    rows = [
-        ("ranks", f"{world.size:,}"),
-        (
-            "ranks of this process",
-            f"{len(world.ranks):,}: {', '.join(map(str, owned[:8]))}{', ...' if len(world.ranks) > 8 else ''}",
-        ),
-        ("holds data", "yes" if world.has_data else "no"),
-    ]
+    name, owned = type(world).__name__, world.ranks
+    shown = f"{len(owned):,}: {', '.join(map(str, owned[:8]))}{', ...' if len(owned) > 8 else ''}"
     machine = getattr(world, "machine", None)
-    rows.append(("machine that chooses", getattr(machine, "name", None) or "bytes alone"))
-    notes = (kinds[name],) if name in kinds else ()
-    return Figure(
-        f"{name} of {many(world.size, 'rank')}", (FactTable(("fact", "value"), tuple(rows)),), notes
+    rows = (
+        ("ranks", f"{world.size:,}"),
+        ("ranks of this process", shown),
+        ("holds data", "yes" if world.has_data else "no"),
+        ("machine that chooses", getattr(machine, "name", None) or "bytes alone"),
     )
+    notes = (kinds[name],) if name in kinds else ()
+    return Figure(f"{name} of {many(world.size, 'rank')}", (fact_rows(rows),), notes)
 
 
 def tuned_figure(tuned: TunedSteps) -> Figure:
     """Which ways steps take, and why."""
     table = FactTable(("step", "ranks", "way", "why"), tuple(tuned.rows), right=(1,))
-    return Figure(
-        f"{many(len(tuned.steps), 'step')} with several ways, on {tuned.machine}",
-        (table,),
-        (f"SPMDSIM_TUNE={tuned.mode}",),
-    )
+    title = f"{many(len(tuned.steps), 'step')} with several ways, on {tuned.machine}"
+    return Figure(title, (table,), (f"SPMDSIM_TUNE={tuned.mode}",))
 
 
 def module_figure(module: Module) -> Figure:
@@ -151,8 +127,7 @@ def module_figure(module: Module) -> Figure:
 def verdict_figure(verdict: Verdict) -> Figure:
     """What a comparison found: the error beside what rounding allows, on one scale."""
     out = Canvas()
-    good = verdict.ok
-    words = f"{'✓' if good else '✗'} {verdict.word}"
+    good, words = verdict.ok, f"{'✓' if verdict.ok else '✗'} {verdict.word}"
     wide = width_of(words) + 24
     out.cell(0, 0, wide, 30, [words], 2 if good else 6, verdict.details)
     if verdict.tolerance > 0 and verdict.max_error < float("inf"):
@@ -164,11 +139,7 @@ def verdict_figure(verdict: Verdict) -> Figure:
         at = length / most
         out.line(at, 60, at, 90, "edge")
         out.text(max(at, width_of("allowed") / 2), 104, "allowed", "faint", "middle")
-    rows = [
-        ("rank", str(verdict.rank)),
-        ("element", str(verdict.index)),
-        ("expected", short(verdict.expected)),
-        ("got", short(verdict.got)),
-    ]
+    facts = (("rank", str(verdict.rank)), ("element", str(verdict.index)))
+    rows = (*facts, ("expected", short(verdict.expected)), ("got", short(verdict.got)))
     notes = tuple(note for note in (verdict.why, verdict.compared) if note)
-    return Figure(f"verdict: {verdict.word}", (out, FactTable(("fact", "value"), tuple(rows))), notes)
+    return Figure(f"verdict: {verdict.word}", (out, fact_rows(rows)), notes)

@@ -6,7 +6,7 @@ a value without an entry is shown by its public facts, so there is a figure of e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from html import escape
 from importlib import import_module
@@ -23,21 +23,13 @@ MOST_ROWS = 64
 
 @dataclass(frozen=True)
 class FactTable:
-    """A table of a figure.
-
-    Attributes:
-        columns: headings.
-        rows: cells, as many as there are columns.
-        caption: what it shows.
-        right: numbers of the columns that are aligned right.
-        most: rows that are shown.
-    """
+    """A table of a figure."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     caption: str = ""
-    right: tuple[int, ...] = ()
-    most: int = MOST_ROWS
+    right: tuple[int, ...] = ()  # numbers of the columns that are aligned right
+    most: int = MOST_ROWS  # rows that are shown
 
     @property
     def shown(self) -> tuple[tuple[str, ...], ...]:
@@ -85,22 +77,21 @@ class FactTable:
         return caption + text_table(list(self.columns), [list(row) for row in self.shown], right=self.right)
 
 
+def fact_rows(rows: Iterable[tuple[str, str]], key: str = "fact") -> FactTable:
+    """A table of facts with their values."""
+    return FactTable((key, "value"), tuple(rows))
+
+
 Part = Canvas | FactTable
 
 
 @dataclass(frozen=True)
 class Figure:
-    """What a value looks like.
-
-    Attributes:
-        title: what it is, in one line.
-        parts: drawings and tables, from top to bottom.
-        notes: lines under the title.
-    """
+    """What a value looks like."""
 
     title: str
     parts: tuple[Part, ...] = ()
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # lines under the title
 
     def svg(self) -> str:
         """All parts below each other in one image."""
@@ -197,15 +188,7 @@ DRAWN: dict[str, str] = {
 
 
 def figure_of(value: object, **options: Any) -> Figure:
-    """The figure of a value that the package returns.
-
-    Args:
-        value: any of the package's values; several of one kind as a list or tuple.
-        **options: what the kind of figure takes, such as ``shape`` for a layout.
-
-    Raises:
-        UsageTypeError: the value is not the package's.
-        InputError: there is too much to draw.
+    """The figure of a value that the package returns, or of a list; options are what its kind takes, such as ``shape``.
 
     >>> from spmdsim.core import Mesh
     >>> figure_of(Mesh((2, 2), ("dp", "tp"))).title
@@ -254,11 +237,10 @@ def facts_figure(value: Any) -> Figure:
     """What a value says of itself: its fields, its properties, and its own words."""
     name = type(value).__name__
     rows = [(key, short(fact)) for key, fact in facts_of(value).items()]
-    words = str(value)
-    words = "" if words == repr(value) else words
+    words = "" if str(value) == repr(value) else str(value)
     title = f"{name} {words}" if words and len(words) < 80 and "\n" not in words else name
     notes = tuple(words.splitlines()[:MOST_ROWS]) if words and title == name else ()
-    return Figure(title, (FactTable(("fact", "value"), tuple(rows)),) if rows else (), notes)
+    return Figure(title, (fact_rows(rows),) if rows else (), notes)
 
 
 def facts_of(value: Any) -> dict[str, Any]:

@@ -9,19 +9,21 @@ from typing import TYPE_CHECKING
 
 from spmdsim.core import Layout, Mesh
 from spmdsim.draw.canvas import Canvas, fill_of, width_of
-from spmdsim.draw.figures import FactTable, Figure, side_by_side
+from spmdsim.draw.figures import Figure, fact_rows, side_by_side
 from spmdsim.draw.layout_picture import (
     GAP,
-    MOST_COLUMNS,
     MOST_PANELS,
     MOST_PIECES,
-    MOST_ROWS,
+    RankPanel,
+    box_text,
     digits,
+    dims_text,
     drawn_dims,
+    grid_axes,
     holder,
     holders_text,
     interval,
-    panels,
+    rank_panels,
     shown,
 )
 from spmdsim.sides import many
@@ -34,12 +36,9 @@ HIGH = 38
 
 def mesh_figure(mesh: Mesh) -> Figure:
     """The grid of a mesh's ranks."""
-    whole = Layout(mesh, ())
-    return Figure(
-        f"mesh {mesh}: {mesh.size:,} rank{'s' if mesh.size != 1 else ''}",
-        (_grid(whole, None, plain=True),),
-        ("numbers are ranks; the last axis is the one along which they count",),
-    )
+    note = "numbers are ranks; the last axis is the one along which they count"
+    title = f"mesh {mesh}: {mesh.size:,} rank{'s' if mesh.size != 1 else ''}"
+    return Figure(title, (_grid(Layout(mesh, ()), None, plain=True),), (note,))
 
 
 def layout_figure(layout: Layout, shape: Sequence[int] | None = None) -> Figure:
@@ -69,75 +68,50 @@ def tensor_figure(tensor: Tensor) -> Figure:
         ("rank 0's shard" if 0 in tensor.layout.mesh else "first shard", f"{held:,} bytes"),
         ("world", repr(tensor.world)),
     )
-    return Figure(repr(tensor), (*figure.parts, FactTable(("fact", "value"), facts)), figure.notes)
+    return Figure(repr(tensor), (*figure.parts, fact_rows(facts)), figure.notes)
 
 
 def _grid(layout: Layout, shape: Sequence[int] | None, plain: bool = False) -> Canvas:
     """The ranks of the mesh as cells: the last two axes as rows and columns, a panel per index of the others."""
-    mesh = layout.mesh
-    axes = [axis for axis, size in zip(mesh.axes, mesh.shape) if size > 1] or list(mesh.axes[:1])
-    row, column = (axes[-2] if len(axes) > 1 else None), (axes[-1] if axes else None)
-    drawings = []
-    for panel in panels(layout, axes[:-2]):
-        if panel is None:
-            gap = Canvas()
-            gap.text(0, 12, GAP)
-            drawings.append(("", gap))
-            continue
-        name = " ".join(f"{axis}={index}" for axis, index in panel.items())
-        drawings.append((name, _panel(layout, shape, panel, row, column, plain)))
-    return side_by_side(drawings)
+    return side_by_side(
+        [
+            _gap() if panel is None else (panel.name, _panel(layout, shape, panel, plain))
+            for panel in rank_panels(layout.mesh)
+        ]
+    )
 
 
-def _panel(
-    layout: Layout,
-    shape: Sequence[int] | None,
-    panel: dict[str, int],
-    row: str | None,
-    column: str | None,
-    plain: bool,
-) -> Canvas:
-    mesh, out = layout.mesh, Canvas()
-    rows = shown(mesh.axis_size(row), MOST_ROWS) if row else [0]
-    columns = shown(mesh.axis_size(column), MOST_COLUMNS) if column else [0]
+def _gap() -> tuple[str, Canvas]:
+    out = Canvas()
+    out.text(0, 12, GAP)
+    return "", out
+
+
+def _panel(layout: Layout, shape: Sequence[int] | None, panel: RankPanel, plain: bool) -> Canvas:
+    mesh, out, (_, row, column) = layout.mesh, Canvas(), grid_axes(layout.mesh)
     longest = f"rank {max(mesh.ranks or [mesh.size - 1])}"
     wide = max(width_of(longest) + 14, width_of(f"{column}=00") + 8)
     high = 24 if plain else HIGH
     margin = width_of(f"{row}=000") if row else 0
-    for k, c in enumerate(columns):
-        words = GAP if c is None else f"{column}={c}" if column else ""
+    for k, words in enumerate(panel.heads):
         out.text(margin + k * wide + wide / 2, 12, words, "faint", "middle")
-    for j, r in enumerate(rows):
+    for j, (label, ranks) in enumerate(panel.rows):
         y = 18 + j * high
         if row:
-            out.text(0, y + high / 2 + 4, GAP if r is None else f"{row}={r}", "faint")
-        for k, c in enumerate(columns):
+            out.text(0, y + high / 2 + 4, label, "faint")
+        for k, rank in enumerate(ranks):
             x = margin + k * wide
-            if r is None or c is None:
+            if rank is None:
                 out.text(x + wide / 2, y + high / 2 + 4, GAP, "faint", "middle")
                 continue
-            coords = {**panel, **({row: r} if row else {}), **({column: c} if column else {})}
-            rank = mesh.rank_of([coords.get(axis, 0) for axis in mesh.axes])
-            at = " ".join(f"{axis}={coords.get(axis, 0)}" for axis in mesh.axes)
+            told = f"rank {rank} at {' '.join(f'{a}={c}' for a, c in zip(mesh.axes, mesh.coords(rank)))}"
             if plain:
-                out.cell(x, y, wide, high, [f"rank {rank}"], None, f"rank {rank} at {at}")
+                out.cell(x, y, wide, high, [f"rank {rank}"], None, told)
                 continue
             shard = layout.shard_number(rank)
-            box = "" if shape is None else f" = {_box_text(layout, shape, rank)}"
-            out.cell(
-                x,
-                y,
-                wide,
-                high,
-                [f"rank {rank}", f"#{shard}"],
-                shard,
-                f"rank {rank} at {at}: piece {shard}{box}",
-            )
+            box = "" if shape is None else f" = {box_text(layout.bounds(shape, rank))}"
+            out.cell(x, y, wide, high, [f"rank {rank}", f"#{shard}"], shard, f"{told}: piece {shard}{box}")
     return out
-
-
-def _box_text(layout: Layout, shape: Sequence[int], rank: int) -> str:
-    return "[" + ", ".join(f"{a}:{b}" for a, b in layout.bounds(shape, rank)) + "]"
 
 
 def _pieces(layout: Layout, shape: Sequence[int]) -> Canvas:
@@ -149,14 +123,11 @@ def _pieces(layout: Layout, shape: Sequence[int]) -> Canvas:
         drawings.append(("dim 0 goes back, dim 1 down, dim 2 to the right", _block(layout, shape)))
     for number in shown(math.prod(counts), MOST_PANELS):
         if number is None:
-            gap = Canvas()
-            gap.text(0, 12, GAP)
-            drawings.append(("", gap))
+            drawings.append(_gap())
             continue
         chosen = dict(zip(others, digits(number, counts)))
-        where = ", ".join(
-            "dim {}: {}:{}".format(d, *interval(layout, shape, d, i)) for d, i in chosen.items()
-        )
+        ends = {dim: interval(layout, shape, dim, i) for dim, i in chosen.items()}
+        where = ", ".join(f"dim {dim}: {start}:{stop}" for dim, (start, stop) in ends.items())
         drawings.append((where, _boxes(layout, shape, row, column, chosen)))
     return side_by_side(drawings)
 
@@ -173,7 +144,9 @@ def _block(layout: Layout, shape: Sequence[int]) -> Canvas:
     height, back, up, gap = 40.0, 30.0, 20.0, 5.0
     for a, b, c in sorted(cells, key=lambda at: (-at[0], -at[1], at[2])):  # what hides another comes later
         texts, shard = cells[a, b, c]
-        told = f"piece {shard}, {_box_text(layout, shape, holder(layout, {0: a, 1: b, 2: c}))}: {texts[1]}"
+        told = (
+            f"piece {shard}, {box_text(layout.bounds(shape, holder(layout, {0: a, 1: b, 2: c})))}: {texts[1]}"
+        )
         x, y = c * (width + gap) + a * (back + gap), 8 + b * (height + gap) + (deep - a) * (up + gap)
         letters = fill_of(shard)[1]
         over = [(x, y), (x + back, y - up), (x + back + width, y - up), (x + width, y)]
@@ -184,9 +157,8 @@ def _block(layout: Layout, shape: Sequence[int]) -> Canvas:
         if b == 0 and a:
             out.text(x + (width + back) / 2, y - up / 2 + 4, texts[0], anchor="middle", colour=letters)
         if c == wide - 1 and a and b:
-            out.text(
-                x + width + back / 2, y + (height - up) / 2 + 4, texts[0], anchor="middle", colour=letters
-            )
+            middle = x + width + back / 2, y + (height - up) / 2 + 4
+            out.text(*middle, texts[0], anchor="middle", colour=letters)
     return out
 
 
@@ -204,10 +176,7 @@ def _boxes(
     inner = max(width_of(text) for texts, _ in cells.values() for text in texts) + 16
     left = width_of(str(max(shape, default=0))) + 10
     top = 34.0
-    title = ", ".join(
-        f"{name}: dim {dim}" for name, dim in (("rows", row), ("columns", column)) if dim is not None
-    )
-    out.text(left, 12, title or "a scalar", "faint")
+    out.text(left, 12, dims_text(row, column), "faint")
     for k, c in enumerate([*columns, None]):
         if column is not None and (k == len(columns) or c is not None):
             cut = shape[column] if k == len(columns) else interval(layout, shape, column, c or 0)[0]
@@ -226,6 +195,6 @@ def _boxes(
                 continue
             texts, shard = cells[r, c]
             rank = holder(layout, {**chosen, row: r, column: c})
-            told = f"piece {shard}, {_box_text(layout, shape, rank)}: {texts[1]}"
+            told = f"piece {shard}, {box_text(layout.bounds(shape, rank))}: {texts[1]}"
             out.cell(x, y, inner, HIGH + 4, texts, shard, told)
     return out

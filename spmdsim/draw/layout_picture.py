@@ -10,7 +10,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spmdsim.core import Layout, Mesh
 from spmdsim.draw.canvas import FILLS, fill_of
@@ -24,8 +24,7 @@ MOST_PIECES = 8
 GAP = ".."
 
 
-@dataclass(frozen=True)
-class GridCell:
+class GridCell(NamedTuple):
     """A piece of a line; ``shard`` decides its colour."""
 
     text: str
@@ -34,12 +33,7 @@ class GridCell:
 
 @dataclass(frozen=True)
 class Picture:
-    """Lines of cells.
-
-    Args:
-        lines: the cells of each line.
-        shards: how many shards there are, to spread the colours.
-    """
+    """Lines of cells."""
 
     lines: tuple[tuple[GridCell, ...], ...]
     shards: int
@@ -103,18 +97,28 @@ def rank_grid(layout: Layout, width: int = 100, plain: bool = False) -> Picture:
     dp=0        0:0   1:1
     dp=1        2:0   3:1
     """
-    mesh = layout.mesh
-    axes = [axis for axis, size in zip(mesh.axes, mesh.shape) if size > 1] or list(mesh.axes[:1])
-    row, column = (axes[-2] if len(axes) > 1 else None), (axes[-1] if axes else None)
+    mesh, (*_, column) = layout.mesh, grid_axes(layout.mesh)
+    cell = max(len(f"{max(mesh.ranks or [mesh.size])}:{layout.shard_count}"), len(f"{column}=00"))
+    most = max(3, min(MOST_COLUMNS, (width - len("rank:shard")) // (cell + 2)))
     lines: list[tuple[GridCell, ...]] = []
-    for i, panel in enumerate(panels(layout, axes[:-2])):
+    for i, panel in enumerate(rank_panels(mesh, most)):
         if panel is None:
             lines += [(), (GridCell(GAP),)]
             continue
-        if panel:
-            lines += [()] * (i > 0) + [(GridCell(" ".join(f"{a}={c}" for a, c in panel.items())),)]
-        lines += _panel(layout, panel, row, column, width, plain)
+        if panel.name:
+            lines += [()] * (i > 0) + [(GridCell(panel.name),)]
+        table = [[GridCell(text) for text in ("rank" if plain else "rank:shard", *panel.heads)]]
+        for label, ranks in panel.rows:
+            table.append([GridCell(label), *(_rank_cell(layout, rank, plain) for rank in ranks)])
+        lines += _aligned(table)
     return Picture(tuple(lines), layout.shard_count)
+
+
+def _rank_cell(layout: Layout, rank: int | None, plain: bool) -> GridCell:
+    if rank is None:
+        return GridCell(GAP)
+    shard = None if plain else layout.shard_number(rank)
+    return GridCell(str(rank) if shard is None else f"{rank}:{shard}", shard)
 
 
 def mesh_grid(mesh: Mesh, width: int = 100) -> Picture:
@@ -129,40 +133,47 @@ def mesh_grid(mesh: Mesh, width: int = 100) -> Picture:
     return rank_grid(Layout(mesh, ()), width, plain=True)
 
 
-def panels(layout: Layout, axes: Sequence[str]) -> Iterator[dict[str, int] | None]:
-    """The indices of the leading axes, each a panel; None for a gap."""
-    sizes = [layout.mesh.axis_size(axis) for axis in axes]
-    for index in shown(math.prod(sizes), MOST_PANELS):
-        yield None if index is None else dict(zip(axes, digits(index, sizes)))
+class RankPanel(NamedTuple):
+    """The ranks at one index of a mesh's leading axes, with what stands above the columns and beside the rows."""
+
+    name: str
+    heads: list[str]
+    rows: list[tuple[str, list[int | None]]]
 
 
-def _panel(
-    layout: Layout, panel: dict[str, int], row: str | None, column: str | None, width: int, plain: bool
-) -> list[tuple[GridCell, ...]]:
-    size = layout.mesh.axis_size
-    cell = max(
-        len(f"{max(layout.mesh.ranks or [layout.mesh.size])}:{layout.shard_count}"), len(f"{column}=00")
-    )
-    most = max(3, min(MOST_COLUMNS, (width - len("rank:shard")) // (cell + 2)))
-    columns = shown(size(column), most) if column else [0]
-    rows = shown(size(row), MOST_ROWS) if row else [0]
-    head = [
-        "rank" if plain else "rank:shard",
-        *(GAP if c is None else f"{column}={c}" if column else "" for c in columns),
-    ]
-    table: list[list[GridCell]] = [[GridCell(text) for text in head]]
-    for r in rows:
-        cells = [GridCell(GAP if r is None else f"{row}={r}" if row else "")]
-        for c in columns:
+def grid_axes(mesh: Mesh) -> tuple[list[str], str | None, str | None]:
+    """The axes longer than 1: the leading ones, that of the rows and that of the columns."""
+    axes = [axis for axis, size in zip(mesh.axes, mesh.shape) if size > 1] or list(mesh.axes[:1])
+    return axes[:-2], (axes[-2] if len(axes) > 1 else None), (axes[-1] if axes else None)
+
+
+def rank_panels(mesh: Mesh, most: int = MOST_COLUMNS) -> Iterator[RankPanel | None]:
+    """A panel per index of the leading axes; a panel, or a rank, that is left out is None."""
+    leading, row, column = grid_axes(mesh)
+    sizes = [mesh.axis_size(axis) for axis in leading]
+    rows = shown(mesh.axis_size(row) if row else 1, MOST_ROWS)
+    columns = shown(mesh.axis_size(column) if column else 1, most)
+    for number in shown(math.prod(sizes), MOST_PANELS):
+        if number is None:
+            yield None
+            continue
+        index = dict(zip(leading, digits(number, sizes)))
+
+        def rank(r: int | None, c: int | None, index: Mapping[str, int] = index) -> int | None:
             if r is None or c is None:
-                cells.append(GridCell(GAP))
-                continue
-            coords = {**panel, **({row: r} if row else {}), **({column: c} if column else {})}
-            rank = layout.mesh.rank_of([coords.get(axis, 0) for axis in layout.mesh.axes])
-            shard = None if plain else layout.shard_number(rank)
-            cells.append(GridCell(str(rank) if shard is None else f"{rank}:{shard}", shard))
-        table.append(cells)
-    return _aligned(table)
+                return None
+            at = {row: r, column: c}
+            return mesh.rank_of([at.get(axis, index.get(axis, 0)) for axis in mesh.axes])
+
+        yield RankPanel(
+            " ".join(f"{axis}={place}" for axis, place in index.items()),
+            [_place(column, c) for c in columns],
+            [(_place(row, r), [rank(r, c) for c in columns]) for r in rows],
+        )
+
+
+def _place(axis: str | None, index: int | None) -> str:
+    return GAP if index is None else f"{axis}={index}" if axis else ""
 
 
 def _aligned(table: list[list[GridCell]]) -> list[tuple[GridCell, ...]]:
@@ -199,10 +210,7 @@ def tensor_pieces(layout: Layout, shape: Sequence[int], width: int = 100) -> Pic
     """
     layout.check_shape(shape)
     row, column, others = drawn_dims(layout, shape)
-    title = ", ".join(
-        f"{name}: dim {dim}" for name, dim in (("rows", row), ("columns", column)) if dim is not None
-    )
-    lines: list[tuple[GridCell, ...]] = [(GridCell(title or "a scalar"),)]
+    lines: list[tuple[GridCell, ...]] = [(GridCell(dims_text(row, column)),)]
     counts = [layout.parts[dim] for dim in others]
     for panel in shown(math.prod(counts), MOST_PANELS):
         if panel is None:
@@ -227,6 +235,12 @@ def drawn_dims(layout: Layout, shape: Sequence[int]) -> tuple[int | None, int | 
     if len(drawn) == 1:
         return None, drawn[0], others
     return (drawn[0], drawn[1], others) if drawn else (None, None, others)
+
+
+def dims_text(row: int | None, column: int | None) -> str:
+    """Which dims are drawn, in words."""
+    dims = {"rows": row, "columns": column}
+    return ", ".join(f"{name}: dim {dim}" for name, dim in dims.items() if dim is not None) or "a scalar"
 
 
 def interval(layout: Layout, shape: Sequence[int], dim: int | None, index: int) -> tuple[int, int]:

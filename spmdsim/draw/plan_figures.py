@@ -1,20 +1,119 @@
-"""Figures of redistributions: who sends what to whom in a step, and a plan with its steps, bound and alternatives."""
+"""Redistributions: who sends which box to whom, as text and as a drawing; a step, and a plan with its bound and alternatives."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
+from spmdsim.core import Bounds, Layout
 from spmdsim.draw.canvas import Canvas, width_of
 from spmdsim.draw.figures import FactTable, Figure, Part, side_by_side
-from spmdsim.draw.transfer_picture import cut_cells
+from spmdsim.draw.layout_picture import GridCell, Picture, box_text
 from spmdsim.errors import SpmdError
 from spmdsim.layout.explain import ranks_text
+from spmdsim.redistribution.exchange.direct import receives
 from spmdsim.redistribution.plan_table import best_of_each_kind, bytes_text, plan_dict, seconds_text
 from spmdsim.trace.event_table import pairs
 
 if TYPE_CHECKING:
     from spmdsim.core.step import Step
     from spmdsim.redistribution.planner import Plan
+
+MOST_CELLS, MOST_LINES, MOST_RANKS, MOST_LISTED = 16, 8, 64, 64
+
+
+class SentBox(NamedTuple):
+    """A box that goes from one rank to another."""
+
+    sender: int
+    receiver: int
+    box: Bounds
+
+
+def transfers(
+    src: Layout, dst: Layout, shape: Sequence[int], ranks: Sequence[int] | None = None
+) -> list[SentBox]:
+    """All boxes of the direct exchange, or those of some receivers."""
+    receivers = sorted(dst.mesh.rank_list) if ranks is None else ranks
+    return [SentBox(got.peer, rank, got.box) for rank in receivers for got in receives(src, dst, shape, rank)]
+
+
+def transfers_picture(src: Layout, dst: Layout, shape: Sequence[int]) -> Picture | None:
+    """The picture of a direct exchange of one or two dims that reduces nothing, or None where there is too much to draw."""
+    grid = cut_cells(src, dst, shape)
+    if grid is None:
+        return None
+    cells, cuts, number = grid
+    return Picture(tuple(_lines(cells, cuts, number, len(shape))), len(number))
+
+
+#: Texts with their senders per cell, where the cuts are, and a number for each sender.
+Cut = tuple[list[list[list[tuple[str, int]]]], list[list[int]], dict[int, int]]
+
+
+def cut_cells(src: Layout, dst: Layout, shape: Sequence[int]) -> Cut | None:
+    """The tensor cut at all borders of both layouts, with what happens to each cell; None where that is too much."""
+    if not 1 <= len(shape) <= 2 or dst.mesh.size > MOST_RANKS or 0 in shape:
+        return None
+    sent = [(a, b, box if len(shape) == 2 else ((0, 1), *box)) for a, b, box in transfers(src, dst, shape)]
+    cuts = [sorted({edge for _, _, box in sent for edge in box[dim]}) for dim in range(2)]
+    if max(len(some) - 1 for some in cuts) > MOST_CELLS:
+        return None
+    cells = [
+        [_texts(sent, (rows, columns)) for columns in zip(cuts[1], cuts[1][1:])]
+        for rows in zip(cuts[0], cuts[0][1:])
+    ]
+    if max(len(cell) for row in cells for cell in row) > MOST_LINES:
+        return None
+    return cells, cuts, {rank: k for k, rank in enumerate(sorted({a for a, _, _ in sent}))}
+
+
+def transfers_list(src: Layout, dst: Layout, shape: Sequence[int], rank: int | None = None) -> list[str]:
+    """The transfers as lines, of one receiving rank or of all."""
+    boxes = transfers(src, dst, shape, None if rank is None else (rank,))
+    lines = [
+        f"{sender} keeps {box_text(box)}" if sender == receiver else f"{sender} > {receiver} {box_text(box)}"
+        for sender, receiver, box in boxes[:MOST_LISTED]
+    ]
+    if len(boxes) > MOST_LISTED:
+        lines.append(f".. and {len(boxes) - MOST_LISTED} more")
+    return lines
+
+
+def _texts(sent: Sequence[tuple[int, int, Bounds]], cell: Sequence[tuple[int, int]]) -> list[tuple[str, int]]:
+    """What happens to one cell: texts with the sending rank."""
+    return [
+        (str(sender) if sender == receiver else f"{sender}>{receiver}", sender)
+        for sender, receiver, box in sent
+        if all(start <= low and high <= stop for (start, stop), (low, high) in zip(box, cell))
+    ]
+
+
+def _lines(
+    cells: list[list[list[tuple[str, int]]]], cuts: list[list[int]], number: dict[int, int], ndim: int
+) -> list[tuple[GridCell, ...]]:
+    """The grid with its borders, the row borders' indices on the left and the column borders' above."""
+    heads = [str(edge) for edge in cuts[1]]
+    texts = [len(text) for row in cells for cell in row for text, _ in cell]
+    width = max([*texts, *map(len, heads)]) + 2
+    margin = max(len(str(edge)) for edge in cuts[0]) + 1 if ndim == 2 else 1
+    lines: list[tuple[GridCell, ...]] = [
+        (GridCell(" " * margin + "".join(head.ljust(width + 1) for head in heads)),)
+    ]
+    rule = "+" + "+".join("-" * width for _ in cells[0]) + "+"
+    for k, row in enumerate(cells):
+        label = str(cuts[0][k]) if ndim == 2 else ""
+        lines.append((GridCell(label.rjust(margin - 1) + " " + rule),))
+        for line in range(max(len(cell) for cell in row)):
+            parts = [GridCell(" " * margin + "|")]
+            for cell in row:
+                text, sender = cell[line] if line < len(cell) else ("", -1)
+                parts += [GridCell(f" {text}".ljust(width), number.get(sender)), GridCell("|")]
+            lines.append(tuple(parts))
+    last = str(cuts[0][-1]) if ndim == 2 else ""
+    lines.append((GridCell(last.rjust(margin - 1) + " " + rule),))
+    return lines
+
 
 MOST_PEERS = 32
 """Ranks along an edge of a table of senders and receivers."""
@@ -25,11 +124,8 @@ def step_figure(step: Step, itemsize: int = 4) -> Figure:
     over = f" over {','.join(step.axes)}" if step.axes else ""
     shape = "x".join(map(str, step.shape)) or "a scalar"
     title = f"{step.collective}{over}: {step.src.short()} -> {step.dst.short()} of {shape}"
-    return Figure(
-        title,
-        (_matrix(step, itemsize),),
-        (f"bytes, with {itemsize} for an element; rows send, columns receive",),
-    )
+    note = f"bytes, with {itemsize} for an element; rows send, columns receive"
+    return Figure(title, (_matrix(step, itemsize),), (note,))
 
 
 def plan_figure(plan: Plan) -> Figure:
@@ -84,20 +180,10 @@ def _way(plan: Plan) -> Canvas:
 def _steps(plan: Plan, facts: dict[str, list[dict[str, object]]]) -> FactTable:
     rows = []
     for number, (step, one) in enumerate(zip(plan.steps, facts["steps"]), 1):
-        over = ",".join(step.axes) or "-"
-        sizes = [
-            bytes_text(float(str(one[key]))) for key in ("max_nbytes", "max_sent_nbytes", "total_nbytes")
-        ]
-        rows.append(
-            (
-                str(number),
-                step.collective,
-                over,
-                *sizes,
-                str(one["messages"]),
-                seconds_text(float(str(one["seconds"]))),
-            )
-        )
+        sizes = (one[key] for key in ("max_nbytes", "max_sent_nbytes", "total_nbytes"))
+        moved = (*(bytes_text(float(str(size))) for size in sizes), str(one["messages"]))
+        head = (str(number), step.collective, ",".join(step.axes) or "-")
+        rows.append((*head, *moved, seconds_text(float(str(one["seconds"])))))
     columns = ("step", "collective", "over", "received", "sent", "in all", "messages", "time")
     return FactTable(columns, tuple(rows), "steps; bytes of the busiest rank", (3, 4, 5, 6, 7))
 
@@ -107,16 +193,11 @@ def _considered(plan: Plan) -> FactTable:
     for one in best_of_each_kind(plan.alternatives):
         way = " + ".join(step.collective for step in one.steps) or "nothing"
         taken = "taken" if one.kind == plan.kind else "" if one.allowed else "holds too much in between"
-        rows.append(
-            (one.kind, way, bytes_text(one.received * plan.itemsize), seconds_text(one.seconds), taken)
-        )
+        received = bytes_text(one.received * plan.itemsize)
+        rows.append((one.kind, way, received, seconds_text(one.seconds), taken))
     rows.append(("lower bound", "", bytes_text(plan.max_lower_bound), "", ""))
-    return FactTable(
-        ("way", "steps", "received", "time", ""),
-        tuple(rows),
-        "considered, with the least that is possible",
-        (2, 3),
-    )
+    caption = "considered, with the least that is possible"
+    return FactTable(("way", "steps", "received", "time", ""), tuple(rows), caption, (2, 3))
 
 
 def _transfers(plan: Plan) -> Canvas | None:
@@ -131,12 +212,8 @@ def _transfers(plan: Plan) -> Canvas | None:
     wide = max(width_of(text) for row in cells for cell in row for text, _ in cell) + 18
     margin = max(width_of(str(edge)) for edge in cuts[0]) + 8
     out = Canvas()
-    out.text(
-        0,
-        12,
-        "who sends which box: 3→0 goes from rank 3 to rank 0; a number alone stays; colours are senders",
-        "faint",
-    )
+    legend = "who sends which box: 3→0 goes from rank 3 to rank 0; a number alone stays; colours are senders"
+    out.text(0, 12, legend, "faint")
     top = 36.0
     flat = len(plan.shape) == 1
     for k, edge in enumerate(cuts[1]):
@@ -169,11 +246,8 @@ def _matrix(step: Step, itemsize: int) -> Canvas:
             out.text(0, 12 + 16 * line, f"rank {rank} receives {total} from {peers}"[:120])
         out.text(0, 12 + 16 * 8, f"and {every - 8:,} more ranks", "faint")
         return out
-    counts = {
-        (peer, rank): count * itemsize
-        for rank in step.dst.mesh.rank_list
-        for peer, count in pairs(step, rank)
-    }
+    receivers = step.dst.mesh.rank_list
+    counts = {(peer, rank): count * itemsize for rank in receivers for peer, count in pairs(step, rank)}
     most = max(counts.values(), default=1)
     wide = max(width_of(f"{most:,}") + 8, 26)
     for k, rank in enumerate(ranks):
@@ -184,7 +258,5 @@ def _matrix(step: Step, itemsize: int) -> Canvas:
             count = counts.get((sender, receiver), 0)
             words = [f"{count:,}"] if count else ["·"] if sender == receiver else [""]
             told = f"rank {sender} sends {count:,} bytes to rank {receiver}"
-            out.cell(
-                34 + k * wide, 18 + j * 20, wide, 20, words, ranks.index(sender) if count else None, told
-            )
+            out.cell(34 + k * wide, 18 + j * 20, wide, 20, words, j if count else None, told)
     return out

@@ -31,28 +31,16 @@ class Line:
 
 @dataclass(frozen=True)
 class Plot:
-    """What to draw.
-
-    Attributes:
-        title: above the plot.
-        x_label: below the x axis.
-        y_label: at the y axis.
-        lines: the lines; the legend follows their order.
-        x_marks: vertical marks with a label, such as crossovers.
-    """
+    """What to draw."""
 
     title: str
     x_label: str
     y_label: str
     lines: tuple[Line, ...]
-    x_marks: tuple[tuple[float, str], ...] = ()
+    x_marks: tuple[tuple[float, str], ...] = ()  # vertical, such as crossovers
 
     def ranges(self) -> tuple[float, float, float, float]:
-        """Smallest and largest x and y, as powers of ten.
-
-        Raises:
-            InputError: no point to draw, or one that a logarithmic axis cannot show.
-        """
+        """Smallest and largest x and y, as powers of ten."""
         xs = [x for line in self.lines for x, _ in line.points]
         ys = [y for line in self.lines for _, y in line.points]
         if not xs:
@@ -116,15 +104,7 @@ def short(value: float) -> str:
     >>> [short(v) for v in (0.00125, 3, 1500, 2.5e6, 4e-7)]
     ['1.25m', '3', '1.5k', '2.5M', '400n']
     """
-    for factor, letter in (
-        (1e9, "G"),
-        (1e6, "M"),
-        (1e3, "k"),
-        (1, ""),
-        (1e-3, "m"),
-        (1e-6, "u"),
-        (1e-9, "n"),
-    ):
+    for factor, letter in zip((1e9, 1e6, 1e3, 1, 1e-3, 1e-6, 1e-9), ("G", "M", "k", "", "m", "u", "n")):
         if abs(value) >= factor * 0.9995:
             return f"{value / factor:.3g}{letter}"
     return f"{value:.3g}"
@@ -132,7 +112,9 @@ def short(value: float) -> str:
 
 def plot_canvas(plot: Plot, width: int = 760, height: int = 440) -> Canvas:
     """The plot as a drawing; points tell their values when pointed at. Every line has its own dashes, too, so that lines which coincide are both seen."""
-    low_x, high_x, low_y, high_y = _padded(plot)
+    low_x, high_x, low_y, high_y = plot.ranges()  # with room around the points, of one point, too
+    room_x, room_y = max(0.03 * (high_x - low_x), 0.01), max(0.05 * (high_y - low_y), 0.01)
+    low_x, high_x, low_y, high_y = low_x - room_x, high_x + room_x, low_y - room_y, high_y + room_y
     longest = max(width_of(words) for words in [line.name for line in plot.lines] + [plot.title[:24]])
     left, right, top, bottom = 66, int(longest) + 56, 30, 44
     inner_w, inner_h = max(width - left - right, 240), height - top - bottom
@@ -153,9 +135,8 @@ def plot_canvas(plot: Plot, width: int = 760, height: int = 440) -> Canvas:
         out.text(left - 6, py(y) + 4, short(y), anchor="end")
     for x, label in plot.x_marks:
         if low_x <= log10(x) <= high_x:
-            out.line(
-                px(x), top, px(x), top + inner_h, "edge", ' stroke-dasharray="2 4"', f"{short(x)}: {label}"
-            )
+            ends = px(x), top, px(x), top + inner_h
+            out.line(*ends, "edge", ' stroke-dasharray="2 4"', f"{short(x)}: {label}")
     for x1, y1, x2, y2 in ((0, 0, 1, 0), (0, 1, 1, 1), (0, 0, 0, 1), (1, 0, 1, 1)):
         out.line(left + x1 * inner_w, top + y1 * inner_h, left + x2 * inner_w, top + y2 * inner_h, "edge")
     out.text(left + inner_w / 2, top + inner_h + 34, plot.x_label, anchor="middle")
@@ -232,19 +213,8 @@ def _ticks(low: float, high: float) -> list[float]:
     return ticks if len(ticks) > 1 else [10.0 ** (low + (high - low) * part) for part in (0.1, 0.5, 0.9)]
 
 
-def _padded(plot: Plot) -> tuple[float, float, float, float]:
-    """The ranges with room around the points, of one point, too."""
-    low_x, high_x, low_y, high_y = plot.ranges()
-    room_x, room_y = max(0.03 * (high_x - low_x), 0.01), max(0.05 * (high_y - low_y), 0.01)
-    return low_x - room_x, high_x + room_x, low_y - room_y, high_y + room_y
-
-
 def save_png(plot: Plot, path: str | Path) -> None:
-    """The plot as a PNG file.
-
-    Raises:
-        InputError: matplotlib is missing, or the file cannot be written.
-    """
+    """The plot as a PNG file, by matplotlib."""
     plot.ranges()
     try:
         from matplotlib.figure import Figure

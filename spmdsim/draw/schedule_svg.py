@@ -13,10 +13,10 @@ from spmdsim.collectives.facts import facts_of
 from spmdsim.collectives.history import History, RoundMessage, unroll
 from spmdsim.collectives.instructions import name_chunks
 from spmdsim.draw.canvas import Canvas, fill_of, ink_of, number, width_of
-from spmdsim.draw.figures import FactTable, Figure, Part, short
+from spmdsim.draw.figures import FactTable, Figure, Part, fact_rows, short, side_by_side
 from spmdsim.draw.figures import facts_of as plain_facts
-from spmdsim.draw.schedule_text import fact_lines, value_words
-from spmdsim.errors import InputError
+from spmdsim.draw.schedule_text import fact_lines, label, value_words
+from spmdsim.errors import SpmdError
 
 if TYPE_CHECKING:
     from spmdsim.collectives import Algorithm, Schedule
@@ -28,11 +28,10 @@ MOST_RANKS, MOST_CHUNKS, MOST_ARROWS, MOST_CELLS = 64, 16, 2_000, 4_000
 
 def schedule_figure(schedule: Schedule) -> Figure:
     """A schedule; of one with too many ranks or messages, its counts."""
-    if schedule.size > MOST_RANKS:
-        return counts_figure(
-            facts_of(schedule), f"{schedule.size:,} ranks are too many for arrows: these are its counts"
-        )
-    return history_figure(unroll(schedule))
+    if schedule.size <= MOST_RANKS:
+        return history_figure(unroll(schedule))
+    why = f"{schedule.size:,} ranks are too many for arrows: these are its counts"
+    return counts_figure(facts_of(schedule), why)
 
 
 def history_figure(story: History) -> Figure:
@@ -43,11 +42,7 @@ def history_figure(story: History) -> Figure:
         return counts_figure(facts_of(story.schedule), why)
     notes = [story.schedule.algorithm.about] if story.schedule.algorithm.about else []
     parts: list[Part] = [space_time(story), _legend(story)]
-    if (
-        story.states
-        and story.cells
-        and len(story.cells) * story.schedule.size * len(story.states) <= MOST_CELLS
-    ):
+    if 0 < len(story.cells) * story.schedule.size * len(story.states) <= MOST_CELLS:
         parts.append(_tables(story))
     if story.findings:
         notes += [f"wrong: {finding}" for finding in story.findings[:5]]
@@ -56,35 +51,15 @@ def history_figure(story: History) -> Figure:
     return Figure(story.schedule.name, tuple(parts), tuple(notes))
 
 
-def schedule_svg(story: History, title: str | None = None) -> str:
-    """The picture of a schedule, right or wrong, as one SVG image.
-
-    Args:
-        story: an unrolled schedule.
-        title: a heading; by default the schedule's name.
-
-    Raises:
-        InputError: there would be too much to see anything.
-    """
-    arrows = sum(map(len, story.steps))
-    if arrows > MOST_ARROWS:
-        raise InputError(f"{arrows} messages are too many for one picture; at most {MOST_ARROWS} are drawn")
-    figure = history_figure(story)
-    return Figure(title or figure.title, figure.parts, figure.notes).svg()
-
-
 def algorithm_figure(algorithm: Algorithm) -> Figure:
     """What an algorithm says of itself, and, where four ranks can run it, its picture on them."""
     from spmdsim.collectives import make_schedule
-    from spmdsim.errors import SpmdError
 
     told = plain_facts(algorithm)
     if algorithm.formula:
-        told["formula"] = ", ".join(
-            f"{key} {value}" for key, value in plain_facts(algorithm.formula).items() if value
-        )
-    rows = tuple((key, short(value)) for key, value in told.items() if value)
-    table = FactTable(("fact", "value"), rows)
+        formula = plain_facts(algorithm.formula).items()
+        told["formula"] = ", ".join(f"{key} {value}" for key, value in formula if value)
+    table = fact_rows((key, short(value)) for key, value in told.items() if value)
     try:
         drawn = schedule_figure(make_schedule(algorithm, 4))
     except SpmdError:
@@ -94,16 +69,12 @@ def algorithm_figure(algorithm: Algorithm) -> Figure:
 
 def counts_figure(facts: Facts, why: str = "") -> Figure:
     """The counts of a schedule beside their bounds."""
-    schedule, lines = facts.verdict.schedule, fact_lines(facts)
-    rows = tuple(
-        (line[:16].strip(), line[16:].strip())
-        for line in lines
-        if line.startswith(("rounds", "critical", "reduced"))
-    )
-    rest = [line for line in lines if not line.startswith(("rounds", "critical", "reduced"))]
-    return Figure(
-        schedule.name, (FactTable(("count", "of the busiest rank"), rows),), tuple(filter(None, (why, *rest)))
-    )
+    counted = ("rounds", "critical", "reduced")
+    lines = fact_lines(facts)
+    rows = tuple((line[:16].strip(), line[16:].strip()) for line in lines if line.startswith(counted))
+    rest = [line for line in lines if not line.startswith(counted)]
+    table = FactTable(("count", "of the busiest rank"), rows)
+    return Figure(facts.verdict.schedule.name, (table,), tuple(filter(None, (why, *rest))))
 
 
 def _cells(story: History) -> list[int]:
@@ -155,11 +126,8 @@ def _label(
     out: Canvas, story: History, message: RoundMessage, x1: float, x2: float, taken: list[tuple[float, float]]
 ) -> None:
     """A message's chunks beside its arrow, where no other words of the round are."""
-    source, target, numbers, reduces = message
-    several = story.schedule.chunk_count > 1 and numbers
-    words = name_chunks(numbers).partition(" ")[2].replace(" ", "") if several else ""
-    words = ("+" if reduces else "") + (words if len(words) <= 7 else f"{len(numbers)} chunks")
-    if not words:
+    source, target, *_ = message
+    if not (words := label(story, message)):
         return
     half = width_of(words) / 2 + 2
     # Near its beginning, if there is room: in the middle arrows cross.
@@ -227,9 +195,7 @@ def _legend(story: History) -> Canvas:
 
 def _tables(story: History) -> Canvas:
     """Who holds what after each round, in words."""
-    from spmdsim.draw.figures import side_by_side
-
-    drawings = []
+    drawings, count = [], story.schedule.chunk_count
     for index, state in enumerate(story.states):
         one = Canvas()
         words = [
@@ -238,9 +204,7 @@ def _tables(story: History) -> Canvas:
         ]
         wide = max(28.0, max(width_of(text) for row in words for text in row) + 8)
         for k, cell in enumerate(story.cells):
-            name = (
-                str(cell) if cell < story.schedule.chunk_count else f"s{cell // story.schedule.chunk_count}"
-            )
+            name = str(cell) if cell < count else f"s{cell // count}"
             one.text(30 + k * wide + wide / 2, 12, name, "faint", "middle")
         for rank, row in enumerate(words):
             one.text(24, 18 + rank * 20 + 14, str(rank), "faint", "end")

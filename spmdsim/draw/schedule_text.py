@@ -35,14 +35,10 @@ def message_lines(story: History) -> list[str]:
 
 
 def state_table(story: History, index: int) -> list[str]:
-    """One state as lines of text: a row per rank, a column per chunk.
+    """One state as lines of text, number 0 the one before the first step: a row per rank, a column per chunk.
 
     A cell names the ranks whose input is in the chunk; ``∑`` is the sum of all ranks, ``·`` nothing. For
     collectives that reduce nothing it names the rank the chunk comes from. ``[...]`` is new.
-
-    Args:
-        story: an unrolled schedule.
-        index: 0 for the state before the first step, i + 1 for the one after step i.
     """
     state = story.states[index]
     heads, rows = _columns(story, state)
@@ -101,15 +97,13 @@ def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
 def _by_origin(story: History, state: RankState) -> tuple[list[str], list[list[str]]]:
     """Too many chunks for a column each: a column per rank they come from, with the number held."""
     size, count = story.schedule.size, story.schedule.chunk_count
-    rows = []
-    for rank in range(size):
-        row = []
-        for origin in range(size):
-            mine = [c for c in state.holds[rank] if c % count * size // count == origin]
-            new = any(c in state.new[rank] for c in mine)
-            text = _which(mine, count, size)
-            row.append(f"[{text}]" if new else text)
-        rows.append(row)
+
+    def held(rank: int, origin: int) -> str:
+        mine = [c for c in state.holds[rank] if c % count * size // count == origin]
+        text = _which(mine, count, size)
+        return f"[{text}]" if any(c in state.new[rank] for c in mine) else text
+
+    rows = [[held(rank, origin) for origin in range(size)] for rank in range(size)]
     word = "from" if story.schedule.collective.before in ("row", "owner") else "part"
     return [f"{word} {origin}" for origin in range(size)], rows
 
@@ -123,17 +117,11 @@ def _which(chunks: list[int], count: int, size: int) -> str:
 
 
 def grid(story: History, most_ranks: int = 20, ascii_only: bool = False) -> list[str]:
-    """Messages as arrows: ranks from left to right, rounds from top to bottom.
-
-    Args:
-        story: an unrolled schedule.
-        most_ranks: wider pictures are refused with a line that says so.
-        ascii_only: no characters beyond ASCII.
-    """
+    """Messages as arrows, ranks from left to right, rounds from top to bottom; a line says so if there are too many."""
     size = story.schedule.size
     if size > most_ranks:
         return [f"({size} ranks are too many for a picture in a terminal; --svg draws it)"]
-    width = max(6, 4 + max((len(_label(story, m)) for s in story.steps for m in s), default=0))
+    width = max(6, 4 + max((len(label(story, m)) for s in story.steps for m in s), default=0))
     margin = len(f"round {len(story.steps)}") + 2
     lines = [" " * margin + "".join(str(r).ljust(width) for r in range(size)).rstrip()]
     for number, messages in enumerate(story.steps):
@@ -147,7 +135,8 @@ def grid(story: History, most_ranks: int = 20, ascii_only: bool = False) -> list
     return lines
 
 
-def _label(story: History, message: RoundMessage) -> str:
+def label(story: History, message: RoundMessage) -> str:
+    """What stands on a message's arrow: its chunks, or how many they are."""
     if story.schedule.chunk_count == 1 or not message.chunks:
         return "+" if message.reduces else ""
     words = name_chunks(message.chunks).partition(" ")[2].replace(" ", "")
@@ -183,10 +172,9 @@ def _lane(story: History, lane: Sequence[RoundMessage], size: int, width: int) -
             line[stop - 1] = "▶"
         else:
             line[start + 1] = "◀"
-        label = _label(story, message)
-        if label:
+        if words := label(story, message):
             spot = start + 2 + (message.target < message.source)
-            line[spot : spot + len(label)] = label
+            line[spot : spot + len(words)] = words
     return "".join(line)
 
 

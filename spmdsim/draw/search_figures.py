@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from spmdsim.auto_parallel.search_result import SearchResult, WhyNot
 
 MOST_OPERATORS = 48
+TRADE = "time against memory: left and below is better"
 SHARES = ("compute", "forward", "backward", "gradient")
 
 
@@ -43,55 +44,34 @@ def _operators(answer: SearchResult) -> Canvas:
     names = max(width_of(str(row["name"])) for row in rows) + 12
     strategies = answer.choice.strategies
     of = [{axis: factor for factor, split in s.splits for axis in split} for s in strategies]
-    wide = (
-        max(
-            max((width_of(f) for one in of for f in one.values()), default=0),
-            *(width_of(f"{a}={answer.mesh.axis_size(a)}") for a in axes),
-        )
-        + 16
-    )
+    factors = list(dict.fromkeys(factor for one in of for factor in one.values()))
+    heads = [f"{axis}={answer.mesh.axis_size(axis)}" for axis in axes]
+    wide = max(map(width_of, (*factors, *heads))) + 16
     results = names + len(axes) * wide + 12
     shown = max(width_of(str(row["output"]) or "-") for row in rows) + 14
     times = results + shown
     most = max(float(row["seconds"]) for row in rows) or 1.0
-    for k, axis in enumerate(axes):
-        out.text(names + k * wide + wide / 2, 14, f"{axis}={answer.mesh.axis_size(axis)}", "faint", "middle")
+    for k, head in enumerate(heads):
+        out.text(names + k * wide + wide / 2, 14, head, "faint", "middle")
     out.text(results, 14, "result", "faint")
     out.text(times, 14, "time", "faint")
-    factors = list(dict.fromkeys(factor for one in of for factor in one.values()))
     for line, row in enumerate(rows):
         y = 22 + line * 22
         out.text(0, y + 15, str(row["name"]), title=str(row["source"] or row["kind"]))
         for k, axis in enumerate(axes):
             factor = of[line].get(axis)
-            told = (
-                f"{axis} splits {factor} of {row['name']}"
-                if factor
-                else f"{row['name']} is the same along {axis}"
-            )
-            out.cell(
-                names + k * wide,
-                y,
-                wide,
-                20,
-                [factor or "·"],
-                factors.index(factor) if factor else None,
-                told,
-            )
+            told = f"{axis} splits {factor} of {row['name']}"
+            told = told if factor else f"{row['name']} is the same along {axis}"
+            index = factors.index(factor) if factor else None
+            out.cell(names + k * wide, y, wide, 20, [factor or "·"], index, told)
         out.text(results, y + 15, str(row["output"]) or "-")
         x = times
         for index, share in enumerate(SHARES):
             seconds = float(row[share])
             if seconds > 0:
-                out.bar(
-                    x,
-                    y + 3,
-                    240 * seconds / most,
-                    14,
-                    fill_of(index)[0],
-                    f"{row['name']}: {share} {seconds_text(seconds)}",
-                )
-                x += 240 * seconds / most
+                told, long = f"{row['name']}: {share} {seconds_text(seconds)}", 240 * seconds / most
+                out.bar(x, y + 3, long, 14, fill_of(index)[0], told)
+                x += long
         out.text(x + 6, y + 15, seconds_text(float(row["seconds"])), "faint")
     y = 22 + len(rows) * 22 + 12
     if len(facts) > len(rows):
@@ -118,27 +98,22 @@ def _by_hand(answer: SearchResult) -> Canvas:
         for name, one in _every(answer).items()
         if one.memory.peak > 0 and one.seconds > 0
     )
-    return plot_canvas(
-        Plot("time against memory: left and below is better", "bytes of a rank at most", "seconds", lines),
-        height=300,
-    )
+    return plot_canvas(Plot(TRADE, "bytes of a rank at most", "seconds", lines), height=300)
 
 
 def _compared(answer: SearchResult) -> FactTable:
     base = answer.seconds or 1.0
-    rows = tuple(
+    rows = [
         (
             name,
             seconds_text(one.seconds),
             f"{one.seconds / base:.2f}",
-            size_text(one.nbytes),
-            size_text(one.memory.peak),
+            *map(size_text, (one.nbytes, one.memory.peak)),
         )
         for name, one in _every(answer).items()
-    )
-    return FactTable(
-        ("layout", "time", "ratio", "bytes/rank", "peak memory"), rows, "comparison", (1, 2, 3, 4)
-    )
+    ]
+    columns = ("layout", "time", "ratio", "bytes/rank", "peak memory")
+    return FactTable(columns, tuple(rows), "comparison", (1, 2, 3, 4))
 
 
 def frontier_figure(points: Sequence[TradeOff]) -> Figure:
@@ -148,7 +123,7 @@ def frontier_figure(points: Sequence[TradeOff]) -> Figure:
         by_mesh.setdefault(str(point.mesh), []).append((point.memory, point.seconds))
     lines = tuple(Line(name, tuple(sorted(pairs))) for name, pairs in by_mesh.items())
     rows = tuple((seconds_text(p.seconds), size_text(p.memory), str(p.mesh)) for p in points)
-    plot = Plot("time against memory: left and below is better", "bytes of a rank", "seconds", lines)
+    plot = Plot(TRADE, "bytes of a rank", "seconds", lines)
     table = FactTable(("time", "memory of a rank", "mesh"), rows, "", (0, 1))
     return Figure(f"{len(points)} trade-offs of time and memory (Pareto)", (plot_canvas(plot), table))
 
@@ -175,8 +150,5 @@ def why_figure(answer: WhyNot) -> Figure:
         out.text(margin + 406 * one.seconds / most + 6, 15 + 26 * line, seconds_text(one.seconds), "faint")
     rows = tuple(tuple(row) for row in why_rows(answer))
     table = FactTable(WHY_HEADS, rows, "what changes, in the unit above", tuple(range(2, 7)))
-    return Figure(
-        f"why not another strategy for {answer.operator.name}",
-        (out, *([table] if rows else ())),
-        why_lines(answer),
-    )
+    title = f"why not another strategy for {answer.operator.name}"
+    return Figure(title, (out, *([table] if rows else ())), why_lines(answer))

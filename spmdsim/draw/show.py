@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from spmdsim.collectives.schedule import Schedule
     from spmdsim.redistribution.planner import Plan
-    from spmdsim.tensor import Tensor
-    from spmdsim.trace.recorder import Trace
 
 #: What is printed: a picture of a layout, other lines with colours, plain lines.
 Part: TypeAlias = "Picture | Text | str"
@@ -95,19 +93,20 @@ def _pictures(what: object, shape: Sequence[int] | None, width: int) -> Iterator
     from spmdsim.trace.recorder import Trace
 
     if isinstance(what, Mesh):
-        return iter([str(what), mesh_grid(what, width)])
-    if isinstance(what, Layout):
-        return _layout(what, shape, width)
-    kinds: tuple[tuple[type, Callable[[Any, int], Iterator[Part]]], ...] = (
-        (Tensor, _tensor),
-        (Plan, _plan),
-        (Trace, _trace),
-        (Schedule, _schedule),
-    )
-    for kind, picture in kinds:
-        if isinstance(what, kind):
-            return picture(what, width)
-    return iter([text_of(what)])
+        yield from (str(what), mesh_grid(what, width))
+    elif isinstance(what, Layout):
+        yield from _layout(what, shape, width)
+    elif isinstance(what, Tensor):
+        yield repr(what)
+        yield from _layout(what.layout, what.shape, width)
+    elif isinstance(what, Plan):
+        yield from _plan(what)
+    elif isinstance(what, Trace):
+        yield str(what)
+    elif isinstance(what, Schedule):
+        yield from _schedule(what)
+    else:
+        yield text_of(what)
 
 
 def text_of(what: object) -> str:
@@ -125,27 +124,17 @@ def _layout(layout: Layout, shape: Sequence[int] | None, width: int) -> Iterator
         yield tensor_pieces(layout, shape, width)
 
 
-def _tensor(tensor: Tensor, width: int) -> Iterator[Part]:
-    yield repr(tensor)
-    yield from _layout(tensor.layout, tensor.shape, width)
-
-
-def _plan(plan: Plan, width: int) -> Iterator[Part]:
-    from spmdsim.draw.transfer_picture import transfers_picture
+def _plan(plan: Plan) -> Iterator[Part]:
+    from spmdsim.draw.plan_figures import transfers_picture
 
     yield str(plan)
-    if plan.src.partial == plan.dst.partial and plan.to_shape is None:
-        picture = transfers_picture(plan.src, plan.dst, plan.shape)
-        if picture is not None:
-            yield "\nwho sends what to whom (sender>receiver):"
-            yield picture
+    moves = plan.src.partial == plan.dst.partial and plan.to_shape is None
+    if moves and (picture := transfers_picture(plan.src, plan.dst, plan.shape)) is not None:
+        yield "\nwho sends what to whom (sender>receiver):"
+        yield picture
 
 
-def _trace(trace: Trace, width: int) -> Iterator[Part]:
-    yield str(trace)
-
-
-def _schedule(schedule: Schedule, width: int) -> Iterator[Part]:
+def _schedule(schedule: Schedule) -> Iterator[Part]:
     from spmdsim.collectives.facts import facts_of
     from spmdsim.collectives.history import unroll
     from spmdsim.draw.schedule_text import fact_lines, highlighted, message_lines, state_lines

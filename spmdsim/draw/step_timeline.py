@@ -25,25 +25,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PredictedSlice:
-    """Something that was measured, with the time that a machine model says.
-
-    Attributes:
-        name: operator, gradient or collective.
-        kind: ``"operator"`` or ``"collective"``.
-        start: seconds from the beginning of the predicted step.
-        seconds: predicted; of an operator with its collectives.
-        measured: seconds that it took.
-        depth: 0, or how many slices it lies in.
-        early: whether it was begun early, and computing went on.
-    """
+    """Something that was measured, with the time that a machine model says."""
 
     name: str
-    kind: str
+    kind: str  # "operator" or "collective"
     start: float
-    seconds: float
+    seconds: float  # predicted; of an operator with its collectives
     measured: float
-    depth: int
-    early: bool = False
+    depth: int  # how many slices it lies in
+    early: bool = False  # begun early, while computing went on
 
 
 class _Waiting(NamedTuple):
@@ -88,7 +78,7 @@ def _lay(
     found: list[PredictedSlice],
     under_way: dict[int, float],
 ) -> float:
-    """Put slices one after the other from ``at`` on; returns where they end, and when what is under way does."""
+    """Put slices one after the other from ``at`` on, and return where they end."""
     for one, inner in nodes:
         place = len(found)
         if isinstance(one, _Waiting):
@@ -97,9 +87,8 @@ def _lay(
             early = one.exposed is not None
             begin = max(at, *under_way.values()) if early and under_way else at
             end = begin + price_step(one.step, element_type(one.dtype).itemsize, machine)[1]
-            found.append(
-                PredictedSlice(one.collective, "collective", begin, end - begin, one.seconds, depth, early)
-            )
+            times = begin, end - begin, one.seconds
+            found.append(PredictedSlice(one.collective, "collective", *times, depth, early))
             if early:
                 under_way[id(one)], end = end, at
         else:
@@ -121,13 +110,7 @@ def _computing(span: ComputedSpan, inner: Sequence[tuple[Any, list[Any]]], machi
 
 
 def step_timeline(traces: Sequence[Trace], machine: Machine, world: str = "") -> dict[str, Any]:
-    """The timeline of one step: measured ranks, and the prediction as a process of its own.
-
-    Args:
-        traces: one per process, such as ``world.gather_objects([trace])`` gives.
-        machine: whose prices the prediction has.
-        world: where it was measured, in words.
-    """
+    """The timeline of one step, of a trace per process: measured ranks, and the prediction as a process of its own."""
     document = timeline(traces)
     first = min((one.start for trace in traces for one in (*trace, *trace.spans)), default=0.0)
     events: list[dict[str, Any]] = document["traceEvents"]
@@ -137,7 +120,10 @@ def step_timeline(traces: Sequence[Trace], machine: Machine, world: str = "") ->
         events += [one for rank in owned for one in _gradients(trace, rank, first)]
     predicted = ranks[-1] + 1
     slices = predicted_slices(traces[0], machine) if traces else []
-    events += _named(predicted, f"predicted on {machine.name}", -1)
+    named = {"ph": "M", "pid": predicted, "tid": 0}
+    words = f"predicted on {machine.name}"
+    events.append({**named, "name": "process_name", "args": {"name": words}})
+    events.append({**named, "name": "process_sort_index", "args": {"sort_index": -1}})
     for one in slices:
         ratio = one.measured / one.seconds if one.seconds else None
         args = {
@@ -148,7 +134,6 @@ def step_timeline(traces: Sequence[Trace], machine: Machine, world: str = "") ->
         times = {"ts": one.start * 1e6, "dur": one.seconds * 1e6, "tid": int(one.early)}
         events.append({"ph": "X", "pid": predicted, "name": one.name, "cat": one.kind, **times, "args": args})
     events += lane_names([event for event in events if event["pid"] == predicted])
-    ends = [one.start + one.seconds for one in slices]
     measured = [one.measured for one in slices if not one.depth and not one.early]
     measured += [one.exposed or 0.0 for one in traces[0].collectives] if traces else []
     other = document.setdefault("otherData", {})
@@ -156,7 +141,7 @@ def step_timeline(traces: Sequence[Trace], machine: Machine, world: str = "") ->
         "machine": machine.name,
         "certainty": machine.certainty,
         "measured in": world,
-        "predicted seconds": max(ends, default=0.0),
+        "predicted seconds": max((one.start + one.seconds for one in slices), default=0.0),
         "measured seconds": sum(measured),
     }
     return document
@@ -167,21 +152,5 @@ def _gradients(trace: Trace, rank: int, first: float) -> Iterator[dict[str, Any]
     for span in trace.spans:
         if span.gradients:
             times = {"ts": (span.start - first) * 1e6, "dur": span.seconds * 1e6}
-            args = {"strategy": str(span.strategy)}
-            yield {
-                "ph": "X",
-                "pid": rank,
-                "tid": 0,
-                "name": span.name,
-                "cat": "operator",
-                **times,
-                "args": args,
-            }
-
-
-def _named(pid: int, name: str, order: int) -> list[dict[str, Any]]:
-    common = {"ph": "M", "pid": pid, "tid": 0}
-    return [
-        {**common, "name": "process_name", "args": {"name": name}},
-        {**common, "name": "process_sort_index", "args": {"sort_index": order}},
-    ]
+            what = {"ph": "X", "pid": rank, "tid": 0, "name": span.name, "cat": "operator"}
+            yield {**what, **times, "args": {"strategy": str(span.strategy)}}

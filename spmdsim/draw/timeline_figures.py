@@ -37,13 +37,7 @@ class Bar:
 def lanes(
     names: Sequence[str], bars: Sequence[Bar], arrows: Sequence[tuple[int, float, int, float, str]] = ()
 ) -> Canvas:
-    """A timeline.
-
-    Args:
-        names: of the lanes, from top to bottom.
-        bars: what they do.
-        arrows: sending lane and time, receiving lane and time, in words.
-    """
+    """A timeline of bars, and of arrows from a sending lane and time to a receiving lane and time."""
     out = Canvas()
     kinds = list(dict.fromkeys(bar.name for bar in bars))
     first, last = min((b.start for b in bars), default=0.0), max((b.end for b in bars), default=1.0)
@@ -69,13 +63,9 @@ def lanes(
         if wide > width_of(bar.name) + 4:
             out.text(x + 3, y + 13, bar.name, colour=fill_of(index)[1], title=told)
     for source, sent, target, received, words in arrows[:MOST_ARROWS]:
-        ends = (
-            margin + (sent - first) * scale,
-            22 + source * LANE + 9,
-            margin + (received - first) * scale,
-            22 + target * LANE + 9,
-        )
-        out.arrow(*ends, title=words, wide=0.8)
+        start = margin + (sent - first) * scale, 22 + source * LANE + 9
+        end = margin + (received - first) * scale, 22 + target * LANE + 9
+        out.arrow(*start, *end, title=words, wide=0.8)
     x, y = 0.0, 22 + len(names) * LANE + 10
     for index, name in enumerate(kinds[:24]):
         wide = width_of(name) + 30
@@ -105,21 +95,13 @@ def trace_figure(trace: Trace) -> Figure:
         Bar(0, e.name, e.start, e.start + e.seconds, f"{e.strategy}, {e.source}") for e in trace.operators
     ]
     collectives = [
-        Bar(
-            1,
-            e.collective,
-            e.start,
-            e.start + e.seconds,
-            f"in {e.operator}, {bytes_text(max(e.nbytes, default=0))} received",
-        )
+        Bar(1, e.collective, e.start, e.start + e.seconds, f"in {e.operator}, {_received(e)} received")
         for e in trace.collectives
     ]
     owners = sorted({rank for event in trace.collectives for rank in event.ranks})
-    who = (
-        f"ranks {owners[0]} to {owners[-1]} of this process, which take part together"
-        if len(owners) > 1
-        else "this rank"
-    )
+    who = "this rank"
+    if len(owners) > 1:
+        who = f"ranks {owners[0]} to {owners[-1]} of this process, which take part together"
     counts = ", ".join(f"{count} {name}" for name, count in trace.counts().items()) or "no collective"
     notes = [
         f"{counts}; {bytes_text(trace.nbytes())} received by the rank that receives most",
@@ -130,9 +112,12 @@ def trace_figure(trace: Trace) -> Figure:
     title = f"trace of {many(len(trace.operators), 'operator')} and {many(len(trace.collectives), 'step')}"
     if not len(trace):
         return Figure(title, (), tuple(notes[:1]))
-    return Figure(
-        title, (lanes(("operators", "collectives"), [*operators, *collectives]), _events(trace)), tuple(notes)
-    )
+    drawn = lanes(("operators", "collectives"), [*operators, *collectives])
+    return Figure(title, (drawn, _events(trace)), tuple(notes))
+
+
+def _received(event: CollectiveEvent) -> str:
+    return bytes_text(max(event.nbytes, default=0))
 
 
 def losses_figure(losses: Sequence[float]) -> Figure:
@@ -140,11 +125,8 @@ def losses_figure(losses: Sequence[float]) -> Figure:
     points = tuple((float(step), loss) for step, loss in enumerate(losses, 1) if loss > 0)
     plot = Plot("loss", "step", "loss", (Line("loss", points),))
     drawn = (plot_canvas(plot, 560, 300),) if points else ()
-    return Figure(
-        many(len(losses), "step"),
-        drawn,
-        (f"loss {losses[0]:.6g} at first, {losses[-1]:.6g} at last",) if losses else (),
-    )
+    notes = (f"loss {losses[0]:.6g} at first, {losses[-1]:.6g} at last",) if losses else ()
+    return Figure(many(len(losses), "step"), drawn, notes)
 
 
 def _events(trace: Trace) -> FactTable:
@@ -153,22 +135,11 @@ def _events(trace: Trace) -> FactTable:
         if isinstance(event, CollectiveEvent):
             over = f"{','.join(event.axes) or '-'} ({event.group_size})"
             layouts = f"{event.step.src.short()} -> {event.step.dst.short()}"
-            size = bytes_text(max(event.nbytes, default=0))
-            rows.append(
-                (
-                    f"  {event.collective}",
-                    over,
-                    layouts,
-                    size,
-                    seconds_text(event.seconds),
-                    event.source or "",
-                )
-            )
+            cells = (f"  {event.collective}", over, layouts, _received(event))
         else:
             layouts = f"{', '.join(event.inputs)} -> {', '.join(event.outputs)}"
-            rows.append(
-                (event.name, event.strategy, layouts, "", seconds_text(event.seconds), event.source or "")
-            )
+            cells = (event.name, event.strategy, layouts, "")
+        rows.append((*cells, seconds_text(event.seconds), event.source or ""))
     columns = ("event", "over, strategy", "layouts", "received", "time", "source")
     return FactTable(columns, tuple(rows), "events; a collective belongs to the operator below it", (3, 4))
 
@@ -190,22 +161,15 @@ def report_figure(report: Report) -> Figure:
         bars = [Bar(rank, "runs", 0.0, report.seconds[rank]) for rank in ranks]
         arrows = []
         notes.append("simulate(..., trace=True) has the calls of every rank")
+    each = zip(report.messages, report.nbytes, report.seconds)
     rows = tuple(
-        (
-            str(rank),
-            f"{report.messages[rank]:,}",
-            bytes_text(report.nbytes[rank]),
-            seconds_text(report.seconds[rank]),
-        )
-        for rank in range(report.size)
+        (str(rank), f"{messages:,}", bytes_text(nbytes), seconds_text(seconds))
+        for rank, (messages, nbytes, seconds) in enumerate(each)
     )
     table = FactTable(("rank", "messages", "bytes sent", "ends after"), rows, "", (1, 2, 3))
     word = "ok" if report.ok else "with mistakes"
-    return Figure(
-        f"simulated run on {many(report.size, 'rank')}: {word}",
-        (lanes(names, bars, arrows), table),
-        tuple(notes),
-    )
+    title = f"simulated run on {many(report.size, 'rank')}: {word}"
+    return Figure(title, (lanes(names, bars, arrows), table), tuple(notes))
 
 
 def chrome_bars(
@@ -233,14 +197,6 @@ def chrome_bars(
             if start < received <= end * (1 + 1e-12) and sent > start
         ]
         facts = ", ".join(f"{key} {value}" for key, value in event.get("args", {}).items())
-        bars.append(
-            Bar(
-                event["pid"],
-                event["name"],
-                start / 1e6,
-                end / 1e6,
-                facts,
-                (max(late) - start) / 1e6 if late else 0.0,
-            )
-        )
+        waits = (max(late) - start) / 1e6 if late else 0.0
+        bars.append(Bar(event["pid"], event["name"], start / 1e6, end / 1e6, facts, waits))
     return bars, arrows

@@ -11,7 +11,7 @@ import numpy as np
 from spmdsim.cost.topologies import Dragonfly, Torus
 from spmdsim.cost.topology import Topology, TopologyPlace
 from spmdsim.draw.canvas import Canvas, ink_of, width_of
-from spmdsim.draw.figures import FactTable, Figure, Part
+from spmdsim.draw.figures import Figure, Part, fact_rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,17 +36,12 @@ def topology_figure(topology: Topology) -> Figure:
         ("software, per message", f"{topology.alpha:.3g} s"),
         ("each link beyond the first", f"{topology.hop_seconds:.3g} s"),
     )
-    facts = FactTable(("fact", "value"), rows)
-    drawn: tuple[Part, ...] = ()
-    notes: tuple[str, ...] = (
-        "filled boxes are ranks, open ones switches; a line is a link in both directions",
-    )
     places = positions(topology) if topology.ranks <= MOST_RANKS else None
+    drawn: tuple[Part, ...] = () if places is None else (_network(topology, places),)
+    note = "filled boxes are ranks, open ones switches; a line is a link in both directions"
     if places is None:
-        notes = (f"links of at most {MOST_RANKS} ranks in at most three dims are drawn",)
-    else:
-        drawn = (_network(topology, places),)
-    return Figure(f"topology {topology.name}", (*drawn, distances, facts), notes)
+        note = f"links of at most {MOST_RANKS} ranks in at most three dims are drawn"
+    return Figure(f"topology {topology.name}", (*drawn, distances, fact_rows(rows)), (note,))
 
 
 def positions(topology: Topology) -> dict[TopologyPlace, Point] | None:
@@ -71,10 +66,8 @@ def positions(topology: Topology) -> dict[TopologyPlace, Point] | None:
 def _of_torus(torus: Torus) -> dict[TopologyPlace, Point] | None:
     """One dim: a circle; two: a grid; three: grids behind each other."""
     if len(torus.dims) == 1:
-        return {
-            TopologyPlace(0, k): _around((0, 0), 22 * max(torus.ranks, 4) / pi, k, torus.ranks)
-            for k in range(torus.ranks)
-        }
+        count, radius = torus.ranks, 22 * max(torus.ranks, 4) / pi
+        return {TopologyPlace(0, k): _around((0, 0), radius, k, count) for k in range(count)}
     if len(torus.dims) > 3:
         return None
     layers, rows, columns = (1, *torus.dims)[-3:]
@@ -101,10 +94,8 @@ def _of_dragonfly(fly: Dragonfly) -> dict[TopologyPlace, Point]:
         turned = place + 0.5 + fly.routers * group / fly.groups
         points[TopologyPlace(1, router)] = _around(centre, inner, turned, fly.routers)
         for host in range(fly.hosts):
-            aside = (host - (fly.hosts - 1) / 2) * 0.8 / fly.hosts
-            points[TopologyPlace(0, router * fly.hosts + host)] = _around(
-                centre, outer, turned + aside, fly.routers
-            )
+            aside = turned + (host - (fly.hosts - 1) / 2) * 0.8 / fly.hosts
+            points[TopologyPlace(0, router * fly.hosts + host)] = _around(centre, outer, aside, fly.routers)
     return points
 
 
@@ -113,13 +104,11 @@ def _of_tiers(topology: Topology) -> dict[TopologyPlace, Point]:
     there = {place for link in range(len(topology.capacity)) for place in topology.ends(link)}
     tiers = Counter(place.tier for place in there)
     pitch, high = 34.0, max(tiers)
-    return {
-        place: (
-            ((place.number + 0.5) / tiers[place.tier] * tiers[0] - 0.5) * pitch,
-            80.0 * (high - place.tier),
-        )
-        for place in sorted(there)
-    }
+
+    def across(place: TopologyPlace) -> float:
+        return ((place.number + 0.5) / tiers[place.tier] * tiers[0] - 0.5) * pitch
+
+    return {place: (across(place), 80.0 * (high - place.tier)) for place in sorted(there)}
 
 
 def _network(topology: Topology, places: Mapping[TopologyPlace, Point]) -> Canvas:
@@ -179,13 +168,7 @@ def _distances(topology: Topology) -> tuple[Canvas, int]:
         out.text(30 + a * 22 + 11, 30, str(a), "faint", "middle")
         out.text(24, 36 + a * 20 + 14, str(a), "faint", "end")
         for b in range(count):
-            far = int(hops[a, b])
-            box = (30.0 + b * 22, 36.0 + a * 20, 22, 20)
-            out.cell(
-                *box,
-                [str(far) if far else "·"],
-                None,
-                f"rank {a} to rank {b}: {far} links",
-                far / most * DARKEST,
-            )
+            far, box = int(hops[a, b]), (30.0 + b * 22, 36.0 + a * 20, 22, 20)
+            told = f"rank {a} to rank {b}: {far} links"
+            out.cell(*box, [str(far) if far else "·"], None, told, far / most * DARKEST)
     return out, most

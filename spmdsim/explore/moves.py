@@ -1,27 +1,77 @@
-"""Redistributions, for the page: every pair of layouts on offer, its plan, and who sends which box to whom in each step."""
+"""Where a tensor lives and how it is redistributed, for the page: derivations, boxes, plans, and who sends what in each step."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from spmdsim.core import Bounds, Layout, Mesh
 from spmdsim.core.step import LOCAL_STEPS, Step, overlap
+from spmdsim.draw.plan_figures import SentBox, transfers
 from spmdsim.explore.offer import Shape, ends_of, layouts_of
-from spmdsim.explore.placements import boxes, layout_key
+from spmdsim.layout.explain import Derivation
 from spmdsim.redistribution import plan
-from spmdsim.redistribution.exchange.direct import receives
 from spmdsim.redistribution.exchange.direct_reduction import parts
 from spmdsim.redistribution.price import all_received
 
 
-class SentBox(NamedTuple):
-    """One box on its way."""
+def layout_key(layout: Layout) -> str:
+    """How page and tests name a layout: axes per dim, joined by ``;``, then the pending ones behind ``+``.
 
-    sender: int
-    receiver: int
-    box: Bounds
+    >>> layout_key(Mesh((2, 2, 2), ("a", "b", "c"))(("b", "a"), None, partial="c"))
+    'b,a;+c'
+    """
+    dims = ";".join(",".join(entry) for entry in layout.dims)
+    return f"{dims}+{','.join(axis for axis, _ in layout.partial)}" if layout.partial else dims
+
+
+def mesh_facts(mesh: Mesh) -> dict[str, Any]:
+    """A mesh: its name, axes, and every rank's coordinate."""
+    return {
+        "name": str(mesh),
+        "axes": list(mesh.axes),
+        "sizes": list(mesh.shape),
+        "ranks": list(mesh.rank_list),
+        "coords": [mesh.coords(rank) for rank in mesh.rank_list],
+    }
+
+
+def derivations(mesh: Mesh, ndim: int, further: Sequence[Layout] = ()) -> dict[str, dict[str, Any]]:
+    """The derivation of every layout on offer, and of further ones, by its key."""
+    return {layout_key(layout): derivation_facts(layout) for layout in (*layouts_of(mesh, ndim), *further)}
+
+
+def derivation_facts(layout: Layout) -> dict[str, Any]:
+    """The three steps of a derivation as plain data, and what the layout is called elsewhere.
+
+    >>> facts = derivation_facts(Mesh((2, 2), ("a", "b"))("b", "a"))
+    >>> facts["shard"], facts["strides"], facts["short"]
+    ([0, 2, 1, 3], [2, 1], 'S(1)S(0)')
+    """
+    derived = Derivation(layout)
+    rows = derived.rows
+    return {
+        "short": layout.short(),
+        "text": str(layout),
+        "tensor_map": layout.to_dict()["tensor_map"],
+        "adjusted": list(derived.adjusted_axes),
+        "dropped": list(derived.dropped_axes),
+        "moves": derived.needs_adjusting,
+        "stride_texts": [str(stride) for stride in derived.strides],
+        "strides": [stride.value for stride in derived.strides],
+        "digits": [row.adjusted for row in rows],
+        "terms": [row.terms for row in rows],
+        "shard": [row.shard_number for row in rows],
+        "shards": layout.shard_count,
+        "replicas": [row.replicas for row in rows],
+        "pending": list(layout.partial_axes),
+    }
+
+
+def boxes(layout: Layout, shape: Shape) -> list[list[tuple[int, int]]]:
+    """``(start, stop)`` per dim of every rank, in mesh order."""
+    return [list(layout.bounds(shape, rank)) for rank in layout.mesh.rank_list]
 
 
 def sent_boxes(step: Step) -> list[SentBox]:
@@ -44,12 +94,7 @@ def sent_boxes(step: Step) -> list[SentBox]:
             for hop in (*part.contributions, *part.passed, *part.results)
         ]
     if step.collective == "exchange":
-        return [
-            SentBox(got.peer, rank, got.box)
-            for rank in sorted(step.dst.mesh.rank_list)
-            for got in receives(step.src, step.dst, step.shape, rank)
-            if got.peer != rank
-        ]
+        return [one for one in transfers(step.src, step.dst, step.shape) if one.sender != one.receiver]
     have, want = _pieces(step.src, step.shape), _pieces(step.dst, step.shape)
     group_of = {rank: group for group in step.src.mesh.groups(*step.axes) for rank in group}
     return [
@@ -67,14 +112,7 @@ def _pieces(layout: Layout, shape: Shape) -> dict[int, Bounds]:
 
 
 class MoveTable:
-    """The plans between the layouts of one mesh and shape that a page moves between; each step and box once.
-
-    Args:
-        mesh: the mesh.
-        shape: global shape.
-        dtype: element type.
-        further: layouts that are shown, but not redistributed.
-    """
+    """The plans between layouts of a mesh and shape, each step and box once; further layouts are only shown."""
 
     def __init__(self, mesh: Mesh, shape: Shape, dtype: str, further: Sequence[Layout] = ()) -> None:
         self.mesh, self.shape, self.dtype, self.further = mesh, shape, dtype, further

@@ -114,11 +114,6 @@ def default_meshes() -> tuple[Mesh, ...]:
 def layouts_of(mesh: Mesh, ndim: int, *, pending: bool = True) -> tuple[Layout, ...]:
     """The layouts that are offered, those with nothing pending first.
 
-    Args:
-        mesh: the mesh.
-        ndim: dims of the tensor.
-        pending: also sources with pending sums.
-
     >>> mesh = Mesh((2, 2), ("a", "b"))
     >>> len(layouts_of(mesh, 2, pending=False)), len(layouts_of(mesh, 2))
     (11, 18)

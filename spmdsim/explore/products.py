@@ -12,7 +12,7 @@ from spmdsim.collectives.history import History, unroll
 from spmdsim.core import Layout, Mesh, Strategy
 from spmdsim.core.bound import BoundRule
 from spmdsim.core.step import Step
-from spmdsim.explore.placements import boxes
+from spmdsim.explore.moves import boxes
 from spmdsim.ops import matmul
 from spmdsim.tensor import Tensor
 from spmdsim.worlds import LockStep
@@ -25,12 +25,7 @@ W = _NUMBERS.integers(-2, 3, (K, N))
 
 
 def product(mesh: Mesh) -> dict[str, Any]:
-    """``x @ w`` under every strategy on a mesh.
-
-    Returns:
-        ``strategies``: by key, one factor per axis longer than 1 (``m``, ``k``, ``n``, or ``-``), what
-        :func:`strategy_facts` says.
-    """
+    """``x @ w`` under every strategy on a mesh, by key."""
     bound = _bound()
     strategies = {
         strategy_key(strategy): strategy_facts(bound, strategy) for strategy in _strategies(bound, mesh)
@@ -57,9 +52,8 @@ def strategy_key(strategy: Strategy) -> str:
 def strategy_facts(bound: BoundRule, strategy: Strategy) -> dict[str, Any]:
     """One strategy: layouts and boxes of the operands, what every rank computes, and the rounds that reduce it.
 
-    Returns:
-        ``local``: per rank the local product; ``rounds``: per round of the ring the messages ``[from, to, elements]`` and
-        every rank's numbers afterwards, row-major like ``local``; ``result``: those in the end, as the library has them.
+    ``local``: per rank the local product; ``rounds``: per round of the ring the messages ``[from, to, elements]`` and
+    every rank's numbers afterwards, row-major like ``local``; ``result``: those in the end, as the library has them.
     """
     world = LockStep(strategy.mesh.size)
     first, second = bound.input_layouts(strategy)

@@ -48,11 +48,10 @@ def _told(one: Algorithm, size: int) -> dict[str, Any]:
 def schedule_facts(schedule: Schedule) -> dict[str, Any]:
     """A schedule as the page steps through it.
 
-    Returns:
-        ``rounds``: per round the messages ``[from, to, chunks, reduced]``; ``states``: before the first round and after
-        each, per rank ``{chunk: [value, new]}``; ``values``: what the values are called, and the share of the ranks
-        that is in them; ``findings``: what is wrong, with round, rank and chunk; ``moves``: where sends and
-        receives do not meet, what every rank wants to do in each of its rounds; ``facts``: counts beside their bounds.
+    ``rounds``: per round the messages ``[from, to, chunks, reduced]``; ``states``: before the first round and after
+    each, per rank ``{chunk: [value, new]}``; ``values``: what the values are called, and the share of the ranks
+    that is in them; ``findings``: what is wrong, with round, rank and chunk; ``moves``: where sends and
+    receives do not meet, what every rank wants to do in each of its rounds; ``facts``: counts beside their bounds.
     """
     story = unroll(schedule)
     values: dict[int, int] = {}

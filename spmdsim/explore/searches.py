@@ -27,11 +27,7 @@ KINDS = ("compute", "forward", "backward", "gradient")
 
 
 def searches(programs: tuple[str, ...], ranks: tuple[int, ...]) -> list[dict[str, Any]]:
-    """The search of every program on 2, 4 and 8 ranks, as far as these are on offer.
-
-    Raises:
-        InputError: no program is called so.
-    """
+    """The search of every program on 2, 4 and 8 ranks, as far as these are on offer."""
     chosen = [size for size in RANKS if size in ranks]
     return [
         search_facts(build_program(name, **SMALL.get(name, {})), size) for name in programs for size in chosen

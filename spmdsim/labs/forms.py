@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
-from spmdsim.labs.answers import CHECKING
+from spmdsim.labs.grading import CHECKING
 from spmdsim.labs.declaration import COURSE, Lab, LabTask, lab, lab_numbers
 from spmdsim.labs.judging import RANKS
 

@@ -9,6 +9,8 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import CodeType
 from typing import Any
 
 from spmdsim.errors import InputError
@@ -17,6 +19,55 @@ from spmdsim.labs.judging import RANKS, Mistake
 from spmdsim.launch.limits import Limits, mistake, run_limited, start_clock
 from spmdsim.launcher import is_root, launched
 from spmdsim.worlds import world
+
+CHECKING = "spmdsim-check"
+"""The tag of cells that grade: they are no part of the program."""
+
+
+def compiled(path: Path) -> list[CodeType]:
+    """The pieces of a program, in order."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
+    pieces = _cells(text, path) if path.suffix == ".ipynb" else {str(path): text}
+    codes = []
+    for name, code in pieces.items():
+        try:
+            codes.append(compile(code, name, "exec"))
+        except (SyntaxError, ValueError) as error:
+            line = getattr(error, "lineno", None)
+            raise InputError(
+                f"{name}{f':{line}' if line else ''}: {type(error).__name__}: {error.args[0]}"
+            ) from None
+    return codes
+
+
+def run_program(codes: list[CodeType], path: Path) -> dict[str, Any]:
+    """Run a program as a module that is imported: what stands under ``if __name__ == "__main__"`` does not run."""
+    names: dict[str, Any] = {"__name__": path.stem, "__file__": str(path)}
+    for code in codes:
+        exec(code, names)
+    return names
+
+
+def _cells(text: str, path: Path) -> dict[str, str]:
+    try:
+        cells = json.loads(text)["cells"]
+        code = [cell for cell in cells if cell["cell_type"] == "code"]
+        sources = [
+            ("".join(cell["source"]), CHECKING in cell.get("metadata", {}).get("tags", ())) for cell in code
+        ]
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise InputError(f"{path} is no notebook") from None
+    return {
+        f"{path}[cell {number}]": "\n".join(
+            "" if line.startswith(("%", "!")) else line for line in source.splitlines()
+        )
+        for number, (source, checks) in enumerate(sources, 1)
+        if not checks
+    }
+
 
 Program = Callable[[], Mapping[str, Any]]
 """Gives the student's names; it runs where the limits hold."""
@@ -90,15 +141,7 @@ def score(of: Lab, task: LabTask, program: Program) -> Score:
 
 
 def score_apart(of: Lab, task: LabTask, program: Program, limits: Limits, quiet: bool = False) -> Score:
-    """The same in a child process with limits: a program that ends its process, hangs or takes all memory earns nothing.
-
-    Args:
-        of: the lab.
-        task: one of its tasks.
-        program: the student's.
-        limits: what it may use.
-        quiet: what it prints is not shown.
-    """
+    """The same in a child process with limits: a program that ends its process, hangs or takes all memory earns nothing."""
     of.checker(task)  # what judges is there before the program runs
     with tempfile.TemporaryFile("w+") as box:
 

@@ -32,11 +32,7 @@ class Mistake(Exception):
 
 
 def expect(holds: object, sentence: str) -> None:
-    """Demand something.
-
-    Raises:
-        Mistake: it does not hold; of a long sentence, which shows what an answer gave, the ends.
-    """
+    """Demand something, else a mistake; of a long sentence, which shows what an answer gave, the ends."""
     if not holds:
         raise Mistake(sentence if len(sentence) <= LONGEST else f"{sentence[:200]} ... {sentence[-100:]}")
 

@@ -14,9 +14,8 @@ import spmdsim.worlds.lockstep
 from spmdsim import LockStep, Mesh, ops
 from spmdsim.cases.case import run_case
 from spmdsim.cases.catalogue import catalogue, meshes
-from spmdsim.cases.exact import MOST, MOST_HALF, ExactInputs
 from spmdsim.cases.injection import FAULTS
-from spmdsim.cases.inputs import Inputs
+from spmdsim.cases.inputs import MOST, MOST_HALF, ExactInputs, Inputs
 from spmdsim.cli.main import main
 
 #: What two ranks cannot make another result of, wherever it happens: everything is the same on both.
@@ -179,7 +178,7 @@ def test_kinds_are_listed_and_the_nearest_is_named(capsys):
 def test_without_injection_whole_numbers_are_judged_too(monkeypatch, capsys):
     """An operator that is off by less than rounding explains."""
     monkeypatch.setattr(
-        spmdsim.cases.matmul, "matmul", lambda a, b: ops.multiply(ops.matmul(a, b), np.float32(1 + 2**-22))
+        spmdsim.cases.catalogue, "matmul", lambda a, b: ops.multiply(ops.matmul(a, b), np.float32(1 + 2**-22))
     )
     report = run_json(capsys, *SMALL, code=1)
     assert (

@@ -12,12 +12,11 @@ from processes import run_python
 from run_files import KINDS, LOCKSTEP, W, X, idx, run_json, safetensors
 
 import spmdsim.cases.case
+import spmdsim.cases.catalogue
 import spmdsim.cases.inputs
-import spmdsim.cases.layer_cases
-import spmdsim.cases.matmul
 from spmdsim import LockStep, Mesh, ops
+from spmdsim.cases.catalogue import matmul_case
 from spmdsim.cases.inputs import Inputs
-from spmdsim.cases.matmul import matmul_case
 from spmdsim.cli.main import main
 
 
@@ -30,7 +29,7 @@ def test_files_of_every_kind(tmp_path, kind, capsys):
     report = run_json(
         capsys, "-n", 4, "--only", "matmul", "--mesh", "2,2", "--x", kind(tmp_path), "--w", tmp_path / "w.npy"
     )
-    assert report["ok"] and len(report["cases"]) == len(spmdsim.cases.matmul.KINDS[2])
+    assert report["ok"] and len(report["cases"]) == len(spmdsim.cases.catalogue.KINDS[2])
     assert all(case["local_shapes"][0][1] <= 10 and case["max_error"] > 0 for case in report["cases"])
 
 
@@ -152,7 +151,7 @@ def test_all_cases_on_default_data(capsys):
 
 
 def test_a_wrong_operator_is_found(monkeypatch, capsys):
-    monkeypatch.setattr(spmdsim.cases.matmul, "matmul", lambda a, b: ops.multiply(ops.matmul(a, b), 1.001))
+    monkeypatch.setattr(spmdsim.cases.catalogue, "matmul", lambda a, b: ops.multiply(ops.matmul(a, b), 1.001))
     arguments = ("-n", "2", "--only", "matmul", "--shape", "8,8,8")
     report = run_json(capsys, *arguments, code=1)
     assert not report["ok"] and not any(case["ok"] for case in report["cases"])
@@ -167,7 +166,7 @@ def test_wrong_rows_of_a_table_are_found(tmp_path, monkeypatch, capsys):
     def wrong(ids, table, *more, **options):
         return ops.embedding(ops.minimum(ids, 200), table, *more, **options)
 
-    monkeypatch.setattr(spmdsim.cases.layer_cases, "embedding", wrong)
+    monkeypatch.setattr(spmdsim.cases.catalogue, "embedding", wrong)
     (tmp_path / "low").write_bytes(bytes(range(201)))
     (tmp_path / "high").write_bytes(bytes([1, 2, 201]) * 100)
     for text, exact in (("low", True), ("high", False)):

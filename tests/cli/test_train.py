@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 from processes import run_python
 
-import spmdsim.cases.network_data
+import spmdsim.cases.network
 from spmdsim import LockStep, Tensor, nn, ops
-from spmdsim.cases.network import Network
-from spmdsim.cases.network_data import load
+from spmdsim.cases.network import Network, load
 from spmdsim.cli.main import main
 from spmdsim.errors import InputError
 
@@ -113,12 +112,12 @@ def test_the_folder_may_come_from_the_environment(tmp_path, monkeypatch, capsys)
 
 
 def test_each_rank_reads_its_slice_of_the_images(tmp_path, monkeypatch):
-    from spmdsim.cases.network_data import mnist as open_mnist
+    from spmdsim.cases.network import mnist as open_mnist
     from spmdsim.tensor import Tensor
 
     mnist(tmp_path)
     asked = []
-    real = spmdsim.cases.network_data.open_array
+    real = spmdsim.cases.network.open_array
 
     def watched(path):
         array = real(path)
@@ -129,7 +128,7 @@ def test_each_rank_reads_its_slice_of_the_images(tmp_path, monkeypatch):
 
         return type(array)(array.path, array.shape, array.dtype, read)
 
-    monkeypatch.setattr(spmdsim.cases.network_data, "open_array", watched)
+    monkeypatch.setattr(spmdsim.cases.network, "open_array", watched)
     network = Network("simple", 8, 32)
     images = open_mnist(tmp_path)
     assert not asked

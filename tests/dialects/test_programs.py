@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from spmdsim.cases.network_reference import Reference
+from spmdsim.cases.network import Reference
 from spmdsim.dialects.session import use_world
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "documents"

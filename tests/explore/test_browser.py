@@ -20,9 +20,8 @@ from spmdsim.collectives import algorithm, make_schedule
 from spmdsim.collectives.history import unroll
 from spmdsim.draw.schedule_text import value_words
 from spmdsim.explore import Offer, page
-from spmdsim.explore.moves import sent_boxes
+from spmdsim.explore.moves import layout_key, sent_boxes
 from spmdsim.explore.offer import ends_of, layouts_of
-from spmdsim.explore.placements import layout_key
 from spmdsim.explore.products import W, X
 from spmdsim.explore.schedules import every_schedule
 from spmdsim.worlds import LockStep

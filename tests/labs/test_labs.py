@@ -14,7 +14,7 @@ from processes import run_python
 from spmdsim.cli.main import main
 from spmdsim.errors import InputError
 from spmdsim.labs import Grader, lab, lab_numbers, score
-from spmdsim.labs.answers import compiled, run_program
+from spmdsim.labs.grading import compiled, run_program
 from spmdsim.labs.declaration import LEVELS
 from spmdsim.labs.forms import guide, notebook, script, student_files, teacher_files
 from spmdsim.worlds import world

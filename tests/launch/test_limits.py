@@ -246,8 +246,8 @@ ALLOWED = {
     ("launch/bootstrap.py", "run_path"): "the user's program, which launch starts",
     ("launch/bootstrap.py", "run_module"): "the same, as a module",
     ("launch/tuning_job.py", "run_path"): "the user's program, whose steps tune tries",
-    ("labs/answers.py", "exec"): "a student's answers, in a limited child process",
-    ("labs/answers.py", "compile"): "the same, for its name and lines",
+    ("labs/grading.py", "exec"): "a student's answers, in a limited child process",
+    ("labs/grading.py", "compile"): "the same, for its name and lines",
     (
         "compiled/straight.py",
         "exec",

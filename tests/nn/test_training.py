@@ -7,8 +7,7 @@ import pytest
 
 import spmdsim.ops as ops
 from spmdsim import LockStep, Mesh, Tensor, nn, record
-from spmdsim.cases.network import Network
-from spmdsim.cases.network_reference import Reference
+from spmdsim.cases.network import Network, Reference
 from spmdsim.errors import UsageTypeError
 
 WIDTH, LENGTH, BATCH, VOCABULARY = 16, 8, 4, 24

@@ -89,8 +89,7 @@ PARAMETERS = {
 def goal(args: argparse.Namespace) -> int:
     """Simulate; 1 when the program cannot end."""
     from spmdsim.collectives.formats.goal_format import read_goal
-    from spmdsim.cost.events.event_program import EventProgram
-    from spmdsim.cost.events.loggops import LogGOPS, simulate_program
+    from spmdsim.cost.event_simulation import EventProgram, LogGOPS, simulate_program
 
     text = read_text(args.file, "a GOAL file")
     with readable(args.file, "a GOAL file"):

@@ -29,7 +29,7 @@ from spmdsim.errors import InputError
 
 if TYPE_CHECKING:
     from spmdsim.cost import Machine
-    from spmdsim.cost.events.loggops import LogGOPS
+    from spmdsim.cost.event_simulation import LogGOPS
     from spmdsim.cost.prediction import Prediction
     from spmdsim.draw.plot import Plot
 
@@ -96,7 +96,7 @@ def main(args: argparse.Namespace) -> int:
     """Predict and print."""
     from spmdsim.collectives import collective
     from spmdsim.cost.prediction import predict
-    from spmdsim.draw.prediction_text import crossover_words, prediction_plot, prediction_tables
+    from spmdsim.draw.machine_figures import crossover_words, prediction_plot, prediction_tables
 
     machine = _machine_of(args.machine, args.what_if)
     ranks = growing_counts(args.ranks)
@@ -109,6 +109,10 @@ def main(args: argparse.Namespace) -> int:
     events = None
     if args.model == "loggops":
         events = _event_parameters(args.loggops, machine)
+        if machine.pieces:
+            remark(
+                f"LogGOPS has one latency and bandwidth for all sizes: those of {machine.name}'s largest messages"
+            )
     prediction = predict(
         what.name, machine, ranks, sizes, names, args.topology, args.itemsize, options, events=events
     )
@@ -145,9 +149,9 @@ def _print_links(
 ) -> int:
     """The busiest link of each round."""
     from spmdsim.collectives import schedule_of
-    from spmdsim.cost.networks.hotspots import hotspots
-    from spmdsim.cost.networks.spec import parse_topology
-    from spmdsim.draw.prediction_text import microseconds
+    from spmdsim.cost.link_load import hotspots
+    from spmdsim.cost.topologies import parse_topology
+    from spmdsim.draw.machine_figures import microseconds
 
     network = parse_topology(args.topology or ("nodes" if machine.ranks_per_node else "flat"), n, machine)
     links = hotspots(schedule_of(collective, args.links, n, **options), network, nbytes, args.itemsize)
@@ -194,7 +198,7 @@ def _event_parameters(text: str, machine: Machine) -> LogGOPS:
     >>> _event_parameters("o=1e-6", Machine("m", 4e-6, 1e-9)).L
     2e-06
     """
-    from spmdsim.cost.events.loggops import LogGOPS
+    from spmdsim.cost.event_simulation import LogGOPS
 
     values: dict[str, Any] = asdict(LogGOPS.from_machine(machine))
     for part in filter(None, (one.strip() for one in text.split(","))):
@@ -229,8 +233,8 @@ def _write_timeline(
     """Of the fastest algorithm at the last point of a prediction."""
     from spmdsim.collectives import make_schedule
     from spmdsim.collectives.algorithm import algorithm
-    from spmdsim.cost.networks.spec import parse_topology
-    from spmdsim.draw.predicted_timeline import predicted_timeline
+    from spmdsim.cost.topologies import parse_topology
+    from spmdsim.draw.message_timeline import predicted_timeline
 
     point = prediction.points[-1]
     priced = {name: took for name, took in point.seconds.items() if name != "native"}

@@ -56,18 +56,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Pace:
-    """How long the stages of a calibration may take, and who is told how far they are.
-
-    Attributes:
-        comm: the ranks, which agree when the time is up.
-        seconds: for each stage; what is measured once is measured again while they last.
-        tell: told at the begin of each pass.
-        clock: says the time in seconds.
-    """
+    """How long the stages of a calibration may take, and who is told how far they are. The ranks agree when the time is up."""
 
     comm: Any
-    seconds: float
-    tell: Callable[[str], None]
+    seconds: float  # for each stage; what is measured once is measured again while they last
+    tell: Callable[[str], None]  # told at the begin of each pass
     clock: Callable[[], float] = time.monotonic
 
     def passes(self, what: str, cases: Sequence[T]) -> Iterator[T]:
@@ -110,30 +103,19 @@ def pairs(comm: Any) -> tuple[tuple[int, int] | None, tuple[int, int] | None, in
 
 @dataclass(frozen=True)
 class RoundSamples:
-    """What rounds of an emulated algorithm take, as bytes and seconds.
+    """What rounds of an emulated algorithm take, as bytes and seconds."""
 
-    Attributes:
-        still: two ranks send each other bytes that have not been written since they were last sent.
-        fresh: the same of bytes that the sender has just reduced, into memory that the receiver has not read.
-        reductions: what a round takes longer when what arrives is reduced.
-    """
-
-    still: list[Sample]
-    fresh: list[Sample]
-    reductions: list[Sample]
+    still: list[Sample]  # sent, not written since they were last sent
+    fresh: list[Sample]  # just reduced, into memory that the receiver has not read
+    reductions: list[Sample]  # what a round takes longer when what arrives is reduced
 
 
 def round_samples(pace: Pace, pair: tuple[int, int], largest: int) -> RoundSamples:
-    """Time rounds just as emulated algorithms do them; all ranks call it.
+    """Time rounds just as emulated algorithms do them; all ranks call it, and those not in the pair wait.
 
     Where bytes lie decides what a message and a reduction cost, and that depends on the rounds before. So the rounds
     of recursive doubling (sends input, reduces) and of a ring (then sends on what it reduced) are timed whole,
-    and what is wanted are their differences.
-
-    Args:
-        pace: of all ranks; those not in the pair wait, then reduce all at once, since they share the memory.
-        pair: the two ranks.
-        largest: bytes of the largest message.
+    and what is wanted are their differences. Alone, all ranks reduce at once, since they share the memory.
     """
     comm = pace.comm
     alone = dict(local_times(comm, largest, "reduce"))

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from spmdsim.cases.network_data import find, small_digits
+from spmdsim.cases.network import find, small_digits
 from spmdsim.core import Layout, Mesh
 from spmdsim.dialects.mindspore.layout import is_whole
 from spmdsim.dialects.mindspore.parameter import rows_seed
