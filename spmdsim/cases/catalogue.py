@@ -63,10 +63,14 @@ def layout_case(x: Layout, w: Layout, out: Layout | None, label: str, inputs: In
             y = matmul(left, right)
             return y.to(y.layout.reduced if out is None else out)
 
-        operands = Tensor.from_global(inputs.x, x, world), Tensor.from_global(inputs.w, w, world)
+        operands = _placed(world, (inputs.x, x), (inputs.w, w))
         return PreparedCase(operands, run, Product(inputs.x, inputs.w))
 
     return Case("matmul", x.mesh, label, build, inputs)
+
+
+def _placed(world: World, *operands: tuple[Source, Layout]) -> tuple[Tensor, ...]:
+    return tuple(Tensor.from_global(source, layout, world) for source, layout in operands)
 
 
 def _label(axes: dict[str, tuple[str, ...]], scatter: bool) -> str:
@@ -142,7 +146,7 @@ def _lookup(
     label: str, mesh: Mesh, ids: Layout, table: Layout, out: Layout, inputs: Inputs, owned: bool = False
 ) -> Case:
     def build(world: World, inputs: Inputs) -> PreparedCase:
-        operands = Tensor.from_global(inputs.ids, ids, world), Tensor.from_global(inputs.table, table, world)
+        operands = _placed(world, (inputs.ids, ids), (inputs.table, table))
         if owned:
             run = partial(embedding, layout=out, rows="owned")
             return PreparedCase(operands, run, _rows(inputs), 0, ids=inputs.ids.__getitem__)
@@ -207,11 +211,7 @@ def _linear(
     label: str, x: Layout, w: Layout, b: Layout, out: Layout, inputs: Inputs, take: Layout | None = None
 ) -> Case:
     def build(world: World, inputs: Inputs) -> PreparedCase:
-        operands = (
-            Tensor.from_global(inputs.x, x, world),
-            Tensor.from_global(inputs.w, w, world),
-            Tensor.from_global(inputs.bias, b, world),
-        )
+        operands = _placed(world, (inputs.x, x), (inputs.w, w), (inputs.bias, b))
 
         def run(given: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
             return linear(given if take is None else given.to(take), weight, bias).to(out)
@@ -230,7 +230,7 @@ def _row_partial(x: Layout, w: Layout, inputs: Inputs) -> Case:
     """``gather_out=False`` of a row-parallel Linear: the partial products, without bias, not yet reduced."""
 
     def build(world: World, inputs: Inputs) -> PreparedCase:
-        operands = Tensor.from_global(inputs.x, x, world), Tensor.from_global(inputs.w, w, world)
+        operands = _placed(world, (inputs.x, x), (inputs.w, w))
         return PreparedCase(operands, matmul, Product(inputs.x, inputs.w))
 
     return Case("linear", x.mesh, "row, gather_out=False (partial, no bias)", build, inputs)
@@ -240,12 +240,7 @@ def _chain(x: Layout, column: Layout, bias: Layout, row: Layout, inputs: Inputs)
     """Column-parallel, ReLU, row-parallel: what is split in between is never gathered."""
 
     def build(world: World, inputs: Inputs) -> PreparedCase:
-        operands = (
-            Tensor.from_global(inputs.x, x, world),
-            Tensor.from_global(inputs.w, column, world),
-            Tensor.from_global(inputs.bias, bias, world),
-            Tensor.from_global(inputs.w2, row, world),
-        )
+        operands = _placed(world, (inputs.x, x), (inputs.w, column), (inputs.bias, bias), (inputs.w2, row))
 
         def run(a: Tensor, w1: Tensor, b1: Tensor, w2: Tensor) -> Tensor:
             return linear(relu(linear(a, w1, b1)), w2).to(x)

@@ -126,9 +126,8 @@ def _numbers(name: str, shape: tuple[int, ...], dtype: np.dtype, seed: int) -> S
 
     def read(index: Index) -> np.ndarray:
         if dtype.kind in "iu":
-            array: np.ndarray = (
-                np.floor(normal_block(index, shape, np.float32, seed) * 2 + 4).clip(0, 9).astype(dtype)
-            )
+            small = np.floor(normal_block(index, shape, np.float32, seed) * 2 + 4).clip(0, 9)
+            array: np.ndarray = small.astype(dtype)
             return array
         block = normal_block(index, shape, np.float64 if dtype.itemsize >= 8 else np.float32, seed)
         return block.astype(dtype)
@@ -239,6 +238,16 @@ MOST = 1022
 MOST_HALF = 126
 
 
+def _like(name: str, seed: int, most: int, sparse: bool = False) -> cached_property[Source]:
+    """Whole numbers in the place of one of the sources."""
+
+    def source(self: ExactInputs) -> Source:
+        data: Source = getattr(self.data, name)
+        return self._numbers(data.shape, seed, most, sparse)
+
+    return cached_property(source)
+
+
 class ExactInputs(Inputs):
     """The shapes and types of other inputs, with small whole numbers, of which every sum is exact in whatever order it is taken.
 
@@ -258,25 +267,12 @@ class ExactInputs(Inputs):
         """The element type of the data."""
         return self.data.dtype
 
-    @cached_property
-    def x(self) -> Source:
-        """1 and 2, positive and negative."""
-        return self._like(self.data.x, 11, 2)
-
-    @cached_property
-    def w(self) -> Source:
-        """1 and -1; of a long column only so many that a sum stays exact, in each column others."""
-        return self._like(self.data.w, 12, 1, sparse=True)
-
-    @cached_property
-    def bias(self) -> Source:
-        """1 and 2, positive and negative."""
-        return self._like(self.data.bias, 13, 2)
-
-    @cached_property
-    def w2(self) -> Source:
-        """As the first weight."""
-        return self._like(self.data.w2, 14, 1, sparse=True)
+    #: 1 and 2, positive and negative; of weights 1 and -1, of a long column only so many that a sum stays exact.
+    x = _like("x", 11, 2)
+    w = _like("w", 12, 1, sparse=True)
+    bias = _like("bias", 13, 2)
+    w2 = _like("w2", 14, 1, sparse=True)
+    table = _like("table", 16, 2)
 
     @cached_property
     def ids(self) -> Source:
@@ -284,25 +280,15 @@ class ExactInputs(Inputs):
         data = self.data.ids
 
         def read(index: Index) -> np.ndarray:
-            array: np.ndarray = (np.abs(normal_block(index, data.shape, np.float64, 15)) * 1e6).astype(
-                data.dtype
-            ) % VOCABULARY
+            large = np.abs(normal_block(index, data.shape, np.float64, 15)) * 1e6
+            array: np.ndarray = large.astype(data.dtype) % VOCABULARY
             return array
 
         return Source("whole numbers", data.shape, data.dtype, read)
 
-    @cached_property
-    def table(self) -> Source:
-        """1 and 2, positive and negative."""
-        return self._like(self.data.table, 16, 2)
-
-    def _like(self, data: Source, seed: int, most: int, sparse: bool = False) -> Source:
-        shape, dtype = data.shape, self.dtype
-        stride = (
-            -(-shape[0] // (MOST_HALF if dtype.itemsize <= 2 else MOST))
-            if sparse and dtype.kind not in "iu"
-            else 1
-        )
+    def _numbers(self, shape: tuple[int, ...], seed: int, most: int, sparse: bool) -> Source:
+        dtype, longest = self.dtype, MOST_HALF if self.dtype.itemsize <= 2 else MOST
+        stride = -(-shape[0] // longest) if sparse and dtype.kind not in "iu" else 1
 
         def read(index: Index) -> np.ndarray:
             block = _whole(normal_block(index, shape, np.float64, seed), most)

@@ -70,12 +70,8 @@ def mnist(folder: Path) -> Images:
             f"{images.shape} and labels of shape {labels.shape}"
         )
 
-    def read(index: tuple[slice, ...]) -> np.ndarray:
-        rows, columns = index
-        block = images.read((rows, slice(0, SIDE), slice(0, SIDE))).reshape(-1, SIDE * SIDE)[:, columns]
-        return _normalised(block.astype(np.float32) / np.float32(255))
-
-    pixels = Source(folder.name, (images.shape[0], SIDE * SIDE), np.dtype(np.float32), read)
+    side = slice(0, SIDE)
+    pixels = _pixels(folder.name, images.shape[0], lambda rows: images.read((rows, side, side)))
     known = Source("labels", labels.shape, np.dtype(np.int64), lambda i: labels.read(i).astype(np.int64))
     return Images(f"MNIST in {folder}", pixels, known)
 
@@ -91,25 +87,26 @@ def find(folder: Path, name: str, kind: str) -> Path:
     raise InputError(f"there is no {name}-{kind} (or .gz) in {str(folder)!r}")
 
 
-def _normalised(pixels: np.ndarray) -> np.ndarray:
-    return (pixels - np.float32(MEAN)) / np.float32(DEVIATION)
+Rows = Callable[[slice], np.ndarray]
+
+
+def _pixels(name: str, count: int, images: Rows) -> Source:
+    """Images of bytes as rows of normalised numbers."""
+
+    def read(index: tuple[slice, ...]) -> np.ndarray:
+        rows, columns = index
+        block = images(rows).reshape(-1, SIDE * SIDE)[:, columns].astype(np.float32) / np.float32(255)
+        return (block - np.float32(MEAN)) / np.float32(DEVIATION)
+
+    return Source(name, (count, SIDE * SIDE), np.dtype(np.float32), read)
 
 
 def enlarged_digits() -> Images:
     """Scikit-learn's 8 x 8 digits, every pixel three times as wide and high, in a border of two pixels."""
     images, labels_of, count = small_digits()
-
-    def read(index: tuple[slice, ...]) -> np.ndarray:
-        rows, columns = index
-        block = images(rows).reshape(-1, SIDE * SIDE)[:, columns]
-        return _normalised(block.astype(np.float32) / np.float32(255))
-
-    pixels = Source("digits", (count, SIDE * SIDE), np.dtype(np.float32), read)
     labels = Source("labels", (count,), np.dtype(np.int64), lambda index: labels_of(index[0]))
-    return Images("scikit-learn's handwritten digits, enlarged to 28 x 28", pixels, labels)
-
-
-Rows = Callable[[slice], np.ndarray]
+    name = "scikit-learn's handwritten digits, enlarged to 28 x 28"
+    return Images(name, _pixels("digits", count, images), labels)
 
 
 def small_digits() -> tuple[Rows, Rows, int]:

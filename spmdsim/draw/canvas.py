@@ -116,9 +116,8 @@ class Canvas:
         kinds = f' class="{kind}"' if kind else ""
         anchors = f' text-anchor="{anchor}"' if anchor != "start" else ""
         colours = f' style="fill:{colour}"' if colour else ""
-        told = _said(title)
         self.parts.append(
-            f'<text x="{number(x)}" y="{number(y)}"{kinds}{anchors}{colours}>{told}{escape(words)}</text>'
+            f'<text x="{number(x)}" y="{number(y)}"{kinds}{anchors}{colours}>{_said(title)}{escape(words)}</text>'
         )
 
     def cell(
@@ -135,17 +134,15 @@ class Canvas:
         """A box with lines of words in its middle; filled if it has an index, or the darker the more of one colour."""
         self.reach(x + width, y + height)
         box = f'x="{number(x)}" y="{number(y)}" width="{number(width)}" height="{number(height)}"'
-        told = _said(title)
         letters = ""
         if index is None:
-            self.parts.append(f'<g>{told}<rect class="open" {box}/>')
+            self.parts.append(f'<g>{_said(title)}<rect class="open" {box}/>')
             if shade:
                 self.parts.append(f'<rect {box} fill="{FILLS[5][0]}" fill-opacity="{shade:.2f}"/>')
         else:
             fill, letters = fill_of(index)
-            self.parts.append(f'<g>{told}<rect {box} fill="{fill}" stroke="var(--ground)"/>')
-            again = index // len(FILLS) % 4
-            if again:
+            self.parts.append(f'<g>{_said(title)}<rect {box} fill="{fill}" stroke="var(--ground)"/>')
+            if again := index // len(FILLS) % 4:
                 self.parts.append(_stripes(x, y, width, height, again))
         top = y + height / 2 - (len(words) - 1) * 7 + 4
         for line, text in enumerate(words):
@@ -155,10 +152,9 @@ class Canvas:
     def bar(self, x: float, y: float, width: float, height: float, fill: str, title: str = "") -> None:
         """A filled box without words of its own."""
         self.reach(x + width, y + height)
-        told = _said(title)
         self.parts.append(
             f'<rect x="{number(x)}" y="{number(y)}" width="{number(max(width, 0.5))}" height="{number(height)}"'
-            f' fill="{fill}">{told}</rect>'
+            f' fill="{fill}">{_said(title)}</rect>'
         )
 
     def line(
@@ -174,22 +170,20 @@ class Canvas:
     ) -> None:
         """A line; ``extra`` are attributes such as a colour or dashes, ``bend`` is how far its middle is off."""
         self.reach(max(x1, x2), max(y1, y2))
-        told = _said(title)
         way = "L"
         if bend:
             far = max(((x2 - x1) ** 2 + (y2 - y1) ** 2) ** 0.5, 0.1)
             x, y = (x1 + x2) / 2 - 2 * bend * (y2 - y1) / far, (y1 + y2) / 2 + 2 * bend * (x2 - x1) / far
             way = f"Q{number(x)} {number(y)} "
         path = f"M{number(x1)} {number(y1)}{way}{number(x2)} {number(y2)}"
-        self.parts.append(f'<path class="{kind}" d="{path}"{extra}>{told}</path>')
+        self.parts.append(f'<path class="{kind}" d="{path}"{extra}>{_said(title)}</path>')
 
     def face(self, corners: Sequence[tuple[float, float]], index: int, shade: float, title: str = "") -> None:
         """One side of a box: its corners, its fill, and how much darker it is, from 0 to 1."""
         self.reach(max(x for x, _ in corners), max(y for _, y in corners))
         points = " ".join(f"{number(x)},{number(y)}" for x, y in corners)
-        told = _said(title)
         self.parts.append(
-            f'<g stroke="var(--ground)">{told}<polygon points="{points}" fill="{fill_of(index)[0]}"/>'
+            f'<g stroke="var(--ground)">{_said(title)}<polygon points="{points}" fill="{fill_of(index)[0]}"/>'
             f'<polygon points="{points}" fill="#000" fill-opacity="{shade:g}"/></g>'
         )
 
@@ -214,10 +208,9 @@ class Canvas:
         ]
         points = "".join(f"L{number(x)} {number(y)}" for x, y in head)
         ink = colour or "var(--ink)"
-        told = _said(title)
         dashes = ' stroke-dasharray="5 3"' if dashed else ""
         self.parts.append(
-            f'<g class="arrow" stroke="{ink}" fill="{ink}">{told}<path fill="none" stroke-width="{wide}"{dashes} '
+            f'<g class="arrow" stroke="{ink}" fill="{ink}">{_said(title)}<path fill="none" stroke-width="{wide}"{dashes} '
             f'd="M{number(x1)} {number(y1)}L{number(x2)} {number(y2)}"/>'
             f'<path stroke="none" d="M{number(x2)} {number(y2)}{points}z"/></g>'
         )

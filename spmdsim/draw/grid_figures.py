@@ -73,12 +73,10 @@ def tensor_figure(tensor: Tensor) -> Figure:
 
 def _grid(layout: Layout, shape: Sequence[int] | None, plain: bool = False) -> Canvas:
     """The ranks of the mesh as cells: the last two axes as rows and columns, a panel per index of the others."""
-    return side_by_side(
-        [
-            _gap() if panel is None else (panel.name, _panel(layout, shape, panel, plain))
-            for panel in rank_panels(layout.mesh)
-        ]
-    )
+    panels = [
+        panel and (panel.name, _panel(layout, shape, panel, plain)) for panel in rank_panels(layout.mesh)
+    ]
+    return side_by_side([panel or _gap() for panel in panels])
 
 
 def _gap() -> tuple[str, Canvas]:

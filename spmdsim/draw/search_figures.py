@@ -103,15 +103,10 @@ def _by_hand(answer: SearchResult) -> Canvas:
 
 def _compared(answer: SearchResult) -> FactTable:
     base = answer.seconds or 1.0
-    rows = [
-        (
-            name,
-            seconds_text(one.seconds),
-            f"{one.seconds / base:.2f}",
-            *map(size_text, (one.nbytes, one.memory.peak)),
-        )
-        for name, one in _every(answer).items()
-    ]
+    rows = []
+    for name, one in _every(answer).items():
+        sizes = map(size_text, (one.nbytes, one.memory.peak))
+        rows.append((name, seconds_text(one.seconds), f"{one.seconds / base:.2f}", *sizes))
     columns = ("layout", "time", "ratio", "bytes/rank", "peak memory")
     return FactTable(columns, tuple(rows), "comparison", (1, 2, 3, 4))
 

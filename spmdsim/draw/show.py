@@ -137,7 +137,7 @@ def _plan(plan: Plan) -> Iterator[Part]:
 def _schedule(schedule: Schedule) -> Iterator[Part]:
     from spmdsim.collectives.facts import facts_of
     from spmdsim.collectives.history import unroll
-    from spmdsim.draw.schedule_text import fact_lines, highlighted, message_lines, state_lines
+    from spmdsim.draw.schedule_figures import fact_lines, highlighted, message_lines, state_lines
 
     yield schedule.name
     if schedule.size > MOST_RANKS:

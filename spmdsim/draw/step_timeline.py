@@ -125,12 +125,8 @@ def step_timeline(traces: Sequence[Trace], machine: Machine, world: str = "") ->
     events.append({**named, "name": "process_name", "args": {"name": words}})
     events.append({**named, "name": "process_sort_index", "args": {"sort_index": -1}})
     for one in slices:
-        ratio = one.measured / one.seconds if one.seconds else None
-        args = {
-            "predicted us": one.seconds * 1e6,
-            "measured us": one.measured * 1e6,
-            "measured / predicted": ratio,
-        }
+        ratio = {"measured / predicted": one.measured / one.seconds if one.seconds else None}
+        args = {"predicted us": one.seconds * 1e6, "measured us": one.measured * 1e6, **ratio}
         times = {"ts": one.start * 1e6, "dur": one.seconds * 1e6, "tid": int(one.early)}
         events.append({"ph": "X", "pid": predicted, "name": one.name, "cat": one.kind, **times, "args": args})
     events += lane_names([event for event in events if event["pid"] == predicted])

@@ -103,10 +103,8 @@ def trace_figure(trace: Trace) -> Figure:
     if len(owners) > 1:
         who = f"ranks {owners[0]} to {owners[-1]} of this process, which take part together"
     counts = ", ".join(f"{count} {name}" for name, count in trace.counts().items()) or "no collective"
-    notes = [
-        f"{counts}; {bytes_text(trace.nbytes())} received by the rank that receives most",
-        f"measured on {who}",
-    ]
+    most = f"{bytes_text(trace.nbytes())} received by the rank that receives most"
+    notes = [f"{counts}; {most}", f"measured on {who}"]
     if len(trace) > MOST_BARS:
         notes.append(f"the first {MOST_BARS:,} of {len(trace):,} events are drawn")
     title = f"trace of {many(len(trace.operators), 'operator')} and {many(len(trace.collectives), 'step')}"

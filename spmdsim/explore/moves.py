@@ -144,14 +144,8 @@ class MoveTable:
         steps = [self._step(step, route.itemsize) for step in route.steps]
         received = [sum(each) for each in zip([0] * self.mesh.size, *(self._received[one] for one in steps))]
         bounds = [route.lower_bound(rank) for rank in sorted(self.mesh.rank_list)]
-        most, in_all = max(received), sum(received)
-        return [
-            route.kind,
-            steps,
-            received,
-            bounds,
-            [most, route.max_lower_bound, in_all, route.total_lower_bound],
-        ]
+        ends = [max(received), route.max_lower_bound, sum(received), route.total_lower_bound]
+        return [route.kind, steps, received, bounds, ends]
 
     def _step(self, step: Step, itemsize: int) -> int:
         number = self._steps.get(step)

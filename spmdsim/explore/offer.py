@@ -82,10 +82,8 @@ class Offer(Pictured):
         """The shapes that are offered on a mesh: with three axes, one of each number of dims, the first."""
         if sum(size > 1 for size in mesh.shape) < 3:
             return self.shapes
-        return tuple(
-            {len(shape): shape for shape in reversed(self.shapes)}[n]
-            for n in dict.fromkeys(map(len, self.shapes))
-        )
+        first = {len(shape): shape for shape in reversed(self.shapes)}
+        return tuple(first[ndim] for ndim in dict.fromkeys(map(len, self.shapes)))
 
 
 def ends_of(mesh: Mesh, ndim: int) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:

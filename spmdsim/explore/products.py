@@ -26,10 +26,9 @@ W = _NUMBERS.integers(-2, 3, (K, N))
 
 def product(mesh: Mesh) -> dict[str, Any]:
     """``x @ w`` under every strategy on a mesh, by key."""
-    bound = _bound()
-    strategies = {
-        strategy_key(strategy): strategy_facts(bound, strategy) for strategy in _strategies(bound, mesh)
-    }
+    bound = matmul.op.bind((X.shape, W.shape), {})
+    every = [one for one in bound.strategies(mesh, partial=False) if _is_busy(one, mesh)]
+    strategies = {strategy_key(strategy): strategy_facts(bound, strategy) for strategy in every}
     return {"mesh": str(mesh), "strategies": strategies}
 
 
@@ -122,11 +121,6 @@ def _numbers(
     return numbers
 
 
-def _bound() -> BoundRule:
-    return matmul.op.bind((X.shape, W.shape), {})
-
-
-def _strategies(bound: BoundRule, mesh: Mesh) -> list[Strategy]:
-    busy = {axis for axis, size in zip(mesh.axes, mesh.shape) if size > 1}
-    every = bound.strategies(mesh, partial=False)
-    return [one for one in every if {axis for _, axes in one.splits for axis in axes} <= busy]
+def _is_busy(strategy: Strategy, mesh: Mesh) -> bool:
+    """Whether it splits nothing over axes of size 1."""
+    return all(mesh.axis_size(axis) > 1 for _, axes in strategy.splits for axis in axes)

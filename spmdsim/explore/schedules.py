@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from spmdsim.collectives import Algorithm, algorithms, from_function, make_schedule, recv, recv_reduce, send
@@ -11,7 +10,7 @@ from spmdsim.collectives.history import History, unroll
 from spmdsim.collectives.instructions import Rounds
 from spmdsim.collectives.round_table import RoundTable
 from spmdsim.collectives.schedule import Schedule
-from spmdsim.draw.schedule_text import value_words
+from spmdsim.draw.schedule_figures import value_words
 from spmdsim.errors import ScheduleError
 from spmdsim.explore.offer import Offer
 
@@ -170,11 +169,3 @@ _MISTAKES = (
         "a ring in which everybody receives before sending",
     ),
 )
-
-
-def every_schedule(offer: Offer) -> Iterator[Schedule]:
-    """All schedules of the page, for whoever wants to compare them."""
-    for one in (*offer.algorithms, *algorithms(), *mistakes()):
-        for size in offer.ranks:
-            if one.fits(size):
-                yield make_schedule(one, size)

@@ -14,10 +14,7 @@ from spmdsim.core import Strategy
 from spmdsim.errors import InputError
 
 #: Sizes in which the built-in programs are small enough to be read.
-SMALL: dict[str, dict[str, Any]] = {
-    "mlp": {"layers": 2},
-    "tutorial": {"configured": False},
-}
+SMALL: dict[str, dict[str, Any]] = {"mlp": {"layers": 2}, "tutorial": {"configured": False}}
 
 #: Programs of more operators are searched, but nobody asks "why not?" of each of their strategies: that would take minutes.
 MOST_REASONED = 12
@@ -58,19 +55,12 @@ def search_facts(graph: Graph, ranks: int) -> dict[str, Any]:
 
 
 def _moves(result: SearchResult) -> list[list[Any]]:
-    rank = result.mesh.rank_at(0)
-    return [
-        [
-            move.phase,
-            move.value.name,
-            move.src.short(),
-            move.dst.short(),
-            list(result.collectives_of(move)),
-            move.times * result.moves.plan(*move.priced).nbytes(rank),
-            seconds,
-        ]
-        for move, seconds in result.evaluation.moves
-    ]
+    rank, rows = result.mesh.rank_at(0), []
+    for move, seconds in result.evaluation.moves:
+        names = [move.phase, move.value.name, move.src.short(), move.dst.short()]
+        nbytes = move.times * result.moves.plan(*move.priced).nbytes(rank)
+        rows.append([*names, list(result.collectives_of(move)), nbytes, seconds])
+    return rows
 
 
 def _reasons(result: SearchResult, operator: Operator) -> list[dict[str, Any]]:

@@ -23,7 +23,6 @@ a ``### sentence`` for each typical wrong answer: the sentence that it gets, wha
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -142,9 +141,7 @@ class Lab:
 
     def checker(self, task: LabTask) -> Checker:
         """What judges a task."""
-        checker: Callable[..., Iterator[None]] = getattr(
-            import_module(f"spmdsim.labs.checks.lab{self.number}"), task.name
-        )
+        checker: Checker = getattr(import_module(f"spmdsim.labs.checks.lab{self.number}"), task.name)
         return checker
 
     def program(self, answers: dict[str, str]) -> str:
@@ -219,24 +216,15 @@ def _parts(text: str) -> tuple[tuple[str, str], ...]:
 def _task(heading: str, content: str, answers: dict[str, str]) -> LabTask:
     name, points, title = TASK.fullmatch(heading).groups()  # type: ignore[union-attr]
     body, below = _sections(content, "### ")
-    hints = tuple(
-        " ".join(hint.split()) for hint in re.split(r"^\d\. ", below["Hints"], flags=re.MULTILINE)[1:]
+    listed = re.split(r"^\d\. ", below["Hints"], flags=re.MULTILINE)[1:]
+    hints = tuple(" ".join(hint.split()) for hint in listed)
+    solution, sentences = _sections(answers[name], "### ")
+    wrong = tuple(
+        WrongAnswer(sentence, _all(some, "text", " "), _all(some, "code"))
+        for sentence, some in sentences.items()
     )
-    solution, wrong = _sections(answers[name], "### ")
-    return LabTask(
-        name,
-        int(points),
-        title,
-        _parts(body),
-        hints,
-        _code(solution),
-        tuple(WrongAnswer(sentence, _text(some), _code(some)) for sentence, some in wrong.items()),
-    )
+    return LabTask(name, int(points), title, _parts(body), hints, _all(solution, "code"), wrong)
 
 
-def _code(text: str) -> str:
-    return "".join(content for kind, content in _parts(text) if kind == "code")
-
-
-def _text(text: str) -> str:
-    return " ".join(content for kind, content in _parts(text) if kind == "text")
+def _all(text: str, wanted: str, between: str = "") -> str:
+    return between.join(content for kind, content in _parts(text) if kind == wanted)

@@ -8,8 +8,8 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
-from spmdsim.labs.grading import CHECKING
 from spmdsim.labs.declaration import COURSE, Lab, LabTask, lab, lab_numbers
+from spmdsim.labs.grading import CHECKING
 from spmdsim.labs.judging import RANKS
 
 
@@ -53,10 +53,9 @@ def _cells(of: Lab, nbgrader: bool) -> Iterator[dict[str, Any]]:
                 shown += f"\n\n### BEGIN SOLUTION\n{task.solution}### END SOLUTION"
                 metadata = _graded(task.name, solution=True)
             yield _cell("markdown" if kind == "text" else "code", shown, f"{task.name}-{number}", metadata)
-        metadata = (
-            _graded(f"check-{task.name}", points=task.points, grade=True, locked=True) if nbgrader else {}
-        )
-        yield _cell("code", f"check({task.name})", f"check-{task.name}", {**tag, **metadata})
+        graded = _graded(f"check-{task.name}", points=task.points, grade=True, locked=True)
+        metadata = {**tag, **(graded if nbgrader else {})}
+        yield _cell("code", f"check({task.name})", f"check-{task.name}", metadata)
     if not nbgrader:
         first = of.tasks[0].name
         stuck = f'Stuck? `check.hint("{first}", 1)` says a little, with 2 and 3 more. The sum:'

@@ -53,19 +53,17 @@ def run_program(codes: list[CodeType], path: Path) -> dict[str, Any]:
 
 def _cells(text: str, path: Path) -> dict[str, str]:
     try:
-        cells = json.loads(text)["cells"]
-        code = [cell for cell in cells if cell["cell_type"] == "code"]
-        sources = [
-            ("".join(cell["source"]), CHECKING in cell.get("metadata", {}).get("tags", ())) for cell in code
-        ]
+        code = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
+        checks = [CHECKING in cell.get("metadata", {}).get("tags", ()) for cell in code]
+        sources = ["".join(cell["source"]) for cell in code]
     except (ValueError, TypeError, KeyError, AttributeError):
         raise InputError(f"{path} is no notebook") from None
     return {
         f"{path}[cell {number}]": "\n".join(
             "" if line.startswith(("%", "!")) else line for line in source.splitlines()
         )
-        for number, (source, checks) in enumerate(sources, 1)
-        if not checks
+        for number, source in enumerate(sources, 1)
+        if not checks[number - 1]
     }
 
 
@@ -131,10 +129,8 @@ def score(of: Lab, task: LabTask, program: Program) -> Score:
     if launched():
         here = world(RANKS)
         everywhere = here.gather_objects([(points, first)] * len(here.ranks), "the grades of a lab")
-        points, first = (
-            min(each for each, _ in everywhere),
-            next((said for _, said in everywhere if said), None),
-        )
+        points = min(each for each, _ in everywhere)
+        first = next((said for _, said in everywhere if said), None)
     if first is None and points < task.points:
         first = f"its checker came to {points} of {task.points} points without a mistake"
     return Score(task.name, min(points, task.points), task.points, first)
@@ -246,8 +242,5 @@ class Grader:
 
     def total(self) -> None:
         """Print what all functions that were graded so far earn together."""
-        nothing = (
-            self.scores.get(task.name, Score(task.name, 0, task.points, "not graded yet"))
-            for task in self.lab.tasks
-        )
-        _say(report(self.lab, nothing))
+        nothing = {task.name: Score(task.name, 0, task.points, "not graded yet") for task in self.lab.tasks}
+        _say(report(self.lab, (nothing | self.scores).values()))

@@ -7,12 +7,13 @@ how an answer is written.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from spmdsim.core import Layout
+from spmdsim.draw.layout_picture import box_text
 from spmdsim.layout.pieces import Pieces
 from spmdsim.tensor import Tensor
 from spmdsim.trace import Trace, record
@@ -63,43 +64,29 @@ def expect_equal(value: Any, wanted: Any, call: str) -> None:
     expect(same, f"{call} gives {value!r}, but it is {wanted!r}")
 
 
+def expect_several(values: Any, count: int, what: str, kind: type = object) -> None:
+    """Demand so many values of a kind, such as "two layouts"."""
+    several = isinstance(values, tuple | list) and len(values) == count
+    right = several and all(isinstance(each, kind) for each in values)
+    expect(right, f"{what} are asked for, but it gives {values!r}")
+
+
 def expect_layout(layout: Any, wanted: Layout, shape: tuple[int, ...], what: str) -> None:
     """Demand that every rank holds what it would hold in another layout, and that as much is pending."""
-    expect(
-        isinstance(layout, Layout),
-        f"{what} is {layout!r}, but a layout, such as mesh('dp', None), is asked for",
-    )
-    expect(
-        layout.ndim == wanted.ndim,
-        f"{what} is {layout}, which has {layout.ndim} dims, but the tensor has {wanted.ndim}",
-    )
-    expect(
-        layout.mesh == wanted.mesh, f"{what} is on the mesh {layout.mesh}, but it should be on {wanted.mesh}"
-    )
+    if not isinstance(layout, Layout):
+        raise Mistake(f"{what} is {layout!r}, but a layout, such as mesh('dp', None), is asked for")
+    dims = f"which has {layout.ndim} dims, but the tensor has {wanted.ndim}"
+    expect(layout.ndim == wanted.ndim, f"{what} is {layout}, {dims}")
+    meshes = f"{what} is on the mesh {layout.mesh}, but it should be on {wanted.mesh}"
+    expect(layout.mesh == wanted.mesh, meshes)
     held, right = Pieces(layout, shape), Pieces(wanted, shape)
     for rank in wanted.mesh.rank_list:
         mine, theirs = held.bounds(rank), right.bounds(rank)
-        expect(
-            mine == theirs,
-            f"{what} is {layout}: rank {rank} holds {box(mine)} of {shape}, but it should hold {box(theirs)}",
-        )
-    expect(
-        set(layout.partial_axes) == set(wanted.partial_axes),
-        f"{what} is {layout}, with sums pending over {_axes(layout)}, but they should be pending over {_axes(wanted)}",
-    )
-
-
-def box(bounds: tuple[tuple[int, int], ...]) -> str:
-    """Bounds as they are written in an index.
-
-    >>> box(((0, 2), (4, 8)))
-    '[0:2, 4:8]'
-    """
-    return f"[{', '.join(f'{start}:{stop}' for start, stop in bounds)}]"
-
-
-def _axes(layout: Layout) -> str:
-    return ", ".join(layout.partial_axes) or "no axis"
+        pieces = f"holds {box_text(mine)} of {shape}, but it should hold {box_text(theirs)}"
+        expect(mine == theirs, f"{what} is {layout}: rank {rank} {pieces}")
+    axes, others = (", ".join(one.partial_axes) or "no axis" for one in (layout, wanted))
+    pending = f"with sums pending over {axes}, but they should be pending over {others}"
+    expect(set(layout.partial_axes) == set(wanted.partial_axes), f"{what} is {layout}, {pending}")
 
 
 def numbers(*shape: int, seed: int = 1) -> np.ndarray:
@@ -128,6 +115,17 @@ def expect_tensor(value: Any, wanted: np.ndarray, what: str) -> None:
     if len(wrong):
         place = tuple(map(int, wrong[0]))
         raise Mistake(f"{what} is {whole[place]:g} at {place}, but it should be {wanted[place]:g}")
+
+
+def expect_answer(
+    answer: Callable[..., Any], operands: Sequence[Any], wanted: np.ndarray, layout: Layout | None, call: str
+) -> Trace:
+    """Demand that an answer gives a tensor with these values, in a layout if one is asked for; what it communicates."""
+    value, trace = traced(lambda: answer(*operands))
+    expect_tensor(value, wanted, call)
+    if layout is not None:
+        expect_layout(value.layout, layout, value.shape, "the result")
+    return trace
 
 
 def expect_collectives(trace: Trace, wanted: dict[str, int], what: str) -> None:

@@ -16,7 +16,7 @@ from spmdsim.cost import Link, Machine, Measurement, Piece, parse_topology, save
 from spmdsim.cost.event_simulation import LogGOPS, program_of, simulate_program
 from spmdsim.cost.prediction import predict
 from spmdsim.cost.pricing import emulated_seconds, least_seconds, price
-from spmdsim.draw.machine_figures import prediction_plot
+from spmdsim.draw.cost_figures import prediction_plot
 from spmdsim.errors import InputError
 from spmdsim.redistribution import plan
 

@@ -21,10 +21,10 @@ from spmdsim.collectives import schedule_of
 from spmdsim.collectives.history import unroll
 from spmdsim.cost import Machine, parse_topology
 from spmdsim.draw.canvas import FILLS, INKS, MOST_BYTES, STYLE
+from spmdsim.draw.cost_figures import positions
 from spmdsim.draw.figures import DRAWN, Figure, figure_of, html_of, svg_of
 from spmdsim.draw.plot import Line, Plot, plot_canvas
-from spmdsim.draw.schedule_svg import space_time
-from spmdsim.draw.topology_figures import positions
+from spmdsim.draw.schedule_figures import space_time
 from spmdsim.errors import InputError, UsageTypeError
 from spmdsim.pictured import Pictured
 from spmdsim.trace.last_calls import LastCall, document, write

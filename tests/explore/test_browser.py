@@ -12,18 +12,18 @@ from urllib.parse import quote
 
 import numpy as np
 import pytest
+from page_schedules import every_schedule
 
 from spmdsim import Mesh, Tensor, matmul, plan
 from spmdsim.auto_parallel.programs.networks import build_program
 from spmdsim.auto_parallel.search import search
 from spmdsim.collectives import algorithm, make_schedule
 from spmdsim.collectives.history import unroll
-from spmdsim.draw.schedule_text import value_words
+from spmdsim.draw.schedule_figures import value_words
 from spmdsim.explore import Offer, page
 from spmdsim.explore.moves import layout_key, sent_boxes
 from spmdsim.explore.offer import ends_of, layouts_of
 from spmdsim.explore.products import W, X
-from spmdsim.explore.schedules import every_schedule
 from spmdsim.worlds import LockStep
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs Playwright: scripts/browser_tests.sh")

@@ -17,6 +17,7 @@ import urllib.request
 import numpy as np
 import pytest
 from every_layout import every_layout
+from page_schedules import every_schedule
 from processes import hear_ctrl_c
 
 from spmdsim import Mesh, Tensor, plan
@@ -32,7 +33,7 @@ from spmdsim.explore.moves import sent_boxes
 from spmdsim.explore.offer import layouts_of
 from spmdsim.explore.page import page_data
 from spmdsim.explore.products import W, X, product
-from spmdsim.explore.schedules import every_schedule, mistakes, schedule_facts
+from spmdsim.explore.schedules import mistakes, schedule_facts
 from spmdsim.explore.searches import search_facts
 from spmdsim.worlds import LockStep
 

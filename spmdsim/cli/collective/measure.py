@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from spmdsim.cli.output import write_file
-from spmdsim.collectives import Schedule
+from spmdsim.collectives import Collective, Schedule, collective
 from spmdsim.collectives.execution import execute
 from spmdsim.collectives.rank_program import program_for
 from spmdsim.draw.message_timeline import MOST_MESSAGES, RECEIVES, REDUCES, SENDS, Slice, chrome_timeline
@@ -110,22 +110,22 @@ class MeasuredCase:
     @property
     def input_count(self) -> int:
         """Elements this rank gives."""
-        if self.collective in ("all_gather", "gather"):
-            return self.block
-        if self.collective in ("broadcast", "scatter"):
-            return self.count if self.rank == 0 else 0
-        return 0 if self.collective == "barrier" else self.count
+        return self._elements(self.promise.before)
 
     @property
     def output_count(self) -> int:
         """Elements this rank gets."""
-        if self.collective in ("reduce_scatter", "scatter"):
-            return self.block
-        if self.collective in ("reduce", "gather"):
-            return self.count if self.rank == 0 else 0
-        if self.collective == "barrier" or (self.collective == "exscan" and self.rank == 0):
-            return 0
-        return self.count
+        nothing = self.promise.value == "earlier" and self.rank == 0
+        return 0 if nothing else self._elements(self.promise.after)
+
+    @property
+    def promise(self) -> Collective:
+        """Who gives and gets what."""
+        return collective(self.collective)
+
+    def _elements(self, who: str) -> int:
+        at_root = self.count if self.rank == 0 else 0
+        return {"owner": self.block, "root": at_root, "nobody": 0}.get(who, self.count)
 
     @cached_property
     def given(self) -> Array:
@@ -142,24 +142,14 @@ class MeasuredCase:
 
     def _pieces(self) -> list[tuple[int, int, range, int]]:
         """Pieces of the output: start, stop, the ranks whose inputs are added, where these inputs start."""
-        n, r, block, every = self.size, self.rank, self.block, range(self.size)
-        one = {
-            "all_reduce": (every, 0),
-            "reduce": (every, 0),
-            "reduce_scatter": (every, r * block),
-            "broadcast": (range(1), 0),
-            "scatter": (range(1), r * block),
-            "scan": (range(r + 1), 0),
-            "exscan": (range(r), 0),
-        }
-        if self.collective in one:
-            ranks, first = one[self.collective]
-            return [(0, self.output_count, ranks, first)] if self.output_count else []
-        if self.collective in ("all_gather", "gather") and self.output_count:
-            return [(s * block, (s + 1) * block, range(s, s + 1), 0) for s in range(n)]
-        if self.collective == "all_to_all":
-            return [(s * block, (s + 1) * block, range(s, s + 1), r * block) for s in range(n)]
-        return []
+        if not self.output_count:
+            return []
+        promise, block = self.promise, self.block
+        first = self.rank * block if promise.after in ("owner", "column") else 0
+        if promise.before in ("owner", "row"):
+            return [(s * block, (s + 1) * block, range(s, s + 1), first) for s in range(self.size)]
+        ranks = {"prefix": self.rank + 1, "earlier": self.rank, "copy": 1}.get(promise.value, self.size)
+        return [(0, self.output_count, range(ranks), first)]
 
     def _wrong_piece(self, piece: Array, ranks: range, first: int) -> int:
         index = np.arange(first, first + PERIOD)
@@ -170,15 +160,15 @@ class MeasuredCase:
         return wrong + int(np.count_nonzero(piece[whole:] != expected[: len(piece) - whole]))
 
 
-def case_for(collective: str, comm: Any, nbytes: int, dtype: np.dtype) -> MeasuredCase:
+def case_for(name: str, comm: Any, nbytes: int, dtype: np.dtype) -> MeasuredCase:
     """The case whose size is nearest below ``nbytes``; at least one element, or one per rank."""
     size = comm.Get_size()
     count = max(nbytes // dtype.itemsize, 1)
-    if collective in ("all_gather", "gather", "scatter", "reduce_scatter", "all_to_all"):
+    if {"owner", "row"} & {collective(name).before, collective(name).after}:
         count = max(count // size, 1) * size
-    if collective == "barrier":
+    if name == "barrier":
         count = 0
-    return MeasuredCase(collective, size, comm.Get_rank(), count, dtype)
+    return MeasuredCase(name, size, comm.Get_rank(), count, dtype)
 
 
 # ------------------------------------------------------------------------------ running and timing
@@ -186,22 +176,19 @@ def case_for(collective: str, comm: Any, nbytes: int, dtype: np.dtype) -> Measur
 
 def native_call(case: MeasuredCase, comm: Any, result: Array) -> Callable[[], object]:
     """The library's own call for a case, into ``result``."""
-    source = case.given
+    source, block = case.given, case.block
     if case.collective == "broadcast":
         result[: case.input_count] = source
-        return lambda: comm.Bcast(result, 0)
-    root = {"reduce": comm.Reduce, "gather": comm.Gather, "scatter": comm.Scatter}
-    if case.collective == "reduce":
-        return lambda: comm.Reduce(source, result, root=0)
-    if case.collective in root:
-        send = source if case.input_count else None
-        receive = result if case.output_count else None
-        return lambda: root[case.collective](send, receive, root=0)
+    send, receive = source if case.input_count else None, result if case.output_count else None
     calls: dict[str, Callable[[], object]] = {
         "all_reduce": lambda: comm.Allreduce(source, result),
         "all_gather": lambda: comm.Allgather(source, result),
-        "reduce_scatter": lambda: comm.Reduce_scatter(source, result, [case.block] * case.size),
+        "reduce_scatter": lambda: comm.Reduce_scatter(source, result, [block] * case.size),
         "all_to_all": lambda: comm.Alltoall(source, result),
+        "broadcast": lambda: comm.Bcast(result, 0),
+        "reduce": lambda: comm.Reduce(source, result, root=0),
+        "gather": lambda: comm.Gather(send, receive, root=0),
+        "scatter": lambda: comm.Scatter(send, receive, root=0),
         "scan": lambda: comm.Scan(source, result),
         "exscan": lambda: comm.Exscan(source, result if case.output_count else np.empty_like(source)),
         "barrier": comm.Barrier,

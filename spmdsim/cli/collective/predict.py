@@ -96,7 +96,7 @@ def main(args: argparse.Namespace) -> int:
     """Predict and print."""
     from spmdsim.collectives import collective
     from spmdsim.cost.prediction import predict
-    from spmdsim.draw.machine_figures import crossover_words, prediction_plot, prediction_tables
+    from spmdsim.draw.cost_figures import crossover_words, prediction_plot, prediction_tables
 
     machine = _machine_of(args.machine, args.what_if)
     ranks = growing_counts(args.ranks)
@@ -151,7 +151,7 @@ def _print_links(
     from spmdsim.collectives import schedule_of
     from spmdsim.cost.link_load import hotspots
     from spmdsim.cost.topologies import parse_topology
-    from spmdsim.draw.machine_figures import microseconds
+    from spmdsim.draw.cost_figures import microseconds
 
     network = parse_topology(args.topology or ("nodes" if machine.ranks_per_node else "flat"), n, machine)
     links = hotspots(schedule_of(collective, args.links, n, **options), network, nbytes, args.itemsize)

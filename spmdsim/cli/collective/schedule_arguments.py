@@ -26,7 +26,7 @@ JUDGES = (
     "spmdsim.collectives.facts",
     "spmdsim.collectives.history",
     "spmdsim.cli.output",
-    "spmdsim.draw.schedule_text",
+    "spmdsim.draw.schedule_figures",
 )
 #: Of commands that run somebody's algorithm.
 JUDGED: dict[str, Any] = {"limits": SECONDS, "program": lambda _: True, "judges": JUDGES}

@@ -72,7 +72,7 @@ def show(args: argparse.Namespace) -> int:
 def _counts_only(schedule: Schedule, args: argparse.Namespace) -> int:
     from spmdsim.collectives.facts import facts_of
     from spmdsim.collectives.verification import verify
-    from spmdsim.draw.schedule_text import fact_lines
+    from spmdsim.draw.schedule_figures import fact_lines
 
     verdict = verify(schedule)
     if not verdict.ok:
@@ -85,7 +85,7 @@ def _counts_only(schedule: Schedule, args: argparse.Namespace) -> int:
 
 
 def _print(story: History, args: argparse.Namespace) -> None:
-    from spmdsim.draw.schedule_text import ASCII
+    from spmdsim.draw.schedule_figures import ASCII
 
     out = console()
     if not args.ascii:
@@ -97,7 +97,7 @@ def _print(story: History, args: argparse.Namespace) -> None:
 
 def _print_parts(story: History, args: argparse.Namespace, out: Console) -> None:
     from spmdsim.collectives.facts import facts_of
-    from spmdsim.draw.schedule_text import fact_lines, highlighted, message_lines, state_lines
+    from spmdsim.draw.schedule_figures import fact_lines, highlighted, message_lines, state_lines
 
     def tell(*lines: object) -> None:
         for line in lines:
@@ -338,7 +338,7 @@ def _column(facts: Facts) -> list[str]:
 
 
 def _side_by_side(stories: list[History], names: list[str]) -> None:
-    from spmdsim.draw.schedule_text import grid, highlighted
+    from spmdsim.draw.schedule_figures import grid, highlighted
 
     pictures = [[name, *grid(story)] for name, story in zip(names, stories)]
     width = max(map(len, pictures[0])) + 4

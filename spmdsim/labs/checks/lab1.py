@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim.core import Layout, Mesh
-from spmdsim.labs.judging import expect, expect_equal, expect_layout, numbers, plain, tensor
+from spmdsim.labs.judging import expect, expect_equal, expect_layout, expect_several, numbers, plain, tensor
 from spmdsim.layout.pieces import Pieces
 
 GRIDS = (Mesh((2, 4), ("dp", "tp")), Mesh((4, 2), ("dp", "tp")))
@@ -19,10 +19,7 @@ def layouts(answer: Callable[..., Any]) -> Iterator[None]:
     """Where everybody's piece lies, on two meshes; the tensors are laid out so on the ranks."""
     given = [answer(mesh) for mesh in GRIDS]
     for three in given:
-        expect(
-            isinstance(three, tuple | list) and len(three) == 3,
-            f"three layouts are asked for, but it gives {three!r}",
-        )
+        expect_several(three, 3, "three layouts")
     for number, name in enumerate(("first", "second", "third")):
         for mesh, three in zip(GRIDS, given):
             wanted = (mesh("tp", None), mesh("tp", "dp"), mesh(None, ("dp", "tp")))[number]
@@ -60,17 +57,9 @@ def owners(answer: Callable[..., Any]) -> Iterator[None]:
     for mesh in GRIDS:
         for layout, shape in _cases(mesh):
             pieces = [Pieces(layout, shape).bounds(rank) for rank in mesh.rank_list]
-            places = (
-                [(2, 5), (1, 0)]
-                if shape == (4, 6)
-                else [(i, j) for i in range(shape[0]) for j in range(shape[1])]
-            )
-            for place in places:
-                held = {
-                    rank
-                    for rank, piece in enumerate(pieces)
-                    if all(i in range(*ends) for i, ends in zip(place, piece))
-                }
+            for place in [(2, 5), (1, 0)] if shape == (4, 6) else np.ndindex(*shape):
+                inside = [all(i in range(*ends) for i, ends in zip(place, piece)) for piece in pieces]
+                held = {rank for rank, holds in enumerate(inside) if holds}
                 said = plain(answer(layout, shape, place))
                 said = said.tolist() if isinstance(said, np.ndarray) else said
                 if isinstance(said, (list, tuple)) and all(isinstance(one, int) for one in said):
@@ -92,7 +81,6 @@ def most_bytes(answer: Callable[..., Any]) -> Iterator[None]:
         for layout, shape, itemsize in cases:
             pieces = [Pieces(layout, shape).bounds(rank) for rank in mesh.rank_list]
             most = max(math.prod(stop - start for start, stop in piece) for piece in pieces)
-            expect_equal(
-                answer(layout, shape, itemsize), most * itemsize, f"most_bytes({layout}, {shape}, {itemsize})"
-            )
+            call = f"most_bytes({layout}, {shape}, {itemsize})"
+            expect_equal(answer(layout, shape, itemsize), most * itemsize, call)
         yield

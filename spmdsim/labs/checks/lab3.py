@@ -13,10 +13,10 @@ from spmdsim.core import Layout, Mesh
 from spmdsim.labs.judging import (
     RANKS,
     expect,
+    expect_answer,
     expect_bytes,
     expect_collectives,
-    expect_layout,
-    expect_tensor,
+    expect_several,
     numbers,
     plain,
     tensor,
@@ -29,12 +29,7 @@ def no_communication(answer: Callable[..., Any]) -> Iterator[None]:
     """The product runs with the layouts; then who has what."""
     mesh = Mesh((2, 4), ("dp", "tp"))
     given = answer(mesh)
-    pair = (
-        isinstance(given, tuple | list)
-        and len(given) == 2
-        and all(isinstance(each, Layout) for each in given)
-    )
-    expect(pair, f"two layouts are asked for, but it gives {given!r}")
+    expect_several(given, 2, "two layouts", Layout)
     a, b = numbers(32, 16), numbers(16, 32, seed=2)
     z, trace = traced(lambda: matmul(tensor(a, given[0]), tensor(b, given[1])))
     expect_collectives(trace, {}, "the product")
@@ -57,9 +52,7 @@ def contraction(answer: Callable[..., Any]) -> Iterator[None]:
     mesh = Mesh((RANKS,), ("r",))
     a, b = numbers(16, 64), numbers(64, 8, seed=2)
     x, w = tensor(a, mesh(None, "r")), tensor(b, mesh("r", None))
-    z, trace = traced(lambda: answer(x, w))
-    expect_tensor(z, np.matmul(a, b), "contraction(x, w)")
-    expect_layout(z.layout, mesh("r", None), z.shape, "the result")
+    trace = expect_answer(answer, [x, w], np.matmul(a, b), mesh("r", None), "contraction(x, w)")
     yield
     expect_bytes(trace.planned(), 16 * 8 * 4 * 7 // 8, "contraction(x, w)")
     yield
@@ -67,10 +60,8 @@ def contraction(answer: Callable[..., Any]) -> Iterator[None]:
 
 def words(answer: Callable[..., Any]) -> Iterator[None]:
     """Against the library's count."""
-    for cases in (
-        (((8, 8, 8), (2, 2, 2)), ((64, 8, 8), (8, 1, 1))),
-        (((12, 6, 10), (1, 4, 2)), ((5, 7, 9), (3, 1, 2))),
-    ):
+    even = (((8, 8, 8), (2, 2, 2)), ((64, 8, 8), (8, 1, 1)))
+    for cases in (even, (((12, 6, 10), (1, 4, 2)), ((5, 7, 9), (3, 1, 2)))):
         for (m, k, n), grid in cases:
             value, wanted = plain(answer(m, k, n, grid)), grid_words(m, k, n, grid)
             right = isinstance(value, int | float) and math.isclose(value, wanted)
@@ -87,17 +78,14 @@ def best_grid(answer: Callable[..., Any]) -> Iterator[None]:
     ):
         for m, k, n, ranks in cases:
             call, grid = f"best_grid({m}, {k}, {n}, {ranks})", plain(answer(m, k, n, ranks))
-            is_one = (
-                isinstance(grid, tuple | list) and len(grid) == 3 and all(isinstance(p, int) for p in grid)
-            )
+            three = isinstance(grid, tuple | list) and len(grid) == 3
+            is_one = three and all(isinstance(part, int) for part in grid)
             expect(is_one, f"{call} gives {grid!r}, but a grid of three whole numbers is asked for")
             expect(math.prod(grid) == ranks, f"{call} gives {tuple(grid)}, which has {math.prod(grid)} ranks")
             best = min(_grids(ranks), key=lambda other: grid_words(m, k, n, other))
             mine, least = grid_words(m, k, n, tuple(grid)), grid_words(m, k, n, best)
-            expect(
-                mine <= least * (1 + 1e-9),
-                f"{call} gives {tuple(grid)}, which moves {mine:,.0f} words, but {least:,.0f} would do",
-            )
+            moves = f"which moves {mine:,.0f} words, but {least:,.0f} would do"
+            expect(mine <= least * (1 + 1e-9), f"{call} gives {tuple(grid)}, {moves}")
         yield
 
 

@@ -13,9 +13,10 @@ from spmdsim.core import Layout, Mesh
 from spmdsim.labs.judging import (
     RANKS,
     expect,
+    expect_answer,
     expect_bytes,
     expect_collectives,
-    expect_layout,
+    expect_several,
     expect_tensor,
     numbers,
     tensor,
@@ -27,25 +28,20 @@ BATCH, INPUTS, OUTPUTS = 16, 24, 32
 
 
 def _layouts(given: Any, names: tuple[str, ...], shapes: dict[str, tuple[int, ...]]) -> dict[str, Layout]:
-    right = isinstance(given, tuple | list) and len(given) == len(names)
-    expect(right, f"layouts of {', '.join(names)} are asked for, but it gives {given!r}")
+    expect_several(given, len(names), f"layouts of {', '.join(names)}")
     layouts = dict(zip(names, given))
     for name, layout in layouts.items():
         expect(isinstance(layout, Layout), f"the layout of {name} is {layout!r}")
         ndim = len(shapes[name])
-        expect(
-            layout.ndim == ndim,
-            f"the layout of {name} is {layout}, but {name} has {ndim} dim{'s' * (ndim > 1)}",
-        )
+        dims = f"{name} has {ndim} dim{'s' * (ndim > 1)}"
+        expect(layout.ndim == ndim, f"the layout of {name} is {layout}, but {dims}")
     return layouts
 
 
 def _eighth(layout: Layout, name: str, shape: tuple[int, ...]) -> None:
     held, whole = math.prod(layout.local_shape(shape, 0)), math.prod(shape)
-    expect(
-        held * RANKS == whole,
-        f"{name} is {layout}: rank 0 holds {held} of its {whole} elements, not an eighth",
-    )
+    words = f"{name} is {layout}: rank 0 holds {held} of its {whole} elements, not an eighth"
+    expect(held * RANKS == whole, words)
 
 
 def column(answer: Callable[..., Any]) -> Iterator[None]:
@@ -80,25 +76,17 @@ def row(answer: Callable[..., Any]) -> Iterator[None]:
 
 def mlp(answer: Callable[..., Any]) -> Iterator[None]:
     """By values, by what the products were given, by collectives."""
-    x, w1, b1, w2 = (
-        numbers(BATCH, INPUTS),
-        numbers(INPUTS, 32, seed=2),
-        numbers(32, seed=3),
-        numbers(32, 8, seed=4),
-    )
-    whole = tensor(x, MESH(None, None))
-    y, trace = traced(lambda: answer(whole, w1, b1, w2))
-    expect_tensor(y, np.maximum(x @ w1 + b1, 0) @ w2, "mlp(x, w1, b1, w2)")
-    expect_layout(y.layout, MESH(None, None), y.shape, "the result")
+    x, w1 = numbers(BATCH, INPUTS), numbers(INPUTS, 32, seed=2)
+    b1, w2 = numbers(32, seed=3), numbers(32, 8, seed=4)
+    whole, wanted = MESH(None, None), np.maximum(x @ w1 + b1, 0) @ w2
+    operands = tensor(x, whole), w1, b1, w2
+    trace = expect_answer(answer, operands, wanted, whole, "mlp(x, w1, b1, w2)")
     yield
-    for event, name, size in zip(
-        (e for e in trace.operators if e.name == "matmul"), ("W1", "W2"), (w1.size, w2.size)
-    ):
+    products = (event for event in trace.operators if event.name == "matmul")
+    for event, name, size in zip(products, ("W1", "W2"), (w1.size, w2.size)):
         held = math.prod(event.local_shapes[1])
-        expect(
-            held * RANKS == size,
-            f"a rank multiplies by {held} of the {size} elements of {name}, not by an eighth",
-        )
+        words = f"a rank multiplies by {held} of the {size} elements of {name}, not by an eighth"
+        expect(held * RANKS == size, words)
     yield
     expect_collectives(trace, {"all_reduce": 1}, "mlp(x, w1, b1, w2)")
     yield
@@ -110,11 +98,10 @@ def loss(answer: Callable[..., Any]) -> Iterator[None]:
     h, table = numbers(tokens, 8) / 4, numbers(words, 8, seed=2) / 4
     labels = np.random.default_rng(3).integers(0, words, tokens)
     operands = tensor(h, MESH(None, None)), tensor(table, MESH("tp", None)), tensor(labels, MESH(None))
-    value, trace = traced(lambda: answer(*operands))
     logits = (h @ table.T).astype(np.float64)
     shifted = logits - logits.max(axis=1, keepdims=True)
     wanted = np.log(np.exp(shifted).sum(axis=1)) - shifted[np.arange(tokens), labels]
-    expect_tensor(value, np.asarray(wanted.mean()), "loss(h, table, labels)")
+    trace = expect_answer(answer, operands, np.asarray(wanted.mean()), None, "loss(h, table, labels)")
     yield
     expect_bytes(trace.planned(), 3 * tokens * 4 * 2 * 7 // 8, "loss(h, table, labels)")
     yield

@@ -13,6 +13,7 @@ from spmdsim.core.bound import bind
 from spmdsim.errors import SpmdError
 from spmdsim.labs.judging import (
     RANKS,
+    expect_answer,
     expect_bytes,
     expect_equal,
     expect_layout,
@@ -31,9 +32,8 @@ RULE = Rule.parse("m k, k n -> m n", linear="each")
 def _left(mesh: Mesh, x: Sequence[str], w: Sequence[str]) -> tuple[str, ...] | None:
     """What the library's rule leaves of operands in these states, per axis; None if they do not fit."""
     bound = bind(RULE, ((64, 64), (64, 64)))
-    operands = tuple(
-        Layout.from_placements(mesh, [STATES[state] for state in states], 2) for states in (x, w)
-    )
+    placements = ([STATES[state] for state in states] for states in (x, w))
+    operands = tuple(Layout.from_placements(mesh, each, 2) for each in placements)
     try:
         strategy = bound.infer(operands)
     except SpmdError:
@@ -41,9 +41,8 @@ def _left(mesh: Mesh, x: Sequence[str], w: Sequence[str]) -> tuple[str, ...] | N
     if bound.input_layouts(strategy) != operands:
         return None
     (result,) = bound.output_layouts(strategy)
-    return tuple(
-        next(name for name, state in STATES.items() if state == place) for place in result.placements
-    )
+    names = {state: name for name, state in STATES.items()}
+    return tuple(names[place] for place in result.placements)
 
 
 def product(answer: Callable[..., Any]) -> Iterator[None]:
@@ -74,9 +73,7 @@ def chain(answer: Callable[..., Any]) -> Iterator[None]:
     """By value, then by bytes."""
     a, b, c = numbers(16, 64), numbers(64, 64, seed=2), numbers(64, 8, seed=3)
     operands = tensor(a, LINE(None, "r")), tensor(b, LINE("r", None)), tensor(c, LINE(None, None))
-    y, trace = traced(lambda: answer(*operands))
-    expect_tensor(y, a @ b @ c, "chain(x, w, v)")
-    expect_layout(y.layout, LINE(None, None), y.shape, "the result")
+    trace = expect_answer(answer, operands, a @ b @ c, LINE(None, None), "chain(x, w, v)")
     yield
     expect_bytes(trace.planned(), 2 * 16 * 8 * 4 * 7 // 8, "chain(x, w, v)")
     yield

@@ -14,6 +14,7 @@ from spmdsim.labs.judging import (
     expect_bytes,
     expect_equal,
     expect_layout,
+    expect_several,
     expect_tensor,
     numbers,
     plain,
@@ -58,13 +59,11 @@ def nearest(answer: Callable[..., Any]) -> Iterator[None]:
         for src, targets, shape in cases:
             least = [plan(src, dst, shape, "float32").max_nbytes for dst in targets]
             value = plain(answer(src, targets, shape, "float32"))
-            expect(
-                isinstance(value, int) and 0 <= value < len(targets),
-                f"nearest(...) gives {value!r}, but a number of a target is asked for",
-            )
+            number = isinstance(value, int) and 0 <= value < len(targets)
+            expect(number, f"nearest(...) gives {value!r}, but a number of a target is asked for")
             best = least.index(min(least))
-            words = f"from {src} to {targets[value]} the busiest rank receives {least[value]} bytes, but to {targets[best]} only {least[best]}"
-            expect(value == best, words)
+            words = f"from {src} to {targets[value]} the busiest rank receives {least[value]} bytes"
+            expect(value == best, f"{words}, but to {targets[best]} only {least[best]}")
         yield
 
 
@@ -84,8 +83,7 @@ def two_readers(answer: Callable[..., Any]) -> Iterator[None]:
     """Both tensors, then the bytes of both together."""
     a = numbers(16, 16)
     given, trace = traced(lambda: answer(tensor(a, LINE("r", None))))
-    pair = isinstance(given, tuple | list) and len(given) == 2
-    expect(pair, f"two tensors are asked for, but it gives {given!r}")
+    expect_several(given, 2, "two tensors")
     for value, layout, name in zip(given, (LINE(None, "r"), LINE(None, None)), ("columns", "whole")):
         expect_tensor(value, a, name)
         expect_layout(value.layout, layout, a.shape, name)

@@ -15,6 +15,7 @@ from spmdsim.labs.judging import (
     expect_collectives,
     expect_equal,
     expect_layout,
+    expect_several,
     numbers,
     tensor,
     traced,
@@ -30,12 +31,7 @@ MESH = Mesh((RANKS,), ("dp",))
 
 def _step(given: Any) -> tuple[Tensor, Trace, tuple[Layout, Layout]]:
     """The gradient of the weights of ``x W`` in these layouts, and what it took."""
-    pair = (
-        isinstance(given, tuple | list)
-        and len(given) == 2
-        and all(isinstance(each, Layout) for each in given)
-    )
-    expect(pair, f"two layouts are asked for, but it gives {given!r}")
+    expect_several(given, 2, "two layouts", Layout)
     x, w = tensor(numbers(32, 16), given[0]), tensor(numbers(16, 8, seed=2), given[1])
     w.requires_grad = True
 
@@ -69,10 +65,8 @@ def fully_sharded(answer: Callable[..., Any]) -> Iterator[None]:
     yield
     expect_layout(gradient.layout, MESH("dp", None), (16, 8), "the gradient of W")
     counts = trace.counts()
-    expect(
-        {"all_gather", "reduce_scatter"} <= {*counts},
-        f"a step communicates by {counts}, without gathering W or scattering its gradient",
-    )
+    words = f"a step communicates by {counts}, without gathering W or scattering its gradient"
+    expect({"all_gather", "reduce_scatter"} <= {*counts}, words)
     yield
 
 
@@ -106,13 +100,10 @@ def optimiser(answer: Callable[..., Any]) -> Iterator[None]:
         expect(same, f"after two updates parameter {number} is another than that of a plain Adam")
     yield
     for parameter in chosen.parameters:
-        layout = chosen.state_layout(parameter)
+        layout, whole = chosen.state_layout(parameter), math.prod(parameter.shape)
         held = math.prod(layout.local_shape(parameter.shape, 0))
-        whole = math.prod(parameter.shape)
-        expect(
-            held * RANKS == whole,
-            f"rank 0 keeps the state of {held} of a parameter's {whole} numbers, not of an eighth",
-        )
+        words = f"rank 0 keeps the state of {held} of a parameter's {whole} numbers, not of an eighth"
+        expect(held * RANKS == whole, words)
     yield
     expect_collectives(trace, {"reduce_scatter": 1, "all_gather": 1}, "an update")
     yield
@@ -120,9 +111,8 @@ def optimiser(answer: Callable[..., Any]) -> Iterator[None]:
 
 def memory(answer: Callable[..., Any]) -> Iterator[None]:
     """Against pieces of layouts, stage by stage."""
-    for stage, split in enumerate(
-        ((), (2, 3), (1, 2, 3), (0, 1, 2, 3))
-    ):  # parameters, gradients, two averages
+    stages = ((), (2, 3), (1, 2, 3), (0, 1, 2, 3))  # of parameters, gradients and two averages
+    for stage, split in enumerate(stages):
         for weights, ranks in ((1024, 8), (96, 4), (7, 1), (1 << 20, 64)):
             line = Mesh((ranks,), ("dp",))
             pieces = [line("dp" if kept in split else None).local_shape((weights,), 0) for kept in range(4)]

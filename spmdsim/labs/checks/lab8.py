@@ -12,7 +12,16 @@ from spmdsim.auto_parallel.search import search
 from spmdsim.auto_parallel.solvers.choice_problem import ChoiceProblem
 from spmdsim.auto_parallel.solvers.elimination import eliminate
 from spmdsim.core import Layout, Mesh
-from spmdsim.labs.judging import RANKS, expect, expect_bytes, expect_equal, numbers, tensor, traced
+from spmdsim.labs.judging import (
+    RANKS,
+    expect,
+    expect_bytes,
+    expect_equal,
+    expect_several,
+    numbers,
+    tensor,
+    traced,
+)
 from spmdsim.ops import matmul, relu
 from spmdsim.trace import Trace
 
@@ -49,15 +58,11 @@ def cheapest(answer: Callable[..., Any]) -> Iterator[None]:
             seconds, states = value
             total = sum(row[s] for row, s in zip(costs, states))
             total += sum(move[s][t] for move, s, t in zip(moves, states, states[1:]))
-            expect(
-                math.isclose(seconds, total),
-                f"for {length} it says {seconds:g} seconds, but its strategies take {total:g}",
-            )
+            words = f"for {length} it says {seconds:g} seconds, but its strategies take {total:g}"
+            expect(math.isclose(seconds, total), words)
             least = _least(costs, moves)
-            expect(
-                math.isclose(total, least),
-                f"for {length} its strategies take {total:g} seconds, but {least:g} would do",
-            )
+            words = f"for {length} its strategies take {total:g} seconds, but {least:g} would do"
+            expect(math.isclose(total, least), words)
         yield
 
 
@@ -77,28 +82,20 @@ def _trained(given: Sequence[Layout], batch: int, width: int) -> Trace:
 
 def layouts(answer: Callable[..., Any]) -> Iterator[None]:
     """A step runs in the layouts, and in those that are known to be good."""
-    known = [
-        (MESH("r", None), MESH(None, None), MESH(None, None)),
-        (MESH(None, None), MESH(None, "r"), MESH("r", None)),
-    ]
+    whole = MESH(None, None)
+    known = [(MESH("r", None), whole, whole), (whole, MESH(None, "r"), MESH("r", None))]
     cases = ((256, 16, "a batch of 256 and a width of 16"), (16, 64, "a batch of 16 and a width of 64"))
     traces = []
     for batch, width, words in cases:
         given = answer(MESH, batch, width)
-        three = (
-            isinstance(given, tuple | list)
-            and len(given) == 3
-            and all(isinstance(one, Layout) for one in given)
-        )
-        expect(three, f"three layouts are asked for, but it gives {given!r}")
+        expect_several(given, 3, "three layouts", Layout)
         trace = _trained(given, batch, width)
         products = [event.local_shapes for event in trace.operators if event.name == "matmul"]
         work = sum(x[0] * x[1] * w[1] for x, w, *_ in products)
         eighth = 2 * batch * width * width // RANKS
         expect(work <= eighth, f"with {words} a rank does {work} products, but an eighth is {eighth}")
-        traces.append(
-            (trace.planned(), min(_trained(other, batch, width).planned() for other in known), words)
-        )
+        least = min(_trained(other, batch, width).planned() for other in known)
+        traces.append((trace.planned(), least, words))
     yield
     for nbytes, least, words in traces:
         expect_bytes(nbytes, least, f"a step with {words}")
@@ -108,12 +105,10 @@ def layouts(answer: Callable[..., Any]) -> Iterator[None]:
 def turning_point(answer: Callable[..., Any]) -> Iterator[None]:
     """Against the search itself."""
     for hidden, batches in ((64, (48, 80, 112, 144, 192, 256, 1024)), (64, (16, 32))):
-        splits = (
-            b
-            for b in batches
-            if str(search("mlp", MESH, layers=2, hidden=hidden, batch=b).strategy("fc0")) == ".0:r"
+        strategies = (
+            search("mlp", MESH, layers=2, hidden=hidden, batch=batch).strategy("fc0") for batch in batches
         )
-        expect_equal(
-            answer(MESH, hidden, batches), next(splits, None), f"turning_point(mesh, {hidden}, {batches})"
-        )
+        splits = (batch for batch, strategy in zip(batches, strategies) if str(strategy) == ".0:r")
+        call = f"turning_point(mesh, {hidden}, {batches})"
+        expect_equal(answer(MESH, hidden, batches), next(splits, None), call)
         yield

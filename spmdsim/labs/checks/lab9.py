@@ -9,9 +9,9 @@ import numpy as np
 
 from spmdsim.errors import SpmdError
 from spmdsim.labs.judging import RANKS, Mistake, expect
+from spmdsim.sides import many
 from spmdsim.simulation import simulate
 from spmdsim.simulation.simulation_report import Report
-from spmdsim.sides import many
 
 Body = Callable[[Any], Any]
 
@@ -52,8 +52,8 @@ def _expect_results(values: Any, wanted: list[Any], call: str) -> None:
     ranks = range(len(wanted)) if len(values) == len(wanted) else world(RANKS).ranks
     for rank, value in zip(ranks, values):
         same = np.array_equal(value, wanted[rank]) if wanted[rank] is not None else value is None
-        words = f"{call} on {len(wanted)} rank{'s' * (len(wanted) > 1)} gives {_told(value)} on rank {rank}, but it is {_told(wanted[rank])}"
-        expect(same, words)
+        gives = f"gives {_told(value)} on rank {rank}, but it is {_told(wanted[rank])}"
+        expect(same, f"{call} on {many(len(wanted), 'rank')} {gives}")
 
 
 def _told(value: Any) -> str:
@@ -71,10 +71,8 @@ def ring(answer: Callable[..., Any]) -> Iterator[None]:
         yield
     for size, report in reports.items():
         most = max(report.messages)
-        expect(
-            most <= size - 1,
-            f"with {many(size, 'rank')} one sends {many(most, 'message')}, but {size - 1} would do",
-        )
+        words = f"with {many(size, 'rank')} one sends {many(most, 'message')}, but {size - 1} would do"
+        expect(most <= size - 1, words)
         expect(most or size == 1, f"on {size} ranks nobody sends a message: collectives are not allowed here")
     if (values := _on_ranks(body)) is not None:
         _expect_results(values, [sum((r + 1) ** 2 for r in range(RANKS))] * RANKS, "ring")
@@ -118,7 +116,6 @@ def swap(answer: Callable[..., Any]) -> Iterator[None]:
 
 def farm(answer: Callable[..., Any]) -> Iterator[None]:
     """Results in several legal orders; fewer tasks than workers; who works while one task takes long."""
-
     by_rank_0: list[int] = []
 
     def body(tasks: list[int]) -> Body:
@@ -169,9 +166,8 @@ def _expect_busy(answer: Callable[..., Any]) -> None:
         return answer(comm, list(tasks) if comm.rank == 0 else None, work)
 
     done: set[int] = set()
-    _expect_results(
-        _run(body, 4).results, [[task * task for task in tasks], None, None, None], f"farm with tasks {tasks}"
-    )
+    results = [[task * task for task in tasks], None, None, None]
+    _expect_results(_run(body, 4).results, results, f"farm with tasks {tasks}")
     behind = sum(missing)
-    words = f"while a worker is at the one long task, {behind} of the {len(others)} others wait although two workers are free"
-    expect(not behind, words)
+    words = f"while a worker is at the one long task, {behind} of the {len(others)} others wait"
+    expect(not behind, f"{words} although two workers are free")
