@@ -148,7 +148,8 @@ def _misfit(op: Any, count: int, params: Mapping[str, Any]) -> str:
     """Why an operator's rule cannot be called with so many operands and these attributes."""
     parameters = inspect.signature(op.rule).parameters.values() if callable(op.rule) else ()
     # What a rule is given by position and must have is a shape, what is annotated otherwise an attribute.
-    shapes = [p.name for p in parameters if "tuple" in str(p.annotation) and p.default is p.empty]
+    words = {p.name: str(p.annotation) for p in parameters if p.default is p.empty}
+    shapes = [name for name, annotation in words.items() if "tuple" in annotation or annotation == "Shape"]
     rest = {p.name: p for p in parameters if p.name not in shapes and p.kind is not p.VAR_POSITIONAL}
     if unknown := [name for name in params if name not in rest]:
         return f"{op.name} does not take --attr {unknown[0]}; it takes {', '.join(rest) or 'none'}"
