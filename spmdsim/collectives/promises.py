@@ -73,7 +73,11 @@ class Collective(Pictured):
         return range(origin, origin + 1)
 
     def check_chunk_count(self, size: int, chunk_count: int) -> None:
-        """Refuse a chunk count with which the chunks do not fall evenly to their owners."""
+        """Refuse a chunk count that this collective cannot be cut into.
+
+        Raises:
+            ScheduleError: when the chunks do not fall evenly to their owners.
+        """
         words = (self.before, self.after)
         if "row" in words and chunk_count != size * size:
             raise ScheduleError(

@@ -29,6 +29,9 @@ class EventProgram(Pictured):
     ``requires`` and ``irequires`` do in GOAL files. A receive matches sends of the named rank with the same tag, in
     the order in which they arrive.
 
+    Raises:
+        ScheduleError: there are no ranks.
+
     >>> program = EventProgram(2)
     >>> first = program.send(0, 1, 8)
     >>> answer = program.recv(0, 1, 8, after=[first])
@@ -132,18 +135,6 @@ class EventProgram(Pictured):
         way = "to" if kind == SEND else "from"
         return f"rank {rank}: {KIND_NAMES[kind]} {size:g} bytes {way} {self.peers[op]}, tag {self.tags[op]}"
 
-    def followers(self, needs_of: Iterable[tuple[int, Sequence[int]]]) -> list[list[int]]:
-        """For each operation, the ones that wait for it."""
-        after: list[list[int]] = [[] for _ in self.kinds]
-        for op, needs in needs_of:
-            for other in needs:
-                if not 0 <= other < len(self.kinds):
-                    raise ScheduleError(
-                        f"operation {op} requires operation {other}; there are {len(self.kinds)}"
-                    )
-                after[other].append(op)
-        return after
-
     def channels(self) -> list[int]:
         """One number per operation for (sender, receiver, tag); -1 for calculations."""
         numbers: dict[tuple[int, int, int], int] = {}
@@ -152,6 +143,17 @@ class EventProgram(Pictured):
             key = (rank, peer, tag) if kind == SEND else (peer, rank, tag)
             channel_of.append(-1 if kind == CALC else numbers.setdefault(key, len(numbers)))
         return channel_of
+
+
+def _followers(count: int, needs_of: Iterable[tuple[int, Sequence[int]]]) -> list[list[int]]:
+    """For each operation, the ones that wait for it."""
+    after: list[list[int]] = [[] for _ in range(count)]
+    for op, needs in needs_of:
+        for other in needs:
+            if not 0 <= other < count:
+                raise ScheduleError(f"operation {op} requires operation {other}; there are {count}")
+            after[other].append(op)
+    return after
 
 
 def _slots(ranks: Sequence[int], numbers: Sequence[int]) -> list[int]:
@@ -268,8 +270,8 @@ def simulate_program(program: EventProgram, parameters: LogGOPS | None = None) -
     by_size = {size: _costs(size, p) for size in set(program.sizes)}
     costs = [by_size[size] for size in program.sizes]
     travel = p.o + p.L
-    followers = program.followers(enumerate(program.needs))
-    on_start = program.followers(program.start_needs.items()) if program.start_needs else None
+    followers = _followers(total, enumerate(program.needs))
+    on_start = _followers(total, program.start_needs.items()) if program.start_needs else None
     waiting = [len(needs) for needs in program.needs]
     for op, needs in program.start_needs.items():
         waiting[op] += len(needs)
