@@ -62,5 +62,11 @@ def end_job_on_error(name: str = "program") -> None:
 
 
 def start_self(n: int, argv: Sequence[str], log_dir: str | os.PathLike[str] | None = None) -> int:
-    """Run ``python -m spmdsim <argv>`` on ``n`` ranks, as :func:`start` does: how a command starts itself under MPI."""
+    """Run ``python -m spmdsim <argv>`` on ``n`` ranks: how a command starts itself under MPI.
+
+    Args:
+        n: number of ranks.
+        argv: the command's words.
+        log_dir: as of :func:`start`.
+    """
     return start(n, [sys.executable, "-m", "spmdsim", *argv], log_dir)
