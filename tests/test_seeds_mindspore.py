@@ -22,7 +22,7 @@ MATMUL = Rule.parse("m k, k n -> m n", linear="each")
 
 
 def numbers(layout):
-    return [layout.shard_number(rank) for rank in layout.mesh.rank_list]
+    return [layout.shard_index(rank) for rank in layout.mesh.rank_list]
 
 
 def strides(layout):
@@ -56,7 +56,7 @@ def test_000_the_template_as_it_is_written():
         shard_strategy.bounds((2, 4, 8), 0)
     with use_world(LockStep(8)):
         y = mindspore.ops.ReLU().shard((shard_strategy,))(tensor.astype(np.float32))
-        assert y.layout.parts == (2, 4)
+        assert y.layout.cuts == (2, 4)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_000_values_on_the_ranks():
     """The input counts 0..7 in shape (1, 2, 1, 2, 2): a rank's only value is its shard number."""
     tensor = np.array([[[[[0, 1], [2, 3]]], [[[4, 5], [6, 7]]]]])
     layout = mindspore.Layout((2, 1, 2, 2, 1), tuple("abcde"))("b", "d", "e", "c", "a")
-    assert tensor.shape == (1, 2, 1, 2, 2) and layout.parts == (1, 2, 1, 2, 2)
+    assert tensor.shape == (1, 2, 1, 2, 2) and layout.cuts == (1, 2, 1, 2, 2)
     assert [tensor[layout.slices(tensor.shape, r)].item() for r in range(8)] == numbers(layout)
 
 
@@ -143,8 +143,8 @@ def matmul(cuts, devices, shapes=((32, 64), (64, 48))):
 
 def test_001_x_replicated_w_by_columns_needs_no_collective():
     _, (x, w), out = matmul(((1, 1), (1, 4)), 4)
-    assert x.parts == (1, 1) and w.parts == (1, 4) and out.parts == (1, 4)
-    assert not out.partial and [w.shard_number(r) for r in range(4)] == [0, 1, 2, 3]
+    assert x.cuts == (1, 1) and w.cuts == (1, 4) and out.parts == (1, 4)
+    assert not out.partial and [w.shard_index(r) for r in range(4)] == [0, 1, 2, 3]
 
 
 def test_001_x_by_columns_w_by_rows_needs_all_reduce():
@@ -176,8 +176,8 @@ def mapped(layout, mesh):
 
 def test_001_devices_0_to_3_hold_the_first_piece():
     _, (x, w), _ = matmul(((2, 1), (1, 4)), 8)
-    assert x.replicas(0) == (0, 1, 2, 3) and x.replicas(5) == (4, 5, 6, 7)
-    assert [w.replicas(r) for r in range(4)] == [(0, 4), (1, 5), (2, 6), (3, 7)]
+    assert x.replica_ranks(0) == (0, 1, 2, 3) and x.replica_ranks(5) == (4, 5, 6, 7)
+    assert [w.replica_ranks(r) for r in range(4)] == [(0, 4), (1, 5), (2, 6), (3, 7)]
 
 
 def test_001_redistributions():
@@ -195,7 +195,7 @@ def test_001_redistributions():
 def test_003_cuts_of_the_network():
     """Batch 32, 28 * 28 inputs: matmul1 ((2,4),(4,1)), relu1 ((4,1),), matmul2 ((1,8),(8,1)), relu2 ((8,1),)."""
     _, (x, w), out = matmul(((2, 4), (4, 1)), 8, ((32, 28 * 28), (28 * 28, 512)))
-    assert x.mesh.shape == (2, 4, 1) and x.parts == (2, 4) and w.parts == (4, 1)
+    assert x.mesh.shape == (2, 4, 1) and x.cuts == (2, 4) and w.cuts == (4, 1)
     assert x.local_shape((32, 784), 0) == (16, 196) and w.local_shape((784, 512), 0) == (196, 512)
     assert out.local_shape((32, 512), 0) == (16, 512)
     assert out.mesh.groups(*out.partial_axes) == ((0, 1, 2, 3), (4, 5, 6, 7))
@@ -265,9 +265,9 @@ def test_003_published_table(case):
 def test_003_layouts_of_the_network():
     layout = mindspore.Layout((2, 2, 2), ("dp", "sp", "mp"))
     layout2 = mindspore.Layout((8,), ("tp",))
-    assert layout("mp", ("sp", "dp")).parts == (2, 4) and layout(("sp", "dp"), "None").parts == (4, 1)
+    assert layout("mp", ("sp", "dp")).cuts == (2, 4) and layout(("sp", "dp"), "None").cuts == (4, 1)
     x, w = layout2("None", "tp"), layout2("tp", "None")
-    assert x.parts == (1, 8) and w.parts == (8, 1)
+    assert x.cuts == (1, 8) and w.cuts == (8, 1)
     for shapes, pair in (
         ((X_SHAPE, W_SHAPE), (layout("mp", ("sp", "dp")), layout(("sp", "dp"), "None"))),
         (((32, 512), (512, 512)), (x, w)),

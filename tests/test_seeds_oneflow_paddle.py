@@ -38,7 +38,7 @@ def test_002_broadcast_then_split_on_the_matrix_1234():
     held = [tensor[layout.slices((2, 2), rank)].tolist() for rank in range(4)]
     assert held == [[[1, 2]], [[3, 4]], [[1, 2]], [[3, 4]]]
     assert layout.mesh.groups("d0") == ((0, 2), (1, 3)) and layout.mesh.groups("d1") == ((0, 1), (2, 3))
-    assert layout.replicas(0) == (0, 2) and layout.replicas(3) == (1, 3)
+    assert layout.replica_ranks(0) == (0, 2) and layout.replica_ranks(3) == (1, 3)
 
 
 def test_002_matmul_signature():
@@ -126,7 +126,7 @@ def test_004_the_chain_saves_the_gather():
     bound = bind(MATMUL, ((4, 8), (8, 8)))
     (hidden,) = bound.output_layouts(bound.infer((x, column.weight)))
     (out,) = bound.output_layouts(bound.infer((hidden, row.weight)))  # no conversion in between
-    assert hidden.parts == (1, 2) and not hidden.partial and out.partial_axes == ("mp",)
+    assert hidden.cuts == (1, 2) and not hidden.partial and out.partial_axes == ("mp",)
 
 
 def test_004_signature_and_example():

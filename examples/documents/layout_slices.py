@@ -24,7 +24,7 @@ CASES = (full, four, copies)
 
 def main():
     """The slice of each rank by the three layouts, the two strategies, and the rank's part of an operator's result."""
-    numbers = [[strategy.shard_number(rank) for rank in range(8)] for (strategy,) in CASES]
+    numbers = [[strategy.shard_index(rank) for rank in range(8)] for (strategy,) in CASES]
     if get_rank() == 0:
         for found in numbers:
             print("slice of each rank:", *found)

@@ -79,7 +79,7 @@ def tutorial(steps=12):
     for image, label in data_set.take(4):
         found = mint.argmax(net(image), dim=1).asnumpy()
         right, seen = right + int((found == label).sum()), seen + len(label)
-    kept = {p.name: p.layout.parts for p in net.trainable_params()}
+    kept = {p.name: p.layout.cuts for p in net.trainable_params()}
     return losses, right / seen, kept
 
 

@@ -197,7 +197,7 @@ class _Spread:
                     producer = self.graph.operators[value.producer].name
                     self.remarks.append(
                         f"{producer} and {operator.name} are both configured and disagree about {value.name} "
-                        f"({src.parts} against {dst.parts} pieces): it is redistributed between them"
+                        f"({src.cuts} against {dst.cuts} pieces): it is redistributed between them"
                     )
 
 

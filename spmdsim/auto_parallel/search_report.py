@@ -39,7 +39,7 @@ def operator_rows(answer: SearchResult, operators: Sequence[Operator] | None = N
                 "name": operator.name,
                 "kind": operator.kind,
                 "strategy": str(strategy),
-                "cuts": [list(layout.parts) for layout in inputs],
+                "cuts": [list(layout.cuts) for layout in inputs],
                 "inputs": [layout.short() for layout in inputs],
                 "output": answer.choice.layouts[operator.outputs[0]].short(),
                 **{part: getattr(cost, part) for part in PARTS},

@@ -99,7 +99,7 @@ class Layout(Immutable):
     >>> x = mesh("mp", ("sp", "dp"))
     >>> x.bounds((32, 784), rank=2)
     ((0, 16), (392, 588))
-    >>> [x.shard_number(rank) for rank in range(8)]
+    >>> [x.shard_index(rank) for rank in range(8)]
     [0, 4, 2, 6, 1, 5, 3, 7]
     >>> x.short()
     'S(1)[1]S(1)[0]S(0)'
@@ -193,7 +193,7 @@ class Layout(Immutable):
         return tuple(shard.get(a) or partial.get(a) or Replicate() for a in self.mesh.axes)
 
     @cached_property
-    def parts(self) -> tuple[int, ...]:
+    def cuts(self) -> tuple[int, ...]:
         """Into how many pieces each dim is cut (MindSpore's strategy)."""
         return tuple(self.mesh.axis_size(*entry) for entry in self.dims)
 
@@ -238,9 +238,9 @@ class Layout(Immutable):
         >>> Mesh((2, 2), ("x", "y"))(("x", "y"), None).largest_shape((7, 3))
         (2, 3)
         """
-        return tuple(-(-size // parts) for size, parts in zip(shape, self.parts))
+        return tuple(-(-size // parts) for size, parts in zip(shape, self.cuts))
 
-    def shard_number(self, rank: int) -> int:
+    def shard_index(self, rank: int) -> int:
         """Which distinct piece the rank holds, counted with dim 0 and the first axis of a tuple as major."""
         coords, number = dict(zip(self.mesh.axes, self.mesh.coords(rank))), 0
         for axis in self.split_axes:
@@ -252,9 +252,13 @@ class Layout(Immutable):
         """How many distinct pieces there are."""
         return self.mesh.axis_size(*self.split_axes)
 
-    def replicas(self, rank: int) -> tuple[int, ...]:
+    def replica_ranks(self, rank: int) -> tuple[int, ...]:
         """The ranks that hold the same values as ``rank``, itself included, in mesh order."""
         return self.mesh.group(rank, *self.replicated_axes)
+
+    #: Their names up to version 0.1.
+    parts = property(lambda self: self.cuts)
+    shard_number, replicas = shard_index, replica_ranks
 
     def check_shape(self, shape: Sequence[int]) -> None:
         """Refuse a shape with another number of dims, by a LayoutError."""
@@ -266,7 +270,7 @@ class Layout(Immutable):
     def is_even(self, shape: Sequence[int]) -> bool:
         """Whether every rank's piece of a tensor of this shape has the same size."""
         self.check_shape(shape)
-        return all(size % parts == 0 for size, parts in zip(shape, self.parts))
+        return all(size % parts == 0 for size, parts in zip(shape, self.cuts))
 
     # -- related layouts ----------------------------------------------------------------------------
 

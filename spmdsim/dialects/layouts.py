@@ -38,7 +38,7 @@ def first_uneven(layout: Layout, shape: Sequence[int]) -> Uneven | None:
     dim 1 has size 6, which cannot be split evenly into 4 parts (along mp); use a multiple of 4
     """
     layout.check_shape(shape)
-    for dim, (size, parts) in enumerate(zip(shape, layout.parts)):
+    for dim, (size, parts) in enumerate(zip(shape, layout.cuts)):
         if size % parts:
             return Uneven(dim, size, parts, layout.dims[dim])
     return None

@@ -16,7 +16,7 @@ def known_values(x: Tensor) -> tuple[np.ndarray, str]:
 
     Nothing is communicated, so that one rank alone may print.
     """
-    whole = not x.layout.partial and set(x.layout.parts) <= {1} and x.world.ranks[0] in x.layout.mesh
+    whole = not x.layout.partial and set(x.layout.cuts) <= {1} and x.world.ranks[0] in x.layout.mesh
     if whole:
         return np.asarray(x.shards[0]), ""
     if len(x.world.ranks) == x.world.size:

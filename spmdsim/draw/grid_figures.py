@@ -106,7 +106,7 @@ def _panel(layout: Layout, shape: Sequence[int] | None, panel: RankPanel, plain:
             if plain:
                 out.cell(x, y, wide, high, [f"rank {rank}"], None, told)
                 continue
-            shard = layout.shard_number(rank)
+            shard = layout.shard_index(rank)
             box = "" if shape is None else f" = {box_text(layout.bounds(shape, rank))}"
             out.cell(x, y, wide, high, [f"rank {rank}", f"#{shard}"], shard, f"{told}: piece {shard}{box}")
     return out
@@ -115,9 +115,9 @@ def _panel(layout: Layout, shape: Sequence[int] | None, panel: RankPanel, plain:
 def _pieces(layout: Layout, shape: Sequence[int]) -> Canvas:
     """The tensor with its pieces, cut where they end; of more than two split dims a panel per piece of the others."""
     row, column, others = drawn_dims(layout, shape)
-    counts = [layout.parts[dim] for dim in others]
+    counts = [layout.cuts[dim] for dim in others]
     drawings: list[tuple[str, Canvas]] = []
-    if len(shape) == 3 and max(layout.parts) <= MOST_PIECES:
+    if len(shape) == 3 and max(layout.cuts) <= MOST_PIECES:
         drawings.append(("dim 0 goes back, dim 1 down, dim 2 to the right", _block(layout, shape)))
     for number in shown(math.prod(counts), MOST_PANELS):
         if number is None:
@@ -133,7 +133,7 @@ def _pieces(layout: Layout, shape: Sequence[int]) -> Canvas:
 def _block(layout: Layout, shape: Sequence[int]) -> Canvas:
     """A tensor of three dims, seen from in front, above and the right, a little pulled apart where it is cut."""
     out = Canvas()
-    deep, high, wide = layout.parts
+    deep, high, wide = layout.cuts
     cells = {
         (a, b, c): holders_text(layout, {0: a, 1: b, 2: c})
         for a, b, c in itertools.product(range(deep), range(high), range(wide))
@@ -164,8 +164,8 @@ def _boxes(
     layout: Layout, shape: Sequence[int], row: int | None, column: int | None, chosen: dict[int, int]
 ) -> Canvas:
     out = Canvas()
-    rows = shown(1 if row is None else layout.parts[row], MOST_PIECES)
-    columns = shown(1 if column is None else layout.parts[column], MOST_PIECES)
+    rows = shown(1 if row is None else layout.cuts[row], MOST_PIECES)
+    columns = shown(1 if column is None else layout.cuts[column], MOST_PIECES)
     cells = {
         (r, c): holders_text(layout, {**chosen, row: r, column: c})
         for r, c in itertools.product(rows, columns)

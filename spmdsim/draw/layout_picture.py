@@ -117,7 +117,7 @@ def rank_grid(layout: Layout, width: int = 100, plain: bool = False) -> Picture:
 def _rank_cell(layout: Layout, rank: int | None, plain: bool) -> GridCell:
     if rank is None:
         return GridCell(GAP)
-    shard = None if plain else layout.shard_number(rank)
+    shard = None if plain else layout.shard_index(rank)
     return GridCell(str(rank) if shard is None else f"{rank}:{shard}", shard)
 
 
@@ -211,7 +211,7 @@ def tensor_pieces(layout: Layout, shape: Sequence[int], width: int = 100) -> Pic
     layout.check_shape(shape)
     row, column, others = drawn_dims(layout, shape)
     lines: list[tuple[GridCell, ...]] = [(GridCell(dims_text(row, column)),)]
-    counts = [layout.parts[dim] for dim in others]
+    counts = [layout.cuts[dim] for dim in others]
     for panel in shown(math.prod(counts), MOST_PANELS):
         if panel is None:
             lines.append((GridCell(GAP),))
@@ -226,7 +226,7 @@ def tensor_pieces(layout: Layout, shape: Sequence[int], width: int = 100) -> Pic
 
 def drawn_dims(layout: Layout, shape: Sequence[int]) -> tuple[int | None, int | None, list[int]]:
     """Which dims are drawn as rows and as columns, and which split ones are left for panels."""
-    split = [dim for dim, parts in enumerate(layout.parts) if parts > 1]
+    split = [dim for dim, parts in enumerate(layout.cuts) if parts > 1]
     drawn = split[-2:]
     for dim in reversed(range(len(shape))):
         if len(drawn) < 2 and dim not in drawn:
@@ -269,10 +269,10 @@ def _boxes(
     chosen: dict[int, int],
     width: int,
 ) -> list[tuple[GridCell, ...]]:
-    rows = shown(1 if row is None else layout.parts[row], MOST_PIECES)
+    rows = shown(1 if row is None else layout.cuts[row], MOST_PIECES)
     margin = max(4, len(str(max(shape, default=0))) + 2)
     for most in range(MOST_PIECES, 2, -1):
-        columns = shown(1 if column is None else layout.parts[column], most)
+        columns = shown(1 if column is None else layout.cuts[column], most)
         content = {
             (r, c): holders_text(layout, {**chosen, row: r, column: c})
             for r, c in itertools.product(rows, columns)
@@ -330,7 +330,7 @@ def _ruled(
 def holders_text(layout: Layout, pieces: Mapping[Any, int]) -> tuple[tuple[str, str], int]:
     """The number of a piece and who holds it, in words, and the number."""
     rank = holder(layout, pieces)
-    shard = layout.shard_number(rank)
+    shard = layout.shard_index(rank)
     split = set(layout.split_axes)
     holders = layout.mesh.group(rank, *(axis for axis in layout.mesh.axes if axis not in split))
     text = ranks_text(holders) if len(holders) > 6 else ",".join(map(str, holders))

@@ -118,7 +118,7 @@ def layout_from_cuts(cuts: Sequence[int], computed: Layout, shape: Sequence[int]
         raise RuleError(f"the result has {len(shape)} dims, but its out_strategy is {tuple(cuts)}")
     pending = list(computed.partial_axes)
     dims: list[tuple[str, ...]] = []
-    for cut, entry, parts in zip(cuts, computed.dims, computed.parts):
+    for cut, entry, parts in zip(cuts, computed.dims, computed.cuts):
         axes = entry
         while parts < cut and pending:
             axes = (*axes, pending.pop(0))
@@ -126,7 +126,7 @@ def layout_from_cuts(cuts: Sequence[int], computed: Layout, shape: Sequence[int]
         if parts != cut:
             raise RuleError(
                 f"out_strategy {tuple(cuts)} does not follow from the computed layout {computed}: a dim is cut "
-                f"into {computed.parts}, and only pending axes {list(computed.partial_axes)} may cut it further"
+                f"into {computed.cuts}, and only pending axes {list(computed.partial_axes)} may cut it further"
             )
         dims.append(axes)
     return Layout(computed.mesh, dims)

@@ -133,7 +133,7 @@ class Derivation:
         digit = dict(zip(mesh.axes, number))
         adjusted = tuple(digit[axis] for axis in self.adjusted_axes)
         terms = tuple(d * stride.value for d, stride in zip(adjusted, self.strides))
-        return RankDerivation(rank, number, adjusted, terms, self.layout.replicas(rank))
+        return RankDerivation(rank, number, adjusted, terms, self.layout.replica_ranks(rank))
 
     # -- as tables ----------------------------------------------------------------------------------
 
@@ -196,7 +196,7 @@ class Placed:
 def placed(layout: Layout, shape: Sequence[int] | None, rank: int) -> Placed:
     """Everything about one rank; ``shape`` may be None when only the shard number matters."""
     bounds = () if shape is None else layout.bounds(shape, rank)
-    number, replicas = layout.shard_number(rank), layout.replicas(rank)
+    number, replicas = layout.shard_index(rank), layout.replica_ranks(rank)
     return Placed(rank, layout.mesh.coords(rank), number, bounds, replicas)
 
 

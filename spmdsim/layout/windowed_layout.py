@@ -156,7 +156,7 @@ class Windowed(Layout):
             else min(
                 n, (largest_block(window.size, parts) - 1) * (window.stride // window.step) + window.width
             )
-            for n, window, parts in zip(shape, self.windows, self.parts)
+            for n, window, parts in zip(shape, self.windows, self.cuts)
         )
 
     def with_partial(self, partial: Any = ()) -> Layout:

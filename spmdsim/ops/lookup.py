@@ -172,7 +172,7 @@ def embedding(
     if rows not in ("all", "owned"):
         raise RuleError(f"rows is 'all' or 'owned', but got {rows!r}")
     params = {} if padding is None else {"padding": padding}
-    if rows == "owned" and table.layout.parts[0] > 1:
+    if rows == "owned" and table.layout.cuts[0] > 1:
         return _owned(ids.layout, table.layout, layout)(ids, table, **params)
     looked_up = _embedding_op(ids, table, **params)
     if layout is None:

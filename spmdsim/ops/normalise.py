@@ -74,7 +74,7 @@ _log_softmax_op = Op(
 
 
 def _whole(x: Tensor, dim: Dim) -> bool:
-    return all(x.layout.parts[d] == 1 for d in _dims(dim))
+    return all(x.layout.cuts[d] == 1 for d in _dims(dim))
 
 
 def _shifted(x: Tensor, dim: Dim) -> Tensor:

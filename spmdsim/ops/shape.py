@@ -171,7 +171,7 @@ def _in_rows(x: Tensor, shape: Shape) -> Layout | None:
     """Where a vector goes whose blocks end within rows: rows are split then, and nothing is gathered."""
     here, n = x.meta.layout, x.meta.shape[0]
     first = next((d for d, size in enumerate(shape) if size != 1), 0)
-    if not here.dims[0] or here.partial_axes or shape[first] in (0, n) or shape[first] % here.parts[0] == 0:
+    if not here.dims[0] or here.partial_axes or shape[first] in (0, n) or shape[first] % here.cuts[0] == 0:
         return None
     return Layout(here.mesh, [here.dims[0] if d == first else None for d in range(len(shape))])
 
@@ -221,7 +221,7 @@ def merged(x: Tensor, start: int, stop: int) -> Tensor:
     """Dims ``start .. stop-1`` as one, split by the axes that split any of them: elements move, nothing is gathered."""
     dims, shape = x.layout.dims, (*x.shape[:start], math.prod(x.shape[start:stop]), *x.shape[stop:])
     split = [d for d in range(x.ndim)[start:stop] if dims[d]]
-    stays = not split or (split == [start] and x.shape[start] % x.layout.parts[start] == 0)
+    stays = not split or (split == [start] and x.shape[start] % x.layout.cuts[start] == 0)
     if stays or x.layout.partial_axes:
         return reshape(x, shape)
     axes = tuple(axis for d in split for axis in dims[d])

@@ -39,7 +39,7 @@ def four_steps(transform: Callable[[Tensor, int], Tensor], x: Tensor, dim: int, 
     All ranks exchange their pieces three times, and no rank ever has more than one. There must be :func:`factors`.
     """
     layout = x.layout.canonical
-    sizes = factors(x.shape[dim], layout.parts[dim])
+    sizes = factors(x.shape[dim], layout.cuts[dim])
     assert sizes
     y = reshape(x, (*x.shape[:dim], *sizes, *x.shape[dim + 1 :]))
     y = transform(_turn_op(transform(y, dim), dim=dim, inverse=inverse), dim + 1)

@@ -152,7 +152,7 @@ def shared_copies(layouts: Iterable[Layout]) -> tuple[str, ...]:
 
 def elements_held(src: Layout, shape: Sequence[int]) -> int:
     """Elements of a tensor that every rank holds, for a layout with equal pieces."""
-    return math.prod(size // parts for size, parts in zip(shape, src.parts))
+    return math.prod(size // parts for size, parts in zip(shape, src.cuts))
 
 
 def buckets(items: Iterable[tuple[Item, int]], most: int = BUCKET_BYTES) -> list[list[Item]]:

@@ -145,7 +145,7 @@ def _write_rank(place: Path, rank: int, tensors: Mapping[str, Tensor], k: int) -
     mine = {
         name: np.asarray(tensor.shards[k], order="C")
         for name, tensor in tensors.items()
-        if rank in tensor.layout.mesh and tensor.layout.replicas(rank)[0] == rank
+        if rank in tensor.layout.mesh and tensor.layout.replica_ranks(rank)[0] == rank
     }
     name = f"rank-{rank:05d}.safetensors"
     header: dict[str, Any] = {}

@@ -96,7 +96,7 @@ def _named(given: Iterable[Any], name: str) -> Iterable[tuple[str, Tensor]]:
 def _copies(tensor: Tensor) -> list[tuple[int, ...]]:
     """The groups of ranks that hold the same piece, those of one rank left out."""
     layout = tensor.layout
-    groups = dict.fromkeys(layout.replicas(rank) for rank in layout.mesh.rank_list)
+    groups = dict.fromkeys(layout.replica_ranks(rank) for rank in layout.mesh.rank_list)
     return [group for group in groups if len(group) > 1]
 
 
@@ -212,7 +212,7 @@ class Copies(Watcher):
             return
         if rank not in layout.mesh:
             return
-        group, array = layout.replicas(rank), tensor.held[0]
+        group, array = layout.replica_ranks(rank), tensor.held[0]
         if len(group) > 1 and not world.equal_on(group, sampled(array, self.turn), "a comparison of copies"):
             difference = first_difference([array], lambda mine: world.gather_on(group, mine[0]), [group])
             if difference is not None:
@@ -247,7 +247,7 @@ def require_equal_source(world: World, tensor: Tensor, source: Any, what: str = 
         source = np.asarray(source)
     if whole := isinstance(source, np.ndarray):
         array = source
-    group = tuple(sorted(layout.mesh.rank_list if whole or words else layout.replicas(rank)))
+    group = tuple(sorted(layout.mesh.rank_list if whole or words else layout.replica_ranks(rank)))
     facts = (str(tensor.shape), tensor.dtype.name, str(layout), words)
     if len(group) == 1 or world.equal_on(
         group, number_of(repr((*facts, 0 if words else sampled(array)))), what

@@ -47,7 +47,7 @@ def test_a_configured_layout_of_a_result_is_kept(world, method, out, collective,
 
     inputs, parameters = {"x": (16, 32)}, {"w": (32, 16), "v": (16, 8)}
     found = search(program, world.size, inputs=inputs, parameters=parameters, method=method)
-    assert found.layout("matmul.w").parts == out[0] and not found.layout("matmul.w").partial
+    assert found.layout("matmul.w").cuts == out[0] and not found.layout("matmul.w").partial
     assert found.strategy("matmul.w").parts("k") == 2
     moved = [m for m, _ in found.evaluation.moves if m.value.name == "matmul.w" and m.src.partial]
     assert found.collectives_of(moved[0]) == (collective,)
@@ -65,7 +65,7 @@ def test_a_configured_side_of_repeated_calculation_is_kept(world):
     found = search(program, world.size, inputs={"x": (8, 8)})
     strategy = found.strategy("relu")
     (layout,) = found.graph.operator("relu").bound.input_layouts(strategy)
-    assert [layout.shard_number(rank) for rank in range(4)] == [0, 1, 0, 1]
+    assert [layout.shard_index(rank) for rank in range(4)] == [0, 1, 0, 1]
     proof = prove(program, found, world, arguments({"x": (8, 8)}))
     assert proof.holds, str(proof)
 

@@ -317,7 +317,7 @@ def test_propagation_is_near_the_optimum(name: str) -> None:
 def test_configured_network_of_the_tutorial() -> None:
     found = search(tutorial(), 8)
     cuts = {
-        operator.name: [layout.parts for layout in operator.bound.input_layouts(strategy)]
+        operator.name: [layout.cuts for layout in operator.bound.input_layouts(strategy)]
         for operator, strategy in zip(found.graph.operators, found.choice.strategies)
     }
     assert cuts["matmul1"] == [(2, 4), (4, 1)]

@@ -64,7 +64,7 @@ def test_propagation(name: str, ranks: int) -> None:
     found = search(graph, ranks, method="sharding_propagation")
     for answer in (best, found):
         inputs = first.bound.input_layouts(answer.strategy(first.name))
-        assert tuple(layout.parts for layout in inputs) == cuts
+        assert tuple(layout.cuts for layout in inputs) == cuts
     gap = found.seconds / best.seconds - 1
     print(f"propagation, {name} on {ranks} ranks: {gap:+.2%} from the optimum")
     assert gap <= 0.05

@@ -46,7 +46,7 @@ def alpa(
 
 def parts(found: SearchResult, operator: str) -> tuple[tuple[int, ...], ...]:
     bound = found.graph.operator(operator).bound
-    return tuple(layout.parts for layout in bound.input_layouts(found.strategy(operator)))
+    return tuple(layout.cuts for layout in bound.input_layouts(found.strategy(operator)))
 
 
 def in_pieces(choice: StrategyChoice, settings: Settings) -> StrategyChoice:
@@ -89,7 +89,7 @@ def test_two_axes_mix_both() -> None:
     found = alpa(mlp(6, 32, 256), (2, 2), (1.0, 0.1))
     assert found.seconds == pytest.approx(case["objective"], rel=0.01)
     assert found.combined == {"all_reduce": case["all_reduce"]}
-    weights = [found.layout(f"w{k}").parts for k in range(6)]
+    weights = [found.layout(f"w{k}").cuts for k in range(6)]
     assert weights == [(1, 2), (2, 1)] * 3
     assert all(found.layout(f"w{k}").split_axes == ("b",) for k in range(6))
 
@@ -184,10 +184,10 @@ def test_bert_layers(recompute: bool, name: str) -> None:
     assert found.seconds == pytest.approx(case["objective"], rel=1e-6)
     assert found.collectives == {"all_reduce": case["all_reduce"]}
     for layer in ("l0", "l1"):
-        assert found.layout(f"{layer}.qkv.w").parts == (1, 1, 4, 1)
-        assert found.layout(f"{layer}.out.w").parts == (4, 1, 1)
-        assert found.layout(f"{layer}.fc1.w").parts == (1, 4)
-        assert found.layout(f"{layer}.fc2.w").parts == (4, 1)
+        assert found.layout(f"{layer}.qkv.w").cuts == (1, 1, 4, 1)
+        assert found.layout(f"{layer}.out.w").cuts == (4, 1, 1)
+        assert found.layout(f"{layer}.fc1.w").cuts == (1, 4)
+        assert found.layout(f"{layer}.fc2.w").cuts == (4, 1)
 
 
 @pytest.mark.parametrize("layers", [1, 3, 5])
@@ -215,12 +215,12 @@ def test_two_axes_of_bert_layers(layers: int) -> None:
     mesh, model = Mesh((2, 2), ("a", "b")), AlpaModel(axes=("a", "b"), alpha=(2.0, 2.0), beta=(1.0, 0.1))
     found = search_mesh(graph, mesh, alpa_settings(model))
     assert counted(found) == {"all_reduce": 4 * layers}
-    pieces = [(v, 4 * np.prod(v.shape) / np.prod(found.layout(v.name).parts)) for v in graph.parameters]
+    pieces = [(v, 4 * np.prod(v.shape) / np.prod(found.layout(v.name).cuts)) for v in graph.parameters]
     gradients = sum(model.seconds("all_reduce", 2, nbytes, ["a"]) for _, nbytes in pieces)
     activations = model.seconds("all_reduce", 2, 4 * 8 * 8 * 128 / 2, ["b"])
     assert found.seconds == pytest.approx(gradients + (4 * layers - 1) * activations, rel=1e-3)
-    assert found.layout("l0.qkv.w").parts == (1, 1, 2, 1) and found.layout("l0.out.w").parts == (2, 1, 1)
-    assert found.layout("l0.fc1.w").parts == (1, 2) and found.layout("l0.fc2.w").parts == (2, 1)
+    assert found.layout("l0.qkv.w").cuts == (1, 1, 2, 1) and found.layout("l0.out.w").cuts == (2, 1, 1)
+    assert found.layout("l0.fc1.w").cuts == (1, 2) and found.layout("l0.fc2.w").cuts == (2, 1)
 
 
 @pytest.mark.parametrize("layers", [1, 2, 3])
@@ -234,15 +234,15 @@ def test_guessing_masked_words_on_two_axes(layers: int) -> None:
     mesh = Mesh((2, 2), ("a", "b"))
     found = search_mesh(graph, mesh, alpa_settings(model, gather=False, full=False))
     assert counted(found) == {"all_reduce": 4 * layers + 5}
-    assert found.layout("embedding").parts == (2, 1), "rows of the embedding are split"
-    assert found.layout("head.w").parts == (1, 1), "the head is whole everywhere"
+    assert found.layout("embedding").cuts == (2, 1), "rows of the embedding are split"
+    assert found.layout("head.w").cuts == (1, 1), "the head is whole everywhere"
     for p in (f"l{k}." for k in range(layers)):
-        assert found.layout(p + "qkv.w").parts == (1, 1, 2, 1) and found.layout(p + "out.w").parts == (
+        assert found.layout(p + "qkv.w").cuts == (1, 1, 2, 1) and found.layout(p + "out.w").cuts == (
             2,
             1,
             1,
         )
-        assert found.layout(p + "fc1.w").parts == (1, 2) and found.layout(p + "fc2.w").parts == (2, 1)
+        assert found.layout(p + "fc1.w").cuts == (1, 2) and found.layout(p + "fc2.w").cuts == (2, 1)
     for value in graph.parameters:
         assert "a" not in found.layout(value.name).split_axes
     assert parts(found, "l0.fc1")[0] == (2, 1, 1), "the batch is split by the first axis"
@@ -272,7 +272,7 @@ def test_tied_embedding() -> None:
     found = alpa(graph, (2, 2))
     assert found.seconds == pytest.approx(case["objective"], rel=0.01)
     assert set(found.collectives) == {"all_reduce"}
-    assert found.layout("embedding").parts == (2, 1)
+    assert found.layout("embedding").cuts == (2, 1)
 
 
 def test_experts_are_split() -> None:
@@ -281,7 +281,7 @@ def test_experts_are_split() -> None:
     found = alpa(graph, (4,))
     assert found.seconds == pytest.approx(case["objective"], rel=1e-6)
     assert found.combined == {"all_to_all": case["all_to_all"], "all_reduce": case["all_reduce"]}
-    assert found.layout("l0.expert1").parts == (4, 1, 1)
+    assert found.layout("l0.expert1").cuts == (4, 1, 1)
     assert not found.layout("l0.qkv.w").split_axes and not found.layout("l0.gate.w").split_axes
 
 

@@ -317,9 +317,7 @@ def test_configured_operators_and_layers_are_recorded():
     assert [o.layer for o in graph.operators[1:11]] == [("layer", k // 2) for k in range(10)]
     assert graph.operators[0].layer is graph.operators[-1].layer is None
     found = search(program, 4, inputs={"x": (8, 8)}, parameters={"w": (8, 8)})
-    assert [
-        layout.parts for layout in graph.operators[0].bound.input_layouts(found.choice.strategies[0])
-    ] == [
+    assert [layout.cuts for layout in graph.operators[0].bound.input_layouts(found.choice.strategies[0])] == [
         (2, 1),
         (1, 2),
     ]
@@ -355,7 +353,7 @@ def test_propagation_from_a_recorded_call_needs_a_configured_operator(world):
         Parallelised(lambda x: ops.relu(x), "sharding_propagation")(x)
     step = Parallelised(lambda x: ops.exp(ops.relu.op.shard(((4, 1),))(x)), "sharding_propagation")
     step(x)
-    assert step(x).layout.parts == (4, 1)
+    assert step(x).layout.cuts == (4, 1)
 
 
 @pytest.mark.ranks(8, 10)

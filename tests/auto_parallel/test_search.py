@@ -351,7 +351,7 @@ def test_the_network_of_the_tutorial_propagates() -> None:
     found = search(tutorial(), 8, method="sharding_propagation", polish=False)
     assert len(found.remarks) == 3
     flatten = found.graph.operator("flatten")
-    assert [layout.parts[0] for layout in flatten.bound.input_layouts(found.strategy("flatten"))] == [2]
+    assert [layout.cuts[0] for layout in flatten.bound.input_layouts(found.strategy("flatten"))] == [2]
 
 
 def test_configured_cuts_on_many_ranks() -> None:
@@ -360,7 +360,7 @@ def test_configured_cuts_on_many_ranks() -> None:
         found = search(tutorial(), ranks, method="sharding_propagation")
         first = found.graph.operator("matmul1")
         strategy = found.strategy("matmul1")
-        assert [layout.parts for layout in first.bound.input_layouts(strategy)] == [(2, 4), (4, 1)]
+        assert [layout.cuts for layout in first.bound.input_layouts(strategy)] == [(2, 4), (4, 1)]
         assert found.mesh.size == ranks and len(found.mesh.axes) <= 4
     recursion = double_recursion(tutorial(), 4096)
     assert recursion.parts(first.index) == ((2, 4), (4, 1))

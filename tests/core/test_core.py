@@ -156,7 +156,7 @@ ORDER = (
 
 def test_core_says_what_comes_next_and_stays_small():
     texts = {path.name: path.read_text() for path in CORE.glob("*.py")}
-    assert sum(len(text.splitlines()) for text in texts.values()) <= 2837
+    assert sum(len(text.splitlines()) for text in texts.values()) <= 2841
     for name, following in itertools.pairwise(ORDER):
         assert f"Next: :mod:`spmdsim.core.{following}`" in texts[f"{name}.py"], name
     assert "This is the last file" in texts["operator.py"]

@@ -135,7 +135,7 @@ def test_repeated_calculation_on_either_side(side, held):
     bound = bind(Rule.parse("... -> ..."), ((8, 3),))
     strategy = strategy_from_cuts(bound, ((4, 1),), 8, repeat=side)
     (layout,) = bound.input_layouts(strategy)
-    assert [layout.shard_number(rank) for rank in range(8)] == held
+    assert [layout.shard_index(rank) for rank in range(8)] == held
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def test_pieces_lie_where_chunk_bounds_says(told):
         placements, _ = torch_words.parse_placements(text)
         layout = torch_words.layout(mesh, text, 2)
         ours = Tensor.from_global(x, layout, WORLD).shards
-        even = all(n % parts == 0 for n, parts in zip(shape, layout.parts))
+        even = all(n % parts == 0 for n, parts in zip(shape, layout.cuts))
         for rank, entry in enumerate(entries):
             bounds = torch_words.chunk_bounds(mesh, placements, shape, rank)
             piece = x[tuple(slice(start, start + size) for start, size in bounds)]

@@ -80,7 +80,7 @@ def test_operators_that_are_random_or_move(world):
             assert (np.asarray(drop(X, 0.5, False)) == X).all()
         whole = ops.relu(X)
         moved = ops.reshard(whole, ms.Layout((2,), ("a",))("None", "a"))
-        assert moved.layout.parts == (1, 2) and isinstance(moved, ms.Tensor)
+        assert moved.layout.cuts == (1, 2) and isinstance(moved, ms.Tensor)
         np.testing.assert_array_equal(moved.asnumpy(), np.maximum(X, 0))
         assert isinstance(ms.Layout((2,), ("a",))("None", "a"), ms.MindSporeLayout)
 
@@ -427,7 +427,7 @@ def test_where_the_parts_of_split_lie():
     found = paddle.split_layout((8, 4), "embedding", num_partitions=2)
     assert isinstance(found, paddle.SplitLayout)
     for operation, axis, parts in (("embedding", 0, (2, 1)), ("linear", 0, (2, 1)), ("linear", 1, (1, 2))):
-        assert paddle.split_layout((8, 4), operation, axis, 2).weight.parts == parts
+        assert paddle.split_layout((8, 4), operation, axis, 2).weight.cuts == parts
     with use_world(LockStep(2)) as world:
         table = Tensor.from_global(np.arange(32.0).reshape(8, 4), found.weight, world)
         rows = paddle.distributed.with_padding_rows(table, found)
@@ -546,4 +546,4 @@ def test_operands_go_by_their_names_there(world):
         assert repr(total).startswith(
             "Tensor(shape=[2], dtype=Float32, value="
         ) and total.asnumpy().tolist() == [2, 2]
-        assert ops.reshard(ms.Tensor(X), ms.Layout((2,), ("a",))("a", "None")).layout.parts == (2, 1)
+        assert ops.reshard(ms.Tensor(X), ms.Layout((2,), ("a",))("a", "None")).layout.cuts == (2, 1)

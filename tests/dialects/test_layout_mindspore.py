@@ -55,7 +55,7 @@ def test_slices(case):
         assert layout.bounds(given["global_shape"], int(rank)) == tuples(bounds)
         assert numeric.bounds(given["global_shape"], int(rank)) == tuples(bounds)
     if "slice_number_per_rank" in expected:
-        numbers = [layout.shard_number(rank) for rank in given["rank_list"]]
+        numbers = [layout.shard_index(rank) for rank in given["rank_list"]]
         assert numbers == expected["slice_number_per_rank"]
 
 
@@ -196,7 +196,7 @@ def test_groups_of_a_rank_that_is_not_there(case):
 
 @pytest.mark.parametrize("case", cases(V, "group_holding_same_slice"))
 def test_ranks_that_hold_the_same_slice(case):
-    assert list(built(case["given"]).replicas(case["given"]["rank"])) == case["expect"]["group"]
+    assert list(built(case["given"]).replica_ranks(case["given"]["rank"])) == case["expect"]["group"]
 
 
 @pytest.mark.parametrize("case", cases(V, "slice_shape"))
@@ -285,7 +285,7 @@ def test_cuts_of_one_tensor(case):
     layout = mindspore.from_cuts(given["strategy"], given["devices"], repeat)
     assert list(layout.mesh.shape) == expected["dev_matrix"]
     assert list(layout.tensor_map) == expected["tensor_map"]
-    assert [layout.shard_number(r) for r in range(given["devices"])] == expected["slice_number_per_rank"]
+    assert [layout.shard_index(r) for r in range(given["devices"])] == expected["slice_number_per_rank"]
 
 
 @pytest.mark.parametrize(

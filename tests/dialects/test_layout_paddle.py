@@ -129,7 +129,7 @@ def test_other_errors(arguments, options, words):
 def test_several_groups_of_partitions_stand_beside_one_another():
     split = paddle.split_layout((8, 6), "linear", 1, 2, world_size=6)
     assert [split.inner_rank(rank) for rank in range(6)] == [0, 1, 0, 1, 0, 1]
-    assert split.weight.replicas(1) == (1, 3, 5) and split.weight.bounds((8, 6), 3) == ((0, 8), (3, 6))
+    assert split.weight.replica_ranks(1) == (1, 3, 5) and split.weight.bounds((8, 6), 3) == ((0, 8), (3, 6))
 
 
 @pytest.mark.parametrize(

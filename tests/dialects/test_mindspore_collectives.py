@@ -174,7 +174,7 @@ def test_gradients_are_those_of_the_transposed_operator(world, case):
     with use_world(world):
         x = held(world, requires_grad=True)
         y = make(*given)(x)
-        copies = y.layout.parts == (1, 1)
+        copies = y.layout.cuts == (1, 1)
         shape = y.shape if copies else (RANKS, *y.layout.local_shape(y.shape, world.ranks[0]))
         up = np.random.default_rng(2).integers(1, 9, shape).astype(np.float64)
         y.backward(
@@ -204,7 +204,7 @@ def test_gradients_of_several_slices_of_what_a_collective_gave(world, case):
 
 
 def _split(y):
-    return next(d for d, parts in enumerate(y.layout.parts) if parts > 1)
+    return next(d for d, parts in enumerate(y.layout.cuts) if parts > 1)
 
 
 @pytest.mark.ranks(2)

@@ -42,7 +42,7 @@ def test_each_level_does_what_it_says(world):
             }
             for parameter, expected in zip((w, v), by_hand(count=1)):
                 np.testing.assert_allclose(parameter.asnumpy(), expected, rtol=1e-9)
-                assert parameter.layout.parts == ((2, 2) if parameter is w else (4, 1))
+                assert parameter.layout.cuts == ((2, 2) if parameter is w else (4, 1))
             runtime.reset_peak_memory_stats()
             steps_of(_level(level), count=2)
             peaks[level] = runtime.max_memory_allocated()

@@ -85,7 +85,7 @@ def test_what_a_rank_is_given_is_its_rows(world):
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-8)
         net = AutoParallel(lambda x: seen.append(x))
         net(ms.Tensor(x))
-        assert seen[0].shape == (2 * RANKS, 3) and seen[0].layout.parts == (RANKS, 1)
+        assert seen[0].shape == (2 * RANKS, 3) and seen[0].layout.cuts == (RANKS, 1)
         for shard in seen[0].shards:
             np.testing.assert_array_equal(shard, x)
         if len(world.ranks) < world.size:  # processes may have rows of their own
@@ -144,7 +144,7 @@ def test_a_dataset_strategy_of_cuts_or_layouts(world):
         layout = Layout((2, 2), ("dp", "mp"))
         net.dataset_strategy((layout("dp", "mp"),))
         net(ms.Tensor(np.ones((2, 3))))
-        assert seen[2].shape == (4, 6) and seen[2].layout.parts == (2, 2)
+        assert seen[2].shape == (4, 6) and seen[2].layout.cuts == (2, 2)
         with pytest.raises(InputError, match="1 strategies, but the network is given 2 inputs"):
             net(ms.Tensor(np.ones((2, 3))), ms.Tensor(np.ones(2)))
         with pytest.raises(InputError, match=r"has 2 dims, but the input of shape \(3,\) has 1"):

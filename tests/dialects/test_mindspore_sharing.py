@@ -62,7 +62,7 @@ def test_hsdp_keeps_pieces_and_trains_the_same(world, shard_size, parts):
     with use_world(world):
         _, w, v = steps_of(share)
         for parameter, expected in zip((w, v), by_hand()):
-            assert parameter.layout.parts == parts[parameter.name]
+            assert parameter.layout.cuts == parts[parameter.name]
             np.testing.assert_allclose(parameter.asnumpy(), expected, rtol=1e-6)
         with record() as plain:
             steps_of(count=1)
@@ -71,13 +71,13 @@ def test_hsdp_keeps_pieces_and_trains_the_same(world, shard_size, parts):
         assert "reduce_scatter" not in plain.counts() and shared.counts()["reduce_scatter"] == 2
         assert shared.counts()["all_gather"] >= plain.counts().get("all_gather", 0) + 2
         _, w, v = steps_of(lambda net: net.hsdp(threshold=1))  # both are of 1 KB at most
-        assert (w.layout.parts, v.layout.parts) == ((2, 2), (1, 1))
+        assert (w.layout.cuts, v.layout.cuts) == ((2, 2), (1, 1))
         if shard_size == -1:
             fixed = ms.Parameter(V, name="u", parallel_optimizer=False)
             net = AutoParallel(lambda x: ops.MatMul()(x, fixed))
             share(net)
             net(ms.Tensor(Y))
-            assert fixed.layout.parts == (1, 1)
+            assert fixed.layout.cuts == (1, 1)
 
 
 @pytest.mark.ranks(2)
@@ -111,7 +111,7 @@ def test_strategies_of_parameters_are_written_and_read(world, tmp_path):
         assert set(told["parameters"]) == {"w", "v"}
 
         _, w, v = steps_of(lambda net: net.load_param_strategy_file(file), cuts=((1, 4), (4, 1)))
-        assert w.layout.parts == (1, 2)
+        assert w.layout.cuts == (1, 2)
         for parameter, expected in zip((w, v), by_hand()):
             np.testing.assert_allclose(parameter.asnumpy(), expected, rtol=1e-6)
 

@@ -42,11 +42,11 @@ def test_a_row_is_all_that_an_operator_takes(world, table):
     with use_world(world):
         primitive = ops.Swish().shard(((2, 2),))
         found = primitive(X)
-        assert found.layout.parts == (2, 2) and repr(primitive) == "silu((2, 2),)"
-        assert ops.swish(X).layout.parts == (4, 1)  # data parallel
+        assert found.layout.cuts == (2, 2) and repr(primitive) == "silu((2, 2),)"
+        assert ops.swish(X).layout.cuts == (4, 1)  # data parallel
         cell = nn.Swish()
         cell.swish.shard(((1, 4),))
-        assert cell(X).layout.parts == (1, 4) and cell.get_parameters() == []
+        assert cell(X).layout.cuts == (1, 4) and cell.get_parameters() == []
         for y in (found, ops.swish(X), ops.hidden_swish(X), cell(X)):
             np.testing.assert_allclose(y.asnumpy(), expected, rtol=1e-12)
         for cuts, words in (

@@ -290,7 +290,7 @@ def test_dtensor_cuts_where_chunk_bounds_says(shape):
                     assert tuple(start for start, _ in ours) == tuple(offset)
                 parsed, _ = torch_words.parse_placements(text)
                 layout = torch_words.layout(mesh, parsed, 2)
-                if all(n % p == 0 for n, p in zip(sizes, layout.parts)):
+                if all(n % p == 0 for n, p in zip(sizes, layout.cuts)):
                     assert layout.local_shape(sizes, rank) == tuple(local)
 
 

@@ -67,7 +67,7 @@ def test_a_sharded_parameter_is_a_parameter(world):
         layer.weight = dist.shard_tensor(whole, line(), [dist.Shard(1)])
         layer.bias = dist.shard_tensor(layer.bias, line(), [dist.Replicate()], stop_gradient=True)
         assert [p.name for p in layer.parameters()] == [whole.name, layer.bias.name]
-        assert layer.weight.placements == [dist.Shard(1)] and whole.layout.parts == (1, 1)
+        assert layer.weight.placements == [dist.Shard(1)] and whole.layout.cuts == (1, 1)
         assert not layer.weight.stop_gradient and layer.bias.stop_gradient
         optimizer = paddle.optimizer.SGD(0.5, parameters=layer.parameters())
         for _ in range(2):

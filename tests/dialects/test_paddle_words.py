@@ -43,7 +43,7 @@ def test_layers_are_split_as_fleet_was_told(world, degrees, parts):
         assert group.get_data_parallel_world_size() == 4 // parts
         assert group.get_model_parallel_rank() == world.ranks[0] % parts
         column = ColumnParallelLinear(4, 8, has_bias=True, gather_output=False)
-        assert column.weight.layout.parts == (1, parts) and column.bias.layout.parts == (parts,)
+        assert column.weight.layout.cuts == (1, parts) and column.bias.layout.cuts == (parts,)
         assert mpu.ColumnParallelLinear is ColumnParallelLinear
 
 
@@ -121,9 +121,9 @@ def test_placements(world):
         dist = paddle.distributed
         mesh = dist.ProcessMesh([[0, 1], [2, 3]], dim_names=["x", "y"])
         a = dist.shard_tensor(paddle.to_tensor(X), mesh, [dist.Shard(0), dist.Replicate()])
-        assert a.layout.parts == (2, 1)
+        assert a.layout.cuts == (2, 1)
         b = dist.reshard(a, mesh, [dist.Replicate(), dist.Shard(1)])
-        assert b.layout.parts == (1, 2)
+        assert b.layout.cuts == (1, 2)
         np.testing.assert_array_equal(b.numpy(), X)
         pieces = [np.full((2, 2), rank // 2) for rank in world.ranks]
         c = dist.dtensor_from_local(pieces, mesh, [dist.Shard(0), dist.Replicate()])

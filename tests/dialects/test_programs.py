@@ -182,7 +182,7 @@ def test_paddle_split_linear_adds_the_bias_once(world):
                 assert open_end.layout.partial_axes == ("mp",)
                 np.testing.assert_array_equal(open_end.full(), x @ w)  # partial products have no bias
             else:
-                assert open_end.layout.parts == (1, 2)
+                assert open_end.layout.cuts == (1, 2)
                 np.testing.assert_array_equal(open_end.full(), x @ w + bias)
 
 

@@ -91,7 +91,7 @@ def test_the_result_of_a_product_is_reduced_or_scattered(cuts, out, name, matrix
     found = shard("MatMul", ((32, 16), (16, 8)), cuts, out, devices=8)
     assert [f.name for f in found.forward] == ([name] if name else [])
     assert (found.output_dev_matrix, found.output_maps[0]) == (matrix, output_map)
-    assert found.outputs[0].parts == (out[0] if out else found.computed[0].parts)
+    assert found.outputs[0].cuts == (out[0] if out else found.computed[0].cuts)
 
 
 @pytest.mark.parametrize("out", [((4, 1),), ((2, 2),), ((1, 1),), ((8, 1, 1),)])
@@ -225,8 +225,8 @@ def test_repeated_calculation_on_either_side():
     left = shard("ReLU", [(8, 4)], [(2, 2)], devices=8, repeat="left")
     assert (right.dev_matrix, right.input_maps) == ((2, 2, 2), ((2, 1),))
     assert (left.dev_matrix, left.input_maps) == ((2, 2, 2), ((1, 0),))
-    assert [right.inputs[0].shard_number(r) for r in range(8)] == [0, 0, 1, 1, 2, 2, 3, 3]
-    assert [left.inputs[0].shard_number(r) for r in range(8)] == [0, 1, 2, 3, 0, 1, 2, 3]
+    assert [right.inputs[0].shard_index(r) for r in range(8)] == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert [left.inputs[0].shard_index(r) for r in range(8)] == [0, 1, 2, 3, 0, 1, 2, 3]
 
 
 def test_any_list_of_devices():
@@ -238,7 +238,7 @@ def test_optimizer_shard_of_a_parameter():
     found = shard("MatMul", [(32, 784), (784, 512)], ((2, 4), (4, 1)), devices=8)
     layout = found.optimizer_shard(1)
     assert layout.local_shape((784, 512), 0) == (98, 512)
-    assert [layout.shard_number(r) for r in range(8)] == [0, 2, 4, 6, 1, 3, 5, 7]
+    assert [layout.shard_index(r) for r in range(8)] == [0, 2, 4, 6, 1, 3, 5, 7]
 
 
 def test_gradients_come_out_of_the_transposed_rule():

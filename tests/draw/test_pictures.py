@@ -221,7 +221,7 @@ def test_three_dims_are_a_block_with_every_piece():
     for rank in range(12):
         box = ", ".join(f"{s.start}:{s.stop}" for s in layout.slices(shape, rank))
         # Its front, its upper and its right side; and once more in the slice that no other piece hides.
-        assert told.count(f"piece {layout.shard_number(rank)}, [{box}]: rank {rank}") == 4
+        assert told.count(f"piece {layout.shard_index(rank)}, [{box}]: rank {rank}") == 4
 
 
 NETWORKS = {

@@ -142,7 +142,7 @@ def test_every_layout_shows_what_the_library_derives(visit: Visit):
     assert len(seen) > 120
     for (mesh, shape, layout), (devices, pieces, rows) in zip(cases, seen):
         ranks = range(mesh.size)
-        assert devices == [[rank, layout.shard_number(rank)] for rank in ranks]
+        assert devices == [[rank, layout.shard_index(rank)] for rank in ranks]
         held: dict[str, list[str]] = {}
         for rank in ranks:
             held.setdefault(slice_text(layout.bounds(shape, rank)), []).append(str(rank))
@@ -151,8 +151,8 @@ def test_every_layout_shows_what_the_library_derives(visit: Visit):
         for rank, row in enumerate(rows):
             axes = len(mesh.axes)
             assert row[1 : 1 + axes] == list(map(str, mesh.coords(rank)))
-            assert row[axes + 3] == str(layout.shard_number(rank))
-            assert row[axes + 4] == ", ".join(map(str, layout.replicas(rank)))
+            assert row[axes + 3] == str(layout.shard_index(rank))
+            assert row[axes + 4] == ", ".join(map(str, layout.replica_ranks(rank)))
             assert row[axes + 5] == slice_text(layout.bounds(shape, rank))
             assert row[axes + 7] == f"{4 * np.prod(layout.local_shape(shape, rank))} B"
 

@@ -104,7 +104,7 @@ def test_derivations_say_which_elements_ranks_hold(data: dict):
             if derived is None:
                 continue  # a state on the way, that nobody can choose
             for rank, row in enumerate(derived["digits"]):
-                assert derived["shard"][rank] == layout.shard_number(rank) == np.dot(row, derived["strides"])
+                assert derived["shard"][rank] == layout.shard_index(rank) == np.dot(row, derived["strides"])
                 same = [
                     other for other in range(mesh.size) if derived["shard"][other] == derived["shard"][rank]
                 ]

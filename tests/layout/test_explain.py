@@ -21,7 +21,7 @@ def test_the_three_steps_end_at_the_shard_number(case):
     assert len(derivation.rows) == layout.mesh.size
     for row in derivation.rows:
         assert row.number == layout.mesh.coords(row.rank)
-        assert row.shard_number == layout.shard_number(row.rank)
+        assert row.shard_number == layout.shard_index(row.rank)
         found = placed(layout, shape, row.rank)
         assert (found.shard_number, found.replicas) == (row.shard_number, row.replicas)
         assert found.local_shape == layout.local_shape(shape, row.rank)
@@ -77,9 +77,9 @@ def _cells(picture):
 def test_pictures_show_every_rank_and_piece(case):
     layout, shape = case
     grid = _cells(rank_grid(layout, width=400))
-    assert grid == {f"{r}:{layout.shard_number(r)}": layout.shard_number(r) for r in layout.mesh.rank_list}
+    assert grid == {f"{r}:{layout.shard_index(r)}": layout.shard_index(r) for r in layout.mesh.rank_list}
     pieces = tensor_pieces(layout, shape, width=400)
-    if all(parts <= 8 for parts in layout.parts) and layout.shard_count <= 8:
+    if all(parts <= 8 for parts in layout.cuts) and layout.shard_count <= 8:
         labels = {text for text in _cells(pieces) if text.startswith("#")}
         assert labels == {f"#{n}" for n in range(layout.shard_count)}
 

@@ -60,7 +60,7 @@ def shorter(bounds):
 
     def wrong(self, shape, rank):
         (start, stop), *rest = bounds(self, shape, rank)
-        return ((start, stop - (self.parts[0] > 1 and stop > start)), *rest)
+        return ((start, stop - (self.cuts[0] > 1 and stop > start)), *rest)
 
     return wrong
 
@@ -70,7 +70,7 @@ def loses_the_end(bounds):
 
     def wrong(self, shape, rank):
         (start, stop), *rest = bounds(self, shape, rank)
-        return ((start, stop - (self.parts[0] > 1 and stop == shape[0])), *rest)
+        return ((start, stop - (self.cuts[0] > 1 and stop == shape[0])), *rest)
 
     return wrong
 

@@ -59,7 +59,7 @@ def test_pieces_tile_the_tensor(case):
     owners = {}
     for rank in layout.mesh.rank_list:
         for index in itertools.product(*(range(*pair) for pair in layout.bounds(shape, rank))):
-            owners.setdefault(index, Counter())[layout.shard_number(rank)] += 1
+            owners.setdefault(index, Counter())[layout.shard_index(rank)] += 1
     copies = layout.mesh.size // layout.shard_count
     assert set(owners) == set(itertools.product(*map(range, shape)))
     assert all(list(numbers.values()) == [copies] for numbers in owners.values())
@@ -88,13 +88,13 @@ def test_all_bounds_equal_bounds_of_each_rank(case):
 @given(layouts())
 def test_shard_numbers_are_dense_and_name_pieces(case):
     layout, shape = case
-    numbers = {rank: layout.shard_number(rank) for rank in layout.mesh.rank_list}
+    numbers = {rank: layout.shard_index(rank) for rank in layout.mesh.rank_list}
     assert set(numbers.values()) == set(range(layout.shard_count))
     pieces = {}
     for rank, number in numbers.items():
         assert pieces.setdefault(number, layout.bounds(shape, rank)) == layout.bounds(shape, rank)
     if all(
-        size >= parts for size, parts in zip(shape, layout.parts)
+        size >= parts for size, parts in zip(shape, layout.cuts)
     ):  # nothing empty: pieces in reading order
         order = [pieces[number] for number in range(layout.shard_count)]
         assert order == sorted(set(order))
@@ -103,16 +103,16 @@ def test_shard_numbers_are_dense_and_name_pieces(case):
 @given(layouts())
 def test_replicas_agree_and_partition_the_ranks(case):
     layout, shape = case
-    groups = {layout.replicas(rank) for rank in layout.mesh.rank_list}
+    groups = {layout.replica_ranks(rank) for rank in layout.mesh.rank_list}
     assert sorted(rank for group in groups for rank in group) == sorted(layout.mesh.rank_list)
     for group in groups:
         assert len({layout.bounds(shape, rank) for rank in group}) == 1
         for rank in group:
-            assert rank in group and layout.replicas(rank) == group
+            assert rank in group and layout.replica_ranks(rank) == group
     if not layout.partial:
         same = {}
         for rank in layout.mesh.rank_list:
-            same.setdefault(layout.shard_number(rank), set()).add(rank)
+            same.setdefault(layout.shard_index(rank), set()).add(rank)
         assert {frozenset(group) for group in groups} == {frozenset(g) for g in same.values()}
 
 
@@ -206,7 +206,7 @@ def test_a_rank_outside_the_mesh_holds_nothing():
     assert layout.local_shape((7,), 4) == (0,)
     assert layout.bounds((7,), 5) == ((4, 7),)
     with pytest.raises(LayoutError, match="rank 4 is not in the mesh"):
-        layout.shard_number(4)
+        layout.shard_index(4)
 
 
 def test_a_layout_without_dims_reads_well_and_evaluates_to_itself():
@@ -490,3 +490,10 @@ def test_what_is_written_wrongly_is_refused():
     assert layout_from_cuts((2, 3), pending, (6, 6)) == mesh("x", "y")
     assert layout_from_cuts((6, 1), pending, (6, 6)) == mesh(("x", "y"), None)
     assert frozen([[1, 2], (3,)]) == ((1, 2), (3,))
+
+
+def test_names_of_the_version_before_say_the_same() -> None:
+    layout = Mesh((2, 3), ("x", "y"))("y", None)
+    assert layout.parts == layout.cuts == (3, 1)
+    assert [layout.shard_number(rank) for rank in range(6)] == [layout.shard_index(rank) for rank in range(6)]
+    assert layout.replicas(4) == layout.replica_ranks(4) == (1, 4)

@@ -226,7 +226,7 @@ def test_redistribution_of_placements(given: dict, expect: dict) -> None:
                 dims[int(text[6:-1])].append(axis)
         layouts.append(Layout(mesh, dims))
     src, dst = layouts
-    shape = [size * parts for size, parts in zip(given["local_shape"], src.parts)]
+    shape = [size * parts for size, parts in zip(given["local_shape"], src.cuts)]
     assert plan(src, dst, shape).max_nbytes <= 4 * math.prod(shape)
     assert list(dst.local_shape(shape, 0)) == expect["local_shape"]
 

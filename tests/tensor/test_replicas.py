@@ -35,7 +35,7 @@ def test_a_written_copy_is_found(world, at):
             continue
         if 3 in world.ranks:  # in one process, too, only the rank's own copy
             t.shards[world.ranks.index(3)][tuple(i - start for i, (start, _) in zip(at, bounds))] = 77
-        others = [rank for rank in layout.replicas(3) if rank != 3]
+        others = [rank for rank in layout.replica_ranks(3) if rank != 3]
         assert all(77 not in t.local(rank) for rank in others if rank in world.ranks)
         with pytest.raises(WorldError) as caught:
             check_replicas(t)

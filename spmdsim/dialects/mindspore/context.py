@@ -132,9 +132,9 @@ def _slice(array: np.ndarray, cuts: Any) -> Tensor:
         raise InputError(
             f"dataset_strategy {cuts} has {layout.ndim} dims, but the input of shape {array.shape} has {array.ndim}"
         )
-    shape = tuple(n * parts for n, parts in zip(array.shape, layout.parts))
+    shape = tuple(n * parts for n, parts in zip(array.shape, layout.cuts))
     told, checksum = f"{array.dtype.name} {array.shape}", zlib.crc32(np.ascontiguousarray(array).tobytes())
-    _check_slices([(told, layout.shard_number(rank), checksum) for rank in world.ranks])
+    _check_slices([(told, layout.shard_index(rank), checksum) for rank in world.ranks])
     return held(Tensor.from_local([array.view(np.ndarray)] * len(world.ranks), layout, world, shape=shape))
 
 

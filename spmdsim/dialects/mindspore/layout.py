@@ -308,9 +308,9 @@ def from_cuts(cuts: Sequence[int], devices: int, repeat: str = "right") -> MindS
     matrix ``cuts + (n,)``, so neighbours hold equal pieces) or, with ``repeat="left"``, put on the left. Cuts that are not
     positive, or whose product does not divide the devices, are a ValueError.
 
-    >>> [from_cuts((2, 1, 1, 2, 1), 8).shard_number(r) for r in range(8)]
+    >>> [from_cuts((2, 1, 1, 2, 1), 8).shard_index(r) for r in range(8)]
     [0, 0, 1, 1, 2, 2, 3, 3]
-    >>> [from_cuts((2, 1, 1, 2, 1), 8, repeat="left").shard_number(r) for r in range(8)]
+    >>> [from_cuts((2, 1, 1, 2, 1), 8, repeat="left").shard_index(r) for r in range(8)]
     [0, 1, 2, 3, 0, 1, 2, 3]
     """
     if repeat not in ("right", "left"):

@@ -196,7 +196,7 @@ def shape_only(x: ours.Tensor, world: World) -> Tensor:
 
 
 def _is_split(layout: Layout) -> bool:
-    return bool(layout.partial) or any(parts > 1 for parts in layout.parts)
+    return bool(layout.partial) or any(parts > 1 for parts in layout.cuts)
 
 
 def _is_whole(x: ours.Tensor) -> bool:

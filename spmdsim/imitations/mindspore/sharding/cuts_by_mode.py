@@ -65,7 +65,7 @@ def batch_parallel(
     """
     if given and isinstance(given[0], Layout):
         check_devices(given, devices)
-        given, devices = [layout.parts for layout in given], given[0].mesh.rank_list
+        given, devices = [layout.cuts for layout in given], given[0].mesh.rank_list
     ranks = device_ranks(devices, math.prod(given[0]) if given else 1)
     wanted = [_first_dim(shape, len(ranks)) for shape in shapes]
     if given is not None and [tuple(entry) for entry in given] != wanted:
@@ -314,9 +314,9 @@ def _asked(made: Sharded, choices: tuple[Layout, Layout | None], axis: int, out:
     if axis != 0 or made.mode == MANUAL:
         raise ShardError(f"an out_strategy is accepted for axis 0 only, but got {entry} for axis {axis}")
     for layout in choices:
-        if layout is not None and layout.parts == entry:
+        if layout is not None and layout.cuts == entry:
             return layout
-    kept = [str(layout.parts) for layout in choices if layout is not None]
+    kept = [str(layout.cuts) for layout in choices if layout is not None]
     raise ShardError(f"out_strategy {entry} cannot be had; the result is cut into {' or '.join(kept)}")
 
 
