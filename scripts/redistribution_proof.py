@@ -48,7 +48,7 @@ from spmdsim.redistribution.exchange.direct import receives, sends
 from spmdsim.redistribution.lower_bound import ReceptionBound, lower_bound
 from spmdsim.redistribution.price import largest
 from spmdsim.trace import record
-from spmdsim.worlds.lockstep import LockStep
+from spmdsim.worlds.lockstep_world import LockStep
 
 Shape = tuple[int, ...]
 

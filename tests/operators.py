@@ -14,7 +14,7 @@ import numpy as np
 
 import spmdsim.ops as ops
 from spmdsim.numpy_names.arrangement import _slid_op
-from spmdsim.numpy_names.elements import _frexp_op, _ldexp_op
+from spmdsim.numpy_names.element_functions import _frexp_op, _ldexp_op
 from spmdsim.ops.along import _replace_op
 from spmdsim.ops.assign import _put_op
 from spmdsim.ops.scans import _extreme_op

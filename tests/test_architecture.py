@@ -68,7 +68,7 @@ LEFT_OF["auto_parallel"] = (*LEFT_OF["nn"], "nn", "imitated")
 LEFT_OF["cases"] = (*LEFT_OF["nn"], "nn")
 LEFT_OF["dialects"] = (*LEFT_OF["auto_parallel"], "auto_parallel", "cases", "linalg", "fft")
 #: What is known of a room on the right by type checkers only: a tensor's symbols are operators.
-TYPES_OF = {"tensor/tensor.py": "ops", "tensor/symbols.py": "ops"}
+TYPES_OF = {"tensor/program_tensor.py": "ops", "tensor/symbols.py": "ops"}
 LEFT_OF["imitations"] = (*LEFT_OF["dialects"], "dialects")
 
 

@@ -22,7 +22,7 @@ from paired import PART, QUICK, paired, row
 
 from spmdsim import Mesh, MPIWorld, Tensor
 from spmdsim.worlds.mpi.board import AREA, Board
-from spmdsim.worlds.mpi.calls import Calls
+from spmdsim.worlds.mpi.noted_calls import Calls
 
 #: Repeated calls per measurement.
 CALLS = 200

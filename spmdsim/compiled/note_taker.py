@@ -17,7 +17,7 @@ from spmdsim.core.step import Step
 from spmdsim.errors import UsageTypeError
 from spmdsim.nn.optimisers import Optimiser
 from spmdsim.tensor import Tensor
-from spmdsim.tensor.calls import CallRecipe
+from spmdsim.tensor.operator_calls import CallRecipe
 from spmdsim.tensor.sources import Described
 from spmdsim.trace import recorder
 

@@ -4,7 +4,7 @@ A call redistributes the operands, runs the local function on each shard, and re
 operands' metas alone is derived once, as a :class:`Recipe`: bind the rule, choose the strategy, from it the layouts
 wanted, a route for each operand that lies otherwise, and the layouts of the results.
 
-What plugs in here: :mod:`spmdsim.tensor.calls` applies operators in programs, watched and recorded, and fast when they
+What plugs in here: :mod:`spmdsim.tensor.operator_calls` applies operators in programs, watched and recorded, and fast when they
 are called again; :mod:`spmdsim.layout.cuts` reads strategies as users write them. Kinds of operators override what is
 asked of them: those of :mod:`spmdsim.tensor.stepped` communicate in the middle of local functions.
 

@@ -17,7 +17,7 @@ from spmdsim.errors import InputError
 from spmdsim.nn import l1_loss, mse_loss
 from spmdsim.nn.losses import reduced
 from spmdsim.ops.declare import binary
-from spmdsim.ops.reduce import normal_dims
+from spmdsim.ops.dim_reductions import normal_dims
 
 #: No logarithm of a probability counts as less.
 LEAST_LOG = -100.0

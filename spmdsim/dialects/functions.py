@@ -21,7 +21,7 @@ from spmdsim.dialects.criteria import LOSSES
 from spmdsim.dialects.table import Row, same, with_parameters
 from spmdsim.errors import InputError
 from spmdsim.ops.declare import unary
-from spmdsim.ops.reduce import normal_dims, with_slope
+from spmdsim.ops.dim_reductions import normal_dims, with_slope
 
 
 class FunctionError(InputError, RuntimeError):

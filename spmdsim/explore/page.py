@@ -13,9 +13,9 @@ from typing import Any
 from spmdsim._version import __version__
 from spmdsim.collectives.round_table import collector_paused
 from spmdsim.errors import InputError
+from spmdsim.explore.matmul_panel import operands, product
 from spmdsim.explore.moves import MoveTable, derivations, layout_key, mesh_facts
 from spmdsim.explore.offer import Offer
-from spmdsim.explore.products import operands, product
 from spmdsim.explore.schedules import schedules
 from spmdsim.explore.searches import searches
 from spmdsim.layout.element_type import element_type

@@ -8,8 +8,8 @@ split itself is brought together, which the plan says and a warning tells with i
 
 from spmdsim.linalg.by_panels import cholesky, inv, solve
 from spmdsim.linalg.norms import cond, lstsq, matrix_norm, matrix_rank, norm, pinv, vector_norm
-from spmdsim.linalg.products import cross, diagonal, matrix_power, outer, trace
 from spmdsim.linalg.tall import qr, svd, svdvals
+from spmdsim.linalg.vector_products import cross, diagonal, matrix_power, outer, trace
 from spmdsim.linalg.whole import det, eig, eigh, eigvals, eigvalsh, slogdet
 from spmdsim.ops import matmul, matrix_transpose, tensordot, vecdot
 

@@ -15,8 +15,8 @@ from spmdsim.linalg.by_panels import inv
 from spmdsim.linalg.tall import adjoint, reduced_svd, svdvals
 from spmdsim.linalg.whole import in_fractions
 from spmdsim.ops.declare import Array, Arrays, Gradient, binary, unary
+from spmdsim.ops.dim_reductions import Dims
 from spmdsim.ops.operators import of_tensors
-from spmdsim.ops.reduce import Dims
 from spmdsim.ops.scans import along_dim
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.operands import as_operand

@@ -4,7 +4,7 @@ A function written for ``jax.shard_map`` is written down here line by line: :fun
 pieces, and inside of it ranks have coordinates (:func:`axis_rank`) and collectives by axis (:func:`psum`, ...).
 """
 
-from spmdsim.local.collectives import (
+from spmdsim.local.axis_collectives import (
     all_gather,
     all_to_all,
     axis_index,

@@ -19,8 +19,8 @@ from spmdsim.core.bound import Shape, common_mesh
 from spmdsim.core.operator import Context
 from spmdsim.errors import LayoutError, RuleError, UsageTypeError
 from spmdsim.layout.element_type import is_half, promoted
-from spmdsim.local.collectives import abstract
-from spmdsim.local.operator import LocalOp, failures_of
+from spmdsim.local.axis_collectives import abstract
+from spmdsim.local.local_operator import LocalOp, failures_of
 from spmdsim.local.trees import LEAF, Structure, joined, leaves_like, rebuilt, spread
 from spmdsim.pictured import Pictured
 from spmdsim.sides import in_words, name_ranks, sides

@@ -15,7 +15,7 @@ from spmdsim.core.operator import Context
 from spmdsim.errors import RuleError, UsageTypeError
 from spmdsim.layout.element_type import promoted
 from spmdsim.layout.windowed_layout import Window
-from spmdsim.local.operator import failures_of
+from spmdsim.local.local_operator import failures_of
 from spmdsim.ops.shape import same_dims
 from spmdsim.ops.windowed import Margins, WindowOp, Windows, margins, surrounded
 from spmdsim.tensor import Tensor

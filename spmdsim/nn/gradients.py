@@ -19,7 +19,7 @@ from spmdsim.errors import LayoutError
 from spmdsim.nn.module import Module, Parameter, parameters_of
 from spmdsim.redistribution.merge import BUCKET_BYTES, Merge, elements_held, merge_of, shared_copies
 from spmdsim.tensor import Tensor
-from spmdsim.tensor.tensor import origin_of
+from spmdsim.tensor.program_tensor import origin_of
 from spmdsim.trace import recorder
 from spmdsim.worlds.programs import Posted
 
@@ -280,7 +280,7 @@ def global_norm(parameters: Module | Iterable[Parameter | Tensor]) -> float:
 def _squares(tensors: Sequence[Tensor]) -> list[Tensor]:
     """The sum of squares of each gradient, whole on every rank, and reduced together."""
     import spmdsim.ops as ops
-    from spmdsim.ops.reduce import wide
+    from spmdsim.ops.dim_reductions import wide
 
     slopes = [wide(tensor.grad) for tensor in tensors if tensor.grad is not None]
     squares = [ops.sum(ops.multiply(slope, slope)) for slope in slopes]
@@ -301,7 +301,7 @@ def clip(parameters: Module | Iterable[Parameter | Tensor], largest: float) -> f
     (10.0, [3.0, 4.0])
     """
     import spmdsim.ops as ops
-    from spmdsim.ops.reduce import as_type, wide
+    from spmdsim.ops.dim_reductions import as_type, wide
 
     trained = [parameter.value for parameter in parameters_of(parameters)]
     squares = _squares(trained)

@@ -11,7 +11,7 @@ import numpy as np
 from spmdsim import linalg, ops
 from spmdsim.errors import RuleError, UsageTypeError
 from spmdsim.numpy_names.arrangement import diagonal, ravel
-from spmdsim.ops.reduce import as_type, normal_dims
+from spmdsim.ops.dim_reductions import as_type, normal_dims
 from spmdsim.ops.scans import along_dim, conjugated
 from spmdsim.ops.statistics import PICKING
 from spmdsim.tensor import Tensor

@@ -20,7 +20,7 @@ import numpy as np
 from spmdsim import ops
 from spmdsim.errors import UsageTypeError
 from spmdsim.layout.shape_sizes import counted_dim
-from spmdsim.numpy_names import arrangement, calculation, elements, selection, without_nan
+from spmdsim.numpy_names import arrangement, calculation, element_functions, selection, without_nan
 from spmdsim.ops.scans import running_extreme
 from spmdsim.ops.selecting import flattened
 from spmdsim.tensor import Tensor
@@ -85,7 +85,7 @@ def functions_of(part: ModuleType) -> dict[str, Callable[..., Any]]:
 _OWN: dict[str, Callable[..., Any]] = {
     **{
         name: called
-        for part in (arrangement, calculation, elements, selection, without_nan)
+        for part in (arrangement, calculation, element_functions, selection, without_nan)
         for name, called in functions_of(part).items()
     },
     **calculation.REDUCTIONS,
@@ -98,31 +98,31 @@ _OWN: dict[str, Callable[..., Any]] = {
     "copy": lambda a: asarray(a, copy=True),
     "cumprod": lambda a, axis=None: _along(ops.cumulative_prod, a, axis),
     "cumsum": lambda a, axis=None: _along(ops.cumulative_sum, a, axis),
-    "deg2rad": lambda x: ops.multiply(elements.fraction_of(x), math.pi / 180),
+    "deg2rad": lambda x: ops.multiply(element_functions.fraction_of(x), math.pi / 180),
     "diag_indices_from": lambda arr: np.diag_indices(arr.shape[0], arr.ndim),
     "diagflat": lambda v, k=0: arrangement.diag(flattened(v), k),
     "dstack": lambda tup: _joined("np.dstack", tup, arrangement.atleast_3d, 2),
     "ediff1d": lambda ary: ops.diff(ops.flatten(ary), dim=0),
     "empty_like": empty_like,
-    "exp2": lambda x: ops.power(2.0, elements.fraction_of(x)),
+    "exp2": lambda x: ops.power(2.0, element_functions.fraction_of(x)),
     "flatnonzero": lambda a: ops.nonzero(ops.flatten(a))[0],
     "fliplr": lambda m: ops.flip(m, 1),
     "flipud": lambda m: ops.flip(m, 0),
     "full_like": full_like,
-    "gcd": elements.gcd,
+    "gcd": element_functions.gcd,
     "hsplit": lambda ary, indices_or_sections: arrangement.split(ary, indices_or_sections, int(ary.ndim > 1)),
-    "iscomplex": lambda x: ops.logical_not(elements.isreal(x)),
+    "iscomplex": lambda x: ops.logical_not(element_functions.isreal(x)),
     "iscomplexobj": lambda x: x.dtype.kind == "c",
     "isneginf": lambda x: ops.equal(x, -math.inf),
     "isposinf": lambda x: ops.equal(x, math.inf),
     "isrealobj": lambda x: x.dtype.kind != "c",
-    "lcm": elements.lcm,
+    "lcm": element_functions.lcm,
     "ndim": lambda a: a.ndim,
     "ones_like": ones_like,
     "partition": lambda a, kth, axis=-1: _along(
         ops.sort, a, axis
     ),  # one way to have the kth between the others
-    "rad2deg": lambda x: ops.multiply(elements.fraction_of(x), 180 / math.pi),
+    "rad2deg": lambda x: ops.multiply(element_functions.fraction_of(x), 180 / math.pi),
     "result_type": lambda *given: np.result_type(*[x.dtype if isinstance(x, Tensor) else x for x in given]),
     "shape": lambda a: a.shape,
     "size": lambda a, axis=None: a.size if axis is None else a.shape[counted_dim(axis, a.ndim)],

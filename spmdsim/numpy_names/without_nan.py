@@ -11,7 +11,7 @@ import numpy as np
 from spmdsim import ops
 from spmdsim.core import Layout
 from spmdsim.errors import InputError, RuleError
-from spmdsim.ops.reduce import as_type, normal_dims, wide
+from spmdsim.ops.dim_reductions import as_type, normal_dims, wide
 from spmdsim.ops.scans import conjugated
 from spmdsim.ops.statistics import as_rows, checked_parts, middle
 from spmdsim.tensor import Tensor

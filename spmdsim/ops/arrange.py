@@ -16,12 +16,12 @@ from spmdsim.errors import RuleError
 from spmdsim.layout.shape_sizes import counted_dim, integers
 from spmdsim.ops.contract import einsum, matmul
 from spmdsim.ops.declare import Array, Shape, alike
+from spmdsim.ops.dim_reductions import Dims, as_type, normal_dims
+from spmdsim.ops.dim_reductions import any as any_
+from spmdsim.ops.dim_reductions import sum as sum_
 from spmdsim.ops.elementwise import add, conjugate, less, multiply, where
 from spmdsim.ops.lookup import gather
 from spmdsim.ops.operators import operator
-from spmdsim.ops.reduce import Dims, as_type, normal_dims
-from spmdsim.ops.reduce import any as any_
-from spmdsim.ops.reduce import sum as sum_
 from spmdsim.ops.shape import broadcast_to, moving_rule, reshape, transpose
 from spmdsim.ops.slicing import concat
 from spmdsim.tensor import Context, Op, Tensor

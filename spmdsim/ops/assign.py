@@ -18,19 +18,19 @@ from spmdsim.errors import OutOfRange, RuleError
 from spmdsim.layout.windowed_layout import Window
 from spmdsim.ops.arrange import take
 from spmdsim.ops.declare import Array, Arrays, Shape, alike, cast
+from spmdsim.ops.dim_reductions import as_type
+from spmdsim.ops.dim_reductions import sum as sum_
 from spmdsim.ops.elementwise import greater_equal, maximum, subtract, where
 from spmdsim.ops.indexing import cut_of_parts, per_dim, place_of
 from spmdsim.ops.operators import operator
-from spmdsim.ops.reduce import as_type
-from spmdsim.ops.reduce import sum as sum_
 from spmdsim.ops.scans import cumulative_sum
 from spmdsim.ops.selecting import flattened
 from spmdsim.ops.shape import broadcast_to, flip, reshape
 from spmdsim.ops.windowed import WindowOp
 from spmdsim.tensor import Context, Op, Tensor
 from spmdsim.tensor.operands import Operand, as_operand
+from spmdsim.tensor.program_tensor import Index
 from spmdsim.tensor.sources import Described
-from spmdsim.tensor.tensor import Index
 
 
 def _cut(shape: Shape, start: Shape, stop: Shape, step: Shape = ()) -> list[bool]:

@@ -14,8 +14,8 @@ from spmdsim.ops.declare import Array, Arrays, Gradient, Shape, alike, conj, unb
 from spmdsim.ops.elementwise import add
 from spmdsim.ops.operators import operator
 from spmdsim.tensor import Op, Tensor
-from spmdsim.tensor.calls import apply
 from spmdsim.tensor.operands import Operand
+from spmdsim.tensor.operator_calls import apply
 from spmdsim.worlds.pool import SMALLEST, allocator, empty
 
 

@@ -16,9 +16,9 @@ from spmdsim.errors import RuleError
 from spmdsim.layout.element_type import promoted
 from spmdsim.ops.operators import OperatorFunction, P, operator
 from spmdsim.tensor import Tensor
-from spmdsim.tensor.calls import apply
 from spmdsim.tensor.element_types import fractional, number_type, ordered
 from spmdsim.tensor.operands import Operand, as_operand, operands
+from spmdsim.tensor.operator_calls import apply
 from spmdsim.worlds.pool import SMALLEST, allocator, landing, spent
 
 

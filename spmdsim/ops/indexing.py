@@ -17,7 +17,7 @@ from spmdsim.ops.shape import flip, merged, reshape, transpose
 from spmdsim.ops.slicing import slice_
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.operands import as_operand
-from spmdsim.tensor.tensor import Index
+from spmdsim.tensor.program_tensor import Index
 
 _MASK = (
     "the shape of x[mask] depends on the mask's values; use where(mask, x, 0), or a mask of one dim as a numpy array "

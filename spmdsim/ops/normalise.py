@@ -16,12 +16,12 @@ from spmdsim.core import PASSES, Rule
 from spmdsim.errors import RuleError
 from spmdsim.layout.element_type import promoted
 from spmdsim.ops.declare import Array, Arrays, Shape, in_fractions
+from spmdsim.ops.dim_reductions import Dims, as_type, mean, normal_dims, reduced, wide
+from spmdsim.ops.dim_reductions import max as max_
+from spmdsim.ops.dim_reductions import sum as sum_
 from spmdsim.ops.elementwise import add, divide, exp, log, multiply, sqrt, subtract
 from spmdsim.ops.lookup import pick
 from spmdsim.ops.operators import operator
-from spmdsim.ops.reduce import Dims, as_type, mean, normal_dims, reduced, wide
-from spmdsim.ops.reduce import max as max_
-from spmdsim.ops.reduce import sum as sum_
 from spmdsim.redistribution.sparse_lookup import checked_ids
 from spmdsim.tensor import Op, Tensor
 

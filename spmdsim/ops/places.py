@@ -16,8 +16,8 @@ from spmdsim.layout.element_type import accumulator
 from spmdsim.layout.shape_sizes import flag
 from spmdsim.ops.along import held_entries, take_along_axis, terms_of
 from spmdsim.ops.declare import Array, Shape, alike
+from spmdsim.ops.dim_reductions import normal_dims
 from spmdsim.ops.operators import operator
-from spmdsim.ops.reduce import normal_dims
 from spmdsim.ops.scans import ALONG, Tensors, along_dim, beside, rows_back, rows_last, split_axes
 from spmdsim.ops.shape import reshape
 from spmdsim.ops.sorting import comparable

@@ -14,6 +14,7 @@ from spmdsim.core.elements import identity
 from spmdsim.errors import OutOfRange, RuleError
 from spmdsim.layout.element_type import accumulator
 from spmdsim.ops.declare import Array, Shape, cast
+from spmdsim.ops.dim_reductions import as_type
 from spmdsim.ops.elementwise import (
     conjugate,
     divide,
@@ -25,7 +26,6 @@ from spmdsim.ops.elementwise import (
     where,
 )
 from spmdsim.ops.operators import operator
-from spmdsim.ops.reduce import as_type
 from spmdsim.ops.shape import broadcast_to
 from spmdsim.ops.slicing import concat, part_along
 from spmdsim.redistribution.group_steps import scan_step

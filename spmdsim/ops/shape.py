@@ -16,8 +16,8 @@ from spmdsim.errors import RuleError, UsageTypeError
 from spmdsim.layout.shape_sizes import integers
 from spmdsim.layout.windowed_layout import Window
 from spmdsim.ops.declare import Shape, unbroadcast
+from spmdsim.ops.dim_reductions import Dims, normal_dims
 from spmdsim.ops.operators import operator
-from spmdsim.ops.reduce import Dims, normal_dims
 from spmdsim.ops.windowed import WindowOp
 from spmdsim.tensor import Op, Tensor
 from spmdsim.tensor.move import move

@@ -16,8 +16,8 @@ from spmdsim.errors import RuleError
 from spmdsim.layout.shape_sizes import counted_dim, integers
 from spmdsim.layout.windowed_layout import Window
 from spmdsim.ops.declare import Array, Arrays, Shape, alike
+from spmdsim.ops.dim_reductions import Dims
 from spmdsim.ops.operators import operator
-from spmdsim.ops.reduce import Dims
 from spmdsim.ops.shape import broadcast_to, flatten, flip, reshape, same_dims
 from spmdsim.ops.windowed import WindowOp, Windows, margins, surrounded
 from spmdsim.tensor import Context, Tensor

@@ -11,13 +11,13 @@ import numpy as np
 from spmdsim.core import Rule
 from spmdsim.errors import InputError, RuleError
 from spmdsim.ops.declare import Array, Shape, cast
+from spmdsim.ops.dim_reductions import Dims, normal_dims
+from spmdsim.ops.dim_reductions import max as max_
+from spmdsim.ops.dim_reductions import min as min_
+from spmdsim.ops.dim_reductions import sum as sum_
 from spmdsim.ops.elementwise import add, divide, equal, multiply, not_equal, subtract, where
 from spmdsim.ops.lookup import gather
 from spmdsim.ops.operators import operator
-from spmdsim.ops.reduce import Dims, normal_dims
-from spmdsim.ops.reduce import max as max_
-from spmdsim.ops.reduce import min as min_
-from spmdsim.ops.reduce import sum as sum_
 from spmdsim.ops.selecting import flattened
 from spmdsim.ops.shape import reshape, transpose
 from spmdsim.ops.slicing import part_along

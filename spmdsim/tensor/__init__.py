@@ -5,7 +5,7 @@ Here core learns what it asks for: operands that are no tensors, ``.shard`` cuts
 
 from spmdsim.core.operator import Context, Op, ShardedOp
 from spmdsim.layout import cuts as cuts
-from spmdsim.tensor import calls as calls
-from spmdsim.tensor.tensor import Tensor
+from spmdsim.tensor import operator_calls as operator_calls
+from spmdsim.tensor.program_tensor import Tensor
 
 __all__ = ["Context", "Op", "ShardedOp", "Tensor"]

@@ -30,8 +30,8 @@ import numpy as np
 from spmdsim.errors import InputError, WorldError
 from spmdsim.layout.element_type import is_half
 from spmdsim.layout.pieces import Pieces, misplaced
+from spmdsim.tensor.program_tensor import Tensor
 from spmdsim.tensor.rounding import Measured, difference, is_rounded, measure, unit_roundoff
-from spmdsim.tensor.tensor import Tensor
 from spmdsim.tensor.verdict import Verdict, tolerance
 
 #: An error so many times that of nine tenths of the elements around it stands out, whatever the tolerance.

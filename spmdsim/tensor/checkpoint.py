@@ -26,9 +26,9 @@ from spmdsim.errors import InputError, SpmdError, UsageTypeError, WorldError
 from spmdsim.tensor.checkpoint_folder import VERSION, Saving, read_manifest, saved_layout, sees, sync_folder
 from spmdsim.tensor.element_types import safetensors_dtype, safetensors_name
 from spmdsim.tensor.files import open_array
+from spmdsim.tensor.program_tensor import Tensor
 from spmdsim.tensor.replicas import require_equal_source
 from spmdsim.tensor.sources import Described
-from spmdsim.tensor.tensor import Tensor
 from spmdsim.trace.recorder import source_line
 
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ from spmdsim.errors import InputError, RuleError, UsageTypeError
 from spmdsim.layout.shape_sizes import integers
 from spmdsim.tensor.element_types import as_array, number_type
 from spmdsim.tensor.meanings import LIKE, MADE, NOT_LIKE, REFUSED, documented
+from spmdsim.tensor.program_tensor import Tensor
 from spmdsim.tensor.sources import Described
 from spmdsim.tensor.symbols import ops
-from spmdsim.tensor.tensor import Tensor
 from spmdsim.worlds.current import world as current
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from spmdsim.core.meta import Meta
 from spmdsim.core.tape import Node, Pending, settle
 from spmdsim.errors import WorldError
 from spmdsim.redistribution.group_steps import Parts, PartsStep, parts_step
-from spmdsim.tensor.tensor import Tensor
+from spmdsim.tensor.program_tensor import Tensor
 from spmdsim.trace import recorder
 
 

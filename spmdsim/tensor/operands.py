@@ -14,7 +14,7 @@ from spmdsim.core.world import programs
 from spmdsim.errors import InputError, RuleError, UsageTypeError
 from spmdsim.layout.element_type import promoted
 from spmdsim.tensor.element_types import as_array
-from spmdsim.tensor.tensor import Tensor
+from spmdsim.tensor.program_tensor import Tensor
 from spmdsim.worlds.base import ORIGINS
 
 if TYPE_CHECKING:

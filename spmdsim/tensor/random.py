@@ -17,8 +17,8 @@ import numpy as np
 from spmdsim.bounded import Bounded
 from spmdsim.core import Layout
 from spmdsim.errors import InputError
+from spmdsim.tensor.program_tensor import Tensor
 from spmdsim.tensor.sources import Described
-from spmdsim.tensor.tensor import Tensor
 
 if TYPE_CHECKING:
     from spmdsim.worlds.base import World

@@ -15,7 +15,7 @@ import numpy as np
 
 from spmdsim.errors import UsageTypeError, WorldError
 from spmdsim.sides import in_words, number_of, sides
-from spmdsim.tensor.tensor import Tensor, origin_of
+from spmdsim.tensor.program_tensor import Tensor, origin_of
 from spmdsim.tensor.verdict import Verdict
 from spmdsim.tensor.watch import Watcher, watchers
 from spmdsim.trace.recorder import source_line

@@ -23,7 +23,7 @@ from spmdsim.worlds.pool import pool, spent
 if TYPE_CHECKING:
     from spmdsim import ops as ops
     from spmdsim.tensor.operands import Operand
-    from spmdsim.tensor.tensor import Tensor
+    from spmdsim.tensor.program_tensor import Tensor
 
 
 class _Operators:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from spmdsim.core.operator import Op, ShardedOp
-    from spmdsim.tensor.tensor import Tensor
+    from spmdsim.tensor.program_tensor import Tensor
 
 
 #: Who sees operator calls, and may say with which strategy they run; the last one counts.

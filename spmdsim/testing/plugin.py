@@ -110,7 +110,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if not under_mpi(config):
         return
     prepare()
-    from spmdsim.testing.session import RankSession
+    from spmdsim.testing.pytest_session import RankSession
 
     config.pluginmanager.register(RankSession(config), "spmdsim-ranks")
 

@@ -76,7 +76,7 @@ def _of_size(here: World, size: int | None, where: str) -> World:
 
 def _play(size: int | None, mesh: Mesh | None) -> World:
     """The world of a process without a launcher."""
-    from spmdsim.worlds.lockstep import LockStep
+    from spmdsim.worlds.lockstep_world import LockStep
 
     if size is None:
         said = os.environ.get(RANKS_VARIABLE, "")  # empty is unset, as a shell's default is

@@ -10,7 +10,7 @@ import pytest
 from processes import run_python
 from run_files import LOCKSTEP, run_json
 
-import spmdsim.worlds.lockstep
+import spmdsim.worlds.lockstep_world
 from spmdsim import LockStep, Mesh, ops
 from spmdsim.cases.case import run_case
 from spmdsim.cases.catalogue import catalogue, meshes
@@ -63,14 +63,14 @@ def test_rounding_hides_what_whole_numbers_show():
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_a_rank_whose_part_of_every_sum_is_lost(dtype, monkeypatch):
     """A world that is broken beneath everything else, on the job's own data."""
-    honest = spmdsim.worlds.lockstep.LockStep._run
+    honest = spmdsim.worlds.lockstep_world.LockStep._run
 
     def broken(self, step, shards, algorithm):
         if step.collective in ("all_reduce", "reduce_scatter"):
             shards = [shard * 0 if rank == 3 else shard for rank, shard in enumerate(shards)]
         return honest(self, step, shards, algorithm)
 
-    monkeypatch.setattr(spmdsim.worlds.lockstep.LockStep, "_run", broken)
+    monkeypatch.setattr(spmdsim.worlds.lockstep_world.LockStep, "_run", broken)
     found = [
         (run_case(case, LockStep(8)), case)
         for case in catalogue(meshes(8)[1:2], Inputs(shape=(16, 64, 16), dtype=dtype))

@@ -17,7 +17,7 @@ from spmdsim.core.tape import added
 from spmdsim.core.world import programs
 from spmdsim.errors import LayoutError, RuleError, UsageTypeError, WorldError
 from spmdsim.tensor import Op
-from spmdsim.tensor.calls import looks_at
+from spmdsim.tensor.operator_calls import looks_at
 from spmdsim.tensor.watch import watchers
 from spmdsim.worlds.base import ORIGINS
 

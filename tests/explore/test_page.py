@@ -29,10 +29,10 @@ from spmdsim.collectives.history import unroll
 from spmdsim.core import Layout
 from spmdsim.errors import InputError
 from spmdsim.explore import Offer, page
+from spmdsim.explore.matmul_panel import W, X, product
 from spmdsim.explore.moves import sent_boxes
 from spmdsim.explore.offer import layouts_of
 from spmdsim.explore.page import page_data
-from spmdsim.explore.products import W, X, product
 from spmdsim.explore.schedules import mistakes, schedule_facts
 from spmdsim.explore.searches import search_facts
 from spmdsim.worlds import LockStep

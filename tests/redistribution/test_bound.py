@@ -23,7 +23,7 @@ from spmdsim.redistribution.adders import balanced
 from spmdsim.redistribution.lower_bound import lower_bound
 from spmdsim.redistribution.step_counts import sent_nbytes
 from spmdsim.trace import record
-from spmdsim.worlds.lockstep import LockStep
+from spmdsim.worlds.lockstep_world import LockStep
 
 APART = [
     Mesh((4,), ("x",), ranks=[0, 1, 2, 3]),

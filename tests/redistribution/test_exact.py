@@ -36,7 +36,7 @@ from spmdsim.redistribution.price import (
 from spmdsim.redistribution.step_counts import sent_nbytes
 from spmdsim.tensor import Tensor
 from spmdsim.trace.event_table import pairs
-from spmdsim.worlds.lockstep import LockStep
+from spmdsim.worlds.lockstep_world import LockStep
 
 #: Meshes with other sizes, orders and subsets of eight ranks.
 ODD_MESHES = [

@@ -18,7 +18,7 @@ from spmdsim.imitations.oneflow import boxing_rules as oneflow
 from spmdsim.imitations.oneflow.boxing_rules import mesh_of, subgroup
 from spmdsim.layout.blocks import same_cuts
 from spmdsim.redistribution import plan
-from spmdsim.worlds.lockstep import LockStep
+from spmdsim.worlds.lockstep_world import LockStep
 
 VECTORS = json.loads((Path(__file__).parents[1] / "vectors/redistribution_oneflow.json").read_text())
 

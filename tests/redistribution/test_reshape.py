@@ -17,7 +17,7 @@ from spmdsim.redistribution.exchange.flat import flat_receives, flat_sends
 from spmdsim.redistribution.reshape_plans import factor
 from spmdsim.redistribution.step_counts import sent_nbytes
 from spmdsim.trace import record
-from spmdsim.worlds.lockstep import LockStep
+from spmdsim.worlds.lockstep_world import LockStep
 
 MESHES = [
     Mesh((2, 2, 2), ("a", "b", "c")),

@@ -255,7 +255,7 @@ def test_this_projects_own_modules_are_every_ranks_own(run: Callable[..., Report
     program = """
 import numpy as np
 from spmdsim import Mesh, Tensor, record
-from spmdsim.worlds.mpi.world import MPIWorld
+from spmdsim.worlds.mpi.mpi_world import MPIWorld
 
 world, mesh = MPIWorld(), Mesh((4,), ("dp",))
 with record() as trace:

@@ -17,7 +17,7 @@ PROGRAM = """
 import numpy as np
 from spmdsim.core import Mesh
 from spmdsim.tensor import Tensor
-from spmdsim.worlds.mpi.world import MPIWorld
+from spmdsim.worlds.mpi.mpi_world import MPIWorld
 
 world = MPIWorld()
 mesh = Mesh((2, 3), ("dp", "mp"))
@@ -31,13 +31,13 @@ print(world.rank, world.size, np.array_equal(moved.full(), x), moved.local(world
 def test_the_mpi_world_runs_on_virtual_ranks(tmp_path: Path) -> None:
     path = tmp_path / "program.py"
     path.write_text(PROGRAM, encoding="utf-8")
-    before = sys.modules.get("spmdsim.worlds.mpi.world")
+    before = sys.modules.get("spmdsim.worlds.mpi.mpi_world")
     report = simulate(path, 6, emit=lambda rank, line: None)
     assert sorted(line for _, line in report.output) == [
         f"{rank} 6 True (7, {5 if rank < 3 else 4})" for rank in range(6)
     ]
     # No library is left holding the stand-in.
-    assert sys.modules.get("spmdsim.worlds.mpi.world") is before
+    assert sys.modules.get("spmdsim.worlds.mpi.mpi_world") is before
 
 
 @pytest.mark.parametrize("missing", [True, False])

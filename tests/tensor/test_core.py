@@ -19,9 +19,9 @@ from spmdsim.tensor import Op, operands, stepped
 from spmdsim.tensor.check import tolerance
 from spmdsim.tensor.joined import joined
 from spmdsim.tensor.operands import as_operand
+from spmdsim.tensor.program_tensor import origin_of
 from spmdsim.tensor.random import uniform_block
 from spmdsim.tensor.rounding import moved
-from spmdsim.tensor.tensor import origin_of
 from spmdsim.tensor.watch import Watcher, watching
 from spmdsim.worlds.base import ORIGINS
 

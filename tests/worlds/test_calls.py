@@ -24,7 +24,7 @@ pytest.importorskip("mpi4py")
 from spmdsim.worlds import MPIWorld
 from spmdsim.worlds.mpi import waiting
 from spmdsim.worlds.mpi.board import AREA, BEGUN, RING, RINGS, Board, Record
-from spmdsim.worlds.mpi.calls import EVERY, Calls
+from spmdsim.worlds.mpi.noted_calls import EVERY, Calls
 from spmdsim.worlds.mpi.waiting import absence, held_up, stuck
 
 

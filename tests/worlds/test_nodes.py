@@ -32,7 +32,7 @@ from spmdsim.worlds.mpi.board import (
     ranks_per_node,
 )
 from spmdsim.worlds.mpi.boards import Address, Courier, OtherNode
-from spmdsim.worlds.mpi.calls import Calls
+from spmdsim.worlds.mpi.noted_calls import Calls
 
 WORD = b"w" * 16
 

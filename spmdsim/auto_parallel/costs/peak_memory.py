@@ -9,7 +9,7 @@ from spmdsim.auto_parallel.programs.graph import Graph, Operator, Value
 from spmdsim.auto_parallel.strategy_choice import StrategyChoice
 from spmdsim.pictured import Pictured
 from spmdsim.redistribution.price import largest
-from spmdsim.tensor.calls import looks_at
+from spmdsim.tensor.operator_calls import looks_at
 
 
 @dataclass(frozen=True)

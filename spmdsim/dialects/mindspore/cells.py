@@ -11,6 +11,7 @@ import numpy as np
 import spmdsim.ops as core
 from spmdsim.core import Layout
 from spmdsim.dialects.criteria import counted
+from spmdsim.dialects.dialect_modules import Numbered, said, tree
 from spmdsim.dialects.host import whole
 from spmdsim.dialects.mindspore.context import LOCAL_MEAN, LOCAL_SUM, outermost
 from spmdsim.dialects.mindspore.operators import TABLE
@@ -19,7 +20,6 @@ from spmdsim.dialects.mindspore.primitive import primitive, to_tensor
 from spmdsim.dialects.mindspore.table import OperatorRow
 from spmdsim.dialects.mindspore.tensors import type_name
 from spmdsim.dialects.missing import Worded, each
-from spmdsim.dialects.networks import Numbered, said, tree
 from spmdsim.errors import InputError, UsageTypeError, unknown
 from spmdsim.nn import Module, ModuleList, Sequential, losses
 from spmdsim.redistribution.sparse_lookup import checked_ids

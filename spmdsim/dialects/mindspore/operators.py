@@ -28,7 +28,7 @@ from spmdsim.dialects.mindspore.table import (
     our_operator,
 )
 from spmdsim.errors import InputError, unknown
-from spmdsim.ops.reduce import normal_dims
+from spmdsim.ops.dim_reductions import normal_dims
 from spmdsim.ops.shape import full_shape
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.watch import watchers

@@ -11,8 +11,8 @@ import numpy as np
 import spmdsim.nn as ours
 import spmdsim.ops as core
 from spmdsim.core import Layout, Mesh
+from spmdsim.dialects.dialect_modules import DialectModule, Numbered, options_of, padded_row, said
 from spmdsim.dialects.missing import each
-from spmdsim.dialects.networks import DialectModule, Numbered, options_of, padded_row, said
 from spmdsim.dialects.oneflow.creation import first_seed, next_seed
 from spmdsim.dialects.oneflow.operators import NETWORK_TABLE, TABLE, lifted
 from spmdsim.dialects.oneflow.placements import device, layout, sbp_of

@@ -21,7 +21,7 @@ from spmdsim.dialects.table import ARITHMETIC, Row, same, with_parameters
 from spmdsim.errors import InputError, UsageTypeError
 from spmdsim.nn.losses import reduced
 from spmdsim.ops.declare import binary
-from spmdsim.ops.reduce import normal_dims
+from spmdsim.ops.dim_reductions import normal_dims
 from spmdsim.tensor import Tensor as CoreTensor
 
 

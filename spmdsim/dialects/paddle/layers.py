@@ -8,8 +8,8 @@ from typing import Any
 import spmdsim.nn as ours
 import spmdsim.ops as ops
 from spmdsim.core import Layout
+from spmdsim.dialects.dialect_modules import DialectModule, Numbered, padded_row, said, tree
 from spmdsim.dialects.missing import each
-from spmdsim.dialects.networks import DialectModule, Numbered, padded_row, said, tree
 from spmdsim.dialects.paddle import fleet
 from spmdsim.dialects.paddle.functions import NETWORK_FUNCTIONS, NETWORK_TABLE, TABLE, lifted
 from spmdsim.dialects.paddle.parameters import (

@@ -24,7 +24,7 @@ from spmdsim.dialects.paddle.static import (
 from spmdsim.dialects.paddle.tensors import check_needs_gradient
 from spmdsim.dialects.table import renamed
 from spmdsim.errors import InputError, UsageTypeError
-from spmdsim.ops.reduce import as_type, wide
+from spmdsim.ops.dim_reductions import as_type, wide
 from spmdsim.tensor import Tensor
 
 

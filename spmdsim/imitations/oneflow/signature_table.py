@@ -21,7 +21,7 @@ from spmdsim.dialects.oneflow.operators import TABLE
 from spmdsim.dialects.oneflow.sbp import OneFlowError
 from spmdsim.dialects.table import same
 from spmdsim.imitations.oneflow.boxing_rules import broadcast_only
-from spmdsim.ops.reduce import normal_dims
+from spmdsim.ops.dim_reductions import normal_dims
 from spmdsim.ops.shape import full_shape
 from spmdsim.ops.windowed import in_blocks
 

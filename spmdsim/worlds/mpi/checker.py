@@ -20,7 +20,7 @@ from spmdsim.errors import DisagreementError, InputError, WorldError
 from spmdsim.sides import NUMBERS, number_of
 from spmdsim.worlds.mpi.board import END, INSIDE, Board, Record, as_number, column, digest
 from spmdsim.worlds.mpi.boards import known_board
-from spmdsim.worlds.mpi.calls import KINDS, Calls, this_line
+from spmdsim.worlds.mpi.noted_calls import KINDS, Calls, this_line
 from spmdsim.worlds.mpi.waiting import NEVER, Watch, absence, held_up
 from spmdsim.worlds.programs import Run
 

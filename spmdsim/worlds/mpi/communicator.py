@@ -62,7 +62,7 @@ class EmulatedCommunicator(Pictured):
         comm: the real communicator; messages go over a duplicate of it. Collective.
         library: ``"mpich"`` or ``"openmpi"``: whose choices to follow where no algorithm is named; those of the
             MPI in use if left out.
-        check: as in :class:`~spmdsim.worlds.mpi.world.MPIWorld`.
+        check: as in :class:`~spmdsim.worlds.mpi.mpi_world.MPIWorld`.
         deadline: seconds that a call waits for ranks that do not come before they are named; as there.
         **algorithms: an algorithm per collective, such as ``all_reduce="ring"``, with options after a colon.
 

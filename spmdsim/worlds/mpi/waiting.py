@@ -17,7 +17,7 @@ from spmdsim.worlds.mpi import board as area
 from spmdsim.worlds.mpi.board import Board
 
 if TYPE_CHECKING:
-    from spmdsim.worlds.mpi.calls import Calls
+    from spmdsim.worlds.mpi.noted_calls import Calls
 
 #: Seconds between two looks, at most; looks per deadline, at least.
 TICK, LOOKS = 0.5, 4

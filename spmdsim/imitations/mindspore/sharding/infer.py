@@ -24,7 +24,7 @@ from spmdsim.dialects.mindspore.operators import TABLE
 from spmdsim.dialects.mindspore.table import OperatorRow, bind, our_operator
 from spmdsim.errors import LayoutError, RuleError
 from spmdsim.imitations.mindspore.sharding.sharded import check_operands
-from spmdsim.ops.reduce import normal_dims
+from spmdsim.ops.dim_reductions import normal_dims
 from spmdsim.ops.shape import full_shape
 
 Shape = tuple[int, ...]

@@ -13,9 +13,8 @@ from spmdsim import ops
 from spmdsim.core import Rule
 from spmdsim.errors import RuleError
 from spmdsim.layout.element_type import promoted
-from spmdsim.ops import reduce
 from spmdsim.ops.declare import binary, in_fractions, unary, unbroadcast
-from spmdsim.ops.reduce import wide
+from spmdsim.ops.dim_reductions import as_type, wide
 from spmdsim.tensor import Op, Tensor
 from spmdsim.tensor.creation import ones_like
 from spmdsim.tensor.element_types import ordered
@@ -141,13 +140,13 @@ def heaviside(x1: Operand, x2: Operand) -> Tensor:
 def reciprocal(x: Tensor) -> Tensor:
     """One divided by each element; of whole numbers whole ones, as ``np.reciprocal`` has it."""
     x = ops.cast(x, np.int8) if x.dtype.kind == "b" else x
-    return reduce.as_type(ops.reciprocal(x), x.dtype) if x.dtype.kind in "iu" else ops.reciprocal(x)
+    return as_type(ops.reciprocal(x), x.dtype) if x.dtype.kind in "iu" else ops.reciprocal(x)
 
 
 def logaddexp2(x1: Operand, x2: Operand) -> Tensor:
     """The logarithm to base 2 of a sum of powers of 2."""
     given = in_fractions("logaddexp2", *map(fraction_of, operands("np.logaddexp2", (x1, x2))))
-    one, other = (reduce.as_type(x, promoted(*[y.dtype for y in given])) for x in given)
+    one, other = (as_type(x, promoted(*[y.dtype for y in given])) for x in given)
     scale = math.log(2)
     return ops.divide(ops.logaddexp(ops.multiply(one, scale), ops.multiply(other, scale)), scale)
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import DTypeLike
 
-    from spmdsim.ops.reduce import Dims
+    from spmdsim.ops.dim_reductions import Dims
     from spmdsim.tensor.operands import Operand
     from spmdsim.tensor.verdict import Verdict
 
