@@ -14,7 +14,6 @@ MODULES = [
     "layout.written",
     "cli.arguments",
     "draw.layout_picture",
-    "cli.layout_show",
     "dialects.layouts",
     "dialects.jax",
     "dialects.mindspore",
