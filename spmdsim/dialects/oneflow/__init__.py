@@ -93,7 +93,7 @@ _NO_COLLECTIVES = {
 }
 _NO_SETTINGS = {
     "all_device_placement": "oneflow.placement.all(type)",
-    "get_node_size": "spmdsim.doctor",
+    "get_node_size": "spmdsim doctor",
     "init_rdma rdma_is_initialized": "the settings of MPI",
 }
 
