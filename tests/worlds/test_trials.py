@@ -243,6 +243,15 @@ def test_files_that_are_put_together_keep_their_settings(tmp_path):
     assert stored(both)["Open MPI"] == {"first": ["typed"]}
 
 
+def test_findings_are_kept_where_files_cannot_be_locked(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError("no locks")
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    keep(tmp_path / "here.json", "MPICH", Wisdom({"m": {"s": Finding("a", {})}}))
+    assert list(stored(tmp_path / "here.json")["MPICH"]["ways"]) == ["m"]
+
+
 def test_who_keeps_findings_at_the_same_time_loses_none(tmp_path):
     path = tmp_path / "here.json"
 

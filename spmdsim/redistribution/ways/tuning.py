@@ -7,7 +7,7 @@ import json
 import os
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache, reduce
 from pathlib import Path
@@ -126,7 +126,8 @@ def _alone_in(folder: Path) -> Iterator[None]:
     """Wait for other processes that write into a folder; the folder itself is locked, so that no file is left."""
     handle = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        with suppress(OSError):  # some networks' file systems know no locks
+            fcntl.flock(handle, fcntl.LOCK_EX)
         yield
     finally:
         os.close(handle)
