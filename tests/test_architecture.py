@@ -23,6 +23,8 @@ LEFT_OF = {
     "bounded": (),
     "pictured": (),  # may be imported by all
     "registry": ("errors",),
+    "arguments": ("errors",),  # this one and the next one, too
+    "layout_facts": ("errors", "arguments"),
     "core": ("errors",),
     "layout": ("errors", "reading", "core"),
     "collectives": ("errors", "reading", "registry", "core", "layout"),
@@ -68,7 +70,10 @@ LEFT_OF["auto_parallel"] = (*LEFT_OF["nn"], "nn", "imitated")
 LEFT_OF["cases"] = (*LEFT_OF["nn"], "nn")
 LEFT_OF["dialects"] = (*LEFT_OF["auto_parallel"], "auto_parallel", "cases", "linalg", "fft")
 #: What is known of a room on the right by type checkers only: a tensor's symbols are operators.
-TYPES_OF = {"tensor/program_tensor.py": "ops", "tensor/symbols.py": "ops"}
+TYPES_OF = {
+    **{"tensor/program_tensor.py": "ops", "tensor/symbols.py": "ops"},
+    **{"arguments.py": "core", "layout_facts.py": "core"},
+}
 LEFT_OF["imitations"] = (*LEFT_OF["dialects"], "dialects")
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from spmdsim.arguments import MOST_RANKS
 from spmdsim.auto_parallel.costs.choice_model import ChoiceModel
 from spmdsim.auto_parallel.costs.settings import Settings
 from spmdsim.auto_parallel.heuristics import by_propagation, by_recursion, expressing
@@ -22,7 +23,6 @@ from spmdsim.auto_parallel.strategy_choice import (
     searched_axes,
 )
 from spmdsim.core import Mesh, Strategy
-from spmdsim.core.mesh import MOST_RANKS
 from spmdsim.cost.machine import CostModel, Machine
 from spmdsim.errors import InputError, SpmdError, unknown
 

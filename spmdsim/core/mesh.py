@@ -10,19 +10,16 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
-from zlib import crc32
 
-from spmdsim.errors import LayoutError, UsageTypeError
+from spmdsim.arguments import listed, mesh_arguments
+from spmdsim.errors import LayoutError
 from spmdsim.pictured import Pictured
 
 if TYPE_CHECKING:
     from spmdsim.core.layout import Layout
-
-MOST_RANKS = 1 << 24
-"""Ranks of a mesh: some questions are answered by listing them."""
 
 
 class Immutable(Pictured):
@@ -81,25 +78,17 @@ class Mesh(Immutable):
     size: int
 
     def __init__(self, shape: Sequence[int], axes: Sequence[str], ranks: Iterable[int] | None = None) -> None:
-        shape, axes = _sizes(shape), _names(axes)
-        if len(shape) != len(axes):
-            raise LayoutError(
-                f"mesh shape {shape} has {len(shape)} axes but {len(axes)} names were given: {axes}"
-            )
-        size = math.prod(shape)
-        if size > MOST_RANKS:
-            raise LayoutError(f"a mesh of {size:,} ranks is too large: at most {MOST_RANKS:,}")
-        object.__setattr__(self, "size", size)
-        order = None if ranks is None else _rank_order(ranks, size, shape)
-        self._settle(("shape", "axes", "ranks"), shape, axes, order)
+        sizes, names, order = mesh_arguments(shape, axes, ranks)
+        object.__setattr__(self, "size", math.prod(sizes))
+        self._settle(("shape", "axes", "ranks"), sizes, names, order)
 
     def __repr__(self) -> str:
-        ranks = "" if self.ranks is None else f", ranks={_listed(self.ranks, repr)}"
+        ranks = "" if self.ranks is None else f", ranks={listed(self.ranks, repr)}"
         return f"Mesh({self.shape}, {self.axes}{ranks})"
 
     def __str__(self) -> str:
         sizes = " ".join(f"{axis}={size}" for axis, size in zip(self.axes, self.shape)) or "one rank"
-        return sizes if self.ranks is None else f"{sizes} on ranks {_listed(self.ranks, list)}"
+        return sizes if self.ranks is None else f"{sizes} on ranks {listed(self.ranks, list)}"
 
     def __call__(
         self, *dims: str | Sequence[str] | None, partial: Mapping[str, str] | str | Sequence[str] = ()
@@ -190,51 +179,3 @@ class Mesh(Immutable):
         indices, sizes = {self.axis_index(axis) for axis in axes}, zip(self.shape, self._strides)
         others = [range(0, n * stride, stride) for i, (n, stride) in enumerate(sizes) if i not in indices]
         return tuple(self.group(self.rank_at(sum(parts)), *axes) for parts in itertools.product(*others))
-
-
-def is_integer(value: object) -> bool:
-    """Whether a value is an integer, and no truth value."""
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _sizes(shape: Sequence[int] | int) -> tuple[int, ...]:
-    sizes = (shape,) if isinstance(shape, int) else tuple(shape)
-    if not all(map(is_integer, sizes)):
-        raise UsageTypeError(f"mesh shape must be integers, but got {sizes}")
-    if any(size <= 0 for size in sizes):
-        raise LayoutError(f"every axis of a mesh needs a positive size, but got {sizes}")
-    return sizes
-
-
-def _names(axes: Sequence[str]) -> tuple[str, ...]:
-    names = (axes,) if isinstance(axes, str) else tuple(axes)
-    if not all(isinstance(axis, str) for axis in names):
-        raise UsageTypeError(f"axis names must be strings, but got {names}")
-    for i, axis in enumerate(names):
-        if axis in ("", "None"):
-            raise LayoutError(f"{axis!r} cannot name an axis: a name is not empty and not 'None'")
-        if axis in names[:i]:
-            raise LayoutError(f"axis names must differ, but {axis!r} is repeated in {names}")
-    return names
-
-
-def _rank_order(ranks: Iterable[int], size: int, shape: tuple[int, ...]) -> tuple[int, ...] | None:
-    order = tuple(int(r) if not isinstance(r, int) and hasattr(r, "__index__") else r for r in ranks)
-    if not all(map(is_integer, order)):
-        raise UsageTypeError(f"ranks must be integers, but got {order}")
-    if len(order) != size:
-        raise LayoutError(f"a mesh of shape {shape} needs {size} ranks, but {len(order)} were given: {order}")
-    if any(rank < 0 for rank in order):
-        raise LayoutError(f"ranks must not be negative, but got {order}")
-    if len(set(order)) != size:
-        repeated = next(rank for i, rank in enumerate(order) if rank in order[:i])
-        raise LayoutError(f"ranks of a mesh must differ, but {repeated} is repeated in {order}")
-    return None if order == tuple(range(size)) else order
-
-
-def _listed(ranks: Sequence[int], words: Callable[[Sequence[int]], object]) -> str:
-    """Ranks in a line; of many the ends, and a number that only the same ranks in the same order have."""
-    if len(ranks) <= 24:
-        return str(words(ranks))
-    ends = ", ".join(map(str, ranks[:3]))
-    return f"({ends}, ..., {ranks[-1]}: {len(ranks):,} ranks, {crc32(repr(ranks).encode()):08x})"

@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from spmdsim.core.mesh import MOST_RANKS, Mesh
+from spmdsim.arguments import check_world_size
+from spmdsim.core.mesh import Mesh
 from spmdsim.core.route import Route, cheapest_strategy, shortest_route
 from spmdsim.core.step import Step
-from spmdsim.errors import UsageTypeError, WorldError
+from spmdsim.errors import WorldError
 from spmdsim.pictured import Pictured
 
 if TYPE_CHECKING:
@@ -59,12 +60,7 @@ class World(Pictured, ABC):
     compares = False
 
     def __init__(self, size: int, ranks: Sequence[int]) -> None:
-        if isinstance(size, bool) or not isinstance(size, int):
-            raise UsageTypeError(f"a world's size is an integer, but got {size!r}")
-        if size < 1:
-            raise WorldError(f"a world needs at least one rank, but got {size}")
-        if size > MOST_RANKS:
-            raise WorldError(f"a world of {size:,} ranks is too large: at most {MOST_RANKS:,}")
+        check_world_size(size)
         self.size, self.ranks = size, ranks
         self.cache: dict[Any, Any] = {}
         self.about = 0

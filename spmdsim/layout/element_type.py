@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from spmdsim.arguments import REDUCE_OPS
 from spmdsim.core import elements
-from spmdsim.core.layout import REDUCE_OPS
 from spmdsim.core.rule import Rule
 from spmdsim.errors import WorldError, unknown
 

@@ -20,7 +20,9 @@ from pathlib import Path
 
 class Blocked:
     def find_spec(self, name, path=None, target=None):
-        known = ("spmdsim.core", "spmdsim.errors", "spmdsim._version", "spmdsim.launcher", "spmdsim.pictured")
+        known = tuple("spmdsim." + leaf for leaf in (
+            "core", "errors", "_version", "launcher", "pictured", "arguments", "layout_facts"
+        ))
         if name.startswith("spmdsim.") and not name.startswith(known) or name.startswith("mpi4py"):
             raise ImportError(f"{name} is no part of core")
 

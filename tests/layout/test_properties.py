@@ -14,7 +14,7 @@ from layout_cases import cases, held
 
 from spmdsim.core import Layout, Mesh, Partial, Replicate, Rule, Shard, bind, split_block
 from spmdsim.core.lockstep import LockStep as CoreLockStep
-from spmdsim.core.mesh import MOST_RANKS
+from spmdsim.arguments import MOST_RANKS
 from spmdsim.core.operator import Op
 from spmdsim.core.step import Step, overlap
 from spmdsim.core.tensor import Tensor as CoreTensor

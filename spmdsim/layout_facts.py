@@ -1,0 +1,188 @@
+"""What else follows from a layout: placements per mesh axis, numbers of shards, replicas, tensor maps.
+
+Other systems write where a tensor lives in these words. Nothing in core asks for them: a layout brings them along.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from spmdsim.arguments import check_reduction, is_integer
+from spmdsim.errors import LayoutError, UsageTypeError
+from spmdsim.pictured import Pictured
+
+if TYPE_CHECKING:
+    from spmdsim.core.layout import Layout
+    from spmdsim.core.mesh import Mesh
+
+
+@dataclass(frozen=True)
+class Shard(Pictured):
+    """The axis splits tensor dim ``dim``; UsageTypeError if that is no integer."""
+
+    dim: int
+
+    def __post_init__(self) -> None:
+        if not is_integer(self.dim):
+            raise UsageTypeError(f"Shard takes a tensor dim (an integer), but got {self.dim!r}")
+
+    def __str__(self) -> str:
+        return f"S({self.dim})"
+
+
+@dataclass(frozen=True)
+class Replicate(Pictured):
+    """All ranks along the axis hold the same values."""
+
+    def __str__(self) -> str:
+        return "R"
+
+
+@dataclass(frozen=True)
+class Partial(Pictured):
+    """The true value is the reduction by ``op`` of what the ranks along the axis hold; LayoutError if ``op`` is none."""
+
+    op: str = "sum"
+
+    def __post_init__(self) -> None:
+        check_reduction(self.op)
+
+    def __str__(self) -> str:
+        return f"P({self.op})"
+
+
+Placement = Shard | Replicate | Partial
+
+
+class LayoutFacts(Pictured):
+    """What of a layout is derived from its mesh, the axes of its dims and its partial axes.
+
+    >>> from spmdsim.core import Mesh
+    >>> x = Mesh((2, 2, 2), ("dp", "sp", "mp"))("mp", ("sp", "dp"))
+    >>> [x.shard_index(rank) for rank in range(8)]
+    [0, 4, 2, 6, 1, 5, 3, 7]
+    >>> x.short(), x.cuts
+    ('S(1)[1]S(1)[0]S(0)', (2, 4))
+    """
+
+    __slots__ = ()
+
+    mesh: Mesh
+    dims: tuple[tuple[str, ...], ...]
+    partial: tuple[tuple[str, str], ...]
+
+    if TYPE_CHECKING:
+
+        @property
+        def split_axes(self) -> tuple[str, ...]:
+            """See :class:`spmdsim.core.layout.Layout`."""
+
+        @property
+        def replicated_axes(self) -> tuple[str, ...]:
+            """See there."""
+
+    @classmethod
+    def from_placements(cls, mesh: Mesh, placements: Sequence[Placement], ndim: int) -> Layout:
+        """The layout with a placement per mesh axis, those on one dim nested in mesh order; LayoutError if they do not fit."""
+        count = len(mesh.axes)
+        if len(placements) != count:
+            raise LayoutError(f"{len(placements)} placements were given for the {count} axes of mesh {mesh}")
+        dims: list[list[str]] = [[] for _ in range(ndim)]
+        partial: dict[str, str] = {}
+        for axis, placement in zip(mesh.axes, placements):
+            if isinstance(placement, Shard):
+                if not -ndim <= placement.dim < ndim:
+                    raise LayoutError(
+                        f"{placement} on axis {axis!r} is out of range for a tensor of {ndim} dims"
+                    )
+                dims[placement.dim].append(axis)
+            elif isinstance(placement, Partial):
+                partial[axis] = placement.op
+            elif not isinstance(placement, Replicate):
+                raise UsageTypeError(f"{placement!r} is not Shard(dim), Replicate() or Partial(op)")
+        return mesh(*dims, partial=partial)
+
+    @cached_property
+    def placements(self) -> tuple[Placement, ...]:
+        """One placement per mesh axis. The order of axes on one dim is not in it: see :meth:`short`."""
+        shard = {axis: Shard(dim) for dim, entry in enumerate(self.dims) for axis in entry}
+        partial = {axis: Partial(op) for axis, op in self.partial}
+        return tuple(shard.get(a) or partial.get(a) or Replicate() for a in self.mesh.axes)
+
+    def short(self) -> str:
+        """Per-axis form such as ``S(0)R``; ``[k]`` is an axis's place in its dim, if not in mesh order."""
+        order = {axis: k for entry in self.dims for k, axis in enumerate(entry)}
+        index = self.mesh.axes.index
+        unusual = {a for e in self.dims if list(e) != sorted(e, key=index) for a in e}
+        return "".join(
+            f"{placement}[{order[axis]}]" if axis in unusual else str(placement)
+            for axis, placement in zip(self.mesh.axes, self.placements)
+        )
+
+    @cached_property
+    def cuts(self) -> tuple[int, ...]:
+        """Into how many pieces each dim is cut (MindSpore's strategy)."""
+        return tuple(self.mesh.axis_size(*entry) for entry in self.dims)
+
+    def is_even(self, shape: Sequence[int]) -> bool:
+        """Whether every rank's piece of a tensor of this shape has the same size."""
+        self.check_shape(shape)
+        return all(size % parts == 0 for size, parts in zip(shape, self.cuts))
+
+    def check_shape(self, shape: Sequence[int]) -> None:
+        """Refuse a shape with another number of dims, by a LayoutError."""
+        if len(shape) != len(self.dims):
+            raise LayoutError(
+                f"layout {self} is for tensors of {len(self.dims)} dims, but the shape is {tuple(shape)}"
+            )
+
+    def largest_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """Shape of the largest piece: the first rank's.
+
+        >>> from spmdsim.core import Mesh
+        >>> Mesh((2, 2), ("x", "y"))(("x", "y"), None).largest_shape((7, 3))
+        (2, 3)
+        """
+        return tuple(-(-size // parts) for size, parts in zip(shape, self.cuts))
+
+    # -- which of the distinct pieces a rank holds ----------------------------------------------------
+
+    def shard_index(self, rank: int) -> int:
+        """Which distinct piece the rank holds, counted with dim 0 and the first axis of a tuple as major."""
+        coords, number = dict(zip(self.mesh.axes, self.mesh.coords(rank))), 0
+        for axis in self.split_axes:
+            number = number * self.mesh.size_of[axis] + coords[axis]
+        return number
+
+    @property
+    def shard_count(self) -> int:
+        """How many distinct pieces there are."""
+        return self.mesh.axis_size(*self.split_axes)
+
+    def replica_ranks(self, rank: int) -> tuple[int, ...]:
+        """The ranks that hold the same values as ``rank``, itself included, in mesh order."""
+        return self.mesh.group(rank, *self.replicated_axes)
+
+    #: Their names up to version 0.1.
+    parts = property(lambda self: self.cuts)
+    shard_number, replicas = shard_index, replica_ranks
+
+    def to_dict(self) -> dict[str, object]:
+        """MindSpore's five keys; the tensor map counts axes from the right, -1 is "None".
+
+        >>> from spmdsim.core import Mesh
+        >>> Mesh((2, 2, 2), ("dp", "sp", "mp"))("dp", "mp").to_dict()["tensor_map"]
+        (2, 0)
+        """
+        from_right = {axis: len(self.mesh.axes) - 1 - i for i, axis in enumerate(self.mesh.axes)}
+        numbers = [tuple(from_right[a] for a in entry) for entry in self.dims]
+        return {
+            "device_matrix": self.mesh.shape,
+            "tensor_map": tuple(n[0] if len(n) == 1 else n or -1 for n in numbers),
+            "interleaved_parallel": "interleaved_parallel" in self.mesh.axes,
+            "alias_name": self.mesh.axes,
+            "rank_list": list(self.mesh.rank_list),
+        }
