@@ -30,6 +30,10 @@ TYPES = {
     """,
     "list[Tensor]": "[row for row in x]; ops.split(x, 2, axis=1)",
     "str": "relu.name; f'{x}'",
+    "LocalFunction": "local_map(np.sort, out_layouts=x.layout); local_map(in_layouts=(x.layout,), out_layouts=x.layout)(np.sort)",
+    "Report": "simulate('ring.py', 4, machine=(1e-6, 1e-9)); simulate(print, 2, 1, machine='cluster')",
+    "SearchResult": "search('mlp', 4, layers=1)",
+    "Verdict": "check(x, np.ones((4, 4))); check(x, np.matmul, operands=[x, x])",
     "Plan": "plan(x.layout, mesh(None, None), (4, 4)); plan(x.layout, x.layout, (4, 4), style='mindspore').ours",
     "Layout": "x.layout; mesh('a', None)",
     "ndarray": "x.full(); x.numpy()",
@@ -51,12 +55,18 @@ REFUSED = (
         "matmul(x, x, transpose_c=True)",
         "matmul.shad(((2, 1),))",
     ),
+    *(
+        "simulate('ring.py', 4, machine=print)",
+        "local_map(np.sort, out_layouts=3)",
+        "check(x, x, operands=3)",
+    ),
     *("x.to('a')", "plan(x, x, (4, 4))", "compile(softmax)(x, axis='rows')"),
 )
 PROGRAM = """
 import numpy as np
 
-from spmdsim import LockStep, Mesh, Tensor, compile, einsum, linear, matmul, ops, plan, relu, softmax
+from spmdsim import LockStep, Mesh, Tensor, check, compile, einsum, linear, local_map, matmul, ops, plan, relu, search
+from spmdsim import simulate, softmax
 
 mesh = Mesh((2, 2), ("a", "b"))
 x = Tensor.from_global(np.ones((4, 4)), mesh("a", "b"), LockStep(4))

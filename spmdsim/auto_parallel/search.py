@@ -50,7 +50,7 @@ def search(
     polish: bool = True,
     settings: Settings | None = None,
     axes: int | None = None,
-    **sizes: Any,
+    **sizes: object,
 ) -> SearchResult:
     """Find a strategy for every operator and a layout for every tensor of a program.
 

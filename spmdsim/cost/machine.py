@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from spmdsim.cost.closed_forms import (
     Link,
@@ -27,6 +27,11 @@ from spmdsim.cost.closed_forms import (
 )
 from spmdsim.errors import InputError, unknown
 from spmdsim.pictured import ShortRepr
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from spmdsim.core import Mesh
 
 __all__ = ["CostModel", "Link", "Machine", "Measurement", "Piece", "Rate"]
 
@@ -185,7 +190,9 @@ class Machine(ShortRepr):
         one = at_size(self.copy_pieces, nbytes, Link(0.0, self.beta_memory))
         return one.seconds(nbytes) if nbytes > 0 else 0.0
 
-    def message_parts(self, nbytes: Any, sources: Any, targets: Any) -> tuple[Any, Any]:
+    def message_parts(
+        self, nbytes: np.ndarray, sources: np.ndarray, targets: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Seconds of messages between ranks, as arrays: the part per message and the part per byte."""
         import numpy as np
 
@@ -198,7 +205,7 @@ class Machine(ShortRepr):
             alpha[inside], beta[inside] = self.intra.alpha, self.intra.beta
         return alpha, beta * nbytes
 
-    def on_mesh(self, mesh: Any, *others: Any) -> Machine:
+    def on_mesh(self, mesh: Mesh, *others: Mesh) -> Machine:
         """This machine with a link for each axis of a mesh that stays inside a node: the node's.
 
         What runs along other axes, or none, is inside a node only if all ranks of all meshes are.

@@ -6,10 +6,10 @@ and all ranks compare what came out; later calls are held to it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial as bound
 from functools import update_wrapper
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -21,7 +21,16 @@ from spmdsim.errors import LayoutError, RuleError, UsageTypeError
 from spmdsim.layout.element_type import is_half, promoted
 from spmdsim.local.axis_collectives import abstract
 from spmdsim.local.local_operator import LocalOp, failures_of
-from spmdsim.local.trees import LEAF, Structure, joined, leaves_like, rebuilt, spread
+from spmdsim.local.trees import (
+    Layouts,
+    Structure,
+    flat_layouts,
+    joined,
+    leaves_like,
+    outcome_of,
+    rebuilt,
+    spread,
+)
 from spmdsim.pictured import Pictured
 from spmdsim.sides import in_words, name_ranks, sides
 from spmdsim.tensor import Tensor
@@ -31,8 +40,10 @@ from spmdsim.tensor.values import read_only
 #: Global shape and element type of a result.
 Result = tuple[Shape, np.dtype]
 Flops = float | Callable[..., float]
-#: A layout for all, or one for each; of lists and dicts of arrays lists and dicts of them.
-Layouts = Any
+#: Of one result, of several, or a function of the operands'.
+GlobalShapes = Shape | Sequence[Shape] | Callable[..., Shape | Sequence[Shape]]
+#: What results wait for.
+Partials = str | Iterable[str] | Mapping[str, str]
 
 
 def _to_read(arrays: Any) -> Any:
@@ -65,7 +76,7 @@ class LocalFunction(Pictured):
         self._dtype, self._vjp = settings["dtype"], settings["vjp"]
         parts = [self._out] if self._out is None or isinstance(self._out, Layout) else self._out
         flat = not isinstance(parts, dict) and all(one is None or isinstance(one, Layout) for one in parts)
-        self._outcome = None if flat else _outcome(self._out)
+        self._outcome = None if flat else outcome_of(self._out)
         self._first: dict[int, Any] | None = None
         self._op = LocalOp(
             name,
@@ -125,7 +136,7 @@ class LocalFunction(Pictured):
 
     def _leaves(self, places: Sequence[Layout]) -> tuple[Layout, ...]:
         """The layouts of the results; that of the first operand if none are given."""
-        given = _flat_layouts(self._out)
+        given = flat_layouts(self._out)
         leaves = tuple(places[0] if one is None else one for one in given)
         if self._partial:
             leaves = tuple(one.with_partial(self._partial) for one in leaves)
@@ -322,23 +333,6 @@ def _sums(part: np.ndarray, leaf: Layout) -> tuple[complex, float]:
     return complex(weighed.sum()), float(abs(weighed).sum())
 
 
-def _outcome(given: Layouts) -> Structure:
-    """How results stand whose layouts stand so."""
-    if given is None or isinstance(given, Layout):
-        return LEAF
-    named = isinstance(given, dict)
-    parts = given.values() if named else given
-    return type(given), tuple(given) if named else len(given), tuple(map(_outcome, parts))
-
-
-def _flat_layouts(given: Layouts) -> list[Layout | None]:
-    if given is None or isinstance(given, Layout):
-        return [given]
-    return [
-        one for part in (given.values() if isinstance(given, dict) else given) for one in _flat_layouts(part)
-    ]
-
-
 def _guessed(leaf: Layout, piece: Shape, moved: Sequence[Tensor]) -> Shape:
     """The global shape to which rank 0's piece belongs: an operand's dim that is split alike, else even pieces."""
     known = {
@@ -352,18 +346,48 @@ def _guessed(leaf: Layout, piece: Shape, moved: Sequence[Tensor]) -> Shape:
     )
 
 
+@overload
+def local_map(
+    function: Callable[..., Any],
+    *,
+    in_layouts: Layouts | None = None,
+    out_layouts: Layouts | None = None,
+    partial: Partials = (),
+    vjp: Callable[..., Any] | None = None,
+    flops: Flops | None = None,
+    shape: GlobalShapes | None = None,
+    dtype: DTypeLike | None = None,
+    name: str | None = None,
+) -> LocalFunction: ...
+
+
+@overload
+def local_map(
+    function: None = None,
+    *,
+    in_layouts: Layouts | None = None,
+    out_layouts: Layouts | None = None,
+    partial: Partials = (),
+    vjp: Callable[..., Any] | None = None,
+    flops: Flops | None = None,
+    shape: GlobalShapes | None = None,
+    dtype: DTypeLike | None = None,
+    name: str | None = None,
+) -> Callable[[Callable[..., Any]], LocalFunction]: ...
+
+
 def local_map(
     function: Callable[..., Any] | None = None,
     *,
     in_layouts: Layouts | None = None,
     out_layouts: Layouts | None = None,
-    partial: Any = (),
+    partial: Partials = (),
     vjp: Callable[..., Any] | None = None,
     flops: Flops | None = None,
-    shape: Any = None,
+    shape: GlobalShapes | None = None,
     dtype: DTypeLike | None = None,
     name: str | None = None,
-) -> Any:
+) -> LocalFunction | Callable[[Callable[..., Any]], LocalFunction]:
     """A function of a rank's own arrays as an operator on global tensors; also a decorator.
 
     The function runs on each rank's pieces of the operands, which it may not change, and gives its pieces of the
@@ -408,7 +432,7 @@ def local_map(
     if function is not None and not callable(function):
         raise UsageTypeError(f"local_map takes a function of arrays, but got {function!r}")
     for what, given in (("in_layouts", in_layouts), ("out_layouts", out_layouts)):
-        for one in _flat_layouts(given) if isinstance(given, (tuple, list, dict)) else (given,):
+        for one in flat_layouts(given) if isinstance(given, (tuple, list, dict)) else (given,):
             if one is not None and not isinstance(one, Layout):
                 raise UsageTypeError(f"{what} are layouts, such as mesh('x', None), but got {one!r}")
     layouts = dict(in_layouts=in_layouts, out_layouts=out_layouts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -17,6 +17,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 #: How values stand: ``(kind, names, parts)``, of what is passed on as it is ``("static", value, ())``; by value.
 Structure = tuple[Any, Any, tuple[Any, ...]]
 LEAF: Structure = ("leaf", None, ())
+#: A layout for all, or one for each; of lists and dicts of arrays lists and dicts of them.
+Layouts: TypeAlias = "Layout | Sequence[Layouts | None] | dict[str, Layouts | None]"
 
 
 def _is_leaf(value: Any) -> bool:
@@ -105,3 +107,21 @@ def of_trees(function: F) -> F:
         return function(x, *args, **options)
 
     return called  # type: ignore[return-value]
+
+
+def outcome_of(given: Layouts | None) -> Structure:
+    """How results stand whose layouts stand so."""
+    if given is None or isinstance(given, Layout):
+        return LEAF
+    if isinstance(given, dict):
+        return type(given), tuple(given), tuple(map(outcome_of, given.values()))
+    return type(given), len(given), tuple(map(outcome_of, given))
+
+
+def flat_layouts(given: Layouts | None) -> list[Layout | None]:
+    """The layouts, in order."""
+    if given is None or isinstance(given, Layout):
+        return [given]
+    return [
+        one for part in (given.values() if isinstance(given, dict) else given) for one in flat_layouts(part)
+    ]

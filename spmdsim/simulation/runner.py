@@ -18,7 +18,7 @@ from spmdsim.simulation.deadlock.finalize import check_end
 from spmdsim.simulation.engine.captured_output import own_end, own_output, virtual_sleep
 from spmdsim.simulation.engine.isolation import Isolation, script_folder
 from spmdsim.simulation.engine.scheduler import Scheduler, Task, active
-from spmdsim.simulation.engine.timing import as_machine
+from spmdsim.simulation.engine.timing import MachineLike, as_machine
 from spmdsim.simulation.engine.variables import Variables
 from spmdsim.simulation.findings.code_places import HERE, ProgramPlace, is_ours
 from spmdsim.simulation.findings.problems import ERROR, Problem, SimulationError
@@ -36,8 +36,8 @@ MOST_RANKS = 1 << 16
 def simulate(
     program: Callable[..., Any] | str | os.PathLike[str],
     n: int,
-    *args: Any,
-    machine: Any = None,
+    *args: object,
+    machine: MachineLike = None,
     strict: bool = False,
     seed: int | None = None,
     trace: bool = False,

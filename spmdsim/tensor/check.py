@@ -26,6 +26,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from spmdsim.errors import InputError, WorldError
 from spmdsim.layout.element_type import is_half
@@ -40,14 +41,14 @@ OUTLIER = 64.0
 LOST = 256.0
 
 
-Reference = Any | Callable[..., Any]
+Reference = Tensor | ArrayLike | Measured | Callable[..., Any]
 
 
 def check(
     tensor: Tensor,
     reference: Reference,
     *,
-    operands: Sequence[Any] | None = None,
+    operands: Sequence[Tensor | ArrayLike] | None = None,
     depth: int = 1,
     magnitude: float | np.ndarray | None = None,
     rtol: float | None = None,
@@ -132,15 +133,18 @@ class _Expected:
         self.dtype = tensor.dtype
         self._blocks: dict[Any, np.ndarray | Measured] = {}
         self.name = "the given array"
+        self.whole: Any = None
+        self._block: Callable[..., Any] | None = None
         if operands is not None:
             if not callable(reference):
                 raise InputError("operands are for a reference that is a function, but it is an array")
-            self.whole: Any = measure(
+            self.whole = measure(
                 lambda cast: reference(*[cast(np.asarray(x)) for x in operands]), tensor.dtype, tensor.world
             )
+        elif callable(reference):
+            self._block = reference
         else:
-            self.whole = None if callable(reference) else reference
-        self._block = reference if self.whole is None else None
+            self.whole = reference
         if self.whole is not None:
             if not isinstance(self.whole, Measured):
                 self.whole = np.asarray(self.whole)

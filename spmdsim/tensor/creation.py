@@ -31,7 +31,7 @@ Index = tuple[slice, ...]
 DEVICE = "cpu"
 
 
-def check_device(device: Any) -> None:
+def check_device(device: str | None) -> None:
     """Refuse every device but the one that there is, by an InputError."""
     if device not in (None, DEVICE):
         raise InputError(
@@ -46,7 +46,7 @@ def _made(
     dtype: np.dtype,
     layout: Layout | None,
     world: World | None,
-    device: Any,
+    device: str | None,
 ) -> Tensor:
     """A tensor of which each rank makes its piece; ranks compare the words that say which."""
     check_device(device)
@@ -81,7 +81,7 @@ def full(
     *,
     layout: Layout | None = None,
     world: World | None = None,
-    device: Any = None,
+    device: str | None = None,
 ) -> Tensor:
     """A tensor of one number, of its type if ``dtype`` is left out.
 
@@ -111,7 +111,7 @@ def zeros(
     *,
     layout: Layout | None = None,
     world: World | None = None,
-    device: Any = None,
+    device: str | None = None,
 ) -> Tensor:
     """A tensor of zeros, float64 if ``dtype`` is left out.
 
@@ -129,7 +129,7 @@ def ones(
     *,
     layout: Layout | None = None,
     world: World | None = None,
-    device: Any = None,
+    device: str | None = None,
 ) -> Tensor:
     """A tensor of ones, float64 if ``dtype`` is left out.
 
@@ -147,7 +147,7 @@ def empty(
     *,
     layout: Layout | None = None,
     world: World | None = None,
-    device: Any = None,
+    device: str | None = None,
 ) -> Tensor:
     """A tensor whose values do not matter: zeros, so that copies of it are alike.
 
@@ -170,7 +170,7 @@ def full_like(
     *,
     dtype: DTypeLike | None = None,
     layout: Layout | None = None,
-    device: Any = None,
+    device: str | None = None,
 ) -> Tensor:
     """A tensor of one number with the shape, the type and the layout of another.
 
@@ -182,7 +182,7 @@ def full_like(
 
 
 def _like(
-    name: str, x: Tensor, value: complex, dtype: DTypeLike | None, layout: Layout | None, device: Any
+    name: str, x: Tensor, value: complex, dtype: DTypeLike | None, layout: Layout | None, device: str | None
 ) -> Tensor:
     if not isinstance(x, Tensor):
         raise UsageTypeError(
@@ -201,7 +201,7 @@ def _like(
 
 @documented(LIKE, NOT_LIKE)
 def zeros_like(
-    x: Tensor, /, *, dtype: DTypeLike | None = None, layout: Layout | None = None, device: Any = None
+    x: Tensor, /, *, dtype: DTypeLike | None = None, layout: Layout | None = None, device: str | None = None
 ) -> Tensor:
     """Zeros with the shape, the type and the layout of another tensor.
 
@@ -214,7 +214,7 @@ def zeros_like(
 
 @documented(LIKE, NOT_LIKE)
 def ones_like(
-    x: Tensor, /, *, dtype: DTypeLike | None = None, layout: Layout | None = None, device: Any = None
+    x: Tensor, /, *, dtype: DTypeLike | None = None, layout: Layout | None = None, device: str | None = None
 ) -> Tensor:
     """Ones with the shape, the type and the layout of another tensor.
 
@@ -227,7 +227,7 @@ def ones_like(
 
 @documented(LIKE, NOT_LIKE)
 def empty_like(
-    x: Tensor, /, *, dtype: DTypeLike | None = None, layout: Layout | None = None, device: Any = None
+    x: Tensor, /, *, dtype: DTypeLike | None = None, layout: Layout | None = None, device: str | None = None
 ) -> Tensor:
     """A tensor like another, whose values do not matter: zeros.
 
@@ -248,7 +248,7 @@ def arange(
     dtype: DTypeLike | None = None,
     layout: Layout | None = None,
     world: World | None = None,
-    device: Any = None,
+    device: str | None = None,
 ) -> Tensor:
     """The numbers from ``start`` (0 if it is the only one given) up to, and without, ``stop``.
 
@@ -292,7 +292,7 @@ def linspace(
     endpoint: bool = True,
     layout: Layout | None = None,
     world: World | None = None,
-    device: Any = None,
+    device: str | None = None,
 ) -> Tensor:
     """``num`` numbers from ``start`` to ``stop`` at equal distances, ``stop`` itself left out without ``endpoint``.
 
@@ -326,7 +326,7 @@ def eye(
     dtype: DTypeLike | None = None,
     layout: Layout | None = None,
     world: World | None = None,
-    device: Any = None,
+    device: str | None = None,
 ) -> Tensor:
     """Ones on the diagonal that is ``k`` above the main one, zeros elsewhere.
 
@@ -350,7 +350,7 @@ def asarray(
     /,
     *,
     dtype: DTypeLike | None = None,
-    device: Any = None,
+    device: str | None = None,
     copy: bool | None = None,
     layout: Layout | None = None,
     world: World | None = None,
@@ -425,7 +425,7 @@ def from_dlpack(
     x: Any,
     /,
     *,
-    device: Any = None,
+    device: str | None = None,
     copy: bool | None = None,
     layout: Layout | None = None,
     world: World | None = None,

@@ -49,16 +49,16 @@ def origin_of(tensors: Sequence[Tensor]) -> int:
 _numpy_protocols = cache(partial(import_module, "spmdsim.numpy_names.protocols"))  # loading it takes a while
 
 
-def _creation(name: str) -> Any:
+def _creation(name: str) -> staticmethod[..., Tensor]:
     """A function of :mod:`spmdsim.tensor.creation`, which is right of this file, as a method of the class."""
 
-    def made(*args: Any, **options: Any) -> Tensor:
+    def create(*args: Any, **options: Any) -> Tensor:
         tensor: Tensor = getattr(import_module("spmdsim.tensor.creation"), name)(*args, **options)
         return tensor
 
-    made.__name__ = made.__qualname__ = name
-    made.__doc__ = f"See :func:`spmdsim.tensor.creation.{name}`."
-    return staticmethod(made)
+    create.__name__ = create.__qualname__ = name
+    create.__doc__ = f"See :func:`spmdsim.tensor.creation.{name}`."
+    return staticmethod(create)
 
 
 V = TypeVar("V")
@@ -354,7 +354,7 @@ class Tensor(SymbolicTensor):
         """Where the array API standard has arrays: here in main memory, on every rank."""
         return "cpu"
 
-    def to_device(self, device: Any, /, *, stream: Any = None) -> Tensor:
+    def to_device(self, device: str, /, *, stream: None = None) -> Tensor:
         """The tensor itself: there is one device; InputError for another one, or a stream."""
         if device != self.device or stream is not None:
             raise InputError(f"the only device is 'cpu', without streams, but got {device!r}, {stream!r}")

@@ -32,7 +32,7 @@ PARTS = 64
 Gather = Callable[[list[Any]], Any]
 
 
-def check_replicas(*tensors: Any, name: str = "") -> Verdict:
+def check_replicas(*tensors: object, name: str = "") -> Verdict:
     """Compare the copies that ranks hold of the same pieces, bit by bit (all nan are one); all ranks must call it.
 
     Args:

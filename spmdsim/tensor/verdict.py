@@ -42,8 +42,8 @@ class Verdict(ShortRepr):
     why: str
     rank: int = 0
     index: tuple[int, ...] | None = None
-    expected: Any = None
-    got: Any = None
+    expected: complex | None = None
+    got: complex | None = None
     compared: str = ""
 
     @property

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from spmdsim.core.step import Step
 from spmdsim.pictured import Pictured
@@ -92,7 +93,7 @@ class ShapeOnly(World):
     ) -> Moved:
         return Moved([count * dtype.itemsize for count in planned], [step.expected_sent(0) * dtype.itemsize])
 
-    def empty(self, shape: Sequence[int], dtype: Any) -> Any:
+    def empty(self, shape: Sequence[int], dtype: DTypeLike) -> ShapeArray:
         """A shape without data."""
         return ShapeArray(tuple(shape), np.dtype(dtype))
 
