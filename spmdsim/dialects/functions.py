@@ -395,7 +395,8 @@ NETWORK: dict[str, Row] = {
     "cosine_similarity": Row(lambda x1, x2, dim=1, eps=1e-8: core.divide(core.sum(core.multiply(x1, x2), dim), core.multiply(
         *(core.maximum(_norm(x, 2.0, dim), eps) for x in (x1, x2))))),
     "elu": Row(_elu, "ELU"),
-    "embedding": Row(lambda input, weight: core.embedding(input, weight)),
+    "embedding": Row(lambda input, weight, padding_idx=None: core.embedding(
+        input, weight, padding=None if padding_idx is None else padding_idx % weight.shape[0])),
     "glu": Row(_glu, "GLU"),
     "hardsigmoid": Row(_hardsigmoid, "Hardsigmoid"),
     "hardswish": Row(lambda input: core.multiply(input, _hardsigmoid(input)), "Hardswish"),

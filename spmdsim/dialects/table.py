@@ -35,11 +35,23 @@ class Row:
         call: the function, with the original's parameters.
         layer: the module that applies it, if there is one; the options are its constructor's arguments.
         options: the module's own defaults of options.
+        keeps: of a module with parameters, from its constructor's arguments what it keeps, by name; what the function calls so
+            is given it, and its first parameter what the module is called with. The docstring is the module's.
+        says: what the module prints in its brackets; its options if left out.
+
+    >>> def scaled(size: int) -> dict[str, Any]:
+    ...     "``x`` times a weight."
+    ...     return {"weight": [2.0] * size}
+    >>> row = Row(lambda x, weight: [a * b for a, b in zip(x, weight)], "Scaled", keeps=scaled)
+    >>> layers({"scaled": row}, Module, lambda function: function)["Scaled"](2)([1.0, 3.0])
+    [2.0, 6.0]
     """
 
     call: Callable[..., Any]
     layer: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
+    keeps: Callable[..., Mapping[str, Any]] | None = None
+    says: Callable[[Any], str] | None = None
 
 
 def same(module: Any, words: str, operands: str = "") -> dict[str, Row]:
@@ -77,38 +89,46 @@ def with_parameters(function: Callable[..., Any], names: Mapping[str, str]) -> C
     return call
 
 
-def layers(table: Mapping[str, Row], base: type[Module], lift: Lift) -> dict[str, Any]:
-    """The modules of the rows that have one."""
+def layers(
+    table: Mapping[str, Row], base: type[Module], lift: Lift, shown: str = "extra_repr"
+) -> dict[str, Any]:
+    """The modules of the rows that have one; ``shown`` is the method that gives what is in the brackets."""
     classes = Registry[Any]("layer")
     for row in table.values():
         if row.layer:
-            classes.add(row.layer, _layer(row, base, lift(row.call)), row.call)
+            classes.add(row.layer, _layer(row, base, lift(row.call), shown), row.call)
     return dict(classes)
 
 
-def _layer(row: Row, base: type[Module], function: Callable[..., Any]) -> type[Module]:
-    written = inspect.signature(row.call).parameters.values()
+def _layer(row: Row, base: type[Module], function: Callable[..., Any], shown: str) -> type[Module]:
     # numpy's ``axis=`` beside ``dim`` is a second name of ours, not the original's.
+    written = inspect.signature(row.call).parameters.values()
     parameters = [p for p in written if not (p.name == "axis" and p.kind is p.KEYWORD_ONLY)]
-    operands = inspect.Signature([p for p in parameters if p.default is p.empty])
-    options = inspect.Signature([
-        p.replace(default=row.options.get(p.name, p.default)) for p in parameters if p.default is not p.empty
-    ])  # fmt: skip
+    operands = parameters[:1] if row.keeps else [p for p in parameters if p.default is p.empty]
+    options = [p.replace(default=row.options.get(p.name, p.default)) for p in parameters if p not in operands]
+    kept = inspect.signature(row.keeps).parameters.values() if row.keeps else options
+    arguments, inputs = inspect.Signature([*kept]), inspect.Signature(operands)
 
     def __init__(self: Module, *given: Any, **named: Any) -> None:
         base.__init__(self)
-        chosen = bound(row.layer, options, given, named)
+        chosen = bound(row.layer, arguments, given, named)
         chosen.apply_defaults()
         check_reduction(chosen.arguments.get("reduction", "none"))
-        vars(self).update(chosen.arguments)
+        vars(self).update(row.keeps(*chosen.args, **chosen.kwargs) if row.keeps else chosen.arguments)
 
     def forward(self: Module, *given: Any, **named: Any) -> Any:
-        chosen = {name: getattr(self, name) for name in options.parameters}
-        return function(*operands.bind(*given, **named).args, **chosen)
+        there = vars(self)
+        own = {p.name: getattr(self, p.name) for p in options if p.name in there or hasattr(kind, p.name)}
+        return function(*inputs.bind(*given, **named).args, **own)
 
+    itself = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+    forward.__signature__ = inspect.Signature([itself, *operands])  # type: ignore[attr-defined]
     about = f"Applies ``{getattr(row.call, '__name__', row.layer.lower())}``."
-    members = {"__init__": __init__, "forward": forward, "__doc__": about, "__signature__": options}
-    return type(row.layer, (base,), members)
+    members = {"__init__": __init__, "forward": forward, "__signature__": arguments, "__doc__": about}
+    if row.keeps:
+        members |= {"__doc__": row.keeps.__doc__, "__module__": row.keeps.__module__}
+    kind: type[Module] = type(row.layer, (base,), members | ({shown: row.says} if row.says else {}))
+    return kind
 
 
 #: Symbols of arithmetic and of order, and what stands in brackets.

@@ -21,7 +21,7 @@ from spmdsim.dialects.oneflow.printing import without_values
 from spmdsim.dialects.oneflow.sbp import OneFlowError
 from spmdsim.dialects.oneflow.tensors import GlobalTensor, LocalTensor, Size, becoming, in_place
 from spmdsim.dialects.session import current_world
-from spmdsim.dialects.table import as_its_tensor, layers
+from spmdsim.dialects.table import Row, as_its_tensor, layers, with_parameters
 from spmdsim.errors import InputError
 from spmdsim.tensor import Tensor
 
@@ -235,88 +235,72 @@ class Sequential(Numbered, ours.Sequential, Module):
     """Modules one after the other."""
 
 
-class Linear(Module):
-    """``x @ weight.T + bias``, the weight ``[out, in]`` as OneFlow keeps it; a device is accepted and ignored."""
-
-    def __init__(
-        self, in_features: int, out_features: int, bias: bool = True, device: Any = None, dtype: Any = None
-    ) -> None:
-        self.in_features, self.out_features, self.biased = in_features, out_features, bool(bias)
-        bound = ours.Uniform(in_features**-0.5)
-        self.weight = Parameter((out_features, in_features), bound, dtype=dtype)
-        self.bias = Parameter((out_features,), bound, dtype=dtype) if bias else None
-
-    extra_repr = said("in_features={0.in_features}, out_features={0.out_features}, bias={0.biased}")
-
-    def forward(self, x: GlobalTensor) -> GlobalTensor:
-        """``[..., in] -> [..., out]``."""
-        return lifted(NETWORK_TABLE["linear"].call)(
-            x, self.weight, *([] if self.bias is None else [self.bias])
-        )
+def _linear(
+    in_features: int, out_features: int, bias: bool = True, device: Any = None, dtype: Any = None
+) -> dict[str, Any]:
+    """``[..., in] -> [..., out]``, ``x @ weight.T + bias`` with a weight ``[out, in]``; a device is accepted and ignored."""
+    bound = ours.Uniform(in_features**-0.5)
+    weight = Parameter((out_features, in_features), bound, dtype=dtype)
+    vector = Parameter((out_features,), bound, dtype=dtype) if bias else None
+    return dict(
+        in_features=in_features, out_features=out_features, biased=bool(bias), weight=weight, bias=vector
+    )
 
 
-class Embedding(Module):
-    """Rows of a table by number, pending where the rows are split; the padding's begins as zeros and stays."""
-
-    def __init__(
-        self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None, *, dtype: Any = None
-    ) -> None:
-        self.padding_idx = None if padding_idx is None else padding_idx % num_embeddings
-        first = padded_row(ours.Normal(1.0), self.padding_idx)
-        self.weight = Parameter((num_embeddings, embedding_dim), first, dtype=dtype)
-
-    extra_repr = said("{0.weight.shape[0]}, {0.weight.shape[1]}", "padding_idx")
-
-    def forward(self, ids: GlobalTensor) -> GlobalTensor:
-        """``[...] -> [..., embedding_dim]``."""
-        return lifted(core.embedding)(ids, self.weight, padding=self.padding_idx)
+def _embedding(
+    num_embeddings: int, embedding_dim: int, padding_idx: int | None = None, *, dtype: Any = None
+) -> dict[str, Any]:
+    """``[...] -> [..., embedding_dim]``, rows of a table by number, pending where the rows are split; the padding's begins as zeros and stays."""
+    padding = None if padding_idx is None else padding_idx % num_embeddings
+    first = padded_row(ours.Normal(1.0), padding)
+    return dict(padding_idx=padding, weight=Parameter((num_embeddings, embedding_dim), first, dtype=dtype))
 
 
-class LayerNorm(Module):
+def _layer_norm(
+    normalized_shape: int | Sequence[int], eps: float = 1e-5, elementwise_affine: bool = True
+) -> dict[str, Any]:
     """Normalised over the last dims; scaled and shifted, unless not ``elementwise_affine``."""
-
-    def __init__(
-        self, normalized_shape: int | Sequence[int], eps: float = 1e-5, elementwise_affine: bool = True
-    ) -> None:
-        shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
-        self.weight = Parameter(shape, ours.ones) if elementwise_affine else None
-        self.bias = Parameter(shape, ours.zeros) if elementwise_affine else None
-        self.normalized_shape, self.eps, self.elementwise_affine = shape, eps, elementwise_affine
-
-    extra_repr = said("{0.normalized_shape}, eps={0.eps}, elementwise_affine={0.elementwise_affine}")
-
-    def forward(self, x: GlobalTensor) -> GlobalTensor:
-        """``[..., n] -> [..., n]``."""
-        if self.weight is None:
-            return lifted(NETWORK_TABLE["layer_norm"].call)(x, self.normalized_shape, eps=self.eps)
-        begin = -len(self.normalized_shape)
-        return lifted(core.layer_norm)(x, self.weight, self.bias, epsilon=self.eps, begin=begin)
+    shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+    weight, bias = (
+        Parameter(shape, first) if elementwise_affine else None for first in (ours.ones, ours.zeros)
+    )
+    return dict(
+        weight=weight, bias=bias, normalized_shape=shape, eps=eps, elementwise_affine=elementwise_affine
+    )
 
 
-class Dropout(Module):
+def _normalised(x: Any, normalized_shape: Any, weight: Any, bias: Any, eps: float) -> Any:
+    if weight is None:
+        return NETWORK_TABLE["layer_norm"].call(x, normalized_shape, eps=eps)
+    return core.layer_norm(x, weight, bias, epsilon=eps, begin=-len(normalized_shape))
+
+
+def _dropout(p: float = 0.5) -> dict[str, Any]:
     """Drops a share of the elements while training, others at every call, the same in every layout."""
-
-    def __init__(self, p: float = 0.5) -> None:
-        if not 0 <= p <= 1:
-            raise InputError(f"dropout probability has to be between 0 and 1, but got {p}")
-        self.p = p
-
-    extra_repr = said("p={0.p}, inplace=False")
-
-    def forward(self, x: GlobalTensor) -> GlobalTensor:
-        """Another mask at every call."""
-        if not self.training or not self.p:
-            return x
-        if self.p == 1:
-            return lifted(core.multiply)(x, 0)
-        return lifted(core.dropout)(x, rate=self.p, seed=next_seed())
+    if not 0 <= p <= 1:
+        raise InputError(f"dropout probability has to be between 0 and 1, but got {p}")
+    return dict(p=p)
 
 
-#: Layers and losses by their names: those that are one operator are made from the tables.
-LAYERS: dict[str, Any] = {
-    "Dropout": Dropout,
-    "Embedding": Embedding,
-    "LayerNorm": LayerNorm,
-    "Linear": Linear,
-    **layers({**TABLE, **NETWORK_TABLE}, Module, lifted),
-}
+def _dropped(x: Any, p: float, training: bool) -> Any:
+    if not training or not p:
+        return x
+    return core.multiply(x, 0) if p == 1 else core.dropout(x, rate=p, seed=next_seed())
+
+
+def _of(name: str, operand: str, layer: str, keeps: Any, says: str, *optional: str) -> Row:
+    """The row of a layer with parameters, from that of the function, whose operand it calls so."""
+    call = with_parameters(NETWORK_TABLE[name].call, {operand: "input"})
+    return Row(call, layer, keeps=keeps, says=said(says, *optional))
+
+
+#: Layers that are no function with options alone.
+_ROWS = {
+    "dropout": Row(_dropped, "Dropout", keeps=_dropout, says=said("p={0.p}, inplace=False")),
+    "embedding": _of("embedding", "ids", "Embedding", _embedding, "{0.weight.shape[0]}, {0.weight.shape[1]}", "padding_idx"),
+    "layer_norm": Row(_normalised, "LayerNorm", keeps=_layer_norm, says=said(
+        "{0.normalized_shape}, eps={0.eps}, elementwise_affine={0.elementwise_affine}")),
+    "linear": _of("linear", "x", "Linear", _linear, "in_features={0.in_features}, out_features={0.out_features}, bias={0.biased}"),
+}  # fmt: skip
+#: Layers and losses by their names, all from the tables.
+LAYERS = layers({**TABLE, **NETWORK_TABLE, **_ROWS}, Module, lifted)
