@@ -17,7 +17,7 @@ import numpy as np
 
 import spmdsim.linalg as linalg
 import spmdsim.ops as core
-from spmdsim.dialects.criteria import LOSSES
+from spmdsim import nn
 from spmdsim.dialects.table import Row, same, with_parameters
 from spmdsim.errors import InputError
 from spmdsim.ops.declare import unary
@@ -389,7 +389,12 @@ TORCH: dict[str, Row] = {
 
 #: Of ``nn.functional``, and the layers that apply them.
 NETWORK: dict[str, Row] = {
-    **LOSSES,
+    **same(
+        nn,
+        "binary_cross_entropy:BCELoss binary_cross_entropy_with_logits:BCEWithLogitsLoss cross_entropy:CrossEntropyLoss "
+        "l1_loss:L1Loss mse_loss:MSELoss nll_loss:NLLLoss smooth_l1_loss:SmoothL1Loss",
+        "input target",
+    ),
     "celu": Row(lambda input, alpha=1.0: core.where(core.greater(input, 0), input, core.multiply(
         core.expm1(core.minimum(core.divide(input, alpha), 0)), alpha)), "CELU"),
     "cosine_similarity": Row(lambda x1, x2, dim=1, eps=1e-8: core.divide(core.sum(core.multiply(x1, x2), dim), core.multiply(

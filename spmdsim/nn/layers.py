@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 import spmdsim.ops as ops
 from spmdsim.core import Layout
@@ -43,7 +43,7 @@ class Linear(Module):
         input: Layout | None = None,
         output: Layout | None = None,
         initialiser: Initialiser | None = None,
-        dtype: Any = np.float32,
+        dtype: DTypeLike = np.float32,
     ) -> None:
         self.weight = Parameter((n_in, n_out), weight, initialiser, dtype)
         self.bias: Parameter | None = None
@@ -90,7 +90,7 @@ class Embedding(Module):
         rows: str = "all",
         padding: int | None = None,
         initialiser: Initialiser | None = None,
-        dtype: Any = np.float32,
+        dtype: DTypeLike = np.float32,
     ) -> None:
         self.table = Parameter((count, width), table, initialiser or Normal(0.02), dtype)
         self.output, self.rows, self.padding = output, rows, padding
@@ -115,7 +115,9 @@ class LayerNorm(Module):
     [('scale', (4,)), ('shift', (4,))]
     """
 
-    def __init__(self, width: int, layout: Layout, epsilon: float = 1e-5, dtype: Any = np.float32) -> None:
+    def __init__(
+        self, width: int, layout: Layout, epsilon: float = 1e-5, dtype: DTypeLike = np.float32
+    ) -> None:
         self.scale = Parameter((width,), layout, ones, dtype)
         self.shift = Parameter((width,), layout, zeros, dtype)
         self.epsilon = epsilon
@@ -147,7 +149,7 @@ class MLP(Module):
         axis: str | None,
         *,
         function: Callable[[Tensor], Tensor] = ops.gelu,
-        dtype: Any = np.float32,
+        dtype: DTypeLike = np.float32,
     ) -> None:
         mesh = stream.mesh
         self.up = Linear(width, hidden, mesh(None, axis), input=without(stream, axis), dtype=dtype)
@@ -190,7 +192,7 @@ class Attention(Module):
         axis: str | None,
         *,
         causal: bool = True,
-        dtype: Any = np.float32,
+        dtype: DTypeLike = np.float32,
     ) -> None:
         parts = stream.mesh.axis_size(axis) if axis else 1
         if width % heads or heads % parts:
@@ -259,7 +261,7 @@ class TransformerBlock(Module):
         axis: str | None,
         *,
         causal: bool = True,
-        dtype: Any = np.float32,
+        dtype: DTypeLike = np.float32,
     ) -> None:
         vector = stream.mesh(None)
         self.norm1 = LayerNorm(width, vector, dtype=dtype)
@@ -301,7 +303,7 @@ class GPT(Module):
         *,
         tied: bool = False,
         rows: str = "all",
-        dtype: Any = np.float32,
+        dtype: DTypeLike = np.float32,
     ) -> None:
         mesh = stream.mesh
         self.tokens = Embedding(vocabulary, width, mesh(axis, None), output=stream, rows=rows, dtype=dtype)

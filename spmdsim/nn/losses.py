@@ -1,13 +1,26 @@
-"""Losses of two tensors: their mean, their sum or one per element."""
+"""Losses: their mean, their sum or one per element, with PyTorch's options, such as weights and labels that do not count.
+
+Semantics: https://docs.pytorch.org/docs/stable/nn.functional.html#loss-functions.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
 import spmdsim.ops as ops
 from spmdsim.errors import InputError
+from spmdsim.ops.declare import binary
+from spmdsim.ops.dim_reductions import normal_dims
 from spmdsim.tensor import Tensor
+from spmdsim.tensor.operands import Operand
 
 #: What may become of the elements' losses.
 REDUCTIONS = ("mean", "sum", "none")
+#: No logarithm of a probability counts as less.
+LEAST_LOG = -100.0
 
 
 def check_reduction(reduction: str) -> None:
@@ -24,7 +37,7 @@ def reduced(losses: Tensor, reduction: str = "mean") -> Tensor:
     return ops.mean(losses) if reduction == "mean" else ops.sum(losses)
 
 
-def mse_loss(x: Tensor, y: Tensor, reduction: str = "mean") -> Tensor:
+def mse_loss(x: Tensor, y: Operand, reduction: str = "mean") -> Tensor:
     """Squared differences of two tensors of one shape.
 
     Args:
@@ -48,7 +61,7 @@ def mse_loss(x: Tensor, y: Tensor, reduction: str = "mean") -> Tensor:
     return reduced(ops.squared_difference(x, y), reduction)
 
 
-def l1_loss(x: Tensor, y: Tensor, reduction: str = "mean") -> Tensor:
+def l1_loss(x: Tensor, y: Operand, reduction: str = "mean") -> Tensor:
     """Absolute differences of two tensors, reduced and refused as by :func:`mse_loss`.
 
     Args:
@@ -62,3 +75,186 @@ def l1_loss(x: Tensor, y: Tensor, reduction: str = "mean") -> Tensor:
     2.0
     """
     return reduced(ops.absolute(ops.subtract(x, y)), reduction)
+
+
+def smooth_l1_loss(x: Tensor, y: Operand, reduction: str = "mean", beta: float = 1.0) -> Tensor:
+    """Squared differences below ``beta``, absolute ones above (Girshick, 2015), reduced as by :func:`mse_loss`.
+
+    >>> from spmdsim import Mesh, Tensor
+    >>> x = Tensor.from_global([1.0, 2.0], Mesh((2,), ("dp",))("dp"))
+    >>> smooth_l1_loss(x, x + 2.0).item()
+    1.5
+    """
+    if not beta:
+        return l1_loss(x, y, reduction)
+    far = ops.absolute(ops.subtract(x, y))
+    near = ops.divide(ops.square(far), 2 * beta)
+    return reduced(ops.where(ops.less(far, beta), near, ops.subtract(far, beta / 2)), reduction)
+
+
+def _logs(x: np.ndarray) -> list[np.ndarray]:
+    """The logarithms of probabilities and of the others', none below :data:`LEAST_LOG`."""
+    with np.errstate(divide="ignore"):
+        return [np.maximum(log, x.dtype.type(LEAST_LOG)) for log in (np.log(x), np.log1p(-x))]
+
+
+def _cross(x: np.ndarray, target: np.ndarray) -> np.ndarray:
+    one, other = _logs(x)
+    return np.asarray((target - 1) * other - target * one)
+
+
+def _cross_vjp(dy: np.ndarray, operands: Sequence[np.ndarray], _y: Any) -> list[Any]:
+    x, target = operands
+
+    def of_target() -> np.ndarray:
+        one, other = _logs(x)
+        return np.asarray(dy * (other - one))
+
+    return [lambda: dy * (x - target) / np.maximum(x * (1 - x), x.dtype.type(1e-12)), of_target]
+
+
+_binary_cross_entropy = binary(
+    "binary_cross_entropy", _cross, _cross_vjp, says="-t log(x) - (1 - t) log(1 - x)"
+)
+
+
+def _weighted(losses: Tensor, weight: Operand | None, reduction: str) -> Tensor:
+    return reduced(losses if weight is None else ops.multiply(losses, weight), reduction)
+
+
+def binary_cross_entropy(
+    x: Tensor, target: Operand, weight: Operand | None = None, reduction: str = "mean"
+) -> Tensor:
+    """Minus the logarithm of what probabilities ``x`` give to a target of 0 or 1, or between; a ``weight`` per element.
+
+    >>> from spmdsim import Mesh, Tensor
+    >>> x = Tensor.from_global([0.5, 0.5], Mesh((2,), ("dp",))("dp"))
+    >>> round(binary_cross_entropy(x, 1.0).item(), 4)
+    0.6931
+    """
+    return _weighted(_binary_cross_entropy(x, target), weight, reduction)
+
+
+def binary_cross_entropy_with_logits(
+    x: Tensor, target: Operand, weight: Operand | None = None, reduction: str = "mean", pos_weight: Operand | None = None
+) -> Tensor:  # fmt: skip
+    """:func:`binary_cross_entropy` of ``sigmoid(x)``; with ``pos_weight`` the share of the ones counts so much more.
+
+    >>> from spmdsim import Mesh, Tensor
+    >>> x = Tensor.from_global([0.0, 0.0], Mesh((2,), ("dp",))("dp"))
+    >>> round(binary_cross_entropy_with_logits(x, 1.0).item(), 4)
+    0.6931
+    """
+    if pos_weight is None:
+        losses = ops.subtract(ops.softplus(x), ops.multiply(x, target))
+    else:  # (1 - t) x + (1 + (w - 1) t) log(1 + exp(-x))
+        share = ops.add(ops.multiply(ops.subtract(pos_weight, 1.0), target), 1.0)
+        below = ops.multiply(share, ops.softplus(ops.negative(x)))
+        losses = ops.add(ops.multiply(ops.subtract(1.0, target), x), below)
+    return _weighted(losses, weight, reduction)
+
+
+def classes_last(x: Tensor, axis: int = 1) -> Tensor:
+    """With the classes as the last dim."""
+    return x if normal_dims(axis, x.ndim) == (x.ndim - 1,) else ops.moveaxis(x, axis, -1)
+
+
+def check_weight(weight: Any, classes: int) -> None:
+    """Refuse weights of classes that are not one per class. InputError: another number of them, or no tensor."""
+    if weight is not None and tuple(getattr(weight, "shape", ())) != (classes,):
+        got = f"shape {[*weight.shape]}" if hasattr(weight, "shape") else f"{weight!r}"
+        raise InputError(
+            f"weight tensor should be defined either for all {classes} classes or no classes, but got {got}"
+        )
+
+
+def counted(target: Tensor, ignore_index: int, weight: Any, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Labels, 0 for those that do not count, and how much each of them counts, in the type of ``like[..., c]``."""
+    check_weight(weight, like.shape[-1])
+    ignored = ops.equal(target, ignore_index)
+    labels, counts = ops.where(ignored, 0, target), ops.cast(ops.logical_not(ignored), like.dtype)
+    return labels, counts if weight is None else ops.multiply(ops.take(weight, labels, 0), counts)
+
+
+def mean_of(losses: Tensor, counts: Tensor, reduction: str, least: float = 0.0) -> Tensor:
+    """Losses, of which each counts so much, reduced; where nothing counts the mean is divided by ``least``."""
+    if reduction != "mean":
+        return reduced(losses, reduction)
+    total = ops.sum(counts)
+    total = total.to(total.layout.reduced)
+    total = ops.where(ops.equal(total, 0), least, total) if least else total
+    return ops.divide(ops.sum(losses), total)
+
+
+def _rows(x: Tensor, target: Tensor) -> Tensor:
+    """What is known of classes, which are the last dim then. InputError: not one target per row."""
+    axis = min(1, x.ndim - 1)
+    rows = classes_last(x, axis)
+    if target.shape != rows.shape[:-1]:
+        raise InputError(
+            f"Expected target size {list(rows.shape[:-1])}, got {list(target.shape)}: classes are dim {axis} of the input, of "
+            f"shape {list(x.shape)}"
+        )
+    return rows
+
+
+def nll_loss(
+    x: Tensor, target: Tensor, weight: Operand | None = None, ignore_index: int = -100, reduction: str = "mean"
+) -> Tensor:  # fmt: skip
+    """:func:`cross_entropy` of labels, from logarithms of probabilities.
+
+    >>> from spmdsim import Mesh, Tensor
+    >>> mesh = Mesh((2,), ("dp",))
+    >>> x = Tensor.from_global([[-1.0, -2.0], [-3.0, -4.0]], mesh("dp", None))
+    >>> nll_loss(x, Tensor.from_global([0, 1], mesh("dp"))).item()
+    2.5
+    """
+    logs = _rows(x, target)
+    labels, counts = counted(target, ignore_index, weight, logs)
+    return mean_of(ops.multiply(ops.negative(ops.pick(logs, labels)), counts), counts, reduction)
+
+
+def cross_entropy(
+    x: Tensor, target: Tensor, weight: Operand | None = None, ignore_index: int = -100, reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Tensor:  # fmt: skip
+    """Minus the log-probability of labels, with PyTorch's options; the classes are dim 1 of ``x``, or its only one.
+
+    Args:
+        x: logits ``[batch, c, ...]`` or ``[c]``.
+        target: labels ``[batch, ...]``, or probabilities in the shape of the logits.
+        weight: how much each class counts, ``[c]``.
+        ignore_index: the label that does not count.
+        reduction: ``"mean"`` of what counts, ``"sum"`` or ``"none"``.
+        label_smoothing: the share of every label that all classes get evenly.
+
+    Raises:
+        InputError: another number of weights than classes, of labels than rows, or a share that is none.
+
+    >>> from spmdsim import Mesh, Tensor
+    >>> mesh = Mesh((2,), ("dp",))
+    >>> x = Tensor.from_global([[0.0, 0.0], [9.0, 0.0]], mesh("dp", None))
+    >>> round(cross_entropy(x, Tensor.from_global([1, -100], mesh("dp"))).item(), 4)
+    0.6931
+    """
+    if not 0 <= label_smoothing <= 1:
+        raise InputError(f"label_smoothing must be between 0.0 and 1.0. Got: {label_smoothing}")
+    axis, share = min(1, x.ndim - 1), label_smoothing
+    if target.shape == x.shape:
+        rows, known = classes_last(x, axis), classes_last(target, axis)
+        check_weight(weight, rows.shape[-1])
+        known = ops.add(ops.multiply(known, 1 - share), share / rows.shape[-1]) if share else known
+        known = known if weight is None else ops.multiply(known, weight)
+        losses = ops.negative(ops.sum(ops.multiply(known, ops.log_softmax(rows)), -1))
+        if reduction == "mean":
+            return ops.divide(ops.sum(losses), max(1, losses.size))
+        return reduced(losses, reduction)
+    rows = _rows(x, target)
+    labels, counts = counted(target, ignore_index, weight, rows)
+    losses = ops.multiply(ops.cross_entropy(rows, labels, "none"), counts)
+    if share:
+        logs = ops.log_softmax(rows)
+        spread = ops.negative(ops.sum(logs if weight is None else ops.multiply(logs, weight), -1))
+        spread = ops.where(ops.equal(target, ignore_index), 0.0, spread)
+        losses = ops.add(ops.multiply(losses, 1 - share), ops.multiply(spread, share / rows.shape[-1]))
+    return mean_of(losses, counts, reduction)

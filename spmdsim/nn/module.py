@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from spmdsim.core import Layout
 from spmdsim.core.meta import Meta
@@ -114,7 +115,7 @@ class Parameter(Pictured):
         shape: tuple[int, ...],
         layout: Layout,
         initialiser: Initialiser | None = None,
-        dtype: Any = np.float32,
+        dtype: DTypeLike = np.float32,
     ) -> None:
         layout.check_shape(shape)
         self.shape = tuple(shape)

@@ -284,6 +284,8 @@ class Adam(Optimiser):
         weight_decay: what the value loses per step, times the rate.
         state_layout: where the moments live.
         decoupled: whether the decay acts on the value itself; else it is added to the gradient.
+        amsgrad: divide by the largest second moment so far (Reddi et al., 2018).
+        bias_correction: make up for moments that begin as zeros.
 
     Raises:
         InputError: a beta that is negative, or 1 or more.
@@ -308,12 +310,17 @@ class Adam(Optimiser):
         state_layout: StateLayout | None = None,
         *,
         decoupled: bool = True,
+        amsgrad: bool = False,
+        bias_correction: bool = True,
     ) -> None:
         super().__init__(parameters, rate, state_layout)
         if not all(0 <= beta < 1 for beta in betas):
             raise InputError(f"Adam's betas are at least 0 and less than 1, not {betas}")
         self.betas, self.epsilon = betas, epsilon
         self.weight_decay, self.decoupled = weight_decay, decoupled
+        self.amsgrad, self.bias_correction = amsgrad, bias_correction
+        if amsgrad:
+            self.slots = 3
 
     def _block(self, out: np.ndarray, value: np.ndarray, gradient: np.ndarray, *state: np.ndarray) -> None:
         kind = value.dtype.type
@@ -326,13 +333,10 @@ class Adam(Optimiser):
         first += (1 - b1) * gradient
         np.multiply(second_before, b2, out=second)
         second += (1 - b2) * gradient * gradient
-        corrected1 = first / kind(1 - self.betas[0] ** self.count)
-        corrected2 = self._spread(second, *before, *after) / kind(1 - self.betas[1] ** self.count)
+        spread = np.maximum(before[0], second, out=after[0]) if self.amsgrad else second
+        left = [1 - beta**self.count if self.bias_correction else 1.0 for beta in self.betas]
+        corrected1, corrected2 = first / kind(left[0]), spread / kind(left[1])
         update = corrected1 / (np.sqrt(corrected2) + kind(self.epsilon))
         if self.weight_decay and self.decoupled:
             update += kind(self.weight_decay) * value
         np.subtract(value, np.multiply(update, kind(self.rate), out=update), out=out)
-
-    def _spread(self, second: np.ndarray, *more: np.ndarray) -> np.ndarray:
-        """What steps are divided by the root of: the second moment; a subclass may have more state, before and after."""
-        return second

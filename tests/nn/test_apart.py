@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import math
+import re
 import zlib
 
 import numpy as np
@@ -218,6 +219,27 @@ def test_losses_by_hand(loss, by_hand):
     )
     with pytest.raises(InputError, match=r"^reduction is one of mean, sum, none, not 'max'$"):
         loss(left, right, "max")
+
+
+def test_cross_entropy_by_hand():
+    """Weights of classes, a label that does not count and smoothed labels; the classes are dim 1, split over an axis."""
+    rng, world = np.random.default_rng(5), LockStep(4)
+    x, labels, weight = rng.normal(size=(4, 6, 2)), rng.integers(0, 6, (4, 2)), rng.uniform(1, 2, 6)
+    labels[1, 0] = 5
+    losses, counts = np.zeros((4, 2)), np.where(labels == 5, 0, weight[labels])
+    for i, j in zip(*np.nonzero(counts)):
+        logs = x[i, :, j] - np.log(np.exp(x[i, :, j]).sum())
+        losses[i, j] = -0.75 * weight[labels[i, j]] * logs[labels[i, j]] - 0.25 * (weight * logs).mean()
+    given = [Tensor.from_global(v, where, world) for v, where in (
+        (x, MESH("dp", "tp", None)), (labels, MESH("dp", None)), (weight, MESH(None)))]  # fmt: skip
+    for reduction, wanted in ("none", losses), ("sum", losses.sum()), ("mean", losses.sum() / counts.sum()):
+        loss = nn.cross_entropy(*given, ignore_index=5, reduction=reduction, label_smoothing=0.25)
+        np.testing.assert_allclose(loss.full(), wanted, rtol=1e-12)
+    message = re.escape(
+        "Expected target size [4, 2], got [4]: classes are dim 1 of the input, of shape [4, 6, 2]"
+    )
+    with pytest.raises(InputError, match=message):
+        nn.cross_entropy(given[0], Tensor.from_global(labels[:, 0], MESH("dp"), world))
 
 
 @pytest.mark.parametrize("dtype", ["f4", "f8"])

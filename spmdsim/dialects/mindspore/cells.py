@@ -10,7 +10,6 @@ import numpy as np
 
 import spmdsim.ops as core
 from spmdsim.core import Layout
-from spmdsim.dialects.criteria import counted
 from spmdsim.dialects.dialect_modules import Numbered, said, tree
 from spmdsim.dialects.host import whole
 from spmdsim.dialects.mindspore.context import LOCAL_MEAN, LOCAL_SUM, outermost
@@ -22,6 +21,7 @@ from spmdsim.dialects.mindspore.tensors import type_name
 from spmdsim.dialects.missing import Worded, each
 from spmdsim.errors import InputError, UsageTypeError, unknown
 from spmdsim.nn import Module, ModuleList, Sequential, losses
+from spmdsim.nn.losses import counted
 from spmdsim.redistribution.sparse_lookup import checked_ids
 from spmdsim.tensor import Tensor
 

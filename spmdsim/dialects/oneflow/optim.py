@@ -1,6 +1,5 @@
 """``oneflow.optim``: optimisers with ``step()`` and ``zero_grad()``."""
 
-import sys
 from typing import Any
 
 import numpy as np
@@ -51,35 +50,14 @@ SGD = renamed("SGD", _DampedFromTheStart, lambda params, lr=0.001, momentum=0.0,
     nesterov=nesterov), _Gradients)  # fmt: skip
 
 
-class _Adam(nn.Adam):
-    """With the largest second moment so far for ``amsgrad``, and without correction of the moments' first steps."""
-
-    def __init__(self, amsgrad: bool, do_bias_correction: bool, **options: Any) -> None:
-        super().__init__(**options)
-        self.amsgrad, self.do_bias_correction = amsgrad, do_bias_correction
-        self.slots = 3 if amsgrad else 2
-
-    def new_value(self, value: np.ndarray, gradient: np.ndarray, state: list[np.ndarray]) -> np.ndarray:
-        """One step; after very many steps nothing is left to be corrected."""
-        self.count = self.count if self.do_bias_correction else sys.maxsize
-        return super().new_value(value, gradient, state)
-
-    def _spread(self, second: np.ndarray, *more: np.ndarray) -> np.ndarray:
-        if not self.amsgrad:
-            return second
-        before, after = more
-        most: np.ndarray = np.maximum(before, second, out=after)
-        return most
-
-
-def _adam(name: str, decay: float) -> Any:
-    """Adam, whose decay is added to the gradient, or AdamW, whose decay acts on the value itself."""
-    return renamed(name, _Adam, lambda params, lr=0.001, betas=(0.9, 0.999), eps=1e-8, weight_decay=decay, amsgrad=False,
+def _adam(name: str, decay: float, about: str) -> Any:
+    return renamed(name, nn.Adam, lambda params, lr=0.001, betas=(0.9, 0.999), eps=1e-8, weight_decay=decay, amsgrad=False,
         do_bias_correction=True, contiguous_params=False, fused=False: dict(
-        parameters=_listed(params), rate=lr, betas=betas, epsilon=eps, weight_decay=weight_decay,
-        decoupled=name == "AdamW", amsgrad=amsgrad, do_bias_correction=do_bias_correction), _Gradients)  # fmt: skip
+        parameters=_listed(params), rate=lr, betas=betas, epsilon=eps, weight_decay=weight_decay, amsgrad=amsgrad,
+        decoupled=name == "AdamW", bias_correction=do_bias_correction), _Gradients, __doc__=about)  # fmt: skip
 
 
-Adam, AdamW = _adam("Adam", 0.0), _adam("AdamW", 0.01)
+Adam = _adam("Adam", 0.0, "Adam; weight decay is added to the gradient.")
+AdamW = _adam("AdamW", 0.01, "Adam, with weight decay that acts on the value itself.")
 
 find_words(__name__)

@@ -11,7 +11,6 @@ import numpy as np
 import spmdsim.fft as fourier
 import spmdsim.linalg as linalg
 import spmdsim.ops as core
-from spmdsim.dialects.criteria import check_weight, classes_last, counted, mean_of
 from spmdsim.dialects.functions import NETWORK, TORCH, attained, dims_of, numbers, open_clip, with_names
 from spmdsim.dialects.host import element_type, in_default_type
 from spmdsim.dialects.missing import told
@@ -19,7 +18,7 @@ from spmdsim.dialects.paddle.static import Variable, next_seed, recorded
 from spmdsim.dialects.paddle.tensors import Tensor, everywhere, together
 from spmdsim.dialects.table import ARITHMETIC, Row, same, with_parameters
 from spmdsim.errors import InputError, UsageTypeError
-from spmdsim.nn.losses import reduced
+from spmdsim.nn.losses import check_weight, classes_last, counted, mean_of, reduced
 from spmdsim.ops.declare import binary
 from spmdsim.ops.dim_reductions import normal_dims
 from spmdsim.tensor import Tensor as CoreTensor
