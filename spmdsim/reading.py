@@ -298,7 +298,9 @@ def _build(node: ast.AST) -> _Function:
     if isinstance(node, ast.Compare) and all(type(op) in _COMPARE for op in node.ops):
         tests = [_COMPARE[type(op)] for op in node.ops]
         parts = [_build(part) for part in (node.left, *node.comparators)]
-        return _bounded(lambda *found: all(test(a, b) for test, a, b in zip(tests, found, found[1:])), *parts)
+        return _bounded(
+            lambda *values: all(test(a, b) for test, a, b in zip(tests, values, values[1:])), *parts
+        )
     if isinstance(node, ast.BoolOp):
         every = all if isinstance(node.op, ast.And) else any
         parts = [_build(part) for part in node.values]

@@ -58,16 +58,16 @@ def sides(said: Iterable[tuple[int, Said]]) -> list[tuple[list[int], Said]]:
     return sorted(((ranks, what) for what, ranks in ranks_by_words.items()), key=lambda side: -len(side[0]))
 
 
-def in_words(found: Iterable[tuple[Sequence[int], Any]], verb: str, job: Sequence[int]) -> str:
+def in_words(said: Iterable[tuple[Sequence[int], Any]], verb: str, job: Sequence[int]) -> str:
     """Sides in words.
 
     Args:
-        found: ranks, and what they say, each.
+        said: ranks, and what they say, each.
         verb: what they do with it, as many do.
         job: what each rank is called.
 
     >>> in_words([([0, 2], 1.0), ([1], 2.0)], "hold", job=[4, 5, 6])
     'ranks 4, 6 hold 1.0, rank 5 holds 2.0'
     """
-    named = [(sorted(job[rank] for rank in ranks), what) for ranks, what in found]
+    named = [(sorted(job[rank] for rank in ranks), what) for ranks, what in said]
     return ", ".join(f"{name_ranks(ranks)} {verb}{'s' * (len(ranks) == 1)} {what}" for ranks, what in named)

@@ -292,7 +292,7 @@ def meshes(size: int) -> list[Mesh]:
 
 
 def catalogue(
-    found: list[Mesh], inputs: Inputs, only: tuple[str, ...] = (), every: bool = False
+    meshes: list[Mesh], inputs: Inputs, only: tuple[str, ...] = (), every: bool = False
 ) -> Iterator[Case]:
     """The cases of the main job, of some operators or all; for matmul every assignment of axes or one of each kind."""
     makers = {
@@ -301,5 +301,5 @@ def catalogue(
         "linear": linear_cases,
     }
     for name in only or OPERATORS:
-        for mesh in found:
+        for mesh in meshes:
             yield from makers[name](mesh, inputs)

@@ -88,12 +88,12 @@ def _layouts(args: argparse.Namespace, ndim: int, to_ndim: int) -> tuple[Layout,
         src = written_layout(args.src, _mesh(args.mesh), ndim)
         mesh = args.dst_mesh or args.mesh
         dst = written_layout(args.dst, src.mesh if mesh is None else _mesh(mesh), to_ndim)
-    pending = dict(src.partial)
+    partial = dict(src.partial)
     for item in args.partial:
         for one in item.split(","):
             axis, _, op = one.strip().partition(":")
-            pending[axis] = op or "sum"
-    return Layout(src.mesh, src.dims, pending), Layout(dst.mesh, dst.dims, dst.partial)
+            partial[axis] = op or "sum"
+    return Layout(src.mesh, src.dims, partial), Layout(dst.mesh, dst.dims, dst.partial)
 
 
 def _mesh(text: str | None) -> Mesh | None:

@@ -316,8 +316,8 @@ def facts_of(schedule: Schedule, verdict: ScheduleVerdict | None = None) -> Fact
         ScheduleError: when its messages do not match.
 
     >>> from spmdsim.collectives import schedule_of
-    >>> found = facts_of(schedule_of("all_reduce", "ring", 8))
-    >>> found.steps, found.bound.steps, found.beta == found.bound.beta, round(found.score, 1)
+    >>> facts = facts_of(schedule_of("all_reduce", "ring", 8))
+    >>> facts.steps, facts.bound.steps, facts.beta == facts.bound.beta, round(facts.score, 1)
     (14, 3, True, 60.7)
     """
     verdict = verdict or verify(schedule)

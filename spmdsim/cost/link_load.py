@@ -288,8 +288,8 @@ def hotspots(schedule: Schedule, topology: Topology, nbytes: int, itemsize: int 
 
     >>> from spmdsim.collectives import schedule_of
     >>> from spmdsim.cost.topologies import Torus
-    >>> found = hotspots(schedule_of("all_reduce", "recursive_doubling", 8), Torus((8,), 1e9), 1000)
-    >>> [(one.link, one.messages) for one in found]
+    >>> links = hotspots(schedule_of("all_reduce", "recursive_doubling", 8), Torus((8,), 1e9), 1000)
+    >>> [(one.link, one.messages) for one in links]
     [('0 + dim 0', 1), ('1 + dim 0', 2), ('0 + dim 0', 4)]
     """
     spots = []

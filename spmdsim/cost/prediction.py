@@ -135,8 +135,8 @@ def predict(
     Raises:
         InputError: nothing to predict.
 
-    >>> found = predict("all_reduce", Machine.laptop(), [8], [8, 2**20], ["ring", "recursive_doubling"])
-    >>> [point.best for point in found.points]
+    >>> prediction = predict("all_reduce", Machine.laptop(), [8], [8, 2**20], ["ring", "recursive_doubling"])
+    >>> [point.best for point in prediction.points]
     ['recursive_doubling', 'ring']
     """
     if not ranks or not sizes or min(ranks) < 1 or min(sizes) < 0:

@@ -84,8 +84,8 @@ def price(
             exists, the machine is flat and the schedule is large.
 
     >>> from spmdsim.collectives import schedule_of
-    >>> found = price(schedule_of("all_reduce", "ring", 4), Machine("toy", 1e-6, 1e-9), 1000)
-    >>> found.steps, found.beta_bytes, f"{found.seconds:.2e}"
+    >>> cost = price(schedule_of("all_reduce", "ring", 4), Machine("toy", 1e-6, 1e-9), 1000)
+    >>> cost.steps, cost.beta_bytes, f"{cost.seconds:.2e}"
     (6, 1500.0, '7.50e-06')
     """
     flat = topology is None and not (machine.intra or machine.pieces or machine.reduce_pieces)

@@ -43,12 +43,12 @@ def mesh_figure(mesh: Mesh) -> Figure:
 
 def layout_figure(layout: Layout, shape: Sequence[int] | None = None) -> Figure:
     """The grid of ranks, coloured by what they hold; with a shape, the tensor with its pieces, too."""
-    pending = ", ".join(f"{axis} ({op})" for axis, op in layout.partial)
+    partial = ", ".join(f"{axis} ({op})" for axis, op in layout.partial)
     notes = [
         f"{layout.shard_count:,} pieces on {many(layout.mesh.size, 'rank')}: ranks of one # hold the same piece"
     ]
-    if pending:
-        notes.append(f"pending over {pending}: every rank along it holds a part that is still to be added up")
+    if partial:
+        notes.append(f"pending over {partial}: every rank along it holds a part that is still to be added up")
     if shape is None:
         return Figure(f"layout {layout}", (_grid(layout, None),), tuple(notes))
     layout.check_shape(shape)

@@ -82,8 +82,8 @@ def predicted_timeline(
     With LogGOPS parameters, in seconds, events are simulated instead of synchronous rounds.
 
     >>> from spmdsim.collectives import schedule_of
-    >>> found = predicted_timeline(schedule_of("all_gather", "ring", 3), Machine.laptop(), 300)
-    >>> sum(event["ph"] == "s" for event in found["traceEvents"])
+    >>> timeline = predicted_timeline(schedule_of("all_gather", "ring", 3), Machine.laptop(), 300)
+    >>> sum(event["ph"] == "s" for event in timeline["traceEvents"])
     6
     """
     if events is None:

@@ -75,12 +75,12 @@ def _lay(
     machine: Machine,
     at: float,
     depth: int,
-    found: list[PredictedSlice],
+    slices: list[PredictedSlice],
     under_way: dict[int, float],
 ) -> float:
     """Put slices one after the other from ``at`` on, and return where they end."""
     for one, inner in nodes:
-        place = len(found)
+        place = len(slices)
         if isinstance(one, _Waiting):
             end = max(at, under_way.pop(id(one.event), at))
         elif isinstance(one, CollectiveEvent):
@@ -88,13 +88,13 @@ def _lay(
             begin = max(at, *under_way.values()) if early and under_way else at
             end = begin + price_step(one.step, element_type(one.dtype).itemsize, machine)[1]
             times = begin, end - begin, one.seconds
-            found.append(PredictedSlice(one.collective, "collective", *times, depth, early))
+            slices.append(PredictedSlice(one.collective, "collective", *times, depth, early))
             if early:
                 under_way[id(one)], end = end, at
         else:
-            end = _lay(inner, machine, at, depth + 1, found, under_way)
+            end = _lay(inner, machine, at, depth + 1, slices, under_way)
             end += _computing(one, inner, machine)
-            found.insert(place, PredictedSlice(one.name, "operator", at, end - at, one.seconds, depth))
+            slices.insert(place, PredictedSlice(one.name, "operator", at, end - at, one.seconds, depth))
         at = end
     return at
 

@@ -1,7 +1,7 @@
 """What a page lets people choose: meshes, shapes, layouts, rank counts, algorithms, programs.
 
-A page holds every answer, so what it offers is finite: all layouts of each mesh and shape, and of pending sources on
-meshes of three axes and more those with one pending axis and at most one axis per dim.
+A page holds every answer, so what it offers is finite: all layouts of each mesh and shape, and of partial sources on
+meshes of three axes and more those with one partial axis and at most one axis per dim.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def ends_of(mesh: Mesh, ndim: int) -> tuple[tuple[Layout, ...], tuple[Layout, ..
     >>> [len(ends) for ends in ends_of(Mesh((2, 2, 2), ("a", "b", "c")), 3)]
     [103, 64]
     """
-    sources, targets = layouts_of(mesh, ndim), layouts_of(mesh, ndim, pending=False)
+    sources, targets = layouts_of(mesh, ndim), layouts_of(mesh, ndim, partial=False)
     if len(sources) * len(targets) > MOST_PAIRS:
         sources, targets = (tuple(filter(_in_order, layouts)) for layouts in (sources, targets))
     return (sources, targets) if len(sources) * len(targets) <= MOST_PAIRS else ((), ())
@@ -109,17 +109,17 @@ def default_meshes() -> tuple[Mesh, ...]:
     return tuple(Mesh(shape, names[len(shape)]) for size in (2, 4, 6, 8) for shape in _products(size))
 
 
-def layouts_of(mesh: Mesh, ndim: int, *, pending: bool = True) -> tuple[Layout, ...]:
-    """The layouts that are offered, those with nothing pending first.
+def layouts_of(mesh: Mesh, ndim: int, *, partial: bool = True) -> tuple[Layout, ...]:
+    """The layouts that are offered, those with nothing partial first.
 
     >>> mesh = Mesh((2, 2), ("a", "b"))
-    >>> len(layouts_of(mesh, 2, pending=False)), len(layouts_of(mesh, 2))
+    >>> len(layouts_of(mesh, 2, partial=False)), len(layouts_of(mesh, 2))
     (11, 18)
     """
     whole = tuple(dict.fromkeys(_layouts(mesh, ndim)))
-    if not pending:
+    if not partial:
         return whole
-    return (*whole, *(one for layout in whole for one in _pending(layout)))
+    return (*whole, *(one for layout in whole for one in _partial(layout)))
 
 
 def _layouts(mesh: Mesh, ndim: int) -> Iterator[Layout]:
@@ -131,7 +131,7 @@ def _layouts(mesh: Mesh, ndim: int) -> Iterator[Layout]:
                 yield Layout(mesh, [order[a:b] for a, b in pairwise(ends)])
 
 
-def _pending(layout: Layout) -> Iterator[Layout]:
+def _partial(layout: Layout) -> Iterator[Layout]:
     size = layout.mesh.size_of
     busy = [axis for axis in layout.mesh.axes if size[axis] > 1]
     free = [axis for axis in busy if axis not in layout.split_axes]

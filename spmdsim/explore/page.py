@@ -69,7 +69,7 @@ def page(offer: Offer | None = None) -> str:
         "data": packed,
         "script": script,
     }
-    text = re.sub(r"\{(\w+)\}", lambda found: parts[found[1]], _front("page.html"))
+    text = re.sub(r"\{(\w+)\}", lambda match: parts[match[1]], _front("page.html"))
     if len(text.encode()) > MOST_BYTES:
         raise InputError(
             f"the page would have {len(text.encode()):,} bytes, more than {MOST_BYTES:,}: offer fewer meshes or shapes"

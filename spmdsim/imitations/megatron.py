@@ -32,12 +32,12 @@ def _placed(place: str, mesh: Mesh, axis: str, ndim: int) -> Layout:
     dims: list[str | None] = [None] * ndim
     if place in _CUT:
         dims[_CUT[place]] = axis
-    return Layout(mesh, dims, {axis: "sum"} if place == "pending" else {})
+    return Layout(mesh, dims, {axis: "sum"} if place == "unreduced" else {})
 
 
 #: The dim that the axis splits: the sequence or the hidden one.
 _CUT = {"first": 0, "last": -1}
-whole, pending, first, last = (partial(_placed, place) for place in ("whole", "pending", "first", "last"))
+whole, unreduced, first, last = (partial(_placed, place) for place in ("whole", "unreduced", "first", "last"))
 
 
 @dataclass(frozen=True)
@@ -77,14 +77,14 @@ class Mapping:
 MAPPINGS: dict[str, Mapping] = {
     mapping.name: mapping
     for mapping in (
-        Mapping("copy_to_region", whole, whole, pending),
-        Mapping("reduce_from_region", pending, whole, whole),
+        Mapping("copy_to_region", whole, whole, unreduced),
+        Mapping("reduce_from_region", unreduced, whole, whole),
         Mapping("scatter_to_region", whole, last, last),
         Mapping("gather_from_region", last, whole, whole),
         Mapping("scatter_to_sequence_region", whole, first, first),
-        Mapping("gather_from_sequence_region", first, whole, pending),
+        Mapping("gather_from_sequence_region", first, whole, unreduced),
         Mapping("gather_from_sequence_region_replicated_grad", first, whole, whole),
-        Mapping("reduce_scatter_to_sequence_region", pending, first, first),
+        Mapping("reduce_scatter_to_sequence_region", unreduced, first, first),
         Mapping("all_to_all_sequence_to_hidden", first, last, last),
         Mapping("all_to_all_hidden_to_sequence", last, first, first),
     )

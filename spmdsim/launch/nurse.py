@@ -80,7 +80,7 @@ def nursed(job: Launched | None) -> None:
 
 class _Nurse:
     def __init__(self, child: int, job: Launched, folder: Path) -> None:
-        self.child, self.found, self.folder = child, job, folder
+        self.child, self.job, self.folder = child, job, folder
         self.asked = False
 
     def watch(self, forwarded: list[int], mask: set[signal.Signals | int]) -> int:
@@ -121,14 +121,14 @@ class _Nurse:
 
     def _tell(self, code: int) -> None:
         """Leave a note of a death, unless the rank itself has said why it ends; the starter ends the job."""
-        rank = self.found.rank
+        rank = self.job.rank
         if (code == 0 and (self.folder / f"rank_{rank}").exists()) or notes.has_left(self.folder, rank, code):
             if code == 0 and notes.has_left_before_mpi(self.folder, rank):
                 self._stay()
             return
         notes.note_failure(code_of(code), cause_of(code))
         end = time.monotonic() + ENDED_SECONDS
-        while code == 0 and len(notes.ranks_gone(self.folder)) < self.found.size:  # do all go like this?
+        while code == 0 and len(notes.ranks_gone(self.folder)) < self.job.size:  # do all go like this?
             time.sleep(0.05)
             code = int(time.monotonic() > end)
         if code:
@@ -140,8 +140,8 @@ class _Nurse:
 
         Of some launchers nobody learns then which rank it was, and others let the ranks wait for ever.
         """
-        while not self.asked and len(notes.ranks_gone(self.folder)) < self.found.size:
-            if waiting := awaiting(self.found):
+        while not self.asked and len(notes.ranks_gone(self.folder)) < self.job.size:
+            if waiting := awaiting(self.job):
                 notes.note_failure(CODE, left_while(waiting))
                 notes.note_end()
                 time.sleep(ENDED_SECONDS)

@@ -20,9 +20,9 @@ def redistribute(here: World, sizes: list[int]) -> None:
     """Every redistribution of one collective between the layouts of square matrices, over all ranks."""
     line = Mesh((here.size,), ("x",))
     rows, columns, whole = line("x", None), line(None, "x"), line(None, None)
-    pending = line(None, None, partial="x")
+    partial = line(None, None, partial="x")
     moves = [(rows, columns), (columns, rows), (rows, whole), (columns, whole)]
-    moves += [(pending, target) for target in (whole, rows, columns)]
+    moves += [(partial, target) for target in (whole, rows, columns)]
     for size in sizes:
         for source, target in moves:
             local = np.ones(source.local_shape((size, size), here.ranks[0]), np.float32)

@@ -116,12 +116,12 @@ def layout_from_cuts(cuts: Sequence[int], computed: Layout, shape: Sequence[int]
     """
     if len(cuts) != len(shape):
         raise RuleError(f"the result has {len(shape)} dims, but its out_strategy is {tuple(cuts)}")
-    pending = list(computed.partial_axes)
+    partial = list(computed.partial_axes)
     dims: list[tuple[str, ...]] = []
     for cut, entry, parts in zip(cuts, computed.dims, computed.cuts):
         axes = entry
-        while parts < cut and pending:
-            axes = (*axes, pending.pop(0))
+        while parts < cut and partial:
+            axes = (*axes, partial.pop(0))
             parts = computed.mesh.axis_size(*axes)
         if parts != cut:
             raise RuleError(

@@ -126,10 +126,10 @@ def _solve_steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any]) ->
     if not axes:
         return ()
     dtype = accumulator("sum", promoted(*[meta.dtype for meta in inputs]))
-    pending, columns = [(axis, "sum") for axis in axes], strategy.axes_of("k")
+    partial, columns = [(axis, "sum") for axis in axes], strategy.axes_of("k")
 
     def added(height: int, width: int, split: tuple[str, ...]) -> Any:
-        src = Layout(mesh, [(), split], pending)
+        src = Layout(mesh, [(), split], partial)
         return Step("all_reduce", axes, src, src.reduced, (height, width), "sum"), dtype
 
     steps = []

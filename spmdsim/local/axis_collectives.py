@@ -342,9 +342,9 @@ def _step(
 ) -> Step:
     """A collective on a tensor of which ``axes`` split dim ``before``, and then ``after``; None: nothing, or pending."""
 
-    def layout(dim: int | None, pending: bool) -> Layout:
+    def layout(dim: int | None, partial: bool) -> Layout:
         entries = [axes if d == dim else None for d in range(len(shape))]
-        return Layout(mesh, entries, dict.fromkeys(axes, op) if pending else ())
+        return Layout(mesh, entries, dict.fromkeys(axes, op) if partial else ())
 
     reduces = collective in ("all_reduce", "reduce_scatter")
     src, dst = layout(before, reduces), layout(after, False)

@@ -289,8 +289,8 @@ class LocalFunction(Pictured):
         first: dict[Any, tuple[int, complex, float]] = {}
         for rank, (total, size) in sums.items():
             coords = mesh.coords(rank)
-            pending = tuple(coords[mesh.axis_index(axis)] for axis in leaf.partial_axes)
-            other = first.setdefault((leaf.bounds(shape, rank), pending), (rank, total, size))
+            partial = tuple(coords[mesh.axis_index(axis)] for axis in leaf.partial_axes)
+            other = first.setdefault((leaf.bounds(shape, rank), partial), (rank, total, size))
             if abs(total - other[1]) > 1e-3 * (size + other[2]):
                 raise RuleError(
                     f"{self.name} gave different copies of result {k} on ranks {other[0]} and {rank}, which are equal by "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -18,7 +18,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 Structure = tuple[Any, Any, tuple[Any, ...]]
 LEAF: Structure = ("leaf", None, ())
 #: A layout for all, or one for each; of lists and dicts of arrays lists and dicts of them.
-Layouts: TypeAlias = "Layout | Sequence[Layouts | None] | dict[str, Layouts | None]"
+Layouts = Layout | Sequence[Any] | dict[str, Any]
 
 
 def _is_leaf(value: Any) -> bool:
@@ -79,19 +79,19 @@ def spread(what: str, layouts: Any, structure: Structure) -> list[Layout | None]
     return [one for entry, part in zip(values, parts) for one in spread(what, entry, part)]
 
 
-def leaves_like(found: Any, layouts: Any) -> list[Any] | None:
+def leaves_like(values: Any, layouts: Any) -> list[Any] | None:
     """The results in a value that stand as their layouts do; None where they stand otherwise."""
     if layouts is None or isinstance(layouts, Layout):
-        one = found[0] if isinstance(found, (tuple, list)) and len(found) == 1 else found
+        one = values[0] if isinstance(values, (tuple, list)) and len(values) == 1 else values
         return None if isinstance(one, (tuple, dict)) or (isinstance(one, list) and _holds(one)) else [one]
     if isinstance(layouts, dict):
-        if not isinstance(found, dict) or set(found) != set(layouts):
+        if not isinstance(values, dict) or set(values) != set(layouts):
             return None
-        pairs: Sequence[tuple[Any, Any]] = [(found[key], one) for key, one in layouts.items()]
-    elif not isinstance(found, (tuple, list)) or len(found) != len(layouts):
+        pairs: Sequence[tuple[Any, Any]] = [(values[key], one) for key, one in layouts.items()]
+    elif not isinstance(values, (tuple, list)) or len(values) != len(layouts):
         return None
     else:
-        pairs = list(zip(found, layouts))
+        pairs = list(zip(values, layouts))
     parts = [leaves_like(*pair) for pair in pairs]
     return None if None in parts else [leaf for part in parts for leaf in part or ()]
 

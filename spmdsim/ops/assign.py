@@ -203,8 +203,8 @@ def slice_update(
     if value.shape != wanted:
         raise RuleError(f"the window {first}..{last} has shape {wanted}, but the value {value.shape}")
     cut = zip(_cut(x.shape, first, last, steps), value.layout.dims)
-    pending = x.layout.partial_axes or value.layout.partial_axes
-    op = _put_op if any(c and axes for c, axes in cut) and not pending else _write_op
+    partial = x.layout.partial_axes or value.layout.partial_axes
+    op = _put_op if any(c and axes for c, axes in cut) and not partial else _write_op
     return op(x, value, start=first, stop=last, step=steps)
 
 

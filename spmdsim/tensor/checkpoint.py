@@ -93,11 +93,11 @@ def _to_save(tensors: Mapping[str, Tensor]) -> tuple[World, dict[str, tuple[str,
     return first[1].world, facts
 
 
-def _require_equal(found: Sequence[Mapping[str, tuple[str, int]]]) -> None:
+def _require_equal(described: Sequence[Mapping[str, tuple[str, int]]]) -> None:
     """All ranks must save the same, or what they write makes up no checkpoint: a WorldError says what differs."""
-    for rank, other in enumerate(found):
-        for name in sorted({*found[0], *other}):
-            here, there = found[0].get(name), other.get(name)
+    for rank, other in enumerate(described):
+        for name in sorted({*described[0], *other}):
+            here, there = described[0].get(name), other.get(name)
             if here is None or there is None:
                 which, lacks = (0, rank) if there is None else (rank, 0)
                 raise WorldError(

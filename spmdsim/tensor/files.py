@@ -346,10 +346,10 @@ def _safetensors_entry(name: str, entry: Any, path: Path) -> _Entry:
     return shape, dtype, offsets[0], offsets[1]
 
 
-def _require_no_gaps(found: Mapping[str, _Entry], have: int, path: Path) -> None:
+def _require_no_gaps(entries: Mapping[str, _Entry], have: int, path: Path) -> None:
     """The tensors fill the file, each byte once, as the format demands."""
     reached = 0
-    for start, stop, name in sorted((start, stop, name) for name, (_, _, start, stop) in found.items()):
+    for start, stop, name in sorted((start, stop, name) for name, (_, _, start, stop) in entries.items()):
         if start != reached:
             what = (
                 "overlaps another one" if start < reached else f"leaves bytes {reached} to {start} to nobody"

@@ -100,14 +100,14 @@ def _copies(tensor: Tensor) -> list[tuple[int, ...]]:
     return [group for group in groups if len(group) > 1]
 
 
-def _text(what: str, tensor: Tensor, flat: int, found: Sequence[tuple[Sequence[int], Any]]) -> str:
-    rank = found[0][0][0]
+def _text(what: str, tensor: Tensor, flat: int, held: Sequence[tuple[Sequence[int], Any]]) -> str:
+    rank = held[0][0][0]
     bounds = tensor.layout.bounds(tensor.shape, rank)
     local = np.unravel_index(flat, [stop - start for start, stop in bounds])
     at = tuple(int(i) + start for i, (start, _) in zip(local, bounds))
     meta = repr(tensor.meta)
     title = f"{what!r} ({meta})" if what else f"a tensor {meta}"
-    return f"copies of {title} differ at {at}: {in_words(found, 'hold', tensor.world.job)}; asked at {source_line() or 'an unknown place'}"
+    return f"copies of {title} differ at {at}: {in_words(held, 'hold', tensor.world.job)}; asked at {source_line() or 'an unknown place'}"
 
 
 # -- checksums ----------------------------------------------------------------------------------------------

@@ -83,7 +83,7 @@ def test_every_layout_is_offered():
         for ndim in (1, 2, 3):
             assert {*layouts_of(mesh, ndim)} == {*every_layout(mesh, ndim, partial=True)}
     mesh = MESHES[2]
-    assert {*layouts_of(mesh, 2, pending=False)} == {*every_layout(mesh, 2)}
+    assert {*layouts_of(mesh, 2, partial=False)} == {*every_layout(mesh, 2)}
     assert {*layouts_of(mesh, 2)} <= {*every_layout(mesh, 2, partial=True)}
 
 

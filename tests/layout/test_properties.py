@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from layout_cases import cases, held
 
+from spmdsim.arguments import MOST_RANKS
 from spmdsim.core import Layout, Mesh, Partial, Replicate, Rule, Shard, bind, split_block
 from spmdsim.core.lockstep import LockStep as CoreLockStep
-from spmdsim.arguments import MOST_RANKS
 from spmdsim.core.operator import Op
 from spmdsim.core.step import Step, overlap
 from spmdsim.core.tensor import Tensor as CoreTensor

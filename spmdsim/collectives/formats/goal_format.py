@@ -160,7 +160,7 @@ def read_goal(text: str) -> GoalProgram:
     >>> read_goal("num_ranks 1 rank 0 { a: calc 5\n b: calc 6\n b requires a }").ranks[0][1].requires
     (0,)
     """
-    clean = _COMMENT.sub(lambda found: "\n" * found[0].count("\n"), text)
+    clean = _COMMENT.sub(lambda match: "\n" * match[0].count("\n"), text)
     head = re.match(r"\s*num_ranks\s+(\d+)", clean)
     if head is None:
         raise InputError("a GOAL file starts with: num_ranks N")

@@ -75,8 +75,8 @@ def double_recursion(
     Configured operators keep their strategy; all tensors, evenly spread, must fit into ``memory`` bytes of a rank.
 
     >>> from spmdsim.auto_parallel.programs.networks import chain
-    >>> found = double_recursion(chain((1000, 4000), batch=3000), 8, "r1.0")
-    >>> found.cuts[0], found.parts(0)
+    >>> recursion = double_recursion(chain((1000, 4000), batch=3000), 8, "r1.0")
+    >>> recursion.cuts[0], recursion.parts(0)
     (('n', '.0', 'n'), ((2, 1), (1, 4)))
     """
     if ranks < 1:

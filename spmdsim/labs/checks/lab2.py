@@ -37,9 +37,9 @@ def _facts(answer: Callable[..., Any], collective: str, sizes: Iterable[int]) ->
     return facts
 
 
-def _rounds(found: dict[int, Facts], sizes: Iterable[int]) -> None:
+def _rounds(facts: dict[int, Facts], sizes: Iterable[int]) -> None:
     for size in sizes:
-        least, steps = found[size].bound.steps, found[size].steps
+        least, steps = facts[size].bound.steps, facts[size].steps
         expect(steps <= least, f"on {size} ranks it takes {steps} rounds, but {least} would do")
 
 

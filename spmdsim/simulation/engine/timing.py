@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TypeAlias
 
 from spmdsim.cost.closed_forms import Link, received_per_message
 from spmdsim.cost.machine import Machine
 from spmdsim.errors import UsageTypeError
 
 #: What may be said of a machine: its name or file, (alpha, beta[, gamma]), itself, or nothing.
-MachineLike: TypeAlias = "Machine | str | os.PathLike[str] | Sequence[float] | None"
+MachineLike = Machine | str | os.PathLike[str] | Sequence[float] | None
 
 _PLAIN = Machine("a plain network", alpha=1e-6, beta=1e-10, gamma=1e-10)
 
