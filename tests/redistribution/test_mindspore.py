@@ -11,6 +11,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from mindspore_offline import (
+    merged_concat,
+    needed_ranks,
+    operator_map,
+    optimise,
+    pipeline_map,
+    reshard_map,
+    stack,
+)
+from mindspore_optimizer_shards import optimizer_shard_layout
 from mindspore_slices import apply
 
 from spmdsim.core import Layout, Mesh
@@ -24,7 +34,6 @@ from spmdsim.imitations.mindspore.map_layouts import (
     expand_tensor,
     expand_tuples,
     infer_operators,
-    optimizer_shard_layout,
     unify,
     unify_matrix,
 )
@@ -34,15 +43,6 @@ from spmdsim.imitations.mindspore.map_operators import (
     operator_cost,
     operators,
     received_elements,
-)
-from spmdsim.imitations.mindspore.offline_transform import (
-    merged_concat,
-    needed_ranks,
-    operator_map,
-    optimise,
-    pipeline_map,
-    reshard_map,
-    stack,
 )
 from spmdsim.redistribution import plan
 

@@ -7,19 +7,19 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from mindspore_slices import apply
-
-from spmdsim.core import Mesh
-from spmdsim.errors import PlanError
-from spmdsim.imitations.mindspore.map_layouts import MapLayout, expand_tuples, infer_operators, unify
-from spmdsim.imitations.mindspore.map_operators import operators
-from spmdsim.imitations.mindspore.offline_transform import (
+from mindspore_offline import (
     needed_ranks,
     operator_map,
     reshard_map,
     stack,
     written_slice,
 )
+from mindspore_slices import apply
+
+from spmdsim.core import Mesh
+from spmdsim.errors import PlanError
+from spmdsim.imitations.mindspore.map_layouts import MapLayout, expand_tuples, infer_operators, unify
+from spmdsim.imitations.mindspore.map_operators import operators
 from spmdsim.redistribution import plan
 from tests.redistribution.test_mindspore import box
 

@@ -48,7 +48,7 @@ class MapOperator(NamedTuple):
 def operators(
     before: AnyLayout, after: AnyLayout, rank: int, ranks: Sizes | None = None, all2all: bool = False
 ) -> list[MapOperator]:
-    """The operators of ``rank``, without the reordering of :mod:`~spmdsim.imitations.mindspore.offline_transform`.
+    """The operators of ``rank``, without the reordering of offline transforms.
 
     >>> ops = operators(MapLayout((8,), (0, -1), (32, 256)), MapLayout((4, 2), (1, -1), (32, 256)), 0)
     >>> [op.plain() for op in ops]

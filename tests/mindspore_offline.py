@@ -1,4 +1,4 @@
-"""Offline transforms of MindSpore: what a set of checkpoint slices goes through to fit another layout.
+"""The reference of MindSpore's offline transforms: what a set of checkpoint slices goes through to fit another layout.
 
 Per rank a list of operators; the ranks whose slices a rank needs; the order in which the operators of all those ranks
 are applied; and the maps of a reshard on the fly, between stages of a pipeline and between device counts. Those are
