@@ -286,6 +286,7 @@ class Adam(Optimiser):
         decoupled: whether the decay acts on the value itself; else it is added to the gradient.
         amsgrad: divide by the largest second moment so far (Reddi et al., 2018).
         bias_correction: make up for moments that begin as zeros.
+        epsilon_hat: add epsilon to the root of the second moment as it is, before that is made up for.
 
     Raises:
         InputError: a beta that is negative, or 1 or more.
@@ -312,13 +313,14 @@ class Adam(Optimiser):
         decoupled: bool = True,
         amsgrad: bool = False,
         bias_correction: bool = True,
+        epsilon_hat: bool = False,
     ) -> None:
         super().__init__(parameters, rate, state_layout)
         if not all(0 <= beta < 1 for beta in betas):
             raise InputError(f"Adam's betas are at least 0 and less than 1, not {betas}")
         self.betas, self.epsilon = betas, epsilon
         self.weight_decay, self.decoupled = weight_decay, decoupled
-        self.amsgrad, self.bias_correction = amsgrad, bias_correction
+        self.amsgrad, self.bias_correction, self.epsilon_hat = amsgrad, bias_correction, epsilon_hat
         if amsgrad:
             self.slots = 3
 
@@ -336,7 +338,8 @@ class Adam(Optimiser):
         spread = np.maximum(before[0], second, out=after[0]) if self.amsgrad else second
         left = [1 - beta**self.count if self.bias_correction else 1.0 for beta in self.betas]
         corrected1, corrected2 = first / kind(left[0]), spread / kind(left[1])
-        update = corrected1 / (np.sqrt(corrected2) + kind(self.epsilon))
+        epsilon = self.epsilon / math.sqrt(left[1]) if self.epsilon_hat else self.epsilon
+        update = corrected1 / (np.sqrt(corrected2) + kind(epsilon))
         if self.weight_decay and self.decoupled:
             update += kind(self.weight_decay) * value
         np.subtract(value, np.multiply(update, kind(self.rate), out=update), out=out)

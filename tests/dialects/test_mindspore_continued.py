@@ -43,7 +43,8 @@ def adam(steps):
         slope = 2 * error / error.size
         for i, g in enumerate((x.T @ slope @ weights[1].T, (x @ weights[0]).T @ slope)):
             m, v = state[i] = [0.9 * state[i][0] + 0.1 * g, 0.999 * state[i][1] + 0.001 * g * g]
-            weights[i] = weights[i] - 1e-2 * (m / (1 - 0.9**k)) / (np.sqrt(v / (1 - 0.999**k)) + 1e-8)
+            rate = 1e-2 * np.sqrt(1 - 0.999**k) / (1 - 0.9**k)
+            weights[i] = weights[i] - rate * m / (np.sqrt(v) + 1e-8)
     return losses
 
 

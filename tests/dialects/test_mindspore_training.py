@@ -41,7 +41,8 @@ def adam(rate, decay):
         g = g + decay * w
         m = state["m"] = 0.9 * state.get("m", 0) + 0.1 * g
         v = state["v"] = 0.999 * state.get("v", 0) + 0.001 * g * g
-        return w - rate * (m / (1 - 0.9 ** (k + 1))) / (np.sqrt(v / (1 - 0.999 ** (k + 1))) + 1e-8)
+        now = rate * np.sqrt(1 - 0.999 ** (k + 1)) / (1 - 0.9 ** (k + 1))
+        return w - now * m / (np.sqrt(v) + 1e-8)
 
     return update
 

@@ -69,7 +69,7 @@ ELEMENTS = [
     ((X, Y), np.multiply, "Mul mul multiply"),
     ((X, POSITIVE), np.divide, "Div RealDiv DivNoNan div divide"),
     ((WHOLE, OTHER), np.floor_divide, "FloorDiv floor_div"),
-    ((WHOLE, OTHER), np.mod, "Mod FloorMod"),
+    ((WHOLE, OTHER), np.mod, "FloorMod"), ((WHOLE, OTHER), np.fmod, "Mod"),
     ((POSITIVE, Y), np.power, "Pow pow"),
     ((X, Y), np.maximum, "Maximum maximum"),
     ((X, Y), np.minimum, "Minimum minimum"),

@@ -31,7 +31,6 @@ from spmdsim.errors import InputError, unknown
 from spmdsim.ops.dim_reductions import normal_dims
 from spmdsim.ops.shape import full_shape
 from spmdsim.tensor import Tensor
-from spmdsim.tensor.watch import watchers
 
 if TYPE_CHECKING:
     from spmdsim.dialects.mindspore.primitive import Primitive
@@ -176,7 +175,7 @@ def _composed(primitive: Primitive, operands: Operands, attrs: Params) -> Any:
     if not getattr(x, "requires_grad", False):
         return primitive.plain(operands, attrs)
     params = primitive.row.params([x.shape], attrs)
-    given = primitive.tensor(x) if watchers else primitive.laid_out(operands, params)[0]  # a search sees them
+    given = primitive.laid_out(operands, params)[0]
     reduced = getattr(ops, primitive.row.ours)(given, params["dims"], params["keepdims"])
     return reduced.to(reduced.layout.reduced)
 
@@ -190,6 +189,17 @@ def _argmax_with_value(primitive: Primitive, operands: Operands, attrs: Params) 
         return pair
     shape = [1 if d == axis else n for d, n in enumerate(x.shape)]
     return tuple(ops.reshape(y, shape) for y in pair)
+
+
+def _divided(x: Tensor, y: Tensor) -> Tensor:
+    """Zero where the divisor is."""
+    nowhere = ops.equal(y, 0)
+    return ops.where(nowhere, 0, ops.divide(x, ops.where(nowhere, 1, y)))
+
+
+def _truncated(x: Tensor, y: Tensor) -> Tensor:
+    """What is left of a division that rounds to zero, with the sign of the dividend."""
+    return ops.multiply(ops.sign(x), ops.remainder(ops.absolute(x), ops.absolute(y)))
 
 
 def _one_hot(primitive: Primitive, operands: Operands, attrs: Params) -> Any:
@@ -266,9 +276,11 @@ ROWS = (
     _elements("Add AddV2 TensorAdd", "add", "add; tensor_add", also_named="AssignAdd"),
     _elements("Sub", "subtract", "sub; subtract", also_named="AssignSub"),
     _elements("Mul", "multiply", "mul; multiply"),
-    _elements("Div RealDiv DivNoNan", "divide", "div; divide"),
+    _elements("Div RealDiv", "divide", "div; divide"),
+    _elements("DivNoNan", "divide", run=lambda p, xs, _a: _divided(*p.laid_out(xs, {}))),
     _elements("FloorDiv", "floor_divide", "floor_div"),
-    _elements("Mod FloorMod", "remainder"),
+    _elements("FloorMod", "remainder"),
+    _elements("Mod", "remainder", run=lambda p, xs, _a: _truncated(*p.laid_out(xs, {}))),
     _elements("Pow", "power", "pow"),
     _elements("SquaredDifference", "squared_difference"),
     _elements("Atan2", "arctan2"),

@@ -25,7 +25,7 @@ from spmdsim.dialects.session import current_world
 from spmdsim.errors import InputError, UsageTypeError, unknown
 from spmdsim.layout.element_type import has_gradient
 from spmdsim.nn import Parameter as CoreParameter
-from spmdsim.nn.module import Initialiser
+from spmdsim.nn.module import Initialiser, Values
 from spmdsim.tensor import Tensor as CoreTensor
 
 _seed = [0, 0]
@@ -154,7 +154,7 @@ def _values(given: Any, shape: tuple[int, ...]) -> Any:
     array = given.full() if isinstance(given, CoreTensor) else np.asarray(given)
     if array.shape != shape:
         raise InputError(f"a parameter of shape {shape} was given values of shape {array.shape}")
-    return lambda index, *_: array[index]
+    return Values(array)
 
 
 #: What to use instead of a word of parameters that resembles none here.
@@ -239,9 +239,8 @@ class Parameter(CoreParameter):
         if not self._placed:
             self.initialiser = values
             return self
-        block = lambda index: np.asarray(values(index), self.dtype)  # noqa: E731
-        place = dict(layout=self.layout, world=current_world(), shape=self.shape, dtype=self.dtype)
-        self.assign(CoreTensor.from_global(block, **place))
+        array = values.array.astype(self.dtype, copy=False)
+        self.assign(CoreTensor.from_global(array, self.layout, current_world()))
         return self
 
     @property

@@ -150,8 +150,10 @@ class Primitive(Worded):
         return finished(tensors, sharding(*tensors, **self.row.params(shapes, attrs)))
 
     def laid_out(self, operands: Sequence[Any], params: dict[str, Any]) -> list[Tensor]:
-        """The operands where the strategy wants them."""
+        """The operands where the strategy wants them; a search looks for one, and is shown them as they are."""
         given = _typed(operands)
+        if watchers:
+            return [to_tensor(x) for x in given]
         bound, _, strategy = self._bound(given, params)
         return [place(x, layout).to(layout) for x, layout in zip(given, bound.input_layouts(strategy))]
 

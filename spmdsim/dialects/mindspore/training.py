@@ -219,7 +219,8 @@ Adam = renamed("Adam", nn.Adam, lambda params, learning_rate=1e-3, beta1=0.9, be
                use_nesterov=False, weight_decay=0.0, loss_scale=1.0: _options(
     loss_scale, "Adam has no use_nesterov here; nearest: nn.SGD(..., nesterov=True)" * bool(use_nesterov),
     parameters=params, rate=learning_rate, betas=(beta1, beta2), epsilon=eps, weight_decay=weight_decay,
-    decoupled=False), Optimizer, __doc__="Adam; weight decay is added to the gradient.")  # fmt: skip
+    decoupled=False, epsilon_hat=True), Optimizer,
+    __doc__="Adam; weight decay is added to the gradient, ``eps`` to the root of the second moment as it is.")  # fmt: skip
 
 
 class WithLossCell(Cell):

@@ -26,7 +26,7 @@ from spmdsim.dialects.paddle.tensors import Tensor, dressed, shape_only
 from spmdsim.dialects.session import current_world
 from spmdsim.dialects.table import as_its_tensor
 from spmdsim.errors import InputError
-from spmdsim.nn.module import Initialiser
+from spmdsim.nn.module import Initialiser, Values
 from spmdsim.worlds.base import World
 
 
@@ -93,7 +93,7 @@ def Assign(value: Any) -> Initializer:
     def of(shape: tuple[int, ...]) -> Initialiser:
         if array.shape != shape:
             raise InputError(f"a parameter of shape {shape} was given values of shape {array.shape}")
-        return lambda index, _shape, dtype, _seed: array[index].astype(dtype, copy=False)
+        return Values(array)
 
     return Initializer(of)
 

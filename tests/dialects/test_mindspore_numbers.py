@@ -1,0 +1,72 @@
+"""Numbers as MindSpore documents them: remainders, divisions by zero, Adam's epsilon; and parameters that ranks disagree about."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import spmdsim.dialects.mindspore as ms
+from spmdsim.dialects.mindspore import nn, ops
+from spmdsim.dialects.session import use_world
+from spmdsim.errors import WorldError
+
+X = np.array([-4.0, 5.0, 6.0, -7.5, 0.0, 3.0, -3.0, 8.0], np.float32)
+Y = np.array([3.0, 2.0, 3.0, -2.0, 5.0, -2.0, 3.0, 0.5], np.float32)
+Z = np.array([3.0, 0.0, 3.0, -2.0, 0.0, -2.0, 0.0, 0.5], np.float32)
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize("cuts", [None, ((4,), (4,)), ((2,), (2,))])
+def test_a_mod_has_the_sign_of_the_dividend(world, cuts):
+    """``ops.Mod`` truncates, ``ops.FloorMod`` rounds down."""
+    with use_world(world):
+        numbers = X.astype(np.int32), np.array([3, 2, 4, -2, 5, -2, 3, 1], np.int32)
+        for x, y in ((X, Y), numbers):
+            found = ops.Mod().shard(cuts)(x, y)
+            assert found.dtype == x.dtype
+            np.testing.assert_array_equal(found.full(), np.fmod(x, y))
+            np.testing.assert_array_equal(ops.FloorMod().shard(cuts)(x, y).full(), np.mod(x, y))
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize("cuts", [None, ((4,), (4,)), ((2,), (2,))])
+def test_what_is_divided_by_zero_is_zero(world, cuts):
+    """``ops.DivNoNan``; gradients are zero there, too."""
+    with use_world(world):
+        divide, there = ops.DivNoNan().shard(cuts), Z != 0
+        safe = np.where(there, Z, 1)
+        found = divide(np.append(X[:-1], np.float32(np.inf)), np.append(Z[:-1], np.float32(0)))
+        np.testing.assert_array_equal(found.full(), np.append(np.where(there, X / safe, 0)[:-1], 0))
+        gradients = ms.grad(lambda x, y: ops.ReduceSum()(divide(x, y)), (0, 1))(ms.Tensor(X), ms.Tensor(Z))
+        for gradient, wanted in zip(gradients, (1 / safe, -X / safe**2)):
+            np.testing.assert_allclose(gradient.full(), np.where(there, wanted, 0), rtol=1e-6)
+
+
+@pytest.mark.ranks(4)
+def test_the_epsilon_of_adam_is_added_before_the_second_moment_is_corrected(world):
+    """``l * m / (sqrt(v) + eps)`` with ``l = rate * sqrt(1 - beta2^t) / (1 - beta1^t)``, which tells for small gradients."""
+    with use_world(world):
+        w = ms.Parameter(X, name="w")
+        step = ms.value_and_grad(lambda: ops.ReduceSum()(ops.Mul()(w, np.float32(1e-7))), None, [w])
+        optimizer, value, first, second = nn.Adam([w], 0.1, eps=1e-8), X.astype(np.float64), 0.0, 0.0
+        for t in range(1, 4):
+            optimizer(step()[1])
+            first, second = 0.9 * first + 0.1 * 1e-7, 0.999 * second + 0.001 * 1e-14
+            rate = 0.1 * np.sqrt(1 - 0.999**t) / (1 - 0.9**t)
+            value = value - rate * first / (np.sqrt(second) + 1e-8)
+            np.testing.assert_allclose(w.asnumpy(), value, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("given_later", [False, True])
+def test_parameters_of_arrays_that_differ_between_ranks_are_refused(world, given_later):
+    with use_world(world):
+        mine = np.full((4, 4), float(world.ranks[0]), np.float32)
+        parameter = ms.Parameter(np.zeros((4, 4), np.float32) if given_later else mine)
+        if given_later:
+            parameter.set_data(mine)
+        if len(world.ranks) == world.size:
+            assert parameter.asnumpy().tolist() == mine.tolist()
+            return
+        with pytest.raises(WorldError, match=r"rank 0 .*array with checksum.* rank 1 .*array with checksum"):
+            ops.MatMul()(np.ones((4, 4), np.float32), parameter)
