@@ -118,12 +118,6 @@ def _norm(input: Any, p: Any = 2.0, dim: Any = None, keepdim: bool = False) -> A
     return linalg.vector_norm(input, axis=dim, keepdims=keepdim, ord=order)
 
 
-def _swapped(input: Any, dim0: int, dim1: int) -> Any:
-    order = list(range(input.ndim))
-    order[dim0], order[dim1] = order[dim1], order[dim0]
-    return core.transpose(input, order)
-
-
 def _squeeze(input: Any, dim: Any = None) -> Any:
     """Only dims of size 1 go; others that are named stay."""
     named = range(input.ndim) if dim is None else [dim] if isinstance(dim, int) else dim
@@ -302,7 +296,7 @@ TORCH: dict[str, Row] = {
         core,
         "abs=absolute absolute matmul add acos=arccos acosh=arccosh arccos arccosh arcsin arcsinh arctan arctanh "
         "asin=arcsin asinh=arcsinh atan=arctan atan2=arctan2 atanh=arctanh bitwise_and bitwise_not=bitwise_invert "
-        "bitwise_or bitwise_xor ceil cos cosh div=divide divide eq=equal erf exp expm1 floor floor_divide "
+        "bitwise_or bitwise_xor ceil cos cosh div=divide divide dot=vecdot eq=equal erf exp expm1 floor floor_divide "
         "ge=greater_equal greater_equal greater gt=greater isfinite isinf isnan le=less_equal less_equal less log "
         "log10 log1p log2 logical_and logical_not logical_or logical_xor lt=less maximum minimum mul=multiply "
         "multiply ne=not_equal not_equal neg=negative negative reciprocal relu:ReLU relu6:ReLU6 remainder "
@@ -315,27 +309,26 @@ TORCH: dict[str, Row] = {
     **same(core, "where", "condition input other"),
     **same(core, "einsum"),
     **same(core, "stack", "tensors"),
+    **same(core, "swapaxes swapdims=swapaxes transpose=swapaxes", "input dim0 dim1"),
+    **same(core, "movedim=moveaxis", "input"),
+    **same(core, "tensordot", "a b dims"),
+    **same(core, "tril triu", "input diagonal"),
+    **same(linalg, "outer", "input vec2"),
+    **{name: Row(lambda input, min=None, max=None: core.clip(input, min, max)) for name in ("clamp", "clip")},
+    **{f"a{name}": _reduction(getattr(core, name)) for name in ("max", "min")},
+    **{name: _reduction(getattr(core, name)) for name in ("all", "any", "argmax", "argmin", "mean", "prod", "sum")},
     "addcmul": Row(lambda input, tensor1, tensor2, value=1: core.add(input, core.multiply(core.multiply(tensor1, tensor2), value))),
     "addmm": Row(lambda input, mat1, mat2, beta=1, alpha=1: core.add(core.multiply(input, beta), core.multiply(core.matmul(mat1, mat2), alpha))),
-    "all": _reduction(core.all),
-    "amax": _reduction(core.max),
-    "amin": _reduction(core.min),
-    "any": _reduction(core.any),
-    "argmax": _reduction(core.argmax),
-    "argmin": _reduction(core.argmin),
     "argsort": Row(lambda input, dim=-1, descending=False: core.argsort(input, dim, descending)),
     "argwhere": Row(_nonzero),
     "broadcast_to": Row(_expand),
     "cat": Row(_concat),
     "chunk": Row(_chunk),
-    "clamp": Row(lambda input, min=None, max=None: core.clip(input, min, max)),
-    "clip": Row(lambda input, min=None, max=None: core.clip(input, min, max)),
     "concat": Row(_concat),
     "cumprod": Row(lambda input, dim: core.cumulative_prod(input, dim)),
     "cumsum": Row(lambda input, dim: core.cumulative_sum(input, dim)),
     "diag": Row(_diag),
     "diagonal": Row(lambda input, offset=0, dim1=0, dim2=1: linalg.diagonal(core.moveaxis(input, (dim1, dim2), (-2, -1)), offset=offset)),
-    "dot": Row(lambda input, other: core.vecdot(input, other)),
     "erfc": Row(lambda input: core.subtract(1.0, core.erf(input))),
     "expand": Row(_expand),
     "flatten": Row(_flatten, "Flatten", {"start_dim": 1}),
@@ -350,17 +343,13 @@ TORCH: dict[str, Row] = {
     "masked_fill": Row(lambda input, mask, value: core.where(mask, value, input)),
     "masked_select": Row(lambda input, mask: core.getitem(input, mask)),
     "max": extreme("max"),
-    "mean": _reduction(core.mean),
     "median": Row(_median),
     "meshgrid": Row(lambda *tensors, indexing="ij": core.meshgrid(*tensors, indexing=indexing)),
     "min": extreme("min"),
-    "movedim": Row(lambda input, source, destination: core.moveaxis(input, source, destination)),
     "narrow": Row(_cut),
     "nonzero": Row(_nonzero),
     "norm": Row(_norm),
-    "outer": Row(lambda input, vec2: linalg.outer(input, vec2)),
     "permute": Row(lambda input, *dims: core.transpose(input, numbers(dims))),
-    "prod": _reduction(core.prod),
     "reshape": Row(lambda input, *shape: core.reshape(input, numbers(shape))),
     "roll": Row(lambda input, shifts, dims=None: core.roll(input, shifts, dims)),
     "searchsorted": Row(lambda sorted_sequence, values, right=False: core.searchsorted(sorted_sequence, values, "right" if right else "left")),
@@ -370,16 +359,9 @@ TORCH: dict[str, Row] = {
     "split": Row(_split),
     "squeeze": Row(_squeeze),
     "std": _spread(core.std),
-    "sum": _reduction(core.sum),
-    "swapaxes": Row(_swapped),
-    "swapdims": Row(_swapped),
     "t": Row(_t),
-    "tensordot": Row(lambda a, b, dims=2: core.tensordot(a, b, dims)),
     "tile": Row(lambda input, *dims: core.tile(input, numbers(dims))),
     "topk": Row(lambda input, k, dim=-1, largest=True, sorted=True: ValuesAndIndices(*core.topk(input, k, -1 if dim is None else dim, largest))),
-    "transpose": Row(_swapped),
-    "tril": Row(lambda input, diagonal=0: core.tril(input, diagonal)),
-    "triu": Row(lambda input, diagonal=0: core.triu(input, diagonal)),
     "unbind": Row(lambda input, dim=0: list(core.unstack(input, dim))),
     "unique": Row(_unique),
     "unsqueeze": Row(lambda input, dim: core.expand_dims(input, dim)),

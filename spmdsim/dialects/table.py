@@ -13,7 +13,7 @@ Functions, methods and layers all come from it, so a new operator is one line:
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any
@@ -57,15 +57,15 @@ class Row:
 def same(module: Any, words: str, operands: str = "") -> dict[str, Row]:
     """Rows of operators that have our parameters: ``"exp"``, ``"mul=multiply"``, with a layer ``"relu:ReLU"``.
 
-    Operands go by these names there, such as ``"input other"``, which may be said.
+    The first parameters go by these names there, such as ``"input other"``, which may be said.
     """
     rows = Registry[Row]("operator")
     for word in words.split():
         names, _, layer = word.partition(":")
         theirs, _, ours = names.partition("=")
         function = getattr(module, ours or theirs)
-        required = [p.name for p in inspect.signature(function).parameters.values() if p.default is p.empty]
-        rows[theirs] = Row(with_parameters(function, dict(zip(operands.split(), required))), layer)
+        names = dict(zip(operands.split(), inspect.signature(function).parameters))
+        rows[theirs] = Row(with_parameters(function, names), layer)
     return dict(rows)
 
 
@@ -129,6 +129,23 @@ def _layer(row: Row, base: type[Module], function: Callable[..., Any], shown: st
         members |= {"__doc__": row.keeps.__doc__, "__module__": row.keeps.__module__}
     kind: type[Module] = type(row.layer, (base,), members | ({shown: row.says} if row.says else {}))
     return kind
+
+
+def flat(given: Iterable[Any]) -> list[Any]:
+    """What was given, and what lists and tuples among it hold."""
+    return [x for y in given for x in (y if isinstance(y, (list, tuple)) else [y])]
+
+
+def each(x: Any, change: Callable[[Any], Any]) -> Any:
+    """Something changed, or every part of a list or of a tuple, which keeps its fields.
+
+    >>> each([1, 2], str), each((1, 2), str), each(1, str)
+    (['1', '2'], ('1', '2'), '1')
+    """
+    if not isinstance(x, (list, tuple)):
+        return change(x)
+    parts = [change(part) for part in x]
+    return type(x)(*parts) if hasattr(x, "_fields") else type(x)(parts)
 
 
 #: Symbols of arithmetic and of order, and what stands in brackets.

@@ -19,7 +19,14 @@ from spmdsim.dialects.oneflow.placements import device, layout, sbp_of
 from spmdsim.dialects.oneflow.placements import placement as Placement
 from spmdsim.dialects.oneflow.printing import without_values
 from spmdsim.dialects.oneflow.sbp import OneFlowError
-from spmdsim.dialects.oneflow.tensors import GlobalTensor, LocalTensor, Size, becoming, in_place
+from spmdsim.dialects.oneflow.tensors import (
+    GlobalTensor,
+    LocalTensor,
+    Size,
+    becoming,
+    check_one_placement,
+    in_place,
+)
 from spmdsim.dialects.session import current_world
 from spmdsim.dialects.table import Row, as_its_tensor, layers, with_parameters
 from spmdsim.errors import InputError
@@ -129,12 +136,9 @@ class Module(DialectModule):
                 raise OneFlowError(
                     f"parameter {path} is not global yet; call to_global(placement, sbp) on the module"
                 )
-            where = getattr(parameter, "placement", None)
-            if placements and where not in (None, placements[0]):
-                raise OneFlowError(
-                    "Expected all tensors to be on the same placement, but found at least two placements, "
-                    f"{placements[0]} and {where} (parameter {path})!"
-                )
+            if placements:
+                where = getattr(parameter, "placement", None)
+                check_one_placement(placements[0], where, about=f" (parameter {path})")
         return self.forward(*inputs, **options)
 
     def to_global(self, placement: Placement | None = None, sbp: Any = None) -> Module:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 import numpy as np
@@ -19,9 +19,9 @@ from spmdsim.dialects.functions import NETWORK, TORCH, extreme
 from spmdsim.dialects.host import in_default_type
 from spmdsim.dialects.missing import told
 from spmdsim.dialects.oneflow.sbp import OneFlowError
-from spmdsim.dialects.oneflow.tensors import GlobalTensor, LocalTensor, agreement
+from spmdsim.dialects.oneflow.tensors import GlobalTensor, LocalTensor, agreement, check_one_placement
 from spmdsim.dialects.session import tracking
-from spmdsim.dialects.table import Row
+from spmdsim.dialects.table import Row, each, flat
 from spmdsim.tensor import Tensor as CoreTensor
 from spmdsim.worlds import LockStep
 
@@ -31,44 +31,25 @@ def lifted(function: Callable[..., Any], name: str = "") -> Callable[..., Global
 
     @wraps(function)
     def call(*operands: Any, **options: Any) -> Any:
-        given = [
-            x for y in (*operands, *options.values()) for x in (y if isinstance(y, list | tuple) else [y])
-        ]
+        given = flat([*operands, *options.values()])
+        local = next((x for x in given if isinstance(x, LocalTensor)), None)
         placements = [
             x.placement for x in given if not isinstance(x, LocalTensor) and hasattr(x, "placement")
         ]
-        local = next((x for x in given if isinstance(x, LocalTensor)), None)
         if local is not None and not placements:
             return _locally(function, local, operands, options)
         if local is not None or not placements:
             raise OneFlowError(
                 "Expected global tensors, but got local ones; nearest: x.to_global(placement, sbp) before"
             )
-        for other in placements[1:]:
-            if other != placements[0]:
-                raise OneFlowError(
-                    "Expected all tensors to be on the same placement, but found at least two placements, "
-                    f"{placements[0]} and {other}!"
-                )
+        check_one_placement(placements[0], *placements[1:])
         with agreement.same_code():
-            values = [_each(x, _value) for x in operands]
-            named = {name: _each(x, _value) for name, x in options.items()}
+            values = [each(x, _value) for x in operands]
+            named = {name: each(x, _value) for name, x in options.items()}
             result = in_default_type(function(*values, **named), [_value(x) for x in given])
-            return _each(result, lambda x: _global(x, placements[0]))
+            return each(result, lambda x: _global(x, placements[0]))
 
     return told(call, name or function.__name__)
-
-
-def _each(x: Any, change: Callable[[Any], Any]) -> Any:
-    """Something, or every part of a list or tuple."""
-    return _like(x, [change(part) for part in x]) if isinstance(x, list | tuple) else change(x)
-
-
-def _like(x: Any, parts: list[Any]) -> Any:
-    """Parts as a list, or as a tuple of the same fields."""
-    if isinstance(x, list):
-        return parts
-    return type(x)(*parts) if hasattr(x, "_fields") else tuple(parts)
 
 
 def _global(x: Any, placement: Any) -> Any:
@@ -91,20 +72,14 @@ def _locally(function: Callable[..., Any], local: LocalTensor, operands: Any, op
         def of(x: Any) -> Any:
             if not isinstance(x, LocalTensor):
                 return x
-            shard = x.shards[k]
-            return CoreTensor.from_global(shard, Layout.replicated(mesh, shard.ndim), alone)
+            return CoreTensor.from_global(x.shards[k], Layout.replicated(mesh, x.shards[k].ndim), alone)
 
-        return function(
-            *(_each(x, of) for x in operands), **{name: _each(x, of) for name, x in options.items()}
-        )
-
-    def together(values: Any) -> LocalTensor:
-        return LocalTensor([x.full() for x in values], local.world, local.kind)
+        named = {name: each(x, of) for name, x in options.items()}
+        return function(*(each(x, of) for x in operands), **named)
 
     results = [on(k) for k in range(len(local.shards))]
-    if not isinstance(results[0], list | tuple):
-        return together(results)
-    return _like(results[0], [together(values) for values in zip(*results)])
+    arrays = iter(zip(*(flat([result]) for result in results)))
+    return each(results[0], lambda _: LocalTensor([x.full() for x in next(arrays)], local.world, local.kind))
 
 
 #: Functions and methods by OneFlow's names.
@@ -121,14 +96,12 @@ NETWORK_TABLE: dict[str, Row] = {
 }
 
 
-def _cast_to(kind: Any) -> Callable[..., GlobalTensor]:
-    return lifted(lambda x: core.cast(x, np.dtype(kind)))
-
-
 def _shaped_like(name: str) -> Callable[..., GlobalTensor]:
     return lambda input, other: FUNCTIONS[name](input, tuple(other.shape))
 
 
+#: Methods that are named as a type.
+_TYPES = {"double": "f8", "float": "f4", "half": "f2", "int": "i4", "long": "i8", "bool": "?"}
 #: Functions that are no methods, or other ones.
 _NO_METHODS = ("cat", "concat", "einsum", "meshgrid", "stack", "where")
 
@@ -159,12 +132,7 @@ METHODS: dict[str, Callable[..., Any]] = {
     "view": FUNCTIONS["reshape"],
     "view_as": _shaped_like("reshape"),
     "where": lambda x, condition, other: FUNCTIONS["where"](condition, x, other),
-    "double": _cast_to(np.float64),
-    "float": _cast_to(np.float32),
-    "half": _cast_to(np.float16),
-    "int": _cast_to(np.int32),
-    "long": _cast_to(np.int64),
-    "bool": _cast_to(np.bool_),
+    **{word: lifted(partial(core.cast, dtype=np.dtype(kind)), word) for word, kind in _TYPES.items()},
 }
 cast, cat, concat = (FUNCTIONS[name] for name in ("cast", "cat", "concat"))
 
@@ -173,28 +141,9 @@ _FUNCTIONAL = {*NETWORK_TABLE, "log_softmax", *(name for name, row in TABLE.item
 NETWORK_FUNCTIONS = {
     name: lifted({**TABLE, **NETWORK_TABLE}[name].call, name) for name in sorted(_FUNCTIONAL)
 }
-
-
-def _diagonal(A: GlobalTensor, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Any:
-    return FUNCTIONS["diagonal"](A, offset, dim1, dim2)
-
-
 #: Functions of ``linalg``.
 LINALG: dict[str, Callable[..., Any]] = {
     **{name: lifted(getattr(linalg, name)) for name in ("cross", "det", "inv", "vector_norm")},
-    "diagonal": told(_diagonal, "diagonal"),
+    "diagonal": told(lambda A, *, offset=0, dim1=-2, dim2=-1: FUNCTIONS["diagonal"](A, offset, dim1, dim2), "diagonal"),
     "norm": FUNCTIONS["norm"],
-}
-
-__all__ = [
-    "FUNCTIONS",
-    "LINALG",
-    "METHODS",
-    "NETWORK_FUNCTIONS",
-    "NETWORK_TABLE",
-    "TABLE",
-    "cast",
-    "cat",
-    "concat",
-    "lifted",
-]
+}  # fmt: skip

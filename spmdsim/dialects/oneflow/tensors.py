@@ -235,6 +235,15 @@ def check_same(placement: Placement, sbp: Any, world: Any, data: Any = None) -> 
     agreement.check_same(world, [agreement.facts_of(placement, sbp, data)] * len(world.ranks))
 
 
+def check_one_placement(one: Placement, *others: Placement | None, about: str = "") -> None:
+    """Refuse tensors on different placements; a parameter's, if it has one, is told ``about``."""
+    for other in others:
+        if other not in (None, one):
+            raise OneFlowError(
+                f"Expected all tensors to be on the same placement, but found at least two placements, {one} and {other}{about}!"
+            )
+
+
 def _from_first(tensor: LocalTensor, layout: Layout, shape: tuple[int, ...]) -> list[np.ndarray]:
     """Every rank's component, taken from the first rank of its group along the broadcast axes.
 
