@@ -189,6 +189,45 @@ def test_arrays_go_the_short_way_with_the_same_outcome(case: Any) -> None:
         assert short.results == general.results
 
 
+def run_object_calls(comm: Any, calls: Any) -> list[Any]:
+    from mpi4py import MPI
+
+    status = MPI.Status()
+    got = []
+    for number, (kind, first, second, shape) in enumerate(calls[comm.rank]):
+        sent = [comm.rank, number] if shape == (2,) else comm.rank + number / 16
+        if kind == "send":
+            comm.send(sent, first, second)
+            continue
+        if kind == "both":
+            thing = comm.sendrecv(sent, first, 0, None, second, 0, status)
+        else:
+            thing = comm.recv(None, first, second, status)
+        got.append((thing, status.source, status.tag, status.count))
+    return got
+
+
+@given(array_calls())
+def test_objects_go_the_short_way_with_the_same_outcome(case: Any) -> None:
+    size, calls = case
+    slow = Machine("two ranks per node", 2e-6, 1e-9, ranks_per_node=2, intra=Link(5e-7, 3e-10))
+    for machine, strict, seed in ((None, False, None), (slow, True, None), (None, False, 3)):
+        short, general = (
+            simulate(
+                run_object_calls,
+                *(size, calls),
+                check=False,
+                machine=machine,
+                strict=strict,
+                seed=seed,
+                trace=traced,
+            )
+            for traced in (False, True)  # what is traced goes the general way
+        )
+        assert short.to_dict() == general.to_dict()
+        assert short.results == general.results
+
+
 def test_a_plain_ring_makes_no_buffer(monkeypatch: Any) -> None:
     from spmdsim.simulation.engine import mailboxes
     from spmdsim.simulation.interface import point_to_point

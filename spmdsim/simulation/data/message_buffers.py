@@ -299,6 +299,7 @@ class ObjectPayload:
 
     __slots__ = ("_object", "_pickled", "nbytes")
     dtype = OBJECT
+    shape = ()
     elements = 1
     loose = False
     order = NO_ORDER
@@ -324,6 +325,7 @@ class ObjectTarget:
 
     __slots__ = ()
     dtype = OBJECT
+    shape = ()
     elements = 1
     loose = False
     order = NO_ORDER

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spmdsim.simulation.data.message_buffers import COLUMNS, ROWS, MessageBuffer, ObjectPayload
+from spmdsim.simulation.engine.endpoint import Endpoint
 from spmdsim.simulation.engine.mailboxes import finish
 from spmdsim.simulation.engine.timing import collective_seconds
 from spmdsim.simulation.findings import faults, mismatch
@@ -144,9 +145,9 @@ class Meeting:
             finish(scheduler, call)
 
 
-def join(comm: Any, call: CollectiveCall, name: str, site: Site) -> CollectiveCall:
+def join(end: Endpoint, call: CollectiveCall, name: str, site: Site) -> CollectiveCall:
     """Bring a rank's call to the meeting it belongs to: its k-th call meets everybody's k-th."""
-    shared, task, rank = comm._shared, comm._task, comm._rank
+    shared, task, rank = end.shared, end.running(), end.rank
     call.comm, call.task, call.rank = shared, task, rank
     call.name, call.site = name, site
     call.entered = task.clock
@@ -160,7 +161,7 @@ def join(comm: Any, call: CollectiveCall, name: str, site: Site) -> CollectiveCa
     call.meeting = meeting
     if meeting.missing == 0:
         del shared.meetings[index]
-        meeting.complete(comm._scheduler, shared)
+        meeting.complete(end.scheduler, shared)
     return call
 
 

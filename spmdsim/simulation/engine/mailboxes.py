@@ -24,7 +24,7 @@ class Message:
 
     Attributes:
         source: rank of the sender in the communicator; ``dest`` of the receiver.
-        array: a contiguous array that is the whole message, for as long as copying it is all there is to do.
+        array: a contiguous array that is the whole message, for as long as copying it is all there is to do; or an object.
         known_site: its site; None as long as its rank stands in the call, so that the stack tells.
         data: a private copy of the elements, once one was needed.
         done: the sender may go on: it was received, or somebody else keeps the data.
@@ -33,15 +33,10 @@ class Message:
         tail: the last one, known to the first if there is more than one.
     """
 
-    # Defaults live in the class: a program makes very many messages, and few of them need all this.
-    mode = STANDARD
-    number = 0
-    data: Any = None
-    done = False
-    relieved: Any = None
-    waiter: Any = None
-    next: Any = None
-    tail: Any = None
+    __slots__ = (
+        *("comm", "task", "source", "dest", "tag", "mode", "name", "known_site", "start", "end"),
+        *("array", "cached_payload", "data", "done", "waiter", "relieved", "number", "next", "tail"),
+    )
 
     def __init__(
         self,
@@ -68,6 +63,14 @@ class Message:
         self.known_site = at
         self.start = start
         self.end = end
+        self.mode = STANDARD
+        self.done = False
+        self.number = 0
+        self.data: Any = None
+        self.waiter: Any = None
+        self.relieved: Any = None
+        self.next: Any = None
+        self.tail: Any = None
 
     @property
     def site(self) -> Site:
@@ -80,7 +83,8 @@ class Message:
     def payload(self) -> Any:
         """The buffer or object; the one of an array is made when somebody asks."""
         if self.cached_payload is None:
-            self.cached_payload = simple(self.array)
+            array = self.array
+            self.cached_payload = array if array.dtype is OBJECT else simple(array)
         return self.cached_payload
 
     def keep(self) -> None:
@@ -94,19 +98,17 @@ class Receive:
     """One receive.
 
     Attributes:
-        array: a contiguous array to receive into, if that is all that was asked for.
+        array: a contiguous array to receive into, if that is all that was asked for; or what stands for an object.
         known_site: as for a message.
         message: what it got, once matched; None also when an array was written without one.
         direct: the data may be written at once, because the rank is blocked in this very call.
         before: the buffer's contents when it was posted, to notice that the program changed them.
     """
 
-    number = 0
-    end = 0.0
-    done = False
-    message: Message | None = None
-    before: Any = None
-    waiter: Any = None
+    __slots__ = (
+        *("comm", "task", "source", "dest", "tag", "name", "known_site", "posted", "end"),
+        *("array", "cached_target", "direct", "before", "message", "done", "waiter", "number"),
+    )
 
     def __init__(
         self,
@@ -132,6 +134,12 @@ class Receive:
         self.known_site = at
         self.direct = direct
         self.posted = task.clock
+        self.end = 0.0
+        self.done = False
+        self.number = 0
+        self.message: Message | None = None
+        self.before: Any = None
+        self.waiter: Any = None
 
     @property
     def site(self) -> Site:
@@ -148,7 +156,8 @@ class Receive:
     def target(self) -> Any:
         """The buffer it writes to; the one of an array is made when somebody asks."""
         if self.cached_target is None:
-            self.cached_target = simple(self.array)
+            array = self.array
+            self.cached_target = array if array.dtype is OBJECT else simple(array)
         return self.cached_target
 
 

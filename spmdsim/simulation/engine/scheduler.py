@@ -53,7 +53,7 @@ class Task:
     """One virtual rank: its greenlet, its clock, and what it waits for."""
 
     __slots__ = (
-        *("rank", "scheduler", "greenlet", "switch", "clock", "port_out", "port_in", "waiting", "started"),
+        *("rank", "scheduler", "greenlet", "switch", "clock", "port_out", "port_in", "waiting"),
         *("exits", "finished", "value", "exit_code", "active", "messages_sent", "bytes_sent"),
         *("to", "count", "nbytes", "ahead", "flood"),
         *("world", "own", "attached", "attached_buffer", "initialized", "finalized"),
@@ -69,7 +69,6 @@ class Task:
         self.port_out = 0.0  # when its last message has left
         self.port_in = 0.0
         self.waiting: Any = None  # the operation or operations it is blocked on
-        self.started = False
         self.exits = 0  # how often it was told to end
         self.finished = False
         self.value: Any = None
@@ -163,7 +162,8 @@ class Scheduler:
         self.polls = 0
         self.relieved = False
         self.attention = ""
-        self.through_hub = self.random is not None  # ranks do not switch to each other
+        self.unstarted = size
+        self.through_hub = True  # ranks do not switch to each other
         self.buffered_sites: set[Any] = set()
         self.suspects: dict[Any, Any] = {}
         self.shared: list[Any] = []  # every communicator, for the checks at the end
@@ -187,15 +187,23 @@ class Scheduler:
                 task = self._next()
                 self.current = task
                 self.on_enter(task)
-                task.started = True
+                if self.unstarted and not task.greenlet:
+                    self.unstarted -= 1
+                    self._decide_way()
                 task.switch()
             if self.failure is not None or all(task.finished for task in self.tasks):
                 return
             attention, self.attention = self.attention, ""
-            self.through_hub = self.random is not None
+            self._decide_way()
             woke = self.on_stall(attention)
             if not woke and attention != "relief":
                 return
+
+    def _decide_way(self) -> None:
+        """Through the hub where it draws who is next, and as long as it starts ranks: one started by another would
+        inherit its recursion depth.
+        """
+        self.through_hub = self.random is not None or self.unstarted > 0
 
     def close(self) -> None:
         """End the ranks that still stand somewhere in the program; their ``finally`` blocks run."""
@@ -211,7 +219,7 @@ class Scheduler:
         task = self.current
         task.waiting = waiting
         ready = self.ready
-        if self.through_hub or not ready or not ready[0].started or get_ident() != self.thread:
+        if self.through_hub or not ready or get_ident() != self.thread:
             self.pass_on(task)
         else:  # what happens at nearly every message, without a call in between
             self.current = following = ready.popleft()
@@ -286,8 +294,7 @@ class Scheduler:
         if get_ident() != self.thread:
             self.refuse_thread(task, sys._getframe(1))
         ready = self.ready
-        # The hub starts ranks: one started by another would inherit its recursion depth.
-        if self.through_hub or not ready or not ready[0].started:
+        if self.through_hub or not ready:
             self._to_hub(task)
             return
         following = ready.popleft()

@@ -9,6 +9,7 @@ from spmdsim.simulation.data.constants import ANY_SOURCE, ANY_TAG, PROC_NULL, TA
 from spmdsim.simulation.data.derived_types import BYTE_DTYPE
 from spmdsim.simulation.data.message_buffers import COLUMNS, OBJECT, ROWS
 from spmdsim.simulation.data.status import Status
+from spmdsim.simulation.engine.endpoint import Endpoint
 from spmdsim.simulation.engine.mailboxes import (
     BUFFERED,
     READY,
@@ -25,22 +26,22 @@ from spmdsim.simulation.findings.code_places import Site, site_key
 
 
 def start_send(
-    comm: Any, payload: Any, dest: int, tag: int, mode: str, name: str, frame: FrameType
+    here: Endpoint, payload: Any, dest: int, tag: int, mode: str, name: str, frame: FrameType
 ) -> Message:
     """Send a message: it meets its receive now, or waits in the mailbox of the receiver.
 
     Raises:
         MPIError: no such rank, or a tag out of range.
     """
-    shared, task, scheduler = comm._shared, comm._task, comm._scheduler
+    shared, task, scheduler = here.shared, here.running(), here.scheduler
     site = (frame.f_code, frame.f_lasti)
     if not 0 <= dest < shared.size:
         return _to_nobody(shared, task, payload, dest, tag, name, site)
     if not 0 <= tag <= TAG_UB_VALUE:
         raise MPIError("ERR_TAG", f"the tag of a send is {tag}, but must be 0 to {TAG_UB_VALUE}")
     nbytes, box = payload.nbytes, shared.boxes[dest]
-    start, end = depart(comm, task, dest, nbytes)
-    message = Message(shared, task, payload, None, comm._rank, dest, tag, name, site, start, end)
+    start, end = depart(here, task, dest, nbytes)
+    message = Message(shared, task, payload, None, here.rank, dest, tag, name, site, start, end)
     if mode is not STANDARD:
         message.mode = mode
     if mode is STANDARD or mode is BUFFERED:
@@ -60,10 +61,9 @@ def start_send(
     return message
 
 
-def depart(comm: Any, task: Task, dest: int, nbytes: int) -> tuple[float, float]:
+def depart(here: Endpoint, task: Task, dest: int, nbytes: int) -> tuple[float, float]:
     """Count a message, and say when it begins and ends to leave: a port sends one after the other."""
-    ranks = comm._shared.ranks
-    link = comm._scheduler.link((ranks[comm._rank], ranks[dest]), nbytes)
+    link = here.scheduler.plain or here.scheduler.link((task.rank, here.shared.ranks[dest]), nbytes)
     start = max(task.clock, task.port_out)
     task.port_out = end = start + link.alpha + link.beta * nbytes
     task.messages_sent += 1
@@ -79,17 +79,17 @@ def put(scheduler: Scheduler, box: Mailbox, message: Message) -> None:
 
 
 def start_receive(
-    comm: Any, target: Any, source: int, tag: int, name: str, frame: FrameType, direct: bool
+    here: Endpoint, target: Any, source: int, tag: int, name: str, frame: FrameType, direct: bool
 ) -> Receive:
     """Ask for a message: it is there already, or the receive waits in the own mailbox.
 
     Raises:
         MPIError: no such rank, or a tag out of range.
     """
-    scheduler, box = comm._scheduler, comm._box
+    scheduler, box, shared = here.scheduler, here.box, here.shared
     site = (frame.f_code, frame.f_lasti)
-    receive = Receive(comm._shared, comm._task, target, None, source, comm._rank, tag, name, site, direct)
-    if (source < 0 or tag < 0 or source >= comm._shared.size) and not check_source(comm, source, tag):
+    receive = Receive(shared, here.running(), target, None, source, here.rank, tag, name, site, direct)
+    if (source < 0 or tag < 0 or source >= here.size) and not check_source(here.size, source, tag):
         receive.done = True
         receive.end = receive.posted
         return receive
@@ -101,12 +101,12 @@ def start_receive(
     return receive
 
 
-def check_source(comm: Any, source: int, tag: int) -> bool:
+def check_source(size: int, source: int, tag: int) -> bool:
     """Refuse a source or tag that cannot exist; False for PROC_NULL, from which nothing comes."""
-    if not 0 <= source < comm._shared.size and source != ANY_SOURCE:
+    if not 0 <= source < size and source != ANY_SOURCE:
         if source == PROC_NULL:
             return False
-        raise MPIError("ERR_RANK", f"source {source} is not in 0 to {comm._shared.size - 1}")
+        raise MPIError("ERR_RANK", f"source {source} is not in 0 to {size - 1}")
     if tag < 0 and tag != ANY_TAG:
         raise MPIError("ERR_TAG", f"the tag of a receive is {tag}, but must be 0 or more, or ANY_TAG")
     return True

@@ -24,9 +24,10 @@ _BUFFERS = (
 
 def meet(comm: Any, call: CollectiveCall, name: str, frame: Any) -> Any:
     """Join a collective and wait until it is complete."""
-    task, scheduler = comm._task, comm._scheduler
+    end = comm._end
+    task, scheduler = end.running(), end.scheduler
     begin = task.clock
-    join(comm, call, name, (frame.f_code, frame.f_lasti))
+    join(end, call, name, (frame.f_code, frame.f_lasti))
     wait_for(scheduler, call)
     result = take_result(call, None)
     if scheduler.timeline is not None:
@@ -55,7 +56,7 @@ def _nonblocking(name: str, prepare: Callable[..., CollectiveCall]) -> Callable[
     def method(self: Any, *args: Any, **kwargs: Any) -> Request:
         frame = sys._getframe(1)
         call = prepare(self, *args, **kwargs)
-        return Request(operation=join(self, call, name, (frame.f_code, frame.f_lasti)))
+        return Request(operation=join(self._end, call, name, (frame.f_code, frame.f_lasti)))
 
     return _named(method, name, prepare)
 
@@ -65,7 +66,7 @@ def _persistent(name: str, prepare: Callable[..., CollectiveCall]) -> Callable[.
         kwargs.pop("info", None)
         frame = sys._getframe(1)
         site = (frame.f_code, frame.f_lasti)
-        return Prequest(lambda: join(self, prepare(self, *args, **kwargs), name, site))
+        return Prequest(lambda: join(self._end, prepare(self, *args, **kwargs), name, site))
 
     return _named(method, name, prepare)
 

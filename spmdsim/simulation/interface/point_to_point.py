@@ -40,36 +40,38 @@ class PointToPoint:
     _shared: Any
     _task: Any
     _rank: int
-    _box: Any
+    _end: Any
 
     # ------------------------------------------------------------------ the two blocking kernels
 
     def _send(self, payload: Any, dest: int, tag: int, mode: str, name: str, frame: Any) -> None:
-        task = self._task
+        end = self._end
+        task = end.running()
         begin = task.clock
-        message = start_send(self, payload, dest, tag, mode, name, frame)
+        message = start_send(end, payload, dest, tag, mode, name, frame)
         if not message.done:
             message.waiter = task
-            self._scheduler.block(message)
+            end.scheduler.block(message)
         if message.end > task.clock:
             task.clock = message.end
         if mode is SYNCHRONOUS:
             task.settle()
-        timeline = self._scheduler.timeline
+        timeline = end.scheduler.timeline
         if timeline is not None:
             timeline.call(task, name, begin, frame, to=dest, tag=tag, nbytes=payload.nbytes)
 
     def _receive(
         self, target: Any, source: int, tag: int, status: Status | None, name: str, frame: Any
     ) -> Any:
-        task = self._task
+        end = self._end
+        task = end.running()
         begin = task.clock
-        receive = start_receive(self, target, source, tag, name, frame, True)
+        receive = start_receive(end, target, source, tag, name, frame, True)
         if not receive.done:
             receive.waiter = task
-            self._scheduler.block(receive)
+            end.scheduler.block(receive)
         result = received(receive, status)
-        timeline = self._scheduler.timeline
+        timeline = end.scheduler.timeline
         if timeline is not None:
             timeline.call(task, name, begin, frame, source=source, tag=tag)
         return result
@@ -78,17 +80,9 @@ class PointToPoint:
 
     def Send(self, buf: Any, dest: int, tag: int = 0) -> None:
         """Send a buffer; correct programs do not count on it returning before it is received."""
-        message = offer(self, buf, dest, tag, "Send", 2) if type(buf) is ndarray else DECLINED
-        if message is DECLINED:
+        plain = type(buf) is ndarray and buf.flags.c_contiguous
+        if not plain or offer(self._end, buf, dest, tag, "Send", True) is DECLINED:
             self._send(simple(buf), dest, tag, STANDARD, "Send", _frame(1))
-        elif message is not None:
-            task = message.task
-            if not message.done:
-                message.waiter = task
-                self._scheduler.block(message)
-                message.array = None
-            if message.end > task.clock:
-                task.clock = message.end
 
     def Ssend(self, buf: Any, dest: int, tag: int = 0) -> None:
         """Send a buffer and return once its receive has begun."""
@@ -110,13 +104,9 @@ class PointToPoint:
         status: Status | None = None,
     ) -> None:
         """Receive into a buffer."""
-        receive = ask(self, buf, source, tag, status, "Recv") if type(buf) is ndarray else DECLINED
-        if receive is DECLINED:
+        plain = type(buf) is ndarray and buf.flags.carray  # contiguous, aligned and writeable
+        if not plain or ask(self._end, buf, source, tag, status, "Recv", True) is DECLINED:
             self._receive(writable(buf), source, tag, status, "Recv", _frame(1))
-        elif receive is not None:
-            receive.waiter = receive.task
-            self._scheduler.block(receive)
-            got(receive, status)
 
     def Sendrecv(
         self,
@@ -129,11 +119,17 @@ class PointToPoint:
         status: Status | None = None,
     ) -> None:
         """Send and receive at once, which cannot block itself."""
-        if type(sendbuf) is type(recvbuf) is ndarray and self._scheduler.timeline is None:
-            self._exchange_arrays(sendbuf, dest, sendtag, recvbuf, source, recvtag, status)
-            return
-        payload, target = simple(sendbuf), writable(recvbuf)
-        self._exchange(payload, dest, sendtag, target, source, recvtag, status, "Sendrecv", _frame(1))
+        rest = source, recvtag, status, "Sendrecv"
+        arrays = type(sendbuf) is type(recvbuf) is ndarray
+        if (
+            arrays
+            and sendbuf.flags.c_contiguous
+            and recvbuf.flags.carray
+            and self._scheduler.timeline is None
+        ):
+            self._exchange_plain(sendbuf, dest, sendtag, recvbuf, *rest)
+        else:
+            self._exchange(simple(sendbuf), dest, sendtag, writable(recvbuf), *rest, _frame(1))
 
     def Sendrecv_replace(
         self,
@@ -162,11 +158,12 @@ class PointToPoint:
         name: str,
         frame: Any,
     ) -> Any:
-        task = self._task
+        end = self._end
+        task = end.running()
         begin = task.clock
-        receive = start_receive(self, target, source, recvtag, name, frame, True)
-        message = start_send(self, payload, dest, sendtag, STANDARD, name, frame)
-        self._wait_for_both(message, receive)
+        receive = start_receive(end, target, source, recvtag, name, frame, True)
+        message = start_send(end, payload, dest, sendtag, STANDARD, name, frame)
+        _wait_for_both(end.scheduler, task, message, receive)
         if message.end > task.clock:
             task.clock = message.end
         result = received(receive, status)
@@ -175,47 +172,40 @@ class PointToPoint:
             timeline.call(task, name, begin, frame, to=dest, source=source, nbytes=payload.nbytes)
         return result
 
-    def _exchange_arrays(
+    def _exchange_plain(
         self,
-        array: Any,
+        sent: Any,
         dest: int,
         sendtag: int,
         target: Any,
         source: int,
         recvtag: int,
         status: Status | None,
-    ) -> None:
-        """As _exchange; each end goes the short way if it can."""
-        task, name = self._task, "Sendrecv"
+        name: str,
+    ) -> Any:
+        """As _exchange, of whole arrays or objects; each end goes the short way if it can."""
+        end = self._end
+        task = end.running()
         begin = task.clock
-        receive = ask(self, target, source, recvtag, status, name)
+        receive = ask(end, target, source, recvtag, status, name, False)
         if receive is DECLINED:
-            receive = start_receive(self, writable(target), source, recvtag, name, _frame(2), True)
+            buffer = target if target is OBJECT_TARGET else writable(target)
+            receive = start_receive(end, buffer, source, recvtag, name, _frame(2), True)
         came, task.clock = task.clock, begin  # both start at once
-        message = offer(self, array, dest, sendtag, name, 3)
+        message = offer(end, sent, dest, sendtag, name, False)
         if message is DECLINED:
-            message = start_send(self, simple(array), dest, sendtag, STANDARD, name, _frame(2))
+            payload = sent if target is OBJECT_TARGET else simple(sent)
+            message = start_send(end, payload, dest, sendtag, STANDARD, name, _frame(2))
         left, task.clock = task.clock, begin
-        self._wait_for_both(message, receive)
+        waits = type(receive) is Receive
+        _wait_for_both(end.scheduler, task, message, receive if waits else None)
         task.clock = max(came, left if message is None else message.end)
-        if receive is not None:
-            got(receive, status)
-
-    def _wait_for_both(self, message: Message | None, receive: Receive | None) -> None:
-        """Wait for whichever is there and not done."""
-        scheduler, task = self._scheduler, self._task
-        if message is None or message.done:
-            if receive is not None:
-                wait_for(scheduler, receive)
-        elif receive is None or receive.done:
-            wait_for(scheduler, message)
-        else:
-            scheduler.block(WaitsTogether(scheduler, task, [message, receive], every=True))
+        return got(receive, status) if waits else receive
 
     # ------------------------------------------------------------------ upper-case, nonblocking
 
     def _start(self, payload: Any, dest: int, tag: int, mode: str, name: str, frame: Any) -> Message:
-        message = start_send(self, payload, dest, tag, mode, name, frame)
+        message = start_send(self._end, payload, dest, tag, mode, name, frame)
         message.keep()  # to notice a change before Wait
         return message
 
@@ -224,7 +214,7 @@ class PointToPoint:
         return Request(operation=self._start(payload, dest, tag, mode, name, _frame(2)))
 
     def _post(self, target: Any, source: int, tag: int, name: str, frame: Any) -> Receive:
-        receive = start_receive(self, target, source, tag, name, frame, False)
+        receive = start_receive(self._end, target, source, tag, name, frame, False)
         if target is not OBJECT_TARGET:
             receive.before = target.copy()
         return receive
@@ -287,7 +277,9 @@ class PointToPoint:
 
     def send(self, obj: Any, dest: int, tag: int = 0) -> None:
         """Send a Python object."""
-        self._send(ObjectPayload(obj), dest, tag, STANDARD, "send", _frame(1))
+        payload = ObjectPayload(obj)
+        if offer(self._end, payload, dest, tag, "send", True) is DECLINED:
+            self._send(payload, dest, tag, STANDARD, "send", _frame(1))
 
     def ssend(self, obj: Any, dest: int, tag: int = 0) -> None:
         """Send a Python object and return once its receive has begun."""
@@ -305,7 +297,10 @@ class PointToPoint:
         status: Status | None = None,
     ) -> Any:
         """Receive a Python object."""
-        return self._receive(OBJECT_TARGET, source, tag, status, "recv", _frame(1))
+        came = ask(self._end, OBJECT_TARGET, source, tag, status, "recv", True)
+        if came is DECLINED:
+            return self._receive(OBJECT_TARGET, source, tag, status, "recv", _frame(1))
+        return came
 
     def sendrecv(
         self,
@@ -318,11 +313,10 @@ class PointToPoint:
         status: Status | None = None,
     ) -> Any:
         """Send a Python object and receive one."""
-        payload = ObjectPayload(sendobj)
-        frame = _frame(1)
-        return self._exchange(
-            payload, dest, sendtag, OBJECT_TARGET, source, recvtag, status, "sendrecv", frame
-        )
+        payload, ends = ObjectPayload(sendobj), (source, recvtag, status, "sendrecv")
+        if self._scheduler.timeline is None:
+            return self._exchange_plain(payload, dest, sendtag, OBJECT_TARGET, *ends)
+        return self._exchange(payload, dest, sendtag, OBJECT_TARGET, *ends, _frame(1))
 
     def isend(self, obj: Any, dest: int, tag: int = 0) -> Request:
         """Begin to send a Python object."""
@@ -339,3 +333,14 @@ class PointToPoint:
     def irecv(self, buf: Any = None, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> Request:
         """Begin to receive a Python object, which the request's ``wait`` returns."""
         return Request(operation=self._post(OBJECT_TARGET, source, tag, "irecv", _frame(1)))
+
+
+def _wait_for_both(scheduler: Any, task: Any, message: Message | None, receive: Receive | None) -> None:
+    """Wait for whichever is there and not done."""
+    if message is None or message.done:
+        if receive is not None:
+            wait_for(scheduler, receive)
+    elif receive is None or receive.done:
+        wait_for(scheduler, message)
+    else:
+        scheduler.block(WaitsTogether(scheduler, task, [message, receive], every=True))

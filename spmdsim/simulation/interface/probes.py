@@ -23,7 +23,8 @@ class ProbeMethods:
     _shared: Any
     _task: Any
     _rank: int
-    _box: Any
+    _end: Any
+    size: int
 
     def Probe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> bool:
         """Wait until a message is there, and leave it there."""
@@ -33,14 +34,14 @@ class ProbeMethods:
     probe = Probe
 
     def _look(self, source: int, tag: int, status: Status | None, name: str) -> Message | None:
-        if not check_source(self, source, tag):
+        if not check_source(self.size, source, tag):
             if status is not None:
                 status.fill(PROC_NULL, ANY_TAG, 0)
             return None
-        message = self._box.find(source, tag, self._scheduler.random)
+        message = self._end.box.find(source, tag, self._scheduler.random)
         if message is None:
             probing = Probing(self._shared, self._task, self._rank, source, tag, name)
-            self._box.probes.append(probing)
+            self._end.box.probes.append(probing)
             self._scheduler.block(probing)
             message = probing.message
         if status is not None and message is not None:
@@ -55,13 +56,13 @@ class ProbeMethods:
     iprobe = Iprobe
 
     def _glance(self, source: int, tag: int, status: Status | None, name: str) -> Message | None:
-        if not check_source(self, source, tag):
+        if not check_source(self.size, source, tag):
             return None
-        message: Message | None = self._box.find(source, tag, self._scheduler.random)
+        message: Message | None = self._end.box.find(source, tag, self._scheduler.random)
         if message is None:
             probing = Probing(self._shared, self._task, self._rank, source, tag, name)
             self._scheduler.poll(probing)
-            message = self._box.find(source, tag, self._scheduler.random)
+            message = self._end.box.find(source, tag, self._scheduler.random)
         if status is not None and message is not None:
             status.fill(message.source, message.tag, message.payload.nbytes)
         return message
@@ -95,7 +96,7 @@ class Matched:
         if isinstance(comm, Matched):  # another handle on the same message
             comm, message = comm._comm, comm._message
         elif message is not None:
-            comm._box.remove(message)
+            comm._end.box.remove(message)
         self._comm: Any = comm
         self._message: Any = message
 
@@ -140,7 +141,7 @@ class Matched:
             self._message = None
         if message is None or message is _NOBODYS:
             return PROC_NULL, ANY_TAG
-        self._comm._box.put_back(message)
+        self._comm._end.box.put_back(message)
         return message.source, message.tag
 
     def _home(self) -> Any:

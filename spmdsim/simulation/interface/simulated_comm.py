@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from threading import get_ident
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from spmdsim.simulation.data import constants as c
 from spmdsim.simulation.data.constants import MPIError
-from spmdsim.simulation.engine.arrays import own_message, own_receive
 from spmdsim.simulation.engine.collective_calls import CollectiveCall, CollectiveRule, join
+from spmdsim.simulation.engine.endpoint import Endpoint
 from spmdsim.simulation.engine.mailboxes import Mailbox
 from spmdsim.simulation.engine.scheduler import Scheduler, Task
-from spmdsim.simulation.findings.code_places import ProgramPlace, place_in_stack
+from spmdsim.simulation.findings.code_places import ProgramPlace
 from spmdsim.simulation.findings.problems import ERROR, Problem
 from spmdsim.simulation.interface.collective_methods import CollectiveMethods, meet
 from spmdsim.simulation.interface.groups import Group
@@ -97,7 +96,7 @@ class Comm(PointToPoint, ProbeMethods, CollectiveMethods):
     size: int
     _shared: CommunicatorState
     _rank: int
-    _holder: Task
+    _end: Endpoint
     _scheduler: Scheduler
     _attributes: dict[int, Any]
 
@@ -112,9 +111,8 @@ class Comm(PointToPoint, ProbeMethods, CollectiveMethods):
     def make(cls, shared: CommunicatorState, rank: int, task: Task) -> Any:
         """The handle of one rank."""
         comm = cls.__new__(cls)
-        comm._shared, comm._rank, comm._holder = shared, rank, task
-        comm._scheduler, comm._box = shared.scheduler, shared.boxes[rank]
-        comm._own_message, comm._own_receive = own_message(comm, task), own_receive(comm, task)
+        comm._shared, comm._rank, comm._scheduler = shared, rank, shared.scheduler
+        comm._end = Endpoint(shared, rank, task)
         comm._attributes = {}
         comm.size = shared.size
         return comm
@@ -122,21 +120,7 @@ class Comm(PointToPoint, ProbeMethods, CollectiveMethods):
     @property
     def _task(self) -> Task:
         """The rank whose handle this is, which must be the one that runs."""
-        task = self._holder
-        if get_ident() != self._scheduler.thread:
-            self._scheduler.refuse_thread(task, _frame(1))
-        if task is not self._scheduler.current:
-            self._strange(task)
-        return task
-
-    def _strange(self, task: Task) -> NoReturn:
-        runs = self._scheduler.current
-        place = place_in_stack(runs.rank, _frame(1))
-        text = (
-            f"rank {runs.rank} uses rank {task.rank}'s handle of {self._shared.name} in {place}: it was kept in "
-            "something that virtual ranks share, as a function's variables; in a real run each rank has its own"
-        )
-        self._scheduler.fail(Problem("shared_communicator", ERROR, text, (runs.rank, task.rank), (place,)))
+        return self._end.running()
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Comm):
@@ -161,7 +145,8 @@ class Comm(PointToPoint, ProbeMethods, CollectiveMethods):
 
     def Get_rank(self) -> int:
         """The caller's rank."""
-        return self._rank if self._task is self._holder else -1
+        self._end.running()
+        return self._rank
 
     rank = property(Get_rank)
 
@@ -330,7 +315,7 @@ class Intracomm(Comm):
         comm = Intracomm.make(forming, group.Get_rank(), self._task)
         frame = _frame(1)
         call = CollectiveCall(CollectiveRule(lambda calls: None, "barrier"), [], None, {})
-        join(comm, call, "Create_group", (frame.f_code, frame.f_lasti))
+        join(comm._end, call, "Create_group", (frame.f_code, frame.f_lasti))
         if call.done:
             del shared.forming[key]
         else:
@@ -356,7 +341,7 @@ class Unusable(Intracomm):
         reason, fatal, _ = self.__dict__.get("_reason", ("the communicator is COMM_NULL", False, None))
         if fatal and not name.startswith("_"):
             frame = _frame(1)
-            task = self.__dict__["_holder"]
+            task = self.__dict__["_end"].task
             place = ProgramPlace(task.rank, name, frame.f_code.co_filename, frame.f_lineno)
             text = f"rank {task.rank} uses {place}, but {reason}"
             kind = "not_initialized" if "Init" in reason else "finalized"
