@@ -23,7 +23,7 @@ from spmdsim.reading import literal, one_line
 #: How an entry says that its dim is not split.
 NOT_SPLIT = ("None", "none", "-", "_", "*", "")
 _PARTIAL = re.compile(r"[;|,]?\s*partial\s*[=:]?\s*(?P<axes>\w+(?::\w+)?(?:\s*,\s*\w+(?::\w+)?)*)\s*$")
-_PARTIAL = re.compile(r"^(?P<op>\w+) pending over (?P<axis>\w+)$")
+_PARTIAL_ENTRY = re.compile(r"^(?P<op>\w+) pending over (?P<axis>\w+)$")
 #: Reads what is not in this package's notation: the text without its mesh, that mesh, the number of dims.
 OtherNotation = Callable[[str, Mesh, "int | None"], Layout]
 
@@ -216,7 +216,7 @@ def parse_layout(
 
 def _body_and_mesh(text: str, mesh: Mesh | None) -> tuple[str, Mesh]:
     over = re.match(r"(?P<dims>.*\S)\s+over\s+(?P<mesh>\w+=\d.*|one rank)$", text)
-    if over and not _PARTIAL.match(over["dims"]):
+    if over and not _PARTIAL_ENTRY.match(over["dims"]):
         return over["dims"], parse_mesh(over["mesh"].replace("one rank", "1"))
     colon = re.match(r"(?P<mesh>\[\[.*?\]\]|[\w=,x×\s@()]*\d)\s*:\s*(?P<dims>.*)$", text)
     if colon and not _PARTIAL.search(colon["mesh"] + ":" + colon["dims"].split(",")[0]):
@@ -233,10 +233,12 @@ def _own_dims(entries: list[Any], mesh: Mesh) -> Layout | None:
     words = [word for entry in entries for word in (entry if isinstance(entry, tuple) else (entry,))]
     if words and all(isinstance(word, int) for word in words):
         return None
-    partial = {m["axis"]: m["op"] for m in (_PARTIAL.match(str(entry)) for entry in entries) if m}
-    if not all(str(word) in (*mesh.axes, *NOT_SPLIT) or _PARTIAL.match(str(word)) for word in words):
+    partial = {m["axis"]: m["op"] for m in (_PARTIAL_ENTRY.match(str(entry)) for entry in entries) if m}
+    if not all(str(word) in (*mesh.axes, *NOT_SPLIT) or _PARTIAL_ENTRY.match(str(word)) for word in words):
         return None
-    return Layout(mesh, [dim_entry(entry) for entry in entries if not _PARTIAL.match(str(entry))], partial)
+    return Layout(
+        mesh, [dim_entry(entry) for entry in entries if not _PARTIAL_ENTRY.match(str(entry))], partial
+    )
 
 
 def parse_entries(text: str, ndim: int | None) -> list[Any]:
