@@ -262,7 +262,7 @@ def _named(
 ) -> OperatorFunction[P, Tensor]:
     call.__name__ = call.__qualname__ = op.name
     call.__doc__ = _described(op, call.__code__.co_argcount == 2, function, says, linear)
-    return OperatorFunction(call, op)
+    return OperatorFunction(call, op, direct=True)
 
 
 def _described(op: Op, two: bool, function: Callable[..., Any], says: str, linear: Any) -> str:

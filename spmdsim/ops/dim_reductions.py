@@ -20,6 +20,7 @@ from spmdsim.ops.elementwise import divide, equal, multiply, not_equal, sqrt, sq
 from spmdsim.ops.operators import operator
 from spmdsim.tensor import Op, Tensor
 from spmdsim.tensor.element_types import number_type, ordered
+from spmdsim.tensor.operator_calls import apply
 from spmdsim.worlds.pool import allocator, empty
 
 Dims = int | Sequence[int] | None
@@ -129,9 +130,7 @@ _mean_op = Op(
 _sum_op = Op(
     "sum",
     _rule("sum"),
-    lambda x, dims, keepdims: np.asarray(
-        np.add.reduce(x, axis=dims, keepdims=keepdims, dtype=_sum_type(x.dtype))
-    ),
+    lambda x, dims, keepdims: np.asarray(np.add.reduce(x, dims, _sum_type(x.dtype), keepdims=keepdims)),
     _sum_vjp,
     dtype=lambda d, **_: _sum_type(d),
 )
@@ -155,7 +154,10 @@ def sum(
     >>> y.layout.short(), y.full().tolist()
     ('P(sum)', [9, 6, 6])
     """
-    return _typed(_sum_op(_typed(x, dtype), dims=normal_dims(dims, x.ndim), keepdims=keepdims), dtype)
+    params = {"dims": normal_dims(dims, x.ndim), "keepdims": keepdims}
+    if dtype is None:
+        return apply(_sum_op, (x,), params)  # type: ignore[no-any-return]
+    return _typed(apply(_sum_op, (_typed(x, dtype),), params), dtype)
 
 
 @operator(_mean_op)

@@ -121,14 +121,25 @@ FOREIGN = (AttributeError, TypeError, ValueError, IndexError, StopIteration)
 class OperatorFunction(Pictured, Generic[P, R]):
     """A function of tensors: checks and prepares operands and parameters, and applies what it declares.
 
-    ``others`` are other names of parameters, each with the first one.
+    ``others`` are other names of parameters, each with the first one. A ``direct`` one takes operands alone, and says itself
+    which are none.
 
     >>> from spmdsim import relu
     >>> relu.name, relu.rule.text
     ('relu', '... -> ...')
     """
 
-    def __init__(self, function: Callable[P, R], op: Op | None = None) -> None:
+    if TYPE_CHECKING:
+
+        def __call__(self, *args: P.args, **given: P.kwargs) -> R:
+            """Compute."""
+            raise NotImplementedError
+    else:
+        # What a call runs is each one's own: a function between them costs as much as a sum of few elements.
+        __slots__ = ("__call__", "__dict__", "__weakref__")
+
+    def __init__(self, function: Callable[P, R], op: Op | None = None, direct: bool = False) -> None:
+        self.__call__ = function if direct else self._call  # type: ignore[method-assign]
         self.__name__ = function.__name__
         update_wrapper(self, function)
         self._function, self._op = function, op
@@ -152,8 +163,7 @@ class OperatorFunction(Pictured, Generic[P, R]):
         same.__signature__ = signature(self._function)
         return same
 
-    def __call__(self, *args: P.args, **given: P.kwargs) -> R:
-        """Compute."""
+    def _call(self, *args: P.args, **given: P.kwargs) -> R:
         if given and not self.others.keys().isdisjoint(given):
             self._rename(args, given)
         try:

@@ -37,6 +37,8 @@ class CallRecipe(Recipe):
         number: of the operator and its parameters, the same in all processes.
         moves: whether some operand needs a redistribution.
         plain: the operands once brought, nothing but the local function is left, with one result on every owned rank.
+        direct: of a plain recipe of the only owned rank whose operands lie as they are wanted: that rank's function, the
+            result's meta, and the type of its arrays.
         alone: the local function of the only owned rank, its context given, or made for the shapes that it has there.
         blanks: per choice of operands whose gradients are wanted, what stands for those that these do not look at.
     """
@@ -44,6 +46,7 @@ class CallRecipe(Recipe):
     number: int = 0
     moves: bool = False
     plain: bool = False
+    direct: tuple[Callable[..., Any], Meta, np.dtype] | None = None
     alone: Callable[..., Any] = field(init=False)
     blanks: dict[tuple[bool, ...], list[list[Any]]] = field(default_factory=dict)
 
@@ -73,6 +76,8 @@ class CallRecipe(Recipe):
             shapes = [meta.layout.local_shape(meta.shape, world.ranks[0]) for meta in recipe.inputs]
             like = zip(recipe.inputs, shapes)
             recipe.alone = forward.known(*[np.broadcast_to(np.empty((), m.held), n) for m, n in like])
+        if recipe.plain and not recipe.moves and len(recipe.active) == 1 and world.has_data:
+            recipe.direct = recipe.alone, recipe.outputs[0], recipe.outputs[0].held
         return recipe
 
     def sole(self, params: dict[str, Any], *arrays: Any) -> Any:
@@ -117,53 +122,83 @@ def apply(
     if watchers and not seen:
         return _watched(op, operands(op.name, tensors), params, sharding)
     try:
-        first, last, two, more = tensors[0], tensors[-1], len(tensors) == 2, len(tensors) > 2
+        first, last, count = tensors[0], tensors[-1], len(tensors)
         world = first.world
-        key = (op, sharding, first.meta, last.meta) if two else (op, sharding, *map(_meta, tensors))
+        key: tuple[Any, ...]
+        if count == 2:
+            key = (op, sharding, first.meta, last.meta)
+        else:
+            key = (op, sharding, first.meta) if count == 1 else (op, sharding, *map(_meta, tensors))
         if params:
-            key += tuple(
-                [p for p in params.items() if p[0] not in op.varying] if op.varying else params.items()
-            )
+            key += (*params.items(),) if not op.varying else _named(params, op.varying)
     except AttributeError:  # a parameter, an array or a number among them
         return apply(op, operands(op.name, tensors), params, sharding, seen)
-    if last.world is not world or (more and any(tensor.world is not world for tensor in tensors)):
+    recipe: CallRecipe | None = world.cache.get(key)
+    if recipe is None or last.world is not world or count > 2:
+        _require_one_world(op, tensors)
+        if recipe is None:
+            with context(operator=op.name, operands=", ".join(repr(tensor.meta) for tensor in tensors)):
+                recipe = CallRecipe.derive(op, sharding, [tensor.meta for tensor in tensors], params, world)
+            world.cache[key] = recipe
+    if recordings and isinstance(world, World):
+        return _recorded(world, recipe, tensors, params)
+    if recipe.direct is not None:
+        function, meta, kind = recipe.direct
+        if count == 2:
+            one, other = first.held[0], last.held[0]
+            # An empty ** is not free.
+            array = function(one, other, **params) if params else function(one, other)
+        elif count == 1:
+            array = function(first.held[0], **params) if params else function(first.held[0])
+        else:
+            array = function(*[tensor.held[0] for tensor in tensors], **params)
+        shards = [array if array.dtype is kind else op.typed(array, kind)]
+    elif recipe.plain:
+        meta, tensors, shards = _brought(recipe, tensors, params)
+        first, last = tensors[0], tensors[-1]
+    else:
+        return run(recipe, tensors, params)
+    if not world.compares:
+        origin = 0
+    elif count > 2 or op.varying:
+        origin = world.derived_origin(recipe, tensors, 0, params)
+    else:  # what the world would say, without asking it
+        pair = (recipe.number, first.origin)
+        origin = hash(pair if count == 1 else (*pair, last.origin)) & ORIGINS
+    result = type(first)(world, meta, shards, False, "", origin)
+    if first._tracked or last._tracked or (count > 2 and any(tensor._tracked for tensor in tensors)):
+        track(recipe, tensors, [result], params)
+    return result
+
+
+def _named(params: dict[str, Any], varying: Sequence[str]) -> tuple[tuple[str, Any], ...]:
+    """The parameters from which something is derived."""
+    return tuple([p for p in params.items() if p[0] not in varying])
+
+
+def _require_one_world(op: Op, tensors: Sequence[Tensor]) -> None:
+    world = tensors[0].world
+    if any(tensor.world is not world for tensor in tensors):
         other = next(tensor.world for tensor in tensors if tensor.world is not world)
         raise WorldError(
             f"operands of {op.name} live in different worlds, {world} and {other}: make both with the same "
             "world=, or without one after asking spmdsim.world(N) for enough ranks"
         )
-    recipe: CallRecipe | None = world.cache.get(key)
-    if recipe is None:
-        with context(operator=op.name, operands=", ".join(repr(tensor.meta) for tensor in tensors)):
-            recipe = CallRecipe.derive(op, sharding, [tensor.meta for tensor in tensors], params, world)
-        world.cache[key] = recipe
-    if recordings and isinstance(world, World):
-        return _recorded(world, recipe, tensors, params)
-    if not recipe.plain:
-        return run(recipe, tensors, params)
+
+
+def _brought(
+    recipe: CallRecipe, tensors: Sequence[Tensor], params: dict[str, Any]
+) -> tuple[Meta, Sequence[Tensor], list[Any]]:
+    """The only result of a recipe that is no direct one: its meta, the operands as they are wanted, its arrays."""
     if recipe.moves:
         tensors = [bring(recipe, i, tensor) for i, tensor in enumerate(tensors)]
-        first, last = tensors[0], tensors[-1]
-    meta = recipe.outputs[0]
+    world, meta, lists = tensors[0].world, recipe.outputs[0], [tensor.held for tensor in tensors]
     if not world.has_data:
-        shards = world.empties(meta)
-    elif len(first.held) == 1:
-        if two and not params:  # an empty ** is not free
-            array = recipe.alone(first.held[0], last.held[0])
-        else:
-            array = recipe.alone(*[tensor.held[0] for tensor in tensors], **params)
-        shards = [array if array.dtype is meta.held else op.typed(array, meta.held)]
-    else:
-        shards = each(partial(recipe.sole, params), *[tensor.held for tensor in tensors])
-    origin = 0
-    if world.compares and two and not op.varying:  # what a world would say, without asking it
-        origin = hash((recipe.number, first.origin, last.origin)) & ORIGINS
-    elif world.compares:
-        origin = world.derived_origin(recipe, tensors, 0, params)
-    result = type(first)(world, meta, shards, False, "", origin)
-    if first._tracked or last._tracked or (more and any(tensor._tracked for tensor in tensors)):
-        track(recipe, tensors, [result], params)
-    return result
+        return meta, tensors, world.empties(meta)
+    if len(lists[0]) == 1:
+        array = recipe.alone(*[arrays[0] for arrays in lists], **params)
+        return meta, tensors, [recipe.op.typed(array, meta.held)]
+    return meta, tensors, each(partial(recipe.sole, params), *lists)
 
 
 def _recorded(world: World, recipe: CallRecipe, tensors: Sequence[Tensor], params: dict[str, Any]) -> Any:
