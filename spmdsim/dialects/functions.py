@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -60,8 +61,14 @@ def dims_of(dim: Any) -> Any:
     return None if isinstance(dim, (list, tuple)) and not dim else dim
 
 
-def _reduction(function: Callable[..., Any]) -> Row:
-    return Row(lambda input, dim=None, keepdim=False: function(input, dims_of(dim), keepdims=keepdim))
+def _reductions(words: str) -> dict[str, Row]:
+    """Rows of reductions, ``amax=max``, along dims or of all elements."""
+
+    def row(function: Callable[..., Any]) -> Row:
+        return Row(lambda input, dim=None, keepdim=False: function(input, dims_of(dim), keepdims=keepdim))
+
+    names = [word.partition("=") for word in words.split()]
+    return {theirs: row(getattr(core, ours or theirs)) for theirs, _, ours in names}
 
 
 def extreme(name: str, *, tied: bool = False) -> Row:
@@ -161,7 +168,7 @@ def _split(tensor: Any, split_size_or_sections: Any, dim: int = 0) -> list[Any]:
         raise FunctionError(
             f"split expects sizes that add up to {size}, the size of dim {dim}, but got {sizes}"
         )
-    return [_cut(tensor, dim, sum(sizes[:k]), n) for k, n in enumerate(sizes)]
+    return [_cut(tensor, dim, end - n, n) for n, end in zip(sizes, accumulate(sizes))]
 
 
 def _chunk(input: Any, chunks: int, dim: int = 0) -> list[Any]:
@@ -184,11 +191,10 @@ def _equal_parts(dim: int) -> Row:
 
     def call(input: Any, indices_or_sections: Any) -> list[Any]:
         at, given = 0 if input.ndim == 1 else dim, indices_or_sections
-        if isinstance(given, int):
-            if input.shape[at] % given:
-                raise FunctionError(f"a dim of size {input.shape[at]} has no {given} equal parts")
-            return _split(input, input.shape[at] // given, at)
-        return _split(input, list(np.diff([0, *given, input.shape[at]])), at)
+        size = input.shape[at]
+        if isinstance(given, int) and size % given:
+            raise FunctionError(f"a dim of size {size} has no {given} equal parts")
+        return _split(input, size // given if isinstance(given, int) else [*np.diff([0, *given, size])], at)
 
     return Row(call)
 
@@ -204,7 +210,7 @@ def _diag(input: Any, diagonal: int = 0) -> Any:
 
 def _nonzero(input: Any, as_tuple: bool = False) -> Any:
     places = core.nonzero(input)
-    return places if as_tuple else core.stack(list(places), 1)
+    return places if as_tuple else core.stack(places, 1)
 
 
 def _unique(
@@ -216,13 +222,13 @@ def _unique(
     return (values, *more) if more else values
 
 
-def _quiet_log(x: Any) -> Any:
-    with np.errstate(divide="ignore"):
-        return np.log(x)
-
-
 #: A logarithm that is flat at 0, where nothing was added up.
-_log = unary("log", _quiet_log, lambda x, y: np.where(x == 0, 0, 1 / np.where(x == 0, 1, x)), says="log(x)")
+_log = unary(
+    "log",
+    np.errstate(divide="ignore")(lambda x: np.log(x)),
+    lambda x, y: np.where(x == 0, 0, 1 / np.where(x == 0, 1, x)),
+    says="log(x)",
+)
 
 
 def _logsumexp(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
@@ -296,7 +302,7 @@ TORCH: dict[str, Row] = {
         core,
         "abs=absolute absolute matmul add acos=arccos acosh=arccosh arccos arccosh arcsin arcsinh arctan arctanh "
         "asin=arcsin asinh=arcsinh atan=arctan atan2=arctan2 atanh=arctanh bitwise_and bitwise_not=bitwise_invert "
-        "bitwise_or bitwise_xor ceil cos cosh div=divide divide dot=vecdot eq=equal erf exp expm1 floor floor_divide "
+        "bitwise_or bitwise_xor ceil cos cosh div=divide divide eq=equal erf exp expm1 floor floor_divide "
         "ge=greater_equal greater_equal greater gt=greater isfinite isinf isnan le=less_equal less_equal less log "
         "log10 log1p log2 logical_and logical_not logical_or logical_xor lt=less maximum minimum mul=multiply "
         "multiply ne=not_equal not_equal neg=negative negative reciprocal relu:ReLU relu6:ReLU6 remainder "
@@ -315,8 +321,7 @@ TORCH: dict[str, Row] = {
     **same(core, "tril triu", "input diagonal"),
     **same(linalg, "outer", "input vec2"),
     **{name: Row(lambda input, min=None, max=None: core.clip(input, min, max)) for name in ("clamp", "clip")},
-    **{f"a{name}": _reduction(getattr(core, name)) for name in ("max", "min")},
-    **{name: _reduction(getattr(core, name)) for name in ("all", "any", "argmax", "argmin", "mean", "prod", "sum")},
+    **_reductions("all amax=max amin=min any argmax argmin mean prod sum"),
     "addcmul": Row(lambda input, tensor1, tensor2, value=1: core.add(input, core.multiply(core.multiply(tensor1, tensor2), value))),
     "addmm": Row(lambda input, mat1, mat2, beta=1, alpha=1: core.add(core.multiply(input, beta), core.multiply(core.matmul(mat1, mat2), alpha))),
     "argsort": Row(lambda input, dim=-1, descending=False: core.argsort(input, dim, descending)),
@@ -329,6 +334,7 @@ TORCH: dict[str, Row] = {
     "cumsum": Row(lambda input, dim: core.cumulative_sum(input, dim)),
     "diag": Row(_diag),
     "diagonal": Row(lambda input, offset=0, dim1=0, dim2=1: linalg.diagonal(core.moveaxis(input, (dim1, dim2), (-2, -1)), offset=offset)),
+    "dot": Row(lambda input, other: core.vecdot(input, other)),
     "erfc": Row(lambda input: core.subtract(1.0, core.erf(input))),
     "expand": Row(_expand),
     "flatten": Row(_flatten, "Flatten", {"start_dim": 1}),

@@ -64,8 +64,8 @@ def same(module: Any, words: str, operands: str = "") -> dict[str, Row]:
         names, _, layer = word.partition(":")
         theirs, _, ours = names.partition("=")
         function = getattr(module, ours or theirs)
-        names = dict(zip(operands.split(), inspect.signature(function).parameters))
-        rows[theirs] = Row(with_parameters(function, names), layer)
+        called = dict(zip(operands.split(), inspect.signature(function).parameters))
+        rows[theirs] = Row(with_parameters(function, called), layer)
     return dict(rows)
 
 
@@ -136,10 +136,10 @@ def flat(given: Iterable[Any]) -> list[Any]:
     return [x for y in given for x in (y if isinstance(y, (list, tuple)) else [y])]
 
 
-def each(x: Any, change: Callable[[Any], Any]) -> Any:
+def by_part(x: Any, change: Callable[[Any], Any]) -> Any:
     """Something changed, or every part of a list or of a tuple, which keeps its fields.
 
-    >>> each([1, 2], str), each((1, 2), str), each(1, str)
+    >>> by_part([1, 2], str), by_part((1, 2), str), by_part(1, str)
     (['1', '2'], ('1', '2'), '1')
     """
     if not isinstance(x, (list, tuple)):

@@ -133,7 +133,9 @@ def parse_placements(text: str) -> tuple[tuple[Placement, ...], dict[int, int]]:
             )
         if match["strided"]:
             factors[len(placements)] = int(match["factor"])
-        placements.append(_placement(match))
+        dim = match["dim"] or match["short"] or match["sdim"]
+        whole = Replicate() if match["replicate"] else Partial(match["op"] or "sum")
+        placements.append(Shard(int(dim)) if dim else whole)
         at = match.end()
     if not placements:
         raise LayoutError(f"no placement in {text!r}; write one per mesh axis, such as S(0)R")
@@ -208,13 +210,6 @@ def chunk_bounds(
             start, size = start + skip, min(chunk, size - skip)
         bounds.append((start if size else total, size))
     return tuple(bounds)
-
-
-def _placement(match: re.Match[str]) -> Placement:
-    for group in ("dim", "short", "sdim"):
-        if match[group] is not None:
-            return Shard(int(match[group]))
-    return Replicate() if match["replicate"] else Partial(match["op"] or "sum")
 
 
 def _ordered(mesh: Mesh, entry: tuple[str, ...], factors: dict[str, int]) -> tuple[str, ...]:

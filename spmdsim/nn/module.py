@@ -345,18 +345,18 @@ class ModuleList(Module):
     #: The attribute that holds them, with which their parameters' paths begin.
     attribute = "steps"
 
-    def __init__(self, modules: Iterable[Any] = ()) -> None:
+    def __init__(self, modules: Iterable[Callable[..., Any]] = ()) -> None:
         setattr(self, self.attribute, list(modules))
 
     def _modules(self) -> list[Any]:
         return cast(list[Any], getattr(self, self.attribute))
 
-    def append(self, module: Any) -> ModuleList:
+    def append(self, module: Callable[..., Any]) -> ModuleList:
         """One more at the end."""
         self._modules().append(module)
         return self
 
-    def extend(self, modules: Iterable[Any]) -> ModuleList:
+    def extend(self, modules: Iterable[Callable[..., Any]]) -> ModuleList:
         """Several more at the end."""
         self._modules().extend(modules)
         return self
@@ -381,7 +381,7 @@ class Sequential(ModuleList):
     ['steps.0.weight', 'steps.0.bias', 'steps.1.weight', 'steps.1.bias']
     """
 
-    def __init__(self, *modules: Any) -> None:
+    def __init__(self, *modules: Callable[..., Any]) -> None:
         super().__init__(modules)
 
     def forward(self, x: Any) -> Any:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from spmdsim.dialects.functions import numbers
 from spmdsim.dialects.host import element_type
 from spmdsim.dialects.oneflow import placements
 from spmdsim.dialects.oneflow.placements import device as Device
@@ -156,8 +157,7 @@ def numel(x: Any) -> int:
 
 
 def _shape(size: tuple[Any, ...]) -> tuple[int, ...]:
-    """``f(2, 3)`` and ``f((2, 3))`` alike."""
-    sizes = tuple(size[0]) if len(size) == 1 and not isinstance(size[0], int | np.integer) else tuple(size)
+    sizes = numbers(size)
     if not all(isinstance(n, int | np.integer) and n >= 0 for n in sizes):
         raise UsageTypeError(f"sizes are whole numbers from 0 on, but got {sizes}")
     return tuple(int(n) for n in sizes)
@@ -207,8 +207,8 @@ def randint(
     shape, wide = _shape((size,)), np.dtype(np.float64)
 
     def block(index: Any, seed: int) -> np.ndarray:
-        numbers = low + np.floor(uniform_block(index, shape, wide, seed) * (high - low))
-        return np.asarray(numbers, np.dtype(dtype))
+        whole = low + np.floor(uniform_block(index, shape, wide, seed) * (high - low))
+        return np.asarray(whole, np.dtype(dtype))
 
     return _drawn(shape, block, lambda r, s: r.integers(low, high, size=s), dtype, **where)
 
@@ -221,8 +221,8 @@ def randperm(
     (count,) = _shape((n,))
     if _is_global(placement, sbp):
         return tensor(np.random.default_rng(seed).permutation(count).astype(kind), placement, sbp)
-    generators = [np.random.default_rng([seed, rank]) for rank in current_world().ranks]
-    return _local([numbers.permutation(count).astype(kind) for numbers in generators], None, False)
+    drawn = (np.random.default_rng([seed, rank]).permutation(count) for rank in current_world().ranks)
+    return _local([numbers.astype(kind) for numbers in drawn], None, False)
 
 
 def _plain(data: Any, dtype: Any, where: dict[str, Any]) -> AnyTensor:

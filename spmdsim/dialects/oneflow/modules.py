@@ -33,6 +33,12 @@ from spmdsim.errors import InputError
 from spmdsim.tensor import Tensor
 
 
+def _not_global(parameter: Any) -> OneFlowError:
+    return OneFlowError(
+        f"parameter {parameter} is not global yet; call to_global(placement, sbp) on the module"
+    )
+
+
 class Parameter(ours.Parameter):
     """A trained tensor: ``Parameter(global_tensor)``, or a shape with first values to come.
 
@@ -60,10 +66,7 @@ class Parameter(ours.Parameter):
     def data(self) -> GlobalTensor:
         """Its values. RuntimeError: it is not global yet."""
         if self.tensor is None or self.placement is None:
-            raise OneFlowError(
-                f"parameter {self.name or tuple(self.shape)} is not global yet; call to_global(placement, sbp) on "
-                "the module"
-            )
+            raise _not_global(self.name or tuple(self.shape))
         return GlobalTensor(self.tensor, self.placement)
 
     grad = property(lambda self: self.data.grad, doc="Its gradient after ``backward()``.")
@@ -130,15 +133,11 @@ class Module(DialectModule):
             )
         placements = [x.placement for x in passed if isinstance(x, GlobalTensor)]
         for path, parameter in vars(self).items():
-            if not isinstance(parameter, ours.Parameter):
-                continue
-            if parameter.tensor is None:
-                raise OneFlowError(
-                    f"parameter {path} is not global yet; call to_global(placement, sbp) on the module"
-                )
-            if placements:
+            if isinstance(parameter, ours.Parameter):
+                if parameter.tensor is None:
+                    raise _not_global(path)
                 where = getattr(parameter, "placement", None)
-                check_one_placement(placements[0], where, about=f" (parameter {path})")
+                check_one_placement(*placements[:1], where, about=f" (parameter {path})")
         return self.forward(*inputs, **options)
 
     def to_global(self, placement: Placement | None = None, sbp: Any = None) -> Module:
@@ -206,14 +205,16 @@ class Module(DialectModule):
         Shapes that do not fit, and if ``strict`` paths, are a RuntimeError that names them all; nothing is loaded then.
         """
         own: dict[str, Any] = dict(self.named_parameters())
-        wrong = []
-        for what, names in (
-            ("Missing", [n for n in own if n not in state_dict]),
-            ("Unexpected", [n for n in state_dict if n not in own]),
-        ):
-            if names and strict:
-                wrong.append(f"{what} key(s) in state_dict: {', '.join(map(json.dumps, names))}")
         given = {name: value for name, value in state_dict.items() if name in own}
+        strange = {
+            "Missing": [n for n in own if n not in given],
+            "Unexpected": [n for n in state_dict if n not in own],
+        }
+        wrong = [
+            f"{what} key(s) in state_dict: {', '.join(map(json.dumps, names))}"
+            for what, names in strange.items()
+            if names and strict
+        ]
         for name, value in given.items():
             if not isinstance(value, GlobalTensor | Parameter):
                 wrong.append(f"{name} is no global tensor but a {type(value).__name__}")
@@ -223,9 +224,8 @@ class Module(DialectModule):
                     f"shape in current model is {Size(own[name].shape)}"
                 )
         if wrong:
-            raise OneFlowError(
-                f"Error(s) in loading state_dict for {type(self).__name__}: {'; '.join(wrong)}"
-            )
+            error = f"Error(s) in loading state_dict for {type(self).__name__}: {'; '.join(wrong)}"
+            raise OneFlowError(error)
         taken = [(own[name], value.value, own[name].data) for name, value in given.items()]
         for parameter, value, _ in taken:
             parameter.assign(value)

@@ -21,7 +21,7 @@ from spmdsim.dialects.missing import told
 from spmdsim.dialects.oneflow.sbp import OneFlowError
 from spmdsim.dialects.oneflow.tensors import GlobalTensor, LocalTensor, agreement, check_one_placement
 from spmdsim.dialects.session import tracking
-from spmdsim.dialects.table import Row, each, flat
+from spmdsim.dialects.table import Row, by_part, flat
 from spmdsim.tensor import Tensor as CoreTensor
 from spmdsim.worlds import LockStep
 
@@ -42,12 +42,12 @@ def lifted(function: Callable[..., Any], name: str = "") -> Callable[..., Global
             raise OneFlowError(
                 "Expected global tensors, but got local ones; nearest: x.to_global(placement, sbp) before"
             )
-        check_one_placement(placements[0], *placements[1:])
+        check_one_placement(*placements)
         with agreement.same_code():
-            values = [each(x, _value) for x in operands]
-            named = {name: each(x, _value) for name, x in options.items()}
+            values = [by_part(x, _value) for x in operands]
+            named = {name: by_part(x, _value) for name, x in options.items()}
             result = in_default_type(function(*values, **named), [_value(x) for x in given])
-            return each(result, lambda x: _global(x, placements[0]))
+            return by_part(result, lambda x: _global(x, placements[0]))
 
     return told(call, name or function.__name__)
 
@@ -74,12 +74,14 @@ def _locally(function: Callable[..., Any], local: LocalTensor, operands: Any, op
                 return x
             return CoreTensor.from_global(x.shards[k], Layout.replicated(mesh, x.shards[k].ndim), alone)
 
-        named = {name: each(x, of) for name, x in options.items()}
-        return function(*(each(x, of) for x in operands), **named)
+        named = {name: by_part(x, of) for name, x in options.items()}
+        return function(*(by_part(x, of) for x in operands), **named)
 
     results = [on(k) for k in range(len(local.shards))]
     arrays = iter(zip(*(flat([result]) for result in results)))
-    return each(results[0], lambda _: LocalTensor([x.full() for x in next(arrays)], local.world, local.kind))
+    return by_part(
+        results[0], lambda _: LocalTensor([x.full() for x in next(arrays)], local.world, local.kind)
+    )
 
 
 #: Functions and methods by OneFlow's names.

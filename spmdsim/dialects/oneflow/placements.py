@@ -50,8 +50,7 @@ class device:
         given = number if colon else "0" if index is None else str(index)
         if not given.isdecimal() or (colon and index is not None):
             raise OneFlowError(f"a device has one index, such as {kind}:1, not {type!r} with index {index!r}")
-        object.__setattr__(self, "type", kind)
-        object.__setattr__(self, "index", int(given))
+        vars(self).update(type=kind, index=int(given))  # it is frozen
 
     def __str__(self) -> str:
         return f"{self.type}:{self.index}"
@@ -96,9 +95,7 @@ class placement:
             )
         shape, order = flatten(ranks, "placement ranks", OneFlowError)
         _check_ranks(order, world_size, devices_per_node)
-        object.__setattr__(self, "type", type)
-        object.__setattr__(self, "shape", shape)
-        object.__setattr__(self, "order", tuple(sorted(order)) if sort_ranks else order)
+        vars(self).update(type=type, shape=shape, order=tuple(sorted(order)) if sort_ranks else order)
 
     @classmethod
     def all(cls, type: str, world_size: int | None = None) -> placement:
@@ -120,23 +117,21 @@ class placement:
 
 
 def _check_ranks(order: tuple[int, ...], world_size: int | None, devices_per_node: int | None) -> None:
-    if len(set(order)) < len(order):
-        repeated = next(rank for i, rank in enumerate(order) if rank in order[:i])
-        raise OneFlowError(
-            f"the ranks of a placement must differ, but {repeated} is repeated in {list(order)}"
-        )
+    ranks, highest = [*order], max(order)
+    repeated = next((rank for i, rank in enumerate(order) if rank in order[:i]), None)
+    if repeated is not None:
+        raise OneFlowError(f"the ranks of a placement must differ, but {repeated} is repeated in {ranks}")
     if min(order) < 0:
-        raise OneFlowError(f"the ranks of a placement must not be negative, but got {list(order)}")
-    if world_size is not None and max(order) >= world_size:
+        raise OneFlowError(f"the ranks of a placement must not be negative, but got {ranks}")
+    if world_size is not None and highest >= world_size:
         raise OneFlowError(
-            f"Placement is invalid because rank must be less than world size! rank {max(order)} of {list(order)}, "
-            f"world size {world_size}"
+            f"Placement is invalid because rank must be less than world size! rank {highest} of {ranks}, world size {world_size}"
         )
     nodes = Counter(rank // devices_per_node for rank in order) if devices_per_node else {}
     if len(set(nodes.values())) > 1:
         raise OneFlowError(
-            f"every node of a placement must contribute the same number of devices, but nodes of "
-            f"{devices_per_node} contribute {dict(nodes)} (node: devices)"
+            f"every node of a placement must contribute the same number of devices, but nodes of {devices_per_node} "
+            f"contribute {dict(nodes)} (node: devices)"
         )
 
 
@@ -167,11 +162,10 @@ _Placement = placement
 def sbp_of(layout: Layout) -> tuple[Sbp, ...]:
     """The sbp tuple of a layout; a ValueError for axes in another order than the mesh's, or a reduction other than sum."""
     for dim, entry in enumerate(layout.dims):
-        order = [layout.mesh.axes.index(axis) for axis in entry]
-        if order != sorted(order):
+        if sorted(entry, key=layout.mesh.axes.index) != [*entry]:
             raise LayoutError(
-                f"sbp nests the axes of one dim in mesh order, but dim {dim} is split by {entry} on mesh "
-                f"{layout.mesh}; reorder the mesh or the axes"
+                f"sbp nests the axes of one dim in mesh order, but dim {dim} is split by {entry} on mesh {layout.mesh}; reorder "
+                "the mesh or the axes"
             )
     return tuple(sbp_module.from_placement(placement) for placement in layout.placements)
 
@@ -186,9 +180,8 @@ def check_sizes(placement: placement, sbp: SbpLike, shape: Sequence[int]) -> Non
             continue
         if rest[entry.axis] < parts:
             raise OneFlowError(
-                f"Expected size at split axis ({entry.axis}) of logical shape must be greater than or equal to "
-                f"parallel num, but got logical_shape: {tuple(shape)}, parallel_num: {parts} (mesh axis {axis}, "
-                f"smallest part left: {rest[entry.axis]})"
+                f"Expected size at split axis ({entry.axis}) of logical shape must be greater than or equal to parallel num, but got "
+                f"logical_shape: {tuple(shape)}, parallel_num: {parts} (mesh axis {axis}, smallest part left: {rest[entry.axis]})"
             )
         rest[entry.axis] //= parts
 
@@ -214,8 +207,7 @@ def logical_shape(placement: placement, sbp: SbpLike, local: Sequence[int]) -> t
     >>> logical_shape(placement("cpu", [[0, 1], [2, 3]]), "(B, S(0))", (1, 2, 8))
     (2, 2, 8)
     """
-    parts = layout(placement, sbp, len(local)).parts
-    return tuple(size * n for size, n in zip(local, parts))
+    return tuple(size * n for size, n in zip(local, layout(placement, sbp, len(local)).parts))
 
 
 def logical_shape_of(placement: placement, sbp: SbpLike, locals_: Sequence[Sequence[int]]) -> tuple[int, ...]:
@@ -233,9 +225,8 @@ def logical_shape_of(placement: placement, sbp: SbpLike, locals_: Sequence[Seque
         )
     layout(placement, entries, len(locals_[0]))
     shapes = [(rank, tuple(shape)) for rank, shape in zip(placement.order, locals_)]
-    for entry, parts in reversed(list(zip(entries, placement.shape))):
-        groups = [shapes[i : i + parts] for i in range(0, len(shapes), parts)]
-        shapes = [_joined(group, entry.axis) for group in groups]
+    for entry, parts in reversed([*zip(entries, placement.shape)]):
+        shapes = [_joined(shapes[k : k + parts], entry.axis) for k in range(0, len(shapes), parts)]
     return shapes[0][1]
 
 
@@ -245,20 +236,18 @@ def _joined(group: list[tuple[int, tuple[int, ...]]], dim: int | None) -> tuple[
     for rank, shape in group[1:]:
         wrong = [d for d, (a, b) in enumerate(zip(expected, shape)) if a != b and d != dim]
         if wrong or len(shape) != len(expected):
-            d = next(iter(wrong), 0)
-            but = "" if dim is None else f" except in dimension {dim}"
+            d, but = next(iter(wrong), 0), "" if dim is None else f" except in dimension {dim}"
             raise OneFlowError(
-                f"Sizes of tensors must match{but}. Expected size {expected[d]} but got size {shape[d]} for tensor "
-                f"on rank {rank}!"
+                f"Sizes of tensors must match{but}. Expected size {expected[d]} but got size {shape[d]} for tensor on rank {rank}!"
             )
     if dim is None:
         return first, expected
     sizes = [shape[dim] for _, shape in group]
-    total, balanced = sum(sizes), list(block_sizes(sum(sizes), len(sizes)))
+    total, balanced = sum(sizes), [*block_sizes(sum(sizes), len(sizes))]
     if sizes != balanced:
         raise OneFlowError(
-            f"Sizes of tensors in dimension {dim} must be same or match balanced split distribution. "
-            f"Ranks {[rank for rank, _ in group]} hold {sizes}, but a balanced split of {total} is {balanced}"
+            f"Sizes of tensors in dimension {dim} must be same or match balanced split distribution. Ranks "
+            f"{[rank for rank, _ in group]} hold {sizes}, but a balanced split of {total} is {balanced}"
         )
     return first, (*expected[:dim], total, *expected[dim + 1 :])
 

@@ -46,12 +46,8 @@ class Sbp:
         return f"oneflow.sbp.{self.kind}" + ("" if self.axis is None else f"(dim={self.axis})")
 
     def __lt__(self, other: Sbp) -> bool:
-        """OneFlow's order of signatures: B < P < S(0) < S(1) < ..."""
-        return self._key < other._key
-
-    @property
-    def _key(self) -> tuple[int, int]:
-        return (("broadcast", "partial_sum", "split").index(self.kind), self.axis or 0)
+        """OneFlow's order of signatures: B < P < S(0) < S(1) < ..., the alphabet's."""
+        return (self.kind, self.axis or 0) < (other.kind, other.axis or 0)
 
     @property
     def dual(self) -> Sbp:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import repeat
+from operator import getitem, methodcaller
 from typing import Any
 
 import numpy as np
@@ -57,22 +59,23 @@ def method(name: str) -> Callable[..., Any]:
 
 def in_place(kind: type[Any]) -> None:
     """``x += y`` and the like: the tensor becomes what ``x + y`` gives, for all who have it."""
+    for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"):
+        plain = partial(methodcaller, f"__{name}__")
+        setattr(kind, f"__i{name}__", lambda self, other, plain=plain: self.become(plain(other)(self)))
 
-    def assignment(name: str) -> Any:
-        return lambda self, other: self.become(getattr(self, name)(other))
 
-    for name in ["add", "sub", "mul", "truediv", "floordiv", "mod", "pow"]:
-        setattr(kind, f"__i{name}__", assignment(f"__{name}__"))
+def _as(kind: type[Any]) -> Any:
+    """The only element, as a number of Python's."""
+    return lambda self: kind(self.item())
 
 
 class TensorSymbols(NDArrayOperatorsMixin):
     """What both kinds of tensors have: ``x + 1``, ``-x``, ``x @ w``, ``x > 0`` ask for numpy's functions of that meaning."""
 
     __hash__ = object.__hash__
+    __bool__, __float__, __int__ = _as(bool), _as(float), _as(int)
     shape: Any
-    dtype: Any
     item: Any
-    numpy: Any
     permute: Any
     _apply: Any
 
@@ -82,17 +85,11 @@ class TensorSymbols(NDArrayOperatorsMixin):
     def __getattr__(self, name: str) -> Any:
         return partial(method(name), self)
 
+    def __getitem__(self, key: Any) -> Any:
+        return self._apply(getitem, self, key)
+
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *operands: Any, **options: Any) -> Any:
         return NotImplemented if method != "__call__" or options else self._apply(ufunc, *operands)
-
-    def __bool__(self) -> bool:
-        return bool(self.item())
-
-    def __float__(self) -> float:
-        return float(self.item())
-
-    def __int__(self) -> int:
-        return int(self.item())
 
     def __format__(self, spec: str) -> str:
         """A tensor of one element prints as its number, as in OneFlow."""
@@ -137,14 +134,8 @@ class LocalTensor(TensorSymbols):
             raise OneFlowError(
                 "a local and a global tensor cannot be combined; nearest: to_global or to_local first"
             )
-        rows = [
-            [x.shards[k] if isinstance(x, LocalTensor) else x for x in operands]
-            for k in range(len(self.shards))
-        ]
-        return LocalTensor([np.asarray(function(*row)) for row in rows], self.world, self.kind)
-
-    def __getitem__(self, key: Any) -> LocalTensor:
-        return self._apply(lambda x, at: x[at], self, key)
+        columns = [x.shards if isinstance(x, LocalTensor) else repeat(x) for x in operands]
+        return LocalTensor([*map(function, *columns)], self.world, self.kind)
 
     def become(self, other: LocalTensor) -> LocalTensor:
         """Other values of the same shape from now on."""
@@ -216,10 +207,9 @@ class LocalTensor(TensorSymbols):
         shapes, dtypes = zip(*(facts[rank] for rank in placement.order))
         if not check_meta:
             return placements.logical_shape(placement, sbp, shapes[0])
-        if len(set(dtypes)) > 1:
+        if len(kinds := sorted({*dtypes})) > 1:
             raise OneFlowError(
-                "Expected all tensors on each rank to be the same dtype, but found at least two dtypes, "
-                + " and ".join(sorted(set(dtypes)))
+                f"Expected all tensors on each rank to be the same dtype, but found at least two dtypes, {' and '.join(kinds)}"
             )
         return placements.logical_shape_of(placement, sbp, shapes)
 
@@ -235,9 +225,10 @@ def check_same(placement: Placement, sbp: Any, world: Any, data: Any = None) -> 
     agreement.check_same(world, [agreement.facts_of(placement, sbp, data)] * len(world.ranks))
 
 
-def check_one_placement(one: Placement, *others: Placement | None, about: str = "") -> None:
-    """Refuse tensors on different placements; a parameter's, if it has one, is told ``about``."""
-    for other in others:
+def check_one_placement(*placements: Placement | None, about: str = "") -> None:
+    """Refuse tensors on different placements, the first of which is told ``about``; None is any."""
+    one = placements[0]
+    for other in placements[1:]:
         if other not in (None, one):
             raise OneFlowError(
                 f"Expected all tensors to be on the same placement, but found at least two placements, {one} and {other}{about}!"
@@ -252,18 +243,15 @@ def _from_first(tensor: LocalTensor, layout: Layout, shape: tuple[int, ...]) -> 
     axes = tuple(a for a in layout.replicated_axes if layout.mesh.axis_size(a) > 1)
     if not axes:
         return list(tensor.shards)
-    mesh, world = layout.mesh, tensor.world
-    op = "any" if tensor.dtype == bool else "sum"
+    mesh, world, op = layout.mesh, tensor.world, "any" if tensor.dtype == bool else "sum"
     pending = Layout(mesh, layout.dims, [(axis, op) for axis in axes])
-    given = []
-    for rank, shard in zip(world.ranks, tensor.shards):
-        if rank not in mesh:
-            given.append(np.zeros((0,) * shard.ndim, shard.dtype))
-        else:
-            given.append(shard if mesh.group(rank, *axes)[0] == rank else np.zeros_like(shard))
-    shards: list[np.ndarray] = world.run(
-        Step("all_reduce", axes, pending, Layout(mesh, layout.dims), shape, op), given
-    )
+    first = {rank for rank in mesh.rank_list if mesh.group(rank, *axes)[0] == rank}
+    given = [
+        shard if rank in first else np.zeros(shard.shape if rank in mesh else (0,) * shard.ndim, shard.dtype)
+        for rank, shard in zip(world.ranks, tensor.shards)
+    ]
+    step = Step("all_reduce", axes, pending, Layout(mesh, layout.dims), shape, op)
+    shards: list[np.ndarray] = world.run(step, given)
     return shards
 
 
@@ -276,15 +264,10 @@ class GlobalTensor(TensorSymbols):
         self.value = value
         self.placement = placement
 
-    def _apply(self, ufunc: np.ufunc, *operands: Any) -> GlobalTensor:
+    def _apply(self, function: Any, *operands: Any) -> GlobalTensor:
         from spmdsim.dialects.oneflow.operators import lifted
 
-        return lifted(getattr(core, ufunc.__name__))(*operands)
-
-    def __getitem__(self, key: Any) -> GlobalTensor:
-        from spmdsim.dialects.oneflow.operators import lifted
-
-        return lifted(lambda x, at: x[at])(self, key)
+        return lifted(getattr(core, function.__name__))(*operands)
 
     def become(self, other: GlobalTensor) -> GlobalTensor:
         """Other values from now on, where the tensor lives; those before are in the history of what was computed from them."""
@@ -352,9 +335,8 @@ class GlobalTensor(TensorSymbols):
         with agreement.transition(self, (where, entries)), agreement.same_code():
             moved = laid_out(value, layout)
         if grad_sbp is not None and moved.requires_grad:
-            again = CoreTensor(moved.world, moved.meta, moved.held, requires_grad=True)
-            again.node = GradientMove(moved, placements.layout(where, grad_sbp, value.ndim))
-            moved = again
+            before, moved = moved, CoreTensor(moved.world, moved.meta, moved.held, requires_grad=True)
+            moved.node = GradientMove(before, placements.layout(where, grad_sbp, value.ndim))
         return GlobalTensor(moved, where)
 
     def to(self, where: Any) -> GlobalTensor:
@@ -366,8 +348,7 @@ class GlobalTensor(TensorSymbols):
 
     def to_local(self, *, copy: bool = False) -> LocalTensor:
         """Each rank's component."""
-        shards = [shard.copy() if copy else shard for shard in self.value.shards]
-        return LocalTensor(shards, self.value.world)
+        return LocalTensor([x.copy() if copy else x for x in self.value.shards], self.value.world)
 
     def numpy(self) -> np.ndarray:
         """The whole tensor, on every process."""
@@ -380,8 +361,8 @@ class GlobalTensor(TensorSymbols):
         """Its values, which all ranks of the placement must ask for together, and where it lives."""
         where, value = [f"placement={self.placement}", f"sbp={self.sbp}"], self.value
         made_by = value.node.recipe.op.name if isinstance(value.node, OpNode) else "global_to_global"
-        after = [f"grad_fn=<{made_by}_backward>"] if value.node else ["requires_grad=True"]
-        after = after if value.requires_grad else []
+        history = f"grad_fn=<{made_by}_backward>" if value.node else "requires_grad=True"
+        after = [history] if value.requires_grad else []
         if not value.world.has_data:
             return without_values(self.shape, value.dtype, [*where, *after])
         return shown(self.numpy(), where, after)
