@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
@@ -101,13 +101,14 @@ class Embedding(Module):
 
 
 class LayerNorm(Module):
-    """Rows with mean 0 and variance 1, scaled and shifted.
+    """Mean 0 and variance 1 over the last dim, or several, then scaled and shifted.
 
     Args:
-        layout: that of scale and shift ``[width]``.
+        width: size of the last dim, or of as many as are normalised together.
+        layout: that of scale and shift, ``[width]`` or ``[*width]``.
 
     Raises:
-        LayoutError: a layout for another number of dims than one.
+        LayoutError: a layout for another number of dims.
 
     >>> from spmdsim import Mesh, nn
     >>> mesh = Mesh((2,), ("tp",))
@@ -116,15 +117,20 @@ class LayerNorm(Module):
     """
 
     def __init__(
-        self, width: int, layout: Layout, epsilon: float = 1e-5, dtype: DTypeLike = np.float32
+        self,
+        width: int | Sequence[int],
+        layout: Layout,
+        epsilon: float = 1e-5,
+        dtype: DTypeLike = np.float32,
     ) -> None:
-        self.scale = Parameter((width,), layout, ones, dtype)
-        self.shift = Parameter((width,), layout, zeros, dtype)
+        shape = tuple(width) if isinstance(width, Sequence) else (width,)
+        self.scale, self.shift = (Parameter(shape, layout, first, dtype) for first in (ones, zeros))
         self.epsilon = epsilon
 
     def forward(self, x: Tensor) -> Tensor:
         """``[..., width] -> [..., width]``."""
-        return ops.layer_norm(x, self.scale.value, self.shift.value, self.epsilon)
+        scale = self.scale.value
+        return ops.layer_norm(x, scale, self.shift.value, self.epsilon, begin=-scale.ndim)
 
 
 class MLP(Module):

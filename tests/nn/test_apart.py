@@ -221,6 +221,19 @@ def test_losses_by_hand(loss, by_hand):
         loss(left, right, "max")
 
 
+def test_a_layer_norm_over_several_dims_by_hand():
+    x, world = np.random.default_rng(4).normal(size=(4, 6, 2)), LockStep(4)
+    norm = nn.LayerNorm((6, 2), MESH(None, None), dtype=np.float64)
+    norm.materialise(world)
+    centred = x - x.mean((1, 2), keepdims=True)
+    wanted = centred / np.sqrt((centred**2).mean((1, 2), keepdims=True) + 1e-5)
+    for where in (MESH("dp", None, None), MESH(None, "dp", "tp")):
+        np.testing.assert_allclose(norm(Tensor.from_global(x, where, world)).full(), wanted, rtol=1e-10)
+    assert norm.scale.shape == norm.shift.shape == (6, 2)
+    with pytest.raises(LayoutError, match="dims"):
+        nn.LayerNorm((6, 2), MESH(None))
+
+
 def test_cross_entropy_by_hand():
     """Weights of classes, a label that does not count and smoothed labels; the classes are dim 1, split over an axis."""
     rng, world = np.random.default_rng(5), LockStep(4)
