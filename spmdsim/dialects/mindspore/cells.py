@@ -16,12 +16,11 @@ from spmdsim.dialects.mindspore.context import LOCAL_MEAN, LOCAL_SUM, outermost
 from spmdsim.dialects.mindspore.operators import TABLE
 from spmdsim.dialects.mindspore.parameter import Parameter, initializer
 from spmdsim.dialects.mindspore.primitive import primitive, to_tensor
-from spmdsim.dialects.mindspore.table import OperatorRow
+from spmdsim.dialects.mindspore.table import OperatorRow, arguments
 from spmdsim.dialects.mindspore.tensors import type_name
 from spmdsim.dialects.missing import Worded, each
 from spmdsim.errors import InputError, UsageTypeError, unknown
 from spmdsim.nn import Module, ModuleList, Sequential, losses
-from spmdsim.nn.losses import counted
 from spmdsim.redistribution.sparse_lookup import checked_ids
 from spmdsim.tensor import Tensor
 
@@ -148,18 +147,20 @@ class CellList(Cell, Numbered):
 
 
 @cache
-def cell_of(row: OperatorRow) -> type[Cell]:
+def cell_of(row: OperatorRow, name: str = "") -> type[Cell]:
     """The cell of a row of the table: its primitive, made with the cell's arguments, under the function's name."""
-    attribute = next(iter(row.written_functions), row.cell.lower())
+    name = name or row.cell
+    attribute = next(iter(row.written_functions), name.lower())
 
     def __init__(self: Any, *given: Any, **named: Any) -> None:
         setattr(self, attribute, primitive(row.primitives[0])(*given, **named))
 
     def construct(self: Any, *operands: Any) -> Any:
+        """Apply it."""
         return getattr(self, attribute)(*operands)
 
-    about = f"``{row.primitives[0]}`` as a cell."
-    return type(row.cell, (Cell,), {"__init__": __init__, "construct": construct, "__doc__": about})
+    about = {"__doc__": f"``{row.primitives[0]}`` as a cell.", "__signature__": arguments(row.made).signature}
+    return type(name, (Cell,), {"__init__": __init__, "construct": construct, **about})
 
 
 def makers() -> dict[str, Callable[[], type[Cell]]]:
@@ -217,15 +218,14 @@ class Dense(Cell):
 
 
 #: Activations that a Dense may be given by name.
-_ACTIVATIONS = ("relu", "relu6", "tanh", "sigmoid", "gelu", "softmax", "elu")
+_ACTIVATIONS = ("ReLU", "ReLU6", "Tanh", "Sigmoid", "GELU", "Softmax", "ELU")
 
 
 def _named(activation: str) -> Callable[[Any], Any]:
-    if activation not in _ACTIVATIONS:
-        raise unknown(f"no activation is called {activation!r}", str(activation), _ACTIVATIONS)
-    if activation == "gelu":
-        return GELU()
-    return next(maker() for name, maker in makers().items() if name.lower() == activation)()
+    known = {name.lower(): name for name in _ACTIVATIONS}
+    if activation not in known:
+        raise unknown(f"no activation is called {activation!r}", str(activation), known)
+    return makers().get(known[activation], lambda: GELU)()()
 
 
 class Embedding(Cell):
@@ -303,11 +303,7 @@ class _Loss(Cell):
     def construct(self, logits: Any, labels: Any) -> Tensor:
         """Two tensors of one shape -> ``[]``."""
         given = to_tensor(logits)
-        return self._reduced(type(self).loss(given, _labels(labels, given), "none"))
-
-    def _reduced(self, elements: Tensor) -> Tensor:
-        total = losses.reduced(elements, self.reduction)
-        return total if self.reduction == "none" else total.to(total.layout.reduced)
+        return _settled(type(self).loss(given, _labels(labels, given), self.reduction))
 
 
 class MSELoss(_Loss):
@@ -322,6 +318,11 @@ class L1Loss(_Loss):
     loss = losses.l1_loss
 
 
+def _settled(loss: Tensor) -> Tensor:
+    """A loss of all elements, added up."""
+    return loss if loss.ndim else loss.to(loss.layout.reduced)
+
+
 def _labels(labels: Any, logits: Tensor) -> Tensor:
     """Labels beside the rows of the logits."""
     if isinstance(labels, Tensor):
@@ -329,11 +330,6 @@ def _labels(labels: Any, logits: Tensor) -> Tensor:
     array = whole(labels, logits.world)
     layout = Layout(logits.layout.mesh, logits.layout.dims[: array.ndim])
     return Tensor.from_global(array, layout, logits.world)
-
-
-def _total(x: Tensor) -> Tensor:
-    total = core.sum(x)
-    return total.to(total.layout.reduced)
 
 
 class CrossEntropyLoss(_Loss):
@@ -357,16 +353,17 @@ class CrossEntropyLoss(_Loss):
         x = to_tensor(logits)
         x = x.to(x.layout.reduced)
         weight = None if self.weight is None else self._weights(x)
-        if _ndim(labels) == x.ndim:
+        if np.ndim(labels) == x.ndim:
             return self._of_probabilities(x, _labels(labels, x), weight)
         ignores = self.ignore_index != -100  # of a tensor's labels nobody knows all
         if not isinstance(labels, Tensor):  # on the whole, so that all ranks say the same
             ignored = np.asarray(labels) == self.ignore_index
             checked_ids(np.where(ignored, 0, labels), x.shape[-1], what="classes")
             ignores = bool(ignored.any())
+        known = _labels(labels, x)
         if weight is not None or self.label_smoothing or ignores:
-            return self._of_some(x, _labels(labels, x), weight)
-        loss = self._reduced(core.cross_entropy(x, _labels(labels, x), "none"))
+            return _settled(self._of_some(x, known, weight))
+        loss = _settled(core.cross_entropy(x, known, self.reduction))
         loss.name = {"mean": LOCAL_MEAN, "sum": LOCAL_SUM}.get(self.reduction, "")
         return loss
 
@@ -377,31 +374,24 @@ class CrossEntropyLoss(_Loss):
         return Tensor.from_global(values, Layout.replicated(logits.layout.mesh, 1), logits.world)
 
     def _of_probabilities(self, logits: Tensor, known: Tensor, weight: Tensor | None) -> Tensor:
-        share = self.label_smoothing
+        share, logs = self.label_smoothing, core.log_softmax(logits)
         if share:
             known = core.add(core.multiply(known, 1 - share), share / logits.shape[-1])
-        logs = core.log_softmax(logits)
-        logs = logs if weight is None else core.multiply(logs, weight)
-        return self._reduced(core.negative(core.sum(core.multiply(known, logs), -1)))
+        known = known if weight is None else core.multiply(known, weight)
+        elements = core.negative(core.sum(core.multiply(known, logs), -1))
+        return _settled(losses.reduced(elements, self.reduction))
 
     def _of_some(self, logits: Tensor, labels: Tensor, weight: Tensor | None) -> Tensor:
         """Where labels are ignored, weighted or smoothed: the mean is that of the weights of the labels that count."""
-        classes, counts = counted(labels, self.ignore_index, None, logits)
-        weights = counts if weight is None else core.multiply(core.gather(weight, classes), counts)
-        loss = core.multiply(core.cross_entropy(logits, classes, "none"), weights)
-        if self.reduction == "mean":
-            loss = core.divide(_total(loss), _total(weights))
-        elif self.reduction == "sum":
-            loss = _total(loss)
-        share, number = self.label_smoothing, logits.shape[-1]
+        classes, weights = losses.counted(labels, self.ignore_index, weight, logits)
+        elements = core.multiply(core.cross_entropy(logits, classes, "none"), weights)
+        loss, share = losses.mean_of(elements, weights, self.reduction), self.label_smoothing
         if not share:
             return loss
+        counts = losses.counted(labels, self.ignore_index, None, logits)[1]
         spread = core.multiply(core.negative(core.sum(core.log_softmax(logits), -1)), counts)
-        return core.add(core.multiply(loss, 1 - share), core.multiply(self._reduced(spread), share / number))
-
-
-def _ndim(x: Any) -> int:
-    return int(x.ndim if hasattr(x, "ndim") else np.ndim(x))
+        evenly = core.multiply(losses.reduced(spread, self.reduction), share / logits.shape[-1])
+        return core.add(core.multiply(loss, 1 - share), evenly)
 
 
 class SoftmaxCrossEntropyWithLogits(CrossEntropyLoss):
@@ -413,7 +403,7 @@ class SoftmaxCrossEntropyWithLogits(CrossEntropyLoss):
 
     def construct(self, logits: Any, labels: Any) -> Tensor:
         """``[batch, classes]`` and labels -> ``[batch]`` or ``[]``."""
-        dims = _ndim(labels)
+        dims = np.ndim(labels)
         if (dims < to_tensor(logits).ndim) is not self.sparse:
             raise InputError(
                 f"with sparse={self.sparse} labels are {'numbers' if self.sparse else 'probabilities'} of classes, but "

@@ -276,14 +276,4 @@ Linear = renamed("Linear", cells.Dense, lambda in_features, out_features, bias=T
 Dropout = renamed("Dropout", cells.Dropout, lambda p=0.5: dict(p=p))
 Embedding = renamed("Embedding", cells.Embedding, lambda num_embeddings, embedding_dim, dtype="float32": dict(
     vocab_size=num_embeddings, embedding_size=embedding_dim, dtype=dtype))  # fmt: skip
-
-
-class GELU(cells.Cell):
-    """Gaussian error linear unit: exact, or by the tanh formula."""
-
-    def __init__(self, approximate: str = "none") -> None:
-        self.gelu = primitive("GeluExt")(approximate)
-
-    def construct(self, input: Any) -> Any:
-        """Element by element."""
-        return self.gelu(input)
+GELU = cells.cell_of(TABLE["GeluExt"], "GELU")
