@@ -5,7 +5,6 @@ Arrays and parameters come into rows data parallel, as into any operator without
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from functools import partial, wraps
 from typing import Any
@@ -74,6 +73,17 @@ def _extreme(name: str) -> Row:
     return Row(call)
 
 
+def _split(tensor: Any, split_size_or_sections: Any, axis: int = 0) -> Any:
+    """Pieces of one size along an axis."""
+    size, wanted = tensor.shape[axis], split_size_or_sections
+    if not isinstance(wanted, int) or size % wanted:
+        raise InputError(
+            f"ops.split takes a size that divides axis {axis} of size {size}, not {wanted}; "
+            "nearest: ops.StridedSlice"
+        )
+    return core.split(tensor, size // wanted, axis)
+
+
 def _fourier(name: str) -> Row:
     return Row(lambda input, n=None, dim=-1, norm=None: getattr(fft, name)(input, n, dim, norm))
 
@@ -102,6 +112,11 @@ ROWS: dict[str, Row] = {
     **same(linalg, "cholesky cross inverse=inv det matrix_power pinv qr slogdet trace"),
     "svd": Row(lambda input, full_matrices=False: linalg.svd(input, full_matrices)),
     **same(core, "count_nonzero einsum hypot"),
+    **same(core, "tile", "input dims"),
+    **with_names(TORCH, "stack", axis="dim"),
+    "argmax": Row(lambda x, dim=None: core.argmax(x, dim)),
+    "flatten": Row(lambda x, start_dim=1: TORCH["flatten"].call(x, start_dim)),
+    "split": Row(_split),
     "full_like": Row(lambda input, fill_value: core.add(core.multiply(input.detach(), 0), fill_value)),
     "leaky_relu": Row(lambda input, alpha=0.2: NETWORK["leaky_relu"].call(input, alpha)),
     "max": _extreme("max"),
@@ -121,27 +136,6 @@ ROWS: dict[str, Row] = {
 # -- functions that are not one primitive, nor one of ours -----------------------------------------------------------
 
 
-def _tile(input: Any, dims: Sequence[int]) -> Any:
-    """The tensor repeated so many times along its dims (leading ones are added)."""
-    repeated, times = input, tuple(dims)
-    for _ in range(len(times) - len(shape_of(input))):
-        repeated = primitive("ExpandDims")()(repeated, 0)
-    for axis, count in enumerate(times, len(shape_of(repeated)) - len(times)):
-        repeated = primitive("Concat")(axis)([repeated] * count) if count > 1 else repeated
-    return repeated
-
-
-def _split(tensor: Any, split_size_or_sections: int, axis: int = 0) -> Any:
-    """Pieces of one size along an axis."""
-    size, wanted = shape_of(tensor)[axis], split_size_or_sections
-    if not isinstance(wanted, int) or size % wanted:
-        raise InputError(
-            f"ops.split takes a size that divides axis {axis} of size {size}, not {wanted}; "
-            "nearest: ops.StridedSlice"
-        )
-    return primitive("Split")(axis, size // wanted)(tensor)
-
-
 def _layer_norm(x: Any, normalized_shape: Sequence[int], weight: Any, bias: Any, eps: float = 1e-5) -> Any:
     begin = len(shape_of(x)) - len(tuple(normalized_shape))
     return primitive("LayerNorm")(begin, begin, eps)(x, weight, bias)[0]
@@ -155,10 +149,6 @@ def _clip_by_global_norm(x: Sequence[Any], clip_norm: float = 1.0, use_norm: Non
     squares = [float(core.sum(core.multiply(g, g)).item()) for g in tensors]
     norm = float(np.sqrt(np.sum(squares)))
     return tuple(tensors) if norm <= clip_norm else tuple(core.multiply(g, clip_norm / norm) for g in tensors)
-
-
-def _reshape(x: Any, shape: Sequence[int]) -> Any:
-    return primitive("Reshape")()(x, shape)
 
 
 def _like(name: str) -> Callable[..., Any]:
@@ -176,14 +166,11 @@ def _random() -> np.random.Generator:
 OWN: dict[str, Callable[..., Any]] = {
     "arange": lambda start=0, end=None, step=1, dtype=None: host(
         np.arange(0, start, step) if end is None else np.arange(start, end, step), dtype),
-    "argmax": lambda x, dim=None: (
-        primitive("Argmax")(-1, np.int64)(_reshape(x, (-1,))) if dim is None else primitive("Argmax")(dim, np.int64)(x)),
     "clip_by_global_norm": _clip_by_global_norm,
     "cross_entropy": lambda input, target, weight=None, ignore_index=-100, reduction="mean", label_smoothing=0.0: (
         cells.CrossEntropyLoss(weight, ignore_index, reduction, label_smoothing)(input, target)),
     "dropout": lambda x, p=0.5, training=True: primitive("Dropout")(1 - p)(x)[0] if training and p else x,
     "eye": lambda n, m=None, dtype=np.float32: host(np.eye(n, m), dtype),
-    "flatten": lambda x, start_dim=1: _reshape(x, (*shape_of(x)[:start_dim], math.prod(shape_of(x)[start_dim:]))),
     "full": lambda size, fill_value, *, dtype=None: host(np.full(size, fill_value), dtype),
     "grad": grad,
     "layer_norm": _layer_norm,
@@ -195,9 +182,6 @@ OWN: dict[str, Callable[..., Any]] = {
     "randn": lambda *size, dtype=np.float32: host(_random().standard_normal(numbers(size)), dtype),
     "reshard": lambda tensor, layout: tensor.to(layout) if isinstance(tensor, Tensor) else place(tensor, layout),
     "shape": lambda input_x: shape_of(input_x),
-    "split": _split,
-    "stack": lambda tensors, axis=0: primitive("Concat")(axis)([primitive("ExpandDims")()(x, axis) for x in tensors]),
-    "tile": _tile,
     "to_tensor": to_tensor,
     "value_and_grad": value_and_grad,
     "zeros": lambda size, dtype=np.float32: host(np.zeros(size, dtype)),
