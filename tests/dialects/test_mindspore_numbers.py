@@ -70,3 +70,15 @@ def test_parameters_of_arrays_that_differ_between_ranks_are_refused(world, given
             return
         with pytest.raises(WorldError, match=r"rank 0 .*array with checksum.* rank 1 .*array with checksum"):
             ops.MatMul()(np.ones((4, 4), np.float32), parameter)
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("kind", [nn.SGD, nn.Adam])
+def test_weight_decay_is_not_for_parameters_that_are_called_beta_or_gamma(world, kind):
+    with use_world(world):
+        parameters = [ms.Parameter(X, name=name) for name in ("norm.gamma", "norm.beta", "weight")]
+        optimizer = kind(parameters, 0.5, weight_decay=0.5)
+        optimizer([ms.ops.ZerosLike()(parameter) for parameter in parameters])
+        gamma, beta, weight = (parameter.asnumpy() for parameter in parameters)
+        np.testing.assert_array_equal([gamma, beta], [X, X])
+        assert (weight[X != 0] != X[X != 0]).all() and optimizer.weight_decay == 0.5

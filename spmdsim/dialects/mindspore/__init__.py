@@ -108,8 +108,10 @@ __getattr__ = speak(__name__, {
     "common": Words({"set_seed": "parameter"}),
     "common.dtype": Words(_DTYPES),
     "common.initializer": Words({
-        "Constant HeUniform INITIALISERS Normal One Uniform XavierUniform Zero initializer": "parameter",
-    }, {"Orthogonal TruncatedNormal Sparse Dirac VarianceScaling Identity": "Normal, or Tensor of numpy's"}),
+        "INITIALISERS initializer": "parameter",
+    }, {
+        "Orthogonal TruncatedNormal Sparse Dirac VarianceScaling Identity": "Normal, or Tensor of numpy's",
+    }, tables="parameter.OBJECTS"),
     "dataset": Words({"Dataset GeneratorDataset MnistDataset NumpySlicesDataset Shuffle": "rows"}, {
         "Cifar10Dataset ImageFolderDataset TFRecordDataset": "NumpySlicesDataset",
         "RandomSampler SequentialSampler": "shuffle=",

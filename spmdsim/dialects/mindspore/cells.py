@@ -155,9 +155,9 @@ def cell_of(row: OperatorRow, name: str = "") -> type[Cell]:
     def __init__(self: Any, *given: Any, **named: Any) -> None:
         setattr(self, attribute, primitive(row.primitives[0])(*given, **named))
 
-    def construct(self: Any, *operands: Any) -> Any:
+    def construct(self: Any, *operands: Any, **named: Any) -> Any:
         """Apply it."""
-        return getattr(self, attribute)(*operands)
+        return getattr(self, attribute)(*operands, **named)
 
     about = {"__doc__": f"``{row.primitives[0]}`` as a cell.", "__signature__": arguments(row.made).signature}
     return type(name, (Cell,), {"__init__": __init__, "construct": construct, **about})

@@ -20,8 +20,9 @@ from spmdsim.dialects.host import HostTensor
 from spmdsim.dialects.layouts import GradientMove
 from spmdsim.dialects.mindspore.context import parallel
 from spmdsim.dialects.mindspore.tensors import CountedTensor, ParameterValue, held, host, type_name
-from spmdsim.dialects.missing import each, not_covered
+from spmdsim.dialects.missing import each, not_covered, told
 from spmdsim.dialects.session import current_world
+from spmdsim.dialects.table import as_its_tensor
 from spmdsim.errors import InputError, UsageTypeError, unknown
 from spmdsim.layout.element_type import has_gradient
 from spmdsim.nn import Parameter as CoreParameter
@@ -64,41 +65,10 @@ def next_seed() -> int:
     return (_seed[0] << 20) + _seed[1]
 
 
-def Normal(sigma: float = 0.01, mean: float = 0.0) -> Initialiser:
-    """Normal numbers of this deviation; an InputError for another mean than 0."""
+def _normal(sigma: float = 0.01, mean: float = 0.0) -> Initialiser:
     if mean:
         raise InputError(f"Normal has mean 0 here, not {mean}; nearest: Parameter(array)")
     return nn.Normal(sigma)
-
-
-def Uniform(scale: float = 0.07) -> Initialiser:
-    """Numbers uniform in ``[-scale, scale)``."""
-    return nn.Uniform(scale)
-
-
-def Constant(value: float) -> Initialiser:
-    """One value everywhere."""
-    return lambda index, _shape, dtype, _seed: np.full([p.stop - p.start for p in index], value, dtype)
-
-
-def Zero() -> Initialiser:
-    """All zero."""
-    return nn.zeros
-
-
-def One() -> Initialiser:
-    """All one."""
-    return nn.ones
-
-
-def XavierUniform() -> Initialiser:
-    """Uniform numbers by fan-in and fan-out (Glorot and Bengio, 2010)."""
-    return _by_fans(lambda fan_in, fan_out: 6 / (fan_in + fan_out))
-
-
-def HeUniform() -> Initialiser:
-    """Uniform numbers by fan-in (He et al., 2015)."""
-    return _by_fans(lambda fan_in, _: 6 / fan_in)
 
 
 def _by_fans(bound: Callable[[int, int], float]) -> Initialiser:
@@ -112,11 +82,29 @@ def _by_fans(bound: Callable[[int, int], float]) -> Initialiser:
     return block
 
 
-#: Initialisers by MindSpore's names.
-INITIALISERS: dict[str, Callable[[], Initialiser]] = {
-    "normal": Normal, "zeros": Zero, "ones": One, "zero": Zero, "one": One, "uniform": Uniform,
-    "xavier_uniform": XavierUniform, "XavierUniform": XavierUniform, "he_uniform": HeUniform, "HeUniform": HeUniform,
-}  # fmt: skip
+def _documented(name: str, about: str, function: Callable[..., Initialiser]) -> Callable[..., Initialiser]:
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = about
+    return told(function, name)
+
+
+#: Initialisers by MindSpore's names: what they give, and what makes them.
+OBJECTS: dict[str, Callable[..., Initialiser]] = {name: _documented(name, *row) for name, row in {
+    "Constant": ("One value everywhere.", lambda value: lambda index, _shape, dtype, _seed: (
+        np.full([p.stop - p.start for p in index], value, dtype))),
+    "HeUniform": ("Uniform numbers by fan-in (He et al., 2015).", lambda: _by_fans(lambda fan_in, _: 6 / fan_in)),
+    "Normal": ("Normal numbers of this deviation; an InputError for another mean than 0.", _normal),
+    "One": ("All one.", lambda: nn.ones),
+    "Uniform": ("Numbers uniform in ``[-scale, scale)``.", lambda scale=0.07: nn.Uniform(scale)),
+    "XavierUniform": ("Uniform numbers by fan-in and fan-out (Glorot and Bengio, 2010).", lambda: (
+        _by_fans(lambda fan_in, fan_out: 6 / (fan_in + fan_out)))),
+    "Zero": ("All zero.", lambda: nn.zeros),
+}.items()}  # fmt: skip
+#: Initialisers by their names in a text.
+INITIALISERS = {word: OBJECTS[name] for word, name in each({
+    "normal": "Normal", "zeros zero": "Zero", "ones one": "One", "uniform": "Uniform",
+    "xavier_uniform XavierUniform": "XavierUniform", "he_uniform HeUniform": "HeUniform",
+}).items()}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -140,7 +128,7 @@ def initializer(init: Any, shape: Sequence[int] | int, dtype: Any = np.float32) 
     sizes = (shape,) if isinstance(shape, int) else tuple(shape)
     source: Any = init
     if isinstance(init, (int, float)):
-        source = Constant(init)
+        source = OBJECTS["Constant"](init)
     elif isinstance(init, str) and init in INITIALISERS:
         source = INITIALISERS[init]()
     elif isinstance(init, (np.ndarray, CoreTensor)):
@@ -174,8 +162,6 @@ class Parameter(CoreParameter):
     """
 
     _count = 0
-    #: Arrays leave symbols with a parameter on the right to it.
-    __array_ufunc__ = None
 
     def __init__(
         self, default_input: Any, name: str | None = None, requires_grad: bool = True, layerwise_parallel: bool = False,
@@ -248,6 +234,7 @@ class Parameter(CoreParameter):
         """The value, which may be called for its own sake: ``parameter.value()``."""
         return super().value if self._placed else self.everywhere()
 
+    _anywhere = property(everywhere)
     ndim = property(lambda self: len(self.shape), doc="Number of dims.")
     size = property(lambda self: math.prod(self.shape), doc="Number of elements.")
     data = property(lambda self: self, doc="The parameter itself.")
@@ -266,9 +253,6 @@ class Parameter(CoreParameter):
     def __len__(self) -> int:
         return int(self.shape[0])
 
-    def __getitem__(self, key: Any) -> CoreTensor:
-        return self.everywhere()[key]
-
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or "shape" not in self.__dict__:
             raise AttributeError(f"a parameter has no attribute {name!r}")
@@ -280,13 +264,7 @@ class Parameter(CoreParameter):
         return f"Parameter (name={self.name}, shape={self.shape}, dtype={type_name(self.dtype)}, requires_grad={self.requires_grad})"
 
 
-def _symbol(name: str) -> Callable[..., Any]:
-    return lambda self, *others: getattr(self.everywhere(), name)(*others)
-
-
-_SYMBOLS = "add radd sub rsub mul rmul truediv rtruediv pow rpow neg matmul rmatmul"
-for _name in _SYMBOLS.split():
-    setattr(Parameter, f"__{_name}__", _symbol(f"__{_name}__"))
+as_its_tensor(Parameter, "_anywhere")
 
 
 class ParameterTuple(tuple[Any, ...]):

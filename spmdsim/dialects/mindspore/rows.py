@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, make_dataclass
+from functools import reduce
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -72,14 +73,19 @@ class Dataset(Worded):
 
     def __init__(
         self, columns: Mapping[str, Rows], count: int, shuffle: Any = None, num_shards: int | None = None,
-        shard_id: int | None = None, num_samples: int | None = None,
+        shard_id: int | None = None, num_samples: int | None = None, sampler: Any = None,
     ) -> None:  # fmt: skip
+        if sampler is not None:
+            raise InputError(
+                "rows come in turn or shuffled, without a sampler; nearest: shuffle=, num_samples=, num_shards= and shard_id="
+            )
         if shuffle not in (None, True, False, Shuffle.GLOBAL, Shuffle.FILES, Shuffle.INFILE):
             raise UsageTypeError(f"shuffle is True, False or one of Shuffle's words, not {shuffle!r}")
         self._num_shards, self._shards = _shards_of(num_shards, shard_id)
         self.columns, self.count = dict(columns), count
         self._shuffled = shuffle is None or bool(shuffle)
         self._most = None if num_samples is None else _counted(num_samples, "num_samples", 0) or None
+        #: Per column its transforms, and whether each takes several rows at once.
         self._transforms: dict[str, list[tuple[Callable[[Any], Any], bool]]] = {name: [] for name in columns}
         self._read: dict[str, np.ndarray] = {}
         self._steps: list[Callable[[Order], Order]] = []
@@ -116,10 +122,8 @@ class Dataset(Worded):
             raise InputError("the rows are in batches already; nearest: one batch() of the larger size")
         if not isinstance(drop_remainder, bool):
             raise UsageTypeError(f"drop_remainder is True or False, not {drop_remainder!r}")
-        self._batch, short = batch_size, (batch_size - 1) * drop_remainder
-        return self._then(lambda rows: [
-            rows[k : k + batch_size] for k in range(0, len(rows) - short, batch_size)
-        ])  # fmt: skip
+        self._batch, size, short = batch_size, batch_size, (batch_size - 1) * drop_remainder
+        return self._then(lambda rows: [rows[k : k + size] for k in range(0, len(rows) - short, size)])
 
     def repeat(self, count: int = 1) -> Dataset:
         """All that came so far so many times, each time in an order of its own."""
@@ -143,15 +147,14 @@ class Dataset(Worded):
 
     def shuffle(self, buffer_size: int) -> Dataset:
         """Another order in every epoch, drawn from a buffer of the next ones."""
-        _counted(buffer_size, "shuffle", 2)
-        place = len(self._steps) + 1
+        size, place = _counted(buffer_size, "shuffle", 2), len(self._steps) + 1
 
         def drawn(before: Order, epoch: Epoch) -> list[Any]:
             random, waiting, rows = _random(epoch, place), [], []
             for item in before(epoch):
                 waiting.append(item)
-                if len(waiting) == buffer_size:
-                    rows.append(waiting.pop(int(random.integers(buffer_size))))
+                if len(waiting) == size:
+                    rows.append(waiting.pop(int(random.integers(size))))
             return rows + [waiting[int(k)] for k in random.permutation(len(waiting))]
 
         self._steps.append(lambda before: lambda epoch: drawn(before, epoch))
@@ -193,10 +196,7 @@ class Dataset(Worded):
             rows = _random(epoch, 0).permutation(count).tolist() if self._shuffled else [*range(count)]
             return [rows[(k * self._num_shards + shard) % count] for k in range(turns)][: self._most]
 
-        order: Order = sampled
-        for step in self._steps:
-            order = step(order)
-        return order
+        return reduce(lambda order, step: step(order), self._steps, sampled)
 
     def _column(self, name: str, rows: Any) -> np.ndarray:
         numbers = rows if self._batch else [rows]
@@ -221,14 +221,14 @@ class Dataset(Worded):
 
 def _shards_of(num_shards: int | None, shard_id: int | None) -> tuple[int, list[int]]:
     """How many shards there are, and those of this process's ranks."""
+    world = current_world()
     if num_shards is None and shard_id is None:
         return 1, [0]
-    world = current_world()
     if num_shards is None or shard_id is None:
         raise InputError(
             "num_shards and shard_id are given both or not at all; nearest: get_group_size() and get_rank()"
         )
-    if _counted(num_shards, "num_shards", 1) != world.size and num_shards > 1:
+    if _counted(num_shards, "num_shards", 1) not in (1, world.size):
         raise InputError(
             f"num_shards is {num_shards}, but {world.size} ranks are running, and every rank has a shard of its own; "
             "nearest: get_group_size()"
@@ -245,13 +245,6 @@ def _together(pieces: list[np.ndarray]) -> Tensor:
     layout = Layout(Mesh((world.size,), ("rank",)), ["rank", *[None] * (pieces[0].ndim - 1)])
     shape = (world.size * pieces[0].shape[0], *pieces[0].shape[1:])
     return Tensor.from_local(pieces, layout, world, shape=shape)
-
-
-def _no_sampler(sampler: Any) -> None:
-    if sampler is not None:
-        raise InputError(
-            "rows come in turn or shuffled, without a sampler; nearest: shuffle=, num_samples=, num_shards= and shard_id="
-        )
 
 
 def _names(given: str | Sequence[str] | None, count: int) -> list[str]:
@@ -271,7 +264,6 @@ class NumpySlicesDataset(Dataset):
         num_parallel_workers: int = 1, shuffle: bool | None = None, sampler: Any = None, num_shards: int | None = None,
         shard_id: int | None = None,
     ) -> None:  # fmt: skip
-        _no_sampler(sampler)
         if isinstance(data, Mapping):
             names, arrays = [*data], [np.asarray(x) for x in data.values()]
         else:
@@ -283,7 +275,7 @@ class NumpySlicesDataset(Dataset):
                 f"columns of equal length with a name each are needed, but {names} have lengths {lengths}"
             )
         readers: dict[str, Rows] = {name: array.__getitem__ for name, array in zip(names, arrays)}
-        super().__init__(readers, lengths[0], shuffle, num_shards, shard_id, num_samples)
+        super().__init__(readers, lengths[0], shuffle, num_shards, shard_id, num_samples, sampler)
 
 
 class GeneratorDataset(NumpySlicesDataset):
@@ -323,10 +315,9 @@ class MnistDataset(Dataset):
     ) -> None:  # fmt: skip
         if usage not in (None, "train", "test", "all"):
             raise InputError(f"usage is 'train', 'test' or 'all', not {usage!r}")
-        _no_sampler(sampler)
         images, labels, count = small_digits() if dataset_dir is None else _mnist(dataset_dir, usage or "all")
         columns = {"image": images, "label": labels}
-        super().__init__(columns, count, shuffle, num_shards, shard_id, num_samples)
+        super().__init__(columns, count, shuffle, num_shards, shard_id, num_samples, sampler)
 
 
 def _mnist(folder: str, usage: str) -> tuple[Rows, Rows, int]:
@@ -381,9 +372,7 @@ def _normalized(image: np.ndarray, mean: Any, std: Any, is_hwc: bool = True) -> 
 
 
 def _one_by_one(row: Any, transforms: Iterable[Callable[[Any], Any]]) -> Any:
-    for transform in transforms:
-        row = transform(row)
-    return row
+    return reduce(lambda x, transform: transform(x), transforms, row)
 
 
 TypeCast = _transform(

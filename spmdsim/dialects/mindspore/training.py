@@ -122,6 +122,8 @@ def _leaf(operand: Any) -> Tensor:
 class Optimizer(Worded, nn.Optimiser):
     """One gradient per parameter, and a rate: a number, one per step (the last one stays), or a function of the step."""
 
+    weight_decay: float
+
     ORIGINAL = "mindspore.nn.Optimizer"
     NEAREST = each({
         "param_groups groups target is_group params group_params group_lr": "parameters, and one optimiser per group",
@@ -194,7 +196,12 @@ class Optimizer(Worded, nn.Optimiser):
             for room in rooms:
                 what = f"the optimiser's state of {parameter.name}, of shape {parameter.shape}"
                 reserve(room, layout.largest_shape(parameter.shape), kind, what)
-        return super()._updated(parameter, gradient)
+        decay = self.weight_decay
+        if "beta" in parameter.name or "gamma" in parameter.name:
+            self.weight_decay = 0.0  # as MindSpore does where parameters stand in no groups
+        updated = super()._updated(parameter, gradient)
+        self.weight_decay = decay
+        return updated
 
 
 def _options(loss_scale: float, refused: str, **options: Any) -> dict[str, Any]:
