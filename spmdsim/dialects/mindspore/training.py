@@ -66,9 +66,8 @@ def value_and_grad(
             # every element counts with a gradient of one
             nn.backward(loss if loss.size == 1 else ops.sum(loss))
         of_inputs = tuple(_times(given[k], times) for k in positions)
-        of_weights = tuple(
-            _times(p, times if settings is None else times / settings.divisor(p.used)) for p in wanted
-        )
+        shares = [1 if settings is None else settings.divisor(p.used) for p in wanted]
+        of_weights = tuple(_times(p, times / share) for p, share in zip(wanted, shares))
         # a single thing asked for comes alone, several in a tuple; inputs before weights
         first = of_inputs[0] if isinstance(grad_position, int) else of_inputs
         second = of_weights[0] if isinstance(weights, Parameter) else of_weights
@@ -141,12 +140,12 @@ class Optimizer(Worded, nn.Optimiser):
         trained = list(parameters)
         if not trained:
             raise InputError("an optimiser takes parameters, but got none; nearest: net.trainable_params()")
-        other = next((x for x in trained if not isinstance(x, Parameter)), None)
-        if other is not None:
-            raise InputError(
-                f"an optimiser takes parameters, but got a {type(other).__name__}; groups with rates of their "
-                "own are not covered, nearest: one optimiser per group"
-            )
+        for other in trained:
+            if not isinstance(other, Parameter):
+                raise InputError(
+                    f"an optimiser takes parameters, but got a {type(other).__name__}; groups with rates of their "
+                    "own are not covered, nearest: one optimiser per group"
+                )
         self.learning_rate, self.global_step = rate, 0
         self._room: dict[int, list[ReservedBytes]] = {}
         super().__init__(trained, self.get_lr(), **options)
@@ -285,10 +284,7 @@ class Callback:
 
 
 def _told(event: str) -> Callable[[Callback, RunContext], None]:
-    def on_train(self: Callback, run_context: RunContext) -> None:
-        getattr(self, event)(run_context)
-
-    return on_train
+    return lambda self, run_context: getattr(self, event)(run_context)
 
 
 for _event in ("begin", "epoch_begin", "step_begin", "step_end", "epoch_end", "end"):
@@ -339,13 +335,12 @@ class Model(Worded):
         """Train for so many epochs; an InputError for a model without an optimiser."""
         if self._step is None:
             raise InputError("a Model without an optimizer cannot be trained")
-        several = isinstance(callbacks, (list, tuple))
-        told = list(callbacks) if several else [callbacks] if callbacks else []
+        told = callbacks if isinstance(callbacks, (list, tuple)) else [callbacks] if callbacks else []
         sized = hasattr(train_dataset, "get_dataset_size")
         context = RunContext(
             train_network=self._step, network=self.network, epoch_num=epoch, cur_epoch_num=0, cur_step_num=0,
             batch_num=train_dataset.get_dataset_size() if sized else len(train_dataset),
-            train_dataset=train_dataset, list_callback=told, net_outputs=None,
+            train_dataset=train_dataset, list_callback=list(told), net_outputs=None,
         )  # fmt: skip
         state = context.original_args()
 
@@ -354,8 +349,7 @@ class Model(Worded):
                 getattr(callback, f"on_train_{event}")(context)
 
         tell("begin")
-        for number in range(1, epoch + 1):
-            state.cur_epoch_num = number
+        for state.cur_epoch_num in range(1, epoch + 1):
             tell("epoch_begin")
             for batch in train_dataset:
                 tell("step_begin")
