@@ -349,45 +349,38 @@ class NestedRankListError(LayoutError, UsageTypeError):
     """A rank list in several dimensions: its elements are no integers, and its shape is not one-dimensional."""
 
 
-def _check_kind(what: str, value: Any, kind: type) -> None:
-    if not isinstance(value, kind) or isinstance(value, bool):
-        need = f"must be a {kind.__name__}" if kind in (tuple, list) else f"must be {kind.__name__}"
-        raise UsageTypeError(f"{what} {need}, but got {value!r} ({type(value).__name__})")
+def _check_kind(what: str, kind: type, *values: Any) -> None:
+    for value in values:
+        if not isinstance(value, kind) or isinstance(value, bool):
+            need = f"must be a {kind.__name__}" if kind in (tuple, list) else f"must be {kind.__name__}"
+            raise UsageTypeError(f"{what} {need}, but got {value!r} ({type(value).__name__})")
 
 
-def _check_axes(device_matrix: Any, alias_name: Any) -> None:
-    _check_kind("device_matrix", device_matrix, tuple)
-    _check_kind("alias_name", alias_name, tuple)
-    if len(device_matrix) != len(alias_name):
-        raise LayoutError(
-            f"device_matrix {device_matrix} has {len(device_matrix)} axes, but alias_name {alias_name} names "
-            f"{len(alias_name)}; they must be equally long"
-        )
-    for size in device_matrix:
-        _check_kind("the elements of device_matrix", size, int)
-    for name in alias_name:
-        _check_kind("the elements of alias_name", name, str)
-        if not name:
-            raise LayoutError(f"an alias must not be empty: {alias_name}")
-        if name == "None":
-            raise LayoutError(f"'None' cannot be an alias, because it means not split: {alias_name}")
-    repeated = [name for i, name in enumerate(alias_name) if name in alias_name[:i]]
-    if repeated:
-        raise LayoutError(f"every alias must be different, but {repeated[0]!r} is repeated in {alias_name}")
-    if VIRTUAL in alias_name[:-1]:
-        raise LayoutError(f"{VIRTUAL!r} names the virtual axis and must be the last alias: {alias_name}")
-    if any(size <= 0 for size in device_matrix):
-        raise LayoutError(f"every element of device_matrix must be positive, but got {device_matrix}")
+def _check_axes(matrix: Any, names: Any) -> None:
+    _check_kind("device_matrix", tuple, matrix)
+    _check_kind("alias_name", tuple, names)
+    if len(matrix) != len(names):
+        sizes = f"device_matrix {matrix} has {len(matrix)} axes, but alias_name {names} names {len(names)}"
+        raise LayoutError(f"{sizes}; they must be equally long")
+    _check_kind("the elements of device_matrix", int, *matrix)
+    _check_kind("the elements of alias_name", str, *names)
+    twice = next((name for i, name in enumerate(names) if name in names[:i]), None)
+    for refused, text in (
+        ("" in names, f"an alias must not be empty: {names}"),
+        ("None" in names, f"'None' cannot be an alias, because it means not split: {names}"),
+        (twice is not None, f"every alias must be different, but {twice!r} is repeated in {names}"),
+        (VIRTUAL in names[:-1], f"{VIRTUAL!r} names the virtual axis and must be the last alias: {names}"),
+        (min(matrix, default=1) <= 0, f"every element of device_matrix must be positive, but got {matrix}"),
+    ):  # fmt: skip
+        if refused:
+            raise LayoutError(text)
 
 
 def _check_ranks(rank_list: Any, device_matrix: tuple[int, ...]) -> None:
-    _check_kind("rank_list", rank_list, list)
-    for rank in rank_list:
-        if isinstance(rank, list | tuple):
-            raise NestedRankListError(f"rank_list must be one-dimensional and hold ints, but got {rank_list}")
-        _check_kind("the elements of rank_list", rank, int)
+    _check_kind("rank_list", list, rank_list)
+    if any(isinstance(rank, list | tuple) for rank in rank_list):
+        raise NestedRankListError(f"rank_list must be one-dimensional and hold ints, but got {rank_list}")
+    _check_kind("the elements of rank_list", int, *rank_list)
     if len(rank_list) != math.prod(device_matrix):
-        raise LayoutError(
-            f"rank_list has {len(rank_list)} ranks, but device_matrix {device_matrix} needs "
-            f"{math.prod(device_matrix)}"
-        )
+        need = f"device_matrix {device_matrix} needs {math.prod(device_matrix)}"
+        raise LayoutError(f"rank_list has {len(rank_list)} ranks, but {need}")
