@@ -265,10 +265,9 @@ def set_auto_parallel_context(**settings: Any) -> None:
         if name in _NEAREST and value not in (1, False, None, ""):
             raise InputError(f"{name}={value!r} is not covered by this dialect; nearest: {_NEAREST[name]}")
         _check(name, value)
-        if name in DEFAULTS:
-            chosen[name] = value
-        elif name not in _IGNORED.split() and name not in _NEAREST:
+        if name not in (*_IGNORED.split(), *_NEAREST):
             _looked_up(DEFAULTS, name)
+            chosen[name] = value
         if name == "full_batch":
             chosen["dataset_strategy"] = "full_batch" if value else "data_parallel"
         elif name == "dataset_strategy":
@@ -294,19 +293,20 @@ def _looked_up(settings: dict[str, Any], name: str, refusal: str = "no setting i
 
 def _check(name: str, value: Any) -> None:
     """Refuse values that cannot be had."""
-    modes = [mode for word, mode in vars(ParallelMode).items() if not word.startswith("_")]
-    if name == "parallel_mode" and value not in modes:
-        raise unknown(f"no parallel_mode is called {value!r}", str(value), modes)
-    if name == "parallel_mode" and value == ParallelMode.AUTO_PARALLEL:
-        raise InputError(
-            "parallel_mode='auto_parallel' is not set for a whole program here; nearest: "
-            'AutoParallel(train_step, parallel_mode="recursive_programming")'
-        )
-    if name == "device_num" and value is not None and value != current_world().size:
+    if name == "parallel_mode":
+        modes = [mode for word, mode in vars(ParallelMode).items() if not word.startswith("_")]
+        if value not in modes:
+            raise unknown(f"no parallel_mode is called {value!r}", str(value), modes)
+        if value == ParallelMode.AUTO_PARALLEL:
+            raise InputError(
+                "parallel_mode='auto_parallel' is not set for a whole program here; nearest: "
+                'AutoParallel(train_step, parallel_mode="recursive_programming")'
+            )
+    elif name == "device_num" and value not in (None, current_world().size):
         raise InputError(f"device_num is {value}, but {current_world().size} ranks are running")
-    if name in ("full_batch", "gradients_mean", "loss_repeated_mean") and not isinstance(value, bool):
+    elif isinstance(DEFAULTS.get(name), bool) and not isinstance(value, bool):
         raise UsageTypeError(f"{name} is True or False, not {value!r}")
-    if name == "dataset_strategy":
+    elif name == "dataset_strategy":
         checked_strategy(value)
 
 

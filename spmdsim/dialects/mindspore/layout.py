@@ -217,9 +217,8 @@ class Layout(Worded):
             if name not in self.alias_name:
                 raise LayoutError(f"alias {name!r} is not found in alias_name {self.alias_name}")
             if name in used[:i]:
-                raise LayoutError(
-                    f"alias {name!r} has been set more than once in {tensor_map}; it can split one dim only"
-                )
+                once = f"alias {name!r} has been set more than once in {tensor_map}"
+                raise LayoutError(f"{once}; it can split one dim only")
         number = {name: n for n, name in enumerate(reversed(self.alias_name))}
         numbers = [tuple(number.get(name, -1) for name in entry) for entry in entries]
         alone = [entry is None or isinstance(entry, str) for entry in tensor_map]
@@ -285,20 +284,18 @@ def from_placements(
     """
     if ndim < 0:
         raise LayoutError(f"the number of tensor dims must be positive, but got {ndim}")
-    seen: dict[int, str] = {}
     for axis, placement in zip(alias_name, placements):
-        if isinstance(placement, Shard):
-            if not -ndim <= placement.dim < ndim:
-                raise LayoutError(
-                    f"{placement} on axis {axis!r} is out of bounds: the tensor has {ndim} dims, -{ndim}..{ndim - 1}"
-                )
-            first = seen.setdefault(placement.dim % ndim, axis)
-            if first != axis:
-                raise LayoutError(
-                    f"dim {placement.dim} has been sharded by axis {first!r} already; write the axes as one "
-                    f"tuple of aliases, ({first!r}, {axis!r}), which also says which is the major one"
-                )
-    return CoreLayout.from_placements(Mesh(tuple(mesh_shape), tuple(alias_name)), placements, ndim)
+        if isinstance(placement, Shard) and not -ndim <= placement.dim < ndim:
+            there = f"the tensor has {ndim} dims, -{ndim}..{ndim - 1}"
+            raise LayoutError(f"{placement} on axis {axis!r} is out of bounds: {there}")
+    layout = CoreLayout.from_placements(Mesh(tuple(mesh_shape), tuple(alias_name)), placements, ndim)
+    for dim, axes in enumerate(layout.dims):
+        if len(axes) > 1:
+            raise LayoutError(
+                f"dim {dim} has been sharded by axis {axes[0]!r} already; write the axes as one tuple of aliases, {axes}, which "
+                "also says which is the major one"
+            )
+    return layout
 
 
 def from_cuts(cuts: Sequence[int], devices: int, repeat: str = "right") -> MindSporeLayout:

@@ -322,7 +322,7 @@ ROWS = (
     _reduction("", "all", also_named="ReduceAll", aliases="all"),
     _reduction("", "any", also_named="ReduceAny", aliases="any"),
     OperatorRow("Argmax", "argmax", _one_along(-1), "(axis=-1, output_type='int32')", "(x)",
-        run=lambda p, xs, a: p.other("Cast")(p.plain(xs, a), a["output_type"])),
+        run=lambda p, xs, a: ops.cast(p.plain(xs, a), np.dtype(a["output_type"]))),
     OperatorRow("", "argmin", _one_along(-1), also_named="Argmin"),
     OperatorRow("ArgMaxWithValue", "argmax", made="(axis=0, keep_dims=False)", called="(x)", strategies="",
         run=_argmax_with_value),

@@ -22,7 +22,7 @@ from spmdsim.dialects.mindspore.table import (
     no_params,
     our_operator,
 )
-from spmdsim.dialects.mindspore.tensors import CountedTensor, held, host
+from spmdsim.dialects.mindspore.tensors import CountedTensor, host
 from spmdsim.dialects.missing import Worded, each
 from spmdsim.dialects.session import current_world
 from spmdsim.errors import InputError, RuleError
@@ -111,7 +111,7 @@ class Primitive(Worded):
         """
         operands, attrs = self.takes.split(type(self).__name__, given, named)
         result = (self.row.run or Primitive.plain)(self, operands, {**self.attrs, **attrs})
-        return tuple(map(_as_there, result)) if isinstance(result, tuple) else _as_there(result)
+        return finished([], result)
 
     # -- what a call is made of ------------------------------------------------------------------------
 
@@ -119,7 +119,7 @@ class Primitive(Worded):
         """Our operator, with the parameters that MindSpore's attributes mean."""
         params = self.row.params
         return self.apply(
-            operands, {} if params is no_params else params([shape_of(x) for x in operands], attrs)
+            operands, params([shape_of(x) for x in operands], attrs) if params is not no_params else {}
         )
 
     def apply(self, operands: Sequence[Any], params: dict[str, Any]) -> Any:
@@ -161,10 +161,6 @@ class Primitive(Worded):
         """An array as a tensor, as it enters a network."""
         return to_tensor(operand)
 
-    def other(self, name: str, *given: Any) -> Primitive:
-        """Another primitive."""
-        return primitive(name)(*given)
-
     def _bound(
         self, operands: Sequence[Any], params: dict[str, Any]
     ) -> tuple[BoundRule, ShardedOp | None, Strategy]:
@@ -183,11 +179,6 @@ def _class(row: OperatorRow, name: str) -> type[Primitive]:
     members = {"row": row, "takes": arguments(row.called), "__signature__": arguments(row.made).signature}
     members["__doc__"] = f"``{name}{row.made}{row.called}``: our ``{row.ours}``."
     return type(name, (Primitive,), {**members, "__module__": __name__})
-
-
-def _as_there(x: Any) -> Any:
-    """A tensor with MindSpore's words; what is none, as it is."""
-    return held(x) if isinstance(x, Tensor) else x
 
 
 def primitive(name: str) -> type[Primitive]:

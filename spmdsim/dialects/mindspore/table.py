@@ -112,14 +112,15 @@ def arguments(text: str) -> Arguments:
     """Arguments from their text."""
     tree = ast.parse(f"lambda {text[1:-1].strip('[]')}: 0", mode="eval").body
     assert isinstance(tree, ast.Lambda)
-    given, kind = tree.args, Parameter.POSITIONAL_OR_KEYWORD
+    given = tree.args
     names = [arg.arg for arg in (*given.posonlyargs, *given.args)]
-    required = len(names) - len(given.defaults)
-    defaults = [Parameter.empty] * required + [ast.literal_eval(value) for value in given.defaults]
-    parameters = [Parameter(name, kind, default=value) for name, value in zip(names, defaults)]
-    parameters += [Parameter(given.vararg.arg, Parameter.VAR_POSITIONAL)] if given.vararg else []
-    operands = len(given.posonlyargs) or (len(parameters) if required == len(names) else 0)
-    return Arguments(text, Signature(parameters), operands)
+    defaults = [Parameter.empty] * (len(names) - len(given.defaults)) + [
+        *map(ast.literal_eval, given.defaults)
+    ]
+    several = [Parameter(given.vararg.arg, Parameter.VAR_POSITIONAL)] if given.vararg else []
+    parameters = [Parameter(n, Parameter.POSITIONAL_OR_KEYWORD, default=v) for n, v in zip(names, defaults)]
+    operands = len(given.posonlyargs) or (0 if given.defaults else len(parameters + several))
+    return Arguments(text, Signature(parameters + several), operands)
 
 
 def our_operator(name: str) -> Op:
