@@ -198,30 +198,27 @@ def _checked_path(path: Any) -> str:
 
 def _checked_json(path: Any) -> str:
     """A path of a file of operators' strategies: absolute, and of JSON."""
-    name = _checked_path(path)
-    if not Path(name).is_absolute():
+    here = Path(_checked_path(path))
+    if not here.is_absolute():
+        raise WrongPath(f"file_path is an absolute path, not {path!r}; nearest: {str(here.absolute())!r}")
+    if here.suffix != ".json":
         raise WrongPath(
-            f"file_path is an absolute path, not {name!r}; nearest: {str(Path(name).absolute())!r}"
+            f"file_path ends in .json, unlike {path!r}; nearest: {str(here.with_suffix('.json'))!r}"
         )
-    if Path(name).suffix != ".json":
-        raise WrongPath(
-            f"file_path ends in .json, unlike {name!r}; nearest: {str(Path(name).with_suffix('.json'))!r}"
-        )
-    return name
+    return str(path)
 
 
 def _save(path: str, parameters: Sequence[Parameter]) -> None:
     """Write the layouts, on the first rank."""
     if 0 in current_world().ranks:
-        entries = {p.name: _entry(p) for p in parameters}
+        entries = {p.name: {"shape": p.shape, **_entry(p.used)} for p in parameters}
         text = json.dumps({"format": FORMAT, "ranks": current_world().size, "parameters": entries}, indent=1)
         Path(path).write_text(text + "\n")
 
 
-def _entry(parameter: Parameter) -> dict[str, Any]:
-    layout = parameter.used
+def _entry(layout: Layout) -> dict[str, Any]:
     keys = ["device_matrix", "tensor_map", *["rank_list"] * (layout.mesh.ranks is not None)]
-    return {"shape": parameter.shape, **{key: Layout.to_dict(layout)[key] for key in keys}}
+    return {key: Layout.to_dict(layout)[key] for key in keys}
 
 
 def _loaded(path: str) -> dict[str, MindSporeLayout]:
@@ -234,11 +231,11 @@ def _loaded(path: str) -> dict[str, MindSporeLayout]:
     layouts = {}
     with readable(path, "strategies of parameters"):
         for name, entry in data["parameters"].items():
-            map_ = [axes if isinstance(axes, int) else tuple(axes) for axes in entry["tensor_map"]]
-            layouts[name] = from_tensor_map(entry["device_matrix"], map_, entry.get("rank_list"))
-            layouts[name].check_shape(tuple(entry["shape"]))
-            if layouts[name].mesh.size != ranks:
+            axes = [axis if isinstance(axis, int) else tuple(axis) for axis in entry["tensor_map"]]
+            layouts[name] = layout = from_tensor_map(entry["device_matrix"], axes, entry.get("rank_list"))
+            layout.check_shape(tuple(entry["shape"]))
+            if layout.mesh.size != ranks:
                 raise InputError(
-                    f"{path}: the device matrix of {name} has {layouts[name].mesh.size} devices, not {ranks}"
+                    f"{path}: the device matrix of {name} has {layout.mesh.size} devices, not {ranks}"
                 )
     return layouts

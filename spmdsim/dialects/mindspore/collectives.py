@@ -107,12 +107,12 @@ class CallGroup:
     def _alike(self, mine: str) -> None:
         texts = self.world.gather_on(self.ranks, mine)
         first = texts[self.ranks[0]]
-        for rank, text in texts.items():
-            if text != first:
-                raise InputError(
-                    f"{self.name}: all ranks have tensors of one shape and type, but rank {self.ranks[0]} has {first} and "
-                    f"rank {rank} has {text}"
-                )
+        rank = next((rank for rank, text in texts.items() if text != first), None)
+        if rank is not None:
+            raise InputError(
+                f"{self.name}: all ranks have tensors of one shape and type, but rank {self.ranks[0]} has {first} and "
+                f"rank {rank} has {texts[rank]}"
+            )
 
     def dim(self, number: int, what: str) -> int:
         """A dim of what a rank holds."""
@@ -171,8 +171,7 @@ def all_reduce(primitive: Primitive, operands: Operands, attrs: Attrs) -> Tensor
     reduced = group.over(group.layout(pending=op), group.layout(), group.shape)
 
     def back(dy: Tensor) -> Tensor:
-        slope = ops.multiply(dy, reduced) if op == "prod" else dy
-        total = group.again(all_reduce, slope, op="sum")
+        total = group.again(all_reduce, ops.multiply(dy, reduced) if op == "prod" else dy, op="sum")
         if op == "sum":
             return total
         mine = Tensor(group.world, reduced.meta, group.held)
@@ -197,9 +196,7 @@ def reduce_scatter(primitive: Primitive, operands: Operands, attrs: Attrs) -> Te
     group = CallGroup(primitive, operands[0], attrs)
     group.divisible(group.dim(0, "the dim"))
     rows = group.over(group.layout(pending=attrs["op"]), group.layout(0), group.shape)
-    if attrs["op"] != "sum":
-        return rows
-    return group.result(rows, lambda dy: group.again(all_gather, dy))
+    return group.result(rows, lambda dy: group.again(all_gather, dy)) if attrs["op"] == "sum" else rows
 
 
 def all_to_all(primitive: Primitive, operands: Operands, attrs: Attrs) -> Tensor:

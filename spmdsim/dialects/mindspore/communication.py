@@ -88,11 +88,10 @@ def get_process_group_ranks(group: str | None = None) -> list[int]:
 
 def member(ranks: list[int], group: str | None) -> int:
     """The first of this process's ranks that is in a group; a ValueError if none is."""
-    world = current_world()
-    for rank in world.ranks:
-        if rank in ranks:
-            return rank
-    raise InputError(f"rank {world.ranks[0]} is not in group {group!r} of ranks {ranks}")
+    mine = [rank for rank in current_world().ranks if rank in ranks]
+    if not mine:
+        raise InputError(f"rank {current_world().ranks[0]} is not in group {group!r} of ranks {ranks}")
+    return mine[0]
 
 
 def get_rank(group: str | None = None) -> int:

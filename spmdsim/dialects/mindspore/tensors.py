@@ -196,7 +196,7 @@ def set_memory(
     A size that is no str is a TypeError, another text, or another level than ``O0`` or ``O1``, a ValueError.
     """
     sizes = dict(init_size=init_size, increase_size=increase_size, max_size=max_size)
-    for name, value in {**sizes, "huge_page_reserve_size": huge_page_reserve_size}.items():
+    for name, value in dict(sizes, huge_page_reserve_size=huge_page_reserve_size).items():
         if not isinstance(value, str):
             raise UsageTypeError(f"{name} is a str such as '2GB', not {value!r}")
         if not _SIZE.fullmatch(value) or (name in sizes and not float(value[:-2])):
