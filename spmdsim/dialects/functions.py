@@ -109,13 +109,17 @@ def _spread(function: Callable[..., Any]) -> Row:
     return Row(call)
 
 
+def _select(input: Any, dim: int, index: Any) -> Any:
+    return core.getitem(input, (slice(None),) * (dim % input.ndim) + (index,))
+
+
 def _median(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
     """The element in the middle, of two the smaller."""
     if dim is None:
         return core.getitem(core.sort(core.reshape(input, -1)), (input.size - 1) // 2)
-    at, middle = dim % input.ndim, (input.shape[dim] - 1) // 2
-    key = (slice(None),) * at + ((slice(middle, middle + 1) if keepdim else middle),)
-    return ValuesAndIndices(*[core.getitem(one, key) for one in core.sort_with_indices(input, at)])
+    middle = (input.shape[dim] - 1) // 2
+    at = slice(middle, middle + 1) if keepdim else middle
+    return ValuesAndIndices(*[_select(one, dim, at) for one in core.sort_with_indices(input, dim)])
 
 
 def _norm(input: Any, p: Any = 2.0, dim: Any = None, keepdim: bool = False) -> Any:
@@ -155,10 +159,6 @@ def _gelu(input: Any, approximate: str = "none") -> Any:
     return core.gelu(input, approximate)
 
 
-def _cut(input: Any, dim: int, start: int, length: int) -> Any:
-    return core.getitem(input, (slice(None),) * (dim % input.ndim) + (slice(start, start + length),))
-
-
 def _split(tensor: Any, split_size_or_sections: Any, dim: int = 0) -> list[Any]:
     given, size = split_size_or_sections, tensor.shape[dim]
     if isinstance(given, int) and given < 1:
@@ -168,7 +168,7 @@ def _split(tensor: Any, split_size_or_sections: Any, dim: int = 0) -> list[Any]:
         raise FunctionError(
             f"split expects sizes that add up to {size}, the size of dim {dim}, but got {sizes}"
         )
-    return [_cut(tensor, dim, end - n, n) for n, end in zip(sizes, accumulate(sizes))]
+    return [_select(tensor, dim, slice(end - n, end)) for n, end in zip(sizes, accumulate(sizes))]
 
 
 def _chunk(input: Any, chunks: int, dim: int = 0) -> list[Any]:
@@ -222,13 +222,13 @@ def _unique(
     return (values, *more) if more else values
 
 
+def _quiet_log(x: Any) -> Any:
+    with np.errstate(divide="ignore"):
+        return np.log(x)
+
+
 #: A logarithm that is flat at 0, where nothing was added up.
-_log = unary(
-    "log",
-    np.errstate(divide="ignore")(lambda x: np.log(x)),
-    lambda x, y: np.where(x == 0, 0, 1 / np.where(x == 0, 1, x)),
-    says="log(x)",
-)
+_log = unary("log", _quiet_log, lambda x, y: np.where(x == 0, 0, 1 / np.where(x == 0, 1, x)), says="log(x)")
 
 
 def _logsumexp(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
@@ -352,14 +352,14 @@ TORCH: dict[str, Row] = {
     "median": Row(_median),
     "meshgrid": Row(lambda *tensors, indexing="ij": core.meshgrid(*tensors, indexing=indexing)),
     "min": extreme("min"),
-    "narrow": Row(_cut),
+    "narrow": Row(lambda input, dim, start, length: _select(input, dim, slice(start, start + length))),
     "nonzero": Row(_nonzero),
     "norm": Row(_norm),
     "permute": Row(lambda input, *dims: core.transpose(input, numbers(dims))),
     "reshape": Row(lambda input, *shape: core.reshape(input, numbers(shape))),
     "roll": Row(lambda input, shifts, dims=None: core.roll(input, shifts, dims)),
     "searchsorted": Row(lambda sorted_sequence, values, right=False: core.searchsorted(sorted_sequence, values, "right" if right else "left")),
-    "select": Row(lambda input, dim, index: core.getitem(input, (slice(None),) * (dim % input.ndim) + (index,))),
+    "select": Row(_select),
     "softmax": Row(lambda input, dim=-1: core.softmax(input, dim), "Softmax"),
     "sort": Row(lambda input, dim=-1, descending=False: ValuesAndIndices(*core.sort_with_indices(input, dim, descending))),
     "split": Row(_split),

@@ -119,7 +119,7 @@ def _layer(row: Row, base: type[Module], function: Callable[..., Any], shown: st
     def forward(self: Module, *given: Any, **named: Any) -> Any:
         there = vars(self)
         own = {p.name: getattr(self, p.name) for p in options if p.name in there or hasattr(kind, p.name)}
-        return function(*inputs.bind(*given, **named).args, **own)
+        return function(*bound(row.layer, inputs, given, named).args, **own)
 
     itself = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
     forward.__signature__ = inspect.Signature([itself, *operands])  # type: ignore[attr-defined]

@@ -34,6 +34,8 @@ def test_a_row_is_a_function_and_a_layer(x):
     assert np.array_equal(made["Total"](0, keepdim=True)(x).full(), X.sum(0, keepdims=True))
     with pytest.raises(TypeError, match="keep"):
         made["Total"](keep=True)
+    with pytest.raises(TypeError, match=r"^Total\(\) got too many positional arguments; it takes x$"):
+        made["Total"]()(x, x)
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])

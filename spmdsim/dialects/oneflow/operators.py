@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial, wraps
+from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -98,6 +98,10 @@ NETWORK_TABLE: dict[str, Row] = {
 }
 
 
+def _cast_to(word: str, kind: str) -> Callable[..., GlobalTensor]:
+    return lifted(lambda x: core.cast(x, np.dtype(kind)), word)
+
+
 def _shaped_like(name: str) -> Callable[..., GlobalTensor]:
     return lambda input, other: FUNCTIONS[name](input, tuple(other.shape))
 
@@ -134,7 +138,7 @@ METHODS: dict[str, Callable[..., Any]] = {
     "view": FUNCTIONS["reshape"],
     "view_as": _shaped_like("reshape"),
     "where": lambda x, condition, other: FUNCTIONS["where"](condition, x, other),
-    **{word: lifted(partial(core.cast, dtype=np.dtype(kind)), word) for word, kind in _TYPES.items()},
+    **{word: _cast_to(word, kind) for word, kind in _TYPES.items()},
 }
 cast, cat, concat = (FUNCTIONS[name] for name in ("cast", "cat", "concat"))
 
