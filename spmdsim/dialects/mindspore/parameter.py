@@ -82,7 +82,7 @@ def _by_fans(bound: Callable[[int, int], float]) -> Initialiser:
     return block
 
 
-def _documented(name: str, about: str, function: Callable[..., Initialiser]) -> Callable[..., Initialiser]:
+def _documented(name: str, about: str, function: Any) -> Callable[..., Initialiser]:
     function.__name__ = function.__qualname__ = name
     function.__doc__ = about
     return told(function, name)

@@ -196,7 +196,10 @@ class Dataset(Worded):
             rows = _random(epoch, 0).permutation(count).tolist() if self._shuffled else [*range(count)]
             return [rows[(k * self._num_shards + shard) % count] for k in range(turns)][: self._most]
 
-        return reduce(lambda order, step: step(order), self._steps, sampled)
+        order: Order = sampled
+        for step in self._steps:
+            order = step(order)
+        return order
 
     def _column(self, name: str, rows: Any) -> np.ndarray:
         numbers = rows if self._batch else [rows]
