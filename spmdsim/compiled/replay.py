@@ -23,7 +23,7 @@ from spmdsim.sides import number_of
 from spmdsim.tensor import Tensor
 from spmdsim.trace import recorder
 from spmdsim.worlds.base import ORIGINS
-from spmdsim.worlds.pool import SMALLEST, surroundings
+from spmdsim.worlds.pool import SMALLEST, pool
 
 
 def _holders(parameter: Any) -> tuple[int, ...]:
@@ -53,8 +53,9 @@ def sole(parameters: Sequence[Any], asked: set[int]) -> set[int]:
         if id(parameter) in asked:
             holders = _holders(parameter)
             few = holders == lonely or all(held <= most for held, most in zip(holders, lonely))
-            # Windows that come later would be views of what has room around it.
-            if few and surroundings(parameter.tensor.held[0]) is None:
+            # Under a view lies what somebody else may have, who counts as the pool does; or windows that come later.
+            base = parameter.tensor.held[0].base
+            if few and (base is None or (isinstance(base, np.ndarray) and pool().keeps(base))):
                 alone.add(id(parameter))
     return alone
 

@@ -143,6 +143,10 @@ class Pool:
                 return getrefcount(buffer) == self._alone + 1
         return False
 
+    def keeps(self, base: Any) -> bool:
+        """Whether what an array lies in is one of its buffers, and all of it."""
+        return any(buffer is base for buffer in self._by_size.get(base.nbytes, ()))
+
     def _more(self, nbytes: int) -> np.ndarray:
         kept, buffer = self._by_size[nbytes], self._pages.cut(nbytes)
         kept.append(buffer)

@@ -294,6 +294,30 @@ def test_parameters_are_overwritten_only_where_nobody_else_has_them(world):
 
 
 @pytest.mark.ranks(1)
+def test_memory_that_a_parameter_was_given_a_view_of_is_not_overwritten(world):
+    """As many refer to the array beneath as where the pool keeps it."""
+    mesh = Mesh((1,), ("x",))
+    size = (256, SMALLEST // 256 // 4)
+    layer = nn.Linear(*size, mesh(None, None), bias=False).materialise(world, seed=2)
+    optimiser = nn.SGD(layer.parameters(), 0.5)
+    x = Tensor.from_global(np.ones((2, size[0]), np.float32), mesh(None, None), world)
+
+    @spmdsim.compile
+    def step(x):
+        layer.zero_grad()
+        nn.backward(ops.sum(layer(x)))
+        optimiser.step()
+
+    step(x)
+    given = np.zeros(2 * size[0] * size[1], np.float32)
+    layer.weight.assign(Tensor.from_local(given[: given.size // 2].reshape(size), mesh(None, None), world))
+    step(x)
+    step(x)
+    assert not given.any()
+    assert layer.weight.value.full().any()
+
+
+@pytest.mark.ranks(1)
 @pytest.mark.parametrize("momentum", [0, 0.5])
 @pytest.mark.parametrize("given", [False, True])
 def test_gradients_are_written_to_only_where_nobody_reads_them_afterwards(world, given, momentum):
