@@ -46,18 +46,21 @@ class Compiled(Pictured, Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function, or run the program that does the same."""
         latest = None if kwargs else self._latest
-        if latest is not None and latest.takes(args) and not (programs or watchers or guards):
-            return cast(R, latest.run(args))
+        if latest is not None and not (programs or watchers or guards):
+            leaves = latest.takes(args)
+            if leaves is not None:
+                return cast(R, latest.run(leaves))
         given: list[Tensor] = []
         key = _key([args, kwargs], given, self.name)
         if programs or watchers or guards or (given and not given[0].world.has_data):
             return self.function(*args, **kwargs)
         known = self.programs.get(key, [])
         for program in known:
-            if program.fits(given):
+            leaves = program.fits(given)
+            if leaves is not None:
                 if not kwargs and all(type(one) is Tensor for one in args):
                     self._latest = program
-                return cast(R, program.run(given))
+                return cast(R, program.run(leaves))
         return self._record(key, given, lambda: self.function(*args, **kwargs))
 
     def _record(self, key: Any, given: list[Tensor], call: Callable[[], R]) -> R:

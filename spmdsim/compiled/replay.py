@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cache, partial
 from sys import getrefcount
 from types import SimpleNamespace
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 
 from spmdsim.compiled.note_taker import Note, NoteTaker, OperatorScope, optimiser_of
-from spmdsim.compiled.straight import NumberedCall, on_one_rank, origin, written
+from spmdsim.compiled.once import calculated_once
+from spmdsim.compiled.straight import NumberedCall, asking, forgetting, on_one_rank, origin, written
 from spmdsim.core.meta import Meta
 from spmdsim.core.step import Step
 from spmdsim.core.tape import OpNode, history
@@ -26,9 +27,9 @@ from spmdsim.worlds.base import ORIGINS
 from spmdsim.worlds.pool import SMALLEST, pool
 
 
-def _holders(parameter: Any) -> tuple[int, ...]:
-    """The references to a parameter's tensor, to the list of its arrays, to the array, and to the buffer it lies in."""
-    tensor = parameter.tensor
+def _holders(tensors: Sequence[Any], k: int) -> tuple[int, int, int, int]:
+    """The references to one of some tensors, to the list of its arrays, to the array, and to the buffer it lies in."""
+    tensor = tensors[k]
     held = tensor.held
     array = held[0]
     base = array.base
@@ -37,27 +38,31 @@ def _holders(parameter: Any) -> tuple[int, ...]:
 
 
 @cache
-def _lonely() -> tuple[int, ...]:
-    """What :func:`_holders` says where nobody else refers to any of them; it depends on Python."""
+def _lonely() -> tuple[int, int, int, int]:
+    """What :func:`_holders` says of a parameter's where nobody else refers to any of them; it depends on Python."""
     array = np.ndarray((1,), np.uint8, np.empty(1, np.uint8))
-    kept = [array.base]  # as the pool does
+    _kept = array.base  # as the pool does
     parameter = SimpleNamespace(tensor=SimpleNamespace(held=[array]))
     del array
-    return (*_holders(parameter), len(kept))
+    return _holders([parameter.tensor], 0)
 
 
-def sole(parameters: Sequence[Any], asked: set[int]) -> set[int]:
-    """The parameters, among those asked for, whose arrays nobody else refers to."""
-    lonely, alone = _lonely(), set()
-    for parameter in parameters:
-        if id(parameter) in asked:
-            holders = _holders(parameter)
-            few = holders == lonely or all(held <= most for held, most in zip(holders, lonely))
-            # Under a view lies what somebody else may have, who counts as the pool does; or windows that come later.
-            base = parameter.tensor.held[0].base
-            if few and (base is None or (isinstance(base, np.ndarray) and pool().keeps(base))):
-                alone.add(id(parameter))
+def sole(leaves: Sequence[Any], asked: Iterable[int]) -> set[int]:
+    """The leaves, among the parameters asked for, whose arrays nobody else refers to."""
+    most, held_most, array_most, base_most = _lonely()
+    alone = set()
+    for k in asked:
+        tensor, held, array, base = _holders(leaves, k)
+        few = tensor <= most and held <= held_most and array <= array_most and base <= base_most
+        # Under a view lies what somebody else may have, who counts as the pool does; or windows that come later.
+        if few and _is_kept(leaves[k].held[0].base):
+            alone.add(k)
     return alone
+
+
+def _is_kept(base: Any) -> bool:
+    """Whether the memory under an array is its own, or the pool's."""
+    return base is None or (isinstance(base, np.ndarray) and pool().keeps(base))
 
 
 def _shared(outside: Sequence[Any]) -> tuple[tuple[int, int], ...]:
@@ -83,7 +88,7 @@ class Replay(Pictured):
         self.given = len(recorded.given)
         self.leaves = [(leaf.meta, leaf.requires_grad, leaf.gradient_layout) for leaf in recorded.leaves]
         self.optimisers = list(recorded.optimisers.values())
-        self.constants, self.count = recorded.constants, recorded.values
+        self.constants = recorded.constants
         self._effects(recorded)
         self._results: list[tuple[int, Meta]] = []
         self._result = self._form(recorded, result)
@@ -91,21 +96,54 @@ class Replay(Pictured):
         #: The leaves whose gradients are read, and what _shared says of them all.
         self._read = [k for k, number, _ in self.earlier if number is not None]
         self.shared = _shared([*recorded.leaves, *[recorded.before[k][1] for k in self._read]])
+        #: The leaves that updates may overwrite where nobody else has them, and those of this call.
         self.overwritten: set[int] = set()
         self._sole: set[int] = set()
         #: Stands for it in what ranks compare.
         self.number = number_of(" ".join([recorded.name, *map(_words, self.notes)]))
         self.alone = len(self.world.ranks) == 1
         self._code = self._instructions(recorded)
+        self.count = recorded.values
         if self.alone:
             self._overwrite(recorded)
-        self._program = written(self._code, self._wanted, self.world)
+        sources = {number: place if not self.alone else f"{place}[0]" for number, place in self._places()}
+        names = {"world": self.world, "constants": self.constants}
+        self._program = written(self._code, self._wanted, sources, names)
+        self._fits = asking(*self._questions())
+
+    def _places(self) -> Iterator[tuple[int, str]]:
+        """Where each value is that a program does not compute, as its function says it."""
+        yield from ((number, f"leaves[{k}].held") for k, number in enumerate(self.values))
+        yield from ((number, f"leaves[{k}].grad.held") for k, number, _ in self.earlier if number is not None)
+        yield from ((number, f"constants[{number}]") for number in self.constants)
+
+    def _questions(self) -> tuple[list[str], dict[str, Any]]:
+        """What must be as it was for a program to say what its function would do now, and what the words mean."""
+        names: dict[str, Any] = {"world": self.world, "variant": self.variant, "machine": self.machine}
+        asked = ["world.variant == variant and world.machine is machine"]
+        for k, (meta, tracked, wanted) in enumerate(self.leaves):
+            names |= {f"m{k}": meta, f"w{k}": wanted}
+            asked.append(
+                f"(a := leaves[{k}]) is not None and a.meta is m{k} and a.requires_grad is {tracked}"
+            )
+            asked.append("a.world is world")
+            asked.append(f"((b := a.gradient_layout) is w{k} or b == w{k})")
+        for k, _, earlier in self.earlier:
+            names[f"e{k}"] = earlier
+            asked.append(f"(None if (a := leaves[{k}].grad) is None else a.meta) is e{k}")
+        return asked, names
 
     def _effects(self, recorded: NoteTaker) -> None:
         """What is otherwise afterwards: parameters' values, and gradients of those that keep theirs."""
+        places = {id(parameter): self.given + k for k, parameter in enumerate(self.parameters)}
         self.assigned = [
-            (parameter, parameter.tensor.meta, recorded.number(parameter.tensor.held, "an optimiser"))
-            for parameter in recorded.assigned_to.values()
+            (
+                places[key],
+                parameter,
+                parameter.tensor.meta,
+                recorded.number(parameter.tensor.held, "an optimiser"),
+            )
+            for key, parameter in recorded.assigned_to.items()
         ]
         gone = [False] * self.given + [id(p) in recorded.assigned_to for p in self.parameters]
         self.gradients: list[tuple[int, Meta | None, int]] = []
@@ -156,20 +194,18 @@ class Replay(Pictured):
         """The numbers of the values that somebody has afterwards."""
         gradients = {number for _, meta, number in self.gradients if meta is not None}
         results = {number for number, _ in self._results}
-        return gradients | results | {number for _, _, number in self.assigned}
+        return gradients | results | {number for *_, number in self.assigned}
 
     def _instructions(self, recorded: NoteTaker) -> list[NumberedCall]:
         """The notes as what runs, and what nobody needs after each."""
-        code, needed = [], self._wanted
-        for note in reversed(self.notes):
-            over = {*note.inputs, *[n for n in note.outputs if n is not None]} - needed
-            needed |= over
-            if self.alone:
-                arrays = [recorded.arrays[number][0] for number in note.inputs]
-                code.append(on_one_rank(note, arrays, tuple(over)))
-            else:
-                code.append(NumberedCall(note.run, note.inputs, note.outputs, tuple(over), note.several))
-        return code[::-1]
+        if not self.alone:
+            return forgetting(
+                [NumberedCall(n.run, n.inputs, n.outputs, n.several) for n in self.notes], self._wanted
+            )
+        arrays = [[recorded.arrays[number][0] for number in note.inputs] for note in self.notes]
+        code = [*map(on_one_rank, self.notes, arrays)]
+        calculated_once(self.notes, code, recorded)
+        return forgetting(code, self._wanted)
 
     def _overwrite(self, recorded: NoteTaker) -> None:
         """Let updates overwrite what nobody reads any more: gradients, and values that the run finds nobody else has."""
@@ -188,86 +224,77 @@ class Replay(Pictured):
             owner = optimiser_of(note.run)
             if owner is None or places.get(id(note.run.args[0])) != note.inputs[0]:
                 continue
-            parameter, (value, gradient, *_) = note.run.args[0], note.inputs
+            value, gradient, *_ = note.inputs
+            leaf, overwriter = self.values.index(value), None
             if over(value, k, {*range(self.count)}):
-                self.overwritten.add(id(parameter))
+                self.overwritten.add(leaf)
+                overwriter = owner.overwriter(recorded.arrays[value][0])
+            quick = instruction.run if overwriter is None else partial(overwriter, note.run.args[0])
             spent = over(gradient, k, computed)
-            updated = partial(self._updated, parameter, owner, spent, instruction.run)
+            updated = partial(self._updated, leaf, owner, spent, instruction.run, quick)
             self._code[k] = replace(instruction, run=updated)
 
     def _updated(
-        self, parameter: Any, owner: Optimiser, spent: bool, run: Callable[..., Any], *arrays: Any
-    ) -> Any:
-        owner.overwrites, owner.spends = id(parameter) in self._sole, spent and arrays[1].flags.writeable
+        self, leaf: int, owner: Optimiser, spent: bool, run: Callable[..., Any], quick: Callable[..., Any],
+        value: Any, gradient: Any,
+    ) -> Any:  # fmt: skip
+        """An update: the quick way over a leaf that nobody else has, and over a gradient that nobody reads again."""
+        overwrites = leaf in self._sole and value.flags.writeable
+        owner.overwrites, owner.spends = overwrites, spent and gradient.flags.writeable
         try:
-            return run(*arrays)
+            return (quick if overwrites else run)(value, gradient)
         finally:
             owner.overwrites = owner.spends = False
 
     # -- running ------------------------------------------------------------------------------------------
 
-    def takes(self, args: Sequence[Any]) -> TypeGuard[Sequence[Tensor]]:
-        """Whether a call with these arguments is one more like those that it was run for: tensors, and it fits."""
+    def takes(self, args: Sequence[Any]) -> list[Tensor] | None:
+        """The leaves of a call, if it is one more like those that it was run for: tensors alone, and it fits."""
         if len(args) != self.given:
-            return False
+            return None
         for one in args:
             if type(one) is not Tensor or one.node is not None:
-                return False
+                return None
         return self.fits(args)
 
-    def fits(self, given: Sequence[Tensor]) -> bool:
-        """Whether it says what the function would do now: parameters, gradients and the world are as they were."""
-        world, leaves = self.world, [*given, *(parameter.tensor for parameter in self.parameters)]
-        if world.variant != self.variant or world.machine is not self.machine:
-            return False
-        for leaf, (meta, tracked, wanted) in zip(leaves, self.leaves):
-            if leaf is None or leaf.meta is not meta:
-                return False
-            if leaf.requires_grad is not tracked or leaf.world is not world:
-                return False
-            if leaf.gradient_layout is not wanted and leaf.gradient_layout != wanted:
-                return False
-        gradients = [(leaves[k].grad, meta) for k, _, meta in self.earlier]
-        if not all(meta is (None if gradient is None else gradient.meta) for gradient, meta in gradients):
-            return False
-        return _shared([*leaves, *[leaves[k].grad for k in self._read]]) == self.shared
+    def fits(self, given: Sequence[Tensor]) -> list[Tensor] | None:
+        """The leaves, if it says what the function would do now: parameters, gradients and the world are as they were."""
+        leaves: list[Any] = [*given]
+        for parameter in self.parameters:
+            leaves.append(parameter.tensor)
+        if not self._fits(leaves):
+            return None
+        outside = leaves if not self._read else [*leaves, *[leaves[k].grad for k in self._read]]
+        return leaves if _shared(outside) == self.shared else None
 
-    def run(self, given: Sequence[Tensor]) -> Any:
-        """Do what the function did, with these arguments."""
+    def run(self, leaves: list[Tensor]) -> Any:
+        """Do what the function did, with these leaves."""
+        world, base = self.world, 0
         if self.overwritten:
-            self._sole = sole(self.parameters, self.overwritten)
-        world, leaves = self.world, [*given, *(parameter.tensor for parameter in self.parameters)]
-        values: list[Any] = [None] * self.count
-        for number, leaf in zip(self.values, leaves):
-            values[number] = leaf.held
-        for k, earlier, _ in self.earlier:
-            if earlier is not None:
-                values[earlier] = leaves[k].grad.held
-        for number, held in self.constants.items():
-            values[number] = held
-        base = 0
+            self._sole = sole(leaves, self.overwritten)
         if world.compares:
             numbers = [number for optimiser in self.optimisers for number in optimiser.numbers()]
             base = hash((self.number, *[leaf.origin for leaf in leaves], *numbers)) & ORIGINS
-        if self.alone:
-            values = [held and held[0] if held is not None else None for held in values]
         try:
-            told = recorder.recording()
-            after = self._run_told(values, base) if told else self._program(values, base)
+            after = (self._run_told if recorder.recording() else self._program)(leaves, base)
         finally:
             world.about = 0
-        if self.alone:
-            after = {number: [value] for number, value in after.items()}
         for k, meta, n in self.gradients:
             leaves[k].grad = None if meta is None else Tensor(world, meta, after[n], origin=origin(base, n))
-        for parameter, meta, n in self.assigned:
-            tracked, name = parameter.tensor.requires_grad, parameter.tensor.name
-            parameter.tensor = Tensor(world, meta, after[n], tracked, name, origin(base, n))
+        for k, parameter, meta, n in self.assigned:
+            tensor, new = leaves[k], origin(base, n)
+            if k in self._sole and tensor.held[0] is after[n][0]:  # nobody sees whether it is another one
+                tensor.grad, tensor.origin = None, new
+            else:
+                parameter.tensor = Tensor(world, meta, after[n], tensor.requires_grad, tensor.name, new)
         tensors = [Tensor(world, meta, after[n], origin=origin(base, n)) for n, meta in self._results]
         return self._result(tensors)
 
-    def _run_told(self, values: list[Any], base: int) -> dict[int, Any]:
+    def _run_told(self, leaves: Sequence[Tensor], base: int) -> dict[int, list[Any]]:
         """The program, one instruction after the other, told to who records."""
+        values: list[Any] = [None] * self.count
+        for number, held in self._given(leaves):
+            values[number] = held[0] if self.alone else held
         code = iter(self._code)
         scopes: list[tuple[ExitStack, recorder.operator]] = []
         with ExitStack() as stack:
@@ -286,7 +313,14 @@ class Replay(Pictured):
                     scope = stack.enter_context(ExitStack())
                     scopes.append((scope, recorder.operator(one.name, one.recipe, one.gradients)))
                     scope.enter_context(scopes[-1][1])
-        return {number: values[number] for number in self._wanted}
+        return {number: [values[number]] if self.alone else values[number] for number in self._wanted}
+
+    def _given(self, leaves: Sequence[Tensor]) -> Iterator[tuple[int, list[Any]]]:
+        """The values that it does not compute: where :meth:`_places` says that they are."""
+        yield from ((number, leaf.held) for number, leaf in zip(self.values, leaves))
+        gradients: list[Any] = [leaf.grad for leaf in leaves]
+        yield from ((number, gradients[k].held) for k, number, _ in self.earlier if number is not None)
+        yield from self.constants.items()
 
     def _step(self, one: NumberedCall, values: list[Any], base: int) -> None:
         if base:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -33,15 +33,15 @@ class NumberedCall:
     Attributes:
         over: the values that nobody needs after it.
         tells: whether ranks compare what it does, by the number of the tensor that it is about.
-        kinds: the element types that its results must have, if that is to be looked at; else they are converted.
+        kinds: the element types that its results must have, None where that is not to be looked at; else they are converted.
         program: what does the same on an array, for as long as it can be run.
     """
 
     run: Callable[..., Any]
     inputs: tuple[int, ...]
     outputs: tuple[int | None, ...]  # None for a gradient that there is not
-    over: tuple[int, ...]
     several: bool
+    over: tuple[int, ...] = ()
     tells: bool = True
     kinds: tuple[Any, ...] = ()
     convert: Callable[..., Any] | None = None
@@ -52,8 +52,9 @@ class NumberedCall:
         results = self.run(*[values[number] for number in self.inputs])
         for k, (number, value) in enumerate(zip(self.outputs, results if self.several else [results])):
             if number is not None:
-                if self.kinds and self.convert is not None and value.dtype is not self.kinds[k]:
-                    value = self.convert(value, self.kinds[k])
+                kind = self.kinds[k] if self.kinds else None
+                if kind is not None and self.convert is not None and value.dtype is not kind:
+                    value = self.convert(value, kind)
                 yield number, value
 
 
@@ -63,24 +64,37 @@ def origin(base: int, what: Any) -> int:
 
 
 def written(
-    code: Sequence[NumberedCall], wanted: set[int], world: Any
-) -> Callable[[list[Any], int], dict[int, Any]]:
-    """The function of a program, whose world it runs in, that gives back the wanted values by number.
+    code: Sequence[NumberedCall], wanted: set[int], sources: dict[int, str], names: dict[str, Any]
+) -> Callable[[Sequence[Any], int], dict[int, list[Any]]]:
+    """The function of a program: from leaves, and the number that all origins follow from, to the wanted values by number.
 
-    It is one of the values that there are before, which it takes out of their list, and of the number that the origins of
-    all that it makes follow from.
+    Args:
+        code: its instructions.
+        wanted: which values.
+        sources: where those are that it does not compute, in words of Python.
+        names: what the words mean, and the world that it runs in.
     """
     computed = {number for one in code for number in one.outputs}
     read = {number for one in code for number in one.inputs} | wanted
-    lines = [f"v{number} = values[{number}]" for number in sorted(read - computed)]
-    names: dict[str, Any] = {"world": world, "origin": origin}
-    lines.append("values.clear()")
+    lines = [f"v{number} = {sources[number]}" for number in sorted(read - computed)]
+    compares = names["world"].compares
     for k, one in enumerate(code):
-        lines += _lines(k, one, names, world.compares)
-    lines.append(f"return {{{', '.join(f'{number}: v{number}' for number in sorted(wanted))}}}")
+        lines += _lines(k, one, names, compares)
+    alone = len(names["world"].ranks) == 1
+    results = [f"{number}: [v{number}]" if alone else f"{number}: v{number}" for number in sorted(wanted)]
+    lines.append(f"return {{{', '.join(results)}}}")
+    return _function("program(leaves, base)", lines, {**names, "origin": origin})
+
+
+def asking(questions: Sequence[str], names: dict[str, Any]) -> Callable[[Sequence[Any]], bool]:
+    """The function that says whether the answers to questions in Python, of some leaves, are all yes."""
+    return _function("fits(leaves)", [f"return {' and '.join(questions)}"], names)
+
+
+def _function(head: str, lines: Sequence[str], names: dict[str, Any]) -> Callable[..., Any]:
     body = "\n".join(f"    {line}" for line in lines)
-    exec(compile(f"def program(values, base):\n{body}\n", _FILE, "exec"), names)
-    return names["program"]  # type: ignore[no-any-return]
+    exec(compile(f"def {head}:\n{body}\n", _FILE, "exec"), names)
+    return names[head.partition("(")[0]]  # type: ignore[no-any-return]
 
 
 def _lines(k: int, one: NumberedCall, names: dict[str, Any], compares: bool) -> Iterator[str]:
@@ -107,17 +121,32 @@ def _lines(k: int, one: NumberedCall, names: dict[str, Any], compares: bool) -> 
         yield f"del {', '.join(f'v{number}' for number in one.over)}"
 
 
-def on_one_rank(note: Note, arrays: Sequence[Any], over: tuple[int, ...]) -> NumberedCall:
+def recipe_of(run: Any) -> Any:
+    """The recipe of the operator that a calculation belongs to; None if to none."""
+    return run.args[0] if isinstance(run, partial) and run.func in (calculated, local_gradients) else None
+
+
+def forgetting(code: Sequence[NumberedCall], wanted: set[int]) -> list[NumberedCall]:
+    """The same instructions, with what nobody needs after each."""
+    ended, needed = [], {*wanted}
+    for one in reversed(code):
+        over = {*one.inputs, *[n for n in one.outputs if n is not None]} - needed
+        needed |= over
+        ended.append(replace(one, over=tuple(over)))
+    return ended[::-1]
+
+
+def on_one_rank(note: Note, arrays: Sequence[Any]) -> NumberedCall:
     """What a note does for the only rank that a process owns, on arrays like those it read when it was written down."""
     run, several = note.run, note.several
-    ready = partial(NumberedCall, inputs=note.inputs, outputs=note.outputs, over=over)
+    ready = partial(NumberedCall, inputs=note.inputs, outputs=note.outputs)
     function, facts = (run.func, run.args) if isinstance(run, partial) else (run, ())
     owner = optimiser_of(run)
     if owner is not None and type(owner).advanced is Optimiser.advanced and owner.is_stateless(arrays[0]):
         return ready(partial(owner.advanced_alone, facts[0]), several=False, tells=False)
     if function is each:
         return ready(facts[0], several=False, tells=False)
-    if function in (calculated, local_gradients):
+    if recipe_of(run) is not None:
         recipe, world, params = facts[:3]
         everywhere = recipe.strategy.mesh.size == world.size
         if everywhere and type(recipe.op).on_ranks is Op.on_ranks:
@@ -126,7 +155,7 @@ def on_one_rank(note: Note, arrays: Sequence[Any], over: tuple[int, ...]) -> Num
                 arrived, wanted = facts[3:5]
                 known = specialised_vjp(recipe.vjp, wanted, arrays, params) if arrived == [True] else None
                 if known is not None:
-                    kinds = _kinds(recipe, wanted)
+                    kinds = kinds_of(recipe, wanted)
                     return ready(known, several=True, tells=False, kinds=kinds, convert=like)
                 return ready(_backward(recipe, params, arrived, wanted, head), several=True, tells=False)
             forward = _forward(recipe, head, arrays, params)
@@ -156,7 +185,7 @@ def _forward(
     return specialised(recipe.forward, arrays)
 
 
-def _kinds(recipe: Any, wanted: list[bool]) -> tuple[Any, ...]:
+def kinds_of(recipe: Any, wanted: list[bool]) -> tuple[Any, ...]:
     """The element types of an operator's gradients; None for those that nobody wants."""
     return tuple(meta.held if asked else None for meta, asked in zip(recipe.gradients, wanted))
 
@@ -164,7 +193,7 @@ def _kinds(recipe: Any, wanted: list[bool]) -> tuple[Any, ...]:
 def _backward(
     recipe: Any, params: dict[str, Any], arrived: list[bool], wanted: list[bool], head: tuple[Any, ...]
 ) -> Callable[..., Any]:
-    kinds = _kinds(recipe, wanted)
+    kinds = kinds_of(recipe, wanted)
     vjp, count = recipe.vjp, len(recipe.inputs)
 
     def of_one_result(dy: Any, *rest: Any) -> Any:

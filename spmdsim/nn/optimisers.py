@@ -183,6 +183,24 @@ class Optimiser(Pictured):
         self._counted(parameter)
         return self.new_value(value, change, [])
 
+    def overwriter(
+        self, value: np.ndarray
+    ) -> Callable[[Parameter, np.ndarray, np.ndarray], np.ndarray] | None:
+        """What :meth:`advanced_alone` does to shards like this if they are overwritten, with nothing left to be decided.
+
+        None where there is something to decide, as for those that are updated in blocks.
+        """
+        usual = type(self).new_value is Optimiser.new_value and type(self).advanced is Optimiser.advanced
+        if not usual or not self.is_stateless(value) or value.size > CACHED // (2 * value.itemsize):
+            return None
+
+        def overwritten(parameter: Parameter, value: np.ndarray, gradient: np.ndarray) -> np.ndarray:
+            self._counted(parameter)
+            self._block(value, value, gradient)
+            return value
+
+        return overwritten
+
     def _counted(self, parameter: Parameter) -> None:
         # A parameter that had no gradient for some steps begins with its own first one.
         self.count = self.counts[id(parameter)] = self.counts.get(id(parameter), 0) + 1

@@ -17,7 +17,7 @@ from spmdsim.core import PASSES, Rule
 from spmdsim.errors import InputError, OutOfRange
 from spmdsim.layout.element_type import promoted
 from spmdsim.layout.shape_sizes import counted_dim
-from spmdsim.ops.declare import Array, Arrays, Shape, alike, cast, conj, derived, unary
+from spmdsim.ops.declare import Array, Arrays, Shape, alike, cast, conj, derived, pooled, specialised, unary
 from spmdsim.ops.elementwise import one_of
 from spmdsim.ops.operators import operator
 from spmdsim.tensor import Context, Op, Tensor
@@ -35,9 +35,22 @@ def stable_sigmoid(x: Array) -> Array:
     return array
 
 
-relu = unary(
-    "relu", lambda x: np.maximum(x, np.zeros((), x.dtype)), lambda x, y: x > 0, real=True, says="max(x, 0)"
-)
+_maximum = pooled(np.maximum)
+
+
+def _relu(x: Array) -> Array:
+    array: Array = _maximum(x, np.zeros((), x.dtype))
+    return array
+
+
+def _known_relu(x: Array) -> Callable[..., Array]:
+    zero = np.zeros((), x.dtype)
+    known = specialised(_maximum, (x, zero))
+    return lambda x: known(x, zero)
+
+
+_relu.known = _known_relu  # type: ignore[attr-defined]
+relu = unary("relu", _relu, lambda x, y: x > 0, real=True, says="max(x, 0)")
 sigmoid = unary(
     "sigmoid", stable_sigmoid, lambda x, y: y * (1 - y), fractions=True, work=PASSES, says="1 / (1 + exp(-x))"
 )

@@ -19,7 +19,7 @@ from spmdsim.tensor import Tensor
 from spmdsim.tensor.element_types import fractional, number_type, ordered
 from spmdsim.tensor.operands import Operand, as_operand, operands
 from spmdsim.tensor.operator_calls import apply
-from spmdsim.worlds.pool import SMALLEST, allocator, landing, spent
+from spmdsim.worlds.pool import SMALLEST, allocator, empty, landing, spent
 
 
 def unbroadcast(gradient: Array, shape: Shape) -> Array:
@@ -143,6 +143,17 @@ def specialised_vjp(
     return None if known is None else known(wanted, *arrays, **params)
 
 
+def specialised_pair(
+    vjp: Callable[..., Any], arrays: Arrays, params: dict[str, Any]
+) -> tuple[Callable[..., Any], Callable[..., Any]] | None:
+    """Both local functions for operands of these shapes and types, where they would compute the same things twice.
+
+    The first one gives the result and what it leaves to the other one, which takes that after the result's gradient, once.
+    """
+    pair = getattr(vjp, "pair", None)
+    return None if pair is None else pair(*arrays, **params)
+
+
 def derived(name: str, function: Callable[..., Any], real: bool = False) -> Callable[..., np.dtype]:
     """The result type of a function of elements, by trying it on one; ``real`` ones compare numbers, so complex ones are refused."""
 
@@ -237,12 +248,12 @@ def unary(
     """
 
     def times(dy: Array, operands: Arrays, result: Array) -> tuple[Array]:
-        return (dy * conj(derivative(operands[0], result)),)  # type: ignore[misc]
+        return (_scaled(dy, conj(derivative(operands[0], result))),)  # type: ignore[misc]
 
     def real_times(wanted: Sequence[bool], *arrays: Array) -> Callable[..., Any] | None:
         if any(array.dtype.kind == "c" for array in arrays):
             return None
-        return lambda dy, x, y: (dy * derivative(x, y),)  # type: ignore[misc]
+        return lambda dy, x, y: (_scaled(dy, derivative(x, y)),)  # type: ignore[misc]
 
     times.known = real_times  # type: ignore[attr-defined]
     local = (lambda x: function(x.astype(fractional(x.dtype), copy=False))) if fractions else function
@@ -255,6 +266,15 @@ def unary(
         return apply(op, (x,), {})  # type: ignore[no-any-return]
 
     return _named(call, op, local, says or f"numpy.{getattr(function, '__name__', name)}(x)", linear)
+
+
+def _scaled(dy: Array, slope: Array) -> Array:
+    """A gradient times a slope, in a buffer that nobody uses any more."""
+    if dy.nbytes < SMALLEST or slope.dtype not in (dy.dtype, bool):
+        array: Array = dy * slope
+    else:
+        array = np.multiply(dy, slope, out=empty(dy.shape, dy.dtype))
+    return array
 
 
 def _named(

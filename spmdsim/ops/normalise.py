@@ -7,7 +7,7 @@ SoftmaxCrossEntropyWithLogits and sparse_softmax_cross_entropy; their classes ar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -279,12 +279,16 @@ def l2_normalize(x: Tensor, dims: Dims = -1, epsilon: float = 1e-12, *, axis: Di
 
 def _rows(logits: Array, labels: Array) -> Array:
     checked_ids(labels, logits.shape[-1], what="classes")
-    if not logits.size:
-        return np.zeros(labels.shape, logits.dtype)
+    return _losses(logits, _at(labels))[0] if logits.size else np.zeros(labels.shape, logits.dtype)
+
+
+def _losses(logits: Array, at: tuple[Array, ...]) -> tuple[Array, Any]:
+    """The losses, and what their gradient takes again: exponentials, their sums, and where the labels are."""
     shifted = logits - np.maximum.reduce(logits, axis=-1, keepdims=True)
-    totals = np.add.reduce(np.exp(shifted), axis=-1, dtype=logits.dtype)
-    array: Array = np.log(totals) - shifted[_at(labels)]
-    return array
+    picked = shifted[at]
+    powers = np.exp(shifted, out=shifted)
+    totals = np.add.reduce(powers, axis=-1, keepdims=True, dtype=logits.dtype)
+    return np.log(totals[..., 0]) - picked, (powers, totals, at)
 
 
 def _at(labels: Array) -> tuple[Array, ...]:
@@ -296,13 +300,29 @@ def _at(labels: Array) -> tuple[Array, ...]:
 
 def _rows_vjp(dy: Array, operands: Arrays, _losses: Any) -> tuple[Array, None]:
     """Softmax minus one at the label."""
-    logits, labels = operands
-    gradient = _softmax(logits, -1)
-    gradient[_at(labels)] -= 1
-    gradient *= dy[..., None]
-    return gradient, None
+    return _slope(dy, _softmax(operands[0], -1), _at(operands[1])), None
 
 
+def _slope(dy: Array, softmax: Array, at: tuple[Array, ...]) -> Array:
+    softmax[at] -= 1
+    softmax *= dy[..., None]
+    return softmax
+
+
+def _rows_pair(logits: Array, labels: Array) -> tuple[Callable[..., Any], Callable[..., Any]] | None:
+    """Both with one pass of exponentials."""
+    if not logits.size:
+        return None
+    *rows, _ = _at(labels)
+
+    def forward(logits: Array, labels: Array) -> tuple[Array, Any]:
+        checked_ids(labels, logits.shape[-1], what="classes")
+        return _losses(logits, (*rows, labels))
+
+    return forward, lambda dy, left: (_slope(dy, np.divide(left[0], left[1], out=left[0]), left[2]), None)
+
+
+_rows_vjp.pair = _rows_pair  # type: ignore[attr-defined]
 _rows_op = Op(
     "cross_entropy",
     Rule.parse("... w, ... -> ...", whole="w", work=PASSES),

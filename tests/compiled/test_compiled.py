@@ -423,6 +423,32 @@ def test_a_program_has_the_errors_of_its_function(world):
     assert loss(logits, good).item() == ops.cross_entropy(logits, good).item()
 
 
+@pytest.mark.ranks(1, 2)
+@pytest.mark.parametrize("shape", [(6,), (2, 3), (0,)])
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_loss_and_its_gradient_that_share_exponentials_have_the_bits_of_the_function(world, shape, times):
+    """On one rank, where the loss is calculated once; what it leaves to its gradient is taken once."""
+    mesh = Mesh((world.size,), ("x",))
+    rng = np.random.default_rng(0)
+    layout = mesh(*[None] * len(shape), None)
+
+    def step(x, y):
+        logits = [x * 3.0 for _ in range(times)]
+        losses = [ops.cross_entropy(one, y, reduction="none") for one in (logits[0], *logits)[-times:]]
+        nn.backward(sum(ops.sum(loss * loss) for loss in losses))
+        return losses
+
+    compiled = spmdsim.compile(step)
+    for _ in range(3):
+        values, labels = rng.standard_normal((*shape, 5), np.float32), rng.integers(0, 5, shape)
+        y = Tensor.from_global(labels, mesh(*[None] * len(shape)), world)
+        found = []
+        for function in (step, compiled):
+            x = Tensor.from_global(values, layout, world, requires_grad=True)
+            found.append([one.shards[0].tobytes() for one in (*function(x, y), x.grad)])
+        assert found[0] == found[1]
+
+
 def test_worlds_without_data_and_other_worlds_run_the_function():
     mesh = Mesh((2,), ("x",))
     calls = []
