@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from functools import wraps
 from typing import Any, ClassVar
 
-from spmdsim.errors import SpmdError, UsageTypeError
+from spmdsim.errors import InputError, SpmdError, UsageTypeError
 from spmdsim.errors import nearest as resembling
 
 PREFIX = "spmdsim.dialects."
@@ -105,6 +105,19 @@ def bound(
         verb = "got " if what.startswith(("multiple", "too many")) else ""
         hint = f"nearest: {near}" if near else f"it takes {', '.join(there) or 'nothing'}"
         raise UsageTypeError(f"{name}() {verb}{what}; {hint}") from None
+
+
+def refuse(refusals: Mapping[str, bool], kind: type[SpmdError] = InputError) -> None:
+    """Refuse, in the words of the first refusal that holds.
+
+    >>> refuse({"a rate is a number": False, "parts are at least 1, not 0": True})
+    Traceback (most recent call last):
+    ...
+    spmdsim.errors.InputError: parts are at least 1, not 0
+    """
+    for text, holds in refusals.items():
+        if holds:
+            raise kind(text)
 
 
 class Worded:

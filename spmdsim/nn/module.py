@@ -120,6 +120,7 @@ class Parameter(Pictured):
 
     Attributes:
         name: its path in the model, given by :meth:`Module.materialise`.
+        key: what stands for the name where values are keyed, for models that are named in another way.
 
     >>> from spmdsim import Mesh, nn
     >>> nn.Parameter((4, 2), Mesh((2,), ("tp",))("tp", None))
@@ -141,7 +142,7 @@ class Parameter(Pictured):
         self.layout = layout
         self.dtype = np.dtype(dtype)
         self.initialiser: Initialiser = initialiser or Normal()
-        self.name = ""
+        self.name = self.key = ""
         self.tensor = None
 
     def __repr__(self) -> str:
@@ -191,7 +192,7 @@ class Parameter(Pictured):
 
     def materialise(self, world: World, seed: int = 0) -> None:
         """Fill this rank's shard."""
-        key = (seed << 32) ^ zlib.crc32(self.name.encode())
+        key = (seed << 32) ^ zlib.crc32((self.key or self.name).encode())
         words = str(self.initialiser) if isinstance(self.initialiser, Values) else f"seed {seed}"
         self.tensor = Tensor.from_global(
             Described(lambda index: self.initialiser(index, self.shape, self.dtype, key), words),

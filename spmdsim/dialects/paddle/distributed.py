@@ -150,7 +150,7 @@ def shard_layer(
     for name, part in layer.named_sublayers(include_self=True):
         if shard_fn is not None:
             shard_fn(name, part, process_mesh)
-        for word, parameter in [*vars(part).items()]:
+        for word, parameter in [] if isinstance(part, SplitLayer) else [*vars(part).items()]:
             if isinstance(parameter, Parameter) and parameter.layout.mesh != process_mesh.to_mesh():
                 whole = [Replicate()] * process_mesh.ndim
                 setattr(part, word, shard_tensor(parameter, process_mesh, whole))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from inspect import signature
 from typing import Any
 
 import spmdsim.nn as ours
 import spmdsim.ops as ops
 from spmdsim.core import Layout
-from spmdsim.dialects.dialect_modules import DialectModule, Numbered, padded_row, said, tree
+from spmdsim.dialects.dialect_modules import DialectModule, Numbered, said, tree
 from spmdsim.dialects.missing import each
 from spmdsim.dialects.paddle import fleet
 from spmdsim.dialects.paddle.functions import NETWORK_FUNCTIONS, NETWORK_TABLE, TABLE, lifted
@@ -131,103 +132,70 @@ class Identity(Layer):
         return x
 
 
-class Linear(Layer):
-    """``x @ weight + bias`` with a weight ``[in_features, out_features]`` that every rank has whole."""
+class _Applied(Layer):
+    """An operator, whose arguments are the layer's attributes of the same names, and ``parameters`` that every rank has whole.
 
-    def __init__(
-        self, in_features: int, out_features: int, weight_attr: Any = None, bias_attr: Any = None, name: str | None = None
-    ) -> None:  # fmt: skip
-        self.name, shape = name or None, (int(in_features), int(out_features))
-        names = layer_names("linear", name)
-        self.weight = create(
-            shape, whole_layout(2), weight_attr, INITIALIZERS["XavierUniform"]().of(shape), names, "w"
-        )
-        self.bias = None
-        if bias_attr is not False:
-            self.bias = create(shape[1:], whole_layout(1), bias_attr, ours.zeros, names, "b")
+    Those are given as their shape, attribute (False: none), first values, and maybe a row of zeros.
+    """
 
-    extra_repr = said(
-        "in_features={0.weight.shape[0]}, out_features={0.weight.shape[1]}, dtype={0.weight.dtype}", "name"
+    def __init__(self, operator: str, name: str | None, parameters: dict[str, Any], **options: Any) -> None:
+        vars(self).update(options, name=name or None)
+        self._function = NETWORK_FUNCTIONS[operator]
+        names = layer_names(operator, name) if parameters else ("", "")
+        for word, (shape, attribute, first, *zeros) in parameters.items():
+            given = None if attribute is False else create(
+                shape, whole_layout(len(shape)), attribute, first, names, word[0], zeros=(*zeros, None)[0])  # fmt: skip
+            setattr(self, word, given)
+
+    def forward(self, x: Any) -> Any:
+        """What the operator makes of an input."""
+        words = [word for word in signature(self._function).parameters if hasattr(self, word)]
+        return self._function(x, **{word: getattr(self, word) for word in words if word != "name"})
+
+
+def _matrix(attribute: Any, *sizes: Any) -> tuple[Any, ...]:
+    shape = tuple(map(int, sizes))
+    return shape, attribute, INITIALIZERS["XavierUniform"]().of(shape)
+
+
+def _normal(
+    normalized_shape: Any, epsilon: float = 1e-5, weight_attr: Any = None, bias_attr: Any = None, name: str | None = None
+) -> dict[str, Any]:  # fmt: skip
+    shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+    vectors = {"weight": (shape, weight_attr, ours.ones), "bias": (shape, bias_attr, ours.zeros)}
+    return dict(
+        operator="layer_norm", name=name, parameters=vectors, normalized_shape=list(shape), epsilon=epsilon
     )
-
-    def forward(self, x: Any) -> Any:
-        """``[..., in_features] -> [..., out_features]``."""
-        return NETWORK_FUNCTIONS["linear"](x, self.weight, self.bias)
-
-
-class Embedding(Layer):
-    """Rows of a table ``[num_embeddings, embedding_dim]`` that every rank has whole; ``padding_idx`` gives zeros."""
-
-    def __init__(
-        self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None, sparse: bool = False,
-        weight_attr: Any = None, name: str | None = None,
-    ) -> None:  # fmt: skip
-        self.name, shape = name or None, (int(num_embeddings), int(embedding_dim))
-        names = layer_names("embedding", name)
-        self.weight = create(
-            shape, whole_layout(2), weight_attr, INITIALIZERS["XavierUniform"]().of(shape), names, "w"
-        )
-        self.padding_idx, self.sparse = padding_idx, sparse
-        if padding_idx is not None and not in_static_mode():
-            self.weight.initialiser = padded_row(self.weight.initialiser, padding_idx % shape[0])
-            self.weight.materialise(current_world(), self.weight.first_seed)
-
-    extra_repr = said("{0.weight.shape[0]}, {0.weight.shape[1]}", "padding_idx", "sparse", "name")
-
-    def forward(self, x: Any) -> Any:
-        """``[...] -> [..., embedding_dim]``."""
-        return NETWORK_FUNCTIONS["embedding"](x, self.weight, padding_idx=self.padding_idx)
-
-
-class LayerNorm(Layer):
-    """Normalised over the last dims, scaled and shifted unless an attribute is False."""
-
-    def __init__(
-        self, normalized_shape: Any, epsilon: float = 1e-5, weight_attr: Any = None, bias_attr: Any = None,
-        name: str | None = None,
-    ) -> None:  # fmt: skip
-        shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
-        self.normalized_shape, self.epsilon = list(shape), epsilon
-        names, where = layer_names("layer_norm", name), whole_layout(len(shape))
-        for word, attribute, first in (("weight", weight_attr, ours.ones), ("bias", bias_attr, ours.zeros)):
-            vector = None if attribute is False else create(shape, where, attribute, first, names, word[0])
-            setattr(self, word, vector)
-
-    extra_repr = said("normalized_shape={0.normalized_shape}, epsilon={0.epsilon}")
-
-    def forward(self, x: Any) -> Any:
-        """``[..., *normalized_shape]``, the same shape."""
-        return NETWORK_FUNCTIONS["layer_norm"](x, self.normalized_shape, self.weight, self.bias, self.epsilon)
-
-
-class Dropout(Layer):
-    """Drops a share of the elements while training, the same in every layout."""
-
-    def __init__(
-        self, p: float = 0.5, axis: Any = None, mode: str = "upscale_in_train", name: str | None = None
-    ) -> None:
-        self.p, self.axis, self.mode, self.name = p, axis, mode, name or None
-
-    extra_repr = said("p={0.p}, axis={0.axis}, mode={0.mode}", "name")
-
-    def forward(self, x: Any) -> Any:
-        """Another mask at every call."""
-        return NETWORK_FUNCTIONS["dropout"](x, self.p, self.axis, self.training, self.mode)
 
 
 #: Layers and losses by their names: those that are one operator are made from the tables.
 LAYERS: dict[str, Any] = {
-    "Dropout": Dropout,
-    "Embedding": Embedding,
+    "Dropout": renamed("Dropout", _Applied, lambda p=0.5, axis=None, mode="upscale_in_train", name=None: dict(
+        operator="dropout", name=name, parameters={}, p=p, axis=axis, mode=mode),
+        __doc__="Drops a share of the elements while training, the same in every layout.",
+        extra_repr=said("p={0.p}, axis={0.axis}, mode={0.mode}", "name")),
+    "Embedding": renamed("Embedding", _Applied, lambda num_embeddings, embedding_dim, padding_idx=None, sparse=False,
+                         weight_attr=None, name=None: dict(
+        operator="embedding", name=name, padding_idx=padding_idx, sparse=sparse, parameters={"weight": (
+            *_matrix(weight_attr, num_embeddings, embedding_dim),
+            None if padding_idx is None or in_static_mode() else padding_idx % int(num_embeddings))}),
+        __doc__="Rows of a table ``[num_embeddings, embedding_dim]`` that every rank has whole; ``padding_idx`` gives zeros.",
+        extra_repr=said("{0.weight.shape[0]}, {0.weight.shape[1]}", "padding_idx", "sparse", "name")),
     "Identity": Identity,
-    "LayerNorm": LayerNorm,
-    "Linear": Linear,
+    "LayerNorm": renamed("LayerNorm", _Applied, _normal,
+        __doc__="Normalised over the last dims, scaled and shifted unless an attribute is False.",
+        extra_repr=said("normalized_shape={0.normalized_shape}, epsilon={0.epsilon}")),
+    "Linear": renamed("Linear", _Applied, lambda in_features, out_features, weight_attr=None, bias_attr=None, name=None: dict(
+        operator="linear", name=name, parameters={
+            "weight": _matrix(weight_attr, in_features, out_features), "bias": ((int(out_features),), bias_attr, ours.zeros)}),
+        __doc__="``x @ weight + bias`` with a weight ``[in_features, out_features]`` that every rank has whole.",
+        extra_repr=said("in_features={0.weight.shape[0]}, out_features={0.weight.shape[1]}, dtype={0.weight.dtype}", "name")),
     **layers({**TABLE, **NETWORK_TABLE}, Layer, lifted),
-}
+}  # fmt: skip
 
 
 class SplitLayer(Layer):
-    """A layer of ours whose weight is split as ``where`` says, filled as soon as it is made; arrays are whole on every rank.
+    """A product whose weight is split as ``where`` says, filled as soon as it is made; arrays are whole on every rank.
 
     The products of rows, of a table or of a weight, are summed; columns have a bias alike, and may be gathered. What the names
     of its parameters begin with (a ``kind``, unless it has a name) decides first values: two layers without a name get
@@ -239,23 +207,13 @@ class SplitLayer(Layer):
         kind: str = "", keep: bool = False, gather_output: bool = True,
     ) -> None:  # fmt: skip
         self.where, self.gather_output = where, gather_output
-        self.inner: ours.Module
-        if where.operation == "embedding":
-            self.inner = ours.Embedding(*where.size, where.weight)
-        else:
-            self.inner = ours.Linear(*where.size, where.weight, bias)
         names = layer_names(kind or type(self).__name__, name)
-        for k, (path, parameter) in enumerate(self.inner.named_parameters()):
-            attribute, default, suffix = ((weight_attr, ours.Uniform(), "w"), (bias_attr, ours.zeros, "b"))[k]
-            own = create(parameter.shape, parameter.layout, attribute, default, names, suffix, keep=keep)
-            setattr(self.inner, path, own)
+        self.weight = create(where.size, where.weight, weight_attr, ours.Uniform(), names, "w", keep=keep)
+        self.bias, vector = None, where.bias if bias else None
+        if vector is not None:
+            self.bias = create(where.size[1:], vector, bias_attr, ours.zeros, names, "b", keep=keep)
 
     extra_repr = said("")
-    weight = property(lambda self: self.inner.parameters()[0], doc="The whole weight.")
-    bias = property(lambda self: getattr(self.inner, "bias", None), doc="The bias, if there is one.")
-
-    def _parts(self) -> Iterator[tuple[str, Any]]:
-        yield from zip(("weight", "bias"), self.inner.parameters())
 
     def __call__(self, x: Any) -> Any:
         """Compute."""
@@ -266,11 +224,14 @@ class SplitLayer(Layer):
 
     def products(self, x: Tensor) -> Any:
         """The result before sums; a row-parallel layer's input is split over its last dim unless it is already."""
-        if self.where.kind == "row-parallel linear":
+        if self.where.operation == "embedding":
+            return ops.embedding(x, self.weight.value)
+        if self.where.axis == 0:
             kept = [entry if x.layout.mesh == self.where.mesh else () for entry in x.layout.dims[:-1]]
             free = [tuple(axis for axis in entry if axis != "mp") for entry in kept]
-            return self.inner(x.to(self.where.mesh(*free, "mp")))
-        return self.inner(x)
+            x = x.to(self.where.mesh(*free, "mp"))
+        y = ops.matmul(x, self.weight.value)
+        return y if self.bias is None else ops.add(y.to(y.layout.reduced), self.bias.value)
 
     def forward(self, x: Tensor) -> Any:
         """``[..., rows] -> [..., columns]``, or of a table ``[...] -> [..., columns]``."""
@@ -280,53 +241,39 @@ class SplitLayer(Layer):
         return y.to(Layout.replicated(self.where.mesh, y.ndim)) if self.gather_output else y
 
 
-def _no_group(mp_group: Any) -> None:
+def _check_no_group(mp_group: Any) -> None:
     if mp_group is not None:
         raise InputError("groups follow from layouts here, so mp_group must be None; nearest: mp_degree=N")
 
 
-def _where(size: tuple[int, int], operation: str, axis: int, parts: int | None, mp_group: Any) -> SplitLayout:
-    _no_group(mp_group)
-    return split_layout(size, operation, axis, parts or fleet.model_parts(), world_size=current_world().size)
+def _where(rows: int, columns: int, axis: int | None, parts: int | None, mp_group: Any) -> SplitLayout:
+    """A table for no axis."""
+    _check_no_group(mp_group)
+    operation, parts = "embedding" if axis is None else "linear", parts or fleet.model_parts()
+    return split_layout((rows, columns), operation, axis or 0, parts, world_size=current_world().size)
 
 
 VocabParallelEmbedding = renamed("VocabParallelEmbedding", SplitLayer, lambda num_embeddings, embedding_dim, weight_attr=None,
     mp_group=None, name=None, *, mp_degree=None: dict(
-    where=_where((num_embeddings, embedding_dim), "embedding", 0, mp_degree, mp_group), name=name,
-    weight_attr=weight_attr))  # fmt: skip
+    where=_where(num_embeddings, embedding_dim, None, mp_degree, mp_group), name=name, weight_attr=weight_attr))  # fmt: skip
 ColumnParallelLinear = renamed("ColumnParallelLinear", SplitLayer, lambda in_features, out_features, weight_attr=None,
     has_bias=None, gather_output=True, fuse_matmul_bias=False, mp_group=None, name=None, *, mp_degree=None: dict(
-    where=_where((in_features, out_features), "linear", 1, mp_degree, mp_group), name=name, weight_attr=weight_attr,
+    where=_where(in_features, out_features, 1, mp_degree, mp_group), name=name, weight_attr=weight_attr,
     bias=bool(has_bias), gather_output=gather_output))  # fmt: skip
 RowParallelLinear = renamed("RowParallelLinear", SplitLayer, lambda in_features, out_features, weight_attr=None, has_bias=True,
     input_is_parallel=False, fuse_matmul_bias=False, mp_group=None, name=None, *, mp_degree=None: dict(
-    where=_where((in_features, out_features), "linear", 0, mp_degree, mp_group), name=name, weight_attr=weight_attr,
-    bias=has_bias))  # fmt: skip
+    where=_where(in_features, out_features, 0, mp_degree, mp_group), name=name, weight_attr=weight_attr, bias=has_bias))  # fmt: skip
 
 
 class ParallelCrossEntropy(Layer):
     """Cross entropy of logits split over the classes, one loss per row; none for the label ``ignore_index``."""
 
     def __init__(self, mp_group: Any = None, name: str | None = None, ignore_index: int = -100) -> None:
-        _no_group(mp_group)
+        _check_no_group(mp_group)
         self.ignore_index = ignore_index
 
-    def __call__(self, input: Any, label: Any) -> Any:
-        """Compute; arrays are those that every rank has whole."""
-        return lifted(self.forward)(input, label)
-
-    def forward(self, input: Tensor, label: Any) -> Any:
+    def forward(self, input: Any, label: Any) -> Any:
         """``[..., classes]``, ``[...]`` or ``[..., 1]`` -> the labels' shape."""
-        logits, labels = input, label
-        if labels.ndim not in (logits.ndim, logits.ndim - 1):
-            raise InputError(
-                "Expected input_dims - 1 = label_dims or input_dims == label_dims (got input_dims "
-                f"{logits.ndim}, label_dims {labels.ndim})"
-            )
-        column = labels.ndim == logits.ndim
-        if column:
-            labels = ops.reshape(labels, labels.shape[:-1])
-        counted = ops.not_equal(labels, self.ignore_index)
-        losses = ops.cross_entropy(logits, ops.where(counted, labels, 0), "none")
-        losses = ops.where(counted, losses, 0.0)
-        return ops.reshape(losses, (*losses.shape, 1)) if column else losses
+        return NETWORK_FUNCTIONS["cross_entropy"](
+            input, label, ignore_index=self.ignore_index, reduction="none"
+        )

@@ -10,17 +10,11 @@ from typing import Any
 import spmdsim.ops as ops
 from spmdsim import nn
 from spmdsim.core.tape import OpNode
-from spmdsim.dialects.missing import Worded, each
+from spmdsim.dialects.missing import Worded, each, refuse
 from spmdsim.dialects.namespaces import find_words
+from spmdsim.dialects.paddle import static
 from spmdsim.dialects.paddle.executor import pulled, selected
 from spmdsim.dialects.paddle.parameters import ParamAttr
-from spmdsim.dialects.paddle.static import (
-    Variable,
-    default_main_program,
-    default_startup_program,
-    in_dynamic_mode,
-    in_static_mode,
-)
 from spmdsim.dialects.paddle.tensors import check_needs_gradient
 from spmdsim.dialects.table import renamed
 from spmdsim.errors import InputError, UsageTypeError
@@ -39,22 +33,12 @@ class L2Decay:
         return ops.multiply(wide(value), float(self.coeff))
 
 
-@dataclass(frozen=True)
-class L1Decay:
+class L1Decay(L2Decay):
     """What a loss gains for large parameters: ``coeff`` times the sum of absolute values."""
-
-    coeff: float = 0.0
 
     def slope(self, value: Any) -> Any:
         """What the gradient gains."""
-        return ops.multiply(ops.sign(wide(value)), float(self.coeff))
-
-
-def _scale(parameters: Sequence[Any], largest: float) -> None:
-    factor = largest / max(nn.global_norm(parameters), largest)
-    for parameter in parameters if factor < 1 else ():
-        scaled = ops.multiply(wide(parameter.grad), factor)
-        parameter.value.grad = as_type(scaled, parameter.grad.dtype)
+        return super().slope(ops.sign(wide(value)))
 
 
 class ClipGradByGlobalNorm:
@@ -67,19 +51,22 @@ class ClipGradByGlobalNorm:
 
     def __call__(self, parameters: Sequence[Any]) -> None:
         """New gradients for those that have one."""
-        _scale(parameters, self.clip_norm)
+        factor = self.clip_norm / max(nn.global_norm(parameters), self.clip_norm)
+        for parameter in parameters if factor < 1 else ():
+            scaled = ops.multiply(wide(parameter.grad), factor)
+            parameter.value.grad = as_type(scaled, parameter.grad.dtype)
 
 
-class ClipGradByNorm:
+class ClipGradByNorm(ClipGradByGlobalNorm):
     """Each gradient scaled down before a step until its norm is at most ``clip_norm``."""
 
     def __init__(self, clip_norm: float) -> None:
-        self.clip_norm = float(clip_norm)
+        super().__init__(clip_norm)
 
     def __call__(self, parameters: Sequence[Any]) -> None:
         """New gradients for those that have one."""
         for parameter in parameters:
-            _scale([parameter], self.clip_norm)
+            super().__call__([parameter])
 
 
 class ClipGradByValue:
@@ -91,10 +78,9 @@ class ClipGradByValue:
 
     def __init__(self, max: float, min: float | None = None) -> None:
         self.max, self.min = float(max), float(-max if min is None else min)
-        if self.min > self.max:
-            raise InputError(
-                f"ClipGradByValue brings gradients into [min, max], but min is {self.min} and max {self.max}"
-            )
+        refuse({
+            f"ClipGradByValue brings gradients into [min, max], but min is {self.min} and max {self.max}": self.min > self.max
+        })  # fmt: skip
 
     def __call__(self, parameters: Sequence[Any]) -> None:
         """New gradients for those that have one."""
@@ -102,7 +88,6 @@ class ClipGradByValue:
             parameter.value.grad = ops.minimum(ops.maximum(parameter.grad, self.min), self.max)
 
 
-_CLIPS = (ClipGradByGlobalNorm, ClipGradByNorm, ClipGradByValue)
 _PLAIN = ParamAttr()
 
 
@@ -122,38 +107,25 @@ class Optimizer(Worded, nn.Optimiser):
     def __init__(
         self, parameters: Any, rate: Any, weight_decay: Any = None, grad_clip: Any = None, **options: Any
     ) -> None:
+        kinds = [type(x).__name__ for x in (parameters, rate, weight_decay, grad_clip)]
         if isinstance(parameters, (nn.Parameter, nn.Module, Tensor, str)):
-            raise UsageTypeError(
-                f"parameters is a list or tuple of parameters, not a {type(parameters).__name__}"
-            )
-        self._given = None if parameters is None else list(parameters)
-        number, no_number = isinstance(weight_decay, (int, float)), not hasattr(weight_decay, "slope")
-        for refused, told in (
-            (
-                not isinstance(rate, (int, float)),
-                f"learning_rate is a number here, not a {type(rate).__name__}; nearest: set_lr before each step",
-            ),
-            (
-                parameters is None and in_dynamic_mode(),
-                "parameters argument given to the Optimizer should not be None in dygraph mode; nearest: parameters=model.parameters()",
-            ),
-            (
-                any(isinstance(x, dict) for x in self._given or ()),
-                "parameters in groups are not covered; nearest: ParamAttr(learning_rate=, regularizer=) of each parameter",
-            ),
-            (
-                weight_decay is not None and not number and no_number,
-                f"weight_decay is a number, L2Decay or L1Decay, not a {type(weight_decay).__name__}; nearest: 0.0",
-            ),
-            (
-                not isinstance(grad_clip, (*_CLIPS, type(None))),
-                f"grad_clip is none of paddle.nn's, but a {type(grad_clip).__name__}; nearest: ClipGradByGlobalNorm(1.0)",
-            ),
-        ):
-            if refused:
-                raise InputError(told)
+            raise UsageTypeError(f"parameters is a list or tuple of parameters, not a {kinds[0]}")
+        given = None if parameters is None else list(parameters)
+        number = isinstance(weight_decay, (int, float))
+        refuse({
+            f"learning_rate is a number here, not a {kinds[1]}; nearest: set_lr before each step": not isinstance(rate, (int, float)),
+            "parameters argument given to the Optimizer should not be None in dygraph mode; nearest: parameters=model.parameters()":
+                parameters is None and static.in_dynamic_mode(),
+            "parameters in groups are not covered; nearest: ParamAttr(learning_rate=, regularizer=) of each parameter":
+                any(isinstance(x, dict) for x in given or ()),
+            f"weight_decay is a number, L2Decay or L1Decay, not a {kinds[2]}; nearest: 0.0":
+                not (number or weight_decay is None or hasattr(weight_decay, "slope")),
+            f"grad_clip is none of paddle.nn's, but a {kinds[3]}; nearest: ClipGradByGlobalNorm(1.0)":
+                not isinstance(grad_clip, (ClipGradByGlobalNorm, ClipGradByValue, type(None))),
+        })  # fmt: skip
         self.regularization, self.grad_clip = L2Decay(weight_decay) if number else weight_decay, grad_clip
-        super().__init__(self._given or [], rate, **options)
+        super().__init__(given or [], rate, **options)
+        self._given = given and self.parameters
 
     def minimize(
         self, loss: Any, startup_program: Any = None, parameters: Any = None, no_grad_set: Any = None
@@ -172,24 +144,21 @@ class Optimizer(Worded, nn.Optimiser):
         passed = isinstance(getattr(loss, "node", None), OpNode) and loss.node.spent
         if not passed:
             check_needs_gradient(loss, "minimize(loss)")
-        if math.prod(loss.shape) != 1:
-            raise InputError(
-                f"minimize(loss) starts from one number, but the loss has shape {list(loss.shape)}; nearest: paddle.mean(loss)"
-            )
-        program = loss.program if isinstance(loss, Variable) else default_main_program()
-        known = program.all_parameters() if self._given is None else self._given
-        chosen = selected(known, parameters, no_grad_set, program)
-        if not chosen:
-            raise InputError("minimize(loss) finds no parameter to train; give parameters=model.parameters()")
-        if isinstance(loss, Variable) or in_static_mode():
-            (startup_program or default_startup_program()).optimizers.append(self)
+        symbolic = isinstance(loss, static.Variable)
+        program = loss.program if symbolic else static.default_main_program()
+        chosen = selected(self._known(program), parameters, no_grad_set, program)
+        refuse({
+            f"minimize(loss) starts from one number, but the loss has shape {list(loss.shape)}; nearest: paddle.mean(loss)": math.prod(loss.shape) != 1,
+            "minimize(loss) finds no parameter to train; give parameters=model.parameters()": not chosen,
+        })  # fmt: skip
+        if symbolic or static.in_static_mode():
+            (startup_program or static.default_startup_program()).optimizers.append(self)
             program.call(self._train, (loss, chosen, passed), {}, trains=True)
         else:
             self._train(loss, chosen, passed)
-        symbolic = isinstance(loss, Variable)
-        return [], [
-            (x, f"{x.name}@GRAD" if symbolic else x.grad) for x in chosen if symbolic or x.grad is not None
-        ]
+        if symbolic:
+            return [], [(x, f"{x.name}@GRAD") for x in chosen]
+        return [], [(x, x.grad) for x in chosen if x.grad is not None]
 
     def _train(self, loss: Any, chosen: list[Any], passed: bool) -> None:
         if not passed:
@@ -198,7 +167,10 @@ class Optimizer(Worded, nn.Optimiser):
 
     def step(self) -> None:
         """One update of all parameters that have a gradient."""
-        self._step(default_main_program().all_parameters() if self._given is None else self._given)
+        self._step(self._known(static.default_main_program()))
+
+    def _known(self, program: static.Program) -> list[Any]:
+        return program.all_parameters() if self._given is None else self._given
 
     def _step(self, chosen: list[Any]) -> None:
         if not chosen:
@@ -221,8 +193,7 @@ class Optimizer(Worded, nn.Optimiser):
 
     def clear_grad(self, set_to_zero: bool = True) -> None:
         """Forget all gradients."""
-        if self._given is None:
-            self.parameters = default_main_program().all_parameters()
+        self.parameters = self._known(static.default_main_program())
         self.zero_grad()
 
     clear_gradients = clear_grad
@@ -236,9 +207,8 @@ class Optimizer(Worded, nn.Optimiser):
         self.rate = float(value)
 
 
-def _attribute(parameter: Any) -> ParamAttr:
-    attribute: ParamAttr = getattr(parameter, "attribute", _PLAIN)
-    return attribute
+def _attribute(parameter: Any) -> Any:
+    return getattr(parameter, "attribute", _PLAIN)
 
 
 SGD = renamed("SGD", nn.SGD, lambda learning_rate=0.001, parameters=None, weight_decay=None, grad_clip=None, name=None: dict(

@@ -11,23 +11,15 @@ import numpy as np
 
 from spmdsim import nn
 from spmdsim.core import Layout, Mesh
+from spmdsim.dialects.dialect_modules import padded_row
 from spmdsim.dialects.host import host
-from spmdsim.dialects.missing import Worded, told
-from spmdsim.dialects.paddle.static import (
-    default_main_program,
-    default_startup_program,
-    first_seed,
-    in_dynamic_mode,
-    in_static_mode,
-    next_number,
-    scope,
-)
+from spmdsim.dialects.missing import Worded, refuse, told
+from spmdsim.dialects.paddle import static
 from spmdsim.dialects.paddle.tensors import Tensor, dressed, shape_only
 from spmdsim.dialects.session import current_world
 from spmdsim.dialects.table import as_its_tensor
 from spmdsim.errors import InputError
 from spmdsim.nn.module import Initialiser, Values
-from spmdsim.worlds.base import World
 
 
 @dataclass(frozen=True)
@@ -49,16 +41,13 @@ class ParamAttr(Worded):
     need_clip: bool = True
 
     def __post_init__(self) -> None:
-        rate, kind = self.learning_rate, type(self.regularizer).__name__
-        flags = [w for w in ("trainable", "need_clip") if not isinstance(getattr(self, w), (bool, int))]
-        for refused, text in (
-            (not isinstance(rate, (int, float)) or not 0 <= rate < math.inf, f"learning_rate of ParamAttr is a number from 0 on, not {rate!r}"),
-            (self.regularizer is not None and not hasattr(self.regularizer, "slope"), f"regularizer is a paddle.regularizer.L2Decay or L1Decay, not a {kind}"),
-            *((True, f"{word} of ParamAttr is True or False, not {getattr(self, word)!r}") for word in flags),
-            (not isinstance(self.name, (str, type(None))), f"name of ParamAttr is a str, not {self.name!r}"),
-        ):  # fmt: skip
-            if refused:
-                raise InputError(text)
+        rate, decay, flags = self.learning_rate, self.regularizer, ("trainable", "need_clip")
+        refuse({
+            f"learning_rate of ParamAttr is a number from 0 on, not {rate!r}": not isinstance(rate, (int, float)) or not 0 <= rate < math.inf,
+            f"regularizer is a paddle.regularizer.L2Decay or L1Decay, not a {type(decay).__name__}": not (decay is None or hasattr(decay, "slope")),
+            **{f"{word} of ParamAttr is True or False, not {getattr(self, word)!r}": not isinstance(getattr(self, word), (bool, int)) for word in flags},
+            f"name of ParamAttr is a str, not {self.name!r}": not isinstance(self.name, (str, type(None))),
+        })  # fmt: skip
 
     @staticmethod
     def _of(attribute: Any, name: str | None = None) -> Any:
@@ -136,35 +125,28 @@ class Parameter(nn.Parameter):
     def __init__(
         self, shape: Any, layout: Layout, initialiser: Initialiser, dtype: Any, attribute: ParamAttr
     ) -> None:
+        self.attribute, self._trainable, self.first_seed = attribute, attribute.trainable, static.first_seed()
         super().__init__(tuple(shape), layout, initialiser, dtype)
-        self.attribute, self._trainable = attribute, attribute.trainable
-        self.key_name, self.first_seed = "", first_seed()
 
-    def materialise(self, world: World, seed: int = 0) -> None:
-        """Fill this rank's shard with its first values."""
-        name, self.name = self.name, self.key_name
-        super().materialise(world, seed)
-        self.name = name
-        self._dress()
+    @nn.Parameter.tensor.setter  # type: ignore[attr-defined]
+    def tensor(self, tensor: Any) -> None:
+        """Its values, as a tensor that knows whose they are."""
+        if tensor is not None and getattr(tensor, "owner", None) is not self:
+            tensor = dressed(tensor, fresh=True)
+            tensor.name, tensor.owner, tensor.requires_grad = self.name, self, self._trainable
+        nn.Parameter.tensor.fset(self, tensor)  # type: ignore[attr-defined]
 
     def assign(self, tensor: Any) -> None:
         """Take new values; the gradient is kept until it is cleared."""
         gradient = self.value.grad
         super().assign(tensor)
-        self._dress()
         self.value.grad = gradient
 
     def elsewhere(self, tensor: Any, *, trainable: bool) -> Parameter:
         """Another parameter with the same attribute and name, in the layout and type of its values."""
         other = Parameter(self.shape, tensor.layout, self.initialiser, tensor.dtype, self.attribute)
-        other.name, other.key_name, other._trainable = self.name, self.key_name, trainable
-        other.tensor = tensor
-        other._dress()
+        other.name, other.key, other._trainable, other.tensor = self.name, self.key, trainable, tensor
         return other
-
-    def _dress(self) -> None:
-        self.tensor = tensor = dressed(self.tensor, fresh=True)
-        tensor.name, tensor.owner, tensor.requires_grad = self.name, self, self._trainable
 
     @property
     def value(self) -> Any:
@@ -199,13 +181,6 @@ class Parameter(nn.Parameter):
             )
         self.assign(Tensor.from_global(array.astype(self.dtype), self.layout, current_world()))
 
-    def clear_gradient(self, set_to_zero: bool = True) -> None:
-        """Forget the gradient."""
-        if self.tensor is not None:
-            self.tensor.grad = None
-
-    clear_grad = clear_gradient
-
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or self.__dict__.get("tensor") is None:
             raise AttributeError(f"a parameter has no attribute {name!r}")
@@ -227,37 +202,41 @@ def layer_names(kind: str, name: str | None) -> tuple[str, str]:
 
     A name that is given decides them, whatever else there is; else it is how many of a kind there were since the seed.
     """
-    return (name, name) if name else (scope().unique(kind), f"{kind}_{next_number(kind)}")
+    return (name, name) if name else (static.scope().unique(kind), f"{kind}_{static.next_number(kind)}")
 
 
 def create(
     shape: tuple[int, ...], layout: Layout, attribute: Any, default: Initialiser, names: tuple[str, str], suffix: str,
-    *, keep: bool = False, dtype: Any = None,
+    *, keep: bool = False, dtype: Any = None, zeros: int | None = None,
 ) -> Parameter:  # fmt: skip
     """A parameter as its attribute asks for, or the one that has the attribute's name already.
 
     An attribute is a ``ParamAttr``, an initializer, an array, a name, or None, which leaves the ``default`` first values. The
-    ``names`` are a layer's (:func:`layer_names`), the suffix ``w`` or ``b``. What nobody else keeps, the program does.
+    ``names`` are a layer's (:func:`layer_names`), the suffix ``w`` or ``b``. What nobody else keeps, the program does. One row
+    may be of ``zeros`` first.
     """
     attr, initialiser, kind = initial(attribute, shape, default)
-    here = scope()
-    other: Parameter | None = here.known.get(attr.name) if attr.name and not in_dynamic_mode() else None
+    here = static.scope()
+    other: Parameter | None = (
+        here.known.get(attr.name) if attr.name and not static.in_dynamic_mode() else None
+    )
     if other is not None:
         if other.shape != tuple(shape):
             raise InputError(
                 f"parameter {attr.name} has shape {list(other.shape)}, but is used with shape {list(shape)}; give one of "
                 "them another ParamAttr(name=...)"
             )
-        default_main_program().own(other, keep)
+        static.default_main_program().own(other, keep)
         return other
+    initialiser = padded_row(initialiser, zeros)
     parameter = Parameter(shape, layout, initialiser, kind or dtype or np.float32, attr)
     parameter.name = attr.name or here.unique(f"{names[0]}.{suffix}")
-    parameter.key_name = attr.name or f"{names[1]}.{suffix}"
+    parameter.key = attr.name or f"{names[1]}.{suffix}"
     parameter.materialise(current_world(), parameter.first_seed)
-    if not in_dynamic_mode():
+    if not static.in_dynamic_mode():
         here.known[parameter.name] = parameter
-        for program in (default_main_program(), default_startup_program()):
-            program.own(parameter, keep or in_static_mode())
+        for program in (static.default_main_program(), static.default_startup_program()):
+            program.own(parameter, keep or static.in_static_mode())
     return parameter
 
 
