@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from inspect import Parameter, signature
+from functools import wraps
+from inspect import signature
 from typing import Any
 
 import numpy as np
 
 from spmdsim.dialects.host import host
-from spmdsim.dialects.missing import told
+from spmdsim.dialects.missing import refuse, told
 from spmdsim.dialects.paddle.static import next_seed, recorded
 from spmdsim.dialects.paddle.tensors import Tensor, check_has_gradient, everywhere
-from spmdsim.errors import InputError
 
 
 def set_default_dtype(d: Any) -> None:
     """Only what it is may be asked for: float32."""
-    if np.dtype(d) != np.float32:
-        raise InputError(f"the default type is float32 here, not {d}; nearest: dtype= of each call")
+    refuse(
+        {
+            f"the default type is float32 here, not {d}; nearest: dtype= of each call": np.dtype(d)
+            != np.float32
+        }
+    )
 
 
 def to_tensor(data: Any, dtype: Any = None, place: Any = None, stop_gradient: bool = True) -> Tensor:
@@ -31,8 +35,8 @@ def to_tensor(data: Any, dtype: Any = None, place: Any = None, stop_gradient: bo
 
 def _shape(shape: int | Sequence[int]) -> tuple[int, ...]:
     sizes = (shape,) if isinstance(shape, int) else tuple(shape)
-    if not all(isinstance(size, (int, np.integer, Tensor)) and size >= 0 for size in sizes):
-        raise InputError(f"the sizes of a tensor are whole numbers from 0 on, not {shape!r}")
+    fit = all(isinstance(size, (int, np.integer, Tensor)) and size >= 0 for size in sizes)
+    refuse({f"the sizes of a tensor are whole numbers from 0 on, not {shape!r}": not fit})
     return tuple(int(size) for size in sizes)
 
 
@@ -40,41 +44,37 @@ def _generator() -> np.random.Generator:
     return np.random.default_rng(next_seed())
 
 
-def _arange(start: Any = 0, end: Any = None, step: Any = 1, dtype: Any = None) -> np.ndarray:
+def _arange(
+    start: Any = 0, end: Any = None, step: Any = 1, dtype: Any = None, name: str | None = None
+) -> np.ndarray:
     bounds = (0, start, step) if end is None else (start, end, step)
     whole = all(isinstance(n, (int, np.integer)) for n in bounds)
     return np.arange(*bounds, dtype=dtype or ("int64" if whole else "float32"))
 
 
-def _randint(low: int = 0, high: int | None = None, shape: Any = (1,), dtype: Any = "int64") -> np.ndarray:
-    return _generator().integers(*((0, low) if high is None else (low, high)), size=_shape(shape))
-
-
 #: What gives numbers, by its name: int64 and float32 unless another type is said. In a program, there are new ones in each run.
 _NUMBERS: dict[str, Callable[..., np.ndarray]] = {
     "arange": _arange,
-    "empty": lambda shape, dtype=None: np.zeros(_shape(shape)),
-    "eye": lambda num_rows, num_columns=None, dtype=None: np.eye(num_rows, num_columns),
-    "full": lambda shape, fill_value, dtype=None: np.full(_shape(shape), fill_value, dtype or "float32"),
-    "linspace": lambda start, stop, num, dtype=None: np.linspace(start, stop, num, dtype=dtype or "float32"),
-    "normal": lambda mean=0.0, std=1.0, shape=None: _generator().normal(mean, std, _shape(shape or (1,))),
-    "ones": lambda shape, dtype=None: np.ones(_shape(shape)),
-    "rand": lambda shape, dtype="float32": _generator().random(_shape(shape)),
-    "randint": _randint,
-    "randn": lambda shape, dtype="float32": _generator().normal(size=_shape(shape)),
-    "randperm": lambda n, dtype="int64": _generator().permutation(n),
-    "uniform": lambda shape, dtype=None, min=-1.0, max=1.0, seed=0: _generator().uniform(min, max, _shape(shape)),
-    "zeros": lambda shape, dtype=None: np.zeros(_shape(shape)),
+    "empty": lambda shape, dtype=None, name=None: np.zeros(_shape(shape)),
+    "eye": lambda num_rows, num_columns=None, dtype=None, name=None: np.eye(num_rows, num_columns),
+    "full": lambda shape, fill_value, dtype=None, name=None: np.full(_shape(shape), fill_value, dtype or "float32"),
+    "linspace": lambda start, stop, num, dtype=None, name=None: np.linspace(start, stop, num, dtype=dtype or "float32"),
+    "normal": lambda mean=0.0, std=1.0, shape=None, name=None: _generator().normal(mean, std, _shape(shape or (1,))),
+    "ones": lambda shape, dtype=None, name=None: np.ones(_shape(shape)),
+    "rand": lambda shape, dtype="float32", name=None: _generator().random(_shape(shape)),
+    "randint": lambda low=0, high=None, shape=(1,), dtype="int64", name=None: _generator().integers(
+        *((0, low) if high is None else (low, high)), size=_shape(shape)),
+    "randn": lambda shape, dtype="float32", name=None: _generator().normal(size=_shape(shape)),
+    "randperm": lambda n, dtype="int64", name=None: _generator().permutation(n),
+    "uniform": lambda shape, dtype=None, min=-1.0, max=1.0, seed=0, name=None: _generator().uniform(min, max, _shape(shape)),
+    "zeros": lambda shape, dtype=None, name=None: np.zeros(_shape(shape)),
 }  # fmt: skip
 
 
 def _function(kind: str, numbers: Callable[..., np.ndarray]) -> Callable[..., Tensor]:
-    written = signature(numbers)
-    named = [*written.parameters.values(), Parameter("name", Parameter.POSITIONAL_OR_KEYWORD, default=None)]
-
+    @wraps(numbers)
     def call(*given: Any, **options: Any) -> Any:
-        arguments = call.__signature__.bind(*given, **options).arguments  # type: ignore[attr-defined]
-        arguments.pop("name", None)
+        arguments = signature(numbers).bind(*given, **options).arguments
 
         def made() -> Any:
             array = numbers(**arguments)
@@ -84,7 +84,6 @@ def _function(kind: str, numbers: Callable[..., np.ndarray]) -> Callable[..., Te
         made.__name__ = kind
         return recorded(made)
 
-    call.__signature__ = written.replace(parameters=named)  # type: ignore[attr-defined]
     return told(call, kind)
 
 

@@ -12,8 +12,6 @@ import numpy as np
 import spmdsim.ops as ops
 import spmdsim.tensor as ours
 from spmdsim.core import Layout
-from spmdsim.core.meta import Meta
-from spmdsim.core.tape import MoveNode, Pending
 from spmdsim.dialects.host import element_type, host
 from spmdsim.dialects.layouts import laid_out
 from spmdsim.dialects.missing import Worded, each
@@ -226,60 +224,33 @@ class _Split(SplitLayer):
     def __init__(
         self, where: SplitLayout, name: str | None, weight_attr: Any, bias_attr: Any, padding_row: bool
     ) -> None:
-        rows = where.kind == "row-parallel linear"
-        self.pending = rows and not where.gather_out and where.num_partitions > 1
-        self.padding_row = padding_row
-        kind = "_parallel_embedding" if where.operation == "embedding" else "linear"
-        biased = bias_attr is not False and not self.pending
+        self.padding_row = padding_row and where.operation == "embedding"
+        self.pending = where.collective is None and where.axis == 0 and where.num_partitions > 1
+        kind, biased = "_parallel_embedding", False
+        if where.operation == "linear":
+            kind, biased = "linear", bias_attr is not False and not self.pending
         super().__init__(where, name, weight_attr, biased, bias_attr, kind, keep=True)
 
     def forward(self, x: Tensor) -> Any:
         """``[...] -> [..., columns]``, or ``[..., rows] -> [..., columns]``."""
-        where = self.where
-        if where.operation == "embedding" and self.padding_row:
-            y = ops.padded_embedding(x, with_padding_rows(self.weight.to(where.weight), where))
-        else:
-            y = self.products(x)
+        y = self.products(x)
         if not self.pending:
             y = y.to(y.layout.reduced)
-        whole = where.gather_out and where.operation == "linear"
-        return y.to(Layout.replicated(where.mesh, y.ndim)) if whole else y
+        whole = self.where.gather_out and self.where.operation == "linear"
+        return y.to(Layout.replicated(self.where.mesh, y.ndim)) if whole else y
+
+    def products(self, x: Tensor) -> Any:
+        """The result before sums."""
+        if self.padding_row:
+            return ops.padded_embedding(x, with_padding_rows(self.weight.to(self.where.weight), self.where))
+        return super().products(x)
 
 
-class _PaddingNode(MoveNode):
-    """Rows of zeros at the end of every rank's part, which have no gradient."""
-
-    __slots__ = ()
-
-    def pull(self, gradients: list[Pending]) -> list[Pending]:
-        """Leave out the last row of every rank's part."""
-        table, world = self.meta, self.world
-        return [[
-            type(g)(world, Meta.of(g.layout, table.shape, g.dtype), _each(g.held, lambda part: part[:-1]), origin=g.origin)
-            for g in gradients[0]
-        ]]  # fmt: skip
-
-
-def _each(shards: list[Any], of: Any) -> list[Any]:
-    """Something of every rank's part; parts that ranks share are shared afterwards, too."""
-    by_shard = {id(shard): shard for shard in shards}
-    by_shard = {key: of(shard) for key, shard in by_shard.items()}
-    return [by_shard[id(shard)] for shard in shards]
-
-
-def with_padding_rows(table: ours.Tensor, where: SplitLayout) -> Any:
+def with_padding_rows(table: Any, where: SplitLayout) -> Any:
     """The table with a zero row at the end of every rank's part."""
-    world, (rows, columns) = table.world, where.size
-    meta = Meta.of(table.layout, (rows + where.num_partitions, columns), table.dtype)
-
-    def padded(part: Any) -> Any:
-        if not world.has_data:
-            return world.empty((part.shape[0] + 1, columns), part.dtype)
-        return np.vstack([part, np.zeros((1, columns), part.dtype)])
-
-    longer = Tensor(world, meta, _each(table.held, padded), table.requires_grad, origin=table.origin)
-    longer.node = _PaddingNode(table) if table.requires_grad else None
-    return longer
+    parts, columns = where.num_partitions, where.size[1]
+    padded = ops.pad(ops.reshape(table, (parts, -1, columns)), (0, 0, 0), (0, 1, 0))
+    return ops.reshape(padded, (where.size[0] + parts, columns))
 
 
 find_words(__name__)

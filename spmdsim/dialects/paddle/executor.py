@@ -120,7 +120,7 @@ def _value(program: Program, wanted: Any, values: Mapping[int, Any]) -> Any:
         )
     value = values[key]
     if isinstance(value, Missing):
-        raise not_fed(value.feed)
+        raise not_fed(value)
     return value
 
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from spmdsim.dialects.missing import refuse
 from spmdsim.dialects.session import alone, current_world
-from spmdsim.errors import InputError
 
 _joined = [False]
 _degrees = {"dp_degree": 0, "mp_degree": 0}
-#: Degrees of ``hybrid_configs`` that must be one.
-_OTHER = ("pp_degree", "sharding_degree", "sep_degree")
 
 
 class DistributedStrategy:
@@ -25,16 +23,15 @@ def init(role_maker: Any = None, is_collective: bool = False, strategy: Any = No
     """Join the job; layers made afterwards are split over ``mp_degree`` ranks (all of them if nobody says)."""
     size = current_world().size
     given = dict(getattr(strategy, "hybrid_configs", None) or {})
-    for name in _OTHER:
-        if given.get(name, 1) not in (1, -1):
-            raise InputError(
-                f"{name}={given[name]} is not covered by this dialect; nearest: {name}=1 with dp_degree and mp_degree"
-            )
+    refuse({
+        f"{name}={given[name]} is not covered by this dialect; nearest: {name}=1 with dp_degree and mp_degree": given[name] not in (1, -1)
+        for name in ("pp_degree", "sharding_degree", "sep_degree") if name in given
+    })  # fmt: skip
     model, data = int(given.get("mp_degree", 0)), int(given.get("dp_degree", 0))
     model = model if model > 0 else size // data if data > 0 else size
     data = data if data > 0 else size // model
-    if data * model != size:
-        raise InputError(f"dp_degree * mp_degree is {data} * {model}, but {size} ranks are running{alone()}")
+    fits = data * model == size
+    refuse({f"dp_degree * mp_degree is {data} * {model}, but {size} ranks are running{alone()}": not fits})
     _joined[0] = True
     _degrees.update(dp_degree=data, mp_degree=model if given else 0)
 

@@ -13,8 +13,8 @@ import spmdsim.linalg as linalg
 import spmdsim.ops as core
 from spmdsim.dialects.functions import NETWORK, TORCH, attained, dims_of, numbers, open_clip, with_names
 from spmdsim.dialects.host import element_type, in_default_type
-from spmdsim.dialects.missing import told
-from spmdsim.dialects.paddle.static import Variable, next_seed, recorded
+from spmdsim.dialects.missing import refuse, told
+from spmdsim.dialects.paddle.static import Variable, mapped, next_seed, parts_of, recorded
 from spmdsim.dialects.paddle.tensors import Tensor, everywhere, together
 from spmdsim.dialects.table import ARITHMETIC, Row, same, with_parameters
 from spmdsim.errors import InputError, UsageTypeError
@@ -29,15 +29,12 @@ def lifted(function: Callable[..., Any], called: str = "") -> Callable[..., Any]
 
     @wraps(function)
     def run(*operands: Any, **options: Any) -> Any:
-        given = [_value(x) for x in (*operands, *options.values())]
-        flat = _flat(given)
-        if not any(isinstance(x, CoreTensor) for x in flat):
-            given[:1] = [everywhere(x) if not isinstance(x, (list, str)) else x for x in given[:1]]
-            flat = _flat(given)
+        given = mapped([*operands, *options.values()], _value)
+        if given and not parts_of(given, CoreTensor) and not isinstance(given[0], (list, str)):
+            given[0] = everywhere(given[0])
+        flat = parts_of(given, object)
         moved = iter(together(flat))
-        values = [
-            type(x)(next(moved) for _ in x) if isinstance(x, (list, tuple)) else next(moved) for x in given
-        ]
+        values = mapped(given, lambda _: next(moved))
         result = function(*values[: len(operands)], **dict(zip(options, values[len(operands) :])))
         return result if isinstance(result, (list, tuple)) else in_default_type(result, flat)
 
@@ -50,13 +47,7 @@ def lifted(function: Callable[..., Any], called: str = "") -> Callable[..., Any]
     return told(call, run.__name__)
 
 
-def _flat(values: list[Any]) -> list[Any]:
-    return [x for y in values for x in (y if isinstance(y, (list, tuple)) else [y])]
-
-
 def _value(x: Any) -> Any:
-    if isinstance(x, (list, tuple)):
-        return type(x)(_value(part) for part in x)
     return x.value if hasattr(x, "as_operand") else x.item() if isinstance(x, np.number) else x
 
 
@@ -77,12 +68,11 @@ def _dropout(
     x: Any, p: float = 0.5, axis: Any = None, training: bool = True, mode: str = "upscale_in_train"
 ) -> Any:
     """Set a share of the elements to zero; a mode says when the others are scaled."""
-    if isinstance(p, bool) or not isinstance(p, (int, float)) or not 0 <= p <= 1:
-        raise InputError(f"p argument should between 0 and 1, not {p!r}")
-    if mode not in ("upscale_in_train", "downscale_in_infer"):
-        raise InputError(f"mode argument should be 'downscale_in_infer' or 'upscale_in_train', not {mode!r}")
-    if axis is not None:
-        raise InputError(f"dropout drops elements, not whole parts along axis {axis!r}; nearest: axis=None")
+    refuse({
+        f"p argument should between 0 and 1, not {p!r}": isinstance(p, bool) or not isinstance(p, (int, float)) or not 0 <= p <= 1,
+        f"mode argument should be 'downscale_in_infer' or 'upscale_in_train', not {mode!r}": mode not in ("upscale_in_train", "downscale_in_infer"),
+        f"dropout drops elements, not whole parts along axis {axis!r}; nearest: axis=None": axis is not None,
+    })  # fmt: skip
     later = mode == "downscale_in_infer"
     if not training or p == 1:
         return core.multiply(x, 1 - p) if training or later else x
@@ -153,7 +143,7 @@ def _cross_entropy(
         )
     x, kept, share, known = classes_last(input, axis), label.ndim == input.ndim, label_smoothing, label
     check_weight(weight, x.shape[-1])
-    counts = None
+    counts: Any = None
     if not soft_label:
         known = core.squeeze(label, axis) if kept else label
         known, counts = counted(known, ignore_index, None if share else weight, x)

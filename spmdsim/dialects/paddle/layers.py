@@ -222,7 +222,7 @@ class SplitLayer(Layer):
     def _call(self, x: Any) -> Any:
         return self.forward(everywhere(x, self.where.mesh))
 
-    def products(self, x: Tensor) -> Any:
+    def products(self, x: Any) -> Any:
         """The result before sums; a row-parallel layer's input is split over its last dim unless it is already."""
         if self.where.operation == "embedding":
             return ops.embedding(x, self.weight.value)

@@ -128,7 +128,7 @@ class Parameter(nn.Parameter):
         self.attribute, self._trainable, self.first_seed = attribute, attribute.trainable, static.first_seed()
         super().__init__(tuple(shape), layout, initialiser, dtype)
 
-    @nn.Parameter.tensor.setter  # type: ignore[attr-defined]
+    @nn.Parameter.tensor.setter  # type: ignore[attr-defined, untyped-decorator]
     def tensor(self, tensor: Any) -> None:
         """Its values, as a tensor that knows whose they are."""
         if tensor is not None and getattr(tensor, "owner", None) is not self:

@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, field, replace
 from inspect import signature
 from itertools import count
@@ -25,7 +26,7 @@ from spmdsim.dialects.missing import NotCovered, Worded, each, not_covered
 from spmdsim.dialects.namespaces import find_words
 from spmdsim.dialects.paddle.tensors import Shape, Tensor, dressed, shape_only
 from spmdsim.dialects.session import current_world, tracking, use_world
-from spmdsim.errors import InputError, SpmdError, UsageTypeError
+from spmdsim.errors import InputError, SpmdError, UsageTypeError, nearest
 from spmdsim.tensor import Tensor as CoreTensor
 from spmdsim.trace.recorder import unseen
 from spmdsim.worlds.base import World
@@ -98,16 +99,13 @@ class Variable:
     dtype = property(lambda self: self.tensor.dtype, doc="Element type.")
     ndim = property(lambda self: self.tensor.ndim, doc="Number of dims.")
     requires_grad = property(lambda self: self.tensor.requires_grad, doc="Whether a gradient comes here.")
+    stop_gradient = property(
+        lambda self: self.tensor.stop_gradient, lambda self, value: self._stop(bool(value)),
+        doc="Whether no gradient goes through it.",
+    )  # fmt: skip
 
-    @property
-    def stop_gradient(self) -> bool:
-        """Whether no gradient goes through it."""
-        return self.tensor.stop_gradient
-
-    @stop_gradient.setter
-    def stop_gradient(self, value: bool) -> None:
-        self.tensor.stop_gradient = value
-        self.program.stops[self.key] = bool(value)
+    def _stop(self, value: bool) -> None:
+        self.tensor.stop_gradient = self.program.stops[self.key] = value
 
     def _no_value(self, *_: Any) -> Any:
         raise UsageTypeError(
@@ -137,11 +135,8 @@ class Ref:
     key: int
 
 
-@dataclass(frozen=True)
-class Missing:
-    """In a run: a value that waits for a feed."""
-
-    feed: str
+class Missing(str):
+    """In a run: a value that waits for the feed of this name."""
 
 
 def not_fed(name: str) -> InputError:
@@ -163,13 +158,6 @@ def parts_of(value: Any, kind: type[Any]) -> list[Any]:
     parts: list[Any] = []
     mapped(value, lambda x: parts.append(x) if isinstance(x, kind) else None)
     return parts
-
-
-def without_data(x: Any, world: World) -> Any:
-    """A variable or a tensor as it is in a world without data; parameters say so themselves."""
-    if isinstance(x, Variable):
-        return x.tensor
-    return shape_only(x, world) if isinstance(x, CoreTensor) and getattr(x, "owner", None) is None else x
 
 
 @contextmanager
@@ -259,25 +247,22 @@ class Program(Worded):
 
     def var(self, name: str) -> Any:
         """A parameter or variable by its name."""
-        variable = self.known.get(name, self.variables.get(name))
-        if variable is None:
-            error = not_covered("program", name, [*self.known, *self.variables])
-            hint = str(error).partition("; nearest: ")[2]
-            raise InputError(
-                f"var {name} not in this block; "
-                + (f"nearest: {hint}" if hint else "list_vars() lists what there is")
-            )
-        return variable
+        there = {**self.variables, **self.known}
+        if name not in there:
+            near = nearest(name, there)
+            hint = f"nearest: {near}" if near else "list_vars() lists what there is"
+            raise InputError(f"var {name} not in this block; {hint}")
+        return there[name]
 
     def clone(self, for_test: bool = False) -> Program:
         """A copy with the same parameters; ``for_test`` without what trains them, and without dropout."""
-        calls = (
-            [i.for_test() for i in self.instructions if not i.trains] if for_test else [*self.instructions]
-        )
-        return Program(
-            calls, dict(self.feeds), dict(self.variables), dict(self.stops), list(self.kept), self.known,
-            list(self.optimizers), self.random_seed,
-        )  # fmt: skip
+        calls = [
+            call.for_test() if for_test else call
+            for call in self.instructions
+            if not (for_test and call.trains)
+        ]
+        copies = (copy(part) for part in (self.feeds, self.variables, self.stops, self.kept))
+        return Program(calls, *copies, self.known, [*self.optimizers], self.random_seed)  # type: ignore[arg-type]
 
     def own(self, parameter: Any, keep: bool) -> None:
         """Note a parameter; one that is kept lives as long as the program."""
@@ -288,26 +273,17 @@ class Program(Worded):
     def call(self, function: Callable[..., Any], args: Any, options: Any, *, trains: bool = False) -> Any:
         """Record a call; what is known of its result is computed at once: values, or shapes."""
         variables = parts_of((args, options), Variable)
-        names = ", ".join(f"{x.name}: shape{x.shape}" for x in variables)
         if not variables:
             result = _now(function, args, options)
-        elif trains:
-            result = None
         else:
             world = scope().shapes
-            known = mapped((args, options), lambda x: without_data(x, world))
-            with shapes_alone(world, names):
-                result = _now(function, *known)
-        noted = mapped((args, options), self._noted)
-        outputs: list[int] = []
+            given = mapped((args, options), lambda x: _without_data(x, world))
+            with shapes_alone(world, ", ".join(f"{x.name}: shape{x.shape}" for x in variables)):
+                result = None if trains else _now(function, *given)
+        noted, outputs = mapped((args, options), _noted), []  # type: tuple[Any, list[int]]
         result = mapped(result, lambda x: self._output(x, function, bool(variables), outputs))
-        self.instructions.append(RecordedCall(function, noted[0], noted[1], tuple(outputs), trains))
+        self.instructions.append(RecordedCall(function, *noted, tuple(outputs), trains))
         return result
-
-    def _noted(self, x: Any) -> Any:
-        if isinstance(x, Tensor) and x.owner is not None:
-            return x.owner
-        return Ref(x.key) if isinstance(x, (Variable, Tensor)) and x.key is not None else x
 
     def _output(self, x: Any, function: Any, symbolic: bool, outputs: list[int]) -> Any:
         if not isinstance(x, CoreTensor):
@@ -334,7 +310,7 @@ class Program(Worded):
             )
             missing = parts_of((args, options), Missing)
             if missing and call.trains:
-                raise not_fed(missing[0].feed)
+                raise not_fed(missing[0])
             if missing:
                 values.update(dict.fromkeys(call.outputs, missing[0]))
                 continue
@@ -347,6 +323,20 @@ class Program(Worded):
             x = x if x.node is not None and not self.stops[key] else x.detach()
             x.stop_gradient = self.stops[key]
         return x
+
+
+def _noted(x: Any) -> Any:
+    """An argument of a recorded call: a parameter, or a value by its key."""
+    if isinstance(x, Tensor) and x.owner is not None:
+        return x.owner
+    return Ref(x.key) if isinstance(x, (Variable, Tensor)) and x.key is not None else x
+
+
+def _without_data(x: Any, world: World) -> Any:
+    """A variable or a tensor as it is in a world without data; parameters say so themselves."""
+    if isinstance(x, Variable):
+        return x.tensor
+    return shape_only(x, world) if isinstance(x, CoreTensor) and getattr(x, "owner", None) is None else x
 
 
 def _now(function: Callable[..., Any], args: Any, options: Any) -> Any:
