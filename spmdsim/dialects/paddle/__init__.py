@@ -56,7 +56,8 @@ _NEAREST = {
 }
 _LAID_OUT = {
     "dtensor_from_fn dtensor_from_local reshard shard_layer shard_optimizer shard_tensor split unshard_dtensor "
-    "with_padding_rows ParallelEnv init_parallel_env": "distributed",
+    "ParallelEnv init_parallel_env": "distributed",
+    "with_padding_rows": "layers",
     "Partial Replicate Shard": ".torch",
     "ProcessMesh ReduceType": "process_mesh",
     "get_rank get_world_size": ".session",

@@ -21,7 +21,7 @@ from spmdsim.dialects.paddle.layers import SplitLayer
 from spmdsim.dialects.paddle.parameters import Parameter
 from spmdsim.dialects.paddle.process_mesh import ProcessMesh
 from spmdsim.dialects.paddle.process_mesh import layout as layout_of
-from spmdsim.dialects.paddle.splitting import SplitError, SplitLayout, check_call, split_layout
+from spmdsim.dialects.paddle.splitting import SplitError, check_call, split_layout
 from spmdsim.dialects.paddle.static import Variable, in_dynamic_mode, recorded
 from spmdsim.dialects.paddle.tensors import Tensor, check_has_gradient, dressed
 from spmdsim.dialects.session import alone, current_world, get_rank, get_world_size
@@ -215,42 +215,17 @@ def split(
         raise LayoutError(f"num_partitions is {num_partitions}, but {world.size} ranks are running{alone()}")
     # The 2.0 text speaks of N / num_partitions rows: parts must be equal, with or without the padding row.
     where = split_layout(size, operation, axis, num_partitions, gather_out, world_size=world.size)
-    return _Split(where, name, weight_attr, bias_attr, padding_row and num_partitions > 1)(x)
+    linear, several = operation == "linear", num_partitions > 1
+    pending = linear and axis == 0 and several and not gather_out
+    return _Split(
+        where, name, weight_attr, linear and not pending and bias_attr is not False, bias_attr,
+        "linear" if linear else "_parallel_embedding", keep=True, gather_output=linear and gather_out, pending=pending,
+        padding_row=padding_row and several and not linear,
+    )(x)  # fmt: skip
 
 
 class _Split(SplitLayer):
     """What :func:`split` applies."""
-
-    def __init__(
-        self, where: SplitLayout, name: str | None, weight_attr: Any, bias_attr: Any, padding_row: bool
-    ) -> None:
-        self.padding_row = padding_row and where.operation == "embedding"
-        self.pending = where.collective is None and where.axis == 0 and where.num_partitions > 1
-        kind, biased = "_parallel_embedding", False
-        if where.operation == "linear":
-            kind, biased = "linear", bias_attr is not False and not self.pending
-        super().__init__(where, name, weight_attr, biased, bias_attr, kind, keep=True)
-
-    def forward(self, x: Tensor) -> Any:
-        """``[...] -> [..., columns]``, or ``[..., rows] -> [..., columns]``."""
-        y = self.products(x)
-        if not self.pending:
-            y = y.to(y.layout.reduced)
-        whole = self.where.gather_out and self.where.operation == "linear"
-        return y.to(Layout.replicated(self.where.mesh, y.ndim)) if whole else y
-
-    def products(self, x: Tensor) -> Any:
-        """The result before sums."""
-        if self.padding_row:
-            return ops.padded_embedding(x, with_padding_rows(self.weight.to(self.where.weight), self.where))
-        return super().products(x)
-
-
-def with_padding_rows(table: Any, where: SplitLayout) -> Any:
-    """The table with a zero row at the end of every rank's part."""
-    parts, columns = where.num_partitions, where.size[1]
-    padded = ops.pad(ops.reshape(table, (parts, -1, columns)), (0, 0, 0), (0, 1, 0))
-    return ops.reshape(padded, (where.size[0] + parts, columns))
 
 
 find_words(__name__)

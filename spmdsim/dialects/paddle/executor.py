@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
 
 from spmdsim import nn
-from spmdsim.dialects.paddle.static import Missing, Program, Variable, default_main_program, not_fed, scope
+from spmdsim.dialects.missing import refuse
+from spmdsim.dialects.paddle import static
+from spmdsim.dialects.paddle.static import Missing, Program, Variable, default_main_program
 from spmdsim.dialects.paddle.tensors import Tensor, check_needs_gradient, everywhere
 from spmdsim.errors import InputError, UsageTypeError, WorldError
 from spmdsim.tensor import Tensor as CoreTensor
@@ -44,27 +46,23 @@ class Executor:
         if not chosen.instructions and not chosen.feeds and not fetch_list:
             _start(chosen)
             return []
-        fetched = [_name(chosen, wanted) for wanted in fetch_list or ()]
-        for parameter in chosen.all_parameters():
-            if parameter.name not in _scope().started:
-                raise WorldError(
-                    f"parameter {parameter.name} is not initialized; run exe.run(paddle.static.default_startup_program()) first"
-                )
+        readers = [_reader(chosen, wanted) for wanted in fetch_list or ()]
+        refuse({
+            f"parameter {one.name} is not initialized; run exe.run(paddle.static.default_startup_program()) first":
+            one.name not in static.scope().started for one in chosen.all_parameters()
+        }, WorldError)  # fmt: skip
         values = chosen.run({name: _fed(chosen, name, array) for name, array in (feed or {}).items()})
-        results = [_value(chosen, wanted, values) for wanted in fetched]
+        results = [read(values) for read in readers]
         return [x.full() if isinstance(x, CoreTensor) else x for x in results] if return_numpy else results
 
     def close(self) -> None:
         """Nothing is left to be closed."""
 
 
-_scope = scope
-
-
 def _start(startup: Program) -> None:
     for parameter in startup.all_parameters():
         parameter.materialise(parameter.value.world, parameter.first_seed)
-        scope().started.add(parameter.name)
+        static.scope().started.add(parameter.name)
     for optimizer in startup.optimizers:
         optimizer.state.clear()
         optimizer.counts.clear()
@@ -81,47 +79,38 @@ def _fed(program: Program, name: str, value: Any) -> Tensor:
         value = np.asarray(value, variable.dtype)
     fed: Tensor = everywhere(value)
     shape = variable.shape
-    if len(shape) != fed.ndim or any(a not in (-1, b) for a, b in zip(shape, fed.shape)):
-        raise InputError(
-            f"the fed Variable {name!r} should have dimensions = {len(shape)}, shape = {shape}, but received fed shape "
-            f"{fed.shape}"
-        )
-    if fed.dtype != variable.dtype:
-        raise InputError(
-            f"the data type of fed Variable {name!r} must be {variable.dtype.name!r}, but received {fed.dtype.name!r}"
-        )
+    fits = len(shape) == fed.ndim and all(a in (-1, b) for a, b in zip(shape, fed.shape))
+    wanted, given = variable.dtype.name, fed.dtype.name
+    refuse({
+        f"the fed Variable {name!r} should have dimensions = {len(shape)}, shape = {shape}, but received fed shape {fed.shape}": not fits,
+        f"the data type of fed Variable {name!r} must be {wanted!r}, but received {given!r}": wanted != given,
+    })  # fmt: skip
     return fed
 
 
-def _name(program: Program, wanted: Any) -> Any:
-    """What is fetched: a variable, a parameter, or ``(parameter, "@GRAD")``."""
+def _reader(program: Program, wanted: Any) -> Callable[[Mapping[int, Any]], Any]:
+    """What gives a variable, a parameter or its gradient from the values of a run, which are known by key."""
     if isinstance(wanted, (list, tuple)) and len(wanted) == 1:
-        wanted = wanted[0]
-    if isinstance(wanted, Tensor) and wanted.owner is not None:
-        return wanted.owner
-    if not isinstance(wanted, str):
-        return wanted
-    if wanted.endswith(GRADIENT):
-        return program.var(wanted.removesuffix(GRADIENT)), GRADIENT
-    return program.var(wanted)
+        return _reader(program, wanted[0])
+    if isinstance(wanted, str):
+        there = program.var(wanted.removesuffix(GRADIENT))
+        return (lambda _: there.grad) if wanted.endswith(GRADIENT) else _reader(program, there)
+    parameter = wanted if isinstance(wanted, nn.Parameter) else getattr(wanted, "owner", None)
+    if parameter is not None:
+        return lambda _: parameter.value
 
-
-def _value(program: Program, wanted: Any, values: Mapping[int, Any]) -> Any:
-    if isinstance(wanted, tuple):
-        return wanted[0].grad
-    if isinstance(wanted, nn.Parameter):
-        return wanted.value
-    key = getattr(wanted, "key", None) or 0
-    if key not in values:
+    def read(values: Mapping[int, Any]) -> Any:
+        value = values.get(getattr(wanted, "key", None) or 0)
         what = wanted.name if isinstance(wanted, Variable) else f"a {type(wanted).__name__}"
-        raise InputError(
+        refuse({
             f"{what} cannot be fetched: the program does not compute it; fetch a variable or tensor that was made under its "
-            "program_guard, a parameter, or a name"
-        )
-    value = values[key]
-    if isinstance(value, Missing):
-        raise not_fed(value)
-    return value
+            "program_guard, a parameter, or a name": value is None,
+        })  # fmt: skip
+        if isinstance(value, Missing):
+            raise static.not_fed(value)
+        return value
+
+    return read
 
 
 def append_backward(

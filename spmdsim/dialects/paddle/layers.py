@@ -197,16 +197,17 @@ LAYERS: dict[str, Any] = {
 class SplitLayer(Layer):
     """A product whose weight is split as ``where`` says, filled as soon as it is made; arrays are whole on every rank.
 
-    The products of rows, of a table or of a weight, are summed; columns have a bias alike, and may be gathered. What the names
-    of its parameters begin with (a ``kind``, unless it has a name) decides first values: two layers without a name get
-    different values, on every rank the same. A size that does not divide is a ValueError.
+    The products of rows, of a table or of a weight, are summed unless they stay ``pending``; columns have a bias alike, and may be
+    gathered; a table has a ``padding_row`` in every part, or none. What the names of its parameters begin with (a ``kind``,
+    unless it has a name) decides first values: two layers without a name get different values, on every rank the same. A size
+    that does not divide is a ValueError.
     """
 
     def __init__(
         self, where: SplitLayout, name: str | None, weight_attr: Any, bias: bool = False, bias_attr: Any = None,
-        kind: str = "", keep: bool = False, gather_output: bool = True,
+        kind: str = "", *, keep: bool = False, gather_output: bool = False, pending: bool = False, padding_row: bool = False,
     ) -> None:  # fmt: skip
-        self.where, self.gather_output = where, gather_output
+        vars(self).update(where=where, gather_output=gather_output, pending=pending, padding_row=padding_row)
         names = layer_names(kind or type(self).__name__, name)
         self.weight = create(where.size, where.weight, weight_attr, ours.Uniform(), names, "w", keep=keep)
         self.bias, vector = None, where.bias if bias else None
@@ -224,6 +225,8 @@ class SplitLayer(Layer):
 
     def products(self, x: Any) -> Any:
         """The result before sums; a row-parallel layer's input is split over its last dim unless it is already."""
+        if self.padding_row:
+            return ops.padded_embedding(x, with_padding_rows(self.weight.to(self.where.weight), self.where))
         if self.where.operation == "embedding":
             return ops.embedding(x, self.weight.value)
         if self.where.axis == 0:
@@ -236,9 +239,16 @@ class SplitLayer(Layer):
     def forward(self, x: Tensor) -> Any:
         """``[..., rows] -> [..., columns]``, or of a table ``[...] -> [..., columns]``."""
         y = self.products(x)
-        if self.where.axis == 0:
-            return y.to(y.layout.reduced)
+        if not self.pending:
+            y = y.to(y.layout.reduced)
         return y.to(Layout.replicated(self.where.mesh, y.ndim)) if self.gather_output else y
+
+
+def with_padding_rows(table: Any, where: SplitLayout) -> Any:
+    """The table with a zero row at the end of every rank's part."""
+    parts, columns = where.num_partitions, where.size[1]
+    padded = ops.pad(ops.reshape(table, (parts, -1, columns)), (0, 0, 0), (0, 1, 0))
+    return ops.reshape(padded, (where.size[0] + parts, columns))
 
 
 def _check_no_group(mp_group: Any) -> None:

@@ -12,6 +12,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from spmdsim.core import Layout, Mesh
+from spmdsim.dialects.missing import refuse
 from spmdsim.dialects.paddle.process_mesh import ceil_split
 from spmdsim.errors import InputError, LayoutError
 
@@ -50,11 +51,10 @@ class SplitLayout:
     @property
     def weight(self) -> Layout:
         """Layout of the weight, without padding rows; a ValueError for 2.0's tables whose last part is shorter."""
-        if self.size[self.axis] % self.num_partitions:
-            raise LayoutError(
-                f"{self.size[self.axis]} rows in parts of {self.part_sizes()} are not balanced, so no layout says "
-                f"so; ask weight_bounds(rank)"
-            )
+        rows, even = self.size[self.axis], not self.size[self.axis] % self.num_partitions
+        refuse({
+            f"{rows} rows in parts of {self.part_sizes()} are not balanced, so no layout says so; ask weight_bounds(rank)": not even
+        }, LayoutError)  # fmt: skip
         return self.mesh(*(MODEL_AXIS if dim == self.axis else None for dim in (0, 1)))
 
     @property
@@ -121,8 +121,10 @@ class SplitLayout:
         """
         import numpy as np
 
-        if self.operation != "embedding":
-            raise LayoutError(f"ids belong to an embedding, but this is a {self.kind}")
+        refuse(
+            {f"ids belong to an embedding, but this is a {self.kind}": self.operation != "embedding"},
+            LayoutError,
+        )
         given = np.asarray(list(ids) if isinstance(ids, range) else ids)
         wrong = given[(given < 0) | (given >= self.size[0])]
         if wrong.size:
@@ -153,11 +155,11 @@ def split_layout(
         ValueError: everything that is refused; where Paddle asserts, it is an AssertionError too.
     """
     check_call(size, operation)
-    if num_partitions < 1:
-        raise LayoutError(f"num_partitions must be positive, but got {num_partitions}")
     ranks = num_partitions if world_size is None else world_size
-    if ranks < num_partitions or ranks % num_partitions:
-        raise LayoutError(f"{ranks} ranks cannot form groups of num_partitions={num_partitions}")
+    refuse({
+        f"num_partitions must be positive, but got {num_partitions}": num_partitions < 1,
+        f"{ranks} ranks cannot form groups of num_partitions={num_partitions}": ranks < num_partitions or bool(ranks % max(1, num_partitions)),
+    }, LayoutError)  # fmt: skip
     mesh = Mesh((ranks // num_partitions, num_partitions), (DATA_AXIS, MODEL_AXIS))
     rows, columns = (int(n) for n in size)
     split = SplitLayout(operation, (rows, columns), axis, num_partitions, padding_row, gather_out, mesh)
@@ -167,44 +169,37 @@ def split_layout(
 
 def check_call(size: Any, operation: Any) -> None:
     """What is looked at first, whatever the mode and the job. SplitError: in Paddle's words."""
-    call = "for paddle.distributed.split must be"
-    if not isinstance(size, list | tuple):
-        raise SplitError(f"The type of size {call} list or tuple. Got {type(size).__name__}")
-    if len(size) != 2:
-        raise SplitError(
-            f"Number of elements in size of paddle.distributed.split must be two. Got {tuple(size)}"
-        )
-    if not isinstance(operation, str):
-        raise SplitError(f"The type of operation {call} str. Got {type(operation).__name__}")
-    if operation not in OPERATIONS:
-        raise SplitError(f"The operation {call} one of ['linear', 'embedding']. Got {operation!r}")
+    call, listed, word = (
+        "for paddle.distributed.split must be",
+        isinstance(size, (list, tuple)),
+        isinstance(operation, str),
+    )
+    refuse({
+        f"The type of size {call} list or tuple. Got {type(size).__name__}": not listed,
+        f"Number of elements in size of paddle.distributed.split must be two. Got {tuple(size) if listed else size}": listed and len(size) != 2,
+        f"The type of operation {call} str. Got {type(operation).__name__}": not word,
+        f"The operation {call} one of ['linear', 'embedding']. Got {operation!r}": word and operation not in OPERATIONS,
+    }, SplitError)  # fmt: skip
 
 
-def _check_parts(made: SplitLayout) -> None:
-    p, rows = made.num_partitions, made.size[0]
-    if made.operation == "embedding":
-        if made.axis != 0:
-            raise SplitError(
-                f"We only support to split the weight of embedding along the first axis now. Got axis={made.axis}"
-            )
-        if not made.padding_row and rows % p:
-            raise SplitError(
-                "The length of the vocabulary must be divisible by num_partitions but received "
-                f"vocabulary={rows} num_partitions={p}"
-            )
-        if min(made.part_sizes()) <= 0:
-            raise LayoutError(
-                f"a vocabulary of {rows} words in {p} parts of ceil({rows}/{p}) rows leaves parts of "
-                f"{made.part_sizes()}; use fewer partitions"
-            )
-        return
-    if made.padding_row:
-        raise LayoutError("only an embedding has a padding row")
-    if made.axis not in (0, 1):
-        raise LayoutError(f"The value of axis must be 0 or 1, but the value given is {made.axis}.")
-    which = ("rows", "column")[made.axis]
-    if made.size[made.axis] % p:
-        raise SplitError(
-            f"Number of {which} of the weight for linear ({made.size[made.axis]}) must be divisible by "
-            f"num_partitions ({p})"
-        )
+def _check_parts(split: SplitLayout) -> None:
+    p, rows, axis, table = split.num_partitions, split.size[0], split.axis, split.operation == "embedding"
+    refuse({
+        "only an embedding has a padding row": split.padding_row and not table,
+        f"The value of axis must be 0 or 1, but the value given is {axis}.": axis not in (0, 1) and not table,
+    }, LayoutError)  # fmt: skip
+    if table:
+        refuse({
+            f"We only support to split the weight of embedding along the first axis now. Got axis={axis}": axis != 0,
+            f"The length of the vocabulary must be divisible by num_partitions but received vocabulary={rows} num_partitions={p}":
+                bool(rows % p) and not split.padding_row,
+        }, SplitError)  # fmt: skip
+        refuse({
+            f"a vocabulary of {rows} words in {p} parts of ceil({rows}/{p}) rows leaves parts of {split.part_sizes()}; use fewer "
+            "partitions": min(split.part_sizes()) <= 0
+        }, LayoutError)  # fmt: skip
+    else:
+        size, which = split.size[axis], ("rows", "column")[axis]
+        refuse({
+            f"Number of {which} of the weight for linear ({size}) must be divisible by num_partitions ({p})": bool(size % p)
+        }, SplitError)  # fmt: skip

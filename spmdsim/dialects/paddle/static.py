@@ -22,7 +22,7 @@ import numpy as np
 
 from spmdsim.core import Layout, Mesh
 from spmdsim.core.meta import Meta
-from spmdsim.dialects.missing import NotCovered, Worded, each, not_covered
+from spmdsim.dialects.missing import NotCovered, Worded, each, not_covered, refuse
 from spmdsim.dialects.namespaces import find_words
 from spmdsim.dialects.paddle.tensors import Shape, Tensor, dressed, shape_only
 from spmdsim.dialects.session import current_world, tracking, use_world
@@ -126,13 +126,6 @@ class Variable:
 
     def __repr__(self) -> str:
         return f"var {self.name} : shape{self.shape}.dtype({self.dtype}).stop_gradient({self.stop_gradient})"
-
-
-@dataclass(frozen=True)
-class Ref:
-    """Among recorded arguments: a value of the program."""
-
-    key: int
 
 
 class Missing(str):
@@ -280,10 +273,16 @@ class Program(Worded):
             given = mapped((args, options), lambda x: _without_data(x, world))
             with shapes_alone(world, ", ".join(f"{x.name}: shape{x.shape}" for x in variables)):
                 result = None if trains else _now(function, *given)
-        noted, outputs = mapped((args, options), _noted), []  # type: tuple[Any, list[int]]
+        noted, outputs = mapped((args, options), self._noted), []  # type: tuple[Any, list[int]]
         result = mapped(result, lambda x: self._output(x, function, bool(variables), outputs))
         self.instructions.append(RecordedCall(function, *noted, tuple(outputs), trains))
         return result
+
+    def _noted(self, x: Any) -> Any:
+        """An argument of a recorded call: a parameter, or a variable, for the tensor that it has now."""
+        if not isinstance(x, Tensor) or (x.owner is None and x.key is None):
+            return x
+        return self.variables.get(x.name, x) if x.owner is None else x.owner
 
     def _output(self, x: Any, function: Any, symbolic: bool, outputs: list[int]) -> Any:
         if not isinstance(x, CoreTensor):
@@ -306,7 +305,7 @@ class Program(Worded):
             values[variable.key] = self._stopped(variable.key, fed[name]) if name in fed else Missing(name)
         for call in self.instructions:
             args, options = mapped(
-                (call.args, call.options), lambda x: values.get(x.key, x) if isinstance(x, Ref) else x
+                (call.args, call.options), lambda x: values.get(x.key, x) if isinstance(x, Variable) else x
             )
             missing = parts_of((args, options), Missing)
             if missing and call.trains:
@@ -323,13 +322,6 @@ class Program(Worded):
             x = x if x.node is not None and not self.stops[key] else x.detach()
             x.stop_gradient = self.stops[key]
         return x
-
-
-def _noted(x: Any) -> Any:
-    """An argument of a recorded call: a parameter, or a value by its key."""
-    if isinstance(x, Tensor) and x.owner is not None:
-        return x.owner
-    return Ref(x.key) if isinstance(x, (Variable, Tensor)) and x.key is not None else x
 
 
 def _without_data(x: Any, world: World) -> Any:
@@ -397,11 +389,12 @@ def default_startup_program() -> Program:
 def program_guard(main_program: Program, startup_program: Program | None = None) -> Iterator[None]:
     """In the ``with`` block, calls are recorded in another program."""
     here = scope()
-    for program in (main_program, startup_program or main_program):
-        if not isinstance(program, Program):
-            raise InputError(
-                f"program_guard takes a paddle.static.Program, but got a {type(program).__name__}"
-            )
+    kinds = [
+        type(one).__name__
+        for one in (main_program, startup_program or main_program)
+        if not isinstance(one, Program)
+    ]
+    refuse({f"program_guard takes a paddle.static.Program, but got a {kind}": True for kind in kinds})
     here.programs.append((main_program, startup_program or here.programs[-1][1]))
     try:
         yield
@@ -411,20 +404,21 @@ def program_guard(main_program: Program, startup_program: Program | None = None)
 
 def data(name: str, shape: Any, dtype: Any = None, lod_level: int = 0) -> Variable:
     """A variable that each run is fed with, in static mode; sizes that are None or -1 come with the feed."""
-    if in_dynamic_mode():
-        raise UsageTypeError(
-            "paddle.static.data is only supported in static graph mode; call paddle.enable_static()"
-        )
-    program = default_main_program()
-    sizes = [UNKNOWN if size in (None, -1) else int(size) for size in shape]
+    refuse(
+        {
+            "paddle.static.data is only supported in static graph mode; call paddle.enable_static()": in_dynamic_mode()
+        },
+        UsageTypeError,
+    )
+    program, shapes = default_main_program(), scope().shapes
+    sizes = tuple(UNKNOWN if size in (None, -1) else int(size) for size in shape)
     layout = Layout.replicated(Mesh((current_world().size,), ("rank",)), len(sizes))
-    tensor = Tensor(scope().shapes, Meta.of(layout, tuple(sizes), np.dtype(dtype or "float32")), [])
-    tensor = shape_only(tensor, scope().shapes)
+    tensor = shape_only(Tensor(shapes, Meta.of(layout, sizes, np.dtype(dtype or "float32")), []), shapes)
     variable = Variable(program, next(_keys), tensor, name)
-    other = program.variables.get(name)
-    if other is not None and (other.shape, other.dtype) != (variable.shape, variable.dtype):
-        raise InputError(f"variable {name} is {other!r} already; give static.data another name than {name!r}")
-    if other is None:
+    other = program.variables.get(name, variable)
+    alike = (other.shape, other.dtype) == (variable.shape, variable.dtype)
+    refuse({f"variable {name} is {other!r} already; give static.data another name than {name!r}": not alike})
+    if other is variable:
         program.feeds[name] = program.variables[name] = variable
     return program.feeds.get(name, variable)
 
