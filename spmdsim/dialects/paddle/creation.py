@@ -63,7 +63,7 @@ _NUMBERS: dict[str, Callable[..., np.ndarray]] = {
     "ones": lambda shape, dtype=None, name=None: np.ones(_shape(shape)),
     "rand": lambda shape, dtype="float32", name=None: _generator().random(_shape(shape)),
     "randint": lambda low=0, high=None, shape=(1,), dtype="int64", name=None: _generator().integers(
-        *((0, low) if high is None else (low, high)), size=_shape(shape)),
+        0 if high is None else low, low if high is None else high, size=_shape(shape)),
     "randn": lambda shape, dtype="float32", name=None: _generator().normal(size=_shape(shape)),
     "randperm": lambda n, dtype="int64", name=None: _generator().permutation(n),
     "uniform": lambda shape, dtype=None, min=-1.0, max=1.0, seed=0, name=None: _generator().uniform(min, max, _shape(shape)),

@@ -158,14 +158,10 @@ def _matrix(attribute: Any, *sizes: Any) -> tuple[Any, ...]:
     return shape, attribute, INITIALIZERS["XavierUniform"]().of(shape)
 
 
-def _normal(
-    normalized_shape: Any, epsilon: float = 1e-5, weight_attr: Any = None, bias_attr: Any = None, name: str | None = None
-) -> dict[str, Any]:  # fmt: skip
+def _vectors(normalized_shape: Any, weight: Any, bias: Any) -> dict[str, Any]:
     shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
-    vectors = {"weight": (shape, weight_attr, ours.ones), "bias": (shape, bias_attr, ours.zeros)}
-    return dict(
-        operator="layer_norm", name=name, parameters=vectors, normalized_shape=list(shape), epsilon=epsilon
-    )
+    vectors = {"weight": (shape, weight, ours.ones), "bias": (shape, bias, ours.zeros)}
+    return {"normalized_shape": list(shape), "parameters": vectors}
 
 
 #: Layers and losses by their names: those that are one operator are made from the tables.
@@ -182,7 +178,9 @@ LAYERS: dict[str, Any] = {
         __doc__="Rows of a table ``[num_embeddings, embedding_dim]`` that every rank has whole; ``padding_idx`` gives zeros.",
         extra_repr=said("{0.weight.shape[0]}, {0.weight.shape[1]}", "padding_idx", "sparse", "name")),
     "Identity": Identity,
-    "LayerNorm": renamed("LayerNorm", _Applied, _normal,
+    "LayerNorm": renamed("LayerNorm", _Applied, lambda normalized_shape, epsilon=1e-5, weight_attr=None, bias_attr=None,
+                         name=None: dict(
+        operator="layer_norm", name=name, epsilon=epsilon, **_vectors(normalized_shape, weight_attr, bias_attr)),
         __doc__="Normalised over the last dims, scaled and shifted unless an attribute is False.",
         extra_repr=said("normalized_shape={0.normalized_shape}, epsilon={0.epsilon}")),
     "Linear": renamed("Linear", _Applied, lambda in_features, out_features, weight_attr=None, bias_attr=None, name=None: dict(

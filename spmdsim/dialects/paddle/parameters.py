@@ -105,17 +105,17 @@ def initial(
     """What a ``weight_attr`` or ``bias_attr`` asks for, with first values and element type (None: float32)."""
     attr = attribute if isinstance(attribute, ParamAttr) else ParamAttr()
     if isinstance(attribute, str):
-        return ParamAttr(attribute), default, None
-    values = attr.initializer if isinstance(attribute, ParamAttr) else attribute
-    if values is None or values is True:
-        return attr, default, None
+        attr = ParamAttr(attribute)
+    elif attr is not attribute and attribute is not True:
+        attr = ParamAttr(initializer=attribute)
+    values = attr.initializer
+    if values is None or callable(values):
+        return attr, values or default, None
     if isinstance(values, Initializer):
         return attr, values.of(shape), None
-    if callable(values):
-        return attr, values, None
     array = np.asarray(values)
-    if array.dtype.kind not in "biufcV":
-        raise InputError(f"an attribute is a ParamAttr, an initializer, an array or False, not {values!r}")
+    fits = array.dtype.kind in "biufcV"
+    refuse({f"an attribute is a ParamAttr, an initializer, an array or False, not {values!r}": not fits})
     return attr, Assign(array).of(shape), array.dtype
 
 

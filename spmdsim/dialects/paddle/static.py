@@ -227,15 +227,11 @@ class Program(Worded):
 
     def __repr__(self) -> str:
         """Its variables, parameters and calls, one per line."""
-        told = [repr(x) for x in self.variables.values()]
-        told += [
-            f"persist trainable param {x.name} : shape{x.shape}.dtype({x.dtype})"
-            for x in self.all_parameters()
-        ]
-        told += [
-            f"{{{len(call.outputs)} out}} = {getattr(call.function, '__name__', 'call')}"
-            for call in self.instructions
-        ]
+        told = [
+            *map(repr, self.variables.values()),
+            *(f"persist trainable param {x.name} : shape{x.shape}.dtype({x.dtype})" for x in self.all_parameters()),
+            *(f"{{{len(x.outputs)} out}} = {getattr(x.function, '__name__', 'call')}" for x in self.instructions),
+        ]  # fmt: skip
         return "{ // block 0\n" + "".join(f"    {line}\n" for line in told) + "}"
 
     def var(self, name: str) -> Any:
@@ -254,8 +250,8 @@ class Program(Worded):
             for call in self.instructions
             if not (for_test and call.trains)
         ]
-        copies = (copy(part) for part in (self.feeds, self.variables, self.stops, self.kept))
-        return Program(calls, *copies, self.known, [*self.optimizers], self.random_seed)  # type: ignore[arg-type]
+        own = ("feeds", "variables", "stops", "kept", "optimizers")
+        return replace(self, instructions=calls, **{name: copy(getattr(self, name)) for name in own})
 
     def own(self, parameter: Any, keep: bool) -> None:
         """Note a parameter; one that is kept lives as long as the program."""
@@ -273,9 +269,10 @@ class Program(Worded):
             given = mapped((args, options), lambda x: _without_data(x, world))
             with shapes_alone(world, ", ".join(f"{x.name}: shape{x.shape}" for x in variables)):
                 result = None if trains else _now(function, *given)
-        noted, outputs = mapped((args, options), self._noted), []  # type: tuple[Any, list[int]]
+        args, options = mapped((args, options), self._noted)
+        outputs: list[int] = []
         result = mapped(result, lambda x: self._output(x, function, bool(variables), outputs))
-        self.instructions.append(RecordedCall(function, *noted, tuple(outputs), trains))
+        self.instructions.append(RecordedCall(function, args, options, tuple(outputs), trains))
         return result
 
     def _noted(self, x: Any) -> Any:
