@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from inspect import signature
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import spmdsim.nn as ours
@@ -18,13 +18,12 @@ from spmdsim.dialects.paddle.parameters import (
     create,
     create_parameter,
     layer_names,
-    whole_layout,
 )
 from spmdsim.dialects.paddle.splitting import SplitLayout, split_layout
 from spmdsim.dialects.paddle.static import in_static_mode, recorded
 from spmdsim.dialects.paddle.tensors import Tensor, everywhere
 from spmdsim.dialects.session import current_world
-from spmdsim.dialects.table import layers, renamed
+from spmdsim.dialects.table import Row, layers, renamed
 from spmdsim.errors import InputError
 
 
@@ -132,64 +131,76 @@ class Identity(Layer):
         return x
 
 
-class _Applied(Layer):
-    """An operator, whose arguments are the layer's attributes of the same names, and ``parameters`` that every rank has whole.
-
-    Those are given as their shape, attribute (False: none), first values, and maybe a row of zeros.
-    """
-
-    def __init__(self, operator: str, name: str | None, parameters: dict[str, Any], **options: Any) -> None:
-        vars(self).update(options, name=name or None)
-        self._function = NETWORK_FUNCTIONS[operator]
-        names = layer_names(operator, name) if parameters else ("", "")
-        for word, (shape, attribute, first, *zeros) in parameters.items():
-            given = None if attribute is False else create(
-                shape, whole_layout(len(shape)), attribute, first, names, word[0], zeros=(*zeros, None)[0])  # fmt: skip
-            setattr(self, word, given)
-
-    def forward(self, x: Any) -> Any:
-        """What the operator makes of an input."""
-        words = [word for word in signature(self._function).parameters if hasattr(self, word)]
-        return self._function(x, **{word: getattr(self, word) for word in words if word != "name"})
+def _xavier(shape: tuple[int, ...]) -> Any:
+    return INITIALIZERS["XavierUniform"]().of(shape)
 
 
-def _matrix(attribute: Any, *sizes: Any) -> tuple[Any, ...]:
-    shape = tuple(map(int, sizes))
-    return shape, attribute, INITIALIZERS["XavierUniform"]().of(shape)
+def _vector(shape: tuple[int, ...], attribute: Any, first: Any, names: tuple[str, str], suffix: str) -> Any:
+    return None if attribute is False else create(shape, None, attribute, first, names, suffix)
 
 
-def _vectors(normalized_shape: Any, weight: Any, bias: Any) -> dict[str, Any]:
+def _linear(
+    in_features: int,
+    out_features: int,
+    weight_attr: Any = None,
+    bias_attr: Any = None,
+    name: str | None = None,
+) -> dict[str, Any]:
+    """``x @ weight + bias`` with a weight ``[in_features, out_features]`` that every rank has whole."""
+    shape, names = (int(in_features), int(out_features)), layer_names("linear", name)
+    weight = create(shape, None, weight_attr, _xavier(shape), names, "w")
+    bias = _vector(shape[1:], bias_attr, ours.zeros, names, "b")
+    return {"weight": weight, "bias": bias, "name": name or None}
+
+
+def _embedding(
+    num_embeddings: int, embedding_dim: int, padding_idx: int | None = None, sparse: bool = False, weight_attr: Any = None,
+    name: str | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """Rows of a table ``[num_embeddings, embedding_dim]`` that every rank has whole; ``padding_idx`` gives zeros."""
+    shape, names = (int(num_embeddings), int(embedding_dim)), layer_names("embedding", name)
+    zeros = None if padding_idx is None or in_static_mode() else padding_idx % shape[0]
+    weight = create(shape, None, weight_attr, _xavier(shape), names, "w", zeros=zeros)
+    return {"weight": weight, "padding_idx": padding_idx, "sparse": sparse, "name": name or None}
+
+
+def _layer_norm(
+    normalized_shape: Any, epsilon: float = 1e-5, weight_attr: Any = None, bias_attr: Any = None, name: str | None = None
+) -> dict[str, Any]:  # fmt: skip
+    """Normalised over the last dims, scaled and shifted unless an attribute is False."""
     shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
-    vectors = {"weight": (shape, weight, ours.ones), "bias": (shape, bias, ours.zeros)}
-    return {"normalized_shape": list(shape), "parameters": vectors}
+    names = layer_names("layer_norm", name)
+    weight, bias = (
+        _vector(shape, weight_attr, ours.ones, names, "w"),
+        _vector(shape, bias_attr, ours.zeros, names, "b"),
+    )
+    return {"normalized_shape": list(shape), "epsilon": epsilon, "weight": weight, "bias": bias}
 
 
-#: Layers and losses by their names: those that are one operator are made from the tables.
-LAYERS: dict[str, Any] = {
-    "Dropout": renamed("Dropout", _Applied, lambda p=0.5, axis=None, mode="upscale_in_train", name=None: dict(
-        operator="dropout", name=name, parameters={}, p=p, axis=axis, mode=mode),
-        __doc__="Drops a share of the elements while training, the same in every layout.",
-        extra_repr=said("p={0.p}, axis={0.axis}, mode={0.mode}", "name")),
-    "Embedding": renamed("Embedding", _Applied, lambda num_embeddings, embedding_dim, padding_idx=None, sparse=False,
-                         weight_attr=None, name=None: dict(
-        operator="embedding", name=name, padding_idx=padding_idx, sparse=sparse, parameters={"weight": (
-            *_matrix(weight_attr, num_embeddings, embedding_dim),
-            None if padding_idx is None or in_static_mode() else padding_idx % int(num_embeddings))}),
-        __doc__="Rows of a table ``[num_embeddings, embedding_dim]`` that every rank has whole; ``padding_idx`` gives zeros.",
-        extra_repr=said("{0.weight.shape[0]}, {0.weight.shape[1]}", "padding_idx", "sparse", "name")),
-    "Identity": Identity,
-    "LayerNorm": renamed("LayerNorm", _Applied, lambda normalized_shape, epsilon=1e-5, weight_attr=None, bias_attr=None,
-                         name=None: dict(
-        operator="layer_norm", name=name, epsilon=epsilon, **_vectors(normalized_shape, weight_attr, bias_attr)),
-        __doc__="Normalised over the last dims, scaled and shifted unless an attribute is False.",
-        extra_repr=said("normalized_shape={0.normalized_shape}, epsilon={0.epsilon}")),
-    "Linear": renamed("Linear", _Applied, lambda in_features, out_features, weight_attr=None, bias_attr=None, name=None: dict(
-        operator="linear", name=name, parameters={
-            "weight": _matrix(weight_attr, in_features, out_features), "bias": ((int(out_features),), bias_attr, ours.zeros)}),
-        __doc__="``x @ weight + bias`` with a weight ``[in_features, out_features]`` that every rank has whole.",
-        extra_repr=said("in_features={0.weight.shape[0]}, out_features={0.weight.shape[1]}, dtype={0.weight.dtype}", "name")),
-    **layers({**TABLE, **NETWORK_TABLE}, Layer, lifted),
+def _dropout(
+    p: float = 0.5, axis: Any = None, mode: str = "upscale_in_train", name: str | None = None
+) -> dict[str, Any]:
+    """Drops a share of the elements while training, the same in every layout."""
+    return {"p": p, "axis": axis, "mode": mode, "name": name or None}
+
+
+def _row(function: str, layer: str, keeps: Callable[..., dict[str, Any]], *says: str) -> Row:
+    return replace(NETWORK_TABLE[function], layer=layer, keeps=keeps, says=said(*says))
+
+
+#: Layers that keep what their operators are given beside the input.
+KEEPING = {
+    "Dropout": _row("dropout", "Dropout", _dropout, "p={0.p}, axis={0.axis}, mode={0.mode}", "name"),
+    "Embedding": _row("embedding", "Embedding", _embedding, "{0.weight.shape[0]}, {0.weight.shape[1]}", "padding_idx", "sparse", "name"),
+    "LayerNorm": _row("layer_norm", "LayerNorm", _layer_norm, "normalized_shape={0.normalized_shape}, epsilon={0.epsilon}"),
+    "Linear": _row("linear", "Linear", _linear,
+                   "in_features={0.weight.shape[0]}, out_features={0.weight.shape[1]}, dtype={0.weight.dtype}", "name"),
 }  # fmt: skip
+#: Layers and losses by their names, made from the tables.
+LAYERS: dict[str, Any] = {
+    "Identity": Identity,
+    **layers({**TABLE, **NETWORK_TABLE, **KEEPING}, Layer, lifted),
+}
 
 
 class SplitLayer(Layer):

@@ -206,10 +206,10 @@ def layer_names(kind: str, name: str | None) -> tuple[str, str]:
 
 
 def create(
-    shape: tuple[int, ...], layout: Layout, attribute: Any, default: Initialiser, names: tuple[str, str], suffix: str,
+    shape: tuple[int, ...], layout: Layout | None, attribute: Any, default: Initialiser, names: tuple[str, str], suffix: str,
     *, keep: bool = False, dtype: Any = None, zeros: int | None = None,
 ) -> Parameter:  # fmt: skip
-    """A parameter as its attribute asks for, or the one that has the attribute's name already.
+    """A parameter as its attribute asks for, or the one that has the attribute's name already; for no layout, whole everywhere.
 
     An attribute is a ``ParamAttr``, an initializer, an array, a name, or None, which leaves the ``default`` first values. The
     ``names`` are a layer's (:func:`layer_names`), the suffix ``w`` or ``b``. What nobody else keeps, the program does. One row
@@ -229,6 +229,7 @@ def create(
         static.default_main_program().own(other, keep)
         return other
     initialiser = padded_row(initialiser, zeros)
+    layout = layout or Layout.replicated(Mesh((current_world().size,), ("rank",)), len(shape))
     parameter = Parameter(shape, layout, initialiser, kind or dtype or np.float32, attr)
     parameter.name = attr.name or here.unique(f"{names[0]}.{suffix}")
     parameter.key = attr.name or f"{names[1]}.{suffix}"
@@ -238,11 +239,6 @@ def create(
         for program in (static.default_main_program(), static.default_startup_program()):
             program.own(parameter, keep or static.in_static_mode())
     return parameter
-
-
-def whole_layout(ndim: int) -> Layout:
-    """Where parameters are that every rank has whole."""
-    return Layout.replicated(Mesh((current_world().size,), ("rank",)), ndim)
 
 
 def create_parameter(
@@ -256,6 +252,4 @@ def create_parameter(
     if default_initializer is not None:
         default = default_initializer.of(sizes)
     names = layer_names("create_parameter", None)
-    return create(
-        sizes, whole_layout(len(sizes)), attr, default, names, "b" if is_bias else "w", dtype=np.dtype(dtype)
-    )
+    return create(sizes, None, attr, default, names, "b" if is_bias else "w", dtype=np.dtype(dtype))
