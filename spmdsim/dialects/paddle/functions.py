@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import reduce, wraps
 from typing import Any
 
@@ -264,33 +264,35 @@ NETWORK_TABLE = {
     "swish": Row(core.silu, "Swish"),
 }
 
+
+def _all(rows: dict[str, Any], words: Iterable[str]) -> dict[str, Callable[..., Any]]:
+    return {name: lifted(getattr(rows[name], "call", rows[name]), name) for name in words}
+
+
 #: Functions by Paddle's names; those of ``nn.functional``, which are those of networks, those that have a layer, and
 #: log_softmax; those of ``fft`` and of ``linalg``.
-FUNCTIONS: dict[str, Callable[..., Any]] = {name: lifted(row.call, name) for name, row in TABLE.items()}
+FUNCTIONS = _all(TABLE, TABLE)
 _FUNCTIONAL = {*NETWORK_TABLE, "log_softmax", *(name for name, row in TABLE.items() if row.layer)}
-NETWORK_FUNCTIONS = {
-    name: lifted({**TABLE, **NETWORK_TABLE}[name].call, name) for name in sorted(_FUNCTIONAL)
-}
-_TRANSFORMS = [
-    f"{inverse}{real}fft{dims}" for inverse in ("", "i") for real in ("", "r") for dims in ("", "2", "n")
-]
-FOURIER = {
-    name: lifted(getattr(fourier, name), name)
-    for name in (*_TRANSFORMS, "hfft", "ihfft", "fftshift", "ifftshift")
-}
-_OURS = "cholesky cond cross det eigh eigvalsh inv matrix_power matrix_rank pinv qr slogdet solve"
+NETWORK_FUNCTIONS = _all({**TABLE, **NETWORK_TABLE}, sorted(_FUNCTIONAL))
+FOURIER = _all(vars(fourier), (
+    ["fft", "fft2", "fftn", "rfft", "rfft2", "rfftn", "ifft", "ifft2", "ifftn", "irfft", "irfft2", "irfftn", "hfft", "ihfft", "fftshift", "ifftshift"]
+))  # fmt: skip
 LINALG = {
-    **{name: lifted(getattr(linalg, name), name) for name in _OURS.split()},
+    **_all(vars(linalg), ["cholesky", "cond", "cross", "det", "eigh", "eigvalsh", "inv", "matrix_power", "matrix_rank", "pinv", "qr", "slogdet", "solve"]),
     **{name: FUNCTIONS[name] for name in ("matmul", "norm")},
     "svd": lifted(lambda x, full_matrices=False: linalg.svd(x, full_matrices), "svd"),
-}
+}  # fmt: skip
 
 #: Symbols of tensors and of a program's variables.
 SYMBOLS = f"{ARITHMETIC} eq ne"
 _METHODS = {f"__{name}__": lifted(getattr(CoreTensor, f"__{name}__")) for name in SYMBOLS.split()}
-for _name, _method in {**_METHODS, **FUNCTIONS, "astype": FUNCTIONS["cast"]}.items():
-    if _name not in ("where", "concat", "stack", "einsum", "meshgrid"):
-        setattr(Tensor, _name, _method)
-        setattr(Variable, _name, _method)
-for _kind in (Tensor, Variable):  # == is element by element; they hash by identity
-    setattr(_kind, "__hash__", object.__hash__)  # noqa: B010
+_METHODS |= {
+    name: call
+    for name, call in FUNCTIONS.items()
+    if name not in ("where", "concat", "stack", "einsum", "meshgrid")
+}
+# == is element by element; they hash by identity.
+_METHODS |= {"astype": FUNCTIONS["cast"], "__hash__": object.__hash__}
+for _name, _method in _METHODS.items():
+    setattr(Tensor, _name, _method)
+    setattr(Variable, _name, _method)

@@ -125,15 +125,16 @@ class Parameter(nn.Parameter):
     def __init__(
         self, shape: Any, layout: Layout, initialiser: Initialiser, dtype: Any, attribute: ParamAttr
     ) -> None:
-        self.attribute, self._trainable, self.first_seed = attribute, attribute.trainable, static.first_seed()
+        self.attribute, self.first_seed = attribute, static.first_seed()
         super().__init__(tuple(shape), layout, initialiser, dtype)
 
     @nn.Parameter.tensor.setter  # type: ignore[attr-defined, untyped-decorator]
     def tensor(self, tensor: Any) -> None:
         """Its values, as a tensor that knows whose they are."""
         if tensor is not None and getattr(tensor, "owner", None) is not self:
-            tensor = dressed(tensor, fresh=True)
-            tensor.name, tensor.owner, tensor.requires_grad = self.name, self, self._trainable
+            before, tensor = self.__dict__.get("tensor"), dressed(tensor, fresh=True)
+            tensor.name, tensor.owner = self.name, self
+            tensor.requires_grad = self.attribute.trainable if before is None else before.requires_grad
         nn.Parameter.tensor.fset(self, tensor)  # type: ignore[attr-defined]
 
     def assign(self, tensor: Any) -> None:
@@ -145,7 +146,7 @@ class Parameter(nn.Parameter):
     def elsewhere(self, tensor: Any, *, trainable: bool) -> Parameter:
         """Another parameter with the same attribute and name, in the layout and type of its values."""
         other = Parameter(self.shape, tensor.layout, self.initialiser, tensor.dtype, self.attribute)
-        other.name, other.key, other._trainable, other.tensor = self.name, self.key, trainable, tensor
+        other.name, other.key, other.tensor, other.trainable = self.name, self.key, tensor, trainable
         return other
 
     @property
@@ -154,17 +155,10 @@ class Parameter(nn.Parameter):
         held, here = super().value, current_world()
         return held if here.has_data or not held.world.has_data else shape_only(held, here)
 
-    @property
-    def trainable(self) -> bool:
-        """Whether it has a gradient; the opposite of ``stop_gradient``."""
-        return self._trainable
-
-    @trainable.setter
-    def trainable(self, value: bool) -> None:
-        self._trainable = bool(value)
-        if self.tensor is not None:
-            self.tensor.requires_grad = self._trainable
-
+    trainable = property(
+        lambda self: self.tensor.requires_grad, lambda self, value: setattr(self.tensor, "requires_grad", bool(value)),
+        doc="Whether it has a gradient; the opposite of ``stop_gradient``.",
+    )  # fmt: skip
     stop_gradient = property(lambda self: not self.trainable, lambda self, value: setattr(self, "trainable", not value))  # fmt: skip
     optimize_attr = property(
         lambda self: {"learning_rate": self.attribute.learning_rate}, doc="Its own rate."
