@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import reduce, wraps
 from typing import Any
 
@@ -265,20 +265,21 @@ NETWORK_TABLE = {
 }
 
 
-def _all(rows: dict[str, Any], words: Iterable[str]) -> dict[str, Callable[..., Any]]:
-    return {name: lifted(getattr(rows[name], "call", rows[name]), name) for name in words}
+def _all(functions: dict[str, Any], words: str) -> dict[str, Callable[..., Any]]:
+    return {word: lifted(functions[word], word) for word in words.split()}
 
 
 #: Functions by Paddle's names; those of ``nn.functional``, which are those of networks, those that have a layer, and
 #: log_softmax; those of ``fft`` and of ``linalg``.
-FUNCTIONS = _all(TABLE, TABLE)
+FUNCTIONS: dict[str, Callable[..., Any]] = {name: lifted(row.call, name) for name, row in TABLE.items()}
 _FUNCTIONAL = {*NETWORK_TABLE, "log_softmax", *(name for name, row in TABLE.items() if row.layer)}
-NETWORK_FUNCTIONS = _all({**TABLE, **NETWORK_TABLE}, sorted(_FUNCTIONAL))
-FOURIER = _all(vars(fourier), (
-    ["fft", "fft2", "fftn", "rfft", "rfft2", "rfftn", "ifft", "ifft2", "ifftn", "irfft", "irfft2", "irfftn", "hfft", "ihfft", "fftshift", "ifftshift"]
-))  # fmt: skip
+NETWORK_FUNCTIONS = {name: lifted((TABLE | NETWORK_TABLE)[name].call, name) for name in sorted(_FUNCTIONAL)}
+FOURIER = _all(
+    vars(fourier),
+    "fft fft2 fftn rfft rfft2 rfftn ifft ifft2 ifftn irfft irfft2 irfftn hfft ihfft fftshift ifftshift",
+)
 LINALG = {
-    **_all(vars(linalg), ["cholesky", "cond", "cross", "det", "eigh", "eigvalsh", "inv", "matrix_power", "matrix_rank", "pinv", "qr", "slogdet", "solve"]),
+    **_all(vars(linalg), "cholesky cond cross det eigh eigvalsh inv matrix_power matrix_rank pinv qr slogdet solve"),
     **{name: FUNCTIONS[name] for name in ("matmul", "norm")},
     "svd": lifted(lambda x, full_matrices=False: linalg.svd(x, full_matrices), "svd"),
 }  # fmt: skip
