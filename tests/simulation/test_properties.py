@@ -228,6 +228,50 @@ def test_objects_go_the_short_way_with_the_same_outcome(case: Any) -> None:
         assert short.results == general.results
 
 
+def run_begun_calls(comm: Any, calls: Any, objects: bool) -> list[Any]:
+    """Every call begun, some waited for at once, one buffer changed too early now and then."""
+    from mpi4py import MPI
+
+    status, got, open_ones = MPI.Status(), [], []
+    for number, (kind, first, second, shape) in enumerate(calls[comm.rank]):
+        sent, room = np.full(shape, comm.rank + number / 16), np.full(shape, -1.0)
+        source, dest, tag = (second, first, 0) if kind == "both" else (first, first, second)
+        begun = []
+        if kind != "send":
+            begun.append(comm.irecv(None, source, tag) if objects else comm.Irecv(room, source, tag))
+        if kind != "receive":
+            begun.append(comm.isend(number, dest, tag) if objects else comm.Isend(sent, dest, tag))
+        if number % 5 == 3:
+            sent[...] = room[...] = 7.0
+        if number % 3:
+            got += [(request.wait(status), status.source, status.tag, status.count) for request in begun]
+        open_ones += [] if number % 3 else begun
+        got.append(room)
+    got.append((MPI.Request.waitall(open_ones), [request.Test() for request in open_ones]))
+    return [one.tolist() if isinstance(one, np.ndarray) else one for one in got]
+
+
+@given(array_calls(), st.booleans())
+def test_begun_calls_go_the_short_way_with_the_same_outcome(case: Any, objects: bool) -> None:
+    size, calls = case
+    slow = Machine("two ranks per node", 2e-6, 1e-9, ranks_per_node=2, intra=Link(5e-7, 3e-10))
+    for machine, strict, seed in ((None, False, None), (slow, True, None), (None, False, 3)):
+        short, general = (
+            simulate(
+                run_begun_calls,
+                *(size, calls, objects),
+                check=False,
+                machine=machine,
+                strict=strict,
+                seed=seed,
+                trace=traced,
+            )
+            for traced in (False, True)  # what is traced goes the general way
+        )
+        assert short.to_dict() == general.to_dict()
+        assert short.results == general.results
+
+
 def test_a_plain_ring_makes_no_buffer(monkeypatch: Any) -> None:
     from spmdsim.simulation.engine import mailboxes
     from spmdsim.simulation.interface import point_to_point

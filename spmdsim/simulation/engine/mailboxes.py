@@ -25,6 +25,7 @@ class Message:
     Attributes:
         source: rank of the sender in the communicator; ``dest`` of the receiver.
         array: a contiguous array that is the whole message, for as long as copying it is all there is to do; or an object.
+        buffer: the program's array, where ``array`` is a copy of it.
         known_site: its site; None as long as its rank stands in the call, so that the stack tells.
         data: a private copy of the elements, once one was needed.
         done: the sender may go on: it was received, or somebody else keeps the data.
@@ -35,7 +36,18 @@ class Message:
 
     __slots__ = (
         *("comm", "task", "source", "dest", "tag", "mode", "name", "known_site", "start", "end"),
-        *("array", "cached_payload", "data", "done", "waiter", "relieved", "number", "next", "tail"),
+        *(
+            "array",
+            "buffer",
+            "cached_payload",
+            "data",
+            "done",
+            "waiter",
+            "relieved",
+            "number",
+            "next",
+            "tail",
+        ),
     )
 
     def __init__(
@@ -66,6 +78,7 @@ class Message:
         self.mode = STANDARD
         self.done = False
         self.number = 0
+        self.buffer: Any = None
         self.data: Any = None
         self.waiter: Any = None
         self.relieved: Any = None
@@ -83,7 +96,7 @@ class Message:
     def payload(self) -> Any:
         """The buffer or object; the one of an array is made when somebody asks."""
         if self.cached_payload is None:
-            array = self.array
+            array = self.array if self.buffer is None else self.buffer
             self.cached_payload = array if array.dtype is OBJECT else simple(array)
         return self.cached_payload
 
@@ -101,13 +114,14 @@ class Receive:
         array: a contiguous array to receive into, if that is all that was asked for; or what stands for an object.
         known_site: as for a message.
         message: what it got, once matched; None also when an array was written without one.
+        data: what came, until the program waits for it; None also where the message has it.
         direct: the data may be written at once, because the rank is blocked in this very call.
         before: the buffer's contents when it was posted, to notice that the program changed them.
     """
 
     __slots__ = (
         *("comm", "task", "source", "dest", "tag", "name", "known_site", "posted", "end"),
-        *("array", "cached_target", "direct", "before", "message", "done", "waiter", "number"),
+        *("array", "cached_target", "data", "direct", "before", "message", "done", "waiter", "number"),
     )
 
     def __init__(
@@ -139,6 +153,7 @@ class Receive:
         self.number = 0
         self.message: Message | None = None
         self.before: Any = None
+        self.data: Any = None
         self.waiter: Any = None
 
     @property
@@ -263,29 +278,29 @@ class Mailbox:
         else:
             self.posted.setdefault((receive.source, receive.tag), deque()).append(receive)
 
-    def take_receive(self, message: Message) -> Receive | None:
-        """The receive that this message satisfies, removed; None if nobody waits for it."""
-        source, tag = message.source, message.tag
+    def first_fit(self, source: int, tag: int) -> Receive | None:
+        """The receive that a message of this source and tag satisfies; it stays here. None if nobody waits for it."""
         exact = self.posted.get((source, tag)) if self.posted else None
-        for position, receive in enumerate(self.wild):
+        for receive in self.wild:
             if receive.fits(source, tag):
-                if exact and exact[0].number < receive.number:
-                    break
-                return self.wild.pop(position)
+                return exact[0] if exact and exact[0].number < receive.number else receive
         if exact:
-            return self._take_exact(source, tag)
+            return exact[0]
         blocked = self.blocked
-        if blocked is not None and blocked.fits(source, tag):
-            self.blocked = None
-            return blocked
-        return None
+        return blocked if blocked is not None and blocked.fits(source, tag) else None
 
-    def _take_exact(self, source: int, tag: int) -> Receive:
-        queue = self.posted[source, tag]
-        receive = queue.popleft()
-        if not queue:
-            del self.posted[source, tag]
-        return receive
+    def take_out(self, receive: Receive) -> None:
+        """Remove the receive that a message satisfies."""
+        if receive.direct:
+            self.blocked = None
+        elif receive.source == ANY_SOURCE or receive.tag == ANY_TAG:
+            self.wild.remove(receive)
+        else:
+            key = receive.source, receive.tag
+            queue = self.posted[key]
+            queue.popleft()
+            if not queue:
+                del self.posted[key]
 
     def withdraw(self, receive: Receive) -> bool:
         """Take a nonblocking receive out that has not matched; False if it is not here."""

@@ -47,8 +47,9 @@ def start_send(
     if mode is STANDARD or mode is BUFFERED:
         task.count_ahead(box, nbytes, message)
     if box.posted or box.wild or box.blocked is not None:
-        receive = box.take_receive(message)
+        receive = box.first_fit(message.source, tag)
         if receive is not None:
+            box.take_out(receive)
             pair(scheduler, message, receive)
             return message
     if mode is READY:

@@ -16,7 +16,7 @@ from spmdsim.simulation.data.message_buffers import (
     writable,
 )
 from spmdsim.simulation.data.status import Status
-from spmdsim.simulation.engine.arrays import DECLINED, ask, got, offer
+from spmdsim.simulation.engine.arrays import DECLINED, ask, begin_receive, begin_send, got, offer
 from spmdsim.simulation.engine.mailboxes import (
     BUFFERED,
     READY,
@@ -28,6 +28,7 @@ from spmdsim.simulation.engine.mailboxes import (
     wait_for,
 )
 from spmdsim.simulation.engine.transfer import received, start_receive, start_send
+from spmdsim.simulation.findings.code_places import Site
 from spmdsim.simulation.interface.requests import Prequest, Request
 
 _frame = sys._getframe
@@ -221,6 +222,10 @@ class PointToPoint:
 
     def Isend(self, buf: Any, dest: int, tag: int = 0) -> Request:
         """Begin to send a buffer, which must stay as it is until the request is waited for."""
+        if type(buf) is ndarray and buf.flags.c_contiguous:
+            message = begin_send(self._end, buf, dest, tag, "Isend", _site(_frame(1)))
+            if message is not DECLINED:
+                return Request(operation=message)
         return self._begin(simple(buf), dest, tag, STANDARD, "Isend")
 
     def Issend(self, buf: Any, dest: int, tag: int = 0) -> Request:
@@ -237,7 +242,12 @@ class PointToPoint:
 
     def Irecv(self, buf: Any, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> Request:
         """Begin to receive into a buffer, which belongs to MPI until the request is waited for."""
-        return Request(operation=self._post(writable(buf), source, tag, "Irecv", _frame(1)))
+        frame = _frame(1)
+        if type(buf) is ndarray and buf.flags.carray:
+            receive = begin_receive(self._end, buf, source, tag, "Irecv", _site(frame))
+            if receive is not DECLINED:
+                return Request(operation=receive)
+        return Request(operation=self._post(writable(buf), source, tag, "Irecv", frame))
 
     # ------------------------------------------------------------------ persistent
 
@@ -320,7 +330,11 @@ class PointToPoint:
 
     def isend(self, obj: Any, dest: int, tag: int = 0) -> Request:
         """Begin to send a Python object."""
-        return self._begin(ObjectPayload(obj), dest, tag, STANDARD, "isend")
+        payload = ObjectPayload(obj)
+        message = begin_send(self._end, payload, dest, tag, "isend", _site(_frame(1)))
+        if message is not DECLINED:
+            return Request(operation=message)
+        return self._begin(payload, dest, tag, STANDARD, "isend")
 
     def issend(self, obj: Any, dest: int, tag: int = 0) -> Request:
         """Begin a synchronous send of a Python object."""
@@ -332,7 +346,15 @@ class PointToPoint:
 
     def irecv(self, buf: Any = None, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> Request:
         """Begin to receive a Python object, which the request's ``wait`` returns."""
-        return Request(operation=self._post(OBJECT_TARGET, source, tag, "irecv", _frame(1)))
+        frame = _frame(1)
+        receive = begin_receive(self._end, OBJECT_TARGET, source, tag, "irecv", _site(frame))
+        if receive is DECLINED:
+            receive = self._post(OBJECT_TARGET, source, tag, "irecv", frame)
+        return Request(operation=receive)
+
+
+def _site(frame: Any) -> Site:
+    return frame.f_code, frame.f_lasti
 
 
 def _wait_for_both(scheduler: Any, task: Any, message: Message | None, receive: Receive | None) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 
 from spmdsim.simulation.data.constants import UNDEFINED
 from spmdsim.simulation.data.status import Status, fill_statuses
-from spmdsim.simulation.engine.mailboxes import Message, Receive, WaitsTogether, finish, wait_for
+from spmdsim.simulation.engine.arrays import taken
+from spmdsim.simulation.engine.mailboxes import Message, Receive, WaitsTogether, finish
 from spmdsim.simulation.engine.scheduler import current_scheduler
 from spmdsim.simulation.engine.transfer import received
 from spmdsim.simulation.findings import faults
@@ -50,11 +51,12 @@ class Request:
         operation = self.operation
         if operation is None:
             return _nothing(status)
-        task = operation.task
-        timeline = task.scheduler.timeline
-        begin = task.clock
-        wait_for(task.scheduler, operation)
+        task, begin = operation.task, operation.task.clock
+        if not operation.done:
+            operation.waiter = task
+            task.scheduler.block(operation)
         result = self._take(status)
+        timeline = task.scheduler.timeline
         if timeline is not None:
             timeline.call(task, "Wait", begin, sys._getframe(1), of=operation.name)
         return result
@@ -82,9 +84,13 @@ class Request:
             return True
         if not operation.done:
             operation.task.scheduler.poll(operation)
-        message = getattr(operation, "message", None)
-        if operation.done and status is not None and message is not None:
-            status.fill(message.source, message.tag, message.payload.nbytes)
+        if operation.done and status is not None and isinstance(operation, Receive):
+            if operation.data is not None:
+                came, source, tag = operation.data
+                status.fill(source, tag, came.nbytes)
+            elif operation.message is not None:
+                message = operation.message
+                status.fill(message.source, message.tag, message.payload.nbytes)
         return bool(operation.done)
 
     get_status = Get_status
@@ -115,7 +121,9 @@ class Request:
 
     def _take(self, status: Status | None) -> Any:
         """Hand over what a complete operation brought."""
-        return take_result(self._forget(), status)
+        operation, self.operation = self.operation, None
+        operation.task.active.pop(id(self), None)
+        return take_result(operation, status)
 
     # ------------------------------------------------------------------ several requests
 
@@ -132,9 +140,12 @@ class Request:
         begin = operations[0].task.clock if operations else 0.0
         if any(not operation.done for operation in operations):
             _wait_together(operations, every=True)
-        filled = [Status() for _ in requests]
-        results = [one._finish_one(status) for one, status in zip(requests, filled)]
-        fill_statuses(statuses, filled)
+        if statuses is None:
+            results = [one._finish_one(None) for one in requests]
+        else:
+            filled = [Status() for _ in requests]
+            results = [one._finish_one(status) for one, status in zip(requests, filled)]
+            fill_statuses(statuses, filled)
         if operations:
             task = operations[0].task
             if task.scheduler.timeline is not None:
@@ -263,8 +274,10 @@ def take_result(operation: Any, status: Status | None) -> Any:
     if isinstance(operation, Message):
         if operation.end > task.clock:
             task.clock = operation.end
-        if operation.data is not None and operation.mode != "buffered":
-            _notice_change(operation, operation.payload, operation.data)
+        if operation.buffer is not None:
+            _notice_change(operation, operation.buffer, operation.data)
+        elif operation.data is not None and operation.mode != "buffered":
+            _notice_change(operation, operation.payload.read(), operation.data)
         if status is not None:
             status.fill(operation.source, operation.tag, operation.payload.nbytes)
         return None
@@ -275,14 +288,15 @@ def take_result(operation: Any, status: Status | None) -> Any:
                 status.cancelled = True
             return None
         if operation.before is not None:
-            _notice_change(operation, operation.target, operation.before)
-        return received(operation, status)
+            buffer = operation.target.read() if operation.data is None else operation.array
+            _notice_change(operation, buffer, operation.before)
+        return received(operation, status) if operation.data is None else taken(operation, status)
     task.settle()
     return operation.take()
 
 
-def _notice_change(operation: Any, buffer: Any, before: Any) -> None:
-    if buffer.read().tobytes() != before.tobytes():
+def _notice_change(operation: Any, array: Any, before: Any) -> None:
+    if array.tobytes() != before.tobytes():
         scheduler = operation.task.scheduler
         where = place_in_stack(operation.task.rank, sys._getframe(1))
         faults.note_changed(scheduler, operation, where)
