@@ -61,14 +61,8 @@ def dims_of(dim: Any) -> Any:
     return None if isinstance(dim, (list, tuple)) and not dim else dim
 
 
-def _reductions(words: str) -> dict[str, Row]:
-    """Rows of reductions, ``amax=max``, along dims or of all elements."""
-
-    def row(function: Callable[..., Any]) -> Row:
-        return Row(lambda input, dim=None, keepdim=False: function(input, dims_of(dim), keepdims=keepdim))
-
-    names = [word.partition("=") for word in words.split()]
-    return {theirs: row(getattr(core, ours or theirs)) for theirs, _, ours in names}
+def _reduction(function: Callable[..., Any]) -> Row:
+    return Row(lambda input, dim=None, keepdim=False: function(input, dims_of(dim), keepdims=keepdim))
 
 
 def extreme(name: str, *, tied: bool = False) -> Row:
@@ -321,7 +315,8 @@ TORCH: dict[str, Row] = {
     **same(core, "tril triu", "input diagonal"),
     **same(linalg, "outer", "input vec2"),
     **{name: Row(lambda input, min=None, max=None: core.clip(input, min, max)) for name in ("clamp", "clip")},
-    **_reductions("all amax=max amin=min any argmax argmin mean prod sum"),
+    **{f"a{name}": _reduction(getattr(core, name)) for name in ("max", "min")},
+    **{name: _reduction(getattr(core, name)) for name in ("all", "any", "argmax", "argmin", "mean", "prod", "sum")},
     "addcmul": Row(lambda input, tensor1, tensor2, value=1: core.add(input, core.multiply(core.multiply(tensor1, tensor2), value))),
     "addmm": Row(lambda input, mat1, mat2, beta=1, alpha=1: core.add(core.multiply(input, beta), core.multiply(core.matmul(mat1, mat2), alpha))),
     "argsort": Row(lambda input, dim=-1, descending=False: core.argsort(input, dim, descending)),

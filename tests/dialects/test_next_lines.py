@@ -115,6 +115,8 @@ def test_each_ranks_own_array_is_computed_with(world):
             (lambda: x.backward(), "does not require grad"), (lambda: x.requires_grad_(), "local tensors have no gradients here; nearest"),
             (lambda: x.placement, "Only global tensors have 'placement'"), (lambda: x.sbp, "Only global tensors have 'sbp'"),
             (lambda: x.item(), "one element"),
+            *((lambda y=y: y.to_global("cpu", flow.sbp.broadcast), "^placement is a oneflow.placement, not 'cpu'; nearest: placement")
+              for y in (x, flow.tensor(X, flow.placement("cpu", [0, 1]), flow.sbp.broadcast))),
         ):  # fmt: skip
             with pytest.raises(OneFlowError, match=said):
                 wrong()

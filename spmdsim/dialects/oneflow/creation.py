@@ -17,7 +17,7 @@ from spmdsim.dialects.oneflow import placements
 from spmdsim.dialects.oneflow.placements import device as Device
 from spmdsim.dialects.oneflow.placements import placement as Placement
 from spmdsim.dialects.oneflow.sbp import OneFlowError
-from spmdsim.dialects.oneflow.tensors import GlobalTensor, LocalTensor, agreement, check_same, method
+from spmdsim.dialects.oneflow.tensors import GlobalTensor, LocalTensor, check_agreed, method
 from spmdsim.dialects.session import current_world
 from spmdsim.errors import UsageTypeError
 from spmdsim.tensor import Tensor as CoreTensor
@@ -57,13 +57,13 @@ def _global(
     source: Any, shape: tuple[int, ...], placement: Any, sbp: Any, requires_grad: bool, kind: np.dtype | None = None
 ) -> GlobalTensor:  # fmt: skip
     """A global tensor of an array, or of a type from a function, if all ranks mean the same one."""
-    world, layout = current_world(), placements.layout(placement, sbp, len(shape))
-    data = source if kind is None else None
-    kind = source.dtype if kind is None else kind
-    agreement.check_placement(placement, world)
+    world, data = current_world(), source if kind is None else None
+    check_agreed(placement, sbp, world, data)
     placements.check_sizes(placement, sbp, shape)
-    check_same(placement, sbp, world, data)
-    value = CoreTensor.from_global(source, layout, world, shape=shape, dtype=kind)
+    layout = placements.layout(placement, sbp, len(shape))
+    value = CoreTensor.from_global(
+        source, layout, world, shape=shape, dtype=source.dtype if kind is None else kind
+    )
     return GlobalTensor(value, placement).requires_grad_(requires_grad)
 
 

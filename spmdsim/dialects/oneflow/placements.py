@@ -143,10 +143,7 @@ def layout(placement: placement, sbp: SbpLike, ndim: int) -> Layout:
     >>> str(layout(placement("cpu", [[0, 1], [2, 3]]), "(B, S(0))", 2).short())
     'RS(0)'
     """
-    if not isinstance(placement, _Placement):
-        raise OneFlowError(
-            f"placement is a oneflow.placement, not {placement!r}; nearest: placement('cpu', [0, 1])"
-        )
+    check_kind(placement)
     entries = sbp_module.as_tuple(sbp, placement.ndim)
     for entry in entries:
         if entry.axis is not None and entry.axis >= ndim:
@@ -157,6 +154,14 @@ def layout(placement: placement, sbp: SbpLike, ndim: int) -> Layout:
 
 
 _Placement = placement
+
+
+def check_kind(placement: Any) -> None:
+    """Refuse what is no placement."""
+    if not isinstance(placement, _Placement):
+        raise OneFlowError(
+            f"placement is a oneflow.placement, not {placement!r}; nearest: placement('cpu', [0, 1])"
+        )
 
 
 def sbp_of(layout: Layout) -> tuple[Sbp, ...]:

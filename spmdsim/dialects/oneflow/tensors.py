@@ -191,8 +191,7 @@ class LocalTensor(TensorSymbols):
             raise OneFlowError(
                 "Converting a local tensor to global tensor must have placement and sbp parameters."
             )
-        agreement.check_placement(placement, self.world)
-        check_same(placement, sbp, self.world)
+        check_agreed(placement, sbp, self.world)
         layout = placements.layout(placement, sbp, self.shards[0].ndim)
         shape = self._logical_shape(placement, sbp, check_meta)
         sent = _from_first(self, layout, shape)
@@ -220,8 +219,10 @@ class LocalTensor(TensorSymbols):
         return texts[0] if len(texts) == 1 else "\n".join(f"{d}: {text}" for d, text in zip(on, texts))
 
 
-def check_same(placement: Placement, sbp: Any, world: Any, data: Any = None) -> None:
-    """Refuse ranks that were given different placements, sbp or data."""
+def check_agreed(placement: Placement, sbp: Any, world: Any, data: Any = None) -> None:
+    """Refuse a placement on ranks that the job does not have, and ranks that were given different ones, sbp or data."""
+    placements.check_kind(placement)
+    agreement.check_placement(placement, world)
     agreement.check_same(world, [agreement.facts_of(placement, sbp, data)] * len(world.ranks))
 
 
@@ -326,11 +327,10 @@ class GlobalTensor(TensorSymbols):
             raise OneFlowError("Converting a global tensor needs a placement, an sbp or both.")
         where, value = placement or self.placement, self.value
         entries = self.sbp if sbp is None else sbp
-        check_same(where, entries, value.world)
+        check_agreed(where, entries, value.world)
         layout = placements.layout(where, entries, value.ndim)
         if layout == value.layout and where == self.placement and grad_sbp is None and not copy:
             return self
-        agreement.check_placement(where, value.world)
         placements.check_sizes(where, entries, value.shape)
         with agreement.transition(self, (where, entries)), agreement.same_code():
             moved = laid_out(value, layout)
