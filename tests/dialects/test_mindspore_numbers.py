@@ -82,3 +82,29 @@ def test_weight_decay_is_not_for_parameters_that_are_called_beta_or_gamma(world,
         gamma, beta, weight = (parameter.asnumpy() for parameter in parameters)
         np.testing.assert_array_equal([gamma, beta], [X, X])
         assert (weight[X != 0] != X[X != 0]).all() and optimizer.weight_decay == 0.5
+
+
+@pytest.mark.ranks(2)
+def test_functions_have_the_results_and_arguments_of_their_documents(world):
+    """As the pages of ``mindspore.ops`` have them, where NumPy or PyTorch differ."""
+    matrix = np.array([[1, 2], [-4, -5], [2, 1]], np.float32)
+    with use_world(world):
+        s, u, v = (x.full() for x in ops.svd(matrix))
+        np.testing.assert_allclose(s, [7.0652843, 1.040081], rtol=1e-5)
+        np.testing.assert_allclose(u * s @ v.T, matrix, atol=1e-5)
+        np.testing.assert_allclose(ops.svd(matrix, compute_uv=False).full(), s, rtol=1e-6)
+        one, other = np.array([[1, 2, 3]] * 3), np.array([[4, 5, 6]] * 3)
+        assert ops.cross(one, other).full().tolist() == np.zeros((3, 3)).tolist()
+        assert ops.cross(one, other, dim=1).full().tolist() == [[-3, 6, -3]] * 3
+        counted = ops.count_nonzero(one - 2, axis=0, keep_dims=True)
+        assert counted.dtype == np.int32 and counted.full().tolist() == [[3, 0, 3]]
+        assert ops.count_nonzero(one - 2).item() == 6
+        x, target = X.reshape(2, 4), (Y.reshape(2, 4) > 0).astype(np.float32)
+        positive = np.array([1.0, 2.0, 3.0, 4.0], np.float32)
+        found = ops.binary_cross_entropy_with_logits(x, target, np.ones((2, 4), np.float32), positive, "sum")
+        logs = np.log1p(np.exp(-np.abs(x))) + np.maximum(-x, 0)
+        np.testing.assert_allclose(found.item(), ((1 - target) * (x + logs) + positive * target * logs).sum(), rtol=1e-5)
+        assert ops.argmax(x, 1, True).shape == (2, 1)
+        assert [part.shape for part in ops.split(x, [1, 3], 1)] == [(2, 1), (2, 3)]
+        normal = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
+        np.testing.assert_allclose(ops.layer_norm(x, (4,)).full(), normal, rtol=1e-5)

@@ -27,7 +27,7 @@ MINDSPORE = {
     "half": (lambda x: x.half(), X.astype("f2")), "int": (lambda x: (x * 3).int(), (X * 3).astype("i4")), "clip": (lambda x: x.clip(0, 1), X.clip(0, 1)),
     "tile": (lambda x: x.tile((2, 1)), np.tile(X, (2, 1))), "broadcast_to": (lambda x: x.broadcast_to((3, 4, 6)), np.broadcast_to(X, (3, 4, 6))),
     "matmul": (lambda x: x.matmul(x.T), X @ X.T), "swapaxes": (lambda x: x.swapaxes(0, 1), X.T), "copy": (lambda x: x.copy(), X),
-    "qr": (lambda x: ops.matmul(*ops.qr(x)), X), "svd": (lambda x: ops.matmul(ops.svd(x)[0] * ops.svd(x)[1], ops.svd(x)[2]), X),
+    "qr": (lambda x: ops.matmul(*ops.qr(x)), X), "svd": (lambda x: ops.matmul(ops.svd(x)[1] * ops.svd(x)[0], ops.transpose(ops.svd(x)[2], (1, 0))), X),
     "split": (lambda x: x.split(2)[1], X[2:]), "tolist": (lambda x: np.array(x.tolist()), X), "numel": (lambda x: np.array(x.numel()), np.array(24)),
     "dim": (lambda x: np.array(x.dim()), np.array(2)), "rows": (lambda x: x[1:3], X[1:3]), "strides": (lambda x: ops.StridedSlice()(x, (0, 1), (4, 6), (2, 2)), X[::2, 1::2]),
 }  # fmt: skip

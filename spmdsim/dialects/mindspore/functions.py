@@ -15,7 +15,7 @@ import spmdsim.fft as fft
 import spmdsim.linalg as linalg
 import spmdsim.ops as core
 from spmdsim.core import Layout
-from spmdsim.dialects.functions import NETWORK, TORCH, numbers, with_names
+from spmdsim.dialects.functions import NETWORK, TORCH, dims_of, numbers, with_names
 from spmdsim.dialects.mindspore import cells
 from spmdsim.dialects.mindspore.operators import TABLE, written_functions
 from spmdsim.dialects.mindspore.parameter import Parameter, finished, next_seed
@@ -73,15 +73,18 @@ def _extreme(name: str) -> Row:
     return Row(call)
 
 
-def _split(tensor: Any, split_size_or_sections: Any, axis: int = 0) -> Any:
-    """Pieces of one size along an axis."""
-    size, wanted = tensor.shape[axis], split_size_or_sections
-    if not isinstance(wanted, int) or size % wanted:
-        raise InputError(
-            f"ops.split takes a size that divides axis {axis} of size {size}, not {wanted}; "
-            "nearest: ops.StridedSlice"
-        )
-    return core.split(tensor, size // wanted, axis)
+def _svd(input: Any, full_matrices: bool = False, compute_uv: bool = True) -> Any:
+    """Singular values first, and the right vectors as they are, not transposed."""
+    if not compute_uv:
+        return linalg.svdvals(input)
+    left, values, right = linalg.svd(input, full_matrices)
+    return values, left, linalg.matrix_transpose(right)
+
+
+def _cross(input: Any, other: Any, dim: int | None = None) -> Any:
+    """Along the first dim of three entries, unless another one is named."""
+    first = next((d for d, size in enumerate(input.shape) if size == 3), -1)
+    return linalg.cross(input, other, axis=first if dim is None else dim)
 
 
 def _fourier(name: str) -> Row:
@@ -105,18 +108,22 @@ ROWS: dict[str, Row] = {
     **with_names(
         NETWORK,
         "celu cosine_similarity dense=linear hardsigmoid hardswish hardtanh logsigmoid mish mse_loss l1_loss nll_loss "
-        "normalize pad selu softplus softsign glu binary_cross_entropy binary_cross_entropy_with_logits",
+        "normalize pad selu softplus softsign glu binary_cross_entropy",
         **_NAMES, logits="input", labels="target", label="target", inputs="input", padding="pad",
         input_x="input",
     ),
-    **same(linalg, "cholesky cross inverse=inv det matrix_power pinv qr slogdet trace"),
-    "svd": Row(lambda input, full_matrices=False: linalg.svd(input, full_matrices)),
-    **same(core, "count_nonzero einsum hypot"),
+    **same(linalg, "cholesky inverse=inv det matrix_power pinv qr slogdet trace"),
+    "svd": Row(_svd),
+    **same(core, "einsum hypot"),
     **same(core, "tile", "input dims"),
-    **with_names(TORCH, "stack", axis="dim"),
-    "argmax": Row(lambda x, dim=None: core.argmax(x, dim)),
+    **with_names(TORCH, "split stack", axis="dim"),
+    "argmax": Row(lambda x, dim=None, keepdim=False: core.argmax(x, dim, keepdims=keepdim)),
+    "binary_cross_entropy_with_logits": Row(lambda logits, label, weight=None, pos_weight=None, reduction="mean": (
+        NETWORK["binary_cross_entropy_with_logits"].call(logits, label, weight, reduction, pos_weight))),
+    "count_nonzero": Row(lambda x, axis=(), keep_dims=False, dtype=np.int32: (
+        core.cast(core.count_nonzero(x, dims_of(axis), keep_dims), dtype))),
+    "cross": Row(_cross),
     "flatten": Row(lambda x, start_dim=1: TORCH["flatten"].call(x, start_dim)),
-    "split": Row(_split),
     "full_like": Row(lambda input, fill_value: core.add(core.multiply(input.detach(), 0), fill_value)),
     "leaky_relu": Row(lambda input, alpha=0.2: NETWORK["leaky_relu"].call(input, alpha)),
     "max": _extreme("max"),
@@ -136,9 +143,14 @@ ROWS: dict[str, Row] = {
 # -- functions that are not one primitive, nor one of ours -----------------------------------------------------------
 
 
-def _layer_norm(x: Any, normalized_shape: Sequence[int], weight: Any, bias: Any, eps: float = 1e-5) -> Any:
-    begin = len(shape_of(x)) - len(tuple(normalized_shape))
-    return primitive("LayerNorm")(begin, begin, eps)(x, weight, bias)[0]
+def _layer_norm(
+    x: Any, normalized_shape: Sequence[int], weight: Any = None, bias: Any = None, eps: float = 1e-5
+) -> Any:
+    sizes = tuple(normalized_shape)
+    scale, shift = np.ones(sizes, x.dtype), np.zeros(sizes, x.dtype)
+    begin = len(shape_of(x)) - len(sizes)
+    given = scale if weight is None else weight, shift if bias is None else bias
+    return primitive("LayerNorm")(begin, begin, eps)(x, *given)[0]
 
 
 def _clip_by_global_norm(x: Sequence[Any], clip_norm: float = 1.0, use_norm: None = None) -> Any:
