@@ -259,7 +259,10 @@ class Tensor(SymbolicTensor):
             PlanError: the layout is partial or for another number of dims.
         """
         world, origin = self.world, self.origin
-        known = world.cache.get((self.meta, getattr(layout, "_hash", None), world.variant))
+        try:
+            known = world.cache.get((self.meta, layout._hash, world.variant))
+        except AttributeError:  # no layout
+            return move(self, layout)
         if known is None or (known.layout is not layout and known.layout != layout):
             return move(self, layout)
         run = None if known.program is None else known.program.run

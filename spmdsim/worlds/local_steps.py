@@ -24,11 +24,6 @@ from spmdsim.worlds.pool import empty
 from spmdsim.worlds.programs import Run
 
 
-def in_order(run: Run) -> Run:
-    """The same function, given C-contiguous arrays only."""
-    return lambda array: run(array if array.flags.c_contiguous else contiguous(array))
-
-
 def stays(piece: HaloPiece, shape: tuple[int, ...], size: int) -> bool:
     """Whether a piece of a block of so many elements is the windows where it lies: all of them, and most of the block."""
     return piece.size == math.prod(shape) and 2 * piece.size >= size

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
@@ -43,7 +44,8 @@ class StepProgram:
         self.run = None
 
 
-class FastPath(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class FastPath:
     """A redistribution that was done before: the layout that was asked for, its plan, and what is known of the result.
 
     Its program is its only step as this process runs it, if there is nothing more to do.

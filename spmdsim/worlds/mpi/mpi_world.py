@@ -31,7 +31,7 @@ from spmdsim.redistribution.ways.way_trial import TunedSteps, reproducible_mode,
 from spmdsim.trace import recorder
 from spmdsim.trace.events import Asked
 from spmdsim.worlds.emulated import emulation
-from spmdsim.worlds.local_steps import Arrived, check_shards, filling, in_order
+from spmdsim.worlds.local_steps import Arrived, check_shards, filling
 from spmdsim.worlds.mpi import messages
 from spmdsim.worlds.mpi.alike import Comparison, agreed
 from spmdsim.worlds.mpi.boards import board_of, world_ranks
@@ -48,6 +48,7 @@ from spmdsim.worlds.mpi.recording import Recording, record_path
 from spmdsim.worlds.mpi.reducing import ReduceGroup, reduce_all, reduce_scattered
 from spmdsim.worlds.mpi.shared import Shared, gather_shared, reduce_shared
 from spmdsim.worlds.mpi.trials import Trials, common_machine, machine_name, tried
+from spmdsim.worlds.mpi.written_steps import in_order
 from spmdsim.worlds.programs import Moved, Run, StepProgram, check_shard, forget
 
 #: The way of results that the ranks of a node share, and the collectives that have it.
@@ -287,7 +288,8 @@ class MPIWorld(BeginsEarly):
             return make(some[0])
         meet = (lambda: None) if program.check is None else program.check.meet
         group = step.group(self.rank) if step.axes else members_of(step)
-        return tried(trial, lambda number: make(some[number]), self._comms.of(tuple(sorted(group))), meet)
+        comm = self._comms.of(tuple(sorted(group)))
+        return tried(trial, lambda number: make(some[number]), comm, meet, program.free)
 
     def _by_way(self, step: Step, dtype: np.dtype, way: Way, types: list[MPI.Datatype]) -> Run:
         if way.name == "nothing":

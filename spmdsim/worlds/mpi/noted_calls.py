@@ -18,8 +18,6 @@ from threading import Lock
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 import spmdsim
 from spmdsim.bounded import Bounded
 from spmdsim.core.lockstep import contiguous
@@ -27,6 +25,7 @@ from spmdsim.sides import name_ranks, number_of, sides
 from spmdsim.trace.recorder import source_line, source_lines, users
 from spmdsim.worlds.mpi import board as area
 from spmdsim.worlds.mpi.board import Board, NotedCall, as_float, column, differences
+from spmdsim.worlds.mpi.written_steps import IN_ORDER, WrittenRun
 from spmdsim.worlds.programs import Run
 
 if TYPE_CHECKING:
@@ -328,6 +327,48 @@ class Calls:
         return f" (before that, all: {told})" if calls else ""
 
 
+# -- ``begin``, a call that is made again and again, and ``end`` in one function, which remembers where its user's frame was
+
+_BEGINS = (
+    "global code, told, above",
+    "try:",
+    "    frame = this_frame(above)",
+    "    line = told(frame.f_lasti) if frame.f_code is code else None",
+    "except ValueError:",  # nobody is so far up
+    "    line = None",
+    "if line is None:",  # not as the last time
+    "    line, code, told, above = line_above(board, this_frame(1))",
+    "number = calls.number",
+    "place = number & last",
+    "row, over, agreed = slots[place]",
+    "mine = digest ^ world.about",
+    "rewrite(numbers, row, mine, kind, line, clock())",
+    "calls.number = numbers[begun] = number + 1",
+    "numbers[inside] = here",
+    "try:",
+)
+_LOOKS = (
+    "    marks[place] = number ^ key",
+    # As ``unlike`` does it; what begins with the key is the group.
+    "    for theirs, at in calls.peers:",
+    "        if theirs[at + was_begun] > number and theirs[at + agreed] != mine and theirs[at] == key:",
+    "            check.checker.compare(calls)",
+)
+_LOOKS_AT_MARKS = (
+    "    if marks[place] == number ^ key and unlike(number):",
+    "        check.checker.compare(calls)",
+)
+_ENDS = (
+    "except BaseException as error:",
+    "    end(number)",
+    "    check.failed(error)",
+    "    raise",
+    "now = seconds[over] = clock()",
+    "if now > calls.due or not number & but_one:",
+    "    compare()",
+)
+
+
 def _noting(
     calls: Calls, world: Any, strict: bool
 ) -> tuple[Callable[[int], int], Callable[[int], None], Callable[[Run, Check], Run]]:
@@ -359,50 +400,20 @@ def _noting(
         seconds[slots[number & last][1]] = clock()
 
     def noted(run: Run, check: Check) -> Run:
-        digest, heavy, compare = check.digest, check.heavy, check.compare
-        # The code that the user's call is in, what knows that one's lines, and how far up it was.
-        code: CodeType | None = None
-        told: Callable[[int], float | None] = board.lines_of(0).get
-        above = 1
-        kind, but_one, unlike, was_begun = as_float(digest), EVERY - 1, calls.unlike, area.BEGUN
-
-        def checked(array: np.ndarray) -> np.ndarray:
-            """``begin``, the call and ``end`` in one function, which remembers where its user's frame was."""
-            nonlocal code, told, above
-            try:
-                frame = this_frame(above)
-                line = told(frame.f_lasti) if frame.f_code is code else None
-            except ValueError:  # nobody is so far up
-                line = None
-            if line is None:  # not as the last time
-                line, code, told, above = line_above(board, this_frame(1))
-            number = calls.number
-            place = number & last
-            row, over, agreed = slots[place]
-            mine = digest ^ world.about
-            rewrite(numbers, row, mine, kind, line, clock())
-            calls.number = numbers[begun] = number + 1
-            numbers[inside] = here
-            try:
-                if heavy:
-                    marks[place] = number ^ key
-                    # As ``unlike`` does it; what begins with the key is the group.
-                    for theirs, at in calls.peers:
-                        other = theirs[at + was_begun] > number and theirs[at + agreed] != mine
-                        if other and theirs[at] == key:
-                            check.checker.compare(calls)
-                elif (mark := marks[place]) and mark == number ^ key and unlike(number):
-                    check.checker.compare(calls)
-                result = run(array if array.flags.c_contiguous else contiguous(array))
-            except BaseException as error:
-                end(number)
-                check.failed(error)
-                raise
-            now = seconds[over] = clock()
-            if now > calls.due or not number & but_one:
-                compare()
-            return result
-
-        return checked
+        names = {
+            "numbers": numbers, "seconds": seconds, "slots": slots, "rewrite": rewrite, "clock": clock, "end": end,
+            "last": last, "begun": begun, "inside": inside, "here": here, "marks": marks, "key": key,
+            "was_begun": area.BEGUN, "but_one": EVERY - 1, "kind": as_float(check.digest), "digest": check.digest,
+            "this_frame": this_frame, "line_above": line_above, "board": board, "contiguous": contiguous,
+            "calls": calls, "world": world, "check": check, "compare": check.compare, "unlike": calls.unlike,
+            # The code that the user's call is in, what knows that one's lines, and how far up it was.
+            "code": None, "told": board.lines_of(0).get, "above": 1,
+        }  # fmt: skip
+        before = (
+            *_BEGINS,
+            *(_LOOKS if check.heavy else _LOOKS_AT_MARKS),
+            *["    " + line for line in IN_ORDER],
+        )
+        return WrittenRun.of(run).inside(before, _ENDS, **names).run
 
     return begin, end, noted

@@ -8,7 +8,6 @@ actual peers, in pieces that MPI can count, where a group is large or its data a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from itertools import groupby
 from typing import Any
 
@@ -27,6 +26,7 @@ from spmdsim.redistribution.ways.rank_transfers import (
 from spmdsim.redistribution.ways.way import Way
 from spmdsim.worlds.mpi import messages
 from spmdsim.worlds.mpi.messages import Stretches, counted_parts, element, subarray
+from spmdsim.worlds.mpi.written_steps import one_call
 from spmdsim.worlds.pool import allocator, empty
 from spmdsim.worlds.programs import Run
 
@@ -43,25 +43,6 @@ def place(way: Way, comm: MPI.Comm, dtype: np.dtype, types: list[MPI.Datatype]) 
 
 def _counts(indices: tuple[Index | None, ...]) -> list[int]:
     return [0 if i is None else MemberBox(0, i).count for i in indices]
-
-
-def _straight(
-    call: Callable[[Any, Any], None],
-    shape: tuple[int, ...],
-    dtype: np.dtype,
-    count: int,
-    taken: Any,
-    kind: MPI.Datatype,
-) -> Run:
-    """One call that moves elements from where they are to where they belong; ``taken`` of a kind come from each."""
-    fresh, given = allocator(shape, dtype), element(dtype.itemsize)
-
-    def run(array: np.ndarray) -> np.ndarray:
-        out = fresh()
-        call([array, count, given], [out, taken, kind])
-        return out
-
-    return run
 
 
 def broadcast(
@@ -86,8 +67,8 @@ def _gather(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype) -> Run:
     offsets = [0 if i is None else flat_offset(traffic.target, i) or 0 for i in traffic.gathered]
     counts, kind, count = _counts(traffic.gathered), element(dtype.itemsize), math.prod(traffic.source)
     equal = offsets == [k * count for k in range(len(counts))] and set(counts) == {count}
-    call, taken = (comm.Allgather, count) if equal else (comm.Allgatherv, (counts, offsets))
-    return _straight(call, traffic.target, dtype, count, taken, kind)
+    name, taken = ("Allgather", count) if equal else ("Allgatherv", (counts, offsets))
+    return one_call(comm, name, allocator(traffic.target, dtype), (count, kind), (taken, kind))
 
 
 def _gather_unpack(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype) -> Run:
@@ -126,7 +107,8 @@ def _gather_typed(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype, types
     part = subarray(traffic.target, box, dtype.itemsize)
     shifted = part.Create_resized(0, width).Commit()
     types += [part, shifted]
-    return _straight(comm.Allgather, traffic.target, dtype, math.prod(traffic.source), 1, shifted)
+    given = math.prod(traffic.source), element(dtype.itemsize)
+    return one_call(comm, "Allgather", allocator(traffic.target, dtype), given, (1, shifted))
 
 
 def _gather_rows(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype, rows: int, some: int) -> Run:
@@ -152,7 +134,7 @@ def _gather_rows(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype, rows: 
 def _swap(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype) -> Run:
     """Alltoall of equal blocks, from where they are to where they belong."""
     kind, count = element(dtype.itemsize), math.prod(traffic.source) // comm.size
-    return _straight(comm.Alltoall, traffic.target, dtype, count, count, kind)
+    return one_call(comm, "Alltoall", allocator(traffic.target, dtype), (count, kind), (count, kind))
 
 
 def _typed(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype, created: list[MPI.Datatype]) -> Run:
@@ -181,14 +163,7 @@ def _typed(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype, created: lis
     before, after = ((MemberBox(traffic.me, index),) for index in traffic.own) if traffic.own else ((), ())
     sent = side((*traffic.sends, *before), traffic.source)
     received = side((*traffic.receives, *after), traffic.target)
-    fresh = allocator(traffic.target, dtype)
-
-    def run(array: np.ndarray) -> np.ndarray:
-        out = fresh()
-        comm.Alltoallw([array, *sent], [out, *received])
-        return out
-
-    return run
+    return one_call(comm, "Alltoallw", allocator(traffic.target, dtype), sent, received)
 
 
 def _pack(side: Side, array: np.ndarray) -> np.ndarray:

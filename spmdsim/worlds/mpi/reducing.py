@@ -25,6 +25,7 @@ from spmdsim.redistribution.ways.way import Way, chunk_elements
 from spmdsim.worlds.mpi import messages
 from spmdsim.worlds.mpi.counted import Counted
 from spmdsim.worlds.mpi.messages import element, native_op, number_view
+from spmdsim.worlds.mpi.written_steps import WrittenRun, calling
 from spmdsim.worlds.pool import allocator, empty
 from spmdsim.worlds.programs import Run
 
@@ -60,11 +61,6 @@ def _native_all(op: str, group: ReduceGroup, shape: tuple[int, ...], dtype: np.d
     native = native_op(op, dtype)
     assert native is not None
 
-    def whole(array: np.ndarray) -> np.ndarray:
-        out = fresh()
-        comm.Allreduce(array, out, native)
-        return out
-
     def run(array: np.ndarray) -> np.ndarray:
         out = fresh()
         give, take = number_view(array), number_view(out)
@@ -74,7 +70,12 @@ def _native_all(op: str, group: ReduceGroup, shape: tuple[int, ...], dtype: np.d
             out /= size
         return out
 
-    return whole if op != "avg" and dtype.kind != "b" and math.prod(shape) <= most else run
+    if op == "avg" or dtype.kind == "b" or math.prod(shape) > most:
+        return run
+    call, names = calling(comm, "Allreduce")
+    return WrittenRun(
+        ("out = fresh()", f"{call}(array, out, native)"), {**names, "fresh": fresh, "native": native}
+    )
 
 
 def _gathered(op: str, group: ReduceGroup, flat: np.ndarray) -> np.ndarray:
@@ -177,11 +178,6 @@ def _native_scatter(op: str, group: ReduceGroup, layout: Blocks, dtype: np.dtype
     fresh, native = allocator(layout.target, dtype), native_op(op, dtype)
     assert native is not None
 
-    def whole(array: np.ndarray) -> np.ndarray:
-        out = fresh()
-        comm.Reduce_scatter(array, out, counts, native)
-        return out
-
     def run(array: np.ndarray) -> np.ndarray:
         out = fresh()
         give, take = number_view(packed(layout, array, always=True)), number_view(out)
@@ -191,7 +187,11 @@ def _native_scatter(op: str, group: ReduceGroup, layout: Blocks, dtype: np.dtype
         return out
 
     plain = equal and layout.direct and layout.packed and layout.whole and op != "avg" and dtype.kind != "b"
-    return whole if plain else run
+    if not plain:
+        return run
+    call, names = calling(comm, "Reduce_scatter")
+    names |= {"fresh": fresh, "counts": counts, "native": native}
+    return WrittenRun(("out = fresh()", f"{call}(array, out, counts, native)"), names)
 
 
 def _small_scatter(op: str, group: ReduceGroup, layout: Blocks, dtype: np.dtype) -> Run:
@@ -200,17 +200,22 @@ def _small_scatter(op: str, group: ReduceGroup, layout: Blocks, dtype: np.dtype)
     fresh, landing = allocator(layout.target, dtype), allocator((size, *layout.target), dtype)
     # Along the first dim numpy reduces row by row, in the order of the group, unless rows are single elements.
     at_once = size > 2 and count > 1 and op != "avg" and group.order == tuple(range(size))
-    reduce = ufunc(op, dtype).reduce
-
-    def run(array: np.ndarray) -> np.ndarray:
-        out, parts = fresh(), landing()
-        comm.Alltoall([array, count, kind], [parts, count, kind])
-        if at_once:
-            result: np.ndarray = reduce(parts, 0, None, out)
-            return result
-        return fold(op, [parts[k] for k in group.order], out)
-
-    return run
+    function, order = ufunc(op, dtype), group.order
+    if at_once:
+        add = "reduce(parts, 0, None, out)"
+    elif size == 2 and op != "avg":
+        add = f"function(parts[{order[0]}], parts[{order[1]}], out)"
+    else:
+        add = "fold(op, [parts[k] for k in order], out)"
+    call, names = calling(comm, "Alltoall")
+    names |= {"fresh": fresh, "landing": landing, "count": count, "element": kind, "op": op, "order": order}
+    names |= {"reduce": function.reduce, "function": function, "fold": fold}
+    lines = (
+        "out, parts = fresh(), landing()",
+        f"{call}([array, count, element], [parts, count, element])",
+        add,
+    )
+    return WrittenRun(lines, names)
 
 
 def _exchange_and_fold(

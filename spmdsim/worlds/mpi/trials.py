@@ -28,6 +28,7 @@ from spmdsim.redistribution.ways.way_trial import Trial, TunedStep, TunedSteps, 
 from spmdsim.sides import number_of
 from spmdsim.worlds.mpi.board import Record
 from spmdsim.worlds.mpi.counted import VENDOR, Counted
+from spmdsim.worlds.mpi.written_steps import WrittenRun
 from spmdsim.worlds.programs import Run
 
 
@@ -85,23 +86,29 @@ def words(step: Step, dtype: np.dtype) -> str:
     return f"{Record.of(step, dtype.name, None)} on {' and '.join(map(str, meshes))}"
 
 
-def tried(trial: Trial, make: Callable[[int], Run], comm: Counted, meet: Callable[[], None]) -> Run:
+def tried(
+    trial: Trial,
+    make: Callable[[int], Run],
+    comm: Counted,
+    meet: Callable[[], None],
+    again: Callable[[], None],
+) -> Run:
     """A step whose calls try the ways, which ``make`` derives by their numbers, or take the chosen one.
 
-    ``meet`` is called inside of a call of a trial: it returns when all of the communicator's ranks are in it.
+    ``meet`` is called inside of a call of a trial: it returns when all of the communicator's ranks are in it. ``again`` is
+    called when another way was chosen than the one that is written out here: the step is to be derived anew.
     """
-    way = cache(make)
-    current, usual = trial.chosen, way(trial.chosen)
+    way, current = cache(make), trial.chosen
 
-    def run(array: np.ndarray) -> np.ndarray:
-        nonlocal current, usual
-        waiting = trial.waiting
-        if not waiting:
-            return attempt(array)
-        trial.waiting = waiting - 1
+    def otherwise(array: np.ndarray) -> np.ndarray:
+        if trial.waiting:  # another program of the step has chosen
+            trial.waiting -= 1
+            result = way(trial.chosen)(array)
+        else:
+            result = attempt(array)
         if trial.chosen != current:
-            current, usual = trial.chosen, way(trial.chosen)
-        return usual(array)
+            again()
+        return result
 
     def attempt(array: np.ndarray) -> np.ndarray:
         meet()
@@ -116,7 +123,15 @@ def tried(trial: Trial, make: Callable[[int], Run], comm: Counted, meet: Callabl
             trial.decide(slowest.tolist())
         return result
 
-    return run
+    before = (
+        "waiting = trial.waiting",
+        "if waiting and trial.chosen == current:",
+        "    trial.waiting = waiting - 1",
+    )
+    after = "else:", "    out = otherwise(array)"
+    return WrittenRun.of(way(current)).inside(
+        before, after, trial=trial, current=current, otherwise=otherwise
+    )
 
 
 @cache
