@@ -6,7 +6,6 @@ import dis
 import inspect
 import sys
 from collections.abc import Callable, Collection, Mapping
-from difflib import get_close_matches
 from functools import wraps
 from typing import Any, ClassVar
 
@@ -45,9 +44,7 @@ def not_covered(
 
 def hinted(where: str, name: str, there: Collection[str], nearest: Mapping[str, str] | None) -> str:
     """What is said of a name that a module or a class does not have."""
-    lower = {known.lower(): known for known in there}
-    close = get_close_matches(name.lower(), lower, n=1, cutoff=0.6)
-    hint = (nearest or {}).get(name) or (lower[close[0]] if close else "")
+    hint = (nearest or {}).get(name) or resembling(name, there)
     hint = f"nearest: {hint}" if hint else f"nothing is near it, dir({where}) lists what there is"
     return f"{where}.{name} is not covered by this dialect; {hint}"
 

@@ -54,6 +54,16 @@ def test_losses(x, reduction):
         made["MSE"]("median")
 
 
+@pytest.mark.parametrize("wrong, right", [("Tnsor", "Tensor"), ("tnsor", "tensor")])
+def test_the_nearest_word_is_spelled_as_the_wrong_one(wrong, right):
+    from spmdsim.dialects import oneflow
+
+    with pytest.raises(
+        AttributeError, match=f"^oneflow.{wrong} is not covered by this dialect; nearest: {right}$"
+    ):
+        getattr(oneflow, wrong)
+
+
 def test_a_class_of_ours_takes_other_arguments():
     Theirs = renamed("Theirs", nn.SGD, lambda params, lr=0.5: dict(parameters=params, rate=lr), word=7)
     made = Theirs([], lr=0.25)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spmdsim.core import Bounds, Layout, Mesh
+from spmdsim.dialects.missing import refuse
 from spmdsim.dialects.oneflow import sbp as sbp_module
 from spmdsim.dialects.oneflow.sbp import OneFlowError, Sbp
 from spmdsim.dialects.session import current_world
@@ -118,21 +119,17 @@ class placement:
 
 def _check_ranks(order: tuple[int, ...], world_size: int | None, devices_per_node: int | None) -> None:
     ranks, highest = [*order], max(order)
-    repeated = next((rank for i, rank in enumerate(order) if rank in order[:i]), None)
-    if repeated is not None:
-        raise OneFlowError(f"the ranks of a placement must differ, but {repeated} is repeated in {ranks}")
-    if min(order) < 0:
-        raise OneFlowError(f"the ranks of a placement must not be negative, but got {ranks}")
-    if world_size is not None and highest >= world_size:
-        raise OneFlowError(
-            f"Placement is invalid because rank must be less than world size! rank {highest} of {ranks}, world size {world_size}"
-        )
+    some = order if len({*order}) < len(order) else ()  # of many ranks nobody looks for what is not there
+    repeated = [rank for i, rank in enumerate(some) if rank in some[:i]]
     nodes = Counter(rank // devices_per_node for rank in order) if devices_per_node else {}
-    if len(set(nodes.values())) > 1:
-        raise OneFlowError(
-            f"every node of a placement must contribute the same number of devices, but nodes of {devices_per_node} "
-            f"contribute {dict(nodes)} (node: devices)"
-        )
+    refuse({
+        f"the ranks of a placement must differ, but {[*repeated, 0][0]} is repeated in {ranks}": bool(repeated),
+        f"the ranks of a placement must not be negative, but got {ranks}": min(order) < 0,
+        f"Placement is invalid because rank must be less than world size! rank {highest} of {ranks}, world size {world_size}":
+            world_size is not None and highest >= world_size,
+        f"every node of a placement must contribute the same number of devices, but nodes of {devices_per_node} contribute "
+        f"{dict(nodes)} (node: devices)": len({*nodes.values()}) > 1,
+    }, OneFlowError)  # fmt: skip
 
 
 def layout(placement: placement, sbp: SbpLike, ndim: int) -> Layout:

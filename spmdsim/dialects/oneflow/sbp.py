@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spmdsim.core import Partial, Placement, Replicate, Shard
+from spmdsim.dialects.missing import refuse
 from spmdsim.dialects.namespaces import find_words
 from spmdsim.errors import LayoutError, UsageTypeError
 
@@ -71,12 +72,11 @@ def split(axis: int | None = None, *, dim: int | None = None) -> Sbp:
     given = dim if axis is None else axis
     if not isinstance(given, int) or isinstance(given, bool):
         raise UsageTypeError(f"sbp.split takes a tensor dim (an integer), but got {given!r}")
-    if given < 0:
-        raise OneFlowError(f"Split axis must not be negative, but got {given}!")
-    if given >= MAX_SPLIT_AXIS:
-        raise OneFlowError(
-            f"Expected split axis to be less than the supported maximum axis ({MAX_SPLIT_AXIS}), but got {given}!"
-        )
+    refuse({
+        f"Split axis must not be negative, but got {given}!": given < 0,
+        f"Expected split axis to be less than the supported maximum axis ({MAX_SPLIT_AXIS}), but got {given}!":
+            given >= MAX_SPLIT_AXIS,
+    }, OneFlowError)  # fmt: skip
     return Sbp("split", given)
 
 
