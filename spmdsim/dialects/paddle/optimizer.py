@@ -167,10 +167,13 @@ class Optimizer(Worded, nn.Optimiser):
 
     def step(self) -> None:
         """One update of all parameters that have a gradient."""
-        self._step(self._known(static.default_main_program()))
+        self._step(self._known())
 
-    def _known(self, program: static.Program) -> list[Any]:
-        return program.all_parameters() if self._given is None else self._given
+    def _known(self, program: static.Program | None = None) -> list[Any]:
+        """What it trains; no program, nor its world, is asked for where that was said."""
+        if self._given is None:
+            return (program or static.default_main_program()).all_parameters()
+        return self._given
 
     def _step(self, chosen: list[Any]) -> None:
         if not chosen:
@@ -193,7 +196,7 @@ class Optimizer(Worded, nn.Optimiser):
 
     def clear_grad(self, set_to_zero: bool = True) -> None:
         """Forget all gradients."""
-        self.parameters = self._known(static.default_main_program())
+        self.parameters = self._known()
         self.zero_grad()
 
     clear_gradients = clear_grad
