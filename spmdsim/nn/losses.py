@@ -159,7 +159,7 @@ def classes_last(x: Tensor, axis: int = 1) -> Tensor:
     return x if normal_dims(axis, x.ndim) == (x.ndim - 1,) else ops.moveaxis(x, axis, -1)
 
 
-def check_weight(weight: Any, classes: int) -> None:
+def check_weight(weight: object, classes: int) -> None:
     """Refuse weights of classes that are not one per class. InputError: another number of them, or no tensor."""
     if weight is not None and tuple(getattr(weight, "shape", ())) != (classes,):
         got = f"shape {[*weight.shape]}" if hasattr(weight, "shape") else f"{weight!r}"
@@ -168,7 +168,7 @@ def check_weight(weight: Any, classes: int) -> None:
         )
 
 
-def counted(target: Tensor, ignore_index: int, weight: Any, like: Tensor) -> tuple[Tensor, Tensor]:
+def counted(target: Tensor, ignore_index: int, weight: Tensor | None, like: Tensor) -> tuple[Tensor, Tensor]:
     """Labels, 0 for those that do not count, and how much each of them counts, in the type of ``like[..., c]``."""
     check_weight(weight, like.shape[-1])
     ignored = ops.equal(target, ignore_index)
@@ -199,7 +199,7 @@ def _rows(x: Tensor, target: Tensor) -> Tensor:
 
 
 def nll_loss(
-    x: Tensor, target: Tensor, weight: Operand | None = None, ignore_index: int = -100, reduction: str = "mean"
+    x: Tensor, target: Tensor, weight: Tensor | None = None, ignore_index: int = -100, reduction: str = "mean"
 ) -> Tensor:  # fmt: skip
     """:func:`cross_entropy` of labels, from logarithms of probabilities.
 
@@ -215,7 +215,7 @@ def nll_loss(
 
 
 def cross_entropy(
-    x: Tensor, target: Tensor, weight: Operand | None = None, ignore_index: int = -100, reduction: str = "mean",
+    x: Tensor, target: Tensor, weight: Tensor | None = None, ignore_index: int = -100, reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Tensor:  # fmt: skip
     """Minus the log-probability of labels, with PyTorch's options; the classes are dim 1 of ``x``, or its only one.

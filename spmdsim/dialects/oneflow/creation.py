@@ -68,11 +68,8 @@ def _global(
 
 
 def _local(arrays: list[np.ndarray], device: Any, requires_grad: bool) -> LocalTensor:
-    if requires_grad:
-        raise OneFlowError(
-            "local tensors have no gradients here; nearest: x.to_global(placement, sbp).requires_grad_()"
-        )
-    return LocalTensor(arrays, current_world(), Device(device or "cpu").type)
+    tensor = LocalTensor(arrays, current_world(), Device(device or "cpu").type)
+    return tensor.requires_grad_(requires_grad)
 
 
 def tensor(
