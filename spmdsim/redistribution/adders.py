@@ -10,6 +10,7 @@ element by element only: all ranks must come to the same answer.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from functools import cached_property, lru_cache
 from typing import NamedTuple
@@ -180,7 +181,7 @@ def balanced(extras: np.ndarray, volumes: np.ndarray, loads: np.ndarray) -> tupl
         table[groups + rank] -= extras[group, rank] * table[group]
     basis = np.concatenate([np.arange(groups) * ranks + first, slack + every])
     line = groups + int(taken.argmax())
-    scratch, ratios = np.empty_like(table), np.empty(groups + ranks)
+    scratch = np.empty_like(table)
     _pivot(table, line, most, scratch)
     basis[line] = most
     gains = table[line, :most]
@@ -188,9 +189,9 @@ def balanced(extras: np.ndarray, volumes: np.ndarray, loads: np.ndarray) -> tupl
         column = int(gains.argmax() if count < PATIENCE else (gains > TINY).argmax())
         if gains[column] <= TINY:
             break
-        ratios.fill(np.inf)
-        np.divide(table[:, right], table[:, column], out=ratios, where=table[:, column] > TINY)
-        leaving = int(ratios.argmin())
+        pairs = zip(table[:, right].tolist(), table[:, column].tolist())
+        ratios = [most / rate if rate > TINY else math.inf for most, rate in pairs]
+        leaving = ratios.index(min(ratios))
         if leaving == line:
             break
         _pivot(table, leaving, column, scratch)

@@ -54,12 +54,13 @@ from typing import NamedTuple
 import numpy as np
 
 from spmdsim.core import Layout
+from spmdsim.core.step import overlap, volume
 from spmdsim.layout.blocks import all_bounds
 from spmdsim.redistribution.adders import sums
 from spmdsim.redistribution.exchange.grid import piece_numbers, ranks_of
 
-#: Up to so many ranks per mesh the ranks are weighed.
-MOST_RANKS = 16
+#: Up to so many ranks per mesh the ranks are weighed, and counted in plain Python.
+MOST_RANKS, FEW = 16, 32
 
 
 class ReceptionBound(NamedTuple):
@@ -120,6 +121,8 @@ def least_on_average(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Recept
     mesh, kept = dst.mesh, kept_axes(src, dst)
     terms = contributions(src, dst)
     new = tuple(axis for axis in dst.partial_axes if axis not in kept)
+    if terms > 1 and not new and max(src.mesh.size, mesh.size) <= FEW:
+        return _least_of_few(src, dst, shape, kept, terms)
     here = ranks_of(src.mesh).positions(ranks_of(mesh).rank)
     want, have = all_bounds(dst, shape), all_bounds(src, shape)[here]
     own = np.minimum(want[..., 1], have[..., 1]) - np.maximum(want[..., 0], have[..., 0])
@@ -138,6 +141,26 @@ def least_on_average(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Recept
     total = elements * (terms + wanting - 1) - covered
     least = -(-total // (mesh.size + src.mesh.size - int((here >= 0).sum())))
     return ReceptionBound.of_each(np.maximum(-(-wanted // lines), least), total)
+
+
+def _least_of_few(
+    src: Layout, dst: Layout, shape: tuple[int, ...], kept: tuple[str, ...], terms: int
+) -> ReceptionBound:
+    """:func:`least_on_average` of few ranks where values are reduced, and nothing else becomes pending: without arrays."""
+    mesh = dst.mesh
+    here = ranks_of(src.mesh).positions(ranks_of(mesh).rank).tolist()
+    want, have = all_bounds(dst, shape).tolist(), all_bounds(src, shape).tolist()
+    source = piece_numbers(src.mesh, src.split_axes).tolist()
+    target = piece_numbers(mesh, (*dst.split_axes, *kept)).tolist()
+    held = {
+        (piece, source[position]): volume(common)
+        for box, position, piece in zip(want, here, target)
+        if position >= 0 and (common := overlap(box, have[position])) is not None
+    }
+    wanting = mesh.size // mesh.axis_size(*dst.split_axes, *kept)
+    total = math.prod(shape) * mesh.axis_size(*kept) * (terms + wanting - 1) - sum(held.values())
+    least = -(-total // (mesh.size + src.mesh.size - sum([position >= 0 for position in here])))
+    return ReceptionBound.of_each(np.array([max(volume(box), least) for box in want]), total)
 
 
 def _distinct(group: np.ndarray, piece: np.ndarray, elements: np.ndarray) -> np.ndarray:

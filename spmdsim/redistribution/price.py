@@ -7,6 +7,7 @@ held by few ranks for many are priced by the senders.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import pairwise
@@ -22,9 +23,9 @@ from spmdsim.cost.closed_forms import textbook_seconds
 from spmdsim.cost.machine import CostModel, Link, Machine, Piece, Restricted
 from spmdsim.layout.blocks import largest_block
 from spmdsim.redistribution.exchange import direct_reduction
-from spmdsim.redistribution.exchange.direct import shares
+from spmdsim.redistribution.exchange.direct import FEW_RANKS, shares
 from spmdsim.redistribution.exchange.direct_reduction import most_messages, totals
-from spmdsim.redistribution.exchange.exchange_volume import busiest, exchange_volume
+from spmdsim.redistribution.exchange.exchange_volume import busiest, exchange_volume, few_volume
 from spmdsim.redistribution.exchange.flat import flat_received
 from spmdsim.redistribution.exchange.grid import Ends, grid, piece_numbers, ranks_of
 from spmdsim.redistribution.group_steps import PartsStep, ScanStep
@@ -248,7 +249,30 @@ def busiest_received(steps: Sequence[Step]) -> int:
     one_mesh = len({step.dst.mesh for step in sending}) < 2
     if len(sending) < 2 or (one_mesh and sum(not _alike_on_all(step) for step in sending) < 2):
         return sum(most_received(step) for step in sending)
-    return int(all_received(sending).max())
+    if max([mesh.size for step in sending for mesh in (step.src.mesh, step.dst.mesh)]) > FEW_RANKS:
+        return int(all_received(sending).max())
+    total: Counter[int] = Counter()
+    for step in sending:
+        if step.collective == "reduce_exchange":
+            total.update(dict(enumerate(totals(step.src, step.dst, step.shape)[0])))
+        else:
+            total.update(dict(zip(step.dst.mesh.rank_list, _few_received(step))))
+    return max(total.values())
+
+
+def _few_received(step: Step) -> list[int]:
+    """:func:`received_elements` of few ranks, without arrays where these would take longer."""
+    if type(step) is not Step or step.to_shape is not None:
+        numbers: list[int] = received_elements(step).tolist()
+        return numbers
+    volume, collective = few_volume(_ends(step)), step.collective
+    if collective not in ("all_reduce", "reduce_scatter"):
+        return volume.received
+    mesh, members = step.dst.mesh, step.src.mesh.axis_size(*step.axes)
+    number = places(mesh, step.axes).tolist() if collective == "all_reduce" else [0] * mesh.size
+    return [
+        reduction_elements(collective, members, held, place) for held, place in zip(volume.wanted, number)
+    ]
 
 
 def all_received(steps: Sequence[Step]) -> np.ndarray:

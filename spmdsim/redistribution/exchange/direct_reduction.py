@@ -202,9 +202,8 @@ class Single(NamedTuple):
     def deal(self, load: dict[int, int], count: int) -> None:
         """Deal out receptions, each to the rank that has the least."""
         for _ in range(count):
-            rank = min(
-                (load[one], one not in self.receptions, one) for one in self.inside if self.open_to(one)
-            )[2]
+            ranks = sorted([(load[one], one not in self.receptions, one) for one in self.inside])
+            rank = next(one for *_, one in ranks if self.open_to(one))
             self.more(rank, 1)
             load[rank] += 1
 

@@ -104,9 +104,11 @@ class FewVolume:
         self._held = _held(have, want)
         self._dims = [_along(have, a, want, b, size) for size, a, b in zip(shape, src, dst)]
         self._own = _product([position >= 0 for position in self._held], [dim.own for dim in self._dims])
-        self._wanted = _product([1] * want.size, [dim.wanted for dim in self._dims])
-        #: The most elements one rank receives from others.
-        self.most_received = max(map(sub, self._wanted, self._own))
+        #: Per position of the target's mesh the elements of its piece.
+        self.wanted = _product([1] * want.size, [dim.wanted for dim in self._dims])
+        #: Per position of the target's mesh the elements that come from other ranks, and the most of these.
+        self.received = list(map(sub, self.wanted, self._own))
+        self.most_received = max(self.received)
 
     @cached_property
     def most_messages(self) -> int:
@@ -121,7 +123,7 @@ class FewVolume:
             count = _overlapping(size, parts_of(have, before), parts_of(want, after))
             columns.append([count[piece] for piece in piece_numbers(want, after).tolist()])
         sources = _product([1] * want.size, columns)
-        return max([n - (own > 0) if all_ else 0 for n, own, all_ in zip(sources, self._own, self._wanted)])
+        return max([n - (own > 0) if all_ else 0 for n, own, all_ in zip(sources, self._own, self.wanted)])
 
     @cached_property
     def most_sent(self) -> float:
@@ -180,6 +182,9 @@ class FewVolume:
             for rank in ranks:
                 messages[rank] += senders(self._holders, len(ranks))
         return max(messages)
+
+
+few_volume = lru_cache(maxsize=4096)(FewVolume)
 
 
 def _product(start: list[int], columns: list[list[int]]) -> list[int]:
@@ -341,5 +346,5 @@ def busiest(ends: Ends) -> ExchangeVolume | FewVolume | EvenVolume:
     if even is not None:
         return even
     if have.size <= FEW_RANKS and want.size <= FEW_RANKS:
-        return FewVolume(ends)
+        return few_volume(ends)
     return exchange_volume(Layout(have, src), Layout(want, dst), shape)
