@@ -15,7 +15,7 @@ from spmdsim.dialects.mindspore.context import Parallel, Sharing, checked_strate
 from spmdsim.dialects.mindspore.layout import MindSporeLayout, from_tensor_map, is_whole
 from spmdsim.dialects.mindspore.parameter import Parameter
 from spmdsim.dialects.mindspore.tensors import host
-from spmdsim.dialects.missing import bound, each, not_covered
+from spmdsim.dialects.missing import bound, each, not_covered, refuse
 from spmdsim.dialects.session import current_world
 from spmdsim.errors import InputError, UsageTypeError, unknown
 from spmdsim.reading import read_json, readable
@@ -84,12 +84,12 @@ class AutoParallel:
         value is a ValueError.
         """
         size = current_world().size
-        if not is_whole(shard_size) or (shard_size != -1 and not 1 <= shard_size <= size):
-            raise InputError(f"shard_size is -1 or in 1..{size}, the number of ranks, not {shard_size!r}")
-        if not is_whole(threshold) or threshold < 0:
-            raise InputError(f"threshold is a number of KB of at least 0, not {threshold!r}")
-        if optimizer_level not in LEVELS:
-            raise InputError(f"optimizer_level is one of {', '.join(LEVELS)}, not {optimizer_level!r}")
+        refuse({
+            f"shard_size is -1 or in 1..{size}, the number of ranks, not {shard_size!r}":
+                not is_whole(shard_size) or (shard_size != -1 and not 1 <= shard_size <= size),
+            f"threshold is a number of KB of at least 0, not {threshold!r}": not is_whole(threshold) or threshold < 0,
+            f"optimizer_level is one of {', '.join(LEVELS)}, not {optimizer_level!r}": optimizer_level not in LEVELS,
+        })  # fmt: skip
         self._set(sharing=Sharing(shard_size, threshold, LEVELS.index(optimizer_level) + 1))
 
     def pipeline(self, stages: int = 1, *_: Any, **__: Any) -> None:
@@ -202,9 +202,8 @@ def _checked_json(path: Any) -> str:
     if not here.is_absolute():
         raise WrongPath(f"file_path is an absolute path, not {path!r}; nearest: {str(here.absolute())!r}")
     if here.suffix != ".json":
-        raise WrongPath(
-            f"file_path ends in .json, unlike {path!r}; nearest: {str(here.with_suffix('.json'))!r}"
-        )
+        right = str(here.with_suffix(".json"))
+        raise WrongPath(f"file_path ends in .json, unlike {path!r}; nearest: {right!r}")
     return str(path)
 
 
@@ -224,10 +223,11 @@ def _entry(layout: Layout) -> dict[str, Any]:
 def _loaded(path: str) -> dict[str, MindSporeLayout]:
     """The layouts of a file, by name; an InputError for no such file, another format, or another number of ranks."""
     data, ranks = read_json(path, "strategies of parameters"), current_world().size
-    if not isinstance(data, dict) or data.get("format") != FORMAT:
-        raise InputError(f"{path} is not a file of parameters' strategies (its format is not {FORMAT!r})")
-    if data.get("ranks") != ranks:
-        raise InputError(f"{path} is of {data.get('ranks')!r} ranks, but {ranks} are running")
+    data = data if isinstance(data, dict) else {}
+    refuse({
+        f"{path} is not a file of parameters' strategies (its format is not {FORMAT!r})": data.get("format") != FORMAT,
+        f"{path} is of {data.get('ranks')!r} ranks, but {ranks} are running": data.get("ranks") != ranks,
+    })  # fmt: skip
     layouts = {}
     with readable(path, "strategies of parameters"):
         for name, entry in data["parameters"].items():

@@ -251,10 +251,8 @@ def neighbor_exchange(primitive: Primitive, operands: Operands, attrs: Attrs) ->
     sizes = [group.shape for group in given]
     fits = [tuple(shape) for shape in attrs["send_shapes"]] == sizes
     if not fits or any(len(to) != len(given) for to, _ in mine.values()):
-        raise InputError(
-            f"NeighborExchange: send_shapes {attrs['send_shapes']} and send_rank_ids {mine[first][0]} do not fit tensors of "
-            f"shapes {sizes}"
-        )
+        asked = f"send_shapes {attrs['send_shapes']} and send_rank_ids {mine[first][0]}"
+        raise InputError(f"NeighborExchange: {asked} do not fit tensors of shapes {sizes}")
     told = world.gather_on(ranks, mine) if len(mine) < len(ranks) else dict.fromkeys(ranks, mine)
     every = {rank: pair for pairs in told.values() for rank, pair in pairs.items()}
     _matched(every)
@@ -274,9 +272,8 @@ def _received(group: CallGroup, received: Any, place: int, shape: tuple[int, ...
     arrays = [received.get((rank, place), np.empty((0,), kind)) for rank in group.world.ranks]
     for rank, x in zip(group.world.ranks, arrays):
         if rank in group.mesh and (x.shape != shape or x.dtype != kind):
-            raise InputError(
-                f"NeighborExchange: rank {rank} is to receive {kind.name} {shape}, but was sent {x.dtype.name} {x.shape}"
-            )
+            sent = f"was sent {x.dtype.name} {x.shape}"
+            raise InputError(f"NeighborExchange: rank {rank} is to receive {kind.name} {shape}, but {sent}")
     layout = Layout(group.mesh, [AXIS, *[None] * (len(shape) - 1)])
     return group.tensor_of(Meta.of(layout, (group.size * shape[0], *shape[1:]), kind), arrays, shape)
 

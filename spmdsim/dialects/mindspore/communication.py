@@ -6,6 +6,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from spmdsim.dialects.mindspore.layout import is_whole
+from spmdsim.dialects.missing import refuse
 from spmdsim.dialects.namespaces import find_words
 from spmdsim.dialects.session import current_world
 from spmdsim.errors import InputError, UsageTypeError, unknown
@@ -47,16 +48,14 @@ def create_group(group: str, rank_ids: list[int], options: Any = None) -> None:
     _check_name(group)
     if not isinstance(rank_ids, list) or not all(map(is_whole, rank_ids)):
         raise UsageTypeError(f"create_group takes a list of ranks, not {rank_ids!r}")
-    if group in _EVERYONE:
-        raise InputError(f"{group!r} is the group of all ranks; give the new one another name")
-    if len(rank_ids) < 2 or len({*rank_ids}) != len(rank_ids):
-        raise InputError(f"a group has two ranks or more, each once, not {rank_ids}")
-    if not {*rank_ids} <= {*range(world.size)}:
-        raise InputError(f"group {group!r} has ranks {rank_ids}, but the ranks are 0..{world.size - 1}")
-    if known.setdefault(group, tuple(rank_ids)) != tuple(rank_ids):
-        raise InputError(
-            f"group {group!r} has ranks {list(known[group])} already, not {rank_ids}; nearest: destroy_group"
-        )
+    refuse({
+        f"{group!r} is the group of all ranks; give the new one another name": group in _EVERYONE,
+        f"a group has two ranks or more, each once, not {rank_ids}": len(rank_ids) < 2 or len({*rank_ids}) != len(rank_ids),
+        f"group {group!r} has ranks {rank_ids}, but the ranks are 0..{world.size - 1}": not {*rank_ids} <= {*range(world.size)},
+        f"group {group!r} has ranks {[*known.get(group, ())]} already, not {rank_ids}; nearest: destroy_group":
+            known.get(group, tuple(rank_ids)) != tuple(rank_ids),
+    })  # fmt: skip
+    known[group] = tuple(rank_ids)
 
 
 def destroy_group(group: str) -> None:

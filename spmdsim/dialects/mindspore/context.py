@@ -21,6 +21,7 @@ import numpy as np
 from spmdsim.core import Layout, Mesh
 from spmdsim.dialects.mindspore.layout import MindSporeLayout, from_cuts, is_whole
 from spmdsim.dialects.mindspore.tensors import held
+from spmdsim.dialects.missing import refuse
 from spmdsim.dialects.session import current_world
 from spmdsim.errors import InputError, UsageTypeError, unknown
 from spmdsim.tensor import Tensor
@@ -124,14 +125,12 @@ def _slice(array: np.ndarray, cuts: Any) -> Tensor:
     """The global tensor of which every rank was given its slice."""
     world = current_world()
     layout = cuts.of(array.ndim) if isinstance(cuts, MindSporeLayout) else from_cuts(cuts, world.size, "left")
-    if layout.mesh.size != world.size:
-        raise InputError(
-            f"dataset_strategy has a device matrix of {layout.mesh.size} devices, but {world.size} ranks are running"
-        )
-    if layout.ndim != array.ndim:
-        raise InputError(
-            f"dataset_strategy {cuts} has {layout.ndim} dims, but the input of shape {array.shape} has {array.ndim}"
-        )
+    refuse({
+        f"dataset_strategy has a device matrix of {layout.mesh.size} devices, but {world.size} ranks are running":
+            layout.mesh.size != world.size,
+        f"dataset_strategy {cuts} has {layout.ndim} dims, but the input of shape {array.shape} has {array.ndim}":
+            layout.ndim != array.ndim,
+    })  # fmt: skip
     shape = tuple(n * parts for n, parts in zip(array.shape, layout.cuts))
     told, checksum = f"{array.dtype.name} {array.shape}", zlib.crc32(np.ascontiguousarray(array).tobytes())
     _check_slices([(told, layout.shard_index(rank), checksum) for rank in world.ranks])
@@ -143,17 +142,13 @@ def _check_slices(mine: list[tuple[str, int, int]]) -> None:
     facts = current_world().gather_objects(mine, "a comparison of batches")
     first: dict[int, int] = {}
     for rank, (text, place, checksum) in enumerate(facts):
-        if text != facts[0][0]:
-            raise InputError(
-                f"every rank is given a slice of the same shape, but rank 0 has {facts[0][0]} and rank {rank} has {text}; "
-                "nearest: batch(..., drop_remainder=True)"
-            )
         other = first.setdefault(place, rank)
-        if facts[other][2] != checksum:
-            raise InputError(
-                f"ranks {other} and {rank} hold the same slice of the input, but were given different arrays; nearest: "
-                "one shard_id for both"
-            )
+        refuse({
+            f"every rank is given a slice of the same shape, but rank 0 has {facts[0][0]} and rank {rank} has {text}; nearest: "
+            "batch(..., drop_remainder=True)": text != facts[0][0],
+            f"ranks {other} and {rank} hold the same slice of the input, but were given different arrays; nearest: one shard_id "
+            "for both": facts[other][2] != checksum,
+        })  # fmt: skip
 
 
 #: The settings of the programs that are running, the innermost last.

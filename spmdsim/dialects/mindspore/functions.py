@@ -23,7 +23,7 @@ from spmdsim.dialects.mindspore.primitive import function, place, primitive, sha
 from spmdsim.dialects.mindspore.tensors import host
 from spmdsim.dialects.mindspore.training import grad, value_and_grad
 from spmdsim.dialects.missing import told
-from spmdsim.dialects.table import Row, renamed, same
+from spmdsim.dialects.table import Row, by_part, flat, renamed, same
 from spmdsim.errors import InputError
 from spmdsim.tensor import Tensor
 
@@ -34,8 +34,7 @@ def lifted(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     @wraps(function)
     def call(*operands: Any, **options: Any) -> Any:
         given = [*operands, *options.values()]
-        flat = [x for y in given for x in (y if isinstance(y, (list, tuple)) else [y])]
-        mesh = next((x.layout.mesh for x in flat if isinstance(x, Tensor)), None)
+        mesh = next((x.layout.mesh for x in flat(given) if isinstance(x, Tensor)), None)
         values = [_beside(x, mesh) for x in given]
         result = function(*values[: len(operands)], **dict(zip(options, values[len(operands) :])))
         return finished([], tuple(result) if isinstance(result, (list, tuple)) else result)
@@ -47,7 +46,7 @@ def lifted(function: Callable[..., Any], name: str) -> Callable[..., Any]:
 def _beside(x: Any, mesh: Any) -> Any:
     """An operand on a mesh, where one has a mesh already."""
     if isinstance(x, (list, tuple)):
-        return type(x)(_beside(part, mesh) for part in x)
+        return by_part(x, lambda part: _beside(part, mesh))
     if not isinstance(x, (Tensor, Parameter, np.ndarray)):
         return x
     if mesh is None:

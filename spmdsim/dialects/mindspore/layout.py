@@ -22,7 +22,7 @@ from typing import Any
 from spmdsim.core import Bounds, Mesh, Placement, Shard
 from spmdsim.core import Layout as CoreLayout
 from spmdsim.dialects.layouts import first_uneven
-from spmdsim.dialects.missing import Worded, each
+from spmdsim.dialects.missing import Worded, each, refuse
 from spmdsim.errors import LayoutError, UsageTypeError
 
 #: The alias of a virtual last axis: every device holds that many micro-shards of the tensor.
@@ -310,15 +310,14 @@ def from_cuts(cuts: Sequence[int], devices: int, repeat: str = "right") -> MindS
     >>> [from_cuts((2, 1, 1, 2, 1), 8, repeat="left").shard_index(r) for r in range(8)]
     [0, 1, 2, 3, 0, 1, 2, 3]
     """
-    if repeat not in ("right", "left"):
-        raise LayoutError(f"repeat is 'right' or 'left', but got {repeat!r}")
     if not all(map(is_whole, cuts)):
         raise UsageTypeError(f"cuts must be integers, but got {tuple(cuts)}")
     product = math.prod(cuts)
-    if any(cut <= 0 for cut in cuts) or devices % product:
-        raise LayoutError(
-            f"cuts {tuple(cuts)} make {product} pieces, which must be positive and divide the {devices} devices"
-        )
+    refuse({
+        f"repeat is 'right' or 'left', but got {repeat!r}": repeat not in ("right", "left"),
+        f"cuts {tuple(cuts)} make {product} pieces, which must be positive and divide the {devices} devices":
+            min(cuts, default=1) <= 0 or devices % product > 0,
+    }, LayoutError)  # fmt: skip
     times = () if product == devices else (devices // product,)
     matrix = (*times, *cuts) if repeat == "left" else (*cuts, *times)
     shift = len(times) if repeat == "right" else 0
@@ -362,15 +361,13 @@ def _check_axes(matrix: Any, names: Any) -> None:
     _check_kind("the elements of device_matrix", int, *matrix)
     _check_kind("the elements of alias_name", str, *names)
     twice = next((name for i, name in enumerate(names) if name in names[:i]), None)
-    for refused, text in (
-        ("" in names, f"an alias must not be empty: {names}"),
-        ("None" in names, f"'None' cannot be an alias, because it means not split: {names}"),
-        (twice is not None, f"every alias must be different, but {twice!r} is repeated in {names}"),
-        (VIRTUAL in names[:-1], f"{VIRTUAL!r} names the virtual axis and must be the last alias: {names}"),
-        (min(matrix, default=1) <= 0, f"every element of device_matrix must be positive, but got {matrix}"),
-    ):  # fmt: skip
-        if refused:
-            raise LayoutError(text)
+    refuse({
+        f"an alias must not be empty: {names}": "" in names,
+        f"'None' cannot be an alias, because it means not split: {names}": "None" in names,
+        f"every alias must be different, but {twice!r} is repeated in {names}": twice is not None,
+        f"{VIRTUAL!r} names the virtual axis and must be the last alias: {names}": VIRTUAL in names[:-1],
+        f"every element of device_matrix must be positive, but got {matrix}": min(matrix, default=1) <= 0,
+    }, LayoutError)  # fmt: skip
 
 
 def _check_ranks(rank_list: Any, device_matrix: tuple[int, ...]) -> None:

@@ -19,7 +19,7 @@ from spmdsim.core import Layout, Mesh
 from spmdsim.dialects.mindspore.layout import is_whole
 from spmdsim.dialects.mindspore.parameter import rows_seed
 from spmdsim.dialects.mindspore.tensors import host
-from spmdsim.dialects.missing import Worded, each
+from spmdsim.dialects.missing import Worded, each, refuse
 from spmdsim.dialects.session import current_world
 from spmdsim.errors import InputError, UsageTypeError
 from spmdsim.tensor import Tensor
@@ -102,24 +102,22 @@ class Dataset(Worded):
         if it comes after :meth:`batch`.
         """
         names = _names(input_columns or [*self.columns][:1], 0)
-        if len(names) != 1 or options.get("output_columns", names) not in (None, names, names[0]):
-            raise InputError(
-                "a transform has one column here, of the same name after it; nearest: one map per column"
-            )
-        if names[0] not in self.columns:
-            raise InputError(
-                f"the columns are {', '.join(self.columns)}, but the transform is for {names[0]!r}"
-            )
+        output = options.get("output_columns", names)
+        refuse({
+            "a transform has one column here, of the same name after it; nearest: one map per column":
+                len(names) != 1 or output not in (None, names, names[0]),
+            f"the columns are {', '.join(self.columns)}, but the transform is for {names[0]!r}": names[0] not in self.columns,
+        })  # fmt: skip
         for one in operations if isinstance(operations, (list, tuple)) else [operations]:
             self._transforms[names[0]].append((one, self._batch > 0 or getattr(one, "batched", False)))
         return self
 
     def batch(self, batch_size: int, drop_remainder: bool = False, **options: Any) -> Dataset:
         """Put so many rows together; the last batch may have fewer, or is dropped."""
-        if not is_whole(batch_size) or batch_size < 1:
-            raise InputError(f"a batch has at least one row, not {batch_size!r}")
-        if self._batch:
-            raise InputError("the rows are in batches already; nearest: one batch() of the larger size")
+        refuse({
+            f"a batch has at least one row, not {batch_size!r}": not is_whole(batch_size) or batch_size < 1,
+            "the rows are in batches already; nearest: one batch() of the larger size": self._batch > 0,
+        })  # fmt: skip
         if not isinstance(drop_remainder, bool):
             raise UsageTypeError(f"drop_remainder is True or False, not {drop_remainder!r}")
         self._batch, size, short = batch_size, batch_size, (batch_size - 1) * drop_remainder
@@ -231,13 +229,11 @@ def _shards_of(num_shards: int | None, shard_id: int | None) -> tuple[int, list[
         raise InputError(
             "num_shards and shard_id are given both or not at all; nearest: get_group_size() and get_rank()"
         )
-    if _counted(num_shards, "num_shards", 1) not in (1, world.size):
-        raise InputError(
-            f"num_shards is {num_shards}, but {world.size} ranks are running, and every rank has a shard of its own; "
-            "nearest: get_group_size()"
-        )
-    if _counted(shard_id, "shard_id", 0) >= num_shards:
-        raise InputError(f"shard_id is in 0..{num_shards - 1}, not {shard_id}")
+    refuse({
+        f"num_shards is {num_shards}, but {world.size} ranks are running, and every rank has a shard of its own; "
+        "nearest: get_group_size()": _counted(num_shards, "num_shards", 1) not in (1, world.size),
+        f"shard_id is in 0..{num_shards - 1}, not {shard_id}": _counted(shard_id, "shard_id", 0) >= num_shards,
+    })  # fmt: skip
     several = len(world.ranks) > 1 and num_shards > 1  # in lock step a program is that of all ranks
     return num_shards, [*world.ranks] if several else [shard_id]
 

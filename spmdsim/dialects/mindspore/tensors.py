@@ -19,7 +19,7 @@ import numpy as np
 from spmdsim.core import Layout
 from spmdsim.dialects.host import HostTensor
 from spmdsim.dialects.host import host as plain_host
-from spmdsim.dialects.missing import each, not_covered
+from spmdsim.dialects.missing import each, not_covered, refuse
 from spmdsim.dialects.printed import ends, known_values, nested
 from spmdsim.errors import InputError, SpmdError, UsageTypeError
 from spmdsim.tensor import Tensor
@@ -199,10 +199,9 @@ def set_memory(
     for name, value in dict(sizes, huge_page_reserve_size=huge_page_reserve_size).items():
         if not isinstance(value, str):
             raise UsageTypeError(f"{name} is a str such as '2GB', not {value!r}")
-        if not _SIZE.fullmatch(value) or (name in sizes and not float(value[:-2])):
-            raise InputError(f"{name} is a size such as '2GB' or '0.5GB', not {value!r}")
-    if optimize_level not in ("O0", "O1"):
-        raise InputError(f"optimize_level is 'O0' or 'O1', not {optimize_level!r}")
+        fits = _SIZE.fullmatch(value) and (name not in sizes or float(value[:-2]))
+        refuse({f"{name} is a size such as '2GB' or '0.5GB', not {value!r}": not fits})
+    refuse({f"optimize_level is 'O0' or 'O1', not {optimize_level!r}": optimize_level not in ("O0", "O1")})
     _limit[0] = None if max_size == UNLIMITED else int(float(max_size[:-2]) * GB)
 
 

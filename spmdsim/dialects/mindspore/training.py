@@ -19,7 +19,7 @@ from spmdsim.dialects.mindspore.cells import Cell
 from spmdsim.dialects.mindspore.context import outermost, parallel
 from spmdsim.dialects.mindspore.parameter import Parameter
 from spmdsim.dialects.mindspore.tensors import ReservedBytes, held, reserve
-from spmdsim.dialects.missing import Worded, each
+from spmdsim.dialects.missing import Worded, each, refuse
 from spmdsim.dialects.session import current_world
 from spmdsim.dialects.table import renamed
 from spmdsim.errors import InputError, UsageTypeError
@@ -138,14 +138,12 @@ class Optimizer(Worded, nn.Optimiser):
                 f"an optimiser takes an iterable of parameters, not a {type(parameters).__name__}; nearest: net.trainable_params()"
             )
         trained = list(parameters)
-        if not trained:
-            raise InputError("an optimiser takes parameters, but got none; nearest: net.trainable_params()")
-        for other in trained:
-            if not isinstance(other, Parameter):
-                raise InputError(
-                    f"an optimiser takes parameters, but got a {type(other).__name__}; groups with rates of their "
-                    "own are not covered, nearest: one optimiser per group"
-                )
+        other = next((type(x).__name__ for x in trained if not isinstance(x, Parameter)), "")
+        refuse({
+            "an optimiser takes parameters, but got none; nearest: net.trainable_params()": not trained,
+            f"an optimiser takes parameters, but got a {other}; groups with rates of their own are not covered, nearest: one "
+            "optimiser per group": bool(other),
+        })  # fmt: skip
         self.learning_rate, self.global_step = rate, 0
         self._room: dict[int, list[ReservedBytes]] = {}
         super().__init__(trained, self.get_lr(), **options)
@@ -204,10 +202,8 @@ class Optimizer(Worded, nn.Optimiser):
 
 
 def _options(loss_scale: float, refused: str, **options: Any) -> dict[str, Any]:
-    if loss_scale != 1.0:
-        raise InputError(f"gradients are not scaled here, but loss_scale is {loss_scale}; nearest: 1.0")
-    if refused:
-        raise InputError(refused)
+    scaled = f"gradients are not scaled here, but loss_scale is {loss_scale}; nearest: 1.0"
+    refuse({scaled: loss_scale != 1.0, refused: bool(refused)})
     return options
 
 
