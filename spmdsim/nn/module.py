@@ -15,10 +15,12 @@ from spmdsim.core.meta import Meta
 from spmdsim.core.world import programs
 from spmdsim.errors import UsageTypeError, WorldError
 from spmdsim.layout.element_type import has_gradient
+from spmdsim.layout.shape_sizes import integers
 from spmdsim.pictured import Pictured
 from spmdsim.tensor import Tensor
+from spmdsim.tensor.element_types import number_type
 from spmdsim.tensor.random import normal_block, uniform_block
-from spmdsim.tensor.sources import Described
+from spmdsim.tensor.sources import Described, check_layout
 from spmdsim.tensor.symbols import become
 from spmdsim.trace.recorder import unseen
 
@@ -137,10 +139,10 @@ class Parameter(Pictured):
         initialiser: Initialiser | None = None,
         dtype: DTypeLike = np.float32,
     ) -> None:
-        layout.check_shape(shape)
-        self.shape = tuple(shape)
-        self.layout = layout
-        self.dtype = np.dtype(dtype)
+        check_layout(layout)
+        self.shape, self.layout = integers(shape, "the sizes of a parameter"), layout
+        layout.check_shape(self.shape)
+        self.dtype = number_type(dtype, "a parameter has")
         self.initialiser: Initialiser = initialiser or Normal()
         self.name = self.key = ""
         self.tensor = None

@@ -334,6 +334,8 @@ class Adam(Optimiser):
         epsilon_hat: bool = False,
     ) -> None:
         super().__init__(parameters, rate, state_layout)
+        if not isinstance(betas, Iterable) or len(tuple(betas)) != 2:
+            raise InputError(f"Adam has two betas, such as (0.9, 0.999), not {betas}")
         if not all(0 <= beta < 1 for beta in betas):
             raise InputError(f"Adam's betas are at least 0 and less than 1, not {betas}")
         self.betas, self.epsilon = betas, epsilon

@@ -221,6 +221,24 @@ def test_losses_by_hand(loss, by_hand):
         loss(left, right, "max")
 
 
+@pytest.mark.parametrize(
+    "wrong, error, said",
+    [
+        (lambda: nn.Linear(6, 4, "tp"), UsageTypeError, "a tensor has a layout, such as mesh('dp', None), but got 'tp'"),
+        (lambda: nn.Linear(6, 4, MESH), UsageTypeError, "a tensor has a layout, such as"),
+        (lambda: nn.Embedding(3.5, 2, MESH(None, None)), UsageTypeError, "the sizes of a parameter are integers, but got (3.5, 2)"),
+        (lambda: nn.LayerNorm("4", MESH(None)), UsageTypeError, "the sizes of a parameter are integers, but got ('4',)"),
+        (lambda: nn.Parameter(3, MESH(None)), UsageTypeError, "the sizes of a parameter are integers, but got 3"),
+        (lambda: nn.Linear(6, 4, MESH(None, None), dtype="flot32"), InputError, "no element type is called 'flot32'; did you mean 'float32'?"),
+        (lambda: nn.Adam([], betas=0.9), InputError, "Adam has two betas, such as (0.9, 0.999), not 0.9"),
+        (lambda: nn.Adam([], betas=(0.9,)), InputError, "Adam has two betas, such as (0.9, 0.999), not (0.9,)"),
+    ],
+)  # fmt: skip
+def test_what_layers_and_optimisers_refuse(wrong, error, said):
+    with pytest.raises(error, match=re.escape(said)):
+        wrong()
+
+
 def test_a_layer_norm_over_several_dims_by_hand():
     x, world = np.random.default_rng(4).normal(size=(4, 6, 2)), LockStep(4)
     norm = nn.LayerNorm((6, 2), MESH(None, None), dtype=np.float64)

@@ -161,11 +161,11 @@ def _shape(size: tuple[Any, ...]) -> tuple[int, ...]:
 
 
 def _drawn(
-    shape: tuple[int, ...], block: Callable[[Any, int], np.ndarray], draw: Draw, kind: Any,
+    shape: tuple[int, ...], block: Callable[[Any, int], np.ndarray], draw: Draw, kind: np.dtype,
     placement: Placement | None = None, sbp: Any = None, device: Any = None, requires_grad: bool = False,
 ) -> AnyTensor:  # fmt: skip
     """Random numbers: keyed by the global index if global, different on every rank if local."""
-    seed, kind = next_seed(), np.dtype(kind)
+    seed = next_seed()
     if _is_global(placement, sbp):
         return _global(lambda index: block(index, seed), shape, placement, sbp, requires_grad, kind)
     ranks = current_world().ranks
@@ -175,7 +175,7 @@ def _drawn(
 
 def _random(about: str, block: Callable[..., np.ndarray], draw: Draw) -> Callable[..., AnyTensor]:
     def made(*size: Any, dtype: Any = np.float32, **where: Any) -> AnyTensor:
-        shape, kind = _shape(size), np.dtype(dtype)
+        shape, kind = _shape(size), element_type(dtype)
         if kind.kind != "f":
             raise OneFlowError(f"random numbers of this kind are floats, but dtype is oneflow.{kind.name}")
         return _drawn(shape, lambda index, seed: block(index, shape, kind, seed), draw, kind, **where)
@@ -201,13 +201,13 @@ def randint(
         raise UsageTypeError(f"randint(low, high, size) has a tuple of sizes, but got {size!r}")
     if low >= high:
         raise OneFlowError(f"randint expects low to be less than high, but got low {low} and high {high}")
-    shape, wide = _shape((size,)), np.dtype(np.float64)
+    shape, wide, kind = _shape((size,)), np.dtype(np.float64), element_type(dtype)
 
     def block(index: Any, seed: int) -> np.ndarray:
         whole = low + np.floor(uniform_block(index, shape, wide, seed) * (high - low))
-        return np.asarray(whole, np.dtype(dtype))
+        return np.asarray(whole, kind)
 
-    return _drawn(shape, block, lambda r, s: r.integers(low, high, size=s), dtype, **where)
+    return _drawn(shape, block, lambda r, s: r.integers(low, high, size=s), kind, **where)
 
 
 def randperm(

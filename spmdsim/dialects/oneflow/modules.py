@@ -281,7 +281,7 @@ def _normalised(x: Any, normalized_shape: Any, weight: Any, bias: Any, eps: floa
 
 def _dropout(p: float = 0.5) -> dict[str, Any]:
     """Drops a share of the elements while training, others at every call, the same in every layout."""
-    if not 0 <= p <= 1:
+    if not isinstance(p, (int, float)) or not 0 <= p <= 1:
         raise InputError(f"dropout probability has to be between 0 and 1, but got {p}")
     return dict(p=p)
 
