@@ -7,18 +7,15 @@ Everything that a program meets of an operator is made from its row: the primiti
 from __future__ import annotations
 
 import ast
-import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from inspect import Parameter, Signature
 from typing import Any
 
 import spmdsim.ops as ops
-from spmdsim.core import BoundRule, Rule
 from spmdsim.core.operator import Op
-from spmdsim.errors import RuleError, SpmdError, UsageTypeError
+from spmdsim.errors import RuleError, UsageTypeError
 
 Shape = tuple[int, ...]
 Params = dict[str, Any]
@@ -29,31 +26,6 @@ ToParams = Callable[[Sequence[Shape], Attrs], Params]
 
 class ShardError(RuleError, RuntimeError):
     """A strategy, layout or attribute that does not fit the operator; a RuntimeError there, and here as well."""
-
-
-@contextmanager
-def refusing(operator: str) -> Iterator[None]:
-    """Name the operator in whatever is refused inside, and make it a :class:`ShardError`."""
-    try:
-        yield
-    except UsageTypeError:
-        raise
-    except SpmdError as error:
-        refusal = error if isinstance(error, ShardError) else ShardError(error.message, **error.facts)
-        refusal.facts.setdefault("operator", operator)
-        raise refusal from None
-
-
-def bind(op: Op, shapes: Sequence[Shape], params: Params) -> BoundRule:
-    """The operator's rule for these shapes; a :class:`ShardError` for a wrong number of them."""
-    if not isinstance(op.rule, Rule):
-        try:
-            inspect.signature(op.rule).bind(*shapes, **params)
-        except TypeError:
-            raise ShardError(
-                f"{op.name} does not take {len(shapes)} operands, of shapes {[*shapes]}"
-            ) from None
-    return op.bind(shapes, params)
 
 
 #: What operands of functions of elements may be called, in their order.

@@ -7,13 +7,16 @@ InitFromExtendVector, GenerateOptShardSliceShape) and ``parallel/_tensor.py``.
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from spmdsim.core import BoundRule, Layout, Mesh, Strategy
+from spmdsim.core import BoundRule, Layout, Mesh, Rule, Strategy
+from spmdsim.core.operator import Op
 from spmdsim.dialects.mindspore.layout import (
     MindSporeLayout,
     check_even,
@@ -22,8 +25,8 @@ from spmdsim.dialects.mindspore.layout import (
     micro_shards,
     real_axes,
 )
-from spmdsim.dialects.mindspore.table import ShardError
-from spmdsim.errors import LayoutError, RuleError, UsageTypeError
+from spmdsim.dialects.mindspore.table import Params, ShardError
+from spmdsim.errors import LayoutError, RuleError, SpmdError, UsageTypeError
 from spmdsim.imitations.mindspore.map_layouts import expand_tuples, from_right
 
 Shape = tuple[int, ...]
@@ -80,6 +83,31 @@ def optimizer_shard(layout: Layout, shape: Sequence[int]) -> Layout:
 
 def _written(entries: Sequence[tuple[int, ...]]) -> list[int | tuple[int, ...]]:
     return [-1 if not entry else entry[0] if len(entry) == 1 else entry for entry in entries]
+
+
+@contextmanager
+def refusing(operator: str) -> Iterator[None]:
+    """Name the operator in whatever is refused inside, and make it a :class:`ShardError`."""
+    try:
+        yield
+    except UsageTypeError:
+        raise
+    except SpmdError as error:
+        refusal = error if isinstance(error, ShardError) else ShardError(error.message, **error.facts)
+        refusal.facts.setdefault("operator", operator)
+        raise refusal from None
+
+
+def bind(op: Op, shapes: Sequence[Shape], params: Params) -> BoundRule:
+    """The operator's rule for these shapes; a :class:`ShardError` for a wrong number of them."""
+    if not isinstance(op.rule, Rule):
+        try:
+            inspect.signature(op.rule).bind(*shapes, **params)
+        except TypeError:
+            raise ShardError(
+                f"{op.name} does not take {len(shapes)} operands, of shapes {[*shapes]}"
+            ) from None
+    return op.bind(shapes, params)
 
 
 def check_cuts(cuts: Sequence[Sequence[int]], shapes: Sequence[Sequence[int]], devices: int) -> None:

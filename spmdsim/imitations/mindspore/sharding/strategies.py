@@ -28,7 +28,7 @@ from spmdsim.dialects.mindspore.layout import (
     from_tensor_map,
 )
 from spmdsim.dialects.mindspore.operators import find
-from spmdsim.dialects.mindspore.table import OperatorRow, ShardError, bind, refusing
+from spmdsim.dialects.mindspore.table import OperatorRow, ShardError
 from spmdsim.dialects.session import alone
 from spmdsim.errors import RuleError, UsageTypeError
 from spmdsim.imitations.mindspore.sharding.cuts_by_mode import (
@@ -41,10 +41,12 @@ from spmdsim.imitations.mindspore.sharding.cuts_by_mode import (
 )
 from spmdsim.imitations.mindspore.sharding.sharded import (
     Sharded,
+    bind,
     check_cuts,
     check_operands,
     derived,
     forward,
+    refusing,
     result_layout,
 )
 from spmdsim.layout.cuts import factor_cuts, strategy_from_cuts, strategy_from_factors
