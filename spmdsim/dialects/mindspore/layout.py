@@ -66,15 +66,6 @@ def device_layout(layout: CoreLayout) -> CoreLayout:
     return CoreLayout(device_mesh(layout.mesh), [real_axes(entry) for entry in layout.dims], partial)
 
 
-def check_devices(layouts: Sequence[CoreLayout], devices: int | Sequence[int] | None) -> None:
-    """Refuse layouts that are for another number of devices, with a LayoutError that names both."""
-    count = None if devices is None else devices if isinstance(devices, int) else len(devices)
-    for layout in layouts:
-        needed = layout.mesh.size // micro_shards(layout.mesh)
-        if count not in (None, needed):
-            raise LayoutError(f"the layouts are for {needed} devices, but there are {count}")
-
-
 class MindSporeLayout(CoreLayout):
     """A layout that remembers how it was written: equal to, and usable as, a plain :class:`spmdsim.Layout`.
 

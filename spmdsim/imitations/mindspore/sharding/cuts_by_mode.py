@@ -28,13 +28,14 @@ from typing import Any
 import spmdsim.ops as ops
 from spmdsim.core import BoundRule, Layout, Mesh, Strategy
 from spmdsim.core.bound import common_mesh
-from spmdsim.dialects.mindspore.layout import check_devices, check_even
+from spmdsim.dialects.mindspore.layout import check_even
 from spmdsim.dialects.mindspore.table import ShardError
 from spmdsim.errors import UsageTypeError
 from spmdsim.imitations.mindspore.sharding.sharded import (
     Forward,
     Sharded,
     check_cuts,
+    check_devices,
     check_operands,
     derived,
     forward,

@@ -110,6 +110,15 @@ def bind(op: Op, shapes: Sequence[Shape], params: Params) -> BoundRule:
     return op.bind(shapes, params)
 
 
+def check_devices(layouts: Sequence[Layout], devices: int | Sequence[int] | None) -> None:
+    """Refuse layouts that are for another number of devices, with a LayoutError that names both."""
+    count = None if devices is None else devices if isinstance(devices, int) else len(devices)
+    for layout in layouts:
+        needed = layout.mesh.size // micro_shards(layout.mesh)
+        if count not in (None, needed):
+            raise LayoutError(f"the layouts are for {needed} devices, but there are {count}")
+
+
 def check_cuts(cuts: Sequence[Sequence[int]], shapes: Sequence[Sequence[int]], devices: int) -> None:
     """Refuse cuts that no operator could have with operands of these shapes, before it is looked at.
 

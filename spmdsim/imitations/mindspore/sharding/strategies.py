@@ -22,7 +22,6 @@ from spmdsim.core import BoundRule, Layout, Strategy
 from spmdsim.core.operator import Op, ShardedOp
 from spmdsim.dialects.mindspore.layout import (
     MindSporeLayout,
-    check_devices,
     check_even,
     device_layout,
     from_tensor_map,
@@ -43,6 +42,7 @@ from spmdsim.imitations.mindspore.sharding.sharded import (
     Sharded,
     bind,
     check_cuts,
+    check_devices,
     check_operands,
     derived,
     forward,
