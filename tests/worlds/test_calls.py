@@ -117,6 +117,33 @@ def test_of_two_unlike_calls_the_later_one_stays_out_of_mpi_if_either_moves_much
     assert len(entered) == 1
 
 
+@pytest.mark.parametrize("members", [(0, 1), (0, 1, 2)])
+def test_who_moves_much_looks_at_what_the_others_called_last_and_refuses_only_what_differs(ranks, members):
+    group = [Calls(calls.board, "of some", members, members, World(), False) for calls in ranks[: len(members)]]
+    refused = []
+    mine = group[0].noted(lambda array: array, refusing(7, True, lambda: refused.append(group[0].number - 1)))
+    for calls in group:  # so that they know each other
+        call(calls)
+    assert [calls.differs() for calls in group] == [None] * len(members)
+    for number in range(1, 4 * RING):
+        others = random.Random(number).sample(group[1:], number % len(members))
+        for calls in others:  # before it, and those that go on alone after it
+            call(calls)
+        mine(np.ones(1))
+        for calls in group[1:]:
+            if calls not in others:
+                call(calls)
+        if number % EVERY == 0:
+            assert [calls.differs() for calls in group] == [None] * len(members)
+    last = group[-1]
+    call(last)
+    call(last, 8)  # two calls ahead, the second of them another one
+    mine(np.ones(1))
+    assert not refused
+    mine(np.ones(1))
+    assert refused == [4 * RING + 1]
+
+
 def test_what_another_group_marked_in_the_same_ring_makes_nobody_look(ranks):
     """Of a group that is gone its marks stay."""
     members, ring, refused = (0, 1, 2), ranks[0].key % RINGS, []

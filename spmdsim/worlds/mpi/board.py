@@ -160,10 +160,15 @@ COLUMNS = 5
 GROUP = _GROUP_HEAD + COLUMNS * RING
 #: Rings of the numbers of calls that move much, for all ranks of a node in the area of its first one.
 RINGS = 256
-#: Where the words and these rings stand, and the numbers in an area.
+#: Where the words and these rings stand; behind them, as large, the rows of what each rank of a node called last, by group;
+#: and the numbers in an area.
 TEXTS = HEAD + GROUPS * GROUP
 MARKS = TEXTS + TEXT // 8
-AREA = MARKS + RINGS * RING
+ROWS = MARKS + RINGS * RING
+AREA = ROWS + RINGS * RING
+
+#: Numbers in a line of a cache.
+LINE_NUMBERS = 8
 
 #: Seconds in which ranks begin at once.
 AT_ONCE = 0.05
@@ -237,8 +242,19 @@ class Board:
 
     def marks(self, key: int) -> memoryview:
         """Where the ranks of a node mark a group's calls that move much; another group's may stand there, too."""
-        at = MARKS + key % RINGS * RING
-        area: memoryview = self.areas[min({*self.places()} - self.far)][at : at + RING]
+        return self._common(MARKS + key % RINGS * RING, RING)
+
+    def row(self, key: int, width: int) -> memoryview:
+        """Where so many ranks of a node say which call of a group is their latest; another group's may stand there, too.
+
+        In one place, unlike the rest that a rank writes: all of it is read before each call.
+        """
+        room = -(-(len(self.members) - len(self.far)) // LINE_NUMBERS) * LINE_NUMBERS
+        return self._common(ROWS + key % (RINGS * RING // room) * room, width)
+
+    def _common(self, at: int, many: int) -> memoryview:
+        """Numbers in the area of the node's first rank."""
+        area: memoryview = self.areas[min({*self.places()} - self.far)][at : at + many]
         return area
 
     def inside(self, at: int) -> int:

@@ -147,6 +147,10 @@ class Calls:
         # and whoever calls something else then would be overrun or overrun it: each notes its own call and then looks,
         # the one at all others and the others at these numbers, so that one of them stays out of MPI.
         self.marks = board.marks(self.key)
+        # What each rank of this node called last, a call and its number in one. Who reads there its own latest call, or the
+        # one before, of everybody has seen that nobody is in another one; else what they noted says more.
+        near = [place for place in places if place not in board.far]
+        self.row, self.place, self.latest = board.row(self.key, len(near)), near.index(board.me), 0
         self.kinds: Bounded[int, None] = Bounded(KINDS)
         self.others = [place for place in places if place != board.me]
         self.far = [place for place in self.others if place in board.far]
@@ -338,21 +342,30 @@ _BEGINS = (
     "    line = None",
     "if line is None:",  # not as the last time
     "    line, code, told, above = line_above(board, this_frame(1))",
-    "number = calls.number",
-    "place = number & last",
-    "row, over, agreed = slots[place]",
-    "mine = digest ^ world.about",
-    "rewrite(numbers, row, mine, kind, line, clock())",
+    "number, before = calls.number, calls.latest",
+    "place, mine = number & last, digest ^ world.about",
+    "rewrite(numbers, rows[place], mine, kind, line, clock())",
     "calls.number = numbers[begun] = number + 1",
     "numbers[inside] = here",
+    "row[own] = calls.latest = latest = mine ^ number ^ key",
     "try:",
 )
 _LOOKS = (
     "    marks[place] = number ^ key",
-    # As ``unlike`` does it; what begins with the key is the group.
-    "    for theirs, at in calls.peers:",
-    "        if theirs[at + was_begun] > number and theirs[at + agreed] != mine and theirs[at] == key:",
-    "            check.checker.compare(calls)",
+    "    all = row.tolist()",
+    "    if all.count(latest) + all.count(before) != near and unlike(number):",
+    "        check.checker.compare(calls)",
+)
+_LOOKS_AT_ONE = (
+    "    marks[place] = number ^ key",
+    "    its = row[1 - own]",
+    "    if its != latest and its != before and unlike(number):",
+    "        check.checker.compare(calls)",
+)
+_LOOKS_FAR = (
+    "    marks[place] = number ^ key",
+    "    if unlike(number):",
+    "        check.checker.compare(calls)",
 )
 _LOOKS_AT_MARKS = (
     "    if marks[place] == number ^ key and unlike(number):",
@@ -363,7 +376,7 @@ _ENDS = (
     "    end(number)",
     "    check.failed(error)",
     "    raise",
-    "now = seconds[over] = clock()",
+    "now = seconds[overs[place]] = clock()",
     "if now > calls.due or not number & but_one:",
     "    compare()",
 )
@@ -377,12 +390,10 @@ def _noting(
     clock, this_frame, last, inside = time.monotonic, sys._getframe, area.RING - 1, area.INSIDE
     seconds = numbers.cast("B").cast("d")
     begun, here, marks, key = start + area.BEGUN, board.inside(start), calls.marks, calls.key
-    # By a call's place in the ring: the first byte of its row, where its end stands, and where another's number would.
-    size = numbers.itemsize
-    slots = [
-        (column(start, 0, k) * size, column(start, area.END, k), column(0, area.AGREED, k))
-        for k in range(area.RING)
-    ]
+    row, own, near = calls.row, calls.place, len(calls.row)
+    # By a call's place in the ring: the first byte of what is noted of it, and where its end stands.
+    rows = [column(start, 0, k) * numbers.itemsize for k in range(area.RING)]
+    overs = [column(start, area.END, k) for k in range(area.RING)]
     write, rewrite = struct.Struct("qqdd").pack_into, struct.Struct("qddd").pack_into  # see ``as_float``
 
     def begin(digest: int) -> int:
@@ -391,21 +402,23 @@ def _noting(
             words = board.words(board.me, digest)
             digest ^= number_of(source_lines())
             board.tell(digest, words or "")
-        write(numbers, slots[number & last][0], digest ^ tensor, digest, line, clock())
+        write(numbers, rows[number & last], digest ^ tensor, digest, line, clock())
         calls.number = numbers[begun] = number + 1
         numbers[inside] = here  # the last one: else it would seem to wait in the call before
+        row[own] = calls.latest = digest ^ tensor ^ number ^ key
         return number
 
     def end(number: int) -> None:
-        seconds[slots[number & last][1]] = clock()
+        seconds[overs[number & last]] = clock()
 
     def noted(run: Run, check: Check) -> Run:
         names = {
-            "numbers": numbers, "seconds": seconds, "slots": slots, "rewrite": rewrite, "clock": clock, "end": end,
-            "last": last, "begun": begun, "inside": inside, "here": here, "marks": marks, "key": key,
-            "was_begun": area.BEGUN, "but_one": EVERY - 1, "kind": as_float(check.digest), "digest": check.digest,
+            "numbers": numbers, "seconds": seconds, "rows": rows, "overs": overs, "rewrite": rewrite, "clock": clock,
+            "last": last, "begun": begun, "inside": inside, "here": here, "marks": marks, "key": key, "end": end,
+            "row": row, "own": own, "near": near, "kind": as_float(check.digest), "digest": check.digest,
             "this_frame": this_frame, "line_above": line_above, "board": board, "contiguous": contiguous,
             "calls": calls, "world": world, "check": check, "compare": check.compare, "unlike": calls.unlike,
+            "but_one": EVERY - 1,
             # The code that the user's call is in, what knows that one's lines, and how far up it was.
             "code": None, "told": board.lines_of(0).get, "above": 1,
         }  # fmt: skip
