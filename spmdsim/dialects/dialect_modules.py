@@ -16,10 +16,14 @@ class DialectModule(Worded, Module):
     """A module with the frameworks' words."""
 
     training = True
+    #: Options that are not printed.
+    _hidden: tuple[str, ...] = ()
 
     def extra_repr(self) -> str:
         """What it prints in its brackets: its options; a loss none."""
-        return "" if hasattr(self, "reduction") else options_of(self)
+        written = getattr(type(self), "__signature__", None)
+        names = [] if written is None or "reduction" in vars(self) else [*written.parameters]
+        return ", ".join(f"{name}={getattr(self, name)}" for name in names if name not in self._hidden)
 
     def __repr__(self) -> str:
         """Its class and options, and in further lines what is inside, each by its name."""
@@ -88,10 +92,3 @@ def tree(
         return f"{kind}{opening}{extra}{closing.strip()}"
     inside = "".join(f"\n{line}" for line in [extra] * bool(extra) + lines).replace("\n", "\n  ")
     return f"{kind}{opening}{inside}\n{closing}"
-
-
-def options_of(module: Any, *hidden: str) -> str:
-    """The options that a module of a table was made with."""
-    written = getattr(type(module), "__signature__", None)
-    names = [name for name in written.parameters if name not in hidden] if written else []
-    return ", ".join(f"{name}={getattr(module, name)}" for name in names)

@@ -11,7 +11,7 @@ import numpy as np
 import spmdsim.nn as ours
 import spmdsim.ops as core
 from spmdsim.core import Layout, Mesh
-from spmdsim.dialects.dialect_modules import DialectModule, Numbered, options_of, padded_row, said
+from spmdsim.dialects.dialect_modules import DialectModule, Numbered, padded_row, said
 from spmdsim.dialects.missing import each
 from spmdsim.dialects.oneflow.creation import first_seed, next_seed
 from spmdsim.dialects.oneflow.operators import NETWORK_TABLE, TABLE, lifted
@@ -117,12 +117,10 @@ class Module(DialectModule):
         "to_consistent": "to_global",
     })  # fmt: skip
 
+    _hidden = ("approximate",)
+
     def __init__(self) -> None:
         """Nothing to do: attributes that are parameters or modules are found."""
-
-    def extra_repr(self) -> str:
-        """What it prints in its brackets: its options; a loss none."""
-        return "" if hasattr(self, "reduction") else options_of(self, "approximate")
 
     def __call__(self, *inputs: Any, **options: Any) -> Any:
         """Run :meth:`forward` on global tensors of one placement, which is that of the parameters; else a RuntimeError."""
