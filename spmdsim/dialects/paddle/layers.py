@@ -131,8 +131,7 @@ class Identity(Layer):
         return x
 
 
-def _xavier(shape: tuple[int, ...]) -> Any:
-    return INITIALIZERS["XavierUniform"]().of(shape)
+_XAVIER = INITIALIZERS["XavierUniform"]()
 
 
 def _vector(shape: tuple[int, ...], attribute: Any, first: Any, names: tuple[str, str], suffix: str) -> Any:
@@ -148,7 +147,7 @@ def _linear(
 ) -> dict[str, Any]:
     """``x @ weight + bias`` with a weight ``[in_features, out_features]`` that every rank has whole."""
     shape, names = (int(in_features), int(out_features)), layer_names("linear", name)
-    weight = create(shape, None, weight_attr, _xavier(shape), names, "w")
+    weight = create(shape, None, weight_attr, _XAVIER, names, "w")
     bias = _vector(shape[1:], bias_attr, ours.zeros, names, "b")
     return {"weight": weight, "bias": bias, "name": name or None}
 
@@ -160,7 +159,7 @@ def _embedding(
     """Rows of a table ``[num_embeddings, embedding_dim]`` that every rank has whole; ``padding_idx`` gives zeros."""
     shape, names = (int(num_embeddings), int(embedding_dim)), layer_names("embedding", name)
     zeros = None if padding_idx is None or in_static_mode() else padding_idx % shape[0]
-    weight = create(shape, None, weight_attr, _xavier(shape), names, "w", zeros=zeros)
+    weight = create(shape, None, weight_attr, _XAVIER, names, "w", zeros=zeros)
     return {"weight": weight, "padding_idx": padding_idx, "sparse": sparse, "name": name or None}
 
 

@@ -18,7 +18,6 @@ from spmdsim.dialects.paddle import static
 from spmdsim.dialects.paddle.tensors import Tensor, dressed, shape_only
 from spmdsim.dialects.session import current_world
 from spmdsim.dialects.table import as_its_tensor
-from spmdsim.errors import InputError
 from spmdsim.nn.module import Initialiser, Values
 
 
@@ -49,74 +48,60 @@ class ParamAttr(Worded):
             f"name of ParamAttr is a str, not {self.name!r}": not isinstance(self.name, (str, type(None))),
         })  # fmt: skip
 
-    @staticmethod
-    def _of(attribute: Any, name: str | None = None) -> Any:
-        """An attribute, with a name where it has none."""
-        if name is None or attribute is False:
-            return attribute
-        if isinstance(attribute, ParamAttr):
-            return attribute if attribute.name else replace(attribute, name=name)
-        return ParamAttr(name, attribute)
-
 
 ParamAttr.__init__ = told(ParamAttr.__init__, "ParamAttr")  # type: ignore[method-assign]
 
 
-@dataclass(frozen=True)
-class Initializer:
-    """First values of a parameter, once its shape is known."""
-
-    of: Callable[[tuple[int, ...]], Initialiser]
+def _shifted(values: Initialiser, shift: float) -> Initialiser:
+    return lambda index, shape, dtype, seed: values(index, shape, dtype, seed) + dtype.type(shift)
 
 
-def _shifted(values: Initialiser, shift: float) -> Initializer:
-    return Initializer(
-        lambda _: lambda index, shape, dtype, seed: values(index, shape, dtype, seed) + dtype.type(shift)
+def _by_fans(kind: Callable[[float], Initialiser], most: float) -> Callable[[], Initialiser]:
+    return lambda: (
+        lambda index, shape, dtype, seed: kind(math.sqrt(most / sum(shape[:2])))(index, shape, dtype, seed)
     )
 
 
-def Assign(value: Any) -> Initializer:
+def Assign(value: Any) -> Initialiser:
     """The values of an array."""
-    array = np.asarray(value)
-
-    def of(shape: tuple[int, ...]) -> Initialiser:
-        if array.shape != shape:
-            raise InputError(f"a parameter of shape {shape} was given values of shape {array.shape}")
-        return Values(array)
-
-    return Initializer(of)
+    return Values(np.asarray(value))
 
 
 #: First values by Paddle's names; Xavier's by fan-in and fan-out (Glorot and Bengio, 2010).
-INITIALIZERS: dict[str, Callable[..., Initializer]] = {
+INITIALIZERS: dict[str, Callable[..., Initialiser]] = {
     "Assign": Assign,
-    "Constant": lambda value=0.0: Initializer(lambda _: lambda index, *rest: np.full([p.stop - p.start for p in index], value, rest[1])),
+    "Constant": lambda value=0.0: lambda index, shape, dtype, seed: np.full([p.stop - p.start for p in index], value, dtype),
     "Normal": lambda mean=0.0, std=1.0: _shifted(nn.Normal(std), mean),
     "Uniform": lambda low=-1.0, high=1.0: _shifted(nn.Uniform((high - low) / 2), (low + high) / 2),
-    "XavierNormal": lambda: Initializer(lambda shape: nn.Normal(math.sqrt(2 / sum(shape[:2])))),
-    "XavierUniform": lambda: Initializer(lambda shape: nn.Uniform(math.sqrt(6 / sum(shape[:2])))),
+    "XavierNormal": _by_fans(nn.Normal, 2),
+    "XavierUniform": _by_fans(nn.Uniform, 6),
 }  # fmt: skip
 INITIALIZERS = {name: told(function, name) for name, function in INITIALIZERS.items()}
 
 
-def initial(
-    attribute: Any, shape: tuple[int, ...], default: Initialiser
-) -> tuple[ParamAttr, Initialiser, Any]:
-    """What a ``weight_attr`` or ``bias_attr`` asks for, with first values and element type (None: float32)."""
-    attr = attribute if isinstance(attribute, ParamAttr) else ParamAttr()
-    if isinstance(attribute, str):
-        attr = ParamAttr(attribute)
-    elif attr is not attribute and attribute is not True:
-        attr = ParamAttr(initializer=attribute)
-    values = attr.initializer
-    if values is None or callable(values):
-        return attr, values or default, None
-    if isinstance(values, Initializer):
-        return attr, values.of(shape), None
-    array = np.asarray(values)
-    fits = array.dtype.kind in "biufcV"
-    refuse({f"an attribute is a ParamAttr, an initializer, an array or False, not {values!r}": not fits})
-    return attr, Assign(array).of(shape), array.dtype
+def _attribute(given: Any, name: str | None = None) -> ParamAttr:
+    """What is given as an attribute, by the name that it has or else by another."""
+    if isinstance(given, ParamAttr):
+        return given if given.name or name is None else replace(given, name=name)
+    return ParamAttr(given) if isinstance(given, str) else ParamAttr(name, None if given is True else given)
+
+
+def _first(values: Any, shape: tuple[int, ...], default: Initialiser) -> tuple[Initialiser, Any]:
+    """First values from an initializer or from an array, and its element type."""
+    kind = None
+    if values is not None and not callable(values):
+        kind = np.asarray(values).dtype
+        refuse(
+            {
+                f"an attribute is a ParamAttr, an initializer, an array or False, not {values!r}": kind.kind
+                not in "biufcV"
+            }
+        )
+        values = Assign(values)
+    if isinstance(values, Values):
+        given = values.array.shape
+        refuse({f"a parameter of shape {shape} was given values of shape {given}": given != tuple(shape)})
+    return values or default, kind
 
 
 class Parameter(nn.Parameter):
@@ -169,10 +154,9 @@ class Parameter(nn.Parameter):
     def set_value(self, value: Any) -> None:
         """Take the values of an array or tensor of the same shape."""
         array = np.asarray(host(value))
-        if array.shape != self.shape:
-            raise InputError(
-                f"parameter {self.name} has shape {self.shape}, but was given values of shape {array.shape}"
-            )
+        refuse({
+            f"parameter {self.name} has shape {self.shape}, but was given values of shape {array.shape}": array.shape != self.shape
+        })  # fmt: skip
         self.assign(Tensor.from_global(array.astype(self.dtype), self.layout, current_world()))
 
     def __getattr__(self, name: str) -> Any:
@@ -209,17 +193,14 @@ def create(
     ``names`` are a layer's (:func:`layer_names`), the suffix ``w`` or ``b``. What nobody else keeps, the program does. One row
     may be of ``zeros`` first.
     """
-    attr, initialiser, kind = initial(attribute, shape, default)
-    here = static.scope()
-    other: Parameter | None = (
-        here.known.get(attr.name) if attr.name and not static.in_dynamic_mode() else None
-    )
+    attr, here = _attribute(attribute), static.scope()
+    initialiser, kind = _first(attr.initializer, shape, default)
+    other: Parameter | None = None if static.in_dynamic_mode() else here.known.get(attr.name or "")
     if other is not None:
-        if other.shape != tuple(shape):
-            raise InputError(
-                f"parameter {attr.name} has shape {list(other.shape)}, but is used with shape {list(shape)}; give one of "
-                "them another ParamAttr(name=...)"
-            )
+        refuse({
+            f"parameter {attr.name} has shape {list(other.shape)}, but is used with shape {list(shape)}; give one of them another "
+            "ParamAttr(name=...)": other.shape != tuple(shape)
+        })  # fmt: skip
         static.default_main_program().own(other, keep)
         return other
     initialiser = padded_row(initialiser, zeros)
@@ -241,9 +222,6 @@ def create_parameter(
 ) -> Parameter:  # fmt: skip
     """A parameter that every rank has whole."""
     sizes = tuple(int(size) for size in shape)
-    attr = ParamAttr._of(attr, name)
-    default = nn.zeros if is_bias else nn.Uniform()
-    if default_initializer is not None:
-        default = default_initializer.of(sizes)
-    names = layer_names("create_parameter", None)
-    return create(sizes, None, attr, default, names, "b" if is_bias else "w", dtype=np.dtype(dtype))
+    default, _ = _first(default_initializer, sizes, nn.zeros if is_bias else nn.Uniform())
+    names, suffix = layer_names("create_parameter", None), "b" if is_bias else "w"
+    return create(sizes, None, _attribute(attr, name), default, names, suffix, dtype=np.dtype(dtype))
