@@ -14,7 +14,7 @@ import spmdsim.tensor as ours
 from spmdsim.core import Layout
 from spmdsim.dialects.host import element_type, host
 from spmdsim.dialects.layouts import laid_out
-from spmdsim.dialects.missing import Worded, each
+from spmdsim.dialects.missing import Worded, each, refuse
 from spmdsim.dialects.namespaces import find_words
 from spmdsim.dialects.paddle.fleet import initialised
 from spmdsim.dialects.paddle.layers import SplitLayer
@@ -139,12 +139,11 @@ def shard_layer(
     Raises:
         UsageTypeError: no mesh, or no layer.
     """
-    if not isinstance(process_mesh, ProcessMesh):
-        raise UsageTypeError(
-            f"the argument `process_mesh` is not `dist.ProcessMesh` type but a {type(process_mesh).__name__}"
-        )
-    if not hasattr(layer, "named_sublayers"):
-        raise UsageTypeError(f"shard_layer takes a paddle.nn.Layer, not a {type(layer).__name__}")
+    kinds = [type(one).__name__ for one in (process_mesh, layer)]
+    refuse({
+        f"the argument `process_mesh` is not `dist.ProcessMesh` type but a {kinds[0]}": not isinstance(process_mesh, ProcessMesh),
+        f"shard_layer takes a paddle.nn.Layer, not a {kinds[1]}": not hasattr(layer, "named_sublayers"),
+    }, UsageTypeError)  # fmt: skip
     for name, part in layer.named_sublayers(include_self=True):
         if shard_fn is not None:
             shard_fn(name, part, process_mesh)

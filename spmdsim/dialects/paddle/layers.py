@@ -23,7 +23,7 @@ from spmdsim.dialects.paddle.splitting import SplitLayout, split_layout
 from spmdsim.dialects.paddle.static import in_static_mode, recorded
 from spmdsim.dialects.paddle.tensors import Tensor, everywhere
 from spmdsim.dialects.session import current_world
-from spmdsim.dialects.table import Row, layers, renamed
+from spmdsim.dialects.table import layers, renamed
 from spmdsim.errors import InputError
 
 
@@ -139,12 +139,8 @@ def _vector(shape: tuple[int, ...], attribute: Any, first: Any, names: tuple[str
 
 
 def _linear(
-    in_features: int,
-    out_features: int,
-    weight_attr: Any = None,
-    bias_attr: Any = None,
-    name: str | None = None,
-) -> dict[str, Any]:
+    in_features: int, out_features: int, weight_attr: Any = None, bias_attr: Any = None, name: str | None = None
+) -> dict[str, Any]:  # fmt: skip
     """``x @ weight + bias`` with a weight ``[in_features, out_features]`` that every rank has whole."""
     shape, names = (int(in_features), int(out_features)), layer_names("linear", name)
     weight = create(shape, None, weight_attr, _XAVIER, names, "w")
@@ -169,10 +165,8 @@ def _layer_norm(
     """Normalised over the last dims, scaled and shifted unless an attribute is False."""
     shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
     names = layer_names("layer_norm", name)
-    weight, bias = (
-        _vector(shape, weight_attr, ours.ones, names, "w"),
-        _vector(shape, bias_attr, ours.zeros, names, "b"),
-    )
+    weight = _vector(shape, weight_attr, ours.ones, names, "w")
+    bias = _vector(shape, bias_attr, ours.zeros, names, "b")
     return {"normalized_shape": list(shape), "epsilon": epsilon, "weight": weight, "bias": bias}
 
 
@@ -183,22 +177,22 @@ def _dropout(
     return {"p": p, "axis": axis, "mode": mode, "name": name or None}
 
 
-def _row(function: str, layer: str, keeps: Callable[..., dict[str, Any]], *says: str) -> Row:
-    return replace(NETWORK_TABLE[function], layer=layer, keeps=keeps, says=said(*says))
-
-
-#: Layers that keep what their operators are given beside the input.
-KEEPING = {
-    "Dropout": _row("dropout", "Dropout", _dropout, "p={0.p}, axis={0.axis}, mode={0.mode}", "name"),
-    "Embedding": _row("embedding", "Embedding", _embedding, "{0.weight.shape[0]}, {0.weight.shape[1]}", "padding_idx", "sparse", "name"),
-    "LayerNorm": _row("layer_norm", "LayerNorm", _layer_norm, "normalized_shape={0.normalized_shape}, epsilon={0.epsilon}"),
-    "Linear": _row("linear", "Linear", _linear,
-                   "in_features={0.weight.shape[0]}, out_features={0.weight.shape[1]}, dtype={0.weight.dtype}", "name"),
+#: Layers that keep what their operators are given beside the input: the operator, what they keep, and what they print.
+_KEEPING: dict[str, tuple[str, Callable[..., dict[str, Any]], Any]] = {
+    "Dropout": ("dropout", _dropout, said("p={0.p}, axis={0.axis}, mode={0.mode}", "name")),
+    "Embedding": ("embedding", _embedding, said("{0.weight.shape[0]}, {0.weight.shape[1]}", "padding_idx", "sparse", "name")),
+    "LayerNorm": ("layer_norm", _layer_norm, said("normalized_shape={0.normalized_shape}, epsilon={0.epsilon}")),
+    "Linear": ("linear", _linear, said(
+        "in_features={0.weight.shape[0]}, out_features={0.weight.shape[1]}, dtype={0.weight.dtype}", "name")),
 }  # fmt: skip
+_ROWS = {
+    name: replace(NETWORK_TABLE[of], layer=name, keeps=keeps, says=says)
+    for name, (of, keeps, says) in _KEEPING.items()
+}
 #: Layers and losses by their names, made from the tables.
 LAYERS: dict[str, Any] = {
     "Identity": Identity,
-    **layers({**TABLE, **NETWORK_TABLE, **KEEPING}, Layer, lifted),
+    **layers({**TABLE, **NETWORK_TABLE, **_ROWS}, Layer, lifted),
 }
 
 

@@ -122,8 +122,10 @@ class Optimizer(Worded, nn.Optimiser):
                 not (number or weight_decay is None or hasattr(weight_decay, "slope")),
             f"grad_clip is none of paddle.nn's, but a {kinds[3]}; nearest: ClipGradByGlobalNorm(1.0)":
                 not isinstance(grad_clip, (ClipGradByGlobalNorm, ClipGradByValue, type(None))),
+            "AdamW has no lr_ratio here; nearest: ParamAttr(learning_rate=...)": options.pop("lr_ratio", None) is not None,
         })  # fmt: skip
         self.regularization, self.grad_clip = L2Decay(weight_decay) if number else weight_decay, grad_clip
+        self._decay, self._decays = options.pop("decoupled_decay", 0.0), options.pop("decays", None)
         super().__init__(given or [], rate, **options)
         self._given = given and self.parameters
 
@@ -189,6 +191,8 @@ class Optimizer(Worded, nn.Optimiser):
         if regularizer is not None:
             gradient = ops.add(wide(gradient), regularizer.slope(parameter.value.detach()))
         self.rate = rate * attribute.learning_rate
+        decays = self._decays is None or self._decays(parameter.name)
+        vars(self)["weight_decay"] = self._decay if decays else 0.0
         try:
             return super()._updated(parameter, gradient)
         finally:
@@ -222,26 +226,9 @@ Momentum = renamed("Momentum", nn.SGD, lambda learning_rate=0.001, momentum=0.9,
 Adam = renamed("Adam", nn.Adam, lambda learning_rate=0.001, beta1=0.9, beta2=0.999, epsilon=1e-8, parameters=None,
     weight_decay=None, grad_clip=None, name=None: dict(parameters=parameters, rate=learning_rate,
     weight_decay=weight_decay, grad_clip=grad_clip, betas=(beta1, beta2), epsilon=epsilon), Optimizer)  # fmt: skip
-
-
-class AdamW(Adam):  # type: ignore[misc,valid-type]
-    """Adam whose weight decay acts on the value itself."""
-
-    def __init__(
-        self, learning_rate: Any = 0.001, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8,
-        parameters: Any = None, weight_decay: float = 0.01, lr_ratio: Any = None, apply_decay_param_fun: Any = None,
-        grad_clip: Any = None, name: str | None = None,
-    ) -> None:  # fmt: skip
-        if lr_ratio is not None:
-            raise InputError("AdamW has no lr_ratio here; nearest: ParamAttr(learning_rate=...)")
-        super().__init__(learning_rate, beta1, beta2, epsilon, parameters, None, grad_clip)
-        self._decay, self._decays = weight_decay, apply_decay_param_fun
-        self.weight_decay, self.decoupled = weight_decay, True
-
-    def _updated(self, parameter: Any, gradient: Tensor) -> Tensor:
-        self.weight_decay = self._decay if self._decays is None or self._decays(parameter.name) else 0.0
-        updated: Tensor = super()._updated(parameter, gradient)
-        return updated
-
+AdamW = renamed("AdamW", nn.Adam, lambda learning_rate=0.001, beta1=0.9, beta2=0.999, epsilon=1e-8, parameters=None,
+    weight_decay=0.01, lr_ratio=None, apply_decay_param_fun=None, grad_clip=None, name=None: dict(parameters=parameters,
+    rate=learning_rate, decoupled_decay=weight_decay, decays=apply_decay_param_fun, lr_ratio=lr_ratio, grad_clip=grad_clip,
+    betas=(beta1, beta2), epsilon=epsilon), Optimizer, __doc__="Adam whose weight decay acts on the value itself.")  # fmt: skip
 
 find_words(__name__)

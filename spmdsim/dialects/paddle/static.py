@@ -401,12 +401,10 @@ def program_guard(main_program: Program, startup_program: Program | None = None)
 
 def data(name: str, shape: Any, dtype: Any = None, lod_level: int = 0) -> Variable:
     """A variable that each run is fed with, in static mode; sizes that are None or -1 come with the feed."""
-    refuse(
-        {
-            "paddle.static.data is only supported in static graph mode; call paddle.enable_static()": in_dynamic_mode()
-        },
-        UsageTypeError,
-    )
+    if in_dynamic_mode():
+        raise UsageTypeError(
+            "paddle.static.data is only supported in static graph mode; call paddle.enable_static()"
+        )
     program, shapes = default_main_program(), scope().shapes
     sizes = tuple(UNKNOWN if size in (None, -1) else int(size) for size in shape)
     layout = Layout.replicated(Mesh((current_world().size,), ("rank",)), len(sizes))
