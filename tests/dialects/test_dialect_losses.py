@@ -215,3 +215,20 @@ def test_what_losses_refuse(world, tensor):
         with np.errstate(invalid="ignore"):
             assert np.isnan(flow.nn.CrossEntropyLoss()(x, tensor(none, split(0))).item())
         assert functional.cross_entropy(y, paddle.to_tensor(none)).item() == 0
+
+
+@pytest.mark.ranks(2)
+def test_what_does_not_count_costs_nothing_in_paddle(world):
+    """Even where its loss is infinite: class 0, which stands for the label there, may be ruled out."""
+    x, labels = FLAT.copy(), LABELS[2].copy()
+    x[:, 0], labels[:] = -np.inf, 1
+    labels[3] = -100
+    with use_world(world):
+        y, given = paddle.to_tensor(x), paddle.to_tensor(labels)
+        losses = paddle.nn.functional.cross_entropy(y, given, reduction="none").numpy()
+        mean = paddle.nn.functional.cross_entropy(y, given).item()
+        np.testing.assert_array_equal(paddle.ParallelCrossEntropy()(y, given).numpy(), losses)
+    wanted = np.log(np.exp(x).sum(1)) - x[:, 1]
+    wanted[3] = 0
+    np.testing.assert_allclose(losses, wanted, rtol=1e-5)
+    np.testing.assert_allclose(mean, wanted.sum() / 5, rtol=1e-5)

@@ -158,9 +158,9 @@ def _cross_entropy(
         losses = core.cross_entropy(x, known, "none")
     else:
         losses = core.negative(core.log(core.pick(x, known)))
-    losses = _product(losses, counts)
-    if not soft_label:  # which may be infinite where nothing counts
+    if not soft_label:  # infinite, maybe, where nothing counts
         losses = core.where(core.equal(counts, 0), 0.0, losses)
+    losses = _product(losses, counts)
     if counts is not None and reduction == "mean":
         return mean_of(losses, counts, reduction, least=1)
     return core.expand_dims(losses, axis) if kept and reduction == "none" else reduced(losses, reduction)
