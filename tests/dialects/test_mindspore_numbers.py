@@ -103,7 +103,9 @@ def test_functions_have_the_results_and_arguments_of_their_documents(world):
         positive = np.array([1.0, 2.0, 3.0, 4.0], np.float32)
         found = ops.binary_cross_entropy_with_logits(x, target, np.ones((2, 4), np.float32), positive, "sum")
         logs = np.log1p(np.exp(-np.abs(x))) + np.maximum(-x, 0)
-        np.testing.assert_allclose(found.item(), ((1 - target) * (x + logs) + positive * target * logs).sum(), rtol=1e-5)
+        np.testing.assert_allclose(
+            found.item(), ((1 - target) * (x + logs) + positive * target * logs).sum(), rtol=1e-5
+        )
         assert ops.argmax(x, 1, True).shape == (2, 1)
         assert [part.shape for part in ops.split(x, [1, 3], 1)] == [(2, 1), (2, 3)]
         normal = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)

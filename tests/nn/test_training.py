@@ -68,6 +68,18 @@ def test_parameters_are_the_same_bits_on_any_number_of_ranks(world):
         assert layer.weight.value.full().tobytes() == lonely.weight.value.full().tobytes()
 
 
+def test_a_key_stands_for_the_name():
+    """A model that names its parameters in another way has the same first values."""
+    world, layout = LockStep(2), Mesh((2,), ("x",))("x")
+    values = {}
+    for name, key in (("a", ""), ("b", "a"), ("b", "")):
+        parameter = nn.Parameter((6,), layout)
+        parameter.name, parameter.key = name, key
+        parameter.materialise(world, seed=3)
+        values[name, key] = parameter.value.full().tolist()
+    assert values["a", ""] == values["b", "a"] != values["b", ""]
+
+
 def test_parameters_take_no_memory_before_a_world_is_known():
     mesh = Mesh((65536,), ("x",))
     layer = nn.Linear(1 << 20, 1 << 20, mesh("x", None))

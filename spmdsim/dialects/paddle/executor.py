@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from spmdsim.dialects.missing import refuse
 from spmdsim.dialects.paddle import static
 from spmdsim.dialects.paddle.static import Missing, Program, Variable, default_main_program
 from spmdsim.dialects.paddle.tensors import Tensor, check_needs_gradient, everywhere
-from spmdsim.errors import InputError, UsageTypeError, WorldError
+from spmdsim.errors import InputError, UsageTypeError, WorldError, nearest
 from spmdsim.tensor import Tensor as CoreTensor
 
 GRADIENT = "@GRAD"
@@ -71,8 +70,8 @@ def _start(startup: Program) -> None:
 def _fed(program: Program, name: str, value: Any) -> Tensor:
     """A feed as a tensor that fits its variable."""
     if name not in program.feeds:
-        close = get_close_matches(name, program.feeds, n=1) or list(program.feeds)
-        hint = f"nearest: {close[0]}" if close else "the program feeds nothing"
+        close = nearest(name, program.feeds) or next(iter(program.feeds), None)
+        hint = f"nearest: {close}" if close else "the program feeds nothing"
         raise InputError(f"feed has {name!r}, which is no variable of static.data; {hint}")
     variable = program.feeds[name]
     if isinstance(value, (list, tuple, int, float, bool)):
