@@ -30,17 +30,14 @@ from spmdsim.core import BoundRule, Layout, Mesh, Strategy
 from spmdsim.core.bound import common_mesh
 from spmdsim.dialects.mindspore.layout import check_even
 from spmdsim.dialects.mindspore.table import ShardError
-from spmdsim.errors import UsageTypeError
 from spmdsim.imitations.mindspore.sharding.sharded import (
     Forward,
     Sharded,
     check_cuts,
     check_devices,
-    check_operands,
     derived,
     forward,
     pending_axes,
-    result_layout,
     scattered,
     sourced,
 )
@@ -215,8 +212,6 @@ def gather(
         raise ShardError(f"axis {axis} is out of range for a table of {len(table)} dims")
     axis %= len(table)
     bound = ops.gather.op.bind(shapes, {"dim": axis})
-    if given is not None and any(isinstance(entry, Layout) for entry in given):
-        return _by_layouts(bound, given, out, devices)
     ranks = device_ranks(devices, 1 if given is None else math.prod(math.prod(e) for e in given))
     cuts = tuple(given) if given is not None else ((1,) * len(table), _first_dim(ids, len(ranks)))
     check_cuts(cuts, shapes if "manual_split" not in attrs else (_rounded(table, cuts[0]), ids), len(ranks))
@@ -319,22 +314,6 @@ def _asked(made: Sharded, choices: tuple[Layout, Layout | None], axis: int, out:
             return layout
     kept = [str(layout.cuts) for layout in choices if layout is not None]
     raise ShardError(f"out_strategy {entry} cannot be had; the result is cut into {' or '.join(kept)}")
-
-
-def _by_layouts(bound: BoundRule, given: Sequence[Any], out: Any, devices: Devices) -> Sharded:
-    """Layouts instead of cuts: what the rule makes of them, reduced, or scattered along dim 0 if out says so."""
-    if not all(isinstance(entry, Layout) for entry in given):
-        raise UsageTypeError("a strategy is written in cuts or in layouts, but this one mixes them")
-    check_devices(given, devices)
-    check_operands(given, bound.shapes)
-    derivation = derived(
-        "Gather", bound, bound.infer(given), inputs=tuple(given), mode="LAYOUT", by_cuts=False
-    )
-    wanted = derivation.outputs[0]
-    if out is not None:
-        wanted = result_layout("product", derivation.computed[0], derivation.output_shapes[0], out)
-    check_even(wanted, derivation.output_shapes[0], "the result")
-    return replace(derivation, outputs=(wanted,), forward=tuple(forward(derivation.computed[0], wanted)))
 
 
 Axes = tuple[str, ...]

@@ -94,14 +94,15 @@ def shard(
             return data_source(operator, shapes, given, devices, repeat or "left")
         if row.strategies == "batch":
             return batch_parallel(operator, shapes, given, devices, attributes)
-        if row.strategies == "gather":
-            return gather(shapes, given, out_strategy, devices, repeat, attributes)
         if "layout" in attributes:
             given = configured(attributes["layout"])
+        laid_out = any(isinstance(entry, Layout) for entry in given or ())
+        if row.strategies == "gather" and not laid_out:
+            return gather(shapes, given, out_strategy, devices, repeat, attributes)
         further = shapes[1:] if row.first_only else []
         bound = bind(row.op, shapes[: len(shapes) - len(further)], row.strategy_params(shapes, attributes))
         asked = _Asked(operator, row, bound, out_strategy, devices, attributes)
-        if given and any(isinstance(entry, Layout) for entry in given):
+        if given and laid_out:
             derivation = asked.by_layouts(given)
         else:
             right = attributes.get("repeated_num_in_dev_matrix_right_", True)
@@ -185,7 +186,7 @@ class _Asked:
             self.name, bound, strategy, inputs=inputs, output_shapes=tuple(shapes), computed=tuple(computed),
             outputs=tuple(outputs), repeated_calc=repeated, repeated_side=side, loss_output=row.loss,
             forward=() if attrs.get("cross_batch") else tuple(forward(computed[0], outputs[0], row.mean)),
-            by_cuts=given is None,
+            by_cuts=given is None, mode="LAYOUT" if given and row.strategies == "gather" else "",
         )  # fmt: skip
 
 
