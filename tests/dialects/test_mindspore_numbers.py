@@ -110,3 +110,16 @@ def test_functions_have_the_results_and_arguments_of_their_documents(world):
         assert [part.shape for part in ops.split(x, [1, 3], 1)] == [(2, 1), (2, 3)]
         normal = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
         np.testing.assert_allclose(ops.layer_norm(x, (4,)).full(), normal, rtol=1e-5)
+
+
+@pytest.mark.ranks(2)
+def test_adam_may_divide_by_the_largest_second_moment(world):
+    with use_world(world):
+        w, value, first, second, largest = ms.Parameter(X, name="w"), X.astype(np.float64), 0.0, 0.0, 0.0
+        optimizer = nn.Adam([w], 0.1, beta2=0.5, use_amsgrad=True)
+        for t, slope in enumerate((2.0, 0.01, 0.01), 1):
+            optimizer([ops.Mul()(ops.OnesLike()(w), np.float32(slope))])
+            first, second = 0.9 * first + 0.1 * slope, 0.5 * second + 0.5 * slope**2
+            largest = max(largest, second)
+            value = value - 0.1 * np.sqrt(1 - 0.5**t) / (1 - 0.9**t) * first / (np.sqrt(largest) + 1e-8)
+        np.testing.assert_allclose(w.asnumpy(), value, rtol=1e-5, atol=1e-6)

@@ -218,10 +218,10 @@ Momentum = renamed("Momentum", SGD, lambda params, learning_rate, momentum, weig
     params=params, learning_rate=learning_rate, momentum=momentum, weight_decay=weight_decay, nesterov=use_nesterov,
     loss_scale=loss_scale))  # fmt: skip
 Adam = renamed("Adam", nn.Adam, lambda params, learning_rate=1e-3, beta1=0.9, beta2=0.999, eps=1e-8, use_locking=False,
-               use_nesterov=False, weight_decay=0.0, loss_scale=1.0: _options(
+               use_nesterov=False, weight_decay=0.0, loss_scale=1.0, use_amsgrad=False: _options(
     loss_scale, "Adam has no use_nesterov here; nearest: nn.SGD(..., nesterov=True)" * bool(use_nesterov),
     parameters=params, rate=learning_rate, betas=(beta1, beta2), epsilon=eps, weight_decay=weight_decay,
-    decoupled=False, epsilon_hat=True), Optimizer,
+    decoupled=False, amsgrad=use_amsgrad, epsilon_hat=True), Optimizer,
     __doc__="Adam; weight decay is added to the gradient, ``eps`` to the root of the second moment as it is.")  # fmt: skip
 
 
