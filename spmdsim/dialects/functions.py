@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import reduce
+from functools import reduce, wraps
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -21,8 +21,10 @@ import spmdsim.ops as core
 from spmdsim import nn
 from spmdsim.dialects.table import Row, same, with_parameters
 from spmdsim.errors import InputError
+from spmdsim.layout.element_type import has_gradient, promoted
 from spmdsim.ops.declare import unary
-from spmdsim.ops.dim_reductions import normal_dims, with_slope
+from spmdsim.ops.dim_reductions import as_type, normal_dims, wide, with_slope
+from spmdsim.tensor import Tensor
 
 
 class FunctionError(InputError, RuntimeError):
@@ -116,6 +118,22 @@ def _median(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
     return ValuesAndIndices(*[_select(one, dim, at) for one in core.sort_with_indices(input, dim)])
 
 
+def _rounded_once(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function made of several operators, which has floats of 16 bits in 32 and rounds its result."""
+
+    @wraps(function)
+    def call(*given: Any, **options: Any) -> Any:
+        kinds = [x.dtype for x in (*given, *options.values()) if isinstance(x, Tensor)]
+        if not any(has_gradient(kind) and kind.itemsize < 4 for kind in kinds):
+            return function(*given, **options)
+        values = [wide(x) if isinstance(x, Tensor) else x for x in (*given, *options.values())]
+        result = function(*values[: len(given)], **dict(zip(options, values[len(given) :])))
+        return as_type(result, promoted(*kinds))
+
+    return call
+
+
+@_rounded_once
 def _norm(input: Any, p: Any = 2.0, dim: Any = None, keepdim: bool = False) -> Any:
     if p == "fro" and dim is not None and not isinstance(dim, int) and len(dim) == 2:
         p = 2.0
@@ -273,6 +291,7 @@ def _linear(input: Any, weight: Any, bias: Any = None) -> Any:
     return y if bias is None else core.add(y.to(y.layout.reduced), bias)
 
 
+@_rounded_once
 def _layer_norm(
     input: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5
 ) -> Any:
@@ -380,8 +399,8 @@ NETWORK: dict[str, Row] = {
     ),
     "celu": Row(lambda input, alpha=1.0: core.where(core.greater(input, 0), input, core.multiply(
         core.expm1(core.minimum(core.divide(input, alpha), 0)), alpha)), "CELU"),
-    "cosine_similarity": Row(lambda x1, x2, dim=1, eps=1e-8: core.divide(core.sum(core.multiply(x1, x2), dim), core.multiply(
-        *(core.maximum(_norm(x, 2.0, dim), eps) for x in (x1, x2))))),
+    "cosine_similarity": Row(_rounded_once(lambda x1, x2, dim=1, eps=1e-8: core.divide(
+        core.sum(core.multiply(x1, x2), dim), core.multiply(*(core.maximum(_norm(x, 2.0, dim), eps) for x in (x1, x2)))))),
     "elu": Row(_elu, "ELU"),
     "embedding": Row(lambda input, weight, padding_idx=None: core.embedding(
         input, weight, padding=None if padding_idx is None else padding_idx % weight.shape[0])),
@@ -396,7 +415,8 @@ NETWORK: dict[str, Row] = {
     "linear": Row(_linear),
     "logsigmoid": Row(lambda input: core.negative(core.softplus(core.negative(input))), "LogSigmoid"),
     "mish": Row(lambda input: core.multiply(input, core.tanh(core.softplus(input))), "Mish"),
-    "normalize": Row(lambda input, p=2.0, dim=1, eps=1e-12: core.divide(input, core.maximum(_norm(input, p, dim, True), eps))),
+    "normalize": Row(_rounded_once(
+        lambda input, p=2.0, dim=1, eps=1e-12: core.divide(input, core.maximum(_norm(input, p, dim, True), eps)))),
     "one_hot": Row(lambda input, num_classes: core.one_hot(input, num_classes, np.int64)),
     "pad": Row(_pad),
     "selu": Row(lambda input: core.multiply(_elu(input, 1.6732632423543772), 1.0507009873554805), "SELU"),

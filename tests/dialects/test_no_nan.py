@@ -53,6 +53,27 @@ def named(x, system, dim):
     return {"axis": dim} if system is paddle else {"dim": dim}
 
 
+#: Squares of these are more than floats of 16 bits can say, their norms are not.
+LARGE = np.array([[1, 2, 3, 4], [4, 3, 2, 1]], "f4") * 1000
+HALF = {
+    "layer_norm": (lambda f, top, x: f.layer_norm(x, 4), (LARGE - 2500) / LARGE.std(1, keepdims=True)),
+    "norm": (lambda f, top, x: top.norm(x, 2, 1), np.linalg.norm(LARGE, axis=1)),
+    "normalize": (lambda f, top, x: f.normalize(x), LARGE / np.linalg.norm(LARGE, axis=1, keepdims=True)),
+    "cosine_similarity": (lambda f, top, x: f.cosine_similarity(x, x), np.ones(2)),
+}
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("case", HALF)
+def test_floats_of_16_bits_are_rounded_once(world, system, case):
+    call, wanted = HALF[case]
+    with use_world(world):
+        tensor, functional, functions = system()
+        y = call(functional, functions, tensor(LARGE.astype("f2")))
+        assert y.numpy().dtype == np.float16
+        np.testing.assert_allclose(y.numpy(), wanted, rtol=2e-3)
+
+
 def norm_gradient(p):
     """Of norms along rows; 0 for a row of zeros."""
     size = np.abs(ROWS.astype("f8"))
