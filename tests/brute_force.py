@@ -34,6 +34,13 @@ def brute_force(problem: ChoiceProblem, limit: float | None = None, most: int = 
         for (i, j), m in pairs.items():
             if i not in hubs and j not in hubs:
                 total += m.reshape([sizes[k] if k in (i, j) else 1 for k in range(len(sizes))])
+    for shared in problem.shared:
+        (first, goes), *payers = zip(shared.variables, shared.labels)
+        for label, prices in enumerate(shared.prices):
+            anybody = np.zeros((1,) * len(sizes), bool)
+            for v, own in payers:
+                anybody = anybody | _along(own == label, v, sizes)
+            seconds += anybody * _along(prices[goes], first, sizes)
     for hub in problem.hubs:
         # What the others choose decides the hub: no combination of hubs has to be tried.
         seconds += np.minimum.reduce([_with_hub(problem, hub, s) for s in range(problem.sizes[hub])])
@@ -43,6 +50,10 @@ def brute_force(problem: ChoiceProblem, limit: float | None = None, most: int = 
     if not np.isfinite(seconds[best]):
         raise DoesNotFitError.below(limit or 0.0, float(memory.min()))
     return Solution.of(problem, problem.with_best_hubs([int(k) for k in best]), "brute force", True)
+
+
+def _along(row: np.ndarray, variable: int, sizes: tuple[int, ...]) -> np.ndarray:
+    return row.reshape([-1 if k == variable else 1 for k in range(len(sizes))])
 
 
 def _with_hub(problem: ChoiceProblem, hub: int, state: int) -> np.ndarray:

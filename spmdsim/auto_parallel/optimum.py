@@ -57,11 +57,11 @@ SLACKS = (1.0, 1.1, 1.3, 1.6, 2.0, 3.0, 5.0, 10.0, math.inf)
 
 
 def optimum(graph: Graph, mesh: Mesh, settings: Settings) -> StrategyChoice | None:
-    """The optimum on one mesh by elimination; None where its tables would be too large."""
+    """The optimum on one mesh by elimination; None where its tables would be too large, or it is not proven."""
     tie = settings.tie or len(graph.operators) > TIE_ABOVE
     model = ChoiceModel(graph, mesh, replace(settings, tie=tie))
     solution = _eliminate(model)
-    return None if solution is None else model.choice(solution.states)
+    return None if solution is None or not model.complete else model.choice(solution.states)
 
 
 def solve(model: ChoiceModel, memory: float | None = None) -> Solution:
@@ -86,7 +86,7 @@ def _within(model: ChoiceModel, memory: float) -> Solution:
     """
     peak, least = _lowest(model, memory)
     if peak > memory:
-        raise DoesNotFitError.below(memory, peak)
+        raise DoesNotFitError.none_found(memory, peak)
     limit = memory
     for k in range(MOST_LIMITS):
         try:

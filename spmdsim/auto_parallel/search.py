@@ -70,7 +70,7 @@ def search(
 
     Raises:
         InputError: an unknown method or program, ranks that no operator can use.
-        DoesNotFitError: nothing fits into ``memory``; the smallest limit that would is named.
+        DoesNotFitError: nothing was found that fits into ``memory``; the lowest peak that was found is named.
 
     >>> found = search("mlp", 4, layers=2, hidden=64, batch=4096)
     >>> found.mesh.shape, str(found.strategy("fc0"))
@@ -212,7 +212,9 @@ def _best_mesh(
         raise problem or InputError("no mesh was given to search on")
     model, solution = best
     choice, tried = model.choice(solution.states), tuple(considered)
-    return SearchResult(choice, settings, solution.method, (), solution.optimal, tried, limit=memory)
+    least = model.least(solution)
+    proven = least is not None
+    return SearchResult(choice, settings, solution.method, (), proven, tried, limit=memory, least=least)
 
 
 def search_mesh(graph: Graph, mesh: Mesh, settings: Settings, memory: float | None = None) -> SearchResult:

@@ -52,7 +52,8 @@ def operator_rows(answer: SearchResult, operators: Sequence[Operator] | None = N
 
 
 def _head(answer: SearchResult) -> str:
-    optimal = ", optimal under the model on this mesh"
+    within = f" to within {answer.within:.2%}" if answer.within else ""
+    optimal = f", optimal{within} under the model on this mesh"
     if not answer.optimal:
         among = "on the meshes searched" if len(answer.rivals) > 1 else "on this mesh"
         optimal = "" if answer.gap is None else f", {answer.gap:+.2%} from the optimum {among}"

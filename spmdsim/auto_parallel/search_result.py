@@ -25,6 +25,8 @@ from spmdsim.pictured import ShortRepr
 from spmdsim.reading import read_json, readable
 
 FORMAT = "spmdsim strategy 1"
+#: Shares of a time that are rounding.
+NOTHING = 1e-5
 
 
 @dataclass(frozen=True, repr=False)
@@ -32,10 +34,11 @@ class SearchResult(ShortRepr):
     """A program's strategies and their costs.
 
     Attributes:
-        optimal: whether they are the optimum under the model, on this mesh.
+        optimal: whether they are the optimum under the model, on this mesh, but for what :attr:`within` leaves open.
         considered: seconds of the best solution per mesh that was tried.
         rivals: the meshes on which a heuristic's answer is compared with the optimum; its own one if left out.
         limit: the bytes that a rank may use, if they were limited.
+        least: seconds that every choice on this mesh takes at least, as far as that is proven.
     """
 
     choice: StrategyChoice
@@ -46,6 +49,19 @@ class SearchResult(ShortRepr):
     considered: tuple[tuple[str, float], ...] = ()
     rivals: tuple[Mesh, ...] = ()
     limit: float | None = None
+    least: float | None = None
+
+    @property
+    def within(self) -> float | None:
+        """By what share an optimum may be quicker at most, 0 if not at all; None where that is unknown.
+
+        A search prices messages that gradients of parameters share by straight lines of their bytes, which may be
+        above what they cost in a run.
+        """
+        if not self.optimal or self.least is None:
+            return None
+        open_share = self.seconds / self.least - 1.0 if self.least else float(self.seconds > 0)
+        return open_share if open_share > NOTHING else 0.0
 
     @property
     def graph(self) -> Graph:
@@ -140,7 +156,7 @@ class SearchResult(ShortRepr):
     def comparison(self) -> dict[str, SearchResult]:
         """The layouts people configure by hand, for the same program and ranks; the best Megatron-style grid."""
         results = {
-            name: replace(self, choice=choice, method=name, remarks=(), optimal=False)
+            name: replace(self, choice=choice, method=name, remarks=(), optimal=False, least=None)
             for name, choice in baselines(self.graph, self.mesh.size, self.settings).items()
         }
         grids = {name: one for name, one in results.items() if name.startswith("Megatron")}
@@ -170,7 +186,9 @@ class SearchResult(ShortRepr):
         model = model_on(self.graph.configure(**{operator: strategy}), self.mesh, settings, self.moves)
         solution = solve(model)
         method = f"with {operator} given"
-        other = SearchResult(model.choice(solution.states), settings, method, optimal=solution.optimal)
+        least = model.least(solution)
+        choice = model.choice(solution.states)
+        other = SearchResult(choice, settings, method, optimal=least is not None, least=least)
         return WhyNot(self.graph.operator(operator), self, other)
 
     # -- files --------------------------------------------------------------------------------------
@@ -187,6 +205,7 @@ class SearchResult(ShortRepr):
             "method": self.method,
             "machine": machine.name,
             "optimal": self.optimal,
+            "within": self.within,
             "seconds": self.seconds,
             "interval": machine.between(self.seconds) if isinstance(machine, Machine) else None,
             "nbytes": self.nbytes,

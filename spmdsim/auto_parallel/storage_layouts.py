@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
+from spmdsim.auto_parallel.costs.gradient_sums import GradientSums, Price, fits_table, gradient_sums
 from spmdsim.auto_parallel.costs.move_prices import shared
 from spmdsim.auto_parallel.costs.settings import Settings
 from spmdsim.auto_parallel.programs.graph import Graph, Value
@@ -22,29 +23,39 @@ class StorageLayouts:
     def __init__(self, graph: Graph, mesh: Mesh, settings: Settings, operators: Sequence[States]) -> None:
         self.graph, self.mesh, self.settings, self.operators = graph, mesh, settings, operators
 
-    def states(self, value: Value) -> StorageStates:
-        """Every pair of a layout to keep the tensor in and one to add its gradients in."""
+    def states(self, value: Value, price: Price) -> StorageStates:
+        """Every layout to keep the tensor in; of a parameter, with every way to add its gradients."""
         fixed = self._fixed(value)
         if fixed is not None:
             base: tuple[Layout, ...] = (fixed,)
+        elif self.stored_apart(value):
+            base = self._used_or_finer(value)
         elif (len(value.shape) + 1) ** len(self.mesh.axes) <= MOST_LAYOUTS:
             base = simple_layouts(self.mesh, value.shape, self.settings.nested, self.settings.even)
         else:
             base = self._seen_layouts(value)
-        if self.graph.recorded and fixed is None:
+        if self.graph.recorded and fixed is None and not self.stored_apart(value):
             whole = self._whole_dims(value)
             base = tuple(layout for layout in base if not any(layout.dims[d] for d in whole))
-        readers = len(self.graph.consumers[value.index])
-        if not value.needs_gradient or not readers:
-            return StorageStates(base, base)
-        if readers == 1:
-            return self._alone(value, base)
-        sums = self._seen_sums(value)
-        pairs = [(layout, total) for layout in base for total in (layout, *sums.get(layout.dims, ()))]
-        if value.kind == "parameter" and self.settings.sharded_parameters and value.layout is None:
-            totals = dict.fromkeys(total for _, total in pairs)
-            pairs = [(fine, total) for total in totals for fine in base if _refines(fine, total.reduced)]
-        return StorageStates(tuple(a for a, _ in pairs), tuple(b for _, b in pairs))
+        return self._with_sums(value, base, price)
+
+    def _with_sums(self, value: Value, base: tuple[Layout, ...], price: Price) -> StorageStates:
+        """Layouts of a parameter with the ways to add its gradients, and to share a message; others as they are."""
+        readers = self.graph.consumers[value.index]
+        reached = [one for one in readers if self.graph.brings_gradient(value, one[0])]
+        if value.kind != "parameter" or not reached:
+            return StorageStates(base)
+        arriving = [self.operators[reader].gradients[operand] for reader, operand in reached]
+        joint = len(reached) > 1 and fits_table([len(base), *(len(some) for some in arriving)])
+        alone = GradientSums(base, ((),) * len(base))
+        sums = alone if joint else gradient_sums(arriving, base, price)
+        states = [(layout, some, False) for layout, some in zip(sums.targets, sums.shared)]
+        pending = dict.fromkeys(layout for some in arriving for layout in some if layout.partial)
+        for layout, total in itertools.product(base, pending if self.settings.merges else ()):
+            if shared(self.settings, total, layout, value.shape):
+                states.append((layout, (total,), True))
+        layouts, totals, together = zip(*states)
+        return StorageStates(layouts, totals, together, joint, sums.complete)
 
     def _fixed(self, value: Value) -> Layout | None:
         """The layout that a user fixed for a tensor, or for the result of a configured operator."""
@@ -55,29 +66,12 @@ class StorageLayouts:
         operator = self.graph.operators[value.producer]
         return configured_result(operator, self.operators[operator.index].strategies[0])
 
-    def _alone(self, value: Value, base: Sequence[Layout]) -> StorageStates:
-        """With one reader there is nothing to add up; but a parameter's gradient may share a message.
-
-        The gradient of a result in a fixed layout goes from where it arrives to where the result was computed.
-        """
+    def _used_or_finer(self, value: Value) -> tuple[Layout, ...]:
+        """The layouts in which the one reader of a parameter wants it, and those split further."""
         reader, operand = self.graph.consumers[value.index][0]
-        if value.kind != "parameter":
-            sums = tuple(dict.fromkeys(self.operators[reader].gradients[operand]))
-            return (
-                StorageStates((base[0],) * len(sums), sums)
-                if self._fixed(value)
-                else StorageStates(tuple(base), tuple(base))
-            )
-        if self.stored_apart(value):
-            used = dict.fromkeys(self.operators[reader].inputs[operand])
-            pieces = (piece for layout in used for piece in self.pieces(layout, value.shape))
-            base = tuple(dict.fromkeys((*used, *pieces)))
-        pairs = [(layout, layout) for layout in base]
-        if self.settings.merges:
-            arriving = [g for g in dict.fromkeys(self.operators[reader].gradients[operand]) if g.partial]
-            every = itertools.product(base, arriving)
-            pairs += [pair for pair in every if shared(self.settings, pair[1], pair[0], value.shape)]
-        return StorageStates(tuple(a for a, _ in pairs), tuple(b for _, b in pairs))
+        used = dict.fromkeys(self.operators[reader].inputs[operand])
+        pieces = (piece for layout in used for piece in self.pieces(layout, value.shape))
+        return tuple(dict.fromkeys((*used, *pieces)))
 
     def stored_apart(self, value: Value) -> bool:
         """Whether a parameter with one reader may be stored more finely split than it is used."""
@@ -114,15 +108,6 @@ class StorageLayouts:
             dims |= {d for d, factors in enumerate(bound.inputs[operand]) if bound.rule.whole & set(factors)}
         return dims
 
-    def _seen_sums(self, value: Value) -> dict[tuple[tuple[str, ...], ...], tuple[Layout, ...]]:
-        """Partial layouts in which the readers' gradients may arrive, by how they are split."""
-        sums: dict[tuple[tuple[str, ...], ...], dict[Layout, None]] = {}
-        for reader, operand in self.graph.consumers[value.index]:
-            for layout in self.operators[reader].gradients[operand]:
-                if layout.partial:
-                    sums.setdefault(layout.dims, {})[layout] = None
-        return {dims: tuple(layouts) for dims, layouts in sums.items()}
-
 
 @lru_cache(maxsize=4096)
 def simple_layouts(
@@ -143,11 +128,6 @@ def simple_layouts(
                     grown.append([[*e, axis] if k == d else e for k, e in enumerate(dims)])
         partial_dims = grown
     return tuple(Layout(mesh, [tuple(e) for e in dims]) for dims in partial_dims)
-
-
-def _refines(fine: Layout, coarse: Layout) -> bool:
-    """Whether one layout splits every dim at least as the other does."""
-    return all(a[: len(b)] == b for a, b in zip(fine.dims, coarse.dims))
 
 
 def split_further(layout: Layout, axes: Sequence[str], shape: Sequence[int], nested: bool) -> Layout | None:

@@ -40,10 +40,21 @@ def states_of(bound: BoundRule, strategies: tuple[Strategy, ...]) -> States:
 
 @dataclass(frozen=True)
 class StorageStates:
-    """The states of a tensor with a variable of its own: kept layouts, and layouts gradients are added in."""
+    """The states of a tensor with a variable of its own, state by state.
+
+    Attributes:
+        layouts: the layout it is kept in.
+        sums: of a parameter, the layouts in which gradients of several readers are added before they move.
+        together: whether the gradient, which then arrives in the one layout of ``sums``, shares a message.
+        joint: whether readers pay together for the moves of their gradients, instead of by ``sums``.
+        complete: whether gradients may be added in all ways.
+    """
 
     layouts: tuple[Layout, ...]
-    sums: tuple[Layout, ...]
+    sums: tuple[tuple[Layout, ...], ...] = ()
+    together: tuple[bool, ...] = ()
+    joint: bool = False
+    complete: bool = True
 
 
 @dataclass(frozen=True, repr=False)

@@ -23,7 +23,8 @@ SHARES = ("compute", "forward", "backward", "gradient")
 
 def search_figure(answer: SearchResult) -> Figure:
     """The strategies: a row per operator, a column per mesh axis, and the time of each; beside those made by hand."""
-    best = "the optimum under the model" if answer.optimal else f"found by {answer.method}"
+    within = f" to within {answer.within:.2%}" if answer.within else ""
+    best = f"the optimum under the model{within}" if answer.optimal else f"found by {answer.method}"
     collectives = (
         ", ".join(f"{count} {name}" for name, count in answer.collectives.items()) or "no collective"
     )

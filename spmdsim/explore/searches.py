@@ -40,7 +40,7 @@ def search_facts(graph: Graph, ranks: int) -> dict[str, Any]:
         "ranks": ranks,
         "mesh": str(result.mesh),
         "machine": result.settings.machine.name,
-        "optimal": result.optimal,
+        "optimal": result.within == 0,
         "seconds": result.seconds,
         "nbytes": result.nbytes,
         "peak": result.memory.peak,

@@ -206,6 +206,7 @@ def test_memory_limit_is_met_or_named() -> None:
     free = search(graph, mesh)
     with pytest.raises(DoesNotFitError, match="smallest limit that can be met is") as refused:
         search(graph, mesh, memory=1000)
+    assert "of those tried" in str(refused.value)
     words = str(refused.value).split("can be met is ")[1].split(" ")[0]
     least = int(words.replace(",", ""))
     found = search(graph, mesh, memory=least)

@@ -3,8 +3,9 @@
 Variables and their states:
 
 * every operator: its strategies;
-* every tensor with several readers: the layout it is kept in, and the layout in which its readers' gradients are
-  added up (on axes where each reader's gradient is partial, they are added first and reduced once);
+* every tensor with several readers: the layout it is kept in;
+* beside it the layouts in which its readers' gradients are added up before they move, and where they go
+  (:mod:`spmdsim.auto_parallel.costs.gradient_sums`); of a parameter both are one variable;
 * a parameter with one reader, if parameters may be stored more finely split than they are used.
 
 Prices: an operator's computation forward and backward; for each tensor between two of them the redistribution
@@ -20,11 +21,18 @@ from typing import Any
 import numpy as np
 
 from spmdsim.auto_parallel.costs.evaluate import inner_steps, work_seconds
+from spmdsim.auto_parallel.costs.gradient_sums import (
+    GradientSums,
+    Price,
+    fits_table,
+    gradient_sums,
+    joint_price,
+)
 from spmdsim.auto_parallel.costs.move_prices import MovePrices, SharedMessages
 from spmdsim.auto_parallel.costs.peak_memory import kept_when_recomputing, saves
 from spmdsim.auto_parallel.costs.settings import Settings
 from spmdsim.auto_parallel.programs.graph import Graph, Operator, Value
-from spmdsim.auto_parallel.solvers.choice_problem import IMPOSSIBLE, ChoiceProblem
+from spmdsim.auto_parallel.solvers.choice_problem import IMPOSSIBLE, ChoiceProblem, SharedPrice, Solution
 from spmdsim.auto_parallel.storage_layouts import StorageLayouts
 from spmdsim.auto_parallel.strategy_choice import (
     States,
@@ -63,10 +71,13 @@ class ChoiceModel:
         self._keeper = StorageLayouts(graph, mesh, settings, self.states)
         self.operator_variable: list[int] = []
         self.value_variable: dict[int, int] = {}
+        self.sum_variables: list[int] = []
         self.kept: dict[int, StorageStates] = {}
         self._representative = _tied(graph) if settings.tie else {}
         total = sum(value.nbytes for value in graph.parameters)
         self.messages = SharedMessages(self.problem, self.moves, settings, total)
+        #: Whether gradients may be shared in all ways, so that no choice is cheaper than its price here.
+        self.complete = True
         #: Which tensors have variables of their own.
         self._own = [self._has_variable(value) for value in graph.values]
         self._build()
@@ -108,6 +119,7 @@ class ChoiceModel:
             for value in values[1:]:
                 self.kept[value.index] = self.kept[first.index]
                 self.value_variable[value.index] = self.value_variable[first.index]
+        self.messages.price()
 
     def _add_operators(self) -> None:
         problem, first = self.problem, dict[int, int]()
@@ -145,7 +157,8 @@ class ChoiceModel:
         return readers > 1 or (readers == 1 and kept)
 
     def _add_value(self, value: Value, shared: dict[tuple[int, int, StorageStates], int], count: int) -> None:
-        kept = self.kept[value.index] = self._keeper.states(value)
+        kept = self.kept[value.index] = self._keeper.states(value, self._price(value))
+        self.complete &= kept.complete
         if value.producer is not None:
             owner, slot = value.producer, value.output
         else:
@@ -156,12 +169,13 @@ class ChoiceModel:
         none, memory = np.zeros(len(kept.layouts)), count * self._keep(value, kept)
         shared[tied] = variable = self.problem.add_variable(none, memory, known=known)
         self.value_variable[value.index] = variable
-        if value.kind == "parameter" and self.graph.brings_gradient(value, *self.graph.readers(value)):
-            self.messages.add(variable, kept.sums, kept.layouts, value, count)
+        for reader, operand in self.graph.consumers[value.index]:
+            self._add_reader(value, kept, variable, reader, operand, count)
         if value.producer is not None:
-            self._add_result(value, variable, kept.layouts, kept.sums, count)
-        for operator, operand in self.graph.consumers[value.index]:
-            self._add_reader(value, kept, variable, operator, operand, count)
+            self._add_result(value, variable, kept.layouts, count)
+            self._add_gradients(value, count)
+        elif value.kind == "parameter" and self._gradients(value):
+            self._add_parameter(value, kept, variable, count)
 
     def _add_direct(self, value: Value, count: int) -> None:
         """A tensor with at most one reader: the price of the pair is all there is."""
@@ -178,37 +192,79 @@ class ChoiceModel:
                 sums, wanted = states.gradients[operand], states.inputs[operand]
                 self.messages.add(variable, sums, wanted, value, count)
             return
-        self._add_result(value, variable, states.inputs[operand], states.gradients[operand], count)
+        self._add_result(value, variable, states.inputs[operand], count)
+        self._add_gradients(value, count)
 
-    def _add_result(
-        self,
-        value: Value,
-        variable: int,
-        wanted: tuple[Layout, ...],
-        arriving: tuple[Layout, ...],
-        count: int,
-    ) -> None:
-        """A result on its way to the layout of each state of a variable, and its gradient on the way back."""
+    def _add_result(self, value: Value, variable: int, wanted: tuple[Layout, ...], count: int) -> None:
+        """A result on its way to the layout of each state of a variable."""
         assert value.producer is not None
         produced = self.states[value.producer].outputs[value.output]
-        forward, backward = self._times(value, *self.graph.readers(value))
+        forward = self._times(value)
         prices = forward * self._table(produced, wanted, value)
-        if backward:
-            prices = prices + self._table(arriving, tuple(one.dual() for one in produced), value).T
         self.problem.add_pair(self.operator_variable[value.producer], variable, count * prices)
+
+    def _gradients(self, value: Value) -> list[tuple[int, tuple[Layout, ...]]]:
+        """The readers that a tensor's gradient comes from, each with the layouts in which it may arrive."""
+        readers = self.graph.consumers[value.index]
+        reached = (one for one in readers if self.graph.brings_gradient(value, one[0]))
+        return [(reader, self.states[reader].gradients[operand]) for reader, operand in reached]
+
+    def _add_gradients(self, value: Value, count: int) -> None:
+        """The gradients of a result, from where they arrive to where the result was computed."""
+        assert value.producer is not None
+        readers, producer = self._gradients(value), self.operator_variable[value.producer]
+        duals = tuple(one.dual() for one in self.states[value.producer].outputs[value.output])
+        if len(readers) == 1:
+            ((reader, arriving),) = readers
+            prices = count * self._table(arriving, duals, value)
+            self.problem.add_pair(self.operator_variable[reader], producer, prices)
+        if len(readers) <= 1:
+            return
+        price, variables = self._price(value), [producer, *(self.operator_variable[r] for r, _ in readers)]
+        if fits_table(self.problem.sizes[v] for v in dict.fromkeys(variables)):
+            layouts = [duals, *(arriving for _, arriving in readers)]
+            self._add_joint(joint_price(variables, layouts, [False] * len(duals), price), count)
+            return
+        sums = gradient_sums([arriving for _, arriving in readers], duals, price)
+        self.complete &= sums.complete
+        variable = self.problem.add_variable(count * sums.moves(price))
+        self.sum_variables.append(variable)
+        number = {dual: k for k, dual in enumerate(dict.fromkeys(duals))}
+        goes, comes = (np.array([number[one] for one in some]) for some in (sums.targets, duals))
+        self.problem.add_pair(variable, producer, np.where(goes[:, None] == comes, 0.0, IMPOSSIBLE))
+        for reader, arriving in readers:
+            alone = np.where(sums.has(arriving), 0.0, self._table(arriving, sums.targets, value).T)
+            self.problem.add_pair(variable, self.operator_variable[reader], count * alone)
+
+    def _add_joint(self, price: SharedPrice, times: float) -> None:
+        self.problem.shared.append(price._replace(prices=times * price.prices))
+
+    def _add_parameter(self, value: Value, kept: StorageStates, variable: int, count: int) -> None:
+        """The gradients of a parameter that has a variable of its own: alone, or in a message with those of others."""
+        exposed, price = count * (1.0 - self.settings.overlap), self._price(value)
+        sums = GradientSums(kept.layouts, kept.sums)
+        alone = exposed * np.where(kept.together, 0.0, sums.moves(price))
+        self.problem.seconds[variable] = self.problem.seconds[variable] + alone
+        sources = [next(iter(s)) if t else own for own, s, t in zip(kept.layouts, kept.sums, kept.together)]
+        self.messages.add(variable, sources, kept.layouts, value, count)
+        readers = self._gradients(value)
+        if kept.joint:
+            variables = [variable, *(self.operator_variable[reader] for reader, _ in readers)]
+            layouts = [kept.layouts, *(arriving for _, arriving in readers)]
+            self._add_joint(joint_price(variables, layouts, kept.together, price), exposed)
+        for reader, arriving in readers:
+            prices = np.where(sums.has(arriving), 0.0, self._table(arriving, kept.layouts, value).T)
+            # A gradient that arrives in two layouts shares no message.
+            own = 0.0 * prices if kept.joint else exposed * prices
+            prices = np.where(np.array(kept.together)[:, None] & (prices > 0), IMPOSSIBLE, own)
+            self.problem.add_pair(variable, self.operator_variable[reader], prices)
 
     def _add_reader(
         self, value: Value, kept: StorageStates, variable: int, reader: int, operand: int, count: int
     ) -> None:
-        states = self.states[reader]
-        wanted = states.inputs[operand]
-        forward, backward = self._times(value, reader)
-        prices = forward * self._table(kept.layouts, wanted, value)
-        if backward:
-            own = self._table(states.gradients[operand], kept.layouts, value).T
-            same = np.array([[g == total for g in states.gradients[operand]] for total in kept.sums])
-            own = np.where(same, 0.0, own)
-            prices = prices + (1.0 - self.settings.overlap if value.kind == "parameter" else 1.0) * own
+        """A tensor on its way from where it is kept to one of its readers."""
+        wanted = self.states[reader].inputs[operand]
+        prices = self._times(value) * self._table(kept.layouts, wanted, value)
         if self._keeper.stored_apart(value):
             # In which dims a parameter is cut for storage makes no difference: one way is enough.
             ways = {layout: {layout, *self._keeper.pieces(layout, value.shape)} for layout in {*wanted}}
@@ -218,12 +274,16 @@ class ChoiceModel:
         copies = None if memory is None else count * memory
         self.problem.add_pair(variable, self.operator_variable[reader], count * prices, copies)
 
-    def _times(self, value: Value, *readers: int) -> tuple[int, bool]:
-        """How often a tensor goes forward, and whether its gradient comes back from one of these readers."""
-        again = self.settings.recompute and self.graph.training and value.kind != "input"
-        return (2 if again else 1), self.graph.brings_gradient(value, *readers)
+    def _times(self, value: Value) -> int:
+        """How often a tensor goes forward."""
+        return 2 if self.settings.recompute and self.graph.training and value.kind != "input" else 1
 
     # -- prices -------------------------------------------------------------------------------------
+
+    def _price(self, value: Value) -> Price:
+        """What a tensor's way from one layout to another costs."""
+        result = value.kind == "result"
+        return lambda src, dst: self.moves.seconds(src, dst, value.shape, value.itemsize, result)
 
     def _table(self, sources: tuple[Layout, ...], targets: tuple[Layout, ...], value: Value) -> np.ndarray:
         key = (sources, targets, value.shape, value.itemsize, value.kind == "result")
@@ -290,6 +350,15 @@ class ChoiceModel:
 
     # -- reading a solution -------------------------------------------------------------------------
 
+    def least(self, solution: Solution) -> float | None:
+        """Seconds that every choice takes at least, from the cheapest solution; None if that is not proven.
+
+        Messages that gradients share are priced by straight lines and by the bytes in them, which may be too much.
+        """
+        if not (solution.optimal and self.complete):
+            return None
+        return max(0.0, solution.seconds - self.messages.seconds) / (1.0 + self.messages.share)
+
     def choice(self, states: Sequence[int]) -> StrategyChoice:
         """The strategies and layouts of an assignment."""
         graph = self.graph
@@ -307,8 +376,8 @@ class ChoiceModel:
             if strategy in known:
                 states[self.operator_variable[operator.index]] = known.index(strategy)
         price = self.problem.price_of_states
-        for index, variable in self.value_variable.items():
-            options = range(len(self.kept[index].layouts))
+        for variable in dict.fromkeys([*self.value_variable.values(), *self.sum_variables]):
+            options = range(self.problem.sizes[variable])
             states[variable] = min(options, key=lambda k: price(states, variable, k))
         return self.problem.with_best_hubs(states)
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import combinations
+from itertools import combinations, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -137,6 +137,10 @@ CLOSE = 1e-3
 Line = tuple[float, float]
 
 
+#: How a reduction shares a message: with what, and bytes per element.
+Kind = tuple[Merge, int]
+
+
 class MessageLine(NamedTuple):
     """One way of a message: its line, and the axes along which ranks hold copies of all that is in it."""
 
@@ -182,6 +186,18 @@ def lines(price: Callable[[float], float], unit: float = 1.0) -> list[Line]:
     return kept
 
 
+def excess(price: Callable[[float], float], known: Sequence[Line], unit: float = 1.0) -> float:
+    """By how much the least of the lines may be above a concave price: that of where two of them meet.
+
+    >>> excess(lambda r: r ** 0.5 + 1, [(1.5, 0.25), (2.0, 0.125)]) > 0.1
+    True
+    """
+    ordered = sorted(known, key=lambda line: -line[1])
+    meets = [(b - a) / (s - t) for (a, s), (b, t) in pairwise(ordered) if s > t]
+    sizes = [*(unit * size for size in SAMPLES), *(4 * unit * (meet // (4 * unit)) for meet in meets)]
+    return max(min(a + s * n for a, s in known) / price(n) - 1.0 for n in sizes if n >= unit)
+
+
 def _tangent(price: Callable[[float], float], size: float) -> Line:
     low, high = price(size), price(1.25 * size)
     slope = (high - low) / (0.25 * size)
@@ -200,41 +216,75 @@ class SharedMessages:
     ) -> None:
         self.problem, self.moves, self.settings = problem, moves, settings
         self.many = total_bytes > BUCKET_BYTES
-        self._hubs: dict[tuple[Merge, int], tuple[int, list[MessageLine]]] = {}
+        #: By what share, and by how many seconds, what messages cost here may be above what they cost in a run.
+        self.share, self.seconds = 0.0, 0.0
+        self._hubs: dict[Kind, tuple[int, list[MessageLine]]] = {}
+        self._counts: dict[Kind | None, int] = {}
+        self._gradients: list[
+            tuple[int, list[Kind | None], Sequence[Layout], Sequence[Layout], Value, float]
+        ] = []
         self._merges: dict[tuple[object, ...], list[Merge | None]] = {}
 
     def add(
         self, variable: int, sources: Sequence[Layout], targets: Sequence[Layout], value: Value, count: int
     ) -> None:
-        """Price the gradient of a parameter, which each state of a variable reduces from a source to a target."""
-        exposed = count * (1.0 - self.settings.overlap)
+        """The gradient of a parameter, which each state of a variable reduces from a source to a target."""
         key = (tuple(sources), tuple(targets), value.shape)
         if key not in self._merges:
             self._merges[key] = [shared(self.settings, *pair, value.shape) for pair in zip(sources, targets)]
-        merges = self._merges[key]
-        alone = np.zeros(len(merges))
-        for k, (merge, src, dst) in enumerate(zip(merges, sources, targets)):
-            if merge is None:
-                alone[k] = self.moves.seconds(src, dst, value.shape, value.itemsize)
-        self.problem.seconds[variable] = self.problem.seconds[variable] + exposed * alone
-        for merge in dict.fromkeys(m for m in merges if m is not None):
-            hub, known = self._hub(merge, moved_itemsize(sources[merges.index(merge)], value.itemsize))
-            prices = np.zeros((len(merges), 1 + len(known)))
-            for k, src in enumerate(sources):
-                if merges[k] == merge:
-                    held = moved_itemsize(src, value.itemsize) * elements_held(src, value.shape)
-                    own = self.moves.seconds(src, targets[k], value.shape, value.itemsize)
-                    copies = frozenset(src.canonical.replicated_axes)
-                    prices[k] = exposed * np.array([own, *self._along(known, held, copies)])
-            self.problem.add_pair(variable, hub, prices)
+        kinds: list[Kind | None] = [
+            None if merge is None else (merge, moved_itemsize(source, value.itemsize))
+            for merge, source in zip(self._merges[key], sources)
+        ]
+        for kind in dict.fromkeys(kinds):
+            self._counts[kind] = self._counts.get(kind, 0) + count
+        self._gradients.append(
+            (variable, kinds, sources, targets, value, count * (1.0 - self.settings.overlap))
+        )
+
+    def price(self) -> None:
+        """Price all gradients: alone, or where several of them go the same way, by the hub of their messages."""
+        for variable, kinds, sources, targets, value, exposed in self._gradients:
+            alone = np.zeros(len(kinds))
+            for k, (kind, src, dst) in enumerate(zip(kinds, sources, targets)):
+                if not self._has_hub(kind):
+                    alone[k] = self.moves.seconds(src, dst, value.shape, value.itemsize)
+            self.problem.seconds[variable] = self.problem.seconds[variable] + exposed * alone
+            for kind in dict.fromkeys(kinds):
+                if kind is None or not self._has_hub(kind):
+                    continue
+                hub, known = self._hub(*kind)
+                prices = np.zeros((len(kinds), 1 + len(known)))
+                for k, src in enumerate(sources):
+                    if kinds[k] == kind:
+                        held = moved_itemsize(src, value.itemsize) * elements_held(src, value.shape)
+                        own = self.moves.seconds(src, targets[k], value.shape, value.itemsize)
+                        copies = frozenset(src.canonical.replicated_axes)
+                        prices[k] = exposed * np.array([own, *self._along(known, held, copies)])
+                self.problem.add_pair(variable, hub, prices)
+
+    def _has_hub(self, kind: Kind | None) -> bool:
+        """Whether several gradients may go this way: there is nobody to share a message with otherwise."""
+        return kind is not None and self._counts[kind] > 1
 
     def _hub(self, merge: Merge, itemsize: int) -> tuple[int, list[MessageLine]]:
         hub = self._hubs.get((merge, itemsize))
         if hub is None:
             known = self._ways(merge, itemsize)
             starts = (1.0 - self.settings.overlap) * np.array([0.0, *(way.start for way in known)])
+            if self.many:
+                # Of n buckets, what fills them counts as 2 n at most, beside the one of the hub, and the last may be small.
+                self.seconds += (3.0 + self._buckets((merge, itemsize))) * float(starts.max())
             hub = self._hubs[merge, itemsize] = (self.problem.add_variable(starts, hub=True), known)
         return hub
+
+    def _buckets(self, kind: Kind) -> float:
+        """Full buckets of a kind of message, at most."""
+        most = 0.0
+        for _, kinds, sources, _, value, exposed in self._gradients:
+            held = [elements_held(src, value.shape) for own, src in zip(kinds, sources) if own == kind]
+            most += exposed * max(held, default=0)
+        return most * float(kind[1]) / BUCKET_BYTES
 
     def _ways(self, merge: Merge, itemsize: int) -> list[MessageLine]:
         """The lines of messages without helpers and with any; what helpers do not change is there once."""
@@ -245,7 +295,9 @@ class SharedMessages:
             for copies in combinations(others, count):
                 unit = float(itemsize * merge.mesh.size) if copies else 1.0
                 price = partial(self.moves.together, merge, copies=copies, itemsize=itemsize)
-                for line in lines(price, unit):
+                straight = lines(price, unit)
+                self.share = max(self.share, excess(price, straight, unit))
+                for line in straight:
                     if not any(way.copies < {*copies} and _same(line, way[:2]) for way in known):
                         known.append(MessageLine(*line, frozenset(copies)))
         return known

@@ -1,13 +1,15 @@
 """The choice problem every exact search solves: one state per variable, a price per state and per pair of states.
 
 Prices are seconds and, beside them, bytes of memory. A variable is an operator's strategy or a tensor's layout; a
-pair is a tensor that goes from one to the other. Nothing in here knows about tensors.
+pair is a tensor that goes from one to the other. What several of them may pay for together, such as gradients that are
+added before they move, is a price of all of them at once. Nothing in here knows about tensors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,6 +23,60 @@ Pair = tuple[int, int]
 Neighbours = list[tuple[int, np.ndarray]]
 
 
+class SharedPrice(NamedTuple):
+    """What some variables, the payers, pay once where their states have equal labels; one more says what each label costs.
+
+    Attributes:
+        variables: the one that says so first, then the payers; one variable may be there more than once.
+        labels: per variable the label of each state.
+        prices: ``[payer's label, first one's label]``.
+
+    >>> a = np.array([0, 1])
+    >>> both = SharedPrice((0, 1, 2), (a, a, a), np.array([[1.0, 2.0], [4.0, 8.0]]))
+    >>> both.price((0, 0, 0)), both.price((0, 0, 1)), both.price((1, 0, 1))
+    (1.0, 5.0, 10.0)
+    """
+
+    variables: tuple[int, ...]
+    labels: tuple[np.ndarray, ...]
+    prices: np.ndarray
+
+    def price(self, states: Sequence[int]) -> float:
+        """What is paid for an assignment."""
+        first, *payers = (int(own[states[v]]) for v, own in zip(self.variables, self.labels))
+        return float(self.prices[sorted({*payers}), first].sum())
+
+    def restrict(self, kept: Sequence[np.ndarray] | Mapping[int, np.ndarray]) -> SharedPrice:
+        """The same price with only some states of each variable."""
+        return self._replace(labels=tuple(own[kept[v]] for v, own in zip(self.variables, self.labels)))
+
+    def numbered(self, place: Mapping[int, int]) -> SharedPrice:
+        """The same price of variables with other numbers."""
+        return self._replace(variables=tuple(place[v] for v in self.variables))
+
+    @property
+    def around(self) -> tuple[int, ...]:
+        """Its variables, each once."""
+        return tuple(sorted({*self.variables}))
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The number of states of each variable of :attr:`around`."""
+        size = dict(zip(self.variables, map(len, self.labels)))
+        return tuple(size[v] for v in self.around)
+
+    def table(self) -> np.ndarray:
+        """The price of every combination, a dimension per variable of :attr:`around`."""
+        shapes = [[-1 if v == u else 1 for u in self.around] for v in self.variables]
+        first, *payers = (own.reshape(shape) for own, shape in zip(self.labels, shapes))
+        total: np.ndarray = np.zeros(self.sizes)
+        for k, own in enumerate(payers):
+            paid = [own == other for other in payers[:k]]
+            price = self.prices[own, first]
+            total += np.where(np.logical_or.reduce(np.broadcast_arrays(*paid)), 0.0, price) if paid else price
+        return total
+
+
 @dataclass
 class ChoiceProblem:
     """Variables with finite domains and prices.
@@ -31,6 +87,7 @@ class ChoiceProblem:
             ``memory_pairs`` the bytes, none of pairs that are missing.
         hubs: variables that very many others pair with, such as a message that many gradients may share; never
             with one another.
+        shared: what several variables, but no hubs, pay for together.
 
     >>> p = ChoiceProblem([np.array([1.0, 2.0]), np.array([0.5, 1.0])])
     >>> p.add_pair(0, 1, np.array([[0.1, 1.0], [1.0, 0.0]]))
@@ -43,6 +100,7 @@ class ChoiceProblem:
     memory: list[np.ndarray] = field(default_factory=list)
     memory_pairs: dict[Pair, np.ndarray] = field(default_factory=dict)
     hubs: list[int] = field(default_factory=list)
+    shared: list[SharedPrice] = field(default_factory=list)
     _by_variable: tuple[int, dict[int, list[Pair]]] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -95,6 +153,7 @@ class ChoiceProblem:
     def price(self, states: Sequence[int]) -> float:
         """Seconds of an assignment."""
         total = sum(float(row[s]) for row, s in zip(self.seconds, states))
+        total += sum(one.price(states) for one in self.shared)
         return total + sum(float(m[states[i], states[j]]) for (i, j), m in self.pairs.items())
 
     def price_around(self, states: Sequence[int], variables: Sequence[int]) -> float:
@@ -103,7 +162,7 @@ class ChoiceProblem:
         total = sum(float(self.seconds[v][states[v]]) for v in touched)
         for (i, j), m in self._touching(touched):
             total += float(m[states[i], states[j]])
-        return total
+        return total + sum(one.price(states) for one in self.shared if not touched.isdisjoint(one.variables))
 
     def price_of_states(self, states: Sequence[int], variable: int, state: int) -> float:
         """The part of the price that depends on one variable, were it in another state."""
@@ -145,7 +204,8 @@ class ChoiceProblem:
         for key, m in self.memory_pairs.items():
             pairs[key] = pairs[key] + per_byte * m if key in pairs else per_byte * m
         rows = [per_second * s + per_byte * m for s, m in zip(self.seconds, self.memory)]
-        return ChoiceProblem(rows, pairs, self.memory, self.memory_pairs, self.hubs)
+        shared = [one._replace(prices=per_second * one.prices) for one in self.shared if per_second]
+        return ChoiceProblem(rows, pairs, self.memory, self.memory_pairs, self.hubs, shared)
 
     def neighbours(self) -> list[Neighbours]:
         """Per variable its neighbours with the pair's prices, own state first."""

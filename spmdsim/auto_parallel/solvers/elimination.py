@@ -21,15 +21,24 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Sequence
+from copy import copy
 from typing import NamedTuple
 
 import numpy as np
 
-from spmdsim.auto_parallel.solvers.choice_problem import IMPOSSIBLE, ChoiceProblem, Neighbours, Solution
+from spmdsim.auto_parallel.solvers.choice_problem import (
+    IMPOSSIBLE,
+    ChoiceProblem,
+    Neighbours,
+    SharedPrice,
+    Solution,
+)
 from spmdsim.errors import SpmdError
 
 #: The largest table that is built: 8 bytes per entry.
 LARGEST_TABLE = 20_000_000
+#: So many differences of what is shared are looked at to cross out states of a variable.
+LARGEST_COMPARED = 20_000_000
 
 
 class TooWideError(SpmdError):
@@ -53,6 +62,7 @@ def restrict(problem: ChoiceProblem, kept: Sequence[np.ndarray]) -> ChoiceProble
         [row[k] for row, k in zip(problem.memory, kept)],
         {(i, j): m[np.ix_(kept[i], kept[j])] for (i, j), m in problem.memory_pairs.items()},
         problem.hubs,
+        [one.restrict(kept) for one in problem.shared],
     )
 
 
@@ -66,28 +76,48 @@ def reduce_domains(problem: ChoiceProblem, rounds: int = 4, *, memory: bool = Fa
     if memory:
         bytes_of = ChoiceProblem(problem.memory, problem.memory_pairs)
         measures.append((problem.memory, bytes_of.neighbours()))
+    together: dict[int, list[SharedPrice]] = {}
+    for one in problem.shared:
+        for v in one.around:
+            together.setdefault(v, []).append(one)
     waiting = set(range(len(problem)))
     for _ in range(rounds):
         changed: set[int] = set()
         for i in sorted(waiting):
             before = len(kept[i])
-            kept[i] = _undominated([(rows[i], around[i]) for rows, around in measures], kept, i)
+            more = [_seen_from(one.restrict(kept), i) for one in together.get(i, ())]
+            kept[i] = _undominated([(rows[i], around[i]) for rows, around in measures], kept, i, more)
             if len(kept[i]) < before:
                 changed.update(j for _, around in measures for j, _ in around[i])
+                changed.update(j for one in together.get(i, ()) for j in one.around if j != i)
         waiting = changed
         if not waiting:
             break
     return kept
 
 
-def _undominated(measures: list[tuple[np.ndarray, Neighbours]], kept: list[np.ndarray], i: int) -> np.ndarray:
+def _seen_from(shared: SharedPrice, i: int) -> np.ndarray:
+    """``[state of i, what the others choose]``; where that is too much to look at, prices that differ at most as much."""
+    n, combinations = len(shared.labels[shared.variables.index(i)]), math.prod(shared.sizes)
+    if n * combinations > LARGEST_COMPARED:
+        most = float(shared.prices.max(initial=0.0)) * (len(shared.variables) - 1)
+        return most * (1.0 - np.eye(n))
+    return np.moveaxis(shared.table(), shared.around.index(i), 0).reshape(n, -1)
+
+
+def _undominated(
+    measures: list[tuple[np.ndarray, Neighbours]], kept: list[np.ndarray], i: int, shared: list[np.ndarray]
+) -> np.ndarray:
+    """The states of a variable that no other one beats; what is ``shared`` belongs to the first measure."""
     own = kept[i]
     if len(own) == 1:
         return own
     # beaten[a, b]: b is at least as good as a, whatever the neighbours choose; strictly: in something better.
     beaten, strictly = np.ones((len(own),) * 2, bool), np.zeros((len(own),) * 2, bool)
-    for prices, neighbours in measures:
-        worse, slack = _worse(prices[own], [(kept[j], part[own]) for j, part in neighbours])
+    for k, (prices, neighbours) in enumerate(measures):
+        parts = [(kept[j], part[own]) for j, part in neighbours]
+        parts += [(np.arange(part.shape[1]), part) for part in shared if k == 0]
+        worse, slack = _worse(prices[own], parts)
         beaten &= worse >= -slack
         strictly |= worse > slack
     np.fill_diagonal(beaten, False)
@@ -131,6 +161,9 @@ class _Elimination:
         self.sizes = problem.sizes
         self.largest = largest
         self.tables: dict[int, _Table] = {}
+        self.number = 0
+        #: Variables that are removed, with those around them and their best states.
+        self.order: list[tuple[int, tuple[int, ...], np.ndarray]] = []
         self.of: list[set[int]] = [set() for _ in self.sizes]
         # A variable with one state is decided: its pairs are prices of their other variables.
         rows = [row.copy() for row in problem.seconds]
@@ -143,20 +176,42 @@ class _Elimination:
                 self._add((i, j), m)
         for i, row in enumerate(rows):
             self._add((i,), row)
+        for one in problem.shared:
+            if math.prod(one.sizes) > largest:
+                raise _too_wide(math.prod(one.sizes))
+            open_ones = tuple(v for v in one.around if self.sizes[v] > 1)
+            self._add(open_ones, one.table().reshape([self.sizes[v] for v in open_ones]))
+
+    def copy(self) -> _Elimination:
+        """The same state, which goes on alone."""
+        other = copy(self)
+        other.tables, other.of, other.order = dict(self.tables), [set(one) for one in self.of], [*self.order]
+        return other
 
     def _add(self, variables: tuple[int, ...], prices: np.ndarray) -> None:
-        number = len(self.tables)
-        self.tables[number] = _Table(variables, prices)
+        self.tables[self.number] = _Table(variables, prices)
         for v in variables:
-            self.of[v].add(number)
+            self.of[v].add(self.number)
+        self.number += 1
+
+    def add_row(self, variable: int, prices: np.ndarray) -> None:
+        """More prices of one variable's states."""
+        self._add((variable,), prices)
+
+    def simplify(self, candidates: Sequence[int]) -> None:
+        """Remove those whose neighbours have a table together already: nothing gets wider by that."""
+        for v in candidates:
+            around = {*self._around(v)}
+            if any(around <= {*self.tables[n].variables} for u in around for n in self.of[u] - self.of[v]):
+                self._replace(v, self._width(v))
 
     def run(self) -> list[int]:
         """States of all variables."""
-        number = len(self.tables)
-        order: list[tuple[int, tuple[int, ...], np.ndarray]] = []
-        waiting = [(self._width(v), v) for v in range(len(self.sizes))]
-        heapq.heapify(waiting)
         removed = [False] * len(self.sizes)
+        for v, _, _ in self.order:
+            removed[v] = True
+        waiting = [(self._width(v), v) for v in range(len(self.sizes)) if not removed[v]]
+        heapq.heapify(waiting)
         while waiting:
             width, v = heapq.heappop(waiting)
             if removed[v]:
@@ -166,18 +221,20 @@ class _Elimination:
                 heapq.heappush(waiting, (now, v))
                 continue
             removed[v] = True
-            around, best, argmin = self._remove(v, now)
-            order.append((v, around, argmin))
-            if around:
-                self.tables[number] = _Table(around, best)
-                for u in around:
-                    self.of[u].add(number)
-                    heapq.heappush(waiting, (self._width(u), u))
-                number += 1
+            for u in self._replace(v, now):
+                heapq.heappush(waiting, (self._width(u), u))
         states = [0] * len(self.sizes)
-        for v, around, argmin in reversed(order):
+        for v, around, argmin in reversed(self.order):
             states[v] = int(argmin[tuple(states[u] for u in around)])
         return states
+
+    def _replace(self, v: int, width: int) -> tuple[int, ...]:
+        """Remove a variable, and put a table over those around it in its place; returns these."""
+        around, best, argmin = self._remove(v, width)
+        self.order.append((v, around, argmin))
+        if around:
+            self._add(around, best)
+        return around
 
     def _around(self, v: int) -> tuple[int, ...]:
         variables = {u for number in self.of[v] for u in self.tables[number].variables}
@@ -188,10 +245,7 @@ class _Elimination:
 
     def _remove(self, v: int, width: int) -> tuple[tuple[int, ...], np.ndarray, np.ndarray]:
         if width > self.largest:
-            raise TooWideError(
-                f"the exact search would need a table of {width:.1e} entries; use fewer mesh axes or the "
-                "integer programme"
-            )
+            raise _too_wide(width)
         around = self._around(v)
         axes = (*around, v)
         total: np.ndarray = np.zeros((1,) * len(axes))
@@ -203,6 +257,12 @@ class _Elimination:
             total = total + _spread(table, axes)
         total = np.broadcast_to(total, [self.sizes[u] for u in axes])
         return around, total.min(axis=-1), total.argmin(axis=-1)
+
+
+def _too_wide(width: int) -> TooWideError:
+    return TooWideError(
+        f"the exact search would need a table of {width:.1e} entries; use fewer mesh axes or the integer programme"
+    )
 
 
 def _spread(table: _Table, axes: tuple[int, ...]) -> np.ndarray:
@@ -224,9 +284,15 @@ class _Branches:
         place = {v: k for k, v in enumerate(self.others)}
         inner = {(i, j): m for (i, j), m in problem.pairs.items() if i in place and j in place}
         self.pairs = {(place[i], place[j]): m for (i, j), m in inner.items()}
+        self.shared = [one.numbered(place) for one in problem.shared]
         #: Per hub its neighbours (by place among the others) with the pair's prices, [own state, hub's state].
         neighbours = problem.neighbours()
         self.around = {hub: [(place[v], prices.T) for v, prices in neighbours[hub]] for hub in self.hubs}
+        rows = [problem.seconds[v] for v in self.others]
+        self.start = _Elimination(ChoiceProblem(rows, self.pairs, shared=self.shared), largest)
+        touched = {v for around in self.around.values() for v, _ in around}
+        # What no hub touches is the same in all branches.
+        self.start.simplify([v for v in range(len(self.others)) if v not in touched])
 
     def run(self) -> list[int]:
         """States of all variables."""
@@ -249,15 +315,17 @@ class _Branches:
 
     def _relaxed(self, decided: dict[int, int]) -> tuple[float, list[int]]:
         """A lower bound with some hubs decided, and the others' states that attain it (hubs are left at 0)."""
-        rows = [self.problem.seconds[v].copy() for v in self.others]
+        rows, run = [self.problem.seconds[v].copy() for v in self.others], self.start.copy()
         fixed = 0.0
         for hub in self.hubs:
             state, own = decided.get(hub), self.problem.seconds[hub]
             fixed += float(own.min() if state is None else own[state])
             for v, prices in self.around[hub]:
-                rows[v] += prices.min(axis=1) if state is None else prices[:, state]
-        small = ChoiceProblem(rows, self.pairs)
-        chosen = _Elimination(small, self.largest).run()
+                own = prices.min(axis=1) if state is None else prices[:, state]
+                rows[v] += own
+                run.add_row(v, own)
+        small = ChoiceProblem(rows, self.pairs, shared=self.shared)
+        chosen = run.run()
         states = [0] * len(self.problem)
         for v, state in zip(self.others, chosen):
             states[v] = state
@@ -341,6 +409,7 @@ def _decide(problem: ChoiceProblem, around: list[Neighbours], now: list[int], ch
                 small.seconds[place[v]] = small.seconds[place[v]] + prices[:, now[u]]
             elif v < u:
                 small.add_pair(place[v], place[u], prices)
+    _add_shared(problem, small, place, now)
     try:
         answer = eliminate(small)
     except TooWideError:
@@ -351,3 +420,16 @@ def _decide(problem: ChoiceProblem, around: list[Neighbours], now: list[int], ch
     for v, state in zip(every, answer.states):
         states_now[v] = state
     return states_now if problem.price_around(states_now, every) < problem.price_around(now, every) else now
+
+
+def _add_shared(problem: ChoiceProblem, small: ChoiceProblem, place: dict[int, int], now: list[int]) -> None:
+    """What the variables of a window share, with others as they are now, as variables of one state behind the window's."""
+    place, open_ones = dict(place), {*place}
+    for one in problem.shared:
+        if open_ones.isdisjoint(one.variables):
+            continue
+        for v in one.around:
+            if v not in place:
+                place[v] = small.add_variable(np.zeros(1))
+        kept = {v: np.arange(problem.sizes[v]) if v in open_ones else np.array([now[v]]) for v in one.around}
+        small.shared.append(one.restrict(kept).numbered(place))

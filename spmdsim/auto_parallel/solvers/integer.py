@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from spmdsim.auto_parallel.solvers.choice_problem import IMPOSSIBLE, ChoiceProblem, Solution
+from spmdsim.auto_parallel.solvers.choice_problem import IMPOSSIBLE, ChoiceProblem, SharedPrice, Solution
 from spmdsim.auto_parallel.solvers.elimination import TooWideError, eliminate, reduce_domains, restrict
 from spmdsim.errors import InputError, SpmdError
 
@@ -20,16 +20,30 @@ OUT_OF_TIME = 1
 
 
 class DoesNotFitError(SpmdError, ValueError):
-    """No assignment stays below the memory limit; ``least`` is the smallest one that can be met, 0 if unknown."""
+    """No assignment stays below the memory limit; ``least`` is the smallest one known to be met, 0 if unknown."""
 
     least: float = 0.0
 
     @classmethod
     def below(cls, limit: float, least: float) -> DoesNotFitError:
         """Nothing fits into ``limit`` bytes, but into ``least``."""
-        error = cls(
-            f"nothing fits into {limit:,.0f} bytes per rank; the smallest limit that can be met is {least:,.0f}"
+        return cls._of(
+            f"nothing fits into {limit:,.0f} bytes per rank; the smallest limit that can be met is {least:,.0f}",
+            least,
         )
+
+    @classmethod
+    def none_found(cls, limit: float, least: float) -> DoesNotFitError:
+        """None of the assignments that were tried has a peak below ``limit`` bytes; ``least`` is the lowest of them."""
+        return cls._of(
+            f"no strategies were found that fit into {limit:,.0f} bytes per rank; of those tried, the smallest limit "
+            f"that can be met is {least:,.0f}",
+            least,
+        )
+
+    @classmethod
+    def _of(cls, text: str, least: float) -> DoesNotFitError:
+        error = cls(text)
         error.least = least
         return error
 
@@ -79,7 +93,7 @@ def _solve(
     from scipy.optimize import LinearConstraint, milp
 
     model = _Model(problem)
-    constraints = [LinearConstraint(model.matrix(), model.right, model.right)]
+    constraints = [LinearConstraint(model.matrix(), model.left, model.right)]
     unit = max(model.memory.max(initial=0.0), 1.0)
     if limit is not None:
         constraints.append(LinearConstraint(model.memory[None, :] / unit, -np.inf, limit / unit))
@@ -152,10 +166,44 @@ class _Model:
             prices.append(seconds.ravel())
             extra = problem.memory_pairs.get((i, j))
             memory.append(np.zeros(n * m) if extra is None else extra.ravel())
+        left = [*right]
+        for shared in problem.shared:
+            cells, row, count, sides = self._share(shared, row, count)
+            prices.append(cells)
+            memory.append(np.zeros(len(cells)))
+            left.append(sides)
+            right.append(np.zeros(len(sides)))
+        self.left = np.concatenate(left)
         self.prices, self.memory = np.concatenate(prices), np.concatenate(memory)
         self.right = np.concatenate(right)
         self.binary = (np.arange(count) < (ends[-1] if ends else 0)).astype(int)
         self.shape = (row, count)
+
+    def _share(self, shared: SharedPrice, row: int, count: int) -> tuple[np.ndarray, int, int, np.ndarray]:
+        """What is paid once: a cell per combination of labels, which is at least that of every payer.
+
+        Returns the prices of the new columns, the next row and column, and the least of each row (the most is 0).
+        """
+        n, m = shared.prices.shape
+        paid = count + np.arange(n * m).reshape(n, m)
+        prices, count = [shared.prices.ravel()], count + n * m
+        target, goes = self.spans[shared.variables[0]], shared.labels[0]
+        least: list[np.ndarray] = []
+        for v, label in zip(shared.variables[1:], shared.labels[1:]):
+            own = count + np.arange(n * m).reshape(n, m)
+            count += n * m
+            prices.append(np.zeros(n * m))
+            for grid, span, labels in ((own, self.spans[v], label), (own.T, target, goes)):
+                sums = row + np.arange(len(grid))
+                self._put(np.repeat(sums, grid.shape[1]), grid.ravel(), 1.0)
+                self._put(row + labels, np.arange(*span), -1.0)
+                row += len(grid)
+            within = row + np.arange(n * m)
+            self._put(within, own.ravel(), 1.0)
+            self._put(within, paid.ravel(), -1.0)
+            row += n * m
+            least.append(np.concatenate([np.zeros(n + m), np.full(n * m, -np.inf)]))
+        return np.concatenate(prices), row, count, np.concatenate(least)
 
     def _put(self, rows: np.ndarray, columns: np.ndarray, factor: float) -> None:
         self.rows.append(rows)

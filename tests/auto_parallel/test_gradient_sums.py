@@ -1,0 +1,130 @@
+"""Gradients that several readers bring in equal layouts are moved once: the search knows that, for any number of them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+
+import pytest
+
+from spmdsim.auto_parallel.costs import gradient_sums, move_prices
+from spmdsim.auto_parallel.costs.choice_model import ChoiceModel
+from spmdsim.auto_parallel.costs.evaluate import evaluate
+from spmdsim.auto_parallel.costs.settings import Settings
+from spmdsim.auto_parallel.optimum import solve
+from spmdsim.auto_parallel.programs.graph import Graph, GraphBuilder
+from spmdsim.auto_parallel.programs.networks import RULES, mlp
+from spmdsim.auto_parallel.search import search_mesh
+from spmdsim.auto_parallel.solvers.integer import solve_integer
+from spmdsim.auto_parallel.strategy_choice import StrategyChoice, mesh_strategies
+from spmdsim.core import Mesh
+from spmdsim.cost import Machine
+
+MESH = Mesh((2, 3), ("a", "b"))
+
+
+def machine(seed: int) -> Machine:
+    rng = random.Random(seed)
+    alpha, beta, flops = 10 ** rng.uniform(-8, -4), 10 ** rng.uniform(-11, -7), 10 ** rng.uniform(7, 11)
+    return Machine("random", alpha=alpha, beta=beta, flops=flops, beta_memory=10 ** rng.uniform(-12, -9))
+
+
+def shared_tensor(seed: int, kind: str, readers: int) -> Graph:
+    """A result or a parameter that several products read, two of which are always configured alike."""
+    rng, build = random.Random(seed), GraphBuilder("shared")
+    size = rng.choice((12, 24))
+    if kind == "parameter":
+        shared = build.parameter("w", (size, size))
+    else:
+        start = build.input("x", (size, size))
+        shared = build.apply(RULES["matmul"], start, build.parameter("w", (size, size)), name="producer")
+    results, strategy = [], None
+    for k in range(readers):
+        other = build.input(f"x{k}", (size, rng.choice((6, 12))))
+        results.append(build.apply("m k, m n -> k n", shared, other, name=f"reader{k}"))
+    graph = build.graph(*results)
+    for k in range(readers):
+        if k % 2 == 0:
+            strategy = rng.choice(mesh_strategies(graph.operator(f"reader{k}").bound, MESH))
+        graph = graph.configure(**{f"reader{k}": strategy})
+    return graph
+
+
+def cheapest(model: ChoiceModel) -> float:
+    """The least that any choice of strategies and layouts costs as the program runs."""
+    graph, best = model.graph, math.inf
+    own = {i: tuple(dict.fromkeys(kept.layouts)) for i, kept in model.kept.items()}
+    for strategies in itertools.product(*(states.strategies for states in model.states)):
+        usual = []
+        for value in graph.values:
+            if value.producer is not None:
+                usual.append(
+                    graph.operators[value.producer].bound.output_layouts(strategies[value.producer])[0]
+                )
+            else:
+                reader, operand = graph.consumers[value.index][0]
+                usual.append(graph.operators[reader].bound.input_layouts(strategies[reader])[operand])
+        for layouts in itertools.product(*own.values()):
+            every = dict(zip(own, layouts))
+            chosen = tuple(every.get(k, layout).canonical for k, layout in enumerate(usual))
+            choice = StrategyChoice(graph, model.mesh, strategies, chosen)
+            best = min(best, evaluate(choice, model.settings, model.moves).seconds)
+    return best
+
+
+@pytest.mark.parametrize("readers", [2, 3, 4, 5])
+@pytest.mark.parametrize("kind", ["result", "parameter"])
+def test_the_optimum_is_that_of_the_run(kind: str, readers: int) -> None:
+    for seed in range(8):
+        graph = shared_tensor(seed, kind, readers)
+        settings = Settings(machine=machine(seed), merge=seed % 2 == 0)
+        found = search_mesh(graph, MESH, settings)
+        assert found.optimal
+        assert found.seconds == pytest.approx(cheapest(ChoiceModel(graph, MESH, settings)), rel=1e-9), seed
+
+
+@pytest.mark.parametrize("kind", ["result", "parameter"])
+def test_states_instead_of_tables_are_as_exact(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a table would be too large, and as an integer programme."""
+    for seed in range(4):
+        graph = shared_tensor(seed, kind, 4)
+        settings = Settings(machine=machine(seed), merge=seed % 2 == 0)
+        model = ChoiceModel(graph, MESH, settings)
+        best = cheapest(model)
+        assert model.problem.shared and model.complete
+        assert solve_integer(model.problem).seconds == pytest.approx(best, rel=1e-6)
+        monkeypatch.setattr(gradient_sums, "MOST_TOGETHER", 0)
+        other = ChoiceModel(graph, MESH, settings)
+        assert not other.problem.shared
+        if other.complete:
+            assert solve(other).seconds == pytest.approx(best, rel=1e-9)
+        monkeypatch.undo()
+
+
+def test_what_is_not_compared_is_not_called_optimal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four readers that may share two layouts, of which only states without any are looked at."""
+    build = GraphBuilder("free")
+    shared = build.apply(
+        RULES["matmul"], build.input("x", (12, 12)), build.parameter("w", (12, 12)), name="one"
+    )
+    graph = build.graph(*(build.apply(RULES["relu"], shared, name=f"reader{k}") for k in range(4)))
+    settings = Settings(machine=machine(0))
+    assert search_mesh(graph, MESH, settings).optimal
+    monkeypatch.setattr(gradient_sums, "MOST_TOGETHER", 0)
+    monkeypatch.setattr(gradient_sums, "MOST_SUMS", 0)
+    found = search_mesh(graph, MESH, settings)
+    assert not found.optimal and found.within is None and found.gap is None
+    assert "optim" not in str(found).split("\n")[1]
+
+
+def test_the_optimum_is_called_so_as_far_as_it_is_proven(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where gradients fill several buckets, their prices are not exact: the report says how much that leaves open."""
+    graph = mlp(2, 24, 24)
+    exact = search_mesh(graph, MESH, Settings(machine=machine(3)))
+    assert exact.within == 0.0 and exact.to_dict()["within"] == 0.0
+    assert "optimal under the model on this mesh" in str(exact)
+    monkeypatch.setattr(move_prices, "BUCKET_BYTES", 1000)
+    rough = search_mesh(graph, MESH, Settings(machine=machine(3)))
+    assert rough.within is not None and rough.within > 0
+    assert f"optimal to within {rough.within:.2%} under the model on this mesh" in str(rough)
