@@ -559,6 +559,8 @@ def pad(program: Any) -> Operation | None:
         return None
     widths = [(program.rng.randrange(3), program.rng.randrange(3)) for _ in program.shape(i)]
     value = program.rng.choice([0, 0, 1, -2])
+    if program.dtype(i).kind == "u":
+        value = abs(value)
     before, after = zip(*widths)
     return Operation(
         f"pad({before}, {after}, {value})", (i,), lambda x: ops.pad(x, before, after, value),
