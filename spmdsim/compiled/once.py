@@ -22,14 +22,13 @@ def calculated_once(notes: Sequence[Note], code: list[NumberedCall], recorded: N
 
 
 def _same_results(notes: Sequence[Note], code: list[NumberedCall], recorded: NoteTaker) -> None:
-    """Have small results of operators that depend on constants alone at hand; all values of a program are read-only."""
-    constants = {*recorded.constants}
+    """Make constants of the small results of operators that depend on nothing else."""
     for k, (note, one) in enumerate(zip(notes, code)):
-        if recipe_of(note.run) is None or not constants.issuperset(note.inputs):
+        if recipe_of(note.run) is None or not recorded.constants.keys() >= {*note.inputs}:
             continue
         arrays = [None if number is None else recorded.arrays[number][0] for number in note.outputs]
         if sum(array.nbytes for array in arrays if array is not None) < SMALLEST:
-            constants |= {number for number in note.outputs if number is not None}
+            recorded.constants |= {n: recorded.arrays[n] for n in note.outputs if n is not None}
             same = tuple(arrays) if one.several else arrays[0]
             code[k] = replace(one, run=partial(_given_back, same), kinds=(), convert=None)
 

@@ -24,7 +24,7 @@ from spmdsim.sides import number_of
 from spmdsim.tensor import Tensor
 from spmdsim.trace import recorder
 from spmdsim.worlds.base import ORIGINS
-from spmdsim.worlds.pool import SMALLEST, pool
+from spmdsim.worlds.pool import pool
 
 
 def _holders(tensors: Sequence[Any], k: int) -> tuple[int, int, int, int]:
@@ -210,7 +210,7 @@ class Replay(Pictured):
     def _overwrite(self, recorded: NoteTaker) -> None:
         """Let updates overwrite what nobody reads any more: gradients, and values that the run finds nobody else has."""
         last = {number: k for k, note in enumerate(self.notes) for number in note.inputs}
-        computed = {number for note in self.notes for number in note.outputs}
+        computed = {number for note in self.notes for number in note.outputs} - self.constants.keys()
         kept = self._wanted
         places = dict(zip(map(id, self.parameters), self.values[self.given :]))
 
@@ -218,7 +218,7 @@ class Replay(Pictured):
             array = recorded.arrays[number][0]
             same = {n for n, some in enumerate(recorded.arrays) if np.may_share_memory(array, some[0])}
             read = max(last.get(n, 0) for n in same)
-            return array.nbytes >= SMALLEST and not same & kept and read <= k and same <= among
+            return not same & kept and read <= k and same <= among
 
         for k, (note, instruction) in enumerate(zip(self.notes, tuple(self._code))):
             owner = optimiser_of(note.run)

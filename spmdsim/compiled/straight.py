@@ -74,12 +74,12 @@ def written(
         sources: where those are that it does not compute, in words of Python.
         names: what the words mean, and the world that it runs in.
     """
-    computed = {number for one in code for number in one.outputs}
+    computed = {number for one in code for number in one.outputs} - sources.keys()
     read = {number for one in code for number in one.inputs} | wanted
     lines = [f"v{number} = {sources[number]}" for number in sorted(read - computed)]
     compares = names["world"].compares
     for k, one in enumerate(code):
-        lines += _lines(k, one, names, compares)
+        lines += _lines(k, one, names, compares) if computed.intersection(one.outputs) else []
     alone = len(names["world"].ranks) == 1
     results = [f"{number}: [v{number}]" if alone else f"{number}: v{number}" for number in sorted(wanted)]
     lines.append(f"return {{{', '.join(results)}}}")
