@@ -100,6 +100,7 @@ class Op(Pictured):
         finish: reduce a pending result at once (the local gradient needs the reduced one, or the operator
             promises a result that is not partial).
         saves_result: whether ``vjp`` looks at the result.
+        by_result: whether it looks at nothing else, but the operands' shapes and types.
         varying: parameters from which nothing is derived, such as a seed: calls with others of them are repeated calls.
         moves: the local function computes nothing, it only puts elements elsewhere (or zeros): 16-bit floats need
             not become float32 for it.
@@ -113,6 +114,7 @@ class Op(Pictured):
     contextual: bool = False
     finish: bool = False
     saves_result: bool = False
+    by_result: bool = False
     varying: tuple[str, ...] = ()
     moves: bool = False
 

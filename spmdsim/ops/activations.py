@@ -50,9 +50,15 @@ def _known_relu(x: Array) -> Callable[..., Array]:
 
 
 _relu.known = _known_relu  # type: ignore[attr-defined]
-relu = unary("relu", _relu, lambda x, y: x > 0, real=True, says="max(x, 0)")
+relu = unary("relu", _relu, lambda x, y: y > 0, real=True, by_result=True, says="max(x, 0)")
 sigmoid = unary(
-    "sigmoid", stable_sigmoid, lambda x, y: y * (1 - y), fractions=True, work=PASSES, says="1 / (1 + exp(-x))"
+    "sigmoid",
+    stable_sigmoid,
+    lambda x, y: y * (1 - y),
+    fractions=True,
+    by_result=True,
+    work=PASSES,
+    says="1 / (1 + exp(-x))",
 )
 softplus = unary(
     "softplus",

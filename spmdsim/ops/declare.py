@@ -237,12 +237,14 @@ def unary(
     vjp: Vjp | None = None,
     fractions: bool = False,
     real: bool = False,
+    by_result: bool = False,
     says: str = "",
     **rule: Any,
 ) -> OperatorFunction[[Tensor], Tensor]:
     """A function of one element, whose result type follows from the function.
 
-    ``derivative(x, y)`` is the slope from operand and result; the gradient is ``dy`` times its conjugate, or what ``vjp`` gives.
+    ``derivative(x, y)`` is the slope from operand and result, of whose values it looks only at the latter with ``by_result``:
+    then the operand is not kept for it. The gradient is ``dy`` times its conjugate, or what ``vjp`` gives.
     With ``fractions`` whole numbers become fractions before the function sees them, as numpy's own do by themselves; ``real``
     refuses complex ones; ``says`` is its formula, where the function is not numpy's own; the rest is as in :meth:`Rule.parse`.
     """
@@ -260,7 +262,8 @@ def unary(
     declared = Rule.parse("... -> ...", linear=linear, **rule)
     dtype = derived(name, local, real)
     gradient = times if derivative else vjp
-    op = Op(name, declared, pooled(local), gradient, dtype=dtype, saves_result=derivative is not None)
+    saves = derivative is not None
+    op = Op(name, declared, pooled(local), gradient, dtype=dtype, saves_result=saves, by_result=by_result)
 
     def call(x: Tensor, /) -> Tensor:
         return apply(op, (x,), {})  # type: ignore[no-any-return]

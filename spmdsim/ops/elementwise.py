@@ -156,10 +156,10 @@ def _away_from_zero(x: Array, y: Array) -> Array:
 
 
 negative = unary("negative", np.negative, lambda x, y: np.asarray(-1, x.dtype), linear="each")
-exp = unary("exp", np.exp, lambda x, y: y, work=FUNCTIONS)
+exp = unary("exp", np.exp, lambda x, y: y, by_result=True, work=FUNCTIONS)
 log = unary("log", np.log, lambda x, y: 1 / x, work=FUNCTIONS)
-sqrt = unary("sqrt", np.sqrt, lambda x, y: np.asarray(0.5, y.dtype) / y)
-tanh = unary("tanh", np.tanh, lambda x, y: 1 - y * y, work=FUNCTIONS)
+sqrt = unary("sqrt", np.sqrt, lambda x, y: np.asarray(0.5, y.dtype) / y, by_result=True)
+tanh = unary("tanh", np.tanh, lambda x, y: 1 - y * y, by_result=True, work=FUNCTIONS)
 absolute = unary("absolute", np.absolute, _away_from_zero)
 logical_not = unary("logical_not", np.logical_not, None)
 identity = unary("identity", lambda x: x, lambda x, y: one_of(x), linear="each", says="x")
@@ -193,7 +193,7 @@ imag = unary("imag", lambda x: np.array(x.imag), lambda x, y: np.asarray(-1j), l
 _LN2, _LN10 = np.log(2.0), np.log(10.0)
 log2 = unary("log2", np.log2, lambda x, y: 1 / (x * y.dtype.type(_LN2)), work=FUNCTIONS)
 log10 = unary("log10", np.log10, lambda x, y: 1 / (x * y.dtype.type(_LN10)), work=FUNCTIONS)
-tan = unary("tan", np.tan, lambda x, y: 1 + y * y, work=FUNCTIONS)
+tan = unary("tan", np.tan, lambda x, y: 1 + y * y, by_result=True, work=FUNCTIONS)
 sinh = unary("sinh", np.sinh, lambda x, y: np.cosh(x), work=FUNCTIONS)
 cosh = unary("cosh", np.cosh, lambda x, y: np.sinh(x), work=FUNCTIONS)
 arcsin = unary("arcsin", np.arcsin, lambda x, y: 1 / np.cos(y), work=FUNCTIONS)

@@ -63,6 +63,7 @@ _softmax_op = Op(
     _softmax,
     lambda dy, _x, y, dim: (y * (dy - (dy * y).sum(axis=dim, keepdims=True, dtype=y.dtype)),),
     saves_result=True,
+    by_result=True,
 )
 _log_softmax_op = Op(
     "log_softmax",
@@ -70,6 +71,7 @@ _log_softmax_op = Op(
     _log_softmax,
     lambda dy, _x, y, dim: (dy - np.exp(y) * dy.sum(axis=dim, keepdims=True, dtype=y.dtype),),
     saves_result=True,
+    by_result=True,
 )
 
 

@@ -93,7 +93,7 @@ class CallRecipe(Recipe):
                 [np.broadcast_to(np.zeros((), array.dtype), array.shape) for array in arrays]
                 for arrays in held
             ]
-            looks = looks_at(self.bound.rule, wanted)
+            looks = looks_at(self.bound.rule, wanted) if not self.op.by_result else (False,) * len(operands)
             blanks = self.blanks[wanted] = [[] if look else blank for look, blank in zip(looks, zeros)]
         return [blank or operand.held for blank, operand in zip(blanks, operands)]
 

@@ -221,6 +221,24 @@ def test_what_gradients_do_not_look_at_is_free_at_once():
     np.testing.assert_array_equal(b.grad.full(), np.ones((4, 8)))
 
 
+@pytest.mark.parametrize("name", ["relu", "exp", "sqrt", "tanh", "tan", "sigmoid", "softmax", "log_softmax"])
+def test_operands_of_functions_whose_slopes_follow_from_the_result_are_free_at_once(name):
+    """Of floats of 16 bits, too, whose functions see copies."""
+    world, layout = LockStep(2), Mesh((2,), ("dp",))("dp", None)
+    function = getattr(ops, name)
+    for dtype in (np.float32, np.float16):
+        x = Tensor.from_global(np.full((4, 3), 0.5, dtype), layout, world, requires_grad=True)
+        between = x * 1.5
+        array, kept = weakref.ref(between.held[0]), between.full()
+        y = function(between)
+        del between
+        assert array() is None
+        y.backward(Tensor.from_global(np.arange(12).reshape(4, 3).astype(dtype), layout, world))
+        again = Tensor.from_global(kept, layout, world, requires_grad=True)
+        function(again).backward(Tensor.from_global(np.arange(12).reshape(4, 3).astype(dtype), layout, world))
+        np.testing.assert_array_equal(x.grad.full(), (again.grad * 1.5).full())
+
+
 def test_gradients_that_nobody_wants_are_not_calculated():
     calls, world = [], LockStep(4)
     x, y = tensor(world, MESH("a"), 4, grad=True), tensor(world, MESH("a"), 4)
