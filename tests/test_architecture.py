@@ -23,25 +23,26 @@ LEFT_OF = {
     "bounded": (),
     "pictured": (),  # may be imported by all
     "registry": ("errors",),
-    "arguments": ("errors",),  # this one and the next one, too
-    "layout_facts": ("errors", "arguments"),
-    "core": ("errors",),
-    "layout": ("errors", "reading", "core"),
-    "collectives": ("errors", "reading", "registry", "core", "layout"),
+    "immutable": (),  # may be imported by all, too
+    "notation": ("errors",),
+    "core": ("errors", "notation"),
+    "layout": ("errors", "reading", "notation", "core"),
+    "collectives": ("errors", "reading", "registry", "notation", "core", "layout"),
     "imitated": ("errors", "registry"),
-    "cost": ("errors", "reading", "registry", "imitated", "core", "layout", "collectives"),
+    "cost": ("errors", "reading", "registry", "imitated", "notation", "core", "layout", "collectives"),
     "redistribution": (
         "errors",
         "reading",
         "bounded",
         "registry",
         "imitated",
+        "notation",
         "core",
         "layout",
         "collectives",
         "cost",
     ),
-    "trace": ("errors", "reading", "bounded", "sides", "core", "layout", "redistribution"),
+    "trace": ("errors", "reading", "bounded", "sides", "notation", "core", "layout", "redistribution"),
     "worlds": (
         "errors",
         "sides",
@@ -50,6 +51,7 @@ LEFT_OF = {
         "reading",
         "launcher",
         "ending",
+        "notation",
         "core",
         "layout",
         "collectives",
@@ -72,7 +74,9 @@ LEFT_OF["dialects"] = (*LEFT_OF["auto_parallel"], "auto_parallel", "cases", "lin
 #: What is known of a room on the right by type checkers only: a tensor's symbols are operators.
 TYPES_OF = {
     **{"tensor/program_tensor.py": "ops", "tensor/symbols.py": "ops"},
-    **{"arguments.py": "core", "layout_facts.py": "core"},
+    **dict.fromkeys(
+        (f"notation/{name}.py" for name in ("arguments", "layout_facts", "refusals", "rule_terms")), "core"
+    ),
 }
 LEFT_OF["imitations"] = (*LEFT_OF["dialects"], "dialects")
 

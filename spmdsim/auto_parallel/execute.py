@@ -16,13 +16,12 @@ from spmdsim.auto_parallel.search import search
 from spmdsim.auto_parallel.search_report import size_text, text_table
 from spmdsim.auto_parallel.search_result import SearchResult, load_choice
 from spmdsim.core import Layout, Mesh
-from spmdsim.core.operator import Op, ShardedOp
 from spmdsim.errors import InputError, SpmdError, unknown
 from spmdsim.layout.element_type import element_type
 from spmdsim.nn.gradients import backward as backward_pass
 from spmdsim.pictured import ShortRepr
 from spmdsim.redistribution.group_steps import PartsStep
-from spmdsim.tensor import Tensor
+from spmdsim.tensor import Op, ShardedOp, Tensor
 from spmdsim.tensor.check import check
 from spmdsim.tensor.rounding import Measured, operand, shared, unit_roundoff
 from spmdsim.tensor.watch import Watcher, watching

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from spmdsim.arguments import MOST_RANKS
 from spmdsim.auto_parallel.costs.choice_model import ChoiceModel
 from spmdsim.auto_parallel.costs.settings import Settings
 from spmdsim.auto_parallel.heuristics import by_propagation, by_recursion, expressing
@@ -25,6 +24,7 @@ from spmdsim.auto_parallel.strategy_choice import (
 from spmdsim.core import Mesh, Strategy
 from spmdsim.cost.machine import CostModel, Machine
 from spmdsim.errors import InputError, SpmdError, unknown
+from spmdsim.notation.arguments import MOST_RANKS
 
 #: Names of the searches; the second names are MindSpore's.
 METHODS = {

@@ -16,8 +16,8 @@ import numpy as np
 import spmdsim.ops as ops
 from spmdsim.cases.inputs import Source, digits, digits_file
 from spmdsim.core import Layout, Mesh, bind
-from spmdsim.core.operator import ShardedOp
 from spmdsim.errors import InputError
+from spmdsim.layout.cuts import ShardedOp
 from spmdsim.nn import Module, Normal, Parameter
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.files import open_array

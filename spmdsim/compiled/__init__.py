@@ -15,10 +15,10 @@ import numpy as np
 from spmdsim.bounded import Bounded
 from spmdsim.compiled.note_taker import NoteTaker
 from spmdsim.compiled.replay import Replay
-from spmdsim.core.operator import guards
 from spmdsim.core.world import programs
 from spmdsim.errors import UsageTypeError
 from spmdsim.pictured import Pictured
+from spmdsim.redistribution.guard import guards
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.watch import watchers
 from spmdsim.trace import recorder

@@ -14,11 +14,12 @@ from typing import Any
 
 from spmdsim.compiled.note_taker import Note, optimiser_of
 from spmdsim.core.elements import each
-from spmdsim.core.operator import Op, calculated
+from spmdsim.core.operator import calculated
 from spmdsim.core.step import Step
 from spmdsim.core.tape import like, local_gradients, pulled
 from spmdsim.nn.optimisers import Optimiser
 from spmdsim.ops.declare import specialised, specialised_vjp
+from spmdsim.tensor import Op
 from spmdsim.worlds.base import ORIGINS
 from spmdsim.worlds.programs import StepProgram
 

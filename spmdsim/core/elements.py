@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from spmdsim.core.layout import Layout
     from spmdsim.core.rule import Rule
 
-Local = Callable[..., Any]
 #: Reductions of truth values, and the plain reductions that mean the same on them; ``avg`` adds, too.
 _LOGICAL = {"all": np.logical_and, "any": np.logical_or, "min": np.logical_and, "max": np.logical_or}
 _NUMERIC = {"sum": np.add, "avg": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
@@ -39,8 +38,6 @@ class ElementTypes:
     promoted: Callable[..., np.dtype] = np.result_type
     #: What of a rule holds for operands and a result of these types: pending values pass only conversions that a sum does.
     rule: Callable[[Rule, tuple[np.dtype, ...], np.dtype], Rule] = lambda rule, operands, result: rule
-    #: The local function of an operator, or of its gradient, for operands and results of these types.
-    local: Callable[[Local, tuple[np.dtype, ...]], Local] = lambda function, dtypes: function
 
 
 types = ElementTypes()

@@ -1,8 +1,8 @@
 """The layout: where a tensor lives.
 
 Per tensor dim, the mesh axes that split it, major to minor (MindSpore's and JAX's order); plus the axes along which
-values are still partial. Everything else is derived from these two facts: bounds here, placements, shard numbers,
-replicas and tensor maps in :mod:`spmdsim.layout_facts`, which nothing here asks for.
+values are still partial. Everything else is derived from these two facts: bounds here; shard numbers, replicas, and how
+other systems say it, placements and tensor maps, in :mod:`spmdsim.notation.layout_facts`.
 
 Sizes that do not divide are split in balanced blocks, axis by axis, major first ("nested"): the first
 ``n % p`` of ``p`` parts get one element more (OneFlow's BalancedSplitter). Empty shards are legal.
@@ -12,21 +12,20 @@ Next: :mod:`spmdsim.core.rule`, what operators mean for layouts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-from spmdsim.arguments import axes_of_dim, check_axes, partial_axes_of
-from spmdsim.core.mesh import Immutable, Mesh
-from spmdsim.layout_facts import LayoutFacts
+from spmdsim.core.mesh import Mesh
+from spmdsim.immutable import Immutable
+from spmdsim.notation.arguments import PartialLike, axes_of_dim, check_axes, partial_axes_of
+from spmdsim.notation.layout_facts import LayoutFacts
 
 Bounds = tuple[tuple[int, int], ...]
 
 
 def split_block(start: Any, size: Any, parts: int, index: Any) -> tuple[Any, Any]:
-    """Start and size of block ``index`` when ``[start, start+size)`` is cut into balanced ``parts``.
-
-    Numbers, or arrays of them that broadcast.
+    """Start and size of a block of ``[start, start+size)`` in balanced ``parts``: numbers, or arrays that broadcast.
 
     >>> [split_block(0, 7, 3, i) for i in range(3)]
     [(0, 3), (3, 2), (5, 2)]
@@ -37,16 +36,13 @@ def split_block(start: Any, size: Any, parts: int, index: Any) -> tuple[Any, Any
 
 
 class Layout(Immutable, LayoutFacts):
-    """Where a tensor of ``len(dims)`` dims lives on a mesh. Immutable and hashable.
+    """Where a tensor lives on a mesh. Immutable and hashable; LayoutError for unknown or repeated axes, mixed reductions.
 
     Args:
         mesh: the mesh.
         dims: per tensor dim an axis name, a sequence of names (major first), or None.
         partial: axes with pending results and their reduction, ``{"tp": "sum"}``; a name or a sequence of
             names means ``sum``.
-
-    Raises:
-        LayoutError: an unknown axis, an axis used twice, mixed reductions.
 
     >>> mesh = Mesh((2, 2, 2), ("dp", "sp", "mp"))
     >>> x = mesh("mp", ("sp", "dp"))
@@ -61,41 +57,11 @@ class Layout(Immutable, LayoutFacts):
     partial: tuple[tuple[str, str], ...]
 
     def __init__(
-        self,
-        mesh: Mesh,
-        dims: Sequence[str | Sequence[str] | None],
-        partial: Mapping[str, str] | str | Sequence[str] | Sequence[tuple[str, str]] = (),
+        self, mesh: Mesh, dims: Sequence[str | Sequence[str] | None], partial: PartialLike = ()
     ) -> None:
         entries, waiting = tuple(map(axes_of_dim, dims)), partial_axes_of(mesh, partial)
         check_axes(mesh, entries, waiting)
         self._settle(("mesh", "dims", "partial"), mesh, entries, waiting)
-
-    @classmethod
-    def replicated(cls, mesh: Mesh, ndim: int) -> Layout:
-        """Every rank of the mesh holds the whole tensor."""
-        return cls(mesh, (None,) * ndim)
-
-    def __repr__(self) -> str:
-        dims = [repr(None if not d else d[0] if len(d) == 1 else d) for d in self.dims]
-        partial = [f"partial={dict(self.partial)}"] if self.partial else []
-        return f"{self.mesh!r}({', '.join(dims + partial)})"
-
-    def __str__(self) -> str:
-        dims = [f"({','.join(axes)})" if len(axes) > 1 else "".join(axes) or "-" for axes in self.dims]
-        partial = [f"{op} pending over {axis}" for axis, op in self.partial]
-        return f"[{', '.join(dims + partial)}] over {self.mesh}"
-
-    # -- what the two facts say per axis ------------------------------------------------------------
-
-    @property
-    def ndim(self) -> int:
-        """Number of tensor dims."""
-        return len(self.dims)
-
-    @cached_property
-    def split_axes(self) -> tuple[str, ...]:
-        """The axes that split some dim, dim by dim, major first."""
-        return tuple(axis for entry in self.dims for axis in entry)
 
     @cached_property
     def partial_axes(self) -> tuple[str, ...]:
@@ -105,15 +71,13 @@ class Layout(Immutable, LayoutFacts):
     @cached_property
     def replicated_axes(self) -> tuple[str, ...]:
         """The axes along which all ranks hold equal values, in mesh order."""
-        used = {*self.split_axes, *self.partial_axes}
+        used = {axis for entry in self.dims for axis in entry} | {*self.partial_axes}
         return tuple(axis for axis in self.mesh.axes if axis not in used)
 
     @property
     def reduce_op(self) -> str | None:
         """The reduction all partial axes wait for, or None."""
         return self.partial[0][1] if self.partial else None
-
-    # -- which piece a rank holds -------------------------------------------------------------------
 
     def bounds(self, shape: Sequence[int], rank: int) -> Bounds:
         """``(start, stop)`` per dim of the piece of a tensor of this ``shape`` that ``rank`` holds; outside the mesh empty."""
@@ -137,12 +101,6 @@ class Layout(Immutable, LayoutFacts):
     def local_shape(self, shape: Sequence[int], rank: int) -> tuple[int, ...]:
         """Shape of the piece that ``rank`` holds; all zero for a rank outside the mesh."""
         return tuple(stop - start for start, stop in self.bounds(shape, rank))
-
-    # -- related layouts ----------------------------------------------------------------------------
-
-    def with_partial(self, partial: Mapping[str, str] | Sequence[tuple[str, str]] = ()) -> Layout:
-        """The same splits with other pending axes (none by default)."""
-        return Layout(self.mesh, self.dims, partial)
 
     @cached_property
     def reduced(self) -> Layout:

@@ -9,18 +9,17 @@ Next: :mod:`spmdsim.core.meta`, what is known of a tensor without its data.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from spmdsim.core import elements
 from spmdsim.core.layout import Bounds, Layout
-from spmdsim.core.step import Index, Step, volume, within
-from spmdsim.core.world import World
+from spmdsim.core.step import Step, volume, within
+from spmdsim.core.world import Shards, World
 from spmdsim.errors import WorldError
+from spmdsim.notation.refusals import check_shards
 
-Shards = list[Any]
 Program = Callable[[Shards, Shards], None]
 
 
@@ -29,47 +28,41 @@ def contiguous(array: np.ndarray) -> np.ndarray:
     return array if array.flags.c_contiguous else array.copy()
 
 
-@dataclass(frozen=True)
-class Slicing:
-    """How one rank slices: the part of its source it keeps, or None for all of it.
-
-    An empty shard is made of nothing: its dims may be longer than those of an empty source.
-    """
-
-    index: Index | None
-    empty: tuple[int, ...] | None = None
-
-    def __call__(self, array: np.ndarray) -> np.ndarray:
-        """The slice of an array."""
-        if self.empty is not None:
-            return np.empty(self.empty, array.dtype)
-        return contiguous(array if self.index is None else array[self.index])
+def _sizes(box: Bounds) -> tuple[int, ...]:
+    return tuple([stop - start for start, stop in box])
 
 
-def slicing(step: Step, rank: int) -> Slicing:
-    """The slice that takes ``rank`` from the source to the target layout."""
-    source, target = step.src.bounds(step.shape, rank), step.dst.bounds(step.shape, rank)
-    if source != target and not volume(target):
-        return Slicing(None, _sizes(target))
-    return Slicing(None if source == target else within(target, source))
+def cutting(box: Bounds, outer: Bounds) -> Callable[[np.ndarray], np.ndarray]:
+    """What cuts a box out of an array that holds another one: the array itself where they are the same."""
+    if box == outer:
+        return contiguous
+    if not volume(box):  # what is empty may be longer in some dim than the piece it would be cut from
+        sizes = _sizes(box)
+        return lambda array: np.empty(sizes, array.dtype)
+    index = within(box, outer)
+
+    def cut(array: np.ndarray) -> np.ndarray:
+        piece = array[index]
+        return piece if piece.flags.c_contiguous else piece.copy()
+
+    return cut
 
 
 def _slices(step: Step, dtype: np.dtype) -> Program:
-    jobs = [(rank, job, str(job)) for rank in step.src.mesh.rank_list for job in [slicing(step, rank)]]
+    jobs, first = [], dict[tuple[Bounds, Bounds], int]()
+    for rank in step.src.mesh.rank_list:
+        boxes = step.dst.bounds(step.shape, rank), step.src.bounds(step.shape, rank)
+        jobs.append((rank, first.setdefault(boxes, rank), cutting(*boxes)))
 
     def run(shards: Shards, results: Shards) -> None:
-        pieces: dict[tuple[int, str], np.ndarray] = {}  # replicas that share an array share its slices
-        for rank, job, words in jobs:
-            key = (id(shards[rank]), words)
+        pieces: dict[tuple[int, int], np.ndarray] = {}  # replicas that share an array share its slices
+        for rank, same, cut in jobs:
+            key = id(shards[rank]), same
             if key not in pieces:
-                pieces[key] = job(shards[rank])
+                pieces[key] = cut(shards[rank])
             results[rank] = pieces[key]
 
     return run
-
-
-def _sizes(box: Bounds) -> tuple[int, ...]:
-    return tuple([stop - start for start, stop in box])
 
 
 def holders(layout: Layout, step: Step, members: tuple[int, ...]) -> dict[Bounds, list[int]]:
@@ -86,10 +79,7 @@ def _together(step: Step, members: tuple[int, ...]) -> Program:
     filled = [box for box in sources if volume(box)]
     union = tuple((min(a for a, _ in spans), max(b for _, b in spans)) for spans in zip(*filled))
     shape, puts = _sizes(union), [(within(box, union), sources[box][0]) for box in filled]
-    # What is empty may be longer in some dim than the piece it would be cut from.
-    cuts = [
-        (within(box, union) if volume(box) else None, _sizes(box), ranks) for box, ranks in targets.items()
-    ]
+    cuts = [(cutting(box, union), ranks) for box, ranks in targets.items()]
 
     def run(shards: Shards, results: Shards) -> None:
         if step.op is not None:
@@ -98,8 +88,8 @@ def _together(step: Step, members: tuple[int, ...]) -> Program:
             whole = np.empty(shape, shards[members[0]].dtype)
             for place, rank in puts:
                 whole[place] = shards[rank]
-        for index, sizes, ranks in cuts:
-            piece = np.empty(sizes, whole.dtype) if index is None else contiguous(whole[index])
+        for cut, ranks in cuts:
+            piece = cut(whole)
             for rank in ranks:
                 results[rank] = piece
 
@@ -143,21 +133,22 @@ class LockStep(World):
     def __init__(self, size: int = 1) -> None:
         super().__init__(size, range(size) if isinstance(size, int) else ())
 
-    def _run(self, step: Step, shards: Shards, algorithm: str | None) -> Shards:
+    def run(self, step: Step, shards: Shards) -> Shards:
+        """Run one step on the shards of all ranks."""
+        program = self.compiled(step, shards)
+        results = list(program.outside)
+        program.run(shards, results)
+        return results
+
+    def compiled(self, step: Step, shards: Shards) -> _Compiled:
+        """A step as it runs on such shards, derived once; WorldError if it has others."""
         dtype = shards[0].dtype if shards else np.dtype(float)
         program: _Compiled | None = self.cache.get((step, dtype))
         if program is None:
             program = self.cache[step, dtype] = self._compile(step, dtype)
         if [shard.shape for shard in shards] != program.shapes:
-            _refuse(step, shards, program.shapes)
-        if algorithm is not None:
-            return self._emulate(step, shards, algorithm)
-        results = list(program.outside)
-        program.run(shards, results)
-        return results
-
-    def _emulate(self, step: Step, shards: Shards, algorithm: str) -> Shards:
-        raise WorldError(f"{type(self).__name__} runs no algorithms, but {algorithm!r} was asked for")
+            check_shards(step, shards, program.shapes)
+        return program
 
     def _compile(self, step: Step, dtype: np.dtype) -> _Compiled:
         self.check_step(step)
@@ -166,12 +157,3 @@ class LockStep(World):
         shapes = [step.src.local_shape(step.shape, rank) for rank in range(self.size)]
         nothing = np.zeros((0,) * len(step.shape_after), dtype)
         return _Compiled(shapes, [nothing] * self.size, self.derivations[step.collective](step, dtype))
-
-
-def _refuse(step: Step, shards: Shards, shapes: list[tuple[int, ...]]) -> None:
-    if len(shards) != len(shapes):
-        raise WorldError(f"{len(shards)} shards were given for {len(shapes)} ranks")
-    rank = next(r for r, shape in enumerate(shapes) if shards[r].shape != shape)
-    raise WorldError(
-        f"rank {rank} holds a shard of shape {shards[rank].shape}, but {step.src} gives it {shapes[rank]}"
-    )

@@ -14,54 +14,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from spmdsim.arguments import listed, mesh_arguments
 from spmdsim.errors import LayoutError
-from spmdsim.pictured import Pictured
+from spmdsim.immutable import Immutable
+from spmdsim.notation.arguments import PartialLike, listed, mesh_arguments
 
 if TYPE_CHECKING:
     from spmdsim.core.layout import Layout
 
 
-class Immutable(Pictured):
-    """An immutable value: equal and hashed by the arguments that make it, which caches look up."""
-
-    __slots__ = ("__dict__", "_hash", "made_of")
-
-    made_of: tuple[object, ...]
-    _hash: int
-
-    def _settle(self, names: Sequence[str], *values: object) -> None:
-        for name, value in zip((*names, "made_of", "_hash"), (*values, values, hash(values))):
-            object.__setattr__(self, name, value)
-
-    def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"a {type(self).__name__} is immutable; cannot set {name!r}")
-
-    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
-        return (type(self), self.made_of)
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __eq__(self, other: object) -> bool:
-        if self is other:
-            return True
-        if not isinstance(other, Immutable) or type(self) is not type(other):
-            return NotImplemented
-        return self._hash == other._hash and self.made_of == other.made_of
-
-
 class Mesh(Immutable):
-    """Ranks in a grid with named axes. Immutable and hashable.
+    """Ranks in a grid with named axes. Immutable and hashable; a LayoutError says what cannot form one.
 
     Args:
         shape: the size of each axis, all positive.
         axes: one distinct name per axis.
         ranks: the rank at each position in row-major order; ``0 .. size-1`` when left out. Any order and
             any subset of the world's ranks may be given; the order written is kept.
-
-    Raises:
-        LayoutError: sizes, names or ranks that cannot form a mesh.
 
     >>> mesh = Mesh((2, 4), ("dp", "tp"))
     >>> mesh.coords(6), mesh.group(6, "dp")
@@ -90,9 +58,7 @@ class Mesh(Immutable):
         sizes = " ".join(f"{axis}={size}" for axis, size in zip(self.axes, self.shape)) or "one rank"
         return sizes if self.ranks is None else f"{sizes} on ranks {listed(self.ranks, list)}"
 
-    def __call__(
-        self, *dims: str | Sequence[str] | None, partial: Mapping[str, str] | str | Sequence[str] = ()
-    ) -> Layout:
+    def __call__(self, *dims: str | Sequence[str] | None, partial: PartialLike = ()) -> Layout:
         """A layout on this mesh: per tensor dim an axis, several axes (major first) or None.
 
         ``partial`` names the axes with pending results: ``{"tp": "sum"}``, or just ``"tp"`` for a sum.

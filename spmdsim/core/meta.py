@@ -14,6 +14,7 @@ import numpy as np
 
 from spmdsim.core import elements
 from spmdsim.core.layout import Layout
+from spmdsim.notation.layout_facts import short_dtype
 
 _ALIVE: WeakValueDictionary[Any, Meta] = WeakValueDictionary()
 """All that some tensor or recipe has: two of equal values would not be one object otherwise."""
@@ -27,10 +28,9 @@ class Meta:
 
     __slots__ = ("__weakref__", "dtype", "held", "layout", "shape")
 
-    layout: Layout
-    shape: tuple[int, ...]
-    dtype: np.dtype
-    held: np.dtype
+    def __init__(self, layout: Layout, shape: tuple[int, ...], dtype: np.dtype) -> None:
+        self.layout, self.shape, self.dtype = layout, shape, dtype
+        self.held = elements.types.held(layout, dtype)
 
     @staticmethod
     def of(layout: Layout, shape: Sequence[int], dtype: Any) -> Meta:
@@ -55,15 +55,5 @@ def interned(layout: Layout, shape: tuple[int, ...], dtype: np.dtype) -> Meta:
     meta = _ALIVE.get((layout, shape, dtype))
     if meta is None:
         layout.check_shape(shape)
-        meta = Meta()
-        meta.layout, meta.shape, meta.dtype = layout, shape, dtype
-        meta.held = elements.types.held(layout, dtype)
-        _ALIVE[layout, shape, dtype] = meta
+        meta = _ALIVE[layout, shape, dtype] = Meta(layout, shape, dtype)
     return meta
-
-
-def short_dtype(dtype: np.dtype) -> str:
-    """``f32``, ``i64``, ``bf16``: the element type in few letters."""
-    if dtype.name == "bfloat16":
-        return "bf16"
-    return f"{dtype.kind}{dtype.itemsize * 8}" if dtype.kind in "fiuc" else dtype.name

@@ -12,17 +12,12 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from spmdsim.core.layout import Layout
 from spmdsim.core.step import Step
 from spmdsim.errors import PlanError
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from spmdsim.core.bound import BoundRule
-    from spmdsim.core.rule import Strategy
+from spmdsim.notation.rule_terms import Shape
 
 #: What a step of elements of so many bytes costs.
 Price = Callable[[Step, int], float]
@@ -40,7 +35,7 @@ class Route(Protocol):
         """The collectives, in order."""
 
     @property
-    def shape_after(self) -> tuple[int, ...]:
+    def shape_after(self) -> Shape:
         """Global shape at its end."""
 
 
@@ -49,12 +44,10 @@ class ShortestRoute(NamedTuple):
 
     dst: Layout
     steps: tuple[Step, ...]
-    shape_after: tuple[int, ...]
+    shape_after: Shape
 
 
-def shortest_route(
-    src: Layout, dst: Layout, shape: tuple[int, ...], itemsize: int, price: Price
-) -> ShortestRoute:
+def shortest_route(src: Layout, dst: Layout, shape: Shape, itemsize: int, price: Price) -> ShortestRoute:
     """The cheapest path of steps, and of those the one with the fewest (Dijkstra); PlanError if none is on one mesh.
 
     >>> from spmdsim.core import Mesh
@@ -63,7 +56,7 @@ def shortest_route(
     >>> [str(step) for step in route.steps]
     ['all_gather over b: S(0)S(1) -> S(0)R']
     """
-    if src.mesh != dst.mesh or src.ndim != dst.ndim or not {*dst.partial} <= {*src.partial}:
+    if src.mesh != dst.mesh or len(src.dims) != len(dst.dims) or not {*dst.partial} <= {*src.partial}:
         raise PlanError(f"no steps on one mesh lead from {src} to {dst}")
     number, settled = count(), set()
     queue: list[tuple[float, int, int, Layout, tuple[Step, ...]]] = [(0.0, 0, next(number), src, ())]
@@ -79,7 +72,7 @@ def shortest_route(
     raise PlanError(f"no collective steps lead from {src} to {dst}")
 
 
-def _moves(here: Layout, dst: Layout, shape: tuple[int, ...]) -> Iterator[Step]:
+def _moves(here: Layout, dst: Layout, shape: Shape) -> Iterator[Step]:
     """The steps that make sense: reduce what must be, put axes where the target has them, give up those it has not."""
 
     def step(collective: str, axes: Sequence[str], dims: Any, partial: Any = here.partial) -> Step:
@@ -89,7 +82,7 @@ def _moves(here: Layout, dst: Layout, shape: tuple[int, ...]) -> Iterator[Step]:
     def with_entries(*changed: tuple[int, tuple[str, ...]]) -> list[tuple[str, ...]]:
         return [dict(changed).get(dim, entry) for dim, entry in enumerate(here.dims)]
 
-    pending = [axis for axis, op in here.partial if (axis, op) not in dst.partial]
+    reducible = [axis for axis, op in here.partial if (axis, op) not in dst.partial]
     free = {*here.replicated_axes}
     for dim, (entry, target) in enumerate(zip(here.dims, dst.dims)):
         common = next(
@@ -99,7 +92,7 @@ def _moves(here: Layout, dst: Layout, shape: tuple[int, ...]) -> Iterator[Step]:
         if ahead and ahead[0] in free:
             yield step("slice", (), with_entries((dim, entry + ahead[:1])))
         for k in range(1, len(ahead) + 1):
-            if {*ahead[:k]} <= {*pending}:
+            if {*ahead[:k]} <= {*reducible}:
                 left = [(axis, op) for axis, op in here.partial if axis not in ahead[:k]]
                 yield step("reduce_scatter", ahead[:k], with_entries((dim, entry + ahead[:k])), left)
         for k in range(1, len(beyond) + 1):
@@ -108,24 +101,5 @@ def _moves(here: Layout, dst: Layout, shape: tuple[int, ...]) -> Iterator[Step]:
                 moved = here.dims[other] + beyond[-k:]
                 if other != dim and wanted[: len(moved)] == moved:
                     yield step("all_to_all", beyond[-k:], with_entries((dim, entry[:-k]), (other, moved)))
-    if pending:
-        yield step("all_reduce", pending, here.dims, dst.partial)
-
-
-def cheapest_strategy(
-    bound: BoundRule,
-    layouts: Sequence[Layout],
-    dtypes: Sequence[np.dtype],
-    plan: Callable[[Layout, Layout, tuple[int, ...], np.dtype], Route],
-    price: Price,
-) -> Strategy:
-    """The strategy whose operands are brought, and whose pending results are reduced, for the lowest price."""
-
-    def cost(strategy: Strategy) -> float:
-        moves = [*zip(layouts, bound.input_layouts(strategy), bound.shapes, dtypes)]
-        results = zip(bound.output_layouts(strategy), bound.output_shapes)
-        moves += [(layout, layout.reduced, shape, dtypes[0]) for layout, shape in results]
-        routes = ((plan(src, dst, shape, dtype), dtype) for src, dst, shape, dtype in moves)
-        return sum(price(step, dtype.itemsize) for route, dtype in routes for step in route.steps)
-
-    return min(bound.strategies(layouts[0].mesh, partial=False, empty=True), key=cost)
+    if reducible:
+        yield step("all_reduce", reducible, here.dims, dst.partial)

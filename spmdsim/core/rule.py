@@ -1,9 +1,9 @@
 """The rule: what an operator means for layouts, in one line; and the strategy, which axes split its factors.
 
-``"... m k, ... k n -> ... m n"`` declares a matrix product. A letter (factor) that an operand shares with
-the result passes through; one that is missing from the result is reduced; ``...`` stands for leading dims
-that broadcast as in numpy; ``1`` is a dim of size one; ``(a b)`` is a dim made of two factors, a major.
-Strategies, layouts, pending reductions, gradients, flops and tests are derived from the line.
+``"... m k, ... k n -> ... m n"`` declares a matrix product. A letter (factor) that an operand shares with the result
+passes through; one that is missing from the result is reduced; ``...`` stands for leading dims that broadcast as in
+numpy; ``1`` is a dim of size one; ``(a b)`` is a dim made of two factors, a major. Strategies, layouts, pending
+reductions, gradients, flops and tests are derived from the line.
 
 The notation is that of einops and Shardy's sharding rules; the kinds of factors are Shardy's.
 
@@ -12,23 +12,17 @@ Next: :mod:`spmdsim.core.bound`, what follows from both for given shapes.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 from spmdsim.core.mesh import Mesh
-from spmdsim.errors import RuleError
+from spmdsim.notation import rule_terms
+from spmdsim.notation.rule_terms import ELEMENTS, ELLIPSIS, Term, members
 from spmdsim.pictured import Pictured, ShortRepr
 
-#: A tensor's dims as an operator sees them: per dim its factors, major to minor.
-Term = tuple[tuple[str, ...], ...]
-
-ELLIPSIS = "..."
-#: What operators do with each element: most read and write it, some evaluate an exponential or the like, and some go
-#: several times through all of them, as softmax and norms do.
-ELEMENTS, FUNCTIONS, PASSES = "elements", "functions", "passes"
-_ITEM = re.compile(r"\.\.\.|\(([^()]*)\)|[A-Za-z_][A-Za-z_0-9]*|1|\S")
+#: An axis along which some operands are partial, those operands and the reduction that they wait for.
+Passed = tuple[str, frozenset[int], str]
 
 
 @dataclass(frozen=True, repr=False)
@@ -88,24 +82,17 @@ class Rule(ShortRepr):
         >>> rule.factors, rule.reduced
         (('m', 'k', 'n'), ('k',))
         """
-        rule = _terms(text)
+        rule = cls(text.strip(), *rule_terms.terms_of(text))
         named = {} if isinstance(reduce, str) else dict(reduce)
-        for name in (*whole.split(), *indexed.split(), *order.split(), *sorted(named)):
-            if name not in rule.factors:
-                raise RuleError(f"factor {name!r} does not occur in the rule {text!r}")
-        if work not in (ELEMENTS, FUNCTIONS, PASSES):
-            raise RuleError(
-                f"the work of a rule is {ELEMENTS!r}, {FUNCTIONS!r} or {PASSES!r}, but got {work!r} for {text!r}"
-            )
+        factors = [*whole.split(), *indexed.split(), *order.split(), *sorted(named)]
+        rule_terms.check_words(text, rule.factors, factors, work)
         ops = dict.fromkeys(rule.reduced, reduce if isinstance(reduce, str) else "sum") | named
-        return cls(
-            rule.text,
-            rule.inputs,
-            rule.outputs,
+        return replace(
+            rule,
             reductions=tuple(sorted((f, o) for f, o in ops.items() if o != "sum")),
             whole=frozenset(whole.split()),
             indexed=frozenset(indexed.split()),
-            linear=_linear(linear, len(rule.inputs), text),
+            linear=rule_terms.linear_groups(linear, len(rule.inputs), text),
             passes=frozenset(passes),
             order=tuple(order.split()),
             work=work,
@@ -130,48 +117,6 @@ class Rule(ShortRepr):
         return self.text
 
 
-@lru_cache(maxsize=4096)
-def _terms(text: str) -> Rule:
-    if text.count("->") != 1:
-        raise RuleError(f"a rule has one '->' between operands and results, but this has not: {text!r}")
-    inputs, outputs = (tuple(_term(part, text) for part in side.split(",")) for side in text.split("->"))
-    return Rule(text.strip(), inputs, outputs)
-
-
-def _linear(linear: str | Iterable[Iterable[int]], count: int, text: str) -> tuple[frozenset[int], ...]:
-    groups: dict[str, Iterable[Iterable[int]]] = {
-        "none": (),
-        "each": [{i} for i in range(count)],
-        "all": [range(count)],
-    }
-    if isinstance(linear, str) and linear not in groups:
-        raise RuleError(
-            f"linear is 'none', 'each', 'all' or sets of operands, but got {linear!r} for {text!r}"
-        )
-    return tuple(map(frozenset, groups[linear] if isinstance(linear, str) else linear))
-
-
-def _term(part: str, text: str) -> Term:
-    dims: list[tuple[str, ...]] = []
-    for match in _ITEM.finditer(part):
-        item = match.group(0)
-        factors = (item,) if match.group(1) is None else tuple(match.group(1).split())
-        if match.group(1) is not None and not all(factor.isidentifier() for factor in factors):
-            raise RuleError(f"{item!r} in the rule {text!r} must hold factor names only")
-        if match.group(1) is None and item not in ("1", ELLIPSIS) and not item.isidentifier():
-            raise RuleError(f"{item!r} is neither a factor, '...', '1' nor '(a b)' in the rule {text!r}")
-        dims.append(() if item == "1" else factors)
-    names = [name for dim in dims for name in dim]
-    if repeated := [name for i, name in enumerate(names) if name in names[:i]]:
-        raise RuleError(f"factor {repeated[0]!r} occurs twice in one term of the rule {text!r}")
-    return tuple(dims)
-
-
-def members(term: Term) -> set[str]:
-    """All factors of a term."""
-    return {factor for dim in term for factor in dim}
-
-
 @dataclass(frozen=True)
 class Strategy(Pictured):
     """Axes assigned to factors, for one operator on one mesh.
@@ -184,14 +129,11 @@ class Strategy(Pictured):
 
     mesh: Mesh
     splits: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    passed: tuple[tuple[str, frozenset[int], str], ...] = ()
+    passed: tuple[Passed, ...] = ()
 
     @classmethod
     def of(
-        cls,
-        mesh: Mesh,
-        splits: Mapping[str, str | Iterable[str]],
-        passed: Iterable[tuple[str, frozenset[int], str]] = (),
+        cls, mesh: Mesh, splits: Mapping[str, str | Iterable[str]], passed: Iterable[Passed] = ()
     ) -> Strategy:
         """A strategy from a mapping such as ``{"m": "dp", "k": ("tp", "sp")}``."""
         items = {f: (a,) if isinstance(a, str) else tuple(a) for f, a in splits.items()}

@@ -1,8 +1,8 @@
 """One step of a redistribution: a collective that takes a tensor from one layout to another, as a value.
 
-Who sends which box to whom follows from its two layouts: a rank receives, from each
-member of its group, the overlap of the member's source box with its own target box. Placing the boxes gives
-all_gather, all_to_all and slice; reducing them gives all_reduce and reduce_scatter.
+Who sends which box to whom follows from its two layouts: a rank receives, from each member of its group, the overlap
+of the member's source box with its own target box. Placing the boxes gives all_gather, all_to_all and slice; reducing
+them gives all_reduce and reduce_scatter.
 
 Next: :mod:`spmdsim.core.route`, which strings steps together.
 """

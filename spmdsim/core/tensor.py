@@ -9,17 +9,19 @@ Next: :mod:`spmdsim.core.tape`, the gradients.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from operator import attrgetter
+from collections.abc import Callable, Sequence
+from functools import partial, reduce
+from operator import add, attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from spmdsim.core import elements
-from spmdsim.core.elements import identity, in_type
+from spmdsim.core.elements import each, identity, in_type
 from spmdsim.core.layout import Layout
 from spmdsim.core.mesh import Mesh
 from spmdsim.core.meta import Meta
+from spmdsim.core.world import Shards, performed
 from spmdsim.errors import LayoutError, UsageTypeError, WorldError
 from spmdsim.pictured import Pictured
 
@@ -41,10 +43,9 @@ class Tensor(Pictured):
             floats are float32 here: they are rounded once, when they are reduced.
         requires_grad: whether :meth:`backward` computes a gradient for it.
         grad: that gradient, laid out by the dual layout, or as ``gradient_layout`` says, after :meth:`backward`.
-        sums: of such a gradient that was added up in several calls, the sums before they were rounded.
+        sums: of a gradient that more is added to, its sums before they were rounded.
         node: what computed it, when gradients are tracked; it is that one's result number ``output``.
-        origin: a number that says where its values come from, the same on all ranks that made the same tensors: which
-            one of its kind it was, or the operator and its operands' origins. 0 where nobody compares.
+        origin: a number of where its values come from, the same on all ranks that made the same; 0 where nobody compares.
     """
 
     __slots__ = (
@@ -54,15 +55,14 @@ class Tensor(Pictured):
 
     def __init__(
         self,
-        world: Any,
+        world: World,
         meta: Meta,
-        shards: list[Any],
+        shards: Shards,
         requires_grad: bool = False,
         name: str = "",
         origin: int = 0,
     ) -> None:
-        self.world = world
-        self.meta = meta
+        self.world, self.meta = world, meta
         self.held = shards if meta.held is meta.dtype else in_type(shards, meta.held)
         self._tracked = False
         if requires_grad:
@@ -70,9 +70,9 @@ class Tensor(Pictured):
         self.name, self.origin = name, origin
         self.grad: Any = None
         self.gradient_layout: Layout | None = None
+        self.sums: Shards | None = None
         self.node: Node | None = None
         self.output = 0
-        self.sums: list[Any] | None = None
 
     @classmethod
     def from_global(
@@ -102,8 +102,6 @@ class Tensor(Pictured):
 
     requires_grad = property(attrgetter("_tracked"), _track)
 
-    # -- what is known without data -------------------------------------------------------------------
-
     @property
     def layout(self) -> Layout:
         """Where the pieces are."""
@@ -119,21 +117,9 @@ class Tensor(Pictured):
         """Element type."""
         return self.meta.dtype
 
-    @property
-    def ndim(self) -> int:
-        """Number of dims."""
-        return len(self.meta.shape)
-
-    @property
-    def size(self) -> int:
-        """Number of elements of the global tensor."""
-        return math.prod(self.meta.shape)
-
     def __repr__(self) -> str:
         grad = ", requires_grad" if self.requires_grad else ""
         return f"Tensor({self.meta!r} on {self.layout.mesh}{grad})"
-
-    # -- layouts, data and gradients ------------------------------------------------------------------
 
     def to(self: T, layout: Layout) -> T:
         """The same tensor in another layout, by the cheapest redistribution."""
@@ -144,16 +130,12 @@ class Tensor(Pictured):
         return follow(self, route)
 
     def full(self) -> np.ndarray:
-        """The whole tensor as one array of the caller's own, on every process; all ranks must call it.
-
-        Raises:
-            WorldError: the world holds no data; the ranks did not all call the same.
-        """
+        """The whole tensor as one array of the caller's own, on every process; all ranks must call it, in a world with data."""
         if not self.world.has_data:
             raise WorldError("a ShapeOnly world holds no data; ask for .shape or .layout, or use LockStep")
         mesh, size = self.layout.mesh, self.world.size
         everyone = mesh if mesh.size == size else Mesh((size,), ("world",))
-        everywhere = self.detach().to(Layout.replicated(everyone, self.ndim))
+        everywhere = self.detach().to(everyone(*(None for _ in self.shape)))
         self.world.settle()
         whole = np.asarray(in_type(everywhere.held[:1], self.dtype)[0])
         own = whole.flags.writeable and not any(np.may_share_memory(whole, held) for held in self.held)
@@ -168,23 +150,22 @@ class Tensor(Pictured):
     def backward(self: T, gradient: T | None = None, *, retain_graph: bool = False) -> None:
         """Compute the gradients of everything this tensor depends on, and add them to ``.grad``.
 
-        Those of complex tensors point uphill, as torch's do: ``dy * conj(dy/dx)`` of a function with a derivative.
-
-        Args:
-            gradient: that of the final result with respect to this tensor; 1 for a tensor of one element.
-            retain_graph: keep what a second pass through the same operators needs; it is dropped otherwise.
-
-        Raises:
-            LayoutError: a gradient of another shape, or none for more than one element.
-            UsageTypeError: it needs no gradient; a second pass, where the first did not retain the graph.
+        ``gradient``: that of the final result with respect to this tensor; 1 for a tensor of one element.
         """
         from spmdsim.core.tape import backward
 
-        if gradient is None and self.size != 1:
+        if gradient is None and math.prod(self.shape) != 1:
             raise LayoutError(
                 f"backward() without a gradient needs one element, but the shape is {self.shape}"
             )
         backward(self, gradient, retain_graph)
+
+    def _plus(self: T, others: Sequence[T], more_to_come: bool = False) -> T:
+        """The sum with tensors that lie alike, shard by shard: so gradients are added up."""
+        lists = [tensor.held for tensor in (self, *others)]
+        sums = performed(partial(each, lambda *arrays: reduce(add, arrays)), *lists)
+        origin = self.world.derived_origin(None, [self, *others])
+        return type(self)(self.world, self.meta, sums, origin=origin)
 
 
 def pieces(world: World, meta: Meta, take: Callable[[tuple[slice, ...]], np.ndarray]) -> list[Any]:
@@ -207,16 +188,10 @@ def pieces(world: World, meta: Meta, take: Callable[[tuple[slice, ...]], np.ndar
     return shards
 
 
-def follow(tensor: T, route: Route, node: type[Any] | None = None) -> T:
+def follow(tensor: T, route: Route, node: type[Node] | None = None) -> T:
     """Run the steps of a route on a tensor, and remember the way back: the identity, or what ``node`` does."""
-    world, shards = tensor.world, tensor.held
-    meta = Meta.of(route.dst, route.shape_after, tensor.dtype)
-    for step in route.steps:
-        if step.collective == "fill":  # what becomes pending here may grow
-            shards = in_type(shards, meta.held)
-        world.about = tensor.origin
-        shards = world.run(step, shards)
-    world.about = 0
+    world, meta = tensor.world, Meta.of(route.dst, route.shape_after, tensor.dtype)
+    shards = world.walk(route.steps, tensor, meta.held)
     if tensor.meta.held is not meta.held:
         shards = in_type(shards, meta.held)
     result = type(tensor)(world, meta, shards, origin=tensor.origin)

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from spmdsim.arguments import check_world_size
 from spmdsim.core.mesh import Mesh
-from spmdsim.core.route import Route, cheapest_strategy, shortest_route
+from spmdsim.core.route import Route, shortest_route
 from spmdsim.core.step import Step
-from spmdsim.errors import WorldError
+from spmdsim.notation.arguments import check_world_size
+from spmdsim.notation.refusals import check_ranks
 from spmdsim.pictured import Pictured
 
 if TYPE_CHECKING:
@@ -32,9 +32,10 @@ if TYPE_CHECKING:
     from spmdsim.core.layout import Layout
     from spmdsim.core.meta import Meta
     from spmdsim.core.rule import Strategy
+    from spmdsim.core.tensor import Tensor
 
-#: Who records: while there is somebody, worlds are told which operators run (:meth:`World.named`).
-recordings: list[Any] = []
+#: One array per owned rank.
+Shards = list[Any]
 #: Who writes down what is calculated, to do it again; the last one counts.
 programs: list[Any] = []
 
@@ -51,40 +52,34 @@ class World(Pictured, ABC):
         size: number of ranks.
         ranks: the ranks this process owns, in the order in which shards are passed.
         has_data: whether shards are arrays; False where only shapes are followed.
-        compares: whether ranks compare what they call, by the tensors' origins.
         cache: what was derived for this world: operators' recipes, steps' programs.
-        about: the origin of the tensor that the next steps move.
     """
 
     has_data = True
-    compares = False
 
     def __init__(self, size: int, ranks: Sequence[int]) -> None:
         check_world_size(size)
         self.size, self.ranks = size, ranks
         self.cache: dict[Any, Any] = {}
-        self.about = 0
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.size})"
 
-    # -- running ------------------------------------------------------------------------------------
-
-    def run(self, step: Step, shards: list[Any], algorithm: str | None = None) -> list[Any]:
+    @abstractmethod
+    def run(self, step: Step, shards: Shards) -> Shards:
         """Run one step on the shards of the owned ranks, one array each, which are not changed.
 
         A rank outside the source mesh holds an array whose dims are all zero. The results are C-contiguous, and may be
-        the inputs, or views of them. Worlds that have several algorithms for a collective can be told which one runs it.
-
-        Raises:
-            WorldError: a mesh that does not fit in the world, shards that do not fit the source layout, a
-                reduction without meaning on the element type.
+        the inputs, or views of them. A WorldError says that the mesh does not fit in the world, the shards do not fit
+        the source layout, or that the reduction has no meaning on the element type.
         """
-        return self._run(step, shards, algorithm)
 
-    @abstractmethod
-    def _run(self, step: Step, shards: list[Any], algorithm: str | None) -> list[Any]:
-        """Run a step."""
+    def walk(self, steps: Sequence[Step], tensor: Tensor, held: np.dtype) -> Shards:
+        """The shards of a tensor after some steps; ``held``: the type in which they are held then."""
+        shards = tensor.held
+        for step in steps:
+            shards = self.run(step, shards)
+        return shards
 
     def empty(self, shape: Sequence[int], dtype: Any) -> Any:
         """An uninitialised C-ordered array."""
@@ -94,30 +89,18 @@ class World(Pictured, ABC):
         """Uninitialised arrays of the owned ranks for a tensor."""
         return [self.empty(meta.layout.local_shape(meta.shape, rank), meta.held) for rank in self.ranks]
 
-    def named(self, operator: str, recipe: Any = None, gradients: int = 0) -> AbstractContextManager[Any]:
+    def named(self, name: str, recipe: Any = None, gradients: int = 0) -> AbstractContextManager[Any]:
         """Steps run inside belong to this operator, while somebody records; its recipe says what it computes."""
         return nullcontext()
 
     def check_mesh(self, mesh: Mesh) -> None:
         """Refuse a mesh with ranks that this world does not have, by a WorldError."""
-        highest = mesh.size - 1 if mesh.ranks is None else max(mesh.ranks)
-        if highest >= self.size:
-            raise WorldError(
-                f"mesh {mesh} needs rank {highest}, but the world has {self.size} "
-                f"rank{'s' if self.size > 1 else ''}; start it with at least {highest + 1}{self._how(highest + 1)}"
-            )
-
-    def _how(self, size: int) -> str:
-        """How to get a world of that many ranks, for the end of an error's message."""
-        return ""
+        check_ranks(mesh, self.size)
 
     def check_step(self, step: Step) -> None:
         """Refuse a step that cannot run in this world."""
-        self.check_mesh(step.src.mesh)
-        if step.dst.mesh is not step.src.mesh:
-            self.check_mesh(step.dst.mesh)
-
-    # -- choices ------------------------------------------------------------------------------------
+        for mesh in step.src.mesh, step.dst.mesh:
+            self.check_mesh(mesh)
 
     def price(self, step: Step, itemsize: int) -> float:
         """What a step costs: the bytes that the busiest rank receives."""
@@ -128,12 +111,20 @@ class World(Pictured, ABC):
         return shortest_route(src, dst, shape, dtype.itemsize, self.price)
 
     def choose(self, bound: BoundRule, layouts: Sequence[Layout], dtypes: Sequence[np.dtype]) -> Strategy:
-        """The cheapest strategy for operands that no strategy takes as they are."""
-        return cheapest_strategy(bound, layouts, dtypes, self.plan, self.price)
+        """The strategy whose operands are brought, and whose partial results are reduced, for the lowest price."""
+
+        def cost(strategy: Strategy) -> float:
+            moves = [*zip(layouts, bound.input_layouts(strategy), bound.shapes, dtypes)]
+            results = zip(bound.output_layouts(strategy), bound.output_shapes)
+            moves += [(layout, layout.reduced, shape, dtypes[0]) for layout, shape in results]
+            routes = ((self.plan(src, dst, shape, dtype), dtype) for src, dst, shape, dtype in moves)
+            return sum(self.price(step, dtype.itemsize) for route, dtype in routes for step in route.steps)
+
+        return min(bound.strategies(layouts[0].mesh, partial=False, empty=True), key=cost)
 
     # -- agreement: in one process there is nobody to disagree with ----------------------------------
 
-    def derived_origin(self, recipe: Any, tensors: Sequence[Any], what: int = 0, params: Any = None) -> int:
+    def derived_origin(self, recipe: Any, of: Sequence[Tensor], k: int = 0, params: Any = None) -> int:
         """The number of what an operator makes of tensors; of the sum of gradients where the recipe is None."""
         return 0
 

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from spmdsim.core import BoundRule, Strategy
-from spmdsim.core.rule import Term, members
 from spmdsim.cost.machine import CostModel, Machine, Restricted
 from spmdsim.layout.blocks import largest_block
+from spmdsim.notation.rule_terms import Term, members
 from spmdsim.pictured import Pictured
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spmdsim.core import Layout
-from spmdsim.core.tape import MoveNode, Pending, settle
+from spmdsim.core.tape import Gradients, MoveNode, settle
 from spmdsim.core.tensor import follow
 from spmdsim.redistribution import plan
 from spmdsim.tensor import Tensor
@@ -68,6 +68,6 @@ class GradientMove(MoveNode):
         super().__init__(operand)
         self.layout = layout
 
-    def pull(self, gradients: list[Pending]) -> list[Pending]:
+    def pull(self, gradients: list[Gradients]) -> list[Gradients]:
         """Add the gradients up in the layout asked for."""
         return [[settle(gradients[0], self.layout.reduced)]]

@@ -12,10 +12,10 @@ from spmdsim.sides import many
 
 if TYPE_CHECKING:
     from spmdsim.core import BoundRule, Rule, Strategy
-    from spmdsim.core.operator import Op
     from spmdsim.nn import Module
     from spmdsim.ops.operators import OperatorFunction
     from spmdsim.redistribution.ways.way_trial import TunedSteps
+    from spmdsim.tensor import Op
     from spmdsim.tensor.verdict import Verdict
 
 

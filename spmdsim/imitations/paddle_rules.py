@@ -19,10 +19,10 @@ from typing import Any
 
 import spmdsim.ops as ops
 from spmdsim.core import BoundRule, Layout, Strategy
-from spmdsim.core.operator import Op
 from spmdsim.dialects.paddle.process_mesh import ProcessMesh, dims_mapping, from_dims_mapping
 from spmdsim.errors import LayoutError, RuleError
 from spmdsim.ops.windowed import in_blocks
+from spmdsim.tensor import Op
 
 Shape = tuple[int, ...]
 Params = dict[str, Any]

@@ -7,14 +7,19 @@ the rule's order, and one for repeated calculation where the product is smaller 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
-from spmdsim.core import Layout, Mesh, operator
+from spmdsim.core import Layout, Mesh
 from spmdsim.core.bound import BoundRule
+from spmdsim.core.operator import Op
 from spmdsim.core.rule import Strategy
+from spmdsim.core.tensor import Tensor
 from spmdsim.errors import RuleError
+from spmdsim.pictured import ShortRepr
+
+T = TypeVar("T", bound=Tensor)
 
 #: Name of the axis along which the same computation is repeated.
 REPEAT = "repeat"
@@ -154,12 +159,32 @@ def result_layout(given: Any, computed: Layout, shape: Sequence[int]) -> Layout:
     return layout_from_cuts(given, computed, shape)
 
 
-@dataclass(frozen=True, repr=False)
-class WrittenOp(operator.ShardedOp):
-    """An operator with a strategy as users write it: cuts per operand, a layout per operand, axes by factor."""
+#: Who applies operators, maybe with such a strategy: :mod:`spmdsim.tensor.operator_calls`.
+applied: list[Callable[..., Any]] = []
 
-    def strategy(self, bound: BoundRule, ranks: Any, mesh: Mesh | None = None) -> Strategy:
-        """The strategy that was meant."""
+
+@dataclass(frozen=True, repr=False)
+class ShardedOp(ShortRepr):
+    """An operator with a strategy of its own, and maybe a layout of its result.
+
+    Attributes:
+        op: the operator.
+        in_strategy: a strategy, or as users write it: cuts per operand, a layout per operand, axes by factor.
+        out_strategy: cuts or a layout of the result; if there are none, pending reductions are done.
+        repeat: the side of the device matrix on which repeated calculation goes, for cuts.
+    """
+
+    op: Op
+    in_strategy: Any
+    out_strategy: Any = None
+    repeat: str = "right"
+
+    def __call__(self, *tensors: T, **params: object) -> T:
+        """Apply the operator with this strategy."""
+        return applied[0](self.op, tensors, params, self)  # type: ignore[no-any-return]
+
+    def strategy(self, bound: BoundRule, ranks: int | Sequence[int], mesh: Mesh | None = None) -> Strategy:
+        """The strategy meant, for a bound rule; RuleError if it does not fit the rule, the shapes or the ranks."""
         given = self.in_strategy
         if isinstance(given, FrozenMapping):
             if mesh is None:
@@ -182,10 +207,11 @@ class WrittenOp(operator.ShardedOp):
         """The layout of the result that was meant."""
         return result_layout(self.out_strategy, computed, shape)
 
+    def instead(self, bound: BoundRule, strategy: Strategy, params: dict[str, Any]) -> Op:
+        """The operator that runs."""
+        return self.op
 
-def written(op: operator.Op, in_strategy: Any, out_strategy: Any, repeat: str) -> WrittenOp:
+
+def sharded(op: Op, in_strategy: Any, out_strategy: Any, repeat: str) -> ShardedOp:
     """What ``op.shard`` gives."""
-    return WrittenOp(op, frozen(in_strategy), frozen(out_strategy), repeat)
-
-
-operator.sharded[0] = written
+    return ShardedOp(op, frozen(in_strategy), frozen(out_strategy), repeat)

@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from spmdsim.arguments import REDUCE_OPS
 from spmdsim.core import elements
 from spmdsim.core.rule import Rule
 from spmdsim.errors import WorldError, unknown
+from spmdsim.notation.arguments import REDUCE_OPS
 
 if TYPE_CHECKING:
     from spmdsim.core.layout import Layout
@@ -228,5 +228,5 @@ def computed_widely(function: Callable[..., Any], dtypes: Sequence[np.dtype]) ->
 
 
 elements.types = elements.ElementTypes(
-    is_float, has_gradient, check_reduce, accumulator, held_type, promoted, typed_rule, computed_widely
+    is_float, has_gradient, check_reduce, accumulator, held_type, promoted, typed_rule
 )

@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from spmdsim.core import Layout, Mesh
-from spmdsim.core.meta import short_dtype
 from spmdsim.core.step import Step
 from spmdsim.errors import RuleError
 from spmdsim.local.trees import of_trees
 from spmdsim.local.turns import TurnCall, TurnPlace, current, in_groups
+from spmdsim.notation.layout_facts import short_dtype
 from spmdsim.ops.operators import completed
 
 #: An axis, or several, the first one major.

@@ -14,11 +14,9 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import DTypeLike
 
-from spmdsim.core import Layout, Rule, elements
-from spmdsim.core.bound import Shape, common_mesh
-from spmdsim.core.operator import Context
+from spmdsim.core import Layout, Rule
 from spmdsim.errors import LayoutError, RuleError, UsageTypeError
-from spmdsim.layout.element_type import is_half, promoted
+from spmdsim.layout.element_type import computed_widely, is_half, promoted
 from spmdsim.local.axis_collectives import abstract
 from spmdsim.local.local_operator import LocalOp, failures_of
 from spmdsim.local.trees import (
@@ -31,9 +29,11 @@ from spmdsim.local.trees import (
     rebuilt,
     spread,
 )
+from spmdsim.notation.refusals import common_mesh
+from spmdsim.notation.rule_terms import Shape
 from spmdsim.pictured import Pictured
 from spmdsim.sides import in_words, name_ranks, sides
-from spmdsim.tensor import Tensor
+from spmdsim.tensor import Context, Tensor
 from spmdsim.tensor.operands import operands
 from spmdsim.tensor.values import read_only
 
@@ -211,7 +211,7 @@ class LocalFunction(Pictured):
         else:
             dtype = np.dtype(self._dtype or promoted(*[x.dtype for x in moved]))
             return tuple((shape, dtype) for shape in wanted), None
-        run = elements.types.local(self._pieces, tuple(x.meta.held for x in moved))
+        run = computed_widely(self._pieces, tuple(x.meta.held for x in moved))
         jobs = {
             rank: bound(run, rank, len(leaves), *[arrays[k] for arrays in held], structure=structure)
             for k, rank in enumerate(world.ranks)

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from spmdsim.core import BoundRule, Layout, Mesh, Rule, Strategy
-from spmdsim.core.bound import Shape
-from spmdsim.core.operator import Op
 from spmdsim.errors import RuleError, SpmdError
 from spmdsim.local.turns import together
+from spmdsim.notation.rule_terms import Shape
+from spmdsim.tensor import Op
 
 
 @contextmanager
@@ -45,8 +45,9 @@ class LocalBound(BoundRule):
         splits = {factor: axes for term, layout in terms for (factor,), axes in zip(term, layout.dims)}
         return Strategy.of(self.leaves[0].mesh, splits)
 
-    def check(self, strategy: Strategy) -> None:
-        """There is only one."""
+    def refusals(self, strategy: Strategy) -> Iterator[str]:
+        """None: there is only one."""
+        yield from ()
 
     def strategies(self, mesh: Mesh, *, partial: bool = True, empty: bool = False) -> Iterator[Strategy]:
         """Its strategy."""

@@ -11,14 +11,13 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from spmdsim.core import Rule
-from spmdsim.core.operator import Context
 from spmdsim.errors import RuleError, UsageTypeError
 from spmdsim.layout.element_type import promoted
 from spmdsim.layout.windowed_layout import Window
 from spmdsim.local.local_operator import failures_of
 from spmdsim.ops.shape import same_dims
 from spmdsim.ops.windowed import Margins, WindowOp, Windows, margins, surrounded
-from spmdsim.tensor import Tensor
+from spmdsim.tensor import Context, Tensor
 from spmdsim.tensor.operands import Operand, operands
 from spmdsim.tensor.values import read_only
 

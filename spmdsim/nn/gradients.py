@@ -13,7 +13,7 @@ from spmdsim.core import Layout, Mesh
 from spmdsim.core.elements import in_type
 from spmdsim.core.meta import Meta
 from spmdsim.core.step import Step
-from spmdsim.core.tape import Pending, added, keep, pull_back, settle
+from spmdsim.core.tape import added, keep, pull_back, settle
 from spmdsim.core.world import performed, programs
 from spmdsim.errors import LayoutError
 from spmdsim.nn.module import Module, Parameter, parameters_of
@@ -249,15 +249,15 @@ def backward(loss: Tensor, *, merge: bool = True) -> None:
         )
     together = Together("gradients")
 
-    def complete(leaf: Tensor, pending: Pending) -> None:
-        if merge and len({id(gradient.meta) for gradient in pending}) == 1:
-            together.add(id(leaf), added(pending), _wanted(leaf))
-
-    leaves = pull_back(loss, complete=complete)
+    leaves = []
+    for leaf, gradients in pull_back(loss):
+        leaves.append((leaf, gradients))
+        if merge and len({id(gradient.meta) for gradient in gradients}) == 1:
+            together.add(id(leaf), added(gradients), _wanted(leaf))
     shared = together.finish()
-    for leaf, pending in leaves:
+    for leaf, gradients in leaves:
         total = shared.get(id(leaf))
-        keep(leaf, settle(pending, _wanted(leaf)) if total is None else total)
+        keep(leaf, settle(gradients, _wanted(leaf)) if total is None else total)
 
 
 def _wanted(leaf: Tensor) -> Layout:

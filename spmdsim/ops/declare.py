@@ -11,11 +11,10 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from spmdsim.core import Rule
-from spmdsim.core.operator import Op
 from spmdsim.errors import RuleError
 from spmdsim.layout.element_type import promoted
 from spmdsim.ops.operators import OperatorFunction, P, operator
-from spmdsim.tensor import Tensor
+from spmdsim.tensor import Op, Tensor
 from spmdsim.tensor.element_types import fractional, number_type, ordered
 from spmdsim.tensor.operands import Operand, as_operand, operands
 from spmdsim.tensor.operator_calls import apply

@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 
 from spmdsim.core import FUNCTIONS, PASSES, Rule
-from spmdsim.core.operator import Op
 from spmdsim.errors import InputError, RuleError
 from spmdsim.layout.element_type import promoted
 from spmdsim.ops.declare import Array, Arrays, Gradient, Shape, Vjp, alike, binary, conj, unary, unbroadcast
 from spmdsim.ops.operators import operator
-from spmdsim.tensor import Tensor
+from spmdsim.tensor import Op, Tensor
 from spmdsim.tensor.element_types import ordered
 from spmdsim.tensor.operands import Operand, as_operand
 

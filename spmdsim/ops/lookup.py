@@ -9,13 +9,12 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from spmdsim.core import Layout, Rule
-from spmdsim.core.operator import Context, Op, ShardedOp
 from spmdsim.errors import OutOfRange, RuleError
 from spmdsim.ops.along import held_entries
 from spmdsim.ops.declare import Array, Arrays, Shape
 from spmdsim.ops.operators import operator
 from spmdsim.redistribution.sparse_lookup import checked_ids
-from spmdsim.tensor import Tensor
+from spmdsim.tensor import Context, Op, ShardedOp, Tensor
 from spmdsim.tensor.stepped import OwnedRows
 from spmdsim.worlds.local_steps import add_rows, place_rows
 from spmdsim.worlds.pool import empty

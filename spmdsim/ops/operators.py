@@ -8,12 +8,14 @@ from inspect import cleandoc, signature
 from re import MULTILINE, findall, search, split
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
-from spmdsim.core.operator import Op
 from spmdsim.errors import SpmdError, UsageTypeError, two_names
 from spmdsim.pictured import Pictured
+from spmdsim.tensor.program_operator import Op
 
 if TYPE_CHECKING:
-    from spmdsim.core.operator import RuleSource, ShardedOp, StrategyLike
+    from spmdsim.core.operator import RuleSource
+    from spmdsim.layout.cuts import ShardedOp
+    from spmdsim.tensor.program_operator import StrategyLike
 
 P = ParamSpec("P")
 R = TypeVar("R")

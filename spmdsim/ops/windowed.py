@@ -15,12 +15,11 @@ from typing import Any
 import numpy as np
 
 from spmdsim.core import BoundRule, Layout, Rule, Strategy
-from spmdsim.core.operator import Context, Op
 from spmdsim.errors import RuleError, context
 from spmdsim.layout.windowed_layout import Window, Windowed
 from spmdsim.ops.declare import Array, Arrays, Shape, alike, conj
 from spmdsim.ops.operators import operator
-from spmdsim.tensor import Tensor
+from spmdsim.tensor import Context, Op, Tensor
 from spmdsim.tensor.operands import Operand
 from spmdsim.worlds.pool import empty, with_margins
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from spmdsim.bounded import Bounded
-from spmdsim.core.operator import guards
 from spmdsim.errors import PlanError
 from spmdsim.redistribution.planner import Plan
 
@@ -18,6 +17,8 @@ if TYPE_CHECKING:
     from spmdsim.core.meta import Meta
     from spmdsim.core.route import Route
 
+#: Who is asked before an operator moves an operand, with its name and the route; the last one counts.
+guards: list[Callable[[str, Any], None]] = []
 _modes: list[str] = []
 
 

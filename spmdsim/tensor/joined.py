@@ -14,7 +14,7 @@ import numpy as np
 
 from spmdsim.core import Layout
 from spmdsim.core.meta import Meta
-from spmdsim.core.tape import Node, Pending, settle
+from spmdsim.core.tape import Gradients, Node, settle
 from spmdsim.errors import WorldError
 from spmdsim.redistribution.group_steps import Parts, PartsStep, parts_step
 from spmdsim.tensor.program_tensor import Tensor
@@ -90,10 +90,10 @@ class JoinedNode(Node):
     def __init__(
         self, operand: Tensor, pieces: JoinedPieces, put: Callable[[int, np.ndarray], np.ndarray]
     ) -> None:
-        super().__init__([operand])
+        super().__init__(operand)
         self.pieces, self.put = pieces, put
 
-    def pull(self, gradients: list[Pending]) -> list[Pending]:
+    def pull(self, gradients: list[Gradients]) -> list[Gradients]:
         """The gradient of the operand."""
         operand = self.meta
         with recorder.operator("select.backward"):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from spmdsim.core import Layout
-from spmdsim.core.tape import MoveNode, Pending, settle
+from spmdsim.core.tape import Gradients, MoveNode, settle
 from spmdsim.core.tensor import Tensor, follow
 from spmdsim.errors import UsageTypeError
 from spmdsim.redistribution import planner
@@ -22,7 +22,7 @@ class ReshapeNode(MoveNode):
 
     __slots__ = ()
 
-    def pull(self, gradients: list[Pending]) -> list[Pending]:
+    def pull(self, gradients: list[Gradients]) -> list[Gradients]:
         """Hand the gradients on in the shape that the operand has."""
         operand = self.meta
         if not gradients[0]:

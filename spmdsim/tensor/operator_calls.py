@@ -1,40 +1,50 @@
 """Calls of operators as programs make them: watched, recorded, compared between ranks, and fast when they come again.
 
-What a call means is in :mod:`spmdsim.core.operator`, which asks this module's :func:`apply` as soon as it is loaded.
+What a call means is in :mod:`spmdsim.core.operator`; the operators of programs ask this module's :func:`apply`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from operator import attrgetter
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from spmdsim.core import Rule
 from spmdsim.core.elements import each
+from spmdsim.core.layout import Layout
 from spmdsim.core.meta import Meta
-from spmdsim.core.operator import Op, Recipe, ShardedOp, applied, bring, run, track
-from spmdsim.core.tensor import Tensor
-from spmdsim.core.world import recordings
+from spmdsim.core.operator import Recipe, routed, run, track
+from spmdsim.core.route import Route
+from spmdsim.core.tape import OpNode
+from spmdsim.core.tensor import Tensor, follow
 from spmdsim.errors import WorldError, context
+from spmdsim.layout.cuts import ShardedOp, applied
+from spmdsim.redistribution.guard import guards
 from spmdsim.tensor.operands import operands
+from spmdsim.tensor.program_operator import Context, Op
 from spmdsim.tensor.watch import watchers
 from spmdsim.trace import recorder
+from spmdsim.trace.recorder import open_traces
 from spmdsim.worlds.base import ORIGINS, World
 
+T = TypeVar("T", bound=Tensor)
 _meta = attrgetter("meta")
 
 
 @dataclass
 class CallRecipe(Recipe):
-    """A recipe with what makes repeated calls fast.
+    """A recipe of a program's operator, with what makes repeated calls fast.
 
     Attributes:
+        finals: the redistributions of results, None where there is nothing to move.
+        prepared: what a kind of operators derived besides.
         number: of the operator and its parameters, the same in all processes.
+        compares: whether ranks compare what they call.
         moves: whether some operand needs a redistribution.
         plain: the operands once brought, nothing but the local function is left, with one result on every owned rank.
         direct: of a plain recipe of the only owned rank whose operands lie as they are wanted: that rank's function, the
@@ -43,21 +53,44 @@ class CallRecipe(Recipe):
         blanks: per choice of operands whose gradients are wanted, what stands for those that these do not look at.
     """
 
+    op: Op
+    finals: tuple[Route | None, ...] = ()
+    prepared: Any = None
     number: int = 0
+    compares: bool = False
     moves: bool = False
     plain: bool = False
     direct: tuple[Callable[..., Any], Meta, np.dtype] | None = None
     alone: Callable[..., Any] = field(init=False)
     blanks: dict[tuple[bool, ...], list[list[Any]]] = field(default_factory=dict)
+    _contexts: dict[int, Context] = field(default_factory=dict, init=False)
 
     @classmethod
-    def derive(
+    def of_call(
         cls, op: Op, sharding: ShardedOp | None, metas: Sequence[Meta], params: dict[str, Any], world: Any
     ) -> CallRecipe:
         """That of a call; RuleError if operands, parameters or strategy do not fit."""
-        recipe: CallRecipe = super().derive(op, sharding, metas, params, world)
-        op, forward, recipe.moves = recipe.op, recipe.forward, any(recipe.plans)
+        strategy = None
+        if sharding is not None:
+            bound = op.bind([meta.shape for meta in metas], params, [meta.dtype for meta in metas])
+            strategy = sharding.strategy(bound, world.size, metas[0].layout.mesh)
+            world.check_mesh(strategy.mesh)
+            instead = sharding.instead(bound, strategy, params)
+            assert isinstance(instead, Op)
+            op = instead
+        recipe: CallRecipe = cls.derive(op, metas, params, world, strategy)
+        dtypes = [meta.dtype for meta in (*recipe.inputs, *recipe.outputs)]
+        recipe.forward, recipe.vjp = op.functions(dtypes)
+        recipe.prepared = op.prepared(recipe.bound, recipe.strategy, params)
+        recipe.finals = tuple(
+            routed(meta, op.result_layout(meta.layout), world)
+            if sharding is None
+            else routed(meta, sharding.result_layout(meta.layout, meta.shape), world)
+            for meta in recipe.outputs
+        )
+        forward, recipe.moves = recipe.forward, any(recipe.plans)
         if isinstance(world, World):  # those of core know nothing of this
+            recipe.compares = world.compares
             recipe.number = world.number(op.name, *[p for p in params.items() if p[0] not in op.varying])
             if sharding is None and recipe.moves and not recipe.strategy.splits:
                 world.gathers_whole(op.name, recipe.bound, metas, recipe.plans)
@@ -80,12 +113,54 @@ class CallRecipe(Recipe):
             recipe.direct = recipe.alone, recipe.outputs[0], recipe.outputs[0].held
         return recipe
 
+    def bring(self, operand: int, tensor: T) -> T:
+        """An operand in the layout that the local function wants; who guards redistributions is asked before."""
+        route = self.plans[operand]
+        if guards and route is not None:
+            guards[-1](self.op.name, route)
+        return super().bring(operand, tensor)
+
+    def head(self, rank: int) -> tuple[Context, ...]:
+        """What comes before a rank's arrays in the local functions: its context, where the operator asks for one."""
+        if self.op.contextual and rank not in self._contexts:
+            self._contexts[rank] = Context(self.bound, self.strategy, rank)
+        return (self._contexts[rank],) if self.op.contextual else ()
+
+    def on_ranks(self, world: Any, function: Callable[..., Any], *lists: list[np.ndarray]) -> list[Any]:
+        """What a function makes of every owned rank's arrays; where it asks for its rank, of each by itself."""
+        if not self.op.contextual:
+            return super().on_ranks(world, function, *lists)
+        columns = zip(world.ranks, self.active, *lists)
+        jobs = {r: partial(function, *arrays, head=self.head(r)) for r, active, *arrays in columns if active}
+        results = self.op.on_ranks(world, self.strategy.mesh, jobs)
+        return [results.get(rank) for rank in world.ranks]
+
+    @cached_property
+    def duals(self) -> tuple[Layout, ...]:
+        """Layouts in which the results' gradients are taken."""
+        return self.op.duals(self)
+
+    def typed(self, result: Any) -> tuple[np.ndarray, ...]:
+        """What the local function gave, in the types that the results' metas say, if these hold it."""
+        arrays = result if len(self.outputs) > 1 else (result,)
+        return tuple([self.op.typed(array, meta.held) for array, meta in zip(arrays, self.outputs)])
+
+    def finished(self, results: list[T]) -> list[T]:
+        """The results in the layouts in which they are given to who called."""
+        given = [r if route is None else follow(r, route) for r, route in zip(results, self.finals)]
+        if self.op.finish and isinstance(node := results[0].node, OpNode) and node.saved:
+            # A local gradient function looks at what the user sees.
+            node.saved = [result.held for result in given]
+        return given
+
     def sole(self, params: dict[str, Any], *arrays: Any) -> Any:
         """The only result on a rank, where the recipe is plain."""
         return self.op.typed(self.forward(*arrays, **params), self.outputs[0].held)
 
-    def kept(self, operands: Sequence[Tensor], wanted: tuple[bool, ...]) -> list[list[Any]]:
-        """Zeros that take no memory, for operands that the wanted gradients do not look at; those of the others."""
+    def kept(
+        self, operands: Sequence[Tensor], results: Sequence[Tensor], wanted: tuple[bool, ...]
+    ) -> tuple[list[list[Any]], list[list[Any]] | None]:
+        """The arrays that the wanted gradients look at; zeros that take no memory in the place of other operands."""
         blanks = self.blanks.get(wanted)
         if blanks is None:
             held = [x.held if x.world.has_data else [] for x in operands]
@@ -95,7 +170,8 @@ class CallRecipe(Recipe):
             ]
             looks = looks_at(self.bound.rule, wanted) if not self.op.by_result else (False,) * len(operands)
             blanks = self.blanks[wanted] = [[] if look else blank for look, blank in zip(looks, zeros)]
-        return [blank or operand.held for blank, operand in zip(blanks, operands)]
+        saved = [result.held for result in results] if self.op.saves_result else None
+        return [blank or operand.held for blank, operand in zip(blanks, operands)], saved
 
 
 def looks_at(rule: Rule, wanted: Sequence[bool]) -> tuple[bool, ...]:
@@ -123,7 +199,7 @@ def apply(
         return _watched(op, operands(op.name, tensors), params, sharding)
     try:
         first, last, count = tensors[0], tensors[-1], len(tensors)
-        world = first.world
+        world: Any = first.world
         key: tuple[Any, ...]
         if count == 2:
             key = (op, sharding, first.meta, last.meta)
@@ -138,9 +214,9 @@ def apply(
         _require_one_world(op, tensors)
         if recipe is None:
             with context(operator=op.name, operands=", ".join(repr(tensor.meta) for tensor in tensors)):
-                recipe = CallRecipe.derive(op, sharding, [tensor.meta for tensor in tensors], params, world)
+                recipe = CallRecipe.of_call(op, sharding, [tensor.meta for tensor in tensors], params, world)
             world.cache[key] = recipe
-    if recordings and isinstance(world, World):
+    if open_traces and isinstance(world, World):
         return _recorded(world, recipe, tensors, params)
     if recipe.direct is not None:
         function, meta, kind = recipe.direct
@@ -157,8 +233,8 @@ def apply(
         meta, tensors, shards = _brought(recipe, tensors, params)
         first, last = tensors[0], tensors[-1]
     else:
-        return run(recipe, tensors, params)
-    if not world.compares:
+        return _run(recipe, tensors, params)
+    if not recipe.compares:
         origin = 0
     elif count > 2 or op.varying:
         origin = world.derived_origin(recipe, tensors, 0, params)
@@ -191,7 +267,7 @@ def _brought(
 ) -> tuple[Meta, Sequence[Tensor], list[Any]]:
     """The only result of a recipe that is no direct one: its meta, the operands as they are wanted, its arrays."""
     if recipe.moves:
-        tensors = [bring(recipe, i, tensor) for i, tensor in enumerate(tensors)]
+        tensors = [recipe.bring(i, tensor) for i, tensor in enumerate(tensors)]
     world, meta, lists = tensors[0].world, recipe.outputs[0], [tensor.held for tensor in tensors]
     if not world.has_data:
         return meta, tensors, world.empties(meta)
@@ -201,10 +277,15 @@ def _brought(
     return meta, tensors, each(partial(recipe.sole, params), *lists)
 
 
+def _run(recipe: CallRecipe, tensors: Sequence[Tensor], params: dict[str, Any]) -> Any:
+    results = recipe.finished(run(recipe, tensors, params))
+    return results[0] if len(results) == 1 else tuple(results)
+
+
 def _recorded(world: World, recipe: CallRecipe, tensors: Sequence[Tensor], params: dict[str, Any]) -> Any:
     with recorder.operator(recipe.op.name, recipe):
         start = perf_counter()
-        results = run(recipe, tensors, params)
+        results = _run(recipe, tensors, params)
         recorder.emit_operator(recipe, world.ranks, start)
     return results
 
@@ -217,4 +298,4 @@ def _watched(op: Op, tensors: Sequence[Tensor], params: dict[str, Any], sharding
     return results
 
 
-applied[0] = apply
+applied.append(apply)

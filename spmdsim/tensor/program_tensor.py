@@ -12,12 +12,13 @@ import numpy as np
 
 from spmdsim.core import Layout
 from spmdsim.core.tensor import pieces
-from spmdsim.core.world import programs, recordings
+from spmdsim.core.world import programs
 from spmdsim.errors import InputError, UsageTypeError, two_names
 from spmdsim.tensor.move import along, move
 from spmdsim.tensor.sources import assemble, blocks, check_layout
 from spmdsim.tensor.symbols import SymbolicTensor, become, before, ops
 from spmdsim.tensor.watch import watchers
+from spmdsim.trace.recorder import open_traces
 from spmdsim.worlds.base import ORIGINS, World
 from spmdsim.worlds.current import world as current
 
@@ -266,7 +267,7 @@ class Tensor(SymbolicTensor):
         if known is None or (known.layout is not layout and known.layout != layout):
             return move(self, layout)
         run = None if known.program is None else known.program.run
-        if run is None or self._tracked or recordings or watchers:
+        if run is None or self._tracked or open_traces or watchers:
             return along(self, known.route)
         world.about = origin
         moved = Tensor(world, known.meta, [run(self.held[0])], False, "", origin)

@@ -21,7 +21,7 @@ from spmdsim.tensor.watch import Watcher, watchers
 from spmdsim.trace.recorder import source_line
 
 if TYPE_CHECKING:
-    from spmdsim.core.operator import Op, ShardedOp
+    from spmdsim.tensor import Op, ShardedOp
     from spmdsim.worlds.base import World
 
 #: Bytes up to which all are in a checksum; of more, so many samples of so many bytes.

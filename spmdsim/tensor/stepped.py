@@ -16,18 +16,20 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from spmdsim.core import BoundRule, Layout, Strategy
-from spmdsim.core.bound import Shape
+from spmdsim.core import BoundRule, Layout, Strategy, operator
 from spmdsim.core.elements import in_type
 from spmdsim.core.meta import Meta
-from spmdsim.core.operator import Op, Recipe
 from spmdsim.core.step import Step
 from spmdsim.core.tape import OpNode
 from spmdsim.core.tensor import Tensor
 from spmdsim.core.world import performed, programs
-from spmdsim.layout.cuts import WrittenOp
+from spmdsim.layout.cuts import ShardedOp
 from spmdsim.layout.element_type import accumulator
+from spmdsim.notation.rule_terms import Shape
 from spmdsim.redistribution.sparse_lookup import RowStep, row_step
+from spmdsim.tensor.operator_calls import CallRecipe
+from spmdsim.tensor.program_operator import Op
+from spmdsim.worlds.programs import derived_origin
 
 #: A step in the middle of a local function, and the type of the elements it moves.
 Phase = tuple[Step, np.dtype]
@@ -85,10 +87,9 @@ class SteppedOp(Op):
 
     node: ClassVar[Any] = AdjointNode
 
-    @property
-    def has_gradient(self) -> bool:
-        """Whether its results have gradients that go on to its operands."""
-        return self.adjoint is not None
+    def functions(self, dtypes: Sequence[np.dtype]) -> tuple[Callable[..., Any], Callable[..., Any] | None]:
+        """The local function for these types; gradients are operators."""
+        return super().functions(dtypes)[0], self.adjoint
 
     def bind(
         self, shapes: Sequence[Shape], params: dict[str, Any], dtypes: Sequence[np.dtype] | None = None
@@ -104,17 +105,19 @@ class SteppedOp(Op):
         """The steps on the way."""
         return bound.steps(strategy)
 
-    def computed(self, recipe: Recipe, tensors: Sequence[Tensor], params: dict[str, Any]) -> list[list[Any]]:
+    def computed(
+        self, recipe: CallRecipe, tensors: Sequence[Tensor], params: dict[str, Any]
+    ) -> list[list[Any]]:
         """The arrays of the results on every owned rank."""
-        world = tensors[0].world
-        world.about = world.derived_origin(recipe, tensors)
+        world: Any = tensors[0].world
+        world.about = derived_origin(world, recipe, tensors)
         run = partial(_through, recipe, world, params)
         results: list[list[Any]] = performed(run, *[tensor.held for tensor in tensors])
         world.about = 0
         return results
 
 
-def _through(recipe: Recipe, world: Any, params: dict[str, Any], *lists: list[Any]) -> list[list[Any]]:
+def _through(recipe: CallRecipe, world: Any, params: dict[str, Any], *lists: list[Any]) -> list[list[Any]]:
     """Take the local functions of all owned ranks through the steps, which moves nothing in a world without data."""
     if not world.has_data:
         for step, dtype in recipe.prepared:
@@ -167,10 +170,10 @@ def _advance(way: Way, taken: Any) -> _Yielded:
 
 
 @dataclass(frozen=True, repr=False)
-class OwnedRows(WrittenOp):
+class OwnedRows(ShardedOp):
     """A lookup that exchanges only the rows that others hold, straight into the layout that ``out_strategy`` is."""
 
-    def instead(self, bound: BoundRule, strategy: Strategy, params: dict[str, Any]) -> Op:
+    def instead(self, bound: BoundRule, strategy: Strategy, params: dict[str, Any]) -> operator.Op:
         """The lookup; the operator itself where every rank has the whole table."""
         table = bound.input_layouts(strategy)[1]
         if not table.dims[0]:
@@ -188,13 +191,15 @@ class RowsNode(OpNode):
 
     def gradients(self, dys: list[Tensor | None], wanted: Sequence[bool]) -> Sequence[Any]:
         """The table's gradient; the ordinary one where the lookup's result is whole."""
-        step, dy = self.recipe.prepared.returning, dys[0]
+        recipe: Any = self.recipe
+        step, dy = recipe.prepared.returning, dys[0]
         if step is None:
             return super().gradients(dys, wanted)
         if dy is None:
             return [None, None]
         parts = in_type(dy.held, accumulator("sum", dy.dtype))
-        gradient = dy.world.run_rows(step, self.values[0], parts)
+        world: Any = dy.world
+        gradient = world.run_rows(step, self.values[0], parts)
         return [None, in_type(gradient, self.recipe.gradients[1].held)]
 
 
@@ -215,17 +220,19 @@ class RowLookup(Op):
         assert self.step is not None
         return self.step
 
-    def duals(self, recipe: Recipe) -> tuple[Layout, ...]:
+    def duals(self, recipe: CallRecipe) -> tuple[Layout, ...]:
         """Where the step back begins, or those of the ordinary gradient."""
         back = recipe.prepared.returning
         return (recipe.bound.output_layouts(recipe.strategy)[0].dual() if back is None else back.dst,)
 
-    def computed(self, recipe: Recipe, tensors: Sequence[Tensor], params: dict[str, Any]) -> list[list[Any]]:
+    def computed(
+        self, recipe: CallRecipe, tensors: Sequence[Tensor], params: dict[str, Any]
+    ) -> list[list[Any]]:
         """The looked-up rows of every owned rank."""
         if programs:
             programs[-1].refuse(f"{self.name} exchanges rows that the ids decide about in every call")
-        world = tensors[0].world
-        world.about = world.derived_origin(recipe, tensors)
+        world: Any = tensors[0].world
+        world.about = derived_origin(world, recipe, tensors)
         rows: list[Any] = world.run_rows(recipe.prepared, tensors[0].held, tensors[1].held)
         world.about = 0
         return [rows]

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeGuard
 import numpy as np
 
 from spmdsim.core import tensor
-from spmdsim.core.world import programs, recordings
+from spmdsim.core.world import programs
 from spmdsim.errors import LayoutError, RuleError, UsageTypeError, nearest
 from spmdsim.tensor.values import ReadableTensor
 from spmdsim.tensor.watch import watchers
+from spmdsim.trace.recorder import open_traces
 from spmdsim.worlds.pool import pool, spent
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def _spent(one: Any, other: Any, place: int) -> bool:
     calculates in C, such as numpy with an array of tensors, may have the only reference in a place of its own, so a
     symbol in the caller's expression must have made what stands at this place of the stack, counted from its top.
     """
-    if not isinstance(one, tensor.Tensor) or one._tracked or recordings or programs or watchers:
+    if not isinstance(one, tensor.Tensor) or one._tracked or open_traces or programs or watchers:
         return False
     number = isinstance(other, (int, float, complex))
     if not number and (not isinstance(other, tensor.Tensor) or other._tracked or other.held is one.held):

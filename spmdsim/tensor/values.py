@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import math
+from typing import Any
 
 import numpy as np
 
 from spmdsim.core import tensor
 from spmdsim.errors import InputError, UsageTypeError, WorldError
-
-if TYPE_CHECKING:
-    from spmdsim.worlds.base import World
+from spmdsim.tensor.summed_tensor import SummedTensor
 
 
 def read_only(array: np.ndarray) -> np.ndarray:
@@ -20,18 +19,26 @@ def read_only(array: np.ndarray) -> np.ndarray:
     return view
 
 
-class ReadableTensor(tensor.Tensor):
+class ReadableTensor(SummedTensor):
     """A tensor whose pieces and numbers can be looked at."""
 
     __slots__ = ()
-
-    world: World
 
     @property
     def shards(self) -> list[Any]:
         """One array of type ``dtype`` per owned rank, in the order of ``world.ranks``; WorldError if ranks did not all call the same."""
         held = super().shards
         return OwnPieces(held) if held is self.held and len(held) > 1 else held
+
+    @property
+    def ndim(self) -> int:
+        """Number of dims."""
+        return len(self.meta.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements of the global tensor."""
+        return math.prod(self.meta.shape)
 
     def __len__(self) -> int:
         if not self.shape:

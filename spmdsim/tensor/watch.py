@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from spmdsim.core.operator import Op, ShardedOp
+    from spmdsim.tensor import Op, ShardedOp
     from spmdsim.tensor.program_tensor import Tensor
 
 

@@ -16,7 +16,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, overload
 
 from spmdsim.core.step import LOCAL_STEPS
-from spmdsim.core.world import programs, recordings
+from spmdsim.core.world import programs
 from spmdsim.pictured import Pictured
 from spmdsim.sides import many
 from spmdsim.trace.events import Asked, CollectiveEvent, ComputedSpan, Event, OperatorEvent
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 #: The recordings that run now. Code that is called often asks it itself, instead of calling :func:`recording`.
-open_traces: list[Trace] = recordings
+open_traces: list[Trace] = []
 #: What was begun while somebody records, and not waited for yet.
 under_way: list[Any] = []
 _operators: list[str] = []
@@ -178,7 +178,7 @@ def unseen(*listeners: list[Any]) -> Iterator[None]:
     Args:
         *listeners: only these are not told, :data:`open_traces` or the programs of :mod:`spmdsim.core.world`.
     """
-    silent = listeners or (recordings, programs)
+    silent = listeners or (open_traces, programs)
     held = [[*some] for some in silent]
     for some in silent:
         some.clear()
@@ -200,7 +200,7 @@ def emit(event: Event) -> None:
         trace.events.append(event)
 
 
-def emit_operator(recipe: Recipe, ranks: Sequence[int], start: float) -> None:
+def emit_operator(recipe: Any, ranks: Sequence[int], start: float) -> None:
     """Emit a call of an operator that began at a time and ends now, as the first of the ranks of this process saw it."""
     if programs:
         programs[-1].emitted(recipe)
@@ -255,6 +255,11 @@ class operator:
         )
         for trace in open_traces:
             trace.spans.append(span)
+
+
+def named(name: str, recipe: Any = None, gradients: int = 0) -> contextlib.AbstractContextManager[Any]:
+    """Steps run inside are those of this operator; with a recipe, only who records wants to know."""
+    return operator(name, recipe, gradients) if recipe is None or open_traces else contextlib.nullcontext()
 
 
 def current_operator() -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 
     from spmdsim.core import BoundRule, Layout, Strategy
     from spmdsim.core.mesh import Mesh
-    from spmdsim.core.operator import Recipe
     from spmdsim.core.route import Route
     from spmdsim.cost.machine import CostModel
     from spmdsim.redistribution.group_steps import Parts, PartsStep
@@ -49,6 +47,7 @@ class World(world.World):
     Attributes:
         job: what each rank is called in errors, in a world of part of a job: its number there.
         algorithms: the emulated algorithm per collective, as set by :meth:`use`.
+        about: the origin of the tensor that the next steps move.
         replicated: where replicated results live, ``"own"`` or ``"shared"``, as set by :meth:`use`.
         variant: what :meth:`use` says, as a value: fast paths are looked up by it.
         cache: everything that was derived for this world, the latest entries of all: recipes of operators by operator
@@ -59,16 +58,18 @@ class World(world.World):
     """
 
     overlap: bool | None = None
-    #: Whether ranks compare the copies that operators read.
-    watches_values = False
+    #: Whether ranks compare what they call, by the tensors' origins; whether the copies that operators read.
+    compares = watches_values = False
     number, check_step = staticmethod(programs.number_of), programs.check_step
-    derived_origin = programs.derived_origin
+    derived_origin, walk = programs.compared_origin, programs.walk
+    named = staticmethod(recorder.named)
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.job: Sequence[int] = range(self.size)
         self.algorithms: dict[str, str] = {}
         self.replicated = "own"
+        self.about = 0
         self._machine: CostModel | None = None
         self.variant: tuple[object, ...] = ()
         self.cache: Bounded[Any, Any] = Bounded(free=programs.forget)
@@ -113,12 +114,6 @@ class World(world.World):
 
         if is_root():
             warn_of_gathering(operator, bound, operands, routes, recorder.user_place())
-
-    def named(
-        self, operator: str, recipe: Recipe | None = None, gradients: int = 0
-    ) -> AbstractContextManager[Any]:
-        """Steps run inside are recorded as those of this operator."""
-        return recorder.operator(operator, recipe, gradients)
 
     def origin(self, meta: Any) -> int:
         """The number of a tensor that all ranks make now, one of several of its kind; 0 if nobody compares."""
@@ -182,6 +177,10 @@ class World(world.World):
         moved, planned = self._moved(step, dtype, algorithm), received_counts(step, self.ranks)
         self._event(step, dtype, algorithm, start, planned, moved, seconds)
         return results
+
+    @abstractmethod
+    def _run(self, step: Step, shards: list[Any], algorithm: str | None) -> list[Any]:
+        """Run a step, maybe by an emulated algorithm."""
 
     def program(self, step: Step, dtype: np.dtype) -> StepProgram | None:
         """What runs a step on the only owned rank's shard just as :meth:`run` did last, while nobody records."""

@@ -7,11 +7,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from spmdsim.core import Bounds, lockstep
-from spmdsim.core.lockstep import Program, Shards, contiguous, holders
+from spmdsim.core import Bounds, Mesh, lockstep
+from spmdsim.core.lockstep import Program, contiguous, holders
 from spmdsim.core.step import Step, overlap, volume, within
+from spmdsim.core.world import Shards
 from spmdsim.errors import PlanError
 from spmdsim.layout.element_type import check_reduce
+from spmdsim.notation.refusals import check_ranks
 from spmdsim.redistribution.exchange.flat import flat_receives
 from spmdsim.redistribution.group_steps import EXCLUSIVE_SCAN, Parts, PartsStep, ScanStep
 from spmdsim.redistribution.halo import HALO_EXCHANGE, HALO_REDUCE, WINDOW, HaloStep, received
@@ -169,6 +171,10 @@ def _check_cover(step: Step, sources: Iterable[Bounds], targets: Iterable[Bounds
             raise PlanError(f"{way}: the group does not hold the box {target}")
 
 
+def _how(size: int) -> str:
+    return f": spmdsim.world({size}), {RANKS_VARIABLE}={size}, or `spmdsim launch -n {size}`"
+
+
 class LockStep(World, lockstep.LockStep):
     """A world of ``size`` ranks in this process, without MPI.
 
@@ -198,8 +204,9 @@ class LockStep(World, lockstep.LockStep):
                 _check_cover(step, holders(step.src, step, members), holders(step.dst, step, members))
         return super()._compile(step, dtype)
 
-    def _how(self, size: int) -> str:
-        return f": spmdsim.world({size}), {RANKS_VARIABLE}={size}, or `spmdsim launch -n {size}`"
+    def check_mesh(self, mesh: Mesh) -> None:
+        """Refuse a mesh with ranks that this world does not have, by a WorldError that says how to get them."""
+        check_ranks(mesh, self.size, _how)
 
     def _run_rows(self, step: RowStep, ids: Shards, values: Shards) -> Arrived:
         self.check_mesh(step.src.mesh)
@@ -215,6 +222,12 @@ class LockStep(World, lockstep.LockStep):
             came = zip(members, results[rank])
             peers[rank] = tuple((m, len(part)) for m, part in came if m != rank and len(part))
         return results, peers
+
+    def _run(self, step: Step, shards: Shards, algorithm: str | None) -> Shards:
+        if algorithm is None:
+            return lockstep.LockStep.run(self, step, shards)
+        self.compiled(step, shards)
+        return self._emulate(step, shards, algorithm)
 
     def _emulate(self, step: Step, shards: Shards, algorithm: str) -> Shards:
         """Every group's schedule, all its ranks in this process."""

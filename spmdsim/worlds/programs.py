@@ -13,6 +13,7 @@ from zlib import crc32
 import numpy as np
 
 from spmdsim.core import world
+from spmdsim.core.elements import in_type
 from spmdsim.core.step import EXCHANGES, Step
 from spmdsim.errors import UsageTypeError, WorldError
 from spmdsim.trace import recorder
@@ -93,6 +94,23 @@ def derived_origin(world: Any, recipe: Any, tensors: Sequence[Any], what: int = 
     if params and recipe.op.varying:  # nothing else is derived from those: the recipe does not know them
         what += world.number(*[params.get(name) for name in recipe.op.varying])
     return hash((recipe.number + what, *map(_origin, tensors))) & ORIGINS
+
+
+def compared_origin(world: Any, recipe: Any, of: Sequence[Any], k: int = 0, params: Any = None) -> int:
+    """That number where ranks compare what they call, 0 elsewhere."""
+    return derived_origin(world, recipe, of, k, params) if world.compares else 0
+
+
+def walk(world: Any, steps: Sequence[Step], tensor: Any, held: np.dtype) -> list[Any]:
+    """The shards of a tensor after some steps of a world, while all know which tensor is moved."""
+    shards: list[Any] = tensor.held
+    for step in steps:
+        if step.collective == "fill":  # what becomes pending here may grow
+            shards = in_type(shards, held)
+        world.about = tensor.origin
+        shards = world.run(step, shards)
+    world.about = 0
+    return shards
 
 
 def alike(value: Any) -> Any:

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from layout_cases import cases, held
 
-from spmdsim.arguments import MOST_RANKS
 from spmdsim.core import Layout, Mesh, Partial, Replicate, Rule, Shard, bind, split_block
 from spmdsim.core.lockstep import LockStep as CoreLockStep
 from spmdsim.core.operator import Op
@@ -25,6 +24,7 @@ from spmdsim.layout.element_type import element_type, typed_rule
 from spmdsim.layout.shape_sizes import flag
 from spmdsim.layout.windowed_layout import Window, Windowed
 from spmdsim.layout.written import _wrapped, parse_entries, split_entries
+from spmdsim.notation.arguments import MOST_RANKS
 
 
 @st.composite

@@ -14,9 +14,9 @@ from operators import COMPOSED, SAMPLES, WITHOUT_NAN, Composed, padded_sample
 import spmdsim.ops as ops
 from spmdsim import Mesh, Tensor, numpy_names
 from spmdsim.core import Layout
-from spmdsim.core.operator import Op
 from spmdsim.numpy_names import without_nan
 from spmdsim.numpy_names.protocols import functions_of
+from spmdsim.tensor import Op
 from tests.ops.test_strategies import MESHES
 
 

@@ -8,9 +8,13 @@ import numpy as np
 import pytest
 
 from spmdsim import LockStep, Mesh, Op, Rule, Tensor, ops
-from spmdsim.core.operator import guards
 from spmdsim.errors import PlanError
-from spmdsim.redistribution.guard import GatheringWarning, RedistributionWarning, forbid_redistribution
+from spmdsim.redistribution.guard import (
+    GatheringWarning,
+    RedistributionWarning,
+    forbid_redistribution,
+    guards,
+)
 from spmdsim.redistribution.sparse_lookup import distinct
 
 MESH = Mesh((4,), ("r",))

@@ -119,7 +119,9 @@ def test_of_two_unlike_calls_the_later_one_stays_out_of_mpi_if_either_moves_much
 
 @pytest.mark.parametrize("members", [(0, 1), (0, 1, 2)])
 def test_who_moves_much_looks_at_what_the_others_called_last_and_refuses_only_what_differs(ranks, members):
-    group = [Calls(calls.board, "of some", members, members, World(), False) for calls in ranks[: len(members)]]
+    group = [
+        Calls(calls.board, "of some", members, members, World(), False) for calls in ranks[: len(members)]
+    ]
     refused = []
     mine = group[0].noted(lambda array: array, refusing(7, True, lambda: refused.append(group[0].number - 1)))
     for calls in group:  # so that they know each other

@@ -15,10 +15,9 @@ import numpy as np
 from spmdsim.auto_parallel.programs.graph import Graph, GraphBuilder
 from spmdsim.core import BoundRule, Layout, Mesh
 from spmdsim.core.meta import Meta
-from spmdsim.core.operator import Op, ShardedOp
 from spmdsim.errors import InputError, SpmdError, WorldError
 from spmdsim.layout.cuts import FrozenMapping
-from spmdsim.tensor import Tensor
+from spmdsim.tensor import Op, ShardedOp, Tensor
 from spmdsim.tensor.watch import Watcher, watching
 from spmdsim.trace import recorder
 from spmdsim.trace.source_lines import in_words

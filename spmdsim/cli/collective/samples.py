@@ -26,11 +26,11 @@ from spmdsim.collectives import schedule_of
 from spmdsim.collectives.execution import execute, rounds_of
 from spmdsim.collectives.rank_program import INPUT, OUTPUT, WORK, Action, ArraySpan, RankProgram, RankStep
 from spmdsim.core import ELEMENTS, FUNCTIONS, PASSES, Mesh, Strategy
-from spmdsim.core.operator import Context, Op
 from spmdsim.cost import Machine, Measurement, Rate
 from spmdsim.cost.calibration import CalibrationCheck, Sample
 from spmdsim.cost.pricing import emulated_seconds
 from spmdsim.cost.roofline import forward_work, gradient_work
+from spmdsim.tensor import Context, Op
 
 #: Collectives whose native calls are measured for the table of the machine file.
 NATIVE = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")

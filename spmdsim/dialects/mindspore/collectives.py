@@ -18,7 +18,7 @@ import numpy as np
 import spmdsim.ops as ops
 from spmdsim.core import Layout, Mesh
 from spmdsim.core.meta import Meta
-from spmdsim.core.tape import Node, Pending, settle
+from spmdsim.core.tape import Gradients, Node, settle
 from spmdsim.dialects.mindspore.communication import get_process_group_ranks, member
 from spmdsim.dialects.mindspore.layout import is_whole
 from spmdsim.dialects.mindspore.parameter import Parameter
@@ -60,10 +60,10 @@ class _Back(Node):
     __slots__ = ("back",)
 
     def __init__(self, operand: Tensor, back: Callable[[Tensor], Tensor]) -> None:
-        super().__init__([operand])
+        super().__init__(operand)
         self.back = back
 
-    def pull(self, gradients: list[Pending]) -> list[Pending]:
+    def pull(self, gradients: list[Gradients]) -> list[Gradients]:
         """The gradient of what each rank held."""
         if not gradients[0]:
             return gradients

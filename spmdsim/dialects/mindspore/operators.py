@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import spmdsim.ops as ops
-from spmdsim.core.operator import Op
 from spmdsim.dialects.mindspore import collectives
 from spmdsim.dialects.mindspore.communication import HCCL_WORLD_COMM_GROUP as WORLD
 from spmdsim.dialects.mindspore.parameter import next_seed
@@ -30,7 +29,7 @@ from spmdsim.dialects.mindspore.table import (
 from spmdsim.errors import InputError, unknown
 from spmdsim.ops.dim_reductions import normal_dims
 from spmdsim.ops.shape import full_shape
-from spmdsim.tensor import Tensor
+from spmdsim.tensor import Op, Tensor
 
 if TYPE_CHECKING:
     from spmdsim.dialects.mindspore.primitive import Primitive

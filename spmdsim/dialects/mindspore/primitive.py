@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from spmdsim.core import BoundRule, Layout, Strategy
-from spmdsim.core.operator import ShardedOp
 from spmdsim.dialects.host import whole
 from spmdsim.dialects.mindspore.operators import TABLE
 from spmdsim.dialects.mindspore.parameter import Parameter, finished
@@ -27,6 +26,7 @@ from spmdsim.dialects.missing import Worded, each
 from spmdsim.dialects.session import current_world
 from spmdsim.errors import InputError, RuleError
 from spmdsim.imitated import imitation
+from spmdsim.layout.cuts import ShardedOp
 from spmdsim.ops.windowed import in_blocks
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.watch import watchers

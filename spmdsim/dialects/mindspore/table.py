@@ -14,8 +14,8 @@ from inspect import Parameter, Signature
 from typing import Any
 
 import spmdsim.ops as ops
-from spmdsim.core.operator import Op
 from spmdsim.errors import RuleError, UsageTypeError
+from spmdsim.tensor import Op
 
 Shape = tuple[int, ...]
 Params = dict[str, Any]

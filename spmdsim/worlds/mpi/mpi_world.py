@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from spmdsim.core.lockstep import contiguous, slicing
+from spmdsim.core.lockstep import contiguous, cutting
 from spmdsim.core.step import LOCAL_STEPS, Step
 from spmdsim.core.world import programs
 from spmdsim.errors import WorldError
@@ -302,7 +302,7 @@ class MPIWorld(BeginsEarly):
             members, group = self._group(step)
             return exchange_halo(step, self.rank, (members, group.comm), dtype)
         if way.name == "slice":
-            return slicing(step, self.rank)
+            return cutting(step.dst.bounds(step.shape, self.rank), step.src.bounds(step.shape, self.rank))
         if way.name == "fill":
             return filling(step, self.rank, dtype)
         target = step.dst.local_shape(step.shape_after, self.rank)

@@ -27,7 +27,6 @@ from typing import Any
 
 import spmdsim.ops as ops
 from spmdsim.core import BoundRule, Layout, Mesh, Strategy
-from spmdsim.core.bound import common_mesh
 from spmdsim.dialects.mindspore.layout import check_even
 from spmdsim.dialects.mindspore.table import ShardError
 from spmdsim.imitations.mindspore.sharding.sharded import (
@@ -42,6 +41,7 @@ from spmdsim.imitations.mindspore.sharding.sharded import (
     sourced,
 )
 from spmdsim.layout.cuts import factor_cuts, strategy_from_factors
+from spmdsim.notation.refusals import common_mesh
 from spmdsim.ops.lookup import LOOKED_UP
 
 Shape = tuple[int, ...]

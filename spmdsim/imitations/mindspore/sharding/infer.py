@@ -19,13 +19,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from spmdsim.core import BoundRule, Layout
-from spmdsim.core.operator import Op
 from spmdsim.dialects.mindspore.operators import TABLE
 from spmdsim.dialects.mindspore.table import OperatorRow, our_operator
 from spmdsim.errors import LayoutError, RuleError
 from spmdsim.imitations.mindspore.sharding.sharded import bind, check_operands
 from spmdsim.ops.dim_reductions import normal_dims
 from spmdsim.ops.shape import full_shape
+from spmdsim.tensor import Op
 
 Shape = tuple[int, ...]
 Args = Mapping[str, Any]

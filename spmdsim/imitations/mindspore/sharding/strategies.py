@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from spmdsim.core import BoundRule, Layout, Strategy
-from spmdsim.core.operator import Op, ShardedOp
 from spmdsim.dialects.mindspore.layout import (
     MindSporeLayout,
     check_even,
@@ -49,7 +48,8 @@ from spmdsim.imitations.mindspore.sharding.sharded import (
     refusing,
     result_layout,
 )
-from spmdsim.layout.cuts import factor_cuts, strategy_from_cuts, strategy_from_factors
+from spmdsim.layout.cuts import factor_cuts, sharded, strategy_from_cuts, strategy_from_factors
+from spmdsim.tensor import Op, ShardedOp
 
 Cuts = Sequence[Sequence[int]]
 
@@ -249,7 +249,7 @@ def fitted(sharding: ShardedOp | None, ndims: Sequence[int]) -> ShardedOp | None
     of_dims = tuple(e.of(n) if isinstance(e, MindSporeLayout) else e for e, n in zip(given, ndims))
     if all(a is b for a, b in zip(given, of_dims)):
         return sharding
-    return sharding.op.shard(_of_devices(of_dims), sharding.out_strategy, repeat=sharding.repeat)
+    return sharded(sharding.op, _of_devices(of_dims), sharding.out_strategy, sharding.repeat)
 
 
 def strategy_of(

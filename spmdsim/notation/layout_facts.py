@@ -10,18 +10,25 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from spmdsim.arguments import check_reduction, is_integer
 from spmdsim.errors import LayoutError, UsageTypeError
+from spmdsim.notation.arguments import PartialLike, check_reduction, is_integer
 from spmdsim.pictured import Pictured
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from spmdsim.core.layout import Layout
     from spmdsim.core.mesh import Mesh
 
 
 @dataclass(frozen=True)
 class Shard(Pictured):
-    """The axis splits tensor dim ``dim``; UsageTypeError if that is no integer."""
+    """The axis splits tensor dim ``dim``; UsageTypeError if that is no integer.
+
+    >>> from spmdsim import Mesh
+    >>> Mesh((2,), ("x",))(None, "x").placements
+    (Shard(dim=1),)
+    """
 
     dim: int
 
@@ -43,7 +50,12 @@ class Replicate(Pictured):
 
 @dataclass(frozen=True)
 class Partial(Pictured):
-    """The true value is the reduction by ``op`` of what the ranks along the axis hold; LayoutError if ``op`` is none."""
+    """The true value is the reduction by ``op`` of what the ranks along the axis hold; LayoutError if ``op`` is none.
+
+    >>> from spmdsim import Mesh
+    >>> Mesh((2,), ("x",))(None, partial={"x": "max"}).placements
+    (Partial(op='max'),)
+    """
 
     op: str = "sum"
 
@@ -77,12 +89,28 @@ class LayoutFacts(Pictured):
     if TYPE_CHECKING:
 
         @property
-        def split_axes(self) -> tuple[str, ...]:
+        def replicated_axes(self) -> tuple[str, ...]:
             """See :class:`spmdsim.core.layout.Layout`."""
 
-        @property
-        def replicated_axes(self) -> tuple[str, ...]:
-            """See there."""
+    @classmethod
+    def replicated(cls, mesh: Mesh, ndim: int) -> Layout:
+        """Every rank of the mesh holds the whole tensor."""
+        return mesh(*(None,) * ndim)
+
+    def __repr__(self) -> str:
+        dims = [repr(None if not d else d[0] if len(d) == 1 else d) for d in self.dims]
+        partial = [f"partial={dict(self.partial)}"] if self.partial else []
+        return f"{self.mesh!r}({', '.join(dims + partial)})"
+
+    def __str__(self) -> str:
+        dims = [f"({','.join(axes)})" if len(axes) > 1 else "".join(axes) or "-" for axes in self.dims]
+        partial = [f"{op} pending over {axis}" for axis, op in self.partial]
+        return f"[{', '.join(dims + partial)}] over {self.mesh}"
+
+    @cached_property
+    def split_axes(self) -> tuple[str, ...]:
+        """The axes that split some dim, dim by dim, major first."""
+        return tuple(axis for entry in self.dims for axis in entry)
 
     @classmethod
     def from_placements(cls, mesh: Mesh, placements: Sequence[Placement], ndim: int) -> Layout:
@@ -112,6 +140,10 @@ class LayoutFacts(Pictured):
         partial = {axis: Partial(op) for axis, op in self.partial}
         return tuple(shard.get(a) or partial.get(a) or Replicate() for a in self.mesh.axes)
 
+    def with_partial(self, partial: PartialLike = ()) -> Layout:
+        """The same splits with other pending axes (none by default)."""
+        return self.mesh(*self.dims, partial=partial)
+
     def short(self) -> str:
         """Per-axis form such as ``S(0)R``; ``[k]`` is an axis's place in its dim, if not in mesh order."""
         order = {axis: k for entry in self.dims for k, axis in enumerate(entry)}
@@ -121,6 +153,11 @@ class LayoutFacts(Pictured):
             f"{placement}[{order[axis]}]" if axis in unusual else str(placement)
             for axis, placement in zip(self.mesh.axes, self.placements)
         )
+
+    @property
+    def ndim(self) -> int:
+        """Number of tensor dims."""
+        return len(self.dims)
 
     @cached_property
     def cuts(self) -> tuple[int, ...]:
@@ -186,3 +223,10 @@ class LayoutFacts(Pictured):
             "alias_name": self.mesh.axes,
             "rank_list": list(self.mesh.rank_list),
         }
+
+
+def short_dtype(dtype: np.dtype) -> str:
+    """``f32``, ``i64``, ``bf16``: the element type in few letters."""
+    if dtype.name == "bfloat16":
+        return "bf16"
+    return f"{dtype.kind}{dtype.itemsize * 8}" if dtype.kind in "fiuc" else dtype.name

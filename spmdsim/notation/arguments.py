@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 #: Reductions that a partial value may wait for.
 REDUCE_OPS = ("sum", "prod", "max", "min", "avg", "all", "any")
+#: Partial axes as they are written: with their reductions, or, of sums, alone.
+PartialLike = Mapping[str, str] | str | Sequence[str] | Sequence[tuple[str, str]]
 MOST_RANKS = 1 << 24
 """Ranks of a mesh: some questions are answered by listing them."""
 
@@ -114,9 +116,7 @@ def axes_of_dim(entry: str | Sequence[str] | None) -> tuple[str, ...]:
     raise UsageTypeError(f"a dim takes an axis name, a tuple of names or None, but got {entry!r}")
 
 
-def partial_axes_of(
-    mesh: Mesh, partial: Mapping[str, str] | str | Sequence[str] | Sequence[tuple[str, str]]
-) -> tuple[tuple[str, str], ...]:
+def partial_axes_of(mesh: Mesh, partial: PartialLike) -> tuple[tuple[str, str], ...]:
     """Axes with the reductions that they wait for, in mesh order; a name alone waits for a sum."""
     if partial == ():
         return ()

@@ -1,0 +1,170 @@
+"""The terms of a rule as they are written: read from its line, and fitted to the shapes of operands, or refused in words."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from spmdsim.errors import RuleError
+
+if TYPE_CHECKING:
+    from spmdsim.core.rule import Rule
+
+Shape = tuple[int, ...]
+#: A tensor's dims as an operator sees them: per dim its factors, major to minor.
+Term = tuple[tuple[str, ...], ...]
+
+ELLIPSIS = "..."
+#: What operators do with each element: most read and write it, some evaluate an exponential or the like, and some go
+#: several times through all of them, as softmax and norms do.
+ELEMENTS, FUNCTIONS, PASSES = "elements", "functions", "passes"
+_ITEM = re.compile(r"\.\.\.|\(([^()]*)\)|[A-Za-z_][A-Za-z_0-9]*|1|\S")
+
+
+def members(term: Term) -> set[str]:
+    """All factors of a term."""
+    return {factor for dim in term for factor in dim}
+
+
+# -- a line ------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=4096)
+def terms_of(text: str) -> tuple[tuple[Term, ...], tuple[Term, ...]]:
+    """The terms of operands and of results that a line says; a RuleError says where it is none.
+
+    >>> terms_of("m k, k n -> m n")[1]
+    ((('m',), ('n',)),)
+    """
+    if text.count("->") != 1:
+        raise RuleError(f"a rule has one '->' between operands and results, but this has not: {text!r}")
+    operands, results = (tuple(_term(part, text) for part in side.split(",")) for side in text.split("->"))
+    return operands, results
+
+
+def _term(part: str, text: str) -> Term:
+    dims: list[tuple[str, ...]] = []
+    for match in _ITEM.finditer(part):
+        item = match.group(0)
+        factors = (item,) if match.group(1) is None else tuple(match.group(1).split())
+        if match.group(1) is not None and not all(factor.isidentifier() for factor in factors):
+            raise RuleError(f"{item!r} in the rule {text!r} must hold factor names only")
+        if match.group(1) is None and item not in ("1", ELLIPSIS) and not item.isidentifier():
+            raise RuleError(f"{item!r} is neither a factor, '...', '1' nor '(a b)' in the rule {text!r}")
+        dims.append(() if item == "1" else factors)
+    names = [name for dim in dims for name in dim]
+    if repeated := [name for i, name in enumerate(names) if name in names[:i]]:
+        raise RuleError(f"factor {repeated[0]!r} occurs twice in one term of the rule {text!r}")
+    return tuple(dims)
+
+
+def check_words(text: str, factors: Iterable[str], named: Iterable[str], work: str) -> None:
+    """Refuse factors that do not occur, and work that is none."""
+    for name in named:
+        if name not in factors:
+            raise RuleError(f"factor {name!r} does not occur in the rule {text!r}")
+    if work not in (ELEMENTS, FUNCTIONS, PASSES):
+        raise RuleError(
+            f"the work of a rule is {ELEMENTS!r}, {FUNCTIONS!r} or {PASSES!r}, but got {work!r} for {text!r}"
+        )
+
+
+def linear_groups(linear: str | Iterable[Iterable[int]], count: int, text: str) -> tuple[frozenset[int], ...]:
+    """The sets of operands that a rule is linear in together: as they are, or ``"none"``, ``"each"`` or ``"all"``."""
+    groups: dict[str, Iterable[Iterable[int]]] = {
+        "none": (),
+        "each": [{i} for i in range(count)],
+        "all": [range(count)],
+    }
+    if isinstance(linear, str) and linear not in groups:
+        raise RuleError(
+            f"linear is 'none', 'each', 'all' or sets of operands, but got {linear!r} for {text!r}"
+        )
+    return tuple(map(frozenset, groups[linear] if isinstance(linear, str) else linear))
+
+
+# -- shapes ------------------------------------------------------------------------------------------
+
+
+def fitted(
+    rule: Rule, shapes: tuple[Shape, ...], sizes: tuple[tuple[str, int], ...]
+) -> tuple[tuple[Term, ...], tuple[Term, ...], tuple[tuple[str, int], ...]]:
+    """The terms of operands and results with their ``...`` written out, and the size of every factor.
+
+    ``sizes`` are those that the shapes do not determine. A RuleError says what contradicts what.
+    """
+    if len(shapes) != len(rule.inputs):
+        raise RuleError(f"the rule '{rule}' takes {len(rule.inputs)} operands, but {len(shapes)} were given")
+    size_of: dict[str, int] = dict(sizes)
+    terms = [_of_ndim(term, len(shape), rule) for term, shape in zip(rule.inputs, shapes)]
+    for i, (term, shape) in enumerate(zip(terms, shapes)):
+        _learn(term, shape, size_of, rule, i)
+    inputs = tuple(_without_broadcast(term, shape, size_of) for term, shape in zip(terms, shapes))
+    for i, (term, shape) in enumerate(zip(inputs, shapes)):
+        _solve_compound(term, shape, size_of, rule, i)
+    dots = sorted((f for f in size_of if f.startswith(".")), key=lambda f: -int(f[1:]))
+    outputs = tuple(_written_out(term, len(dots)) for term in rule.outputs)
+    if missing := [f for term in outputs for f in members(term) if f not in size_of]:
+        raise RuleError(f"the size of factor {missing[0]!r} in the result of the rule '{rule}' must be given")
+    # Device-matrix order: the dims of '...' where it first occurs, the rest by first appearance.
+    ordered = [g for f in (*rule.order, *rule.factors) for g in (dots if f == ELLIPSIS else [f])]
+    return inputs, outputs, tuple((f, size_of[f]) for f in dict.fromkeys(ordered) if f in size_of)
+
+
+def _written_out(term: Term, width: int) -> Term:
+    dots = [(f".{k}",) for k in reversed(range(width))]
+    return tuple(each for dim in term for each in (dots if dim == (ELLIPSIS,) else [dim]))
+
+
+def _of_ndim(term: Term, ndim: int, rule: Rule) -> Term:
+    least = len(term) - 1
+    if (ELLIPSIS,) in term:
+        if ndim < least:
+            raise RuleError(f"the rule '{rule}' needs at least {least} dims, but an operand has {ndim}")
+        return _written_out(term, ndim - least)
+    if len(term) != ndim:
+        raise RuleError(f"the rule '{rule}' needs an operand of {len(term)} dims, but it has {ndim}")
+    return term
+
+
+def _learn(term: Term, shape: Shape, size_of: dict[str, int], rule: Rule, operand: int) -> None:
+    for dim, size in zip(term, shape):
+        if not dim and size != 1:
+            raise RuleError(
+                f"the rule '{rule}' needs size 1 where operand {operand} of shape {shape} has {size}"
+            )
+        if len(dim) != 1:
+            continue
+        factor, before = dim[0], size_of.get(dim[0], size)
+        broadcast = factor.startswith(".")
+        if before != size and not (broadcast and 1 in (before, size)):
+            name = f"dim {factor[1:]} from the right of '...'" if broadcast else f"factor {factor!r}"
+            raise RuleError(
+                f"{name} of the rule '{rule}' has size {before}, but {size} in operand {operand} of shape {shape}"
+            )
+        size_of[factor] = size if before == 1 else before
+
+
+def _without_broadcast(term: Term, shape: Shape, size_of: dict[str, int]) -> Term:
+    return tuple(
+        () if len(dim) == 1 and dim[0].startswith(".") and size != size_of[dim[0]] else dim
+        for dim, size in zip(term, shape)
+    )
+
+
+def _solve_compound(term: Term, shape: Shape, size_of: dict[str, int], rule: Rule, operand: int) -> None:
+    for dim, size in zip(term, shape):
+        unknown = [factor for factor in dim if factor not in size_of]
+        together = math.prod(size_of[factor] for factor in dim if factor in size_of)
+        if len(unknown) > 1:
+            raise RuleError(f"sizes of {unknown} in ({' '.join(dim)}) of the rule '{rule}' must be given")
+        if unknown and together and size % together == 0:
+            size_of[unknown[0]] = size // together
+        elif unknown or together != size:
+            raise RuleError(
+                f"({' '.join(dim)}) of the rule '{rule}' cannot have size {size} (operand {operand}, shape "
+                f"{shape}): its known factors make {together}"
+            )

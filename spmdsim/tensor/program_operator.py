@@ -1,0 +1,165 @@
+"""Operators as programs declare them: core's, whose local functions may ask where they are, and that take strategies as written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeVar
+
+import numpy as np
+
+from spmdsim.core import operator
+from spmdsim.core.bound import BoundRule, laid_out
+from spmdsim.core.layout import Layout
+from spmdsim.core.mesh import Mesh
+from spmdsim.core.rule import Strategy
+from spmdsim.core.tensor import Tensor
+from spmdsim.errors import RuleError
+from spmdsim.layout.cuts import ShardedOp, applied, sharded
+from spmdsim.layout.element_type import computed_widely
+from spmdsim.pictured import ShortRepr
+
+T = TypeVar("T", bound=Tensor)
+
+#: How a user may give a strategy: cuts per operand, a layout per operand, or axes per factor.
+WrittenCuts = Sequence[Sequence[int]] | Sequence[int]
+StrategyLike = Strategy | Mapping[str, str | Sequence[str]] | Sequence[Layout] | Layout | WrittenCuts
+
+#: Kinds of elements by what they can say: truth values, whole numbers, fractions, complex numbers.
+_LEVELS = {"b": 0, "i": 1, "u": 1, "f": 2, "V": 2, "c": 3}
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Context(ShortRepr):
+    """What a contextual local function may ask about the shard of a rank that it works on; one per recipe and rank.
+
+    Attributes:
+        bound: the operator's rule for the shapes of the call.
+        strategy: which axes split which factors.
+        rank: the rank.
+    """
+
+    bound: BoundRule
+    strategy: Strategy
+    rank: int
+
+    @cached_property
+    def _bounds(self) -> dict[str, tuple[int, int]]:
+        layout = laid_out(tuple((factor,) for factor in self.bound.sizes), self.strategy)
+        return dict(zip(self.bound.sizes, layout.bounds(tuple(self.bound.sizes.values()), self.rank)))
+
+    def bounds(self, factor: str) -> tuple[int, int]:
+        """``(start, stop)`` of this rank's part of a factor."""
+        return self._bounds[factor]
+
+    def size(self, factor: str) -> int:
+        """Global size of a factor."""
+        return self.bound.sizes[factor]
+
+    @cached_property
+    def _slices(self) -> list[tuple[slice, ...]]:
+        bound, strategy = self.bound, self.strategy
+        pairs = zip((*bound.inputs, bound.outputs[0]), (*bound.shapes, bound.output_shapes[0]))
+        return [laid_out(term, strategy).slices(shape, self.rank) for term, shape in pairs]
+
+    def index(self, operand: int) -> tuple[slice, ...]:
+        """Global slices of an operand's shard; operand -1 is the first result."""
+        return self._slices[operand]
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Op(operator.Op):
+    """An operator on global tensors.
+
+    Attributes:
+        name: its name in traces and errors.
+        rule: its rule, or a function of the operands' shapes and the parameters that gives one (and, as a
+            second value, sizes of factors that the shapes do not determine).
+        forward: the local function, numpy arrays in, array (or tuple of arrays) out; ``**params`` follow. It is
+            given float32 for floats of 16 bits, as is ``vjp``, and what comes out is rounded to the result's type. Its
+            attribute ``known``, if it has one, makes a function for arrays of the shapes and types that it is given.
+        vjp: the local gradient function ``(dy, operands, result, **params) -> gradients``, one per operand,
+            None for operands without gradient (zeros on part of the ranks). It sees shards only; sums follow from the rule. A
+            gradient may be a function without arguments, which is called only if that gradient is wanted.
+        dtype: result type from the operands' types and the parameters; the one in which they meet if None. The
+            local function is held to it: a wider result is rounded, one of another kind is an error.
+        contextual: the local functions take a :class:`Context` as first argument.
+        finish: reduce a pending result at once (the local gradient needs the reduced one, or the operator
+            promises a result that is not partial).
+        saves_result: whether ``vjp`` looks at the result.
+        by_result: whether it looks at nothing else, but the operands' shapes and types.
+        varying: parameters from which nothing is derived, such as a seed: calls with others of them are repeated calls.
+        moves: the local function computes nothing, it only puts elements elsewhere (or zeros): 16-bit floats need
+            not become float32 for it.
+
+    >>> from spmdsim import Mesh, Rule, Tensor
+    >>> square = Op("square", Rule.parse("... -> ..."), np.square, lambda dy, xs, y: (2 * dy * xs[0],))
+    >>> square(Tensor.from_global([1.0, 2.0, 3.0], Mesh((3,), ("x",))("x"))).full()
+    array([1., 4., 9.])
+    """
+
+    contextual: bool = False
+    finish: bool = False
+    saves_result: bool = False
+    by_result: bool = False
+    varying: tuple[str, ...] = ()
+    moves: bool = False
+
+    def __call__(self, *tensors: T, **params: object) -> T:
+        """Apply the operator; see :func:`spmdsim.tensor.operator_calls.apply`. Several results are a tuple: :meth:`results`."""
+        return applied[0](self, tensors, params)  # type: ignore[no-any-return]
+
+    def results(self, *tensors: T, **params: object) -> tuple[T, ...]:
+        """Apply an operator with several results."""
+        results: T | tuple[T, ...] = applied[0](self, tensors, params)
+        return results if isinstance(results, tuple) else (results,)
+
+    def shard(
+        self, in_strategy: StrategyLike, out_strategy: StrategyLike | None = None, *, repeat: str = "right"
+    ) -> ShardedOp:
+        """The operator with a given strategy instead of the cheapest one.
+
+        Args:
+            in_strategy: cuts per operand such as ``((2, 4), (4, 1))``, a layout per operand, or a mapping of
+                factors to axes such as ``{"m": "dp", "k": "tp"}``.
+            out_strategy: cuts or layout of the result; as computed if left out, pending reductions done.
+            repeat: the side of the device matrix on which repeated calculation goes, for cuts.
+        """
+        return sharded(self, in_strategy, out_strategy, repeat)
+
+    def result_layout(self, computed: Layout) -> Layout:
+        """That in which it was computed; pending reductions are done if it finishes them."""
+        return computed.reduced if self.finish else computed
+
+    def functions(self, dtypes: Sequence[np.dtype]) -> tuple[Callable[..., Any], Callable[..., Any] | None]:
+        """The local functions for operands and results of these types: floats of 16 bits come as float32."""
+        forward = self.forward if self.moves else computed_widely(self.forward, dtypes)
+        return forward, None if self.vjp is None else computed_widely(self.vjp, dtypes)
+
+    def typed(self, array: np.ndarray, dtype: np.dtype) -> np.ndarray:
+        """A local result in the type that the operator declares; RuleError if that would lose its kind."""
+        if array.dtype == dtype:
+            return array
+        if _LEVELS[array.dtype.kind] > _LEVELS[dtype.kind]:
+            raise RuleError(
+                f"the local function of {self.name} gave elements of {array.dtype}, but the operator declares {dtype}"
+            )
+        return np.asarray(array, dtype, order="C")
+
+    @property
+    def has_gradient(self) -> bool:
+        """Whether its results have gradients that go on to its operands."""
+        return self.functions(())[1] is not None
+
+    def prepared(self, bound: BoundRule, strategy: Strategy, params: dict[str, Any]) -> Any:
+        """What else a kind of operators derives once, for its recipe; it is then not run the plain way."""
+        return None
+
+    def duals(self, recipe: Any) -> tuple[Layout, ...]:
+        """The layouts in which gradients of its results are taken."""
+        return tuple(meta.layout.dual() for meta in recipe.outputs)
+
+    def on_ranks(self, world: Any, mesh: Mesh, jobs: dict[Any, Any]) -> dict[int, Any]:
+        """What contextual local functions give, by rank; each is forgotten as soon as it has run."""
+        return {rank: jobs.pop(rank)() for rank in [*jobs]}
