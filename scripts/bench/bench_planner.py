@@ -166,7 +166,7 @@ def exchange_table(repeats: int) -> None:
     group, neighbours = "one rank's transfers among 65,536 ranks", Neighbours()
     for name, (src, dst) in cases.items():
         for what in (direct.receives, direct.sends):
-            for tables in (grid.grid, grid.grids, grid.cuts):
+            for tables in (direct.exchange_between, grid.grid, grid.grids, grid.cuts):
                 tables.cache_clear()
             times = []
             for rank in range(1000, 1001 + repeats):

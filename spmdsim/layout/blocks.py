@@ -48,6 +48,16 @@ def largest_block(size: int, parts: int) -> int:
     return -(-size // parts)
 
 
+def largest_sizes(mesh: Mesh, dims: Sequence[Sequence[str]], shape: Sequence[int]) -> list[int]:
+    """The shape of the largest piece of a split: balanced splits give it to the first part of every dim.
+
+    >>> largest_sizes(Mesh((2, 2), ("a", "b")), (("a", "b"), ()), (7, 3))
+    [2, 3]
+    """
+    size_of = mesh.size_of
+    return [-(-size // math.prod([size_of[axis] for axis in entry])) for size, entry in zip(shape, dims)]
+
+
 def nested_blocks(size: int, parts: Sequence[int]) -> list[tuple[int, int]]:
     """Starts and sizes of all nested blocks; for few blocks faster than :func:`nested_block_arrays`.
 

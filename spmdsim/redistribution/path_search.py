@@ -16,7 +16,7 @@ from typing import NamedTuple
 from spmdsim.core import Layout
 from spmdsim.core.step import Step, reduction_elements
 from spmdsim.cost.closed_forms import most_received
-from spmdsim.layout.blocks import largest_block
+from spmdsim.layout.blocks import largest_sizes
 from spmdsim.redistribution.lower_bound import kept_axes
 from spmdsim.redistribution.price import Prices
 
@@ -52,7 +52,6 @@ class Target:
         self.goal = Splits(dst.dims, ())
         self.movable = {*src.mesh.axes} - {*kept}
         self.wanted = {axis for entry in dst.dims for axis in entry}
-        self._parts: list[dict[tuple[str, ...], int]] = [{} for _ in shape]
         self._local: dict[Dims, tuple[int, list[int]]] = {}
         self._members: dict[tuple[str, ...], int] = {}
 
@@ -62,23 +61,16 @@ class Target:
         """Elements and shape of the largest piece: the first rank's, balanced splits being what they are."""
         local = self._local.get(dims)
         if local is None:
-            shape = [
-                sizes[entry] if entry in sizes else self._part(dim, entry)
-                for dim, (entry, sizes) in enumerate(zip(dims, self._parts))
-            ]
+            shape = largest_sizes(self.mesh, dims, self.shape)
             local = self._local[dims] = (math.prod(shape), shape)
         return local
-
-    def _part(self, dim: int, entry: tuple[str, ...]) -> int:
-        size = largest_block(self.shape[dim], self.members(entry))
-        self._parts[dim][entry] = size
-        return size
 
     def members(self, axes: tuple[str, ...]) -> int:
         """Ranks of a group along some axes."""
         members = self._members.get(axes)
         if members is None:
-            members = self._members[axes] = self.mesh.axis_size(*axes)
+            size_of = self.mesh.size_of
+            members = self._members[axes] = math.prod([size_of[axis] for axis in axes])
         return members
 
     def moves(self, state: Splits) -> list[Transition]:

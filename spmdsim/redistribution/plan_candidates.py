@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from spmdsim.core import Layout
 from spmdsim.core.step import EXCHANGES, LOCAL_STEPS, Step
-from spmdsim.layout.blocks import refine
+from spmdsim.layout.blocks import largest_sizes, refine
 from spmdsim.pictured import ShortRepr
 from spmdsim.redistribution.exchange import direct_reduction
 from spmdsim.redistribution.exchange.exchange_volume import busiest
@@ -34,7 +34,6 @@ from spmdsim.redistribution.price import (
     Prices,
     busiest_received,
     largest,
-    largest_sizes,
     least_exchange,
     price_exchange,
     price_step,
@@ -166,7 +165,7 @@ class _Finder:
         self.one_mesh = self.src.mesh == self.dst.mesh
         self.prices = Prices(self.machine, self.src.mesh, self.dst.mesh)
         self.limit = max(largest(self.src, self.shape), largest(self.dst, self.shape))
-        kept = kept_axes(self.src, self.dst)
+        kept, self.reduced = kept_axes(self.src, self.dst), reduced_axes(self.src, self.dst)
         self.kept = tuple([item for item in self.src.partial if item[0] in kept])
 
     def on_one_mesh(self) -> list[Candidate]:
@@ -174,7 +173,7 @@ class _Finder:
         src, dst = self.src, self.dst
         if src == dst:
             return [self._candidate((), LOCAL)]
-        plans = [] if reduced_axes(src, dst) else self._exchanged((), src, self._arrivals)
+        plans = [] if self.reduced else self._exchanged((), src, self._arrivals)
         if plans and plans[0].kind == LOCAL and not self.everything:
             return plans
         bound = min([one.seconds for one in plans], default=math.inf) * (1 + 1e-9) + 1e-12
@@ -196,8 +195,7 @@ class _Finder:
     def _summed(self, others: list[Candidate]) -> list[Candidate]:
         """By bytes alone: the direct reduction, if all others receive more than it and than they must."""
         src, dst = self.src, self.dst
-        reduced = reduced_axes(src, dst)
-        if not self.prices.bytes_only or not reduced or 0 in self.shape or not self.shape:
+        if not self.prices.bytes_only or not self.reduced or 0 in self.shape or not self.shape:
             return []
         if max(src.mesh.size, dst.mesh.size) > MOST_RANKS:
             return []

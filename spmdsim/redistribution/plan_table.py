@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 from spmdsim.core import Layout
 from spmdsim.core.step import Step
 from spmdsim.cost.machine import Machine
+from spmdsim.layout.blocks import largest_sizes
 from spmdsim.layout.element_type import element_type
 from spmdsim.redistribution.plan_candidates import Candidate
-from spmdsim.redistribution.price import largest_sizes, most_sent, received_elements, step_messages
+from spmdsim.redistribution.price import most_sent, received_elements, step_messages
 from spmdsim.redistribution.ways.way import step_buffer
 
 if TYPE_CHECKING:
@@ -142,7 +143,7 @@ def _step_dict(plan: Plan, number: int) -> dict[str, Any]:
         "op": step.op,
         "local_shape": [largest_sizes(layout.mesh, layout.dims, shape) for layout, shape in ends],
         "max_nbytes": received * plan.itemsize,
-        "max_sent_nbytes": most_sent(step) * plan.itemsize,
+        "max_sent_nbytes": (most_sent(step) if plan.sent is None else max(plan.sent[number])) * plan.itemsize,
         "total_nbytes": int(received_elements(step).sum()) * plan.itemsize,
         "messages": step_messages(step),
         "seconds": seconds,

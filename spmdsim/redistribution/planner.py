@@ -30,7 +30,7 @@ from spmdsim.redistribution.lower_bound import ReceptionBound, lower_bound
 from spmdsim.redistribution.plan_candidates import Candidate, Redistribution, Shape, candidates, endpoints
 from spmdsim.redistribution.price import BYTES_ONLY, all_received, largest, most_sent, price_step
 from spmdsim.redistribution.reshape_plans import reshape_bound, reshape_candidates
-from spmdsim.redistribution.step_counts import LISTED, sent_nbytes
+from spmdsim.redistribution.step_counts import LISTED, sent_elements
 from spmdsim.redistribution.ways.way import plan_peak
 
 if TYPE_CHECKING:
@@ -102,12 +102,18 @@ class Plan(ShortRepr):
     @cached_property
     def max_sent_nbytes(self) -> int:
         """Bytes the busiest sender sends; on more than 1,024 ranks, what its steps' busiest senders do together."""
-        meshes = [mesh for step in self.steps for mesh in (step.src.mesh, step.dst.mesh)]
-        if any(mesh.size > LISTED for mesh in meshes):
+        if self.sent is None:
             return self.itemsize * sum(most_sent(step) for step in self.steps)
+        return self.itemsize * max(map(sum, zip(*self.sent)), default=0)
+
+    @cached_property
+    def sent(self) -> list[list[int]] | None:
+        """Per step the elements that each rank of the plan sends; None on more than 1,024 ranks."""
+        meshes = [mesh for step in self.steps for mesh in (step.src.mesh, step.dst.mesh)]
+        if max([mesh.size for mesh in meshes], default=0) > LISTED:
+            return None
         ranks = {rank for mesh in meshes for rank in mesh.rank_list}
-        each = (sum(sent_nbytes(step, rank, self.itemsize) for step in self.steps) for rank in ranks)
-        return max(each, default=0)
+        return [sent_elements(step, ranks) for step in self.steps]
 
     @cached_property
     def max_lower_bound(self) -> int:

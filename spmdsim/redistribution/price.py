@@ -15,13 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from spmdsim.bounded import Bounded
 from spmdsim.core import Layout, Mesh
 from spmdsim.core.step import EXCHANGES, LOCAL_STEPS, Step, reduction_elements
 from spmdsim.cost.closed_forms import most_received as most_of_message
 from spmdsim.cost.closed_forms import textbook_seconds
 from spmdsim.cost.machine import CostModel, Link, Machine, Piece, Restricted
-from spmdsim.layout.blocks import largest_block
+from spmdsim.layout.blocks import largest_sizes
 from spmdsim.redistribution.exchange import direct_reduction
 from spmdsim.redistribution.exchange.direct import FEW_RANKS, shares
 from spmdsim.redistribution.exchange.direct_reduction import most_messages, totals
@@ -57,12 +56,15 @@ class Prices:
     def __init__(self, machine: CostModel | None, *meshes: Mesh) -> None:
         self._model = model = machine_on(machine, *meshes)
         machine = model if isinstance(model, Machine) else None
-        #: Whether an exchange never takes less time for more bytes or messages.
-        self.rising = machine is not None and _rising(machine)
         self._plain = machine is not None and not machine.measured and not machine.pieces
         self.bytes_only = model is BYTES_ONLY
         self._links: dict[tuple[int, tuple[str, ...] | None], Link] = {}
-        self._known: Bounded[tuple[Any, ...], float] = Bounded(1 << 16)
+        self._known: dict[tuple[Any, ...], float] = {}
+
+    @property
+    def rising(self) -> bool:
+        """Whether an exchange never takes less time for more bytes or messages."""
+        return self.bytes_only or (isinstance(self._model, Machine) and _rising(self._model))
 
     def seconds(
         self,
@@ -206,14 +208,8 @@ def _flat(step: Step) -> tuple[int, int]:
 
 
 def largest(layout: Layout, shape: Sequence[int]) -> int:
-    """Elements of the largest piece: balanced splits give it to the first part of every dim."""
+    """Elements of the largest piece."""
     return math.prod(largest_sizes(layout.mesh, layout.dims, shape))
-
-
-def largest_sizes(mesh: Mesh, dims: Sequence[Sequence[str]], shape: Sequence[int]) -> list[int]:
-    """The shape of the largest piece of a split."""
-    size_of = mesh.size_of
-    return [largest_block(n, math.prod([size_of[axis] for axis in e])) for n, e in zip(shape, dims)]
 
 
 def most_received(step: Step) -> int:

@@ -19,7 +19,7 @@ import gc
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import compress, pairwise, product, repeat
 from typing import Any, NamedTuple
 
@@ -30,10 +30,10 @@ from spmdsim.core.step import overlap, volume
 from spmdsim.errors import PlanError
 from spmdsim.layout.blocks import nested_blocks
 from spmdsim.redistribution.exchange.grid import (
-    Cuts,
     Ends,
     Entries,
     Grid,
+    apart,
     grids,
     parts_of,
     piece_numbers,
@@ -50,7 +50,7 @@ class Transfer(NamedTuple):
     @property
     def count(self) -> int:  # type: ignore[override]
         """Number of elements."""
-        return volume(self.box)
+        return math.prod([stop - start for start, stop in self.box])
 
 
 class Transfers(Sequence[Transfer]):
@@ -254,15 +254,6 @@ def _halves(box: Bounds, dim: int, count: int) -> tuple[list[Bounds], list[Bound
     return [(*left, (start, middle), *right)], rest
 
 
-def apart(ends: Ends) -> tuple[str, ...]:
-    """On one mesh, the axes along which both sides copy: every rank keeps to its slice."""
-    have, src, want, dst, _ = ends
-    if have != want:
-        return ()
-    used = {axis for entry in (*src, *dst) for axis in entry}
-    return tuple([axis for axis in have.axes if axis not in used])
-
-
 def _members(
     ends: Ends, mesh: Mesh, entries: Entries, apart: tuple[str, ...]
 ) -> dict[tuple[int, Bounds], list[int]]:
@@ -314,73 +305,93 @@ def receives(src: Layout, dst: Layout, shape: Sequence[int], rank: int) -> Seque
     >>> receives(mesh("x", None), mesh(None, "x"), (4, 4), 0)
     (Transfer(peer=0, box=((0, 2), (0, 2))), Transfer(peer=1, box=((2, 4), (0, 2))))
     """
-    return _transfers(src, dst, tuple(shape), rank, True)
+    return exchange_between(src, dst, tuple(shape)).transfers(rank, True)
 
 
 def sends(src: Layout, dst: Layout, shape: Sequence[int], rank: int) -> Sequence[Transfer]:
     """What ``rank`` sends, peer by peer, its own overlap included; the mirror image of :func:`receives`."""
-    return _transfers(src, dst, tuple(shape), rank, False)
+    return exchange_between(src, dst, tuple(shape)).transfers(rank, False)
 
 
-def _transfers(
-    src: Layout, dst: Layout, shape: tuple[int, ...], rank: int, receiving: bool
-) -> Sequence[Transfer]:
-    if src.mesh.size + dst.mesh.size <= FEW:
-        return _few_transfers(src, dst, shape, rank, receiving)
-    check_exchange(src, dst)
-    return (_receives if receiving else _sends)(src, dst, shape, rank)
+def sent_counts(src: Layout, dst: Layout, shape: tuple[int, ...], ranks: Iterable[int]) -> list[int]:
+    """Elements that each of some ranks sends to others; a rank that is not in the source's mesh sends nothing."""
+    between = exchange_between(src, dst, shape)
+    parts = [(rank, between.transfers(rank, False)) for rank in ranks]
+    return [sum([part.count for part in some if part.peer != rank]) for rank, some in parts]
+
+
+class Between:
+    """The exchange between two layouts, of which ranks ask for their transfers.
+
+    Raises:
+        PlanError: pending values would have to be reduced.
+    """
+
+    def __init__(self, src: Layout, dst: Layout, shape: tuple[int, ...]) -> None:
+        if (src.partial or dst.partial) and (src.partial != dst.partial or src.mesh != dst.mesh):
+            raise PlanError(
+                f"an exchange moves values as they are, but {src} -> {dst} changes pending ones; reduce them first"
+            )
+        self.meshes, self._ends = (src.mesh, dst.mesh), (src, dst, shape)
+        self.few = src.mesh.size + dst.mesh.size <= FEW
+        self.shared = shares(Ends(src.mesh, src.dims, dst.mesh, dst.dims, shape))
+
+    @cached_property
+    def grids(self) -> tuple[Grid, Grid, int]:
+        """Those of both sides, see :func:`grids`."""
+        return grids(*self._ends)
+
+    def transfers(self, rank: int, receiving: bool) -> Sequence[Transfer]:
+        """What a rank receives, or sends; in large meshes nothing is remembered."""
+        if self.few:
+            return _few_transfers(self, rank, receiving)
+        return (_receives if receiving else _sends)(self, rank)
+
+
+exchange_between = lru_cache(maxsize=1024)(Between)
 
 
 @lru_cache(maxsize=8192)
-def _few_transfers(
-    src: Layout, dst: Layout, shape: tuple[int, ...], rank: int, receiving: bool
-) -> tuple[Transfer, ...]:
-    check_exchange(src, dst)
-    shared = shares(Ends(src.mesh, src.dims, dst.mesh, dst.dims, shape))
+def _few_transfers(between: Between, rank: int, receiving: bool) -> tuple[Transfer, ...]:
+    shared = between.shared
     if shared is None:
-        return tuple((_receives if receiving else _sends)(src, dst, shape, rank))
+        return tuple((_receives if receiving else _sends)(between, rank))
     return shared.receives(rank) if receiving else shared.sends(rank)
 
 
-def check_exchange(src: Layout, dst: Layout) -> None:
-    """Refuse an exchange that would have to reduce pending values."""
-    if (src.partial or dst.partial) and (src.partial != dst.partial or src.mesh != dst.mesh):
-        raise PlanError(
-            f"an exchange moves values as they are, but {src} -> {dst} changes pending ones; reduce them first"
-        )
-
-
-def _receives(src: Layout, dst: Layout, shape: tuple[int, ...], rank: int) -> Sequence[Transfer]:
-    if rank not in dst.mesh:
+def _receives(between: Between, rank: int) -> Sequence[Transfer]:
+    src, dst = between.meshes
+    if rank not in dst:
         return ()
-    have, want, ndim = grids(src, dst, shape)
-    position = dst.mesh.position(rank)
+    have, want, ndim = between.grids
+    position = dst.position(rank)
     box = want.box(position)
-    if any(start >= stop for start, stop in box):
+    if [start for start, stop in box if start >= stop]:
         return ()
-    spans = [cut.overlapping(*interval) for cut, interval in zip(have.cuts, box)]
-    base = _outer([offset[a:b] for offset, (a, b) in zip(have.offsets, spans)])
+    spans = have.spans(box)
+    base = have.positions(spans)
     holder = base if have.copies == 1 else _choose(have, want, spans, base, position)
     peers = have.ranks.rank[holder]
-    if rank in src.mesh:
-        mine = src.mesh.position(rank)
+    if rank in src:
+        mine = src.position(rank)
         own = [int(cell[mine]) for cell in have.cells]
         if all(a <= cell < b for cell, (a, b) in zip(own, spans)):
             peers[_ravel(own, spans)] = rank
     # The dims beyond the tensor's own have one overlapping cell each, so the cells of the others are complete.
-    return Transfers(peers, [_clipped(*what) for what in zip(have.cuts[:ndim], spans, box)])
+    return Transfers(peers, have.clipped(spans[:ndim], box))
 
 
-def _sends(src: Layout, dst: Layout, shape: tuple[int, ...], rank: int) -> Sequence[Transfer]:
-    if rank not in src.mesh:
+def _sends(between: Between, rank: int) -> Sequence[Transfer]:
+    src, _ = between.meshes
+    if rank not in src:
         return ()
-    have, want, ndim = grids(src, dst, shape)
-    position = src.mesh.position(rank)
+    have, want, ndim = between.grids
+    position = src.position(rank)
     box = have.box(position)
-    if any(start >= stop for start, stop in box):
+    if [start for start, stop in box if start >= stop]:
         return ()
-    spans = [cut.overlapping(*interval) for cut, interval in zip(want.cuts, box)]
-    base = _outer([offset[a:b] for offset, (a, b) in zip(want.offsets, spans)])
+    spans = want.spans(box)
+    base = want.positions(spans)
     ranks = want.ranks.rank[(base[:, None] + want.copy_offsets).ravel()]
     own = have.ranks.positions(ranks)
     holds = own >= 0
@@ -391,8 +402,7 @@ def _sends(src: Layout, dst: Layout, shape: tuple[int, ...], rank: int) -> Seque
     served = ~holds & (order * have.copies // max(needing, 1) == have.copy_numbers[position])
     served |= ranks == rank
     chosen = np.flatnonzero(served)
-    edges = [_clipped(*what) for what in zip(want.cuts[:ndim], spans, box)]
-    return Transfers(ranks[chosen], edges, chosen // want.copies)
+    return Transfers(ranks[chosen], want.clipped(spans[:ndim], box), chosen // want.copies)
 
 
 def _choose(
@@ -428,23 +438,9 @@ def _choose(
     return array
 
 
-def _outer(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """All sums of one element of each array, the first array varying slowest."""
-    out = np.zeros(1, np.int64)
-    for part in parts:
-        out = (out[:, None] + part).ravel()
-    return out
-
-
 def _ravel(cells: Sequence[int], spans: Sequence[tuple[int, int]]) -> int:
     """Row-major number of a cell among the overlapping ones."""
     number = 0
     for cell, (a, b) in zip(cells, spans):
         number = number * (b - a) + cell - a
     return number
-
-
-def _clipped(cut: Cuts, span: tuple[int, int], interval: tuple[int, int]) -> np.ndarray:
-    """The edges of a range of cells, cut off at an interval that overlaps all of them."""
-    (a, b), (start, stop) = span, interval
-    return np.concatenate(([start], cut.edge_array[a + 1 : b], [stop]))

@@ -19,8 +19,8 @@ import numpy as np
 
 from spmdsim.core import Layout, Mesh
 from spmdsim.layout.blocks import nested_blocks
-from spmdsim.redistribution.exchange.direct import FEW_RANKS, apart
-from spmdsim.redistribution.exchange.grid import Ends, grids, parts_of, piece_numbers, ranks_of
+from spmdsim.redistribution.exchange.direct import FEW_RANKS
+from spmdsim.redistribution.exchange.grid import Ends, apart, grids, parts_of, piece_numbers, ranks_of
 
 Axes = tuple[str, ...]
 

@@ -37,6 +37,15 @@ def parts_of(mesh: Mesh, entry: tuple[str, ...]) -> tuple[int, ...]:
     return tuple([mesh.size_of[axis] for axis in entry])
 
 
+def apart(ends: Ends) -> tuple[str, ...]:
+    """On one mesh, the axes along which both sides copy: every rank keeps to its slice."""
+    have, src, want, dst, _ = ends
+    if have != want:
+        return ()
+    used = {axis for entry in (*src, *dst) for axis in entry}
+    return tuple([axis for axis in have.axes if axis not in used])
+
+
 #: Up to so many pieces, blocks are split in plain Python.
 FEW = 32
 
@@ -183,6 +192,25 @@ class Grid:
     def copy_numbers(self) -> np.ndarray:
         """Which copy each mesh position holds."""
         return piece_numbers(self.mesh, self.free)
+
+    def spans(self, box: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Per dim the range of cells that share an element with a box that is not empty."""
+        return [cut.overlapping(*interval) for cut, interval in zip(self.cuts, box)]
+
+    def clipped(self, spans: Sequence[tuple[int, int]], box: Sequence[tuple[int, int]]) -> list[np.ndarray]:
+        """Per dim the edges of a range of cells, cut off at a box that overlaps all of them."""
+        dims = zip(self.cuts, spans, box)
+        return [
+            np.concatenate(([start], cut.edge_array[a + 1 : b], [stop]))
+            for cut, (a, b), (start, stop) in dims
+        ]
+
+    def positions(self, spans: Sequence[tuple[int, int]]) -> np.ndarray:
+        """The mesh positions of the first copies of ranges of cells, the first dim varying slowest."""
+        out = np.zeros(1, np.int64)
+        for offset, (a, b) in zip(self.offsets, spans):
+            out = (out[:, None] + offset[a:b]).ravel()
+        return out
 
     def box(self, position: int) -> list[tuple[int, int]]:
         """``(start, stop)`` per dim of the piece at a mesh position."""

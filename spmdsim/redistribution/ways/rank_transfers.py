@@ -38,7 +38,7 @@ class MemberBox:
     @property
     def count(self) -> int:
         """Elements of the box."""
-        return math.prod(part.stop - part.start for part in self.index)
+        return math.prod([part.stop - part.start for part in self.index])
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -73,7 +73,7 @@ class RankTransfers:
 
 
 def _shape(box: Bounds) -> tuple[int, ...]:
-    return tuple(stop - start for start, stop in box)
+    return tuple([stop - start for start, stop in box])
 
 
 def group_transfers(step: Step, rank: int) -> RankTransfers:
@@ -155,21 +155,21 @@ def _blocks(traffic: RankTransfers) -> bool:
 
 def exchange_transfers(step: Step, rank: int) -> RankTransfers:
     """The traffic of a direct exchange between two layouts, over the ranks of both meshes."""
-    from spmdsim.redistribution.exchange.direct import receives, sends
+    from spmdsim.redistribution.exchange.direct import exchange_between
 
     members = tuple(sorted({*step.src.mesh.rank_list, *step.dst.mesh.rank_list}))
     number = {member: k for k, member in enumerate(members)}
     source, target = step.src.bounds(step.shape, rank), step.dst.bounds(step.shape, rank)
-    got = receives(step.src, step.dst, step.shape, rank)
-    outgoing = sends(step.src, step.dst, step.shape, rank)
+    between = exchange_between(step.src, step.dst, step.shape)
+    got, outgoing = between.transfers(rank, True), between.transfers(rank, False)
     own = next(((within(t.box, source), within(t.box, target)) for t in got if t.peer == rank), None)
     return RankTransfers(
         members,
         number[rank],
         _shape(source),
         _shape(target),
-        tuple(MemberBox(number[t.peer], within(t.box, source)) for t in outgoing if t.peer != rank),
-        tuple(MemberBox(number[t.peer], within(t.box, target)) for t in got if t.peer != rank),
+        tuple([MemberBox(number[t.peer], within(t.box, source)) for t in outgoing if t.peer != rank]),
+        tuple([MemberBox(number[t.peer], within(t.box, target)) for t in got if t.peer != rank]),
         own,
         None,
         math.prod(step.shape),

@@ -242,9 +242,8 @@ def _is_flat(shape: tuple[int, ...], index: Index) -> bool:
 def _apart(traffic: RankTransfers) -> int:
     """Elements of the boxes that are not contiguous where they are."""
     sides = (traffic.sends, traffic.source), (traffic.receives, traffic.target)
-    return sum(
-        piece.count for pieces, shape in sides for piece in pieces if flat_offset(shape, piece.index) is None
-    )
+    boxes = [(shape, piece) for pieces, shape in sides for piece in pieces]
+    return sum([piece.count for shape, piece in boxes if flat_offset(shape, piece.index) is None])
 
 
 # -- reducing -------------------------------------------------------------------------------------------
