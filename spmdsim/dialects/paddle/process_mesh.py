@@ -65,11 +65,7 @@ class ProcessMesh(Worded):
     ndim = property(lambda self: len(self._mesh.shape), doc="Number of dims.")
     dim_names = property(lambda self: list(self._mesh.axes), doc="Name of each dim.")
     process_ids = property(lambda self: list(self._mesh.rank_list), doc="The ids in row-major order.")
-
-    @property
-    def mesh(self) -> np.ndarray:
-        """The ids as an array."""
-        return np.array(self.process_ids).reshape(self.shape)
+    mesh = property(lambda self: np.array(self.process_ids).reshape(self.shape), doc="The ids as an array.")
 
     def get_dim_size(self, dim_name: str) -> int:
         """Size of a named dim."""

@@ -22,7 +22,7 @@ import numpy as np
 
 from spmdsim.core import Layout, Mesh
 from spmdsim.core.meta import Meta
-from spmdsim.dialects.missing import NotCovered, Worded, each, not_covered, refuse
+from spmdsim.dialects.missing import NotCovered, Worded, each, refuse
 from spmdsim.dialects.namespaces import find_words
 from spmdsim.dialects.paddle.tensors import Shape, Tensor, dressed, shape_only
 from spmdsim.dialects.session import current_world, tracking, use_world
@@ -85,17 +85,19 @@ def next_number(kind: str) -> int:
 UNKNOWN = 9973 * 40320
 
 
-class Variable:
+def _asked(size: int) -> int:
+    return -1 if size and size % UNKNOWN == 0 else size
+
+
+class Variable(Worded):
     """A tensor of a program that is run later: name, shape (-1: what the feed decides) and type, but no values."""
+
+    ORIGINAL = "paddle.static.Variable"
 
     def __init__(self, program: Any, key: int, tensor: Tensor, name: str) -> None:
         self.program, self.key, self.tensor, self.name = program, key, tensor, name
 
-    @property
-    def shape(self) -> Shape:
-        """Global shape."""
-        return Shape(-1 if size and size % UNKNOWN == 0 else size for size in self.tensor.shape)
-
+    shape = property(lambda self: Shape(map(_asked, self.tensor.shape)), doc="Global shape.")
     dtype = property(lambda self: self.tensor.dtype, doc="Element type.")
     ndim = property(lambda self: self.tensor.ndim, doc="Number of dims.")
     requires_grad = property(lambda self: self.tensor.requires_grad, doc="Whether a gradient comes here.")
@@ -120,9 +122,7 @@ class Variable:
                 f"{self.name}.{name}: a program's variable has it only in a run; nearest: "
                 + ("optimizer.minimize(loss)" if name == "backward" else "exe.run(fetch_list=[...])")
             )
-        if name.startswith("_"):
-            raise AttributeError(name)
-        raise NotCovered(str(not_covered("paddle.static.Variable", name, dir(type(self)))))
+        return super().__getattr__(name)
 
     def __repr__(self) -> str:
         return f"var {self.name} : shape{self.shape}.dtype({self.dtype}).stop_gradient({self.stop_gradient})"
@@ -161,7 +161,7 @@ def shapes_alone(world: World, names: str) -> Iterator[None]:
             yield
     except SpmdError as error:
         error.message, facts = (
-            re.sub(r"\d{9,}", lambda m: "-1" if int(m[0]) % UNKNOWN == 0 else m[0], str(text))
+            re.sub(r"\d{9,}", lambda m: "-1" if _asked(int(m[0])) < 0 else m[0], str(text))
             for text in (error.message, names)
         )
         error.facts = {"operator": error.facts.get("operator", "a recorded call"), "operands": facts}
