@@ -122,6 +122,26 @@ class OwnChunks:
         by_block = np.bincount(self._places[0], weights, minlength=self._n)
         return np.concatenate(([0.0], np.cumsum(np.concatenate((by_block, by_block)))))
 
+    def most_below(self, limit: int) -> int:
+        """How many of their blocks lie below a limit on the rank where that is most, where rank r has block b at ``b ^ r``.
+
+        Of a half that is swapped or not, all blocks count where the limit is beyond it; the rest is the same question of
+        half as many blocks.
+        """
+        limits = [limit]
+        while 2 ** len(limits) <= self._n:
+            half = self._n >> len(limits)
+            limits.append(limits[-1] - half * (limits[-1] > half))
+        counts = np.bincount(self._places[0], minlength=self._n)
+        most = counts * (limits.pop() > 0)
+        while limits:
+            size = self._n >> (len(limits) - 1)
+            (low, high), (below, above) = (one.reshape(-1, 2).T for one in (counts, most))
+            full = limits.pop() > size // 2
+            most = np.maximum(low + above, high + below) if full else np.maximum(below, above)
+            counts = low + high
+        return int(most[0])
+
     def most(self, short: Sequence[int], long: Sequence[int], longer: int) -> float:
         """Their largest sum, on any rank, where the chunks of so many blocks are longer than those of the others."""
         if len(self.numbers) == 1:
@@ -211,12 +231,16 @@ def most_bytes(schedule: Schedule, nbytes: int, itemsize: int, kind: str, chunks
     """Bytes of rank 0's chunks on that rank for which they are most.
 
     By a shift, rank r has them r blocks later. The first blocks have an element more than the others, so the sum follows
-    from how many of the chunks lie in a window of as many blocks. For other symmetries, and blocks of other sizes, it is
-    the sum of as many of the largest chunks: exact for neighbours, else too much.
+    from how many of the chunks lie in a window of as many blocks. By an exclusive-or it follows from how many of them some
+    rank has among the first blocks. For blocks of other sizes it is the sum of as many of the largest chunks: exact for
+    neighbours, else too much.
     """
     count, n, levels = -(-nbytes // itemsize), schedule.size, _levels(schedule)
     if schedule.rounding == CEILING:
         return float(min(count, len(chunks.numbers) * largest_block(count, prod(levels))) * itemsize)
+    if kind == "xor" and levels == (n,) and chunks.cuts == 1:
+        base, longer = divmod(count, n)
+        return float((base * len(chunks.numbers) + chunks.most_below(longer)) * itemsize)
     if kind != "shift" or levels[0] != n:
         return float(split_block(0, count, prod(levels), len(chunks.numbers))[0] * itemsize)
     base, longer = divmod(count, n)

@@ -100,6 +100,27 @@ def test_one_rank_stands_for_all(name: str, n: int) -> None:
         assert (mine.largest, mine.reduced, mine.count) == (real.largest, real.reduced, real.count)
 
 
+@pytest.mark.parametrize("n", [8, 64])
+def test_uneven_chunks_by_one_rank_and_by_all(n: int) -> None:
+    """Whatever declares a symmetry: what the busiest rank sends and reduces in each round, to the byte."""
+    from spmdsim.cost import link_load as module
+
+    seen = set()
+    for one in algorithms():
+        try:
+            schedule = schedule_of(one.collective.name, one.name, n)
+        except InputError:
+            continue
+        kind = symmetry_of(schedule)
+        for nbytes in (n - 1, n + 3, 5 * n - 2, 1000 * n + n // 2) if kind else ():
+            rounds = module._from_one_rank(schedule, nbytes, 1, kind)
+            mine = [(load.largest, load.reduced) for load in rounds for _ in range(load.repeat)]
+            every = [(load.largest, load.reduced) for load in module._from_all_ranks(schedule, nbytes, 1)]
+            assert mine == every, (one.name, nbytes)
+            seen.add((kind, one.name))
+    assert len(seen) >= 15 and ("xor", "butterfly") in seen
+
+
 @pytest.mark.parametrize("name", ["ring", "recursive_doubling", "rabenseifner"])
 def test_levels_by_one_rank_and_by_all(name: str) -> None:
     machine = Machine("two", 5.0, 1.0, 0.5, ranks_per_node=8, intra=Link(1.0, 0.1))
