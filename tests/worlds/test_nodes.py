@@ -6,7 +6,9 @@ import mmap
 import random
 import socket
 from contextlib import suppress
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 pytest.importorskip("mpi4py")
@@ -126,6 +128,20 @@ def test_the_first_call_that_a_rank_of_another_node_made_otherwise_is_found(pair
     assert pair[0].state(1, 0) == DONE and pair[0].process(1) == RUNS
 
 
+def test_who_moves_much_looks_at_what_it_knows_of_other_nodes_ranks(pair):
+    ranks = [Calls(board, "world", (0, 1), (0, 1), World(), False) for board in pair]
+    refused = []
+    check = SimpleNamespace(digest=7, heavy=True, compare=lambda: None, failed=lambda error: None)
+    check.checker = SimpleNamespace(compare=lambda calls: refused.append(calls.number - 1))
+    mine = ranks[0].noted(lambda array: array, check)
+    for number in range(3):
+        note(ranks[1], 8 if number == 2 else 7)
+        pair[0].refresh()
+        ranks[0].differs()
+        mine(np.ones(1))
+    assert refused == [2]
+
+
 def test_another_process_of_a_node_answers_where_the_first_one_does_not(monkeypatch):
     monkeypatch.setattr(couriers, "ANSWERS", 0.05)
     stopped, works = socket.create_server(("127.0.0.1", 0)), Courier(WORD)
@@ -173,6 +189,8 @@ def test_a_setting_that_is_no_number_of_ranks_is_refused(monkeypatch, asked):
 
 PROGRAM = """\
 import os, sys
+from types import SimpleNamespace
+
 import numpy as np
 from spmdsim import Mesh, Tensor, world
 case, w = sys.argv[1], world()
