@@ -95,9 +95,17 @@ def _within(model: ChoiceModel, memory: float) -> Solution:
             break
         above = _peak(model, solution) - memory
         if above <= 0:
-            return solution if k == 0 else replace(solution, optimal=False)
+            return (
+                solution if k == 0 and _proven(model, solution, memory) else replace(solution, optimal=False)
+            )
         limit = min(limit, solution.memory) - max(above, 1.0)
     return replace(least, optimal=False)
+
+
+def _proven(model: ChoiceModel, solution: Solution, memory: float) -> bool:
+    """Whether nothing is cheaper even where only what is surely kept counts."""
+    bound = solve_integer(model.surely_kept(), memory)
+    return bound.optimal and bound.seconds >= solution.seconds * (1 - 1e-9)
 
 
 def _lowest(model: ChoiceModel, memory: float) -> tuple[int, Solution]:

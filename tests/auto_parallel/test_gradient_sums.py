@@ -11,6 +11,7 @@ import pytest
 from spmdsim.auto_parallel.costs import gradient_sums, move_prices
 from spmdsim.auto_parallel.costs.choice_model import ChoiceModel
 from spmdsim.auto_parallel.costs.evaluate import evaluate
+from spmdsim.auto_parallel.costs.peak_memory import peak_memory
 from spmdsim.auto_parallel.costs.settings import Settings
 from spmdsim.auto_parallel.optimum import solve
 from spmdsim.auto_parallel.programs.graph import Graph, GraphBuilder
@@ -128,3 +129,22 @@ def test_the_optimum_is_called_so_as_far_as_it_is_proven(monkeypatch: pytest.Mon
     rough = search_mesh(graph, MESH, Settings(machine=machine(3)))
     assert rough.within is not None and rough.within > 0
     assert f"optimal to within {rough.within:.2%} under the model on this mesh" in str(rough)
+
+
+def test_what_is_surely_kept_is_below_the_peak() -> None:
+    """Readers may keep copies, and the tensor itself is gone: no bound may count both."""
+    rng, build = random.Random(1), GraphBuilder("deep")
+    x = build.input("x", (64, 8))
+    for _ in range(6):
+        ways = [build.apply(RULES["matmul"], x, build.parameter("w", (8, 8))) for _ in range(2)]
+        x = build.apply(RULES["add"], *ways)
+    model = ChoiceModel(
+        build.graph(x), Mesh((4,), ("a",)), Settings(machine=machine(0), sharded_parameters=True)
+    )
+    problem, above = model.surely_kept(), 0
+    for _ in range(500):
+        states = problem.with_best_hubs([rng.randrange(n) for n in problem.sizes])
+        peak = peak_memory(model.choice(states), model.settings).peak
+        assert problem.bytes_of(states) <= peak
+        above += model.problem.bytes_of(states) > peak
+    assert above

@@ -16,6 +16,7 @@ straight to the layout its tensor was computed in (S stays S, R stays R, P becom
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -349,6 +350,15 @@ class ChoiceModel:
         return array
 
     # -- reading a solution -------------------------------------------------------------------------
+
+    def surely_kept(self) -> ChoiceProblem:
+        """The problem with no more memory than any assignment takes at its peak.
+
+        A tensor with several readers is not kept where each of them keeps a copy in another layout.
+        """
+        results = {v for k, v in self.value_variable.items() if self.graph.values[k].kind != "parameter"}
+        memory = [0.0 * row if v in results else row for v, row in enumerate(self.problem.memory)]
+        return replace(self.problem, memory=memory)
 
     def least(self, solution: Solution) -> float | None:
         """Seconds that every choice takes at least, from the cheapest solution; None if that is not proven.
