@@ -422,7 +422,7 @@ def _noting(
             # The code that the user's call is in, what knows that one's lines, and how far up it was.
             "code": None, "told": board.lines_of(0).get, "above": 1,
         }  # fmt: skip
-        looks = _LOOKS_FAR if calls.far else _LOOKS_AT_ONE if near == 2 else _LOOKS
+        looks: tuple[str, ...] = _LOOKS_FAR if calls.far else _LOOKS_AT_ONE if near == 2 else _LOOKS
         looks = looks if check.heavy else _LOOKS_AT_MARKS
         before = *_BEGINS, *looks, *["    " + line for line in IN_ORDER]
         return WrittenRun.of(run).inside(before, _ENDS, **names).run
