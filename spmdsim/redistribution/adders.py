@@ -110,10 +110,16 @@ class Sums:
                     wanted = tuple([rank for rank, _ in wanting])
                     cell = SumCell(common, tuple(map(tuple, holders)), wanted, own)
                     groups.setdefault(cell.extras(self.ranks), []).append(cell)
+        rows = sorted(groups)
         #: Cells that cost every adder the same, together.
-        self.groups = [cells for _, cells in sorted(groups.items())]
+        self.groups = [groups[row] for row in rows]
         #: ``[group, rank]``, what they cost it per element.
-        self.extras = np.array(sorted(groups))
+        self.extras = np.array(rows)
+        #: Per group the ranks that it costs the least.
+        self.inside = [
+            [rank for rank, cost in zip(self.ranks, row) if cost == least]
+            for row, least in zip(rows, map(min, rows))
+        ]
         #: Elements of each group.
         self.volumes = np.array([sum(volume(cell.box) for cell in cells) for cells in self.groups])
 

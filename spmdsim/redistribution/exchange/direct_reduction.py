@@ -230,8 +230,8 @@ def _in_whole(problem: Sums) -> tuple[int, list[list[int]], list[list[dict[int, 
         load = dict(zip(problem.ranks, (problem.want + (whole * extras).sum(axis=0)).tolist()))
         left = (problem.volumes - whole.sum(axis=1)).tolist()
         singles = [
-            _singles(cells, count, [rank for rank, extra in zip(problem.ranks, row) if extra == min(row)])
-            for cells, count, row in zip(problem.groups, left, extras.tolist())
+            _singles(cells, count, inside)
+            for cells, count, inside in zip(problem.groups, left, problem.inside)
         ]
         for single in sorted([one for some in singles for one in some], key=lambda one: len(one.inside)):
             single.deal(load, single.cell.fewest)
