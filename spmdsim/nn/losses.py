@@ -80,6 +80,12 @@ def l1_loss(x: Tensor, y: Operand, reduction: str = "mean") -> Tensor:
 def smooth_l1_loss(x: Tensor, y: Operand, reduction: str = "mean", beta: float = 1.0) -> Tensor:
     """Squared differences below ``beta``, absolute ones above (Girshick, 2015), reduced as by :func:`mse_loss`.
 
+    Args:
+        x: numbers of any shape.
+        y: of the same shape, or one that broadcasts with it.
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+        beta: where one becomes the other; with 0 all are absolute.
+
     >>> from spmdsim import Mesh, Tensor
     >>> x = Tensor.from_global([1.0, 2.0], Mesh((2,), ("dp",))("dp"))
     >>> smooth_l1_loss(x, x + 2.0).item()
@@ -125,7 +131,13 @@ def _weighted(losses: Tensor, weight: Operand | None, reduction: str) -> Tensor:
 def binary_cross_entropy(
     x: Tensor, target: Operand, weight: Operand | None = None, reduction: str = "mean"
 ) -> Tensor:
-    """Minus the logarithm of what probabilities ``x`` give to a target of 0 or 1, or between; a ``weight`` per element.
+    """Minus the logarithm of what probabilities ``x`` give to a target of 0 or 1, or between.
+
+    Args:
+        x: probabilities of any shape.
+        target: of the same shape, or one that broadcasts with it.
+        weight: how much each element counts, of a shape that broadcasts with it.
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
 
     >>> from spmdsim import Mesh, Tensor
     >>> x = Tensor.from_global([0.5, 0.5], Mesh((2,), ("dp",))("dp"))
@@ -138,7 +150,14 @@ def binary_cross_entropy(
 def binary_cross_entropy_with_logits(
     x: Tensor, target: Operand, weight: Operand | None = None, reduction: str = "mean", pos_weight: Operand | None = None
 ) -> Tensor:  # fmt: skip
-    """:func:`binary_cross_entropy` of ``sigmoid(x)``; with ``pos_weight`` the share of the ones counts so much more.
+    """:func:`binary_cross_entropy` of ``sigmoid(x)``.
+
+    Args:
+        x: numbers of any shape.
+        target: of the same shape, or one that broadcasts with it.
+        weight: how much each element counts, of a shape that broadcasts with it.
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+        pos_weight: how many times more the share of the ones counts.
 
     >>> from spmdsim import Mesh, Tensor
     >>> x = Tensor.from_global([0.0, 0.0], Mesh((2,), ("dp",))("dp"))
@@ -176,6 +195,11 @@ def counted(target: Tensor, ignore_index: int, weight: Tensor | None, like: Tens
     return labels, counts if weight is None else ops.multiply(ops.take(weight, labels, 0), counts)
 
 
+def times_counts(losses: Tensor, counts: Tensor) -> Tensor:
+    """Losses, each times how much it counts: nothing where that is 0, even if it is infinite."""
+    return ops.multiply(ops.where(ops.equal(counts, 0), 0.0, losses), counts)
+
+
 def mean_of(losses: Tensor, counts: Tensor, reduction: str, least: float = 0.0) -> Tensor:
     """Losses, of which each counts so much, reduced; where nothing counts the mean is divided by ``least``."""
     if reduction != "mean":
@@ -203,6 +227,13 @@ def nll_loss(
 ) -> Tensor:  # fmt: skip
     """:func:`cross_entropy` of labels, from logarithms of probabilities.
 
+    Args:
+        x: logarithms ``[batch, c, ...]`` or ``[c]``.
+        target: labels ``[batch, ...]``.
+        weight: how much each class counts, ``[c]``.
+        ignore_index: the label that does not count.
+        reduction: ``"mean"`` of what counts, ``"sum"`` or ``"none"``.
+
     >>> from spmdsim import Mesh, Tensor
     >>> mesh = Mesh((2,), ("dp",))
     >>> x = Tensor.from_global([[-1.0, -2.0], [-3.0, -4.0]], mesh("dp", None))
@@ -211,7 +242,7 @@ def nll_loss(
     """
     logs = _rows(x, target)
     labels, counts = counted(target, ignore_index, weight, logs)
-    return mean_of(ops.multiply(ops.negative(ops.pick(logs, labels)), counts), counts, reduction)
+    return mean_of(times_counts(ops.negative(ops.pick(logs, labels)), counts), counts, reduction)
 
 
 def cross_entropy(
@@ -251,7 +282,7 @@ def cross_entropy(
         return reduced(losses, reduction)
     rows = _rows(x, target)
     labels, counts = counted(target, ignore_index, weight, rows)
-    losses = ops.multiply(ops.cross_entropy(rows, labels, "none"), counts)
+    losses = times_counts(ops.cross_entropy(rows, labels, "none"), counts)
     if share:
         logs = ops.log_softmax(rows)
         spread = ops.negative(ops.sum(logs if weight is None else ops.multiply(logs, weight), -1))

@@ -273,6 +273,19 @@ def test_cross_entropy_by_hand():
         nn.cross_entropy(given[0], Tensor.from_global(labels[:, 0], MESH("dp"), world))
 
 
+def test_what_does_not_count_costs_nothing_however_unlikely():
+    """Class 0 stands for the label there; it may be ruled out, and the gradient is 0 then, too."""
+    world, x = LockStep(2), np.array([[-np.inf, 1.0, 2.0], [-np.inf, 0.0, 0.0]])
+    mesh, labels = Mesh((2,), ("dp",)), np.array([-100, 1])
+    for loss, given in (nn.cross_entropy, x), (nn.nll_loss, x - np.log(np.exp(x).sum(1))[:, None]):
+        logits = Tensor.from_global(given, mesh("dp", None), world, requires_grad=True)
+        elements = loss(logits, Tensor.from_global(labels, mesh("dp"), world), reduction="none")
+        np.testing.assert_allclose(elements.full(), [0, np.log(2)])
+        ops.sum(elements).backward()
+        assert logits.grad is not None
+        np.testing.assert_array_equal(logits.grad.full()[0], 0)
+
+
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
 def test_initialisers_by_hand(dtype):
     """The same words of bits as plain random numbers, scaled; without a scale by the root of the number of rows."""

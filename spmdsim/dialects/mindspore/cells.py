@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache, partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -146,7 +146,7 @@ class CellList(Cell, Numbered):
         ModuleList.__init__(self, cells)
 
 
-@cache
+@lru_cache(maxsize=512)
 def cell_of(row: OperatorRow, name: str = "") -> type[Cell]:
     """The cell of a row of the table: its primitive, made with the cell's arguments, under the function's name."""
     name = name or row.cell
@@ -384,12 +384,12 @@ class CrossEntropyLoss(_Loss):
     def _of_some(self, logits: Tensor, labels: Tensor, weight: Tensor | None) -> Tensor:
         """Where labels are ignored, weighted or smoothed: the mean is that of the weights of the labels that count."""
         classes, weights = losses.counted(labels, self.ignore_index, weight, logits)
-        elements = core.multiply(core.cross_entropy(logits, classes, "none"), weights)
+        elements = losses.times_counts(core.cross_entropy(logits, classes, "none"), weights)
         loss, share = losses.mean_of(elements, weights, self.reduction), self.label_smoothing
         if not share:
             return loss
         counts = losses.counted(labels, self.ignore_index, None, logits)[1]
-        spread = core.multiply(core.negative(core.sum(core.log_softmax(logits), -1)), counts)
+        spread = losses.times_counts(core.negative(core.sum(core.log_softmax(logits), -1)), counts)
         evenly = core.multiply(losses.reduced(spread, self.reduction), share / logits.shape[-1])
         return core.add(core.multiply(loss, 1 - share), evenly)
 

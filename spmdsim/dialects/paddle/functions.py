@@ -18,7 +18,7 @@ from spmdsim.dialects.paddle.static import Variable, mapped, next_seed, parts_of
 from spmdsim.dialects.paddle.tensors import Tensor, everywhere, together
 from spmdsim.dialects.table import ARITHMETIC, Row, same, with_parameters
 from spmdsim.errors import InputError, UsageTypeError
-from spmdsim.nn.losses import check_weight, classes_last, counted, mean_of, reduced
+from spmdsim.nn.losses import check_weight, classes_last, counted, mean_of, reduced, times_counts
 from spmdsim.ops.declare import binary
 from spmdsim.ops.dim_reductions import normal_dims
 from spmdsim.tensor import Tensor as CoreTensor
@@ -158,9 +158,7 @@ def _cross_entropy(
         losses = core.cross_entropy(x, known, "none")
     else:
         losses = core.negative(core.log(core.pick(x, known)))
-    if not soft_label:  # infinite, maybe, where nothing counts
-        losses = core.where(core.equal(counts, 0), 0.0, losses)
-    losses = _product(losses, counts)
+    losses = _product(losses, counts) if soft_label else times_counts(losses, counts)
     if counts is not None and reduction == "mean":
         return mean_of(losses, counts, reduction, least=1)
     return core.expand_dims(losses, axis) if kept and reduction == "none" else reduced(losses, reduction)
