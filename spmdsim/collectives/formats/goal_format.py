@@ -71,7 +71,7 @@ class GoalProgram:
         return "\n".join(lines) + "\n"
 
     def fill(self, program: Any) -> Any:
-        """Add all operations to a program of the event simulator (``spmdsim.cost.event_simulation.Program``); returns it."""
+        """Add all operations to a program of the event simulator (``spmdsim.cost.event_simulation.EventProgram``); returns it."""
         for rank, operations in enumerate(self.ranks):
             numbers = []
             for one in operations:
