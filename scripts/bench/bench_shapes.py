@@ -22,7 +22,7 @@ from spmdsim.core.meta import interned
 
 def cached() -> dict[str, int]:
     """Entries of all caches of functions, by name, the largest first."""
-    found = {f"{one.__module__}.{one.__name__}": one.cache_info().currsize for one in gc.get_objects()
+    found = {f"{one.__module__}.{getattr(one, '__name__', one.__wrapped__)}": one.cache_info().currsize for one in gc.get_objects()
              if isinstance(one, functools._lru_cache_wrapper)}  # fmt: skip
     return dict(sorted(found.items(), key=lambda pair: -pair[1]))
 

@@ -19,6 +19,7 @@ from mpi4py import MPI
 
 from spmdsim.core.lockstep import contiguous
 from spmdsim.trace import recorder
+from spmdsim.worlds.mpi.counted import Counted
 from spmdsim.worlds.programs import Run
 
 #: The file that their frames are said to be in: like all of the package's, they are not the user's.
@@ -93,7 +94,12 @@ def one_call(
 
 
 def calling(comm: MPI.Comm, name: str) -> tuple[str, dict[str, Any]]:
-    """A function of MPI's by name: counted where somebody records, else the library's own; and what the words mean."""
-    own = getattr(MPI.Intracomm, name).__get__(comm)
-    names = {"call": own, "counted": getattr(comm, name), "traces": recorder.open_traces}
+    """A function of MPI's by name: counted where somebody records, else the library's own; and what the words mean.
+
+    A kind of communicator that overrides it, such as a transport of limited rate, is asked in both cases.
+    """
+    counted = getattr(comm, name)
+    plain = getattr(type(comm), name) is getattr(Counted, name)
+    own = getattr(MPI.Intracomm, name).__get__(comm) if plain else counted
+    names = {"call": own, "counted": counted, "traces": recorder.open_traces}
     return "(counted if traces else call)", names
