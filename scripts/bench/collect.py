@@ -323,7 +323,7 @@ def _readme(machines: list[dict[str, Any]]) -> str:
             for one in run["rows"]:
                 if passed(one) is not None:
                     groups.setdefault((one["group"], one["unit"]), []).append((run, one))
-    names = " and ".join(
+    names = ", ".join(
         f"{one['machine']['processor']} ({one['machine']['cores']} cores)" for one in machines
     )
     runs = [run for known in machines for run in known["runs"]]
