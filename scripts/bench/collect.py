@@ -323,9 +323,7 @@ def _readme(machines: list[dict[str, Any]]) -> str:
             for one in run["rows"]:
                 if passed(one) is not None:
                     groups.setdefault((one["group"], one["unit"]), []).append((run, one))
-    names = ", ".join(
-        f"{one['machine']['processor']} ({one['machine']['cores']} cores)" for one in machines
-    )
+    names = ", ".join(f"{one['machine']['processor']} ({one['machine']['cores']} cores)" for one in machines)
     runs = [run for known in machines for run in known["runs"]]
     if any(run["busy"] or run["kernel"] != "native" for run in runs):
         names += ", some benches again with other BLAS kernels or one core busy"

@@ -27,7 +27,7 @@ def is_integer(value: object) -> bool:
 
 def check_world_size(size: object) -> None:
     """Refuse what is no number of ranks."""
-    if isinstance(size, bool) or not isinstance(size, int):
+    if not isinstance(size, int) or not is_integer(size):
         raise UsageTypeError(f"a world's size is an integer, but got {size!r}")
     if size < 1:
         raise WorldError(f"a world needs at least one rank, but got {size}")

@@ -242,8 +242,8 @@ def test_gradients_are_kept_where_no_optimiser_takes_them(world):
     np.testing.assert_allclose(layer.bias.grad.full(), 5 * layer.weight.grad.full()[0], rtol=1e-5)
 
 
-@pytest.mark.ranks(1)
-def test_parameters_are_overwritten_only_where_nobody_else_has_them(world):
+def _trained(world):
+    """A layer of a large weight on one rank, a compiled step that trains it, and what it is called with."""
     mesh = Mesh((1,), ("x",))
     size = (256, SMALLEST // 256 // 4)
     layer = nn.Linear(*size, mesh(None, None), bias=False).materialise(world, seed=2)
@@ -256,6 +256,12 @@ def test_parameters_are_overwritten_only_where_nobody_else_has_them(world):
         nn.backward(ops.sum(layer(x)))
         optimiser.step()
 
+    return layer, step, x
+
+
+@pytest.mark.ranks(1)
+def test_parameters_are_overwritten_only_where_nobody_else_has_them(world):
+    layer, step, x = _trained(world)
     step(x)
     step(x)  # what it overwrites from now on is its own
 
@@ -296,21 +302,11 @@ def test_parameters_are_overwritten_only_where_nobody_else_has_them(world):
 @pytest.mark.ranks(1)
 def test_memory_that_a_parameter_was_given_a_view_of_is_not_overwritten(world):
     """As many refer to the array beneath as where the pool keeps it."""
-    mesh = Mesh((1,), ("x",))
-    size = (256, SMALLEST // 256 // 4)
-    layer = nn.Linear(*size, mesh(None, None), bias=False).materialise(world, seed=2)
-    optimiser = nn.SGD(layer.parameters(), 0.5)
-    x = Tensor.from_global(np.ones((2, size[0]), np.float32), mesh(None, None), world)
-
-    @spmdsim.compile
-    def step(x):
-        layer.zero_grad()
-        nn.backward(ops.sum(layer(x)))
-        optimiser.step()
-
+    layer, step, x = _trained(world)
     step(x)
-    given = np.zeros(2 * size[0] * size[1], np.float32)
-    layer.weight.assign(Tensor.from_local(given[: given.size // 2].reshape(size), mesh(None, None), world))
+    shape, layout = layer.weight.shape, layer.weight.layout
+    given = np.zeros((2, *shape), np.float32).reshape(-1)
+    layer.weight.assign(Tensor.from_local(given[: given.size // 2].reshape(shape), layout, world))
     step(x)
     step(x)
     assert not given.any()

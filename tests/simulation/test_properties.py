@@ -175,16 +175,27 @@ def run_calls(comm: Any, calls: Any, short: bool) -> list[Any]:
     return got
 
 
+TWO_PER_NODE = Machine("two ranks per node", 2e-6, 1e-9, ranks_per_node=2, intra=Link(5e-7, 3e-10))
+
+
 @given(array_calls())
 def test_arrays_go_the_short_way_with_the_same_outcome(case: Any) -> None:
     size, calls = case
-    slow = Machine("two ranks per node", 2e-6, 1e-9, ranks_per_node=2, intra=Link(5e-7, 3e-10))
     ranges = Machine("ranges", 2e-6, 1e-9, pieces=(Piece(8, 5e-7, 3e-10),))
-    for machine, strict in ((None, False), (slow, True), (ranges, False)):
+    for machine, strict in ((None, False), (TWO_PER_NODE, True), (ranges, False)):
         short, general = (
             simulate(run_calls, size, calls, way, check=False, machine=machine, strict=strict)
             for way in (True, False)
         )
+        assert short.to_dict() == general.to_dict()
+        assert short.results == general.results
+
+
+def assert_same_both_ways(program: Any, size: int, *arguments: Any) -> None:
+    """The outcome of the short way and of the general one, which what is traced goes, on machines and in other orders."""
+    for machine, strict, seed in ((None, False, None), (TWO_PER_NODE, True, None), (None, False, 3)):
+        options = {"machine": machine, "strict": strict, "seed": seed, "check": False}
+        short, general = (simulate(program, size, *arguments, trace=way, **options) for way in (False, True))
         assert short.to_dict() == general.to_dict()
         assert short.results == general.results
 
@@ -209,23 +220,7 @@ def run_object_calls(comm: Any, calls: Any) -> list[Any]:
 
 @given(array_calls())
 def test_objects_go_the_short_way_with_the_same_outcome(case: Any) -> None:
-    size, calls = case
-    slow = Machine("two ranks per node", 2e-6, 1e-9, ranks_per_node=2, intra=Link(5e-7, 3e-10))
-    for machine, strict, seed in ((None, False, None), (slow, True, None), (None, False, 3)):
-        short, general = (
-            simulate(
-                run_object_calls,
-                *(size, calls),
-                check=False,
-                machine=machine,
-                strict=strict,
-                seed=seed,
-                trace=traced,
-            )
-            for traced in (False, True)  # what is traced goes the general way
-        )
-        assert short.to_dict() == general.to_dict()
-        assert short.results == general.results
+    assert_same_both_ways(run_object_calls, *case)
 
 
 def run_begun_calls(comm: Any, calls: Any, objects: bool) -> list[Any]:
@@ -253,23 +248,7 @@ def run_begun_calls(comm: Any, calls: Any, objects: bool) -> list[Any]:
 
 @given(array_calls(), st.booleans())
 def test_begun_calls_go_the_short_way_with_the_same_outcome(case: Any, objects: bool) -> None:
-    size, calls = case
-    slow = Machine("two ranks per node", 2e-6, 1e-9, ranks_per_node=2, intra=Link(5e-7, 3e-10))
-    for machine, strict, seed in ((None, False, None), (slow, True, None), (None, False, 3)):
-        short, general = (
-            simulate(
-                run_begun_calls,
-                *(size, calls, objects),
-                check=False,
-                machine=machine,
-                strict=strict,
-                seed=seed,
-                trace=traced,
-            )
-            for traced in (False, True)  # what is traced goes the general way
-        )
-        assert short.to_dict() == general.to_dict()
-        assert short.results == general.results
+    assert_same_both_ways(run_begun_calls, *case, objects)
 
 
 def test_a_plain_ring_makes_no_buffer(monkeypatch: Any) -> None:
