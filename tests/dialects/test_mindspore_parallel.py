@@ -174,17 +174,17 @@ def test_summing_gradients_costs_no_further_collective(world):
 
 
 def smoothed(z, labels, weight, ignored, share, reduction):
-    """By loops over rows, as MindSpore's documentation defines it."""
+    """By loops over rows, as MindSpore since 2.3 calculates it."""
     logs = z - np.log(np.exp(z).sum(1, keepdims=True))
     plain, spread, weights = [], [], []
     for row, label in zip(logs, labels):
         counts = label != ignored
         weights.append(weight[label] if counts else 0.0)
         plain.append(-row[label] * weights[-1] if counts else 0.0)
-        spread.append(-row.sum() if counts else 0.0)
+        spread.append(-(weight * row).sum() if counts else 0.0)
     plain, spread = np.array(plain), np.array(spread)
     if reduction == "mean":
-        plain, spread = plain.sum() / sum(weights), spread.mean()
+        plain, spread = plain.sum() / sum(weights), spread.sum() / sum(weights)
     elif reduction == "sum":
         plain, spread = plain.sum(), spread.sum()
     return (1 - share) * plain + share / z.shape[1] * spread
@@ -214,6 +214,21 @@ def test_weighted_smoothed_and_ignored_labels(world, reduction, share):
             nn.CrossEntropyLoss(label_smoothing=2)
         with pytest.raises(InputError, match="one number per class, 3, not shape"):
             nn.CrossEntropyLoss(np.ones(4))(z, labels % 3)
+
+
+@pytest.mark.ranks(2)
+def test_classes_are_dim_one_of_images_too(world):
+    images, labels = RNG.normal(size=(4, 3, 3, 2)), RNG.integers(0, 3, (4, 3, 2))
+    rows, weight = np.moveaxis(images, 1, -1).reshape(-1, 3), np.array([1.0, 2.0, 0.5])
+    with use_world(world):
+        for loss, wanted in (
+            (nn.CrossEntropyLoss(), smoothed(rows, labels.ravel(), np.ones(3), -100, 0, "mean")),
+            (
+                nn.CrossEntropyLoss(weight, 2, "sum", 0.1),
+                smoothed(rows, labels.ravel(), weight, 2, 0.1, "sum"),
+            ),
+        ):
+            np.testing.assert_allclose(loss(images, labels).full(), wanted)
 
 
 def test_one_rank_alone_has_nothing_to_add_up():

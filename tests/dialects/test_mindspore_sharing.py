@@ -199,7 +199,7 @@ MINT = {
     "softmax": (lambda: mint.nn.functional.softmax(X, dim=0), np.exp(X) / np.exp(X).sum(0)),
     "linear": (lambda: mint.nn.functional.linear(X, W.T.copy(), V[0]), X @ W + V[0]),
     "one_hot": (lambda: mint.nn.functional.one_hot(np.array([2, 0]), 3), np.eye(3)[[2, 0]]),
-    "Linear": (lambda: mint.nn.Linear(16, 8, weight_init=W.T.copy(), dtype=np.float64)(X), X @ W),
+    "Linear": (lambda: mint.nn.Linear(16, 8, bias=False, weight_init=W.T.copy(), dtype=np.float64)(X), X @ W),
     "shard": (lambda: ms.parallel.shard(mint.matmul, in_strategy=((1, 2), (2, 1)))(X, W), X @ W),
     "shard relu": (lambda: ms.parallel.shard(mint.nn.functional.relu, ((2, 1),))(X), np.maximum(X, 0)),
     "P": (lambda: P.MatMul(transpose_b=True)(X, W.T.copy()), X @ W),

@@ -58,6 +58,8 @@ CASES = {
     "squeeze": (lambda: ops.squeeze(X[:, None]), X),
     "transpose": (lambda: ops.transpose(X, (1, 0)), X.T),
     "flatten": (lambda: ops.flatten(X.reshape(2, 2, 8)), X.reshape(2, 16)),
+    "flatten by columns": (lambda: ops.flatten(X, "F", start_dim=0), X.ravel("F")),
+    "flatten some": (lambda: ops.flatten(X.reshape(2, 2, 8), start_dim=0, end_dim=1), X.reshape(4, 8)),
     "broadcast": (lambda: ops.broadcast_to(V, (3, 4)), np.broadcast_to(V, (3, 4))),
     "gather": (lambda: ops.gather(X, IDS, 0), X[IDS]),
     "one_hot": (lambda: ops.one_hot(IDS, 4), np.eye(4)[IDS]),
@@ -216,15 +218,28 @@ def test_initialisers_as_objects():
             name: ms.Parameter(initializer.initializer(init, (64, 32))).asnumpy()
             for name, init in (
                 ("xavier", initializer.XavierUniform()), ("he", initializer.HeUniform()), ("c", initializer.Constant(2)),
-                ("normal", initializer.Normal(0.5)), ("uniform", initializer.Uniform(0.1)), ("one", initializer.One()),
+                ("leaky", initializer.HeUniform(5**0.5)), ("out", initializer.HeUniform(mode="fan_out")),
+                ("gain", initializer.XavierUniform(gain=2)), ("normal", initializer.Normal(0.5)), ("uniform", initializer.Uniform(0.1)), ("one", initializer.One()),
             )
         }  # fmt: skip
     assert 0.9 < np.abs(made["xavier"]).max() / np.sqrt(6 / 96) <= 1
     assert 0.9 < np.abs(made["he"]).max() / np.sqrt(6 / 32) <= 1
+    assert 0.9 < np.abs(made["leaky"]).max() / np.sqrt(1 / 32) <= 1
+    assert 0.9 < np.abs(made["out"]).max() / np.sqrt(6 / 64) <= 1
+    assert 0.9 < np.abs(made["gain"]).max() / (2 * np.sqrt(6 / 96)) <= 1
     assert 0.4 < made["normal"].std() < 0.6 and 0.09 < np.abs(made["uniform"]).max() <= 0.1
     assert (made["c"] == 2).all() and (made["one"] == 1).all()
     with pytest.raises(AttributeError, match="nearest: XavierUniform"):
         initializer.XavierUnifrm
+    with pytest.raises(InputError, match="no mode 'fanin'; did you mean 'fan_in'"):
+        initializer.HeUniform(mode="fanin")
+
+
+def test_a_dense_cell_begins_within_one_over_the_root_of_its_inputs():
+    with use_world(LockStep(1)):
+        cell = nn.Dense(64, 256)
+        for values in (cell.weight.asnumpy(), cell.bias.asnumpy()):
+            assert 0.9 < np.abs(values).max() * 8 <= 1 and abs(values.mean()) < 0.02
 
 
 def test_datasets():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache, partial
 from typing import Any
@@ -14,7 +15,7 @@ from spmdsim.dialects.dialect_modules import Numbered, said, tree
 from spmdsim.dialects.host import whole
 from spmdsim.dialects.mindspore.context import LOCAL_MEAN, LOCAL_SUM, outermost
 from spmdsim.dialects.mindspore.operators import TABLE
-from spmdsim.dialects.mindspore.parameter import Parameter, initializer
+from spmdsim.dialects.mindspore.parameter import OBJECTS, Parameter, initializer
 from spmdsim.dialects.mindspore.primitive import primitive, to_tensor
 from spmdsim.dialects.mindspore.table import OperatorRow, arguments
 from spmdsim.dialects.mindspore.tensors import type_name
@@ -190,7 +191,10 @@ class Identity(Cell):
 
 
 class Dense(Cell):
-    """``x @ weight.T + bias``, the weight ``[out, in]`` as MindSpore keeps it."""
+    """``x @ weight.T + bias``, the weight ``[out, in]`` as MindSpore keeps it.
+
+    Values left out are uniform within ``1 / sqrt(in)``, as in MindSpore since 2.0.
+    """
 
     extend_repr = said(
         "input_channels={0.in_channels}, output_channels={0.out_channels}{0._biased}", "activation"
@@ -201,10 +205,10 @@ class Dense(Cell):
         activation: str | Callable[[Any], Any] | None = None, dtype: Any = np.float32,
     ) -> None:  # fmt: skip
         self.in_channels, self.out_channels, self.has_bias = in_channels, out_channels, has_bias
-        shape = [out_channels, in_channels]
-        self.weight = Parameter(initializer("normal" if weight_init is None else weight_init, shape, dtype))
-        bias = initializer("zeros" if bias_init is None else bias_init, [out_channels], dtype)
-        self.bias = Parameter(bias) if has_bias else None
+        uniform = OBJECTS["Uniform"](1 / math.sqrt(max(in_channels, 1)))
+        weight, bias = (uniform if init is None else init for init in (weight_init, bias_init))
+        self.weight = Parameter(initializer(weight, [out_channels, in_channels], dtype))
+        self.bias = Parameter(initializer(bias, [out_channels], dtype)) if has_bias else None
         self._biased = ", has_bias=True" * has_bias
         self.matmul, self.bias_add = primitive("MatMul")(transpose_b=True), primitive("Add")()
         self.activation = _named(activation) if isinstance(activation, str) else activation
@@ -335,7 +339,7 @@ def _labels(labels: Any, logits: Tensor) -> Tensor:
 class CrossEntropyLoss(_Loss):
     """Mean (or sum, or none) of minus the log-probability of each label.
 
-    Labels are class numbers, or probabilities in the shape of the logits. The mean is that of a rank's own rows, which
+    Labels are class numbers, or probabilities in the shape of the logits, whose dim 1 (or only one) are the classes. The mean is that of a rank's own rows, which
     decides how often it counts in a parallel program (:mod:`spmdsim.dialects.mindspore.context`). There may be a ``weight``
     per class; ``label_smoothing`` is the share of every label that is spread evenly over all classes.
     """
@@ -349,49 +353,29 @@ class CrossEntropyLoss(_Loss):
         self.weight, self.ignore_index, self.label_smoothing = weight, ignore_index, label_smoothing
 
     def construct(self, logits: Any, labels: Any) -> Tensor:
-        """``[batch, classes]``, ``[batch]`` or ``[batch, classes]`` -> ``[]``."""
+        """``[batch, classes, ...]`` and labels ``[batch, ...]``, or probabilities as many as logits -> ``[]``."""
         x = to_tensor(logits)
         x = x.to(x.layout.reduced)
-        weight = None if self.weight is None else self._weights(x)
-        if np.ndim(labels) == x.ndim:
-            return self._of_probabilities(x, _labels(labels, x), weight)
+        rows, numbered = losses.classes_last(x, min(1, x.ndim - 1)), np.ndim(labels) < x.ndim
         ignores = self.ignore_index != -100  # of a tensor's labels nobody knows all
-        if not isinstance(labels, Tensor):  # on the whole, so that all ranks say the same
+        if numbered and not isinstance(labels, Tensor):  # on the whole, so that all ranks say the same
             ignored = np.asarray(labels) == self.ignore_index
-            checked_ids(np.where(ignored, 0, labels), x.shape[-1], what="classes")
+            checked_ids(np.where(ignored, 0, labels), rows.shape[-1], what="classes")
             ignores = bool(ignored.any())
-        known = _labels(labels, x)
-        if weight is not None or self.label_smoothing or ignores:
-            return _settled(self._of_some(x, known, weight))
-        loss = _settled(core.cross_entropy(x, known, self.reduction))
-        loss.name = {"mean": LOCAL_MEAN, "sum": LOCAL_SUM}.get(self.reduction, "")
-        return loss
-
-    def _weights(self, logits: Tensor) -> Tensor:
-        values = np.asarray(self.weight, logits.dtype)
-        if values.shape != logits.shape[-1:]:
-            raise InputError(f"weight has one number per class, {logits.shape[-1]}, not shape {values.shape}")
-        return Tensor.from_global(values, Layout.replicated(logits.layout.mesh, 1), logits.world)
-
-    def _of_probabilities(self, logits: Tensor, known: Tensor, weight: Tensor | None) -> Tensor:
-        share, logs = self.label_smoothing, core.log_softmax(logits)
-        if share:
-            known = core.add(core.multiply(known, 1 - share), share / logits.shape[-1])
-        known = known if weight is None else core.multiply(known, weight)
-        elements = core.negative(core.sum(core.multiply(known, logs), -1))
-        return _settled(losses.reduced(elements, self.reduction))
-
-    def _of_some(self, logits: Tensor, labels: Tensor, weight: Tensor | None) -> Tensor:
-        """Where labels are ignored, weighted or smoothed: the mean is that of the weights of the labels that count."""
-        classes, weights = losses.counted(labels, self.ignore_index, weight, logits)
-        elements = losses.times_counts(core.cross_entropy(logits, classes, "none"), weights)
-        loss, share = losses.mean_of(elements, weights, self.reduction), self.label_smoothing
-        if not share:
+        known = _labels(labels, rows if numbered else x)
+        if numbered and self.weight is None and not self.label_smoothing and not ignores:
+            loss = _settled(core.cross_entropy(rows, known, self.reduction))
+            loss.name = {"mean": LOCAL_MEAN, "sum": LOCAL_SUM}.get(self.reduction, "")
             return loss
-        counts = losses.counted(labels, self.ignore_index, None, logits)[1]
-        spread = losses.times_counts(core.negative(core.sum(core.log_softmax(logits), -1)), counts)
-        evenly = core.multiply(losses.reduced(spread, self.reduction), share / logits.shape[-1])
-        return core.add(core.multiply(loss, 1 - share), evenly)
+        weight = None if self.weight is None else self._weights(rows)
+        options = self.ignore_index, self.reduction, self.label_smoothing
+        return _settled(losses.cross_entropy(x, known, weight, *options))
+
+    def _weights(self, rows: Tensor) -> Tensor:
+        values = np.asarray(self.weight, rows.dtype)
+        if values.shape != rows.shape[-1:]:
+            raise InputError(f"weight has one number per class, {rows.shape[-1]}, not shape {values.shape}")
+        return Tensor.from_global(values, Layout.replicated(rows.layout.mesh, 1), rows.world)
 
 
 class SoftmaxCrossEntropyWithLogits(CrossEntropyLoss):

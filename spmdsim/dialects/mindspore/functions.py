@@ -80,6 +80,13 @@ def _svd(input: Any, full_matrices: bool = False, compute_uv: bool = True) -> An
     return values, left, linalg.matrix_transpose(right)
 
 
+def _flatten(input: Any, order: str = "C", *, start_dim: int = 1, end_dim: int = -1) -> Any:
+    """By rows, or by columns (``"F"``), which is by rows with all dims in reverse."""
+    if order not in ("C", "F"):
+        raise InputError(f"flatten goes by rows, 'C', or by columns, 'F', not {order!r}")
+    return TORCH["flatten"].call(input if order == "C" else core.transpose(input), start_dim, end_dim)
+
+
 def _cross(input: Any, other: Any, dim: int | None = None) -> Any:
     """Along the first dim of three entries, unless another one is named."""
     first = next((d for d, size in enumerate(input.shape) if size == 3), -1)
@@ -122,7 +129,7 @@ ROWS: dict[str, Row] = {
     "count_nonzero": Row(lambda x, axis=(), keep_dims=False, dtype=np.int32: (
         core.cast(core.count_nonzero(x, dims_of(axis), keep_dims), dtype))),
     "cross": Row(_cross),
-    "flatten": Row(lambda x, start_dim=1: TORCH["flatten"].call(x, start_dim)),
+    "flatten": Row(_flatten),
     "full_like": Row(lambda input, fill_value: core.add(core.multiply(input.detach(), 0), fill_value)),
     "leaky_relu": Row(lambda input, alpha=0.2: NETWORK["leaky_relu"].call(input, alpha)),
     "max": _extreme("max"),

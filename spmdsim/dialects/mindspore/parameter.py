@@ -82,6 +82,13 @@ def _by_fans(bound: Callable[[int, int], float]) -> Initialiser:
     return block
 
 
+def _he_uniform(negative_slope: float = 0, mode: str = "fan_in") -> Initialiser:
+    modes = ["fan_in", "fan_out"]
+    if mode not in modes:
+        raise unknown(f"HeUniform has no mode {mode!r}", str(mode), modes)
+    return _by_fans(lambda *fans: 6 / (1 + negative_slope**2) / fans[modes.index(mode)])
+
+
 def _documented(name: str, about: str, function: Any) -> Callable[..., Initialiser]:
     function.__name__ = function.__qualname__ = name
     function.__doc__ = about
@@ -92,12 +99,12 @@ def _documented(name: str, about: str, function: Any) -> Callable[..., Initialis
 OBJECTS: dict[str, Callable[..., Initialiser]] = {name: _documented(name, *row) for name, row in {
     "Constant": ("One value everywhere.", lambda value: lambda index, _shape, dtype, _seed: (
         np.full([p.stop - p.start for p in index], value, dtype))),
-    "HeUniform": ("Uniform numbers by fan-in (He et al., 2015).", lambda: _by_fans(lambda fan_in, _: 6 / fan_in)),
+    "HeUniform": ("Uniform numbers by fan-in or fan-out, for layers followed by a (leaky) ReLU (He et al., 2015).", _he_uniform),
     "Normal": ("Normal numbers of this deviation; an InputError for another mean than 0.", _normal),
     "One": ("All one.", lambda: nn.ones),
     "Uniform": ("Numbers uniform in ``[-scale, scale)``.", lambda scale=0.07: nn.Uniform(scale)),
-    "XavierUniform": ("Uniform numbers by fan-in and fan-out (Glorot and Bengio, 2010).", lambda: (
-        _by_fans(lambda fan_in, fan_out: 6 / (fan_in + fan_out)))),
+    "XavierUniform": ("Uniform numbers by fan-in and fan-out (Glorot and Bengio, 2010).", lambda gain=1: (
+        _by_fans(lambda fan_in, fan_out: gain**2 * 6 / (fan_in + fan_out)))),
     "Zero": ("All zero.", lambda: nn.zeros),
 }.items()}  # fmt: skip
 #: Initialisers by their names in a text.

@@ -80,8 +80,7 @@ def _transpose(x: Any, *axes: Any) -> Any:
 
 
 def _flatten(x: Any, order: str = "C", *, start_dim: int = 0, end_dim: int = -1) -> Any:
-    first, last = start_dim % max(1, x.ndim), end_dim % max(1, x.ndim)
-    return _ops().reshape(x, (*x.shape[:first], math.prod(x.shape[first : last + 1]), *x.shape[last + 1 :]))
+    return _ops().flatten(x, order, start_dim=start_dim, end_dim=end_dim)
 
 
 def _to(kind: Any) -> Callable[[Any], Any]:
