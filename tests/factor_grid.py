@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from spmdsim.auto_parallel.strategy_choice import prime_factors
 from spmdsim.core import BoundRule, Layout, Mesh, Strategy
 from spmdsim.errors import InputError
-from spmdsim.notation.rule_terms import members
+from spmdsim.notation.rules import members
 
 
 @dataclass(frozen=True)

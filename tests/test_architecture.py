@@ -23,7 +23,6 @@ LEFT_OF = {
     "bounded": (),
     "pictured": (),  # may be imported by all
     "registry": ("errors",),
-    "immutable": (),  # may be imported by all, too
     "notation": ("errors",),
     "core": ("errors", "notation"),
     "layout": ("errors", "reading", "notation", "core"),
@@ -74,9 +73,7 @@ LEFT_OF["dialects"] = (*LEFT_OF["auto_parallel"], "auto_parallel", "cases", "lin
 #: What is known of a room on the right by type checkers only: a tensor's symbols are operators.
 TYPES_OF = {
     **{"tensor/program_tensor.py": "ops", "tensor/symbols.py": "ops"},
-    **dict.fromkeys(
-        (f"notation/{name}.py" for name in ("arguments", "layout_facts", "refusals", "rule_terms")), "core"
-    ),
+    **dict.fromkeys(("notation/layouts.py", "notation/rules.py"), "core"),
 }
 LEFT_OF["imitations"] = (*LEFT_OF["dialects"], "dialects")
 

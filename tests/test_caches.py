@@ -14,9 +14,9 @@ from counted import calls
 import spmdsim.ops as ops
 from spmdsim import Layout, LockStep, Machine, Mesh, ShapeOnly, Tensor, matmul
 from spmdsim.bounded import MOST
-from spmdsim.core import meta
-from spmdsim.core.meta import Meta
+from spmdsim.core import tensor as core_tensor
 from spmdsim.core.operator import Recipe
+from spmdsim.core.tensor import Meta
 from spmdsim.redistribution import planner
 from spmdsim.worlds.programs import FastPath
 
@@ -27,8 +27,8 @@ MESH = Mesh((2,), ("a",))
 @pytest.mark.parametrize("kind", [LockStep, ShapeOnly])
 def test_entries_over_new_shapes(kind, monkeypatch):
     world = kind(2)
-    kept = lru_cache(maxsize=50)(meta.interned.__wrapped__)
-    monkeypatch.setattr(meta, "interned", kept)
+    kept = lru_cache(maxsize=50)(core_tensor.interned.__wrapped__)
+    monkeypatch.setattr(core_tensor, "interned", kept)
     assert world.cache.most >= MOST
     world.cache.most = 50
     for n in range(2, 80):
@@ -42,7 +42,7 @@ def test_entries_over_new_shapes(kind, monkeypatch):
     world.cache.clear()
     kept.cache_clear()
     gc.collect()
-    assert not [key for key in meta._ALIVE if key[1][-1:] == (79,)]
+    assert not [key for key in core_tensor._ALIVE if key[1][-1:] == (79,)]
 
 
 @pytest.mark.ranks(4)
@@ -133,7 +133,7 @@ def test_a_program_that_is_forgotten_is_derived_again(world):
 
 
 def test_equal_metas_are_one_as_long_as_somebody_has_one(monkeypatch):
-    monkeypatch.setattr(meta, "interned", lru_cache(maxsize=2)(meta.interned.__wrapped__))
+    monkeypatch.setattr(core_tensor, "interned", lru_cache(maxsize=2)(core_tensor.interned.__wrapped__))
     layout = MESH("a")
     first = Meta.of(layout, (7,), np.dtype("f4"))
     for n in range(10):

@@ -18,7 +18,7 @@ import numpy as np
 from paired import Estimate, row
 
 from spmdsim.core import Layout, Mesh
-from spmdsim.core.meta import Meta
+from spmdsim.core.tensor import Meta
 from spmdsim.redistribution import plan
 from spmdsim.tensor import Tensor
 from spmdsim.worlds import MPIWorld

@@ -17,7 +17,7 @@ import numpy as np
 from paired import resident, row
 
 from spmdsim import LockStep, Mesh, Tensor, matmul
-from spmdsim.core.meta import interned
+from spmdsim.core.tensor import interned
 
 
 def cached() -> dict[str, int]:

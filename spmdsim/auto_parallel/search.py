@@ -24,7 +24,7 @@ from spmdsim.auto_parallel.strategy_choice import (
 from spmdsim.core import Mesh, Strategy
 from spmdsim.cost.machine import CostModel, Machine
 from spmdsim.errors import InputError, SpmdError, unknown
-from spmdsim.notation.arguments import MOST_RANKS
+from spmdsim.notation.layouts import MOST_RANKS
 
 #: Names of the searches; the second names are MindSpore's.
 METHODS = {

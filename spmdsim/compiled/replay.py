@@ -15,9 +15,9 @@ import numpy as np
 from spmdsim.compiled.note_taker import Note, NoteTaker, OperatorScope, optimiser_of
 from spmdsim.compiled.once import calculated_once
 from spmdsim.compiled.straight import NumberedCall, asking, forgetting, on_one_rank, origin, written
-from spmdsim.core.meta import Meta
 from spmdsim.core.step import Step
 from spmdsim.core.tape import OpNode, history
+from spmdsim.core.tensor import Meta
 from spmdsim.nn.optimisers import Optimiser
 from spmdsim.pictured import Pictured
 from spmdsim.sides import number_of

@@ -1,8 +1,11 @@
-"""The layout: where a tensor lives.
+"""The mesh, ranks in a grid whose axes have names; and the layout, where on it a tensor lives.
 
-Per tensor dim, the mesh axes that split it, major to minor (MindSpore's and JAX's order); plus the axes along which
-values are still partial. Everything else is derived from these two facts: bounds here; shard numbers, replicas, and how
-other systems say it, placements and tensor maps, in :mod:`spmdsim.notation.layout_facts`.
+MindSpore calls the mesh the device matrix with alias names, OneFlow the hierarchy of a placement, JAX and DTensor a
+mesh. Coordinates are row-major: the last axis varies fastest.
+
+A layout says per tensor dim the mesh axes that split it, major to minor (MindSpore's and JAX's order); plus the axes along
+which values are still partial. Everything else is derived from these two facts: bounds here; shard numbers, replicas, and how
+other systems say it, placements and tensor maps, in :mod:`spmdsim.notation.layouts`.
 
 Sizes that do not divide are split in balanced blocks, axis by axis, major first ("nested"): the first
 ``n % p`` of ``p`` parts get one element more (OneFlow's BalancedSplitter). Empty shards are legal.
@@ -12,14 +15,147 @@ Next: :mod:`spmdsim.core.rule`, what operators mean for layouts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from spmdsim.core.mesh import Mesh
-from spmdsim.immutable import Immutable
-from spmdsim.notation.arguments import PartialLike, axes_of_dim, check_axes, partial_axes_of
-from spmdsim.notation.layout_facts import LayoutFacts
+from spmdsim.errors import LayoutError
+from spmdsim.notation.layouts import (
+    Immutable,
+    LayoutFacts,
+    PartialLike,
+    axes_of_dim,
+    check_axes,
+    listed,
+    mesh_arguments,
+    partial_axes_of,
+)
+
+
+class Mesh(Immutable):
+    """Ranks in a grid with named axes. Immutable and hashable; a LayoutError says what cannot form one.
+
+    Args:
+        shape: the size of each axis, all positive.
+        axes: one distinct name per axis.
+        ranks: the rank at each position in row-major order; ``0 .. size-1`` when left out. Any order and
+            any subset of the world's ranks may be given; the order written is kept.
+
+    >>> mesh = Mesh((2, 4), ("dp", "tp"))
+    >>> mesh.coords(6), mesh.group(6, "dp")
+    ((1, 2), (2, 6))
+    >>> print(mesh("dp", None))
+    [dp, -] over dp=2 tp=4
+    """
+
+    __slots__ = ("axes", "ranks", "shape", "size")
+
+    shape: tuple[int, ...]
+    axes: tuple[str, ...]
+    ranks: tuple[int, ...] | None
+    size: int
+
+    def __init__(self, shape: Sequence[int], axes: Sequence[str], ranks: Iterable[int] | None = None) -> None:
+        sizes, names, order = mesh_arguments(shape, axes, ranks)
+        object.__setattr__(self, "size", math.prod(sizes))
+        self._settle(("shape", "axes", "ranks"), sizes, names, order)
+
+    def __repr__(self) -> str:
+        ranks = "" if self.ranks is None else f", ranks={listed(self.ranks, repr)}"
+        return f"Mesh({self.shape}, {self.axes}{ranks})"
+
+    def __str__(self) -> str:
+        sizes = " ".join(f"{axis}={size}" for axis, size in zip(self.axes, self.shape)) or "one rank"
+        return sizes if self.ranks is None else f"{sizes} on ranks {listed(self.ranks, list)}"
+
+    def __call__(self, *dims: str | Sequence[str] | None, partial: PartialLike = ()) -> Layout:
+        """A layout on this mesh: per tensor dim an axis, several axes (major first) or None.
+
+        ``partial`` names the axes with pending results: ``{"tp": "sum"}``, or just ``"tp"`` for a sum.
+        """
+        return Layout(self, dims, partial)
+
+    def axis_index(self, axis: str) -> int:
+        """Position of a named axis; LayoutError if the mesh has no such axis."""
+        if axis not in self.axes:
+            raise LayoutError(f"axis {axis!r} is not found in the mesh; its axes are {list(self.axes)}")
+        return self.axes.index(axis)
+
+    def axis_size(self, *axes: str) -> int:
+        """Product of the sizes of the given axes (1 for none)."""
+        return math.prod(self.size_of[axis] if axis in self.axes else self.axis_index(axis) for axis in axes)
+
+    @cached_property
+    def size_of(self) -> Mapping[str, int]:
+        """The size of each axis by its name."""
+        return dict(zip(self.axes, self.shape))
+
+    @cached_property
+    def _strides(self) -> tuple[int, ...]:
+        return tuple(math.prod(self.shape[i + 1 :]) for i in range(len(self.shape)))
+
+    @cached_property
+    def _positions(self) -> dict[int, int] | None:
+        return None if self.ranks is None else {rank: i for i, rank in enumerate(self.ranks)}
+
+    def __contains__(self, rank: int) -> bool:
+        return 0 <= rank < self.size if self._positions is None else rank in self._positions
+
+    def position(self, rank: int) -> int:
+        """Row-major position of a rank in the mesh; LayoutError if it is not there."""
+        if rank not in self:
+            where = f"0..{self.size - 1}" if self.ranks is None else str(list(self.ranks))
+            raise LayoutError(f"rank {rank} is not in the mesh {self}, which holds ranks {where}")
+        return rank if self._positions is None else self._positions[rank]
+
+    def rank_at(self, position: int) -> int:
+        """The rank at a row-major position."""
+        return position if self.ranks is None else self.ranks[position]
+
+    @property
+    def rank_list(self) -> tuple[int, ...]:
+        """All ranks in row-major order."""
+        return tuple(range(self.size)) if self.ranks is None else self.ranks
+
+    def coords(self, rank: int) -> tuple[int, ...]:
+        """The rank's coordinate on every axis.
+
+        >>> Mesh((2, 1, 4), ("a", "b", "c")).coords(5)
+        (1, 0, 1)
+        """
+        position = self.position(rank)
+        return tuple(position // stride % size for stride, size in zip(self._strides, self.shape))
+
+    def rank_of(self, coords: Sequence[int]) -> int:
+        """The rank at a coordinate (inverse of :meth:`coords`)."""
+        return self.rank_at(sum(c * stride for c, stride in zip(coords, self._strides)))
+
+    def group(self, rank: int, *axes: str) -> tuple[int, ...]:
+        """The ranks that differ from ``rank`` only on the given axes, itself included.
+
+        They are ordered by their coordinates on ``axes``, the first axis given being the major one.
+
+        >>> Mesh((2, 3), ("a", "b")).group(4, "b"), Mesh((2, 3), ("a", "b")).group(4, "b", "a")
+        ((3, 4, 5), (0, 3, 1, 4, 2, 5))
+        """
+        indices = [self.axis_index(axis) for axis in axes]
+        coords = self.coords(rank)
+        base = self.position(rank) - sum(coords[i] * self._strides[i] for i in indices)
+        offsets = [range(0, self.shape[i] * self._strides[i], self._strides[i]) for i in indices]
+        return tuple(self.rank_at(base + sum(parts)) for parts in itertools.product(*offsets))
+
+    def groups(self, *axes: str) -> tuple[tuple[int, ...], ...]:
+        """All groups along the given axes, ordered by their first rank's position.
+
+        >>> Mesh((2, 2), ("a", "b")).groups("a")
+        ((0, 2), (1, 3))
+        """
+        indices, sizes = {self.axis_index(axis) for axis in axes}, zip(self.shape, self._strides)
+        others = [range(0, n * stride, stride) for i, (n, stride) in enumerate(sizes) if i not in indices]
+        return tuple(self.group(self.rank_at(sum(parts)), *axes) for parts in itertools.product(*others))
+
 
 Bounds = tuple[tuple[int, int], ...]
 

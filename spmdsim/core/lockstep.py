@@ -3,7 +3,7 @@
 Reductions go through the members of a group in its order (their mesh coordinates). Ranks whose results are
 equal share one array, so thousands of ranks cost what their distinct pieces cost.
 
-Next: :mod:`spmdsim.core.meta`, what is known of a tensor without its data.
+Next: :mod:`spmdsim.core.tensor`, a value over the ranks of a world.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from spmdsim.core.layout import Bounds, Layout
 from spmdsim.core.step import Step, volume, within
 from spmdsim.core.world import Shards, World
 from spmdsim.errors import WorldError
-from spmdsim.notation.refusals import check_shards
+from spmdsim.notation.rules import check_shards
 
 Program = Callable[[Shards, Shards], None]
 

@@ -21,16 +21,14 @@ from typing import Any, ClassVar
 import numpy as np
 
 from spmdsim.core import elements
-from spmdsim.core.bound import BoundRule, bind
 from spmdsim.core.layout import Layout
-from spmdsim.core.meta import Meta
-from spmdsim.core.route import Route
-from spmdsim.core.rule import Rule, Strategy
+from spmdsim.core.rule import BoundRule, Rule, Strategy, bind
+from spmdsim.core.step import Route
 from spmdsim.core.tape import MoveNode, OpNode, Params
-from spmdsim.core.tensor import T, Tensor, follow
+from spmdsim.core.tensor import Meta, T, Tensor, follow
 from spmdsim.core.world import World, performed
 from spmdsim.errors import RuleError, UsageTypeError, context
-from spmdsim.notation.rule_terms import Shape
+from spmdsim.notation.rules import Shape
 from spmdsim.pictured import Pictured
 
 Arrays = list[np.ndarray]

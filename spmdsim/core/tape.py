@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from spmdsim.core.layout import Layout
-from spmdsim.core.meta import Meta
-from spmdsim.core.tensor import T, Tensor
+from spmdsim.core.tensor import Meta, T, Tensor
 from spmdsim.core.world import World, performed, programs
 from spmdsim.errors import LayoutError, UsageTypeError
 

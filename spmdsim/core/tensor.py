@@ -1,4 +1,4 @@
-"""The global tensor: one value, laid out over the ranks of a world.
+"""The global tensor: one value, laid out over the ranks of a world; and what is known of it without its data, interned.
 
 A program says what to compute on whole tensors; each process holds only the shards of the ranks it owns. What else a
 user's tensors can do (operators as symbols, files, pieces of any origin) is in :mod:`spmdsim.tensor`.
@@ -10,25 +10,69 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial, reduce
+from functools import lru_cache, partial, reduce
 from operator import add, attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakValueDictionary
 
 import numpy as np
 
 from spmdsim.core import elements
 from spmdsim.core.elements import each, identity, in_type
-from spmdsim.core.layout import Layout
-from spmdsim.core.mesh import Mesh
-from spmdsim.core.meta import Meta
+from spmdsim.core.layout import Layout, Mesh
 from spmdsim.core.world import Shards, performed
 from spmdsim.errors import LayoutError, UsageTypeError, WorldError
+from spmdsim.notation.layouts import short_dtype
 from spmdsim.pictured import Pictured
 
 if TYPE_CHECKING:
-    from spmdsim.core.route import Route
+    from spmdsim.core.step import Route
     from spmdsim.core.tape import Node
     from spmdsim.core.world import World
+
+
+_ALIVE: WeakValueDictionary[Any, Meta] = WeakValueDictionary()
+"""All that some tensor or recipe has: two of equal values would not be one object otherwise."""
+
+
+class Meta:
+    """Layout, global shape and dtype of a tensor; ``held`` is the type of its arrays, mostly ``dtype``.
+
+    Equal values are one object: operators look their recipe up by identity, which costs nothing.
+    """
+
+    __slots__ = ("__weakref__", "dtype", "held", "layout", "shape")
+
+    def __init__(self, layout: Layout, shape: tuple[int, ...], dtype: np.dtype) -> None:
+        self.layout, self.shape, self.dtype = layout, shape, dtype
+        self.held = elements.types.held(layout, dtype)
+
+    @staticmethod
+    def of(layout: Layout, shape: Sequence[int], dtype: Any) -> Meta:
+        """The one Meta with these values; LayoutError if the layout is for another number of dims."""
+        if type(shape) is tuple and isinstance(dtype, np.dtype):
+            return interned(layout, shape, dtype)
+        return interned(layout, tuple(shape), np.dtype(dtype))
+
+    def with_layout(self, layout: Layout) -> Meta:
+        """The same tensor laid out differently."""
+        return Meta.of(layout, self.shape, self.dtype)
+
+    def __repr__(self) -> str:
+        sizes = ",".join(map(str, self.shape))
+        return f"{short_dtype(self.dtype)}[{sizes}] {self.layout.short()}"
+
+
+@lru_cache(maxsize=4096)
+def interned(layout: Layout, shape: tuple[int, ...], dtype: np.dtype) -> Meta:
+    """The one Meta with these values; the latest are found at once."""
+    shape = tuple([int(n) for n in shape])  # numpy's integers are equal to Python's, and would stay
+    meta = _ALIVE.get((layout, shape, dtype))
+    if meta is None:
+        layout.check_shape(shape)
+        meta = _ALIVE[layout, shape, dtype] = Meta(layout, shape, dtype)
+    return meta
+
 
 T = TypeVar("T", bound="Tensor")
 

@@ -20,19 +20,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from spmdsim.core.mesh import Mesh
-from spmdsim.core.route import Route, shortest_route
-from spmdsim.core.step import Step
-from spmdsim.notation.arguments import check_world_size
-from spmdsim.notation.refusals import check_ranks
+from spmdsim.core.layout import Mesh
+from spmdsim.core.step import Route, Step, shortest_route
+from spmdsim.notation.layouts import check_world_size
+from spmdsim.notation.rules import check_ranks
 from spmdsim.pictured import Pictured
 
 if TYPE_CHECKING:
-    from spmdsim.core.bound import BoundRule
     from spmdsim.core.layout import Layout
-    from spmdsim.core.meta import Meta
-    from spmdsim.core.rule import Strategy
-    from spmdsim.core.tensor import Tensor
+    from spmdsim.core.rule import BoundRule, Strategy
+    from spmdsim.core.tensor import Meta, Tensor
 
 #: One array per owned rank.
 Shards = list[Any]

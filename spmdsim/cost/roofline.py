@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from spmdsim.core import BoundRule, Strategy
 from spmdsim.cost.machine import CostModel, Machine, Restricted
 from spmdsim.layout.blocks import largest_block
-from spmdsim.notation.rule_terms import Term, members
+from spmdsim.notation.rules import Term, members
 from spmdsim.pictured import Pictured
 
 

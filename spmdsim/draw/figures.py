@@ -158,7 +158,7 @@ def page(title: str, figures: Sequence[Figure]) -> str:
 
 #: Class -> the module of this room and the function in it that makes its figure. Nothing is loaded for the table.
 DRAWN: dict[str, str] = {
-    "spmdsim.core.mesh.Mesh": "grid_figures.mesh_figure",
+    "spmdsim.core.layout.Mesh": "grid_figures.mesh_figure",
     "spmdsim.core.layout.Layout": "grid_figures.layout_figure",
     "spmdsim.core.tensor.Tensor": "grid_figures.tensor_figure",
     "spmdsim.core.step.Step": "plan_figures.step_figure",
@@ -167,7 +167,7 @@ DRAWN: dict[str, str] = {
     "spmdsim.core.operator.Op": "fact_figures.operator_figure",
     "spmdsim.ops.operators.OperatorFunction": "fact_figures.operator_figure",
     "spmdsim.core.rule.Rule": "fact_figures.rule_figure",
-    "spmdsim.core.bound.BoundRule": "fact_figures.bound_figure",
+    "spmdsim.core.rule.BoundRule": "fact_figures.bound_figure",
     "spmdsim.core.rule.Strategy": "fact_figures.strategy_figure",
     "spmdsim.core.world.World": "fact_figures.world_figure",
     "spmdsim.nn.module.Module": "fact_figures.module_figure",

@@ -10,7 +10,7 @@ import numpy as np
 from spmdsim.collectives import schedule_of
 from spmdsim.collectives.history import History, unroll
 from spmdsim.core import Layout, Mesh, Strategy
-from spmdsim.core.bound import BoundRule
+from spmdsim.core.rule import BoundRule
 from spmdsim.core.step import Step
 from spmdsim.explore.moves import boxes
 from spmdsim.ops import matmul

@@ -19,8 +19,7 @@ from itertools import accumulate, pairwise
 from operator import mul
 from typing import TYPE_CHECKING, NamedTuple
 
-from spmdsim.core.layout import Layout, split_block
-from spmdsim.core.mesh import Mesh
+from spmdsim.core.layout import Layout, Mesh, split_block
 
 if TYPE_CHECKING:
     import numpy as np

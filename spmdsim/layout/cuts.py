@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from spmdsim.core import Layout, Mesh
-from spmdsim.core.bound import BoundRule
 from spmdsim.core.operator import Op
-from spmdsim.core.rule import Strategy
+from spmdsim.core.rule import BoundRule, Strategy
 from spmdsim.core.tensor import Tensor
 from spmdsim.errors import RuleError
 from spmdsim.pictured import ShortRepr

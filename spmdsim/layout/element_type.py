@@ -28,7 +28,7 @@ import numpy as np
 from spmdsim.core import elements
 from spmdsim.core.rule import Rule
 from spmdsim.errors import WorldError, unknown
-from spmdsim.notation.arguments import REDUCE_OPS
+from spmdsim.notation.layouts import REDUCE_OPS
 
 if TYPE_CHECKING:
     from spmdsim.core.layout import Layout

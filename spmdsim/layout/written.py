@@ -15,8 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 from typing import Any
 
-from spmdsim.core.layout import Layout
-from spmdsim.core.mesh import Mesh
+from spmdsim.core.layout import Layout, Mesh
 from spmdsim.errors import InputError, LayoutError, UsageTypeError
 from spmdsim.reading import literal, one_line
 

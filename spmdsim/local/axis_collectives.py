@@ -21,7 +21,7 @@ from spmdsim.core.step import Step
 from spmdsim.errors import RuleError
 from spmdsim.local.trees import of_trees
 from spmdsim.local.turns import TurnCall, TurnPlace, current, in_groups
-from spmdsim.notation.layout_facts import short_dtype
+from spmdsim.notation.layouts import short_dtype
 from spmdsim.ops.operators import completed
 
 #: An axis, or several, the first one major.

@@ -29,8 +29,7 @@ from spmdsim.local.trees import (
     rebuilt,
     spread,
 )
-from spmdsim.notation.refusals import common_mesh
-from spmdsim.notation.rule_terms import Shape
+from spmdsim.notation.rules import Shape, common_mesh
 from spmdsim.pictured import Pictured
 from spmdsim.sides import in_words, name_ranks, sides
 from spmdsim.tensor import Context, Tensor

@@ -12,7 +12,7 @@ import numpy as np
 from spmdsim.core import BoundRule, Layout, Mesh, Rule, Strategy
 from spmdsim.errors import RuleError, SpmdError
 from spmdsim.local.turns import together
-from spmdsim.notation.rule_terms import Shape
+from spmdsim.notation.rules import Shape
 from spmdsim.tensor import Op
 
 

@@ -11,9 +11,9 @@ import numpy as np
 
 from spmdsim.core import Layout, Mesh
 from spmdsim.core.elements import in_type
-from spmdsim.core.meta import Meta
 from spmdsim.core.step import Step
 from spmdsim.core.tape import added, keep, pull_back, settle
+from spmdsim.core.tensor import Meta
 from spmdsim.core.world import performed, programs
 from spmdsim.errors import LayoutError
 from spmdsim.nn.module import Module, Parameter, parameters_of

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from spmdsim.core import Layout
-from spmdsim.core.meta import Meta
+from spmdsim.core.tensor import Meta
 from spmdsim.core.world import programs
 from spmdsim.errors import UsageTypeError, WorldError
 from spmdsim.layout.element_type import has_gradient

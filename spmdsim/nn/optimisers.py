@@ -12,7 +12,7 @@ import numpy as np
 
 from spmdsim.core import Layout
 from spmdsim.core.elements import in_type
-from spmdsim.core.meta import Meta
+from spmdsim.core.tensor import Meta
 from spmdsim.core.world import performed
 from spmdsim.errors import InputError
 from spmdsim.layout.element_type import accumulator

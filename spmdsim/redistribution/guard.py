@@ -13,9 +13,9 @@ from spmdsim.errors import PlanError
 from spmdsim.redistribution.planner import Plan
 
 if TYPE_CHECKING:
-    from spmdsim.core.bound import BoundRule
-    from spmdsim.core.meta import Meta
-    from spmdsim.core.route import Route
+    from spmdsim.core.rule import BoundRule
+    from spmdsim.core.step import Route
+    from spmdsim.core.tensor import Meta
 
 #: Who is asked before an operator moves an operand, with its name and the route; the last one counts.
 guards: list[Callable[[str, Any], None]] = []

@@ -17,8 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from spmdsim.core.layout import Layout
-from spmdsim.core.mesh import Mesh
+from spmdsim.core.layout import Layout, Mesh
 from spmdsim.core.step import RECEIVED_ELSEWHERE, Index, Step
 from spmdsim.layout.windowed_layout import Window, Windowed
 from spmdsim.redistribution.exchange.grid import cuts, parts_of, piece_numbers

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from spmdsim.core import Layout
-from spmdsim.core.meta import Meta
 from spmdsim.core.tape import Gradients, Node, settle
+from spmdsim.core.tensor import Meta
 from spmdsim.errors import WorldError
 from spmdsim.redistribution.group_steps import Parts, PartsStep, parts_step
 from spmdsim.tensor.program_tensor import Tensor

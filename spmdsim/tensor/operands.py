@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 import numpy as np
 
 from spmdsim.core import Layout, Mesh
-from spmdsim.core.meta import Meta
+from spmdsim.core.tensor import Meta
 from spmdsim.core.world import programs
 from spmdsim.errors import InputError, RuleError, UsageTypeError
 from spmdsim.layout.element_type import promoted

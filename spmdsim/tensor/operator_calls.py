@@ -17,11 +17,10 @@ import numpy as np
 from spmdsim.core import Rule
 from spmdsim.core.elements import each
 from spmdsim.core.layout import Layout
-from spmdsim.core.meta import Meta
 from spmdsim.core.operator import Recipe, routed, run, track
-from spmdsim.core.route import Route
+from spmdsim.core.step import Route
 from spmdsim.core.tape import OpNode
-from spmdsim.core.tensor import Tensor, follow
+from spmdsim.core.tensor import Meta, Tensor, follow
 from spmdsim.errors import WorldError, context
 from spmdsim.layout.cuts import ShardedOp, applied
 from spmdsim.redistribution.guard import guards

@@ -10,10 +10,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from spmdsim.core import operator
-from spmdsim.core.bound import BoundRule, laid_out
-from spmdsim.core.layout import Layout
-from spmdsim.core.mesh import Mesh
-from spmdsim.core.rule import Strategy
+from spmdsim.core.layout import Layout, Mesh
+from spmdsim.core.rule import BoundRule, Strategy, laid_out
 from spmdsim.core.tensor import Tensor
 from spmdsim.errors import RuleError
 from spmdsim.layout.cuts import ShardedOp, applied, sharded

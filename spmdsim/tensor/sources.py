@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from spmdsim.core import Layout
-from spmdsim.core.meta import Meta
+from spmdsim.core.tensor import Meta
 from spmdsim.errors import InputError, LayoutError, UsageTypeError
 from spmdsim.sides import in_words, sides
 from spmdsim.tensor.element_types import as_array, is_nameless, named, number_type, why_no_number

@@ -18,14 +18,13 @@ import numpy as np
 
 from spmdsim.core import BoundRule, Layout, Strategy, operator
 from spmdsim.core.elements import in_type
-from spmdsim.core.meta import Meta
 from spmdsim.core.step import Step
 from spmdsim.core.tape import OpNode
-from spmdsim.core.tensor import Tensor
+from spmdsim.core.tensor import Meta, Tensor
 from spmdsim.core.world import performed, programs
 from spmdsim.layout.cuts import ShardedOp
 from spmdsim.layout.element_type import accumulator
-from spmdsim.notation.rule_terms import Shape
+from spmdsim.notation.rules import Shape
 from spmdsim.redistribution.sparse_lookup import RowStep, row_step
 from spmdsim.tensor.operator_calls import CallRecipe
 from spmdsim.tensor.program_operator import Op

@@ -11,8 +11,8 @@ import numpy as np
 
 from spmdsim.core import tensor
 from spmdsim.core.elements import each, in_type
-from spmdsim.core.meta import Meta
 from spmdsim.core.tape import like
+from spmdsim.core.tensor import Meta
 from spmdsim.core.world import performed
 from spmdsim.layout.element_type import accumulator
 

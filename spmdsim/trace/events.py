@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from spmdsim.core.bound import BoundRule
-from spmdsim.core.rule import Strategy
+from spmdsim.core.rule import BoundRule, Strategy
 from spmdsim.core.step import EXCHANGES, Step
 from spmdsim.layout.element_type import element_type
 from spmdsim.pictured import ShortRepr

@@ -12,9 +12,9 @@ from zlib import crc32
 from spmdsim.bounded import Bounded
 from spmdsim.core import world
 from spmdsim.core.elements import in_type
-from spmdsim.core.meta import Meta
 from spmdsim.core.operator import Op
 from spmdsim.core.step import Step
+from spmdsim.core.tensor import Meta
 from spmdsim.errors import WorldError
 from spmdsim.launcher import is_root
 from spmdsim.layout.element_type import accumulator
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     from spmdsim.core import BoundRule, Layout, Strategy
-    from spmdsim.core.mesh import Mesh
-    from spmdsim.core.route import Route
+    from spmdsim.core.layout import Mesh
+    from spmdsim.core.step import Route
     from spmdsim.cost.machine import CostModel
     from spmdsim.redistribution.group_steps import Parts, PartsStep
     from spmdsim.redistribution.sparse_lookup import RowStep

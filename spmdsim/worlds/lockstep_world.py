@@ -13,7 +13,7 @@ from spmdsim.core.step import Step, overlap, volume, within
 from spmdsim.core.world import Shards
 from spmdsim.errors import PlanError
 from spmdsim.layout.element_type import check_reduce
-from spmdsim.notation.refusals import check_ranks
+from spmdsim.notation.rules import check_ranks
 from spmdsim.redistribution.exchange.flat import flat_receives
 from spmdsim.redistribution.group_steps import EXCLUSIVE_SCAN, Parts, PartsStep, ScanStep
 from spmdsim.redistribution.halo import HALO_EXCHANGE, HALO_REDUCE, WINDOW, HaloStep, received

@@ -21,7 +21,7 @@ from spmdsim.trace.events import Asked, received_counts
 
 if TYPE_CHECKING:
     from spmdsim.core import Layout
-    from spmdsim.core.meta import Meta
+    from spmdsim.core.tensor import Meta
     from spmdsim.redistribution.planner import Plan
     from spmdsim.worlds.base import World
 

@@ -11,9 +11,9 @@ import pytest
 from spmdsim import LockStep, Mesh, ShapeOnly, Tensor, ops
 from spmdsim.core import Rule, bind
 from spmdsim.core.elements import ElementTypes, identity, in_type
-from spmdsim.core.meta import Meta
 from spmdsim.core.operator import Recipe, apply
 from spmdsim.core.tape import added
+from spmdsim.core.tensor import Meta
 from spmdsim.core.world import programs
 from spmdsim.errors import LayoutError, RuleError, UsageTypeError, WorldError
 from spmdsim.layout.cuts import ShardedOp

@@ -20,7 +20,7 @@ from pathlib import Path
 
 class Blocked:
     def find_spec(self, name, path=None, target=None):
-        beside = ("core", "errors", "notation", "immutable", "pictured", "_version", "launcher")
+        beside = ("core", "errors", "notation", "pictured", "_version", "launcher")
         known = tuple(f"spmdsim.{leaf}" for leaf in beside)
         if name.startswith("spmdsim.") and not name.startswith(known) or name.startswith("mpi4py"):
             raise ImportError(f"{name} is no part of core")
@@ -150,8 +150,8 @@ for name in "spmdsim.layout", "spmdsim.tensor", "spmdsim.worlds", "mpi4py":
 
 #: The way through core, from where each file says which one comes next.
 ORDER = (
-    *("mesh", "layout", "rule", "bound", "step", "route"),
-    *("elements", "world", "lockstep", "meta", "tensor", "tape", "operator"),
+    *("layout", "rule", "step"),
+    *("elements", "world", "lockstep", "tensor", "tape", "operator"),
 )
 
 
@@ -169,7 +169,7 @@ def test_core_says_what_comes_next_and_stays_small():
 
 def test_the_plain_planner_takes_the_fewest_bytes():
     from spmdsim.core import Mesh
-    from spmdsim.core.route import shortest_route
+    from spmdsim.core.step import shortest_route
 
     mesh = Mesh((2, 2), ("x", "y"))
     for src, dst, collectives in (
@@ -189,7 +189,7 @@ def test_the_plain_planner_takes_the_fewest_bytes():
 def test_the_plain_planner_takes_the_fewest_of_the_cheapest_steps():
     """Against all layouts on the way, improved until nothing changes, for prices that many paths share."""
     from spmdsim.core import Mesh
-    from spmdsim.core.route import _moves, shortest_route
+    from spmdsim.core.step import _moves, shortest_route
 
     def price(step, itemsize):
         return random.Random(f"{seed} {step.collective} {step.axes}").randrange(3)
@@ -256,7 +256,7 @@ def test_a_plain_tensor_that_is_pending_is_what_it_was_made_of():
 
 def test_no_route_leads_to_other_meshes_dims_or_reductions():
     from spmdsim.core import Mesh
-    from spmdsim.core.route import shortest_route
+    from spmdsim.core.step import shortest_route
     from spmdsim.errors import PlanError
 
     mesh, other = Mesh((2, 2), ("a", "b")), Mesh((2, 2), ("a", "c"))

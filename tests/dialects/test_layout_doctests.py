@@ -10,7 +10,6 @@ import pytest
 MODULES = [
     "layout.explain",
     "core.layout",
-    "core.mesh",
     "layout.written",
     "cli.arguments",
     "draw.layout_picture",

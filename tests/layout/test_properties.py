@@ -24,7 +24,7 @@ from spmdsim.layout.element_type import element_type, typed_rule
 from spmdsim.layout.shape_sizes import flag
 from spmdsim.layout.windowed_layout import Window, Windowed
 from spmdsim.layout.written import _wrapped, parse_entries, split_entries
-from spmdsim.notation.arguments import MOST_RANKS
+from spmdsim.notation.layouts import MOST_RANKS
 
 
 @st.composite

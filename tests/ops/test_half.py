@@ -16,7 +16,7 @@ from operators import SAMPLES, Sample, _ids, _norm, _normal, _positive, _softmax
 
 import spmdsim.ops as ops
 from spmdsim.core import Layout, Mesh
-from spmdsim.core.meta import Meta
+from spmdsim.core.tensor import Meta
 from spmdsim.tensor import Tensor
 from spmdsim.worlds import MPIWorld
 

@@ -13,7 +13,7 @@ from processes import run_python
 
 from spmdsim import nn, ops
 from spmdsim.core import Mesh
-from spmdsim.core.meta import Meta
+from spmdsim.core.tensor import Meta
 from spmdsim.errors import UsageTypeError, WorldError
 from spmdsim.tensor import Tensor, replicas, watch
 from spmdsim.tensor.replicas import check_replicas, first_difference, sampled

@@ -18,8 +18,8 @@ from spmdsim.auto_parallel.costs.settings import Settings
 from spmdsim.auto_parallel.programs.graph import Graph, Operator, Value
 from spmdsim.auto_parallel.strategy_choice import StrategyChoice
 from spmdsim.core import BoundRule, Layout, Strategy
-from spmdsim.core.meta import Meta
 from spmdsim.core.step import Step
+from spmdsim.core.tensor import Meta
 from spmdsim.cost.machine import CostModel, Machine
 from spmdsim.cost.roofline import forward_work, gradient_work
 from spmdsim.layout.element_type import element_type

@@ -14,7 +14,7 @@ import numpy as np
 
 from spmdsim.auto_parallel.programs.graph import Graph, GraphBuilder
 from spmdsim.core import BoundRule, Layout, Mesh
-from spmdsim.core.meta import Meta
+from spmdsim.core.tensor import Meta
 from spmdsim.errors import InputError, SpmdError, WorldError
 from spmdsim.layout.cuts import FrozenMapping
 from spmdsim.tensor import Op, ShardedOp, Tensor

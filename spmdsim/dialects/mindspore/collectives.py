@@ -17,8 +17,8 @@ import numpy as np
 
 import spmdsim.ops as ops
 from spmdsim.core import Layout, Mesh
-from spmdsim.core.meta import Meta
 from spmdsim.core.tape import Gradients, Node, settle
+from spmdsim.core.tensor import Meta
 from spmdsim.dialects.mindspore.communication import get_process_group_ranks, member
 from spmdsim.dialects.mindspore.layout import is_whole
 from spmdsim.dialects.mindspore.parameter import Parameter

@@ -12,7 +12,7 @@ import numpy as np
 import spmdsim.ops as ops
 from spmdsim import nn
 from spmdsim.core import Layout, Mesh
-from spmdsim.core.meta import Meta
+from spmdsim.core.tensor import Meta
 from spmdsim.dialects.host import whole
 from spmdsim.dialects.mindspore.auto_parallel import AutoParallel, numbers
 from spmdsim.dialects.mindspore.cells import Cell

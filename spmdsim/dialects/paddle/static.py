@@ -21,7 +21,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from spmdsim.core import Layout, Mesh
-from spmdsim.core.meta import Meta
+from spmdsim.core.tensor import Meta
 from spmdsim.dialects.missing import NotCovered, Worded, each, refuse
 from spmdsim.dialects.namespaces import find_words
 from spmdsim.dialects.paddle.tensors import Shape, Tensor, dressed, shape_only

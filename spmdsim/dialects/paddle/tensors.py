@@ -8,8 +8,8 @@ import numpy as np
 
 import spmdsim.tensor as ours
 from spmdsim.core import Layout, Mesh, Partial, Placement, Shard
-from spmdsim.core.meta import Meta
 from spmdsim.core.tape import MoveNode
+from spmdsim.core.tensor import Meta
 from spmdsim.dialects.host import TYPE_NAMES, host, whole
 from spmdsim.dialects.missing import NotCovered, each, not_covered
 from spmdsim.dialects.paddle.process_mesh import ProcessMesh

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim.core import Layout, Mesh, Partial, Placement, Replicate, Rule, Shard
-from spmdsim.core.bound import bind
+from spmdsim.core.rule import bind
 from spmdsim.errors import SpmdError
 from spmdsim.labs.judging import (
     RANKS,

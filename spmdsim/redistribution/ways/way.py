@@ -15,7 +15,7 @@ from itertools import pairwise
 import numpy as np
 
 from spmdsim.core import Layout
-from spmdsim.core.mesh import Mesh
+from spmdsim.core.layout import Mesh
 from spmdsim.core.step import LOCAL_STEPS, Index, Step, within
 from spmdsim.layout.element_type import accumulator, is_float, is_half
 from spmdsim.redistribution.exchange.direct_reduction import scratch

@@ -19,8 +19,8 @@ import numpy as np
 from mpi4py import MPI
 
 from spmdsim.core.elements import fold
+from spmdsim.core.layout import Mesh
 from spmdsim.core.lockstep import contiguous
-from spmdsim.core.mesh import Mesh
 from spmdsim.core.step import Step
 from spmdsim.layout.blocks import nested_blocks
 from spmdsim.layout.element_type import check_reduce

@@ -41,7 +41,7 @@ from spmdsim.imitations.mindspore.sharding.sharded import (
     sourced,
 )
 from spmdsim.layout.cuts import factor_cuts, strategy_from_factors
-from spmdsim.notation.refusals import common_mesh
+from spmdsim.notation.rules import common_mesh
 from spmdsim.ops.lookup import LOOKED_UP
 
 Shape = tuple[int, ...]
