@@ -16,12 +16,13 @@ from spmdsim.compiled.note_taker import Note, NoteTaker, OperatorScope, optimise
 from spmdsim.compiled.once import calculated_once
 from spmdsim.compiled.straight import NumberedCall, asking, forgetting, on_one_rank, origin, written
 from spmdsim.core.step import Step
-from spmdsim.core.tape import OpNode, history
+from spmdsim.core.tape import OpNode, history, local_gradients
 from spmdsim.core.tensor import Meta
 from spmdsim.nn.optimisers import Optimiser
 from spmdsim.pictured import Pictured
 from spmdsim.sides import number_of
 from spmdsim.tensor import Tensor
+from spmdsim.tensor.operator_calls import CallRecipe
 from spmdsim.trace import recorder
 from spmdsim.worlds.base import ORIGINS
 from spmdsim.worlds.pool import pool
@@ -208,15 +209,33 @@ class Replay(Pictured):
         return forgetting(code, self._wanted)
 
     def _overwrite(self, recorded: NoteTaker) -> None:
-        """Let updates overwrite what nobody reads any more: gradients, and values that the run finds nobody else has."""
+        """Let updates overwrite what nobody reads any more: gradients, and values that the run finds nobody else has.
+
+        What shares memory here does so in every call, if what comes from outside has its order: else it may be copied once,
+        and taken as it is the next time. Steps, and functions that ask for their rank, may always give back what they get.
+        """
         last = {number: k for k, note in enumerate(self.notes) for number in note.inputs}
         computed = {number for note in self.notes for number in note.outputs} - self.constants.keys()
-        kept = self._wanted
+        kept, arrays = self._wanted, [held[0] for held in recorded.arrays]
+        outside = {*self.values, *[number for _, number, _ in self.earlier if number is not None]}
+        if not all(arrays[number].flags.c_contiguous for number in outside):
+            return
+        links = [
+            {number for number in (*note.inputs, *note.outputs) if number is not None}
+            for note, instruction in zip(self.notes, self._code)
+            if instruction.tells and isinstance(_first(note.run), (Step, CallRecipe))
+        ]
         places = dict(zip(map(id, self.parameters), self.values[self.given :]))
 
         def over(number: int, k: int, among: set[int | None]) -> bool:
-            array = recorded.arrays[number][0]
-            same = {n for n, some in enumerate(recorded.arrays) if np.may_share_memory(array, some[0])}
+            same, more = set[int](), {number}
+            while more:
+                beneath = [arrays[n] for n in more]
+                shared = {
+                    n for n, one in enumerate(arrays) if any(np.may_share_memory(one, a) for a in beneath)
+                }
+                same |= more | shared
+                more = set[int]().union(*[link for link in links if link & same]) - same
             read = max(last.get(n, 0) for n in same)
             return not same & kept and read <= k and same <= among
 
@@ -332,21 +351,32 @@ class Replay(Pictured):
 
 
 def _hurry(script: list[Note | OperatorScope]) -> None:
-    """Let optimisers update each parameter as soon as its gradient is there, and still in the cache."""
+    """Let optimisers update each parameter as soon as its gradient is there, and still in the cache.
+
+    Not before an operator that may refuse what it is given: what it ends has updated nothing.
+    """
     origins: dict[int, Note] = {}
+    operators: list[Note] = []
     for entry in tuple(script):
         if not isinstance(entry, Note):
             continue
         origins |= {number: entry for number in entry.outputs if number is not None}
         if optimiser_of(entry.run) is not None:
-            before = [script.index(origins[number]) for number in entry.inputs if number in origins]
+            before = [*operators[-1:], *[origins[number] for number in entry.inputs if number in origins]]
             script.remove(entry)
-            script.insert(max(before, default=-1) + 1, entry)
+            script.insert(max(map(script.index, before), default=-1) + 1, entry)
+        elif isinstance(_first(entry.run), CallRecipe) and entry.run.func is not local_gradients:
+            operators.append(entry)
+
+
+def _first(run: Any) -> Any:
+    """What a note is of: a step, or an operator's recipe, or something else."""
+    return run.args[0] if isinstance(run, partial) and run.args else None
 
 
 def _words(note: Note) -> str:
     """What a note does, as all processes say it."""
-    first = note.run.args[0] if isinstance(note.run, partial) and note.run.args else None
+    first = _first(note.run)
     if isinstance(first, Step):
         return f"{first.collective} {first.src} {first.dst} {first.shape}"
     return str(getattr(first, "number", ""))

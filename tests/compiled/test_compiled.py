@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import MethodType
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,7 @@ import spmdsim
 from spmdsim import LockStep, Mesh, MPIWorld, ShapeOnly, Tensor, nn, ops, record
 from spmdsim.cases.network import WIDTHS, Network
 from spmdsim.errors import InputError, UsageTypeError
+from spmdsim.worlds.base import World
 from spmdsim.worlds.pool import SMALLEST
 
 ROWS = 16
@@ -352,6 +355,101 @@ def test_gradients_are_written_to_only_where_nobody_reads_them_afterwards(world,
     updates = [one.run for one in program._code if getattr(one.run, "func", None) == program._updated]
     spent = [update.args[2] for update in updates]
     assert sorted(spent) == ([False, False] if given else [False, True, True])
+
+
+@pytest.mark.ranks(1)
+@pytest.mark.parametrize("kept", ["gradient", "value"])
+def test_what_is_copied_in_one_call_and_taken_as_it_is_in_another_is_not_written_to(world, kept):
+    """Arrays in another order are copied where those in order go through."""
+    layout, size = Mesh((1,), ("x",))(None, None), (256, SMALLEST // 256 // 4)
+    weight = nn.Parameter(size, layout, dtype=np.float32)
+    weight.materialise(world, seed=1)
+    optimiser = nn.SGD([weight], 0.5)
+
+    @spmdsim.compile
+    def step(x):
+        optimiser.zero_grad()
+        before = weight.value.reshape((-1, 2)) if kept == "value" else x
+        (weight.value + 0 * x).backward(x if kept == "gradient" else 1 * x)
+        optimiser.step()
+        return before.detach()
+
+    wide = np.random.default_rng(0).standard_normal((2 * size[0], size[1]), np.float32)
+    whole = Tensor.from_global(wide, layout, world)
+    for call in range(4):
+        ordered = call > 0
+        x = Tensor.from_global(wide[::2], layout, world) if ordered or kept == "value" else whole[::2]
+        if kept == "value":  # the parameter's own array is no view from the second call on
+            weight.assign(Tensor.from_global(wide[::2], layout, world) if ordered else whole[::2])
+        before = weight.value.full()
+        result = step(x)
+        np.testing.assert_array_equal(x.full(), wide[::2])
+        np.testing.assert_array_equal(result.full().reshape(size), before if kept == "value" else wide[::2])
+        np.testing.assert_array_equal(weight.value.full(), before - np.float32(0.5) * wide[::2])
+
+
+@pytest.mark.ranks(2)
+def test_what_a_step_may_give_back_as_it_is_is_not_written_to(world, monkeypatch):
+    """Of the ways of a step some copy what a rank keeps."""
+    calls = []
+
+    def run(self, step, shards, algorithm):
+        calls.append(step)
+        results = type(self)._run(self, step, shards, algorithm)
+        as_it_is = [one if one.shape == other.shape else other for one, other in zip(shards, results)]
+        return [array.copy() for array in results] if len(calls) < 3 else as_it_is
+
+    monkeypatch.setattr(world, "_run", MethodType(run, world))
+    monkeypatch.setattr(world, "run", MethodType(World.run, world))
+    monkeypatch.setattr(world, "program", lambda *_: None)
+    first, everywhere = Mesh((1,), ("x",), [0])(None), Mesh((2,), ("x",))(None)
+    values = np.arange(1000.0)
+    weight = nn.Parameter((1000,), everywhere, lambda *_: values, np.float64)
+    weight.materialise(world)
+    optimiser = nn.SGD([weight], 0.5)
+
+    @spmdsim.compile
+    def step(x):
+        optimiser.zero_grad()
+        (weight.value + 0).backward(x.to(everywhere))
+        optimiser.step()
+
+    x = Tensor.from_global(values, first, world)
+    for _ in range(4):
+        step(x)
+        np.testing.assert_array_equal(x.to(everywhere).full(), values)
+
+
+@pytest.mark.ranks(1, 2)
+@pytest.mark.parametrize("kind", [nn.SGD, nn.Adam])
+def test_a_call_that_is_refused_has_updated_nothing(world, kind):
+    layout = Mesh((world.size,), ("x",))(None)
+    found = []
+    for compiled in (False, True):
+        weight = nn.Parameter((8,), layout, lambda *_: np.ones(8), np.float64)
+        weight.materialise(world)
+        optimiser = kind([weight], 0.5)
+
+        def step(x, ids):
+            optimiser.zero_grad()
+            nn.backward(ops.sum(weight.value * x * weight.value))
+            taken = ops.gather(x, ids, 0)
+            optimiser.step()
+            return taken
+
+        call = spmdsim.compile(step) if compiled else step
+        x = Tensor.from_global(np.arange(8.0), layout, world)
+        good, bad = (Tensor.from_global(np.full(2, index), layout, world) for index in (0, 8))
+        for ids in (good, good, bad, good, bad, good):
+            before = weight.value.full()
+            if ids is good:
+                call(x, ids)
+            else:
+                with pytest.raises(InputError, match="8"):
+                    call(x, ids)
+                assert weight.value.full().tobytes() == before.tobytes()
+        found.append(weight.value.full().tobytes())
+    assert found[0] == found[1]
 
 
 REFUSED = {
