@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from mutants import Mutant
 
-ROOMS = ("core", "layout", "redistribution", "collectives", "tensor", "nn")
+ROOMS = ("core", "layout", "redistribution", "collectives", "tensor", "nn", "compiled")
 
 
 def fork(body: Callable[[], int]) -> int:

@@ -284,12 +284,12 @@ class SGD(Optimiser):
         kind = value.dtype.type
         if self.weight_decay:
             gradient = gradient + kind(self.weight_decay) * value
-        if self.momentum:
+        if self.momentum or state:  # which goes on while the momentum is 0
             before, velocity = state
             np.multiply(before, kind(self.momentum), out=velocity)
             velocity += gradient if self.count == 1 else gradient * kind(1 - self.dampening)
             gradient = gradient + velocity * kind(self.momentum) if self.nesterov else velocity
-        spare = gradient if self.spends and not self.momentum else None if out is value else out
+        spare = gradient if self.spends and not state else None if out is value else out
         np.subtract(value, np.multiply(gradient, kind(self.rate), out=spare), out=out)
 
 
@@ -355,7 +355,8 @@ class Adam(Optimiser):
         first += (1 - b1) * gradient
         np.multiply(second_before, b2, out=second)
         second += (1 - b2) * gradient * gradient
-        spread = np.maximum(before[0], second, out=after[0]) if self.amsgrad else second
+        largest = [np.maximum(one, second, out=new) for one, new in zip(before, after)]
+        spread = largest[0] if self.amsgrad else second
         left = [1 - beta**self.count if self.bias_correction else 1.0 for beta in self.betas]
         corrected1, corrected2 = first / kind(left[0]), spread / kind(left[1])
         epsilon = self.epsilon / math.sqrt(left[1]) if self.epsilon_hat else self.epsilon

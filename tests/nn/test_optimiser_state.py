@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import spmdsim
 import spmdsim.ops as ops
 from spmdsim import LockStep, Mesh, Tensor, nn
 from spmdsim.errors import InputError
@@ -218,3 +219,47 @@ def test_arrays_are_values(world, how, monkeypatch):
     monkeypatch.setattr(Tensor, "__init__", init)
     for got, wanted in zip(trained(world), expected, strict=True):
         np.testing.assert_array_equal(got, wanted)
+
+
+@pytest.mark.ranks(1, 2)
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_a_velocity_goes_on_while_the_momentum_is_0(world, compiled, nesterov):
+    layout = Mesh((world.size,), ("x",))("x")
+    weight = nn.Parameter((600,), layout, lambda index, *_: np.zeros(600)[index], np.float64)
+    weight.materialise(world)
+    optimiser = SGD([weight], RATE, momentum=0.5, nesterov=nesterov)
+
+    def step(x):
+        optimiser.zero_grad()
+        nn.backward(ops.sum(weight.value * x))
+        optimiser.step()
+
+    call = spmdsim.compile(step) if compiled else step
+    value, velocity, slope = 0.0, 0.0, np.arange(600.0)
+    for momentum in (0.5, 0.5, 0.0, 0.5, 0.5):
+        optimiser.momentum = momentum
+        # Memory that is used again is not what it was.
+        for array in [np.full(600 // world.size, 1e9) for _ in range(9)]:
+            del array
+        call(Tensor.from_global(slope, layout, world))
+        velocity = momentum * velocity + slope
+        value = value - RATE * (slope + momentum * velocity if nesterov else velocity)
+        np.testing.assert_allclose(weight.value.full(), value)
+
+
+def test_the_largest_second_moment_is_kept_while_nobody_divides_by_it():
+    world, layout = LockStep(1), Mesh((1,), ("x",))("x")
+    gradients, values = np.random.default_rng(0).normal(size=(5, 600)), []
+    for used in (True, False):
+        weight = Tensor.from_global(np.zeros(600), layout, world, requires_grad=True)
+        optimiser = Adam([weight], RATE, amsgrad=True)
+        for number, gradient in enumerate(gradients):
+            optimiser.amsgrad = used or number == 4
+            before = weight.full()
+            for array in [np.full(600, 1e9) for _ in range(9)]:
+                del array
+            weight.grad = Tensor.from_global(gradient, layout, world)
+            optimiser.step()
+        values.append(weight.full() - before)
+    np.testing.assert_allclose(*values)
