@@ -58,7 +58,7 @@ def volume(box: Bounds) -> int:
 def reduction_elements(collective: str, members: int, held: Any, place: Any = 0) -> Any:
     """Elements that a rank receives in a reduction of so many members, as the bandwidth-optimal algorithm moves blocks.
 
-    After it the rank, number ``place`` of its group, has ``held`` elements (a number, or an array); the first is the busiest.
+    After it the rank, number ``messages`` of its group, has ``held`` elements (a number, or an array); the first is the busiest.
 
     >>> reduction_elements("reduce_scatter", 4, 10), reduction_elements("all_reduce", 4, 10)
     (30, 16)

@@ -26,7 +26,7 @@ from weakref import WeakSet
 from spmdsim.errors import InputError, SpmdError
 from spmdsim.launcher import launched
 from spmdsim.reading import one_line
-from spmdsim.trace.source_lines import in_words
+from spmdsim.trace.recorder import in_words
 
 MIB = 1 << 20
 #: The limits if nothing else is asked for.
@@ -119,7 +119,7 @@ def memory_words() -> str:
 
 
 def over_time(place: str) -> str:
-    """That the user's code has not ended, in words; ``place`` is where it was, if that is known."""
+    """That the user's code has not ended, in words; ``messages`` is where it was, if that is known."""
     return f"{place}{': ' * bool(place)}{_not_ended(current)}"
 
 

@@ -8,21 +8,59 @@ at 8, ``(2, 4)`` at 2 and 8. Where each product divides the next, the merged pro
 both meshes are merges of, and a layout on either can be written on it (MindSpore's unified device arrangement).
 ``(2, 3)`` and ``(3, 2)`` have no such mesh. An axis cut in two makes a nested split out of a flat one, which is the same
 split only where the balanced cuts coincide for the given size, so :func:`refine` looks at the shape too.
+
+And the sizes of shapes, dims and flags as programs give them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import accumulate, pairwise
-from operator import mul
-from typing import TYPE_CHECKING, NamedTuple
+from operator import index, mul
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spmdsim.core.layout import Layout, Mesh, split_block
+from spmdsim.errors import OutOfRange, UsageTypeError
 
 if TYPE_CHECKING:
     import numpy as np
+
+
+def integers(shape: Iterable[Any], what: str = "the sizes of a shape") -> tuple[int, ...]:
+    """The sizes of a shape, or other numbers, as Python's integers.
+
+    >>> integers([3, True])
+    (3, 1)
+    """
+    try:
+        return tuple(map(index, shape))
+    except TypeError:
+        raise UsageTypeError(f"{what} are integers, but got {shape!r}") from None
+
+
+def counted_dim(dim: int, ndim: int) -> int:
+    """A dim counted from the front.
+
+    >>> counted_dim(-1, 3)
+    2
+    """
+    if not -ndim <= dim < ndim:
+        raise OutOfRange(f"dim {dim} is out of range for a tensor of {ndim} dims")
+    return int(dim) % ndim
+
+
+def flag(name: str, value: Any) -> bool:
+    """A parameter that is true or false, and not what has another place in NumPy, such as an element type.
+
+    >>> flag("keepdims", 1)
+    True
+    """
+    if isinstance(value, type) or value not in (False, True):
+        raise UsageTypeError(f"{name} is True or False, but got {value!r}")
+    return bool(value)
+
 
 #: Up to so many ranks, the bounds of a layout are remembered.
 FEW = 64

@@ -14,11 +14,10 @@ from spmdsim.core import Layout
 from spmdsim.core.tensor import Meta
 from spmdsim.core.world import programs
 from spmdsim.errors import UsageTypeError, WorldError
-from spmdsim.layout.element_type import has_gradient
-from spmdsim.layout.shape_sizes import integers
+from spmdsim.layout.blocks import integers
+from spmdsim.layout.element_type import has_gradient, number_type
 from spmdsim.pictured import Pictured
 from spmdsim.tensor import Tensor
-from spmdsim.tensor.element_types import number_type
 from spmdsim.tensor.random import normal_block, uniform_block
 from spmdsim.tensor.sources import Described, check_layout
 from spmdsim.tensor.symbols import become

@@ -12,12 +12,11 @@ import numpy as np
 from spmdsim import ops
 from spmdsim.core import Rule
 from spmdsim.errors import RuleError
-from spmdsim.layout.element_type import promoted
+from spmdsim.layout.element_type import ordered, promoted
 from spmdsim.ops.declare import binary, in_fractions, unary, unbroadcast
 from spmdsim.ops.dim_reductions import as_type, wide
 from spmdsim.tensor import Op, Tensor
 from spmdsim.tensor.creation import ones_like
-from spmdsim.tensor.element_types import ordered
 from spmdsim.tensor.operands import Operand, operands
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from spmdsim.core import Rule
 from spmdsim.errors import RuleError
-from spmdsim.layout.shape_sizes import counted_dim, integers
+from spmdsim.layout.blocks import counted_dim, integers
 from spmdsim.ops.contract import einsum, matmul
 from spmdsim.ops.declare import Array, Shape, alike
 from spmdsim.ops.dim_reductions import Dims, as_type, normal_dims

@@ -12,10 +12,9 @@ from numpy.typing import DTypeLike
 
 from spmdsim.core import Rule
 from spmdsim.errors import RuleError
-from spmdsim.layout.element_type import promoted
+from spmdsim.layout.element_type import fractional, number_type, ordered, promoted
 from spmdsim.ops.operators import OperatorFunction, P, operator
 from spmdsim.tensor import Op, Tensor
-from spmdsim.tensor.element_types import fractional, number_type, ordered
 from spmdsim.tensor.operands import Operand, as_operand, operands
 from spmdsim.tensor.operator_calls import apply
 from spmdsim.worlds.pool import SMALLEST, allocator, empty, landing, spent

@@ -10,11 +10,10 @@ import numpy as np
 
 from spmdsim.core import FUNCTIONS, PASSES, Rule
 from spmdsim.errors import InputError, RuleError
-from spmdsim.layout.element_type import promoted
+from spmdsim.layout.element_type import ordered, promoted
 from spmdsim.ops.declare import Array, Arrays, Gradient, Shape, Vjp, alike, binary, conj, unary, unbroadcast
 from spmdsim.ops.operators import operator
 from spmdsim.tensor import Op, Tensor
-from spmdsim.tensor.element_types import ordered
 from spmdsim.tensor.operands import Operand, as_operand
 
 

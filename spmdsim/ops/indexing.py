@@ -99,7 +99,7 @@ class Cut(NamedTuple):
     """What integers and slices take of a tensor: per dim the first place, the one after the last, and the step.
 
     Dims that are ``turned`` are then turned round. ``whole``: that is all of the tensor. ``looked`` says which part of the
-    index is an array, for which the whole dim stays, and ``place`` which dim of the result that is.
+    index is an array, for which the whole dim stays, and ``messages`` which dim of the result that is.
     """
 
     start: Shape

@@ -12,8 +12,8 @@ from spmdsim.core import BoundRule, Rule, Strategy
 from spmdsim.core.elements import identity
 from spmdsim.core.step import Step
 from spmdsim.errors import RuleError
-from spmdsim.layout.element_type import accumulator
-from spmdsim.layout.shape_sizes import flag
+from spmdsim.layout.blocks import flag
+from spmdsim.layout.element_type import accumulator, ordered
 from spmdsim.ops.along import held_entries, take_along_axis, terms_of
 from spmdsim.ops.declare import Array, Shape, alike
 from spmdsim.ops.dim_reductions import normal_dims
@@ -22,7 +22,6 @@ from spmdsim.ops.scans import ALONG, Tensors, along_dim, beside, rows_back, rows
 from spmdsim.ops.shape import reshape
 from spmdsim.ops.sorting import comparable
 from spmdsim.tensor import Context, Op, Tensor
-from spmdsim.tensor.element_types import ordered
 from spmdsim.tensor.operands import Operand, as_operand
 from spmdsim.tensor.stepped import SteppedOp
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from spmdsim.core import REDUCE_OPS, Layout, Rule
 from spmdsim.errors import RuleError, UsageTypeError
-from spmdsim.layout.shape_sizes import integers
+from spmdsim.layout.blocks import integers
 from spmdsim.layout.windowed_layout import Window
 from spmdsim.ops.declare import Shape, unbroadcast
 from spmdsim.ops.dim_reductions import Dims, normal_dims

@@ -23,8 +23,8 @@ import numpy as np
 
 from spmdsim.core import BoundRule, Layout, Strategy
 from spmdsim.core.step import Step
+from spmdsim.layout.blocks import flag
 from spmdsim.layout.element_type import is_half
-from spmdsim.layout.shape_sizes import flag
 from spmdsim.ops.along import put_along
 from spmdsim.ops.declare import Array, Arrays
 from spmdsim.ops.operators import operator

@@ -21,8 +21,8 @@ from spmdsim.core.step import Step
 from spmdsim.cost.machine import CostModel
 from spmdsim.errors import PlanError, UsageTypeError
 from spmdsim.imitated import imitation
+from spmdsim.layout.blocks import integers
 from spmdsim.layout.element_type import element_type, held_type
-from spmdsim.layout.shape_sizes import integers
 from spmdsim.layout.windowed_layout import Windowed
 from spmdsim.pictured import ShortRepr
 from spmdsim.redistribution.halo import halo_bound, steps_to

@@ -23,8 +23,8 @@ import numpy as np
 from spmdsim.core import Bounds, Layout
 from spmdsim.core.step import overlap
 from spmdsim.errors import InputError, SpmdError, UsageTypeError, WorldError
+from spmdsim.layout.element_type import safetensors_dtype, safetensors_name
 from spmdsim.tensor.checkpoint_folder import VERSION, Saving, read_manifest, saved_layout, sees, sync_folder
-from spmdsim.tensor.element_types import safetensors_dtype, safetensors_name
 from spmdsim.tensor.files import open_array
 from spmdsim.tensor.program_tensor import Tensor
 from spmdsim.tensor.replicas import require_equal_source

@@ -22,8 +22,8 @@ from typing import Any
 
 from spmdsim.core import Layout, Mesh
 from spmdsim.errors import InputError
+from spmdsim.layout.element_type import safetensors_dtype
 from spmdsim.reading import read_json, readable
-from spmdsim.tensor.element_types import safetensors_dtype
 
 try:
     import fcntl

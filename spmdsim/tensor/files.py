@@ -22,8 +22,8 @@ from typing import IO, Any
 import numpy as np
 
 from spmdsim.errors import InputError
+from spmdsim.layout.element_type import named, safetensors_dtype
 from spmdsim.reading import MOST_CHARACTERS, literal, one_line, parse_json, readable
-from spmdsim.tensor.element_types import named, safetensors_dtype
 
 Index = tuple[slice, ...]
 

@@ -12,8 +12,7 @@ from spmdsim.core import Layout, Mesh
 from spmdsim.core.tensor import Meta
 from spmdsim.core.world import programs
 from spmdsim.errors import InputError, RuleError, UsageTypeError
-from spmdsim.layout.element_type import promoted
-from spmdsim.tensor.element_types import as_array
+from spmdsim.layout.element_type import as_array, promoted
 from spmdsim.tensor.program_tensor import Tensor
 from spmdsim.worlds.base import ORIGINS
 

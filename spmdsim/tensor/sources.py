@@ -12,8 +12,8 @@ import numpy as np
 from spmdsim.core import Layout
 from spmdsim.core.tensor import Meta
 from spmdsim.errors import InputError, LayoutError, UsageTypeError
+from spmdsim.layout.element_type import as_array, is_nameless, named, number_type, why_no_number
 from spmdsim.sides import in_words, sides
-from spmdsim.tensor.element_types import as_array, is_nameless, named, number_type, why_no_number
 from spmdsim.worlds.pool import empty
 
 if TYPE_CHECKING:

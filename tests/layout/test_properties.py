@@ -18,10 +18,9 @@ from spmdsim.core.operator import Op
 from spmdsim.core.step import Step, overlap
 from spmdsim.core.tensor import Tensor as CoreTensor
 from spmdsim.errors import InputError, LayoutError, RuleError, UsageTypeError, WorldError
-from spmdsim.layout.blocks import all_bounds, common_mesh, nested_block_arrays, nested_blocks, refine
+from spmdsim.layout.blocks import all_bounds, common_mesh, flag, nested_block_arrays, nested_blocks, refine
 from spmdsim.layout.cuts import frozen, layout_from_cuts, strategy_from_cuts
 from spmdsim.layout.element_type import element_type, typed_rule
-from spmdsim.layout.shape_sizes import flag
 from spmdsim.layout.windowed_layout import Window, Windowed
 from spmdsim.layout.written import _wrapped, parse_entries, split_entries
 from spmdsim.notation.layouts import MOST_RANKS

@@ -12,6 +12,7 @@ import pytest
 import spmdsim.array_api as xp
 from spmdsim import LockStep, Mesh, ShapeOnly, Tensor, record
 from spmdsim.errors import InputError, UsageTypeError
+from spmdsim.layout.element_type import bfloat16, why_no_number
 from spmdsim.tensor.creation import (
     arange,
     asarray,
@@ -24,7 +25,6 @@ from spmdsim.tensor.creation import (
     ones,
     zeros_like,
 )
-from spmdsim.tensor.element_types import bfloat16, why_no_number
 from spmdsim.tensor.files import open_array
 from spmdsim.tensor.meanings import documented
 

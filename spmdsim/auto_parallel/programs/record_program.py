@@ -20,7 +20,7 @@ from spmdsim.layout.cuts import FrozenMapping
 from spmdsim.tensor import Op, ShardedOp, Tensor
 from spmdsim.tensor.watch import Watcher, watching
 from spmdsim.trace import recorder
-from spmdsim.trace.source_lines import in_words
+from spmdsim.trace.recorder import in_words
 
 Program = Callable[..., Any]
 #: Shapes of a program's arguments: a shape, or a pair of a shape and an element type.

@@ -6,7 +6,6 @@ import os
 import platform
 import sys
 import sysconfig
-import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
@@ -25,75 +24,12 @@ from spmdsim.sides import name_ranks, number_of, sides
 from spmdsim.trace.recorder import source_line
 from spmdsim.worlds.mpi.boards import world_ranks
 from spmdsim.worlds.mpi.checker import DEADLINE, deadline_seconds
-from spmdsim.worlds.mpi.counted import GAVE_UP
-from spmdsim.worlds.mpi.messages import abandoned
+from spmdsim.worlds.mpi.comms import Comparison
 from spmdsim.worlds.pool import limit_of_process
 from spmdsim.worlds.programs import check_mode
 
 #: What a rank says of itself, by name.
 Facts = Mapping[str, str]
-
-#: Seconds of waiting in which nothing else is looked after.
-PATIENCE = 0.005
-#: Seconds that a rank which gave up waits for the others that give up.
-GRACE = 1.0
-
-
-class Comparison:
-    """All ranks of a communicator compare a number, a positive one of 61 bits. Collective.
-
-    It is posted, and waited for later, so that it may run beside what it is about. Ranks that do not come are named after the
-    deadline; ``look`` says now and then why waiting is in vain, if it is. Nobody else uses the communicator's non-blocking
-    collectives meanwhile.
-    """
-
-    def __init__(
-        self, comm: MPI.Comm, number: int, deadline: float, look: Callable[[], str | None] = lambda: None
-    ) -> None:
-        self.comm, self.deadline, self._look = comm, deadline, look
-        self._given, self._common = np.array([number, -number]), np.empty(2, np.int64)
-        self._request = comm.Iallreduce(self._given, self._common, MPI.MIN)
-        self._since = time.monotonic()
-
-    def arrived(self) -> bool:
-        """Whether all ranks have come. One that waits for others asks again and again."""
-        if self._request.Test():
-            return True
-        waited = time.monotonic() - self._since
-        if waited < PATIENCE:
-            os.sched_yield()
-            return False
-        if waited > self.deadline or self.comm.Iprobe(MPI.ANY_SOURCE, GAVE_UP):
-            absent = name_ranks(sorted(world_ranks(self.comm)[rank] for rank in self._absent()))
-            why: str | None = f"{absent} did not come within {self.deadline:g} s"
-        else:
-            why = self._look()
-        if why is not None:
-            abandoned.append((self._request, self._given, self._common))
-            raise DisagreementError(why)
-        time.sleep(0.0005)
-        return False
-
-    def equal(self) -> bool:
-        """Wait for all ranks: whether they have the same number."""
-        while not self.arrived():
-            pass
-        return bool(self._common[0] == -self._common[1])
-
-    def _absent(self) -> list[int]:
-        """Tell the others that this rank gave up; who does not say so too within a moment is missing."""
-        comm, me = self.comm, self.comm.Get_rank()
-        everyone = range(comm.Get_size())
-        word, absent = np.array([me]), {rank for rank in everyone if rank != me}
-        abandoned.extend([word, *(comm.Isend(word, rank, GAVE_UP) for rank in absent)])
-        end, status = time.monotonic() + GRACE, MPI.Status()
-        while absent and time.monotonic() < end:
-            if comm.Iprobe(MPI.ANY_SOURCE, GAVE_UP, status):
-                comm.Recv(np.empty(1, word.dtype), status.Get_source(), GAVE_UP)
-                absent.discard(status.Get_source())
-            else:
-                time.sleep(0.002)
-        return sorted(absent)
 
 
 def differing(facts: Sequence[Facts]) -> list[str]:

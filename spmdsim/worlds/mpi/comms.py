@@ -1,4 +1,4 @@
-"""The communicators of a world, made when first needed; ranks that leave the program are named, and not waited for.
+"""The communicators of a world, made when first needed; comparing a number on them; and the end, where ranks that left are named.
 
 MPI libraries can hold only some two thousand communicators, and making one costs more than using it a hundred
 times. All orders of the same ranks share one communicator; the order of a group is kept by its programs. Making one is a
@@ -27,7 +27,8 @@ from spmdsim.errors import DisagreementError, WorldError
 from spmdsim.sides import name_ranks, number_of
 from spmdsim.worlds.mpi.board import RUNS, SILENT, STOPPED, here, state_of
 from spmdsim.worlds.mpi.boards import world_ranks
-from spmdsim.worlds.mpi.counted import DONE, LEFT, MEETING, Counted
+from spmdsim.worlds.mpi.counted import DONE, GAVE_UP, LEFT, MEETING, Counted
+from spmdsim.worlds.mpi.messages import abandoned
 from spmdsim.worlds.mpi.waiting import Watch
 
 if TYPE_CHECKING:
@@ -41,10 +42,69 @@ PATIENCE = 1.0
 LONGEST = 2048
 #: Seconds that a rank which leaves in a hurry waits for the others to leave as well.
 HURRIED = 4.0
+#: Seconds of waiting in which nothing else is looked after, and that a rank which gave up waits for the others that give up.
+SPIN, GRACE = 0.005, 1.0
 #: Exit code of a job that waits in vain: that of every mistake of the user's.
 MISTAKE = 2
 #: Seconds after which a rank says for the first time whom it waits for at the end.
 WORD = 10.0
+
+
+class Comparison:
+    """All ranks of a communicator compare a number, a positive one of 61 bits. Collective.
+
+    It is posted, and waited for later, so that it may run beside what it is about. Ranks that do not come are named after the
+    deadline; ``look`` says now and then why waiting is in vain, if it is. Nobody else uses the communicator's non-blocking
+    collectives meanwhile.
+    """
+
+    def __init__(
+        self, comm: MPI.Comm, number: int, deadline: float, look: Callable[[], str | None] = lambda: None
+    ) -> None:
+        self.comm, self.deadline, self._look = comm, deadline, look
+        self._given, self._common = np.array([number, -number]), np.empty(2, np.int64)
+        self._request = comm.Iallreduce(self._given, self._common, MPI.MIN)
+        self._since = time.monotonic()
+
+    def arrived(self) -> bool:
+        """Whether all ranks have come. One that waits for others asks again and again."""
+        if self._request.Test():
+            return True
+        waited = time.monotonic() - self._since
+        if waited < SPIN:
+            os.sched_yield()
+            return False
+        if waited > self.deadline or self.comm.Iprobe(MPI.ANY_SOURCE, GAVE_UP):
+            absent = name_ranks(sorted(world_ranks(self.comm)[rank] for rank in self._absent()))
+            why: str | None = f"{absent} did not come within {self.deadline:g} s"
+        else:
+            why = self._look()
+        if why is not None:
+            abandoned.append((self._request, self._given, self._common))
+            raise DisagreementError(why)
+        time.sleep(0.0005)
+        return False
+
+    def equal(self) -> bool:
+        """Wait for all ranks: whether they have the same number."""
+        while not self.arrived():
+            pass
+        return bool(self._common[0] == -self._common[1])
+
+    def _absent(self) -> list[int]:
+        """Tell the others that this rank gave up; who does not say so too within a moment is missing."""
+        comm, me = self.comm, self.comm.Get_rank()
+        everyone = range(comm.Get_size())
+        word, absent = np.array([me]), {rank for rank in everyone if rank != me}
+        abandoned.extend([word, *(comm.Isend(word, rank, GAVE_UP) for rank in absent)])
+        end, status = time.monotonic() + GRACE, MPI.Status()
+        while absent and time.monotonic() < end:
+            if comm.Iprobe(MPI.ANY_SOURCE, GAVE_UP, status):
+                comm.Recv(np.empty(1, word.dtype), status.Get_source(), GAVE_UP)
+                absent.discard(status.Get_source())
+            else:
+                time.sleep(0.002)
+        return sorted(absent)
 
 
 class Hurry(NamedTuple):

@@ -29,8 +29,7 @@ from spmdsim.errors import InputError, ScheduleError, WorldError, unknown
 from spmdsim.pictured import Pictured
 from spmdsim.worlds.emulated import _parsed, program_of
 from spmdsim.worlds.mpi.alike import agreed
-from spmdsim.worlds.mpi.buffers import Buffer, buffer_of, function_of
-from spmdsim.worlds.mpi.emulated_calls import EmulatedCalls
+from spmdsim.worlds.mpi.emulated_calls import Buffer, EmulatedCalls, buffer_of, function_of
 from spmdsim.worlds.mpi.messages import TAG, Messages
 
 _Method = TypeVar("_Method", bound=Callable[..., None])

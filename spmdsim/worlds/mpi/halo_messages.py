@@ -98,7 +98,7 @@ def _agree(whole: np.ndarray, before: Index, index: Index, part: np.ndarray) -> 
 class Arriving(NamedTuple):
     """What comes from another rank of the group, and how many elements: the rank's number in the group's communicator.
 
-    They begin at the ``place`` in the windows, if they are contiguous there and may land there at once; else the parts of
+    They begin at the ``messages`` in the windows, if they are contiguous there and may land there at once; else the parts of
     what lands are: which elements, in which shape, and where they go.
     """
 

@@ -1,25 +1,41 @@
-"""Element types and boxes as MPI sees them, and point-to-point messages of numpy arrays of any element type.
+"""How MPI is told what moves: element types, boxes, messages; and steps that place boxes, derived once per step and rank.
 
 Moving data needs only the size of an element, so every type that numpy knows can be moved; arithmetic needs
 the type itself, which only MPI's own reductions ask for.
+
+Boxes (all_gather, all_to_all, exchange) go in one call of MPI's. Ways, chosen by facts that all members of the group know
+(``redistribution/ways``): ``Allgather(v)`` straight into the result where the pieces are contiguous there; ``Alltoallw`` with
+subarray types; packing and ``Alltoallv``; and messages to the actual peers, in pieces that MPI can count, where a group is
+large or its data are.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, groupby
 from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
 
 from spmdsim.collectives.execution import execute
+from spmdsim.core.lockstep import contiguous
 from spmdsim.core.step import Index
 from spmdsim.redistribution.ways import way
-from spmdsim.redistribution.ways.way import in_library
+from spmdsim.redistribution.ways.rank_transfers import (
+    MemberBox,
+    RankTransfers,
+    Side,
+    flat_offset,
+    packed_side,
+)
+from spmdsim.redistribution.ways.way import Way, in_library
 from spmdsim.worlds.emulated import Emulation
-from spmdsim.worlds.pool import empty
+from spmdsim.worlds.mpi.written_steps import one_call
+from spmdsim.worlds.pool import allocator, empty
+from spmdsim.worlds.programs import Run
 
 #: Elements MPI can count in one message (an int). A constant so that a test can make it small.
 MAX_COUNT = way.MAX_COUNT
@@ -147,3 +163,213 @@ def run_schedule(part: Emulation, comm: MPI.Comm) -> Callable[[np.ndarray], np.n
         return part.unpack(result)
 
     return run
+
+
+def place(way: Way, comm: MPI.Comm, dtype: np.dtype, types: list[MPI.Datatype]) -> Run:
+    """A way to place boxes; MPI types that it makes, to be freed when it is forgotten, come to the list."""
+    traffic = way.traffic
+    assert traffic is not None
+    if way.name == "gather rows":
+        return _gather_rows(traffic, comm, dtype, way.rows, way.most)
+    typed = {"gather typed": _gather_typed, "typed": _typed}.get(way.name)
+    return _PLAIN[way.name](traffic, comm, dtype) if typed is None else typed(traffic, comm, dtype, types)
+
+
+def _counts(indices: tuple[Index | None, ...]) -> list[int]:
+    return [0 if i is None else MemberBox(0, i).count for i in indices]
+
+
+def broadcast(
+    traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype, root: int, shape: tuple[int, ...]
+) -> Run:
+    """Bcast, where one rank holds everything and all others want it; ``root`` is its number in ``comm``."""
+    kind, fresh = element(dtype.itemsize), allocator(shape, dtype)
+    sends, target = comm.Get_rank() == root, traffic.target
+
+    def run(array: np.ndarray) -> np.ndarray:
+        out = array if sends else fresh()
+        for part in counted_parts(out):
+            comm.Bcast([part, kind], root)
+        return out if out.shape == target else np.empty(target, dtype)
+
+    return run
+
+
+def _gather(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype) -> Run:
+    """Allgather(v) straight into the result."""
+    assert traffic.gathered is not None
+    offsets = [0 if i is None else flat_offset(traffic.target, i) or 0 for i in traffic.gathered]
+    counts, kind, count = _counts(traffic.gathered), element(dtype.itemsize), math.prod(traffic.source)
+    equal = offsets == [k * count for k in range(len(counts))] and set(counts) == {count}
+    name, taken = ("Allgather", count) if equal else ("Allgatherv", (counts, offsets))
+    return one_call(comm, name, allocator(traffic.target, dtype), (count, kind), (taken, kind))
+
+
+def _gather_unpack(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype) -> Run:
+    """Allgather(v) into a buffer, and every piece from there to its place."""
+    assert traffic.gathered is not None
+    layout, kind, count = (
+        Stretches.of(_counts(traffic.gathered)),
+        element(dtype.itemsize),
+        math.prod(traffic.source),
+    )
+    jobs = [
+        (offset, size, MemberBox(0, index).shape, index)
+        for offset, size, index in zip(layout.starts, layout.counts, traffic.gathered)
+        if index is not None
+    ]
+    fresh, landing = allocator(traffic.target, dtype), allocator((sum(layout.counts),), dtype)
+
+    def run(array: np.ndarray) -> np.ndarray:
+        out, parts = fresh(), landing()
+        comm.Allgatherv([array, count, kind], [parts, layout, kind])
+        for offset, size, shape, index in jobs:
+            out[index] = parts[offset : offset + size].reshape(shape)
+        return out
+
+    return run
+
+
+def _gather_typed(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype, types: list[MPI.Datatype]) -> Run:
+    """Allgather in which MPI puts the parts of each row where they belong."""
+    assert traffic.gathered is not None and traffic.gathered[0] is not None
+    box, dim = traffic.gathered[0], len(traffic.target) - 1
+    while traffic.source[dim] == traffic.target[dim]:
+        dim -= 1
+    # The next member's part begins where this one's first row ends.
+    width = math.prod(traffic.source[dim:]) * dtype.itemsize
+    part = subarray(traffic.target, box, dtype.itemsize)
+    shifted = part.Create_resized(0, width).Commit()
+    types += [part, shifted]
+    given = math.prod(traffic.source), element(dtype.itemsize)
+    return one_call(comm, "Allgather", allocator(traffic.target, dtype), given, (1, shifted))
+
+
+def _gather_rows(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype, rows: int, some: int) -> Run:
+    """Allgather some rows at a time into a buffer that stays in cache, and from there to their places."""
+    size, width = comm.size, math.prod(traffic.source) // rows
+    kind = element(dtype.itemsize)
+    fresh, landing = allocator(traffic.target, dtype), allocator((some * size * width,), dtype)
+
+    def run(array: np.ndarray) -> np.ndarray:
+        out, parts, mine = fresh(), landing(), array.reshape(rows, width)
+        target = out.reshape(rows, size, width)
+        for begin in range(0, rows, some):
+            end = min(rows, begin + some)
+            count = (end - begin) * width
+            taken = parts[: size * count]
+            comm.Allgather([mine[begin:end], count, kind], [taken, count, kind])
+            target[begin:end] = taken.reshape(size, end - begin, width).swapaxes(0, 1)
+        return out
+
+    return run
+
+
+def _swap(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype) -> Run:
+    """Alltoall of equal blocks, from where they are to where they belong."""
+    kind, count = element(dtype.itemsize), math.prod(traffic.source) // comm.size
+    return one_call(comm, "Alltoall", allocator(traffic.target, dtype), (count, kind), (count, kind))
+
+
+def _typed(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype, created: list[MPI.Datatype]) -> Run:
+    """Alltoallw: MPI reads and writes the boxes where they are."""
+    size, kind = comm.size, element(dtype.itemsize)
+
+    def side(pieces: tuple[MemberBox, ...], shape: tuple[int, ...]) -> tuple[list[int], list[int], list[Any]]:
+        counts, displacements, types = [0] * size, [0] * size, [kind] * size
+        for member, some in groupby(pieces, lambda piece: piece.member):
+            indices = [piece.index for piece in some]
+            offset = flat_offset(shape, indices[0]) if len(indices) == 1 else None
+            if offset is not None and offset * dtype.itemsize <= MAX_COUNT:
+                counts[member] = MemberBox(member, indices[0]).count
+                displacements[member] = offset * dtype.itemsize
+            else:
+                counts[member] = 1
+                boxes = [subarray(shape, index, dtype.itemsize) for index in indices]
+                created.extend(boxes)
+                types[member] = boxes[0]
+                if len(boxes) > 1:
+                    together = MPI.Datatype.Create_struct([1] * len(boxes), [0] * len(boxes), boxes)
+                    types[member] = together.Commit()
+                    created.append(together)
+        return counts, displacements, types
+
+    before, after = ((MemberBox(traffic.me, index),) for index in traffic.own) if traffic.own else ((), ())
+    sent = side((*traffic.sends, *before), traffic.source)
+    received = side((*traffic.receives, *after), traffic.target)
+    return one_call(comm, "Alltoallw", allocator(traffic.target, dtype), sent, received)
+
+
+def _pack(side: Side, array: np.ndarray) -> np.ndarray:
+    """The pieces one after the other, or the array itself if they are contiguous in it."""
+    if side.direct:
+        return array
+    buffer, offset = empty((side.total,), array.dtype), 0
+    for piece in side.pieces:
+        buffer[offset : offset + piece.count].reshape(piece.shape)[...] = array[piece.index]
+        offset += piece.count
+    return buffer
+
+
+def _unpack(side: Side, buffer: np.ndarray, out: np.ndarray) -> None:
+    offset = 0
+    for piece in () if side.direct else side.pieces:
+        out[piece.index] = buffer[offset : offset + piece.count].reshape(piece.shape)
+        offset += piece.count
+
+
+def _packed(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype) -> Run:
+    """Pack, Alltoallv, unpack; a side whose pieces are contiguous is used in place."""
+    sent = packed_side(traffic.sends, traffic.source, comm.size)
+    received = packed_side(traffic.receives, traffic.target, comm.size)
+    kind, own = element(dtype.itemsize), traffic.own
+    sent_layout, received_layout = (sent.counts, sent.offsets), (received.counts, received.offsets)
+    fresh, aside = allocator(traffic.target, dtype), allocator((received.total,), dtype)
+
+    def run(array: np.ndarray) -> np.ndarray:
+        out = fresh()
+        landing = out if received.direct else aside()
+        outgoing = _pack(sent, array)
+        comm.Alltoallv([outgoing, sent_layout, kind], [landing, received_layout, kind])
+        if own is not None:
+            out[own[1]] = array[own[0]]
+        _unpack(received, landing, out)
+        return out
+
+    return run
+
+
+def _messages(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype) -> Run:
+    """Messages between actual peers, in pieces that MPI can count."""
+    kind, own, target = element(dtype.itemsize), traffic.own, traffic.target
+
+    def run(array: np.ndarray) -> np.ndarray:
+        out, requests, landings = empty(target, dtype), [], []
+        for piece in traffic.receives:
+            offset = flat_offset(target, piece.index)
+            if offset is None:
+                landing = empty((piece.count,), dtype)
+                landings.append((piece, landing))
+            else:
+                landing = out.reshape(-1)[offset : offset + piece.count]
+            requests += [comm.Irecv([part, kind], piece.member) for part in counted_parts(landing)]
+        for piece in traffic.sends:
+            box = contiguous(array[piece.index])
+            requests += [comm.Isend([part, kind], piece.member) for part in counted_parts(box)]
+        if own is not None:
+            out[own[1]] = array[own[0]]
+        MPI.Request.Waitall(requests)
+        for piece, landing in landings:
+            out[piece.index] = landing.reshape(piece.shape)
+        return out
+
+    return run
+
+
+_PLAIN = {
+    "gather": _gather,
+    "gather, unpack": _gather_unpack,
+    "swap": _swap,
+    "packed": _packed,
+    "messages": _messages,
+}

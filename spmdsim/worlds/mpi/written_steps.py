@@ -1,7 +1,7 @@
 """What a rank does in a step, as lines of Python: a function of their own, or with other lines around them.
 
 A small step that repeats is mostly Python's, and a function between two others costs as much as what one does; more where
-ranks share cores, for each finds the caches as the others left them. So the lines of a way (``place.py``, ``reducing.py``),
+ranks share cores, for each finds the caches as the others left them. So the lines of a way (``messages.py``, ``reducing.py``),
 those of the trial of several ways and what notes the call become one function.
 """
 
