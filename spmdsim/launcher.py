@@ -10,6 +10,8 @@ from typing import TextIO
 
 #: The process that started this rank's nurse.
 LAUNCHER_VARIABLE = "SPMDSIM_LAUNCHER"
+#: Tells each rank where to write its log.
+LOG_DIR = "SPMDSIM_LOG_DIR"
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,11 @@ def this_rank() -> int:
 def is_root() -> bool:
     """True on rank 0, and outside MPI: the rank that prints."""
     return this_rank() == 0
+
+
+def has_log() -> bool:
+    """Whether this rank writes to a log of its own."""
+    return bool(os.environ.get(LOG_DIR))
 
 
 def terminal_columns(stream: TextIO) -> int | None:

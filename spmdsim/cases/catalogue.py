@@ -12,8 +12,8 @@ import numpy as np
 from spmdsim.cases.case import Case, PreparedCase
 from spmdsim.cases.inputs import Inputs, Source
 from spmdsim.core import Layout, Mesh
+from spmdsim.core.layout import largest_block
 from spmdsim.errors import InputError
-from spmdsim.layout.blocks import largest_block
 from spmdsim.ops import embedding, linear, matmul, padded_embedding, relu
 from spmdsim.tensor import Tensor
 from spmdsim.worlds.base import World

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from spmdsim.cli.arguments import PICTURES, command, value
+from spmdsim.cli.main import PICTURES, command, value
 from spmdsim.cli.output import say, write_pictures
 
 EXAMPLES = """\

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from spmdsim.cli.arguments import PICTURES, command, flag
+from spmdsim.cli.main import PICTURES, command, flag
 from spmdsim.cli.output import console, emit_json, table, write_pictures
 
 EXAMPLES = """\

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from spmdsim.cli.arguments import command, several, value, written_layout
 from spmdsim.cli.collective.schedule_arguments import find_algorithm, rank_counts
+from spmdsim.cli.main import command, several, value, written_layout
 from spmdsim.cli.output import remark, write_file
 from spmdsim.errors import InputError
 

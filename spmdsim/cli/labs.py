@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spmdsim.cli.arguments import CommandGroup, command, flag, positive, value
+from spmdsim.cli.main import CommandGroup, command, flag, positive, value
 from spmdsim.cli.output import emit_json, is_speaker, remark, say
 from spmdsim.errors import InputError
 

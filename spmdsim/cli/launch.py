@@ -6,9 +6,13 @@ import argparse
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from spmdsim.cli.arguments import command, flag, group, value, varied
+from spmdsim.cli.main import command, flag, group, value, varied
 from spmdsim.errors import InputError
+
+if TYPE_CHECKING:
+    from spmdsim.worlds.base import World
 
 ONE_NODE = (
     "spmdsim launch starts ranks on this machine; for several say the hosts to MPI's own launcher: "
@@ -115,3 +119,19 @@ def _recorded(args: argparse.Namespace) -> dict[str, str]:
     if path.is_dir() or not path.parent.is_dir():
         raise InputError(f"--record {args.record} is no file that can be written: its folder must exist")
     return {"SPMDSIM_RECORD": str(path)}
+
+
+def start_ranks(args: argparse.Namespace, log_dir: str | None = None) -> int | None:
+    """Start the ranks of a command that runs on MPI, and give its exit code; None where it runs in this process."""
+    from spmdsim.launch import launched, start_self
+
+    if args.world == "lockstep" or launched() or not (args.n or args.world == "mpi"):
+        return None
+    return start_self(args.n or os.cpu_count() or 1, sys.argv[1:], log_dir)
+
+
+def world_of(args: argparse.Namespace) -> World:
+    """The world that ``--world`` and ``-n`` ask for."""
+    from spmdsim.worlds import LockStep, world
+
+    return LockStep(args.n or 8) if args.world == "lockstep" else world(args.n)

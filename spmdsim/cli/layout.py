@@ -6,7 +6,7 @@ import argparse
 import math
 from typing import TYPE_CHECKING
 
-from spmdsim.cli.arguments import PICTURES, choice, command, flag, group, several, value, written_layout
+from spmdsim.cli.main import PICTURES, choice, command, flag, group, several, value, written_layout
 from spmdsim.errors import InputError
 
 if TYPE_CHECKING:

@@ -19,9 +19,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
-from spmdsim.ending.notes import has_log
 from spmdsim.errors import InputError
-from spmdsim.launcher import is_root, terminal_columns
+from spmdsim.launcher import has_log, is_root, terminal_columns
 
 if TYPE_CHECKING:
     import argparse

@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Any
 
-from spmdsim.cli.arguments import PICTURES, choice, command, flag, several, value, written_layout
+from spmdsim.cli.main import PICTURES, choice, command, flag, several, value, written_layout
 from spmdsim.cli.output import console, remark, say, write_pictures
 from spmdsim.errors import InputError
 from spmdsim.imitated import IMITATIONS
@@ -55,7 +55,7 @@ The busiest rank's bytes are set against the exact lower bound. Without --machin
 )
 def main(args: argparse.Namespace) -> int:
     """Plan and print."""
-    from spmdsim.redistribution import plan
+    from spmdsim.redistribution.planner import plan
 
     shape, to_shape = _shape(args.shape), None if args.to_shape is None else _shape(args.to_shape)
     src, dst = _layouts(args, len(shape), len(shape if to_shape is None else to_shape))

@@ -8,15 +8,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from spmdsim.cli import output
-from spmdsim.cli.arguments import (
+from spmdsim.cli.launch import start_ranks, world_of
+from spmdsim.cli.main import (
     PICTURES,
     command,
     flag,
     several,
-    start_ranks,
     value,
     varied,
-    world_of,
     written_layout,
 )
 from spmdsim.errors import InputError, SpmdError, unknown

@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
-from spmdsim.cli.arguments import PICTURES, Row, choice, command, flag, several, value, varied
+from spmdsim.cli.main import PICTURES, Row, choice, command, flag, several, value, varied
 from spmdsim.cli.output import emit_json, is_speaker, say, write_pictures, writing
 from spmdsim.errors import InputError
 from spmdsim.reading import literal

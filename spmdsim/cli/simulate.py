@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from spmdsim.cli.arguments import Row, command, declare, flag, value, varied
+from spmdsim.cli.main import Row, command, declare, flag, value, varied
 from spmdsim.cli.output import wants_pictures, write_file, write_pictures
 from spmdsim.launch.limits import add_limits, limited
 

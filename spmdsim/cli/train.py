@@ -8,17 +8,16 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from spmdsim.cli import output
-from spmdsim.cli.arguments import (
+from spmdsim.cli.launch import start_ranks, world_of
+from spmdsim.cli.main import (
     PICTURES,
     choice,
     command,
     finite,
     flag,
     positive,
-    start_ranks,
     value,
     varied,
-    world_of,
 )
 from spmdsim.errors import InputError
 from spmdsim.sides import many

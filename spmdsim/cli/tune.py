@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spmdsim.cli.arguments import command, flag, positive, several, value
+from spmdsim.cli.main import command, flag, positive, several, value
 from spmdsim.cli.output import say
 from spmdsim.errors import InputError
 

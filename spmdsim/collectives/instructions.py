@@ -25,8 +25,8 @@ from functools import lru_cache
 from operator import index
 from typing import NamedTuple, TypeAlias
 
+from spmdsim.core.layout import block_sizes, largest_block
 from spmdsim.errors import ScheduleError
-from spmdsim.layout.blocks import block_sizes, largest_block
 
 Chunks: TypeAlias = "range | tuple[int, ...]"
 

@@ -171,6 +171,37 @@ def split_block(start: Any, size: Any, parts: int, index: Any) -> tuple[Any, Any
     return start + index * base + extra + (index - extra) * longer, base + longer
 
 
+def block_sizes(size: int, parts: int) -> tuple[int, ...]:
+    """The sizes of all blocks.
+
+    >>> block_sizes(7, 3)
+    (3, 2, 2)
+    """
+    base, extra = divmod(size, parts)
+    return (base + 1,) * extra + (base,) * (parts - extra)
+
+
+def largest_block(size: int, parts: int) -> int:
+    """Elements of the largest block, which is the first; nested cuts into as many parts have it too.
+
+    >>> largest_block(7, 3), largest_block(largest_block(7, 2), 2), largest_block(7, 4)
+    (3, 2, 2)
+    """
+    return -(-size // parts)
+
+
+def nested_blocks(size: int, parts: Sequence[int]) -> list[tuple[int, int]]:
+    """Starts and sizes of all nested blocks; for few blocks faster than :func:`nested_block_arrays`.
+
+    >>> nested_blocks(7, (2, 2))
+    [(0, 2), (2, 2), (4, 2), (6, 1)]
+    """
+    blocks = [(0, size)]
+    for count in parts:
+        blocks = [split_block(start, length, count, i) for start, length in blocks for i in range(count)]
+    return blocks
+
+
 class Layout(Immutable, LayoutFacts):
     """Where a tensor lives on a mesh. Immutable and hashable; LayoutError for unknown or repeated axes, mixed reductions.
 

@@ -19,9 +19,9 @@ from fractions import Fraction
 from math import exp, log
 from typing import TYPE_CHECKING, Any
 
+from spmdsim.core.layout import largest_block
 from spmdsim.core.step import reduction_elements
 from spmdsim.errors import InputError, unknown
-from spmdsim.layout.blocks import largest_block
 from spmdsim.pictured import Pictured
 
 if TYPE_CHECKING:

@@ -18,10 +18,9 @@ import numpy as np
 from spmdsim.collectives import Instruction, Schedule
 from spmdsim.collectives.formula import evaluate
 from spmdsim.collectives.instructions import CEILING, chunk_sizes
-from spmdsim.core.layout import split_block
+from spmdsim.core.layout import largest_block, split_block
 from spmdsim.cost.topology import Floats, Ints, Topology
 from spmdsim.errors import InputError
-from spmdsim.layout.blocks import largest_block
 
 #: Up to this rank count all ranks are generated, so that uneven chunks are counted to the byte.
 EXACT_UP_TO = 32

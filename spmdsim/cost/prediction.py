@@ -9,6 +9,7 @@ from math import exp, log
 from typing import Any
 
 from spmdsim.collectives import Algorithm, Schedule, algorithms, make_schedule
+from spmdsim.core.layout import largest_block
 from spmdsim.cost.closed_forms import closed_form_of, most_received
 from spmdsim.cost.event_simulation import LogGOPS, program_of, simulate_program
 from spmdsim.cost.link_load import compressed_rounds, symmetry_of
@@ -17,7 +18,6 @@ from spmdsim.cost.pricing import least_seconds, price
 from spmdsim.cost.topologies import parse_topology
 from spmdsim.cost.topology import Topology
 from spmdsim.errors import InputError, unknown
-from spmdsim.layout.blocks import largest_block
 from spmdsim.pictured import Pictured, ShortRepr
 
 #: Rounds times ranks times sizes that are gone through one by one; it takes a few seconds.

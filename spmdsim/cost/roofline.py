@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from spmdsim.core import BoundRule, Strategy
+from spmdsim.core.layout import largest_block
 from spmdsim.cost.machine import CostModel, Machine, Restricted
-from spmdsim.layout.blocks import largest_block
 from spmdsim.notation.rules import Term, members
 from spmdsim.pictured import Pictured
 

@@ -10,8 +10,6 @@ from typing import NamedTuple
 
 from spmdsim.launcher import this_rank
 
-#: Tells each rank where to write its log.
-LOG_DIR = "SPMDSIM_LOG_DIR"
 #: Where a rank that fails leaves its exit code; the launchers' own codes are not always that of the rank.
 FAILED_DIR = "SPMDSIM_FAILED_DIR"
 #: The note, beside those of the ranks, that the job ends now.
@@ -22,11 +20,6 @@ ASKED = "asked"
 BEFORE = " before MPI"
 #: The note of the starter that is as old as the job.
 BEGUN = "begun"
-
-
-def has_log() -> bool:
-    """Whether this rank writes to a log of its own."""
-    return bool(os.environ.get(LOG_DIR))
 
 
 def job_folder() -> Path | None:

@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
-from spmdsim.ending.notes import has_left, has_log, job_folder, note_end, note_failure, note_left
+from spmdsim.ending.notes import has_left, job_folder, note_end, note_failure, note_left
 from spmdsim.errors import DisagreementError, SpmdError
-from spmdsim.launcher import detect, is_root
+from spmdsim.launcher import detect, has_log, is_root
 from spmdsim.sides import name_ranks, sides
 
 if TYPE_CHECKING:

@@ -56,7 +56,7 @@ class Limits:
 
 def add_limits(add: Callable[..., object], seconds: float = SECONDS) -> None:
     """Declare the options, with a parser's ``add_argument``."""
-    from spmdsim.cli.arguments import amount
+    from spmdsim.cli.main import amount
 
     often = f"seconds of processor time ({seconds:g}), {WALL} times as many without any; 0: no limit"
     texts = (

@@ -13,8 +13,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
-from spmdsim.ending.notes import LOG_DIR, has_log
 from spmdsim.errors import InputError
+from spmdsim.launcher import LOG_DIR, has_log
 
 #: Lines of a failed rank's log that are shown.
 TAIL_LINES = 20

@@ -17,14 +17,14 @@ from glob import escape
 from pathlib import Path
 from types import FrameType
 
-from spmdsim.ending.notes import ASKED, ENDING, FAILED_DIR, LOG_DIR, Failure, began, failures, note_begin
+from spmdsim.ending.notes import ASKED, ENDING, FAILED_DIR, Failure, began, failures, note_begin
 from spmdsim.ending.stop import BEFORE_MPI
 from spmdsim.errors import InputError, WorldError
 from spmdsim.launch.environment import THREAD_VARIABLES, blas_threads, cores
 from spmdsim.launch.logs import follow, log_path, log_tail, prepare_blocks, prepare_logs
 from spmdsim.launch.mpi import find_launcher
 from spmdsim.launch.nurse import STARTER_VARIABLE, cause_of, code_of, dies_with_parent, sweep
-from spmdsim.launcher import launched
+from spmdsim.launcher import LOG_DIR, launched
 from spmdsim.worlds.current import RANKS_VARIABLE
 
 #: Where the ranks write what they called last.

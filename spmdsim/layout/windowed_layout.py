@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from spmdsim.core.layout import Bounds, Layout
-from spmdsim.layout.blocks import largest_block
+from spmdsim.core.layout import Bounds, Layout, largest_block
 
 
 @dataclass(frozen=True)

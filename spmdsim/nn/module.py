@@ -14,8 +14,8 @@ from spmdsim.core import Layout
 from spmdsim.core.tensor import Meta
 from spmdsim.core.world import programs
 from spmdsim.errors import UsageTypeError, WorldError
-from spmdsim.layout.blocks import integers
 from spmdsim.layout.element_type import has_gradient, number_type
+from spmdsim.notation.layouts import integers
 from spmdsim.pictured import Pictured
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.random import normal_block, uniform_block

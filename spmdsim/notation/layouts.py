@@ -10,7 +10,8 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from operator import index
+from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from spmdsim.errors import LayoutError, UsageTypeError, WorldError, unknown
@@ -62,6 +63,18 @@ MOST_RANKS = 1 << 24
 def is_integer(value: object) -> bool:
     """Whether a value is an integer, and no truth value."""
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def integers(shape: Iterable[Any], what: str = "the sizes of a shape") -> tuple[int, ...]:
+    """The sizes of a shape, or other numbers, as Python's integers.
+
+    >>> integers([3, True])
+    (3, 1)
+    """
+    try:
+        return tuple(map(index, shape))
+    except TypeError:
+        raise UsageTypeError(f"{what} are integers, but got {shape!r}") from None
 
 
 def check_world_size(size: object) -> None:

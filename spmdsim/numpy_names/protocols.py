@@ -19,14 +19,13 @@ import numpy as np
 
 from spmdsim import ops
 from spmdsim.errors import UsageTypeError
-from spmdsim.layout.blocks import counted_dim
 from spmdsim.layout.element_type import number_type
 from spmdsim.numpy_names import arrangement, calculation, element_functions, selection, without_nan
 from spmdsim.ops.scans import running_extreme
 from spmdsim.ops.selecting import flattened
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.creation import asarray, empty_like, full_like, ones_like, zeros_like
-from spmdsim.tensor.operands import array_operands
+from spmdsim.tensor.operands import array_operands, counted_dim
 from spmdsim.tensor.symbols import become
 
 #: NumPy's functions that have another name here.

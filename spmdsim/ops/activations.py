@@ -15,13 +15,12 @@ import numpy as np
 
 from spmdsim.core import PASSES, Rule
 from spmdsim.errors import InputError, OutOfRange
-from spmdsim.layout.blocks import counted_dim
 from spmdsim.layout.element_type import fractional, ordered, promoted
 from spmdsim.ops.declare import Array, Arrays, Shape, alike, cast, conj, derived, pooled, specialised, unary
 from spmdsim.ops.elementwise import one_of
 from spmdsim.ops.operators import operator
 from spmdsim.tensor import Context, Op, Tensor
-from spmdsim.tensor.operands import Operand
+from spmdsim.tensor.operands import Operand, counted_dim
 from spmdsim.tensor.random import uniform_block
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from spmdsim.core import Rule
 from spmdsim.errors import RuleError
-from spmdsim.layout.blocks import counted_dim, integers
+from spmdsim.notation.layouts import integers
 from spmdsim.ops.contract import einsum, matmul
 from spmdsim.ops.declare import Array, Shape, alike
 from spmdsim.ops.dim_reductions import Dims, as_type, normal_dims
@@ -25,7 +25,7 @@ from spmdsim.ops.operators import operator
 from spmdsim.ops.shape import broadcast_to, moving_rule, reshape, transpose
 from spmdsim.ops.slicing import concat
 from spmdsim.tensor import Context, Op, Tensor
-from spmdsim.tensor.operands import Operand, as_operand
+from spmdsim.tensor.operands import Operand, as_operand, counted_dim
 
 
 @operator()

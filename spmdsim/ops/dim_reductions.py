@@ -13,12 +13,13 @@ from numpy.typing import DTypeLike
 from spmdsim.core import Rule
 from spmdsim.core.elements import identity
 from spmdsim.errors import RuleError
-from spmdsim.layout.blocks import counted_dim, flag, integers
 from spmdsim.layout.element_type import accumulator, number_type, ordered
+from spmdsim.notation.layouts import integers
 from spmdsim.ops.declare import Array, Arrays, Shape, boolean, cast
 from spmdsim.ops.elementwise import divide, equal, multiply, not_equal, sqrt, square, subtract, where
 from spmdsim.ops.operators import operator
 from spmdsim.tensor import Op, Tensor
+from spmdsim.tensor.operands import counted_dim, flag
 from spmdsim.tensor.operator_calls import apply
 from spmdsim.worlds.pool import allocator, empty
 

@@ -12,7 +12,6 @@ from spmdsim.core import BoundRule, Rule, Strategy
 from spmdsim.core.elements import identity
 from spmdsim.core.step import Step
 from spmdsim.errors import RuleError
-from spmdsim.layout.blocks import flag
 from spmdsim.layout.element_type import accumulator, ordered
 from spmdsim.ops.along import held_entries, take_along_axis, terms_of
 from spmdsim.ops.declare import Array, Shape, alike
@@ -22,7 +21,7 @@ from spmdsim.ops.scans import ALONG, Tensors, along_dim, beside, rows_back, rows
 from spmdsim.ops.shape import reshape
 from spmdsim.ops.sorting import comparable
 from spmdsim.tensor import Context, Op, Tensor
-from spmdsim.tensor.operands import Operand, as_operand
+from spmdsim.tensor.operands import Operand, as_operand, flag
 from spmdsim.tensor.stepped import SteppedOp
 
 #: The place of a rank that does not have the extreme.

@@ -13,8 +13,8 @@ import numpy as np
 
 from spmdsim.core import REDUCE_OPS, Layout, Rule
 from spmdsim.errors import RuleError, UsageTypeError
-from spmdsim.layout.blocks import integers
 from spmdsim.layout.windowed_layout import Window
+from spmdsim.notation.layouts import integers
 from spmdsim.ops.declare import Shape, unbroadcast
 from spmdsim.ops.dim_reductions import Dims, normal_dims
 from spmdsim.ops.operators import operator

@@ -13,15 +13,16 @@ import numpy as np
 
 from spmdsim.core import Rule
 from spmdsim.errors import RuleError
-from spmdsim.layout.blocks import counted_dim, integers
 from spmdsim.layout.element_type import as_array
 from spmdsim.layout.windowed_layout import Window
+from spmdsim.notation.layouts import integers
 from spmdsim.ops.declare import Array, Arrays, Shape, alike
 from spmdsim.ops.dim_reductions import Dims
 from spmdsim.ops.operators import operator
 from spmdsim.ops.shape import broadcast_to, flatten, flip, reshape, same_dims
 from spmdsim.ops.windowed import WindowOp, Windows, margins, surrounded
 from spmdsim.tensor import Context, Tensor
+from spmdsim.tensor.operands import counted_dim
 
 #: As numpy has it: how many elements are added everywhere, or before and after every dim, or each dim.
 PadWidth = int | Sequence[int] | Sequence[Sequence[int]] | dict[int, int] | dict[int, tuple[int, int]]

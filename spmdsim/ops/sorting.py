@@ -23,7 +23,6 @@ import numpy as np
 
 from spmdsim.core import BoundRule, Layout, Strategy
 from spmdsim.core.step import Step
-from spmdsim.layout.blocks import flag
 from spmdsim.layout.element_type import is_half
 from spmdsim.ops.along import put_along
 from spmdsim.ops.declare import Array, Arrays
@@ -31,6 +30,7 @@ from spmdsim.ops.operators import operator
 from spmdsim.ops.scans import ALONG, along_dim, along_rule, beside, rows_back, rows_last, split_axes
 from spmdsim.redistribution.group_steps import Parts, one_array, parts_step
 from spmdsim.tensor import Context, Tensor
+from spmdsim.tensor.operands import flag
 from spmdsim.tensor.stepped import SteppedOp
 from spmdsim.worlds.pool import empty
 

@@ -19,8 +19,7 @@ import numpy as np
 
 from spmdsim.core import Bounds, Layout
 from spmdsim.core.step import overlap, volume
-from spmdsim.layout.blocks import all_bounds
-from spmdsim.redistribution.exchange.grid import piece_numbers, ranks_of
+from spmdsim.redistribution.exchange.grid import all_bounds, piece_numbers, ranks_of
 
 #: Pivots after which the first column that improves is taken instead of the best one, and those after which it ends.
 PATIENCE, MOST_PIVOTS = 60, 400

@@ -55,9 +55,8 @@ import numpy as np
 
 from spmdsim.core import Layout
 from spmdsim.core.step import overlap, volume
-from spmdsim.layout.blocks import all_bounds
 from spmdsim.redistribution.adders import sums
-from spmdsim.redistribution.exchange.grid import piece_numbers, ranks_of
+from spmdsim.redistribution.exchange.grid import all_bounds, piece_numbers, ranks_of
 
 #: Up to so many ranks per mesh the ranks are weighed, and counted in plain Python.
 MOST_RANKS, FEW = 16, 32

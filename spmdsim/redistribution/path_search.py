@@ -15,10 +15,8 @@ from typing import NamedTuple
 
 from spmdsim.core import Layout
 from spmdsim.core.step import Step, reduction_elements
-from spmdsim.cost.closed_forms import most_received
-from spmdsim.layout.blocks import largest_sizes
 from spmdsim.redistribution.lower_bound import kept_axes
-from spmdsim.redistribution.price import Prices
+from spmdsim.redistribution.price import Prices, largest_sizes
 
 Dims = tuple[tuple[str, ...], ...]
 
@@ -297,7 +295,7 @@ def _moved(collective: str, members: int, here: PathState, there: PathState) -> 
     if collective in ("all_reduce", "reduce_scatter"):
         return int(reduction_elements(collective, members, held))
     if collective == "all_gather":
-        return int(most_received(collective, members, held))
+        return held - held // members
     return held - math.prod(map(min, here.shape, there.shape))
 
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from spmdsim.core import Layout
 from spmdsim.core.step import EXCHANGES, LOCAL_STEPS, Step
-from spmdsim.layout.blocks import largest_sizes, refine
+from spmdsim.layout.common_mesh import refine
 from spmdsim.pictured import ShortRepr
 from spmdsim.redistribution.exchange import direct_reduction
 from spmdsim.redistribution.exchange.exchange_volume import busiest
@@ -34,6 +34,7 @@ from spmdsim.redistribution.price import (
     Prices,
     busiest_received,
     largest,
+    largest_sizes,
     least_exchange,
     price_exchange,
     price_step,

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 from spmdsim.core import Layout
 from spmdsim.core.step import Step
 from spmdsim.cost.machine import Machine
-from spmdsim.layout.blocks import largest_sizes
 from spmdsim.layout.element_type import element_type
 from spmdsim.redistribution.plan_candidates import Candidate
-from spmdsim.redistribution.price import most_sent, received_elements, step_messages
+from spmdsim.redistribution.price import largest_sizes, most_sent, received_elements, step_messages
 from spmdsim.redistribution.ways.way import step_buffer
 
 if TYPE_CHECKING:

@@ -21,16 +21,17 @@ from spmdsim.core.step import Step
 from spmdsim.cost.machine import CostModel
 from spmdsim.errors import PlanError, UsageTypeError
 from spmdsim.imitated import imitation
-from spmdsim.layout.blocks import integers
 from spmdsim.layout.element_type import element_type, held_type
 from spmdsim.layout.windowed_layout import Windowed
+from spmdsim.notation.layouts import integers
 from spmdsim.pictured import ShortRepr
+from spmdsim.redistribution.exchange.direct import sent_counts
 from spmdsim.redistribution.halo import halo_bound, steps_to
 from spmdsim.redistribution.lower_bound import ReceptionBound, lower_bound
 from spmdsim.redistribution.plan_candidates import Candidate, Redistribution, Shape, candidates, endpoints
 from spmdsim.redistribution.price import BYTES_ONLY, all_received, largest, most_sent, price_step
 from spmdsim.redistribution.reshape_plans import reshape_bound, reshape_candidates
-from spmdsim.redistribution.step_counts import LISTED, sent_elements
+from spmdsim.redistribution.step_counts import LISTED, sent_nbytes
 from spmdsim.redistribution.ways.way import plan_peak
 
 if TYPE_CHECKING:
@@ -113,7 +114,12 @@ class Plan(ShortRepr):
         if max([mesh.size for mesh in meshes], default=0) > LISTED:
             return None
         ranks = {rank for mesh in meshes for rank in mesh.rank_list}
-        return [sent_elements(step, ranks) for step in self.steps]
+        return [
+            sent_counts(step.src, step.dst, step.shape, ranks)
+            if step.collective == "exchange" and step.to_shape is None
+            else [sent_nbytes(step, rank, 1) for rank in ranks]
+            for step in self.steps
+        ]
 
     @cached_property
     def max_lower_bound(self) -> int:

@@ -17,10 +17,8 @@ import numpy as np
 
 from spmdsim.core import Layout, Mesh
 from spmdsim.core.step import EXCHANGES, LOCAL_STEPS, Step, reduction_elements
-from spmdsim.cost.closed_forms import most_received as most_of_message
 from spmdsim.cost.closed_forms import textbook_seconds
 from spmdsim.cost.machine import CostModel, Link, Machine, Piece, Restricted
-from spmdsim.layout.blocks import largest_sizes
 from spmdsim.redistribution.exchange import direct_reduction
 from spmdsim.redistribution.exchange.direct import FEW_RANKS, shares
 from spmdsim.redistribution.exchange.direct_reduction import most_messages, totals
@@ -207,6 +205,16 @@ def _flat(step: Step) -> tuple[int, int]:
     return int(received.max(initial=0)), int(messages.max(initial=0))
 
 
+def largest_sizes(mesh: Mesh, dims: Sequence[Sequence[str]], shape: Sequence[int]) -> list[int]:
+    """The shape of the largest piece of a split: balanced splits give it to the first part of every dim.
+
+    >>> largest_sizes(Mesh((2, 2), ("a", "b")), (("a", "b"), ()), (7, 3))
+    [2, 3]
+    """
+    size_of = mesh.size_of
+    return [-(-size // math.prod([size_of[axis] for axis in entry])) for size, entry in zip(shape, dims)]
+
+
 def largest(layout: Layout, shape: Sequence[int]) -> int:
     """Elements of the largest piece."""
     return math.prod(largest_sizes(layout.mesh, layout.dims, shape))
@@ -231,7 +239,7 @@ def most_received(step: Step) -> int:
     if collective in ("all_reduce", "reduce_scatter"):
         return int(reduction_elements(collective, members, biggest))
     if src.is_even(shape) and dst.is_even(shape):
-        return int(most_of_message(collective, members, biggest))
+        return biggest - biggest // members
     return busiest(_ends(step)).most_received
 
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from spmdsim.core import Layout, Mesh
 from spmdsim.core.step import Step
-from spmdsim.layout.blocks import same_cuts
+from spmdsim.layout.common_mesh import same_cuts
 from spmdsim.redistribution.exchange.flat import flat_received
 from spmdsim.redistribution.exchange.grid import grid
 from spmdsim.redistribution.lower_bound import ReceptionBound, contributions, lower_bound

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 
 from spmdsim.core.layout import split_block
 from spmdsim.core.step import LOCAL_STEPS, RECEIVED_ELSEWHERE, Step, overlap, volume
@@ -44,15 +43,6 @@ def reduced_block(step: Step, rank: int) -> int:
     return number
 
 
-def sent_elements(step: Step, ranks: Iterable[int]) -> list[int]:
-    """Elements that each of some ranks sends to others: in an exchange, told of all ranks in one go."""
-    if step.collective != "exchange" or step.to_shape is not None:
-        return [sent_nbytes(step, rank, 1) for rank in ranks]
-    from spmdsim.redistribution.exchange.direct import sent_counts
-
-    return sent_counts(step.src, step.dst, step.shape, ranks)
-
-
 def sent_nbytes(step: Step, rank: int, itemsize: int) -> int:
     """Bytes ``rank`` sends to others; reductions count as in :meth:`Step.nbytes`, the blocks going the other way."""
     if step.collective == "reduce_exchange":
@@ -69,7 +59,9 @@ def sent_nbytes(step: Step, rank: int, itemsize: int) -> int:
         flat = flat_sends(step.src, step.dst, step.shape, step.to_shape, rank)
         return itemsize * sum(len(places) for peer, places in flat if peer != rank)
     if step.collective == "exchange":
-        return itemsize * sent_elements(step, (rank,))[0]
+        from spmdsim.redistribution.exchange.direct import sent_counts
+
+        return itemsize * sent_counts(step.src, step.dst, step.shape, (rank,))[0]
     if step.collective == "all_reduce":
         return step.nbytes(rank, itemsize)
     box = step.src.bounds(step.shape, rank)

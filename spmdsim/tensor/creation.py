@@ -14,8 +14,8 @@ import numpy as np
 
 from spmdsim.core import Layout, Mesh
 from spmdsim.errors import InputError, RuleError, UsageTypeError
-from spmdsim.layout.blocks import integers
 from spmdsim.layout.element_type import as_array, number_type
+from spmdsim.notation.layouts import integers
 from spmdsim.tensor.meanings import LIKE, MADE, NOT_LIKE, REFUSED, documented
 from spmdsim.tensor.program_tensor import Tensor
 from spmdsim.tensor.sources import Described

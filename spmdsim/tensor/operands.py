@@ -11,7 +11,7 @@ import numpy as np
 from spmdsim.core import Layout, Mesh
 from spmdsim.core.tensor import Meta
 from spmdsim.core.world import programs
-from spmdsim.errors import InputError, RuleError, UsageTypeError
+from spmdsim.errors import InputError, OutOfRange, RuleError, UsageTypeError
 from spmdsim.layout.element_type import as_array, promoted
 from spmdsim.tensor.program_tensor import Tensor
 from spmdsim.worlds.base import ORIGINS
@@ -99,3 +99,25 @@ def _with_number(dtype: np.dtype, value: complex) -> np.dtype:
     if dtype.kind != "V":
         return np.result_type(dtype, value)
     return promoted(dtype, np.dtype("complex64")) if isinstance(value, complex) else dtype
+
+
+def counted_dim(dim: int, ndim: int) -> int:
+    """A dim counted from the front.
+
+    >>> counted_dim(-1, 3)
+    2
+    """
+    if not -ndim <= dim < ndim:
+        raise OutOfRange(f"dim {dim} is out of range for a tensor of {ndim} dims")
+    return int(dim) % ndim
+
+
+def flag(name: str, value: Any) -> bool:
+    """A parameter that is true or false, and not what has another place in NumPy, such as an element type.
+
+    >>> flag("keepdims", 1)
+    True
+    """
+    if isinstance(value, type) or value not in (False, True):
+        raise UsageTypeError(f"{name} is True or False, but got {value!r}")
+    return bool(value)

@@ -136,7 +136,7 @@ def event_pairs(event: CollectiveEvent, rank: int) -> list[tuple[int, int]]:
 
 
 def _pairs(step: Step, rank: int) -> list[tuple[int, int]]:
-    from spmdsim.layout.blocks import block_sizes
+    from spmdsim.core.layout import block_sizes
     from spmdsim.redistribution.exchange.direct import receives
     from spmdsim.redistribution.exchange.direct_reduction import peers
     from spmdsim.redistribution.exchange.flat import flat_receives

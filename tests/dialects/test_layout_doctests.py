@@ -11,7 +11,7 @@ MODULES = [
     "layout.explain",
     "core.layout",
     "layout.written",
-    "cli.arguments",
+    "cli.main",
     "draw.layout_picture",
     "dialects.layouts",
     "dialects.jax",

@@ -13,17 +13,20 @@ from hypothesis import strategies as st
 from layout_cases import cases, held
 
 from spmdsim.core import Layout, Mesh, Partial, Replicate, Rule, Shard, bind, split_block
+from spmdsim.core.layout import nested_blocks
 from spmdsim.core.lockstep import LockStep as CoreLockStep
 from spmdsim.core.operator import Op
 from spmdsim.core.step import Step, overlap
 from spmdsim.core.tensor import Tensor as CoreTensor
 from spmdsim.errors import InputError, LayoutError, RuleError, UsageTypeError, WorldError
-from spmdsim.layout.blocks import all_bounds, common_mesh, flag, nested_block_arrays, nested_blocks, refine
+from spmdsim.layout.common_mesh import common_mesh, refine
 from spmdsim.layout.cuts import frozen, layout_from_cuts, strategy_from_cuts
 from spmdsim.layout.element_type import element_type, typed_rule
 from spmdsim.layout.windowed_layout import Window, Windowed
 from spmdsim.layout.written import _wrapped, parse_entries, split_entries
 from spmdsim.notation.layouts import MOST_RANKS
+from spmdsim.redistribution.exchange.grid import all_bounds, nested_block_arrays
+from spmdsim.tensor.operands import flag
 
 
 @st.composite

@@ -16,7 +16,7 @@ from spmdsim.dialects.oneflow.placements import can_merge
 from spmdsim.errors import PlanError
 from spmdsim.imitations.oneflow import boxing_rules as oneflow
 from spmdsim.imitations.oneflow.boxing_rules import mesh_of, subgroup
-from spmdsim.layout.blocks import same_cuts
+from spmdsim.layout.common_mesh import same_cuts
 from spmdsim.redistribution import plan
 from spmdsim.worlds.lockstep_world import LockStep
 

@@ -18,7 +18,7 @@ from spmdsim.core import Layout, Mesh, Partial, Placement, Replicate, Shard
 from spmdsim.core.step import Step
 from spmdsim.cost.machine import Machine, Restricted
 from spmdsim.errors import PlanError
-from spmdsim.layout.blocks import common_mesh, refine
+from spmdsim.layout.common_mesh import common_mesh, refine
 from spmdsim.redistribution import plan, price
 from spmdsim.redistribution.exchange.direct import receives
 from spmdsim.redistribution.group_steps import parts_step, scan_step

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spmdsim.cli.arguments import Command, CommandGroup
+from spmdsim.cli.main import Command, CommandGroup
 
 EXAMPLES = """\
 examples:

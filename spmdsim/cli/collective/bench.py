@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from spmdsim.cli.arguments import PICTURES, choice, command, flag, value, varied
 from spmdsim.cli.collective.schedule_arguments import given_options, growing_sizes, names_in, parse_bytes
+from spmdsim.cli.main import PICTURES, choice, command, flag, value, varied
 from spmdsim.cli.output import (
     emit_json,
     line_columns,

@@ -8,8 +8,8 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from spmdsim.cli.arguments import PICTURES, command, flag, positive, value, varied
 from spmdsim.cli.collective.schedule_arguments import parse_bytes
+from spmdsim.cli.main import PICTURES, command, flag, positive, value, varied
 from spmdsim.cli.output import console, emit_json, remark, say, table, write_pictures
 from spmdsim.errors import InputError
 

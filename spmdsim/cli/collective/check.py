@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from spmdsim.cli.arguments import PICTURES, command, flag, value, varied
 from spmdsim.cli.collective.schedule_arguments import JUDGED, find_algorithm, rank_counts
+from spmdsim.cli.main import PICTURES, command, flag, value, varied
 from spmdsim.cli.output import emit_json, say, wants_pictures, write_pictures
 from spmdsim.errors import InputError
 

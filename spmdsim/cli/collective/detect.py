@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-from spmdsim.cli.arguments import choice, command, flag, value, varied
 from spmdsim.cli.collective.schedule_arguments import growing_sizes, parse_bytes
+from spmdsim.cli.main import choice, command, flag, value, varied
 from spmdsim.cli.output import emit_json, print_table, say
 from spmdsim.errors import InputError
 

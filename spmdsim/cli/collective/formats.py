@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from spmdsim.cli.arguments import amount, choice, command, value
 from spmdsim.cli.collective.schedule_arguments import JUDGED, SCHEDULE, parse_bytes, schedule_from
+from spmdsim.cli.main import amount, choice, command, value
 from spmdsim.cli.output import emit_json, remark, say, write_file
 from spmdsim.errors import InputError, ScheduleError
 from spmdsim.reading import read_text, readable

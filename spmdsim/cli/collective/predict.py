@@ -7,7 +7,6 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from spmdsim.cli.arguments import PICTURES, choice, command, flag, several, value, varied
 from spmdsim.cli.collective.schedule_arguments import (
     given_options,
     growing_counts,
@@ -15,6 +14,7 @@ from spmdsim.cli.collective.schedule_arguments import (
     names_in,
     parse_bytes,
 )
+from spmdsim.cli.main import PICTURES, choice, command, flag, several, value, varied
 from spmdsim.cli.output import (
     console,
     emit_json,

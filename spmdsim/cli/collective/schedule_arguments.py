@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spmdsim.cli.arguments import choice, value
+from spmdsim.cli.main import choice, value
 from spmdsim.errors import InputError
 from spmdsim.reading import one_line
 

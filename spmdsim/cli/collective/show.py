@@ -6,7 +6,6 @@ import argparse
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from spmdsim.cli.arguments import PICTURES, command, flag, several, value, varied
 from spmdsim.cli.collective.schedule_arguments import (
     JUDGED,
     OPTIONS,
@@ -15,6 +14,7 @@ from spmdsim.cli.collective.schedule_arguments import (
     parse_bytes,
     schedule_from,
 )
+from spmdsim.cli.main import PICTURES, command, flag, several, value, varied
 from spmdsim.cli.output import (
     console,
     emit_json,

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from spmdsim.core import Bounds, Layout, Mesh
+from spmdsim.core.layout import block_sizes
 from spmdsim.dialects.missing import refuse
 from spmdsim.dialects.oneflow import sbp as sbp_module
 from spmdsim.dialects.oneflow.sbp import OneFlowError, Sbp
 from spmdsim.dialects.session import current_world
 from spmdsim.errors import LayoutError
-from spmdsim.layout.blocks import block_sizes
 from spmdsim.layout.written import flatten, nest
 
 DEVICE_TYPES = ("cpu", "cuda")

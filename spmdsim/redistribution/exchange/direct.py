@@ -26,9 +26,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from spmdsim.core import Bounds, Layout, Mesh
+from spmdsim.core.layout import nested_blocks
 from spmdsim.core.step import overlap, volume
 from spmdsim.errors import PlanError
-from spmdsim.layout.blocks import nested_blocks
 from spmdsim.redistribution.exchange.grid import (
     Ends,
     Entries,

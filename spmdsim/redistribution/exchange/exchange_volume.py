@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from spmdsim.core import Layout, Mesh
-from spmdsim.layout.blocks import nested_blocks
+from spmdsim.core.layout import nested_blocks
 from spmdsim.redistribution.exchange.direct import FEW_RANKS
 from spmdsim.redistribution.exchange.grid import Ends, apart, grids, parts_of, piece_numbers, ranks_of
 

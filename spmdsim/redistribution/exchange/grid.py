@@ -16,10 +16,14 @@ from typing import NamedTuple
 import numpy as np
 
 from spmdsim.core import Layout, Mesh
-from spmdsim.layout.blocks import nested_block_arrays, nested_blocks
+from spmdsim.core.layout import nested_blocks, split_block
 
 #: The axes that split each dim, major first.
 Entries = tuple[tuple[str, ...], ...]
+
+
+#: Up to so many ranks, the bounds of a layout are remembered.
+REMEMBERED = 64
 
 
 class Ends(NamedTuple):
@@ -237,3 +241,34 @@ def grids(src: Layout, dst: Layout, shape: tuple[int, ...]) -> tuple[Grid, Grid,
     apart = tuple((axis,) for axis in src.mesh.axes if axis not in split and src.mesh.size_of[axis] > 1)
     sizes = shape + tuple(src.mesh.size_of[axis] for (axis,) in apart)
     return grid(src.mesh, src.dims + apart, sizes), grid(dst.mesh, dst.dims + apart, sizes), len(shape)
+
+
+def nested_block_arrays(size: int, parts: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+    """:func:`nested_blocks` as two int64 arrays."""
+    start, length = np.zeros(1, np.int64), np.full(1, size, np.int64)
+    for count in parts:
+        start, length = split_block(start[:, None], length[:, None], count, np.arange(count))
+        start, length = start.ravel(), length.ravel()
+    return start, length
+
+
+def all_bounds(layout: Layout, shape: Sequence[int]) -> np.ndarray:
+    """The bounds of all ranks at once: an int64 array ``[mesh position, dim, start|stop]`` that nobody may write into."""
+    layout.check_shape(shape)
+    return (_few_bounds if layout.mesh.size <= REMEMBERED else _all_bounds)(layout, tuple(shape))
+
+
+def _all_bounds(layout: Layout, shape: tuple[int, ...]) -> np.ndarray:
+    mesh = layout.mesh
+    places = np.indices(mesh.shape, sparse=True)
+    out = np.empty((*mesh.shape, len(shape), 2), dtype=np.int64)
+    for dim, (size, entry) in enumerate(zip(shape, layout.dims)):
+        start, length = 0, size
+        for axis in entry:
+            start, length = split_block(start, length, mesh.size_of[axis], places[mesh.axis_index(axis)])
+        out[..., dim, 0], out[..., dim, 1] = start, start + length
+    out.flags.writeable = False
+    return out.reshape(mesh.size, len(shape), 2)
+
+
+_few_bounds = lru_cache(maxsize=1024)(_all_bounds)

@@ -19,10 +19,9 @@ import numpy as np
 from mpi4py import MPI
 
 from spmdsim.core.elements import fold
-from spmdsim.core.layout import Mesh
+from spmdsim.core.layout import Mesh, nested_blocks
 from spmdsim.core.lockstep import contiguous
 from spmdsim.core.step import Step
-from spmdsim.layout.blocks import nested_blocks
 from spmdsim.layout.element_type import check_reduce
 from spmdsim.redistribution.ways.tuning import Tuning
 from spmdsim.redistribution.ways.way import Way, way_of

@@ -17,8 +17,8 @@ import numpy as np
 from mpi4py import MPI
 
 from spmdsim.core.elements import fold, ufunc
+from spmdsim.core.layout import nested_blocks
 from spmdsim.core.step import Step
-from spmdsim.layout.blocks import nested_blocks
 from spmdsim.layout.element_type import check_reduce
 from spmdsim.redistribution.ways.rank_transfers import Blocks
 from spmdsim.redistribution.ways.way import Way, chunk_elements

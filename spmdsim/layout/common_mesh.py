@@ -1,145 +1,25 @@
-"""Balanced blocks: how a dim, or any vector, is cut, and two device matrices that cut alike refined to one.
-
-The first ``n % p`` of ``p`` parts get one element more. Cut again and again by several numbers of parts ("nested"),
-each block is cut into balanced blocks itself. Everything that cuts, calls this.
+"""Two device matrices that cut alike, refined to one, and the layouts on them.
 
 Two meshes over the same ranks in the same order cut the row-major positions at their prefix products: ``(8,)``
 at 8, ``(2, 4)`` at 2 and 8. Where each product divides the next, the merged products are the axes of a mesh that
 both meshes are merges of, and a layout on either can be written on it (MindSpore's unified device arrangement).
 ``(2, 3)`` and ``(3, 2)`` have no such mesh. An axis cut in two makes a nested split out of a flat one, which is the same
 split only where the balanced cuts coincide for the given size, so :func:`refine` looks at the shape too.
-
-And the sizes of shapes, dims and flags as programs give them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import accumulate, pairwise
-from operator import index, mul
-from typing import TYPE_CHECKING, Any, NamedTuple
+from operator import mul
+from typing import TYPE_CHECKING, NamedTuple
 
-from spmdsim.core.layout import Layout, Mesh, split_block
-from spmdsim.errors import OutOfRange, UsageTypeError
+from spmdsim.core.layout import Layout, Mesh, nested_blocks
 
 if TYPE_CHECKING:
-    import numpy as np
-
-
-def integers(shape: Iterable[Any], what: str = "the sizes of a shape") -> tuple[int, ...]:
-    """The sizes of a shape, or other numbers, as Python's integers.
-
-    >>> integers([3, True])
-    (3, 1)
-    """
-    try:
-        return tuple(map(index, shape))
-    except TypeError:
-        raise UsageTypeError(f"{what} are integers, but got {shape!r}") from None
-
-
-def counted_dim(dim: int, ndim: int) -> int:
-    """A dim counted from the front.
-
-    >>> counted_dim(-1, 3)
-    2
-    """
-    if not -ndim <= dim < ndim:
-        raise OutOfRange(f"dim {dim} is out of range for a tensor of {ndim} dims")
-    return int(dim) % ndim
-
-
-def flag(name: str, value: Any) -> bool:
-    """A parameter that is true or false, and not what has another place in NumPy, such as an element type.
-
-    >>> flag("keepdims", 1)
-    True
-    """
-    if isinstance(value, type) or value not in (False, True):
-        raise UsageTypeError(f"{name} is True or False, but got {value!r}")
-    return bool(value)
-
-
-#: Up to so many ranks, the bounds of a layout are remembered.
-FEW = 64
-
-
-def block_sizes(size: int, parts: int) -> tuple[int, ...]:
-    """The sizes of all blocks.
-
-    >>> block_sizes(7, 3)
-    (3, 2, 2)
-    """
-    base, extra = divmod(size, parts)
-    return (base + 1,) * extra + (base,) * (parts - extra)
-
-
-def largest_block(size: int, parts: int) -> int:
-    """Elements of the largest block, which is the first; nested cuts into as many parts have it too.
-
-    >>> largest_block(7, 3), largest_block(largest_block(7, 2), 2), largest_block(7, 4)
-    (3, 2, 2)
-    """
-    return -(-size // parts)
-
-
-def largest_sizes(mesh: Mesh, dims: Sequence[Sequence[str]], shape: Sequence[int]) -> list[int]:
-    """The shape of the largest piece of a split: balanced splits give it to the first part of every dim.
-
-    >>> largest_sizes(Mesh((2, 2), ("a", "b")), (("a", "b"), ()), (7, 3))
-    [2, 3]
-    """
-    size_of = mesh.size_of
-    return [-(-size // math.prod([size_of[axis] for axis in entry])) for size, entry in zip(shape, dims)]
-
-
-def nested_blocks(size: int, parts: Sequence[int]) -> list[tuple[int, int]]:
-    """Starts and sizes of all nested blocks; for few blocks faster than :func:`nested_block_arrays`.
-
-    >>> nested_blocks(7, (2, 2))
-    [(0, 2), (2, 2), (4, 2), (6, 1)]
-    """
-    blocks = [(0, size)]
-    for count in parts:
-        blocks = [split_block(start, length, count, i) for start, length in blocks for i in range(count)]
-    return blocks
-
-
-def nested_block_arrays(size: int, parts: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-    """:func:`nested_blocks` as two int64 arrays."""
-    import numpy as np
-
-    start, length = np.zeros(1, np.int64), np.full(1, size, np.int64)
-    for count in parts:
-        start, length = split_block(start[:, None], length[:, None], count, np.arange(count))
-        start, length = start.ravel(), length.ravel()
-    return start, length
-
-
-def all_bounds(layout: Layout, shape: Sequence[int]) -> np.ndarray:
-    """The bounds of all ranks at once: an int64 array ``[mesh position, dim, start|stop]`` that nobody may write into."""
-    layout.check_shape(shape)
-    return (_few_bounds if layout.mesh.size <= FEW else _all_bounds)(layout, tuple(shape))
-
-
-def _all_bounds(layout: Layout, shape: tuple[int, ...]) -> np.ndarray:
-    import numpy as np
-
-    mesh = layout.mesh
-    places = np.indices(mesh.shape, sparse=True)
-    out = np.empty((*mesh.shape, len(shape), 2), dtype=np.int64)
-    for dim, (size, entry) in enumerate(zip(shape, layout.dims)):
-        start, length = 0, size
-        for axis in entry:
-            start, length = split_block(start, length, mesh.size_of[axis], places[mesh.axis_index(axis)])
-        out[..., dim, 0], out[..., dim, 1] = start, start + length
-    out.flags.writeable = False
-    return out.reshape(mesh.size, len(shape), 2)
-
-
-_few_bounds = lru_cache(maxsize=1024)(_all_bounds)
+    pass
 
 
 #: Per axis of a mesh the axes of the common mesh it is the merge of, major first.
