@@ -131,11 +131,13 @@ class Sums:
         """``[group, rank]``, the elements that each rank adds up so that the busiest receives the least, in fractions."""
         return self._solution[0]
 
-    @property
-    def least(self) -> int:
-        """Elements that the busiest rank receives at least: no weights of ranks make more of it than these."""
+    def least(self, parts: int = 1) -> int:
+        """Elements that the busiest rank receives at least: no weights of ranks make more of it than these.
+
+        What is not complete yet takes ``parts`` elements.
+        """
         weights = np.maximum(self._solution[1], 0)
-        adding = (self.volumes * (weights * self.extras).min(axis=1)).sum()
+        adding = parts * (self.volumes * (weights * self.extras).min(axis=1)).sum()
         average = float(((weights * self.want).sum() + adding) / weights.sum())
         return int(np.ceil(average * (1 - 1e-12) - 1e-6))
 

@@ -318,45 +318,29 @@ def busiest(step: HaloStep) -> tuple[int, int]:
 
 
 def halo_bound(src: Layout, dst: Layout, shape: tuple[int, ...]) -> ReceptionBound:
-    """What must be received: of windows, the elements that a rank does not hold; of contributions, one for each element
-    of the rank's block that others have any for.
+    """What must be received: each element that a rank is to have and another one's piece has, too, or instead.
 
-    Counted dim by dim from the layouts alone, without steps.
+    Pieces of windows are contributions that are added up; there is one of an element's block. Counted dim by dim from the
+    layouts alone, without steps.
     """
+    groups = [src.mesh.group(src.mesh.rank_at(0), *entry) for entry in src.dims]
+    pieces = [sum(_has(src, rank, shape)[d].astype(int) for rank in group) for d, group in enumerate(groups)]
     counts = []
     for rank in dst.mesh.rank_list:
-        if isinstance(dst, Windowed):
-            held = src.base.bounds(shape, rank) if isinstance(src, Windowed) else src.bounds(shape, rank)
-            reads = dst.reads(shape, rank)
-            own = [len(_inside(part, a, b, n)) for part, (a, b), n in zip(reads, held, shape)]
-            counts.append(math.prod(map(len, reads)) - math.prod(own))
-        else:
-            counts.append(_contributed(src, rank, shape))
+        parts = [*zip(pieces, _has(src, rank, shape), _has(dst, rank, shape))]
+        in_some = math.prod([np.count_nonzero(wanted & (count > 0)) for count, _, wanted in parts])
+        alone = math.prod([np.count_nonzero(wanted & own & (count == 1)) for count, own, wanted in parts])
+        counts.append(in_some - alone)
     return ReceptionBound.of_each(np.array(counts, np.int64))
 
 
-def _contributed(src: Layout, rank: int, shape: tuple[int, ...]) -> int:
-    """Elements of a rank's block of the base of ``src`` that other ranks have contributions for."""
-    assert isinstance(src, Windowed)
-    if rank not in src.mesh:
-        return 0
-    covered, alone = 1, 1
-    for d, (window, entry, (a, b)) in enumerate(zip(src.windows, src.dims, src.base.bounds(shape, rank))):
-        if window is None:
-            covered, alone = covered * (b - a), alone * (b - a)
-            continue
-        read: dict[int, np.ndarray] = {own: np.zeros(shape[d], bool) for own in (False, True)}
-        for member in src.mesh.group(rank, *entry):
-            read[member == rank][_inside(src.reads(shape, member)[d], a, b, shape[d])] = True
-        covered *= int(np.count_nonzero(read[0] | read[1]))
-        alone *= int(np.count_nonzero(read[1] & ~read[0]))
-    return covered - alone
-
-
-def _inside(reads: range, start: int, stop: int, n: int) -> np.ndarray:
-    """What is read of a block: the elements, as often as they are read."""
-    read: np.ndarray = np.arange(reads.start, reads.stop, reads.step) % max(n, 1)
-    return read[(read >= start) & (read < stop)]
+def _has(layout: Layout, rank: int, shape: tuple[int, ...]) -> list[np.ndarray]:
+    """Per dim which elements a rank's piece has."""
+    masks = [np.zeros(n, bool) for n in shape]
+    blocks = (range(*ends) for ends in layout.bounds(shape, rank))
+    for mask, part in zip(masks, layout.reads(shape, rank) if isinstance(layout, Windowed) else blocks):
+        mask[np.arange(part.start, part.stop, part.step) % max(len(mask), 1)] = True
+    return masks
 
 
 # -- plans ----------------------------------------------------------------------------------------------

@@ -34,6 +34,10 @@ up to 1, some rank receives at least ``sum of weight * target``, and for each el
 * least weight)``. :mod:`~spmdsim.redistribution.adders` has the weights that make the most of this, the dual of a linear
 programme; any weights make a bound, so it does not depend on how well they were found.
 
+**Sums that are rounded in the end.** Floats of 16 bits are added up in 32, and a reception of a sum that lacks something is
+of so many; a result may travel in its own 16. Of the receptions above those that join nodes lack something, so they count
+``parts`` results each, the others one: ``(n - 1) * parts + (N - 1)``, the one more is a result, and ``e`` counts ``parts``.
+
 **Axes that stay pending** with the same reduction: each of their coordinates is a problem of its own, with ``N``
 counted inside of it. All ranks may still help, so the average is over all.
 
@@ -98,30 +102,34 @@ def contributions(src: Layout, dst: Layout) -> int:
 
 
 @lru_cache(maxsize=1024)
-def lower_bound(src: Layout, dst: Layout, shape: tuple[int, ...]) -> ReceptionBound:
-    """The least that any algorithm receives to get from ``src`` to ``dst``.
+def lower_bound(src: Layout, dst: Layout, shape: tuple[int, ...], parts: int = 1) -> ReceptionBound:
+    """The least that any algorithm receives to get from ``src`` to ``dst``; ``parts``: what is not complete yet takes so many elements.
 
     >>> from spmdsim.core import Mesh
     >>> mesh = Mesh((2, 4), ("a", "b"))
     >>> lower_bound(mesh(None, partial="a"), mesh(None), (64,))[:2]  # (2 - 1) + (8 - 1) receptions per element
     (64, 512)
     """
-    average, kept, reduced = least_on_average(src, dst, shape), kept_axes(src, dst), reduced_axes(src, dst)
+    average, kept, reduced = (
+        least_on_average(src, dst, shape, parts),
+        kept_axes(src, dst),
+        reduced_axes(src, dst),
+    )
     new = len(dst.partial) > len(kept)
     if not reduced or new or not average.total or not shape or max(src.mesh.size, dst.mesh.size) > MOST_RANKS:
         return average
-    least = sums(src, dst, shape, kept, reduced).least
+    least = sums(src, dst, shape, kept, reduced).least(parts)
     return ReceptionBound(max(average.busiest, least), average.total, np.maximum(average.ranks, least))
 
 
 @lru_cache(maxsize=1024)
-def least_on_average(src: Layout, dst: Layout, shape: tuple[int, ...]) -> ReceptionBound:
+def least_on_average(src: Layout, dst: Layout, shape: tuple[int, ...], parts: int = 1) -> ReceptionBound:
     """The same without weights of ranks, told quickly."""
     mesh, kept = dst.mesh, kept_axes(src, dst)
     terms = contributions(src, dst)
     new = tuple(axis for axis in dst.partial_axes if axis not in kept)
     if terms > 1 and not new and max(src.mesh.size, mesh.size) <= FEW:
-        return _least_of_few(src, dst, shape, kept, terms)
+        return _least_of_few(src, dst, shape, kept, (terms - 1) * parts)
     here = ranks_of(src.mesh).positions(ranks_of(mesh).rank)
     want, have = all_bounds(dst, shape), all_bounds(src, shape)[here]
     own = np.minimum(want[..., 1], have[..., 1]) - np.maximum(want[..., 0], have[..., 0])
@@ -137,13 +145,13 @@ def least_on_average(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Recept
     covered = int(_distinct(piece_numbers(mesh, (*dst.split_axes, *kept)), source, held).sum())
     elements = math.prod(shape) * mesh.axis_size(*kept)
     wanting = mesh.size // mesh.axis_size(*dst.split_axes, *kept, *new)
-    total = elements * (terms + wanting - 1) - covered
+    total = elements * ((terms - 1) * parts + wanting) - covered
     least = -(-total // (mesh.size + src.mesh.size - int((here >= 0).sum())))
     return ReceptionBound.of_each(np.maximum(-(-wanted // lines), least), total)
 
 
 def _least_of_few(
-    src: Layout, dst: Layout, shape: tuple[int, ...], kept: tuple[str, ...], terms: int
+    src: Layout, dst: Layout, shape: tuple[int, ...], kept: tuple[str, ...], joining: int
 ) -> ReceptionBound:
     """:func:`least_on_average` of few ranks where values are reduced, and nothing else becomes pending: without arrays."""
     mesh = dst.mesh
@@ -157,7 +165,7 @@ def _least_of_few(
         if position >= 0 and (common := overlap(box, have[position])) is not None
     }
     wanting = mesh.size // mesh.axis_size(*dst.split_axes, *kept)
-    total = math.prod(shape) * mesh.axis_size(*kept) * (terms + wanting - 1) - sum(held.values())
+    total = math.prod(shape) * mesh.axis_size(*kept) * (joining + wanting) - sum(held.values())
     least = -(-total // (mesh.size + src.mesh.size - sum([position >= 0 for position in here])))
     return ReceptionBound.of_each(np.array([max(volume(box), least) for box in want]), total)
 

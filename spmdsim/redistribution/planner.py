@@ -88,7 +88,7 @@ class Plan(ShortRepr):
         """Bytes that ``rank`` must receive; where values are reduced, its share: no algorithm keeps all ranks below."""
         if rank not in self.dst.mesh:
             return 0
-        return self.itemsize * int(self._bound.ranks[self.dst.mesh.position(rank)])
+        return self._own_itemsize * int(self._bound.ranks[self.dst.mesh.position(rank)])
 
     @cached_property
     def max_nbytes(self) -> int:
@@ -124,12 +124,12 @@ class Plan(ShortRepr):
     @cached_property
     def max_lower_bound(self) -> int:
         """The lower bound of the busiest rank, in bytes."""
-        return self._bound.busiest * self.itemsize
+        return self._bound.busiest * self._own_itemsize
 
     @cached_property
     def total_lower_bound(self) -> int:
         """The lower bound of all ranks together, in bytes."""
-        return self._bound.total * self.itemsize
+        return self._bound.total * self._own_itemsize
 
     @property
     def ratio(self) -> float:
@@ -205,11 +205,17 @@ class Plan(ShortRepr):
 
     @cached_property
     def _bound(self) -> ReceptionBound:
+        parts = self.itemsize // self._own_itemsize
         if isinstance(self.src, Windowed) or isinstance(self.dst, Windowed):
             return halo_bound(self.src, self.dst, self.shape)
         if self.to_shape is not None:
-            return reshape_bound(self.src, self.dst, self.shape, self.to_shape)
-        return lower_bound(*endpoints(self.src, self.dst, self.shape))
+            return reshape_bound(self.src, self.dst, self.shape, self.to_shape, parts)
+        return lower_bound(*endpoints(self.src, self.dst, self.shape), parts)
+
+    @cached_property
+    def _own_itemsize(self) -> int:
+        """Bytes per element of a result, which may travel when it is complete: fewer than its parts of a 16-bit float."""
+        return min(self.itemsize, held_type(self.dst, element_type(self.dtype)).itemsize)
 
     @cached_property
     def _received(self) -> np.ndarray:

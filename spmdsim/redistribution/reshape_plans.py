@@ -234,17 +234,17 @@ def reshape_candidates(task: Redistribution, everything: bool = False) -> tuple[
     return tuple(sorted(out, key=lambda one: one.order))
 
 
-def reshape_bound(src: Layout, dst: Layout, shape: Shape, to_shape: Shape) -> ReceptionBound:
+def reshape_bound(src: Layout, dst: Layout, shape: Shape, to_shape: Shape, parts: int = 1) -> ReceptionBound:
     """The least that must be received; with cuts that do not divide one another, every element of a sum once."""
     finer_form = factor(src, dst, shape, to_shape)
     if finer_form is not None:
-        return lower_bound(*endpoints(finer_form.src, finer_form.dst, finer_form.shape))
+        return lower_bound(*endpoints(finer_form.src, finer_form.dst, finer_form.shape), parts)
     if not src.partial:
         return ReceptionBound.of_each(flat_received(src, dst.reduced, shape, to_shape)[0])
     if dst.partial:
         return ReceptionBound.of_each(np.zeros(dst.mesh.size, np.int64))
     terms, wanting = contributions(src, dst), dst.mesh.size // dst.mesh.axis_size(*dst.split_axes)
-    total = math.prod(shape) * (terms + wanting - 2)
+    total = math.prod(shape) * ((terms - 1) * parts + wanting - 1)
     taking_part = len({*src.mesh.rank_list, *dst.mesh.rank_list})
     return ReceptionBound.of_each(
         np.maximum(grid(dst.mesh, dst.dims, to_shape).volumes, -(-total // taking_part)), total

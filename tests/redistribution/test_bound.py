@@ -269,3 +269,31 @@ def test_what_a_reduction_sends_is_what_the_others_take() -> None:
                 assert sent_nbytes(step, rank, 1) == blocks
             total = sum(step.nbytes(rank, 1) for rank in range(8))
             assert total == sum(sent_nbytes(step, rank, 1) for rank in range(8))
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 5])
+def test_results_of_16_bits_may_travel_as_such(ranks: int) -> None:
+    """The first ``n - 1`` receptions of each element are of sums in 32 bits, the others of the rounded result."""
+    mesh, shape = Mesh((ranks,), ("x",)), (8 * ranks, 3)
+    pending, whole, split = mesh(None, None, partial="x"), mesh(None, None), mesh("x", None)
+    for dtype, numbers in (("bfloat16", (4, 2)), ("float16", (4, 2)), ("float32", (4, 4))):
+        ways = [plan(*ends, shape, dtype) for ends in ((pending, split), (split, whole), (pending, whole))]
+        least = 24 * (ranks - 1) * sum(numbers)
+        assert (ways[2].max_lower_bound, ways[2].total_lower_bound) == (least, ranks * least)
+        assert ways[0].max_lower_bound == 24 * (ranks - 1) * numbers[0] == ways[0].max_nbytes
+        assert ways[0].max_nbytes + ways[1].max_nbytes == ways[2].max_lower_bound <= ways[2].max_nbytes
+    kept = plan(pending, pending, shape, "float16")
+    assert kept.max_lower_bound == 0
+
+
+def test_no_route_of_16_bits_is_below_the_bound() -> None:
+    compared = 0
+    for src, dst, shape in sampled([*every_mesh(4), *every_mesh(6)], 300, 5):
+        between = random.Random(str(dst)).choice(every_layout(src.mesh, len(shape)))
+        found = plan(src, dst, shape, "bfloat16")
+        legs = [plan(src, between, shape, "bfloat16"), plan(between, dst, shape, "bfloat16")]
+        received = [sum(leg.nbytes(rank) for leg in legs) for rank in range(6)]
+        assert max(received) >= found.max_lower_bound and sum(received) >= found.total_lower_bound
+        assert found.max_nbytes >= found.max_lower_bound and found.total_nbytes >= found.total_lower_bound
+        compared += max(received) < found.max_nbytes
+    assert compared > 20

@@ -533,3 +533,41 @@ def test_tensors_that_share_a_block_have_their_own_neighbours(world):
     again = Tensor.from_local([x.local(r) if r == 0 else y.local(r) for r in world.ranks], layout, world)
     np.testing.assert_array_equal(again[1:].full(), b[1:])
     np.testing.assert_array_equal(x[1:].full(), a[1:])
+
+
+def elements_by_position(layout, shape, rank):
+    """The elements of a rank's piece, position by position of its base, and which piece that is."""
+    windows = layout.windows if isinstance(layout, Windowed) else (None,) * len(shape)
+    counts = [n if window is None else window.size for n, window in zip(shape, windows)]
+    base = layout.base if isinstance(layout, Windowed) else layout
+    dims = []
+    for n, window, ends in zip(shape, windows, base.bounds(counts, rank)):
+        if window is None:
+            dims.append({*range(*ends)})
+            continue
+        firsts = (i * window.stride + window.first for i in range(*ends))
+        read = {first + k for first in firsts for k in range(window.width)}
+        dims.append({e % n for e in read} if window.wrap else {e for e in read if 0 <= e < n})
+    coords = dict(zip(layout.mesh.axes, layout.mesh.coords(rank) if rank in layout.mesh else ()))
+    return {*itertools.product(*dims)}, tuple(coords.get(axis) for entry in layout.dims for axis in entry)
+
+
+def test_the_bound_is_what_sets_of_elements_say():
+    """Into other blocks than those that windows are made of, on other meshes, and where windows wrap around."""
+    mesh, other, shape = Mesh((2, 2), ("x", "y")), Mesh((3,), ("z",), ranks=(1, 5, 2)), (9, 4)
+    windows = (Window(9, -1, 3), Window(9, -2, 4, wrap=True), Window(4, 1, 2, 2), Window(5, 6))
+    bases = (mesh("x", "y"), mesh(("y", "x"), None), mesh(None, "x"))
+    plain = (*bases, mesh(None, None), other("z", None), other(None, "z"))
+    some = [Windowed(base, [window, None]) for base in bases for window in windows]
+    pairs = [ends for one in some for two in plain for ends in ((one, two), (two, one))]
+    apart = 0
+    for src, dst in [*pairs, *itertools.pairwise(some)]:
+        every = dict(elements_by_position(src, shape, rank)[::-1] for rank in src.mesh.rank_list)
+        least = []
+        for rank in dst.mesh.rank_list:
+            (_, own), (wanted, _) = (elements_by_position(one, shape, rank) for one in (src, dst))
+            least.append(len(wanted & set().union(*(has for piece, has in every.items() if piece != own))))
+        bound = halo.halo_bound(src, dst, shape)
+        assert bound.ranks.tolist() == least and bound[:2] == (max(least), sum(least)), (src, dst)
+        apart += src.mesh == dst.mesh and src.dims != dst.dims
+    assert apart > 50
