@@ -108,7 +108,7 @@ def complete(
     values = graph.values
     if stored is not None:
         values = tuple(replace(v, layout=stored(v.index)) if v.kind == "parameter" else v for v in values)
-    operators = tuple(_given(o, strategies[o.index], mesh) for o in graph.operators)
+    operators = tuple(_unconfigured(o, strategies[o.index], mesh) for o in graph.operators)
     fixed = replace(graph, values=values, operators=operators)
     model = ChoiceModel(fixed, mesh, replace(settings, tie=False), lambda o: (strategies[o.index],))
     choice = model.choice(eliminate(model.problem).states)
@@ -126,7 +126,7 @@ def fully_sharded(graph: Graph, mesh: Mesh, settings: Settings) -> StrategyChoic
     return complete(graph, mesh, data_parallel(graph, mesh), settings, stored)
 
 
-def _given(operator: Operator, strategy: Strategy, mesh: Mesh) -> Operator:
+def _unconfigured(operator: Operator, strategy: Strategy, mesh: Mesh) -> Operator:
     """The operator without its configuration; the layout of its result stays where the strategy is its own."""
     if operator.configured is None:
         return operator

@@ -147,20 +147,20 @@ class Parallelised:
 
     def __init__(self, function: Program, method: str = "auto", settings: Settings | None = None) -> None:
         self.function, self.method, self.settings = function, method, settings
-        self._found: dict[tuple[Any, ...], SearchResult] = {}
+        self._results: dict[tuple[Any, ...], SearchResult] = {}
 
-    def found(self, *arguments: Any) -> SearchResult | None:
-        """What was found for arguments of these shapes, if they were seen."""
-        return self._found.get(_key(arguments))
+    def result_for(self, *arguments: Any) -> SearchResult | None:
+        """What a search gave for arguments of these shapes, if they were seen."""
+        return self._results.get(_key(arguments))
 
     def __call__(self, *arguments: Any) -> Any:
         """Call the function."""
-        earlier = self._found.get(_key(arguments))
+        earlier = self._results.get(_key(arguments))
         if earlier is not None:
             with watching(Applied(earlier)):
                 return self.function(*arguments)
         result, graph, ranks = record_call(self.function, *arguments)
-        self._found[_key(arguments)] = self._answer(graph, ranks)
+        self._results[_key(arguments)] = self._answer(graph, ranks)
         return result
 
     def _answer(self, graph: Graph, ranks: int) -> SearchResult:

@@ -150,7 +150,7 @@ def _lookup(
         if owned:
             run = partial(embedding, layout=out, rows="owned")
             return PreparedCase(operands, run, _rows(inputs), 0, ids=inputs.ids.__getitem__)
-        return PreparedCase(operands, lambda *given: embedding(*given).to(out), _rows(inputs), 0)
+        return PreparedCase(operands, lambda *tensors: embedding(*tensors).to(out), _rows(inputs), 0)
 
     return Case("embedding", mesh, label, build, inputs)
 
@@ -175,7 +175,7 @@ def _padded(mesh: Mesh, ids: Layout, layout: Layout, out: Layout, inputs: Inputs
         tokens, shape = Tensor.from_global(inputs.ids, ids, world), (parts * (rows + 1), width)
         table = Tensor.from_global(padded, layout, world, shape=shape, dtype=inputs.dtype)
         return PreparedCase(
-            (tokens, table), lambda *given: padded_embedding(*given).to(out), _rows(inputs), 0
+            (tokens, table), lambda *tensors: padded_embedding(*tensors).to(out), _rows(inputs), 0
         )
 
     return Case("embedding", mesh, "vocabulary-split, padding row, all_reduce", build, inputs)
@@ -213,8 +213,8 @@ def _linear(
     def build(world: World, inputs: Inputs) -> PreparedCase:
         operands = _placed(world, (inputs.x, x), (inputs.w, w), (inputs.bias, b))
 
-        def run(given: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-            return linear(given if take is None else given.to(take), weight, bias).to(out)
+        def run(batch: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+            return linear(batch if take is None else batch.to(take), weight, bias).to(out)
 
         product = Product(inputs.x, inputs.w)
 

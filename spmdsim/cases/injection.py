@@ -204,8 +204,8 @@ def find(case: Case, world: World, name: str) -> Injection:
     _, right = whole.run(case, inputs)
     for place in (place for site in kind.sites for place in whole.places if place.site == site):
         broken = Runner(world, Injection(kind, place))
-        _, got = broken.run(case, inputs)
-        changed = [not np.array_equal(a, b) for a, b in zip(got.shards, right.shards)]
+        _, result = broken.run(case, inputs)
+        changed = [not np.array_equal(a, b) for a, b in zip(result.shards, right.shards)]
         if any(world.gather_objects(changed)):
             return Injection(kind, place, broken.ranks)
     return Injection(kind)

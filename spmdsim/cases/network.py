@@ -201,9 +201,9 @@ class Network(Module):
             raise InputError(
                 f"a batch of {batch} rows leaves some of {ranks} ranks without any; take more rows"
             )
-        given = STRATEGIES[strategies](ranks)
-        self.products = [ops.matmul.op.shard(s) for s in given[0::2]]
-        self.activations = [ops.relu.op.shard(s) for s in given[1::2]]
+        by_layer = STRATEGIES[strategies](ranks)
+        self.products = [ops.matmul.op.shard(s) for s in by_layer[0::2]]
+        self.activations = [ops.relu.op.shard(s) for s in by_layer[1::2]]
         shapes = list(itertools.pairwise(WIDTHS))
         layouts = [self._layouts(p, (batch, n), (n, m), ranks) for p, (n, m) in zip(self.products, shapes)]
         self.input_layout = layouts[0][0]

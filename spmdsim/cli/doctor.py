@@ -34,7 +34,7 @@ def main(args: argparse.Namespace) -> int:
     if args.json:
         emit_json({"ok": not broken, "findings": [f.to_dict() for f in findings]})
         return int(broken)
-    rows = tuple((f.state, f.about, f.found, f.advice) for f in findings)
+    rows = tuple((f.state, f.about, f.observed, f.advice) for f in findings)
     facts = FactTable(("", "about", "found", "advice"), rows)
     if not write_pictures(args, Figure("this machine for runs on many ranks", (facts,))):
         console().print(table(facts.columns, rows))

@@ -43,7 +43,7 @@ class Transport(Protocol):
 def execute(
     program: RankProgram,
     transport: Transport,
-    given: Array | None,
+    source: Array | None,
     result: Array | None,
     op: ReduceOp = np.add,
     tag: int = 0,
@@ -54,7 +54,7 @@ def execute(
     Input and output have as many elements in their first dim as the program says; they may be the same memory, or None if that
     is 0. One tag is enough, since messages of a pair keep their order; ``work`` is memory to use again.
     """
-    for receives, sends in rounds_of(program, given, result, op, work):
+    for receives, sends in rounds_of(program, source, result, op, work):
         requests = [transport.irecv(buffer, peer, tag) for peer, buffer in receives]
         requests += [transport.isend(buffer, peer, tag) for peer, buffer in sends]
         transport.wait_all(requests)

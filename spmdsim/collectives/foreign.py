@@ -92,8 +92,8 @@ class Rounds:
         rounds: list[Any] = []
         try:
             if first == 0:
-                given = options if root is None else {**options, "root": root}
-                self._open[rank] = iter(self.generate(rank, size, **given))
+                arguments = options if root is None else {**options, "root": root}
+                self._open[rank] = iter(self.generate(rank, size, **arguments))
             for moves in islice(self._open[rank], most):
                 rounds.append(_packed(moves))
         except MemoryError:
@@ -159,9 +159,9 @@ def foreign(ask: Ask) -> Generate:
     bound: list[Any] = []
 
     def generate(rank: int, size: int, root: int | None = None, **options: Any) -> Iterator[Any]:
-        given = {name: value for name, value in options.items() if not isinstance(value, Other)}
-        if bound != [size, root, given]:
-            bound[:] = [size, root, given]
+        plain = {name: value for name, value in options.items() if not isinstance(value, Other)}
+        if bound != [size, root, plain]:
+            bound[:] = [size, root, plain]
             known.clear()
         part = known.setdefault(rank, _RankRounds())
         k = 0
@@ -171,7 +171,7 @@ def foreign(ask: Ask) -> Generate:
                 k += 1
             elif part.end is None:
                 most = min(max(FIRST, len(part.rounds)), MOST_ROUNDS)
-                _take(part, ask("rounds", rank, size, root, given, len(part.rounds), most))
+                _take(part, ask("rounds", rank, size, root, plain, len(part.rounds), most))
             elif part.end:
                 raise ForeignError(part.end)
             else:

@@ -206,8 +206,8 @@ class RoundTable:
         return max(map(len, self.rounds), default=0)
 
 
-def _kind(thing: object) -> str:
-    return f"a single move ({thing.describe()})" if isinstance(thing, Instruction) else repr(thing)
+def _kind(move: object) -> str:
+    return f"a single move ({move.describe()})" if isinstance(move, Instruction) else repr(move)
 
 
 Place = tuple[int, Instruction]
@@ -243,11 +243,11 @@ def match(table: RoundTable) -> Matching:
     result = Matching()
     links: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
     for pair in sorted(sends.keys() | receives.keys()):
-        sent, got = sends.get(pair, []), receives.get(pair, [])
-        if len(sent) != len(got):
-            result.findings += _unmatched(pair, sent, got)
+        sent, received = sends.get(pair, []), receives.get(pair, [])
+        if len(sent) != len(received):
+            result.findings += _unmatched(pair, sent, received)
             continue
-        for (i, out), (j, into) in zip(sent, got):
+        for (i, out), (j, into) in zip(sent, received):
             if i != j:
                 result.aligned = False
             links[pair[0], i].append((pair[1], j))
@@ -263,9 +263,9 @@ def match(table: RoundTable) -> Matching:
     if not result.findings:
         starts = result.starts
         for (source, target), sent in sends.items():
-            got = receives[source, target]
+            received = receives[source, target]
             result.travels[source, target] = [
-                max(starts[source][i], starts[target][j]) for (i, _), (j, _) in zip(sent, got)
+                max(starts[source][i], starts[target][j]) for (i, _), (j, _) in zip(sent, received)
             ]
     return result
 
@@ -283,17 +283,17 @@ def _by_pair(table: RoundTable) -> tuple[Places, Places]:
     return sends, receives
 
 
-def _unmatched(pair: tuple[int, int], sent: list[Place], got: list[Place]) -> list[ScheduleFinding]:
+def _unmatched(pair: tuple[int, int], sent: list[Place], received: list[Place]) -> list[ScheduleFinding]:
     """The messages of one pair that have no partner."""
     findings = []
     source, target = pair
-    for number, move in _surplus(sent, got):
+    for number, move in _surplus(sent, received):
         text = (
             f"round {number}: rank {source} sends {name_chunks(move.chunks)} to rank {target}:"
             " nobody receives this message"
         )
         findings.append(ScheduleFinding(text, number, source, _first(move.chunks)))
-    for number, move in _surplus(got, sent):
+    for number, move in _surplus(received, sent):
         text = (
             f"round {number}: rank {target} waits for {name_chunks(move.chunks)} from rank {source}:"
             " nobody sends this message"

@@ -35,7 +35,11 @@ def transfers(
 ) -> list[SentBox]:
     """All boxes of the direct exchange, or those of some receivers."""
     receivers = sorted(dst.mesh.rank_list) if ranks is None else ranks
-    return [SentBox(got.peer, rank, got.box) for rank in receivers for got in receives(src, dst, shape, rank)]
+    return [
+        SentBox(transfer.peer, rank, transfer.box)
+        for rank in receivers
+        for transfer in receives(src, dst, shape, rank)
+    ]
 
 
 def transfers_picture(src: Layout, dst: Layout, shape: Sequence[int]) -> Picture | None:
@@ -240,9 +244,9 @@ def _matrix(step: Step, itemsize: int) -> Canvas:
     every = max(step.src.mesh.size, step.dst.mesh.size)
     if every > MOST_PEERS:
         for line, rank in enumerate(step.dst.mesh.rank_list[:8]):
-            got = pairs(step, rank)
-            total = bytes_text(sum(count for _, count in got) * itemsize)
-            peers = ranks_text([peer for peer, _ in got]) if got else "nobody"
+            incoming = pairs(step, rank)
+            total = bytes_text(sum(count for _, count in incoming) * itemsize)
+            peers = ranks_text([peer for peer, _ in incoming]) if incoming else "nobody"
             out.text(0, 12 + 16 * line, f"rank {rank} receives {total} from {peers}"[:120])
         out.text(0, 12 + 16 * 8, f"and {every - 8:,} more ranks", "faint")
         return out

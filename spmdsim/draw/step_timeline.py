@@ -54,13 +54,13 @@ def predicted_slices(trace: Trace, machine: Machine) -> list[PredictedSlice]:
 def _nested(trace: Trace) -> list[tuple[Any, list[Any]]]:
     """Spans and collectives as trees, by their measured times."""
     early = [one for one in trace.collectives if one.exposed is not None]
-    things: list[Any] = [*trace.spans, *trace.collectives]
-    things += [_Waiting(one, one.start + one.seconds) for one in early]
+    intervals: list[Any] = [*trace.spans, *trace.collectives]
+    intervals += [_Waiting(one, one.start + one.seconds) for one in early]
     # Of two that begin at once the longer one is outside.
-    things.sort(key=lambda one: (one.start, -one.seconds))
+    intervals.sort(key=lambda one: (one.start, -one.seconds))
     roots: list[tuple[Any, list[Any]]] = []
     open_: list[tuple[Any, list[Any]]] = []
-    for one in things:
+    for one in intervals:
         while open_ and one.start >= open_[-1][0].start + open_[-1][0].seconds:
             open_.pop()
         node: tuple[Any, list[Any]] = (one, [])

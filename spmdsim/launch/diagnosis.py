@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from spmdsim.errors import SpmdError
@@ -32,12 +32,12 @@ class Diagnosis:
 
     about: str
     state: str
-    found: str
+    observed: str
     advice: str = ""
 
     def to_dict(self) -> dict[str, str]:
         """Plain values for JSON."""
-        return asdict(self)
+        return {"about": self.about, "state": self.state, "found": self.observed, "advice": self.advice}
 
 
 def examine(trial: bool = True) -> list[Diagnosis]:

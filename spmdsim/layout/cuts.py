@@ -142,20 +142,22 @@ class FrozenMapping(tuple[tuple[str, tuple[str, ...]], ...]):
     __slots__ = ()
 
 
-def frozen(given: Any) -> Any:
+def frozen(strategy: Any) -> Any:
     """A strategy as it is written, as a value that can be hashed."""
-    if isinstance(given, dict):
-        return FrozenMapping((k, (v,) if isinstance(v, str) else tuple(v)) for k, v in sorted(given.items()))
-    return tuple(map(frozen, given)) if isinstance(given, (list, tuple)) else given
+    if isinstance(strategy, dict):
+        return FrozenMapping(
+            (k, (v,) if isinstance(v, str) else tuple(v)) for k, v in sorted(strategy.items())
+        )
+    return tuple(map(frozen, strategy)) if isinstance(strategy, (list, tuple)) else strategy
 
 
-def result_layout(given: Any, computed: Layout, shape: Sequence[int]) -> Layout:
+def result_layout(wanted: Any, computed: Layout, shape: Sequence[int]) -> Layout:
     """The layout of a result that was meant: a layout, or cuts of the one computed; else pending reductions are done."""
-    if isinstance(given, tuple) and len(given) == 1 and isinstance(given[0], (tuple, Layout)):
-        given = given[0]
-    if given is None or isinstance(given, Layout):
-        return computed.reduced if given is None else given
-    return layout_from_cuts(given, computed, shape)
+    if isinstance(wanted, tuple) and len(wanted) == 1 and isinstance(wanted[0], (tuple, Layout)):
+        wanted = wanted[0]
+    if wanted is None or isinstance(wanted, Layout):
+        return computed.reduced if wanted is None else wanted
+    return layout_from_cuts(wanted, computed, shape)
 
 
 #: Who applies operators, maybe with such a strategy: :mod:`spmdsim.tensor.operator_calls`.
@@ -184,23 +186,23 @@ class ShardedOp(ShortRepr):
 
     def strategy(self, bound: BoundRule, ranks: int | Sequence[int], mesh: Mesh | None = None) -> Strategy:
         """The strategy meant, for a bound rule; RuleError if it does not fit the rule, the shapes or the ranks."""
-        given = self.in_strategy
-        if isinstance(given, FrozenMapping):
+        strategy = self.in_strategy
+        if isinstance(strategy, FrozenMapping):
             if mesh is None:
-                raise RuleError(f"the strategy {dict(given)} names axes, but no operand has a mesh")
-            given = Strategy.of(mesh, dict(given))
-        if isinstance(given, Strategy):
-            bound.check(given)
-            return given
-        if given and isinstance(given[0], Layout):
-            if len(given) != len(bound.inputs):
+                raise RuleError(f"the strategy {dict(strategy)} names axes, but no operand has a mesh")
+            strategy = Strategy.of(mesh, dict(strategy))
+        if isinstance(strategy, Strategy):
+            bound.check(strategy)
+            return strategy
+        if strategy and isinstance(strategy[0], Layout):
+            if len(strategy) != len(bound.inputs):
                 raise RuleError(
-                    f"{len(given)} layouts were given for the {len(bound.inputs)} operands of '{bound.rule}'"
+                    f"{len(strategy)} layouts were given for the {len(bound.inputs)} operands of '{bound.rule}'"
                 )
-            for layout, shape in zip(given, bound.shapes):
+            for layout, shape in zip(strategy, bound.shapes):
                 layout.check_shape(shape)
-            return bound.infer(given)
-        return strategy_from_cuts(bound, given, ranks, repeat=self.repeat)
+            return bound.infer(strategy)
+        return strategy_from_cuts(bound, strategy, ranks, repeat=self.repeat)
 
     def result_layout(self, computed: Layout, shape: Sequence[int]) -> Layout:
         """The layout of the result that was meant."""

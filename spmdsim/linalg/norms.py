@@ -129,8 +129,8 @@ def norm(x: Tensor, ord: Order = None, axis: Dims = None, keepdims: bool = False
     """
     if ord is None:
         return vector_norm(x, axis=axis, keepdims=keepdims)
-    given = list(range(x.ndim)) if axis is None else [axis] if isinstance(axis, int) else list(axis)
-    dims = [along_dim("norm", x, d) for d in given]
+    axes = list(range(x.ndim)) if axis is None else [axis] if isinstance(axis, int) else list(axis)
+    dims = [along_dim("norm", x, d) for d in axes]
     if len(dims) == 1:
         return vector_norm(x, axis=dims[0], keepdims=keepdims, ord=ord)
     if len(dims) != 2:

@@ -69,7 +69,7 @@ class LocalFunction(Pictured):
     def __init__(self, function: Callable[..., Any], name: str, settings: dict[str, Any]) -> None:
         update_wrapper(self, function)
         self.name, self._function = name, function
-        self._given: Layouts = settings["in_layouts"]
+        self._in_layouts: Layouts = settings["in_layouts"]
         self._out: Layouts = settings["out_layouts"]
         self._partial, self._shape = settings["partial"], settings["shape"]
         self._dtype, self._vjp = settings["dtype"], settings["vjp"]
@@ -90,9 +90,9 @@ class LocalFunction(Pictured):
     def __repr__(self) -> str:
         return f"<local function {self.name}>"
 
-    def __call__(self, *given: Any, **options: Any) -> Any:
+    def __call__(self, *args: Any, **options: Any) -> Any:
         """Run the function on every rank's pieces of the operands."""
-        (tensors_given, arguments), (more, named) = joined(given), joined(options)
+        (tensors_given, arguments), (more, named) = joined(args), joined(options)
         structure = (tuple, 2, (arguments, named))
         tensors = operands(self.name, [*tensors_given, *more])
         world: Any = tensors[0].world
@@ -114,13 +114,13 @@ class LocalFunction(Pictured):
 
     def _places(self, tensors: Sequence[Tensor], structure: Structure) -> tuple[Layout, ...]:
         """The layout of every operand: as given, or as it lies, pending sums added up."""
-        given, options = structure[2]
-        if isinstance(self._given, (tuple, list)) and len(self._given) != given[1]:
+        positional, options = structure[2]
+        if isinstance(self._in_layouts, (tuple, list)) and len(self._in_layouts) != positional[1]:
             raise RuleError(
-                f"{self.name} has in_layouts for {len(self._given)} operands, but was called with {given[1]}"
+                f"{self.name} has in_layouts for {len(self._in_layouts)} operands, but was called with {positional[1]}"
             )
         what = f"the in_layouts of {self.name}"
-        wanted = [*spread(what, self._given, given), *spread(what, None, options)]
+        wanted = [*spread(what, self._in_layouts, positional), *spread(what, None, options)]
         places = tuple(x.layout.reduced if one is None else one for one, x in zip(wanted, tensors))
         for i, (one, tensor) in enumerate(zip(places, tensors)):
             if one.ndim != tensor.ndim:
@@ -135,8 +135,7 @@ class LocalFunction(Pictured):
 
     def _leaves(self, places: Sequence[Layout]) -> tuple[Layout, ...]:
         """The layouts of the results; that of the first operand if none are given."""
-        given = flat_layouts(self._out)
-        leaves = tuple(places[0] if one is None else one for one in given)
+        leaves = tuple(places[0] if one is None else one for one in flat_layouts(self._out))
         if self._partial:
             leaves = tuple(one.with_partial(self._partial) for one in leaves)
         common_mesh([places[0], *leaves])
@@ -237,15 +236,15 @@ class LocalFunction(Pictured):
 
     def _wanted(self, moved: Sequence[Tensor], leaves: Sequence[Layout]) -> list[Shape] | None:
         """The global shapes that were given, if any."""
-        given = self._shape(*[x.shape for x in moved]) if callable(self._shape) else self._shape
-        if given is None:
+        wanted = self._shape(*[x.shape for x in moved]) if callable(self._shape) else self._shape
+        if wanted is None:
             return None
         shapes = (
-            [given]
+            [wanted]
             if len(leaves) == 1
-            and not isinstance(given[:1], list)
-            and all(isinstance(n, (int, np.integer)) for n in given)
-            else list(given)
+            and not isinstance(wanted[:1], list)
+            and all(isinstance(n, (int, np.integer)) for n in wanted)
+            else list(wanted)
         )
         if len(shapes) != len(leaves):
             raise RuleError(f"{self.name} has {len(leaves)} results, but shape= gives {len(shapes)} shapes")
@@ -430,8 +429,8 @@ def local_map(
     """
     if function is not None and not callable(function):
         raise UsageTypeError(f"local_map takes a function of arrays, but got {function!r}")
-    for what, given in (("in_layouts", in_layouts), ("out_layouts", out_layouts)):
-        for one in flat_layouts(given) if isinstance(given, (tuple, list, dict)) else (given,):
+    for what, tree in (("in_layouts", in_layouts), ("out_layouts", out_layouts)):
+        for one in flat_layouts(tree) if isinstance(tree, (tuple, list, dict)) else (tree,):
             if one is not None and not isinstance(one, Layout):
                 raise UsageTypeError(f"{what} are layouts, such as mesh('x', None), but got {one!r}")
     layouts = dict(in_layouts=in_layouts, out_layouts=out_layouts)

@@ -68,8 +68,8 @@ class LocalBound(BoundRule):
         shapes = [tuple(sizes[factor] for (factor,) in term) for term in (*self.inputs, *self.outputs)]
         if self.given_flops is None:
             return sum(int(np.prod(shape)) for shape in shapes)
-        given = self.given_flops
-        return int(given(*shapes[: len(self.inputs)]) if callable(given) else given)
+        flops = self.given_flops
+        return int(flops(*shapes[: len(self.inputs)]) if callable(flops) else flops)
 
 
 @dataclass(frozen=True, eq=False)

@@ -44,7 +44,7 @@ Depth = int | Sequence[int | tuple[int, int]] | Mapping[int, int | tuple[int, in
 
 def map_overlap(
     function: Callable[..., Any],
-    *given: Operand,
+    *tensors: Operand,
     depth: Depth = 1,
     boundary: str | float | Sequence[str | float] | Mapping[int, str | float] = "none",
     vjp: Callable[..., Any] | None = None,
@@ -59,7 +59,7 @@ def map_overlap(
     Args:
         function: one array per operand in, all of one shape; out comes an array of that shape, of which the added
             elements are cut off, or of the block's. It may not change what it is given.
-        *given: tensors of one shape, which are split alike.
+        *tensors: tensors of one shape, which are split alike.
         depth: elements on each side; per dim, or by dim, where they differ; a pair where the sides do.
         boundary: what stands beyond the ends of the tensor, for all dims, per dim, or by dim: ``"none"`` nothing, the
             blocks at the ends are smaller; ``"zero"``, or a number; ``"constant"``, the one that ``constant`` says;
@@ -82,18 +82,18 @@ def map_overlap(
     if not callable(function):
         raise UsageTypeError(f"map_overlap takes a function of arrays, but got {function!r}")
     name = str(getattr(function, "__name__", "map_overlap"))
-    tensors = operands(name, given)
-    shape = tensors[0].shape
-    for tensor in tensors:
+    placed = operands(name, tensors)
+    shape = placed[0].shape
+    for tensor in placed:
         if tensor.shape != shape:
             raise RuleError(
-                f"map_overlap takes tensors of one shape, but got {' and '.join(str(t.shape) for t in tensors)}"
+                f"map_overlap takes tensors of one shape, but got {' and '.join(str(t.shape) for t in placed)}"
             )
     plain = {type(depth), type(boundary), type(constant)} <= {int, float, str}
     sides, modes = (_settings if plain else _settings.__wrapped__)(shape, depth, boundary, constant)
     op = _overlapping(name, function, vjp)
     kind = None if dtype is None else np.dtype(dtype)
-    result: Tensor = op(*tensors, sides=sides, modes=modes, kind=kind)
+    result: Tensor = op(*placed, sides=sides, modes=modes, kind=kind)
     return result
 
 
@@ -108,19 +108,19 @@ def _settings(shape: Shape, depth: Any, boundary: Any, constant: float) -> tuple
     return sides, modes
 
 
-def _per_dim(what: str, given: Any, ndim: int, otherwise: Any) -> list[Any]:
+def _per_dim(what: str, setting: Any, ndim: int, otherwise: Any) -> list[Any]:
     """One value per dim."""
-    if isinstance(given, Mapping):
-        for d in given:
+    if isinstance(setting, Mapping):
+        for d in setting:
             if not isinstance(d, (int, np.integer)) or not -ndim <= d < ndim:
                 raise RuleError(f"{what} names dim {d!r}, which a tensor of {ndim} dims does not have")
-        by_dim = {int(d) % ndim: one for d, one in given.items()}
+        by_dim = {int(d) % ndim: one for d, one in setting.items()}
         return [by_dim.get(d, otherwise) for d in range(ndim)]
-    if isinstance(given, (tuple, list)):
-        if len(given) != ndim:
-            raise RuleError(f"{what} has {len(given)} entries for a tensor of {ndim} dims: {given!r}")
-        return list(given)
-    return [given] * ndim
+    if isinstance(setting, (tuple, list)):
+        if len(setting) != ndim:
+            raise RuleError(f"{what} has {len(setting)} entries for a tensor of {ndim} dims: {setting!r}")
+        return list(setting)
+    return [setting] * ndim
 
 
 def _sides(depth: Any) -> tuple[int, int]:
@@ -191,8 +191,8 @@ def _overlapping(name: str, function: Callable[..., Any], vjp: Callable[..., Any
         frame = _frame(context, sides, modes)
         extended = [_extended(block, frame, modes) for block in blocks]
         with failures_of(f"the vjp of {name}", context.rank, extended):
-            given = vjp(read_only(dy), [*map(read_only, extended)], read_only(y))
-        parts = list(given) if isinstance(given, (tuple, list)) else [given]
+            slopes = vjp(read_only(dy), [*map(read_only, extended)], read_only(y))
+        parts = list(slopes) if isinstance(slopes, (tuple, list)) else [slopes]
         if len(parts) != len(blocks) or any(np.shape(p) != extended[0].shape for p in parts):
             raise RuleError(
                 f"the vjp of {name} gave {', '.join(str(np.shape(p)) for p in parts)} on rank {context.rank} for "

@@ -109,19 +109,21 @@ def of_trees(function: F) -> F:
     return called  # type: ignore[return-value]
 
 
-def outcome_of(given: Layouts | None) -> Structure:
+def outcome_of(layouts: Layouts | None) -> Structure:
     """How results stand whose layouts stand so."""
-    if given is None or isinstance(given, Layout):
+    if layouts is None or isinstance(layouts, Layout):
         return LEAF
-    if isinstance(given, dict):
-        return type(given), tuple(given), tuple(map(outcome_of, given.values()))
-    return type(given), len(given), tuple(map(outcome_of, given))
+    if isinstance(layouts, dict):
+        return type(layouts), tuple(layouts), tuple(map(outcome_of, layouts.values()))
+    return type(layouts), len(layouts), tuple(map(outcome_of, layouts))
 
 
-def flat_layouts(given: Layouts | None) -> list[Layout | None]:
+def flat_layouts(layouts: Layouts | None) -> list[Layout | None]:
     """The layouts, in order."""
-    if given is None or isinstance(given, Layout):
-        return [given]
+    if layouts is None or isinstance(layouts, Layout):
+        return [layouts]
     return [
-        one for part in (given.values() if isinstance(given, dict) else given) for one in flat_layouts(part)
+        one
+        for part in (layouts.values() if isinstance(layouts, dict) else layouts)
+        for one in flat_layouts(part)
     ]

@@ -64,9 +64,9 @@ class TurnPlace:
             return self.turns.meet(self.rank, call)
         # Ranks along other axes may call with other shapes, where pieces are uneven: the step is that of one group.
         step = call.build(among(call.mesh, call.axes, (call.mesh.group(self.rank, *call.axes),)))
-        given = call.array if self.rank in step.src.mesh else nothing(call.array)
-        result = self.world.run(step, [given])[0]
-        return result.copy() if self.world.has_data and np.shares_memory(result, given) else result
+        array = call.array if self.rank in step.src.mesh else nothing(call.array)
+        result = self.world.run(step, [array])[0]
+        return result.copy() if self.world.has_data and np.shares_memory(result, array) else result
 
 
 #: The place of the function that runs now.

@@ -333,7 +333,7 @@ def test_a_function_that_finds_its_own_strategies(world, method):
     )
     w1, w2, x = make(16, 32, grad=True), make(32, 16, grad=True), make(64, 16)
     step = Parallelised(lambda x: ops.sum(ops.matmul(ops.relu(ops.matmul(x, w1)), w2)), method)
-    assert step.found(x) is None
+    assert step.result_for(x) is None
     first = step(x)
     first.backward()
     wanted, w1.grad = w1.grad.full(), None
@@ -341,7 +341,7 @@ def test_a_function_that_finds_its_own_strategies(world, method):
     second.backward()
     assert second.item() == pytest.approx(first.item(), rel=1e-9)
     np.testing.assert_allclose(w1.grad.full(), wanted, rtol=1e-9, atol=1e-9)
-    found = step.found(x)
+    found = step.result_for(x)
     if world.size > 1:
         assert any(strategy.splits for strategy in found.choice.strategies)
 

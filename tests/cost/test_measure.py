@@ -35,7 +35,7 @@ def test_right_results_pass_and_every_wrong_element_is_counted(name: str, n: int
     chosen = next(a for a in algorithms(name) if a.fits(n))
     count = n * (3 * PERIOD + 2)
     cases = [MeasuredCase(name, n, rank, count, np.dtype(np.float32)) for rank in range(n)]
-    inputs = [case.given if case.input_count else None for case in cases]
+    inputs = [case.source if case.input_count else None for case in cases]
     outputs = run_lock_step(make_schedule(chosen, n), inputs)
     for case, output in zip(cases, outputs):
         if not case.output_count:
@@ -50,8 +50,8 @@ def test_right_results_pass_and_every_wrong_element_is_counted(name: str, n: int
 def test_swapped_blocks_are_noticed() -> None:
     case = MeasuredCase("all_gather", 2, 0, 2 * 14, np.dtype(np.float32))
     other = MeasuredCase("all_gather", 2, 1, 2 * 14, np.dtype(np.float32))
-    assert case.wrong(np.concatenate([case.given, other.given])) == 0
-    assert case.wrong(np.concatenate([other.given, case.given])) == 28
+    assert case.wrong(np.concatenate([case.source, other.source])) == 0
+    assert case.wrong(np.concatenate([other.source, case.source])) == 28
 
 
 # ------------------------------------------------------------------------------ detection without MPI

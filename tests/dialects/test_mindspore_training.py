@@ -231,7 +231,7 @@ def test_the_search_is_not_held_by_operators_that_nobody_configured(world):
         net = ms.AutoParallel(Wide(), parallel_mode="recursive_programming")
         net.dataset_strategy("full_batch")
         first, second = net(x).full(), net(x).full()
-        found = net.network.found(x)
+        found = net.network.result_for(x)
         assert [operator.configured for operator in found.graph.operators] == [None] * 3
         assert [s.parts(f) for s, f in zip(found.choice.strategies, ("n", ".0", "k"))] == [4, 4, 4]
         np.testing.assert_allclose(second, first, rtol=1e-5, atol=1e-6)
@@ -242,7 +242,9 @@ def test_the_search_is_not_held_by_operators_that_nobody_configured(world):
         net = ms.AutoParallel(configured, parallel_mode="sharding_propagation")
         net.dataset_strategy("full_batch")
         net(x), net(x)
-        assert [s.parts(f) for s, f in zip(net.network.found(x).choice.strategies, ("n", ".0", "k"))] == [
+        assert [
+            s.parts(f) for s, f in zip(net.network.result_for(x).choice.strategies, ("n", ".0", "k"))
+        ] == [
             4,
             4,
             4,

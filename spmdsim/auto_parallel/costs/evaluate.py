@@ -88,11 +88,11 @@ def _inner_steps(bound: BoundRule, strategy: Strategy, backward: bool = False) -
     operands = tensors(bound.input_layouts(strategy), bound.shapes, bound.dtypes)
     results = tensors(layouts, shapes, kinds if isinstance(kinds, tuple) else (kinds,) * len(shapes))
     dys = tensors([layout.dual() for layout in layouts], shapes, [one.dtype for one in results])
-    given = [dy if dy.dtype.kind in "fcV" else None for dy in dys]
-    if op.adjoint is None or not any(dy is not None for dy in given):
+    gradients = [dy if dy.dtype.kind in "fcV" else None for dy in dys]
+    if op.adjoint is None or not any(dy is not None for dy in gradients):
         return ()
     with record() as trace:
-        op.adjoint(given, operands, results, **params)
+        op.adjoint(gradients, operands, results, **params)
     return tuple(InnerStep(one.step, element_type(one.dtype), one.operator) for one in trace.collectives)
 
 

@@ -128,7 +128,7 @@ class MeasuredCase:
         return {"owner": self.block, "root": at_root, "nobody": 0}.get(who, self.count)
 
     @cached_property
-    def given(self) -> Array:
+    def source(self) -> Array:
         """This rank's input."""
         pattern = (np.arange(PERIOD) + 3 * self.rank) % PERIOD + 1
         return np.resize(pattern.astype(self.dtype), self.input_count)
@@ -176,7 +176,7 @@ def case_for(name: str, comm: Any, nbytes: int, dtype: np.dtype) -> MeasuredCase
 
 def native_call(case: MeasuredCase, comm: Any, result: Array) -> Callable[[], object]:
     """The library's own call for a case, into ``result``."""
-    source, block = case.given, case.block
+    source, block = case.source, case.block
     if case.collective == "broadcast":
         result[: case.input_count] = source
     send, receive = source if case.input_count else None, result if case.output_count else None
@@ -203,7 +203,7 @@ def emulated_call(schedule: Schedule, case: MeasuredCase, comm: Any, result: Arr
     from spmdsim.worlds.mpi.messages import TAG, Messages
 
     program = program_for(schedule, case.rank, case.count)
-    transport, source = Messages(comm), case.given
+    transport, source = Messages(comm), case.source
     work = np.empty(program.work_count, case.dtype)
     return lambda: execute(program, transport, source, result, tag=TAG, work=work)
 
@@ -330,7 +330,7 @@ def write_measured_timeline(path: str, schedule: Schedule, case: MeasuredCase, c
     for _ in range(WARMUP + 1):
         comm.Barrier()
         recorder = Recorder(Messages(comm))
-        execute(program, recorder, case.given, result, work=work)
+        execute(program, recorder, case.source, result, work=work)
         recorder.work()
     everyone = comm.gather(recorder.noted)
     if everyone is None:

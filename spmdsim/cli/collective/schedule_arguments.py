@@ -50,8 +50,7 @@ def schedule_from(args: argparse.Namespace, name: str, options: Iterable[str] = 
     from spmdsim.collectives import make_schedule
 
     chosen = find_algorithm(args.collective, name, args.chunks)
-    given = given_options(args, options)
-    return make_schedule(chosen, args.ranks, args.root, args.rounding, **given)
+    return make_schedule(chosen, args.ranks, args.root, args.rounding, **given_options(args, options))
 
 
 def given_options(args: argparse.Namespace, options: Iterable[str] = ("group", "segments")) -> dict[str, Any]:

@@ -114,8 +114,8 @@ def halve(rank: int, fold: Fold) -> Rounds:
     """reduce_scatter by recursive vector halving among the survivors, distance 1 first."""
 
     def exchange(peer: int, new: int, other: int, distance: int) -> list[Instruction]:
-        given, kept = (halving_range(one, distance.bit_length(), fold.power) for one in (other, new))
-        return [send(peer, given), recv_reduce(peer, kept, left=True)]
+        sent, kept = (halving_range(one, distance.bit_length(), fold.power) for one in (other, new))
+        return [send(peer, sent), recv_reduce(peer, kept, left=True)]
 
     return fold.meetings(rank, doublings(fold.power), exchange)
 
@@ -162,8 +162,8 @@ def rabenseifner_half_fold(rank: int, size: int) -> Rounds:
     fold = Fold.of(size, survivor=0)
     lower, upper = range(fold.power // 2), range(fold.power // 2, fold.power)
     halves = [
-        [send(rank ^ 1, given), recv_reduce(rank ^ 1, kept, left=True)]
-        for given, kept in ((upper, lower), (lower, upper))
+        [send(rank ^ 1, sent), recv_reduce(rank ^ 1, kept, left=True)]
+        for sent, kept in ((upper, lower), (lower, upper))
     ]
     yield from fold.pair_round(rank, *halves)
     yield from fold.pair_round(rank, [recv(rank ^ 1, upper)], [send(rank ^ 1, upper)])

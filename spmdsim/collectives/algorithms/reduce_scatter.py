@@ -51,8 +51,8 @@ def _folded(
     """
 
     def exchange(peer: int, new: int, other: int, distance: int) -> list[Instruction]:
-        given, kept = exchanged(new, other, distance)
-        return [send(peer, given), recv_reduce(peer, kept, left=left)]
+        sent, kept = exchanged(new, other, distance)
+        return [send(peer, sent), recv_reduce(peer, kept, left=left)]
 
     yield from fold_in(rank, fold, range(size))
     yield from fold.meetings(rank, distances, exchange)

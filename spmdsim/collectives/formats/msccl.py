@@ -63,7 +63,7 @@ class _Gpu:
     def __init__(self, schedule: Schedule, rank: int) -> None:
         self.schedule, self.rank = schedule, rank
         self.blocks: dict[tuple[str, int], int] = {}
-        self.made: list[_Block] = []
+        self.threadblocks: list[_Block] = []
         self.scratch: dict[int, int] = {}
         self.written: dict[Spot, At] = {}
         self.read: dict[Spot, list[At]] = {}
@@ -90,9 +90,9 @@ class _Gpu:
     def _block(self, way: str, peer: int = -1) -> int:
         """The threadblock that talks to ``peer`` in one direction."""
         if (way, peer) not in self.blocks:
-            self.blocks[way, peer] = len(self.made)
+            self.blocks[way, peer] = len(self.threadblocks)
             sends, receives = (peer if way == word else -1 for word in ("send", "recv"))
-            self.made.append(_Block(sends, receives))
+            self.threadblocks.append(_Block(sends, receives))
         return self.blocks[way, peer]
 
     def add_round(self, moves: list[Instruction]) -> None:
@@ -133,7 +133,7 @@ class _Gpu:
             self.read[target] = []
 
     def _append(self, block: int, kind: str, sources: list[Spot], targets: list[Spot], wait: At | None) -> At:
-        steps = self.made[block].steps
+        steps = self.threadblocks[block].steps
         at = (block, len(steps))
         source = sources[0] if sources else targets[0] if targets else ("i", 0)
         target = targets[0] if targets else source
@@ -163,7 +163,7 @@ class _Gpu:
         lines = [
             f'  <gpu id="{self.rank}" i_chunks="{inputs}" o_chunks="{outputs}" s_chunks="{len(self.scratch)}">'
         ]
-        for number, block in enumerate(self.made):
+        for number, block in enumerate(self.threadblocks):
             lines.append(f'    <tb id="{number}" send="{block.send}" recv="{block.recv}" chan="0">')
             for step in block.steps:
                 awaited = int((number, step["s"]) in self.waited)

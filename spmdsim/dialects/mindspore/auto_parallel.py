@@ -165,7 +165,7 @@ class AutoParallel:
             given = self.settings.given(inputs)
             result = self.network(*given)
         if self._operators and isinstance(self.network, Parallelised):
-            search = self.network.found(*given)
+            search = self.network.result_for(*given)
             if search is not None and 0 in current_world().ranks:  # once for each file, on the first rank
                 search.save(self._operators)
                 self._operators = ""

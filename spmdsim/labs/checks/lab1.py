@@ -17,11 +17,11 @@ GRIDS = (Mesh((2, 4), ("dp", "tp")), Mesh((4, 2), ("dp", "tp")))
 
 def layouts(answer: Callable[..., Any]) -> Iterator[None]:
     """Where everybody's piece lies, on two meshes; the tensors are laid out so on the ranks."""
-    given = [answer(mesh) for mesh in GRIDS]
-    for three in given:
+    answers = [answer(mesh) for mesh in GRIDS]
+    for three in answers:
         expect_several(three, 3, "three layouts")
     for number, name in enumerate(("first", "second", "third")):
-        for mesh, three in zip(GRIDS, given):
+        for mesh, three in zip(GRIDS, answers):
             wanted = (mesh("tp", None), mesh("tp", "dp"), mesh(None, ("dp", "tp")))[number]
             expect_layout(three[number], wanted, (8, 8), f"the {name} layout")
             array = numbers(8, 8)

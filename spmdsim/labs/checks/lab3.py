@@ -28,10 +28,10 @@ from spmdsim.ops import matmul
 def no_communication(answer: Callable[..., Any]) -> Iterator[None]:
     """The product runs with the layouts; then who has what."""
     mesh = Mesh((2, 4), ("dp", "tp"))
-    given = answer(mesh)
-    expect_several(given, 2, "two layouts", Layout)
+    layouts = answer(mesh)
+    expect_several(layouts, 2, "two layouts", Layout)
     a, b = numbers(32, 16), numbers(16, 32, seed=2)
-    z, trace = traced(lambda: matmul(tensor(a, given[0]), tensor(b, given[1])))
+    z, trace = traced(lambda: matmul(tensor(a, layouts[0]), tensor(b, layouts[1])))
     expect_collectives(trace, {}, "the product")
     expect(not z.layout.partial_axes, f"Z is {z.layout}: it is not finished")
     yield
@@ -39,7 +39,7 @@ def no_communication(answer: Callable[..., Any]) -> Iterator[None]:
     expect(copies == 1, f"Z is {z.layout}: {copies} ranks compute the same piece")
     yield
     held = max(
-        sum(math.prod(layout.local_shape(array.shape, rank)) for layout, array in zip(given, (a, b)))
+        sum(math.prod(layout.local_shape(array.shape, rank)) for layout, array in zip(layouts, (a, b)))
         for rank in mesh.rank_list
     )
     least = 32 * 16 // 2 + 16 * 32 // 4

@@ -27,9 +27,9 @@ MESH = Mesh((RANKS,), ("tp",))
 BATCH, INPUTS, OUTPUTS = 16, 24, 32
 
 
-def _layouts(given: Any, names: tuple[str, ...], shapes: dict[str, tuple[int, ...]]) -> dict[str, Layout]:
-    expect_several(given, len(names), f"layouts of {', '.join(names)}")
-    layouts = dict(zip(names, given))
+def _layouts(answer: Any, names: tuple[str, ...], shapes: dict[str, tuple[int, ...]]) -> dict[str, Layout]:
+    expect_several(answer, len(names), f"layouts of {', '.join(names)}")
+    layouts = dict(zip(names, answer))
     for name, layout in layouts.items():
         expect(isinstance(layout, Layout), f"the layout of {name} is {layout!r}")
         ndim = len(shapes[name])

@@ -82,9 +82,9 @@ def finish(answer: Callable[..., Any]) -> Iterator[None]:
 def two_readers(answer: Callable[..., Any]) -> Iterator[None]:
     """Both tensors, then the bytes of both together."""
     a = numbers(16, 16)
-    given, trace = traced(lambda: answer(tensor(a, LINE("r", None))))
-    expect_several(given, 2, "two tensors")
-    for value, layout, name in zip(given, (LINE(None, "r"), LINE(None, None)), ("columns", "whole")):
+    tensors, trace = traced(lambda: answer(tensor(a, LINE("r", None))))
+    expect_several(tensors, 2, "two tensors")
+    for value, layout, name in zip(tensors, (LINE(None, "r"), LINE(None, None)), ("columns", "whole")):
         expect_tensor(value, a, name)
         expect_layout(value.layout, layout, a.shape, name)
         yield

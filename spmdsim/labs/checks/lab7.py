@@ -29,10 +29,10 @@ from spmdsim.worlds import world
 MESH = Mesh((RANKS,), ("dp",))
 
 
-def _step(given: Any) -> tuple[Tensor, Trace, tuple[Layout, Layout]]:
+def _step(layouts: Any) -> tuple[Tensor, Trace, tuple[Layout, Layout]]:
     """The gradient of the weights of ``x W`` in these layouts, and what it took."""
-    expect_several(given, 2, "two layouts", Layout)
-    x, w = tensor(numbers(32, 16), given[0]), tensor(numbers(16, 8, seed=2), given[1])
+    expect_several(layouts, 2, "two layouts", Layout)
+    x, w = tensor(numbers(32, 16), layouts[0]), tensor(numbers(16, 8, seed=2), layouts[1])
     w.requires_grad = True
 
     def step() -> Tensor:
@@ -42,13 +42,12 @@ def _step(given: Any) -> tuple[Tensor, Trace, tuple[Layout, Layout]]:
         return w.grad
 
     gradient, trace = traced(step)
-    return gradient, trace, (given[0], given[1])
+    return gradient, trace, (layouts[0], layouts[1])
 
 
 def data_parallel(answer: Callable[..., Any]) -> Iterator[None]:
     """The layouts by who has which rows, then the collectives of a step."""
-    given = answer(MESH)
-    _, trace, layouts = _step(given)
+    _, trace, layouts = _step(answer(MESH))
     expect_layout(layouts[0], MESH("dp", None), (32, 16), "x")
     yield
     expect_layout(layouts[1], MESH(None, None), (16, 8), "W")
@@ -58,8 +57,7 @@ def data_parallel(answer: Callable[..., Any]) -> Iterator[None]:
 
 def fully_sharded(answer: Callable[..., Any]) -> Iterator[None]:
     """The layouts, then where the gradient ends."""
-    given = answer(MESH)
-    gradient, trace, layouts = _step(given)
+    gradient, trace, layouts = _step(answer(MESH))
     expect_layout(layouts[0], MESH("dp", None), (32, 16), "x")
     expect_layout(layouts[1], MESH("dp", None), (16, 8), "W")
     yield

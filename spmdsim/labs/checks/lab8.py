@@ -66,10 +66,10 @@ def cheapest(answer: Callable[..., Any]) -> Iterator[None]:
         yield
 
 
-def _trained(given: Sequence[Layout], batch: int, width: int) -> Trace:
+def _trained(layouts: Sequence[Layout], batch: int, width: int) -> Trace:
     """Forward and backward in these layouts."""
     arrays = numbers(batch, width), numbers(width, width, seed=2), numbers(width, width, seed=3)
-    x, w1, w2 = (tensor(array, layout) for array, layout in zip(arrays, given))
+    x, w1, w2 = (tensor(array, layout) for array, layout in zip(arrays, layouts))
     w1.requires_grad = w2.requires_grad = True
 
     def step() -> None:
@@ -87,9 +87,9 @@ def layouts(answer: Callable[..., Any]) -> Iterator[None]:
     cases = ((256, 16, "a batch of 256 and a width of 16"), (16, 64, "a batch of 16 and a width of 64"))
     traces = []
     for batch, width, words in cases:
-        given = answer(MESH, batch, width)
-        expect_several(given, 3, "three layouts", Layout)
-        trace = _trained(given, batch, width)
+        three = answer(MESH, batch, width)
+        expect_several(three, 3, "three layouts", Layout)
+        trace = _trained(three, batch, width)
         products = [event.local_shapes for event in trace.operators if event.name == "matmul"]
         work = sum(x[0] * x[1] * w[1] for x, w, *_ in products)
         eighth = 2 * batch * width * width // RANKS
