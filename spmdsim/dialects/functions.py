@@ -53,9 +53,9 @@ def with_names(rows: Mapping[str, Row], words: str, **names: str) -> dict[str, R
     return renamed
 
 
-def numbers(given: tuple[Any, ...]) -> tuple[Any, ...]:
+def numbers(args: tuple[Any, ...]) -> tuple[Any, ...]:
     """``f(2, 3)`` and ``f((2, 3))`` alike."""
-    return tuple(given[0]) if len(given) == 1 and not isinstance(given[0], int | np.integer) else given
+    return tuple(args[0]) if len(args) == 1 and not isinstance(args[0], int | np.integer) else args
 
 
 def dims_of(dim: Any) -> Any:
@@ -122,12 +122,12 @@ def _rounded_once(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function made of several operators, which has floats of 16 bits in 32 and rounds its result."""
 
     @wraps(function)
-    def call(*given: Any, **options: Any) -> Any:
-        kinds = [x.dtype for x in (*given, *options.values()) if isinstance(x, Tensor)]
+    def call(*args: Any, **options: Any) -> Any:
+        kinds = [x.dtype for x in (*args, *options.values()) if isinstance(x, Tensor)]
         if not any(has_gradient(kind) and kind.itemsize < 4 for kind in kinds):
-            return function(*given, **options)
-        values = [wide(x) if isinstance(x, Tensor) else x for x in (*given, *options.values())]
-        result = function(*values[: len(given)], **dict(zip(options, values[len(given) :])))
+            return function(*args, **options)
+        values = [wide(x) if isinstance(x, Tensor) else x for x in (*args, *options.values())]
+        result = function(*values[: len(args)], **dict(zip(options, values[len(args) :])))
         return as_type(result, promoted(*kinds))
 
     return call
@@ -172,10 +172,10 @@ def _gelu(input: Any, approximate: str = "none") -> Any:
 
 
 def _split(tensor: Any, split_size_or_sections: Any, dim: int = 0) -> list[Any]:
-    given, size = split_size_or_sections, tensor.shape[dim]
-    if isinstance(given, int) and given < 1:
-        raise FunctionError(f"split expects parts of at least 1, but got {given}")
-    sizes = [min(given, size - k) for k in range(0, size, given)] if isinstance(given, int) else list(given)
+    cuts, size = split_size_or_sections, tensor.shape[dim]
+    if isinstance(cuts, int) and cuts < 1:
+        raise FunctionError(f"split expects parts of at least 1, but got {cuts}")
+    sizes = [min(cuts, size - k) for k in range(0, size, cuts)] if isinstance(cuts, int) else list(cuts)
     if sum(sizes) != size:
         raise FunctionError(
             f"split expects sizes that add up to {size}, the size of dim {dim}, but got {sizes}"
@@ -202,11 +202,11 @@ def _equal_parts(dim: int) -> Row:
     """``hsplit`` and ``vsplit``: so many equal parts, or parts that end where is said."""
 
     def call(input: Any, indices_or_sections: Any) -> list[Any]:
-        at, given = 0 if input.ndim == 1 else dim, indices_or_sections
+        at, cuts = 0 if input.ndim == 1 else dim, indices_or_sections
         size = input.shape[at]
-        if isinstance(given, int) and size % given:
-            raise FunctionError(f"a dim of size {size} has no {given} equal parts")
-        return _split(input, size // given if isinstance(given, int) else [*np.diff([0, *given, size])], at)
+        if isinstance(cuts, int) and size % cuts:
+            raise FunctionError(f"a dim of size {size} has no {cuts} equal parts")
+        return _split(input, size // cuts if isinstance(cuts, int) else [*np.diff([0, *cuts, size])], at)
 
     return Row(call)
 

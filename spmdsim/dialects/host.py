@@ -86,7 +86,7 @@ TYPE_NAMES = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "fl
 FIRST, EVERY = 16, 64
 #: About so many elements of an array are compared.
 SAMPLE = 2**18
-_given: WeakKeyDictionary[World, int] = WeakKeyDictionary()
+_counts: WeakKeyDictionary[World, int] = WeakKeyDictionary()
 
 
 def whole(data: Any, world: World) -> np.ndarray:
@@ -96,7 +96,7 @@ def whole(data: Any, world: World) -> np.ndarray:
         raise UsageTypeError(f"an operand is a tensor, an array or a number, not {type(data).__name__}")
     if len(world.ranks) == world.size or array.size == 1:
         return array
-    number = _given[world] = _given.get(world, -1) + 1
+    number = _counts[world] = _counts.get(world, -1) + 1
     if number >= FIRST and number % EVERY:
         return array
     some = array.flat[:: max(1, array.size // SAMPLE)]

@@ -62,11 +62,11 @@ def told(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     """The function, whose wrong arguments are refused with the nearest right one, in the name of what it makes."""
 
     @wraps(function)
-    def call(*given: Any, **named: Any) -> Any:
+    def call(*args: Any, **named: Any) -> Any:
         try:
-            return function(*given, **named)
+            return function(*args, **named)
         except TypeError:
-            bound(name, inspect.signature(function), given, named)
+            bound(name, inspect.signature(function), args, named)
             raise
 
     call.tells = True  # type: ignore[attr-defined]
@@ -83,7 +83,7 @@ def tell(module: str, names: Collection[str]) -> None:
 
 
 def bound(
-    name: str, signature: inspect.Signature, given: tuple[Any, ...], named: Mapping[str, Any]
+    name: str, signature: inspect.Signature, args: tuple[Any, ...], named: Mapping[str, Any]
 ) -> inspect.BoundArguments:
     """The arguments of a call, by name; a UsageTypeError for others than those taken.
 
@@ -93,7 +93,7 @@ def bound(
     spmdsim.errors.UsageTypeError: SGD() got an unexpected keyword argument 'learnin_rate'; nearest: learning_rate
     """
     try:
-        return signature.bind(*given, **named)
+        return signature.bind(*args, **named)
     except TypeError as error:
         there = [word for word in signature.parameters if word not in ("self", "cls")]
         wrong = next((word for word in named if word not in there), "")

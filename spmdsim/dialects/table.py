@@ -76,11 +76,11 @@ def with_parameters(function: Callable[..., Any], names: Mapping[str, str]) -> C
     order = [p.name for p in written.parameters.values() if p.kind is p.POSITIONAL_ONLY]
 
     @wraps(function)
-    def call(*given: Any, **named: Any) -> Any:
+    def call(*args: Any, **named: Any) -> Any:
         if not named:
-            return function(*given)
+            return function(*args)
         ours = {names.get(name, name): value for name, value in named.items()}
-        return function(*given, *(ours.pop(name) for name in order[len(given) :] if name in ours), **ours)
+        return function(*args, *(ours.pop(name) for name in order[len(args) :] if name in ours), **ours)
 
     parameters = [p.replace(name=back.get(p.name, p.name)) for p in written.parameters.values()]
     call.__signature__ = written.replace(parameters=[  # type: ignore[attr-defined]
@@ -109,17 +109,17 @@ def _layer(row: Row, base: type[Module], function: Callable[..., Any], shown: st
     kept = inspect.signature(row.keeps).parameters.values() if row.keeps else options
     arguments, inputs = inspect.Signature([*kept]), inspect.Signature(operands)
 
-    def __init__(self: Module, *given: Any, **named: Any) -> None:
+    def __init__(self: Module, *args: Any, **named: Any) -> None:
         base.__init__(self)
-        chosen = bound(row.layer, arguments, given, named)
+        chosen = bound(row.layer, arguments, args, named)
         chosen.apply_defaults()
         check_reduction(chosen.arguments.get("reduction", "none"))
         vars(self).update(row.keeps(*chosen.args, **chosen.kwargs) if row.keeps else chosen.arguments)
 
-    def forward(self: Module, *given: Any, **named: Any) -> Any:
+    def forward(self: Module, *args: Any, **named: Any) -> Any:
         there = vars(self)
         own = {p.name: getattr(self, p.name) for p in options if p.name in there or hasattr(kind, p.name)}
-        return function(*bound(row.layer, inputs, given, named).args, **own)
+        return function(*bound(row.layer, inputs, args, named).args, **own)
 
     itself = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
     forward.__signature__ = inspect.Signature([itself, *operands])  # type: ignore[attr-defined]
@@ -131,9 +131,9 @@ def _layer(row: Row, base: type[Module], function: Callable[..., Any], shown: st
     return kind
 
 
-def flat(given: Iterable[Any]) -> list[Any]:
+def flat(values: Iterable[Any]) -> list[Any]:
     """What was given, and what lists and tuples among it hold."""
-    return [x for y in given for x in (y if isinstance(y, (list, tuple)) else [y])]
+    return [x for y in values for x in (y if isinstance(y, (list, tuple)) else [y])]
 
 
 def by_part(x: Any, change: Callable[[Any], Any]) -> Any:
@@ -176,8 +176,8 @@ def renamed(
     """A class of ours, after other bases, with another system's name, its arguments turned into ours, and its further words."""
     rewritten = told(arguments, name)
 
-    def __init__(self: Any, *given: Any, **named: Any) -> None:
-        super(kind, self).__init__(**rewritten(*given, **named))
+    def __init__(self: Any, *args: Any, **named: Any) -> None:
+        super(kind, self).__init__(**rewritten(*args, **named))
 
     about = {"__doc__": ours.__doc__, "__module__": arguments.__module__}
     words = {"__init__": __init__, "__signature__": inspect.signature(arguments), **about, **members}

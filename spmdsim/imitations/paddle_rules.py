@@ -45,18 +45,18 @@ NAMES |= {f"reduce_{name}": name for name in _REDUCTIONS}
 
 def translated(operator: str, shapes: Sequence[Shape], params: Params) -> tuple[str, Params]:
     """Our name of an operator, and its parameters as our rule takes them."""
-    given = dict(params)
+    attrs = dict(params)
     if operator == "flatten":
-        return "reshape", {"shape": _flattened(shapes[0], given)}
+        return "reshape", {"shape": _flattened(shapes[0], attrs)}
     if operator in ("squeeze", "unsqueeze"):
-        return "reshape", {"shape": _squeezed(operator, shapes[0], given)}
+        return "reshape", {"shape": _squeezed(operator, shapes[0], attrs)}
     if operator in ("scale", "pow", "cast", "dropout", "assign"):
         return NAMES.get(operator, "identity"), {}
     name = NAMES.get(operator, operator)
     write = _WRITERS.get("reduction" if name in _REDUCTIONS else name, _plain)
-    attributes = write(shapes, given)
-    if given:
-        raise RuleError(f"{operator} has no attribute {', '.join(map(repr, given))} here")
+    attributes = write(shapes, attrs)
+    if attrs:
+        raise RuleError(f"{operator} has no attribute {', '.join(map(repr, attrs))} here")
     return name, attributes
 
 
@@ -66,62 +66,62 @@ def _axis(value: int, ndim: int) -> int:
     return value % ndim
 
 
-def _first(given: Params, names: str, default: Any) -> Any:
+def _first(attrs: Params, names: str, default: Any) -> Any:
     """The attribute under the first of its names that is given."""
-    values = [given.pop(name) for name in names.split() if name in given]
+    values = [attrs.pop(name) for name in names.split() if name in attrs]
     return values[0] if values else default
 
 
-def _plain(_shapes: Sequence[Shape], given: Params) -> Params:
+def _plain(_shapes: Sequence[Shape], attrs: Params) -> Params:
     # A name says nothing about the rule, and an axis of -1 is how Paddle asks for numpy's broadcasting.
-    given.pop("name", None)
-    if given.get("axis") == -1:
-        del given["axis"]
-    params = dict(given)
-    given.clear()
+    attrs.pop("name", None)
+    if attrs.get("axis") == -1:
+        del attrs["axis"]
+    params = dict(attrs)
+    attrs.clear()
     return params
 
 
-def _matmul(_shapes: Sequence[Shape], given: Params) -> Params:
-    a = _first(given, "trans_x transpose_x transpose_a", False)
-    b = _first(given, "trans_y transpose_y transpose_b", False)
+def _matmul(_shapes: Sequence[Shape], attrs: Params) -> Params:
+    a = _first(attrs, "trans_x transpose_x transpose_a", False)
+    b = _first(attrs, "trans_y transpose_y transpose_b", False)
     return {"transpose_a": bool(a), "transpose_b": bool(b)}
 
 
-def _reduction(shapes: Sequence[Shape], given: Params) -> Params:
+def _reduction(shapes: Sequence[Shape], attrs: Params) -> Params:
     ndim = len(shapes[0])
-    axis = _first(given, "axis dim dims", None)
+    axis = _first(attrs, "axis dim dims", None)
     axes: list[int] = [axis] if isinstance(axis, int) else list(axis or range(ndim))
-    if _first(given, "reduce_all", False):
+    if _first(attrs, "reduce_all", False):
         axes = list(range(ndim))
-    keep = bool(_first(given, "keepdim keep_dim keepdims", False))
+    keep = bool(_first(attrs, "keepdim keep_dim keepdims", False))
     return {"dims": tuple(sorted({_axis(a, ndim) for a in axes})), "keepdims": keep}
 
 
 def _one_dim(default: int) -> Writer:
-    def write(shapes: Sequence[Shape], given: Params) -> Params:
-        return {"dim": _axis(_first(given, "axis dim", default), len(shapes[0]))}
+    def write(shapes: Sequence[Shape], attrs: Params) -> Params:
+        return {"dim": _axis(_first(attrs, "axis dim", default), len(shapes[0]))}
 
     return write
 
 
-def _norm(shapes: Sequence[Shape], given: Params) -> Params:
-    begin = _axis(_first(given, "begin_norm_axis begin", -1), len(shapes[0]))
-    return {"epsilon": _first(given, "epsilon", 1e-5), "begin": begin - len(shapes[0])}
+def _norm(shapes: Sequence[Shape], attrs: Params) -> Params:
+    begin = _axis(_first(attrs, "begin_norm_axis begin", -1), len(shapes[0]))
+    return {"epsilon": _first(attrs, "epsilon", 1e-5), "begin": begin - len(shapes[0])}
 
 
-def _transposed(shapes: Sequence[Shape], given: Params) -> Params:
+def _transposed(shapes: Sequence[Shape], attrs: Params) -> Params:
     ndim = len(shapes[0])
-    perm = tuple(_axis(a, ndim) for a in _first(given, "perm axis", range(ndim)[::-1]))
+    perm = tuple(_axis(a, ndim) for a in _first(attrs, "perm axis", range(ndim)[::-1]))
     if sorted(perm) != list(range(ndim)):
         raise RuleError(f"perm names each of {ndim} dims once, but got {list(perm)}")
     return {"perm": perm}
 
 
-def _reshaped(shapes: Sequence[Shape], given: Params) -> Params:
+def _reshaped(shapes: Sequence[Shape], attrs: Params) -> Params:
     """A 0 copies the dim, one -1 takes what is left."""
     old = shapes[0]
-    wanted = _first(given, "shape", None)
+    wanted = _first(attrs, "shape", None)
     if wanted is None:
         raise RuleError("reshape needs the attribute shape")
     if any(n == 0 and k >= len(old) for k, n in enumerate(wanted)) or list(wanted).count(-1) > 1:
@@ -135,16 +135,16 @@ def _reshaped(shapes: Sequence[Shape], given: Params) -> Params:
     return {"shape": tuple(new)}
 
 
-def _flattened(shape: Shape, given: Params) -> Shape:
-    first = _axis(_first(given, "start_axis", 0), len(shape))
-    last = _axis(_first(given, "stop_axis", -1), len(shape))
+def _flattened(shape: Shape, attrs: Params) -> Shape:
+    first = _axis(_first(attrs, "start_axis", 0), len(shape))
+    last = _axis(_first(attrs, "stop_axis", -1), len(shape))
     if first > last:
         raise RuleError(f"start_axis {first} comes after stop_axis {last}")
     return (*shape[:first], math.prod(shape[first : last + 1]), *shape[last + 1 :])
 
 
-def _squeezed(operator: str, shape: Shape, given: Params) -> Shape:
-    axis = _first(given, "axis axes", None)
+def _squeezed(operator: str, shape: Shape, attrs: Params) -> Shape:
+    axis = _first(attrs, "axis axes", None)
     axes = [axis] if isinstance(axis, int) else list(axis or [])
     if operator == "squeeze":
         gone = {_axis(a, len(shape)) for a in axes} if axes else set(range(len(shape)))
@@ -214,16 +214,16 @@ def infer(
         raise RuleError(
             f"{operator} takes {len(sizes)} operands by their shapes, but {len(mappings)} dims_mappings"
         )
-    name, given = translated(operator, sizes, params)
+    name, attrs = translated(operator, sizes, params)
     function = getattr(ops, name, None)
     if not isinstance(getattr(function, "op", None), Op):
         raise RuleError(f"no operator {operator!r} is known here")
     op: Op = function.op  # type: ignore[union-attr]
     try:
-        bound = in_blocks(op.bind(sizes, given))
+        bound = in_blocks(op.bind(sizes, attrs))
     except TypeError:
         raise RuleError(
-            f"{operator} does not take {len(sizes)} operands with the attributes {given}"
+            f"{operator} does not take {len(sizes)} operands with the attributes {attrs}"
         ) from None
     layouts = [from_dims_mapping(mesh, mapping) for mapping in mappings]
     strategy = merged(bound, layouts)

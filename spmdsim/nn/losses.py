@@ -181,9 +181,9 @@ def classes_last(x: Tensor, axis: int = 1) -> Tensor:
 def check_weight(weight: object, classes: int) -> None:
     """Refuse weights of classes that are not one per class. InputError: another number of them, or no tensor."""
     if weight is not None and tuple(getattr(weight, "shape", ())) != (classes,):
-        got = f"shape {[*weight.shape]}" if hasattr(weight, "shape") else f"{weight!r}"
+        actual = f"shape {[*weight.shape]}" if hasattr(weight, "shape") else f"{weight!r}"
         raise InputError(
-            f"weight tensor should be defined either for all {classes} classes or no classes, but got {got}"
+            f"weight tensor should be defined either for all {classes} classes or no classes, but got {actual}"
         )
 
 

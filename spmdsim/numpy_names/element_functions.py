@@ -115,8 +115,8 @@ def fabs(x: Tensor) -> Tensor:
 def float_power(x1: Operand, x2: Operand) -> Tensor:
     """Powers in double precision."""
     # Before a number becomes one of their type.
-    given = [_double(x) if isinstance(x, Tensor) else x for x in (x1, x2)]
-    one, other = operands("np.float_power", given)
+    doubles = [_double(x) if isinstance(x, Tensor) else x for x in (x1, x2)]
+    one, other = operands("np.float_power", doubles)
     return ops.power(_double(one), _double(other))
 
 
@@ -144,8 +144,8 @@ def reciprocal(x: Tensor) -> Tensor:
 
 def logaddexp2(x1: Operand, x2: Operand) -> Tensor:
     """The logarithm to base 2 of a sum of powers of 2."""
-    given = in_fractions("logaddexp2", *map(fraction_of, operands("np.logaddexp2", (x1, x2))))
-    one, other = (as_type(x, promoted(*[y.dtype for y in given])) for x in given)
+    fractions = in_fractions("logaddexp2", *map(fraction_of, operands("np.logaddexp2", (x1, x2))))
+    one, other = (as_type(x, promoted(*[y.dtype for y in fractions])) for x in fractions)
     scale = math.log(2)
     return ops.divide(ops.logaddexp(ops.multiply(one, scale), ops.multiply(other, scale)), scale)
 

@@ -122,7 +122,7 @@ _OWN: dict[str, Callable[..., Any]] = {
         ops.sort, a, axis
     ),  # one way to have the kth between the others
     "rad2deg": lambda x: ops.multiply(element_functions.fraction_of(x), 180 / math.pi),
-    "result_type": lambda *given: np.result_type(*[x.dtype if isinstance(x, Tensor) else x for x in given]),
+    "result_type": lambda *types: np.result_type(*[x.dtype if isinstance(x, Tensor) else x for x in types]),
     "shape": lambda a: a.shape,
     "size": lambda a, axis=None: a.size if axis is None else a.shape[counted_dim(axis, a.ndim)],
     "sort": lambda a, axis=-1, kind=None, *, stable=None: _along(ops.sort, a, axis),
@@ -225,8 +225,8 @@ def _places(
         return None
     needed: list[int] = []
     named: list[tuple[str, int, Any]] = []
-    given = signature.bind(*range(count), **{name: count + k for k, name in enumerate(names)})
-    for name, place in given.arguments.items():
+    bound = signature.bind(*range(count), **{name: count + k for k, name in enumerate(names)})
+    for name, place in bound.arguments.items():
         parameter = signature.parameters[name]
         if parameter.kind is parameter.VAR_POSITIONAL:
             needed.extend(place)
@@ -278,17 +278,17 @@ def _called(name: str, said: str, args: Any, options: dict[str, Any], room: Modu
     return result
 
 
-def _in_type(said: str, given: Any, dtype: np.dtype) -> Any:
+def _in_type(said: str, operand: Any, dtype: np.dtype) -> Any:
     """Tensors and arrays in the type that is to be computed in, which may not lose the imaginary part."""
-    if isinstance(given, Tensor):
-        if given.dtype.kind == "c" != dtype.kind:
+    if isinstance(operand, Tensor):
+        if operand.dtype.kind == "c" != dtype.kind:
             raise UsageTypeError(
-                f"{said} of {given.dtype.name} does not compute in {dtype.name}; use .astype first"
+                f"{said} of {operand.dtype.name} does not compute in {dtype.name}; use .astype first"
             )
-        return ops.cast(given, dtype)
-    if isinstance(given, (list, tuple)):
-        return type(given)(_in_type(said, one, dtype) for one in given)
-    return given.astype(dtype) if isinstance(given, np.ndarray) else given
+        return ops.cast(operand, dtype)
+    if isinstance(operand, (list, tuple)):
+        return type(operand)(_in_type(said, one, dtype) for one in operand)
+    return operand.astype(dtype) if isinstance(operand, np.ndarray) else operand
 
 
 def _nothing(key: str, value: Any) -> bool:

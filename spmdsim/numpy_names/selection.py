@@ -108,8 +108,8 @@ def piecewise(
 ) -> Tensor:
     """Numbers, or what functions give for those elements for which a condition holds: the last one that does."""
     _target("np.piecewise", x)
-    given = condlist if isinstance(condlist, (list, tuple)) else [condlist]
-    conditions = [ops.cast(one, np.bool_) for one in operands("np.piecewise", (x, *given))[1:]]
+    masks = condlist if isinstance(condlist, (list, tuple)) else [condlist]
+    conditions = [ops.cast(one, np.bool_) for one in operands("np.piecewise", (x, *masks))[1:]]
     if len(funclist) == len(conditions) + 1:
         rest = conditions[0]
         for one in conditions[1:]:
@@ -117,7 +117,7 @@ def piecewise(
         conditions.append(ops.logical_not(rest))
     if len(funclist) != len(conditions):
         raise RuleError(
-            f"np.piecewise takes a function per condition, or one more, but got {len(funclist)} for {len(given)}"
+            f"np.piecewise takes a function per condition, or one more, but got {len(funclist)} for {len(masks)}"
         )
     y = zeros_like(x)
     for condition, value in zip(conditions, funclist):
@@ -188,10 +188,10 @@ def setdiff1d(ar1: Operand, ar2: Operand, assume_unique: bool = False) -> Tensor
 
 def lexsort(keys: Sequence[Operand], axis: int = -1) -> Tensor:
     """The places that a sort by several keys takes its elements from, the last key first; all moves are exchanges."""
-    given = array_operands("np.lexsort", tuple(keys))
+    tensors = array_operands("np.lexsort", tuple(keys))
     # None is gathered.
-    layout = max((key.layout.reduced for key in given), key=lambda one: len(one.split_axes))
-    first, *others = (key.to(layout) for key in given)
+    layout = max((key.layout.reduced for key in tensors), key=lambda one: len(one.split_axes))
+    first, *others = (key.to(layout) for key in tensors)
     at = along_dim("np.lexsort", first, axis)
     order = ops.argsort(first, at)
     places = ops.subtract(ops.cumulative_sum(ones_like(order), at), 1)

@@ -125,13 +125,13 @@ def broadcast_arrays(*tensors: Operand) -> list[Tensor]:
     [(2, 3), (2, 3)]
     """
     like = next(x for x in tensors if isinstance(x, Tensor))
-    given = [as_operand(x, like) for x in tensors]
+    operands = [as_operand(x, like) for x in tensors]
     try:
-        shape = np.broadcast_shapes(*[x.shape for x in given])
+        shape = np.broadcast_shapes(*[x.shape for x in operands])
     except ValueError:
-        shapes = " and ".join(str(x.shape) for x in given)
+        shapes = " and ".join(str(x.shape) for x in operands)
         raise RuleError(f"shapes {shapes} do not broadcast") from None
-    return [x if x.shape == shape else broadcast_to(x, shape) for x in given]
+    return [x if x.shape == shape else broadcast_to(x, shape) for x in operands]
 
 
 @operator()

@@ -72,11 +72,11 @@ def cast(x: Tensor, dtype: DTypeLike) -> Tensor:
     return _cast_op(x, dtype=number_type(dtype, "a tensor cannot have"))
 
 
-def alike(name: str, *given: Operand) -> list[Tensor]:
+def alike(name: str, *values: Operand) -> list[Tensor]:
     """Operands as tensors, in one type where numpy does not find it by itself: with bfloat16 and its relatives."""
-    tensors = [operand for operand in given if isinstance(operand, Tensor)]
-    if len(tensors) < len(given):
-        tensors = operands(name, given)
+    tensors = [operand for operand in values if isinstance(operand, Tensor)]
+    if len(tensors) < len(values):
+        tensors = operands(name, values)
     dtypes = {tensor.meta.dtype for tensor in tensors}
     if len(dtypes) == 1 or not any(dtype.kind == "V" for dtype in dtypes):
         return tensors
@@ -312,15 +312,15 @@ _SAMPLES = (([0.5, 0.25], [2.0, 0.5]), ([1.5, 2.0], [2.0, 4.0]), ([6, 5], [2, 3]
 
 
 def _example(name: str, function: Callable[..., Any], two: bool) -> str:
-    for given in _SAMPLES:
-        arrays = [np.array(values) for values in given[: 1 + two]]
+    for sample in _SAMPLES:
+        arrays = [np.array(values) for values in sample[: 1 + two]]
         try:
             with np.errstate(all="ignore"):
                 result = np.asarray(function(*arrays))
         except TypeError:
             continue
         if np.isfinite(result).all():
-            tensors = ", ".join(f"Tensor.from_global({values}, layout)" for values in given[: 1 + two])
+            tensors = ", ".join(f"Tensor.from_global({values}, layout)" for values in sample[: 1 + two])
             short = ".round(4)" if result.dtype.kind in "fc" else ""
             told = (result.round(4) if short else result).tolist()
             return f"""

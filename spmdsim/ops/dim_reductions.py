@@ -32,10 +32,10 @@ def normal_dims(dims: Dims, ndim: int) -> Shape:
         return tuple(range(ndim))
     if isinstance(dims, (int, np.integer)):
         return (counted_dim(dims, ndim),)
-    given = integers((dims,) if isinstance(dims, str) else dims, "dims")
-    counted = tuple(sorted(counted_dim(dim, ndim) for dim in given))
+    numbers = integers((dims,) if isinstance(dims, str) else dims, "dims")
+    counted = tuple(sorted(counted_dim(dim, ndim) for dim in numbers))
     if len(set(counted)) != len(counted):
-        raise RuleError(f"a dim is given twice in {given}")
+        raise RuleError(f"a dim is given twice in {numbers}")
     return counted
 
 
@@ -237,13 +237,13 @@ def prod(
     """
     x = _typed(x, dtype)
     over = normal_dims(dims, x.ndim)
-    given = x.detach()
-    result = _prod_op(given, dims=over, keepdims=keepdims)
+    values = x.detach()
+    result = _prod_op(values, dims=over, keepdims=keepdims)
     if not x.requires_grad:
         return _typed(result, dtype)
     result = reduced(result)
-    zero = equal(given, 0)
-    safe = where(zero, 1, wide(given))
+    zero = equal(values, 0)
+    safe = where(zero, 1, wide(values))
     rest = reduced(_prod_op(safe, dims=over, keepdims=True))
     zeros = reduced(sum(cast(zero, safe.dtype), over, keepdims=True))
     others = where(zero, where(equal(zeros, 1), rest, 0), where(equal(zeros, 0), divide(rest, safe), 0))
@@ -309,8 +309,8 @@ def var(
     # Of no more elements than the correction there is none: nan, as the array API standard has it.
     share = 1.0 / (count - correction) if count > correction else math.nan
     exact = x.dtype if x.dtype.kind in "fV" else np.dtype(np.float64)
-    given = wide(as_type(x, exact))
-    whole = reduced(given)
+    widened = wide(as_type(x, exact))
+    whole = reduced(widened)
     # Differences from the mean add up to zero, so moving it changes nothing: no gradient goes through it.
     average = (mean if count else sum)(whole.detach(), over, keepdims=True)
     centred = subtract(whole, reduced(average))
@@ -336,9 +336,9 @@ def std(
     >>> ops.std(x, axis=1).full().round(4).tolist()
     [0.8165, 0.8165]
     """
-    given = wide(x)
-    spread = reduced(var(given, dims, keepdims, correction=correction))
-    dtype = spread.dtype if given is x else x.dtype
+    widened = wide(x)
+    spread = reduced(var(widened, dims, keepdims, correction=correction))
+    dtype = spread.dtype if widened is x else x.dtype
     if not spread.requires_grad:
         return as_type(sqrt(spread), dtype)
     zero = equal(spread.detach(), 0)

@@ -65,14 +65,14 @@ def place_of(part: Any) -> Any:
 
 def per_dim(parts: list[Any], ndim: int) -> list[Any]:
     """The entries with ``...`` written out: one per dim, and None where a dim is new."""
-    given = len([p for p in parts if p is not None and p is not Ellipsis])
-    if given > ndim:
-        raise OutOfRange(f"{given} indices are too many for a tensor of {ndim} dims")
+    count = len([p for p in parts if p is not None and p is not Ellipsis])
+    if count > ndim:
+        raise OutOfRange(f"{count} indices are too many for a tensor of {ndim} dims")
     dots = [k for k, p in enumerate(parts) if p is Ellipsis]
     if len(dots) > 1:
         raise RuleError("an index has at most one '...'")
     at = dots[0] if dots else len(parts)
-    return [*parts[:at], *[slice(None)] * (ndim - given), *parts[at + 1 :]]
+    return [*parts[:at], *[slice(None)] * (ndim - count), *parts[at + 1 :]]
 
 
 def _is_looked_up(part: Any) -> bool:

@@ -191,8 +191,8 @@ def layer_norm(x: Tensor, scale: Tensor, shift: Tensor, epsilon: float = 1e-5, b
     dims = tuple(range(begin % x.ndim, x.ndim))
     if _whole(x, dims):
         return _layer_norm_op(x, scale, shift, epsilon=epsilon, **({} if begin == -1 else {"begin": begin}))
-    given = wide(x)
-    centred = subtract(given, reduced(mean(given, dims, keepdims=True)))
+    widened = wide(x)
+    centred = subtract(widened, reduced(mean(widened, dims, keepdims=True)))
     variance = reduced(mean(multiply(centred, centred), dims, keepdims=True))
     hat = divide(centred, sqrt(add(variance, epsilon)))
     return as_type(add(multiply(hat, wide(scale)), wide(shift)), promoted(x.dtype, scale.dtype, shift.dtype))

@@ -133,7 +133,7 @@ class OperatorFunction(Pictured, Generic[P, R]):
 
     if TYPE_CHECKING:
 
-        def __call__(self, *args: P.args, **given: P.kwargs) -> R:
+        def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
             """Compute."""
             raise NotImplementedError
     else:
@@ -165,23 +165,23 @@ class OperatorFunction(Pictured, Generic[P, R]):
         same.__signature__ = signature(self._function)
         return same
 
-    def _call(self, *args: P.args, **given: P.kwargs) -> R:
-        if given and not self.others.keys().isdisjoint(given):
-            self._rename(args, given)
+    def _call(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        if kwargs and not self.others.keys().isdisjoint(kwargs):
+            self._rename(args, kwargs)
         try:
-            return self._function(*args, **given)
+            return self._function(*args, **kwargs)
         except FOREIGN as error:
-            require_tensors(self.__name__, error, (*args, *given.values()))
+            require_tensors(self.__name__, error, (*args, *kwargs.values()))
             raise
 
-    def _rename(self, args: tuple[object, ...], given: dict[str, object]) -> None:
+    def _rename(self, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         """Bring parameters under their first names."""
-        for other in [name for name in given if name in self.others]:
+        for other in [name for name in kwargs if name in self.others]:
             name = self.others[other]
-            if name in given or len(args) > self._places[name]:
-                first = given[name] if name in given else args[self._places[name]]
-                raise two_names(self.__name__, name, first, other, given[other])
-            given[name] = given.pop(other)
+            if name in kwargs or len(args) > self._places[name]:
+                first = kwargs[name] if name in kwargs else args[self._places[name]]
+                raise two_names(self.__name__, name, first, other, kwargs[other])
+            kwargs[name] = kwargs.pop(other)
 
     @property
     def op(self) -> Op:
@@ -217,11 +217,11 @@ def of_tensors(function: Callable[P, R]) -> Callable[P, R]:
     function.__doc__ = completed(function)
 
     @wraps(function)
-    def called(*args: P.args, **given: P.kwargs) -> R:
+    def called(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
-            return function(*args, **given)
+            return function(*args, **kwargs)
         except FOREIGN as error:
-            require_tensors(function.__name__, error, (*args, *given.values()))
+            require_tensors(function.__name__, error, (*args, *kwargs.values()))
             raise
 
     return called

@@ -249,15 +249,15 @@ def diff(
     return x
 
 
-def _end(given: Operand, x: Tensor, dim: int) -> Tensor:
+def _end(value: Operand, x: Tensor, dim: int) -> Tensor:
     """What stands before or behind a tensor, as one: a number is repeated over the other dims."""
-    if isinstance(given, Tensor) and given.ndim:
-        return given
+    if isinstance(value, Tensor) and value.ndim:
+        return value
     shape = tuple(1 if d == dim else size for d, size in enumerate(x.shape))
-    if not isinstance(given, Tensor):
-        array = np.asarray(given)
+    if not isinstance(value, Tensor):
+        array = np.asarray(value)
         layout = Layout.replicated(x.layout.mesh, x.ndim)
         return Tensor.from_global(
             np.broadcast_to(array, shape if not array.ndim else array.shape), layout, x.world
         )
-    return broadcast_to(given, shape)
+    return broadcast_to(value, shape)

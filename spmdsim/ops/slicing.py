@@ -149,8 +149,9 @@ def pad(
     last: Any
     first, last = _both_sides(before, x.ndim) if after is None else (before, after)
     if np.shape(first) != (x.ndim,) or np.shape(last) != (x.ndim,) or min((*first, *last), default=0) < 0:
-        given = before if after is None else (before, after)
-        raise RuleError(f"pad needs {x.ndim} counts >= 0 on each side, but got {given}")
+        raise RuleError(
+            f"pad needs {x.ndim} counts >= 0 on each side, but got {before if after is None else (before, after)}"
+        )
     if not x.ndim:
         return x
     if mode != "constant":

@@ -243,13 +243,13 @@ def _exchange(
     def came(array: Array, inner: int) -> Array:
         return array.reshape(len(members), *array.shape[2 : 2 + inner], len(rows))[turn]
 
-    given = next(selection)
+    outgoing = next(selection)
     for _ in range(2 * rounds):
-        given = selection.send(came((yield sent(given, 1)), 1))
-    rest = yield Parts(given.arrays[turn], given.counts[turn])
-    given = selection.send(rest[turn])
+        outgoing = selection.send(came((yield sent(outgoing, 1)), 1))
+    rest = yield Parts(outgoing.arrays[turn], outgoing.counts[turn])
+    outgoing = selection.send(rest[turn])
     try:
-        selection.send(came((yield sent(given, 0)), 0))
+        selection.send(came((yield sent(outgoing, 0)), 0))
     except StopIteration as end:
         starts = end.value
     ends = np.concatenate([starts[1:], np.full((1, len(rows)), rows.shape[1])])

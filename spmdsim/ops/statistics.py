@@ -259,7 +259,7 @@ def histogram(
     """
     if x.dtype.kind == "c":
         raise RuleError("complex numbers have no order, so no histogram")
-    given = [one for one in (x.detach(), weights) if one is not None]
+    operands = [one for one in (x.detach(), weights) if one is not None]
     if weights is not None and weights.shape != x.shape:
         raise RuleError(f"weights of shape {weights.shape} do not fit entries of shape {x.shape}")
     if isinstance(bins, int):
@@ -267,7 +267,9 @@ def histogram(
             raise RuleError(f"histogram takes one bin at least, but got {bins}")
         if range is None:
             needs_values(x.world, "a range that is found from the entries")
-            range = (float(min_(given[0]).full()), float(max_(given[0]).full())) if x.size else (0.0, 1.0)
+            range = (
+                (float(min_(operands[0]).full()), float(max_(operands[0]).full())) if x.size else (0.0, 1.0)
+            )
         low, high = map(float, range)
         if not (math.isfinite(low) and math.isfinite(high) and low <= high):
             raise RuleError(
@@ -276,10 +278,10 @@ def histogram(
         low, high = (low - 0.5, high + 0.5) if low == high else (low, high)
         edges, uniform = np.linspace(low, high, bins + 1), (low, high)
         places = as_operand(edges.astype(x.dtype) if x.dtype.kind == "f" else edges, x)
-        counted = _bins_op(given[0], places, *given[1:], uniform=uniform)
+        counted = _bins_op(operands[0], places, *operands[1:], uniform=uniform)
     else:
         places = bins if isinstance(bins, Tensor) else as_operand(np.asarray(bins), x)
-        counted = _bins_op(given[0], places, *given[1:], uniform=None)
+        counted = _bins_op(operands[0], places, *operands[1:], uniform=None)
     if not density:
         return counted, places
     last = places.shape[0]

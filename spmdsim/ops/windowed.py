@@ -69,8 +69,8 @@ class WindowOp(Op):
         ]
         bound = super().bind(read, params, dtypes)
         windows = tuple((i, tuple(each)) for i, each in sorted(by_operand.items()) if any(each))
-        given = tuple(tuple(shape) for shape in shapes)
-        return WindowBound(bound.rule, given, bound.inputs, bound.outputs, bound.factor_sizes, windows)
+        original = tuple(tuple(shape) for shape in shapes)
+        return WindowBound(bound.rule, original, bound.inputs, bound.outputs, bound.factor_sizes, windows)
 
 
 def in_blocks(bound: BoundRule) -> BoundRule:

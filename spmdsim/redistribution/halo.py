@@ -212,11 +212,11 @@ def room_around(step: HaloStep, rank: int) -> Room | None:
     if not shifted or len(own) != 1 or not elements((*incoming, *outgoing), rank):
         return None
     sizes, read = (layout.local_shape(step.shape, rank) for layout in (step.src, step.dst))
-    given = [piece for peer, pieces in outgoing if peer != rank for piece in pieces]
+    leaving = [piece for peer, pieces in outgoing if peer != rank for piece in pieces]
     reach, first = [0] * len(sizes), [a.start - b.start for a, b in zip(own[0].source, own[0].target)]
     for d in (d for d, dim, _ in changed if dim.count > 1):
         sides = (-first[d], first[d] + read[d] - sizes[d])
-        reach[d] = max(0, *sides, *[piece.source[d].stop - piece.source[d].start for piece in given])
+        reach[d] = max(0, *sides, *[piece.source[d].stop - piece.source[d].start for piece in leaving])
     rounded = [more and max(ROOM, 1 << (more - 1).bit_length()) for more in reach]
     reach = next((some for some in (rounded, reach) if _little_more(sizes, some)), [])
     if 2 * own[0].size < math.prod(sizes) or not reach:

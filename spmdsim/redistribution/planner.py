@@ -300,9 +300,9 @@ def plan(
     >>> [str(step) for step in plan(mesh("a", "b"), mesh("a", None), (8, 8)).steps]
     ['all_gather over b: S(0)S(1) -> S(0)R']
     """
-    for given in (src, dst):
-        if not isinstance(given, Layout):
-            raise UsageTypeError(f"a plan goes from layout to layout, but got {given!r}")
+    for layout in (src, dst):
+        if not isinstance(layout, Layout):
+            raise UsageTypeError(f"a plan goes from layout to layout, but got {layout!r}")
     target_shape = None if to_shape is None else integers(to_shape)
     model: Any = machine  # a cost model is a value, though its protocol does not say so
     kind = element_type(dtype)

@@ -239,8 +239,8 @@ class _Limits:
         measured = None if piece.measured is None else piece.measured.allowed(self.dtype, self.depth)
         if self.asked:
             finite = np.where(np.isfinite(piece.truth), np.abs(piece.truth), 0).astype(np.float64)
-            given = np.asarray(self.atol + (self.rtol or 0.0) * finite)
-            return given if measured is None else np.maximum(given, measured)
+            tolerated = np.asarray(self.atol + (self.rtol or 0.0) * finite)
+            return tolerated if measured is None else np.maximum(tolerated, measured)
         if measured is not None:
             return measured
         if not self.each:
@@ -299,7 +299,7 @@ class _Limits:
 
     def overflows(self, worst: _Report) -> bool:
         """Whether only the element found is out of range, among numbers that are nearly so: sums may be, on their way."""
-        if not is_rounded(self.dtype) or not np.isfinite(worst.expected) or np.isfinite(worst.got):
+        if not is_rounded(self.dtype) or not np.isfinite(worst.expected) or np.isfinite(worst.actual):
             return False
         return self.scale > float(np.finfo(np.float32 if is_half(self.dtype) else self.dtype).max) / 1024
 
@@ -313,7 +313,7 @@ class _Report(NamedTuple):
     rank: int
     place: tuple[int, ...] | None
     expected: Any
-    got: Any
+    actual: Any
     error: float
     allowed: float
     how: str | None
@@ -355,7 +355,7 @@ def _verdict(reports: Sequence[_Report], limits: _Limits, name: str) -> Verdict:
         f"{'the reference run in one process' if measured else name}: {_proves(word, measured, limits, worst)}"
     )
     return Verdict(
-        word, worst.error, worst.allowed, why, worst.rank, worst.place, worst.expected, worst.got, compared
+        word, worst.error, worst.allowed, why, worst.rank, worst.place, worst.expected, worst.actual, compared
     )
 
 

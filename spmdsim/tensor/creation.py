@@ -39,7 +39,7 @@ def check_device(device: str | None) -> None:
         )
 
 
-def _made(
+def _created(
     block: Callable[[Index], Any],
     words: str,
     shape: Sequence[int],
@@ -99,7 +99,7 @@ def full(
         )
     kind = np.asarray(value).dtype if dtype is None else number_type(dtype, "a tensor cannot have")
     number = np.asarray(value).astype(kind)
-    return _made(
+    return _created(
         lambda index: np.full(_local(index), number), repr(value), _sizes(shape), kind, layout, world, device
     )
 
@@ -271,7 +271,7 @@ def arange(
         begin = first + index[0].start * step
         return np.arange(begin, begin + len(places) * step, step).astype(kind)
 
-    return _made(block, repr((first, last, step)), (count,), kind, layout, world, device)
+    return _created(block, repr((first, last, step)), (count,), kind, layout, world, device)
 
 
 def _count(first: Any, last: Any, step: Any) -> int:
@@ -313,7 +313,7 @@ def linspace(
             numbers[-1] = stop
         return np.floor(numbers).astype(kind) if kind.kind in "iu" else numbers.astype(kind)
 
-    return _made(block, repr((start, stop, num, endpoint)), (num,), kind, layout, world, device)
+    return _created(block, repr((start, stop, num, endpoint)), (num,), kind, layout, world, device)
 
 
 @documented(MADE, REFUSED)
@@ -342,7 +342,7 @@ def eye(
         return np.asarray(np.eye(height, width, k + rows.start - columns.start, dtype=kind))
 
     shape = _sizes((n_rows, n_rows if n_cols is None else n_cols))
-    return _made(block, f"eye {k}", shape, kind, layout, world, device)
+    return _created(block, f"eye {k}", shape, kind, layout, world, device)
 
 
 def asarray(

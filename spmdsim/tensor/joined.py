@@ -47,10 +47,10 @@ class JoinedPieces:
         mesh = self.layout.mesh
         if not self.axes or all(a == b for a, b in zip(*self._edges(mesh.rank_at(0))[1:])):
             return list(arrays)
-        given: list[Parts | None] = []
+        outgoing: list[Parts | None] = []
         for rank, array in zip(ranks, arrays):
             if rank not in mesh:
-                given.append(None)
+                outgoing.append(None)
                 continue
             me, pieces, blocks = self._edges(rank)
             have, want = (blocks, pieces) if back else (pieces, blocks)
@@ -58,8 +58,8 @@ class JoinedPieces:
             cut = [_common(have[me], have[me + 1], want[k], want[k + 1]) for k in range(len(self.lengths))]
             came = [_common(have[k], have[k + 1], want[me], want[me + 1]) for k in range(len(self.lengths))]
             parts = [array[a - have[me] : b - have[me]].ravel() for a, b in cut]
-            given.append(Parts(parts, [(b - a) * width for a, b in came]))
-        landed = self.world.run_parts(self.step, dtype, given)
+            outgoing.append(Parts(parts, [(b - a) * width for a, b in came]))
+        landed = self.world.run_parts(self.step, dtype, outgoing)
         return [
             array
             if parts is None

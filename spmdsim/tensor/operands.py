@@ -31,23 +31,25 @@ class HasOperand(Protocol):
 Operand: TypeAlias = "Tensor | HasOperand | ArrayLike"
 
 
-def operands(name: str, given: Sequence[Any]) -> list[Tensor]:
+def operands(name: str, values: Sequence[Any]) -> list[Tensor]:
     """What an operator is given as tensors, beside those that are; UsageTypeError if none says in which world that is."""
-    like = next((x if isinstance(x, Tensor) else x.value for x in given if _placed(x)), None)
+    like = next((x if isinstance(x, Tensor) else x.value for x in values if _placed(x)), None)
     if like is None:
-        kinds = ", ".join(type(x).__name__ for x in given)
+        kinds = ", ".join(type(x).__name__ for x in values)
         raise UsageTypeError(
             f"{name} takes tensors, but got {kinds}; make one with Tensor.from_global(array, layout)"
         )
-    return [as_operand(x, like) for x in given]
+    return [as_operand(x, like) for x in values]
 
 
-def array_operands(name: str, given: Sequence[Any]) -> list[Tensor]:
+def array_operands(name: str, values: Sequence[Any]) -> list[Tensor]:
     """:func:`operands` of what NumPy makes arrays of first: a Python number has a type of its own, float64 or int64.
 
     In functions of elements it takes the other operand's instead.
     """
-    return operands(name, [np.asarray(x) if isinstance(x, (bool, int, float, complex)) else x for x in given])
+    return operands(
+        name, [np.asarray(x) if isinstance(x, (bool, int, float, complex)) else x for x in values]
+    )
 
 
 def _placed(operand: Any) -> bool:

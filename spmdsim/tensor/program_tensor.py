@@ -68,10 +68,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def _one(method: str, **values: V) -> V:
     """The value of a parameter with several names, of which at most one is given."""
-    given = [(name, value) for name, value in values.items() if value is not None]
-    if len(given) > 1:
-        raise two_names(method, *given[0], *given[1])
-    return given[0][1] if given else next(iter(values.values()))
+    named = [(name, value) for name, value in values.items() if value is not None]
+    if len(named) > 1:
+        raise two_names(method, *named[0], *named[1])
+    return named[0][1] if named else next(iter(values.values()))
 
 
 def _plain(
@@ -128,11 +128,9 @@ def _reductions(like: F) -> Callable[[tuple[str, str]], F]:
                 return getattr(ops, name)(self, over, keepdims)
             if unknown := [key for key in more if key not in signature(like).parameters]:
                 raise TypeError(f"Tensor.{name}() got an unexpected keyword argument {unknown[0]!r}")
-            given = self if more.get("dtype") is None else ops.cast(self, more["dtype"])
+            x = self if more.get("dtype") is None else ops.cast(self, more["dtype"])
             correction = _one(name, **{key: more.get(key) or None for key in ("correction", "ddof")})
-            return getattr(ops, name)(
-                given, over, keepdims, **({"correction": correction} if correction else {})
-            )
+            return getattr(ops, name)(x, over, keepdims, **({"correction": correction} if correction else {}))
 
         method.__name__, method.__qualname__ = name, f"Tensor.{name}"
         method.__doc__ = f"{what} over dims (all for None); see :func:`spmdsim.ops.{name}`."

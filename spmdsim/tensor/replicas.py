@@ -74,8 +74,8 @@ def check_replicas(*tensors: object, name: str = "") -> Verdict:
     return Verdict("ok", 0.0, 0.0, "equal bits", compared=f"{copies} copies of {len(named)} tensors compared")
 
 
-def _named(given: Iterable[Any], name: str) -> Iterable[tuple[str, Tensor]]:
-    for one in given:
+def _named(values: Iterable[Any], name: str) -> Iterable[tuple[str, Tensor]]:
+    for one in values:
         if isinstance(one, Tensor):
             yield one.name or name, one
         elif isinstance(getattr(one, "value", None), Tensor):  # a parameter

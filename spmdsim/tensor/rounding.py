@@ -228,7 +228,7 @@ def shared(world: World | None, run: Callable[[int], T]) -> list[T]:
     return [value for value, _ in outcomes]  # type: ignore[misc]
 
 
-def difference(got: np.ndarray, expected: np.ndarray) -> np.ndarray:
+def difference(actual: np.ndarray, expected: np.ndarray) -> np.ndarray:
     """Absolute differences as float64; not-a-number and infinities as ``numpy.testing.assert_allclose`` takes them.
 
     0 where both are nan or the same infinity, inf where only one is.
@@ -236,7 +236,7 @@ def difference(got: np.ndarray, expected: np.ndarray) -> np.ndarray:
     >>> difference(np.array([np.nan, np.inf, 1.0]), np.array([np.nan, -np.inf, 3.0]))
     array([ 0., inf,  2.])
     """
-    a, b = _comparable(got), _comparable(expected)
+    a, b = _comparable(actual), _comparable(expected)
     with np.errstate(invalid="ignore", over="ignore"):
         error = np.asarray(np.abs(a - b), dtype=np.float64)
     same = (a == b) | ((a != a) & (b != b))  # nan is the one value that differs from itself

@@ -63,8 +63,8 @@ class AdjointNode(OpNode):
     def gradients(self, dys: list[Tensor | None], wanted: Sequence[bool]) -> Sequence[Any]:
         """The operands' gradients, from those of the results."""
         kind, op = next(type(dy) for dy in dys if dy is not None), self.recipe.op
-        given = enumerate(zip(self.recipe.inputs, self.values))
-        operands = [kind(self.world, meta, held, origin=self.origin ^ k) for k, (meta, held) in given]
+        pairs = enumerate(zip(self.recipe.inputs, self.values))
+        operands = [kind(self.world, meta, held, origin=self.origin ^ k) for k, (meta, held) in pairs]
         results = [
             kind(self.world, meta, shards) for meta, shards in zip(self.recipe.outputs, self.saved or ())
         ]
@@ -126,24 +126,24 @@ def _through(recipe: CallRecipe, world: Any, params: dict[str, Any], *lists: lis
         recipe.forward(*recipe.head(rank), *arrays, **params) if active else None
         for rank, active, *arrays in zip(world.ranks, recipe.active, *lists)
     ]
-    given = [None if way is None else _advance(way, None) for way in begun]
+    yielded = [None if way is None else _advance(way, None) for way in begun]
     for step, dtype in recipe.prepared:
-        taken = _run_step(step, dtype, world, given)
-        given = [None if way is None else _advance(way, part) for way, part in zip(begun, taken)]
-    results = [recipe.outside() if end is None else recipe.typed(end.value) for end in given]
+        taken = _run_step(step, dtype, world, yielded)
+        yielded = [None if way is None else _advance(way, part) for way, part in zip(begun, taken)]
+    results = [recipe.outside() if end is None else recipe.typed(end.value) for end in yielded]
     return [[*arrays] for arrays in zip(*results)]
 
 
-def _run_step(step: Any, dtype: np.dtype, world: Any, given: Sequence[_Yielded | None]) -> list[Any]:
+def _run_step(step: Any, dtype: np.dtype, world: Any, yielded: Sequence[_Yielded | None]) -> list[Any]:
     """One step on what the functions gave: arrays, or, for parts of any length, lists of them (``step.ragged``)."""
     if getattr(step, "ragged", False):
-        parts: list[Any] = world.run_parts(step, dtype, [value and value.value for value in given])
+        parts: list[Any] = world.run_parts(step, dtype, [value and value.value for value in yielded])
         return parts
     shapes = [step.src.local_shape(step.shape, rank) for rank in world.ranks]
     make = world.empty if not world.has_data else np.zeros
     arrays = [
         make(shape, dtype) if end is None else np.asarray(end.value, dtype, order="C")
-        for shape, end in zip(shapes, given)
+        for shape, end in zip(shapes, yielded)
     ]
     results: list[Any] = world.run(step, arrays)
     return results

@@ -54,10 +54,10 @@ class SummedTensor(tensor.Tensor):
             LayoutError: a gradient of another shape, or none for more than one element.
             UsageTypeError: it needs no gradient; a second pass, where the first did not retain the graph.
         """
-        given = (
+        typed = (
             gradient if gradient is None or gradient.dtype == self.dtype else _in_type(gradient, self.dtype)
         )
-        super().backward(given, retain_graph=retain_graph)
+        super().backward(typed, retain_graph=retain_graph)
 
 
 def _in_type(gradient: T, dtype: np.dtype) -> T:

@@ -131,11 +131,11 @@ class _Left(list[Any]):
     __getitem__ = __iter__ = __len__ = _refuse
 
 
-def _into(operand: Any, name: str, *given: Any) -> Tensor:
+def _into(operand: Any, name: str, *operands: Any) -> Tensor:
     """An operator's result, in the memory of one of its operands where it fits."""
     spent.append(operand.held[0])
     try:
-        result: Tensor = getattr(ops, name)(*given)
+        result: Tensor = getattr(ops, name)(*operands)
     finally:
         spent.clear()
         operand.held = _Left()

@@ -154,8 +154,7 @@ def _pairs(step: Step, rank: int) -> list[tuple[int, int]]:
         numbered = flat_receives(step.src, step.dst, step.shape, step.to_shape, rank)
         return [(t.peer, t.count) for t in numbered]
     if step.collective == "exchange":
-        got = receives(step.src, step.dst, step.shape, rank)
-        return [(t.peer, t.count) for t in got]
+        return [(t.peer, t.count) for t in receives(step.src, step.dst, step.shape, rank)]
     if step.collective == "reduce_exchange":
         return peers(step.src, step.dst, step.shape, rank)
     group = step.group(rank)

@@ -208,22 +208,22 @@ class World(world.World):
         self._emit_peers(step, values[0].dtype, start, peers)
         return results
 
-    def run_parts(self, step: PartsStep, dtype: np.dtype, given: Sequence[Parts | None]) -> list[Any]:
+    def run_parts(self, step: PartsStep, dtype: np.dtype, outgoing: Sequence[Parts | None]) -> list[Any]:
         """Send each member of a group a part of any length; for each owned rank, one array from each member.
 
         Args:
             step: the group, and the layout of the tensor that all parts are of.
             dtype: the parts' type.
-            given: what each owned rank gives and takes; None outside of the mesh, and in a world without data.
+            outgoing: what each owned rank gives and takes; None outside of the mesh, and in a world without data.
         """
         start = time.perf_counter()
         self.check_mesh(step.src.mesh)
-        results, peers = self._run_parts(step, dtype, given)
+        results, peers = self._run_parts(step, dtype, outgoing)
         self._emit_peers(step, dtype, start, peers)
         return results
 
     @abstractmethod
-    def _run_parts(self, step: PartsStep, dtype: np.dtype, given: Sequence[Parts | None]) -> Arrived:
+    def _run_parts(self, step: PartsStep, dtype: np.dtype, outgoing: Sequence[Parts | None]) -> Arrived:
         """Send parts: what came, and per owned rank the elements received from each other rank."""
 
     def _emit_peers(

@@ -104,9 +104,9 @@ def emulation(step: Step, algorithm: str, rank: int, dtype: np.dtype) -> Emulati
         sizes = [volume(box) if box else 0 for row in shared for box in row]
         gives = [_part(box, source) for box in shared[me] if box]
         takes = [_part(row[me], target) for row in shared if row[me]]
-    given, taken = (None if boxes is None else tuple(boxes) for boxes in (gives, takes))
+    outgoing, incoming = (None if boxes is None else tuple(boxes) for boxes in (gives, takes))
     shape = tuple(stop - start for start, stop in target)
-    return Emulation(schedule, tuple(sizes), members, me, given, taken, shape, step.op)
+    return Emulation(schedule, tuple(sizes), members, me, outgoing, incoming, shape, step.op)
 
 
 def _part(box: Bounds | None, outer: Bounds) -> Index:

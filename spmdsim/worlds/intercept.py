@@ -42,14 +42,14 @@ class Intercepted(World):
 
     def run(self, step: Step, shards: list[Any], algorithm: str | None = None) -> list[Any]:
         """Run one step in the other world; see :meth:`World.run`."""
-        return self._passed(step, shards, lambda given: self.inner.run(step, given, algorithm))
+        return self._passed(step, shards, lambda arrays: self.inner.run(step, arrays, algorithm))
 
     def run_rows(self, step: RowStep, ids: list[Any], values: list[Any]) -> list[Any]:
         """Run a step of rows in the other world; see :meth:`World.run_rows`."""
-        return self._passed(step, values, lambda given: self.inner.run_rows(step, ids, given))
+        return self._passed(step, values, lambda arrays: self.inner.run_rows(step, ids, arrays))
 
-    def _run_parts(self, step: PartsStep, dtype: np.dtype, given: Sequence[Parts | None]) -> Arrived:
-        return self.inner._run_parts(step, dtype, given)
+    def _run_parts(self, step: PartsStep, dtype: np.dtype, outgoing: Sequence[Parts | None]) -> Arrived:
+        return self.inner._run_parts(step, dtype, outgoing)
 
     def _passed(self, step: Step, shards: list[Any], run: Callable[[list[Any]], list[Any]]) -> list[Any]:
         return self.hook("after", step, run(self.hook("before", step, shards)))

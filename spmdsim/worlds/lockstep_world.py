@@ -212,12 +212,12 @@ class LockStep(World, lockstep.LockStep):
         self.check_mesh(step.src.mesh)
         return run_all_rows(step, ids, values)
 
-    def _run_parts(self, step: PartsStep, dtype: np.dtype, given: Sequence[Parts | None]) -> Arrived:
-        results: Shards = [None] * len(given)
-        peers: list[Peers] = [()] * len(given)
-        for rank in [rank for rank, mine in enumerate(given) if mine is not None]:
+    def _run_parts(self, step: PartsStep, dtype: np.dtype, outgoing: Sequence[Parts | None]) -> Arrived:
+        results: Shards = [None] * len(outgoing)
+        peers: list[Peers] = [()] * len(outgoing)
+        for rank in [rank for rank, mine in enumerate(outgoing) if mine is not None]:
             members = step.group(rank)
-            me, all_of = members.index(rank), [given[member] for member in members]
+            me, all_of = members.index(rank), [outgoing[member] for member in members]
             results[rank] = [part.arrays[me] for part in all_of if part is not None]
             came = zip(members, results[rank])
             peers[rank] = tuple((m, len(part)) for m, part in came if m != rank and len(part))

@@ -85,7 +85,7 @@ class ShapeOnly(World):
         shape = step.held_shape(0) if step.goes_back else step.dst.local_shape(step.shape, 0)
         return [ShapeArray(shape, values[0].dtype)], [_expected(step)]
 
-    def _run_parts(self, step: PartsStep, dtype: np.dtype, given: Sequence[Parts | None]) -> Arrived:
+    def _run_parts(self, step: PartsStep, dtype: np.dtype, outgoing: Sequence[Parts | None]) -> Arrived:
         return [None], [_expected(step)]
 
     def _moved_rows(

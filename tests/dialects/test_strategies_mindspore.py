@@ -125,7 +125,7 @@ def test_functions_of_elements_keep_the_layout(name):
 
 
 @pytest.mark.parametrize(
-    "name", sorted(name for name, row in TABLE.items() if "keep_dims" in row.made and row.strategies)
+    "name", sorted(name for name, row in TABLE.items() if "keep_dims" in row.attrs and row.strategies)
 )
 def test_reductions_over_split_dims(name):
     found = shard(name, [(8, 6, 4)], [(2, 2, 2)], devices=8, attrs={"axis": (0, -1), "keep_dims": True})

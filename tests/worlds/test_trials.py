@@ -177,8 +177,8 @@ def test_a_trial_ends_and_keeps_one_of_the_best(times):
         if trial.over:
             trial.decide(trial.mine)
     assert len(turns) <= 4 * len(times) * ROUNDS and trial.waiting == AGAIN
-    assert trial.found == tuple(map(min, times))
-    assert min(trial.found) >= BETTER * trial.found[trial.chosen] * (1 - 1e-12)
+    assert trial.least == tuple(map(min, times))
+    assert min(trial.least) >= BETTER * trial.least[trial.chosen] * (1 - 1e-12)
 
 
 def test_a_trial_is_over_within_ten_calls_and_made_longer_where_it_was_disturbed():
@@ -203,7 +203,7 @@ def test_each_way_makes_two_calls_in_a_row_of_which_the_second_counts_where_they
         trial.note(took)
     assert ways == [0, 0, 1, 1, 0, 0, 1, 1] and trial.over
     trial.decide(trial.mine)
-    assert trial.found == (20, 26) and trial.chosen == 0
+    assert trial.least == (20, 26) and trial.chosen == 0
 
 
 def test_what_was_found_before_is_not_tried_again():

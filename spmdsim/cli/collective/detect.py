@@ -105,7 +105,7 @@ def _detect(name: str, library: str, comm: Any, nbytes: int, dtype_name: str) ->
     same = True
     for draw in range(max(1, ENOUGH // case.count)):
         vectors = [wide_range((draw, rank), case.count, case.dtype) for rank in range(case.size)]
-        case.__dict__["given"] = vectors[case.rank]
+        case.__dict__["source"] = vectors[case.rank]
         result = np.zeros(case.output_count, case.dtype)
         native_call(case, comm, result)()
         same &= len(set(comm.allgather(crc32(result.tobytes())))) == 1

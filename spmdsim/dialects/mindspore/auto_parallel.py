@@ -162,10 +162,10 @@ class AutoParallel:
             called = getattr(self.program, "construct", self.program)
             inputs = bound(getattr(called, "__name__", "network"), signature(called), inputs, named).args
         with within(self.settings):
-            given = self.settings.given(inputs)
-            result = self.network(*given)
+            tensors = self.settings.placed(inputs)
+            result = self.network(*tensors)
         if self._operators and isinstance(self.network, Parallelised):
-            search = self.network.result_for(*given)
+            search = self.network.result_for(*tensors)
             if search is not None and 0 in current_world().ranks:  # once for each file, on the first rank
                 search.save(self._operators)
                 self._operators = ""

@@ -153,14 +153,17 @@ def cell_of(row: OperatorRow, name: str = "") -> type[Cell]:
     name = name or row.cell
     attribute = next(iter(row.written_functions), name.lower())
 
-    def __init__(self: Any, *given: Any, **named: Any) -> None:
-        setattr(self, attribute, primitive(row.primitives[0])(*given, **named))
+    def __init__(self: Any, *args: Any, **named: Any) -> None:
+        setattr(self, attribute, primitive(row.primitives[0])(*args, **named))
 
     def construct(self: Any, *operands: Any, **named: Any) -> Any:
         """Apply it."""
         return getattr(self, attribute)(*operands, **named)
 
-    about = {"__doc__": f"``{row.primitives[0]}`` as a cell.", "__signature__": arguments(row.made).signature}
+    about = {
+        "__doc__": f"``{row.primitives[0]}`` as a cell.",
+        "__signature__": arguments(row.attrs).signature,
+    }
     return type(name, (Cell,), {"__init__": __init__, "construct": construct, **about})
 
 
@@ -306,8 +309,8 @@ class _Loss(Cell):
 
     def construct(self, logits: Any, labels: Any) -> Tensor:
         """Two tensors of one shape -> ``[]``."""
-        given = to_tensor(logits)
-        return _settled(type(self).loss(given, _labels(labels, given), self.reduction))
+        x = to_tensor(logits)
+        return _settled(type(self).loss(x, _labels(labels, x), self.reduction))
 
 
 class MSELoss(_Loss):

@@ -60,13 +60,13 @@ def load_param_into_net(
     return missing, extra
 
 
-def _named(given: Any) -> Iterable[tuple[str, Parameter]]:
-    if hasattr(given, "get_parameters"):
-        return [(p.name, p) for p in given.get_parameters()]
-    if isinstance(given, (list, tuple)) and all(isinstance(e, Mapping) for e in given):
-        given = {e["name"]: e["data"] for e in given}
-    if isinstance(given, Mapping):
-        return [(n, v if isinstance(v, Parameter) else Parameter(v, n)) for n, v in given.items()]
+def _named(parameters: Any) -> Iterable[tuple[str, Parameter]]:
+    if hasattr(parameters, "get_parameters"):
+        return [(p.name, p) for p in parameters.get_parameters()]
+    if isinstance(parameters, (list, tuple)) and all(isinstance(e, Mapping) for e in parameters):
+        parameters = {e["name"]: e["data"] for e in parameters}
+    if isinstance(parameters, Mapping):
+        return [(n, v if isinstance(v, Parameter) else Parameter(v, n)) for n, v in parameters.items()]
     raise InputError(
-        f"save_checkpoint takes a cell, a list or a dict of parameters, not a {type(given).__name__}"
+        f"save_checkpoint takes a cell, a list or a dict of parameters, not a {type(parameters).__name__}"
     )

@@ -245,12 +245,12 @@ def neighbor_exchange(primitive: Primitive, operands: Operands, attrs: Attrs) ->
     ranks, world = get_process_group_ranks(attrs["group"]), current_world()
     first = member(ranks, attrs["group"])
     sends, receives = (_neighbours(attrs[name], name) for name in ("send_rank_ids", "recv_rank_ids"))
-    given = [CallGroup(primitive, x, attrs) for x in _tuple(operands[0], "NeighborExchange")]
+    groups = [CallGroup(primitive, x, attrs) for x in _tuple(operands[0], "NeighborExchange")]
     kind, shapes = np.dtype(attrs["recv_type"]), [tuple(shape) for shape in attrs["recv_shapes"]]
     mine = {rank: (sends(rank), receives(rank)) for rank in world.ranks if rank in ranks}
-    sizes = [group.shape for group in given]
+    sizes = [group.shape for group in groups]
     fits = [tuple(shape) for shape in attrs["send_shapes"]] == sizes
-    if not fits or any(len(to) != len(given) for to, _ in mine.values()):
+    if not fits or any(len(to) != len(groups) for to, _ in mine.values()):
         asked = f"send_shapes {attrs['send_shapes']} and send_rank_ids {mine[first][0]}"
         raise InputError(f"NeighborExchange: {asked} do not fit tensors of shapes {sizes}")
     told = world.gather_on(ranks, mine) if len(mine) < len(ranks) else dict.fromkeys(ranks, mine)
@@ -262,10 +262,10 @@ def neighbor_exchange(primitive: Primitive, operands: Operands, attrs: Attrs) ->
             place = every[target][1].index(source)
             layout = Layout.replicated(Mesh((1,), (AXIS,), [target]), len(shapes[place]))
             if {source, target} & {*world.ranks}:
-                sent = given[k].sent(source, layout)
+                sent = groups[k].sent(source, layout)
                 if target in world.ranks:
                     received[target, place] = sent.held[world.ranks.index(target)]
-    return tuple(_received(given[0], received, place, shape, kind) for place, shape in enumerate(shapes))
+    return tuple(_received(groups[0], received, place, shape, kind) for place, shape in enumerate(shapes))
 
 
 def _received(group: CallGroup, received: Any, place: int, shape: tuple[int, ...], kind: np.dtype) -> Tensor:
@@ -278,18 +278,18 @@ def _received(group: CallGroup, received: Any, place: int, shape: tuple[int, ...
     return group.tensor_of(Meta.of(layout, (group.size * shape[0], *shape[1:]), kind), arrays, shape)
 
 
-def _neighbours(given: Any, what: str) -> Callable[[int], list[int]]:
-    if not callable(given) and not isinstance(given, (list, tuple)):
+def _neighbours(ranks: Any, what: str) -> Callable[[int], list[int]]:
+    if not callable(ranks) and not isinstance(ranks, (list, tuple)):
         raise UsageTypeError(
-            f"NeighborExchange: {what} is a list of ranks, or a function of the rank, not {given!r}"
+            f"NeighborExchange: {what} is a list of ranks, or a function of the rank, not {ranks!r}"
         )
-    return lambda rank: list(given(rank) if callable(given) else given)
+    return lambda rank: list(ranks(rank) if callable(ranks) else ranks)
 
 
-def _tuple(given: Any, name: str) -> Sequence[Any]:
-    if not isinstance(given, (tuple, list)):
-        raise UsageTypeError(f"{name} takes a tuple of tensors, not a {type(given).__name__}")
-    return given
+def _tuple(operands: Any, name: str) -> Sequence[Any]:
+    if not isinstance(operands, (tuple, list)):
+        raise UsageTypeError(f"{name} takes a tuple of tensors, not a {type(operands).__name__}")
+    return operands
 
 
 def _matched(every: dict[int, tuple[list[int], list[int]]]) -> None:

@@ -101,7 +101,7 @@ class Parallel:
         """What the gradient of a parameter of this layout is divided by."""
         return copies(layout) if self.gradients_mean else 1
 
-    def given(self, inputs: Sequence[Any]) -> list[Any]:
+    def placed(self, inputs: Sequence[Any]) -> list[Any]:
         """The inputs of a network as global tensors, as the dataset strategy says; whole ones stay as they are."""
         strategy, size = self.dataset_strategy, current_world().size
         if strategy == "full_batch":
@@ -187,7 +187,7 @@ def outermost(call: Callable[..., Any], *inputs: Any, **options: Any) -> Any:
     if settings is None:
         return call(*inputs, **options)
     with within(settings):
-        return call(*settings.given(inputs), **options)
+        return call(*settings.placed(inputs), **options)
 
 
 def jit(function: Any = None, **options: Any) -> Any:

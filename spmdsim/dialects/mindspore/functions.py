@@ -33,9 +33,9 @@ def lifted(function: Callable[..., Any], name: str) -> Callable[..., Any]:
 
     @wraps(function)
     def call(*operands: Any, **options: Any) -> Any:
-        given = [*operands, *options.values()]
-        mesh = next((x.layout.mesh for x in flat(given) if isinstance(x, Tensor)), None)
-        values = [_beside(x, mesh) for x in given]
+        values = [*operands, *options.values()]
+        mesh = next((x.layout.mesh for x in flat(values) if isinstance(x, Tensor)), None)
+        values = [_beside(x, mesh) for x in values]
         result = function(*values[: len(operands)], **dict(zip(options, values[len(operands) :])))
         return finished([], tuple(result) if isinstance(result, (list, tuple)) else result)
 
@@ -155,8 +155,8 @@ def _layer_norm(
     sizes = tuple(normalized_shape)
     scale, shift = np.ones(sizes, x.dtype), np.zeros(sizes, x.dtype)
     begin = len(shape_of(x)) - len(sizes)
-    given = scale if weight is None else weight, shift if bias is None else bias
-    return primitive("LayerNorm")(begin, begin, eps)(x, *given)[0]
+    affine = scale if weight is None else weight, shift if bias is None else bias
+    return primitive("LayerNorm")(begin, begin, eps)(x, *affine)[0]
 
 
 def _clip_by_global_norm(x: Sequence[Any], clip_norm: float = 1.0, use_norm: None = None) -> Any:

@@ -251,8 +251,8 @@ def from_tensor_map(
     count = len(device_matrix)
     names = tuple(f"d{count - 1 - i}" for i in range(count)) if alias_name is None else tuple(alias_name)
     entries: list[Entry] = []
-    for given in tensor_map:
-        numbers = given if isinstance(given, Sequence) and not isinstance(given, str) else (given,)
+    for entry in tensor_map:
+        numbers = entry if isinstance(entry, Sequence) and not isinstance(entry, str) else (entry,)
         for number in numbers:
             if not is_whole(number):
                 raise UsageTypeError(f"a tensor map holds integers, but got {number!r} in {tensor_map}")
@@ -262,7 +262,7 @@ def from_tensor_map(
                     f"{tuple(device_matrix)} are numbered 0..{count - 1} from the right, and -1 is not split"
                 )
         axes = tuple("None" if number == -1 else names[count - 1 - number] for number in numbers)
-        entries.append(axes if numbers is given else axes[0])
+        entries.append(axes if numbers is entry else axes[0])
     return Layout(tuple(device_matrix), names, None if rank_list is None else list(rank_list))(*entries)
 
 

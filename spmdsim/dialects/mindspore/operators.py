@@ -86,9 +86,9 @@ def _norm_sums(shapes: Shapes, attrs: Attrs) -> list[tuple[Op, Params]]:
 
 def _slopes(cuts: Any, shapes: Shapes) -> Any:
     """PReLU's weight lies as its channel does, also where its cut is written as 1."""
-    given = tuple(tuple(entry) for entry in cuts)
-    whole = len(given) == 2 and len(shapes[0]) > 1 and given[1] == (1,) and shapes[1] != (1,)
-    return (given[0], given[0][1:2]) if whole else given
+    entries = tuple(tuple(entry) for entry in cuts)
+    whole = len(entries) == 2 and len(shapes[0]) > 1 and entries[1] == (1,) and shapes[1] != (1,)
+    return (entries[0], entries[0][1:2]) if whole else entries
 
 
 def _one_hot_params(shapes: Shapes, attrs: Attrs) -> Params:
@@ -174,8 +174,8 @@ def _composed(primitive: Primitive, operands: Operands, attrs: Params) -> Any:
     if not getattr(x, "requires_grad", False):
         return primitive.plain(operands, attrs)
     params = primitive.row.params([x.shape], attrs)
-    given = primitive.laid_out(operands, params)[0]
-    reduced = getattr(ops, primitive.row.ours)(given, params["dims"], params["keepdims"])
+    operand = primitive.laid_out(operands, params)[0]
+    reduced = getattr(ops, primitive.row.ours)(operand, params["dims"], params["keepdims"])
     return reduced.to(reduced.layout.reduced)
 
 
@@ -260,9 +260,9 @@ def _reduction(names: str, ours: str, functions: str = "", **more: Any) -> Opera
     return OperatorRow(names, ours, _reduced, "(keep_dims=False)", "(x, /, axis=())", functions, **more)
 
 
-def _collective(name: str, run: Callable[..., Any], made: str = "") -> OperatorRow:
+def _collective(name: str, run: Callable[..., Any], attrs: str = "") -> OperatorRow:
     return OperatorRow(
-        name, made=f"({made}group='{WORLD}')", called="(x)", strategies="", run=run, check=collectives.check
+        name, attrs=f"({attrs}group='{WORLD}')", called="(x)", strategies="", run=run, check=collectives.check
     )
 
 
@@ -288,7 +288,7 @@ ROWS = (
     _elements("ReLU", "relu", "relu", "ReLU", also_named="Activation"),
     _elements("ReLU6", "relu6", "relu6", "ReLU6"),
     _elements("GeLU", "gelu"),
-    _elements("GeluExt", "gelu", "gelu(input, approximate='none')", made="(approximate='none')", called="(input)",
+    _elements("GeluExt", "gelu", "gelu(input, approximate='none')", attrs="(approximate='none')", called="(input)",
               params=lambda _s, a: {"approximate": a.get("approximate", "none")}, check=_check_form),
     _elements("FastGeLU FastGelu", "gelu", "fast_gelu", "FastGelu", params=lambda _s, _a: {"approximate": "sigmoid"}),
     _elements("Tanh", "tanh", "tanh", "Tanh"),
@@ -305,7 +305,7 @@ ROWS = (
     _elements("StopGradient", "identity", "stop_gradient", run=lambda p, xs, a: p.plain(xs, a).detach()),
     _elements("OnesLike", "identity", called="(x)", run=lambda p, xs, a: _filled(p.plain(xs, a), 1)),
     _elements("ZerosLike", "identity", called="(x)", run=lambda p, xs, a: _filled(p.plain(xs, a), 0)),
-    _elements("Dropout", "dropout", made="(keep_prob=0.5, Seed0=0, Seed1=0)", called="(x)", sharded="identity",
+    _elements("Dropout", "dropout", attrs="(keep_prob=0.5, Seed0=0, Seed1=0)", called="(x)", sharded="identity",
               run=_dropout, check=_check_keep_prob),
     OperatorRow("Cast", "cast", lambda _s, a: {"dtype": np.dtype(a["dtype"])}, called="(x, /, dtype)",
         functions="cast(input, dtype)", sharded="identity"),
@@ -323,7 +323,7 @@ ROWS = (
     OperatorRow("Argmax", "argmax", _one_along(-1), "(axis=-1, output_type='int32')", "(x)",
         run=lambda p, xs, a: ops.cast(p.plain(xs, a), np.dtype(a["output_type"]))),
     OperatorRow("", "argmin", _one_along(-1), also_named="Argmin"),
-    OperatorRow("ArgMaxWithValue", "argmax", made="(axis=0, keep_dims=False)", called="(x)", strategies="",
+    OperatorRow("ArgMaxWithValue", "argmax", attrs="(axis=0, keep_dims=False)", called="(x)", strategies="",
         run=_argmax_with_value),
     OperatorRow("Softmax", "softmax", _along(-1), "(axis=-1)", "(x)", "softmax(input, axis=-1)", "Softmax"),
     OperatorRow("LogSoftmax", "log_softmax", _along(-1), "(axis=-1)", "(x)", "log_softmax(logits, axis=-1)", "LogSoftmax"),
@@ -361,7 +361,7 @@ ROWS = (
         aliases="permute"),
     OperatorRow("Concat", "concat", _one_along(0), "(axis=0)", "([inputs])", "concat(tensors, axis=0); cat(tensors, axis=0)",
         aliases="cat"),
-    OperatorRow("Split", "slice_", made="(axis=0, output_num=1)", called="(x)", run=_split, strategies=""),
+    OperatorRow("Split", "slice_", attrs="(axis=0, output_num=1)", called="(x)", run=_split, strategies=""),
     OperatorRow("StridedSlice", "slice_", _strides, "()", "(x, /, begin, end, strides=None)", strategies=""),
     # -- what each rank of a group holds (collectives.py) ---------------------------------------------------
     _collective("AllReduce", collectives.all_reduce, "op='sum', "),

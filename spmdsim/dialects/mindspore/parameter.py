@@ -145,8 +145,8 @@ def initializer(init: Any, shape: Sequence[int] | int, dtype: Any = np.float32) 
     return Initializer(source, sizes, np.dtype(dtype))
 
 
-def _values(given: Any, shape: tuple[int, ...]) -> Any:
-    array = given.full() if isinstance(given, CoreTensor) else np.asarray(given)
+def _values(values: Any, shape: tuple[int, ...]) -> Any:
+    array = values.full() if isinstance(values, CoreTensor) else np.asarray(values)
     if array.shape != shape:
         raise InputError(f"a parameter of shape {shape} was given values of shape {array.shape}")
     return Values(array)

@@ -50,8 +50,8 @@ class Primitive(Worded):
     row: ClassVar[OperatorRow]
     takes: ClassVar[Arguments]
 
-    def __init__(self, *given: Any, **named: Any) -> None:
-        self.attrs = arguments(self.row.made).bind(type(self).__name__, given, named)
+    def __init__(self, *args: Any, **named: Any) -> None:
+        self.attrs = arguments(self.row.attrs).bind(type(self).__name__, args, named)
         self.row.check(self.attrs)
         self.op = our_operator(self.row.ours)
         self.name = self.op.name
@@ -101,15 +101,15 @@ class Primitive(Worded):
     @property
     def by_cuts(self) -> bool:
         """Whether it was given cuts, not layouts."""
-        given = self.in_strategy
-        return given is not None and not any(isinstance(entry, Layout) for entry in given)
+        in_strategy = self.in_strategy
+        return in_strategy is not None and not any(isinstance(entry, Layout) for entry in in_strategy)
 
-    def __call__(self, *given: Any, **named: Any) -> Any:
+    def __call__(self, *args: Any, **named: Any) -> Any:
         """Apply it. Arrays are the same whole array on every rank; each keeps only its piece.
 
         A strategy that the operator, the shapes or the ranks do not fit is a RuntimeError (and a ValueError).
         """
-        operands, attrs = self.takes.split(type(self).__name__, given, named)
+        operands, attrs = self.takes.split(type(self).__name__, args, named)
         result = (self.row.run or Primitive.plain)(self, operands, {**self.attrs, **attrs})
         return finished([], result)
 
@@ -124,10 +124,10 @@ class Primitive(Worded):
 
     def apply(self, operands: Sequence[Any], params: dict[str, Any]) -> Any:
         """Our operator, with these parameters."""
-        given = _typed(operands)
-        bound, sharding, strategy = self._bound(given, params)
+        typed = _typed(operands)
+        bound, sharding, strategy = self._bound(typed, params)
         rules.check_result(self.row, bound, sharding, strategy)
-        tensors = [place(x, layout) for x, layout in zip(given, bound.input_layouts(strategy))]
+        tensors = [place(x, layout) for x, layout in zip(typed, bound.input_layouts(strategy))]
         if sharding is None and watchers:  # a search must not take data parallel for configured
             return finished(tensors, self.op(*tensors, **params))
         if sharding is None or self.row.of_result:
@@ -139,23 +139,23 @@ class Primitive(Worded):
 
     def as_derived(self, name: str, operands: Sequence[Any], attrs: dict[str, Any]) -> Any:
         """Apply it, MindSpore's ``name``, with the layouts of the strategy's derivation, which says where the result lies."""
-        given = _typed(operands)
-        shapes = [shape_of(x) for x in given]
+        typed = _typed(operands)
+        shapes = [shape_of(x) for x in typed]
         derivation = rules.shard(
             name, shapes, *self._strategies, devices=current_world().size, attrs=attrs,
             repeat="left" if self._repeat == "left" else None,
         )  # fmt: skip
-        tensors = [place(x, layout) for x, layout in zip(given, derivation.inputs)]
+        tensors = [place(x, layout) for x, layout in zip(typed, derivation.inputs)]
         sharding = self.op.shard(derivation.strategy, derivation.outputs[0])
         return finished(tensors, sharding(*tensors, **self.row.params(shapes, attrs)))
 
     def laid_out(self, operands: Sequence[Any], params: dict[str, Any]) -> list[Tensor]:
         """The operands where the strategy wants them; a search looks for one, and is shown them as they are."""
-        given = _typed(operands)
+        typed = _typed(operands)
         if watchers:
-            return [to_tensor(x) for x in given]
-        bound, _, strategy = self._bound(given, params)
-        return [place(x, layout).to(layout) for x, layout in zip(given, bound.input_layouts(strategy))]
+            return [to_tensor(x) for x in typed]
+        bound, _, strategy = self._bound(typed, params)
+        return [place(x, layout).to(layout) for x, layout in zip(typed, bound.input_layouts(strategy))]
 
     def tensor(self, operand: Any) -> Tensor:
         """An array as a tensor, as it enters a network."""
@@ -176,8 +176,8 @@ class Primitive(Worded):
 
 @lru_cache(maxsize=4096)
 def _class(row: OperatorRow, name: str) -> type[Primitive]:
-    members = {"row": row, "takes": arguments(row.called), "__signature__": arguments(row.made).signature}
-    members["__doc__"] = f"``{name}{row.made}{row.called}``: our ``{row.ours}``."
+    members = {"row": row, "takes": arguments(row.called), "__signature__": arguments(row.attrs).signature}
+    members["__doc__"] = f"``{name}{row.attrs}{row.called}``: our ``{row.ours}``."
     return type(name, (Primitive,), {**members, "__module__": __name__})
 
 
@@ -198,10 +198,10 @@ def function(
     takes, called = arguments(bracket + rest or row.called), len(arguments(row.called).signature.parameters)
     make = primitive(row.primitives[0])
 
-    def call(*given: Any, **named: Any) -> Any:
+    def call(*args: Any, **named: Any) -> Any:
         if not bracket:
-            return make().shard(*strategies)(*given, **named)
-        values = list(takes.bind(name, given, named).values())
+            return make().shard(*strategies)(*args, **named)
+        values = list(takes.bind(name, args, named).values())
         return make(*values[called:]).shard(*strategies)(*values[:called])
 
     call.sharded = lambda *chosen: function(row, written, chosen)  # type: ignore[attr-defined]

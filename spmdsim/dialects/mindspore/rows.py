@@ -246,10 +246,10 @@ def _together(pieces: list[np.ndarray]) -> Tensor:
     return Tensor.from_local(pieces, layout, world, shape=shape)
 
 
-def _names(given: str | Sequence[str] | None, count: int) -> list[str]:
-    if given is None:
+def _names(names: str | Sequence[str] | None, count: int) -> list[str]:
+    if names is None:
         return [f"column_{i}" for i in range(count)]
-    return [given] if isinstance(given, str) else list(given)
+    return [names] if isinstance(names, str) else list(names)
 
 
 class NumpySlicesDataset(Dataset):

@@ -84,14 +84,14 @@ def arguments(text: str) -> Arguments:
     """Arguments from their text."""
     tree = ast.parse(f"lambda {text[1:-1].strip('[]')}: 0", mode="eval").body
     assert isinstance(tree, ast.Lambda)
-    given = tree.args
-    names = [arg.arg for arg in (*given.posonlyargs, *given.args)]
-    defaults = [Parameter.empty] * (len(names) - len(given.defaults)) + [
-        *map(ast.literal_eval, given.defaults)
+    written = tree.args
+    names = [arg.arg for arg in (*written.posonlyargs, *written.args)]
+    defaults = [Parameter.empty] * (len(names) - len(written.defaults)) + [
+        *map(ast.literal_eval, written.defaults)
     ]
-    several = [Parameter(given.vararg.arg, Parameter.VAR_POSITIONAL)] if given.vararg else []
+    several = [Parameter(written.vararg.arg, Parameter.VAR_POSITIONAL)] if written.vararg else []
     parameters = [Parameter(n, Parameter.POSITIONAL_OR_KEYWORD, default=v) for n, v in zip(names, defaults)]
-    operands = len(given.posonlyargs) or (0 if given.defaults else len(parameters + several))
+    operands = len(written.posonlyargs) or (0 if written.defaults else len(parameters + several))
     return Arguments(text, Signature(parameters + several), operands)
 
 
@@ -113,10 +113,10 @@ class OperatorRow:
     names: str  # as a primitive
     ours: str = "identity"  # our operator
     params: ToParams = no_params  # and its parameters
-    made: str = "()"  # what the primitive is made with, all attributes
+    attrs: str = "()"  # what the primitive is made with, all attributes
     called: str = "(*operands)"  # what it is called with: operands, then attributes after a ``/``
     functions: str = (
-        ""  # names of functions; arguments of their own in the order of ``called`` and then ``made``
+        ""  # names of functions; arguments of their own in the order of ``called`` and then ``attrs``
     )
     cell: str = ""  # its name as a cell that is made as the primitive is
     #: What a call does beyond running our operator: ``(primitive, operands, attributes) -> result``.

@@ -66,9 +66,9 @@ def _ops() -> Any:
     return ops
 
 
-def _sizes(given: tuple[Any, ...]) -> tuple[int, ...]:
+def _sizes(args: tuple[Any, ...]) -> tuple[int, ...]:
     """``f(2, 3)`` and ``f((2, 3))`` alike."""
-    return tuple(given[0]) if len(given) == 1 and not isinstance(given[0], (int, np.integer)) else given
+    return tuple(args[0]) if len(args) == 1 and not isinstance(args[0], (int, np.integer)) else args
 
 
 def _view(x: Any, *shape: Any) -> Any:
@@ -245,8 +245,8 @@ class CountedTensor(Tensor):
 
     __slots__ = ()
 
-    def __init__(self, *given: Any, **options: Any) -> None:
-        super().__init__(*given, **options)
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
         if _limit[0] is not None and self.held and not isinstance(self.held[0], np.generic):
             what = f"a tensor of shape {self.shape} on {self.layout.mesh}"
             reserve(self.held[0], self.layout.largest_shape(self.shape), self.meta.held, what)
@@ -270,10 +270,10 @@ class CountedTensor(Tensor):
 
     reshape, transpose, flatten = METHODS["reshape"], METHODS["transpose"], METHODS["flatten"]
 
-    def mean(self, *given: Any, **options: Any) -> Any:
+    def mean(self, *args: Any, **options: Any) -> Any:
         """The mean over axes."""
         ours = {"keepdims" if name == "keep_dims" else name: value for name, value in options.items()}
-        return super().mean(*given, **ours)
+        return super().mean(*args, **ours)
 
 
 class ParameterValue(CountedTensor):

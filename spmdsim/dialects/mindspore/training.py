@@ -50,22 +50,22 @@ def value_and_grad(
     positions = (places,) if isinstance(places, int) else tuple(places)
 
     def both(*inputs: Any) -> tuple[Any, Any]:
-        given = list(inputs)
+        arguments = list(inputs)
         for k in positions:
-            if not -len(given) <= k < len(given):
-                raise InputError(f"grad_position is {grad_position}, but there are {len(given)} inputs")
-            given[k] = _leaf(given[k])
+            if not -len(arguments) <= k < len(arguments):
+                raise InputError(f"grad_position is {grad_position}, but there are {len(arguments)} inputs")
+            arguments[k] = _leaf(arguments[k])
         for parameter in wanted:
             if parameter.tensor is not None:
                 parameter.tensor.grad = None
-        result = fn(*given)
+        result = fn(*arguments)
         loss = result[0] if isinstance(result, tuple) else result
         settings = parallel()
         times = 1 if settings is None else settings.factor(loss)
         if isinstance(loss, Tensor) and loss.requires_grad:
             # every element counts with a gradient of one
             nn.backward(loss if loss.size == 1 else ops.sum(loss))
-        of_inputs = tuple(_times(given[k], times) for k in positions)
+        of_inputs = tuple(_times(arguments[k], times) for k in positions)
         shares = [1 if settings is None else settings.divisor(p.used) for p in wanted]
         of_weights = tuple(_times(p, times / share) for p, share in zip(wanted, shares))
         # a single thing asked for comes alone, several in a tuple; inputs before weights
@@ -91,20 +91,20 @@ def grad(
     return wrapped
 
 
-def _times(given: Tensor | Parameter, times: float) -> Tensor | None:
+def _times(source: Tensor | Parameter, times: float) -> Tensor | None:
     """The gradient of an input or a parameter, so many times: zeros where nothing came; None of numbers that have none."""
-    leaf: Tensor | None = given if isinstance(given, Tensor) else given.tensor
+    leaf: Tensor | None = source if isinstance(source, Tensor) else source.tensor
     gradient = None if leaf is None else leaf.grad
     if gradient is not None:
         return held(gradient if times == 1 else ops.multiply(gradient, times))
-    if not has_gradient(given.dtype):
+    if not has_gradient(source.dtype):
         return None
-    world, shape = current_world(), given.shape
+    world, shape = current_world(), source.shape
     nowhere = Layout.replicated(Mesh((world.size,), ("rank",)), len(shape))  # and it stays so
     layout = nowhere if leaf is None else leaf.layout.dual()
     make = np.zeros if world.has_data else world.empty
-    shards = [make(layout.local_shape(shape, rank), given.dtype) for rank in world.ranks]
-    return held(Tensor(world, Meta.of(layout, shape, given.dtype), shards))
+    shards = [make(layout.local_shape(shape, rank), source.dtype) for rank in world.ranks]
+    return held(Tensor(world, Meta.of(layout, shape, source.dtype), shards))
 
 
 def _leaf(operand: Any) -> Tensor:
@@ -167,11 +167,11 @@ class Optimizer(Worded, nn.Optimiser):
             raise UsageTypeError(
                 f"an optimiser is called with gradients, one per parameter, not with {grads!r}"
             )
-        given = list(grads)
-        if len(given) != len(self.parameters):
-            raise InputError(f"{len(given)} gradients were given for {len(self.parameters)} parameters")
+        gradients = list(grads)
+        if len(gradients) != len(self.parameters):
+            raise InputError(f"{len(gradients)} gradients were given for {len(self.parameters)} parameters")
         self.zero_grad()
-        for parameter, gradient in zip(self.parameters, given):
+        for parameter, gradient in zip(self.parameters, gradients):
             if gradient is not None:
                 parameter.everywhere()  # type: ignore[attr-defined]
                 parameter.value.grad = gradient

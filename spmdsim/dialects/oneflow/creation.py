@@ -174,14 +174,14 @@ def _drawn(
 
 
 def _random(about: str, block: Callable[..., np.ndarray], draw: Draw) -> Callable[..., AnyTensor]:
-    def made(*size: Any, dtype: Any = np.float32, **where: Any) -> AnyTensor:
+    def create(*size: Any, dtype: Any = np.float32, **where: Any) -> AnyTensor:
         shape, kind = _shape(size), element_type(dtype)
         if kind.kind != "f":
             raise OneFlowError(f"random numbers of this kind are floats, but dtype is oneflow.{kind.name}")
         return _drawn(shape, lambda index, seed: block(index, shape, kind, seed), draw, kind, **where)
 
-    made.__doc__ = about
-    return made
+    create.__doc__ = about
+    return create
 
 
 randn = _random("Normal numbers.", normal_block, lambda generator, shape: generator.normal(size=shape))
@@ -235,20 +235,20 @@ def full(
 
 
 def _filled(about: str, value: float) -> Callable[..., AnyTensor]:
-    def made(*size: Any, dtype: Any = np.float32, **where: Any) -> AnyTensor:
+    def create(*size: Any, dtype: Any = np.float32, **where: Any) -> AnyTensor:
         return _plain(np.full(_shape(size), value), dtype, where)
 
-    made.__doc__ = about
-    return made
+    create.__doc__ = about
+    return create
 
 
 def _alike(about: str, value: float) -> Callable[..., AnyTensor]:
-    def made(x: Any, dtype: Any = None) -> AnyTensor:
+    def create(x: Any, dtype: Any = None) -> AnyTensor:
         where = {"placement": x.placement, "sbp": x.sbp} if x.is_global else {"device": x.device}
         return full(tuple(x.shape), value, dtype or x.dtype, **where)
 
-    made.__doc__ = about
-    return made
+    create.__doc__ = about
+    return create
 
 
 zeros, ones = _filled("Zeros.", 0.0), _filled("Ones.", 1.0)

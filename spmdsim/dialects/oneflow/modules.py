@@ -53,9 +53,9 @@ class Parameter(ours.Parameter):
         if isinstance(data, LocalTensor):
             raise OneFlowError("a parameter is global here; nearest: Parameter(x.to_global(placement, sbp))")
         if isinstance(data, GlobalTensor):
-            given = data.value.detach()
-            super().__init__(given.shape, given.layout, dtype=given.dtype)
-            self.tensor = Tensor(given.world, given.meta, given.held, requires_grad=requires_grad)
+            source = data.value.detach()
+            super().__init__(source.shape, source.layout, dtype=source.dtype)
+            self.tensor = Tensor(source.world, source.meta, source.held, requires_grad=requires_grad)
             self.placement = data.placement
         else:
             nowhere = Layout.replicated(Mesh((1,), ("one",)), len(data))
@@ -203,9 +203,9 @@ class Module(DialectModule):
         Shapes that do not fit, and if ``strict`` paths, are a RuntimeError that names them all; nothing is loaded then.
         """
         own: dict[str, Any] = dict(self.named_parameters())
-        given = {name: value for name, value in state_dict.items() if name in own}
+        values = {name: value for name, value in state_dict.items() if name in own}
         strange = {
-            "Missing": [n for n in own if n not in given],
+            "Missing": [n for n in own if n not in values],
             "Unexpected": [n for n in state_dict if n not in own],
         }
         wrong = [
@@ -213,7 +213,7 @@ class Module(DialectModule):
             for what, names in strange.items()
             if names and strict
         ]
-        for name, value in given.items():
+        for name, value in values.items():
             if not isinstance(value, GlobalTensor | Parameter):
                 wrong.append(f"{name} is no global tensor but a {type(value).__name__}")
             elif tuple(value.shape) != tuple(own[name].shape):
@@ -224,7 +224,7 @@ class Module(DialectModule):
         if wrong:
             error = f"Error(s) in loading state_dict for {type(self).__name__}: {'; '.join(wrong)}"
             raise OneFlowError(error)
-        taken = [(own[name], value.value, own[name].data) for name, value in given.items()]
+        taken = [(own[name], value.value, own[name].data) for name, value in values.items()]
         for parameter, value, _ in taken:
             parameter.assign(value)
 

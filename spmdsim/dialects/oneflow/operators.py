@@ -31,10 +31,10 @@ def lifted(function: Callable[..., Any], name: str = "") -> Callable[..., Global
 
     @wraps(function)
     def call(*operands: Any, **options: Any) -> Any:
-        given = flat([*operands, *options.values()])
-        local = next((x for x in given if isinstance(x, LocalTensor)), None)
+        flattened = flat([*operands, *options.values()])
+        local = next((x for x in flattened if isinstance(x, LocalTensor)), None)
         placements = [
-            x.placement for x in given if not isinstance(x, LocalTensor) and hasattr(x, "placement")
+            x.placement for x in flattened if not isinstance(x, LocalTensor) and hasattr(x, "placement")
         ]
         if local is not None and not placements:
             return _locally(function, local, operands, options)
@@ -46,7 +46,7 @@ def lifted(function: Callable[..., Any], name: str = "") -> Callable[..., Global
         with agreement.same_code():
             values = [by_part(x, _value) for x in operands]
             named = {name: by_part(x, _value) for name, x in options.items()}
-            result = in_default_type(function(*values, **named), [_value(x) for x in given])
+            result = in_default_type(function(*values, **named), [_value(x) for x in flattened])
             return by_part(result, lambda x: _global(x, placements[0]))
 
     return told(call, name or function.__name__)

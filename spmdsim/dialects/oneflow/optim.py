@@ -33,16 +33,16 @@ class _DampedFromTheStart(nn.SGD):
 
 def _listed(params: Any) -> list[Any]:
     """The parameters of an optimiser; none, or something else, is refused."""
-    given = [params] if isinstance(params, (nn.Parameter, nn.Module, str)) else list(params)
-    if not given:
+    listed = [params] if isinstance(params, (nn.Parameter, nn.Module, str)) else list(params)
+    if not listed:
         raise OneFlowError("optimizer got an empty parameter list; nearest: model.parameters()")
-    for one in given:
+    for one in listed:
         if not isinstance(one, nn.Parameter) or one is params:
             raise OneFlowError(
                 f"an optimizer takes a list of parameters, but got a {type(one).__name__}; nearest: model.parameters(), and one "
                 "optimizer per group"
             )
-    return given
+    return listed
 
 
 SGD = renamed("SGD", _DampedFromTheStart, lambda params, lr=0.001, momentum=0.0, dampening=0.0, weight_decay=0.0, nesterov=False: dict(

@@ -48,10 +48,10 @@ class device:
     def __init__(self, type: Any, index: Any = None) -> None:
         kind, colon, number = str(type).partition(":")
         _check_type(kind, type)
-        given = number if colon else "0" if index is None else str(index)
-        if not given.isdecimal() or (colon and index is not None):
+        digits = number if colon else "0" if index is None else str(index)
+        if not digits.isdecimal() or (colon and index is not None):
             raise OneFlowError(f"a device has one index, such as {kind}:1, not {type!r} with index {index!r}")
-        vars(self).update(type=kind, index=int(given))  # it is frozen
+        vars(self).update(type=kind, index=int(digits))  # it is frozen
 
     def __str__(self) -> str:
         return f"{self.type}:{self.index}"

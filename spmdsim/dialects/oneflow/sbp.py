@@ -69,15 +69,15 @@ partial_sum = Sbp("partial_sum")
 
 def split(axis: int | None = None, *, dim: int | None = None) -> Sbp:
     """The mesh axis splits tensor dim ``axis`` (also ``dim=``); a RuntimeError for one that OneFlow does not support."""
-    given = dim if axis is None else axis
-    if not isinstance(given, int) or isinstance(given, bool):
-        raise UsageTypeError(f"sbp.split takes a tensor dim (an integer), but got {given!r}")
+    position = dim if axis is None else axis
+    if not isinstance(position, int) or isinstance(position, bool):
+        raise UsageTypeError(f"sbp.split takes a tensor dim (an integer), but got {position!r}")
     refuse({
-        f"Split axis must not be negative, but got {given}!": given < 0,
-        f"Expected split axis to be less than the supported maximum axis ({MAX_SPLIT_AXIS}), but got {given}!":
-            given >= MAX_SPLIT_AXIS,
+        f"Split axis must not be negative, but got {position}!": position < 0,
+        f"Expected split axis to be less than the supported maximum axis ({MAX_SPLIT_AXIS}), but got {position}!":
+            position >= MAX_SPLIT_AXIS,
     }, OneFlowError)  # fmt: skip
-    return Sbp("split", given)
+    return Sbp("split", position)
 
 
 _WORDS = {"B": broadcast, "broadcast": broadcast, "P": partial_sum, "partial_sum": partial_sum}

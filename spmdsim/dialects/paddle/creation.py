@@ -73,16 +73,16 @@ _NUMBERS: dict[str, Callable[..., np.ndarray]] = {
 
 def _function(kind: str, numbers: Callable[..., np.ndarray]) -> Callable[..., Tensor]:
     @wraps(numbers)
-    def call(*given: Any, **options: Any) -> Any:
-        arguments = signature(numbers).bind(*given, **options).arguments
+    def call(*args: Any, **options: Any) -> Any:
+        arguments = signature(numbers).bind(*args, **options).arguments
 
-        def made() -> Any:
+        def create() -> Any:
             array = numbers(**arguments)
             kept = array.dtype if array.dtype.kind == "i" else "float32"
             return everywhere(array.astype(arguments.get("dtype") or kept))
 
-        made.__name__ = kind
-        return recorded(made)
+        create.__name__ = kind
+        return recorded(create)
 
     return told(call, kind)
 

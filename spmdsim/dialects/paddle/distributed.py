@@ -111,8 +111,8 @@ def reshard(dist_tensor: Any, mesh: ProcessMesh, placements: Sequence[Any]) -> T
         raise UsageTypeError(
             f"reshard takes a tensor, not a {type(dist_tensor).__name__}; nearest: shard_tensor(data, mesh, placements)"
         )
-    given = dist_tensor.value if isinstance(dist_tensor, Parameter) else dist_tensor
-    moved: Tensor = recorded(_placed, given, layout_of(mesh, placements, given.ndim))
+    source = dist_tensor.value if isinstance(dist_tensor, Parameter) else dist_tensor
+    moved: Tensor = recorded(_placed, source, layout_of(mesh, placements, source.ndim))
     return moved
 
 
@@ -160,8 +160,8 @@ def _around(layer: Any, mesh: ProcessMesh, before: Any, after: Any) -> None:
     forward = layer.forward
 
     def call(*inputs: Any, **options: Any) -> Any:
-        given = inputs if before is None else before(inputs, mesh)
-        output = forward(*(given if isinstance(given, (tuple, list)) else [given]), **options)
+        args = inputs if before is None else before(inputs, mesh)
+        output = forward(*(args if isinstance(args, (tuple, list)) else [args]), **options)
         return output if after is None else after(output, mesh)
 
     if before is not None or after is not None:

@@ -79,10 +79,10 @@ def _fed(program: Program, name: str, value: Any) -> Tensor:
     fed: Tensor = everywhere(value)
     shape = variable.shape
     fits = len(shape) == fed.ndim and all(a in (-1, b) for a, b in zip(shape, fed.shape))
-    wanted, given = variable.dtype.name, fed.dtype.name
+    wanted, kind = variable.dtype.name, fed.dtype.name
     refuse({
         f"the fed Variable {name!r} should have dimensions = {len(shape)}, shape = {shape}, but received fed shape {fed.shape}": not fits,
-        f"the data type of fed Variable {name!r} must be {wanted!r}, but received {given!r}": wanted != given,
+        f"the data type of fed Variable {name!r} must be {wanted!r}, but received {kind!r}": wanted != kind,
     })  # fmt: skip
     return fed
 

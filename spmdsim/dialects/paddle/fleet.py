@@ -22,18 +22,18 @@ class DistributedStrategy:
 def init(role_maker: Any = None, is_collective: bool = False, strategy: Any = None, **options: Any) -> None:
     """Join the job; layers made afterwards are split over ``mp_degree`` ranks (all of them if nobody says)."""
     size = current_world().size
-    given = dict(getattr(strategy, "hybrid_configs", None) or {})
+    degrees = dict(getattr(strategy, "hybrid_configs", None) or {})
     refuse({
-        f"{name}={given[name]} is not covered by this dialect; nearest: {name}=1 with dp_degree and mp_degree": given[name] not in (1, -1)
-        for name in ("pp_degree", "sharding_degree", "sep_degree") if name in given
+        f"{name}={degrees[name]} is not covered by this dialect; nearest: {name}=1 with dp_degree and mp_degree": degrees[name] not in (1, -1)
+        for name in ("pp_degree", "sharding_degree", "sep_degree") if name in degrees
     })  # fmt: skip
-    model, data = int(given.get("mp_degree", 0)), int(given.get("dp_degree", 0))
+    model, data = int(degrees.get("mp_degree", 0)), int(degrees.get("dp_degree", 0))
     model = model if model > 0 else size // data if data > 0 else size
     data = data if data > 0 else size // model
     fits = data * model == size
     refuse({f"dp_degree * mp_degree is {data} * {model}, but {size} ranks are running{alone()}": not fits})
     _joined[0] = True
-    _degrees.update(dp_degree=data, mp_degree=model if given else 0)
+    _degrees.update(dp_degree=data, mp_degree=model if degrees else 0)
 
 
 def initialised() -> bool:
@@ -44,8 +44,8 @@ def initialised() -> bool:
 def model_parts() -> int:
     """Into how many parts layers are split."""
     size = current_world().size
-    given = _degrees["mp_degree"]
-    return given if given and size % given == 0 else size
+    degree = _degrees["mp_degree"]
+    return degree if degree and size % degree == 0 else size
 
 
 class HybridCommunicateGroup:

@@ -29,12 +29,12 @@ def lifted(function: Callable[..., Any], called: str = "") -> Callable[..., Any]
 
     @wraps(function)
     def run(*operands: Any, **options: Any) -> Any:
-        given = mapped([*operands, *options.values()], _value)
-        if given and not parts_of(given, CoreTensor) and not isinstance(given[0], (list, str)):
-            given[0] = everywhere(given[0])
-        flat = parts_of(given, object)
+        values = mapped([*operands, *options.values()], _value)
+        if values and not parts_of(values, CoreTensor) and not isinstance(values[0], (list, str)):
+            values[0] = everywhere(values[0])
+        flat = parts_of(values, object)
         moved = iter(together(flat))
-        values = mapped(given, lambda _: next(moved))
+        values = mapped(values, lambda _: next(moved))
         result = function(*values[: len(operands)], **dict(zip(options, values[len(operands) :])))
         return result if isinstance(result, (list, tuple)) else in_default_type(result, flat)
 
@@ -53,15 +53,15 @@ def _value(x: Any) -> Any:
 
 def _split(x: Any, num_or_sections: Any, axis: int = 0) -> Any:
     """So many equal parts, or parts of these lengths, one of which may be -1."""
-    size, given = x.shape[axis], num_or_sections
-    if isinstance(given, int):
-        if given < 1 or size % given:
+    size, parts = x.shape[axis], num_or_sections
+    if isinstance(parts, int):
+        if parts < 1 or size % parts:
             raise InputError(
-                f"split takes a number of parts that divides dim {axis} of size {size}, not {given}"
+                f"split takes a number of parts that divides dim {axis} of size {size}, not {parts}"
             )
-        return TORCH["split"].call(x, size // given, axis)
-    rest = size - sum(n for n in given if n != -1)
-    return TORCH["split"].call(x, [rest if n == -1 else n for n in given], axis)
+        return TORCH["split"].call(x, size // parts, axis)
+    rest = size - sum(n for n in parts if n != -1)
+    return TORCH["split"].call(x, [rest if n == -1 else n for n in parts], axis)
 
 
 def _dropout(

@@ -115,8 +115,8 @@ class Sequential(Numbered, ours.Sequential, Layer):
     """Layers one after the other, by number or by name: ``Sequential(("fc", Linear(2, 2)), ReLU())``."""
 
     def __init__(self, *layers: Any) -> None:
-        given = layers[0] if len(layers) == 1 and isinstance(layers[0], list) else layers
-        pairs = [x if isinstance(x, (tuple, list)) else (str(k), x) for k, x in enumerate(given)]
+        entries = layers[0] if len(layers) == 1 and isinstance(layers[0], list) else layers
+        pairs = [x if isinstance(x, (tuple, list)) else (str(k), x) for k, x in enumerate(entries)]
         ours.Sequential.__init__(self, *(layer for _, layer in pairs))
         self._names = [name for name, _ in pairs]
 

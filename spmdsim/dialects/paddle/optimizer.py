@@ -110,14 +110,14 @@ class Optimizer(Worded, nn.Optimiser):
         kinds = [type(x).__name__ for x in (parameters, rate, weight_decay, grad_clip)]
         if isinstance(parameters, (nn.Parameter, nn.Module, Tensor, str)):
             raise UsageTypeError(f"parameters is a list or tuple of parameters, not a {kinds[0]}")
-        given = None if parameters is None else list(parameters)
+        listed = None if parameters is None else list(parameters)
         number = isinstance(weight_decay, (int, float))
         refuse({
             f"learning_rate is a number here, not a {kinds[1]}; nearest: set_lr before each step": not isinstance(rate, (int, float)),
             "parameters argument given to the Optimizer should not be None in dygraph mode; nearest: parameters=model.parameters()":
                 parameters is None and static.in_dynamic_mode(),
             "parameters in groups are not covered; nearest: ParamAttr(learning_rate=, regularizer=) of each parameter":
-                any(isinstance(x, dict) for x in given or ()),
+                any(isinstance(x, dict) for x in listed or ()),
             f"weight_decay is a number, L2Decay or L1Decay, not a {kinds[2]}; nearest: 0.0":
                 not (number or weight_decay is None or hasattr(weight_decay, "slope")),
             f"grad_clip is none of paddle.nn's, but a {kinds[3]}; nearest: ClipGradByGlobalNorm(1.0)":
@@ -126,8 +126,8 @@ class Optimizer(Worded, nn.Optimiser):
         })  # fmt: skip
         self.regularization, self.grad_clip = L2Decay(weight_decay) if number else weight_decay, grad_clip
         self._decay, self._decays = options.pop("decoupled_decay", 0.0), options.pop("decays", None)
-        super().__init__(given or [], rate, **options)
-        self._given = given and self.parameters
+        super().__init__(listed or [], rate, **options)
+        self._listed = listed and self.parameters
 
     def minimize(
         self, loss: Any, startup_program: Any = None, parameters: Any = None, no_grad_set: Any = None
@@ -173,9 +173,9 @@ class Optimizer(Worded, nn.Optimiser):
 
     def _known(self, program: static.Program | None = None) -> list[Any]:
         """What it trains; no program, nor its world, is asked for where that was said."""
-        if self._given is None:
+        if self._listed is None:
             return (program or static.default_main_program()).all_parameters()
-        return self._given
+        return self._listed
 
     def _step(self, chosen: list[Any]) -> None:
         if not chosen:

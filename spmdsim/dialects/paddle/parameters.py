@@ -79,11 +79,11 @@ INITIALIZERS: dict[str, Callable[..., Initialiser]] = {
 INITIALIZERS = {name: told(function, name) for name, function in INITIALIZERS.items()}
 
 
-def _attribute(given: Any, name: str | None = None) -> ParamAttr:
+def _attribute(attr: Any, name: str | None = None) -> ParamAttr:
     """What is given as an attribute, by the name that it has or else by another."""
-    if isinstance(given, ParamAttr):
-        return given if given.name or name is None else replace(given, name=name)
-    return ParamAttr(given) if isinstance(given, str) else ParamAttr(name, None if given is True else given)
+    if isinstance(attr, ParamAttr):
+        return attr if attr.name or name is None else replace(attr, name=name)
+    return ParamAttr(attr) if isinstance(attr, str) else ParamAttr(name, None if attr is True else attr)
 
 
 def _first(values: Any, shape: tuple[int, ...], default: Initialiser) -> tuple[Initialiser, Any]:
@@ -99,8 +99,8 @@ def _first(values: Any, shape: tuple[int, ...], default: Initialiser) -> tuple[I
         )
         values = Assign(values)
     if isinstance(values, Values):
-        given = values.array.shape
-        refuse({f"a parameter of shape {shape} was given values of shape {given}": given != tuple(shape)})
+        unfit = values.array.shape != tuple(shape)
+        refuse({f"a parameter of shape {shape} was given values of shape {values.array.shape}": unfit})
     return values or default, kind
 
 

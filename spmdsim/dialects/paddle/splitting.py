@@ -125,14 +125,14 @@ class SplitLayout:
             {f"ids belong to an embedding, but this is a {self.kind}": self.operation != "embedding"},
             LayoutError,
         )
-        given = np.asarray(list(ids) if isinstance(ids, range) else ids)
-        wrong = given[(given < 0) | (given >= self.size[0])]
+        numbers = np.asarray(list(ids) if isinstance(ids, range) else ids)
+        wrong = numbers[(numbers < 0) | (numbers >= self.size[0])]
         if wrong.size:
             raise InputError(f"id {int(wrong.flat[0])} is outside the vocabulary of {self.size[0]} words")
         start, stop = self.part_range(rank)
         foreign = self.padding_index(rank)
-        own = (given >= start) & (given < stop)
-        return np.where(own, given - start, -1 if foreign is None else foreign)
+        own = (numbers >= start) & (numbers < stop)
+        return np.where(own, numbers - start, -1 if foreign is None else foreign)
 
 
 def split_layout(

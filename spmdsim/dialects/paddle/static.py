@@ -187,9 +187,9 @@ class RecordedCall:
         written = signature(self.function)
         if "training" not in written.parameters:
             return self
-        given = written.bind(*self.args, **self.options)
-        given.arguments["training"] = False
-        return replace(self, args=given.args, options=given.kwargs)
+        bound = written.bind(*self.args, **self.options)
+        bound.arguments["training"] = False
+        return replace(self, args=bound.args, options=bound.kwargs)
 
 
 @dataclass(eq=False, repr=False)
@@ -266,9 +266,9 @@ class Program(Worded):
             result = _now(function, args, options)
         else:
             world = scope().shapes
-            given = mapped((args, options), lambda x: _without_data(x, world))
+            stand_ins = mapped((args, options), lambda x: _without_data(x, world))
             with shapes_alone(world, ", ".join(f"{x.name}: shape{x.shape}" for x in variables)):
-                result = None if trains else _now(function, *given)
+                result = None if trains else _now(function, *stand_ins)
         args, options = mapped((args, options), self._noted)
         outputs: list[int] = []
         result = mapped(result, lambda x: self._output(x, function, bool(variables), outputs))

@@ -70,8 +70,8 @@ class Tensor(ours.Tensor):
 
     __slots__ = ("key", "owner")
 
-    def __init__(self, *given: Any, **options: Any) -> None:
-        super().__init__(*given, **options)
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
         self.key: int | None = None
         self.owner: Any = None
 
@@ -98,8 +98,8 @@ class Tensor(ours.Tensor):
         check_needs_gradient(self, "backward()")
         if grad_tensor is None and self.size != 1:
             grad_tensor = np.ones(self.shape, self.dtype)
-        given = None if grad_tensor is None else everywhere(grad_tensor, self.layout.mesh)
-        super().backward(given, retain_graph=retain_graph)
+        gradient = None if grad_tensor is None else everywhere(grad_tensor, self.layout.mesh)
+        super().backward(gradient, retain_graph=retain_graph)
 
     def gradient(self) -> np.ndarray | None:
         """The gradient as an array; None before ``backward()``."""

@@ -267,22 +267,22 @@ class _Inference:
     ):
         self.matrix, self.before, self.after, self.all2all = matrix, before, after, all2all
         self.open = {dim: before[dim] for dim in _visited(len(before))}
-        self.found: list[Abstract] = []
+        self.operators: list[Abstract] = []
 
     def run(self) -> list[Abstract]:
         while self.open:
-            count = len(self.found)
+            count = len(self.operators)
             self._until_still(self._split_and_permute)
             self._concat()
-            if self.open and len(self.found) == count:
+            if self.open and len(self.operators) == count:
                 self._gather(next(iter(self.open)))
-        return self.found
+        return self.operators
 
     def _until_still(self, step: Callable[[], None]) -> None:
         """Repeat a step until it adds nothing."""
         count = -1
-        while count != len(self.found):
-            count = len(self.found)
+        while count != len(self.operators):
+            count = len(self.operators)
             step()
 
     def _split_and_permute(self) -> None:
@@ -305,7 +305,7 @@ class _Inference:
                 continue
             holder = self.before.index(wanted)
             if self.all2all:
-                self.found.append(Abstract("AllToAll", dim, wanted, self._size(wanted), holder))
+                self.operators.append(Abstract("AllToAll", dim, wanted, self._size(wanted), holder))
             else:
                 self._add("Concat", holder, wanted)
                 self._add("Split", dim, wanted)
@@ -325,7 +325,7 @@ class _Inference:
             self.open[dim] = -1
 
     def _add(self, name: str, dim: int, axis: int) -> None:
-        self.found.append(Abstract(name, dim, axis, self._size(axis)))
+        self.operators.append(Abstract(name, dim, axis, self._size(axis)))
 
     def _size(self, axis: int) -> int:
         return self.matrix[len(self.matrix) - 1 - axis]

@@ -116,8 +116,8 @@ def reduce_dims(hierarchy: Sizes, sbps: Sequence[SbpLike], shape: Sizes) -> tupl
     >>> reduce_dims((2, 4), ["(S0, S0)", "(B, B)"], (8, 8))
     ((8,), ((oneflow.sbp.split(dim=0),), (oneflow.sbp.broadcast,)))
     """
-    given = [_placements(entry, len(tuple(hierarchy))) for entry in sbps]
-    mesh, placements = rules.reduce_dims(hierarchy, given, shape)
+    listed = [_placements(entry, len(tuple(hierarchy))) for entry in sbps]
+    mesh, placements = rules.reduce_dims(hierarchy, listed, shape)
     return mesh, tuple(_sbps(entry) for entry in placements)
 
 

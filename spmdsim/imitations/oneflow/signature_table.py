@@ -110,7 +110,7 @@ def _one_dim(name: str, default: int) -> Callable[[Sequence[Shape], Attrs], Para
     return params
 
 
-def _given(**params: Any) -> Callable[[Sequence[Shape], Attrs], Params]:
+def _fixed(**params: Any) -> Callable[[Sequence[Shape], Attrs], Params]:
     return lambda _shapes, _attrs: params
 
 
@@ -148,10 +148,10 @@ def table() -> dict[str, Row]:
     for name in ("softmax", "log_softmax", "argmax"):
         rows[name] = Row(_op(getattr(ops, name)), ("in",), ("out",), _one_dim("dim", -1))
     return rows | {
-        "broadcast_matmul_grad_b": Row(_op(ops.einsum), ("a", "b"), ("out",), _given(equation="...k,...n->kn"), False),
+        "broadcast_matmul_grad_b": Row(_op(ops.einsum), ("a", "b"), ("out",), _fixed(equation="...k,...n->kn"), False),
         "bias_add": Row(_op(ops.bias_add), ("a", "b"), ("out",), _one_dim("dim", 1), False),
         "add_n": Row(_op(ops.add_n), ("in",), ("out",)),
-        "cast": Row(_op(ops.cast), params=_given(dtype=np.dtype("f4"))),
+        "cast": Row(_op(ops.cast), params=_fixed(dtype=np.dtype("f4"))),
         "layer_norm": Row(_op(ops.layer_norm), ("x", "gamma", "beta"), ("y",), _begin, False, (1, 2), shapes=_scaled),
         "gather": Row(_op(ops.gather), ("in", "indices"), ("out",), _one_dim("dim", 0)),
         "embedding": Row(_op(ops.embedding), ("indices", "weight"), ("out",), partial=False, whole=(1,),

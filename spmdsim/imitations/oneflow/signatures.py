@@ -166,9 +166,12 @@ def _class_gradients(shapes: tuple[Shape, ...], mesh: Shape, _attrs: dict[str, A
     row, bound = _picked(shapes)
     distinct = set()
     for strategy in listed(row, bound, mesh):
-        given = _signature(bound, strategy).inputs
         arriving = sbp_of(bound.output_layouts(strategy)[0].dual())
-        distinct.add(Signature((*given, arriving), (sbp_of(bound.gradient_layout(strategy, 0)),)))
+        distinct.add(
+            Signature(
+                (*_signature(bound, strategy).inputs, arriving), (sbp_of(bound.gradient_layout(strategy, 0)),)
+            )
+        )
     return distinct
 
 
@@ -219,11 +222,11 @@ def exact(name: str, shapes: Shapes, inputs: Sequence[SbpLike], mesh: Sizes, **a
     >>> print(exact("matmul", [(4, 5), (5, 8)], ["(B, S0)", "(S1, B)"], (2, 2)).outputs[0])
     (oneflow.sbp.split(dim=1), oneflow.sbp.split(dim=0))
     """
-    given = as_sbps(inputs, mesh)
+    wanted = as_sbps(inputs, mesh)
     for signature in signatures(name, shapes, mesh, **attrs):
-        if signature.inputs == given:
+        if signature.inputs == wanted:
             return signature
-    raise OneFlowError(failure(name, shapes, given, mesh, **attrs))
+    raise OneFlowError(failure(name, shapes, wanted, mesh, **attrs))
 
 
 def failure(name: str, shapes: Shapes, inputs: Sequence[NdSbp], mesh: Sizes, **attrs: Any) -> str:
@@ -252,10 +255,10 @@ def offending_axis(
     name: str, shapes: Shapes, inputs: Sequence[SbpLike], mesh: Sizes, **attrs: Any
 ) -> int | None:
     """The first mesh axis on which the operands' sbp are no row of the operator's table, or None."""
-    given = as_sbps(inputs, mesh)
+    operands = as_sbps(inputs, mesh)
     for axis, size in enumerate(mesh):
         rows = {tuple(s[0] for s in row.inputs) for row in signatures(name, shapes, (size,), **attrs)}
-        if tuple(s[axis] for s in given) not in rows:
+        if tuple(s[axis] for s in operands) not in rows:
             return axis
     return None
 
@@ -351,19 +354,19 @@ def choose(
     """
     if rule not in _FITTING:
         raise RuleError(f"the rule is {', '.join(map(str, _FITTING))}, not {rule!r}")
-    given, axes = as_sbps(inputs, mesh), tuple(mesh)
+    held, axes = as_sbps(inputs, mesh), tuple(mesh)
     sizes = [itemsize] * len(shapes) if isinstance(itemsize, int) else list(itemsize)
     full = [tuple(shape) for shape in shapes]
 
     def order(signature: Signature) -> tuple[int, int]:
-        operands = [*zip(signature.inputs, given, full, sizes)]
+        operands = [*zip(signature.inputs, held, full, sizes)]
         return _order_1d(operands) if len(axes) == 1 else _order_nd(operands, axes, rule)
 
     best = min(in_table_order(name, full, axes, **attrs), key=order)
     # Operands as a user calls them: x and w for a product.
     names = ("x", "w") if "matmul" in name and len(full) == 2 else operand_names(name, len(full))[0]
     boxing, nbytes = [], 0
-    for operand, want, have, shape, size in zip(names, best.inputs, given, full, sizes):
+    for operand, want, have, shape, size in zip(names, best.inputs, held, full, sizes):
         if want != have:
             boxing.append(f"{operand}: {sbp_module.text(have)} -> {sbp_module.text(want)}")
             nbytes += _traffic(have, want, shape, axes) * size

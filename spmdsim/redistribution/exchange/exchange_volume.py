@@ -130,7 +130,7 @@ class FewVolume:
         """The most elements one rank sends: what others want of its piece, by those who hold it."""
         want, dst = self._ends.want, self._ends.dst
         copies = want.size // want.axis_size(*[axis for entry in dst for axis in entry], *self._apart)
-        sent = _product([copies] * len(self._pieces), [dim.given for dim in self._dims])
+        sent = _product([copies] * len(self._pieces), [dim.offered for dim in self._dims])
         demand = dict(zip(self._pieces, sent))
         for position, own in zip(self._held, self._own):
             if own:
@@ -198,7 +198,7 @@ def _product(start: list[int], columns: list[list[int]]) -> list[int]:
 class Along(NamedTuple):
     """One dim of an exchange: per position of the source's mesh what it gives, of the target's what it wants, and holds."""
 
-    given: list[int]
+    offered: list[int]
     wanted: list[int]
     own: list[int]
 

@@ -82,19 +82,19 @@ def group_transfers(step: Step, rank: int) -> RankTransfers:
     before = [step.src.bounds(step.shape, m) for m in members]
     after = [step.dst.bounds(step.shape, m) for m in members]
     me = members.index(rank)
-    sends, receives, own, seen, got = [], [], None, set(), 0
+    sends, receives, own, seen, volume = [], [], None, set(), 0
     # Members with equal boxes are replicas: the own copy serves this rank, else the first one.
     for k in sorted(range(len(members)), key=lambda k: k != me):
         box = overlap(before[k], after[me])
         if box is None or before[k] in seen:
             continue
         seen.add(before[k])
-        got += math.prod(_shape(box))
+        volume += math.prod(_shape(box))
         if k == me:
             own = (within(box, before[me]), within(box, after[me]))
         else:
             receives.append(MemberBox(k, within(box, after[me])))
-    if got != math.prod(_shape(after[me])):
+    if volume != math.prod(_shape(after[me])):
         raise PlanError(
             f"{step.collective} over {step.axes} cannot take {step.src} to {step.dst}: "
             f"the group does not hold the box {after[me]}"
@@ -161,15 +161,15 @@ def exchange_transfers(step: Step, rank: int) -> RankTransfers:
     number = {member: k for k, member in enumerate(members)}
     source, target = step.src.bounds(step.shape, rank), step.dst.bounds(step.shape, rank)
     between = exchange_between(step.src, step.dst, step.shape)
-    got, outgoing = between.transfers(rank, True), between.transfers(rank, False)
-    own = next(((within(t.box, source), within(t.box, target)) for t in got if t.peer == rank), None)
+    incoming, outgoing = between.transfers(rank, True), between.transfers(rank, False)
+    own = next(((within(t.box, source), within(t.box, target)) for t in incoming if t.peer == rank), None)
     return RankTransfers(
         members,
         number[rank],
         _shape(source),
         _shape(target),
         tuple([MemberBox(number[t.peer], within(t.box, source)) for t in outgoing if t.peer != rank]),
-        tuple([MemberBox(number[t.peer], within(t.box, target)) for t in got if t.peer != rank]),
+        tuple([MemberBox(number[t.peer], within(t.box, target)) for t in incoming if t.peer != rank]),
         own,
         None,
         math.prod(step.shape),

@@ -77,7 +77,7 @@ class Trial:
     """What the ranks of a group know of a step whose ways they try; the same on all of them, call by call.
 
     Each way is tried an even number of times, after so many calls which the chosen one makes; what is known from before is not
-    tried. ``found``: the microseconds of each way when they were tried last, at best; ``turn``: calls of a trial so far.
+    tried. ``least``: the microseconds of each way when they were tried last, at best; ``turn``: calls of a trial so far.
 
     >>> trial = Trial(("typed", "packed"), each=2, waiting=0)
     >>> for took in (90, 80, 60, 50):
@@ -85,17 +85,17 @@ class Trial:
     >>> trial.over, trial.mine
     (True, [90, 80, 60, 50])
     >>> trial.decide(trial.mine)
-    >>> trial.ways[trial.chosen], trial.found, trial.waiting
+    >>> trial.ways[trial.chosen], trial.least, trial.waiting
     ('packed', (80, 50), 1000)
     """
 
-    __slots__ = ("again", "chosen", "each", "found", "known", "mine", "rounds", "turn", "waiting", "ways")
+    __slots__ = ("again", "chosen", "each", "known", "least", "mine", "rounds", "turn", "waiting", "ways")
 
     def __init__(self, ways: Sequence[str], each: int, waiting: int, known: Finding | None = None) -> None:
         self.ways, self.each, self.waiting = tuple(ways), each, waiting
         self.turn, self.chosen, self.again, self.rounds = 0, 0, AGAIN, 1
         self.mine: list[float] = []
-        self.found: tuple[float, ...] = ()
+        self.least: tuple[float, ...] = ()
         self.known = known is not None and known.way in self.ways
         if known is not None and self.known:
             self.chosen, self.waiting = self.ways.index(known.way), AGAIN
@@ -122,15 +122,15 @@ class Trial:
         """
         count = len(self.ways)
         first, second = ([slowest[half::2][k::count] for k in range(count)] for half in (0, 1))
-        self.found = tuple(min(*cold, *warm) for cold, warm in zip(first, second))
-        best = min(range(count), key=self.found.__getitem__)
+        self.least = tuple(min(*cold, *warm) for cold, warm in zip(first, second))
+        best = min(range(count), key=self.least.__getitem__)
         if (
             best != min(range(count), key=lambda k: sorted(second[k])[(len(second[k]) - 1) // 2])
             and self.rounds < ROUNDS
         ):
             self.rounds += 1
             return
-        if self.found[best] < BETTER * self.found[self.chosen]:
+        if self.least[best] < BETTER * self.least[self.chosen]:
             self.chosen = best
         self.mine, self.turn, self.rounds, self.known = [], 0, 1, False
         self.waiting, self.again = self.again, RARER * self.again
@@ -149,7 +149,7 @@ class TunedStep:
     @staticmethod
     def of(step: str, ranks: int, trial: Trial) -> TunedStep:
         """What a trial came to so far."""
-        took, why = dict(zip(trial.ways, trial.found)), "by the model: it was not tried yet"
+        took, why = dict(zip(trial.ways, trial.least)), "by the model: it was not tried yet"
         if trial.known:
             why = "found before: SPMDSIM_TUNING says so"
         elif took:

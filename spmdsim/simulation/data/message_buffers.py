@@ -304,15 +304,15 @@ class ObjectPayload:
     loose = False
     order = NO_ORDER
 
-    def __init__(self, thing: Any) -> None:
-        kind = type(thing)
+    def __init__(self, value: Any) -> None:
+        kind = type(value)
         self._pickled: bytes | None = None
         self._object: Any = None
         if kind in _IMMUTABLE:
-            self._object = thing
-            self.nbytes = len(thing) if kind in (str, bytes) else 8
+            self._object = value
+            self.nbytes = len(value) if kind in (str, bytes) else 8
         else:
-            self._pickled = pickle.dumps(thing, pickle.HIGHEST_PROTOCOL)
+            self._pickled = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
             self.nbytes = len(self._pickled)
 
     def load(self) -> Any:

@@ -219,7 +219,7 @@ def ask(
             return receive
         receive.waiter = task
         scheduler.block(receive)
-        return got(receive, status)
+        return finish_receive(receive, status)
     sent = message.array
     sender = message.task
     if source == ANY_SOURCE:
@@ -318,7 +318,7 @@ def _site(blocking: bool) -> Site:
     return frame.f_code, frame.f_lasti
 
 
-def got(receive: Receive, status: Status | None) -> Any:
+def finish_receive(receive: Receive, status: Status | None) -> Any:
     """The rank goes on after the receive it waited for; an object is returned."""
     came = receive.array
     if receive.message is not None or came is None:  # one of the ends took the general way

@@ -101,8 +101,8 @@ class CollectiveCall:
                 if block is not None:
                     buffer.write(block if block.dtype == buffer.dtype else block.view(buffer.dtype))
             return None
-        things = [None if block is None else block.load() for block in self.blocks]
-        return things if self.listed else things[0]
+        objects = [None if block is None else block.load() for block in self.blocks]
+        return objects if self.listed else objects[0]
 
 
 class Meeting:

@@ -120,7 +120,7 @@ def _contents(cell: Any) -> Any:
         return None
 
 
-def _attribute(thing: Any, path: str) -> Any:
+def _attribute(value: Any, path: str) -> Any:
     for name in path.split("."):
-        thing = getattr(thing, name, None)
-    return thing
+        value = getattr(value, name, None)
+    return value

@@ -39,24 +39,24 @@ def _error(kind: str, text: str, *places: ProgramPlace) -> Problem:
 
 def truncated(message: Message, receive: Receive) -> Problem:
     """More was sent than the receive has room for."""
-    sent, got = send_place(message), receive_place(receive)
+    sent, received = send_place(message), receive_place(receive)
     text = (
-        f"rank {sent.rank} sends {contents(message.payload)} to rank {got.rank} in {sent}, "
-        f"but {got} has room for {contents(receive.target)} only"
+        f"rank {sent.rank} sends {contents(message.payload)} to rank {received.rank} in {sent}, "
+        f"but {received} has room for {contents(receive.target)} only"
     )
-    return _error("truncation", text, sent, got)
+    return _error("truncation", text, sent, received)
 
 
 def wrong_type(message: Message, receive: Receive) -> Problem:
     """The two ends name different types."""
-    sent, got = send_place(message), receive_place(receive)
+    sent, received = send_place(message), receive_place(receive)
     wanted = receive.target
     as_what = "a pickled object" if wanted.dtype == "object" else str(wanted.dtype)
     text = (
-        f"rank {sent.rank} sends {contents(message.payload)} to rank {got.rank} in {sent}, "
-        f"but {got} receives it as {as_what}"
+        f"rank {sent.rank} sends {contents(message.payload)} to rank {received.rank} in {sent}, "
+        f"but {received} receives it as {as_what}"
     )
-    return _error("type_mismatch", text, sent, got)
+    return _error("type_mismatch", text, sent, received)
 
 
 def not_ready(message: Message) -> Problem:
@@ -80,13 +80,13 @@ def note_memory_order(scheduler: Scheduler, message: Message, receive: Receive) 
     """Rows on one side and columns on the other: the data arrives transposed."""
 
     def problem() -> Problem:
-        sent, got = send_place(message), receive_place(receive)
+        sent, received = send_place(message), receive_place(receive)
         first, second = _ORDERS[message.payload.order], _ORDERS[receive.target.order]
         text = (
-            f"rank {sent.rank} sends an array stored {first} in {sent}, but {got} on rank {got.rank} "
+            f"rank {sent.rank} sends an array stored {first} in {sent}, but {received} on rank {received.rank} "
             f"stores it {second}: the data arrives transposed"
         )
-        return Problem("memory_order", WARNING, text, _ranks(sent, got), (sent, got))
+        return Problem("memory_order", WARNING, text, _ranks(sent, received), (sent, received))
 
     _note(scheduler, ("order", message.site, receive.site), problem)
 

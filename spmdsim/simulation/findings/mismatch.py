@@ -114,14 +114,14 @@ def compare_blocks(shared: Any, calls: list[CollectiveCall]) -> Problem | None:
         if same_type and fits:
             continue
         sent = place_of(shared.ranks[sender.rank], sender.name, sender.site)
-        got = place_of(shared.ranks[receiver.rank], receiver.name, receiver.site)
+        received = place_of(shared.ranks[receiver.rank], receiver.name, receiver.site)
         return Problem(
             "collective_mismatch",
             ERROR,
-            f"in {sent} rank {sent.rank} sends {part.elements} × {part.dtype} to rank {got.rank}, "
-            f"which expects {room.elements} × {room.dtype} from it at {got.where}",
-            tuple(sorted({sent.rank, got.rank})),
-            (sent, got),
+            f"in {sent} rank {sent.rank} sends {part.elements} × {part.dtype} to rank {received.rank}, "
+            f"which expects {room.elements} × {room.dtype} from it at {received.where}",
+            tuple(sorted({sent.rank, received.rank})),
+            (sent, received),
         )
     return None
 

@@ -241,10 +241,10 @@ def Reduce_scatter(
 
 
 def _listed(self: Any, sendobj: Any) -> list[ObjectPayload]:
-    things = list(sendobj)
-    if len(things) != self.size:
-        raise ValueError(f"expecting {self.size} items, got {len(things)}")
-    return [ObjectPayload(thing) for thing in things]
+    objects = list(sendobj)
+    if len(objects) != self.size:
+        raise ValueError(f"expecting {self.size} items, got {len(objects)}")
+    return [ObjectPayload(one) for one in objects]
 
 
 def barrier(self: Any) -> CollectiveCall:

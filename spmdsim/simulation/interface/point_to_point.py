@@ -16,7 +16,7 @@ from spmdsim.simulation.data.message_buffers import (
     writable,
 )
 from spmdsim.simulation.data.status import Status
-from spmdsim.simulation.engine.arrays import DECLINED, ask, begin_receive, begin_send, got, offer
+from spmdsim.simulation.engine.arrays import DECLINED, ask, begin_receive, begin_send, finish_receive, offer
 from spmdsim.simulation.engine.mailboxes import (
     BUFFERED,
     READY,
@@ -201,7 +201,7 @@ class PointToPoint:
         waits = type(receive) is Receive
         _wait_for_both(end.scheduler, task, message, receive if waits else None)
         task.clock = max(came, left if message is None else message.end)
-        return got(receive, status) if waits else receive
+        return finish_receive(receive, status) if waits else receive
 
     # ------------------------------------------------------------------ upper-case, nonblocking
 

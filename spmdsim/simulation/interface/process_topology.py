@@ -81,7 +81,7 @@ class Topocomm(Intracomm):
         """One object to each neighbour; the list of theirs."""
         if len(sendobj) != self.outdegree:
             raise ValueError(f"expecting {self.outdegree} items, got {len(sendobj)}")
-        send = [ObjectPayload(thing) for thing in sendobj]
+        send = [ObjectPayload(one) for one in sendobj]
         return self._meet(send, None, False, "neighbor_alltoall", _frame(1))
 
 

@@ -53,7 +53,7 @@ Devices = int | Sequence[int] | None
 def batch_parallel(
     name: str,
     shapes: Sequence[Shape],
-    given: Sequence[Any] | None,
+    in_strategy: Sequence[Any] | None,
     devices: Devices,
     attrs: Mapping[str, Any],
 ) -> Sharded:
@@ -61,13 +61,15 @@ def batch_parallel(
 
     Semantics: ``ops_info/batch_parallel_info.cc``.
     """
-    if given and isinstance(given[0], Layout):
-        check_devices(given, devices)
-        given, devices = [layout.cuts for layout in given], given[0].mesh.rank_list
-    ranks = device_ranks(devices, math.prod(given[0]) if given else 1)
+    if in_strategy and isinstance(in_strategy[0], Layout):
+        check_devices(in_strategy, devices)
+        in_strategy, devices = [layout.cuts for layout in in_strategy], in_strategy[0].mesh.rank_list
+    ranks = device_ranks(devices, math.prod(in_strategy[0]) if in_strategy else 1)
     wanted = [_first_dim(shape, len(ranks)) for shape in shapes]
-    if given is not None and [tuple(entry) for entry in given] != wanted:
-        raise ShardError(f"the operator splits dim 0 over all {len(ranks)} devices, but got {tuple(given)}")
+    if in_strategy is not None and [tuple(entry) for entry in in_strategy] != wanted:
+        raise ShardError(
+            f"the operator splits dim 0 over all {len(ranks)} devices, but got {tuple(in_strategy)}"
+        )
     check_cuts(wanted, shapes, len(ranks))
     mesh = Mesh((len(ranks),), ("batch",), ranks)
     results = [tuple(shape) for shape in attrs.get("output_shapes", _result_shapes(name, shapes))]
@@ -90,21 +92,21 @@ def _result_shapes(name: str, shapes: Sequence[Shape]) -> list[Shape]:
 
 
 def data_source(
-    name: str, shapes: Sequence[Shape], given: Sequence[Any] | None, devices: Devices, repeat: str
+    name: str, shapes: Sequence[Shape], in_strategy: Sequence[Any] | None, devices: Devices, repeat: str
 ) -> Sharded:
     """Tensors that come from a data set: each dim split as its strategy says, nothing else.
 
     The device matrix is the longest strategy; repeated calculation is on the left unless asked otherwise.
     Semantics: ``ops_info/virtual_dataset_info.cc``, ``get_next_info.cc``.
     """
-    if given and isinstance(given[0], Layout):
-        check_devices(given, devices)
-        for i, (whole, shape) in enumerate(zip(given, shapes)):
+    if in_strategy and isinstance(in_strategy[0], Layout):
+        check_devices(in_strategy, devices)
+        for i, (whole, shape) in enumerate(zip(in_strategy, shapes)):
             check_even(whole, shape, f"tensor {i}")
-        return _source(name, shapes, tuple(given), 1, repeat)
-    if given is not None and not any(given):
-        given = None
-    cuts = [tuple(entry) for entry in given] if given is not None else None
+        return _source(name, shapes, tuple(in_strategy), 1, repeat)
+    if in_strategy is not None and not any(in_strategy):
+        in_strategy = None
+    cuts = [tuple(entry) for entry in in_strategy] if in_strategy is not None else None
     ranks = device_ranks(devices, math.prod(_longest(cuts)) if cuts else 1)
     if cuts is None:
         cuts = [_first_dim(shape, len(ranks)) for shape in shapes]
@@ -197,7 +199,7 @@ def mode_of(axis: int, param: Cuts, index: Cuts, devices: int, manual: bool = Fa
 
 def gather(
     shapes: Sequence[Shape],
-    given: Sequence[Any] | None,
+    in_strategy: Sequence[Any] | None,
     out: Any,
     devices: Devices,
     repeat: str | None,
@@ -212,8 +214,8 @@ def gather(
         raise ShardError(f"axis {axis} is out of range for a table of {len(table)} dims")
     axis %= len(table)
     bound = ops.gather.op.bind(shapes, {"dim": axis})
-    ranks = device_ranks(devices, 1 if given is None else math.prod(math.prod(e) for e in given))
-    cuts = tuple(given) if given is not None else ((1,) * len(table), _first_dim(ids, len(ranks)))
+    ranks = device_ranks(devices, 1 if in_strategy is None else math.prod(math.prod(e) for e in in_strategy))
+    cuts = tuple(in_strategy) if in_strategy is not None else ((1,) * len(table), _first_dim(ids, len(ranks)))
     check_cuts(cuts, shapes if "manual_split" not in attrs else (_rounded(table, cuts[0]), ids), len(ranks))
     param, index = tuple(cuts[0]), tuple(cuts[1])
     mode = mode_of(axis, param, index, len(ranks), "manual_split" in attrs)
@@ -305,9 +307,9 @@ def _finished(derivation: Sharded, cuts: tuple[Cuts, Cuts], axis: int, out: Any)
     return replace(derivation, output_shape_matrix=matrix)
 
 
-def _asked(made: Sharded, choices: tuple[Layout, Layout | None], axis: int, out: Any) -> Layout:
+def _asked(derivation: Sharded, choices: tuple[Layout, Layout | None], axis: int, out: Any) -> Layout:
     entry = tuple(out[0]) if out and not isinstance(out[0], int) else tuple(out)
-    if axis != 0 or made.mode == MANUAL:
+    if axis != 0 or derivation.mode == MANUAL:
         raise ShardError(f"an out_strategy is accepted for axis 0 only, but got {entry} for axis {axis}")
     for layout in choices:
         if layout is not None and layout.cuts == entry:
@@ -319,10 +321,10 @@ def _asked(made: Sharded, choices: tuple[Layout, Layout | None], axis: int, out:
 Axes = tuple[str, ...]
 
 
-def nd_product(name: str, bound: BoundRule, given: Sequence[Layout]) -> Sharded:
+def nd_product(name: str, bound: BoundRule, layouts: Sequence[Layout]) -> Sharded:
     """A product whose operands' layouts are one of the two patterns."""
-    splits, along = _pattern(bound, given)
-    strategy = Strategy.of(given[0].mesh, splits)
+    splits, along = _pattern(bound, layouts)
+    strategy = Strategy.of(layouts[0].mesh, splits)
     bound.check(strategy)
     computed = bound.output_layouts(strategy)[0]
     dims = [
@@ -332,21 +334,21 @@ def nd_product(name: str, bound: BoundRule, given: Sequence[Layout]) -> Sharded:
     result = Layout(computed.mesh, dims)
     collectives = [
         Forward("AllGather", "", axes, computed.mesh.groups(*axes))
-        for have, want in zip(given, bound.input_layouts(strategy))
+        for have, want in zip(layouts, bound.input_layouts(strategy))
         if (axes := tuple(a for a in have.split_axes if a not in want.split_axes))
     ]
     pending = computed.partial_axes
     if pending:
         collectives.append(Forward("ReduceScatter", "sum", pending, computed.mesh.groups(*pending)))
     return derived(
-        name, bound, strategy, inputs=tuple(given), outputs=(result,), forward=tuple(collectives), by_cuts=False,
+        name, bound, strategy, inputs=tuple(layouts), outputs=(result,), forward=tuple(collectives), by_cuts=False,
         mode="2-D" if along == "n" else "3-D",
     )  # fmt: skip
 
 
-def _pattern(bound: BoundRule, given: Sequence[Layout]) -> tuple[dict[str, Axes], str]:
+def _pattern(bound: BoundRule, layouts: Sequence[Layout]) -> tuple[dict[str, Axes], str]:
     """Axes of every factor of the product, and the factor along which the sum is scattered."""
-    a, w = (_factor_axes(bound, i, layout) for i, layout in enumerate(given))
+    a, w = (_factor_axes(bound, i, layout) for i, layout in enumerate(layouts))
     batch = {factor: axes for factor, axes in a.items() if factor not in ("m", "k")}
     m, k, rows, columns = a.get("m", ()), a["k"], w["k"], w["n"]
     if len(k) == 2 and rows == k[:1] and columns == k[1:]:
@@ -356,7 +358,7 @@ def _pattern(bound: BoundRule, given: Sequence[Layout]) -> tuple[dict[str, Axes]
         return {**batch, "m": m[:-1], "k": k, "n": columns}, "m"
     raise ShardError(
         "with enable_nd_tp the layouts are (m, (x, y)) and (x, y), or ((..., z, y), x) and ((x, z), y), but got "
-        f"{given[0]} and {given[1]}"
+        f"{layouts[0]} and {layouts[1]}"
     )
 
 

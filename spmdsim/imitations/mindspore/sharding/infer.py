@@ -54,32 +54,32 @@ def infer_layout(
         ValueError: operands that cannot be combined as they are.
     """
     arguments = dict(args or {})
-    given = [layout for layout in layouts if layout is not None]
-    if not given:
+    present = [layout for layout in layouts if layout is not None]
+    if not present:
         raise LayoutError(f"{operator} needs the layout of at least one operand")
     if -1 in arguments.get("src_shape", ()):
-        return _of_any_size(operator, given, arguments)
+        return _of_any_size(operator, present, arguments)
     if input_shapes is not None and len(input_shapes) == len(layouts):
         input_shapes = [shape for shape, layout in zip(input_shapes, layouts) if layout is not None]
-    shapes = _shapes(given, arguments, input_shapes)
+    shapes = _shapes(present, arguments, input_shapes)
     name = operator.split("(")[0].strip()
     key = _key(name)
     if input_shapes is None and "matmul" in name.lower():
-        shapes = [_broadcast_batch(layout, shape, given) for layout, shape in zip(given, shapes)]
+        shapes = [_broadcast_batch(layout, shape, present) for layout, shape in zip(present, shapes)]
     if name == "Linear":
-        return _linear(given, shapes)
-    if name == "Embedding" and len(given) > 1 and given[1].canonical.dims[0]:
+        return _linear(present, shapes)
+    if name == "Embedding" and len(present) > 1 and present[1].canonical.dims[0]:
         raise RuleError(
-            f"{operator} takes no table that is split by rows, {given[1]}; the function embedding does, and its "
+            f"{operator} takes no table that is split by rows, {present[1]}; the function embedding does, and its "
             f"result is then partial"
         )
     if key in _OF_ONE_OPERAND:
-        given, shapes = _only(operator, given), shapes[:1]
+        present, shapes = _only(operator, present), shapes[:1]
     op, params, operands = _operator(name, shapes, arguments)
     if input_shapes is not None or "src_shape" in arguments:
-        given = [_without_outer(layout, shape) for layout, shape in zip(given, shapes)]
-        check_operands(given, shapes)
-    taken = [given[i] for i in operands] if operands else given
+        present = [_without_outer(layout, shape) for layout, shape in zip(present, shapes)]
+        check_operands(present, shapes)
+    taken = [present[i] for i in operands] if operands else present
     bound = bind(op, [shapes[i] for i in operands] if operands else shapes, params)
     if input_shapes is not None and (key in _UNARY or (name in TABLE and TABLE[name].elements)):
         taken = cut_first(bound, taken)
@@ -170,11 +170,11 @@ def _linear(layouts: Sequence[Layout], shapes: Sequence[Shape]) -> Layout:
     return added.output_layouts(added.infer([product, layouts[2]]))[0]
 
 
-def _shapes(layouts: Sequence[Layout], args: Args, given: Sequence[Sequence[int]] | None) -> list[Shape]:
-    if given is not None:
-        if len(given) != len(layouts):
-            raise LayoutError(f"{len(given)} shapes were given for {len(layouts)} operands")
-        return [tuple(shape) for shape in given]
+def _shapes(layouts: Sequence[Layout], args: Args, known: Sequence[Sequence[int]] | None) -> list[Shape]:
+    if known is not None:
+        if len(known) != len(layouts):
+            raise LayoutError(f"{len(known)} shapes were given for {len(layouts)} operands")
+        return [tuple(shape) for shape in known]
     if "src_shape" in args:
         return [tuple(args["src_shape"])]
     size = max(layout.mesh.size for layout in layouts)
@@ -206,8 +206,8 @@ def _operator(name: str, shapes: Sequence[Shape], args: Args) -> tuple[Op, dict[
         return _elementwise(len(shapes)), {}, ()
     if row is not None:
         first = row.known_as[0]
-        given = {**args, "axis": args["dim"]} if "dim" in args else args
-        params = otherwise[first]() if first in otherwise else row.strategy_params(shapes, given)
+        attributes = {**args, "axis": args["dim"]} if "dim" in args else args
+        params = otherwise[first]() if first in otherwise else row.strategy_params(shapes, attributes)
         return (
             our_operator(row.ours) if first == "Reshape" else row.op,
             params,

@@ -85,28 +85,28 @@ def shard(
         TypeError: cuts and layouts mixed.
     """
     shapes = [tuple(int(n) for n in shape) for shape in input_shapes]
-    given = None if in_strategy is None else tuple(in_strategy)
+    in_strategy = None if in_strategy is None else tuple(in_strategy)
     attributes = dict(attrs or {})
     with refusing(operator):
         row = find(operator)
         if row.strategies == "data":
             shapes = shapes or [tuple(shape) for shape in attributes.get("shapes", ())]
-            return data_source(operator, shapes, given, devices, repeat or "left")
+            return data_source(operator, shapes, in_strategy, devices, repeat or "left")
         if row.strategies == "batch":
-            return batch_parallel(operator, shapes, given, devices, attributes)
+            return batch_parallel(operator, shapes, in_strategy, devices, attributes)
         if "layout" in attributes:
-            given = configured(attributes["layout"])
-        laid_out = any(isinstance(entry, Layout) for entry in given or ())
+            in_strategy = configured(attributes["layout"])
+        laid_out = any(isinstance(entry, Layout) for entry in in_strategy or ())
         if row.strategies == "gather" and not laid_out:
-            return gather(shapes, given, out_strategy, devices, repeat, attributes)
+            return gather(shapes, in_strategy, out_strategy, devices, repeat, attributes)
         further = shapes[1:] if row.first_only else []
         bound = bind(row.op, shapes[: len(shapes) - len(further)], row.strategy_params(shapes, attributes))
         asked = _Asked(operator, row, bound, out_strategy, devices, attributes)
-        if given and laid_out:
-            derivation = asked.by_layouts(given)
+        if in_strategy and laid_out:
+            derivation = asked.by_layouts(in_strategy)
         else:
             right = attributes.get("repeated_num_in_dev_matrix_right_", True)
-            derivation = asked.by_cuts(given, repeat or ("right" if right else "left"))
+            derivation = asked.by_cuts(in_strategy, repeat or ("right" if right else "left"))
         return derivation.with_whole(further) if further else derivation
 
 
@@ -127,12 +127,16 @@ class _Asked:
     devices: Devices
     attrs: Mapping[str, Any]
 
-    def by_cuts(self, given: Any, repeat: str) -> Sharded:
+    def by_cuts(self, in_strategy: Any, repeat: str) -> Sharded:
         row, bound = self.row, self.bound
-        if row.of_result and given is not None:
-            factors = cuts_of_result(bound, given, self.devices)
+        if row.of_result and in_strategy is not None:
+            factors = cuts_of_result(bound, in_strategy, self.devices)
         else:
-            wanted = given if given is not None else default_cuts(bound, len(device_ranks(self.devices, 1)))
+            wanted = (
+                in_strategy
+                if in_strategy is not None
+                else default_cuts(bound, len(device_ranks(self.devices, 1)))
+            )
             cuts = row.adjust(wanted, bound.shapes)
             pieces = math.prod(factor_cuts(bound, cuts).values())
             check_cuts(cuts, bound.shapes, len(device_ranks(self.devices, pieces)))
@@ -142,19 +146,19 @@ class _Asked:
         strategy = strategy_from_factors(bound, factors, members, repeat=repeat)
         return self._derived(strategy, len(members) // used, repeat)
 
-    def by_layouts(self, given: tuple[Any, ...]) -> Sharded:
-        if not all(isinstance(entry, Layout) for entry in given):
+    def by_layouts(self, layouts: tuple[Any, ...]) -> Sharded:
+        if not all(isinstance(entry, Layout) for entry in layouts):
             raise UsageTypeError("a strategy is written in cuts or in layouts, but this one mixes them")
-        if len(given) != len(self.bound.inputs):
-            raise ShardError(f"{len(given)} layouts were given for {len(self.bound.inputs)} operands")
-        check_operands(given, self.bound.shapes)
-        check_devices(given, self.devices)
+        if len(layouts) != len(self.bound.inputs):
+            raise ShardError(f"{len(layouts)} layouts were given for {len(self.bound.inputs)} operands")
+        check_operands(layouts, self.bound.shapes)
+        check_devices(layouts, self.devices)
         if self.attrs.get("enable_nd_tp") and self.row.out_strategy == "product":
-            return self._nd(given)
-        return self._derived(self.bound.infer(given), 1, "right", given)
+            return self._nd(layouts)
+        return self._derived(self.bound.infer(layouts), 1, "right", layouts)
 
-    def _nd(self, given: Sequence[Layout]) -> Sharded:
-        derivation = nd_product(self.name, self.bound, given)
+    def _nd(self, layouts: Sequence[Layout]) -> Sharded:
+        derivation = nd_product(self.name, self.bound, layouts)
         (result,), out = derivation.outputs, self.out
         wanted = out[0] if isinstance(out, (tuple, list)) else out
         if wanted is not None and Layout(wanted.mesh, wanted.dims).canonical != result.canonical:
@@ -163,10 +167,10 @@ class _Asked:
         return derivation
 
     def _derived(
-        self, strategy: Strategy, repeated: int, side: str, given: tuple[Layout, ...] | None = None
+        self, strategy: Strategy, repeated: int, side: str, layouts: tuple[Layout, ...] | None = None
     ) -> Sharded:
         row, bound, attrs = self.row, self.bound, self.attrs
-        inputs = given or bound.input_layouts(strategy)
+        inputs = layouts or bound.input_layouts(strategy)
         computed, shapes = list(bound.output_layouts(strategy)), list(bound.output_shapes)
         for op, params in row.also(bound.shapes, attrs):
             further = op.bind(bound.shapes[:1], params)
@@ -186,7 +190,7 @@ class _Asked:
             self.name, bound, strategy, inputs=inputs, output_shapes=tuple(shapes), computed=tuple(computed),
             outputs=tuple(outputs), repeated_calc=repeated, repeated_side=side, loss_output=row.loss,
             forward=() if attrs.get("cross_batch") else tuple(forward(computed[0], outputs[0], row.mean)),
-            by_cuts=given is None, mode="LAYOUT" if given and row.strategies == "gather" else "",
+            by_cuts=layouts is None, mode="LAYOUT" if layouts and row.strategies == "gather" else "",
         )  # fmt: skip
 
 
@@ -204,11 +208,11 @@ def default_cuts(bound: BoundRule, devices: int) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(devices if factor in dim else 1 for dim in term) for term in bound.inputs)
 
 
-def cuts_of_result(bound: BoundRule, given: Sequence[Any], devices: Devices) -> dict[str, int]:
+def cuts_of_result(bound: BoundRule, in_strategy: Sequence[Any], devices: Devices) -> dict[str, int]:
     """Factor cuts from those of the result; entries for further, scalar operands are empty."""
-    entries = [tuple(entry) for entry in given]
+    entries = [tuple(entry) for entry in in_strategy]
     if any(entry for entry in entries[1:]):
-        raise ShardError(f"the strategy is that of the result, and empty for scalars, but got {given}")
+        raise ShardError(f"the strategy is that of the result, and empty for scalars, but got {in_strategy}")
     ranks = device_ranks(devices, max(math.prod(entries[0]), 1))
     check_cuts(entries[:1], bound.output_shapes[:1], len(ranks))
     return {factor: cut for dim, cut in zip(bound.outputs[0], entries[0]) for factor in dim}
@@ -243,11 +247,11 @@ def _of_devices(strategy: Any) -> Any:
 
 def fitted(sharding: ShardedOp | None, ndims: Sequence[int]) -> ShardedOp | None:
     """As configured; layouts that were written as one tuple are those of so many dims."""
-    given: tuple[Any, ...] = () if sharding is None else sharding.in_strategy
-    if sharding is None or len(given) != len(ndims) or not isinstance(given[0], Layout):
+    in_strategy: tuple[Any, ...] = () if sharding is None else sharding.in_strategy
+    if sharding is None or len(in_strategy) != len(ndims) or not isinstance(in_strategy[0], Layout):
         return sharding
-    of_dims = tuple(e.of(n) if isinstance(e, MindSporeLayout) else e for e, n in zip(given, ndims))
-    if all(a is b for a, b in zip(given, of_dims)):
+    of_dims = tuple(e.of(n) if isinstance(e, MindSporeLayout) else e for e, n in zip(in_strategy, ndims))
+    if all(a is b for a, b in zip(in_strategy, of_dims)):
         return sharding
     return sharded(sharding.op, _of_devices(of_dims), sharding.out_strategy, sharding.repeat)
 
@@ -258,26 +262,26 @@ def strategy_of(
     """The strategy meant, for these shapes on so many ranks; data parallel without one."""
     if sharding is None:
         return data_parallel(bound, ranks)
-    given, op = sharding.in_strategy, sharding.op.name
-    if row.of_result and isinstance(given[0], tuple):
+    in_strategy, op = sharding.in_strategy, sharding.op.name
+    if row.of_result and isinstance(in_strategy[0], tuple):
         with refusing(name):
-            factors = cuts_of_result(bound, given, ranks)
+            factors = cuts_of_result(bound, in_strategy, ranks)
             return strategy_from_factors(bound, factors, ranks, repeat=sharding.repeat)
-    for layout in given if isinstance(given[0], Layout) else ():
+    for layout in in_strategy if isinstance(in_strategy[0], Layout) else ():
         if layout.mesh.size != ranks:
             raise ShardError(
                 f"the device matrix {layout.mesh.shape} has {layout.mesh.size} devices, but {ranks} ranks are "
                 f"running{alone()}"
             )
     try:
-        if not isinstance(given[0], Layout):
-            check_cuts(given, bound.shapes, ranks)
+        if not isinstance(in_strategy[0], Layout):
+            check_cuts(in_strategy, bound.shapes, ranks)
     except RuleError as error:
-        raise ShardError(f"{op}.shard({given}): {error.message}") from None
+        raise ShardError(f"{op}.shard({in_strategy}): {error.message}") from None
     try:
         return sharding.strategy(bound, ranks)
     except RuleError as error:
-        raise ShardError(f"{op}.shard({given}): {error.message}{alone()}", **error.facts) from None
+        raise ShardError(f"{op}.shard({in_strategy}): {error.message}{alone()}", **error.facts) from None
 
 
 def data_parallel(bound: BoundRule, ranks: int) -> Strategy:
