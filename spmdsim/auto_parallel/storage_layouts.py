@@ -50,8 +50,8 @@ class StorageLayouts:
         alone = GradientSums(base, ((),) * len(base))
         sums = alone if joint else gradient_sums(arriving, base, price)
         states = [(layout, some, False) for layout, some in zip(sums.targets, sums.shared)]
-        pending = dict.fromkeys(layout for some in arriving for layout in some if layout.partial)
-        for layout, total in itertools.product(base, pending if self.settings.merges else ()):
+        partial = dict.fromkeys(layout for some in arriving for layout in some if layout.partial)
+        for layout, total in itertools.product(base, partial if self.settings.merges else ()):
             if shared(self.settings, total, layout, value.shape):
                 states.append((layout, (total,), True))
         layouts, totals, together = zip(*states)

@@ -108,14 +108,14 @@ def find_words(module: str) -> Callable[[str], Any]:
     return __getattr__
 
 
-class _Finder:
+class _WordFinder:
     """The last of the finders: gives modules of a table; a dialect's module that nobody has is refused as a name is."""
 
     @staticmethod
     def find_spec(fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         """Refuse it, if it is about to be imported; who only asks whether it is there is told that it is not."""
         if fullname in _SPOKEN:
-            return spec_from_loader(fullname, _Finder, is_package=True)  # type: ignore[arg-type]
+            return spec_from_loader(fullname, _WordFinder, is_package=True)  # type: ignore[arg-type]
         parent, _, name = fullname.rpartition(".")
         importing = sys._getframe(2).f_code.co_name == "_find_and_load_unlocked"
         if not importing or name.startswith("_") or not parent.startswith(PREFIX):
@@ -138,4 +138,4 @@ class _Finder:
         find_words(module.__name__)
 
 
-sys.meta_path.append(_Finder)
+sys.meta_path.append(_WordFinder)

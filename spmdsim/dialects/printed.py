@@ -23,10 +23,10 @@ def known_values(x: Tensor) -> tuple[np.ndarray, str]:
         with unseen():
             return np.asarray(x.detach().full()), ""
     rank = x.world.ranks[0]
-    pending = f", pending {x.layout.reduce_op}" if x.layout.partial else ""
+    partial = f", pending {x.layout.reduce_op}" if x.layout.partial else ""
     cuts = x.layout.bounds(x.shape, rank) if rank in x.layout.mesh else [(0, 0)] * x.ndim
     box = ", ".join(f"{start}:{stop}" for start, stop in cuts)
-    return np.asarray(x.shards[0]), f"rank {rank} has [{box}]{pending}"
+    return np.asarray(x.shards[0]), f"rank {rank} has [{box}]{partial}"
 
 
 def ends(array: np.ndarray, edgeitems: int, threshold: float) -> tuple[np.ndarray, list[bool]]:

@@ -85,8 +85,8 @@ def expect_layout(layout: Any, wanted: Layout, shape: tuple[int, ...], what: str
         pieces = f"holds {box_text(mine)} of {shape}, but it should hold {box_text(theirs)}"
         expect(mine == theirs, f"{what} is {layout}: rank {rank} {pieces}")
     axes, others = (", ".join(one.partial_axes) or "no axis" for one in (layout, wanted))
-    pending = f"with sums pending over {axes}, but they should be pending over {others}"
-    expect(set(layout.partial_axes) == set(wanted.partial_axes), f"{what} is {layout}, {pending}")
+    words = f"with sums pending over {axes}, but they should be pending over {others}"
+    expect(set(layout.partial_axes) == set(wanted.partial_axes), f"{what} is {layout}, {words}")
 
 
 def numbers(*shape: int, seed: int = 1) -> np.ndarray:

@@ -209,7 +209,7 @@ def sweep(since: float) -> list[Path]:
     What is left is in use, by ranks that are just ending or by somebody's running job, or so young that the job that
     made it may not have had the time to use it.
     """
-    segments = {path: born for path in _segments() if (born := _made(path)) is not None and born >= since}
+    segments = {path: born for path in _segments() if (born := _birth(path)) is not None and born >= since}
     if not segments:
         return []
     used, now = in_use(), time.time()
@@ -226,7 +226,7 @@ def _segments() -> list[Path]:
     return []
 
 
-def _made(path: Path) -> float | None:
+def _birth(path: Path) -> float | None:
     with suppress(OSError):
         status = path.stat()
         return status.st_ctime if status.st_uid == os.getuid() else None

@@ -291,7 +291,7 @@ def _described(op: Op, two: bool, function: Callable[..., Any], says: str, linea
     shapes = (
         "whatever shapes broadcast, in the layout that fits them" if two else "any shape, in the same layout"
     )
-    pending = (
+    reduction = (
         "What is pending is reduced before."
         if linear == "none"
         else "It goes through pending sums as far as it is linear."
@@ -300,7 +300,7 @@ def _described(op: Op, two: bool, function: Callable[..., Any], says: str, linea
     broadcast = ", and shapes that do not broadcast" if two else ""
     return f"""``{says}``, element by element.
 
-    Operands are tensors of {shapes}; the element type is numpy's. {pending} {slope}
+    Operands are tensors of {shapes}; the element type is numpy's. {reduction} {slope}
 
     Raises:
         RuleError: element types that it is not defined for{broadcast}.

@@ -130,10 +130,10 @@ class CallGroup:
                 "not divide"
             )
 
-    def layout(self, split: int | None = None, pending: str | None = None, ndim: int | None = None) -> Layout:
+    def layout(self, split: int | None = None, partial: str | None = None, ndim: int | None = None) -> Layout:
         """One dim over the ranks, or what is pending over them, or copies."""
         dims = [AXIS if d == split else None for d in range(len(self.shape) if ndim is None else ndim)]
-        return Layout(self.mesh, dims, {AXIS: pending} if pending else {})
+        return Layout(self.mesh, dims, {AXIS: partial} if partial else {})
 
     def over(self, source: Layout, target: Layout, shape: Sequence[int], local: Sequence[int] = ()) -> Tensor:
         """What the ranks hold, read as one layout of a tensor of ``shape`` and brought into another."""
@@ -168,7 +168,7 @@ class CallGroup:
 def all_reduce(primitive: Primitive, operands: Operands, attrs: Attrs) -> Tensor:
     """All ranks hold the sum, or the largest, smallest or product, of what they held."""
     group, op = CallGroup(primitive, operands[0], attrs), attrs["op"]
-    reduced = group.over(group.layout(pending=op), group.layout(), group.shape)
+    reduced = group.over(group.layout(partial=op), group.layout(), group.shape)
 
     def back(dy: Tensor) -> Tensor:
         total = group.again(all_reduce, ops.multiply(dy, reduced) if op == "prod" else dy, op="sum")
@@ -195,7 +195,7 @@ def reduce_scatter(primitive: Primitive, operands: Operands, attrs: Attrs) -> Te
     """Each rank holds its rows of the sum of what they held."""
     group = CallGroup(primitive, operands[0], attrs)
     group.divisible(group.dim(0, "the dim"))
-    rows = group.over(group.layout(pending=attrs["op"]), group.layout(0), group.shape)
+    rows = group.over(group.layout(partial=attrs["op"]), group.layout(0), group.shape)
     return group.result(rows, lambda dy: group.again(all_gather, dy)) if attrs["op"] == "sum" else rows
 
 

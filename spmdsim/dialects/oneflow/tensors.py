@@ -245,13 +245,13 @@ def _from_first(tensor: LocalTensor, layout: Layout, shape: tuple[int, ...]) -> 
     if not axes:
         return list(tensor.shards)
     mesh, world, op = layout.mesh, tensor.world, "any" if tensor.dtype == bool else "sum"
-    pending = Layout(mesh, layout.dims, [(axis, op) for axis in axes])
+    partial = Layout(mesh, layout.dims, [(axis, op) for axis in axes])
     first = {rank for rank in mesh.rank_list if mesh.group(rank, *axes)[0] == rank}
     contributions = [
         shard if rank in first else np.zeros(shard.shape if rank in mesh else (0,) * shard.ndim, shard.dtype)
         for rank, shard in zip(world.ranks, tensor.shards)
     ]
-    step = Step("all_reduce", axes, pending, Layout(mesh, layout.dims), shape, op)
+    step = Step("all_reduce", axes, partial, Layout(mesh, layout.dims), shape, op)
     shards: list[np.ndarray] = world.run(step, contributions)
     return shards
 

@@ -215,10 +215,10 @@ def split(
     # The 2.0 text speaks of N / num_partitions rows: parts must be equal, with or without the padding row.
     where = split_layout(size, operation, axis, num_partitions, gather_out, world_size=world.size)
     linear, several = operation == "linear", num_partitions > 1
-    pending = linear and axis == 0 and several and not gather_out
+    partial = linear and axis == 0 and several and not gather_out
     return _Split(
-        where, name, weight_attr, linear and not pending and bias_attr is not False, bias_attr,
-        "linear" if linear else "_parallel_embedding", keep=True, gather_output=linear and gather_out, pending=pending,
+        where, name, weight_attr, linear and not partial and bias_attr is not False, bias_attr,
+        "linear" if linear else "_parallel_embedding", keep=True, gather_output=linear and gather_out, partial=partial,
         padding_row=padding_row and several and not linear,
     )(x)  # fmt: skip
 

@@ -199,7 +199,7 @@ LAYERS: dict[str, Any] = {
 class SplitLayer(Layer):
     """A product whose weight is split as ``where`` says, filled as soon as it is made; arrays are whole on every rank.
 
-    The products of rows, of a table or of a weight, are summed unless they stay ``pending``; columns have a bias alike, and may be
+    The products of rows, of a table or of a weight, are summed unless they stay ``partial``; columns have a bias alike, and may be
     gathered; a table has a ``padding_row`` in every part, or none. What the names of its parameters begin with (a ``kind``,
     unless it has a name) decides first values: two layers without a name get different values, on every rank the same. A size
     that does not divide is a ValueError.
@@ -207,9 +207,9 @@ class SplitLayer(Layer):
 
     def __init__(
         self, where: SplitLayout, name: str | None, weight_attr: Any, bias: bool = False, bias_attr: Any = None,
-        kind: str = "", *, keep: bool = False, gather_output: bool = False, pending: bool = False, padding_row: bool = False,
+        kind: str = "", *, keep: bool = False, gather_output: bool = False, partial: bool = False, padding_row: bool = False,
     ) -> None:  # fmt: skip
-        vars(self).update(where=where, gather_output=gather_output, pending=pending, padding_row=padding_row)
+        vars(self).update(where=where, gather_output=gather_output, partial=partial, padding_row=padding_row)
         names = layer_names(kind or type(self).__name__, name)
         self.weight = create(where.size, where.weight, weight_attr, ours.Uniform(), names, "w", keep=keep)
         self.bias, vector = None, where.bias if bias else None
@@ -241,7 +241,7 @@ class SplitLayer(Layer):
     def forward(self, x: Tensor) -> Any:
         """``[..., rows] -> [..., columns]``, or of a table ``[...] -> [..., columns]``."""
         y = self.products(x)
-        if not self.pending:
+        if not self.partial:
             y = y.to(y.layout.reduced)
         return y.to(Layout.replicated(self.where.mesh, y.ndim)) if self.gather_output else y
 

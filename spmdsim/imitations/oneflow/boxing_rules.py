@@ -308,8 +308,8 @@ def reshape_signatures(in_shape: Sizes, out_shape: Sizes, mesh: Sizes) -> list[t
         return [((Replicate(),) * len(mesh),) * 2]
     if len(mesh) == 1:
         return [((one,), (other,)) for one, other in reshape_pairs(in_shape, out_shape, mesh[0])]
-    for pending in product((Partial(), Replicate(), None), repeat=len(mesh)):
-        pairs += _complete(tuple(in_shape), tuple(out_shape), tuple(mesh), pending, (), ())
+    for partial in product((Partial(), Replicate(), None), repeat=len(mesh)):
+        pairs += _complete(tuple(in_shape), tuple(out_shape), tuple(mesh), partial, (), ())
     return list(dict.fromkeys(pairs))
 
 

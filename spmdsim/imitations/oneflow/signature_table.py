@@ -31,7 +31,7 @@ Attrs = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Row:
+class SignatureRow:
     """An operator of OneFlow's.
 
     Attributes:
@@ -132,46 +132,46 @@ def _window(shapes: Sequence[Shape], attrs: Attrs) -> Params:
 
 
 @cache
-def table() -> dict[str, Row]:
+def table() -> dict[str, SignatureRow]:
     """All rows, by OneFlow's name."""
     rows = {
-        name: Row(op, *_NAMES[len(op.rule.inputs)])
+        name: SignatureRow(op, *_NAMES[len(op.rule.inputs)])
         for name, op in ((name, _op(row.call)) for name, row in {**TABLE, **_ELEMENTWISE}.items())
         if op and isinstance(op.rule, Rule) and op.rule.text in ("... -> ...", "..., ... -> ...")
     }
     rows |= dict.fromkeys(_FUNCTIONS, rows["relu"])
     rows |= dict.fromkeys(("scalar_mul", "scalar_div"), rows["identity"])
     for name, ours in _REDUCE.items():
-        rows[name] = Row(_op(getattr(ops, ours)), ("in",), ("out",), _reduction)
+        rows[name] = SignatureRow(_op(getattr(ops, ours)), ("in",), ("out",), _reduction)
     for name in ("matmul", "batch_matmul", "broadcast_matmul"):
-        rows[name] = Row(_op(ops.matmul), ("a", "b"), ("out",), _transposes)
+        rows[name] = SignatureRow(_op(ops.matmul), ("a", "b"), ("out",), _transposes)
     for name in ("softmax", "log_softmax", "argmax"):
-        rows[name] = Row(_op(getattr(ops, name)), ("in",), ("out",), _one_dim("dim", -1))
+        rows[name] = SignatureRow(_op(getattr(ops, name)), ("in",), ("out",), _one_dim("dim", -1))
     return rows | {
-        "broadcast_matmul_grad_b": Row(_op(ops.einsum), ("a", "b"), ("out",), _fixed(equation="...k,...n->kn"), False),
-        "bias_add": Row(_op(ops.bias_add), ("a", "b"), ("out",), _one_dim("dim", 1), False),
-        "add_n": Row(_op(ops.add_n), ("in",), ("out",)),
-        "cast": Row(_op(ops.cast), params=_fixed(dtype=np.dtype("f4"))),
-        "layer_norm": Row(_op(ops.layer_norm), ("x", "gamma", "beta"), ("y",), _begin, False, (1, 2), shapes=_scaled),
-        "gather": Row(_op(ops.gather), ("in", "indices"), ("out",), _one_dim("dim", 0)),
-        "embedding": Row(_op(ops.embedding), ("indices", "weight"), ("out",), partial=False, whole=(1,),
+        "broadcast_matmul_grad_b": SignatureRow(_op(ops.einsum), ("a", "b"), ("out",), _fixed(equation="...k,...n->kn"), False),
+        "bias_add": SignatureRow(_op(ops.bias_add), ("a", "b"), ("out",), _one_dim("dim", 1), False),
+        "add_n": SignatureRow(_op(ops.add_n), ("in",), ("out",)),
+        "cast": SignatureRow(_op(ops.cast), params=_fixed(dtype=np.dtype("f4"))),
+        "layer_norm": SignatureRow(_op(ops.layer_norm), ("x", "gamma", "beta"), ("y",), _begin, False, (1, 2), shapes=_scaled),
+        "gather": SignatureRow(_op(ops.gather), ("in", "indices"), ("out",), _one_dim("dim", 0)),
+        "embedding": SignatureRow(_op(ops.embedding), ("indices", "weight"), ("out",), partial=False, whole=(1,),
             unsplit=lambda _s, attrs: bool(attrs.get("scale_grad_by_freq"))),
-        "sparse_softmax_cross_entropy": Row(
+        "sparse_softmax_cross_entropy": SignatureRow(
             _op(ops.sparse_softmax_cross_entropy), ("prediction", "label"), ("prob", "out"), partial=False),
-        "one_hot": Row(_op(ops.one_hot),
+        "one_hot": SignatureRow(_op(ops.one_hot),
             params=lambda _s, a: {"depth": int(a.get("depth", 8)), "dtype": np.dtype("f4"), "dim": -1}),
-        "transpose": Row(_op(ops.transpose), params=lambda _s, a: {"perm": tuple(a["perm"])}),
-        "reshape": Row(_op(ops.reshape), params=lambda s, a: {"shape": full_shape(s[0], a["shape"])}, even=True,
+        "transpose": SignatureRow(_op(ops.transpose), params=lambda _s, a: {"perm": tuple(a["perm"])}),
+        "reshape": SignatureRow(_op(ops.reshape), params=lambda s, a: {"shape": full_shape(s[0], a["shape"])}, even=True,
             unsplit=lambda s, _a: broadcast_only(s[0])),
-        "expand": Row(_op(ops.broadcast_to), params=lambda _s, a: {"shape": tuple(a["shape"])}),
-        "concat": Row(_op(ops.concat), ("in",), ("out",), _one_dim("dim", 0)),
-        "slice": Row(_op(ops.window), params=_window),
-        "slice_update": Row(_op(ops.slice_update), ("ref", "value"),
+        "expand": SignatureRow(_op(ops.broadcast_to), params=lambda _s, a: {"shape": tuple(a["shape"])}),
+        "concat": SignatureRow(_op(ops.concat), ("in",), ("out",), _one_dim("dim", 0)),
+        "slice": SignatureRow(_op(ops.window), params=_window),
+        "slice_update": SignatureRow(_op(ops.slice_update), ("ref", "value"),
             params=lambda s, a: {**_window(s, a), "step": (1,) * len(s[0])}),
     }  # fmt: skip
 
 
-def find(name: str) -> Row:
+def find(name: str) -> SignatureRow:
     """The row of an operator."""
     key = name.removeprefix("broadcast_") if name not in table() else name
     if key not in table():

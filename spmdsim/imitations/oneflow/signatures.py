@@ -30,7 +30,7 @@ from spmdsim.dialects.oneflow import sbp as sbp_module
 from spmdsim.dialects.oneflow.placements import sbp_of
 from spmdsim.dialects.oneflow.sbp import OneFlowError, Sbp, broadcast, partial_sum
 from spmdsim.errors import RuleError
-from spmdsim.imitations.oneflow.signature_table import Row, find
+from spmdsim.imitations.oneflow.signature_table import SignatureRow, find
 from spmdsim.redistribution import plan
 
 Shape = tuple[int, ...]
@@ -103,7 +103,7 @@ def in_table_order(name: str, shapes: Shapes, mesh: Sizes = (2,), **attrs: Any) 
     return tuple(dict.fromkeys(sorted(ordered, key=_is_broadcast)))
 
 
-def listed(row: Row, bound: BoundRule, mesh: Sizes) -> Iterator[Strategy]:
+def listed(row: SignatureRow, bound: BoundRule, mesh: Sizes) -> Iterator[Strategy]:
     """The strategies of the rule that OneFlow lists as signatures.
 
     Those that leave a rank without elements are no strategies: that is OneFlow's size rule, at every nesting step.
@@ -143,11 +143,11 @@ def _paired(bound: BoundRule, strategy: Strategy, axes: int) -> bool:
 # -- operators that are made of several of ours, or are gradients of one ------------------------------------
 
 
-def _picked(shapes: tuple[Shape, ...]) -> tuple[Row, BoundRule]:
+def _picked(shapes: tuple[Shape, ...]) -> tuple[SignatureRow, BoundRule]:
     """The labelled entry of each row, picked where it is, zero elsewhere (OneFlow's ``nll``)."""
     from spmdsim import ops
 
-    row = Row(ops.pick.op, ("prediction", "label"), ("out",), partial=False)
+    row = SignatureRow(ops.pick.op, ("prediction", "label"), ("out",), partial=False)
     return row, row.op.bind(shapes[:2], {})
 
 

@@ -36,7 +36,7 @@ from spmdsim.imitations.mindspore.sharding.sharded import (
     check_devices,
     derived,
     forward,
-    pending_axes,
+    real_partial_axes,
     scattered,
     sourced,
 )
@@ -294,8 +294,8 @@ def _finished(derivation: Sharded, cuts: tuple[Cuts, Cuts], axis: int, out: Any)
     """The result after its reduction: scattered along dim 0 where that divides, unless out asks otherwise."""
     computed, shape = derivation.computed[0], derivation.output_shapes[0]
     whole, parted = computed.reduced, scattered(computed)
-    pending = pending_axes(computed)
-    divides = bool(pending) and shape[0] % derivation.mesh.axis_size(*parted.dims[0]) == 0
+    axes = real_partial_axes(computed)
+    divides = bool(axes) and shape[0] % derivation.mesh.axis_size(*parted.dims[0]) == 0
     if derivation.mode == AXIS_1 and not divides:
         raise ShardError(f"the result of shape {shape} cannot be scattered along dim 0 over {cuts[0]}")
     wanted = parted if divides and derivation.mode != BATCH_AXIS_SP else whole
@@ -337,9 +337,9 @@ def nd_product(name: str, bound: BoundRule, layouts: Sequence[Layout]) -> Sharde
         for have, want in zip(layouts, bound.input_layouts(strategy))
         if (axes := tuple(a for a in have.split_axes if a not in want.split_axes))
     ]
-    pending = computed.partial_axes
-    if pending:
-        collectives.append(Forward("ReduceScatter", "sum", pending, computed.mesh.groups(*pending)))
+    summed = computed.partial_axes
+    if summed:
+        collectives.append(Forward("ReduceScatter", "sum", summed, computed.mesh.groups(*summed)))
     return derived(
         name, bound, strategy, inputs=tuple(layouts), outputs=(result,), forward=tuple(collectives), by_cuts=False,
         mode="2-D" if along == "n" else "3-D",

@@ -145,11 +145,11 @@ def promoted(bound: BoundRule, layouts: Sequence[Layout]) -> list[Layout]:
     """
     partial = list(layouts)
     for axis in dict.fromkeys(axis for layout in layouts for axis in layout.partial_axes):
-        pending = {i for i, layout in enumerate(layouts) if axis in layout.partial_axes}
+        holders = {i for i, layout in enumerate(layouts) if axis in layout.partial_axes}
         for group in bound.rule.linear:
-            others = group - pending
-            if pending < group and all(axis in layouts[i].replicated_axes for i in others):
-                op = dict(layouts[min(pending)].partial)[axis]
+            others = group - holders
+            if holders < group and all(axis in layouts[i].replicated_axes for i in others):
+                op = dict(layouts[min(holders)].partial)[axis]
                 for i in others:
                     partial[i] = partial[i].with_partial({**dict(partial[i].partial), axis: op})
     return partial

@@ -347,7 +347,7 @@ def forward(computed: Layout, wanted: Layout, mean: bool = False) -> list[Forwar
 
     What is pending along a virtual axis is summed on the device.
     """
-    axes = pending_axes(computed)
+    axes = real_partial_axes(computed)
     if not axes:
         return []
     op = dict(computed.partial)[axes[0]]
@@ -356,7 +356,7 @@ def forward(computed: Layout, wanted: Layout, mean: bool = False) -> list[Forwar
     return [Forward(name, op, axes, device_mesh(computed.mesh).groups(*axes), divisor)]
 
 
-def pending_axes(computed: Layout) -> tuple[str, ...]:
+def real_partial_axes(computed: Layout) -> tuple[str, ...]:
     """The axes over which devices still have to reduce."""
     return tuple(axis for axis in real_axes(computed.partial_axes) if computed.mesh.axis_size(axis) > 1)
 
@@ -367,7 +367,7 @@ def result_layout(kind: str, computed: Layout, shape: Shape, out: Any) -> Layout
         raise ShardError("an out_strategy is not accepted: the operator's result has the layout that follows")
     entry = out[0] if isinstance(out, (tuple, list)) and out and not isinstance(out[0], int) else out
     choices = [computed.reduced]
-    if kind == "product" and pending_axes(computed):
+    if kind == "product" and real_partial_axes(computed):
         choices.append(scattered(computed))
     if isinstance(entry, Layout):
         fitting = [c for c in choices if c.canonical == Layout(entry.mesh, entry.dims).canonical]
@@ -385,4 +385,4 @@ def result_layout(kind: str, computed: Layout, shape: Shape, out: Any) -> Layout
 
 def scattered(computed: Layout) -> Layout:
     """Dim 0 split further, by the axes that were still to be reduced, as minor ones."""
-    return Layout(computed.mesh, ((*computed.dims[0], *pending_axes(computed)), *computed.dims[1:]))
+    return Layout(computed.mesh, ((*computed.dims[0], *real_partial_axes(computed)), *computed.dims[1:]))
