@@ -111,9 +111,8 @@ def pulled(recipe: Recipe, params: Params, arrived: list[bool], *arrays: Any, he
     operands = [next(rest) for _ in recipe.inputs]
     results = [*rest] or None
     vjp: Any = recipe.vjp
-    if len(dys) == 1:
-        return vjp(*head, dys[0], operands, results and results[0], **params)
-    return vjp(*head, dys, operands, results, **params)
+    given = (dys[0], operands, results and results[0]) if len(dys) == 1 else (dys, operands, results)
+    return vjp(*head, *given, **params)
 
 
 def local_gradients(
@@ -145,11 +144,11 @@ def like(gradient: Any, dtype: np.dtype) -> np.ndarray:
     return np.asarray(gradient, dtype, order="C")
 
 
-def settle(gradients: Sequence[T], layout: Layout) -> T:
-    """Add gradients up and bring them into a layout: equal layouts are added first, then reduced once."""
+def settle(gradients: list[T], layout: Layout) -> T:
+    """Add gradients up, taken out of their list, and bring them into a layout: equal layouts are added first, then reduced once."""
     by_meta: dict[int, list[T]] = {}
-    for gradient in gradients:
-        by_meta.setdefault(id(gradient.meta), []).append(gradient)
+    while gradients:
+        by_meta.setdefault(id(gradients[0].meta), []).append(gradients.pop(0))
     return added([added(alike).to(layout) for alike in by_meta.values()])
 
 
@@ -168,14 +167,15 @@ def keep(leaf: Tensor, gradient: Tensor) -> None:
 
 def backward(result: Tensor, gradient: Tensor | None, retain_graph: bool = False) -> None:
     """Compute and keep the gradients of all leaves that ``result`` depends on."""
-    for leaf, gradients in [*pull_back(result, gradient, retain_graph)]:
-        keep(leaf, settle(gradients, leaf.gradient_layout or leaf.layout.dual()))
+    leaves = pull_back(result, gradient, retain_graph)
+    for leaf, total in [(x, settle(arrived, x.gradient_layout or x.layout.dual())) for x, arrived in leaves]:
+        keep(leaf, total)
 
 
 def pull_back(
     result: Tensor, gradient: Tensor | None = None, retain_graph: bool = False
 ) -> Iterator[tuple[Any, Gradients]]:
-    """The leaves ``result`` depends on, each with its gradients, not yet added or reduced, as soon as no more come."""
+    """The leaves ``result`` depends on, as soon as no more gradients come, with these, not yet added: the only references to them."""
     if not result.requires_grad:
         raise UsageTypeError("backward() starts from a tensor that nothing with requires_grad=True went into")
     waiting: dict[tuple[int, int], Gradients] = {}
@@ -186,6 +186,7 @@ def pull_back(
             waiting.setdefault((id(source[0]), source[1]), []).extend(gradients)
         elif gradients and source is not None and source.requires_grad:
             leaves.setdefault(id(source), (source, []))[1].extend(gradients)
+        gradients.clear()
 
     nodes = history(result.node)
     for node in nodes:
@@ -199,12 +200,11 @@ def pull_back(
     for node in nodes:
         sources, results = node.sources, len(node.recipe.outputs) if isinstance(node, OpNode) else 1
         arrived = [waiting.pop((id(node), k), []) for k in range(results)]
-        if any(arrived):
-            for source, gradients in zip(sources, node.pull(arrived)):
-                arrive(source, gradients)
+        for source, gradients in zip(sources, node.pull(arrived) if any(arrived) else ()):
+            arrive(source, gradients)
         if isinstance(node, OpNode) and not retain_graph:
             node.spend()
-        yield from [leaves.pop(id(x)) for x in sources if id(x) in leaves and last[id(x)] is node]
+        yield from (leaves.pop(id(x)) for x in sources if id(x) in leaves and last[id(x)] is node)
     yield from leaves.values()
 
 

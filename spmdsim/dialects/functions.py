@@ -240,7 +240,7 @@ def _quiet_log(x: Any) -> Any:
 
 
 #: A logarithm that is flat at 0, where nothing was added up.
-_log = unary("log", _quiet_log, lambda x, y: np.where(x == 0, 0, 1 / np.where(x == 0, 1, x)), says="log(x)")
+_log = unary("log", _quiet_log, lambda x: np.where(x == 0, 0, 1 / np.where(x == 0, 1, x)), says="log(x)")
 
 
 def _logsumexp(input: Any, dim: Any = None, keepdim: bool = False) -> Any:

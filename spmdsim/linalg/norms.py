@@ -43,7 +43,7 @@ def _quiet_power(base: Array, exponent: Array) -> Array:
 
 
 # The length of no vector but 0 has a kink at 0: the gradient there is 0, the least of those that support it.
-_root = unary("sqrt", np.sqrt, lambda x, y: np.where(y == 0, 0, 0.5 / np.where(y == 0, 1, y)).astype(y.dtype))
+_root = unary("sqrt", np.sqrt, lambda y: np.where(y == 0, 0, 0.5 / np.where(y == 0, 1, y)).astype(y.dtype))
 _power = binary("power", _quiet_power, _power_vjp, work=PASSES, says="a ** b")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from copy import copy
 from functools import partial, reduce
 from typing import Any
 
@@ -32,7 +33,7 @@ Merging = Callable[[Layout, Layout, tuple[int, ...]], Merge | None]
 
 
 def brought(items: Sequence[tuple[Tensor, Layout]], operator: str) -> dict[Hashable, Tensor]:
-    """The tensors that share reductions on their way into the layouts wanted, by their numbers; others are left out."""
+    """The tensors in the layouts wanted, by their numbers; on their way they share reductions."""
     together = Together(operator)
     for number, (tensor, layout) in enumerate(items):
         together.add(number, tensor, layout)
@@ -43,19 +44,21 @@ class Together:
     """Tensors on their way into other layouts: those that are reduced, scattered or gathered alike share messages.
 
     They are laid end to end in buckets, in the order in which they come, and each bucket takes one call; the values are
-    those of one call per tensor. Where the world overlaps, a bucket is begun as soon as it is full, and waited for at
-    the end; else all run at the end. Buckets are the same either way. The calls have the operator's name in traces.
+    those of one call per tensor. A bucket runs as soon as it is full, and what lies in it is free then; where the world
+    overlaps, it is begun, and waited for at the end. The calls have the operator's name in traces.
     """
 
     def __init__(self, operator: str, merging: Merging = merge_of) -> None:
         self.operator, self.merging = operator, merging
         self._open: dict[tuple[Any, ...], Bucket] = {}
         self._full: list[Bucket] = []
+        self._done: dict[Hashable, Tensor] = {}
 
     def add(self, name: Hashable, tensor: Tensor, layout: Layout) -> None:
-        """One more tensor, wanted in a layout."""
+        """One more tensor, wanted in a layout; one that can share nothing goes there at once."""
         merge = self.merging(tensor.layout, layout, tensor.shape)
         if merge is None:
+            self._done[name] = tensor.to(layout)
             return
         key = (tensor.world, merge, tensor.dtype)
         bucket = self._open.get(key)
@@ -64,16 +67,21 @@ class Together:
         bucket.items.append((name, tensor, layout))
         whole = merge.ranks if merge.collective == "all_gather" else 1
         bucket.nbytes += whole * _held(tensor) * tensor.meta.held.itemsize
+        world = tensor.world
+        del tensor  # but for the bucket nobody may refer to it
         if bucket.nbytes >= BUCKET_BYTES:
-            self._full.append(self._open.pop(key))
-            if tensor.world.overlaps(merge.mesh):
+            del self._open[key]
+            if world.overlaps(merge.mesh):
+                self._full.append(bucket)
                 for before in self._full[:-2]:  # an all_reduce has two halves: the second ones begin, too
                     before.advance()
                 bucket.post()
-        tensor.world.proceed()
+            else:
+                self._done |= bucket.bring()
+        world.proceed()
 
     def finish(self) -> dict[Hashable, Tensor]:
-        """Wait for all: the tensors in their layouts by name, but for those that nothing was shared with."""
+        """Wait for all: the tensors in their layouts by name."""
         begun = any(bucket.posted for bucket in self._full)
         self._full += self._open.values()
         self._open.clear()
@@ -81,10 +89,9 @@ class Together:
             bucket.post()
         for bucket in self._full:
             bucket.advance()
-        done: dict[Hashable, Tensor] = {}
+        done, self._done = self._done, {}
         for bucket in self._full:
-            if bucket.posted or len(bucket.items) > 1:
-                done |= bucket.bring()
+            done |= bucket.bring()
         self._full.clear()
         return done
 
@@ -122,13 +129,16 @@ class Bucket:
             self.posted.advance()
 
     def bring(self) -> dict[Hashable, Tensor]:
-        """The tensors in their layouts."""
-        tensors = [tensor for _, tensor, _ in self.items]
-        world = tensors[0].world
+        """The tensors in their layouts; one that nothing was shared with goes there by itself."""
+        if self.posted is None and len(self.items) == 1:
+            ((name, tensor, layout),) = self.items
+            return {name: tensor.to(layout)}
         if self.posted is not None:
             after, steps = self.posted.wait(), self._steps[1:]
         else:
             after, steps = self._joined()
+        tensors = [tensor for _, tensor, _ in self.items]
+        world = tensors[0].world
         with recorder.operator(self.operator):
             for step in steps:
                 world.about = origin_of(tensors)
@@ -153,7 +163,7 @@ class Bucket:
         return posted
 
     def _joined(self) -> tuple[list[Any], tuple[Step, ...]]:
-        """All local pieces laid end to end, and the collectives that they take."""
+        """All local pieces laid end to end, which are forgotten then, and the collectives that they take."""
         tensors = [tensor for _, tensor, _ in self.items]
         world, held = tensors[0].world, tensors[0].meta.held
         total = sum(map(_held, tensors))
@@ -162,7 +172,9 @@ class Bucket:
         if not world.has_data:
             return [world.empty((total,), held)], steps
         run = partial(_joined, self.merge, tensors[0].layout.mesh, held, world.ranks)
-        return performed(run, *[tensor.held for tensor in tensors]), steps
+        joined = performed(run, *[tensor.held for tensor in tensors])
+        self.items = [(name, _without_data(tensor), layout) for name, tensor, layout in self.items]
+        return joined, steps
 
     def _parted(self, after: list[Any]) -> dict[Hashable, Tensor]:
         merge, world = self.merge, self.items[0][1].world
@@ -178,6 +190,13 @@ class Bucket:
                 shards = in_type(pieces, meta.held)
             parted[name] = Tensor(world, meta, shards, origin=tensor.origin)
         return parted
+
+
+def _without_data(tensor: Tensor) -> Tensor:
+    """What is known of a tensor, without its arrays."""
+    told = copy(tensor)
+    told.held = []
+    return told
 
 
 def _held(tensor: Tensor) -> int:
@@ -251,13 +270,15 @@ def backward(loss: Tensor, *, merge: bool = True) -> None:
 
     leaves = []
     for leaf, gradients in pull_back(loss):
-        leaves.append((leaf, gradients))
+        leaves.append(leaf)
         if merge and len({id(gradient.meta) for gradient in gradients}) == 1:
-            together.add(id(leaf), added(gradients), _wanted(leaf))
-    shared = together.finish()
-    for leaf, gradients in leaves:
-        total = shared.get(id(leaf))
-        keep(leaf, settle(gradients, _wanted(leaf)) if total is None else total)
+            gradients[:] = [added(gradients)]
+        else:
+            gradients[:] = [settle(gradients, _wanted(leaf))]
+        together.add(id(leaf), gradients.pop(), _wanted(leaf))
+    complete = together.finish()
+    for leaf in leaves:
+        keep(leaf, complete[id(leaf)])
 
 
 def _wanted(leaf: Tensor) -> Layout:
@@ -285,7 +306,7 @@ def _squares(tensors: Sequence[Tensor]) -> list[Tensor]:
     slopes = [wide(tensor.grad) for tensor in tensors if tensor.grad is not None]
     squares = [ops.sum(ops.multiply(slope, slope)) for slope in slopes]
     together = brought([(square, square.layout.reduced) for square in squares], "norm")
-    return [together[k] if k in together else s.to(s.layout.reduced) for k, s in enumerate(squares)]
+    return [together[k] for k in range(len(squares))]
 
 
 def clip(parameters: Module | Iterable[Parameter | Tensor], largest: float) -> float | Tensor:

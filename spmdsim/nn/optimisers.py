@@ -120,17 +120,15 @@ class Optimiser(Pictured):
         """
         trained = [(p, p.value.grad) for p in self.parameters if p.value.grad is not None]
         together = Together("parameters", gather_of)
-        updated = []
         for number, (parameter, gradient) in enumerate(trained):
-            updated.append(self._updated(parameter, gradient))
-            together.add(number, updated[-1], parameter.layout)
+            together.add(number, self._updated(parameter, gradient), parameter.layout)
         later = together.leave()
         gathered = together.finish()
-        for number, ((parameter, _), value) in enumerate(zip(trained, updated)):
+        for number, (parameter, _) in enumerate(trained):
             if number in later:
                 parameter.assign_later(partial(later[number], number))
             else:
-                parameter.assign(gathered.get(number, value))
+                parameter.assign(gathered[number])
 
     def zero_grad(self) -> None:
         """Forget all gradients."""

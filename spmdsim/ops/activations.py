@@ -48,20 +48,19 @@ def _known_relu(x: Array) -> Callable[..., Array]:
 
 
 _relu.known = _known_relu  # type: ignore[attr-defined]
-relu = unary("relu", _relu, lambda x, y: y > 0, real=True, by_result=True, says="max(x, 0)")
+relu = unary("relu", _relu, lambda y: y > 0, real=True, says="max(x, 0)")
 sigmoid = unary(
     "sigmoid",
     stable_sigmoid,
-    lambda x, y: y * (1 - y),
+    lambda y: y * (1 - y),
     fractions=True,
-    by_result=True,
     work=PASSES,
     says="1 / (1 + exp(-x))",
 )
 softplus = unary(
     "softplus",
     lambda x: np.logaddexp(x, np.zeros((), x.dtype)),
-    lambda x, y: stable_sigmoid(x),
+    lambda x: stable_sigmoid(x),
     fractions=True,
     says="log(1 + exp(x))",
 )
@@ -75,14 +74,14 @@ silu = unary(
 relu6 = unary(
     "relu6",
     lambda x: np.clip(x, 0, 6).astype(x.dtype),
-    lambda x, y: (x > 0) & (x < 6),
+    lambda y: (y > 0) & (y < 6),
     real=True,
     says="min(max(x, 0), 6)",
 )
 elu = unary(
     "elu",
     lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))),
-    lambda x, y: np.where(x > 0, one_of(y), y + 1),
+    lambda y: np.where(y > 0, one_of(y), y + 1),
     fractions=True,
     real=True,
     says="x if x > 0 else exp(x) - 1",
@@ -127,7 +126,7 @@ def _bell(x: Array) -> Array:
 erf = unary(
     "erf",
     _erf,
-    lambda x, _y: _bell(x),
+    _bell,
     fractions=True,
     real=True,
     work=PASSES,

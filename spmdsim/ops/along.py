@@ -189,6 +189,7 @@ _replace_op = Op(
     _replace_vjp,
     dtype=lambda x, _ids, _values, dim: x,
     contextual=True,
+    unseen=(0, 2),
     moves=True,
 )
 

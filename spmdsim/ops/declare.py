@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -230,43 +231,49 @@ def _summed(vjp: Vjp) -> Vjp:
 def unary(
     name: str,
     function: Callable[..., Any],
-    derivative: Callable[[Array, Array], Any] | None = None,
+    derivative: Callable[..., Any] | None = None,
     linear: Any = "none",
     vjp: Vjp | None = None,
     fractions: bool = False,
     real: bool = False,
-    by_result: bool = False,
     says: str = "",
     **rule: Any,
 ) -> OperatorFunction[[Tensor], Tensor]:
     """A function of one element, whose result type follows from the function.
 
-    ``derivative(x, y)`` is the slope from operand and result, of whose values it looks only at the latter with ``by_result``:
-    then the operand is not kept for it. The gradient is ``dy`` times its conjugate, or what ``vjp`` gives.
+    ``derivative`` is the slope from the operand ``x``, the result ``y``, or both, as its parameters are called: what it does
+    not take is not kept for it. The gradient is ``dy`` times its conjugate, or what ``vjp`` gives.
     With ``fractions`` whole numbers become fractions before the function sees them, as numpy's own do by themselves; ``real``
     refuses complex ones; ``says`` is its formula, where the function is not numpy's own; the rest is as in :meth:`Rule.parse`.
     """
 
     def times(dy: Array, operands: Arrays, result: Array) -> tuple[Array]:
-        return (_scaled(dy, conj(derivative(operands[0], result))),)  # type: ignore[misc]
+        return (_scaled(dy, conj(slope(operands[0], result))),)
 
     def real_times(wanted: Sequence[bool], *arrays: Array) -> Callable[..., Any] | None:
         if any(array.dtype.kind == "c" for array in arrays):
             return None
-        return lambda dy, x, y: (_scaled(dy, derivative(x, y)),)  # type: ignore[misc]
+        return lambda dy, x, y=None: (_scaled(dy, slope(x, y)),)
 
     times.known = real_times  # type: ignore[attr-defined]
+    slope, seen = _slope(derivative or (lambda x: x))
     local = (lambda x: function(x.astype(fractional(x.dtype), copy=False))) if fractions else function
     declared = Rule.parse("... -> ...", linear=linear, **rule)
     dtype = derived(name, local, real)
     gradient = times if derivative else vjp
-    saves = derivative is not None
-    op = Op(name, declared, pooled(local), gradient, dtype=dtype, saves_result=saves, by_result=by_result)
+    unseen = () if "x" in seen else (0,)
+    op = Op(name, declared, pooled(local), gradient, dtype, saves_result="y" in seen, unseen=unseen)
 
     def call(x: Tensor, /) -> Tensor:
         return apply(op, (x,), {})  # type: ignore[no-any-return]
 
     return _named(call, op, local, says or f"numpy.{getattr(function, '__name__', name)}(x)", linear)
+
+
+def _slope(derivative: Callable[..., Any]) -> tuple[Callable[..., Any], str]:
+    """A derivative as a function of operand and result, and which of them it takes, by their names."""
+    seen = "".join(signature(derivative).parameters)
+    return {"x": lambda x, y: derivative(x), "y": lambda x, y: derivative(y)}.get(seen, derivative), seen
 
 
 def _scaled(dy: Array, slope: Array) -> Array:

@@ -145,61 +145,60 @@ logaddexp = binary(
 # -- of one element -----------------------------------------------------------------------------------
 
 
-def _away_from_zero(x: Array, y: Array) -> Array:
+def _away_from_zero(x: Array) -> Array:
     """The slope of the modulus: its gradient points where ``x`` does, and nowhere at zero."""
+    size = np.absolute(x) if x.dtype.kind == "c" else x
     array: Array = (
-        np.conj(x) / np.where(y == 0, np.ones((), y.dtype), y) if x.dtype.kind == "c" else np.sign(x)
+        np.sign(x) if size is x else np.conj(x) / np.where(size == 0, np.ones((), size.dtype), size)
     )
     return array
 
 
-negative = unary("negative", np.negative, lambda x, y: np.asarray(-1, x.dtype), linear="each")
-exp = unary("exp", np.exp, lambda x, y: y, by_result=True, work=FUNCTIONS)
-log = unary("log", np.log, lambda x, y: 1 / x, work=FUNCTIONS)
-sqrt = unary("sqrt", np.sqrt, lambda x, y: np.asarray(0.5, y.dtype) / y, by_result=True)
-tanh = unary("tanh", np.tanh, lambda x, y: 1 - y * y, by_result=True, work=FUNCTIONS)
+negative = unary("negative", np.negative, lambda x: np.asarray(-1, x.dtype), linear="each")
+exp = unary("exp", np.exp, lambda y: y, work=FUNCTIONS)
+log = unary("log", np.log, lambda x: 1 / x, work=FUNCTIONS)
+sqrt = unary("sqrt", np.sqrt, lambda y: np.asarray(0.5, y.dtype) / y)
+tanh = unary("tanh", np.tanh, lambda y: 1 - y * y, work=FUNCTIONS)
 absolute = unary("absolute", np.absolute, _away_from_zero)
 logical_not = unary("logical_not", np.logical_not, None)
-identity = unary("identity", lambda x: x, lambda x, y: one_of(x), linear="each", says="x")
+identity = unary("identity", lambda x: x, lambda x: one_of(x), linear="each", says="x")
 sign = unary("sign", np.sign, None)
 floor = unary("floor", np.floor, None)
 ceil = unary("ceil", np.ceil, None)
 rint = unary("rint", np.rint, None)
-square = unary("square", np.square, lambda x, y: 2 * x)
-reciprocal = unary("reciprocal", lambda x: one_of(x) / x, lambda x, y: -y * y, fractions=True, says="1 / x")
+square = unary("square", np.square, lambda x: 2 * x)
+reciprocal = unary("reciprocal", lambda x: one_of(x) / x, lambda y: -y * y, fractions=True, says="1 / x")
 rsqrt = unary(
-    "rsqrt", lambda x: one_of(x) / np.sqrt(x), lambda x, y: -y * y * y / 2, fractions=True, says="1 / sqrt(x)"
+    "rsqrt", lambda x: one_of(x) / np.sqrt(x), lambda y: -y * y * y / 2, fractions=True, says="1 / sqrt(x)"
 )
-sin = unary("sin", np.sin, lambda x, y: np.cos(x))
-cos = unary("cos", np.cos, lambda x, y: -np.sin(x))
-log1p = unary("log1p", np.log1p, lambda x, y: 1 / (1 + x))
-expm1 = unary("expm1", np.expm1, lambda x, y: y + 1)
+sin = unary("sin", np.sin, lambda x: np.cos(x))
+cos = unary("cos", np.cos, lambda x: -np.sin(x))
+log1p = unary("log1p", np.log1p, lambda x: 1 / (1 + x))
+expm1 = unary("expm1", np.expm1, lambda y: y + 1)
 isnan = unary("isnan", np.isnan, None)
 isinf = unary("isinf", np.isinf, None)
 isfinite = unary("isfinite", np.isfinite, None)
 signbit = unary("signbit", np.signbit, None)
 round = unary("round", np.round, None)
 trunc = unary("trunc", np.trunc, None)
-positive = unary("positive", np.positive, lambda x, y: np.ones((), x.dtype), linear="each")
+positive = unary("positive", np.positive, lambda x: np.ones((), x.dtype), linear="each")
 bitwise_invert = unary("bitwise_invert", np.invert, None)
 conjugate = unary("conjugate", np.conjugate, vjp=lambda dy, xs, y: (conj(dy),), linear="each")
-real = unary(
-    "real", lambda x: np.array(x.real), lambda x, y: np.ones((), x.dtype), linear="each", says="x.real"
-)
-imag = unary("imag", lambda x: np.array(x.imag), lambda x, y: np.asarray(-1j), linear="each", says="x.imag")
+real = unary("real", lambda x: np.array(x.real), lambda x: np.ones((), x.dtype), linear="each", says="x.real")
+imag = unary("imag", lambda x: np.array(x.imag), lambda x: np.asarray(-1j), linear="each", says="x.imag")
 
 _LN2, _LN10 = np.log(2.0), np.log(10.0)
-log2 = unary("log2", np.log2, lambda x, y: 1 / (x * y.dtype.type(_LN2)), work=FUNCTIONS)
-log10 = unary("log10", np.log10, lambda x, y: 1 / (x * y.dtype.type(_LN10)), work=FUNCTIONS)
-tan = unary("tan", np.tan, lambda x, y: 1 + y * y, by_result=True, work=FUNCTIONS)
-sinh = unary("sinh", np.sinh, lambda x, y: np.cosh(x), work=FUNCTIONS)
-cosh = unary("cosh", np.cosh, lambda x, y: np.sinh(x), work=FUNCTIONS)
-arcsin = unary("arcsin", np.arcsin, lambda x, y: 1 / np.cos(y), work=FUNCTIONS)
-arccos = unary("arccos", np.arccos, lambda x, y: -1 / np.sin(y), work=FUNCTIONS)
-arctan = unary("arctan", np.arctan, lambda x, y: 1 / (1 + x * x), work=FUNCTIONS)
-arcsinh = unary("arcsinh", np.arcsinh, lambda x, y: 1 / np.cosh(y), work=FUNCTIONS)
-arccosh = unary("arccosh", np.arccosh, lambda x, y: 1 / np.sinh(y), work=FUNCTIONS)
-arctanh = unary("arctanh", np.arctanh, lambda x, y: 1 / (1 - x * x), work=FUNCTIONS)
+log2 = unary("log2", np.log2, lambda x: 1 / (x * x.dtype.type(_LN2)), work=FUNCTIONS)
+log10 = unary("log10", np.log10, lambda x: 1 / (x * x.dtype.type(_LN10)), work=FUNCTIONS)
+tan = unary("tan", np.tan, lambda y: 1 + y * y, work=FUNCTIONS)
+sinh = unary("sinh", np.sinh, lambda x: np.cosh(x), work=FUNCTIONS)
+cosh = unary("cosh", np.cosh, lambda x: np.sinh(x), work=FUNCTIONS)
+arcsin = unary("arcsin", np.arcsin, lambda y: 1 / np.cos(y), work=FUNCTIONS)
+arccos = unary("arccos", np.arccos, lambda y: -1 / np.sin(y), work=FUNCTIONS)
+arctan = unary("arctan", np.arctan, lambda x: 1 / (1 + x * x), work=FUNCTIONS)
+arcsinh = unary("arcsinh", np.arcsinh, lambda y: 1 / np.cosh(y), work=FUNCTIONS)
+arccosh = unary("arccosh", np.arccosh, lambda y: 1 / np.sinh(y), work=FUNCTIONS)
+arctanh = unary("arctanh", np.arctanh, lambda x: 1 / (1 - x * x), work=FUNCTIONS)
 
 # -- of several ---------------------------------------------------------------------------------------
 

@@ -63,7 +63,7 @@ _softmax_op = Op(
     _softmax,
     lambda dy, _x, y, dim: (y * (dy - (dy * y).sum(axis=dim, keepdims=True, dtype=y.dtype)),),
     saves_result=True,
-    by_result=True,
+    unseen=(0,),
 )
 _log_softmax_op = Op(
     "log_softmax",
@@ -71,7 +71,7 @@ _log_softmax_op = Op(
     _log_softmax,
     lambda dy, _x, y, dim: (dy - np.exp(y) * dy.sum(axis=dim, keepdims=True, dtype=y.dtype),),
     saves_result=True,
-    by_result=True,
+    unseen=(0,),
 )
 
 
@@ -170,6 +170,7 @@ _layer_norm_op = Op(
     _norm_rule,
     lambda x, scale, shift, epsilon, begin=-1: _standard(x, epsilon, begin)[0] * scale + shift,
     _norm_vjp,
+    unseen=(2,),
 )
 
 
@@ -243,8 +244,7 @@ def rms_norm(x: Tensor, scale: Tensor, epsilon: float = 1e-6) -> Tensor:
 
 def _length(x: Array, dim: Shape, epsilon: float) -> tuple[Array, Array]:
     total = (x * x).sum(axis=dim, keepdims=True, dtype=x.dtype)
-    small = total <= epsilon
-    return np.sqrt(np.maximum(total, np.asarray(epsilon, x.dtype))), small
+    return np.sqrt(np.maximum(total, np.asarray(epsilon, x.dtype))), total <= epsilon
 
 
 def _l2_vjp(dy: Array, operands: Arrays, y: Any, dim: Shape, epsilon: float) -> tuple[Array]:

@@ -231,6 +231,7 @@ _topk_op = SteppedOp(
     adjoint=_topk_adjoint,
     contextual=True,
     saves_result=True,
+    unseen=(0,),
     moves=True,
 )
 

@@ -108,6 +108,7 @@ _pad_op = WindowOp(
     lambda context, x, before, after, value: surrounded(x, margins(context), [value] * x.ndim),
     _pad_vjp,
     contextual=True,
+    unseen=(0,),
     moves=True,
     windows=_pad_windows,
 )

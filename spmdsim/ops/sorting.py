@@ -291,6 +291,7 @@ _sort_op = SteppedOp(
     ),
     contextual=True,
     saves_result=True,
+    unseen=(0,),
     moves=True,
 )
 

@@ -167,17 +167,18 @@ class CallRecipe(Recipe):
                 [np.broadcast_to(np.zeros((), array.dtype), array.shape) for array in arrays]
                 for arrays in held
             ]
-            looks = looks_at(self.bound.rule, wanted) if not self.op.by_result else (False,) * len(operands)
+            looks = looks_at(self.bound.rule, wanted, self.op.unseen)
             blanks = self.blanks[wanted] = [[] if look else blank for look, blank in zip(looks, zeros)]
         saved = [result.held for result in results] if self.op.saves_result else None
         return [blank or operand.held for blank, operand in zip(blanks, operands)], saved
 
 
-def looks_at(rule: Rule, wanted: Sequence[bool]) -> tuple[bool, ...]:
-    """The operands that the gradients of the wanted ones depend on: those not linear together with each of them."""
+def looks_at(rule: Rule, wanted: Sequence[bool], unseen: Sequence[int] = ()) -> tuple[bool, ...]:
+    """The operands that the gradients of the wanted ones depend on: seen ones that are not linear together with each of them."""
     linear = rule.linear if "sum" in rule.passes else ()
     return tuple(
-        any(w and not any({i, j} <= group for group in linear) for j, w in enumerate(wanted))
+        i not in unseen
+        and any(w and not any({i, j} <= group for group in linear) for j, w in enumerate(wanted))
         for i in range(len(wanted))
     )
 

@@ -86,7 +86,7 @@ class Op(operator.Op):
         finish: reduce a pending result at once (the local gradient needs the reduced one, or the operator
             promises a result that is not partial).
         saves_result: whether ``vjp`` looks at the result.
-        by_result: whether it looks at nothing else, but the operands' shapes and types.
+        unseen: the operands of which it looks at shape and type alone.
         varying: parameters from which nothing is derived, such as a seed: calls with others of them are repeated calls.
         moves: the local function computes nothing, it only puts elements elsewhere (or zeros): 16-bit floats need
             not become float32 for it.
@@ -100,7 +100,7 @@ class Op(operator.Op):
     contextual: bool = False
     finish: bool = False
     saves_result: bool = False
-    by_result: bool = False
+    unseen: tuple[int, ...] = ()
     varying: tuple[str, ...] = ()
     moves: bool = False
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from functools import reduce
+
 import numpy as np
 import pytest
 
@@ -9,6 +12,8 @@ import spmdsim.ops as ops
 from spmdsim import LockStep, Mesh, Tensor, nn, record
 from spmdsim.cases.network import Network, Reference
 from spmdsim.errors import UsageTypeError
+from spmdsim.nn import gradients
+from spmdsim.worlds.pool import pool
 
 WIDTH, LENGTH, BATCH, VOCABULARY = 16, 8, 4, 24
 
@@ -342,3 +347,30 @@ def test_tensors_of_the_program_take_values_that_are_under_way_at_once(world):
     (parameter,) = nn.module.parameters_of([tensor])
     parameter.assign_later(lambda: Tensor.from_global(np.arange(4.0), layout, world))
     assert tensor.full().tolist() == [0, 1, 2, 3] and tensor.requires_grad and tensor.grad is None
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("merged", [True, False])
+@pytest.mark.parametrize("state", [None, "dp"])
+def test_gradients_that_wait_for_a_reduction_take_a_bucket_at_most(world, monkeypatch, state, merged):
+    """Each is there once where it is kept; those not yet reduced, what is sent, and what comes are a bucket each."""
+    layers, width = 24, 128
+    weight = 8 * width * width
+    monkeypatch.setattr(gradients, "BUCKET_BYTES", 2 * weight)
+    monkeypatch.setattr(pool(), "limit", 0)
+    mesh = Mesh((world.size,), ("dp",))
+    x = Tensor.from_global(np.ones((2, width)), mesh("dp", None), world)
+    weights = [
+        Tensor.from_global(np.eye(width), mesh(None, None), world, requires_grad=True) for _ in range(layers)
+    ]
+    for one in weights if state else ():
+        one.gradient_layout = mesh(state, None)
+    for _ in range(2):  # what is derived once is not measured
+        loss = ops.sum(reduce(ops.matmul, weights, x))
+        tracemalloc.start()
+        nn.backward(loss, merge=merged)
+        taken = tracemalloc.get_traced_memory()[1] / (weight * len(world.ranks))
+        tracemalloc.stop()
+        for one in weights:
+            one.grad = None
+    assert taken < (layers / (2 if state else 1)) + 3 * 2 + 1

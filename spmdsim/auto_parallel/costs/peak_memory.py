@@ -41,7 +41,7 @@ def saves(graph: Graph, operator: Operator, value: Value, recompute: bool = Fals
     With recomputation only what enters a layer is kept, and no parameter's copy.
     """
     gradients = [graph.brings_gradient(graph.values[i], operator.index) for i in operator.inputs]
-    looks = looks_at(operator.bound.rule, gradients)
+    looks = looks_at(operator.bound.rule, gradients, ())
     if not any(look for i, look in zip(operator.inputs, looks) if i == value.index):
         return False
     return not recompute or (value.kind != "parameter" and kept_when_recomputing(graph, value))
