@@ -223,7 +223,7 @@ def strategy_cost(
         _slice(bound, strategy, term, shape) for term, shape in zip(bound.outputs, bound.output_shapes)
     ]
     last = bound.inputs[0][-1] if bound.inputs and bound.inputs[0] else ()
-    reduces = operator.bound.contraction and any(f in bound.reduced(0) for f in last)
+    reduces = operator.bound.contraction and any(f in bound.reduced[0] for f in last)
     ranks = strategy.mesh.size
     return operator_cost(slices, bound.shapes, results, parameters, itemsize, reduces=reduces, devices=ranks)
 

@@ -19,7 +19,7 @@ from spmdsim.nn.optimisers import Optimiser
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.operator_calls import CallRecipe
 from spmdsim.tensor.sources import Described
-from spmdsim.trace import recorder
+from spmdsim.trace import recorder, source_lines
 
 
 @dataclass(eq=False)
@@ -119,7 +119,7 @@ class NoteTaker(recorder.Trace):
         several = any(isinstance(one, list) or one is None for one in results)
         values = results if several else [results]
         outputs = tuple(None if one is None else self._new(one) for one in values)
-        self.script.append(Note(run, inputs, outputs, several, recorder.source_line()))
+        self.script.append(Note(run, inputs, outputs, several, source_lines.source_line()))
         return results
 
     def _blanks(self, run: Any) -> None:
@@ -154,7 +154,7 @@ class NoteTaker(recorder.Trace):
         with self._once():
             results: list[Any] = world.run(step, shards)
         run, moved = partial(world.run, step), self._new(results)
-        self.script.append(Note(run, (number,), (moved,), False, recorder.source_line()))
+        self.script.append(Note(run, (number,), (moved,), False, source_lines.source_line()))
         return (results,)
 
     def made(self, tensor: Tensor, source: Any = None) -> None:
@@ -205,7 +205,7 @@ class NoteTaker(recorder.Trace):
 
     def emitted(self, recipe: Any) -> None:
         """It has run."""
-        self.script += [] if self._apart else [OperatorScope(ran=recipe, line=recorder.source_line())]
+        self.script += [] if self._apart else [OperatorScope(ran=recipe, line=source_lines.source_line())]
 
 
 def optimiser_of(run: Any) -> Optimiser | None:

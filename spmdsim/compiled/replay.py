@@ -23,7 +23,7 @@ from spmdsim.pictured import Pictured
 from spmdsim.sides import number_of
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.operator_calls import CallRecipe
-from spmdsim.trace import recorder
+from spmdsim.trace import recorder, source_lines
 from spmdsim.worlds.base import ORIGINS
 from spmdsim.worlds.pool import pool
 
@@ -317,10 +317,10 @@ class Replay(Pictured):
         code = iter(self._code)
         scopes: list[tuple[ExitStack, recorder.operator]] = []
         with ExitStack() as stack:
-            stack.callback(recorder.lines_again.pop)
-            recorder.lines_again.append(None)
+            stack.callback(source_lines.lines_again.pop)
+            source_lines.lines_again.append(None)
             for entry in self.script:
-                recorder.lines_again[-1] = entry.line
+                source_lines.lines_again[-1] = entry.line
                 if isinstance(entry, Note):
                     self._step(next(code), values, base)
                 elif entry.ran is not None:

@@ -102,3 +102,8 @@ def each(function: Callable[..., Any], *lists: Sequence[Any]) -> list[Any]:
         if key not in results:
             results[key] = function(*arrays)
     return [results[key] for key in keys]
+
+
+def contiguous(array: np.ndarray) -> np.ndarray:
+    """The array itself if it is C-contiguous, else a C-ordered copy (0-d arrays stay 0-d)."""
+    return array if array.flags.c_contiguous else array.copy()

@@ -26,11 +26,9 @@ from spmdsim.notation.layouts import (
     Immutable,
     LayoutFacts,
     PartialLike,
-    axes_of_dim,
-    check_axes,
+    layout_arguments,
     listed,
     mesh_arguments,
-    partial_axes_of,
 )
 
 
@@ -226,9 +224,7 @@ class Layout(Immutable, LayoutFacts):
     def __init__(
         self, mesh: Mesh, dims: Sequence[str | Sequence[str] | None], partial: PartialLike = ()
     ) -> None:
-        entries, waiting = tuple(map(axes_of_dim, dims)), partial_axes_of(mesh, partial)
-        check_axes(mesh, entries, waiting)
-        self._settle(("mesh", "dims", "partial"), mesh, entries, waiting)
+        self._settle(("mesh", "dims", "partial"), mesh, *layout_arguments(mesh, dims, partial))
 
     @cached_property
     def partial_axes(self) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from spmdsim.core import elements
+from spmdsim.core.elements import contiguous
 from spmdsim.core.layout import Bounds, Layout
 from spmdsim.core.step import Step, volume, within
 from spmdsim.core.world import Shards, World
@@ -21,11 +22,6 @@ from spmdsim.errors import WorldError
 from spmdsim.notation.rules import check_shards
 
 Program = Callable[[Shards, Shards], None]
-
-
-def contiguous(array: np.ndarray) -> np.ndarray:
-    """The array itself if it is C-contiguous, else a C-ordered copy (0-d arrays stay 0-d)."""
-    return array if array.flags.c_contiguous else array.copy()
 
 
 def _sizes(box: Bounds) -> tuple[int, ...]:

@@ -190,13 +190,14 @@ class BoundRule(ShortRepr):
     def contraction(self) -> bool:
         """Whether products are summed: linear in each of several operands, and a factor is reduced."""
         each = all(frozenset({i}) in self.rule.linear for i in range(len(self.inputs)))
-        return len(self.inputs) > 1 and not self.rule.indexed and each and bool(self.reduced(0))
+        return len(self.inputs) > 1 and not self.rule.indexed and each and bool(self.reduced[0])
 
-    def reduced(self, output: int) -> tuple[str, ...]:
-        """Factors of the operands that a result lacks, unless they must stay whole."""
-        of_inputs = set().union(*map(members, self.inputs))
-        lacking = of_inputs - members(self.outputs[output]) - self.rule.whole
-        return tuple(f for f in self.sizes if f in lacking)
+    @cached_property
+    def reduced(self) -> tuple[tuple[str, ...], ...]:
+        """Per result the factors of the operands that it lacks, unless they must stay whole."""
+        of_inputs = set().union(*map(members, self.inputs)) - self.rule.whole
+        lacking = [of_inputs - members(term) for term in self.outputs]
+        return tuple(tuple(f for f in self.sizes if f in some) for some in lacking)
 
     @cached_property
     def splittable(self) -> tuple[str, ...]:
@@ -254,7 +255,7 @@ class BoundRule(ShortRepr):
         """The axes along which a result comes out partial, with what it waits for."""
         reduced = [
             (axis, self.rule.reduction(factor))
-            for factor in self.reduced(output)
+            for factor in self.reduced[output]
             for axis in strategy.axes_of(factor)
             if strategy.mesh.axis_size(axis) > 1
         ]

@@ -76,7 +76,7 @@ def flops_of(bound: BoundRule, sizes: Mapping[str, int] | None = None) -> int:
         return int(own(sizes))
     if bound.rule.indexed:
         return sum(elements(term, sizes) for term in bound.outputs)
-    multiply_add = len(bound.inputs) > 1 and bool(bound.reduced(0))
+    multiply_add = len(bound.inputs) > 1 and bool(bound.reduced[0])
     return (2 if multiply_add else 1) * math.prod(sizes.values())
 
 

@@ -25,7 +25,7 @@ from spmdsim.errors import DisagreementError, RuleError
 from spmdsim.sides import name_ranks, sides
 from spmdsim.trace import recorder
 from spmdsim.trace.events import CollectiveEvent
-from spmdsim.trace.recorder import source_line
+from spmdsim.trace.source_lines import source_line
 
 if TYPE_CHECKING:
     from spmdsim.worlds.base import World

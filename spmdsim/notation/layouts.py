@@ -157,7 +157,16 @@ def check_reduction(op: object) -> None:
         raise unknown(f"no reduction is called {op!r}", str(op), REDUCE_OPS, LayoutError)
 
 
-def axes_of_dim(entry: str | Sequence[str] | None) -> tuple[str, ...]:
+def layout_arguments(
+    mesh: Mesh, dims: Sequence[str | Sequence[str] | None], partial: PartialLike
+) -> tuple[tuple[tuple[str, ...], ...], tuple[tuple[str, str], ...]]:
+    """Per dim the axes that split it, and the partial axes with their reductions; a LayoutError says what fits no layout."""
+    entries, waiting = tuple(map(_axes_of_dim, dims)), _partial_axes_of(mesh, partial)
+    _check_axes(mesh, entries, waiting)
+    return entries, waiting
+
+
+def _axes_of_dim(entry: str | Sequence[str] | None) -> tuple[str, ...]:
     """The axes that split a dim, from a name, names or None."""
     if entry in (None, (), "None"):
         return ()
@@ -168,7 +177,7 @@ def axes_of_dim(entry: str | Sequence[str] | None) -> tuple[str, ...]:
     raise UsageTypeError(f"a dim takes an axis name, a tuple of names or None, but got {entry!r}")
 
 
-def partial_axes_of(mesh: Mesh, partial: PartialLike) -> tuple[tuple[str, str], ...]:
+def _partial_axes_of(mesh: Mesh, partial: PartialLike) -> tuple[tuple[str, str], ...]:
     """Axes with the reductions that they wait for, in mesh order; a name alone waits for a sum."""
     if partial == ():
         return ()
@@ -182,11 +191,12 @@ def partial_axes_of(mesh: Mesh, partial: PartialLike) -> tuple[tuple[str, str], 
     return tuple(sorted(items, key=lambda item: mesh.axis_index(item[0])))
 
 
-def check_axes(mesh: Mesh, dims: tuple[tuple[str, ...], ...], partial: tuple[tuple[str, str], ...]) -> None:
+def _check_axes(mesh: Mesh, dims: tuple[tuple[str, ...], ...], partial: tuple[tuple[str, str], ...]) -> None:
     """Refuse a layout with an axis that the mesh has not or that is used twice, or with several reductions."""
     axes = [*(axis for entry in dims for axis in entry), *(axis for axis, _ in partial)]
     for k, axis in enumerate(axes):
-        mesh.axis_index(axis)
+        if axis not in mesh.axes:
+            mesh.axis_index(axis)
         if axis in axes[:k]:
             raise LayoutError(
                 f"axis {axis!r} is used twice in one layout, but an axis can split one dim or hold one "

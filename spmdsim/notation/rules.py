@@ -33,9 +33,6 @@ def members(term: Term) -> set[str]:
     return {factor for dim in term for factor in dim}
 
 
-# -- a line ------------------------------------------------------------------------------------------
-
-
 @lru_cache(maxsize=4096)
 def terms_of(text: str) -> tuple[tuple[Term, ...], tuple[Term, ...]]:
     """The terms of operands and of results that a line says; a RuleError says where it is none.
@@ -88,9 +85,6 @@ def linear_groups(linear: str | Iterable[Iterable[int]], count: int, text: str) 
             f"linear is 'none', 'each', 'all' or sets of operands, but got {linear!r} for {text!r}"
         )
     return tuple(map(frozenset, groups[linear] if isinstance(linear, str) else linear))
-
-
-# -- shapes ------------------------------------------------------------------------------------------
 
 
 def fitted(
@@ -179,9 +173,6 @@ Axes = tuple[str, ...]
 
 def _in_words(axes: Axes) -> str:
     return "no axis" if not axes else repr(axes[0]) if len(axes) == 1 else repr(axes)
-
-
-# -- strategies --------------------------------------------------------------------------------------
 
 
 def of_strategy(bound: BoundRule, strategy: Strategy) -> Iterator[str]:

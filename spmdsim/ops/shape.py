@@ -20,7 +20,7 @@ from spmdsim.ops.dim_reductions import Dims, normal_dims
 from spmdsim.ops.operators import operator
 from spmdsim.ops.windowed import WindowOp
 from spmdsim.tensor import Op, Tensor
-from spmdsim.tensor.move import move
+from spmdsim.tensor.sources import move
 
 
 def moving_rule(text: str, whole: Sequence[str], linear: Any = "each") -> Rule:

@@ -25,7 +25,7 @@ from spmdsim.simulation.findings.problems import ERROR, Problem, SimulationError
 from spmdsim.simulation.interface.stand_in import StandIn, make_worlds
 from spmdsim.simulation.simulation_report import Report
 from spmdsim.simulation.timeline import Timeline
-from spmdsim.trace.recorder import cell
+from spmdsim.trace.source_lines import cell
 
 Emit = Callable[[int, str], None]
 

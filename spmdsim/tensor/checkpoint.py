@@ -27,9 +27,8 @@ from spmdsim.layout.element_type import safetensors_dtype, safetensors_name
 from spmdsim.tensor.checkpoint_folder import VERSION, Saving, read_manifest, saved_layout, sees, sync_folder
 from spmdsim.tensor.files import open_array
 from spmdsim.tensor.program_tensor import Tensor
-from spmdsim.tensor.replicas import require_equal_source
-from spmdsim.tensor.sources import Described
-from spmdsim.trace.recorder import source_line
+from spmdsim.tensor.sources import Described, require_equal_source
+from spmdsim.trace.source_lines import source_line
 
 if TYPE_CHECKING:
     from spmdsim.worlds.base import World

@@ -14,8 +14,7 @@ from spmdsim.core import Layout
 from spmdsim.core.tensor import pieces
 from spmdsim.core.world import programs
 from spmdsim.errors import InputError, UsageTypeError, two_names
-from spmdsim.tensor.move import along, move
-from spmdsim.tensor.sources import assemble, blocks, check_layout
+from spmdsim.tensor.sources import along, assemble, blocks, check_layout, move, require_equal_source
 from spmdsim.tensor.symbols import SymbolicTensor, become, before, ops
 from spmdsim.tensor.watch import watchers
 from spmdsim.trace.recorder import open_traces
@@ -206,12 +205,12 @@ class Tensor(SymbolicTensor):
         world.check_mesh(layout.mesh)
         shards = pieces(world, meta, take) if world.has_data else world.empties(meta)
         tensor = cls(world, meta, shards, requires_grad, name)
-        if world.compares or world.watches_values:
-            from spmdsim.tensor.replicas import require_equal_source, watch_values
+        if world.watches_values:
+            from spmdsim.tensor.replicas import watch_values
 
             watch_values(world)
-            if world.compares:
-                require_equal_source(world, tensor, source)
+        if world.compares:
+            require_equal_source(world, tensor, source)
         if programs:
             programs[-1].made(tensor, source)
         tensor.origin = world.origin(meta)  # only now: what was refused is counted on no rank

@@ -7,25 +7,24 @@ one: which of two nan their sum is depends on the order of the operands, and no 
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from spmdsim.errors import UsageTypeError, WorldError
-from spmdsim.sides import in_words, number_of, sides
+from spmdsim.sides import in_words, sides
 from spmdsim.tensor.program_tensor import Tensor, origin_of
+from spmdsim.tensor.sources import checksum, crc, sampled
 from spmdsim.tensor.verdict import Verdict
 from spmdsim.tensor.watch import Watcher, watchers
-from spmdsim.trace.recorder import source_line
+from spmdsim.trace.source_lines import source_line
 
 if TYPE_CHECKING:
+    from spmdsim.core.tensor import Tensor as PlainTensor
     from spmdsim.tensor import Op, ShardedOp
     from spmdsim.worlds.base import World
 
-#: Bytes up to which all are in a checksum; of more, so many samples of so many bytes.
-SMALL, SAMPLES, SAMPLE = 1 << 16, 16, 1 << 12
 #: Parts into which a stretch is cut where a difference is looked for.
 PARTS = 64
 
@@ -110,30 +109,6 @@ def _text(what: str, tensor: Tensor, flat: int, held: Sequence[tuple[Sequence[in
     return f"copies of {title} differ at {at}: {in_words(held, 'hold', tensor.world.job)}; asked at {source_line() or 'an unknown place'}"
 
 
-# -- checksums ----------------------------------------------------------------------------------------------
-
-
-def checksum(array: np.ndarray) -> int:
-    """A checksum of all bytes of an array."""
-    return _crc(array.ravel())
-
-
-def sampled(array: np.ndarray, turn: int = 0) -> int:
-    """A checksum of a small array, or of samples of a large one; another turn, other samples."""
-    if array.nbytes <= SMALL:
-        return checksum(array)
-    flat: Any = array.ravel() if array.flags.c_contiguous else array.flat
-    count, stride = max(SAMPLE // array.itemsize, 1), array.size / SAMPLES
-    last = array.size - count
-    first = [min(int((k + turn * 0.381966 % 1) * stride), last) for k in range(SAMPLES)]
-    return _crc(np.concatenate([np.asarray(flat[k : k + count]) for k in first]))
-
-
-def _crc(flat: np.ndarray) -> int:
-    data: Any = flat.view(np.uint8)
-    return zlib.crc32(data) if flat.size else 0
-
-
 def _canonical(flat: np.ndarray) -> np.ndarray:
     """The same numbers with all nan alike."""
     if flat.dtype.kind in "iub":
@@ -160,7 +135,7 @@ def first_difference(
         sizes = [max(-(-(stop - start) // PARTS), 1) for stop in stops]
         said = gather(
             [
-                [_crc(_canonical(flat[k : min(k + size, stop)])) for k in range(start, stop, size)]
+                [crc(_canonical(flat[k : min(k + size, stop)])) for k in range(start, stop, size)]
                 for flat, stop, size in zip(flats, stops, sizes)
             ]
         )
@@ -234,25 +209,16 @@ def watch_values(world: World) -> None:
         watchers.insert(0, Copies())
 
 
-def require_equal_source(world: World, tensor: Tensor, source: Any, what: str = "from_global") -> None:
-    """Refuse a source that is not the same on all ranks of the tensor's mesh, by a WorldError; large ones are sampled.
-
-    Of a function, the pieces that several ranks took are compared; or what it says that it gives (``words``).
-    """
+def refuse_unlike(
+    world: World,
+    tensor: PlainTensor,
+    group: Sequence[int],
+    facts: Sequence[str],
+    array: np.ndarray,
+    whole: bool,
+) -> None:
+    """Say by a WorldError what of a source is not the same on the ranks of a group, and who makes which."""
     layout, rank = tensor.layout, world.ranks[0]
-    if rank not in layout.mesh or getattr(source, "words", "") is None:
-        return
-    words, array = getattr(source, "words", ""), tensor.held[0]
-    if not hasattr(source, "shape") and not callable(source):
-        source = np.asarray(source)
-    if whole := isinstance(source, np.ndarray):
-        array = source
-    group = tuple(sorted(layout.mesh.rank_list if whole or words else layout.replica_ranks(rank)))
-    facts = (str(tensor.shape), tensor.dtype.name, str(layout), words)
-    if len(group) == 1 or world.equal_on(
-        group, number_of(repr((*facts, 0 if words else sampled(array)))), what
-    ):
-        return
     title = f"tensor {tensor.name!r}" if tensor.name else "a tensor"
     where = f", made at {source_line() or 'an unknown place'}"
     said = world.gather_on(group, facts)

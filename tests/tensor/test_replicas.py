@@ -15,7 +15,7 @@ from spmdsim import nn, ops
 from spmdsim.core import Mesh
 from spmdsim.core.tensor import Meta
 from spmdsim.errors import UsageTypeError, WorldError
-from spmdsim.tensor import Tensor, replicas, watch
+from spmdsim.tensor import Tensor, replicas, sources, watch
 from spmdsim.tensor.replicas import check_replicas, first_difference, sampled
 from spmdsim.worlds import LockStep
 
@@ -424,7 +424,7 @@ def test_sources_are_compared_on_the_ranks_that_share_them(what, rank_1, says, n
         )
         if kind == "list" and "dtype" in mine:
             source = whole
-        return replicas.require_equal_source(world, tensor, Formula(kind) if source is None else source)
+        return sources.require_equal_source(world, tensor, Formula(kind) if source is None else source)
 
     heard = on_threads(5, body)
     assert heard[2] is None

@@ -31,7 +31,7 @@ from spmdsim.worlds.mpi.waiting import absence, held_up, stuck
 class World:
     """What the calls of one rank ask their world for."""
 
-    about = 0
+    about, deadline = 0, 60.0
 
     def __init__(self):
         self.world = self

@@ -27,6 +27,7 @@ def process(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     monkeypatch.setattr("spmdsim.worlds.current.detect", lambda: None)
     monkeypatch.delenv(RANKS_VARIABLE, raising=False)
     monkeypatch.setattr("spmdsim.worlds.current._played", {})
+    monkeypatch.setattr("spmdsim.worlds.current._started", [])
     return monkeypatch
 
 

@@ -40,7 +40,7 @@ WORD = b"w" * 16
 
 
 class World:
-    about = 0
+    about, deadline = 0, 60.0
 
     def __init__(self):
         self.world = self

@@ -68,11 +68,13 @@ def test_sizes_that_make_no_world(kind):
 
 def test_without_a_launcher_a_world_is_in_lock_step(monkeypatch):
     monkeypatch.setattr("spmdsim.worlds.current.detect", lambda: None)
+    monkeypatch.setattr("spmdsim.worlds.current._started", [])
     assert repr(world()) == "LockStep(1)"
 
 
 def test_a_variable_says_how_many_ranks_one_process_plays(monkeypatch):
     monkeypatch.setattr("spmdsim.worlds.current.detect", lambda: None)
+    monkeypatch.setattr("spmdsim.worlds.current._started", [])
     monkeypatch.setenv("SPMDSIM_RANKS", "6")
     assert repr(world()) == "LockStep(6)" and world(3).size == 3
     for wrong in ("0", "six", "-1"):

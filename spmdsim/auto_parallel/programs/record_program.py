@@ -19,8 +19,8 @@ from spmdsim.errors import InputError, SpmdError, WorldError
 from spmdsim.layout.cuts import FrozenMapping
 from spmdsim.tensor import Op, ShardedOp, Tensor
 from spmdsim.tensor.watch import Watcher, watching
-from spmdsim.trace import recorder
-from spmdsim.trace.recorder import in_words
+from spmdsim.trace import source_lines
+from spmdsim.trace.source_lines import in_words
 
 Program = Callable[..., Any]
 #: Shapes of a program's arguments: a shape, or a pair of a shape and an element type.
@@ -91,7 +91,7 @@ class _Notes(Unconfigured):
             self.build.unique(self._name(op, tensors)),
             op.name,
             _configured(sharding, bound, self.ranks),
-            recorder.source_line() or "",
+            source_lines.source_line() or "",
             results[0].dtype.itemsize,
             differentiable=results[0].requires_grad,
             out=None if sharding is None else sharding.out_strategy,
@@ -197,7 +197,7 @@ def _call(program: Program, arguments: dict[str, Tensor]) -> Any:
 
 def _user_frames(error: Exception) -> list[traceback.FrameSummary]:
     """The frames that are neither ours nor numpy's."""
-    ours = (recorder.PACKAGE, _numpy_folder())
+    ours = (source_lines.PACKAGE, _numpy_folder())
     return [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(ours)]
 
 

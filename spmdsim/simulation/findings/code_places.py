@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any
 
-from spmdsim.trace.recorder import in_words
+from spmdsim.trace.source_lines import in_words
 
 HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep  # all of the simulator
 Site = tuple[CodeType, int]

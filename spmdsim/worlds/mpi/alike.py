@@ -21,7 +21,7 @@ from spmdsim._version import __version__
 from spmdsim.ending.starting import unlink_segments
 from spmdsim.errors import DisagreementError, SpmdError, WorldError
 from spmdsim.sides import name_ranks, number_of, sides
-from spmdsim.trace.recorder import source_line
+from spmdsim.trace.source_lines import source_line
 from spmdsim.worlds.mpi.boards import world_ranks
 from spmdsim.worlds.mpi.checker import DEADLINE, deadline_seconds
 from spmdsim.worlds.mpi.comms import Comparison

@@ -5,31 +5,27 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
 from spmdsim.bounded import Bounded
-from spmdsim.core.lockstep import contiguous
+from spmdsim.core.elements import contiguous
 from spmdsim.core.step import Step
-from spmdsim.errors import DisagreementError, InputError, WorldError
+from spmdsim.errors import InputError, WorldError
 from spmdsim.sides import NUMBERS, number_of
-from spmdsim.worlds.mpi.board import END, INSIDE, Board, Record, as_number, column, digest
+from spmdsim.worlds.mpi.board import Board, Record, as_number, digest
 from spmdsim.worlds.mpi.boards import known_board
 from spmdsim.worlds.mpi.noted_calls import KINDS, Calls, this_line
-from spmdsim.worlds.mpi.waiting import NEVER, Watch, absence, held_up
+from spmdsim.worlds.mpi.waiting import Watch
 from spmdsim.worlds.programs import Run
 
 #: Seconds that ranks wait for each other unless ``SPMDSIM_DEADLINE`` says otherwise.
 DEADLINE = 60.0
-#: Seconds for which a rank that waits does not sleep, between two looks of one that does, and between two longer looks.
-AWAKE, NAP, LOOK = 0.005, 0.0005, 0.25
-#: Seconds that a rank which sees that the ranks disagree gives the others to come there, too.
-GRACE, SHORT = 1.0, 0.05
 #: Bytes from which on a message of another length than expected may end the job in MPI: MPICH aborts, Open MPI writes
 #: what is longer behind the receiver's buffer.
 HEAVY = 1 << 10
@@ -77,6 +73,7 @@ class Checker:
         self._counted = [0] * KINDS  # few enough to be kept for ever; kinds may share one
         self._made: Bounded[int, tuple[Any, int, int]] = Bounded(KINDS)
         self.watch = Watch.of(board)
+        self.watch.follow(self)
 
     def calls(self, members: tuple[int, ...]) -> Calls:
         """The calls of a group."""
@@ -89,8 +86,11 @@ class Checker:
             ranks, places = (tuple(numbers) for numbers in zip(*there))
             strict = self.mode is True
             calls = self._calls[members] = Calls(self.board, self.name, ranks, places, self, strict)
-            self.watch.follow(calls, self.deadline)
         return calls
+
+    def groups(self) -> list[Calls]:
+        """The calls of all groups so far; another thread may ask."""
+        return list(self._calls.values())
 
     def of(self, step: Step, dtype: np.dtype, algorithm: str | None, ranks: Sequence[int]) -> Check:
         """The check of a step's calls, which these ranks make."""
@@ -136,65 +136,8 @@ class Checker:
             if calls.number != calls.settled:
                 # What they noted must be known up to this rank's last call: their data may be quicker.
                 if calls.far:
-                    self.reach(calls, calls.number - 1, calls.far)
-                self.compare(calls)
-
-    def compare(self, calls: Calls) -> None:
-        """The same for the calls of one group."""
-        self.board.refresh()
-        number = calls.differs()
-        if number is not None:
-            calls.tell_tensor(number)
-            end = time.monotonic() + min(GRACE, self.deadline)
-            while not calls.came(number, calls.others) and time.monotonic() < end:
-                time.sleep(NAP)
-                self.board.refresh()
-            time.sleep(SHORT)  # the others tell theirs
-            self.board.refresh()
-            calls.told = True
-            self.board.speak()
-            raise DisagreementError(calls.disagreement(number))
-        if calls.came(calls.number - 1, calls.far):  # else their copies are older than what they sent
-            calls.settled = calls.number
-
-    def wait(self, calls: Calls, number: int, there: Callable[[], bool]) -> None:
-        """Wait until the other ranks are where they must be before this rank goes on with a call."""
-        begin = time.monotonic()
-        look, calls.awake = begin + LOOK, True
-        try:
-            while not there():
-                now = time.monotonic()
-                self.board.refresh()
-                if now - begin < AWAKE:
-                    os.sched_yield()
-                    continue
-                if now > look:
-                    look = now + LOOK
-                    self.compare(calls)
-                    if self.board.me in held_up(self.board):
-                        self._missing(calls, number, NEVER)
-                if now - begin > self.deadline:
-                    self._missing(calls, number, f"did not come within {self.deadline:g} s")
-                time.sleep(NAP)
-        finally:
-            calls.awake = False
-
-    def reach(self, calls: Calls, number: int, places: Sequence[int]) -> None:
-        """Wait until these members have come to a call that this rank began before, in sight of the others."""
-        if calls.came(number, places):
-            return
-        numbers, last = self.board.numbers, column(calls.start, END, calls.number - 1)
-        numbers[last] = 0  # as if it were still in its last one
-        numbers[INSIDE] = self.board.inside(calls.start)
-        try:
-            self.wait(calls, number, lambda: calls.came(number, places))
-        finally:
-            numbers[last] = as_number(time.monotonic())
-
-    def _missing(self, calls: Calls, number: int, how: str) -> NoReturn:
-        calls.told = True
-        self.board.speak()
-        raise DisagreementError(absence(self.board, calls, number, how))
+                    calls.reach(calls.number - 1, calls.far)
+                calls.compare()
 
     def process(self, rank: int) -> int:
         """Whether a rank's process runs."""
@@ -207,8 +150,8 @@ class Checker:
 
     def close(self, failed: bool = False) -> None:
         """Note no more calls."""
+        self.watch.leave(self)
         for calls in self._calls.values():
-            self.watch.leave(calls)
             calls.forget(failed)
         self._calls.clear()
         self.closed = True
@@ -260,7 +203,7 @@ class Check:
     def failed(self, error: BaseException) -> None:
         """Compare after an error of MPI's, such as a message that is longer than expected."""
         if isinstance(error, MPI.Exception):
-            self.checker.compare(self.calls)
+            self.calls.compare()
 
     @contextmanager
     def inside(self, ids: str = "", first: bool = False) -> Iterator[None]:
@@ -272,34 +215,28 @@ class Check:
         number = calls.begin(kind)
         try:
             if calls.new(self.digest) or first or checker.mode is True:
-                self.meet()
+                calls.meet()
             else:
                 calls.mark(number)
                 if calls.unlike(number):
-                    checker.compare(calls)
+                    calls.compare()
             yield
         except MPI.Exception:
-            checker.compare(calls)
+            calls.compare()
             raise
         finally:
             calls.end(number)
         self.compare()
 
-    def meet(self) -> None:
-        """Inside of a call: wait until all others have begun it, too, and compare."""
-        calls, number = self.calls, self.calls.number - 1
-        self.checker.wait(calls, number, lambda: calls.came(number, calls.others))
-        self.checker.compare(calls)
-
     def compare(self) -> None:
         """Compare what was called so far; go on as soon as there is room to note more."""
         calls, begin = self.calls, time.monotonic()
-        self.checker.compare(calls)
+        calls.compare()
         end = time.monotonic()
         calls.due = end + max(LATEST, SHARE * (end - begin))
         if not calls.room():
-            self.checker.wait(calls, calls.number - 1, self._room)
+            calls.wait(calls.number - 1, self._room)
 
     def _room(self) -> bool:
-        self.checker.compare(self.calls)
+        self.calls.compare()
         return self.calls.room()

@@ -124,9 +124,10 @@ class Tally:
 
     def controls(self, purpose: str, received: int = 0, sent: int = 0) -> None:
         """A call is control traffic."""
-        once = Asked(1, received, sent)
-        self.control[purpose] = self.control.get(purpose, Asked()) + once
-        recorder.control(purpose, once)
+        calls, before, after = self.control.get(purpose, (0, 0, 0))
+        self.control[purpose] = Asked(calls + 1, before + received, after + sent)
+        if recorder.open_traces:
+            recorder.control(purpose, Asked(1, received, sent))
 
 
 #: The library's name.

@@ -24,7 +24,7 @@ from spmdsim.ending.hooks import hook_quick_exit, left_with
 from spmdsim.ending.stop import end_job
 from spmdsim.errors import DisagreementError, UsageTypeError, WorldError
 from spmdsim.sides import name_ranks, number_of, sides
-from spmdsim.trace.recorder import source_line, source_lines
+from spmdsim.trace.source_lines import source_line, source_lines
 from spmdsim.worlds.mpi.alike import differing
 from spmdsim.worlds.mpi.comms import HURRIED, Comparison
 from spmdsim.worlds.mpi.counted import GAVE_UP, LEFT

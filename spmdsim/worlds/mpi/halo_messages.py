@@ -11,7 +11,7 @@ from weakref import ref
 import numpy as np
 from mpi4py import MPI
 
-from spmdsim.core.lockstep import contiguous
+from spmdsim.core.elements import contiguous
 from spmdsim.core.step import Index
 from spmdsim.redistribution import halo
 from spmdsim.redistribution.halo import HaloPiece, HaloStep, Room

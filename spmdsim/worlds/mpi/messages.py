@@ -21,7 +21,7 @@ import numpy as np
 from mpi4py import MPI
 
 from spmdsim.collectives.execution import execute
-from spmdsim.core.lockstep import contiguous
+from spmdsim.core.elements import contiguous
 from spmdsim.core.step import Index
 from spmdsim.redistribution.ways import way
 from spmdsim.redistribution.ways.rank_transfers import (

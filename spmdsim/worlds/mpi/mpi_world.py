@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from spmdsim.core.lockstep import contiguous, cutting
+from spmdsim.core.elements import contiguous
+from spmdsim.core.lockstep import cutting
 from spmdsim.core.step import LOCAL_STEPS, Step
 from spmdsim.core.world import programs
 from spmdsim.errors import WorldError
@@ -145,17 +146,15 @@ class MPIWorld(BeginsEarly):
 
     @classmethod
     def of_launcher(cls, size: int) -> MPIWorld:
-        """The world of all processes that the launcher says it started; one per process, however often it is asked for.
+        """The world of all processes that the launcher says it started; who asks for it keeps it.
 
         Raises:
             WorldError: MPI sees another number of processes.
         """
-        global _launched
         if (seen := MPI.COMM_WORLD.Get_size()) != size:
             use = f"use the mpirun that belongs to {VENDOR}"
             raise WorldError(f"the launcher started {size} processes but {VENDOR} sees {seen}: {use}")
-        _launched = _launched or cls()
-        return _launched
+        return cls()
 
     def run(self, step: Step, shards: list[Any], algorithm: str | None = None) -> list[Any]:
         """Run one step on this rank's shard; see :meth:`World.run`. Known calls take the short way."""
@@ -285,7 +284,7 @@ class MPIWorld(BeginsEarly):
         some, trial = self._trials.of(step, dtype, ways, members_of(step), program.free)
         if len(some) == 1:
             return make(some[0])
-        meet = (lambda: None) if program.check is None else program.check.meet
+        meet = (lambda: None) if program.check is None else program.check.calls.meet
         group = step.group(self.rank) if step.axes else members_of(step)
         comm = self._comms.of(tuple(sorted(group)))
         return tried(trial, lambda number: make(some[number]), comm, meet, program.free)
@@ -423,9 +422,6 @@ class MPIWorld(BeginsEarly):
         self.cache.clear()
         self._shared.close()
         self._comms.free()
-
-
-_launched: MPIWorld | None = None
 
 
 def _nothing(step: Step, dtype: np.dtype) -> Run:

@@ -10,65 +10,25 @@ from __future__ import annotations
 import os
 import struct
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
-from itertools import count
 from threading import Lock
 from types import CodeType, FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
-import spmdsim
 from spmdsim.bounded import Bounded
-from spmdsim.core.lockstep import contiguous
+from spmdsim.core.elements import contiguous
+from spmdsim.errors import DisagreementError
 from spmdsim.sides import name_ranks, number_of, sides
-from spmdsim.trace.recorder import source_line, source_lines, users
+from spmdsim.trace.source_lines import source_line, source_lines, threads_in_calls, user_frame
 from spmdsim.worlds.mpi import board as area
-from spmdsim.worlds.mpi.board import Board, NotedCall, as_float, column, differences
+from spmdsim.worlds.mpi.board import Board, NotedCall, as_float, as_number, column, differences
+from spmdsim.worlds.mpi.waiting import NEVER, absence, held_up
 from spmdsim.worlds.mpi.written_steps import IN_ORDER, WrittenRun
 from spmdsim.worlds.programs import Run
 
 if TYPE_CHECKING:
     from spmdsim.worlds.mpi.checker import Check, Checker
-
-# -- the line of the user's program that runs now, as a number, found in a fraction of a microsecond ------
-
-#: Where the package is.
-_PACKAGE = os.path.dirname(spmdsim.__file__) + os.sep
-#: Functions and lines that are remembered.
-KEPT = 8192
-
-#: By the identity of a function's code: 0 if it is not the user's, else its number.
-functions: dict[int, int] = {}
-#: The code of these, so that their identity stays their own.
-_codes: Bounded[int, CodeType] = Bounded(KEPT, lambda code: functions.pop(id(code)))
-_numbers = count(1)
-
-
-def user_frame(frame: FrameType | None) -> tuple[FrameType | None, int]:
-    """The first frame of the user's from this one on, and the number of its function."""
-    while frame is not None:
-        function = functions.get(id(frame.f_code))
-        if function is None:
-            function = remember(frame.f_code)
-        if function:
-            return frame, function
-        frame = frame.f_back
-    return None, 0
-
-
-def threads_in_calls() -> list[str]:
-    """The user's threads that are in a call of the package now, by name."""
-    here = []
-    frames = sys._current_frames()
-    for thread in threading.enumerate():
-        frame: FrameType | None = frames.get(thread.ident or 0)
-        while frame is not None and not users(frame.f_code.co_filename):
-            if frame.f_code.co_filename.startswith(_PACKAGE) and not thread.name.startswith("spmdsim "):
-                here.append(thread.name)
-                break
-            frame = frame.f_back
-    return here
 
 
 def this_line(board: Board, depth: int = 1) -> float:
@@ -94,13 +54,6 @@ def line_above(
     return line, frame.f_code, lines.get, above
 
 
-def remember(code: CodeType) -> int:
-    """The number of a function; 0 if it is not the user's."""
-    function = functions[id(code)] = next(_numbers) if users(code.co_filename) else 0
-    _codes[id(code)] = code
-    return function
-
-
 def name(frame: FrameType, lines: dict[int, float], board: Board) -> float:
     """The number of a frame's line, told in words and kept among its function's lines."""
     words = source_line(frame) or "an unknown place"
@@ -110,6 +63,10 @@ def name(frame: FrameType, lines: dict[int, float], board: Board) -> float:
     return line
 
 
+#: Seconds for which a rank that waits does not sleep, between two looks of one that does, and between two longer looks.
+AWAKE, NAP, LOOK = 0.005, 0.0005, 0.25
+#: Seconds that a rank which sees that the ranks disagree gives the others to come there, too.
+GRACE, SHORT = 1.0, 0.05
 #: Calls, a power of two, after which a group's are compared if nobody asked before.
 EVERY = 64
 #: Calls that are compared one by one sooner than all at once.
@@ -158,7 +115,7 @@ class Calls:
         self._found: dict[int, int] = {}
         self.peers: tuple[tuple[memoryview, int], ...] = ()
         self._lock = Lock()  # the thread of ``waiting`` compares, too
-        self._tensor_words = checker.tensor
+        self._tensor_words, self.deadline = checker.tensor, checker.deadline
         self.begin, self.end, self.noted = _noting(self, checker.world, strict)
 
     def new(self, kind: int) -> bool:
@@ -260,6 +217,69 @@ class Calls:
             self.peers = tuple([(self.board.areas[there], begin) for there, begin in self._found.items()])
         return at
 
+    def compare(self) -> None:
+        """Compare all that was called so far with what the others called so far."""
+        self.board.refresh()
+        number = self.differs()
+        if number is not None:
+            self.tell_tensor(number)
+            end = time.monotonic() + min(GRACE, self.deadline)
+            while not self.came(number, self.others) and time.monotonic() < end:
+                time.sleep(NAP)
+                self.board.refresh()
+            time.sleep(SHORT)  # the others tell theirs
+            self.board.refresh()
+            self.told = True
+            self.board.speak()
+            raise DisagreementError(self.disagreement(number))
+        if self.came(self.number - 1, self.far):  # else their copies are older than what they sent
+            self.settled = self.number
+
+    def wait(self, number: int, there: Callable[[], bool]) -> None:
+        """Wait until the other ranks are where they must be before this rank goes on with a call."""
+        begin = time.monotonic()
+        look, self.awake = begin + LOOK, True
+        try:
+            while not there():
+                if self.far:
+                    self.board.refresh()
+                if (now := time.monotonic()) - begin < AWAKE:
+                    os.sched_yield()
+                    continue
+                if now > look:
+                    look = now + LOOK
+                    self.compare()
+                    if self.board.me in held_up(self.board):
+                        self._missing(number, NEVER)
+                if now - begin > self.deadline:
+                    self._missing(number, f"did not come within {self.deadline:g} s")
+                time.sleep(NAP)
+        finally:
+            self.awake = False
+
+    def meet(self) -> None:
+        """Inside of a call: wait until all others have begun it, too, and compare."""
+        number = self.number - 1
+        self.wait(number, lambda: self.came(number, self.others))
+        self.compare()
+
+    def reach(self, number: int, places: Sequence[int]) -> None:
+        """Wait until these members have come to a call that this rank began before, in sight of the others."""
+        if self.came(number, places):
+            return
+        numbers, last = self.board.numbers, column(self.start, area.END, self.number - 1)
+        numbers[last] = 0  # as if it were still in its last one
+        numbers[area.INSIDE] = self.board.inside(self.start)
+        try:
+            self.wait(number, lambda: self.came(number, places))
+        finally:
+            numbers[last] = as_number(time.monotonic())
+
+    def _missing(self, number: int, how: str) -> NoReturn:
+        self.told = True
+        self.board.speak()
+        raise DisagreementError(absence(self.board, self, number, how))
+
     # -- in words ---------------------------------------------------------------------------------------
 
     def record(self, place: int, number: int) -> NotedCall | None:
@@ -321,8 +341,10 @@ class Calls:
         return ""
 
     def _tensor(self, tensor: int) -> str:
-        words = next(filter(None, (self.board.words(place, tensor) for place in self.board.places())), None)
-        return words or f"a tensor computed otherwise (number {tensor % 0xFFFF:04x})"
+        words = (self.board.words(place, tensor) for place in self.board.places())
+        return (
+            next(filter(None, words), None) or f"a tensor computed otherwise (number {tensor % 0xFFFF:04x})"
+        )
 
     def _before(self, number: int) -> str:
         some = range(max(0, number - BEFORE), number)
@@ -354,22 +376,18 @@ _LOOKS = (
     "    marks[place] = number ^ key",
     "    all = row.tolist()",
     "    if all.count(latest) + all.count(before) != near and unlike(number):",
-    "        check.checker.compare(calls)",
+    "        calls.compare()",
 )
 _LOOKS_AT_ONE = (
     "    marks[place] = number ^ key",
     "    its = row[1 - own]",
     "    if its != latest and its != before and unlike(number):",
-    "        check.checker.compare(calls)",
+    "        calls.compare()",
 )
-_LOOKS_FAR = (
-    "    marks[place] = number ^ key",
-    "    if unlike(number):",
-    "        check.checker.compare(calls)",
-)
+_LOOKS_FAR = ("    marks[place] = number ^ key", "    if unlike(number):", "        calls.compare()")
 _LOOKS_AT_MARKS = (
     "    if marks[place] == number ^ key and unlike(number):",
-    "        check.checker.compare(calls)",
+    "        calls.compare()",
 )
 _ENDS = (
     "except BaseException as error:",

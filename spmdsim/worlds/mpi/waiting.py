@@ -17,6 +17,7 @@ from spmdsim.worlds.mpi import board as area
 from spmdsim.worlds.mpi.board import Board
 
 if TYPE_CHECKING:
+    from spmdsim.worlds.mpi.checker import Checker
     from spmdsim.worlds.mpi.noted_calls import Calls
 
 #: Seconds between two looks, at most; looks per deadline, at least.
@@ -146,25 +147,25 @@ class Watch:
 
     def __init__(self, board: Board) -> None:
         self._board = board
-        self._calls: dict[int, tuple[Calls, float]] = {}
+        self._checkers: list[Checker] = []
         self._tick = TICK
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._look, name="spmdsim waits", daemon=True)
 
-    def follow(self, calls: Calls, deadline: float) -> None:
-        """Look after a group's calls, too."""
-        self._calls[calls.key] = calls, deadline
-        self._tick = max(min(self._tick, deadline / LOOKS), 0.02)
+    def follow(self, checker: Checker) -> None:
+        """Look after the calls of a world's groups, too."""
+        self._checkers.append(checker)
+        self._tick = max(min(self._tick, checker.deadline / LOOKS), 0.02)
         if not self._thread.is_alive() and self._thread.ident is None:
             self._thread.start()
 
     def followed(self) -> list[Calls]:
         """The calls of all groups of this process."""
-        return [calls for calls, _ in list(self._calls.values())]
+        return [calls for checker in [*self._checkers] for calls in checker.groups()]
 
-    def leave(self, calls: Calls) -> None:
+    def leave(self, checker: Checker) -> None:
         """No longer."""
-        self._calls.pop(calls.key, None)
+        self._checkers.remove(checker)
 
     @staticmethod
     def leave_all(code: int, last: bool) -> None:
@@ -201,14 +202,15 @@ class Watch:
         since = 0.0
         while not self._done.wait(self._tick):
             board.refresh()
-            for calls in self.followed():
+            followed = {calls.key: calls for calls in self.followed()}
+            for calls in followed.values():
                 calls.differs()  # so that others need not wait for this rank's next call
             now = board.waits(board.me)
-            known = None if now is None else self._calls.get(now[0])
+            known = None if now is None else followed.get(now[0])
             if now is None or known is None or now != before:
                 before, since, signs = now, time.monotonic(), 0
                 continue
-            calls, deadline = known
+            calls, deadline = known, known.deadline
             waited = time.monotonic() - since
             text = None if calls.awake else self._why(calls, now[1], waited, deadline)
             if text is not None and board.waits(board.me) == now:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from spmdsim.core.lockstep import contiguous
+from spmdsim.core.elements import contiguous
 from spmdsim.trace import recorder
 from spmdsim.worlds.mpi.counted import Counted
 from spmdsim.worlds.programs import Run
