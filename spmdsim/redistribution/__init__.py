@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from spmdsim.redistribution import step_counts as step_counts  # tells core what its own steps move
+from spmdsim.redistribution import group_steps as group_steps  # tells core what its own steps move
 
 if TYPE_CHECKING:
     from spmdsim.redistribution.planner import Plan, plan

@@ -26,12 +26,12 @@ from spmdsim.layout.windowed_layout import Windowed
 from spmdsim.notation.layouts import integers
 from spmdsim.pictured import ShortRepr
 from spmdsim.redistribution.exchange.direct import sent_counts
+from spmdsim.redistribution.group_steps import LISTED, sent_nbytes
 from spmdsim.redistribution.halo import halo_bound, steps_to
 from spmdsim.redistribution.lower_bound import ReceptionBound, lower_bound
 from spmdsim.redistribution.plan_candidates import Candidate, Redistribution, Shape, candidates, endpoints
 from spmdsim.redistribution.price import BYTES_ONLY, all_received, largest, most_sent, price_step
 from spmdsim.redistribution.reshape_plans import reshape_bound, reshape_candidates
-from spmdsim.redistribution.step_counts import LISTED, sent_nbytes
 from spmdsim.redistribution.ways.way import plan_peak
 
 if TYPE_CHECKING:

@@ -25,10 +25,9 @@ from spmdsim.redistribution.exchange.direct_reduction import most_messages, tota
 from spmdsim.redistribution.exchange.exchange_volume import busiest, exchange_volume, few_volume
 from spmdsim.redistribution.exchange.flat import flat_received
 from spmdsim.redistribution.exchange.grid import Ends, grid, piece_numbers, ranks_of
-from spmdsim.redistribution.group_steps import PartsStep, ScanStep
+from spmdsim.redistribution.group_steps import LISTED, PartsStep, ScanStep, sent_nbytes
 from spmdsim.redistribution.halo import HaloStep, all_halo_received
 from spmdsim.redistribution.halo import busiest as busiest_in_halo
-from spmdsim.redistribution.step_counts import LISTED, sent_nbytes
 
 #: The model without a machine: only bytes cost, and sending is free. The fewest bytes win.
 BYTES_ONLY = Machine("fewest bytes", alpha=0.0, beta=1.2e-10)

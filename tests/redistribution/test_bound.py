@@ -20,8 +20,8 @@ from spmdsim.core.step import Step
 from spmdsim.cost.machine import Machine
 from spmdsim.redistribution import plan
 from spmdsim.redistribution.adders import balanced
+from spmdsim.redistribution.group_steps import sent_nbytes
 from spmdsim.redistribution.lower_bound import lower_bound
-from spmdsim.redistribution.step_counts import sent_nbytes
 from spmdsim.trace import record
 from spmdsim.worlds.lockstep_world import LockStep
 

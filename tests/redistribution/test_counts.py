@@ -26,7 +26,7 @@ from spmdsim.redistribution.exchange import direct_reduction
 from spmdsim.redistribution.exchange.direct import receives, sends, shares
 from spmdsim.redistribution.exchange.exchange_volume import FewVolume, busiest, even_volume, exchange_volume
 from spmdsim.redistribution.exchange.grid import Cuts, Ends, grid
-from spmdsim.redistribution.group_steps import parts_step, scan_step, scan_traffic
+from spmdsim.redistribution.group_steps import parts_step, scan_step, scan_traffic, sent_nbytes
 from spmdsim.redistribution.lower_bound import lower_bound
 from spmdsim.redistribution.merge import Merge, buckets, shared_copies
 from spmdsim.redistribution.price import (
@@ -39,7 +39,6 @@ from spmdsim.redistribution.price import (
     step_messages,
 )
 from spmdsim.redistribution.reshape_plans import reshape_bound
-from spmdsim.redistribution.step_counts import sent_nbytes
 from spmdsim.redistribution.ways.tuning import Tuning
 from spmdsim.redistribution.ways.way import ways_of
 

@@ -23,6 +23,7 @@ from spmdsim.redistribution.exchange.direct import Transfers, receives, sends, s
 from spmdsim.redistribution.exchange.direct_reduction import most_received, totals
 from spmdsim.redistribution.exchange.exchange_volume import FewVolume, busiest, even_volume, exchange_volume
 from spmdsim.redistribution.exchange.grid import Ends, ranks_of
+from spmdsim.redistribution.group_steps import sent_nbytes
 from spmdsim.redistribution.lower_bound import lower_bound
 from spmdsim.redistribution.plan_candidates import REDUCED, Redistribution, candidates, endpoints
 from spmdsim.redistribution.price import (
@@ -33,7 +34,6 @@ from spmdsim.redistribution.price import (
     price_exchange,
     step_messages,
 )
-from spmdsim.redistribution.step_counts import sent_nbytes
 from spmdsim.tensor import Tensor
 from spmdsim.trace.event_table import pairs
 from spmdsim.worlds.lockstep_world import LockStep

@@ -14,8 +14,8 @@ from spmdsim.core import Layout, Mesh
 from spmdsim.core.step import Step
 from spmdsim.redistribution import plan
 from spmdsim.redistribution.exchange.flat import flat_receives, flat_sends
+from spmdsim.redistribution.group_steps import sent_nbytes
 from spmdsim.redistribution.reshape_plans import factor
-from spmdsim.redistribution.step_counts import sent_nbytes
 from spmdsim.trace import record
 from spmdsim.worlds.lockstep_world import LockStep
 

@@ -19,9 +19,8 @@ from spmdsim.core.layout import Mesh
 from spmdsim.core.step import LOCAL_STEPS, Index, Step, within
 from spmdsim.layout.element_type import accumulator, is_float, is_half
 from spmdsim.redistribution.exchange.direct_reduction import scratch
-from spmdsim.redistribution.group_steps import ScanStep
+from spmdsim.redistribution.group_steps import LISTED, ScanStep, sent_nbytes
 from spmdsim.redistribution.halo import HaloStep, received, room_around, sent
-from spmdsim.redistribution.step_counts import LISTED, sent_nbytes
 from spmdsim.redistribution.ways.rank_transfers import (
     Blocks,
     RankTransfers,

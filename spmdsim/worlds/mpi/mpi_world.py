@@ -34,9 +34,8 @@ from spmdsim.trace.events import Asked
 from spmdsim.worlds.emulated import emulation
 from spmdsim.worlds.local_steps import Arrived, check_shards, filling
 from spmdsim.worlds.mpi import messages
-from spmdsim.worlds.mpi.alike import agreed
+from spmdsim.worlds.mpi.alike import DEADLINE, Check, Checker, agreed, making, members_of, record_path
 from spmdsim.worlds.mpi.boards import board_of, world_ranks
-from spmdsim.worlds.mpi.checker import DEADLINE, Check, Checker, making, members_of
 from spmdsim.worlds.mpi.comms import Comms, Comparison
 from spmdsim.worlds.mpi.counted import VENDOR, Counted, Tally
 from spmdsim.worlds.mpi.exchanges import exchange_numbered, scan, send_parts, sum_directly
@@ -44,7 +43,6 @@ from spmdsim.worlds.mpi.halo_messages import exchange_halo, settled
 from spmdsim.worlds.mpi.lookup_messages import RowExchange, RowProgram
 from spmdsim.worlds.mpi.messages import broadcast, place, run_schedule
 from spmdsim.worlds.mpi.posting import BeginsEarly
-from spmdsim.worlds.mpi.recording import Recording, record_path
 from spmdsim.worlds.mpi.reducing import ReduceGroup, reduce_all, reduce_scattered
 from spmdsim.worlds.mpi.shared import Shared, gather_shared, reduce_shared
 from spmdsim.worlds.mpi.trials import Trials, common_machine, machine_name, tried
@@ -139,6 +137,8 @@ class MPIWorld(BeginsEarly):
             mode = "auto" if self.watches_values else mode
             board, places = board_of(self._everyone)
             if settings["record"]:
+                from spmdsim.worlds.mpi.recording import Recording
+
                 Recording.of(board, settings["record"])
             self._checker = Checker(self, board, places, mode, self._deadline)
         if self.size > 1:

@@ -21,32 +21,18 @@ from mpi4py import MPI
 
 from spmdsim.ending.notes import ASKED, ENDING, job_folder, why_asked
 from spmdsim.ending.stop import before_end, write
-from spmdsim.errors import InputError
 from spmdsim.sides import name_ranks
 from spmdsim.trace import last_calls
 from spmdsim.trace.last_calls import LastCall
 from spmdsim.worlds.mpi.board import WRITES, Board
 from spmdsim.worlds.mpi.waiting import gone
 
-#: Where the last calls are written.
-VARIABLE = "SPMDSIM_RECORD"
 #: Seconds that another rank's writing is waited for, and for which ranks that get the same signal need not write again.
 PATIENCE = 1.0
 #: The states of WRITES: this rank writes now; it has written as the job ends. Else the time when it wrote, in nanoseconds.
 WRITING, WRITTEN = 1, 2
 
 _SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGUSR1") if hasattr(signal, name)]
-
-
-def record_path() -> str | None:
-    """The file that the environment asks for, in full; None if it asks for none."""
-    asked = os.environ.get(VARIABLE)
-    if not asked:
-        return None
-    path = os.path.abspath(asked)
-    if not os.path.isdir(os.path.dirname(path)) or os.path.isdir(path):
-        raise InputError(f"{VARIABLE}={asked} is no file that can be written: its folder must exist")
-    return path
 
 
 class Recording:
