@@ -213,7 +213,7 @@ def test_modes_come_from_the_argument_or_the_environment(monkeypatch):
 
 def test_the_deadline_comes_from_the_environment(monkeypatch):
     pytest.importorskip("mpi4py")
-    from spmdsim.worlds.mpi.alike import DEADLINE, deadline_seconds
+    from spmdsim.worlds.mpi.checker import DEADLINE, deadline_seconds
 
     monkeypatch.delenv("SPMDSIM_DEADLINE", raising=False)
     assert deadline_seconds() == DEADLINE

@@ -32,7 +32,7 @@ from spmdsim.worlds.mpi.messages import abandoned
 from spmdsim.worlds.mpi.waiting import Watch
 
 if TYPE_CHECKING:
-    from spmdsim.worlds.mpi.alike import Checker
+    from spmdsim.worlds.mpi.checker import Checker
 
 #: Communicators a world holds at most; MPICH ends at 2,046.
 MOST = 1900

@@ -18,7 +18,7 @@ from spmdsim.errors import WorldError
 from spmdsim.redistribution.sparse_lookup import RowStep, Want, row_frame
 from spmdsim.worlds.local_steps import Peers, gathered_gradient, place_rows, summed
 from spmdsim.worlds.mpi import messages
-from spmdsim.worlds.mpi.alike import Check
+from spmdsim.worlds.mpi.checker import Check
 from spmdsim.worlds.mpi.messages import Stretches, element
 from spmdsim.worlds.mpi.shared import Windows
 from spmdsim.worlds.pool import allocator

@@ -34,8 +34,9 @@ from spmdsim.trace.events import Asked
 from spmdsim.worlds.emulated import emulation
 from spmdsim.worlds.local_steps import Arrived, check_shards, filling
 from spmdsim.worlds.mpi import messages
-from spmdsim.worlds.mpi.alike import DEADLINE, Check, Checker, agreed, making, members_of, record_path
+from spmdsim.worlds.mpi.alike import agreed, record_path
 from spmdsim.worlds.mpi.boards import board_of, world_ranks
+from spmdsim.worlds.mpi.checker import DEADLINE, Check, Checker, making, members_of
 from spmdsim.worlds.mpi.comms import Comms, Comparison
 from spmdsim.worlds.mpi.counted import VENDOR, Counted, Tally
 from spmdsim.worlds.mpi.exchanges import exchange_numbered, scan, send_parts, sum_directly

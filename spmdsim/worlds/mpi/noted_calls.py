@@ -28,7 +28,7 @@ from spmdsim.worlds.mpi.written_steps import IN_ORDER, WrittenRun
 from spmdsim.worlds.programs import Run
 
 if TYPE_CHECKING:
-    from spmdsim.worlds.mpi.alike import Check, Checker
+    from spmdsim.worlds.mpi.checker import Check, Checker
 
 
 def this_line(board: Board, depth: int = 1) -> float:

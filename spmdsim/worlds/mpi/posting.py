@@ -25,7 +25,7 @@ from spmdsim.layout.element_type import check_reduce
 from spmdsim.redistribution.ways.tuning import Tuning
 from spmdsim.redistribution.ways.way import Way, way_of
 from spmdsim.worlds.base import World
-from spmdsim.worlds.mpi.alike import Check, Checker
+from spmdsim.worlds.mpi.checker import Check, Checker
 from spmdsim.worlds.mpi.counted import Tally
 from spmdsim.worlds.mpi.messages import MAX_COUNT, element
 from spmdsim.worlds.mpi.reducing import ReduceGroup, packed, to_others

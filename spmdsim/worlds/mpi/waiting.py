@@ -17,7 +17,7 @@ from spmdsim.worlds.mpi import board as area
 from spmdsim.worlds.mpi.board import Board
 
 if TYPE_CHECKING:
-    from spmdsim.worlds.mpi.alike import Checker
+    from spmdsim.worlds.mpi.checker import Checker
     from spmdsim.worlds.mpi.noted_calls import Calls
 
 #: Seconds between two looks, at most; looks per deadline, at least.

@@ -1,0 +1,242 @@
+"""Comparing the ranks' calls: before a new kind of call runs, and before any number leaves the program."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from spmdsim.bounded import Bounded
+from spmdsim.core.elements import contiguous
+from spmdsim.core.step import Step
+from spmdsim.errors import InputError, WorldError
+from spmdsim.sides import NUMBERS, number_of
+from spmdsim.worlds.mpi.board import Board, Record, as_number, digest
+from spmdsim.worlds.mpi.boards import known_board
+from spmdsim.worlds.mpi.noted_calls import KINDS, Calls, this_line
+from spmdsim.worlds.mpi.waiting import Watch
+from spmdsim.worlds.programs import Run
+
+#: Seconds that ranks wait for each other unless ``SPMDSIM_DEADLINE`` says otherwise.
+DEADLINE = 60.0
+#: Bytes from which on a message of another length than expected may end the job in MPI: MPICH aborts, Open MPI writes
+#: what is longer behind the receiver's buffer.
+HEAVY = 1 << 10
+#: Seconds after which calls are compared at the latest, or so many times what it took the last time.
+LATEST, SHARE = 0.002, 50
+
+
+def deadline_seconds() -> float:
+    """The deadline that the environment asks for, or the default."""
+    asked = os.environ.get("SPMDSIM_DEADLINE", "")
+    with suppress(ValueError):
+        if (seconds := float(asked or DEADLINE)) > 0:
+            return seconds
+    raise InputError(f"SPMDSIM_DEADLINE is a number of seconds, but it is {asked!r}")
+
+
+def members_of(step: Step) -> tuple[int, ...]:
+    """The ranks that take part in a step, sorted."""
+    return tuple(sorted({*step.src.mesh.rank_list, *step.dst.mesh.rank_list}))
+
+
+class Checker:
+    """What the checks of a world share; ``what`` tells its calls from others of the same world.
+
+    The mode is ``"auto"``, or True to compare every call and its source lines before it runs. The world says which tensor a
+    call is about.
+    """
+
+    def __init__(
+        self,
+        world: Any,
+        board: Board,
+        places: Sequence[int],
+        mode: bool | str,
+        deadline: float,
+        what: str = "",
+    ) -> None:
+        self.world, self.board, self.places = world, board, tuple(places)
+        self.name = what + board.name(self.places)
+        self.mode, self.deadline = mode, deadline
+        self.everyone = tuple(range(len(self.places)))
+        self.closed = False
+        self._calls: dict[tuple[int, ...], Calls] = {}
+        self._kinds: Bounded[Any, int] = Bounded(KINDS)
+        self._counted = [0] * KINDS  # few enough to be kept for ever; kinds may share one
+        self._made: Bounded[int, tuple[Any, int, int]] = Bounded(KINDS)
+        self.watch = Watch.of(board)
+        self.watch.follow(self)
+
+    def calls(self, members: tuple[int, ...]) -> Calls:
+        """The calls of a group."""
+        calls = self._calls.get(members)
+        if calls is None:
+            if self.closed:
+                raise WorldError("this world was closed; make another MPIWorld")
+            # By their ranks in the job: there may be worlds of parts of it.
+            there = sorted((self.board.members[self.places[rank]], self.places[rank]) for rank in members)
+            ranks, places = (tuple(numbers) for numbers in zip(*there))
+            strict = self.mode is True
+            calls = self._calls[members] = Calls(self.board, self.name, ranks, places, self, strict)
+        return calls
+
+    def groups(self) -> list[Calls]:
+        """The calls of all groups so far; another thread may ask."""
+        return list(self._calls.values())
+
+    def of(self, step: Step, dtype: np.dtype, algorithm: str | None, ranks: Sequence[int]) -> Check:
+        """The check of a step's calls, which these ranks make."""
+        number, nbytes = digest(step, dtype.name, algorithm), math.prod(step.shape) * dtype.itemsize
+        return Check(self, Record.of(step, dtype.name, algorithm), number, ranks, nbytes)
+
+    def named(self, words: str, ranks: Sequence[int] | None = None) -> Check:
+        """The check of calls that a few words say all about, such as a barrier, of these ranks or all of the world."""
+        return Check(self, Record(words), number_of(words), self.everyone if ranks is None else ranks)
+
+    def origin(self, kind: Any) -> int:
+        """The number of a tensor that this rank makes now: which one of its kind it is, counted from 1."""
+        number = self._kinds.get(kind)
+        if number is None:
+            number = self._kinds[kind] = number_of(f"{kind} on {kind.layout.mesh}")
+        counted = self._counted[number % KINDS] = self._counted[number % KINDS] + 1
+        origin: int = hash((number, counted)) & (NUMBERS - 1)
+        self._made[origin] = kind, counted, as_number(this_line(self.board, 2))
+        return origin
+
+    def tensor(self, origin: int) -> str | None:
+        """Which tensor has this number, in words, if it was not computed from others."""
+        if origin not in self._made:
+            return None
+        kind, counted, line = self._made[origin]
+        return f"tensor {kind}, number {counted} of its kind, made at {self.board.words(self.board.me, line)}"
+
+    def event(self, words: str) -> None:
+        """Note something that all ranks of the world do, and that moves nothing, so that nothing else holds them back."""
+        check = self.named(words)
+        check.calls.end(check.calls.begin(check.digest))
+        check.compare()
+
+    @contextmanager
+    def together(self, words: str, ranks: Sequence[int] | None = None) -> Iterator[None]:
+        """Something that all ranks of the world, or these, do at the same time: they meet before it."""
+        with self.named(words, ranks).inside(first=True):
+            yield
+
+    def settle(self) -> None:
+        """Compare all that was called so far with what the others called so far."""
+        for calls in self._calls.values():
+            if calls.number != calls.settled:
+                # What they noted must be known up to this rank's last call: their data may be quicker.
+                if calls.far:
+                    calls.reach(calls.number - 1, calls.far)
+                calls.compare()
+
+    def process(self, rank: int) -> int:
+        """Whether a rank's process runs."""
+        return self.board.process(self.places[rank])
+
+    @property
+    def told(self) -> bool:
+        """Whether this rank was told that ranks disagree, or do not come."""
+        return any(calls.told for calls in self._calls.values())
+
+    def close(self, failed: bool = False) -> None:
+        """Note no more calls."""
+        self.watch.leave(self)
+        for calls in self._calls.values():
+            calls.forget(failed)
+        self._calls.clear()
+        self.closed = True
+
+
+@contextmanager
+def making(world: Any, comm: MPI.Comm, deadline: float) -> Iterator[None]:
+    """While a world is made: its ranks meet before that, where others can see them."""
+    board = known_board(comm) if comm.Get_size() > 1 else None
+    if board is None:  # the first one
+        yield
+        return
+    checker, failed = Checker(world, *board, "auto", deadline, "making "), True
+    try:
+        with checker.together(f"a new world of {comm.Get_size()} ranks"):
+            checker.board.made(checker.places)  # they met: whatever comes of it, the next time is another one
+            yield
+        failed = False
+    finally:
+        checker.close(failed)
+
+
+class Check:
+    """Notes and compares one kind of call each time it is made: in words, and by the number that stands for them.
+
+    The calls of the same ranks are numbered together.
+    """
+
+    __slots__ = ("calls", "checker", "digest", "heavy", "record")
+
+    def __init__(
+        self, checker: Checker, record: Record, digest: int, ranks: Sequence[int], nbytes: int = 0
+    ) -> None:
+        self.checker, self.record, self.digest, self.heavy = checker, record, digest, nbytes >= HEAVY
+        checker.board.tell(digest, record.packed())
+        self.calls = checker.calls(tuple(sorted(ranks)))
+
+    def before(self, run: Run) -> Run:
+        """What notes the call, runs it, and compares it sooner or later: in one function, since it is on the way of all."""
+        if self.checker.mode is not True:
+            return self.calls.noted(run, self)
+
+        def compared(array: np.ndarray) -> np.ndarray:
+            with self.inside():
+                return run(contiguous(array))
+
+        return compared
+
+    def failed(self, error: BaseException) -> None:
+        """Compare after an error of MPI's, such as a message that is longer than expected."""
+        if isinstance(error, MPI.Exception):
+            self.calls.compare()
+
+    @contextmanager
+    def inside(self, ids: str = "", first: bool = False) -> Iterator[None]:
+        """Note a call for as long as it takes; ``first`` compares it before it runs, be it new or not."""
+        calls, checker, kind = self.calls, self.checker, self.digest
+        if ids:
+            kind ^= number_of(ids)
+            checker.board.tell(kind, replace(self.record, ids=ids).packed())
+        number = calls.begin(kind)
+        try:
+            if calls.new(self.digest) or first or checker.mode is True:
+                calls.meet()
+            else:
+                calls.mark(number)
+                if calls.unlike(number):
+                    calls.compare()
+            yield
+        except MPI.Exception:
+            calls.compare()
+            raise
+        finally:
+            calls.end(number)
+        self.compare()
+
+    def compare(self) -> None:
+        """Compare what was called so far; go on as soon as there is room to note more."""
+        calls, begin = self.calls, time.monotonic()
+        calls.compare()
+        end = time.monotonic()
+        calls.due = end + max(LATEST, SHARE * (end - begin))
+        if not calls.room():
+            calls.wait(calls.number - 1, self._room)
+
+    def _room(self) -> bool:
+        self.calls.compare()
+        return self.calls.room()
