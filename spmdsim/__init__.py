@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from spmdsim.ops import softmax as softmax
     from spmdsim.ops.contract import linear as linear
     from spmdsim.redistribution import plan as plan
-    from spmdsim.redistribution.choose import forbid_redistribution as forbid_redistribution
+    from spmdsim.redistribution.guard import forbid_redistribution as forbid_redistribution
     from spmdsim.simulation import simulate as simulate
     from spmdsim.tensor import Op as Op
     from spmdsim.tensor import Tensor as Tensor
@@ -59,7 +59,7 @@ _HOMES = {
     "plan": "spmdsim.redistribution",
     "search": "spmdsim.auto_parallel.search",
     "Machine": "spmdsim.cost.machine",
-    "forbid_redistribution": "spmdsim.redistribution.choose",
+    "forbid_redistribution": "spmdsim.redistribution.guard",
     "record": "spmdsim.trace",
     "show": "spmdsim.draw",
     "simulate": "spmdsim.simulation",

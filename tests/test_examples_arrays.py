@@ -42,7 +42,7 @@ def test_every_program_is_here_and_is_short():
         assert len(path.read_text().splitlines()) <= 60, path.name
 
 
-@pytest.mark.filterwarnings("error::spmdsim.redistribution.choose.GatheringWarning")
+@pytest.mark.filterwarnings("error::spmdsim.redistribution.guard.GatheringWarning")
 @pytest.mark.parametrize("name", COUNTS)
 def test_in_lock_step(name, capsys):
     if name == "page_rank.py":

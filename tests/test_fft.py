@@ -14,7 +14,7 @@ from spmdsim.worlds import ShapeOnly
 from tests.ops.test_scans import given, layouts
 from tests.ops.test_strategies import MESHES
 
-pytestmark = pytest.mark.filterwarnings("ignore::spmdsim.redistribution.choose.GatheringWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::spmdsim.redistribution.guard.GatheringWarning")
 
 REAL, COMPLEX = (
     ("rfft", "ihfft", "rfftn", "rfft2"),
@@ -144,7 +144,7 @@ def test_what_cannot_be_transformed(world):
 
 
 @pytest.mark.ranks(4, 8)
-@pytest.mark.filterwarnings("error::spmdsim.redistribution.choose.GatheringWarning")
+@pytest.mark.filterwarnings("error::spmdsim.redistribution.guard.GatheringWarning")
 def test_a_vector_that_is_split_is_transformed_as_a_matrix(world):
     """Three exchanges of a piece each, where the size has factors for it; the result is split as the operand."""
     layout = Mesh((world.size,), ("x",))("x")

@@ -18,7 +18,7 @@ from spmdsim.compiled.replay import Replay
 from spmdsim.core.world import programs
 from spmdsim.errors import UsageTypeError
 from spmdsim.pictured import Pictured
-from spmdsim.redistribution.choose import guards
+from spmdsim.redistribution.guard import guards
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.watch import watchers
 from spmdsim.trace import recorder

@@ -3,36 +3,26 @@
 All strategies are priced: the plans that bring the operands where they are wanted, the computation with the collectives
 in its middle, and the plan that would complete a result left pending. "Most split wins" and "cheapest input move wins"
 both lose to this. A quick lower bound of that price comes first, so that only the strategies that may win are planned for.
-
-Where none but the one that gathers its operands whole is there, who wants to know is warned, or it is refused.
 """
 
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from spmdsim.bounded import Bounded
 from spmdsim.core import BoundRule, Layout, Strategy
 from spmdsim.core.step import overlap, volume
 from spmdsim.cost.machine import CostModel, Link, Machine
 from spmdsim.cost.roofline import forward_work
-from spmdsim.errors import PlanError, RuleError
+from spmdsim.errors import RuleError
 from spmdsim.layout.element_type import element_type, held_type
-from spmdsim.redistribution.planner import Plan, plan
+from spmdsim.redistribution.planner import plan
 from spmdsim.redistribution.price import price_step, steps_seconds
 
 if TYPE_CHECKING:
     import numpy as np
-
-    from spmdsim.core.rule import BoundRule
-    from spmdsim.core.step import Route
-    from spmdsim.core.tensor import Meta
-
 
 #: Two layouts of a tensor, its shape, and its element type.
 Move: TypeAlias = "tuple[Layout, Layout, tuple[int, ...], np.dtype]"
@@ -162,88 +152,3 @@ def _best_link(machine: Machine) -> Link:
     links: list[Any] = [machine, *machine.pieces, *(link for _, link in machine.axis_links)]
     links += [machine.intra] if machine.intra else []
     return Link(min(link.alpha for link in links), min(link.beta for link in links))
-
-
-#: Who is asked before an operator moves an operand, with its name and the route; the last one counts.
-guards: list[Callable[[str, Any], None]] = []
-_modes: list[str] = []
-
-
-class RedistributionWarning(UserWarning):
-    """An operator moved data to bring an operand into the layout it needs."""
-
-
-@contextmanager
-def forbid_redistribution(mode: str = "raise") -> Iterator[None]:
-    """Inside the block, an operator that must move an operand raises (or warns).
-
-    Moves asked for by ``.to`` and steps without communication are always allowed.
-
-    Args:
-        mode: ``"raise"``, ``"warn"`` or ``"allow"`` (an exception to an outer block).
-
-    Raises:
-        PlanError: naming operator, layouts and bytes, where a move would happen.
-
-    >>> from spmdsim import Mesh, Tensor
-    >>> x = Tensor.from_global([1.0, 2.0], Mesh((2,), ("x",))("x"))
-    >>> with forbid_redistribution():
-    ...     print((x + 1).full())
-    [2. 3.]
-    """
-    if mode not in ("raise", "warn", "allow"):
-        raise PlanError(f"forbid_redistribution takes 'raise', 'warn' or 'allow', not {mode!r}")
-    _modes.append(mode)
-    guards.append(implicit)
-    try:
-        yield
-    finally:
-        guards.pop()
-        _modes.pop()
-
-
-def implicit(operator: str, plan: Plan) -> None:
-    """Called before an operator redistributes an operand."""
-    if not _modes or _modes[-1] == "allow" or not plan.max_nbytes:
-        return
-    text = (
-        f"{operator} would move an operand of shape {plan.shape} from {plan.src} to {plan.dst}: "
-        f"{plan.max_nbytes} bytes to the busiest rank; redistribute it yourself with .to(layout) if that is meant"
-    )
-    if _modes[-1] == "raise":
-        raise PlanError(text)
-    warnings.warn(text, RedistributionWarning, stacklevel=4)
-
-
-class GatheringWarning(RedistributionWarning):
-    """An operator found no split that it could keep: its operands are gathered, and every rank computes everything."""
-
-
-_told: Bounded[tuple[str, str, int], bool] = Bounded(1000)
-
-
-def warn_of_gathering(
-    operator: str,
-    bound: BoundRule,
-    operands: Sequence[Meta],
-    routes: Sequence[Route | None],
-    place: tuple[str, int],
-) -> None:
-    """Say once per line of the user's what is gathered, with the bytes, and what to write instead."""
-    split = [
-        k
-        for k, route in enumerate(routes)
-        if isinstance(route, Plan) and 1 < route.src.shard_count < math.prod(route.shape)
-    ]
-    received = sum(route.max_nbytes for route in routes if isinstance(route, Plan)) if split else 0
-    if not received or (operator, *place) in _told:
-        return
-    _told[(operator, *place)] = True
-    moved = [k for k, route in enumerate(routes) if isinstance(route, Plan) and route.max_nbytes]
-    told = " and ".join(f"{operands[k]!r}" for k in moved)
-    text = (
-        f"{operator} cannot keep how {told} {'is' if len(moved) == 1 else 'are'} split: everything is "
-        f"gathered, {received:,} bytes to a rank, and computed on every rank; give it another split "
-        f"with .to(layout) or a strategy with .shard (its rule is '{bound.rule}'), or gather once with .to yourself"
-    )
-    warnings.warn_explicit(text, GatheringWarning, *place)

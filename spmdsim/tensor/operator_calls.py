@@ -23,7 +23,7 @@ from spmdsim.core.tape import OpNode
 from spmdsim.core.tensor import Meta, Tensor, follow
 from spmdsim.errors import WorldError, context
 from spmdsim.layout.cuts import ShardedOp, applied
-from spmdsim.redistribution.choose import guards
+from spmdsim.redistribution.guard import guards
 from spmdsim.tensor.operands import operands
 from spmdsim.tensor.program_operator import Context, Op
 from spmdsim.tensor.watch import watchers

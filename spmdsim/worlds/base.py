@@ -108,9 +108,9 @@ class World(world.World):
     ) -> None:
         """Told once per recipe of an operator that runs whole on every rank, on operands that were split.
 
-        Says so, once per line of the program: see :class:`spmdsim.redistribution.choose.GatheringWarning`.
+        Says so, once per line of the program: see :class:`spmdsim.redistribution.guard.GatheringWarning`.
         """
-        from spmdsim.redistribution.choose import warn_of_gathering
+        from spmdsim.redistribution.guard import warn_of_gathering
 
         if is_root():
             warn_of_gathering(operator, bound, operands, routes, source_lines.user_place())

@@ -17,7 +17,7 @@ from spmdsim.core.tensor import Meta
 from spmdsim.core.world import programs
 from spmdsim.errors import LayoutError, RuleError, UsageTypeError, WorldError
 from spmdsim.layout.cuts import ShardedOp
-from spmdsim.redistribution.choose import guards
+from spmdsim.redistribution.guard import guards
 from spmdsim.tensor import Op
 from spmdsim.tensor.operator_calls import looks_at
 from spmdsim.tensor.watch import watchers

@@ -10,13 +10,13 @@ from operators import COMPOSED, SAMPLES
 from spmdsim import Mesh, Tensor, fft, linalg, ops
 from spmdsim.core import Layout
 from spmdsim.errors import RuleError
-from spmdsim.redistribution.choose import GatheringWarning
+from spmdsim.redistribution.guard import GatheringWarning
 from spmdsim.trace import record
 from spmdsim.worlds import LockStep, ShapeOnly
 from tests.ops.test_scans import given, layouts
 from tests.ops.test_strategies import MESHES
 
-pytestmark = pytest.mark.filterwarnings("ignore::spmdsim.redistribution.choose.GatheringWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::spmdsim.redistribution.guard.GatheringWarning")
 
 
 def normal(*shape: int, seed: int = 0, dtype: str = "f8") -> np.ndarray:
@@ -174,7 +174,7 @@ def test_whole_matrices_batches_and_right_sides(world, dtype):
 
 
 @pytest.mark.ranks(1, 4, 8)
-@pytest.mark.filterwarnings("error::spmdsim.redistribution.choose.GatheringWarning")
+@pytest.mark.filterwarnings("error::spmdsim.redistribution.guard.GatheringWarning")
 @pytest.mark.parametrize("dtype", ["f8", "c16", "f4"])
 def test_systems_are_solved_where_the_rows_are(world, dtype):
     """With pivots from other ranks' rows, pieces without rows, any right sides; no rank gets the whole matrix."""

@@ -10,7 +10,7 @@ import spmdsim.ops as ops
 from spmdsim import nn
 from spmdsim.core import Mesh
 from spmdsim.errors import InputError, PlanError, RuleError, SpmdError
-from spmdsim.redistribution.choose import forbid_redistribution
+from spmdsim.redistribution.guard import forbid_redistribution
 from spmdsim.tensor import Tensor
 from spmdsim.trace import record
 from spmdsim.worlds import LockStep, ShapeOnly

@@ -14,7 +14,7 @@ from spmdsim.trace import record
 from spmdsim.worlds import ShapeOnly
 from tests.ops.test_scans import given, layouts
 
-pytestmark = pytest.mark.filterwarnings("ignore::spmdsim.redistribution.choose.GatheringWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::spmdsim.redistribution.guard.GatheringWarning")
 S = np.s_
 SHAPES = [(13, 3), (3, 2), (0, 2), (40,), (2, 3, 4)]
 

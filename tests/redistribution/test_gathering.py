@@ -9,7 +9,7 @@ import pytest
 
 from spmdsim import LockStep, Mesh, Op, Rule, Tensor, ops
 from spmdsim.errors import PlanError
-from spmdsim.redistribution.choose import (
+from spmdsim.redistribution.guard import (
     GatheringWarning,
     RedistributionWarning,
     forbid_redistribution,

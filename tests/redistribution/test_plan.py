@@ -398,7 +398,7 @@ def test_more_memory_only_when_allowed() -> None:
 
 
 def test_moves_behind_ones_back_are_refused_or_warned_of() -> None:
-    from spmdsim.redistribution.choose import RedistributionWarning, forbid_redistribution, implicit
+    from spmdsim.redistribution.guard import RedistributionWarning, forbid_redistribution, implicit
 
     moving = plan(CUBE("a", None), CUBE(None, "a"), (8, 8))
     free = plan(CUBE(None, None), CUBE(None, "a"), (8, 8))

@@ -14,7 +14,7 @@ from spmdsim import LockStep, Mesh, ShapeOnly, Tensor, check, matmul, nn, record
 from spmdsim.core import Layout, Rule
 from spmdsim.errors import InputError, LayoutError, PlanError, RuleError, UsageTypeError, WorldError
 from spmdsim.redistribution import planner
-from spmdsim.redistribution.choose import RedistributionWarning, forbid_redistribution
+from spmdsim.redistribution.guard import RedistributionWarning, forbid_redistribution
 from spmdsim.tensor import Op, operands, stepped
 from spmdsim.tensor.check import tolerance
 from spmdsim.tensor.joined import joined

@@ -1,0 +1,102 @@
+"""Do not move data behind my back: refuse, or warn of, redistributions that nobody asked for."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from spmdsim.bounded import Bounded
+from spmdsim.errors import PlanError
+from spmdsim.redistribution.planner import Plan
+
+if TYPE_CHECKING:
+    from spmdsim.core.rule import BoundRule
+    from spmdsim.core.step import Route
+    from spmdsim.core.tensor import Meta
+
+#: Who is asked before an operator moves an operand, with its name and the route; the last one counts.
+guards: list[Callable[[str, Any], None]] = []
+_modes: list[str] = []
+
+
+class RedistributionWarning(UserWarning):
+    """An operator moved data to bring an operand into the layout it needs."""
+
+
+@contextmanager
+def forbid_redistribution(mode: str = "raise") -> Iterator[None]:
+    """Inside the block, an operator that must move an operand raises (or warns).
+
+    Moves asked for by ``.to`` and steps without communication are always allowed.
+
+    Args:
+        mode: ``"raise"``, ``"warn"`` or ``"allow"`` (an exception to an outer block).
+
+    Raises:
+        PlanError: naming operator, layouts and bytes, where a move would happen.
+
+    >>> from spmdsim import Mesh, Tensor
+    >>> x = Tensor.from_global([1.0, 2.0], Mesh((2,), ("x",))("x"))
+    >>> with forbid_redistribution():
+    ...     print((x + 1).full())
+    [2. 3.]
+    """
+    if mode not in ("raise", "warn", "allow"):
+        raise PlanError(f"forbid_redistribution takes 'raise', 'warn' or 'allow', not {mode!r}")
+    _modes.append(mode)
+    guards.append(implicit)
+    try:
+        yield
+    finally:
+        guards.pop()
+        _modes.pop()
+
+
+def implicit(operator: str, plan: Plan) -> None:
+    """Called before an operator redistributes an operand."""
+    if not _modes or _modes[-1] == "allow" or not plan.max_nbytes:
+        return
+    text = (
+        f"{operator} would move an operand of shape {plan.shape} from {plan.src} to {plan.dst}: "
+        f"{plan.max_nbytes} bytes to the busiest rank; redistribute it yourself with .to(layout) if that is meant"
+    )
+    if _modes[-1] == "raise":
+        raise PlanError(text)
+    warnings.warn(text, RedistributionWarning, stacklevel=4)
+
+
+class GatheringWarning(RedistributionWarning):
+    """An operator found no split that it could keep: its operands are gathered, and every rank computes everything."""
+
+
+_told: Bounded[tuple[str, str, int], bool] = Bounded(1000)
+
+
+def warn_of_gathering(
+    operator: str,
+    bound: BoundRule,
+    operands: Sequence[Meta],
+    routes: Sequence[Route | None],
+    place: tuple[str, int],
+) -> None:
+    """Say once per line of the user's what is gathered, with the bytes, and what to write instead."""
+    split = [
+        k
+        for k, route in enumerate(routes)
+        if isinstance(route, Plan) and 1 < route.src.shard_count < math.prod(route.shape)
+    ]
+    received = sum(route.max_nbytes for route in routes if isinstance(route, Plan)) if split else 0
+    if not received or (operator, *place) in _told:
+        return
+    _told[(operator, *place)] = True
+    moved = [k for k, route in enumerate(routes) if isinstance(route, Plan) and route.max_nbytes]
+    told = " and ".join(f"{operands[k]!r}" for k in moved)
+    text = (
+        f"{operator} cannot keep how {told} {'is' if len(moved) == 1 else 'are'} split: everything is "
+        f"gathered, {received:,} bytes to a rank, and computed on every rank; give it another split "
+        f"with .to(layout) or a strategy with .shard (its rule is '{bound.rule}'), or gather once with .to yourself"
+    )
+    warnings.warn_explicit(text, GatheringWarning, *place)
