@@ -86,12 +86,11 @@ def test_the_first_call_that_differs_is_found_wherever_it_is(ranks, wrong):
     assert "rank 1: all_reduce" in text and text.count("test_calls.py:") >= 2
 
 
-def refusing(digest, heavy, refuse):
-    """A check that does nothing but refuse a call that another rank makes otherwise."""
-    checker = SimpleNamespace(compare=lambda calls: refuse())
-    return SimpleNamespace(
-        digest=digest, heavy=heavy, checker=checker, compare=lambda: None, failed=lambda error: None
-    )
+def refusing(calls, run, digest, heavy, refuse):
+    """Calls that are noted, and do nothing but refuse one that another rank makes otherwise."""
+    calls.compare = refuse
+    check = SimpleNamespace(digest=digest, heavy=heavy, compare=lambda: None, failed=lambda error: None)
+    return calls.noted(run, check)
 
 
 @pytest.mark.parametrize("heavy", [(True, False), (False, True), (True, True)])
@@ -105,7 +104,7 @@ def test_of_two_unlike_calls_the_later_one_stays_out_of_mpi_if_either_moves_much
         def refuse():
             raise WorldError("unlike")
 
-        return ranks[rank].noted(run, refusing(7 + rank, heavy[rank], refuse))
+        return refusing(ranks[rank], run, 7 + rank, heavy[rank], refuse)
 
     def in_mpi(array):
         entered.append(array)
@@ -123,7 +122,7 @@ def test_who_moves_much_looks_at_what_the_others_called_last_and_refuses_only_wh
         Calls(calls.board, "of some", members, members, World(), False) for calls in ranks[: len(members)]
     ]
     refused = []
-    mine = group[0].noted(lambda array: array, refusing(7, True, lambda: refused.append(group[0].number - 1)))
+    mine = refusing(group[0], lambda array: array, 7, True, lambda: refused.append(group[0].number - 1))
     for calls in group:  # so that they know each other
         call(calls)
     assert [calls.differs() for calls in group] == [None] * len(members)
@@ -151,7 +150,7 @@ def test_what_another_group_marked_in_the_same_ring_makes_nobody_look(ranks):
     members, ring, refused = (0, 1, 2), ranks[0].key % RINGS, []
     name = next(f"world {k}" for k in range(10_000) if number_of(f"world {k} {members}") % RINGS == ring)
     other = Calls(ranks[0].board, name, members, members, World(), False)
-    run = ranks[0].noted(lambda array: array, refusing(7, False, lambda: refused.append(1)))
+    run = refusing(ranks[0], lambda array: array, 7, False, lambda: refused.append(1))
     call(ranks[0])
     call(ranks[1])
     assert ranks[0].differs() is None

@@ -132,7 +132,7 @@ def test_who_moves_much_looks_at_what_it_knows_of_other_nodes_ranks(pair):
     ranks = [Calls(board, "world", (0, 1), (0, 1), World(), False) for board in pair]
     refused = []
     check = SimpleNamespace(digest=7, heavy=True, compare=lambda: None, failed=lambda error: None)
-    check.checker = SimpleNamespace(compare=lambda calls: refused.append(calls.number - 1))
+    ranks[0].compare = lambda: refused.append(ranks[0].number - 1)
     mine = ranks[0].noted(lambda array: array, check)
     for number in range(3):
         note(ranks[1], 8 if number == 2 else 7)
