@@ -7,10 +7,11 @@ and makes. A value that comes from nowhere is refused: a program that repeats th
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from threading import get_ident
 from typing import Any, NoReturn
 
 from spmdsim.core.step import Step
@@ -26,7 +27,7 @@ from spmdsim.trace import recorder, source_lines
 class Note:
     """One thing that a program does, from values by number to values: a list per tensor, an array per owned rank."""
 
-    run: Any
+    run: partial[Any]  # of a step, an operator's recipe, a parameter or a function of arrays
     inputs: tuple[int, ...]
     outputs: tuple[int | None, ...]  # None for a gradient that there is not
     several: bool  # whether it makes any number of values, in a list
@@ -60,7 +61,7 @@ class NoteTaker(recorder.Trace):
         self._numbers: dict[tuple[int, ...], int] = {}
         #: The arrays of each value; kept, else another one might get the identity, or the memory, of one that is gone.
         self.arrays: list[list[Any]] = []
-        self._apart = False
+        self._within, self._thread = False, get_ident()
         self.world: Any = None
         for tensor in given:
             self._leaf(tensor)
@@ -101,13 +102,18 @@ class NoteTaker(recorder.Trace):
     @contextmanager
     def _once(self) -> Iterator[None]:
         """What runs inside belongs to what is written down now."""
-        self._apart = True
+        self._within = True
         try:
             yield
         finally:
-            self._apart = False
+            self._within = False
 
-    def perform(self, run: Callable[..., Any], lists: Sequence[Any]) -> Any:
+    @property
+    def _apart(self) -> bool:
+        """Whether what runs now is none of its own: it belongs to what is written down, or to another thread."""
+        return self._within or get_ident() != self._thread
+
+    def perform(self, run: partial[Any], lists: Sequence[Any]) -> Any:
         """Run a local calculation, and write it down."""
         if self._apart:
             return run(*lists)
@@ -122,19 +128,18 @@ class NoteTaker(recorder.Trace):
         self.script.append(Note(run, inputs, outputs, several, source_lines.source_line()))
         return results
 
-    def _blanks(self, run: Any) -> None:
+    def _blanks(self, run: partial[Any]) -> None:
         """Know what stands for operands that a gradient does not look at."""
-        recipe = run.args[0] if isinstance(run, partial) and run.args else None
+        recipe = run.args[0]
         for blank in itertools.chain(*recipe.blanks.values()) if isinstance(recipe, CallRecipe) else ():
             if blank and tuple(map(id, blank)) not in self._numbers:
                 self.constants[self._new(blank)] = blank
 
-    def _allowed(self, run: Any) -> str:
+    def _allowed(self, run: partial[Any]) -> str:
         """What a calculation is, in a word."""
-        facts = run.args if isinstance(run, partial) else ()
         owner = optimiser_of(run)
-        if facts and isinstance(facts[0], CallRecipe):
-            op = facts[0].op
+        if isinstance(run.args[0], CallRecipe):
+            op = run.args[0].op
             if op.varying:
                 self.refuse(f"{op.name} takes another {op.varying[0]} in every call; call it outside")
             return str(op.name)
@@ -191,6 +196,8 @@ class NoteTaker(recorder.Trace):
 
     def assigned(self, parameter: Any) -> None:
         """A parameter has new values."""
+        if self._apart:
+            return
         self.assigned_to[id(parameter)] = parameter
         if all(parameter is not known for known in self.parameters):
             self.refuse("it assigns a parameter without having read it")
@@ -208,7 +215,7 @@ class NoteTaker(recorder.Trace):
         self.script += [] if self._apart else [OperatorScope(ran=recipe, line=source_lines.source_line())]
 
 
-def optimiser_of(run: Any) -> Optimiser | None:
+def optimiser_of(run: partial[Any]) -> Optimiser | None:
     """Whose update a calculation is."""
-    owner = getattr(run.func, "__self__", None) if isinstance(run, partial) else None
+    owner = getattr(run.func, "__self__", None)
     return owner if isinstance(owner, Optimiser) else None

@@ -223,7 +223,7 @@ class Replay(Pictured):
         links = [
             {number for number in (*note.inputs, *note.outputs) if number is not None}
             for note, instruction in zip(self.notes, self._code)
-            if instruction.tells and isinstance(_first(note.run), (Step, CallRecipe))
+            if instruction.tells and isinstance(note.run.args[0], (Step, CallRecipe))
         ]
         places = dict(zip(map(id, self.parameters), self.values[self.given :]))
 
@@ -365,18 +365,13 @@ def _hurry(script: list[Note | OperatorScope]) -> None:
             before = [*operators[-1:], *[origins[number] for number in entry.inputs if number in origins]]
             script.remove(entry)
             script.insert(max(map(script.index, before), default=-1) + 1, entry)
-        elif isinstance(_first(entry.run), CallRecipe) and entry.run.func is not local_gradients:
+        elif isinstance(entry.run.args[0], CallRecipe) and entry.run.func is not local_gradients:
             operators.append(entry)
-
-
-def _first(run: Any) -> Any:
-    """What a note is of: a step, or an operator's recipe, or something else."""
-    return run.args[0] if isinstance(run, partial) and run.args else None
 
 
 def _words(note: Note) -> str:
     """What a note does, as all processes say it."""
-    first = _first(note.run)
+    first = note.run.args[0]
     if isinstance(first, Step):
         return f"{first.collective} {first.src} {first.dst} {first.shape}"
     return str(getattr(first, "number", ""))

@@ -122,9 +122,9 @@ def _lines(k: int, one: NumberedCall, names: dict[str, Any], compares: bool) -> 
         yield f"del {', '.join(f'v{number}' for number in one.over)}"
 
 
-def recipe_of(run: Any) -> Any:
+def recipe_of(run: partial[Any]) -> Any:
     """The recipe of the operator that a calculation belongs to; None if to none."""
-    return run.args[0] if isinstance(run, partial) and run.func in (calculated, local_gradients) else None
+    return run.args[0] if run.func in (calculated, local_gradients) else None
 
 
 def forgetting(code: Sequence[NumberedCall], wanted: set[int]) -> list[NumberedCall]:
@@ -141,7 +141,8 @@ def on_one_rank(note: Note, arrays: Sequence[Any]) -> NumberedCall:
     """What a note does for the only rank that a process owns, on arrays like those it read when it was written down."""
     run, several = note.run, note.several
     ready = partial(NumberedCall, inputs=note.inputs, outputs=note.outputs)
-    function, facts = (run.func, run.args) if isinstance(run, partial) else (run, ())
+    function: Any = run.func
+    facts = run.args
     owner = optimiser_of(run)
     if owner is not None and type(owner).advanced is Optimiser.advanced and owner.is_stateless(arrays[0]):
         return ready(partial(owner.advanced_alone, facts[0]), several=False, tells=False)
@@ -166,8 +167,8 @@ def on_one_rank(note: Note, arrays: Sequence[Any]) -> NumberedCall:
         return ready(
             lambda *arrays: [one and one[0] for one in run(*[[array] for array in arrays])], several=True
         )
-    moved = facts[0] if facts and isinstance(facts[0], Step) else None
-    derived = None if moved is None else _derived(run.func.__self__, moved, arrays[0].dtype)
+    moved = facts[0] if isinstance(facts[0], Step) else None
+    derived = None if moved is None else _derived(function.__self__, moved, arrays[0].dtype)
     return ready(lambda *arrays: run(*[[array] for array in arrays])[0], several=False, program=derived)
 
 

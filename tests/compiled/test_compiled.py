@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from types import MethodType
 
 import numpy as np
@@ -11,6 +12,7 @@ import spmdsim
 from spmdsim import LockStep, Mesh, MPIWorld, ShapeOnly, Tensor, nn, ops, record
 from spmdsim.cases.network import WIDTHS, Network
 from spmdsim.errors import InputError, UsageTypeError
+from spmdsim.ops import normalise
 from spmdsim.worlds.base import World
 from spmdsim.worlds.pool import SMALLEST
 
@@ -245,6 +247,16 @@ def test_gradients_are_kept_where_no_optimiser_takes_them(world):
     np.testing.assert_allclose(layer.bias.grad.full(), 5 * layer.weight.grad.full()[0], rtol=1e-5)
 
 
+@pytest.mark.ranks(1, 2)
+def test_a_gradient_that_a_function_forgets_is_forgotten_in_every_call(world):
+    x = Tensor.from_global(np.ones(4), Mesh((world.size,), ("x",))("x"), world, requires_grad=True)
+    compiled = spmdsim.compile(lambda x: (setattr(x, "grad", None), x.detach() * 2)[1])
+    for _ in range(3):
+        nn.backward(ops.sum(x * x))
+        assert x.grad is not None and compiled(x).full().tolist() == [2.0] * 4 and x.grad is None
+    assert "1 program>" in repr(compiled)
+
+
 def _trained(world):
     """A layer of a large weight on one rank, a compiled step that trains it, and what it is called with."""
     mesh = Mesh((1,), ("x",))
@@ -467,9 +479,24 @@ REFUSED = {
         lambda x, m: ops.embedding(ops.cast(x, int), m.weight, x.layout.mesh("x", None, None), rows="owned"),
         "embedding exchanges rows that the ids decide about",
     ),
+    "steps of its own": (
+        lambda x, m: _trained_by(m, x, step=lambda self: nn.SGD.step(self)),
+        "SGD decides in every step",
+    ),
+    "updates of its own": (
+        lambda x, m: _trained_by(m, x, _updated=lambda self, p, g: nn.SGD._updated(self, p, g)),
+        "SGD decides in every step what to do; call step() outside",
+    ),
     "onwards": (lambda x, m: m(x), "gradients could flow through the tensor that it returns"),
 }
 OUTSIDE: list[Tensor] = []
+
+
+def _trained_by(layer, x, **methods):
+    """A step of an optimiser with methods of its own."""
+    optimiser = type("SGD", (nn.SGD,), methods)(layer.parameters())
+    nn.backward(ops.sum(layer(ops.cast(x, np.float32))))
+    optimiser.step()
 
 
 @pytest.mark.ranks(2)
@@ -520,7 +547,9 @@ def test_a_program_has_the_errors_of_its_function(world):
 @pytest.mark.ranks(1, 2)
 @pytest.mark.parametrize("shape", [(6,), (2, 3), (0,)])
 @pytest.mark.parametrize("times", [1, 2])
-def test_a_loss_and_its_gradient_that_share_exponentials_have_the_bits_of_the_function(world, shape, times):
+def test_a_loss_and_its_gradient_that_share_exponentials_have_the_bits_of_the_function(
+    world, shape, times, monkeypatch
+):
     """On one rank, where the loss is calculated once; what it leaves to its gradient is taken once."""
     mesh = Mesh((world.size,), ("x",))
     rng = np.random.default_rng(0)
@@ -532,15 +561,20 @@ def test_a_loss_and_its_gradient_that_share_exponentials_have_the_bits_of_the_fu
         nn.backward(sum(ops.sum(loss * loss) for loss in losses))
         return losses
 
+    calls, softmax = [], normalise._softmax
+    monkeypatch.setattr(normalise, "_softmax", lambda *args: calls.append(args) or softmax(*args))
     compiled = spmdsim.compile(step)
-    for _ in range(3):
+    for number in range(3):
         values, labels = rng.standard_normal((*shape, 5), np.float32), rng.integers(0, 5, shape)
         y = Tensor.from_global(labels, mesh(*[None] * len(shape)), world)
         found = []
         for function in (step, compiled):
+            calls.clear()
             x = Tensor.from_global(values, layout, world, requires_grad=True)
             found.append([one.shards[0].tobytes() for one in (*function(x, y), x.grad)])
         assert found[0] == found[1]
+        again = number == 0 or len(world.ranks) == 2 or 0 in shape
+        assert bool(calls) is again
 
 
 def test_worlds_without_data_and_other_worlds_run_the_function():
@@ -596,3 +630,41 @@ def test_numbers_that_are_equal_but_not_the_same():
     assert signs == [False, True, False]
     times(x, np.nan), times(x, np.nan)
     assert repr(times).endswith("3 programs>")
+
+
+@pytest.mark.ranks(1, 2)
+def test_several_results_of_a_function_of_local_arrays_are_repeated(world):
+    layout = Mesh((world.size,), ("x",))("x")
+    both = spmdsim.local_map(lambda x: (x + 1, x * 2), out_layouts=(layout, layout))
+    compiled = spmdsim.compile(lambda x: both(x))
+    for start in range(3):
+        values = np.arange(4.0) + start
+        one, other = compiled(Tensor.from_global(values, layout, world))
+        np.testing.assert_array_equal([one.full(), other.full()], [values + 1, values * 2])
+
+
+def test_other_threads_go_on_while_a_function_is_recorded():
+    layout = Mesh((2,), ("x",))("x")
+    worlds, found = (LockStep(2), LockStep(2)), []
+
+    def beside():
+        y = nn.Parameter((4,), layout, lambda index, *_: np.arange(1.0, 5)[index], np.float64)
+        y.materialise(worlds[1])
+        nn.backward(ops.sum(y.value * y.value))
+        nn.SGD([y], 0.25).step()
+        found.append(y.value.full().tolist())
+
+    @spmdsim.compile
+    def function(x):
+        y = x + 1
+        thread = threading.Thread(target=beside)
+        thread.start()
+        thread.join()
+        return y * y
+
+    for start in range(3):
+        x = Tensor.from_global(np.arange(4.0) + start, layout, worlds[0])
+        np.testing.assert_array_equal(function(x).full(), (np.arange(4) + start + 1) ** 2)
+    assert found == [[0.5, 1.0, 1.5, 2.0]]
+    (program,) = next(iter(function.programs.values()))
+    assert len(program.notes) == 2

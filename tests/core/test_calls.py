@@ -10,7 +10,9 @@ import pytest
 
 from spmdsim import LockStep, Mesh, ShapeOnly, Tensor, ops
 from spmdsim.core import Rule, bind
-from spmdsim.core.elements import ElementTypes, identity, in_type
+from spmdsim.core import lockstep as core_lockstep
+from spmdsim.core import tensor as core_tensor
+from spmdsim.core.elements import ElementTypes, fold, identity, in_type
 from spmdsim.core.operator import Recipe, apply
 from spmdsim.core.tape import added
 from spmdsim.core.tensor import Meta
@@ -122,6 +124,9 @@ def test_recipes_are_plain_where_all_ranks_take_part_without_knowing_who_they_ar
     ):
         call(x)
         assert world.recipe().plain is plain
+    alone = Comparing(1)  # a rank by itself needs no turns
+    ops.dropout(tensor(alone, Mesh((1,), ("a",))("a", None), 4, 4), 0.5, seed=1)
+    assert alone.recipe().plain is True
     assert [part.shape for part in ops.exp(tensor(world, half("a"), 4)).shards] == [(2,), (2,), (0,), (0,)]
 
 
@@ -401,3 +406,23 @@ def test_the_last_program_is_told_of_seeds_and_of_who_looks():
     finally:
         del programs[-2:]
     assert first.told == [] and last.told[:2] == ["made", "looked at"]
+
+
+def test_parts_are_reduced_in_the_order_given():
+    parts = [np.array(part) for part in (1e16, 1.0, -1e16, 1.0)]
+    assert fold("sum", parts) == 1 and fold("sum", [parts[k] for k in (0, 2, 1, 3)]) == 2
+
+
+def test_bounds_of_a_shape_with_other_dims_are_refused():
+    with pytest.raises(LayoutError, match="2"):
+        MESH("a", None).bounds((4,), 0)
+
+
+def test_factors_without_a_reduction_of_their_own_are_added_up():
+    assert Rule.parse("a b c -> a", reduce={"b": "max"}).reductions == (("b", "max"),)
+
+
+def test_gradients_of_core_that_lie_alike_are_added_up():
+    world, layout = core_lockstep.LockStep(2), Mesh((2,), ("x",))("x")
+    ones, more = (core_tensor.Tensor.from_global(np.full(4, value), layout, world) for value in (1.0, 2.0))
+    assert added([ones, more, more]).full().tolist() == [5.0] * 4
