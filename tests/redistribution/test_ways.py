@@ -35,10 +35,9 @@ from spmdsim.redistribution.ways.tuning import (
     Tuning,
     Wisdom,
     stored,
-    threshold,
     tuning,
 )
-from spmdsim.redistribution.ways.way import step_memory, ways_of
+from spmdsim.redistribution.ways.way import step_memory, threshold, ways_of
 from spmdsim.redistribution.ways.way_trial import (
     Trial,
     TunedStep,

@@ -199,19 +199,6 @@ TABLE = {
 RELATIVES = ("Intel MPI", "MVAPICH", "MVAPICH2", "Microsoft MPI")
 
 
-def threshold(table: Thresholds, ranks: int) -> int:
-    """Bytes from which the alternative pays for a group of this size.
-
-    >>> threshold(((2, 10), (8, 30)), 6), threshold(((2, 10), (8, 30)), 1) == NEVER
-    (10, True)
-    """
-    best = NEVER
-    for count, nbytes in table:
-        if count <= ranks:
-            best = nbytes
-    return best
-
-
 @lru_cache(maxsize=8)
 def tuning(vendor: str, path: str | None = None) -> Tuning:
     """The choices for an MPI library: the built-in ones, of its relatives MPICH's, changed by a measured file.

@@ -31,7 +31,7 @@ from spmdsim.redistribution.ways.rank_transfers import (
     packed_side,
     row_count,
 )
-from spmdsim.redistribution.ways.tuning import TABLE, Tuning, threshold
+from spmdsim.redistribution.ways.tuning import NEVER, TABLE, Thresholds, Tuning
 
 #: Groups larger than this exchange by messages to the actual peers only.
 FEW_RANKS = 32
@@ -181,6 +181,19 @@ def _scheduled(step: Step, algorithm: str, moves: float, size: int, tuning: Tuni
     if step.collective == "exchange":
         return []
     return [Way(f"schedule {algorithm}", nanoseconds=moves + (size - 1) * 20 * tuning.call)]
+
+
+def threshold(table: Thresholds, ranks: int) -> int:
+    """Bytes from which the alternative pays for a group of this size.
+
+    >>> threshold(((2, 10), (8, 30)), 6), threshold(((2, 10), (8, 30)), 1) == NEVER
+    (10, True)
+    """
+    best = NEVER
+    for count, nbytes in table:
+        if count <= ranks:
+            best = nbytes
+    return best
 
 
 def _gathering(step: Step, traffic: RankTransfers, itemsize: int, tuning: Tuning) -> list[Way]:

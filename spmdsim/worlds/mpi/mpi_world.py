@@ -26,8 +26,8 @@ from spmdsim.redistribution.group_steps import EXCLUSIVE_SCAN, Parts, PartsStep,
 from spmdsim.redistribution.halo import HaloStep, Room, room_around
 from spmdsim.redistribution.sparse_lookup import GATHER_ROWS, RowStep
 from spmdsim.redistribution.ways.rank_transfers import group_transfers
-from spmdsim.redistribution.ways.tuning import threshold, tuning
-from spmdsim.redistribution.ways.way import Way, has_ways, ways_of
+from spmdsim.redistribution.ways.tuning import tuning
+from spmdsim.redistribution.ways.way import Way, has_ways, threshold, ways_of
 from spmdsim.redistribution.ways.way_trial import TunedSteps, reproducible_mode, tune_mode
 from spmdsim.trace import recorder
 from spmdsim.trace.events import Asked
