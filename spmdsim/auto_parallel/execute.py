@@ -13,7 +13,6 @@ from spmdsim.auto_parallel.costs.evaluate import Move
 from spmdsim.auto_parallel.costs.settings import Settings
 from spmdsim.auto_parallel.programs.record_program import Program, Unconfigured, record_call, shape_and_dtype
 from spmdsim.auto_parallel.search import search
-from spmdsim.auto_parallel.search_report import size_text, text_table
 from spmdsim.auto_parallel.search_result import SearchResult, load_choice
 from spmdsim.core import Layout, Mesh
 from spmdsim.errors import InputError, SpmdError, unknown
@@ -21,11 +20,13 @@ from spmdsim.layout.element_type import element_type
 from spmdsim.nn.gradients import backward as backward_pass
 from spmdsim.pictured import ShortRepr
 from spmdsim.redistribution.group_steps import PartsStep
+from spmdsim.redistribution.plan_table import text_table
 from spmdsim.tensor import Op, ShardedOp, Tensor
 from spmdsim.tensor.check import check
 from spmdsim.tensor.rounding import Measured, operand, shared, unit_roundoff
 from spmdsim.tensor.watch import Watcher, watching
 from spmdsim.trace import record
+from spmdsim.trace.event_table import nbytes_text
 
 if TYPE_CHECKING:
     from spmdsim.auto_parallel.programs.graph import Graph
@@ -268,7 +269,7 @@ class Proof(ShortRepr):
         rows = []
         for row in self.rows:
             remark = _remark(row.predicted == row.counted, row.agree)
-            rows.append([row.operator, size_text(row.predicted), size_text(row.counted), remark])
+            rows.append([row.operator, nbytes_text(row.predicted), nbytes_text(row.counted), remark])
         predicted, counted = sum(row.predicted for row in self.rows), sum(row.counted for row in self.rows)
         remark = _remark(predicted == counted, all(row.agree for row in self.rows))
         rows.append(["all", f"{predicted:,} B", f"{counted:,} B", remark])

@@ -10,12 +10,13 @@ from spmdsim.auto_parallel.costs.choice_model import ChoiceModel
 from spmdsim.auto_parallel.costs.settings import Settings
 from spmdsim.auto_parallel.programs.graph import Graph
 from spmdsim.auto_parallel.search import candidate_meshes
-from spmdsim.auto_parallel.search_report import size_text, text_table
 from spmdsim.auto_parallel.solvers.choice_problem import ChoiceProblem, Solution
 from spmdsim.auto_parallel.solvers.integer import DoesNotFitError, solve_integer
 from spmdsim.auto_parallel.strategy_choice import StrategyChoice
 from spmdsim.core import Mesh
 from spmdsim.pictured import ShortRepr
+from spmdsim.redistribution.plan_table import text_table
+from spmdsim.trace.event_table import nbytes_text
 
 Either = TypeVar("Either", "TradeOff", Solution)
 
@@ -95,5 +96,5 @@ def frontier(
 
 def frontier_table(points: Sequence[TradeOff]) -> str:
     """The frontier as a table."""
-    rows = [[f"{p.seconds * 1e3:.4g}", size_text(p.memory), str(p.mesh)] for p in points]
+    rows = [[f"{p.seconds * 1e3:.4g}", nbytes_text(p.memory), str(p.mesh)] for p in points]
     return text_table(["ms", "memory/rank", "mesh"], rows, right=(0, 1))

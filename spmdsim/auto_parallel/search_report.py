@@ -9,7 +9,9 @@ from spmdsim.auto_parallel.costs.peak_memory import held_bytes
 from spmdsim.auto_parallel.programs.graph import Operator
 from spmdsim.auto_parallel.solvers.choice_problem import IMPOSSIBLE
 from spmdsim.cost.machine import Machine
+from spmdsim.redistribution.plan_table import text_table
 from spmdsim.sides import many
+from spmdsim.trace.event_table import nbytes_text
 
 if TYPE_CHECKING:
     from spmdsim.auto_parallel.costs.evaluate import Move
@@ -77,7 +79,7 @@ def _operators(answer: SearchResult) -> str:
         seconds = (_number(row[part] * scale) for part in (*PARTS, "seconds"))
         name = operator.name + (f" x{count}" if count > 1 else "")
         layouts = f"{inputs} -> {row['output'] or '-'}"
-        rows.append([name, row["strategy"], layouts, *seconds, size_text(row["result_nbytes"])])
+        rows.append([name, row["strategy"], layouts, *seconds, nbytes_text(row["result_nbytes"])])
     heads = ["operator", "strategy", "layouts", *PARTS, "total", "result"]
     table = text_table(heads, _first(rows), right=range(3, 9))
     return f"operators ({unit} of one step; result: bytes of a rank's piece)\n{table}"
@@ -123,7 +125,7 @@ def _redistributions(answer: SearchResult) -> str:
         entry[1] += move.times * answer.moves.plan(*move.priced).nbytes(answer.mesh.rank_at(0))
         entry[2] += seconds
     rows = [
-        [*map(str, key), str(count), size_text(nbytes), _number(seconds * scale)]
+        [*map(str, key), str(count), nbytes_text(nbytes), _number(seconds * scale)]
         for key, (count, nbytes, seconds) in merged.items()
     ]
     if not rows:
@@ -164,10 +166,10 @@ def _totals(answer: SearchResult) -> str:
     return "\n".join(
         [
             f"one step: {_number(answer.seconds * scale)} {unit} ({parts}; {assumed})",
-            f"communication: {size_text(answer.nbytes)} received per rank; {collectives}",
-            f"peak memory per rank: {size_text(memory.peak)} (parameters {size_text(memory.parameters)}, gradients "
-            f"{size_text(memory.gradients)}, optimiser {size_text(memory.optimizer)}, activations "
-            f"{size_text(memory.activations)}, transient {size_text(memory.transient)} at {memory.where})",
+            f"communication: {nbytes_text(answer.nbytes)} received per rank; {collectives}",
+            f"peak memory per rank: {nbytes_text(memory.peak)} (parameters {nbytes_text(memory.parameters)}, gradients "
+            f"{nbytes_text(memory.gradients)}, optimiser {nbytes_text(memory.optimizer)}, activations "
+            f"{nbytes_text(memory.activations)}, transient {nbytes_text(memory.transient)} at {memory.where})",
         ]
     )
 
@@ -180,7 +182,7 @@ def _comparison(answer: SearchResult) -> str:
         seconds = _number(other.seconds * scale)
         if other.seconds >= IMPOSSIBLE:
             seconds, ratio = "not allowed", "-"
-        rows.append([name, seconds, ratio, size_text(other.nbytes), size_text(other.memory.peak)])
+        rows.append([name, seconds, ratio, nbytes_text(other.nbytes), nbytes_text(other.memory.peak)])
     heads = ["layout", unit, "ratio", "bytes/rank", "peak memory"]
     return "comparison\n" + text_table(heads, rows, right=range(1, 5))
 
@@ -238,32 +240,3 @@ def _number(value: float) -> str:
 
 def _signed(value: float) -> str:
     return f"{value:+.3g}" if abs(value) > 1e-9 else "-"
-
-
-def size_text(nbytes: float) -> str:
-    """Bytes with a unit.
-
-    >>> size_text(512), size_text(1536), size_text(3 * 2**30)
-    ('512 B', '1.5 KiB', '3.0 GiB')
-    """
-    if nbytes < 1024:
-        return f"{nbytes:.0f} B"
-    unit = next((k for k in (1, 2) if nbytes / 1024**k < 1024), 3)
-    return f"{nbytes / 1024**unit:.1f} {'KMG'[unit - 1]}iB"
-
-
-def text_table(heads: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
-    """A plain table.
-
-    >>> print(text_table(["name", "n"], [["a", "1"], ["bc", "23"]], right=[1]))
-    name   n
-    a      1
-    bc    23
-    """
-    cells = [list(heads), *[list(row) for row in rows]]
-    widths = [max(len(row[k]) for row in cells) for k in range(len(heads))]
-    padded = (
-        [cell.rjust(w) if k in right else cell.ljust(w) for k, (cell, w) in enumerate(zip(row, widths))]
-        for row in cells
-    )
-    return "\n".join("  ".join(row).rstrip() for row in padded)

@@ -109,10 +109,9 @@ class Algorithm(ShortRepr):
         """Whether the algorithm works for this rank count."""
         if size < 1:
             return False
-        return not self.condition or bool(evaluate(self.condition, size, self._with(options)))
-
-    def _with(self, options: Mapping[str, object] | None) -> dict[str, Any]:
-        return {**dict(self.options), **(options or {})}
+        return not self.condition or bool(
+            evaluate(self.condition, size, {**dict(self.options), **(options or {})})
+        )
 
     def levels(self, size: int, options: Mapping[str, object]) -> tuple[int, ...]:
         """The nested cut: pieces per level; their product is the chunk count."""

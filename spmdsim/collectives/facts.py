@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from spmdsim.collectives.formula import evaluate
 from spmdsim.collectives.instructions import COMBINE, COPY, REDUCE, SEND, Instruction
 from spmdsim.collectives.promises import collective
-from spmdsim.collectives.round_table import Matching, RoundTable, collector_paused, match
+from spmdsim.collectives.round_table import Matching, collector_paused, matched
 from spmdsim.collectives.schedule import Schedule
 from spmdsim.collectives.verification import ScheduleVerdict, verify
-from spmdsim.errors import InputError, ScheduleError
+from spmdsim.errors import InputError
 from spmdsim.pictured import ShortRepr
 
 _BOUNDS: dict[str, tuple[str, str, str]] = {
@@ -120,6 +120,7 @@ class Counts(ShortRepr):
         return int(self.bytes_sent.sum())
 
 
+@collector_paused()
 def count(schedule: Schedule, nbytes: int, itemsize: int = 1, sizes: Sequence[int] | None = None) -> Counts:
     """Count a schedule by generating all its rounds; correctness of the data is not checked.
 
@@ -140,15 +141,7 @@ def count(schedule: Schedule, nbytes: int, itemsize: int = 1, sizes: Sequence[in
     """
     if sizes is None:
         sizes = [e * itemsize for e in schedule.chunk_elements(elements(nbytes, itemsize))]
-    with collector_paused():
-        return _count(schedule, sizes)
-
-
-def _count(schedule: Schedule, sizes: Sequence[int]) -> Counts:
-    table = RoundTable(schedule)
-    matching = match(table)
-    for finding in (*table.findings, *matching.findings):
-        raise ScheduleError(finding.text, schedule=schedule.name)
+    table, matching = matched(schedule)
     tally = _Tally(schedule, sizes, matching)
     for rank, rounds in enumerate(table.rounds):
         for number, moves in enumerate(rounds):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import islice
 from operator import index
 from typing import Any
@@ -132,24 +133,22 @@ def _packed_move(move: Any) -> Any:
 def _packed_chunks(chunks: Any) -> Any:
     if type(chunks) is range:
         return {"range": [chunks.start, chunks.stop, chunks.step]}
+    if len(chunks) > MOST_CHUNKS:
+        return {"range": [0, len(chunks), 1]}
     if len(chunks) > MOST_NAMES:
-        return {"range": [0, len(chunks), 1]} if len(chunks) > MOST_CHUNKS else _too_many(len(chunks))
+        raise MemoryError(f"{len(chunks):,} chunks in a move are not followed one by one")
     return [index(chunk) for chunk in chunks]
-
-
-def _too_many(count: int) -> Any:
-    raise MemoryError(f"{count:,} chunks in a move are not followed one by one")
 
 
 # -- where it is judged ---------------------------------------------------------------------------------
 
 
+@dataclass
 class _RankRounds:
     """What is known of one rank's rounds."""
 
-    def __init__(self) -> None:
-        self.rounds: list[Any] = []
-        self.end: str | None = None
+    rounds: list[Any] = field(default_factory=list)
+    end: str | None = None
 
 
 def foreign(ask: Ask) -> Generate:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from spmdsim.collectives.instructions import REDUCE, SEND
-from spmdsim.collectives.round_table import RoundTable, ScheduleFinding, match
+from spmdsim.collectives.round_table import RoundTable, ScheduleFinding, by_pair, match
 from spmdsim.collectives.schedule import Schedule
 from spmdsim.collectives.verification import SymbolicRun, Symbols, members
 from spmdsim.pictured import ShortRepr
@@ -79,7 +79,7 @@ def _messages(
     table: RoundTable, travels: dict[tuple[int, int], list[int]]
 ) -> tuple[tuple[RoundMessage, ...], ...]:
     """The messages by the step in which they travel; unmatched ones in the sender's own round."""
-    reducing = _reducing(table)
+    _, receives = by_pair(table)
     seen: dict[tuple[int, int], int] = defaultdict(int)
     by_step: dict[int, list[RoundMessage]] = defaultdict(list)
     for rank, rounds in enumerate(table.rounds):
@@ -91,20 +91,9 @@ def _messages(
                 index = seen[pair]
                 seen[pair] += 1
                 step = travels[pair][index] if pair in travels else number
-                reduces = index < len(reducing[pair]) and reducing[pair][index]
+                reduces = index < len(receives[pair]) and receives[pair][index][1].kind == REDUCE
                 by_step[step].append(RoundMessage(rank, move.peer, tuple(move.chunks), reduces))
     return tuple(tuple(by_step[step]) for step in range(max(by_step, default=-1) + 1))
-
-
-def _reducing(table: RoundTable) -> dict[tuple[int, int], list[bool]]:
-    """Per pair of ranks, in order: whether each receipt reduces."""
-    reducing: dict[tuple[int, int], list[bool]] = defaultdict(list)
-    for rank, rounds in enumerate(table.rounds):
-        for moves in rounds:
-            for move in moves:
-                if move.receives:
-                    reducing[move.peer, rank].append(move.kind == REDUCE)
-    return reducing
 
 
 def _states(run: SymbolicRun, steps: int) -> tuple[RankState, ...]:

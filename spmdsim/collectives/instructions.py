@@ -154,6 +154,21 @@ def _chunks(chunks: int | Iterable[int]) -> Chunks:
     return (index(chunks),)  # an integer of another type, such as numpy's
 
 
+def runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """First and last of each run of consecutive numbers.
+
+    >>> runs([1, 2, 3, 7])
+    [(1, 3), (7, 7)]
+    """
+    ends: list[tuple[int, int]] = []
+    for number in numbers:
+        if ends and number == ends[-1][1] + 1:
+            ends[-1] = ends[-1][0], number
+        else:
+            ends.append((number, number))
+    return ends
+
+
 def name_chunks(chunks: Chunks) -> str:
     """Chunks as words, runs shortened.
 
@@ -162,13 +177,7 @@ def name_chunks(chunks: Chunks) -> str:
     """
     if not chunks:
         return "no data"
-    runs: list[list[int]] = []
-    for chunk in chunks:
-        if runs and chunk == runs[-1][1] + 1:
-            runs[-1][1] = chunk
-        else:
-            runs.append([chunk, chunk])
-    words = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+    words = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs(chunks))
     return f"chunk {words}" if len(chunks) == 1 else f"chunks {words}"
 
 

@@ -69,7 +69,9 @@ class Collective(Pictured):
             return range(rank)
         if self.value == "sum":
             return range(size)
-        origin = _origin(self.before, chunk, size, chunk_count, root)
+        if self.before == "root":
+            return range(root, root + 1)
+        origin = chunk // size if self.before == "row" else chunk * size // chunk_count
         return range(origin, origin + 1)
 
     def check_chunk_count(self, size: int, chunk_count: int) -> None:
@@ -104,12 +106,6 @@ def _holds(who: str, rank: int, size: int, chunk_count: int, root: int) -> Chunk
     return range(0)
 
 
-def _origin(who: str, chunk: int, size: int, chunk_count: int, root: int) -> int:
-    if who == "root":
-        return root
-    return chunk // size if who == "row" else chunk * size // chunk_count
-
-
 _VECTOR = "bytes of one rank's vector"
 _BLOCKS = "bytes of one rank's blocks together"
 _GATHERED = "bytes of all ranks' blocks together"
@@ -131,13 +127,8 @@ COLLECTIVES: dict[str, Collective] = {
     )
 }
 
-_OTHER_NAMES = {
-    "allreduce": "all_reduce",
-    "reducescatter": "reduce_scatter",
-    "allgather": "all_gather",
-    "alltoall": "all_to_all",
-    "bcast": "broadcast",
-}
+#: As MPI spells them.
+_OTHER_NAMES = {name.replace("_", ""): name for name in COLLECTIVES} | {"bcast": "broadcast"}
 
 
 def collective(name: str) -> Collective:

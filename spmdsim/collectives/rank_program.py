@@ -12,7 +12,7 @@ from functools import lru_cache
 from itertools import groupby, pairwise
 from typing import NamedTuple
 
-from spmdsim.collectives.instructions import COMBINE, COPY, RECV, SEND, Chunks, Instruction
+from spmdsim.collectives.instructions import COMBINE, COPY, RECV, SEND, Chunks, Instruction, runs
 from spmdsim.collectives.round_table import collector_paused
 from spmdsim.collectives.schedule import Schedule
 from spmdsim.errors import ScheduleError
@@ -106,7 +106,8 @@ class _Compiler:
         starts, ends = schedule.starts_with(rank), schedule.ends_with(rank)
         written = {c for moves in self.rounds for m in moves if m.kind != SEND for c in m.chunks}
         others = sorted(written.difference(ends))
-        cells = 1 + max(self.count - 1, max(written, default=0), self._largest_read())
+        read = {max(c, default=0) for moves in self.rounds for m in moves for c in (m.chunks, m.source)}
+        cells = 1 + max(self.count - 1, max(written | read, default=0))
         self.now, self.home = bytearray([NOWHERE]) * cells, bytearray([NOWHERE]) * cells
         self.offsets: list[dict[int, int]] = [{}, {}, {}]
         self.input_count = self._lay_out(INPUT, starts, self.now)
@@ -117,10 +118,6 @@ class _Compiler:
         shifts = {second[c] - start for c, start in first.items() if c in second}
         self.same_places = len(shifts) == 1 and all(c in second for c in first)
         self.shift = shifts.pop() if self.same_places else 0
-
-    def _largest_read(self) -> int:
-        reads = (max(c, default=0) for moves in self.rounds for m in moves for c in (m.chunks, m.source))
-        return max(reads, default=0)
 
     def _size(self, cell: int) -> int:
         return self.sizes[cell % self.count]
@@ -134,17 +131,16 @@ class _Compiler:
             position += self._size(cell)
         return position
 
+    @collector_paused()
     def program(self) -> RankProgram:
-        with collector_paused():
-            steps = tuple(self._step(moves) for moves in self.rounds if moves)
-            finish = []
-            for first, stop in self._runs(self.ends):
-                target, held = self._place(self.home, first, stop), self._held(first, stop)
-                if target != held:
-                    finish.append(Action(target, held))
+        steps = tuple(self._step(moves) for moves in self.rounds if moves)
+        ends = (
+            Action(self._place(self.home, first, stop), self._held(first, stop))
+            for first, stop in self._runs(self.ends)
+        )
         return RankProgram(
             steps,
-            tuple(_without_empty(finish)),
+            tuple(_without_empty([end for end in ends if end.target != end.first])),
             self.input_count,
             self.output_count,
             self.work_count,
@@ -183,14 +179,13 @@ class _Compiler:
         self.aside = self.cells_end
         packs: list[Action] = []
         sends = []
-        sending: set[int] = set()
+        busy: set[int] = set()
         for move in moves:
             if move.kind == SEND:
                 sends.append((move.peer, self._outgoing(move.chunks, packs)))
-                sending.update(move.chunks)
+                busy.update(move.chunks)
         receives: list[tuple[int, ArraySpan]] = []
         actions: list[Action] = []
-        busy = set(sending)
         for move in moves:
             if move.receives:
                 receives.append((move.peer, self._incoming(move, busy, actions)))
@@ -259,15 +254,7 @@ def _consecutive(chunks: Chunks) -> Iterator[tuple[int, int]]:
         if chunks:
             yield chunks.start, chunks.stop
         return
-    first = stop = -1
-    for chunk in chunks:
-        if chunk != stop:
-            if stop > first:
-                yield first, stop
-            first = chunk
-        stop = chunk + 1
-    if stop > first:
-        yield first, stop
+    yield from ((first, last + 1) for first, last in runs(chunks))
 
 
 def _joined(places: Sequence[ArraySpan]) -> ArraySpan | None:

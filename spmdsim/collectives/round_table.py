@@ -138,13 +138,10 @@ class RoundTable:
             return []
         size, good = self.schedule.size, []
         for move in moves:
-            plain = (
+            if (
                 type(move) is Instruction
                 and type(move.peer) is int
                 and (move.kind == SEND or move.kind == RECV)
-            )
-            if (
-                plain
                 and len(move.chunks) == 1
                 and 0 <= move.chunks[0] < MOST_CHUNKS
                 and rank != move.peer
@@ -239,7 +236,7 @@ class Matching:
 
 def match(table: RoundTable) -> Matching:
     """Match all messages of a table and put its rounds in order."""
-    sends, receives = _by_pair(table)
+    sends, receives = by_pair(table)
     result = Matching()
     links: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
     for pair in sorted(sends.keys() | receives.keys()):
@@ -270,7 +267,21 @@ def match(table: RoundTable) -> Matching:
     return result
 
 
-def _by_pair(table: RoundTable) -> tuple[Places, Places]:
+def matched(schedule: Schedule) -> tuple[RoundTable, Matching]:
+    """The rounds of a schedule and how their messages match.
+
+    Raises:
+        ScheduleError: when they do not.
+    """
+    table = RoundTable(schedule)
+    matching = match(table)
+    for finding in (*table.findings, *matching.findings):
+        raise ScheduleError(finding.text, schedule=schedule.name)
+    return table, matching
+
+
+def by_pair(table: RoundTable) -> tuple[Places, Places]:
+    """All sends and all receives, in order, by their pair of ranks."""
     sends: Places = defaultdict(list)
     receives: Places = defaultdict(list)
     for rank, rounds in enumerate(table.rounds):
@@ -287,18 +298,15 @@ def _unmatched(pair: tuple[int, int], sent: list[Place], received: list[Place]) 
     """The messages of one pair that have no partner."""
     findings = []
     source, target = pair
-    for number, move in _surplus(sent, received):
-        text = (
-            f"round {number}: rank {source} sends {name_chunks(move.chunks)} to rank {target}:"
-            " nobody receives this message"
-        )
-        findings.append(ScheduleFinding(text, number, source, _first(move.chunks)))
-    for number, move in _surplus(received, sent):
-        text = (
-            f"round {number}: rank {target} waits for {name_chunks(move.chunks)} from rank {source}:"
-            " nobody sends this message"
-        )
-        findings.append(ScheduleFinding(text, number, target, _first(move.chunks)))
+    ways = (
+        (source, "sends {} to", target, "receives", _surplus(sent, received)),
+        (target, "waits for {} from", source, "sends", _surplus(received, sent)),
+    )
+    for rank, does, other, lacks, surplus in ways:
+        for number, move in surplus:
+            what = f"rank {rank} {does.format(name_chunks(move.chunks))} rank {other}"
+            text = f"round {number}: {what}: nobody {lacks} this message"
+            findings.append(ScheduleFinding(text, number, rank, _first(move.chunks)))
     return findings
 
 
@@ -344,11 +352,7 @@ def _in_lock_step(table: RoundTable, result: Matching) -> None:
         active = [r for r in ranks if number < len(table.rounds[r])]
         result.order += [(r, number, True) for r in active]
         result.order += [(r, number, False) for r in active]
-        result.steps += any(_has_messages(table.rounds[r][number]) for r in active)
-
-
-def _has_messages(moves: list[Instruction]) -> bool:
-    return any(move.peer >= 0 for move in moves)
+        result.steps += any(move.peer >= 0 for r in active for move in table.rounds[r][number])
 
 
 def _by_dependency(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from math import prod
 from typing import Any
 
 from spmdsim.collectives.algorithm import Algorithm, algorithm
@@ -58,10 +59,7 @@ class Schedule(ShortRepr):
     @cached_property
     def chunk_count(self) -> int:
         """Number of chunks the vector is cut into."""
-        count = 1
-        for level in self.levels:
-            count *= level
-        return count
+        return prod(self.levels)
 
     @cached_property
     def in_order(self) -> bool:

@@ -12,7 +12,14 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from spmdsim.collectives.instructions import COMBINE, COPY, REDUCE, SEND, Instruction
-from spmdsim.collectives.round_table import Matching, RoundTable, ScheduleFinding, collector_paused, match
+from spmdsim.collectives.round_table import (
+    Matching,
+    RoundTable,
+    ScheduleFinding,
+    collector_paused,
+    match,
+    matched,
+)
 from spmdsim.collectives.schedule import Schedule
 from spmdsim.errors import ScheduleError
 from spmdsim.pictured import ShortRepr
@@ -47,7 +54,7 @@ class ScheduleVerdict(ShortRepr):
     @property
     def ok(self) -> bool:
         """Whether the schedule keeps its promise."""
-        return not any(not f.warning for f in self.findings)
+        return all(f.warning for f in self.findings)
 
     def raise_if_wrong(self) -> ScheduleVerdict:
         """Raise the first error, if there is one.
@@ -67,6 +74,7 @@ class ScheduleVerdict(ShortRepr):
         return "\n".join([f"{title}:", *(f"  {f}" for f in self.findings)])
 
 
+@collector_paused()
 def verify(schedule: Schedule) -> ScheduleVerdict:
     """Verify a schedule; never raises for a wrong one.
 
@@ -75,11 +83,6 @@ def verify(schedule: Schedule) -> ScheduleVerdict:
     >>> verdict.ok, verdict.in_order, verdict.same_tree, verdict.depth
     (True, False, True, 5)
     """
-    with collector_paused():
-        return _verify(schedule)
-
-
-def _verify(schedule: Schedule) -> ScheduleVerdict:
     table = RoundTable(schedule)
     if table.findings:
         return ScheduleVerdict(schedule, tuple(table.findings))
@@ -129,7 +132,8 @@ class SymbolicRun:
         self.findings: list[ScheduleFinding] = []
         self.symbols = Symbols()
         self.holds: list[dict[int, int]] = [
-            {c: self._input(rank, c) for c in self.schedule.starts_with(rank)} for rank in range(self.size)
+            {c: self.symbols.leaf(rank, c) for c in self.schedule.starts_with(rank)}
+            for rank in range(self.size)
         ]
         self.heard = [1 << rank for rank in range(self.size)]
         self.ends = matching.ends
@@ -140,9 +144,6 @@ class SymbolicRun:
                 self._start(rank, number)
             else:
                 self._end(rank, number)
-
-    def _input(self, rank: int, chunk: int) -> int:
-        return self.symbols.leaf(rank, chunk)
 
     def _start(self, rank: int, number: int) -> None:
         holds = self.holds[rank]
@@ -297,10 +298,8 @@ def reduction_trees(schedule: Schedule, rank: int | None = None) -> dict[int, Tr
     >>> reduction_trees(schedule_of("all_reduce", "recursive_doubling", 4))
     {0: ((0, 1), (2, 3))}
     """
-    table = RoundTable(schedule)
-    matching = match(table)
-    run = SymbolicRun(table, matching)
-    for finding in (*table.findings, *matching.findings, *run.findings):
+    run = SymbolicRun(*matched(schedule))
+    for finding in run.findings:
         raise ScheduleError(finding.text, schedule=schedule.name)
     trees: dict[int, Tree] = {}
     for owner in range(schedule.size) if rank is None else (rank,):
@@ -352,7 +351,7 @@ class Symbols:
         number = self._pairs.get((left, right))
         if number is None:
             a, b = self.ranks[left], self.ranks[right]
-            ordered = self.sorted[left] and self.sorted[right] and a.bit_length() <= _lowest(b)
+            ordered = self.sorted[left] and self.sorted[right] and a.bit_length() < (b & -b).bit_length()
             depth = 1 + max(self.depth[left], self.depth[right])
             number = self._add(self.chunk[left], a | b, depth, ordered, (left, right))
             self._pairs[left, right] = number
@@ -386,11 +385,6 @@ class Symbols:
                 continue
             stack.pop()
         return done[value]
-
-
-def _lowest(ranks: int) -> int:
-    """The lowest rank of a bit set."""
-    return (ranks & -ranks).bit_length() - 1
 
 
 def members(ranks: int) -> list[int]:

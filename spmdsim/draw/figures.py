@@ -71,7 +71,7 @@ class FactTable:
 
     def text(self) -> str:
         """As lines of text."""
-        from spmdsim.auto_parallel.search_report import text_table
+        from spmdsim.redistribution.plan_table import text_table
 
         caption = f"{self.caption}\n" if self.caption else ""
         return caption + text_table(list(self.columns), [list(row) for row in self.shown], right=self.right)

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from spmdsim.core import Layout, Mesh
 from spmdsim.draw.canvas import FILLS, fill_of
 from spmdsim.layout.explain import ranks_text
@@ -339,8 +341,4 @@ def holders_text(layout: Layout, pieces: Mapping[Any, int]) -> tuple[tuple[str, 
 
 def digits(index: int, sizes: Sequence[int]) -> tuple[int, ...]:
     """A number as digits, the first one major; ``sizes`` are their bases."""
-    reversed_digits = []
-    for size in reversed(sizes):
-        index, digit = divmod(index, size)
-        reversed_digits.append(digit)
-    return tuple(reversed(reversed_digits))
+    return tuple(map(int, np.unravel_index(index, tuple(sizes))))

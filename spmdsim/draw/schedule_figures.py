@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from spmdsim.collectives.facts import as_share, facts_of
 from spmdsim.collectives.history import History, RankState, RoundMessage, unroll
-from spmdsim.collectives.instructions import name_chunks
+from spmdsim.collectives.instructions import name_chunks, runs
 from spmdsim.draw.canvas import Canvas, fill_of, ink_of, number, width_of
 from spmdsim.draw.figures import FactTable, Figure, Part, fact_rows, short, side_by_side
 from spmdsim.draw.figures import facts_of as plain_facts
@@ -89,20 +89,9 @@ def value_words(story: History, value: int) -> str:
     if story.schedule.collective.reduces and len(ranks) == story.schedule.size > 1:
         return "∑"
     words: list[str] = []
-    for start, stop in _runs(ranks):
+    for start, stop in runs(ranks):
         words += [f"{start}-{stop}"] if stop - start > 1 else map(str, range(start, stop + 1))
     return "+".join(words)
-
-
-def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
-    """First and last of each run of consecutive numbers."""
-    runs: list[tuple[int, int]] = []
-    for one in numbers:
-        if runs and one == runs[-1][1] + 1:
-            runs[-1] = (runs[-1][0], one)
-        else:
-            runs.append((one, one))
-    return runs
 
 
 def _by_origin(story: History, state: RankState) -> tuple[list[str], list[list[str]]]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from spmdsim.auto_parallel.search_report import WHY_HEADS, operator_rows, size_text, why_lines, why_rows
+from spmdsim.auto_parallel.search_report import PARTS, WHY_HEADS, operator_rows, why_lines, why_rows
 from spmdsim.draw.canvas import Canvas, fill_of, width_of
 from spmdsim.draw.figures import FactTable, Figure
 from spmdsim.draw.plot import Line, Plot, plot_canvas
 from spmdsim.redistribution.plan_table import seconds_text
 from spmdsim.sides import many
+from spmdsim.trace.event_table import nbytes_text
 
 if TYPE_CHECKING:
     from spmdsim.auto_parallel.frontier import TradeOff
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 MOST_OPERATORS = 48
 TRADE = "time against memory: left and below is better"
-SHARES = ("compute", "forward", "backward", "gradient")
 
 
 def search_figure(answer: SearchResult) -> Figure:
@@ -30,8 +30,8 @@ def search_figure(answer: SearchResult) -> Figure:
     )
     notes = (
         f"{many(answer.mesh.size, 'rank')} as {answer.mesh} on {answer.settings.machine.name}, {best}",
-        f"one step takes {seconds_text(answer.seconds)}; a rank receives {size_text(answer.nbytes)} in {collectives}, and "
-        f"holds {size_text(answer.memory.peak)} at most",
+        f"one step takes {seconds_text(answer.seconds)}; a rank receives {nbytes_text(answer.nbytes)} in {collectives}, and "
+        f"holds {nbytes_text(answer.memory.peak)} at most",
         *answer.remarks,
     )
     parts = (_operators(answer), _by_hand(answer), _compared(answer))
@@ -67,7 +67,7 @@ def _operators(answer: SearchResult) -> Canvas:
             out.cell(names + k * wide, y, wide, 20, [factor or "·"], index, told)
         out.text(results, y + 15, str(row["output"]) or "-")
         x = times
-        for index, share in enumerate(SHARES):
+        for index, share in enumerate(PARTS):
             seconds = float(row[share])
             if seconds > 0:
                 told, long = f"{row['name']}: {share} {seconds_text(seconds)}", 240 * seconds / most
@@ -79,7 +79,7 @@ def _operators(answer: SearchResult) -> Canvas:
         out.text(0, y + 11, f"... {len(facts) - len(rows):,} more operators", "faint")
         y += 20
     x = 0.0
-    for index, share in enumerate(SHARES):
+    for index, share in enumerate(PARTS):
         out.bar(x, y, 14, 14, fill_of(index)[0])
         out.text(x + 18, y + 12, share)
         x += width_of(share) + 36
@@ -106,7 +106,7 @@ def _compared(answer: SearchResult) -> FactTable:
     base = answer.seconds or 1.0
     rows = []
     for name, one in _every(answer).items():
-        sizes = map(size_text, (one.nbytes, one.memory.peak))
+        sizes = map(nbytes_text, (one.nbytes, one.memory.peak))
         rows.append((name, seconds_text(one.seconds), f"{one.seconds / base:.2f}", *sizes))
     columns = ("layout", "time", "ratio", "bytes/rank", "peak memory")
     return FactTable(columns, tuple(rows), "comparison", (1, 2, 3, 4))
@@ -118,7 +118,7 @@ def frontier_figure(points: Sequence[TradeOff]) -> Figure:
     for point in points:
         by_mesh.setdefault(str(point.mesh), []).append((point.memory, point.seconds))
     lines = tuple(Line(name, tuple(sorted(pairs))) for name, pairs in by_mesh.items())
-    rows = tuple((seconds_text(p.seconds), size_text(p.memory), str(p.mesh)) for p in points)
+    rows = tuple((seconds_text(p.seconds), nbytes_text(p.memory), str(p.mesh)) for p in points)
     plot = Plot(TRADE, "bytes of a rank", "seconds", lines)
     table = FactTable(("time", "memory of a rank", "mesh"), rows, "", (0, 1))
     return Figure(f"{len(points)} trade-offs of time and memory (Pareto)", (plot_canvas(plot), table))
@@ -130,7 +130,7 @@ def trade_off_figure(point: TradeOff) -> Figure:
         (operator.name, str(strategy), point.choice.layouts[operator.outputs[0]].short() or "-")
         for operator, strategy in zip(point.choice.graph.operators, point.choice.strategies)
     )
-    title = f"{seconds_text(point.seconds)} with {size_text(point.memory)} of a rank on {point.mesh}"
+    title = f"{seconds_text(point.seconds)} with {nbytes_text(point.memory)} of a rank on {point.mesh}"
     return Figure(title, (FactTable(("operator", "strategy", "result"), rows),))
 
 

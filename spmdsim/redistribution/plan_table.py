@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
+from textwrap import indent
 from typing import TYPE_CHECKING, Any
 
 from spmdsim.core import Layout
@@ -58,7 +59,8 @@ def plan_table(plan: Plan) -> str:
             f"  sums of {plan.dtype} travel as float32, 4 bytes per element, and are rounded once, in the end"
         )
     if plan.steps:
-        lines += _columns([_HEAD, *(_row(plan, number) for number in range(len(plan.steps)))])
+        rows = [_row(plan, number) for number in range(len(plan.steps))]
+        lines.append(indent(text_table(_HEAD, rows, right=(0, *range(4, len(_HEAD)))), "  "))
     else:
         lines.append("  nothing to do: every rank holds its shard already")
     lines.append(_verdict(plan))
@@ -202,14 +204,18 @@ def _x(shape: Sequence[int]) -> str:
     return "x".join(map(str, shape)) or "scalar"
 
 
-def _columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    left = {1, 2, 3}
-    return [
-        "  "
-        + "  ".join(
-            cell.ljust(width) if column in left else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths))
-        ).rstrip()
-        for row in rows
-    ]
+def text_table(heads: Sequence[str], rows: Sequence[Sequence[str]], right: Container[int] = ()) -> str:
+    """A plain table.
+
+    >>> print(text_table(["name", "n"], [["a", "1"], ["bc", "23"]], right=[1]))
+    name   n
+    a      1
+    bc    23
+    """
+    cells = [heads, *rows]
+    widths = [max(map(len, column)) for column in zip(*cells)]
+    padded = (
+        [cell.rjust(w) if k in right else cell.ljust(w) for k, (cell, w) in enumerate(zip(row, widths))]
+        for row in cells
+    )
+    return "\n".join("  ".join(row).rstrip() for row in padded)

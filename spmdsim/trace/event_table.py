@@ -25,7 +25,7 @@ HEADING = (
 )
 
 
-def nbytes_text(count: int) -> str:
+def nbytes_text(count: float) -> str:
     """Bytes for people.
 
     >>> nbytes_text(512), nbytes_text(1536), nbytes_text(3 << 20)
@@ -34,7 +34,7 @@ def nbytes_text(count: int) -> str:
     size = float(count)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if size < 1024 or unit == "GiB":
-            return f"{count} B" if unit == "B" else f"{size:.1f} {unit}"
+            return f"{count:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1024
     return ""
 

@@ -37,6 +37,8 @@ from spmdsim.errors import SpmdError
 
 #: The largest table that is built: 8 bytes per entry.
 LARGEST_TABLE = 20_000_000
+#: Variables that a local search decides anew together, and how often it goes through all of them.
+WINDOW, ROUNDS = 64, 3
 #: So many differences of what is shared are looked at to cross out states of a variable.
 LARGEST_COMPARED = 20_000_000
 
@@ -346,9 +348,7 @@ class _Branches:
         return worst
 
 
-def improve(
-    problem: ChoiceProblem, states: Sequence[int], *, windows: Sequence[int] = (64,), rounds: int = 3
-) -> Solution:
+def improve(problem: ChoiceProblem, states: Sequence[int]) -> Solution:
     """A solution that is at least as good; states that no optimum needs are crossed out first: windows are small then."""
     kept = reduce_domains(problem)
     small = restrict(problem, kept)
@@ -358,40 +358,37 @@ def improve(
             prices = [problem.price_of_states(start, v, int(s)) for s in allowed]
             start[v] = int(allowed[int(np.argmin(prices))])
     inside = [int(np.flatnonzero(allowed == s)[0]) for allowed, s in zip(kept, start)]
-    for window in windows:
-        inside = _rounds(small, inside, window, rounds)
-        if window >= len(problem):
-            break
+    inside = _rounds(small, inside)
     states_now = [int(kept[v][s]) for v, s in enumerate(inside)]
     best = states_now if problem.price(states_now) < problem.price(states) else list(states)
     return Solution.of(problem, best, "local search", False)
 
 
-def _rounds(problem: ChoiceProblem, states: list[int], window: int, rounds: int) -> list[int]:
+def _rounds(problem: ChoiceProblem, states: list[int]) -> list[int]:
     """Decide all windows anew until nothing improves."""
     now, price = states, problem.price(states)
     around, hubs = problem.neighbours(), set(problem.hubs)
-    for _ in range(rounds):
+    for _ in range(ROUNDS):
         before = price
         others = [v for v in range(len(problem)) if v not in hubs]
-        everything = len(others) <= window
+        everything = len(others) <= WINDOW
         if everything:
             now = _decide(problem, around, now, others)
-        for centre in () if everything else range(0, len(problem), max(1, window // 2)):
+        for centre in () if everything else range(0, len(problem), WINDOW // 2):
             if centre not in hubs:
-                now = _decide(problem, around, now, _window(around, centre, window, hubs))
+                now = _decide(problem, around, now, _window(around, centre, hubs))
         price = problem.price(now)
         if everything or price >= before * (1 - 1e-12):
             break
     return now
 
 
-def _window(around: list[Neighbours], centre: int, size: int, hubs: set[int]) -> list[int]:
+def _window(around: list[Neighbours], centre: int, hubs: set[int]) -> list[int]:
     """The variables nearest to one, by number of pairs in between; not by way of hubs, which join everything."""
     window, seen = [centre], {centre}
     for v in window:
         for u, _ in around[v]:
-            if u not in seen and u not in hubs and len(window) < size:
+            if u not in seen and u not in hubs and len(window) < WINDOW:
                 seen.add(u)
                 window.append(u)
     return sorted(window)

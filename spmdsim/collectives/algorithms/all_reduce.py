@@ -40,7 +40,6 @@ def ring(rank: int, size: int, index: str = "mpich") -> Rounds:
 )
 def ring_openmpi(rank: int, size: int) -> Rounds:
     """The ring with Open MPI's index rule: step i sends chunk r-i."""
-    # The ring, with Open MPI's index rule.
     return ring(rank, size, index="openmpi")
 
 

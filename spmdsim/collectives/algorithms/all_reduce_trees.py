@@ -44,17 +44,11 @@ def bit_tree_parent(rank: int, size: int) -> int | None:
     return up if up < size else rank ^ low
 
 
-def _place(rank: int, size: int, tree: int) -> int:
-    """The rank of the first tree whose place this rank has in ``tree``."""
+def _moved(rank: int, size: int, tree: int, by: int) -> int:
+    """The rank of the first tree whose place a rank has in ``tree`` (``by`` -1), or the other way round (1)."""
     if tree == 0:
         return rank
-    return size - 1 - rank if size % 2 == 0 else (rank - 1) % size
-
-
-def _rank_at(place: int, size: int, tree: int) -> int:
-    if tree == 0:
-        return place
-    return size - 1 - place if size % 2 == 0 else (place + 1) % size
+    return size - 1 - rank if size % 2 == 0 else (rank + by) % size
 
 
 def bit_tree_children(rank: int, size: int) -> list[int]:
@@ -85,16 +79,16 @@ def double_binary_tree(rank: int, size: int) -> Rounds:
 
 def _tree_moves(rank: int, size: int, tree: int, level: int, up: bool) -> list[Instruction]:
     """Messages between depth ``level`` and the depth above it, in one tree."""
-    place = _place(rank, size, tree)
+    place = _moved(rank, size, tree, -1)
     depth = bit_tree_depth(place, size)
     moves = []
     if depth == level:
         parent = bit_tree_parent(place, size)
-        peer = _rank_at(parent or 0, size, tree)
+        peer = _moved(parent or 0, size, tree, 1)
         moves.append(send(peer, tree) if up else recv(peer, tree))
     elif depth == level - 1:
         for child in bit_tree_children(place, size):
-            peer = _rank_at(child, size, tree)
+            peer = _moved(child, size, tree, 1)
             moves.append(recv_reduce(peer, tree) if up else send(peer, tree))
     return moves
 
@@ -112,10 +106,6 @@ def _padded(rounds: Rounds, length: int) -> Rounds:
         done += 1
         yield moves
     yield from ([] for _ in range(length - done))
-
-
-def _recursive_doubling_length(size: int) -> int:
-    return size.bit_length() - 1 + 2 * (size & (size - 1) != 0)
 
 
 @built_in(
@@ -136,7 +126,7 @@ def hierarchical_leader(rank: int, size: int, group: int = 2) -> Rounds:
     if rank == first:
         between = _renamed(recursive_doubling(rank // group, leaders), 0, group)
     yield from _padded(_renamed(up, first, 1), inside)
-    yield from _padded(between, _recursive_doubling_length(leaders))
+    yield from _padded(between, leaders.bit_length() - 1 + 2 * (leaders & (leaders - 1) != 0))
     yield from _padded(_renamed(down, first, 1), inside)
 
 

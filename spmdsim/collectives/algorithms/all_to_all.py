@@ -71,8 +71,5 @@ def bruck(rank: int, size: int) -> Rounds:
 
 def _resting(rank: int, size: int, k: int, distances: list[int]) -> list[int]:
     """The blocks with the given distances that rest on ``rank`` before round ``k``."""
-    chunks = []
-    for distance in distances:
-        source = (rank - distance % k) % size
-        chunks.append(source * size + (source + distance) % size)
-    return chunks
+    sources = ((rank - distance % k) % size for distance in distances)
+    return [source * size + (source + distance) % size for source, distance in zip(sources, distances)]

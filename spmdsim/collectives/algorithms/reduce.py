@@ -92,39 +92,27 @@ def binary_tree(rank: int, size: int, root: int = 0) -> Rounds:
         yield [send(root, 0)] if rank == top else [recv(top, 0)] if rank == root else []
 
 
-def _run_of(rank: int, size: int, level: int) -> tuple[int, int, int] | None:
-    """The run at depth ``level`` that the rank is the middle of: ``(start, middle, stop)``; None if it is not."""
-    start, stop = 0, size
-    for depth in range(level + 1):
+def _runs_around(rank: int, size: int) -> list[tuple[int, int, int]]:
+    """The runs that a rank is in, down to the one of which it is the middle: each ``(start, middle, stop)``."""
+    start, stop, runs = 0, size, list[tuple[int, int, int]]()
+    while True:
         middle = (start + stop) // 2
+        runs.append((start, middle, stop))
         if rank == middle:
-            return (start, middle, stop) if depth == level else None
+            return runs
         start, stop = (start, middle) if rank < middle else (middle + 1, stop)
-    return None
 
 
 def _join(rank: int, size: int, level: int, left: bool) -> list[Instruction]:
     """Messages from the middles of depth level + 1 to those of depth ``level``, left or right children."""
-    run = _run_of(rank, size, level)
-    if run:
-        start, middle, stop = run
+    *above, (start, middle, stop) = _runs_around(rank, size)
+    if len(above) == level:
         low, high = (start, middle) if left else (middle + 1, stop)
         return [recv_reduce((low + high) // 2, 0)] if low < high else []
-    below = _run_of(rank, size, level + 1)
-    if below:
-        parent = _parent_middle(rank, size)
+    if len(above) == level + 1:
+        parent = above[-1][1]
         return [send(parent, 0)] if (rank < parent) == left else []
     return []
-
-
-def _parent_middle(rank: int, size: int) -> int:
-    start, stop, parent = 0, size, rank
-    while True:
-        middle = (start + stop) // 2
-        if rank == middle:
-            return parent
-        parent = middle
-        start, stop = (start, middle) if rank < middle else (middle + 1, stop)
 
 
 @built_in("reduce", "1", in_order=False, openmpi="binary 4")

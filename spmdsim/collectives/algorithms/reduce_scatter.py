@@ -121,14 +121,10 @@ def recursive_doubling(rank: int, size: int) -> Rounds:
     fold = Fold.of(size)
 
     def outside(new: int, other: int, distance: int) -> Iterable[Chunks]:
-        return (_outside(fold, member & -distance, distance) for member in (new, other))
+        firsts = (member & -distance for member in (new, other))
+        return ((*fold.blocks(0, k), *fold.blocks(k + distance, fold.power)) for k in firsts)
 
     return _folded(rank, fold, size, doublings(fold.power), outside)
-
-
-def _outside(fold: Fold, first: int, count: int) -> tuple[int, ...]:
-    """All blocks but those of survivors ``first`` ... ``first + count - 1``."""
-    return (*fold.blocks(0, first), *fold.blocks(first + count, fold.power))
 
 
 @built_in(

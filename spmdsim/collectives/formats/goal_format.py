@@ -14,9 +14,9 @@ from typing import Any
 
 from spmdsim.collectives.facts import elements
 from spmdsim.collectives.instructions import COMBINE, REDUCE, SEND
-from spmdsim.collectives.round_table import RoundTable, match
+from spmdsim.collectives.round_table import matched
 from spmdsim.collectives.schedule import Schedule
-from spmdsim.errors import InputError, ScheduleError
+from spmdsim.errors import InputError
 from spmdsim.reading import one_line
 
 
@@ -107,10 +107,7 @@ def goal_of(schedule: Schedule, nbytes: int, itemsize: int = 1, time_per_byte: f
         ScheduleError: when messages do not match.
     """
     sizes = [items * itemsize for items in schedule.chunk_elements(elements(nbytes, itemsize))]
-    table = RoundTable(schedule)
-    matching = match(table)
-    for finding in (*table.findings, *matching.findings):
-        raise ScheduleError(finding.text, schedule=schedule.name)
+    table, matching = matched(schedule)
     steps = [{pair: iter(when) for pair, when in matching.travels.items()} for _ in range(2)]
     program = GoalProgram()
     for rank, rounds in enumerate(table.rounds):
@@ -169,7 +166,7 @@ def read_goal(text: str) -> GoalProgram:
     program = GoalProgram([[] for _ in range(int(head[1]))])
     for rank, start, stop in _blocks(clean, head.end(), len(program.ranks)):
         if program.ranks[rank]:
-            raise InputError(f"GOAL line {_line(clean, start)}: rank {rank} has a second block")
+            raise _wrong(clean, start, f"rank {rank} has a second block")
         program.ranks[rank] = _operations(clean, start, stop, rank, len(program.ranks))
     return program
 
@@ -180,20 +177,19 @@ def _blocks(text: str, position: int, ranks: int) -> Iterator[tuple[int, int, in
     while _begin(text, position) < len(text):
         opened = opening.match(text, position)
         if opened is None:
-            raise InputError(f"GOAL line {_line(text, position)}: expected: rank R {{")
+            raise _wrong(text, position, "expected: rank R {")
         end = text.find("}", opened.end())
         if end < 0:
-            raise InputError(
-                f"GOAL line {_line(text, position)}: the braces of rank {opened[1]} do not close"
-            )
+            raise _wrong(text, position, f"the braces of rank {opened[1]} do not close")
         if len(opened[1]) > 9 or int(opened[1]) >= ranks:
-            raise InputError(f"GOAL line {_line(text, position)}: rank {opened[1]} of {ranks} ranks")
+            raise _wrong(text, position, f"rank {opened[1]} of {ranks} ranks")
         yield int(opened[1]), opened.end(), end
         position = end + 1
 
 
-def _line(text: str, position: int) -> int:
-    return text.count("\n", 0, _begin(text, position)) + 1
+def _wrong(text: str, position: int, words: str) -> InputError:
+    line = text.count("\n", 0, _begin(text, position)) + 1
+    return InputError(f"GOAL line {line}: {words}")
 
 
 def _begin(text: str, position: int) -> int:
@@ -219,18 +215,11 @@ def _operations(text: str, start: int, stop: int, rank: int, ranks: int) -> list
                 None,
             )
             if long is not None:
-                raise InputError(
-                    f"GOAL line {_line(text, begin)}: {long} {one_line(numbers[long], 20)} is too large"
-                )
+                raise _wrong(text, begin, f"{long} {one_line(numbers[long], 20)} is too large")
             if int(numbers["peer"]) >= ranks:
-                line = _line(text, begin)
-                raise InputError(
-                    f"GOAL line {line}: rank {rank} names rank {numbers['peer']} of {ranks} ranks"
-                )
+                raise _wrong(text, begin, f"rank {rank} names rank {numbers['peer']} of {ranks} ranks")
             if operation["label"] in labels:
-                raise InputError(
-                    f"GOAL line {_line(text, begin)}: rank {rank} has two operations {operation['label']}"
-                )
+                raise _wrong(text, begin, f"rank {rank} has two operations {operation['label']}")
             if operation["label"]:
                 labels[operation["label"]] = len(operations)
             operations.append(
@@ -239,13 +228,11 @@ def _operations(text: str, start: int, stop: int, rank: int, ranks: int) -> list
             position = operation.end()
         else:
             words = one_line(text[begin:stop], 60)
-            raise InputError(f"GOAL line {_line(text, begin)}: {words!r} is no operation and no requirement")
+            raise _wrong(text, begin, f"{words!r} is no operation and no requirement")
     for one, word, other, begin in needs:
         for label in (one, other):
             if label not in labels:
-                raise InputError(
-                    f"GOAL line {_line(text, begin)}: rank {rank} has no operation labelled {label}"
-                )
+                raise _wrong(text, begin, f"rank {rank} has no operation labelled {label}")
         operations[labels[one]].setdefault(word, []).append(labels[other])
     for settings, word in itertools.product(operations, ("requires", "irequires")):
         settings[word] = tuple(settings.get(word, ()))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from xml.sax.saxutils import quoteattr
 
-from spmdsim.collectives.instructions import COPY, REDUCE, SEND, Chunks, Instruction
+from spmdsim.collectives.instructions import COPY, REDUCE, SEND, Instruction
 from spmdsim.collectives.schedule import Schedule
 from spmdsim.collectives.verification import verify
 from spmdsim.errors import ScheduleError
@@ -108,11 +108,8 @@ class _Gpu:
                     self._step(self._block("recv", move.peer), kind, [], [spot])
             elif move.kind != SEND:
                 kind = "cpy" if move.kind == COPY else "re"
-                self._local(kind, move.source, move.chunks)
-
-    def _local(self, kind: str, sources: Chunks, targets: Chunks) -> None:
-        for source, target in zip(sources, targets):
-            self._step(self._block("local"), kind, [self.spot(source)], [self.spot(target)])
+                for source, target in zip(move.source, move.chunks):
+                    self._step(self._block("local"), kind, [self.spot(source)], [self.spot(target)])
 
     def _step(self, block: int, kind: str, sources: list[Spot], targets: list[Spot]) -> None:
         """Add a step that waits for whoever last wrote what it reads, or used what it writes."""

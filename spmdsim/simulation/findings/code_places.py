@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any
 
+from spmdsim.collectives.instructions import runs
 from spmdsim.trace.source_lines import in_words
 
 HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep  # all of the simulator
@@ -101,15 +102,9 @@ def ranks_text(ranks: Any, limit: int = 12) -> str:
     'ranks 0-2, 5, 7'
     """
     numbers = sorted(set(ranks))
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
     words = [
         str(low) if low == high else (f"{low}, {high}" if high == low + 1 else f"{low}-{high}")
-        for low, high in runs
+        for low, high in runs(numbers)
     ]
     if len(words) > limit:
         words = [*words[: limit - 1], "…", words[-1]]
