@@ -16,7 +16,7 @@ from spmdsim.launch.limits import memory_words, start_clock
 from spmdsim.simulation.deadlock.explanation import on_stall
 from spmdsim.simulation.deadlock.finalize import check_end
 from spmdsim.simulation.engine.captured_output import own_end, own_output, virtual_sleep
-from spmdsim.simulation.engine.isolation import Isolation, script_folder
+from spmdsim.simulation.engine.isolation import Isolation, may_draw_numbers
 from spmdsim.simulation.engine.scheduler import Scheduler, Task, active
 from spmdsim.simulation.engine.timing import MachineLike, as_machine
 from spmdsim.simulation.engine.variables import Variables
@@ -82,16 +82,24 @@ def simulate(
         scheduler.timeline = Timeline(n)
     scheduler.on_stall = lambda attention: on_stall(scheduler, attention)
     output: list[tuple[int, str]] = []
+    real = sys.stdout
+
+    def write(rank: int, line: str) -> None:
+        output.append((rank, line))
+        if emit is None:
+            real.write(line + "\n")
+        else:
+            emit(rank, line)
+
     stand_in = StandIn()
     with ExitStack() as stack:
         body, isolation = _body(program, args, scheduler, stand_in)
-        write = emit or _print_to(sys.stdout)
         stack.enter_context(active(scheduler))
         stack.enter_context(isolation.installed())
         stack.enter_context(stand_in.installed())
         stack.enter_context(virtual_sleep(scheduler))
         stack.enter_context(own_end(scheduler))
-        stack.enter_context(own_output(scheduler, lambda r, line: _both(output, write, r, line)))
+        stack.enter_context(own_output(scheduler, write))
         make_worlds(scheduler)
         scheduler.start(lambda task: _run_rank(scheduler, task, body, isolation.process.end))
         start_clock()
@@ -106,18 +114,6 @@ def simulate(
     if check and not report.ok:
         raise SimulationError(str(report.errors[-1]), report)
     return report
-
-
-def _both(output: list[tuple[int, str]], write: Emit, rank: int, line: str) -> None:
-    output.append((rank, line))
-    write(rank, line)
-
-
-def _print_to(stream: Any) -> Emit:
-    def emit(rank: int, line: str) -> None:
-        stream.write(line + "\n")
-
-    return emit
 
 
 def _body(
@@ -142,7 +138,7 @@ def _body(
     source = _read(path)
     code = _compile(source, path)
     arguments = [str(program), *map(str, args)]
-    isolation = Isolation(scheduler, arguments, script_folder(path), b"random" in source)
+    isolation = Isolation(scheduler, arguments, os.path.dirname(path), b"random" in source)
 
     def body(task: Task) -> None:
         main = isolation.worlds[task.rank].main
@@ -163,9 +159,8 @@ def _read(path: str) -> bytes:
 def _draws_numbers(function: Callable[..., Any]) -> bool:
     """Whether a function's file mentions random numbers, or cannot be read."""
     try:
-        file = inspect.getsourcefile(function)
-        return file is None or b"random" in _read(file)
-    except (TypeError, InputError):
+        return may_draw_numbers(inspect.getsourcefile(function))
+    except TypeError:
         return True
 
 

@@ -18,16 +18,13 @@ class Timeline:
     def __init__(self, size: int) -> None:
         self._events: list[dict[str, Any]] = []
         for rank in range(size):
-            self._meta("process_name", rank, f"rank {rank}")
-            self._meta("thread_name", rank, "calls")
-            self._events.append(
-                {"ph": "M", "name": "process_sort_index", "pid": rank, "tid": 0}
-                | {"args": {"sort_index": rank}}
-            )
+            self._meta("process_name", rank, name=f"rank {rank}")
+            self._meta("thread_name", rank, name="calls")
+            self._meta("process_sort_index", rank, sort_index=rank)
         self._arrows = 0
 
-    def _meta(self, what: str, rank: int, name: str) -> None:
-        self._events.append({"ph": "M", "name": what, "pid": rank, "tid": 0, "args": {"name": name}})
+    def _meta(self, what: str, rank: int, **said: object) -> None:
+        self._events.append({"ph": "M", "name": what, "pid": rank, "tid": 0, "args": said})
 
     def call(self, task: Any, name: str, begin: float, frame: FrameType, **facts: Any) -> None:
         """One call of a rank, from ``begin`` to the rank's clock."""
@@ -49,24 +46,23 @@ class Timeline:
 
     def arrow(self, message: Message, receive: Receive) -> None:
         """A message from its sender to its receiver."""
-        self._arrows += 1
         name = f"tag {message.tag}, {message.payload.nbytes} bytes"
-        common = {"cat": "message", "name": name, "id": self._arrows, "tid": 0}
-        start = {"ph": "s", "pid": message.task.rank, "ts": message.start * _MICRO}
-        end = {"ph": "f", "bp": "e", "pid": receive.task.rank, "ts": receive.end * _MICRO}
-        self._events += [common | start, common | end]
+        self._arrow("message", name, message, message.start, receive)
 
     def meeting(self, shared: Any, calls: list[Any]) -> None:
         """A collective: an arrow from the last rank that came to every other one."""
         last = max(calls, key=lambda call: call.entered)
         for call in calls:
-            if call is last or calls[0].rule.flow != "all":
-                continue
-            self._arrows += 1
-            common = {"cat": "collective", "name": call.name, "id": self._arrows, "tid": 0}
-            start = {"ph": "s", "pid": last.task.rank, "ts": last.entered * _MICRO}
-            end = {"ph": "f", "bp": "e", "pid": call.task.rank, "ts": call.end * _MICRO}
-            self._events += [common | start, common | end]
+            if call is not last and calls[0].rule.flow == "all":
+                self._arrow("collective", call.name, last, last.entered, call)
+
+    def _arrow(self, category: str, name: str, source: Any, begin: float, target: Any) -> None:
+        """From an operation of one rank at a time to the end of another's."""
+        self._arrows += 1
+        common = {"cat": category, "name": name, "id": self._arrows, "tid": 0}
+        start = {"ph": "s", "pid": source.task.rank, "ts": begin * _MICRO}
+        end = {"ph": "f", "bp": "e", "pid": target.task.rank, "ts": target.end * _MICRO}
+        self._events += [common | start, common | end]
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON values of a trace file."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -79,16 +79,13 @@ def simple(spec: Any) -> MessageBuffer:
     """
     if type(spec) is np.ndarray:
         flags = spec.flags
-        if flags.c_contiguous:
-            whole = MessageBuffer(spec, spec.dtype, spec.size)
-            if spec.ndim > 1:
-                whole.order = NO_ORDER if flags.f_contiguous else ROWS
-            return whole
-        if flags.f_contiguous:
-            whole = MessageBuffer(spec, spec.dtype, spec.size)
-            whole.order = COLUMNS
-            return whole
-        raise BufferError(_not_contiguous(spec))
+        rows, columns = flags.c_contiguous, flags.f_contiguous
+        if not (rows or columns):
+            raise BufferError(_not_contiguous(spec))
+        whole = MessageBuffer(spec, spec.dtype, spec.size)
+        if rows is not columns:
+            whole.order = ROWS if rows else COLUMNS
+        return whole
     memory, count, start, datatype = _unpack(spec)
     flat, datatype, order = _elements(memory, datatype)
     if count is None:
@@ -108,41 +105,37 @@ def blocks(spec: Any, parts: int) -> list[MessageBuffer]:
     """Equal buffers, one per rank, after each other in memory."""
     memory, count, start, datatype = _unpack(spec)
     flat, datatype, order = _elements(memory, datatype)
-    stride = datatype.stride
     if count is None:
-        values = (len(flat) - start) // max(stride, 1)
-        if values % parts:
-            raise ValueError(
-                f"the buffer holds {values} elements, which cannot be shared out to {parts} ranks"
-            )
-        count = values // parts
-    return [_piece(flat, count, start + i * count * stride, datatype, order) for i in range(parts)]
+        count = _share(len(flat) - start, datatype, parts)
+    return [_piece(flat, count, start + i * count * datatype.stride, datatype, order) for i in range(parts)]
 
 
 def vector(spec: Any, parts: int) -> list[MessageBuffer]:
     """Buffers of given counts at given displacements, one per rank."""
-    memory, counts, places, datatype = _unpack_vector(spec)
+    memory, counts, places, datatype = _items(spec, "[data, counts, displs, datatype]", tuple)
     flat, datatype, order = _elements(memory, datatype)
-    stride = datatype.stride
     if counts is None:
-        values = len(flat) // max(stride, 1)
-        if values % parts:
-            raise ValueError(
-                f"the buffer holds {values} elements, which cannot be shared out to {parts} ranks"
-            )
-        counts = values // parts
+        counts = _share(len(flat), datatype, parts)
     if np.ndim(counts) == 0:
         counts = [int(counts)] * parts
     sizes = [int(value) for value in counts]
     if places is None:
-        places = [sum(sizes[:i]) for i in range(parts)] if parts < 64 else _starts(sizes)
+        places = list(accumulate(sizes, initial=0))[:-1]
     elif np.ndim(places) == 0:
         places = [i * int(places) for i in range(parts)]
     if len(sizes) != parts or len(places) != parts:
         raise ValueError(
             f"{len(sizes)} counts and {len(places)} displacements for {parts} ranks: one each is needed"
         )
-    return [_piece(flat, n, int(at) * stride, datatype, order) for n, at in zip(sizes, places)]
+    return [_piece(flat, n, int(at) * datatype.stride, datatype, order) for n, at in zip(sizes, places)]
+
+
+def _share(elements: int, datatype: Datatype, parts: int) -> int:
+    """Values that each of some ranks gets of a buffer."""
+    values = elements // max(datatype.stride, 1)
+    if values % parts:
+        raise ValueError(f"the buffer holds {values} elements, which cannot be shared out to {parts} ranks")
+    return values // parts
 
 
 def typed(spec: Any, parts: int) -> list[MessageBuffer]:
@@ -159,10 +152,6 @@ def typed(spec: Any, parts: int) -> list[MessageBuffer]:
     return buffers
 
 
-def _starts(sizes: Sequence[int]) -> list[int]:
-    return [0, *np.cumsum(sizes)[:-1].tolist()]
-
-
 def _is_type(value: Any) -> bool:
     return isinstance(value, Datatype | str | np.dtype) or (
         isinstance(value, type) and issubclass(value, np.generic)
@@ -177,24 +166,19 @@ def _as_type(value: Any) -> Datatype | None:
 
 def _unpack(spec: Any) -> tuple[Any, int | None, int, Datatype | None]:
     """Memory, count, first element and datatype of a simple message."""
-    if not isinstance(spec, list | tuple):
-        return spec, None, 0, None
-    memory, *rest = spec
-    if len(rest) == 2 and rest[1] is None:
-        rest.pop()
-    datatype = _as_type(rest.pop()) if rest and (_is_type(rest[-1]) or len(rest) == 3) else None
-    count: Any = rest[0] if rest else None
-    place: Any = rest[1] if len(rest) > 1 else 0
-    if isinstance(count, list | tuple):
-        count, place = count
-    if len(rest) > 2:
-        raise ValueError(f"a message is [data, count, displacement, datatype], not {len(spec)} items")
+    memory, count, place, datatype = _items(spec, "[data, count, displacement, datatype]", (list, tuple))
     stride = datatype.stride if datatype is not None else 1
     return memory, None if count is None else int(count), int(place or 0) * stride, datatype
 
 
-def _unpack_vector(spec: Any) -> tuple[Any, Any, Any, Datatype | None]:
-    """Memory, counts, displacements and datatype of a v-variant."""
+def _items(spec: Any, form: str, together: Any) -> tuple[Any, Any, Any, Datatype | None]:
+    """Memory, count or counts, displacements and datatype: what is left out is None.
+
+    Args:
+        spec: what a caller wrote.
+        form: what is right, for an error.
+        together: types of a pair of the second and the third that stands for both.
+    """
     if not isinstance(spec, list | tuple):
         return spec, None, None, None
     memory, *rest = spec
@@ -202,10 +186,9 @@ def _unpack_vector(spec: Any) -> tuple[Any, Any, Any, Datatype | None]:
         rest.pop()
     datatype = _as_type(rest.pop()) if rest and (_is_type(rest[-1]) or len(rest) == 3) else None
     if len(rest) > 2:
-        raise ValueError(f"a message is [data, counts, displs, datatype], not {len(spec)} items")
-    counts: Any = rest[0] if rest else None
-    places: Any = rest[1] if len(rest) > 1 else None
-    if len(rest) == 1 and isinstance(counts, tuple) and len(counts) == 2:
+        raise ValueError(f"a message is {form}, not {len(spec)} items")
+    counts, places = [*rest, None, None][:2]
+    if len(rest) == 1 and isinstance(counts, together) and len(counts) == 2:
         counts, places = counts
     return memory, counts, places, datatype
 

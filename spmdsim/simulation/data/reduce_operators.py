@@ -97,14 +97,11 @@ class Op:
 
     is_commutative = property(Is_commutative)
 
-    @property
-    def is_predefined(self) -> bool:
-        """Whether MPI names it."""
-        return self._function is None
-
     def Is_predefined(self) -> bool:
         """Whether MPI names it."""
         return self._function is None
+
+    is_predefined = property(Is_predefined)
 
     def Reduce_local(self, inbuf: Any, inoutbuf: Any) -> None:
         """Set inoutbuf = inbuf op inoutbuf, on this rank alone."""

@@ -12,11 +12,9 @@ class Status:
     """Source, tag and size of a received message."""
 
     def __init__(self, status: Status | None = None) -> None:
-        self.source: int = ANY_SOURCE if status is None else status.source
-        self.tag: int = ANY_TAG if status is None else status.tag
-        self.error: int = SUCCESS if status is None else status.error
-        self.nbytes: int = 0 if status is None else status.nbytes
-        self.cancelled: bool = False if status is None else status.cancelled
+        self.fill(ANY_SOURCE, ANY_TAG, 0)
+        if status is not None:
+            vars(self).update(vars(status))
 
     def fill(self, source: int, tag: int, nbytes: int) -> None:
         """Take over what a message says."""
@@ -75,14 +73,7 @@ class Status:
         """Change the mark."""
         self.cancelled = flag
 
-    @property
-    def count(self) -> int:
-        """Bytes in the message."""
-        return self.nbytes
-
-    @count.setter
-    def count(self, value: int) -> None:
-        self.nbytes = value
+    count = property(lambda self: self.nbytes, lambda self, value: setattr(self, "nbytes", value))
 
 
 def fill_statuses(statuses: Any, filled: list[Status]) -> None:

@@ -51,7 +51,7 @@ def on_stall(scheduler: Scheduler, attention: str) -> bool:
 
 def explain(scheduler: Scheduler, graph: WaitGraph) -> Problem:
     """Why the blocked ranks cannot go on, most specific reason first."""
-    reason = _mismatched(scheduler, graph) or _missing_rank(scheduler, graph)
+    reason = _mismatched(scheduler) or _missing_rank(scheduler, graph)
     if reason is None:
         reason = _tag_or_communicator(scheduler, graph) or _cycle(scheduler, graph)
     details = tuple(
@@ -63,7 +63,7 @@ def explain(scheduler: Scheduler, graph: WaitGraph) -> Problem:
     return Problem(reason.kind, ERROR, reason.message, reason.ranks, reason.places, cycle, details)
 
 
-def _mismatched(scheduler: Scheduler, graph: WaitGraph) -> Problem | None:
+def _mismatched(scheduler: Scheduler) -> Problem | None:
     """Ranks that wait in one collective call with arguments that do not fit."""
     for shared in scheduler.shared:
         for meeting in shared.meetings.values():

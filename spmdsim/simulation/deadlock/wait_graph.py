@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,27 +77,23 @@ def wait_of(task: Task, toward: int | None = None) -> Wait:
     operations = open_operations(task.waiting)
     if toward is not None:
         operations.sort(key=lambda operation: toward not in awaited_ranks(operation)[0])
-    ranks: dict[int, None] = {}
-    every = not (isinstance(task.waiting, WaitsTogether) and not task.waiting.every)
-    for operation in operations:
-        needed, all_of_them = awaited_ranks(operation)
-        ranks.update(dict.fromkeys(needed))
-        every = every and all_of_them
-    return Wait(task.rank, place, tuple(ranks), every, _text(place, operations))
+    every = all(awaited_ranks(operation)[1] for operation in operations)
+    if isinstance(task.waiting, WaitsTogether):
+        every = every and task.waiting.every
+    return Wait(task.rank, place, _awaited(operations), every, _text(place, operations))
+
+
+def _awaited(operations: list[Any]) -> tuple[int, ...]:
+    """Ranks that any of some operations needs."""
+    return tuple(dict.fromkeys(rank for operation in operations for rank in awaited_ranks(operation)[0]))
 
 
 def _text(place: ProgramPlace, operations: list[Any]) -> str:
     first = operations[0]
-    name = getattr(first, "name", "")
-    if name == place.call or place.call.lower().startswith("sendrecv"):
-        what = describe(first) if name == place.call else f"{place.call}: {describe(first)}"
-        if len(operations) == 1 and place.call != name:
-            what = describe(first)
-        return f"{what} at {place.where}"
-    started = ""
-    if hasattr(first, "site"):
-        line = line_of(*first.site)
-        started = f" of line {line}"
+    if first.name == place.call or place.call.lower().startswith("sendrecv"):
+        alone = first.name == place.call or len(operations) == 1
+        return f"{'' if alone else f'{place.call}: '}{describe(first)} at {place.where}"
+    started = f" of line {line_of(*first.site)}" if hasattr(first, "site") else ""
     more = f" and {len(operations) - 1} more" if len(operations) > 1 else ""
     return f"{place} for {describe(first)}{started}{more}"
 
@@ -108,63 +104,29 @@ class WaitGraph:
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
         self.blocked = [t for t in scheduler.tasks if not t.finished and t.waiting is not None]
-        self.edges: dict[int, tuple[int, ...]] = {}
-        self.every: dict[int, bool] = {}
-        for task in self.blocked:
-            ranks: dict[int, None] = {}
-            every = True
-            for operation in open_operations(task.waiting):
-                needed, all_of_them = awaited_ranks(operation)
-                ranks.update(dict.fromkeys(needed))
-                every = every and all_of_them
-            self.edges[task.rank] = tuple(ranks)
-            self.every[task.rank] = every
+        self.edges = {task.rank: _awaited(open_operations(task.waiting)) for task in self.blocked}
 
     def components(self) -> dict[int, int]:
-        """Rank -> number of its strongly connected component, for ranks that are on some cycle."""
-        order: dict[int, int] = {}
-        low: dict[int, int] = {}
-        stack: list[int] = []
-        on_stack: set[int] = set()
-        numbers: dict[int, int] = {}
-        for root in self.edges:
-            if root in order:
-                continue
-            work = [(root, iter(self.edges[root]))]
-            order[root] = low[root] = len(order)
-            stack.append(root)
-            on_stack.add(root)
-            while work:
-                node, following = work[-1]
-                for other in following:
-                    if other not in self.edges:
-                        continue
-                    if other not in order:
-                        order[other] = low[other] = len(order)
-                        stack.append(other)
-                        on_stack.add(other)
-                        work.append((other, iter(self.edges[other])))
-                        break
-                    if other in on_stack:
-                        low[node] = min(low[node], order[other])
-                else:
-                    work.pop()
-                    if work:
-                        low[work[-1][0]] = min(low[work[-1][0]], low[node])
-                    if low[node] == order[node]:
-                        self._close(node, stack, on_stack, numbers)
-        return numbers
+        """Rank -> number of its strongly connected component, for ranks that are on some cycle.
 
-    def _close(self, node: int, stack: list[int], on_stack: set[int], numbers: dict[int, int]) -> None:
-        members = []
-        while True:
-            other = stack.pop()
-            on_stack.discard(other)
-            members.append(other)
-            if other == node:
-                break
-        if len(members) > 1 or node in self.edges[node]:
-            numbers.update(dict.fromkeys(members, node))
+        Kosaraju's way: who is reached last goes first through the edges turned round.
+        """
+        waited_for: dict[int, list[int]] = {rank: [] for rank in self.edges}
+        for rank, awaited in self.edges.items():
+            for other in awaited:
+                if other in waited_for:
+                    waited_for[other].append(rank)
+        order: dict[int, None] = {}
+        for root in self.edges:
+            order |= dict.fromkeys(_reached(root, self.edges, order))
+        numbers: dict[int, int] = {}
+        seen: dict[int, None] = {}
+        for root in reversed(order):
+            members = _reached(root, waited_for, seen)
+            seen |= dict.fromkeys(members)
+            if len(members) > 1 or root in self.edges[root]:
+                numbers.update(dict.fromkeys(members, root))
+        return numbers
 
     def cycle_from(self, start: int) -> tuple[int, ...]:
         """The shortest cycle through a rank, beginning with it; empty if there is none."""
@@ -187,6 +149,22 @@ class WaitGraph:
         """A shortest cycle through the lowest rank that is on one."""
         on_cycle = self.components()
         return self.cycle_from(min(on_cycle)) if on_cycle else ()
+
+
+def _reached(root: int, edges: Mapping[int, Sequence[int]], before: Container[int]) -> list[int]:
+    """A rank and those that it leads to, but for those seen before; each after those that it leads to."""
+    if root in before:
+        return []
+    done, seen, work = [], {root}, [(root, iter(edges[root]))]
+    while work:
+        for other in work[-1][1]:
+            if other in edges and other not in seen and other not in before:
+                seen.add(other)
+                work.append((other, iter(edges[other])))
+                break
+        else:
+            done.append(work.pop()[0])
+    return done
 
 
 def arrows(cycle: Iterable[int]) -> str:

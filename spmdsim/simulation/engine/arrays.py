@@ -278,7 +278,7 @@ def begin_receive(
     if message is DECLINED:
         return DECLINED
     task = here.running()
-    receive = Receive(here.shared, task, None, array, source, here.rank, tag, name, site, False)
+    receive = Receive(here.shared, task, None, array, source, here.rank, tag, name, site, False, task.clock)
     if array is not OBJECT_TARGET:
         receive.before = array.copy()
     if message is None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from spmdsim.simulation.data.message_buffers import COLUMNS, ROWS, MessageBuffer, ObjectPayload
@@ -230,14 +232,13 @@ def _all_to_all(calls: list[CollectiveCall]) -> None:
         call.blocks = [row[rank] for row in kept]
 
 
-def _operands(calls: list[CollectiveCall]) -> list[Any]:
-    if calls[0].receive is None:
-        return [call.send[0].load() for call in calls]
-    return [call.send[0].read() for call in calls]
-
-
-def _combined(call: CollectiveCall, left: Any, right: Any) -> Any:
-    return call.op(left, right) if call.receive is None else call.op.combine(left, right)
+def _prefixes(calls: list[CollectiveCall]) -> Iterator[Any]:
+    """The reductions of the operands up to each rank's, in rank order; none is memory of a rank's own."""
+    first, *others = calls
+    if first.receive is None:
+        return accumulate((call.send[0].load() for call in calls), first.op)
+    operands = (first.send[0].copy(), *(call.send[0].read() for call in others))
+    return accumulate(operands, first.op.combine)
 
 
 def _result(call: CollectiveCall, value: Any) -> Any:
@@ -246,11 +247,7 @@ def _result(call: CollectiveCall, value: Any) -> Any:
 
 def _total(calls: list[CollectiveCall]) -> Any:
     """The reduction of all ranks' operands in rank order."""
-    operands = _operands(calls)
-    total = operands[0] if calls[0].receive is None else operands[0].copy()
-    for operand in operands[1:]:
-        total = _combined(calls[0], total, operand)
-    return total
+    return deque(_prefixes(calls), maxlen=1).pop()
 
 
 def _reduce(calls: list[CollectiveCall]) -> None:
@@ -274,14 +271,6 @@ def _reduce_scatter(calls: list[CollectiveCall]) -> None:
         count = call.receive[0].elements if call.receive else 0
         call.blocks = [total[start : start + count].copy()]
         start += count
-
-
-def _prefixes(calls: list[CollectiveCall]) -> list[Any]:
-    operands = _operands(calls)
-    prefixes = [operands[0] if calls[0].receive is None else operands[0].copy()]
-    for operand in operands[1:]:
-        prefixes.append(_combined(calls[0], prefixes[-1], operand))
-    return prefixes
 
 
 def _scan(calls: list[CollectiveCall]) -> None:

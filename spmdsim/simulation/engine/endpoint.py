@@ -42,7 +42,7 @@ class Endpoint:
         self.boxes, self.size = shared.boxes, shared.size
         self.box = shared.boxes[rank]
         self.message = self.new_message()
-        self.receive = Receive(shared, task, None, None, -1, rank, 0, "", None, True)
+        self.receive = Receive(shared, task, None, None, -1, rank, 0, "", None, True, 0.0)
 
     def new_message(self) -> Message:
         """A message of this rank's that nothing is said of yet."""

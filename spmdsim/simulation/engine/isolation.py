@@ -121,12 +121,14 @@ class Isolation:
         world = self._current
         if name in _OWN_STANDARD:
             if world is not None:
-                spec.loader = _seeded(spec.loader, world.seed)  # type: ignore[assignment]
+                # Each rank draws other numbers, and the same ones in every run.
+                words = "seed {} rank {}".format(*world.seed)
+                spec.loader = _Loader(spec.loader, after=lambda module: module.seed(words))  # type: ignore[assignment]
         elif spec.submodule_search_locations is not None and spec.loader is not None:
             self._hand_shared_children_over(spec)
         self._names.add(name)
         self._loading = True
-        self.draws_numbers |= _may_draw_numbers(spec.origin)
+        self.draws_numbers |= may_draw_numbers(spec.origin)
         return spec
 
     def _hand_shared_children_over(self, spec: Any) -> None:
@@ -138,7 +140,7 @@ class Isolation:
             if name.startswith(prefix) and "." not in name[len(prefix) :] and name not in self._names
         }
         if shared:
-            spec.loader = _with_children(spec.loader, shared)
+            spec.loader = _Loader(spec.loader, before=lambda module: module.__dict__.update(shared))
 
     # ------------------------------------------------------------------ what was loaded before
 
@@ -223,25 +225,10 @@ class _Loader:
             self._after(module)
 
 
-def _seeded(loader: Any, seed: tuple[int, int]) -> _Loader:
-    """Loads ``random`` so that each rank draws other numbers, and the same ones in every run."""
-    return _Loader(loader, after=lambda module: module.seed(f"seed {seed[0]} rank {seed[1]}"))
-
-
-def _with_children(loader: Any, children: dict[str, Any]) -> _Loader:
-    """Loads a package some of whose modules are loaded already."""
-    return _Loader(loader, before=lambda module: module.__dict__.update(children))
-
-
-def _may_draw_numbers(origin: str | None) -> bool:
-    """Whether a module's source mentions random numbers, or cannot be read."""
+def may_draw_numbers(origin: str | None) -> bool:
+    """Whether a source file mentions random numbers, or cannot be read."""
     try:
         with open(str(origin), "rb") as stream:
             return b"random" in stream.read()
     except OSError:
         return True
-
-
-def script_folder(path: str) -> str:
-    """The folder whose modules belong to a script."""
-    return os.path.dirname(os.path.abspath(path))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from spmdsim.simulation.data.constants import ANY_SOURCE, ANY_TAG
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 STANDARD, SYNCHRONOUS, BUFFERED, READY = "standard", "synchronous", "buffered", "ready"
 
 
+@dataclass(slots=True, eq=False)
 class Message:
     """One send.
 
@@ -34,56 +36,26 @@ class Message:
         tail: the last one, known to the first if there is more than one.
     """
 
-    __slots__ = (
-        *("comm", "task", "source", "dest", "tag", "mode", "name", "known_site", "start", "end"),
-        *(
-            "array",
-            "buffer",
-            "cached_payload",
-            "data",
-            "done",
-            "waiter",
-            "relieved",
-            "number",
-            "next",
-            "tail",
-        ),
-    )
-
-    def __init__(
-        self,
-        comm: Any,
-        task: Task,
-        payload: Any,
-        array: Any,
-        source: int,
-        dest: int,
-        tag: int,
-        name: str,
-        at: Site | None,
-        start: float,
-        end: float,
-    ) -> None:
-        self.comm = comm  # what all ranks of the communicator share
-        self.task = task
-        self.cached_payload = payload
-        self.array = array
-        self.source = source
-        self.dest = dest
-        self.tag = tag
-        self.name = name
-        self.known_site = at
-        self.start = start
-        self.end = end
-        self.mode = STANDARD
-        self.done = False
-        self.number = 0
-        self.buffer: Any = None
-        self.data: Any = None
-        self.waiter: Any = None
-        self.relieved: Any = None
-        self.next: Any = None
-        self.tail: Any = None
+    comm: Any  # what all ranks of the communicator share
+    task: Task
+    cached_payload: Any
+    array: Any
+    source: int
+    dest: int
+    tag: int
+    name: str
+    known_site: Site | None
+    start: float
+    end: float
+    mode: str = STANDARD
+    done: bool = False
+    number: int = 0
+    buffer: Any = None
+    data: Any = None
+    waiter: Any = None
+    relieved: Any = None
+    next: Any = None
+    tail: Any = None
 
     @property
     def site(self) -> Site:
@@ -107,6 +79,7 @@ class Message:
         self.array = None
 
 
+@dataclass(slots=True, eq=False)
 class Receive:
     """One receive.
 
@@ -119,42 +92,24 @@ class Receive:
         before: the buffer's contents when it was posted, to notice that the program changed them.
     """
 
-    __slots__ = (
-        *("comm", "task", "source", "dest", "tag", "name", "known_site", "posted", "end"),
-        *("array", "cached_target", "data", "direct", "before", "message", "done", "waiter", "number"),
-    )
-
-    def __init__(
-        self,
-        comm: Any,
-        task: Task,
-        target: Any,
-        array: Any,
-        source: int,
-        dest: int,
-        tag: int,
-        name: str,
-        at: Site | None,
-        direct: bool,
-    ) -> None:
-        self.comm = comm
-        self.task = task
-        self.cached_target = target
-        self.array = array
-        self.source = source
-        self.dest = dest
-        self.tag = tag
-        self.name = name
-        self.known_site = at
-        self.direct = direct
-        self.posted = task.clock
-        self.end = 0.0
-        self.done = False
-        self.number = 0
-        self.message: Message | None = None
-        self.before: Any = None
-        self.data: Any = None
-        self.waiter: Any = None
+    comm: Any
+    task: Task
+    cached_target: Any
+    array: Any
+    source: int
+    dest: int
+    tag: int
+    name: str
+    known_site: Site | None
+    direct: bool
+    posted: float
+    end: float = 0.0
+    done: bool = False
+    number: int = 0
+    message: Message | None = None
+    before: Any = None
+    data: Any = None
+    waiter: Any = None
 
     @property
     def site(self) -> Site:
@@ -176,21 +131,19 @@ class Receive:
         return self.cached_target
 
 
+@dataclass(slots=True, eq=False)
 class Probing:
     """A blocking probe: it waits for a message without taking it."""
 
-    __slots__ = ("comm", "dest", "done", "message", "name", "source", "tag", "task", "waiter")
-
-    def __init__(self, comm: Any, task: Task, dest: int, source: int, tag: int, name: str) -> None:
-        self.comm = comm
-        self.task = task
-        self.dest = dest
-        self.source = source
-        self.tag = tag
-        self.name = name
-        self.done = False
-        self.message: Message | None = None
-        self.waiter: Any = task
+    comm: Any
+    task: Task
+    dest: int
+    source: int
+    tag: int
+    name: str
+    done: bool = False
+    message: Message | None = None
+    waiter: Any = None
 
 
 class WaitsTogether:

@@ -12,6 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from threading import get_ident
 from types import FrameType
@@ -22,7 +23,7 @@ from spmdsim.cost.machine import Machine
 from spmdsim.errors import WorldError
 from spmdsim.simulation.engine.timing import message_link
 from spmdsim.simulation.findings import faults
-from spmdsim.simulation.findings.code_places import ProgramPlace, user_call
+from spmdsim.simulation.findings.code_places import place_in_stack
 from spmdsim.simulation.findings.problems import ERROR, Problem
 
 if TYPE_CHECKING:
@@ -49,49 +50,41 @@ def load_greenlet() -> Any:
     return greenlet
 
 
+@dataclass(slots=True, eq=False)
 class Task:
     """One virtual rank: its greenlet, its clock, and what it waits for."""
 
-    __slots__ = (
-        *("rank", "scheduler", "greenlet", "switch", "clock", "port_out", "port_in", "waiting"),
-        *("exits", "finished", "value", "exit_code", "active", "messages_sent", "bytes_sent"),
-        *("to", "count", "nbytes", "ahead", "flood"),
-        *("world", "own", "attached", "attached_buffer", "initialized", "finalized"),
-        *("looked_at", "idle_looks", "caught"),
-    )
-
-    def __init__(self, rank: int, scheduler: Scheduler) -> None:
-        self.rank = rank
-        self.scheduler = scheduler
-        self.greenlet: Any = None
-        self.switch: Any = None  # lets it run
-        self.clock = 0.0  # seconds of modelled time
-        self.port_out = 0.0  # when its last message has left
-        self.port_in = 0.0
-        self.waiting: Any = None  # the operation or operations it is blocked on
-        self.exits = 0  # how often it was told to end
-        self.finished = False
-        self.value: Any = None
-        self.exit_code = 0
-        self.active: dict[int, Any] = {}  # requests started and not yet waited for
-        # What it has sent since it last waited: to whom, messages and bytes; and to others before.
-        self.to: Mailbox | None = None
-        self.count = 0
-        self.nbytes = 0
-        self.ahead: dict[Mailbox, tuple[int, int]] = {}
-        self.flood: Message | None = None
-        self.messages_sent = 0
-        self.bytes_sent = 0
-        self.world: Any = None
-        self.own: Any = None
-        self.attached = -1  # bytes of the buffer attached for Bsend; -1 means none
-        self.attached_buffer: Any = None
-        self.initialized: Any = True  # False before Init; the place of Init after it
-        self.finalized = False
-        self.looked_at = -1.0  # what the clock showed at the last look
-        self.idle_looks = 0  # looks since the last communication
-        # By sender, the wildcard receive that took its last message.
-        self.caught: dict[int, tuple[str, Site]] = {}
+    rank: int
+    scheduler: Scheduler
+    greenlet: Any = None
+    switch: Any = None  # lets it run
+    clock: float = 0.0  # seconds of modelled time
+    port_out: float = 0.0  # when its last message has left
+    port_in: float = 0.0
+    waiting: Any = None  # the operation or operations it is blocked on
+    exits: int = 0  # how often it was told to end
+    finished: bool = False
+    value: Any = None
+    exit_code: int = 0
+    active: dict[int, Any] = field(default_factory=dict)  # requests started and not yet waited for
+    # What it has sent since it last waited: to whom, messages and bytes; and to others before.
+    to: Mailbox | None = None
+    count: int = 0
+    nbytes: int = 0
+    ahead: dict[Mailbox, tuple[int, int]] = field(default_factory=dict)
+    flood: Message | None = None
+    messages_sent: int = 0
+    bytes_sent: int = 0
+    world: Any = None
+    own: Any = None
+    attached: int = -1  # bytes of the buffer attached for Bsend; -1 means none
+    attached_buffer: Any = None
+    initialized: Any = True  # False before Init; the place of Init after it
+    finalized: bool = False
+    looked_at: float = -1.0  # what the clock showed at the last look
+    idle_looks: int = 0  # looks since the last communication
+    # By sender, the wildcard receive that took its last message.
+    caught: dict[int, tuple[str, Site]] = field(default_factory=dict)
 
     def count_ahead(self, box: Mailbox, nbytes: int, message: Message | None = None) -> None:
         """One more message to a mailbox since the rank last waited; the message is needed when it is one too many.
@@ -273,10 +266,7 @@ class Scheduler:
 
     def refuse_thread(self, task: Task, frame: FrameType) -> NoReturn:
         """End the run: a thread of the program's own calls MPI, and only the one that plays the ranks can wait."""
-        call, user = user_call(frame)
-        name, rank = threading.current_thread().name, task.rank
-        file, line = ("?", 0) if user is None else (user.f_code.co_filename, user.f_lineno)
-        place = ProgramPlace(rank, call, file, line)
+        name, rank, place = threading.current_thread().name, task.rank, place_in_stack(task.rank, frame)
         text = (
             f"rank {rank} calls {place} in a thread of its own ({name}): all virtual ranks share one thread, so only "
             "the thread a rank begins in can be simulated"

@@ -89,7 +89,8 @@ def start_receive(
     """
     scheduler, box, shared = here.scheduler, here.box, here.shared
     site = (frame.f_code, frame.f_lasti)
-    receive = Receive(shared, here.running(), target, None, source, here.rank, tag, name, site, direct)
+    task = here.running()
+    receive = Receive(shared, task, target, None, source, here.rank, tag, name, site, direct, task.clock)
     if (source < 0 or tag < 0 or source >= here.size) and not check_source(here.size, source, tag):
         receive.done = True
         receive.end = receive.posted
@@ -218,11 +219,10 @@ def _to_nobody(shared: Any, task: Any, payload: Any, dest: int, tag: int, name: 
 
 def _check_types(scheduler: Scheduler, message: Message, receive: Receive) -> None:
     payload, target = message.payload, receive.target
-    if payload.nbytes == 0 and payload.dtype is not OBJECT and target.dtype is not OBJECT:
+    pickled = payload.dtype is OBJECT or target.dtype is OBJECT
+    if payload.nbytes == 0 and not pickled:
         return  # nothing has no type
-    if payload.dtype is OBJECT or target.dtype is OBJECT:
-        scheduler.fail(faults.wrong_type(message, receive))
-    if payload.dtype != target.dtype and not (payload.loose or target.loose):
+    if pickled or (payload.dtype != target.dtype and not (payload.loose or target.loose)):
         scheduler.fail(faults.wrong_type(message, receive))
     if payload.nbytes > target.nbytes:
         scheduler.fail(faults.truncated(message, receive))

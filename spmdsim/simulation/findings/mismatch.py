@@ -42,7 +42,7 @@ def _differing(shared: Any, meeting: Meeting, fact: str, values: dict[int, Any])
     """One sentence: the smaller groups differ from the largest one."""
     groups: dict[Any, list[int]] = {}
     for rank, value in values.items():
-        groups.setdefault(_key(value), []).append(rank)
+        groups.setdefault(str(value), []).append(rank)
     ordered = sorted(groups.values(), key=lambda ranks: (-len(ranks), ranks[0]))
     usual, others = ordered[0], ordered[1:]
     if fact != "call" and len({call.site for call in meeting.present()}) == 1:
@@ -59,10 +59,6 @@ def _differing(shared: Any, meeting: Meeting, fact: str, values: dict[int, Any])
     return Problem("collective_mismatch", ERROR, text + behind, ranks, places)
 
 
-def _key(value: Any) -> Any:
-    return str(value)
-
-
 def _who(shared: Any, ranks: Sequence[int]) -> str:
     return ranks_text(shared.ranks[rank] for rank in ranks)
 
@@ -75,12 +71,12 @@ def _place(shared: Any, meeting: Meeting, rank: int) -> Any:
 def _at_one_line(shared: Any, meeting: Meeting, fact: str, groups: list[list[int]]) -> str:
     """All ranks make the call at the same line: say what each passes."""
     place = _place(shared, meeting, groups[0][0])
-    shown = sorted(groups if len(groups) <= 5 else groups[:5], key=lambda ranks: ranks[0])
+    shown = sorted(groups[:5], key=lambda ranks: ranks[0])
     each = [
         f"{_who(shared, ranks)} {'passes' if len(ranks) == 1 else 'pass'} {_value(meeting, fact, ranks)}"
         for ranks in shown
     ]
-    more = sum(map(len, groups[5:])) if len(groups) > 5 else 0
+    more = sum(map(len, groups[5:]))
     rest = f", and {more} more ranks differ" if more else ""
     return f"the ranks do not agree on the {fact} of {place}: {', '.join(each)}{rest}"
 
@@ -91,17 +87,12 @@ def _value(meeting: Meeting, fact: str, ranks: Sequence[int]) -> Any:
 
 
 def _differs(shared: Any, meeting: Meeting, fact: str, ranks: Sequence[int]) -> str:
-    return f"{_who(shared, ranks)} {_what(shared, meeting, fact, ranks)}"
-
-
-def _what(shared: Any, meeting: Meeting, fact: str, ranks: Sequence[int]) -> str:
     call: Any = meeting.calls[ranks[0]]
-    verb = "calls" if len(ranks) == 1 else "call"
+    does = f"{_who(shared, ranks)} {'calls' if len(ranks) == 1 else 'call'}"
     place = _place(shared, meeting, ranks[0])
     if fact == "call":
-        return f"{verb} {place}"
-    value = _PHRASES[fact].format(_value(meeting, fact, ranks))
-    return f"{verb} {call.name} {value} at {place.where}"
+        return f"{does} {place}"
+    return f"{does} {call.name} {_PHRASES[fact].format(_value(meeting, fact, ranks))} at {place.where}"
 
 
 def compare_blocks(shared: Any, calls: list[CollectiveCall]) -> Problem | None:
@@ -149,16 +140,12 @@ def lag(shared: Any, meeting: Meeting) -> str:
     A rank that skipped a collective stands, at every later one, at the line where the others stand
     one meeting later.
     """
-    rows = [*shared.history]
-    calls = meeting.calls
-    rows.append((meeting.index, [(c.name, c.site) if c is not None else None for c in calls]))
-    by_index = dict(rows)
-    for index, row in rows:
-        usual = Counter(entry for entry in row if entry is not None).most_common(1)[0][0]
-        following = by_index.get(index + 1)
-        if following is None:
+    rows = dict(shared.history)
+    rows[meeting.index] = [call and (call.name, call.site) for call in meeting.calls]
+    for index, row in rows.items():
+        if index + 1 not in rows:
             continue
-        next_usual = Counter(entry for entry in following if entry is not None).most_common(1)[0][0]
+        usual, next_usual = (Counter(filter(None, rows[i])).most_common(1)[0][0] for i in (index, index + 1))
         late = [r for r, entry in enumerate(row) if entry == next_usual and entry != usual]
         if late and len(late) <= len(row) // 2:
             skipped = place_of(0, *usual)

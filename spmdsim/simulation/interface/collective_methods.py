@@ -15,12 +15,6 @@ from spmdsim.simulation.engine.mailboxes import wait_for
 from spmdsim.simulation.interface import call_arguments
 from spmdsim.simulation.interface.requests import Prequest, Request, take_result
 
-_OBJECTS = "barrier bcast gather scatter allgather alltoall reduce allreduce scan exscan"
-_BUFFERS = (
-    "Barrier Bcast Gather Gatherv Scatter Scatterv Allgather Allgatherv Alltoall Alltoallv Alltoallw "
-    "Reduce Allreduce Scan Exscan Reduce_scatter_block Reduce_scatter"
-)
-
 
 def meet(comm: Any, call: CollectiveCall, name: str, frame: Any) -> Any:
     """Join a collective and wait until it is complete."""
@@ -35,12 +29,14 @@ def meet(comm: Any, call: CollectiveCall, name: str, frame: Any) -> Any:
     return result
 
 
-def _named(method: Callable[..., Any], name: str, prepare: Callable[..., Any]) -> Callable[..., Any]:
+def named(
+    method: Callable[..., Any], name: str, prepare: Callable[..., Any], about: str | None = None
+) -> Callable[..., Any]:
     """Give a made method the name, signature and description of what it stands for."""
     method.__code__ = method.__code__.replace(co_name=name)
     method.__name__ = name
     method.__qualname__ = f"Comm.{name}"
-    method.__doc__ = prepare.__doc__
+    method.__doc__ = about or prepare.__doc__
     method.__signature__ = inspect.signature(prepare)  # type: ignore[attr-defined]
     return method
 
@@ -49,7 +45,7 @@ def _blocking(name: str, prepare: Callable[..., CollectiveCall]) -> Callable[...
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         return meet(self, prepare(self, *args, **kwargs), name, sys._getframe(1))
 
-    return _named(method, name, prepare)
+    return named(method, name, prepare)
 
 
 def _nonblocking(name: str, prepare: Callable[..., CollectiveCall]) -> Callable[..., Any]:
@@ -58,7 +54,7 @@ def _nonblocking(name: str, prepare: Callable[..., CollectiveCall]) -> Callable[
         call = prepare(self, *args, **kwargs)
         return Request(operation=join(self._end, call, name, (frame.f_code, frame.f_lasti)))
 
-    return _named(method, name, prepare)
+    return named(method, name, prepare)
 
 
 def _persistent(name: str, prepare: Callable[..., CollectiveCall]) -> Callable[..., Any]:
@@ -68,7 +64,7 @@ def _persistent(name: str, prepare: Callable[..., CollectiveCall]) -> Callable[.
         site = (frame.f_code, frame.f_lasti)
         return Prequest(lambda: join(self._end, prepare(self, *args, **kwargs), name, site))
 
-    return _named(method, name, prepare)
+    return named(method, name, prepare)
 
 
 class CollectiveMethods:
@@ -76,15 +72,14 @@ class CollectiveMethods:
 
 
 def _install() -> None:
-    for name in _OBJECTS.split():
-        setattr(CollectiveMethods, name, _blocking(name, getattr(call_arguments, name)))
-    for name in _BUFFERS.split():
-        prepare = getattr(call_arguments, name)
-        setattr(CollectiveMethods, name, _blocking(name, prepare))
-        nonblocking = f"I{name.lower()}"
-        setattr(CollectiveMethods, nonblocking, _nonblocking(nonblocking, prepare))
-        persistent = f"{name}_init"
-        setattr(CollectiveMethods, persistent, _persistent(persistent, prepare))
+    for name, prepare in vars(call_arguments).items():
+        if name.startswith("_") or getattr(prepare, "__annotations__", {}).get("return") != "CollectiveCall":
+            continue
+        ways = {name: _blocking}
+        if not name.islower():  # of buffers
+            ways |= {f"I{name.lower()}": _nonblocking, f"{name}_init": _persistent}
+        for call, way in ways.items():
+            setattr(CollectiveMethods, call, way(call, prepare))
 
 
 _install()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from numpy import ndarray
@@ -29,6 +30,7 @@ from spmdsim.simulation.engine.mailboxes import (
 )
 from spmdsim.simulation.engine.transfer import received, start_receive, start_send
 from spmdsim.simulation.findings.code_places import Site
+from spmdsim.simulation.interface.collective_methods import named
 from spmdsim.simulation.interface.requests import Prequest, Request
 
 _frame = sys._getframe
@@ -84,18 +86,6 @@ class PointToPoint:
         plain = type(buf) is ndarray and buf.flags.c_contiguous
         if not plain or offer(self._end, buf, dest, tag, "Send", True) is DECLINED:
             self._send(simple(buf), dest, tag, STANDARD, "Send", _frame(1))
-
-    def Ssend(self, buf: Any, dest: int, tag: int = 0) -> None:
-        """Send a buffer and return once its receive has begun."""
-        self._send(simple(buf), dest, tag, SYNCHRONOUS, "Ssend", _frame(1))
-
-    def Bsend(self, buf: Any, dest: int, tag: int = 0) -> None:
-        """Copy a buffer into the attached buffer and return at once."""
-        self._send(self._attached(simple(buf)), dest, tag, BUFFERED, "Bsend", _frame(1))
-
-    def Rsend(self, buf: Any, dest: int, tag: int = 0) -> None:
-        """Send a buffer to a rank that has posted its receive already."""
-        self._send(simple(buf), dest, tag, READY, "Rsend", _frame(1))
 
     def Recv(
         self,
@@ -210,10 +200,6 @@ class PointToPoint:
         message.keep()  # to notice a change before Wait
         return message
 
-    def _begin(self, payload: Any, dest: int, tag: int, mode: str, name: str) -> Request:
-        """The request of a send that the user's line, two calls from here, begins."""
-        return Request(operation=self._start(payload, dest, tag, mode, name, _frame(2)))
-
     def _post(self, target: Any, source: int, tag: int, name: str, frame: Any) -> Receive:
         receive = start_receive(self._end, target, source, tag, name, frame, False)
         if target is not OBJECT_TARGET:
@@ -226,19 +212,7 @@ class PointToPoint:
             message = begin_send(self._end, buf, dest, tag, "Isend", _site(_frame(1)))
             if message is not DECLINED:
                 return Request(operation=message)
-        return self._begin(simple(buf), dest, tag, STANDARD, "Isend")
-
-    def Issend(self, buf: Any, dest: int, tag: int = 0) -> Request:
-        """Begin a synchronous send."""
-        return self._begin(simple(buf), dest, tag, SYNCHRONOUS, "Issend")
-
-    def Ibsend(self, buf: Any, dest: int, tag: int = 0) -> Request:
-        """Begin a buffered send."""
-        return self._begin(self._attached(simple(buf)), dest, tag, BUFFERED, "Ibsend")
-
-    def Irsend(self, buf: Any, dest: int, tag: int = 0) -> Request:
-        """Begin a ready send."""
-        return self._begin(simple(buf), dest, tag, READY, "Irsend")
+        return Request(operation=self._start(simple(buf), dest, tag, STANDARD, "Isend", _frame(1)))
 
     def Irecv(self, buf: Any, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> Request:
         """Begin to receive into a buffer, which belongs to MPI until the request is waited for."""
@@ -250,26 +224,6 @@ class PointToPoint:
         return Request(operation=self._post(writable(buf), source, tag, "Irecv", frame))
 
     # ------------------------------------------------------------------ persistent
-
-    def _again(self, payload: Any, dest: int, tag: int, mode: str, name: str) -> Prequest:
-        frame = _frame(2)
-        return Prequest(lambda: self._start(payload, dest, tag, mode, name, frame))
-
-    def Send_init(self, buf: Any, dest: int, tag: int = 0) -> Prequest:
-        """A send to be started again and again."""
-        return self._again(simple(buf), dest, tag, STANDARD, "Send_init")
-
-    def Ssend_init(self, buf: Any, dest: int, tag: int = 0) -> Prequest:
-        """A synchronous send to be started again and again."""
-        return self._again(simple(buf), dest, tag, SYNCHRONOUS, "Ssend_init")
-
-    def Bsend_init(self, buf: Any, dest: int, tag: int = 0) -> Prequest:
-        """A buffered send to be started again and again."""
-        return self._again(self._attached(simple(buf)), dest, tag, BUFFERED, "Bsend_init")
-
-    def Rsend_init(self, buf: Any, dest: int, tag: int = 0) -> Prequest:
-        """A ready send to be started again and again."""
-        return self._again(simple(buf), dest, tag, READY, "Rsend_init")
 
     def Recv_init(self, buf: Any, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> Prequest:
         """A receive to be started again and again."""
@@ -290,14 +244,6 @@ class PointToPoint:
         payload = ObjectPayload(obj)
         if offer(self._end, payload, dest, tag, "send", True) is DECLINED:
             self._send(payload, dest, tag, STANDARD, "send", _frame(1))
-
-    def ssend(self, obj: Any, dest: int, tag: int = 0) -> None:
-        """Send a Python object and return once its receive has begun."""
-        self._send(ObjectPayload(obj), dest, tag, SYNCHRONOUS, "ssend", _frame(1))
-
-    def bsend(self, obj: Any, dest: int, tag: int = 0) -> None:
-        """Copy a Python object into the attached buffer and return at once."""
-        self._send(self._attached(ObjectPayload(obj)), dest, tag, BUFFERED, "bsend", _frame(1))
 
     def recv(
         self,
@@ -334,15 +280,7 @@ class PointToPoint:
         message = begin_send(self._end, payload, dest, tag, "isend", _site(_frame(1)))
         if message is not DECLINED:
             return Request(operation=message)
-        return self._begin(payload, dest, tag, STANDARD, "isend")
-
-    def issend(self, obj: Any, dest: int, tag: int = 0) -> Request:
-        """Begin a synchronous send of a Python object."""
-        return self._begin(ObjectPayload(obj), dest, tag, SYNCHRONOUS, "issend")
-
-    def ibsend(self, obj: Any, dest: int, tag: int = 0) -> Request:
-        """Begin a buffered send of a Python object."""
-        return self._begin(self._attached(ObjectPayload(obj)), dest, tag, BUFFERED, "ibsend")
+        return Request(operation=self._start(payload, dest, tag, STANDARD, "isend", _frame(1)))
 
     def irecv(self, buf: Any = None, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> Request:
         """Begin to receive a Python object, which the request's ``wait`` returns."""
@@ -351,6 +289,50 @@ class PointToPoint:
         if receive is DECLINED:
             receive = self._post(OBJECT_TARGET, source, tag, "irecv", frame)
         return Request(operation=receive)
+
+
+#: What blocking sends of other modes than the standard one do.
+_MODES = {
+    SYNCHRONOUS: "Send {} and return once its receive has begun.",
+    BUFFERED: "Copy {} into the attached buffer and return at once.",
+    READY: "Send {} to a rank that has posted its receive already.",
+}
+
+
+def _buffer(self: Any, buf: Any, dest: int, tag: int = 0) -> tuple[Any, int, int]:
+    return simple(buf), dest, tag
+
+
+def _object(self: Any, obj: Any, dest: int, tag: int = 0) -> tuple[Any, int, int]:
+    return ObjectPayload(obj), dest, tag
+
+
+def _sending(name: str, mode: str, prepare: Callable[..., Any], about: str) -> None:
+    """Give communicators a send that blocks, begins one (``I...``), or starts it again and again (``..._init``)."""
+
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        payload, dest, tag = prepare(self, *args, **kwargs)
+        details = self._attached(payload) if mode is BUFFERED else payload, dest, tag, mode, name, _frame(1)
+        if name.endswith("_init"):
+            return Prequest(lambda: self._start(*details))
+        return Request(operation=self._start(*details)) if name[0] in "Ii" else self._send(*details)
+
+    setattr(PointToPoint, name, named(method, name, prepare, about))
+
+
+def _install() -> None:
+    _sending("Send_init", STANDARD, _buffer, "A send to be started again and again.")
+    for mode, about in _MODES.items():
+        call = f"{mode[0]}send"
+        _sending(call.capitalize(), mode, _buffer, about.format("a buffer"))
+        _sending(f"I{call}", mode, _buffer, f"Begin a {mode} send.")
+        _sending(f"{call.capitalize()}_init", mode, _buffer, f"A {mode} send to be started again and again.")
+        if mode is not READY:  # which mpi4py has for buffers alone
+            _sending(call, mode, _object, about.format("a Python object"))
+            _sending(f"i{call}", mode, _object, f"Begin a {mode} send of a Python object.")
+
+
+_install()
 
 
 def _site(frame: Any) -> Site:

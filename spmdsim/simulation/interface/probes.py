@@ -8,7 +8,7 @@ from typing import Any
 from spmdsim.simulation.data.constants import ANY_SOURCE, ANY_TAG, PROC_NULL
 from spmdsim.simulation.data.message_buffers import OBJECT_TARGET, writable
 from spmdsim.simulation.data.status import Status
-from spmdsim.simulation.engine.mailboxes import Message, Probing
+from spmdsim.simulation.engine.mailboxes import Message, Probing, wait_for
 from spmdsim.simulation.engine.scheduler import current_task
 from spmdsim.simulation.engine.transfer import check_source
 from spmdsim.simulation.interface.requests import Request
@@ -38,16 +38,15 @@ class ProbeMethods:
             if status is not None:
                 status.fill(PROC_NULL, ANY_TAG, 0)
             return None
-        message = self._end.box.find(source, tag, self._scheduler.random)
+        message: Message | None = self._end.box.find(source, tag, self._scheduler.random)
         if message is None:
             probing = Probing(self._shared, self._task, self._rank, source, tag, name)
             self._end.box.probes.append(probing)
-            self._scheduler.block(probing)
+            wait_for(self._scheduler, probing)
             message = probing.message
         if status is not None and message is not None:
             status.fill(message.source, message.tag, message.payload.nbytes)
-        result: Message | None = message
-        return result
+        return message
 
     def Iprobe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> bool:
         """Whether a message is there."""

@@ -8,11 +8,13 @@ from itertools import product
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from spmdsim.simulation.data.constants import PROC_NULL, MPIError
 from spmdsim.simulation.data.message_buffers import ObjectPayload, blocks, simple, typed, vector
 from spmdsim.simulation.engine.collective_calls import RULES, CollectiveCall
 from spmdsim.simulation.interface.collective_methods import meet
-from spmdsim.simulation.interface.simulated_comm import COMM_NULL, CommunicatorState, Intracomm
+from spmdsim.simulation.interface.simulated_comm import COMM_NULL, Intracomm
 
 _frame = sys._getframe
 
@@ -152,19 +154,12 @@ def _masked(coords: list[int], keep: list[bool], kept: bool) -> list[int]:
 
 def coords_of(dims: Sequence[int], rank: int) -> list[int]:
     """Coordinates of a rank, the last dimension varying fastest."""
-    coords = []
-    for extent in reversed(dims):
-        coords.append(rank % extent)
-        rank //= extent
-    return coords[::-1]
+    return [int(at) for at in np.unravel_index(rank, tuple(dims))]
 
 
 def rank_at(dims: Sequence[int], coords: Sequence[int]) -> int:
     """Rank at some coordinates."""
-    rank = 0
-    for extent, at in zip(dims, coords):
-        rank = rank * extent + at
-    return rank
+    return int(np.ravel_multi_index(tuple(coords), tuple(dims)))
 
 
 def shift(grid: Any, rank: int, direction: int, disp: int) -> tuple[int, int]:
@@ -196,7 +191,7 @@ def create_cart(comm: Any, dims: Any, periods: Any, frame: Any) -> Any:
     def answer(calls: list[CollectiveCall]) -> None:
         shared = calls[0].comm
         ranks = shared.ranks[: prod(extents)]
-        state = CommunicatorState(shared.scheduler, ranks, f"{shared.name}.Create_cart", grid)
+        state = shared.of_ranks(ranks, "Create_cart", grid)
         for call in calls:
             call.value = state if call.rank < len(ranks) else None
 
@@ -222,12 +217,6 @@ def Compute_dims(nnodes: int, dims: Any) -> list[int]:
 def _balanced(total: int, parts: int) -> list[int]:
     """The factors of a number that are closest to each other, largest first."""
     divisors = [d for d in range(1, total + 1) if total % d == 0]
-    best: tuple[Any, list[int]] | None = None
-    for head in product(divisors, repeat=parts - 1):
-        if total % prod(head):
-            continue
-        factors = sorted([*head, total // prod(head)], reverse=True)
-        rating = (factors[0] - factors[-1], factors)
-        if best is None or rating < best[0]:
-            best = (rating, factors)
-    return best[1] if best else [total]
+    heads = (head for head in product(divisors, repeat=parts - 1) if total % prod(head) == 0)
+    every = (sorted([*head, total // prod(head)], reverse=True) for head in heads)
+    return min(every, key=lambda factors: (factors[0] - factors[-1], factors))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from spmdsim.simulation.data import constants as c
 from spmdsim.simulation.data.constants import MPIError
-from spmdsim.simulation.engine.collective_calls import CollectiveCall, CollectiveRule, join
+from spmdsim.simulation.engine.collective_calls import CollectiveCall, CollectiveRule
 from spmdsim.simulation.engine.endpoint import Endpoint
 from spmdsim.simulation.engine.mailboxes import Mailbox
 from spmdsim.simulation.engine.scheduler import Scheduler, Task
@@ -50,6 +50,10 @@ class CommunicatorState:
         self.grid = grid
         self.forming: dict[Any, CommunicatorState] = {}
         scheduler.shared.append(self)
+
+    def of_ranks(self, ranks: Any, call: str, grid: Any = None) -> CommunicatorState:
+        """A new one, made by a call of this one's ranks."""
+        return CommunicatorState(self.scheduler, ranks, f"{self.name}.{call}", grid)
 
 
 #: What communicators of mpi4py have, and virtual ones have not.
@@ -221,21 +225,20 @@ class Comm(PointToPoint, ProbeMethods, CollectiveMethods):
         color = node if split_type == c.COMM_TYPE_SHARED else c.UNDEFINED
         return self._split(color, key, "Split_type", _frame(1))
 
+    def _copy(self, name: str, frame: Any) -> Any:
+        return type(self).make(self._agree(name, None, _duplicate, frame), self._rank, self._task)
+
     def Dup(self, info: Any = None) -> Any:
         """A communicator of the same ranks whose messages are apart."""
-        state = self._agree("Dup", None, _duplicate, _frame(1))
-        return type(self).make(state, self._rank, self._task)
+        return self._copy("Dup", _frame(1))
 
     def Clone(self) -> Any:
         """As Dup."""
-        state = self._agree("Clone", None, _duplicate, _frame(1))
-        return type(self).make(state, self._rank, self._task)
+        return self._copy("Clone", _frame(1))
 
     def Idup(self, info: Any = None) -> tuple[Any, Request]:
         """Begin to duplicate; the new communicator is usable at once."""
-        state = self._agree("Idup", None, _duplicate, _frame(1))
-        comm = type(self).make(state, self._rank, self._task)
-        return comm, Request()
+        return self._copy("Idup", _frame(1)), Request()
 
     def Create(self, group: Group) -> Any:
         """A communicator of a group's ranks, made by all ranks together."""
@@ -310,18 +313,12 @@ class Intracomm(Comm):
         shared, key = self._shared, (group.members, tag)
         forming = shared.forming.get(key)
         if forming is None:
-            name = f"{shared.name}.Create_group"
-            forming = shared.forming[key] = CommunicatorState(self._scheduler, group.members, name)
+            forming = shared.forming[key] = shared.of_ranks(group.members, "Create_group")
         comm = Intracomm.make(forming, group.Get_rank(), self._task)
-        frame = _frame(1)
         call = CollectiveCall(CollectiveRule(lambda calls: None, "barrier"), [], None, {})
-        join(comm._end, call, "Create_group", (frame.f_code, frame.f_lasti))
-        if call.done:
+        meet(comm, call, "Create_group", _frame(1))
+        if shared.forming.get(key) is forming:
             del shared.forming[key]
-        else:
-            call.waiter = self._task
-            self._scheduler.block(call)
-        call.take()
         return comm
 
     def Create_cart(self, dims: Any, periods: Any = None, reorder: bool = False) -> Cartcomm:
@@ -377,14 +374,14 @@ def _partition(calls: list[CollectiveCall]) -> None:
     for members in colors.values():
         order = [rank for _, rank in sorted(members)]
         ranks = [shared.ranks[rank] for rank in order]
-        state = CommunicatorState(shared.scheduler, ranks, f"{shared.name}.Split")
+        state = shared.of_ranks(ranks, "Split")
         for position, rank in enumerate(order):
             calls[rank].value = (state, position)
 
 
 def _duplicate(calls: list[CollectiveCall]) -> None:
     shared = calls[0].comm
-    state = CommunicatorState(shared.scheduler, shared.ranks, f"{shared.name}.Dup", shared.grid)
+    state = shared.of_ranks(shared.ranks, "Dup", shared.grid)
     for call in calls:
         call.value = state
 
@@ -397,7 +394,5 @@ def _select(calls: list[CollectiveCall]) -> None:
         call.value = None
         if shared.ranks[call.rank] in group.members:
             if group.members not in states:
-                states[group.members] = CommunicatorState(
-                    shared.scheduler, group.members, f"{shared.name}.Create"
-                )
+                states[group.members] = shared.of_ranks(group.members, "Create")
             call.value = states[group.members]

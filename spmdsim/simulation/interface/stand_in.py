@@ -54,12 +54,9 @@ def _users_of(mpi: Any) -> dict[str, Any]:
         if name.partition(".")[0] == "mpi4py":
             return True
         names = getattr(module, "__dict__", {})
-        return name != "__main__" and any(one is mpi for one in names.values())
+        return mpi is not None and name != "__main__" and any(one is mpi for one in names.values())
 
-    everything = list(sys.modules.items())
-    if mpi is None:
-        return {name: module for name, module in everything if name.partition(".")[0] == "mpi4py"}
-    return {name: module for name, module in everything if holds(name, module)}
+    return {name: module for name, module in list(sys.modules.items()) if holds(name, module)}
 
 
 class StandIn:
