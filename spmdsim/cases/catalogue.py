@@ -55,7 +55,9 @@ def matmul_case(mesh: Mesh, words: Sequence[str], scatter: bool, inputs: Inputs)
     return layout_case(layouts[0], layouts[1], layouts[2], _label(axes, scatter), inputs)
 
 
-def layout_case(x: Layout, w: Layout, out: Layout | None, label: str, inputs: Inputs) -> Case:
+def layout_case(
+    x: Layout, w: Layout, out: Layout | None, label: str, inputs: Inputs, op: str = "matmul"
+) -> Case:
     """MatMul of operands laid out like this; the result as computed if ``out`` is None."""
 
     def build(world: World, inputs: Inputs) -> PreparedCase:
@@ -66,7 +68,7 @@ def layout_case(x: Layout, w: Layout, out: Layout | None, label: str, inputs: In
         operands = _placed(world, (inputs.x, x), (inputs.w, w))
         return PreparedCase(operands, run, Product(inputs.x, inputs.w))
 
-    return Case("matmul", x.mesh, label, build, inputs)
+    return Case(op, x.mesh, label, build, inputs)
 
 
 def _placed(world: World, *operands: tuple[Source, Layout]) -> tuple[Tensor, ...]:
@@ -202,7 +204,8 @@ def linear_cases(mesh: Mesh, inputs: Inputs) -> Iterator[Case]:
     yield _linear("column, gather_out=False", whole, column, biases[0], split, inputs)
     yield _linear("row, gather_out", split, row, biases[1], whole, inputs)
     yield _linear("row, input not split yet", whole, row, biases[1], whole, inputs, take=split)
-    yield _row_partial(split, row, inputs)
+    partial_sums = mesh(batch, None, partial=axis)
+    yield layout_case(split, row, partial_sums, "row, gather_out=False (partial, no bias)", inputs, "linear")
     if inputs.x.dtype.kind != "c":  # complex numbers have no ReLU
         yield _chain(whole, column, biases[0], row, inputs)
 
@@ -224,16 +227,6 @@ def _linear(
         return PreparedCase(operands, run, reference)
 
     return Case("linear", x.mesh, label, build, inputs)
-
-
-def _row_partial(x: Layout, w: Layout, inputs: Inputs) -> Case:
-    """``gather_out=False`` of a row-parallel Linear: the partial products, without bias, not yet reduced."""
-
-    def build(world: World, inputs: Inputs) -> PreparedCase:
-        operands = _placed(world, (inputs.x, x), (inputs.w, w))
-        return PreparedCase(operands, matmul, Product(inputs.x, inputs.w))
-
-    return Case("linear", x.mesh, "row, gather_out=False (partial, no bias)", build, inputs)
 
 
 def _chain(x: Layout, column: Layout, bias: Layout, row: Layout, inputs: Inputs) -> Case:

@@ -78,12 +78,9 @@ def mnist(folder: Path) -> Images:
 
 def find(folder: Path, name: str, kind: str) -> Path:
     """One of MNIST's files, gzipped or not, in a folder or its ``train/``."""
-    for place in (folder, folder / "train"):
-        for separator in ("-", "."):
-            for suffix in ("", ".gz"):
-                path = place / f"{name}{separator}{kind}{suffix}"
-                if path.is_file():
-                    return path
+    for place, separator, suffix in itertools.product((folder, folder / "train"), "-.", ("", ".gz")):
+        if (path := place / f"{name}{separator}{kind}{suffix}").is_file():
+            return path
     raise InputError(f"there is no {name}-{kind} (or .gz) in {str(folder)!r}")
 
 

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spmdsim.cli.main import CommandGroup, command, flag, positive, value
-from spmdsim.cli.output import emit_json, is_speaker, remark, say
+from spmdsim.cli.output import emit_json, remark, say
 from spmdsim.errors import InputError
+from spmdsim.launcher import is_root
 
 if TYPE_CHECKING:
     from spmdsim.labs import Lab, Score
@@ -62,7 +63,7 @@ def copy(args: argparse.Namespace) -> int:
         raise InputError(
             f"{folder / there[0]} is there already, maybe with answers: take another folder, or --replace"
         )
-    if is_speaker():
+    if is_root():
         try:
             for name, text in files.items():
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -134,9 +135,7 @@ def _file(of: Lab, name: str | None) -> Path:
         raise InputError(
             f"there is no lab{of.number}.py or lab{of.number}.ipynb here: `spmdsim labs copy DIR` writes them"
         )
-    if len(here) > 1:
-        return max(here, key=lambda path: path.stat().st_mtime)  # the one that was worked on
-    return here[0]
+    return max(here, key=lambda path: path.stat().st_mtime)  # the one that was worked on
 
 
 main = CommandGroup(

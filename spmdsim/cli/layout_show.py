@@ -43,7 +43,7 @@ def layout_json(layout: Layout, shape: Shape | None, ranks: Sequence[int] | None
     return {
         "device_matrix": list(mesh.shape),
         "alias_name": list(mesh.axes),
-        "tensor_map": _lists(written["tensor_map"]),
+        "tensor_map": written["tensor_map"],
         "rank_list": list(mesh.rank_list),
         "shape": None if shape is None else list(shape),
         "placements": [str(placement) for placement in layout.placements],
@@ -70,18 +70,14 @@ def _rank_json(row: Placed, sized: bool) -> dict[str, Any]:
     }
 
 
-def _lists(value: Any) -> Any:
-    return [_lists(item) for item in value] if isinstance(value, tuple | list) else value
-
-
 def operator_json(derived: Derived, ranks: Sequence[int] | None = None) -> dict[str, Any]:
     """An operator's layouts and collectives as plain values."""
-    further = {"mindspore": {key: _lists(value) for key, value in derived.further.items()}}
+    further = {"mindspore": dict(derived.further)}
     return {
         "inputs": [layout_json(layout, shape, ranks) for _, layout, shape in derived.inputs],
         "outputs": [layout_json(layout, shape, ranks) for _, layout, shape in derived.outputs],
         "collectives": [
-            {"collective": c.collective, "axes": list(c.axes), "groups": _lists(c.groups)}
+            {"collective": c.collective, "axes": list(c.axes), "groups": c.groups}
             for c in derived.collectives
         ],
         **(further if derived.further else {}),
@@ -93,7 +89,7 @@ def split_json(split: SplitLayout, ranks: Sequence[int] | None = None) -> dict[s
     wanted = split.mesh.rank_list if ranks is None else ranks
     inputs = [layout_json(layout, shape, ranks) for _, layout, shape in _parameters(split)]
     collective = split.collective
-    groups = _lists(split.mesh.groups("mp"))
+    groups = split.mesh.groups("mp")
     return {
         "inputs": inputs,
         "outputs": [],
@@ -106,7 +102,7 @@ def split_json(split: SplitLayout, ranks: Sequence[int] | None = None) -> dict[s
                     "rank": rank,
                     "part": list(split.part_range(rank)),
                     "weight_shape": list(split.weight_shape(rank)),
-                    "bias_shape": _lists(split.bias_shape(rank)),
+                    "bias_shape": split.bias_shape(rank),
                     "padding_index": split.padding_index(rank),
                 }
                 for rank in wanted

@@ -84,25 +84,19 @@ def in_encoding_of(stream: IO[str], text: str) -> str:
     return text.encode(encoding, "likeness").decode(encoding)
 
 
-def is_speaker() -> bool:
-    """True in the process that speaks for all: rank 0, or the only one."""
-    return is_root()
-
-
 def is_heard() -> bool:
     """True where printing makes sense: in the process that speaks for all, and on ranks with a log of their own."""
-    return is_speaker() or has_log()
+    return is_root() or has_log()
 
 
-def console(stderr: bool = False) -> Console:
+def console() -> Console:
     """A rich console: colour only on a terminal, wide enough for tables when there is none."""
     from rich.console import Console
 
-    stream = sys.stderr if stderr else sys.stdout
-    columns = terminal_columns(stream)
+    columns = terminal_columns(sys.stdout)
     width = None if "COLUMNS" in os.environ else columns or NO_TERMINAL_WIDTH
     return Console(
-        file=stream,
+        file=sys.stdout,
         width=width,
         force_terminal=columns is not None,
         highlight=False,
@@ -297,7 +291,7 @@ def emit_json(value: object) -> None:
 
 def write_file(path: str | Path, content: str | bytes) -> None:
     """Write a file on the speaking rank."""
-    if is_speaker():
+    if is_root():
         with writing(path):
             Path(path).write_bytes(content.encode() if isinstance(content, str) else content)
 
@@ -312,7 +306,7 @@ def write_pictures(args: argparse.Namespace, *values: object, title: str = "") -
 
     Values are those of the package, or figures of theirs; a page has the title of its first figure if none is given.
     """
-    if not wants_pictures(args) or not is_speaker():
+    if not wants_pictures(args) or not is_root():
         return wants_pictures(args)
     from spmdsim.draw.figures import Figure, figure_of, page, stacked
 
@@ -351,7 +345,7 @@ def progress(total: int, what: str) -> Iterator[Progress]:
     ...     step("matmul")
     ...     step()
     """
-    shown = is_speaker() and terminal_columns(sys.stderr) is not None
+    shown = is_root() and terminal_columns(sys.stderr) is not None
     done = 0
 
     def step(label: str = "") -> None:

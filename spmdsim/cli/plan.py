@@ -14,7 +14,6 @@ from spmdsim.layout.element_type import element_type
 
 if TYPE_CHECKING:
     from spmdsim.core import Layout, Mesh
-    from spmdsim.cost.machine import CostModel
     from spmdsim.redistribution.planner import Plan
 
 EXAMPLES = """\
@@ -55,12 +54,14 @@ The busiest rank's bytes are set against the exact lower bound. Without --machin
 )
 def main(args: argparse.Namespace) -> int:
     """Plan and print."""
+    from spmdsim.cost.machine_file import load_cost_model
     from spmdsim.redistribution.planner import plan
 
     shape, to_shape = _shape(args.shape), None if args.to_shape is None else _shape(args.to_shape)
     src, dst = _layouts(args, len(shape), len(shape if to_shape is None else to_shape))
     options: dict[str, Any] = {"to_shape": to_shape, "style": args.style, "partial_target": bool(dst.partial)}
-    planned = plan(src, dst, shape, element_type(args.dtype), _machine(args.machine), **options)
+    machine = None if args.machine is None else load_cost_model(args.machine)
+    planned = plan(src, dst, shape, element_type(args.dtype), machine, **options)
     if args.json:
         say(json.dumps({**planned.to_dict(), **_ranks(planned, args)}, indent=2))
         return 0
@@ -107,12 +108,6 @@ def _shape(text: str) -> tuple[int, ...]:
 
     stripped = text.strip("()[] ")
     return parse_ints(text, "a shape") if stripped else ()
-
-
-def _machine(name: str | None) -> CostModel | None:
-    from spmdsim.cost.machine_file import load_cost_model
-
-    return None if name is None else load_cost_model(name)
 
 
 def _ranks(chosen: Any, args: argparse.Namespace) -> dict[str, Any]:

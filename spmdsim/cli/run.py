@@ -19,6 +19,7 @@ from spmdsim.cli.main import (
     written_layout,
 )
 from spmdsim.errors import InputError, SpmdError, unknown
+from spmdsim.launcher import is_root
 from spmdsim.reading import one_line
 from spmdsim.sides import many
 
@@ -216,7 +217,7 @@ def _report(outcomes: list[Outcome], world: World, args: argparse.Namespace, ok:
         from spmdsim.cli.collective.measure import noise_note
 
         crowded = noise_note(world.comm)
-    if not output.is_speaker():
+    if not is_root():
         return
     _draw(outcomes, world, args)
     if args.json:

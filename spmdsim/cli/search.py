@@ -6,9 +6,10 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
-from spmdsim.cli.main import PICTURES, Row, choice, command, flag, several, value, varied
-from spmdsim.cli.output import emit_json, is_speaker, say, write_pictures, writing
+from spmdsim.cli.main import PICTURES, choice, command, flag, several, value, varied
+from spmdsim.cli.output import emit_json, say, write_pictures, writing
 from spmdsim.errors import InputError
+from spmdsim.launcher import is_root
 from spmdsim.reading import literal
 
 if TYPE_CHECKING:
@@ -40,13 +41,7 @@ their strategy.
 #: Seconds of processor time for a program file: recording one takes moments, searching for a large one minutes.
 SECONDS = 600
 
-_SIZES = ("layers", "hidden", "batch", "seq", "heads", "vocab", "experts", "itemsize")
-
-
-def _size(name: str) -> Row:
-    return value(
-        f"--{name}", "", argparse.SUPPRESS if name == "itemsize" else f"size of the program: {name}", int
-    )
+_SIZES = ("layers", "hidden", "batch", "seq", "heads", "vocab", "experts")
 
 
 @command(
@@ -89,7 +84,8 @@ def _size(name: str) -> Row:
     value("--save", "FILE", "write the strategies to a JSON file"),
     *PICTURES,
     varied("--json", help="print JSON"),
-    *map(_size, _SIZES),
+    *(value(f"--{name}", "", f"size of the program: {name}", int) for name in _SIZES),
+    value("--itemsize", "", argparse.SUPPRESS, int),
     limits=SECONDS,
     program=lambda args: args.file,
 )
@@ -128,7 +124,7 @@ def main(args: argparse.Namespace) -> int:
             settings=settings,
             axes=args.axes,
         )
-    if args.save and is_speaker():
+    if args.save and is_root():
         with writing(args.save):
             result.save(args.save)
     proof = _carry_out(args, result) if args.carry_out else None
@@ -180,7 +176,8 @@ def _facts(result: SearchResult, answers: list[WhyNot], proof: Proof | None) -> 
 
 
 def _program(args: argparse.Namespace, where: Any) -> tuple[Any, Any, dict[str, Any]]:
-    sizes = {size: getattr(args, size) for size in _SIZES if getattr(args, size) is not None}
+    asked = {size: getattr(args, size) for size in (*_SIZES, "itemsize")}
+    sizes = {name: size for name, size in asked.items() if size is not None}
     if bool(args.file) == bool(args.program):
         raise InputError("search takes a program file or --program NAME (or --matmul M,K,N), one of them")
     if args.program:

@@ -169,13 +169,10 @@ def teacher_files() -> dict[str, str]:
         of = lab(number)
         files[f"guide/lab{number}.md"] = guide(of)
         files[f"slides/lab{number}.md"] = slides(of)
-        files[f"solutions/lab{number}.py"] = _solved(of)
+        solved = of.program({task.name: task.solution for task in of.tasks})
+        files[f"solutions/lab{number}.py"] = f"{solved}\n\n{_ending(of)}\n"
         files[f"nbgrader/source/lab{number}/lab{number}.ipynb"] = notebook(of, nbgrader=True)
     return files
-
-
-def _solved(of: Lab) -> str:
-    return of.program({task.name: task.solution for task in of.tasks}) + f"\n\n{_ending(of)}\n"
 
 
 def _table() -> str:

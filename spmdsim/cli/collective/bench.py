@@ -151,6 +151,7 @@ def _measure(
         native_call,
         seconds_per_call,
     )
+    from spmdsim.cost import load_machine
     from spmdsim.cost.closed_forms import bus_factor
 
     try:
@@ -159,7 +160,7 @@ def _measure(
         raise InputError(f"unknown element type {args.datatype!r}; such as float32, int64") from None
     if dtype.kind not in "fiu":
         raise InputError(f"element type {args.datatype!r} cannot be added up; such as float32, int64")
-    machine = _machine(args.machine)
+    machine = load_machine(args.machine) if args.machine else None
     averages: dict[str, Any] = {"median": median, "mean": mean, "min": min}
     cases = list(dict.fromkeys(case_for(name, comm, nbytes, dtype).count for nbytes in sizes))
     for label, schedule in calls.items():
@@ -207,12 +208,6 @@ def _write_timeline(
     case = case_for(name, comm, nbytes, np.dtype(args.datatype))
     write_measured_timeline(args.trace, emulated[-1], case, comm)
     remark(f"wrote {args.trace}: {emulated[-1].name}, {case.nbytes:,} bytes")
-
-
-def _machine(name: str) -> Machine | None:
-    from spmdsim.cost import load_machine
-
-    return load_machine(name) if name else None
 
 
 def _predicted(machine: Machine, schedule: Any, name: str, case: Any) -> float | None:

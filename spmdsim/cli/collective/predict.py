@@ -18,7 +18,6 @@ from spmdsim.cli.main import PICTURES, choice, command, flag, several, value, va
 from spmdsim.cli.output import (
     console,
     emit_json,
-    is_speaker,
     print_table,
     remark,
     say,
@@ -26,6 +25,7 @@ from spmdsim.cli.output import (
     write_pictures,
 )
 from spmdsim.errors import InputError
+from spmdsim.launcher import is_root
 
 if TYPE_CHECKING:
     from spmdsim.cost import Machine
@@ -222,7 +222,7 @@ def _sizes(args: argparse.Namespace, many_ranks: bool) -> list[int]:
 def _write_png(plot: Plot, path: str) -> None:
     from spmdsim.draw.plot import save_png
 
-    if is_speaker():
+    if is_root():
         save_png(plot, path)
         remark(f"wrote {path}")
 

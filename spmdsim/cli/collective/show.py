@@ -298,7 +298,8 @@ def diff(args: argparse.Namespace) -> int:
         emit_json({"first": facts[0].to_dict(), "second": facts[1].to_dict(), "differs_from_round": differs})
         return 0
     names = [s.algorithm.name for s in schedules]
-    rows = [(label, *values) for label, *values in zip(_LABELS, *(_column(f) for f in facts))]
+    first, second = map(_column, facts)
+    rows = [(label, one, second[label]) for label, one in first.items()]
     title = f"{schedules[0].collective.name} on {args.ranks} ranks, m = {schedules[0].collective.size_means}"
     console().print(table(("", *names), rows, title=title))
     if differs is None:
@@ -309,32 +310,29 @@ def diff(args: argparse.Namespace) -> int:
     return 0
 
 
-_LABELS = (
-    "rounds", "critical bytes", "reduced bytes", "messages, all ranks", "bytes, all ranks", "most messages of a rank",
-    "most bytes of a rank", "largest peak buffer", "depth of the reduction tree", "operands in rank order",
-    "same bits on all ranks", "score (100: both bounds)",
-)  # fmt: skip
-
-
-def _column(facts: Facts) -> list[str]:
+def _column(facts: Facts) -> dict[str, str]:
+    """What is compared, with its heading."""
     from spmdsim.collectives.facts import as_share
 
     verdict, counts = facts.verdict, facts.counts
-    reduces = verdict.schedule.collective.reduces
-    return [
-        str(facts.steps),
-        as_share(facts.beta),
-        as_share(facts.gamma),
-        str(counts.total_messages),
-        as_share(sum(facts.shares("bytes_sent"))),  # type: ignore[arg-type]
-        str(int(counts.messages_sent.max())),
-        as_share(max(facts.shares("bytes_sent"))),
-        as_share(max(facts.shares("peak_bytes"))),
-        str(verdict.depth) if reduces else "-",
-        ("yes" if verdict.in_order else "no") if reduces else "-",
-        ("yes" if verdict.same_tree else "no") if reduces else "-",
-        f"{facts.score:.1f}",
-    ]
+
+    def answer(yes: bool) -> str:
+        return ("yes" if yes else "no") if verdict.schedule.collective.reduces else "-"
+
+    return {
+        "rounds": str(facts.steps),
+        "critical bytes": as_share(facts.beta),
+        "reduced bytes": as_share(facts.gamma),
+        "messages, all ranks": str(counts.total_messages),
+        "bytes, all ranks": as_share(sum(facts.shares("bytes_sent"))),  # type: ignore[arg-type]
+        "most messages of a rank": str(int(counts.messages_sent.max())),
+        "most bytes of a rank": as_share(max(facts.shares("bytes_sent"))),
+        "largest peak buffer": as_share(max(facts.shares("peak_bytes"))),
+        "depth of the reduction tree": str(verdict.depth) if verdict.schedule.collective.reduces else "-",
+        "operands in rank order": answer(verdict.in_order),
+        "same bits on all ranks": answer(verdict.same_tree),
+        "score (100: both bounds)": f"{facts.score:.1f}",
+    }
 
 
 def _side_by_side(stories: list[History], names: list[str]) -> None:

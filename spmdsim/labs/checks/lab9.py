@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -90,12 +90,19 @@ def halo(answer: Callable[..., Any]) -> Iterator[None]:
         right = 10.0 * (rank + 1) if rank + 1 < size else -2.0
         return np.array([left, *(10.0 * rank + np.arange(3)), right])
 
-    for sizes in ((2,), (3, 4, RANKS), (1,)):
+    return _each(body, ((2,), (3, 4, RANKS), (1,)), filled, "halo")
+
+
+def _each(
+    body: Body, groups: Iterable[Iterable[int]], wanted: Callable[[int, int], Any], name: str
+) -> Iterator[None]:
+    """What each rank is to have, on each group of numbers of ranks, and on real ones."""
+    for sizes in groups:
         for size in sizes:
-            _expect_results(_run(body, size).results, [filled(rank, size) for rank in range(size)], "halo")
+            _expect_results(_run(body, size).results, [wanted(rank, size) for rank in range(size)], name)
         yield
     if (values := _on_ranks(body)) is not None:
-        _expect_results(values, [filled(rank, RANKS) for rank in range(RANKS)], "halo")
+        _expect_results(values, [wanted(rank, RANKS) for rank in range(RANKS)], name)
 
 
 def swap(answer: Callable[..., Any]) -> Iterator[None]:
@@ -106,12 +113,7 @@ def swap(answer: Callable[..., Any]) -> Iterator[None]:
         other = rank ^ 1
         return np.full(3, (rank if other >= size else other) + 1)
 
-    for sizes in ((2, 4, RANKS), (1, 3, 5)):
-        for size in sizes:
-            _expect_results(_run(body, size).results, [swapped(rank, size) for rank in range(size)], "swap")
-        yield
-    if (values := _on_ranks(body)) is not None:
-        _expect_results(values, [swapped(rank, RANKS) for rank in range(RANKS)], "swap")
+    return _each(body, ((2, 4, RANKS), (1, 3, 5)), swapped, "swap")
 
 
 def farm(answer: Callable[..., Any]) -> Iterator[None]:
