@@ -25,7 +25,7 @@ class Op:
     def __init__(
         self,
         name: str,
-        arrays: Callable[[Any, Any], Any] | None,
+        arrays: Any,
         objects: Callable[[Any, Any], Any] | None,
         kinds: str = "",
         commutes: bool = True,
@@ -72,9 +72,9 @@ class Op:
     def combine(self, left: Any, right: Any) -> Any:
         """Reduce two 1-D arrays, the lower rank's on the left."""
         if self._function is None:
-            if self._arrays is None:
-                raise MPIError("ERR_OP", "OP_NULL reduces nothing")
-            return self._arrays(left, right)
+            return self._arrays(
+                left, right
+            )  # that of OP_NULL, and of Python's functions, is refused by ``check``
         result = np.array(right)
         source = np.array(left)
         # The function sees raw memory, as in MPI: frombuffer then works with any dtype.

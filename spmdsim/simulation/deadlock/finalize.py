@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from spmdsim.simulation.deadlock.wait_graph import describe
@@ -16,21 +17,17 @@ def check_end(scheduler: Scheduler, finalize_needed: bool) -> None:
     """Add a finding for everything left open; equal ones of several ranks become one."""
     for task in scheduler.tasks:
         task.note_flood()
-    lost = _unreceived(scheduler)
-    scheduler.problems.extend(lost)
-    scheduler.problems.extend(_open_meetings(scheduler))
-    scheduler.problems.extend(_never_waited(scheduler))
+    scheduler.problems += [*_unreceived(scheduler), *_open_meetings(scheduler), *_never_waited(scheduler)]
     if finalize_needed:
-        scheduler.problems.extend(_not_finalized(scheduler))
+        scheduler.problems += _not_finalized(scheduler)
 
 
-def _unreceived(scheduler: Scheduler) -> list[Problem]:
+def _unreceived(scheduler: Scheduler) -> Iterator[Problem]:
     groups: dict[Any, list[Message]] = {}
     for shared in scheduler.shared:
         for box in shared.boxes:
             for message in box.waiting_messages():
                 groups.setdefault((message.site, message.tag), []).append(message)
-    problems = []
     for (site, tag), messages in groups.items():
         first = messages[0]
         shared = first.comm
@@ -45,12 +42,10 @@ def _unreceived(scheduler: Scheduler) -> list[Problem]:
             f"sent with {place}"
         )
         ranks = tuple(sorted(senders | receivers))
-        problems.append(Problem("unreceived", ERROR, text, ranks, (place,)))
-    return problems
+        yield Problem("unreceived", ERROR, text, ranks, (place,))
 
 
-def _open_meetings(scheduler: Scheduler) -> list[Problem]:
-    problems = []
+def _open_meetings(scheduler: Scheduler) -> Iterator[Problem]:
     for shared in scheduler.shared:
         for meeting in shared.meetings.values():
             calls = meeting.present()
@@ -60,18 +55,16 @@ def _open_meetings(scheduler: Scheduler) -> list[Problem]:
             call_it = "never calls" if len(missing) == 1 else "never call"
             text = f"{ranks_text(missing)} {call_it} {place}, which {ranks_text(here)} began"
             ranks = tuple(sorted({*missing, *here}))
-            problems.append(Problem("collective_mismatch", ERROR, text, ranks, (place,)))
-    return problems
+            yield Problem("collective_mismatch", ERROR, text, ranks, (place,))
 
 
-def _never_waited(scheduler: Scheduler) -> list[Problem]:
+def _never_waited(scheduler: Scheduler) -> Iterator[Problem]:
     groups: dict[Any, list[Any]] = {}
     for task in scheduler.tasks:
         for request in task.active.values():
             operation = request.operation
             if operation is not None:
                 groups.setdefault((operation.name, operation.site), []).append(operation)
-    problems = []
     for (name, site), operations in groups.items():
         ranks = sorted({operation.task.rank for operation in operations})
         place: ProgramPlace = place_of(ranks[0], name, site)
@@ -80,16 +73,15 @@ def _never_waited(scheduler: Scheduler) -> list[Problem]:
         state = "" if all(operation.done for operation in operations) else ", not even complete"
         what = "" if isinstance(operations[0], CollectiveCall) else f" ({describe(operations[0])})"
         text = f"{whose} {many} of {place}{what}{state}"
-        problems.append(Problem("not_waited", ERROR, text, tuple(ranks), (place,)))
-    return problems
+        yield Problem("not_waited", ERROR, text, tuple(ranks), (place,))
 
 
-def _not_finalized(scheduler: Scheduler) -> list[Problem]:
+def _not_finalized(scheduler: Scheduler) -> Iterator[Problem]:
     late = [task for task in scheduler.tasks if isinstance(task.initialized, ProgramPlace)]
     open_ranks = [task.rank for task in late if not task.finalized]
     if not open_ranks:
-        return []
+        return
     place = scheduler.tasks[open_ranks[0]].initialized
     ends = "ends" if len(open_ranks) == 1 else "end"
     text = f"{ranks_text(open_ranks)} {ends} without MPI.Finalize() after {place}"
-    return [Problem("not_finalized", ERROR, text, tuple(open_ranks), (place,))]
+    yield Problem("not_finalized", ERROR, text, tuple(open_ranks), (place,))

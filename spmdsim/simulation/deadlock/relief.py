@@ -14,6 +14,7 @@ from spmdsim.simulation.engine.collective_calls import CollectiveCall
 from spmdsim.simulation.engine.mailboxes import STANDARD, Message, finish
 from spmdsim.simulation.engine.scheduler import Scheduler
 from spmdsim.simulation.findings.code_places import ProgramPlace, place_of, ranks_text, site_key
+from spmdsim.simulation.findings.faults import is_new
 from spmdsim.simulation.findings.problems import WARNING, Problem
 
 
@@ -51,22 +52,13 @@ class Relief:
     def _report(
         self, scheduler: Scheduler, kind: str, operation: Any, place: ProgramPlace, text: str
     ) -> None:
-        key = (kind, site_key(operation.site))
-        if key in scheduler.suspects:
+        if not is_new(scheduler, kind, site_key(operation.site)):
             return
-        scheduler.suspects[key] = True
         ranks = sorted({other.task.rank for other in self.operations if other.site == operation.site})
         others = len(self.alike[site_key(operation.site)] - set(ranks))
         more = f", and {others} more rank{'s' if others > 1 else ''} likewise" if others else ""
-        problem = Problem(
-            kind,
-            WARNING,
-            f"{text}{self._who(place, operation, ranks)}{more}",
-            tuple(ranks),
-            (place,),
-            self.cycle,
-        )
-        scheduler.problems.append(problem)
+        text += f"{self._who(place, operation, ranks)}{more}"
+        scheduler.problems.append(Problem(kind, WARNING, text, tuple(ranks), (place,), self.cycle))
 
     def _who(self, place: ProgramPlace, operation: Any, ranks: list[int]) -> str:
         if len(self.cycle) == 1:

@@ -158,7 +158,7 @@ class Scheduler:
         self.unstarted = size
         self.through_hub = True  # ranks do not switch to each other
         self.buffered_sites: set[Any] = set()
-        self.suspects: dict[Any, Any] = {}
+        self.suspects: set[Any] = set()
         self.shared: list[Any] = []  # every communicator, for the checks at the end
         self.ranks_per_node = size
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from spmdsim.simulation.findings.code_places import ProgramPlace, place_of
@@ -69,77 +68,73 @@ def not_ready(message: Message) -> Problem:
     return Problem("ready_send", ERROR, text, tuple(sorted({sent.rank, dest})), (sent,))
 
 
-def _note(scheduler: Scheduler, key: tuple[Any, ...], problem: Callable[[], Problem]) -> None:
-    """Report what is worth a sentence once for each key."""
-    if key not in scheduler.suspects:
-        scheduler.suspects[key] = True
-        scheduler.problems.append(problem())
+def is_new(scheduler: Scheduler, *key: Any) -> bool:
+    """Whether nothing was said of this yet: it is worth one sentence."""
+    new = key not in scheduler.suspects
+    scheduler.suspects.add(key)
+    return new
 
 
 def note_memory_order(scheduler: Scheduler, message: Message, receive: Receive) -> None:
     """Rows on one side and columns on the other: the data arrives transposed."""
-
-    def problem() -> Problem:
-        sent, received = send_place(message), receive_place(receive)
-        first, second = _ORDERS[message.payload.order], _ORDERS[receive.target.order]
-        text = (
-            f"rank {sent.rank} sends an array stored {first} in {sent}, but {received} on rank {received.rank} "
-            f"stores it {second}: the data arrives transposed"
-        )
-        return Problem("memory_order", WARNING, text, _ranks(sent, received), (sent, received))
-
-    _note(scheduler, ("order", message.site, receive.site), problem)
+    if not is_new(scheduler, "order", message.site, receive.site):
+        return
+    sent, received = send_place(message), receive_place(receive)
+    first, second = _ORDERS[message.payload.order], _ORDERS[receive.target.order]
+    text = (
+        f"rank {sent.rank} sends an array stored {first} in {sent}, but {received} on rank {received.rank} "
+        f"stores it {second}: the data arrives transposed"
+    )
+    scheduler.problems.append(
+        Problem("memory_order", WARNING, text, _ranks(sent, received), (sent, received))
+    )
 
 
 def note_collective_order(scheduler: Scheduler, calls: list[Any]) -> None:
     """Rows and columns in one collective: some of its data arrives transposed."""
-
-    def problem() -> Problem:
-        orders: dict[int, tuple[Any, str]] = {}
-        for call in calls:
-            parts = [(part, "send") for part in call.send] + [(part, "receive") for part in call.receive]
-            for part, side in parts:
-                if part.order:
-                    orders.setdefault(part.order, (call, side))
-        of_both = [orders[order] for order in sorted(orders, reverse=True)]
-        places = [place_of(call.task.rank, call.name, call.site) for call, _ in of_both]
-        each = [
-            f"the {side} buffer of rank {call.task.rank} is stored {_ORDERS[order]}"
-            for order, (call, side) in sorted(orders.items(), reverse=True)
-        ]
-        text = f"in {places[0]} {' and '.join(each)}: data arrives transposed"
-        return Problem("memory_order", WARNING, text, _ranks(*places), tuple(places))
-
-    _note(scheduler, ("order", calls[0].site), problem)
+    if not is_new(scheduler, "order", calls[0].site):
+        return
+    orders: dict[int, tuple[Any, str]] = {}
+    for call in calls:
+        parts = [(part, "send") for part in call.send] + [(part, "receive") for part in call.receive]
+        for part, side in parts:
+            if part.order:
+                orders.setdefault(part.order, (call, side))
+    of_both = [orders[order] for order in sorted(orders, reverse=True)]
+    places = [place_of(call.task.rank, call.name, call.site) for call, _ in of_both]
+    each = [
+        f"the {side} buffer of rank {call.task.rank} is stored {_ORDERS[order]}"
+        for order, (call, side) in sorted(orders.items(), reverse=True)
+    ]
+    text = f"in {places[0]} {' and '.join(each)}: data arrives transposed"
+    scheduler.problems.append(Problem("memory_order", WARNING, text, _ranks(*places), tuple(places)))
 
 
 def note_flood(message: Message, count: int, nbytes: int) -> None:
     """Hundreds of messages to one rank without waiting for anybody: only memory limits them."""
-
-    def problem() -> Problem:
-        sent, dest = send_place(message), message.comm.ranks[message.dest]
-        text = (
-            f"rank {sent.rank} sends {count} messages ({nbytes} bytes) to rank {dest} in {sent} without "
-            "ever waiting for it, so a slow receiver lets them pile up in the library's buffers"
-        )
-        return Problem("run_ahead", WARNING, text, tuple(sorted({sent.rank, dest})), (sent,))
-
-    _note(message.task.scheduler, ("flood", message.site), problem)
+    if not is_new(message.task.scheduler, "flood", message.site):
+        return
+    sent, dest = send_place(message), message.comm.ranks[message.dest]
+    text = (
+        f"rank {sent.rank} sends {count} messages ({nbytes} bytes) to rank {dest} in {sent} without "
+        "ever waiting for it, so a slow receiver lets them pile up in the library's buffers"
+    )
+    message.task.scheduler.problems.append(
+        Problem("run_ahead", WARNING, text, tuple(sorted({sent.rank, dest})), (sent,))
+    )
 
 
 def note_changed(scheduler: Scheduler, operation: Any, where: ProgramPlace) -> None:
     """A buffer was changed while a nonblocking call still used it."""
-
-    def problem() -> Problem:
-        start = place_of(operation.task.rank, operation.name, operation.site)
-        what = "send" if hasattr(operation, "payload") else "receive"
-        text = (
-            f"rank {start.rank} changes the {what} buffer of {start} before {where} completes it, "
-            "so the data is undefined"
-        )
-        return Problem("buffer_reused", ERROR, text, (start.rank,), (start, where))
-
-    _note(scheduler, ("changed", operation.site), problem)
+    if not is_new(scheduler, "changed", operation.site):
+        return
+    start = place_of(operation.task.rank, operation.name, operation.site)
+    what = "send" if hasattr(operation, "payload") else "receive"
+    text = (
+        f"rank {start.rank} changes the {what} buffer of {start} before {where} completes it, "
+        "so the data is undefined"
+    )
+    scheduler.problems.append(Problem("buffer_reused", ERROR, text, (start.rank,), (start, where)))
 
 
 def _ranks(*places: ProgramPlace) -> tuple[int, ...]:

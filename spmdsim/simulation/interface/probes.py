@@ -33,38 +33,33 @@ class ProbeMethods:
 
     probe = Probe
 
-    def _look(self, source: int, tag: int, status: Status | None, name: str) -> Message | None:
+    def _look(
+        self, source: int, tag: int, status: Status | None, name: str, wait: bool = True
+    ) -> Message | None:
+        """The message that a receive would get, which is waited for, or else looked for once more after all others."""
         if not check_source(self.size, source, tag):
-            if status is not None:
+            if wait and status is not None:
                 status.fill(PROC_NULL, ANY_TAG, 0)
             return None
-        message: Message | None = self._end.box.find(source, tag, self._scheduler.random)
+        box, random = self._end.box, self._scheduler.random
+        message: Message | None = box.find(source, tag, random)
         if message is None:
             probing = Probing(self._shared, self._task, self._rank, source, tag, name)
-            self._end.box.probes.append(probing)
-            wait_for(self._scheduler, probing)
-            message = probing.message
+            if wait:
+                box.probes.append(probing)
+                wait_for(self._scheduler, probing)
+            else:
+                self._scheduler.poll(probing)
+            message = probing.message if wait else box.find(source, tag, random)
         if status is not None and message is not None:
             status.fill(message.source, message.tag, message.payload.nbytes)
         return message
 
     def Iprobe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> bool:
         """Whether a message is there."""
-        return self._glance(source, tag, status, "Iprobe") is not None
+        return self._look(source, tag, status, "Iprobe", False) is not None
 
     iprobe = Iprobe
-
-    def _glance(self, source: int, tag: int, status: Status | None, name: str) -> Message | None:
-        if not check_source(self.size, source, tag):
-            return None
-        message: Message | None = self._end.box.find(source, tag, self._scheduler.random)
-        if message is None:
-            probing = Probing(self._shared, self._task, self._rank, source, tag, name)
-            self._scheduler.poll(probing)
-            message = self._end.box.find(source, tag, self._scheduler.random)
-        if status is not None and message is not None:
-            status.fill(message.source, message.tag, message.payload.nbytes)
-        return message
 
     def Mprobe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> Matched:
         """Wait until a message is there, and take hold of it."""
@@ -77,7 +72,7 @@ class ProbeMethods:
         self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None
     ) -> Matched | None:
         """Take hold of a message if one is there."""
-        message = self._glance(source, tag, status, "Improbe")
+        message = self._look(source, tag, status, "Improbe", False)
         return None if message is None else Matched(self, message)
 
     improbe = Improbe
@@ -127,7 +122,7 @@ class Matched:
         cls, comm: Any, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None
     ) -> Matched | None:
         """Take hold of a message if one is there."""
-        message = comm._glance(source, tag, status, "Iprobe")
+        message = comm._look(source, tag, status, "Iprobe", False)
         return None if message is None else cls(comm, message)
 
     probe = Probe

@@ -108,16 +108,11 @@ class Request:
 
     def Free(self) -> None:
         """Forget the request; the operation goes on."""
-        self._forget()
+        if self.operation is not None:
+            self.operation.task.active.pop(id(self), None)
+            self.operation = None
 
     free = Free
-
-    def _forget(self) -> Any:
-        operation = self.operation
-        if operation is not None:
-            operation.task.active.pop(id(self), None)
-            self.operation = None
-        return operation
 
     def _take(self, status: Status | None) -> Any:
         """Hand over what a complete operation brought."""
@@ -138,8 +133,7 @@ class Request:
         """Block until all are complete; returns the objects received."""
         operations = [one.operation for one in requests if one.operation is not None]
         begin = operations[0].task.clock if operations else 0.0
-        if any(not operation.done for operation in operations):
-            _wait_together(operations, every=True)
+        _wait_together(operations, every=True)
         if statuses is None:
             results = [one._finish_one(None) for one in requests]
         else:
@@ -164,8 +158,7 @@ class Request:
         operations = [one.operation for one in requests if one.operation is not None]
         if not operations:
             return UNDEFINED, _nothing(status)
-        if not any(operation.done for operation in operations):
-            _wait_together(operations, every=False)
+        _wait_together(operations, every=False)
         position = _done_positions(requests)[0]
         return position, requests[position]._finish_one(status)
 
@@ -182,8 +175,7 @@ class Request:
         operations = [one.operation for one in requests if one.operation is not None]
         if not operations:
             return None, None
-        if not any(operation.done for operation in operations):
-            _wait_together(operations, every=False)
+        _wait_together(operations, every=False)
         return _take_done(requests, statuses)
 
     @classmethod
@@ -310,10 +302,11 @@ def _nothing(status: Status | None) -> Any:
 
 
 def _wait_together(operations: list[Any], every: bool) -> None:
-    task = operations[0].task
-    scheduler = task.scheduler
-    distinct = list({id(operation): operation for operation in operations}.values())
-    scheduler.block(WaitsTogether(scheduler, task, distinct, every))
+    """Block until all, or any, of some operations are complete."""
+    if not (all if every else any)(operation.done for operation in operations):
+        task, scheduler = operations[0].task, operations[0].task.scheduler
+        distinct = list({id(operation): operation for operation in operations}.values())
+        scheduler.block(WaitsTogether(scheduler, task, distinct, every))
 
 
 def _done_positions(requests: Sequence[Request]) -> list[int]:
