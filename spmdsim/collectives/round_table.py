@@ -294,9 +294,8 @@ def by_pair(table: RoundTable) -> tuple[Places, Places]:
     return sends, receives
 
 
-def _unmatched(pair: tuple[int, int], sent: list[Place], received: list[Place]) -> list[ScheduleFinding]:
+def _unmatched(pair: tuple[int, int], sent: list[Place], received: list[Place]) -> Iterator[ScheduleFinding]:
     """The messages of one pair that have no partner."""
-    findings = []
     source, target = pair
     ways = (
         (source, "sends {} to", target, "receives", _surplus(sent, received)),
@@ -306,8 +305,7 @@ def _unmatched(pair: tuple[int, int], sent: list[Place], received: list[Place]) 
         for number, move in surplus:
             what = f"rank {rank} {does.format(name_chunks(move.chunks))} rank {other}"
             text = f"round {number}: {what}: nobody {lacks} this message"
-            findings.append(ScheduleFinding(text, number, rank, _first(move.chunks)))
-    return findings
+            yield ScheduleFinding(text, number, rank, _first(move.chunks))
 
 
 def _surplus(these: list[Place], those: list[Place]) -> list[Place]:

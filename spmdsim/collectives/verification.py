@@ -8,6 +8,7 @@ contribution is added twice, the promised end state, the order of operands and w
 from __future__ import annotations
 
 from collections import defaultdict, deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
@@ -101,15 +102,13 @@ def verify(schedule: Schedule) -> ScheduleVerdict:
     return ScheduleVerdict(schedule, tuple(findings), *facts, matching.steps, matching.aligned)
 
 
-def _warnings(schedule: Schedule, in_order: bool, same_tree: bool) -> list[ScheduleFinding]:
-    warnings = []
+def _warnings(schedule: Schedule, in_order: bool, same_tree: bool) -> Iterator[ScheduleFinding]:
     if schedule.algorithm.in_order and schedule.root == 0 and not in_order:
         text = "operands are not combined in rank order, although the algorithm declares it"
-        warnings.append(ScheduleFinding(text))
+        yield ScheduleFinding(text)
     if not same_tree:
         text = "ranks combine operands in different trees: floating-point results may differ between ranks"
-        warnings.append(ScheduleFinding(text, warning=True))
-    return warnings
+        yield ScheduleFinding(text, warning=True)
 
 
 class Change(NamedTuple):

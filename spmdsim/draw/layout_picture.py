@@ -178,15 +178,13 @@ def _place(axis: str | None, index: int | None) -> str:
     return GAP if index is None else f"{axis}={index}" if axis else ""
 
 
-def _aligned(table: list[list[GridCell]]) -> list[tuple[GridCell, ...]]:
+def _aligned(table: list[list[GridCell]]) -> Iterator[tuple[GridCell, ...]]:
     widths = [max(len(row[i].text) for row in table) for i in range(len(table[0]))]
-    lines = []
     for row in table:
         line: list[GridCell] = []
         for i, (cell, width) in enumerate(zip(row, widths)):
             line += [GridCell("  ")] * (i > 0) + [GridCell(cell.text.ljust(width), cell.shard)]
-        lines.append(tuple(line))
-    return lines
+        yield tuple(line)
 
 
 # -- the tensor with its pieces -------------------------------------------------------------------------
@@ -270,7 +268,7 @@ def _boxes(
     column: int | None,
     chosen: dict[int, int],
     width: int,
-) -> list[tuple[GridCell, ...]]:
+) -> Iterator[tuple[GridCell, ...]]:
     rows = shown(1 if row is None else layout.cuts[row], MOST_PIECES)
     margin = max(4, len(str(max(shape, default=0))) + 2)
     for most in range(MOST_PIECES, 2, -1):
@@ -305,28 +303,26 @@ def _ruled(
     starts: list[str],
     widths: list[int],
     margin: str,
-) -> list[tuple[GridCell, ...]]:
+) -> Iterator[tuple[GridCell, ...]]:
     row, column = dims
-    lines: list[tuple[GridCell, ...]] = []
     if column is not None:
         above = "".join(start.ljust(width + 1) for start, width in zip(starts, widths))
-        lines.append((GridCell(f"{margin}{above}{shape[column]}"),))
+        yield (GridCell(f"{margin}{above}{shape[column]}"),)
     rule = "+" + "+".join("-" * width for width in widths) + "+"
     for k, r in enumerate(rows):
         begin = _start(layout, shape, row, r, k).rjust(len(margin) - 2)
-        lines.append((GridCell(f"{begin}  {rule}"),))
+        yield (GridCell(f"{begin}  {rule}"),)
         if r is None:
-            lines.append((GridCell(f"{margin}{GAP}"),))
+            yield (GridCell(f"{margin}{GAP}"),)
             continue
         for part in range(2):
             line = [GridCell(f"{margin}|")]
             for c, width in zip(columns, widths):
                 texts, shard = ((GAP, GAP), None) if c is None else content[r, c]
                 line += [GridCell(texts[part].center(width), shard), GridCell("|")]
-            lines.append(tuple(line))
+            yield tuple(line)
     end = ("" if row is None else str(shape[row])).rjust(len(margin) - 2)
-    lines.append((GridCell(f"{end}  {rule}"),))
-    return lines
+    yield (GridCell(f"{end}  {rule}"),)
 
 
 def holders_text(layout: Layout, pieces: Mapping[Any, int]) -> tuple[tuple[str, str], int]:

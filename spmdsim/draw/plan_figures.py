@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from spmdsim.core import Bounds, Layout
@@ -95,28 +95,25 @@ def _texts(sent: Sequence[tuple[int, int, Bounds]], cell: Sequence[tuple[int, in
 
 def _lines(
     cells: list[list[list[tuple[str, int]]]], cuts: list[list[int]], number: dict[int, int], ndim: int
-) -> list[tuple[GridCell, ...]]:
+) -> Iterator[tuple[GridCell, ...]]:
     """The grid with its borders, the row borders' indices on the left and the column borders' above."""
     heads = [str(edge) for edge in cuts[1]]
     texts = [len(text) for row in cells for cell in row for text, _ in cell]
     width = max([*texts, *map(len, heads)]) + 2
     margin = max(len(str(edge)) for edge in cuts[0]) + 1 if ndim == 2 else 1
-    lines: list[tuple[GridCell, ...]] = [
-        (GridCell(" " * margin + "".join(head.ljust(width + 1) for head in heads)),)
-    ]
+    yield (GridCell(" " * margin + "".join(head.ljust(width + 1) for head in heads)),)
     rule = "+" + "+".join("-" * width for _ in cells[0]) + "+"
     for k, row in enumerate(cells):
         label = str(cuts[0][k]) if ndim == 2 else ""
-        lines.append((GridCell(label.rjust(margin - 1) + " " + rule),))
+        yield (GridCell(label.rjust(margin - 1) + " " + rule),)
         for line in range(max(len(cell) for cell in row)):
             parts = [GridCell(" " * margin + "|")]
             for cell in row:
                 text, sender = cell[line] if line < len(cell) else ("", -1)
                 parts += [GridCell(f" {text}".ljust(width), number.get(sender)), GridCell("|")]
-            lines.append(tuple(parts))
+            yield tuple(parts)
     last = str(cuts[0][-1]) if ndim == 2 else ""
-    lines.append((GridCell(last.rjust(margin - 1) + " " + rule),))
-    return lines
+    yield (GridCell(last.rjust(margin - 1) + " " + rule),)
 
 
 MOST_PEERS = 32

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from spmdsim.collectives.algorithm import Formula, built_in
 from spmdsim.collectives.algorithms import broadcast, reduce
 from spmdsim.collectives.algorithms.all_reduce import recursive_doubling
@@ -77,20 +79,18 @@ def double_binary_tree(rank: int, size: int) -> Rounds:
         yield [m for tree in (0, 1) for m in _tree_moves(rank, size, tree, level, up=False)]
 
 
-def _tree_moves(rank: int, size: int, tree: int, level: int, up: bool) -> list[Instruction]:
+def _tree_moves(rank: int, size: int, tree: int, level: int, up: bool) -> Iterator[Instruction]:
     """Messages between depth ``level`` and the depth above it, in one tree."""
     place = _moved(rank, size, tree, -1)
     depth = bit_tree_depth(place, size)
-    moves = []
     if depth == level:
         parent = bit_tree_parent(place, size)
         peer = _moved(parent or 0, size, tree, 1)
-        moves.append(send(peer, tree) if up else recv(peer, tree))
+        yield send(peer, tree) if up else recv(peer, tree)
     elif depth == level - 1:
         for child in bit_tree_children(place, size):
             peer = _moved(child, size, tree, 1)
-            moves.append(recv_reduce(peer, tree) if up else send(peer, tree))
-    return moves
+            yield recv_reduce(peer, tree) if up else send(peer, tree)
 
 
 def _renamed(rounds: Rounds, first: int, stride: int) -> Rounds:
