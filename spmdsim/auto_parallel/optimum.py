@@ -13,7 +13,6 @@ from spmdsim.auto_parallel.programs.graph import Graph
 from spmdsim.auto_parallel.solvers.choice_problem import Solution
 from spmdsim.auto_parallel.solvers.elimination import TooWideError, eliminate
 from spmdsim.auto_parallel.solvers.integer import DoesNotFitError, smallest_memory, solve_integer
-from spmdsim.auto_parallel.strategy_choice import StrategyChoice
 from spmdsim.core import Mesh
 from spmdsim.cost.roofline import flops_of
 from spmdsim.errors import InputError
@@ -56,12 +55,12 @@ def check_usable(model: ChoiceModel) -> None:
 SLACKS = (1.0, 1.1, 1.3, 1.6, 2.0, 3.0, 5.0, 10.0, math.inf)
 
 
-def optimum(graph: Graph, mesh: Mesh, settings: Settings) -> StrategyChoice | None:
-    """The optimum on one mesh by elimination; None where its tables would be too large, or it is not proven."""
+def least_on(graph: Graph, mesh: Mesh, settings: Settings) -> float | None:
+    """Seconds that every choice on a mesh takes at least, by elimination; None where tables are too large, or nothing is proven."""
     tie = settings.tie or len(graph.operators) > TIE_ABOVE
     model = ChoiceModel(graph, mesh, replace(settings, tie=tie))
     solution = _eliminate(model)
-    return None if solution is None or not model.complete else model.choice(solution.states)
+    return None if solution is None else model.least(solution)
 
 
 def solve(model: ChoiceModel, memory: float | None = None) -> Solution:

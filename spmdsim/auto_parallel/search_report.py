@@ -58,7 +58,7 @@ def _head(answer: SearchResult) -> str:
     optimal = f", optimal{within} under the model on this mesh"
     if not answer.optimal:
         among = "on the meshes searched" if len(answer.rivals) > 1 else "on this mesh"
-        optimal = "" if answer.gap is None else f", {answer.gap:+.2%} from the optimum {among}"
+        optimal = "" if answer.gap is None else f", at most {answer.gap:+.2%} from the optimum {among}"
     machine = answer.settings.machine
     lines = [
         str(answer.graph),

@@ -14,7 +14,7 @@ from spmdsim.auto_parallel.costs.evaluate import Evaluation, Move, evaluate
 from spmdsim.auto_parallel.costs.move_prices import MovePrices
 from spmdsim.auto_parallel.costs.peak_memory import Memory, peak_memory
 from spmdsim.auto_parallel.costs.settings import Settings
-from spmdsim.auto_parallel.optimum import model_on, optimum, solve
+from spmdsim.auto_parallel.optimum import least_on, model_on, solve
 from spmdsim.auto_parallel.programs.graph import Graph, Operator, Value
 from spmdsim.auto_parallel.strategy_choice import StrategyChoice
 from spmdsim.core import Layout, Mesh, Strategy
@@ -165,20 +165,20 @@ class SearchResult(ShortRepr):
 
     @cached_property
     def gap(self) -> float | None:
-        """How far a heuristic's answer is from the optimum, 0.02 for 2 %; None where that is unknown.
+        """How far a heuristic's answer is from the optimum at most, 0.02 for 2 %; None where that is unknown.
 
-        The optimum is the best one on the meshes that a search of it would try, and on this one. Both are priced by
-        their plans.
+        The optimum is the best one on the meshes that a search of it would try, and on this one, as far as it is proven.
         """
         if self.optimal:
             return 0.0
         if len(self.graph.operators) > 2000 or self.limit is not None:
             return None
         meshes = [mesh for mesh in dict.fromkeys((*self.rivals, self.mesh)) if len(mesh.axes) <= 3]
-        choices = [optimum(self.graph, mesh, self.settings) for mesh in meshes]
-        seconds = (evaluate(one, self.settings, self.moves).seconds for one in choices if one is not None)
-        best = min(seconds, default=None)
-        return None if best is None else self.seconds / best - 1.0 if best else 0.0
+        proven = [least_on(self.graph, mesh, self.settings) for mesh in meshes]
+        known = [least for least in proven if least is not None]
+        if not known or len(known) < len(proven):
+            return None
+        return self.seconds / min(known) - 1.0 if min(known) else float(self.seconds > 0)
 
     def why(self, operator: str, strategy: Any) -> WhyNot:
         """What the total would be with another strategy for one operator, cuts or a mapping, all others chosen anew."""

@@ -271,7 +271,7 @@ def plan(
     partial_target: bool = False,
     more_memory: bool = False,
 ) -> Plan | StyledPlan:
-    """The cheapest way from one layout of a tensor to another.
+    """The cheapest way from one layout of a tensor to another, of collective steps and of exchanges once values are reduced.
 
     Args:
         src: the layout before, on any mesh; pending values are reduced on the way.

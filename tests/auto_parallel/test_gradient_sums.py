@@ -16,11 +16,13 @@ from spmdsim.auto_parallel.costs.settings import Settings
 from spmdsim.auto_parallel.optimum import solve
 from spmdsim.auto_parallel.programs.graph import Graph, GraphBuilder
 from spmdsim.auto_parallel.programs.networks import RULES, mlp
-from spmdsim.auto_parallel.search import search_mesh
+from spmdsim.auto_parallel.search import search, search_mesh
 from spmdsim.auto_parallel.solvers.integer import solve_integer
 from spmdsim.auto_parallel.strategy_choice import StrategyChoice, mesh_strategies
 from spmdsim.core import Mesh
 from spmdsim.cost import Machine
+from spmdsim.cost.machine import Measurement, Piece
+from spmdsim.redistribution import merge
 
 MESH = Mesh((2, 3), ("a", "b"))
 
@@ -148,3 +150,57 @@ def test_what_is_surely_kept_is_below_the_peak() -> None:
         assert problem.bytes_of(states) <= peak
         above += model.problem.bytes_of(states) > peak
     assert above
+
+
+def calibrated(seed: int) -> Machine:
+    """Ranges of sizes and measured times that jump, up and down, as those of real libraries do."""
+    rng = random.Random(seed)
+    start, beta = 10 ** rng.uniform(-7, -5), 10 ** rng.uniform(-11, -9)
+    collectives = rng.sample(("all_reduce", "reduce_scatter", "all_gather"), rng.choice((0, 1, 3)))
+    times = [
+        Measurement(name, "native", n, 4**k, (n * start + 4**k * beta) * rng.uniform(0.5, 2.0))
+        for name in collectives
+        for n in (2, 3, 4, 6, 8)
+        for k in range(3, 14)
+    ]
+    pieces = (Piece(4096, start, 3 * beta), Piece(65536, rng.uniform(0.3, 3) * start, beta))
+    return Machine("jumps", start, beta, flops=1e9, pieces=pieces, measured=tuple(times))
+
+
+@pytest.mark.parametrize("bucket", [move_prices.BUCKET_BYTES, 60_000, 5_000])
+def test_no_choice_is_below_what_is_proven_where_prices_jump(
+    bucket: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Random choices, and the one that was found: with one message of a kind, and with buckets that are full."""
+    monkeypatch.setattr(move_prices, "BUCKET_BYTES", bucket)
+    monkeypatch.setattr(merge.buckets, "__defaults__", (bucket,))
+    checked = 0
+    for seed in range(24):
+        rng = random.Random(seed)
+        graph = mlp(rng.choice((2, 4)), rng.choice((24, 48, 96)), rng.choice((24, 120)), bias=seed % 2 == 0)
+        mesh = rng.choice((MESH, Mesh((4,), ("a",)), Mesh((2, 4), ("a", "b"))))
+        settings = Settings(machine=calibrated(seed), overlap=0.5 * (seed % 3 == 0))
+        found = search_mesh(graph, mesh, settings)
+        if not found.optimal:
+            assert "optim" not in str(found).split("\n")[1]
+            continue
+        model = ChoiceModel(graph, mesh, settings)
+        best = solve(model).states
+        assert found.least is not None and found.within is not None
+        assert found.seconds <= (1 + found.within + 1e-5) * found.least
+        for k in range(60):
+            states = [rng.randrange(n) for n in model.problem.sizes]
+            for v, own in enumerate(best if k % 2 else ()):
+                states[v] = own if rng.random() < 0.8 else states[v]
+            choice = model.choice(states)
+            if not any(choice.layouts[value.index].partial for value in graph.sources):
+                least = evaluate(choice, settings, model.moves).seconds
+                assert least >= found.least * (1 - 1e-9), (seed, choice.strategies)
+                checked += 1
+    assert checked > 500
+
+
+def test_what_a_calibrated_machine_leaves_open_is_little() -> None:
+    """Between sizes that no message can have, prices may jump as they like."""
+    shares = [search("mlp", 8, machine=calibrated(seed)).within for seed in range(4)]
+    assert all(share is not None and share < 0.1 for share in shares), shares

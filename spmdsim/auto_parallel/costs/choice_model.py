@@ -75,8 +75,7 @@ class ChoiceModel:
         self.sum_variables: list[int] = []
         self.kept: dict[int, StorageStates] = {}
         self._representative = _tied(graph) if settings.tie else {}
-        total = sum(value.nbytes for value in graph.parameters)
-        self.messages = SharedMessages(self.problem, self.moves, settings, total)
+        self.messages = SharedMessages(self.problem, self.moves, settings)
         #: Whether gradients may be shared in all ways, so that no choice is cheaper than its price here.
         self.complete = True
         #: Which tensors have variables of their own.
@@ -367,7 +366,8 @@ class ChoiceModel:
         """
         if not (solution.optimal and self.complete):
             return None
-        return max(0.0, solution.seconds - self.messages.seconds) / (1.0 + self.messages.share)
+        least = (solution.seconds - self.messages.seconds) / (1.0 + self.messages.share)
+        return least if least > 0 or not solution.seconds else None
 
     def choice(self, states: Sequence[int]) -> StrategyChoice:
         """The strategies and layouts of an assignment."""

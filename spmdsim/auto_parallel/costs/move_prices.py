@@ -7,19 +7,21 @@ Reductions of gradients that may go together (:mod:`spmdsim.redistribution.merge
 one collective takes as a function of its bytes is, for real machines, the least of a few straight lines, such as the
 latency-optimal and the bandwidth-optimal algorithm. So a search needs one more variable per kind of message: its
 states are "every gradient on its own" and one per line; each gradient that goes this way adds the line's slope, and the
-line's start is paid once. Ranks that hold copies of all gradients in a message help to reduce it, which takes lines of
+line's start is paid once. Calibrated machines' prices jump; there lines are added until none is above the price at any size
+that a message may have. Ranks that hold copies of all gradients in a message help to reduce it, which takes lines of
 its own: only gradients that have these copies may go that way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import combinations, pairwise
+from itertools import combinations
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from spmdsim.auto_parallel.costs.price_lines import SAMPLES, excess, limits_of, lines, lowered, same_line
 from spmdsim.auto_parallel.costs.settings import Settings
 from spmdsim.auto_parallel.solvers.choice_problem import IMPOSSIBLE
 from spmdsim.core import Layout
@@ -128,15 +130,6 @@ def element_type(itemsize: int) -> np.dtype:
     return np.dtype({1: "int8", 2: "float16", 4: "float32", 8: "float64", 16: "complex128"}[itemsize])
 
 
-#: Message sizes at which lines are looked for.
-SAMPLES = tuple(2.0**k for k in range(4, 45, 4))
-#: The least of the lines is no more than this share above the price.
-CLOSE = 1e-3
-
-#: A price as a straight line: seconds of a message without bytes, and seconds per byte.
-Line = tuple[float, float]
-
-
 #: How a reduction shares a message: with what, and bytes per element.
 Kind = tuple[Merge, int]
 
@@ -160,68 +153,19 @@ def shared(settings: Settings, src: Layout, dst: Layout, shape: Shape) -> Merge 
     return merge if known else None
 
 
-def lines(price: Callable[[float], float], unit: float = 1.0) -> list[Line]:
-    """The straight lines whose least is a concave price of multiples of ``unit`` bytes: at SAMPLES and where two meet.
-
-    >>> [(round(a, 2), round(b, 2)) for a, b in lines(lambda r: min(1 + r, 20 + r / 2, 60 + r / 4))]
-    [(1.0, 1.0), (20.0, 0.5), (60.0, 0.25)]
-    """
-    open_ends = [(unit * size, _tangent(price, unit * size)) for size in reversed(SAMPLES)]
-    tangents: list[Line] = []
-    size, line = open_ends.pop()
-    while open_ends:
-        further, other = open_ends[-1]
-        (start, slope), (high, flat) = line, other
-        meet = 4 * unit * ((high - start) / (slope - flat) // (4 * unit)) if slope > flat else size
-        if size < meet < further and price(meet) < (1 - CLOSE) * (start + slope * meet):
-            open_ends.append((meet, _tangent(price, meet)))
-        else:
-            tangents.append(line)
-            size, line = open_ends.pop()
-    tangents.append(line)
-    kept: list[Line] = []
-    for line in tangents:
-        if min(line) >= 0 and not any(_same(line, other) for other in kept):
-            kept.append(line)
-    return kept
-
-
-def excess(price: Callable[[float], float], known: Sequence[Line], unit: float = 1.0) -> float:
-    """By how much the least of the lines may be above a concave price: that of where two of them meet.
-
-    >>> excess(lambda r: r ** 0.5 + 1, [(1.5, 0.25), (2.0, 0.125)]) > 0.1
-    True
-    """
-    ordered = sorted(known, key=lambda line: -line[1])
-    meets = [(b - a) / (s - t) for (a, s), (b, t) in pairwise(ordered) if s > t]
-    sizes = [*(unit * size for size in SAMPLES), *(4 * unit * (meet // (4 * unit)) for meet in meets)]
-    return max(min(a + s * n for a, s in known) / price(n) - 1.0 for n in sizes if n >= unit)
-
-
-def _tangent(price: Callable[[float], float], size: float) -> Line:
-    low, high = price(size), price(1.25 * size)
-    slope = (high - low) / (0.25 * size)
-    return low - slope * size, slope
-
-
-def _same(one: Line, other: Line) -> bool:
-    return all(abs(a - b) <= CLOSE / 10 * max(abs(a), abs(b)) for a, b in zip(one, other))
-
-
 class SharedMessages:
     """The messages that gradients may share, as hubs of a problem."""
 
-    def __init__(
-        self, problem: ChoiceProblem, moves: MovePrices, settings: Settings, total_bytes: float
-    ) -> None:
+    def __init__(self, problem: ChoiceProblem, moves: MovePrices, settings: Settings) -> None:
         self.problem, self.moves, self.settings = problem, moves, settings
-        self.many = total_bytes > BUCKET_BYTES
         #: By what share, and by how many seconds, what messages cost here may be above what they cost in a run.
         self.share, self.seconds = 0.0, 0.0
-        self._hubs: dict[Kind, tuple[int, list[MessageLine]]] = {}
-        self._counts: dict[Kind | None, int] = {}
+        self._hubs: dict[Kind, tuple[int, MessageLines]] = {}
+        #: By kind the bytes that each gradient holds at most, and those that any holds at least.
+        self._held: dict[Kind | None, list[int]] = {}
+        self._least: dict[Kind, int] = {}
         self._gradients: list[
-            tuple[int, list[Kind | None], Sequence[Layout], Sequence[Layout], Value, float]
+            tuple[int, list[Kind | None], Sequence[Layout], Sequence[Layout], Value, int]
         ] = []
         self._merges: dict[tuple[object, ...], list[Merge | None]] = {}
 
@@ -236,57 +180,56 @@ class SharedMessages:
             None if merge is None else (merge, moved_itemsize(source, value.itemsize))
             for merge, source in zip(self._merges[key], sources)
         ]
-        for kind in dict.fromkeys(kinds):
-            self._counts[kind] = self._counts.get(kind, 0) + count
-        self._gradients.append(
-            (variable, kinds, sources, targets, value, count * (1.0 - self.settings.overlap))
-        )
+        held: dict[Kind, list[int]] = {}
+        for kind, source in zip(kinds, sources):
+            if kind is not None:
+                held.setdefault(kind, []).append(kind[1] * elements_held(source, value.shape))
+        for kind, some in held.items():
+            self._held.setdefault(kind, []).extend([max(some)] * count)
+            self._least[kind] = min(*some, self._least.get(kind, some[0]))
+        self._gradients.append((variable, kinds, sources, targets, value, count))
 
     def price(self) -> None:
         """Price all gradients: alone, or where several of them go the same way, by the hub of their messages."""
-        for variable, kinds, sources, targets, value, exposed in self._gradients:
+        for variable, kinds, sources, targets, value, count in self._gradients:
             alone = np.zeros(len(kinds))
             for k, (kind, src, dst) in enumerate(zip(kinds, sources, targets)):
                 if not self._has_hub(kind):
                     alone[k] = self.moves.seconds(src, dst, value.shape, value.itemsize)
+            exposed = count * (1.0 - self.settings.overlap)
             self.problem.seconds[variable] = self.problem.seconds[variable] + exposed * alone
             for kind in dict.fromkeys(kinds):
                 if kind is None or not self._has_hub(kind):
                     continue
-                hub, known = self._hub(*kind)
-                prices = np.zeros((len(kinds), 1 + len(known)))
+                hub, messages = self._hub(*kind)
+                prices = np.zeros((len(kinds), 1 + len(messages.ways)))
                 for k, src in enumerate(sources):
                     if kinds[k] == kind:
-                        held = moved_itemsize(src, value.itemsize) * elements_held(src, value.shape)
+                        held = kind[1] * elements_held(src, value.shape)
                         own = self.moves.seconds(src, targets[k], value.shape, value.itemsize)
                         copies = frozenset(src.canonical.replicated_axes)
-                        prices[k] = exposed * np.array([own, *self._along(known, held, copies)])
+                        prices[k] = exposed * np.array([own, *messages.along(held, copies, own)])
                 self.problem.add_pair(variable, hub, prices)
 
     def _has_hub(self, kind: Kind | None) -> bool:
         """Whether several gradients may go this way: there is nobody to share a message with otherwise."""
-        return kind is not None and self._counts[kind] > 1
+        return kind is not None and len(self._held[kind]) > 1
 
-    def _hub(self, merge: Merge, itemsize: int) -> tuple[int, list[MessageLine]]:
+    def _hub(self, merge: Merge, itemsize: int) -> tuple[int, MessageLines]:
         hub = self._hubs.get((merge, itemsize))
         if hub is None:
-            known = self._ways(merge, itemsize)
-            starts = (1.0 - self.settings.overlap) * np.array([0.0, *(way.start for way in known)])
-            if self.many:
-                # Of n buckets, what fills them counts as 2 n at most, beside the one of the hub, and the last may be small.
-                self.seconds += (3.0 + self._buckets((merge, itemsize))) * float(starts.max())
-            hub = self._hubs[merge, itemsize] = (self.problem.add_variable(starts, hub=True), known)
+            held = self._held[merge, itemsize]
+            least, most = self._least[merge, itemsize], min(sum(held), BUCKET_BYTES + max(held))
+            ends = float(max(least, itemsize)), float(max(most, itemsize))
+            messages = MessageLines(self._ways(merge, itemsize, ends), sum(held) > BUCKET_BYTES)
+            starts = (1.0 - self.settings.overlap) * np.array([0.0, *(way.start for way in messages.ways)])
+            if messages.many:
+                # Whatever its line, a bucket costs no less than its bytes on the flattest one: what starts add is left open.
+                self.seconds += (1.0 + sum(map(messages.part, held))) * float(starts.max())
+            hub = self._hubs[merge, itemsize] = (self.problem.add_variable(starts, hub=True), messages)
         return hub
 
-    def _buckets(self, kind: Kind) -> float:
-        """Full buckets of a kind of message, at most."""
-        most = 0.0
-        for _, kinds, sources, _, value, exposed in self._gradients:
-            held = [elements_held(src, value.shape) for own, src in zip(kinds, sources) if own == kind]
-            most += exposed * max(held, default=0)
-        return most * float(kind[1]) / BUCKET_BYTES
-
-    def _ways(self, merge: Merge, itemsize: int) -> list[MessageLine]:
+    def _ways(self, merge: Merge, itemsize: int, ends: tuple[float, float]) -> list[MessageLine]:
         """The lines of messages without helpers and with any; what helpers do not change is there once."""
         others = [axis for axis in merge.mesh.axes if axis not in merge.axes and merge.mesh.size_of[axis] > 1]
         helps = isinstance(self.moves.machine, Machine)
@@ -295,16 +238,45 @@ class SharedMessages:
             for copies in combinations(others, count):
                 unit = float(itemsize * merge.mesh.size) if copies else 1.0
                 price = partial(self.moves.together, merge, copies=copies, itemsize=itemsize)
-                straight = lines(price, unit)
-                self.share = max(self.share, excess(price, straight, unit))
+                rough = [unit * -(-size // unit) for size in (ends[0], *SAMPLES, ends[1])]
+                rough = sorted({size for size in rough if rough[0] <= size <= rough[-1]})
+                sizes = sorted({*rough, *self._jumps(merge, copies, itemsize, rough, unit)})
+                straight = lowered(price, lines(price, rough, unit), sizes)
+                self.share = max(self.share, excess(price, straight, sizes, unit))
                 for line in straight:
-                    if not any(way.copies < {*copies} and _same(line, way[:2]) for way in known):
+                    if not any(way.copies < {*copies} and same_line(line, way[:2]) for way in known):
                         known.append(MessageLine(*line, frozenset(copies)))
         return known
 
-    def _along(self, known: list[MessageLine], held: int, copies: frozenset[str]) -> list[float]:
-        """Of one gradient: its price along each line, with its part of the bucket's message."""
-        messages = min(1.0, held / BUCKET_BYTES) if self.many else 0.0
-        return [
-            way.slope * held + way.start * messages if way.copies <= copies else IMPOSSIBLE for way in known
+    def _jumps(
+        self, merge: Merge, copies: Sequence[str], itemsize: int, sizes: Sequence[float], unit: float
+    ) -> Iterator[float]:
+        """Sizes on both sides of where the price of messages may not be concave."""
+        for size in sizes:
+            steps = merge.steps(int(size) // itemsize, copies, itemsize, self.moves.machine)
+            for times in limits_of(self.moves.machine, steps, itemsize):
+                edge = unit * (times * size // unit)
+                yield from (one for one in (edge, edge + unit) if sizes[0] < one < sizes[-1])
+
+
+class MessageLines(NamedTuple):
+    """The lines that messages of a kind may be on, and whether there may be many of them: buckets that are full."""
+
+    ways: list[MessageLine]
+    many: bool
+
+    def part(self, held: int) -> float:
+        """Which part of the start of a message counts for a gradient besides: buckets are filled by many."""
+        return min(1.0, held / BUCKET_BYTES) if self.many else 0.0
+
+    def along(self, held: int, copies: frozenset[str], own: float) -> list[float]:
+        """Of one gradient: its price along each line, with its part of the bucket's message.
+
+        Gradients of other buckets may have fewer copies, or be as large as a bucket and go on their ``own``.
+        """
+        prices = [
+            way.slope * held + way.start * self.part(held) if way.copies <= copies else IMPOSSIBLE
+            for way in self.ways
         ]
+        flat = min(own, *prices) if self.many else IMPOSSIBLE
+        return [min(price, own if self.many else price) if price < IMPOSSIBLE else flat for price in prices]
