@@ -10,6 +10,7 @@ import random
 
 import numpy as np
 import pytest
+from fuzzing.again import Again
 from fuzzing.backends import torch_backend
 from fuzzing.operations import OPERATIONS, Operation
 from fuzzing.placement import misplaced, place, random_layout
@@ -36,6 +37,17 @@ def test_trainings_in_lock_step(first):
         Training(seed, ranks_of(seed)).check(LockStep(ranks_of(seed)))
 
 
+@pytest.mark.filterwarnings("ignore::spmdsim.redistribution.guard.GatheringWarning")
+def test_calls_in_other_surroundings_have_the_same_bits():
+    compiled = []
+    with np.errstate(all="ignore"):
+        for seed in range(24):
+            calls = Again(seed, ranks_of(seed))
+            calls.check(LockStep(ranks_of(seed)))
+            compiled.append(calls.compiled)
+    assert sum(compiled) > 80
+
+
 @pytest.mark.mpi
 @pytest.mark.ranks(4, 8)
 def test_programs_on_real_ranks(world):
@@ -45,6 +57,7 @@ def test_programs_on_real_ranks(world):
             Program(seed, world.size).check(world)
         for seed in range(3):
             Training(seed, world.size).check(world)
+            Again(seed, world.size).check(world)
 
 
 def test_all_operations_are_drawn():

@@ -7,6 +7,7 @@ which ranks compare and traces show as those of the function.
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from functools import partial, update_wrapper
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
@@ -77,6 +78,10 @@ class Compiled(Pictured, Generic[P, R]):
         program = Replay(recorded, result)
         self.programs[key] = [program, *self.programs.get(key, [])][:ALIKE]
         return cast(R, _detached(result))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Compiled[P, R]:
+        """The copied function, to be recorded anew: programs know the parameters, and the optimisers, of this one."""
+        return Compiled(deepcopy(self.function, memo))
 
     def __get__(self, owner: Any, kind: Any = None) -> Any:
         """As a method: the owner comes first."""

@@ -58,6 +58,9 @@ class Meta:
         """The same tensor laid out differently."""
         return Meta.of(layout, self.shape, self.dtype)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Meta.of, (self.layout, self.shape, self.dtype)
+
     def __repr__(self) -> str:
         sizes = ",".join(map(str, self.shape))
         return f"{short_dtype(self.dtype)}[{sizes}] {self.layout.short()}"

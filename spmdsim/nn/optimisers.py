@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from copy import copy, deepcopy
 from functools import partial
 from numbers import Real
 from typing import Any
@@ -111,6 +112,15 @@ class Optimiser(Pictured):
         self.state: dict[int, list[list[Any]]] = {}
         self.counts: dict[int, int] = {}
         self.count = 0
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Optimiser:
+        """A copy that goes on with copies of the parameters, from where this one is."""
+        copied = memo[id(self)] = copy(self)
+        vars(copied).update({name: deepcopy(value, memo) for name, value in vars(self).items()})
+        known = {id(old): id(new) for old, new in zip(self.parameters, copied.parameters)}
+        copied.state = {known[key]: value for key, value in copied.state.items()}
+        copied.counts = {known[key]: value for key, value in copied.counts.items()}
+        return copied
 
     def step(self) -> None:
         """One update of all parameters that have a gradient; those split further for it are gathered together.

@@ -74,6 +74,10 @@ class World(world.World):
         self.variant: tuple[object, ...] = ()
         self.cache: Bounded[Any, Any] = Bounded(free=programs.forget)
 
+    def __deepcopy__(self, _memo: object) -> World:
+        """A world is a place: copies of what lives in it live there, too."""
+        return self
+
     @property
     def machine(self) -> CostModel | None:
         """The cost model by which plans and strategies are chosen; the planner's default if None."""

@@ -6,6 +6,8 @@ has to have the one right value.
 
 from __future__ import annotations
 
+import copy
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -263,3 +265,46 @@ def test_the_largest_second_moment_is_kept_while_nobody_divides_by_it():
             optimiser.step()
         values.append(weight.full() - before)
     np.testing.assert_allclose(*values)
+
+
+@pytest.mark.ranks(1, 2)
+@pytest.mark.parametrize("kind", [SGD, Adam])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_copies_of_a_model_and_its_optimiser_go_on_by_themselves(world, kind, compiled):
+    layout = Mesh((world.size,), ("x",))
+
+    class Trainer:
+        def __init__(self):
+            self.model = nn.Linear(4, 2, layout(None, None))
+            self.model.materialise(world, seed=1)
+            options = {"momentum": 0.5} if kind is SGD else {}
+            self.optimiser = kind(self.model.parameters(), RATE, **options)
+            self.step = spmdsim.compile(self.train) if compiled else self.train
+
+        def train(self, x):
+            self.optimiser.zero_grad()
+            nn.backward(ops.sum(ops.square(self.model(x))))
+            self.optimiser.step()
+
+        def bits(self):
+            return [parameter.value.full().tobytes() for parameter in self.model.parameters()]
+
+    x = Tensor.from_global(np.ones((2, 4), np.float32), layout("x", None), world)
+    one, expected = Trainer(), Trainer()
+    for _ in range(3):
+        one.step(x)
+        expected.train(x)
+    other = copy.deepcopy(one)
+    assert (
+        other.model.weight.value.world is world
+        and other.model.weight.value.meta is one.model.weight.value.meta
+    )
+    before = one.bits()
+    other.step(x)
+    other.step(x)
+    assert one.bits() == before == expected.bits()
+    expected.train(x)
+    one.step(x)
+    assert one.bits() == expected.bits()
+    expected.train(x)
+    assert other.bits() == expected.bits()
