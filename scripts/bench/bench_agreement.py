@@ -63,7 +63,7 @@ def noting(rounds: int = 2000) -> float:
     def nothing(*_: object) -> None:
         """Nobody else is there."""
 
-    alone = SimpleNamespace(digest=7, heavy=False, compare=nothing, failed=nothing)
+    alone = SimpleNamespace(digest=7, compare=nothing, failed=nothing)
     ways = {"noted": calls.noted(np.asarray, alone), "alone": np.asarray}  # type: ignore[arg-type]
     for _ in range(max(1, int(PART * rounds))):
         for name, way in ways.items():

@@ -17,13 +17,13 @@ from spmdsim.errors import WorldError
 from spmdsim.nn import SGD
 from spmdsim.nn.module import Parameter
 from spmdsim.ops.activations import dropout
-from spmdsim.sides import number_of
+from spmdsim.sides import NUMBERS
 from spmdsim.tensor.checkpoint import save
 
 pytest.importorskip("mpi4py")
 from spmdsim.worlds import MPIWorld
 from spmdsim.worlds.mpi import waiting
-from spmdsim.worlds.mpi.board import AREA, BEGUN, RING, RINGS, Board, Record
+from spmdsim.worlds.mpi.board import AREA, BEGUN, RING, Board, Record
 from spmdsim.worlds.mpi.noted_calls import EVERY, Calls
 from spmdsim.worlds.mpi.waiting import absence, held_up, stuck
 
@@ -86,10 +86,10 @@ def test_the_first_call_that_differs_is_found_wherever_it_is(ranks, wrong):
     assert "rank 1: all_reduce" in text and text.count("test_calls.py:") >= 2
 
 
-def refusing(calls, run, digest, heavy, refuse):
+def refusing(calls, run, digest, heavy, refuse, compare=lambda: None):
     """Calls that are noted, and do nothing but refuse one that another rank makes otherwise."""
-    calls.compare = refuse
-    check = SimpleNamespace(digest=digest, heavy=heavy, compare=lambda: None, failed=lambda error: None)
+    calls.compare, number = refuse, digest + heavy * NUMBERS
+    check = SimpleNamespace(digest=number, compare=compare, failed=lambda error: None)
     return calls.noted(run, check)
 
 
@@ -104,7 +104,7 @@ def test_of_two_unlike_calls_the_later_one_stays_out_of_mpi_if_either_moves_much
         def refuse():
             raise WorldError("unlike")
 
-        return refusing(ranks[rank], run, 7 + rank, heavy[rank], refuse)
+        return refusing(ranks[rank], run, 7 + 2 * rank, heavy[rank], refuse)
 
     def in_mpi(array):
         entered.append(array)
@@ -123,45 +123,40 @@ def test_who_moves_much_looks_at_what_the_others_called_last_and_refuses_only_wh
     ]
     refused = []
     mine = refusing(group[0], lambda array: array, 7, True, lambda: refused.append(group[0].number - 1))
+    much = NUMBERS + 7
     for calls in group:  # so that they know each other
-        call(calls)
+        call(calls, much)
     assert [calls.differs() for calls in group] == [None] * len(members)
     for number in range(1, 4 * RING):
         others = random.Random(number).sample(group[1:], number % len(members))
         for calls in others:  # before it, and those that go on alone after it
-            call(calls)
+            call(calls, much)
         mine(np.ones(1))
+        assert group[0].alike == number  # all were in this call, or in the one before
         for calls in group[1:]:
             if calls not in others:
-                call(calls)
+                call(calls, much)
         if number % EVERY == 0:
             assert [calls.differs() for calls in group] == [None] * len(members)
     last = group[-1]
-    call(last)
-    call(last, 8)  # two calls ahead, the second of them another one
+    call(last, much)
+    call(last, 9)  # two calls ahead, the second of them another one
     mine(np.ones(1))
     assert not refused
     mine(np.ones(1))
     assert refused == [4 * RING + 1]
 
 
-def test_what_another_group_marked_in_the_same_ring_makes_nobody_look(ranks):
-    """Of a group that is gone its marks stay."""
-    members, ring, refused = (0, 1, 2), ranks[0].key % RINGS, []
-    name = next(f"world {k}" for k in range(10_000) if number_of(f"world {k} {members}") % RINGS == ring)
-    other = Calls(ranks[0].board, name, members, members, World(), False)
-    run = refusing(ranks[0], lambda array: array, 7, False, lambda: refused.append(1))
-    call(ranks[0])
-    call(ranks[1])
-    assert ranks[0].differs() is None
-    for number in range(1, 4):
-        other.mark(number)
-        call(ranks[1], 8)
+def test_who_sees_that_all_called_the_same_compares_no_more_until_somebody_did_not(ranks):
+    """All that a rank called stands in one number."""
+    compared = []
+    run = refusing(ranks[0], np.copy, 9, False, None, lambda: compared.append(ranks[0].number - 1))
+    for number in range(6):
         run(np.ones(1))
-    assert not refused
-    ranks[1].mark(ranks[1].begin(8))
-    run(np.ones(1))
-    assert refused
+        call(ranks[1], 8 if number == 3 else 9)
+        call(ranks[2], 9)
+    assert ranks[0].alike == 3 and compared == [0, 4, 5]  # the first one, and from the one on that follows
+    assert ranks[0].differs() == ranks[2].differs() == 3
 
 
 def test_another_tensor_is_another_call(ranks):

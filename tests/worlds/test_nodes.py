@@ -16,6 +16,7 @@ pytest.importorskip("mpi4py")
 from processes import run_python
 
 from spmdsim.errors import InputError
+from spmdsim.sides import NUMBERS
 from spmdsim.worlds.mpi import boards as couriers
 from spmdsim.worlds.mpi.board import (
     AREA,
@@ -130,12 +131,12 @@ def test_the_first_call_that_a_rank_of_another_node_made_otherwise_is_found(pair
 
 def test_who_moves_much_looks_at_what_it_knows_of_other_nodes_ranks(pair):
     ranks = [Calls(board, "world", (0, 1), (0, 1), World(), False) for board in pair]
-    refused = []
-    check = SimpleNamespace(digest=7, heavy=True, compare=lambda: None, failed=lambda error: None)
+    refused, much = [], NUMBERS + 7
+    check = SimpleNamespace(digest=much, compare=lambda: None, failed=lambda error: None)
     ranks[0].compare = lambda: refused.append(ranks[0].number - 1)
     mine = ranks[0].noted(lambda array: array, check)
     for number in range(3):
-        note(ranks[1], 8 if number == 2 else 7)
+        note(ranks[1], 8 if number == 2 else much)
         pair[0].refresh()
         ranks[0].differs()
         mine(np.ones(1))

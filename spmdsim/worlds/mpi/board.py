@@ -158,14 +158,12 @@ AGREED, KIND, LINE, BEGIN, END = range(5)
 COLUMNS = 5
 
 GROUP = _GROUP_HEAD + COLUMNS * RING
-#: Rings of the numbers of calls that move much, for all ranks of a node in the area of its first one.
-RINGS = 256
-#: Where the words and these rings stand; behind them, as large, the rows of what each rank of a node called last, by group;
-#: and the numbers in an area.
+#: Numbers of the rows of what each rank of a node called so far, by group, in the area of its first one.
+ROW_NUMBERS = 1 << 16
+#: Where the words and these rows stand, and the numbers in an area.
 TEXTS = HEAD + GROUPS * GROUP
-MARKS = TEXTS + TEXT // 8
-ROWS = MARKS + RINGS * RING
-AREA = ROWS + RINGS * RING
+ROWS = TEXTS + TEXT // 8
+AREA = ROWS + ROW_NUMBERS
 
 #: Numbers in a line of a cache.
 LINE_NUMBERS = 8
@@ -240,22 +238,15 @@ class Board:
             self.numbers[at + KEY] = 0
         self._retired.append((at - HEAD) // GROUP)
 
-    def marks(self, key: int) -> memoryview:
-        """Where the ranks of a node mark a group's calls that move much; another group's may stand there, too."""
-        return self._common(MARKS + key % RINGS * RING, RING)
-
     def row(self, key: int, width: int) -> memoryview:
-        """Where so many ranks of a node say which call of a group is their latest; another group's may stand there, too.
+        """Where so many ranks of a node say what they called so far in a group; another group's may stand there, too.
 
         In one place, unlike the rest that a rank writes: all of it is read before each call.
         """
         room = -(-(len(self.members) - len(self.far)) // LINE_NUMBERS) * LINE_NUMBERS
-        return self._common(ROWS + key % (RINGS * RING // room) * room, width)
-
-    def _common(self, at: int, many: int) -> memoryview:
-        """Numbers in the area of the node's first rank."""
-        area: memoryview = self.areas[min({*self.places()} - self.far)][at : at + many]
-        return area
+        at = ROWS + key % (ROW_NUMBERS // room) * room
+        row: memoryview = self.areas[min({*self.places()} - self.far)][at : at + width]
+        return row
 
     def inside(self, at: int) -> int:
         """The number of the group whose numbers begin there, counted from 1."""

@@ -22,7 +22,7 @@ from spmdsim.worlds.mpi.board import Board, Record, as_number, digest
 from spmdsim.worlds.mpi.boards import known_board
 from spmdsim.worlds.mpi.noted_calls import KINDS, Calls, this_line
 from spmdsim.worlds.mpi.waiting import Watch
-from spmdsim.worlds.programs import Run
+from spmdsim.worlds.programs import STEP_COLLECTIVES, Run
 
 #: Seconds that ranks wait for each other unless ``SPMDSIM_DEADLINE`` says otherwise.
 DEADLINE = 60.0
@@ -95,7 +95,9 @@ class Checker:
     def of(self, step: Step, dtype: np.dtype, algorithm: str | None, ranks: Sequence[int]) -> Check:
         """The check of a step's calls, which these ranks make."""
         number, nbytes = digest(step, dtype.name, algorithm), math.prod(step.shape) * dtype.itemsize
-        return Check(self, Record.of(step, dtype.name, algorithm), number, ranks, nbytes)
+        if nbytes >= HEAVY or step.collective not in STEP_COLLECTIVES:  # what has parts of any length
+            number += NUMBERS
+        return Check(self, Record.of(step, dtype.name, algorithm), number, ranks)
 
     def named(self, words: str, ranks: Sequence[int] | None = None) -> Check:
         """The check of calls that a few words say all about, such as a barrier, of these ranks or all of the world."""
@@ -177,15 +179,13 @@ def making(world: Any, comm: MPI.Comm, deadline: float) -> Iterator[None]:
 class Check:
     """Notes and compares one kind of call each time it is made: in words, and by the number that stands for them.
 
-    The calls of the same ranks are numbered together.
+    The calls of the same ranks are numbered together. The numbers of those that move much are ``NUMBERS`` at least.
     """
 
-    __slots__ = ("calls", "checker", "digest", "heavy", "record")
+    __slots__ = ("calls", "checker", "digest", "record")
 
-    def __init__(
-        self, checker: Checker, record: Record, digest: int, ranks: Sequence[int], nbytes: int = 0
-    ) -> None:
-        self.checker, self.record, self.digest, self.heavy = checker, record, digest, nbytes >= HEAVY
+    def __init__(self, checker: Checker, record: Record, digest: int, ranks: Sequence[int]) -> None:
+        self.checker, self.record, self.digest = checker, record, digest
         checker.board.tell(digest, record.packed())
         self.calls = checker.calls(tuple(sorted(ranks)))
 
@@ -216,10 +216,8 @@ class Check:
         try:
             if calls.new(self.digest) or first or checker.mode is True:
                 calls.meet()
-            else:
-                calls.mark(number)
-                if calls.unlike(number):
-                    calls.compare()
+            elif calls.unlike(number):
+                calls.compare()
             yield
         except MPI.Exception:
             calls.compare()

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from spmdsim.bounded import Bounded
 from spmdsim.core.elements import contiguous
 from spmdsim.errors import DisagreementError
-from spmdsim.sides import name_ranks, number_of, sides
+from spmdsim.sides import NUMBERS, name_ranks, number_of, sides
 from spmdsim.trace.source_lines import source_line, source_lines, threads_in_calls, user_frame
 from spmdsim.worlds.mpi import board as area
 from spmdsim.worlds.mpi.board import Board, NotedCall, as_float, as_number, column, differences
@@ -81,9 +81,10 @@ class Calls:
     """The calls of one group, as this rank made and compared them.
 
     ``members`` are its ranks in their world, sorted, and ``places`` theirs on the board. ``number`` calls were begun,
-    ``settled`` when they were last compared; they are compared again when they are ``due``, at the latest. ``told`` says
-    that somebody was told already that ranks disagree or do not come, ``awake`` that this rank waits where it looks around
-    itself, and not inside of MPI. ``peers`` are the other members that were found on the board.
+    ``settled`` when they were last compared; they are compared again when they are ``due``, at the latest, unless all so
+    far were seen to be ``alike``. ``told`` says that somebody was told already that ranks disagree or do not come, ``awake``
+    that this rank waits where it looks around itself, and not inside of MPI. ``peers`` are the other members that were
+    found on the board.
     """
 
     def __init__(
@@ -99,15 +100,13 @@ class Calls:
         self.number, self.settled, self.told, self.awake, self.due = 0, 0, False, False, 0.0
         self.key = number_of(f"{name} {members}")
         self.start = board.enter(self.key, " ".join(map(str, places)))
-        # By the places of calls in the ring, the numbers of those that move much, of all ranks of this node, mixed with
-        # the group's number: another group's may stand there, and they stay when it is gone. Who is in one expects much,
-        # and whoever calls something else then would be overrun or overrun it: each notes its own call and then looks,
-        # the one at all others and the others at these numbers, so that one of them stays out of MPI.
-        self.marks = board.marks(self.key)
-        # What each rank of this node called last, a call and its number in one. Who reads there its own latest call, or the
-        # one before, of everybody has seen that nobody is in another one; else what they noted says more.
+        # What each rank of this node called so far, all its calls in one number: who reads there of everybody its own, or
+        # its own before its latest call, has seen that they called the same, and that nobody is in another call; else what
+        # they noted says more. Who is in one that moves much expects much, and whoever calls something else then would be
+        # overrun or overrun it: each notes its own call and then looks, so that one of them stays out of MPI.
         near = [place for place in places if place not in board.far]
-        self.row, self.place, self.latest = board.row(self.key, len(near)), near.index(board.me), 0
+        self.row, self.place = board.row(self.key, len(near)), near.index(board.me)
+        self.latest, self.alike = self.key, 0
         self.kinds: Bounded[int, None] = Bounded(KINDS)
         self.others = [place for place in places if place != board.me]
         self.far = [place for place in self.others if place in board.far]
@@ -138,7 +137,7 @@ class Calls:
 
     def _differs(self) -> int | None:
         areas, compared, places, key = self.board.areas, self._compared, self._found, self.key
-        own, first, least = self.number, None, self.number
+        own, first, least, alike = self.number, None, self.number, self.alike
         for place, since in compared.items():
             at, theirs = places.get(place), areas[place]
             if at is None or theirs[at + area.KEY] != key:
@@ -146,6 +145,7 @@ class Calls:
             if at is not None:
                 begun = theirs[at + area.BEGUN]
                 until = begun if begun < own else own
+                since = since if alike < since else alike
                 if since < until:
                     since = compared[place] = self._alike(theirs, at, since, until)
                     if since < until and (first is None or since < first):
@@ -170,16 +170,15 @@ class Calls:
                 a, b, since = a + step, b + step, since + 1
         return since
 
-    def mark(self, number: int) -> None:
-        """Let the others know that a call moves much."""
-        self.marks[number % area.RING] = number ^ self.key
-
     def unlike(self, number: int) -> bool:
-        """Whether a member that has begun this call, too, made it otherwise; of those that were found before."""
+        """Whether a member that has begun this call, too, made it otherwise, and either moves much; of those found before."""
         row, begun, key = column(0, area.AGREED, number), area.BEGUN, self.key
         mine = self.board.numbers[self.start + row]
         return any(
-            theirs[at + begun] > number and theirs[at + row] != mine and theirs[at + area.KEY] == key
+            theirs[at + begun] > number
+            and (its := theirs[at + row]) != mine
+            and its | mine >= NUMBERS
+            and theirs[at + area.KEY] == key
             for theirs, at in self.peers
         )
 
@@ -369,33 +368,29 @@ _BEGINS = (
     "rewrite(numbers, rows[place], mine, kind, line, clock())",
     "calls.number = numbers[begun] = number + 1",
     "numbers[inside] = here",
-    "row[own] = calls.latest = latest = mine ^ number ^ key",
+    "row[own] = calls.latest = latest = hash((before, mine))",
     "try:",
 )
 _LOOKS = (
-    "    marks[place] = number ^ key",
     "    all = row.tolist()",
-    "    if all.count(latest) + all.count(before) != near and unlike(number):",
+    "    if all.count(latest) + all.count(before) == near:",
+    "        calls.alike = number",
+    "    elif unlike(number):",
     "        calls.compare()",
 )
 _LOOKS_AT_ONE = (
-    "    marks[place] = number ^ key",
     "    its = row[1 - own]",
-    "    if its != latest and its != before and unlike(number):",
-    "        calls.compare()",
+    "    if its == latest or its == before:",
+    *_LOOKS[2:],
 )
-_LOOKS_FAR = ("    marks[place] = number ^ key", "    if unlike(number):", "        calls.compare()")
-_LOOKS_AT_MARKS = (
-    "    if marks[place] == number ^ key and unlike(number):",
-    "        calls.compare()",
-)
+_LOOKS_FAR = ("    if unlike(number):", "        calls.compare()")
 _ENDS = (
     "except BaseException as error:",
     "    end(number)",
     "    check.failed(error)",
     "    raise",
     "now = seconds[overs[place]] = clock()",
-    "if now > calls.due or not number & but_one:",
+    "if not number & but_one or (now > calls.due and calls.alike != number):",
     "    compare()",
 )
 
@@ -407,8 +402,13 @@ def _noting(
     board, numbers, start = calls.board, calls.board.numbers, calls.start
     clock, this_frame, last, inside = time.monotonic, sys._getframe, area.RING - 1, area.INSIDE
     seconds = numbers.cast("B").cast("d")
-    begun, here, marks, key = start + area.BEGUN, board.inside(start), calls.marks, calls.key
-    row, own, near = calls.row, calls.place, len(calls.row)
+    begun, here, row, own, near = (
+        start + area.BEGUN,
+        board.inside(start),
+        calls.row,
+        calls.place,
+        len(calls.row),
+    )
     # By a call's place in the ring: the first byte of what is noted of it, and where its end stands.
     rows = [column(start, 0, k) * numbers.itemsize for k in range(area.RING)]
     overs = [column(start, area.END, k) for k in range(area.RING)]
@@ -423,7 +423,7 @@ def _noting(
         write(numbers, rows[number & last], digest ^ tensor, digest, line, clock())
         calls.number = numbers[begun] = number + 1
         numbers[inside] = here  # the last one: else it would seem to wait in the call before
-        row[own] = calls.latest = digest ^ tensor ^ number ^ key
+        row[own] = calls.latest = hash((calls.latest, digest ^ tensor))
         return number
 
     def end(number: int) -> None:
@@ -432,7 +432,7 @@ def _noting(
     def noted(run: Run, check: Check) -> Run:
         names = {
             "numbers": numbers, "seconds": seconds, "rows": rows, "overs": overs, "rewrite": rewrite, "clock": clock,
-            "last": last, "begun": begun, "inside": inside, "here": here, "marks": marks, "key": key, "end": end,
+            "last": last, "begun": begun, "inside": inside, "here": here, "end": end,
             "row": row, "own": own, "near": near, "kind": as_float(check.digest), "digest": check.digest,
             "this_frame": this_frame, "line_above": line_above, "board": board, "contiguous": contiguous,
             "calls": calls, "world": world, "check": check, "compare": check.compare, "unlike": calls.unlike,
@@ -441,7 +441,6 @@ def _noting(
             "code": None, "told": board.lines_of(0).get, "above": 1,
         }  # fmt: skip
         looks: tuple[str, ...] = _LOOKS_FAR if calls.far else _LOOKS_AT_ONE if near == 2 else _LOOKS
-        looks = looks if check.heavy else _LOOKS_AT_MARKS
         before = *_BEGINS, *looks, *["    " + line for line in IN_ORDER]
         return WrittenRun.of(run).inside(before, _ENDS, **names).run
 
