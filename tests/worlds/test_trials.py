@@ -20,7 +20,9 @@ from spmdsim.redistribution.ways.way import Way, has_ways, ways_of
 from spmdsim.redistribution.ways.way_trial import (
     AGAIN,
     BETTER,
+    KNOWN,
     MOST,
+    RARER,
     ROUNDS,
     Trial,
     TunedStep,
@@ -206,8 +208,20 @@ def test_each_way_makes_two_calls_in_a_row_of_which_the_second_counts_where_they
     assert trial.least == (20, 26) and trial.chosen == 0
 
 
+def test_a_way_that_was_disturbed_is_tried_again_soon_and_what_it_took_before_counts_once_more():
+    trial = Trial(("typed", "packed"), 2, 0)
+    trial.decide([3300, 3200, 430, 420])  # somebody else had the machine
+    assert (trial.ways[trial.chosen], trial.waiting) == ("packed", AGAIN)
+    trial.decide([90, 80, 430, 420])
+    assert (trial.ways[trial.chosen], trial.least, trial.waiting) == ("typed", (80, 420), RARER * AGAIN)
+    trial.decide([990, 980, 410, 430])  # once is nothing
+    assert (trial.ways[trial.chosen], trial.least) == ("typed", (80, 410))
+    trial.decide([990, 980, 410, 430])
+    assert (trial.ways[trial.chosen], trial.least) == ("packed", (980, 410))
+
+
 def test_what_was_found_before_is_not_tried_again():
-    assert Trial(("a", "b"), 2, 1, Finding("b", {})).waiting == AGAIN
+    assert Trial(("a", "b"), 2, 1, Finding("b", {})).waiting == KNOWN > AGAIN
     assert Trial(("a", "b"), 2, 1, Finding("b", {})).chosen == 1
     assert Trial(("a", "b"), 2, 1, Finding("gone", {})).waiting == 1
 

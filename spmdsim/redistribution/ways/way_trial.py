@@ -24,8 +24,9 @@ EACH = 6
 ROUNDS = 4
 #: A way is left for another that takes less than this share of its time.
 BETTER = 0.95
-#: Calls after which the ways are tried again, and how many times as many it is the next time.
-AGAIN, RARER = 1000, 4
+#: Calls after which the ways are tried again, how many times as many it is the next time, and calls after which those are
+#: tried that were found before. A few tries on a busy machine say little: what a way took counts once more.
+AGAIN, RARER, KNOWN = 32, 4, 1000
 
 
 def tune_mode() -> str:
@@ -77,7 +78,8 @@ class Trial:
     """What the ranks of a group know of a step whose ways they try; the same on all of them, call by call.
 
     Each way is tried an even number of times, after so many calls which the chosen one makes; what is known from before is not
-    tried. ``least``: the microseconds of each way when they were tried last, at best; ``turn``: calls of a trial so far.
+    tried. ``least``: the microseconds of each way in the last two trials, at best; ``last``: in the last one; ``turn``: calls of
+    a trial so far.
 
     >>> trial = Trial(("typed", "packed"), each=2, waiting=0)
     >>> for took in (90, 80, 60, 50):
@@ -86,19 +88,23 @@ class Trial:
     (True, [90, 80, 60, 50])
     >>> trial.decide(trial.mine)
     >>> trial.ways[trial.chosen], trial.least, trial.waiting
-    ('packed', (80, 50), 1000)
+    ('packed', (80, 50), 32)
     """
 
-    __slots__ = ("again", "chosen", "each", "known", "least", "mine", "rounds", "turn", "waiting", "ways")
+    __slots__ = (
+        *("again", "chosen", "each", "known", "last", "least"),
+        *("mine", "rounds", "turn", "waiting", "ways"),
+    )
 
     def __init__(self, ways: Sequence[str], each: int, waiting: int, known: Finding | None = None) -> None:
         self.ways, self.each, self.waiting = tuple(ways), each, waiting
         self.turn, self.chosen, self.again, self.rounds = 0, 0, AGAIN, 1
         self.mine: list[float] = []
+        self.last: tuple[float, ...] = ()
         self.least: tuple[float, ...] = ()
         self.known = known is not None and known.way in self.ways
         if known is not None and self.known:
-            self.chosen, self.waiting = self.ways.index(known.way), AGAIN
+            self.chosen, self.waiting = self.ways.index(known.way), KNOWN
 
     @property
     def way(self) -> int:
@@ -122,17 +128,19 @@ class Trial:
         """
         count = len(self.ways)
         first, second = ([slowest[half::2][k::count] for k in range(count)] for half in (0, 1))
-        self.least = tuple(min(*cold, *warm) for cold, warm in zip(first, second))
+        last = tuple(min(*cold, *warm) for cold, warm in zip(first, second))
+        self.least = tuple(map(min, last, self.last or last))
         best = min(range(count), key=self.least.__getitem__)
         if (
-            best != min(range(count), key=lambda k: sorted(second[k])[(len(second[k]) - 1) // 2])
+            min(range(count), key=last.__getitem__)
+            != min(range(count), key=lambda k: sorted(second[k])[(len(second[k]) - 1) // 2])
             and self.rounds < ROUNDS
         ):
             self.rounds += 1
             return
         if self.least[best] < BETTER * self.least[self.chosen]:
             self.chosen = best
-        self.mine, self.turn, self.rounds, self.known = [], 0, 1, False
+        self.mine, self.turn, self.rounds, self.known, self.last = [], 0, 1, False, last
         self.waiting, self.again = self.again, RARER * self.again
 
 
