@@ -274,6 +274,34 @@ def test_nobody() -> None:
     assert run(program, 1) == (([5, 5], True, 0, None),)
 
 
+def test_nobodys_message_is_always_there() -> None:
+    def program(comm: Any) -> Any:
+        from mpi4py import MPI
+
+        status, nobody, room = MPI.Status(), MPI.PROC_NULL, np.zeros(2)
+        look = comm.Iprobe(nobody, 3, status), status.source == nobody, status.tag == MPI.ANY_TAG
+        messages = [comm.Mprobe(nobody), comm.Improbe(nobody), MPI.Message.Probe(comm, nobody)]
+        messages.append(MPI.Message.Iprobe(comm, nobody))
+        same = all(message == MPI.MESSAGE_NO_PROC for message in messages)
+        messages[0].Recv(room, status)
+        return look, same, status.source == nobody
+
+    assert run(program, 1) == (((True, True, True), True, True),)
+
+
+def test_a_detached_buffer_comes_back() -> None:
+    def program(comm: Any) -> Any:
+        from mpi4py import MPI
+
+        room, back = bytearray(1000), []
+        for owner in (MPI, comm):
+            owner.Attach_buffer(room)
+            back.append(owner.Detach_buffer() is room)
+        return back
+
+    assert run(program, 1) == ([True, True],)
+
+
 def test_messages_to_oneself() -> None:
     def program(comm: Any) -> Any:
         request = comm.irecv(source=0)

@@ -86,6 +86,16 @@ class Task:
     # By sender, the wildcard receive that took its last message.
     caught: dict[int, tuple[str, Site]] = field(default_factory=dict)
 
+    def attach(self, buffer: Any) -> None:
+        """Memory for buffered sends: as much as they need, if it is None."""
+        self.attached = memoryview(buffer).nbytes if buffer is not None else 2**62
+        self.attached_buffer = buffer
+
+    def detach(self) -> Any:
+        """Give back the memory for buffered sends."""
+        self.attached = -1
+        return self.attached_buffer
+
     def count_ahead(self, box: Mailbox, nbytes: int, message: Message | None = None) -> None:
         """One more message to a mailbox since the rank last waited; the message is needed when it is one too many.
 

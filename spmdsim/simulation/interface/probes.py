@@ -16,6 +16,10 @@ from spmdsim.simulation.interface.requests import Request
 _frame = sys._getframe
 
 
+#: What is there from PROC_NULL, always.
+_NOBODYS = object()
+
+
 class ProbeMethods:
     """Looking at what has arrived."""
 
@@ -33,14 +37,12 @@ class ProbeMethods:
 
     probe = Probe
 
-    def _look(
-        self, source: int, tag: int, status: Status | None, name: str, wait: bool = True
-    ) -> Message | None:
+    def _look(self, source: int, tag: int, status: Status | None, name: str, wait: bool = True) -> Any:
         """The message that a receive would get, which is waited for, or else looked for once more after all others."""
         if not check_source(self.size, source, tag):
-            if wait and status is not None:
+            if status is not None:
                 status.fill(PROC_NULL, ANY_TAG, 0)
-            return None
+            return _NOBODYS
         box, random = self._end.box, self._scheduler.random
         message: Message | None = box.find(source, tag, random)
         if message is None:
@@ -63,8 +65,7 @@ class ProbeMethods:
 
     def Mprobe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> Matched:
         """Wait until a message is there, and take hold of it."""
-        message = self._look(source, tag, status, "Mprobe")
-        return Matched.from_nobody() if message is None else Matched(self, message)
+        return Matched(self, self._look(source, tag, status, "Mprobe"))
 
     mprobe = Mprobe
 
@@ -78,18 +79,15 @@ class ProbeMethods:
     improbe = Improbe
 
 
-_NOBODYS = object()
-
-
 class Matched:
     """A message that a matching probe took hold of: only its holder can receive it (``MPI.Message``)."""
 
     lasting = False  # the constant MESSAGE_NO_PROC can be received again and again
 
-    def __init__(self, comm: Any = None, message: Message | None = None) -> None:
+    def __init__(self, comm: Any = None, message: Any = None) -> None:
         if isinstance(comm, Matched):  # another handle on the same message
             comm, message = comm._comm, comm._message
-        elif message is not None:
+        elif isinstance(message, Message):
             comm._end.box.remove(message)
         self._comm: Any = comm
         self._message: Any = message
@@ -97,9 +95,7 @@ class Matched:
     @classmethod
     def from_nobody(cls) -> Matched:
         """The message that PROC_NULL sends."""
-        matched = cls()
-        matched._message = _NOBODYS
-        return matched
+        return cls(None, _NOBODYS)
 
     def __bool__(self) -> bool:
         return self._message is not None

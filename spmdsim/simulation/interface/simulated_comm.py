@@ -298,11 +298,11 @@ class Comm(PointToPoint, ProbeMethods, CollectiveMethods):
 
     def Attach_buffer(self, buf: Any) -> None:
         """Memory for buffered sends."""
-        self._task.attached = memoryview(buf).nbytes if buf is not None else 2**62
+        self._task.attach(buf)
 
-    def Detach_buffer(self) -> None:
+    def Detach_buffer(self) -> Any:
         """Take the memory for buffered sends back."""
-        self._task.attached = -1
+        return self._task.detach()
 
 
 class Intracomm(Comm):

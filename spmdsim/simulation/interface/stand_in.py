@@ -209,15 +209,11 @@ class StandIn:
 
     def Attach_buffer(self, buf: Any) -> None:
         """Memory for buffered sends."""
-        task = _task()
-        task.attached = memoryview(buf).nbytes if buf is not None else 2**62
-        task.attached_buffer = buf
+        _task().attach(buf)
 
     def Detach_buffer(self) -> Any:
         """Take the memory for buffered sends back."""
-        task = _task()
-        task.attached = -1
-        return task.attached_buffer
+        return _task().detach()
 
     def Pcontrol(self, level: int) -> None:
         """Profiling is not simulated."""
