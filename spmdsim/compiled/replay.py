@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import cache, partial
-from sys import getrefcount
-from types import SimpleNamespace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,52 +16,13 @@ from spmdsim.compiled.straight import NumberedCall, asking, forgetting, on_one_r
 from spmdsim.core.step import Step
 from spmdsim.core.tape import OpNode, history, local_gradients
 from spmdsim.core.tensor import Meta
-from spmdsim.nn.optimisers import Optimiser
+from spmdsim.nn.optimisers import Optimiser, is_sole
 from spmdsim.pictured import Pictured
 from spmdsim.sides import number_of
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.operator_calls import CallRecipe
 from spmdsim.trace import recorder, source_lines
 from spmdsim.worlds.base import ORIGINS
-from spmdsim.worlds.pool import pool
-
-
-def _holders(tensors: Sequence[Any], k: int) -> tuple[int, int, int, int]:
-    """The references to one of some tensors, to the list of its arrays, to the array, and to the buffer it lies in."""
-    tensor = tensors[k]
-    held = tensor.held
-    array = held[0]
-    base = array.base
-    in_base = 0 if base is None else getrefcount(base)
-    return getrefcount(tensor), getrefcount(held), getrefcount(array), in_base
-
-
-@cache
-def _lonely() -> tuple[int, int, int, int]:
-    """What :func:`_holders` says of a parameter's where nobody else refers to any of them; it depends on Python."""
-    array = np.ndarray((1,), np.uint8, np.empty(1, np.uint8))
-    _kept = array.base  # as the pool does
-    parameter = SimpleNamespace(tensor=SimpleNamespace(held=[array]))
-    del array
-    return _holders([parameter.tensor], 0)
-
-
-def sole(leaves: Sequence[Any], asked: Iterable[int]) -> set[int]:
-    """The leaves, among the parameters asked for, whose arrays nobody else refers to."""
-    most, held_most, array_most, base_most = _lonely()
-    alone = set()
-    for k in asked:
-        tensor, held, array, base = _holders(leaves, k)
-        few = tensor <= most and held <= held_most and array <= array_most and base <= base_most
-        # Under a view lies what somebody else may have, who counts as the pool does; or windows that come later.
-        if few and _is_kept(leaves[k].held[0].base):
-            alone.add(k)
-    return alone
-
-
-def _is_kept(base: Any) -> bool:
-    """Whether the memory under an array is its own, or the pool's."""
-    return base is None or (isinstance(base, np.ndarray) and pool().keeps(base))
 
 
 def _shared(outside: Sequence[Any]) -> tuple[tuple[int, int], ...]:
@@ -290,7 +249,7 @@ class Replay(Pictured):
         """Do what the function did, with these leaves."""
         world, base = self.world, 0
         if self.overwritten:
-            self._sole = sole(leaves, self.overwritten)
+            self._sole = {k for k in self.overwritten if is_sole(leaves, k)}
         if world.compares:
             numbers = [number for optimiser in self.optimisers for number in optimiser.numbers()]
             base = hash((self.number, *[leaf.origin for leaf in leaves], *numbers)) & ORIGINS

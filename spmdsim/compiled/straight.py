@@ -18,8 +18,9 @@ from spmdsim.core.operator import calculated
 from spmdsim.core.step import Step
 from spmdsim.core.tape import like, local_gradients, pulled
 from spmdsim.nn.optimisers import Optimiser
-from spmdsim.ops.declare import specialised, specialised_vjp
+from spmdsim.ops.declare import specialised
 from spmdsim.tensor import Op
+from spmdsim.tensor.program_operator import alone_gradients, specialised_vjp
 from spmdsim.worlds.base import ORIGINS
 from spmdsim.worlds.programs import StepProgram
 
@@ -195,14 +196,9 @@ def kinds_of(recipe: Any, wanted: list[bool]) -> tuple[Any, ...]:
 def _backward(
     recipe: Any, params: dict[str, Any], arrived: list[bool], wanted: list[bool], head: tuple[Any, ...]
 ) -> Callable[..., Any]:
-    kinds = kinds_of(recipe, wanted)
-    vjp, count = recipe.vjp, len(recipe.inputs)
-
-    def of_one_result(dy: Any, *rest: Any) -> Any:
-        return vjp(*head, dy, rest[:count], rest[count] if len(rest) > count else None, **params)
-
-    general = partial(pulled, recipe, params, arrived, head=head)
-    pull: Callable[..., Any] = of_one_result if arrived == [True] else general
+    if arrived == [True]:
+        return partial(alone_gradients(recipe, wanted, head), params)
+    kinds, pull = kinds_of(recipe, wanted), partial(pulled, recipe, params, arrived, head=head)
 
     def backward(*arrays: Any) -> list[Any]:
         gradients = zip(pull(*arrays), kinds)

@@ -196,7 +196,7 @@ def pull_back(
                 "and go back once, or let the first pass keep the graph, backward(retain_graph=True)"
             )
     arrive((result.node, result.output) if result.node else result, [_first(result, gradient)])
-    last = {id(source): node for node in nodes for source in node.sources}
+    last = {id(source): node for node in nodes for source in node.sources if not isinstance(source, tuple)}
     for node in nodes:
         sources, results = node.sources, len(node.recipe.outputs) if isinstance(node, OpNode) else 1
         arrived = [waiting.pop((id(node), k), []) for k in range(results)]
@@ -214,7 +214,7 @@ def _first(result: Tensor, gradient: Tensor | None) -> Tensor:
             raise LayoutError(f"the gradient has shape {gradient.shape}, but the tensor has {result.shape}")
         return gradient
     world, meta = result.world, Meta.of(result.layout.dual(), result.shape, result.dtype)
-    held = [np.ones_like(x) for x in world.empties(meta)] if world.has_data else world.empties(meta)
+    held = [np.ones(x.shape, meta.held) for x in result.held] if world.has_data else world.empties(meta)
     ones = type(result)(world, meta, held, origin=result.origin)
     if programs:
         programs[-1].made(ones)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeVar
 
 from spmdsim.core import Layout, Mesh
@@ -179,6 +180,13 @@ class ShardedOp(ShortRepr):
     in_strategy: Any
     out_strategy: Any = None
     repeat: str = "right"
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.op, self.in_strategy, self.out_strategy, self.repeat))
+
+    def __hash__(self) -> int:
+        return self._hash
 
     def __call__(self, *tensors: T, **params: object) -> T:
         """Apply the operator with this strategy."""

@@ -207,7 +207,9 @@ class Parameter(Pictured):
 
     def assign(self, tensor: Tensor) -> None:
         """Take new values, in the parameter's layout; no gradient is kept."""
-        fresh = tensor.detach().to(self.layout)
+        fresh = tensor.detach()
+        if fresh.layout is not self.layout:
+            fresh = fresh.to(self.layout)
         tracked = has_gradient(fresh.dtype)
         self.tensor = Tensor(fresh.world, fresh.meta, fresh.held, tracked, self.name, fresh.origin)
         if programs:

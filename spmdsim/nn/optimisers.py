@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy, deepcopy
-from functools import partial
+from functools import cache, partial
 from numbers import Real
+from sys import getrefcount
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,7 +25,7 @@ from spmdsim.pictured import Pictured
 from spmdsim.redistribution.merge import gather_of
 from spmdsim.tensor import Tensor
 from spmdsim.worlds.base import ORIGINS
-from spmdsim.worlds.pool import empty
+from spmdsim.worlds.pool import empty, pool
 
 #: Bytes that an update goes through at once, of all its arrays together. They lie in the last cache; in blocks for the
 #: ones before it, what every call of numpy costs is more than what they save.
@@ -86,12 +88,11 @@ class Optimiser(Pictured):
     True
     """
 
+    #: Whether nobody else has the value at hand any more, so that the new one may take its place; whether nobody reads its
+    #: gradient after the update, which may write to it.
+    overwrites = spends = False
     #: How many state tensors each parameter has.
     slots = 0
-    #: Whether nobody else has the value at hand any more, so that the new one may take its place.
-    overwrites = False
-    #: Whether nobody reads its gradient after the update, which may write to it.
-    spends = False
     #: The number of this update of the parameter at hand, from 1 on.
     count: int
 
@@ -105,7 +106,7 @@ class Optimiser(Pictured):
             raise InputError(f"a learning rate is a number from 0 on, not {rate}")
         self.parameters = parameters_of(parameters)
         self.rate = rate
-        self.state_layout = state_layout or (lambda parameter: parameter.layout)
+        self.state_layout = state_layout or _with_value
         if state_layout is not None:
             for parameter in self.parameters:
                 parameter.keep_gradient(state_layout)
@@ -128,16 +129,26 @@ class Optimiser(Pictured):
         Where the world overlaps, buckets of them are gathered while the next are updated, and while what comes after
         computes: whoever asks for a parameter waits for it.
         """
-        trained = [(p, p.value.grad) for p in self.parameters if p.value.grad is not None]
-        together = Together("parameters", gather_of)
-        for number, (parameter, gradient) in enumerate(trained):
-            together.add(number, self._updated(parameter, gradient), parameter.layout)
+        trained = [parameter for parameter in self.parameters if parameter.value.grad is not None]
+        values = [parameter.value for parameter in trained]
+        slopes: list[Any] = [value.grad for value in values]
+        together, kind = Together("parameters", gather_of), type(self)
+        usual = (kind._updated, kind.new_value) == (Optimiser._updated, Optimiser.new_value)
+        # With a state_layout somebody else is asked, who might look at them; what has to be moved might be refused.
+        alike = all(slope.meta is value.meta for slope, value in zip(slopes, values))
+        apart = alike and self.state_layout is _with_value
+        for number, parameter in enumerate(trained):
+            self.overwrites = apart and type(parameter).assign is Parameter.assign and is_sole(values, number)
+            self.spends = apart and usual and is_sole(slopes, number)
+            value = self._updated(parameter, slopes[number])
+            if value is not values[number]:
+                together.add(number, value, parameter.layout)
         later = together.leave()
         gathered = together.finish()
-        for number, (parameter, _) in enumerate(trained):
+        for number, parameter in enumerate(trained):
             if number in later:
                 parameter.assign_later(partial(later[number], number))
-            else:
+            elif number in gathered:
                 parameter.assign(gathered[number])
 
     def zero_grad(self) -> None:
@@ -148,12 +159,25 @@ class Optimiser(Pictured):
     def _updated(self, parameter: Parameter, gradient: Tensor) -> Tensor:
         """The parameter's next value, in the layout of its state."""
         layout = self.state_layout(parameter)
-        value, slope = parameter.value.detach().to(layout), gradient.to(layout)
+        value, slope = parameter.value, gradient
+        if value.layout != layout:
+            self.overwrites, value = False, value.detach().to(layout)
+        if slope.meta is not value.meta and slope.layout != layout:
+            self.spends, slope = False, slope.to(layout)
         world = value.world
         if not world.has_data:
-            return value
-        shards = performed(partial(self.advanced, parameter), value.held, slope.held)
+            return value.detach()
+        overwrites = self.overwrites
+        if self.spends:
+            value.grad = None  # not to be met where the update ends early
+        try:
+            shards = performed(partial(self.advanced, parameter), value.held, slope.held)
+        finally:
+            self.overwrites = self.spends = False
         origin = hash((value.origin, slope.origin, *self.numbers())) & ORIGINS if world.compares else 0
+        if overwrites and shards[0] is value.held[0]:  # nobody sees whether it is another one
+            value.grad, value.origin = None, origin
+            return value
         return Tensor(world, Meta.of(layout, value.shape, value.dtype), shards, origin=origin)
 
     def advanced(self, parameter: Parameter, values: list[Any], changes: list[Any]) -> list[Any]:
@@ -215,7 +239,8 @@ class Optimiser(Pictured):
 
     def numbers(self) -> list[Real]:
         """What an update depends on beside tensors, such as the rate: the same on all ranks."""
-        values = [value if type(value) is tuple else (value,) for value in vars(self).values()]
+        facts = {**vars(self), "overwrites": None, "spends": None}.values()
+        values = [value if type(value) is tuple else (value,) for value in facts]
         return [part for value in values for part in value if isinstance(part, Real) and part == part]
 
     def new_value(self, value: np.ndarray, gradient: np.ndarray, state: list[np.ndarray]) -> np.ndarray:
@@ -242,6 +267,44 @@ class Optimiser(Pictured):
     def _block(self, out: np.ndarray, value: np.ndarray, gradient: np.ndarray, *state: np.ndarray) -> None:
         """The update of some elements into ``out``, which may be the old ones; states, then where each new one goes."""
         raise TypeError(f"{type(self).__name__} defines no new_value()")
+
+
+def _with_value(parameter: Parameter) -> Layout:
+    """Where the state is if nothing else is said."""
+    return parameter.layout
+
+
+def _holders(tensors: Sequence[Any], k: int) -> tuple[int, int, int, int]:
+    """The references to one of some tensors, to the list of its arrays, to the array, and to the buffer it lies in."""
+    tensor = tensors[k]
+    held = tensor.held
+    array = held[0]
+    base = array.base
+    in_base = 0 if base is None else getrefcount(base)
+    return getrefcount(tensor), getrefcount(held), getrefcount(array), in_base
+
+
+@cache
+def _lonely() -> tuple[int, int, int, int]:
+    """What :func:`_holders` says of a parameter's where nobody else refers to any of them; it depends on Python."""
+    array = np.ndarray((1,), np.uint8, np.empty(1, np.uint8))
+    _kept = array.base  # as the pool does
+    parameter = SimpleNamespace(tensor=SimpleNamespace(held=[array]))
+    del array
+    return _holders([parameter.tensor], 0)
+
+
+def is_sole(tensors: Sequence[Any], k: int) -> bool:
+    """Whether one of some tensors, which somebody has under one name, has one array, to which nobody else refers."""
+    most, held_most, array_most, base_most = _lonely()
+    if len(tensors[k].held) != 1 or not isinstance(tensors[k].held[0], np.ndarray):
+        return False
+    tensor, held, array, base = _holders(tensors, k)
+    if tensor > most or held > held_most or array > array_most or base > base_most:
+        return False
+    # Under a view lies what somebody else may have, who counts as the pool does; or windows that come later.
+    under = tensors[k].held[0].base
+    return under is None or (isinstance(under, np.ndarray) and pool().keeps(under))
 
 
 def _zeros(like: Sequence[np.ndarray]) -> list[np.ndarray]:

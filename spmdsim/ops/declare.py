@@ -131,17 +131,6 @@ def specialised(function: Callable[..., Any], arrays: Arrays) -> Callable[..., A
     return function if known is None else known(*arrays)
 
 
-def specialised_vjp(
-    vjp: Callable[..., Any], wanted: Sequence[bool], arrays: Arrays, params: dict[str, Any]
-) -> Callable[..., Any] | None:
-    """The same for a local gradient function: from the result's gradient, the operands and what is saved, one after the other.
-
-    What it gives are C-ordered arrays, None where a gradient is not wanted.
-    """
-    known = getattr(vjp, "known", None)
-    return None if known is None else known(wanted, *arrays, **params)
-
-
 def specialised_pair(
     vjp: Callable[..., Any], arrays: Arrays, params: dict[str, Any]
 ) -> tuple[Callable[..., Any], Callable[..., Any]] | None:
@@ -188,11 +177,12 @@ def binary(
     declared = Rule.parse("..., ... -> ...", linear=linear, **rule)
     gradient = None if vjp is None else _summed(vjp)
     op = Op(name, declared, pooled(function), gradient, dtype=derived(name, function), moves=moves)
+    compares = function in COMPARISONS
 
     def call(a: Operand, b: Operand, /) -> Tensor:
         if not (isinstance(a, Tensor) and isinstance(b, Tensor)):
             like = a if isinstance(a, Tensor) else b
-            if function in COMPARISONS and isinstance(like, Tensor):
+            if compares and isinstance(like, Tensor) and like.meta.dtype.kind in "iu":
                 a, b = _comparable(a, like.dtype), _comparable(b, like.dtype)
             a, b = (
                 (as_operand(a, like), as_operand(b, like))
@@ -206,8 +196,8 @@ def binary(
 
 
 def _comparable(value: Operand, dtype: np.dtype) -> Operand:
-    """A number, infinite where no element of a type can be that far: all comparisons are as with it."""
-    if type(value) is not int or dtype.kind not in "iu":
+    """A number, infinite where no element of an integer type can be that far: all comparisons are as with it."""
+    if type(value) is not int:
         return value
     limits = np.iinfo(dtype)
     return value if limits.min <= value <= limits.max else math.copysign(math.inf, value)

@@ -64,31 +64,39 @@ def as_operand(value: Operand, like: Tensor) -> Tensor:
     """
     if isinstance(value, Tensor):
         return value
-    if hasattr(value, "as_operand"):  # a parameter
-        return value.as_operand(like)
-    if isinstance(value, (bool, int, float, complex)):
-        dtype = _with_number(like.dtype, value)
-        world = like.world
-        try:
-            number = np.asarray(value, dtype)
-        except OverflowError:
-            limits = np.iinfo(dtype)
-            raise InputError(
-                f"{value} is no {dtype.name}, which goes from {limits.min} to {limits.max}; convert the tensor first, "
-                "such as x.astype('int64')"
-            ) from None
-        held = number if world.has_data else world.empty((), dtype)
-        meta = _of_number(like.layout.mesh, dtype)
+    if isinstance(value, (int, float, complex)):
+        # Zeros of both signs are equal, and no dtype's number is another one's.
+        world, number = like.world, _number(like.meta.dtype, value, "" if value else repr(value))
+        held = number if world.has_data else world.empty((), number.dtype)
+        meta = _of_number(like.meta.layout.mesh, number.dtype)
         # -1 and -2 have one hash, each nan has another.
         origin = hash((value, value + 1)) & ORIGINS if world.compares and value == value else 0
         constant = type(like)(world, meta, [held] * len(world.ranks), origin=origin)
         if programs:
             programs[-1].made(constant)
         return constant
+    if hasattr(value, "as_operand"):  # a parameter
+        return value.as_operand(like)
     array = as_array(value)
     if array.dtype == object:
         raise RuleError(f"an operand must be a tensor, an array or a number, not {type(value).__name__}")
     return type(like).from_global(array, Layout.replicated(like.layout.mesh, array.ndim), like.world)
+
+
+@lru_cache(maxsize=1024, typed=True)
+def _number(beside: np.dtype, value: complex, zero: str) -> np.ndarray:
+    """A Python number as an array that is only read, in the type that it has beside elements of another one."""
+    dtype = _with_number(beside, value)
+    try:
+        number = np.array(value, dtype)
+    except OverflowError:
+        limits = np.iinfo(dtype)
+        raise InputError(
+            f"{value} is no {dtype.name}, which goes from {limits.min} to {limits.max}; convert the tensor first, "
+            "such as x.astype('int64')"
+        ) from None
+    number.flags.writeable = False
+    return number
 
 
 @lru_cache(maxsize=256)

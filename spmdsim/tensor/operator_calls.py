@@ -25,7 +25,7 @@ from spmdsim.errors import WorldError, context
 from spmdsim.layout.cuts import ShardedOp, applied
 from spmdsim.redistribution.guard import guards
 from spmdsim.tensor.operands import operands
-from spmdsim.tensor.program_operator import Context, Op
+from spmdsim.tensor.program_operator import Context, Op, lies_so
 from spmdsim.tensor.watch import watchers
 from spmdsim.trace import recorder
 from spmdsim.trace.recorder import open_traces
@@ -50,6 +50,7 @@ class CallRecipe(Recipe):
             result's meta, and the type of its arrays.
         alone: the local function of the only owned rank, its context given, or made for the shapes that it has there.
         blanks: per choice of operands whose gradients are wanted, what stands for those that these do not look at.
+        pulls: per such choice and meta of the result's gradient, what makes these gradients of a process's only rank.
     """
 
     op: Op
@@ -62,6 +63,7 @@ class CallRecipe(Recipe):
     direct: tuple[Callable[..., Any], Meta, np.dtype] | None = None
     alone: Callable[..., Any] = field(init=False)
     blanks: dict[tuple[bool, ...], list[list[Any]]] = field(default_factory=dict)
+    pulls: dict[tuple[tuple[bool, ...], Meta], Callable[..., Any] | None] = field(default_factory=dict)
     _contexts: dict[int, Context] = field(default_factory=dict, init=False)
 
     @classmethod
@@ -87,7 +89,9 @@ class CallRecipe(Recipe):
             else routed(meta, sharding.result_layout(meta.layout, meta.shape), world)
             for meta in recipe.outputs
         )
-        forward, recipe.moves = recipe.forward, any(recipe.plans)
+        forward, ways = recipe.forward, [*zip(recipe.plans, metas, recipe.inputs)]
+        # What only gets another name is not brought: of one operand, so that the tape's order stays what it is.
+        recipe.moves = not all(lies_so(*way) for way in ways) or sum(map(bool, recipe.plans)) > 1
         if isinstance(world, World):  # those of core know nothing of this
             recipe.compares = world.compares
             recipe.number = world.number(op.name, *[p for p in params.items() if p[0] not in op.varying])

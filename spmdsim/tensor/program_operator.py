@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar, cast
 
 import numpy as np
 
 from spmdsim.core import operator
 from spmdsim.core.layout import Layout, Mesh
+from spmdsim.core.operator import routed
 from spmdsim.core.rule import BoundRule, Strategy, laid_out
-from spmdsim.core.tensor import Tensor
+from spmdsim.core.step import Route
+from spmdsim.core.tape import Gradients, OpNode, Params, like
+from spmdsim.core.tensor import Meta, Tensor
 from spmdsim.errors import RuleError
 from spmdsim.layout.cuts import ShardedOp, applied, sharded
 from spmdsim.layout.element_type import computed_widely
 from spmdsim.pictured import ShortRepr
+from spmdsim.trace.recorder import open_traces
 
 T = TypeVar("T", bound=Tensor)
 
@@ -66,6 +70,83 @@ class Context(ShortRepr):
         return self._slices[operand]
 
 
+class CallNode(OpNode):
+    """A call on the tape. In a process that owns one rank, its gradients are calculated from array to array."""
+
+    __slots__ = ()
+
+    def pull(self, gradients: list[Gradients]) -> list[Gradients]:
+        """Calculate the operands' gradients, in a way that is derived once per recipe."""
+        recipe: Any = self.recipe
+        if open_traces or len(gradients[0]) != 1:
+            return super().pull(gradients)
+        dy = gradients[0][0]
+        key = self.wanted, dy.meta
+        if key not in recipe.pulls:
+            recipe.pulls[key] = self._alone(dy)
+        function = recipe.pulls[key]
+        if function is None:
+            return super().pull(gradients)
+        world, kind, arrived = self.world, type(dy), []
+        arrays = [held[0] for held in self.values]
+        if self.saved:
+            arrays.append(self.saved[0][0])
+        computed = function(self.params, dy.held[0], *arrays)
+        for k, (array, meta, wanted) in enumerate(zip(computed, recipe.gradients, self.wanted)):
+            some: Gradients = []
+            if wanted and array is not None:
+                array = array if array.dtype is meta.held else like(array, meta.held)
+                origin = world.derived_origin(recipe, (dy,), self.origin + k + 1) if recipe.compares else 0
+                some.append(kind(world, meta, [array], False, "", origin))
+            arrived.append(some)
+        return arrived
+
+    def _alone(self, dy: Tensor) -> Callable[..., Any] | None:
+        """What makes the operands' gradients of such a gradient of the result; None where that is not all there is to do."""
+        world, recipe = self.world, cast(Any, self.recipe)
+        op = recipe.op
+        whole = recipe.active == (True,) and world.has_data and recipe.strategy.mesh.size == world.size
+        if not whole or len(recipe.outputs) > 1 or op.varying or type(op).on_ranks is not Op.on_ranks:
+            return None
+        dual = dy.meta.with_layout(recipe.duals[0])
+        if not lies_so(routed(dy.meta, dual.layout, world), dy.meta, dual):
+            return None
+        lists = [dy.held, *self.values, *(self.saved or ())]
+        known = specialised_vjp(recipe.vjp, self.wanted, [held[0] for held in lists], self.params)
+        if known is not None:
+            return lambda _, *arrays: known(*arrays)
+        return alone_gradients(recipe, self.wanted, recipe.head(world.ranks[0]))
+
+
+def alone_gradients(recipe: Any, wanted: Sequence[bool], head: Sequence[Any]) -> Callable[..., Any]:
+    """The local gradient function for one array each: the only result's gradient, the operands, what is saved; parameters first."""
+    vjp, count = recipe.vjp, len(recipe.inputs)
+    kinds = [meta.held if asked else None for meta, asked in zip(recipe.gradients, wanted)]
+
+    def gradients(params: Params, dy: np.ndarray, *rest: np.ndarray) -> list[np.ndarray | None]:
+        parts = vjp(*head, dy, rest[:count], rest[count] if len(rest) > count else None, **params)
+        return [None if kind is None or one is None else like(one, kind) for one, kind in zip(parts, kinds)]
+
+    return gradients
+
+
+def lies_so(route: Route | None, before: Meta, after: Meta) -> bool:
+    """Whether arrays stay what they are on the way from one layout to another."""
+    return route is None or (not route.steps and before.held is after.held)
+
+
+def specialised_vjp(
+    vjp: Callable[..., Any], wanted: Sequence[bool], arrays: Sequence[np.ndarray], params: Params
+) -> Callable[..., Any] | None:
+    """A local gradient function for arrays of these shapes and types, with all that can be known beforehand done once.
+
+    It takes the result's gradient, the operands and what is saved, one after the other, and gives C-ordered arrays, None
+    where a gradient is not wanted. None if the function has no such form.
+    """
+    known = getattr(vjp, "known", None)
+    return None if known is None else known(wanted, *arrays, **params)
+
+
 @dataclass(frozen=True, repr=False, eq=False)
 class Op(operator.Op):
     """An operator on global tensors.
@@ -103,6 +184,8 @@ class Op(operator.Op):
     unseen: tuple[int, ...] = ()
     varying: tuple[str, ...] = ()
     moves: bool = False
+
+    node: ClassVar[Any] = CallNode
 
     def __call__(self, *tensors: T, **params: object) -> T:
         """Apply the operator; see :func:`spmdsim.tensor.operator_calls.apply`. Several results are a tuple: :meth:`results`."""

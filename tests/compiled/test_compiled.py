@@ -257,15 +257,15 @@ def test_a_gradient_that_a_function_forgets_is_forgotten_in_every_call(world):
     assert "1 program>" in repr(compiled)
 
 
-def _trained(world):
-    """A layer of a large weight on one rank, a compiled step that trains it, and what it is called with."""
+def _trained(world, how=spmdsim.compile):
+    """A layer of a large weight on one rank, a step that trains it, compiled or not, and what it is called with."""
     mesh = Mesh((1,), ("x",))
     size = (256, SMALLEST // 256 // 4)
     layer = nn.Linear(*size, mesh(None, None), bias=False).materialise(world, seed=2)
     optimiser = nn.SGD(layer.parameters(), 0.5)
     x = Tensor.from_global(np.ones((2, size[0]), np.float32), mesh(None, None), world)
 
-    @spmdsim.compile
+    @how
     def step(x):
         layer.zero_grad()
         nn.backward(ops.sum(layer(x)))
@@ -274,9 +274,13 @@ def _trained(world):
     return layer, step, x
 
 
+HOW = pytest.mark.parametrize("how", [spmdsim.compile, lambda step: step], ids=["compiled", "eager"])
+
+
+@HOW
 @pytest.mark.ranks(1)
-def test_parameters_are_overwritten_only_where_nobody_else_has_them(world):
-    layer, step, x = _trained(world)
+def test_parameters_are_overwritten_only_where_nobody_else_has_them(world, how):
+    layer, step, x = _trained(world, how)
     step(x)
     step(x)  # what it overwrites from now on is its own
 
@@ -314,10 +318,11 @@ def test_parameters_are_overwritten_only_where_nobody_else_has_them(world):
     assert address() == before
 
 
+@HOW
 @pytest.mark.ranks(1)
-def test_memory_that_a_parameter_was_given_a_view_of_is_not_overwritten(world):
+def test_memory_that_a_parameter_was_given_a_view_of_is_not_overwritten(world, how):
     """As many refer to the array beneath as where the pool keeps it."""
-    layer, step, x = _trained(world)
+    layer, step, x = _trained(world, how)
     step(x)
     shape, layout = layer.weight.shape, layer.weight.layout
     given = np.zeros((2, *shape), np.float32).reshape(-1)
@@ -462,6 +467,79 @@ def test_a_call_that_is_refused_has_updated_nothing(world, kind):
                 assert weight.value.full().tobytes() == before.tobytes()
         found.append(weight.value.full().tobytes())
     assert found[0] == found[1]
+
+
+@pytest.mark.ranks(1)
+def test_an_update_that_is_refused_has_overwritten_nothing(world):
+    """The gradient of the second parameter has a shape that nothing could take."""
+    layout = Mesh((1,), ("x",))(None, None)
+    weights = [nn.Parameter((64, SMALLEST // 128), layout) for _ in range(2)]
+    for k, weight in enumerate(weights):
+        weight.materialise(world, seed=k)
+        weight.assign(weight.value * 2)
+    optimiser, before = nn.SGD(weights, 0.5), [weight.value.full() for weight in weights]
+    weights[0].value.grad = Tensor.from_global(np.ones(weights[0].shape, np.float32), layout, world)
+    weights[1].value.grad = Tensor.from_global(np.ones((3, 5), np.float32), layout, world)
+    with pytest.raises(ValueError, match="broadcast"):
+        optimiser.step()
+    for weight, value in zip(weights, before):
+        np.testing.assert_array_equal(weight.value.full(), value)
+
+
+def _gradient(parameter):
+    return parameter.value.grad
+
+
+@pytest.mark.ranks(1)
+@pytest.mark.parametrize(
+    ("hold", "numbers"),
+    [
+        (_gradient, lambda held: held.held[0]),
+        (lambda parameter: _gradient(parameter).held, lambda held: held[0]),
+        (lambda parameter: _gradient(parameter).local(), np.asarray),
+        (lambda parameter: memoryview(_gradient(parameter).shards[0][1:, ::2]), np.asarray),
+        (lambda parameter: _gradient(parameter).detach(), lambda held: held.held[0]),
+    ],
+)
+def test_optimisers_write_to_gradients_that_nobody_has(world, hold, numbers, monkeypatch):
+    spends, usual = [], nn.SGD._block
+
+    def block(optimiser, *arrays):
+        spends.append(optimiser.spends)
+        usual(optimiser, *arrays)
+
+    monkeypatch.setattr(nn.SGD, "_block", block)
+    layer, _, x = _trained(world)
+    optimiser = nn.SGD(layer.parameters(), 0.5)
+    for held in (False, True):
+        nn.backward(ops.sum(layer(x)))
+        kept = hold(layer.weight) if held else None
+        before, value = _gradient(layer.weight).full().copy(), layer.weight.value.full()
+        optimiser.step()
+        assert spends.pop() is not held
+        np.testing.assert_array_equal(layer.weight.value.full(), value - before * np.float32(0.5))
+        assert layer.weight.grad is None
+    np.testing.assert_array_equal(numbers(kept), before[1:, ::2] if isinstance(kept, memoryview) else before)
+
+
+@pytest.mark.ranks(1)
+@pytest.mark.parametrize("passed", ["before", "again"])
+def test_a_graph_that_is_passed_backward_after_an_update_knows_the_values_before_it(world, passed):
+    layer, step, x = _trained(world, lambda step: step)
+    step(x)
+    step(x)
+    optimiser, value, seen = nn.SGD(layer.parameters(), 0.5), layer.weight.value.full(), x.detach()
+    seen.requires_grad = True
+    loss = ops.sum(layer(seen))
+    if passed == "before":
+        nn.backward(ops.sum(layer(x)))
+    else:
+        loss.backward(retain_graph=True)
+    optimiser.step()
+    assert (layer.weight.value.full() != value).any()
+    seen.grad = None
+    loss.backward()
+    np.testing.assert_allclose(seen.grad.full(), np.tile(value.sum(1), (2, 1)), rtol=1e-4, atol=1e-4)
 
 
 REFUSED = {

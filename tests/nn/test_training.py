@@ -43,6 +43,18 @@ def single():
     return {tied: train_gpt(LockStep(1), mesh, mesh("dp", None, None), tied=tied) for tied in (False, True)}
 
 
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_process_of_one_rank_trains_by_the_same_bits_while_somebody_records(single, tied):
+    """Then gradients take the way of many ranks, and nothing is written over."""
+    mesh = Mesh((1, 1), ("dp", "tp"))
+    with record() as trace:
+        losses, weights = train_gpt(LockStep(1), mesh, mesh("dp", None, None), tied=tied)
+    assert any(span.name == "matmul.backward" for span in trace.spans)
+    assert losses == single[tied][0]
+    for name, weight in weights.items():
+        np.testing.assert_array_equal(weight, single[tied][1][name])
+
+
 @pytest.mark.ranks(4, 8)
 @pytest.mark.parametrize("sequence", [False, True], ids=["tensor", "sequence"])
 @pytest.mark.parametrize("tied", [False, True], ids=["head", "tied"])
