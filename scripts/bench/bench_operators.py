@@ -116,7 +116,7 @@ def plain_numpy(n: int) -> float:
 
 
 def overhead() -> None:
-    """Microseconds of a repeated small call with nothing to communicate, beside numpy's own."""
+    """Microseconds of a repeated small call with nothing to communicate, beside numpy's own that gives such an array."""
     here = world() if MPI.COMM_WORLD.Get_size() > 1 else LockStep(1)
     mesh = Mesh((here.size,), ("tp",))
     a = Tensor.from_global(np.ones((8, 8), np.float32), mesh(None, None), here)
@@ -124,6 +124,17 @@ def overhead() -> None:
     calls = {
         "add": (lambda: local + local, lambda: ops.add(a, a)),
         "matmul": (lambda: local @ local, lambda: ops.matmul(a, a)),
+        "times a number": (lambda: local * 2, lambda: a * 2),
+        "greater than a number": (lambda: local > 0, lambda: a > 0),
+        "relu": (lambda: np.maximum(local, 0), lambda: ops.relu(a)),
+        "exp": (lambda: np.exp(local), lambda: ops.exp(a)),
+        "sum": (local.sum, a.sum),
+        "mean": (local.mean, a.mean),
+        "max": (local.max, a.max),
+        "softmax": (lambda: softmax(local), lambda: ops.softmax(a)),
+        "reshape": (lambda: local.reshape(4, 16), lambda: a.reshape(4, 16)),
+        "transpose": (lambda: np.ascontiguousarray(local.T), lambda: a.T),
+        "rows": (lambda: local[1:3].copy(), lambda: a[1:3]),
     }
     for name, (plain, ours) in calls.items():
         others, pairs = Neighbours(), [(repeated(plain), repeated(ours)) for _ in range(5)]
@@ -131,6 +142,12 @@ def overhead() -> None:
         note = f"numpy {base:.2f} us, spmdsim {min(pair[1] for pair in pairs):.2f} us"
         group = "a repeated small operator, above 2.5 x numpy's own time"
         row(group, f"8 x 8 {name}", beyond, "us", most=1.0, others=others.cores(), note=note)
+
+
+def softmax(x: np.ndarray) -> np.ndarray:
+    """Of rows, as numpy's users write it."""
+    powers = np.exp(x - x.max(-1, keepdims=True))
+    return powers / powers.sum(-1, keepdims=True)
 
 
 def repeated(call, rounds: int = 4000) -> float:

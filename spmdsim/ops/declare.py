@@ -185,7 +185,7 @@ def binary(
             if compares and isinstance(like, Tensor) and like.meta.dtype.kind in "iu":
                 a, b = _comparable(a, like.dtype), _comparable(b, like.dtype)
             a, b = (
-                (as_operand(a, like), as_operand(b, like))
+                (a if a is like else as_operand(a, like), b if b is like else as_operand(b, like))
                 if isinstance(like, Tensor)
                 else operands(name, (a, b))
             )

@@ -74,7 +74,7 @@ def _by_numpy(name: str, dtype: Callable[..., np.dtype], **more: Any) -> Op:
             shape = [1 if i in dims else n for i, n in enumerate(x.shape) if keepdims or i not in dims]
             kind = function(np.ones(1, x.dtype)).dtype
             return np.full(shape, identity(name, kind), kind)
-        return np.asarray(function(x, axis=dims, keepdims=keepdims))
+        return np.asarray(getattr(x, name)(axis=dims, keepdims=keepdims))
 
     return Op(name, _rule(name), forward, dtype=dtype, **more)
 
@@ -177,9 +177,9 @@ def mean(x: Tensor, dims: Dims = None, keepdims: bool = False, *, axis: Dims = N
 
 def _extreme(op: Op, x: Tensor, dims: Dims, keepdims: bool) -> Tensor:
     over = normal_dims(dims, x.ndim)
-    if 0 in [x.shape[d] for d in over]:
+    if 0 in x.meta.shape and 0 in [x.shape[d] for d in over]:
         raise RuleError(f"{op.name} of no elements is undefined: shape {x.shape}, dims {over}")
-    result = op(x.detach(), dims=over, keepdims=keepdims)
+    result: Tensor = apply(op, (x.detach(),), {"dims": over, "keepdims": keepdims})
     if not x.requires_grad:
         return result
     # The gradient is that of a weighted sum over the elements that attain the extreme, in equal parts.

@@ -65,8 +65,9 @@ def as_operand(value: Operand, like: Tensor) -> Tensor:
     if isinstance(value, Tensor):
         return value
     if isinstance(value, (int, float, complex)):
-        # Zeros of both signs are equal, and no dtype's number is another one's.
-        world, number = like.world, _number(like.meta.dtype, value, "" if value else repr(value))
+        # Zeros of both signs are equal.
+        sign = "" if value or type(value) is int else repr(value)
+        world, number = like.world, _number(like.meta.dtype, value, sign)
         held = number if world.has_data else world.empty((), number.dtype)
         meta = _of_number(like.meta.layout.mesh, number.dtype)
         # -1 and -2 have one hash, each nan has another.
@@ -84,7 +85,7 @@ def as_operand(value: Operand, like: Tensor) -> Tensor:
 
 
 @lru_cache(maxsize=1024, typed=True)
-def _number(beside: np.dtype, value: complex, zero: str) -> np.ndarray:
+def _number(beside: np.dtype, value: complex, sign: str) -> np.ndarray:
     """A Python number as an array that is only read, in the type that it has beside elements of another one."""
     dtype = _with_number(beside, value)
     try:

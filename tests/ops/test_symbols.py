@@ -242,3 +242,13 @@ def test_an_attribute_that_tensors_do_not_have_says_what_there_is(word, instead)
     with pytest.raises(AttributeError, match="has no attribute") as raised:
         getattr(tensor(), word)
     assert instead in str(raised.value) and not hasattr(tensor(), "__array_interface__")
+
+
+def test_numbers_that_are_equal_are_not_taken_for_one_another():
+    """What Python calls equal has several types, and zeros have signs."""
+    array = np.array([1.0, -2.0], np.float32)
+    x = Tensor.from_global(array, Mesh((1,), ("x",))(None), LockStep(1))
+    values = [0, 0.0, -0.0, False, 0j, complex(0.0, -0.0), complex(-0.0, 0.0), 1, 1.0, True, 1 + 0j]
+    for value in (*values, *reversed(values)):
+        result, expected = (x * value).full(), array * value
+        assert (result.dtype, result.tobytes()) == (expected.dtype, expected.tobytes()), value
