@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from inspect import isfunction
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 
 import spmdsim
+import spmdsim.nn
 import spmdsim.ops as ops
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -23,6 +29,9 @@ TYPES = {
         x.sum(); x.sum(0); x.sum(axis=0); x.mean(axis=(0, 1), keepdims=True); x.max(dim=1); x.min(axis=None)
         x.std(axis=0, ddof=1); x.var(correction=1); x.prod(axis=1); x.all(axis=0); x.any(); x.argmax(axis=1); x.argmin(dim=0)
         x.reshape((2, -1)); x.reshape(-1); x.transpose([1, 0]); x.T; x.flatten(0); x.astype("float32"); x.astype(np.int64)
+        Tensor.zeros((4, 4), layout=x.layout, world=x.world); Tensor.arange(4, dtype="f4", layout=mesh("a"), world=x.world)
+        nn.Linear(4, 4, mesh("a", None))(x); nn.Sequential(nn.Linear(4, 4, mesh("a", None)), relu)(x)
+        Tensor.from_global(lambda index: np.ones((4, 4))[index], x.layout, x.world, shape=(4, 4), dtype=float)
         x.to(mesh(None, None)); x.detach(); relu(x); matmul(x, x, transpose_b=True); matmul(x, np.ones((4, 4)))
         matmul.shard(((2, 1), (1, 2)))(x, x); relu.shard((mesh("a", None),))(x); einsum("ij,jk->ik", x, x); linear(x, x)
         compile(relu)(x); softmax(x, axis=0); softmax(x, -1); ops.sum(x, axis=0); ops.concat([x, x], axis=1); ops.where(x > 0, x, 0)
@@ -37,6 +46,8 @@ TYPES = {
     "Plan": "plan(x.layout, mesh(None, None), (4, 4)); plan(x.layout, x.layout, (4, 4), style='mindspore').ours",
     "Layout": "x.layout; mesh('a', None)",
     "ndarray": "x.full(); x.numpy()",
+    "tuple[Tensor, Tensor]": "Pair()(x); Pair()(x, scale=2.0)",
+    "object": "nn.Module().forward(x)",
 }
 #: What it refuses.
 REFUSED = (
@@ -61,12 +72,34 @@ REFUSED = (
         "check(x, x, operands=3)",
     ),
     *("x.to('a')", "plan(x, x, (4, 4))", "compile(softmax)(x, axis='rows')"),
+    *(
+        "Pair()(x, x)",
+        "Pair()()",
+        "nn.Linear(4, 4, mesh('a', None))(3)",
+        "nn.Sequential(nn.Linear(4, 4, mesh('a', None)))('x')",
+    ),
+    *("Tensor.zeros('a')", "Tensor.arange(4, device=3)", "Tensor.from_global(print, x)"),
 )
+#: What worlds of other kinds override: their arrays are of any type.
+PLUGS = (spmdsim.core.world.World, spmdsim.worlds.base.World)
+#: What numpy's own method of that name gives: a number of any kind, or lists of lists of them.
+AS_NUMPY = {"Tensor.item", "Tensor.tolist"}
 PROGRAM = """
 import numpy as np
 
 from spmdsim import LockStep, Mesh, Tensor, check, compile, einsum, linear, local_map, matmul, ops, plan, relu, search
-from spmdsim import simulate, softmax
+from spmdsim import nn, simulate, softmax
+
+
+class Pair(nn.Module):
+    def __init__(self) -> None:
+        self.layers = nn.ModuleList([nn.Linear(4, 4, mesh("a", None)), relu])
+
+    def forward(self, x: Tensor, scale: float = 1.0) -> tuple[Tensor, Tensor]:
+        for layer in self.layers:
+            x = layer(x)
+        return x, x * scale
+
 
 mesh = Mesh((2, 2), ("a", "b"))
 x = Tensor.from_global(np.ones((4, 4)), mesh("a", "b"), LockStep(4))
@@ -109,13 +142,62 @@ def test_public_names_and_a_program_have_their_types(tmp_path):
     assert errors == {first + k for k in range(1, len(REFUSED) + 1)}, "\n".join(told)
 
 
+def promised(name: str, value: object) -> Iterator[tuple[str, object, ModuleType]]:
+    """What is said of the parameters and results of something public, and of its fields, and where."""
+    if isinstance(value, type):
+        parts: dict[str, object] = {}
+        for kind in [
+            kind for kind in value.__mro__ if kind.__module__.startswith("spmdsim") and kind not in PLUGS
+        ]:
+            for field, said in vars(kind).get("__annotations__", {}).items():
+                if field[0] != "_":
+                    yield f"{name}.{field}", said, sys.modules[kind.__module__]
+            parts = vars(kind) | parts
+        for part, held in parts.items():
+            function = next(
+                (f for way in ("fget", "func", "__func__") if (f := getattr(held, way, None))), held
+            )
+            if isfunction(function) and not re.match("_(?!_)", part):
+                yield from promised(f"{name}.{part}", function)
+    else:
+        signature = inspect.signature(value)
+        for said in (signature.return_annotation, *(p.annotation for p in signature.parameters.values())):
+            yield f"{name}{signature}", said, sys.modules[inspect.unwrap(value).__module__]
+
+
+def is_untyped(said: object, module: ModuleType) -> bool:
+    """Whether ``Any`` is in an annotation, or in what it names; numpy's own types have it among their parameters."""
+    if not isinstance(said, str):
+        return "typing.Any" in repr(said).replace("dtype[typing.Any]", "")
+    for node in ast.walk(ast.parse(said, mode="eval")):
+        if isinstance(node, ast.Name) and node.id not in ("ArrayLike", "DTypeLike"):
+            places = [module, *(m for n, m in sys.modules.items() if n.startswith("spmdsim"))]
+            named = next((vars(place)[node.id] for place in places if node.id in vars(place)), None)
+            if named is Any or (
+                not isinstance(named, (type, str, ModuleType))
+                and is_untyped(getattr(named, "__bound__", named), module)
+            ):
+                return True
+    return False
+
+
+def test_nothing_that_programs_call_is_of_any_type():
+    """Type checkers say nothing of what is: each parameter, result and field has a type of its own."""
+    doors = (spmdsim, ops, spmdsim.nn)
+    public = {name: getattr(door, name) for door in doors for name in door.__all__ if name != "__version__"}
+    seen = [one for name, value in public.items() if callable(value) for one in promised(name, value)]
+    assert len(seen) > 2000
+    untyped = {(where, said) for where, said, module in seen if is_untyped(said, module)}
+    assert {where.partition("(")[0] for where, _ in untyped} == AS_NUMPY, untyped
+
+
 def test_the_program_runs():
     """What types promise holds: each of its lines gives that."""
     space: dict[str, object] = {}
     exec(PROGRAM, space)
     seen = 0
     for line in re.split(r"[;\n]", TYPES["Tensor"]):
-        if line.strip() and not re.search("gather|one_hot|x\\[x|linear|entropy|// 2|% x|\\[1.0", line):
+        if line.strip() and not re.search("nn[.]|gather|one_hot|x\\[x|linear|entropy|// 2|% x|\\[1.0", line):
             assert isinstance(eval(line.strip(), space), spmdsim.Tensor), line
             seen += 1
     assert seen > 50

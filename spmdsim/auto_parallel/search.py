@@ -40,7 +40,7 @@ MOST_BINARY_AXES = 4
 
 
 def search(
-    program: Graph | Callable[..., Any] | str,
+    program: Graph | Callable[..., object] | str,
     mesh_or_ranks: int | Mesh | Sequence[Mesh],
     *,
     method: str = "auto",

@@ -79,7 +79,7 @@ class Compiled(Pictured, Generic[P, R]):
         self.programs[key] = [program, *self.programs.get(key, [])][:ALIKE]
         return cast(R, _detached(result))
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Compiled[P, R]:
+    def __deepcopy__(self, memo: dict[int, object]) -> Compiled[P, R]:
         """The copied function, to be recorded anew: programs know the parameters, and the optimisers, of this one."""
         return Compiled(deepcopy(self.function, memo))
 

@@ -19,6 +19,7 @@ from itertools import compress
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from spmdsim.core import elements
 from spmdsim.core.layout import Layout
@@ -33,7 +34,8 @@ from spmdsim.pictured import Pictured
 
 Arrays = list[np.ndarray]
 Dtypes = Sequence[np.dtype]
-Local = Callable[..., Any]
+#: A local function: arrays in, and out.
+Local = Callable[..., object]
 RuleSource = Rule | Callable[..., Rule | tuple[Rule, Mapping[str, int]]]
 
 
@@ -54,11 +56,11 @@ class Op(Pictured):
     name: str
     rule: RuleSource
     forward: Local
-    vjp: Callable[..., Sequence[Any]] | None = None
-    dtype: Callable[..., Any] | None = None
+    vjp: Callable[..., Sequence[object]] | None = None
+    dtype: Callable[..., DTypeLike | tuple[DTypeLike, ...]] | None = None
 
     #: What the tape keeps of a call.
-    node: ClassVar[Any] = OpNode
+    node: ClassVar[type[OpNode]] = OpNode
 
     def __call__(self, *tensors: T, **params: object) -> T:
         """Apply the operator; see :func:`apply`. Several results are a tuple."""
@@ -78,14 +80,14 @@ class Op(Pictured):
         """Element type of the result; of several results that are not alike a tuple of them."""
         if self.dtype is None:
             return elements.types.promoted(*dtypes)
-        kind = self.dtype(*dtypes, **params)
+        kind: Any = self.dtype(*dtypes, **params)
         return kind if isinstance(kind, tuple) else np.dtype(kind)
 
     def output_layouts(self, bound: BoundRule, strategy: Strategy) -> tuple[Layout, ...]:
         """The layouts in which the local function leaves the results."""
         return bound.output_layouts(strategy)
 
-    def computed(self, recipe: Any, tensors: Sequence[Tensor], params: Params) -> list[Arrays]:
+    def computed(self, recipe: Recipe, tensors: Sequence[Tensor], params: Params) -> list[Arrays]:
         """The arrays of the results on every owned rank, from operands where the local function wants them."""
         run = partial(calculated, recipe, tensors[0].world, params)
         return performed(run, *[tensor.held for tensor in tensors])  # type: ignore[no-any-return]
@@ -109,8 +111,8 @@ class Recipe:
     inputs: tuple[Meta, ...]
     outputs: tuple[Meta, ...]
     active: tuple[bool, ...]
-    forward: Local
-    vjp: Local | None
+    forward: Callable[..., Any]
+    vjp: Callable[..., Any] | None
 
     @classmethod
     def derive(

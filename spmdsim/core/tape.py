@@ -28,7 +28,7 @@ from spmdsim.errors import LayoutError, UsageTypeError
 if TYPE_CHECKING:
     from spmdsim.core.operator import Recipe
 
-Params = dict[str, Any]
+Params = dict[str, object]
 #: Of one tensor, as they arrive: not yet added up, in any layout, partial or not.
 Gradients = list[Any]
 _numbers = count()

@@ -135,7 +135,7 @@ class Tensor(Pictured):
         return cls(world, meta, pieces(world, meta, lambda index: array[index].copy()), requires_grad)
 
     @property
-    def shards(self) -> list[Any]:
+    def shards(self) -> list[np.ndarray]:
         """One array of type ``dtype`` per rank that this process owns; WorldError if ranks did not all call the same."""
         self.world.settle()
         return self.held if self.meta.held is self.meta.dtype else in_type(self.held, self.meta.dtype)

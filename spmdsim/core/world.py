@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from spmdsim.core.tensor import Meta, Tensor
 
 #: One array per owned rank.
-Shards = list[Any]
+Shards = list[np.ndarray]
 #: Who writes down what is calculated, to do it again; the last one counts.
 programs: list[Any] = []
 

@@ -210,7 +210,7 @@ class LocalFunction(Pictured):
             dtype = np.dtype(self._dtype or promoted(*[x.dtype for x in moved]))
             return tuple((shape, dtype) for shape in wanted), None
         run = computed_widely(self._pieces, tuple(x.meta.held for x in moved))
-        jobs = {
+        jobs: dict[int, Callable[[], Any]] = {
             rank: bound(run, rank, len(leaves), *[arrays[k] for arrays in held], structure=structure)
             for k, rank in enumerate(world.ranks)
             if rank in leaves[0].mesh
@@ -346,12 +346,12 @@ def _guessed(leaf: Layout, piece: Shape, moved: Sequence[Tensor]) -> Shape:
 
 @overload
 def local_map(
-    function: Callable[..., Any],
+    function: Callable[..., object],
     *,
     in_layouts: Layouts | None = None,
     out_layouts: Layouts | None = None,
     partial: Partials = (),
-    vjp: Callable[..., Any] | None = None,
+    vjp: Callable[..., object] | None = None,
     flops: Flops | None = None,
     shape: GlobalShapes | None = None,
     dtype: DTypeLike | None = None,
@@ -366,26 +366,26 @@ def local_map(
     in_layouts: Layouts | None = None,
     out_layouts: Layouts | None = None,
     partial: Partials = (),
-    vjp: Callable[..., Any] | None = None,
+    vjp: Callable[..., object] | None = None,
     flops: Flops | None = None,
     shape: GlobalShapes | None = None,
     dtype: DTypeLike | None = None,
     name: str | None = None,
-) -> Callable[[Callable[..., Any]], LocalFunction]: ...
+) -> Callable[[Callable[..., object]], LocalFunction]: ...
 
 
 def local_map(
-    function: Callable[..., Any] | None = None,
+    function: Callable[..., object] | None = None,
     *,
     in_layouts: Layouts | None = None,
     out_layouts: Layouts | None = None,
     partial: Partials = (),
-    vjp: Callable[..., Any] | None = None,
+    vjp: Callable[..., object] | None = None,
     flops: Flops | None = None,
     shape: GlobalShapes | None = None,
     dtype: DTypeLike | None = None,
     name: str | None = None,
-) -> LocalFunction | Callable[[Callable[..., Any]], LocalFunction]:
+) -> LocalFunction | Callable[[Callable[..., object]], LocalFunction]:
     """A function of a rank's own arrays as an operator on global tensors; also a decorator.
 
     The function runs on each rank's pieces of the operands, which it may not change, and gives its pieces of the

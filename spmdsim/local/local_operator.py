@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +14,8 @@ from spmdsim.errors import RuleError, SpmdError
 from spmdsim.local.turns import together
 from spmdsim.notation.rules import Shape
 from spmdsim.tensor import Op
+from spmdsim.tensor.program_operator import V
+from spmdsim.worlds.base import World
 
 
 @contextmanager
@@ -78,7 +80,7 @@ class LocalOp(Op):
 
     flops: Any = None
 
-    def on_ranks(self, world: Any, mesh: Mesh, jobs: dict[Any, Any]) -> dict[int, Any]:
+    def on_ranks(self, world: World, mesh: Mesh, jobs: dict[int, Callable[[], V]]) -> dict[int, V]:
         """The functions may call collectives: those of all ranks take turns."""
         return together(world, mesh, self.name, jobs)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import wraps
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -18,7 +18,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 Structure = tuple[Any, Any, tuple[Any, ...]]
 LEAF: Structure = ("leaf", None, ())
 #: A layout for all, or one for each; of lists and dicts of arrays lists and dicts of them.
-Layouts = Layout | Sequence[Any] | dict[str, Any]
+Layouts: TypeAlias = "Layout | Sequence[Layouts | None] | Mapping[str, Layouts | None]"
 
 
 def _is_leaf(value: Any) -> bool:
@@ -113,7 +113,7 @@ def outcome_of(layouts: Layouts | None) -> Structure:
     """How results stand whose layouts stand so."""
     if layouts is None or isinstance(layouts, Layout):
         return LEAF
-    if isinstance(layouts, dict):
+    if isinstance(layouts, Mapping):
         return type(layouts), tuple(layouts), tuple(map(outcome_of, layouts.values()))
     return type(layouts), len(layouts), tuple(map(outcome_of, layouts))
 
@@ -124,6 +124,6 @@ def flat_layouts(layouts: Layouts | None) -> list[Layout | None]:
         return [layouts]
     return [
         one
-        for part in (layouts.values() if isinstance(layouts, dict) else layouts)
+        for part in (layouts.values() if isinstance(layouts, Mapping) else layouts)
         for one in flat_layouts(part)
     ]

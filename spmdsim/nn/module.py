@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, cast
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -23,8 +23,20 @@ from spmdsim.tensor.sources import Described, check_layout
 from spmdsim.tensor.symbols import become
 from spmdsim.trace.recorder import unseen
 
+P = ParamSpec("P")
+R = TypeVar("R", covariant=True)
+
 if TYPE_CHECKING:
     from spmdsim.worlds.base import World
+
+
+class HasForward(Protocol[P, R]):
+    """What has a ``forward`` with these parameters and this result: a call takes and gives the same."""
+
+    @property
+    def forward(self) -> Callable[P, R]:
+        """Compute."""
+
 
 Index = tuple[slice, ...]
 #: Gives the block of a parameter at an index, from its shape, dtype and seed.
@@ -278,11 +290,15 @@ class Module(Pictured):
     ['scale']
     """
 
-    def forward(self, *inputs: Any, **options: Any) -> Any:
-        """Compute; defined by each module: this one raises a UsageTypeError."""
-        raise UsageTypeError(f"{type(self).__name__} defines no forward()")
+    if TYPE_CHECKING:
+        forward: Callable[..., object]
+    else:
 
-    def __call__(self, *inputs: Any, **options: Any) -> Any:
+        def forward(self, *inputs: object, **options: object) -> object:
+            """Compute; defined by each module: this one raises a UsageTypeError."""
+            raise UsageTypeError(f"{type(self).__name__} defines no forward()")
+
+    def __call__(self: HasForward[P, R], *inputs: P.args, **options: P.kwargs) -> R:
         """Run :meth:`forward`."""
         return self.forward(*inputs, **options)
 
@@ -349,26 +365,26 @@ class ModuleList(Module):
     #: The attribute that holds them, with which their parameters' paths begin.
     attribute = "steps"
 
-    def __init__(self, modules: Iterable[Callable[..., Any]] = ()) -> None:
+    def __init__(self, modules: Iterable[Callable[..., Tensor]] = ()) -> None:
         setattr(self, self.attribute, list(modules))
 
-    def _modules(self) -> list[Any]:
-        return cast(list[Any], getattr(self, self.attribute))
+    def _modules(self) -> list[Callable[..., Tensor]]:
+        return cast("list[Callable[..., Tensor]]", getattr(self, self.attribute))
 
-    def append(self, module: Callable[..., Any]) -> ModuleList:
+    def append(self, module: Callable[..., Tensor]) -> ModuleList:
         """One more at the end."""
         self._modules().append(module)
         return self
 
-    def extend(self, modules: Iterable[Callable[..., Any]]) -> ModuleList:
+    def extend(self, modules: Iterable[Callable[..., Tensor]]) -> ModuleList:
         """Several more at the end."""
         self._modules().extend(modules)
         return self
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Callable[..., Tensor]]:
         return iter(self._modules())
 
-    def __getitem__(self, index: int) -> Any:
+    def __getitem__(self, index: int) -> Callable[..., Tensor]:
         return self._modules()[index]
 
     def __len__(self) -> int:
@@ -385,10 +401,10 @@ class Sequential(ModuleList):
     ['steps.0.weight', 'steps.0.bias', 'steps.1.weight', 'steps.1.bias']
     """
 
-    def __init__(self, *modules: Callable[..., Any]) -> None:
+    def __init__(self, *modules: Callable[..., Tensor]) -> None:
         super().__init__(modules)
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: Tensor) -> Tensor:
         """The last one's result."""
         for module in self:
             x = module(x)

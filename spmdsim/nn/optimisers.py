@@ -114,7 +114,7 @@ class Optimiser(Pictured):
         self.counts: dict[int, int] = {}
         self.count = 0
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Optimiser:
+    def __deepcopy__(self, memo: dict[int, object]) -> Optimiser:
         """A copy that goes on with copies of the parameters, from where this one is."""
         copied = memo[id(self)] = copy(self)
         vars(copied).update({name: deepcopy(value, memo) for name, value in vars(self).items()})
@@ -180,7 +180,9 @@ class Optimiser(Pictured):
             return value
         return Tensor(world, Meta.of(layout, value.shape, value.dtype), shards, origin=origin)
 
-    def advanced(self, parameter: Parameter, values: list[Any], changes: list[Any]) -> list[Any]:
+    def advanced(
+        self, parameter: Parameter, values: list[np.ndarray], changes: list[np.ndarray]
+    ) -> list[np.ndarray]:
         """A parameter's next shards from its shards and their gradients; its state goes on, too."""
         if len(values) == 1 and self.is_stateless(values[0]):
             return [self.advanced_alone(parameter, values[0], changes[0])]

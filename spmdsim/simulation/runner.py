@@ -34,7 +34,7 @@ MOST_RANKS = 1 << 16
 
 
 def simulate(
-    program: Callable[..., Any] | str | os.PathLike[str],
+    program: Callable[..., object] | str | os.PathLike[str],
     n: int,
     *args: object,
     machine: MachineLike = None,

@@ -41,7 +41,7 @@ OUTLIER = 64.0
 LOST = 256.0
 
 
-Reference = Tensor | ArrayLike | Measured | Callable[..., Any]
+Reference = Tensor | ArrayLike | Measured | Callable[..., object]
 
 
 def check(
@@ -98,7 +98,7 @@ def check(
     wrong = next((summary for summary in summaries if isinstance(summary, str)), None)
     if wrong is not None:
         return Verdict("WRONG", math.inf, 0.0, f"the pieces do not cover the tensor: {wrong}")
-    limits = limits.over([summary for summary in summaries if summary is not None])
+    limits = limits.over([summary for summary in summaries if isinstance(summary, _Summary)])
     judged = iter([_judge(piece, limits) for piece in held])
     mine = [next(judged) if isinstance(piece, _Piece) else None for piece in surveys]
     reports = [report for report in world.gather_objects(mine, "check") if report is not None]

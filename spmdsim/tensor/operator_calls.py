@@ -134,14 +134,16 @@ class CallRecipe(Recipe):
         if not self.op.contextual:
             return super().on_ranks(world, function, *lists)
         columns = zip(world.ranks, self.active, *lists)
-        jobs = {r: partial(function, *arrays, head=self.head(r)) for r, active, *arrays in columns if active}
+        jobs: dict[int, Callable[[], Any]] = {
+            r: partial(function, *arrays, head=self.head(r)) for r, active, *arrays in columns if active
+        }
         results = self.op.on_ranks(world, self.strategy.mesh, jobs)
         return [results.get(rank) for rank in world.ranks]
 
     @cached_property
     def duals(self) -> tuple[Layout, ...]:
         """Layouts in which the results' gradients are taken."""
-        return self.op.duals(self)
+        return self.op.duals(self.bound, self.strategy)
 
     def typed(self, result: Any) -> tuple[np.ndarray, ...]:
         """What the local function gave, in the types that the results' metas say, if these hold it."""

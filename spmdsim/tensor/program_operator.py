@@ -11,7 +11,7 @@ import numpy as np
 
 from spmdsim.core import operator
 from spmdsim.core.layout import Layout, Mesh
-from spmdsim.core.operator import routed
+from spmdsim.core.operator import Local, routed
 from spmdsim.core.rule import BoundRule, Strategy, laid_out
 from spmdsim.core.step import Route
 from spmdsim.core.tape import Gradients, OpNode, Params, like
@@ -21,8 +21,10 @@ from spmdsim.layout.cuts import ShardedOp, applied, sharded
 from spmdsim.layout.element_type import computed_widely
 from spmdsim.pictured import ShortRepr
 from spmdsim.trace.recorder import open_traces
+from spmdsim.worlds.base import World
 
 T = TypeVar("T", bound=Tensor)
+V = TypeVar("V")
 
 #: How a user may give a strategy: cuts per operand, a layout per operand, or axes per factor.
 WrittenCuts = Sequence[Sequence[int]] | Sequence[int]
@@ -185,7 +187,7 @@ class Op(operator.Op):
     varying: tuple[str, ...] = ()
     moves: bool = False
 
-    node: ClassVar[Any] = CallNode
+    node: ClassVar[type[OpNode]] = CallNode
 
     def __call__(self, *tensors: T, **params: object) -> T:
         """Apply the operator; see :func:`spmdsim.tensor.operator_calls.apply`. Several results are a tuple: :meth:`results`."""
@@ -213,7 +215,7 @@ class Op(operator.Op):
         """That in which it was computed; pending reductions are done if it finishes them."""
         return computed.reduced if self.finish else computed
 
-    def functions(self, dtypes: Sequence[np.dtype]) -> tuple[Callable[..., Any], Callable[..., Any] | None]:
+    def functions(self, dtypes: Sequence[np.dtype]) -> tuple[Local, Local | None]:
         """The local functions for operands and results of these types: floats of 16 bits come as float32."""
         forward = self.forward if self.moves else computed_widely(self.forward, dtypes)
         return forward, None if self.vjp is None else computed_widely(self.vjp, dtypes)
@@ -233,14 +235,14 @@ class Op(operator.Op):
         """Whether its results have gradients that go on to its operands."""
         return self.functions(())[1] is not None
 
-    def prepared(self, bound: BoundRule, strategy: Strategy, params: dict[str, Any]) -> Any:
+    def prepared(self, bound: BoundRule, strategy: Strategy, params: Params) -> object:
         """What else a kind of operators derives once, for its recipe; it is then not run the plain way."""
         return None
 
-    def duals(self, recipe: Any) -> tuple[Layout, ...]:
+    def duals(self, bound: BoundRule, strategy: Strategy) -> tuple[Layout, ...]:
         """The layouts in which gradients of its results are taken."""
-        return tuple(meta.layout.dual() for meta in recipe.outputs)
+        return tuple(layout.dual() for layout in self.output_layouts(bound, strategy))
 
-    def on_ranks(self, world: Any, mesh: Mesh, jobs: dict[Any, Any]) -> dict[int, Any]:
+    def on_ranks(self, world: World, mesh: Mesh, jobs: dict[int, Callable[[], V]]) -> dict[int, V]:
         """What contextual local functions give, by rank; each is forgotten as soon as it has run."""
         return {rank: jobs.pop(rank)() for rank in [*jobs]}

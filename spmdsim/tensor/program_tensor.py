@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from importlib import import_module
 from inspect import signature
-from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, TypeAlias, TypedDict, TypeVar
 
 import numpy as np
 
@@ -22,12 +22,14 @@ from spmdsim.worlds.base import ORIGINS, World
 from spmdsim.worlds.current import world as current
 
 if TYPE_CHECKING:
-    from types import EllipsisType
+    from types import EllipsisType, ModuleType
 
     from numpy.typing import DTypeLike
+    from typing_extensions import Unpack
 
     from spmdsim.ops.dim_reductions import Dims
     from spmdsim.tensor.operands import Operand
+    from spmdsim.tensor.sources import GlobalSource, LocalPieces
     from spmdsim.tensor.verdict import Verdict
 
 
@@ -49,16 +51,24 @@ def origin_of(tensors: Sequence[Tensor]) -> int:
 _numpy_protocols = cache(partial(import_module, "spmdsim.numpy_names.protocols"))  # loading it takes a while
 
 
-def _creation(name: str) -> staticmethod[..., Tensor]:
-    """A function of :mod:`spmdsim.tensor.creation`, which is right of this file, as a method of the class."""
+_creation = cache(partial(import_module, "spmdsim.tensor.creation"))  # right of this file
 
-    def create(*args: Any, **options: Any) -> Tensor:
-        tensor: Tensor = getattr(import_module("spmdsim.tensor.creation"), name)(*args, **options)
-        return tensor
 
-    create.__name__ = create.__qualname__ = name
-    create.__doc__ = f"See :func:`spmdsim.tensor.creation.{name}`."
-    return staticmethod(create)
+class Placement(TypedDict, total=False):
+    """Where a new tensor lives, whatever its elements are."""
+
+    layout: Layout | None
+    world: World | None
+    device: str | None
+
+
+class TypedPlacement(Placement, total=False):
+    """The same, and what type its elements have."""
+
+    dtype: DTypeLike | None
+
+
+Sizes: TypeAlias = "int | Sequence[int]"
 
 
 V = TypeVar("V")
@@ -166,18 +176,51 @@ class Tensor(SymbolicTensor):
 
     grad: Tensor | None
 
-    zeros, ones, empty = map(_creation, ("zeros", "ones", "empty"))
-    arange, linspace, eye = map(_creation, ("arange", "linspace", "eye"))
+    @staticmethod
+    def zeros(shape: Sizes, dtype: DTypeLike | None = None, **where: Unpack[Placement]) -> Tensor:
+        """See :func:`spmdsim.tensor.creation.zeros`."""
+        return _creation().zeros(shape, dtype, **where)  # type: ignore[no-any-return]
+
+    @staticmethod
+    def ones(shape: Sizes, dtype: DTypeLike | None = None, **where: Unpack[Placement]) -> Tensor:
+        """See :func:`spmdsim.tensor.creation.ones`."""
+        return _creation().ones(shape, dtype, **where)  # type: ignore[no-any-return]
+
+    @staticmethod
+    def empty(shape: Sizes, dtype: DTypeLike | None = None, **where: Unpack[Placement]) -> Tensor:
+        """See :func:`spmdsim.tensor.creation.empty`."""
+        return _creation().empty(shape, dtype, **where)  # type: ignore[no-any-return]
+
+    @staticmethod
+    def arange(
+        start: float, /, stop: float | None = None, step: float = 1, **where: Unpack[TypedPlacement]
+    ) -> Tensor:
+        """See :func:`spmdsim.tensor.creation.arange`."""
+        return _creation().arange(start, stop, step, **where)  # type: ignore[no-any-return]
+
+    @staticmethod
+    def linspace(
+        start: complex, stop: complex, /, num: int, *, endpoint: bool = True, **where: Unpack[TypedPlacement]
+    ) -> Tensor:
+        """See :func:`spmdsim.tensor.creation.linspace`."""
+        return _creation().linspace(start, stop, num, endpoint=endpoint, **where)  # type: ignore[no-any-return]
+
+    @staticmethod
+    def eye(
+        n_rows: int, n_cols: int | None = None, /, *, k: int = 0, **where: Unpack[TypedPlacement]
+    ) -> Tensor:
+        """See :func:`spmdsim.tensor.creation.eye`."""
+        return _creation().eye(n_rows, n_cols, k=k, **where)  # type: ignore[no-any-return]
 
     @classmethod
     def from_global(  # type: ignore[override]  # a world may be left out
         cls,
-        source: Any,
+        source: GlobalSource,
         layout: Layout,
         world: World | None = None,
         *,
         shape: Sequence[int] | None = None,
-        dtype: Any = None,
+        dtype: DTypeLike | None = None,
         requires_grad: bool = False,
         name: str = "",
     ) -> Tensor:
@@ -219,7 +262,7 @@ class Tensor(SymbolicTensor):
     @classmethod
     def from_local(
         cls,
-        shards: Any,
+        shards: LocalPieces,
         layout: Layout,
         world: World | None = None,
         *,
@@ -298,7 +341,7 @@ class Tensor(SymbolicTensor):
         """``x[index] = value``: the tensor gets new values; no array is written into (see :func:`become`)."""
         become(self, ops.setitem(before(self), index, value), "an assignment")
 
-    def __array_namespace__(self, /, *, api_version: str | None = None) -> Any:
+    def __array_namespace__(self, /, *, api_version: str | None = None) -> ModuleType:
         """The array API standard's functions: :mod:`spmdsim.array_api`; InputError for a version that it is not."""
         xp = import_module("spmdsim.array_api")
         if api_version not in (None, *VERSIONS):
@@ -306,27 +349,6 @@ class Tensor(SymbolicTensor):
                 f"the array API is there in versions {', '.join(VERSIONS)}, not in {api_version!r}"
             )
         return xp
-
-    def __dlpack__(
-        self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None
-    ) -> Any:
-        """The array that this process has whole, for other libraries; UsageTypeError if the tensor lies in pieces."""
-        if self.layout.split_axes or self.layout.partial_axes:
-            raise UsageTypeError(
-                f"a tensor in pieces ({self.layout.short()}) is no array of another library's; use .full() on all ranks"
-            )
-        options = {"stream": stream, "max_version": max_version, "dl_device": dl_device, "copy": copy}
-        chosen = {key: value for key, value in options.items() if value is not None}
-        try:
-            return self.local().__dlpack__(**chosen)
-        except BufferError:  # older versions of the protocol have no word for arrays that are only read
-            if copy is False:
-                raise
-            return self.local().copy().__dlpack__(**chosen)
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        """Main memory, in DLPack's words."""
-        return (1, 0)
 
     if not TYPE_CHECKING:
 

@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from sys import getrefcount
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -23,10 +23,33 @@ from spmdsim.worlds.pool import empty
 from spmdsim.worlds.programs import FastPath
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
     from spmdsim.worlds.base import World
 
 
 Take = Callable[[tuple[slice, ...]], np.ndarray]
+
+
+class Sliceable(Protocol):
+    """What can be sliced like an array, as some files can."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """That of the whole."""
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The type of its elements."""
+
+    def __getitem__(self, index: tuple[slice, ...], /) -> ArrayLike:
+        """A block."""
+
+
+#: What a tensor is made from: an array, what is sliced like one, or a function that gives the block at an index.
+GlobalSource: TypeAlias = "ArrayLike | Sliceable | Callable[[tuple[slice, ...]], ArrayLike]"
+#: The pieces that ranks have already: one, one per owned rank, or a function of the rank.
+LocalPieces: TypeAlias = "ArrayLike | Sequence[ArrayLike] | Callable[[int], ArrayLike]"
 
 
 @dataclass(frozen=True)

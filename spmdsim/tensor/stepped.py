@@ -18,8 +18,9 @@ import numpy as np
 
 from spmdsim.core import BoundRule, Layout, Strategy, operator
 from spmdsim.core.elements import in_type
+from spmdsim.core.operator import Local, Recipe
 from spmdsim.core.step import Step
-from spmdsim.core.tape import OpNode
+from spmdsim.core.tape import OpNode, Params
 from spmdsim.core.tensor import Meta, Tensor
 from spmdsim.core.world import performed, programs
 from spmdsim.layout.cuts import ShardedOp
@@ -84,9 +85,9 @@ class SteppedOp(Op):
     steps: Callable[..., Sequence[Phase]] = lambda *_, **__: ()
     adjoint: Callable[..., Sequence[Any]] | None = None
 
-    node: ClassVar[Any] = AdjointNode
+    node: ClassVar[type[OpNode]] = AdjointNode
 
-    def functions(self, dtypes: Sequence[np.dtype]) -> tuple[Callable[..., Any], Callable[..., Any] | None]:
+    def functions(self, dtypes: Sequence[np.dtype]) -> tuple[Local, Local | None]:
         """The local function for these types; gradients are operators."""
         return super().functions(dtypes)[0], self.adjoint
 
@@ -100,14 +101,13 @@ class SteppedOp(Op):
         facts = (bound.rule, bound.shapes, bound.inputs, bound.outputs, bound.factor_sizes)
         return SteppedRule(*facts, self, tuple(params.items()), tuple(dtypes))
 
-    def prepared(self, bound: BoundRule, strategy: Strategy, params: dict[str, Any]) -> Any:
+    def prepared(self, bound: BoundRule, strategy: Strategy, params: Params) -> object:
         """The steps on the way."""
         return bound.steps(strategy)
 
-    def computed(
-        self, recipe: CallRecipe, tensors: Sequence[Tensor], params: dict[str, Any]
-    ) -> list[list[Any]]:
+    def computed(self, recipe: Recipe, tensors: Sequence[Tensor], params: Params) -> list[list[Any]]:
         """The arrays of the results on every owned rank."""
+        assert isinstance(recipe, CallRecipe)
         world: Any = tensors[0].world
         world.about = derived_origin(world, recipe, tensors)
         run = partial(_through, recipe, world, params)
@@ -116,7 +116,7 @@ class SteppedOp(Op):
         return results
 
 
-def _through(recipe: CallRecipe, world: Any, params: dict[str, Any], *lists: list[Any]) -> list[list[Any]]:
+def _through(recipe: CallRecipe, world: Any, params: Params, *lists: list[Any]) -> list[list[Any]]:
     """Take the local functions of all owned ranks through the steps, which moves nothing in a world without data."""
     if not world.has_data:
         for step, dtype in recipe.prepared:
@@ -208,30 +208,28 @@ class RowLookup(Op):
 
     step: RowStep | None = None
 
-    node: ClassVar[Any] = RowsNode
+    node: ClassVar[type[OpNode]] = RowsNode
 
     def output_layouts(self, bound: BoundRule, strategy: Strategy) -> tuple[Layout, ...]:
         """That of the step."""
         return (self.prepared().dst,)
 
-    def prepared(self, *facts: Any) -> RowStep:
+    def prepared(self, *facts: object) -> RowStep:
         """The step."""
         assert self.step is not None
         return self.step
 
-    def duals(self, recipe: CallRecipe) -> tuple[Layout, ...]:
+    def duals(self, bound: BoundRule, strategy: Strategy) -> tuple[Layout, ...]:
         """Where the step back begins, or those of the ordinary gradient."""
-        back = recipe.prepared.returning
-        return (recipe.bound.output_layouts(recipe.strategy)[0].dual() if back is None else back.dst,)
+        back = self.prepared().returning
+        return (bound.output_layouts(strategy)[0].dual() if back is None else back.dst,)
 
-    def computed(
-        self, recipe: CallRecipe, tensors: Sequence[Tensor], params: dict[str, Any]
-    ) -> list[list[Any]]:
+    def computed(self, recipe: Recipe, tensors: Sequence[Tensor], params: Params) -> list[list[Any]]:
         """The looked-up rows of every owned rank."""
         if programs:
             programs[-1].refuse(f"{self.name} exchanges rows that the ids decide about in every call")
         world: Any = tensors[0].world
         world.about = derived_origin(world, recipe, tensors)
-        rows: list[Any] = world.run_rows(recipe.prepared, tensors[0].held, tensors[1].held)
+        rows: list[Any] = world.run_rows(self.prepared(), tensors[0].held, tensors[1].held)
         world.about = 0
         return [rows]

@@ -151,7 +151,7 @@ def _unary(name: str) -> Callable[[Any], Tensor]:
 
 
 def _in_place(name: str) -> Binary:
-    def symbol(self: Any, other: Operand) -> Tensor:
+    def symbol(self: Tensor, other: Operand) -> Tensor:
         result: Tensor = become(self, getattr(ops, name)(before(self), other), name)
         return result
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from spmdsim.core import tensor
 from spmdsim.errors import InputError, UsageTypeError, WorldError
 from spmdsim.tensor.summed_tensor import SummedTensor
+
+if TYPE_CHECKING:
+    from typing_extensions import CapsuleType
 
 
 def read_only(array: np.ndarray) -> np.ndarray:
@@ -25,7 +28,7 @@ class ReadableTensor(SummedTensor):
     __slots__ = ()
 
     @property
-    def shards(self) -> list[Any]:
+    def shards(self) -> list[np.ndarray]:
         """One array of type ``dtype`` per owned rank, in the order of ``world.ranks``; WorldError if ranks did not all call the same."""
         held = super().shards
         return OwnPieces(held) if held is self.held and len(held) > 1 else held
@@ -56,7 +59,7 @@ class ReadableTensor(SummedTensor):
         """With a format, the only element: ``f"{loss:.4f}"``; all ranks must ask for it."""
         return format(self.item(), spec) if spec else str(self)
 
-    def local(self, rank: int | None = None) -> Any:
+    def local(self, rank: int | None = None) -> np.ndarray:
         """The shard of ``rank`` (this process's first rank if left out), to be read: it is the tensor's own.
 
         A part of a pending sum of 16-bit floats is rounded for this look at it only.
@@ -99,6 +102,38 @@ class ReadableTensor(SummedTensor):
     def tolist(self) -> Any:
         """All elements as Python numbers in nested lists, on every process."""
         return self.full().tolist()
+
+    def __dlpack__(
+        self,
+        *,
+        stream: object = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> CapsuleType:
+        """The array that this process has whole, for other libraries; UsageTypeError if the tensor lies in pieces."""
+        if self.layout.split_axes or self.layout.partial_axes:
+            raise UsageTypeError(
+                f"a tensor in pieces ({self.layout.short()}) is no array of another library's; use .full() on all ranks"
+            )
+        options: dict[str, Any] = {
+            "stream": stream,
+            "max_version": max_version,
+            "dl_device": dl_device,
+            "copy": copy,
+        }
+        chosen = {key: value for key, value in options.items() if value is not None}
+        try:
+            capsule: CapsuleType = self.local().__dlpack__(**chosen)
+        except BufferError:  # older versions of the protocol have no word for arrays that are only read
+            if copy is False:
+                raise
+            capsule = self.local().copy().__dlpack__(**chosen)
+        return capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """Main memory, in DLPack's words."""
+        return (1, 0)
 
     def __float__(self) -> float:
         return float(self.item())

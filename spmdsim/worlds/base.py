@@ -6,7 +6,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from zlib import crc32
 
 from spmdsim.bounded import Bounded
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from spmdsim.redistribution.ways.way_trial import TunedSteps
     from spmdsim.worlds.local_steps import Arrived, Peers
 
+V = TypeVar("V")
 #: Collectives that can be run by an emulated algorithm instead of the world's own.
 EMULATED = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 
@@ -400,7 +401,7 @@ class World(world.World):
     def barrier(self) -> None:
         """Wait until all ranks are here."""
 
-    def gather_objects(self, values: list[Any], what: str = "gather_objects") -> list[Any]:
+    def gather_objects(self, values: Sequence[V], what: str = "gather_objects") -> list[V]:
         """All ranks' values, which can be pickled, on every process: one per owned rank in, ``size`` out. Not traced.
 
         ``what`` is the call that needs them, which all ranks make at the same time, in words.

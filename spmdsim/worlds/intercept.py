@@ -10,7 +10,7 @@ import numpy as np
 from spmdsim.core.step import Step
 from spmdsim.redistribution.group_steps import Parts, PartsStep
 from spmdsim.redistribution.sparse_lookup import RowStep
-from spmdsim.worlds.base import World
+from spmdsim.worlds.base import V, World
 from spmdsim.worlds.local_steps import Arrived
 
 #: Given ``"before"`` or ``"after"``, the step and one array per owned rank, the arrays to go on with.
@@ -64,7 +64,7 @@ class Intercepted(World):
         """Wait until all ranks are here."""
         self.inner.barrier()
 
-    def gather_objects(self, values: list[Any], what: str = "gather_objects") -> list[Any]:
+    def gather_objects(self, values: Sequence[V], what: str = "gather_objects") -> list[V]:
         """All ranks' values on every process."""
         return self.inner.gather_objects(values, what)
 

@@ -214,7 +214,7 @@ class LockStep(World, lockstep.LockStep):
         return run_all_rows(step, ids, values)
 
     def _run_parts(self, step: PartsStep, dtype: np.dtype, outgoing: Sequence[Parts | None]) -> Arrived:
-        results: Shards = [None] * len(outgoing)
+        results: list[Any] = [None] * len(outgoing)
         peers: list[Peers] = [()] * len(outgoing)
         for rank in [rank for rank, mine in enumerate(outgoing) if mine is not None]:
             members = step.group(rank)

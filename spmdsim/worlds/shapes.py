@@ -14,7 +14,7 @@ from spmdsim.core.step import Step
 from spmdsim.pictured import Pictured
 from spmdsim.redistribution.group_steps import Parts, PartsStep
 from spmdsim.redistribution.sparse_lookup import RowStep
-from spmdsim.worlds.base import World
+from spmdsim.worlds.base import V, World
 from spmdsim.worlds.local_steps import Arrived, Peers, check_shards
 from spmdsim.worlds.programs import Moved, check_shard
 
@@ -97,7 +97,7 @@ class ShapeOnly(World):
         """A shape without data."""
         return ShapeArray(tuple(shape), np.dtype(dtype))
 
-    def gather_objects(self, values: list[Any], what: str = "gather_objects") -> list[Any]:
+    def gather_objects(self, values: Sequence[V], what: str = "gather_objects") -> list[V]:
         """The representative's value in the place of every rank's."""
         return list(values) * self.size
 

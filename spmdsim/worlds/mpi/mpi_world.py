@@ -371,7 +371,7 @@ class MPIWorld(BeginsEarly):
         with self._together("barrier"):
             self._everyone.Barrier()
 
-    def gather_objects(self, values: list[Any], what: str = "gather_objects") -> list[Any]:
+    def gather_objects(self, values: Sequence[Any], what: str = "gather_objects") -> list[Any]:
         """All ranks' values on every process, pickled; see :meth:`World.gather_objects`. WorldError: as :meth:`barrier`."""
         with self._together(what):
             return self._everyone.allgather(values[0])
