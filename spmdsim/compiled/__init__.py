@@ -51,21 +51,21 @@ class Compiled(Pictured, Generic[P, R]):
             leaves = latest.takes(args)
             if leaves is not None:
                 return cast(R, latest.run(leaves))
-        given: list[Tensor] = []
-        key = _key([args, kwargs], given, self.name)
-        if programs or watchers or guards or (given and not given[0].world.has_data):
+        tensors: list[Tensor] = []
+        key = _key([args, kwargs], tensors, self.name)
+        if programs or watchers or guards or (tensors and not tensors[0].world.has_data):
             return self.function(*args, **kwargs)
         known = self.programs.get(key, [])
         for program in known:
-            leaves = program.fits(given)
+            leaves = program.fits(tensors)
             if leaves is not None:
                 if not kwargs and all(type(one) is Tensor for one in args):
                     self._latest = program
                 return cast(R, program.run(leaves))
-        return self._record(key, given, lambda: self.function(*args, **kwargs))
+        return self._record(key, tensors, lambda: self.function(*args, **kwargs))
 
-    def _record(self, key: Any, given: list[Tensor], call: Callable[[], R]) -> R:
-        recorded = NoteTaker(self.name, given)
+    def _record(self, key: Any, tensors: list[Tensor], call: Callable[[], R]) -> R:
+        recorded = NoteTaker(self.name, tensors)
         programs.append(recorded)
         recorder.open_traces.append(recorded)
         try:
@@ -92,19 +92,19 @@ class Compiled(Pictured, Generic[P, R]):
         return f"<compiled {self.name}: {len(known)} program{'s' * (len(known) != 1)}>"
 
 
-def _key(value: Any, given: list[Tensor], name: str) -> Any:
-    """What a recording depends on in a function's arguments; their tensors are appended to ``given``."""
+def _key(value: Any, tensors: list[Tensor], name: str) -> Any:
+    """What a recording depends on in a function's arguments; their tensors are appended to ``tensors``."""
     if isinstance(value, Tensor):
         if value.node is not None:
             raise UsageTypeError(
                 f"{name} is compiled, and gradients end where it begins: give it the .detach() of {value!r}"
             )
-        given.append(value)
+        tensors.append(value)
         return value.meta, value.requires_grad, value.world
     if isinstance(value, (list, tuple)):
-        return type(value), *[_key(part, given, name) for part in value]
+        return type(value), *[_key(part, tensors, name) for part in value]
     if isinstance(value, dict):
-        return dict, *[(key, _key(part, given, name)) for key, part in value.items()]
+        return dict, *[(key, _key(part, tensors, name)) for key, part in value.items()]
     if isinstance(value, (float, complex, np.inexact)):  # 0.0 and -0.0 are equal, a nan is not even itself
         return type(value), repr(value)
     try:

@@ -44,11 +44,11 @@ class OperatorScope:
 
 
 class NoteTaker(recorder.Trace):
-    """Writes down what a function does while it runs; ``given`` are the tensors among its arguments."""
+    """Writes down what a function does while it runs; ``tensors`` are those among its arguments."""
 
-    def __init__(self, name: str, given: Sequence[Tensor]) -> None:
+    def __init__(self, name: str, tensors: Sequence[Tensor]) -> None:
         super().__init__()
-        self.name, self.given = name, list(given)
+        self.name, self.tensors = name, list(tensors)
         self.script: list[Note | OperatorScope] = []
         self.constants: dict[int, list[Any]] = {}
         self.values = 0
@@ -63,7 +63,7 @@ class NoteTaker(recorder.Trace):
         self.arrays: list[list[Any]] = []
         self._within, self._thread = False, get_ident()
         self.world: Any = None
-        for tensor in given:
+        for tensor in tensors:
             self._leaf(tensor)
 
     def refuse(self, why: str) -> NoReturn:
@@ -162,7 +162,7 @@ class NoteTaker(recorder.Trace):
         self.script.append(Note(run, (number,), (moved,), False, source_lines.source_line()))
         return (results,)
 
-    def made(self, tensor: Tensor, source: Any = None) -> None:
+    def created(self, tensor: Tensor, source: Any = None) -> None:
         """A tensor was made of no others: a constant, if that is sure."""
         if self._apart:
             return

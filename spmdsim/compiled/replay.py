@@ -45,7 +45,7 @@ class Replay(Pictured):
         _hurry(self.script)
         self.notes = [note for note in self.script if isinstance(note, Note)]
         self.variant, self.machine = self.world.variant, self.world.machine
-        self.given = len(recorded.given)
+        self.arity = len(recorded.tensors)
         self.leaves = [(leaf.meta, leaf.requires_grad, leaf.gradient_layout) for leaf in recorded.leaves]
         self.optimisers = list(recorded.optimisers.values())
         self.constants = recorded.constants
@@ -95,7 +95,7 @@ class Replay(Pictured):
 
     def _effects(self, recorded: NoteTaker) -> None:
         """What is otherwise afterwards: parameters' values, and gradients of those that keep theirs."""
-        places = {id(parameter): self.given + k for k, parameter in enumerate(self.parameters)}
+        places = {id(parameter): self.arity + k for k, parameter in enumerate(self.parameters)}
         self.assigned = [
             (
                 places[key],
@@ -105,7 +105,7 @@ class Replay(Pictured):
             )
             for key, parameter in recorded.assigned_to.items()
         ]
-        gone = [False] * self.given + [id(p) in recorded.assigned_to for p in self.parameters]
+        gone = [False] * self.arity + [id(p) in recorded.assigned_to for p in self.parameters]
         self.gradients: list[tuple[int, Meta | None, int]] = []
         for k, (leaf, (_, before, _)) in enumerate(zip(recorded.leaves, recorded.before)):
             if leaf.grad is before or gone[k]:
@@ -184,7 +184,7 @@ class Replay(Pictured):
             for note, instruction in zip(self.notes, self._code)
             if instruction.tells and isinstance(note.run.args[0], (Step, CallRecipe))
         ]
-        places = dict(zip(map(id, self.parameters), self.values[self.given :]))
+        places = dict(zip(map(id, self.parameters), self.values[self.arity :]))
 
         def over(number: int, k: int, among: set[int | None]) -> bool:
             same, more = set[int](), {number}
@@ -228,16 +228,16 @@ class Replay(Pictured):
 
     def takes(self, args: Sequence[Any]) -> list[Tensor] | None:
         """The leaves of a call, if it is one more like those that it was run for: tensors alone, and it fits."""
-        if len(args) != self.given:
+        if len(args) != self.arity:
             return None
         for one in args:
             if type(one) is not Tensor or one.node is not None:
                 return None
         return self.fits(args)
 
-    def fits(self, given: Sequence[Tensor]) -> list[Tensor] | None:
+    def fits(self, tensors: Sequence[Tensor]) -> list[Tensor] | None:
         """The leaves, if it says what the function would do now: parameters, gradients and the world are as they were."""
-        leaves: list[Any] = [*given]
+        leaves: list[Any] = [*tensors]
         for parameter in self.parameters:
             leaves.append(parameter.tensor)
         if not self._fits(leaves):
@@ -271,7 +271,7 @@ class Replay(Pictured):
     def _run_told(self, leaves: Sequence[Tensor], base: int) -> dict[int, list[Any]]:
         """The program, one instruction after the other, told to who records."""
         values: list[Any] = [None] * self.count
-        for number, held in self._given(leaves):
+        for number, held in self._uncomputed(leaves):
             values[number] = held[0] if self.alone else held
         code = iter(self._code)
         scopes: list[tuple[ExitStack, recorder.operator]] = []
@@ -293,7 +293,7 @@ class Replay(Pictured):
                     scope.enter_context(scopes[-1][1])
         return {number: [values[number]] if self.alone else values[number] for number in self._wanted}
 
-    def _given(self, leaves: Sequence[Tensor]) -> Iterator[tuple[int, list[Any]]]:
+    def _uncomputed(self, leaves: Sequence[Tensor]) -> Iterator[tuple[int, list[Any]]]:
         """The values that it does not compute: where :meth:`_places` says that they are."""
         yield from ((number, leaf.held) for number, leaf in zip(self.values, leaves))
         gradients: list[Any] = [leaf.grad for leaf in leaves]

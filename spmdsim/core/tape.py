@@ -99,9 +99,9 @@ class OpNode(Node):
         recipe, world = self.recipe, self.world
         if not world.has_data:
             return [world.empties(meta) for meta in recipe.gradients]
-        given, arrived = [dy.held for dy in dys if dy is not None], [dy is not None for dy in dys]
+        arrays, arrived = [dy.held for dy in dys if dy is not None], [dy is not None for dy in dys]
         run = partial(local_gradients, recipe, world, self.params, arrived, wanted)
-        return performed(run, *given, *self.values, *(self.saved or ()))  # type: ignore[no-any-return]
+        return performed(run, *arrays, *self.values, *(self.saved or ()))  # type: ignore[no-any-return]
 
 
 def pulled(recipe: Recipe, params: Params, arrived: list[bool], *arrays: Any, head: Any = ()) -> Any:
@@ -111,8 +111,8 @@ def pulled(recipe: Recipe, params: Params, arrived: list[bool], *arrays: Any, he
     operands = [next(rest) for _ in recipe.inputs]
     results = [*rest] or None
     vjp: Any = recipe.vjp
-    given = (dys[0], operands, results and results[0]) if len(dys) == 1 else (dys, operands, results)
-    return vjp(*head, *given, **params)
+    facts = (dys[0], operands, results and results[0]) if len(dys) == 1 else (dys, operands, results)
+    return vjp(*head, *facts, **params)
 
 
 def local_gradients(
@@ -217,7 +217,7 @@ def _first(result: Tensor, gradient: Tensor | None) -> Tensor:
     held = [np.ones(x.shape, meta.held) for x in result.held] if world.has_data else world.empties(meta)
     ones = type(result)(world, meta, held, origin=result.origin)
     if programs:
-        programs[-1].made(ones)
+        programs[-1].created(ones)
     return ones
 
 

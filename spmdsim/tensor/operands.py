@@ -74,7 +74,7 @@ def as_operand(value: Operand, like: Tensor) -> Tensor:
         origin = hash((value, value + 1)) & ORIGINS if world.compares and value == value else 0
         constant = type(like)(world, meta, [held] * len(world.ranks), origin=origin)
         if programs:
-            programs[-1].made(constant)
+            programs[-1].created(constant)
         return constant
     if hasattr(value, "as_operand"):  # a parameter
         return value.as_operand(like)

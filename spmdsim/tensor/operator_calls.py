@@ -152,11 +152,11 @@ class CallRecipe(Recipe):
 
     def finished(self, results: list[T]) -> list[T]:
         """The results in the layouts in which they are given to who called."""
-        given = [r if route is None else follow(r, route) for r, route in zip(results, self.finals)]
+        laid_out = [r if route is None else follow(r, route) for r, route in zip(results, self.finals)]
         if self.op.finish and isinstance(node := results[0].node, OpNode) and node.saved:
             # A local gradient function looks at what the user sees.
-            node.saved = [result.held for result in given]
-        return given
+            node.saved = [result.held for result in laid_out]
+        return laid_out
 
     def sole(self, params: dict[str, Any], *arrays: Any) -> Any:
         """The only result on a rank, where the recipe is plain."""

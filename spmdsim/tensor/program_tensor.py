@@ -255,7 +255,7 @@ class Tensor(SymbolicTensor):
         if world.compares:
             require_equal_source(world, tensor, source)
         if programs:
-            programs[-1].made(tensor, source)
+            programs[-1].created(tensor, source)
         tensor.origin = world.origin(meta)  # only now: what was refused is counted on no rank
         return tensor
 

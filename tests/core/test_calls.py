@@ -391,8 +391,8 @@ def test_the_last_program_is_told_of_seeds_and_of_who_looks():
         def perform(self, run, lists):
             return run(*lists)
 
-        def made(self, tensor):
-            self.told.append("made")
+        def created(self, tensor):
+            self.told.append("created")
 
         def looked_at(self):
             self.told.append("looked at")
@@ -405,7 +405,7 @@ def test_the_last_program_is_told_of_seeds_and_of_who_looks():
         x.grad.shards
     finally:
         del programs[-2:]
-    assert first.told == [] and last.told[:2] == ["made", "looked at"]
+    assert first.told == [] and last.told[:2] == ["created", "looked at"]
 
 
 def test_parts_are_reduced_in_the_order_given():

@@ -466,7 +466,7 @@ def test_the_program_that_was_begun_last_is_told(monkeypatch):
     told = []
     first, last = (
         SimpleNamespace(
-            made=lambda tensor, of=of: told.append((of, "made")),
+            created=lambda tensor, of=of: told.append((of, "created")),
             refuse=lambda why, of=of: told.append((of, why)),
             looked_at=lambda: None,
             perform=lambda run, lists: run(*lists),
@@ -482,7 +482,7 @@ def test_the_program_that_was_begun_last_is_told(monkeypatch):
     assert about[0] and world.about == 0  # the call is about these tensors, and later ones are not
     np.testing.assert_array_equal(rows.full(), np.arange(8.0).reshape(4, 2)[[3, 0, 1, 1]])
     assert told == [
-        ("last", "made"),
+        ("last", "created"),
         ("last", "embedding exchanges rows that the ids decide about in every call"),
     ]
 

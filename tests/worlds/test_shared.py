@@ -94,7 +94,7 @@ def test_windows_of_many_sizes_are_bounded(mpi_comm, monkeypatch):
                     held[turn, size] = result
                 del result
                 made = sum(
-                    len(one._made) for group in world._shared._windows.values() for one in group.values()
+                    len(one._mapped) for group in world._shared._windows.values() for one in group.values()
                 )
                 most = max(most, made)
                 assert made <= 4

@@ -211,7 +211,7 @@ class Board:
         """Tells the next world of these ranks from earlier ones; all of its ranks have begun the same ones."""
         return f"{places} {self._worlds[places]}"
 
-    def made(self, places: tuple[int, ...]) -> None:
+    def met(self, places: tuple[int, ...]) -> None:
         """These ranks met to make a world."""
         self._worlds[places] += 1
 

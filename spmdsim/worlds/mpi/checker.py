@@ -71,7 +71,7 @@ class Checker:
         self._calls: dict[tuple[int, ...], Calls] = {}
         self._kinds: Bounded[Any, int] = Bounded(KINDS)
         self._counted = [0] * KINDS  # few enough to be kept for ever; kinds may share one
-        self._made: Bounded[int, tuple[Any, int, int]] = Bounded(KINDS)
+        self._origins: Bounded[int, tuple[Any, int, int]] = Bounded(KINDS)
         self.watch = Watch.of(board)
         self.watch.follow(self)
 
@@ -110,14 +110,14 @@ class Checker:
             number = self._kinds[kind] = number_of(f"{kind} on {kind.layout.mesh}")
         counted = self._counted[number % KINDS] = self._counted[number % KINDS] + 1
         origin: int = hash((number, counted)) & (NUMBERS - 1)
-        self._made[origin] = kind, counted, as_number(this_line(self.board, 2))
+        self._origins[origin] = kind, counted, as_number(this_line(self.board, 2))
         return origin
 
     def tensor(self, origin: int) -> str | None:
         """Which tensor has this number, in words, if it was not computed from others."""
-        if origin not in self._made:
+        if origin not in self._origins:
             return None
-        kind, counted, line = self._made[origin]
+        kind, counted, line = self._origins[origin]
         return f"tensor {kind}, number {counted} of its kind, made at {self.board.words(self.board.me, line)}"
 
     def event(self, words: str) -> None:
@@ -169,7 +169,7 @@ def making(world: Any, comm: MPI.Comm, deadline: float) -> Iterator[None]:
     checker, failed = Checker(world, *board, "auto", deadline, "making "), True
     try:
         with checker.together(f"a new world of {comm.Get_size()} ranks"):
-            checker.board.made(checker.places)  # they met: whatever comes of it, the next time is another one
+            checker.board.met(checker.places)  # they met: whatever comes of it, the next time is another one
             yield
         failed = False
     finally:

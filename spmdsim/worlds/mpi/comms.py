@@ -62,8 +62,8 @@ class Comparison:
         self, comm: MPI.Comm, number: int, deadline: float, look: Callable[[], str | None] = lambda: None
     ) -> None:
         self.comm, self.deadline, self._look = comm, deadline, look
-        self._given, self._common = np.array([number, -number]), np.empty(2, np.int64)
-        self._request = comm.Iallreduce(self._given, self._common, MPI.MIN)
+        self._sent, self._common = np.array([number, -number]), np.empty(2, np.int64)
+        self._request = comm.Iallreduce(self._sent, self._common, MPI.MIN)
         self._since = time.monotonic()
 
     def arrived(self) -> bool:
@@ -80,7 +80,7 @@ class Comparison:
         else:
             why = self._look()
         if why is not None:
-            abandoned.append((self._request, self._given, self._common))
+            abandoned.append((self._request, self._sent, self._common))
             raise DisagreementError(why)
         time.sleep(0.0005)
         return False
@@ -124,29 +124,29 @@ class Comms:
     def __init__(self, comm: Counted, deadline: float) -> None:
         self.comm, self.deadline, self._job = comm, deadline, world_ranks(comm)
         self._all = tuple(range(comm.Get_size()))
-        self._made: dict[tuple[int, ...], Counted] = {}
+        self._by_ranks: dict[tuple[int, ...], Counted] = {}
         self._left: dict[int, Collection[int]] = {}  # by the ranks that have left, the groups that they made
         self.closed, self.far = False, False
         self._state: Callable[[int], int] = lambda rank: RUNS
         if len(self._all) > 1:
-            self._talk = self._made[self._all] = self._create(self._all)
+            self._talk = self._by_ranks[self._all] = self._create(self._all)
 
     def __len__(self) -> int:
-        return len(self._made)
+        return len(self._by_ranks)
 
     def of(self, ranks: tuple[int, ...]) -> Counted:
         """The communicator of these ranks (sorted, this process among them); collective over them."""
-        comm = self._made.get(ranks)
+        comm = self._by_ranks.get(ranks)
         if comm is None:
             if self.closed and len(self._all) > 1:
                 raise WorldError("this world was closed; make another MPIWorld")
-            if len(self._made) >= MOST:
+            if len(self._by_ranks) >= MOST:
                 raise WorldError(
                     f"{MOST} different groups of ranks are in use; close() the world to free them"
                 )
             if len(ranks) > 1:
                 self._meet(ranks)
-            comm = self._made[ranks] = self._create(ranks)
+            comm = self._by_ranks[ranks] = self._create(ranks)
         return comm
 
     def _create(self, ranks: tuple[int, ...]) -> Counted:
@@ -202,9 +202,9 @@ class Comms:
 
     def free(self) -> None:
         """Free all communicators; collective over the world."""
-        for comm in self._made.values():
+        for comm in self._by_ranks.values():
             comm.Free()
-        self._made.clear()
+        self._by_ranks.clear()
         self.closed = True
 
     # -- the end ------------------------------------------------------------------------------------------
@@ -212,7 +212,7 @@ class Comms:
     @property
     def open(self) -> bool:
         """Whether there are communicators, and none was freed."""
-        return self._all in self._made
+        return self._all in self._by_ranks
 
     @property
     def of_job(self) -> bool:
@@ -254,7 +254,7 @@ class Comms:
         Ranks that still work are waited for as long as they like, those that are stopped until the deadline.
         """
         comm, begin, next_word = self._talk, time.monotonic(), WORD
-        groups = {_number(ranks) for ranks in self._made}
+        groups = {_number(ranks) for ranks in self._by_ranks}
         told = (hurry is not None and hurry.silent) or len(MPI.pickle.dumps(groups)) > LONGEST
         others = [rank for rank in range(comm.size) if rank != comm.rank]
         sent = [] if comm.rank == 0 else [comm.isend(None, 0, DONE)]

@@ -126,13 +126,13 @@ class EmulatedCommunicator(Pictured):
     def _reduce(self, name: str, sendbuf: Any, recvbuf: Any, op: MPI.Op, root: int = 0) -> None:
         here = name != "reduce" or self._rank == root
         result = buffer_of(recvbuf) if here else None
-        given = result if sendbuf is MPI.IN_PLACE else buffer_of(sendbuf)
-        assert given is not None  # for the type checker: only the root's sendbuf may be IN_PLACE
-        schedule = self._schedule(name, given.count, given, op, root)
-        vector = given.elements.copy() if sendbuf is MPI.IN_PLACE else given.elements
+        source = result if sendbuf is MPI.IN_PLACE else buffer_of(sendbuf)
+        assert source is not None  # for the type checker: only the root's sendbuf may be IN_PLACE
+        schedule = self._schedule(name, source.count, source, op, root)
+        vector = source.elements.copy() if sendbuf is MPI.IN_PLACE else source.elements
         ends = result is not None and schedule.ends_with(self._rank)
-        target = result.elements[: given.count] if result is not None and ends else None
-        self._run(schedule, schedule.chunk_elements(given.count), vector, target, op, given)
+        target = result.elements[: source.count] if result is not None and ends else None
+        self._run(schedule, schedule.chunk_elements(source.count), vector, target, op, source)
 
     @_collective
     def Reduce_scatter_block(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
@@ -154,11 +154,11 @@ class EmulatedCommunicator(Pictured):
 
     def _scatter_reduced(self, sendbuf: Any, result: Buffer, counts: tuple[int, ...], op: MPI.Op) -> None:
         in_place = sendbuf is MPI.IN_PLACE
-        given = result if in_place else buffer_of(sendbuf)
-        schedule = self._schedule("reduce_scatter", sum(counts), given, op)
-        vector = given.elements.copy() if in_place else given.elements
+        source = result if in_place else buffer_of(sendbuf)
+        schedule = self._schedule("reduce_scatter", sum(counts), source, op)
+        vector = source.elements.copy() if in_place else source.elements
         target = result.elements[: counts[self._rank]]
-        self._run(schedule, _shares(schedule, counts), vector[: sum(counts)], target, op, given)
+        self._run(schedule, _shares(schedule, counts), vector[: sum(counts)], target, op, source)
 
     # -- moves ----------------------------------------------------------------------------------------
 
@@ -168,8 +168,8 @@ class EmulatedCommunicator(Pictured):
         buffer = buffer_of(buf)
         schedule = self._schedule("broadcast", buffer.count, buffer, None, root)
         mine = self._rank == root
-        given, target = (buffer.elements.copy() if mine else None), buffer.elements
-        self._run(schedule, schedule.chunk_elements(buffer.count), given, target)
+        vector, target = (buffer.elements.copy() if mine else None), buffer.elements
+        self._run(schedule, schedule.chunk_elements(buffer.count), vector, target)
 
     @_collective
     def Allgather(self, sendbuf: Any, recvbuf: Any) -> None:
@@ -185,16 +185,16 @@ class EmulatedCommunicator(Pictured):
         counts, begins = result.blocks(self._size)
         schedule = self._schedule("all_gather", sum(counts), result)
         block = slice(begins[self._rank], begins[self._rank] + counts[self._rank])
-        given = result.elements[block].copy() if sendbuf is MPI.IN_PLACE else buffer_of(sendbuf).elements
-        self._placed(schedule, _shares(schedule, counts), given, result, counts, begins)
+        vector = result.elements[block].copy() if sendbuf is MPI.IN_PLACE else buffer_of(sendbuf).elements
+        self._placed(schedule, _shares(schedule, counts), vector, result, counts, begins)
 
     @_collective
     def Alltoall(self, sendbuf: Any, recvbuf: Any) -> None:
         """A block from each to each."""
         result = buffer_of(recvbuf)
-        given = result.elements.copy() if sendbuf is MPI.IN_PLACE else buffer_of(sendbuf).elements
-        schedule = self._schedule("all_to_all", len(given), result)
-        self._run(schedule, schedule.chunk_elements(len(given)), given, result.elements)
+        vector = result.elements.copy() if sendbuf is MPI.IN_PLACE else buffer_of(sendbuf).elements
+        schedule = self._schedule("all_to_all", len(vector), result)
+        self._run(schedule, schedule.chunk_elements(len(vector)), vector, result.elements)
 
     @_collective
     def Alltoallv(self, sendbuf: Any, recvbuf: Any) -> None:
@@ -209,8 +209,8 @@ class EmulatedCommunicator(Pictured):
         if sent != taken[0]:
             raise InputError(f"blocks of {sent} elements are sent to this rank, which receives {taken[0]}")
         schedule = self._schedule("all_to_all", int(lengths.sum(axis=1).max()), result)
-        given = _joined(source, counts, begins)
-        self._placed(schedule, tuple(lengths.reshape(-1).tolist()), given, result, *taken)
+        vector = _joined(source, counts, begins)
+        self._placed(schedule, tuple(lengths.reshape(-1).tolist()), vector, result, *taken)
 
     @_collective
     def Gather(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
@@ -232,11 +232,11 @@ class EmulatedCommunicator(Pictured):
         elif result is None:
             counts = (buffer_of(sendbuf).count,) * self._size
         if sendbuf is MPI.IN_PLACE and result is not None:
-            given = result.elements[begins[root] : begins[root] + counts[root]].copy()
+            block = result.elements[begins[root] : begins[root] + counts[root]].copy()
         else:
-            given = buffer_of(sendbuf).elements
+            block = buffer_of(sendbuf).elements
         schedule = self._schedule("gather", sum(counts), result or buffer_of(sendbuf), None, root)
-        self._placed(schedule, _shares(schedule, counts), given, result, counts, begins)
+        self._placed(schedule, _shares(schedule, counts), block, result, counts, begins)
 
     @_collective
     def Scatter(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
@@ -260,10 +260,10 @@ class EmulatedCommunicator(Pictured):
         elif source is None:
             counts = (result.count,) * self._size
         schedule = self._schedule("scatter", sum(counts), result, None, root)
-        given = None if source is None else _joined(source, counts, begins)
+        packed = None if source is None else _joined(source, counts, begins)
         count = counts[self._rank]
         target = np.empty_like(result.elements[:count]) if kept else result.elements[:count]
-        self._run(schedule, _shares(schedule, counts), given, target)
+        self._run(schedule, _shares(schedule, counts), packed, target)
 
     @_collective
     def Barrier(self) -> None:
@@ -285,20 +285,20 @@ class EmulatedCommunicator(Pictured):
         self,
         schedule: Schedule,
         sizes: tuple[int, ...],
-        given: np.ndarray,
+        vector: np.ndarray,
         result: Buffer | None,
         counts: tuple[int, ...],
         begins: tuple[int, ...],
     ) -> None:
         """Run, and put the blocks where their displacements say; straight there if they follow one another."""
         if result is None:
-            self._run(schedule, sizes, given, None)
+            self._run(schedule, sizes, vector, None)
             return
         total = sum(counts)
         in_order = len(begins) < 64 and all(b == sum(counts[:k]) for k, b in enumerate(begins))
         shape = (total, *result.elements.shape[1:])
         target = result.elements[:total] if in_order else np.empty_like(result.elements, shape=shape)
-        self._run(schedule, sizes, given, target)
+        self._run(schedule, sizes, vector, target)
         start = 0
         for begin, count in zip(begins, counts if not in_order else ()):
             result.elements[begin : begin + count] = target[start : start + count]
@@ -308,16 +308,16 @@ class EmulatedCommunicator(Pictured):
         self,
         schedule: Schedule,
         sizes: tuple[int, ...],
-        given: np.ndarray | None,
+        vector: np.ndarray | None,
         result: np.ndarray | None,
         op: MPI.Op | None = None,
         like: Buffer | None = None,
     ) -> None:
         program = program_of(schedule, self._rank, sizes)
-        fitting(program, given, result)
-        self._calls.begin(schedule, sizes, op, result if given is None else given)
+        fitting(program, vector, result)
+        self._calls.begin(schedule, sizes, op, result if vector is None else vector)
         function = np.add if op is None or like is None else function_of(op, like)
-        execute(program, self._messages, given, result, function, TAG)
+        execute(program, self._messages, vector, result, function, TAG)
 
     def _schedule(
         self, name: str, count: int, like: Buffer, op: MPI.Op | None = None, root: int = 0

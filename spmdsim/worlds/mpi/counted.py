@@ -155,22 +155,22 @@ def _blocks(spec: Any) -> list[int]:
     return [count * size for count in spec[1][0]]
 
 
-def _equal(rank: int, size: int, given: Any, taken: Any) -> tuple[int, int]:
+def _equal(rank: int, size: int, source: Any, taken: Any) -> tuple[int, int]:
     """An equal block from each to each."""
-    mine = taken if given is MPI.IN_PLACE else given
+    mine = taken if source is MPI.IN_PLACE else source
     return (size - 1) * _nbytes(taken), (size - 1) * _nbytes(mine)
 
 
-def _gathered(rank: int, size: int, given: Any, taken: Any) -> tuple[int, int]:
+def _gathered(rank: int, size: int, source: Any, taken: Any) -> tuple[int, int]:
     """Every rank's block, of its own length, to all others."""
     blocks = _blocks(taken)
-    mine = blocks[rank] if given is MPI.IN_PLACE else _nbytes(given)
+    mine = blocks[rank] if source is MPI.IN_PLACE else _nbytes(source)
     return sum(blocks) - blocks[rank], (size - 1) * mine
 
 
-def _exchanged(rank: int, size: int, given: Any, taken: Any) -> tuple[int, int]:
+def _exchanged(rank: int, size: int, source: Any, taken: Any) -> tuple[int, int]:
     """A block of any length from each to each."""
-    sent, received = _blocks(given), _blocks(taken)
+    sent, received = _blocks(source), _blocks(taken)
     return sum(received) - received[rank], sum(sent) - sent[rank]
 
 

@@ -173,10 +173,10 @@ def scan(step: ScanStep, group: ReduceGroup, dtype: np.dtype, way: Way) -> Run:
     return exclusive
 
 
-def send_parts(comm: Counted, order: Sequence[int], rank: int, dtype: np.dtype, given: Parts) -> Arrived:
+def send_parts(comm: Counted, order: Sequence[int], rank: int, dtype: np.dtype, outgoing: Parts) -> Arrived:
     """A part to each member in one Alltoallv; what a rank gives itself is copied."""
     places, me = [order.index(member) for member in sorted(order)], order.index(rank)
-    parts, counts = [given.arrays[k] for k in places], [int(given.counts[k]) for k in places]
+    parts, counts = [outgoing.arrays[k] for k in places], [int(outgoing.counts[k]) for k in places]
     if max(sum(map(len, parts)), sum(counts)) > messages.MAX_COUNT:
         raise WorldError(f"rank {rank} would exchange more elements than MPI can count in one call")
     packed, landed, kind = one_array(parts), empty((sum(counts),), dtype), element(dtype.itemsize)
@@ -184,9 +184,9 @@ def send_parts(comm: Counted, order: Sequence[int], rank: int, dtype: np.dtype, 
     sent, taken = Stretches.of(list(map(len, parts))), Stretches.of(counts)
     if len(order) > 1:
         comm.Alltoallv([packed, sent.without(here), kind], [landed, taken.without(here), kind])
-    blocks = [given.arrays[me]] * len(order)
+    blocks = [outgoing.arrays[me]] * len(order)
     for k, start, count in zip(places, taken.starts, counts):
         blocks[k] = landed[start : start + count]
-    blocks[me][...] = given.arrays[me]  # so that all that came lies in one stretch
+    blocks[me][...] = outgoing.arrays[me]  # so that all that came lies in one stretch
     peers = tuple((order[k], count) for k, count in sorted(zip(places, counts)) if count and k != me)
     return [blocks], [peers]

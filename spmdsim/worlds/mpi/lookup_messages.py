@@ -146,7 +146,7 @@ class RowExchange:
         """
         here, unit = self.places.index(self.me), self._unit(self.width)
         first, count = starts[here] // unit, counts[here]
-        given = [count if k != here else 0 for k in range(len(counts))]
+        sent = [count if k != here else 0 for k in range(len(counts))]
         taken = [0 if k == here else part for k, part in enumerate(counts)]
         # The two sides may not begin at the same address: who holds the first rows receives from behind them, and
         # who holds none sends nothing from the end.
@@ -154,14 +154,14 @@ class RowExchange:
         first = first if count else len(rows) - 1
         places = [start - skip * unit if part else 0 for start, part in zip(starts, taken)]
         self.comm.Alltoallv(
-            [rows[first:], (given, [0] * len(given)), self._kind], [rows[skip:], (taken, places), self._kind]
+            [rows[first:], (sent, [0] * len(sent)), self._kind], [rows[skip:], (taken, places), self._kind]
         )
 
     def _exchange(self, wants: Sequence[Want], table: np.ndarray, rows: np.ndarray) -> Peers:
         taken = self._incoming(wants[self.me]).without(self.places.index(self.me))
         if any(want.counts[k] for m, want in enumerate(wants) for k in range(len(wants)) if k != m):
-            given, packed = self._pack(wants, table)
-            self.comm.Alltoallv([packed, given, self._kind], [rows, taken, self._kind])
+            outgoing, packed = self._pack(wants, table)
+            self.comm.Alltoallv([packed, outgoing, self._kind], [rows, taken, self._kind])
         return self._received(taken.counts)
 
     def give_back(self, ids: np.ndarray, gradients: np.ndarray) -> tuple[np.ndarray, Peers]:

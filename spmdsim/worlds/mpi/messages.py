@@ -157,9 +157,9 @@ def run_schedule(part: Emulation, comm: MPI.Comm) -> Callable[[np.ndarray], np.n
     program = part.program
 
     def run(array: np.ndarray) -> np.ndarray:
-        given = part.pack(array)
+        packed = part.pack(array)
         result = empty((program.output_count,), array.dtype)
-        execute(program, messages, given, result, part.function(array.dtype), TAG)
+        execute(program, messages, packed, result, part.function(array.dtype), TAG)
         return part.unpack(result)
 
     return run
@@ -241,8 +241,8 @@ def _gather_typed(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype, types
     part = subarray(traffic.target, box, dtype.itemsize)
     shifted = part.Create_resized(0, width).Commit()
     types += [part, shifted]
-    given = math.prod(traffic.source), element(dtype.itemsize)
-    return one_call(comm, "Allgather", allocator(traffic.target, dtype), given, (1, shifted))
+    source = math.prod(traffic.source), element(dtype.itemsize)
+    return one_call(comm, "Allgather", allocator(traffic.target, dtype), source, (1, shifted))
 
 
 def _gather_rows(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype, rows: int, some: int) -> Run:

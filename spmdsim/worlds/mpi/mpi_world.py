@@ -232,16 +232,16 @@ class MPIWorld(BeginsEarly):
             windows = self._shared.windows(members, comm, math.prod(target) * dtype.itemsize)
         return RowExchange(step, self.rank, comm, dtype, near, windows)
 
-    def _run_parts(self, step: PartsStep, dtype: np.dtype, given: Sequence[Parts | None]) -> Arrived:
+    def _run_parts(self, step: PartsStep, dtype: np.dtype, outgoing: Sequence[Parts | None]) -> Arrived:
         self._tally.begin()
-        if given[0] is None:
+        if outgoing[0] is None:
             return [None], [()]
         order = step.group(self.rank)
         if (step, dtype) not in self.cache:
             self.cache[step, dtype] = self._check(step, dtype, None, order)
         check: Check | None = self.cache[step, dtype]
         with nullcontext() if check is None else check.inside():
-            return send_parts(self._comms.of(tuple(sorted(order))), order, self.rank, dtype, given[0])
+            return send_parts(self._comms.of(tuple(sorted(order))), order, self.rank, dtype, outgoing[0])
 
     def _check(self, step: Step, dtype: np.dtype, way: str | None, ranks: Sequence[int]) -> Check | None:
         """What compares a call of these ranks, if they compare their calls and this one is among them."""

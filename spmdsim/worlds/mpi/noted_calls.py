@@ -111,7 +111,7 @@ class Calls:
         self.others = [place for place in places if place != board.me]
         self.far = [place for place in self.others if place in board.far]
         self._compared = dict.fromkeys(self.others, 0)
-        self._found: dict[int, int] = {}
+        self._begins: dict[int, int] = {}
         self.peers: tuple[tuple[memoryview, int], ...] = ()
         self._lock = Lock()  # the thread of ``waiting`` compares, too
         self._tensor_words, self.deadline = checker.tensor, checker.deadline
@@ -136,7 +136,7 @@ class Calls:
             return self._differs()
 
     def _differs(self) -> int | None:
-        areas, compared, places, key = self.board.areas, self._compared, self._found, self.key
+        areas, compared, places, key = self.board.areas, self._compared, self._begins, self.key
         own, first, least, alike = self.number, None, self.number, self.alike
         for place, since in compared.items():
             at, theirs = places.get(place), areas[place]
@@ -207,13 +207,13 @@ class Calls:
 
     def _at(self, place: int) -> int | None:
         """Where another member's numbers of this group begin."""
-        at = self._found.get(place)
+        at = self._begins.get(place)
         if at is None or self.board.areas[place][at + area.KEY] != self.key:
-            self._found.pop(place, None)
+            self._begins.pop(place, None)
             at = self.board.find(place, self.key)
             if at is not None:
-                self._found[place] = at
-            self.peers = tuple([(self.board.areas[there], begin) for there, begin in self._found.items()])
+                self._begins[place] = at
+            self.peers = tuple([(self.board.areas[there], begin) for there, begin in self._begins.items()])
         return at
 
     def compare(self) -> None:

@@ -150,9 +150,9 @@ def _exchanged(
     """Everybody's part of this rank's block, a row of each, but for its own."""
     size, me, kind = group.size, group.me, element(flat.dtype.itemsize)
     rows = empty((size, counts[me]), flat.dtype)
-    given = tuple(0 if k == me else count for k, count in enumerate(counts)), places
+    sent = tuple(0 if k == me else count for k, count in enumerate(counts)), places
     taken = to_others(counts[me], size, me)
-    return group.comm.Ialltoallv([flat, given, kind], [rows.reshape(-1), taken, kind]), rows
+    return group.comm.Ialltoallv([flat, sent, kind], [rows.reshape(-1), taken, kind]), rows
 
 
 def _scattering(op: str, group: ReduceGroup, way: Way) -> Post:

@@ -104,8 +104,8 @@ def _composed_all(op: str, group: ReduceGroup, most: int) -> Run:
             mine = slice(start + first, start + first + part)
             landed = rows.reshape(-1)[: size * part].reshape(size, part)
             counts, places = tuple(count for _, count in blocks), tuple(place for place, _ in blocks)
-            given = tuple(0 if k == me else count for k, count in enumerate(counts)), places
-            comm.Alltoallv([flat[span], given, kind], [landed, to_others(part, size, me), kind])
+            sent = tuple(0 if k == me else count for k, count in enumerate(counts)), places
+            comm.Alltoallv([flat[span], sent, kind], [landed, to_others(part, size, me), kind])
             fold(op, [flat[mine] if k == me else landed[k] for k in group.order], out=result[mine])
             if length % size:
                 comm.Allgatherv(MPI.IN_PLACE, [result[span], (counts, places), kind])
@@ -234,7 +234,7 @@ def _exchange_and_fold(
         parts[me] = 0
         # Offsets count from the first element sent, so that they stay countable in long arrays.
         first = min((o + start for o, p in zip(layout.offsets, parts) if p), default=0)
-        given = [max(0, o + start - first) if p else 0 for o, p in zip(layout.offsets, parts)]
-        comm.Alltoallv([flat[first:], (parts, given), kind], [landed, to_others(part, size, me), kind])
+        places = [max(0, o + start - first) if p else 0 for o, p in zip(layout.offsets, parts)]
+        comm.Alltoallv([flat[first:], (parts, places), kind], [landed, to_others(part, size, me), kind])
         terms = [flat[own : own + part] if k == me else landed[k] for k in group.order]
         fold(op, terms, out=result[start : start + part])

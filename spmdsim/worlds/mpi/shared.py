@@ -41,7 +41,7 @@ class Windows:
 
     def __init__(self, comm: Counted, nbytes: int, group: dict[int, Windows]) -> None:
         self.comm, self.nbytes, self._group = comm, nbytes, group
-        self._made: list[tuple[MPI.Win, np.ndarray]] = []
+        self._mapped: list[tuple[MPI.Win, np.ndarray]] = []
         self._mine, self._common = np.empty(1, np.uint64), np.empty(1, np.uint64)
         probe = [(None, np.empty(1, np.uint8))]
         self._alone = sys.getrefcount(probe[0][1])
@@ -49,8 +49,8 @@ class Windows:
     def free_ones(self) -> int:
         """The windows in which no rank has an array, as a bit mask; collective."""
         mask = 0
-        for number in range(len(self._made)):
-            mask |= (sys.getrefcount(self._made[number][1]) == self._alone) << number
+        for number in range(len(self._mapped)):
+            mask |= (sys.getrefcount(self._mapped[number][1]) == self._alone) << number
         self._mine[0] = mask
         self.comm.agree(self._mine, self._common, MPI.BAND)
         return int(self._common[0])
@@ -60,40 +60,40 @@ class Windows:
         # In the order of calls, which is the same on all ranks.
         self._group[self.nbytes] = self._group.pop(self.nbytes, self)
         mask = self.free_ones()
-        if not mask and (len(self._made) >= MOST or not self._room()):
+        if not mask and (len(self._mapped) >= MOST or not self._room()):
             return None
         self.comm.tally.calls[SHARED_MEMORY] = 0
         if mask:
-            return self._made[(mask & -mask).bit_length() - 1][1]
+            return self._mapped[(mask & -mask).bit_length() - 1][1]
         mine = self.nbytes if self.comm.Get_rank() == 0 else 0
         window = self.comm.window(mine)
         memory: Any = window.Shared_query(0)[0]
-        self._made.append((window, np.frombuffer(memory, np.uint8, self.nbytes)))
-        return self._made[-1][1]
+        self._mapped.append((window, np.frombuffer(memory, np.uint8, self.nbytes)))
+        return self._mapped[-1][1]
 
     def _room(self) -> bool:
         """Whether the group may have one more window, after freeing some of other sizes if need be. Collective."""
         group = list(self._group.values())
-        for other in [one for one in group if one is not self and one._made]:
-            if sum(len(one._made) for one in group) >= KEPT:
+        for other in [one for one in group if one is not self and one._mapped]:
+            if sum(len(one._mapped) for one in group) >= KEPT:
                 other.free()
-        return sum(len(one._made) for one in group) < KEPT
+        return sum(len(one._mapped) for one in group) < KEPT
 
     def free(self) -> None:
         """Free the windows in which no rank has an array. Collective."""
         mask = self.free_ones()
-        windows, self._made = self._made, []
+        windows, self._mapped = self._mapped, []
         for number, (window, memory) in enumerate(windows):
             if mask >> number & 1:
                 window.Free()
             else:
-                self._made.append((window, memory))
+                self._mapped.append((window, memory))
 
     def close(self) -> None:
         """The same at the end; the others live on until the process ends."""
         self.free()
-        _orphans.extend(self._made)
-        self._made.clear()
+        _orphans.extend(self._mapped)
+        self._mapped.clear()
 
 
 class Shared:

@@ -76,19 +76,19 @@ def _compiled(text: str) -> CodeType:
 
 
 def one_call(
-    comm: MPI.Comm, name: str, fresh: Callable[[], np.ndarray], given: Sequence[Any], taken: Sequence[Any]
+    comm: MPI.Comm, name: str, fresh: Callable[[], np.ndarray], source: Sequence[Any], taken: Sequence[Any]
 ) -> WrittenRun:
     """One call that moves elements from where they are to where they belong, each told beside its array.
 
     Counted only for those who record: in between would be another function.
     """
     call, names = calling(comm, name)
-    names |= {f"given{k}": one for k, one in enumerate(given)} | {
+    names |= {f"source{k}": one for k, one in enumerate(source)} | {
         f"taken{k}": one for k, one in enumerate(taken)
     }
     give, take = (
         ", ".join(f"{side}{k}" for k in range(len(some)))
-        for side, some in (("given", given), ("taken", taken))
+        for side, some in (("source", source), ("taken", taken))
     )
     return WrittenRun(("out = fresh()", f"{call}([array, {give}], [out, {take}])"), {**names, "fresh": fresh})
 
