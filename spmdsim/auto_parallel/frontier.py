@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from spmdsim.auto_parallel.costs.choice_model import ChoiceModel
+from spmdsim.auto_parallel.costs.peak_memory import peak_memory
 from spmdsim.auto_parallel.costs.settings import Settings
 from spmdsim.auto_parallel.programs.graph import Graph
 from spmdsim.auto_parallel.search import candidate_meshes
@@ -69,7 +70,7 @@ def _tie_break(problem: ChoiceProblem) -> float:
 
 @dataclass(frozen=True, repr=False)
 class TradeOff(ShortRepr):
-    """Modelled time of a step against bytes of a rank: parameters with gradients and their state, kept activations."""
+    """Modelled time of a step against the bytes that a rank holds at its peak."""
 
     mesh: Mesh
     seconds: float
@@ -90,11 +91,13 @@ def frontier(
     for mesh in candidate_meshes(graph, where, 2):
         model = ChoiceModel(graph, mesh, open_settings)
         for one in solutions(model.problem, most, step=0.04, gap=1e-3):
-            points.append(TradeOff(mesh, one.seconds, one.memory, model.choice(one.states)))
+            choice = model.choice(one.states)
+            peak = peak_memory(choice, open_settings, model.moves).peak
+            points.append(TradeOff(mesh, one.seconds, peak, choice))
     return unbeaten(points)
 
 
 def frontier_table(points: Sequence[TradeOff]) -> str:
     """The frontier as a table."""
     rows = [[f"{p.seconds * 1e3:.4g}", nbytes_text(p.memory), str(p.mesh)] for p in points]
-    return text_table(["ms", "memory/rank", "mesh"], rows, right=(0, 1))
+    return text_table(["ms", "peak memory", "mesh"], rows, right=(0, 1))

@@ -74,7 +74,7 @@ def solve(model: ChoiceModel, memory: float | None = None) -> Solution:
 
 
 def _peak(model: ChoiceModel, solution: Solution) -> int:
-    return peak_memory(model.choice(solution.states), model.settings).peak
+    return peak_memory(model.choice(solution.states), model.settings, model.moves).peak
 
 
 def _within(model: ChoiceModel, memory: float) -> Solution:

@@ -96,7 +96,7 @@ class SearchResult(ShortRepr):
     @cached_property
     def memory(self) -> Memory:
         """Peak memory of the busiest rank."""
-        return peak_memory(self.choice, self.settings)
+        return peak_memory(self.choice, self.settings, self.moves)
 
     @cached_property
     def nbytes(self) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import tracemalloc
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +24,7 @@ from spmdsim.errors import InputError, SpmdError
 from spmdsim.tensor import Tensor
 from spmdsim.trace import record
 from spmdsim.worlds import LockStep
+from spmdsim.worlds.pool import pool
 
 
 def network(x, labels, w1, b1, w2, b2, scale, shift, w3):
@@ -112,6 +115,35 @@ def arrays_of(case: str) -> dict[str, np.ndarray]:
         else:
             found[name] = (0.2 * rng.standard_normal(shape)).astype("f4")
     return found
+
+
+def residual(x, w1, b1, w2, target):
+    """Two products and a relu, and the loss's squares."""
+    error = ops.subtract(ops.matmul(ops.relu(ops.linear(x, w1, b1)), w2), target)
+    return ops.sum(ops.multiply(error, error))
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize("rows, columns", [(4096, 256)])
+def test_the_peak_is_what_a_rank_takes(world, monkeypatch, rows, columns):
+    """Of what was found and of what is configured by hand; in one process of one rank."""
+    monkeypatch.setattr(pool(), "limit", 0)
+    world = LockStep(1) if isinstance(world, LockStep) else world
+    inputs = dict.fromkeys(("x", "target"), (rows, columns))
+    weights = {"w1": (columns, columns), "b1": (columns,), "w2": (columns, columns)}
+    found = search(
+        residual, world.size, settings=Settings(optimizer_words=0.0), inputs=inputs, parameters=weights
+    )
+    arrays = {name: np.ones(shape, "f4") for name, shape in {**inputs, **weights}.items()}
+    for name, answer in {"found": found, **found.comparison}.items():
+        for _ in range(2):  # what is derived once is not measured
+            gc.collect()
+            tracemalloc.start()
+            kept = run(residual, answer, world, arrays)
+            taken = max(world.gather_objects([tracemalloc.get_traced_memory()[1]]))
+            tracemalloc.stop()
+            del kept
+        assert 0.97 <= answer.memory.peak / taken <= 1.03, (name, answer.memory, taken)
 
 
 def alone(case: str) -> tuple[float, dict[str, np.ndarray]]:

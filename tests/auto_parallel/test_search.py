@@ -10,15 +10,16 @@ from pathlib import Path
 import pytest
 from every_layout import every_layout
 
+from spmdsim import ops
 from spmdsim.auto_parallel.costs.choice_model import ChoiceModel
 from spmdsim.auto_parallel.costs.move_prices import MovePrices
-from spmdsim.auto_parallel.costs.peak_memory import peak_memory
+from spmdsim.auto_parallel.costs.peak_memory import StepMemory, peak_memory
 from spmdsim.auto_parallel.costs.settings import Settings
 from spmdsim.auto_parallel.frontier import frontier, frontier_table
 from spmdsim.auto_parallel.heuristics import propagate
 from spmdsim.auto_parallel.programs.graph import GraphBuilder
 from spmdsim.auto_parallel.programs.networks import PROGRAMS, RULES, build_program, gpt, mlp, tutorial
-from spmdsim.auto_parallel.programs.record_program import find_repeats, mark_layers
+from spmdsim.auto_parallel.programs.record_program import find_repeats, mark_layers, record_program
 from spmdsim.auto_parallel.search import search, search_mesh
 from spmdsim.auto_parallel.search_result import SearchResult, load_choice
 from spmdsim.auto_parallel.solvers.choice_problem import IMPOSSIBLE
@@ -163,15 +164,17 @@ def test_peak_memory_counts_every_part() -> None:
     x, w = build.input("x", (8, 16)), build.parameter("w", (16, 4))
     y = build.apply(RULES["matmul"], x, w, name="mm", kind="matmul")
     found = search_mesh(build.graph(y), Mesh((1,), ("a",)), Settings())
-    memory = found.memory
+    memory, given, result = found.memory, 4 * 8 * 16, 4 * 8 * 4
     assert (memory.parameters, memory.gradients, memory.optimizer) == (256, 256, 512)
-    assert memory.activations == 4 * 8 * 16
-    assert memory.transient == 4 * 8 * 4
-    assert memory.peak == 256 + 256 + 512 + 512 + 128
+    assert memory.activations == 0 and memory.where == "update"
+    assert memory.transient == given + result + 256
+    assert memory.peak == 256 + 256 + 512 + given + result + 256
+    alone = search_mesh(replace(build.graph(y), training=False), Mesh((1,), ("a",)), Settings()).memory
+    assert (alone.peak, alone.activations, alone.where) == (256 + given + result, 0, "mm")
 
 
 def test_peak_memory_follows_liveness() -> None:
-    """The widest tensor and its gradient meet in the middle; what the last operator kept is released by then."""
+    """The widest tensor and its gradient meet in the middle; what the last operator kept is free by then, its gradient there."""
     build = GraphBuilder("three")
     x = build.input("x", (8, 4))
     for k, (rows, columns) in enumerate(((4, 64), (64, 4), (4, 1))):
@@ -179,10 +182,28 @@ def test_peak_memory_follows_liveness() -> None:
             RULES["matmul"], x, build.parameter(f"w{k}", (rows, columns)), name=f"mm{k}", kind="matmul"
         )
     memory = search_mesh(build.graph(x), Mesh((1,), ("a",)), Settings()).memory
-    narrow, wide = 4 * 8 * 4, 4 * 8 * 64
-    assert memory.activations == narrow + wide + narrow
-    assert memory.where == "mm1"
-    assert memory.activations + memory.transient == (narrow + wide) + (narrow + wide)
+    narrow, wide, weight, result = 4 * 8 * 4, 4 * 8 * 64, 4 * 64 * 4, 4 * 8
+    assert memory.where == "mm1" and memory.gradients == 4 * 4
+    assert memory.activations == narrow + wide
+    assert memory.transient == result + (narrow + wide) + weight
+
+
+def test_peak_memory_counts_what_the_tape_keeps() -> None:
+    """Of a relu the result, of a gelu the operand, of a sum nothing."""
+    x, w, kept = {"x": (64, 32)}, {"w": (32, 48)}, []
+    for after in (ops.relu, ops.gelu, lambda h: ops.add(h, h), ops.log):
+        graph = record_program(lambda x, w, after=after: ops.sum(after(x @ w)), 1, x, w)
+        found, most = search_mesh(graph, Mesh((1,), ("a",)), Settings()), 4 * (64 * 32 + 64 * 48)
+        step = StepMemory(found.choice, found.settings, found.moves)
+        for operator in graph.operators:
+            step.forward(operator)
+        kept.append((sorted(graph.values[i].name for i, _ in step.kept), step.kept.total == most))
+    assert kept == [
+        (["relu", "x"], True),
+        (["matmul.w", "x"], True),
+        (["x"], False),
+        (["matmul.w", "x"], True),
+    ]
 
 
 def test_what_keeps_more_may_need_less_at_once() -> None:

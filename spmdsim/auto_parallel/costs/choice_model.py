@@ -30,7 +30,7 @@ from spmdsim.auto_parallel.costs.gradient_sums import (
     joint_price,
 )
 from spmdsim.auto_parallel.costs.move_prices import MovePrices, SharedMessages
-from spmdsim.auto_parallel.costs.peak_memory import kept_when_recomputing, saves
+from spmdsim.auto_parallel.costs.peak_memory import kept_when_recomputing, saves, saves_result
 from spmdsim.auto_parallel.costs.settings import Settings
 from spmdsim.auto_parallel.programs.graph import Graph, Operator, Value
 from spmdsim.auto_parallel.solvers.choice_problem import IMPOSSIBLE, ChoiceProblem, SharedPrice, Solution
@@ -313,15 +313,25 @@ class ChoiceModel:
             if self._own[value.index]:
                 continue
             if value.kind == "parameter":
-                memory = memory + self._trained_bytes(value) * _largest(layouts, value)
+                memory = memory + self._lasting_bytes(value) * _largest(layouts, value)
             elif self._saved(operator, value):
+                memory = memory + value.itemsize * _largest(layouts, value)
+        results = [graph.values[i] for i in operator.outputs]
+        for layouts, value in zip(states.outputs, results):
+            if self._result_saved(operator, value) and not self._own[value.index]:
                 memory = memory + value.itemsize * _largest(layouts, value)
         return seconds, memory
 
-    def _trained_bytes(self, value: Value) -> float:
-        """Bytes per element of a parameter, its gradient and the optimiser's state for it."""
+    def _result_saved(self, operator: Operator, value: Value) -> bool:
+        """Whether an operator keeps its result, and no reader does."""
+        readers = [self.graph.operators[reader] for reader in self.graph.readers(value)]
+        kept = saves_result(self.graph, operator, self.settings.recompute)
+        return kept and not any(self._saved(reader, value) for reader in readers)
+
+    def _lasting_bytes(self, value: Value) -> float:
+        """Bytes per element of a parameter and of the optimiser's state for it; its gradient comes when operands go."""
         own = float(value.itemsize)
-        return 2 * own + self.settings.state_bytes(value.itemsize) if self.graph.training else own
+        return own + self.settings.state_bytes(value.itemsize) if self.graph.training else own
 
     def _saved(self, operator: Operator, value: Value) -> bool:
         return saves(self.graph, operator, value, self.settings.recompute)
@@ -331,8 +341,10 @@ class ChoiceModel:
         pieces = value.itemsize * _largest(kept.layouts, value)
         readers = [self.graph.operators[reader] for reader, _ in self.graph.consumers[value.index]]
         if value.kind == "parameter":
-            return self._trained_bytes(value) / value.itemsize * pieces
+            return self._lasting_bytes(value) / value.itemsize * pieces
+        producer = None if value.producer is None else self.graph.operators[value.producer]
         needed = any(self._saved(reader, value) for reader in readers)
+        needed |= producer is not None and self._result_saved(producer, value)
         kept_anyway = self.settings.recompute and kept_when_recomputing(self.graph, value)
         return pieces if needed or (kept_anyway and self.graph.training) else 0.0 * pieces
 

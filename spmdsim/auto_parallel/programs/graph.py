@@ -60,6 +60,8 @@ class Operator(ShortRepr):
         kind: what it is called in the program, such as ``matmul``.
         configured: the user's ``.shard`` (cuts, mapping or strategy), or None.
         out: the user's layout (or cuts) of the result, beside ``configured``; None if it follows.
+        unseen: the operands whose values its gradients do not look at.
+        saves_result: whether they look at its results.
         where: source line, or "".
         layer: which repeat of a repeated layer it belongs to, and the layer's name; None outside.
     """
@@ -74,6 +76,8 @@ class Operator(ShortRepr):
     where: str = ""
     layer: tuple[str, int] | None = None
     out: Any = None
+    unseen: tuple[int, ...] = ()
+    saves_result: bool = False
 
     @property
     def named(self) -> dict[str, str]:
@@ -236,14 +240,18 @@ class GraphBuilder:
         itemsize: int | None = None,
         differentiable: bool = True,
         out: Any = None,
+        by_result: bool = False,
     ) -> int:
-        """An operator with one result; returns the result's number."""
+        """An operator with one result; returns the result's number. ``by_result``: its gradients look at that alone."""
         rule = Rule.parse(rule, linear="each") if isinstance(rule, str) else rule
         shapes = tuple(self._values[i].shape for i in inputs)
         label = self.unique(name or kind)
         with context(operator=label, where=where) if where else context(operator=label):
             bound = bind(rule, shapes, tuple(sorted((sizes or {}).items())))
-        return self.add(bound, inputs, label, kind, shard, where, itemsize, differentiable, out)[0]
+        unseen = tuple(range(len(inputs))) if by_result else ()
+        return self.add(
+            bound, inputs, label, kind, shard, where, itemsize, differentiable, out, unseen, by_result
+        )[0]
 
     def add(
         self,
@@ -256,6 +264,8 @@ class GraphBuilder:
         itemsize: int | None = None,
         differentiable: bool = True,
         out: Any = None,
+        unseen: tuple[int, ...] = (),
+        saves_result: bool = False,
     ) -> tuple[int, ...]:
         """An operator whose rule is bound already; returns the numbers of its results."""
         index, single = len(self._operators), len(bound.outputs) == 1
@@ -266,8 +276,10 @@ class GraphBuilder:
             self._value(one, shape, width, "result", producer=index, output=k, needs_gradient=gradient)
             for k, (one, shape) in enumerate(zip(names, bound.output_shapes))
         )
-        around = tuple(inputs), outputs
-        self._operators.append(Operator(index, name, kind, bound, *around, shard, where, self._layer, out))
+        around, kept = (tuple(inputs), outputs), (unseen, saves_result)
+        self._operators.append(
+            Operator(index, name, kind, bound, *around, shard, where, self._layer, out, *kept)
+        )
         return outputs
 
     def shape(self, value: int) -> Shape:

@@ -34,6 +34,8 @@ RULES = {
     "subtract": Rule.parse("b s v, b s -> b s v", linear="all"),
     "sum": Rule.parse("b s v -> b s", linear="all"),
 }
+#: Those whose gradients look at the result alone.
+_BY_RESULT = {"exp", "relu", "softmax"}
 #: A squared error, by the number of dims, and rules that have a kind in common with others.
 _ERRORS = {len(dims.split()): Rule.parse(f"{dims}, {dims} -> ") for dims in ("b n", "b s h", "n c h w")}
 _DIFFERENCE = Rule.parse(", -> ", linear="all")
@@ -60,7 +62,7 @@ class _Network(GraphBuilder):
         """An operator, called as its kind if it has no name; returns the number of its result."""
         return self.apply(
             rule or RULES[kind], *inputs, name=name, kind=kind, shard=shard, sizes=sizes, itemsize=itemsize,
-            differentiable=differentiable,
+            differentiable=differentiable, by_result=kind in _BY_RESULT,
         )  # fmt: skip
 
     def weighted(self, kind: str, x: int, parameter: str, shape: tuple[int, ...], *, name: str) -> int:

@@ -95,6 +95,8 @@ class _Notes(Unconfigured):
             results[0].dtype.itemsize,
             differentiable=results[0].requires_grad,
             out=None if sharding is None else sharding.out_strategy,
+            unseen=op.unseen,
+            saves_result=op.saves_result,
         )
         for result, value in zip(results, outputs):
             self.know(result, value)
