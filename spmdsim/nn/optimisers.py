@@ -213,7 +213,9 @@ class Optimiser(Pictured):
         return not self.slots and accumulator("sum", value.dtype) is value.dtype
 
     def advanced_alone(self, parameter: Parameter, value: np.ndarray, change: np.ndarray) -> np.ndarray:
-        """The only shard's next value, where :meth:`is_stateless` holds."""
+        """The only shard's next value, where :meth:`is_stateless` held once: a momentum may have come since."""
+        if self.slots:
+            return self.advanced(parameter, [value], [change])[0]
         self._counted(parameter)
         return self.new_value(value, change, [])
 
@@ -229,6 +231,8 @@ class Optimiser(Pictured):
             return None
 
         def overwritten(parameter: Parameter, value: np.ndarray, gradient: np.ndarray) -> np.ndarray:
+            if self.slots:
+                return self.advanced_alone(parameter, value, gradient)
             self._counted(parameter)
             self._block(value, value, gradient)
             return value
@@ -351,13 +355,17 @@ class SGD(Optimiser):
         super().__init__(parameters, rate, state_layout)
         self.momentum, self.weight_decay = momentum, weight_decay
         self.dampening, self.nesterov = dampening, nesterov
-        self.slots = int(bool(momentum))
+
+    @property
+    def slots(self) -> int:  # type: ignore[override]
+        """The velocity, from when there is a momentum on; it goes on while that is 0 again."""
+        return int(bool(self.momentum or self.state))
 
     def _block(self, out: np.ndarray, value: np.ndarray, gradient: np.ndarray, *state: np.ndarray) -> None:
         kind = value.dtype.type
         if self.weight_decay:
             gradient = gradient + kind(self.weight_decay) * value
-        if self.momentum or state:  # which goes on while the momentum is 0
+        if state:
             before, velocity = state
             np.multiply(before, kind(self.momentum), out=velocity)
             velocity += gradient if self.count == 1 else gradient * kind(1 - self.dampening)

@@ -268,6 +268,29 @@ def test_the_largest_second_moment_is_kept_while_nobody_divides_by_it():
 
 
 @pytest.mark.ranks(1, 2)
+@pytest.mark.parametrize("compiled", [False, True])
+def test_velocities_begin_with_the_first_momentum_and_go_on_without_one(world, compiled):
+    layout = Mesh((world.size,), ("x",))(None)
+    weight = nn.Parameter((2,), layout, nn.ones)
+    weight.materialise(world, seed=1)
+    optimiser = SGD([weight], RATE)
+
+    def step():
+        optimiser.zero_grad()
+        nn.backward(ops.sum(ops.square(weight.value)))
+        optimiser.step()
+
+    repeated, value, velocity = spmdsim.compile(step) if compiled else step, 1.0, 0.0
+    for momentum in (0.0, 0.0, 0.9, 0.9, 0.0, 0.9, 0.9):
+        optimiser.momentum = momentum
+        repeated()
+        change = momentum * velocity + 2 * value
+        velocity = change if momentum or velocity else 0.0
+        value -= RATE * change
+        np.testing.assert_allclose(weight.value.full(), value, rtol=1e-6)
+
+
+@pytest.mark.ranks(1, 2)
 @pytest.mark.parametrize("kind", [SGD, Adam])
 @pytest.mark.parametrize("compiled", [False, True])
 def test_copies_of_a_model_and_its_optimiser_go_on_by_themselves(world, kind, compiled):
