@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -10,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from spmdsim import LockStep, Mesh, ShapeOnly, Tensor, check, matmul
+from spmdsim import LockStep, Mesh, ShapeOnly, Tensor, check, matmul, nn
 from spmdsim import world as current
 from spmdsim.dialects.session import current_world, use_world
-from spmdsim.errors import WorldError
+from spmdsim.errors import UsageTypeError, WorldError
 from spmdsim.tensor import random
 from spmdsim.worlds.current import RANKS_VARIABLE
 
@@ -194,3 +195,15 @@ def test_the_same_script_without_mpi(setup: str, start: list[str], says: str, tm
         env=environment | {"PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     assert says in done.stdout + done.stderr, done.stderr
+
+
+@pytest.mark.ranks(2)
+def test_what_lives_in_a_world_is_not_pickled(world):
+    layout = Mesh((2,), ("x",))("x")
+    x = Tensor.from_global(np.ones(4), layout, world)
+    model = nn.Linear(4, 2, layout.mesh(None, None))
+    model.materialise(world, seed=1)
+    for value in (world, x, x + x, model):
+        with pytest.raises(UsageTypeError, match=r"is a place, which cannot be pickled.*tensor\.full\(\)"):
+            pickle.dumps(value)
+    assert pickle.loads(pickle.dumps(layout)) == layout
