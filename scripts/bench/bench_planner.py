@@ -25,7 +25,7 @@ from paired import QUICK, Estimate, Neighbours, quantile, row
 
 from spmdsim.core import Layout, Mesh
 from spmdsim.cost.machine import CostModel, Machine, Measurement
-from spmdsim.layout import blocks
+from spmdsim.layout import common_mesh
 from spmdsim.redistribution import adders, lower_bound, plan, plan_candidates, planner, price
 from spmdsim.redistribution.exchange import direct, direct_reduction, exchange_volume, flat, grid
 
@@ -57,15 +57,12 @@ MACHINES: dict[str, CostModel | None] = {
 def remembered() -> tuple[list[Callable[[], None]], list[Callable[[], None]]]:
     """How to forget what is known of layouts and pairs, and what is known of meshes."""
     of_meshes = {
-        "ranks_of",
         "_digits",
         "_offsets",
         "piece_numbers",
         "common_mesh",
         "_on_mesh",
         "_held",
-        "_layouts",
-        "_meshes",
     }
     pairs: dict[int, Callable[[], None]] = {}
     meshes: dict[int, Callable[[], None]] = {}
@@ -78,7 +75,7 @@ def remembered() -> tuple[list[Callable[[], None]], list[Callable[[], None]]]:
         grid,
         planner,
         price,
-        blocks,
+        common_mesh,
         direct_reduction,
         exchange_volume,
     )

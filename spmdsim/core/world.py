@@ -22,6 +22,7 @@ import numpy as np
 
 from spmdsim.core.layout import Mesh
 from spmdsim.core.step import Route, Step, shortest_route
+from spmdsim.errors import UsageTypeError
 from spmdsim.notation.layouts import check_world_size
 from spmdsim.notation.rules import check_ranks
 from spmdsim.pictured import Pictured
@@ -61,6 +62,16 @@ class World(Pictured, ABC):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.size})"
+
+    def __deepcopy__(self, _memo: object) -> World:
+        """A world is a place: copies of what lives in it live there, too."""
+        return self
+
+    def __reduce__(self) -> str:
+        raise UsageTypeError(
+            f"{self} is a place, which cannot be pickled, and neither can what lives in it; nearest: the array that "
+            "tensor.full() gives, or a checkpoint of tensors"
+        )
 
     @abstractmethod
     def run(self, step: Step, shards: Shards) -> Shards:

@@ -124,7 +124,10 @@ def _trial(job: Launched | None) -> list[Diagnosis]:
         why = result.stderr.strip() if isinstance(error, ValueError) else "no answer within 60 s"
         bad = Diagnosis("trial on 2 ranks", "broken", why or "no output", "the launcher does not work here")
         return [bad]
-    return [Diagnosis("trial on 2 ranks", "ok", "started and ended"), *(Diagnosis(**line) for line in lines)]
+    return [
+        Diagnosis("trial on 2 ranks", "ok", "started and ended"),
+        *(Diagnosis(*line.values()) for line in lines),
+    ]
 
 
 def _try_mpi() -> list[Diagnosis]:

@@ -14,13 +14,9 @@ from collections.abc import Sequence
 from functools import lru_cache
 from itertools import accumulate, pairwise
 from operator import mul
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from spmdsim.core.layout import Layout, Mesh, nested_blocks
-
-if TYPE_CHECKING:
-    pass
-
 
 #: Per axis of a mesh the axes of the common mesh it is the merge of, major first.
 Factors = dict[str, tuple[str, ...]]

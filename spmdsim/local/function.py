@@ -348,8 +348,8 @@ def _guessed(leaf: Layout, piece: Shape, moved: Sequence[Tensor]) -> Shape:
 def local_map(
     function: Callable[..., object],
     *,
-    in_layouts: Layouts | None = None,
-    out_layouts: Layouts | None = None,
+    in_layouts: Layouts = None,
+    out_layouts: Layouts = None,
     partial: Partials = (),
     vjp: Callable[..., object] | None = None,
     flops: Flops | None = None,
@@ -363,8 +363,8 @@ def local_map(
 def local_map(
     function: None = None,
     *,
-    in_layouts: Layouts | None = None,
-    out_layouts: Layouts | None = None,
+    in_layouts: Layouts = None,
+    out_layouts: Layouts = None,
     partial: Partials = (),
     vjp: Callable[..., object] | None = None,
     flops: Flops | None = None,
@@ -377,8 +377,8 @@ def local_map(
 def local_map(
     function: Callable[..., object] | None = None,
     *,
-    in_layouts: Layouts | None = None,
-    out_layouts: Layouts | None = None,
+    in_layouts: Layouts = None,
+    out_layouts: Layouts = None,
     partial: Partials = (),
     vjp: Callable[..., object] | None = None,
     flops: Flops | None = None,

@@ -18,7 +18,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 Structure = tuple[Any, Any, tuple[Any, ...]]
 LEAF: Structure = ("leaf", None, ())
 #: A layout for all, or one for each; of lists and dicts of arrays lists and dicts of them.
-Layouts: TypeAlias = "Layout | Sequence[Layouts | None] | Mapping[str, Layouts | None]"
+Layouts: TypeAlias = "Layout | Sequence[Layouts] | Mapping[str, Layouts] | None"
 
 
 def _is_leaf(value: Any) -> bool:
@@ -109,7 +109,7 @@ def of_trees(function: F) -> F:
     return called  # type: ignore[return-value]
 
 
-def outcome_of(layouts: Layouts | None) -> Structure:
+def outcome_of(layouts: Layouts) -> Structure:
     """How results stand whose layouts stand so."""
     if layouts is None or isinstance(layouts, Layout):
         return LEAF
@@ -118,7 +118,7 @@ def outcome_of(layouts: Layouts | None) -> Structure:
     return type(layouts), len(layouts), tuple(map(outcome_of, layouts))
 
 
-def flat_layouts(layouts: Layouts | None) -> list[Layout | None]:
+def flat_layouts(layouts: Layouts) -> list[Layout | None]:
     """The layouts, in order."""
     if layouts is None or isinstance(layouts, Layout):
         return [layouts]

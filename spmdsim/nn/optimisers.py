@@ -130,7 +130,7 @@ class Optimiser(Pictured):
         computes: whoever asks for a parameter waits for it.
         """
         trained = [parameter for parameter in self.parameters if parameter.value.grad is not None]
-        values = [parameter.value for parameter in trained]
+        values: list[Any] = [parameter.value for parameter in trained]
         slopes: list[Any] = [value.grad for value in values]
         together, kind = Together("parameters", gather_of), type(self)
         usual = (kind._updated, kind.new_value) == (Optimiser._updated, Optimiser.new_value)
@@ -143,6 +143,7 @@ class Optimiser(Pictured):
             value = self._updated(parameter, slopes[number])
             if value is not values[number]:
                 together.add(number, value, parameter.layout)
+            values[number] = slopes[number] = None  # free as soon as the parameter lets go of them
         later = together.leave()
         gathered = together.finish()
         for number, parameter in enumerate(trained):

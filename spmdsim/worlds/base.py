@@ -15,7 +15,7 @@ from spmdsim.core.elements import in_type
 from spmdsim.core.operator import Op
 from spmdsim.core.step import Step
 from spmdsim.core.tensor import Meta
-from spmdsim.errors import UsageTypeError, WorldError
+from spmdsim.errors import WorldError
 from spmdsim.launcher import is_root
 from spmdsim.layout.element_type import accumulator
 from spmdsim.trace import recorder, source_lines
@@ -74,16 +74,6 @@ class World(world.World):
         self._machine: CostModel | None = None
         self.variant: tuple[object, ...] = ()
         self.cache: Bounded[Any, Any] = Bounded(free=programs.forget)
-
-    def __deepcopy__(self, _memo: object) -> World:
-        """A world is a place: copies of what lives in it live there, too."""
-        return self
-
-    def __reduce__(self) -> str:
-        raise UsageTypeError(
-            f"{self} is a place, which cannot be pickled, and neither can what lives in it; nearest: the array that "
-            "tensor.full() gives, or a checkpoint of tensors"
-        )
 
     @property
     def machine(self) -> CostModel | None:
