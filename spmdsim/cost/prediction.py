@@ -209,14 +209,17 @@ def _affordable(schedule: Schedule, machine: Machine, network: bool, events: boo
     n = schedule.size
     form = closed_form_of(schedule)
     symmetric = bool(symmetry_of(schedule)) and not events
-    if form is not None and not (network or events or machine.intra) and (symmetric or not machine.pieces):
+    each = n if schedule.algorithm.ports != "1" else 1
+    # Ranks that send alike stand for one another, but several messages of each are looked at where sizes or nodes matter.
+    by_message = network or (each > 1 and bool(machine.pieces or machine.intra))
+    by_size = bool(machine.pieces or machine.reduce_pieces)
+    if form is not None and not (by_message or events or machine.intra) and (symmetric or not by_size):
         return True
     # Without a formula the number of rounds is unknown; it is at least logarithmic.
     rounds = form.steps if form else 4 * n.bit_length()
-    each = n if schedule.algorithm.ports != "1" else 1
     if not symmetric:
         return rounds * n * each * sizes <= _AFFORDABLE
-    if not network:
+    if not by_message:
         return rounds * each <= _AFFORDABLE
     return rounds <= _AFFORDABLE and len(compressed_rounds(schedule)) * n * each * sizes <= _AFFORDABLE_ARRAYS
 

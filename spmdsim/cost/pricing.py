@@ -17,7 +17,7 @@ import numpy as np
 from spmdsim.collectives import Schedule
 from spmdsim.collectives.facts import lower_bound
 from spmdsim.collectives.rank_program import INPUT, program_for
-from spmdsim.cost.closed_forms import Link, closed_form_of, least_per_byte
+from spmdsim.cost.closed_forms import Link, closed_form_of, least_per_byte, scaled
 from spmdsim.cost.link_load import LinkLoad, link_loads
 from spmdsim.cost.machine import Machine
 from spmdsim.cost.topology import Topology, round_seconds
@@ -119,15 +119,15 @@ def _round(one: LinkLoad, machine: Machine, topology: Topology | None) -> float:
     extra = machine.reduce_seconds(one.reduced)
     if not one.count:
         return extra
-    extra += (one.ports - 1) * machine.piece(one.largest).alpha / 2
-    if topology is not None:
-        return _on_links(one, machine, topology) + extra
-    if machine.intra is None and (one.alike or one.ports > 1):
+    if topology is None and machine.intra is None and (one.alike or (one.ports > 1 and not machine.pieces)):
         outside = machine.piece(one.largest)
-        return outside.alpha + one.largest * outside.beta + extra
-    if one.alike:
+        return outside.alpha * (one.ports + 1) / 2 + one.largest * outside.beta + extra
+    if topology is None and one.alike:
         return _alike(one, machine) + extra
     alpha, moving = machine.message_parts(one.nbytes, one.sources, one.targets)
+    extra += (one.ports - 1) * float(alpha.max()) / 2
+    if topology is not None:
+        return _on_links(one, machine, topology) + extra
     sent = np.bincount(one.sources, moving)
     received = np.bincount(one.targets, moving)
     busy = np.maximum(sent[one.sources], received[one.targets])
@@ -187,7 +187,8 @@ def least_seconds(collective: str, machine: Machine, n: int, nbytes: int) -> flo
     outside = Link(machine.alpha, machine.beta)
     near = machine.intra or outside
     latency = _least_alphas(n) * min(outside.alpha, near.alpha, *(one.alpha for one in machine.pieces))
-    per_byte = min(least_per_byte(machine.pieces, outside), near.beta)
+    # Of several messages in one round each adds half of its alpha.
+    per_byte = min(least_per_byte(scaled(machine.pieces, 0.5, 1.0), outside), near.beta)
     reducing = least_per_byte(machine.reduce_pieces, Link(0.0, machine.gamma))
     return max(latency, float(bound.beta) * nbytes * per_byte, float(bound.gamma) * nbytes * reducing)
 

@@ -77,9 +77,9 @@ def test_the_bound_is_its_largest_part() -> None:
     for prices, expected in [((100.0, 0, 0), 250), ((0, 1, 0), 1000), ((0, 0, 1), 500), ((1, 2, 3), 2000)]:
         assert least_seconds("all_reduce", Machine("m", *prices), 6, 600) == pytest.approx(expected)
     assert least_seconds("all_to_all", Machine("m", 1.0, 0.0), 3, 0) == 1.5
-    # 10 bytes for 2 is the best there is: 0.1 of alpha and 0.1 per byte.
+    # 10 bytes for 1.5 is the best there is, as one of many messages in a round: 0.05 of half of alpha and 0.1 per byte.
     ranges = Machine("m", 9.0, 1.0, pieces=(Piece(10, 1.0, 0.1),))
-    assert least_seconds("broadcast", ranges, 2, 1000) == pytest.approx(200)
+    assert least_seconds("broadcast", ranges, 2, 1000) == pytest.approx(150)
 
 
 def test_events_say_that_they_have_one_latency(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -114,6 +114,9 @@ def test_crossover_is_where_the_closed_forms_cross() -> None:
 def test_what_does_not_run_is_left_out_with_its_reason() -> None:
     large = predict("broadcast", Machine.cluster(), [1 << 17], [1000], topology="")
     assert "too many messages" in large.left_out["linear"]
+    for machine in Machine.cluster(), UNEVEN[1]:
+        by_messages = predict("all_to_all", machine, [1 << 14], [1 << 20], ["linear"])
+        assert "too many messages" in by_messages.left_out["linear"]
 
 
 def test_the_library_appears_where_it_was_measured() -> None:

@@ -10,10 +10,11 @@ import pytest
 
 from spmdsim.collectives import Algorithm, algorithms, count, schedule_of
 from spmdsim.collectives.schedule import make_schedule
-from spmdsim.cost import Link, Machine
+from spmdsim.cost import Link, Machine, Piece
 from spmdsim.cost.closed_forms import closed_form
 from spmdsim.cost.link_load import link_loads, symmetry_of
 from spmdsim.cost.pricing import price, reaches
+from spmdsim.cost.topology import Flat
 from spmdsim.errors import InputError
 
 UNIT = Machine("unit", 1.0, 1.0, 1.0)
@@ -57,6 +58,19 @@ def test_closed_forms_know_the_root() -> None:
             if form is not None:
                 found = price(make_schedule(chosen, n, root=root), UNIT, SIZE, rounds=True)
                 assert (found.steps, found.beta_bytes) == (form.steps, float(form.beta_share * SIZE)), chosen
+
+
+@pytest.mark.parametrize("n", [3, 8, 40])
+def test_each_of_many_messages_in_a_round_has_the_price_of_its_own_size(n: int) -> None:
+    """A rank that sends 100 bytes to everybody sends short messages, however many; inside a node, through its memory."""
+    ranges = Machine("m", 7e-3, 7e-3, pieces=(Piece(100, 1e-6, 1e-9), Piece(1e9, 5e-4, 5e-4)))
+    node = Machine("m", 7e-3, 7e-3, ranks_per_node=n, intra=Link(1e-6, 1e-9))
+    schedule = schedule_of("all_to_all", "linear", n)
+    for machine in ranges, node:
+        expected = 1e-6 * n / 2 + (n - 1) * 100e-9
+        assert price(schedule, machine, 100 * n).seconds == pytest.approx(expected), machine
+    on_links = price(schedule, ranges, 100 * n, Flat(n, 1 / 7e-3, 7e-3)).seconds
+    assert on_links == pytest.approx(price(schedule, ranges, 100 * n).seconds)
 
 
 def test_published_counts_of_every_algorithm() -> None:
