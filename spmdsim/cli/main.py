@@ -114,7 +114,7 @@ SHARED: dict[str, dict[str, Any]] = {
         value("--factor", "", "from size to size (4)", float, default=4),
         value("--group", "G", "ranks per group, for two-level algorithms", int),
         value("--html", "FILE", "write the picture as a page that needs no other file"),
-        value("--itemsize", "B", "bytes that are never cut (1)", int, default=1),
+        value("--itemsize", "B", "bytes that are never cut (1)", positive, default=1),
         flag("--json", "for programs"),
         value("-n", "RANKS", "ranks to start (or to simulate in lock step)", positive),
         value("--ranks", "N", "start N ranks, outside mpirun", int),

@@ -49,7 +49,7 @@ class Schedule(ShortRepr):
         """Words for titles, such as ``"all_reduce ring on 6 ranks"``."""
         options = "".join(f", {k} {v}" for k, v in self.options)
         root = f", root {self.root}" if self.collective.rooted else ""
-        return f"{self.algorithm.full_name} on {self.size} ranks{root}{options}"
+        return f"{self.algorithm.full_name} on {self.size} rank{'s' * (self.size != 1)}{root}{options}"
 
     @cached_property
     def levels(self) -> tuple[int, ...]:
@@ -97,6 +97,10 @@ def _found_in_order(schedule: Schedule) -> bool:
     return verify(schedule).in_order
 
 
+LEAST = {"segments": 1, "group": 1, "radix": 2}
+"""Options that count something, and from where on."""
+
+
 def make_schedule(
     chosen: Algorithm, size: int, root: int = 0, rounding: str | None = None, **options: Any
 ) -> Schedule:
@@ -123,6 +127,11 @@ def make_schedule(
         if name not in defaults:
             raise ScheduleError(
                 f"{chosen.full_name} has no option {name!r}; it has {', '.join(defaults) or 'none'}"
+            )
+        least = LEAST.get(name, options[name])
+        if options[name] < least:
+            raise ScheduleError(
+                f"{chosen.full_name}: {name} is {options[name]}; it has to be {least} or more"
             )
     settled = {**defaults, **options}
     if not chosen.fits(size, settled):

@@ -15,9 +15,10 @@ from spmdsim.cost.topologies import Dragonfly, Torus
 from spmdsim.cost.topology import Topology, TopologyPlace
 from spmdsim.draw.canvas import Canvas, ink_of, width_of
 from spmdsim.draw.figures import FactTable, Figure, Part, fact_rows
-from spmdsim.draw.plot import Line, Plot, plot_canvas, short
+from spmdsim.draw.plot import Line, Plot, plot_canvas
 from spmdsim.errors import InputError
 from spmdsim.redistribution.plan_table import bytes_text
+from spmdsim.sides import many
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -61,7 +62,7 @@ def prediction_tables(
     for point in prediction.points:
         blocks.setdefault(0 if over_ranks else point.ranks, []).append(point)
     for ranks, points in blocks.items():
-        title = f"{size_words(points[0].nbytes)} bytes" if over_ranks else f"{ranks} ranks"
+        title = f"{size_words(points[0].nbytes)} bytes" if over_ranks else many(ranks, "rank")
         for start in range(0, len(points), most):
             part = points[start : start + most]
             heads = [str(p.ranks) if over_ranks else size_words(p.nbytes) for p in part]
@@ -89,7 +90,7 @@ def _choice(library: str, collective: str, point: PredictedPoint) -> str:
 
 def crossover_words(one: Crossover) -> str:
     """One line about where the fastest algorithm changes."""
-    return f"on {one.ranks} ranks: {one.after} is faster than {one.before} from {short(one.nbytes)}B on"
+    return f"on {many(one.ranks, 'rank')}: {one.after} is faster than {one.before} from {bytes_text(one.nbytes)} on"
 
 
 def prediction_plot(prediction: Prediction, most: int | None = None) -> Plot:
@@ -107,7 +108,7 @@ def prediction_plot(prediction: Prediction, most: int | None = None) -> Plot:
     where = f"{prediction.collective} on {prediction.machine.name}"
     where += f", {prediction.topology}" if prediction.topology else ""
     if not over_ranks:
-        where += f", {prediction.points[0].ranks} ranks"
+        where += f", {many(prediction.points[0].ranks, 'rank')}"
     marks = () if over_ranks else tuple((x.nbytes, f"{x.before} -> {x.after}") for x in prediction.crossovers)
     return Plot(
         where,

@@ -23,28 +23,28 @@ _HEAD = (
 )
 
 
-def bytes_text(nbytes: float) -> str:
-    """A byte count for people.
+def bytes_text(nbytes: float, digits: str = ".4g") -> str:
+    """A byte count for people, in the unit in which it is rounded to less than 1024.
 
-    >>> bytes_text(1536), bytes_text(100), bytes_text(3 * 2**20), bytes_text(2**30)
-    ('1.5 KiB', '100 B', '3 MiB', '1 GiB')
+    >>> bytes_text(1536), bytes_text(100), bytes_text(3 * 2**20), bytes_text(2**20 - 1), bytes_text(2**50)
+    ('1.5 KiB', '100 B', '3 MiB', '1 MiB', '1 PiB')
     """
-    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if nbytes >= size:
-            return f"{nbytes / size:.4g} {unit}"
+    for power, unit in ((60, "EiB"), (50, "PiB"), (40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if nbytes >= (size := 2**power) - size / 2048:
+            return f"{nbytes / size:{digits}} {unit}"
     return f"{nbytes:.0f} B"
 
 
 def seconds_text(seconds: float) -> str:
-    """Seconds for people.
+    """Seconds for people, in the unit in which they are rounded to less than 1000.
 
-    >>> seconds_text(0.00025), seconds_text(0)
-    ('250 us', '0 s')
+    >>> seconds_text(0.00025), seconds_text(0), seconds_text(0.0009997), seconds_text(86400)
+    ('250 us', '0 s', '1 ms', '86,400 s')
     """
-    if seconds == 0:
-        return "0 s"
+    if seconds == 0 or seconds >= 999.5:
+        return f"{seconds:,.0f} s"
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if seconds >= size:
+        if seconds >= 0.9995 * size:
             return f"{seconds / size:.3g} {unit}"
     return f"{seconds / 1e-9:.3g} ns"
 

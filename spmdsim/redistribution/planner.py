@@ -387,6 +387,10 @@ def _windowed(task: Redistribution, everything: bool) -> tuple[Candidate, ...]:
     return tuple(sorted(plans, key=lambda one: (*one.order[:2], int(all_received(one.steps).sum()))))
 
 
+MOST_ELEMENTS = 2**61
+"""Of all ranks together: what they send and receive is counted in 64 bits."""
+
+
 def _check_layouts(
     src: Layout, dst: Layout, shape: Shape, after: Shape, partial_target: bool, one_shape: bool
 ) -> None:
@@ -403,6 +407,11 @@ def _check_layouts(
     if any(size < 0 for size in (*shape, *after)):
         both = f"{shape}" if one_shape else f"{shape} and {after}"
         raise PlanError(f"a shape has no negative sizes, but got {both} for {src} -> {dst}")
+    if (whole := math.prod(shape) * max(src.mesh.size, dst.mesh.size)) > MOST_ELEMENTS:
+        raise PlanError(
+            f"shape {shape} on all ranks of {src} -> {dst} is {whole:,} elements, too many to count exactly: at most "
+            f"{MOST_ELEMENTS:,}"
+        )
     if math.prod(shape) != math.prod(after):
         raise PlanError(
             f"shape {shape} holds {math.prod(shape)} elements and {after} holds {math.prod(after)}; "

@@ -10,6 +10,7 @@ from spmdsim.core.step import LOCAL_STEPS, Step, overlap, volume
 from spmdsim.layout.element_type import element_type
 from spmdsim.redistribution.group_steps import PartsStep, ScanStep
 from spmdsim.redistribution.halo import HaloStep, received
+from spmdsim.redistribution.plan_table import bytes_text
 from spmdsim.redistribution.sparse_lookup import RowStep
 from spmdsim.sides import many
 from spmdsim.trace.events import Asked, CollectiveEvent, Event
@@ -31,12 +32,7 @@ def nbytes_text(count: float) -> str:
     >>> nbytes_text(512), nbytes_text(1536), nbytes_text(3 << 20)
     ('512 B', '1.5 KiB', '3.0 MiB')
     """
-    size = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024 or unit == "GiB":
-            return f"{count:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return ""
+    return bytes_text(count, ".1f")
 
 
 def columns(rows: Sequence[Sequence[str]]) -> str:

@@ -177,7 +177,11 @@ def test_check_leaves_out_rank_counts_an_algorithm_does_not_promise(
             ["export", "all_reduce", "ring", "-b", "10", "--itemsize", "4"],
             "10 bytes are no whole number of 4-byte",
         ),
-        (["show", "all_reduce", "ring", "-b", "8", "--itemsize", "0"], "no whole number of 0-byte elements"),
+        (["show", "all_reduce", "ring", "-b", "8", "--itemsize", "0"], "must be a whole number from 1 on"),
+        (["show", "all_reduce", "ring", "-b", "nan"], "'nan' is no whole number of bytes from 0 to"),
+        (["show", "all_reduce", "ring", "-b", "1e400"], "'1e400' is no whole number of bytes from 0 to"),
+        (["show", "all_reduce", "ring", "-b", "1e30"], "'1e30' is no whole number of bytes from 0 to"),
+        (["show", "broadcast", "knomial", "--radix", "1"], "radix is 1; it has to be 2 or more"),
         (["diff", "all_reduce", "ring", "king"], "did you mean 'ring'"),
     ],
 )

@@ -235,7 +235,12 @@ def test_command_shows_the_busiest_links(capsys) -> None:
         (["all_reduce", "--topology", "torus:3x3"], "has 9 ranks, not 8"),
         (["all_reduce", "-b", "much"], "is no size"),
         (["all_reduce", "--model", "loggops", "--loggops", "X=1"], "--loggops takes L"),
-        (["all_reduce", "--itemsize", "0"], "--itemsize is 0"),
+        (["all_reduce", "--itemsize", "0"], "--itemsize: must be a whole number from 1 on"),
+        (["all_reduce", "--segments", "0"], "segments is 0; it has to be 1 or more"),
+        (["all_reduce", "--group", "-1"], "group is -1; it has to be 1 or more"),
+        (["all_reduce", "-f", "nan"], "by a factor of nan do not grow"),
+        (["all_reduce", "-f", "inf"], "by a factor of inf do not grow"),
+        (["all_reduce", "-n", "2..8xnan"], "factors above 1"),
         (["all_reduce", "--algorithms", "rong"], "no algorithm 'rong'"),
         (
             ["broadcast", "-n", "131072", "--algorithms", "linear", "--machine", "cluster"],

@@ -425,15 +425,22 @@ def test_a_plan_that_sends_nothing_is_local():
         assert plan(src, dst, (8, 9)).kind == "local"
 
 
-def test_units_begin_where_there_is_one_of_them() -> None:
+def test_units_begin_where_rounding_gives_one_of_them() -> None:
     sizes = (1023, 2**10, 2**20 - 1, 2**20, 2**30 - 2**20, 2**30)
     assert [bytes_text(size) for size in sizes] == [
         "1023 B",
         "1 KiB",
-        "1024 KiB",
+        "1 MiB",
         "1 MiB",
         "1023 MiB",
         "1 GiB",
+    ]
+    assert [bytes_text(1.5 * 2**power) for power in (40, 50, 60)] == ["1.5 TiB", "1.5 PiB", "1.5 EiB"]
+    assert [seconds_text(some) for some in (0.9996e-6, 0.9996e-3, 0.9996, 3600)] == [
+        "1 us",
+        "1 ms",
+        "1 s",
+        "3,600 s",
     ]
     assert [seconds_text(some) for some in (0, 5e-7, 1e-6, 0.5e-3, 1e-3, 0.5, 1, 60)] == [
         *("0 s", "500 ns", "1 us", "500 us"),

@@ -32,6 +32,16 @@ def test_negative_sizes_of_a_plan_are_said_once() -> None:
         plan(MESH("a", None), MESH(None, "a"), (4, -3), "float32")
 
 
+def test_what_cannot_be_counted_in_64_bits_is_refused() -> None:
+    most = 2**61 // MESH.size
+    pending = MESH(None, partial="a")
+    assert plan(pending, MESH(None), (most,), "c16").total_nbytes == 2 * (MESH.size - 1) * most * 16
+    for shape in ((most + 1,), (2**40, 2**40), (10**30,)):
+        layout = MESH("a", *[None] * (len(shape) - 1))
+        with pytest.raises(PlanError, match=r"too many to count exactly: at most 2,305,843,009,213,693,952$"):
+            plan(layout, MESH(*[None] * len(shape)), shape, "float32")
+
+
 @pytest.mark.parametrize("shape", ["a", (7.9, 5), (None, 5), 5.5])
 def test_the_sizes_of_a_reshape_are_integers(shape: Any) -> None:
     x = Tensor.from_global(np.ones((7, 5)), MESH("a", None), LockStep(2))

@@ -9,6 +9,7 @@ from spmdsim.cli.collective.schedule_arguments import JUDGED, find_algorithm, ra
 from spmdsim.cli.main import PICTURES, command, flag, value, varied
 from spmdsim.cli.output import emit_json, say, wants_pictures, write_pictures
 from spmdsim.errors import InputError
+from spmdsim.sides import many
 
 if TYPE_CHECKING:
     from spmdsim.collectives import Algorithm
@@ -135,11 +136,11 @@ def _figure(chosen: Algorithm, results: list[dict[str, Any]], args: argparse.Nam
 
 
 def _lines(result: dict[str, Any], all_of_them: bool) -> list[str]:
-    head = f"  {result['ranks']:>3} ranks  "
+    head = f"  {many(result['ranks'], 'rank'):>9}  "
     if result["ok"]:
         bound = result["bound"]
         line = (
-            f"{head}correct   {result['rounds']} rounds (bound {bound['rounds']}),"
+            f"{head}correct   {many(result['rounds'], 'round')} (bound {bound['rounds']}),"
             f" {result['beta']:.4g} m (bound {bound['beta']:.4g} m), score {result['score']:.1f}"
         )
         return [line, *(f"{' ' * len(head)}note: {f}" for f in result["findings"])]

@@ -102,8 +102,6 @@ def main(args: argparse.Namespace) -> int:
     ranks = growing_counts(args.ranks)
     sizes = _sizes(args, len(ranks) > 1)
     options = given_options(args)
-    if args.itemsize < 1:
-        raise InputError(f"--itemsize is {args.itemsize}; it has to be 1 or more")
     names = names_in(args.algorithms)
     what = collective(args.collective)
     events = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import math
 import os
 import sys
 from collections.abc import Iterable
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from spmdsim.collectives import Algorithm, Schedule
 
 LARGEST = 1 << 20
+#: Of a message: sums over as many ranks stay exact.
+MOST_BYTES = 1 << 40
 #: Seconds of processor time for somebody's algorithm.
 SECONDS = 10
 #: What judges algorithms, and prints what it finds.
@@ -144,8 +147,8 @@ def parse_bytes(text: str) -> int:
         value = float(words[:-1] if power else words) * (1 << power)
     except ValueError:
         raise InputError(f"{text!r} is no size; write 1000, 64K or 1M") from None
-    if value < 0 or value != int(value):
-        raise InputError(f"{text!r} is no whole number of bytes")
+    if not 0 <= value <= MOST_BYTES or value != int(value):
+        raise InputError(f"{text!r} is no whole number of bytes from 0 to {MOST_BYTES:,}")
     return int(value)
 
 
@@ -163,14 +166,14 @@ def growing_counts(text: str) -> list[int]:
         factor = float(factor_text)
     except ValueError:
         raise InputError(f"{text!r} is no list of rank counts; write 8, 2..16 or 2..1024x2") from None
-    if not (1 <= low <= high <= LARGEST and factor > 1):
+    if not (1 <= low <= high <= LARGEST and 1 < factor < math.inf):
         raise InputError(f"{text!r}: rank counts are 1 ... {LARGEST}, lower one first, factors above 1")
     return [int(value) for value in _growing(low, high, factor)]
 
 
 def growing_sizes(begin: int, end: int, factor: float) -> list[int]:
     """Sizes from ``begin`` to ``end``, each ``factor`` times the one before."""
-    if begin > end or factor <= 1:
+    if not (begin <= end and 1 < factor < math.inf):
         raise InputError(f"sizes from {begin} to {end} by a factor of {factor:g} do not grow")
     return [int(value) for value in _growing(begin, end, factor)]
 

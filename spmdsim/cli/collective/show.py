@@ -25,6 +25,7 @@ from spmdsim.cli.output import (
     wants_pictures,
     write_pictures,
 )
+from spmdsim.sides import many
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -300,7 +301,7 @@ def diff(args: argparse.Namespace) -> int:
     names = [s.algorithm.name for s in schedules]
     first, second = map(_column, facts)
     rows = [(label, one, second[label]) for label, one in first.items()]
-    title = f"{schedules[0].collective.name} on {args.ranks} ranks, m = {schedules[0].collective.size_means}"
+    title = f"{schedules[0].collective.name} on {many(args.ranks, 'rank')}, m = {schedules[0].collective.size_means}"
     console().print(table(("", *names), rows, title=title))
     if differs is None:
         say("their messages are the same in every round")
