@@ -16,7 +16,7 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
-from math import exp, log
+from math import exp, inf, log
 from typing import TYPE_CHECKING, Any
 
 from spmdsim.core.layout import largest_block
@@ -140,10 +140,10 @@ class MeasuredTable:
     def __init__(self, measurements: Iterable[Measurement]) -> None:
         rows: dict[tuple[str, str, int], dict[int, float]] = {}
         for one in measurements:
-            if one.nbytes < 0 or not one.seconds > 0 or one.group_size < 1:
+            if one.nbytes < 0 or not 0 < one.seconds < inf or one.group_size < 1:
                 raise InputError(
                     f"measured {one.collective}: {one.nbytes} bytes on {one.group_size} ranks in "
-                    f"{one.seconds} s cannot be; times are greater than 0"
+                    f"{one.seconds} s cannot be; times are greater than 0 and finite"
                 )
             key = (one.collective, one.algorithm, one.group_size)
             rows.setdefault(key, {})[one.nbytes] = one.seconds

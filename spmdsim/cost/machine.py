@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Protocol
 
 from spmdsim.cost.closed_forms import (
@@ -354,8 +355,13 @@ def _check_numbers(machine: Machine) -> None:
     ]
     links: list[tuple[str, Link | Piece]] = [("intra", machine.intra)] if machine.intra else []
     links += [(f"axis {axis}", link) for axis, link in machine.axis_links]
-    every = (machine.pieces, machine.still_pieces, machine.reduce_pieces, machine.copy_pieces)
-    links += [("pieces", piece) for pieces in every for piece in pieces]
+    for key in ("pieces", "still_pieces", "reduce_pieces", "copy_pieces"):
+        links += [(key, piece) for piece in getattr(machine, key)]
+        limits = [piece.limit for piece in getattr(machine, key)]
+        if not all(low < high for low, high in pairwise([0, *limits])):
+            raise InputError(
+                f"machine {machine.name!r}: the sizes in {key!r} have to ascend from above 0, not {limits}"
+            )
     values += [(f"{where} {key}", getattr(one, key)) for key in ("alpha", "beta") for where, one in links]
     values += [(f"rate of {x.kind}", rate) for x in machine.rates for rate in (x.per_flop, x.per_byte)]
     for key, value in values:
@@ -363,6 +369,8 @@ def _check_numbers(machine: Machine) -> None:
             raise InputError(f"machine {machine.name!r}: {key} is {value}; it has to be a number >= 0")
     if not 0 < machine.flops < float("inf"):
         raise InputError(f"machine {machine.name!r}: flops is {machine.flops}; it has to be greater than 0")
+    if machine.memory_bytes < 0:
+        raise InputError(f"machine {machine.name!r}: memory_bytes is {machine.memory_bytes}; 0 means unknown")
     if machine.ranks_per_node < 0:
         raise InputError(
             f"machine {machine.name!r}: ranks_per_node is {machine.ranks_per_node}; 0 means one level"

@@ -153,7 +153,10 @@ def _number(value: Any, key: str, where: str, whole: bool = False) -> Any:
     if isinstance(value, bool) or not isinstance(value, kinds):
         kind = "a whole number" if whole else "a number"
         raise InputError(f"{where}: {key!r} is {value!r}; it has to be {kind}")
-    return value if whole else float(value)
+    try:
+        return value if whole else float(value)
+    except OverflowError:
+        raise InputError(f"{where}: {key!r} is too large for a number of a machine") from None
 
 
 def _link(value: Any, key: str, where: str) -> Link:
@@ -182,8 +185,6 @@ def _pieces(value: Any, key: str, where: str) -> tuple[Piece, ...]:
             raise InputError(f"{where}: {key} {index} is {row!r}; it has to be {wanted}")
         limit = float("inf") if row[0] is None else row[0]
         pieces.append(Piece(*(_number(part, f"{key} {index}", where) for part in (limit, *row[1:]))))
-    if [one.limit for one in pieces] != sorted(one.limit for one in pieces):
-        raise InputError(f"{where}: the sizes in {key!r} have to ascend")
     return tuple(pieces)
 
 
@@ -214,7 +215,7 @@ def _measured(value: Any, key: str, where: str) -> tuple[Measurement, ...]:
         right = isinstance(row, list) and len(row) == 5
         if not right or not all(isinstance(x, kind) for x, kind in zip(row, kinds)):
             raise InputError(f"{where}: {key} row {index} is {row!r}; it has to be {wanted}")
-    return tuple(Measurement(row[0], row[1], row[2], row[3], float(row[4])) for row in rows)
+    return tuple(Measurement(row[0], row[1], row[2], row[3], _number(row[4], key, where)) for row in rows)
 
 
 #: What reads the keys that hold more than a number.
