@@ -321,6 +321,20 @@ def test_unknown_names_are_refused() -> None:
         search(mlp(2, 16, 16).configure(fc0=((2, 2), (4, 1))), 4)
 
 
+@pytest.mark.parametrize(
+    ("name", "sizes", "words"),
+    [
+        ("mlp", {"layers": -1}, "program 'mlp': layers is -1; it has to be 1 or more"),
+        ("mlp", {"layers": 2, "hidden": 0}, "program 'mlp': hidden is 0; it has to be 1 or more"),
+        ("moe", {"experts": 0}, "program 'moe': experts is 0; it has to be 1 or more"),
+        ("gpt", {"heads": 0}, "program 'gpt': heads is 0; it has to be 1 or more"),
+    ],
+)
+def test_sizes_of_programs_count_something(name: str, sizes: dict[str, int], words: str) -> None:
+    with pytest.raises(InputError, match=f"^{words}$"):
+        build_program(name, **sizes)
+
+
 def test_layers_of_a_graph_are_found() -> None:
     graph = gpt(5, 64, 4, 16, heads=2)
     bare = replace(graph, operators=tuple(replace(o, layer=None) for o in graph.operators))

@@ -171,6 +171,7 @@ def test_check_leaves_out_rank_counts_an_algorithm_does_not_promise(
         (["check", "my.py"], "say which function, as in my.py:my_ring"),
         (["check", "ring", "-n", "2-4"], "write 6 or 2..16 or 2,4,8"),
         (["check", "ring", "-n", "4..2"], "lower one first"),
+        (["check", "ring", "--min-score", "nan"], "--min-score: must be a finite number, but got 'nan'"),
         (["export", "broadcast", "binomial", "--format", "msccl"], "MSCCL's XML has no broadcast"),
         (["export", "all_reduce", "ring", "-b", "many"], "is no size"),
         (

@@ -365,7 +365,9 @@ def build_program(name: str, **sizes: object) -> Graph:
     if name not in PROGRAMS:
         raise unknown(f"no built-in program is called {name!r}", name, PROGRAMS)
     known = signature(PROGRAMS[name]).parameters
-    for key in sizes:
+    for key, size in sizes.items():
         if key not in known:
             raise InputError(f"program {name!r} has no size {key!r}; it has {', '.join(known)}")
+        if type(size) is int and size < 1:
+            raise InputError(f"program {name!r}: {key} is {size}; it has to be 1 or more")
     return PROGRAMS[name](**sizes)

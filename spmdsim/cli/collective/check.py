@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from spmdsim.cli.collective.schedule_arguments import JUDGED, find_algorithm, rank_counts
-from spmdsim.cli.main import PICTURES, command, flag, value, varied
+from spmdsim.cli.main import PICTURES, command, finite, flag, value, varied
 from spmdsim.cli.output import emit_json, say, wants_pictures, write_pictures
 from spmdsim.errors import InputError
 from spmdsim.sides import many
@@ -46,7 +46,7 @@ with is no verdict. Give it a user who may not write to this package, as all who
     value("--root", "R", "only this root; by default every root", int),
     value("--chunks", "EXPR", "chunk count, such as n or 2*n; by default found out"),
     value("--ports", "EXPR", "messages a rank may send, and receive, in one round, such as 2 or n-1 (1)"),
-    value("--min-score", "S", "fail below this score", float, default=0.0),
+    value("--min-score", "S", "fail below this score", finite, default=0.0),
     flag("--in-order", "demand operands in rank order"),
     flag("--all", "all findings, not only the first of each rank count"),
     "--json",
