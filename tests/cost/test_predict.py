@@ -104,6 +104,19 @@ def test_events_say_that_they_have_one_latency(tmp_path, capsys: pytest.CaptureF
     assert "LogGOPS has one latency and bandwidth for all sizes" in capsys.readouterr().err
 
 
+def test_what_a_prediction_on_links_leaves_out_is_said(capsys) -> None:
+    """That events know neither links nor nodes, and from which rank count on unequal messages are not told apart."""
+    common = ["collective", "predict", "reduce_scatter", "-b", "8", "-e", "8", "--no-plot", "-n"]
+    for topology, ranks in ("torus:8x8", "64"), ("torus:4x4", "16"):
+        for links in [], ["--links", "butterfly"]:
+            assert main([*common, ranks, "--topology", topology, *links]) == 0
+            assert ("(bound): beyond 32 ranks" in capsys.readouterr().out) == (ranks == "64")
+    for ignored in ["--topology", "torus:4x4"], ["--machine", "cluster"]:
+        assert main([*common, "16", *ignored, "--model", "loggops"]) == 0
+        shown = capsys.readouterr()
+        assert f"{ignored[1]} counts for nothing" in shown.err and "beyond" not in shown.out
+
+
 def test_crossover_is_where_the_closed_forms_cross() -> None:
     found = predict("all_reduce", MACHINE, [8], [64, 1 << 20], ["recursive_doubling", "rabenseifner"])
     (crossover,) = found.crossovers

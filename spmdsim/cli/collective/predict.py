@@ -107,6 +107,11 @@ def main(args: argparse.Namespace) -> int:
     events = None
     if args.model == "loggops":
         events = _event_parameters(args.loggops, machine)
+        if args.topology or machine.intra:
+            ignored = args.topology or f"the nodes of {machine.name}"
+            remark(
+                f"LogGOPS has one link between any two ranks and shares none: {ignored} counts for nothing"
+            )
         if machine.pieces:
             remark(
                 f"LogGOPS has one latency and bandwidth for all sizes: those of {machine.name}'s largest messages"
@@ -132,6 +137,8 @@ def main(args: argparse.Namespace) -> int:
     for columns, rows, title in prediction_tables(prediction, args.libraries, console().width):
         print_table(columns, rows, title, right=columns[1:])
     say(machine.certainty)
+    if args.topology and events is None:
+        _say_bound(ranks[-1])
     say(*(crossover_words(one) for one in prediction.crossovers))
     if not args.no_plot and len(prediction.points) > 1:
         from spmdsim.draw.plot import terminal_plot
@@ -170,7 +177,18 @@ def _print_links(
     ]
     say(f"{collective} {args.links} of {nbytes:,} bytes on {network.name}, {n} ranks")
     print_table(columns, rows, right=("messages", "bytes", "busy (us)", "links in use"))
+    _say_bound(n)
     return 0
+
+
+def _say_bound(n: int) -> None:
+    """That blocks of unequal sizes are not counted one by one at this rank count."""
+    from spmdsim.cost.link_load import EXACT_UP_TO
+
+    if n > EXACT_UP_TO:
+        say(
+            f"(bound): beyond {EXACT_UP_TO} ranks alike, each message counts with the size of its round's largest"
+        )
 
 
 def _machine_of(name: str, what_if: list[str]) -> Machine:
