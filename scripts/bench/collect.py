@@ -47,7 +47,7 @@ class Bench(NamedTuple):
 MANY = (2, 4, 8)
 BENCHES = (
     Bench("operators", (1, *MANY), kernels=True),
-    Bench("training", (1, 2), kernels=True),
+    Bench("training", (1, 2, 8), kernels=True),
     Bench("redistribution", MANY),
     Bench("collectives", MANY),
     Bench("arrays", (2, 8), quick=("--shrink", "4"), kernels=True),

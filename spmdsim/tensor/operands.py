@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 
-from spmdsim.core import Layout, Mesh
+from spmdsim.core import Layout
 from spmdsim.core.tensor import Meta
 from spmdsim.core.world import programs
 from spmdsim.errors import InputError, OutOfRange, RuleError, UsageTypeError
@@ -67,9 +67,8 @@ def as_operand(value: Operand, like: Tensor) -> Tensor:
     if isinstance(value, (int, float, complex)):
         # Zeros of both signs are equal.
         sign = "" if value or type(value) is int else repr(value)
-        world, number = like.world, _number(like.meta.dtype, value, sign)
+        world, (number, meta) = like.world, _number(like.meta, value, sign)
         held = number if world.has_data else world.empty((), number.dtype)
-        meta = _of_number(like.meta.layout.mesh, number.dtype)
         # -1 and -2 have one hash, each nan has another.
         origin = hash((value, value + 1)) & ORIGINS if world.compares and value == value else 0
         constant = type(like)(world, meta, [held] * len(world.ranks), origin=origin)
@@ -85,9 +84,9 @@ def as_operand(value: Operand, like: Tensor) -> Tensor:
 
 
 @lru_cache(maxsize=1024, typed=True)
-def _number(beside: np.dtype, value: complex, sign: str) -> np.ndarray:
-    """A Python number as an array that is only read, in the type that it has beside elements of another one."""
-    dtype = _with_number(beside, value)
+def _number(beside: Meta, value: complex, sign: str) -> tuple[np.ndarray, Meta]:
+    """A Python number as an array that is only read, in the type that it has beside such a tensor, and where every rank has it."""
+    dtype = _with_number(beside.dtype, value)
     try:
         number = np.array(value, dtype)
     except OverflowError:
@@ -97,12 +96,7 @@ def _number(beside: np.dtype, value: complex, sign: str) -> np.ndarray:
             "such as x.astype('int64')"
         ) from None
     number.flags.writeable = False
-    return number
-
-
-@lru_cache(maxsize=256)
-def _of_number(mesh: Mesh, dtype: np.dtype) -> Meta:
-    return Meta.of(Layout.replicated(mesh, 0), (), dtype)
+    return number, Meta.of(Layout.replicated(beside.layout.mesh, 0), (), number.dtype)
 
 
 def _with_number(dtype: np.dtype, value: complex) -> np.dtype:
