@@ -25,6 +25,7 @@ from spmdsim.core import Mesh, Strategy
 from spmdsim.cost.machine import CostModel, Machine
 from spmdsim.errors import InputError, SpmdError, unknown
 from spmdsim.notation.layouts import MOST_RANKS
+from spmdsim.sides import many
 
 #: Names of the searches; the second names are MindSpore's.
 METHODS = {
@@ -35,6 +36,8 @@ METHODS = {
     "double_recursion": "double_recursion",
     "recursive_programming": "double_recursion",
 }
+#: Axes of a device matrix that have names.
+MOST_AXES = 4
 #: Configured cuts meet on the mesh of prime factors as long as it has so many axes.
 MOST_BINARY_AXES = 4
 
@@ -78,6 +81,12 @@ def search(
     """
     if method not in METHODS:
         raise unknown(f"no search is called {method!r}", method, METHODS)
+    if axes is not None and isinstance(mesh_or_ranks, int):
+        most = min(MOST_AXES, len(binary_mesh(_ranks(mesh_or_ranks)).axes))
+        if not 1 <= axes <= most:
+            raise InputError(
+                f"axes is {axes}; device matrices of {many(mesh_or_ranks, 'rank')} have from 1 to {most}"
+            )
     graph = as_graph(program, mesh_or_ranks, sizes)
     settings = settings or Settings(machine=machine or Machine.laptop(), partial=True)
     if graph.recorded:

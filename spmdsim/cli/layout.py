@@ -6,7 +6,7 @@ import argparse
 import math
 from typing import TYPE_CHECKING
 
-from spmdsim.cli.main import PICTURES, choice, command, flag, group, several, value, written_layout
+from spmdsim.cli.main import PICTURES, choice, command, flag, group, positive, several, value, written_layout
 from spmdsim.errors import InputError
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ A value that begins with a minus sign needs an equals sign: --tensor-map=-1,0 or
         value("--out-shard", "CUTS", "cuts of the result"),
         value("--in-layouts", "DIMS", "a layout per operand, instead of cuts", nargs="+"),
         value("--out-layout", "DIMS", "layout of the result"),
-        value("-n", "N", "number of ranks (by default as many as pieces)", int),
+        value("-n", "N", "number of ranks (by default as many as pieces)", positive),
         choice("--repeat", ("right", "left"), "side of the repeated axis (by default right)"),
         several("--attr", "K=V", "e.g. transpose_b=True"),
     ),
@@ -79,7 +79,7 @@ A value that begins with a minus sign needs an equals sign: --tensor-map=-1,0 or
         choice("--split", ("linear", "embedding"), "the operation whose parameters are split"),
         value("--size", "N,M", "shape of the weight"),
         value("--axis", "", "the weight dim that is split", int, default=0),
-        value("--partitions --num-partitions", "P", "number of parts (by default -n)", int),
+        value("--partitions --num-partitions", "P", "number of parts (by default -n)", positive),
         flag("--padding-row", "tables end in a row of zeros for foreign ids"),
         flag("--no-gather-out", "leave the result distributed"),
     ),

@@ -80,7 +80,7 @@ def derive(args: argparse.Namespace) -> Derived:
     strategy = op.shard(placed, repeat=args.repeat or "right").strategy(
         bound, _ranks(args, bound, placed, by_cuts)
     )
-    if args.device_matrix and not args.allow_uneven:
+    if args.device_matrix and not by_cuts and not args.allow_uneven:
         for i, (layout, shape) in enumerate(zip(placed, shapes)):
             check_even(layout, shape, f"operand {i}")
     results = [

@@ -126,8 +126,8 @@ def show_layout(
     layout: Layout, shape: Shape | None, args: argparse.Namespace, names: Mapping[str, str] | None = None
 ) -> int:
     """Print one layout."""
-    _write_pictures(args, [("", layout, shape)])
     ranks = _chosen(layout, args)
+    _write_pictures(args, [("", layout, shape)])
     if args.json:
         emit_json(layout_json(layout, shape, ranks))
         return 0
@@ -150,9 +150,9 @@ def show_layout(
 def show_operator(derived: Derived, args: argparse.Namespace) -> int:
     """Print the layouts of an operator."""
     tensors = [*derived.inputs, *derived.outputs]
-    _write_pictures(args, tensors)
     first = tensors[0][1]
     ranks = _chosen(first, args)
+    _write_pictures(args, tensors)
     if args.json:
         emit_json(operator_json(derived, ranks))
         return 0
@@ -181,8 +181,8 @@ def show_operator(derived: Derived, args: argparse.Namespace) -> int:
 
 def show_split(split: SplitLayout, args: argparse.Namespace) -> int:
     """Print where the parameters of a Paddle split live."""
+    ranks = _chosen(split, args)
     _write_pictures(args, _parameters(split))
-    ranks = tuple(args.rank) if args.rank else None
     if args.json:
         emit_json(split_json(split, ranks))
         return 0
@@ -294,7 +294,7 @@ def _width() -> int:
     return max(40, min(console().width, 120))
 
 
-def _chosen(layout: Layout, args: argparse.Namespace) -> tuple[int, ...] | None:
+def _chosen(layout: Layout | SplitLayout, args: argparse.Namespace) -> tuple[int, ...] | None:
     """The ranks asked for with ``--rank``; None for all."""
     if not args.rank:
         return None

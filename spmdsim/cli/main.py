@@ -13,7 +13,7 @@ from importlib import import_module
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
 
-from spmdsim.cli.output import print_anywhere
+from spmdsim.cli.output import print_anywhere, writable
 from spmdsim.ending.stop import stop
 from spmdsim.errors import InputError, SpmdError, nearest, right_words
 from spmdsim.launcher import Launched, detect, has_log, is_root
@@ -113,13 +113,13 @@ SHARED: dict[str, dict[str, Any]] = {
         value("--dtype", "", "element type (float32)", default="float32"),
         value("--factor", "", "from size to size (4)", float, default=4),
         value("--group", "G", "ranks per group, for two-level algorithms", int),
-        value("--html", "FILE", "write the picture as a page that needs no other file"),
+        value("--html", "FILE", "write the picture as a page that needs no other file", writable),
         value("--itemsize", "B", "bytes that are never cut (1)", positive, default=1),
         flag("--json", "for programs"),
         value("-n", "RANKS", "ranks to start (or to simulate in lock step)", positive),
         value("--ranks", "N", "start N ranks, outside mpirun", int),
         value("--segments", "S", "segments, for algorithms that have them", int),
-        value("--svg", "FILE", "write the picture as one SVG image"),
+        value("--svg", "FILE", "write the picture as one SVG image", writable),
         choice("--world", ("mpi", "lockstep"), "lockstep needs no MPI"),
     )
 }

@@ -16,6 +16,7 @@ import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from errno import EACCES, EISDIR, ENOENT
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
@@ -319,6 +320,20 @@ def write_pictures(args: argparse.Namespace, *values: object, title: str = "") -
         write_file(args.html, page(title, figures))
         remark(f"wrote {args.html}")
     return True
+
+
+def writable(text: str) -> str:
+    """A file that can be written, as far as its place tells: said before the work, on the speaking rank alone."""
+    path = Path(text)
+    there = path if path.exists() else path.parent
+    wrong = (
+        EISDIR if path.is_dir() else 0 if os.access(there, os.W_OK) else EACCES if there.exists() else ENOENT
+    )
+    if wrong and is_root():
+        from argparse import ArgumentTypeError
+
+        raise ArgumentTypeError(f"cannot write {text!r}: {os.strerror(wrong)}")
+    return text
 
 
 @contextmanager

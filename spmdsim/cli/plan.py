@@ -62,12 +62,14 @@ def main(args: argparse.Namespace) -> int:
     options: dict[str, Any] = {"to_shape": to_shape, "style": args.style, "partial_target": bool(dst.partial)}
     machine = None if args.machine is None else load_cost_model(args.machine)
     planned = plan(src, dst, shape, element_type(args.dtype), machine, **options)
+    ours: Plan = planned if args.style is None else planned.ours
+    if args.rank is not None and args.rank not in ours.dst.mesh and args.rank not in ours.src.mesh:
+        raise InputError(f"rank {args.rank} is in neither mesh of {ours.src} -> {ours.dst}")
+    write_pictures(args, ours)
     if args.json:
-        say(json.dumps({**planned.to_dict(), **_ranks(planned, args)}, indent=2))
+        say(json.dumps({**planned.to_dict(), **_ranks(ours)}, indent=2))
         return 0
     say(planned)
-    ours: Plan = planned if args.style is None else planned.ours
-    write_pictures(args, ours)
     if args.draw:
         _draw(ours)
     if args.rank is not None:
@@ -110,9 +112,8 @@ def _shape(text: str) -> tuple[int, ...]:
     return parse_ints(text, "a shape") if stripped else ()
 
 
-def _ranks(chosen: Any, args: argparse.Namespace) -> dict[str, Any]:
+def _ranks(ours: Plan) -> dict[str, Any]:
     """Bytes per rank for programs, on meshes of a size that fits."""
-    ours: Plan = chosen if args.style is None else chosen.ours
     if ours.dst.mesh.size > 4096:
         return {}
     return {
@@ -140,8 +141,6 @@ def _draw(plan: Plan) -> None:
 def _list(plan: Plan, rank: int) -> None:
     from spmdsim.draw.plan_figures import transfers_list
 
-    if rank not in plan.dst.mesh and rank not in plan.src.mesh:
-        raise InputError(f"rank {rank} is in neither mesh of {plan.src} -> {plan.dst}")
     least = (
         "must receive" if plan.src.partial == plan.dst.partial else "its share of what must be received is"
     )

@@ -128,8 +128,9 @@ def main(args: argparse.Namespace) -> int:
         with writing(args.save):
             result.save(args.save)
     proof = _carry_out(args, result) if args.carry_out else None
-    _print(args, result, proof)
-    write_pictures(args, result, *(result.why(name, _literal(cuts)) for name, cuts in args.why))
+    answers = [result.why(name, _literal(cuts)) for name, cuts in args.why]
+    write_pictures(args, result, *answers)
+    _print(args, result, answers, proof)
     return 0 if proof is None or proof.holds else 1
 
 
@@ -148,8 +149,9 @@ def _carry_out(args: argparse.Namespace, result: SearchResult) -> Proof:
     return prove(program, result, here, arguments({**inputs, **parameters}))
 
 
-def _print(args: argparse.Namespace, result: SearchResult, proof: Proof | None) -> None:
-    answers = [result.why(name, _literal(cuts)) for name, cuts in args.why]
+def _print(
+    args: argparse.Namespace, result: SearchResult, answers: list[WhyNot], proof: Proof | None
+) -> None:
     if args.json:
         emit_json(_facts(result, answers, proof))
         return

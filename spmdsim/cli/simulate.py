@@ -8,8 +8,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from spmdsim.cli.main import Row, command, declare, flag, value, varied
-from spmdsim.cli.output import wants_pictures, write_file, write_pictures
+from spmdsim.cli.main import Parser, Row, command, declare, flag, positive, value, varied
+from spmdsim.cli.output import wants_pictures, writable, write_file, write_pictures
+from spmdsim.errors import InputError
 from spmdsim.launch.limits import add_limits, limited
 
 DESCRIPTION = """\
@@ -43,8 +44,8 @@ OPTIONS: tuple[str | Row, ...] = (
     value("--alpha", "S", "seconds per message", float),
     value("--beta", "S", "seconds per byte", float),
     value("--gamma", "S", "seconds per reduced byte", float),
-    value("--per-node", "K", "consecutive ranks that share a node", int),
-    value("--trace", "FILE", "write a timeline for ui.perfetto.dev"),
+    value("--per-node", "K", "consecutive ranks that share a node", positive),
+    value("--trace", "FILE", "write a timeline for ui.perfetto.dev", writable),
     varied("--svg", help="write the timeline of the ranks as one SVG image"),
     varied("--html", help="write it as a page that needs no other file"),
     flag("--quiet", "no findings and no summary, only the exit status"),
@@ -52,7 +53,7 @@ OPTIONS: tuple[str | Row, ...] = (
 
 
 def _option_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="spmdsim simulate", add_help=False)
+    parser = Parser(prog="spmdsim simulate", add_help=False)
     declare(parser, OPTIONS)
     add_limits(parser.add_argument, SECONDS)
     return parser
@@ -96,7 +97,9 @@ def main(args: argparse.Namespace) -> int:
 def _simulate(args: argparse.Namespace, arguments: list[str]) -> int:
     from spmdsim.simulation import simulate
 
-    real = sys.stdout
+    real, ranks = sys.stdout, 4 if args.ranks is None else args.ranks
+    if args.only is not None and not 0 <= args.only < ranks:
+        raise InputError(f"--only {args.only}: the ranks are 0 ... {ranks - 1}")
 
     def emit(rank: int, line: str) -> None:
         if not args.json and args.only in (None, rank):
@@ -104,7 +107,7 @@ def _simulate(args: argparse.Namespace, arguments: list[str]) -> int:
 
     report = simulate(
         args.script,
-        4 if args.ranks is None else args.ranks,
+        ranks,
         *arguments,
         machine=_machine(args),
         strict=args.strict,

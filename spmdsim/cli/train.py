@@ -11,9 +11,9 @@ from spmdsim.cli import output
 from spmdsim.cli.launch import start_ranks, world_of
 from spmdsim.cli.main import (
     PICTURES,
+    amount,
     choice,
     command,
-    finite,
     flag,
     positive,
     value,
@@ -50,7 +50,7 @@ examples:
     value("--epochs", "", None, positive, default=1),
     value("--steps", "", "stop after so many steps", positive),
     value("--batch", "", None, positive, default=32),
-    value("--rate", "", "learning rate", finite, default=1e-2),
+    value("--rate", "", "learning rate", amount, default=1e-2),
     value("--seed", "", None, int, default=1),
     choice("--dtype", ("float32", "float64"), None, "float32"),
     value("--every", "STEPS", "print every so many steps", positive, default=10),
@@ -61,6 +61,7 @@ examples:
         "--perfetto",
         "FILE",
         "write the last step, predicted and measured side by side, as a timeline for ui.perfetto.dev",
+        output.writable,
     ),
     value("--machine", "NAME|FILE", "whose prices the prediction has (laptop)", default="laptop"),
     varied("--json", help="losses and verdict for programs"),

@@ -232,6 +232,6 @@ def save_png(plot: Plot, path: str | Path) -> None:
     axes.grid(True, which="major", alpha=0.3)
     axes.legend(fontsize="small")
     try:
-        figure.savefig(path, dpi=150)
+        figure.savefig(path, dpi=150, format="png")
     except OSError as error:
         raise InputError(f"cannot write {str(path)!r}: {error.strerror}") from None

@@ -128,7 +128,7 @@ def parse_tuples(text: str, what: str) -> tuple[tuple[int, ...], ...]:
     ((32, 784), (512,))
     """
     value = parse_nested(text, what)
-    if isinstance(value, int):
+    if not isinstance(value, list | tuple):
         value = ((value,),)
     elif all(isinstance(item, int) for item in value):
         value = (value,)

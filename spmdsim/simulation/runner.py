@@ -75,6 +75,8 @@ def simulate(
         raise InputError(f"{n!r} ranks cannot run: give a number of 1 or more")
     if n > MOST_RANKS:
         raise InputError(f"{n:,} ranks cannot run in one process: at most {MOST_RANKS:,}")
+    if ranks_per_node is not None and ranks_per_node < 1:
+        raise InputError(f"{ranks_per_node!r} ranks per node cannot be: give a number of 1 or more")
     scheduler = Scheduler(n, as_machine(machine), strict, seed)
     nodes = ranks_per_node or scheduler.machine.ranks_per_node or n
     scheduler.ranks_per_node = nodes

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spmdsim.pictured import ShortRepr
+from spmdsim.redistribution.plan_table import bytes_text, seconds_text
 from spmdsim.sides import many
 from spmdsim.simulation.findings.problems import ERROR, Problem
 
@@ -63,8 +64,8 @@ class Report(ShortRepr):
         total, nbytes = sum(self.messages), sum(self.nbytes)
         state = "all finished" if self.completed else "stopped"
         lines.append(
-            f"{many(self.size, 'rank')}, {state}: {many(total, 'message')}, {nbytes} bytes, "
-            f"{max(self.seconds, default=0.0):.3g} s modelled"
+            f"{many(self.size, 'rank')}, {state}: {many(total, 'message')}, {bytes_text(nbytes)}, "
+            f"{seconds_text(max(self.seconds, default=0.0))} modelled"
         )
         return "\n".join(lines)
 

@@ -18,6 +18,7 @@ from spmdsim.cli.output import (
     remark,
     say,
     wants_pictures,
+    writable,
     write_file,
     write_pictures,
 )
@@ -65,11 +66,12 @@ collective's factor (2(n-1)/n for all_reduce, (n-1)/n for all_gather, reduce_sca
     flag("--osu", "columns of the OSU benchmarks: size and latency"),
     "--json",
     *PICTURES,
-    value("--csv", "FILE", "write the rows as CSV"),
+    value("--csv", "FILE", "write the rows as CSV", writable),
     value(
         "--trace",
         "FILE",
         "write a timeline of the last algorithm's messages at the largest size, for ui.perfetto.dev",
+        writable,
     ),
     help="measure algorithms and the library's own call under MPI, results verified",
 )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from spmdsim.cli.collective.schedule_arguments import parse_bytes
 from spmdsim.cli.main import PICTURES, command, flag, positive, value, varied
-from spmdsim.cli.output import console, emit_json, remark, say, table, write_pictures
+from spmdsim.cli.output import console, emit_json, remark, say, table, writable, write_pictures
 from spmdsim.errors import InputError
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ examples:
     "Measure messages, reductions, copies and the library's own collectives on real ranks, fit a "
     "machine to them, and say how well it fits.",
     EXAMPLES,
-    value("-o --output", "FILE", "machine file to write"),
+    value("-o --output", "FILE", "machine file to write", writable),
     varied("--ranks", default=2, help="ranks to start outside mpirun (2)"),
     value("--name", "", "name kept in the file", default="this machine"),
     value("-e --end", "", "largest message (64M)", default="64M"),

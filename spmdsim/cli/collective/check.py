@@ -60,6 +60,10 @@ def main(args: argparse.Namespace) -> int:
         raise InputError(f"--chunks and --ports are for FILE.py:FUNCTION: {args.algorithm} says its own")
     chosen = find_algorithm(args.collective, args.algorithm, args.chunks, args.ports)
     sizes = rank_counts(args.ranks)
+    if args.root is not None and not 0 <= args.root < min(sizes):
+        raise InputError(
+            f"--root {args.root} is no rank of 0 ... {min(sizes) - 1}: check rank counts above it, as with -n {abs(args.root) + 1}.."
+        )
     fitting = [size for size in sizes if chosen.fits(size)]
     results = [_check(chosen, size, args) for size in fitting]
     ok = bool(results) and all(r["ok"] for r in results)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     ),
     value("-b --bytes", "SIZE", "message size for GOAL and Chakra (1M)", default="1M"),
     "--itemsize",
-    value("--reduce-time", "T", "calc time per reduced byte (0: none)", float, default=0.0),
+    value("--reduce-time", "T", "calc time per reduced byte (0: none)", amount, default=0.0),
     value("-o --output", "FILE", "write here instead of printing"),
     help="a schedule for other tools: GOAL (LogGOPSim), MSCCL XML, Chakra traces",
     **JUDGED,

@@ -21,6 +21,7 @@ from spmdsim.cli.output import (
     print_table,
     remark,
     say,
+    writable,
     write_file,
     write_pictures,
 )
@@ -85,10 +86,11 @@ MOST_LINES = 12
         "--trace",
         "FILE",
         "write a timeline for ui.perfetto.dev: the fastest algorithm, most ranks, largest size",
+        writable,
     ),
     flag("--no-plot", "the table only"),
     *PICTURES,
-    value("--png", "FILE", "write the plot as PNG (needs matplotlib)"),
+    value("--png", "FILE", "write the plot as PNG (needs matplotlib)", writable),
     "--json",
     help="times at any rank count and size, on a machine or topology; crossovers; what-if",
 )

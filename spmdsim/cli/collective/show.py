@@ -80,8 +80,9 @@ def _counts_only(schedule: Schedule, args: argparse.Namespace) -> int:
         say(str(verdict))
         return 1
     facts = facts_of(schedule, verdict)
+    counts = _rank_table(facts, args)
     say(*fact_lines(facts))
-    console().print(_rank_table(facts, args))
+    console().print(counts)
     return 0
 
 
@@ -105,6 +106,8 @@ def _print_parts(story: History, args: argparse.Namespace, out: Console) -> None
             out.print(line, markup=False, soft_wrap=True)
 
     schedule, parts = story.schedule, args.only or PARTS
+    facts = facts_of(schedule) if "counts" in parts and not story.findings else None
+    counts = facts and _rank_table(facts, args)  # refuses sizes before anything is printed
     tell(schedule.name, schedule.algorithm.about, "")
     for finding in story.findings:
         tell(f"wrong: {finding}")
@@ -119,10 +122,9 @@ def _print_parts(story: History, args: argparse.Namespace, out: Console) -> None
     if "messages" in parts:
         out.print(highlighted(message_lines(story)), soft_wrap=True)
         tell("")
-    if "counts" in parts and not story.findings:
-        facts = facts_of(schedule)
+    if facts is not None:
         tell(*fact_lines(facts))
-        out.print(_rank_table(facts, args))
+        out.print(counts)
 
 
 def _legend(schedule: Schedule) -> str:

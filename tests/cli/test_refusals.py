@@ -1,0 +1,131 @@
+"""Wrong arguments of every command: one line, exit code 2, and nothing is printed or drawn before."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from spmdsim.cli.main import main
+from spmdsim.errors import InputError
+
+PLAN = ("plan", "--mesh", "dp=2,tp=2", "--src", "dp,tp", "--dst", "tp,dp", "--shape", "4,4")
+LAYOUT = ("layout", "--mesh", "dp=2,tp=2", "--dims", "dp,tp", "--shape", "4,4")
+OPERATOR = ("layout", "--op", "matmul", "--shard", "((2,2),(2,1))", "--shapes", "(4,4),(4,4)")
+SPLIT = ("layout", "--split", "embedding", "--size", "8,8", "--partitions", "2")
+SEARCH = ("search", "--program", "mlp", "-n", "4", "--layers", "1", "--hidden", "8", "--batch", "8")
+SHOW = ("collective", "show", "all_reduce", "ring", "-n", "4")
+CHECK = ("collective", "check", "ring")
+PREDICT = ("collective", "predict", "all_reduce", "-n", "4", "-e", "4K")
+TRAIN = ("train", "--world", "lockstep", "-n", "2", "--steps", "1")
+SIMULATE = ("simulate", "PROGRAM", "-n", "3")
+
+NOWHERE = "cannot write '/no/such/folder/x': No such file or directory"
+
+#: What is asked for, and a part of what is said of it.
+WRONG = [
+    ((*PLAN, "--rank", "99"), "rank 99 is in neither mesh"),
+    ((*PLAN, "--rank", "-1", "--json"), "rank -1 is in neither mesh"),
+    ((*LAYOUT, "--rank", "99", "--svg", "PICTURE"), "99"),
+    ((*OPERATOR, "--rank", "99", "--svg", "PICTURE"), "99"),
+    ((*SPLIT, "--rank", "99", "--svg", "PICTURE"), "99"),
+    ((*LAYOUT[:3], "--dims", "dp", "-n", "0", "--shape", "4"), "-n: must be a whole number from 1 on"),
+    ((*OPERATOR, "-n", "-1"), "-n: must be a whole number from 1 on"),
+    ((*OPERATOR[:3], "--shard", "1e3", *OPERATOR[5:]), "--shard should be tuples of integers"),
+    ((*OPERATOR[:5], "--shapes", "None"), "--shapes should be tuples of integers"),
+    ((*SHOW, "-b", "much"), "'much' is no size"),
+    ((*SHOW, "-b", "much", "--only", "counts"), "'much' is no size"),
+    ((*SHOW, "-b", "1001", "--itemsize", "4", "--ascii"), "1001 bytes are no whole number of 4-byte elements"),
+    ((*CHECK, "--root", "7", "-n", "4"), "--root 7 is no rank of 0 ... 3: check rank counts above it, as with -n 8.."),
+    ((*CHECK, "--root", "3"), "--root 3 is no rank of 0 ... 1"),
+    ((*CHECK, "--root", "-1", "--json"), "--root -1 is no rank"),
+    (("collective", "export", "all_reduce", "ring", "--reduce-time", "nan"), "must be a finite number"),
+    ((*SEARCH, "--axes", "9"), "axes is 9; device matrices of 4 ranks have from 1 to 2"),
+    ((*SEARCH, "--axes", "0"), "axes is 0; device matrices of 4 ranks have from 1 to 2"),
+    ((*SEARCH, "--axes", "3", "--method", "double_recursion"), "axes is 3; device matrices of 4 ranks have from 1 to 2"),
+    ((*SEARCH, "--why", "nothing", "((1,),)", "--svg", "PICTURE"), "nothing"),
+    ((*TRAIN, "--rate", "-1"), "must not be negative"),
+    ((*SIMULATE, "--only", "5"), "--only 5: the ranks are 0 ... 2"),
+    ((*SIMULATE, "--only", "-1", "--json"), "--only -1: the ranks are 0 ... 2"),
+    ((*SIMULATE, "--per-node", "0"), "--per-node: must be a whole number from 1 on"),
+    ((*SIMULATE, "--per-node", "-2"), "--per-node: must be a whole number from 1 on"),
+    *(
+        ((*words, option, "/no/such/folder/x"), f"{option}: {NOWHERE}")
+        for words, options in (
+            (PLAN, "--svg --html"),
+            (LAYOUT, "--svg --html"),
+            (SEARCH, "--svg --html"),
+            (SHOW, "--svg --html"),
+            (CHECK, "--svg --html"),
+            (PREDICT, "--svg --html --trace --png"),
+            (TRAIN, "--svg --html --perfetto"),
+            (SIMULATE, "--svg --html --trace"),
+            (("collective", "bench"), "--svg --html --trace --csv"),
+            (("collective", "calibrate"), "--svg --html --output"),
+            (("collective", "list"), "--svg --html"),
+            (("doctor",), "--svg --html"),
+        )
+        for option in options.split()
+    ),
+    ((*PLAN, "--svg", "FOLDER"), "Is a directory"),
+    ((*PLAN, "--svg", ""), "cannot write '': Is a directory"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "words, text", WRONG, ids=lambda value: " ".join(value) if isinstance(value, tuple) else None
+)
+def test_what_cannot_be_is_refused_before_anything_is_printed(
+    words: tuple[str, ...], text: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("from mpi4py import MPI\nprint(MPI.COMM_WORLD.rank)\n")
+    places = {"PROGRAM": str(program), "PICTURE": str(tmp_path / "x.svg"), "FOLDER": str(tmp_path)}
+    if "PROGRAM" in words:
+        pytest.importorskip("greenlet")
+    assert main([places.get(word, word) for word in words]) == 2
+    out, said = capfd.readouterr()
+    assert re.fullmatch(r"spmdsim [^\n]+: error: [^\n]+\n", said) and text in said, said
+    assert not out and not (tmp_path / "x.svg").exists()
+
+
+def test_a_plan_that_cannot_be_drawn_is_not_printed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("spmdsim.draw.figures.MOST_BYTES", 10)
+    for words in (PLAN, SEARCH):
+        assert main([*words, "--svg", str(tmp_path / "x.svg")]) == 2
+        out, said = capfd.readouterr()
+        assert not out and said.count("\n") == 1 and "at most 10 are drawn" in said
+    assert not list(tmp_path.iterdir())
+
+
+def test_programs_get_the_picture_too(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main([*PLAN, "--json", "--svg", str(tmp_path / "x.svg")]) == 0
+    assert (tmp_path / "x.svg").read_text().startswith("<svg") and capfd.readouterr().out.startswith("{")
+
+
+def test_a_place_that_may_not_be_written_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("os.access", lambda place, mode: False)
+    assert main([*PLAN, "--svg", str(tmp_path / "x.svg")]) == 2
+    out, said = capfd.readouterr()
+    assert not out and said.endswith("x.svg': Permission denied (try spmdsim plan --help)\n")
+
+
+@pytest.mark.parametrize("count", [0, -2])
+def test_ranks_per_node_are_one_or_more(count: int) -> None:
+    pytest.importorskip("greenlet")
+    from spmdsim.simulation import simulate
+
+    with pytest.raises(InputError, match=f"{count} ranks per node cannot be"):
+        simulate(lambda: None, 2, ranks_per_node=count)
+
+
+def test_a_device_matrix_beside_cuts_counts_for_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*OPERATOR, "-n", "4"]) == 0
+    alone = capsys.readouterr().out
+    assert main([*OPERATOR, "-n", "4", "--device-matrix", "2,2"]) == 0
+    assert capsys.readouterr().out == alone
