@@ -74,11 +74,10 @@ class Cell(Worded, Module):
 
     def get_parameters(self, expand: bool = True) -> list[Parameter]:
         """All parameters."""
-        parameters = []
-        for path, parameter in self.named_parameters():
+        parameters: dict[str, Any] = dict(self.named_parameters())
+        for path, parameter in parameters.items():
             parameter.name = path
-            parameters.append(parameter)
-        return parameters  # type: ignore[return-value]
+        return [*parameters.values()]
 
     def parameters_and_names(self) -> Iterator[tuple[str, Parameter]]:
         """All parameters with their names."""
@@ -160,11 +159,8 @@ def cell_of(row: OperatorRow, name: str = "") -> type[Cell]:
         """Apply it."""
         return getattr(self, attribute)(*operands, **named)
 
-    about = {
-        "__doc__": f"``{row.primitives[0]}`` as a cell.",
-        "__signature__": arguments(row.attrs).signature,
-    }
-    return type(name, (Cell,), {"__init__": __init__, "construct": construct, **about})
+    words = {"__init__": __init__, "construct": construct, "__doc__": f"``{row.primitives[0]}`` as a cell."}
+    return type(name, (Cell,), {**words, "__signature__": arguments(row.attrs).signature})
 
 
 def makers() -> dict[str, Callable[[], type[Cell]]]:
@@ -313,16 +309,8 @@ class _Loss(Cell):
         return _settled(type(self).loss(x, _labels(labels, x), self.reduction))
 
 
-class MSELoss(_Loss):
-    """Squared differences."""
-
-    loss = losses.mse_loss
-
-
-class L1Loss(_Loss):
-    """Absolute differences."""
-
-    loss = losses.l1_loss
+MSELoss = type("MSELoss", (_Loss,), {"loss": losses.mse_loss, "__doc__": "Squared differences."})
+L1Loss = type("L1Loss", (_Loss,), {"loss": losses.l1_loss, "__doc__": "Absolute differences."})
 
 
 def _settled(loss: Tensor) -> Tensor:
@@ -370,15 +358,16 @@ class CrossEntropyLoss(_Loss):
             loss = _settled(core.cross_entropy(rows, known, self.reduction))
             loss.name = {"mean": LOCAL_MEAN, "sum": LOCAL_SUM}.get(self.reduction, "")
             return loss
-        weight = None if self.weight is None else self._weights(rows)
+        weight = None
+        if self.weight is not None:
+            values = np.asarray(self.weight, rows.dtype)
+            if values.shape != rows.shape[-1:]:
+                raise InputError(
+                    f"weight has one number per class, {rows.shape[-1]}, not shape {values.shape}"
+                )
+            weight = Tensor.from_global(values, Layout.replicated(rows.layout.mesh, 1), rows.world)
         options = self.ignore_index, self.reduction, self.label_smoothing
         return _settled(losses.cross_entropy(x, known, weight, *options))
-
-    def _weights(self, rows: Tensor) -> Tensor:
-        values = np.asarray(self.weight, rows.dtype)
-        if values.shape != rows.shape[-1:]:
-            raise InputError(f"weight has one number per class, {rows.shape[-1]}, not shape {values.shape}")
-        return Tensor.from_global(values, Layout.replicated(rows.layout.mesh, 1), rows.world)
 
 
 class SoftmaxCrossEntropyWithLogits(CrossEntropyLoss):

@@ -11,7 +11,7 @@ gradients every rank has for itself there, it is their mean.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -26,12 +26,7 @@ from spmdsim.dialects.session import current_world
 from spmdsim.errors import InputError, UsageTypeError
 from spmdsim.tensor import Tensor
 
-if TYPE_CHECKING:
-    from spmdsim.dialects.mindspore.primitive import Primitive
-
-Operands = Sequence[Any]
 Attrs = dict[str, Any]
-Collective = Callable[["Primitive", Operands, Attrs], Tensor]
 AXIS = "rank"
 
 
@@ -75,11 +70,10 @@ class _Back(Node):
 
 
 class CallGroup:
-    """The ranks that take part in one call, and what each of them holds."""
+    """The ranks that take part in one call of an operator of this name, and what each of them holds."""
 
-    def __init__(self, primitive: Primitive, operand: Any, attrs: Attrs) -> None:
-        self.primitive, self.attrs, group = primitive, attrs, attrs["group"]
-        self.name, self.world = type(primitive).__name__, current_world()
+    def __init__(self, name: str, operand: Any, attrs: Attrs) -> None:
+        self.name, self.attrs, self.world, group = name, attrs, current_world(), attrs["group"]
         self.ranks = get_process_group_ranks(group)
         self.size = len(self.ranks)
         member(self.ranks, group)
@@ -92,43 +86,40 @@ class CallGroup:
             apart = [rank for rank in self.ranks if rank not in operand.layout.mesh]
             if apart:
                 raise InputError(
-                    f"{self.name}: rank {apart[0]} is in group {group!r}, but holds nothing of the tensor"
+                    f"{name}: rank {apart[0]} is in group {group!r}, but holds nothing of the tensor"
                 )
             self.held: list[Any] = self.tensor.held
             self.shape = self.tensor.layout.local_shape(self.tensor.shape, self.ranks[0])
         else:
             array = np.asarray(operand)
             self.held, self.shape = [array] * len(self.world.ranks), array.shape
-            self._alike(f"{array.dtype.name} {array.shape}")
+            self._compare(f"{array.dtype.name} {array.shape}")
         self.dtype = np.dtype(self.held[0].dtype)
         if self.dtype.kind not in "iufcV":
-            raise UsageTypeError(f"{self.name} takes a tensor of numbers, not of {self.dtype.name}")
+            raise UsageTypeError(f"{name} takes a tensor of numbers, not of {self.dtype.name}")
 
-    def _alike(self, mine: str) -> None:
+    def _compare(self, mine: str) -> None:
         texts = self.world.gather_on(self.ranks, mine)
         first = texts[self.ranks[0]]
-        rank = next((rank for rank, text in texts.items() if text != first), None)
-        if rank is not None:
-            raise InputError(
-                f"{self.name}: all ranks have tensors of one shape and type, but rank {self.ranks[0]} has {first} and "
-                f"rank {rank} has {texts[rank]}"
-            )
+        for rank, text in texts.items():
+            if text != first:
+                raise InputError(
+                    f"{self.name}: all ranks have tensors of one shape and type, but rank {self.ranks[0]} has {first} and "
+                    f"rank {rank} has {text}"
+                )
 
-    def dim(self, number: int, what: str) -> int:
-        """A dim of what a rank holds."""
+    def dim(self, number: int, what: str = "the dim", divides: bool = False) -> int:
+        """A dim of what a rank holds, which may have to divide into as many parts as there are ranks."""
         if not -len(self.shape) <= number < len(self.shape):
             raise InputError(
                 f"{self.name}: {what} is {number}, but a rank holds a tensor of shape {self.shape}"
             )
-        return number % len(self.shape)
-
-    def divisible(self, dim: int) -> None:
-        """Refuse a dim that does not divide into as many parts as there are ranks."""
-        if self.shape[dim] % self.size:
+        if divides and self.shape[number] % self.size:
             raise InputError(
-                f"{self.name}: dim {dim} of what a rank holds has size {self.shape[dim]}, which {self.size} ranks do "
-                "not divide"
+                f"{self.name}: dim {number % len(self.shape)} of what a rank holds has size {self.shape[number]}, which "
+                f"{self.size} ranks do not divide"
             )
+        return number % len(self.shape)
 
     def layout(self, split: int | None = None, partial: str | None = None, ndim: int | None = None) -> Layout:
         """One dim over the ranks, or what is pending over them, or copies."""
@@ -160,14 +151,14 @@ class CallGroup:
             tensor.node, tensor.requires_grad = _Back(self.tensor, back), True
         return tensor
 
-    def again(self, collective: Collective, dy: Tensor, **attrs: Any) -> Tensor:
+    def again(self, collective: Callable[[CallGroup], Tensor], dy: Tensor, **attrs: Any) -> Tensor:
         """Another collective of a gradient among these ranks."""
-        return collective(self.primitive, [dy], {**self.attrs, **attrs})
+        return collective(CallGroup(self.name, dy, {**self.attrs, **attrs}))
 
 
-def all_reduce(primitive: Primitive, operands: Operands, attrs: Attrs) -> Tensor:
+def all_reduce(group: CallGroup) -> Tensor:
     """All ranks hold the sum, or the largest, smallest or product, of what they held."""
-    group, op = CallGroup(primitive, operands[0], attrs), attrs["op"]
+    op = group.attrs["op"]
     reduced = group.over(group.layout(partial=op), group.layout(), group.shape)
 
     def back(dy: Tensor) -> Tensor:
@@ -182,30 +173,28 @@ def all_reduce(primitive: Primitive, operands: Operands, attrs: Attrs) -> Tensor
     return group.result(reduced, back)
 
 
-def all_gather(primitive: Primitive, operands: Operands, attrs: Attrs) -> Tensor:
+def all_gather(group: CallGroup) -> Tensor:
     """All ranks hold what they held, one after the other along dim 0."""
-    group = CallGroup(primitive, operands[0], attrs)
-    group.dim(0, "the dim")
+    group.dim(0)
     shape = (group.size * group.shape[0], *group.shape[1:])
     gathered = group.over(group.layout(0), group.layout(), shape)
     return group.result(gathered, lambda dy: group.again(reduce_scatter, dy, op="sum"))
 
 
-def reduce_scatter(primitive: Primitive, operands: Operands, attrs: Attrs) -> Tensor:
+def reduce_scatter(group: CallGroup) -> Tensor:
     """Each rank holds its rows of the sum of what they held."""
-    group = CallGroup(primitive, operands[0], attrs)
-    group.divisible(group.dim(0, "the dim"))
-    rows = group.over(group.layout(partial=attrs["op"]), group.layout(0), group.shape)
-    return group.result(rows, lambda dy: group.again(all_gather, dy)) if attrs["op"] == "sum" else rows
+    op = group.attrs["op"]
+    group.dim(0, divides=True)
+    rows = group.over(group.layout(partial=op), group.layout(0), group.shape)
+    return group.result(rows, lambda dy: group.again(all_gather, dy)) if op == "sum" else rows
 
 
-def all_to_all(primitive: Primitive, operands: Operands, attrs: Attrs) -> Tensor:
+def all_to_all(group: CallGroup) -> Tensor:
     """The k-th rank holds everybody's k-th block along ``split_dim``, one after the other along ``concat_dim``."""
-    group, count = CallGroup(primitive, operands[0], attrs), attrs["split_count"]
+    count, concat = group.attrs["split_count"], group.dim(group.attrs["concat_dim"], "concat_dim")
     if count != group.size:
         raise InputError(f"AlltoAll: split_count is {count}, but the group has {group.size} ranks")
-    split, concat = group.dim(attrs["split_dim"], "split_dim"), group.dim(attrs["concat_dim"], "concat_dim")
-    group.divisible(split)
+    split = group.dim(group.attrs["split_dim"], "split_dim", divides=True)
     shape = list(group.shape)
     if split == concat:  # each block is a dim of its own for the way
         head, tail = shape[:split], [count, shape[split] // count, *shape[split + 1 :]]
@@ -219,13 +208,12 @@ def all_to_all(primitive: Primitive, operands: Operands, attrs: Attrs) -> Tensor
     return group.result(blocks, lambda dy: group.again(all_to_all, dy, split_dim=concat, concat_dim=split))
 
 
-def broadcast(primitive: Primitive, operands: Operands, attrs: Attrs) -> tuple[Tensor, ...]:
-    """All ranks hold what the root held; a tuple of tensors in, a tuple of tensors out."""
-    return tuple(_broadcast(primitive, x, attrs) for x in _tuple(operands[0], "Broadcast"))
+def broadcast(groups: list[CallGroup], attrs: Attrs) -> Sequence[Tensor]:
+    """All ranks hold what the root held."""
+    return [_broadcast(group, attrs["root_rank"]) for group in groups]
 
 
-def _broadcast(primitive: Primitive, operand: Any, attrs: Attrs) -> Tensor:
-    group, root = CallGroup(primitive, operand, attrs), attrs["root_rank"]
+def _broadcast(group: CallGroup, root: int) -> Tensor:
     if root not in group.ranks:
         raise InputError(f"Broadcast: root_rank {root} is not among the group's ranks {group.ranks}")
 
@@ -237,7 +225,7 @@ def _broadcast(primitive: Primitive, operand: Any, attrs: Attrs) -> Tensor:
     return group.result(group.sent(root, group.layout()), back)
 
 
-def neighbor_exchange(primitive: Primitive, operands: Operands, attrs: Attrs) -> tuple[Tensor, ...]:
+def neighbor_exchange(groups: list[CallGroup], attrs: Attrs) -> Sequence[Tensor]:
     """Each rank holds what its neighbours sent to it.
 
     In lock step one program is that of all ranks: the numbers of ranks are functions of the rank there.
@@ -245,7 +233,6 @@ def neighbor_exchange(primitive: Primitive, operands: Operands, attrs: Attrs) ->
     ranks, world = get_process_group_ranks(attrs["group"]), current_world()
     first = member(ranks, attrs["group"])
     sends, receives = (_neighbours(attrs[name], name) for name in ("send_rank_ids", "recv_rank_ids"))
-    groups = [CallGroup(primitive, x, attrs) for x in _tuple(operands[0], "NeighborExchange")]
     kind, shapes = np.dtype(attrs["recv_type"]), [tuple(shape) for shape in attrs["recv_shapes"]]
     mine = {rank: (sends(rank), receives(rank)) for rank in world.ranks if rank in ranks}
     sizes = [group.shape for group in groups]
@@ -255,7 +242,7 @@ def neighbor_exchange(primitive: Primitive, operands: Operands, attrs: Attrs) ->
         raise InputError(f"NeighborExchange: {asked} do not fit tensors of shapes {sizes}")
     told = world.gather_on(ranks, mine) if len(mine) < len(ranks) else dict.fromkeys(ranks, mine)
     every = {rank: pair for pairs in told.values() for rank, pair in pairs.items()}
-    _matched(every)
+    _check_matched(every)
     received: dict[tuple[int, int], Any] = {}
     for source in ranks:
         for k, target in enumerate(every[source][0]):
@@ -265,7 +252,7 @@ def neighbor_exchange(primitive: Primitive, operands: Operands, attrs: Attrs) ->
                 sent = groups[k].sent(source, layout)
                 if target in world.ranks:
                     received[target, place] = sent.held[world.ranks.index(target)]
-    return tuple(_received(groups[0], received, place, shape, kind) for place, shape in enumerate(shapes))
+    return [_received(groups[0], received, place, shape, kind) for place, shape in enumerate(shapes)]
 
 
 def _received(group: CallGroup, received: Any, place: int, shape: tuple[int, ...], kind: np.dtype) -> Tensor:
@@ -286,13 +273,7 @@ def _neighbours(ranks: Any, what: str) -> Callable[[int], list[int]]:
     return lambda rank: list(ranks(rank) if callable(ranks) else ranks)
 
 
-def _tuple(operands: Any, name: str) -> Sequence[Any]:
-    if not isinstance(operands, (tuple, list)):
-        raise UsageTypeError(f"{name} takes a tuple of tensors, not a {type(operands).__name__}")
-    return operands
-
-
-def _matched(every: dict[int, tuple[list[int], list[int]]]) -> None:
+def _check_matched(every: dict[int, tuple[list[int], list[int]]]) -> None:
     """Refuse a message that is not received, and the reverse."""
     sent = sorted((source, target) for source, (to, _) in every.items() for target in to)
     wanted = sorted((source, target) for target, (_, of) in every.items() for source in of)
@@ -302,3 +283,22 @@ def _matched(every: dict[int, tuple[list[int], list[int]]]) -> None:
             f"NeighborExchange: every rank receives once from each that sends to it, but from rank {odd[0]} to rank {odd[1]} "
             f"{sent.count(odd)} are sent and {wanted.count(odd)} received"
         )
+
+
+def called(collective: Callable[[CallGroup], Tensor]) -> Callable[..., Tensor]:
+    """What a primitive runs: the collective of what its ranks hold."""
+    return lambda primitive, operands, attrs: collective(
+        CallGroup(type(primitive).__name__, operands[0], attrs)
+    )
+
+
+def called_with_several(collective: Callable[..., Sequence[Tensor]]) -> Callable[..., tuple[Tensor, ...]]:
+    """The same of a tuple of tensors, for which a tuple comes."""
+
+    def run(primitive: Any, operands: Sequence[Any], attrs: Attrs) -> tuple[Tensor, ...]:
+        name, tensors = type(primitive).__name__, operands[0]
+        if not isinstance(tensors, (tuple, list)):
+            raise UsageTypeError(f"{name} takes a tuple of tensors, not a {type(tensors).__name__}")
+        return tuple(collective([CallGroup(name, x, attrs) for x in tensors], attrs))
+
+    return run

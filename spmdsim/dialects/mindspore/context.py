@@ -133,13 +133,8 @@ def _slice(array: np.ndarray, cuts: Any) -> Tensor:
     })  # fmt: skip
     shape = tuple(n * parts for n, parts in zip(array.shape, layout.cuts))
     told, checksum = f"{array.dtype.name} {array.shape}", zlib.crc32(np.ascontiguousarray(array).tobytes())
-    _check_slices([(told, layout.shard_index(rank), checksum) for rank in world.ranks])
-    return held(Tensor.from_local([array.view(np.ndarray)] * len(world.ranks), layout, world, shape=shape))
-
-
-def _check_slices(mine: list[tuple[str, int, int]]) -> None:
-    """Refuse slices of different shapes, and different ones of the same place."""
-    facts = current_world().gather_objects(mine, "a comparison of batches")
+    mine = [(told, layout.shard_index(rank), checksum) for rank in world.ranks]
+    facts = world.gather_objects(mine, "a comparison of batches")
     first: dict[int, int] = {}
     for rank, (text, place, checksum) in enumerate(facts):
         other = first.setdefault(place, rank)
@@ -149,6 +144,7 @@ def _check_slices(mine: list[tuple[str, int, int]]) -> None:
             f"ranks {other} and {rank} hold the same slice of the input, but were given different arrays; nearest: one shard_id "
             "for both": facts[other][2] != checksum,
         })  # fmt: skip
+    return held(Tensor.from_local([array.view(np.ndarray)] * len(world.ranks), layout, world, shape=shape))
 
 
 #: The settings of the programs that are running, the innermost last.
@@ -288,20 +284,19 @@ def _looked_up(settings: dict[str, Any], name: str, refusal: str = "no setting i
 
 def _check(name: str, value: Any) -> None:
     """Refuse values that cannot be had."""
-    if name == "parallel_mode":
-        modes = [mode for word, mode in vars(ParallelMode).items() if not word.startswith("_")]
-        if value not in modes:
-            raise unknown(f"no parallel_mode is called {value!r}", str(value), modes)
-        if value == ParallelMode.AUTO_PARALLEL:
-            raise InputError(
-                "parallel_mode='auto_parallel' is not set for a whole program here; nearest: "
-                'AutoParallel(train_step, parallel_mode="recursive_programming")'
-            )
-    elif name == "device_num" and value not in (None, current_world().size):
-        raise InputError(f"device_num is {value}, but {current_world().size} ranks are running")
-    elif isinstance(DEFAULTS.get(name), bool) and not isinstance(value, bool):
+    modes = [mode for word, mode in vars(ParallelMode).items() if not word.startswith("_")]
+    if name == "parallel_mode" and value not in modes:
+        raise unknown(f"no parallel_mode is called {value!r}", str(value), modes)
+    ranks = current_world().size
+    refuse({
+        "parallel_mode='auto_parallel' is not set for a whole program here; nearest: "
+        'AutoParallel(train_step, parallel_mode="recursive_programming")':
+            name == "parallel_mode" and value == ParallelMode.AUTO_PARALLEL,
+        f"device_num is {value}, but {ranks} ranks are running": name == "device_num" and value not in (None, ranks),
+    })  # fmt: skip
+    if isinstance(DEFAULTS.get(name), bool) and not isinstance(value, bool):
         raise UsageTypeError(f"{name} is True or False, not {value!r}")
-    elif name == "dataset_strategy":
+    if name == "dataset_strategy":
         checked_strategy(value)
 
 

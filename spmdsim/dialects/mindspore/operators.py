@@ -15,6 +15,7 @@ import numpy as np
 
 import spmdsim.ops as ops
 from spmdsim.dialects.mindspore import collectives
+from spmdsim.dialects.mindspore.collectives import called, called_with_several
 from spmdsim.dialects.mindspore.communication import HCCL_WORLD_COMM_GROUP as WORLD
 from spmdsim.dialects.mindspore.parameter import next_seed
 from spmdsim.dialects.mindspore.table import (
@@ -181,13 +182,8 @@ def _composed(primitive: Primitive, operands: Operands, attrs: Params) -> Any:
 
 def _argmax_with_value(primitive: Primitive, operands: Operands, attrs: Params) -> Any:
     """Where the largest element along an axis stands, and the element."""
-    x = primitive.tensor(operands[0])
-    axis = attrs["axis"] % x.ndim
-    pair = ops.argmax(x, axis), ops.max(x, axis)
-    if not attrs["keep_dims"]:
-        return pair
-    shape = [1 if d == axis else n for d, n in enumerate(x.shape)]
-    return tuple(ops.reshape(y, shape) for y in pair)
+    x, axis, keep = primitive.tensor(operands[0]), attrs["axis"], attrs["keep_dims"]
+    return ops.argmax(x, axis, keepdims=keep), ops.max(x, axis, keepdims=keep)
 
 
 def _divided(x: Tensor, y: Tensor) -> Tensor:
@@ -230,13 +226,12 @@ def _split(primitive: Primitive, operands: Operands, attrs: Params) -> Any:
     if shape[axis] % parts:
         raise InputError(f"axis {axis} of size {shape[axis]} does not split into {parts} equal parts")
     size = shape[axis] // parts
-
-    def piece(k: int) -> Any:
-        start = tuple(k * size if d == axis else 0 for d in range(len(shape)))
-        stop = tuple((k + 1) * size if d == axis else n for d, n in enumerate(shape))
-        return primitive.apply(operands, {"start": start, "stop": stop, "step": (1,) * len(shape)})
-
-    return tuple(map(piece, range(parts)))
+    step, pieces = (1,) * len(shape), []
+    for k in range(parts):
+        start, stop = [0] * len(shape), list(shape)
+        start[axis], stop[axis] = k * size, (k + 1) * size
+        pieces.append(primitive.apply(operands, {"start": tuple(start), "stop": tuple(stop), "step": step}))
+    return tuple(pieces)
 
 
 def _filled(like: Tensor, value: int) -> Tensor:
@@ -364,13 +359,13 @@ ROWS = (
     OperatorRow("Split", "slice_", attrs="(axis=0, output_num=1)", called="(x)", run=_split, strategies=""),
     OperatorRow("StridedSlice", "slice_", _strides, "()", "(x, /, begin, end, strides=None)", strategies=""),
     # -- what each rank of a group holds (collectives.py) ---------------------------------------------------
-    _collective("AllReduce", collectives.all_reduce, "op='sum', "),
-    _collective("AllGather", collectives.all_gather),
-    _collective("ReduceScatter", collectives.reduce_scatter, "op='sum', "),
-    _collective("AlltoAll", collectives.all_to_all, "split_count, split_dim, concat_dim, "),
-    _collective("NeighborExchange", collectives.neighbor_exchange,
+    _collective("AllReduce", called(collectives.all_reduce), "op='sum', "),
+    _collective("AllGather", called(collectives.all_gather)),
+    _collective("ReduceScatter", called(collectives.reduce_scatter), "op='sum', "),
+    _collective("AlltoAll", called(collectives.all_to_all), "split_count, split_dim, concat_dim, "),
+    _collective("NeighborExchange", called_with_several(collectives.neighbor_exchange),
                 "send_rank_ids, recv_rank_ids, recv_shapes, send_shapes, recv_type, "),
-    _collective("Broadcast", collectives.broadcast, "root_rank, "),
+    _collective("Broadcast", called_with_several(collectives.broadcast), "root_rank, "),
     OperatorRow("", strategies="data", also_named="VirtualDataset _VirtualDataset GetNext"),
 )  # fmt: skip
 

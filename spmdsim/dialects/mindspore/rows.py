@@ -25,7 +25,6 @@ from spmdsim.errors import InputError, UsageTypeError
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.files import open_array
 
-Rows = Callable[[slice], np.ndarray]
 #: Which epoch it is, and within repetitions which of them.
 Epoch = tuple[int, ...]
 #: Rows by number, or batches of them, in an epoch.
@@ -55,7 +54,7 @@ class Dataset(Worded):
 
     Every rank draws the same order, that of ``mindspore.set_seed`` and of the epoch; ``shuffle`` is on if left out, as in
     MindSpore. With ``num_shards``, as many as there are ranks, and ``shard_id``, the ``get_rank()``, each rank has rows of its
-    own, and a batch is the global tensor of all ranks' rows; others are an InputError. A column is a function of a slice.
+    own, and a batch is the global tensor of all ranks' rows; others are an InputError. A column is an array of all rows.
     """
 
     ORIGINAL = "mindspore.dataset.Dataset"
@@ -72,7 +71,7 @@ class Dataset(Worded):
     })  # fmt: skip
 
     def __init__(
-        self, columns: Mapping[str, Rows], count: int, shuffle: Any = None, num_shards: int | None = None,
+        self, columns: Mapping[str, np.ndarray], shuffle: Any = None, num_shards: int | None = None,
         shard_id: int | None = None, num_samples: int | None = None, sampler: Any = None,
     ) -> None:  # fmt: skip
         if sampler is not None:
@@ -82,12 +81,16 @@ class Dataset(Worded):
         if shuffle not in (None, True, False, Shuffle.GLOBAL, Shuffle.FILES, Shuffle.INFILE):
             raise UsageTypeError(f"shuffle is True, False or one of Shuffle's words, not {shuffle!r}")
         self._num_shards, self._shards = _shards_of(num_shards, shard_id)
-        self.columns, self.count = dict(columns), count
+        lengths = [len(array) for array in columns.values()]
+        if len({*lengths}) != 1:
+            raise InputError(
+                f"columns of equal length with a name each are needed, but {[*columns]} have lengths {lengths}"
+            )
+        self.columns, self.count = dict(columns), lengths[0]
         self._shuffled = shuffle is None or bool(shuffle)
         self._most = None if num_samples is None else _counted(num_samples, "num_samples", 0) or None
         #: Per column its transforms, and whether each takes several rows at once.
         self._transforms: dict[str, list[tuple[Callable[[Any], Any], bool]]] = {name: [] for name in columns}
-        self._read: dict[str, np.ndarray] = {}
         self._steps: list[Callable[[Order], Order]] = []
         self._batch = self._epochs = 0
 
@@ -101,7 +104,7 @@ class Dataset(Worded):
         Transforms of this package work on whole batches, functions of the user's on one row at a time, or on one batch
         if it comes after :meth:`batch`.
         """
-        names = _names(input_columns or [*self.columns][:1], 0)
+        names = _names(input_columns or [*self.columns][:1])
         output = options.get("output_columns", names)
         refuse({
             "a transform has one column here, of the same name after it; nearest: one map per column":
@@ -200,13 +203,7 @@ class Dataset(Worded):
         return order
 
     def _column(self, name: str, rows: Any) -> np.ndarray:
-        numbers = rows if self._batch else [rows]
-        if numbers == [*range(numbers[0], numbers[0] + len(numbers))]:
-            block = self.columns[name](slice(numbers[0], numbers[0] + len(numbers)))
-        else:
-            if name not in self._read:  # scattered rows: everything is read once
-                self._read[name] = self.columns[name](slice(0, self.count))
-            block = self._read[name][numbers]
+        block = self.columns[name][rows if self._batch else [rows]]
         for transform, together in self._transforms[name]:
             block = transform(block) if together else np.stack([np.asarray(transform(row)) for row in block])
         return np.asarray(block) if self._batch else np.asarray(block)[0]
@@ -246,9 +243,7 @@ def _together(pieces: list[np.ndarray]) -> Tensor:
     return Tensor.from_local(pieces, layout, world, shape=shape)
 
 
-def _names(names: str | Sequence[str] | None, count: int) -> list[str]:
-    if names is None:
-        return [f"column_{i}" for i in range(count)]
+def _names(names: str | Sequence[str]) -> list[str]:
     return [names] if isinstance(names, str) else list(names)
 
 
@@ -264,17 +259,12 @@ class NumpySlicesDataset(Dataset):
         shard_id: int | None = None,
     ) -> None:  # fmt: skip
         if isinstance(data, Mapping):
-            names, arrays = [*data], [np.asarray(x) for x in data.values()]
-        else:
-            arrays = [np.asarray(x) for x in (data if isinstance(data, tuple) else (data,))]
-            names = _names(column_names, len(arrays))
-        lengths = [len(x) for x in arrays]
-        if len({*lengths}) != 1 or len(names) != len(arrays):
-            raise InputError(
-                f"columns of equal length with a name each are needed, but {names} have lengths {lengths}"
-            )
-        readers: dict[str, Rows] = {name: array.__getitem__ for name, array in zip(names, arrays)}
-        super().__init__(readers, lengths[0], shuffle, num_shards, shard_id, num_samples, sampler)
+            column_names, data = [*data], tuple(data.values())
+        arrays = [np.asarray(x) for x in (data if isinstance(data, tuple) else (data,))]
+        names = _names(column_names or [f"column_{i}" for i in range(len(arrays))])
+        refuse({f"{len(arrays)} columns need a name each, not {names}": len(names) != len(arrays)})
+        columns = dict(zip(names, arrays))
+        super().__init__(columns, shuffle, num_shards, shard_id, num_samples, sampler)
 
 
 class GeneratorDataset(NumpySlicesDataset):
@@ -284,15 +274,15 @@ class GeneratorDataset(NumpySlicesDataset):
         self, source: Any, column_names: str | Sequence[str] | None = None, column_types: Any = None, schema: Any = None,
         num_samples: int | None = None, num_parallel_workers: int = 1, shuffle: bool | None = None, **options: Any,
     ) -> None:  # fmt: skip
-        rows: Iterable[Any] = source() if callable(source) else source
-        if hasattr(source, "__getitem__") and hasattr(source, "__len__"):
-            rows = [source[i] for i in range(len(source))]
-        elif shuffle:
+        by_number = hasattr(source, "__getitem__") and hasattr(source, "__len__")
+        if shuffle and not by_number:
             raise InputError(
                 "rows of a generator come in its order; nearest: a source with __getitem__ and __len__"
             )
+        if by_number:
+            rows = map(source.__getitem__, range(len(source)))
         else:
-            shuffle = False
+            rows, shuffle = source() if callable(source) else source, False
         tuples = [row if isinstance(row, tuple) else (row,) for row in rows]
         if not tuples:
             raise InputError("the generator gave no rows")
@@ -314,42 +304,32 @@ class MnistDataset(Dataset):
     ) -> None:  # fmt: skip
         if usage not in (None, "train", "test", "all"):
             raise InputError(f"usage is 'train', 'test' or 'all', not {usage!r}")
-        images, labels, count = small_digits() if dataset_dir is None else _mnist(dataset_dir, usage or "all")
-        columns = {"image": images, "label": labels}
-        super().__init__(columns, count, shuffle, num_shards, shard_id, num_samples, sampler)
+        arrays = _digits() if dataset_dir is None else _mnist(dataset_dir, usage or "all")
+        columns = dict(zip(("image", "label"), arrays))
+        super().__init__(columns, shuffle, num_shards, shard_id, num_samples, sampler)
 
 
-def _mnist(folder: str, usage: str) -> tuple[Rows, Rows, int]:
-    """Readers of images and labels, and how many there are."""
+def _digits() -> list[np.ndarray]:
+    *readers, count = small_digits()
+    return [read(slice(0, count)) for read in readers]
+
+
+def _mnist(folder: str, usage: str) -> tuple[np.ndarray, np.ndarray]:
+    """All images and labels."""
     place, parts = Path(folder), {"train": ["train"], "test": ["t10k"], "all": ["train", "t10k"]}[usage]
     there = [part for part in parts if [*place.glob(f"{part}-*"), *place.glob(f"train/{part}-*")]]
-    images, labels = (
+    files = [
         [open_array(find(place, f"{part}-{what}", kind)) for part in there or parts[:1]]
         for what, kind in (("images", "idx3-ubyte"), ("labels", "idx1-ubyte"))
-    )
-    for pixels, numbers in zip(images, labels):
+    ]
+    for pixels, numbers in zip(*files):
         if len(pixels.shape) != 3 or numbers.shape != pixels.shape[:1]:
             raise InputError(
                 f"MNIST has images with one label each, but {folder!r} has images of shape {pixels.shape} and labels of "
                 f"shape {numbers.shape}"
             )
-    read = _one_after_the_other(images)
-    return lambda rows: read(rows)[..., None], _one_after_the_other(labels), sum(x.shape[0] for x in images)
-
-
-def _one_after_the_other(arrays: Sequence[Any]) -> Rows:
-    """Rows of several arrays as of one."""
-
-    def rows(wanted: slice) -> np.ndarray:
-        pieces, start = [], 0
-        for array in arrays:
-            low, high = max(wanted.start - start, 0), min(wanted.stop - start, array.shape[0])
-            if low < high:
-                pieces.append(array[low:high])
-            start += array.shape[0]
-        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
-
-    return rows
+    images, labels = (np.concatenate([array[:] for array in arrays]) for arrays in files)
+    return images[..., None], labels
 
 
 # -- transforms of batches of images ``[batch, height, width, channels]``, and of others ------------------------

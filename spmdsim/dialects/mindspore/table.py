@@ -6,11 +6,10 @@ Everything that a program meets of an operator is made from its row: the primiti
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from inspect import Parameter, Signature
+from inspect import Parameter, Signature, signature
 from typing import Any
 
 import spmdsim.ops as ops
@@ -82,17 +81,11 @@ class Arguments:
 @cache
 def arguments(text: str) -> Arguments:
     """Arguments from their text."""
-    tree = ast.parse(f"lambda {text[1:-1].strip('[]')}: 0", mode="eval").body
-    assert isinstance(tree, ast.Lambda)
-    written = tree.args
-    names = [arg.arg for arg in (*written.posonlyargs, *written.args)]
-    defaults = [Parameter.empty] * (len(names) - len(written.defaults)) + [
-        *map(ast.literal_eval, written.defaults)
-    ]
-    several = [Parameter(written.vararg.arg, Parameter.VAR_POSITIONAL)] if written.vararg else []
-    parameters = [Parameter(n, Parameter.POSITIONAL_OR_KEYWORD, default=v) for n, v in zip(names, defaults)]
-    operands = len(written.posonlyargs) or (0 if written.defaults else len(parameters + several))
-    return Arguments(text, Signature(parameters + several), operands)
+    written = signature(eval(f"lambda {text[1:-1].strip('[]')}: 0")).parameters.values()
+    first = [p for p in written if p.kind is p.POSITIONAL_ONLY]
+    options = any(p.default is not p.empty for p in written)
+    named = [p.replace(kind=p.POSITIONAL_OR_KEYWORD) if p in first else p for p in written]
+    return Arguments(text, Signature(named), len(first) or (0 if options else len(named)))
 
 
 def our_operator(name: str) -> Op:
@@ -115,9 +108,8 @@ class OperatorRow:
     params: ToParams = no_params  # and its parameters
     attrs: str = "()"  # what the primitive is made with, all attributes
     called: str = "(*operands)"  # what it is called with: operands, then attributes after a ``/``
-    functions: str = (
-        ""  # names of functions; arguments of their own in the order of ``called`` and then ``attrs``
-    )
+    #: Names of functions; arguments of their own in the order of ``called`` and then ``attrs``.
+    functions: str = ""
     cell: str = ""  # its name as a cell that is made as the primitive is
     #: What a call does beyond running our operator: ``(primitive, operands, attributes) -> result``.
     run: Callable[[Any, list[Any], Params], Any] | None = None
@@ -141,9 +133,8 @@ class OperatorRow:
     gathers: Callable[[Sequence[Shape], Attrs], Shape] | None = None
     #: The cuts really meant, from those given and the shapes.
     adjust: Callable[[Any, Sequence[Shape]], Any] = lambda cuts, _shapes: cuts
-    first_only: bool = (
-        False  # further operands are whole (the mask of a DropoutDoMask, the values of a OneHot)
-    )
+    #: Further operands are whole (the mask of a DropoutDoMask, the values of a OneHot).
+    first_only: bool = False
     #: Further results, each an operator on the first operand with its parameters (LayerNorm's mean and variance).
     also: Callable[[Sequence[Shape], Attrs], list[tuple[Op, Params]]] = lambda _shapes, _attrs: []
 
