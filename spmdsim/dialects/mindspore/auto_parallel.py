@@ -209,15 +209,15 @@ def _checked_json(path: Any) -> str:
 
 def _save(path: str, parameters: Sequence[Parameter]) -> None:
     """Write the layouts, on the first rank."""
-    if 0 in current_world().ranks:
-        entries = {p.name: {"shape": p.shape, **_entry(p.used)} for p in parameters}
-        text = json.dumps({"format": FORMAT, "ranks": current_world().size, "parameters": entries}, indent=1)
-        Path(path).write_text(text + "\n")
-
-
-def _entry(layout: Layout) -> dict[str, Any]:
-    keys = ["device_matrix", "tensor_map", *["rank_list"] * (layout.mesh.ranks is not None)]
-    return {key: Layout.to_dict(layout)[key] for key in keys}
+    if 0 not in current_world().ranks:
+        return
+    entries = {}
+    for parameter in parameters:
+        mesh, told = parameter.used.mesh, Layout.to_dict(parameter.used)
+        keys = ["device_matrix", "tensor_map", *["rank_list"] * (mesh.ranks is not None)]
+        entries[parameter.name] = {"shape": parameter.shape, **{key: told[key] for key in keys}}
+    text = json.dumps({"format": FORMAT, "ranks": current_world().size, "parameters": entries}, indent=1)
+    Path(path).write_text(text + "\n")
 
 
 def _loaded(path: str) -> dict[str, MindSporeLayout]:

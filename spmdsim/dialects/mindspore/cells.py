@@ -12,11 +12,10 @@ import numpy as np
 import spmdsim.ops as core
 from spmdsim.core import Layout
 from spmdsim.dialects.dialect_modules import Numbered, said, tree
-from spmdsim.dialects.host import whole
 from spmdsim.dialects.mindspore.context import LOCAL_MEAN, LOCAL_SUM, outermost
 from spmdsim.dialects.mindspore.operators import TABLE
 from spmdsim.dialects.mindspore.parameter import OBJECTS, Parameter, initializer
-from spmdsim.dialects.mindspore.primitive import primitive, to_tensor
+from spmdsim.dialects.mindspore.primitive import place, primitive, to_tensor
 from spmdsim.dialects.mindspore.table import OperatorRow, arguments
 from spmdsim.dialects.mindspore.tensors import type_name
 from spmdsim.dialects.missing import Worded, each
@@ -320,11 +319,7 @@ def _settled(loss: Tensor) -> Tensor:
 
 def _labels(labels: Any, logits: Tensor) -> Tensor:
     """Labels beside the rows of the logits."""
-    if isinstance(labels, Tensor):
-        return labels
-    array = whole(labels, logits.world)
-    layout = Layout(logits.layout.mesh, logits.layout.dims[: array.ndim])
-    return Tensor.from_global(array, layout, logits.world)
+    return place(labels, Layout(logits.layout.mesh, logits.layout.dims[: np.ndim(labels)]))
 
 
 class CrossEntropyLoss(_Loss):
@@ -365,7 +360,7 @@ class CrossEntropyLoss(_Loss):
                 raise InputError(
                     f"weight has one number per class, {rows.shape[-1]}, not shape {values.shape}"
                 )
-            weight = Tensor.from_global(values, Layout.replicated(rows.layout.mesh, 1), rows.world)
+            weight = place(values, Layout.replicated(rows.layout.mesh, 1))
         options = self.ignore_index, self.reduction, self.label_smoothing
         return _settled(losses.cross_entropy(x, known, weight, *options))
 

@@ -45,9 +45,10 @@ def create_group(group: str, rank_ids: list[int], options: Any = None) -> None:
     other ranks have, is a ValueError.
     """
     world, known = current_world(), _groups.setdefault(current_world(), {})
-    _check_name(group)
-    if not isinstance(rank_ids, list) or not all(map(is_whole, rank_ids)):
-        raise UsageTypeError(f"create_group takes a list of ranks, not {rank_ids!r}")
+    refuse({
+        f"a group has a str as its name, not {group!r}": not isinstance(group, str),
+        f"create_group takes a list of ranks, not {rank_ids!r}": not isinstance(rank_ids, list) or not all(map(is_whole, rank_ids)),
+    }, UsageTypeError)  # fmt: skip
     refuse({
         f"{group!r} is the group of all ranks; give the new one another name": group in _EVERYONE,
         f"a group has two ranks or more, each once, not {rank_ids}": len(rank_ids) < 2 or len({*rank_ids}) != len(rank_ids),
@@ -66,23 +67,17 @@ def destroy_group(group: str) -> None:
     del _groups[current_world()][group]
 
 
-def _check_name(group: Any) -> None:
-    if not isinstance(group, str):
-        raise UsageTypeError(f"a group has a str as its name, not {group!r}")
-
-
 def get_process_group_ranks(group: str | None = None) -> list[int]:
     """The ranks of a group, in its order; a TypeError for no name, a ValueError if there is no such group."""
-    world = current_world()
-    if group is not None:
-        _check_name(group)
-    if group in _EVERYONE:
-        return [*range(world.size)]
-    known = _groups.get(world, {})
+    if not isinstance(group, str | None):
+        raise UsageTypeError(f"a group has a str as its name, not {group!r}")
+    if group is None or group in _EVERYONE:
+        return [*range(current_world().size)]
+    known = _groups.get(current_world(), {})
     if group not in known:
         there = ", ".join(map(repr, known)) or "none but that of all ranks"
         raise InputError(f"there is no group {group!r}; there is {there}; nearest: create_group")
-    return [*known[str(group)]]
+    return [*known[group]]
 
 
 def member(ranks: list[int], group: str | None) -> int:

@@ -23,6 +23,7 @@ from spmdsim.core import Bounds, Mesh, Placement, Shard
 from spmdsim.core import Layout as CoreLayout
 from spmdsim.dialects.layouts import first_uneven
 from spmdsim.dialects.missing import Worded, each, refuse
+from spmdsim.dialects.table import by_part, flat
 from spmdsim.errors import LayoutError, UsageTypeError
 
 #: The alias of a virtual last axis: every device holds that many micro-shards of the tensor.
@@ -66,6 +67,10 @@ def device_layout(layout: CoreLayout) -> CoreLayout:
     return CoreLayout(device_mesh(layout.mesh), [real_axes(entry) for entry in layout.dims], partial)
 
 
+def _devices(layout: MindSporeLayout | Layout) -> int:
+    return layout.mesh.size // micro_shards(layout.mesh)
+
+
 class MindSporeLayout(CoreLayout):
     """A layout that remembers how it was written: equal to, and usable as, a plain :class:`spmdsim.Layout`.
 
@@ -76,14 +81,14 @@ class MindSporeLayout(CoreLayout):
     __slots__ = ()
 
     tensor_map: tuple[Any, ...]
-    devices: int
 
-    def __init__(self, mesh: Mesh, dims: Sequence[Entry], written: tuple[Any, ...], devices: int) -> None:
-        super().__init__(mesh, dims)
-        self.__dict__.update(tensor_map=written, devices=devices)
+    def __init__(self, mesh: Mesh, tensor_map: Iterable[int | tuple[int, ...]]) -> None:
+        written = tuple(tensor_map)
+        super().__init__(mesh, [[mesh.axes[~n] for n in flat([entry]) if n != -1] for entry in written])
+        self.__dict__["tensor_map"] = written
 
     def __reduce__(self) -> tuple[type, tuple[object, ...]]:
-        return (MindSporeLayout, (self.mesh, self.dims, self.tensor_map, self.devices))
+        return (MindSporeLayout, (self.mesh, self.tensor_map))
 
     @property
     def _open(self) -> bool:
@@ -108,9 +113,7 @@ class MindSporeLayout(CoreLayout):
         """
         if not self._open or len(self.tensor_map[0]) != ndim:
             return self
-        entries, axes = self.tensor_map[0], self.mesh.axes
-        dims = [() if n == -1 else (axes[len(axes) - 1 - n],) for n in entries]
-        return MindSporeLayout(self.mesh, dims, entries, self.devices)
+        return MindSporeLayout(self.mesh, self.tensor_map[0])
 
     def bounds(self, shape: Sequence[int], rank: int) -> Bounds:
         """As :meth:`spmdsim.Layout.bounds`; the shape tells what a single tuple means, see :meth:`of`."""
@@ -120,20 +123,16 @@ class MindSporeLayout(CoreLayout):
         """As :meth:`spmdsim.Layout.check_shape`."""
         super(MindSporeLayout, self.of(len(shape))).check_shape(shape)
 
-    @property
-    def interleaved_parallel(self) -> bool:
-        """Whether the last axis is virtual."""
-        return VIRTUAL in self.mesh.axes
-
-    @property
-    def micro_shards(self) -> int:
-        """How many pieces each device holds: the size of the virtual axis, else 1."""
-        return micro_shards(self.mesh)
-
-    @property
-    def device_layout(self) -> CoreLayout:
-        """The layout of real devices, the micro-shards of a device taken as one shard."""
-        return device_layout(self)
+    devices = property(_devices, doc="The number of real devices, without the virtual axis.")
+    interleaved_parallel = property(
+        lambda self: VIRTUAL in self.mesh.axes, doc="Whether the last axis is virtual."
+    )
+    micro_shards = property(
+        lambda self: micro_shards(self.mesh), doc="How many pieces each device holds, else 1."
+    )
+    device_layout = property(
+        device_layout, doc="That of real devices, the micro-shards of one taken as one shard."
+    )
 
     def virtual_ranks(self, device: int) -> tuple[int, ...]:
         """The ranks of the virtual mesh that a real device plays: ``device * n + i``."""
@@ -201,9 +200,8 @@ class Layout(Worded):
         only = tensor_map[0] if len(tensor_map) == 1 else None
         if isinstance(only, tuple | list) and any(isinstance(entry, tuple | list) for entry in only):
             tensor_map = tuple(only)  # entries of entries: this can only be the map of a whole tensor
-        entries = [self._ordered(_names(entry)) for entry in tensor_map]
-        dims = [tuple(name for name in entry if name != "None") for entry in entries]
-        used = [name for dim in dims for name in dim]
+        names = [tuple("None" if name is None else name for name in flat([entry])) for entry in tensor_map]
+        used = [name for name in flat(names) if name != "None"]
         for i, name in enumerate(used):
             if name not in self.alias_name:
                 raise LayoutError(f"alias {name!r} is not found in alias_name {self.alias_name}")
@@ -211,24 +209,17 @@ class Layout(Worded):
                 once = f"alias {name!r} has been set more than once in {tensor_map}"
                 raise LayoutError(f"{once}; it can split one dim only")
         number = {name: n for n, name in enumerate(reversed(self.alias_name))}
-        numbers = [tuple(number.get(name, -1) for name in entry) for entry in entries]
-        alone = [entry is None or isinstance(entry, str) for entry in tensor_map]
-        written = tuple(several[0] if one else several for several, one in zip(numbers, alone))
-        return MindSporeLayout(self.mesh, dims, written, self.devices)
+        numbers = [[number.get(name, -1) for name in entry] for entry in names]
+        if self.tuple_order == "mesh":
+            numbers = [sorted(entry, reverse=True) for entry in numbers]
+        several = [isinstance(entry, tuple | list) for entry in tensor_map]
+        return MindSporeLayout(self.mesh, [tuple(n) if more else n[0] for n, more in zip(numbers, several)])
 
-    @property
-    def devices(self) -> int:
-        """The number of real devices: without the virtual axis."""
-        return self.mesh.size // micro_shards(self.mesh)
+    devices = property(_devices, doc="The number of real devices, without the virtual axis.")
 
     def to_dict(self) -> dict[str, object]:
         """Refused with a ValueError: a tensor map exists only after a call."""
         raise LayoutError("the tensor map is not set: call the layout with one entry per tensor dim first")
-
-    def _ordered(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        if self.tuple_order == "tuple" or not set(names) <= {*self.alias_name, "None"}:
-            return names
-        return tuple(sorted(names, key=(*self.alias_name, "None").index))
 
     def __repr__(self) -> str:
         return f"Layout({self.device_matrix}, {self.alias_name}, {self.rank_list})"
@@ -250,20 +241,16 @@ def from_tensor_map(
     """
     count = len(device_matrix)
     names = tuple(f"d{count - 1 - i}" for i in range(count)) if alias_name is None else tuple(alias_name)
-    entries: list[Entry] = []
-    for entry in tensor_map:
-        numbers = entry if isinstance(entry, Sequence) and not isinstance(entry, str) else (entry,)
-        for number in numbers:
-            if not is_whole(number):
-                raise UsageTypeError(f"a tensor map holds integers, but got {number!r} in {tensor_map}")
-            if not -1 <= number < count:
-                raise LayoutError(
-                    f"tensor map {tensor_map} has {number}, but the {count} axes of device matrix "
-                    f"{tuple(device_matrix)} are numbered 0..{count - 1} from the right, and -1 is not split"
-                )
-        axes = tuple("None" if number == -1 else names[count - 1 - number] for number in numbers)
-        entries.append(axes if numbers is entry else axes[0])
-    return Layout(tuple(device_matrix), names, None if rank_list is None else list(rank_list))(*entries)
+    for number in flat(tensor_map):
+        if not is_whole(number):
+            raise UsageTypeError(f"a tensor map holds integers, but got {number!r} in {tensor_map}")
+        if not -1 <= number < count:
+            raise LayoutError(
+                f"tensor map {tensor_map} has {number}, but the {count} axes of device matrix "
+                f"{tuple(device_matrix)} are numbered 0..{count - 1} from the right, and -1 is not split"
+            )
+    template = Layout(tuple(device_matrix), names, None if rank_list is None else list(rank_list))
+    return template(*[by_part(entry, lambda n: ("None", *names)[~n]) for entry in tensor_map])
 
 
 def from_placements(
@@ -325,11 +312,6 @@ def check_even(layout: CoreLayout, shape: Sequence[int], what: str = "the tensor
 def is_whole(value: object) -> bool:
     """Whether it is an integer, and no truth value."""
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _names(entry: Any) -> tuple[str, ...]:
-    names = entry if isinstance(entry, tuple | list) else (entry,)
-    return tuple("None" if name is None else name for name in names)
 
 
 class NestedRankListError(LayoutError, UsageTypeError):

@@ -34,6 +34,11 @@ _seed = [0, 0]
 rows_seed = [0]
 
 
+def on_every_rank(ndim: int) -> Layout:
+    """The layout of a tensor of which every rank has a copy."""
+    return Layout.replicated(Mesh((current_world().size,), ("rank",)), ndim)
+
+
 def set_seed(seed: int) -> None:
     """The seed of all parameters created afterwards, of dropout, of shuffled rows and of ``numpy.random``.
 
@@ -181,8 +186,7 @@ class Parameter(CoreParameter):
             if array.dtype == np.float64 and not isinstance(default_input, np.ndarray):
                 array = array.astype(np.float32)
             default_input = initializer(array, array.shape, array.dtype)
-        self._placed, self.parallel_optimizer = False, parallel_optimizer
-        self.layerwise_parallel = layerwise_parallel
+        self.parallel_optimizer, self.layerwise_parallel = parallel_optimizer, layerwise_parallel
         self.used = Layout.replicated(Mesh((1,), ("one",)), len(default_input.shape))
         super().__init__(default_input.shape, self.used, default_input.init, default_input.dtype)
         Parameter._count += 1
@@ -195,19 +199,19 @@ class Parameter(CoreParameter):
         settings = parallel()
         if settings is not None:
             settings.parameters[self.name] = self
-        if not self._placed:
-            self.used = self.layout = layout
-            if settings is not None and self.name in settings.slices:
-                self.used = self.layout = settings.slices[self.name]
-                self.layout.check_shape(self.shape)
-            if settings is not None and settings.sharing is not None and self.parallel_optimizer:
-                self.layout = settings.sharing.stored(self.used, self.shape, self.dtype.itemsize)
-            self._placed = True
-            self._level = 2 if settings is None or settings.sharing is None else settings.sharing.level
+        if not self.is_init:
+            self.used = self.layout = layout if settings is None else settings.slices.get(self.name, layout)
+            self.layout.check_shape(self.shape)
+            self._sharing = None if settings is None else settings.sharing
+            if self._sharing is not None and self.parallel_optimizer:
+                self.layout = self._sharing.stored(self.used, self.shape, self.dtype.itemsize)
             self.materialise(current_world(), self._seed)
             self.tensor = held(self.value, ParameterValue)
-        self.value.requires_grad = self.requires_grad and has_gradient(self.value.dtype)
-        return self.value if self.layout is self.used else _gathered(self.value, self.used, self._level)
+        value: CoreTensor = self.value
+        value.requires_grad = self.requires_grad and has_gradient(value.dtype)
+        if self._sharing is None or self.layout is self.used:
+            return value
+        return _gathered(value, self.used, self._sharing.level)
 
     def assign(self, tensor: CoreTensor) -> None:
         """Take new values, in the parameter's layout; no gradient is kept."""
@@ -220,7 +224,7 @@ class Parameter(CoreParameter):
 
     def everywhere(self) -> CoreTensor:
         """The value; where nothing placed it yet, a copy on every rank."""
-        return self.place(Layout.replicated(Mesh((current_world().size,), ("rank",)), len(self.shape)))
+        return self.place(on_every_rank(len(self.shape)))
 
     def asnumpy(self) -> np.ndarray:
         """The whole parameter, on every process."""
@@ -229,7 +233,7 @@ class Parameter(CoreParameter):
     def set_data(self, data: Any) -> Parameter:
         """Take new values of the same shape, where the old ones are; an InputError for another shape."""
         values = _values(data, self.shape)
-        if not self._placed:
+        if not self.is_init:
             self.initialiser = values
             return self
         array = values.array.astype(self.dtype, copy=False)
@@ -239,13 +243,13 @@ class Parameter(CoreParameter):
     @property
     def value(self) -> Any:
         """The value, which may be called for its own sake: ``parameter.value()``."""
-        return super().value if self._placed else self.everywhere()
+        return super().value if self.is_init else self.everywhere()
 
     _anywhere = property(everywhere)
     ndim = property(lambda self: len(self.shape), doc="Number of dims.")
     size = property(lambda self: math.prod(self.shape), doc="Number of elements.")
     data = property(lambda self: self, doc="The parameter itself.")
-    is_init = property(lambda self: self._placed, doc="Whether it has values yet.")
+    is_init = property(lambda self: self.tensor is not None, doc="Whether it has values yet.")
 
     def init_data(self, *_: Any, **__: Any) -> Parameter:
         """The parameter itself: values are filled in where the first operator wants them."""

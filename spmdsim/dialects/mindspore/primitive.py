@@ -28,7 +28,7 @@ from spmdsim.errors import InputError, RuleError
 from spmdsim.imitated import imitation
 from spmdsim.layout.cuts import ShardedOp
 from spmdsim.ops.windowed import in_blocks
-from spmdsim.tensor import Tensor
+from spmdsim.tensor import Op, Tensor
 from spmdsim.tensor.watch import watchers
 
 rules = imitation("sharding rules", "mindspore")
@@ -49,12 +49,12 @@ class Primitive(Worded):
 
     row: ClassVar[OperatorRow]
     takes: ClassVar[Arguments]
+    op: ClassVar[Op]
+    name: str
 
     def __init__(self, *args: Any, **named: Any) -> None:
         self.attrs = arguments(self.row.attrs).bind(type(self).__name__, args, named)
         self.row.check(self.attrs)
-        self.op = our_operator(self.row.ours)
-        self.name = self.op.name
         self._sharding: ShardedOp | None = None
         self._repeat = "right"
         self._strategies: tuple[Any, Any] = (None, None)
@@ -91,18 +91,17 @@ class Primitive(Worded):
         self._strategies = (in_strategy, out_strategy)
         return self
 
+    in_strategy = property(lambda self: self._strategies[0], doc="The strategy given, as written.")
+
     @property
     def configured(self) -> bool:
         """Whether it was given a strategy."""
         return self._sharding is not None
 
-    in_strategy = property(lambda self: self._strategies[0], doc="The strategy given, as written.")
-
     @property
     def by_cuts(self) -> bool:
         """Whether it was given cuts, not layouts."""
-        in_strategy = self.in_strategy
-        return in_strategy is not None and not any(isinstance(entry, Layout) for entry in in_strategy)
+        return self.configured and not any(isinstance(entry, Layout) for entry in self.in_strategy)
 
     def __call__(self, *args: Any, **named: Any) -> Any:
         """Apply it. Arrays are the same whole array on every rank; each keeps only its piece.
@@ -176,9 +175,11 @@ class Primitive(Worded):
 
 @lru_cache(maxsize=4096)
 def _class(row: OperatorRow, name: str) -> type[Primitive]:
-    members = {"row": row, "takes": arguments(row.called), "__signature__": arguments(row.attrs).signature}
-    members["__doc__"] = f"``{name}{row.attrs}{row.called}``: our ``{row.ours}``."
-    return type(name, (Primitive,), {**members, "__module__": __name__})
+    op = our_operator(row.ours)
+    members = {"row": row, "takes": arguments(row.called), "op": op, "name": op.name, "__module__": __name__}
+    about = f"``{name}{row.attrs}{row.called}``: our ``{row.ours}``."
+    signature = arguments(row.attrs).signature
+    return type(name, (Primitive,), {**members, "__doc__": about, "__signature__": signature})
 
 
 def primitive(name: str) -> type[Primitive]:

@@ -138,15 +138,8 @@ class OperatorRow:
     #: Further results, each an operator on the first operand with its parameters (LayerNorm's mean and variance).
     also: Callable[[Sequence[Shape], Attrs], list[tuple[Op, Params]]] = lambda _shapes, _attrs: []
 
-    @property
-    def primitives(self) -> list[str]:
-        """Its names as a primitive."""
-        return self.names.split()
-
-    @property
-    def known_as(self) -> list[str]:
-        """All its names."""
-        return [*self.primitives, *self.also_named.split()]
+    primitives = property(lambda self: self.names.split(), doc="Its names as a primitive.")
+    known_as = property(lambda self: [*self.primitives, *self.also_named.split()], doc="All its names.")
 
     @property
     def written_functions(self) -> dict[str, str]:

@@ -17,6 +17,7 @@ from weakref import finalize
 import numpy as np
 
 from spmdsim.core import Layout
+from spmdsim.dialects.functions import numbers
 from spmdsim.dialects.host import HostTensor
 from spmdsim.dialects.host import host as plain_host
 from spmdsim.dialects.missing import each, not_covered, refuse
@@ -66,17 +67,12 @@ def _ops() -> Any:
     return ops
 
 
-def _sizes(args: tuple[Any, ...]) -> tuple[int, ...]:
-    """``f(2, 3)`` and ``f((2, 3))`` alike."""
-    return tuple(args[0]) if len(args) == 1 and not isinstance(args[0], (int, np.integer)) else args
-
-
 def _view(x: Any, *shape: Any) -> Any:
-    return _ops().reshape(x, _sizes(shape))
+    return _ops().reshape(x, numbers(shape))
 
 
 def _transpose(x: Any, *axes: Any) -> Any:
-    return _ops().transpose(x, _sizes(axes) or tuple(range(x.ndim))[::-1])
+    return _ops().transpose(x, numbers(axes) or tuple(range(x.ndim))[::-1])
 
 
 def _flatten(x: Any, order: str = "C", *, start_dim: int = 0, end_dim: int = -1) -> Any:
@@ -134,8 +130,9 @@ class Array(HostTensor):
 
     def view(self, *shape: Any) -> Any:  # type: ignore[override]
         """Another shape; an element type or a class as numpy has it."""
-        numbers = shape and all(isinstance(n, (int, np.integer, tuple, list)) for n in shape)
-        return self.reshape(_sizes(shape)) if numbers else super().view(*shape)
+        if shape and all(isinstance(n, (int, np.integer, tuple, list)) for n in shape):
+            return self.reshape(numbers(shape))
+        return super().view(*shape)
 
     def mean(self, axis: Any = None, keep_dims: bool = False, **options: Any) -> Any:  # type: ignore[override]
         """The mean over axes."""

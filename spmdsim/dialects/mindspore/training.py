@@ -11,17 +11,16 @@ import numpy as np
 
 import spmdsim.ops as ops
 from spmdsim import nn
-from spmdsim.core import Layout, Mesh
 from spmdsim.core.tensor import Meta
 from spmdsim.dialects.host import whole
 from spmdsim.dialects.mindspore.auto_parallel import AutoParallel, numbers
 from spmdsim.dialects.mindspore.cells import Cell
 from spmdsim.dialects.mindspore.context import outermost, parallel
-from spmdsim.dialects.mindspore.parameter import Parameter
+from spmdsim.dialects.mindspore.parameter import Parameter, on_every_rank
 from spmdsim.dialects.mindspore.tensors import ReservedBytes, held, reserve
 from spmdsim.dialects.missing import Worded, each, refuse
 from spmdsim.dialects.session import current_world
-from spmdsim.dialects.table import renamed
+from spmdsim.dialects.table import flat, renamed
 from spmdsim.errors import InputError, UsageTypeError
 from spmdsim.layout.element_type import accumulator, has_gradient
 from spmdsim.tensor import Tensor
@@ -100,8 +99,9 @@ def _times(source: Tensor | Parameter, times: float) -> Tensor | None:
     if not has_gradient(source.dtype):
         return None
     world, shape = current_world(), source.shape
-    nowhere = Layout.replicated(Mesh((world.size,), ("rank",)), len(shape))  # and it stays so
-    layout = nowhere if leaf is None else leaf.layout.dual()
+    layout = (
+        on_every_rank(len(shape)) if leaf is None else leaf.layout.dual()
+    )  # a parameter stays without a place
     make = np.zeros if world.has_data else world.empty
     shards = [make(layout.local_shape(shape, rank), source.dtype) for rank in world.ranks]
     return held(Tensor(world, Meta.of(layout, shape, source.dtype), shards))
@@ -109,13 +109,11 @@ def _times(source: Tensor | Parameter, times: float) -> Tensor | None:
 
 def _leaf(operand: Any) -> Tensor:
     """An input that gathers a gradient, if its numbers have one."""
-    if isinstance(operand, Tensor):
-        tracked = has_gradient(operand.dtype)
-        return Tensor(operand.world, operand.meta, operand.held, requires_grad=tracked, name=operand.name)
-    world = current_world()
-    array = whole(operand, world)
-    layout = Layout.replicated(Mesh((world.size,), ("rank",)), array.ndim)
-    return Tensor.from_global(array, layout, world, requires_grad=has_gradient(array.dtype))
+    if not isinstance(operand, Tensor):
+        array = whole(operand, current_world())
+        operand = Tensor.from_global(array, on_every_rank(array.ndim), current_world())
+    tracked = has_gradient(operand.dtype)
+    return Tensor(operand.world, operand.meta, operand.held, tracked, operand.name, operand.origin)
 
 
 class Optimizer(Worded, nn.Optimiser):
@@ -133,10 +131,10 @@ class Optimizer(Worded, nn.Optimiser):
     })  # fmt: skip
 
     def __init__(self, parameters: Iterable[Any], rate: Any, **options: Any) -> None:
-        if not isinstance(parameters, Iterable) or isinstance(parameters, str):
-            raise UsageTypeError(
-                f"an optimiser takes an iterable of parameters, not a {type(parameters).__name__}; nearest: net.trainable_params()"
-            )
+        refuse({
+            f"an optimiser takes an iterable of parameters, not a {type(parameters).__name__}; nearest: net.trainable_params()":
+                not isinstance(parameters, Iterable) or isinstance(parameters, str),
+        }, UsageTypeError)  # fmt: skip
         trained = list(parameters)
         other = next((type(x).__name__ for x in trained if not isinstance(x, Parameter)), "")
         refuse({
@@ -240,10 +238,9 @@ class TrainOneStepCell(Cell):
     """One step of training: the loss, its gradients, and the optimiser's update."""
 
     def __init__(self, network: Any, optimizer: Any, sens: float = 1.0) -> None:
-        if sens != 1.0:
-            raise InputError(
-                f"the loss is not scaled here, but sens is {sens}; nearest: a larger learning rate"
-            )
+        refuse(
+            {f"the loss is not scaled here, but sens is {sens}; nearest: a larger learning rate": sens != 1.0}
+        )
         self.network, self.optimizer = network, optimizer
 
     def construct(self, *inputs: Any) -> Any:
@@ -315,28 +312,25 @@ class Model(Worded):
     def __init__(
         self, network: Any, loss_fn: Any = None, optimizer: Any = None, metrics: Any = None, **options: Any
     ) -> None:
-        if metrics:
-            raise InputError("Model has no metrics here; nearest: compute them from Model.predict")
+        refuse({"Model has no metrics here; nearest: compute them from Model.predict": bool(metrics)})
         self.network = network
         self._step: Any = None
         if optimizer is not None:
-            wrapped = network if isinstance(network, AutoParallel) else None
-            inside = network if wrapped is None else wrapped.program
+            parallel = isinstance(network, AutoParallel)
+            inside = network.program if parallel else network
             cell = TrainOneStepCell(inside if loss_fn is None else WithLossCell(inside, loss_fn), optimizer)
-            self._step = cell if wrapped is None else wrapped.around(cell)
+            self._step = network.around(cell) if parallel else cell
 
     def train(
         self, epoch: int, train_dataset: Any, callbacks: Any = None, dataset_sink_mode: bool = False, **_: Any
     ) -> None:
         """Train for so many epochs; an InputError for a model without an optimiser."""
-        if self._step is None:
-            raise InputError("a Model without an optimizer cannot be trained")
-        told = callbacks if isinstance(callbacks, (list, tuple)) else [callbacks] if callbacks else []
+        refuse({"a Model without an optimizer cannot be trained": self._step is None})
         sized = hasattr(train_dataset, "get_dataset_size")
         context = RunContext(
             train_network=self._step, network=self.network, epoch_num=epoch, cur_epoch_num=0, cur_step_num=0,
             batch_num=train_dataset.get_dataset_size() if sized else len(train_dataset),
-            train_dataset=train_dataset, list_callback=list(told), net_outputs=None,
+            train_dataset=train_dataset, list_callback=flat([callbacks] if callbacks else []), net_outputs=None,
         )  # fmt: skip
         state = context.original_args()
 
