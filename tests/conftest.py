@@ -125,7 +125,7 @@ def pytest_runtest_setup(item):
             getattr(sys.modules[module], name)(0)
     paddle = sys.modules.get("spmdsim.dialects.paddle.static")
     if paddle is not None:  # neither mode was asked for yet
-        paddle._static[0] = paddle._dynamic[0] = False
+        paddle._mode[0] = ""
 
 
 @pytest.fixture(scope="session")

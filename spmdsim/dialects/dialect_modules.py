@@ -45,10 +45,25 @@ class DialectModule(Worded, Module):
             if isinstance(child, DialectModule):
                 yield from child.inside(below)
 
-    def set_training(self, training: bool) -> None:
-        """Whether this module and all inside are being trained."""
+    def train(self, mode: bool = True) -> DialectModule:
+        """Training or not, for this module and all inside: dropout asks."""
         for module in [self, *(part for _, part in self.inside())]:
-            vars(module)["training"] = training
+            vars(module)["training"] = mode
+        return self
+
+    def eval(self) -> DialectModule:
+        """Not training, nor anything inside."""
+        return self.train(False)
+
+    def apply(self, fn: Callable[[Any], Any]) -> DialectModule:
+        """Call a function with every module, those inside first."""
+        for child in self.children():
+            if isinstance(child, DialectModule):
+                child.apply(fn)
+            else:
+                fn(child)
+        fn(self)
+        return self
 
 
 class Numbered(ModuleList):

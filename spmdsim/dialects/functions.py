@@ -135,8 +135,6 @@ def _rounded_once(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @_rounded_once
 def _norm(input: Any, p: Any = 2.0, dim: Any = None, keepdim: bool = False) -> Any:
-    if p == "fro" and dim is not None and not isinstance(dim, int) and len(dim) == 2:
-        p = 2.0
     order = 2.0 if p in (None, "fro") else float(p)
     return linalg.vector_norm(input, axis=dim, keepdims=keepdim, ord=order)
 
@@ -291,7 +289,6 @@ def _linear(input: Any, weight: Any, bias: Any = None) -> Any:
     return y if bias is None else core.add(y.to(y.layout.reduced), bias)
 
 
-@_rounded_once
 def _layer_norm(
     input: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5
 ) -> Any:
@@ -301,12 +298,9 @@ def _layer_norm(
             f"Given normalized_shape is {list(shape)}, expected input with shape [*, {', '.join(map(str, shape))}], but got "
             f"input shape {list(input.shape)}"
         )
-    dims = tuple(range(-len(shape), 0))
-    centred = core.subtract(input, core.mean(input, dims, keepdims=True))
-    spread = core.mean(core.square(centred), dims, keepdims=True)
-    normal = core.multiply(centred, core.rsqrt(core.add(spread, eps)))
-    normal = normal if weight is None else core.multiply(normal, weight)
-    return normal if bias is None else core.add(normal, bias)
+    scale: Any = np.ones(shape, input.dtype) if weight is None else weight
+    shift: Any = np.zeros(shape, input.dtype) if bias is None else bias
+    return core.layer_norm(input, scale, shift, eps, -len(shape))
 
 
 #: Functions and methods by their names.
@@ -333,24 +327,24 @@ TORCH: dict[str, Row] = {
     **same(core, "tensordot", "a b dims"),
     **same(core, "tril triu", "input diagonal"),
     **same(linalg, "outer", "input vec2"),
-    **{name: Row(lambda input, min=None, max=None: core.clip(input, min, max)) for name in ("clamp", "clip")},
+    **same(core, "clamp=clip clip", "input"),
+    **same(core, "softmax:Softmax log_softmax:LogSoftmax argsort", "input dim"),
     **{f"a{name}": _reduction(getattr(core, name)) for name in ("max", "min")},
+    **{name: extreme(name) for name in ("max", "min")},
+    **{name: _spread(getattr(core, name)) for name in ("std", "var")},
+    **dict.fromkeys(("argwhere", "nonzero"), Row(_nonzero)),
+    **dict.fromkeys(("broadcast_to", "expand"), Row(_expand)),
+    **dict.fromkeys(("cat", "concat"), Row(_concat)),
     **{name: _reduction(getattr(core, name)) for name in ("all", "any", "argmax", "argmin", "mean", "prod", "sum")},
     "addcmul": Row(lambda input, tensor1, tensor2, value=1: core.add(input, core.multiply(core.multiply(tensor1, tensor2), value))),
     "addmm": Row(lambda input, mat1, mat2, beta=1, alpha=1: core.add(core.multiply(input, beta), core.multiply(core.matmul(mat1, mat2), alpha))),
-    "argsort": Row(lambda input, dim=-1, descending=False: core.argsort(input, dim, descending)),
-    "argwhere": Row(_nonzero),
-    "broadcast_to": Row(_expand),
-    "cat": Row(_concat),
     "chunk": Row(_chunk),
-    "concat": Row(_concat),
     "cumprod": Row(lambda input, dim: core.cumulative_prod(input, dim)),
     "cumsum": Row(lambda input, dim: core.cumulative_sum(input, dim)),
     "diag": Row(_diag),
     "diagonal": Row(lambda input, offset=0, dim1=0, dim2=1: linalg.diagonal(core.moveaxis(input, (dim1, dim2), (-2, -1)), offset=offset)),
     "dot": Row(lambda input, other: core.vecdot(input, other)),
     "erfc": Row(lambda input: core.subtract(1.0, core.erf(input))),
-    "expand": Row(_expand),
     "flatten": Row(_flatten, "Flatten", {"start_dim": 1}),
     "flip": Row(lambda input, dims: core.flip(input, dims)),
     "fmod": Row(lambda input, other: core.subtract(input, core.multiply(core.trunc(core.divide(input, other)), other))),
@@ -358,34 +352,27 @@ TORCH: dict[str, Row] = {
     "gelu": Row(_gelu, "GELU"),
     "hsplit": _equal_parts(1),
     "index_select": Row(lambda input, dim, index: core.take(input, index, dim)),
-    "log_softmax": Row(lambda input, dim=-1: core.log_softmax(input, dim), "LogSoftmax"),
     "logsumexp": Row(_logsumexp),
     "masked_fill": Row(lambda input, mask, value: core.where(mask, value, input)),
     "masked_select": Row(lambda input, mask: core.getitem(input, mask)),
-    "max": extreme("max"),
     "median": Row(_median),
     "meshgrid": Row(lambda *tensors, indexing="ij": core.meshgrid(*tensors, indexing=indexing)),
-    "min": extreme("min"),
     "narrow": Row(lambda input, dim, start, length: _select(input, dim, slice(start, start + length))),
-    "nonzero": Row(_nonzero),
     "norm": Row(_norm),
     "permute": Row(lambda input, *dims: core.transpose(input, numbers(dims))),
     "reshape": Row(lambda input, *shape: core.reshape(input, numbers(shape))),
     "roll": Row(lambda input, shifts, dims=None: core.roll(input, shifts, dims)),
     "searchsorted": Row(lambda sorted_sequence, values, right=False: core.searchsorted(sorted_sequence, values, "right" if right else "left")),
     "select": Row(_select),
-    "softmax": Row(lambda input, dim=-1: core.softmax(input, dim), "Softmax"),
     "sort": Row(lambda input, dim=-1, descending=False: ValuesAndIndices(*core.sort_with_indices(input, dim, descending))),
     "split": Row(_split),
     "squeeze": Row(_squeeze),
-    "std": _spread(core.std),
     "t": Row(_t),
     "tile": Row(lambda input, *dims: core.tile(input, numbers(dims))),
     "topk": Row(lambda input, k, dim=-1, largest=True, sorted=True: ValuesAndIndices(*core.topk(input, k, -1 if dim is None else dim, largest))),
     "unbind": Row(lambda input, dim=0: list(core.unstack(input, dim))),
     "unique": Row(_unique),
     "unsqueeze": Row(lambda input, dim: core.expand_dims(input, dim)),
-    "var": _spread(core.var),
     "vsplit": _equal_parts(0),
 }  # fmt: skip
 

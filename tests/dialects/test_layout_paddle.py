@@ -233,7 +233,7 @@ def test_mode_and_job_come_after_the_types_and_before_the_sizes(monkeypatch):
         return type(caught.value), str(caught.value)
 
     monkeypatch.setattr("spmdsim.dialects.paddle.fleet._joined", [False])
-    monkeypatch.setattr("spmdsim.dialects.paddle.static._dynamic", [False])
+    monkeypatch.setattr("spmdsim.dialects.paddle.static._mode", [""])
     assert "you must call fleet.init() firstly." in refused((9, 8), "linear", num_partitions=2)[1]
     paddle.disable_static()
     assert paddle.in_dynamic_mode()

@@ -16,8 +16,7 @@ UP, DOWN = np.linspace(-1, 1, 18, dtype="f4").reshape(3, 6), np.linspace(2, -1, 
 
 @pytest.fixture(autouse=True)
 def _as_at_first(monkeypatch):
-    for mode in ("_static", "_dynamic"):
-        monkeypatch.setattr(f"spmdsim.dialects.paddle.static.{mode}", [False])
+    monkeypatch.setattr("spmdsim.dialects.paddle.static._mode", [""])
 
 
 def line():

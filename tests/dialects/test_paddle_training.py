@@ -27,8 +27,7 @@ LABELS = RNG.integers(0, WORDS, (4, 6))
 def _as_at_first(monkeypatch):
     monkeypatch.setattr("spmdsim.dialects.paddle.fleet._joined", [False])
     monkeypatch.setattr("spmdsim.dialects.paddle.fleet._degrees", {"dp_degree": 0, "mp_degree": 0})
-    for mode in ("_static", "_dynamic"):
-        monkeypatch.setattr(f"spmdsim.dialects.paddle.static.{mode}", [False])
+    monkeypatch.setattr("spmdsim.dialects.paddle.static._mode", [""])
 
 
 def numpy_losses(steps, rate=0.5):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import spmdsim.nn as ours
 import spmdsim.ops as core
 from spmdsim.core import Layout, Mesh
 from spmdsim.dialects.dialect_modules import DialectModule, Numbered, padded_row, said
-from spmdsim.dialects.missing import each
+from spmdsim.dialects.missing import each, refuse
 from spmdsim.dialects.oneflow.creation import first_seed, next_seed
 from spmdsim.dialects.oneflow.operators import NETWORK_TABLE, TABLE, lifted
 from spmdsim.dialects.oneflow.placements import device, layout, sbp_of
@@ -29,14 +29,11 @@ from spmdsim.dialects.oneflow.tensors import (
 )
 from spmdsim.dialects.session import current_world
 from spmdsim.dialects.table import Row, as_its_tensor, layers, with_parameters
-from spmdsim.errors import InputError
 from spmdsim.tensor import Tensor
 
 
-def _not_global(parameter: Any) -> OneFlowError:
-    return OneFlowError(
-        f"parameter {parameter} is not global yet; call to_global(placement, sbp) on the module"
-    )
+def _not_global(name: Any) -> OneFlowError:
+    return OneFlowError(f"parameter {name} is not global yet; call to_global(placement, sbp) on the module")
 
 
 class Parameter(ours.Parameter):
@@ -125,10 +122,11 @@ class Module(DialectModule):
     def __call__(self, *inputs: Any, **options: Any) -> Any:
         """Run :meth:`forward` on global tensors of one placement, which is that of the parameters; else a RuntimeError."""
         passed = (*inputs, *options.values())
-        if any(isinstance(x, LocalTensor) for x in passed):
-            raise OneFlowError(
-                f"{type(self).__name__} computes on global tensors here; nearest: x.to_global(placement, sbp)"
-            )
+        kind, local = type(self).__name__, any(isinstance(x, LocalTensor) for x in passed)
+        refuse(
+            {f"{kind} computes on global tensors here; nearest: x.to_global(placement, sbp)": local},
+            OneFlowError,
+        )
         placements = [x.placement for x in passed if isinstance(x, GlobalTensor)]
         for path, parameter in vars(self).items():
             if isinstance(parameter, ours.Parameter):
@@ -147,15 +145,6 @@ class Module(DialectModule):
             parameter.live(placement, sbp)  # type: ignore[attr-defined]
         return self
 
-    def train(self, mode: bool = True) -> Module:
-        """Training or not, for this module and all inside: dropout asks."""
-        self.set_training(mode)
-        return self
-
-    def eval(self) -> Module:
-        """Not training."""
-        return self.train(False)
-
     def named_modules(self, prefix: str = "") -> Iterator[tuple[str, ours.Module]]:
         """This module and all inside, by path."""
         yield prefix, self
@@ -164,13 +153,6 @@ class Module(DialectModule):
     def modules(self) -> Iterator[ours.Module]:
         """This module and all inside."""
         return (module for _, module in self.named_modules())
-
-    def apply(self, function: Callable[[Any], Any]) -> Module:
-        """Call a function with every module, those inside first."""
-        for child in self.children():
-            child.apply(function)  # type: ignore[attr-defined]
-        function(self)
-        return self
 
     def to(self, where: Any = None) -> Module:
         """The module itself: every rank computes on its CPU."""
@@ -204,14 +186,10 @@ class Module(DialectModule):
         """
         own: dict[str, Any] = dict(self.named_parameters())
         values = {name: value for name, value in state_dict.items() if name in own}
-        strange = {
-            "Missing": [n for n in own if n not in values],
-            "Unexpected": [n for n in state_dict if n not in own],
-        }
         wrong = [
-            f"{what} key(s) in state_dict: {', '.join(map(json.dumps, names))}"
-            for what, names in strange.items()
-            if names and strict
+            f"{what} key(s) in state_dict: {', '.join(json.dumps(name) for name in names if name not in others)}"
+            for what, names, others in (("Missing", own, values), ("Unexpected", state_dict, own))
+            if strict and not names.keys() <= others.keys()
         ]
         for name, value in values.items():
             if not isinstance(value, GlobalTensor | Parameter):
@@ -221,9 +199,8 @@ class Module(DialectModule):
                     f"size mismatch for {name}: copying a param with shape {Size(value.shape)} from checkpoint, the "
                     f"shape in current model is {Size(own[name].shape)}"
                 )
-        if wrong:
-            error = f"Error(s) in loading state_dict for {type(self).__name__}: {'; '.join(wrong)}"
-            raise OneFlowError(error)
+        error = f"Error(s) in loading state_dict for {type(self).__name__}: {'; '.join(wrong)}"
+        refuse({error: bool(wrong)}, OneFlowError)
         taken = [(own[name], value.value, own[name].data) for name, value in values.items()]
         for parameter, value, _ in taken:
             parameter.assign(value)
@@ -263,24 +240,16 @@ def _layer_norm(
 ) -> dict[str, Any]:
     """Normalised over the last dims; scaled and shifted, unless not ``elementwise_affine``."""
     shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
-    weight, bias = (
-        Parameter(shape, first) if elementwise_affine else None for first in (ours.ones, ours.zeros)
-    )
-    return dict(
-        weight=weight, bias=bias, normalized_shape=shape, eps=eps, elementwise_affine=elementwise_affine
-    )
-
-
-def _normalised(x: Any, normalized_shape: Any, weight: Any, bias: Any, eps: float) -> Any:
-    if weight is None:
-        return NETWORK_TABLE["layer_norm"].call(x, normalized_shape, eps=eps)
-    return core.layer_norm(x, weight, bias, epsilon=eps, begin=-len(normalized_shape))
+    firsts = (ours.ones, ours.zeros) if elementwise_affine else ()
+    weight, bias = [Parameter(shape, first) for first in firsts] or (None, None)
+    affine = {"weight": weight, "bias": bias, "elementwise_affine": elementwise_affine}
+    return {"normalized_shape": shape, "eps": eps, **affine}
 
 
 def _dropout(p: float = 0.5) -> dict[str, Any]:
     """Drops a share of the elements while training, others at every call, the same in every layout."""
-    if not isinstance(p, (int, float)) or not 0 <= p <= 1:
-        raise InputError(f"dropout probability has to be between 0 and 1, but got {p}")
+    share = isinstance(p, (int, float)) and 0 <= p <= 1
+    refuse({f"dropout probability has to be between 0 and 1, but got {p}": not share})
     return dict(p=p)
 
 
@@ -300,8 +269,7 @@ def _of(name: str, operand: str, layer: str, keeps: Any, says: str, *optional: s
 _ROWS = {
     "dropout": Row(_dropped, "Dropout", keeps=_dropout, says=said("p={0.p}, inplace=False")),
     "embedding": _of("embedding", "ids", "Embedding", _embedding, "{0.weight.shape[0]}, {0.weight.shape[1]}", "padding_idx"),
-    "layer_norm": Row(_normalised, "LayerNorm", keeps=_layer_norm, says=said(
-        "{0.normalized_shape}, eps={0.eps}, elementwise_affine={0.elementwise_affine}")),
+    "layer_norm": _of("layer_norm", "x", "LayerNorm", _layer_norm, "{0.normalized_shape}, eps={0.eps}, elementwise_affine={0.elementwise_affine}"),
     "linear": _of("linear", "x", "Linear", _linear, "in_features={0.in_features}, out_features={0.out_features}, bias={0.biased}"),
 }  # fmt: skip
 #: Layers and losses by their names, all from the tables.

@@ -17,12 +17,8 @@ from spmdsim.dialects.paddle.tensors import Tensor, check_has_gradient, everywhe
 
 def set_default_dtype(d: Any) -> None:
     """Only what it is may be asked for: float32."""
-    refuse(
-        {
-            f"the default type is float32 here, not {d}; nearest: dtype= of each call": np.dtype(d)
-            != np.float32
-        }
-    )
+    other = np.dtype(d) != np.float32
+    refuse({f"the default type is float32 here, not {d}; nearest: dtype= of each call": other})
 
 
 def to_tensor(data: Any, dtype: Any = None, place: Any = None, stop_gradient: bool = True) -> Tensor:
@@ -44,17 +40,10 @@ def _generator() -> np.random.Generator:
     return np.random.default_rng(next_seed())
 
 
-def _arange(
-    start: Any = 0, end: Any = None, step: Any = 1, dtype: Any = None, name: str | None = None
-) -> np.ndarray:
-    bounds = (0, start, step) if end is None else (start, end, step)
-    whole = all(isinstance(n, (int, np.integer)) for n in bounds)
-    return np.arange(*bounds, dtype=dtype or ("int64" if whole else "float32"))
-
-
 #: What gives numbers, by its name: int64 and float32 unless another type is said. In a program, there are new ones in each run.
 _NUMBERS: dict[str, Callable[..., np.ndarray]] = {
-    "arange": _arange,
+    "arange": lambda start=0, end=None, step=1, dtype=None, name=None: np.arange(
+        *((0, start, step) if end is None else (start, end, step)), dtype=dtype),
     "empty": lambda shape, dtype=None, name=None: np.zeros(_shape(shape)),
     "eye": lambda num_rows, num_columns=None, dtype=None, name=None: np.eye(num_rows, num_columns),
     "full": lambda shape, fill_value, dtype=None, name=None: np.full(_shape(shape), fill_value, dtype or "float32"),

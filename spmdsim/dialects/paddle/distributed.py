@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -39,9 +40,7 @@ class ParallelEnv(Worded):
         "nrings pg_timeout": "the settings of MPI",
     })  # fmt: skip
 
-    rank = dev_id = device_id = local_rank = property(
-        lambda self: get_rank(), doc="This process's (first) rank."
-    )
+    rank = dev_id = device_id = local_rank = property(lambda self: get_rank(), doc="The (first) rank.")
     world_size = nranks = property(lambda self: get_world_size(), doc="Number of ranks.")
 
 
@@ -98,19 +97,17 @@ def _placed(x: Any, where: Layout, dtype: Any = None) -> Any:
     return laid_out(x if dtype is None else ops.cast(x, element_type(dtype)), where)
 
 
-def dtensor_from_fn(
-    fn: Callable[..., Any], mesh: ProcessMesh, placements: Sequence[Any], *args: Any, **kwargs: Any
-) -> Any:
+def dtensor_from_fn(fn: Any, mesh: ProcessMesh, placements: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
     """What a function such as ``paddle.ones`` gives, laid out on a mesh."""
     return shard_tensor(fn(*args, **kwargs), mesh, placements)
 
 
 def reshard(dist_tensor: Any, mesh: ProcessMesh, placements: Sequence[Any]) -> Tensor:
     """The same tensor laid out in another way; gradients go back. ``Partial`` keeps the values on one rank of each group."""
-    if not isinstance(dist_tensor, (ours.Tensor, Variable, Parameter)):
-        raise UsageTypeError(
-            f"reshard takes a tensor, not a {type(dist_tensor).__name__}; nearest: shard_tensor(data, mesh, placements)"
-        )
+    kind, tensor = type(dist_tensor).__name__, isinstance(dist_tensor, (ours.Tensor, Variable, Parameter))
+    refuse({
+        f"reshard takes a tensor, not a {kind}; nearest: shard_tensor(data, mesh, placements)": not tensor
+    }, UsageTypeError)  # fmt: skip
     source = dist_tensor.value if isinstance(dist_tensor, Parameter) else dist_tensor
     moved: Tensor = recorded(_placed, source, layout_of(mesh, placements, source.ndim))
     return moved
@@ -149,23 +146,17 @@ def shard_layer(
             shard_fn(name, part, process_mesh)
         for word, parameter in [] if isinstance(part, SplitLayer) else [*vars(part).items()]:
             if isinstance(parameter, Parameter) and parameter.layout.mesh != process_mesh.to_mesh():
-                whole = [Replicate()] * process_mesh.ndim
-                setattr(part, word, shard_tensor(parameter, process_mesh, whole))
-    _around(layer, process_mesh, input_fn, output_fn)
-    return layer
-
-
-def _around(layer: Any, mesh: ProcessMesh, before: Any, after: Any) -> None:
-    """Have calls of a layer go through functions of what comes in and of what comes out."""
+                setattr(part, word, shard_tensor(parameter, process_mesh, [Replicate()] * process_mesh.ndim))
     forward = layer.forward
 
-    def call(*inputs: Any, **options: Any) -> Any:
-        args = inputs if before is None else before(inputs, mesh)
+    def around(*inputs: Any, **options: Any) -> Any:
+        args = inputs if input_fn is None else input_fn(inputs, process_mesh)
         output = forward(*(args if isinstance(args, (tuple, list)) else [args]), **options)
-        return output if after is None else after(output, mesh)
+        return output if output_fn is None else output_fn(output, process_mesh)
 
-    if before is not None or after is not None:
-        vars(layer)["forward"] = call
+    if input_fn is not None or output_fn is not None:
+        vars(layer)["forward"] = around
+    return layer
 
 
 def shard_optimizer(optimizer: Any, shard_fn: Any = None) -> Any:
@@ -214,17 +205,12 @@ def split(
         raise LayoutError(f"num_partitions is {num_partitions}, but {world.size} ranks are running{alone()}")
     # The 2.0 text speaks of N / num_partitions rows: parts must be equal, with or without the padding row.
     where = split_layout(size, operation, axis, num_partitions, gather_out, world_size=world.size)
-    linear, several = operation == "linear", num_partitions > 1
-    partial = linear and axis == 0 and several and not gather_out
-    return _Split(
-        where, name, weight_attr, linear and not partial and bias_attr is not False, bias_attr,
-        "linear" if linear else "_parallel_embedding", keep=True, gather_output=linear and gather_out, partial=partial,
-        padding_row=padding_row and several and not linear,
-    )(x)  # fmt: skip
-
-
-class _Split(SplitLayer):
-    """What :func:`split` applies."""
+    linear = operation == "linear"
+    where = replace(where, padding_row=padding_row and num_partitions > 1 and not linear)
+    biased, kind = linear and bias_attr is not False, "linear" if linear else "_parallel_embedding"
+    return SplitLayer(
+        where, name, weight_attr, biased and not where.stays_partial, bias_attr, kind, keep=True
+    )(x)
 
 
 find_words(__name__)

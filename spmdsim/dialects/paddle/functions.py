@@ -53,15 +53,13 @@ def _value(x: Any) -> Any:
 
 def _split(x: Any, num_or_sections: Any, axis: int = 0) -> Any:
     """So many equal parts, or parts of these lengths, one of which may be -1."""
-    size, parts = x.shape[axis], num_or_sections
-    if isinstance(parts, int):
-        if parts < 1 or size % parts:
-            raise InputError(
-                f"split takes a number of parts that divides dim {axis} of size {size}, not {parts}"
-            )
-        return TORCH["split"].call(x, size // parts, axis)
-    rest = size - sum(n for n in parts if n != -1)
-    return TORCH["split"].call(x, [rest if n == -1 else n for n in parts], axis)
+    size, cut = x.shape[axis], num_or_sections
+    if isinstance(cut, int):
+        fits = cut > 0 and not size % cut
+        refuse({f"split takes a number of parts that divides dim {axis} of size {size}, not {cut}": not fits})
+        return TORCH["split"].call(x, size // cut, axis)
+    rest = size - sum(n for n in cut if n != -1)
+    return TORCH["split"].call(x, [rest if n == -1 else n for n in cut], axis)
 
 
 def _dropout(
@@ -126,8 +124,8 @@ def _embedding(x: Any, weight: Any, padding_idx: int | None = None, sparse: bool
 
 
 def _gelu(x: Any, approximate: bool = False) -> Any:
-    if not isinstance(approximate, bool):
-        raise UsageTypeError(f"approximate is True (by tanh) or False (exact), not {approximate!r}")
+    text = f"approximate is True (by tanh) or False (exact), not {approximate!r}"
+    refuse({text: not isinstance(approximate, bool)}, UsageTypeError)
     return core.gelu(x, approximate)
 
 
@@ -189,6 +187,12 @@ TABLE: dict[str, Row] = {
         "x y",
     ),
     **same(core, "mm=matmul", "input mat2"),
+    **same(core, "clone=identity repeat_interleave=repeat transpose", "x"),
+    **same(core, "median", "x axis keepdim"),
+    **same(core, "sort", "x axis"),
+    **same(core, "matmul", "x y transpose_x transpose_y"),
+    **{name: _extreme(getattr(core, name)) for name in ("max", "min")},
+    **dict.fromkeys(("gather", "index_select"), Row(lambda x, index, axis=0: core.take(x, index, axis))),
     **same(core, "where", "condition x y"),
     "maximum": Row(with_parameters(_to_the_second("maximum", np.greater), {"x": "a", "y": "b"})),
     "minimum": Row(with_parameters(_to_the_second("minimum", np.less), {"x": "a", "y": "b"})),
@@ -212,35 +216,23 @@ TABLE: dict[str, Row] = {
     "assign": Row(lambda x: x),
     "cast": Row(lambda x, dtype: core.cast(x, element_type(dtype))),
     "clip": Row(lambda x, min=None, max=None: open_clip(x, min, max)),
-    "clone": Row(core.identity),
     "count_nonzero": Row(lambda x, axis=None, keepdim=False: core.count_nonzero(x, dims_of(axis), keepdim)),
-    "cumsum": Row(
-        lambda x, axis=None: core.cumulative_sum(core.flatten(x, 0) if axis is None else x, axis or 0)
-    ),
+    "cumsum": Row(lambda x, axis=None: core.cumulative_sum(core.flatten(x, 0) if axis is None else x, axis or 0)),
     "diff": Row(lambda x, n=1, axis=-1: core.diff(x, axis, n)),
     "full_like": Row(lambda x, fill_value: core.add(core.multiply(x.detach(), 0), fill_value)),
-    "gather": Row(lambda x, index, axis=0: core.take(x, index, axis)),
     "gelu": Row(_gelu, "GELU"),
-    "index_select": Row(lambda x, index, axis=0: core.take(x, index, axis)),
-    "matmul": Row(lambda x, y, transpose_x=False, transpose_y=False: core.matmul(x, y, transpose_a=transpose_x, transpose_b=transpose_y)),
-    "max": _extreme(core.max),
-    "median": Row(lambda x, axis=None, keepdim=False: core.median(x, axis, keepdim)),
     "meshgrid": Row(lambda *args: core.meshgrid(*numbers(args), indexing="ij")),
-    "min": _extreme(core.min),
     "numel": Row(lambda x: everywhere(np.asarray(x.size))),
     "ones_like": Row(lambda x: core.add(core.multiply(x.detach(), 0), 1)),
-    "repeat_interleave": Row(lambda x, repeats, axis=None: core.repeat(x, repeats, axis)),
     "reshape": Row(lambda x, shape: core.reshape(x, shape)),
     "scale": Row(_scale),
     "searchsorted": Row(lambda sorted_sequence, values, out_int32=False, right=False: core.searchsorted(
         sorted_sequence, values, "right" if right else "left")),
-    "sort": Row(lambda x, axis=-1, descending=False: core.sort(x, axis, descending)),
     "split": Row(_split),
     "sum": Row(lambda x, axis=None, dtype=None, keepdim=False: core.sum(x, dims_of(axis), keepdims=keepdim, dtype=dtype)),
     "take_along_axis": Row(lambda arr, indices, axis: core.take_along_axis(arr, indices, axis)),
     "topk": Row(lambda x, k, axis=None, largest=True, sorted=True: core.topk(x, int(k), -1 if axis is None else axis, largest)),
     "trace": Row(lambda x, offset=0: linalg.trace(x, offset=offset)),
-    "transpose": Row(lambda x, perm: core.transpose(x, perm)),
     "unique": Row(_unique),
     "zeros_like": Row(lambda x: core.multiply(x.detach(), 0)),
 }  # fmt: skip
@@ -258,8 +250,7 @@ NETWORK_TABLE = {
     "hardtanh": Row(lambda x, min=-1.0, max=1.0: open_clip(x, min, max), "Hardtanh"),
     "linear": Row(_linear),
     "one_hot": Row(lambda x, num_classes: core.one_hot(x, num_classes)),
-    "relu6": Row(core.relu6, "ReLU6"),
-    "swish": Row(core.silu, "Swish"),
+    **same(core, "relu6:ReLU6 swish=silu:Swish", "x"),
 }
 
 
@@ -272,10 +263,8 @@ def _all(functions: dict[str, Any], words: str) -> dict[str, Callable[..., Any]]
 FUNCTIONS: dict[str, Callable[..., Any]] = {name: lifted(row.call, name) for name, row in TABLE.items()}
 _FUNCTIONAL = {*NETWORK_TABLE, "log_softmax", *(name for name, row in TABLE.items() if row.layer)}
 NETWORK_FUNCTIONS = {name: lifted((TABLE | NETWORK_TABLE)[name].call, name) for name in sorted(_FUNCTIONAL)}
-FOURIER = _all(
-    vars(fourier),
-    "fft fft2 fftn rfft rfft2 rfftn ifft ifft2 ifftn irfft irfft2 irfftn hfft ihfft fftshift ifftshift",
-)
+_FOURIER = "fft fft2 fftn rfft rfft2 rfftn ifft ifft2 ifftn irfft irfft2 irfftn hfft ihfft fftshift ifftshift"
+FOURIER = _all(vars(fourier), _FOURIER)
 LINALG = {
     **_all(vars(linalg), "cholesky cond cross det eigh eigvalsh inv matrix_power matrix_rank pinv qr slogdet solve"),
     **{name: FUNCTIONS[name] for name in ("matmul", "norm")},
@@ -284,14 +273,13 @@ LINALG = {
 
 #: Symbols of tensors and of a program's variables.
 SYMBOLS = f"{ARITHMETIC} eq ne"
-_METHODS = {f"__{name}__": lifted(getattr(CoreTensor, f"__{name}__")) for name in SYMBOLS.split()}
-_METHODS |= {
-    name: call
-    for name, call in FUNCTIONS.items()
-    if name not in ("where", "concat", "stack", "einsum", "meshgrid")
+_NO_METHODS = ("where", "concat", "stack", "einsum", "meshgrid")
+_METHODS = {
+    **{f"__{name}__": lifted(getattr(CoreTensor, f"__{name}__")) for name in SYMBOLS.split()},
+    **{name: call for name, call in FUNCTIONS.items() if name not in _NO_METHODS},
+    "astype": FUNCTIONS["cast"],
+    "__hash__": object.__hash__,  # == is element by element
 }
-# == is element by element; they hash by identity.
-_METHODS |= {"astype": FUNCTIONS["cast"], "__hash__": object.__hash__}
 for _name, _method in _METHODS.items():
     setattr(Tensor, _name, _method)
     setattr(Variable, _name, _method)

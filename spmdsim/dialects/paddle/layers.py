@@ -13,17 +13,12 @@ from spmdsim.dialects.dialect_modules import DialectModule, Numbered, said, tree
 from spmdsim.dialects.missing import each
 from spmdsim.dialects.paddle import fleet
 from spmdsim.dialects.paddle.functions import NETWORK_FUNCTIONS, NETWORK_TABLE, TABLE, lifted
-from spmdsim.dialects.paddle.parameters import (
-    INITIALIZERS,
-    create,
-    create_parameter,
-    layer_names,
-)
+from spmdsim.dialects.paddle.parameters import INITIALIZERS, create, create_parameter, layer_names
 from spmdsim.dialects.paddle.splitting import SplitLayout, split_layout
 from spmdsim.dialects.paddle.static import in_static_mode, recorded
 from spmdsim.dialects.paddle.tensors import Tensor, everywhere
 from spmdsim.dialects.session import current_world
-from spmdsim.dialects.table import layers, renamed
+from spmdsim.dialects.table import Row, layers, renamed
 from spmdsim.errors import InputError
 
 
@@ -44,10 +39,8 @@ class Layer(DialectModule):
 
     def __repr__(self) -> str:
         """Its class and options, and in further lines what is inside, each by its name."""
-        extra, children = self.extra_repr(), [*self.named_children()]
-        if not children:
-            return tree(type(self).__name__, extra, ())
-        return tree(type(self).__name__, "", children, f"({extra}")
+        kind, extra, children = type(self).__name__, self.extra_repr(), [*self.named_children()]
+        return tree(kind, "", children, f"({extra}") if children else f"{kind}({extra})"
 
     def named_sublayers(
         self, prefix: str = "", include_self: bool = False
@@ -88,23 +81,7 @@ class Layer(DialectModule):
                 raise InputError(f"{path} is none of this layer's parameters, which are {', '.join(own)}")
             own[path].set_value(value.value if hasattr(value, "as_operand") else value)
 
-    def train(self) -> None:
-        """``training`` is true of this and all layers inside."""
-        self.set_training(True)
-
-    def eval(self) -> None:
-        """``training`` is false of this and all layers inside."""
-        self.set_training(False)
-
-    def apply(self, fn: Any) -> Layer:
-        """Call a function with every layer inside, and with this one last."""
-        for layer in [*self.sublayers(), self]:
-            fn(layer)
-        return self
-
-    def clear_gradients(self) -> None:
-        """Forget all gradients."""
-        self.zero_grad()
+    clear_gradients = ours.Module.zero_grad
 
 
 class LayerList(Numbered, Layer):
@@ -121,14 +98,9 @@ class Sequential(Numbered, ours.Sequential, Layer):
         self._names = [name for name, _ in pairs]
 
 
-class Identity(Layer):
+def _identity(*args: Any, **kwargs: Any) -> dict[str, Any]:
     """The input itself; arguments are accepted and ignored."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
-
-    def forward(self, x: Any) -> Any:
-        """Nothing is done."""
-        return x
+    return {}
 
 
 _XAVIER = INITIALIZERS["XavierUniform"]()
@@ -177,44 +149,40 @@ def _dropout(
     return {"p": p, "axis": axis, "mode": mode, "name": name or None}
 
 
-#: Layers that keep what their operators are given beside the input: the operator, what they keep, and what they print.
-_KEEPING: dict[str, tuple[str, Callable[..., dict[str, Any]], Any]] = {
-    "Dropout": ("dropout", _dropout, said("p={0.p}, axis={0.axis}, mode={0.mode}", "name")),
-    "Embedding": ("embedding", _embedding, said("{0.weight.shape[0]}, {0.weight.shape[1]}", "padding_idx", "sparse", "name")),
-    "LayerNorm": ("layer_norm", _layer_norm, said("normalized_shape={0.normalized_shape}, epsilon={0.epsilon}")),
-    "Linear": ("linear", _linear, said(
-        "in_features={0.weight.shape[0]}, out_features={0.weight.shape[1]}, dtype={0.weight.dtype}", "name")),
-}  # fmt: skip
+def _of(operator: str, layer: str, keeps: Callable[..., Any], says: str, *optional: str) -> dict[str, Row]:
+    """The row of a layer that keeps what its operator is given beside the input, and of what it prints."""
+    return {operator: replace(NETWORK_TABLE[operator], layer=layer, keeps=keeps, says=said(says, *optional))}
+
+
 _ROWS = {
-    name: replace(NETWORK_TABLE[of], layer=name, keeps=keeps, says=says)
-    for name, (of, keeps, says) in _KEEPING.items()
-}
+    "identity": Row(lambda x: x, "Identity", keeps=_identity, says=said("")),
+    **_of("dropout", "Dropout", _dropout, "p={0.p}, axis={0.axis}, mode={0.mode}", "name"),
+    **_of("embedding", "Embedding", _embedding, "{0.weight.shape[0]}, {0.weight.shape[1]}", "padding_idx", "sparse", "name"),
+    **_of("layer_norm", "LayerNorm", _layer_norm, "normalized_shape={0.normalized_shape}, epsilon={0.epsilon}"),
+    **_of("linear", "Linear", _linear, "in_features={0.weight.shape[0]}, out_features={0.weight.shape[1]}, dtype={0.weight.dtype}", "name"),
+}  # fmt: skip
 #: Layers and losses by their names, made from the tables.
-LAYERS: dict[str, Any] = {
-    "Identity": Identity,
-    **layers({**TABLE, **NETWORK_TABLE, **_ROWS}, Layer, lifted),
-}
+LAYERS = layers({**TABLE, **NETWORK_TABLE, **_ROWS}, Layer, lifted)
 
 
 class SplitLayer(Layer):
     """A product whose weight is split as ``where`` says, filled as soon as it is made; arrays are whole on every rank.
 
-    The products of rows, of a table or of a weight, are summed unless they stay ``partial``; columns have a bias alike, and may be
-    gathered; a table has a ``padding_row`` in every part, or none. What the names of its parameters begin with (a ``kind``,
-    unless it has a name) decides first values: two layers without a name get different values, on every rank the same. A size
-    that does not divide is a ValueError.
+    The products of rows, of a table or of a weight, are summed unless they stay partial; columns have a bias alike. What the
+    names of its parameters begin with (a ``kind``, unless it has a name) decides first values: two layers without a name get
+    different values, on every rank the same. A size that does not divide is a ValueError.
     """
 
     def __init__(
         self, where: SplitLayout, name: str | None, weight_attr: Any, bias: bool = False, bias_attr: Any = None,
-        kind: str = "", *, keep: bool = False, gather_output: bool = False, partial: bool = False, padding_row: bool = False,
+        kind: str = "", *, keep: bool = False,
     ) -> None:  # fmt: skip
-        vars(self).update(where=where, gather_output=gather_output, partial=partial, padding_row=padding_row)
-        names = layer_names(kind or type(self).__name__, name)
+        self.where, names = where, layer_names(kind or type(self).__name__, name)
         self.weight = create(where.size, where.weight, weight_attr, ours.Uniform(), names, "w", keep=keep)
-        self.bias, vector = None, where.bias if bias else None
-        if vector is not None:
-            self.bias = create(where.size[1:], vector, bias_attr, ours.zeros, names, "b", keep=keep)
+        vector = where.bias if bias else None
+        self.bias: Any = vector and create(
+            where.size[1:], vector, bias_attr, ours.zeros, names, "b", keep=keep
+        )
 
     extra_repr = said("")
 
@@ -227,23 +195,24 @@ class SplitLayer(Layer):
 
     def products(self, x: Any) -> Any:
         """The result before sums; a row-parallel layer's input is split over its last dim unless it is already."""
-        if self.padding_row:
-            return ops.padded_embedding(x, with_padding_rows(self.weight.to(self.where.weight), self.where))
-        if self.where.operation == "embedding":
+        where = self.where
+        if where.padding_row:
+            return ops.padded_embedding(x, with_padding_rows(self.weight.to(where.weight), where))
+        if where.operation == "embedding":
             return ops.embedding(x, self.weight.value)
-        if self.where.axis == 0:
-            kept = [entry if x.layout.mesh == self.where.mesh else () for entry in x.layout.dims[:-1]]
-            free = [tuple(axis for axis in entry if axis != "mp") for entry in kept]
-            x = x.to(self.where.mesh(*free, "mp"))
+        if where.axis == 0:
+            kept = x.layout.dims[:-1] if x.layout.mesh == where.mesh else [()] * (x.ndim - 1)
+            x = x.to(where.mesh(*(tuple(axis for axis in entry if axis != "mp") for entry in kept), "mp"))
         y = ops.matmul(x, self.weight.value)
         return y if self.bias is None else ops.add(y.to(y.layout.reduced), self.bias.value)
 
     def forward(self, x: Tensor) -> Any:
         """``[..., rows] -> [..., columns]``, or of a table ``[...] -> [..., columns]``."""
-        y = self.products(x)
-        if not self.partial:
-            y = y.to(y.layout.reduced)
-        return y.to(Layout.replicated(self.where.mesh, y.ndim)) if self.gather_output else y
+        y, where = self.products(x), self.where
+        if where.stays_partial:
+            return y
+        gathered = where.axis == 1 and where.gather_out
+        return y.to(Layout.replicated(where.mesh, y.ndim) if gathered else y.layout.reduced)
 
 
 def with_padding_rows(table: Any, where: SplitLayout) -> Any:
@@ -258,11 +227,13 @@ def _check_no_group(mp_group: Any) -> None:
         raise InputError("groups follow from layouts here, so mp_group must be None; nearest: mp_degree=N")
 
 
-def _where(rows: int, columns: int, axis: int | None, parts: int | None, mp_group: Any) -> SplitLayout:
+def _where(
+    rows: int, columns: int, axis: int | None, parts: int | None, mp_group: Any, gather: bool = True
+) -> SplitLayout:
     """A table for no axis."""
     _check_no_group(mp_group)
     operation, parts = "embedding" if axis is None else "linear", parts or fleet.model_parts()
-    return split_layout((rows, columns), operation, axis or 0, parts, world_size=current_world().size)
+    return split_layout((rows, columns), operation, axis or 0, parts, gather, world_size=current_world().size)
 
 
 VocabParallelEmbedding = renamed("VocabParallelEmbedding", SplitLayer, lambda num_embeddings, embedding_dim, weight_attr=None,
@@ -270,8 +241,8 @@ VocabParallelEmbedding = renamed("VocabParallelEmbedding", SplitLayer, lambda nu
     where=_where(num_embeddings, embedding_dim, None, mp_degree, mp_group), name=name, weight_attr=weight_attr))  # fmt: skip
 ColumnParallelLinear = renamed("ColumnParallelLinear", SplitLayer, lambda in_features, out_features, weight_attr=None,
     has_bias=None, gather_output=True, fuse_matmul_bias=False, mp_group=None, name=None, *, mp_degree=None: dict(
-    where=_where(in_features, out_features, 1, mp_degree, mp_group), name=name, weight_attr=weight_attr,
-    bias=bool(has_bias), gather_output=gather_output))  # fmt: skip
+    where=_where(in_features, out_features, 1, mp_degree, mp_group, gather_output), name=name, weight_attr=weight_attr,
+    bias=bool(has_bias)))  # fmt: skip
 RowParallelLinear = renamed("RowParallelLinear", SplitLayer, lambda in_features, out_features, weight_attr=None, has_bias=True,
     input_is_parallel=False, fuse_matmul_bias=False, mp_group=None, name=None, *, mp_degree=None: dict(
     where=_where(in_features, out_features, 0, mp_degree, mp_group), name=name, weight_attr=weight_attr, bias=has_bias))  # fmt: skip

@@ -17,7 +17,7 @@ from spmdsim.dialects.paddle.executor import pulled, selected
 from spmdsim.dialects.paddle.parameters import ParamAttr
 from spmdsim.dialects.paddle.tensors import check_needs_gradient
 from spmdsim.dialects.table import renamed
-from spmdsim.errors import InputError, UsageTypeError
+from spmdsim.errors import UsageTypeError
 from spmdsim.ops.dim_reductions import as_type, wide
 from spmdsim.tensor import Tensor
 
@@ -41,13 +41,13 @@ class L1Decay(L2Decay):
         return super().slope(ops.sign(wide(value)))
 
 
+@dataclass(frozen=True)
 class ClipGradByGlobalNorm:
     """All gradients scaled down together before a step until the norm of all is at most ``clip_norm``."""
 
-    def __init__(
-        self, clip_norm: float, group_name: str = "default_group", auto_skip_clip: bool = False
-    ) -> None:
-        self.clip_norm = float(clip_norm)
+    clip_norm: float
+    group_name: str = "default_group"
+    auto_skip_clip: bool = False
 
     def __call__(self, parameters: Sequence[Any]) -> None:
         """New gradients for those that have one."""
@@ -108,8 +108,8 @@ class Optimizer(Worded, nn.Optimiser):
         self, parameters: Any, rate: Any, weight_decay: Any = None, grad_clip: Any = None, **options: Any
     ) -> None:
         kinds = [type(x).__name__ for x in (parameters, rate, weight_decay, grad_clip)]
-        if isinstance(parameters, (nn.Parameter, nn.Module, Tensor, str)):
-            raise UsageTypeError(f"parameters is a list or tuple of parameters, not a {kinds[0]}")
+        one = isinstance(parameters, (nn.Parameter, nn.Module, Tensor, str))
+        refuse({f"parameters is a list or tuple of parameters, not a {kinds[0]}": one}, UsageTypeError)
         listed = None if parameters is None else list(parameters)
         number = isinstance(weight_decay, (int, float))
         refuse({
@@ -178,8 +178,8 @@ class Optimizer(Worded, nn.Optimiser):
         return self._listed
 
     def _step(self, chosen: list[Any]) -> None:
-        if not chosen:
-            raise InputError("an optimiser needs parameters=model.parameters(): the default program has none")
+        text = "an optimiser needs parameters=model.parameters(): the default program has none"
+        refuse({text: not chosen})
         self.parameters = chosen
         if self.grad_clip is not None:
             self.grad_clip([x for x in chosen if x.grad is not None and _attribute(x).need_clip])

@@ -57,9 +57,7 @@ def _shifted(values: Initialiser, shift: float) -> Initialiser:
 
 
 def _by_fans(kind: Callable[[float], Initialiser], most: float) -> Callable[[], Initialiser]:
-    return lambda: (
-        lambda index, shape, dtype, seed: kind(math.sqrt(most / sum(shape[:2])))(index, shape, dtype, seed)
-    )
+    return lambda: lambda index, shape, *more: kind(math.sqrt(most / sum(shape[:2])))(index, shape, *more)
 
 
 def Assign(value: Any) -> Initialiser:
@@ -91,12 +89,8 @@ def _first(values: Any, shape: tuple[int, ...], default: Initialiser) -> tuple[I
     kind = None
     if values is not None and not callable(values):
         kind = np.asarray(values).dtype
-        refuse(
-            {
-                f"an attribute is a ParamAttr, an initializer, an array or False, not {values!r}": kind.kind
-                not in "biufcV"
-            }
-        )
+        text = f"an attribute is a ParamAttr, an initializer, an array or False, not {values!r}"
+        refuse({text: kind.kind not in "biufcV"})
         values = Assign(values)
     if isinstance(values, Values):
         unfit = values.array.shape != tuple(shape)
@@ -108,7 +102,7 @@ class Parameter(nn.Parameter):
     """A trainable tensor with Paddle's words, made with an ``attribute``."""
 
     def __init__(
-        self, shape: Any, layout: Layout, initialiser: Initialiser, dtype: Any, attribute: ParamAttr
+        self, shape: Any, layout: Layout, initialiser: Any, dtype: Any, attribute: ParamAttr
     ) -> None:
         self.attribute, self.first_seed = attribute, static.first_seed()
         super().__init__(tuple(shape), layout, initialiser, dtype)
@@ -145,9 +139,7 @@ class Parameter(nn.Parameter):
         doc="Whether it has a gradient; the opposite of ``stop_gradient``.",
     )  # fmt: skip
     stop_gradient = property(lambda self: not self.trainable, lambda self, value: setattr(self, "trainable", not value))  # fmt: skip
-    optimize_attr = property(
-        lambda self: {"learning_rate": self.attribute.learning_rate}, doc="Its own rate."
-    )
+    optimize_attr = property(lambda self: {"learning_rate": self.attribute.learning_rate}, doc="Its rate.")
     regularizer = property(lambda self: self.attribute.regularizer, doc="Its own regularizer.")
     persistable = property(lambda self: True, doc="It outlives a run.")
 
@@ -165,11 +157,9 @@ class Parameter(nn.Parameter):
         return getattr(self.value, name)
 
     def __repr__(self) -> str:
-        if self.tensor is None or not self.value.world.has_data:
-            return (
-                f"Parameter {self.name} : shape{self.shape}.dtype({self.dtype}).trainable({self.trainable})"
-            )
-        return f"Parameter containing:\n{self.value!r}"
+        if self.tensor is not None and self.value.world.has_data:
+            return f"Parameter containing:\n{self.value!r}"
+        return f"Parameter {self.name} : shape{self.shape}.dtype({self.dtype}).trainable({self.trainable})"
 
 
 as_its_tensor(Parameter, "value")

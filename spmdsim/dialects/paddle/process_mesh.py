@@ -13,7 +13,7 @@ import numpy as np
 
 from spmdsim.core import Layout, Mesh, Placement
 from spmdsim.dialects.layouts import first_uneven
-from spmdsim.dialects.missing import Worded, each
+from spmdsim.dialects.missing import Worded, each, refuse
 from spmdsim.dialects.torch import Replicate, Shard  # noqa: F401 (in examples)
 from spmdsim.errors import LayoutError
 from spmdsim.layout.written import flatten
@@ -48,17 +48,14 @@ class ProcessMesh(Worded):
         self, mesh: Any = None, dim_names: Sequence[str] | None = None, shape: Sequence[int] | None = None,
         process_ids: Sequence[int] | None = None,
     ) -> None:  # fmt: skip
-        if mesh is None:
-            if shape is None or process_ids is None:
-                raise LayoutError("a ProcessMesh needs mesh, or shape together with process_ids")
-            sizes, ids = tuple(shape), tuple(process_ids)
-        else:
-            sizes, ids = flatten(mesh, "the mesh")
+        sizes, ids = (shape, process_ids) if mesh is None else flatten(mesh, "the mesh")
+        if sizes is None or ids is None:
+            raise LayoutError("a ProcessMesh needs mesh, or shape together with process_ids")
         names = [f"d{i}" for i in range(len(sizes))] if dim_names is None else list(dim_names)
-        if len(names) != len(sizes):
-            raise LayoutError(f"a mesh of shape {list(sizes)} needs {len(sizes)} dim_names, but got {names}")
-        if len(set(ids)) != len(ids):
-            raise LayoutError(f"All elements of the mesh must be unique, but got {list(ids)}")
+        refuse({
+            f"a mesh of shape {list(sizes)} needs {len(sizes)} dim_names, but got {names}": len(names) != len(sizes),
+            f"All elements of the mesh must be unique, but got {list(ids)}": len({*ids}) != len(ids),
+        }, LayoutError)  # fmt: skip
         self._mesh = Mesh(sizes, names, ids)
 
     shape = property(lambda self: list(self._mesh.shape), doc="Size of each dim.")
@@ -119,17 +116,14 @@ def from_dims_mapping(
     'P(sum)S(0)'
     """
     axes = mesh.to_mesh().axes
-
-    def name(number: int) -> str:
-        if not 0 <= number < len(axes):
-            raise LayoutError(
-                f"dims_mapping {list(mapping)} has {number}, but the mesh dims are 0..{len(axes) - 1} (-1: not split)"
-            )
-        return axes[number]
-
-    entries = [(entry,) if isinstance(entry, int) else tuple(entry) for entry in mapping]
-    dims = [tuple(name(number) for number in entry if number != -1) for entry in entries]
-    return Layout(mesh.to_mesh(), dims, {name(number): op for number in partial_on})
+    listed = ([entry] if isinstance(entry, int) else entry for entry in mapping)
+    entries = [[number for number in entry if number != -1] for entry in listed]
+    refuse({
+        f"dims_mapping {list(mapping)} has {number}, but the mesh dims are 0..{len(axes) - 1} (-1: not split)": number not in range(len(axes))
+        for entry in (*entries, partial_on) for number in entry
+    }, LayoutError)  # fmt: skip
+    dims = [tuple(axes[number] for number in entry) for entry in entries]
+    return Layout(mesh.to_mesh(), dims, {axes[number]: op for number in partial_on})
 
 
 def ceil_split(total: int, parts: int) -> list[int]:
@@ -147,9 +141,6 @@ def ceil_split(total: int, parts: int) -> list[int]:
 
 def check_even(layout: Layout, shape: Sequence[int], what: str = "the tensor") -> None:
     """Refuse a shape that the layout does not split evenly: a ValueError names the dim, and the sizes Paddle would cut."""
-    uneven = first_uneven(layout, shape)
-    if uneven:
-        raise LayoutError(
-            f"{what} of shape {tuple(shape)} cannot be split: {uneven} "
-            f"(Paddle would cut {ceil_split(uneven.size, uneven.parts)})"
-        )
+    if uneven := first_uneven(layout, shape):
+        text, cut = f"{what} of shape {tuple(shape)} cannot be split", ceil_split(uneven.size, uneven.parts)
+        raise LayoutError(f"{text}: {uneven} (Paddle would cut {cut})")

@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from spmdsim.core import Layout, Mesh
 from spmdsim.dialects.missing import refuse
 from spmdsim.dialects.paddle.process_mesh import ceil_split
 from spmdsim.errors import InputError, LayoutError
-
-if TYPE_CHECKING:
-    import numpy as np
 
 OPERATIONS = ("linear", "embedding")
 DATA_AXIS, MODEL_AXIS = "dp", "mp"
@@ -29,9 +28,7 @@ class SplitError(LayoutError, AssertionError):
 
 @dataclass(frozen=True)
 class SplitLayout:
-    """Where the parameters of a split operation live: the arguments of :func:`split_layout`, and a mesh, ``dp`` (groups of
-    partitions beside one another) x ``mp`` (the partitions).
-    """
+    """The arguments of :func:`split_layout`, and a mesh: ``dp``, groups beside one another, x ``mp``, the partitions."""
 
     operation: str
     size: tuple[int, int]
@@ -55,7 +52,7 @@ class SplitLayout:
         refuse({
             f"{rows} rows in parts of {self.part_sizes()} are not balanced, so no layout says so; ask weight_bounds(rank)": not even
         }, LayoutError)  # fmt: skip
-        return self.mesh(*(MODEL_AXIS if dim == self.axis else None for dim in (0, 1)))
+        return self.mesh(MODEL_AXIS, None) if self.axis == 0 else self.mesh(None, MODEL_AXIS)
 
     @property
     def bias(self) -> Layout | None:
@@ -68,6 +65,11 @@ class SplitLayout:
         if self.num_partitions == 1 or (self.operation == "linear" and not self.gather_out):
             return None
         return "all_reduce" if self.axis == 0 else "all_gather"
+
+    @property
+    def stays_partial(self) -> bool:
+        """Whether products of parts of rows are not summed."""
+        return self.num_partitions > 1 and self.axis == 0 and self.collective is None
 
     def inner_rank(self, rank: int) -> int:
         """Which part a rank holds: ``rank % num_partitions``."""
@@ -119,18 +121,13 @@ class SplitLayout:
         >>> split_layout((8, 8), "embedding", num_partitions=2, padding_row=True).map_ids(range(8), 1).tolist()
         [4, 4, 4, 4, 0, 1, 2, 3]
         """
-        import numpy as np
-
-        refuse(
-            {f"ids belong to an embedding, but this is a {self.kind}": self.operation != "embedding"},
-            LayoutError,
-        )
-        numbers = np.asarray(list(ids) if isinstance(ids, range) else ids)
+        table = self.operation == "embedding"
+        refuse({f"ids belong to an embedding, but this is a {self.kind}": not table}, LayoutError)
+        numbers = np.asarray(ids)
         wrong = numbers[(numbers < 0) | (numbers >= self.size[0])]
         if wrong.size:
             raise InputError(f"id {int(wrong.flat[0])} is outside the vocabulary of {self.size[0]} words")
-        start, stop = self.part_range(rank)
-        foreign = self.padding_index(rank)
+        (start, stop), foreign = self.part_range(rank), self.padding_index(rank)
         own = (numbers >= start) & (numbers < stop)
         return np.where(own, numbers - start, -1 if foreign is None else foreign)
 
@@ -169,11 +166,8 @@ def split_layout(
 
 def check_call(size: Any, operation: Any) -> None:
     """What is looked at first, whatever the mode and the job. SplitError: in Paddle's words."""
-    call, listed, word = (
-        "for paddle.distributed.split must be",
-        isinstance(size, (list, tuple)),
-        isinstance(operation, str),
-    )
+    call = "for paddle.distributed.split must be"
+    listed, word = isinstance(size, (list, tuple)), isinstance(operation, str)
     refuse({
         f"The type of size {call} list or tuple. Got {type(size).__name__}": not listed,
         f"Number of elements in size of paddle.distributed.split must be two. Got {tuple(size) if listed else size}": listed and len(size) != 2,
@@ -183,23 +177,23 @@ def check_call(size: Any, operation: Any) -> None:
 
 
 def _check_parts(split: SplitLayout) -> None:
-    p, rows, axis, table = split.num_partitions, split.size[0], split.axis, split.operation == "embedding"
+    p, axis, table = split.num_partitions, split.axis, split.operation == "embedding"
     refuse({
         "only an embedding has a padding row": split.padding_row and not table,
         f"The value of axis must be 0 or 1, but the value given is {axis}.": axis not in (0, 1) and not table,
     }, LayoutError)  # fmt: skip
-    if table:
-        refuse({
-            f"We only support to split the weight of embedding along the first axis now. Got axis={axis}": axis != 0,
-            f"The length of the vocabulary must be divisible by num_partitions but received vocabulary={rows} num_partitions={p}":
-                bool(rows % p) and not split.padding_row,
-        }, SplitError)  # fmt: skip
-        refuse({
-            f"a vocabulary of {rows} words in {p} parts of ceil({rows}/{p}) rows leaves parts of {split.part_sizes()}; use fewer "
-            "partitions": min(split.part_sizes()) <= 0
-        }, LayoutError)  # fmt: skip
-    else:
-        size, which = split.size[axis], ("rows", "column")[axis]
-        refuse({
-            f"Number of {which} of the weight for linear ({size}) must be divisible by num_partitions ({p})": bool(size % p)
-        }, SplitError)  # fmt: skip
+    size, which, uneven = (
+        split.size[bool(axis)],
+        "column" if axis else "rows",
+        bool(split.size[bool(axis)] % p),
+    )
+    refuse({
+        f"We only support to split the weight of embedding along the first axis now. Got axis={axis}": table and axis != 0,
+        f"The length of the vocabulary must be divisible by num_partitions but received vocabulary={size} num_partitions={p}":
+            table and uneven and not split.padding_row,
+        f"Number of {which} of the weight for linear ({size}) must be divisible by num_partitions ({p})": not table and uneven,
+    }, SplitError)  # fmt: skip
+    refuse({
+        f"a vocabulary of {size} words in {p} parts of ceil({size}/{p}) rows leaves parts of {split.part_sizes()}; use fewer "
+        "partitions": min(split.part_sizes()) <= 0
+    }, LayoutError)  # fmt: skip

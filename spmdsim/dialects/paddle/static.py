@@ -15,7 +15,7 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from inspect import signature
 from itertools import count
-from typing import Any
+from typing import Any, cast
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -33,29 +33,29 @@ from spmdsim.worlds.base import World
 from spmdsim.worlds.shapes import ShapeOnly
 
 #: Which mode was asked for. Before, what Paddle has for static mode alone works as well as what needs dynamic mode.
-_static, _dynamic = [False], [False]
+_mode = [""]
 _seed = {"base": 0, "drawn": 0}
 _kinds: Counter[str] = Counter()
 
 
 def enable_static() -> None:
     """The mode in which programs are recorded. What is known is computed at once nevertheless."""
-    _static[0], _dynamic[0] = True, False
+    _mode[0] = "static"
 
 
 def disable_static(place: Any = None) -> None:
     """Dynamic mode, in which ``paddle.distributed.split`` and ``paddle.static.data`` refuse to work, as Paddle's do."""
-    _static[0], _dynamic[0] = False, True
+    _mode[0] = "dynamic"
 
 
 def in_dynamic_mode() -> bool:
     """Whether dynamic mode was asked for."""
-    return _dynamic[0]
+    return _mode[0] == "dynamic"
 
 
 def in_static_mode() -> bool:
     """Whether static mode was asked for: calls are recorded."""
-    return _static[0] and not _dynamic[0]
+    return _mode[0] == "static"
 
 
 def seed(value: int) -> None:
@@ -101,13 +101,15 @@ class Variable(Worded):
     dtype = property(lambda self: self.tensor.dtype, doc="Element type.")
     ndim = property(lambda self: self.tensor.ndim, doc="Number of dims.")
     requires_grad = property(lambda self: self.tensor.requires_grad, doc="Whether a gradient comes here.")
-    stop_gradient = property(
-        lambda self: self.tensor.stop_gradient, lambda self, value: self._stop(bool(value)),
-        doc="Whether no gradient goes through it.",
-    )  # fmt: skip
 
-    def _stop(self, value: bool) -> None:
-        self.tensor.stop_gradient = self.program.stops[self.key] = value
+    @property
+    def stop_gradient(self) -> bool:
+        """Whether no gradient goes through it."""
+        return self.tensor.stop_gradient
+
+    @stop_gradient.setter
+    def stop_gradient(self, value: bool) -> None:
+        self.tensor.stop_gradient = self.program.stops[self.key] = bool(value)
 
     def _no_value(self, *_: Any) -> Any:
         raise UsageTypeError(
@@ -118,9 +120,9 @@ class Variable(Worded):
 
     def __getattr__(self, name: str) -> Any:
         if name in ("numpy", "item", "tolist", "full", "backward", "grad", "gradient"):
+            near = "optimizer.minimize(loss)" if name == "backward" else "exe.run(fetch_list=[...])"
             raise NotCovered(
-                f"{self.name}.{name}: a program's variable has it only in a run; nearest: "
-                + ("optimizer.minimize(loss)" if name == "backward" else "exe.run(fetch_list=[...])")
+                f"{self.name}.{name}: a program's variable has it only in a run; nearest: {near}"
             )
         return super().__getattr__(name)
 
@@ -139,7 +141,7 @@ def not_fed(name: str) -> InputError:
 
 def mapped(value: Any, of: Callable[[Any], Any]) -> Any:
     """Lists, tuples and dicts with what stands in them replaced."""
-    if isinstance(value, (list, tuple)) and type(value) in (list, tuple):
+    if type(value) in (list, tuple):
         return type(value)(mapped(x, of) for x in value)
     if isinstance(value, dict):
         return {name: mapped(x, of) for name, x in value.items()}
@@ -179,8 +181,8 @@ class RecordedCall:
     function: Callable[..., Any]
     args: Any
     options: Any
-    outputs: tuple[int, ...] = ()
-    trains: bool = False
+    outputs: tuple[int, ...]
+    trains: bool
 
     def for_test(self) -> RecordedCall:
         """The same call; one that asks whether it is ``training`` is told that it is not."""
@@ -245,11 +247,9 @@ class Program(Worded):
 
     def clone(self, for_test: bool = False) -> Program:
         """A copy with the same parameters; ``for_test`` without what trains them, and without dropout."""
-        calls = [
-            call.for_test() if for_test else call
-            for call in self.instructions
-            if not (for_test and call.trains)
-        ]
+        calls = [*self.instructions]
+        if for_test:
+            calls = [call.for_test() for call in calls if not call.trains]
         own = ("feeds", "variables", "stops", "kept", "optimizers")
         return replace(self, instructions=calls, **{name: copy(getattr(self, name)) for name in own})
 
@@ -301,9 +301,8 @@ class Program(Worded):
         for name, variable in self.feeds.items():
             values[variable.key] = self._stopped(variable.key, fed[name]) if name in fed else Missing(name)
         for call in self.instructions:
-            args, options = mapped(
-                (call.args, call.options), lambda x: values.get(x.key, x) if isinstance(x, Variable) else x
-            )
+            asked = (call.args, call.options)
+            args, options = mapped(asked, lambda x: values.get(x.key, x) if isinstance(x, Variable) else x)
             missing = parts_of((args, options), Missing)
             if missing and call.trains:
                 raise not_fed(missing[0])
@@ -365,11 +364,10 @@ class Scope:
 
 def scope() -> Scope:
     """That of the current world, which holds it: programs hold tensors of the world."""
-    world = current_world()
-    if "paddle" not in vars(world):
-        vars(world)["paddle"] = Scope(world)
-    names: Scope = vars(world)["paddle"]
-    return names
+    kept = vars(world := current_world())
+    if "paddle" not in kept:
+        kept["paddle"] = Scope(world)
+    return cast(Scope, kept["paddle"])
 
 
 def default_main_program() -> Program:
@@ -385,13 +383,9 @@ def default_startup_program() -> Program:
 @contextmanager
 def program_guard(main_program: Program, startup_program: Program | None = None) -> Iterator[None]:
     """In the ``with`` block, calls are recorded in another program."""
-    here = scope()
-    kinds = [
-        type(one).__name__
-        for one in (main_program, startup_program or main_program)
-        if not isinstance(one, Program)
-    ]
-    refuse({f"program_guard takes a paddle.static.Program, but got a {kind}": True for kind in kinds})
+    here, wanted = scope(), (main_program, startup_program or main_program)
+    kinds = {type(one).__name__: not isinstance(one, Program) for one in wanted}
+    refuse({f"program_guard takes a paddle.static.Program, but got a {kind}": kinds[kind] for kind in kinds})
     here.programs.append((main_program, startup_program or here.programs[-1][1]))
     try:
         yield
@@ -401,10 +395,8 @@ def program_guard(main_program: Program, startup_program: Program | None = None)
 
 def data(name: str, shape: Any, dtype: Any = None, lod_level: int = 0) -> Variable:
     """A variable that each run is fed with, in static mode; sizes that are None or -1 come with the feed."""
-    if in_dynamic_mode():
-        raise UsageTypeError(
-            "paddle.static.data is only supported in static graph mode; call paddle.enable_static()"
-        )
+    text = "paddle.static.data is only supported in static graph mode; call paddle.enable_static()"
+    refuse({text: in_dynamic_mode()}, UsageTypeError)
     program, shapes = default_main_program(), scope().shapes
     sizes = tuple(UNKNOWN if size in (None, -1) else int(size) for size in shape)
     layout = Layout.replicated(Mesh((current_world().size,), ("rank",)), len(sizes))

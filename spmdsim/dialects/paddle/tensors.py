@@ -11,7 +11,7 @@ from spmdsim.core import Layout, Mesh, Partial, Placement, Shard
 from spmdsim.core.tape import MoveNode
 from spmdsim.core.tensor import Meta
 from spmdsim.dialects.host import TYPE_NAMES, host, whole
-from spmdsim.dialects.missing import NotCovered, each, not_covered
+from spmdsim.dialects.missing import NotCovered, each, not_covered, refuse
 from spmdsim.dialects.paddle.process_mesh import ProcessMesh
 from spmdsim.dialects.printed import ends, known_values, nested
 from spmdsim.dialects.session import current_world
@@ -117,10 +117,8 @@ class Tensor(ours.Tensor):
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         """An array, where every rank holds all of it: nothing is communicated."""
-        if _is_split(self.layout):
-            raise UsageTypeError(
-                "a tensor of which ranks hold parts is no array by itself; call numpy() on all ranks"
-            )
+        text = "a tensor of which ranks hold parts is no array by itself; call numpy() on all ranks"
+        refuse({text: _is_split(self.layout)}, UsageTypeError)
         return np.array(self.full(), dtype)
 
     @property
@@ -129,12 +127,8 @@ class Tensor(ours.Tensor):
         mesh = self.layout.mesh
         return ProcessMesh(shape=mesh.shape, process_ids=mesh.rank_list, dim_names=mesh.axes)
 
-    placements = property(
-        lambda self: [*map(with_words, self.layout.placements)], doc="One per dim of the mesh."
-    )
-    _local_shape = property(
-        lambda self: list(self.shards[0].shape), doc="That of this process's first rank's piece."
-    )
+    placements = property(lambda self: [*map(with_words, self.layout.placements)], doc="One per mesh dim.")
+    _local_shape = property(lambda self: list(self.shards[0].shape), doc="The (first) rank's piece's.")
 
     def __repr__(self) -> str:
         """Its values, as far as this process has them."""
@@ -163,19 +157,16 @@ for _name, _word in _WORDS.items():
 
 def check_needs_gradient(x: Any, what: str) -> None:
     """Refuse to go back from a tensor with ``stop_gradient=True``."""
-    if not x.requires_grad:
-        raise UsageTypeError(
-            f"{what} starts from a tensor with stop_gradient=True: nothing that it was computed from needs a gradient; "
-            "nearest: a parameter, or to_tensor(..., stop_gradient=False)"
-        )
+    refuse({
+        f"{what} starts from a tensor with stop_gradient=True: nothing that it was computed from needs a gradient; "
+        "nearest: a parameter, or to_tensor(..., stop_gradient=False)": not x.requires_grad
+    }, UsageTypeError)  # fmt: skip
 
 
 def check_has_gradient(dtype: np.dtype, stopped: bool) -> None:
     """Refuse a gradient of whole numbers and truth values."""
-    if not stopped and not has_gradient(dtype):
-        raise UsageTypeError(
-            f"a tensor of {dtype} has no gradient, so stop_gradient must be True; nearest: dtype='float32'"
-        )
+    text = f"a tensor of {dtype} has no gradient, so stop_gradient must be True; nearest: dtype='float32'"
+    refuse({text: not stopped and not has_gradient(dtype)}, UsageTypeError)
 
 
 def dressed(x: Any, *, fresh: bool = False) -> Tensor:
@@ -227,9 +218,8 @@ def everywhere(x: Any, mesh: Mesh | None = None, *, requires_grad: bool = False)
 def together(values: list[Any]) -> list[Any]:
     """Operands of one operator: those that every rank has whole come to the mesh of those that are split."""
     tensors = [x for x in values if isinstance(x, ours.Tensor)]
-    mesh = next(
-        (x.layout.mesh for x in tensors if not _is_whole(x)), tensors[0].layout.mesh if tensors else None
-    )
+    meshes = [x.layout.mesh for x in sorted(tensors, key=_is_whole)]
+    mesh = meshes[0] if meshes else None
     return [everywhere(x, mesh) if isinstance(x, (ours.Tensor, np.ndarray)) else x for x in values]
 
 
@@ -270,9 +260,7 @@ def _numbers(array: np.ndarray) -> str:
             return text
         return f" {text.ljust(width - 1)}" if signed and not value < 0 else text.ljust(width)
 
-    return nested(
-        array, cut, len(_PREFIX), written, lambda indent: (_WIDTH - indent) // (width + 2), _EDGEITEMS
-    )
+    return nested(array, cut, len(_PREFIX), written, lambda used: (_WIDTH - used) // (width + 2), _EDGEITEMS)
 
 
 def _number(value: Any) -> str:
