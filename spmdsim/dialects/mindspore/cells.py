@@ -319,6 +319,8 @@ def _settled(loss: Tensor) -> Tensor:
 
 def _labels(labels: Any, logits: Tensor) -> Tensor:
     """Labels beside the rows of the logits."""
+    if isinstance(labels, Tensor):
+        return labels
     return place(labels, Layout(logits.layout.mesh, logits.layout.dims[: np.ndim(labels)]))
 
 

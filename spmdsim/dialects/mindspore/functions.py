@@ -5,6 +5,7 @@ Arrays and parameters come into rows data parallel, as into any operator without
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial, wraps
 from typing import Any
@@ -93,10 +94,6 @@ def _cross(input: Any, other: Any, dim: int | None = None) -> Any:
     return linalg.cross(input, other, axis=first if dim is None else dim)
 
 
-def _fourier(name: str) -> Row:
-    return Row(lambda input, n=None, dim=-1, norm=None: getattr(fft, name)(input, n, dim, norm))
-
-
 _NAMES = {"axis": "dim", "x": "input", "keepdims": "keepdim", "keep_dims": "keepdim"}
 
 #: By MindSpore's names.
@@ -142,7 +139,7 @@ ROWS: dict[str, Row] = {
     "std": Row(lambda input, axis=None, ddof=0, keepdims=False: core.std(input, axis, keepdims=keepdims, correction=int(ddof))),
     "unique": Row(lambda x: TORCH["unique"].call(x, return_inverse=True)),
     "var": Row(lambda input, axis=None, ddof=0, keepdims=False: core.var(input, axis, keepdims=keepdims, correction=int(ddof))),
-    **{name: _fourier(name) for name in ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft")},
+    **same(fft, "fft ifft rfft irfft hfft ihfft", "input n dim norm"),
 }  # fmt: skip
 
 
@@ -153,10 +150,10 @@ def _layer_norm(
     x: Any, normalized_shape: Sequence[int], weight: Any = None, bias: Any = None, eps: float = 1e-5
 ) -> Any:
     sizes = tuple(normalized_shape)
-    scale, shift = np.ones(sizes, x.dtype), np.zeros(sizes, x.dtype)
     begin = len(shape_of(x)) - len(sizes)
-    affine = scale if weight is None else weight, shift if bias is None else bias
-    return primitive("LayerNorm")(begin, begin, eps)(x, *affine)[0]
+    scale = np.ones(sizes, x.dtype) if weight is None else weight
+    shift = np.zeros(sizes, x.dtype) if bias is None else bias
+    return primitive("LayerNorm")(begin, begin, eps)(x, scale, shift)[0]
 
 
 def _clip_by_global_norm(x: Sequence[Any], clip_norm: float = 1.0, use_norm: None = None) -> Any:
@@ -164,8 +161,7 @@ def _clip_by_global_norm(x: Sequence[Any], clip_norm: float = 1.0, use_norm: Non
     if use_norm is not None:
         raise InputError(f"use_norm is None, in MindSpore as here, not {use_norm!r}")
     tensors = [to_tensor(g) for g in x]
-    squares = [float(core.sum(core.multiply(g, g)).item()) for g in tensors]
-    norm = float(np.sqrt(np.sum(squares)))
+    norm = math.sqrt(sum(float(core.sum(core.multiply(g, g)).item()) for g in tensors))
     return tuple(tensors) if norm <= clip_norm else tuple(core.multiply(g, clip_norm / norm) for g in tensors)
 
 

@@ -27,6 +27,7 @@ from spmdsim.dialects.mindspore.table import (
     ToParams,
     our_operator,
 )
+from spmdsim.dialects.missing import refuse
 from spmdsim.errors import InputError, unknown
 from spmdsim.ops.dim_reductions import normal_dims
 from spmdsim.ops.shape import full_shape
@@ -56,13 +57,13 @@ def _along(default: int) -> ToParams:
 
 
 def _one_along(default: int) -> ToParams:
-    return lambda shapes, attrs: {"dim": _one(_dims(attrs, len(shapes[0]), default), attrs)}
+    def params(shapes: Shapes, attrs: Attrs) -> Params:
+        dims = _dims(attrs, len(shapes[0]), default)
+        if len(dims) != 1:
+            raise ShardError(f"this operator takes one axis, but got {attrs.get('axis')}")
+        return {"dim": dims[0]}
 
-
-def _one(dims: tuple[int, ...], attrs: Attrs) -> int:
-    if len(dims) != 1:
-        raise ShardError(f"this operator takes one axis, but got {attrs.get('axis')}")
-    return dims[0]
+    return params
 
 
 def _reduced(shapes: Shapes, attrs: Attrs) -> Params:
@@ -133,16 +134,6 @@ def _strides(shapes: Shapes, attrs: Attrs) -> Params:
             f"StridedSlice takes positive strides here, but got {attrs['strides']}; nearest: Transpose"
         )
     return {"start": start, "stop": tuple(map(max, start, stop)), "step": step}
-
-
-def _check_form(attrs: Attrs) -> None:
-    if attrs["approximate"] not in ("none", "tanh"):
-        raise InputError(f"approximate is 'none' or 'tanh', not {attrs['approximate']!r}")
-
-
-def _check_keep_prob(attrs: Attrs) -> None:
-    if not 0 < attrs["keep_prob"] <= 1:
-        raise InputError(f"keep_prob is in (0, 1], not {attrs['keep_prob']}")
 
 
 # -- what calls do beyond running one of our operators: several results, several steps, modes -----------------------
@@ -235,7 +226,6 @@ def _split(primitive: Primitive, operands: Operands, attrs: Params) -> Any:
 
 
 def _filled(like: Tensor, value: int) -> Tensor:
-    """A tensor like another one, with one value everywhere."""
     return Tensor(like.world, like.meta, [np.full(shard.shape, value, shard.dtype) for shard in like.shards])
 
 
@@ -284,7 +274,8 @@ ROWS = (
     _elements("ReLU6", "relu6", "relu6", "ReLU6"),
     _elements("GeLU", "gelu"),
     _elements("GeluExt", "gelu", "gelu(input, approximate='none')", attrs="(approximate='none')", called="(input)",
-              params=lambda _s, a: {"approximate": a.get("approximate", "none")}, check=_check_form),
+              params=lambda _s, a: {"approximate": a.get("approximate", "none")}, check=lambda a: refuse({
+                  f"approximate is 'none' or 'tanh', not {a['approximate']!r}": a["approximate"] not in ("none", "tanh")})),
     _elements("FastGeLU FastGelu", "gelu", "fast_gelu", "FastGelu", params=lambda _s, _a: {"approximate": "sigmoid"}),
     _elements("Tanh", "tanh", "tanh", "Tanh"),
     _elements("Sigmoid", "sigmoid", "sigmoid", "Sigmoid"),
@@ -301,7 +292,8 @@ ROWS = (
     _elements("OnesLike", "identity", called="(x)", run=lambda p, xs, a: _filled(p.plain(xs, a), 1)),
     _elements("ZerosLike", "identity", called="(x)", run=lambda p, xs, a: _filled(p.plain(xs, a), 0)),
     _elements("Dropout", "dropout", attrs="(keep_prob=0.5, Seed0=0, Seed1=0)", called="(x)", sharded="identity",
-              run=_dropout, check=_check_keep_prob),
+              run=_dropout, check=lambda a: refuse({
+                  f"keep_prob is in (0, 1], not {a['keep_prob']}": not 0 < a["keep_prob"] <= 1})),
     OperatorRow("Cast", "cast", lambda _s, a: {"dtype": np.dtype(a["dtype"])}, called="(x, /, dtype)",
         functions="cast(input, dtype)", sharded="identity"),
     OperatorRow("", also_named="DropoutDoMask", first_only=True),

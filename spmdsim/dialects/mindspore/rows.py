@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, make_dataclass
-from functools import reduce
+from functools import partial, reduce
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -74,24 +74,22 @@ class Dataset(Worded):
         self, columns: Mapping[str, np.ndarray], shuffle: Any = None, num_shards: int | None = None,
         shard_id: int | None = None, num_samples: int | None = None, sampler: Any = None,
     ) -> None:  # fmt: skip
-        if sampler is not None:
-            raise InputError(
-                "rows come in turn or shuffled, without a sampler; nearest: shuffle=, num_samples=, num_shards= and shard_id="
-            )
         if shuffle not in (None, True, False, Shuffle.GLOBAL, Shuffle.FILES, Shuffle.INFILE):
             raise UsageTypeError(f"shuffle is True, False or one of Shuffle's words, not {shuffle!r}")
         self._num_shards, self._shards = _shards_of(num_shards, shard_id)
         lengths = [len(array) for array in columns.values()]
-        if len({*lengths}) != 1:
-            raise InputError(
-                f"columns of equal length with a name each are needed, but {[*columns]} have lengths {lengths}"
-            )
+        refuse({
+            "rows come in turn or shuffled, without a sampler; nearest: shuffle=, num_samples=, num_shards= and shard_id=":
+                sampler is not None,
+            f"columns of equal length with a name each are needed, but {[*columns]} have lengths {lengths}":
+                len({*lengths}) != 1,
+        })  # fmt: skip
         self.columns, self.count = dict(columns), lengths[0]
         self._shuffled = shuffle is None or bool(shuffle)
         self._most = None if num_samples is None else _counted(num_samples, "num_samples", 0) or None
         #: Per column its transforms, and whether each takes several rows at once.
         self._transforms: dict[str, list[tuple[Callable[[Any], Any], bool]]] = {name: [] for name in columns}
-        self._steps: list[Callable[[Order], Order]] = []
+        self._steps: list[Callable[[Order, Epoch], list[Any]]] = []
         self._batch = self._epochs = 0
 
     # -- what is done with rows ----------------------------------------------------------------------------
@@ -123,28 +121,30 @@ class Dataset(Worded):
         })  # fmt: skip
         if not isinstance(drop_remainder, bool):
             raise UsageTypeError(f"drop_remainder is True or False, not {drop_remainder!r}")
-        self._batch, size, short = batch_size, batch_size, (batch_size - 1) * drop_remainder
-        return self._then(lambda rows: [rows[k : k + size] for k in range(0, len(rows) - short, size)])
+        self._batch, short = batch_size, (batch_size - 1) * drop_remainder
+
+        def batches(before: Order, epoch: Epoch) -> list[Any]:
+            rows = before(epoch)
+            return [rows[k : k + batch_size] for k in range(0, len(rows) - short, batch_size)]
+
+        return self._then(batches)
 
     def repeat(self, count: int = 1) -> Dataset:
         """All that came so far so many times, each time in an order of its own."""
         if count == -1:
             raise InputError("repeat(-1) never ends here; nearest: a loop over the epochs around the dataset")
         times = _counted(count, "repeat", 1)
-        self._steps.append(
-            lambda before: lambda epoch: [x for k in range(times) for x in before((*epoch, k))]
-        )
-        return self
+        return self._then(lambda before, epoch: [x for k in range(times) for x in before((*epoch, k))])
 
     def take(self, count: int = -1) -> Dataset:
         """The first ones only: rows, or batches once there are any."""
         most = None if count == -1 else _counted(count, "take", 0)
-        return self if most is None else self._then(lambda rows: rows[:most])
+        return self._then(lambda before, epoch: before(epoch)[:most])
 
     def skip(self, count: int) -> Dataset:
         """All but the first ones."""
         first = _counted(count, "skip", 0)
-        return self._then(lambda rows: rows[first:])
+        return self._then(lambda before, epoch: before(epoch)[first:])
 
     def shuffle(self, buffer_size: int) -> Dataset:
         """Another order in every epoch, drawn from a buffer of the next ones."""
@@ -158,11 +158,10 @@ class Dataset(Worded):
                     rows.append(waiting.pop(int(random.integers(size))))
             return rows + [waiting[int(k)] for k in random.permutation(len(waiting))]
 
-        self._steps.append(lambda before: lambda epoch: drawn(before, epoch))
-        return self
+        return self._then(drawn)
 
-    def _then(self, step: Callable[[list[Any]], list[Any]]) -> Dataset:
-        self._steps.append(lambda before: lambda epoch: step(before(epoch)))
+    def _then(self, step: Callable[[Order, Epoch], list[Any]]) -> Dataset:
+        self._steps.append(step)
         return self
 
     # -- what there is ----------------------------------------------------------------------------------
@@ -197,10 +196,7 @@ class Dataset(Worded):
             rows = _random(epoch, 0).permutation(count).tolist() if self._shuffled else [*range(count)]
             return [rows[(k * self._num_shards + shard) % count] for k in range(turns)][: self._most]
 
-        order: Order = sampled
-        for step in self._steps:
-            order = step(order)
-        return order
+        return reduce(lambda before, step: partial(step, before), self._steps, sampled)
 
     def _column(self, name: str, rows: Any) -> np.ndarray:
         block = self.columns[name][rows if self._batch else [rows]]
@@ -263,8 +259,7 @@ class NumpySlicesDataset(Dataset):
         arrays = [np.asarray(x) for x in (data if isinstance(data, tuple) else (data,))]
         names = _names(column_names or [f"column_{i}" for i in range(len(arrays))])
         refuse({f"{len(arrays)} columns need a name each, not {names}": len(names) != len(arrays)})
-        columns = dict(zip(names, arrays))
-        super().__init__(columns, shuffle, num_shards, shard_id, num_samples, sampler)
+        super().__init__(dict(zip(names, arrays)), shuffle, num_shards, shard_id, num_samples, sampler)
 
 
 class GeneratorDataset(NumpySlicesDataset):
@@ -302,11 +297,13 @@ class MnistDataset(Dataset):
         num_parallel_workers: int | None = None, shuffle: bool | None = None, sampler: Any = None,
         num_shards: int | None = None, shard_id: int | None = None, cache: Any = None,
     ) -> None:  # fmt: skip
-        if usage not in (None, "train", "test", "all"):
-            raise InputError(f"usage is 'train', 'test' or 'all', not {usage!r}")
+        refuse(
+            {f"usage is 'train', 'test' or 'all', not {usage!r}": usage not in (None, "train", "test", "all")}
+        )
         arrays = _digits() if dataset_dir is None else _mnist(dataset_dir, usage or "all")
-        columns = dict(zip(("image", "label"), arrays))
-        super().__init__(columns, shuffle, num_shards, shard_id, num_samples, sampler)
+        super().__init__(
+            dict(zip(("image", "label"), arrays)), shuffle, num_shards, shard_id, num_samples, sampler
+        )
 
 
 def _digits() -> list[np.ndarray]:
