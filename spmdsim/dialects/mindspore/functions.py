@@ -36,7 +36,7 @@ def lifted(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     def call(*operands: Any, **options: Any) -> Any:
         values = [*operands, *options.values()]
         mesh = next((x.layout.mesh for x in flat(values) if isinstance(x, Tensor)), None)
-        values = [_beside(x, mesh) for x in values]
+        values = [by_part(x, lambda part: _beside(part, mesh)) for x in values]
         result = function(*values[: len(operands)], **dict(zip(options, values[len(operands) :])))
         return finished([], tuple(result) if isinstance(result, (list, tuple)) else result)
 
@@ -46,8 +46,6 @@ def lifted(function: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 def _beside(x: Any, mesh: Any) -> Any:
     """An operand on a mesh, where one has a mesh already."""
-    if isinstance(x, (list, tuple)):
-        return by_part(x, lambda part: _beside(part, mesh))
     if not isinstance(x, (Tensor, Parameter, np.ndarray)):
         return x
     if mesh is None:

@@ -226,11 +226,9 @@ class Layout(Worded):
 
 
 def from_tensor_map(
-    device_matrix: Sequence[int],
-    tensor_map: Sequence[int | Sequence[int]],
-    rank_list: Sequence[int] | None = None,
+    device_matrix: Sequence[int], tensor_map: Sequence[int | Sequence[int]], rank_list: Sequence[int] | None = None,
     alias_name: Sequence[str] | None = None,
-) -> MindSporeLayout:
+) -> MindSporeLayout:  # fmt: skip
     """The layout of a numeric tensor map: axes counted from the right, -1 for a dim that is not split.
 
     Several numbers (first is major, -1 may stand among them) split a dim together. Axes are called ``"d<n>"`` with the number

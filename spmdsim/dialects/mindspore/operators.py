@@ -18,15 +18,7 @@ from spmdsim.dialects.mindspore import collectives
 from spmdsim.dialects.mindspore.collectives import called, called_with_several
 from spmdsim.dialects.mindspore.communication import HCCL_WORLD_COMM_GROUP as WORLD
 from spmdsim.dialects.mindspore.parameter import next_seed
-from spmdsim.dialects.mindspore.table import (
-    Attrs,
-    OperatorRow,
-    Params,
-    Shape,
-    ShardError,
-    ToParams,
-    our_operator,
-)
+from spmdsim.dialects.mindspore.table import Attrs, OperatorRow, Params, Shape, ShardError, ToParams
 from spmdsim.dialects.missing import refuse
 from spmdsim.errors import InputError, unknown
 from spmdsim.ops.dim_reductions import normal_dims
@@ -83,7 +75,7 @@ def _norm_sums(shapes: Shapes, attrs: Attrs) -> list[tuple[Op, Params]]:
     """Of mean and variance, over the dims that are normalised."""
     ndim = len(shapes[0])
     dims = tuple(range(int(attrs.get("begin_norm_axis", -1)) % ndim, ndim))
-    return [(our_operator("sum"), {"dims": dims, "keepdims": True})] * 2
+    return [(ops.sum.op, {"dims": dims, "keepdims": True})] * 2
 
 
 def _slopes(cuts: Any, shapes: Shapes) -> Any:

@@ -8,19 +8,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+import spmdsim.ops as ops
 from spmdsim.core import BoundRule, Layout, Strategy
 from spmdsim.dialects.host import whole
 from spmdsim.dialects.mindspore.operators import TABLE
 from spmdsim.dialects.mindspore.parameter import Parameter, finished
-from spmdsim.dialects.mindspore.table import (
-    Arguments,
-    OperatorRow,
-    Shape,
-    ShardError,
-    arguments,
-    no_params,
-    our_operator,
-)
+from spmdsim.dialects.mindspore.table import Arguments, OperatorRow, Shape, ShardError, arguments, no_params
 from spmdsim.dialects.mindspore.tensors import CountedTensor, host
 from spmdsim.dialects.missing import Worded, each
 from spmdsim.dialects.session import current_world
@@ -175,7 +168,7 @@ class Primitive(Worded):
 
 @lru_cache(maxsize=4096)
 def _class(row: OperatorRow, name: str) -> type[Primitive]:
-    op = our_operator(row.ours)
+    op = getattr(ops, row.ours).op
     members = {"row": row, "takes": arguments(row.called), "op": op, "name": op.name, "__module__": __name__}
     about = f"``{name}{row.attrs}{row.called}``: our ``{row.ours}``."
     signature = arguments(row.attrs).signature
@@ -233,7 +226,7 @@ def to_tensor(operand: Any) -> Tensor:
         return operand
     if isinstance(operand, Parameter):
         return operand.everywhere()
-    bound = our_operator("identity").bind([shape_of(operand)], {})
+    bound = ops.identity.op.bind([shape_of(operand)], {})
     return place(operand, bound.input_layouts(rules.data_parallel(bound, current_world().size))[0])
 
 
