@@ -15,7 +15,7 @@ from spmdsim.dialects.mindspore.context import Parallel, Sharing, checked_strate
 from spmdsim.dialects.mindspore.layout import MindSporeLayout, from_tensor_map, is_whole
 from spmdsim.dialects.mindspore.parameter import Parameter
 from spmdsim.dialects.mindspore.tensors import host
-from spmdsim.dialects.missing import bound, each, not_covered, refuse
+from spmdsim.dialects.missing import Worded, bound, each, refuse
 from spmdsim.dialects.session import current_world
 from spmdsim.errors import InputError, UsageTypeError, unknown
 from spmdsim.reading import read_json, readable
@@ -32,22 +32,24 @@ _IGNORED = (
     "comm_fusion", "disable_gradient_fp32_sync", "enable_fp32_communication", "no_init_parameters_in_compile",
     "transformer_opt",
 )  # fmt: skip
-_NEAREST = each({
-    "compile compile_and_run": "a call: programs run as they are",
-    "train eval set_train parameters get_parameters parameters_dict trainable_params": "the same word of the network inside",
-    "set_micro_batch enable_grad_accumulation": "a loop over smaller batches",
-    "dump_local_norm enable_device_local_norm print_local_norm": "spmdsim.nn.global_norm",
-    "set_group_ckpt_save_file": "Mesh.groups of a Layout's mesh",
-})  # fmt: skip
 
 
-class AutoParallel:
+class AutoParallel(Worded):
     """Run a training step, a function or cell, in parallel; an InputError for another mode.
 
     ``"semi_auto"``: configured operators use their strategies, all others are data parallel. ``"sharding_propagation"``
     spreads the strategies of configured operators, and ``"recursive_programming"`` finds all by the double recursion: the
     first call runs replicated and is recorded, later calls run with what was found.
     """
+
+    ORIGINAL = "mindspore.AutoParallel"
+    NEAREST = each({
+        "compile compile_and_run": "a call: programs run as they are",
+        "train eval set_train parameters get_parameters parameters_dict trainable_params": "the same word of the network inside",
+        "set_micro_batch enable_grad_accumulation": "a loop over smaller batches",
+        "dump_local_norm enable_device_local_norm print_local_norm": "spmdsim.nn.global_norm",
+        "set_group_ckpt_save_file": "Mesh.groups of a Layout's mesh",
+    })  # fmt: skip
 
     def __init__(self, network: Callable[..., Any], parallel_mode: str = "semi_auto") -> None:
         if parallel_mode not in MODES:
@@ -147,14 +149,10 @@ class AutoParallel:
         self.settings = replace(self.settings, **changes)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or name in ("network", "parallel_mode", "program", "settings"):
-            raise AttributeError(name)
         if name in _IGNORED:
             return lambda *arguments, **options: None
-        if hasattr(self.__dict__.get("network"), name):
-            return getattr(self.network, name)
-        there = (*(word for word in dir(type(self)) if word[0] != "_"), *_IGNORED)
-        raise not_covered("mindspore.AutoParallel", name, there, _NEAREST)
+        network = vars(self).get("network")
+        return getattr(network, name) if hasattr(network, name) else super().__getattr__(name)
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
         """One call; results of one element come back as numbers, the same on every rank."""
