@@ -58,9 +58,8 @@ def element_type(dtype: Any) -> np.dtype:
         kind: np.dtype = np.dtype(dtype)
         return kind
     except TypeError:
-        raise unknown(
-            f"no element type is called {dtype!r}", str(dtype), TYPE_NAMES, UsageTypeError
-        ) from None
+        text = f"no element type is called {dtype!r}"
+        raise unknown(text, str(dtype), TYPE_NAMES, UsageTypeError) from None
 
 
 def in_default_type(result: Any, operands: Iterable[Any]) -> Any:

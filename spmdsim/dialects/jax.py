@@ -65,11 +65,9 @@ class PartitionSpec(Worded, tuple[Any, ...]):
         return hash((tuple(self), self.unreduced))
 
     def __repr__(self) -> str:
-        entries = [repr(entry) for entry in self]
-        if self.unreduced:
-            names = ", ".join(map(repr, sorted(self.unreduced)))
-            entries.append(f"unreduced={{{names}}}")
-        return f"PartitionSpec({', '.join(entries)})"
+        names = ", ".join(map(repr, sorted(self.unreduced)))
+        unreduced = [f"unreduced={{{names}}}"] if names else []
+        return f"PartitionSpec({', '.join([*map(repr, self), *unreduced])})"
 
 
 P = PartitionSpec
@@ -99,28 +97,23 @@ def layout(mesh: Mesh, spec: str | PartitionSpec | Sequence[Any], ndim: int) -> 
     if not isinstance(mesh, Mesh) or not isinstance(spec, (tuple, list)):
         raise UsageTypeError(f"layout takes a Mesh and P(...), not {mesh!r} and {spec!r}")
     entries = list(spec)
-    if len(entries) > ndim:
-        raise LayoutError(
-            f"{PartitionSpec(*entries)} has {len(entries)} entries, but the tensor has {ndim} dims"
-        )
+    if (count := len(entries)) > ndim:
+        raise LayoutError(f"{PartitionSpec(*entries)} has {count} entries, but the tensor has {ndim} dims")
     unreduced = sorted(spec.unreduced) if isinstance(spec, PartitionSpec) else ()
     return Layout(mesh, entries + [None] * (ndim - len(entries)), unreduced)
 
 
 def spec_of(layout: Layout) -> PartitionSpec:
     """The spec of a layout, one entry per dim; a ValueError where it waits for another reduction than a sum."""
-    if layout.reduce_op not in (None, "sum"):
-        raise LayoutError(
-            f"a partition spec can wait for a sum only, but the layout waits for {layout.reduce_op}"
-        )
+    if (op := layout.reduce_op) not in (None, "sum"):
+        raise LayoutError(f"a partition spec can wait for a sum only, but the layout waits for {op}")
     entries = [None if not entry else entry[0] if len(entry) == 1 else entry for entry in layout.dims]
     return PartitionSpec(*entries, unreduced=layout.partial_axes)
 
 
 def check_even(layout: Layout, shape: Sequence[int], what: str = "the array") -> None:
     """Refuse a shape that the layout does not split evenly, as ``jax.device_put`` does: a ValueError names the dim."""
-    uneven = first_uneven(layout, shape)
-    if uneven:
+    if uneven := first_uneven(layout, shape):
         raise LayoutError(f"{what} of shape {tuple(shape)} cannot be placed: {uneven}")
 
 

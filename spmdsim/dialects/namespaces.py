@@ -94,10 +94,8 @@ def find_words(module: str) -> Callable[[str], Any]:
         imitated = imitation(*words.imitated) if words.imitated else None
         if imitated is not None and hasattr(imitated, name):
             return getattr(imitated, name)
-        there = (
-            [] if name.startswith("_") else names() + [other for other in dir(imitated) if other[0] != "_"]
-        )
-        raise not_covered(module, name, there, words.nearest)
+        others = [other for other in dir(imitated) if other[0] != "_"]
+        raise not_covered(module, name, [] if name.startswith("_") else names() + others, words.nearest)
 
     def __getattr__(name: str) -> Any:
         value = find(name)

@@ -63,20 +63,6 @@ def alone() -> str:
 _tracks = [True]
 
 
-class set_grad_enabled(ContextDecorator):
-    """From here on, or in the ``with`` block, results remember how they were computed, or do not."""
-
-    def __init__(self, mode: bool) -> None:
-        self._before = _tracks[0]
-        _tracks[0] = bool(mode)
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *error: object) -> None:
-        _tracks[0] = self._before
-
-
 class no_grad(ContextDecorator):
     """In the ``with`` block, or in the function that it decorates, nothing is remembered for ``backward()``."""
 
@@ -97,6 +83,17 @@ class enable_grad(no_grad):
     """The opposite of :class:`no_grad`, inside of one."""
 
     mode = True
+
+
+class set_grad_enabled(no_grad):
+    """From here on, or in the ``with`` block, results remember how they were computed, or do not."""
+
+    def __init__(self, mode: bool) -> None:
+        self.mode, self._before = bool(mode), [_tracks[0]]
+        _tracks[0] = self.mode
+
+    def __enter__(self) -> None:
+        """It holds already."""
 
 
 def tracking() -> bool:

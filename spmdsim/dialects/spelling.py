@@ -45,9 +45,8 @@ def parse_mindspore(
         return from_tensor_map(matrix, entries, order, None if alias is None else written.parse_names(alias))
     if alias is None:
         raise InputError(f"tensor map {tensor_map!r} uses names, so the aliases must be given, such as dp,mp")
-    return MindSpore(matrix, written.parse_names(alias), order, tuple_order=tuple_order)(
-        *map(written.dim_entry, entries)
-    )
+    whole = MindSpore(matrix, written.parse_names(alias), order, tuple_order=tuple_order)
+    return whole(*map(written.dim_entry, entries))
 
 
 def parse_oneflow(placement: str, sbp: str, ndim: int, *, sort_ranks: bool = False) -> Layout:

@@ -128,9 +128,8 @@ def parse_placements(text: str) -> tuple[tuple[Placement, ...], dict[int, int]]:
     while at < len(inner):
         match = _ENTRY.match(inner, at)
         if match is None or match.end() == at:
-            raise LayoutError(
-                f"{inner[at:].strip()!r} in {text!r} is not a placement; write S(dim), R or P(op), one per mesh axis"
-            )
+            entry, form = inner[at:].strip(), "S(dim), R or P(op), one per mesh axis"
+            raise LayoutError(f"{entry!r} in {text!r} is not a placement; write {form}")
         if match["strided"]:
             factors[len(placements)] = int(match["factor"])
         dim = match["dim"] or match["short"] or match["sdim"]
@@ -155,9 +154,7 @@ def layout(mesh: Mesh, placements: str | Sequence[Placement], ndim: int) -> Layo
     """
     if not isinstance(mesh, Mesh):
         raise UsageTypeError(f"layout takes a spmdsim.core.Mesh, not {mesh!r}")
-    factors: dict[int, int] = {}
-    if isinstance(placements, str):
-        placements, factors = parse_placements(placements)
+    placements, factors = parse_placements(placements) if isinstance(placements, str) else (placements, {})
     nested = Layout.from_placements(mesh, placements, ndim)
     if not factors:
         return nested
@@ -173,16 +170,14 @@ def text(layout: Layout) -> str:
     """
     index = layout.mesh.axes.index
     words = []
-    for axis, placement in zip(layout.mesh.axes, layout.placements):
-        if isinstance(placement, core.Shard):
-            entry = layout.dims[placement.dim]
+    for axis, placement in zip(layout.mesh.axes, map(with_words, layout.placements)):
+        if isinstance(placement, Shard):
+            entry, dim = layout.dims[placement.dim], f"dim={placement.dim}"
             before = [a for a in entry[: entry.index(axis)] if index(a) > index(axis)]
             factor = layout.mesh.axis_size(*before)
-            dim = f"dim={placement.dim}"
             words.append(f"_StridedShard({dim}, sf={factor})" if before and factor > 1 else f"Shard({dim})")
         else:
-            op = placement.op if isinstance(placement, core.Partial) else None
-            words.append("Replicate()" if op is None else f"Partial({_theirs(op)})")
+            words.append("Replicate()" if placement.is_replicate() else f"Partial({placement.reduce_op})")
     return f"({', '.join(words)})"
 
 
@@ -197,8 +192,7 @@ def chunk_bounds(
     >>> [chunk_bounds(mesh, "S(0)", (5,), r) for r in range(4)]
     [((0, 2),), ((2, 2),), ((4, 1),), ((5, 0),)]
     """
-    if isinstance(placements, str):
-        placements, _ = parse_placements(placements)
+    placements = parse_placements(placements)[0] if isinstance(placements, str) else placements
     nested = Layout.from_placements(mesh, placements, len(shape))
     coords = dict(zip(mesh.axes, mesh.coords(rank)))
     bounds = []

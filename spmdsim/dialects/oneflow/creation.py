@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from spmdsim.dialects.functions import numbers
-from spmdsim.dialects.host import element_type
+from spmdsim.dialects.host import element_type, host
+from spmdsim.dialects.missing import refuse
 from spmdsim.dialects.oneflow import placements
 from spmdsim.dialects.oneflow.placements import device as Device
 from spmdsim.dialects.oneflow.placements import placement as Placement
@@ -54,16 +55,13 @@ def _is_global(placement: Placement | None, sbp: Any) -> bool:
 
 
 def _global(
-    source: Any, shape: tuple[int, ...], placement: Any, sbp: Any, requires_grad: bool, kind: np.dtype | None = None
-) -> GlobalTensor:  # fmt: skip
-    """A global tensor of an array, or of a type from a function, if all ranks mean the same one."""
-    world, data = current_world(), source if kind is None else None
-    check_agreed(placement, sbp, world, data)
-    placements.check_sizes(placement, sbp, shape)
-    layout = placements.layout(placement, sbp, len(shape))
-    value = CoreTensor.from_global(
-        source, layout, world, shape=shape, dtype=source.dtype if kind is None else kind
-    )
+    source: Any, shape: tuple[int, ...], kind: np.dtype, placement: Any, sbp: Any, requires_grad: bool
+) -> GlobalTensor:
+    """A global tensor of an array or of a function that gives its blocks, if all ranks mean the same one."""
+    world = current_world()
+    check_agreed(placement, sbp, world, None if callable(source) else source)
+    layout = placements.check_sizes(placement, sbp, shape)
+    value = CoreTensor.from_global(source, layout, world, shape=shape, dtype=kind)
     return GlobalTensor(value, placement).requires_grad_(requires_grad)
 
 
@@ -83,25 +81,14 @@ def tensor(
             data, placement or sbp differ; a dim too short to be split.
         TypeError: data that are no numbers.
     """
-    if isinstance(data, LocalTensor):
-        data = data.numpy()
-    elif isinstance(data, GlobalTensor):
+    if isinstance(data, GlobalTensor):
         raise OneFlowError("the data of a tensor are numbers, but got a global tensor; nearest: x.to_global")
-    try:
-        array = np.asarray(data, None if dtype is None else element_type(dtype))
-    except ValueError:
-        array = np.asarray(None)
-    if array.dtype.kind not in "biufc":
-        raise UsageTypeError(f"the data of a tensor are numbers in lists of one length, not {data!r:.60}")
-    if dtype is None and array.dtype == np.float64 and not isinstance(data, np.ndarray | np.generic):
-        array = array.astype(np.float32)
+    array = host(data.numpy() if isinstance(data, LocalTensor) else data, dtype).numpy()
     if not _is_global(placement, sbp):
         return _local([array.copy() for _ in current_world().ranks], device, requires_grad)
-    if device is not None:
-        raise OneFlowError(
-            f"a global tensor has a placement and an sbp, a local one a device; got {device} too"
-        )
-    return _global(array, array.shape, placement, sbp, requires_grad)
+    text = f"a global tensor has a placement and an sbp, a local one a device; got {device} too"
+    refuse({text: device is not None}, OneFlowError)
+    return _global(array, array.shape, array.dtype, placement, sbp, requires_grad)
 
 
 as_tensor = tensor
@@ -167,7 +154,7 @@ def _drawn(
     """Random numbers: keyed by the global index if global, different on every rank if local."""
     seed = next_seed()
     if _is_global(placement, sbp):
-        return _global(lambda index: block(index, seed), shape, placement, sbp, requires_grad, kind)
+        return _global(lambda index: block(index, seed), shape, kind, placement, sbp, requires_grad)
     ranks = current_world().ranks
     arrays = [draw(np.random.default_rng([seed, rank]), shape).astype(kind) for rank in ranks]
     return _local(arrays, device, requires_grad)
@@ -204,8 +191,7 @@ def randint(
     shape, wide, kind = _shape((size,)), np.dtype(np.float64), element_type(dtype)
 
     def block(index: Any, seed: int) -> np.ndarray:
-        whole = low + np.floor(uniform_block(index, shape, wide, seed) * (high - low))
-        return np.asarray(whole, kind)
+        return np.asarray(low + np.floor(uniform_block(index, shape, wide, seed) * (high - low)), kind)
 
     return _drawn(shape, block, lambda r, s: r.integers(low, high, size=s), kind, **where)
 
@@ -231,30 +217,24 @@ def full(
 ) -> AnyTensor:
     """One value everywhere."""
     kind = dtype or (np.float32 if isinstance(fill_value, float) else None)
-    return _plain(np.full(_shape((size,)), fill_value), kind, dict(placement=placement, sbp=sbp, **more))
+    shape = _shape(size if isinstance(size, tuple) else (size,))
+    return _plain(np.full(shape, fill_value), kind, dict(placement=placement, sbp=sbp, **more))
 
 
-def _filled(about: str, value: float) -> Callable[..., AnyTensor]:
-    def create(*size: Any, dtype: Any = np.float32, **where: Any) -> AnyTensor:
-        return _plain(np.full(_shape(size), value), dtype, where)
+def _filled(what: str, value: float) -> tuple[Callable[..., AnyTensor], Callable[..., AnyTensor]]:
+    def of_size(*size: Any, dtype: Any = np.float32, **where: Any) -> AnyTensor:
+        return full(size, value, dtype, **where)
 
-    create.__doc__ = about
-    return create
-
-
-def _alike(about: str, value: float) -> Callable[..., AnyTensor]:
-    def create(x: Any, dtype: Any = None) -> AnyTensor:
+    def like(x: Any, dtype: Any = None) -> AnyTensor:
         where = {"placement": x.placement, "sbp": x.sbp} if x.is_global else {"device": x.device}
         return full(tuple(x.shape), value, dtype or x.dtype, **where)
 
-    create.__doc__ = about
-    return create
+    of_size.__doc__, like.__doc__ = f"{what}.", f"{what} of a tensor's shape, where it is."
+    return of_size, like
 
 
-zeros, ones = _filled("Zeros.", 0.0), _filled("Ones.", 1.0)
-empty = _filled("Zeros, too: nothing here is left to chance.", 0.0)
-zeros_like = _alike("Zeros of a tensor's shape, where it is.", 0)
-ones_like = _alike("Ones of a tensor's shape, where it is.", 1)
+(zeros, zeros_like), (ones, ones_like) = _filled("Zeros", 0), _filled("Ones", 1)
+empty, _ = _filled("Zeros, too: nothing here is left to chance", 0)
 
 
 def eye(n: int, m: int | None = None, *, dtype: Any = np.float32, **where: Any) -> AnyTensor:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from spmdsim import linalg
 from spmdsim.core import Layout, Mesh
 from spmdsim.dialects.functions import NETWORK, TORCH, extreme
 from spmdsim.dialects.host import in_default_type
-from spmdsim.dialects.missing import told
+from spmdsim.dialects.missing import refuse, told
 from spmdsim.dialects.oneflow.sbp import OneFlowError
 from spmdsim.dialects.oneflow.tensors import GlobalTensor, LocalTensor, agreement, check_one_placement
 from spmdsim.dialects.session import tracking
@@ -33,15 +33,12 @@ def lifted(function: Callable[..., Any], name: str = "") -> Callable[..., Global
     def call(*operands: Any, **options: Any) -> Any:
         flattened = flat([*operands, *options.values()])
         local = next((x for x in flattened if isinstance(x, LocalTensor)), None)
-        placements = [
-            x.placement for x in flattened if not isinstance(x, LocalTensor) and hasattr(x, "placement")
-        ]
+        others = (x for x in flattened if not isinstance(x, LocalTensor))
+        placements = [x.placement for x in others if hasattr(x, "placement")]
         if local is not None and not placements:
             return _locally(function, local, operands, options)
-        if local is not None or not placements:
-            raise OneFlowError(
-                "Expected global tensors, but got local ones; nearest: x.to_global(placement, sbp) before"
-            )
+        text = "Expected global tensors, but got local ones; nearest: x.to_global(placement, sbp) before"
+        refuse({text: local is not None or not placements}, OneFlowError)
         check_one_placement(*placements)
         with agreement.same_code():
             values = [by_part(x, _value) for x in operands]
@@ -78,28 +75,19 @@ def _locally(function: Callable[..., Any], local: LocalTensor, operands: Any, op
         return function(*(by_part(x, of) for x in operands), **named)
 
     results = [on(k) for k in range(len(local.shards))]
-    arrays = iter(zip(*(flat([result]) for result in results)))
-    return by_part(
-        results[0], lambda _: LocalTensor([x.full() for x in next(arrays)], local.world, local.kind)
-    )
+    arrays = zip(*(flat([result]) for result in results))
+    shards = ([x.full() for x in parts] for parts in arrays)
+    return by_part(results[0], lambda _: LocalTensor(next(shards), local.world, local.kind))
 
 
 #: Functions and methods by OneFlow's names.
 TABLE: dict[str, Row] = {
-    **{name: row for name, row in TORCH.items() if name not in ("max", "min")},
+    **TORCH,
     "cast": Row(core.cast),
-    "max": extreme("max", tied=True),
-    "min": extreme("min", tied=True),
+    **{name: extreme(name, tied=True) for name in ("max", "min")},
 }
 #: Those that networks use only.
-NETWORK_TABLE: dict[str, Row] = {
-    **NETWORK,
-    "quick_gelu": Row(lambda input: core.gelu(input, "sigmoid"), "QuickGELU"),
-}
-
-
-def _cast_to(word: str, kind: str) -> Callable[..., GlobalTensor]:
-    return lifted(lambda x: core.cast(x, np.dtype(kind)), word)
+NETWORK_TABLE = NETWORK | {"quick_gelu": Row(lambda input: core.gelu(input, "sigmoid"), "QuickGELU")}
 
 
 def _shaped_like(name: str) -> Callable[..., GlobalTensor]:
@@ -121,10 +109,8 @@ METHODS: dict[str, Callable[..., Any]] = {
     "contiguous": lambda x: x,
     "cpu": lambda x: x.to("cpu"),
     "cuda": lambda x: x.to("cuda"),
-    "dim": lambda x: x.ndim,
-    "ndimension": lambda x: x.ndim,
-    "numel": lambda x: math.prod(x.shape),
-    "nelement": lambda x: math.prod(x.shape),
+    **dict.fromkeys(("dim", "ndimension"), lambda x: x.ndim),
+    **dict.fromkeys(("numel", "nelement"), lambda x: math.prod(x.shape)),
     "is_floating_point": lambda x: bool(x.dtype.is_floating_point),
     "size": lambda x, dim=None: x.shape if dim is None else x.shape[dim],
     "tolist": lambda x: x.numpy().tolist(),
@@ -138,15 +124,13 @@ METHODS: dict[str, Callable[..., Any]] = {
     "view": FUNCTIONS["reshape"],
     "view_as": _shaped_like("reshape"),
     "where": lambda x, condition, other: FUNCTIONS["where"](condition, x, other),
-    **{word: _cast_to(word, kind) for word, kind in _TYPES.items()},
+    **{word: lifted(partial(core.cast, dtype=np.dtype(kind)), word) for word, kind in _TYPES.items()},
 }
 cast, cat, concat = (FUNCTIONS[name] for name in ("cast", "cat", "concat"))
 
 _FUNCTIONAL = {*NETWORK_TABLE, "log_softmax", *(name for name, row in TABLE.items() if row.layer)}
 #: Functions of ``nn.functional``: those of networks, those that have a layer, and log_softmax.
-NETWORK_FUNCTIONS = {
-    name: lifted({**TABLE, **NETWORK_TABLE}[name].call, name) for name in sorted(_FUNCTIONAL)
-}
+NETWORK_FUNCTIONS = {name: lifted((TABLE | NETWORK_TABLE)[name].call, name) for name in sorted(_FUNCTIONAL)}
 #: Functions of ``linalg``.
 LINALG: dict[str, Callable[..., Any]] = {
     **{name: lifted(getattr(linalg, name)) for name in ("cross", "det", "inv", "vector_norm")},

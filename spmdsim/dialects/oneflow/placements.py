@@ -8,7 +8,6 @@ an n-D array of ranks, whose shape is the mesh), ``oneflow/core/job/nd_sbp_util.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -172,11 +171,10 @@ def sbp_of(layout: Layout) -> tuple[Sbp, ...]:
     return tuple(sbp_module.from_placement(placement) for placement in layout.placements)
 
 
-def check_sizes(placement: placement, sbp: SbpLike, shape: Sequence[int]) -> None:
+def check_sizes(placement: placement, sbp: SbpLike, shape: Sequence[int]) -> Layout:
     """OneFlow's size rule: when a mesh axis splits a dim, every rank's part so far is at least that long, or empty."""
-    rest = list(shape)
-    entries = sbp_module.as_tuple(sbp, placement.ndim)
-    layout(placement, entries, len(rest))
+    rest, entries = list(shape), sbp_module.as_tuple(sbp, placement.ndim)
+    where = layout(placement, entries, len(rest))
     for axis, (entry, parts) in enumerate(zip(entries, placement.shape)):
         if entry.axis is None or shape[entry.axis] == 0:
             continue
@@ -186,6 +184,7 @@ def check_sizes(placement: placement, sbp: SbpLike, shape: Sequence[int]) -> Non
                 f"logical_shape: {tuple(shape)}, parallel_num: {parts} (mesh axis {axis}, smallest part left: {rest[entry.axis]})"
             )
         rest[entry.axis] //= parts
+    return where
 
 
 def local_range(placement: placement, sbp: SbpLike, shape: Sequence[int], rank: int) -> Bounds:
@@ -194,8 +193,7 @@ def local_range(placement: placement, sbp: SbpLike, shape: Sequence[int], rank: 
     >>> local_range(placement("cpu", [[0, 1], [2, 3]]), "(S(0), S(1))", (5, 5), 1)
     ((0, 3), (3, 5))
     """
-    check_sizes(placement, sbp, shape)
-    return layout(placement, sbp, len(shape)).bounds(shape, rank)
+    return check_sizes(placement, sbp, shape).bounds(shape, rank)
 
 
 def local_shape(placement: placement, sbp: SbpLike, shape: Sequence[int], rank: int) -> tuple[int, ...]:
@@ -221,10 +219,9 @@ def logical_shape_of(placement: placement, sbp: SbpLike, locals_: Sequence[Seque
     (5, 5)
     """
     entries = sbp_module.as_tuple(sbp, placement.ndim)
-    if len(locals_) != math.prod(placement.shape):
-        raise OneFlowError(
-            f"{placement} has {math.prod(placement.shape)} ranks, but {len(locals_)} local shapes were given"
-        )
+    ranks, count = len(placement.order), len(locals_)
+    if count != ranks:
+        raise OneFlowError(f"{placement} has {ranks} ranks, but {count} local shapes were given")
     layout(placement, entries, len(locals_[0]))
     shapes = [(rank, tuple(shape)) for rank, shape in zip(placement.order, locals_)]
     for entry, parts in reversed([*zip(entries, placement.shape)]):
@@ -261,8 +258,7 @@ def broadcast_groups(placement: placement, sbp: SbpLike) -> tuple[tuple[int, ...
     >>> broadcast_groups(placement("cpu", [[0, 1], [2, 3]]), "(B, S(0))")
     ((0, 2), (1, 3))
     """
-    entries = sbp_module.as_tuple(sbp, placement.ndim)
-    axes = [axis for axis, entry in zip(placement.mesh.axes, entries) if entry == sbp_module.broadcast]
+    axes = layout(placement, sbp, sbp_module.MAX_SPLIT_AXIS).replicated_axes
     return placement.mesh.groups(*axes) if axes else ()
 
 

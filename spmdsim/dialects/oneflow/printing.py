@@ -110,9 +110,7 @@ def _style(numbers: np.ndarray, options: PrintOptions, exponents: bool | None = 
     """With exponents where numbers differ much, as whole numbers with a point, or with digits behind it."""
     whole = bool((numbers == np.ceil(numbers)).all())
     if exponents is None:
-        largest, least = (
-            reduce(np.abs(numbers), initial=np.nan) for reduce in (np.fmax.reduce, np.fmin.reduce)
-        )
+        largest, least = (f.reduce(np.abs(numbers), initial=np.nan) for f in (np.fmax, np.fmin))
         exponents = bool(largest > 1000 * least or largest > 1e8 or (not whole and least < 1e-4))
     if exponents:
         return f"{{:.{options.precision}e}}".format

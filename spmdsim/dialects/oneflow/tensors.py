@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import repeat
 from operator import getitem, methodcaller
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
@@ -20,7 +20,7 @@ from spmdsim.core import Layout
 from spmdsim.core.step import Step
 from spmdsim.core.tape import OpNode
 from spmdsim.dialects.layouts import GradientMove, laid_out
-from spmdsim.dialects.missing import each, not_covered
+from spmdsim.dialects.missing import each, not_covered, refuse
 from spmdsim.dialects.oneflow import OF_TENSORS, placements
 from spmdsim.dialects.oneflow.dtypes import dtype as ElementType
 from spmdsim.dialects.oneflow.placements import device
@@ -130,17 +130,14 @@ class LocalTensor(TensorSymbols):
         return LocalTensor([x.copy() for x in self.shards], self.world, self.kind)
 
     def _apply(self, function: Any, *operands: Any) -> LocalTensor:
-        if any(isinstance(x, GlobalTensor) for x in operands):
-            raise OneFlowError(
-                "a local and a global tensor cannot be combined; nearest: to_global or to_local first"
-            )
+        text = "a local and a global tensor cannot be combined; nearest: to_global or to_local first"
+        refuse({text: any(isinstance(x, GlobalTensor) for x in operands)}, OneFlowError)
         columns = [x.shards if isinstance(x, LocalTensor) else repeat(x) for x in operands]
         return LocalTensor([*map(function, *columns)], self.world, self.kind)
 
     def become(self, other: LocalTensor) -> LocalTensor:
         """Other values of the same shape from now on."""
-        if other.shape != self.shape:
-            raise OneFlowError(f"a tensor of shape {self.shape} cannot become one of shape {other.shape}")
+        check_same_shape(self.shape, other.shape)
         self.shards = [new.astype(old.dtype) for new, old in zip(other.shards, self.shards)]
         return self
 
@@ -176,8 +173,8 @@ class LocalTensor(TensorSymbols):
         raise OneFlowError("Expected global tensor for to_local but got local tensor!")
 
     def to_global(
-        self, placement: Placement | None = None, sbp: Any = None, *, check_meta: bool = True, copy: bool = False
-    ) -> GlobalTensor:  # fmt: skip
+        self, placement: Any = None, sbp: Any = None, *, check_meta: bool = True, copy: bool = False
+    ) -> GlobalTensor:
         """Take the local tensors as components of a global one.
 
         The only communication is along broadcast axes, from the first rank of each group, whose values
@@ -187,18 +184,15 @@ class LocalTensor(TensorSymbols):
             RuntimeError: no placement or sbp, ranks that passed different ones, or local shapes that do not fit
                 together.
         """
-        if placement is None or sbp is None:
-            raise OneFlowError(
-                "Converting a local tensor to global tensor must have placement and sbp parameters."
-            )
+        text = "Converting a local tensor to global tensor must have placement and sbp parameters."
+        refuse({text: placement is None or sbp is None}, OneFlowError)
         check_agreed(placement, sbp, self.world)
         layout = placements.layout(placement, sbp, self.shards[0].ndim)
         shape = self._logical_shape(placement, sbp, check_meta)
         sent = _from_first(self, layout, shape)
         if not copy:
-            for k, rank in enumerate(self.world.ranks):
-                if rank in layout.mesh and self.shards[k].shape == sent[k].shape:
-                    self.shards[k] = sent[k]
+            ranked = zip(self.world.ranks, self.shards, sent)
+            self.shards = [b if r in layout.mesh and a.shape == b.shape else a for r, a, b in ranked]
         return GlobalTensor(CoreTensor.from_local(sent, layout, self.world, shape=shape), placement)
 
     def _logical_shape(self, placement: Placement, sbp: Any, check_meta: bool) -> tuple[int, ...]:
@@ -244,16 +238,15 @@ def _from_first(tensor: LocalTensor, layout: Layout, shape: tuple[int, ...]) -> 
     axes = tuple(a for a in layout.replicated_axes if layout.mesh.axis_size(a) > 1)
     if not axes:
         return list(tensor.shards)
-    mesh, world, op = layout.mesh, tensor.world, "any" if tensor.dtype == bool else "sum"
+    mesh, op = layout.mesh, "any" if tensor.dtype == bool else "sum"
     partial = Layout(mesh, layout.dims, [(axis, op) for axis in axes])
     first = {rank for rank in mesh.rank_list if mesh.group(rank, *axes)[0] == rank}
     contributions = [
         shard if rank in first else np.zeros(shard.shape if rank in mesh else (0,) * shard.ndim, shard.dtype)
-        for rank, shard in zip(world.ranks, tensor.shards)
+        for rank, shard in zip(tensor.world.ranks, tensor.shards)
     ]
     step = Step("all_reduce", axes, partial, Layout(mesh, layout.dims), shape, op)
-    shards: list[np.ndarray] = world.run(step, contributions)
-    return shards
+    return [*tensor.world.run(step, contributions)]
 
 
 class GlobalTensor(TensorSymbols):
@@ -343,8 +336,7 @@ class GlobalTensor(TensorSymbols):
         """On devices of another type, or with other elements."""
         if isinstance(where, str | device):
             return self.to_global(Placement(device(where).type, self.placement.ranks))
-        cast: GlobalTensor = self.cast(np.dtype(where))
-        return cast
+        return cast(GlobalTensor, self.cast(np.dtype(where)))
 
     def to_local(self, *, copy: bool = False) -> LocalTensor:
         """Each rank's component."""
@@ -360,12 +352,18 @@ class GlobalTensor(TensorSymbols):
     def __repr__(self) -> str:
         """Its values, which all ranks of the placement must ask for together, and where it lives."""
         where, value = [f"placement={self.placement}", f"sbp={self.sbp}"], self.value
-        made_by = value.node.recipe.op.name if isinstance(value.node, OpNode) else "global_to_global"
-        history = f"grad_fn=<{made_by}_backward>" if value.node else "requires_grad=True"
-        after = [history] if value.requires_grad else []
+        operator = value.node.recipe.op.name if isinstance(value.node, OpNode) else "global_to_global"
+        history = f"grad_fn=<{operator}_backward>" if value.node else "requires_grad=True"
+        after = [history] * value.requires_grad
         if not value.world.has_data:
             return without_values(self.shape, value.dtype, [*where, *after])
         return shown(self.numpy(), where, after)
+
+
+def check_same_shape(old: Size, new: Size) -> None:
+    """Refuse to become something of another shape."""
+    if old != new:
+        raise OneFlowError(f"a tensor of shape {old} cannot become one of shape {new}")
 
 
 def becoming(old: CoreTensor, new: CoreTensor) -> CoreTensor:
@@ -374,10 +372,7 @@ def becoming(old: CoreTensor, new: CoreTensor) -> CoreTensor:
         raise OneFlowError(
             "a leaf Tensor that requires grad is being used in an in-place operation; nearest: x = x + y, or oneflow.no_grad()"
         )
-    if old.shape != new.shape:
-        raise OneFlowError(
-            f"a tensor of shape {Size(old.shape)} cannot become one of shape {Size(new.shape)}"
-        )
+    check_same_shape(Size(old.shape), Size(new.shape))
     value = laid_out(new if new.dtype == old.dtype else core.cast(new, old.dtype), old.layout)
     if old.requires_grad and not value.requires_grad:
         value = CoreTensor(value.world, value.meta, value.held, True, old.name, value.origin)

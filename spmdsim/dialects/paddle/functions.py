@@ -187,7 +187,7 @@ TABLE: dict[str, Row] = {
         "x y",
     ),
     **same(core, "mm=matmul", "input mat2"),
-    **same(core, "clone=identity repeat_interleave=repeat transpose", "x"),
+    **same(core, "clone=identity repeat_interleave=repeat", "x"),
     **same(core, "median", "x axis keepdim"),
     **same(core, "sort", "x axis"),
     **same(core, "matmul", "x y transpose_x transpose_y"),
@@ -233,6 +233,7 @@ TABLE: dict[str, Row] = {
     "take_along_axis": Row(lambda arr, indices, axis: core.take_along_axis(arr, indices, axis)),
     "topk": Row(lambda x, k, axis=None, largest=True, sorted=True: core.topk(x, int(k), -1 if axis is None else axis, largest)),
     "trace": Row(lambda x, offset=0: linalg.trace(x, offset=offset)),
+    "transpose": Row(lambda x, perm: core.transpose(x, perm)),
     "unique": Row(_unique),
     "zeros_like": Row(lambda x: core.multiply(x.detach(), 0)),
 }  # fmt: skip
