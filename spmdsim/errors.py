@@ -87,6 +87,8 @@ class UsageTypeError(SpmdError, TypeError):
 def context(**facts: object) -> Iterator[None]:
     """Add facts to a :class:`SpmdError` that passes through, and hide where inside us it arose.
 
+    A fact may be a function, which is called when there is an error.
+
     >>> from spmdsim.errors import LayoutError
     >>> try:
     ...     with context(shape=(3, 4)):
@@ -99,7 +101,7 @@ def context(**facts: object) -> Iterator[None]:
         yield
     except SpmdError as error:
         for key, value in facts.items():
-            error.facts.setdefault(key, value)
+            error.facts.setdefault(key, value() if callable(value) else value)
         raise error from None
 
 

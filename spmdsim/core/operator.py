@@ -126,7 +126,8 @@ class Recipe:
                 strategy = bound.infer(layouts)
             except RuleError:
                 strategy = world.choose(bound, layouts, [meta.held for meta in metas])
-        bound.check(strategy)
+        else:
+            bound.check(strategy)
         world.check_mesh(strategy.mesh)
         inputs = tuple(map(Meta.with_layout, metas, bound.input_layouts(strategy)))
         plans = tuple(routed(meta, wanted.layout, world) for meta, wanted in zip(metas, inputs))
@@ -190,7 +191,7 @@ class Recipe:
 
 def routed(meta: Meta, layout: Layout, world: World) -> Route | None:
     """The way of a tensor into a layout; None where it lies so."""
-    same = layout.canonical == meta.layout.canonical
+    same = layout is meta.layout or layout.canonical == meta.layout.canonical
     return None if same else world.plan(meta.layout, layout, meta.shape, meta.dtype)
 
 

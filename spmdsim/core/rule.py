@@ -266,13 +266,13 @@ class BoundRule(ShortRepr):
     def infer(self, layouts: Sequence[Layout]) -> Strategy:
         """The strategy under which operands with these layouts are computed as they are; RuleError if none fits."""
         mesh = rules.common_mesh(layouts)
-        splits: dict[str, tuple[int, Axes]] = {}  # by factor: the first operand that has it, and its axes
+        splits: dict[str, list[tuple[int, Axes]]] = {}  # by factor: the operands that have it, and its axes
         for i, (term, layout) in enumerate(zip(self.inputs, layouts)):
             for factor, axes in self._factor_axes(term, layout.canonical, i).items():
-                rules.check_alike(self.rule, factor, splits.setdefault(factor, (i, axes)), (i, axes))
-        axes_of = {factor: axes for factor, (_, axes) in splits.items()}
+                splits.setdefault(factor, []).append((i, axes))
+        rules.check_axes(self.rule, splits)
+        axes_of = {factor: axes for factor, [(_, axes), *_] in splits.items()}
         strategy = Strategy.of(mesh, axes_of, self._passed(layouts, axes_of))
-        rules.check_axes_once(self.rule, splits)
         self.check(strategy)
         return strategy
 

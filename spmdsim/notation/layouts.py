@@ -26,13 +26,15 @@ if TYPE_CHECKING:
 class Immutable(Pictured):
     """An immutable value: equal and hashed by the arguments that make it, which caches look up."""
 
-    __slots__ = ("__dict__", "_hash", "made_of")
+    __slots__ = ("__dict__", "__hash__", "_hash", "made_of")
 
     made_of: tuple[object, ...]
     _hash: int
 
     def _settle(self, names: Sequence[str], *values: object) -> None:
-        for name, value in zip((*names, "made_of", "_hash"), (*values, values, hash(values))):
+        number = hash(values)  # whose own method answers in half of the time that a function here would take
+        facts = (*values, values, number, number.__int__)
+        for name, value in zip((*names, "made_of", "_hash", "__hash__"), facts):
             object.__setattr__(self, name, value)
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -40,9 +42,6 @@ class Immutable(Pictured):
 
     def __reduce__(self) -> tuple[type, tuple[object, ...]]:
         return (type(self), self.made_of)
-
-    def __hash__(self) -> int:
-        return self._hash
 
     def __eq__(self, other: object) -> bool:
         if self is other:

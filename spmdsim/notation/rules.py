@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -208,23 +208,26 @@ def of_strategy(bound: BoundRule, strategy: Strategy) -> Iterator[str]:
 # -- operands' layouts -------------------------------------------------------------------------------
 
 
-def check_alike(rule: Rule, factor: str, one: tuple[int, Axes], other: tuple[int, Axes]) -> None:
-    """Refuse a factor that two operands, given by their numbers, split by different axes."""
-    if one[1] != other[1]:
-        raise RuleError(
-            f"factor {factor!r} of the rule '{rule}' is split by {_in_words(one[1])} in "
-            f"operand {one[0]} but by {_in_words(other[1])} in operand {other[0]}; both must be the same"
-        )
+def check_axes(rule: Rule, splits: Mapping[str, Sequence[tuple[int, Axes]]]) -> None:
+    """Refuse a factor that operands split by different axes, and an axis that splits two factors.
 
-
-def check_axes_once(rule: Rule, axes_of: dict[str, tuple[int, Axes]]) -> None:
-    """Refuse an axis that splits two factors, each given with an operand that has it and its axes."""
+    ``splits``: per factor the operands that have it, by their numbers, and its axes there.
+    """
+    for factor, [(first, axes), *others] in splits.items():
+        for operand, there in others:
+            if there != axes:
+                raise RuleError(
+                    f"factor {factor!r} of the rule '{rule}' is split by {_in_words(axes)} in operand {first} but by "
+                    f"{_in_words(there)} in operand {operand}; both must be the same"
+                )
     used: dict[str, str] = {}
-    for factor, axis in ((factor, axis) for factor, (_, axes) in sorted(axes_of.items()) for axis in axes):
+    for factor, axis in (
+        (factor, axis) for factor, [(_, axes), *_] in sorted(splits.items()) for axis in axes
+    ):
         if axis in used:
             raise RuleError(
-                f"axis {axis!r} splits factor {used[axis]!r} (operand {axes_of[used[axis]][0]}) and factor "
-                f"{factor!r} (operand {axes_of[factor][0]}) of the rule '{rule}'; it can split only one"
+                f"axis {axis!r} splits factor {used[axis]!r} (operand {splits[used[axis]][0][0]}) and factor "
+                f"{factor!r} (operand {splits[factor][0][0]}) of the rule '{rule}'; it can split only one"
             )
         used[axis] = factor
 

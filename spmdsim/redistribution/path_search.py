@@ -299,12 +299,21 @@ def _moved(collective: str, members: int, here: PathState, there: PathState) -> 
     return held - math.prod(map(min, here.shape, there.shape))
 
 
+def one_step(
+    src: Layout, dst: Layout, shape: tuple[int, ...], kept: tuple[tuple[str, str], ...]
+) -> Step | None:
+    """The step that leads to a layout at once; None if it takes several."""
+    goal = Target(src, dst, shape)
+    there = [move for move in goal.moves(goal.start) if move.state == goal.goal]
+    return steps_of(there[:1], src, shape, kept)[0] if there else None
+
+
 def steps_of(
-    path: PathState, src: Layout, shape: tuple[int, ...], kept: tuple[tuple[str, str], ...]
+    moves: Sequence[Transition], src: Layout, shape: tuple[int, ...], kept: tuple[tuple[str, str], ...]
 ) -> list[Step]:
     """The steps of a path as values; some axes stay pending, with their reduction."""
     steps, layout, op = [], src, src.reduce_op
-    for move in path.moves:
+    for move in moves:
         partial = [(axis, str(op)) for axis in move.state.partial]
         after = Layout(src.mesh, move.state.dims, (*partial, *kept))
         reduces = move.collective in ("all_reduce", "reduce_scatter")

@@ -28,7 +28,7 @@ from spmdsim.redistribution.lower_bound import (
     lower_bound,
     reduced_axes,
 )
-from spmdsim.redistribution.path_search import STEP_PENALTY, Paths, PathState, search, steps_of
+from spmdsim.redistribution.path_search import STEP_PENALTY, Paths, PathState, one_step, search, steps_of
 from spmdsim.redistribution.price import (
     BYTES_ONLY,
     Prices,
@@ -36,6 +36,7 @@ from spmdsim.redistribution.price import (
     largest,
     largest_sizes,
     least_exchange,
+    most_received,
     price_exchange,
     price_step,
 )
@@ -174,6 +175,8 @@ class _Finder:
         src, dst = self.src, self.dst
         if src == dst:
             return [self._candidate((), LOCAL)]
+        if self.reduced and not self.everything and (unbeaten := self._unbeaten()) is not None:
+            return [unbeaten]
         plans = [] if self.reduced else self._exchanged((), src, self._arrivals)
         if plans and plans[0].kind == LOCAL and not self.everything:
             return plans
@@ -192,6 +195,16 @@ class _Finder:
             return self._exchanged((), self.src, self._arrivals)
         plans = self._reduced(self._search(self.src.reduced, math.inf), [])
         return plans + self._summed(plans)
+
+    def _unbeaten(self) -> Candidate | None:
+        """By bytes alone: the one step that leads there, if no rank receives more in it than some rank has to."""
+        src, dst, shape = self.src, self.dst, self.shape
+        if not self.prices.bytes_only or src.mesh.size > MOST_RANKS or 0 in shape or not shape:
+            return None
+        step = one_step(src, dst, shape, self.kept)
+        if step is None or most_received(step) > least_on_average(src, dst, shape).busiest:
+            return None
+        return self._candidate((step,), COLLECTIVES)
 
     def _summed(self, others: list[Candidate]) -> list[Candidate]:
         """By bytes alone: the direct reduction, if all others receive more than it and than they must."""
@@ -216,7 +229,7 @@ class _Finder:
     def _collectives(self, paths: Paths, allowed: bool) -> list[Candidate]:
         if paths.target is None:
             return []
-        steps = steps_of(paths.target, self.src, self.shape, self.kept)
+        steps = steps_of(paths.target.moves, self.src, self.shape, self.kept)
         return [self._candidate(tuple(steps), COLLECTIVES, allowed)]
 
     # -- exchanges ----------------------------------------------------------------------------------
@@ -230,7 +243,7 @@ class _Finder:
                 break
             arrivals = [there for there in self._arrivals if self._may_win(mid, there, best)]
             if arrivals:
-                steps = steps_of(mid, self.src, self.shape, self.kept)
+                steps = steps_of(mid.moves, self.src, self.shape, self.kept)
                 plans += self._exchanged(tuple(steps), steps[-1].dst, arrivals)
         return plans
 

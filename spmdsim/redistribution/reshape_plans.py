@@ -277,7 +277,7 @@ def _by_numbers(task: Redistribution, to_shape: Shape) -> tuple[Candidate, ...]:
     if src.partial:
         prices = Prices(task.machine, src.mesh)
         paths = search(src, src.reduced, shape, task.itemsize, prices, math.prod(shape))
-        starts = [tuple(steps_of(mid, src, shape, ())) for mid in paths.reduced]
+        starts = [tuple(steps_of(mid.moves, src, shape, ())) for mid in paths.reduced]
     out = []
     for steps in starts:
         here = steps[-1].dst if steps else src

@@ -219,7 +219,7 @@ def apply(
     if recipe is None or last.world is not world or count > 2:
         _require_one_world(op, tensors)
         if recipe is None:
-            with context(operator=op.name, operands=", ".join(repr(tensor.meta) for tensor in tensors)):
+            with context(operator=op.name, operands=partial(_in_words, tensors)):
                 recipe = CallRecipe.of_call(op, sharding, [tensor.meta for tensor in tensors], params, world)
             world.cache[key] = recipe
     if open_traces and isinstance(world, World):
@@ -256,6 +256,11 @@ def apply(
 def _named(params: dict[str, Any], varying: Sequence[str]) -> tuple[tuple[str, Any], ...]:
     """The parameters from which something is derived."""
     return tuple([p for p in params.items() if p[0] not in varying])
+
+
+def _in_words(tensors: Sequence[Tensor]) -> str:
+    """What is known of operands."""
+    return ", ".join(repr(tensor.meta) for tensor in tensors)
 
 
 def _require_one_world(op: Op, tensors: Sequence[Tensor]) -> None:

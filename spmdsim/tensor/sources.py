@@ -273,7 +273,8 @@ def require_equal_source(world: World, tensor: Tensor, source: Any, what: str = 
 
     Of a function, the pieces that several ranks took are compared; or what it says that it gives (``words``).
     """
-    layout, rank = tensor.layout, world.ranks[0]
+    meta, rank = tensor.meta, world.ranks[0]
+    layout = meta.layout
     if rank not in layout.mesh or getattr(source, "words", "") is None:
         return
     words, array = getattr(source, "words", ""), tensor.held[0]
@@ -282,7 +283,7 @@ def require_equal_source(world: World, tensor: Tensor, source: Any, what: str = 
     if whole := isinstance(source, np.ndarray):
         array = source
     group = tuple(sorted(layout.mesh.rank_list if whole or words else layout.replica_ranks(rank)))
-    facts = (str(tensor.shape), tensor.dtype.name, str(layout), words)
+    facts = (str(meta.shape), meta.dtype.name, str(layout), words)
     number = number_of(repr((*facts, 0 if words else sampled(array))))
     if len(group) > 1 and not world.equal_on(group, number, what):
         from spmdsim.tensor.replicas import refuse_unlike

@@ -114,12 +114,11 @@ def test_all_ways_give_what_numpy_gives(world, dtype):
             continue
         given, whole = pieces(world, step, dtype)
         for way in ways_of(step, world.rank, np.dtype(dtype), world.choices, reproducible=False):
-            types = []
-            run = world._by_way(step, np.dtype(dtype), way, types)
+            program = world._begin(step, np.dtype(dtype), None)
+            run = world._by_way(step, np.dtype(dtype), way, program)
             found = run(np.ascontiguousarray(given[0]))
             np.testing.assert_array_equal(found, expected(step, world.rank, whole), f"{step} {way.label}")
-            for kind in types:
-                kind.Free()
+            program.free()
             seen.add(way.name)
     assert {
         "typed",

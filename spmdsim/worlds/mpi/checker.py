@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from mpi4py import MPI
 from spmdsim.bounded import Bounded
 from spmdsim.core.elements import contiguous
 from spmdsim.core.step import Step
+from spmdsim.core.tensor import Meta
 from spmdsim.errors import InputError, WorldError
 from spmdsim.sides import NUMBERS, number_of
 from spmdsim.worlds.mpi.board import Board, Record, as_number, digest
@@ -47,6 +49,11 @@ def members_of(step: Step) -> tuple[int, ...]:
     return tuple(sorted({*step.src.mesh.rank_list, *step.dst.mesh.rank_list}))
 
 
+@lru_cache(maxsize=KINDS)
+def _number_of_kind(kind: Meta) -> int:
+    return number_of(f"{kind} on {kind.layout.mesh}")
+
+
 class Checker:
     """What the checks of a world share; ``what`` tells its calls from others of the same world.
 
@@ -69,7 +76,6 @@ class Checker:
         self.everyone = tuple(range(len(self.places)))
         self.closed = False
         self._calls: dict[tuple[int, ...], Calls] = {}
-        self._kinds: Bounded[Any, int] = Bounded(KINDS)
         self._counted = [0] * KINDS  # few enough to be kept for ever; kinds may share one
         self._origins: Bounded[int, tuple[Any, int, int]] = Bounded(KINDS)
         self.watch = Watch.of(board)
@@ -103,11 +109,9 @@ class Checker:
         """The check of calls that a few words say all about, such as a barrier, of these ranks or all of the world."""
         return Check(self, Record(words), number_of(words), self.everyone if ranks is None else ranks)
 
-    def origin(self, kind: Any) -> int:
+    def origin(self, kind: Meta) -> int:
         """The number of a tensor that this rank makes now: which one of its kind it is, counted from 1."""
-        number = self._kinds.get(kind)
-        if number is None:
-            number = self._kinds[kind] = number_of(f"{kind} on {kind.layout.mesh}")
+        number = _number_of_kind(kind)
         counted = self._counted[number % KINDS] = self._counted[number % KINDS] + 1
         origin: int = hash((number, counted)) & (NUMBERS - 1)
         self._origins[origin] = kind, counted, as_number(this_line(self.board, 2))

@@ -65,6 +65,7 @@ class MPIStepProgram(StepProgram):
 
     step: Step
     shape: tuple[int, ...]
+    members: tuple[int, ...] = ()
     check: Check | None = None
     run: Run | None = None
     room: Room | None = None
@@ -251,11 +252,11 @@ class MPIWorld(BeginsEarly):
 
     def _begin(self, step: Step, dtype: np.dtype, algorithm: str | None) -> MPIStepProgram:
         self.check_step(step)
-        program = MPIStepProgram(step, step.src.local_shape(step.shape, self.rank))
+        program = MPIStepProgram(step, step.src.local_shape(step.shape, self.rank), members_of(step))
         if isinstance(step, HaloStep):
             program.room = room_around(step, self.rank)
         if step.collective not in LOCAL_STEPS:
-            program.check = self._check(step, dtype, algorithm, members_of(step))
+            program.check = self._check(step, dtype, algorithm, program.members)
         self.cache[step.number, dtype, algorithm] = program
         return program
 
@@ -277,20 +278,20 @@ class MPIWorld(BeginsEarly):
         ways = ways_of(step, self.rank, dtype, self.choices, messages.MAX_COUNT, self.reproducible)
 
         def make(way: Way) -> Run:
-            return self._by_way(step, dtype, way, program.types)
+            return self._by_way(step, dtype, way, program)
 
         if not has_ways(step) or ways[0].name == "nothing":
             return make(ways[0])
         # Of steps that have one way here, too: what is kept must be the same on ranks whose groups differ.
-        some, trial = self._trials.of(step, dtype, ways, members_of(step), program.free)
+        some, trial = self._trials.of(step, dtype, ways, program.members, program.free)
         if len(some) == 1:
             return make(some[0])
         meet = (lambda: None) if program.check is None else program.check.calls.meet
-        group = step.group(self.rank) if step.axes else members_of(step)
+        group = step.group(self.rank) if step.axes else program.members
         comm = self._comms.of(tuple(sorted(group)))
         return tried(trial, lambda number: make(some[number]), comm, meet, program.free)
 
-    def _by_way(self, step: Step, dtype: np.dtype, way: Way, types: list[MPI.Datatype]) -> Run:
+    def _by_way(self, step: Step, dtype: np.dtype, way: Way, program: MPIStepProgram) -> Run:
         if way.name == "nothing":
             return _nothing(step, dtype)
         if step.collective in ("all_reduce", "reduce_scatter", EXCLUSIVE_SCAN):
@@ -307,7 +308,7 @@ class MPIWorld(BeginsEarly):
         target = step.dst.local_shape(step.shape_after, self.rank)
         if way.name in ("reshape", "same"):
             return lambda array: array.reshape(target)
-        members = members_of(step)
+        members = program.members
         if way.name == "numbered":
             return exchange_numbered(step, self.rank, self._comms.of(members), members, dtype)
         if way.name == "summed":
@@ -325,7 +326,7 @@ class MPIWorld(BeginsEarly):
         if way.name == "broadcast":
             root = way.traffic.members.index(step.src.mesh.rank_at(0))
             return broadcast(way.traffic, comm, dtype, root, step.shape)
-        return place(way, comm, dtype, types)
+        return place(way, comm, dtype, program.types)
 
     def _group(self, step: Step) -> tuple[tuple[int, ...], ReduceGroup]:
         """The ranks that this one reduces with, sorted, and their communicator."""
