@@ -121,6 +121,15 @@ def two_names(function: str, name: str, first: object, other: str, second: objec
     return UsageTypeError(f"{function} got {name}={first!r} and {other}={second!r}, two names of one thing")
 
 
+def many(count: int, noun: str) -> str:
+    """A number of things in words.
+
+    >>> many(1, "rank"), many(65536, "rank")
+    ('1 rank', '65,536 ranks')
+    """
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
 def nearest(word: str, known: Iterable[str]) -> str | None:
     """The known word that is most like ``word``, if any is.
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from spmdsim.core import Layout, Mesh
-from spmdsim.errors import RuleError
+from spmdsim.errors import RuleError, many
 from spmdsim.ops.declare import cast
 from spmdsim.ops.operators import of_tensors
 from spmdsim.ops.scans import along_dim, conjugated
@@ -141,7 +141,7 @@ def _dims(x: Tensor, s: Sizes, axes: Axes) -> list[tuple[int, Points]]:
     dims = [along_dim("a transform", x, axis) for axis in ([axes] if isinstance(axes, int) else axes)]
     sizes = [None] * len(dims) if s is None else [None if n in (None, -1) else n for n in s]
     if len(sizes) != len(dims):
-        raise RuleError(f"{len(sizes)} numbers of points were given for {len(dims)} dims")
+        raise RuleError(f"{len(sizes)} numbers of points were given for {many(len(dims), 'dim')}")
     if not dims:
         raise RuleError("a transform needs at least one dim")
     return list(zip(dims, sizes))

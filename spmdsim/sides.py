@@ -34,15 +34,6 @@ def name_ranks(ranks: Sequence[int]) -> str:
     return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
 
 
-def many(count: int, noun: str) -> str:
-    """A number of things in words.
-
-    >>> many(1, "rank"), many(65536, "rank")
-    ('1 rank', '65,536 ranks')
-    """
-    return f"{count:,} {noun}{'s' * (count != 1)}"
-
-
 def sides(said: Iterable[tuple[int, Said]]) -> list[tuple[list[int], Said]]:
     """The ranks that say the same, most of them first.
 

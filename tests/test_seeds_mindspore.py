@@ -52,7 +52,7 @@ def test_000_the_template_as_it_is_written():
     assert shard_strategy.local_shape((16,), 0) == (2,) and shard_strategy.local_shape((2, 4), 0) == (1, 1)
     nested = mindspore.Layout((2, 2, 2), name=("dp", "sp", "mp"))(("mp", ("sp", "dp")))
     assert nested == mindspore.Layout((2, 2, 2), ("dp", "sp", "mp"))("mp", ("sp", "dp"))
-    with pytest.raises(ValueError, match="for tensors of 1 dims"):
+    with pytest.raises(ValueError, match="for tensors of 1 dim"):
         shard_strategy.bounds((2, 4, 8), 0)
     with use_world(LockStep(8)):
         y = mindspore.ops.ReLU().shard((shard_strategy,))(tensor.astype(np.float32))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spmdsim.core import Layout, Mesh, Rule, Strategy
-from spmdsim.errors import InputError
+from spmdsim.errors import InputError, many
 from spmdsim.pictured import Pictured
 
 MATMUL = Rule.parse("m k, k n -> m n", linear="each")
@@ -128,13 +128,13 @@ class GridProduct(Pictured):
             "best 2-D": min(grid_words(self.m, self.k, self.n, g) for g in grids(self.ranks, deep=False)),
         }
         lines = [
-            f"product ({self.m} x {self.k}) ({self.k} x {self.n}) on {self.ranks} ranks: grid pm x pk x pn = {grid}"
-            + (f", {idle} ranks idle" if idle else ""),
+            f"product ({self.m} x {self.k}) ({self.k} x {self.n}) on {many(self.ranks, 'rank')}: grid pm x pk x pn = {grid}"
+            + (f", {many(idle, 'rank')} idle" if idle else ""),
             f"words received per rank {self.words:,.0f}, lower bound {self.bound:,.0f} "
             f"({regime(self.m, self.k, self.n, self.ranks)} case), ratio {self.ratio:.3f}",
             f"layouts: {first} times {second} gives {result}",
         ]
-        lines += [f"{name}: {words:,.0f} words" for name, words in others.items()]
+        lines += [f"{name}: {words:,.0f} word{'s' * (words != 1)}" for name, words in others.items()]
         return "\n".join(lines)
 
 
@@ -161,7 +161,7 @@ def best_grid(m: int, k: int, n: int, ranks: int, *, idle: float = 0.25) -> Grid
     """
     if min(m, k, n, ranks) < 1:
         raise InputError(
-            f"a product needs sizes and ranks of at least 1, but got {m}, {k}, {n} on {ranks} ranks"
+            f"a product needs sizes and ranks of at least 1, but got {m}, {k}, {n} on {many(ranks, 'rank')}"
         )
     least = max(1, math.ceil(ranks * (1 - idle)))
     for allowed in (range(ranks, least - 1, -1), range(least - 1, 0, -1)):
@@ -179,7 +179,7 @@ def best_grid(m: int, k: int, n: int, ranks: int, *, idle: float = 0.25) -> Grid
         if best is not None:
             words = grid_words(m, k, n, best[1])
             return GridProduct(m, k, n, ranks, best[1], words, lower_bound(m, k, n, ranks))
-    raise InputError(f"no grid of at most {ranks} ranks fits the sizes {m}, {k}, {n}")
+    raise InputError(f"no grid of at most {many(ranks, 'rank')} fits the sizes {m}, {k}, {n}")
 
 
 def run_product(a: Any, b: Any, product: GridProduct) -> Any:

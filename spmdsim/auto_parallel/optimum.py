@@ -15,7 +15,7 @@ from spmdsim.auto_parallel.solvers.elimination import TooWideError, eliminate
 from spmdsim.auto_parallel.solvers.integer import DoesNotFitError, smallest_memory, solve_integer
 from spmdsim.core import Mesh
 from spmdsim.cost.roofline import flops_of
-from spmdsim.errors import InputError
+from spmdsim.errors import InputError, many
 
 #: So often the limit of the integer programme is lowered to meet a limit of the peak.
 MOST_LIMITS = 6
@@ -45,7 +45,7 @@ def check_usable(model: ChoiceModel) -> None:
     operator = max(model.graph.operators, key=lambda one: flops_of(one.bound))
     sizes = ", ".join(f"{factor}={size}" for factor, size in operator.bound.sizes.items())
     raise InputError(
-        f"no operator can use {model.mesh.size} ranks as {model.mesh}: every dim has fewer elements than ranks, or must stay whole, as in the largest operator "
+        f"no operator can use {many(model.mesh.size, 'rank')} as {model.mesh}: every dim has fewer elements than ranks, or must stay whole, as in the largest operator "
         f"with {sizes}",
         **operator.named,
     )

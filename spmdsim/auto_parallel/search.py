@@ -23,9 +23,8 @@ from spmdsim.auto_parallel.strategy_choice import (
 )
 from spmdsim.core import Mesh, Strategy
 from spmdsim.cost.machine import CostModel, Machine
-from spmdsim.errors import InputError, SpmdError, unknown
+from spmdsim.errors import InputError, SpmdError, many, unknown
 from spmdsim.notation.layouts import MOST_RANKS
-from spmdsim.sides import many
 
 #: Names of the searches; the second names are MindSpore's.
 METHODS = {
@@ -138,7 +137,7 @@ def as_graph(program: Graph | Callable[..., Any] | str, mesh_or_ranks: Any, size
 def _ranks(mesh_or_ranks: int | Mesh | Sequence[Mesh]) -> int:
     if isinstance(mesh_or_ranks, int):
         if mesh_or_ranks < 1:
-            raise InputError(f"{mesh_or_ranks} ranks cannot be used; there has to be at least 1")
+            raise InputError(f"{many(mesh_or_ranks, 'rank')} cannot be used; there has to be at least 1")
         if mesh_or_ranks > MOST_RANKS:
             raise InputError(f"{mesh_or_ranks:,} ranks cannot be used; at most {MOST_RANKS:,}")
         return mesh_or_ranks

@@ -9,8 +9,8 @@ from spmdsim.auto_parallel.costs.peak_memory import held_bytes
 from spmdsim.auto_parallel.programs.graph import Operator
 from spmdsim.auto_parallel.solvers.choice_problem import IMPOSSIBLE
 from spmdsim.cost.machine import Machine
+from spmdsim.errors import many
 from spmdsim.redistribution.plan_table import text_table
-from spmdsim.sides import many
 from spmdsim.trace.event_table import nbytes_text
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from spmdsim.auto_parallel.programs.graph import Graph, Operator
 from spmdsim.core import BoundRule, Layout, Mesh, Strategy
-from spmdsim.errors import InputError, context
+from spmdsim.errors import InputError, context, many
 from spmdsim.layout.cuts import result_layout, strategy_from_cuts
 from spmdsim.pictured import ShortRepr
 
@@ -182,7 +182,7 @@ def device_matrices(ranks: int, axes: int = 2) -> tuple[Mesh, ...]:
     [(8,), (2, 4), (4, 2)]
     """
     if ranks < 1:
-        raise InputError(f"{ranks} ranks cannot form a mesh; there has to be at least 1")
+        raise InputError(f"{many(ranks, 'rank')} cannot form a mesh; there has to be at least 1")
     names = ("dp", "tp", "sp", "ep")
 
     def factorings(left: int, count: int) -> Iterator[tuple[int, ...]]:

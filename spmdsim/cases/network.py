@@ -16,7 +16,7 @@ import numpy as np
 import spmdsim.ops as ops
 from spmdsim.cases.inputs import Source, digits, digits_file
 from spmdsim.core import Layout, Mesh, bind
-from spmdsim.errors import InputError
+from spmdsim.errors import InputError, many
 from spmdsim.layout.cuts import ShardedOp
 from spmdsim.nn import Module, Normal, Parameter
 from spmdsim.tensor import Tensor
@@ -196,7 +196,7 @@ class Network(Module):
     def __init__(self, strategies: str, ranks: int, batch: int, dtype: Any = np.float32) -> None:
         if batch < ranks:
             raise InputError(
-                f"a batch of {batch} rows leaves some of {ranks} ranks without any; take more rows"
+                f"a batch of {many(batch, 'row')} leaves some of {many(ranks, 'rank')} without any; take more rows"
             )
         by_layer = STRATEGIES[strategies](ranks)
         self.products = [ops.matmul.op.shard(s) for s in by_layer[0::2]]

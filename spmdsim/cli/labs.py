@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from spmdsim.cli.main import CommandGroup, command, flag, positive, value
 from spmdsim.cli.output import emit_json, remark, say
-from spmdsim.errors import InputError
+from spmdsim.errors import InputError, many
 from spmdsim.launcher import is_root
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def copy(args: argparse.Namespace) -> int:
                 (folder / name).write_text(text, encoding="utf-8")
         except OSError as error:
             raise InputError(f"cannot write to {folder}: {error.strerror or error}") from None
-    remark(f"wrote {len(files)} files into {folder}")
+    remark(f"wrote {many(len(files), 'file')} into {folder}")
     return 0
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from spmdsim.cli.layout import written
 from spmdsim.core import Layout
-from spmdsim.errors import InputError, nearest, unknown
+from spmdsim.errors import InputError, many, nearest, unknown
 from spmdsim.layout.cuts import factor_cuts, layout_from_cuts
 from spmdsim.layout.written import parse_order, parse_tuples
 from spmdsim.reading import literal
@@ -106,7 +106,7 @@ def _as_mindspore(args: argparse.Namespace, shapes: Sequence[Shape], attrs: dict
     if args.ranks_order and not args.in_layouts:
         devices = parse_order(args.ranks_order)
         if args.n not in (None, len(devices)):
-            raise InputError(f"-n {args.n} was given, but --ranks-order has {len(devices)} ranks")
+            raise InputError(f"-n {args.n} was given, but --ranks-order has {many(len(devices), 'rank')}")
     if strategy is None and devices is None:
         raise InputError(
             "--op needs a strategy: --shard with cuts, --in-layouts with a mesh, or only -n ranks"
@@ -155,7 +155,7 @@ def _misfit(op: Any, count: int, params: Mapping[str, Any]) -> str:
         return f"{op.name} does not take --attr {unknown[0]}; it takes {', '.join(rest) or 'none'}"
     if missing := [n for n, p in rest.items() if p.default is p.empty and n not in params]:
         return f"{op.name} needs --attr {missing[0]}=..."
-    return f"{op.name} takes {len(shapes)} operands, but --shapes gives {count}"
+    return f"{op.name} takes {many(len(shapes), 'operand')}, but --shapes gives {count}"
 
 
 def _operator(name: str) -> Any:
@@ -190,7 +190,9 @@ def _strategy(args: argparse.Namespace, shapes: Sequence[Shape]) -> tuple[Any, b
     if not args.in_layouts:
         raise InputError("--op needs a strategy: --shard with cuts per operand, or --in-layouts with a mesh")
     if len(args.in_layouts) != len(shapes):
-        raise InputError(f"{len(args.in_layouts)} layouts were given for {len(shapes)} shapes")
+        raise InputError(
+            f"--in-layouts gives {many(len(args.in_layouts), 'layout')} for {many(len(shapes), 'shape')}"
+        )
     layouts = tuple(_layout(args, text, len(shape)) for text, shape in zip(args.in_layouts, shapes))
     return layouts, False
 
@@ -206,12 +208,12 @@ def _ranks(args: argparse.Namespace, bound: Any, strategy: Any, by_cuts: bool) -
     if not by_cuts:
         size = strategy[0].mesh.size
         if args.n not in (None, size):
-            raise InputError(f"-n {args.n} was given, but the layouts are for {size} ranks")
+            raise InputError(f"-n {args.n} was given, but the layouts are for {many(size, 'rank')}")
         return int(size)
     order = parse_order(args.ranks_order) if args.ranks_order else None
     ranks = args.n or (math.prod(factor_cuts(bound, strategy).values()) if order is None else len(order))
     if order is not None and len(order) != ranks:
-        raise InputError(f"-n {ranks} was given, but --ranks-order has {len(order)} ranks")
+        raise InputError(f"-n {ranks} was given, but --ranks-order has {many(len(order), 'rank')}")
     if not args.allow_uneven:
         check_cuts(strategy, bound.shapes, ranks)
     return int(ranks) if order is None else order

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 from spmdsim.cli.output import console, emit_json, print_table, say, wants_pictures, write_pictures
 from spmdsim.core import Layout
 from spmdsim.draw.layout_picture import Picture, box_text, rank_grid, tensor_pieces
-from spmdsim.errors import InputError
+from spmdsim.errors import InputError, many
 from spmdsim.layout.explain import Derivation, Placed, placed, ranks_text
-from spmdsim.sides import many
 
 if TYPE_CHECKING:
     from spmdsim.cli.layout_operator import Derived, Named
@@ -134,11 +133,11 @@ def show_layout(
     rows, left_out = _rows(layout, ranks, args.all)
     say(f"layout {layout}  ({layout.short()})")
     say(f"tensor map {layout.to_dict()['tensor_map']}, shape {shape if shape is not None else 'not given'}")
-    say(f"{many(layout.mesh.size, 'rank')}, {layout.shard_count} distinct shards")
+    say(f"{many(layout.mesh.size, 'rank')}, {many(layout.shard_count, 'distinct shard')}")
     if _devices(layout) < layout.mesh.size:
         times = layout.mesh.size // _devices(layout)
         say(
-            f"{_devices(layout)} devices play {times} of these (virtual) ranks each: rank = device * {times} + i"
+            f"{many(_devices(layout), 'device')} play{'s' * (_devices(layout) == 1)} {times} of these (virtual) ranks each: rank = device * {times} + i"
         )
     _show_derivation(layout, rows, names)
     _show_slices([("", layout, shape)], rows)
@@ -186,7 +185,7 @@ def show_split(split: SplitLayout, args: argparse.Namespace) -> int:
     if args.json:
         emit_json(split_json(split, ranks))
         return 0
-    say(f"{split.kind}: weight {split.size} in {split.num_partitions} parts along axis {split.axis}")
+    say(f"{split.kind}: weight {split.size} in {many(split.num_partitions, 'part')} along axis {split.axis}")
     say(f"afterwards: {split.collective or 'nothing; the result stays distributed'}")
     what = "ids" if split.operation == "embedding" else "rows" if split.axis == 0 else "columns"
     rows = [
@@ -311,7 +310,5 @@ def _rows(
     if ranks is not None or everything or mesh.size <= MOST_RANKS:
         return mesh.rank_list if ranks is None else ranks, []
     positions = (*range(MOST_RANKS - 2), mesh.size - 2, mesh.size - 1)
-    more = (
-        f"{mesh.size - MOST_RANKS} ranks in the middle are left out; --all shows them, --rank R one of them"
-    )
+    more = f"{many(mesh.size - MOST_RANKS, 'rank')} in the middle {'is' if mesh.size == MOST_RANKS + 1 else 'are'} left out; --all shows them, --rank R one of them"
     return tuple(map(mesh.rank_at, positions)), [more]

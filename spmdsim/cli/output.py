@@ -220,7 +220,7 @@ def print_table(
     Where the first column does not tell rows apart, it is a paragraph for each row instead.
     """
     out = console()
-    texts = [[name, *map(str, cells)] for name, cells in zip(columns, zip(*rows))]
+    texts = [[name, *(str(row[k]) for row in rows)] for k, name in enumerate(columns)]
     groups = _groups(texts, out.width) if rows else [range(len(columns))]
     for part in groups:
         shown = [[row[k] for k in part] for row in rows]

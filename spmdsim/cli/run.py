@@ -18,10 +18,9 @@ from spmdsim.cli.main import (
     varied,
     written_layout,
 )
-from spmdsim.errors import InputError, SpmdError, unknown
+from spmdsim.errors import InputError, SpmdError, many, unknown
 from spmdsim.launcher import is_root
 from spmdsim.reading import one_line
-from spmdsim.sides import many
 
 if TYPE_CHECKING:
     from spmdsim.cases.case import Case, Outcome

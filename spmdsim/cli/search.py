@@ -303,7 +303,7 @@ def _matmul(args: argparse.Namespace) -> int:
         say(str(product))
         if ran:
             say(
-                f"run in {ran['world']}: a rank receives {ran['words']:,.0f} words at most, predicted "
+                f"run in {ran['world']}: a rank receives {ran['words']:,.0f} word{'s' * (ran['words'] != 1)} at most, predicted "
                 f"{product.words:,.0f}; largest error {ran['error']:.1e}"
             )
     sys.stdout.flush()

@@ -19,8 +19,7 @@ from spmdsim.cli.main import (
     value,
     varied,
 )
-from spmdsim.errors import InputError
-from spmdsim.sides import many
+from spmdsim.errors import InputError, many
 
 if TYPE_CHECKING:
     from spmdsim.cases.network import Beside, Images, Network

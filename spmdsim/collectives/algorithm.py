@@ -13,7 +13,7 @@ from typing import Any
 from spmdsim.collectives.formula import NAMES, evaluate
 from spmdsim.collectives.instructions import BALANCED, Instruction, Rounds
 from spmdsim.collectives.promises import COLLECTIVES, Collective, collective
-from spmdsim.errors import InputError, NoAnswer, ScheduleError, unknown
+from spmdsim.errors import InputError, NoAnswer, ScheduleError, many, unknown
 from spmdsim.pictured import Pictured, ShortRepr
 from spmdsim.registry import Registry, place_of
 
@@ -140,13 +140,13 @@ def infer_chunk_count(algorithm: Algorithm, size: int, options: Mapping[str, Any
         return size * size
     if size > MOST_RANKS_TO_INFER:
         raise InputError(
-            f"{algorithm.full_name} on {size} ranks: say into how many chunks the vector is cut; up to"
+            f"{algorithm.full_name} on {many(size, 'rank')}: say into how many chunks the vector is cut; up to"
             f" {MOST_RANKS_TO_INFER} ranks it is found from the chunk numbers"
         )
     largest = max(_largest_chunk(algorithm, rank, size, options) for rank in range(size))
     if largest >= MOST_TO_INFER:
         raise ScheduleError(
-            f"{algorithm.full_name} on {size} ranks names chunk {largest:,}: chunks are numbered from 0 on"
+            f"{algorithm.full_name} on {many(size, 'rank')} names chunk {largest:,}: chunks are numbered from 0 on"
         )
     if "owner" in (what.before, what.after):
         return (largest // size + 1) * size

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spmdsim.collectives.instructions import Chunks
-from spmdsim.errors import ScheduleError, SpmdError, unknown
+from spmdsim.errors import ScheduleError, SpmdError, many, unknown
 from spmdsim.pictured import Pictured
 
 
@@ -83,12 +83,12 @@ class Collective(Pictured):
         words = (self.before, self.after)
         if "row" in words and chunk_count != size * size:
             raise ScheduleError(
-                f"{self.name} on {size} ranks has one chunk per pair of ranks, {size * size} in all;"
+                f"{self.name} on {many(size, 'rank')} has one chunk per pair of ranks, {size * size} in all;"
                 f" the algorithm uses {chunk_count}"
             )
         if "owner" in words and (chunk_count % size or chunk_count == 0):
             raise ScheduleError(
-                f"{self.name} on {size} ranks needs the same number of chunks for every rank;"
+                f"{self.name} on {many(size, 'rank')} needs the same number of chunks for every rank;"
                 f" the algorithm uses {chunk_count}"
             )
 

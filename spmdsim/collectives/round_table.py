@@ -25,7 +25,7 @@ from spmdsim.collectives.instructions import (
     name_chunks,
 )
 from spmdsim.collectives.schedule import Schedule
-from spmdsim.errors import InputError, NoAnswer, ScheduleError
+from spmdsim.errors import InputError, NoAnswer, ScheduleError, many
 
 KINDS = ("send", "recv", "reduce", "copy", "combine")
 
@@ -162,7 +162,7 @@ class RoundTable:
             if count > self.ports:
                 ports = "one port" if self.ports == 1 else f"{self.ports} ports"
                 self._note(
-                    f"round {number}: rank {rank} {word} {count} messages at once, but has {ports}",
+                    f"round {number}: rank {rank} {word} {many(count, 'message')} at once, but has {ports}",
                     number,
                     rank,
                 )

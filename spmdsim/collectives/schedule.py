@@ -11,7 +11,7 @@ from typing import Any
 from spmdsim.collectives.algorithm import Algorithm, algorithm
 from spmdsim.collectives.instructions import Chunks, Instruction, chunk_sizes
 from spmdsim.collectives.promises import Collective
-from spmdsim.errors import ScheduleError
+from spmdsim.errors import ScheduleError, many
 from spmdsim.pictured import ShortRepr
 
 
@@ -137,7 +137,7 @@ def make_schedule(
     if not chosen.fits(size, settled):
         words = ", ".join(f"{k} {v}" for k, v in settled.items())
         raise ScheduleError(
-            f"{chosen.full_name} needs {chosen.condition_words}; got {size} ranks"
+            f"{chosen.full_name} needs {chosen.condition_words}; got {many(size, 'rank')}"
             + (f", {words}" if words else "")
         )
     if not 0 <= root < size:

@@ -12,7 +12,7 @@ from typing import Any
 from spmdsim.collectives.algorithm import Algorithm, library_algorithm
 from spmdsim.collectives.formula import evaluate
 from spmdsim.collectives.promises import collective
-from spmdsim.errors import InputError, unknown
+from spmdsim.errors import InputError, many, unknown
 from spmdsim.pictured import Pictured
 from spmdsim.reading import read_json, readable
 
@@ -125,7 +125,7 @@ def choose(
         for rule in rows:
             if all(_holds(rule[key], variables[key]) for key in rule if key != "use"):
                 return _choice(library, name, rule, size, table["instead"].get(name, {}))
-    raise InputError(f"the table of {library} for {name} has no row for {size} ranks, {nbytes} bytes")
+    raise InputError(f"the table of {library} for {name} has no row for {many(size, 'rank')}, {nbytes} bytes")
 
 
 def _holds(wanted: object, value: int | bool) -> bool:

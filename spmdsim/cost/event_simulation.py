@@ -15,7 +15,7 @@ from heapq import heappop, heappush
 
 from spmdsim.collectives import Schedule
 from spmdsim.cost.machine import Machine
-from spmdsim.errors import ScheduleError
+from spmdsim.errors import ScheduleError, many
 from spmdsim.pictured import Pictured, ShortRepr
 
 SEND, RECV, CALC = 0, 1, 2
@@ -41,7 +41,7 @@ class EventProgram(Pictured):
 
     def __init__(self, ranks: int) -> None:
         if ranks < 1:
-            raise ScheduleError(f"a program of {ranks} ranks does nothing; it needs at least 1")
+            raise ScheduleError(f"a program of {many(ranks, 'rank')} does nothing; it needs at least 1")
         self.size = ranks
         self.kinds: list[int] = []
         self.ranks: list[int] = []

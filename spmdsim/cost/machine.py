@@ -26,7 +26,7 @@ from spmdsim.cost.closed_forms import (
     scaled,
     textbook_seconds,
 )
-from spmdsim.errors import InputError, unknown
+from spmdsim.errors import InputError, many, unknown
 from spmdsim.pictured import ShortRepr
 
 if TYPE_CHECKING:
@@ -255,7 +255,7 @@ class Machine(ShortRepr):
         """
         if nbytes < 0 or copied < 0 or group_size < 1:
             raise InputError(
-                f"a collective over {group_size} ranks with {nbytes} bytes has no price; "
+                f"a collective over {many(group_size, 'rank')} with {nbytes} bytes has no price; "
                 "sizes are >= 0 and ranks >= 1"
             )
         local = copied * self.beta_memory

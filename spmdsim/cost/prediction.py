@@ -17,7 +17,7 @@ from spmdsim.cost.machine import Machine
 from spmdsim.cost.pricing import least_seconds, price
 from spmdsim.cost.topologies import parse_topology
 from spmdsim.cost.topology import Topology
-from spmdsim.errors import InputError, unknown
+from spmdsim.errors import InputError, many, unknown
 from spmdsim.pictured import Pictured, ShortRepr
 
 #: Rounds times ranks times sizes that are gone through one by one; it takes a few seconds.
@@ -185,7 +185,7 @@ def _schedule(
 ) -> Schedule | None:
     mine = {key: value for key, value in options.items() if key in dict(chosen.options)}
     if not chosen.fits(n, mine):
-        left_out[chosen.name] = f"needs {chosen.condition_words}, not {n} ranks"
+        left_out[chosen.name] = f"needs {chosen.condition_words}, not {many(n, 'rank')}"
         return None
     return make_schedule(chosen, n, **mine)
 

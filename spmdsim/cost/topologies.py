@@ -24,7 +24,7 @@ import numpy as np
 
 from spmdsim.cost.machine import Machine
 from spmdsim.cost.topology import Flat, Floats, Ints, Nodes, Routes, Topology, TopologyPlace
-from spmdsim.errors import InputError, unknown
+from spmdsim.errors import InputError, many, unknown
 from spmdsim.registry import Registry
 
 
@@ -355,7 +355,7 @@ def parse_topology(text: str, ranks: int, machine: Machine) -> Topology:
         )
     if topology.ranks != ranks:
         raise InputError(
-            f"{topology.name} has {topology.ranks} ranks, not {ranks}; the shape and the number of ranks have to agree"
+            f"{topology.name} has {many(topology.ranks, 'rank')}, not {ranks}; the shape and the number of ranks have to agree"
         )
     return topology
 

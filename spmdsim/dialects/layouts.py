@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from spmdsim.core import Layout
 from spmdsim.core.tape import Gradients, MoveNode, settle
 from spmdsim.core.tensor import follow
+from spmdsim.errors import many
 from spmdsim.redistribution import plan
 from spmdsim.tensor import Tensor
 
@@ -25,7 +26,7 @@ class Uneven:
 
     def __str__(self) -> str:
         return (
-            f"dim {self.dim} has size {self.size}, which cannot be split evenly into {self.parts} parts "
+            f"dim {self.dim} has size {self.size}, which cannot be split evenly into {many(self.parts, 'part')} "
             f"(along {', '.join(self.axes)}); use a multiple of {self.parts}"
         )
 

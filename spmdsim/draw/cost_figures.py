@@ -16,9 +16,8 @@ from spmdsim.cost.topology import Topology, TopologyPlace
 from spmdsim.draw.canvas import Canvas, ink_of, width_of
 from spmdsim.draw.figures import FactTable, Figure, Part, fact_rows
 from spmdsim.draw.plot import Line, Plot, plot_canvas
-from spmdsim.errors import InputError
+from spmdsim.errors import InputError, many
 from spmdsim.redistribution.plan_table import bytes_text
-from spmdsim.sides import many
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -62,7 +61,11 @@ def prediction_tables(
     for point in prediction.points:
         blocks.setdefault(0 if over_ranks else point.ranks, []).append(point)
     for ranks, points in blocks.items():
-        title = f"{size_words(points[0].nbytes)} bytes" if over_ranks else many(ranks, "rank")
+        title = (
+            f"{size_words(points[0].nbytes)} byte{'s' * (points[0].nbytes != 1)}"
+            if over_ranks
+            else many(ranks, "rank")
+        )
         for start in range(0, len(points), most):
             part = points[start : start + most]
             heads = [str(p.ranks) if over_ranks else size_words(p.nbytes) for p in part]
@@ -316,6 +319,6 @@ def _distances(topology: Topology) -> tuple[Canvas, int]:
         out.text(24, 36 + a * 20 + 14, str(a), "faint", "end")
         for b in range(count):
             far, box = int(hops[a, b]), (30.0 + b * 22, 36.0 + a * 20, 22, 20)
-            told = f"rank {a} to rank {b}: {far} links"
+            told = f"rank {a} to rank {b}: {many(far, 'link')}"
             out.cell(*box, [str(far) if far else "·"], None, told, far / most * DARKEST)
     return out, most

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from spmdsim.cost.roofline import flops_of
 from spmdsim.draw.canvas import Canvas, width_of
 from spmdsim.draw.figures import FactTable, Figure, fact_rows, facts_of, short
-from spmdsim.sides import many
+from spmdsim.errors import many
 
 if TYPE_CHECKING:
     from spmdsim.core import BoundRule, Rule, Strategy

@@ -26,7 +26,7 @@ from spmdsim.draw.layout_picture import (
     rank_panels,
     shown,
 )
-from spmdsim.sides import many
+from spmdsim.errors import many
 
 if TYPE_CHECKING:
     from spmdsim.tensor import Tensor
@@ -45,7 +45,7 @@ def layout_figure(layout: Layout, shape: Sequence[int] | None = None) -> Figure:
     """The grid of ranks, coloured by what they hold; with a shape, the tensor with its pieces, too."""
     partial = ", ".join(f"{axis} ({op})" for axis, op in layout.partial)
     notes = [
-        f"{layout.shard_count:,} pieces on {many(layout.mesh.size, 'rank')}: ranks of one # hold the same piece"
+        f"{many(layout.shard_count, 'piece')} on {many(layout.mesh.size, 'rank')}: ranks of one # hold the same piece"
     ]
     if partial:
         notes.append(f"pending over {partial}: every rank along it holds a part that is still to be added up")
@@ -64,8 +64,8 @@ def tensor_figure(tensor: Tensor) -> Figure:
     facts = (
         ("shape", "x".join(map(str, tensor.shape)) or "scalar"),
         ("dtype", str(tensor.dtype)),
-        ("in all", f"{math.prod(tensor.shape) * itemsize:,} bytes"),
-        ("rank 0's shard" if 0 in tensor.layout.mesh else "first shard", f"{held:,} bytes"),
+        ("in all", f"{many(math.prod(tensor.shape) * itemsize, 'byte')}"),
+        ("rank 0's shard" if 0 in tensor.layout.mesh else "first shard", many(held, "byte")),
         ("world", repr(tensor.world)),
     )
     return Figure(repr(tensor), (*figure.parts, fact_rows(facts)), figure.notes)

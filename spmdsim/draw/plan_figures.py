@@ -9,7 +9,7 @@ from spmdsim.core import Bounds, Layout
 from spmdsim.draw.canvas import Canvas, width_of
 from spmdsim.draw.figures import FactTable, Figure, Part, side_by_side
 from spmdsim.draw.layout_picture import GridCell, Picture, box_text
-from spmdsim.errors import SpmdError
+from spmdsim.errors import SpmdError, many
 from spmdsim.layout.explain import ranks_text
 from spmdsim.redistribution.exchange.direct import receives
 from spmdsim.redistribution.plan_table import best_of_each_kind, bytes_text, plan_dict, seconds_text
@@ -245,7 +245,7 @@ def _matrix(step: Step, itemsize: int) -> Canvas:
             total = bytes_text(sum(count for _, count in incoming) * itemsize)
             peers = ranks_text([peer for peer, _ in incoming]) if incoming else "nobody"
             out.text(0, 12 + 16 * line, f"rank {rank} receives {total} from {peers}"[:120])
-        out.text(0, 12 + 16 * 8, f"and {every - 8:,} more ranks", "faint")
+        out.text(0, 12 + 16 * 8, f"and {many(every - 8, 'more rank')}", "faint")
         return out
     receivers = step.dst.mesh.rank_list
     counts = {(peer, rank): count * itemsize for rank in receivers for peer, count in pairs(step, rank)}
@@ -258,6 +258,6 @@ def _matrix(step: Step, itemsize: int) -> Canvas:
         for k, receiver in enumerate(ranks):
             count = counts.get((sender, receiver), 0)
             words = [f"{count:,}"] if count else ["·"] if sender == receiver else [""]
-            told = f"rank {sender} sends {count:,} bytes to rank {receiver}"
+            told = f"rank {sender} sends {many(count, 'byte')} to rank {receiver}"
             out.cell(34 + k * wide, 18 + j * 20, wide, 20, words, j if count else None, told)
     return out

@@ -9,8 +9,8 @@ from spmdsim.auto_parallel.search_report import PARTS, WHY_HEADS, operator_rows,
 from spmdsim.draw.canvas import Canvas, fill_of, width_of
 from spmdsim.draw.figures import FactTable, Figure
 from spmdsim.draw.plot import Line, Plot, plot_canvas
+from spmdsim.errors import many
 from spmdsim.redistribution.plan_table import seconds_text
-from spmdsim.sides import many
 from spmdsim.trace.event_table import nbytes_text
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def _operators(answer: SearchResult) -> Canvas:
         out.text(x + 6, y + 15, seconds_text(float(row["seconds"])), "faint")
     y = 22 + len(rows) * 22 + 12
     if len(facts) > len(rows):
-        out.text(0, y + 11, f"... {len(facts) - len(rows):,} more operators", "faint")
+        out.text(0, y + 11, f"... {many(len(facts) - len(rows), 'more operator')}", "faint")
         y += 20
     x = 0.0
     for index, share in enumerate(PARTS):

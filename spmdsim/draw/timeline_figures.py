@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from spmdsim.draw.canvas import Canvas, fill_of, number, width_of
 from spmdsim.draw.figures import FactTable, Figure
 from spmdsim.draw.plot import Line, Plot, plot_canvas
+from spmdsim.errors import many
 from spmdsim.redistribution.plan_table import bytes_text, seconds_text
-from spmdsim.sides import many
 from spmdsim.trace.events import CollectiveEvent
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from math import prod
 
 from spmdsim.collectives.algorithm import Algorithm
 from spmdsim.core import Layout, Mesh
-from spmdsim.errors import InputError
+from spmdsim.errors import InputError, many
 from spmdsim.pictured import Pictured
 
 Shape = tuple[int, ...]
@@ -67,7 +67,7 @@ class Offer(Pictured):
         for layout in self.layouts:
             if layout.mesh not in self.meshes or len(layout.dims) not in map(len, self.shapes):
                 raise InputError(
-                    f"layout {layout} needs its mesh and a shape of {len(layout.dims)} dims on the page, which has the "
+                    f"layout {layout} needs its mesh and a shape of {many(len(layout.dims), 'dim')} on the page, which has the "
                     f"shapes {', '.join(map(str, self.shapes))}"
                 )
 
@@ -155,7 +155,7 @@ def _check_mesh(mesh: Mesh) -> None:
     if mesh.size > MOST_RANKS or len(mesh.axes) > MOST_AXES or busy > MOST_BUSY:
         raise InputError(
             f"a page shows meshes of at most {MOST_RANKS} ranks and {MOST_AXES} axes, {MOST_BUSY} of them longer than 1, "
-            f"but {mesh} has {mesh.size} ranks and {len(mesh.axes)} axes"
+            f"but {mesh} has {many(mesh.size, 'rank')} and {len(mesh.axes)} axes"
         )
 
 

@@ -11,7 +11,7 @@ from spmdsim.collectives.instructions import Rounds
 from spmdsim.collectives.round_table import RoundTable
 from spmdsim.collectives.schedule import Schedule
 from spmdsim.draw.schedule_figures import value_words
-from spmdsim.errors import ScheduleError
+from spmdsim.errors import ScheduleError, many
 from spmdsim.explore.offer import Offer
 
 
@@ -40,7 +40,7 @@ def _told(one: Algorithm, size: int) -> dict[str, Any]:
         return schedule_facts(make_schedule(one, size))
     except ScheduleError as error:
         lists = dict.fromkeys(("cells", "rounds", "states", "values", "wanted", "moves", "facts"), ())
-        title = f"{one.full_name} on {size} ranks"
+        title = f"{one.full_name} on {many(size, 'rank')}"
         return {"title": title, "chunks": 1, **lists, "findings": [[error.message, None, None, None]]}
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import spmdsim.ops as ops
 from spmdsim.core import BoundRule, Layout, Strategy
 from spmdsim.dialects.paddle.process_mesh import ProcessMesh, dims_mapping, from_dims_mapping
-from spmdsim.errors import LayoutError, RuleError
+from spmdsim.errors import LayoutError, RuleError, many
 from spmdsim.ops.windowed import in_blocks
 from spmdsim.tensor import Op
 
@@ -62,7 +62,7 @@ def translated(operator: str, shapes: Sequence[Shape], params: Params) -> tuple[
 
 def _axis(value: int, ndim: int) -> int:
     if not -ndim <= value < ndim:
-        raise RuleError(f"axis {value} is out of range for a tensor of {ndim} dims")
+        raise RuleError(f"axis {value} is out of range for a tensor of {many(ndim, 'dim')}")
     return value % ndim
 
 
@@ -114,7 +114,7 @@ def _transposed(shapes: Sequence[Shape], attrs: Params) -> Params:
     ndim = len(shapes[0])
     perm = tuple(_axis(a, ndim) for a in _first(attrs, "perm axis", range(ndim)[::-1]))
     if sorted(perm) != list(range(ndim)):
-        raise RuleError(f"perm names each of {ndim} dims once, but got {list(perm)}")
+        raise RuleError(f"perm names each of {many(ndim, 'dim')} once, but got {list(perm)}")
     return {"perm": perm}
 
 
@@ -212,7 +212,7 @@ def infer(
     sizes = [tuple(shape) for shape in shapes]
     if not sizes or len(sizes) != len(mappings):
         raise RuleError(
-            f"{operator} takes {len(sizes)} operands by their shapes, but {len(mappings)} dims_mappings"
+            f"{operator} takes {many(len(sizes), 'operand')} by their shapes, but {len(mappings)} dims_mappings"
         )
     name, attrs = translated(operator, sizes, params)
     function = getattr(ops, name, None)
@@ -223,7 +223,7 @@ def infer(
         bound = in_blocks(op.bind(sizes, attrs))
     except TypeError:
         raise RuleError(
-            f"{operator} does not take {len(sizes)} operands with the attributes {attrs}"
+            f"{operator} does not take {many(len(sizes), 'operand')} with the attributes {attrs}"
         ) from None
     layouts = [from_dims_mapping(mesh, mapping) for mapping in mappings]
     strategy = merged(bound, layouts)
@@ -244,7 +244,9 @@ def infer(
 def merged(bound: BoundRule, layouts: Sequence[Layout]) -> Strategy:
     """The strategy in which every factor is split as some operand splits it."""
     if len(layouts) != len(bound.inputs):
-        raise RuleError(f"the rule '{bound.rule}' takes {len(bound.inputs)} operands, not {len(layouts)}")
+        raise RuleError(
+            f"the rule '{bound.rule}' takes {many(len(bound.inputs), 'operand')}, not {len(layouts)}"
+        )
     splits: dict[str, tuple[str, ...]] = {}
     used: dict[str, str] = {}
     for i, (term, shape, layout) in enumerate(zip(bound.inputs, bound.shapes, layouts)):

@@ -10,7 +10,7 @@ from spmdsim.ending.hooks import hook_threads
 from spmdsim.ending.notes import note_left
 from spmdsim.ending.starting import beside, end_the_other, over, start_mpi
 from spmdsim.ending.stop import active_world, leave, stop
-from spmdsim.errors import SpmdError, WorldError
+from spmdsim.errors import SpmdError, WorldError, many
 from spmdsim.launcher import Launched, detect
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def check_launcher(job: Launched | None) -> None:
         return
     vendor = next(vendor for vendor, name in FAMILIES.items() if name == family)
     raise WorldError(
-        f"the launcher ({job.launcher}) started {job.size} ranks, but mpi4py loads {vendor}'s library, "
+        f"the launcher ({job.launcher}) started {many(job.size, 'rank')}, but mpi4py loads {vendor}'s library, "
         f"which would see {job.size} jobs of one rank: start with the mpirun of {vendor}, or with "
         f"`spmdsim launch -n {job.size}`, which finds it"
     )
@@ -71,7 +71,7 @@ def check_size(size: int, vendor: str, job: Launched | None) -> None:
     if job is None or job.size == size:
         return
     raise WorldError(
-        f"the launcher ({job.launcher}) started {job.size} ranks, but MPI ({vendor}, through mpi4py) "
+        f"the launcher ({job.launcher}) started {many(job.size, 'rank')}, but MPI ({vendor}, through mpi4py) "
         f"sees {size}: start with the mpirun of {vendor}, or with `spmdsim launch -n {job.size}`, "
         "which finds it"
     )

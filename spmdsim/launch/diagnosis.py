@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from spmdsim.errors import SpmdError
+from spmdsim.errors import SpmdError, many
 from spmdsim.launch.environment import YIELD_VARIABLE, blas_threads, cores, prepare
 from spmdsim.launch.mpi import package_version
 from spmdsim.launcher import Launched, detect, is_root
@@ -61,7 +61,7 @@ def _machine(job: Launched | None) -> Iterator[Diagnosis]:
     yield Diagnosis("cores", "ok", str(available))
     if job is None:
         return
-    ranks = f"{job.size} ranks, {job.local_size} on this machine, started by {job.launcher}"
+    ranks = f"{many(job.size, 'rank')}, {job.local_size} on this machine, started by {job.launcher}"
     if job.local_size > available:
         advice = "more ranks than cores: counts are exact, measured times are noise"
         yield Diagnosis("ranks", "note", ranks, advice)
@@ -183,7 +183,7 @@ def _waiting(comm: MPI.Comm) -> Diagnosis:
     for _ in range(10):
         comm.Barrier()
     microseconds: float = comm.allreduce((time.perf_counter() - begin) / 10 * 1e6) / comm.size
-    text = f"a barrier takes {microseconds:.0f} us on {comm.size} ranks"
+    text = f"a barrier takes {microseconds:.0f} us on {many(comm.size, 'rank')}"
     yielding = os.environ.get(YIELD_VARIABLE)
     if yielding:
         text += f", mpi_yield_when_idle={yielding}"

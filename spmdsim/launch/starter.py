@@ -19,7 +19,7 @@ from types import FrameType
 
 from spmdsim.ending.notes import ASKED, ENDING, FAILED_DIR, Failure, began, failures, note_begin
 from spmdsim.ending.stop import BEFORE_MPI
-from spmdsim.errors import InputError, WorldError
+from spmdsim.errors import InputError, WorldError, many
 from spmdsim.launch.environment import THREAD_VARIABLES, blas_threads, cores
 from spmdsim.launch.logs import follow, log_path, log_tail, prepare_blocks, prepare_logs
 from spmdsim.launch.mpi import find_launcher
@@ -95,7 +95,7 @@ def start_command(
 ) -> int:
     """Run ``argv`` on ``n`` ranks; see :func:`spmdsim.launch.start`."""
     if n < 1:
-        raise InputError(f"cannot start {n} ranks: at least 1 is needed")
+        raise InputError(f"cannot start {many(n, 'rank')}: at least 1 is needed")
     if launched():
         raise WorldError("this process is an MPI rank already: it cannot start ranks of its own")
     launcher = None if lockstep else find_launcher()

@@ -8,6 +8,7 @@ import sys
 import numpy as np
 
 from spmdsim.core import Mesh
+from spmdsim.errors import many
 from spmdsim.redistribution.ways.way_trial import EACH, ROUNDS
 from spmdsim.tensor import Tensor
 from spmdsim.worlds import World, world
@@ -42,7 +43,7 @@ def main() -> None:
     here = world()
     if here.ranks[0] == 0:
         here.tuning.save(path)
-        print(f"{len(here.tuning.steps)} steps on {here.size} ranks: {path}")
+        print(f"{many(len(here.tuning.steps), 'step')} on {many(here.size, 'rank')}: {path}")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from spmdsim.core import Layout, Mesh
 from spmdsim.core.operator import Op
 from spmdsim.core.rule import BoundRule, Strategy
 from spmdsim.core.tensor import Tensor
-from spmdsim.errors import RuleError
+from spmdsim.errors import RuleError, many
 from spmdsim.pictured import ShortRepr
 
 T = TypeVar("T", bound=Tensor)
@@ -31,14 +31,14 @@ def factor_cuts(bound: BoundRule, cuts: Cuts) -> dict[str, int]:
     """Into how many pieces each factor is cut, from the cuts per operand and dim."""
     if len(cuts) != len(bound.inputs):
         raise RuleError(
-            f"the rule '{bound.rule}' takes {len(bound.inputs)} operands, but the strategy "
+            f"the rule '{bound.rule}' takes {many(len(bound.inputs), 'operand')}, but the strategy "
             f"{tuple(tuple(entry) for entry in cuts)} is for {len(cuts)}"
         )
     cuts_of: dict[str, int] = {}
     for i, (term, shape, entry) in enumerate(zip(bound.inputs, bound.shapes, cuts)):
         if len(entry) != len(shape):
             raise RuleError(
-                f"operand {i} of shape {shape} has {len(shape)} dims, but its strategy is {tuple(entry)}"
+                f"operand {i} of shape {shape} has {many(len(shape), 'dim')}, but its strategy is {tuple(entry)}"
             )
         for dim, (factors, cut) in enumerate(zip(term, entry)):
             if cut <= 0:
@@ -48,7 +48,7 @@ def factor_cuts(bound: BoundRule, cuts: Cuts) -> dict[str, int]:
             if not factors:
                 if cut != 1:
                     raise RuleError(
-                        f"dim {dim} of operand {i} has size 1 and cannot be cut into {cut} pieces"
+                        f"dim {dim} of operand {i} has size 1 and cannot be cut into {many(cut, 'piece')}"
                     )
                 continue
             _distribute(bound, factors, cut, cuts_of, f"dim {dim} of operand {i}")
@@ -63,7 +63,7 @@ def _distribute(
         cut //= part
         if cuts_of.setdefault(factor, part) != part:
             raise RuleError(
-                f"factor {factor!r} of the rule '{bound.rule}' is cut into {cuts_of[factor]} pieces elsewhere, but "
+                f"factor {factor!r} of the rule '{bound.rule}' is cut into {many(cuts_of[factor], 'piece')} elsewhere, but "
                 f"into {part} in {where}"
             )
 
@@ -95,7 +95,7 @@ def strategy_from_factors(
     if len(members) % used:
         raise RuleError(
             f"the strategy cuts the factors of the rule '{bound.rule}' into {dict(pieces)} pieces, together {used}, "
-            f"which does not divide the {len(members)} ranks"
+            f"which does not divide the {many(len(members), 'rank')}"
         )
     repeats = len(members) // used
     axes = [_axis_name(f) for f in names]
@@ -120,7 +120,7 @@ def layout_from_cuts(cuts: Sequence[int], computed: Layout, shape: Sequence[int]
     becomes a reduce_scatter (MindSpore's out_strategy of MatMul and Gather).
     """
     if len(cuts) != len(shape):
-        raise RuleError(f"the result has {len(shape)} dims, but its out_strategy is {tuple(cuts)}")
+        raise RuleError(f"the result has {many(len(shape), 'dim')}, but its out_strategy is {tuple(cuts)}")
     partial = list(computed.partial_axes)
     dims: list[tuple[str, ...]] = []
     for cut, entry, parts in zip(cuts, computed.dims, computed.cuts):
@@ -205,7 +205,7 @@ class ShardedOp(ShortRepr):
         if strategy and isinstance(strategy[0], Layout):
             if len(strategy) != len(bound.inputs):
                 raise RuleError(
-                    f"{len(strategy)} layouts were given for the {len(bound.inputs)} operands of '{bound.rule}'"
+                    f"{len(strategy)} layouts were given for the {many(len(bound.inputs), 'operand')} of '{bound.rule}'"
                 )
             for layout, shape in zip(strategy, bound.shapes):
                 layout.check_shape(shape)

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from spmdsim.core.layout import Bounds, Layout
+from spmdsim.errors import many
 
 
 @dataclass(frozen=True)
@@ -210,4 +211,4 @@ def ranks_text(ranks: Sequence[int], most: int = 8) -> str:
         return f"{ranks[0]}..{ranks[-1]}"
     if len(ranks) <= most:
         return ", ".join(map(str, ranks))
-    return f"{', '.join(map(str, ranks[:3]))}, .., {ranks[-1]} ({len(ranks)} ranks)"
+    return f"{', '.join(map(str, ranks[:3]))}, .., {ranks[-1]} ({many(len(ranks), 'rank')})"

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 
 from spmdsim.core import Layout, Mesh
 from spmdsim.core.step import Step
-from spmdsim.errors import RuleError
+from spmdsim.errors import RuleError, many
 from spmdsim.local.trees import of_trees
 from spmdsim.local.turns import TurnCall, TurnPlace, current, in_groups
 from spmdsim.notation.layouts import short_dtype
@@ -236,7 +236,7 @@ def all_to_all(
         _as_long("all_to_all", array, split, size, axes)
     elif array.shape[split] % size:
         raise RuleError(
-            f"all_to_all cuts dim {split} of size {array.shape[split]} into {size} parts, which does not divide"
+            f"all_to_all cuts dim {split} of size {array.shape[split]} into {many(size, 'part')}, which does not divide"
         )
     each = array.shape[split] // size
     rows = np.moveaxis(array.reshape(*array.shape[:split], size, each, *array.shape[split + 1 :]), split, 0)
@@ -367,7 +367,7 @@ def _permutation(
 
 def _dim(what: str, dim: int, ndim: int) -> int:
     if not -ndim <= dim < ndim:
-        raise RuleError(f"{what}: dim {dim} is out of range for an array of {ndim} dims")
+        raise RuleError(f"{what}: dim {dim} is out of range for an array of {many(ndim, 'dim')}")
     return dim % ndim
 
 

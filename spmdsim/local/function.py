@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from spmdsim.core import Layout, Rule
-from spmdsim.errors import LayoutError, RuleError, UsageTypeError
+from spmdsim.errors import LayoutError, RuleError, UsageTypeError, many
 from spmdsim.layout.element_type import computed_widely, is_half, promoted
 from spmdsim.local.axis_collectives import abstract
 from spmdsim.local.local_operator import LocalOp, failures_of
@@ -117,7 +117,7 @@ class LocalFunction(Pictured):
         positional, options = structure[2]
         if isinstance(self._in_layouts, (tuple, list)) and len(self._in_layouts) != positional[1]:
             raise RuleError(
-                f"{self.name} has in_layouts for {len(self._in_layouts)} operands, but was called with {positional[1]}"
+                f"{self.name} has in_layouts for {many(len(self._in_layouts), 'operand')}, but was called with {positional[1]}"
             )
         what = f"the in_layouts of {self.name}"
         wanted = [*spread(what, self._in_layouts, positional), *spread(what, None, options)]
@@ -125,7 +125,7 @@ class LocalFunction(Pictured):
         for i, (one, tensor) in enumerate(zip(places, tensors)):
             if one.ndim != tensor.ndim:
                 raise LayoutError(
-                    f"operand {i} of {self.name} has shape {tensor.shape}, but its layout {one} is for {one.ndim} dims"
+                    f"operand {i} of {self.name} has shape {tensor.shape}, but its layout {one} is for {many(one.ndim, 'dim')}"
                 )
             if one.partial:
                 hint = f"say {one.reduced} for the sum, or give contributions as a dim of their own"
@@ -187,7 +187,7 @@ class LocalFunction(Pictured):
         gradients = list(slopes) if isinstance(slopes, (tuple, list)) else [slopes]
         if len(gradients) != len(operands):
             raise RuleError(
-                f"the vjp of {self.name} gave {len(gradients)} gradients on rank {context.rank} for {len(operands)} operands"
+                f"the vjp of {self.name} gave {len(gradients)} gradients on rank {context.rank} for {many(len(operands), 'operand')}"
             )
         for i, (gradient, operand) in enumerate(zip(gradients, operands)):
             if gradient is not None and np.shape(gradient) != operand.shape:
@@ -247,7 +247,9 @@ class LocalFunction(Pictured):
             else list(wanted)
         )
         if len(shapes) != len(leaves):
-            raise RuleError(f"{self.name} has {len(leaves)} results, but shape= gives {len(shapes)} shapes")
+            raise RuleError(
+                f"{self.name} has {len(leaves)} results, but shape= gives {many(len(shapes), 'shape')}"
+            )
         for leaf, shape in zip(leaves, shapes):
             leaf.check_shape(shape)
         return [tuple(int(n) for n in shape) for shape in shapes]
@@ -259,7 +261,7 @@ class LocalFunction(Pictured):
             if len(shapes[k]) != leaf.ndim:
                 raise RuleError(
                     f"{self.name} gave a piece of shape {shapes[k]} on {name_ranks([rank])}, but the layout of result "
-                    f"{k}, {leaf}, is for {leaf.ndim} dims"
+                    f"{k}, {leaf}, is for {many(leaf.ndim, 'dim')}"
                 )
         return tuple(
             sum(pieces[rank][k][dim] for rank in mesh.group(first, *entry))

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from spmdsim.core import Rule
-from spmdsim.errors import RuleError, UsageTypeError
+from spmdsim.errors import RuleError, UsageTypeError, many
 from spmdsim.layout.element_type import promoted
 from spmdsim.layout.windowed_layout import Window
 from spmdsim.local.local_operator import failures_of
@@ -113,12 +113,16 @@ def _per_dim(what: str, setting: Any, ndim: int, otherwise: Any) -> list[Any]:
     if isinstance(setting, Mapping):
         for d in setting:
             if not isinstance(d, (int, np.integer)) or not -ndim <= d < ndim:
-                raise RuleError(f"{what} names dim {d!r}, which a tensor of {ndim} dims does not have")
+                raise RuleError(
+                    f"{what} names dim {d!r}, which a tensor of {many(ndim, 'dim')} does not have"
+                )
         by_dim = {int(d) % ndim: one for d, one in setting.items()}
         return [by_dim.get(d, otherwise) for d in range(ndim)]
     if isinstance(setting, (tuple, list)):
         if len(setting) != ndim:
-            raise RuleError(f"{what} has {len(setting)} entries for a tensor of {ndim} dims: {setting!r}")
+            raise RuleError(
+                f"{what} has {len(setting)} entries for a tensor of {many(ndim, 'dim')}: {setting!r}"
+            )
         return list(setting)
     return [setting] * ndim
 

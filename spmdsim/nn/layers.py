@@ -11,7 +11,7 @@ from numpy.typing import DTypeLike
 
 import spmdsim.ops as ops
 from spmdsim.core import Layout
-from spmdsim.errors import LayoutError
+from spmdsim.errors import LayoutError, many
 from spmdsim.nn.module import Initialiser, Module, Normal, Parameter, ones, zeros
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.sources import Described
@@ -203,7 +203,7 @@ class Attention(Module):
         parts = stream.mesh.axis_size(axis) if axis else 1
         if width % heads or heads % parts:
             raise LayoutError(
-                f"attention of width {width} with {heads} heads over {parts} ranks: heads must divide the width "
+                f"attention of width {width} with {heads} heads over {many(parts, 'rank')}: heads must divide the width "
                 "and the ranks the heads"
             )
         mesh, gathered = stream.mesh, without(stream, axis)

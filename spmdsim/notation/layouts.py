@@ -14,7 +14,7 @@ from operator import index
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-from spmdsim.errors import LayoutError, UsageTypeError, WorldError, unknown
+from spmdsim.errors import LayoutError, UsageTypeError, WorldError, many, unknown
 from spmdsim.pictured import Pictured
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def listed(ranks: Sequence[int], words: Callable[[Sequence[int]], object]) -> st
     if len(ranks) <= 24:
         return str(words(ranks))
     ends = ", ".join(map(str, ranks[:3]))
-    return f"({ends}, ..., {ranks[-1]}: {len(ranks):,} ranks, {crc32(repr(ranks).encode()):08x})"
+    return f"({ends}, ..., {ranks[-1]}: {many(len(ranks), 'rank')}, {crc32(repr(ranks).encode()):08x})"
 
 
 # -- layouts ----------------------------------------------------------------------------------------
@@ -310,7 +310,7 @@ class LayoutFacts(Pictured):
             if isinstance(placement, Shard):
                 if not -ndim <= placement.dim < ndim:
                     raise LayoutError(
-                        f"{placement} on axis {axis!r} is out of range for a tensor of {ndim} dims"
+                        f"{placement} on axis {axis!r} is out of range for a tensor of {many(ndim, 'dim')}"
                     )
                 dims[placement.dim].append(axis)
             elif isinstance(placement, Partial):
@@ -359,7 +359,7 @@ class LayoutFacts(Pictured):
         """Refuse a shape with another number of dims, by a LayoutError."""
         if len(shape) != len(self.dims):
             raise LayoutError(
-                f"layout {self} is for tensors of {len(self.dims)} dims, but the shape is {tuple(shape)}"
+                f"layout {self} is for tensors of {many(len(self.dims), 'dim')}, but the shape is {tuple(shape)}"
             )
 
     def largest_shape(self, shape: Sequence[int]) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from spmdsim.errors import RuleError, WorldError
+from spmdsim.errors import RuleError, WorldError, many
 
 if TYPE_CHECKING:
     from spmdsim.core.layout import Layout, Mesh
@@ -95,7 +95,9 @@ def fitted(
     ``sizes`` are those that the shapes do not determine. A RuleError says what contradicts what.
     """
     if len(shapes) != len(rule.inputs):
-        raise RuleError(f"the rule '{rule}' takes {len(rule.inputs)} operands, but {len(shapes)} were given")
+        raise RuleError(
+            f"the rule '{rule}' takes {many(len(rule.inputs), 'operand')}, but {len(shapes)} were given"
+        )
     size_of: dict[str, int] = dict(sizes)
     terms = [_of_ndim(term, len(shape), rule) for term, shape in zip(rule.inputs, shapes)]
     for i, (term, shape) in enumerate(zip(terms, shapes)):
@@ -124,7 +126,7 @@ def _of_ndim(term: Term, ndim: int, rule: Rule) -> Term:
             raise RuleError(f"the rule '{rule}' needs at least {least} dims, but an operand has {ndim}")
         return _written_out(term, ndim - least)
     if len(term) != ndim:
-        raise RuleError(f"the rule '{rule}' needs an operand of {len(term)} dims, but it has {ndim}")
+        raise RuleError(f"the rule '{rule}' needs an operand of {many(len(term), 'dim')}, but it has {ndim}")
     return term
 
 
@@ -190,14 +192,14 @@ def of_strategy(bound: BoundRule, strategy: Strategy) -> Iterator[str]:
         elif factor in bound.compound and sizes[factor] % parts(factor):
             yield (
                 f"factor {factor!r} of size {sizes[factor]} shares a dim with others, so it can only "
-                f"be cut evenly, not into {parts(factor)} pieces"
+                f"be cut evenly, not into {many(parts(factor), 'piece')}"
             )
     for dim in itertools.chain(*bound.inputs, *bound.outputs):
         for major, minor in itertools.pairwise(dim):
             if parts(minor) > 1 and parts(major) != sizes[major]:
                 yield (
                     f"in the dim ({' '.join(dim)}) factor {minor!r} can only be split where {major!r} is split "
-                    f"completely ({sizes[major]} pieces, not {parts(major)})"
+                    f"completely ({many(sizes[major], 'piece')}, not {parts(major)})"
                 )
     for output in range(len(bound.outputs)):
         ops = {op for _, op in bound.partial_of(strategy, output)}
@@ -272,7 +274,7 @@ def check_ranks(mesh: Mesh, size: int, how: Callable[[int], str] = lambda size: 
 def check_shards(step: Step, shards: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> None:
     """Refuse shards that a step's source layout does not give the ranks."""
     if len(shards) != len(shapes):
-        raise WorldError(f"{len(shards)} shards were given for {len(shapes)} ranks")
+        raise WorldError(f"{len(shards)} shards were given for {many(len(shapes), 'rank')}")
     for rank, (shard, shape) in enumerate(zip(shards, shapes)):
         if shard.shape != shape:
             raise WorldError(

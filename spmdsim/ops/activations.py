@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim.core import PASSES, Rule
-from spmdsim.errors import InputError, OutOfRange
+from spmdsim.errors import InputError, OutOfRange, many
 from spmdsim.layout.element_type import fractional, ordered, promoted
 from spmdsim.ops.declare import Array, Arrays, Shape, alike, cast, conj, derived, pooled, specialised, unary
 from spmdsim.ops.elementwise import one_of
@@ -228,7 +228,7 @@ def gelu(x: Tensor, approximate: str | bool = "tanh") -> Tensor:
 def _channel_rule(x: Shape, channel: Shape, dim: int, linear: Any = "none") -> Rule:
     """``x`` with one parameter per entry of a dim; a single entry serves them all."""
     if not 0 <= dim < len(x):
-        raise OutOfRange(f"dim {dim} is out of range for a tensor of {len(x)} dims")
+        raise OutOfRange(f"dim {dim} is out of range for a tensor of {many(len(x), 'dim')}")
     names = [f"d{k}" for k in range(len(x))]
     parameter = "1" if channel == (1,) and x[dim] != 1 else names[dim]
     return Rule.parse(f"{' '.join(names)}, {parameter} -> {' '.join(names)}", linear=linear)

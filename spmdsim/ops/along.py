@@ -9,7 +9,7 @@ import numpy as np
 
 from spmdsim.core import BoundRule, Layout, Rule, Strategy
 from spmdsim.core.step import Step
-from spmdsim.errors import RuleError
+from spmdsim.errors import RuleError, many
 from spmdsim.ops.declare import Array, Arrays, cast
 from spmdsim.ops.elementwise import add, less, where
 from spmdsim.ops.operators import operator
@@ -146,7 +146,7 @@ def take_along_axis(x: Operand, ids: Operand, dim: int = -1, *, axis: int = -1) 
 def _fitting(name: str, x: Tensor, ids: Tensor, at: int) -> tuple[Tensor, Tensor]:
     """Both with equal sizes besides a dim, and ids that count from the front."""
     if ids.ndim != x.ndim:
-        raise RuleError(f"{name}: indices of {ids.ndim} dims do not fit a tensor of {x.ndim} dims")
+        raise RuleError(f"{name}: indices of {ids.ndim} dims do not fit a tensor of {many(x.ndim, 'dim')}")
     try:
         common = np.broadcast_shapes(*[(*t.shape[:at], 1, *t.shape[at + 1 :]) for t in (x, ids)])
     except ValueError:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from spmdsim.core import Layout, Rule
-from spmdsim.errors import OutOfRange, RuleError
+from spmdsim.errors import OutOfRange, RuleError, many
 from spmdsim.ops.along import held_entries
 from spmdsim.ops.declare import Array, Arrays, Shape
 from spmdsim.ops.operators import operator
@@ -25,7 +25,7 @@ LOOKED_UP = "v"
 
 def _gather_rule(x: Shape, ids: Shape, dim: int) -> Rule:
     if not 0 <= dim < len(x):
-        raise OutOfRange(f"dim {dim} is out of range for a tensor of {len(x)} dims")
+        raise OutOfRange(f"dim {dim} is out of range for a tensor of {many(len(x), 'dim')}")
     kept = [f"d{k}" for k in range(len(x))]
     new = [f"i{k}" for k in range(len(ids))]
     table = " ".join(LOOKED_UP if k == dim else name for k, name in enumerate(kept))
@@ -89,7 +89,7 @@ def gather(x: Tensor, ids: Tensor, dim: int = 0, *, axis: int = 0) -> Tensor:
     [[[3], [2]], [[6], [4]]]
     """
     if not -x.ndim <= dim < x.ndim:
-        raise OutOfRange(f"dim {dim} is out of range for a tensor of {x.ndim} dims")
+        raise OutOfRange(f"dim {dim} is out of range for a tensor of {many(x.ndim, 'dim')}")
     return _gather_op(x, ids, dim=dim % x.ndim)
 
 
@@ -316,7 +316,7 @@ def one_hot(
     [[0.0, 0.0, 0.0, 1.0], [0.0, 1.0, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0], [0.0, 0.0, 1.0, 0.0]]
     """
     if not -ids.ndim - 1 <= dim <= ids.ndim:
-        raise OutOfRange(f"dim {dim} is out of range for a result of {ids.ndim + 1} dims")
+        raise OutOfRange(f"dim {dim} is out of range for a result of {many(ids.ndim + 1, 'dim')}")
     if depth < 0:
         raise RuleError(f"one_hot has a number of classes from 0 on, but got {depth}")
     return _one_hot_op(ids, depth=depth, dtype=np.dtype(dtype), dim=dim)

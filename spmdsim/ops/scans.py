@@ -11,7 +11,7 @@ from numpy.typing import DTypeLike
 
 from spmdsim.core import BoundRule, Layout, Rule, Strategy
 from spmdsim.core.elements import identity
-from spmdsim.errors import OutOfRange, RuleError
+from spmdsim.errors import OutOfRange, RuleError, many
 from spmdsim.layout.element_type import accumulator
 from spmdsim.ops.declare import Array, Shape, cast
 from spmdsim.ops.dim_reductions import as_type
@@ -55,10 +55,10 @@ def along_rule(shape: Sequence[int], dim: int, text: str = "{} -> {}", **rule: A
 def along_dim(name: str, x: Tensor, dim: Dim) -> int:
     """The dim that a function goes along, counted from the front; the only one for None."""
     if dim is None and x.ndim != 1:
-        raise RuleError(f"{name} of a tensor of {x.ndim} dims needs the dim to go along, dim=...")
+        raise RuleError(f"{name} of a tensor of {many(x.ndim, 'dim')} needs the dim to go along, dim=...")
     dim = dim or 0
     if not -x.ndim <= dim < x.ndim:
-        raise OutOfRange(f"{name}: dim {dim} is out of range for a tensor of {x.ndim} dims")
+        raise OutOfRange(f"{name}: dim {dim} is out of range for a tensor of {many(x.ndim, 'dim')}")
     return dim % x.ndim
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim.core import REDUCE_OPS, Layout, Rule
-from spmdsim.errors import RuleError, UsageTypeError
+from spmdsim.errors import RuleError, UsageTypeError, many
 from spmdsim.layout.windowed_layout import Window
 from spmdsim.notation.layouts import integers
 from spmdsim.ops.declare import Shape, unbroadcast
@@ -251,7 +251,7 @@ def transpose(x: Tensor, perm: Sequence[int] | None = None, *, axes: Sequence[in
     """
     order = tuple(range(x.ndim))[::-1] if perm is None else tuple(p + x.ndim if p < 0 else p for p in perm)
     if sorted(order) != list(range(x.ndim)):
-        raise RuleError(f"{perm} is not an order of the {x.ndim} dims")
+        raise RuleError(f"{perm} is not an order of the {many(x.ndim, 'dim')}")
     return _transpose_op(x, perm=order)
 
 

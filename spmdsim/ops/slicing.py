@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim.core import Rule
-from spmdsim.errors import RuleError
+from spmdsim.errors import RuleError, many
 from spmdsim.layout.element_type import as_array
 from spmdsim.layout.windowed_layout import Window
 from spmdsim.notation.layouts import integers
@@ -216,7 +216,7 @@ def _both_sides(width: PadWidth, ndim: int) -> tuple[Any, Any]:
         pairs = np.broadcast_to(as_array(width), (ndim, 2))
     except ValueError:
         raise RuleError(
-            f"pad takes a count, a pair of them or {ndim} pairs for a tensor of {ndim} dims, but got {width}"
+            f"pad takes a count, a pair of them or {ndim} pairs for a tensor of {many(ndim, 'dim')}, but got {width}"
         ) from None
     return tuple(pairs[:, 0].tolist()), tuple(pairs[:, 1].tolist())
 

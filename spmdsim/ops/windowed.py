@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim.core import BoundRule, Layout, Rule, Strategy
-from spmdsim.errors import RuleError, context
+from spmdsim.errors import RuleError, context, many
 from spmdsim.layout.windowed_layout import Window, Windowed
 from spmdsim.ops.declare import Array, Arrays, Shape, alike, conj
 from spmdsim.ops.operators import operator
@@ -206,6 +206,6 @@ def convolve(x: Tensor, kernel: Operand, mode: str = "full") -> Tensor:
         raise RuleError(f"the mode of convolve is {', '.join(map(repr, MODES))}, but got {mode!r}")
     if other.ndim != x.ndim or 0 in other.shape or any(k > n for n, k in zip(x.shape, other.shape)):
         raise RuleError(
-            f"convolve needs a kernel of {x.ndim} dims, each from 1 to as long as the tensor's {x.shape}, but got {other.shape}"
+            f"convolve needs a kernel of {many(x.ndim, 'dim')}, each from 1 to as long as the tensor's {x.shape}, but got {other.shape}"
         )
     return _convolve_op(x, other, mode=mode)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from spmdsim.core import Layout
 from spmdsim.core.step import Step
 from spmdsim.cost.machine import Machine
+from spmdsim.errors import many
 from spmdsim.layout.element_type import element_type
 from spmdsim.redistribution.plan_candidates import Candidate
 from spmdsim.redistribution.price import largest_sizes, most_sent, received_elements, step_messages
@@ -197,7 +198,7 @@ def _over(step: Step) -> str:
         return "-"
     size = step.src.mesh.axis_size(*step.axes)
     groups = step.src.mesh.size // size
-    return f"{','.join(step.axes)} ({groups} x {size} ranks)"
+    return f"{','.join(step.axes)} ({groups} x {many(size, 'rank')})"
 
 
 def _x(shape: Sequence[int]) -> str:

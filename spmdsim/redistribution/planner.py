@@ -19,7 +19,7 @@ import numpy as np
 from spmdsim.core import Layout
 from spmdsim.core.step import Step
 from spmdsim.cost.machine import CostModel
-from spmdsim.errors import PlanError, UsageTypeError
+from spmdsim.errors import PlanError, UsageTypeError, many
 from spmdsim.imitated import imitation
 from spmdsim.layout.element_type import element_type, held_type
 from spmdsim.layout.windowed_layout import Windowed
@@ -402,7 +402,7 @@ def _check_layouts(
     for layout, sizes in ((src, shape), (dst, after)):
         if len(sizes) != layout.ndim:
             raise PlanError(
-                f"the shape {sizes} has {len(sizes)} dims, but {layout} is for {layout.ndim}, in {src} -> {dst}"
+                f"the shape {sizes} has {many(len(sizes), 'dim')}, but {layout} is for {layout.ndim}, in {src} -> {dst}"
             )
     if any(size < 0 for size in (*shape, *after)):
         both = f"{shape}" if one_shape else f"{shape} and {after}"

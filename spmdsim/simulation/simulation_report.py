@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from spmdsim.errors import many
 from spmdsim.pictured import ShortRepr
 from spmdsim.redistribution.plan_table import bytes_text, seconds_text
-from spmdsim.sides import many
 from spmdsim.simulation.findings.problems import ERROR, Problem
 
 

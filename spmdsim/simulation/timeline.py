@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import FrameType
 from typing import Any
 
+from spmdsim.errors import many
 from spmdsim.simulation.engine.mailboxes import Message, Receive
 from spmdsim.simulation.findings.code_places import user_call
 from spmdsim.trace.source_lines import in_words
@@ -46,7 +47,7 @@ class Timeline:
 
     def arrow(self, message: Message, receive: Receive) -> None:
         """A message from its sender to its receiver."""
-        name = f"tag {message.tag}, {message.payload.nbytes} bytes"
+        name = f"tag {message.tag}, {many(message.payload.nbytes, 'byte')}"
         self._arrow("message", name, message, message.start, receive)
 
     def meeting(self, shared: Any, calls: list[Any]) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from spmdsim.core import Layout
 from spmdsim.core.tensor import Meta
 from spmdsim.core.world import programs
-from spmdsim.errors import InputError, OutOfRange, RuleError, UsageTypeError
+from spmdsim.errors import InputError, OutOfRange, RuleError, UsageTypeError, many
 from spmdsim.layout.element_type import as_array, promoted
 from spmdsim.tensor.program_tensor import Tensor
 from spmdsim.worlds.base import ORIGINS
@@ -113,7 +113,7 @@ def counted_dim(dim: int, ndim: int) -> int:
     2
     """
     if not -ndim <= dim < ndim:
-        raise OutOfRange(f"dim {dim} is out of range for a tensor of {ndim} dims")
+        raise OutOfRange(f"dim {dim} is out of range for a tensor of {many(ndim, 'dim')}")
     return int(dim) % ndim
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from spmdsim.core import Layout
 from spmdsim.core.tape import Gradients, MoveNode, settle
 from spmdsim.core.tensor import Meta, Tensor, follow
-from spmdsim.errors import InputError, LayoutError, UsageTypeError
+from spmdsim.errors import InputError, LayoutError, UsageTypeError, many
 from spmdsim.layout.element_type import as_array, is_nameless, named, number_type, why_no_number
 from spmdsim.redistribution import planner
 from spmdsim.redistribution.planner import Plan
@@ -165,7 +165,7 @@ def _as_list(shards: Any, world: World) -> list[np.ndarray]:
         shards = [shards]
     if len(shards) != len(world.ranks):
         raise InputError(
-            f"this process owns {len(world.ranks)} ranks, but {len(shards)} local arrays were given"
+            f"this process owns {many(len(world.ranks), 'rank')}, but {len(shards)} local arrays were given"
         )
     return [as_array(shard) for shard in shards]
 
@@ -185,7 +185,7 @@ def global_shape(layout: Layout, local_shapes: dict[int, tuple[int, ...]]) -> tu
     for rank, local in local_shapes.items():
         if len(local) != layout.ndim:
             raise LayoutError(
-                f"rank {rank} holds a piece of {len(local)} dims {local}, but layout {layout} is for {layout.ndim}"
+                f"rank {rank} holds a piece of {many(len(local), 'dim')} {local}, but layout {layout} is for {layout.ndim}"
             )
     return tuple(
         sum(local_shapes[rank][dim] for rank in mesh.group(first, *entry))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from spmdsim.core import tensor
-from spmdsim.errors import InputError, UsageTypeError, WorldError
+from spmdsim.errors import InputError, UsageTypeError, WorldError, many
 from spmdsim.tensor.summed_tensor import SummedTensor
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class ReadableTensor(SummedTensor):
             return read_only(shards[0])
         ranks, size = self.world.ranks, self.world.size
         if rank not in range(size):
-            raise WorldError(f"there is no rank {rank!r} in a world of {size} ranks")
+            raise WorldError(f"there is no rank {rank!r} in a world of {many(size, 'rank')}")
         if rank not in ranks:
             raise WorldError(f"rank {rank} is owned by another process; this one owns {list(ranks)}")
         return read_only(shards[ranks.index(rank)])

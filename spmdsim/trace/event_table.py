@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from spmdsim.core.step import LOCAL_STEPS, Step, overlap, volume
+from spmdsim.errors import many
 from spmdsim.layout.element_type import element_type
 from spmdsim.redistribution.group_steps import PartsStep, ScanStep
 from spmdsim.redistribution.halo import HaloStep, received
 from spmdsim.redistribution.plan_table import bytes_text
 from spmdsim.redistribution.sparse_lookup import RowStep
-from spmdsim.sides import many
 from spmdsim.trace.events import Asked, CollectiveEvent, Event
 
 if TYPE_CHECKING:

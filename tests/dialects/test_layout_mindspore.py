@@ -333,7 +333,7 @@ def test_uneven_sizes_are_refused_in_one_line():
 @pytest.mark.parametrize(
     ("cuts", "shapes", "devices", "kind", "words"),
     [
-        (((2, 4, 6),), ((32, 64, 96),) * 2, 32, ValueError, "is for 1 operands, but there are 2"),
+        (((2, 4, 6),), ((32, 64, 96),) * 2, 32, ValueError, "is for 1 operand, but there are 2"),
         (((2, 4), (4,)), ((32, 64), (64, 8)), 8, ValueError, "operand 1 has shape .* but its strategy is"),
         (((0, 4), (4, 1)), ((32, 64), (64, 8)), 8, ValueError, "must be positive"),
         (
@@ -375,7 +375,7 @@ def test_equal_layouts_accept_equal_shapes_whoever_came_first():
     )
     x, world = np.arange(8.0).reshape(2, 4), LockStep(8)
     assert Tensor.from_global(x, template, world).local(5).shape == (1, 1)
-    with pytest.raises(LayoutError, match="for tensors of 1 dims"):
+    with pytest.raises(LayoutError, match="for tensors of 1 dim"):
         Tensor.from_global(x, plain, world)
     other = mindspore.Layout((2, 4), ("x", "y"))("x", "y")
     assert other == mesh("x", "y") == other and hash(other) == hash(mesh("x", "y"))

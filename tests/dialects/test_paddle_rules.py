@@ -52,7 +52,7 @@ def test_rules(case: tuple[Any, ...]) -> None:
         ("reshape", {"shape": [7, -1]}, TWO, [[0, 1]], "cannot be reshaped"),
         ("reshape", {}, TWO, [[0, 1]], "needs the attribute shape"),
         ("flatten", {"start_axis": 1, "stop_axis": 0}, TWO, [[0, 1]], "comes after"),
-        ("matmul", {}, TWO, [[0, 1]], "does not take 1 operands"),
+        ("matmul", {}, TWO, [[0, 1]], "does not take 1 operand"),
         ("matmul", {}, [(64, 32), (32, 8)], [[0, 1]], "takes 2 operands by their shapes, but 1"),
         ("matmul", {}, [(6, 6), (6, 6)], [[0, 1], [0, -1]], "both must be the same"),
         ("unheard_of", {}, TWO, [[0, 1]], "no operator 'unheard_of'"),

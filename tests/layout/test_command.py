@@ -227,7 +227,7 @@ def test_text_of_operators_and_splits(capsys):
 def test_large_meshes_are_abbreviated(capsys):
     arguments = ["--mesh", "x=64,y=1024", "--dims", "x,y", "--shape", "640,10300"]
     out = text(capsys, *arguments)
-    assert len(out.splitlines()) < 200 and "65504 ranks in the middle are left out" in out
+    assert len(out.splitlines()) < 200 and "65,504 ranks in the middle are left out" in out
     assert "(63, 1023)" in out
     assert "(3, 17)" in text(capsys, *arguments, "--rank", str(3 * 1024 + 17))
 
@@ -270,11 +270,11 @@ MISTAKES = [
     (["--op", "frobnicate", "--shapes", "(1,)"], "no operator is called 'frobnicate'; there are"),
     ([*MATMUL], "--op needs a strategy"),
     ([*MATMUL, "--shard", "((2,4),(2,1))", "-n", "8"], "'k'"),
-    ([*MATMUL, "--shard", "((2,4),)", "-n", "8"], "operands"),
+    ([*MATMUL, "--shard", "((2,4),)", "-n", "8"], "is for 1 operand, but there are 2"),
     ([*MATMUL, "--shard", "((2,5),(5,1))", "-n", "10"], "cannot be split evenly into 5"),
     ([*MATMUL, "--shard", "((2,4),(4,1))", "-n", "12"], "does not divide the 12 ranks"),
     ([*MATMUL, "--shard", "((2,4),(4,1))", "-n", "8", "--out-shard", "(4,1)"], "out_strategy"),
-    ([*MATMUL, "--in-layouts", "a=2: a,None"], "1 layouts were given for 2 shapes"),
+    ([*MATMUL, "--in-layouts", "a=2: a,None"], "--in-layouts gives 1 layout for 2 shapes"),
     ([*MATMUL, "--in-layouts", "a=2: a,None", "a=2: a,None"], "'a'"),
     ([*MATMUL, "--shard", "((1,2),(2,1))", "--attr", "transpose_b"], "--attr is written like"),
     ([*MATMUL, "--shard", "((1,2),(2,1))", "-n", "4", "--ranks-order", "1,0"], "--ranks-order has 2 ranks"),

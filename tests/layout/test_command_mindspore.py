@@ -67,7 +67,7 @@ def test_operators_as_mindspore_calls_them(command, wanted, capsys):
         ("--op ReLU --shapes (64,32)", "needs a strategy"),
         ("--op ReLU --shapes (64,32) --shard ((3,1),) -n 8", "cannot be split evenly"),
         ("--op ReLU --shapes (64,32) --shard ((2,1),) -n 8 --ranks-order 3,1,2,0", "has 4 ranks"),
-        ("--op LayerNorm --shapes (64,32) --shard ((2,1),)", "does not take 1 operands"),
+        ("--op LayerNorm --shapes (64,32) --shard ((2,1),)", "does not take 1 operand"),
         (
             "--op softmax --shapes (2,4) --shard ((2,1),) --attr axis=1",
             "does not take --attr axis; it takes dim",

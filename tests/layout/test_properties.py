@@ -299,9 +299,9 @@ def test_meshes_and_layouts_that_cannot_be():
         (lambda: mesh([0]), UsageTypeError, "a dim takes an axis name"),
         (lambda: mesh(("a", 1)), UsageTypeError, "a dim takes an axis name"),
         (lambda: mesh("zz"), LayoutError, "'zz' is not found"),
-        (lambda: mesh("a").bounds((4, 4), 0), LayoutError, "is for tensors of 1 dims, but the shape is"),
-        (lambda: mesh("a").is_even((4, 4)), LayoutError, "is for tensors of 1 dims, but the shape is"),
-        (lambda: all_bounds(mesh("a"), (4, 4)), LayoutError, "is for tensors of 1 dims, but the shape is"),
+        (lambda: mesh("a").bounds((4, 4), 0), LayoutError, "is for tensors of 1 dim, but the shape is"),
+        (lambda: mesh("a").is_even((4, 4)), LayoutError, "is for tensors of 1 dim, but the shape is"),
+        (lambda: all_bounds(mesh("a"), (4, 4)), LayoutError, "is for tensors of 1 dim, but the shape is"),
     ):
         with pytest.raises(error, match=words):
             make()

@@ -99,7 +99,7 @@ def test_pieces_that_do_not_fit(world):
     ):
         wrong(x)
     with pytest.raises(
-        RuleError, match=r"shape \(2, 1\) on rank 0, but the layout of result 0, .* for 1 dims"
+        RuleError, match=r"shape \(2, 1\) on rank 0, but the layout of result 0, .* for 1 dim"
     ):
         local_map(lambda a: a[:, None], out_layouts=mesh("x"))(x)
     with pytest.raises(RuleError, match=r"shape \(2,\) on rank 0, but result 0 of shape \(9,\) has \(3,\)"):

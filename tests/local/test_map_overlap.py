@@ -160,10 +160,10 @@ def test_mistakes(world):
     for call, message in [
         (lambda: map_overlap(same, x, boundary="perodic"), "did you mean 'periodic'"),
         (lambda: map_overlap(same, x, depth=-1), "a depth is a count >= 0, or a pair of them, but got -1"),
-        (lambda: map_overlap(same, x, depth=(1, 1)), "depth has 2 entries for a tensor of 1 dims"),
+        (lambda: map_overlap(same, x, depth=(1, 1)), "depth has 2 entries for a tensor of 1 dim"),
         (
             lambda: map_overlap(same, x, depth={1: 1}),
-            "depth names dim 1, which a tensor of 1 dims does not have",
+            "depth names dim 1, which a tensor of 1 dim does not have",
         ),
         (
             lambda: map_overlap(same, x, depth=6, boundary="reflect"),
@@ -179,7 +179,7 @@ def test_mistakes(world):
             lambda: ops.convolve(x, [1.0], "sme"),
             "the mode of convolve is 'full', 'same', 'valid', but got 'sme'",
         ),
-        (lambda: ops.convolve(x, [[1.0]]), "needs a kernel of 1 dims"),
+        (lambda: ops.convolve(x, [[1.0]]), "needs a kernel of 1 dim"),
     ]:
         with pytest.raises(RuleError, match=message):
             call()

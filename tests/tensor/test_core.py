@@ -268,7 +268,7 @@ def test_mistakes_are_one_line():
     x = Tensor.from_global(np.ones((4, 3)), mesh("a", None), world)
     with pytest.raises(WorldError, match="needs rank 7, but the world has 2 ranks"):
         Tensor.from_global(np.ones((4, 3)), Mesh((8,), ("a",))("a", None), world)
-    with pytest.raises(LayoutError, match="is for tensors of 1 dims, but the shape is"):
+    with pytest.raises(LayoutError, match="is for tensors of 1 dim, but the shape is"):
         Tensor.from_global(np.ones((4, 3)), mesh("a"), world)
     with pytest.raises(InputError, match=r"needs shape=\.\.\. and dtype"):
         Tensor.from_global(lambda index: None, mesh("a", None), world)

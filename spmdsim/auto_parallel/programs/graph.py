@@ -13,9 +13,8 @@ from functools import cached_property
 from typing import Any
 
 from spmdsim.core import BoundRule, Layout, Rule, bind
-from spmdsim.errors import context, unknown
+from spmdsim.errors import context, many, unknown
 from spmdsim.pictured import ShortRepr
-from spmdsim.sides import many
 
 Shape = tuple[int, ...]
 

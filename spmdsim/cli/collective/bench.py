@@ -22,7 +22,7 @@ from spmdsim.cli.output import (
     write_file,
     write_pictures,
 )
-from spmdsim.errors import InputError
+from spmdsim.errors import InputError, many
 
 if TYPE_CHECKING:
     from spmdsim.cost import Machine
@@ -106,7 +106,7 @@ def main(args: argparse.Namespace) -> int:
     if args.csv:
         _write_csv(args.csv, rows)
     if wants_pictures(args):
-        write_pictures(args, _figure(f"{name} on {comm.Get_size()} ranks", rows))
+        write_pictures(args, _figure(f"{name} on {many(comm.Get_size(), 'rank')}", rows))
     if args.trace:
         _write_timeline(args, name, calls, sizes[-1], comm)
     if note:
@@ -300,7 +300,7 @@ def _printer(args: argparse.Namespace, name: str, size: int) -> Callable[[BenchR
     if args.json:
         return lambda row: None
     last = ""
-    title = f"# OSU MPI {name} Latency Test" if args.osu else f"# {name}, {size} ranks"
+    title = f"# OSU MPI {name} Latency Test" if args.osu else f"# {name}, {many(size, 'rank')}"
     columns = _columns(bool(args.machine), line_columns())
 
     def show(row: BenchRow) -> None:

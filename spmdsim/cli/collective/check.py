@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from spmdsim.cli.collective.schedule_arguments import JUDGED, find_algorithm, rank_counts
 from spmdsim.cli.main import PICTURES, command, finite, flag, value, varied
 from spmdsim.cli.output import emit_json, say, wants_pictures, write_pictures
-from spmdsim.errors import InputError
-from spmdsim.sides import many
+from spmdsim.errors import InputError, many
 
 if TYPE_CHECKING:
     from spmdsim.collectives import Algorithm
@@ -78,7 +77,9 @@ def main(args: argparse.Namespace) -> int:
     say(f"{args.algorithm} as {chosen.collective.name}")
     if len(fitting) < len(sizes):
         left_out = [size for size in sizes if size not in fitting]
-        say(f"  needs {chosen.condition_words}: not checked on {', '.join(map(str, left_out))} ranks")
+        say(
+            f"  needs {chosen.condition_words}: not checked on {', '.join(map(str, left_out))} rank{'s' * (left_out != [1])}"
+        )
     for result in results:
         say(*_lines(result, args.all))
     verdict = f"correct, score {score:.1f} of 100" if ok else "wrong"

@@ -11,7 +11,7 @@ from zlib import crc32
 from spmdsim.cli.collective.schedule_arguments import growing_sizes, parse_bytes
 from spmdsim.cli.main import choice, command, flag, value, varied
 from spmdsim.cli.output import emit_json, print_table, say
-from spmdsim.errors import InputError
+from spmdsim.errors import InputError, many
 
 if TYPE_CHECKING:
     import numpy as np
@@ -82,7 +82,9 @@ def main(args: argparse.Namespace) -> int:
 
     comm = communicator()
     if comm.Get_size() < 3:
-        raise InputError(f"{comm.Get_size()} ranks add in one order only; detection needs 3 at least")
+        raise InputError(
+            f"{many(comm.Get_size(), 'rank')} can add in one order only; detection needs 3 at least"
+        )
     vendor = MPIWorld(comm, check=False).vendor
     library = vendor.lower().replace(" ", "")
     findings = [_detect(name, library, comm, size, args.datatype) for size in sizes]
@@ -168,7 +170,7 @@ def _print_findings(
         listed = [asdict(one) for one in findings]
         emit_json({"collective": name, "library": vendor, "ranks": comm.Get_size(), "findings": listed})
         return
-    say(f"{name} of {vendor} on {comm.Get_size()} ranks, {args.datatype}")
+    say(f"{name} of {vendor} on {many(comm.Get_size(), 'rank')}, {args.datatype}")
     columns = ("size", "table says", "because", "bits agree with", "verdict")
     rows = [
         (
@@ -206,6 +208,6 @@ def _print_tables(name: str, args: argparse.Namespace, sizes: list[int]) -> int:
     if args.json:
         emit_json({"collective": name, "ranks": args.n, "rows": [dict(zip(columns, row)) for row in rows]})
         return 0
-    say(f"{name} on {args.n} ranks by the libraries' tables")
+    say(f"{name} on {many(args.n, 'rank')} by the libraries' tables")
     print_table(columns, rows, right=("size",))
     return 0

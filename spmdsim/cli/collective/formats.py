@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from spmdsim.cli.collective.schedule_arguments import JUDGED, SCHEDULE, parse_bytes, schedule_from
 from spmdsim.cli.main import amount, choice, command, value
 from spmdsim.cli.output import emit_json, remark, say, write_file
-from spmdsim.errors import InputError, ScheduleError
+from spmdsim.errors import InputError, ScheduleError, many
 from spmdsim.reading import read_text, readable
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def _write_traces(args: argparse.Namespace, schedule: Schedule) -> int:
     program = goal_of(schedule, parse_bytes(args.bytes), args.itemsize, args.reduce_time)
     for rank, data in enumerate(chakra_files(program)):
         write_file(f"{args.output}.{rank}.et", data)
-    remark(f"wrote {len(program.ranks)} files {args.output}.RANK.et")
+    remark(f"wrote {many(len(program.ranks), 'file')} {args.output}.RANK.et")
     return 0
 
 
@@ -106,5 +106,5 @@ def goal(args: argparse.Namespace) -> int:
         return 0
     for rank, end in enumerate(simulated.rank_ends):
         say(f"rank {rank} ends at {end:g}")
-    say(f"makespan {simulated.makespan:g}, {simulated.events} events")
+    say(f"makespan {simulated.makespan:g}, {many(simulated.events, 'event')}")
     return 0

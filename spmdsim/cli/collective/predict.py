@@ -25,7 +25,7 @@ from spmdsim.cli.output import (
     write_file,
     write_pictures,
 )
-from spmdsim.errors import InputError
+from spmdsim.errors import InputError, many
 from spmdsim.launcher import is_root
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ def _print_links(
         )
         for one in links
     ]
-    say(f"{collective} {args.links} of {nbytes:,} bytes on {network.name}, {n} ranks")
+    say(f"{collective} {args.links} of {many(nbytes, 'byte')} on {network.name}, {many(n, 'rank')}")
     print_table(columns, rows, right=("messages", "bytes", "busy (us)", "links in use"))
     _say_bound(n)
     return 0
@@ -268,4 +268,4 @@ def _write_timeline(
     )
     timeline = predicted_timeline(schedule, prediction.machine, point.nbytes, network, itemsize, events)
     write_file(path, json.dumps(timeline))
-    remark(f"wrote {path}: {chosen.name} on {point.ranks} ranks, {point.nbytes:,} bytes")
+    remark(f"wrote {path}: {chosen.name} on {many(point.ranks, 'rank')}, {many(point.nbytes, 'byte')}")

@@ -25,7 +25,7 @@ from spmdsim.cli.output import (
     wants_pictures,
     write_pictures,
 )
-from spmdsim.sides import many
+from spmdsim.errors import many
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -308,7 +308,7 @@ def diff(args: argparse.Namespace) -> int:
     if differs is None:
         say("their messages are the same in every round")
     else:
-        say(f"their messages are the same in the first {differs} rounds" if differs else "")
+        say(f"their messages are the same in the first {many(differs, 'round')}" if differs else "")
         _side_by_side(stories, names)
     return 0
 

@@ -16,7 +16,7 @@ from spmdsim.collectives.facts import elements
 from spmdsim.collectives.instructions import COMBINE, REDUCE, SEND
 from spmdsim.collectives.round_table import matched
 from spmdsim.collectives.schedule import Schedule
-from spmdsim.errors import InputError
+from spmdsim.errors import InputError, many
 from spmdsim.reading import one_line
 
 
@@ -182,7 +182,7 @@ def _blocks(text: str, position: int, ranks: int) -> Iterator[tuple[int, int, in
         if end < 0:
             raise _wrong(text, position, f"the braces of rank {opened[1]} do not close")
         if len(opened[1]) > 9 or int(opened[1]) >= ranks:
-            raise _wrong(text, position, f"rank {opened[1]} of {ranks} ranks")
+            raise _wrong(text, position, f"rank {opened[1]} of {many(ranks, 'rank')}")
         yield int(opened[1]), opened.end(), end
         position = end + 1
 
@@ -217,7 +217,9 @@ def _operations(text: str, start: int, stop: int, rank: int, ranks: int) -> list
             if long is not None:
                 raise _wrong(text, begin, f"{long} {one_line(numbers[long], 20)} is too large")
             if int(numbers["peer"]) >= ranks:
-                raise _wrong(text, begin, f"rank {rank} names rank {numbers['peer']} of {ranks} ranks")
+                raise _wrong(
+                    text, begin, f"rank {rank} names rank {numbers['peer']} of {many(ranks, 'rank')}"
+                )
             if operation["label"] in labels:
                 raise _wrong(text, begin, f"rank {rank} has two operations {operation['label']}")
             if operation["label"]:

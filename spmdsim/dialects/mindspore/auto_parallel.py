@@ -17,7 +17,7 @@ from spmdsim.dialects.mindspore.parameter import Parameter
 from spmdsim.dialects.mindspore.tensors import host
 from spmdsim.dialects.missing import Worded, bound, each, refuse
 from spmdsim.dialects.session import current_world
-from spmdsim.errors import InputError, UsageTypeError, unknown
+from spmdsim.errors import InputError, UsageTypeError, many, unknown
 from spmdsim.reading import read_json, readable
 from spmdsim.tensor import Tensor
 
@@ -234,6 +234,6 @@ def _loaded(path: str) -> dict[str, MindSporeLayout]:
             layout.check_shape(tuple(entry["shape"]))
             if layout.mesh.size != ranks:
                 raise InputError(
-                    f"{path}: the device matrix of {name} has {layout.mesh.size} devices, not {ranks}"
+                    f"{path}: the device matrix of {name} has {many(layout.mesh.size, 'device')}, not {ranks}"
                 )
     return layouts

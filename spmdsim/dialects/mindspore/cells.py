@@ -19,7 +19,7 @@ from spmdsim.dialects.mindspore.primitive import place, primitive, to_tensor
 from spmdsim.dialects.mindspore.table import OperatorRow, arguments
 from spmdsim.dialects.mindspore.tensors import type_name
 from spmdsim.dialects.missing import Worded, each
-from spmdsim.errors import InputError, UsageTypeError, unknown
+from spmdsim.errors import InputError, UsageTypeError, many, unknown
 from spmdsim.nn import Module, ModuleList, Sequential, losses
 from spmdsim.redistribution.sparse_lookup import checked_ids
 from spmdsim.tensor import Tensor
@@ -380,6 +380,6 @@ class SoftmaxCrossEntropyWithLogits(CrossEntropyLoss):
         if (dims < to_tensor(logits).ndim) is not self.sparse:
             raise InputError(
                 f"with sparse={self.sparse} labels are {'numbers' if self.sparse else 'probabilities'} of classes, but "
-                f"they have {dims} dims"
+                f"they have {many(dims, 'dim')}"
             )
         return super().construct(logits, labels)

@@ -23,7 +23,7 @@ from spmdsim.dialects.mindspore.communication import get_process_group_ranks, me
 from spmdsim.dialects.mindspore.layout import is_whole
 from spmdsim.dialects.mindspore.parameter import Parameter
 from spmdsim.dialects.session import current_world
-from spmdsim.errors import InputError, UsageTypeError
+from spmdsim.errors import InputError, UsageTypeError, many
 from spmdsim.tensor import Tensor
 
 Attrs = dict[str, Any]
@@ -193,7 +193,7 @@ def all_to_all(group: CallGroup) -> Tensor:
     """The k-th rank holds everybody's k-th block along ``split_dim``, one after the other along ``concat_dim``."""
     count, concat = group.attrs["split_count"], group.dim(group.attrs["concat_dim"], "concat_dim")
     if count != group.size:
-        raise InputError(f"AlltoAll: split_count is {count}, but the group has {group.size} ranks")
+        raise InputError(f"AlltoAll: split_count is {count}, but the group has {many(group.size, 'rank')}")
     split = group.dim(group.attrs["split_dim"], "split_dim", divides=True)
     shape = list(group.shape)
     if split == concat:  # each block is a dim of its own for the way

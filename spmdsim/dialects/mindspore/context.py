@@ -23,7 +23,7 @@ from spmdsim.dialects.mindspore.layout import MindSporeLayout, from_cuts, is_who
 from spmdsim.dialects.mindspore.tensors import held
 from spmdsim.dialects.missing import refuse
 from spmdsim.dialects.session import current_world
-from spmdsim.errors import InputError, UsageTypeError, unknown
+from spmdsim.errors import InputError, UsageTypeError, many, unknown
 from spmdsim.tensor import Tensor
 
 GRAPH_MODE, PYNATIVE_MODE = 0, 1
@@ -128,7 +128,7 @@ def _slice(array: np.ndarray, cuts: Any) -> Tensor:
     refuse({
         f"dataset_strategy has a device matrix of {layout.mesh.size} devices, but {world.size} ranks are running":
             layout.mesh.size != world.size,
-        f"dataset_strategy {cuts} has {layout.ndim} dims, but the input of shape {array.shape} has {array.ndim}":
+        f"dataset_strategy {cuts} has {many(layout.ndim, 'dim')}, but the input of shape {array.shape} has {array.ndim}":
             layout.ndim != array.ndim,
     })  # fmt: skip
     shape = tuple(n * parts for n, parts in zip(array.shape, layout.cuts))

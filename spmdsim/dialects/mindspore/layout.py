@@ -24,7 +24,7 @@ from spmdsim.core import Layout as CoreLayout
 from spmdsim.dialects.layouts import first_uneven
 from spmdsim.dialects.missing import Worded, each, refuse
 from spmdsim.dialects.table import by_part, flat
-from spmdsim.errors import LayoutError, UsageTypeError
+from spmdsim.errors import LayoutError, UsageTypeError, many
 
 #: The alias of a virtual last axis: every device holds that many micro-shards of the tensor.
 VIRTUAL = "interleaved_parallel"
@@ -262,7 +262,7 @@ def from_placements(
         raise LayoutError(f"the number of tensor dims must be positive, but got {ndim}")
     for axis, placement in zip(alias_name, placements):
         if isinstance(placement, Shard) and not -ndim <= placement.dim < ndim:
-            there = f"the tensor has {ndim} dims, -{ndim}..{ndim - 1}"
+            there = f"the tensor has {many(ndim, 'dim')}, -{ndim}..{ndim - 1}"
             raise LayoutError(f"{placement} on axis {axis!r} is out of bounds: {there}")
     layout = CoreLayout.from_placements(Mesh(tuple(mesh_shape), tuple(alias_name)), placements, ndim)
     for dim, axes in enumerate(layout.dims):
@@ -291,7 +291,7 @@ def from_cuts(cuts: Sequence[int], devices: int, repeat: str = "right") -> MindS
     product = math.prod(cuts)
     refuse({
         f"repeat is 'right' or 'left', but got {repeat!r}": repeat not in ("right", "left"),
-        f"cuts {tuple(cuts)} make {product} pieces, which must be positive and divide the {devices} devices":
+        f"cuts {tuple(cuts)} make {many(product, 'piece')}, which must be positive and divide the {many(devices, 'device')}":
             min(cuts, default=1) <= 0 or devices % product > 0,
     }, LayoutError)  # fmt: skip
     times = () if product == devices else (devices // product,)
@@ -348,4 +348,4 @@ def _check_ranks(rank_list: Any, device_matrix: tuple[int, ...]) -> None:
     _check_kind("the elements of rank_list", int, *rank_list)
     if len(rank_list) != math.prod(device_matrix):
         need = f"device_matrix {device_matrix} needs {math.prod(device_matrix)}"
-        raise LayoutError(f"rank_list has {len(rank_list)} ranks, but {need}")
+        raise LayoutError(f"rank_list has {many(len(rank_list), 'rank')}, but {need}")

@@ -16,7 +16,7 @@ import numpy as np
 from spmdsim.core import Layout, Mesh
 from spmdsim.dialects.missing import refuse
 from spmdsim.dialects.paddle.process_mesh import ceil_split
-from spmdsim.errors import InputError, LayoutError
+from spmdsim.errors import InputError, LayoutError, many
 
 OPERATIONS = ("linear", "embedding")
 DATA_AXIS, MODEL_AXIS = "dp", "mp"
@@ -155,7 +155,7 @@ def split_layout(
     ranks = num_partitions if world_size is None else world_size
     refuse({
         f"num_partitions must be positive, but got {num_partitions}": num_partitions < 1,
-        f"{ranks} ranks cannot form groups of num_partitions={num_partitions}": ranks < num_partitions or bool(ranks % max(1, num_partitions)),
+        f"{many(ranks, 'rank')} cannot form groups of num_partitions={num_partitions}": ranks < num_partitions or bool(ranks % max(1, num_partitions)),
     }, LayoutError)  # fmt: skip
     mesh = Mesh((ranks // num_partitions, num_partitions), (DATA_AXIS, MODEL_AXIS))
     rows, columns = (int(n) for n in size)

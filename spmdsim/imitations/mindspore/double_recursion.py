@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from spmdsim.auto_parallel.programs.graph import Graph, Operator
 from spmdsim.auto_parallel.strategy_choice import binary_mesh, configured_strategy, prime_factors
 from spmdsim.core import BoundRule, Strategy
-from spmdsim.errors import InputError
+from spmdsim.errors import InputError, many
 
 Cuts = tuple[int, ...]
 #: Price of a cut of the rows in 2.x (``rp_matmul_mem_coef``).
@@ -80,7 +80,7 @@ def double_recursion(
     (('n', '.0', 'n'), ((2, 1), (1, 4)))
     """
     if ranks < 1:
-        raise InputError(f"{ranks} ranks cannot be divided; there has to be at least 1")
+        raise InputError(f"{many(ranks, 'rank')} cannot be divided; there has to be at least 1")
     if version not in REDISTRIBUTION:
         raise InputError(
             f"no version {version!r} of the double recursion; there are {', '.join(REDISTRIBUTION)}"
@@ -90,7 +90,7 @@ def double_recursion(
     total = sum(value.nbytes for value in graph.values)
     if memory is not None and total / ranks > memory:
         raise InputError(
-            f"the tensors of {graph.name} take {total:,} bytes, {total / ranks:,.0f} on each of {ranks} ranks, but a "
+            f"the tensors of {graph.name} take {total:,} bytes, {total / ranks:,.0f} on each of {many(ranks, 'rank')}, but a "
             f"rank has {memory:,.0f}"
         )
     return _Search(graph, ranks, version, order).run()

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from spmdsim.errors import PlanError
+from spmdsim.errors import PlanError, many
 from spmdsim.imitations.mindspore.map_layouts import (
     Abstract,
     AnyLayout,
@@ -87,7 +87,7 @@ def _checked_ranks(before: MapLayout, after: MapLayout, rank: int, ranks: Sizes 
     rank_list = list(range(devices)) if ranks is None else list(ranks)
     if len(rank_list) != devices or len(set(rank_list)) < devices:
         raise PlanError(
-            f"a rank list for {list(before.matrix)} has {devices} ranks, each once, not {rank_list}"
+            f"a rank list for {list(before.matrix)} has {many(devices, 'rank')}, each once, not {rank_list}"
         )
     if rank not in rank_list:
         raise PlanError(f"rank {rank} is not in the rank list {rank_list}")

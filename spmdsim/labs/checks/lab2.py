@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from spmdsim.errors import many
 from spmdsim.collectives import Facts, facts_of, from_function, make_schedule, schedule_of
 from spmdsim.core import Mesh
 from spmdsim.errors import ScheduleError
@@ -33,7 +34,7 @@ def _facts(answer: Callable[..., Any], collective: str, sizes: Iterable[int]) ->
         except ScheduleError as error:
             if "NotImplementedError" in error.message:
                 raise NotImplementedError from None
-            raise Mistake(f"on {size} ranks: {error.message}") from None
+            raise Mistake(f"on {many(size, 'rank')}: {error.message}") from None
     return facts
 
 
@@ -59,7 +60,7 @@ def all_reduce(answer: Callable[..., Any]) -> Iterator[None]:
     yield
     for size, facts in by_size.items():
         sent, bound = float(facts.beta), float(facts.bound.beta)
-        words = f"on {size} ranks {sent:.3g} vectors are sent one after the other, but {bound:.3g} would do"
+        words = f"on {many(size, 'rank')} {sent:.3g} vectors are sent one after the other, but {bound:.3g} would do"
         expect(facts.beta <= facts.bound.beta, words)
     yield
     yield

@@ -9,7 +9,7 @@ import numpy as np
 
 from spmdsim.errors import SpmdError
 from spmdsim.labs.judging import RANKS, Mistake, expect
-from spmdsim.sides import many
+from spmdsim.errors import many
 from spmdsim.simulation import simulate
 from spmdsim.simulation.simulation_report import Report
 
@@ -21,7 +21,7 @@ def _run(body: Body, size: int, seed: int | None = None) -> Report:
     try:
         report = simulate(body, size, strict=True, check=False, seed=seed)
     except SpmdError as error:
-        raise Mistake(f"on {size} ranks: {error}") from None
+        raise Mistake(f"on {many(size, 'rank')}: {error}") from None
     if not report.ok:
         first = report.errors[0]
         if first.kind == "exception" and "NotImplementedError" in first.message:
@@ -73,7 +73,7 @@ def ring(answer: Callable[..., Any]) -> Iterator[None]:
         most = max(report.messages)
         words = f"with {many(size, 'rank')} one sends {many(most, 'message')}, but {size - 1} would do"
         expect(most <= size - 1, words)
-        expect(most or size == 1, f"on {size} ranks nobody sends a message: collectives are not allowed here")
+        expect(most or size == 1, f"on {many(size, 'rank')} nobody sends a message: collectives are not allowed here")
     if (values := _on_ranks(body)) is not None:
         _expect_results(values, [sum((r + 1) ** 2 for r in range(RANKS))] * RANKS, "ring")
     yield

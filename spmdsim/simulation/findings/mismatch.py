@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from spmdsim.errors import many
 from spmdsim.simulation.findings.code_places import place_of, ranks_text
 from spmdsim.simulation.findings.problems import ERROR, Problem
 
@@ -50,13 +51,17 @@ def _differing(shared: Any, meeting: Meeting, fact: str, values: dict[int, Any])
     else:
         phrases = [_differs(shared, meeting, fact, ranks) for ranks in others[:3]]
         if len(others) > 3:
-            phrases.append(f"{sum(map(len, others[3:]))} more ranks differ")
+            phrases.append(_more(sum(map(len, others[3:]))))
         text = f"{' and '.join(phrases)}, where {_differs(shared, meeting, fact, usual)}"
     named = [group[0] for group in [*others, usual]]
     behind = lag(shared, meeting)
     ranks = tuple(sorted(shared.ranks[rank] for group in others for rank in group))
     places = tuple(_place(shared, meeting, rank) for rank in named)
     return Problem("collective_mismatch", ERROR, text + behind, ranks, places)
+
+
+def _more(count: int) -> str:
+    return f"{many(count, 'more rank')} differ{'s' * (count == 1)}"
 
 
 def _who(shared: Any, ranks: Sequence[int]) -> str:
@@ -77,7 +82,7 @@ def _at_one_line(shared: Any, meeting: Meeting, fact: str, groups: list[list[int
         for ranks in shown
     ]
     more = sum(map(len, groups[5:]))
-    rest = f", and {more} more ranks differ" if more else ""
+    rest = f", and {_more(more)}" if more else ""
     return f"the ranks do not agree on the {fact} of {place}: {', '.join(each)}{rest}"
 
 

@@ -19,7 +19,7 @@ from mpi4py import MPI
 
 from spmdsim._version import __version__
 from spmdsim.ending.starting import unlink_segments
-from spmdsim.errors import DisagreementError, InputError, SpmdError, WorldError
+from spmdsim.errors import DisagreementError, InputError, SpmdError, WorldError, many
 from spmdsim.sides import name_ranks, number_of, sides
 from spmdsim.trace.source_lines import source_line
 from spmdsim.worlds.mpi.boards import world_ranks
@@ -87,7 +87,7 @@ def agreed(
         try:
             equal = Comparison(comm, number, settings.get("deadline", otherwise)).equal()
         except WorldError as error:
-            where = f"where {what} of {comm.Get_size()} ranks is made"
+            where = f"where {what} of {many(comm.Get_size(), 'rank')} is made"
             line = source_line() or "an unknown place"
             raise DisagreementError(f"{error.message} to {where}, at {line}") from None
         if not equal:

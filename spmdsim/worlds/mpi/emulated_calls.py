@@ -22,7 +22,7 @@ from spmdsim.bounded import Bounded
 from spmdsim.collectives import Schedule
 from spmdsim.ending.hooks import hook_quick_exit, left_with
 from spmdsim.ending.stop import end_job
-from spmdsim.errors import DisagreementError, UsageTypeError, WorldError
+from spmdsim.errors import DisagreementError, UsageTypeError, WorldError, many
 from spmdsim.sides import name_ranks, number_of, sides
 from spmdsim.trace.source_lines import source_line, source_lines
 from spmdsim.worlds.mpi.alike import differing
@@ -51,10 +51,10 @@ class Buffer:
     def blocks(self, size: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Counts and displacements per rank; equal blocks if none were given."""
         if self.counts is None and self.count % size:
-            raise WorldError(f"{self.count} elements are no whole number of blocks for {size} ranks")
+            raise WorldError(f"{self.count} elements are no whole number of blocks for {many(size, 'rank')}")
         counts = (self.count // size,) * size if self.counts is None else self.counts
         if len(counts) != size:
-            raise WorldError(f"{len(counts)} counts were given for {size} ranks")
+            raise WorldError(f"{len(counts)} counts were given for {many(size, 'rank')}")
         begins = self.displacements
         return counts, tuple(accumulate((0, *counts[:-1]))) if begins is None else begins
 

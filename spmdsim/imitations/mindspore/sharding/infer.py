@@ -21,7 +21,7 @@ from typing import Any
 from spmdsim.core import BoundRule, Layout
 from spmdsim.dialects.mindspore.operators import TABLE
 from spmdsim.dialects.mindspore.table import OperatorRow, our_operator
-from spmdsim.errors import LayoutError, RuleError
+from spmdsim.errors import LayoutError, RuleError, many
 from spmdsim.imitations.mindspore.sharding.sharded import bind, check_operands
 from spmdsim.ops.dim_reductions import normal_dims
 from spmdsim.ops.shape import full_shape
@@ -173,7 +173,7 @@ def _linear(layouts: Sequence[Layout], shapes: Sequence[Shape]) -> Layout:
 def _shapes(layouts: Sequence[Layout], args: Args, known: Sequence[Sequence[int]] | None) -> list[Shape]:
     if known is not None:
         if len(known) != len(layouts):
-            raise LayoutError(f"{len(known)} shapes were given for {len(layouts)} operands")
+            raise LayoutError(f"{len(known)} shapes were given for {many(len(layouts), 'operand')}")
         return [tuple(shape) for shape in known]
     if "src_shape" in args:
         return [tuple(args["src_shape"])]
@@ -255,5 +255,5 @@ def _perm(args: Args, ndim: int) -> tuple[int, ...]:
         return tuple(other if d == one else one if d == other else d for d in range(ndim))
     perm = tuple(args.get("perm", args.get("dims", ())))
     if sorted(perm) != list(range(ndim)):
-        raise RuleError(f"perm {perm} is not an order of the {ndim} dims, 0..{ndim - 1}")
+        raise RuleError(f"perm {perm} is not an order of the {many(ndim, 'dim')}, 0..{ndim - 1}")
     return perm

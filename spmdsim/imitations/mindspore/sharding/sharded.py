@@ -26,7 +26,7 @@ from spmdsim.dialects.mindspore.layout import (
     real_axes,
 )
 from spmdsim.dialects.mindspore.table import Params, ShardError
-from spmdsim.errors import LayoutError, RuleError, SpmdError, UsageTypeError
+from spmdsim.errors import LayoutError, RuleError, SpmdError, UsageTypeError, many
 from spmdsim.imitations.mindspore.map_layouts import expand_tuples, from_right
 
 Shape = tuple[int, ...]
@@ -105,7 +105,7 @@ def bind(op: Op, shapes: Sequence[Shape], params: Params) -> BoundRule:
             inspect.signature(op.rule).bind(*shapes, **params)
         except TypeError:
             raise ShardError(
-                f"{op.name} does not take {len(shapes)} operands, of shapes {[*shapes]}"
+                f"{op.name} does not take {many(len(shapes), 'operand')}, of shapes {[*shapes]}"
             ) from None
     return op.bind(shapes, params)
 
@@ -116,7 +116,7 @@ def check_devices(layouts: Sequence[Layout], devices: int | Sequence[int] | None
     for layout in layouts:
         needed = layout.mesh.size // micro_shards(layout.mesh)
         if count not in (None, needed):
-            raise LayoutError(f"the layouts are for {needed} devices, but there are {count}")
+            raise LayoutError(f"the layouts are for {many(needed, 'device')}, but there are {count}")
 
 
 def check_cuts(cuts: Sequence[Sequence[int]], shapes: Sequence[Sequence[int]], devices: int) -> None:
@@ -135,11 +135,11 @@ def check_cuts(cuts: Sequence[Sequence[int]], shapes: Sequence[Sequence[int]], d
     """
     if len(cuts) != len(shapes):
         text = tuple(tuple(entry) for entry in cuts)
-        raise RuleError(f"strategy {text} is for {len(cuts)} operands, but there are {len(shapes)}")
+        raise RuleError(f"strategy {text} is for {many(len(cuts), 'operand')}, but there are {len(shapes)}")
     for i, (entry, shape) in enumerate(zip(cuts, shapes)):
         if len(entry) != len(shape):
             raise RuleError(
-                f"operand {i} has shape {tuple(shape)} of {len(shape)} dims, but its strategy is {tuple(entry)}"
+                f"operand {i} has shape {tuple(shape)} of {many(len(shape), 'dim')}, but its strategy is {tuple(entry)}"
             )
         for dim, (cut, size) in enumerate(zip(entry, shape)):
             _check_cut(cut, size, dim, i, devices)
@@ -152,9 +152,11 @@ def _check_cut(cut: int, size: int, dim: int, operand: int, devices: int) -> Non
     if cut <= 0:
         raise RuleError(f"a cut must be positive, but {where} is cut into {cut}")
     if size % cut:
-        raise RuleError(f"{where} has size {size}, which cannot be split evenly into {cut} pieces")
+        raise RuleError(f"{where} has size {size}, which cannot be split evenly into {many(cut, 'piece')}")
     if math.log2(devices).is_integer() and cut & (cut - 1):
-        raise RuleError(f"on {devices} devices a cut must be a power of two, but {where} is cut into {cut}")
+        raise RuleError(
+            f"on {many(devices, 'device')} a cut must be a power of two, but {where} is cut into {cut}"
+        )
 
 
 def check_operands(layouts: Sequence[Layout], shapes: Sequence[Shape]) -> None:

@@ -28,7 +28,7 @@ from spmdsim.dialects.mindspore.layout import (
 from spmdsim.dialects.mindspore.operators import find
 from spmdsim.dialects.mindspore.table import OperatorRow, ShardError
 from spmdsim.dialects.session import alone
-from spmdsim.errors import RuleError, UsageTypeError
+from spmdsim.errors import RuleError, UsageTypeError, many
 from spmdsim.imitations.mindspore.sharding.cuts_by_mode import (
     Devices,
     batch_parallel,
@@ -150,7 +150,9 @@ class _Asked:
         if not all(isinstance(entry, Layout) for entry in layouts):
             raise UsageTypeError("a strategy is written in cuts or in layouts, but this one mixes them")
         if len(layouts) != len(self.bound.inputs):
-            raise ShardError(f"{len(layouts)} layouts were given for {len(self.bound.inputs)} operands")
+            raise ShardError(
+                f"{len(layouts)} layouts were given for {many(len(self.bound.inputs), 'operand')}"
+            )
         check_operands(layouts, self.bound.shapes)
         check_devices(layouts, self.devices)
         if self.attrs.get("enable_nd_tp") and self.row.out_strategy == "product":
@@ -202,7 +204,7 @@ def default_cuts(bound: BoundRule, devices: int) -> tuple[tuple[int, ...], ...]:
     factor = first[0][0]
     if factor in bound.rule.whole or bound.shapes[0][0] % devices:
         raise RuleError(
-            f"without a strategy dim 0 of the first operand is split over all {devices} devices, but of shape "
+            f"without a strategy dim 0 of the first operand is split over all {many(devices, 'device')}, but of shape "
             f"{bound.shapes[0]} it must stay whole or does not divide; give a strategy"
         )
     return tuple(tuple(devices if factor in dim else 1 for dim in term) for term in bound.inputs)
@@ -270,7 +272,7 @@ def strategy_of(
     for layout in in_strategy if isinstance(in_strategy[0], Layout) else ():
         if layout.mesh.size != ranks:
             raise ShardError(
-                f"the device matrix {layout.mesh.shape} has {layout.mesh.size} devices, but {ranks} ranks are "
+                f"the device matrix {layout.mesh.shape} has {many(layout.mesh.size, 'device')}, but {ranks} ranks are "
                 f"running{alone()}"
             )
     try:

@@ -1,0 +1,69 @@
+"""One rank, one round, one byte: what commands say of one of something is singular."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from spmdsim.cli.main import main
+
+ONE_EACH = """
+plan --mesh a=1 --src a --dst None --shape 1
+plan --mesh a=1,b=2 --src b --dst None --shape 2 --dtype int8 --rank 0 --machine cluster
+plan --mesh a=1,b=2 --src (a,b) --dst None --shape 2 --dtype int8
+plan --mesh a=1,b=2 --src None --partial a --dst None --shape 2
+layout --mesh a=1 --dims a --shape 1
+layout --op matmul --shard ((1,1),(1,1)) --shapes (1,1),(1,1) -n 1
+layout --split embedding --size 8,8 --partitions 1
+layout --mesh a=33 --dims a --shape 33
+collective show all_reduce ring -n 1
+collective diff broadcast binomial linear -n 3
+collective check recursive_doubling -n 1,3
+collective check bruck --collective all_gather -n 1
+collective predict all_reduce -n 1 -b 1 -e 1
+collective predict all_reduce -n 2 -b 1 -e 1 --topology ring --links ring
+collective predict all_reduce -n 1 -b 1 -e 1 --topology ring --links ring
+collective detect all_reduce --table -n 1
+search --matmul 1,1,1 -n 2
+search --matmul 1,1,2 -n 2 --run
+search --program mlp -n 1 --layers 1 --hidden 2 --batch 2
+run --world lockstep -n 1 --only matmul --shape 1,1,1
+train --world lockstep -n 1 --steps 1 --batch 1
+""".strip().splitlines()
+
+WRONG = """
+layout --mesh a=2 --dims a --shape 1,2
+layout --split linear --size 8,8 --partitions 2 -n 1
+layout --op matmul --in-layouts a=2:a --shapes (4,4),(4,4)
+search --program tutorial -n 1
+train --world lockstep -n 3 --steps 1 --batch 1
+collective predict all_reduce -n 2 --topology ring:1
+""".strip().splitlines()
+
+PLURAL = re.compile(
+    r"(?<![\w.,:/=-])1 (more |distinct )?(ranks|bytes|rounds|shards|pieces|parts|dims|operands|layouts|shapes"
+    r"|messages|words|steps|files|links|events|rows|axes|devices|elements|cases|operators)\b"
+)
+
+
+@pytest.mark.parametrize("line", [*ONE_EACH, *WRONG])
+def test_one_of_something_is_singular(line: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    words = line.split()
+    picture = tmp_path / "picture.svg"
+    draws = words[1] != "detect" and "--links" not in words
+    assert main([*words, *(["--svg", str(picture)] if draws else [])]) == (2 if line in WRONG else 0)
+    text = "".join(capfd.readouterr())
+    shown = picture.read_text() if picture.exists() else ""
+    if line not in WRONG and "collective show" not in line:  # which is drawn instead of printed
+        assert main(words) == 0
+        text += capfd.readouterr().out
+    assert text.strip() and not (said := PLURAL.search(text + shown)), said and said.group()
+
+
+def test_the_places_of_plural_words_are_known() -> None:
+    """What is looked for is found where it stands."""
+    assert [bool(PLURAL.search(text)) for text in ("on 1 ranks", "1 distinct shards", "rank 1 sends", "21 ranks")] == [
+        True, True, False, False,
+    ]  # fmt: skip
