@@ -95,9 +95,8 @@ def fitted(
     ``sizes`` are those that the shapes do not determine. A RuleError says what contradicts what.
     """
     if len(shapes) != len(rule.inputs):
-        raise RuleError(
-            f"the rule '{rule}' takes {many(len(rule.inputs), 'operand')}, but {len(shapes)} were given"
-        )
+        wanted = many(len(rule.inputs), "operand")
+        raise RuleError(f"the rule '{rule}' takes {wanted}, but {len(shapes)} were given")
     size_of: dict[str, int] = dict(sizes)
     terms = [_of_ndim(term, len(shape), rule) for term, shape in zip(rule.inputs, shapes)]
     for i, (term, shape) in enumerate(zip(terms, shapes)):
