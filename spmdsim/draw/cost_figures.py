@@ -15,7 +15,7 @@ from spmdsim.cost.topologies import Dragonfly, Torus
 from spmdsim.cost.topology import Topology, TopologyPlace
 from spmdsim.draw.canvas import Canvas, ink_of, width_of
 from spmdsim.draw.figures import FactTable, Figure, Part, fact_rows
-from spmdsim.draw.plot import Line, Plot, plot_canvas
+from spmdsim.draw.plot import TIME, Line, Plot, plot_canvas
 from spmdsim.errors import InputError, many
 from spmdsim.redistribution.plan_table import bytes_text
 
@@ -116,7 +116,7 @@ def prediction_plot(prediction: Prediction, most: int | None = None) -> Plot:
     return Plot(
         where,
         "ranks" if over_ranks else "bytes",
-        "seconds",
+        TIME,
         tuple(Line(name, tuple(points)) for name, points in lines.items() if name in fastest),
         marks,
     )
@@ -131,7 +131,7 @@ def machine_figure(machine: Machine) -> Figure:
     for name in ("all_reduce", "all_gather", "all_to_all"):
         points = tuple((size, machine.seconds(name, 8, int(size))) for size in SIZES)
         lines.append(Line(f"{name}, 8 ranks", tuple((x, y) for x, y in points if y > 0)))
-    plot = Plot(f"messages and collectives on {machine.name}", "bytes", "seconds", tuple(lines))
+    plot = Plot(f"messages and collectives on {machine.name}", "bytes", TIME, tuple(lines))
     speed = f" ({1 / machine.beta / 1e9:.3g} GB/s)" if machine.beta else ""
     rows = [
         ("alpha", f"{machine.alpha:.3g} s for a message"),

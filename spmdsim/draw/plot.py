@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from html import escape
 from itertools import pairwise
-from math import ceil, floor, log10
+from math import ceil, floor, log2, log10
 from pathlib import Path
 from typing import TypeAlias
 
 from spmdsim.draw.canvas import Canvas, ink_of, width_of
 from spmdsim.errors import InputError
+from spmdsim.redistribution.plan_table import bytes_text, seconds_text
 
 Box: TypeAlias = "tuple[float, float, float, float]"
 """Left, upper, right and lower end."""
 
+#: The label of an axis whose numbers are said with their unit.
+TIME = "time"
 #: One letter or sign per line in terminals.
 MARKS = "ox+*#@%&=abcdefghijklmn"
 #: Of lines on top of each other every one is seen.
@@ -31,7 +35,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Plot:
-    """What to draw."""
+    """What to draw; what is called :data:`TIME` is in seconds, and ``bytes`` or ``bytes of ...`` in bytes."""
 
     title: str
     x_label: str
@@ -83,19 +87,26 @@ def terminal_plot(plot: Plot, width: int = 72, height: int = 20) -> list[str]:
         for x_at, y_at in cells:
             grid[y_at][x_at] = mark
     labels = {0: 10**high_y, height // 2: 10 ** ((low_y + high_y) / 2), height - 1: 10**low_y}
-    side = max(len(short(value)) for value in labels.values())
+    say_x, say_y = _words(plot.x_label), _words(plot.y_label)
+    side = max(len(say_y(value)) for value in labels.values())
     text = [plot.title]
     for index, cells_of_row in enumerate(grid):
-        label = short(labels[index]) if index in labels else ""
+        label = say_y(labels[index]) if index in labels else ""
         text.append(f"{label:>{side}} |{''.join(cells_of_row).rstrip()}")
     text.append(" " * side + " +" + "-" * width)
-    ends = short(10**low_x), short(10**high_x)
-    middle = short(10 ** ((low_x + high_x) / 2)).center(width - len(ends[0]) - len(ends[1]))
+    ends = say_x(10**low_x), say_x(10**high_x)
+    middle = say_x(10 ** ((low_x + high_x) / 2)).center(width - len(ends[0]) - len(ends[1]))
     text.append(" " * (side + 2) + ends[0] + middle + ends[1])
     text.append(" " * (side + 2) + plot.x_label + f"   (up: {plot.y_label})")
     text += [f"  {mark} {line.name}" for line, mark in zip(plot.lines, MARKS * len(plot.lines))]
-    text += [f"  : {short(x)}  {label}" for x, label in plot.x_marks]
+    text += [f"  : {say_x(x)}  {label}" for x, label in plot.x_marks]
     return text
+
+
+def _words(label: str) -> Callable[[float], str]:
+    if label.split(" ")[0] == "bytes":
+        return bytes_text
+    return seconds_text if label == TIME else short
 
 
 def short(value: float) -> str:
@@ -118,7 +129,7 @@ def plot_canvas(plot: Plot, width: int = 760, height: int = 440) -> Canvas:
     longest = max(width_of(words) for words in [line.name for line in plot.lines] + [plot.title[:24]])
     left, right, top, bottom = 66, int(longest) + 56, 30, 44
     inner_w, inner_h = max(width - left - right, 240), height - top - bottom
-    out = Canvas()
+    out, say_x, say_y = Canvas(), _words(plot.x_label), _words(plot.y_label)
 
     def px(x: float) -> float:
         return left + (log10(x) - low_x) / (high_x - low_x) * inner_w
@@ -127,16 +138,16 @@ def plot_canvas(plot: Plot, width: int = 760, height: int = 440) -> Canvas:
         return top + (high_y - log10(y)) / (high_y - low_y) * inner_h
 
     out.text(left, 14, plot.title)
-    for x in _ticks(low_x, high_x):
+    for x in _ticks(low_x, high_x, plot.x_label):
         out.line(px(x), top, px(x), top + inner_h)
-        out.text(px(x), top + inner_h + 16, short(x), anchor="middle")
-    for y in _ticks(low_y, high_y):
+        out.text(px(x), top + inner_h + 16, say_x(x), anchor="middle")
+    for y in _ticks(low_y, high_y, plot.y_label):
         out.line(left, py(y), left + inner_w, py(y))
-        out.text(left - 6, py(y) + 4, short(y), anchor="end")
+        out.text(left - 6, py(y) + 4, say_y(y), anchor="end")
     for x, label in plot.x_marks:
         if low_x <= log10(x) <= high_x:
             ends = px(x), top, px(x), top + inner_h
-            out.line(*ends, "edge", ' stroke-dasharray="2 4"', f"{short(x)}: {label}")
+            out.line(*ends, "edge", ' stroke-dasharray="2 4"', f"{say_x(x)}: {label}")
     for x1, y1, x2, y2 in ((0, 0, 1, 0), (0, 1, 1, 1), (0, 0, 0, 1), (1, 0, 1, 1)):
         out.line(left + x1 * inner_w, top + y1 * inner_h, left + x2 * inner_w, top + y2 * inner_h, "edge")
     out.text(left + inner_w / 2, top + inner_h + 34, plot.x_label, anchor="middle")
@@ -148,7 +159,8 @@ def plot_canvas(plot: Plot, width: int = 760, height: int = 440) -> Canvas:
     for index, line in enumerate(plot.lines):
         points = [(px(x), py(y), x, y) for x, y in sorted(line.points)]
         taken += [(x - 5, y - 5, x + 5, y + 5) for x, y, _, _ in points]
-        _draw_line(out, line, index, points)
+        told = [f"{line.name}: {say_x(x)}, {say_y(y)}" for _, _, x, y in points]
+        _draw_line(out, index, [*zip(points, told)])
     for line in plot.lines:
         if len(line.points) == 1:  # no line: its name stands beside it, where there is room
             (x, y), wide = (px(line.points[0][0]), py(line.points[0][1])), width_of(line.name)
@@ -163,14 +175,14 @@ def plot_canvas(plot: Plot, width: int = 760, height: int = 440) -> Canvas:
     return out
 
 
-def _draw_line(out: Canvas, line: Line, index: int, points: list[tuple[float, float, float, float]]) -> None:
-    path = " ".join(f"{x:.1f},{y:.1f}" for x, y, _, _ in points)
+def _draw_line(out: Canvas, index: int, points: list[tuple[tuple[float, ...], str]]) -> None:
+    """A line through points, each with what it tells."""
+    path = " ".join(f"{x:.1f},{y:.1f}" for (x, y, *_), _ in points)
     out.parts.append(f'<polyline points="{path}" fill="none" {_stroke(index)}/>')
-    for at_x, at_y, x, y in points:
-        told = escape(f"{line.name}: {short(x)}, {short(y)}")
+    for (x, y, *_), told in points:
         out.parts.append(
-            f'<circle cx="{at_x:.1f}" cy="{at_y:.1f}" r="3.5" fill="{ink_of(index)}" stroke="var(--ground)">'
-            f"<title>{told}</title></circle>"
+            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{ink_of(index)}" stroke="var(--ground)">'
+            f"<title>{escape(told)}</title></circle>"
         )
 
 
@@ -203,14 +215,33 @@ def _stroke(index: int) -> str:
     return f'stroke="{ink_of(index)}" stroke-width="2"' + (f' stroke-dasharray="{dash}"' if dash else "")
 
 
-def _ticks(low: float, high: float) -> list[float]:
-    """Powers of ten within a range, more finely where there are few, more coarsely where there are many."""
+def _ticks(low: float, high: float, label: str) -> list[float]:
+    """Powers of ten, of bytes of two, within a range of powers; more finely where there are few, more coarsely where there are many."""
+    if _words(label) is bytes_text:
+        ends = 10.0**low, 10.0**high
+        doubled = [2.0**k for k in range(ceil(log2(ends[0]) - 1e-9), floor(log2(ends[1]) + 1e-9) + 1)]
+        if len(doubled) >= 3:
+            return doubled[:: ceil(len(doubled) / 6)]
+        unit = 1024.0 ** floor(log2(ends[1]) / 10)
+        return [unit * count for count in round_numbers(ends[0] / unit, ends[1] / unit)]
     decades = [10.0**k for k in range(ceil(low - 1e-9), floor(high + 1e-9) + 1)]
     if len(decades) >= 3:
         return decades[:: ceil(len(decades) / 10)]
     fine = [m * 10.0**k for k in range(floor(low), ceil(high) + 1) for m in (1, 2, 5)]
     ticks = [v for v in fine if low - 1e-9 <= log10(v) <= high + 1e-9]
-    return ticks if len(ticks) > 1 else [10.0 ** (low + (high - low) * part) for part in (0.1, 0.5, 0.9)]
+    return ticks if len(ticks) > 2 else round_numbers(10.0**low, 10.0**high)
+
+
+def round_numbers(low: float, high: float) -> list[float]:
+    """Three to seven numbers in a range, as far apart as 1, 2 or 5 of some power of ten.
+
+    >>> round_numbers(0, 1250), round_numbers(2.37, 2.71)
+    ([0.0, 200.0, 400.0, 600.0, 800.0, 1000.0, 1200.0], [2.4, 2.45, 2.5, 2.55, 2.6, 2.65, 2.7])
+    """
+    wide = (high - low) / 7 or 1.0
+    unit = 10.0 ** floor(log10(wide))
+    step = next(m * unit for m in (1, 2, 5, 10) if m * unit >= wide)
+    return [float(f"{k * step:.9g}") for k in range(ceil(low / step - 1e-9), floor(high / step + 1e-9) + 1)]
 
 
 def save_png(plot: Plot, path: str | Path) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from spmdsim.auto_parallel.search_report import PARTS, WHY_HEADS, operator_rows, why_lines, why_rows
 from spmdsim.draw.canvas import Canvas, fill_of, width_of
 from spmdsim.draw.figures import FactTable, Figure
-from spmdsim.draw.plot import Line, Plot, plot_canvas
+from spmdsim.draw.plot import TIME, Line, Plot, plot_canvas
 from spmdsim.errors import many
 from spmdsim.redistribution.plan_table import seconds_text
 from spmdsim.trace.event_table import nbytes_text
@@ -99,7 +99,7 @@ def _by_hand(answer: SearchResult) -> Canvas:
         for name, one in _every(answer).items()
         if one.memory.peak > 0 and one.seconds > 0
     )
-    return plot_canvas(Plot(TRADE, "bytes of a rank at most", "seconds", lines), height=300)
+    return plot_canvas(Plot(TRADE, "bytes of a rank at most", TIME, lines), height=300)
 
 
 def _compared(answer: SearchResult) -> FactTable:
@@ -119,7 +119,7 @@ def frontier_figure(points: Sequence[TradeOff]) -> Figure:
         by_mesh.setdefault(str(point.mesh), []).append((point.memory, point.seconds))
     lines = tuple(Line(name, tuple(sorted(pairs))) for name, pairs in by_mesh.items())
     rows = tuple((seconds_text(p.seconds), nbytes_text(p.memory), str(p.mesh)) for p in points)
-    plot = Plot(TRADE, "bytes of a rank", "seconds", lines)
+    plot = Plot(TRADE, "bytes of a rank", TIME, lines)
     table = FactTable(("time", "memory of a rank", "mesh"), rows, "", (0, 1))
     return Figure(f"{len(points)} trade-offs of time and memory (Pareto)", (plot_canvas(plot), table))
 

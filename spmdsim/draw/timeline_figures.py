@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from spmdsim.draw.canvas import Canvas, fill_of, number, width_of
 from spmdsim.draw.figures import FactTable, Figure
-from spmdsim.draw.plot import Line, Plot, plot_canvas
+from spmdsim.draw.plot import Line, Plot, plot_canvas, round_numbers
 from spmdsim.errors import many
 from spmdsim.redistribution.plan_table import bytes_text, seconds_text
 from spmdsim.trace.events import CollectiveEvent
@@ -47,10 +47,10 @@ def lanes(
         y = 22 + lane * LANE
         out.text(0, y + 15, name)
         out.line(margin, y + LANE - 2, margin + LENGTH, y + LANE - 2)
-    for tick in range(5):
-        x = margin + LENGTH * tick / 4
+    for tick in round_numbers(0, last - first):
+        x = margin + tick * scale
         out.line(x, 16, x, 22 + len(names) * LANE)
-        out.text(x, 12, seconds_text((last - first) * tick / 4), "faint", "middle" if tick else "start")
+        out.text(x, 12, seconds_text(tick), "faint", "middle" if tick else "start")
     for bar in bars[:MOST_BARS]:
         x, wide = margin + (bar.start - first) * scale, (bar.end - bar.start) * scale
         y, index = 22 + bar.lane * LANE + 2, kinds.index(bar.name)

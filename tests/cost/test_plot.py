@@ -7,13 +7,13 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from spmdsim.draw.canvas import svg
-from spmdsim.draw.plot import Line, Plot, plot_canvas, save_png, terminal_plot
+from spmdsim.draw.plot import TIME, Line, Plot, plot_canvas, save_png, terminal_plot
 from spmdsim.errors import InputError
 
 PLOT = Plot(
     "a < b & c",
     "bytes",
-    "seconds",
+    TIME,
     (Line("falls", ((1, 1e-3), (10, 1e-4), (100, 1e-5))), Line("rises", ((1, 1e-5), (100, 1e-3)))),
     ((10.0, "cross"),),
 )
@@ -25,8 +25,8 @@ def test_terminal_points_lie_where_they_should() -> None:
     assert (body[0][0], body[5][20], body[10][40]) == ("o", "o", "o")
     assert (body[10][0], body[0][40]) == ("x", "x")
     assert body[0][20] == ":"  # the mark of the crossover
-    assert lines[1].split()[0] == "1m" and lines[11].split()[0] == "10u"
-    assert "o falls" in "\n".join(lines) and ": 10  cross" in "\n".join(lines)
+    assert lines[1].split()[:2] == ["1", "ms"] and lines[11].split()[:2] == ["10", "us"]
+    assert "o falls" in "\n".join(lines) and ": 10 B  cross" in "\n".join(lines)
 
 
 def test_flat_lines_and_single_points_can_be_drawn() -> None:
@@ -46,8 +46,24 @@ def test_svg_is_one_valid_image_with_titles() -> None:
     # Equal ratios are equal distances.
     assert first[1][0] - first[0][0] == pytest.approx(first[2][0] - first[1][0], abs=0.11)
     titles = [title.text for title in root.iter(f"{name}title")]
-    assert "falls: 10, 100u" in titles and "10: cross" in titles
+    assert "falls: 10 B, 100 us" in titles and "10 B: cross" in titles
     assert root.find(f"{name}script") is None
+
+
+@pytest.mark.parametrize(
+    ("label", "low", "high", "words"),
+    [
+        (TIME, 2.5e-4, 7.4e-4, ["300 us", "400 us", "500 us", "600 us", "700 us"]),
+        ("bytes of a rank", 1.6 * 2**20, 4.2 * 2**20, ["2 MiB", "2.5 MiB", "3 MiB", "3.5 MiB", "4 MiB"]),
+        ("bytes", 2**10, 2**26, ["1 KiB", "8 KiB", "64 KiB", "512 KiB", "4 MiB", "32 MiB"]),
+        ("ranks", 2, 3000, ["10", "100", "1k"]),
+    ],
+)
+def test_lines_of_the_grid_are_at_round_numbers_in_units(label, low, high, words) -> None:
+    drawn = svg(plot_canvas(Plot("t", label, "y", (Line("a", ((low, 1.0), (high, 9.0))),))), "t")
+    texts = [text.text for text in ET.fromstring(drawn).iter("{http://www.w3.org/2000/svg}text")]
+    at = texts.index("t") + 1
+    assert texts[at : at + len(words)] == words
 
 
 def test_numbers_a_logarithm_cannot_show_are_refused() -> None:

@@ -356,7 +356,7 @@ def footer(rows: list[BenchRow], wrong: int, args: argparse.Namespace, note: str
 def _figure(title: str, rows: list[BenchRow]) -> Figure:
     """Times over sizes, measured and predicted, and as a table."""
     from spmdsim.draw.figures import FactTable, Figure
-    from spmdsim.draw.plot import Line, Plot, plot_canvas
+    from spmdsim.draw.plot import TIME, Line, Plot, plot_canvas
 
     lines = []
     for name in dict.fromkeys(row.algorithm for row in rows):
@@ -369,7 +369,7 @@ def _figure(title: str, rows: list[BenchRow]) -> Figure:
         for row in rows
     )
     table = FactTable(("algorithm", "bytes", "us", "busbw GB/s", "#wrong"), cells, "", (1, 2, 3, 4))
-    plot = Plot("measured times", "bytes", "seconds", tuple(line for line in lines if line.points))
+    plot = Plot("measured times", "bytes", TIME, tuple(line for line in lines if line.points))
     return Figure(title, (*([plot_canvas(plot)] if plot.lines else []), table))
 
 
