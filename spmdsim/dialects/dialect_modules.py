@@ -98,9 +98,7 @@ def said(text: str, *optional: str) -> Callable[[Any], str]:
     return extra_repr
 
 
-def tree(
-    kind: str, extra: str, children: Iterable[tuple[str, Any]], opening: str = "(", closing: str = ")"
-) -> str:
+def tree(kind: str, extra: str, children: Iterable[Any], opening: str = "(", closing: str = ")") -> str:
     """A network as its frameworks show it: its class and options, and in further lines what is inside, by name."""
     lines = [f"({name}): {child!r}" for name, child in children]
     if not lines:

@@ -19,7 +19,7 @@ import numpy as np
 import spmdsim.linalg as linalg
 import spmdsim.ops as core
 from spmdsim import nn
-from spmdsim.dialects.table import Row, same, with_parameters
+from spmdsim.dialects.table import Row, rows, same, with_parameters
 from spmdsim.errors import InputError
 from spmdsim.layout.element_type import has_gradient, promoted
 from spmdsim.ops.declare import unary
@@ -38,7 +38,7 @@ class ValuesAndIndices(NamedTuple):
     indices: Any
 
 
-def with_names(rows: Mapping[str, Row], words: str, **names: str) -> dict[str, Row]:
+def with_names(table: Mapping[str, Row], words: str, **names: str) -> dict[str, Row]:
     """Rows under other names of their parameters: ``with_names(TORCH, "roll tril", axis="dims", x="input")``.
 
     A word ``theirs=ours`` is another name of the function, too.
@@ -47,7 +47,7 @@ def with_names(rows: Mapping[str, Row], words: str, **names: str) -> dict[str, R
     renamed = {}
     for word in words.split():
         theirs, _, ours = word.partition("=")
-        row = rows[ours or theirs]
+        row = table[ours or theirs]
         options = {back.get(name, name): value for name, value in row.options.items()}
         renamed[theirs] = replace(row, call=with_parameters(row.call, names), options=options)
     return renamed
@@ -218,11 +218,6 @@ def _diag(input: Any, diagonal: int = 0) -> Any:
     return core.pad(matrix, (below, above), (above, below))
 
 
-def _nonzero(input: Any, as_tuple: bool = False) -> Any:
-    places = core.nonzero(input)
-    return places if as_tuple else core.stack(places, 1)
-
-
 def _unique(
     input: Any, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
 ) -> Any:
@@ -232,11 +227,7 @@ def _unique(
     return (values, *more) if more else values
 
 
-def _quiet_log(x: Any) -> Any:
-    with np.errstate(divide="ignore"):
-        return np.log(x)
-
-
+_quiet_log = np.errstate(divide="ignore")(np.log)
 #: A logarithm that is flat at 0, where nothing was added up.
 _log = unary("log", _quiet_log, lambda x: np.where(x == 0, 0, 1 / np.where(x == 0, 1, x)), says="log(x)")
 
@@ -284,8 +275,8 @@ def _pad(input: Any, pad: Sequence[int], mode: str = "constant", value: float = 
     return core.pad(input, [*rest, *pad[-2::-2]], [*rest, *pad[::-2]], value)
 
 
-def _linear(input: Any, weight: Any, bias: Any = None) -> Any:
-    y = core.matmul(input, weight, transpose_b=True)
+def plus_bias(y: Any, bias: Any) -> Any:
+    """A product, whose sum is complete before a bias is added, if there is one."""
     return y if bias is None else core.add(y.to(y.layout.reduced), bias)
 
 
@@ -330,18 +321,19 @@ TORCH: dict[str, Row] = {
     **same(core, "clamp=clip clip", "input"),
     **same(core, "softmax:Softmax log_softmax:LogSoftmax argsort", "input dim"),
     **{f"a{name}": _reduction(getattr(core, name)) for name in ("max", "min")},
+    **rows(_chunk, _diag, _logsumexp, _median, _norm, _select, _split, _squeeze, _t, _unique),
     **{name: extreme(name) for name in ("max", "min")},
     **{name: _spread(getattr(core, name)) for name in ("std", "var")},
-    **dict.fromkeys(("argwhere", "nonzero"), Row(_nonzero)),
+    **dict.fromkeys(("argwhere", "nonzero"), Row(
+        lambda input, as_tuple=False: core.nonzero(input) if as_tuple else core.stack(core.nonzero(input), 1))),
     **dict.fromkeys(("broadcast_to", "expand"), Row(_expand)),
     **dict.fromkeys(("cat", "concat"), Row(_concat)),
+    **{name: _equal_parts(dim) for dim, name in enumerate(("vsplit", "hsplit"))},
     **{name: _reduction(getattr(core, name)) for name in ("all", "any", "argmax", "argmin", "mean", "prod", "sum")},
     "addcmul": Row(lambda input, tensor1, tensor2, value=1: core.add(input, core.multiply(core.multiply(tensor1, tensor2), value))),
     "addmm": Row(lambda input, mat1, mat2, beta=1, alpha=1: core.add(core.multiply(input, beta), core.multiply(core.matmul(mat1, mat2), alpha))),
-    "chunk": Row(_chunk),
     "cumprod": Row(lambda input, dim: core.cumulative_prod(input, dim)),
     "cumsum": Row(lambda input, dim: core.cumulative_sum(input, dim)),
-    "diag": Row(_diag),
     "diagonal": Row(lambda input, offset=0, dim1=0, dim2=1: linalg.diagonal(core.moveaxis(input, (dim1, dim2), (-2, -1)), offset=offset)),
     "dot": Row(lambda input, other: core.vecdot(input, other)),
     "erfc": Row(lambda input: core.subtract(1.0, core.erf(input))),
@@ -350,30 +342,20 @@ TORCH: dict[str, Row] = {
     "fmod": Row(lambda input, other: core.subtract(input, core.multiply(core.trunc(core.divide(input, other)), other))),
     "gather": Row(lambda input, dim, index: core.take_along_axis(input, index, dim)),
     "gelu": Row(_gelu, "GELU"),
-    "hsplit": _equal_parts(1),
     "index_select": Row(lambda input, dim, index: core.take(input, index, dim)),
-    "logsumexp": Row(_logsumexp),
     "masked_fill": Row(lambda input, mask, value: core.where(mask, value, input)),
     "masked_select": Row(lambda input, mask: core.getitem(input, mask)),
-    "median": Row(_median),
     "meshgrid": Row(lambda *tensors, indexing="ij": core.meshgrid(*tensors, indexing=indexing)),
     "narrow": Row(lambda input, dim, start, length: _select(input, dim, slice(start, start + length))),
-    "norm": Row(_norm),
     "permute": Row(lambda input, *dims: core.transpose(input, numbers(dims))),
     "reshape": Row(lambda input, *shape: core.reshape(input, numbers(shape))),
     "roll": Row(lambda input, shifts, dims=None: core.roll(input, shifts, dims)),
     "searchsorted": Row(lambda sorted_sequence, values, right=False: core.searchsorted(sorted_sequence, values, "right" if right else "left")),
-    "select": Row(_select),
     "sort": Row(lambda input, dim=-1, descending=False: ValuesAndIndices(*core.sort_with_indices(input, dim, descending))),
-    "split": Row(_split),
-    "squeeze": Row(_squeeze),
-    "t": Row(_t),
     "tile": Row(lambda input, *dims: core.tile(input, numbers(dims))),
     "topk": Row(lambda input, k, dim=-1, largest=True, sorted=True: ValuesAndIndices(*core.topk(input, k, -1 if dim is None else dim, largest))),
     "unbind": Row(lambda input, dim=0: list(core.unstack(input, dim))),
-    "unique": Row(_unique),
     "unsqueeze": Row(lambda input, dim: core.expand_dims(input, dim)),
-    "vsplit": _equal_parts(0),
 }  # fmt: skip
 
 #: Of ``nn.functional``, and the layers that apply them.
@@ -396,16 +378,15 @@ NETWORK: dict[str, Row] = {
     "hardswish": Row(lambda input: core.multiply(input, _hardsigmoid(input)), "Hardswish"),
     "hardtanh": Row(lambda input, min_val=-1.0, max_val=1.0: open_clip(input, min_val, max_val), "Hardtanh"),
     "identity": Row(lambda input: input, "Identity"),
-    "layer_norm": Row(_layer_norm),
     "leaky_relu": Row(lambda input, negative_slope=0.01: core.where(
         core.greater(input, 0), input, core.multiply(input, negative_slope)), "LeakyReLU"),
-    "linear": Row(_linear),
+    "linear": Row(lambda input, weight, bias=None: plus_bias(core.matmul(input, weight, transpose_b=True), bias)),
     "logsigmoid": Row(lambda input: core.negative(core.softplus(core.negative(input))), "LogSigmoid"),
     "mish": Row(lambda input: core.multiply(input, core.tanh(core.softplus(input))), "Mish"),
     "normalize": Row(_rounded_once(
         lambda input, p=2.0, dim=1, eps=1e-12: core.divide(input, core.maximum(_norm(input, p, dim, True), eps)))),
     "one_hot": Row(lambda input, num_classes: core.one_hot(input, num_classes, np.int64)),
-    "pad": Row(_pad),
+    **rows(_layer_norm, _pad),
     "selu": Row(lambda input: core.multiply(_elu(input, 1.6732632423543772), 1.0507009873554805), "SELU"),
     "softplus": Row(_softplus, "Softplus"),
     "softsign": Row(lambda input: core.divide(input, core.add(core.absolute(input), 1.0)), "Softsign"),

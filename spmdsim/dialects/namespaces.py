@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import import_module
+from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
 from importlib.util import resolve_name, spec_from_loader
 from pkgutil import iter_modules
@@ -106,14 +107,14 @@ def find_words(module: str) -> Callable[[str], Any]:
     return __getattr__
 
 
-class _WordFinder:
+class _WordFinder(Loader):
     """The last of the finders: gives modules of a table; a dialect's module that nobody has is refused as a name is."""
 
     @staticmethod
     def find_spec(fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         """Refuse it, if it is about to be imported; who only asks whether it is there is told that it is not."""
         if fullname in _SPOKEN:
-            return spec_from_loader(fullname, _WordFinder, is_package=True)  # type: ignore[arg-type]
+            return spec_from_loader(fullname, _WordFinder(), is_package=True)
         parent, _, name = fullname.rpartition(".")
         importing = sys._getframe(2).f_code.co_name == "_find_and_load_unlocked"
         if not importing or name.startswith("_") or not parent.startswith(PREFIX):
@@ -126,12 +127,7 @@ class _WordFinder:
         error.name = fullname
         raise error
 
-    @staticmethod
-    def create_module(spec: ModuleSpec) -> None:
-        """Python's own modules will do."""
-
-    @staticmethod
-    def exec_module(module: ModuleType) -> None:
+    def exec_module(self, module: ModuleType) -> None:
         """Have it find its words."""
         find_words(module.__name__)
 

@@ -7,7 +7,6 @@ says nothing; ``spmdsim launch --world lockstep -n 8`` sets it), or the world gi
 from __future__ import annotations
 
 from contextlib import ContextDecorator
-from types import TracebackType
 
 from spmdsim.worlds.base import World
 from spmdsim.worlds.current import entered, leave, world
@@ -44,9 +43,7 @@ class use_world:
     def __enter__(self) -> World:
         return self.world
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         leave(self.world)
 
 

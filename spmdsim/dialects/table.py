@@ -69,6 +69,11 @@ def same(module: Any, words: str, operands: str = "") -> dict[str, Row]:
     return dict(rows)
 
 
+def rows(*functions: Callable[..., Any]) -> dict[str, Row]:
+    """Rows of functions by their own names, without the underscore before them."""
+    return {function.__name__.strip("_"): Row(function) for function in functions}
+
+
 def with_parameters(function: Callable[..., Any], names: Mapping[str, str]) -> Callable[..., Any]:
     """The function with other names of its parameters: another system's name -> ours."""
     written = inspect.signature(function)
@@ -89,9 +94,7 @@ def with_parameters(function: Callable[..., Any], names: Mapping[str, str]) -> C
     return call
 
 
-def layers(
-    table: Mapping[str, Row], base: type[Module], lift: Lift, shown: str = "extra_repr"
-) -> dict[str, Any]:
+def layers(table: Mapping[str, Row], base: Any, lift: Lift, shown: str = "extra_repr") -> dict[str, Any]:
     """The modules of the rows that have one; ``shown`` is the method that gives what is in the brackets."""
     classes = Registry[Any]("layer")
     for row in table.values():

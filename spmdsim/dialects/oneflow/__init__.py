@@ -12,10 +12,8 @@ from spmdsim.dialects.namespaces import Words, speak
 
 _FILE, _OURS, _RATE = "spmdsim.tensor.checkpoint", "spmdsim.ops", "optimiser.rate, set before each step"
 _NEW, _WHOLE = "the same word without _, which gives a new tensor", "x.numpy(), the whole array"
-_PATCHES, _BOXING = (
-    "Linear over reshaped patches",
-    "x.to_global(placement, sbp), which inserts the collectives",
-)
+_BOXING = "x.to_global(placement, sbp), which inserts the collectives"
+_PATCHES = "Linear over reshaped patches"
 _RANKS = {"get_rank get_world_size get_local_rank=get_rank": ".session"}
 
 _HOMES = {

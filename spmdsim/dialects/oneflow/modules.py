@@ -122,11 +122,8 @@ class Module(DialectModule):
     def __call__(self, *inputs: Any, **options: Any) -> Any:
         """Run :meth:`forward` on global tensors of one placement, which is that of the parameters; else a RuntimeError."""
         passed = (*inputs, *options.values())
-        kind, local = type(self).__name__, any(isinstance(x, LocalTensor) for x in passed)
-        refuse(
-            {f"{kind} computes on global tensors here; nearest: x.to_global(placement, sbp)": local},
-            OneFlowError,
-        )
+        text = f"{type(self).__name__} computes on global tensors here; nearest: x.to_global(placement, sbp)"
+        refuse({text: any(isinstance(x, LocalTensor) for x in passed)}, OneFlowError)
         placements = [x.placement for x in passed if isinstance(x, GlobalTensor)]
         for path, parameter in vars(self).items():
             if isinstance(parameter, ours.Parameter):

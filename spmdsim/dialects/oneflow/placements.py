@@ -27,10 +27,8 @@ SbpLike = Sbp | str | Sequence[Sbp | str]
 
 
 def _check_type(word: Any, told: Any) -> None:
-    if word not in DEVICE_TYPES:
-        raise OneFlowError(
-            f"Expected one of {', '.join(DEVICE_TYPES)} device type at start of device string: {told}"
-        )
+    text = f"Expected one of {', '.join(DEVICE_TYPES)} device type at start of device string: {told}"
+    refuse({text: word not in DEVICE_TYPES}, OneFlowError)
 
 
 @dataclass(frozen=True, init=False)

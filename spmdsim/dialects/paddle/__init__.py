@@ -12,11 +12,9 @@ from importlib import import_module
 
 from spmdsim.dialects.namespaces import Words, speak
 
-_CHECKPOINT, _RESHARD = (
-    "spmdsim.tensor.checkpoint",
-    "reshard(tensor, mesh, placements), which inserts the collectives",
-)
+_CHECKPOINT = "spmdsim.tensor.checkpoint"
 _LOOP = "a loop over loss.backward() and optimizer.step()"
+_RESHARD = "reshard(tensor, mesh, placements), which inserts the collectives"
 
 _HOMES = {
     "Partial Replicate Shard": ".torch",
@@ -35,7 +33,6 @@ _NEAREST = {
     "version device is_compiled_with_xpu is_compiled_with_rocm": "get_device",
     "bfloat16": "float32",
     "DataParallel": "Shard(0) of the input, Replicate() of the parameters",
-    "Model": _LOOP,
     "jit": "calling the function: programs run eagerly",
     "save load": _CHECKPOINT,
     "utils": "ParamAttr(name=...)",
@@ -47,7 +44,7 @@ _NEAREST = {
     "rank": "Tensor.ndim",
     "base fluid framework tensor": "the same word of paddle",
     "vision text audio hub dataset": "to_tensor of arrays of one's own",
-    "metric callbacks hapi": _LOOP,
+    "Model metric callbacks hapi": _LOOP,
     "summary flops profiler": "print(layer), and spmdsim.record",
     "distribution geometric sparse quantization signal": "the functions of paddle",
     "onnx inference": "calling the layer",

@@ -207,10 +207,9 @@ def split(
     where = split_layout(size, operation, axis, num_partitions, gather_out, world_size=world.size)
     linear = operation == "linear"
     where = replace(where, padding_row=padding_row and num_partitions > 1 and not linear)
-    biased, kind = linear and bias_attr is not False, "linear" if linear else "_parallel_embedding"
-    return SplitLayer(
-        where, name, weight_attr, biased and not where.stays_partial, bias_attr, kind, keep=True
-    )(x)
+    biased = linear and bias_attr is not False and not where.stays_partial
+    kind = "linear" if linear else "_parallel_embedding"
+    return SplitLayer(where, name, weight_attr, biased, bias_attr, kind, keep=True)(x)
 
 
 find_words(__name__)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 from spmdsim.dialects.missing import refuse
@@ -11,25 +12,25 @@ _joined = [False]
 _degrees = {"dp_degree": 0, "mp_degree": 0}
 
 
+@dataclass
 class DistributedStrategy:
     """What :func:`init` is told: ``hybrid_configs`` with ``dp_degree`` and ``mp_degree``."""
 
-    def __init__(self) -> None:
-        self.hybrid_configs: dict[str, Any] = {}
-        self.tensor_parallel_configs: dict[str, Any] = {}
+    hybrid_configs: dict[str, Any] = field(default_factory=dict)
+    tensor_parallel_configs: dict[str, Any] = field(default_factory=dict)
 
 
 def init(role_maker: Any = None, is_collective: bool = False, strategy: Any = None, **options: Any) -> None:
     """Join the job; layers made afterwards are split over ``mp_degree`` ranks (all of them if nobody says)."""
     size = current_world().size
-    degrees = dict(getattr(strategy, "hybrid_configs", None) or {})
+    degrees = getattr(strategy, "hybrid_configs", None) or {}
     refuse({
         f"{name}={degrees[name]} is not covered by this dialect; nearest: {name}=1 with dp_degree and mp_degree": degrees[name] not in (1, -1)
         for name in ("pp_degree", "sharding_degree", "sep_degree") if name in degrees
     })  # fmt: skip
-    model, data = int(degrees.get("mp_degree", 0)), int(degrees.get("dp_degree", 0))
-    model = model if model > 0 else size // data if data > 0 else size
-    data = data if data > 0 else size // model
+    model, data = (max(0, int(degrees.get(name, 0))) for name in ("mp_degree", "dp_degree"))
+    model = model or (size // data if data else size)
+    data = data or size // model
     fits = data * model == size
     refuse({f"dp_degree * mp_degree is {data} * {model}, but {size} ranks are running{alone()}": not fits})
     _joined[0] = True

@@ -11,12 +11,21 @@ import numpy as np
 import spmdsim.fft as fourier
 import spmdsim.linalg as linalg
 import spmdsim.ops as core
-from spmdsim.dialects.functions import NETWORK, TORCH, attained, dims_of, numbers, open_clip, with_names
+from spmdsim.dialects.functions import (
+    NETWORK,
+    TORCH,
+    attained,
+    dims_of,
+    numbers,
+    open_clip,
+    plus_bias,
+    with_names,
+)
 from spmdsim.dialects.host import element_type, in_default_type
 from spmdsim.dialects.missing import refuse, told
 from spmdsim.dialects.paddle.static import Variable, mapped, next_seed, parts_of, recorded
 from spmdsim.dialects.paddle.tensors import Tensor, everywhere, together
-from spmdsim.dialects.table import ARITHMETIC, Row, same, with_parameters
+from spmdsim.dialects.table import ARITHMETIC, Row, rows, same, with_parameters
 from spmdsim.errors import InputError, UsageTypeError
 from spmdsim.nn.losses import check_weight, classes_last, counted, mean_of, reduced, times_counts
 from spmdsim.ops.declare import binary
@@ -112,14 +121,8 @@ def _unique(
     return tuple(part for part, wanted in asked if wanted)
 
 
-def _linear(x: Any, weight: Any, bias: Any = None) -> Any:
-    y = core.matmul(x, weight)
-    return y if bias is None else core.add(y.to(y.layout.reduced), bias)
-
-
 def _embedding(x: Any, weight: Any, padding_idx: int | None = None, sparse: bool = False) -> Any:
-    padding = None if padding_idx is None else padding_idx % weight.shape[0]
-    y = core.embedding(x, weight, padding=padding)
+    y = NETWORK["embedding"].call(x, weight, padding_idx)
     return y.to(y.layout.reduced)
 
 
@@ -160,12 +163,6 @@ def _cross_entropy(
     if counts is not None and reduction == "mean":
         return mean_of(losses, counts, reduction, least=1)
     return core.expand_dims(losses, axis) if kept and reduction == "none" else reduced(losses, reduction)
-
-
-def _scale(x: Any, scale: Any = 1.0, bias: float = 0.0, bias_after_scale: bool = True) -> Any:
-    if bias_after_scale:
-        return core.add(core.multiply(x, scale), bias)
-    return core.multiply(core.add(x, bias), scale)
 
 
 def _product(a: Any, b: Any) -> Any:
@@ -225,16 +222,16 @@ TABLE: dict[str, Row] = {
     "numel": Row(lambda x: everywhere(np.asarray(x.size))),
     "ones_like": Row(lambda x: core.add(core.multiply(x.detach(), 0), 1)),
     "reshape": Row(lambda x, shape: core.reshape(x, shape)),
-    "scale": Row(_scale),
+    "scale": Row(lambda x, scale=1.0, bias=0.0, bias_after_scale=True: core.add(core.multiply(x, scale), bias)
+        if bias_after_scale else core.multiply(core.add(x, bias), scale)),
     "searchsorted": Row(lambda sorted_sequence, values, out_int32=False, right=False: core.searchsorted(
         sorted_sequence, values, "right" if right else "left")),
-    "split": Row(_split),
     "sum": Row(lambda x, axis=None, dtype=None, keepdim=False: core.sum(x, dims_of(axis), keepdims=keepdim, dtype=dtype)),
     "take_along_axis": Row(lambda arr, indices, axis: core.take_along_axis(arr, indices, axis)),
     "topk": Row(lambda x, k, axis=None, largest=True, sorted=True: core.topk(x, int(k), -1 if axis is None else axis, largest)),
     "trace": Row(lambda x, offset=0: linalg.trace(x, offset=offset)),
     "transpose": Row(lambda x, perm: core.transpose(x, perm)),
-    "unique": Row(_unique),
+    **rows(_split, _unique),
     "zeros_like": Row(lambda x: core.multiply(x.detach(), 0)),
 }  # fmt: skip
 #: Those that networks use only.
@@ -246,10 +243,9 @@ NETWORK_TABLE = {
         **_LABELS,
     ),
     "cross_entropy": Row(_cross_entropy, "CrossEntropyLoss"),
-    "dropout": Row(_dropout),
-    "embedding": Row(_embedding),
+    **rows(_dropout, _embedding),
     "hardtanh": Row(lambda x, min=-1.0, max=1.0: open_clip(x, min, max), "Hardtanh"),
-    "linear": Row(_linear),
+    "linear": Row(lambda x, weight, bias=None: plus_bias(core.matmul(x, weight), bias)),
     "one_hot": Row(lambda x, num_classes: core.one_hot(x, num_classes)),
     **same(core, "relu6:ReLU6 swish=silu:Swish", "x"),
 }

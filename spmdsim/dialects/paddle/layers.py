@@ -10,6 +10,7 @@ import spmdsim.nn as ours
 import spmdsim.ops as ops
 from spmdsim.core import Layout
 from spmdsim.dialects.dialect_modules import DialectModule, Numbered, said, tree
+from spmdsim.dialects.functions import plus_bias
 from spmdsim.dialects.missing import each
 from spmdsim.dialects.paddle import fleet
 from spmdsim.dialects.paddle.functions import NETWORK_FUNCTIONS, NETWORK_TABLE, TABLE, lifted
@@ -179,10 +180,8 @@ class SplitLayer(Layer):
     ) -> None:  # fmt: skip
         self.where, names = where, layer_names(kind or type(self).__name__, name)
         self.weight = create(where.size, where.weight, weight_attr, ours.Uniform(), names, "w", keep=keep)
-        vector = where.bias if bias else None
-        self.bias: Any = vector and create(
-            where.size[1:], vector, bias_attr, ours.zeros, names, "b", keep=keep
-        )
+        at = where.bias if bias else None
+        self.bias: Any = at and create(where.size[1:], at, bias_attr, ours.zeros, names, "b", keep=keep)
 
     extra_repr = said("")
 
@@ -203,8 +202,7 @@ class SplitLayer(Layer):
         if where.axis == 0:
             kept = x.layout.dims[:-1] if x.layout.mesh == where.mesh else [()] * (x.ndim - 1)
             x = x.to(where.mesh(*(tuple(axis for axis in entry if axis != "mp") for entry in kept), "mp"))
-        y = ops.matmul(x, self.weight.value)
-        return y if self.bias is None else ops.add(y.to(y.layout.reduced), self.bias.value)
+        return plus_bias(ops.matmul(x, self.weight.value), self.bias)
 
     def forward(self, x: Tensor) -> Any:
         """``[..., rows] -> [..., columns]``, or of a table ``[...] -> [..., columns]``."""
@@ -227,11 +225,9 @@ def _check_no_group(mp_group: Any) -> None:
         raise InputError("groups follow from layouts here, so mp_group must be None; nearest: mp_degree=N")
 
 
-def _where(
-    rows: int, columns: int, axis: int | None, parts: int | None, mp_group: Any, gather: bool = True
-) -> SplitLayout:
+def _where(rows: int, columns: int, axis: Any, parts: Any, group: Any, gather: bool = True) -> SplitLayout:
     """A table for no axis."""
-    _check_no_group(mp_group)
+    _check_no_group(group)
     operation, parts = "embedding" if axis is None else "linear", parts or fleet.model_parts()
     return split_layout((rows, columns), operation, axis or 0, parts, gather, world_size=current_world().size)
 
@@ -257,6 +253,4 @@ class ParallelCrossEntropy(Layer):
 
     def forward(self, input: Any, label: Any) -> Any:
         """``[..., classes]``, ``[...]`` or ``[..., 1]`` -> the labels' shape."""
-        return NETWORK_FUNCTIONS["cross_entropy"](
-            input, label, ignore_index=self.ignore_index, reduction="none"
-        )
+        return NETWORK_FUNCTIONS["cross_entropy"](input, label, None, self.ignore_index, "none")

@@ -88,9 +88,6 @@ class ClipGradByValue:
             parameter.value.grad = ops.minimum(ops.maximum(parameter.grad, self.min), self.max)
 
 
-_PLAIN = ParamAttr()
-
-
 class Optimizer(Worded, nn.Optimiser):
     """What Paddle's optimisers have in common; without ``parameters`` they train those of the default program.
 
@@ -186,9 +183,8 @@ class Optimizer(Worded, nn.Optimiser):
         super().step()
 
     def _updated(self, parameter: Any, gradient: Tensor) -> Tensor:
-        attribute = _attribute(parameter)
-        regularizer, rate = attribute.regularizer or self.regularization, self.rate
-        if regularizer is not None:
+        attribute, rate = _attribute(parameter), self.rate
+        if (regularizer := attribute.regularizer or self.regularization) is not None:
             gradient = ops.add(wide(gradient), regularizer.slope(parameter.value.detach()))
         self.rate = rate * attribute.learning_rate
         decays = self._decays is None or self._decays(parameter.name)
@@ -212,6 +208,9 @@ class Optimizer(Worded, nn.Optimiser):
     def set_lr(self, value: float) -> None:
         """Another learning rate from the next step on."""
         self.rate = float(value)
+
+
+_PLAIN = ParamAttr()
 
 
 def _attribute(parameter: Any) -> Any:

@@ -101,10 +101,8 @@ def _first(values: Any, shape: tuple[int, ...], default: Initialiser) -> tuple[I
 class Parameter(nn.Parameter):
     """A trainable tensor with Paddle's words, made with an ``attribute``."""
 
-    def __init__(
-        self, shape: Any, layout: Layout, initialiser: Any, dtype: Any, attribute: ParamAttr
-    ) -> None:
-        self.attribute, self.first_seed = attribute, static.first_seed()
+    def __init__(self, shape: Any, layout: Layout, initialiser: Any, dtype: Any, attr: ParamAttr) -> None:
+        self.attribute, self.first_seed = attr, static.first_seed()
         super().__init__(tuple(shape), layout, initialiser, dtype)
 
     @nn.Parameter.tensor.setter  # type: ignore[attr-defined, untyped-decorator]

@@ -182,11 +182,8 @@ def _check_parts(split: SplitLayout) -> None:
         "only an embedding has a padding row": split.padding_row and not table,
         f"The value of axis must be 0 or 1, but the value given is {axis}.": axis not in (0, 1) and not table,
     }, LayoutError)  # fmt: skip
-    size, which, uneven = (
-        split.size[bool(axis)],
-        "column" if axis else "rows",
-        bool(split.size[bool(axis)] % p),
-    )
+    size, which = split.size[bool(axis)], "column" if axis else "rows"
+    uneven = bool(size % p)
     refuse({
         f"We only support to split the weight of embedding along the first axis now. Got axis={axis}": table and axis != 0,
         f"The length of the vocabulary must be divisible by num_partitions but received vocabulary={size} num_partitions={p}":

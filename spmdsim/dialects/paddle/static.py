@@ -121,9 +121,8 @@ class Variable(Worded):
     def __getattr__(self, name: str) -> Any:
         if name in ("numpy", "item", "tolist", "full", "backward", "grad", "gradient"):
             near = "optimizer.minimize(loss)" if name == "backward" else "exe.run(fetch_list=[...])"
-            raise NotCovered(
-                f"{self.name}.{name}: a program's variable has it only in a run; nearest: {near}"
-            )
+            text = f"{self.name}.{name}: a program's variable has it only in a run; nearest: {near}"
+            raise NotCovered(text)
         return super().__getattr__(name)
 
     def __repr__(self) -> str:
