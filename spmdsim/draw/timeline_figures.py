@@ -164,7 +164,8 @@ def report_figure(report: Report) -> Figure:
         (str(rank), f"{messages:,}", bytes_text(nbytes), seconds_text(seconds))
         for rank, (messages, nbytes, seconds) in enumerate(each)
     )
-    table = FactTable(("rank", "messages", "bytes sent", "ends after"), rows, "", (1, 2, 3))
+    clock = "ends after" if report.completed else "last call ended after"
+    table = FactTable(("rank", "messages", "bytes sent", clock), rows, "", (1, 2, 3))
     word = "ok" if report.ok else "with mistakes"
     title = f"simulated run on {many(report.size, 'rank')}: {word}"
     return Figure(title, (lanes(names, bars, arrows), table), tuple(notes))
