@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from spmdsim.dialects.missing import refuse
 from spmdsim.errors import InputError, UsageTypeError, unknown
 from spmdsim.ops import cast
 from spmdsim.tensor import Tensor as CoreTensor
@@ -50,6 +51,14 @@ def host(data: Any, dtype: Any = None) -> HostTensor:
     if dtype is None and array.dtype == np.float64 and not isinstance(data, (np.ndarray, np.generic)):
         array = array.astype(np.float32)
     return array.view(HostTensor)
+
+
+def sizes_of(shape: Any) -> tuple[int, ...]:
+    """A shape, or one size, as numbers. InputError: other numbers than whole ones from 0 on."""
+    listed = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
+    fit = all(isinstance(size, (int, np.integer, CoreTensor)) and size >= 0 for size in listed)
+    refuse({f"the sizes of a tensor are whole numbers from 0 on, not {shape!r}": not fit})
+    return tuple(map(int, listed))
 
 
 def element_type(dtype: Any) -> np.dtype:

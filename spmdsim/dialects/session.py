@@ -7,6 +7,7 @@ says nothing; ``spmdsim launch --world lockstep -n 8`` sets it), or the world gi
 from __future__ import annotations
 
 from contextlib import ContextDecorator
+from itertools import count
 
 from spmdsim.worlds.base import World
 from spmdsim.worlds.current import entered, leave, world
@@ -58,6 +59,21 @@ def alone() -> str:
 
 
 _tracks = [True]
+
+
+class Seeds:
+    """Where random numbers begin, and a seed at every call, the same on every rank."""
+
+    def __init__(self) -> None:
+        self.begin(0)
+
+    def begin(self, seed: int) -> None:
+        """Begin here from now on."""
+        self.first, self._later = seed, count(seed + 1)
+
+    def next(self) -> int:
+        """Another one."""
+        return next(self._later)
 
 
 class no_grad(ContextDecorator):

@@ -16,7 +16,6 @@ The first is read by :mod:`spmdsim.layout.written`, which asks :func:`other_nota
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from spmdsim.core import Layout, Mesh
 from spmdsim.dialects import jax, torch
@@ -25,6 +24,7 @@ from spmdsim.dialects.mindspore.layout import from_tensor_map
 from spmdsim.dialects.oneflow import sbp as sbp_module
 from spmdsim.dialects.oneflow.placements import layout as oneflow_layout
 from spmdsim.dialects.oneflow.placements import placement as Placement
+from spmdsim.dialects.table import flat
 from spmdsim.errors import InputError, LayoutError, SpmdError, nearest
 from spmdsim.layout import written
 
@@ -41,7 +41,7 @@ def parse_mindspore(
     matrix = written.parse_ints(device_matrix, "the device matrix")
     order = None if ranks_order is None else written.parse_order(ranks_order)
     entries = written.parse_entries(tensor_map, ndim)
-    if all(isinstance(n, int) for n in _flat(entries)):
+    if all(isinstance(n, int) for n in flat(entries)):
         return from_tensor_map(matrix, entries, order, None if alias is None else written.parse_names(alias))
     if alias is None:
         raise InputError(f"tensor map {tensor_map!r} uses names, so the aliases must be given, such as dp,mp")
@@ -75,7 +75,7 @@ def other_notation(body: str, mesh: Mesh, ndim: int | None) -> Layout:
         spec = jax.parse(body)
         return jax.layout(mesh, spec, len(spec) if ndim is None else ndim)
     entries = written.parse_entries(body, ndim)
-    if all(isinstance(n, int) for n in _flat(entries)):
+    if all(isinstance(n, int) for n in flat(entries)):
         return Layout(mesh, from_tensor_map(mesh.shape, entries, mesh.rank_list, mesh.axes).dims)
     try:
         if re.search(r"(?i)\bR\b|R$|\)R|SR|RS|RP|PR|RR|replicate|shard|P\(\w|Partial\b", body):
@@ -99,7 +99,3 @@ def _meant(body: str, mesh: Mesh) -> str:
         if near is not None:
             return f"did you mean {near!r} by {word!r}?"
     return f"such as {mesh.axes[0] if mesh.axes else 'None'}, or None"
-
-
-def _flat(entries: list[Any]) -> list[Any]:
-    return [n for entry in entries for n in (entry if isinstance(entry, tuple) else (entry,))]

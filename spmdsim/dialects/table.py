@@ -140,14 +140,16 @@ def flat(values: Iterable[Any]) -> list[Any]:
 
 
 def by_part(x: Any, change: Callable[[Any], Any]) -> Any:
-    """Something changed, or every part of a list or of a tuple, which keeps its fields.
+    """Something changed, or every part of a list, a dict, or a tuple, which keeps its fields.
 
-    >>> by_part([1, 2], str), by_part((1, 2), str), by_part(1, str)
-    (['1', '2'], ('1', '2'), '1')
+    >>> by_part([1, {"k": 2}], str), by_part((1, 2), str), by_part(1, str)
+    (['1', {'k': '2'}], ('1', '2'), '1')
     """
+    if isinstance(x, dict):
+        return {name: by_part(part, change) for name, part in x.items()}
     if not isinstance(x, (list, tuple)):
         return change(x)
-    parts = [change(part) for part in x]
+    parts = [by_part(part, change) for part in x]
     return type(x)(*parts) if hasattr(x, "_fields") else type(x)(parts)
 
 

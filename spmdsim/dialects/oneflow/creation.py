@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 
 from spmdsim.dialects.functions import numbers
-from spmdsim.dialects.host import element_type, host
+from spmdsim.dialects.host import element_type, host, sizes_of
 from spmdsim.dialects.missing import refuse
 from spmdsim.dialects.oneflow import placements
 from spmdsim.dialects.oneflow.placements import device as Device
 from spmdsim.dialects.oneflow.placements import placement as Placement
 from spmdsim.dialects.oneflow.sbp import OneFlowError
 from spmdsim.dialects.oneflow.tensors import GlobalTensor, LocalTensor, check_agreed, method
-from spmdsim.dialects.session import current_world
+from spmdsim.dialects.session import Seeds, current_world
 from spmdsim.errors import UsageTypeError
 from spmdsim.tensor import Tensor as CoreTensor
 from spmdsim.tensor.random import normal_block, uniform_block
@@ -28,24 +28,12 @@ AnyTensor = LocalTensor | GlobalTensor
 #: Gives an array of a shape from random numbers.
 Draw = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
 
-#: What :func:`manual_seed` was given, and how many random arrays were made since, more.
-_seeds = {"first": 0, "next": 0}
+seeds = Seeds()
 
 
 def manual_seed(seed: int) -> None:
     """Where random numbers begin, and the first values of parameters."""
-    _seeds.update(first=seed, next=seed)
-
-
-def first_seed() -> int:
-    """The seed of parameters that become global now."""
-    return _seeds["first"]
-
-
-def next_seed() -> int:
-    """Another seed at every call, the same on every rank."""
-    _seeds["next"] += 1
-    return _seeds["next"]
+    seeds.begin(seed)
 
 
 def _is_global(placement: Placement | None, sbp: Any) -> bool:
@@ -140,19 +128,12 @@ def numel(x: Any) -> int:
     return int(x.numel())
 
 
-def _shape(size: tuple[Any, ...]) -> tuple[int, ...]:
-    sizes = numbers(size)
-    if not all(isinstance(n, int | np.integer) and n >= 0 for n in sizes):
-        raise UsageTypeError(f"sizes are whole numbers from 0 on, but got {sizes}")
-    return tuple(int(n) for n in sizes)
-
-
 def _drawn(
     shape: tuple[int, ...], block: Callable[[Any, int], np.ndarray], draw: Draw, kind: np.dtype,
     placement: Placement | None = None, sbp: Any = None, device: Any = None, requires_grad: bool = False,
 ) -> AnyTensor:  # fmt: skip
     """Random numbers: keyed by the global index if global, different on every rank if local."""
-    seed = next_seed()
+    seed = seeds.next()
     if _is_global(placement, sbp):
         return _global(lambda index: block(index, seed), shape, kind, placement, sbp, requires_grad)
     ranks = current_world().ranks
@@ -162,7 +143,7 @@ def _drawn(
 
 def _random(about: str, block: Callable[..., np.ndarray], draw: Draw) -> Callable[..., AnyTensor]:
     def create(*size: Any, dtype: Any = np.float32, **where: Any) -> AnyTensor:
-        shape, kind = _shape(size), element_type(dtype)
+        shape, kind = sizes_of(numbers(size)), element_type(dtype)
         if kind.kind != "f":
             raise OneFlowError(f"random numbers of this kind are floats, but dtype is oneflow.{kind.name}")
         return _drawn(shape, lambda index, seed: block(index, shape, kind, seed), draw, kind, **where)
@@ -188,7 +169,7 @@ def randint(
         raise UsageTypeError(f"randint(low, high, size) has a tuple of sizes, but got {size!r}")
     if low >= high:
         raise OneFlowError(f"randint expects low to be less than high, but got low {low} and high {high}")
-    shape, wide, kind = _shape((size,)), np.dtype(np.float64), element_type(dtype)
+    shape, wide, kind = sizes_of(size), np.dtype(np.float64), element_type(dtype)
 
     def block(index: Any, seed: int) -> np.ndarray:
         return np.asarray(low + np.floor(uniform_block(index, shape, wide, seed) * (high - low)), kind)
@@ -200,8 +181,8 @@ def randperm(
     n: int, *, dtype: Any = np.int64, placement: Placement | None = None, sbp: Any = None
 ) -> AnyTensor:
     """The numbers below ``n`` in a random order."""
-    seed, kind = next_seed(), element_type(dtype)
-    (count,) = _shape((n,))
+    seed, kind = seeds.next(), element_type(dtype)
+    (count,) = sizes_of(n)
     if _is_global(placement, sbp):
         return tensor(np.random.default_rng(seed).permutation(count).astype(kind), placement, sbp)
     drawn = (np.random.default_rng([seed, rank]).permutation(count) for rank in current_world().ranks)
@@ -217,7 +198,7 @@ def full(
 ) -> AnyTensor:
     """One value everywhere."""
     kind = dtype or (np.float32 if isinstance(fill_value, float) else None)
-    shape = _shape(size if isinstance(size, tuple) else (size,))
+    shape = sizes_of(numbers(size) if isinstance(size, tuple) else size)
     return _plain(np.full(shape, fill_value), kind, dict(placement=placement, sbp=sbp, **more))
 
 

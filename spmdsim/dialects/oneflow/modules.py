@@ -13,7 +13,7 @@ import spmdsim.ops as core
 from spmdsim.core import Layout, Mesh
 from spmdsim.dialects.dialect_modules import DialectModule, Numbered, padded_row, said
 from spmdsim.dialects.missing import each, refuse
-from spmdsim.dialects.oneflow.creation import first_seed, next_seed
+from spmdsim.dialects.oneflow.creation import seeds
 from spmdsim.dialects.oneflow.operators import NETWORK_TABLE, TABLE, lifted
 from spmdsim.dialects.oneflow.placements import device, layout, sbp_of
 from spmdsim.dialects.oneflow.placements import placement as Placement
@@ -85,7 +85,7 @@ class Parameter(ours.Parameter):
         self.placement = placement
         if self.tensor is None:
             self.layout = where
-            self.materialise(current_world(), first_seed())
+            self.materialise(current_world(), seeds.first)
         elif where != self.layout:
             self.layout = where
             self.assign(self.tensor)
@@ -253,7 +253,7 @@ def _dropout(p: float = 0.5) -> dict[str, Any]:
 def _dropped(x: Any, p: float, training: bool) -> Any:
     if not training or not p:
         return x
-    return core.multiply(x, 0) if p == 1 else core.dropout(x, rate=p, seed=next_seed())
+    return core.multiply(x, 0) if p == 1 else core.dropout(x, rate=p, seed=seeds.next())
 
 
 def _of(name: str, operand: str, layer: str, keeps: Any, says: str, *optional: str) -> Row:

@@ -41,9 +41,8 @@ def lifted(function: Callable[..., Any], name: str = "") -> Callable[..., Global
         refuse({text: local is not None or not placements}, OneFlowError)
         check_one_placement(*placements)
         with agreement.same_code():
-            values = [by_part(x, _value) for x in operands]
-            named = {name: by_part(x, _value) for name, x in options.items()}
-            result = in_default_type(function(*values, **named), [_value(x) for x in flattened])
+            result = function(*by_part(operands, _value), **by_part(options, _value))
+            result = in_default_type(result, [_value(x) for x in flattened])
             return by_part(result, lambda x: _global(x, placements[0]))
 
     return told(call, name or function.__name__)
@@ -71,8 +70,7 @@ def _locally(function: Callable[..., Any], local: LocalTensor, operands: Any, op
                 return x
             return CoreTensor.from_global(x.shards[k], Layout.replicated(mesh, x.shards[k].ndim), alone)
 
-        named = {name: by_part(x, of) for name, x in options.items()}
-        return function(*(by_part(x, of) for x in operands), **named)
+        return function(*by_part(operands, of), **by_part(options, of))
 
     results = [on(k) for k in range(len(local.shards))]
     arrays = zip(*(flat([result]) for result in results))

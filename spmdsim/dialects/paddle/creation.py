@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import wraps
 from inspect import signature
 from typing import Any
 
 import numpy as np
 
-from spmdsim.dialects.host import host
+from spmdsim.dialects.host import host, sizes_of
 from spmdsim.dialects.missing import refuse, told
-from spmdsim.dialects.paddle.static import next_seed, recorded
+from spmdsim.dialects.paddle.static import recorded, seeds
 from spmdsim.dialects.paddle.tensors import Tensor, check_has_gradient, everywhere
 
 
@@ -29,34 +29,27 @@ def to_tensor(data: Any, dtype: Any = None, place: Any = None, stop_gradient: bo
     return tensor
 
 
-def _shape(shape: int | Sequence[int]) -> tuple[int, ...]:
-    sizes = (shape,) if isinstance(shape, int) else tuple(shape)
-    fit = all(isinstance(size, (int, np.integer, Tensor)) and size >= 0 for size in sizes)
-    refuse({f"the sizes of a tensor are whole numbers from 0 on, not {shape!r}": not fit})
-    return tuple(int(size) for size in sizes)
-
-
 def _generator() -> np.random.Generator:
-    return np.random.default_rng(next_seed())
+    return np.random.default_rng(seeds.next())
 
 
 #: What gives numbers, by its name: int64 and float32 unless another type is said. In a program, there are new ones in each run.
 _NUMBERS: dict[str, Callable[..., np.ndarray]] = {
     "arange": lambda start=0, end=None, step=1, dtype=None, name=None: np.arange(
         *((0, start, step) if end is None else (start, end, step)), dtype=dtype),
-    "empty": lambda shape, dtype=None, name=None: np.zeros(_shape(shape)),
+    "empty": lambda shape, dtype=None, name=None: np.zeros(sizes_of(shape)),
     "eye": lambda num_rows, num_columns=None, dtype=None, name=None: np.eye(num_rows, num_columns),
-    "full": lambda shape, fill_value, dtype=None, name=None: np.full(_shape(shape), fill_value, dtype or "float32"),
+    "full": lambda shape, fill_value, dtype=None, name=None: np.full(sizes_of(shape), fill_value, dtype or "float32"),
     "linspace": lambda start, stop, num, dtype=None, name=None: np.linspace(start, stop, num, dtype=dtype or "float32"),
-    "normal": lambda mean=0.0, std=1.0, shape=None, name=None: _generator().normal(mean, std, _shape(shape or (1,))),
-    "ones": lambda shape, dtype=None, name=None: np.ones(_shape(shape)),
-    "rand": lambda shape, dtype="float32", name=None: _generator().random(_shape(shape)),
+    "normal": lambda mean=0.0, std=1.0, shape=None, name=None: _generator().normal(mean, std, sizes_of(shape or (1,))),
+    "ones": lambda shape, dtype=None, name=None: np.ones(sizes_of(shape)),
+    "rand": lambda shape, dtype="float32", name=None: _generator().random(sizes_of(shape)),
     "randint": lambda low=0, high=None, shape=(1,), dtype="int64", name=None: _generator().integers(
-        0 if high is None else low, low if high is None else high, size=_shape(shape)),
-    "randn": lambda shape, dtype="float32", name=None: _generator().normal(size=_shape(shape)),
+        0 if high is None else low, low if high is None else high, size=sizes_of(shape)),
+    "randn": lambda shape, dtype="float32", name=None: _generator().normal(size=sizes_of(shape)),
     "randperm": lambda n, dtype="int64", name=None: _generator().permutation(n),
-    "uniform": lambda shape, dtype=None, min=-1.0, max=1.0, seed=0, name=None: _generator().uniform(min, max, _shape(shape)),
-    "zeros": lambda shape, dtype=None, name=None: np.zeros(_shape(shape)),
+    "uniform": lambda shape, dtype=None, min=-1.0, max=1.0, seed=0, name=None: _generator().uniform(min, max, sizes_of(shape)),
+    "zeros": lambda shape, dtype=None, name=None: np.zeros(sizes_of(shape)),
 }  # fmt: skip
 
 

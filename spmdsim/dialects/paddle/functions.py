@@ -23,9 +23,9 @@ from spmdsim.dialects.functions import (
 )
 from spmdsim.dialects.host import element_type, in_default_type
 from spmdsim.dialects.missing import refuse, told
-from spmdsim.dialects.paddle.static import Variable, mapped, next_seed, parts_of, recorded
+from spmdsim.dialects.paddle.static import Variable, parts_of, recorded, seeds
 from spmdsim.dialects.paddle.tensors import Tensor, everywhere, together
-from spmdsim.dialects.table import ARITHMETIC, Row, rows, same, with_parameters
+from spmdsim.dialects.table import ARITHMETIC, Row, by_part, rows, same, with_parameters
 from spmdsim.errors import InputError, UsageTypeError
 from spmdsim.nn.losses import check_weight, classes_last, counted, mean_of, reduced, times_counts
 from spmdsim.ops.declare import binary
@@ -38,12 +38,12 @@ def lifted(function: Callable[..., Any], called: str = "") -> Callable[..., Any]
 
     @wraps(function)
     def run(*operands: Any, **options: Any) -> Any:
-        values = mapped([*operands, *options.values()], _value)
+        values = by_part([*operands, *options.values()], _value)
         if values and not parts_of(values, CoreTensor) and not isinstance(values[0], (list, str)):
             values[0] = everywhere(values[0])
         flat = parts_of(values, object)
         moved = iter(together(flat))
-        values = mapped(values, lambda _: next(moved))
+        values = by_part(values, lambda _: next(moved))
         result = function(*values[: len(operands)], **dict(zip(options, values[len(operands) :])))
         return result if isinstance(result, (list, tuple)) else in_default_type(result, flat)
 
@@ -83,7 +83,7 @@ def _dropout(
     later = mode == "downscale_in_infer"
     if not training or p == 1:
         return core.multiply(x, 1 - p) if training or later else x
-    dropped = core.dropout(x, p, next_seed())
+    dropped = core.dropout(x, p, seeds.next())
     return core.multiply(dropped, 1 - p) if later else dropped
 
 

@@ -102,7 +102,7 @@ class Parameter(nn.Parameter):
     """A trainable tensor with Paddle's words, made with an ``attribute``."""
 
     def __init__(self, shape: Any, layout: Layout, initialiser: Any, dtype: Any, attr: ParamAttr) -> None:
-        self.attribute, self.first_seed = attr, static.first_seed()
+        self.attribute, self.first_seed = attr, static.seeds.first
         super().__init__(tuple(shape), layout, initialiser, dtype)
 
     @nn.Parameter.tensor.setter  # type: ignore[attr-defined, untyped-decorator]

@@ -25,7 +25,8 @@ from spmdsim.core.tensor import Meta
 from spmdsim.dialects.missing import NotCovered, Worded, each, refuse
 from spmdsim.dialects.namespaces import find_words
 from spmdsim.dialects.paddle.tensors import Shape, Tensor, dressed, shape_only
-from spmdsim.dialects.session import current_world, tracking, use_world
+from spmdsim.dialects.session import Seeds, current_world, tracking, use_world
+from spmdsim.dialects.table import by_part
 from spmdsim.errors import InputError, SpmdError, UsageTypeError, nearest
 from spmdsim.tensor import Tensor as CoreTensor
 from spmdsim.trace.recorder import unseen
@@ -34,7 +35,7 @@ from spmdsim.worlds.shapes import ShapeOnly
 
 #: Which mode was asked for. Before, what Paddle has for static mode alone works as well as what needs dynamic mode.
 _mode = [""]
-_seed = {"base": 0, "drawn": 0}
+seeds = Seeds()
 _kinds: Counter[str] = Counter()
 
 
@@ -60,19 +61,8 @@ def in_static_mode() -> bool:
 
 def seed(value: int) -> None:
     """Where random numbers begin; the first values of layers without a name begin anew."""
-    _seed.update(base=value, drawn=0)
+    seeds.begin(value)
     _kinds.clear()
-
-
-def first_seed() -> int:
-    """What the program's seed is."""
-    return _seed["base"]
-
-
-def next_seed() -> int:
-    """Another seed at every call, the same on every rank."""
-    _seed["drawn"] += 1
-    return _seed["base"] + _seed["drawn"]
 
 
 def next_number(kind: str) -> int:
@@ -138,19 +128,10 @@ def not_fed(name: str) -> InputError:
     return InputError(f"variable {name} is not fed: exe.run(feed={{{name!r}: array, ...}}) must have it")
 
 
-def mapped(value: Any, of: Callable[[Any], Any]) -> Any:
-    """Lists, tuples and dicts with what stands in them replaced."""
-    if type(value) in (list, tuple):
-        return type(value)(mapped(x, of) for x in value)
-    if isinstance(value, dict):
-        return {name: mapped(x, of) for name, x in value.items()}
-    return of(value)
-
-
 def parts_of(value: Any, kind: type[Any]) -> list[Any]:
     """What is of a kind in lists, tuples and dicts."""
     parts: list[Any] = []
-    mapped(value, lambda x: parts.append(x) if isinstance(x, kind) else None)
+    by_part(value, lambda x: parts.append(x) if isinstance(x, kind) else None)
     return parts
 
 
@@ -265,12 +246,12 @@ class Program(Worded):
             result = _now(function, args, options)
         else:
             world = scope().shapes
-            stand_ins = mapped((args, options), lambda x: _without_data(x, world))
+            stand_ins = by_part((args, options), lambda x: _without_data(x, world))
             with shapes_alone(world, ", ".join(f"{x.name}: shape{x.shape}" for x in variables)):
                 result = None if trains else _now(function, *stand_ins)
-        args, options = mapped((args, options), self._noted)
+        args, options = by_part((args, options), self._noted)
         outputs: list[int] = []
-        result = mapped(result, lambda x: self._output(x, function, bool(variables), outputs))
+        result = by_part(result, lambda x: self._output(x, function, bool(variables), outputs))
         self.instructions.append(RecordedCall(function, args, options, tuple(outputs), trains))
         return result
 
@@ -301,7 +282,7 @@ class Program(Worded):
             values[variable.key] = self._stopped(variable.key, fed[name]) if name in fed else Missing(name)
         for call in self.instructions:
             asked = (call.args, call.options)
-            args, options = mapped(asked, lambda x: values.get(x.key, x) if isinstance(x, Variable) else x)
+            args, options = by_part(asked, lambda x: values.get(x.key, x) if isinstance(x, Variable) else x)
             missing = parts_of((args, options), Missing)
             if missing and call.trains:
                 raise not_fed(missing[0])
@@ -332,7 +313,7 @@ def _now(function: Callable[..., Any], args: Any, options: Any) -> Any:
         result = function(*args, **options)
     finally:
         _running[0] -= 1
-    return result if tracking() else mapped(result, lambda x: x.detach() if isinstance(x, CoreTensor) else x)
+    return result if tracking() else by_part(result, lambda x: x.detach() if isinstance(x, CoreTensor) else x)
 
 
 def recorded(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
@@ -342,7 +323,7 @@ def recorded(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
         if variables or in_static_mode():
             program = variables[0].program if variables else default_main_program()
             return program.call(function, args, options)
-    return mapped(_now(function, args, options), lambda x: dressed(x) if isinstance(x, CoreTensor) else x)
+    return by_part(_now(function, args, options), lambda x: dressed(x) if isinstance(x, CoreTensor) else x)
 
 
 class Scope:
