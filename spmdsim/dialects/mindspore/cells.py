@@ -59,9 +59,7 @@ class Cell(Worded, Module):
         """Compute; defined by each cell."""
         raise UsageTypeError(f"{type(self).__name__} defines no construct()")
 
-    def forward(self, *inputs: Any, **options: Any) -> Any:
-        """Run :meth:`construct`."""
-        return self.construct(*inputs, **options)
+    forward = property(lambda self: self.construct, doc="What a call runs.")
 
     def trainable_params(self, recurse: bool = True) -> list[Parameter]:
         """The parameters that are trained, named by their path."""

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from spmdsim.core import Layout, Mesh
-from spmdsim.dialects.mindspore.parameter import Parameter
+from spmdsim.dialects.mindspore.parameter import Parameter, over_ranks
 from spmdsim.dialects.session import current_world
 from spmdsim.errors import InputError
 from spmdsim.tensor import checkpoint
@@ -29,13 +28,11 @@ def load_checkpoint(ckpt_file_name: str | Path, net: Any = None) -> dict[str, An
             f"{ckpt_file_name} is a file of another program; checkpoints here are folders written by save_checkpoint"
         )
     world = current_world()
-    everyone = Mesh((world.size,), ("rank",))
-
-    def spread(name: str, shape: tuple[int, ...]) -> Layout:
-        rows = "rank" if shape and shape[0] % world.size == 0 else None
-        return Layout(everyone, [rows, *[None] * (len(shape) - 1)] if shape else [])
-
-    parameters = checkpoint.load(ckpt_file_name, world, spread)
+    parameters = checkpoint.load(
+        ckpt_file_name,
+        world,
+        lambda _, shape: over_ranks(len(shape), bool(shape) and shape[0] % world.size == 0),
+    )
     if net is not None:
         load_param_into_net(net, parameters)
     return parameters

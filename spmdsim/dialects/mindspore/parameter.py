@@ -34,9 +34,10 @@ _seed = [0, 0]
 rows_seed = [0]
 
 
-def on_every_rank(ndim: int) -> Layout:
-    """The layout of a tensor of which every rank has a copy."""
-    return Layout.replicated(Mesh((current_world().size,), ("rank",)), ndim)
+def over_ranks(ndim: int, split: bool = False) -> Layout:
+    """The layout of a tensor of which every rank has a copy; or its rows, if it is split."""
+    mesh = Mesh((current_world().size,), ("rank",))
+    return Layout(mesh, ["rank" if split and dim == 0 else None for dim in range(ndim)])
 
 
 def set_seed(seed: int) -> None:
@@ -179,12 +180,8 @@ class Parameter(CoreParameter):
         self, default_input: Any, name: str | None = None, requires_grad: bool = True, layerwise_parallel: bool = False,
         parallel_optimizer: bool = True,
     ) -> None:  # fmt: skip
-        if isinstance(default_input, CoreTensor):
-            default_input = default_input.full()
         if not isinstance(default_input, Initializer):
-            array = np.asarray(default_input)
-            if array.dtype == np.float64 and not isinstance(default_input, np.ndarray):
-                array = array.astype(np.float32)
+            array = host(default_input)
             default_input = initializer(array, array.shape, array.dtype)
         self.parallel_optimizer, self.layerwise_parallel = parallel_optimizer, layerwise_parallel
         self.used = Layout.replicated(Mesh((1,), ("one",)), len(default_input.shape))
@@ -224,7 +221,7 @@ class Parameter(CoreParameter):
 
     def everywhere(self) -> CoreTensor:
         """The value; where nothing placed it yet, a copy on every rank."""
-        return self.place(on_every_rank(len(self.shape)))
+        return self.place(over_ranks(len(self.shape)))
 
     def asnumpy(self) -> np.ndarray:
         """The whole parameter, on every process."""

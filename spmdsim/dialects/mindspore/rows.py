@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 
 from spmdsim.cases.network import find, small_digits
-from spmdsim.core import Layout, Mesh
 from spmdsim.dialects.mindspore.layout import is_whole
-from spmdsim.dialects.mindspore.parameter import rows_seed
+from spmdsim.dialects.mindspore.parameter import over_ranks, rows_seed
 from spmdsim.dialects.mindspore.tensors import host
 from spmdsim.dialects.missing import Worded, each, refuse
 from spmdsim.dialects.session import current_world
@@ -43,7 +42,6 @@ def _random(epoch: Epoch, place: int) -> np.random.Generator:
 
 
 def _counted(number: Any, what: str, least: int) -> int:
-    """A number of rows, batches or times."""
     if not is_whole(number) or number < least:
         raise InputError(f"{what} takes a number of at least {least}, not {number!r}")
     return int(number)
@@ -234,9 +232,8 @@ def _shards_of(num_shards: int | None, shard_id: int | None) -> tuple[int, list[
 def _together(pieces: list[np.ndarray]) -> Tensor:
     """The global tensor of which every rank has read its rows."""
     world = current_world()
-    layout = Layout(Mesh((world.size,), ("rank",)), ["rank", *[None] * (pieces[0].ndim - 1)])
     shape = (world.size * pieces[0].shape[0], *pieces[0].shape[1:])
-    return Tensor.from_local(pieces, layout, world, shape=shape)
+    return Tensor.from_local(pieces, over_ranks(len(shape), split=True), world, shape=shape)
 
 
 def _names(names: str | Sequence[str]) -> list[str]:
@@ -258,7 +255,9 @@ class NumpySlicesDataset(Dataset):
             column_names, data = [*data], tuple(data.values())
         arrays = [np.asarray(x) for x in (data if isinstance(data, tuple) else (data,))]
         names = _names(column_names or [f"column_{i}" for i in range(len(arrays))])
-        refuse({f"{len(arrays)} columns need a name each, not {names}": len(names) != len(arrays)})
+        refuse(
+            {f"every column has a name, but {len(arrays)} columns have {names}": len(names) != len(arrays)}
+        )
         super().__init__(dict(zip(names, arrays)), shuffle, num_shards, shard_id, num_samples, sampler)
 
 
@@ -312,7 +311,6 @@ def _digits() -> list[np.ndarray]:
 
 
 def _mnist(folder: str, usage: str) -> tuple[np.ndarray, np.ndarray]:
-    """All images and labels."""
     place, parts = Path(folder), {"train": ["train"], "test": ["t10k"], "all": ["train", "t10k"]}[usage]
     there = [part for part in parts if [*place.glob(f"{part}-*"), *place.glob(f"train/{part}-*")]]
     files = [

@@ -16,7 +16,7 @@ from spmdsim.dialects.host import whole
 from spmdsim.dialects.mindspore.auto_parallel import AutoParallel, numbers
 from spmdsim.dialects.mindspore.cells import Cell
 from spmdsim.dialects.mindspore.context import outermost, parallel
-from spmdsim.dialects.mindspore.parameter import Parameter, on_every_rank
+from spmdsim.dialects.mindspore.parameter import Parameter, over_ranks
 from spmdsim.dialects.mindspore.tensors import ReservedBytes, held, reserve
 from spmdsim.dialects.missing import Worded, each, refuse
 from spmdsim.dialects.session import current_world
@@ -100,7 +100,7 @@ def _times(source: Tensor | Parameter, times: float) -> Tensor | None:
         return None
     world, shape = current_world(), source.shape
     layout = (
-        on_every_rank(len(shape)) if leaf is None else leaf.layout.dual()
+        over_ranks(len(shape)) if leaf is None else leaf.layout.dual()
     )  # a parameter stays without a place
     make = np.zeros if world.has_data else world.empty
     shards = [make(layout.local_shape(shape, rank), source.dtype) for rank in world.ranks]
@@ -111,7 +111,7 @@ def _leaf(operand: Any) -> Tensor:
     """An input that gathers a gradient, if its numbers have one."""
     if not isinstance(operand, Tensor):
         array = whole(operand, current_world())
-        operand = Tensor.from_global(array, on_every_rank(array.ndim), current_world())
+        operand = Tensor.from_global(array, over_ranks(array.ndim), current_world())
     tracked = has_gradient(operand.dtype)
     return Tensor(operand.world, operand.meta, operand.held, tracked, operand.name, operand.origin)
 
