@@ -34,7 +34,6 @@ _NEAREST = {
     "lazy_inline": "nothing is needed: programs are not compiled",
     "DynamicLossScaleManager": "float32 without loss scaling",
     "Profiler": "spmdsim.record, which counts every collective",
-    "shard": "ops.MatMul().shard(...)",
     "export save_mindir load_mindir onnx": "save_checkpoint",
     "set_dump set_profiler profiler dump": "spmdsim.record",
     "set_ps_context set_offload_context set_algo_parameters": "set_auto_parallel_context",

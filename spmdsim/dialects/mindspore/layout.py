@@ -326,9 +326,8 @@ def _check_kind(what: str, kind: type, *values: Any) -> None:
 def _check_axes(matrix: Any, names: Any) -> None:
     _check_kind("device_matrix", tuple, matrix)
     _check_kind("alias_name", tuple, names)
-    if len(matrix) != len(names):
-        sizes = f"device_matrix {matrix} has {len(matrix)} axes, but alias_name {names} names {len(names)}"
-        raise LayoutError(f"{sizes}; they must be equally long")
+    sizes = f"device_matrix {matrix} has {len(matrix)} axes, but alias_name {names} names {len(names)}"
+    refuse({f"{sizes}; they must be equally long": len(matrix) != len(names)}, LayoutError)
     _check_kind("the elements of device_matrix", int, *matrix)
     _check_kind("the elements of alias_name", str, *names)
     twice = next((name for i, name in enumerate(names) if name in names[:i]), None)

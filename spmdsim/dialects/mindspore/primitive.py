@@ -27,6 +27,43 @@ from spmdsim.tensor.watch import watchers
 rules = imitation("sharding rules", "mindspore")
 
 
+def shape_of(operand: Any) -> Shape:
+    """Global shape of a tensor, a parameter, an array or a number."""
+    return tuple(operand.shape if hasattr(operand, "shape") else np.shape(operand))
+
+
+def place(operand: Any, layout: Layout) -> Tensor:
+    """An operand as a tensor: a parameter is filled in this layout, of an array each rank takes its piece."""
+    if isinstance(operand, Tensor):
+        return operand
+    if isinstance(operand, Parameter):
+        return operand.place(layout)
+    world = current_world()
+    return CountedTensor.from_global(whole(operand, world), layout, world)
+
+
+def to_tensor(operand: Any) -> Tensor:
+    """An array as a tensor, dim 0 over all ranks where it divides: how data enters a network."""
+    if isinstance(operand, Tensor):
+        return operand
+    if isinstance(operand, Parameter):
+        return operand.everywhere()
+    bound = ops.identity.op.bind([shape_of(operand)], {})
+    return place(operand, bound.input_layouts(rules.data_parallel(bound, current_world().size))[0])
+
+
+def _typed(operands: Sequence[Any]) -> list[Any]:
+    """Python numbers take the element type of the operands beside them."""
+    kind = next((x.dtype for x in operands if isinstance(x, (Tensor, Parameter, np.ndarray))), None)
+    if kind is None:
+        return [host(x) if isinstance(x, (list, tuple, float, int)) else x for x in operands]
+
+    def of_kind(x: Any) -> Any:
+        return np.asarray(x, np.float32 if isinstance(x, float) and kind.kind in "biu" else kind)
+
+    return [of_kind(x) if isinstance(x, (bool, int, float)) else x for x in operands]
+
+
 class Primitive(Worded):
     """A MindSpore primitive over one of our operators.
 
@@ -42,6 +79,7 @@ class Primitive(Worded):
 
     row: ClassVar[OperatorRow]
     takes: ClassVar[Arguments]
+    tensor = staticmethod(to_tensor)
     op: ClassVar[Op]
     name: str
 
@@ -149,10 +187,6 @@ class Primitive(Worded):
         bound, _, strategy = self._bound(typed, params)
         return [place(x, layout).to(layout) for x, layout in zip(typed, bound.input_layouts(strategy))]
 
-    def tensor(self, operand: Any) -> Tensor:
-        """An array as a tensor, as it enters a network."""
-        return to_tensor(operand)
-
     def _bound(
         self, operands: Sequence[Any], params: dict[str, Any]
     ) -> tuple[BoundRule, ShardedOp | None, Strategy]:
@@ -203,43 +237,6 @@ def function(
     call.__doc__ = f"``{row.primitives[0]}`` as a function."
     call.__signature__ = takes.signature  # type: ignore[attr-defined]
     return call
-
-
-def shape_of(operand: Any) -> Shape:
-    """Global shape of a tensor, a parameter, an array or a number."""
-    return tuple(operand.shape if hasattr(operand, "shape") else np.shape(operand))
-
-
-def place(operand: Any, layout: Layout) -> Tensor:
-    """An operand as a tensor: a parameter is filled in this layout, of an array each rank takes its piece."""
-    if isinstance(operand, Tensor):
-        return operand
-    if isinstance(operand, Parameter):
-        return operand.place(layout)
-    world = current_world()
-    return CountedTensor.from_global(whole(operand, world), layout, world)
-
-
-def to_tensor(operand: Any) -> Tensor:
-    """An array as a tensor, dim 0 over all ranks where it divides: how data enters a network."""
-    if isinstance(operand, Tensor):
-        return operand
-    if isinstance(operand, Parameter):
-        return operand.everywhere()
-    bound = ops.identity.op.bind([shape_of(operand)], {})
-    return place(operand, bound.input_layouts(rules.data_parallel(bound, current_world().size))[0])
-
-
-def _typed(operands: Sequence[Any]) -> list[Any]:
-    """Python numbers take the element type of the operands beside them."""
-    kind = next((x.dtype for x in operands if isinstance(x, (Tensor, Parameter, np.ndarray))), None)
-    if kind is None:
-        return [host(x) if isinstance(x, (list, tuple, float, int)) else x for x in operands]
-
-    def of_kind(x: Any) -> Any:
-        return np.asarray(x, np.float32 if isinstance(x, float) and kind.kind in "biu" else kind)
-
-    return [of_kind(x) if isinstance(x, (bool, int, float)) else x for x in operands]
 
 
 def sharded(

@@ -5,7 +5,7 @@ Rows are shuffled unless ``shuffle=False``, in an order of ``mindspore.set_seed`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, make_dataclass
 from functools import partial, reduce
 from inspect import signature
@@ -345,14 +345,12 @@ def _normalized(image: np.ndarray, mean: Any, std: Any, is_hwc: bool = True) -> 
     return np.asarray((image - mean) / std)
 
 
-def _one_by_one(row: Any, transforms: Iterable[Callable[[Any], Any]]) -> Any:
-    return reduce(lambda x, transform: transform(x), transforms, row)
-
-
 TypeCast = _transform(
     "TypeCast", "Another element type.", lambda array, output_type: array.astype(output_type)
 )
-Compose = _transform("Compose", "Transforms of one row, one after the other.", _one_by_one, batched=False)
+Compose = _transform("Compose", "Transforms of one row, one after the other.", lambda row, transforms: (
+    reduce(lambda x, transform: transform(x), transforms, row)
+), batched=False)  # fmt: skip
 Rescale = _transform("Rescale", "``x * rescale + shift``.", lambda image, rescale, shift=0.0: (
     image.astype(np.float32) * np.float32(rescale) + np.float32(shift)
 ))  # fmt: skip
