@@ -195,7 +195,6 @@ def _checked_path(path: Any) -> str:
 
 
 def _checked_json(path: Any) -> str:
-    """A path of a file of operators' strategies: absolute, and of JSON."""
     here = Path(_checked_path(path))
     if not here.is_absolute():
         raise WrongPath(f"file_path is an absolute path, not {path!r}; nearest: {str(here.absolute())!r}")
@@ -206,7 +205,6 @@ def _checked_json(path: Any) -> str:
 
 
 def _save(path: str, parameters: Sequence[Parameter]) -> None:
-    """Write the layouts, on the first rank."""
     if 0 not in current_world().ranks:
         return
     entries = {}

@@ -283,7 +283,6 @@ def _looked_up(settings: dict[str, Any], name: str, refusal: str = "no setting i
 
 
 def _check(name: str, value: Any) -> None:
-    """Refuse values that cannot be had."""
     modes = [mode for word, mode in vars(ParallelMode).items() if not word.startswith("_")]
     if name == "parallel_mode" and value not in modes:
         raise unknown(f"no parallel_mode is called {value!r}", str(value), modes)

@@ -164,7 +164,6 @@ def _composed(primitive: Primitive, operands: Operands, attrs: Params) -> Any:
 
 
 def _argmax_with_value(primitive: Primitive, operands: Operands, attrs: Params) -> Any:
-    """Where the largest element along an axis stands, and the element."""
     x, axis, keep = primitive.tensor(operands[0]), attrs["axis"], attrs["keep_dims"]
     return ops.argmax(x, axis, keepdims=keep), ops.max(x, axis, keepdims=keep)
 
