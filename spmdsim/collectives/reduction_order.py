@@ -7,17 +7,17 @@ with a library's result; which algorithm the library used then shows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from spmdsim.collectives.algorithm import algorithms
 from spmdsim.collectives.execution import Array, ReduceOp, run_lock_step
 from spmdsim.collectives.schedule import Schedule, make_schedule
-from spmdsim.collectives.verification import Tree, reduction_trees
+from spmdsim.collectives.verification import reduction_trees
 from spmdsim.errors import ScheduleError
 
-__all__ = ["candidates", "emulate", "evaluate_tree", "matching_schedules", "reduction_trees", "same_bits"]
+__all__ = ["candidates", "emulate", "matching_schedules", "reduction_trees", "same_bits"]
 
 
 def emulate(
@@ -47,28 +47,6 @@ def emulate(
         if result is not None:
             return result
     raise ScheduleError(f"rank {rank} gets no result from {schedule.name}")
-
-
-def evaluate_tree(
-    tree: Tree, leaf: Callable[[int], Array], op: Callable[[Array, Array], Array] = np.add
-) -> Array:
-    """Apply an operator along a reduction tree; ``leaf(rank)`` is a rank's operand.
-
-    >>> evaluate_tree(((0, 1), 2), lambda rank: np.array([10 ** rank]))
-    array([111])
-    """
-    done: list[Array] = []
-    stack: list[tuple[Tree, bool]] = [(tree, False)]
-    while stack:
-        node, joined = stack.pop()
-        if isinstance(node, int):
-            done.append(leaf(node))
-        elif joined:
-            right, left = done.pop(), done.pop()
-            done.append(op(left, right))
-        else:
-            stack += [(node, True), (node[1], False), (node[0], False)]
-    return done[0]
 
 
 def same_bits(one: Array, two: Array) -> bool:

@@ -2,22 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 from spmdsim.collectives import algorithms, make_schedule, schedule_of
+from spmdsim.collectives.execution import Array
 from spmdsim.collectives.instructions import cut
 from spmdsim.collectives.reduction_order import (
     candidates,
     emulate,
-    evaluate_tree,
     matching_schedules,
     reduction_trees,
     same_bits,
 )
+from spmdsim.collectives.verification import Tree
 from spmdsim.errors import ScheduleError
+
+
+def evaluate_tree(
+    tree: Tree, leaf: Callable[[int], Array], op: Callable[[Array, Array], Array] = np.add
+) -> Array:
+    """Apply an operator along a reduction tree; ``leaf(rank)`` is a rank's operand."""
+    done: list[Array] = []
+    stack: list[tuple[Tree, bool]] = [(tree, False)]
+    while stack:
+        node, joined = stack.pop()
+        if isinstance(node, int):
+            done.append(leaf(node))
+        elif joined:
+            right, left = done.pop(), done.pop()
+            done.append(op(left, right))
+        else:
+            stack += [(node, True), (node[1], False), (node[0], False)]
+    return done[0]
 
 
 def wide_range(size: int, count: int, seed: int = 0) -> list[Any]:
