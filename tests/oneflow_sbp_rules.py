@@ -1,4 +1,4 @@
-"""What OneFlow says of sbp tuples besides routes and costs: states on the way, double splits, fewer axes, and reshapes.
+"""What OneFlow says of sbp tuples besides routes: costs between placements, states on the way, double splits, and reshapes.
 
 As its tests publish it, and nothing here asks for it: the published answers are held against it, and plans and signatures too.
 Semantics after ``core/framework/sbp_infer_util.cpp``, ``placement_sbp_util.cpp`` and ``user/ops/reshape_user_op_util.cpp``.
@@ -18,6 +18,20 @@ from spmdsim.imitations.oneflow.boxing_rules import Sbp, Sizes, broadcast_only
 
 Shape = tuple[int, ...]
 Placements = tuple[Placement, ...]
+
+
+def cross_placement_cost(
+    src: Placement, dst: Placement, src_parts: int, dst_parts: int, nbytes: float
+) -> float:
+    """OneFlow's cost of a transition between two sets of ranks."""
+    cost = float(nbytes)
+    if isinstance(dst, Replicate):
+        cost += (dst_parts - 1) * nbytes
+    if isinstance(src, Partial):
+        cost += (src_parts - 1) * nbytes
+    if isinstance(dst, Partial):
+        cost += 4 * nbytes * (src_parts + dst_parts)
+    return cost
 
 
 def generic_steps(src: Sbp, dst: Sbp) -> list[Placements]:

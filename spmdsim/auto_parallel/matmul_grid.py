@@ -13,11 +13,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from spmdsim.core import Layout, Mesh, Rule, Strategy
+from spmdsim.core import Layout, Mesh, Strategy
 from spmdsim.errors import InputError, many
 from spmdsim.pictured import Pictured
-
-MATMUL = Rule.parse("m k, k n -> m n", linear="each")
 
 
 def lower_bound(m: int, k: int, n: int, ranks: int) -> float:

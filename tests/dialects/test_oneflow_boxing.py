@@ -33,12 +33,6 @@ def test_dims_that_do_not_divide_go_pairwise() -> None:
     assert found.route == ("naive-s-to-b",) and found.collectives == ("send_recv",)
 
 
-@pytest.mark.parametrize("case", cases(V, "boxing_1d_different_placement"))
-def test_transitions_between_placements(case: dict[str, Any]) -> None:
-    sizes = case["p_src"], case["p_dst"], case["logical_bytes"]
-    assert boxing.cross_placement_cost(case["src"], case["dst"], *sizes) == case["oneflow_cost"]
-
-
 @pytest.mark.parametrize("case", cases(V, "zero_comm"))
 def test_free_transitions(case: dict[str, Any]) -> None:
     assert boxing.zero_comm(case["src"], case["dst"]) is case["zero_comm"]

@@ -79,7 +79,7 @@ def test_one_axis(v: dict) -> None:
 @cases("boxing_1d_different_placement")
 def test_two_placements(v: dict) -> None:
     src, dst = placement(v["src"]), placement(v["dst"])
-    cost = oneflow.cross_placement_cost(src, dst, v["p_src"], v["p_dst"], v["logical_bytes"])
+    cost = oneflow_sbp_rules.cross_placement_cost(src, dst, v["p_src"], v["p_dst"], v["logical_bytes"])
     assert cost == v["oneflow_cost"]
 
 

@@ -44,20 +44,6 @@ def boxing_cost(src: Placement, dst: Placement, parts: int, nbytes: float) -> fl
     return nbytes * (parts - 1) / parts
 
 
-def cross_placement_cost(
-    src: Placement, dst: Placement, src_parts: int, dst_parts: int, nbytes: float
-) -> float:
-    """OneFlow's cost of a transition between two sets of ranks."""
-    cost = float(nbytes)
-    if isinstance(dst, Replicate):
-        cost += (dst_parts - 1) * nbytes
-    if isinstance(src, Partial):
-        cost += (src_parts - 1) * nbytes
-    if isinstance(dst, Partial):
-        cost += 4 * nbytes * (src_parts + dst_parts)
-    return cost
-
-
 def boxing_route(
     src: Placement, dst: Placement, parts: int | None = None, shape: Sizes | None = None
 ) -> Route:

@@ -61,11 +61,6 @@ def transition(
     )
 
 
-def cross_placement_cost(src: SbpLike, dst: SbpLike, src_parts: int, dst_parts: int, nbytes: float) -> float:
-    """OneFlow's cost of a transition from ``src_parts`` ranks to ``dst_parts`` others."""
-    return rules.cross_placement_cost(_single(src), _single(dst), src_parts, dst_parts, nbytes)
-
-
 def zero_comm(src: SbpLike, dst: SbpLike) -> bool:
     """Whether a transition between splits and broadcasts needs no communication, for sizes that divide."""
     return rules.zero_comm(*_pair(src, dst))
