@@ -6,9 +6,10 @@ a value without an entry is shown by its public facts, so there is a figure of e
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from html import escape
+from html import escape, unescape
 from importlib import import_module
 from typing import Any
 
@@ -107,7 +108,7 @@ class Figure:
                 whole.parts.append(f'<g transform="translate(0 {y:.0f})">{"".join(part.parts)}</g>')
                 whole.reach(part.width, y + part.height)
             y = whole.height + GAP
-        return _limited(svg(whole, self.title, told="; ".join(self.notes)), self.title)
+        return _limited(svg(whole, self.title, told="; ".join(self.notes) or _read(whole)), self.title)
 
     def html(self, heading: str = "h4") -> str:
         """As a fragment of a page: drawings as images that scroll, tables as tables."""
@@ -127,6 +128,11 @@ class Figure:
 def _words(text: str) -> str:
     """Text on a page, in which no arrow is torn at the end of a line."""
     return escape(text).replace("-&gt;", '<span style="white-space:nowrap">-&gt;</span>')
+
+
+def _read(drawing: Canvas) -> str:
+    """The words of a drawing without notes, from its beginning: what is read aloud of it."""
+    return " ".join(unescape(re.sub("<[^>]*>", " ", "".join(drawing.parts))).split())[:1000]
 
 
 def _kind(note: str) -> str:

@@ -159,25 +159,28 @@ def _print_links(
     from spmdsim.cost.link_load import hotspots
     from spmdsim.cost.topologies import parse_topology
     from spmdsim.draw.cost_figures import microseconds
+    from spmdsim.draw.figures import FactTable, Figure
 
     network = parse_topology(args.topology or ("nodes" if machine.ranks_per_node else "flat"), n, machine)
     links = hotspots(schedule_of(collective, args.links, n, **options), network, nbytes, args.itemsize)
-    if args.json:
-        emit_json([asdict(one) for one in links])
-        return 0
     columns = ("rounds", "busiest link", "messages", "bytes", "busy (us)", "links in use")
     rows = [
         (
             f"{one.first}" if one.repeat == 1 else f"{one.first}-{one.first + one.repeat - 1}",
             one.link,
-            one.messages,
+            str(one.messages),
             f"{one.nbytes:,.0f}",
             microseconds(one.seconds),
             f"{one.used:.0%}",
         )
         for one in links
     ]
-    say(f"{collective} {args.links} of {many(nbytes, 'byte')} on {network.name}, {many(n, 'rank')}")
+    title = f"{collective} {args.links} of {many(nbytes, 'byte')} on {network.name}, {many(n, 'rank')}"
+    write_pictures(args, Figure(title, (FactTable(columns, tuple(rows), right=(2, 3, 4, 5)),)))
+    if args.json:
+        emit_json([asdict(one) for one in links])
+        return 0
+    say(title)
     print_table(columns, rows, right=("messages", "bytes", "busy (us)", "links in use"))
     _say_bound(n)
     return 0

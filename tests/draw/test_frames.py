@@ -1,0 +1,118 @@
+"""Every picture keeps its words inside its frame and is read aloud to those who do not see it."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pictured_values import VALUES, pictured
+
+from spmdsim.cli.main import main
+from spmdsim.draw.canvas import FONT, LETTER, Canvas, svg
+from spmdsim.draw.figures import html_of, svg_of
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+LINES = """
+layout --mesh averyverylongaxisname=2,another_long_name=3 --dims averyverylongaxisname,another_long_name --shape 2,3
+layout --mesh a=64 --dims a --shape 64
+layout --mesh a=1 --dims a --shape 1
+layout --mesh a=2,b=2,c=2,d=2 --dims a,b,c,d --shape 4,4,4,4
+layout --op softmax --shard ((4,1),) --shapes (8,16) -n 4 --attr dim=1
+layout --split linear --size 8,8 --axis 1 -n 2
+plan --mesh a=64,b=64 --src a,b --dst b,a --shape 4096,4096
+plan --mesh longlonglonglonglong=8 --src longlonglonglonglong,None --dst None,longlonglonglonglong --shape 8,8
+plan --mesh a=3,b=5 --src a,b --dst (b,a),None --shape 7,11 --machine cluster
+collective show all_to_all bruck -n 16
+collective show all_reduce ring -n 1
+collective show broadcast pipeline -n 8 --segments 6
+collective diff all_reduce ring rabenseifner -n 6
+collective list
+collective check ring -n 1..30
+collective predict all_to_all -n 2..1024x2 -b 1K
+collective predict broadcast -n 16 --topology torus:4x4
+collective predict all_reduce -n 8 --topology ring --links ring
+search --program gpt --layers 4 --hidden 512 --batch 64 --seq 128 -n 64
+search --program tutorial -n 8 --pareto
+search --matmul 1,1,2 -n 2
+run --world lockstep -n 2 --only matmul --shape 4,4,4
+train --world lockstep -n 2 --steps 1 --batch 8
+doctor --no-trial
+""".strip().splitlines()
+
+
+def words_of(
+    node: ET.Element, x: float = 0, y: float = 0
+) -> Iterator[tuple[str, float, float, float, float]]:
+    """Every text of a picture, and the box that it takes: left, right, top, bottom."""
+    moved = node.get("transform", "")
+    if moved:
+        place = re.match(r"translate\(([-\d.]+) ([-\d.]+)\)", moved)
+        assert place is not None, moved
+        x, y = x + float(place[1]), y + float(place[2])
+    if node.tag == f"{SVG}text":
+        words = "".join([node.text or "", *(inner.tail or "" for inner in node)])
+        size = 14 if node.get("class") == "title" else FONT
+        wide = len(words) * LETTER * size / FONT
+        before = {"start": 0.0, "middle": wide / 2, "end": wide}[node.get("text-anchor", "start")]
+        x, y = x + float(node.get("x", 0)), y + float(node.get("y", 0))
+        if "rotate(-90)" in moved:
+            yield words, x - 0.8 * size, x + 4, y - before, y - before + wide
+        else:
+            yield words, x - before, x - before + wide, y - 0.8 * size, y + 4
+    for inner in node:
+        yield from words_of(inner, x, y)
+
+
+def outside(image: str) -> list[str]:
+    """The words of a picture that do not lie inside of its frame."""
+    root = ET.fromstring(image)
+    width, height = map(float, root.get("viewBox", "").split()[2:])
+    boxes = list(words_of(root))
+    assert boxes
+    return [
+        w
+        for w, left, right, top, low in boxes
+        if min(left, top) < -1 or right > width + 1 or low > height + 1
+    ]
+
+
+def is_read_aloud(image: str) -> bool:
+    root = ET.fromstring(image)
+    title, told = root.find(f"{SVG}title"), root.find(f"{SVG}desc")
+    return bool(title is not None and title.text and told is not None and (told.text or "").strip())
+
+
+def test_words_outside_are_noticed() -> None:
+    drawing = Canvas()
+    drawing.text(100, 10, "inside", anchor="middle")
+    assert outside(svg(drawing, "t")) == []
+    drawing.text(0, 10, "far to the left", anchor="end")
+    drawing.width -= 60
+    assert outside(svg(drawing, "t")) == ["inside", "far to the left"]
+    assert not is_read_aloud(svg(drawing, "t")) and is_read_aloud(svg(drawing, "t", told="so"))
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_values_keep_to_their_frames_and_are_read_aloud(name: str) -> None:
+    image, page = svg_of(pictured(name)), html_of(pictured(name))
+    assert is_read_aloud(image) and not outside(image)
+    for drawing in re.findall(r"<svg.*?</svg>", page, re.DOTALL):
+        assert not outside(drawing)
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_commands_keep_to_their_frames_and_are_read_aloud(
+    line: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    picture, page = tmp_path / "x.svg", tmp_path / "x.html"
+    assert main([*line.split(), "--svg", str(picture), "--html", str(page)]) == 0, capfd.readouterr()
+    image = picture.read_text()
+    assert is_read_aloud(image) and not outside(image)
+    for text in (image, page.read_text()):
+        assert not re.search(
+            r"<script|<link|<iframe|src=|href=|@import|url\(|https?://(?!www\.w3\.org/2000/svg)", text
+        )
