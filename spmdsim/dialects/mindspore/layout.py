@@ -84,7 +84,8 @@ class MindSporeLayout(CoreLayout):
 
     def __init__(self, mesh: Mesh, tensor_map: Iterable[int | tuple[int, ...]]) -> None:
         written = tuple(tensor_map)
-        super().__init__(mesh, [[mesh.axes[~n] for n in flat([entry]) if n != -1] for entry in written])
+        numbers = [(entry,) if isinstance(entry, int) else entry for entry in written]
+        super().__init__(mesh, [[mesh.axes[~n] for n in entry if n != -1] for entry in numbers])
         self.__dict__["tensor_map"] = written
 
     def __reduce__(self) -> tuple[type, tuple[object, ...]]:
