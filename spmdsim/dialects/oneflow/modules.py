@@ -18,7 +18,7 @@ from spmdsim.dialects.oneflow.operators import NETWORK_TABLE, TABLE, lifted
 from spmdsim.dialects.oneflow.placements import device, layout, sbp_of
 from spmdsim.dialects.oneflow.placements import placement as Placement
 from spmdsim.dialects.oneflow.printing import without_values
-from spmdsim.dialects.oneflow.sbp import OneFlowError
+from spmdsim.dialects.oneflow.sbp import TO_GLOBAL, OneFlowError
 from spmdsim.dialects.oneflow.tensors import (
     GlobalTensor,
     LocalTensor,
@@ -122,8 +122,9 @@ class Module(DialectModule):
     def __call__(self, *inputs: Any, **options: Any) -> Any:
         """Run :meth:`forward` on global tensors of one placement, which is that of the parameters; else a RuntimeError."""
         passed = (*inputs, *options.values())
-        text = f"{type(self).__name__} computes on global tensors here; nearest: x.to_global(placement, sbp)"
-        refuse({text: any(isinstance(x, LocalTensor) for x in passed)}, OneFlowError)
+        if any(isinstance(x, LocalTensor) for x in passed):
+            kind = type(self).__name__
+            raise OneFlowError(f"{kind} computes on global tensors here; nearest: {TO_GLOBAL}")
         placements = [x.placement for x in passed if isinstance(x, GlobalTensor)]
         for path, parameter in vars(self).items():
             if isinstance(parameter, ours.Parameter):

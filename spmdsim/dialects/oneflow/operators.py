@@ -17,8 +17,8 @@ from spmdsim import linalg
 from spmdsim.core import Layout, Mesh
 from spmdsim.dialects.functions import NETWORK, TORCH, extreme
 from spmdsim.dialects.host import in_default_type
-from spmdsim.dialects.missing import refuse, told
-from spmdsim.dialects.oneflow.sbp import OneFlowError
+from spmdsim.dialects.missing import told
+from spmdsim.dialects.oneflow.sbp import TO_GLOBAL, OneFlowError
 from spmdsim.dialects.oneflow.tensors import GlobalTensor, LocalTensor, agreement, check_one_placement
 from spmdsim.dialects.session import tracking
 from spmdsim.dialects.table import Row, by_part, flat
@@ -37,8 +37,8 @@ def lifted(function: Callable[..., Any], name: str = "") -> Callable[..., Global
         placements = [x.placement for x in others if hasattr(x, "placement")]
         if local is not None and not placements:
             return _locally(function, local, operands, options)
-        text = "Expected global tensors, but got local ones; nearest: x.to_global(placement, sbp) before"
-        refuse({text: local is not None or not placements}, OneFlowError)
+        if local is not None or not placements:
+            raise OneFlowError(f"Expected global tensors, but got local ones; nearest: {TO_GLOBAL} before")
         check_one_placement(*placements)
         with agreement.same_code():
             result = function(*by_part(operands, _value), **by_part(options, _value))
@@ -80,7 +80,7 @@ def _locally(function: Callable[..., Any], local: LocalTensor, operands: Any, op
 
 #: Functions and methods by OneFlow's names.
 TABLE: dict[str, Row] = {
-    **TORCH,
+    **{name: row for name, row in TORCH.items() if name not in ("max", "min")},
     "cast": Row(core.cast),
     **{name: extreme(name, tied=True) for name in ("max", "min")},
 }

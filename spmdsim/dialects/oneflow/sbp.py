@@ -23,6 +23,8 @@ from spmdsim.errors import LayoutError, UsageTypeError
 
 #: Split axes are 0 .. 5.
 MAX_SPLIT_AXIS = 6
+#: What makes a global tensor of a local one.
+TO_GLOBAL = "x.to_global(placement, sbp)"
 
 
 class OneFlowError(LayoutError, RuntimeError):

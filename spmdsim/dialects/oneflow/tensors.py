@@ -26,13 +26,12 @@ from spmdsim.dialects.oneflow.dtypes import dtype as ElementType
 from spmdsim.dialects.oneflow.placements import device
 from spmdsim.dialects.oneflow.placements import placement as Placement
 from spmdsim.dialects.oneflow.printing import shown, without_values
-from spmdsim.dialects.oneflow.sbp import OneFlowError
+from spmdsim.dialects.oneflow.sbp import TO_GLOBAL, OneFlowError
 from spmdsim.dialects.session import current_world, tracking
 from spmdsim.errors import UsageTypeError
 from spmdsim.imitated import imitation
 from spmdsim.tensor import Tensor as CoreTensor
 
-_GLOBAL = "x.to_global(placement, sbp)"
 _NEAREST = each(OF_TENSORS)
 agreement = imitation("agreement of ranks", "oneflow")
 
@@ -143,19 +142,19 @@ class LocalTensor(TensorSymbols):
 
     def __getattr__(self, name: str) -> Any:
         if name in ("placement", "sbp"):
-            raise OneFlowError(f"Only global tensors have {name!r}; nearest: {_GLOBAL}")
+            raise OneFlowError(f"Only global tensors have {name!r}; nearest: {TO_GLOBAL}")
         return super().__getattr__(name)
 
     def requires_grad_(self, on: bool = True) -> LocalTensor:
         """Refused: gradients go through global tensors."""
         if on:
-            raise OneFlowError(f"local tensors have no gradients here; nearest: {_GLOBAL}.requires_grad_()")
+            raise OneFlowError(f"local tensors have no gradients here; nearest: {TO_GLOBAL}.requires_grad_()")
         return self
 
     def backward(self, gradient: Any = None) -> None:
         """Refused: it has no gradient."""
         raise OneFlowError(
-            f"element 0 of tensors does not require grad and does not have a grad_fn; nearest: {_GLOBAL}.requires_grad_()"
+            f"element 0 of tensors does not require grad and does not have a grad_fn; nearest: {TO_GLOBAL}.requires_grad_()"
         )
 
     def item(self) -> Any:
