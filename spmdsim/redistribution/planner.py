@@ -395,12 +395,12 @@ def _check_layouts(
     src: Layout, dst: Layout, shape: Shape, after: Shape, partial_target: bool, one_shape: bool
 ) -> None:
     """Refuse a redistribution that has no meaning."""
-    if one_shape and src.ndim != dst.ndim:
+    if one_shape and len(src.dims) != len(dst.dims):
         raise PlanError(
             f"the layouts are for {src.ndim} and {dst.ndim} dims, so no tensor has both: {src} -> {dst}"
         )
     for layout, sizes in ((src, shape), (dst, after)):
-        if len(sizes) != layout.ndim:
+        if len(sizes) != len(layout.dims):
             raise PlanError(
                 f"the shape {sizes} has {many(len(sizes), 'dim')}, but {layout} is for {layout.ndim}, in {src} -> {dst}"
             )
