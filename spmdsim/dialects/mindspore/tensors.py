@@ -87,7 +87,7 @@ def _to(kind: Any) -> Callable[[Any], Any]:
 METHODS: dict[str, Callable[..., Any]] = {
     "view": _view, "reshape": _view, "transpose": _transpose, "permute": _transpose, "flatten": _flatten,
     "view_as": lambda x, other: _view(x, other.shape), "reshape_as": lambda x, other: _view(x, other.shape),
-    "expand_as": lambda x, other: _ops().broadcast_to(x, tuple(other.shape)), "clone": lambda x: x,
+    "expand_as": lambda x, other: _ops().broadcast_to(x, tuple(other.shape)), "copy": lambda x: x, "clone": lambda x: x,
     "dim": lambda x: x.ndim, "numel": lambda x: x.size, "value": lambda x: x,
     "half": _to("f2"), "float": _to("f4"), "double": _to("f8"), "int": _to("i4"), "long": _to("i8"), "bool": _to("?"),
     "is_floating_point": lambda x: x.dtype.kind == "f", "type_as": lambda x, other: _ops().cast(x, other.dtype),
