@@ -19,6 +19,7 @@ import numpy as np
 import spmdsim.linalg as linalg
 import spmdsim.ops as core
 from spmdsim import nn
+from spmdsim.dialects.layouts import plus_bias
 from spmdsim.dialects.table import Row, rows, same, with_parameters
 from spmdsim.errors import InputError
 from spmdsim.layout.element_type import has_gradient, promoted
@@ -273,11 +274,6 @@ def _pad(input: Any, pad: Sequence[int], mode: str = "constant", value: float = 
         raise FunctionError(f"pad takes two numbers per dim and mode='constant', but got {pad} and {mode!r}")
     rest = [0] * (input.ndim - len(pad) // 2)
     return core.pad(input, [*rest, *pad[-2::-2]], [*rest, *pad[::-2]], value)
-
-
-def plus_bias(y: Any, bias: Any) -> Any:
-    """A product, whose sum is complete before a bias is added, if there is one."""
-    return y if bias is None else core.add(y.to(y.layout.reduced), bias)
 
 
 def _layer_norm(

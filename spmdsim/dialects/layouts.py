@@ -6,11 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from spmdsim.core import Layout
 from spmdsim.core.tape import Gradients, MoveNode, settle
 from spmdsim.core.tensor import follow
 from spmdsim.errors import many
+from spmdsim.ops import add
 from spmdsim.redistribution import plan
 from spmdsim.tensor import Tensor
 
@@ -58,6 +60,11 @@ def laid_out(value: Tensor, layout: Layout) -> Tensor:
         return value.to(layout)
     route = plan(value.layout, layout, value.shape, value.dtype, value.world.machine, partial_target=True)
     return follow(value, route)
+
+
+def plus_bias(y: Tensor, bias: Any) -> Tensor:
+    """A product, whose sum is complete before a bias is added, if there is one."""
+    return y if bias is None else add(y.to(y.layout.reduced), bias)
 
 
 class GradientMove(MoveNode):

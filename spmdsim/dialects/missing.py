@@ -133,10 +133,8 @@ class Worded:
         super().__init_subclass__(**options)
         if not cls.__module__.startswith(PREFIX):
             return
-        if "__init__" in vars(cls):
-            cls.__init__ = told(vars(cls)["__init__"], cls.__name__)  # type: ignore[method-assign]
-        if "__new__" in vars(cls):
-            cls.__new__ = told(vars(cls)["__new__"].__func__, cls.__name__)  # type: ignore[method-assign]
+        for word in {"__init__", "__new__"} & vars(cls).keys():
+            setattr(cls, word, told(getattr(cls, word), cls.__name__))
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):

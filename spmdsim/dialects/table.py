@@ -15,7 +15,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import wraps
+from functools import partial, wraps
+from operator import methodcaller
 from typing import Any
 
 from spmdsim.dialects.missing import bound, told
@@ -173,6 +174,13 @@ def as_its_tensor(kind: type[Any], tensor: str) -> None:
     for name in ARITHMETIC.split():
         setattr(kind, f"__{name}__", symbol(f"__{name}__"))
     kind.__array_ufunc__ = None  # arrays of numpy's leave it to the parameter
+
+
+def in_place(kind: type[Any]) -> None:
+    """``x += y`` and the like: the tensor becomes what ``x + y`` gives, for all who have it."""
+    for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"):
+        plain = partial(methodcaller, f"__{name}__")
+        setattr(kind, f"__i{name}__", lambda self, other, plain=plain: self.become(plain(other)(self)))
 
 
 def renamed(

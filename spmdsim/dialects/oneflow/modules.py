@@ -19,16 +19,9 @@ from spmdsim.dialects.oneflow.placements import device, layout, sbp_of
 from spmdsim.dialects.oneflow.placements import placement as Placement
 from spmdsim.dialects.oneflow.printing import without_values
 from spmdsim.dialects.oneflow.sbp import TO_GLOBAL, OneFlowError
-from spmdsim.dialects.oneflow.tensors import (
-    GlobalTensor,
-    LocalTensor,
-    Size,
-    becoming,
-    check_one_placement,
-    in_place,
-)
+from spmdsim.dialects.oneflow.tensors import GlobalTensor, LocalTensor, Size, becoming, check_one_placement
 from spmdsim.dialects.session import current_world
-from spmdsim.dialects.table import Row, as_its_tensor, layers, with_parameters
+from spmdsim.dialects.table import Row, as_its_tensor, in_place, layers, with_parameters
 from spmdsim.tensor import Tensor
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import repeat
-from operator import getitem, methodcaller
+from operator import getitem
 from typing import Any, cast
 
 import numpy as np
@@ -28,6 +28,7 @@ from spmdsim.dialects.oneflow.placements import placement as Placement
 from spmdsim.dialects.oneflow.printing import shown, without_values
 from spmdsim.dialects.oneflow.sbp import TO_GLOBAL, OneFlowError
 from spmdsim.dialects.session import current_world, tracking
+from spmdsim.dialects.table import in_place
 from spmdsim.errors import UsageTypeError
 from spmdsim.imitated import imitation
 from spmdsim.tensor import Tensor as CoreTensor
@@ -54,13 +55,6 @@ def method(name: str) -> Callable[..., Any]:
     if name.startswith("_"):
         raise AttributeError(f"a tensor has no attribute {name!r}")
     raise not_covered("spmdsim.dialects.oneflow.Tensor", name, [*METHODS, *vars(GlobalTensor)], _NEAREST)
-
-
-def in_place(kind: type[Any]) -> None:
-    """``x += y`` and the like: the tensor becomes what ``x + y`` gives, for all who have it."""
-    for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"):
-        plain = partial(methodcaller, f"__{name}__")
-        setattr(kind, f"__i{name}__", lambda self, other, plain=plain: self.become(plain(other)(self)))
 
 
 def _as(kind: type[Any]) -> Any:

@@ -11,17 +11,9 @@ import numpy as np
 import spmdsim.fft as fourier
 import spmdsim.linalg as linalg
 import spmdsim.ops as core
-from spmdsim.dialects.functions import (
-    NETWORK,
-    TORCH,
-    attained,
-    dims_of,
-    numbers,
-    open_clip,
-    plus_bias,
-    with_names,
-)
+from spmdsim.dialects.functions import NETWORK, TORCH, attained, dims_of, numbers, open_clip, with_names
 from spmdsim.dialects.host import element_type, in_default_type
+from spmdsim.dialects.layouts import plus_bias
 from spmdsim.dialects.missing import refuse, told
 from spmdsim.dialects.paddle.static import Variable, parts_of, recorded, seeds
 from spmdsim.dialects.paddle.tensors import Tensor, everywhere, together

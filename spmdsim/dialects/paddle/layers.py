@@ -10,7 +10,7 @@ import spmdsim.nn as ours
 import spmdsim.ops as ops
 from spmdsim.core import Layout
 from spmdsim.dialects.dialect_modules import DialectModule, Numbered, said, tree
-from spmdsim.dialects.functions import plus_bias
+from spmdsim.dialects.layouts import plus_bias
 from spmdsim.dialects.missing import each
 from spmdsim.dialects.paddle import fleet
 from spmdsim.dialects.paddle.functions import NETWORK_FUNCTIONS, NETWORK_TABLE, TABLE, lifted

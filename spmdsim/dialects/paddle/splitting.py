@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -85,9 +84,8 @@ class SplitLayout:
         >>> split_layout((8, 8), "embedding", num_partitions=2).part_range(1)
         (4, 8)
         """
-        ends = list(accumulate(self.part_sizes(), initial=0))
-        part = self.inner_rank(rank)
-        return ends[part], ends[part + 1]
+        part, sizes = self.inner_rank(rank), self.part_sizes()
+        return part * sizes[0], part * sizes[0] + sizes[part]
 
     def weight_bounds(self, rank: int) -> tuple[tuple[int, int], tuple[int, int]]:
         """``(start, stop)`` per dim of a rank's part of the weight, padding not counted."""

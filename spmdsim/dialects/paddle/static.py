@@ -277,24 +277,22 @@ class Program(Worded):
 
     def run(self, fed: dict[str, Tensor]) -> dict[int, Any]:
         """All values of a run, by key."""
-        values: dict[int, Any] = {}
-        for name, variable in self.feeds.items():
-            values[variable.key] = self._stopped(variable.key, fed[name]) if name in fed else Missing(name)
+        values: dict[int, Any] = {x.key: fed.get(name, Missing(name)) for name, x in self.feeds.items()}
+        values = {key: self._stopped(key, x) for key, x in values.items()}
         for call in self.instructions:
             asked = (call.args, call.options)
             args, options = by_part(asked, lambda x: values.get(x.key, x) if isinstance(x, Variable) else x)
             missing = parts_of((args, options), Missing)
             if missing and call.trains:
                 raise not_fed(missing[0])
-            if missing:
-                values.update(dict.fromkeys(call.outputs, missing[0]))
-                continue
-            results = parts_of(_now(call.function, args, options), CoreTensor)
-            values.update({key: self._stopped(key, dressed(x)) for key, x in zip(call.outputs, results)})
+            computed = [] if missing else parts_of(_now(call.function, args, options), CoreTensor)
+            results = missing[:1] * len(call.outputs) or map(dressed, computed)
+            values.update({key: self._stopped(key, x) for key, x in zip(call.outputs, results)})
         return values
 
-    def _stopped(self, key: int, x: Tensor) -> Tensor:
-        if key in self.stops:
+    def _stopped(self, key: int, x: Any) -> Any:
+        """A value of a run, with the ``stop_gradient`` that its variable was given."""
+        if key in self.stops and isinstance(x, Tensor):
             x = x if x.node is not None and not self.stops[key] else x.detach()
             x.stop_gradient = self.stops[key]
         return x
