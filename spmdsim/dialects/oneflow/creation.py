@@ -215,7 +215,7 @@ def _filled(what: str, value: float) -> tuple[Callable[..., AnyTensor], Callable
 
 
 (zeros, zeros_like), (ones, ones_like) = _filled("Zeros", 0), _filled("Ones", 1)
-empty, _ = _filled("Zeros, too: nothing here is left to chance", 0)
+empty = _filled("Zeros, too: nothing here is left to chance", 0)[0]
 
 
 def eye(n: int, m: int | None = None, *, dtype: Any = np.float32, **where: Any) -> AnyTensor:

@@ -42,10 +42,21 @@ class L1Decay(L2Decay):
 
 
 @dataclass(frozen=True)
-class ClipGradByGlobalNorm:
-    """All gradients scaled down together before a step until the norm of all is at most ``clip_norm``."""
+class ClipGradByNorm:
+    """Each gradient scaled down before a step until its norm is at most ``clip_norm``."""
 
     clip_norm: float
+
+    def __call__(self, parameters: Sequence[Any]) -> None:
+        """New gradients for those that have one."""
+        for parameter in parameters:
+            ClipGradByGlobalNorm(self.clip_norm)([parameter])
+
+
+@dataclass(frozen=True)
+class ClipGradByGlobalNorm(ClipGradByNorm):
+    """All gradients scaled down together before a step until the norm of all is at most ``clip_norm``."""
+
     group_name: str = "default_group"
     auto_skip_clip: bool = False
 
@@ -55,18 +66,6 @@ class ClipGradByGlobalNorm:
         for parameter in parameters if factor < 1 else ():
             scaled = ops.multiply(wide(parameter.grad), factor)
             parameter.value.grad = as_type(scaled, parameter.grad.dtype)
-
-
-class ClipGradByNorm(ClipGradByGlobalNorm):
-    """Each gradient scaled down before a step until its norm is at most ``clip_norm``."""
-
-    def __init__(self, clip_norm: float) -> None:
-        super().__init__(clip_norm)
-
-    def __call__(self, parameters: Sequence[Any]) -> None:
-        """New gradients for those that have one."""
-        for parameter in parameters:
-            super().__call__([parameter])
 
 
 class ClipGradByValue:
@@ -118,7 +117,7 @@ class Optimizer(Worded, nn.Optimiser):
             f"weight_decay is a number, L2Decay or L1Decay, not a {kinds[2]}; nearest: 0.0":
                 not (number or weight_decay is None or hasattr(weight_decay, "slope")),
             f"grad_clip is none of paddle.nn's, but a {kinds[3]}; nearest: ClipGradByGlobalNorm(1.0)":
-                not isinstance(grad_clip, (ClipGradByGlobalNorm, ClipGradByValue, type(None))),
+                not isinstance(grad_clip, (ClipGradByNorm, ClipGradByValue, type(None))),
             "AdamW has no lr_ratio here; nearest: ParamAttr(learning_rate=...)": options.pop("lr_ratio", None) is not None,
         })  # fmt: skip
         self.regularization, self.grad_clip = L2Decay(weight_decay) if number else weight_decay, grad_clip
