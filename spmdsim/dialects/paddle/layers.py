@@ -187,10 +187,7 @@ class SplitLayer(Layer):
 
     def __call__(self, x: Any) -> Any:
         """Compute."""
-        return recorded(self._call, x)
-
-    def _call(self, x: Any) -> Any:
-        return self.forward(everywhere(x, self.where.mesh))
+        return recorded(self.forward, x)
 
     def products(self, x: Any) -> Any:
         """The result before sums; a row-parallel layer's input is split over its last dim unless it is already."""
@@ -206,7 +203,8 @@ class SplitLayer(Layer):
 
     def forward(self, x: Tensor) -> Any:
         """``[..., rows] -> [..., columns]``, or of a table ``[...] -> [..., columns]``."""
-        y, where = self.products(x), self.where
+        where = self.where
+        y = self.products(everywhere(x, where.mesh))
         if where.stays_partial:
             return y
         gathered = where.axis == 1 and where.gather_out
