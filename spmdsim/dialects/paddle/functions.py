@@ -189,15 +189,14 @@ TABLE: dict[str, Row] = {
         TORCH,
         "acos acosh all amax amin any argmax argmin argsort asin asinh atan atan2 atanh bitwise_and bitwise_not bitwise_or "
         "bitwise_xor broadcast_to chunk concat cosh cumprod diag dot einsum expand floor_divide floor_mod=remainder "
-        "logical_xor logsumexp masked_fill masked_select mean mod=remainder moveaxis=movedim nonzero norm outer prod remainder "
-        "round sinh softmax squeeze stack std t tile tril triu unbind unstack=unbind unsqueeze var",
+        "log_softmax logical_xor logsumexp masked_fill masked_select mean mod=remainder moveaxis=movedim nonzero norm "
+        "outer prod remainder round sinh softmax squeeze stack std t tile tril triu unbind unstack=unbind unsqueeze var",
         **_NAMES, offset="diagonal", y="other",
     ),
     **with_names(TORCH, "flip roll tensordot", x="input", axis="dims", axes="dims", y="b"),
     **with_names(TORCH, "diagonal", x="input", axis1="dim1", axis2="dim2"),
     **with_names(TORCH, "flatten", x="input", start_axis="start_dim", stop_axis="end_dim"),
     **with_names(TORCH, "addmm", x="mat1", y="mat2"),
-    **with_names(TORCH, "log_softmax", **_NAMES),
     "add_n": Row(lambda inputs: reduce(core.add, inputs) if isinstance(inputs, (list, tuple)) else inputs),
     "allclose": Row(lambda x, y, rtol=1e-5, atol=1e-8: core.all(
         core.less_equal(core.absolute(core.subtract(x, y)), core.add(core.multiply(core.absolute(y), rtol), atol)))),
