@@ -23,13 +23,12 @@ from spmdsim.reading import literal_call
 _MODES = "a layout per tensor, which operators carry on"
 #: What to use instead of other words of ``jax.sharding``: this dialect is its notation only.
 _NEAREST = {
-    "NamedSharding Sharding SingleDeviceSharding make_single_device_sharding": "layout",
+    "NamedSharding Sharding SingleDeviceSharding PositionalSharding GSPMDSharding make_single_device_sharding": "layout",
     "AbstractMesh AbstractDevice use_abstract_mesh get_abstract_mesh get_mesh set_mesh": "Mesh",
     "AxisType ManualAxisType auto_axes explicit_axes": _MODES,
     "UnreducedKind": "PartitionSpec(unreduced=...)",
     "reshard": "spmdsim.Tensor.to",
     "no_collectives": "spmdsim.forbid_redistribution",
-    "PositionalSharding GSPMDSharding": "layout",
     "sharding": "the names here: P, Mesh, layout",
     "device_put make_array_from_callback": "spmdsim.Tensor.from_global",
     "jit pmap vmap grad": "calling the function: programs run eagerly",

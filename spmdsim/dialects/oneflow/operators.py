@@ -102,7 +102,8 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {name: lifted(row.call, name) for nam
 #: Methods of tensors.
 METHODS: dict[str, Callable[..., Any]] = {
     **{name: call for name, call in FUNCTIONS.items() if name not in _NO_METHODS},
-    "broadcast_like": _shaped_like("expand"),
+    **dict.fromkeys(("broadcast_like", "expand_as"), _shaped_like("expand")),
+    **dict.fromkeys(("reshape_as", "view_as"), _shaped_like("reshape")),
     "clone": lifted(core.identity),
     "contiguous": lambda x: x,
     "cpu": lambda x: x.to("cpu"),
@@ -113,14 +114,11 @@ METHODS: dict[str, Callable[..., Any]] = {
     "size": lambda x, dim=None: x.shape if dim is None else x.shape[dim],
     "tolist": lambda x: x.numpy().tolist(),
     "detach": lifted(lambda x: x.detach()),
-    "expand_as": _shaped_like("expand"),
     "is_nonzero": lambda x: bool(x.item()),
     "item": lambda x: x.value.item(),
     "repeat": FUNCTIONS["tile"],
-    "reshape_as": _shaped_like("reshape"),
     "type_as": lambda x, other: METHODS["cast"](x, other.dtype),
     "view": FUNCTIONS["reshape"],
-    "view_as": _shaped_like("reshape"),
     "where": lambda x, condition, other: FUNCTIONS["where"](condition, x, other),
     **{word: lifted(partial(core.cast, dtype=np.dtype(kind)), word) for word, kind in _TYPES.items()},
 }

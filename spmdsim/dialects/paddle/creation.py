@@ -37,7 +37,7 @@ def _generator() -> np.random.Generator:
 _NUMBERS: dict[str, Callable[..., np.ndarray]] = {
     "arange": lambda start=0, end=None, step=1, dtype=None, name=None: np.arange(
         *((0, start, step) if end is None else (start, end, step)), dtype=dtype),
-    "empty": lambda shape, dtype=None, name=None: np.zeros(sizes_of(shape)),
+    **dict.fromkeys(("empty", "zeros"), lambda shape, dtype=None, name=None: np.zeros(sizes_of(shape))),
     "eye": lambda num_rows, num_columns=None, dtype=None, name=None: np.eye(num_rows, num_columns),
     "full": lambda shape, fill_value, dtype=None, name=None: np.full(sizes_of(shape), fill_value, dtype or "float32"),
     "linspace": lambda start, stop, num, dtype=None, name=None: np.linspace(start, stop, num, dtype=dtype or "float32"),
@@ -49,7 +49,6 @@ _NUMBERS: dict[str, Callable[..., np.ndarray]] = {
     "randn": lambda shape, dtype="float32", name=None: _generator().normal(size=sizes_of(shape)),
     "randperm": lambda n, dtype="int64", name=None: _generator().permutation(n),
     "uniform": lambda shape, dtype=None, min=-1.0, max=1.0, seed=0, name=None: _generator().uniform(min, max, sizes_of(shape)),
-    "zeros": lambda shape, dtype=None, name=None: np.zeros(sizes_of(shape)),
 }  # fmt: skip
 
 
