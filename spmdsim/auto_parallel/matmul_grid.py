@@ -115,16 +115,21 @@ class GridProduct(Pictured):
             "lower_bound_words_per_rank": self.bound,
             "ratio": self.ratio,
             "regime": regime(self.m, self.k, self.n, self.ranks),
+            "words_of_others": self.others,
+        }
+
+    @property
+    def others(self) -> dict[str, float]:
+        """The words a rank receives otherwise, by name."""
+        return {
+            "1-D, second operand gathered": grid_words(self.m, self.k, self.n, (self.ranks, 1, 1)),
+            "best 2-D": min(grid_words(self.m, self.k, self.n, g) for g in grids(self.ranks, deep=False)),
         }
 
     def __str__(self) -> str:
         idle = self.ranks - self.used
         grid = "x".join(map(str, self.grid))
         first, second, result = self.layouts()
-        others = {
-            "1-D, second operand gathered": grid_words(self.m, self.k, self.n, (self.ranks, 1, 1)),
-            "best 2-D": min(grid_words(self.m, self.k, self.n, g) for g in grids(self.ranks, deep=False)),
-        }
         lines = [
             f"product ({self.m} x {self.k}) ({self.k} x {self.n}) on {many(self.ranks, 'rank')}: grid pm x pk x pn = {grid}"
             + (f", {many(idle, 'rank')} idle" if idle else ""),
@@ -132,7 +137,7 @@ class GridProduct(Pictured):
             f"({regime(self.m, self.k, self.n, self.ranks)} case), ratio {self.ratio:.3f}",
             f"layouts: {first} times {second} gives {result}",
         ]
-        lines += [f"{name}: {words:,.0f} word{'s' * (words != 1)}" for name, words in others.items()]
+        lines += [f"{name}: {words:,.0f} word{'s' * (words != 1)}" for name, words in self.others.items()]
         return "\n".join(lines)
 
 

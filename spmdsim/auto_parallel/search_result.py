@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -211,6 +211,8 @@ class SearchResult(ShortRepr):
             "nbytes": self.nbytes,
             "collectives": self.collectives,
             "peak_memory": self.memory.peak,
+            "memory": asdict(self.memory),
+            "parameter_elements": self.graph.parameter_count,
             "remarks": list(self.remarks),
             "operators": operator_rows(self),
             "strategies": list(map(_strategy_dict, self.graph.operators, self.choice.strategies)),

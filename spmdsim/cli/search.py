@@ -168,8 +168,19 @@ def _facts(result: SearchResult, answers: list[WhyNot], proof: Proof | None) -> 
         name: {"seconds": one.seconds, "nbytes": one.nbytes, "peak_memory": one.memory.peak}
         for name, one in result.comparison.items()
     }
+    facts["redistributions"] = [
+        {
+            **{"when": move.phase, "tensor": move.value.name, "times": move.times, "seconds": seconds},
+            "nbytes": move.times * result.moves.plan(*move.priced).nbytes(result.mesh.rank_at(0)),
+        }
+        for move, seconds in result.evaluation.moves
+    ]
     facts["why"] = [
-        {"operator": a.operator.name, "seconds": a.other.seconds, "difference": a.difference} for a in answers
+        {
+            **{"operator": a.operator.name, "seconds": a.other.seconds, "difference": a.difference},
+            "operators": a.other.to_dict()["operators"],
+        }
+        for a in answers
     ]
     if proof is not None:
         rows = [vars(row) for row in proof.rows]

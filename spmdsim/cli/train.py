@@ -130,7 +130,7 @@ def _train(args: argparse.Namespace, world: World, images: Images, network: Netw
     beside = (
         Beside(world, [p.value.full() for p in network.parameters()], args.rate) if args.compare else None
     )
-    losses, count, trace = [], 0, Trace()
+    losses, differences, count, trace = [], [], 0, Trace()
     # The last step is, which is known when it is over.
     watched = args.perfetto is not None or output.wants_pictures(args)
     for epoch in range(args.epochs):
@@ -146,14 +146,15 @@ def _train(args: argparse.Namespace, world: World, images: Images, network: Netw
             if beside is not None:
                 x = images.pixels.read((rows, slice(0, 784))).astype(dtype)
                 alone = beside.step(before, x, images.labels.read((rows,)))
-                told = f", one process in {WIDER[args.dtype]} differs by {abs(loss - alone):.1e}"
+                differences.append(abs(loss - alone))
+                told = f", one process in {WIDER[args.dtype]} differs by {differences[-1]:.1e}"
             if i % args.every == 0 and not args.json:
                 output.say(f"epoch: {epoch} step: {i}, loss is {loss:.7f}{told}")
             count += 1
     _write_step(args, world, trace, losses)
     report = {"ranks": world.size, "strategies": args.strategies, "losses": losses, "ok": True}
     if beside is not None:
-        report |= _compare(args, network, beside, losses)
+        report |= {"differences": differences, **_compare(args, network, beside, losses)}
     return report
 
 
@@ -221,4 +222,8 @@ def _compare(
             "the run equals the single process" if ok else "the run DIFFERS from the single process",
         )
     worst = verdicts["losses"]
-    return {"max_loss_difference": worst.max_error, "tolerance": worst.tolerance, "ok": ok}
+    told_of = {name: str(verdict) for name, verdict in verdicts.items()}
+    return {
+        **{"max_loss_difference": worst.max_error, "tolerance": worst.tolerance, "ok": ok},
+        "verdicts": told_of,
+    }

@@ -293,6 +293,7 @@ class Facts(ShortRepr):
             "in_order": verdict.in_order,
             "same_bits_on_all_ranks": verdict.same_tree,
             "messages_sent_per_rank": self.counts.messages_sent.tolist(),
+            "messages_received_per_rank": self.counts.messages_received.tolist(),
             "bytes_sent_per_rank": [float(v) for v in self.shares("bytes_sent")],
             "bytes_received_per_rank": [float(v) for v in self.shares("bytes_received")],
             "bytes_reduced_per_rank": [

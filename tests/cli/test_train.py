@@ -45,7 +45,18 @@ def mnist(folder, suffix="", count=48, side=28):
 @pytest.mark.parametrize("strategies", ["simple", "advanced", "data"])
 def test_every_set_of_strategies_equals_one_process(strategies, capsys):
     report = train(capsys, "-n", 8, "--strategies", strategies, "--steps", 3, "--compare")
-    assert set(report) == {"ranks", "strategies", "losses", "max_loss_difference", "tolerance", "ok"}
+    told = {
+        "ranks",
+        "strategies",
+        "losses",
+        "differences",
+        "max_loss_difference",
+        "tolerance",
+        "ok",
+        "verdicts",
+    }
+    assert set(report) == told and [*report["verdicts"]] == ["losses", "fc1", "fc2", "fc3"]
+    assert len(report["differences"]) == 3 and max(report["differences"]) <= report["tolerance"]
     assert (report["ranks"], report["strategies"], len(report["losses"])) == (8, strategies, 3)
     assert report["ok"] and report["max_loss_difference"] <= report["tolerance"] < 1e-2
     assert report["losses"] == pytest.approx([np.log(10)] * 3, rel=0.02)

@@ -368,7 +368,8 @@ def test_facts_as_json() -> None:
         "collective": "all_reduce", "algorithm": "ring", "ranks": 4, "root": 0, "options": {"index": "mpich"},
         "chunks": 4, "ok": True, "findings": [], "rounds": 6, "beta": 1.5, "gamma": 0.75,
         "bound": {"rounds": 2, "beta": 1.5, "gamma": 0.75}, "score": 66.67, "depth": 3, "in_order": False,
-        "same_bits_on_all_ranks": True, "messages_sent_per_rank": [6] * 4, "bytes_sent_per_rank": [1.5] * 4,
+        "same_bits_on_all_ranks": True, "messages_sent_per_rank": [6] * 4,
+        "messages_received_per_rank": [6] * 4, "bytes_sent_per_rank": [1.5] * 4,
         "bytes_received_per_rank": [1.5] * 4, "bytes_reduced_per_rank": [0.75] * 4, "peak_buffer_per_rank": [1.25] * 4,
     }  # fmt: skip
     assert facts_of(schedule_of("all_reduce", "ring", 4)).to_dict() == ring

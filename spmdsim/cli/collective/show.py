@@ -64,7 +64,7 @@ def show(args: argparse.Namespace) -> int:
     story = unroll(schedule)
     drawn = write_pictures(args, story)
     if args.json:
-        emit_json(_as_json(story))
+        emit_json(_as_json(story, args))
     elif not drawn or args.only:
         _print(story, args)
     return 1 if story.findings else 0
@@ -162,8 +162,8 @@ def _rank_table(facts: Facts, args: argparse.Namespace) -> object:
     return table(columns, rows, right=columns[1:])
 
 
-def _as_json(story: History) -> dict[str, object]:
-    from spmdsim.collectives.facts import facts_of
+def _as_json(story: History, args: argparse.Namespace) -> dict[str, object]:
+    from spmdsim.collectives.facts import count, facts_of
 
     schedule = story.schedule
     if story.findings:
@@ -171,6 +171,10 @@ def _as_json(story: History) -> dict[str, object]:
         facts["findings"] = [str(f) for f in story.findings]
     else:
         facts = facts_of(schedule).to_dict()
+        if args.bytes is not None:
+            counted = count(schedule, parse_bytes(args.bytes), args.itemsize)
+            names = ("bytes_sent", "bytes_received", "bytes_reduced", "bytes_combined", "peak_bytes")
+            facts["in_bytes"] = {name: getattr(counted, name) for name in names}
     facts["messages"] = [
         [
             {"source": m.source, "target": m.target, "chunks": list(m.chunks), "reduces": m.reduces}

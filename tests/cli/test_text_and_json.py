@@ -1,0 +1,147 @@
+"""Text and ``--json`` of every command that has both: each number that people read is one that programs get."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spmdsim.cli.main import main
+
+#: Two or three typical calls of each command; what stands in them is known to who asks.
+LINES = """
+plan --mesh dp=2,tp=4 --src dp,tp --dst tp,dp --shape 64,64
+plan --mesh dp=2,tp=4 --src dp,None --partial tp --dst dp,tp --shape 64,65 --machine cluster
+plan --src a=2,b=3:a,b --dst c=3,d=2:c,d --shape 640,64
+plan --mesh dp=2,tp=4 --src dp,tp --dst tp,dp --shape 64,64 --style dtensor
+layout --mesh dp=2,tp=4 --dims dp,tp --shape 6,10
+layout --op matmul --shard ((2,4),(4,1)) --shapes (32,784),(784,512) -n 8
+layout --split embedding --size 8,8 --partitions 2 --padding-row
+collective show all_reduce ring -n 4
+collective show all_reduce ring -n 4 --only counts
+collective show broadcast binomial -n 5 -b 1M
+collective diff all_reduce ring rabenseifner -n 4
+collective check ring -n 2..6
+collective check bruck --collective all_to_all -n 5
+collective predict all_reduce -n 8 -b 1K -e 1M --no-plot
+collective predict all_to_all -n 2..16x2 -b 64K --no-plot --machine cluster
+collective predict all_reduce -n 8 -b 65536 -e 65536 --topology ring --links ring
+collective detect all_reduce --table -n 12
+collective goal GOAL
+simulate -n 3 PROGRAM
+simulate -n 4 --machine cluster PROGRAM
+search --program mlp --layers 1 --hidden 64 --batch 64 -n 4
+search --program mlp --layers 2 --hidden 64 --batch 64 --mesh dp=2,tp=2 --machine cluster --why fc0 ((4,1),(1,1))
+search --program tutorial -n 8 --pareto
+search --matmul 64,32,16 -n 8
+search --matmul 64,32,16 -n 6 --run
+run --world lockstep -n 2 --only matmul --shape 4,4,4
+run --world lockstep -n 4 --only embedding
+train --world lockstep -n 2 --steps 2 --every 1 --batch 8 --compare
+doctor --no-trial
+""".strip().splitlines()
+
+UNITS = {"B": 1.0, "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "K": 2.0**10, "M": 2.0**20}
+UNITS |= {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "%": 0.01}
+NUMBER = re.compile(
+    r"(?<![\w.])(-?(?:\d{1,3}(?:,\d{3})+(?![,\d])|\d+))(\.\d+)?(e[+-]?\d+)?(?:\s?(KiB|MiB|GiB|ns|us|ms|[BKMs%]))?(?![\w.]*\w)"
+)
+#: A column says its unit once: microseconds, milliseconds, a share in per cent, GB/s.
+COLUMNS = (1.0, 1e-3, 1e-6, 0.01, 1e9)
+
+#: Of an introduction to what is trained, and of programs' titles: what the arguments and the data are.
+INTRODUCTIONS = ("train", "--pareto")
+
+
+def numbers_in(value: Any) -> Iterator[float]:
+    """All numbers of a document, those inside of texts too; of lists the places, the sum and the largest one as well."""
+    if isinstance(value, str):
+        yield from (float(one) for one in re.findall(r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?", value))
+    elif isinstance(value, dict):
+        yield from numbers_in([*value, *value.values()])
+    elif isinstance(value, list):
+        yield from range(len(value) + 1)
+        columns = (
+            [[one.get(key) for one in value] for key in value[0]] if value and type(value[0]) is dict else []
+        )
+        for column in (value, *columns):
+            if column and all(type(one) in (int, float) for one in column):
+                yield from (sum(column), max(column))
+        for one in value:
+            yield from numbers_in(one)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield value
+
+
+def read(line: str) -> Iterator[tuple[str, list[float], float]]:
+    """The numbers of a line as they stand there, what each may mean, and how far it is rounded."""
+    for found in NUMBER.finditer(line):
+        whole, part, power, unit = found.groups()
+        value = float(whole.replace(",", "") + (part or "") + (power or ""))
+        last = 10.0 ** (int((power or "e0")[1:]) - max(len(part or ".") - 1, 0))
+        scales = (UNITS[unit], *COLUMNS) if unit else COLUMNS
+        for_all = [value * scale for scale in scales]
+        yield found.group().strip(), for_all, 0.5000001 * last / abs(value) if value else 0.0
+
+
+def derived(document: Any) -> Iterator[float]:
+    """Of a search: how many times as long others take, and what each operator takes more with another strategy."""
+    if isinstance(document, dict) and "comparison" in document:
+        for other in document["comparison"].values():
+            yield other["seconds"] / document["seconds"]
+        for answer in document["why"]:
+            for old, new in zip(document["operators"], answer["operators"]):
+                parts = ("compute", "forward", "backward", "gradient", "seconds")
+                yield from (new[part] - old[part] for part in parts)
+
+
+def missing(text: str, document: Any, asked: str) -> list[str]:
+    """The numbers of a text that a document does not have, with their lines."""
+    known = [*numbers_in(document), *numbers_in(asked), *derived(document)]
+    return [
+        f"{words} in: {line.strip()[:120]}"
+        for line in text.splitlines()
+        for words, meanings, share in read(line)
+        if not any(abs(one - meant) <= share * abs(meant) for meant in meanings for one in known)
+    ]
+
+
+def test_a_number_that_is_missing_is_noticed() -> None:
+    document = {"seconds": 3.8e-6, "bytes": [8000, 8000, 8000]}
+    assert missing("3 messages, 23.44 KiB, 3.8 us, 24,000 B", document, "") == []
+    assert [one.split(" in: ")[0] for one in missing("5 messages, 23.45 KiB, 3.7 us", document, "")] == [
+        "5",
+        "23.45 KiB",
+        "3.7 us",
+    ]
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_numbers_of_the_text_stand_in_the_document(
+    line: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    program, goal = tmp_path / "program.py", tmp_path / "ring.goal"
+    program.write_text(
+        "from mpi4py import MPI\nimport numpy as np\ncomm = MPI.COMM_WORLD\n"
+        "comm.Send(np.zeros(1000), (comm.rank + 1) % comm.size)\n"
+        "comm.Recv(np.zeros(1000), source=(comm.rank - 1) % comm.size)\nprint(comm.allreduce(comm.rank))\n"
+    )
+    if "PROGRAM" in line:
+        pytest.importorskip("greenlet")
+    if "GOAL" in line:
+        assert main(["collective", "export", "all_reduce", "ring", "-n", "3", "-o", str(goal)]) == 0
+        capfd.readouterr()
+    places = {"PROGRAM": str(program), "GOAL": str(goal)}
+    words = [places.get(word, word) for word in re.split(r" (?![^()]*\))", line)]
+    assert main(words) == 0
+    text = "".join(capfd.readouterr())
+    assert main([words[0], "--json", *words[1:]] if words[0] == "simulate" else [*words, "--json"]) == 0
+    document = json.loads(capfd.readouterr().out)
+    if any(word in words for word in INTRODUCTIONS):
+        text = text[text.index("epoch") :] if words[0] == "train" else text.partition("\n")[2]
+    assert len(list(NUMBER.finditer(text))) >= 3
+    assert not (wrong := missing(text, document, line)), "\n".join(wrong)
