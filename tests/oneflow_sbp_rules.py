@@ -1,4 +1,4 @@
-"""What OneFlow says of sbp tuples besides routes: costs between placements, states on the way, double splits, and reshapes.
+"""What OneFlow says of sbp tuples besides routes: costs between placements, free transitions, states on the way, double splits, and reshapes.
 
 As its tests publish it, and nothing here asks for it: the published answers are held against it, and plans and signatures too.
 Semantics after ``core/framework/sbp_infer_util.cpp``, ``placement_sbp_util.cpp`` and ``user/ops/reshape_user_op_util.cpp``.
@@ -32,6 +32,20 @@ def cross_placement_cost(
     if isinstance(dst, Partial):
         cost += 4 * nbytes * (src_parts + dst_parts)
     return cost
+
+
+def zero_comm(src: Sbp, dst: Sbp) -> bool:
+    """Whether a transition without pending sums needs no communication, for sizes that divide.
+
+    It is free if every axis that changes goes from B to S(d), and no later axis holds S(d) before: what is split
+    afterwards would have to be split first.
+    """
+    for axis, (one, other) in enumerate(zip(src, dst)):
+        if one == other:
+            continue
+        if not isinstance(one, Replicate) or not isinstance(other, Shard) or other in src[axis + 1 :]:
+            return False
+    return True
 
 
 def generic_steps(src: Sbp, dst: Sbp) -> list[Placements]:

@@ -225,6 +225,24 @@ def _best_mesh(
     return SearchResult(choice, settings, solution.method, (), proven, tried, limit=memory, least=least)
 
 
+def search_mesh(graph: Graph, mesh: Mesh, settings: Settings, memory: float | None = None) -> SearchResult:
+    """The optimum on one mesh: by elimination, or as an integer programme where memory is limited.
+
+    Args:
+        graph: the program.
+        mesh: where it runs.
+        settings: what the cost of a plan is made of.
+        memory: bytes a rank may use at the peak; None for no limit.
+
+    >>> from spmdsim.auto_parallel.costs.settings import Settings
+    >>> from spmdsim.core import Mesh
+    >>> graph = as_graph("mlp", 2, {"layers": 1, "hidden": 8, "batch": 8})
+    >>> search_mesh(graph, Mesh((2,), ("dp",)), Settings()).optimal
+    True
+    """
+    return _best_mesh(graph, (mesh,), settings, memory)
+
+
 def _usable(graph: Graph, mesh: Mesh, settings: Settings) -> ChoiceModel | InputError:
     """The choices on a mesh, or why there are none."""
     try:

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import scipy.optimize
 from brute_force import brute_force
-from one_mesh import search_mesh
 
 from spmdsim.auto_parallel.costs.choice_model import ChoiceModel
 from spmdsim.auto_parallel.costs.evaluate import evaluate
@@ -18,7 +17,7 @@ from spmdsim.auto_parallel.costs.settings import Settings
 from spmdsim.auto_parallel.frontier import pareto_filter, solutions
 from spmdsim.auto_parallel.programs.graph import Graph, GraphBuilder
 from spmdsim.auto_parallel.programs.networks import RULES, bert, chain, gpt, mlp, moe, tutorial
-from spmdsim.auto_parallel.search import search
+from spmdsim.auto_parallel.search import search, search_mesh
 from spmdsim.auto_parallel.solvers.choice_problem import ChoiceProblem
 from spmdsim.auto_parallel.solvers.elimination import TooWideError, eliminate, improve, reduce_domains
 from spmdsim.auto_parallel.solvers.integer import DoesNotFitError, smallest_memory, solve_integer

@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from one_mesh import search_mesh
 
 from spmdsim.auto_parallel.costs.choice_model import ChoiceModel
 from spmdsim.auto_parallel.costs.settings import Settings
 from spmdsim.auto_parallel.programs.graph import Graph, GraphBuilder
 from spmdsim.auto_parallel.programs.networks import RULES
+from spmdsim.auto_parallel.search import search_mesh
 from spmdsim.auto_parallel.search_result import SearchResult
 from spmdsim.auto_parallel.solvers.integer import smallest_memory
 from spmdsim.core import Layout, Mesh, Rule

@@ -7,7 +7,6 @@ import math
 import random
 
 import pytest
-from one_mesh import search_mesh
 
 from spmdsim.auto_parallel.costs import gradient_sums, move_prices
 from spmdsim.auto_parallel.costs.choice_model import ChoiceModel
@@ -17,7 +16,7 @@ from spmdsim.auto_parallel.costs.settings import Settings
 from spmdsim.auto_parallel.optimum import solve
 from spmdsim.auto_parallel.programs.graph import Graph, GraphBuilder
 from spmdsim.auto_parallel.programs.networks import RULES, mlp
-from spmdsim.auto_parallel.search import search
+from spmdsim.auto_parallel.search import search, search_mesh
 from spmdsim.auto_parallel.solvers.integer import solve_integer
 from spmdsim.auto_parallel.strategy_choice import StrategyChoice, mesh_strategies
 from spmdsim.core import Mesh

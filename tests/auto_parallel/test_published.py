@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from named_dims import NamedDims, named_dims, written
-from one_mesh import search_mesh
 
 from spmdsim.auto_parallel.baselines import complete, fully_sharded, megatron
 from spmdsim.auto_parallel.costs.choice_model import ChoiceModel
@@ -16,6 +15,7 @@ from spmdsim.auto_parallel.costs.settings import Settings
 from spmdsim.auto_parallel.matmul_grid import best_grid, grid_words, grids, lower_bound, regime
 from spmdsim.auto_parallel.programs.graph import Graph, GraphBuilder
 from spmdsim.auto_parallel.programs.networks import RULES, bert, convolutions, gpt, mlp, moe
+from spmdsim.auto_parallel.search import search_mesh
 from spmdsim.auto_parallel.search_result import SearchResult
 from spmdsim.auto_parallel.solvers.choice_problem import ChoiceProblem
 from spmdsim.auto_parallel.solvers.elimination import eliminate

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from every_layout import every_layout
-from one_mesh import search_mesh
 
 from spmdsim import ops
 from spmdsim.auto_parallel.costs.choice_model import ChoiceModel
@@ -21,7 +20,7 @@ from spmdsim.auto_parallel.heuristics import propagate
 from spmdsim.auto_parallel.programs.graph import GraphBuilder
 from spmdsim.auto_parallel.programs.networks import PROGRAMS, RULES, build_program, gpt, mlp, tutorial
 from spmdsim.auto_parallel.programs.record_program import find_repeats, mark_layers, record_program
-from spmdsim.auto_parallel.search import search
+from spmdsim.auto_parallel.search import search, search_mesh
 from spmdsim.auto_parallel.search_result import SearchResult, load_choice
 from spmdsim.auto_parallel.solvers.choice_problem import IMPOSSIBLE
 from spmdsim.auto_parallel.solvers.integer import DoesNotFitError

@@ -1,4 +1,4 @@
-"""OneFlow's rules about sbp tuples: routes and costs between them, and free transitions.
+"""OneFlow's rules about sbp tuples: routes and costs between them.
 
 Semantics after ``core/framework/sbp_infer_util.cpp`` and ``placement_sbp_util.cpp``. An sbp tuple is a sequence of placements, one per mesh axis, major axis first;
 P is a pending sum. Costs are bytes that all ranks together receive, plus OneFlow's penalties: 1 for B -> S, and
@@ -115,20 +115,6 @@ def decompose(src: Sbp, dst: Sbp) -> list[PlacementStep]:
         text = " -> ".join("".join(map(str, sbp)) for sbp in (src, dst))
         raise PlanError(f"the axes of {text} wait for each other in a circle, so none can be converted first")
     return [PlacementStep(axis, src[axis], dst[axis]) for axis in order]
-
-
-def zero_comm(src: Sbp, dst: Sbp) -> bool:
-    """Whether a transition without pending sums needs no communication, for sizes that divide.
-
-    It is free if every axis that changes goes from B to S(d), and no later axis holds S(d) before: what is split
-    afterwards would have to be split first.
-    """
-    for axis, (one, other) in enumerate(zip(src, dst)):
-        if one == other:
-            continue
-        if not isinstance(one, Replicate) or not isinstance(other, Shard) or other in src[axis + 1 :]:
-            return False
-    return True
 
 
 def total_traffic(mesh: Mesh, src: Sbp, dst: Sbp, shape: Sizes, itemsize: int) -> int:

@@ -3,8 +3,6 @@
 The rules are those of :mod:`spmdsim.imitations.oneflow.boxing_rules`; here sbp are written in any of OneFlow's ways: ``"S(0)"``,
 ``"(B, S(0))"``, ``["B", "S0"]``, ``flow.sbp.split(0)`` or a tuple of these.
 
->>> zero_comm("(S(0), B)", "(S(0), S(0))"), zero_comm("(B, S(0))", "(S(0), S(0))")
-(True, False)
 >>> traffic((2, 2), ["B", "S0"], ["S0", "S0"], (8, 8, 16), itemsize=4)
 2048
 >>> transition("P", "S(1)", 4, 2048)
@@ -59,11 +57,6 @@ def transition(
         rules.boxing_collectives(one, other, *uneven),
         rules.boxing_cost(one, other, parts, nbytes),
     )
-
-
-def zero_comm(src: SbpLike, dst: SbpLike) -> bool:
-    """Whether a transition between splits and broadcasts needs no communication, for sizes that divide."""
-    return rules.zero_comm(*_pair(src, dst))
 
 
 def traffic(hierarchy: Sizes, src: SbpLike, dst: SbpLike, shape: Sizes, itemsize: int = 1) -> int:
