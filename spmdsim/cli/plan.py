@@ -144,9 +144,7 @@ def _list(plan: Plan, rank: int) -> None:
     least = (
         "must receive" if plan.src.partial == plan.dst.partial else "its share of what must be received is"
     )
-    say(
-        "",
-        f"rank {rank}: receives {plan.nbytes(rank)} byte{'s' * (plan.nbytes(rank) != 1)}, {least} {plan.lower_bound(rank)}",
-    )
+    nbytes, bound = plan.nbytes(rank), plan.lower_bound(rank)
+    say("", f"rank {rank}: receives {nbytes} byte{'s' * (nbytes != 1)}, {least} {bound}")
     if plan.src.partial == plan.dst.partial and plan.to_shape is None:
         say(*transfers_list(plan.src, plan.dst, plan.shape, rank))

@@ -76,7 +76,7 @@ def expect_layout(layout: Any, wanted: Layout, shape: tuple[int, ...], what: str
     """Demand that every rank holds what it would hold in another layout, and that as much is pending."""
     if not isinstance(layout, Layout):
         raise Mistake(f"{what} is {layout!r}, but a layout, such as mesh('dp', None), is asked for")
-    dims = f"which has {many(layout.ndim, 'dim')}, but the tensor has {wanted.ndim}"
+    dims = f"which has {layout.ndim} dims, but the tensor has {wanted.ndim}"
     expect(layout.ndim == wanted.ndim, f"{what} is {layout}, {dims}")
     meshes = f"{what} is on the mesh {layout.mesh}, but it should be on {wanted.mesh}"
     expect(layout.mesh == wanted.mesh, meshes)

@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from spmdsim.core.layout import Bounds, Layout
-from spmdsim.errors import many
 
 
 @dataclass(frozen=True)
@@ -211,4 +210,4 @@ def ranks_text(ranks: Sequence[int], most: int = 8) -> str:
         return f"{ranks[0]}..{ranks[-1]}"
     if len(ranks) <= most:
         return ", ".join(map(str, ranks))
-    return f"{', '.join(map(str, ranks[:3]))}, .., {ranks[-1]} ({many(len(ranks), 'rank')})"
+    return f"{', '.join(map(str, ranks[:3]))}, .., {ranks[-1]} ({len(ranks)} ranks)"

@@ -247,9 +247,7 @@ class LocalFunction(Pictured):
             else list(wanted)
         )
         if len(shapes) != len(leaves):
-            raise RuleError(
-                f"{self.name} has {len(leaves)} results, but shape= gives {many(len(shapes), 'shape')}"
-            )
+            raise RuleError(f"{self.name} has {len(leaves)} results, but shape= gives {len(shapes)} shapes")
         for leaf, shape in zip(leaves, shapes):
             leaf.check_shape(shape)
         return [tuple(int(n) for n in shape) for shape in shapes]

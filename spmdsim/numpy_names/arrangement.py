@@ -10,7 +10,7 @@ import numpy as np
 
 from spmdsim import linalg, ops
 from spmdsim.core import Layout, Rule
-from spmdsim.errors import OutOfRange, RuleError, many
+from spmdsim.errors import OutOfRange, RuleError
 from spmdsim.layout.windowed_layout import Window
 from spmdsim.ops.scans import along_dim
 from spmdsim.ops.windowed import WindowOp
@@ -50,9 +50,7 @@ def rollaxis(a: Tensor, axis: int, start: int = 0) -> Tensor:
     """A dim moved before another one."""
     axis = along_dim("rollaxis", a, axis)
     if not -a.ndim <= start <= a.ndim:
-        raise RuleError(
-            f"np.rollaxis moves before one of {many(a.ndim, 'dim')} or behind all, but start is {start}"
-        )
+        raise RuleError(f"np.rollaxis moves before one of {a.ndim} dims or behind all, but start is {start}")
     start += a.ndim if start < 0 else 0
     return ops.moveaxis(a, axis, start - (axis < start))
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim.core import Layout, Rule
-from spmdsim.errors import OutOfRange, RuleError, many
+from spmdsim.errors import OutOfRange, RuleError
 from spmdsim.layout.windowed_layout import Window
 from spmdsim.ops.arrange import take
 from spmdsim.ops.declare import Array, Arrays, Shape, alike, cast
@@ -198,9 +198,7 @@ def slice_update(
     first, last = _check(x.shape, start, stop)
     steps = (1,) * x.ndim if step is None else tuple(step)
     if len(steps) != x.ndim or min(steps, default=1) < 1:
-        raise RuleError(
-            f"a window of shape {x.shape} needs {many(x.ndim, 'step')} from 1 on, but got {steps}"
-        )
+        raise RuleError(f"a window of shape {x.shape} needs {x.ndim} steps from 1 on, but got {steps}")
     wanted = tuple(len(range(a, b, s)) for a, b, s in zip(first, last, steps))
     if value.shape != wanted:
         raise RuleError(f"the window {first}..{last} has shape {wanted}, but the value {value.shape}")

@@ -77,9 +77,7 @@ def main(args: argparse.Namespace) -> int:
     say(f"{args.algorithm} as {chosen.collective.name}")
     if len(fitting) < len(sizes):
         left_out = [size for size in sizes if size not in fitting]
-        say(
-            f"  needs {chosen.condition_words}: not checked on {', '.join(map(str, left_out))} rank{'s' * (left_out != [1])}"
-        )
+        say(f"  needs {chosen.condition_words}: not checked on {', '.join(map(str, left_out))} ranks")
     for result in results:
         say(*_lines(result, args.all))
     verdict = f"correct, score {score:.1f} of 100" if ok else "wrong"

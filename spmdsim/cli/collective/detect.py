@@ -83,7 +83,7 @@ def main(args: argparse.Namespace) -> int:
     comm = communicator()
     if comm.Get_size() < 3:
         raise InputError(
-            f"{many(comm.Get_size(), 'rank')} can add in one order only; detection needs 3 at least"
+            f"detection needs 3 ranks at least, not {comm.Get_size()}: fewer add in one order only"
         )
     vendor = MPIWorld(comm, check=False).vendor
     library = vendor.lower().replace(" ", "")

@@ -37,7 +37,7 @@ def no_communication(answer: Callable[..., Any]) -> Iterator[None]:
     expect(not z.layout.partial_axes, f"Z is {z.layout}: it is not finished")
     yield
     copies = len(z.layout.replica_ranks(0))
-    expect(copies == 1, f"Z is {z.layout}: {many(copies, 'rank')} compute the same piece")
+    expect(copies == 1, f"Z is {z.layout}: {copies} ranks compute the same piece")
     yield
     held = max(
         sum(math.prod(layout.local_shape(array.shape, rank)) for layout, array in zip(layouts, (a, b)))

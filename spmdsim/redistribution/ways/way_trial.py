@@ -206,8 +206,5 @@ class TunedSteps(Pictured):
 
     def __str__(self) -> str:
         lines = [f"SPMDSIM_TUNE={self.mode}, on {self.machine}"]
-        lines += [
-            f"{step} on {ranks} rank{'s' * (ranks != '1')}: {way} ({why})"
-            for step, ranks, way, why in self.rows
-        ]
+        lines += [f"{step} on {ranks} ranks: {way} ({why})" for step, ranks, way, why in self.rows]
         return "\n".join(lines)

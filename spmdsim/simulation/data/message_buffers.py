@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from spmdsim.errors import many
 from spmdsim.simulation.data.constants import IN_PLACE, MPIError
 from spmdsim.simulation.data.derived_types import BYTE, BYTE_DTYPE, PACKED, Datatype, of_dtype
 
@@ -126,7 +125,7 @@ def vector(spec: Any, parts: int) -> list[MessageBuffer]:
         places = [i * int(places) for i in range(parts)]
     if len(sizes) != parts or len(places) != parts:
         raise ValueError(
-            f"{len(sizes)} counts and {len(places)} displacements for {many(parts, 'rank')}: one each is needed"
+            f"{len(sizes)} counts and {len(places)} displacements for {parts} ranks: one each is needed"
         )
     return [_piece(flat, n, int(at) * datatype.stride, datatype, order) for n, at in zip(sizes, places)]
 
@@ -135,9 +134,7 @@ def _share(elements: int, datatype: Datatype, parts: int) -> int:
     """Values that each of some ranks gets of a buffer."""
     values = elements // max(datatype.stride, 1)
     if values % parts:
-        raise ValueError(
-            f"the buffer holds {values} elements, which cannot be shared out to {many(parts, 'rank')}"
-        )
+        raise ValueError(f"the buffer holds {values} elements, which cannot be shared out to {parts} ranks")
     return values // parts
 
 

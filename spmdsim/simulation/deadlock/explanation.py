@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from spmdsim.errors import many
 from spmdsim.simulation.data.constants import ANY_SOURCE, ANY_TAG
 from spmdsim.simulation.deadlock.relief import relieve
 from spmdsim.simulation.deadlock.wait_graph import (
@@ -181,7 +180,7 @@ def _cycle(scheduler: Scheduler, graph: WaitGraph) -> Problem:
     else:
         shown = waits if len(waits) <= 4 else waits[:2]
         each = ", ".join(f"rank {wait.rank} in {wait.text}" for wait in shown)
-        rest = "" if len(waits) <= 4 else f", and so on for {many(len(waits), 'rank')}"
+        rest = "" if len(waits) <= 4 else f", and so on for {len(waits)} ranks"
         text = f"{ranks_text(cycle)} wait for each other ({arrows(cycle)}): {each}{rest}"
     places = tuple(wait.place for wait in waits[:DETAILS])
     return Problem("deadlock", ERROR, text + behind, tuple(sorted(cycle)), places, cycle)

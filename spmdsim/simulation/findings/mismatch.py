@@ -51,17 +51,13 @@ def _differing(shared: Any, meeting: Meeting, fact: str, values: dict[int, Any])
     else:
         phrases = [_differs(shared, meeting, fact, ranks) for ranks in others[:3]]
         if len(others) > 3:
-            phrases.append(_more(sum(map(len, others[3:]))))
+            phrases.append(f"{many(sum(map(len, others[3:])), 'rank')} in other ways")
         text = f"{' and '.join(phrases)}, where {_differs(shared, meeting, fact, usual)}"
     named = [group[0] for group in [*others, usual]]
     behind = lag(shared, meeting)
     ranks = tuple(sorted(shared.ranks[rank] for group in others for rank in group))
     places = tuple(_place(shared, meeting, rank) for rank in named)
     return Problem("collective_mismatch", ERROR, text + behind, ranks, places)
-
-
-def _more(count: int) -> str:
-    return f"{many(count, 'more rank')} differ{'s' * (count == 1)}"
 
 
 def _who(shared: Any, ranks: Sequence[int]) -> str:
@@ -82,7 +78,7 @@ def _at_one_line(shared: Any, meeting: Meeting, fact: str, groups: list[list[int
         for ranks in shown
     ]
     more = sum(map(len, groups[5:]))
-    rest = f", and {_more(more)}" if more else ""
+    rest = f", and {many(more, 'rank')} in other ways" if more else ""
     return f"the ranks do not agree on the {fact} of {place}: {', '.join(each)}{rest}"
 
 

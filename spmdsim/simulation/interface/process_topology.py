@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from spmdsim.errors import many
 from spmdsim.simulation.data.constants import PROC_NULL, MPIError
 from spmdsim.simulation.data.message_buffers import ObjectPayload, blocks, simple, typed, vector
 from spmdsim.simulation.engine.collective_calls import RULES, CollectiveCall
@@ -186,9 +185,7 @@ def create_cart(comm: Any, dims: Any, periods: Any, frame: Any) -> Any:
     if len(wraps) != len(extents) or any(extent < 1 for extent in extents):
         raise MPIError("ERR_DIMS", f"dims {extents} and periods {wraps} are no grid")
     if prod(extents) > comm.size:
-        raise MPIError(
-            "ERR_DIMS", f"a grid of {extents} needs {many(prod(extents), 'rank')}, not {comm.size}"
-        )
+        raise MPIError("ERR_DIMS", f"a grid of {extents} needs {prod(extents)} ranks, not {comm.size}")
     grid = (tuple(extents), tuple(bool(flag) for flag in wraps))
 
     def answer(calls: list[CollectiveCall]) -> None:

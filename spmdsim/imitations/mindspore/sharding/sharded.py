@@ -154,9 +154,7 @@ def _check_cut(cut: int, size: int, dim: int, operand: int, devices: int) -> Non
     if size % cut:
         raise RuleError(f"{where} has size {size}, which cannot be split evenly into {many(cut, 'piece')}")
     if math.log2(devices).is_integer() and cut & (cut - 1):
-        raise RuleError(
-            f"on {many(devices, 'device')} a cut must be a power of two, but {where} is cut into {cut}"
-        )
+        raise RuleError(f"on {devices} devices a cut must be a power of two, but {where} is cut into {cut}")
 
 
 def check_operands(layouts: Sequence[Layout], shapes: Sequence[Shape]) -> None:

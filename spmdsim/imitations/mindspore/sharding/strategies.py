@@ -150,9 +150,7 @@ class _Asked:
         if not all(isinstance(entry, Layout) for entry in layouts):
             raise UsageTypeError("a strategy is written in cuts or in layouts, but this one mixes them")
         if len(layouts) != len(self.bound.inputs):
-            raise ShardError(
-                f"{len(layouts)} layouts were given for {many(len(self.bound.inputs), 'operand')}"
-            )
+            raise ShardError(f"{len(layouts)} layouts were given for {len(self.bound.inputs)} operands")
         check_operands(layouts, self.bound.shapes)
         check_devices(layouts, self.devices)
         if self.attrs.get("enable_nd_tp") and self.row.out_strategy == "product":
