@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
-import oneflow_sbp_rules as oneflow
 import pytest
 from layout_cases import cases
 
 from spmdsim.core import Layout, Mesh, Partial, Replicate
 from spmdsim.dialects import oneflow as flow
 from spmdsim.dialects.oneflow.signatures import signatures
+from spmdsim.imitations.oneflow import boxing_rules as oneflow
 
 V = "operators_oneflow_paddle"
 sbp = flow.sbp

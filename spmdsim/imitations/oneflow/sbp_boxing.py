@@ -1,8 +1,10 @@
-"""What OneFlow does between two sbp, in OneFlow's words: routes, costs, steps, and what it moves.
+"""What OneFlow does between two sbp, in OneFlow's words: routes, costs, order of axes, and what it moves.
 
 The rules are those of :mod:`spmdsim.imitations.oneflow.boxing_rules`; here sbp are written in any of OneFlow's ways: ``"S(0)"``,
 ``"(B, S(0))"``, ``["B", "S0"]``, ``flow.sbp.split(0)`` or a tuple of these.
 
+>>> zero_comm("(S(0), B)", "(S(0), S(0))"), zero_comm("(B, S(0))", "(S(0), S(0))")
+(True, False)
 >>> traffic((2, 2), ["B", "S0"], ["S0", "S0"], (8, 8, 16), itemsize=4)
 2048
 >>> transition("P", "S(1)", 4, 2048)
@@ -20,7 +22,9 @@ from spmdsim.errors import LayoutError
 from spmdsim.imitations.oneflow import boxing_rules as rules
 
 SbpLike = Sbp | str | Sequence[Sbp | str]
+NdSbp = tuple[Sbp, ...]
 Sizes = Sequence[int]
+Shape = tuple[int, ...]
 Placements = tuple[Placement, ...]
 
 
@@ -59,6 +63,16 @@ def transition(
     )
 
 
+def cross_placement_cost(src: SbpLike, dst: SbpLike, src_parts: int, dst_parts: int, nbytes: float) -> float:
+    """OneFlow's cost of a transition from ``src_parts`` ranks to ``dst_parts`` others."""
+    return rules.cross_placement_cost(_single(src), _single(dst), src_parts, dst_parts, nbytes)
+
+
+def zero_comm(src: SbpLike, dst: SbpLike) -> bool:
+    """Whether a transition between splits and broadcasts needs no communication, for sizes that divide."""
+    return rules.zero_comm(*_pair(src, dst))
+
+
 def traffic(hierarchy: Sizes, src: SbpLike, dst: SbpLike, shape: Sizes, itemsize: int = 1) -> int:
     """Bytes that all ranks of a placement of this shape must receive: what they need less what they hold."""
     return rules.total_traffic(
@@ -66,14 +80,60 @@ def traffic(hierarchy: Sizes, src: SbpLike, dst: SbpLike, shape: Sizes, itemsize
     )
 
 
+def axis_order(src: SbpLike, dst: SbpLike) -> list[int] | None:
+    """The order in which axes can be converted one by one; None if they wait for each other in a circle.
+
+    >>> axis_order("(S0, S1, S2)", "(S1, S2, S3)"), axis_order("(S0, S1)", "(S1, S0)")
+    ([2, 1, 0], None)
+    """
+    return rules.axis_sequence(*_pair(src, dst))
+
+
 def steps(src: SbpLike, dst: SbpLike) -> list[AxisStep]:
     """One transition per changed axis, in a possible order.
 
     Raises:
-        ValueError: the axes wait for each other.
+        ValueError: the axes wait for each other; :func:`generic_states` is the way then.
     """
     transitions = rules.decompose(*_pair(src, dst))
     return [AxisStep(s.axis, from_placement(s.before), from_placement(s.after)) for s in transitions]
+
+
+def generic_states(src: SbpLike, dst: SbpLike) -> list[NdSbp]:
+    """The sbp tuples on the way when nothing else is possible: by B from the last axis down, then forward."""
+    return [_sbps(state) for state in rules.generic_steps(*_pair(src, dst))]
+
+
+def expand(shape: Sizes, hierarchy: Sizes, src: SbpLike, dst: SbpLike) -> tuple[Shape, NdSbp, NdSbp]:
+    """A shape in which one axis each splits a dim, and both sbp for it."""
+    sizes, one, other = rules.expand_shape(shape, hierarchy, *_pair(src, dst, len(tuple(hierarchy))))
+    return sizes, _sbps(one), _sbps(other)
+
+
+def reduce_dims(hierarchy: Sizes, sbps: Sequence[SbpLike], shape: Sizes) -> tuple[Shape, tuple[NdSbp, ...]]:
+    """The same distributions on a placement with fewer axes.
+
+    >>> reduce_dims((2, 4), ["(S0, S0)", "(B, B)"], (8, 8))
+    ((8,), ((oneflow.sbp.split(dim=0),), (oneflow.sbp.broadcast,)))
+    """
+    listed = [_placements(entry, len(tuple(hierarchy))) for entry in sbps]
+    mesh, placements = rules.reduce_dims(hierarchy, listed, shape)
+    return mesh, tuple(_sbps(entry) for entry in placements)
+
+
+def reshape(in_shape: Sizes, out_shape: Sizes, hierarchy: Sizes, in_sbp: SbpLike) -> NdSbp | None:
+    """The sbp of a reshape's result, or None if the operand has to be converted first."""
+    placements = rules.reshape_sbp(in_shape, out_shape, hierarchy, _placements(in_sbp, len(tuple(hierarchy))))
+    return None if placements is None else _sbps(placements)
+
+
+def subgroup(hierarchy: Sizes, rank: int, selected: Sequence[bool]) -> Shape:
+    """The ranks that differ from ``rank`` along the selected axes only.
+
+    >>> subgroup((4, 4), 6, [True, False])
+    (2, 6, 10, 14)
+    """
+    return rules.subgroup(rules.mesh_of(hierarchy), rank, selected)
 
 
 def _placements(value: SbpLike, axes: int | None = None) -> Placements:
@@ -89,3 +149,7 @@ def _pair(src: SbpLike, dst: SbpLike, axes: int | None = None) -> tuple[Placemen
     if len(one) != len(other):
         raise LayoutError(f"sbp of {len(one)} and of {len(other)} axes are not on one placement")
     return one, other
+
+
+def _sbps(placements: Sequence[Placement]) -> NdSbp:
+    return tuple(from_placement(entry) for entry in placements)
