@@ -146,10 +146,10 @@ def by_part(x: Any, change: Callable[[Any], Any]) -> Any:
     >>> by_part([1, {"k": 2}], str), by_part((1, 2), str), by_part(1, str)
     (['1', {'k': '2'}], ('1', '2'), '1')
     """
+    if not isinstance(x, (list, tuple, dict)):
+        return change(x)
     if isinstance(x, dict):
         return {name: by_part(part, change) for name, part in x.items()}
-    if not isinstance(x, (list, tuple)):
-        return change(x)
     parts = [by_part(part, change) for part in x]
     return type(x)(*parts) if hasattr(x, "_fields") else type(x)(parts)
 

@@ -31,19 +31,19 @@ def lifted(function: Callable[..., Any], name: str = "") -> Callable[..., Global
 
     @wraps(function)
     def call(*operands: Any, **options: Any) -> Any:
-        flattened = flat([*operands, *options.values()])
-        local = next((x for x in flattened if isinstance(x, LocalTensor)), None)
-        others = (x for x in flattened if not isinstance(x, LocalTensor))
-        placements = [x.placement for x in others if hasattr(x, "placement")]
-        if local is not None and not placements:
+        parts = flat([*operands, *options.values()])
+        local = next((x for x in parts if isinstance(x, LocalTensor)), None)
+        where = [x.placement for x in parts if not isinstance(x, LocalTensor) and hasattr(x, "placement")]
+        if local is not None and not where:
             return _locally(function, local, operands, options)
-        if local is not None or not placements:
+        if local is not None or not where:
             raise OneFlowError(f"Expected global tensors, but got local ones; nearest: {TO_GLOBAL} before")
-        check_one_placement(*placements)
+        check_one_placement(*where)
         with agreement.same_code():
-            result = function(*by_part(operands, _value), **by_part(options, _value))
-            result = in_default_type(result, [_value(x) for x in flattened])
-            return by_part(result, lambda x: _global(x, placements[0]))
+            named = by_part(options, _value) if options else {}
+            result = function(*[by_part(x, _value) for x in operands], **named)
+            result = in_default_type(result, [_value(x) for x in parts])
+            return by_part(result, lambda x: _global(x, where[0]))
 
     return told(call, name or function.__name__)
 
