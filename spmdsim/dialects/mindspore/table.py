@@ -6,10 +6,11 @@ Everything that a program meets of an operator is made from its row: the primiti
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from inspect import Parameter, Signature, signature
+from inspect import Parameter, Signature
 from typing import Any
 
 import spmdsim.ops as ops
@@ -81,11 +82,17 @@ class Arguments:
 @cache
 def arguments(text: str) -> Arguments:
     """Arguments from their text."""
-    written = signature(eval(f"lambda {text[1:-1].strip('[]')}: 0")).parameters.values()
-    first = [p for p in written if p.kind is p.POSITIONAL_ONLY]
-    options = any(p.default is not p.empty for p in written)
-    named = [p.replace(kind=p.POSITIONAL_OR_KEYWORD) if p in first else p for p in written]
-    return Arguments(text, Signature(named), len(first) or (0 if options else len(named)))
+    tree = ast.parse(f"lambda {text[1:-1].strip('[]')}: 0", mode="eval").body
+    assert isinstance(tree, ast.Lambda)
+    written = tree.args
+    names = [arg.arg for arg in (*written.posonlyargs, *written.args)]
+    defaults = [Parameter.empty] * (len(names) - len(written.defaults)) + [
+        *map(ast.literal_eval, written.defaults)
+    ]
+    several = [Parameter(written.vararg.arg, Parameter.VAR_POSITIONAL)] if written.vararg else []
+    parameters = [Parameter(n, Parameter.POSITIONAL_OR_KEYWORD, default=v) for n, v in zip(names, defaults)]
+    operands = len(written.posonlyargs) or (0 if written.defaults else len(parameters + several))
+    return Arguments(text, Signature(parameters + several), operands)
 
 
 def our_operator(name: str) -> Op:
