@@ -6,6 +6,7 @@ import ast
 import gc
 from functools import lru_cache, partial
 from pathlib import Path
+from statistics import mode
 
 import numpy as np
 import pytest
@@ -76,9 +77,9 @@ def test_equal_layouts_take_the_same_way(world, monkeypatch):
         for _ in range(3):
             x.to(target)
         monkeypatch.setattr(planner, "plan", None)
-        # The least of several: now and then, by the clock, a call compares what was called before.
-        same = min(calls(lambda: x.to(target)) for _ in range(6))
-        assert min(calls(partial(x.to, layout(*target.dims))) for _ in range(6)) - same <= 8
+        # What most of several take: now and then a call compares what was called before, or sees that nothing is left to.
+        same = mode(calls(lambda: x.to(target)) for _ in range(15))
+        assert mode(calls(partial(x.to, layout(*target.dims))) for _ in range(15)) - same <= 8
         monkeypatch.undo()
         entries = len(world.cache)
         assert x.to(layout(*target.dims)).layout == target and len(world.cache) == entries
