@@ -68,12 +68,13 @@ def main(args: argparse.Namespace) -> int:
     ok = bool(results) and all(r["ok"] for r in results)
     score = sum(r["score"] for r in results) / len(results) if ok else 0.0
     passed = ok and score >= args.min_score
+    code = 0 if passed else 1 if results else 2
     if wants_pictures(args) and results:
         write_pictures(args, _figure(chosen, results, args))
     if args.json:
         facts = {"algorithm": args.algorithm, "collective": chosen.collective.name, "ok": passed}
         emit_json({**facts, "score": round(score, 2), "results": results})
-        return 0 if passed else 1
+        return code
     say(f"{args.algorithm} as {chosen.collective.name}")
     if len(fitting) < len(sizes):
         left_out = [size for size in sizes if size not in fitting]
@@ -84,7 +85,7 @@ def main(args: argparse.Namespace) -> int:
     if ok and not passed:
         verdict += f", below the demanded {args.min_score:g}"
     say(verdict if results else "nothing was checked")
-    return 0 if passed else 1
+    return code
 
 
 def _check(chosen: Algorithm, size: int, args: argparse.Namespace) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from spmdsim.dialects.layouts import laid_out
 from spmdsim.dialects.missing import Worded, each, refuse
 from spmdsim.dialects.namespaces import find_words
 from spmdsim.dialects.paddle.fleet import initialised
-from spmdsim.dialects.paddle.layers import SplitLayer
+from spmdsim.dialects.paddle.layers import Split
 from spmdsim.dialects.paddle.parameters import Parameter
 from spmdsim.dialects.paddle.process_mesh import ProcessMesh
 from spmdsim.dialects.paddle.process_mesh import layout as layout_of
@@ -144,7 +144,7 @@ def shard_layer(
     for name, part in layer.named_sublayers(include_self=True):
         if shard_fn is not None:
             shard_fn(name, part, process_mesh)
-        for word, parameter in [] if isinstance(part, SplitLayer) else [*vars(part).items()]:
+        for word, parameter in [] if isinstance(part, Split) else [*vars(part).items()]:
             if isinstance(parameter, Parameter) and parameter.layout.mesh != process_mesh.to_mesh():
                 setattr(part, word, shard_tensor(parameter, process_mesh, [Replicate()] * process_mesh.ndim))
     forward = layer.forward
@@ -209,7 +209,7 @@ def split(
     where = replace(where, padding_row=padding_row and num_partitions > 1 and not linear)
     biased = linear and bias_attr is not False and not where.stays_partial
     kind = "linear" if linear else "_parallel_embedding"
-    return SplitLayer(where, name, weight_attr, biased, bias_attr, kind, keep=True)(x)
+    return Split(where, name, weight_attr, biased, bias_attr, kind, keep=True)(x)
 
 
 find_words(__name__)

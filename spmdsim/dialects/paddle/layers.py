@@ -166,7 +166,7 @@ _ROWS = {
 LAYERS = layers({**TABLE, **NETWORK_TABLE, **_ROWS}, Layer, lifted)
 
 
-class SplitLayer(Layer):
+class Split(Layer):
     """A product whose weight is split as ``where`` says, filled as soon as it is made; arrays are whole on every rank.
 
     The products of rows, of a table or of a weight, are summed unless they stay partial; columns have a bias alike. What the
@@ -230,14 +230,14 @@ def _where(rows: int, columns: int, axis: Any, parts: Any, group: Any, gather: b
     return split_layout((rows, columns), operation, axis or 0, parts, gather, world_size=current_world().size)
 
 
-VocabParallelEmbedding = renamed("VocabParallelEmbedding", SplitLayer, lambda num_embeddings, embedding_dim, weight_attr=None,
+VocabParallelEmbedding = renamed("VocabParallelEmbedding", Split, lambda num_embeddings, embedding_dim, weight_attr=None,
     mp_group=None, name=None, *, mp_degree=None: dict(
     where=_where(num_embeddings, embedding_dim, None, mp_degree, mp_group), name=name, weight_attr=weight_attr))  # fmt: skip
-ColumnParallelLinear = renamed("ColumnParallelLinear", SplitLayer, lambda in_features, out_features, weight_attr=None,
+ColumnParallelLinear = renamed("ColumnParallelLinear", Split, lambda in_features, out_features, weight_attr=None,
     has_bias=None, gather_output=True, fuse_matmul_bias=False, mp_group=None, name=None, *, mp_degree=None: dict(
     where=_where(in_features, out_features, 1, mp_degree, mp_group, gather_output), name=name, weight_attr=weight_attr,
     bias=bool(has_bias)))  # fmt: skip
-RowParallelLinear = renamed("RowParallelLinear", SplitLayer, lambda in_features, out_features, weight_attr=None, has_bias=True,
+RowParallelLinear = renamed("RowParallelLinear", Split, lambda in_features, out_features, weight_attr=None, has_bias=True,
     input_is_parallel=False, fuse_matmul_bias=False, mp_group=None, name=None, *, mp_degree=None: dict(
     where=_where(in_features, out_features, 0, mp_degree, mp_group), name=name, weight_attr=weight_attr, bias=has_bias))  # fmt: skip
 
