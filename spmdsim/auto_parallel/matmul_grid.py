@@ -137,7 +137,7 @@ class GridProduct(Pictured):
             f"({regime(self.m, self.k, self.n, self.ranks)} case), ratio {self.ratio:.3f}",
             f"layouts: {first} times {second} gives {result}",
         ]
-        lines += [f"{name}: {words:,.0f} word{'s' * (words != 1)}" for name, words in self.others.items()]
+        lines += [f"{name}: {many(round(words), 'word')}" for name, words in self.others.items()]
         return "\n".join(lines)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from spmdsim.cli.main import PICTURES, choice, command, flag, several, value, written_layout
 from spmdsim.cli.output import console, remark, say, write_pictures
-from spmdsim.errors import InputError
+from spmdsim.errors import InputError, many
 from spmdsim.imitated import IMITATIONS
 from spmdsim.layout.element_type import element_type
 
@@ -145,6 +145,6 @@ def _list(plan: Plan, rank: int) -> None:
         "must receive" if plan.src.partial == plan.dst.partial else "its share of what must be received is"
     )
     nbytes, bound = plan.nbytes(rank), plan.lower_bound(rank)
-    say("", f"rank {rank}: receives {nbytes} byte{'s' * (nbytes != 1)}, {least} {bound}")
+    say("", f"rank {rank}: receives {many(nbytes, 'byte')}, {least} {bound:,}")
     if plan.src.partial == plan.dst.partial and plan.to_shape is None:
         say(*transfers_list(plan.src, plan.dst, plan.shape, rank))

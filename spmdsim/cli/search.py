@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from spmdsim.cli.main import PICTURES, choice, command, flag, several, value, varied
 from spmdsim.cli.output import emit_json, say, write_pictures, writing
-from spmdsim.errors import InputError
+from spmdsim.errors import InputError, many
 from spmdsim.launcher import is_root
 from spmdsim.reading import literal
 
@@ -314,7 +314,7 @@ def _matmul(args: argparse.Namespace) -> int:
         say(str(product))
         if ran:
             say(
-                f"run in {ran['world']}: a rank receives {ran['words']:,.0f} word{'s' * (ran['words'] != 1)} at most, predicted "
+                f"run in {ran['world']}: a rank receives {many(round(ran['words']), 'word')} at most, predicted "
                 f"{product.words:,.0f}; largest error {ran['error']:.1e}"
             )
     sys.stdout.flush()

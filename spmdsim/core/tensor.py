@@ -45,7 +45,7 @@ class Meta:
 
     def __init__(self, layout: Layout, shape: tuple[int, ...], dtype: np.dtype) -> None:
         self.layout, self.shape, self.dtype = layout, shape, dtype
-        self.held = elements.types.held(layout, dtype) if layout.partial else dtype
+        self.held = elements.types.held(layout, dtype)
 
     @staticmethod
     def of(layout: Layout, shape: Sequence[int], dtype: Any) -> Meta:
@@ -72,8 +72,7 @@ def interned(layout: Layout, shape: tuple[int, ...], dtype: np.dtype) -> Meta:
     shape = tuple([int(n) for n in shape])  # numpy's integers are equal to Python's, and would stay
     meta = _ALIVE.get((layout, shape, dtype))
     if meta is None:
-        if len(shape) != len(layout.dims):
-            layout.check_shape(shape)
+        layout.check_shape(shape)
         meta = _ALIVE[layout, shape, dtype] = Meta(layout, shape, dtype)
     return meta
 
