@@ -77,9 +77,10 @@ def test_equal_layouts_take_the_same_way(world, monkeypatch):
         for _ in range(3):
             x.to(target)
         monkeypatch.setattr(planner, "plan", None)
-        # What most of several take: now and then a call compares what was called before, or sees that nothing is left to.
+        # What most of several take: comparing the layouts is 3 calls more, and looking for what is left to be compared
+        # of the calls before is 7 that some take and some need not, as it falls; planning would be some dozens.
         same = mode(calls(lambda: x.to(target)) for _ in range(15))
-        assert mode(calls(partial(x.to, layout(*target.dims))) for _ in range(15)) - same <= 8
+        assert mode(calls(partial(x.to, layout(*target.dims))) for _ in range(15)) - same <= 3 + 7 + 1
         monkeypatch.undo()
         entries = len(world.cache)
         assert x.to(layout(*target.dims)).layout == target and len(world.cache) == entries

@@ -46,7 +46,7 @@ class Immutable(Pictured):
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
-        if not isinstance(other, Immutable) or type(self) is not type(other):
+        if type(self) is not type(other):  # asks no name of this file: none is left when Python ends
             return NotImplemented
         return self._hash == other._hash and self.made_of == other.made_of
 

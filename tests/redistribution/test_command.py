@@ -26,7 +26,7 @@ def test_pending_sources_and_machines(capsys: pytest.CaptureFixture[str]) -> Non
     arguments = ["--src", "dp,None", "--partial", "tp:max", "--dst", "dp,tp", "--shape", "64,64"]
     assert main([*MESH, *arguments, "--machine", "cluster", "--rank", "3"]) == 0
     text = capsys.readouterr().out
-    assert "reduce_scatter" in text and "on cluster" in text and "rank 3: receives 6144 bytes" in text
+    assert "reduce_scatter" in text and "on cluster" in text and "rank 3: receives 6,144 bytes" in text
 
 
 def test_json(capsys: pytest.CaptureFixture[str]) -> None:
