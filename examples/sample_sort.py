@@ -48,8 +48,8 @@ np.testing.assert_array_equal(order.full(), backwards)
 
 # How often each value occurs: equal values lie side by side once they are sorted.
 values, counts = ops.unique_counts(x)
-found = np.unique(numbers, return_counts=True, equal_nan=False)
-np.testing.assert_array_equal(counts.full(), found[1])
+unique = np.unique(numbers, return_counts=True, equal_nan=False)
+np.testing.assert_array_equal(counts.full(), unique[1])
 if speaks:
     print("the largest:", *largest.full(), "at", *places.full())
-    print(f"{values.shape[0]:,} different values, the first of them {int(found[1][0]):,} times")
+    print(f"{values.shape[0]:,} different values, the first of them {int(unique[1][0]):,} times")

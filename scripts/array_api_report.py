@@ -15,12 +15,12 @@ _ROW = re.compile(r"^\| `(test_\w+(?:\[\w+\])?)` \| \S", re.MULTILINE)
 
 def outcomes(path: Path) -> dict[str, str]:
     """Passed, failed or skipped, by test."""
-    found = {}
+    results = {}
     for case in ElementTree.parse(path).iter("testcase"):
         failed = case.find("failure") is not None or case.find("error") is not None
         said = "failed" if failed else "skipped" if case.find("skipped") is not None else "passed"
-        found[case.get("name", "")] = said
-    return found
+        results[case.get("name", "")] = said
+    return results
 
 
 def covers(name: str, test: str) -> bool:
@@ -28,18 +28,18 @@ def covers(name: str, test: str) -> bool:
     return test == name or test.startswith((f"{name}[", f"{name.removesuffix(']')}("))
 
 
-def compare(found: dict[str, str], listed: list[str]) -> tuple[list[str], bool]:
+def compare(results: dict[str, str], listed: list[str]) -> tuple[list[str], bool]:
     """The report's lines, and whether the run is as the list says and enough passes."""
-    failed = [test for test, said in found.items() if said == "failed"]
+    failed = [test for test, said in results.items() if said == "failed"]
     unknown = [test for test in failed if not any(covers(name, test) for name in listed)]
     idle = [name for name in listed if not any(covers(name, test) for test in failed)]
-    passed = sum(said == "passed" for said in found.values())
+    passed = sum(said == "passed" for said in results.values())
     ran = passed + len(failed)
     lines = [
         *(f"fails, and is not in the list: {test}" for test in sorted(unknown)),
         *(f"passes here, though it is in the list: {name}" for name in idle),
         f"{passed} of {ran} tests pass ({passed / max(ran, 1):.1%}), {len(failed)} do not, "
-        f"{len(found) - ran} are skipped by the suite",
+        f"{len(results) - ran} are skipped by the suite",
     ]
     return lines, not unknown and passed >= LEAST * ran > 0
 

@@ -117,8 +117,8 @@ def compare(programs: int, seed: int) -> int:
     everyone = here.gather_objects([wrong])
     if here.ranks[0] == 0:
         names = ", ".join(f"{count} {name}" for name, count in sorted(kinds.items()))
-        for rank, found in enumerate(everyone):
-            for text in found[:3]:
+        for rank, differences in enumerate(everyone):
+            for text in differences[:3]:
                 print(f"rank {rank}: {text}")
         verdict = "DIFFER" if any(everyone) else "all equal"
         print(f"{programs} programs on {here.size} ranks of {here.vendor}: {verdict} ({names});")

@@ -25,14 +25,14 @@ def main() -> int:
             if arguments.only and reader.name not in arguments.only:
                 continue
             start = time.monotonic()
-            found = fuzz(reader, arguments.count, Path(folder) / "damaged", arguments.seed)
-            files = found.refused + found.read + len(found.wrong)
+            outcome = fuzz(reader, arguments.count, Path(folder) / "damaged", arguments.seed)
+            files = outcome.refused + outcome.read + len(outcome.wrong)
             rate = files / (time.monotonic() - start)
             print(
-                f"{reader.name:18}{files:>10,}{found.refused:>10,}{found.read:>10,}{len(found.wrong):>8,}{rate:>12,.0f}",
-                *found.wrong, sep="\n", flush=True,
+                f"{reader.name:18}{files:>10,}{outcome.refused:>10,}{outcome.read:>10,}{len(outcome.wrong):>8,}{rate:>12,.0f}",
+                *outcome.wrong, sep="\n", flush=True,
             )  # fmt: skip
-            total, bad = total + files, bad + len(found.wrong)
+            total, bad = total + files, bad + len(outcome.wrong)
     print(
         f"{total:,} damaged files, {bad} of them read wrongly or refused in more than a line that names the file"
     )

@@ -48,7 +48,7 @@ def kinds(src: Layout, dst: Layout, shape: tuple[int, ...], size: int) -> Counte
     ]
     others = [axis for axis in dst.mesh.axes if axis not in new]
     wants = [(rank, dst.bounds(shape, rank), place(dst, rank, others)) for rank in dst.mesh.rank_list]
-    found: Counter[Kind] = Counter()
+    counts: Counter[Kind] = Counter()
     for problem in product(*(range(src.mesh.size_of[axis]) for axis in kept)):
         for element in np.ndindex(shape):
             holds, lines = [-1] * size, {}
@@ -58,8 +58,8 @@ def kinds(src: Layout, dst: Layout, shape: tuple[int, ...], size: int) -> Counte
             for rank, box, line in wants:
                 if (not kept or place(dst, rank, kept) == problem) and _inside(element, box):
                     lines.setdefault(line, set()).add(rank)
-            found[Kind(tuple(holds), frozenset(map(frozenset, lines.values())))] += 1
-    return found
+            counts[Kind(tuple(holds), frozenset(map(frozenset, lines.values())))] += 1
+    return counts
 
 
 def _inside(element: tuple[int, ...], box: Any) -> bool:
@@ -102,9 +102,9 @@ def every_schedule(kind: Kind, slack: int = 1) -> frozenset[Vector]:
 
 
 @cache
-def _closed(known: frozenset[int], mask: int) -> frozenset[int]:
+def _closed(masks: frozenset[int], mask: int) -> frozenset[int]:
     """What can be added up from what is known and one sum more: contributions are added once."""
-    return known | {mask} | {mask | other for other in known if not mask & other}
+    return masks | {mask} | {mask | other for other in masks if not mask & other}
 
 
 def _finished(knows: tuple[frozenset[int], ...], lines: frozenset[frozenset[int]], terms: int) -> bool:
@@ -130,7 +130,7 @@ def corners(kind: Kind) -> frozenset[Vector]:
         return frozenset([tuple(int(r in wants and kind.holds[r] < 0) for r in range(size))])
     both = {rank for rank in wants if kind.holds[rank] >= 0}
     fewest = max(kind.holds) + 1 + len(wants) - 1 - bool(both)
-    found = set()
+    vectors = set()
     for adder in range(size):
         if not both:
             outside = adder not in wants and kind.holds[adder] < 0
@@ -140,8 +140,8 @@ def corners(kind: Kind) -> frozenset[Vector]:
             outside = adder not in both and {kind.holds[r] for r in both} == {kind.holds[adder]}
         vector = [int(rank in wants) for rank in range(size)]
         vector[adder] += fewest - len(wants) + (outside and fewest > len(wants))
-        found.add(tuple(vector))
-    return frozenset(found)
+        vectors.add(tuple(vector))
+    return frozenset(vectors)
 
 
 # -- all elements ----------------------------------------------------------------------------------------
@@ -167,7 +167,7 @@ def optimum(counts: Counter[Kind], ranks: Collection[int], ways: Any = corners) 
     equal = np.zeros((len(counts), len(columns) + 1))
     for column, (number, _) in enumerate(rows):
         equal[number, column] = 1
-    found = linprog(
+    solution = linprog(
         [0] * len(columns) + [1],
         A_ub=below,
         b_ub=np.zeros(len(loads)),
@@ -175,7 +175,7 @@ def optimum(counts: Counter[Kind], ranks: Collection[int], ways: Any = corners) 
         b_eq=np.array(list(counts.values()), float),
         method="highs",
     )
-    return float(found.fun), total
+    return float(solution.fun), total
 
 
 # -- senders ---------------------------------------------------------------------------------------------

@@ -111,15 +111,15 @@ class Tests:
     def record(self, names: list[str], file: Path, seconds: float) -> int:
         """Which lines of the rooms each test executes, and its processor time, in a JSON file; some of each function."""
         self.session.config.option.maxfail = 0
-        known: dict[int, tuple[types.CodeType, set[int]]] = {}
+        codes: dict[int, tuple[types.CodeType, set[int]]] = {}
         reached: dict[str, set[int]] = {}
         folders, end, nothing = folders_of(self.copy), time.process_time() + seconds, set()
 
         def wanted(code: types.CodeType) -> set[int]:
-            if id(code) not in known:
+            if id(code) not in codes:
                 ours = code.co_filename.startswith(folders)
-                known[id(code)] = code, {line for *_, line in code.co_lines() if line} if ours else nothing
-            return known[id(code)][1]
+                codes[id(code)] = code, {line for *_, line in code.co_lines() if line} if ours else nothing
+            return codes[id(code)][1]
 
         def trace(frame: types.FrameType, event: str, argument: object) -> Callable[..., object] | None:
             lines = wanted(frame.f_code)

@@ -73,7 +73,7 @@ def main() -> int:
     os.environ["OMP_NUM_THREADS"] = "1"
     for name in ("numpy", "hypothesis"):  # what all children need is loaded once
         importlib.import_module(name)
-    known = equivalent_mutants(ROOT / "scripts/equivalent_mutants.txt")
+    equivalent = equivalent_mutants(ROOT / "scripts/equivalent_mutants.txt")
     mutants: list[Mutant] = []
     keys = set()
     lines = arguments.again.read_text().splitlines() if arguments.again else ()
@@ -91,12 +91,12 @@ def main() -> int:
     if arguments.list:
         print("\n".join(str(mutants[number]) for number in asked))
         return 0
-    alike = [mutants[number] for number in asked if mutants[number].key in known]
+    alike = [mutants[number] for number in asked if mutants[number].key in equivalent]
     with tempfile.TemporaryDirectory(prefix="spmdsim-mutate-") as folder:
         copy = Path(folder).resolve() / "tree"
         unwanted = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "dist")
         shutil.copytree(ROOT, copy, ignore=unwanted)
-        asked = [number for number in asked if mutants[number].key not in known]
+        asked = [number for number in asked if mutants[number].key not in equivalent]
         codes = judge(mutants, asked, copy, arguments)
     print(f"\n{'room':16}{'mutants':>9}{'equal':>9}{'killed':>9}{'by time':>9}{'survived':>10}{'share':>8}")
     for room in (*rooms, ""):
@@ -106,10 +106,10 @@ def main() -> int:
         counts = f"{len(of) + same:9}{same:9}{dead:9}{of.count(None):9}{len(of) - dead:10}"
         print(f"{room or 'all':16}{counts}{dead / max(1, len(of)):8.1%}")
     print(f"killed of those that are not equal to the program; {time.monotonic() - start:.0f} s\n")
-    print("".join(f"equal: {mutant}\n       {known[mutant.key]}\n" for mutant in alike))
+    print("".join(f"equal: {mutant}\n       {equivalent[mutant.key]}\n" for mutant in alike))
     survived = [n for n, code in codes.items() if code == 0]
     print("\n".join(f"survived: {mutants[n]}" for n in survived))
-    for key in known.keys() - keys if len(rooms) == len(ROOMS) else ():
+    for key in equivalent.keys() - keys if len(rooms) == len(ROOMS) else ():
         print(f"equivalent_mutants.txt names what is no mutant: {': '.join(key)}")
     return int(len(survived) > (1 - arguments.least) * len(codes))
 
@@ -128,8 +128,8 @@ def judge(
         {*copy.glob("spmdsim/**/*.py"), *copy.glob("tests/**/*.py")} - {*copy.glob("tests/**/test_*.py")}
     )
     key = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]
-    known = Path(tempfile.gettempdir()) / f"spmdsim-executed-{key}"
-    known.mkdir(exist_ok=True)
+    folder = Path(tempfile.gettempdir()) / f"spmdsim-executed-{key}"
+    folder.mkdir(exist_ok=True)
     ends, chosen = copy.parent / "codes.json", {}
 
     def tests_of(number: int, mutated: bool) -> list[str]:
@@ -174,7 +174,7 @@ def judge(
 
     def part(file: str) -> Path:
         text = hashlib.sha256((copy / file).read_bytes()).hexdigest()[:16]
-        return known / f"{file.replace('/', ':')}-{text}.json"
+        return folder / f"{file.replace('/', ':')}-{text}.json"
 
     def choose_all() -> dict:
         executed, by_file = {}, {}
@@ -226,8 +226,8 @@ def executes(lines: list[int], mutant: Mutant) -> bool:
 
 def files_of_tests(copy: Path, folders: list[str] | None) -> list[str]:
     """Tests in one process, and the rooms' files for their docstrings' examples."""
-    found = [str(path.relative_to(copy)) for path in sorted(copy.glob("tests/*/test_*.py"))]
-    tests = [file for file in found if room_of(file) in (folders or {*map(room_of, found)} - {*ELSEWHERE})]
+    files_ = [str(path.relative_to(copy)) for path in sorted(copy.glob("tests/*/test_*.py"))]
+    tests = [file for file in files_ if room_of(file) in (folders or {*map(room_of, files_)} - {*ELSEWHERE})]
     tests += [] if folders else [f"tests/{name}" for name in BESIDE]
     rooms = [path for room in ROOMS for path in sorted((copy / "spmdsim" / room).rglob("*.py"))]
     return [*tests, *(str(path.relative_to(copy)) for path in rooms)]

@@ -122,21 +122,21 @@ def check_pair(
     """Check one pair and count what held."""
     pieces, whole = contributions(src, shape, number)
     shards = [pieces[contribution(src, rank)][src.slices(shape, rank)] for rank in range(world.size)]
-    found = plan(src, dst, shape, np.int64)
+    route = plan(src, dst, shape, np.int64)
     with record() as trace:
-        after = run(world, found, shards)
-    note(counts, "the target holds the right elements", holds(after, whole, dst, shape), found)
+        after = run(world, route, shards)
+    note(counts, "the target holds the right elements", holds(after, whole, dst, shape), route)
     received = np.zeros(world.size, np.int64)
     for event in trace.events:
         received += np.array(event.nbytes)
-    planned = [found.nbytes(rank) for rank in range(world.size)]
-    note(counts, "bytes counted are bytes planned", received.tolist() == planned, found)
-    note(counts, "the busiest rank is priced", found.max_nbytes == max(planned), found)
+    planned = [route.nbytes(rank) for rank in range(world.size)]
+    note(counts, "bytes counted are bytes planned", received.tolist() == planned, route)
+    note(counts, "the busiest rank is priced", route.max_nbytes == max(planned), route)
     limit = max(largest(src, shape), largest(dst, shape))
-    small = all(largest(step.dst, shape) <= limit for step in found.steps)
-    note(counts, "no step needs more memory than source or target", small, found)
+    small = all(largest(step.dst, shape) <= limit for step in route.steps)
+    note(counts, "no step needs more memory than source or target", small, route)
     if not src.partial:
-        check_moves(world, found, shards, after, counts)
+        check_moves(world, route, shards, after, counts)
     if number % COMPARED == 0:
         for machine in (None, Machine.laptop()):
             chosen = plan(src, dst, shape, np.int64, machine)
@@ -147,18 +147,18 @@ def check_pair(
             note(counts, "the fastest plan brings the right elements", right, chosen)
 
 
-def check_moves(world: LockStep, found: Plan, shards: list, after: list, counts: Counter[str]) -> None:
+def check_moves(world: LockStep, route: Plan, shards: list, after: list, counts: Counter[str]) -> None:
     """What holds where values only move: the bound is reached, and the way back is the identity."""
-    src, dst, shape = found.src, found.dst, found.shape
+    src, dst, shape = route.src, route.dst, route.shape
     direct = [
         sum(t.count for t in receives(src, dst, shape, rank) if t.peer != rank) for rank in range(world.size)
     ]
     bound = lower_bound(src, dst, shape).ranks.tolist()
-    note(counts, "the direct exchange is at the lower bound on every rank", direct == bound, found)
-    note(counts, "the chosen plan is at the lower bound", found.max_nbytes == 8 * max(bound), found)
+    note(counts, "the direct exchange is at the lower bound on every rank", direct == bound, route)
+    note(counts, "the chosen plan is at the lower bound", route.max_nbytes == 8 * max(bound), route)
     back = run(world, plan(dst, src, shape, np.int64), after)
     same = all(np.array_equal(a, b) for a, b in zip(back, shards))
-    note(counts, "there and back is the identity", same, found)
+    note(counts, "there and back is the identity", same, route)
 
 
 def check_routes(size: int, shape: Shape, counts: Counter[str]) -> None:
@@ -170,21 +170,21 @@ def check_routes(size: int, shape: Shape, counts: Counter[str]) -> None:
         for j, dst in enumerate(layouts):
             if not src.partial or i == j or most[i, j] == FAR:
                 continue
-            found = plan(src, dst, shape, np.int8)
+            route = plan(src, dst, shape, np.int8)
             bound = lower_bound(src, dst, shape)
             counts["pending sums: pairs compared with their bound and all routes"] += 1
             counts["pending sums: routes of two or three plans"] += len(layouts) + len(layouts) ** 2
-            counts["pending sums: plans that are at the lower bound"] += found.max_nbytes == bound.busiest
-            note(counts, "no pending sum receives less than its bound", at_least(found, bound), found)
+            counts["pending sums: plans that are at the lower bound"] += route.max_nbytes == bound.busiest
+            note(counts, "no pending sum receives less than its bound", at_least(route, bound), route)
             below = most[i, j] > bound.busiest and shorter(received, most, i, j)
-            note(counts, "no route receives less than the plan of a pending sum", not below, found)
+            note(counts, "no route receives less than the plan of a pending sum", not below, route)
             number = counts["pending sums: pairs compared with their bound and all routes"]
             if number % PROGRAMMES == 0 and math.prod(shape) <= ELEMENTS:
                 searched = size <= 4 and src.mesh.axis_size(*src.partial_axes) == 2  # else it takes minutes
                 ways = every_schedule if searched else corners
                 busiest, total = optimum(kinds(src, dst, shape, size), range(size), ways)
                 right = bound.total == total and bound.busiest <= math.ceil(busiest - 1e-6)
-                note(counts, "the bound is that of a linear programme in all, and not above it", right, found)
+                note(counts, "the bound is that of a linear programme in all, and not above it", right, route)
                 tight = bound.busiest == math.ceil(busiest - 1e-6)
                 counts["pending sums: of those, equal to it on the busiest rank"] += tight
 
@@ -202,11 +202,11 @@ def check_senders(size: int, many: int, chance: random.Random, counts: Counter[s
             continue
         many -= 1
         sent = [sum(t.count for t in sends(src, dst, shape, rank) if t.peer != rank) for rank in range(size)]
-        found = plan(src, dst, shape, np.int8)
-        for who, most in (("an exchange", max(sent)), ("the chosen plan", found.max_sent_nbytes)):
+        route = plan(src, dst, shape, np.int8)
+        for who, most in (("an exchange", max(sent)), ("the chosen plan", route.max_sent_nbytes)):
             counts[f"the busiest sender of {who} sends the least"] += most == least
             close = least <= most <= CLOSE * least
-            note(counts, f"the busiest sender of {who} sends at most {CLOSE} of the least", close, found)
+            note(counts, f"the busiest sender of {who} sends at most {CLOSE} of the least", close, route)
 
 
 #: What a plan receives that does not exist.
@@ -219,14 +219,14 @@ def single_plans(layouts: list[Layout], size: int, shape: Shape) -> np.ndarray:
     for i, src in enumerate(layouts):
         for j, dst in enumerate(layouts):
             if not dst.partial or (src.mesh == dst.mesh and {*dst.partial} <= {*src.partial}):
-                found = plan(src, dst, shape, np.int8)
-                received[i, j] = [found.nbytes(rank) for rank in range(size)]
+                route = plan(src, dst, shape, np.int8)
+                received[i, j] = [route.nbytes(rank) for rank in range(size)]
     return received
 
 
-def at_least(found: Plan, bound: ReceptionBound) -> bool:
+def at_least(route: Plan, bound: ReceptionBound) -> bool:
     """Whether a plan receives what it must."""
-    return found.max_nbytes >= bound.busiest and found.total_nbytes >= bound.total
+    return route.max_nbytes >= bound.busiest and route.total_nbytes >= bound.total
 
 
 def shorter(received: np.ndarray, most: np.ndarray, i: int, j: int) -> bool:
@@ -253,9 +253,9 @@ def contribution(src: Layout, rank: int) -> int:
     return number
 
 
-def run(world: LockStep, found: Plan, shards: list) -> list:
+def run(world: LockStep, route: Plan, shards: list) -> list:
     """Run the steps of a plan."""
-    for step in found.steps:
+    for step in route.steps:
         shards = world.run(step, shards)
     return shards
 
@@ -267,11 +267,11 @@ def holds(shards: list, whole: np.ndarray, layout: Layout, shape: Shape) -> bool
     )
 
 
-def note(counts: Counter[str], what: str, good: bool, found: Plan) -> None:
+def note(counts: Counter[str], what: str, good: bool, route: Plan) -> None:
     """Count a check; print the first failures."""
     counts[what if good else f"FAILED: {what}"] += 1
     if not good and counts[f"FAILED: {what}"] <= 3:
-        print(f"FAILED: {what}\n{found}", file=sys.stderr)
+        print(f"FAILED: {what}\n{route}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -32,11 +32,11 @@ def expected(schedule: Schedule, inputs: Sequence[Any], op: Callable[[Any, Any],
         whole = np.concatenate(list(inputs))
         return [whole if name == "all_gather" or rank == root else None for rank in range(n)]
     if name == "all_to_all":
-        blocks = [balanced(given, n) for given in inputs]
+        blocks = [balanced(operand, n) for operand in inputs]
         return [np.concatenate([blocks[s][d] for s in range(n)]) for d in range(n)]
     sums = [inputs[0]]
-    for given in inputs[1:]:
-        sums.append(op(sums[-1], given))
+    for operand in inputs[1:]:
+        sums.append(op(sums[-1], operand))
     if name == "scan":
         return sums
     if name == "exscan":

@@ -160,7 +160,7 @@ def world(request: pytest.FixtureRequest) -> Iterator[object]:
     from spmdsim.worlds import MPIWorld
 
     for comm in first_ranks(request):
-        made = MPIWorld(comm)
-        yield made
+        mpi_world = MPIWorld(comm)
+        yield mpi_world
         if not failed_somewhere(request):
-            made.close()
+            mpi_world.close()

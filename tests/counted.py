@@ -10,11 +10,11 @@ from typing import Any
 
 def calls(work: Callable[[], Any]) -> int:
     """How many functions ``work()`` calls, those of Python and those written in C."""
-    found = 0
+    count = 0
 
     def watch(frame: FrameType, event: str, arg: Any) -> None:
-        nonlocal found
-        found += event in ("call", "c_call")
+        nonlocal count
+        count += event in ("call", "c_call")
 
     before = sys.getprofile()
     sys.setprofile(watch)
@@ -22,4 +22,4 @@ def calls(work: Callable[[], Any]) -> int:
         work()
     finally:
         sys.setprofile(before)
-    return found
+    return count

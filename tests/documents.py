@@ -60,10 +60,10 @@ def difference(wanted: str, printed: str) -> str:
     for i, part in enumerate(parts):
         first, last = i == 0, i == len(parts) - 1
         space = _only_columns(part, theirs[at:])
-        found = _find(part, space, first, last)
-        if found is None:
+        offset = _find(part, space, first, last)
+        if offset is None:
             return _beside(part, space, first, last)
-        at += found + len(part)
+        at += offset + len(part)
     return ""
 
 

@@ -37,14 +37,14 @@ def every_layout(mesh: Mesh, ndim: int, partial: bool = False, op: str = "sum") 
     >>> len(every_layout(mesh, 2)), len(every_layout(mesh, 2, partial=True))
     (11, 18)
     """
-    found: list[Layout] = []
+    layouts: list[Layout] = []
     for count in range(len(mesh.axes) + 1) if ndim else [0]:
         for order in permutations(mesh.axes, count):
             for cuts in combinations_with_replacement(range(count + 1), max(ndim - 1, 0)):
                 ends = [0, *cuts, count] if ndim else [0]
                 dims = [order[ends[d] : ends[d + 1]] for d in range(ndim)]
-                found += _pending(mesh, dims, order, partial, op)
-    return list(dict.fromkeys(found))
+                layouts += _pending(mesh, dims, order, partial, op)
+    return list(dict.fromkeys(layouts))
 
 
 def _pending(

@@ -17,9 +17,9 @@ def _load(name):
 
 def cases(name, *kinds):
     """Parameters of all cases of the given kinds."""
-    found = [case for case in _load(name) if case["kind"] in kinds]
-    assert found, f"no case of kind {kinds} in {name}"
-    return [pytest.param(case, id=case.get("id", f"{case['kind']}-{i}")) for i, case in enumerate(found)]
+    vectors = [case for case in _load(name) if case["kind"] in kinds]
+    assert vectors, f"no case of kind {kinds} in {name}"
+    return [pytest.param(case, id=case.get("id", f"{case['kind']}-{i}")) for i, case in enumerate(vectors)]
 
 
 def tuples(value):

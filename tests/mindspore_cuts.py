@@ -55,10 +55,10 @@ def cut_strategies(
         return tuple(_regroup(cuts, shapes) for cuts in _power_cuts(flat, devices, fully_use))
     width = max(map(len, shapes))
     common = [_aligned(shapes, allowed, dim, width) for dim in range(width)]
-    found = []
+    strategies = []
     for cuts in _power_cuts(common, devices, fully_use):
-        found.append(tuple(_own_cuts(shape, cuts) for shape in shapes))
-    return tuple(found)
+        strategies.append(tuple(_own_cuts(shape, cuts) for shape in shapes))
+    return tuple(strategies)
 
 
 def _aligned(shapes: Sequence[Shape], allowed: Sequence[Sequence[bool]], dim: int, width: int) -> int:
@@ -109,13 +109,13 @@ def operator_cuts(operator: Operator, devices: int, *, fully_use: bool = False) 
     """
     bound = operator.bound
     factors = list(bound.splittable)
-    found = []
+    entries = []
     for cuts in _power_cuts([bound.sizes[f] for f in factors], devices, fully_use):
         parts = dict(zip(factors, cuts))
         entry = tuple(tuple(math.prod(parts.get(f, 1) for f in dim) for dim in term) for term in bound.inputs)
         if _fits(bound, entry, devices):
-            found.append(entry)
-    return tuple(dict.fromkeys(found))
+            entries.append(entry)
+    return tuple(dict.fromkeys(entries))
 
 
 def _fits(bound: BoundRule, cuts: Cuts, devices: int) -> bool:

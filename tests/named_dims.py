@@ -81,14 +81,14 @@ class NamedDims:
 
     def best(self, mesh: Mesh, settings: Settings | None = None) -> dict[str, str]:
         """The layout with the least peak memory in which every dim is cut evenly."""
-        found: tuple[int, int, str] | None = None
+        least: tuple[int, int, str] | None = None
         answer: dict[str, str] = {}
         for layout in assignments([name for name in self.sizes if name not in self.whole], mesh.axes):
             if any(self.sizes[dim] % mesh.axis_size(axis) for dim, axis in layout.items()):
                 continue
             score = (self.peak(layout, mesh, settings), -len(layout), written(layout))
-            if found is None or score < found:
-                found, answer = score, layout
+            if least is None or score < least:
+                least, answer = score, layout
         return answer
 
 
@@ -133,7 +133,7 @@ def named_dims(graph: Graph) -> NamedDims:
     def name(node: tuple[str, int, object], wanted: str, size: int) -> str:
         top = root(node)
         if top not in names:
-            number = sum(known.split("#")[0] == wanted for known in sizes)
+            number = sum(other_name.split("#")[0] == wanted for other_name in sizes)
             names[top] = f"{wanted}#{number}" if number else wanted
             sizes[names[top]] = size
         return names[top]
@@ -141,9 +141,9 @@ def named_dims(graph: Graph) -> NamedDims:
     of_factors = []
     for operator in graph.operators:
         bound = operator.bound
-        found = {f: name(("factor", operator.index, f), f, size) for f, size in bound.sizes.items()}
-        whole.update(found[f] for f in bound.sizes if f not in bound.splittable)
-        of_factors.append(found)
+        dim_names = {f: name(("factor", operator.index, f), f, size) for f, size in bound.sizes.items()}
+        whole.update(dim_names[f] for f in bound.sizes if f not in bound.splittable)
+        of_factors.append(dim_names)
     of_values = tuple(
         tuple(name(("value", v.index, d), f"{v.name}.{d}", n) for d, n in enumerate(v.shape))
         for v in graph.values

@@ -277,8 +277,8 @@ SIZED_BY_VALUES = {"bincount", "nonzero", "unique_all", "unique_counts", "unique
 
 def values(dtype: np.dtype, shape: tuple[int, ...], seed: int) -> np.ndarray:
     """Small numbers, zeros among them where they are truth values."""
-    found = np.random.default_rng([seed, *shape]).integers(0 if dtype.kind == "b" else 1, 4, shape)
-    return (found + (0.5j if dtype.kind == "c" else 0)).astype(dtype)
+    numbers = np.random.default_rng([seed, *shape]).integers(0 if dtype.kind == "b" else 1, 4, shape)
+    return (numbers + (0.5j if dtype.kind == "c" else 0)).astype(dtype)
 
 
 def expected(row: Row, name: str, arrays: list[np.ndarray]) -> np.ndarray | None:
@@ -288,14 +288,14 @@ def expected(row: Row, name: str, arrays: list[np.ndarray]) -> np.ndarray | None
     if any(narrow) and name != "cast":
         seen = [x.astype("f4") if x.dtype.kind in "iub" or x.dtype == "f2" else x for x in seen]
     try:
-        found = np.asarray(row.reference(*seen))
+        result = np.asarray(row.reference(*seen))
     except TypeError:
         return None
     if name == "cast":
-        return found.astype(arrays[1].dtype)
-    if any(narrow) and found.dtype == "f4" and all(x.dtype == BF16 or x.dtype.kind in "iub" for x in arrays):
-        return found.astype(BF16)
-    return found
+        return result.astype(arrays[1].dtype)
+    if any(narrow) and result.dtype == "f4" and all(x.dtype == BF16 or x.dtype.kind in "iub" for x in arrays):
+        return result.astype(BF16)
+    return result
 
 
 def rounding(dtypes: list[np.dtype]) -> float:

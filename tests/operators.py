@@ -521,11 +521,11 @@ COMPOSED = [
 HOLES = np.where(np.arange(24).reshape(8, 3) % 5 == 1, np.nan, _normal(8, 3))
 
 
-def _without_nan(name: str, *arguments: Any, differentiable: bool = True, **given: Any) -> Composed:
+def _without_nan(name: str, *arguments: Any, differentiable: bool = True, **options: Any) -> Composed:
     """One of numpy's functions of what is no nan, of an operand to which numbers and nan are added."""
 
     def call(x: Any) -> Any:
-        return getattr(np, name)(x + HOLES, *arguments, **given)
+        return getattr(np, name)(x + HOLES, *arguments, **options)
 
     return Composed(name, call, (_normal(8, 3, seed=5),), call, differentiable)
 

@@ -86,7 +86,7 @@ def imports(path: Path) -> set[str]:
 def inner_imports(tree: ast.AST, *inside: str) -> set[str]:
     """Rooms, of the package or inside one of its rooms, that the imports of a tree name."""
     start = ("spmdsim", *inside)
-    found = set()
+    rooms = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
             names = [f"{node.module}.{alias.name}" for alias in node.names]
@@ -97,8 +97,8 @@ def inner_imports(tree: ast.AST, *inside: str) -> set[str]:
         for name in names:
             parts = tuple(name.split("."))
             if parts[: len(start)] == start and len(parts) > len(start):
-                found.add(parts[len(start)])
-    return found
+                rooms.add(parts[len(start)])
+    return rooms
 
 
 @pytest.mark.parametrize("room", LEFT_OF)
@@ -175,26 +175,26 @@ def test_rooms_of_the_simulation_open_one_way():
     seen = 0
     for room, left in LEFT_OF_IN_SIMULATION.items():
         for path in sorted((place / room).rglob("*.py")):
-            found = inner_imports(without_types(ast.parse(path.read_text())), "simulation")
-            seen += len(found)
-            wrong = found - {room, *left}
+            imported = inner_imports(without_types(ast.parse(path.read_text())), "simulation")
+            seen += len(imported)
+            wrong = imported - {room, *left}
             assert not wrong, f"{path.relative_to(ROOT)} imports {sorted(wrong)}"
     assert seen > len(rooms)
 
 
 def imported_files(tree: ast.AST, files: dict[str, Path], *, everywhere: bool) -> set[str]:
     """The modules of the package that a tree imports, at its top or everywhere, as Python runs it."""
-    found, waiting = set(), [tree]
+    modules, waiting = set(), [tree]
     while waiting:
         for node in ast.iter_child_nodes(waiting.pop()):
             if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
                 names = (f"{node.module}.{alias.name}" for alias in node.names)
-                found |= {name if name in files else node.module for name in names}
+                modules |= {name if name in files else node.module for name in names}
             elif isinstance(node, ast.Import):
-                found |= {alias.name for alias in node.names}
+                modules |= {alias.name for alias in node.names}
             elif everywhere or not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
                 waiting.append(node)
-    return found & {*files}
+    return modules & {*files}
 
 
 def circles(graph: dict[str, set[str]]) -> list[list[str]]:
@@ -311,17 +311,17 @@ def test_only_the_mpi_world_imports_mpi4py():
 
 def test_importing_the_package_is_light():
     code = "import sys, spmdsim; print([m for m in ('numpy', 'mpi4py', 'rich', 'scipy') if m in sys.modules])"
-    found = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT.parent
     )
-    assert found.stdout.strip() == "[]"
+    assert process.stdout.strip() == "[]"
 
 
 def test_all_public_names_come_without_mpi():
     """As students write it in notebooks, where there is no MPI."""
     code = "import sys; sys.modules['mpi4py'] = None; from spmdsim import *; print(matmul, Mesh, world, show)"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT.parent)
-    assert found.returncode == 0, found.stderr
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT.parent)
+    assert process.returncode == 0, process.stderr
 
 
 def test_no_file_is_crowded():

@@ -214,14 +214,14 @@ def test_a_session_answers_what_stands_there(path: Path, block: Block) -> None:
 
 def test_every_block_is_of_a_kind_that_is_run() -> None:
     for path, block in ALL:
-        known = (
+        tested = (
             block.commands
             or block.language in ("python", "pycon", "sh")
             or block.language.startswith("{")  # the manual's
             or ">>> " in block.text
             or "->" in block.text
         )
-        assert known, f"{name(path)}, line {block.line}: a block that no test runs"
+        assert tested, f"{name(path)}, line {block.line}: a block that no test runs"
 
 
 # ---------------------------------------------------------------------- what the text promises

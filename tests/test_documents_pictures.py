@@ -17,9 +17,9 @@ def test_the_script_draws_the_pictures_that_are_there(tmp_path):
     subprocess.run(
         [ROOT / "scripts" / "pictures.sh", tmp_path], env=environment, check=True, capture_output=True
     )
-    made = {path.name: path.read_text() for path in tmp_path.iterdir()}
-    assert made and set(made) == {path.name for path in PICTURES.iterdir()}
-    for name, text in made.items():
+    pictures = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert pictures and set(pictures) == {path.name for path in PICTURES.iterdir()}
+    for name, text in pictures.items():
         assert text == (PICTURES / name).read_text(), f"{name} is out of date: run scripts/pictures.sh"
 
 

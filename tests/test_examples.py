@@ -91,8 +91,8 @@ def test_sorting_and_transforming(script, lines):
 def test_gpt_on_text(options, collectives):
     told = run("gpt_on_text.py", *GPT, *options)
     assert told.startswith("dp=2 tp=4, ")
-    found = re.findall(r"'(\w+)': (\d+)", told.splitlines()[0])
-    assert {name: int(count) for name, count in found} == collectives
+    counts = re.findall(r"'(\w+)': (\d+)", told.splitlines()[0])
+    assert {name: int(count) for name, count in counts} == collectives
     losses = [float(loss) for loss in re.findall(r"step +\d+ +loss (\S+)", told)]
     assert losses == sorted(losses, reverse=True) and len(losses) == 3
     (difference,) = re.findall(r"largest difference to the single process: (\S+)", told)
@@ -142,7 +142,7 @@ def test_the_document_prints_rank_by_rank(launcher, words):
         *words, "--nproc_per_node=4", EXAMPLES / "documents" / "two_dimensional_sbp.py", COLUMNS="120"
     )
     assert result.returncode == 0, result.stderr
-    blocks = {int(found[1]): found[0].split("\n", 1)[1] for found in BLOCK.finditer(result.stdout)}
+    blocks = {int(match[1]): match[0].split("\n", 1)[1] for match in BLOCK.finditer(result.stdout)}
     assert sorted(blocks) == [0, 1, 2, 3] and BLOCK.sub("", result.stdout) == ""
     assert blocks[0] == blocks[2] != blocks[1] == blocks[3]
     assert blocks[0].count("\n") == 2, "two rows, each on a line of its own"

@@ -11,7 +11,7 @@ from spmdsim.core import Layout
 from spmdsim.errors import RuleError
 from spmdsim.trace import record
 from spmdsim.worlds import ShapeOnly
-from tests.ops.test_scans import given, layouts
+from tests.ops.test_scans import layouts, tensor_of
 from tests.ops.test_strategies import MESHES
 
 pytestmark = pytest.mark.filterwarnings("ignore::spmdsim.redistribution.guard.GatheringWarning")
@@ -41,10 +41,10 @@ def test_numpy_s_transforms(world, kind):
         else [{}, {"axis": 0}, {"n": 7}, {"n": 15, "norm": "ortho"}, {"axis": 0, "norm": "forward"}]
     )
     for layout in layouts(world.size):
-        t = given(x, layout, world)
-        for given_ in choices:
-            expected = reference(x, **{"axes": (-2, -1), **given_} if several else given_)
-            y = getattr(fft, kind)(t, **given_)
+        t = tensor_of(x, layout, world)
+        for options in choices:
+            expected = reference(x, **{"axes": (-2, -1), **options} if several else options)
+            y = getattr(fft, kind)(t, **options)
             assert y.dtype == expected.dtype
             np.testing.assert_allclose(y.full(), expected, rtol=1e-12, atol=1e-12)
 
@@ -61,17 +61,17 @@ def test_every_function_forward_and_backward(world, kind, mesh):
     x, along, reference = numbers((4, 6), kind), numbers((4, 6), kind, 1), getattr(np.fft, kind)
     axes = {} if kind in SHIFTS else {"axes": (-2, -1)} if kind[-1] in "n2" else {"axis": -1}
     choices = [axes] if kind in SHIFTS or kind[-1] in "n2" else [axes, {"n": 9}, {"n": 4, "axis": 0}]
-    for number, given_ in enumerate(choices):
-        expected = reference(x, **given_)
+    for number, options in enumerate(choices):
+        expected = reference(x, **options)
         dy = numbers(expected.shape, "fft", 2)
         dy = dy if np.iscomplexobj(expected) else dy.real
-        difference = reference(x + along, **given_) - reference(x - along, **given_)
+        difference = reference(x + along, **options) - reference(x - along, **options)
         wanted = (dy.conj() * difference).real.sum() / 2
         for (layout,) in some_layouts(mesh, [2], 2, f"{kind} {number} {mesh}"):
             t = Tensor.from_global(x, layout, world, requires_grad=True)
-            y = getattr(fft, kind)(t, **given_)
+            y = getattr(fft, kind)(t, **options)
             np.testing.assert_allclose(y.full(), expected, rtol=1e-12, atol=1e-12)
-            y.backward(given(dy, Layout.replicated(layout.mesh, 2), world))
+            y.backward(tensor_of(dy, Layout.replicated(layout.mesh, 2), world))
             assert t.grad.layout == t.layout.dual()
             assert (t.grad.full().conj() * along).real.sum() == pytest.approx(wanted, rel=1e-9, abs=1e-9)
 
@@ -80,16 +80,16 @@ def test_every_function_forward_and_backward(world, kind, mesh):
 @pytest.mark.ranks(2)
 def test_types_are_numpy_s(world, dtype):
     x = (np.arange(8) % 3).astype(dtype)
-    got = fft.fft(given(x, Mesh((2,), ("x",))(None), world))
-    assert got.dtype == (np.fft.fft(x).dtype if dtype != "float16" else np.complex64)
-    np.testing.assert_allclose(got.full(), np.fft.fft(x.astype("c16")), atol=1e-5)
+    result = fft.fft(tensor_of(x, Mesh((2,), ("x",))(None), world))
+    assert result.dtype == (np.fft.fft(x).dtype if dtype != "float16" else np.complex64)
+    np.testing.assert_allclose(result.full(), np.fft.fft(x.astype("c16")), atol=1e-5)
 
 
 @pytest.mark.ranks(4, 8)
 def test_one_all_to_all_there_and_one_back_if_asked_for(world):
     size = world.size
     mesh, x = Mesh((size,), ("x",)), np.random.default_rng(0).normal(size=(16, 24))
-    t = given(x, mesh("x", None), world)
+    t = tensor_of(x, mesh("x", None), world)
     with record() as trace:
         y = fft.fft2(t)
     assert trace.counts() == {"all_to_all": 1} and y.layout == mesh(None, "x")
@@ -102,7 +102,7 @@ def test_one_all_to_all_there_and_one_back_if_asked_for(world):
         fft.fft2(t, layout=t.layout)
     assert there_and_back.counts() == {"all_to_all": 2}
     with record() as predicted:
-        fft.fft2(given(x, mesh("x", None), ShapeOnly(size)))
+        fft.fft2(tensor_of(x, mesh("x", None), ShapeOnly(size)))
     assert predicted.collectives[0].step == trace.collectives[0].step
     with record() as alone:
         fft.fft(t)
@@ -122,14 +122,16 @@ def test_frequencies_and_their_order(world):
             np.testing.assert_array_equal(half.full(), np.fft.rfftfreq(n).astype("f4"))
     x = np.arange(15).reshape(3, 5)
     for layout in layouts(4):
-        np.testing.assert_array_equal(fft.fftshift(given(x, layout, world), 1).full(), np.fft.fftshift(x, 1))
-        np.testing.assert_array_equal(fft.ifftshift(given(x, layout, world)).full(), np.fft.ifftshift(x))
+        np.testing.assert_array_equal(
+            fft.fftshift(tensor_of(x, layout, world), 1).full(), np.fft.fftshift(x, 1)
+        )
+        np.testing.assert_array_equal(fft.ifftshift(tensor_of(x, layout, world)).full(), np.fft.ifftshift(x))
     assert fft.fftfreq(4, world=world).layout.split_axes == ()
 
 
 @pytest.mark.ranks(2)
 def test_what_cannot_be_transformed(world):
-    x = given(np.ones((2, 3)), Mesh((2,), ("x",))("x", None), world)
+    x = tensor_of(np.ones((2, 3)), Mesh((2,), ("x",))("x", None), world)
     with pytest.raises(RuleError, match="rfft takes real numbers, but got complex ones: use fft"):
         fft.rfft(fft.fft(x))
     with pytest.raises(RuleError, match="fft of 0 points along dim 1; it takes one at least"):
@@ -151,7 +153,7 @@ def test_a_vector_that_is_split_is_transformed_as_a_matrix(world):
     for n in (64, 192, 1024):
         for kind in ("fft", "ifft", "rfft", "ihfft"):
             x = numbers((n,), kind)
-            y = getattr(fft, kind)(given(x, layout, world), norm="ortho")
+            y = getattr(fft, kind)(tensor_of(x, layout, world), norm="ortho")
             expected = getattr(np.fft, kind)(x, norm="ortho")
             assert y.dtype == expected.dtype and y.layout == layout
             np.testing.assert_allclose(y.full(), expected, atol=1e-12)
@@ -161,6 +163,6 @@ def test_a_vector_that_is_split_is_transformed_as_a_matrix(world):
         y = fft.fft(t)
     assert trace.counts() == {"all_to_all": 3}
     assert trace.nbytes(world.ranks[0]) == 3 * 16 * 64 * (world.size - 1) // world.size**2
-    y.backward(given(dy, layout, world))
+    y.backward(tensor_of(dy, layout, world))
     wanted = (dy.conj() * np.fft.fft(along)).real.sum()
     assert (t.grad.full().conj() * along).real.sum() == pytest.approx(wanted, rel=1e-9)

@@ -134,9 +134,9 @@ def test_public_names_and_a_program_have_their_types(tmp_path):
     revealed = [m[1] for line in told if (m := re.search(r'Revealed type is "(.*)"', line))]
     assert len(revealed) == len(names) + len(expected), "\n".join(told)
     assert not [name for name, kind in zip(names, revealed) if kind in ("Any", "types.ModuleType")]
-    for (kind, line), found in zip(expected, revealed[len(names) :]):
-        short = re.sub(r"\b(\w+\.)+", "", found)
-        assert short == kind or (kind == "ndarray" and short.startswith("ndarray[")), f"{line}: {found}"
+    for (kind, line), shown in zip(expected, revealed[len(names) :]):
+        short = re.sub(r"\b(\w+\.)+", "", shown)
+        assert short == kind or (kind == "ndarray" and short.startswith("ndarray[")), f"{line}: {shown}"
     first = len("\n".join(lines).splitlines()) - len(REFUSED)
     errors = {int(line.split(":")[1]) for line in told if ": error:" in line}
     assert errors == {first + k for k in range(1, len(REFUSED) + 1)}, "\n".join(told)

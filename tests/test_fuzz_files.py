@@ -28,10 +28,10 @@ def test_damaged_files(reader, tmp_path):
         (tmp_path / reader.name).write_bytes(data)
         if reader.name != "x.safetensors" or b'"x"' in data:
             reader.read(tmp_path / reader.name)
-    found = fuzz(reader, 250, tmp_path / "damaged", seed=random.Random(reader.name).randrange(10**9))
-    assert not found.wrong, "\n".join(found.wrong)
-    assert found.refused > 100 and (
-        found.read or reader.name == "x.safetensors"
+    outcome = fuzz(reader, 250, tmp_path / "damaged", seed=random.Random(reader.name).randrange(10**9))
+    assert not outcome.wrong, "\n".join(outcome.wrong)
+    assert outcome.refused > 100 and (
+        outcome.read or reader.name == "x.safetensors"
     )  # every byte of it is accounted for
 
 
@@ -131,9 +131,9 @@ def test_files_damaged_by_hand(number, tmp_path):
     if not words:  # four thousand million rows of nothing are nothing
         assert whole(path).shape == (2**32 - 1, 0)
         return
-    with pytest.raises(InputError) as found:
+    with pytest.raises(InputError) as error:
         whole(path)
-    assert words in str(found.value) and name in str(found.value) and len(str(found.value)) < 500
+    assert words in str(error.value) and name in str(error.value) and len(str(error.value)) < 500
 
 
 def test_a_stored_members_checksum_is_compared(tmp_path):

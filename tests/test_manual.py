@@ -232,7 +232,7 @@ def test_pages_name_no_machine() -> None:
 
 def test_commands_for_a_shell_have_the_options_that_there_are() -> None:
     """Blocks ``sh`` start jobs or install; what they say is known to the parsers."""
-    known = {name: set(re.findall(r"-+\w[\w-]*", text)) for name, text in commands.pages().items()}
+    options = {name: set(re.findall(r"-+\w[\w-]*", text)) for name, text in commands.pages().items()}
     seen = 0
     for path in PAGES:
         for block in blocks(path.read_text(encoding="utf-8")):
@@ -240,7 +240,7 @@ def test_commands_for_a_shell_have_the_options_that_there_are() -> None:
                 words = line.partition("#")[0].split()
                 if words[:1] == ["spmdsim"]:
                     seen += 1
-                    assert {word for word in words if word.startswith("-")} <= known[words[1]], line
+                    assert {word for word in words if word.startswith("-")} <= options[words[1]], line
     assert seen >= 3
 
 

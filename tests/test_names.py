@@ -6,7 +6,11 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parent.parent / "spmdsim"
+#: Beside the package.
+FOLDERS = ("tests", "examples", "scripts", "labs", "docs")
 
 #: Whose names are others': those of the systems whose programs run, and files of commands.
 OTHERS = (
@@ -25,9 +29,9 @@ UNSAID = {"found", "made", "given", "got", "thing", "things", "stuff", "tmp", "t
 KNOWN = {("tensor/verdict.py", "got")}
 
 
-def parsed() -> Iterator[tuple[str, ast.Module]]:
-    for path in ROOT.rglob("*.py"):
-        yield path.relative_to(ROOT).as_posix(), ast.parse(path.read_text())
+def parsed(root: Path = ROOT) -> Iterator[tuple[str, ast.Module]]:
+    for path in root.rglob("*.py"):
+        yield path.relative_to(root).as_posix(), ast.parse(path.read_text())
 
 
 def bound(tree: ast.AST) -> Iterator[tuple[int, str]]:
@@ -73,6 +77,27 @@ def test_variables_are_called_what_they_hold():
     assert len(names) > 40_000
     unsaid = {(place, line, name) for place, line, name in names if name.strip("_") in UNSAID}
     assert {(place, name) for place, _, name in unsaid} == KNOWN, sorted(unsaid)
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_so_they_are_beside_the_package(folder: str) -> None:
+    """Expected is what has to come out, actual what does; Hypothesis calls a decorator ``given``."""
+    trees = dict(parsed(ROOT.parent / folder))
+    assert trees
+    unsaid = {
+        (place, line, name)
+        for place, tree in trees.items()
+        for line, name in bound(tree)
+        if name.strip("_") in UNSAID
+    }
+    decorators = {
+        (place, alias.lineno, alias.name)
+        for place, tree in trees.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module == "hypothesis"
+        for alias in node.names
+    }
+    assert unsaid <= decorators, sorted(unsaid - decorators)
 
 
 def test_what_is_still_to_be_reduced_is_called_partial():

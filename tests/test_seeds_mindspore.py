@@ -159,8 +159,8 @@ def test_001_x_by_columns_w_by_rows_needs_all_reduce():
     "case", [c for c in cases("layouts_mindspore", "strategy_slice") if "op" in c.values[0]["given"]]
 )
 def test_001_matmul_strategies(case):
-    given, expected = case["given"], case["expect"]
-    mesh, (x, w), out = matmul(tuples(given["in_strategy"]), given["devices"])
+    inputs, expected = case["given"], case["expect"]
+    mesh, (x, w), out = matmul(tuples(inputs["in_strategy"]), inputs["devices"])
     assert list(mesh.shape) == expected["dev_matrix"]
     assert bool(out.partial) is bool(expected["forward_comm"])
     if "input_maps" in expected:
@@ -222,12 +222,12 @@ PRINTED = {  # device coordinate (dp, sp, mp): rows of x, columns of x = rows of
 
 def table(layout_of):
     x, w = layout_of("mp", ("sp", "dp")), layout_of(("sp", "dp"), "None")
-    found = {}
+    bounds = {}
     for rank in range(8):
         rows, columns = x.bounds(X_SHAPE, rank)
         assert w.bounds(W_SHAPE, rank) == (columns, (0, 512))
-        found[x.mesh.coords(rank)] = (rows, columns)
-    return found
+        bounds[x.mesh.coords(rank)] = (rows, columns)
+    return bounds
 
 
 def test_003_the_printed_table_is_the_other_tuple_order():
@@ -250,12 +250,12 @@ def test_003_by_the_rule_four_lines_of_the_table_differ():
 
 @pytest.mark.parametrize("case", cases("layouts_mindspore", "layout_slice_table_as_printed"))
 def test_003_published_table(case):
-    given, expected = case["given"], case["expect"]
-    layout = mindspore.Layout(tuple(given["device_matrix"]), tuple(given["alias_name"]), tuple_order="mesh")
-    x = layout(*tuples(given["call"]))
+    inputs, expected = case["given"], case["expect"]
+    layout = mindspore.Layout(tuple(inputs["device_matrix"]), tuple(inputs["alias_name"]), tuple_order="mesh")
+    x = layout(*tuples(inputs["call"]))
     for rank in range(x.mesh.size):
         name = "".join(map(str, x.mesh.coords(rank)))
-        rows, columns = x.bounds(given["global_shape"], rank)
+        rows, columns = x.bounds(inputs["global_shape"], rank)
         assert [list(rows), list(columns)] == [
             expected["rows_by_coord"][name],
             expected["columns_by_coord"][name],

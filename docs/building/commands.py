@@ -29,14 +29,14 @@ def _walk(
 
 
 def _inner(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    found = [action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
-    return dict(found[0]) if found else {}
+    choices = [action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    return dict(choices[0]) if choices else {}
 
 
 def pages() -> dict[str, str]:
     """Path below the folder of commands -> text."""
-    made = {"-".join(words): _page(words, parser) for words, parser in parsers()}
-    made["index"] = page(
+    texts = {"-".join(words): _page(words, parser) for words, parser in parsers()}
+    texts["index"] = page(
         title("Commands"),
         "What ``spmdsim COMMAND --help`` prints, with links. Layouts, meshes and shapes are written as in "
         ":doc:`/index`.",
@@ -48,7 +48,7 @@ def pages() -> dict[str, str]:
         ),
         directive("toctree", "", "\n".join(COMMANDS), hidden=""),
     )  # fmt: skip
-    return made
+    return texts
 
 
 def _page(words: tuple[str, ...], parser: argparse.ArgumentParser) -> str:
@@ -97,7 +97,7 @@ def _spelling(action: argparse.Action) -> str:
 def _help(action: argparse.Action) -> str:
     if not action.help:
         return ""
-    known = {**vars(action), "prog": "spmdsim"}
+    values = {**vars(action), "prog": "spmdsim"}
     if action.choices is not None:
-        known["choices"] = ", ".join(map(str, action.choices))
-    return action.help % vars(SimpleNamespace(**known))
+        values["choices"] = ", ".join(map(str, action.choices))
+    return action.help % vars(SimpleNamespace(**values))

@@ -63,8 +63,8 @@ def _session(block: Block, names: dict[str, Any]) -> None:
 def markup(value: object) -> str:
     """A value as a notebook shows it, else as text."""
     for method in ("_repr_svg_", "_repr_html_"):
-        if (made := getattr(value, method, lambda: None)()) is not None:
-            return str(made)
+        if (picture := getattr(value, method, lambda: None)()) is not None:
+            return str(picture)
     told = io.StringIO()
     with contextlib.redirect_stdout(told):
         try:

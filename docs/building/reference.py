@@ -56,15 +56,15 @@ def _own(module: ModuleType) -> list[str]:
 def pages() -> dict[str, str]:
     """Path below the folder of the reference -> text."""
     homes: dict[int, str] = {}  # what is public in two modules is described in the first
-    made = {module: _page(module, homes) for module in modules()}
+    texts = {module: _page(module, homes) for module in modules()}
     rows = [f"* - :doc:`{module} <{module}>`\n  - {_first(import_module(module))}" for module in modules()]
-    made["index"] = page(
+    texts["index"] = page(
         title("Reference"),
         "Every public name with its shapes, units, errors and an example, from its docstring.",
         directive("list-table", "", "\n".join(rows), widths="30 70"),
         directive("toctree", "", "\n".join(modules()), hidden=""),
     )
-    return made
+    return texts
 
 
 def _page(module: str, homes: dict[int, str]) -> str:

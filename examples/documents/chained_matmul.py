@@ -39,15 +39,15 @@ def main():
         "(a) Z by rows, wanted whole": (((n, 1), (1, 1)), ((1, 1), (1, n))),
         "(b) Z by rows, wanted by columns": (((n, 1), (1, 1)), ((1, n), (n, 1))),
     }
-    found = {}
+    counts = {}
     for name, (first, second) in cases.items():
         net = Chain(first, second)
         with record() as trace:
             o = net(x)
-        found[name] = trace.counts()
+        counts[name] = trace.counts()
         if get_rank() == 0:
             print(f"{name}: {trace.counts()}; O is {o}")
-    return found
+    return counts
 
 
 if __name__ == "__main__":

@@ -26,8 +26,8 @@ def main():
     """The slice of each rank by the three layouts, the two strategies, and the rank's part of an operator's result."""
     numbers = [[strategy.shard_index(rank) for rank in range(8)] for (strategy,) in CASES]
     if get_rank() == 0:
-        for found in numbers:
-            print("slice of each rank:", *found)
+        for row in numbers:
+            print("slice of each rank:", *row)
     results = []
     for in_strategy in (full, ((2, 1, 2, 2, 1),), ((2, 1, 1, 2, 1),)):
         x = X if in_strategy is full else X.reshape(2, 1, 2, 2, 1)

@@ -84,10 +84,10 @@ if __name__ == "__main__":
     parser.add_argument("settings", nargs="*", help=", ".join(SETTINGS))
     parser.add_argument("--data", help="a folder with MNIST's files, at least 1632 rows")
     parser.add_argument("--last", type=int, default=50, help="the last step")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        if given.data is None:
+        if arguments.data is None:
             mnist_files.write(folder)
-        os.environ["DATA_PATH"] = given.data or folder
-        for line in table(given.settings or SETTINGS, given.last):
+        os.environ["DATA_PATH"] = arguments.data or folder
+        for line in table(arguments.settings or SETTINGS, arguments.last):
             print(line, flush=True)

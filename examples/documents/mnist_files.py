@@ -77,5 +77,5 @@ if __name__ == "__main__":
     parser.add_argument("folder")
     parser.add_argument("--count", type=int, default=1632)
     parser.add_argument("--seed", type=int, default=1)
-    given = parser.parse_args()
-    write(given.folder, "train", given.count, given.seed)
+    options = parser.parse_args()
+    write(options.folder, "train", options.count, options.seed)

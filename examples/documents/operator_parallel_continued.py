@@ -77,8 +77,8 @@ def tutorial(steps=12):
     for image, label in data_set.take(steps):
         losses.append(float(parallel_net(image, label)))
     for image, label in data_set.take(4):
-        found = mint.argmax(net(image), dim=1).asnumpy()
-        right, seen = right + int((found == label).sum()), seen + len(label)
+        predictions = mint.argmax(net(image), dim=1).asnumpy()
+        right, seen = right + int((predictions == label).sum()), seen + len(label)
     kept = {p.name: p.layout.cuts for p in net.trainable_params()}
     return losses, right / seen, kept
 

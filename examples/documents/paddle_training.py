@@ -16,7 +16,7 @@ import spmdsim.dialects.paddle.distributed.fleet as fleet
 WORDS, WIDTH, HIDDEN = 8, 8, 32
 
 
-def given(name, shape):
+def parameter(name, shape):
     """A parameter's name and first values."""
     rng = np.random.default_rng(sum(map(ord, name[-4:])))
     values = (rng.standard_normal(shape) / shape[0] ** 0.5).astype("float32")
@@ -27,17 +27,17 @@ def split_network(ids):
     parts = paddle.distributed.get_world_size()
     split = paddle.distributed.split
     emb_out = split(ids, (WORDS, WIDTH), operation="embedding", num_partitions=parts,
-                    weight_attr=given("split_emb", (WORDS, WIDTH)))  # fmt: skip
+                    weight_attr=parameter("split_emb", (WORDS, WIDTH)))  # fmt: skip
     hidden = split(emb_out, (WIDTH, HIDDEN), operation="linear", axis=1, num_partitions=parts, gather_out=False,
-                   weight_attr=given("split_up_w", (WIDTH, HIDDEN)))  # fmt: skip
+                   weight_attr=parameter("split_up_w", (WIDTH, HIDDEN)))  # fmt: skip
     return split(paddle.nn.functional.relu(hidden), (HIDDEN, WORDS), operation="linear", axis=0,
-                 num_partitions=parts, weight_attr=given("split_down", (HIDDEN, WORDS)))  # fmt: skip
+                 num_partitions=parts, weight_attr=parameter("split_down", (HIDDEN, WORDS)))  # fmt: skip
 
 
 def single_network(ids):
-    embedding = paddle.nn.Embedding(WORDS, WIDTH, weight_attr=given("single_emb", (WORDS, WIDTH)))
-    up = paddle.nn.Linear(WIDTH, HIDDEN, weight_attr=given("single_up_w", (WIDTH, HIDDEN)))
-    down = paddle.nn.Linear(HIDDEN, WORDS, weight_attr=given("single_down", (HIDDEN, WORDS)))
+    embedding = paddle.nn.Embedding(WORDS, WIDTH, weight_attr=parameter("single_emb", (WORDS, WIDTH)))
+    up = paddle.nn.Linear(WIDTH, HIDDEN, weight_attr=parameter("single_up_w", (WIDTH, HIDDEN)))
+    down = paddle.nn.Linear(HIDDEN, WORDS, weight_attr=parameter("single_down", (HIDDEN, WORDS)))
     return down(paddle.nn.functional.relu(up(embedding(ids))))
 
 

@@ -68,18 +68,18 @@ def sorts(here: MPIWorld, shrink: int, count: int = 10**7, in_heat_too: bool = F
         comm.Allgather(mine[np.arange(size) * len(mine) // size], samples)
         pivots = np.sort(samples, axis=None)[size // 2 :: size][1:]
         cuts = np.concatenate([[0], np.searchsorted(mine, pivots), [len(mine)]])
-        given, taken = np.diff(cuts), np.empty(size, np.int64)
-        comm.Alltoall(given, taken)
+        sent, taken = np.diff(cuts), np.empty(size, np.int64)
+        comm.Alltoall(sent, taken)
         came = np.empty(taken.sum())
-        comm.Alltoallv((mine, given), (came, taken))
+        comm.Alltoallv((mine, sent), (came, taken))
         came.sort(kind="stable")  # merges runs
         return came
 
     def check(way: Callable[[], Any]) -> None:
-        found = way()
-        found = found.larray.numpy() if hasattr(found, "larray") else found
-        assert (found[:-1] <= found[1:]).all()
-        ends = comm.allgather((found[0], found[-1], len(found)))
+        ordered = way()
+        ordered = ordered.larray.numpy() if hasattr(ordered, "larray") else ordered
+        assert (ordered[:-1] <= ordered[1:]).all()
+        ends = comm.allgather((ordered[0], ordered[-1], len(ordered)))
         assert all(a[1] <= b[0] for a, b in pairwise(ends)) and sum(e[2] for e in ends) == x.size
 
     ways: Ways = {"by hand": by_hand, "spmdsim": lambda: ops.sort(x).local()}
@@ -153,10 +153,10 @@ def transforms(here: MPIWorld, shrink: int) -> Ways:
     high, n = part.shape
 
     def by_hand() -> np.ndarray:
-        found = np.fft.fft(part, axis=1)
-        given = np.ascontiguousarray(found.reshape(high, ranks, n // ranks).swapaxes(0, 1))
-        taken = np.empty_like(given)
-        comm.Alltoall(given, taken)
+        spectrum = np.fft.fft(part, axis=1)
+        sent = np.ascontiguousarray(spectrum.reshape(high, ranks, n // ranks).swapaxes(0, 1))
+        taken = np.empty_like(sent)
+        comm.Alltoall(sent, taken)
         return np.fft.fft(taken.reshape(n, n // ranks), axis=0)
 
     ways: Ways = {"by hand": by_hand, "spmdsim": lambda: fft.fft2(x).local(), **in_heat.transform(part)}
@@ -191,9 +191,9 @@ def iterations(here: MPIWorld, shrink: int) -> Ways:
         alpha = before / dot(mine, image)
         x = np.zeros_like(mine) + alpha * mine
         rest = mine - alpha * image
-        found: np.ndarray = rest + dot(rest, rest) / before * mine
-        assert len(x) == len(found)
-        return found
+        next_direction: np.ndarray = rest + dot(rest, rest) / before * mine
+        assert len(x) == len(next_direction)
+        return next_direction
 
     zeros = Tensor.zeros((n,), layout=right.layout, world=here)
 
@@ -215,8 +215,8 @@ def iterations(here: MPIWorld, shrink: int) -> Ways:
     for way in ("spmdsim", "spmdsim, compiled"):
         np.testing.assert_allclose(ways[way](), by_hand(), rtol=1e-9)
     if "Heat" in ways:
-        found = Tensor.from_global(in_heat.whole(ways["Heat"]()), right.layout, here).local()
-        np.testing.assert_allclose(found, by_hand(), rtol=1e-9)
+        solution = Tensor.from_global(in_heat.whole(ways["Heat"]()), right.layout, here).local()
+        np.testing.assert_allclose(solution, by_hand(), rtol=1e-9)
     return ways
 
 

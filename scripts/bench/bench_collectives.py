@@ -49,9 +49,9 @@ def cases(world, count):
         lambda: comm.Allgather(row, taken),
     )
     cube = np.ones((n, n, count // n), np.float32)
-    mine, got = cube[:, 0].copy(), np.empty((n, count // n), np.float32)
+    mine, received = cube[:, 0].copy(), np.empty((n, count // n), np.float32)
     step = Step("all_to_all", ("x",), mesh(None, "x", None), mesh("x", None, None), cube.shape)
-    yield "all_to_all", step, mine.reshape(n, 1, -1), lambda: comm.Alltoall(mine, got)
+    yield "all_to_all", step, mine.reshape(n, 1, -1), lambda: comm.Alltoall(mine, received)
 
 
 def main() -> None:
@@ -66,10 +66,10 @@ def main() -> None:
                 "world": lambda step=step, shard=shard: world.run(step, [shard]),
                 "own source": lambda step=step, shard=own: world.run(step, [shard]),
             }
-            found = paired(MPI.COMM_WORLD, ways)
+            times = paired(MPI.COMM_WORLD, ways)
             case = f"{name}, {size_text(nbytes)}"
-            note = f"mpi4py {found['mpi4py'] * 1e6:.1f} us; from the world's own array {found['own source'] * 1e6:.1f}"
-            beside_hand("collectives", "mpi4py", case, found, ("world", "mpi4py"), nbytes, note)
+            note = f"mpi4py {times['mpi4py'] * 1e6:.1f} us; from the world's own array {times['own source'] * 1e6:.1f}"
+            beside_hand("collectives", "mpi4py", case, times, ("world", "mpi4py"), nbytes, note)
     world.close()
 
 

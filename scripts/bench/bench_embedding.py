@@ -54,19 +54,19 @@ def lookups(here: MPIWorld, ids: Tensor, table: Tensor, scattered: bool) -> Ways
     )
     counts = [width * out.local_shape((tokens, width), r)[0] for r in range(size)]
 
-    def add_up(found: np.ndarray, total: np.ndarray) -> np.ndarray:
+    def add_up(vectors: np.ndarray, total: np.ndarray) -> np.ndarray:
         if scattered:
-            comm.Reduce_scatter(found, total, counts)
+            comm.Reduce_scatter(vectors, total, counts)
         else:
-            comm.Allreduce(found, total)
+            comm.Allreduce(vectors, total)
         return total
 
     def by_hand() -> np.ndarray:
         """Zeros where another rank holds the row, and one reduction."""
         held = (numbers >= start) & (numbers < stop)
-        found = np.zeros((tokens, width), np.float32)
-        found[held] = part[numbers[held] - start]
-        return add_up(found, np.empty_like(summed))
+        vectors = np.zeros((tokens, width), np.float32)
+        vectors[held] = part[numbers[held] - start]
+        return add_up(vectors, np.empty_like(summed))
 
     def carefully() -> np.ndarray:
         """The same into buffers that are kept."""
@@ -76,8 +76,8 @@ def lookups(here: MPIWorld, ids: Tensor, table: Tensor, scattered: bool) -> Ways
         return add_up(mine, summed)
 
     def ours(rows: str = "all") -> np.ndarray:
-        found: np.ndarray = ops.embedding(ids, table, out, rows=rows).local()
-        return found
+        vectors: np.ndarray = ops.embedding(ids, table, out, rows=rows).local()
+        return vectors
 
     def shared(rows: str = "all") -> np.ndarray:
         with here.use(replicated="shared"):
@@ -121,8 +121,8 @@ def split_gradients(here: MPIWorld, ids: Tensor, table: Tensor) -> Ways:
         weights.grad = None
         results[rows].backward(slope, retain_graph=True)
         assert weights.grad is not None
-        found: np.ndarray = weights.grad.local()
-        return found
+        slopes: np.ndarray = weights.grad.local()
+        return slopes
 
     ways: Ways = {
         "by hand": by_hand,

@@ -49,8 +49,8 @@ def main() -> None:
         for _ in range(rounds):
             for name, what in CASES.items():
                 times[name].append(once(what, bytecode))
-    for name, found in times.items():
-        row("processor time beyond numpy and mpi4py", name, estimate(found).times(1e3), "ms")
+    for name, samples in times.items():
+        row("processor time beyond numpy and mpi4py", name, estimate(samples).times(1e3), "ms")
 
 
 if __name__ == "__main__":

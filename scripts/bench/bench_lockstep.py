@@ -35,8 +35,8 @@ def works(ranks: int) -> tuple[Callable[[], np.ndarray], Callable[[], np.ndarray
 
     def ours() -> np.ndarray:
         y = ops.relu(ops.matmul(x, w))
-        found: np.ndarray = ops.matmul(x, y, transpose_a=True).to(whole).shards[0]
-        return found
+        reduced: np.ndarray = ops.matmul(x, y, transpose_a=True).to(whole).shards[0]
+        return reduced
 
     def local() -> np.ndarray:
         products = [part @ weight for part in parts]
@@ -64,9 +64,9 @@ def peak(ranks: int, which: int) -> float:
         os._exit(0)
     os.close(writing)
     with os.fdopen(reading) as answer:
-        found = float(answer.read())
+        mebibytes = float(answer.read())
     os.waitpid(child, 0)
-    return found
+    return mebibytes
 
 
 def main() -> None:

@@ -39,15 +39,15 @@ def main() -> None:
     before = peak()
 
     def step(name: str, most: float) -> None:
-        found = max(world.gather_objects([peak() - before]))
+        mebibytes = max(world.gather_objects([peak() - before]))
         group = "peak memory of a large matrix, in shards"
         row(
             group,
             f"{name}, {n * n * 4 / (1 << 30):.2f} GiB",
-            found / shard,
+            mebibytes / shard,
             "",
             most=most,
-            note=f"{found:.0f} MiB",
+            note=f"{mebibytes:.0f} MiB",
         )
 
     x = Tensor.from_global(numbers, mesh("x", None), world, shape=(n, n), dtype=np.float32)

@@ -109,10 +109,10 @@ def plain_numpy(n: int) -> float:
     env = {k: v for k, v in os.environ.items() if not k.endswith("_NUM_THREADS")}
     # Not a rank of this job: it must not look like one.
     env = {k: v for k, v in env.items() if not k.startswith(("OMPI_", "PMIX_", "PMI_", "PRTE_"))}
-    found = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", NUMPY, str(n)], env=env, capture_output=True, text=True, check=True
     )
-    return float(found.stdout)
+    return float(process.stdout)
 
 
 def overhead() -> None:

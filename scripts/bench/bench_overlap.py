@@ -97,16 +97,16 @@ for _name in ("Alltoallv", "Ialltoallv"):
     _limit(_name, _blocks)
 for _name in ("Allgather", "Allgatherv", "Iallgather", "Iallgatherv", "Alltoall"):
     _limit(_name, _gathered)
-_limit("Allreduce", lambda given, taken, size: 2 * given.nbytes * (size - 1) / size)
-_limit("Reduce_scatter", lambda given, taken, size: taken.nbytes * (size - 1))
+_limit("Allreduce", lambda sent, taken, size: 2 * sent.nbytes * (size - 1) / size)
+_limit("Reduce_scatter", lambda sent, taken, size: taken.nbytes * (size - 1))
 
 
 def world() -> MPIWorld:
     """A world whose groups talk over the link."""
     here = MPIWorld()
     usual = here._comms._create
-    for known, comm in here._comms._made.items():
-        here._comms._made[known] = Limited.of(comm, comm.tally)
+    for key, comm in here._comms._made.items():
+        here._comms._made[key] = Limited.of(comm, comm.tally)
     here._comms._create = lambda ranks: Limited.of(usual(ranks), here._tally)  # type: ignore[method-assign]
     return here
 

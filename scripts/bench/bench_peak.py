@@ -61,31 +61,31 @@ def peak(tensor: Tensor, layout: Layout, libc: ctypes.CDLL) -> int:
 
 
 def main() -> None:
-    many, seed = (int(given) for given in (*sys.argv[1:], *("70", "0")[len(sys.argv) - 1 :]))
+    many, seed = (int(argument) for argument in (*sys.argv[1:], *("70", "0")[len(sys.argv) - 1 :]))
     libc = ctypes.CDLL(None)
     libc.mallopt(MAPPED, 128 * 1024)
     chance, world, ratios = random.Random(seed), MPIWorld(), []
     while len(ratios) < many:
         src, dst = random_layout(chance, world.size, True), random_layout(chance, world.size, False)
         dtype = np.dtype(chance.choice(("f4", "i2", "f2")))
-        found = plan(src, dst, SHAPE, dtype)
-        if not found.steps:
+        route = plan(src, dst, SHAPE, dtype)
+        if not route.steps:
             continue
         meta = Meta.of(src, SHAPE, dtype)
         tensor = Tensor(world, meta, [np.ones(src.local_shape(SHAPE, world.rank), meta.held)])
         measured = max(world.gather_objects([peak(tensor, dst, libc)]))
-        ratios.append(found.peak_nbytes / measured)
+        ratios.append(route.peak_nbytes / measured)
         if world.rank == 0:
-            told = f"{ratios[-1]:6.2f}  {found.peak_nbytes / MIB:6.1f}  {measured / MIB:6.1f} MiB"
-            names = ", ".join(step.collective for step in found.steps)
+            told = f"{ratios[-1]:6.2f}  {route.peak_nbytes / MIB:6.1f}  {measured / MIB:6.1f} MiB"
+            names = ", ".join(step.collective for step in route.steps)
             print(f"{told}  {dtype.name:8} {src} -> {dst}: {names}", flush=True)
     near = sum(abs(ratio - 1) <= WITHIN for ratio in ratios)
-    found = Estimate(float(np.median(ratios)), min(ratios), max(ratios))
+    estimate = Estimate(float(np.median(ratios)), min(ratios), max(ratios))
     note = f"within {WITHIN:.0%} in {near} of {many}"
     row(
         "peak memory of redistributions, what plans say over what was resident",
         "median, least, most",
-        found,
+        estimate,
         note=note,
     )
     world.close()

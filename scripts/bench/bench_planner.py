@@ -113,7 +113,7 @@ def cold(
 def sampled(ranks: int, count: int, seed: int) -> dict[str, list[tuple[Layout, Layout, Shape]]]:
     """Per class of pairs some of them."""
     pick = random.Random(seed)
-    found = {}
+    pairs_of = {}
     for ndim, pending, unlike in product((1, 2, 3), (False, True), (False, True)):
         sources = {mesh: every_layout(mesh, ndim, partial=True) for mesh in every_mesh(ranks)}
         targets = {mesh: every_layout(mesh, ndim) for mesh in sources}
@@ -127,8 +127,8 @@ def sampled(ranks: int, count: int, seed: int) -> dict[str, list[tuple[Layout, L
             for shape in SHAPES[ndim]
         ]
         name = f"{ndim}-D {'pending' if pending else 'placed'}, {'two meshes' if unlike else 'one mesh'}"
-        found[name] = pick.sample(pairs, min(count, len(pairs)))
-    return found
+        pairs_of[name] = pick.sample(pairs, min(count, len(pairs)))
+    return pairs_of
 
 
 def planner_table(ranks: int, count: int, seed: int, first: bool, repeats: int, worst: int) -> None:
@@ -139,8 +139,8 @@ def planner_table(ranks: int, count: int, seed: int, first: bool, repeats: int, 
         for name, machine in MACHINES.items():
             times = [cold(src, dst, shape, machine, first, repeats) for src, dst, shape in pairs]
             slow += [(t, f"{src} -> {dst} {shape} {name}") for t, (src, dst, shape) in zip(times, pairs)]
-            found = Estimate(quantile(times, 0.5), min(times), max(times))
-            row(f"{group}: median, least and longest", f"{what}, machine {name}", found, "ms")
+            estimate = Estimate(quantile(times, 0.5), min(times), max(times))
+            row(f"{group}: median, least and longest", f"{what}, machine {name}", estimate, "ms")
     every = [time for time, _ in slow]
     note = f"{len(slow):,} plans: median {quantile(every, 0.5):.2f}, longest {max(every):.2f} ms"
     row(group, "99th percentile", quantile(every, 0.99), "ms", most=1.0, others=neighbours.cores(), note=note)
@@ -169,14 +169,14 @@ def exchange_table(repeats: int) -> None:
             for rank in range(1000, 1001 + repeats):
                 gc.collect()
                 start = time.thread_time()
-                found = what(src, dst, shape, rank)
+                transfers = what(src, dst, shape, rank)
                 times.append((time.thread_time() - start) * 1e3)
             objects = []
             for _ in range(repeats):
                 start = time.thread_time()
-                made = iter(found)
+                iterator = iter(transfers)
                 objects.append((time.thread_time() - start) * 1e3)
-                del made  # forgetting them is no part of it
+                del iterator  # forgetting them is no part of it
             case, others = f"{name}, {what.__name__}", neighbours.cores()
             row(group, f"{case}, first", times[0], "ms", others=others)
             row(group, f"{case}, next", min(times[1:]), "ms", others=others)

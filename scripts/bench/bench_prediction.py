@@ -101,11 +101,11 @@ def drawn(name: str, ranks: int, machine: Machine, count: int, seed: int) -> lis
     return [ordered[round(k * (len(ordered) - 1) / (count - 1))] for k in range(count)]
 
 
-def step(name: str, found: SearchResult, here: MPIWorld) -> Callable[[], None]:
+def step(name: str, result: SearchResult, here: MPIWorld) -> Callable[[], None]:
     """One forward and backward pass with these strategies, on tensors that are there already."""
     program, inputs, parameters = PROGRAMS[name]
-    tensors = place(found, here, arguments({**inputs, **parameters}))
-    applied = Applied(found)
+    tensors = place(result, here, arguments({**inputs, **parameters}))
+    applied = Applied(result)
 
     def run() -> None:
         applied.position = 0
@@ -113,7 +113,7 @@ def step(name: str, found: SearchResult, here: MPIWorld) -> Callable[[], None]:
             tensor.grad = None
         with watching(applied):
             loss = program(**tensors)
-        backward(loss, merge=found.settings.merges)
+        backward(loss, merge=result.settings.merges)
 
     return run
 
@@ -162,15 +162,15 @@ def main() -> int:
     machine = here.comm.bcast(machine)
     worst = 1.0
     for name in PROGRAMS:
-        found = drawn(name, here.size, machine, arguments_.strategies, arguments_.seed)
+        results = drawn(name, here.size, machine, arguments_.strategies, arguments_.seed)
         neighbours = Neighbours(here.comm)
-        seconds = measured([step(name, one, here) for one in found], here, arguments_.rounds)
+        seconds = measured([step(name, one, here) for one in results], here, arguments_.rounds)
         others = neighbours.cores()
-        predicted = [one.seconds for one in found]
+        predicted = [one.seconds for one in results]
         agreement = correlation(predicted, seconds)
         worst = min(worst, agreement)
         best = seconds[int(np.argmin(predicted))] / min(seconds)
-        note = f"{len(found)} strategies; the one predicted best takes {best:.2f} of the best one's time"
+        note = f"{len(results)} strategies; the one predicted best takes {best:.2f} of the best one's time"
         group = "rank correlation of predicted and measured times"
         row(group, name, agreement, "", least=arguments_.least, others=others, note=note)
         if here.rank == 0 and arguments_.table:

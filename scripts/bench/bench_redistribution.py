@@ -44,13 +44,13 @@ class Hand:
             self.comm.Alltoall(self.packed, self.column)
 
         sent = [self._box(self.slab.shape, (self.rows, self.rows), (0, k * self.rows)) for k in range(self.p)]
-        got = [
+        received = [
             self._box(self.column.shape, (self.rows, self.rows), (k * self.rows, 0)) for k in range(self.p)
         ]
         ones, zeros = [1] * self.p, [0] * self.p
 
         def typed():
-            self.comm.Alltoallw([self.slab, ones, zeros, sent], [self.column, ones, zeros, got])
+            self.comm.Alltoallw([self.slab, ones, zeros, sent], [self.column, ones, zeros, received])
 
         return {"pack": pack, "types": typed}
 
@@ -103,7 +103,7 @@ class Hand:
         """Any two layouts with whole blocks: Alltoallw with subarray types, and pack with messages."""
         shape, me = (self.n, self.n), self.comm.rank
         boxes = [[layout.bounds(shape, r) for r in range(self.p)] for layout in (src, dst)]
-        given, taken = (np.ones([b - a for a, b in side[me]], np.float32) for side in boxes)
+        sent, taken = (np.ones([b - a for a, b in side[me]], np.float32) for side in boxes)
         types: list[list[MPI.Datatype]] = [[], []]
         counts: list[list[int]] = [[], []]
         slots = []
@@ -116,7 +116,7 @@ class Hand:
                 sizes = [h - lo for lo, h in zip(low, high)]
                 empty = min(sizes) <= 0
                 starts = [lo - a for lo, (a, _) in zip(low, own)]
-                local = given.shape if side == 0 else taken.shape
+                local = sent.shape if side == 0 else taken.shape
                 types[side].append(MPI.FLOAT if empty else self._box(local, sizes, starts))
                 counts[side].append(0 if empty else 1)
                 row.append(None if empty else tuple(slice(s, s + k) for s, k in zip(starts, sizes)))
@@ -124,7 +124,7 @@ class Hand:
         zeros = [0] * self.p
 
         def typed():
-            self.comm.Alltoallw([given, counts[0], zeros, types[0]], [taken, counts[1], zeros, types[1]])
+            self.comm.Alltoallw([sent, counts[0], zeros, types[0]], [taken, counts[1], zeros, types[1]])
 
         def messages():
             landings, requests = [], []
@@ -135,14 +135,14 @@ class Hand:
                     requests.append(self.comm.Irecv(landing, peer))
             for peer, (part, into) in enumerate(slots):
                 if part is not None and peer != me:
-                    requests.append(self.comm.Isend(given[part].copy(), peer))
+                    requests.append(self.comm.Isend(sent[part].copy(), peer))
                 elif part is not None and into is not None:
-                    taken[into] = given[part]
+                    taken[into] = sent[part]
             MPI.Request.Waitall(requests)
             for into, landing in landings:
                 taken[into] = landing
 
-        return given, {"types": typed, "messages": messages}
+        return sent, {"types": typed, "messages": messages}
 
     @staticmethod
     def _box(shape, sizes, starts) -> MPI.Datatype:
@@ -180,19 +180,19 @@ def main() -> None:
     mesh = Mesh((2, p // 2), ("a", "b")) if p > 2 and p % 2 == 0 else Mesh((p,), ("a",))
     for n in sizes:
         hand = Hand(comm, n)
-        for name, src, dst, given, ways in cases(mesh, hand):
-            tensor = Tensor.from_local(given, src, world)
+        for name, src, dst, local, ways in cases(mesh, hand):
+            tensor = Tensor.from_local(local, src, world)
             by_hand = list(ways)
             ways["to"] = lambda tensor=tensor, dst=dst: tensor.to(dst)
             if dst == dst.replicated(dst.mesh, 2) and src != dst:
                 ways["shared"] = lambda tensor=tensor, dst=dst: shared(world, tensor, dst)
-            found = paired(comm, ways)
-            best = found.best(by_hand)
+            times = paired(comm, ways)
+            best = times.best(by_hand)
             case = f"{name}, {n} x {n}"
-            note = f"by hand: {best} {found[best] * 1e6:.1f} us"
-            if "shared" in found:
-                note += f"; one copy per node {found['shared'] * 1e6:.1f}"
-            beside_hand("redistribution", "the best by hand", case, found, ("to", best), n * n * 4, note)
+            note = f"by hand: {best} {times[best] * 1e6:.1f} us"
+            if "shared" in times:
+                note += f"; one copy per node {times['shared'] * 1e6:.1f}"
+            beside_hand("redistribution", "the best by hand", case, times, ("to", best), n * n * 4, note)
     world.close()
 
 

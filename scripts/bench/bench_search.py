@@ -28,12 +28,12 @@ from spmdsim.tensor import Tensor
 
 
 def best(work: Callable[[], object], repeats: int = 3) -> float:
-    found = float("inf")
+    least = float("inf")
     for _ in range(repeats):
         start = time.perf_counter()
         work()
-        found = min(found, time.perf_counter() - start)
-    return found
+        least = min(least, time.perf_counter() - start)
+    return least
 
 
 def layers_for(operators: int) -> int:

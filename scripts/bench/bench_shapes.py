@@ -22,9 +22,9 @@ from spmdsim.core.tensor import interned
 
 def cached() -> dict[str, int]:
     """Entries of all caches of functions, by name, the largest first."""
-    found = {f"{one.__module__}.{getattr(one, '__name__', one.__wrapped__)}": one.cache_info().currsize for one in gc.get_objects()
+    sizes = {f"{one.__module__}.{getattr(one, '__name__', one.__wrapped__)}": one.cache_info().currsize for one in gc.get_objects()
              if isinstance(one, functools._lru_cache_wrapper)}  # fmt: skip
-    return dict(sorted(found.items(), key=lambda pair: -pair[1]))
+    return dict(sorted(sizes.items(), key=lambda pair: -pair[1]))
 
 
 def run(world: LockStep, number: int, shapes: int) -> int:

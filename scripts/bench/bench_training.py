@@ -141,9 +141,9 @@ def mlp(here: MPIWorld, rows: int, width: int, hidden: int) -> Ways:
 
     hand()
     ours()
-    for name, expected, found in (("dx", dtotal, a), ("dw1", g1, up), ("dw2", g2, down)):
-        assert found.grad is not None
-        np.testing.assert_allclose(found.grad.shards[0], expected, rtol=1e-3, atol=1e-3, err_msg=name)
+    for name, expected, operand in (("dx", dtotal, a), ("dw1", g1, up), ("dw2", g2, down)):
+        assert operand.grad is not None
+        np.testing.assert_allclose(operand.grad.shards[0], expected, rtol=1e-3, atol=1e-3, err_msg=name)
     return {"hand": hand, "ours": ours}
 
 

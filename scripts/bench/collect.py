@@ -76,15 +76,15 @@ def main() -> int:
     folder = ROOT / "results" if options.quick else SPEED
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"{name}.json"
-    known = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {"runs": []}
-    known["machine"] = _machine()
+    record = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {"runs": []}
+    record["machine"] = _machine()
     began, runs = time.time(), []
     with _busy(options.busy):
         for kind, python, kernel, bench, ranks in _jobs(options):
             runs.append(_run(options, kind, python, kernel, bench, ranks))
-            known["runs"] = [one for one in known["runs"] if _key(one) != _key(runs[-1])] + [runs[-1]]
-            file.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
-    file.with_suffix(".md").write_text(_markdown(known), encoding="utf-8")
+            record["runs"] = [one for one in record["runs"] if _key(one) != _key(runs[-1])] + [runs[-1]]
+            file.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    file.with_suffix(".md").write_text(_markdown(record), encoding="utf-8")
     print(f"\n{_shown(file)}, {_shown(file.with_suffix('.md'))}: {time.time() - began:.0f} s")
     if not options.quick:
         _write_readme()
@@ -149,8 +149,8 @@ def _run(
     }
     if kernel != "native":
         environment["OPENBLAS_CORETYPE"] = kernel
-    given = (bench.quick if options.quick else None) or bench.options
-    script = [str(ROOT / "scripts" / "bench" / f"bench_{bench.name}.py"), *given]
+    settings = (bench.quick if options.quick else None) or bench.options
+    script = [str(ROOT / "scripts" / "bench" / f"bench_{bench.name}.py"), *settings]
     launch = [] if ranks == 1 else ["-m", "spmdsim", "launch", "-n", str(ranks)]
     said = f"{bench.name}, " + (f"{ranks} ranks of {kind}" if ranks > 1 else "one process")
     print(f"\n== {said}{f', kernels {kernel}' if kernel != 'native' else ''}", flush=True)
@@ -201,8 +201,8 @@ def _commit() -> str:
 def _machine() -> dict[str, Any]:
     """What does not change while benches run."""
     code = "import json, numpy, threadpoolctl; print(json.dumps([numpy.__version__, threadpoolctl.threadpool_info()]))"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    version, pools = json.loads(found.stdout) if not found.returncode else ("?", [])
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    version, pools = json.loads(process.stdout) if not process.returncode else ("?", [])
     blas = [
         f"{one.get('internal_api')} {one.get('version')}, kernels {one.get('architecture')}" for one in pools
     ]
@@ -224,17 +224,17 @@ def _state() -> dict[str, Any]:
 def _processor() -> str:
     """The processor's name, and its model where the name is a virtual machine's."""
     info = _text("/proc/cpuinfo")
-    found = {key: m[1].strip() for key in ("model name", "model", "cpu family")
+    fields = {key: m[1].strip() for key in ("model name", "model", "cpu family")
              if (m := re.search(rf"^{key}\s*: (.*)$", info, re.MULTILINE))}  # fmt: skip
-    name = found.get("model name") or platform.processor() or platform.machine()
+    name = fields.get("model name") or platform.processor() or platform.machine()
     return re.sub(r"\((R|TM)\)| CPU|Processor", "", name).strip() + (
-        f" model {found['model']}" if "model" in found else ""
+        f" model {fields['model']}" if "model" in fields else ""
     )
 
 
 def _memory() -> int:
-    found = re.search(r"^MemTotal:\s*(\d+)", _text("/proc/meminfo"), re.MULTILINE)
-    return round(int(found[1]) / (1 << 20)) if found else 0
+    match = re.search(r"^MemTotal:\s*(\d+)", _text("/proc/meminfo"), re.MULTILINE)
+    return round(int(match[1]) / (1 << 20)) if match else 0
 
 
 def _text(path: str) -> str:
@@ -274,9 +274,9 @@ def _verdict(runs: list[dict[str, Any]]) -> int:
     return int(bool(missed or broken or not judged))
 
 
-def _markdown(known: dict[str, Any]) -> str:
+def _markdown(record: dict[str, Any]) -> str:
     """All rows of one machine."""
-    machine = known["machine"]
+    machine = record["machine"]
     about = ", ".join(f"{key} {value}" for key, value in machine.items() if not isinstance(value, list))
     lines = [
         f"# {machine['processor']}, {machine['cores']} cores",
@@ -284,7 +284,7 @@ def _markdown(known: dict[str, Any]) -> str:
         f"{about}; {'; '.join(machine['blas'])}.",
         "",
     ]
-    for run in known["runs"]:
+    for run in record["runs"]:
         job = f"{run['ranks']} ranks of {run['mpi']}" if run["mpi"] else "one process"
         busy = ", one core busy" if run["busy"] else ""
         state = f"load {run['before']['load']} before, {run['after']['load']} after"
@@ -318,13 +318,13 @@ def _write_readme() -> int:
 def _readme(machines: list[dict[str, Any]]) -> str:
     """A line per group and unit with a goal: the ranges over its cases and over the machines."""
     groups: dict[tuple[str, str], list[tuple[dict[str, Any], dict[str, Any]]]] = {}
-    for known in machines:
-        for run in known["runs"]:
+    for record in machines:
+        for run in record["runs"]:
             for one in run["rows"]:
                 if passed(one) is not None:
                     groups.setdefault((one["group"], one["unit"]), []).append((run, one))
     names = ", ".join(f"{one['machine']['processor']} ({one['machine']['cores']} cores)" for one in machines)
-    runs = [run for known in machines for run in known["runs"]]
+    runs = [run for record in machines for run in record["runs"]]
     if any(run["busy"] or run["kernel"] != "native" for run in runs):
         names += ", some benches again with other BLAS kernels or one core busy"
     lines = [

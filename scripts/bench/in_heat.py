@@ -19,9 +19,9 @@ def heat() -> Any:
         return None
 
 
-def whole(found: Any) -> np.ndarray:
+def whole(array_of: Any) -> np.ndarray:
     """A result on every rank."""
-    array: np.ndarray = found.resplit(None).larray.numpy()
+    array: np.ndarray = array_of.resplit(None).larray.numpy()
     return array
 
 
@@ -29,9 +29,9 @@ def _of_pieces(part: np.ndarray) -> Any:
     return heat().array(part.copy(), is_split=0)  # torch warns of arrays that are only read
 
 
-def _values(found: Any) -> Any:
+def _values(result: Any) -> Any:
     """Of what a sort gives the values; older versions give the places, too."""
-    return found[0] if isinstance(found, tuple) else found
+    return result[0] if isinstance(result, tuple) else result
 
 
 def sort(part: np.ndarray) -> dict[str, Callable[[], Any]]:

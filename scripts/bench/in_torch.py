@@ -38,10 +38,10 @@ def start() -> Torch | None:
 
 def mlp(rows: int, width: int, hidden: int) -> dict[str, Callable[[], object]]:
     """A column-parallel and a row-parallel product with a ReLU between, forward and backward."""
-    found = start()
-    if found is None:
+    torch_parts = start()
+    if torch_parts is None:
         return {}
-    torch, laid, mesh = found
+    torch, laid, mesh = torch_parts
 
     def laid_out(shape: tuple[int, int], placement: object) -> Any:
         return laid.distribute_tensor(torch.randn(shape), mesh, [placement]).requires_grad_()
@@ -60,17 +60,17 @@ def mlp(rows: int, width: int, hidden: int) -> dict[str, Callable[[], object]]:
 
 def embedding(ids: Any, rows: int, width: int, scattered: bool) -> dict[str, Callable[[], object]]:
     """A table split by rows, looked up by ids that every rank has."""
-    found = start()
-    if found is None:
+    torch_parts = start()
+    if torch_parts is None:
         return {}
-    torch, laid, mesh = found
+    torch, laid, mesh = torch_parts
     placements = [laid.Shard(0) if scattered else laid.Replicate()]
     table = laid.distribute_tensor(torch.randn(rows, width), mesh, [laid.Shard(0)])
     numbers = laid.distribute_tensor(torch.from_numpy(ids), mesh, [laid.Replicate()])
 
     def look_up() -> object:
         with torch.no_grad():
-            found = torch.nn.functional.embedding(numbers, table).redistribute(mesh, placements)
-            return found.to_local()
+            pieces = torch.nn.functional.embedding(numbers, table).redistribute(mesh, placements)
+            return pieces.to_local()
 
     return {"DTensor": look_up}

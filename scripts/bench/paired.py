@@ -62,7 +62,7 @@ class Times(dict[str, float]):
 
     def __init__(self, rounds: dict[str, list[float]], others: float) -> None:
         pick = min if _least() else statistics.median
-        super().__init__({name: pick(found) for name, found in rounds.items()})
+        super().__init__({name: pick(samples) for name, samples in rounds.items()})
         self.rounds, self.others = rounds, others
 
     def best(self, names: Iterable[str]) -> str:
@@ -71,13 +71,13 @@ class Times(dict[str, float]):
 
     def ratio(self, one: str, other: str) -> Estimate:
         """One way's time over another's, round by round."""
-        found = estimate(a / b for a, b in zip(self.rounds[one], self.rounds[other]))
-        return found._replace(value=self[one] / self[other]) if _least() else found
+        ratio_ = estimate(a / b for a, b in zip(self.rounds[one], self.rounds[other]))
+        return ratio_._replace(value=self[one] / self[other]) if _least() else ratio_
 
     def above(self, one: str, other: str) -> Estimate:
         """Seconds of one way beyond another's, round by round."""
-        found = estimate(a - b for a, b in zip(self.rounds[one], self.rounds[other]))
-        return found._replace(value=self[one] - self[other]) if _least() else found
+        difference = estimate(a - b for a, b in zip(self.rounds[one], self.rounds[other]))
+        return difference._replace(value=self[one] - self[other]) if _least() else difference
 
 
 def paired(comm: Any, ways: dict[str, Callable[[], object]], seconds: float = 0.5) -> Times:
@@ -157,8 +157,8 @@ class Neighbours:
     def cores(self) -> float:
         """The cores since the beginning, the same on all ranks, without those kept busy on purpose."""
         wall, busy, own = (b - a for a, b in zip(self._start, self._now()))
-        found = (busy - own) / wall - float(os.environ.get("BENCH_BUSY", "0")) if wall > 0 and busy else 0.0
-        return max(0.0, found if self._comm is None else self._comm.bcast(found))
+        cores_ = (busy - own) / wall - float(os.environ.get("BENCH_BUSY", "0")) if wall > 0 and busy else 0.0
+        return max(0.0, cores_ if self._comm is None else self._comm.bcast(cores_))
 
     def _now(self) -> tuple[float, float, float]:
         own = time.process_time()
@@ -190,7 +190,7 @@ def work_ratio(work: Callable[[], object], bound: Callable[[], object], rounds: 
 def row(
     group: str,
     case: str,
-    found: Estimate | float,
+    measurement: Estimate | float,
     unit: str = "x",
     *,
     most: float | None = None,
@@ -203,7 +203,7 @@ def row(
     Args:
         group: what is compared with what; cases of a group have one line in the README.
         case: which of them.
-        found: the value, with its interval if it has one.
+        measurement: the value, with its interval if it has one.
         unit: of the value; ``x`` for a ratio.
         most: the goal, if it is a largest value.
         least: the goal, if it is a smallest value.
@@ -212,7 +212,9 @@ def row(
     """
     if not speaks():
         return
-    value = found if isinstance(found, Estimate) else Estimate(found, found, found)
+    value = (
+        measurement if isinstance(measurement, Estimate) else Estimate(measurement, measurement, measurement)
+    )
     entry = {
         "bench": Path(sys.argv[0]).name, "group": group, "case": case, "ranks": _ranks(), "unit": unit,
         "value": value.value, "low": value.low, "high": value.high, "most": most, "least": least,
@@ -226,7 +228,7 @@ def row(
 
 
 def beside_hand(
-    what: str, by: str, case: str, found: Times, ways: tuple[str, str], nbytes: int, note: str
+    what: str, by: str, case: str, times: Times, ways: tuple[str, str], nbytes: int, note: str
 ) -> None:
     """A row of a collective beside the same by hand: a ratio from 256 KiB on, and microseconds above it below that.
 
@@ -234,7 +236,7 @@ def beside_hand(
         what: what is moved.
         by: whose way it is compared with.
         case: which case.
-        found: the seconds of all ways.
+        times: the seconds of all ways.
         ways: the names of ours and of the other one.
         nbytes: of the tensor.
         note: anything else to be said.
@@ -243,14 +245,14 @@ def beside_hand(
         row(
             f"{what} from 256 KiB, of {by}",
             case,
-            found.ratio(*ways),
+            times.ratio(*ways),
             most=1.05,
-            others=found.others,
+            others=times.others,
             note=note,
         )
     else:
-        above, most = found.above(*ways).times(1e6), 25 if oversubscribed() else 3
-        row(f"{what} below 256 KiB, above {by}", case, above, "us", most=most, others=found.others, note=note)
+        above, most = times.above(*ways).times(1e6), 25 if oversubscribed() else 3
+        row(f"{what} below 256 KiB, above {by}", case, above, "us", most=most, others=times.others, note=note)
 
 
 def passed(entry: dict[str, Any]) -> bool | None:

@@ -96,8 +96,8 @@ def _add(name: str, *calls: Call) -> None:
     CALLS.setdefault(name, []).extend(calls)
 
 
-for _name, _given in ONE.items():
-    _add(_name, *[lambda xp, a, n=_name, x=x: getattr(xp, n)(a(x)) for x in _given])
+for _name, _operands in ONE.items():
+    _add(_name, *[lambda xp, a, n=_name, x=x: getattr(xp, n)(a(x)) for x in _operands])
 for _name, _pairs in TWO.items():
     _add(_name, *[lambda xp, a, n=_name, p=p: getattr(xp, n)(a(p[0]), a(p[1])) for p in _pairs])
 for _name in ["sum", "prod", "max", "min", "mean", "std", "var", "all", "any", "count_nonzero"]:
@@ -331,22 +331,26 @@ def test_against_the_strict_package(world, name):
         for number, call in enumerate(CALLS[name]):
             wanted = values(call(strict, strict.asarray))
             for turn in range(3):
-                found = values(call(Split(world, turn), Split(world, turn)))
-                assert len(found) == len(wanted), (name, number)
-                for got, expected in zip(found, wanted):
-                    assert (got.shape, got.dtype) == (expected.shape, expected.dtype), (name, number, turn)
-                    loose = 1e-5 if got.dtype.itemsize < 8 or got.dtype == "c8" else 1e-13
-                    if got.dtype.kind in "fc":
+                results = values(call(Split(world, turn), Split(world, turn)))
+                assert len(results) == len(wanted), (name, number)
+                for result, expected in zip(results, wanted):
+                    assert (result.shape, result.dtype) == (expected.shape, expected.dtype), (
+                        name,
+                        number,
+                        turn,
+                    )
+                    loose = 1e-5 if result.dtype.itemsize < 8 or result.dtype == "c8" else 1e-13
+                    if result.dtype.kind in "fc":
                         np.testing.assert_allclose(
-                            got, expected, loose, loose, err_msg=f"{name} {number} {turn}"
+                            result, expected, loose, loose, err_msg=f"{name} {number} {turn}"
                         )
-                        if got.dtype.kind == "f":
-                            assert (np.signbit(got) == np.signbit(expected))[expected == 0].all(), (
+                        if result.dtype.kind == "f":
+                            assert (np.signbit(result) == np.signbit(expected))[expected == 0].all(), (
                                 name,
                                 number,
                             )
                     else:
-                        np.testing.assert_array_equal(got, expected, f"{name} {number} {turn}")
+                        np.testing.assert_array_equal(result, expected, f"{name} {number} {turn}")
 
 
 def test_the_gate_compares_a_run_with_its_list():
@@ -355,14 +359,14 @@ def test_the_gate_compares_a_run_with_its_list():
     specification = importlib.util.spec_from_file_location("array_api_report", path)
     report = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(report)
-    found = {f"test_{k}": "passed" for k in range(40)}
-    found |= {"test_binary[pow(x is nan) -> nan]": "failed", "test_sum[1]": "failed", "test_x": "skipped"}
-    lines, right = report.compare(found, ["test_binary[pow]", "test_sum", "test_3"])
+    outcomes = {f"test_{k}": "passed" for k in range(40)}
+    outcomes |= {"test_binary[pow(x is nan) -> nan]": "failed", "test_sum[1]": "failed", "test_x": "skipped"}
+    lines, right = report.compare(outcomes, ["test_binary[pow]", "test_sum", "test_3"])
     assert right and lines == [
         "passes here, though it is in the list: test_3",
         "40 of 42 tests pass (95.2%), 2 do not, 1 are skipped by the suite",
     ]
-    lines, right = report.compare(found, ["test_binary[pow]"])
+    lines, right = report.compare(outcomes, ["test_binary[pow]"])
     assert not right and lines[0] == "fails, and is not in the list: test_sum[1]"
     assert not report.compare({"test_a": "passed", "test_b": "failed"}, ["test_b"])[1]
     assert not report.compare({}, [])[1]

@@ -25,10 +25,10 @@ def test_two_device_matrices_in_one_program(world, method):
         return ops.sum(ops.multiply(y, y))
 
     inputs, parameters = {"x": (32, 784)}, {"w1": (784, 512), "w2": (512, 512), "w3": (512, 16)}
-    found = search(program, 8, inputs=inputs, parameters=parameters, method=method)
-    assert found.strategy("matmul.w1").mesh == three and found.strategy("matmul.w2").mesh == flat
-    assert len(found.remarks) == (3 if method == "sharding_propagation" else 0)
-    proof = prove(program, found, world, arguments({**inputs, **parameters}))
+    result = search(program, 8, inputs=inputs, parameters=parameters, method=method)
+    assert result.strategy("matmul.w1").mesh == three and result.strategy("matmul.w2").mesh == flat
+    assert len(result.remarks) == (3 if method == "sharding_propagation" else 0)
+    proof = prove(program, result, world, arguments({**inputs, **parameters}))
     assert proof.holds and len(proof.rows) > 5, str(proof)
 
 
@@ -46,12 +46,12 @@ def test_a_configured_layout_of_a_result_is_kept(world, method, out, collective,
         return ops.sum(ops.matmul(y, v))
 
     inputs, parameters = {"x": (16, 32)}, {"w": (32, 16), "v": (16, 8)}
-    found = search(program, world.size, inputs=inputs, parameters=parameters, method=method)
-    assert found.layout("matmul.w").cuts == out[0] and not found.layout("matmul.w").partial
-    assert found.strategy("matmul.w").parts("k") == 2
-    moved = [m for m, _ in found.evaluation.moves if m.value.name == "matmul.w" and m.src.partial]
-    assert found.collectives_of(moved[0]) == (collective,)
-    proof = prove(program, found, world, arguments({**inputs, **parameters}))
+    result = search(program, world.size, inputs=inputs, parameters=parameters, method=method)
+    assert result.layout("matmul.w").cuts == out[0] and not result.layout("matmul.w").partial
+    assert result.strategy("matmul.w").parts("k") == 2
+    moved = [m for m, _ in result.evaluation.moves if m.value.name == "matmul.w" and m.src.partial]
+    assert result.collectives_of(moved[0]) == (collective,)
+    proof = prove(program, result, world, arguments({**inputs, **parameters}))
     assert proof.holds and proof.rows, str(proof)
 
 
@@ -62,11 +62,11 @@ def test_a_configured_side_of_repeated_calculation_is_kept(world):
     def program(x):
         return ops.sum(ops.exp(ops.relu.op.shard(((2, 1),), repeat="left")(x)))
 
-    found = search(program, world.size, inputs={"x": (8, 8)})
-    strategy = found.strategy("relu")
-    (layout,) = found.graph.operator("relu").bound.input_layouts(strategy)
+    result = search(program, world.size, inputs={"x": (8, 8)})
+    strategy = result.strategy("relu")
+    (layout,) = result.graph.operator("relu").bound.input_layouts(strategy)
     assert [layout.shard_index(rank) for rank in range(4)] == [0, 1, 0, 1]
-    proof = prove(program, found, world, arguments({"x": (8, 8)}))
+    proof = prove(program, result, world, arguments({"x": (8, 8)}))
     assert proof.holds, str(proof)
 
 

@@ -43,10 +43,10 @@ def losses(mode: str, configured: bool) -> tuple[list[float], set[str]]:
     run = AutoParallel(step, parallel_mode=mode)
     rng = np.random.default_rng(0)
     x, y = rng.standard_normal((32, 64)).astype("f4"), rng.integers(0, 10, 32).astype("i4")
-    found = [float(run(x, y)) for _ in range(2)]
+    values = [float(run(x, y)) for _ in range(2)]
     with record() as trace:
-        found.append(float(run(x, y)))
-    return found, {event.strategy for event in trace.operators if event.name.startswith("matmul")}
+        values.append(float(run(x, y)))
+    return values, {event.strategy for event in trace.operators if event.name.startswith("matmul")}
 
 
 @pytest.mark.ranks(4)
@@ -56,9 +56,9 @@ def losses(mode: str, configured: bool) -> tuple[list[float], set[str]]:
 def test_found_strategies_train_as_configured_ones(world, mode, configured):
     with use_world(world):
         wanted, _ = losses("semi_auto", False)
-        found, strategies = losses(mode, configured)
-    np.testing.assert_allclose(found, wanted, rtol=1e-4)
-    assert found[0] > found[-1]
+        values, strategies = losses(mode, configured)
+    np.testing.assert_allclose(values, wanted, rtol=1e-4)
+    assert values[0] > values[-1]
     assert strategies and "replicated" not in strategies
 
 

@@ -126,9 +126,9 @@ def test_memory_limits_equal_brute_force(seed: int) -> None:
     problem = random_problem(seed)
     least = smallest_memory(problem)
     for limit in (least, least + 3, least + 10):
-        found = solve_integer(problem, limit)
-        assert found.memory <= limit
-        assert found.seconds == brute_force(problem, limit).seconds
+        solution = solve_integer(problem, limit)
+        assert solution.memory <= limit
+        assert solution.seconds == brute_force(problem, limit).seconds
     with pytest.raises(DoesNotFitError, match=f"smallest limit that can be met is {least:,.0f}"):
         solve_integer(problem, least - 1)
 
@@ -154,8 +154,8 @@ def test_frontier_equals_brute_force(seed: int) -> None:
     problem = random_problem(seed)
     every = itertools.product(*(range(n) for n in problem.sizes))
     best = pareto_filter((problem.price(s), problem.bytes_of(s)) for s in every)
-    found = [(s.seconds, s.memory) for s in solutions(problem, most=100)]
-    assert found == best
+    frontier = [(s.seconds, s.memory) for s in solutions(problem, most=100)]
+    assert frontier == best
 
 
 def test_ties_go_to_the_first_state() -> None:
@@ -204,24 +204,24 @@ def test_the_model_prices_what_the_program_does(
     """The optimum's price is the sum over the redistributions that the program really does, messages shared."""
     settings = Settings(machine=machine, partial=True, sharded_parameters=sharded)
     model = ChoiceModel(build(name), mesh, settings)
-    found = eliminate(model.problem)
-    total = evaluate(model.choice(found.states), settings, model.moves)
-    assert total.seconds == pytest.approx(found.seconds, rel=1e-7)
+    solution = eliminate(model.problem)
+    total = evaluate(model.choice(solution.states), settings, model.moves)
+    assert total.seconds == pytest.approx(solution.seconds, rel=1e-7)
 
 
 def test_gradients_that_share_a_message_pay_its_latency_once() -> None:
     """Data parallel: six gradients, one all_reduce; worth what five all_reduces without bytes cost."""
     graph, mesh = mlp(3, 64, 8192), Mesh((8,), ("dp",))
-    found = {merge: search_mesh(graph, mesh, Settings(merge=merge)) for merge in (False, True)}
-    assert found[False].collectives == {"all_reduce": 6} and found[True].collectives == {"all_reduce": 1}
-    assert found[True].nbytes == found[False].nbytes
+    results = {merge: search_mesh(graph, mesh, Settings(merge=merge)) for merge in (False, True)}
+    assert results[False].collectives == {"all_reduce": 6} and results[True].collectives == {"all_reduce": 1}
+    assert results[True].nbytes == results[False].nbytes
     machine = Machine.laptop()
     sizes = [4 * n * 7 / 4 for n in (64 * 64, 64)] * 3
     alone, together = (
         sum(machine.seconds("all_reduce", 8, n) for n in sizes),
         machine.seconds("all_reduce", 8, sum(sizes)),
     )
-    assert found[False].seconds - found[True].seconds == pytest.approx(alone - together)
+    assert results[False].seconds - results[True].seconds == pytest.approx(alone - together)
     assert alone - together > 4 * machine.seconds("all_reduce", 8, 0)
 
 
@@ -251,29 +251,29 @@ def test_helpers_are_part_of_a_shared_messages_price(layers: int, width: int, fl
     machine = Machine("m", alpha=1e-6, beta=1e-10, flops=flops)
     settings = Settings(machine=machine)
     model = ChoiceModel(build.graph(x), Mesh((4, 2), ("a", "b")), settings)
-    found = eliminate(model.problem)
+    solution = eliminate(model.problem)
     own = [range(n) if v not in set(model.problem.hubs) else (0,) for v, n in enumerate(model.problem.sizes)]
     reports = [evaluate(model.choice(states), settings, model.moves) for states in itertools.product(*own)]
     assert any(len(message.steps) == 2 for report in reports for message in report.messages)
-    report = evaluate(model.choice(found.states), settings, model.moves)
-    assert report.seconds == pytest.approx(found.seconds, rel=2e-3)
+    report = evaluate(model.choice(solution.states), settings, model.moves)
+    assert report.seconds == pytest.approx(solution.seconds, rel=2e-3)
     assert report.seconds <= (1 + 2e-3) * min(report.seconds for report in reports)
 
 
 def test_buckets_fill_up() -> None:
     """Ten weights of 16 MiB: the second one fills a bucket of 25 MiB; of 4 MiB the seventh. The search counts as the run."""
     graph, mesh = mlp(10, 2048, 65536, bias=False), Mesh((8,), ("dp",))
-    found = search_mesh(graph, mesh, Settings())
-    assert found.collectives["all_reduce"] == 5
+    result = search_mesh(graph, mesh, Settings())
+    assert result.collectives["all_reduce"] == 5
     small = search_mesh(mlp(10, 1024, 65536, bias=False), mesh, Settings())
     assert [len(message.moves) for message in small.evaluation.messages] == [7, 3]
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_nothing_by_hand_is_better(name: str) -> None:
-    found = search(build(name), 8)
-    for other, one in found.comparison.items():
-        assert one.seconds >= found.seconds * 0.99, other
+    result = search(build(name), 8)
+    for other, one in result.comparison.items():
+        assert one.seconds >= result.seconds * 0.99, other
 
 
 @pytest.mark.parametrize(
@@ -281,8 +281,8 @@ def test_nothing_by_hand_is_better(name: str) -> None:
 )
 def test_double_recursion_is_near_the_optimum(name: str, version: str) -> None:
     best = search(build(name), Mesh((2, 2), ("c0", "c1"))).seconds
-    found = search(build(name), 4, method="recursive_programming", version=version)
-    gap = found.seconds / best - 1
+    result = search(build(name), 4, method="recursive_programming", version=version)
+    gap = result.seconds / best - 1
     print(f"double recursion {version}, {name}: {gap:+.2%} from the optimum")
     assert gap <= 0.05
 
@@ -305,20 +305,20 @@ def test_propagation_is_near_the_optimum(name: str) -> None:
     mesh = Mesh((2, 2), ("a", "b"))
     graph = build(name).configure(**CONFIGURED[name])
     best = search(graph, mesh).seconds
-    found = search(graph, mesh, method="sharding_propagation")
-    gap = found.seconds / best - 1
+    result = search(graph, mesh, method="sharding_propagation")
+    gap = result.seconds / best - 1
     print(f"propagation, {name}: {gap:+.2%} from the optimum")
     assert gap <= 0.05
-    for operator, given in CONFIGURED[name].items():
-        wanted = {factor: (axes,) if isinstance(axes, str) else axes for factor, axes in given.items()}
-        assert found.strategy(operator).axes == wanted
+    for operator, cuts in CONFIGURED[name].items():
+        wanted = {factor: (axes,) if isinstance(axes, str) else axes for factor, axes in cuts.items()}
+        assert result.strategy(operator).axes == wanted
 
 
 def test_configured_network_of_the_tutorial() -> None:
-    found = search(tutorial(), 8)
+    result = search(tutorial(), 8)
     cuts = {
         operator.name: [layout.cuts for layout in operator.bound.input_layouts(strategy)]
-        for operator, strategy in zip(found.graph.operators, found.choice.strategies)
+        for operator, strategy in zip(result.graph.operators, result.choice.strategies)
     }
     assert cuts["matmul1"] == [(2, 4), (4, 1)]
     assert cuts["relu1"] == [(4, 1)]
@@ -342,23 +342,23 @@ def test_operators_that_nobody_reads_get_no_gradients(mesh: Mesh, sizes: tuple[i
     graph = abandoned(sizes)
     settings = Settings(even=all(size % 4 == 0 for size in sizes) and mesh.size == 4)
     model = ChoiceModel(graph, mesh, settings)
-    found = search_mesh(graph, mesh, settings)
+    result = search_mesh(graph, mesh, settings)
     # Messages that gradients share are rounded to whole elements once, not for each of them.
-    assert eliminate(model.problem).seconds == pytest.approx(found.seconds, rel=1e-6)
+    assert eliminate(model.problem).seconds == pytest.approx(result.seconds, rel=1e-6)
     assert graph.reached == {0, 3}
     idle = [
-        move for move, _ in found.evaluation.moves if move.phase != "forward" and "idle" in move.value.name
+        move for move, _ in result.evaluation.moves if move.phase != "forward" and "idle" in move.value.name
     ]
     assert not idle
     rng = random.Random(str(sizes))
     for _ in range(200):
         states = [rng.randrange(count) for count in model.problem.sizes]
         choice = model.choice(states)
-        assert evaluate(choice, settings, model.moves).seconds >= found.seconds * (1 - 1e-6)
+        assert evaluate(choice, settings, model.moves).seconds >= result.seconds * (1 - 1e-6)
 
 
 def test_ranks_that_divide_nothing_get_uneven_pieces() -> None:
-    found = search(chain((8, 4, 8), 4, training=True), 3, machine=Machine("slow", 1e-9, 1e-12, flops=1e3))
-    assert any(strategy.splits for strategy in found.choice.strategies)
+    result = search(chain((8, 4, 8), 4, training=True), 3, machine=Machine("slow", 1e-9, 1e-12, flops=1e3))
+    assert any(strategy.splits for strategy in result.choice.strategies)
     with pytest.raises(InputError, match="7 ranks"):
         search(chain((4, 4), 4), 7)

@@ -78,12 +78,12 @@ def block(mesh: Mesh, width: int = 6144, heads: int = 48) -> Graph:
 def matrix(layout: Layout) -> list[str]:
     """Placements of a tensor seen as a matrix: all dims but the last one are its rows."""
     last = len(layout.dims) - 1
-    found = []
+    letters = []
     for axis in layout.mesh.axes:
         dims = [d for d, entry in enumerate(layout.dims) if axis in entry]
         pending = axis in layout.partial_axes
-        found.append("P" if pending else "R" if not dims else "S1" if dims[0] == last else "S0")
-    return found
+        letters.append("P" if pending else "R" if not dims else "S1" if dims[0] == last else "S0")
+    return letters
 
 
 def turned(layout: Layout) -> list[str]:
@@ -91,12 +91,12 @@ def turned(layout: Layout) -> list[str]:
     return [{"S0": "S1", "S1": "S0"}.get(entry, entry) for entry in matrix(layout)]
 
 
-def products(found: SearchResult, backward: Sequence[str]) -> list[dict[str, list[str]]]:
+def products(result: SearchResult, backward: Sequence[str]) -> list[dict[str, list[str]]]:
     """All matrix products: forward, and for each the weight's and the operand's gradient."""
-    names = [v.name for v in found.graph.parameters]
+    names = [v.name for v in result.graph.parameters]
     forward, back = [], {}
     for name in names:
-        bound, strategy = found.graph.operator(name).bound, found.strategy(name)
+        bound, strategy = result.graph.operator(name).bound, result.strategy(name)
         (x, w), (y,) = bound.input_layouts(strategy), bound.output_layouts(strategy)
         forward.append({"in1": matrix(x), "in2": turned(w), "out": matrix(y)})
         dy = y.dual()
@@ -127,8 +127,8 @@ def test_one_axis(make) -> None:
     for value in graph.parameters:
         assert [entry[0] for entry in map(str, free.layout(value.name).placements)] == wanted
         assert placements(tight.layout(value.name)) == ["S0"]
-    for found in (free, tight):
-        for product in products(found, ()):
+    for result in (free, tight):
+        for product in products(result, ()):
             assert product == {"in1": ["S0"], "in2": ["R"], "out": ["S0"]}
 
 
@@ -142,9 +142,9 @@ def test_one_axis(make) -> None:
 def test_two_axes(make, model: str, backward: list[str]) -> None:
     """Fully sharded along the batch's axis, columns and rows along the other, every product as published."""
     case = next(case for case in CASES if case.get("model") == model)
-    found = least(make(TWO), TWO)
-    assert [placements(found.layout(v.name)) for v in found.graph.parameters] == case["params"]
+    result = least(make(TWO), TWO)
+    assert [placements(result.layout(v.name)) for v in result.graph.parameters] == case["params"]
     wanted = case["matmuls_in_graph_order"]
     # The first layer's operand of the two-layer network is no result: its gradient is not among the published ones.
-    assert products(found, backward)[: len(wanted)] == wanted
+    assert products(result, backward)[: len(wanted)] == wanted
     assert len(wanted) == (18 if make is block else 5)

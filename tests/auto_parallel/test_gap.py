@@ -45,11 +45,11 @@ def test_double_recursion(name: str, ranks: int) -> None:
     best = search(build(name), ranks)
     assert best.optimal and best.gap == 0
     version = VERSIONS[ranks]
-    found = search(build(name), ranks, method="recursive_programming", version=version)
-    gap = found.seconds / best.seconds - 1
+    result = search(build(name), ranks, method="recursive_programming", version=version)
+    gap = result.seconds / best.seconds - 1
     print(f"double recursion {version}, {name} on {ranks} ranks: {gap:+.2%} from the optimum")
     assert gap <= 0.05
-    assert found.gap is not None and found.gap <= 0.05
+    assert result.gap is not None and result.gap <= 0.05
 
 
 @pytest.mark.parametrize(("name", "ranks"), [(name, (8, 6)[k % 2]) for k, name in enumerate(PROGRAMS)])
@@ -61,11 +61,11 @@ def test_propagation(name: str, ranks: int) -> None:
     cuts = tuple(tuple(2 if row in dim else 1 for dim in term) for term in first.bound.inputs)
     graph = graph.configure(**{first.name: cuts})
     best = search(graph, ranks)
-    found = search(graph, ranks, method="sharding_propagation")
-    for answer in (best, found):
+    result = search(graph, ranks, method="sharding_propagation")
+    for answer in (best, result):
         inputs = first.bound.input_layouts(answer.strategy(first.name))
         assert tuple(layout.cuts for layout in inputs) == cuts
-    gap = found.seconds / best.seconds - 1
+    gap = result.seconds / best.seconds - 1
     print(f"propagation, {name} on {ranks} ranks: {gap:+.2%} from the optimum")
     assert gap <= 0.05
 
@@ -74,13 +74,13 @@ def test_propagation(name: str, ranks: int) -> None:
 @pytest.mark.parametrize("name, ranks", [("wide mlp", 16), ("gpt", 8)])
 def test_other_machines(name: str, ranks: int, machine: Machine) -> None:
     best = search(build(name), ranks, machine=machine)
-    found = search(build(name), ranks, machine=machine, method="recursive_programming")
-    assert 0 <= found.seconds / best.seconds - 1 + 1e-9 <= 0.05
+    result = search(build(name), ranks, machine=machine, method="recursive_programming")
+    assert 0 <= result.seconds / best.seconds - 1 + 1e-9 <= 0.05
 
 
 def test_without_local_search_the_gap_is_shown() -> None:
     """What the recursion itself finds can be far away: the report says how far."""
-    found = search(build("mlp"), 16, method="recursive_programming", polish=False)
-    assert found.gap is not None and found.gap > 0.05
-    assert f"{found.gap:+.2%} from the optimum" in str(found)
-    assert math.prod(found.mesh.shape) == 16 and len(found.mesh.axes) == 4
+    result = search(build("mlp"), 16, method="recursive_programming", polish=False)
+    assert result.gap is not None and result.gap > 0.05
+    assert f"{result.gap:+.2%} from the optimum" in str(result)
+    assert math.prod(result.mesh.shape) == 16 and len(result.mesh.axes) == 4

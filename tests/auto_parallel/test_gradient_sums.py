@@ -82,9 +82,9 @@ def test_the_optimum_is_that_of_the_run(kind: str, readers: int) -> None:
     for seed in range(8):
         graph = shared_tensor(seed, kind, readers)
         settings = Settings(machine=machine(seed), merge=seed % 2 == 0)
-        found = search_mesh(graph, MESH, settings)
-        assert found.optimal
-        assert found.seconds == pytest.approx(cheapest(ChoiceModel(graph, MESH, settings)), rel=1e-9), seed
+        result = search_mesh(graph, MESH, settings)
+        assert result.optimal
+        assert result.seconds == pytest.approx(cheapest(ChoiceModel(graph, MESH, settings)), rel=1e-9), seed
 
 
 @pytest.mark.parametrize("kind", ["result", "parameter"])
@@ -116,9 +116,9 @@ def test_what_is_not_compared_is_not_called_optimal(monkeypatch: pytest.MonkeyPa
     assert search_mesh(graph, MESH, settings).optimal
     monkeypatch.setattr(gradient_sums, "MOST_TOGETHER", 0)
     monkeypatch.setattr(gradient_sums, "MOST_SUMS", 0)
-    found = search_mesh(graph, MESH, settings)
-    assert not found.optimal and found.within is None and found.gap is None
-    assert "optim" not in str(found).split("\n")[1]
+    result = search_mesh(graph, MESH, settings)
+    assert not result.optimal and result.within is None and result.gap is None
+    assert "optim" not in str(result).split("\n")[1]
 
 
 def test_the_optimum_is_called_so_as_far_as_it_is_proven(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,14 +180,14 @@ def test_no_choice_is_below_what_is_proven_where_prices_jump(
         graph = mlp(rng.choice((2, 4)), rng.choice((24, 48, 96)), rng.choice((24, 120)), bias=seed % 2 == 0)
         mesh = rng.choice((MESH, Mesh((4,), ("a",)), Mesh((2, 4), ("a", "b"))))
         settings = Settings(machine=calibrated(seed), overlap=0.5 * (seed % 3 == 0))
-        found = search_mesh(graph, mesh, settings)
-        if not found.optimal:
-            assert "optim" not in str(found).split("\n")[1]
+        result = search_mesh(graph, mesh, settings)
+        if not result.optimal:
+            assert "optim" not in str(result).split("\n")[1]
             continue
         model = ChoiceModel(graph, mesh, settings)
         best = solve(model).states
-        assert found.least is not None and found.within is not None
-        assert found.seconds <= (1 + found.within + 1e-5) * found.least
+        assert result.least is not None and result.within is not None
+        assert result.seconds <= (1 + result.within + 1e-5) * result.least
         for k in range(60):
             states = [rng.randrange(n) for n in model.problem.sizes]
             for v, own in enumerate(best if k % 2 else ()):
@@ -195,7 +195,7 @@ def test_no_choice_is_below_what_is_proven_where_prices_jump(
             choice = model.choice(states)
             if not any(choice.layouts[value.index].partial for value in graph.sources):
                 least = evaluate(choice, settings, model.moves).seconds
-                assert least >= found.least * (1 - 1e-9), (seed, choice.strategies)
+                assert least >= result.least * (1 - 1e-9), (seed, choice.strategies)
                 checked += 1
     assert checked > 500
 

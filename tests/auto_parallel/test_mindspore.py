@@ -23,29 +23,31 @@ FACTORS = {".0": "i", "k": "k", "n": "j", None: None}
 
 
 def cases(kind: str) -> list[Any]:
-    found = [pytest.param(v["given"], v["expect"], id=v["id"]) for v in VECTORS if v["kind"] == kind]
-    assert found, f"no case of kind {kind}"
-    return found
+    params = [pytest.param(v["given"], v["expect"], id=v["id"]) for v in VECTORS if v["kind"] == kind]
+    assert params, f"no case of kind {kind}"
+    return params
 
 
-@pytest.mark.parametrize("given, expect", cases("drec_matmul"))
-def test_double_recursion_of_one_product(given: dict, expect: dict) -> None:
-    graph = chain((given["K"], given["J"]), batch=given["I"])
-    found = double_recursion(graph, given["devices"], given["version"])
-    assert [FACTORS[cut] for cut in found.cuts[0]] == expect["cuts"]
-    assert [list(cuts) for cuts in found.parts(0)] == expect["in_strategy"]
+@pytest.mark.parametrize("inputs, expect", cases("drec_matmul"))
+def test_double_recursion_of_one_product(inputs: dict, expect: dict) -> None:
+    graph = chain((inputs["K"], inputs["J"]), batch=inputs["I"])
+    result = double_recursion(graph, inputs["devices"], inputs["version"])
+    assert [FACTORS[cut] for cut in result.cuts[0]] == expect["cuts"]
+    assert [list(cuts) for cuts in result.parts(0)] == expect["in_strategy"]
     done: dict[str, int] = {}
-    for cut, pieces, wanted in zip(found.cuts[0], prime_factors(given["devices"]), expect["costs_per_loop"]):
-        costs = step_costs(graph.operators[0], done, pieces, given["version"])
+    for cut, pieces, wanted in zip(
+        result.cuts[0], prime_factors(inputs["devices"]), expect["costs_per_loop"]
+    ):
+        costs = step_costs(graph.operators[0], done, pieces, inputs["version"])
         assert {FACTORS[f]: c for f, c in costs.items()} == pytest.approx(wanted)
         if cut is not None:
             done[cut] = done.get(cut, 1) * pieces
 
 
-@pytest.mark.parametrize("given, expect", cases("strategy_enumeration"))
-def test_number_of_candidates(given: dict, expect: dict) -> None:
-    found = cut_strategies(given["input_shapes"], given["devices"], broadcast=given["broadcast"])
-    assert len(found) == len(set(found)) == expect["count"]
+@pytest.mark.parametrize("inputs, expect", cases("strategy_enumeration"))
+def test_number_of_candidates(inputs: dict, expect: dict) -> None:
+    strategies = cut_strategies(inputs["input_shapes"], inputs["devices"], broadcast=inputs["broadcast"])
+    assert len(strategies) == len(set(strategies)) == expect["count"]
 
 
 def test_three_splittable_dims_have_twenty_candidates() -> None:
@@ -54,38 +56,38 @@ def test_three_splittable_dims_have_twenty_candidates() -> None:
 
 
 def test_fully_used_devices_leave_all_or_none() -> None:
-    found = cut_strategies([(64, 32)], 8, fully_use=True)
-    assert sorted(a * b for ((a, b),) in found) == [1, 8, 8, 8, 8]
+    strategies = cut_strategies([(64, 32)], 8, fully_use=True)
+    assert sorted(a * b for ((a, b),) in strategies) == [1, 8, 8, 8, 8]
 
 
 def test_odd_dims_stay_whole() -> None:
     assert cut_strategies([(6, 5)], 8) == (((1, 1),), ((2, 1),))
 
 
-@pytest.mark.parametrize("given, expect", cases("op_cost"))
-def test_operator_cost(given: dict, expect: dict) -> None:
-    found = operator_cost(
-        given["input_slices"],
-        given["input_shapes"],
-        given.get("output_slices", []),
-        given["is_parameter"],
-        given["dtype_bytes"],
-        reduces=given["op"] == "MatMul",
+@pytest.mark.parametrize("inputs, expect", cases("op_cost"))
+def test_operator_cost(inputs: dict, expect: dict) -> None:
+    cost = operator_cost(
+        inputs["input_slices"],
+        inputs["input_shapes"],
+        inputs.get("output_slices", []),
+        inputs["is_parameter"],
+        inputs["dtype_bytes"],
+        reduces=inputs["op"] == "MatMul",
     )
     for name, value in expect.items():
-        assert getattr(found, name) == value, name
+        assert getattr(cost, name) == value, name
 
 
 def test_operator_cost_from_a_strategy_matches_the_slices() -> None:
     operator = chain((304, 500), batch=200).operators[0]
     strategy = strategy_from_cuts(operator.bound, ((2, 2), (2, 1)), 8)
-    found = strategy_cost(operator, strategy, [False, True])
+    cost = strategy_cost(operator, strategy, [False, True])
     rows, columns = 4 * 100 * 152, 4 * 152 * 500
-    assert found.forward_comm == 4 * 100 * 500
-    assert found.backward_comm == columns, "the weight is replicated over the rows' cuts and the repeat"
-    assert found.forward_computation == rows + columns + found.forward_comm
-    assert found.objective(MindSporeModel(beta=50.0)) == found.computation + 50 * (
-        found.forward_comm + 0.001 * found.backward_comm
+    assert cost.forward_comm == 4 * 100 * 500
+    assert cost.backward_comm == columns, "the weight is replicated over the rows' cuts and the repeat"
+    assert cost.forward_computation == rows + columns + cost.forward_comm
+    assert cost.objective(MindSporeModel(beta=50.0)) == cost.computation + 50 * (
+        cost.forward_comm + 0.001 * cost.backward_comm
     )
 
 
@@ -94,10 +96,10 @@ def test_operator_cost_refuses_slices_that_do_not_divide() -> None:
         operator_cost([(3, 4)], [(8, 8)], [], [False])
 
 
-@pytest.mark.parametrize("given, expect", cases("cost_refine"))
-def test_refinement_of_short_messages(given: dict, expect: dict) -> None:
-    model = MindSporeModel(threshold=given["threshold"], const=given["const"], bias=given["bias"])
-    assert [model.refine(x) for x in given["inputs"]] == expect["outputs"]
+@pytest.mark.parametrize("inputs, expect", cases("cost_refine"))
+def test_refinement_of_short_messages(inputs: dict, expect: dict) -> None:
+    model = MindSporeModel(threshold=inputs["threshold"], const=inputs["const"], bias=inputs["bias"])
+    assert [model.refine(x) for x in inputs["inputs"]] == expect["outputs"]
 
 
 def test_pareto_filter_keeps_falling_communication() -> None:
@@ -109,8 +111,8 @@ def test_pareto_filter_keeps_falling_communication() -> None:
 @pytest.mark.parametrize("ranks", [1, 6, 8, 12, 64])
 def test_double_recursion_gives_legal_strategies(version: str, ranks: int) -> None:
     graph = mlp(3, sizes=(96, 48, 96, 24), batch=36)
-    found = double_recursion(graph, ranks, version)
-    for operator, strategy, cuts in zip(graph.operators, found.strategies(), found.cuts):
+    result = double_recursion(graph, ranks, version)
+    for operator, strategy, cuts in zip(graph.operators, result.strategies(), result.cuts):
         operator.bound.check(strategy)
         assert len(cuts) == len(prime_factors(ranks)) == len([s for s in strategy.mesh.shape if s > 1])
         assert all(operator.bound.sizes[f] % strategy.parts(f) == 0 for f, _ in strategy.splits)
@@ -119,8 +121,8 @@ def test_double_recursion_gives_legal_strategies(version: str, ranks: int) -> No
 def test_double_recursion_keeps_configured_operators() -> None:
     graph = mlp(2, 64, 64).configure(fc1=((2, 4), (4, 1)))
     for version in ("r1.0", "2.x"):
-        found = double_recursion(graph, 8, version)
-        assert found.parts(graph.operator("fc1").index) == ((2, 4), (4, 1))
+        result = double_recursion(graph, 8, version)
+        assert result.parts(graph.operator("fc1").index) == ((2, 4), (4, 1))
 
 
 @pytest.mark.parametrize("version", ["r1.0", "2.x"])
@@ -130,9 +132,9 @@ def test_neighbours_follow_the_cuts_of_a_product(version: str) -> None:
     x = build.input("x", (64, 1024))
     y = build.apply(RULES["matmul"], x, build.parameter("w", (1024, 4096)), name="mm", kind="matmul")
     build.apply(RULES["relu"], y, name="relu", kind="relu")
-    found = double_recursion(build.graph(), 8, version, order="weight")
-    assert found.cuts[0] == ("n", "n", "n")
-    assert found.cuts[1] == (".0", ".0", ".0")
+    result = double_recursion(build.graph(), 8, version, order="weight")
+    assert result.cuts[0] == ("n", "n", "n")
+    assert result.cuts[1] == (".0", ".0", ".0")
 
 
 def test_one_differing_dim_is_free_in_the_first_version_only() -> None:
@@ -141,8 +143,8 @@ def test_one_differing_dim_is_free_in_the_first_version_only() -> None:
     x = build.input("x", (32, 784))
     y = build.apply(RULES["matmul"], x, build.parameter("w", (784, 32)), name="mm", kind="matmul")
     build.apply(RULES["relu"], y, name="relu", kind="relu")
-    found = double_recursion(build.graph(), 2, "r1.0")
-    assert found.cuts == (("k",), (".1",))
+    result = double_recursion(build.graph(), 2, "r1.0")
+    assert result.cuts == (("k",), (".1",))
 
 
 def test_double_recursion_refuses_no_devices_and_unknown_versions() -> None:

@@ -44,9 +44,9 @@ def alpa(
     return search_mesh(graph, mesh, assumptions(shape, beta, **options))
 
 
-def parts(found: SearchResult, operator: str) -> tuple[tuple[int, ...], ...]:
-    bound = found.graph.operator(operator).bound
-    return tuple(layout.cuts for layout in bound.input_layouts(found.strategy(operator)))
+def parts(result: SearchResult, operator: str) -> tuple[tuple[int, ...], ...]:
+    bound = result.graph.operator(operator).bound
+    return tuple(layout.cuts for layout in bound.input_layouts(result.strategy(operator)))
 
 
 def in_pieces(choice: StrategyChoice, settings: Settings) -> StrategyChoice:
@@ -69,44 +69,44 @@ def in_pieces(choice: StrategyChoice, settings: Settings) -> StrategyChoice:
 
 def test_large_batch_is_data_parallel() -> None:
     case = ALPA["test_mlp.py data_parallel"]
-    found = alpa(mlp(case["layers"], case["hidden"], case["batch"]), (4,))
-    assert found.seconds == pytest.approx(case["objective"], rel=0.01)
-    assert found.combined == {"all_reduce": case["all_reduce"]}
-    assert all(not found.choice.layouts[v.index].split_axes for v in found.graph.parameters)
+    result = alpa(mlp(case["layers"], case["hidden"], case["batch"]), (4,))
+    assert result.seconds == pytest.approx(case["objective"], rel=0.01)
+    assert result.combined == {"all_reduce": case["all_reduce"]}
+    assert all(not result.choice.layouts[v.index].split_axes for v in result.graph.parameters)
 
 
 def test_large_width_is_megatron() -> None:
     # The published objective of the same network with batch 32 and width 256: layers - 1 all_reduces.
-    found = alpa(mlp(6, 256, 32), (4,))
-    assert found.seconds == pytest.approx(245765.05, rel=1e-7)
-    assert found.collectives == {"all_reduce": 5}
+    result = alpa(mlp(6, 256, 32), (4,))
+    assert result.seconds == pytest.approx(245765.05, rel=1e-7)
+    assert result.collectives == {"all_reduce": 5}
     for layer in range(6):
-        assert parts(found, f"fc{layer}")[1] == ((1, 4) if layer % 2 == 0 else (4, 1))
+        assert parts(result, f"fc{layer}")[1] == ((1, 4) if layer % 2 == 0 else (4, 1))
 
 
 def test_two_axes_mix_both() -> None:
     case = ALPA["test_mlp.py 2d_mesh"]
-    found = alpa(mlp(6, 32, 256), (2, 2), (1.0, 0.1))
-    assert found.seconds == pytest.approx(case["objective"], rel=0.01)
-    assert found.combined == {"all_reduce": case["all_reduce"]}
-    weights = [found.layout(f"w{k}").cuts for k in range(6)]
+    result = alpa(mlp(6, 32, 256), (2, 2), (1.0, 0.1))
+    assert result.seconds == pytest.approx(case["objective"], rel=0.01)
+    assert result.combined == {"all_reduce": case["all_reduce"]}
+    weights = [result.layout(f"w{k}").cuts for k in range(6)]
     assert weights == [(1, 2), (2, 1)] * 3
-    assert all(found.layout(f"w{k}").split_axes == ("b",) for k in range(6))
+    assert all(result.layout(f"w{k}").split_axes == ("b",) for k in range(6))
 
 
 @pytest.mark.parametrize("batch, width, megatron_wins", [(8, 64, True), (1024, 64, False), (64, 1024, True)])
 def test_crossover_follows_from_the_bytes(batch: int, width: int, megatron_wins: bool) -> None:
-    found = alpa(mlp(4, width, batch, bias=False), (4,))
-    split = any(found.choice.layouts[v.index].split_axes for v in found.graph.parameters)
+    result = alpa(mlp(4, width, batch, bias=False), (4,))
+    split = any(result.choice.layouts[v.index].split_axes for v in result.graph.parameters)
     assert split == megatron_wins == (3 * batch * width < 4 * width * width)
 
 
 def test_reduce_scatter_never_beats_its_all_reduce() -> None:
     case = ALPA["test_mlp.py model_parallel prefer_reduce_scatter"]
-    found = alpa(mlp(6, 256, 32), (4,), scatter=True).collectives
-    scattered = found.get("reduce_scatter", 0)
-    assert found.get("all_reduce", 0) + scattered == case["all_reduce_plus_reduce_scatter"]
-    assert scattered == found.get("all_gather", 0)
+    counts = alpa(mlp(6, 256, 32), (4,), scatter=True).collectives
+    scattered = counts.get("reduce_scatter", 0)
+    assert counts.get("all_reduce", 0) + scattered == case["all_reduce_plus_reduce_scatter"]
+    assert scattered == counts.get("all_gather", 0)
 
 
 def test_fully_sharded_has_one_merged_scatter_and_gather() -> None:
@@ -128,23 +128,25 @@ def test_fully_sharded_with_recomputation_gathers_twice() -> None:
 def test_both_axes_with_state_in_pieces() -> None:
     """The mixture, with parameters in as many pieces as there are ranks: gradients are scattered, once per dim."""
     case = ALPA["test_mlp.py 2d_mesh reduce_scatter"]
-    found = alpa(mlp(6, 32, 256), (2, 2), (1.0, 0.1))
+    result = alpa(mlp(6, 32, 256), (2, 2), (1.0, 0.1))
     settings = assumptions((2, 2), (1.0, 0.1), scatter=True)
-    merged = SearchResult(in_pieces(found.choice, settings), settings, "in pieces")
+    merged = SearchResult(in_pieces(result.choice, settings), settings, "in pieces")
     counts = merged.combined
     assert counts["all_reduce"] == case["all_reduce"] and counts["reduce_scatter"] == case["reduce_scatter"]
     assert counts["all_gather"] <= case["all_gather_max"]
     assert all(len(merged.layout(f"w{k}").split_axes) == 2 for k in range(6)), "fully sharded"
-    assert merged.memory.peak < found.memory.peak and merged.seconds == pytest.approx(found.seconds, rel=0.01)
+    assert merged.memory.peak < result.memory.peak and merged.seconds == pytest.approx(
+        result.seconds, rel=0.01
+    )
 
 
 def test_masked_words_with_state_in_pieces() -> None:
     graph = bert(2, 512, 4, 4, heads=4, vocab=4096, embedding=True)
     model = AlpaModel(axes=("a", "b"), alpha=(2.0, 2.0), beta=(1.0, 0.1))
     options = {"gather": False, "full": False}
-    found = search_mesh(graph, Mesh((2, 2), ("a", "b")), alpa_settings(model, **options))
+    result = search_mesh(graph, Mesh((2, 2), ("a", "b")), alpa_settings(model, **options))
     settings = alpa_settings(model, full=False, scatter=True)
-    counts = counted(SearchResult(in_pieces(found.choice, settings), settings, "in pieces"))
+    counts = counted(SearchResult(in_pieces(result.choice, settings), settings, "in pieces"))
     assert counts["all_reduce"] == 4 * 2 + 2 + 2
     assert counts["reduce_scatter"] <= 3 and counts["all_gather"] <= 3
 
@@ -170,24 +172,24 @@ def test_memory_pressure_shards_parameters(share: float) -> None:
     low = model.problem.bytes_of(states_of_choice(model, sharded))
     assert low < free.memory
     limit = low + share * (free.memory - low)
-    found = solve_integer(model.problem, limit)
-    assert found.memory <= limit and free.seconds <= found.seconds
-    assert found.seconds <= model.problem.price(states_of_choice(model, sharded)) * (1 + 1e-9)
-    stored = model.choice(found.states).layouts
+    solution = solve_integer(model.problem, limit)
+    assert solution.memory <= limit and free.seconds <= solution.seconds
+    assert solution.seconds <= model.problem.price(states_of_choice(model, sharded)) * (1 + 1e-9)
+    stored = model.choice(solution.states).layouts
     assert any(stored[v.index].split_axes for v in graph.parameters)
 
 
 @pytest.mark.parametrize("recompute, name", [(False, "model_parallel"), (True, "model_parallel remat")])
 def test_bert_layers(recompute: bool, name: str) -> None:
     case = ALPA[f"test_bert.py layer {name}"]
-    found = alpa(bert(2, 128, 8, 8, heads=8), (4,), recompute=recompute)
-    assert found.seconds == pytest.approx(case["objective"], rel=1e-6)
-    assert found.collectives == {"all_reduce": case["all_reduce"]}
+    result = alpa(bert(2, 128, 8, 8, heads=8), (4,), recompute=recompute)
+    assert result.seconds == pytest.approx(case["objective"], rel=1e-6)
+    assert result.collectives == {"all_reduce": case["all_reduce"]}
     for layer in ("l0", "l1"):
-        assert found.layout(f"{layer}.qkv.w").cuts == (1, 1, 4, 1)
-        assert found.layout(f"{layer}.out.w").cuts == (4, 1, 1)
-        assert found.layout(f"{layer}.fc1.w").cuts == (1, 4)
-        assert found.layout(f"{layer}.fc2.w").cuts == (4, 1)
+        assert result.layout(f"{layer}.qkv.w").cuts == (1, 1, 4, 1)
+        assert result.layout(f"{layer}.out.w").cuts == (4, 1, 1)
+        assert result.layout(f"{layer}.fc1.w").cuts == (1, 4)
+        assert result.layout(f"{layer}.fc2.w").cuts == (4, 1)
 
 
 @pytest.mark.parametrize("layers", [1, 3, 5])
@@ -199,11 +201,11 @@ def test_bert_all_reduces_grow_by_four_a_layer(layers: int) -> None:
     assert by_hand.collectives == {"all_reduce": 4 * layers - 1}
 
 
-def counted(found: SearchResult) -> dict[str, int]:
+def counted(result: SearchResult) -> dict[str, int]:
     """Merged collectives, without those of single numbers."""
-    counts = dict(found.combined)
-    for move, _ in found.evaluation.moves:
-        for name in found.collectives_of(move):
+    counts = dict(result.combined)
+    for move, _ in result.evaluation.moves:
+        for name in result.collectives_of(move):
             counts[name] -= move.times * (move.value.shape == ())
     return counts
 
@@ -213,14 +215,14 @@ def test_two_axes_of_bert_layers(layers: int) -> None:
     """The batch along one axis, Megatron along the other: 4 all_reduces a layer, of which one is the gradients'."""
     graph = bert(layers, 128, 8, 8, heads=8)
     mesh, model = Mesh((2, 2), ("a", "b")), AlpaModel(axes=("a", "b"), alpha=(2.0, 2.0), beta=(1.0, 0.1))
-    found = search_mesh(graph, mesh, alpa_settings(model))
-    assert counted(found) == {"all_reduce": 4 * layers}
-    pieces = [(v, 4 * np.prod(v.shape) / np.prod(found.layout(v.name).cuts)) for v in graph.parameters]
+    result = search_mesh(graph, mesh, alpa_settings(model))
+    assert counted(result) == {"all_reduce": 4 * layers}
+    pieces = [(v, 4 * np.prod(v.shape) / np.prod(result.layout(v.name).cuts)) for v in graph.parameters]
     gradients = sum(model.seconds("all_reduce", 2, nbytes, ["a"]) for _, nbytes in pieces)
     activations = model.seconds("all_reduce", 2, 4 * 8 * 8 * 128 / 2, ["b"])
-    assert found.seconds == pytest.approx(gradients + (4 * layers - 1) * activations, rel=1e-3)
-    assert found.layout("l0.qkv.w").cuts == (1, 1, 2, 1) and found.layout("l0.out.w").cuts == (2, 1, 1)
-    assert found.layout("l0.fc1.w").cuts == (1, 2) and found.layout("l0.fc2.w").cuts == (2, 1)
+    assert result.seconds == pytest.approx(gradients + (4 * layers - 1) * activations, rel=1e-3)
+    assert result.layout("l0.qkv.w").cuts == (1, 1, 2, 1) and result.layout("l0.out.w").cuts == (2, 1, 1)
+    assert result.layout("l0.fc1.w").cuts == (1, 2) and result.layout("l0.fc2.w").cuts == (2, 1)
 
 
 @pytest.mark.parametrize("layers", [1, 2, 3])
@@ -232,20 +234,20 @@ def test_guessing_masked_words_on_two_axes(layers: int) -> None:
     graph = bert(layers, 512, 4, 4, heads=4, vocab=4096, embedding=True)
     model = AlpaModel(axes=("a", "b"), alpha=(2.0, 2.0), beta=(1.0, 0.1))
     mesh = Mesh((2, 2), ("a", "b"))
-    found = search_mesh(graph, mesh, alpa_settings(model, gather=False, full=False))
-    assert counted(found) == {"all_reduce": 4 * layers + 5}
-    assert found.layout("embedding").cuts == (2, 1), "rows of the embedding are split"
-    assert found.layout("head.w").cuts == (1, 1), "the head is whole everywhere"
+    result = search_mesh(graph, mesh, alpa_settings(model, gather=False, full=False))
+    assert counted(result) == {"all_reduce": 4 * layers + 5}
+    assert result.layout("embedding").cuts == (2, 1), "rows of the embedding are split"
+    assert result.layout("head.w").cuts == (1, 1), "the head is whole everywhere"
     for p in (f"l{k}." for k in range(layers)):
-        assert found.layout(p + "qkv.w").cuts == (1, 1, 2, 1) and found.layout(p + "out.w").cuts == (
+        assert result.layout(p + "qkv.w").cuts == (1, 1, 2, 1) and result.layout(p + "out.w").cuts == (
             2,
             1,
             1,
         )
-        assert found.layout(p + "fc1.w").cuts == (1, 2) and found.layout(p + "fc2.w").cuts == (2, 1)
+        assert result.layout(p + "fc1.w").cuts == (1, 2) and result.layout(p + "fc2.w").cuts == (2, 1)
     for value in graph.parameters:
-        assert "a" not in found.layout(value.name).split_axes
-    assert parts(found, "l0.fc1")[0] == (2, 1, 1), "the batch is split by the first axis"
+        assert "a" not in result.layout(value.name).split_axes
+    assert parts(result, "l0.fc1")[0] == (2, 1, 1), "the batch is split by the first axis"
 
 
 @pytest.mark.parametrize("make", ["mlp", "bert layers", "bert"])
@@ -257,32 +259,32 @@ def test_many_rows_make_everything_data_parallel(make: str) -> None:
         "bert": bert(2, 16, 32, 32, heads=4, vocab=128, embedding=True),
     }
     graph = graphs[make]
-    found = alpa(graph, (4,))
-    assert counted(found) == {"all_reduce": 1}
+    result = alpa(graph, (4,))
+    assert counted(result) == {"all_reduce": 1}
     model = AlpaModel(axes=("a",), alpha=(1.0,), beta=(1.0,))
     sizes = [4 * np.prod(v.shape) for v in graph.parameters]
     expected = sum(model.seconds("all_reduce", 4, 1.5 * nbytes) for nbytes in sizes)
-    assert found.seconds == pytest.approx(expected, rel=0.01)
-    assert not any(found.layout(v.name).split_axes for v in graph.parameters)
+    assert result.seconds == pytest.approx(expected, rel=0.01)
+    assert not any(result.layout(v.name).split_axes for v in graph.parameters)
 
 
 def test_tied_embedding() -> None:
     case = ALPA["test_bert.py embedding_2d_mesh (tied)"]
     graph = gpt(0, case["hidden"], case["batch"], case["seq"], heads=1, vocab=case["vocab"])
-    found = alpa(graph, (2, 2))
-    assert found.seconds == pytest.approx(case["objective"], rel=0.01)
-    assert set(found.collectives) == {"all_reduce"}
-    assert found.layout("embedding").cuts == (2, 1)
+    result = alpa(graph, (2, 2))
+    assert result.seconds == pytest.approx(case["objective"], rel=0.01)
+    assert set(result.collectives) == {"all_reduce"}
+    assert result.layout("embedding").cuts == (2, 1)
 
 
 def test_experts_are_split() -> None:
     case = ALPA["test_moe.py layer"]
     graph = moe(1, case["hidden"], case["batch"], case["seq"], experts=case["E"], group=case["S"])
-    found = alpa(graph, (4,))
-    assert found.seconds == pytest.approx(case["objective"], rel=1e-6)
-    assert found.combined == {"all_to_all": case["all_to_all"], "all_reduce": case["all_reduce"]}
-    assert found.layout("l0.expert1").cuts == (4, 1, 1)
-    assert not found.layout("l0.qkv.w").split_axes and not found.layout("l0.gate.w").split_axes
+    result = alpa(graph, (4,))
+    assert result.seconds == pytest.approx(case["objective"], rel=1e-6)
+    assert result.combined == {"all_to_all": case["all_to_all"], "all_reduce": case["all_reduce"]}
+    assert result.layout("l0.expert1").cuts == (4, 1, 1)
+    assert not result.layout("l0.qkv.w").split_axes and not result.layout("l0.gate.w").split_axes
 
 
 def experts_on_two_axes(**options: object) -> SearchResult:
@@ -307,12 +309,12 @@ def by_hand(on_group: int, to_all: float, experts: float) -> float:
 
 def test_experts_on_two_axes() -> None:
     """The published answer where the first axis has to split the batch: experts over the second one alone."""
-    case, found = ALPA["test_moe.py layer_2d"], experts_on_two_axes()
-    assert found.optimal and found.combined == {"all_reduce": case["all_reduce"], "all_to_all": 4}
-    assert found.layout("l0.expert1").dims[0] == found.layout("l0.expert2").dims[0] == ("b",)
-    assert not any(found.layout(f"l0.{name}").split_axes for name in ("qkv.w", "out.w", "gate.w"))
+    case, result = ALPA["test_moe.py layer_2d"], experts_on_two_axes()
+    assert result.optimal and result.combined == {"all_reduce": case["all_reduce"], "all_to_all": 4}
+    assert result.layout("l0.expert1").dims[0] == result.layout("l0.expert2").dims[0] == ("b",)
+    assert not any(result.layout(f"l0.{name}").split_axes for name in ("qkv.w", "out.w", "gate.w"))
     tokens, weights = 64 * 16 * 64 * 2 * 4, 16 * 64 * 512 * 4
-    assert found.seconds == pytest.approx(by_hand(2, tokens / 2, weights / 2), rel=1e-9)
+    assert result.seconds == pytest.approx(by_hand(2, tokens / 2, weights / 2), rel=1e-9)
 
 
 def test_experts_on_all_ranks_are_cheaper_where_no_axis_is_the_batchs() -> None:
@@ -327,41 +329,41 @@ def test_experts_on_all_ranks_are_cheaper_where_no_axis_is_the_batchs() -> None:
 
 
 def test_experts_on_two_axes_with_state_in_pieces() -> None:
-    found = experts_on_two_axes()
+    result = experts_on_two_axes()
     settings = assumptions((2, 2), (1.0, 1.0), nested=True, scatter=True)
-    merged = SearchResult(in_pieces(found.choice, settings), settings, "in pieces").combined
+    merged = SearchResult(in_pieces(result.choice, settings), settings, "in pieces").combined
     assert merged["all_to_all"] == 4 and merged["reduce_scatter"] > 0
     assert merged.get("all_reduce", 0) == ALPA["test_moe.py layer_2d_reduce_scatter"]["all_reduce"]
 
 
 @pytest.mark.parametrize("layers", [2, 4, 6])
 def test_convolutions_alternate_channels(layers: int) -> None:
-    found = alpa(convolutions(layers, 64, 4, 4), (4,))
-    assert found.collectives == {"all_reduce": layers - 1}
+    result = alpa(convolutions(layers, 64, 4, 4), (4,))
+    assert result.collectives == {"all_reduce": layers - 1}
 
 
 def test_depthwise_convolutions_need_at_most_one_all_reduce() -> None:
-    found = alpa(convolutions(3, 64, 4, 4, depthwise=True), (4,))
+    result = alpa(convolutions(3, 64, 4, 4, depthwise=True), (4,))
     assert (
-        found.collectives.get("all_reduce", 0) <= ALPA["test_conv.py depthwise model_parallel"]["all_reduce"]
+        result.collectives.get("all_reduce", 0) <= ALPA["test_conv.py depthwise model_parallel"]["all_reduce"]
     )
-    assert set(found.collectives) <= {"all_reduce"}
+    assert set(result.collectives) <= {"all_reduce"}
 
 
 def test_small_network_with_one_all_reduce() -> None:
     case = ALPA["test_basic.py dropout MLP (32,32,16)"]
-    found = alpa(mlp(sizes=(32, 32, 16), batch=64), tuple(case["mesh"][0]))
-    assert found.combined == {"all_reduce": case["all_reduce"]}
-    assert found.seconds < case["objective_below"]
+    result = alpa(mlp(sizes=(32, 32, 16), batch=64), tuple(case["mesh"][0]))
+    assert result.combined == {"all_reduce": case["all_reduce"]}
+    assert result.seconds < case["objective_below"]
 
 
 def test_argmax_splits_the_other_dim() -> None:
     build = GraphBuilder("argmax")
     x = build.input("x", (144, 144))
     y = build.apply(Rule.parse("a b -> b", whole="a"), x, name="argmax")
-    found = search_mesh(build.graph(y), Mesh((4,), ("a",)), Settings(machine=Machine.laptop()))
-    assert not found.collectives
-    assert parts(found, "argmax") == ((1, 4),)
+    result = search_mesh(build.graph(y), Mesh((4,), ("a",)), Settings(machine=Machine.laptop()))
+    assert not result.collectives
+    assert parts(result, "argmax") == ((1, 4),)
 
 
 def one_einsum(whole: bool = False) -> NamedDims:
@@ -377,19 +379,19 @@ def test_least_memory_of_named_dims(case: dict) -> None:
     sizes = case.get("mesh", {"m1": 4, "m2": 2})
     mesh, dims = Mesh(tuple(sizes.values()), tuple(sizes)), one_einsum("unsplittable" in str(case))
     wanted = case["optimal"] if isinstance(case["optimal"], list) else [case["optimal"]]
-    found = dims.best(mesh)
-    assert written(found) in wanted
+    best = dims.best(mesh)
+    assert written(best) in wanted
     for other in case.get("must_not_beat", ()):
         layout = dict(pair.split(":") for pair in other.split(";"))
-        assert dims.peak(found, mesh) <= dims.peak(layout, mesh), other
+        assert dims.peak(best, mesh) <= dims.peak(layout, mesh), other
 
 
 def test_named_dims_of_a_network_are_split_everywhere_alike() -> None:
     graph = mlp(3, sizes=(64, 256, 256, 64), batch=8, bias=False)
     dims = named_dims(graph)
-    found = dims.best(Mesh((2, 4), ("m1", "m2")))
-    assert len(found) == 2
-    choice = dims.choice(found, Mesh((2, 4), ("m1", "m2")))
+    best = dims.best(Mesh((2, 4), ("m1", "m2")))
+    assert len(best) == 2
+    choice = dims.choice(best, Mesh((2, 4), ("m1", "m2")))
     for operator, strategy in zip(graph.operators, choice.strategies):
         layouts = operator.bound.input_layouts(strategy)
         assert [x.canonical for x in layouts] == [choice.layouts[i].canonical for i in operator.inputs]
@@ -402,9 +404,9 @@ def test_dynamic_programme_of_nnscaler() -> None:
     problem = ChoiceProblem([np.array(row, float) for row in case["compute"]])
     for k, edge in enumerate(case["edge_cost"]):
         problem.add_pair(k, k + 1, np.array(edge, float))
-    found = eliminate(problem)
-    assert found.seconds == pytest.approx(case["optimal_time"])
-    assert list(found.states) == case["path"]
+    solution = eliminate(problem)
+    assert solution.seconds == pytest.approx(case["optimal_time"])
+    assert list(solution.states) == case["path"]
 
 
 def test_embedding_rule_keeps_rows_split() -> None:
@@ -420,15 +422,15 @@ def test_embedding_rule_keeps_rows_split() -> None:
 @pytest.mark.parametrize("case", PEERS["matmul_lower_bounds"]["vectors"])
 def test_grids_of_one_product(case: dict) -> None:
     m, k, n, ranks = (case[key] for key in "MKNP")
-    found = best_grid(m, k, n, ranks)
-    assert found.bound == pytest.approx(case["lower_bound_words_per_rank"], rel=1e-6)
-    assert list(found.grid) == case["best_grid_pm_pk_pn"]
-    assert found.words == pytest.approx(case["best_grid_words"])
+    best = best_grid(m, k, n, ranks)
+    assert best.bound == pytest.approx(case["lower_bound_words_per_rank"], rel=1e-6)
+    assert list(best.grid) == case["best_grid_pm_pk_pn"]
+    assert best.words == pytest.approx(case["best_grid_words"])
     assert regime(m, k, n, ranks) == case["regime"]
     assert grid_words(m, k, n, (ranks, 1, 1)) == pytest.approx(case["allgather_B_1d_words"])
     flat = min(grid_words(m, k, n, grid) for grid in grids(ranks, deep=False))
     assert flat == pytest.approx(case["summa_best_2d_words"])
-    assert found.words >= found.bound * (1 - 1e-9)
+    assert best.words >= best.bound * (1 - 1e-9)
 
 
 @pytest.mark.parametrize("sizes", [(4096, 4096, 4096, 64), (8192, 8192, 128, 64), (65536, 256, 256, 8)])

@@ -106,12 +106,12 @@ def test_the_optimum_equals_brute_force(
     mesh = Mesh(shape, ("a", "b")[: len(shape)])
     model = model_of(program, mesh, rows, machine)
     try:
-        found = eliminate(model.problem)
+        solution = eliminate(model.problem)
     except TooWideError:
-        found = solve_integer(model.problem)
-    assert found.seconds == pytest.approx(best_of(model), rel=1e-6)
+        solution = solve_integer(model.problem)
+    assert solution.seconds == pytest.approx(best_of(model), rel=1e-6)
     start = (0,) * len(model.problem)
-    assert improve(model.problem, start).seconds >= found.seconds * (1 - 1e-9)
+    assert improve(model.problem, start).seconds >= solution.seconds * (1 - 1e-9)
 
 
 @SMALL
@@ -123,10 +123,10 @@ def test_memory_limits(program: RandomProgram, rows: int, share: float) -> None:
     sizes = [n for v, n in enumerate(model.problem.sizes) if v not in set(model.problem.hubs)]
     least, free = smallest_memory(model.problem), eliminate(model.problem)
     limit = least + share * (free.memory - least)
-    found = solve_integer(model.problem, limit)
-    assert found.memory <= limit and found.seconds >= free.seconds * (1 - 1e-9)
+    solution = solve_integer(model.problem, limit)
+    assert solution.memory <= limit and solution.seconds >= free.seconds * (1 - 1e-9)
     if math.prod(sizes) <= 300_000:
-        assert found.seconds == pytest.approx(brute_force(model.problem, limit).seconds, rel=1e-6)
+        assert solution.seconds == pytest.approx(brute_force(model.problem, limit).seconds, rel=1e-6)
 
 
 @SMALL
@@ -138,12 +138,12 @@ def test_the_price_is_that_of_the_run(
     mesh = Mesh(shape, ("a", "b")[: len(shape)])
     model = model_of(program, mesh, 12, machine, sharded_parameters=sharded)
     try:
-        found = eliminate(model.problem)
+        solution = eliminate(model.problem)
     except TooWideError:
         return
-    total = evaluate(model.choice(found.states), model.settings, model.moves)
-    assert total.seconds <= found.seconds * (1 + 1e-9)
-    assert total.seconds == pytest.approx(found.seconds, rel=0.02)
+    total = evaluate(model.choice(solution.states), model.settings, model.moves)
+    assert total.seconds <= solution.seconds * (1 + 1e-9)
+    assert total.seconds == pytest.approx(solution.seconds, rel=0.02)
 
 
 @settings(SMALL, max_examples=10)
@@ -151,15 +151,15 @@ def test_the_price_is_that_of_the_run(
 def test_what_is_found_runs(program: RandomProgram, ranks: int, machine: Machine, limited: bool) -> None:
     """Right numbers on every rank, bytes as predicted for every operator; in lock step."""
     inputs = {"x": (12, WIDTH)}
-    found = search(program, ranks, inputs=inputs, parameters=SHAPES, machine=machine)
+    result = search(program, ranks, inputs=inputs, parameters=SHAPES, machine=machine)
     if limited:
-        found = search(
+        result = search(
             program,
             ranks,
             inputs=inputs,
             parameters=SHAPES,
             machine=machine,
-            memory=0.9 * found.memory.peak + 4000,
+            memory=0.9 * result.memory.peak + 4000,
         )
-    proof = prove(program, found, LockStep(ranks), arguments({**inputs, **SHAPES}))
+    proof = prove(program, result, LockStep(ranks), arguments({**inputs, **SHAPES}))
     assert proof.holds, str(proof)

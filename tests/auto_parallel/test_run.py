@@ -108,13 +108,13 @@ def arrays_of(case: str) -> dict[str, np.ndarray]:
     """The same random arguments on every rank; integers are below 48."""
     _, inputs, parameters = CASES[case]
     rng = np.random.default_rng(7)
-    found = {}
+    arrays = {}
     for name, shape in {**inputs, **parameters}.items():
         if isinstance(shape[0], tuple):
-            found[name] = rng.integers(0, 48, shape[0])
+            arrays[name] = rng.integers(0, 48, shape[0])
         else:
-            found[name] = (0.2 * rng.standard_normal(shape)).astype("f4")
-    return found
+            arrays[name] = (0.2 * rng.standard_normal(shape)).astype("f4")
+    return arrays
 
 
 def residual(x, w1, b1, w2, target):
@@ -131,11 +131,11 @@ def test_the_peak_is_what_a_rank_takes(world, monkeypatch, rows, columns):
     world = LockStep(1) if isinstance(world, LockStep) else world
     inputs = dict.fromkeys(("x", "target"), (rows, columns))
     weights = {"w1": (columns, columns), "b1": (columns,), "w2": (columns, columns)}
-    found = search(
+    result = search(
         residual, world.size, settings=Settings(optimizer_words=0.0), inputs=inputs, parameters=weights
     )
     arrays = {name: np.ones(shape, "f4") for name, shape in {**inputs, **weights}.items()}
-    for name, answer in {"found": found, **found.comparison}.items():
+    for name, answer in {"found": result, **result.comparison}.items():
         for _ in range(2):  # what is derived once is not measured
             gc.collect()
             tracemalloc.start()
@@ -149,8 +149,8 @@ def test_the_peak_is_what_a_rank_takes(world, monkeypatch, rows, columns):
 def alone(case: str) -> tuple[float, dict[str, np.ndarray]]:
     """Result and gradients in one process with one rank."""
     program, inputs, parameters = CASES[case]
-    found = search(program, 1, inputs=inputs, parameters=parameters)
-    result, tensors = run(program, found, LockStep(1), arrays_of(case))
+    optimum = search(program, 1, inputs=inputs, parameters=parameters)
+    result, tensors = run(program, optimum, LockStep(1), arrays_of(case))
     return result.item(), {name: tensors[name].grad.full() for name in parameters}
 
 
@@ -166,14 +166,14 @@ def alone(case: str) -> tuple[float, dict[str, np.ndarray]]:
 )
 def test_found_strategies_run_as_predicted(world, case, machine):
     program, inputs, parameters = CASES[case]
-    found = search(program, world.size, inputs=inputs, parameters=parameters, machine=MACHINES[machine])
+    optimum = search(program, world.size, inputs=inputs, parameters=parameters, machine=MACHINES[machine])
     with record() as trace:
-        result, tensors = run(program, found, world, arrays_of(case))
+        result, tensors = run(program, optimum, world, arrays_of(case))
     for rank in world.ranks:
-        rows = compare_bytes(found, trace, rank)
+        rows = compare_bytes(optimum, trace, rank)
         assert [(r.operator, r.predicted) for r in rows] == [(r.operator, r.counted) for r in rows]
     counted = {name: n for name, n in trace.counts().items() if name not in ("slice", "fill", "reshape")}
-    assert counted == found.collectives, "gradients that share a message are one collective"
+    assert counted == optimum.collectives, "gradients that share a message are one collective"
     value, gradients = alone(case)
     assert result.item() == pytest.approx(value, rel=1e-4)
     for name, wanted in gradients.items():
@@ -190,16 +190,16 @@ def test_collectives_in_the_middle_of_operators_are_predicted(world, name):
 
     shapes = {"x": (256, 1), "w": (1,)}
     machine = Machine("free messages", alpha=0.0, beta=0.0, flops=1e6)
-    found = search(program, 4, inputs={"x": shapes["x"]}, parameters={"w": shapes["w"]}, machine=machine)
-    (inner,) = (n for n in found.graph.operators if n.kind in ("scan", "sort"))
-    assert found.choice.strategies[inner.index].splits, "the dim is split: there is nothing else to split"
+    result = search(program, 4, inputs={"x": shapes["x"]}, parameters={"w": shapes["w"]}, machine=machine)
+    (inner,) = (n for n in result.graph.operators if n.kind in ("scan", "sort"))
+    assert result.choice.strategies[inner.index].splits, "the dim is split: there is nothing else to split"
     with record() as trace:
-        run(program, found, world, arguments(shapes))
+        run(program, result, world, arguments(shapes))
     for rank in world.ranks:
-        rows = {row.operator: row for row in compare_bytes(found, trace, rank)}
+        rows = {row.operator: row for row in compare_bytes(result, trace, rank)}
         assert all(row.agree for row in rows.values()) and (rows[inner.name].predicted or name != "sort")
     counted = {n: count for n, count in trace.counts().items() if n not in ("slice", "fill", "reshape")}
-    assert counted == found.collectives and len(counted) > 1
+    assert counted == result.collectives and len(counted) > 1
 
 
 @pytest.mark.ranks(8)
@@ -208,13 +208,13 @@ def test_programs_of_bfloat16_move_the_bytes_that_were_predicted(world, case):
     """Pending sums of two-byte numbers travel in four: gradients of parameters, and products of split rows."""
     program, inputs, parameters = CASES[case]
     arrays = {n: a.astype(BF16) if a.dtype.kind == "f" else a for n, a in arrays_of(case).items()}
-    given = [{n: (arrays[n].shape, arrays[n].dtype) for n in some} for some in (inputs, parameters)]
-    found = search(program, world.size, inputs=given[0], parameters=given[1], machine=MACHINES["slow ranks"])
+    specs = [{n: (arrays[n].shape, arrays[n].dtype) for n in some} for some in (inputs, parameters)]
+    result = search(program, world.size, inputs=specs[0], parameters=specs[1], machine=MACHINES["slow ranks"])
     with record() as trace:
-        _, tensors = run(program, found, world, arrays)
+        _, tensors = run(program, result, world, arrays)
     reductions = [event for event in trace.collectives if "reduce" in event.collective]
     assert reductions and {event.dtype for event in reductions} == {"float32"}
-    for row in compare_bytes(found, trace, world.ranks[0]):
+    for row in compare_bytes(result, trace, world.ranks[0]):
         assert row.predicted == row.counted, row
     assert {tensors[name].grad.dtype for name in parameters} == {np.dtype(BF16)}
 
@@ -230,13 +230,13 @@ def test_given_meshes_and_heuristics_run_as_predicted(world):
         ("sharding_propagation", mesh),
         ("recursive_programming", world.size),
     ):
-        found = search(configured if method == "sharding_propagation" else graph, what, method=method)
+        result = search(configured if method == "sharding_propagation" else graph, what, method=method)
         with record() as trace:
-            run(program, found, world, arrays_of("network"))
-        for row in compare_bytes(found, trace, world.ranks[0]):
+            run(program, result, world, arrays_of("network"))
+        for row in compare_bytes(result, trace, world.ranks[0]):
             assert row.predicted == row.counted, (method, row)
         if method == "sharding_propagation":
-            assert found.strategy("matmul.w1").axes == {"m": ("dp",), "n": ("tp",)}
+            assert result.strategy("matmul.w1").axes == {"m": ("dp",), "n": ("tp",)}
 
 
 @pytest.mark.ranks(4, 8)
@@ -246,10 +246,10 @@ def test_sharded_parameters_run_as_predicted(world):
     settings = Settings(machine=MACHINES["laptop"], sharded_parameters=True)
     graph = record_program(program, world.size, inputs, parameters)
     free = search(graph, world.size, settings=settings)
-    found = search(graph, Mesh((world.size,), ("dp",)), memory=0.9 * free.memory.peak, settings=settings)
+    result = search(graph, Mesh((world.size,), ("dp",)), memory=0.9 * free.memory.peak, settings=settings)
     with record() as trace:
-        run(program, found, world, arrays_of("network"))
-    assert all(row.predicted == row.counted for row in compare_bytes(found, trace, world.ranks[0]))
+        run(program, result, world, arrays_of("network"))
+    assert all(row.predicted == row.counted for row in compare_bytes(result, trace, world.ranks[0]))
 
 
 @pytest.mark.ranks(1, 4, 6, 8)
@@ -258,23 +258,23 @@ def test_a_product_on_its_best_grid(world, sizes):
     m, k, n = sizes
     rng = np.random.default_rng(1)
     a, b = rng.standard_normal((m, k)), rng.standard_normal((k, n))
-    found = best_grid(m, k, n, world.size)
+    best = best_grid(m, k, n, world.size)
     start = Layout.replicated(Mesh((world.size,), ("x",)), 2)
     x, y = Tensor.from_global(a, start, world), Tensor.from_global(b, start, world)
-    first, second, _ = found.layouts()
+    first, second, _ = best.layouts()
     x, y = x.to(first), y.to(second)
     with record() as trace:
-        z = run_product(x, y, found)
+        z = run_product(x, y, best)
     np.testing.assert_allclose(z.full(), a @ b, rtol=1e-9, atol=1e-9)
-    even = all(size % math_product == 0 for size, math_product in _cuts(found))
+    even = all(size % math_product == 0 for size, math_product in _cuts(best))
     for rank in world.ranks:
-        if even and rank in found.mesh:
-            assert trace.nbytes(rank) == 8 * found.words
+        if even and rank in best.mesh:
+            assert trace.nbytes(rank) == 8 * best.words
 
 
-def _cuts(found):
-    pm, pk, pn = found.grid
-    return ((found.m, pm * pk), (found.k, pk * pm * pn), (found.n, pn))
+def _cuts(best):
+    pm, pk, pn = best.grid
+    return ((best.m, pm * pk), (best.k, pk * pm * pn), (best.n, pn))
 
 
 def test_a_program_that_looks_at_values_is_refused():
@@ -310,9 +310,9 @@ def test_a_program_that_calls_numpy_is_refused(call):
 
 
 def test_recomputation_is_priced_only():
-    found = search(lambda x: ops.relu(x), 2, inputs={"x": (4, 4)}, settings=Settings(recompute=True))
+    result = search(lambda x: ops.relu(x), 2, inputs={"x": (4, 4)}, settings=Settings(recompute=True))
     with pytest.raises(InputError, match="can only be priced"):
-        run(lambda x: ops.relu(x), found, LockStep(2), {"x": np.ones((4, 4))})
+        run(lambda x: ops.relu(x), result, LockStep(2), {"x": np.ones((4, 4))})
 
 
 def test_a_program_without_operators_is_refused():
@@ -326,14 +326,14 @@ def test_a_count_that_nothing_divides_is_refused():
 
 
 def test_strategies_of_another_program_are_refused():
-    found = search(lambda x: ops.relu(x), 2, inputs={"x": (4, 4)})
+    result = search(lambda x: ops.relu(x), 2, inputs={"x": (4, 4)})
     with pytest.raises(InputError, match="operator 0 of the program is gelu"):
-        run(lambda x: ops.gelu(x), found, LockStep(2), {"x": np.ones((4, 4))})
+        run(lambda x: ops.gelu(x), result, LockStep(2), {"x": np.ones((4, 4))})
     with pytest.raises(InputError, match="more operators"):
-        run(lambda x: ops.relu(ops.relu(x)), found, LockStep(2), {"x": np.ones((4, 4))})
+        run(lambda x: ops.relu(ops.relu(x)), result, LockStep(2), {"x": np.ones((4, 4))})
     with pytest.raises(InputError, match="2 ranks"):
-        run(lambda x: ops.relu(x), found, LockStep(4), {"x": np.ones((4, 4))})
-    assert Applied(found).position == 0
+        run(lambda x: ops.relu(x), result, LockStep(4), {"x": np.ones((4, 4))})
+    assert Applied(result).position == 0
 
 
 def test_configured_operators_and_layers_are_recorded():
@@ -348,8 +348,10 @@ def test_configured_operators_and_layers_are_recorded():
     assert graph.operators[0].where.split(":")[0].endswith("test_run.py")
     assert [o.layer for o in graph.operators[1:11]] == [("layer", k // 2) for k in range(10)]
     assert graph.operators[0].layer is graph.operators[-1].layer is None
-    found = search(program, 4, inputs={"x": (8, 8)}, parameters={"w": (8, 8)})
-    assert [layout.cuts for layout in graph.operators[0].bound.input_layouts(found.choice.strategies[0])] == [
+    result = search(program, 4, inputs={"x": (8, 8)}, parameters={"w": (8, 8)})
+    assert [
+        layout.cuts for layout in graph.operators[0].bound.input_layouts(result.choice.strategies[0])
+    ] == [
         (2, 1),
         (1, 2),
     ]
@@ -373,9 +375,9 @@ def test_a_function_that_finds_its_own_strategies(world, method):
     second.backward()
     assert second.item() == pytest.approx(first.item(), rel=1e-9)
     np.testing.assert_allclose(w1.grad.full(), wanted, rtol=1e-9, atol=1e-9)
-    found = step.result_for(x)
+    result = step.result_for(x)
     if world.size > 1:
-        assert any(strategy.splits for strategy in found.choice.strategies)
+        assert any(strategy.splits for strategy in result.choice.strategies)
 
 
 @pytest.mark.ranks(4)
@@ -394,25 +396,25 @@ def test_propagation_from_a_recorded_call_needs_a_configured_operator(world):
 )
 def test_an_einsum_on_its_best_grid_moves_the_predicted_words(world, equation, shapes):
     bound = ops.einsum.op.bind(shapes, {"equation": equation})
-    found = best_factor_grid(bound, world.size)
+    best = best_factor_grid(bound, world.size)
     rng = np.random.default_rng(5)
     arrays = [rng.standard_normal(shape) for shape in shapes]
-    *operands, result = found.layouts()
+    *operands, result = best.layouts()
     tensors = [Tensor.from_global(a, layout, world) for a, layout in zip(arrays, operands)]
     with record() as trace:
-        z = ops.einsum.op.shard(found.strategy, result)(*tensors, equation=equation)
+        z = ops.einsum.op.shard(best.strategy, result)(*tensors, equation=equation)
     np.testing.assert_allclose(z.full(), np.einsum(equation, *arrays), atol=1e-9)
     for rank in world.ranks:
-        assert trace.nbytes(rank) == (8 * found.words if rank in found.mesh else 0)
-    assert found.mesh.size == 8, "of ten ranks two are idle"
+        assert trace.nbytes(rank) == (8 * best.words if rank in best.mesh else 0)
+    assert best.mesh.size == 8, "of ten ranks two are idle"
 
 
 @pytest.mark.ranks(4)
 @pytest.mark.parametrize("case", CASES)
 def test_the_proof_of_a_run(world, case):
     program, inputs, parameters = CASES[case]
-    found = search(program, world.size, inputs=inputs, parameters=parameters)
-    proof = prove(program, found, world, arguments({**inputs, **parameters}))
+    result = search(program, world.size, inputs=inputs, parameters=parameters)
+    proof = prove(program, result, world, arguments({**inputs, **parameters}))
     assert proof.holds and proof.rows and "as predicted" in str(proof)
     wrong = replace(proof, rows=(replace(proof.rows[0], counted=-1), *proof.rows[1:]))
     assert not wrong.holds and "NOT as predicted" in str(wrong) and "differ" in str(wrong)
@@ -423,14 +425,14 @@ def test_the_proof_of_a_run(world, case):
 def test_a_run_with_wrong_numbers_is_no_proof(case, monkeypatch):
     """Bytes as predicted, and a hundredth too much in what one rank gives."""
     program, inputs, parameters = CASES[case]
-    found = search(program, 4, inputs=inputs, parameters=parameters)
+    result = search(program, 4, inputs=inputs, parameters=parameters)
     right = LockStep._run
 
     def wrong(self, step, shards, *more):
         return right(self, step, [shard * (1.01 if k == 1 else 1) for k, shard in enumerate(shards)], *more)
 
     monkeypatch.setattr(LockStep, "_run", wrong)
-    proof = prove(program, found, LockStep(4), arguments({**inputs, **parameters}))
+    proof = prove(program, result, LockStep(4), arguments({**inputs, **parameters}))
     assert all(row.predicted == row.counted for row in proof.rows)
     assert not proof.holds and "WRONG" in str(proof) and "rounding does not explain it" in str(proof)
 
@@ -449,7 +451,7 @@ def odd(x, w, v, b):
 def test_odd_sizes_and_rank_counts(world, method):
     inputs, parameters = {"x": (18, 21)}, {"w": (21, 30), "v": (21, 60), "b": (18,)}
     machine = MACHINES["slow ranks"]
-    found = search(odd, world.size, inputs=inputs, parameters=parameters, method=method, machine=machine)
-    assert found.strategy("matmul.w").splits and found.strategy("matmul.v").splits
-    proof = prove(odd, found, world, arguments({**inputs, **parameters}))
+    result = search(odd, world.size, inputs=inputs, parameters=parameters, method=method, machine=machine)
+    assert result.strategy("matmul.w").splits and result.strategy("matmul.v").splits
+    proof = prove(odd, result, world, arguments({**inputs, **parameters}))
     assert proof.holds and proof.rows, str(proof)

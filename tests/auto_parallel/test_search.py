@@ -100,29 +100,29 @@ def test_what_settings_forbid_is_not_used(without: str) -> None:
     rng, forbidden = random.Random(without), 0
     for _ in range(60):
         src, dst = rng.choice(sources), rng.choice(layouts)
-        found = moves.plan(src, dst, (64, 64), 4)
+        route = moves.plan(src, dst, (64, 64), 4)
         seconds = moves.seconds(src, dst, (64, 64), 4)
         least = plan(src, dst, (64, 64), "float32", settings.machine, more_memory=True).seconds
         assert seconds >= least * (1 - 1e-9)
         if seconds < IMPOSSIBLE:
-            assert name not in [step.collective for step in found.steps]
-            assert seconds == pytest.approx(found.seconds)
+            assert name not in [step.collective for step in route.steps]
+            assert seconds == pytest.approx(route.seconds)
         forbidden += name in [step.collective for step in free.plan(src, dst, (64, 64), 4).steps]
     assert forbidden > 3
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_built_in_programs_are_searched_reported_and_saved(name: str, tmp_path: Path) -> None:
-    found = search(build_program(name), 8 if name == "tutorial" else 4)  # whose cuts are for 8
-    text = str(found)
+    result = search(build_program(name), 8 if name == "tutorial" else 4)  # whose cuts are for 8
+    text = str(result)
     assert "comparison" in text and "peak memory per rank" in text
-    for operator in found.graph.operators[:3]:
+    for operator in result.graph.operators[:3]:
         assert operator.name.split(".")[0] in text
-    found.save(tmp_path / "s.json")
-    again = load_choice(tmp_path / "s.json", found.graph)
-    assert again == found.choice
-    other = SearchResult(again, found.settings, "loaded")
-    assert other.seconds == found.seconds and other.memory == found.memory
+    result.save(tmp_path / "s.json")
+    again = load_choice(tmp_path / "s.json", result.graph)
+    assert again == result.choice
+    other = SearchResult(again, result.settings, "loaded")
+    assert other.seconds == result.seconds and other.memory == result.memory
 
 
 def test_files_of_other_programs_are_refused(tmp_path: Path) -> None:
@@ -163,14 +163,14 @@ def test_peak_memory_counts_every_part() -> None:
     build = GraphBuilder("one")
     x, w = build.input("x", (8, 16)), build.parameter("w", (16, 4))
     y = build.apply(RULES["matmul"], x, w, name="mm", kind="matmul")
-    found = search_mesh(build.graph(y), Mesh((1,), ("a",)), Settings())
-    memory, given, result = found.memory, 4 * 8 * 16, 4 * 8 * 4
+    best = search_mesh(build.graph(y), Mesh((1,), ("a",)), Settings())
+    memory, operand, result = best.memory, 4 * 8 * 16, 4 * 8 * 4
     assert (memory.parameters, memory.gradients, memory.optimizer) == (256, 256, 512)
     assert memory.activations == 0 and memory.where == "update"
-    assert memory.transient == given + result + 256
-    assert memory.peak == 256 + 256 + 512 + given + result + 256
+    assert memory.transient == operand + result + 256
+    assert memory.peak == 256 + 256 + 512 + operand + result + 256
     alone = search_mesh(replace(build.graph(y), training=False), Mesh((1,), ("a",)), Settings()).memory
-    assert (alone.peak, alone.activations, alone.where) == (256 + given + result, 0, "mm")
+    assert (alone.peak, alone.activations, alone.where) == (256 + operand + result, 0, "mm")
 
 
 def test_peak_memory_follows_liveness() -> None:
@@ -193,8 +193,8 @@ def test_peak_memory_counts_what_the_tape_keeps() -> None:
     x, w, kept = {"x": (64, 32)}, {"w": (32, 48)}, []
     for after in (ops.relu, ops.gelu, lambda h: ops.add(h, h), ops.log):
         graph = record_program(lambda x, w, after=after: ops.sum(after(x @ w)), 1, x, w)
-        found, most = search_mesh(graph, Mesh((1,), ("a",)), Settings()), 4 * (64 * 32 + 64 * 48)
-        step = StepMemory(found.choice, found.settings, found.moves)
+        result, most = search_mesh(graph, Mesh((1,), ("a",)), Settings()), 4 * (64 * 32 + 64 * 48)
+        step = StepMemory(result.choice, result.settings, result.moves)
         for operator in graph.operators:
             step.forward(operator)
         kept.append((sorted(graph.values[i].name for i, _ in step.kept), step.kept.total == most))
@@ -230,8 +230,8 @@ def test_memory_limit_is_met_or_named() -> None:
     assert "of those tried" in str(refused.value)
     words = str(refused.value).split("can be met is ")[1].split(" ")[0]
     least = int(words.replace(",", ""))
-    found = search(graph, mesh, memory=least)
-    assert found.seconds >= free.seconds
+    result = search(graph, mesh, memory=least)
+    assert result.seconds >= free.seconds
     with pytest.raises(DoesNotFitError):
         search(graph, mesh, memory=least - 1)
 
@@ -246,13 +246,13 @@ def test_frontier_falls_and_starts_at_the_optimum() -> None:
 
 
 def test_why_not_names_the_difference() -> None:
-    found = search(mlp(2, 512, 64), Mesh((2, 4), ("dp", "tp")))
-    answer = found.why("fc1", {".0": "tp"})
+    result = search(mlp(2, 512, 64), Mesh((2, 4), ("dp", "tp")))
+    answer = result.why("fc1", {".0": "tp"})
     assert answer.other.strategy("fc1").axes == {".0": ("tp",)}
     assert answer.difference > 0
     text = str(answer)
     assert "fc1 with .0:tp instead of" in text and "total" in text
-    same = found.why("fc1", found.strategy("fc1"))
+    same = result.why("fc1", result.strategy("fc1"))
     assert same.difference == pytest.approx(0, abs=1e-12)
 
 
@@ -267,18 +267,18 @@ def test_propagation_order_and_ties() -> None:
     d = build.apply(RULES["add"], b, c2, name="d", kind="add")
     lonely = build.apply(RULES["relu"], build.input("y", (8, 8)), name="lonely", kind="relu")
     graph = build.graph(d, lonely).configure(a={".1": "x"})
-    found = propagate(graph, Mesh((2,), ("x",)))
-    names = [graph.operators[i].name for i in found.order]
+    propagation = propagate(graph, Mesh((2,), ("x",)))
+    names = [graph.operators[i].name for i in propagation.order]
     assert names == ["a", "b", "c", "c2", "d"]
-    assert [str(s) for s in found.strategies] == [".1:x"] * 5 + ["replicated"]
-    assert not found.remarks
+    assert [str(s) for s in propagation.strategies] == [".1:x"] * 5 + ["replicated"]
+    assert not propagation.remarks
 
 
 def test_propagation_goes_to_producers_too() -> None:
     graph = mlp(2, 16, 16, bias=False).configure(fc1={".0": "x"})
-    found = propagate(graph, Mesh((2,), ("x",)))
-    assert [str(s) for s in found.strategies] == [".0:x", ".1:x", ".0:x", "b:x"]
-    assert [graph.operators[i].name for i in found.order] == ["fc1", "loss", "relu0", "fc0"]
+    propagation = propagate(graph, Mesh((2,), ("x",)))
+    assert [str(s) for s in propagation.strategies] == [".0:x", ".1:x", ".0:x", "b:x"]
+    assert [graph.operators[i].name for i in propagation.order] == ["fc1", "loss", "relu0", "fc0"]
 
 
 def test_propagation_prefers_a_reshape_without_communication() -> None:
@@ -288,15 +288,17 @@ def test_propagation_prefers_a_reshape_without_communication() -> None:
     z = build.apply(RULES["relu"], y, name="relu", kind="relu")
     mesh = Mesh((4,), ("x",))
     for dim, factor in ((".0", "c"), (".1", "b")):
-        found = propagate(build.graph(z).configure(relu={dim: "x"}), mesh)
-        assert [s.axes for s in found.strategies] == [{factor: ("x",)}, {dim: ("x",)}]
+        propagation = propagate(build.graph(z).configure(relu={dim: "x"}), mesh)
+        assert [s.axes for s in propagation.strategies] == [{factor: ("x",)}, {dim: ("x",)}]
 
 
 def test_propagation_remarks_on_configured_operators_that_disagree() -> None:
     graph = mlp(2, 16, 16, bias=False).configure(fc0={".0": "x"}, relu0={".0": "x"})
-    found = propagate(graph, Mesh((2,), ("x",)))
-    assert len(found.remarks) == 1 and "fc0 and relu0 are both configured" in found.remarks[0]
-    assert found.strategies[0].axes == {".0": ("x",)} and found.strategies[1].axes == {".0": ("x",)}
+    propagation = propagate(graph, Mesh((2,), ("x",)))
+    assert len(propagation.remarks) == 1 and "fc0 and relu0 are both configured" in propagation.remarks[0]
+    assert propagation.strategies[0].axes == {".0": ("x",)} and propagation.strategies[1].axes == {
+        ".0": ("x",)
+    }
 
 
 def test_nothing_configured_is_refused() -> None:
@@ -362,13 +364,13 @@ def test_double_recursion_looks_grow_with_layers_and_steps(layers: int) -> None:
     """The work is (operators) x (steps): every operator has one cut per step, equal layers equal cuts."""
     graph = gpt(layers, 256, 64, 64, heads=4)
     for ranks, steps in ((8, 3), (64, 6), (65536, 16)):
-        found = double_recursion(graph, ranks)
-        assert {len(cuts) for cuts in found.cuts} == {steps}
+        result = double_recursion(graph, ranks)
+        assert {len(cuts) for cuts in result.cuts} == {steps}
 
 
 def test_large_searches_stay_symbolic() -> None:
     """65,536 ranks: no list of ranks is ever made."""
-    found = search(
+    result = search(
         "gpt",
         Mesh((8, 8192), ("dp", "tp")),
         layers=2,
@@ -379,25 +381,25 @@ def test_large_searches_stay_symbolic() -> None:
         heads=96,
         machine=Machine.accelerators(),
     )
-    assert found.mesh.size == 65536 and found.optimal
-    assert len({found.strategy(f"l{k}.fc1") for k in range(2)}) == 1
+    assert result.mesh.size == 65536 and result.optimal
+    assert len({result.strategy(f"l{k}.fc1") for k in range(2)}) == 1
 
 
 def test_the_network_of_the_tutorial_propagates() -> None:
-    found = search(tutorial(), 8, method="sharding_propagation", polish=False)
-    assert len(found.remarks) == 3
-    flatten = found.graph.operator("flatten")
-    assert [layout.cuts[0] for layout in flatten.bound.input_layouts(found.strategy("flatten"))] == [2]
+    result = search(tutorial(), 8, method="sharding_propagation", polish=False)
+    assert len(result.remarks) == 3
+    flatten = result.graph.operator("flatten")
+    assert [layout.cuts[0] for layout in flatten.bound.input_layouts(result.strategy("flatten"))] == [2]
 
 
 def test_configured_cuts_on_many_ranks() -> None:
     """Cuts for 8 ranks on 64: repeated on the right, on the mesh of prime factors or a coarse one."""
     for ranks in (16, 64, 4096):
-        found = search(tutorial(), ranks, method="sharding_propagation")
-        first = found.graph.operator("matmul1")
-        strategy = found.strategy("matmul1")
+        result = search(tutorial(), ranks, method="sharding_propagation")
+        first = result.graph.operator("matmul1")
+        strategy = result.strategy("matmul1")
         assert [layout.cuts for layout in first.bound.input_layouts(strategy)] == [(2, 4), (4, 1)]
-        assert found.mesh.size == ranks and len(found.mesh.axes) <= 4
+        assert result.mesh.size == ranks and len(result.mesh.axes) <= 4
     recursion = double_recursion(tutorial(), 4096)
     assert recursion.parts(first.index) == ((2, 4), (4, 1))
 
@@ -422,9 +424,9 @@ def test_the_gap_to_the_optimum_is_printed() -> None:
     "model", [MindSporeModel(), DTensorModel(), OneFlowModel(), AlpaModel(axes=("a", "b"))]
 )
 def test_published_models_are_machines_too(model: CostModel) -> None:
-    found = search_mesh(mlp(3, 128, 64), Mesh((2, 2), ("a", "b")), Settings(machine=model))
-    for other, one in found.comparison.items():
-        assert one.seconds >= found.seconds * (1 - 1e-9), other
+    result = search_mesh(mlp(3, 128, 64), Mesh((2, 2), ("a", "b")), Settings(machine=model))
+    for other, one in result.comparison.items():
+        assert one.seconds >= result.seconds * (1 - 1e-9), other
 
 
 def test_double_recursion_needs_memory_for_all_tensors() -> None:

@@ -71,14 +71,14 @@ def test_a_rank_whose_part_of_every_sum_is_lost(dtype, monkeypatch):
         return honest(self, step, shards, algorithm)
 
     monkeypatch.setattr(spmdsim.worlds.lockstep_world.LockStep, "_run", broken)
-    found = [
+    outcomes = [
         (run_case(case, LockStep(8)), case)
         for case in catalogue(meshes(8)[1:2], Inputs(shape=(16, 64, 16), dtype=dtype))
     ]
-    for outcome, case in found:
+    for outcome, case in outcomes:
         reduces = "reduce" in case.strategy or case.strategy.startswith("row, ")
         assert outcome.verdict.word == ("WRONG" if reduces else "ok"), (case.op, case.strategy)
-    assert sum(not outcome.ok for outcome, _ in found) == 12
+    assert sum(not outcome.ok for outcome, _ in outcomes) == 12
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,8 @@ def test_nan_and_inf_are_values(tmp_path, capsys):
     np.save(tmp_path / "x.npy", odd)
     np.save(tmp_path / "w.npy", W)
     files = ("--x", tmp_path / "x.npy", "--w", tmp_path / "w.npy")
-    found = run_json(capsys, "-n", 4, "--only", "matmul,linear", *files)
-    assert found["ok"] and all(0 < case["tolerance"] < 1e-3 for case in found["cases"])
+    report = run_json(capsys, "-n", 4, "--only", "matmul,linear", *files)
+    assert report["ok"] and all(0 < case["tolerance"] < 1e-3 for case in report["cases"])
 
 
 @pytest.mark.parametrize(
@@ -36,8 +36,8 @@ def test_nan_and_inf_are_values(tmp_path, capsys):
     ],
 )
 def test_one_case_without_a_mesh_takes_one_with_its_axes(choice, mesh, capsys):
-    found = run_json(capsys, "-n", 4, "--shape", "8,8,8", *choice)
-    assert [case["mesh"] for case in found["cases"]] == [mesh]
+    report = run_json(capsys, "-n", 4, "--shape", "8,8,8", *choice)
+    assert [case["mesh"] for case in report["cases"]] == [mesh]
 
 
 def test_a_long_text_is_cut_and_said_to_be(tmp_path, monkeypatch, capsys):
@@ -96,8 +96,8 @@ def saved(folder, compressed=False):
 @pytest.mark.parametrize("compressed", [False, True])
 def test_bfloat16_that_numpy_saved(tmp_path, compressed, capsys):
     path = saved(tmp_path, compressed)
-    found = run_json(capsys, "-n", 4, "--only", "matmul", "--x", path, "--dtype", "bfloat16")
-    assert found["ok"] and all("bfloat16" in case["why"] for case in found["cases"])
+    report = run_json(capsys, "-n", 4, "--only", "matmul", "--x", path, "--dtype", "bfloat16")
+    assert report["ok"] and all("bfloat16" in case["why"] for case in report["cases"])
     opened = open_array(path, dtype="bfloat16")
     assert opened.dtype == ml_dtypes.bfloat16
     np.testing.assert_array_equal(opened[1:3], np.asarray(X, ml_dtypes.bfloat16)[1:3])

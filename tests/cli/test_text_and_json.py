@@ -79,13 +79,13 @@ def numbers_in(value: Any) -> Iterator[float]:
 
 def read(line: str) -> Iterator[tuple[str, list[float], float]]:
     """The numbers of a line as they stand there, what each may mean, and how far it is rounded."""
-    for found in NUMBER.finditer(line):
-        whole, part, power, unit = found.groups()
+    for match in NUMBER.finditer(line):
+        whole, part, power, unit = match.groups()
         value = float(whole.replace(",", "") + (part or "") + (power or ""))
         last = 10.0 ** (int((power or "e0")[1:]) - max(len(part or ".") - 1, 0))
         scales = (UNITS[unit], *COLUMNS) if unit else COLUMNS
         for_all = [value * scale for scale in scales]
-        yield found.group().strip(), for_all, 0.5000001 * last / abs(value) if value else 0.0
+        yield match.group().strip(), for_all, 0.5000001 * last / abs(value) if value else 0.0
 
 
 def derived(document: Any) -> Iterator[float]:
@@ -101,12 +101,12 @@ def derived(document: Any) -> Iterator[float]:
 
 def missing(text: str, document: Any, asked: str) -> list[str]:
     """The numbers of a text that a document does not have, with their lines."""
-    known = [*numbers_in(document), *numbers_in(asked), *derived(document)]
+    numbers = [*numbers_in(document), *numbers_in(asked), *derived(document)]
     return [
         f"{words} in: {line.strip()[:120]}"
         for line in text.splitlines()
         for words, meanings, share in read(line)
-        if not any(abs(one - meant) <= share * abs(meant) for meant in meanings for one in known)
+        if not any(abs(one - meant) <= share * abs(meant) for meant in meanings for one in numbers)
     ]
 
 

@@ -102,12 +102,12 @@ def test_what_is_printed(capsys):
 @pytest.mark.parametrize("place", ["", "train"])
 def test_mnist_files(tmp_path, suffix, place):
     images, labels = mnist(tmp_path / place, suffix)
-    found = load(str(tmp_path))
+    dataset = load(str(tmp_path))
     expected = (
         images.reshape(48, 784).astype(np.float32) / np.float32(255) - np.float32(0.1307)
     ) / np.float32(0.3081)
-    np.testing.assert_array_equal(found.pixels[5:9, 100:300], expected[5:9, 100:300])
-    np.testing.assert_array_equal(found.labels[(slice(5, 9),)], labels[5:9])
+    np.testing.assert_array_equal(dataset.pixels[5:9, 100:300], expected[5:9, 100:300])
+    np.testing.assert_array_equal(dataset.labels[(slice(5, 9),)], labels[5:9])
 
 
 def test_the_network_is_trained_on_mnist_files(tmp_path, capsys):

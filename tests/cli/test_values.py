@@ -11,9 +11,9 @@ from spmdsim.cli.main import main
 
 def output_of(capsys, *args):
     code = main(list(args))
-    found = capsys.readouterr()
-    assert code == 0, found.err
-    return found.out
+    output = capsys.readouterr()
+    assert code == 0, output.err
+    return output.out
 
 
 @pytest.mark.parametrize("text", ["-1,0", "-,b", "-1 , 0", "(-1,0)"])
@@ -31,9 +31,9 @@ def test_a_layout_may_begin_with_a_dash(capsys, text):
         "4,8",
         "--json",
     )
-    found = json.loads(layout)
-    assert found["tensor_map"] == [-1, 0]
-    assert found["ranks"][1]["slice"] == [[0, 4], [4, 8]]
+    document = json.loads(layout)
+    assert document["tensor_map"] == [-1, 0]
+    assert document["ranks"][1]["slice"] == [[0, 4], [4, 8]]
 
 
 def test_the_ends_of_a_plan_may_begin_with_a_dash(capsys):

@@ -21,7 +21,7 @@ def varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def fields(data: bytes) -> list[tuple[int, object]]:
-    found, at = [], 0
+    pairs, at = [], 0
     while at < len(data):
         key, at = varint(data, at)
         if key & 7 == 0:
@@ -30,21 +30,21 @@ def fields(data: bytes) -> list[tuple[int, object]]:
             assert key & 7 == 2
             size, at = varint(data, at)
             value, at = data[at : at + size], at + size
-        found.append((key >> 3, value))
-    return found
+        pairs.append((key >> 3, value))
+    return pairs
 
 
 def messages(data: bytes) -> list[bytes]:
-    found, at = [], 0
+    parts, at = [], 0
     while at < len(data):
         size, at = varint(data, at)
-        found.append(data[at : at + size])
+        parts.append(data[at : at + size])
         at += size
-    return found
+    return parts
 
 
 def nodes(data: bytes) -> list[dict[str, object]]:
-    found = []
+    entries = []
     for message in messages(data)[1:]:
         parts = fields(message)
         node: dict[str, object] = {"id": 0, "deps": []}
@@ -62,8 +62,8 @@ def nodes(data: bytes) -> list[dict[str, object]]:
                 (one, name), (_, number) = fields(value)
                 assert one == 1  # an attribute's name, in Chakra's schema
                 node[name.decode()] = number
-        found.append(node)
-    return found
+        entries.append(node)
+    return entries
 
 
 @pytest.mark.parametrize(("name", "n"), [("ring", 5), ("recursive_doubling", 6), ("rabenseifner", 8)])
@@ -106,10 +106,10 @@ def test_every_field_of_a_node() -> None:
     operations = [GoalOperation("calc", 128), send, GoalOperation("recv", 127, 129, 128, requires=(0, 1))]
     head, *said = messages(chakra_files(GoalProgram([[], operations]))[1])
 
-    def attributes(*given: tuple[str, int, int]) -> list[tuple[int, object]]:
+    def attributes(*extra: tuple[str, int, int]) -> list[tuple[int, object]]:
         return [
             (10, bytes([10, len(name), *name.encode(), *_key(field), *_key(value)]))
-            for name, field, value in (("is_cpu_op", 27 << 3, 0), *((n, f << 3, v) for n, f, v in given))
+            for name, field, value in (("is_cpu_op", 27 << 3, 0), *((n, f << 3, v) for n, f, v in extra))
         ]
 
     def message(*numbers: int) -> list[tuple[int, object]]:

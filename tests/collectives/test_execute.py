@@ -71,8 +71,8 @@ def run_threads(schedule: Schedule, inputs: list[Any], count: int) -> list[Any]:
         try:
             program = program_for(schedule, rank, count)
             result = np.empty(program.output_count, inputs[rank].dtype)
-            given = inputs[rank] if program.input_count else None
-            execute(program, net.end(rank), given, result)
+            operand = inputs[rank] if program.input_count else None
+            execute(program, net.end(rank), operand, result)
             outputs[rank] = result
         except BaseException as error:
             errors.append(error)
@@ -93,12 +93,14 @@ def test_threads_without_buffering(size: int) -> None:
     total = np.sum(inputs, axis=0)
     for chosen in algorithms("all_reduce"):
         if chosen.fits(size):
-            for got in run_threads(make_schedule(chosen, size), inputs, 50):
-                np.testing.assert_array_equal(got, total)
+            for output in run_threads(make_schedule(chosen, size), inputs, 50):
+                np.testing.assert_array_equal(output, total)
     for chosen in algorithms("all_to_all"):
         outputs = run_threads(make_schedule(chosen, size), [a[: 5 * size] for a in inputs], 5 * size)
-        for rank, got in enumerate(outputs):
-            np.testing.assert_array_equal(got, np.concatenate([a[5 * rank : 5 * rank + 5] for a in inputs]))
+        for rank, output in enumerate(outputs):
+            np.testing.assert_array_equal(
+                output, np.concatenate([a[5 * rank : 5 * rank + 5] for a in inputs])
+            )
 
 
 def test_receives_are_posted_before_sends() -> None:
@@ -115,8 +117,8 @@ def run_in_place(schedule: Schedule, buffers: list[Any], views: Any) -> None:
     for rank in range(schedule.size):
         count = len(buffers[rank])
         program = compile_program(schedule, rank, schedule.chunk_elements(count))
-        given, result = views(rank, program)
-        runs.append(rounds_of(program, given, result, np.add))
+        operand, result = views(rank, program)
+        runs.append(rounds_of(program, operand, result, np.add))
     exchange(runs)
 
 

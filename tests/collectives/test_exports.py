@@ -125,8 +125,8 @@ def test_published_binomial_reduction() -> None:
     from spmdsim.cost.event_simulation import EventProgram, simulate_program
 
     goal = read_goal(goal_of(schedule_of("reduce", "binomial", 8), 1024).to_text())
-    found = simulate_program(goal.fill(EventProgram(8)))
-    assert sorted(found.rank_ends) == [1500] * 4 + [13138] * 2 + [24776, 34914]
+    result = simulate_program(goal.fill(EventProgram(8)))
+    assert sorted(result.rank_ends) == [1500] * 4 + [13138] * 2 + [24776, 34914]
 
 
 def attributes(step: ET.Element) -> dict[str, Any]:
@@ -205,10 +205,10 @@ def test_msccl_xml_runs_right(name: str, size: int) -> None:
             continue
         schedule = make_schedule(chosen, size)
         inputs = chunk_inputs(schedule)
-        given = inputs
+        data = inputs
         if name == "all_gather":
-            given = [[v if i == r else None for i, v in enumerate(row)] for r, row in enumerate(inputs)]
-        buffers = interpret(msccl_xml(schedule), given)
+            data = [[v if i == r else None for i, v in enumerate(row)] for r, row in enumerate(inputs)]
+        buffers = interpret(msccl_xml(schedule), data)
         k = schedule.chunk_count
         loop = ET.fromstring(msccl_xml(schedule)).attrib["nchunksperloop"]
         assert loop == str(size if name == "all_to_all" else k)
@@ -298,13 +298,16 @@ def test_reductions_take_their_time_after_what_they_reduce() -> None:
     ]  # fmt: skip
     told: list[Any] = []
 
-    def number_of(*given: Any, **more: Any) -> int:
-        told.append((*given, *more.values()))
+    def number_of(*arguments: Any, **more: Any) -> int:
+        told.append((*arguments, *more.values()))
         return len(told) + 9
 
     told_of_waits: list[Any] = []
     program = SimpleNamespace(
-        calc=number_of, send=number_of, recv=number_of, require=lambda *given: told_of_waits.append(given)
+        calc=number_of,
+        send=number_of,
+        recv=number_of,
+        require=lambda *arguments: told_of_waits.append(arguments),
     )
     operations = [GoalOperation("calc", 7, cpu=2), GoalOperation("send", 5, 1, 3, 1, 2, (0,), ())]
     operations.append(GoalOperation("recv", 6, 1, 4, requires=(1,), irequires=(0,)))

@@ -87,21 +87,21 @@ def _moved(peer: int, rank: int, size: int, kind: str) -> int:
 @by_name
 def test_nothing_beats_the_bound(chosen: Algorithm) -> None:
     for size in filter(chosen.fits, range(1, 18)):
-        found = facts_of(make_schedule(chosen, size))
+        facts = facts_of(make_schedule(chosen, size))
         ports = evaluate(chosen.ports, size)
         if ports == 1:
-            assert found.steps >= found.bound.steps
-        assert found.beta >= found.bound.beta
-        assert 0 < found.score <= 100
+            assert facts.steps >= facts.bound.steps
+        assert facts.beta >= facts.bound.beta
+        assert 0 < facts.score <= 100
 
 
 def test_bounds_are_reached() -> None:
     reached: dict[str, list[bool]] = {}
     for chosen in algorithms():
-        found = facts_of(make_schedule(chosen, 16))
+        facts = facts_of(make_schedule(chosen, 16))
         best = reached.setdefault(chosen.collective.name, [False, False])
-        best[0] |= found.steps == found.bound.steps
-        best[1] |= found.beta == found.bound.beta
+        best[0] |= facts.steps == facts.bound.steps
+        best[1] |= facts.beta == facts.bound.beta
     both = {name for name, best in reached.items() if all(best)}
     assert both >= {
         "all_reduce",
@@ -130,8 +130,8 @@ def test_lower_bound(name: str, n: int, expected: tuple[Any, ...]) -> None:
 
 
 def test_the_root_is_rank_0_where_none_is_named() -> None:
-    found = [inspect.signature(one.generate).parameters.get("root") for one in algorithms()]
-    assert {root.default for root in found if root is not None} == {0} and len(found) > 50
+    parameters = [inspect.signature(one.generate).parameters.get("root") for one in algorithms()]
+    assert {root.default for root in parameters if root is not None} == {0} and len(parameters) > 50
 
 
 def test_ring_at_65536_ranks_costs_only_its_rounds() -> None:
@@ -186,9 +186,9 @@ def test_open_mpi_tables() -> None:
                     smallest = 0
                     for condition, wanted in row["sizes"]:
                         for nbytes in {smallest, *_sizes(condition)}:
-                            given = nbytes * ranks if block else nbytes
-                            found = choose("openmpi", name, ranks, given, kind != "noncommutative")
-                            assert found.name == wanted, (name, kind, ranks, nbytes)
+                            total = nbytes * ranks if block else nbytes
+                            choice = choose("openmpi", name, ranks, total, kind != "noncommutative")
+                            assert choice.name == wanted, (name, kind, ranks, nbytes)
                             checked += 1
                         smallest = _sizes(condition)[-1] + 1
                 low = high + 1
@@ -228,13 +228,13 @@ def test_order_preserving_choices_for_operators_that_need_order() -> None:
     for library in libraries():
         for ranks in (2, 3, 6, 8, 20, 130, 300, 600):
             for nbytes in (4, 10**4, 10**6):
-                found = choose(library, "allreduce", ranks, nbytes, commutative=False).algorithm
-                assert found.in_order, (library, ranks, nbytes, found.name)
+                choice = choose(library, "allreduce", ranks, nbytes, commutative=False).algorithm
+                assert choice.in_order, (library, ranks, nbytes, choice.name)
 
 
 def test_open_mpi_takes_another_algorithm_where_its_own_needs_a_power_of_two_or_pairs() -> None:
-    found = [choose("openmpi", "all_gather", n, 64 * n) for n in (4, 6, 7)]
-    assert [one.algorithm.name for one in found if one.name == "recursive_doubling"]
+    choices = [choose("openmpi", "all_gather", n, 64 * n) for n in (4, 6, 7)]
+    assert [one.algorithm.name for one in choices if one.name == "recursive_doubling"]
     for n in range(2, 40):
         for nbytes in (n, 1000 * n, 10**5 * n):
             one = choose("openmpi", "all_gather", n, nbytes)

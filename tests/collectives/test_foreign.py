@@ -45,13 +45,13 @@ def answering(**changes):
 def test_moves_and_what_is_none_arrive_as_they_were():
     odd = [send(0, 1)._replace(peer=peer) for peer in ("x", None, True, 1.5, 1j)]
     rounds = [MOVES, [], MOVES[0], [*odd, "hello", 7, None], "hello", {3}, MOVES[:1]]
-    found = list(asked(lambda rank, size: iter(rounds))(0, 2))
-    assert [found[0], found[1], found[2], found[6]] == [MOVES, [], MOVES[0], MOVES[:1]]
-    assert all(type(a.chunks) is type(b.chunks) and a.left is b.left for a, b in zip(found[0], MOVES))
-    assert [move.peer for move in found[3][:4]] == ["x", None, 1, 1.5] and repr(found[3][4].peer) == "1j"
-    assert [*map(repr, found[3][5:])] == ["'hello'", "7", "None"]
-    assert all(isinstance(other, Other) for other in (*found[3][5:], found[4], found[5]))
-    assert repr(found[4]) == "'hello'" and repr(found[5]) == "{3}"
+    answers = list(asked(lambda rank, size: iter(rounds))(0, 2))
+    assert [answers[0], answers[1], answers[2], answers[6]] == [MOVES, [], MOVES[0], MOVES[:1]]
+    assert all(type(a.chunks) is type(b.chunks) and a.left is b.left for a, b in zip(answers[0], MOVES))
+    assert [move.peer for move in answers[3][:4]] == ["x", None, 1, 1.5] and repr(answers[3][4].peer) == "1j"
+    assert [*map(repr, answers[3][5:])] == ["'hello'", "7", "None"]
+    assert all(isinstance(other, Other) for other in (*answers[3][5:], answers[4], answers[5]))
+    assert repr(answers[4]) == "'hello'" and repr(answers[5]) == "{3}"
 
 
 def test_a_signature_is_the_same_on_both_sides():
@@ -79,9 +79,9 @@ def test_each_round_is_asked_for_once(count, monkeypatch):
     assert sum(min(most, count - first) for first, most in spans) == count
     assert [first for first, _ in spans] == [sum(most for _, most in spans[:k]) for k in range(len(spans))]
     assert spans[0][1] == 16 and all(most == min(first or 16, 64) for first, most in spans)
-    known = len(calls)
-    assert list(theirs(0, 4, root=1, many=2)) == expected and len(calls) == known
-    assert list(theirs(0, 4, root=2, many=1)) == [[send(2, k)] for k in range(count)] and len(calls) > known
+    before = len(calls)
+    assert list(theirs(0, 4, root=1, many=2)) == expected and len(calls) == before
+    assert list(theirs(0, 4, root=2, many=1)) == [[send(2, k)] for k in range(count)] and len(calls) > before
 
 
 class _Long:
@@ -99,10 +99,10 @@ class _Long:
 
 def test_what_is_too_much_is_not_listed():
     first = send(0, 0)._replace(chunks=_Long(1))
-    for count, found in ((2**17 + 1, None), (2**17, "RuntimeError: looked at")):
+    for count, error in ((2**17 + 1, None), (2**17, "RuntimeError: looked at")):
         answer = Rounds(lambda rank, size, n=count: iter([[first] * n]))(["rounds", 0, 2, None, {}, 0, 1])
         assert (
-            answer == {"rounds": [{"many": count}], "end": None} if found is None else found in answer["end"]
+            answer == {"rounds": [{"many": count}], "end": None} if error is None else error in answer["end"]
         )
     many = Many(5)
     assert len(many) == 5

@@ -84,8 +84,8 @@ def test_trees_that_round_alike(size: int) -> None:
         assert same_bits(emulate(schedule_of("all_reduce", name, size), inputs), one), name
     assert same_bits(emulate(schedule_of("reduce", "binomial", size), inputs), one)
     in_rank_order = inputs[0]
-    for given in inputs[1:]:
-        in_rank_order = in_rank_order + given
+    for addend in inputs[1:]:
+        in_rank_order = in_rank_order + addend
     differing = np.mean(in_rank_order != one)
     assert 0.1 < differing < 0.8
     assert same_bits(emulate(schedule_of("all_reduce", "linear", size), inputs), in_rank_order)
@@ -117,12 +117,12 @@ def test_the_tree_is_what_runs() -> None:
 def test_bits_tell_the_algorithm() -> None:
     inputs = wide_range(3, 1100)
     observed = ring_by_hand(inputs, 0)
-    found = matching_schedules(observed, inputs, candidates("all_reduce", 3))
-    assert {s.algorithm.name for s in found} == {"ring_openmpi", "segmented_ring"}
+    schedules = matching_schedules(observed, inputs, candidates("all_reduce", 3))
+    assert {s.algorithm.name for s in schedules} == {"ring_openmpi", "segmented_ring"}
     inputs = wide_range(8, 100)
     observed = emulate(schedule_of("all_reduce", "ring", 8, rounding="ceiling"), inputs)
-    found = matching_schedules(observed, inputs, candidates("all_reduce", 8))
-    assert [(s.algorithm.name, s.rounding) for s in found] == [("ring", "ceiling")]
+    schedules = matching_schedules(observed, inputs, candidates("all_reduce", 8))
+    assert [(s.algorithm.name, s.rounding) for s in schedules] == [("ring", "ceiling")]
 
 
 def test_bits_are_compared_not_values() -> None:

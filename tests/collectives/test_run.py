@@ -30,10 +30,10 @@ def some_roots(chosen: Algorithm, size: int) -> list[int]:
 
 
 def assert_same(outputs: list[Any], wanted: list[Any]) -> None:
-    for rank, (got, want) in enumerate(zip(outputs, wanted, strict=True)):
-        assert (got is None) == (want is None), f"rank {rank}"
+    for rank, (output, want) in enumerate(zip(outputs, wanted, strict=True)):
+        assert (output is None) == (want is None), f"rank {rank}"
         if want is not None:
-            np.testing.assert_array_equal(got, want, err_msg=f"rank {rank}")
+            np.testing.assert_array_equal(output, want, err_msg=f"rank {rank}")
 
 
 @by_name
@@ -124,11 +124,11 @@ def test_kinds_of_numbers_and_operators(dtype: str) -> None:
         for op in ops:
             outputs = run_lock_step(make_schedule(chosen, 5), inputs, op)
             want = inputs[0]
-            for given in inputs[1:]:
-                want = op(want, given)
-            for got in outputs:
-                assert got is not None and got.dtype == np.dtype(dtype)
-                np.testing.assert_array_equal(got, want.astype(dtype))
+            for operand in inputs[1:]:
+                want = op(want, operand)
+            for output in outputs:
+                assert output is not None and output.dtype == np.dtype(dtype)
+                np.testing.assert_array_equal(output, want.astype(dtype))
 
 
 def test_chunk_sizes_of_the_users_choice() -> None:
@@ -168,15 +168,15 @@ def test_options_change_the_schedule_not_the_result() -> None:
         for rounding in ("balanced", "ceiling"):
             schedule = make_schedule(chosen, 12, rounding=rounding, **options)
             assert verify(schedule).ok, schedule.name
-            for got in run_lock_step(schedule, inputs):
-                np.testing.assert_array_equal(got, total)
+            for output in run_lock_step(schedule, inputs):
+                np.testing.assert_array_equal(output, total)
     cases = [("knomial", {"radix": 3}), ("pipelined_chain", {"segments": 7})]
     for name, options in cases:
         chosen = next(a for a in algorithms("broadcast") if a.name == name)
         schedule = make_schedule(chosen, 12, root=4, **options)
-        given: list[Any] = [inputs[4] if rank == 4 else None for rank in range(12)]
-        for got in run_lock_step(schedule, given):
-            np.testing.assert_array_equal(got, inputs[4])
+        operands: list[Any] = [inputs[4] if rank == 4 else None for rank in range(12)]
+        for output in run_lock_step(schedule, operands):
+            np.testing.assert_array_equal(output, inputs[4])
 
 
 @by_name
@@ -201,8 +201,8 @@ def test_bytes_that_travel_are_the_counted_ones(chosen: Algorithm) -> None:
         for rank in range(size):
             program = compile_program(schedule, rank, sizes)
             result = np.empty(program.output_count, np.uint8)
-            given = inputs[rank] if program.input_count else None
-            runs.append(recorded(rounds_of(program, given, result, np.add), rank))
+            operand = inputs[rank] if program.input_count else None
+            runs.append(recorded(rounds_of(program, operand, result, np.add), rank))
         exchange(runs)
         counted = count(schedule, sum(sizes), sizes=sizes)
         assert sent.tolist() == counted.bytes_sent.tolist()
@@ -211,6 +211,6 @@ def test_bytes_that_travel_are_the_counted_ones(chosen: Algorithm) -> None:
 
 def test_what_a_rank_without_input_is_given_is_not_looked_at() -> None:
     schedule = make_schedule(algorithms("broadcast")[0], 3, 1)
-    for given in (np.arange(4), np.arange(9)):
-        for got in run_lock_step(schedule, [given, np.arange(5), given]):
-            np.testing.assert_array_equal(got, np.arange(5))
+    for unread in (np.arange(4), np.arange(9)):
+        for output in run_lock_step(schedule, [unread, np.arange(5), unread]):
+            np.testing.assert_array_equal(output, np.arange(5))

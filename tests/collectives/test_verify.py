@@ -88,8 +88,8 @@ def test_deadlock_names_the_cycle() -> None:
         yield [send(other, 0)]
         yield [recv(other, 0)]
 
-    found = findings(sends_first, 6)
-    assert found == ["round 0: ranks wait for each other: 2 → 5 → 2 (rank 2: send to 5: chunk 0)"]
+    texts = findings(sends_first, 6)
+    assert texts == ["round 0: ranks wait for each other: 2 → 5 → 2 (rank 2: send to 5: chunk 0)"]
 
 
 def test_order_of_blocking_calls_that_works() -> None:
@@ -183,8 +183,8 @@ def test_holds_not() -> None:
         for i in range(size - 1):
             yield [send(right, (rank - i - 1) % size), recv(left, (rank - i - 2) % size)]
 
-    found = findings(early, 4, "all_gather")
-    assert found[0] == "round 0: rank 0 sends chunk 3, which it does not hold"
+    texts = findings(early, 4, "all_gather")
+    assert texts[0] == "round 0: rank 0 sends chunk 3, which it does not hold"
 
 
 def test_end_states() -> None:
@@ -204,8 +204,8 @@ def test_end_states() -> None:
     def swaps(rank: int, size: int) -> Iterator[Any]:
         yield [copy([0, 1], [1, 0])]
 
-    found = findings(swaps, 1, chunks="2")
-    assert found[0] == "at the end: rank 0 has the data of chunk 1 in the place of chunk 0"
+    texts = findings(swaps, 1, chunks="2")
+    assert texts[0] == "at the end: rank 0 has the data of chunk 1 in the place of chunk 0"
 
     def whole_sum(rank: int, size: int) -> Iterator[Any]:
         yield [send(1 - rank, 0), recv_reduce(1 - rank, 0)]
@@ -242,11 +242,11 @@ def test_form_of_rounds() -> None:
     def outside(rank: int, size: int) -> Iterator[Any]:
         yield [send(rank + 1, 0), recv(rank, 0), recv(1, -2), "hello", copy([0, 1], 0)]
 
-    found = findings(outside, 2)
-    assert "round 0: rank 1 wants to send to 2: chunk 0, but ranks are 0 ... 1" in found
-    assert "round 0: rank 0 sends a message to itself (recv from 0: chunk 0)" in found
-    assert "round 0: rank 0: there is no chunk -2 (recv from 1: chunk -2)" in found
-    assert "round 0: rank 0 has 'hello' in its round instead of a move" in found
+    texts = findings(outside, 2)
+    assert "round 0: rank 1 wants to send to 2: chunk 0, but ranks are 0 ... 1" in texts
+    assert "round 0: rank 0 sends a message to itself (recv from 0: chunk 0)" in texts
+    assert "round 0: rank 0: there is no chunk -2 (recv from 1: chunk -2)" in texts
+    assert "round 0: rank 0 has 'hello' in its round instead of a move" in texts
 
     def fails(rank: int, size: int) -> Iterator[Any]:
         yield []
@@ -263,8 +263,8 @@ def test_form_of_rounds() -> None:
     def reduces(rank: int, size: int) -> Iterator[Any]:
         yield [send(1 - rank, 0), recv_reduce(1 - rank, 0)]
 
-    found = findings(reduces, 2, "all_gather")
-    assert found[0] == "round 0: rank 0 reduces, but all_gather reduces nothing"
+    texts = findings(reduces, 2, "all_gather")
+    assert texts[0] == "round 0: rank 0 reduces, but all_gather reduces nothing"
 
 
 MOST = 2**24
@@ -304,12 +304,12 @@ def test_form_of_a_move(move: Any, wrong: str | None) -> None:
     if wrong is None:
         assert table.findings == [] and table.rounds == [[[], []], [[], [move, recv(2, 0)]], [[], []]]
         return
-    (found,) = table.findings
+    (finding,) = table.findings
     assert table.rounds[1] == [[], [recv(2, 0)]] and table.length == 2
-    assert (found.round, found.rank) == (1, 1)
-    assert str(found).startswith("round 1: rank 1") and wrong in str(found)
+    assert (finding.round, finding.rank) == (1, 1)
+    assert str(finding).startswith("round 1: rank 1") and wrong in str(finding)
     number = re.search(r"(?:no|names) chunk ([-\d,]+)", wrong)
-    assert found.chunk == (int(number[1].replace(",", "")) if number else None)
+    assert finding.chunk == (int(number[1].replace(",", "")) if number else None)
 
 
 @pytest.mark.parametrize("extra", [0, 1])
@@ -369,8 +369,8 @@ def test_different_trees_on_different_ranks_are_a_warning() -> None:
 
 
 def test_declared_order_is_checked() -> None:
-    found = findings(ring, 4, in_order=True)
-    assert found == ["operands are not combined in rank order, although the algorithm declares it"]
+    texts = findings(ring, 4, in_order=True)
+    assert texts == ["operands are not combined in rank order, although the algorithm declares it"]
 
 
 def test_trees_as_values() -> None:
@@ -398,8 +398,8 @@ def mutated(schedule: Schedule, rounds: list[list[list[Instruction]]]) -> Schedu
         return iter(rounds[rank])
 
     chunks = tuple(str(level) for level in schedule.levels)
-    made = from_function(replay, schedule.collective.name, chunks=chunks, ports="99")
-    return make_schedule(made, schedule.size)
+    algorithm = from_function(replay, schedule.collective.name, chunks=chunks, ports="99")
+    return make_schedule(algorithm, schedule.size)
 
 
 def runs_right(schedule: Schedule) -> bool:
@@ -413,13 +413,13 @@ def runs_right(schedule: Schedule) -> bool:
     size = schedule.size
     length = {"all_gather": count // size, "all_to_all": size}.get(schedule.collective.name, count)
     inputs = make_inputs(schedule, 0, np.zeros)
-    inputs = [None if given is None else make(length) for given in inputs]
+    inputs = [None if block is None else make(length) for block in inputs]
     try:
         outputs = run_lock_step(schedule, inputs)
     except (ScheduleError, KeyError):
         return False
     pairs = zip(outputs, expected(schedule, inputs))
-    return all(want is None or np.array_equal(np.asarray(got), want) for got, want in pairs)
+    return all(want is None or np.array_equal(np.asarray(output), want) for output, want in pairs)
 
 
 NAMES = [
@@ -513,10 +513,10 @@ def test_who_is_added_twice(many: int) -> None:
         yield [copy(0, 1)] if rank == 0 else []
         yield [combine(1, 0, left=True)] if rank == 0 else []
 
-    found = [str(one) for one in verify(make_schedule(from_function(twice, chunks="1"), many)).findings]
+    texts = [str(one) for one in verify(make_schedule(from_function(twice, chunks="1"), many)).findings]
     last = ", ".join(map(str, range(min(many, 4)))) + (", …" if many > 4 else "")
     words = f"adds rank{'s' * (many > 1)} {last} twice to chunk 0"
-    assert any(words in text for text in found), found
+    assert any(words in text for text in texts), texts
 
 
 def test_the_number_of_chunks_follows_from_the_largest_in_any_order() -> None:
@@ -652,8 +652,8 @@ def test_messages_without_partners_and_ranks_that_wait(
 ) -> None:
     """In the order of rounds, then of ranks; a scratch chunk stands for its original."""
     schedule = make_schedule(from_function(by_rank(rounds), "all_reduce", chunks="4"), 4)
-    found = match(RoundTable(schedule)).findings
-    assert [(str(f), f.round, f.rank, f.chunk) for f in found] == says
+    faults = match(RoundTable(schedule)).findings
+    assert [(str(f), f.round, f.rank, f.chunk) for f in faults] == says
 
 
 def test_when_rounds_begin_and_end() -> None:

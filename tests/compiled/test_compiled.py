@@ -38,8 +38,8 @@ def block(stream, zero=False, dtype=np.float32):
         model = nn.TransformerBlock(8, 2, 16, layout, "tp", dtype=dtype)
 
         def loss(x, y):
-            found = ops.reshape(ops.sum(model(x), (1,)), (ROWS, 8))
-            return ops.cross_entropy(found, y)
+            logits = ops.reshape(ops.sum(model(x), (1,)), (ROWS, 8))
+            return ops.cross_entropy(logits, y)
 
         return model, mesh("dp", None, None), (4, 8), loss
 
@@ -83,10 +83,10 @@ def trained(world, case, compiled):
         y = Tensor.from_global(rng.integers(0, 8, ROWS), layout.mesh(layout.dims[0]), world)
         optimiser.rate = 1e-2 / (number + 1)
         with record() as trace:
-            found = wanted(x, y)
-        assert found["of"][1:] == ["rows", ROWS]
-        norm = found["norm"]
-        losses += [found["loss"].full().tobytes(), norm if isinstance(norm, float) else norm.item()]
+            results = wanted(x, y)
+        assert results["of"][1:] == ["rows", ROWS]
+        norm = results["norm"]
+        losses += [results["loss"].full().tobytes(), norm if isinstance(norm, float) else norm.item()]
     assert not compiled or str(wanted).endswith("step: 1 program>")
     return losses, [p.value.full().tobytes() for p in model.parameters()], trace
 
@@ -95,8 +95,8 @@ def trained(world, case, compiled):
 @pytest.mark.parametrize("case", CASES)
 def test_a_compiled_training_has_the_bits_and_the_events_of_the_function(world, case):
     losses, parameters, trace = trained(world, case, False)
-    found, values, events = trained(world, case, True)
-    assert found == losses and values == parameters
+    compiled_losses, values, events = trained(world, case, True)
+    assert compiled_losses == losses and values == parameters
     assert trace.difference(events) == []
     assert [event.source for event in events] == [event.source for event in trace]
     assert [(s.name, s.gradients) for s in events.spans] == [(s.name, s.gradients) for s in trace.spans]
@@ -210,7 +210,7 @@ def test_the_latest_program_is_not_run_for_other_arguments(world):
     compiled = spmdsim.compile(
         lambda x, negate=False: -x[0] if isinstance(x, list) else -x if negate else x + 1
     )
-    for given, options, expected in (
+    for arguments, options, expected in (
         ((x,), {}, np.arange(8) + 1),
         (([x],), {}, -np.arange(8)),
         ((x,), {"negate": True}, -np.arange(8)),
@@ -219,7 +219,7 @@ def test_the_latest_program_is_not_run_for_other_arguments(world):
         ((x.to(mesh(None)),), {}, np.arange(8) + 1),
     ):
         for _ in range(3):
-            np.testing.assert_array_equal(compiled(*given, **options).full(), expected)
+            np.testing.assert_array_equal(compiled(*arguments, **options).full(), expected)
     with pytest.raises(UsageTypeError, match="gradients end where it begins"):
         compiled(Tensor.from_global(np.ones(8), mesh("x"), world, requires_grad=True) * 2)
 
@@ -234,14 +234,14 @@ def test_gradients_are_kept_where_no_optimiser_takes_them(world):
         nn.backward(ops.sum(ops.tanh(layer(x))))
 
     compiled = spmdsim.compile(backward)
-    found = []
+    gradients = []
     for call in (backward, compiled):
         x.grad = None
         layer.zero_grad()
         for _ in range(4):  # the second call adds to the gradients of the first
             call(x)
-        found.append([t.grad.full().tobytes() for t in (x, layer.weight.value, layer.bias.value)])
-    assert found[0] == found[1] and len(next(iter(compiled.programs.values()))) == 2
+        gradients.append([t.grad.full().tobytes() for t in (x, layer.weight.value, layer.bias.value)])
+    assert gradients[0] == gradients[1] and len(next(iter(compiled.programs.values()))) == 2
     layer.weight.value.grad = None  # some have one, others have none
     compiled(x)
     np.testing.assert_allclose(layer.bias.grad.full(), 5 * layer.weight.grad.full()[0], rtol=1e-5)
@@ -325,22 +325,22 @@ def test_memory_that_a_parameter_was_given_a_view_of_is_not_overwritten(world, h
     layer, step, x = _trained(world, how)
     step(x)
     shape, layout = layer.weight.shape, layer.weight.layout
-    given = np.zeros((2, *shape), np.float32).reshape(-1)
-    layer.weight.assign(Tensor.from_local(given[: given.size // 2].reshape(shape), layout, world))
+    memory = np.zeros((2, *shape), np.float32).reshape(-1)
+    layer.weight.assign(Tensor.from_local(memory[: memory.size // 2].reshape(shape), layout, world))
     step(x)
     step(x)
-    assert not given.any()
+    assert not memory.any()
     assert layer.weight.value.full().any()
 
 
 @pytest.mark.ranks(1)
 @pytest.mark.parametrize("momentum", [0, 0.5])
-@pytest.mark.parametrize("given", [False, True])
-def test_gradients_are_written_to_only_where_nobody_reads_them_afterwards(world, given, momentum):
+@pytest.mark.parametrize("from_caller", [False, True])
+def test_gradients_are_written_to_only_where_nobody_reads_them_afterwards(world, from_caller, momentum):
     mesh = Mesh((1,), ("x",))
     layout, size = mesh(None, None), (256, SMALLEST // 256 // 4)
 
-    def made():
+    def build():
         layers = [nn.Linear(*size, layout, bias=False).materialise(world, seed=k) for k in range(3)]
         weights = [layer.weight for layer in layers]
         optimiser = nn.SGD(weights, 0.5, momentum)
@@ -350,7 +350,7 @@ def test_gradients_are_written_to_only_where_nobody_reads_them_afterwards(world,
                 layer.zero_grad()
             # The first two have one array as their gradients, or what the caller gave; the third its own.
             y = weights[0].value + weights[1].value
-            if given:
+            if from_caller:
                 y.backward(x)
             else:
                 nn.backward(ops.sum(y * x) + ops.sum(weights[2].value * x))
@@ -360,7 +360,7 @@ def test_gradients_are_written_to_only_where_nobody_reads_them_afterwards(world,
 
     x = Tensor.from_global(np.random.default_rng(0).standard_normal(size, np.float32), layout, world)
     before = x.full().copy()
-    (expected, eager), (weights, step) = made(), made()
+    (expected, eager), (weights, step) = build(), build()
     compiled = spmdsim.compile(step)
     for _ in range(4):
         eager(x)
@@ -371,7 +371,7 @@ def test_gradients_are_written_to_only_where_nobody_reads_them_afterwards(world,
     (program,) = next(iter(compiled.programs.values()))[:1]
     updates = [one.run for one in program._code if getattr(one.run, "func", None) == program._updated]
     spent = [update.args[2] for update in updates]
-    assert sorted(spent) == ([False, False] if given else [False, True, True])
+    assert sorted(spent) == ([False, False] if from_caller else [False, True, True])
 
 
 @pytest.mark.ranks(1)
@@ -441,7 +441,7 @@ def test_what_a_step_may_give_back_as_it_is_is_not_written_to(world, monkeypatch
 @pytest.mark.parametrize("kind", [nn.SGD, nn.Adam])
 def test_a_call_that_is_refused_has_updated_nothing(world, kind):
     layout = Mesh((world.size,), ("x",))(None)
-    found = []
+    bits = []
     for compiled in (False, True):
         weight = nn.Parameter((8,), layout, lambda *_: np.ones(8), np.float64)
         weight.materialise(world)
@@ -465,8 +465,8 @@ def test_a_call_that_is_refused_has_updated_nothing(world, kind):
                 with pytest.raises(InputError, match="8"):
                     call(x, ids)
                 assert weight.value.full().tobytes() == before.tobytes()
-        found.append(weight.value.full().tobytes())
-    assert found[0] == found[1]
+        bits.append(weight.value.full().tobytes())
+    assert bits[0] == bits[1]
 
 
 @pytest.mark.ranks(1)
@@ -645,12 +645,12 @@ def test_a_loss_and_its_gradient_that_share_exponentials_have_the_bits_of_the_fu
     for number in range(3):
         values, labels = rng.standard_normal((*shape, 5), np.float32), rng.integers(0, 5, shape)
         y = Tensor.from_global(labels, mesh(*[None] * len(shape)), world)
-        found = []
+        bits = []
         for function in (step, compiled):
             calls.clear()
             x = Tensor.from_global(values, layout, world, requires_grad=True)
-            found.append([one.shards[0].tobytes() for one in (*function(x, y), x.grad)])
-        assert found[0] == found[1]
+            bits.append([one.shards[0].tobytes() for one in (*function(x, y), x.grad)])
+        assert bits[0] == bits[1]
         again = number == 0 or len(world.ranks) == 2 or 0 in shape
         assert bool(calls) is again
 
@@ -679,7 +679,7 @@ def test_worlds_without_data_and_other_worlds_run_the_function():
 def test_arguments_that_are_one_tensor_or_share_arrays_have_a_program_of_their_own(world):
     layout = Mesh((2,), ("x",))("x")
 
-    def made(value):
+    def leaf(value):
         return Tensor.from_global(np.full(4, value, np.float32), layout, world, requires_grad=True)
 
     def gradients(x, y):
@@ -688,14 +688,14 @@ def test_arguments_that_are_one_tensor_or_share_arrays_have_a_program_of_their_o
         return x.detach() - 2 * y.detach()
 
     compiled = spmdsim.compile(gradients)
-    a, b = made(2.0), made(3.0)
+    a, b = leaf(2.0), leaf(3.0)
     for _ in range(2):
         for args in (a, a), (a, b), (b, a), (a, b), (b, b):
             results = [compiled(*args).full(), *(one.grad.full() for one in args)]
             for one, expected in zip(results, [gradients(*args).full(), *(one.grad.full() for one in args)]):
                 np.testing.assert_array_equal(one, expected)
     shared = spmdsim.compile(lambda x, y, z: x + 10 * y + 100 * z)
-    leaves = [made(value) for value in (1.0, 2.0, 3.0)]
+    leaves = [leaf(value) for value in (1.0, 2.0, 3.0)]
     for order in (0, 0, 0), (0, 1, 2), (0, 0, 1), (1, 0, 0):
         x, y, z = (leaves[k].detach() for k in order)  # tensors of their own, with the leaves' arrays
         assert shared(x, y, z).full()[0] == (order[0] + 1) + 10 * (order[1] + 1) + 100 * (order[2] + 1)
@@ -723,14 +723,14 @@ def test_several_results_of_a_function_of_local_arrays_are_repeated(world):
 
 def test_other_threads_go_on_while_a_function_is_recorded():
     layout = Mesh((2,), ("x",))("x")
-    worlds, found = (LockStep(2), LockStep(2)), []
+    worlds, results = (LockStep(2), LockStep(2)), []
 
     def beside():
         y = nn.Parameter((4,), layout, lambda index, *_: np.arange(1.0, 5)[index], np.float64)
         y.materialise(worlds[1])
         nn.backward(ops.sum(y.value * y.value))
         nn.SGD([y], 0.25).step()
-        found.append(y.value.full().tolist())
+        results.append(y.value.full().tolist())
 
     @spmdsim.compile
     def function(x):
@@ -743,6 +743,6 @@ def test_other_threads_go_on_while_a_function_is_recorded():
     for start in range(3):
         x = Tensor.from_global(np.arange(4.0) + start, layout, worlds[0])
         np.testing.assert_array_equal(function(x).full(), (np.arange(4) + start + 1) ** 2)
-    assert found == [[0.5, 1.0, 1.5, 2.0]]
+    assert results == [[0.5, 1.0, 1.5, 2.0]]
     (program,) = next(iter(function.programs.values()))
     assert len(program.notes) == 2

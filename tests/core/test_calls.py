@@ -35,11 +35,11 @@ class Comparing(LockStep):
 
     def __init__(self, size):
         super().__init__(size)
-        self.made, self.whole = 0, []
+        self.origins, self.whole = 0, []
 
     def origin(self, meta):
-        self.made += 1
-        return hash((1234567, self.made)) & ORIGINS
+        self.origins += 1
+        return hash((1234567, self.origins)) & ORIGINS
 
     def number(self, *facts):
         return hash(tuple(sum(map(ord, repr(fact))) for fact in facts)) & ORIGINS
@@ -268,9 +268,9 @@ def test_an_operand_without_a_gradient_has_none_or_zeros_where_others_cannot_kno
 def test_a_given_gradient_takes_the_type_of_its_result():
     for world in (LockStep(4), ShapeOnly(4)):
         x = Tensor.from_global(np.ones(4, "f4"), MESH("a"), world, requires_grad=True)
-        given = Tensor.from_global(np.full(4, 1 + 2.0**-30), MESH("a"), world)
-        x.backward(given)
-        ops.add(x, x).backward(given)
+        gradient = Tensor.from_global(np.full(4, 1 + 2.0**-30), MESH("a"), world)
+        x.backward(gradient)
+        ops.add(x, x).backward(gradient)
         assert x.grad.dtype == "f4"
         assert {(shard.shape, shard.dtype) for shard in x.grad.shards} == {((2,), np.dtype("f4"))}
     y = Tensor.from_global(np.ones((), "f4"), MESH(), ShapeOnly(4), requires_grad=True)

@@ -21,8 +21,8 @@ from pathlib import Path
 class Blocked:
     def find_spec(self, name, path=None, target=None):
         beside = ("core", "errors", "notation", "pictured", "_version", "launcher")
-        known = tuple(f"spmdsim.{leaf}" for leaf in beside)
-        if name.startswith("spmdsim.") and not name.startswith(known) or name.startswith("mpi4py"):
+        allowed = tuple(f"spmdsim.{leaf}" for leaf in beside)
+        if name.startswith("spmdsim.") and not name.startswith(allowed) or name.startswith("mpi4py"):
             raise ImportError(f"{name} is no part of core")
 
 sys.meta_path.insert(0, Blocked())
@@ -49,15 +49,15 @@ def moved(shards, src, dst, shape):
 bound = bind(Rule.parse("m k, k n -> m n", linear="each"), (x.shape, w.shape))
 strategy = Strategy.of(mesh, {"m": "dp", "k": "tp"})
 left, right = bound.input_layouts(strategy)
-(made,) = bound.output_layouts(strategy)
+(out,) = bound.output_layouts(strategy)
 whole = mesh(None, None)
 a, _ = moved([x] * 4, whole, left, x.shape)
 b, _ = moved([w] * 4, whole, right, w.shape)
 parts = [p @ q for p, q in zip(a, b)]
-assert any((part != (x @ w)[made.slices((6, 7), rank)]).any() for rank, part in enumerate(parts))  # partial
-y, seen = moved(parts, made, whole, (6, 7))
+assert any((part != (x @ w)[out.slices((6, 7), rank)]).any() for rank, part in enumerate(parts))  # partial
+y, seen = moved(parts, out, whole, (6, 7))
 assert all((shard == x @ w).all() for shard in y), y
-scattered, other = moved(parts, made, mesh("dp", "tp"), (6, 7))
+scattered, other = moved(parts, out, mesh("dp", "tp"), (6, 7))
 assert all((s == (x @ w)[mesh("dp", "tp").slices((6, 7), r)]).all() for r, s in enumerate(scattered))
 assert bound.gradient_layout(strategy, 1).partial == (("dp", "sum"),)
 print(sorted(seen), other)
@@ -250,8 +250,8 @@ def test_a_plain_tensor_that_is_pending_is_what_it_was_made_of():
             mesh("x", None),
             mesh(None, None, partial={"x": op, "y": op}),
         ):
-            made = Tensor.from_global(whole, layout, LockStep(4))
-            np.testing.assert_array_equal(made.full(), whole)
+            tensor = Tensor.from_global(whole, layout, LockStep(4))
+            np.testing.assert_array_equal(tensor.full(), whole)
 
 
 def test_no_route_leads_to_other_meshes_dims_or_reductions():
@@ -275,9 +275,9 @@ def test_an_operator_of_core_is_applied_with_a_strategy():
     mesh, whole = Mesh((2, 2), ("x", "y")), np.arange(24.0).reshape(4, 6)
     x = Tensor.from_global(whole, mesh(None, None), LockStep(4))
     total = Op("total", Rule.parse("m k -> m", linear="each"), lambda array: array.sum(1))
-    made = apply(total, [x], {}, Strategy.of(mesh, {"m": "x", "k": "y"}))
-    assert made.layout == mesh("x", partial="y") and total(x).layout == mesh(None)
-    np.testing.assert_array_equal(made.full(), whole.sum(1))
+    result = apply(total, [x], {}, Strategy.of(mesh, {"m": "x", "k": "y"}))
+    assert result.layout == mesh("x", partial="y") and total(x).layout == mesh(None)
+    np.testing.assert_array_equal(result.full(), whole.sum(1))
     with pytest.raises(RuleError, match="strategy splits 'q'"):
         apply(total, [x], {}, Strategy.of(mesh, {"q": "x"}))
     with pytest.raises(WorldError, match="but the world has 4 ranks"):

@@ -48,8 +48,8 @@ def test_the_signature_of_the_2d_document():
 @given(st.integers(0, 215), st.sampled_from([SQUARE, CUBE]))
 def test_infer_is_the_inverse_of_layouts(number, mesh):
     bound = bind(MATMUL, ((8, 8), (8, 8)))
-    found = list(bound.strategies(mesh))
-    strategy = found[number % len(found)]
+    strategies = list(bound.strategies(mesh))
+    strategy = strategies[number % len(strategies)]
     assert bound.infer(bound.input_layouts(strategy)) == strategy
 
 
@@ -111,12 +111,15 @@ def test_a_strategy_for_factors_that_the_rule_has_not_is_refused():
 
 def test_different_reductions_do_not_mix():
     rule = Rule.parse("a b -> a", reduce="max", linear="each", passes=("sum",))
-    found = list(bind(rule, ((8, 8),)).strategies(SQUARE))
+    strategies = list(bind(rule, ((8, 8),)).strategies(SQUARE))
     kinds = {
-        op for s in found for layout in bind(rule, ((8, 8),)).output_layouts(s) for _, op in layout.partial
+        op
+        for s in strategies
+        for layout in bind(rule, ((8, 8),)).output_layouts(s)
+        for _, op in layout.partial
     }
     assert kinds == {"max", "sum"}
-    assert not any(s.passed and "b" in s.axes for s in found)
+    assert not any(s.passed and "b" in s.axes for s in strategies)
 
 
 # -- .shard cuts ------------------------------------------------------------------------------------
@@ -184,10 +187,10 @@ def test_compound_factors_are_cut_evenly_and_others_as_one_likes():
 
 def test_more_pieces_than_elements_only_where_asked_for():
     bound, mesh = bind(MATMUL, ((1, 8), (8, 8))), Mesh((2,), ("x",))
-    found = {str(strategy) for strategy in bound.strategies(mesh, partial=False)}
-    assert found == {"replicated", "k:x", "n:x"}
-    found = {str(strategy) for strategy in bound.strategies(mesh, partial=False, empty=True)}
-    assert found == {"replicated", "m:x", "k:x", "n:x"}
+    texts = {str(strategy) for strategy in bound.strategies(mesh, partial=False)}
+    assert texts == {"replicated", "k:x", "n:x"}
+    texts = {str(strategy) for strategy in bound.strategies(mesh, partial=False, empty=True)}
+    assert texts == {"replicated", "m:x", "k:x", "n:x"}
 
 
 def test_nothing_is_repeated_where_the_cuts_use_all_ranks():

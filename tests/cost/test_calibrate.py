@@ -25,11 +25,11 @@ SIZES = [int(64 * 2 ** (k / 2)) for k in range(41)]
 def samples(pieces, noise: float, seed: int, sizes=SIZES):
     """Times of (limit, alpha, beta) pieces with relative noise."""
     rng = np.random.default_rng(seed)
-    found = []
+    pairs = []
     for size in sizes:
         alpha, beta = next((a, b) for limit, a, b in pieces if size <= limit)
-        found.append((size, (alpha + size * beta) * (1 + noise * float(rng.standard_normal()))))
-    return found
+        pairs.append((size, (alpha + size * beta) * (1 + noise * float(rng.standard_normal()))))
+    return pairs
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -105,8 +105,8 @@ def test_a_calibrated_machine_predicts_what_it_was_fitted_to() -> None:
     reductions = samples([(inf, 4e-7, 1e-10)], 0.02, 2)
     copies = samples([(inf, 2e-7, 5e-11)], 0.02, 3)
     still = samples([(inf, 1e-6, 5e-11)], 0.02, 4)
-    found = calibrate("lab", messages, still, reductions, copies, 5e10)
-    machine = found.machine
+    calibration = calibrate("lab", messages, still, reductions, copies, 5e10)
+    machine = calibration.machine
     assert machine.message_seconds(1000) == pytest.approx(1e-6 + 1e-7, rel=0.1)
     assert machine.message_seconds(1 << 20) == pytest.approx(2e-5 + 3e-10 * (1 << 20), rel=0.1)
     assert machine.reduce_seconds(1 << 20) == pytest.approx(4e-7 + 1e-10 * (1 << 20), rel=0.1)
@@ -114,7 +114,7 @@ def test_a_calibrated_machine_predicts_what_it_was_fitted_to() -> None:
     assert machine.still_seconds(1 << 20) == pytest.approx(1e-6 + 5e-11 * (1 << 20), rel=0.1)
     assert machine.reduce_seconds(0) == machine.copy_seconds(0) == 0
     assert (machine.alpha, machine.beta) == (machine.pieces[0].alpha, machine.pieces[-1].beta)
-    assert set(found.notes()) >= {"message_median_error", "copy_largest_error"}
+    assert set(calibration.notes()) >= {"message_median_error", "copy_largest_error"}
 
 
 # ------------------------------------------------------------------------------ how sure predictions are

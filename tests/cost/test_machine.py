@@ -89,8 +89,8 @@ def test_between_nodes_the_message_size_decides_on_a_mesh_too(nbytes: int) -> No
     machine = Machine("nodes", 1e-5, 1e-8, pieces=pieces, ranks_per_node=2, intra=Link(1e-7, 1e-10))
     mesh = Mesh((2, 2), ("far", "near"))
     for axis, span in (("far", 4), ("near", 2)):
-        found = plan(mesh(axis), mesh(None), (nbytes,), "int8", machine)
-        assert found.seconds == pytest.approx(machine.seconds("all_gather", 2, nbytes // 2, span=span))
+        route = plan(mesh(axis), mesh(None), (nbytes,), "int8", machine)
+        assert route.seconds == pytest.approx(machine.seconds("all_gather", 2, nbytes // 2, span=span))
     alpha, beta = (1e-6, 1e-9) if nbytes == 1 << 10 else (5e-6, 4e-9)
     assert machine.on_mesh(mesh).link(4, ("far", "near"), nbytes=nbytes) == Link(alpha, beta)
 
@@ -202,10 +202,10 @@ def test_machine_files_round_trip(tmp_path) -> None:
 def test_damaged_machine_files_give_one_line(tmp_path, text: str, words: str) -> None:
     path = tmp_path / "damaged.json"
     path.write_text(text)
-    with pytest.raises(InputError) as found:
+    with pytest.raises(InputError) as error:
         load_machine(str(path))
-    assert words in str(found.value) and "damaged.json" in str(found.value)
-    assert "\n" not in str(found.value)
+    assert words in str(error.value) and "damaged.json" in str(error.value)
+    assert "\n" not in str(error.value)
 
 
 def test_missing_machine_file_and_names() -> None:

@@ -62,10 +62,10 @@ def test_bits_tell_the_algorithm(name: str) -> None:
     n = 6
     vectors = [wide_range((0, rank), 2048, np.dtype(np.float32)) for rank in range(n)]
     observed = emulate(schedule_of("all_reduce", name, n), vectors)
-    found = labels(matching_schedules(observed, vectors, candidates("all_reduce", n)))
-    assert name in found
+    names = labels(matching_schedules(observed, vectors, candidates("all_reduce", n)))
+    assert name in names
     others = {"ring", "ring_openmpi", "linear", "rabenseifner"} - {name}
-    assert not others & set(found)
+    assert not others & set(names)
 
 
 # ------------------------------------------------------------------------------ on real ranks
@@ -103,12 +103,12 @@ def test_bench_writes_a_timeline_of_a_measured_run(tmp_path) -> None:
         "--algorithms", "native,bruck", "--trace", str(path),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    found = json.loads(path.read_text())
-    assert slices_of(found)
-    assert found["otherData"] | {"bytes": 0} == {
+    document = json.loads(path.read_text())
+    assert slices_of(document)
+    assert document["otherData"] | {"bytes": 0} == {
         "collective": "all_gather", "algorithm": "bruck", "ranks": 3, "bytes": 0, "measured": True
     }  # fmt: skip
-    arrows = {kind: {e["id"]: e for e in found["traceEvents"] if e["ph"] == kind} for kind in "sf"}
+    arrows = {kind: {e["id"]: e for e in document["traceEvents"] if e["ph"] == kind} for kind in "sf"}
     assert set(arrows["s"]) == set(arrows["f"]) and len(arrows["s"]) == 6  # two rounds of three ranks
     assert all(arrows["s"][one]["ts"] <= arrows["f"][one]["ts"] for one in arrows["s"])
     sent = sorted((arrows["s"][one]["pid"], arrows["f"][one]["pid"]) for one in arrows["s"])

@@ -24,9 +24,9 @@ MACHINE = Machine("m", 1e-6, 1e-9, 2e-10)
 
 
 def test_points_are_the_prices_of_the_schedules() -> None:
-    found = predict("all_reduce", MACHINE, [4, 6], [100, 10_000], ["ring", "rabenseifner"])
-    assert [(p.ranks, p.nbytes) for p in found.points] == [(4, 100), (4, 10_000), (6, 100), (6, 10_000)]
-    for point in found.points:
+    prediction = predict("all_reduce", MACHINE, [4, 6], [100, 10_000], ["ring", "rabenseifner"])
+    assert [(p.ranks, p.nbytes) for p in prediction.points] == [(4, 100), (4, 10_000), (6, 100), (6, 10_000)]
+    for point in prediction.points:
         for name, seconds in point.seconds.items():
             schedule = schedule_of("all_reduce", name, point.ranks)
             assert seconds == price(schedule, MACHINE, point.nbytes).seconds
@@ -118,8 +118,8 @@ def test_what_a_prediction_on_links_leaves_out_is_said(capsys) -> None:
 
 
 def test_crossover_is_where_the_closed_forms_cross() -> None:
-    found = predict("all_reduce", MACHINE, [8], [64, 1 << 20], ["recursive_doubling", "rabenseifner"])
-    (crossover,) = found.crossovers
+    prediction = predict("all_reduce", MACHINE, [8], [64, 1 << 20], ["recursive_doubling", "rabenseifner"])
+    (crossover,) = prediction.crossovers
     assert (crossover.before, crossover.after) == ("recursive_doubling", "rabenseifner")
     assert crossover.nbytes == pytest.approx(3e-6 / (1.25e-9 + 2.125 * 2e-10), rel=0.01)
 
@@ -135,18 +135,18 @@ def test_what_does_not_run_is_left_out_with_its_reason() -> None:
 def test_the_library_appears_where_it_was_measured() -> None:
     rows = tuple(Measurement("all_reduce", "native", 4, size, size * 1e-9) for size in (100, 10_000))
     machine = Machine("measured", 1e-6, 1e-9, measured=rows)
-    found = predict("all_reduce", machine, [2, 4], [1000], ["ring", "native"])
-    assert list(found.points[0].seconds) == ["ring"]
-    assert found.points[1].seconds["native"] == pytest.approx(1e-6)
-    assert found.points[1].best == "native"
+    prediction = predict("all_reduce", machine, [2, 4], [1000], ["ring", "native"])
+    assert list(prediction.points[0].seconds) == ["ring"]
+    assert prediction.points[1].seconds["native"] == pytest.approx(1e-6)
+    assert prediction.points[1].best == "native"
 
 
 def test_events_agree_with_the_simulator() -> None:
     events = LogGOPS(1e-6, 5e-7, 0, 1e-9, 0, 1e18)
-    found = predict("all_reduce", MACHINE, [6], [6000], ["ring"], events=events)
+    prediction = predict("all_reduce", MACHINE, [6], [6000], ["ring"], events=events)
     schedule = schedule_of("all_reduce", "ring", 6)
     expected = simulate_program(program_of(schedule, 6000, gamma=2e-10), events).makespan
-    assert found.points[0].seconds["ring"] == expected
+    assert prediction.points[0].seconds["ring"] == expected
 
 
 def test_options_reach_the_algorithms_that_have_them() -> None:
@@ -284,11 +284,11 @@ def test_what_plans_count_is_shown(machine: Machine, ranks: int) -> None:
         ("reduce_scatter", mesh(None, None, partial="x"), split, nbytes),
         ("all_reduce", mesh(None, None, partial="x"), whole, nbytes),
     ):
-        found = plan(src, dst, shape, "float32", machine)
+        route = plan(src, dst, shape, "float32", machine)
         point = predict(collective, machine, [ranks], [size], ["ring"]).points[0]
-        if [step.collective for step in found.steps] == [collective]:
-            assert found.seconds == pytest.approx(point.plans)
-        assert found.seconds <= point.plans * (1 + 1e-9)
-        assert moves.seconds(src, dst, shape, 4) == pytest.approx(found.seconds)
+        if [step.collective for step in route.steps] == [collective]:
+            assert route.seconds == pytest.approx(point.plans)
+        assert route.seconds <= point.plans * (1 + 1e-9)
+        assert moves.seconds(src, dst, shape, 4) == pytest.approx(route.seconds)
     text = predict("all_gather", machine, [ranks], [nbytes]).to_dict()["points"][0]
     assert text["plans"] > 0

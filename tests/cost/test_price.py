@@ -41,10 +41,10 @@ def test_closed_forms_equal_the_rounds(chosen) -> None:
         form = closed_form(chosen, n)
         if form is None:
             continue
-        found = price(make_schedule(chosen, n), UNIT, SIZE, rounds=True)
-        assert (found.steps, found.beta_bytes) == (form.steps, float(form.beta_share * SIZE)), n
-        assert found.gamma_bytes == float(form.gamma_share * SIZE), n
-        assert (found.gamma_bytes > 0) == chosen.collective.reduces
+        cost = price(make_schedule(chosen, n), UNIT, SIZE, rounds=True)
+        assert (cost.steps, cost.beta_bytes) == (form.steps, float(form.beta_share * SIZE)), n
+        assert cost.gamma_bytes == float(form.gamma_share * SIZE), n
+        assert (cost.gamma_bytes > 0) == chosen.collective.reduces
         if chosen.ports == "1":
             assert form.seconds(SIZE, 1e-6, 1e-9, 1e-10) == pytest.approx(
                 price(make_schedule(chosen, n), Machine("m", 1e-6, 1e-9, 1e-10), SIZE, rounds=True).seconds
@@ -56,8 +56,8 @@ def test_closed_forms_know_the_root() -> None:
         for n, root in (5, 3), (8, 7), (13, 1):
             form = closed_form(chosen, n, {"root": root})
             if form is not None:
-                found = price(make_schedule(chosen, n, root=root), UNIT, SIZE, rounds=True)
-                assert (found.steps, found.beta_bytes) == (form.steps, float(form.beta_share * SIZE)), chosen
+                cost = price(make_schedule(chosen, n, root=root), UNIT, SIZE, rounds=True)
+                assert (cost.steps, cost.beta_bytes) == (form.steps, float(form.beta_share * SIZE)), chosen
 
 
 @pytest.mark.parametrize("n", [3, 8, 40])
@@ -79,10 +79,10 @@ def test_published_counts_of_every_algorithm() -> None:
     for row in rows:
         name = NAMES.get(row["algorithm"], row["algorithm"])
         schedule = schedule_of(row["collective"], name, row["n"], **(row.get("params") or {}))
-        found = price(schedule, UNIT, row["message_bytes"], rounds=True)
-        assert (found.steps, found.beta_bytes) == (row["steps"], row["critical_beta_bytes"]), row
+        cost = price(schedule, UNIT, row["message_bytes"], rounds=True)
+        assert (cost.steps, cost.beta_bytes) == (row["steps"], row["critical_beta_bytes"]), row
         if row.get("critical_gamma_bytes"):
-            assert found.gamma_bytes == row["critical_gamma_bytes"], row
+            assert cost.gamma_bytes == row["critical_gamma_bytes"], row
 
 
 def test_hierarchical_counts() -> None:
@@ -90,8 +90,8 @@ def test_hierarchical_counts() -> None:
         if row["algorithm"] not in ("hierarchical_leader", "two_level_ring"):
             continue
         schedule = schedule_of("all_reduce", row["algorithm"], row["n"], **row["params"])
-        found = price(schedule, UNIT, row["message_bytes"], rounds=True)
-        assert (found.steps, found.beta_bytes) == (row["steps"], row["critical_beta_bytes"]), row
+        cost = price(schedule, UNIT, row["message_bytes"], rounds=True)
+        assert (cost.steps, cost.beta_bytes) == (row["steps"], row["critical_beta_bytes"]), row
 
 
 @pytest.mark.parametrize("name", ["ring", "recursive_doubling", "rabenseifner", "all_gather_reduce"])
@@ -168,9 +168,9 @@ def test_inside_a_node_is_cheaper() -> None:
 
 
 def test_several_messages_of_one_rank_share_its_link() -> None:
-    found = price(schedule_of("all_to_all", "linear", 5), Machine("m", 10.0, 1.0), 500, rounds=True)
+    cost = price(schedule_of("all_to_all", "linear", 5), Machine("m", 10.0, 1.0), 500, rounds=True)
     # Four messages: each further one takes half of alpha, and all bytes leave one after another.
-    assert found.seconds == pytest.approx(10 + 3 * 5 + 4 * 100)
+    assert cost.seconds == pytest.approx(10 + 3 * 5 + 4 * 100)
 
 
 def test_large_rank_counts_materialise_nothing() -> None:

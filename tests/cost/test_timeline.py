@@ -22,8 +22,8 @@ MACHINE = Machine("toy", 1e-6, 1e-9, 1e-10)
 EVENTS = LogGOPS.from_machine(MACHINE, eager_bytes=100)
 
 
-def of_kind(found: dict[str, Any], kind: str) -> list[dict[str, Any]]:
-    return [event for event in found["traceEvents"] if event["ph"] == kind]
+def of_kind(document: dict[str, Any], kind: str) -> list[dict[str, Any]]:
+    return [event for event in document["traceEvents"] if event["ph"] == kind]
 
 
 @pytest.mark.parametrize("events", [None, EVENTS])
@@ -32,8 +32,8 @@ def test_every_message_is_an_arrow_and_the_last_slice_ends_with_the_prediction(
     chosen: Any, events: LogGOPS | None
 ) -> None:
     schedule = make_schedule(chosen, 5)
-    found = predicted_timeline(schedule, MACHINE, 1000, events=events)
-    starts, ends = of_kind(found, "s"), of_kind(found, "f")
+    document = predicted_timeline(schedule, MACHINE, 1000, events=events)
+    starts, ends = of_kind(document, "s"), of_kind(document, "f")
     arrows = Counter(
         (begin["pid"], end["pid"])
         for begin, end in zip(*(sorted(one, key=lambda e: e["id"]) for one in (starts, ends)), strict=True)
@@ -44,7 +44,7 @@ def test_every_message_is_an_arrow_and_the_last_slice_ends_with_the_prediction(
         for moves in schedule.rounds(rank):
             sent.update((rank, move.peer) for move in moves if move.kind == "send")
     assert arrows == sent and sum(sent.values()) == count(schedule, 1000).total_messages
-    slices = slices_of(found)
+    slices = slices_of(document)
     if events is None:
         wanted = price(schedule, MACHINE, 1000, rounds=True).seconds
     else:
@@ -56,9 +56,9 @@ def test_every_message_is_an_arrow_and_the_last_slice_ends_with_the_prediction(
 
 @pytest.mark.parametrize("events", [None, EVENTS])
 def test_slices_of_one_lane_do_not_overlap(events: LogGOPS | None) -> None:
-    found = predicted_timeline(schedule_of("all_reduce", "rabenseifner", 6), MACHINE, 6000, events=events)
+    document = predicted_timeline(schedule_of("all_reduce", "rabenseifner", 6), MACHINE, 6000, events=events)
     lanes: dict[tuple[int, int], list[tuple[float, float]]] = {}
-    for one in of_kind(found, "X"):
+    for one in of_kind(document, "X"):
         lanes.setdefault((one["pid"], one["tid"]), []).append((one["ts"], one["ts"] + one["dur"]))
     assert len(lanes) == 16  # two ranks drop out and reduce nothing
     for spans in lanes.values():
@@ -69,20 +69,20 @@ def test_slices_of_one_lane_do_not_overlap(events: LogGOPS | None) -> None:
 def test_a_topology_stretches_the_rounds() -> None:
     schedule = schedule_of("all_reduce", "recursive_doubling", 16)
     network = parse_topology("ring", 16, MACHINE)
-    found = predicted_timeline(schedule, MACHINE, 10**6, network)
-    end = max(one["ts"] + one["dur"] for one in of_kind(found, "X"))
+    document = predicted_timeline(schedule, MACHINE, 10**6, network)
+    end = max(one["ts"] + one["dur"] for one in of_kind(document, "X"))
     assert end == pytest.approx(price(schedule, MACHINE, 10**6, network).seconds * 1e6)
-    assert found["otherData"]["topology"] == network.name
+    assert document["otherData"]["topology"] == network.name
 
 
 def test_the_command_writes_the_fastest_algorithm(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     argv = ["collective", "predict", "all_gather", "-n", "4,8", "-b", "1M", "--no-plot", "--trace", str(path)]
     assert main(argv) == 0
-    found = json.loads(path.read_text())
-    facts = found["otherData"]
+    document = json.loads(path.read_text())
+    facts = document["otherData"]
     assert (facts["ranks"], facts["bytes"], facts["collective"]) == (8, 1 << 20, "all_gather")
-    assert {one["pid"] for one in of_kind(found, "X")} == set(range(8))
+    assert {one["pid"] for one in of_kind(document, "X")} == set(range(8))
     assert main([*argv[:-1], str(tmp_path / "no" / "run.json")]) != 0
 
 

@@ -255,8 +255,8 @@ def test_nodes_topology_follows_the_machine_levels() -> None:
     ],
 )
 def test_topologies_from_text(text: str, ranks: int, name: str) -> None:
-    made = parse_topology(text, ranks, Machine.laptop())
-    assert (made.name, made.ranks) == (name, ranks)
+    topology = parse_topology(text, ranks, Machine.laptop())
+    assert (topology.name, topology.ranks) == (name, ranks)
 
 
 @pytest.mark.parametrize(
@@ -278,6 +278,6 @@ def test_topologies_from_text(text: str, ranks: int, name: str) -> None:
     ],
 )
 def test_wrong_topologies_give_one_line(text: str, words: str) -> None:
-    with pytest.raises(InputError) as found:
+    with pytest.raises(InputError) as error:
         parse_topology(text, 16, Machine.laptop())
-    assert words in str(found.value) and "\n" not in str(found.value)
+    assert words in str(error.value) and "\n" not in str(error.value)

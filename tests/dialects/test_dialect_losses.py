@@ -57,10 +57,10 @@ def labels_of(x, ignored):
 
 @pytest.fixture
 def tensor():
-    def made(array, sbp=broadcast, grad=False):
+    def make(array, sbp=broadcast, grad=False):
         return flow.tensor(array, placement=flow.placement("cpu", [0, 1]), sbp=sbp, requires_grad=grad)
 
-    return made
+    return make
 
 
 @pytest.mark.ranks(2)
@@ -81,28 +81,28 @@ def test_cross_entropy_of_oneflow(world, tensor, x, sbp):
             ):
                 return reduced(*entropies(x, labels, weight, ignored, smoothing), reduction)
 
-            given = tensor(x, sbp, grad=True)
+            logits = tensor(x, sbp, grad=True)
             heavy = None if weight is None else tensor(weight)
-            loss = flow.nn.functional.cross_entropy(given, tensor(labels, rows), heavy, **options)
+            loss = flow.nn.functional.cross_entropy(logits, tensor(labels, rows), heavy, **options)
             np.testing.assert_allclose(loss.numpy(), by_hand(x), rtol=1e-9)
             loss.sum().backward()
-            np.testing.assert_allclose(given.grad.numpy(), slopes(by_hand, x), rtol=1e-5, atol=1e-8)
+            np.testing.assert_allclose(logits.grad.numpy(), slopes(by_hand, x), rtol=1e-5, atol=1e-8)
             layer = flow.nn.CrossEntropyLoss(heavy, **options)
-            np.testing.assert_allclose(layer(given, tensor(labels, rows)).numpy(), by_hand(x), rtol=1e-9)
+            np.testing.assert_allclose(layer(logits, tensor(labels, rows)).numpy(), by_hand(x), rtol=1e-9)
 
 
 @pytest.mark.ranks(2)
 def test_cross_entropy_of_probabilities_of_oneflow(world, tensor):
     """The mean is that of the rows, whatever their weights."""
-    known = RNG.dirichlet(np.ones(5), 6)
+    probabilities = RNG.dirichlet(np.ones(5), 6)
     logs = FLAT - np.log(np.exp(FLAT).sum(1, keepdims=True))
-    smooth = 0.8 * known + 0.2 / 5
+    smooth = 0.8 * probabilities + 0.2 / 5
     losses = -(smooth * WEIGHT * logs).sum(1)
     with use_world(world):
         for reduction, wanted in (("none", losses), ("sum", losses.sum()), ("mean", losses.mean())):
             loss = flow.nn.CrossEntropyLoss(tensor(WEIGHT), reduction=reduction, label_smoothing=0.2)
             np.testing.assert_allclose(
-                loss(tensor(FLAT, split(0)), tensor(known, split(0))).numpy(), wanted, rtol=1e-9
+                loss(tensor(FLAT, split(0)), tensor(probabilities, split(0))).numpy(), wanted, rtol=1e-9
             )
 
 
@@ -119,13 +119,13 @@ def test_nll_of_both(world, tensor, x):
                 loss(tensor(x, split(0)), tensor(labels, split(0))).numpy(), wanted, rtol=1e-9
             )
             theirs = None if weight is None else paddle.to_tensor(weight)
-            for found in (
+            for nll in (
                 paddle.nn.functional.nll_loss(
                     paddle.to_tensor(x), paddle.to_tensor(labels), theirs, **options
                 ),
                 paddle.nn.NLLLoss(theirs, **options)(paddle.to_tensor(x), paddle.to_tensor(labels)),
             ):
-                np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-9)
+                np.testing.assert_allclose(nll.numpy(), wanted, rtol=1e-9)
 
 
 @pytest.mark.ranks(2)
@@ -140,32 +140,32 @@ def test_binary_cross_entropies(world, tensor):
         w, p = tensor(weight, split(0)), tensor(true)
         c, d, v, q = (paddle.to_tensor(array) for array in (x, t, weight, true))
         for reduction, change in (("none", np.asarray), ("sum", np.sum), ("mean", np.mean)):
-            for found in (
+            for loss in (
                 flow.nn.BCEWithLogitsLoss(w, reduction, p)(a, b),
                 flow.nn.functional.binary_cross_entropy_with_logits(a, b, weight=w, pos_weight=p, reduction=reduction),
                 paddle.nn.BCEWithLogitsLoss(v, reduction, q)(c, d),
                 paddle.nn.functional.binary_cross_entropy_with_logits(c, label=d, weight=v, reduction=reduction, pos_weight=q),
             ):  # fmt: skip
-                np.testing.assert_allclose(found.numpy(), change(heavy), rtol=1e-9)
-            for found in (
+                np.testing.assert_allclose(loss.numpy(), change(heavy), rtol=1e-9)
+            for loss in (
                 flow.nn.BCELoss(w, reduction)(flow.sigmoid(a), b),
                 paddle.nn.functional.binary_cross_entropy(paddle.nn.functional.sigmoid(c), d, v, reduction),
             ):
-                np.testing.assert_allclose(found.numpy(), change(weight * plain), rtol=1e-9)
-        given = tensor(x, split(0), grad=True)
-        flow.nn.BCEWithLogitsLoss(w, "sum", p)(given, b).backward()
+                np.testing.assert_allclose(loss.numpy(), change(weight * plain), rtol=1e-9)
+        logits = tensor(x, split(0), grad=True)
+        flow.nn.BCEWithLogitsLoss(w, "sum", p)(logits, b).backward()
         wanted = weight * ((1 - t) * s - true * t * (1 - s))
-        np.testing.assert_allclose(given.grad.numpy(), wanted, rtol=1e-9)
+        np.testing.assert_allclose(logits.grad.numpy(), wanted, rtol=1e-9)
 
 
 def paddles(x, labels, weight=None, ignored=-100, soft=False, smoothing=0.0, probabilities=False):
     """Paddle's losses of rows ``x[n, c]``, and how much each counts (None: all alike)."""
     logs = np.log(x) if probabilities else x - np.log(np.exp(x).sum(1, keepdims=True))
     counts = np.ones(len(x)) if soft else 1.0 * (labels != ignored)
-    known = labels if soft else np.eye(x.shape[1])[np.where(labels == ignored, 0, labels)]
-    known = (1 - smoothing) * known + smoothing / x.shape[1]
-    counts = counts * (1 if weight is None else known @ weight)
-    return -(known * logs).sum(1) * counts, counts
+    target = labels if soft else np.eye(x.shape[1])[np.where(labels == ignored, 0, labels)]
+    target = (1 - smoothing) * target + smoothing / x.shape[1]
+    counts = counts * (1 if weight is None else target @ weight)
+    return -(target * logs).sum(1) * counts, counts
 
 
 @pytest.mark.ranks(2)
@@ -182,16 +182,16 @@ def test_cross_entropy_of_paddle(world, axis):
             weight = WEIGHT if weighted else None
             losses, counts = paddles(x, labels, weight, 3, soft, smoothing, probabilities)
             for kept in (True,) if soft else (True, False):
-                given = labels if soft else labels[:, None] if kept else labels
+                targets = labels if soft else labels[:, None] if kept else labels
                 wanted = reduced(losses[:, None] if kept else losses, counts, reduction)
                 loss = paddle.nn.CrossEntropyLoss(
                     None if weight is None else paddle.to_tensor(weight), 3, reduction, soft, axis, not probabilities,
                     label_smoothing=smoothing,
                 )  # fmt: skip
-                found = loss(
-                    *[paddle.to_tensor(a.T if turned and a.ndim == 2 else a) for a in (x, given)]
+                result = loss(
+                    *[paddle.to_tensor(a.T if turned and a.ndim == 2 else a) for a in (x, targets)]
                 ).numpy()
-                np.testing.assert_allclose(found.T if turned else found, wanted, rtol=1e-6)
+                np.testing.assert_allclose(result.T if turned else result, wanted, rtol=1e-6)
 
 
 @pytest.mark.ranks(2)
@@ -224,10 +224,10 @@ def test_what_does_not_count_costs_nothing_in_paddle(world):
     x[:, 0], labels[:] = -np.inf, 1
     labels[3] = -100
     with use_world(world):
-        y, given = paddle.to_tensor(x), paddle.to_tensor(labels)
-        losses = paddle.nn.functional.cross_entropy(y, given, reduction="none").numpy()
-        mean = paddle.nn.functional.cross_entropy(y, given).item()
-        np.testing.assert_array_equal(paddle.ParallelCrossEntropy()(y, given).numpy(), losses)
+        y, targets = paddle.to_tensor(x), paddle.to_tensor(labels)
+        losses = paddle.nn.functional.cross_entropy(y, targets, reduction="none").numpy()
+        mean = paddle.nn.functional.cross_entropy(y, targets).item()
+        np.testing.assert_array_equal(paddle.ParallelCrossEntropy()(y, targets).numpy(), losses)
     wanted = np.log(np.exp(x).sum(1)) - x[:, 1]
     wanted[3] = 0
     np.testing.assert_allclose(losses, wanted, rtol=1e-5)

@@ -23,50 +23,50 @@ V = "operators_mindspore"
 UNSOUND = ("hp.emb.4", "hp.softmax.5")
 
 
-def inferred(given):
-    make = Layout(tuple(given["mesh_shape"]), tuple(given["alias_name"]))
-    layouts = [None if entry is None else make(*tuples(entry)) for entry in given["in_layouts"]]
-    args = dict(given["args"])
+def inferred(inputs):
+    make = Layout(tuple(inputs["mesh_shape"]), tuple(inputs["alias_name"]))
+    layouts = [None if entry is None else make(*tuples(entry)) for entry in inputs["in_layouts"]]
+    args = dict(inputs["args"])
     pending = args.pop("partial", [])
     for i, entry in enumerate(pending):
         if entry is not None:
             layouts[i] = layouts[i].with_partial({entry[0]: entry[1]})
-    return infer_layout(given["op"].split("/")[0], layouts, args, given["input_shapes"])
+    return infer_layout(inputs["op"].split("/")[0], layouts, args, inputs["input_shapes"])
 
 
 @pytest.mark.parametrize("case", cases(V, "infer_layout"))
 def test_infer_layout(case):
-    given, expect = case["given"], case["expect"]
+    inputs, expect = case["given"], case["expect"]
     if "raises" in expect:
         with pytest.raises(ValueError):
-            inferred(given)
+            inferred(inputs)
         return
     if case["id"] in UNSOUND:
         if case["id"] == "hp.emb.4":
-            assert dict(inferred(given).partial) == {"mp": "sum"}
+            assert dict(inferred(inputs).partial) == {"mp": "sum"}
             return
         with pytest.raises(RuleError):
-            inferred(given)
+            inferred(inputs)
         return
-    found = inferred(given)
+    layout = inferred(inputs)
     if "tensor_map" in expect:
-        assert found.to_dict()["tensor_map"] == tuples(expect["tensor_map"])
+        assert layout.to_dict()["tensor_map"] == tuples(expect["tensor_map"])
     if "partial" in expect:
-        pending = dict(found.partial)
-        assert [pending.get(axis) for axis in found.mesh.axes] == expect["partial"]
+        pending = dict(layout.partial)
+        assert [pending.get(axis) for axis in layout.mesh.axes] == expect["partial"]
     if "local_shape" in expect:
-        args = given["args"]
+        args = inputs["args"]
         total = int(np.prod(args["src_shape"]))
-        known = -int(np.prod(args["dst_shape"]))
-        shape = [total // known if n == -1 else n for n in args["dst_shape"]]
-        assert found.local_shape(shape, 0) == tuples(expect["local_shape"])
+        product = -int(np.prod(args["dst_shape"]))
+        shape = [total // product if n == -1 else n for n in args["dst_shape"]]
+        assert layout.local_shape(shape, 0) == tuples(expect["local_shape"])
 
 
 def test_every_name_of_a_published_group_is_known():
     layout = Layout((2, 2, 2), ("dp", "cp", "mp"))("None", ("dp", "cp"), "mp")
     for name in ("SumExt", "MeanExt", "prod", "ReduceMax"):
-        found = infer_layout(name, [layout], {"dim": 1})
-        assert found.to_dict()["tensor_map"] == (-1, 0) and set(found.partial_axes) == {"dp", "cp"}
+        output = infer_layout(name, [layout], {"dim": 1})
+        assert output.to_dict()["tensor_map"] == (-1, 0) and set(output.partial_axes) == {"dp", "cp"}
     with pytest.raises(ValueError):
         infer_layout("SumExt", [layout], {"dim": 3})
 
@@ -129,14 +129,14 @@ def test_cutting_moves_nothing_and_gives_the_right_sum():
     for a, b in itertools.product(entries, repeat=2):
         try:
             layouts = [CUBE(*a), CUBE(*b)]
-            found = infer_layout("Mul", layouts, {}, [x.shape, y.shape])
+            output = infer_layout("Mul", layouts, {}, [x.shape, y.shape])
         except ValueError:
             continue
         bound = ops.multiply.op.bind([x.shape, y.shape], {})
         cut = cut_first(bound, layouts)
         assert not any(plan(*pair, x.shape).max_nbytes for pair in zip(layouts, cut))
         product = ops.multiply(*(Tensor.from_global(v, layout, world) for v, layout in zip((x, y), cut)))
-        assert product.layout == found and np.array_equal(product.full(), x * y)
+        assert product.layout == output and np.array_equal(product.full(), x * y)
         accepted += 1
     assert accepted > 50
 
@@ -180,8 +180,8 @@ def test_operands_that_are_missing_or_differ():
 def test_virtual_axes_and_orders_of_ranks_stay():
     virtual = Layout((2, 2, 2), ("dp", "sp", "interleaved_parallel"))
     layout = virtual(("dp", "interleaved_parallel"), "None", "sp")
-    found = infer_layout("softmax", [layout], {"dim": 1}).to_dict()
-    assert found["tensor_map"] == ((2, 0), -1, 1) and found["interleaved_parallel"] is True
+    fields = infer_layout("softmax", [layout], {"dim": 1}).to_dict()
+    assert fields["tensor_map"] == ((2, 0), -1, 1) and fields["interleaved_parallel"] is True
     layout = Layout((2, 2), ("dp", "mp"), [3, 1, 0, 2])("None", "mp")
     assert infer_layout("softmax", [layout], {"dim": 0}).mesh.rank_list == (3, 1, 0, 2)
 

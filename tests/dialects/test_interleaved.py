@@ -19,55 +19,59 @@ from spmdsim.worlds import LockStep
 VIRTUAL = "interleaved_parallel"
 
 
-def made(sizes=(2, 2, 2), names=("dp", "sp", VIRTUAL), ranks=None):
+def cube(sizes=(2, 2, 2), names=("dp", "sp", VIRTUAL), ranks=None):
     return Layout(sizes, names, ranks)
 
 
 def test_a_product_on_four_devices_with_two_micro_shards_each():
-    make = made()
+    make = cube()
     layouts = (make(("dp", VIRTUAL), "sp"), make("sp", "None"))
-    found = shard("MatMul", ((32, 16), (16, 8)), layouts, devices=4)
-    assert found.dev_matrix == found.output_dev_matrix == (2, 2, 1) and found.micro_shards == 2
-    assert found.input_maps == (((2, 0), 1), (1, -1)) and found.output_maps == (((2, 0), -1),)
-    assert found.input_slices == ((8, 8), (8, 8)) and found.output_slices == ((8, 8),)
+    derivation = shard("MatMul", ((32, 16), (16, 8)), layouts, devices=4)
+    assert derivation.dev_matrix == derivation.output_dev_matrix == (2, 2, 1) and derivation.micro_shards == 2
+    assert derivation.input_maps == (((2, 0), 1), (1, -1)) and derivation.output_maps == (((2, 0), -1),)
+    assert derivation.input_slices == ((8, 8), (8, 8)) and derivation.output_slices == ((8, 8),)
     # Four devices: those with the same dp add their products, those with the same sp hold the same weight.
-    assert (found.forward[0].name, found.forward[0].axes) == ("AllReduce", ("sp",))
-    assert found.forward[0].groups == ((0, 1), (2, 3))
-    assert found.mirror_groups(1) == ((0, 2), (1, 3)) and found.mirrored == (1,)
-    assert found.virtual_div == 2
-    assert found.outputs[0].to_dict()["interleaved_parallel"] is True
+    assert (derivation.forward[0].name, derivation.forward[0].axes) == ("AllReduce", ("sp",))
+    assert derivation.forward[0].groups == ((0, 1), (2, 3))
+    assert derivation.mirror_groups(1) == ((0, 2), (1, 3)) and derivation.mirrored == (1,)
+    assert derivation.virtual_div == 2
+    assert derivation.outputs[0].to_dict()["interleaved_parallel"] is True
 
 
 def test_each_micro_shard_is_scattered_by_itself():
-    make = made()
+    make = cube()
     layouts = (make(("dp", VIRTUAL), "sp"), make("sp", "None"))
     out = make(("dp", VIRTUAL, "sp"), "None")
-    found = shard("MatMul", ((32, 16), (16, 8)), layouts, out, devices=4)
-    assert found.forward[0].name == "ReduceScatter" and found.forward[0].groups == ((0, 1), (2, 3))
-    assert found.output_maps == (((2, 0, 1), -1),) and found.output_slices == ((4, 8),)
+    derivation = shard("MatMul", ((32, 16), (16, 8)), layouts, out, devices=4)
+    assert derivation.forward[0].name == "ReduceScatter" and derivation.forward[0].groups == ((0, 1), (2, 3))
+    assert derivation.output_maps == (((2, 0, 1), -1),) and derivation.output_slices == ((4, 8),)
 
 
 def test_a_contraction_along_the_virtual_axis_needs_no_collective():
-    make = made()
+    make = cube()
     layouts = (make("dp", VIRTUAL), make(VIRTUAL, "sp"))
-    found = shard("MatMul", ((32, 16), (16, 8)), layouts, devices=4)
-    assert found.forward == () and dict(found.computed[0].partial) == {VIRTUAL: "sum"}
-    assert found.output_maps == ((2, 1),) and found.virtual_div == 1
+    derivation = shard("MatMul", ((32, 16), (16, 8)), layouts, devices=4)
+    assert derivation.forward == () and dict(derivation.computed[0].partial) == {VIRTUAL: "sum"}
+    assert derivation.output_maps == ((2, 1),) and derivation.virtual_div == 1
 
 
 def test_without_splits_by_the_virtual_axis_a_device_holds_one_piece():
-    make = made()
-    found = shard("ReLU", ((8, 8),), (make("dp", "sp"),), devices=4)
-    assert found.mirror_groups(0) == () and found.virtual_div == 1 and found.dev_matrix == (2, 2, 1)
+    make = cube()
+    derivation = shard("ReLU", ((8, 8),), (make("dp", "sp"),), devices=4)
+    assert (
+        derivation.mirror_groups(0) == ()
+        and derivation.virtual_div == 1
+        and derivation.dev_matrix == (2, 2, 1)
+    )
     with pytest.raises(ValueError, match="no devices hold equal slices"):
-        found.optimizer_shard(0)
-    found = shard("ReLU", ((8, 8),), (make("dp", "None"),), devices=4)
-    assert found.optimizer_shard(0).local_shape((8, 8), 0) == (2, 8)
+        derivation.optimizer_shard(0)
+    derivation = shard("ReLU", ((8, 8),), (make("dp", "None"),), devices=4)
+    assert derivation.optimizer_shard(0).local_shape((8, 8), 0) == (2, 8)
 
 
 @pytest.mark.parametrize("name", ["Gather", "Add", "Softmax", "VirtualDataset", "Flatten"])
 def test_other_operators(name):
-    make = made()
+    make = cube()
     batch = make(("dp", "sp", VIRTUAL), "None")
     examples = {
         "Gather": (((64, 8), (16,)), (make("None", "sp"), make(("dp", VIRTUAL)))),
@@ -76,9 +80,9 @@ def test_other_operators(name):
         "VirtualDataset": (((16, 8),), (batch,)),
         "Flatten": (((16, 8),), (batch,)),
     }
-    found = shard(name, *examples[name], devices=4)
+    derivation = shard(name, *examples[name], devices=4)
     size = 16 // 4 if name == "Gather" else 2
-    assert found.output_slices[0][0] == size
+    assert derivation.output_slices[0][0] == size
     with pytest.raises(RuntimeError, match="for 4 devices, but there are 8"):
         shard(name, *examples[name], devices=8)
 
@@ -92,14 +96,14 @@ def test_what_devices_compute_micro_shard_by_micro_shard(operand, weight):
     w_layout = make(weight[0], weight[1])
     rng = np.random.default_rng(0)
     x, w = rng.normal(size=(8, 4)), rng.normal(size=(4, 6))
-    found = shard("MatMul", (x.shape, w.shape), (x_layout, w_layout), devices=8)
+    derivation = shard("MatMul", (x.shape, w.shape), (x_layout, w_layout), devices=8)
     world = LockStep(16)
-    tensors = [Tensor.from_global(v, layout, world) for v, layout in zip((x, w), found.inputs)]
-    y = ops.matmul.op.shard(found.strategy)(*tensors)
+    tensors = [Tensor.from_global(v, layout, world) for v, layout in zip((x, w), derivation.inputs)]
+    y = ops.matmul.op.shard(derivation.strategy)(*tensors)
     np.testing.assert_allclose(y.full(), x @ w, rtol=1e-12)
-    assert y.layout == found.outputs[0]
-    virtual = found.mesh.groups(*found.forward[0].axes)
-    for i, group in itertools.product(range(2), found.forward[0].groups):
+    assert y.layout == derivation.outputs[0]
+    virtual = derivation.mesh.groups(*derivation.forward[0].axes)
+    for i, group in itertools.product(range(2), derivation.forward[0].groups):
         assert tuple(2 * device + i for device in group) in virtual
 
 
@@ -107,21 +111,23 @@ def test_devices_in_another_order():
     ranks = [6, 7, 2, 3, 4, 5, 0, 1]
     mesh = Mesh((2, 2, 2), ("dp", "sp", VIRTUAL), ranks)
     assert device_mesh(mesh).rank_list == (3, 1, 2, 0)
-    make = made(ranks=ranks)
-    found = shard("MatMul", ((8, 4), (4, 8)), (make(("dp", VIRTUAL), "sp"), make("sp", "None")), devices=4)
-    assert found.forward[0].groups == ((3, 1), (2, 0))
+    make = cube(ranks=ranks)
+    derivation = shard(
+        "MatMul", ((8, 4), (4, 8)), (make(("dp", VIRTUAL), "sp"), make("sp", "None")), devices=4
+    )
+    assert derivation.forward[0].groups == ((3, 1), (2, 0))
     with pytest.raises(ValueError, match="side by side"):
         device_mesh(Mesh((2, 2), ("dp", VIRTUAL), [0, 2, 1, 3]))
 
 
 def test_another_number_of_micro_shards_is_another_mesh():
     with pytest.raises(RuntimeError, match="different meshes"):
-        shard("Add", ((8, 8), (8, 8)), (made()("dp", "sp"), made((2, 2, 4))("dp", "sp")), devices=4)
+        shard("Add", ((8, 8), (8, 8)), (cube()("dp", "sp"), cube((2, 2, 4))("dp", "sp")), devices=4)
 
 
 def test_a_device_s_micro_shards_are_its_shard():
     """Where the virtual axis is the minor one of its dim."""
-    layout = made()(("dp", VIRTUAL), "sp")
+    layout = cube()(("dp", VIRTUAL), "sp")
     whole = layout.device_layout
     assert whole == device_layout(layout) and whole.mesh.shape == (2, 2, 1)
     for device in range(4):
@@ -134,7 +140,7 @@ def test_a_device_s_micro_shards_are_its_shard():
 
 
 def test_a_program_runs_on_the_devices():
-    make = made()
+    make = cube()
     rng = np.random.default_rng(1)
     x, w = rng.normal(size=(8, 4)), rng.normal(size=(4, 6))
     with use_world(LockStep(4)):

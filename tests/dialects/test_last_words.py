@@ -73,9 +73,9 @@ def test_operators_that_are_random_or_move(world):
     with use_world(world):
         ms.set_seed(3)
         for drop in (ops.dropout, ms.mint.nn.functional.dropout):
-            found = drop(np.ones((64, 64)), 0.25).asnumpy()
+            values = drop(np.ones((64, 64)), 0.25).asnumpy()
             assert (
-                set(np.unique(found).round(6)) == {0.0, round(4 / 3, 6)} and 0.2 < (found == 0).mean() < 0.3
+                set(np.unique(values).round(6)) == {0.0, round(4 / 3, 6)} and 0.2 < (values == 0).mean() < 0.3
             )
             assert (np.asarray(drop(X, 0.5, False)) == X).all()
         whole = ops.relu(X)
@@ -318,8 +318,8 @@ def test_words_of_networks_and_rows(world):
         module, layer = flow.nn.Module(), paddle.nn.Layer()
         module.add_module("inner", flow.nn.Linear(6, 2))
         assert [name for name, _ in module.named_parameters()] == ["inner.weight", "inner.bias"]
-        made = layer.add_parameter("scale", layer.create_parameter([2]))
-        assert made is layer.scale and [*layer.state_dict()] == ["scale"]
+        parameter = layer.add_parameter("scale", layer.create_parameter([2]))
+        assert parameter is layer.scale and [*layer.state_dict()] == ["scale"]
         fleet.init(is_collective=True)
         assert (
             fleet.get_hybrid_communicate_group().get_data_parallel_rank() == 0
@@ -365,8 +365,8 @@ METHODS = {
 def test_methods_of_paddles_tensors(world, name):
     call, expected = METHODS[name]
     with use_world(world):
-        found = call(paddle.to_tensor(X)).numpy()
-        np.testing.assert_allclose(found, expected, rtol=1e-5)
+        result = call(paddle.to_tensor(X)).numpy()
+        np.testing.assert_allclose(result, expected, rtol=1e-5)
 
 
 @pytest.mark.ranks(2)
@@ -416,21 +416,21 @@ def test_what_a_program_knows(world):
         assert {"x"} <= {v.name for v in main.list_vars()} and main.random_seed == 0
         executor = paddle.static.Executor()
         executor.run(paddle.static.default_startup_program())
-        (found,) = executor.run(main, feed={"x": X}, fetch_list=[y])
-        assert found.shape == (4, 2)
+        (result,) = executor.run(main, feed={"x": X}, fetch_list=[y])
+        assert result.shape == (4, 2)
         executor.close()
         paddle.disable_static()
 
 
 def test_where_the_parts_of_split_lie():
     """By the document: N / p rows and one of padding on each rank, columns and rows of a linear layer in equal parts."""
-    found = paddle.split_layout((8, 4), "embedding", num_partitions=2)
-    assert isinstance(found, paddle.SplitLayout)
+    split = paddle.split_layout((8, 4), "embedding", num_partitions=2)
+    assert isinstance(split, paddle.SplitLayout)
     for operation, axis, parts in (("embedding", 0, (2, 1)), ("linear", 0, (2, 1)), ("linear", 1, (1, 2))):
         assert paddle.split_layout((8, 4), operation, axis, 2).weight.cuts == parts
     with use_world(LockStep(2)) as world:
-        table = Tensor.from_global(np.arange(32.0).reshape(8, 4), found.weight, world)
-        rows = paddle.distributed.with_padding_rows(table, found)
+        table = Tensor.from_global(np.arange(32.0).reshape(8, 4), split.weight, world)
+        rows = paddle.distributed.with_padding_rows(table, split)
         for part, own in zip(rows.shards, table.shards):
             np.testing.assert_array_equal(part, np.vstack([own, np.zeros(4)]))
 
@@ -486,8 +486,8 @@ LOSSES = {
 def test_cross_entropy_of_paddle(world, case):
     options, expected = LOSSES[case]
     with use_world(world):
-        found = paddle.nn.functional.cross_entropy(paddle.to_tensor(X), **{"label": LABELS, **options})
-        np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5)
+        loss = paddle.nn.functional.cross_entropy(paddle.to_tensor(X), **{"label": LABELS, **options})
+        np.testing.assert_allclose(loss.numpy(), expected, rtol=1e-5)
 
 
 @pytest.mark.ranks(2)
@@ -528,7 +528,7 @@ def test_operands_go_by_their_names_there(world):
     with use_world(world):
         p = paddle.to_tensor(X)
         f = flow.tensor(X, placement=flow.placement("cpu", [0, 1]), sbp=flow.sbp.split(0))
-        for found, expected in (
+        for result, expected in (
             (paddle.add(x=p, y=p), 2 * X), (p.subtract(y=p), 0 * X), (paddle.mm(p, mat2=p.t()), X @ X.T), (paddle.exp(x=p), np.exp(X)),
             (paddle.where(condition=p > 0, x=p, y=-p), abs(X)), (flow.add(input=f, other=f), 2 * X), (flow.pow(f, exponent=2), X**2),
             (flow.mm(input=f, mat2=f.t()), X @ X.T), (flow.where(f > 0, input=f, other=-f), abs(X)), (flow.exp(input=f), np.exp(X)),
@@ -536,7 +536,7 @@ def test_operands_go_by_their_names_there(world):
             (ops.matmul(input=ms.Tensor(X), other=X.T.copy()), X @ X.T), (ops.add(input=ms.Tensor(X), other=X), 2 * X), (ops.exp(input=X), np.exp(X)),
             (ops.softmax(input=X, axis=0), np.exp(X) / np.exp(X).sum(0)), (ops.Sub()(x=X, y=X), 0 * X),
         ):  # fmt: skip
-            np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5, atol=1e-5)
+            np.testing.assert_allclose(result.numpy(), expected, rtol=1e-5, atol=1e-5)
         assert f.is_leaf and not flow.exp(f.detach().requires_grad_()).is_leaf
         total = ops.AllReduce()(np.ones(2, np.float32))
         named = AutoParallel(lambda data, scale: ops.mul(data, scale))(

@@ -17,23 +17,23 @@ from spmdsim.errors import LayoutError, UsageTypeError
 V = "layouts_mindspore"
 
 
-def built(given):
+def built(inputs):
     """The layout of a case: with aliases, or only with numbers."""
-    if "call" in given:
-        made = mindspore.Layout(
-            tuple(given["device_matrix"]), tuple(given["alias_name"]), given.get("rank_list")
+    if "call" in inputs:
+        make = mindspore.Layout(
+            tuple(inputs["device_matrix"]), tuple(inputs["alias_name"]), inputs.get("rank_list")
         )
-        return made(*tuples(given["call"]))
+        return make(*tuples(inputs["call"]))
     return mindspore.from_tensor_map(
-        given["device_matrix"], tuples(given["tensor_map"]), given.get("rank_list")
+        inputs["device_matrix"], tuples(inputs["tensor_map"]), inputs.get("rank_list")
     )
 
 
 @pytest.mark.parametrize("case", cases(V, "layout_to_dict"))
 def test_to_dict(case):
-    found, expected = built(case["given"]).to_dict(), case["expect"]
-    assert list(found) == list(expected)
-    assert {k: tuples(v) if k != "rank_list" else v for k, v in expected.items()} == found
+    fields, expected = built(case["given"]).to_dict(), case["expect"]
+    assert list(fields) == list(expected)
+    assert {k: tuples(v) if k != "rank_list" else v for k, v in expected.items()} == fields
 
 
 @pytest.mark.parametrize("case", cases(V, "layout_tensor_map"))
@@ -46,35 +46,35 @@ def test_tensor_map(case):
 
 @pytest.mark.parametrize("case", cases(V, "layout_slice"))
 def test_slices(case):
-    given, expected = case["given"], case["expect"]
-    layout = built(given)
+    inputs, expected = case["given"], case["expect"]
+    layout = built(inputs)
     numeric = mindspore.from_tensor_map(
-        given["device_matrix"], tuples(given["tensor_map"]), given["rank_list"]
+        inputs["device_matrix"], tuples(inputs["tensor_map"]), inputs["rank_list"]
     )
     for rank, bounds in expected["slices"].items():
-        assert layout.bounds(given["global_shape"], int(rank)) == tuples(bounds)
-        assert numeric.bounds(given["global_shape"], int(rank)) == tuples(bounds)
+        assert layout.bounds(inputs["global_shape"], int(rank)) == tuples(bounds)
+        assert numeric.bounds(inputs["global_shape"], int(rank)) == tuples(bounds)
     if "slice_number_per_rank" in expected:
-        numbers = [layout.shard_index(rank) for rank in given["rank_list"]]
+        numbers = [layout.shard_index(rank) for rank in inputs["rank_list"]]
         assert numbers == expected["slice_number_per_rank"]
 
 
-def _typed(given, key):
-    kind = {"list": list, "tuple": tuple}.get(given.get(f"{key}_type"))
+def _typed(inputs, key):
+    kind = {"list": list, "tuple": tuple}.get(inputs.get(f"{key}_type"))
     default = list if key == "rank_list" else tuple
-    value = given.get(key)
+    value = inputs.get(key)
     return value if value is None else (kind or default)(value)
 
 
 @pytest.mark.parametrize("case", cases(V, "layout_error"))
 def test_published_errors(case):
-    given = case["given"]
+    inputs = case["given"]
     expected = {"TypeError": TypeError, "ValueError": ValueError}[case["expect"]["raises"]]
     with pytest.raises(expected):
-        layout = mindspore.Layout(*(_typed(given, k) for k in ("device_matrix", "alias_name", "rank_list")))
-        if "call" in given:
-            layout(*tuples(given["call"]))
-        elif given.get("method") == "to_dict":
+        layout = mindspore.Layout(*(_typed(inputs, k) for k in ("device_matrix", "alias_name", "rank_list")))
+        if "call" in inputs:
+            layout(*tuples(inputs["call"]))
+        elif inputs.get("method") == "to_dict":
             layout.to_dict()
 
 
@@ -161,13 +161,13 @@ def test_tuple_order_mesh_nests_by_the_device_matrix():
 
 @pytest.mark.parametrize("case", cases(V, "layout_interleaved"))
 def test_interleaved_parallel(case):
-    given, expected = case["given"], case["expect"]
-    layout = built(given)
+    inputs, expected = case["given"], case["expect"]
+    layout = built(inputs)
     assert layout.devices == expected["real_devices"]
     assert layout.to_dict()["tensor_map"] == tuples(expected["tensor_map"])
     assert layout.to_dict()["interleaved_parallel"] is True
-    found = {str(r): list(layout.virtual_ranks(r)) for r in range(layout.devices)}
-    assert found == expected["virtual_ranks_of_rank"]
+    virtual_ranks = {str(r): list(layout.virtual_ranks(r)) for r in range(layout.devices)}
+    assert virtual_ranks == expected["virtual_ranks_of_rank"]
 
 
 def test_micro_shards_cover_the_tensor_once():
@@ -182,9 +182,9 @@ def test_micro_shards_cover_the_tensor_once():
 
 @pytest.mark.parametrize("case", cases(V, "groups_along_each_axis"))
 def test_groups_along_each_axis(case):
-    given = case["given"]
-    mesh = mindspore.from_tensor_map(given["device_matrix"], ()).mesh
-    assert [list(mesh.group(given["rank"], axis)) for axis in mesh.axes] == case["expect"]["groups"]
+    inputs = case["given"]
+    mesh = mindspore.from_tensor_map(inputs["device_matrix"], ()).mesh
+    assert [list(mesh.group(inputs["rank"], axis)) for axis in mesh.axes] == case["expect"]["groups"]
 
 
 @pytest.mark.parametrize("case", cases(V, "groups_error"))
@@ -201,44 +201,44 @@ def test_ranks_that_hold_the_same_slice(case):
 
 @pytest.mark.parametrize("case", cases(V, "slice_shape"))
 def test_slice_shape(case):
-    found = built(case["given"]).local_shape(case["given"]["shape"], 0)
-    assert list(found) == case["expect"]["slice_shape"]
+    shape = built(case["given"]).local_shape(case["given"]["shape"], 0)
+    assert list(shape) == case["expect"]["slice_shape"]
 
 
 @pytest.mark.parametrize("case", cases(V, "drop_size1_device_axes"))
 def test_without_axes_of_size_one(case):
     layout = built(case["given"])
-    found = mindspore.without_ones(layout)
-    assert list(found.mesh.shape) == case["expect"]["device_matrix"]
-    assert list(found.tensor_map) == case["expect"]["tensor_map"]
+    squeezed = mindspore.without_ones(layout)
+    assert list(squeezed.mesh.shape) == case["expect"]["device_matrix"]
+    assert list(squeezed.tensor_map) == case["expect"]["tensor_map"]
     shape = case["given"]["shape"]
-    assert all(found.bounds(shape, r) == layout.bounds(shape, r) for r in layout.mesh.rank_list)
+    assert all(squeezed.bounds(shape, r) == layout.bounds(shape, r) for r in layout.mesh.rank_list)
 
 
 @pytest.mark.parametrize("case", cases(V, "expand_multi_axis"))
 def test_without_tuples(case):
-    given = case["given"]
-    layout, shape = mindspore.without_tuples(built(given), given["global_shape"])
+    inputs = case["given"]
+    layout, shape = mindspore.without_tuples(built(inputs), inputs["global_shape"])
     assert list(layout.tensor_map) == case["expect"]["tensor_map"]
     assert list(shape) == case["expect"]["expanded_shape"]
 
 
 @pytest.mark.parametrize("case", cases(V, "optimizer_shard_slice_shape"))
 def test_optimizer_shard(case):
-    given = case["given"]
+    inputs = case["given"]
     if case["expect"]["fails"]:
         with pytest.raises(ValueError):
-            mindspore.optimizer_shard(built(given), given["shape"])
+            mindspore.optimizer_shard(built(inputs), inputs["shape"])
         return
-    found = mindspore.optimizer_shard(built(given), given["shape"])
-    assert list(found.local_shape(given["shape"], 0)) == case["expect"]["slice_shape"]
+    layout = mindspore.optimizer_shard(built(inputs), inputs["shape"])
+    assert list(layout.local_shape(inputs["shape"], 0)) == case["expect"]["slice_shape"]
 
 
 @pytest.mark.parametrize("case", cases(V, "optimizer_shard_layout"))
 def test_optimizer_shard_layout(case):
-    given = case["given"]
-    found = mindspore.optimizer_shard(built(given), given["shape"])
-    layout, shape = mindspore.without_tuples(found, given["shape"])
+    inputs = case["given"]
+    sharded = mindspore.optimizer_shard(built(inputs), inputs["shape"])
+    layout, shape = mindspore.without_tuples(sharded, inputs["shape"])
     assert list(layout.mesh.shape) == case["expect"]["device_matrix"]
     assert list(layout.tensor_map) == case["expect"]["tensor_map"] and list(shape) == case["expect"]["shape"]
 
@@ -254,16 +254,16 @@ WORDS |= {f"Partial({op})": Partial(op) for op in ("sum", "max", "min", "avg", "
 
 @pytest.mark.parametrize("case", cases(V, "placement_to_tensor_map"))
 def test_placements(case):
-    given, expected = case["given"], case["expect"]
-    placements = [WORDS[text] for text in given["placements"]]
-    arguments = (given["mesh_shape"], given["alias_name"], placements, given["tensor_dim"])
+    inputs, expected = case["given"], case["expect"]
+    placements = [WORDS[text] for text in inputs["placements"]]
+    arguments = (inputs["mesh_shape"], inputs["alias_name"], placements, inputs["tensor_dim"])
     if "raises" in expected:
         with pytest.raises(ValueError, match=expected["match"]):
             mindspore.from_placements(*arguments)
         return
     layout = mindspore.from_placements(*arguments)
     assert list(layout.to_dict()["tensor_map"]) == expected["tensor_map"]
-    partial = [dict(layout.partial).get(axis) for axis in given["alias_name"]]
+    partial = [dict(layout.partial).get(axis) for axis in inputs["alias_name"]]
     assert partial == expected.get("partial", [None] * len(partial))
 
 
@@ -272,20 +272,20 @@ def test_placements_of_dims_that_are_not_there():
         with pytest.raises(ValueError, match="out of bounds"):
             mindspore.from_placements((2, 2), ("dp", "mp"), [Shard(dim), Replicate()], 2)
     for op in ("min", "max", "avg"):
-        found = mindspore.from_placements((2,), ("dp",), [Partial(op)], 1)
-        assert found.to_dict()["tensor_map"] == (-1,) and found.placements == (Partial(op),)
+        layout = mindspore.from_placements((2,), ("dp",), [Partial(op)], 1)
+        assert layout.to_dict()["tensor_map"] == (-1,) and layout.placements == (Partial(op),)
 
 
 @pytest.mark.parametrize(
     "case", [c for c in cases(V, "strategy_slice") if "strategy" in c.values[0]["given"]]
 )
 def test_cuts_of_one_tensor(case):
-    given, expected = case["given"], case["expect"]
-    repeat = "right" if given.get("repeated_num_in_dev_matrix_right", True) else "left"
-    layout = mindspore.from_cuts(given["strategy"], given["devices"], repeat)
+    inputs, expected = case["given"], case["expect"]
+    repeat = "right" if inputs.get("repeated_num_in_dev_matrix_right", True) else "left"
+    layout = mindspore.from_cuts(inputs["strategy"], inputs["devices"], repeat)
     assert list(layout.mesh.shape) == expected["dev_matrix"]
     assert list(layout.tensor_map) == expected["tensor_map"]
-    assert [layout.shard_index(r) for r in range(given["devices"])] == expected["slice_number_per_rank"]
+    assert [layout.shard_index(r) for r in range(inputs["devices"])] == expected["slice_number_per_rank"]
 
 
 @pytest.mark.parametrize(

@@ -55,14 +55,14 @@ def test_can_merge_says_exactly_when_nested_equals_flat():
 
 @pytest.mark.parametrize("case", cases(V, "local_to_global_shape"))
 def test_logical_shape(case):
-    found = flow.logical_shape(place(case["mesh"]), case["sbp"], case["local_shape"])
-    assert list(found) == case["logical_shape"]
+    shape = flow.logical_shape(place(case["mesh"]), case["sbp"], case["local_shape"])
+    assert list(shape) == case["logical_shape"]
 
 
 @pytest.mark.parametrize("case", cases(V, "local_to_global_uneven"))
 def test_logical_shape_of_uneven_parts(case):
-    found = flow.logical_shape_of(place(case["mesh"]), case["sbp"], case["local_shapes"])
-    assert list(found) == case["logical_shape"]
+    shape = flow.logical_shape_of(place(case["mesh"]), case["sbp"], case["local_shapes"])
+    assert list(shape) == case["logical_shape"]
 
 
 @given(st.lists(st.integers(1, 3), min_size=1, max_size=3), st.data())

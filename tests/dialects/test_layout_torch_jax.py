@@ -21,9 +21,9 @@ def test_where_dtensor_itself_cuts(case):
     mesh = Mesh(case["mesh"], [f"d{i}" for i in range(len(case["mesh"]))])
     for entry in case["ranks"]:
         rank = mesh.rank_of(entry["coord"])
-        found = torch.chunk_bounds(mesh, "".join(case["placements"]), case["shape"], rank)
-        assert [size for _, size in found] == entry["local_shape"]
-        assert [offset for offset, _ in found] == entry["offset"]
+        bounds = torch.chunk_bounds(mesh, "".join(case["placements"]), case["shape"], rank)
+        assert [size for _, size in bounds] == entry["local_shape"]
+        assert [offset for offset, _ in bounds] == entry["offset"]
 
 
 def test_placement_texts():

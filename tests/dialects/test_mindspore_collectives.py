@@ -55,12 +55,12 @@ CASES = {
 @pytest.mark.ranks(RANKS)
 @pytest.mark.parametrize("case", CASES)
 def test_what_every_rank_holds_takes_part(world, case):
-    make, given, expected, counts = CASES[case]
+    make, arguments, expected, counts = CASES[case]
     with use_world(world):
         with record() as trace:
-            found = make(*given)(held(world))
+            result = make(*arguments)(held(world))
         assert trace.counts() == counts
-        for rank, shard in zip(world.ranks, found.shards):
+        for rank, shard in zip(world.ranks, result.shards):
             np.testing.assert_allclose(shard, expected(rank))
 
 
@@ -75,8 +75,8 @@ def test_arrays_are_what_this_process_holds(world):
             mine = ms.Tensor(np.full((1, 1, RANKS, 1), world.ranks[0], np.float32))
             swapped = ops.AlltoAll(split_count=RANKS, split_dim=-2, concat_dim=-1)(mine)
             np.testing.assert_array_equal(swapped.local(), [[[[*range(RANKS)]]]])
-            (found,) = ops.Broadcast(1)((mine,))
-            assert (found.local() == 1).all()
+            (result,) = ops.Broadcast(1)((mine,))
+            assert (result.local() == 1).all()
             with pytest.raises(InputError, match=r"rank 0 has float64 \(2,\) and rank 1 has float64 \(3,\)"):
                 ops.AllReduce()(np.ones(2 + world.ranks[0]))
 
@@ -120,8 +120,8 @@ def test_two_groups_at_a_time(world):
         rank = comm.get_rank()
         name = f"row {rank // 2}"
         comm.create_group(name, [rank // 2 * 2, rank // 2 * 2 + 1])
-        found = ops.AllReduce(group=name)(HELD[rank]).local()
-        np.testing.assert_array_equal(found, HELD[rank // 2 * 2] + HELD[rank // 2 * 2 + 1])
+        result = ops.AllReduce(group=name)(HELD[rank]).local()
+        np.testing.assert_array_equal(result, HELD[rank // 2 * 2] + HELD[rank // 2 * 2 + 1])
         comm.release()
 
 
@@ -138,9 +138,9 @@ def test_neighbours_of_a_ring(world):
             after, before = after(world.ranks[0]), before(world.ranks[0])
         exchange = ops.NeighborExchange(after, before, ([8, 4],), ([8, 4],), ms.float64)
         with record() as trace:
-            (found,) = exchange((held(world),))
+            (result,) = exchange((held(world),))
         assert trace.nbytes(world.ranks[0]) == 8 * 4 * 8
-        for rank, shard in zip(world.ranks, found.shards):
+        for rank, shard in zip(world.ranks, result.shards):
             np.testing.assert_array_equal(shard, HELD[(rank - 1) % RANKS])
         with pytest.raises(
             InputError, match=r"is to receive float64 \(2, 4\), but was sent float64 \(8, 4\)"
@@ -170,10 +170,10 @@ BACK = {
 @pytest.mark.parametrize("case", BACK)
 def test_gradients_are_those_of_the_transposed_operator(world, case):
     """Where ranks hold copies afterwards each has a gradient of its own, the same one, and they are added up."""
-    make, given, _, _ = CASES[case]
+    make, arguments, _, _ = CASES[case]
     with use_world(world):
         x = held(world, requires_grad=True)
-        y = make(*given)(x)
+        y = make(*arguments)(x)
         copies = y.layout.cuts == (1, 1)
         shape = y.shape if copies else (RANKS, *y.layout.local_shape(y.shape, world.ranks[0]))
         up = np.random.default_rng(2).integers(1, 9, shape).astype(np.float64)
@@ -190,10 +190,10 @@ def test_gradients_are_those_of_the_transposed_operator(world, case):
 @pytest.mark.ranks(RANKS)
 @pytest.mark.parametrize("case", ["AllGather", "ReduceScatter sum", "AlltoAll 0 0"])
 def test_gradients_of_several_slices_of_what_a_collective_gave(world, case):
-    make, given, _, _ = CASES[case]
+    make, arguments, _, _ = CASES[case]
     with use_world(world):
         whole, sliced = held(world, requires_grad=True), held(world, requires_grad=True)
-        y, u = make(*given)(whole), make(*given)(sliced)
+        y, u = make(*arguments)(whole), make(*arguments)(sliced)
         up = np.zeros(y.shape)
         up[1:] += 3
         up[:-1] += 1

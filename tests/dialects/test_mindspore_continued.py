@@ -52,11 +52,11 @@ def adam(steps):
 def test_the_slices_and_operators_that_run_by_them(world, continued, capsys):
     """The document's numbers: strides 8, 4, 4, 2, 1; 8, 4, 4, 1; 4, 4, 2, 1 of the coordinates, written out."""
     with use_world(world):
-        numbers, found = continued.layout_slices.main()
+        numbers, slices = continued.layout_slices.main()
         weight, losses = continued.by_slices()
     assert numbers == [[0, 4, 2, 6, 1, 5, 3, 7], [0, 4, 1, 5, 2, 6, 3, 7], [0, 0, 2, 2, 1, 1, 3, 3]]
     of_shard = ([0, 4, 2, 6, 1, 5, 3, 7], [0, 1, 2, 3, 4, 5, 6, 7], [0, 0, 1, 1, 2, 2, 3, 3])
-    for rank, pieces in zip(world.ranks, zip(*[x.shards for x in found])):
+    for rank, pieces in zip(world.ranks, zip(*[x.shards for x in slices])):
         assert pieces[0].ravel().tolist() == [of_shard[0][rank]] and pieces[1].ravel().tolist() == [
             of_shard[1][rank]
         ]

@@ -41,9 +41,9 @@ def test_every_epoch_has_all_rows_in_another_order_that_follows_from_the_seed():
 
 def test_a_buffer_moves_rows_forward_by_its_size_at_most():
     ms.set_seed(3)
-    found = epoch(ds.NumpySlicesDataset(np.arange(50), shuffle=False).shuffle(8))
-    assert sorted(found) == [*range(50)] != found
-    assert all(place > row - 8 for place, row in enumerate(found))
+    order = epoch(ds.NumpySlicesDataset(np.arange(50), shuffle=False).shuffle(8))
+    assert sorted(order) == [*range(50)] != order
+    assert all(place > row - 8 for place, row in enumerate(order))
 
 
 def test_steps_follow_one_another_in_the_order_in_which_they_are_written():

@@ -52,8 +52,8 @@ def test_the_page_has_every_setting(loss_column):
 def test_the_tutorials_column_comes_out_in_kind(loss_column):
     """The same fall at the same steps: gradients of eight ranks are added up; averaged ones would not have moved."""
     (row,) = [*loss_column.table(["default"], 50)][3:]
-    about, *found = cells(row)
-    ours = [float(x) for x in found]
+    about, *values = cells(row)
+    ours = [float(x) for x in values]
     assert ours == pytest.approx(page()[about], abs=CLOSE)
     assert ours[:5] == pytest.approx(loss_column.DOCUMENT[:5], abs=0.05)
     assert ours[5] == pytest.approx(loss_column.DOCUMENT[5], abs=0.3)
@@ -64,6 +64,6 @@ def test_the_tutorials_column_comes_out_in_kind(loss_column):
 @pytest.mark.parametrize("setting", ["full_batch", "repeated", "mean", "averaged", "in order", "shards"])
 def test_every_row_begins_as_the_page_says(loss_column, setting):
     head, _, _, row = loss_column.table([setting], 10)
-    about, *found = cells(row)
+    about, *values = cells(row)
     assert cells(head)[1:] == ["step 0", "step 10"]
-    assert [float(x) for x in found] == pytest.approx(page()[about][:2], abs=CLOSE)
+    assert [float(x) for x in values] == pytest.approx(page()[about][:2], abs=CLOSE)

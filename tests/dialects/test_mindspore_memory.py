@@ -125,13 +125,13 @@ def test_operators_strategies_are_written_and_read(world, tmp_path, mode):
         with open(file) as text:
             told = json.load(text)
         assert [entry["operator"] for entry in told["strategies"]] == ["matmul.w", "relu", "matmul.v"]
-        found, cuts = net(ms.Tensor(X)), ((1, 4), (4, 1))
+        result, cuts = net(ms.Tensor(X)), ((1, 4), (4, 1))
         other, alone = _net(mode, cuts), _net(mode, cuts)
         other.load_operator_strategy_file(file)
         for _ in range(2):  # the second call runs with what the first one found or read
             loaded, unlike = other(ms.Tensor(X)), alone(ms.Tensor(X))
             np.testing.assert_allclose(loaded.full(), expected, rtol=1e-9)
-        assert loaded.layout == found.layout != unlike.layout
+        assert loaded.layout == result.layout != unlike.layout
         third = AutoParallel(lambda x: ops.ReLU()(x), mode)
         third.load_operator_strategy_file(file)
         with pytest.raises(InputError, match="whose operators are not those of"):

@@ -22,9 +22,9 @@ def test_a_mod_has_the_sign_of_the_dividend(world, cuts):
     with use_world(world):
         numbers = X.astype(np.int32), np.array([3, 2, 4, -2, 5, -2, 3, 1], np.int32)
         for x, y in ((X, Y), numbers):
-            found = ops.Mod().shard(cuts)(x, y)
-            assert found.dtype == x.dtype
-            np.testing.assert_array_equal(found.full(), np.fmod(x, y))
+            result = ops.Mod().shard(cuts)(x, y)
+            assert result.dtype == x.dtype
+            np.testing.assert_array_equal(result.full(), np.fmod(x, y))
             np.testing.assert_array_equal(ops.FloorMod().shard(cuts)(x, y).full(), np.mod(x, y))
 
 
@@ -35,8 +35,8 @@ def test_what_is_divided_by_zero_is_zero(world, cuts):
     with use_world(world):
         divide, there = ops.DivNoNan().shard(cuts), Z != 0
         safe = np.where(there, Z, 1)
-        found = divide(np.append(X[:-1], np.float32(np.inf)), np.append(Z[:-1], np.float32(0)))
-        np.testing.assert_array_equal(found.full(), np.append(np.where(there, X / safe, 0)[:-1], 0))
+        result = divide(np.append(X[:-1], np.float32(np.inf)), np.append(Z[:-1], np.float32(0)))
+        np.testing.assert_array_equal(result.full(), np.append(np.where(there, X / safe, 0)[:-1], 0))
         gradients = ms.grad(lambda x, y: ops.ReduceSum()(divide(x, y)), (0, 1))(ms.Tensor(X), ms.Tensor(Z))
         for gradient, wanted in zip(gradients, (1 / safe, -X / safe**2)):
             np.testing.assert_allclose(gradient.full(), np.where(there, wanted, 0), rtol=1e-6)
@@ -101,10 +101,10 @@ def test_functions_have_the_results_and_arguments_of_their_documents(world):
         assert ops.count_nonzero(one - 2).item() == 6
         x, target = X.reshape(2, 4), (Y.reshape(2, 4) > 0).astype(np.float32)
         positive = np.array([1.0, 2.0, 3.0, 4.0], np.float32)
-        found = ops.binary_cross_entropy_with_logits(x, target, np.ones((2, 4), np.float32), positive, "sum")
+        loss = ops.binary_cross_entropy_with_logits(x, target, np.ones((2, 4), np.float32), positive, "sum")
         logs = np.log1p(np.exp(-np.abs(x))) + np.maximum(-x, 0)
         np.testing.assert_allclose(
-            found.item(), ((1 - target) * (x + logs) + positive * target * logs).sum(), rtol=1e-5
+            loss.item(), ((1 - target) * (x + logs) + positive * target * logs).sum(), rtol=1e-5
         )
         assert ops.argmax(x, 1, True).shape == (2, 1)
         assert [part.shape for part in ops.split(x, [1, 3], 1)] == [(2, 1), (2, 3)]

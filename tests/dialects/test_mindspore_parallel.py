@@ -29,12 +29,12 @@ def local_mean(w, rows, labels):
 
 def slope(function, w):
     """By central differences."""
-    found = np.zeros_like(w)
+    slopes = np.zeros_like(w)
     for i in np.ndindex(w.shape):
         step = np.zeros_like(w)
         step[i] = 1e-6
-        found[i] = (function(w + step) - function(w - step)) / 2e-6
-    return found
+        slopes[i] = (function(w + step) - function(w - step)) / 2e-6
+    return slopes
 
 
 SUM = slope(lambda w: sum(local_mean(w, x, y) for x, y in zip(ROWS, LABELS)), W)
@@ -48,10 +48,10 @@ def gradient(configure, cuts=None, loss=None, x=None, y=None):
     step = ms.value_and_grad(lambda x, y: loss(product(x, w), y), None, w)
     net = AutoParallel(step)
     configure(net)
-    value, found = net(
+    value, slopes = net(
         ms.Tensor(ROWS.reshape(-1, 3) if x is None else x), ms.Tensor(LABELS.ravel() if y is None else y)
     )
-    return float(value), found.asnumpy()
+    return float(value), slopes.asnumpy()
 
 
 @pytest.mark.ranks(RANKS)
@@ -65,9 +65,9 @@ def test_gradients_are_those_of_the_sum_of_all_ranks_losses(world):
     cut = ((1, 1), (1, RANKS))  # every rank has columns of the weight of its own
     half = ((1, 1), (1, 2))  # two ranks have the same ones
     with use_world(world):
-        value, found = gradient(whole)
+        value, slopes = gradient(whole)
         np.testing.assert_allclose(value, local_mean(W, ROWS.reshape(-1, 3), LABELS.ravel()))
-        np.testing.assert_allclose(found, SUM, rtol=1e-5, atol=1e-8)
+        np.testing.assert_allclose(slopes, SUM, rtol=1e-5, atol=1e-8)
         np.testing.assert_allclose(gradient(whole, cut)[1], SUM, rtol=1e-5, atol=1e-8)
         for cuts, ranks in ((None, RANKS), (half, 2), (cut, 1)):
             np.testing.assert_allclose(gradient(mean, cuts)[1], SUM / ranks, rtol=1e-5, atol=1e-8)
@@ -80,9 +80,9 @@ def test_what_a_rank_is_given_is_its_rows(world):
     expected = RANKS * slope(lambda w: local_mean(w, x, y), W)
     seen = []
     with use_world(world):
-        value, found = gradient(lambda net: None, x=x, y=y)
+        value, slopes = gradient(lambda net: None, x=x, y=y)
         np.testing.assert_allclose(value, local_mean(W, x, y))
-        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-8)
+        np.testing.assert_allclose(slopes, expected, rtol=1e-5, atol=1e-8)
         net = AutoParallel(lambda x: seen.append(x))
         net(ms.Tensor(x))
         assert seen[0].shape == (2 * RANKS, 3) and seen[0].layout.cuts == (RANKS, 1)
@@ -109,8 +109,8 @@ def test_a_loss_that_all_ranks_compute_whole_counts_once(world):
                 if repeated:
                     net.disable_loss_repeated_mean()
 
-            found = gradient(configure, loss=nn.MSELoss(), y=target)[1]
-            np.testing.assert_allclose(found, times * plain, rtol=1e-5, atol=1e-8)
+            slopes = gradient(configure, loss=nn.MSELoss(), y=target)[1]
+            np.testing.assert_allclose(slopes, times * plain, rtol=1e-5, atol=1e-8)
 
 
 @pytest.mark.ranks(RANKS)
@@ -118,17 +118,17 @@ def test_the_older_settings_have_the_same_effect(world):
     w = ms.Parameter(W, name="w")
     product, loss = ops.MatMul(), nn.CrossEntropyLoss()
     step = ms.value_and_grad(lambda x, y: loss(product(x, w), y), None, w)
-    given = ms.Tensor(ROWS.reshape(-1, 3)), ms.Tensor(LABELS.ravel())
+    batch = ms.Tensor(ROWS.reshape(-1, 3)), ms.Tensor(LABELS.ravel())
     with use_world(world):
         ms.reset_auto_parallel_context()
-        np.testing.assert_allclose(step(*given)[1].asnumpy(), SUM / RANKS, rtol=1e-5, atol=1e-8)
+        np.testing.assert_allclose(step(*batch)[1].asnumpy(), SUM / RANKS, rtol=1e-5, atol=1e-8)
         try:
             ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel")
             assert ms.get_auto_parallel_context("dataset_strategy") == "data_parallel"
-            np.testing.assert_allclose(ms.jit(step)(*given)[1].asnumpy(), SUM, rtol=1e-5, atol=1e-8)
+            np.testing.assert_allclose(ms.jit(step)(*batch)[1].asnumpy(), SUM, rtol=1e-5, atol=1e-8)
             ms.set_auto_parallel_context(full_batch=True, gradients_mean=True)
             assert ms.get_auto_parallel_context("dataset_strategy") == "full_batch"
-            np.testing.assert_allclose(step(*given)[1].asnumpy(), SUM / RANKS, rtol=1e-5, atol=1e-8)
+            np.testing.assert_allclose(step(*batch)[1].asnumpy(), SUM / RANKS, rtol=1e-5, atol=1e-8)
         finally:
             ms.reset_auto_parallel_context()
 
@@ -137,7 +137,7 @@ def test_the_older_settings_have_the_same_effect(world):
 def test_a_dataset_strategy_of_cuts_or_layouts(world):
     seen = []
     with use_world(world):
-        net = AutoParallel(lambda *given: seen.extend(given))
+        net = AutoParallel(lambda *arguments: seen.extend(arguments))
         net.dataset_strategy(((2, 1), (1,)))
         net(ms.Tensor(np.ones((2, 3))), ms.Tensor(np.arange(5)))
         assert [x.shape for x in seen] == [(4, 3), (5,)]

@@ -41,13 +41,13 @@ def test_a_row_is_all_that_an_operator_takes(world, table):
     expected = X / (1 + np.exp(-X))
     with use_world(world):
         primitive = ops.Swish().shard(((2, 2),))
-        found = primitive(X)
-        assert found.layout.cuts == (2, 2) and repr(primitive) == "silu((2, 2),)"
+        result = primitive(X)
+        assert result.layout.cuts == (2, 2) and repr(primitive) == "silu((2, 2),)"
         assert ops.swish(X).layout.cuts == (4, 1)  # data parallel
         cell = nn.Swish()
         cell.swish.shard(((1, 4),))
         assert cell(X).layout.cuts == (1, 4) and cell.get_parameters() == []
-        for y in (found, ops.swish(X), ops.hidden_swish(X), cell(X)):
+        for y in (result, ops.swish(X), ops.hidden_swish(X), cell(X)):
             np.testing.assert_allclose(y.asnumpy(), expected, rtol=1e-12)
         for cuts, words in (
             (((3, 1),), "split evenly into 3"),
@@ -98,23 +98,23 @@ def test_attributes_of_a_row_are_arguments_of_all_that_is_made_from_it(world, ta
 def test_a_call_changes_nothing_of_its_primitive():
     """One object may be called with different attributes and operands at the same time."""
     with use_world(LockStep(4)):
-        made = {
-            name: getattr(ops, name)(*given)
-            for name, given in (
+        primitives = {
+            name: getattr(ops, name)(*arguments)
+            for name, arguments in (
                 ("ReduceSum", ()), ("Transpose", ()), ("Softmax", ()), ("Split", (1, 2)), ("Reshape", ()), ("Gather", ()),
                 ("OneHot", ()), ("Argmax", ()), ("Dropout", (0.5,)), ("LayerNorm", ()), ("StridedSlice", ()),
             )
         }  # fmt: skip
         calls = {"ReduceSum": (0,), "Transpose": ((1, 0),), "Reshape": ((4, 8),), "Gather": (np.arange(3), 0)}
         calls |= {"OneHot": (5,), "LayerNorm": (X[0], X[1]), "StridedSlice": ((0, 1), (4, 3))}
-        for name, primitive in made.items():
+        for name, primitive in primitives.items():
             before = copy.deepcopy({key: value for key, value in vars(primitive).items() if key != "op"})
             primitive(X if name != "OneHot" else np.arange(4), *calls.get(name, ()))
             assert {key: value for key, value in vars(primitive).items() if key != "op"} == before, name
-        found, total = {}, made["ReduceSum"]
+        sums, total = {}, primitives["ReduceSum"]
 
         def many(axis):
-            found[axis] = [total(X, axis).full() for _ in range(10)]
+            sums[axis] = [total(X, axis).full() for _ in range(10)]
 
         threads = [threading.Thread(target=many, args=(axis,)) for axis in (0, 1)]
         for thread in threads:
@@ -122,7 +122,7 @@ def test_a_call_changes_nothing_of_its_primitive():
         for thread in threads:
             thread.join()
         for axis in (0, 1):
-            assert len(found[axis]) == 10 and all(np.allclose(y, X.sum(axis)) for y in found[axis])
+            assert len(sums[axis]) == 10 and all(np.allclose(y, X.sum(axis)) for y in sums[axis])
 
 
 def test_everything_in_the_table_can_be_made():

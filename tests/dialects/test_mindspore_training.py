@@ -81,11 +81,11 @@ def test_gradients_of_inputs_and_weights(world):
         def loss(a, b):
             return ops.sum(ops.mul(ops.mul(a, b), w)), a
 
-        value, found = ms.value_and_grad(loss, (0, 1), [w], has_aux=True)(X, Y)
+        value, gradients = ms.value_and_grad(loss, (0, 1), [w], has_aux=True)(X, Y)
         np.testing.assert_allclose(value[0].asnumpy(), (X * Y * Y).sum())
-        (of_a, of_b), (of_w,) = found
-        for got, expected in ((of_a, Y * Y), (of_b, X * Y), (of_w, X * Y)):
-            np.testing.assert_allclose(got.asnumpy(), expected)
+        (of_a, of_b), (of_w,) = gradients
+        for gradient, expected in ((of_a, Y * Y), (of_b, X * Y), (of_w, X * Y)):
+            np.testing.assert_allclose(gradient.asnumpy(), expected)
         np.testing.assert_allclose(ms.grad(loss)(X, Y).asnumpy(), Y * Y)
         single = ms.grad(loss, None, w)(X, Y)
         np.testing.assert_allclose(single.asnumpy(), X * Y)
@@ -100,8 +100,8 @@ def test_whole_numbers_are_inputs_and_parameters_without_gradients(world):
     with use_world(world):
         step = ms.Parameter(ms.Tensor(np.arange(4)), name="step")
         assert (step + 1).full().tolist() == [1, 2, 3, 4]
-        given = ms.Tensor(np.arange(4)), ms.Tensor(np.ones(4, "f4"))
-        _, (of_ids, of_rows) = ms.value_and_grad(lambda ids, rows: ops.mul(ids, rows), (0, 1))(*given)
+        operands = ms.Tensor(np.arange(4)), ms.Tensor(np.ones(4, "f4"))
+        _, (of_ids, of_rows) = ms.value_and_grad(lambda ids, rows: ops.mul(ids, rows), (0, 1))(*operands)
         assert of_ids is None and of_rows.full().tolist() == [0, 1, 2, 3]
 
 
@@ -117,8 +117,12 @@ def test_reductions_have_gradients_in_every_strategy(world, cuts):
         for primitive, slope in cases.items():
             w = ms.Parameter(X, name="w")
             reduced = primitive(keep_dims=True).shard((cuts,))
-            got = ms.grad(lambda reduced=reduced, w=w: ops.sum(ops.mul(reduced(w, 1), Y[:, :1])), None, w)()
-            np.testing.assert_allclose(got.asnumpy(), slope * Y[:, :1], rtol=1e-9, err_msg=primitive.__name__)
+            gradient = ms.grad(
+                lambda reduced=reduced, w=w: ops.sum(ops.mul(reduced(w, 1), Y[:, :1])), None, w
+            )()
+            np.testing.assert_allclose(
+                gradient.asnumpy(), slope * Y[:, :1], rtol=1e-9, err_msg=primitive.__name__
+            )
         norm = ops.LayerNorm(1, 1, 1e-5).shard(((cuts[0], 1), (1,), (1,)))
         w = ms.Parameter(X, name="w")
         assert ms.grad(lambda: ops.sum(norm(w, V, V)[0]), None, w)().shape == X.shape
@@ -172,9 +176,9 @@ def test_a_model_takes_the_settings_of_the_parallel_network_it_is_given(world, c
             return [float(line.split()[-1]) for line in capsys.readouterr().out.splitlines()]
 
     def parallel(net):
-        found = ms.AutoParallel(net)
-        found.dataset_strategy("full_batch")
-        return found
+        network = ms.AutoParallel(net)
+        network.dataset_strategy("full_batch")
+        return network
 
     expected = train(LockStep(1), 0.4, lambda net: net)
     np.testing.assert_allclose(train(world, 0.2, parallel), expected, rtol=1e-5)
@@ -231,9 +235,9 @@ def test_the_search_is_not_held_by_operators_that_nobody_configured(world):
         net = ms.AutoParallel(Wide(), parallel_mode="recursive_programming")
         net.dataset_strategy("full_batch")
         first, second = net(x).full(), net(x).full()
-        found = net.network.result_for(x)
-        assert [operator.configured for operator in found.graph.operators] == [None] * 3
-        assert [s.parts(f) for s, f in zip(found.choice.strategies, ("n", ".0", "k"))] == [4, 4, 4]
+        result = net.network.result_for(x)
+        assert [operator.configured for operator in result.graph.operators] == [None] * 3
+        assert [s.parts(f) for s, f in zip(result.choice.strategies, ("n", ".0", "k"))] == [4, 4, 4]
         np.testing.assert_allclose(second, first, rtol=1e-5, atol=1e-6)
         with pytest.raises(InputError, match="none is configured"):
             ms.AutoParallel(Wide(), parallel_mode="sharding_propagation")(x)
@@ -254,13 +258,13 @@ def test_the_search_is_not_held_by_operators_that_nobody_configured(world):
 def test_values_do_not_depend_on_what_was_made_before():
     """A cell's parameters are named by their path; others count from the last set_seed."""
     with use_world(LockStep(2)):
-        found = []
+        runs = []
         for others in range(2):
             ms.set_seed(4)
-            made = [ms.Parameter(ms.initializer("normal", (4, 4))).asnumpy()]
+            values = [ms.Parameter(ms.initializer("normal", (4, 4))).asnumpy()]
             for _ in range(others):
                 ms.Parameter(ms.initializer("normal", (2, 2)))
-            made.append(Net()(X.astype("f4")).asnumpy())
-            found.append(made)
-        for a, b in zip(*found):
+            values.append(Net()(X.astype("f4")).asnumpy())
+            runs.append(values)
+        for a, b in zip(*runs):
             np.testing.assert_array_equal(a, b)

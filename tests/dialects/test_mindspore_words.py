@@ -113,8 +113,8 @@ def test_dropout_is_the_same_on_every_rank_count(world):
             y, mask = ops.Dropout(0.5)(X)
             return quiet, cell.set_train()(X).full(), y.full(), mask.full()
 
-    for found in (drawn(world), drawn(LockStep(1))):
-        quiet, loud, y, mask = found
+    for outputs in (drawn(world), drawn(LockStep(1))):
+        quiet, loud, y, mask = outputs
         assert quiet is X
         np.testing.assert_allclose(y, X * mask * 2)
         assert 0 < mask.sum() < X.size and not np.array_equal(loud, y)
@@ -214,7 +214,7 @@ def test_numbers_print_with_their_own_digits():
 def test_initialisers_as_objects():
     initializer = ms.common.initializer
     with use_world(LockStep(1)):
-        made = {
+        values = {
             name: ms.Parameter(initializer.initializer(init, (64, 32))).asnumpy()
             for name, init in (
                 ("xavier", initializer.XavierUniform()), ("he", initializer.HeUniform()), ("c", initializer.Constant(2)),
@@ -222,13 +222,13 @@ def test_initialisers_as_objects():
                 ("gain", initializer.XavierUniform(gain=2)), ("normal", initializer.Normal(0.5)), ("uniform", initializer.Uniform(0.1)), ("one", initializer.One()),
             )
         }  # fmt: skip
-    assert 0.9 < np.abs(made["xavier"]).max() / np.sqrt(6 / 96) <= 1
-    assert 0.9 < np.abs(made["he"]).max() / np.sqrt(6 / 32) <= 1
-    assert 0.9 < np.abs(made["leaky"]).max() / np.sqrt(1 / 32) <= 1
-    assert 0.9 < np.abs(made["out"]).max() / np.sqrt(6 / 64) <= 1
-    assert 0.9 < np.abs(made["gain"]).max() / (2 * np.sqrt(6 / 96)) <= 1
-    assert 0.4 < made["normal"].std() < 0.6 and 0.09 < np.abs(made["uniform"]).max() <= 0.1
-    assert (made["c"] == 2).all() and (made["one"] == 1).all()
+    assert 0.9 < np.abs(values["xavier"]).max() / np.sqrt(6 / 96) <= 1
+    assert 0.9 < np.abs(values["he"]).max() / np.sqrt(6 / 32) <= 1
+    assert 0.9 < np.abs(values["leaky"]).max() / np.sqrt(1 / 32) <= 1
+    assert 0.9 < np.abs(values["out"]).max() / np.sqrt(6 / 64) <= 1
+    assert 0.9 < np.abs(values["gain"]).max() / (2 * np.sqrt(6 / 96)) <= 1
+    assert 0.4 < values["normal"].std() < 0.6 and 0.09 < np.abs(values["uniform"]).max() <= 0.1
+    assert (values["c"] == 2).all() and (values["one"] == 1).all()
     with pytest.raises(AttributeError, match="nearest: XavierUniform"):
         initializer.XavierUnifrm
     with pytest.raises(InputError, match="no mode 'fanin'; did you mean 'fan_in'"):

@@ -40,11 +40,11 @@ def test_mindspores_methods(world, case):
     call, expected = MINDSPORE[case]
     with use_world(world):
         for x in (ops.Identity()(X), ms.Tensor(X), ms.Parameter(X.copy(), name="x") * 1.0):
-            found = call(x)
-            found = found.asnumpy() if hasattr(found, "asnumpy") else np.asarray(found)
-            assert found.shape == expected.shape
+            result = call(x)
+            result = result.asnumpy() if hasattr(result, "asnumpy") else np.asarray(result)
+            assert result.shape == expected.shape
             np.testing.assert_allclose(
-                found, expected, rtol=1e-6 if found.dtype == float else 1e-2, atol=1e-3
+                result, expected, rtol=1e-6 if result.dtype == float else 1e-2, atol=1e-3
             )
 
 
@@ -99,9 +99,9 @@ def test_oneflows_methods_of_local_and_global_tensors(world, case):
             flow.tensor(X),
             flow.tensor(X, placement=flow.placement("cpu", [0, 1]), sbp=flow.sbp.split(0)),
         ):
-            found = call(x)
-            assert found.is_local == x.is_local
-            np.testing.assert_allclose(found.numpy(), expected, rtol=1e-6, atol=1e-7)
+            result = call(x)
+            assert result.is_local == x.is_local
+            np.testing.assert_allclose(result.numpy(), expected, rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.ranks(2)
@@ -162,8 +162,8 @@ def test_paddles_functions(world, case):
             paddle.distributed.shard_tensor(X, mesh, [paddle.Shard(0)]),
             parameter * 1.0,
         ):
-            found = call(x if type(x).__module__.startswith("spmdsim.dialects") else paddle.assign(x))
-            np.testing.assert_allclose(found.numpy(), expected, rtol=1e-6, atol=1e-9)
+            result = call(x if type(x).__module__.startswith("spmdsim.dialects") else paddle.assign(x))
+            np.testing.assert_allclose(result.numpy(), expected, rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.ranks(2)
@@ -174,9 +174,9 @@ def test_paddles_programs_record_them(world):
         with paddle.static.program_guard(main):
             x = paddle.static.data("x", [4, 6], "float64")
             y = paddle.norm(paddle.stack([x.unsqueeze(0).squeeze(0), paddle.ones_like(x)]).clip(0, 1))
-        (found,) = paddle.static.Executor().run(main, feed={"x": X}, fetch_list=[y])
+        (result,) = paddle.static.Executor().run(main, feed={"x": X}, fetch_list=[y])
         paddle.disable_static()
-        np.testing.assert_allclose(found, np.linalg.norm(np.stack([X, np.ones_like(X)]).clip(0, 1)))
+        np.testing.assert_allclose(result, np.linalg.norm(np.stack([X, np.ones_like(X)]).clip(0, 1)))
 
 
 @pytest.mark.ranks(2)
@@ -249,9 +249,9 @@ def test_words_beside_the_documents(world):
         )
         paddle.enable_static()
         twice = paddle.to_tensor(X) * 2
-        (found,) = paddle.static.Executor().run(fetch_list=[twice.name])
+        (result,) = paddle.static.Executor().run(fetch_list=[twice.name])
         paddle.disable_static()
-        assert (found == 2 * X).all()
+        assert (result == 2 * X).all()
         on = flow.placement("cpu", [0, 1]), flow.sbp.broadcast
         layer = flow.nn.Linear(6, 2).to_global(*on)
         assert layer.to("cuda") is layer.cuda() is layer.cpu() is layer

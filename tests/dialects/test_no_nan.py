@@ -127,13 +127,13 @@ def test_certain_probabilities(world, system):
         one, other = np.maximum(np.log(x), -100), np.maximum(np.log(1 - x), -100)
     with use_world(world):
         tensor, functions, _ = system()
-        known = tensor(KNOWN)
+        target = tensor(KNOWN)
         values, gradient = pulled(
-            tensor, lambda x: functions.binary_cross_entropy(x, known, reduction="none"), CHANCES
+            tensor, lambda x: functions.binary_cross_entropy(x, target, reduction="none"), CHANCES
         )
         np.testing.assert_allclose(values, -t * one - (1 - t) * other, rtol=1e-5)
         np.testing.assert_allclose(gradient, (x - t) / np.maximum(x * (1 - x), 1e-12), rtol=1e-5)
-        np.testing.assert_allclose(known.grad.numpy(), other - one, rtol=1e-5)
+        np.testing.assert_allclose(target.grad.numpy(), other - one, rtol=1e-5)
 
 
 @pytest.mark.ranks(2)

@@ -217,15 +217,15 @@ def reference(word):
     )
 
 
-def _as_arrays(found):
-    if isinstance(found, (list, tuple)) and found and not isinstance(found[0], (int, np.integer)):
-        return [part for value in found for part in _as_arrays(value)]
+def _as_arrays(result):
+    if isinstance(result, (list, tuple)) and result and not isinstance(result[0], (int, np.integer)):
+        return [part for value in result for part in _as_arrays(value)]
     return [
-        found.asnumpy()
-        if hasattr(found, "asnumpy")
-        else found.numpy()
-        if hasattr(found, "numpy")
-        else np.asarray(found)
+        result.asnumpy()
+        if hasattr(result, "asnumpy")
+        else result.numpy()
+        if hasattr(result, "numpy")
+        else np.asarray(result)
     ]
 
 
@@ -246,9 +246,9 @@ def called_with(called, operands, convert=lambda x: x):
     """A function, or a layer that is made with nothing, of operands, which some take in one list."""
     if isinstance(called, type):
         called = called()
-    given = [[convert(x) for x in operand] if isinstance(operand, list) and isinstance(operand[0], np.ndarray) else
+    arguments = [[convert(x) for x in operand] if isinstance(operand, list) and isinstance(operand[0], np.ndarray) else
              convert(operand) if isinstance(operand, np.ndarray) else operand for operand in operands]  # fmt: skip
-    return called(*given)
+    return called(*arguments)
 
 
 def computed(page):
@@ -273,10 +273,10 @@ def test_beside_numpy(world, word):
     with use_world(world):
         where = {"placement": flow.placement("cpu", [0, 1]), "sbp": flow.sbp.split(0)}
         convert = (lambda x: flow.tensor(x, **where)) if page == "oneflow" else (lambda x: x)
-        found = _as_arrays(called_with(looked_up(word, page), operands, convert))
+        results = _as_arrays(called_with(looked_up(word, page), operands, convert))
         expected = _as_arrays(numpy(*operands))
-        assert len(found) == len(expected)
-        for one, other in zip(found, expected):
+        assert len(results) == len(expected)
+        for one, other in zip(results, expected):
             assert one.shape == np.shape(other), word
             np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-7)
 

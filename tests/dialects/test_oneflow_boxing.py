@@ -17,18 +17,18 @@ V = "redistribution_oneflow"
 
 @pytest.mark.parametrize("case", cases(V, "boxing_1d_same_placement"))
 def test_transitions_on_one_axis(case: dict[str, Any]) -> None:
-    found = boxing.transition(case["src"], case["dst"], case["p"], case["logical_bytes"])
-    assert " -> ".join(found.route) == case["oneflow_interpreter"]
-    assert found.cost == case["oneflow_cost"]
+    transition = boxing.transition(case["src"], case["dst"], case["p"], case["logical_bytes"])
+    assert " -> ".join(transition.route) == case["oneflow_interpreter"]
+    assert transition.cost == case["oneflow_cost"]
     eager = case["collective"].split("(eager)")[0]
     words = re.findall("all_to_all|all_gather|all_reduce|reduce_scatter", eager)
-    assert list(found.collectives) == words
+    assert list(transition.collectives) == words
     assert bool(words) is not eager.startswith("none")
 
 
 def test_dims_that_do_not_divide_go_pairwise() -> None:
-    found = boxing.transition("S0", "B", 2, 140, shape=(5, 7))
-    assert found.route == ("naive-s-to-b",) and found.collectives == ("send_recv",)
+    transition = boxing.transition("S0", "B", 2, 140, shape=(5, 7))
+    assert transition.route == ("naive-s-to-b",) and transition.collectives == ("send_recv",)
 
 
 @pytest.mark.parametrize("case", cases(V, "boxing_1d_different_placement"))
@@ -44,23 +44,23 @@ def test_free_transitions(case: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("case", cases(V, "nd_traffic_exact"))
 def test_traffic(case: dict[str, Any]) -> None:
-    given = case["mesh"], case["src"], case["dst"], case["shape"], case["itemsize"]
-    assert boxing.traffic(*given) == case["total_bytes"]
+    arguments = case["mesh"], case["src"], case["dst"], case["shape"], case["itemsize"]
+    assert boxing.traffic(*arguments) == case["total_bytes"]
 
 
 @pytest.mark.parametrize("case", cases(V, "nd_boxing_axis_order", "nd_boxing_acyclic"))
 def test_order_of_axes(case: dict[str, Any]) -> None:
-    found = boxing.axis_order(case["src"], case["dst"])
-    assert found == case.get("axis_sequence", found)
-    assert (found is not None) is case.get("acyclic", True)
+    order = boxing.axis_order(case["src"], case["dst"])
+    assert order == case.get("axis_sequence", order)
+    assert (order is not None) is case.get("acyclic", True)
 
 
 @pytest.mark.parametrize("case", cases(V, "nd_boxing_decompose"))
 def test_steps(case: dict[str, Any]) -> None:
-    found = boxing.steps(case["src"], case["dst"])
+    steps = boxing.steps(case["src"], case["dst"])
     wanted = [(s["axis"], as_tuple(s["from"])[0], as_tuple(s["to"])[0]) for s in case["steps"]]
-    assert [tuple(step) for step in found] == wanted
-    for step, one in zip(found, case["steps"]):
+    assert [tuple(step) for step in steps] == wanted
+    for step, one in zip(steps, case["steps"]):
         selected = [axis == step.axis for axis in range(len(case["mesh"]))]
         assert list(boxing.subgroup(case["mesh"], 0, selected)) == one["group_of_rank0"]
 
@@ -72,13 +72,13 @@ def test_states_on_the_way(case: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("case", cases(V, "nd_boxing_shape_expand"))
 def test_double_splits(case: dict[str, Any]) -> None:
-    given = case["shape"], case["mesh"], case["src"], case["dst"]
+    arguments = case["shape"], case["mesh"], case["src"], case["dst"]
     if case.get("error"):
         with pytest.raises(ValueError, match="divide"):
-            boxing.expand(*given)
+            boxing.expand(*arguments)
         return
     wanted = tuple(case["result_shape"]), as_tuple(case["result_src"]), as_tuple(case["result_dst"])
-    assert boxing.expand(*given) == wanted
+    assert boxing.expand(*arguments) == wanted
 
 
 @pytest.mark.parametrize("case", cases(V, "sbp_dim_reduce"))
@@ -89,11 +89,11 @@ def test_fewer_axes(case: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("case", cases(V, "reshape_sbp"))
 def test_reshapes(case: dict[str, Any]) -> None:
-    found = boxing.reshape(case["in_shape"], case["out_shape"], case["mesh"], case["in_sbp"])
+    sbp = boxing.reshape(case["in_shape"], case["out_shape"], case["mesh"], case["in_sbp"])
     if "out_sbp" in case:
-        assert found == as_tuple(case["out_sbp"])
+        assert sbp == as_tuple(case["out_sbp"])
     else:
-        assert found != as_tuple(case["out_sbp_must_not_be"])
+        assert sbp != as_tuple(case["out_sbp_must_not_be"])
 
 
 def test_any_spelling_and_what_is_none() -> None:

@@ -100,12 +100,12 @@ def test_symbols_beside_parameters(world):
     with use_world(world):
         w = nn.Parameter(flow.tensor(X, placement=placement(), sbp=split(0)))
         y = flow.tensor(X + 3, placement=placement(), sbp=split(0))
-        for found, wanted in (
+        for result, wanted in (
             (w - 1, X - 1), (2 * w, 2 * X), (w * y, X * (X + 3)), (y / w, (X + 3) / X), (w**2, X**2), (-w, -X),
             (abs(w), np.abs(X)), (w > 0, X > 0), (w[1:], X[1:]), (w @ w.permute(1, 0), X @ X.T), (np.float64(2) * w, 2 * X),
             (y // w, (X + 3) // X), (w % 2, X % 2),
         ):  # fmt: skip
-            np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-9)
+            np.testing.assert_allclose(result.numpy(), wanted, rtol=1e-9)
         (w * w).sum().backward()
         np.testing.assert_allclose(w.grad.numpy(), 2 * X, rtol=1e-12)
         assert w == w and len({w, w}) == 1 and w in [1, w]

@@ -95,10 +95,10 @@ def test_random_numbers_are_the_same_on_every_placement(world):
         flow.manual_seed(7)
         with use_world(where):
             on = {"placement": flow.placement("cpu", ranks), "sbp": sbp}
-            made = [flow.randint(3, 9, (4, 6), **on), flow.randperm(8, **on), flow.eye(4, **on)]
-            made.append(flow.linspace(0, 1, 8, **on))
-            assert all(x.is_global for x in made) and made[0].dtype == flow.int64
-            return [x.numpy() for x in made]
+            tensors = [flow.randint(3, 9, (4, 6), **on), flow.randperm(8, **on), flow.eye(4, **on)]
+            tensors.append(flow.linspace(0, 1, 8, **on))
+            assert all(x.is_global for x in tensors) and tensors[0].dtype == flow.int64
+            return [x.numpy() for x in tensors]
 
     one = drawn(LockStep(1), [0], flow.sbp.broadcast)
     for sbp in (flow.sbp.broadcast, flow.sbp.split(0), flow.sbp.partial_sum):
@@ -147,12 +147,12 @@ def test_state_is_loaded_by_path(world):
     with use_world(world):
         placement = flow.placement("cpu", [0, 1])
         S0, B = flow.sbp.split(0), flow.sbp.broadcast
-        made = [nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2)) for _ in range(2)]
+        networks = [nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2)) for _ in range(2)]
         with pytest.raises(OneFlowError, match="not global yet"):
-            made[0].state_dict()
-        one = made[0].to_global(placement, B)
+            networks[0].state_dict()
+        one = networks[0].to_global(placement, B)
         flow.manual_seed(3)
-        two = made[1].to_global(placement, S0)
+        two = networks[1].to_global(placement, S0)
         state = one.state_dict()
         assert list(state) == ["0.weight", "0.bias", "2.weight", "2.bias"]
         assert (state["0.weight"].numpy() != two[0].weight.numpy()).any()

@@ -59,12 +59,12 @@ def test_what_is_made_global_is_the_same_on_every_placement(world):
         flow.manual_seed(3)
         with use_world(where):
             placement = flow.placement("cpu", ranks)
-            made = [
+            tensors = [
                 f(4, 6, placement=placement, sbp=sbp) for f in (flow.randn, flow.rand, flow.ones, flow.zeros)
             ]
-            made.append(flow.full((4, 6), 2.5, placement=placement, sbp=sbp))
-            assert all(x.is_global and x.sbp == (sbp,) for x in made)
-            return [x.numpy() for x in made]
+            tensors.append(flow.full((4, 6), 2.5, placement=placement, sbp=sbp))
+            assert all(x.is_global and x.sbp == (sbp,) for x in tensors)
+            return [x.numpy() for x in tensors]
 
     one = drawn(LockStep(1), [0], S0)
     for sbp in (S0, S1, B, P):
@@ -111,16 +111,16 @@ def losses(where, ranks, sbp_of_weights, sbp_of_ids, optimiser):
         placement = flow.placement("cpu", ranks)
         net = Net().to_global(placement, sbp_of_weights)
         ids = flow.tensor(np.arange(8) % 10, placement, sbp_of_ids)
-        optimizer, loss_fn, found = optimiser(net.parameters()), nn.CrossEntropyLoss(), []
+        optimizer, loss_fn, values = optimiser(net.parameters()), nn.CrossEntropyLoss(), []
         for _ in range(4):
             loss = loss_fn(net(ids), ids)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            found.append(loss.item())
+            values.append(loss.item())
         quiet = net.eval()(ids).numpy()
         np.testing.assert_array_equal(net(ids).numpy(), quiet)
-        return found
+        return values
 
 
 @pytest.mark.ranks(2)
@@ -182,8 +182,8 @@ def test_ranks_outside_a_placement_hold_nothing(world):
         assert [held[rank].shape for rank in world.ranks] == [((4, 4), (0, 0))[rank] for rank in world.ranks]
         np.testing.assert_array_equal(x.numpy(), np.ones((4, 4)))
         pieces = [np.ones((4, 4), np.float32)] * len(world.ranks)
-        made = Tensor.from_local(pieces, flow.placement("cpu", [1]).mesh(None, None), world)
-        assert made.dtype == np.float32 and made.full().sum() == 16
+        tensor = Tensor.from_local(pieces, flow.placement("cpu", [1]).mesh(None, None), world)
+        assert tensor.dtype == np.float32 and tensor.full().sum() == 16
 
 
 @pytest.mark.ranks(4)
@@ -206,14 +206,14 @@ def test_stages_on_placements_of_their_own(world):
             model = Stages([flow.placement("cpu", r) for r in ranks])
             x = flow.randn(8, 8, placement=model.places[0], sbp=S0)
             labels = flow.tensor(np.arange(8) % 4, model.places[1], S0)
-            optimizer, found = flow.optim.SGD(model.parameters(), lr=0.5), []
+            optimizer, values = flow.optim.SGD(model.parameters(), lr=0.5), []
             for _ in range(3):
                 loss = nn.CrossEntropyLoss()(model(x), labels)
                 loss.backward()
                 optimizer.step()
                 optimizer.zero_grad()
-                found.append(loss.item())
-            return found
+                values.append(loss.item())
+            return values
 
     one = losses(LockStep(1), [[0], [0]])
     assert one[-1] < one[0]

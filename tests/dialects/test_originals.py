@@ -163,10 +163,10 @@ ELSEWHERE = {
 }
 
 
-def as_array(found):
-    if isinstance(found, list | tuple):
-        return [as_array(part) for part in found]
-    return np.asarray(found.numpy())
+def as_array(result):
+    if isinstance(result, list | tuple):
+        return [as_array(part) for part in result]
+    return np.asarray(result.numpy())
 
 
 def with_tensors(operands, tensor):
@@ -192,13 +192,13 @@ def test_functions_of_oneflow(system, name):
     with use_world(LockStep(2)):
         on = {"placement": flow.placement("cpu", [0, 1]), "sbp": flow.sbp.broadcast}
         here = flow if name in FUNCTIONS else functional
-        found = getattr(here, name)(*with_tensors(operands, lambda x: flow.tensor(x, **on)), **options)
-        found, wanted = as_array(found), as_array(wanted)
-        if isinstance(found, list):
-            assert len(found) == len(wanted)
+        result = getattr(here, name)(*with_tensors(operands, lambda x: flow.tensor(x, **on)), **options)
+        result, wanted = as_array(result), as_array(wanted)
+        if isinstance(result, list):
+            assert len(result) == len(wanted)
         else:
-            found, wanted = [found], [wanted]
-        for a, b in zip(found, wanted):
+            result, wanted = [result], [wanted]
+        for a, b in zip(result, wanted):
             assert a.shape == b.shape and a.dtype.kind == b.dtype.kind
             np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
 
@@ -214,8 +214,8 @@ def test_linear_algebra_of_oneflow(system, name):
     wanted = as_array(getattr(original.linalg, name)(*with_tensors(operands, original.tensor)))
     with use_world(LockStep(2)):
         on = {"placement": flow.placement("cpu", [0, 1]), "sbp": flow.sbp.split(0)}
-        found = getattr(linalg, name)(*with_tensors(operands, lambda x: flow.tensor(x, **on)))
-        np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-9)
+        result = getattr(linalg, name)(*with_tensors(operands, lambda x: flow.tensor(x, **on)))
+        np.testing.assert_allclose(result.numpy(), wanted, rtol=1e-9)
 
 
 #: Those of the table's layers that the original has, with what they are made of and applied to.
@@ -230,15 +230,15 @@ LAYERS = {
 @pytest.mark.parametrize("name", sorted(LAYERS))
 def test_layers_of_oneflow(system, name):
     original = pytest.importorskip(system, exc_type=ImportError)
-    made, operands = LAYERS[name]
+    options, operands = LAYERS[name]
     operands = [x for x in operands if isinstance(x, np.ndarray)]
-    wanted = as_array(getattr(original.nn, name)(**made)(*with_tensors(operands, original.tensor)))
+    wanted = as_array(getattr(original.nn, name)(**options)(*with_tensors(operands, original.tensor)))
     with use_world(LockStep(2)):
         on = {"placement": flow.placement("cpu", [0, 1]), "sbp": flow.sbp.broadcast}
-        found = as_array(
-            getattr(flow.nn, name)(**made)(*with_tensors(operands, lambda x: flow.tensor(x, **on)))
+        result = as_array(
+            getattr(flow.nn, name)(**options)(*with_tensors(operands, lambda x: flow.tensor(x, **on)))
         )
-    np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(result, wanted, rtol=1e-6, atol=1e-7)
 
 
 # -- DTensor ---------------------------------------------------------------------------------------------------
@@ -302,10 +302,10 @@ ENTRIES = [None, "d0", "d1", ("d0", "d1"), ("d1", "d0")]
 @pytest.fixture(scope="module")
 def jax():
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
-    found = pytest.importorskip("jax")
-    if len(found.devices("cpu")) < 8:
+    module = pytest.importorskip("jax")
+    if len(module.devices("cpu")) < 8:
         pytest.skip("JAX was started with fewer than 8 devices")
-    return found
+    return module
 
 
 @pytest.mark.parametrize("shape", [(2, 4), (4, 2)], ids=str)
@@ -343,11 +343,11 @@ def test_jax_cuts_where_the_layout_says(jax, shape):
 
 
 def test_jax_specs_are_equal_where_theirs_are(jax):
-    made = [(), (None,), ("a",), ("a", None), (("a",),), (("a", "b"),), (("b", "a"),), (None, "a")]
-    for one, two in itertools.product(made, repeat=2):
+    specs = [(), (None,), ("a",), ("a", None), (("a",),), (("a", "b"),), (("b", "a"),), (None, "a")]
+    for one, two in itertools.product(specs, repeat=2):
         theirs = jax.sharding.PartitionSpec(*one) == jax.sharding.PartitionSpec(*two)
         assert (jax_words.PartitionSpec(*one) == jax_words.PartitionSpec(*two)) == theirs
-    for entries in made:
+    for entries in specs:
         assert jax_words.parse(repr(jax.sharding.PartitionSpec(*entries))) == jax_words.P(*entries)
 
 

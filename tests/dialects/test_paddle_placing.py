@@ -101,9 +101,9 @@ def test_pending_placements(world, kind):
             np.testing.assert_array_equal(back.numpy(), X)
             (back * 2).sum().backward()
             np.testing.assert_array_equal(leaf.grad.numpy(), np.full_like(X, 2))
-        made = dist.shard_tensor(paddle.to_tensor(X), mesh, [pending, dist.Replicate()])
-        assert made.placements == [pending, dist.Replicate()]
-        np.testing.assert_array_equal(made.numpy(), X)
+        tensor = dist.shard_tensor(paddle.to_tensor(X), mesh, [pending, dist.Replicate()])
+        assert tensor.placements == [pending, dist.Replicate()]
+        np.testing.assert_array_equal(tensor.numpy(), X)
 
 
 @pytest.mark.ranks(2)
@@ -210,6 +210,6 @@ def test_variables_are_laid_out_in_a_run(world):
             x = paddle.static.data("x", [-1, 3])
             y = dist.reshard(dist.shard_tensor(x, line(), [dist.Shard(0)]) * 2, line(), [dist.Partial()])
             exe = paddle.static.Executor()
-            (found,) = exe.run(feed={"x": X}, fetch_list=[y], return_numpy=False)
-            assert found.placements == [dist.Partial()]
-            np.testing.assert_array_equal(found.numpy(), 2 * X)
+            (result,) = exe.run(feed={"x": X}, fetch_list=[y], return_numpy=False)
+            assert result.placements == [dist.Partial()]
+            np.testing.assert_array_equal(result.numpy(), 2 * X)

@@ -37,10 +37,10 @@ CASES: list[tuple[str, dict[str, Any], list[Any], list[Any], Any, Any, Any]] = [
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}{case[1] or ''}")
 def test_rules(case: tuple[Any, ...]) -> None:
     operator, attributes, shapes, mappings, inputs, outputs, partial_on = case
-    found = infer(operator, MESH, shapes, mappings, **attributes)
-    assert list(found.inputs) == inputs
-    assert list(found.outputs) == outputs
-    assert found.partial_on == (tuple(partial_on),)
+    result = infer(operator, MESH, shapes, mappings, **attributes)
+    assert list(result.inputs) == inputs
+    assert list(result.outputs) == outputs
+    assert result.partial_on == (tuple(partial_on),)
 
 
 @pytest.mark.parametrize(

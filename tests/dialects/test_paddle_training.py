@@ -135,12 +135,12 @@ def test_the_document_s_program_goes_on(world):
         table = paddle.static.default_main_program().all_parameters()[0].numpy()
         drawn = []
         for _ in range(3):
-            found, given, shown, slope = exe.run(fetch_list=[loss, ids, words, f"{name}@GRAD"])
-            drawn.append(given)
-            np.testing.assert_array_equal(shown, table[given])
-            np.testing.assert_allclose(found, (table[given] ** 2).mean(), rtol=1e-5)
+            value, batch, shown, slope = exe.run(fetch_list=[loss, ids, words, f"{name}@GRAD"])
+            drawn.append(batch)
+            np.testing.assert_array_equal(shown, table[batch])
+            np.testing.assert_allclose(value, (table[batch] ** 2).mean(), rtol=1e-5)
             wanted = np.zeros_like(table)
-            np.add.at(wanted, given.ravel(), 2 * table[given].reshape(-1, 8) / shown.size)
+            np.add.at(wanted, batch.ravel(), 2 * table[batch].reshape(-1, 8) / shown.size)
             np.testing.assert_allclose(slope, wanted, rtol=1e-4, atol=1e-7)
             table = table - np.float32(10) * slope
         assert not np.array_equal(drawn[0], drawn[1])
@@ -216,7 +216,7 @@ def test_nothing_is_dropped_for_a_test(world):
 
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize(
-    "attributes, made, wanted",
+    "attributes, options, wanted",
     [
         ({"learning_rate": 0.1}, {}, lambda w, g: w - 0.05 * g),
         ({"learning_rate": 0.0}, {}, lambda w, g: w),
@@ -231,7 +231,7 @@ def test_nothing_is_dropped_for_a_test(world):
         ({"need_clip": False}, {"grad_clip": paddle.nn.ClipGradByValue(0.5)}, lambda w, g: w - 0.5 * g),
     ],
 )  # fmt: skip
-def test_attributes_have_their_effect(world, attributes, made, wanted):
+def test_attributes_have_their_effect(world, attributes, options, wanted):
     """On a weight split by columns, one step down the sum of ``x @ w``."""
     rng = np.random.default_rng(0)
     x, w = rng.normal(size=(3, 4)), rng.normal(size=(4, 6))
@@ -246,7 +246,7 @@ def test_attributes_have_their_effect(world, attributes, made, wanted):
         other = paddle.create_parameter([2], name="other")
         loss = paddle.sum(y) + paddle.sum(other) * 0.0
         parameter = program.var("w")
-        optimizer = paddle.optimizer.SGD(0.5, **made)
+        optimizer = paddle.optimizer.SGD(0.5, **options)
         _, pairs = optimizer.minimize(loss)
         assert [p.name for p, _ in pairs] == ["w", "other"][not parameter.trainable :]
         assert program.all_parameters()[0] is parameter and parameter.stop_gradient == (
@@ -396,8 +396,8 @@ def test_symbols_beside_parameters(world):
     with use_world(world):
         paddle.disable_static()
         w = paddle.create_parameter([8, 8], attr=TABLE)
-        for found, wanted in (
+        for result, wanted in (
             (w // 2, TABLE // 2), (w % 2, TABLE % 2), (w * w, TABLE * TABLE), (TABLE - w, 0 * TABLE), (w[1:], TABLE[1:]),
             (np.float32(2) * w, 2 * TABLE), (w @ w, TABLE @ TABLE),
         ):  # fmt: skip
-            np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-5, atol=1e-5)
+            np.testing.assert_allclose(result.numpy(), wanted, rtol=1e-5, atol=1e-5)

@@ -26,9 +26,9 @@ def _as_at_first(monkeypatch):
 
 
 def strategy(**degrees):
-    made = fleet.DistributedStrategy()
-    made.hybrid_configs = degrees
-    return made
+    settings = fleet.DistributedStrategy()
+    settings.hybrid_configs = degrees
+    return settings
 
 
 @pytest.mark.ranks(4)
@@ -147,7 +147,7 @@ def losses(where, make):
         fleet.init(is_collective=True)
         model = fleet.distributed_model(MLP())
         optimizer = fleet.distributed_optimizer(make(parameters=model.parameters()))
-        loss_fn, found = paddle.nn.CrossEntropyLoss(), []
+        loss_fn, values = paddle.nn.CrossEntropyLoss(), []
         ids = paddle.to_tensor(np.arange(8))
         for _ in range(4):
             loss = loss_fn(model(ids), ids)
@@ -155,8 +155,8 @@ def losses(where, make):
                 loss.backward()
             optimizer.step()
             optimizer.clear_grad()
-            found.append(float(loss.numpy()))
-        return found, trace.counts()
+            values.append(float(loss.numpy()))
+        return values, trace.counts()
 
 
 @pytest.mark.ranks(4)
@@ -185,7 +185,7 @@ def adam(value, steps, added, own):
 
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize(
-    "name, given, added, own",
+    "name, options, added, own",
     [
         ("Adam", {}, 0, 0),
         ("Adam", {"weight_decay": 0.3}, 0.3, 0),
@@ -194,10 +194,10 @@ def adam(value, steps, added, own):
         ("AdamW", {"weight_decay": 0.0}, 0, 0),
     ],
 )
-def test_adam_and_its_weight_decay(world, name, given, added, own):
+def test_adam_and_its_weight_decay(world, name, options, added, own):
     parameter = Parameter(X.shape, Mesh((2,), ("mp",))("mp", None), dtype=np.float64)
     parameter.tensor = Tensor.from_global(X, parameter.layout, world, requires_grad=True)
-    optimizer = getattr(paddle.optimizer, name)(0.1, 0.9, 0.999, 1e-8, [parameter], **given)
+    optimizer = getattr(paddle.optimizer, name)(0.1, 0.9, 0.999, 1e-8, [parameter], **options)
     for _ in range(3):
         nn.backward(ops.sum(ops.multiply(ops.square(parameter.value), 0.5)))
         optimizer.step()
@@ -218,8 +218,8 @@ def test_functions_against_numpy(world):
             (paddle.transpose(x, [1, 0]), X.T),
             (paddle.add(paddle.ones([4]), x), X + 1),
         ]
-        for got, expected in cases:
-            np.testing.assert_allclose(got.numpy(), expected, rtol=1e-6)
+        for result, expected in cases:
+            np.testing.assert_allclose(result.numpy(), expected, rtol=1e-6)
         w = paddle.to_tensor(X, stop_gradient=False)
         paddle.sum(paddle.multiply(w, w)).backward()
         np.testing.assert_allclose(w.grad.numpy(), 2 * X)

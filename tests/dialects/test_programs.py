@@ -217,8 +217,8 @@ def test_chained_products_insert_what_the_document_says(world, capsys):
     import chained_matmul
 
     with use_world(world):
-        found = list(chained_matmul.main().values())
-    assert found == [{"all_gather": 1}, {"all_to_all": 1, "all_reduce": 1}]
+        counts = list(chained_matmul.main().values())
+    assert counts == [{"all_gather": 1}, {"all_to_all": 1, "all_reduce": 1}]
 
 
 @pytest.mark.ranks(4)

@@ -37,7 +37,7 @@ def parsed(*texts):
 #: What an operator's published name stands for: names here, shapes, attributes.
 def asked(op, attrs):
     names = [part.strip().split(" ")[0] for part in op.split("/")]
-    given = {
+    options = {
         k: v for k, v in attrs.items() if k not in ("ndim", "a_ndim", "shapes", "indices_ndim", "in_ndim")
     }
     shapes = [(8,) * attrs.get("ndim", attrs.get("a_ndim", 2))]
@@ -47,7 +47,7 @@ def asked(op, attrs):
     elif op.startswith("bias_add"):
         shapes.append((8,))
     elif op == "broadcast add":
-        names, shapes = ["add"], [tuple(given.pop("x_shape")), tuple(given.pop("y_shape"))]
+        names, shapes = ["add"], [tuple(options.pop("x_shape")), tuple(options.pop("y_shape"))]
     elif names[0] in ("add", "sub", "mul", "div"):
         shapes *= 2
     elif op.startswith("relu"):
@@ -57,14 +57,14 @@ def asked(op, attrs):
     elif op == "layer_norm_param_grad":
         shapes *= 2
     elif op.startswith("gather"):
-        given["axis"], shapes = 0, [(8, 8), (8, 8)]
+        options["axis"], shapes = 0, [(8, 8), (8, 8)]
     elif op.startswith("embedding"):
         shapes = [(8, 8), (8, 8)]
     elif op.startswith("sparse_softmax"):
-        given, shapes = {}, [(8, 8), (8,)]
+        options, shapes = {}, [(8, 8), (8,)]
     elif op.startswith("slice"):
-        names, given = ["slice"], {"start": (0, 1), "stop": (8, 7)}
-    return names, shapes, given
+        names, options = ["slice"], {"start": (0, 1), "stop": (8, 7)}
+    return names, shapes, options
 
 
 def row_of(case, name):
@@ -92,8 +92,8 @@ def test_illegal_rows(case):
     names, shapes, attrs = asked(case["op"], {})
     inputs = parsed(*[ILLEGAL.get(text, text) for text in case["inputs"]])
     for name in names:
-        found = signatures(name, shapes, (2,), **attrs)
-        assert found and not [s for s in found if s.inputs[: len(inputs)] == inputs]
+        rows = signatures(name, shapes, (2,), **attrs)
+        assert rows and not [s for s in rows if s.inputs[: len(inputs)] == inputs]
 
 
 #: All rows of an operator on one mesh axis, as its table lists them: nothing more, nothing less.
@@ -152,11 +152,11 @@ TABLES = [
 
 
 def rows_from(text):
-    made = set()
+    rows = set()
     for row in text.split(","):
         left, right = row.strip().split(">")
-        made.add(Signature(parsed(*left.split()), parsed(*right.split())))
-    return made
+        rows.add(Signature(parsed(*left.split()), parsed(*right.split())))
+    return rows
 
 
 @pytest.mark.parametrize(
@@ -171,20 +171,20 @@ def test_the_six_rows_of_matmul(flags):
     a, b = flags
     m, ka, kb, n = int(a), 1 - a, int(b), 1 - b
     text = f"S{m} B>S0, B S{n}>S1, S{ka} S{kb}>P, P B>P, B P>P, B B>B"
-    found = signatures("matmul", [(8, 8), (8, 8)], (2,), transpose_a=a, transpose_b=b)
-    assert set(found) == rows_from(text)
+    rows = signatures("matmul", [(8, 8), (8, 8)], (2,), transpose_a=a, transpose_b=b)
+    assert set(rows) == rows_from(text)
 
 
 # -- several mesh axes -------------------------------------------------------------------------------------
 
 
 def test_thirty_six_legal_pairs_on_two_by_two():
-    found = signatures("matmul", [(8, 6), (6, 8)], (2, 2))
-    assert len({s.inputs for s in found}) == 36
+    rows = signatures("matmul", [(8, 6), (6, 8)], (2, 2))
+    assert len({s.inputs for s in rows}) == 36
     for case in cases(V, "matmul_2d_sbp"):
         vector = case.values[0]
         row = Signature(parsed(vector["x_sbp"], vector["w_sbp"]), parsed(vector["y_sbp"]))
-        assert row in found, vector["id"]
+        assert row in rows, vector["id"]
 
 
 @pytest.mark.parametrize("case", cases(V, "matmul_2d_sbp_needs_boxing"))
@@ -210,16 +210,16 @@ def test_signatures_on_several_axes_are_products_of_rows(name, shapes, attrs, _t
 
 
 def test_a_dim_shorter_than_the_axis_is_not_split():
-    found = {sbp.text(s.inputs[0]) for s in signatures("relu", [(3, 8)], (4,))}
-    assert found == {"B", "S(1)"}
-    found = {sbp.text(s.inputs[0]) for s in signatures("relu", [(5, 1)], (2, 3))}
-    assert found == {"(B, B)", "(B, S(0))", "(S(0), B)"}
+    texts = {sbp.text(s.inputs[0]) for s in signatures("relu", [(3, 8)], (4,))}
+    assert texts == {"B", "S(1)"}
+    texts = {sbp.text(s.inputs[0]) for s in signatures("relu", [(5, 1)], (2, 3))}
+    assert texts == {"(B, B)", "(B, S(0))", "(S(0), B)"}
 
 
 def test_signatures_are_sorted_as_oneflow_sorts_them():
     order = cases(V, "sbp_sort_order")[0].values[0]["order"]
-    found = [s.inputs[0][0] for s in signatures("identity", [(8, 8, 8, 8)])]
-    assert [str(s).replace("(", "").replace(")", "") for s in found] == order
+    inputs = [s.inputs[0][0] for s in signatures("identity", [(8, 8, 8, 8)])]
+    assert [str(s).replace("(", "").replace(")", "") for s in inputs] == order
     keys = [s.inputs for s in signatures("matmul", [(8, 8), (8, 8)], (2, 2))]
     assert keys == sorted(keys) and len(set(keys)) == len(keys)
 
@@ -230,29 +230,29 @@ def test_signatures_are_sorted_as_oneflow_sorts_them():
 @pytest.mark.parametrize("case", cases(V, "signature_choice"))
 def test_choices(case):
     rows, columns = case.get("x_bytes", 4096) // 32 // 4, case.get("w_bytes", 1024) // 32 // 4
-    found = choose("matmul", [(rows, 32), (32, columns)], [case["x_sbp"], case["w_sbp"]], (2,))
+    choice = choose("matmul", [(rows, 32), (32, columns)], [case["x_sbp"], case["w_sbp"]], (2,))
     chosen = case["chosen"]
-    assert found.signature == Signature(parsed(chosen["x"], chosen["w"]), parsed(chosen["out"]))
+    assert choice.signature == Signature(parsed(chosen["x"], chosen["w"]), parsed(chosen["out"]))
     wanted = [text.replace("->", " -> ") for text in case["boxing"]]
-    assert [text.replace("(", "").replace(")", "") for text in found.boxing] == wanted
-    assert (found.nbytes > 0) is bool(wanted)
+    assert [text.replace("(", "").replace(")", "") for text in choice.boxing] == wanted
+    assert (choice.nbytes > 0) is bool(wanted)
 
 
 def test_rules_of_a_choice_on_several_axes():
     """An exact match or the least bytes; the most operands that fit; the least bytes."""
-    shapes, given = [(64, 8), (8, 64)], ["(S(0), B)", "(S(1), S(1))"]
-    least, most, also = (choose("matmul", shapes, given, (2, 2), rule=rule) for rule in (1, 2, 3))
+    shapes, sbps = [(64, 8), (8, 64)], ["(S(0), B)", "(S(1), S(1))"]
+    least, most, also = (choose("matmul", shapes, sbps, (2, 2), rule=rule) for rule in (1, 2, 3))
     assert least == also and len(least.boxing) == 2 and least.nbytes < most.nbytes
     assert most.boxing == ("w: (S(1), S(1)) -> (B, S(1))",)
     whole = [choose("matmul", shapes, ["(B, B)", "(B, B)"], (2, 2), rule=rule) for rule in (1, 2, 3)]
-    assert [found.boxing for found in whole] == [()] * 3
+    assert [choice.boxing for choice in whole] == [()] * 3
     with pytest.raises(ValueError, match="the rule is 1, 2, 3, not 4"):
-        choose("matmul", shapes, given, (2, 2), rule=4)
+        choose("matmul", shapes, sbps, (2, 2), rule=4)
 
 
 def test_of_two_equal_choices_the_first_row_is_taken():
-    found = choose("matmul", [(32, 32), (32, 32)], ["S0", "S1"], (2,))
-    assert found.signature == Signature(parsed("S0", "B"), parsed("S0"))
+    choice = choose("matmul", [(32, 32), (32, 32)], ["S0", "S1"], (2,))
+    assert choice.signature == Signature(parsed("S0", "B"), parsed("S0"))
     rows = in_table_order("matmul", [(8, 8), (8, 8)])
     assert set(rows) == set(signatures("matmul", [(8, 8), (8, 8)])) and rows[-1].inputs == parsed("B", "B")
     assert in_table_order("nll", [(8, 8), (8,)]) == signatures("nll", [(8, 8), (8,)])
@@ -282,10 +282,10 @@ def test_gradients(case):
 def test_examples(case):
     x, w, y = case["x"], case["w"], case["y"]
     shapes = [x["shape"], w["shape"]]
-    found = exact(case["op"], shapes, [x["sbp"], w["sbp"]], (case["p"],))
-    assert found.outputs == parsed(y["sbp"])
+    signature = exact(case["op"], shapes, [x["sbp"], w["sbp"]], (case["p"],))
+    assert signature.outputs == parsed(y["sbp"])
     placement = flow.placement("cpu", range(case["p"]))
-    assert list(flow.local_shape(placement, found.outputs[0], y["shape"], 0)) == y["local_shape"]
+    assert list(flow.local_shape(placement, signature.outputs[0], y["shape"], 0)) == y["local_shape"]
 
 
 def test_no_signature_names_candidates_and_operands():
@@ -309,10 +309,10 @@ def test_unknown_operators_and_steps():
 
 def values(name, shapes):
     rng = np.random.default_rng(3)
-    made = [rng.normal(size=shape) for shape in shapes]
+    arrays = [rng.normal(size=shape) for shape in shapes]
     if name in ("gather", "embedding"):
-        made[1 if name == "gather" else 0] = rng.integers(0, 5, size=shapes[1 if name == "gather" else 0])
-    return made
+        arrays[1 if name == "gather" else 0] = rng.integers(0, 5, size=shapes[1 if name == "gather" else 0])
+    return arrays
 
 
 RUN = {
@@ -338,8 +338,8 @@ def test_every_signature_computes_the_global_result(name, mesh):
     for strategy in listed(row, bound, mesh):
         layouts = bound.input_layouts(strategy)
         tensors = [Tensor.from_global(x, layout, world) for x, layout in zip(arrays, layouts)]
-        got = row.op.shard(strategy)(*tensors, **row.params(shapes, attrs)).full()
-        np.testing.assert_allclose(got, expected, rtol=1e-11, atol=1e-11)
+        result = row.op.shard(strategy)(*tensors, **row.params(shapes, attrs)).full()
+        np.testing.assert_allclose(result, expected, rtol=1e-11, atol=1e-11)
         count += 1
     assert count == len(signatures(name, shapes, mesh, **attrs))
 

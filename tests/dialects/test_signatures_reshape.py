@@ -23,23 +23,23 @@ def parsed(*texts):
 
 @pytest.mark.parametrize("case", cases(V, "reshape_sbp_pairs"))
 def test_reshapes_on_one_axis(case):
-    found = signatures("reshape", [case["in_shape"]], (case["p"],), shape=case["out_shape"])
-    assert {(s.inputs[0], s.outputs[0]) for s in found} == {parsed(*pair) for pair in case["allowed"]}
+    rows = signatures("reshape", [case["in_shape"]], (case["p"],), shape=case["out_shape"])
+    assert {(s.inputs[0], s.outputs[0]) for s in rows} == {parsed(*pair) for pair in case["allowed"]}
 
 
 @pytest.mark.parametrize("case", cases(V, "reshape_nd_sbp"))
 def test_reshapes_on_several_axes(case):
-    found = signatures("reshape", [case["in_shape"]], case["mesh"], shape=case["out_shape"])
-    assert {(s.inputs[0], s.outputs[0]) for s in found} == {
+    rows = signatures("reshape", [case["in_shape"]], case["mesh"], shape=case["out_shape"])
+    assert {(s.inputs[0], s.outputs[0]) for s in rows} == {
         parsed(*pair) for pair in case["signatures_in_out"]
     }
 
 
 @pytest.mark.parametrize("case", cases(V, "reshape_sbp"))
 def test_reshapes_of_one_placement(case):
-    found = signatures("reshape", [case["in_shape"]], case["mesh"], shape=case["out_shape"])
-    given = parsed(case["in_sbp"])
-    outputs = [s.outputs for s in found if s.inputs == given]
+    rows = signatures("reshape", [case["in_shape"]], case["mesh"], shape=case["out_shape"])
+    source = parsed(case["in_sbp"])
+    outputs = [s.outputs for s in rows if s.inputs == source]
     if "out_sbp" in case:
         assert outputs == [parsed(case["out_sbp"])]
     else:

@@ -17,29 +17,29 @@ from spmdsim.worlds import LockStep
 V = "operators_mindspore"
 
 
-def gathered(given):
+def gathered(inputs):
     return shard(
         "Gather",
-        (given["param_shape"], given["index_shape"]),
-        tuples(given["in_strategy"]),
-        given.get("out_strategy"),
-        devices=given["devices"],
-        attrs={"axis": given["axis"]},
+        (inputs["param_shape"], inputs["index_shape"]),
+        tuples(inputs["in_strategy"]),
+        inputs.get("out_strategy"),
+        devices=inputs["devices"],
+        attrs={"axis": inputs["axis"]},
     )
 
 
 @pytest.mark.parametrize("case", cases(V, "gather_strategy"))
 def test_gathers(case):
-    found, expect = gathered(case["given"]), case["expect"]
-    comm = found.forward[0].name if found.forward else "none"
-    assert (found.mode, comm) == (expect["mode"], expect["forward_comm"])
-    assert found.dev_matrix == tuples(expect["dev_matrix"])
-    assert found.input_maps == (tuples(expect["param_map"]), tuples(expect["index_map"]))
-    assert found.output_maps == (tuples(expect["output_map"]),)
-    assert found.output_dev_matrix == tuples(expect["output_dev_matrix"])
-    assert found.output_slices == (tuples(expect["output_slice"]),)
+    derivation, expect = gathered(case["given"]), case["expect"]
+    comm = derivation.forward[0].name if derivation.forward else "none"
+    assert (derivation.mode, comm) == (expect["mode"], expect["forward_comm"])
+    assert derivation.dev_matrix == tuples(expect["dev_matrix"])
+    assert derivation.input_maps == (tuples(expect["param_map"]), tuples(expect["index_map"]))
+    assert derivation.output_maps == (tuples(expect["output_map"]),)
+    assert derivation.output_dev_matrix == tuples(expect["output_dev_matrix"])
+    assert derivation.output_slices == (tuples(expect["output_slice"]),)
     if "groups_rank0" in expect:
-        assert found.forward[0].group(0) == tuples(expect["groups_rank0"])
+        assert derivation.forward[0].group(0) == tuples(expect["groups_rank0"])
 
 
 @pytest.mark.parametrize("case", cases(V, "gather_strategy_invalid"))
@@ -67,15 +67,17 @@ GATHERS = [
 @pytest.mark.parametrize("example", GATHERS, ids=str)
 def test_every_mode_gives_what_numpy_gives(example):
     table_shape, ids_shape, axis, param, index, devices = example
-    found = shard("Gather", (table_shape, ids_shape), (param, index), devices=devices, attrs={"axis": axis})
+    derivation = shard(
+        "Gather", (table_shape, ids_shape), (param, index), devices=devices, attrs={"axis": axis}
+    )
     rng = np.random.default_rng(0)
     table, ids = rng.normal(size=table_shape), rng.integers(0, table_shape[axis], size=ids_shape)
     world = LockStep(devices)
-    operands = [Tensor.from_global(x, layout, world) for x, layout in zip((table, ids), found.inputs)]
-    result = ops.gather.op.shard(found.strategy, found.outputs[0])(*operands, dim=axis)
-    assert result.layout == found.outputs[0]
+    operands = [Tensor.from_global(x, layout, world) for x, layout in zip((table, ids), derivation.inputs)]
+    result = ops.gather.op.shard(derivation.strategy, derivation.outputs[0])(*operands, dim=axis)
+    assert result.layout == derivation.outputs[0]
     with use_world(world):
-        assert ms.ops.Gather().shard((param, index))(table, ids, axis).layout == found.outputs[0]
+        assert ms.ops.Gather().shard((param, index))(table, ids, axis).layout == derivation.outputs[0]
     np.testing.assert_array_equal(result.full(), np.take(table, ids, axis))
 
 
@@ -95,18 +97,22 @@ def test_cuts_without_a_mode(axis, param, index, words):
 
 
 def test_repeated_gathers_stand_on_the_left_where_the_axis_is_split():
-    found = shard("Gather", ((64, 8), (16, 4)), ((4, 1), (1, 1)), devices=8)
-    assert found.dev_matrix == (2, 4, 1) and found.input_maps[0] == (1, 0) and found.repeated_side == "left"
-    found = shard("Gather", ((64, 8), (16, 4)), ((1, 4), (1, 1)), devices=8)
-    assert found.dev_matrix == (1, 1, 1, 4, 2) and found.repeated_side == "right"
+    derivation = shard("Gather", ((64, 8), (16, 4)), ((4, 1), (1, 1)), devices=8)
+    assert (
+        derivation.dev_matrix == (2, 4, 1)
+        and derivation.input_maps[0] == (1, 0)
+        and derivation.repeated_side == "left"
+    )
+    derivation = shard("Gather", ((64, 8), (16, 4)), ((1, 4), (1, 1)), devices=8)
+    assert derivation.dev_matrix == (1, 1, 1, 4, 2) and derivation.repeated_side == "right"
     with pytest.raises(RuntimeError, match="repeated calculation"):
         shard("Gather", ((64, 8), (16, 4)), ((1, 4), (1, 1)), devices=8, attrs={"axis": 1})
 
 
 def test_a_manual_split_has_unequal_pieces_and_no_communication():
     attrs = {"manual_split": ((10, 0), (30, 10), (5, 40), (19, 45))}
-    found = shard("Gather", ((64, 8), (16, 4)), ((4, 2), (1, 4)), devices=8, attrs=attrs)
-    assert (found.mode, found.dev_matrix, found.forward) == ("MANUAL", (4, 2), ())
-    assert found.input_maps == ((1, 0), (-1, 1)) and found.output_maps == ((-1, 1, 0),)
+    derivation = shard("Gather", ((64, 8), (16, 4)), ((4, 2), (1, 4)), devices=8, attrs=attrs)
+    assert (derivation.mode, derivation.dev_matrix, derivation.forward) == ("MANUAL", (4, 2), ())
+    assert derivation.input_maps == ((1, 0), (-1, 1)) and derivation.output_maps == ((-1, 1, 0),)
     with pytest.raises(RuntimeError, match="sum to its 64 rows"):
         shard("Gather", ((64, 8), (16, 4)), ((4, 2), (1, 4)), devices=8, attrs={"manual_split": (1, 2, 3, 4)})

@@ -20,26 +20,26 @@ V = "operators_mindspore"
 
 
 def by_layouts(case):
-    given, expect = case["given"], case["expect"]
-    if "in_layout" in given:
-        layouts = [Layout(*_args(given["in_layout"]))(*given["in_layout"]["call"])]
-        wanted = Layout(*_args(given["out_layout"]))(*given["out_layout"]["call"])
+    inputs, expect = case["given"], case["expect"]
+    if "in_layout" in inputs:
+        layouts = [Layout(*_args(inputs["in_layout"]))(*inputs["in_layout"]["call"])]
+        wanted = Layout(*_args(inputs["out_layout"]))(*inputs["out_layout"]["call"])
     else:
-        make = Layout(*_args(given))
-        layouts = [make(*tuples(entry)) for entry in given["in_layouts"]]
+        make = Layout(*_args(inputs))
+        layouts = [make(*tuples(entry)) for entry in inputs["in_layouts"]]
         wanted = make(*tuples(expect["out_layout"])) if "out_layout" in expect else None
     return shard(
-        given["op"].split("/")[0],
-        given["input_shapes"],
+        inputs["op"].split("/")[0],
+        inputs["input_shapes"],
         tuple(layouts),
         wanted,
-        devices=given.get("devices"),
-        attrs=given["attrs"],
+        devices=inputs.get("devices"),
+        attrs=inputs["attrs"],
     )
 
 
-def _args(given):
-    return tuple(given["device_matrix"]), tuple(given["alias_name"])
+def _args(inputs):
+    return tuple(inputs["device_matrix"]), tuple(inputs["alias_name"])
 
 
 @pytest.mark.parametrize("case", cases(V, "layout_shard"))
@@ -54,19 +54,22 @@ def test_layouts(case):
         with pytest.raises(RuntimeError, match="cannot be had"):
             by_layouts(case)
         return
-    found = by_layouts(case)
+    derivation = by_layouts(case)
     if "param_slice" in expect:
-        assert found.input_slices[1] == tuples(expect["param_slice"])
+        assert derivation.input_slices[1] == tuples(expect["param_slice"])
     for key in ("output", "out_layout"):
         if key in expect:
             make = Layout(*_args(case["given"]))
             wanted = make(*tuples(expect[key]))
-            assert found.outputs[0] == wanted
-            assert found.output_maps == (wanted.tensor_map,) and found.output_dev_matrix == found.dev_matrix
+            assert derivation.outputs[0] == wanted
+            assert (
+                derivation.output_maps == (wanted.tensor_map,)
+                and derivation.output_dev_matrix == derivation.dev_matrix
+            )
     if "forward_comm" in expect:
         words = expect["forward_comm"].split(" over ")
-        assert found.forward[0].name == words[0]
-        assert len(words) == 1 or found.forward[0].axes == tuple(words[1].split(","))
+        assert derivation.forward[0].name == words[0]
+        assert len(words) == 1 or derivation.forward[0].axes == tuple(words[1].split(","))
 
 
 def test_cuts_and_layouts_do_not_mix():
@@ -99,19 +102,19 @@ def test_tensor_parallelism_in_two_and_three_dims(x, w, result, mode, names, tra
     make = Layout((2, 2, 2), ("x", "y", "z"))
     layouts = (make(*x), make(*(w[::-1] if transposed else w)))
     attrs = {"enable_nd_tp": True, "transpose_b": transposed}
-    found = shard("MatMul", [(16, 8), (8, 8)], layouts, make(*result), attrs=attrs)
-    assert found.outputs[0] == make(*result) and found.mode == mode
-    assert [f.name for f in found.forward] == names
+    derivation = shard("MatMul", [(16, 8), (8, 8)], layouts, make(*result), attrs=attrs)
+    assert derivation.outputs[0] == make(*result) and derivation.mode == mode
+    assert [f.name for f in derivation.forward] == names
     rng = np.random.default_rng(0)
     a, b = rng.normal(size=(16, 8)), rng.normal(size=(8, 8))
     world = LockStep(8)
     operands = [Tensor.from_global(v, layout, world) for v, layout in zip((a, b), layouts)]
-    product = ops.matmul.op.shard(found.strategy, found.outputs[0])
+    product = ops.matmul.op.shard(derivation.strategy, derivation.outputs[0])
     with record() as trace:
         y = product(*operands, **({"transpose_b": True} if transposed else {}))
     words = {"AllGather": "all_gather", "ReduceScatter": "reduce_scatter"}
     moved = [(e.collective, e.axes) for e in trace.collectives]
-    assert moved == [(words[f.name], f.axes) for f in found.forward]
+    assert moved == [(words[f.name], f.axes) for f in derivation.forward]
     np.testing.assert_allclose(y.full(), a @ (b.T if transposed else b), rtol=1e-12)
     with use_world(world):
         primitive = msops.MatMul(transpose_b=transposed).add_prim_attr("enable_nd_tp", True)
@@ -134,51 +137,57 @@ def test_other_layouts_are_no_tensor_parallelism_in_two_dims():
 
 def test_a_reduction_across_batches_stays_where_it_is():
     attrs = {"axis": 0, "keep_dims": False, "cross_batch": True}
-    found = shard("ReduceMean", [(16, 32)], [(8, 1)], devices=8, attrs=attrs)
-    assert found.forward == () and found.output_maps == ((0,),) and found.computed[0].partial_axes
+    derivation = shard("ReduceMean", [(16, 32)], [(8, 1)], devices=8, attrs=attrs)
+    assert (
+        derivation.forward == () and derivation.output_maps == ((0,),) and derivation.computed[0].partial_axes
+    )
     assert shard("ReduceMean", [(16, 32)], [(8, 1)], devices=8, attrs={"axis": 0}).forward
 
 
 def test_a_one_hot_has_scalar_operands():
     attrs = {"axis": -1, "depth": 10}
-    found = shard("OneHot", [(64,), (), ()], [(4, 2), (), ()], devices=8, attrs=attrs)
-    assert found.dev_matrix == (4, 2) and found.input_maps == ((1,), (), ())
-    assert (found.input_slices, found.output_slices) == (((16,), (), ()), ((16, 5),))
+    derivation = shard("OneHot", [(64,), (), ()], [(4, 2), (), ()], devices=8, attrs=attrs)
+    assert derivation.dev_matrix == (4, 2) and derivation.input_maps == ((1,), (), ())
+    assert (derivation.input_slices, derivation.output_slices) == (((16,), (), ()), ((16, 5),))
     with pytest.raises(RuntimeError, match="empty for scalars"):
         shard("OneHot", [(64,), (), ()], [(4, 2), (1,), ()], devices=8, attrs=attrs)
 
 
 @pytest.mark.parametrize("cuts", [(4, 1, 1, 1), (1, 4, 1, 1), (1, 1, 7, 1), (2, 1, 1, 7)])
 def test_a_reshape_by_itself_has_a_whole_result(cuts):
-    found = shard("Reshape", [(28, 512, 7, 7)], [cuts], devices=28, attrs={"shape": (28, -1)})
-    assert found.output_maps == ((-1, -1),) and found.output_slices == ((28, 25088),)
-    assert found.input_slices == (tuple(n // cut for n, cut in zip((28, 512, 7, 7), cuts)),)
-    assert found.forward == () and found.virtual_div == 28
+    derivation = shard("Reshape", [(28, 512, 7, 7)], [cuts], devices=28, attrs={"shape": (28, -1)})
+    assert derivation.output_maps == ((-1, -1),) and derivation.output_slices == ((28, 25088),)
+    assert derivation.input_slices == (tuple(n // cut for n, cut in zip((28, 512, 7, 7), cuts)),)
+    assert derivation.forward == () and derivation.virtual_div == 28
     with pytest.raises(RuntimeError, match="elements"):
         shard("Reshape", [(28, 512)], [(4, 1)], devices=4, attrs={"shape": (28, 100)})
 
 
 def test_the_side_of_repeated_calculation_is_an_attribute():
     attrs = {"repeated_num_in_dev_matrix_right_": False}
-    found = shard("ReLU", [(8, 8)], [(2, 1)], devices=8, attrs=attrs)
-    assert found.dev_matrix == (4, 2, 1) and found.input_maps == ((1, 0),) and found.repeated_side == "left"
+    derivation = shard("ReLU", [(8, 8)], [(2, 1)], devices=8, attrs=attrs)
+    assert (
+        derivation.dev_matrix == (4, 2, 1)
+        and derivation.input_maps == ((1, 0),)
+        and derivation.repeated_side == "left"
+    )
     assert shard("ReLU", [(8, 8)], [(2, 1)], devices=8).dev_matrix == (2, 1, 4)
 
 
 def test_gathers_and_sources_of_data_take_layouts():
     make = Layout((2, 2, 2), ("dp", "sp", "mp"))
     layouts = (make("dp", "mp"), make("sp"))
-    found = shard("Gather", [(64, 32), (16,)], layouts, devices=8)
-    assert found.forward[0].name == "AllReduce" and found.forward[0].axes == ("dp",)
-    found = shard("Gather", [(64, 32), (16,)], layouts, make(("sp", "dp"), "mp"))
-    assert found.forward[0].name == "ReduceScatter" and found.output_slices == ((4, 16),)
+    derivation = shard("Gather", [(64, 32), (16,)], layouts, devices=8)
+    assert derivation.forward[0].name == "AllReduce" and derivation.forward[0].axes == ("dp",)
+    derivation = shard("Gather", [(64, 32), (16,)], layouts, make(("sp", "dp"), "mp"))
+    assert derivation.forward[0].name == "ReduceScatter" and derivation.output_slices == ((4, 16),)
     with pytest.raises(RuntimeError, match="there are 4"):
         shard("Gather", [(64, 32), (16,)], layouts, devices=4)
     with pytest.raises(UsageTypeError, match="mixes"):
         shard("Gather", [(64, 32), (16,)], (make("dp", "mp"), (2,)), devices=8)
     batch = make(("dp", "sp"), "None")
-    found = shard("VirtualDataset", [(64, 32), (64, 8)], (batch, batch), devices=8)
-    assert found.input_slices == ((16, 32), (16, 8)) and found.output_maps == (((2, 1), -1),) * 2
+    derivation = shard("VirtualDataset", [(64, 32), (64, 8)], (batch, batch), devices=8)
+    assert derivation.input_slices == ((16, 32), (16, 8)) and derivation.output_maps == (((2, 1), -1),) * 2
     with pytest.raises(RuntimeError, match="2 layouts were given for 1"):
         shard("GetNext", [(64, 32)], (batch, batch), devices=8)
     whole = make(("dp", "sp", "mp"), "None")

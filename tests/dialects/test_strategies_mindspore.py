@@ -18,53 +18,53 @@ from spmdsim.worlds import LockStep
 V = "operators_mindspore"
 
 
-def sharded(given, **more):
+def sharded(inputs, **more):
     return shard(
-        given["op"].split("/")[0],
-        tuples(given["input_shapes"]),
-        tuples(given["in_strategy"]),
-        devices=given["devices"],
-        attrs=given["attrs"],
+        inputs["op"].split("/")[0],
+        tuples(inputs["input_shapes"]),
+        tuples(inputs["in_strategy"]),
+        devices=inputs["devices"],
+        attrs=inputs["attrs"],
         **more,
     )
 
 
-def same_map(found, expected):
+def same_map(actual, expected):
     """Published maps leave out what was not tested."""
-    return expected is None or found == tuples(expected)
+    return expected is None or actual == tuples(expected)
 
 
 @pytest.mark.parametrize("case", cases(V, "strategy"))
 def test_strategies(case):
-    found, expect = sharded(case["given"]), case["expect"]
+    derivation, expect = sharded(case["given"]), case["expect"]
     checked = 0
     for key, value in expect.items():
         if key in ("note", "mirror_op", "repeated_side"):
             continue
         checked += 1
         if key in ("input_maps", "output_maps"):
-            maps = getattr(found, key)
+            maps = getattr(derivation, key)
             assert len(maps) >= len(value) and all(same_map(m, v) for m, v in zip(maps, value)), key
         elif key in ("input_slices", "output_slices"):
-            assert getattr(found, key)[: len(value)] == tuples(value), key
+            assert getattr(derivation, key)[: len(value)] == tuples(value), key
         elif key == "forward_comm":
-            assert [f"{f.name}:{f.op}"[: len(v.split(" ")[0])] for f, v in zip(found.forward, value)] == [
-                v.split(" ")[0] for v in value
-            ]
-            assert len(found.forward) == len(value)
+            assert [
+                f"{f.name}:{f.op}"[: len(v.split(" ")[0])] for f, v in zip(derivation.forward, value)
+            ] == [v.split(" ")[0] for v in value]
+            assert len(derivation.forward) == len(value)
         elif key == "allreduce_groups":
-            assert found.forward[0].groups == tuples(value)
+            assert derivation.forward[0].groups == tuples(value)
         elif key == "mirror_groups_input1":
-            assert found.mirror_groups(1) == tuples(value)
+            assert derivation.mirror_groups(1) == tuples(value)
         elif key == "mirror_on_input":
-            assert set(value) <= set(found.mirrored)
+            assert set(value) <= set(derivation.mirrored)
         elif key == "mirror_count":
-            assert len(found.mirrored) == value
+            assert len(derivation.mirrored) == value
         else:
-            assert getattr(found, key) == (tuple(value) if isinstance(value, list) else value), key
+            assert getattr(derivation, key) == (tuple(value) if isinstance(value, list) else value), key
     assert checked
     if "repeated_side" in expect:
-        assert found.repeated_side == expect["repeated_side"]
+        assert derivation.repeated_side == expect["repeated_side"]
 
 
 @pytest.mark.parametrize("case", cases(V, "strategy_invalid"))
@@ -88,10 +88,10 @@ def test_refused_strategies(case):
     ],
 )
 def test_the_result_of_a_product_is_reduced_or_scattered(cuts, out, name, matrix, output_map):
-    found = shard("MatMul", ((32, 16), (16, 8)), cuts, out, devices=8)
-    assert [f.name for f in found.forward] == ([name] if name else [])
-    assert (found.output_dev_matrix, found.output_maps[0]) == (matrix, output_map)
-    assert found.outputs[0].cuts == (out[0] if out else found.computed[0].cuts)
+    derivation = shard("MatMul", ((32, 16), (16, 8)), cuts, out, devices=8)
+    assert [f.name for f in derivation.forward] == ([name] if name else [])
+    assert (derivation.output_dev_matrix, derivation.output_maps[0]) == (matrix, output_map)
+    assert derivation.outputs[0].cuts == (out[0] if out else derivation.computed[0].cuts)
 
 
 @pytest.mark.parametrize("out", [((4, 1),), ((2, 2),), ((1, 1),), ((8, 1, 1),)])
@@ -119,55 +119,55 @@ def test_functions_of_elements_keep_the_layout(name):
     row = find(name)
     count = {"Select": 3, "AddN": 2}.get(name)
     count = count or (1 if len(getattr(row.op.rule, "inputs", [0])) == 1 else 2)
-    found = shard(name, [(8, 6, 4)] * count, [(2, 1, 2)] * count, devices=8)
-    assert found.dev_matrix == (2, 1, 2, 2) and found.output_maps == ((3, 2, 1),)
-    assert found.forward == () and found.mirror_groups(0) == ((0, 1), (2, 3), (4, 5), (6, 7))
+    derivation = shard(name, [(8, 6, 4)] * count, [(2, 1, 2)] * count, devices=8)
+    assert derivation.dev_matrix == (2, 1, 2, 2) and derivation.output_maps == ((3, 2, 1),)
+    assert derivation.forward == () and derivation.mirror_groups(0) == ((0, 1), (2, 3), (4, 5), (6, 7))
 
 
 @pytest.mark.parametrize(
     "name", sorted(name for name, row in TABLE.items() if "keep_dims" in row.attrs and row.strategies)
 )
 def test_reductions_over_split_dims(name):
-    found = shard(name, [(8, 6, 4)], [(2, 2, 2)], devices=8, attrs={"axis": (0, -1), "keep_dims": True})
+    derivation = shard(name, [(8, 6, 4)], [(2, 2, 2)], devices=8, attrs={"axis": (0, -1), "keep_dims": True})
     op = {"max": "max", "min": "min", "prod": "prod", "all": "all", "any": "any"}.get(find(name).ours, "sum")
-    assert str(found.forward[0]) == f"AllReduce:{op}" and found.forward[0].group(0) == (0, 1, 4, 5)
-    assert found.forward[0].divisor == (4 if "Mean" in name else 1)
-    assert found.output_maps == ((-1, 1, -1),) and found.virtual_div == 4
+    assert str(derivation.forward[0]) == f"AllReduce:{op}" and derivation.forward[0].group(0) == (0, 1, 4, 5)
+    assert derivation.forward[0].divisor == (4 if "Mean" in name else 1)
+    assert derivation.output_maps == ((-1, 1, -1),) and derivation.virtual_div == 4
     assert shard(name, [(8, 6)], [(2, 1)], devices=2, attrs={"axis": ()}).output_maps == ((),)
 
 
 def test_broadcast_operands():
-    found = shard("Add", [(1, 48), (48, 1)], [(1, 8), (4, 1)], devices=32)
-    assert found.dev_matrix == (4, 8) and found.input_maps == ((-1, 0), (1, -1))
-    assert found.output_maps == ((1, 0),) and found.mirrored == (0, 1)
-    found = shard("BiasAdd", [(16, 8), (8,)], [(2, 4), (4,)], devices=8)
-    assert found.input_maps == ((1, 0), (0,)) and found.forward == ()
+    derivation = shard("Add", [(1, 48), (48, 1)], [(1, 8), (4, 1)], devices=32)
+    assert derivation.dev_matrix == (4, 8) and derivation.input_maps == ((-1, 0), (1, -1))
+    assert derivation.output_maps == ((1, 0),) and derivation.mirrored == (0, 1)
+    derivation = shard("BiasAdd", [(16, 8), (8,)], [(2, 4), (4,)], devices=8)
+    assert derivation.input_maps == ((1, 0), (0,)) and derivation.forward == ()
     with pytest.raises(RuntimeError):
         shard("BiasAdd", [(16, 8), (8,)], [(2, 4), (2,)], devices=8)
 
 
 def test_layer_norm_has_three_results():
     attrs = {"begin_norm_axis": 1, "begin_params_axis": 1}
-    found = shard(
+    derivation = shard(
         "LayerNorm", [(8, 4, 6), (4, 6), (4, 6)], [(4, 1, 1), (1, 1), (1, 1)], devices=8, attrs=attrs
     )
-    assert found.output_maps == ((3, 2, 1), (3, -1, -1), (3, -1, -1))
-    assert found.output_slices == ((2, 4, 6), (2, 1, 1), (2, 1, 1))
+    assert derivation.output_maps == ((3, 2, 1), (3, -1, -1), (3, -1, -1))
+    assert derivation.output_slices == ((2, 4, 6), (2, 1, 1), (2, 1, 1))
     with pytest.raises(RuntimeError, match="must not be split"):
         shard("LayerNorm", [(8, 4, 6), (4, 6), (4, 6)], [(1, 4, 1), (4, 1), (4, 1)], devices=4, attrs=attrs)
 
 
 def test_loss_of_logits_counts_its_replicas():
     cuts = [(1, 4, 8, 1), (1, 4, 8, 1)]
-    found = shard("SoftmaxCrossEntropyWithLogits", [(2, 4, 8, 16)] * 2, cuts, devices=64)
-    assert found.virtual_div == 2 and found.output_maps[0] == (4,)
+    derivation = shard("SoftmaxCrossEntropyWithLogits", [(2, 4, 8, 16)] * 2, cuts, devices=64)
+    assert derivation.virtual_div == 2 and derivation.output_maps[0] == (4,)
 
 
 @pytest.mark.parametrize("name", sorted(name for name, row in TABLE.items() if row.strategies == "batch"))
 def test_operators_without_a_rule_split_the_batch(name):
-    found = shard(name, [(32, 4, 2)], devices=8)
-    assert found.dev_matrix == (8,) and found.input_maps == ((0, -1, -1),)
-    assert found.output_slices[0] == ((4, 8) if name == "Flatten" else (4, 4, 2))
+    derivation = shard(name, [(32, 4, 2)], devices=8)
+    assert derivation.dev_matrix == (8,) and derivation.input_maps == ((0, -1, -1),)
+    assert derivation.output_slices[0] == ((4, 8) if name == "Flatten" else (4, 4, 2))
     with pytest.raises(RuntimeError):
         shard(name, [(30, 4, 2)], devices=8)
     with pytest.raises(RuntimeError):
@@ -175,9 +175,9 @@ def test_operators_without_a_rule_split_the_batch(name):
 
 
 def test_unconfigured_operators_are_data_parallel():
-    found = shard("MatMul", [(32, 512), (512, 10)], devices=8)
-    assert found.dev_matrix == (8, 1, 1) and found.input_slices == ((4, 512), (512, 10))
-    assert found.mirror_groups(1) == (tuple(range(8)),)
+    derivation = shard("MatMul", [(32, 512), (512, 10)], devices=8)
+    assert derivation.dev_matrix == (8, 1, 1) and derivation.input_slices == ((4, 512), (512, 10))
+    assert derivation.mirror_groups(1) == (tuple(range(8)),)
     with pytest.raises(RuntimeError, match="does not divide"):
         shard("ReLU", [(30, 4)], devices=8)
     with pytest.raises(RuntimeError, match="stay whole"):
@@ -185,37 +185,43 @@ def test_unconfigured_operators_are_data_parallel():
 
 
 def test_a_slope_lies_as_its_channel():
-    found = shard("PReLU", [(64, 4, 8, 16), (4,)], [(2, 4, 8, 16), (1,)], devices=1024)
-    assert found.input_maps == ((3, 2, 1, 0), (2,)) and found.input_slices[1] == (1,)
-    found = shard("PReLU", [(64, 4), (1,)], [(2, 4), (1,)], devices=8)
-    assert found.input_maps == ((1, 0), (-1,)) and found.mirror_groups(1) == (tuple(range(8)),)
+    derivation = shard("PReLU", [(64, 4, 8, 16), (4,)], [(2, 4, 8, 16), (1,)], devices=1024)
+    assert derivation.input_maps == ((3, 2, 1, 0), (2,)) and derivation.input_slices[1] == (1,)
+    derivation = shard("PReLU", [(64, 4), (1,)], [(2, 4), (1,)], devices=8)
+    assert derivation.input_maps == ((1, 0), (-1,)) and derivation.mirror_groups(1) == (tuple(range(8)),)
     with pytest.raises(RuntimeError):
         shard("PReLU", [(64, 4), (4,)], [(2, 1), (4,)], devices=8)
 
 
 def test_a_mask_is_whole():
-    found = shard("DropoutDoMask", [(32, 128), (512,)], [(4, 8)], devices=32)
-    assert found.dev_matrix == (4, 8) and found.input_maps == ((1, 0), (-1,))
-    assert found.input_slices == ((8, 16), (512,)) and found.output_slices == ((8, 16),)
+    derivation = shard("DropoutDoMask", [(32, 128), (512,)], [(4, 8)], devices=32)
+    assert derivation.dev_matrix == (4, 8) and derivation.input_maps == ((1, 0), (-1,))
+    assert derivation.input_slices == ((8, 16), (512,)) and derivation.output_slices == ((8, 16),)
 
 
 def test_a_layout_as_an_attribute():
     attrs = {"layout": {"dev_matrix": (2, 2, 2), "input_tensor_map": ((2, 1), (1, 0))}}
-    found = shard("MatMul", [(8, 8), (8, 8)], devices=8, attrs=attrs)
-    assert found.input_maps == ((2, 1), (1, 0)) and found.output_maps == ((2, 0),)
-    assert found.forward[0].group(0) == (0, 2)
+    derivation = shard("MatMul", [(8, 8), (8, 8)], devices=8, attrs=attrs)
+    assert derivation.input_maps == ((2, 1), (1, 0)) and derivation.output_maps == ((2, 0),)
+    assert derivation.forward[0].group(0) == (0, 2)
 
 
 def test_sources_of_data_repeat_on_the_left():
-    found = shard("VirtualDataset", [(16, 4), (16,)], [(2, 1), (2,)], devices=8)
+    derivation = shard("VirtualDataset", [(16, 4), (16,)], [(2, 1), (2,)], devices=8)
     assert (
-        found.dev_matrix == (4, 2, 1) and found.input_maps == ((1, 0), (1,)) and found.repeated_side == "left"
+        derivation.dev_matrix == (4, 2, 1)
+        and derivation.input_maps == ((1, 0), (1,))
+        and derivation.repeated_side == "left"
     )
-    found = shard("GetNext", [(16, 4), (16,)], devices=8)
-    assert found.dev_matrix == (8, 1) and found.output_slices == ((2, 4), (2,)) and found.inputs == ()
+    derivation = shard("GetNext", [(16, 4), (16,)], devices=8)
+    assert (
+        derivation.dev_matrix == (8, 1)
+        and derivation.output_slices == ((2, 4), (2,))
+        and derivation.inputs == ()
+    )
     again = shard("GetNext", [], [(8, 1), (8,)], devices=8, attrs={"shapes": [(16, 4), (16,)]})
-    assert again.outputs == found.outputs
-    assert shard("GetNext", [(16, 4), (16,)], [(), ()], devices=8).outputs == found.outputs
+    assert again.outputs == derivation.outputs
+    assert shard("GetNext", [(16, 4), (16,)], [(), ()], devices=8).outputs == derivation.outputs
     with pytest.raises(RuntimeError, match="of the others"):
         shard("VirtualDataset", [(16, 4), (16,)], [(2, 1), (4,)], devices=8)
 
@@ -230,21 +236,24 @@ def test_repeated_calculation_on_either_side():
 
 
 def test_any_list_of_devices():
-    found = shard("MatMul", [(8, 8), (8, 8)], ((2, 2), (2, 1)), devices=(7, 5, 3, 1))
-    assert found.forward[0].groups == ((7, 5), (3, 1)) and found.mirror_groups(1) == ((7, 3), (5, 1))
+    derivation = shard("MatMul", [(8, 8), (8, 8)], ((2, 2), (2, 1)), devices=(7, 5, 3, 1))
+    assert derivation.forward[0].groups == ((7, 5), (3, 1)) and derivation.mirror_groups(1) == (
+        (7, 3),
+        (5, 1),
+    )
 
 
 def test_optimizer_shard_of_a_parameter():
-    found = shard("MatMul", [(32, 784), (784, 512)], ((2, 4), (4, 1)), devices=8)
-    layout = found.optimizer_shard(1)
+    derivation = shard("MatMul", [(32, 784), (784, 512)], ((2, 4), (4, 1)), devices=8)
+    layout = derivation.optimizer_shard(1)
     assert layout.local_shape((784, 512), 0) == (98, 512)
     assert [layout.shard_index(r) for r in range(8)] == [0, 2, 4, 6, 1, 3, 5, 7]
 
 
 def test_gradients_come_out_of_the_transposed_rule():
-    found = shard("MatMul", [(32, 784), (784, 512)], ((2, 4), (4, 1)), devices=8)
-    assert dict(found.gradient_layout(1).partial) == {"m": "sum"}
-    assert found.mesh.groups(*found.gradient_layout(1).partial_axes) == found.mirror_groups(1)
+    derivation = shard("MatMul", [(32, 784), (784, 512)], ((2, 4), (4, 1)), devices=8)
+    assert dict(derivation.gradient_layout(1).partial) == {"m": "sum"}
+    assert derivation.mesh.groups(*derivation.gradient_layout(1).partial_axes) == derivation.mirror_groups(1)
 
 
 @pytest.mark.parametrize(
@@ -276,9 +285,9 @@ def test_forward_values_of_sharded_products():
     for m, k, n in itertools.product((1, 2, 4), repeat=3):
         if m * k * n > 8:
             continue
-        found = shard("MatMul", (x.shape, w.shape), ((m, k), (k, n)), devices=8)
+        derivation = shard("MatMul", (x.shape, w.shape), ((m, k), (k, n)), devices=8)
         world = LockStep(8)
-        a, b = (Tensor.from_global(v, layout, world) for v, layout in zip((x, w), found.inputs))
+        a, b = (Tensor.from_global(v, layout, world) for v, layout in zip((x, w), derivation.inputs))
         y = ops.matmul.op.shard(((m, k), (k, n)))(a, b)
-        assert y.layout == found.outputs[0] and y.local(0).shape == found.output_slices[0]
+        assert y.layout == derivation.outputs[0] and y.local(0).shape == derivation.output_slices[0]
         np.testing.assert_allclose(y.full(), x @ w, rtol=1e-12)

@@ -51,31 +51,31 @@ FURTHER: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]} {case[2]} {case[3]}")
 def test_programs_run_what_the_derivation_allows(case: tuple[Any, ...]) -> None:
-    name, operands, given, wanted = case
+    name, operands, cuts, wanted = case
     more, attrs = FURTHER.get(name, ((), {}))
     try:
-        expected = shard(name, [x.shape for x in operands], given, wanted, devices=8, attrs=attrs)
+        expected = shard(name, [x.shape for x in operands], cuts, wanted, devices=8, attrs=attrs)
     except RuntimeError:
         expected = None
     with use_world(LockStep(8)):
         primitive = getattr(ops, name)()
         if expected is None:
             with pytest.raises(RuntimeError):
-                primitive.shard(given, wanted)(*operands, *more)
+                primitive.shard(cuts, wanted)(*operands, *more)
             return
-        found = primitive.shard(given, wanted)(*operands, *more)
+        result = primitive.shard(cuts, wanted)(*operands, *more)
         plain = getattr(ops, name)()(*operands, *more)
-    assert found.layout.canonical == expected.outputs[0].canonical
-    np.testing.assert_allclose(found.full(), plain.full(), rtol=1e-6, atol=1e-6)
+    assert result.layout.canonical == expected.outputs[0].canonical
+    np.testing.assert_allclose(result.full(), plain.full(), rtol=1e-6, atol=1e-6)
 
 
 def test_both_answers_occur() -> None:
     """The cases above hold refused strategies and accepted ones of every operator with an out_strategy."""
     seen = set()
-    for name, operands, given, wanted in CASES:
+    for name, operands, cuts, wanted in CASES:
         try:
             shapes = [x.shape for x in operands]
-            shard(name, shapes, given, wanted, devices=8, attrs=FURTHER.get(name, ((), {}))[1])
+            shard(name, shapes, cuts, wanted, devices=8, attrs=FURTHER.get(name, ((), {}))[1])
             seen.add((name, True))
         except RuntimeError:
             seen.add((name, False))

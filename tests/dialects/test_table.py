@@ -28,14 +28,14 @@ def test_a_row_is_a_function_and_a_layer(x):
     }
     assert np.array_equal(table["neg"].call(x).full(), -X)
     assert np.array_equal(table["total"].call(x).full(), X.sum())
-    made = layers(table, nn.Module, lambda function: function)
-    assert list(made) == ["Total"] and issubclass(made["Total"], nn.Module)
-    assert np.array_equal(made["Total"]()(x).full(), X.sum(-1))
-    assert np.array_equal(made["Total"](0, keepdim=True)(x).full(), X.sum(0, keepdims=True))
+    classes = layers(table, nn.Module, lambda function: function)
+    assert list(classes) == ["Total"] and issubclass(classes["Total"], nn.Module)
+    assert np.array_equal(classes["Total"]()(x).full(), X.sum(-1))
+    assert np.array_equal(classes["Total"](0, keepdim=True)(x).full(), X.sum(0, keepdims=True))
     with pytest.raises(TypeError, match="keep"):
-        made["Total"](keep=True)
+        classes["Total"](keep=True)
     with pytest.raises(TypeError, match=r"^Total\(\) got too many positional arguments; it takes x$"):
-        made["Total"]()(x, x)
+        classes["Total"]()(x, x)
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
@@ -44,14 +44,14 @@ def test_losses(x, reduction):
         "mse": Row(nn.mse_loss, layer="MSE"),
         "l1": Row(nn.l1_loss, layer="L1"),
     }
-    made = layers(table, nn.Module, lambda function: function)
+    classes = layers(table, nn.Module, lambda function: function)
     y = core.multiply(x, 3.0)
     one_by_one = {"MSE": (2 * X) ** 2, "L1": abs(2 * X)}
     for name, losses in one_by_one.items():
         wanted = losses if reduction == "none" else getattr(np, reduction)(losses)
-        np.testing.assert_allclose(made[name](reduction)(x, y).full(), wanted)
+        np.testing.assert_allclose(classes[name](reduction)(x, y).full(), wanted)
     with pytest.raises(InputError, match="reduction is one of mean, sum, none, not 'median'"):
-        made["MSE"]("median")
+        classes["MSE"]("median")
 
 
 @pytest.mark.parametrize("wrong, right", [("Tnsor", "Tensor"), ("tnsor", "tensor")])
@@ -66,9 +66,14 @@ def test_the_nearest_word_is_spelled_as_the_wrong_one(wrong, right):
 
 def test_a_class_of_ours_takes_other_arguments():
     Theirs = renamed("Theirs", nn.SGD, lambda params, lr=0.5: dict(parameters=params, rate=lr), word=7)
-    made = Theirs([], lr=0.25)
+    optimizer = Theirs([], lr=0.25)
     assert str(inspect.signature(Theirs)) == "(params, lr=0.5)"
-    assert isinstance(made, nn.SGD) and made.rate == 0.25 and Theirs([]).rate == 0.5 and made.word == 7
+    assert (
+        isinstance(optimizer, nn.SGD)
+        and optimizer.rate == 0.25
+        and Theirs([]).rate == 0.5
+        and optimizer.word == 7
+    )
 
 
 def test_adams_decay_may_be_added_to_the_gradient():

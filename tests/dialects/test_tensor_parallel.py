@@ -27,7 +27,7 @@ def mesh_of(shape):
 
 @pytest.mark.parametrize("case", cases(V, "spmd_matmul_paddle"))
 def test_matmul(case):
-    found = infer(
+    result = infer(
         "matmul",
         mesh_of(case["mesh"]),
         [case["x_shape"], case["y_shape"]],
@@ -36,8 +36,8 @@ def test_matmul(case):
         trans_y=case["trans_y"],
     )
     wanted = [case["inferred_inputs"].get(n, case[f"{n}_dims_mapping"]) for n in ("x", "y")]
-    assert list(found.inputs) == wanted and found.outputs == (case["out_dims_mapping"],)
-    assert found.partial_on == (tuple(case["partial_on_mesh_axes"]),)
+    assert list(result.inputs) == wanted and result.outputs == (case["out_dims_mapping"],)
+    assert result.partial_on == (tuple(case["partial_on_mesh_axes"]),)
 
 
 @pytest.mark.parametrize("case", cases(V, "spmd_embedding_paddle"))
@@ -48,25 +48,25 @@ def test_embedding(case):
             with pytest.raises(ValueError, match="rows of a table cannot be split"):
                 infer("embedding", mesh, [(4, 8), (8, 8)], [[-1, -1], case["table_dims_mapping"]], **more)
         return
-    found = infer(
+    result = infer(
         "embedding",
         mesh,
         [case["x_shape"], case["table_shape"]],
         [case["x_dims_mapping"], case["table_dims_mapping"]],
         padding_idx=-1,
     )
-    assert found.outputs == (case["out_dims_mapping"],)
-    assert found.partial_on == (tuple(case["partial_on_mesh_axes"]),)
+    assert result.outputs == (case["out_dims_mapping"],)
+    assert result.partial_on == (tuple(case["partial_on_mesh_axes"]),)
 
 
 def test_a_mesh_dim_keeps_the_first_letter_and_conflicts_are_refused():
     mesh = mesh_of((2, 3))
-    found = infer("matmul", mesh, [(12, 12), (12, 12)], [[0, -1], [-1, 0]])
-    assert found.inputs == ([0, -1], [-1, -1]) and found.outputs == ([0, -1],)
+    result = infer("matmul", mesh, [(12, 12), (12, 12)], [[0, -1], [-1, 0]])
+    assert result.inputs == ([0, -1], [-1, -1]) and result.outputs == ([0, -1],)
     with pytest.raises(ValueError, match="both must be the same"):
         infer("matmul", mesh, [(12, 12), (12, 12)], [[-1, 0], [1, -1]])
-    found = infer("matmul", mesh, [(12, 12), (12, 12)], [[[0, 1], -1], [-1, -1]])
-    assert found.outputs == ([[0, 1], -1],)
+    result = infer("matmul", mesh, [(12, 12), (12, 12)], [[[0, 1], -1], [-1, -1]])
+    assert result.outputs == ([[0, 1], -1],)
     assert infer("softmax", mesh, [(12, 12)], [[0, 1]], dim=1).inputs == ([0, -1],)
     assert infer("elementwise_add", mesh, [(12, 12), (12,)], [[0, -1], [1]]).outputs == ([0, 1],)
     with pytest.raises(ValueError, match="no operator 'conv2d'"):
@@ -188,12 +188,12 @@ def test_embedding_numbers(case, world):
     mesh = Mesh((case["num_partitions"],), ("mp",))
     table = Tensor.from_global(np.arange(64).reshape(8, 8), mesh("mp", None), world)
     ids = Tensor.from_global(np.array(case["ids"]), mesh(None, None), world)
-    found = ops.embedding(ids, table)
+    vectors = ops.embedding(ids, table)
     for rank in world.ranks:
-        local = found.local(rank)
+        local = vectors.local(rank)
         assert local[0].tolist() == case[f"rank{rank}_partial_first_row"]
         assert local.sum() == case["rank_sums"][rank]
-    full = found.full()
+    full = vectors.full()
     assert full[0].tolist() == case["sum_first_row"] and full.sum() == case["full_sum"]
 
 

@@ -62,8 +62,8 @@ def looked_up(word: str, page: str) -> Any:
 
 def _part(there: Any, name: str) -> Any:
     if isinstance(there, type) and not hasattr(there, name) and hasattr(there, "__getattr__"):
-        made = np.empty(0).view(there) if issubclass(there, np.ndarray) else object.__new__(there)
-        return getattr(made, name)
+        instance = np.empty(0).view(there) if issubclass(there, np.ndarray) else object.__new__(there)
+        return getattr(instance, name)
     path = getattr(there, "__path__", None)
     if path is not None and name not in vars(there) and find_spec(f"{there.__name__}.{name}"):
         try:

@@ -50,14 +50,14 @@ def returned(value: object) -> list[type]:
 
 
 def public_types() -> dict[type, str]:
-    found: dict[type, str] = {}
+    kinds: dict[type, str] = {}
     for module in map(importlib.import_module, PUBLIC):
         for name in getattr(module, "__all__", ()):
             for kind in returned(getattr(module, name)):
                 own = kind.__module__.startswith("spmdsim.") and not issubclass(kind, BaseException)
                 if own and not getattr(kind, "_is_protocol", False):
-                    found.setdefault(kind, f"{module.__name__}.{name}")
-    return found
+                    kinds.setdefault(kind, f"{module.__name__}.{name}")
+    return kinds
 
 
 def test_every_public_type_has_a_picture_of_its_own():
@@ -146,17 +146,17 @@ def contrast(one: str, other: str) -> float:
 
 
 def themes() -> list[dict[str, str]]:
-    found = re.findall(r"\.spmdsim\{(--ink[^;]*(?:;--[^;}]*)*)", STYLE)
-    return [dict(pair.split(":") for pair in one.split(";") if pair.startswith("--")) for one in found]
+    rules = re.findall(r"\.spmdsim\{(--ink[^;]*(?:;--[^;}]*)*)", STYLE)
+    return [dict(pair.split(":") for pair in one.split(";") if pair.startswith("--")) for one in rules]
 
 
 def test_words_can_be_read_on_every_ground():
     for fill, letters in FILLS:
         assert contrast(fill, letters) >= 4.5, fill
-    found = themes()
-    light, dark = found[0], found[1]
-    assert light != dark and light == found[-1]  # in print, too
-    assert all(theme in (light, dark) for theme in found)
+    palettes = themes()
+    light, dark = palettes[0], palettes[1]
+    assert light != dark and light == palettes[-1]  # in print, too
+    assert all(theme in (light, dark) for theme in palettes)
     for theme in (light, dark):
         for name in ("--ink", "--faint", "--bad"):
             assert contrast(theme[name], theme["--ground"]) >= 4.5, (name, theme)
@@ -279,8 +279,8 @@ def test_a_step_says_what_goes_from_whom_to_whom():
         told = re.findall(r"rank (\d+) sends ([\d,]+) bytes to rank (\d+)", "\n".join(titles(svg_of(step))))
         assert len(told) == 64
         for rank in range(8):
-            got = sum(int(size.replace(",", "")) for _, size, to in told if int(to) == rank)
-            assert got == step.nbytes(rank, 4)
+            received = sum(int(size.replace(",", "")) for _, size, to in told if int(to) == rank)
+            assert received == step.nbytes(rank, 4)
 
 
 def test_boxes_of_a_plan_come_from_ranks_that_hold_them():
@@ -313,16 +313,16 @@ def test_ranks_of_a_simulated_run_wait():
 
 
 def test_a_search_says_which_axis_splits_what():
-    found = pictured("search")
-    told = titles(svg_of(found))
-    for operator in found.graph.operators:
-        for factor, axes in found.strategy(operator.name).splits:
+    result = pictured("search")
+    told = titles(svg_of(result))
+    for operator in result.graph.operators:
+        for factor, axes in result.strategy(operator.name).splits:
             for axis in axes:
                 assert f"{axis} splits {factor} of {operator.name}" in told
     assert any(line.startswith("found: ") for line in told)
     alike = any("is the same along" in line for line in told)
     assert (
-        "· the same along the axis" in svg_of(found)
+        "· the same along the axis" in svg_of(result)
     ) == alike  # the legend names the mark where there is one
 
 
@@ -401,9 +401,9 @@ def test_commands_write_files_that_need_nothing_else(name, tmp_path, capfd):
 
 
 def test_figures_are_read_aloud_by_tables():
-    found = figure_of(pictured("search"))
-    assert isinstance(found, Figure)
-    assert '<th scope="col"' in found.html() and "<caption>comparison</caption>" in found.html()
+    figure = figure_of(pictured("search"))
+    assert isinstance(figure, Figure)
+    assert '<th scope="col"' in figure.html() and "<caption>comparison</caption>" in figure.html()
 
 
 def test_a_tensor_of_ranks_that_are_not_there_is_not_looked_at():

@@ -32,11 +32,11 @@ def step(backward=True):
 
 
 def test_a_prediction_is_counted_by_hand():
-    found = {one.name: one for one in predicted_slices(step(backward=False), COUNTING)}
+    slices = {one.name: one for one in predicted_slices(step(backward=False), COUNTING)}
     # 4 x 4 x 6 multiply-adds on each rank, then 192 bytes: half are received to be added, half added up.
-    assert found["matmul"].seconds == 2 * 4 * 4 * 6
-    assert found["all_reduce"].seconds == pytest.approx(192)
-    assert found["all_reduce"].start == found["matmul"].start + found["matmul"].seconds
+    assert slices["matmul"].seconds == 2 * 4 * 4 * 6
+    assert slices["all_reduce"].seconds == pytest.approx(192)
+    assert slices["all_reduce"].start == slices["matmul"].start + slices["matmul"].seconds
 
 
 def test_gradients_are_predicted_for_every_operand_that_has_one():

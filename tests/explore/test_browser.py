@@ -102,11 +102,11 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    found = next(filter(None, map(shutil.which, BROWSERS)), None)
+    executable = next(filter(None, map(shutil.which, BROWSERS)), None)
     with playwright.sync_playwright() as driver:
-        if found is None and not Path(driver.chromium.executable_path).exists():
+        if executable is None and not Path(driver.chromium.executable_path).exists():
             pytest.skip("there is no Chromium: apt install chromium, or playwright install chromium")
-        opened = driver.chromium.launch(executable_path=found, args=FLAGS)
+        opened = driver.chromium.launch(executable_path=executable, args=FLAGS)
         yield opened
         opened.close()
 
@@ -184,7 +184,7 @@ def test_redistributions_show_the_planners_boxes_and_bytes(visit: Visit):
         [...document.querySelectorAll(".bar")].map((one) => [Number(one.dataset.received), Number(one.dataset.bound)])]"""
     seen = visit.walk(hashes, look)
     assert len(seen) > 120
-    for (mesh, shape, planned, k), (sent, holds, got, bars) in zip(cases, seen):
+    for (mesh, shape, planned, k), (sent, holds, received, bars) in zip(cases, seen):
         step, ranks = planned.steps[k], range(mesh.size)
         assert sent == [[one.sender, one.receiver, slice_text(one.box)] for one in sent_boxes(step)]
         assert holds == [
@@ -192,7 +192,7 @@ def test_redistributions_show_the_planners_boxes_and_bytes(visit: Visit):
             for when, layout in (("before", step.src), ("after", step.dst))
             for rank in ranks
         ]
-        assert got == [step.nbytes(rank, 4) for rank in ranks]
+        assert received == [step.nbytes(rank, 4) for rank in ranks]
         assert bars == [[planned.nbytes(rank), planned.lower_bound(rank)] for rank in ranks]
 
 

@@ -172,8 +172,8 @@ def test_rounds_replay_to_what_is_promised(data: dict):
             for before, messages, after in zip(told["states"], told["rounds"], told["states"][1:]):
                 held = [{chunk for chunk, _, _ in rank} for rank in before]
                 for source, target, chunks, _ in messages:
-                    known = {chunk for chunk, _, _ in after[target]} | held[target]
-                    assert {*chunks} <= known, (one["name"], size, source, target)
+                    available = {chunk for chunk, _, _ in after[target]} | held[target]
+                    assert {*chunks} <= available, (one["name"], size, source, target)
             for wanted, state in zip(told["wanted"], told["states"][-1]):
                 values = {chunk: value for chunk, value, _ in state}
                 if one["collective"] == "all_reduce":
@@ -208,11 +208,13 @@ def test_a_textbooks_device_matrix_with_axes_of_size_one():
 
 
 def test_each_mistake_is_found_where_it_is():
-    found = {one.name: list(unroll(make_schedule(one, 4)).findings) for one in mistakes()}
-    assert all("at the end" in str(f) for f in found["ring that stops early"])
-    assert found["ring that is off by one"][0].round == 0
-    assert "twice" in str(found["ring that adds twice"][0]) and found["ring that adds twice"][0].round == 3
-    assert "wait for each other" in str(found["ring that receives first"][0])
+    findings = {one.name: list(unroll(make_schedule(one, 4)).findings) for one in mistakes()}
+    assert all("at the end" in str(f) for f in findings["ring that stops early"])
+    assert findings["ring that is off by one"][0].round == 0
+    assert (
+        "twice" in str(findings["ring that adds twice"][0]) and findings["ring that adds twice"][0].round == 3
+    )
+    assert "wait for each other" in str(findings["ring that receives first"][0])
 
 
 def test_products_are_sums_of_what_ranks_multiplied():
@@ -281,7 +283,7 @@ def test_serving_is_for_this_machine_alone():
 
 
 @pytest.mark.parametrize(
-    "given, words",
+    "options, words",
     [
         ({"meshes": (Mesh((4, 4), ("a", "b")),)}, "at most 8 ranks"),
         ({"shapes": ((2,) * 6,)}, "1 to 5 dims"),
@@ -292,9 +294,9 @@ def test_serving_is_for_this_machine_alone():
         ({"layouts": (Mesh((2, 2), ("a", "b"))("a", "b"),)}, "needs its mesh"),
     ],
 )
-def test_what_does_not_fit_is_refused_in_one_line(given: dict, words: str):
+def test_what_does_not_fit_is_refused_in_one_line(options: dict, words: str):
     with pytest.raises(InputError, match=words):
-        Offer(**given)
+        Offer(**options)
 
 
 def test_the_command_writes_a_page_of_what_was_asked_for(tmp_path, capsys):

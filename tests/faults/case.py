@@ -147,7 +147,7 @@ class Case:
         plain = way != LAUNCH and self.says_mpirun is not None
         words = self.says_mpirun if plain and self.says_mpirun is not None else self.says
         return [
-            re.sub(r"\{([a-z]\w*)\}", lambda found: {**places, "bad": str(self.bad)}[found[1]], one)
+            re.sub(r"\{([a-z]\w*)\}", lambda match: {**places, "bad": str(self.bad)}[match[1]], one)
             for one in words
         ]
 

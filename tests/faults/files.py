@@ -18,8 +18,8 @@ from spmdsim import LockStep, Mesh
 from spmdsim.tensor.checkpoint import load
 m = Mesh((3,), ("q",))
 try:
-    found = load(sys.argv[1] + "/c", LockStep(3), lambda name, shape: m("q", None))
-    x, y = (np.concatenate([np.asarray(s) for s in found[n].shards]) for n in ("x", "y"))
+    tensors = load(sys.argv[1] + "/c", LockStep(3), lambda name, shape: m("q", None))
+    x, y = (np.concatenate([np.asarray(s) for s in tensors[n].shards]) for n in ("x", "y"))
     if not ((y - x == 1).all() and x.shape == (64, 32)):
         print("the checkpoint is a mixture")
 except Exception as error:
@@ -32,7 +32,7 @@ CLEANED = (
 import os
 from spmdsim import Tensor
 from spmdsim.tensor.checkpoint import save
-save(sys.argv[1] + "/c", found)
+save(sys.argv[1] + "/c", tensors)
 folders = [name for name in os.listdir(sys.argv[1] + "/c") if os.path.isdir(sys.argv[1] + "/c/" + name)]
 if len(folders) > 1:
     print("left over by killed saves:", folders)
@@ -106,7 +106,7 @@ def damaged(name: str, damage: str, *says: str) -> Case:
         SAVED + "import glob, json\nw.barrier()\n"
         "shards = sorted(glob.glob(there('c') + '/**/rank-00001.safetensors', recursive=True))\n"
         f"if rank == 0:\n    {damage}\nw.barrier()\nbegins()\n"
-        "found = load(there('c'), w)  # @here\nprint('LOADED', found['x'].full().sum())\n"
+        "tensors = load(there('c'), w)  # @here\nprint('LOADED', tensors['x'].full().sum())\n"
     )
     return Case(name, "damaged files", body, says, never=("LOADED",), seconds=LATE, ways=(LAUNCH,))
 

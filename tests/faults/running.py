@@ -196,15 +196,15 @@ def _wait(job: subprocess.Popen[bytes], case: Case, folder: Path) -> tuple[int |
 
 def processes(mark: str) -> list[int]:
     """The processes of a job that still run."""
-    found = []
+    pids = []
     for path in Path("/proc").glob("[0-9]*/environ"):
         with suppress(OSError):
             if (
                 f"{MARK}={mark}".encode() in path.read_bytes()
                 and "zombie" not in (path.parent / "status").read_text()
             ):
-                found.append(int(path.parent.name))
-    return found
+                pids.append(int(path.parent.name))
+    return pids
 
 
 def _left(mark: str, folder: Path) -> list[str]:

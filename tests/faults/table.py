@@ -51,13 +51,13 @@ Odd programs that are right, and the programs above without their fault.
 
 def read(paths: Iterable[Path]) -> list[dict]:
     """The last result of each case, way and MPI."""
-    found = {}
+    rows = {}
     for path in paths:
         for line in path.read_text().splitlines():
             one = json.loads(line)
-            found[one["case"], one["way"], one["mpi"]] = one
+            rows[one["case"], one["way"], one["mpi"]] = one
     names = {case.name for case in (*CASES, *HARMLESS)}
-    return [one for key, one in sorted(found.items()) if key[0] in names]
+    return [one for key, one in sorted(rows.items()) if key[0] in names]
 
 
 def page(results: list[dict], deadline: float) -> str:

@@ -55,14 +55,14 @@ class Again:
             for i, (weight, layout) in program.weights.items()
         ]
 
-        def run(*given: Tensor) -> list[Tensor]:
-            values = dict(zip(leaves, given))
+        def run(*arguments: Tensor) -> list[Tensor]:
+            values = dict(zip(leaves, arguments))
             for number, value in enumerate(program.values):
                 if number not in values:
                     operands = [values[i] for i in value.source.operands]
                     values[number] = program._call(value.source, operands, number)
             terms = []
-            for i, weight in zip(program.weights, given[len(leaves) :]):
+            for i, weight in zip(program.weights, arguments[len(leaves) :]):
                 value = values[i]
                 value = ops.square(ops.absolute(value)) if value.dtype.kind == "c" else value
                 terms.append((value * weight).sum())
@@ -73,15 +73,15 @@ class Again:
 
         fast, first = compiled(run), self._results(run, tensors, weights)
         for around, again, which in self.calls:
-            given = [self._other(tensor, which) for tensor in tensors]
+            arguments = [self._other(tensor, which) for tensor in tensors]
             with AROUND[around]():
                 try:
-                    results = self._results(fast if again else run, given, weights)
+                    results = self._results(fast if again else run, arguments, weights)
                     self.compiled += again and around != "watched"
                 except UsageTypeError as error:
                     if not again or "cannot be compiled" not in str(error):
                         raise
-                    results = self._results(run, given, weights)
+                    results = self._results(run, arguments, weights)
             how = f"{around}, {'compiled' if again else 'as it is'}, {which} tensors"
             for number, (one, other) in enumerate(zip(first, results, strict=True)):
                 self._judge(number, one, other, which, how)

@@ -97,10 +97,10 @@ def _bytes(draw: random.Random, data: bytes, good: list[bytes]) -> bytes:
 
 
 def _words(draw: random.Random, data: bytes, good: list[bytes]) -> bytes:
-    found = list(TOKEN.finditer(data[: 1 << 14]))
-    if not found:
+    tokens = list(TOKEN.finditer(data[: 1 << 14]))
+    if not tokens:
         return _bytes(draw, data, good)
-    one, other = draw.choice(found), draw.choice(found)
+    one, other = draw.choice(tokens), draw.choice(tokens)
     new = draw.choice((str(draw.choice(ODD)), draw.choice(WORDS))).encode()
     if draw.random() < 0.4:
         new = draw.choice((other[0], b"", one[0] + b" " + other[0], one[0] * 2))
@@ -183,8 +183,8 @@ def _idx() -> list[bytes]:
 
 def whole(path: Path, name: str | None = None) -> np.ndarray:
     """All of an array, by the package."""
-    found = open_array(path, name)
-    return found[tuple(slice(0, n) for n in found.shape)]
+    array = open_array(path, name)
+    return array[tuple(slice(0, n) for n in array.shape)]
 
 
 def tiny_npy(data: bytes) -> np.ndarray:
@@ -310,18 +310,18 @@ def _place(path: Path, keep: str) -> None:
 def _loaded(path: Path) -> np.ndarray:
     _place(path, "manifest.json")
     world = _checkpoint()[1]
-    found = checkpoint.load(path.parent, world)
-    if set(found) != {"x"}:  # another name for the same array
-        raise InputError(f"{path} holds {set(found)}")
-    return found["x"].full()
+    tensors = checkpoint.load(path.parent, world)
+    if set(tensors) != {"x"}:  # another name for the same array
+        raise InputError(f"{path} holds {set(tensors)}")
+    return tensors["x"].full()
 
 
 def _tiny_manifest(data: bytes) -> np.ndarray:
     """Put together from its shards."""
-    found = json.loads(data)
-    out = np.zeros(found["tensors"]["x"]["shape"], np.float32)
-    for shard in found["tensors"]["x"]["shards"]:
-        raw = _checkpoint()[0][f"{found['data']}/{shard['file']}"]
+    manifest = json.loads(data)
+    out = np.zeros(manifest["tensors"]["x"]["shape"], np.float32)
+    for shard in manifest["tensors"]["x"]["shards"]:
+        raw = _checkpoint()[0][f"{manifest['data']}/{shard['file']}"]
         out[tuple(slice(a, b) for a, b in shard["bounds"])] = tiny_safetensors(raw)
     return out
 
@@ -389,21 +389,21 @@ READERS = (
 )  # fmt: skip
 
 
-def same(reader: Reader, found: Any, data: bytes) -> bool:
+def same(reader: Reader, value: Any, data: bytes) -> bool:
     """Whether the small parser reads the same."""
     expected = reader.tiny(data)
     if isinstance(expected, np.ndarray):
         native = expected.astype(expected.dtype.newbyteorder("="))
         return (
-            found.shape == native.shape
-            and found.dtype == native.dtype
-            and found.tobytes() == native.tobytes()
+            value.shape == native.shape
+            and value.dtype == native.dtype
+            and value.tobytes() == native.tobytes()
         )
     if reader.name == "ring.goal":
-        return {k: len(re.findall(rf"\b{k} \d", found)) for k in expected} == expected
+        return {k: len(re.findall(rf"\b{k} \d", value)) for k in expected} == expected
     if reader.name == "machine.json":
-        return all(float(found[k]) == float(v) for k, v in expected.items())
-    return (expected is None and reader.name in ("tuning.json", "selection.json")) or found == expected
+        return all(float(value[k]) == float(v) for k, v in expected.items())
+    return (expected is None and reader.name in ("tuning.json", "selection.json")) or value == expected
 
 
 class Tally(NamedTuple):
@@ -422,7 +422,7 @@ def fuzz(reader: Reader, count: int, folder: Path, seed: int = 0, stop: int = 10
         data = damaged(random.Random(number), good, reader)
         path.write_bytes(data)
         try:
-            found = reader.read(path)
+            value = reader.read(path)
         except InputError as error:
             refused += 1
             if "\n" in str(error) or path.parent.name not in str(error):
@@ -438,7 +438,7 @@ def fuzz(reader: Reader, count: int, folder: Path, seed: int = 0, stop: int = 10
         else:
             read += 1
             try:
-                if not same(reader, found, data):
+                if not same(reader, value, data):
                     wrong.append(f"{reader.name} {number}: another value: {data[:300]!r}")
             except (ValueError, KeyError, TypeError, IndexError, zlib.error, zipfile.BadZipFile) as error:
                 wrong.append(

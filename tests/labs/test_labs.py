@@ -52,9 +52,9 @@ def test_a_script_says_in_short_lines_what_the_notebook_says(of):
 
 @pytest.mark.parametrize("of, task, wrong", WRONG, ids=called)
 def test_a_typical_wrong_answer_gets_the_sentence_meant_for_it(of, task, wrong):
-    found = score(of, task, names(of, task, wrong.code))
-    assert found.mistake == wrong.sentence
-    assert found.points < task.points
+    grade = score(of, task, names(of, task, wrong.code))
+    assert grade.mistake == wrong.sentence
+    assert grade.points < task.points
 
 
 @pytest.mark.parametrize("of, task", TASKS, ids=called)
@@ -69,15 +69,15 @@ def test_the_type_of_a_number_costs_no_points(of, task):
 
     function = solved[task.name]
     if not inspect.isgeneratorfunction(function):
-        answer = functools.wraps(function)(lambda *given, **named: converted(function(*given, **named)))
+        answer = functools.wraps(function)(lambda *arguments, **named: converted(function(*arguments, **named)))
         assert score(of, task, lambda: {**solved, task.name: answer}).points == task.points
 
 
 @pytest.mark.parametrize("of, task", TASKS, ids=called)
 def test_what_students_begin_with_earns_nothing(of, task):
-    found = score(of, task, names(of, task, task.starter))
-    assert found.points == 0
-    assert found.mistake.startswith("not written yet") or "NotImplementedError" not in task.starter
+    grade = score(of, task, names(of, task, task.starter))
+    assert grade.points == 0
+    assert grade.mistake.startswith("not written yet") or "NotImplementedError" not in task.starter
 
 
 @pytest.mark.parametrize("of", LABS, ids=called)
@@ -265,8 +265,8 @@ def test_on_ranks(of):
     for task in of.tasks:
         assert score(of, task, names(of, task, task.solution)).mistake is None
         for wrong in task.wrong:
-            found = score(of, task, names(of, task, wrong.code))
-            assert found.mistake == wrong.sentence and found.points < task.points
+            grade = score(of, task, names(of, task, wrong.code))
+            assert grade.mistake == wrong.sentence and grade.points < task.points
 
 
 def test_a_script_on_ranks(launcher, tmp_path):

@@ -145,8 +145,8 @@ def test_rounds_are_asked_for_once() -> None:
         yield [send((rank + 1) % size, 0)] * times[rank]
 
     rounds = Rounds(f)
-    made = make_schedule(from_function(foreign(lambda *question: rounds(list(question)))), 3)
-    first, second = RoundTable(made).rounds, RoundTable(made).rounds
+    schedule = make_schedule(from_function(foreign(lambda *question: rounds(list(question)))), 3)
+    first, second = RoundTable(schedule).rounds, RoundTable(schedule).rounds
     assert first == second and set(times.values()) == {1}
 
 
@@ -192,7 +192,7 @@ def test_what_is_no_move_is_said() -> None:
     rounds = Rounds(f)
     there = make_schedule(from_function(f), 2)
     here = make_schedule(from_function(foreign(lambda *question: rounds(list(question)))), 2)
-    texts = [[str(one) for one in verify(made).findings] for made in (there, here)]
+    texts = [[str(one) for one in verify(schedule).findings] for schedule in (there, here)]
     assert texts[0] == texts[1] and len(texts[0]) == 3
 
 

@@ -110,12 +110,12 @@ def test_the_doctor_answers_in_json():
         env={**os.environ, "OPENBLAS_CORETYPE": "Haswell"},
     )
     told = json.loads(result.stdout)
-    found = {finding["about"]: finding for finding in told["findings"]}
+    findings = {finding["about"]: finding for finding in told["findings"]}
     assert result.returncode == (0 if told["ok"] else 1)
-    assert found["OPENBLAS_CORETYPE"]["state"] == "warning"
+    assert findings["OPENBLAS_CORETYPE"]["state"] == "warning"
     if told["ok"]:
-        assert found["trial on 2 ranks"]["state"] == "ok"
-        assert found["MPI threads"]["found"] == "multiple"
+        assert findings["trial on 2 ranks"]["state"] == "ok"
+        assert findings["MPI threads"]["found"] == "multiple"
 
 
 def test_the_doctor_sees_crowded_ranks(monkeypatch):

@@ -30,15 +30,15 @@ time.sleep(600)
 
 def processes_with(word: str) -> dict[int, str]:
     """The processes that have a word in their command line, and their command lines."""
-    found = {}
+    commands = {}
     for place in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             line = place.read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except OSError:
             continue
         if word in line and int(place.parent.name) != os.getpid():
-            found[int(place.parent.name)] = line
-    return found
+            commands[int(place.parent.name)] = line
+    return commands
 
 
 def variable(process: int, name: str) -> str:
@@ -49,11 +49,11 @@ def variable(process: int, name: str) -> str:
 
 def segments(word: str) -> set[Path]:
     """The shared memory of a job: files that its ranks have mapped."""
-    found = set()
+    paths = set()
     for process in processes_with(word):
         lines = Path(f"/proc/{process}/maps").read_text().splitlines()
-        found |= {Path(line.split()[-1]) for line in lines if f" {nurse.SHARED}/" in line}
-    return {path for path in found if path.exists()}
+        paths |= {Path(line.split()[-1]) for line in lines if f" {nurse.SHARED}/" in line}
+    return {path for path in paths if path.exists()}
 
 
 @pytest.fixture

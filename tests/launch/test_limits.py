@@ -267,19 +267,19 @@ RUNS_CODE = {"eval", "exec", "compile", "execfile", "exec_module", "run_path", "
 
 def test_no_text_is_run_as_code() -> None:
     """Neither text of the command line nor of files is evaluated, unpickled or given to a shell."""
-    package, found = Path(__file__).parents[2] / "spmdsim", set()
+    package, uses = Path(__file__).parents[2] / "spmdsim", set()
     for path in package.rglob("*.py"):
         place = path.relative_to(package).as_posix()
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.keyword) and node.arg in ("shell", "allow_pickle"):
-                found.add((place, node.arg))
+                uses.add((place, node.arg))
             if not isinstance(node, ast.Call):
                 continue
             function = node.func
             owner = ast.unparse(function.value) if isinstance(function, ast.Attribute) else ""
             name = function.attr if owner else getattr(function, "id", "")
             if name in RUNS_CODE and owner not in ("json", "topology") and not (name == "compile" and owner):
-                found.add((place, name))
+                uses.add((place, name))
             if name in ("load", "loads") and owner in ("pickle", "marshal", "np", "numpy", "shelve", "yaml"):
-                found.add((place, name))
-    assert found == set(ALLOWED)
+                uses.add((place, name))
+    assert uses == set(ALLOWED)

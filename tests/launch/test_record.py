@@ -63,9 +63,9 @@ def command(case: str, name: str = "calls.json") -> list[object]:
     return ["-m", "spmdsim", "launch", "-n", 3, "--record", name, "program.py", case]
 
 
-def last(found: dict) -> dict[int, int]:
+def last(timeline: dict) -> dict[int, int]:
     """The number of each rank's last call, as a reader of the timeline sees it."""
-    calls = [event["args"] for event in slices_of(found)]
+    calls = [event["args"] for event in slices_of(timeline)]
     assert all(len(call["group"]) == 3 for call in calls)
     return {rank: max(call["number"] for call in calls if call["rank"] == rank) for rank in range(3)}
 
@@ -75,9 +75,9 @@ def test_a_stop_writes_what_all_ranks_called(job, case):
     result = run_python(*command(case), cwd=job)
     assert result.returncode != 0
     assert result.stderr.count(f"what the ranks called last is in {job / 'calls.json'}\n") == 1, result.stderr
-    found = json.loads((job / "calls.json").read_text())
-    calls = [event["args"] for event in found["traceEvents"] if event["ph"] == "X"]
-    ends, why = last(found), found["otherData"]["reason"]
+    timeline = json.loads((job / "calls.json").read_text())
+    calls = [event["args"] for event in timeline["traceEvents"] if event["ph"] == "X"]
+    ends, why = last(timeline), timeline["otherData"]["reason"]
     assert {
         "raises": "ValueError: no",
         "killed": "rank 1 is not running any more",
@@ -86,15 +86,17 @@ def test_a_stop_writes_what_all_ranks_called(job, case):
     }[case] in why, why
     if case == "differs":
         wrong = next(c["number"] for c in calls if c["rank"] == 1 and "float64" in c["words"])
-        assert f">  {wrong} " in table([found]) and f"first difference: call {wrong}\n" in table([found])
+        assert f">  {wrong} " in table([timeline]) and f"first difference: call {wrong}\n" in table(
+            [timeline]
+        )
     else:
         assert ends[1] == ends[0] - 1 == ends[2] - 1
         assert sum(not call["end"] for call in calls) == 2
-        assert f"call {ends[0]}: rank 1 did not come\n" in table([found])
+        assert f"call {ends[0]}: rank 1 did not come\n" in table([timeline])
     assert all(sum(c["rank"] == rank for c in calls) == 256 for rank in range(3))
     assert all("program.py:" in call["line"] for call in calls if "all_reduce" in call["words"])
     shown = run_python("-m", "spmdsim", "calls", "calls.json", cwd=job)
-    assert shown.stdout == table([found]) + "\n" and shown.returncode == 0
+    assert shown.stdout == table([timeline]) + "\n" and shown.returncode == 0
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ def document(capsys, *arguments):
 
 
 def test_mindspore_json(capsys):
-    found = document(
+    report = document(
         capsys,
         *[
             "--device-matrix",
@@ -42,14 +42,14 @@ def test_mindspore_json(capsys):
             "1,2,1,2,2",
         ],
     )
-    assert list(found) == KEYS
-    assert found["device_matrix"] == [2, 1, 2, 2, 1] and found["alias_name"] == list("abcde")
-    assert found["tensor_map"] == [3, 1, 0, 2, 4] and found["rank_list"] == list(range(8))
-    assert found["shape"] == [1, 2, 1, 2, 2]
-    assert found["placements"] == ["S(4)", "S(0)", "S(3)", "S(1)", "S(2)"]
-    assert [list(rank) for rank in found["ranks"]] == [RANK_KEYS] * 8
-    assert [rank["shard_number"] for rank in found["ranks"]] == [0, 4, 2, 6, 1, 5, 3, 7]
-    assert found["ranks"][5] == {
+    assert list(report) == KEYS
+    assert report["device_matrix"] == [2, 1, 2, 2, 1] and report["alias_name"] == list("abcde")
+    assert report["tensor_map"] == [3, 1, 0, 2, 4] and report["rank_list"] == list(range(8))
+    assert report["shape"] == [1, 2, 1, 2, 2]
+    assert report["placements"] == ["S(4)", "S(0)", "S(3)", "S(1)", "S(2)"]
+    assert [list(rank) for rank in report["ranks"]] == [RANK_KEYS] * 8
+    assert [rank["shard_number"] for rank in report["ranks"]] == [0, 4, 2, 6, 1, 5, 3, 7]
+    assert report["ranks"][5] == {
         "rank": 5,
         "coords": [1, 0, 0, 1, 0],
         "shard_number": 5,
@@ -70,8 +70,8 @@ def test_tuples_rank_order_and_tuple_order(capsys):
         "--shape",
         "32,784",
     ]
-    found = document(capsys, *base)
-    assert found["tensor_map"] == [0, [1, 2]] and found["ranks"][2]["slice"] == [[0, 16], [392, 588]]
+    report = document(capsys, *base)
+    assert report["tensor_map"] == [0, [1, 2]] and report["ranks"][2]["slice"] == [[0, 16], [392, 588]]
     meshed = document(capsys, *base, "--tuple-order", "mesh")
     assert meshed["tensor_map"] == [0, [2, 1]] and meshed["ranks"][2]["slice"] == [[0, 16], [196, 392]]
     moved = document(capsys, *base, "--ranks-order", "7,6,5,4,3,2,1,0")
@@ -82,43 +82,43 @@ def test_tuples_rank_order_and_tuple_order(capsys):
 
 @pytest.mark.parametrize("repeat", ["right", "left"])
 def test_operator_json(capsys, repeat):
-    found = document(capsys, *MATMUL, "--shard", "((2,4),(4,1))", "-n", "16", "--repeat", repeat)
-    assert list(found) == ["inputs", "outputs", "collectives"]
-    x, w = found["inputs"]
+    report = document(capsys, *MATMUL, "--shard", "((2,4),(4,1))", "-n", "16", "--repeat", repeat)
+    assert list(report) == ["inputs", "outputs", "collectives"]
+    x, w = report["inputs"]
     assert x["device_matrix"] == ([2, 4, 1, 2] if repeat == "right" else [2, 2, 4, 1])
     assert (x["tensor_map"], w["tensor_map"]) == (([3, 2], [2, 1]) if repeat == "right" else ([2, 1], [1, 0]))
     assert x["ranks"][0]["local_shape"] == [16, 196] and w["ranks"][0]["local_shape"] == [196, 512]
     numbers = [rank["shard_number"] for rank in x["ranks"]]
     assert numbers == ([n // 2 for n in range(16)] if repeat == "right" else [*range(8), *range(8)])
-    collective, gather = found["collectives"]  # ranks that repeat the work help to reduce
+    collective, gather = report["collectives"]  # ranks that repeat the work help to reduce
     assert collective["collective"] == "reduce_scatter" and collective["axes"] == ["k"]
     assert gather["collective"] == "all_gather"
     assert len(collective["groups"]) == 4 and collective["groups"][0] == (
         [0, 2, 4, 6] if repeat == "right" else [0, 1, 2, 3]
     )
-    assert found["outputs"][0]["ranks"][0]["local_shape"] == [16, 512]
+    assert report["outputs"][0]["ranks"][0]["local_shape"] == [16, 512]
 
 
 def test_operator_on_ranks_in_another_order(capsys):
-    found = document(capsys, *MATMUL, "--shard", "((2,2),(2,1))", "--ranks-order", "3,2,1,0")
-    assert found["inputs"][0]["rank_list"] == [3, 2, 1, 0]
-    assert found["collectives"][0]["groups"] == [[3, 2], [1, 0]]
+    report = document(capsys, *MATMUL, "--shard", "((2,2),(2,1))", "--ranks-order", "3,2,1,0")
+    assert report["inputs"][0]["rank_list"] == [3, 2, 1, 0]
+    assert report["collectives"][0]["groups"] == [[3, 2], [1, 0]]
 
 
 def test_out_shard_turns_all_reduce_into_reduce_scatter(capsys):
-    found = document(capsys, *MATMUL, "--shard", "((2,4),(4,1))", "-n", "8", "--out-shard", "(8,1)")
-    assert [c["collective"] for c in found["collectives"]] == ["reduce_scatter"]
-    assert found["outputs"][0]["tensor_map"][0] == [2, 1]
-    assert [rank["slice"][0] for rank in found["outputs"][0]["ranks"]] == [
+    report = document(capsys, *MATMUL, "--shard", "((2,4),(4,1))", "-n", "8", "--out-shard", "(8,1)")
+    assert [c["collective"] for c in report["collectives"]] == ["reduce_scatter"]
+    assert report["outputs"][0]["tensor_map"][0] == [2, 1]
+    assert [rank["slice"][0] for rank in report["outputs"][0]["ranks"]] == [
         [4 * i, 4 * i + 4] for i in range(8)
     ]
 
 
 def test_operator_with_layouts(capsys):
     mesh = ["--device-matrix", "2,2,2", "--alias", "dp,sp,mp"]
-    found = document(capsys, *MATMUL, *mesh, "--in-layouts", "mp,(sp,dp)", "(sp,dp),None")
-    assert found["inputs"][0]["tensor_map"] == [0, [1, 2]] and found["outputs"][0]["tensor_map"] == [0, -1]
-    assert found["collectives"][0]["groups"] == [[0, 2, 4, 6], [1, 3, 5, 7]]
+    report = document(capsys, *MATMUL, *mesh, "--in-layouts", "mp,(sp,dp)", "(sp,dp),None")
+    assert report["inputs"][0]["tensor_map"] == [0, [1, 2]] and report["outputs"][0]["tensor_map"] == [0, -1]
+    assert report["collectives"][0]["groups"] == [[0, 2, 4, 6], [1, 3, 5, 7]]
     own = document(
         capsys, *MATMUL, "--in-layouts", "a=2,b=2: a,b", "a=2,b=2: b,None", "--out-layout", "a=2,b=2: (a,b),-"
     )
@@ -136,15 +136,15 @@ def test_transposed_operator(capsys):
         "--attr",
         "transpose_b=True",
     ]
-    found = document(capsys, *arguments)
-    assert found["inputs"][1]["tensor_map"] == [0, 1] and found["outputs"][0]["shape"] == [8, 32]
+    report = document(capsys, *arguments)
+    assert report["inputs"][1]["tensor_map"] == [0, 1] and report["outputs"][0]["shape"] == [8, 32]
 
 
 def test_oneflow_json(capsys):
-    found = document(capsys, "--placement", "[[0,1],[2,3]]", "--sbp", "(B,S(0))", "--shape", "4,8")
-    assert found["placements"] == ["R", "S(0)"] and found["device_matrix"] == [2, 2]
-    assert [rank["slice"][0] for rank in found["ranks"]] == [[0, 2], [2, 4], [0, 2], [2, 4]]
-    assert [rank["replicas"] for rank in found["ranks"]] == [[0, 2], [1, 3], [0, 2], [1, 3]]
+    report = document(capsys, "--placement", "[[0,1],[2,3]]", "--sbp", "(B,S(0))", "--shape", "4,8")
+    assert report["placements"] == ["R", "S(0)"] and report["device_matrix"] == [2, 2]
+    assert [rank["slice"][0] for rank in report["ranks"]] == [[0, 2], [2, 4], [0, 2], [2, 4]]
+    assert [rank["replicas"] for rank in report["ranks"]] == [[0, 2], [1, 3], [0, 2], [1, 3]]
     kept, as_oneflow = (
         document(capsys, "--placement", "[0,2,1,3]", "--sbp", "S(0)", "--shape", "4,8", *more)
         for more in ([], ["--sort-ranks"])
@@ -153,10 +153,12 @@ def test_oneflow_json(capsys):
 
 
 def test_paddle_json(capsys):
-    found = document(capsys, *["--split", "embedding", "--size", "8,8", "--partitions", "2", "--padding-row"])
-    assert [rank["weight_shape"] for rank in found["split"]["ranks"]] == [[5, 8], [5, 8]]
-    assert [rank["part"] for rank in found["split"]["ranks"]] == [[0, 4], [4, 8]]
-    assert [rank["padding_index"] for rank in found["split"]["ranks"]] == [4, 4]
+    report = document(
+        capsys, *["--split", "embedding", "--size", "8,8", "--partitions", "2", "--padding-row"]
+    )
+    assert [rank["weight_shape"] for rank in report["split"]["ranks"]] == [[5, 8], [5, 8]]
+    assert [rank["part"] for rank in report["split"]["ranks"]] == [[0, 4], [4, 8]]
+    assert [rank["padding_index"] for rank in report["split"]["ranks"]] == [4, 4]
     column = document(capsys, *["--split", "linear", "--size", "8,8", "--axis", "1", "--partitions", "4"])
     assert [c["collective"] for c in column["collectives"]] == ["all_gather"]
     assert column["inputs"][0]["ranks"][1]["slice"] == [[0, 8], [2, 4]]
@@ -167,11 +169,11 @@ def test_paddle_json(capsys):
 
 
 def test_any_mesh_uneven_and_chosen_ranks(capsys):
-    found = document(
+    report = document(
         capsys, *["--mesh", "dp=2,tp=4", "--dims", "dp,tp", "--shape", "5,10", "--rank", "7", "--rank", "0"]
     )
-    assert [rank["rank"] for rank in found["ranks"]] == [7, 0]
-    assert found["ranks"][0]["slice"] == [[3, 5], [8, 10]] and found["ranks"][1]["local_shape"] == [3, 3]
+    assert [rank["rank"] for rank in report["ranks"]] == [7, 0]
+    assert report["ranks"][0]["slice"] == [[3, 5], [8, 10]] and report["ranks"][1]["local_shape"] == [3, 3]
     bare = document(capsys, "--mesh", "dp=2", "--dims", "dp")
     assert bare["shape"] is None and bare["ranks"][1]["slice"] is None
 

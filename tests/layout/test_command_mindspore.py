@@ -52,11 +52,11 @@ VIRTUAL = "--device-matrix 2,2,2 --alias dp,sp,interleaved_parallel --in-layouts
 )
 def test_operators_as_mindspore_calls_them(command, wanted, capsys):
     assert main(["layout", *command.split(), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert {key: found["mindspore"][key] for key in wanted} == wanted
-    assert len(found["collectives"]) == len(found["mindspore"]["forward"])
-    slices = [entry["ranks"][0]["local_shape"] for entry in found["outputs"]]
-    assert slices == found["mindspore"]["output_slices"]
+    report = json.loads(capsys.readouterr().out)
+    assert {key: report["mindspore"][key] for key in wanted} == wanted
+    assert len(report["collectives"]) == len(report["mindspore"]["forward"])
+    slices = [entry["ranks"][0]["local_shape"] for entry in report["outputs"]]
+    assert slices == report["mindspore"]["output_slices"]
     assert main(["layout", *command.split()]) == 0
     assert "virtual div" in capsys.readouterr().out
 
@@ -95,7 +95,7 @@ def test_virtual_ranks_of_devices(capsys):
     ]
     command += ["--tensor-map", "(dp,interleaved_parallel),sp"]
     assert main([*command, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert (found["devices"], found["micro_shards"]) == (4, 2) and len(found["ranks"]) == 8
+    report = json.loads(capsys.readouterr().out)
+    assert (report["devices"], report["micro_shards"]) == (4, 2) and len(report["ranks"]) == 8
     assert main(command) == 0
     assert "4 devices play 2 of these (virtual) ranks each: rank = device * 2 + i" in capsys.readouterr().out

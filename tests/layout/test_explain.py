@@ -22,9 +22,9 @@ def test_the_three_steps_end_at_the_shard_number(case):
     for row in derivation.rows:
         assert row.number == layout.mesh.coords(row.rank)
         assert row.shard_number == layout.shard_index(row.rank)
-        found = placed(layout, shape, row.rank)
-        assert (found.shard_number, found.replicas) == (row.shard_number, row.replicas)
-        assert found.local_shape == layout.local_shape(shape, row.rank)
+        placement = placed(layout, shape, row.rank)
+        assert (placement.shard_number, placement.replicas) == (row.shard_number, row.replicas)
+        assert placement.local_shape == layout.local_shape(shape, row.rank)
     used = {*derivation.adjusted_axes, *derivation.dropped_axes}
     assert used == set(layout.mesh.axes)
 

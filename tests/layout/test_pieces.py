@@ -32,13 +32,13 @@ def dealt(size: int, parts: int) -> list[int]:
 @pytest.mark.parametrize("parts", [(1,), (2,), (5,), (3, 2), (2, 4, 3)])
 def test_every_element_is_dealt_to_one_place(parts):
     for size in range(30):
-        found = homes(size, [(f"a{k}", p) for k, p in enumerate(parts)])
+        tables = homes(size, [(f"a{k}", p) for k, p in enumerate(parts)])
         blocks = [list(range(size))]
         for level, count in enumerate(parts):
             deeper = []
             for block in blocks:
                 places = dealt(len(block), count)
-                np.testing.assert_array_equal(found[f"a{level}"][block], places)
+                np.testing.assert_array_equal(tables[f"a{level}"][block], places)
                 deeper += [[e for e, at in zip(block, places) if at == place] for place in range(count)]
             blocks = deeper
 
@@ -96,7 +96,9 @@ def test_lost_and_swapped_rows_are_wrong(mutation, monkeypatch):
 
 def test_a_rank_that_holds_nothing_of_its_rows_is_wrong(monkeypatch):
     bounds = Layout.bounds
-    monkeypatch.setattr(Layout, "bounds", lambda *given: ((0, 0),) if given[2] == 1 else bounds(*given))
+    monkeypatch.setattr(
+        Layout, "bounds", lambda *arguments: ((0, 0),) if arguments[2] == 1 else bounds(*arguments)
+    )
     told = misplaced(Mesh((2,), ("x",))("x"), (4,), range(2))
     assert told.startswith("rank 1 holds 0:0 of dim 0 of (4,), but by the definition")
 

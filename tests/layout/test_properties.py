@@ -131,11 +131,11 @@ def test_from_placements_and_back(mesh, ndim, data):
 @given(layouts(partial=False))
 def test_to_dict_says_the_same_layout(case):
     layout, shape = case
-    found = layout.to_dict()
-    axes = tuple(reversed(found["alias_name"]))
-    numbers = [n if isinstance(n, tuple) else (n,) for n in found["tensor_map"]]
+    fields = layout.to_dict()
+    axes = tuple(reversed(fields["alias_name"]))
+    numbers = [n if isinstance(n, tuple) else (n,) for n in fields["tensor_map"]]
     dims = [tuple(axes[k] for k in entry if k != -1) for entry in numbers]
-    again = Layout(Mesh(found["device_matrix"], found["alias_name"], found["rank_list"]), dims)
+    again = Layout(Mesh(fields["device_matrix"], fields["alias_name"], fields["rank_list"]), dims)
     assert again == layout and hash(again) == hash(layout)
     assert all(again.bounds(shape, r) == layout.bounds(shape, r) for r in layout.mesh.rank_list)
 
@@ -156,14 +156,14 @@ def test_groups_differ_only_on_their_axes(mesh, data):
 
 @pytest.mark.parametrize("case", cases("layouts_oneflow_paddle", "balanced_split"))
 def test_published_balanced_splits(case):
-    found = [split_block(0, case["total"], case["parts"], i) for i in range(case["parts"])]
-    assert [[start, start + size] for start, size in found] == case["ranges"]
+    pieces = [split_block(0, case["total"], case["parts"], i) for i in range(case["parts"])]
+    assert [[start, start + size] for start, size in pieces] == case["ranges"]
 
 
 @pytest.mark.parametrize("case", cases("layouts_peers", "uneven_local_shapes_heat"))
 def test_published_chunks(case):
-    found = [list(split_block(0, case["n"], case["ranks"], i)) for i in range(case["ranks"])]
-    assert found == case["chunks"]
+    chunks = [list(split_block(0, case["n"], case["ranks"], i)) for i in range(case["ranks"])]
+    assert chunks == case["chunks"]
 
 
 @pytest.mark.parametrize("case", cases("layouts_oneflow_paddle", "mesh_subgroup"))

@@ -13,7 +13,7 @@ from spmdsim.errors import RuleError
 from spmdsim.redistribution.guard import GatheringWarning
 from spmdsim.trace import record
 from spmdsim.worlds import LockStep, ShapeOnly
-from tests.ops.test_scans import given, layouts
+from tests.ops.test_scans import layouts, tensor_of
 from tests.ops.test_strategies import MESHES
 
 pytestmark = pytest.mark.filterwarnings("ignore::spmdsim.redistribution.guard.GatheringWarning")
@@ -43,8 +43,8 @@ def slopes(reference, operands, dys, grads, seed=7) -> None:
         results = results if isinstance(results, tuple) else (results,)
         ends.append(sum((np.conj(dy) * y).real.sum() for dy, y in zip(dys, results) if dy is not None))
     wanted = (ends[0] - ends[1]) / 2e-6
-    found = sum((np.conj(g.full()) * d).real.sum() for g, d in zip(grads, along))
-    assert found == pytest.approx(wanted, rel=1e-5, abs=1e-6)
+    slope = sum((np.conj(g.full()) * d).real.sum() for g, d in zip(grads, along))
+    assert slope == pytest.approx(wanted, rel=1e-5, abs=1e-6)
 
 
 def backward(results, dys, world) -> None:
@@ -74,7 +74,7 @@ def test_tall_matrices_are_factored_where_they_are(world, dtype):
         x = normal(*shape, dtype=dtype)
         close = {"rtol": 1e-4 if dtype == "f4" else 1e-10, "atol": 1e-5 if dtype == "f4" else 1e-12}
         for layout in layouts(world.size):
-            t = given(x, layout, world)
+            t = tensor_of(x, layout, world)
             q, r = linalg.qr(t)
             wanted = q_and_r(x)
             np.testing.assert_allclose(q.full(), wanted[0], **close)
@@ -105,18 +105,18 @@ def test_only_triangles_are_gathered(world):
     size, mesh = world.size, Mesh((world.size,), ("x",))
     x = normal(64, 6)
     with record() as trace:
-        q, r = linalg.qr(given(x, mesh("x", None), world))
+        q, r = linalg.qr(tensor_of(x, mesh("x", None), world))
     assert trace.counts() == {"all_gather": 1}
     assert set(trace.collectives[0].planned) == {(size - 1) * 36 * 8}
     assert q.layout == mesh("x", None) and r.layout == mesh(None, None)
     with record() as predicted:
-        linalg.qr(given(x, mesh("x", None), ShapeOnly(size)))
+        linalg.qr(tensor_of(x, mesh("x", None), ShapeOnly(size)))
     assert predicted.collectives[0].step == trace.collectives[0].step
     with record() as trace:
-        u, _, _ = linalg.svd(given(x, mesh("x", None), world), full_matrices=False)
+        u, _, _ = linalg.svd(tensor_of(x, mesh("x", None), world), full_matrices=False)
     assert trace.counts() == {"all_gather": 1} and u.layout == mesh("x", None)
     with record() as trace:
-        linalg.cholesky(given(positive(16), mesh("x", None), world))
+        linalg.cholesky(tensor_of(positive(16), mesh("x", None), world))
     assert trace.counts() == {"all_gather": size}
     assert sum(event.planned[0] for event in trace.collectives) == 8 * 16 * 16 * (size - 1) // size
 
@@ -129,15 +129,15 @@ def test_cholesky_by_panels(world, dtype):
         junk = x + np.triu(normal(n, n), 1)
         for layout in layouts(world.size):
             np.testing.assert_allclose(
-                linalg.cholesky(given(junk, layout.reduced, world)).full(),
+                linalg.cholesky(tensor_of(junk, layout.reduced, world)).full(),
                 np.linalg.cholesky(x),
                 rtol=1e-9,
                 atol=1e-12,
             )
-            got = linalg.cholesky(given(x, layout, world), upper=True).full()
-            np.testing.assert_allclose(got, np.linalg.cholesky(x).conj().T, rtol=1e-9, atol=1e-12)
+            factor = linalg.cholesky(tensor_of(x, layout, world), upper=True).full()
+            np.testing.assert_allclose(factor, np.linalg.cholesky(x).conj().T, rtol=1e-9, atol=1e-12)
             assert (
-                linalg.cholesky(given(x, layout.reduced, world)).layout.split_axes
+                linalg.cholesky(tensor_of(x, layout.reduced, world)).layout.split_axes
                 == layout.reduced.split_axes
             )
 
@@ -149,12 +149,12 @@ def test_whole_matrices_batches_and_right_sides(world, dtype):
     h = x + np.conj(np.swapaxes(x, -1, -2))
     close = {"rtol": 1e-9, "atol": 1e-10}
     for layout in layouts(world.size, 3):
-        t, u, v = given(x, layout, world), given(b, layout, world), given(h, layout, world)
+        t, u, v = tensor_of(x, layout, world), tensor_of(b, layout, world), tensor_of(h, layout, world)
         np.testing.assert_allclose(linalg.inv(t).full(), np.linalg.inv(x), **close)
         np.testing.assert_allclose(linalg.det(t).full(), np.linalg.det(x), **close)
-        for got, wanted in zip(linalg.slogdet(t), np.linalg.slogdet(x)):
-            np.testing.assert_allclose(got.full(), wanted, **close)
-            assert got.dtype == wanted.dtype
+        for part, wanted in zip(linalg.slogdet(t), np.linalg.slogdet(x)):
+            np.testing.assert_allclose(part.full(), wanted, **close)
+            assert part.dtype == wanted.dtype
         np.testing.assert_allclose(linalg.solve(t, u).full(), np.linalg.solve(x, b), **close)
         np.testing.assert_allclose(linalg.eigvalsh(v).full(), np.linalg.eigvalsh(h), **close)
         values, vectors = linalg.eigh(v)
@@ -168,7 +168,7 @@ def test_whole_matrices_batches_and_right_sides(world, dtype):
         np.testing.assert_array_equal(linalg.matrix_power(t, 0).full(), np.linalg.matrix_power(x, 0))
     for layout in layouts(world.size, 1):
         one = linalg.solve(
-            given(x[0], Layout.replicated(layout.mesh, 2), world), given(b[0, :, 0], layout, world)
+            tensor_of(x[0], Layout.replicated(layout.mesh, 2), world), tensor_of(b[0, :, 0], layout, world)
         )
         np.testing.assert_allclose(one.full(), np.linalg.solve(x[0], b[0, :, 0]), **close)
 
@@ -183,20 +183,20 @@ def test_systems_are_solved_where_the_rows_are(world, dtype):
         x, b = normal(n, n, dtype=dtype), normal(n, 6, seed=1, dtype=dtype)
         x[0, 0] = 0
         for layout in layouts(world.size):
-            t, u = given(x, layout, world), given(b, layout, world)
+            t, u = tensor_of(x, layout, world), tensor_of(b, layout, world)
             np.testing.assert_allclose(linalg.solve(t, u).full(), np.linalg.solve(x, b), **close)
             np.testing.assert_allclose(linalg.solve(t, b[:, 0]).full(), np.linalg.solve(x, b[:, 0]), **close)
             np.testing.assert_allclose(linalg.inv(t).full(), np.linalg.inv(x), **close)
     if world.size == 8 and dtype == "f8":
         mesh = Mesh((8,), ("x",))
         t, u = (
-            given(normal(32, 32), mesh("x", None), world),
-            given(normal(32, 1, seed=1), mesh("x", None), world),
+            tensor_of(normal(32, 32), mesh("x", None), world),
+            tensor_of(normal(32, 1, seed=1), mesh("x", None), world),
         )
         with record() as trace:
             y = linalg.solve(t, u)
         assert trace.counts() == {"all_gather": 8, "all_reduce": 24} and y.layout == mesh("x", None)
-        singular = given(np.ones((8, 8)), mesh("x", None), world)
+        singular = tensor_of(np.ones((8, 8)), mesh("x", None), world)
         with pytest.raises(np.linalg.LinAlgError, match="Singular"):
             linalg.solve(singular, np.ones(8))
         with pytest.raises(RuleError, match=r"right sides of shape \(4, 1\) do not fit a matrix of shape"):
@@ -208,26 +208,28 @@ def test_least_squares_and_eigenvalues(world):
     mesh = Mesh((4,), ("x",))
     x, b = normal(11, 3), normal(11, 2, seed=1)
     for matrix, side in ((x, b), (x, b[:, 0]), (x[:, :1] * np.ones(3), b), (x.T, b[:3])):
-        found = linalg.lstsq(given(matrix, mesh("x", None), world), side)
-        for got, wanted in zip(found, np.linalg.lstsq(matrix, side)):
-            assert np.shape(got) == np.shape(wanted)
+        solution = linalg.lstsq(tensor_of(matrix, mesh("x", None), world), side)
+        for part, wanted in zip(solution, np.linalg.lstsq(matrix, side)):
+            assert np.shape(part) == np.shape(wanted)
             np.testing.assert_allclose(
-                np.asarray(getattr(got, "full", lambda got=got: got)()), wanted, atol=1e-10
+                np.asarray(getattr(part, "full", lambda part=part: part)()), wanted, atol=1e-10
             )
     square = normal(5, 5)
-    values, vectors = linalg.eig(given(square, mesh("x", None), world))
+    values, vectors = linalg.eig(tensor_of(square, mesh("x", None), world))
     v = vectors.full()
     np.testing.assert_allclose(square @ v, v * values.full(), atol=1e-10)
-    found = linalg.eigvals(given(square, mesh("x", None), world)).full()
-    np.testing.assert_allclose(np.sort_complex(found), np.sort_complex(np.linalg.eigvals(square)), atol=1e-10)
-    q, r = linalg.qr(given(x, mesh("x", None), world), "complete")
+    eigenvalues = linalg.eigvals(tensor_of(square, mesh("x", None), world)).full()
+    np.testing.assert_allclose(
+        np.sort_complex(eigenvalues), np.sort_complex(np.linalg.eigvals(square)), atol=1e-10
+    )
+    q, r = linalg.qr(tensor_of(x, mesh("x", None), world), "complete")
     np.testing.assert_allclose(q.full().T @ q.full(), np.eye(11), atol=1e-12)
     np.testing.assert_allclose(q.full() @ r.full(), x, atol=1e-12)
     assert (q.shape, r.shape) == ((11, 11), (11, 3))
     with pytest.raises(RuleError, match="qr in the mode 'complete' has no gradient"):
         linalg.qr(Tensor.from_global(x, mesh("x", None), world, requires_grad=True), "complete")
     tolerances = np.array([0.1, 0.9])
-    stack = given(normal(2, 4, 3), mesh("x", None, None), world)
+    stack = tensor_of(normal(2, 4, 3), mesh("x", None, None), world)
     wanted = np.linalg.pinv(normal(2, 4, 3), rtol=tolerances)
     np.testing.assert_allclose(linalg.pinv(stack, rtol=tolerances).full(), wanted, atol=1e-10)
 
@@ -237,11 +239,11 @@ def test_columns_of_right_sides_stay_split(world):
     mesh = Mesh((4,), ("x",))
     with record() as trace:
         y = linalg.solve(
-            given(normal(5, 5), mesh(None, None), world), given(normal(5, 8), mesh(None, "x"), world)
+            tensor_of(normal(5, 5), mesh(None, None), world), tensor_of(normal(5, 8), mesh(None, "x"), world)
         )
     assert trace.counts() == {} and y.layout == mesh(None, "x")
     with record() as trace:
-        linalg.inv(given(normal(8, 3, 3), mesh("x", None, None), world))
+        linalg.inv(tensor_of(normal(8, 3, 3), mesh("x", None, None), world))
     assert trace.counts() == {}
 
 
@@ -249,7 +251,7 @@ def test_columns_of_right_sides_stay_split(world):
 def test_products_and_diagonals(world):
     x, y = normal(6, 4), normal(6, 4, seed=1)
     for layout in layouts(4):
-        t, u = given(x, layout, world), given(y, layout.reduced, world)
+        t, u = tensor_of(x, layout, world), tensor_of(y, layout.reduced, world)
         for offset in (-7, -3, -1, 0, 2, 5):
             np.testing.assert_array_equal(linalg.diagonal(t, offset=offset).full(), np.diagonal(x, offset))
             assert linalg.trace(t, offset=offset).full() == pytest.approx(np.trace(x, offset))
@@ -260,14 +262,14 @@ def test_products_and_diagonals(world):
         np.testing.assert_array_equal(linalg.matrix_transpose(t).full(), x.T)
     z = normal(5, 3, dtype="c16")
     for layout in layouts(4):
-        t = given(z, layout.reduced, world)
+        t = tensor_of(z, layout.reduced, world)
         np.testing.assert_allclose(linalg.cross(t, t + 1).full(), np.cross(z, z + 1))
         np.testing.assert_allclose(linalg.vecdot(t, t).full(), (z.conj() * z).sum(-1))
     for layout in layouts(4, 1):
-        a, b = given(x[:, 0], layout, world), given(y[:, 1], Layout.replicated(layout.mesh, 1), world)
+        a, b = tensor_of(x[:, 0], layout, world), tensor_of(y[:, 1], Layout.replicated(layout.mesh, 1), world)
         np.testing.assert_allclose(linalg.outer(a, b).full(), np.outer(x[:, 0], y[:, 1]))
     with record() as trace:
-        linalg.diagonal(given(normal(8, 8), Mesh((4,), ("x",))("x", None), world))
+        linalg.diagonal(tensor_of(normal(8, 8), Mesh((4,), ("x",))("x", None), world))
     assert trace.counts() == {}
 
 
@@ -275,22 +277,22 @@ def test_products_and_diagonals(world):
 def test_norms(world):
     for x in (normal(6, 4), normal(6, 4, dtype="c16"), np.arange(-8, 16).reshape(6, 4)):
         for layout in layouts(world.size):
-            t = given(x, layout, world)
+            t = tensor_of(x, layout, world)
             for order in (None, "fro", "nuc", 1, -1, 2, -2, np.inf, -np.inf):
                 np.testing.assert_allclose(
                     linalg.norm(t, order).full(), np.linalg.norm(x, order), rtol=1e-7, atol=1e-12
                 )
             for order in (0, 1, 2, 3.5, np.inf, -np.inf):
                 for axis in (0, -1):
-                    got = linalg.norm(t, order, axis, keepdims=True)
-                    np.testing.assert_allclose(got.full(), np.linalg.norm(x, order, axis, keepdims=True))
+                    norm = linalg.norm(t, order, axis, keepdims=True)
+                    np.testing.assert_allclose(norm.full(), np.linalg.norm(x, order, axis, keepdims=True))
             np.testing.assert_allclose(linalg.vector_norm(t).full(), np.linalg.norm(x.ravel()))
             np.testing.assert_allclose(
                 linalg.matrix_norm(t, ord=1, keepdims=True).full(), np.linalg.norm(x, 1, keepdims=True)
             )
         if x.dtype.kind != "i":
             assert linalg.cond(t).full() == pytest.approx(np.linalg.cond(x))
-    low = given(np.outer(np.arange(6.0), np.ones(4)), layouts(world.size)[0], world)
+    low = tensor_of(np.outer(np.arange(6.0), np.ones(4)), layouts(world.size)[0], world)
     assert int(linalg.matrix_rank(low).full()) == 1
 
 
@@ -376,7 +378,7 @@ def test_every_function_forward_and_backward(world, name, mesh):
 def test_a_matrix_that_has_to_be_whole_says_what_is_gathered():
     """Eigenvalues of a split matrix: one warning with the bytes, and the right values."""
     x = positive(8)
-    t = given(x, Mesh((4,), ("x",))("x", None), LockStep(4))
+    t = tensor_of(x, Mesh((4,), ("x",))("x", None), LockStep(4))
     with pytest.warns(GatheringWarning, match=r"eigvalsh .* 384 bytes to a rank"):
         values = linalg.eigvalsh(t)
     np.testing.assert_allclose(values.full(), np.linalg.eigvalsh(x))
@@ -395,7 +397,7 @@ def test_the_standard_s_names_are_there():
 
 @pytest.mark.ranks(2)
 def test_what_is_no_linear_algebra(world):
-    x = given(normal(2, 3), Mesh((2,), ("x",))("x", None), world)
+    x = tensor_of(normal(2, 3), Mesh((2,), ("x",))("x", None), world)
     for function in (linalg.det, linalg.inv, linalg.cholesky, linalg.eigh, linalg.slogdet):
         with pytest.raises(
             RuleError, match=r"takes square matrices \[..., n, n\], but the shape is \(2, 3\)"

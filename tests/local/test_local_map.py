@@ -33,7 +33,7 @@ def values(shape, seed=0):
     return np.random.default_rng(seed).integers(-50, 50, shape).astype(float)
 
 
-def given(array, layout, world, **more):
+def tensor_of(array, layout, world, **more):
     return Tensor.from_global(array, layout, world, **more)
 
 
@@ -50,7 +50,7 @@ def test_uneven_pieces_and_repeated_calls(world):
 
     for n in (7, 2, 7):  # with two rows some ranks have none
         a, v = values((n, 3)), values(3, 1)
-        y = product(given(a, mesh(None, "x"), world), v)
+        y = product(tensor_of(a, mesh(None, "x"), world), v)
         assert y.shape == (n,) and y.layout == mesh("x")
         np.testing.assert_array_equal(y.full(), a @ v)
 
@@ -64,12 +64,12 @@ def test_several_results_of_several_types_and_pending_ones(world):
         return block.sum(axis=1), np.int32(block.size)
 
     call = local_map(both, out_layouts=(mesh("x", partial="y"), mesh(partial={"x": "sum", "y": "sum"})))
-    sums, count = call(given(a, mesh("x", "y"), world))
+    sums, count = call(tensor_of(a, mesh("x", "y"), world))
     assert sums.layout.partial == (("y", "sum"),) and count.dtype == np.int32
     np.testing.assert_array_equal(sums.full(), a.sum(axis=1))
     assert int(count.full()) == a.size
     pending = local_map(lambda block: block.sum(axis=1), out_layouts=mesh("x"), partial="y")
-    np.testing.assert_array_equal(pending(given(a, mesh("x", "y"), world)).full(), a.sum(axis=1))
+    np.testing.assert_array_equal(pending(tensor_of(a, mesh("x", "y"), world)).full(), a.sum(axis=1))
 
 
 @pytest.mark.ranks(4)
@@ -78,21 +78,21 @@ def test_operands_lie_as_they_do_or_are_brought(world):
     a = values((4, 6))
     double = local_map(lambda block: 2 * block)
     with record() as trace:
-        y = double(given(a, mesh("x", "y"), world))
+        y = double(tensor_of(a, mesh("x", "y"), world))
     assert y.layout == mesh("x", "y") and trace.counts() == {} and trace.operators[0].name == "<lambda>"
     np.testing.assert_array_equal(y.full(), 2 * a)
     with record() as trace:
-        local_map(lambda block: 2 * block, in_layouts=mesh("x", None))(given(a, mesh("x", "y"), world))
+        local_map(lambda block: 2 * block, in_layouts=mesh("x", None))(tensor_of(a, mesh("x", "y"), world))
     assert trace.counts() == {"all_gather": 1} and {e.operator for e in trace.collectives} == {"<lambda>"}
     with record() as trace:  # pending sums are added up, as an operator that is not linear needs them
-        double(given(a, mesh("x", None, partial="y"), world))
+        double(tensor_of(a, mesh("x", None, partial="y"), world))
     assert trace.counts() == {"all_reduce": 1}
 
 
 @pytest.mark.ranks(4)
 def test_pieces_that_do_not_fit(world):
     mesh = Mesh((4,), ("x",))
-    x = given(values(8), mesh("x"), world)
+    x = tensor_of(values(8), mesh("x"), world)
     wrong = local_map(lambda a: np.zeros(4 - axis_rank("x") % 2), name="wrong")
     with pytest.raises(
         RuleError, match=r"wrong gave a piece of shape \(3,\) on rank 1, but result 0 of shape \(14,\) has"
@@ -125,13 +125,13 @@ def test_lists_and_dicts_of_tensors_and_what_is_no_tensor(world):
     mesh = Mesh((4,), ("x",))
     a, b = values((8, 2)), values(2, 1)
     x, v = (
-        given(a, mesh("x", None), world, requires_grad=True),
-        given(b, mesh(None), world, requires_grad=True),
+        tensor_of(a, mesh("x", None), world, requires_grad=True),
+        tensor_of(b, mesh(None), world, requires_grad=True),
     )
 
     def step(model, how, scale=1, bias=None):
-        found = model["w"] * model["more"][0] * scale + bias
-        return {"y": found, "sums": [psum({"all": found.sum(0)}, "x")["all"], how]}
+        output = model["w"] * model["more"][0] * scale + bias
+        return {"y": output, "sums": [psum({"all": output.sum(0)}, "x")["all"], how]}
 
     out = {"y": mesh("x", None), "sums": [mesh(None), mesh()]}
     run = local_map(
@@ -145,12 +145,16 @@ def test_lists_and_dicts_of_tensors_and_what_is_no_tensor(world):
             dy[0].sum(0),
         ],
     )
-    found = run({"w": x, "more": (v,)}, "four", scale=3, bias=v)
+    outputs = run({"w": x, "more": (v,)}, "four", scale=3, bias=v)
     whole = a * b * 3 + b
-    assert list(found) == ["y", "sums"] and isinstance(found["sums"], list) and found["sums"][1].item() == 4
-    np.testing.assert_array_equal(found["y"].full(), whole)
-    np.testing.assert_array_equal(found["sums"][0].full(), whole.sum(0))
-    ops.sum(found["y"]).backward()
+    assert (
+        list(outputs) == ["y", "sums"]
+        and isinstance(outputs["sums"], list)
+        and outputs["sums"][1].item() == 4
+    )
+    np.testing.assert_array_equal(outputs["y"].full(), whole)
+    np.testing.assert_array_equal(outputs["sums"][0].full(), whole.sum(0))
+    ops.sum(outputs["y"]).backward()
     np.testing.assert_array_equal(x.grad.full(), np.broadcast_to(3 * b, a.shape))
     np.testing.assert_array_equal(v.grad.full(), (3 * a).sum(0) + 8)
     with pytest.raises(RuleError, match=r"the in_layouts of <lambda> have .*, where a dict of .'w',. stands"):
@@ -162,7 +166,7 @@ def test_lists_and_dicts_of_tensors_and_what_is_no_tensor(world):
 @pytest.mark.ranks(4)
 def test_copies_that_differ_are_no_result(world):
     mesh = Mesh((2, 2), ("x", "y"))
-    x = given(values(8), mesh("x"), world)
+    x = tensor_of(values(8), mesh("x"), world)
     for wrong, out in ((lambda a: a, mesh(None)), (lambda a: a + axis_rank("y"), mesh("x"))):
         with pytest.raises(
             RuleError, match=r"f gave different copies of result 0 on ranks 0 and \d, which are equal by"
@@ -174,7 +178,7 @@ def test_copies_that_differ_are_no_result(world):
 
 def test_later_calls_are_held_to_the_first():
     mesh, lengths = Mesh((2,), ("x",)), iter([2, 2, 2, 3])
-    x = given(values(4), mesh("x"), LockStep(2))
+    x = tensor_of(values(4), mesh("x"), LockStep(2))
     f = local_map(lambda a: np.zeros(next(lengths)), name="f")
     f(x)
     with pytest.raises(RuleError, match=r"f gave a piece of shape \(3,\) on rank 1, but result 0 of shape"):
@@ -184,7 +188,7 @@ def test_later_calls_are_held_to_the_first():
 @pytest.mark.ranks(2)
 def test_a_function_that_fails_or_writes_to_its_operands(world):
     mesh = Mesh((2,), ("x",))
-    x = given(values(4), mesh("x"), world)
+    x = tensor_of(values(4), mesh("x"), world)
 
     def writes(a):
         a += 1
@@ -206,7 +210,7 @@ def test_half_floats_are_computed_in_float32_and_rounded_once(world):
         return a * 1.001
 
     x = values(6).astype(ml_dtypes.bfloat16)
-    y = local_map(f)(given(x, mesh("x"), world))
+    y = local_map(f)(tensor_of(x, mesh("x"), world))
     assert y.dtype == ml_dtypes.bfloat16 and set(seen) == {np.dtype("f4")}
     np.testing.assert_array_equal(y.full(), (x.astype("f4") * 1.001).astype(ml_dtypes.bfloat16))
 
@@ -219,11 +223,11 @@ def per_rank(world, mesh, shape, f, out):
     everything = tuple(mesh.axes)
     arrays = values((mesh.size, *shape))
     layout = mesh(everything, *[None] * len(shape))
-    x = given(arrays, layout, world)
+    x = tensor_of(arrays, layout, world)
     call = local_map(lambda a: np.asarray(f(a[0]))[None], out_layouts=mesh(everything, *[None] * out))
     with record() as trace:
-        found = call(x)
-    return found.full(), arrays, trace
+        result = call(x)
+    return result.full(), arrays, trace
 
 
 def members_of(mesh, axes, groups):
@@ -257,9 +261,9 @@ def test_collectives_against_numpy(axes, groups, world):
     name = axes[0] if len(axes) == 1 else axes
 
     def check(f, expected, shape=(size, 4), collective=None, received=None):
-        found, arrays, trace = per_rank(world, mesh, shape, f, np.ndim(expected(np.zeros((6, *shape)), 0)))
+        results, arrays, trace = per_rank(world, mesh, shape, f, np.ndim(expected(np.zeros((6, *shape)), 0)))
         for rank in range(6):
-            np.testing.assert_array_equal(found[rank], expected(arrays, rank))
+            np.testing.assert_array_equal(results[rank], expected(arrays, rank))
         if collective and size > 1:
             assert trace.counts() == {collective: 1}
             assert trace.nbytes(world.ranks[0]) == 8 * received
@@ -342,7 +346,7 @@ def test_collectives_against_numpy(axes, groups, world):
     [([[0, 1]], r"0 to 2, .* 'x', once, .* \[\[0, 1\]\]"), ([[0, 1], [2]], "one size"), ([], "once")],
 )
 def test_groups_are_all_ranks_each_once(groups, text):
-    x = given(values(3), Mesh((3,), ("x",))("x"), LockStep(3))
+    x = tensor_of(values(3), Mesh((3,), ("x",))("x"), LockStep(3))
     with pytest.raises(RuleError, match=text):
         local_map(lambda a: pmean(a, "x", axis_index_groups=groups))(x)
 
@@ -357,7 +361,7 @@ def test_the_order_of_what_ranks_do_is_always_the_same_and_threads_end(world):
             a = a + psum(a, "x")
         return a
 
-    x = given(values(8), mesh("x"), world)
+    x = tensor_of(values(8), mesh("x"), world)
     f = local_map(f)
     with record() as trace:
         f(x)
@@ -375,13 +379,13 @@ def test_what_a_collective_gives_is_the_ranks_own(world):
         total += axis_rank("x")
         return total + 0 * psum(a, "x")
 
-    y = local_map(f)(given(np.ones(4), mesh("x"), world))
+    y = local_map(f)(tensor_of(np.ones(4), mesh("x"), world))
     np.testing.assert_array_equal(y.full(), [4, 5, 6, 7])
 
 
 def test_ranks_that_disagree_in_lock_step():
     mesh, before = Mesh((3,), ("x",)), threading.active_count()
-    x = given(values(6), mesh("x"), LockStep(3))
+    x = tensor_of(values(6), mesh("x"), LockStep(3))
 
     def runs(f, message):
         with pytest.raises(SpmdError, match=message) as told:
@@ -412,7 +416,7 @@ def test_ranks_that_disagree_in_lock_step():
 @pytest.mark.ranks(2)
 def test_misuse_on_all_ranks(world):
     mesh = Mesh((2,), ("rows",))
-    x = given(values((4, 3)), mesh("rows", None), world)
+    x = tensor_of(values((4, 3)), mesh("rows", None), world)
     for f, message in [
         (lambda a: psum(a, "row"), r"psum: rows=2 has no axis 'row'; did you mean 'rows'\?"),
         (lambda a: psum(a, ("rows", "rows")), "an axis is named twice"),
@@ -441,7 +445,7 @@ def test_a_mesh_of_some_ranks(world):
     """Ranks outside of the mesh have nothing to run, and know the result's shape all the same."""
     mesh = Mesh((2,), ("x",), ranks=[3, 1])
     a = values((5, 2))
-    y = local_map(lambda block: block + psum(block.sum(), "x"))(given(a, mesh("x", None), world))
+    y = local_map(lambda block: block + psum(block.sum(), "x"))(tensor_of(a, mesh("x", None), world))
     assert y.shape == (5, 2)
     np.testing.assert_array_equal(y.full(), a + a.sum())
 
@@ -449,7 +453,7 @@ def test_a_mesh_of_some_ranks(world):
 @pytest.mark.ranks(4)
 def test_collectives_run_by_the_algorithm_of_the_world(world):
     mesh = Mesh((4,), ("x",))
-    x = given(values(8), mesh("x"), world)
+    x = tensor_of(values(8), mesh("x"), world)
     with world.use(all_reduce="ring"), record() as trace:
         y = local_map(lambda a: psum(a, "x"), out_layouts=mesh(None))(x)
     assert [event.algorithm for event in trace.collectives] == ["ring"]
@@ -521,12 +525,12 @@ def test_gradients_with_a_given_vjp_and_collectives_in_it(world):
         # Each rank of y saw one half of the columns, and the sum is on both: its gradient is each one's.
         return np.outer(dy, weight), block.T @ dy
 
-    x = given(a, mesh("x", "y"), world, requires_grad=True)
-    v = given(w, mesh(None), world, requires_grad=True)
+    x = tensor_of(a, mesh("x", "y"), world, requires_grad=True)
+    v = tensor_of(w, mesh(None), world, requires_grad=True)
     y = local_map(f, out_layouts=mesh("x"), vjp=vjp)(x, v)
     np.testing.assert_array_equal(y.full(), a[:, :3] @ w + a[:, 3:] @ w)
     dy = values(5, 2)
-    y.backward(given(dy, mesh(None), world))
+    y.backward(tensor_of(dy, mesh(None), world))
     np.testing.assert_array_equal(x.grad.full(), np.tile(np.outer(dy, w), 2))
     np.testing.assert_array_equal(v.grad.full(), (a[:, :3] + a[:, 3:]).T @ dy)
 
@@ -538,16 +542,16 @@ def test_collectives_inside_of_a_vjp(world):
     def centred(a):
         return a - pmean(a.mean(), "x")
 
-    x = given(values(8), mesh("x"), world, requires_grad=True)
+    x = tensor_of(values(8), mesh("x"), world, requires_grad=True)
     y = local_map(centred, vjp=lambda dy, operands, y: [dy - pmean(dy.mean(), "x")])(x)
-    y.backward(given(values(8, 3), mesh("x"), world))
+    y.backward(tensor_of(values(8, 3), mesh("x"), world))
     np.testing.assert_array_equal(x.grad.full(), values(8, 3) - values(8, 3).mean())
 
 
 @pytest.mark.ranks(2)
 def test_gradients_that_cannot_be(world):
     mesh = Mesh((2,), ("x",))
-    x = given(values(4), mesh("x"), world, requires_grad=True)
+    x = tensor_of(values(4), mesh("x"), world, requires_grad=True)
     y = local_map(lambda a: a * psum(a, "x"), name="f")(x)
     with pytest.raises(RuleError, match=r"f has no gradient: .* give local_map\(vjp=...\), or detach\(\)"):
         ops.sum(y).backward()

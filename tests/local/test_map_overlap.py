@@ -25,7 +25,7 @@ def values(shape, seed=0):
     return np.random.default_rng([seed, *shape]).integers(-9, 9, shape).astype(float)
 
 
-def given(array, layout, world, **more):
+def tensor_of(array, layout, world, **more):
     return Tensor.from_global(array, layout, world, **more)
 
 
@@ -71,7 +71,7 @@ def test_every_boundary(shape, depth, axes, boundary, world):
     f, vjp = weighted(sides)
     a, dx, dy = (values(shape, seed) for seed in range(3))
     whole = lambda array: f(np.pad(array, sides, PADDED[boundary]))  # noqa: E731
-    x = given(a, layout, world, requires_grad=True)
+    x = tensor_of(a, layout, world, requires_grad=True)
     with record() as trace:
         y = map_overlap(f, x, depth=tuple(pairs), boundary=boundary, vjp=vjp)
     assert y.layout == layout
@@ -87,7 +87,7 @@ def test_every_boundary(shape, depth, axes, boundary, world):
         held = set(ids[layout.slices(shape, rank)].flat)
         read = [] if empty else ids[np.ix_(*[np.array(span) % n for span, n in zip(spans, shape)])].ravel()
         assert trace.nbytes(rank) == 8 * sum(i not in held for i in read)
-    y.backward(given(dy, layout, world))
+    y.backward(tensor_of(dy, layout, world))
     assert x.grad.layout == layout
     assert (x.grad.full() * dx).sum() == (dy * whole(dx)).sum()
     for value in (dy, dx):  # the gradient itself, against two more directions
@@ -98,7 +98,7 @@ def test_every_boundary(shape, depth, axes, boundary, world):
 def test_no_boundary_and_numbers(world):
     mesh = Mesh((3,), ("x",))
     a = values((10,))
-    x = given(a, mesh("x"), world)
+    x = tensor_of(a, mesh("x"), world)
     same = map_overlap(lambda block: np.convolve(block, [1, 2, 4], "same"), x, depth=1)
     np.testing.assert_array_equal(same.full(), np.convolve(a, [1, 2, 4], "same"))
     for more in (
@@ -122,7 +122,7 @@ def test_numbers_around_go_where_the_windows_landed(axes, world, monkeypatch):
     """What was copied once is not copied again, and who shares the memory sees numbers of its own."""
     mesh = Mesh((2, 2), ("x", "y")) if "y" in axes else Mesh((4,), ("x",))
     a = values((9, 8))
-    x = given(a, mesh(*axes), world, requires_grad=True)
+    x = tensor_of(a, mesh(*axes), world, requires_grad=True)
     if len(world.ranks) == 1:
         monkeypatch.setattr("spmdsim.ops.windowed.empty", lambda *_: pytest.fail("a second copy"))
     results = [
@@ -146,7 +146,7 @@ def _slice_vjp(dy, blocks, _):
 @pytest.mark.ranks(4)
 def test_fewer_elements_than_ranks_and_deep_periods(world):
     mesh, a = Mesh((4,), ("x",)), values((3,))
-    x = given(a, mesh("x"), world)
+    x = tensor_of(a, mesh("x"), world)
     for boundary in ("periodic", "zero", "nearest"):
         y = map_overlap(lambda block: block[:-8] + 2 * block[8:], x, depth=4, boundary=boundary)
         b = np.pad(a, 4, PADDED[boundary])
@@ -155,7 +155,7 @@ def test_fewer_elements_than_ranks_and_deep_periods(world):
 
 @pytest.mark.ranks(2)
 def test_mistakes(world):
-    x = given(values((6,)), Mesh((2,), ("x",))("x"), world, requires_grad=True)
+    x = tensor_of(values((6,)), Mesh((2,), ("x",))("x"), world, requires_grad=True)
     same = lambda block: block  # noqa: E731
     for call, message in [
         (lambda: map_overlap(same, x, boundary="perodic"), "did you mean 'periodic'"),
@@ -193,14 +193,14 @@ def test_convolution_against_numpy(mode, world):
     mesh = Mesh((4,), ("x",))
     for n, k in ((13, 3), (13, 4), (5, 5), (6, 1), (9, 7)):
         a, kernel = values((n,)), values((k,), 1)
-        x = given(a, mesh("x"), world, requires_grad=True)
-        w = given(kernel, mesh(None), world, requires_grad=True)
+        x = tensor_of(a, mesh("x"), world, requires_grad=True)
+        w = tensor_of(kernel, mesh(None), world, requires_grad=True)
         y = ops.convolve(x, w, mode)
         expected = np.convolve(a, kernel, mode)
         np.testing.assert_array_equal(y.full(), expected)
         assert y.layout == mesh("x")
         dy = values(expected.shape, 2)
-        y.backward(given(dy, mesh("x"), world))
+        y.backward(tensor_of(dy, mesh("x"), world))
         along, other = values((n,), 3), values((k,), 4)
         assert (x.grad.full() * along).sum() == (dy * np.convolve(along, kernel, mode)).sum()
         assert (w.grad.full() * other).sum() == (dy * np.convolve(a, other, mode)).sum()
@@ -208,7 +208,7 @@ def test_convolution_against_numpy(mode, world):
 
 def test_convolution_sends_what_the_kernel_reaches():
     world, mesh = LockStep(4), Mesh((2, 2), ("x", "y"))
-    x = given(values((16, 16)), mesh("x", "y"), world)
+    x = tensor_of(values((16, 16)), mesh("x", "y"), world)
     with record() as trace:
         ops.convolve(x, np.ones((3, 5)), "same")
     assert trace.counts() == {"halo_exchange": 2} and trace.nbytes() == 8 * (9 * 10 - 8 * 8)

@@ -133,8 +133,8 @@ def test_layers_by_hand(name, world):
         )
         parameter.assign(value)
     weights = {key: p.value.full().copy() for key, p in layer.named_parameters()}
-    given = Tensor.from_global(x, MESH("dp", *[None] * (x.ndim - 1)), world)
-    y = layer(given)
+    operand = Tensor.from_global(x, MESH("dp", *[None] * (x.ndim - 1)), world)
+    y = layer(operand)
     expected = reference(x, weights)
     np.testing.assert_allclose(y.full(), expected, rtol=1e-11, atol=1e-11)
     dy = rng.normal(size=expected.shape)
@@ -261,24 +261,24 @@ def test_cross_entropy_by_hand():
     for i, j in zip(*np.nonzero(counts)):
         logs = x[i, :, j] - np.log(np.exp(x[i, :, j]).sum())
         losses[i, j] = -0.75 * weight[labels[i, j]] * logs[labels[i, j]] - 0.25 * (weight * logs).mean()
-    given = [Tensor.from_global(v, where, world) for v, where in (
+    tensors = [Tensor.from_global(v, where, world) for v, where in (
         (x, MESH("dp", "tp", None)), (labels, MESH("dp", None)), (weight, MESH(None)))]  # fmt: skip
     for reduction, wanted in ("none", losses), ("sum", losses.sum()), ("mean", losses.sum() / counts.sum()):
-        loss = nn.cross_entropy(*given, ignore_index=5, reduction=reduction, label_smoothing=0.25)
+        loss = nn.cross_entropy(*tensors, ignore_index=5, reduction=reduction, label_smoothing=0.25)
         np.testing.assert_allclose(loss.full(), wanted, rtol=1e-12)
     message = re.escape(
         "Expected target size [4, 2], got [4]: classes are dim 1 of the input, of shape [4, 6, 2]"
     )
     with pytest.raises(InputError, match=message):
-        nn.cross_entropy(given[0], Tensor.from_global(labels[:, 0], MESH("dp"), world))
+        nn.cross_entropy(tensors[0], Tensor.from_global(labels[:, 0], MESH("dp"), world))
 
 
 def test_what_does_not_count_costs_nothing_however_unlikely():
     """Class 0 stands for the label there; it may be ruled out, and the gradient is 0 then, too."""
     world, x = LockStep(2), np.array([[-np.inf, 1.0, 2.0], [-np.inf, 0.0, 0.0]])
     mesh, labels = Mesh((2,), ("dp",)), np.array([-100, 1])
-    for loss, given in (nn.cross_entropy, x), (nn.nll_loss, x - np.log(np.exp(x).sum(1))[:, None]):
-        logits = Tensor.from_global(given, mesh("dp", None), world, requires_grad=True)
+    for loss, values in (nn.cross_entropy, x), (nn.nll_loss, x - np.log(np.exp(x).sum(1))[:, None]):
+        logits = Tensor.from_global(values, mesh("dp", None), world, requires_grad=True)
         elements = loss(logits, Tensor.from_global(labels, mesh("dp"), world), reduction="none")
         np.testing.assert_allclose(elements.full(), [0, np.log(2)])
         ops.sum(elements).backward()
@@ -298,9 +298,9 @@ def test_initialisers_by_hand(dtype):
         nn.zeros: np.zeros(shape, kind), nn.ones: np.ones(shape, kind),
     }  # fmt: skip
     for make, values in expected.items():
-        got = make(block, shape, kind, 5)
-        assert got.dtype == kind
-        np.testing.assert_allclose(got, values[block], rtol=1e-6, atol=1e-7)
+        piece = make(block, shape, kind, 5)
+        assert piece.dtype == kind
+        np.testing.assert_allclose(piece, values[block], rtol=1e-6, atol=1e-7)
 
 
 ROWS = {
@@ -327,11 +327,15 @@ def test_where_the_parameters_of_a_network_live(sequence, tied):
     expected |= {f"blocks.{k}.{name}": row for k in range(2) for name, row in BLOCK.items()}
     expected |= {"norm.scale": ((8,), "-"), "norm.shift": ((8,), "-")}
     expected |= {} if tied else {"head.weight": ((8, 12), "-t")}
-    found = dict(gpt.named_parameters())
-    assert found.keys() == expected.keys()
+    parameters = dict(gpt.named_parameters())
+    assert parameters.keys() == expected.keys()
     for name, (shape, dims) in expected.items():
         layout = MESH(*("tp" if dim == "t" else None for dim in dims))
-        assert (found[name].shape, found[name].layout, found[name].dtype) == (shape, layout, np.float32), name
+        assert (parameters[name].shape, parameters[name].layout, parameters[name].dtype) == (
+            shape,
+            layout,
+            np.float32,
+        ), name
     with pytest.raises(LayoutError, match="width 8 with 3 heads over 2 ranks"):
         nn.Attention(8, 3, STREAM, "tp")
     with pytest.raises(LayoutError, match="width 8 with 1 heads over 2 ranks"):
@@ -381,8 +385,8 @@ def test_a_parameter_knows_its_gradient_and_has_none_after():
         assert weight.grad.layout == mesh("dp", None) and (weight.grad.full() == count).all()
     weight.forget_gradient()
     assert weight.grad is None
-    given = Tensor.from_global(np.full((8, 2), 3, np.float32), mesh("dp", None), world)
-    weight.assign(given)
+    values = Tensor.from_global(np.full((8, 2), 3, np.float32), mesh("dp", None), world)
+    weight.assign(values)
     assert (
         weight.value.layout == mesh(None, None)
         and weight.value.requires_grad

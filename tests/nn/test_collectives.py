@@ -22,7 +22,7 @@ def normal(*shape, seed=0):
     return np.random.default_rng([seed, *shape]).normal(size=shape)
 
 
-def given(array, layout, world, requires_grad=False):
+def tensor_of(array, layout, world, requires_grad=False):
     return Tensor.from_global(array, layout, world, requires_grad=requires_grad)
 
 
@@ -71,7 +71,7 @@ def check_gradients(model, x, parameters):
 def test_data_parallel_reduces_each_gradient_once(world, merge):
     mesh = Mesh((8,), ("dp",))
     model = two_layers(world, mesh(None, None), mesh(None, None))
-    x = given(normal(BATCH, WIDTH), mesh("dp", None), world)
+    x = tensor_of(normal(BATCH, WIDTH), mesh("dp", None), world)
     forward, backward = forward_backward(model, x, merge)
     assert ran(forward) == []
     parameters = list(model.parameters())
@@ -87,7 +87,7 @@ def test_data_parallel_reduces_each_gradient_once(world, merge):
 def test_gradients_of_two_axes_are_merged_per_axis(world):
     mesh = Mesh((2, 4), ("dp", "tp"))
     model = two_layers(world, mesh(None, "tp"), mesh("tp", None))
-    x = given(normal(BATCH, WIDTH), mesh("dp", None), world)
+    x = tensor_of(normal(BATCH, WIDTH), mesh("dp", None), world)
     forward, backward = forward_backward(model, x)
     assert ran(forward) == [("all_reduce", ("tp",))]
     assert ran(backward) == [("all_reduce", ("dp",))]
@@ -108,7 +108,7 @@ def mlp(world, stream, axis="tp"):
 def test_megatron_mlp_is_one_all_reduce_each_way(world, wants):
     mesh = Mesh((4,), ("tp",))
     model = mlp(world, mesh(None, None))
-    x = given(normal(BATCH, WIDTH), mesh(None, None), world, wants)
+    x = tensor_of(normal(BATCH, WIDTH), mesh(None, None), world, wants)
     forward, backward = forward_backward(model, x)
     assert ran(forward) == [("all_reduce", ("tp",))]
     # The input's gradient is the only one that other ranks have terms of.
@@ -123,7 +123,7 @@ def test_sequence_parallel_pairs_gathers_with_scatters_of_equal_bytes(world):
     mesh = Mesh((4,), ("tp",))
     stream = mesh(None, "tp", None)
     model = mlp(world, stream)
-    x = given(normal(2, BATCH, WIDTH), stream, world, True)
+    x = tensor_of(normal(2, BATCH, WIDTH), stream, world, True)
     forward, backward = forward_backward(model, x)
     assert sorted(ran(forward)) == [("all_gather", ("tp",)), ("reduce_scatter", ("tp",))]
     moved = sorted(ran(backward))
@@ -137,7 +137,7 @@ def test_sequence_parallel_pairs_gathers_with_scatters_of_equal_bytes(world):
     }
     assert len(sizes) == 1, "gathers and scatters move the same"
     tensor_parallel = mlp(world, mesh(None, None, None))
-    plain, _ = forward_backward(tensor_parallel, given(x.full(), mesh(None, None, None), world))
+    plain, _ = forward_backward(tensor_parallel, tensor_of(x.full(), mesh(None, None, None), world))
     assert plain.nbytes() == forward.nbytes(), "an all_reduce is a reduce_scatter and an all_gather"
     check_gradients(model, x, [model.up.weight, model.up.bias, model.down.weight, model.down.bias])
 
@@ -147,7 +147,7 @@ def test_attention_is_one_all_reduce_each_way(world):
     mesh = Mesh((4,), ("tp",))
     model = nn.Attention(WIDTH, 4, mesh(None, None, None), "tp", dtype=np.float64)
     model.materialise(world)
-    x = given(normal(2, 6, WIDTH), mesh(None, None, None), world, True)
+    x = tensor_of(normal(2, 6, WIDTH), mesh(None, None, None), world, True)
     forward, backward = forward_backward(model, x)
     assert ran(forward) == ran(backward) == [("all_reduce", ("tp",))]
 
@@ -159,7 +159,7 @@ def test_a_block_is_two_of_each(world, sequence):
     stream = mesh(None, "tp", None) if sequence else mesh(None, None, None)
     model = nn.TransformerBlock(WIDTH, 4, HIDDEN, stream, "tp", dtype=np.float64)
     model.materialise(world)
-    x = given(normal(2, 8, WIDTH), stream, world, True)
+    x = tensor_of(normal(2, 8, WIDTH), stream, world, True)
     forward, backward = forward_backward(model, x)
     if not sequence:
         assert forward.counts() == backward.counts() == {"all_reduce": 2}
@@ -176,7 +176,7 @@ def test_a_block_is_two_of_each(world, sequence):
 def test_weights_sharded_over_the_batch_axis_are_gathered_and_their_gradients_scattered(world):
     mesh = Mesh((4,), ("dp",))
     model = two_layers(world, mesh("dp", None), mesh("dp", None), bias=False)
-    x = given(normal(512, WIDTH), mesh("dp", None), world)
+    x = tensor_of(normal(512, WIDTH), mesh("dp", None), world)
     forward, backward = forward_backward(model, x)
     assert ran(forward) == [("all_gather", ("dp",))] * 2
     assert ran(backward) == [("reduce_scatter", ("dp",))], "both gradients in one message"
@@ -200,9 +200,9 @@ def zero_steps(world, grid, split, state):
     for step in range(2):
         optimiser.zero_grad()
         traces = [
-            forward_backward(model, given(normal(BATCH, WIDTH, seed=2 * step + k), mesh(split, None), world))[
-                1
-            ]
+            forward_backward(
+                model, tensor_of(normal(BATCH, WIDTH, seed=2 * step + k), mesh(split, None), world)
+            )[1]
             for k in range(2)
         ]
         with record() as clipped:
@@ -254,7 +254,7 @@ def test_a_gradient_from_before_the_optimiser_joins_those_that_come_after(world)
     mesh = Mesh((4,), ("dp",))
     model = two_layers(world, mesh(None, None), mesh(None, None))
     parameters = model.parameters()
-    xs = [given(normal(BATCH, WIDTH, seed=k), mesh("dp", None), world) for k in range(2)]
+    xs = [tensor_of(normal(BATCH, WIDTH, seed=k), mesh("dp", None), world) for k in range(2)]
     forward_backward(model, xs[0])
     nn.SGD(
         parameters,
@@ -262,11 +262,11 @@ def test_a_gradient_from_before_the_optimiser_joins_those_that_come_after(world)
     )
     forward_backward(model, xs[1])
     assert parameters[0].grad.layout == mesh(None, "dp") and parameters[3].grad.layout == mesh(None)
-    both = given(np.concatenate([x.full() for x in xs]), mesh("dp", None), world)
+    both = tensor_of(np.concatenate([x.full() for x in xs]), mesh("dp", None), world)
     check_gradients(model, both, parameters)
     odd = nn.Linear(6, 5, mesh(None, None), dtype=np.float64).materialise(world)
     nn.SGD(odd.parameters(), state_layout=lambda p: mesh("dp", *[None] * (len(p.shape) - 1)))
-    x = given(normal(BATCH, 6), mesh("dp", None), world)
+    x = tensor_of(normal(BATCH, 6), mesh("dp", None), world)
     nn.backward(ops.sum(odd(x)))
     assert odd.weight.grad.layout == mesh("dp", None)
     np.testing.assert_allclose(odd.weight.grad.full(), np.repeat(x.full().sum(0)[:, None], 5, 1), rtol=1e-12)
@@ -283,15 +283,15 @@ def test_weight_gradients_are_reduced_over_the_mirror_groups(world, cuts):
     m, k, n = cuts
     strategy = ((m, k), (k, n))
     derived = shard("MatMul", ((16, 8), (8, 16)), strategy, devices=8)
-    x = given(normal(16, 8), derived.inputs[0], world)
-    w = given(normal(8, 16), derived.inputs[1], world, True)
+    x = tensor_of(normal(16, 8), derived.inputs[0], world)
+    w = tensor_of(normal(8, 16), derived.inputs[1], world, True)
     with record() as forward:
         y = ops.matmul.op.shard(strategy)(x, w)
     assert tuple(e.step.src.mesh.groups(*e.axes) for e in forward.collectives) == tuple(
         f.groups for f in derived.forward
     )
     with record() as backward:
-        y.backward(given(np.ones((16, 16)), y.layout, world))
+        y.backward(tensor_of(np.ones((16, 16)), y.layout, world))
     groups = [e.step.src.mesh.groups(*e.axes) for e in backward.collectives]
     assert groups == ([derived.mirror_groups(1)] if derived.mirrored.count(1) else [])
     np.testing.assert_allclose(w.grad.full(), np.repeat(x.full().sum(0)[:, None], 16, 1))
@@ -303,11 +303,11 @@ def test_repeated_work_has_equal_gradients_already(world, cuts):
     """Along the axis of repeated calculation the gradients agree: only the rest reduces them, repeats help to spread."""
     m, k, n = cuts
     derived = shard("MatMul", ((16, 8), (8, 16)), ((m, k), (k, n)), devices=8)
-    x = given(normal(16, 8), derived.inputs[0], world)
-    w = given(normal(8, 16), derived.inputs[1], world, True)
+    x = tensor_of(normal(16, 8), derived.inputs[0], world)
+    w = tensor_of(normal(8, 16), derived.inputs[1], world, True)
     y = ops.matmul.op.shard(((m, k), (k, n)))(x, w)
     with record() as backward:
-        y.backward(given(np.ones((16, 16)), y.layout, world))
+        y.backward(tensor_of(np.ones((16, 16)), y.layout, world))
     assert [e.axes for e in backward.collectives if "reduce" in e.collective] == ([("m",)] if m > 1 else [])
     np.testing.assert_allclose(w.grad.full(), np.repeat(x.full().sum(0)[:, None], 16, 1))
 

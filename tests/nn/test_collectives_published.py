@@ -13,7 +13,7 @@ import spmdsim.ops as ops
 from spmdsim import nn
 from spmdsim.core import Layout, Mesh
 from spmdsim.trace import record
-from tests.nn.test_collectives import WIDTH, forward_backward, given, mlp, normal
+from tests.nn.test_collectives import WIDTH, forward_backward, mlp, normal, tensor_of
 
 TP = Mesh((4,), ("tp",))
 R, S0, S1 = (None, None), ("tp", None), (None, "tp")
@@ -26,7 +26,7 @@ def counted(call, result_layout, operands, world):
         y = call(*operands)
         y = y if result_layout is None else y.to(result_layout)
     with record() as backward:
-        y.backward(given(np.ones(y.shape), y.layout.dual(), world))
+        y.backward(tensor_of(np.ones(y.shape), y.layout.dual(), world))
     return y, forward.counts(), backward.counts()
 
 
@@ -43,14 +43,14 @@ def counted(call, result_layout, operands, world):
 )
 def test_published_counts_of_layers(world, name, x, w, out):
     case = PEERS[name]
-    weight = given(normal(16, 16), TP(*w), world, True)
+    weight = tensor_of(normal(16, 16), TP(*w), world, True)
     if x is not None:
-        operand = given(normal(8, 16), TP(*x), world, True)
+        operand = tensor_of(normal(8, 16), TP(*x), world, True)
         product = ops.matmul.op.shard({"n": "tp"})
         y, forward, backward = counted(product, None, (operand, weight), world)
     else:
         shape = (4, 2) if "[4,2]" in name else (8,)
-        ids = given(np.arange(8).reshape(shape), Layout.replicated(TP, len(shape)), world)
+        ids = tensor_of(np.arange(8).reshape(shape), Layout.replicated(TP, len(shape)), world)
         wanted = {None: None, "R": TP(*R), "S1": TP(*S1)}[out]
         y, forward, backward = counted(ops.embedding, wanted, (ids, weight), world)
     assert (forward, backward) == (case["fwd"], case["bwd"])
@@ -63,15 +63,15 @@ def test_published_counts_of_layers(world, name, x, w, out):
 def test_published_counts_of_an_mlp(world):
     x = normal(8, 8)
     plain = mlp(world, TP(*R))
-    forward, backward = forward_backward(plain, given(x, TP(*R), world))
+    forward, backward = forward_backward(plain, tensor_of(x, TP(*R), world))
     total = PEERS["MLP col->row, R in, R out (fwd+bwd)"]["total"]
     assert _sum(forward, backward) == total
     split = mlp(world, TP(*S0))
-    forward, backward = forward_backward(split, given(x, TP(*S0), world))
+    forward, backward = forward_backward(split, tensor_of(x, TP(*S0), world))
     total = PEERS["MLP col->row sequence parallel S0 in/out (fwd+bwd)"]["total"]
-    found = _sum(forward, backward)
+    counts = _sum(forward, backward)
     # Theirs leaves the gradient of the whole bias unreduced.
-    assert found.pop("all_reduce") == 1 and found == total
+    assert counts.pop("all_reduce") == 1 and counts == total
 
 
 def _sum(*traces):
@@ -87,17 +87,17 @@ def test_a_transformer_needs_no_more_than_published(world, sequence):
     stream = TP(None, "tp", None) if sequence else TP(None, None, None)
     model = nn.GPT(16, 16, 4, 2, 8, stream, "tp", dtype=np.float64)
     model.materialise(world)
-    ids = given(np.random.default_rng(0).integers(0, 16, (8, 8)), TP(None, None), world)
+    ids = tensor_of(np.random.default_rng(0).integers(0, 16, (8, 8)), TP(None, None), world)
     with record() as forward:
         y = model(ids).to(TP(None, None, None))
     with record() as backward:
         nn.backward(ops.sum(ops.multiply(y, y)))
     for trace, published in ((forward, case["fwd"]), (backward, case["bwd"])):
-        found = trace.counts()
+        counts = trace.counts()
         if sequence and trace is backward:
-            assert found.pop("all_reduce", 0) == 1, "theirs does it in the optimiser, one per parameter"
-        assert set(found) <= set(published), found
-        assert all(found[k] <= published[k] for k in found), (found, published)
+            assert counts.pop("all_reduce", 0) == 1, "theirs does it in the optimiser, one per parameter"
+        assert set(counts) <= set(published), counts
+        assert all(counts[k] <= published[k] for k in counts), (counts, published)
 
 
 @pytest.mark.ranks(4)
@@ -105,7 +105,7 @@ def test_norms_along_the_sequence_are_local(world):
     layer = nn.LayerNorm(WIDTH, TP(None), dtype=np.float64)
     layer.materialise(world)
     with record() as trace:
-        layer(given(normal(2, 8, WIDTH), TP(None, "tp", None), world))
+        layer(tensor_of(normal(2, 8, WIDTH), TP(None, "tp", None), world))
     assert trace.counts() == PEERS["SequenceParallel LayerNorm on S1 input"]["fwd"]
 
 
@@ -121,10 +121,10 @@ def test_embeddings_of_any_size(world, kind):
         if padding is not None:
             table[padding] = 0
         where = TP(*S1) if kind.startswith("col") else TP(*S0)
-        weight = given(table, where, world, True)
+        weight = tensor_of(table, where, world, True)
         lookup = partial(ops.embedding, padding=padding)
         y, forward, backward = counted(
-            lookup, None, (given(ids, Layout.replicated(TP, len(shape)), world), weight), world
+            lookup, None, (tensor_of(ids, Layout.replicated(TP, len(shape)), world), weight), world
         )
         assert forward == case["fwd"] and backward == case.get("bwd", {})
         with record() as trace:
@@ -149,10 +149,10 @@ def test_products_of_any_placements(world, shapes):
     a, b = (normal(*shape, seed=i) for i, shape in enumerate(shapes))
     dy = normal(*(a @ b).shape)
     for left, right in itertools.product(_placements(a.ndim), _placements(b.ndim)):
-        x, w = given(a, TP(*left), world, True), given(b, TP(*right), world, True)
+        x, w = tensor_of(a, TP(*left), world, True), tensor_of(b, TP(*right), world, True)
         y = ops.matmul(x, w)
         np.testing.assert_allclose(y.full(), a @ b, atol=1e-12)
-        y.backward(given(dy, y.layout.dual(), world))
+        y.backward(tensor_of(dy, y.layout.dual(), world))
         np.testing.assert_allclose(x.grad.full(), dy @ b.swapaxes(-1, -2), atol=1e-12)
         np.testing.assert_allclose(w.grad.full(), a.swapaxes(-1, -2) @ dy, atol=1e-12)
         assert x.grad.layout == x.layout and w.grad.layout == w.layout
@@ -164,7 +164,7 @@ def test_products_of_any_placements(world, shapes):
 )
 def test_attention_on_whole_split_batch_or_split_heads_is_local(world, where):
     case = PEERS["sdpa with q,k,v all R / all S0 / all S1(heads)"]
-    q, k, v = (given(normal(4, 6, 4, 2, seed=i), TP(*where), world, True) for i in range(3))
+    q, k, v = (tensor_of(normal(4, 6, 4, 2, seed=i), TP(*where), world, True) for i in range(3))
 
     def attention(q, k, v):
         scores = ops.softmax(ops.einsum("bthd,bshd->bhts", q, k))

@@ -32,7 +32,7 @@ OPTIMISERS = {
 def reference(name, value, gradients):
     """The values after each step, as the optimisers' papers and torch's documentation have them."""
     kind, options = OPTIMISERS[name]
-    decay, found = options.get("weight_decay", 0.0), []
+    decay, history = options.get("weight_decay", 0.0), []
     velocity = first = second = np.zeros_like(value)
     for count, gradient in enumerate(gradients, 1):
         if kind is SGD:
@@ -46,8 +46,8 @@ def reference(name, value, gradients):
             first, second = one * first + (1 - one) * gradient, two * second + (1 - two) * gradient**2
             step = first / (1 - one**count) / (np.sqrt(second / (1 - two**count)) + 1e-8)
             value = value - RATE * (step + decay * value)
-        found.append(value)
-    return found
+        history.append(value)
+    return history
 
 
 def layouts(size):
@@ -100,17 +100,17 @@ def test_a_parameter_that_is_not_always_used_counts_its_own_steps(world, name):
     mesh = Mesh((world.size,), ("x",))
     start, rng = np.ones(8), np.random.default_rng(3)
     pair = [nn.Parameter((8,), mesh("x"), lambda index, *_: start[index], np.float64) for _ in range(2)]
-    optimiser, given = kind(pair, RATE, **options), ([], [])
+    optimiser, history = kind(pair, RATE, **options), ([], [])
     for parameter in pair:
         parameter.materialise(world)
     for used in ((0,), (0, 1), (1,), (0, 1)):
         for k, parameter in enumerate(pair):
             parameter.value.grad = None
             if k in used:
-                given[k].append(rng.normal(size=8))
-                parameter.value.grad = Tensor.from_global(given[k][-1], mesh("x"), world)
+                history[k].append(rng.normal(size=8))
+                parameter.value.grad = Tensor.from_global(history[k][-1], mesh("x"), world)
         optimiser.step()
-    for parameter, gradients in zip(pair, given):
+    for parameter, gradients in zip(pair, history):
         expected = reference(name, start, gradients)[-1]
         np.testing.assert_allclose(parameter.value.full(), expected, rtol=1e-12, atol=1e-12)
 
@@ -219,8 +219,8 @@ def test_arrays_are_values(world, how, monkeypatch):
             array.flags.writeable = False
 
     monkeypatch.setattr(Tensor, "__init__", init)
-    for got, wanted in zip(trained(world), expected, strict=True):
-        np.testing.assert_array_equal(got, wanted)
+    for result, wanted in zip(trained(world), expected, strict=True):
+        np.testing.assert_array_equal(result, wanted)
 
 
 @pytest.mark.ranks(1, 2)

@@ -57,8 +57,8 @@ def test_no_bit_depends_on_when_collectives_begin(world, case, zero):
     (_, second), split = GRIDS[case]
     grid, state = (world.size // second, second), nn.sharded_over("dp") if zero else None
     waiting, expected = trained(world, False, grid, split, state)
-    early, found = trained(world, True, grid, split, state)
-    assert found == expected
+    early, results = trained(world, True, grid, split, state)
+    assert results == expected
     assert early.counts() == waiting.counts() and early.nbytes() == waiting.nbytes()
     assert early.sent() == waiting.sent()
     assert not [e for e in waiting.collectives if e.exposed is not None]
@@ -127,8 +127,8 @@ def test_a_step_that_is_posted_gives_what_it_gives_at_once(world, collective, dt
         posted = [world.post(step, shards) for _ in range(3)]
         for one in posted:
             one.advance()
-        found = [one.wait() for one in reversed(posted)]
-    for results in found:
+        answers = [one.wait() for one in reversed(posted)]
+    for results in answers:
         for one, other in zip(results, expected, strict=True):
             assert one.dtype == other.dtype and one.tobytes() == other.tobytes()
     assert trace.counts() == {collective: 3}

@@ -291,8 +291,8 @@ def test_weights_that_share_a_gather_of_their_inner_dim():
     one = trained(LockStep(1), Mesh((1,), ("dp",)))
     with record() as trace:
         four = trained(LockStep(4), Mesh((4,), ("dp",)))
-    for got, wanted in zip(four, one, strict=True):
-        np.testing.assert_allclose(got, wanted, rtol=1e-12)
+    for value, wanted in zip(four, one, strict=True):
+        np.testing.assert_allclose(value, wanted, rtol=1e-12)
     assert "all_gather" in {event.collective for event in trace.collectives}
 
 
@@ -316,10 +316,10 @@ def test_tensors_of_the_program_are_trained_as_parameters_are(world):
         slope = 2 * (batch @ first @ second - wanted)
         slopes = [batch.T @ slope @ second.T, (batch @ first).T @ slope]
         norm = np.sqrt(sum((s**2).sum() for s in slopes))
-        for value, given, (mean, square) in zip((first, second), slopes, moments):
-            given = given * min(1.0, 1 / (norm + 1e-6))
-            mean[:] = 0.9 * mean + 0.1 * given
-            square[:] = 0.999 * square + 0.001 * given**2
+        for value, gradient, (mean, square) in zip((first, second), slopes, moments):
+            gradient = gradient * min(1.0, 1 / (norm + 1e-6))
+            mean[:] = 0.9 * mean + 0.1 * gradient
+            square[:] = 0.999 * square + 0.001 * gradient**2
             value -= 0.1 * (mean / (1 - 0.9**step)) / (np.sqrt(square / (1 - 0.999**step)) + 1e-8)
         assert a.grad is None and a.requires_grad
         np.testing.assert_allclose(a.full(), first, rtol=1e-9)

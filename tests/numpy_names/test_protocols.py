@@ -179,8 +179,8 @@ def test_numpys_functions_give_tensors(world, number):
     mesh, function = Mesh((2, 2), ("a", "b")), FUNCTIONS[number]
     expected = function(A)
     for dims in (("a", "b"), (("a", "b"), None), (None, None)):
-        found = function(Tensor.from_global(A, mesh(*dims), world))
-        array = found.full() if isinstance(found, Tensor) else np.asarray(found)
+        result = function(Tensor.from_global(A, mesh(*dims), world))
+        array = result.full() if isinstance(result, Tensor) else np.asarray(result)
         assert (array.shape, array.dtype) == (np.shape(expected), np.asarray(expected).dtype)
         np.testing.assert_allclose(array, expected, rtol=1e-6 if array.dtype == "f4" else 1e-12)
 
@@ -306,12 +306,12 @@ def test_a_copy_hands_gradients_on(value):
 def test_what_is_no_tensor_is_refused_in_words(room):
     names = [name for name in room.__all__ if not inspect.isclass(getattr(room, name))]
     for name in sorted(set(names) - _OF_NUMBERS):
-        for given in ((np.ones((4, 4)), np.ones((4, 4))), ([np.ones(3)],), (np.ones((4, 4)), 1)):
+        for operands in ((np.ones((4, 4)), np.ones((4, 4))), ([np.ones(3)],), (np.ones((4, 4)), 1)):
             try:
-                getattr(room, name)(*given)
+                getattr(room, name)(*operands)
             except (SpmdError, TypeError) as error:
                 # Python's own word for too many or too few arguments
-                assert isinstance(error, SpmdError) or "argument" in str(error), (name, given, error)
+                assert isinstance(error, SpmdError) or "argument" in str(error), (name, operands, error)
 
 
 def test_heats_names_are_numpys_here_or_have_what_to_write():

@@ -49,8 +49,8 @@ def layout(mesh, texts, ndim):
 
 
 def received(src, dst, shape, dtype):
-    found = plan(src, dst, shape, dtype)
-    return max(found.nbytes(rank) for rank in src.mesh.rank_list)
+    route = plan(src, dst, shape, dtype)
+    return max(route.nbytes(rank) for rank in src.mesh.rank_list)
 
 
 def total(bound, strategy, layouts, dtypes):
@@ -138,10 +138,10 @@ def test_a_reduction_of_pending_values_reduces_them_first(world, name, pending):
 
     mesh, x = Mesh((2, 2), ("a", "b")), np.random.default_rng(0).normal(size=(8, 4)) - 2
     for dims in (("b", None), (None, "b"), (None, None)):
-        given = Tensor.from_global(x, Layout(mesh, dims, {"a": pending}), world)
+        operand = Tensor.from_global(x, Layout(mesh, dims, {"a": pending}), world)
         for dim in (0, 1, None):
-            found = getattr(ops, name)(given, dim).full()
-            np.testing.assert_allclose(found, getattr(np, name)(x, axis=dim), rtol=1e-12)
+            result = getattr(ops, name)(operand, dim).full()
+            np.testing.assert_allclose(result, getattr(np, name)(x, axis=dim), rtol=1e-12)
 
 
 MACHINES = [Machine.laptop(), Machine.cluster(), Machine.accelerators()]
@@ -182,9 +182,9 @@ def seconds_of(bound, strategy, layouts, dtypes, machine):
     total = arithmetic_of(bound, strategy, dtypes, machine)
     for src, dst, shape, dtype in zip(layouts, bound.input_layouts(strategy), bound.shapes, dtypes):
         total += plan(src, dst, shape, dtype, machine).seconds
-    for made, shape in zip(bound.output_layouts(strategy), bound.output_shapes):
+    for output, shape in zip(bound.output_layouts(strategy), bound.output_shapes):
         widest = max(dtypes, key=lambda dtype: np.dtype(dtype).itemsize)
-        total += plan(made, made.reduced, shape, widest, machine).seconds
+        total += plan(output, output.reduced, shape, widest, machine).seconds
     return total
 
 
@@ -224,8 +224,8 @@ def test_the_choice_is_the_least_of_the_planners_prices(machine, mesh):
         for strategy in bound.strategies(mesh, partial=partial, empty=True):
             if all(dict(here[i].partial).get(axis) == op for axis, some, op in strategy.passed for i in some):
                 prices[strategy] = seconds_of(bound, strategy, here, dtypes, machine)
-        found = choose(bound, here, [np.dtype(dtype) for dtype in dtypes], machine)
-        assert seconds_of(bound, found, here, dtypes, machine) <= min(prices.values()) * (1 + 1e-8)
+        choice = choose(bound, here, [np.dtype(dtype) for dtype in dtypes], machine)
+        assert seconds_of(bound, choice, here, dtypes, machine) <= min(prices.values()) * (1 + 1e-8)
         best_split += min(prices.values()) < 0.99 * max(prices.values())
     assert best_split > 0
 
@@ -233,16 +233,16 @@ def test_the_choice_is_the_least_of_the_planners_prices(machine, mesh):
 def test_a_look_up_does_not_go_through_its_table():
     """Rows of a table of any size take the same arithmetic, and the choice does not split a replicated one for it."""
     mesh, machine = Mesh((4,), ("tp",)), Machine.laptop()
-    found = {}
+    costs = {}
     for rows in (1000, 1_000_000):
         bound = ops.embedding.op.bind([(32,), (rows, 64)], {})
         alone = forward_work(bound, Strategy.of(mesh, {}), (8, 4))
-        found[rows] = alone.flops, alone.nbytes
+        costs[rows] = alone.flops, alone.nbytes
         strategy = choose(
             bound, [mesh(None), mesh(None, None)], [np.dtype("int64"), np.dtype("float32")], machine
         )
         assert not strategy.axes_of("v")
-    assert found[1000] == found[1_000_000] == (32 * 64, 32 * 8 + 2 * 32 * 64 * 4)
+    assert costs[1000] == costs[1_000_000] == (32 * 64, 32 * 8 + 2 * 32 * 64 * 4)
 
 
 def test_what_two_ranks_receive_costs_no_more_than_a_plan():
@@ -273,8 +273,8 @@ def test_what_two_ranks_receive_by_hand():
         (two(None, partial="x"), two(None), (5,), 5),
         (thin("x", partial="y"), thin(None), (5,), 3),  # one rank has nothing to reduce
     ):
-        found = least_seconds(src, dst, shape, np.dtype("f4"), machine)
-        assert found == (1000 + 4 * elements if elements else 0), (src, dst)
+        seconds = least_seconds(src, dst, shape, np.dtype("f4"), machine)
+        assert seconds == (1000 + 4 * elements if elements else 0), (src, dst)
     links = replace(machine, ranks_per_node=2, intra=Link(10.0, 0.5))
     assert least_seconds(flat("x"), flat(None), (5,), np.dtype("f4"), links) == 10 + 16 * 0.5
     assert least_seconds(flat("x"), flat(None), (5,), np.dtype("f4"), ONLY_BYTES) == 0
@@ -323,7 +323,7 @@ def test_collectives_in_the_middle_of_an_operator_are_priced():
     mesh, operands = Mesh((4,), ("x",)), [(64, 64), (64, 4)]
     layouts = [mesh("x", None), mesh(None, "x")]
     machine, kinds = Machine("priced", alpha=1e-5, beta=1e-9, flops=1e12), [np.dtype("f8")] * 2
-    bound, unpriced = (lu_solve_op.bind(operands, {}, given) for given in (kinds, None))
+    bound, unpriced = (lu_solve_op.bind(operands, {}, dtypes) for dtypes in (kinds, None))
     counts = [len(bound.steps(Strategy.of(mesh, {factor: "x"}))) for factor in "mk"]
     assert counts == [16, 0]
     assert choose(bound, layouts, kinds, machine).axes == {"k": ("x",)}
@@ -335,11 +335,11 @@ def test_a_product_whose_small_operand_is_copied_keeps_its_large_one():
     """A local copy of 96 microseconds of the second operand loses to 12 microseconds of messages of the first."""
     mesh, machine = Mesh((2, 4), ("a", "b")), Machine.laptop()
     bound = ops.matmul.op.bind([(32, 784), (784, 1024)], {})
-    found = choose(bound, [mesh("b", None), mesh(None, None)], [np.dtype("float32")] * 2, machine)
+    choice = choose(bound, [mesh("b", None), mesh(None, None)], [np.dtype("float32")] * 2, machine)
     prices = {
         one: seconds_of(bound, one, [mesh("b", None), mesh(None, None)], ("float32",) * 2, machine)
-        for one in (found, Strategy.of(mesh, {"m": "b", "n": "a"}), Strategy.of(mesh, {"m": ("b", "a")}))
+        for one in (choice, Strategy.of(mesh, {"m": "b", "n": "a"}), Strategy.of(mesh, {"m": ("b", "a")}))
     }
-    assert found.axes == {"n": ("a", "b")}
-    assert prices[found] == min(prices.values())
-    assert prices[found] < 0.6 * max(prices.values())
+    assert choice.axes == {"n": ("a", "b")}
+    assert prices[choice] == min(prices.values())
+    assert prices[choice] < 0.6 * max(prices.values())

@@ -24,11 +24,11 @@ def _of(array, **options):
 @pytest.mark.parametrize("kind", ["f8", "f4"])
 def test_erf_is_accurate_to_the_last_places(kind):
     x = POINTS.astype(kind)
-    found, want = ops.erf(_of(x)).full(), np.array([math.erf(value) for value in x.astype("f8")])
-    assert found.dtype == kind
+    result, want = ops.erf(_of(x)).full(), np.array([math.erf(value) for value in x.astype("f8")])
+    assert result.dtype == kind
     last = np.spacing(np.maximum(np.abs(want), np.finfo(kind).tiny).astype(kind)).astype("f8")
-    assert (np.abs(found.astype("f8") - want) <= 4 * last).all()
-    assert (np.signbit(found) == np.signbit(x)).all() and np.isnan(
+    assert (np.abs(result.astype("f8") - want) <= 4 * last).all()
+    assert (np.signbit(result) == np.signbit(x)).all() and np.isnan(
         ops.erf(_of(np.array([np.nan] * 3))).full()
     ).all()
 

@@ -48,7 +48,7 @@ def numeric(
 ) -> np.ndarray:
     """``dL/dRe + i dL/dIm`` of every element, as torch has it."""
     step = 1e-6
-    found = np.zeros_like(arrays[k])
+    gradient = np.zeros_like(arrays[k])
     for at in np.ndindex(arrays[k].shape):
         for way in (1, 1j) if arrays[k].dtype.kind == "c" else (1,):
             sides = []
@@ -56,8 +56,8 @@ def numeric(
                 moved = [np.array(x) for x in arrays]
                 moved[k][at] += sign * step * way
                 sides.append(loss(moved))
-            found[at] += way * (sides[0] - sides[1]) / (2 * step)
-    return found
+            gradient[at] += way * (sides[0] - sides[1]) / (2 * step)
+    return gradient
 
 
 def check(name: str, row: Row, arrays: list[np.ndarray]) -> None:
@@ -145,10 +145,10 @@ FUNCTIONAL = {"relu", "relu6", "silu", "softplus", "elu"}
 
 
 def _peer(torch: Any, name: str) -> Callable[..., Any]:
-    given = PEERS[name] or CALLS.get(name, name)
-    if callable(given):
-        return lambda *xs: given(torch, *xs)
-    return getattr(torch.nn.functional if name in FUNCTIONAL else torch, given)
+    call = PEERS[name] or CALLS.get(name, name)
+    if callable(call):
+        return lambda *xs: call(torch, *xs)
+    return getattr(torch.nn.functional if name in FUNCTIONAL else torch, call)
 
 
 @pytest.mark.parametrize("name", PEERS)
@@ -170,15 +170,15 @@ def test_against_torch(name):
             continue
         ours = [Tensor.from_global(x, MESH("a", None), WORLD, requires_grad=True) for x in arrays]
         try:
-            found = row.call(*ours)
+            result = row.call(*ours)
         except RuleError:
             assert "c" in kinds, name
             continue
         np.testing.assert_allclose(
-            found.full(), want.detach().numpy(), 1e-12, 1e-12, err_msg=f"{name} {kinds}"
+            result.full(), want.detach().numpy(), 1e-12, 1e-12, err_msg=f"{name} {kinds}"
         )
-        weight = numbers("c" if found.dtype.kind == "c" else "f", found.shape, 9)
-        found.backward(Tensor.from_global(weight, found.layout.reduced, WORLD))
+        weight = numbers("c" if result.dtype.kind == "c" else "f", result.shape, 9)
+        result.backward(Tensor.from_global(weight, result.layout.reduced, WORLD))
         want.backward(torch.tensor(weight))
         for mine, other in zip(ours, theirs):
             np.testing.assert_allclose(
@@ -215,10 +215,10 @@ def test_powers_at_zero_against_torch():
         ops.power(*ours).backward(weight)
         for mine, other in zip(ours, theirs):
             want = other.grad.numpy()
-            known = (
+            compared = (
                 ~np.isnan(want) if kind is np.complex128 else slice(None)
             )  # torch has nan for a complex 0 ** 0
-            np.testing.assert_allclose(mine.grad.full()[known], want[known], 1e-12, 1e-12)
+            np.testing.assert_allclose(mine.grad.full()[compared], want[compared], 1e-12, 1e-12)
 
 
 # -- through reshapes -----------------------------------------------------------------------------------
@@ -363,8 +363,8 @@ def kept_in_vain(sample: Sample) -> list[str]:
 
     def gradients() -> list[np.ndarray]:
         with np.errstate(all="ignore"):
-            given = node.gradients(dys, node.wanted)
-        lists = [one.held if isinstance(one, Tensor) else one for one in given if one is not None]
+            slopes = node.gradients(dys, node.wanted)
+        lists = [one.held if isinstance(one, Tensor) else one for one in slopes if one is not None]
         return [np.array(array) for arrays in lists for array in arrays]
 
     before, vain = gradients(), []

@@ -79,14 +79,14 @@ KINDS = [
 
 def layouts(mesh: Mesh, ndim: int) -> list[Layout]:
     """All ways to lay a tensor out with the axes of a mesh, pending sums among them."""
-    found = []
+    choices = []
     for places in itertools.product(range(-2, ndim), repeat=len(mesh.axes)):
         for axes in (mesh.axes, mesh.axes[::-1]):
             dims = [tuple(a for a, d in zip(mesh.axes, places) if d == dim) for dim in range(ndim)]
             dims = [tuple(a for a in axes if a in entry) for entry in dims]
             pending = [(a, "sum") for a, d in zip(mesh.axes, places) if d == -2]
-            found.append(Layout(mesh, dims, pending))
-    return list(dict.fromkeys(found))
+            choices.append(Layout(mesh, dims, pending))
+    return list(dict.fromkeys(choices))
 
 
 def place(value: np.ndarray, layout: Layout, world, graded: bool) -> Tensor:
@@ -122,25 +122,25 @@ def truth(
 ) -> tuple[list[np.ndarray], np.ndarray | None, list[np.ndarray | None]]:
     """The results in float64, a gradient of the graded one in 16 bits, and what follows from it per operand."""
     sample = KINDS[number]
-    given = [exact(rounded(x, dtype)) for x in sample.operands]
+    arrays = [exact(rounded(x, dtype)) for x in sample.operands]
 
     def run(*operands) -> list[np.ndarray]:
         results = sample.reference(*operands)
         return [np.asarray(r) for r in (results if isinstance(results, tuple) else (results,))]
 
-    results = run(*given)
+    results = run(*arrays)
     if not sample.differentiable:
-        return results, None, [None] * len(given)
+        return results, None, [None] * len(arrays)
     dy = np.random.default_rng(number).normal(size=results[sample.graded].shape).astype(dtype)
     slopes: list[np.ndarray | None] = []
-    for k, operand in enumerate(given):
+    for k, operand in enumerate(arrays):
         slope = np.zeros(operand.shape) if operand.dtype.kind == "f" else None
         for index in np.ndindex(operand.shape) if slope is not None else ():
             values = []
             for step in (1e-6, -1e-6):
                 moved = operand.copy()
                 moved[index] += step
-                changed = run(*given[:k], moved, *given[k + 1 :])[sample.graded]
+                changed = run(*arrays[:k], moved, *arrays[k + 1 :])[sample.graded]
                 values.append((dy.astype("f8") * changed).sum())
             slope[index] = (values[0] - values[1]) / 2e-6  # type: ignore[index]
         slopes.append(slope)
@@ -148,18 +148,18 @@ def truth(
 
 
 def compare(
-    got: Tensor, wanted: np.ndarray, dtype: np.dtype, roundings: float, loose: float, what: str
+    result: Tensor, wanted: np.ndarray, dtype: np.dtype, roundings: float, loose: float, what: str
 ) -> None:
     """Compare with float64: an error relative to each number, and one relative to the largest."""
-    found = got.full()
+    values = result.full()
     if wanted.dtype.kind != "f":
-        np.testing.assert_array_equal(found, wanted, err_msg=what)
+        np.testing.assert_array_equal(values, wanted, err_msg=what)
         return
-    assert found.dtype == dtype, what
-    assert {shard.dtype for shard in got.shards} == {dtype}, what
+    assert values.dtype == dtype, what
+    assert {shard.dtype for shard in result.shards} == {dtype}, what
     allowed = roundings * ROUNDOFF[dtype] * np.abs(wanted) + loose * np.abs(wanted).max(initial=0.0) + 1e-7
-    worst = np.abs(found.astype("f8") - wanted) - allowed
-    assert worst.max(initial=-1.0) <= 0, f"{what}: {found} for {wanted}"
+    worst = np.abs(values.astype("f8") - wanted) - allowed
+    assert worst.max(initial=-1.0) <= 0, f"{what}: {values} for {wanted}"
 
 
 @pytest.mark.ranks(1, 4, 8)
@@ -183,17 +183,17 @@ def test_results_and_gradients_are_as_exact_as_their_type(world, number, dtype):
         chosen = [way[rng.integers(len(way))] for way in ways]
         what = f"{sample.name} of {', '.join(map(str, chosen))}"
         graded = [slope is not None for slope in slopes]
-        given = [place(x, layout, world, g) for x, layout, g in zip(operands, chosen, graded)]
-        found = sample.call(*given)
-        found = found if isinstance(found, tuple) else (found,)
-        for result, wanted in zip(found, results, strict=True):
+        tensors = [place(x, layout, world, g) for x, layout, g in zip(operands, chosen, graded)]
+        outputs = sample.call(*tensors)
+        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+        for result, wanted in zip(outputs, results, strict=True):
             compare(
                 result, wanted, dtype, 1.01, ON_THE_WAY + 2 * ROUNDOFF[dtype] * (sample.name in TWICE), what
             )
         if dy is None:
             continue
-        result = found[sample.graded]
+        result = outputs[sample.graded]
         result.backward(Tensor.from_global(dy, Layout(mesh, [()] * dy.ndim), world))
-        for tensor, slope in zip(given, slopes):
+        for tensor, slope in zip(tensors, slopes):
             if slope is not None:
                 compare(tensor.grad, slope, dtype, 2, 2 * ROUNDOFF[dtype], f"gradient of {what}")

@@ -59,10 +59,10 @@ def test_against_numpy_with_gradients(world, index):
     np.add.at(slope, index, weight)
     for layout in layouts(world):
         x = Tensor.from_global(A, layout, world, requires_grad=True)
-        found = x[index]
-        assert found.shape == expected.shape and found.dtype == A.dtype
-        np.testing.assert_array_equal(found.full(), expected)
-        nn.backward(ops.sum(ops.multiply(found, weight)))
+        result = x[index]
+        assert result.shape == expected.shape and result.dtype == A.dtype
+        np.testing.assert_array_equal(result.full(), expected)
+        nn.backward(ops.sum(ops.multiply(result, weight)))
         np.testing.assert_allclose(x.grad.full(), slope, rtol=1e-12)
 
 
@@ -259,6 +259,6 @@ def test_flat_and_back_each_element_goes_to_its_new_owner_only(world, dims):
     np.testing.assert_array_equal(x.grad.full(), array)
     np.testing.assert_array_equal(flat.full(), array.ravel())
     with record() as trace:
-        found = x[Tensor.from_global(np.array([2, 12, -1]), mesh(None), world), [0, 4, 1]]
-    np.testing.assert_array_equal(found.full(), array[[2, 12, -1], [0, 4, 1]])
+        result = x[Tensor.from_global(np.array([2, 12, -1]), mesh(None), world), [0, 4, 1]]
+    np.testing.assert_array_equal(result.full(), array[[2, 12, -1], [0, 4, 1]])
     assert trace.nbytes(0) < array.nbytes / 2

@@ -43,15 +43,15 @@ def test_axis_is_a_dim(world, name):
         np.testing.assert_allclose(getattr(x, name)(axis=1).full(), expected(A, axis=1), rtol=1e-12)
         np.testing.assert_allclose(getattr(x, name)(axis=None).full(), expected(A, axis=None), rtol=1e-12)
     if hasattr(A, name) and "arg" not in name:
-        found = getattr(x, name)(axis=(0, 1), keepdims=True).full()
-        np.testing.assert_allclose(found, getattr(A, name)(axis=(0, 1), keepdims=True), rtol=1e-12)
+        result = getattr(x, name)(axis=(0, 1), keepdims=True).full()
+        np.testing.assert_allclose(result, getattr(A, name)(axis=(0, 1), keepdims=True), rtol=1e-12)
 
 
 @pytest.mark.ranks(4)
 def test_the_other_functions_and_names(world):
     x, m = tensor(world), tensor(world, MASK)
     ids = np.array([1, 0, 3])
-    for got, expected in [
+    for result, expected in [
         (ops.concat([x, x], axis=1), np.concatenate([A, A], axis=1)),
         (ops.split(x, 3, axis=1)[1], A[:, 2:4]),
         (ops.gather(x, ids, axis=1), np.take(A, ids, axis=1)),
@@ -61,7 +61,7 @@ def test_the_other_functions_and_names(world):
         (m.any(axis=1), MASK.any(axis=1)),
         (ops.any(m, axis=0, keepdims=True), MASK.any(axis=0, keepdims=True)),
     ]:
-        np.testing.assert_allclose(got.full(), expected, rtol=1e-12)
+        np.testing.assert_allclose(result.full(), expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ def values(shape, dtype="float64", seed=1):
     return np.random.default_rng(seed).integers(-50, 50, shape).astype(dtype)
 
 
-def given(array, layout, world, requires_grad=False):
+def tensor_of(array, layout, world, requires_grad=False):
     return Tensor.from_global(array, layout, world, requires_grad=requires_grad)
 
 
@@ -57,12 +57,12 @@ def test_every_layout_forward_and_backward(world):
     gradient = np.zeros_like(table)
     np.add.at(gradient, ids, dy)
     for table_layout, ids_layout, out in layouts(mesh):
-        t, i = given(table, table_layout, world, True), given(ids, ids_layout, world)
+        t, i = tensor_of(table, table_layout, world, True), tensor_of(ids, ids_layout, world)
         y = ops.embedding(i, t, out, rows="owned")
         assert not y.layout.partial and (out is None or y.layout == out)
         for rank, shard in zip(world.ranks, y.shards):
             np.testing.assert_array_equal(shard, table[ids][y.layout.slices(y.shape, rank)])
-        y.backward(given(dy, y.layout, world))
+        y.backward(tensor_of(dy, y.layout, world))
         assert t.grad.layout == t.layout
         for rank, shard in zip(world.ranks, t.grad.shards):
             np.testing.assert_allclose(shard, gradient[t.layout.slices(table.shape, rank)])
@@ -76,13 +76,13 @@ def test_the_same_gradient_as_the_ordinary_lookup(world, dtype, rows):
     table, ids = values((rows, WIDTH), dtype), numbers((40,), high=rows)
     dy = (values((40, WIDTH), "int64", seed=5) % 5 - 2).astype(dtype)
     for out in (mesh(None, None), mesh("tp", None), mesh(None, "tp")):
-        found = []
+        shards = []
         for way in ("all", "owned"):
-            t = given(table, mesh("tp", None), world, True)
-            y = ops.embedding(given(ids, mesh(None), world), t, out, rows=way)
-            y.backward(given(dy, out, world))
-            found.append([*y.shards, *t.grad.shards])
-        for one, other in zip(*found):
+            t = tensor_of(table, mesh("tp", None), world, True)
+            y = ops.embedding(tensor_of(ids, mesh(None), world), t, out, rows=way)
+            y.backward(tensor_of(dy, out, world))
+            shards.append([*y.shards, *t.grad.shards])
+        for one, other in zip(*shards):
             assert one.dtype == other.dtype == np.dtype(dtype)
             np.testing.assert_array_equal(one, other)
 
@@ -93,9 +93,9 @@ def test_gradient_by_finite_differences(world):
     ids = numbers((5,), high=9)
 
     def loss(array):
-        t = given(array, mesh("tp", None), world, True)
-        y = ops.embedding(given(ids, mesh(None), world), t, mesh("tp", None), rows="owned")
-        return t, ops.sum(ops.multiply(ops.multiply(y, y), given(weight, mesh("tp", None), world)))
+        t = tensor_of(array, mesh("tp", None), world, True)
+        y = ops.embedding(tensor_of(ids, mesh(None), world), t, mesh("tp", None), rows="owned")
+        return t, ops.sum(ops.multiply(ops.multiply(y, y), tensor_of(weight, mesh("tp", None), world)))
 
     t, total = loss(table)
     total.backward()
@@ -116,11 +116,11 @@ def test_collectives_and_bytes(world):
         (mesh(None, None), "gather_rows", {}),
         (mesh("tp", None), "exchange_rows", {"return_rows": 1}),
     ):
-        t = given(table, mesh("tp", None), world, True)
+        t = tensor_of(table, mesh("tp", None), world, True)
         with record() as forward:
-            y = ops.embedding(given(ids, mesh(None), world), t, out, rows="owned")
+            y = ops.embedding(tensor_of(ids, mesh(None), world), t, out, rows="owned")
         with record() as backward:
-            y.backward(given(values((48, WIDTH), "float32"), out, world))
+            y.backward(tensor_of(values((48, WIDTH), "float32"), out, world))
         assert forward.counts() == {name: 1} and backward.counts() == back
         (event,) = forward.collectives
         assert (event.operator, event.axes, event.group_size) == ("embedding", ("tp",), n)
@@ -143,8 +143,8 @@ def test_traces_of_all_worlds_agree(world):
 
     def program(here):
         with record() as trace:
-            t = given(values((ROWS, WIDTH)), mesh("tp", None), here, True)
-            y = ops.embedding(given(ids, mesh(None), here), t, mesh("tp", None), rows="owned")
+            t = tensor_of(values((ROWS, WIDTH)), mesh("tp", None), here, True)
+            y = ops.embedding(tensor_of(ids, mesh(None), here), t, mesh("tp", None), rows="owned")
             ops.sum(y).backward()
         return trace
 
@@ -154,12 +154,12 @@ def test_traces_of_all_worlds_agree(world):
 def test_where_rows_lie_by_default(world):
     """Beside their ids: whole where those are, split where those are."""
     mesh = Mesh((world.size,), ("tp",))
-    table = given(values((ROWS, WIDTH)), mesh("tp", None), world)
+    table = tensor_of(values((ROWS, WIDTH)), mesh("tp", None), world)
     for entry in (None, "tp"):
-        y = ops.embedding(given(numbers(SHAPE), mesh(entry, None), world), table, rows="owned")
+        y = ops.embedding(tensor_of(numbers(SHAPE), mesh(entry, None), world), table, rows="owned")
         assert y.layout.canonical == mesh(entry, None, None).canonical
-    columns = given(values((ROWS, WIDTH)), mesh(None, "tp"), world)
-    y = ops.embedding(given(numbers(SHAPE), mesh(None, None), world), columns, rows="owned")
+    columns = tensor_of(values((ROWS, WIDTH)), mesh(None, "tp"), world)
+    y = ops.embedding(tensor_of(numbers(SHAPE), mesh(None, None), world), columns, rows="owned")
     assert y.layout.canonical == mesh(None, None, "tp").canonical
 
 
@@ -167,8 +167,8 @@ def test_a_table_that_is_not_split_by_rows_moves_nothing(world):
     mesh = Mesh((world.size,), ("tp",))
     for layout in (mesh(None, None), mesh(None, "tp")):
         table, ids = (
-            given(values((ROWS, WIDTH)), layout, world),
-            given(numbers(SHAPE), mesh(None, None), world),
+            tensor_of(values((ROWS, WIDTH)), layout, world),
+            tensor_of(numbers(SHAPE), mesh(None, None), world),
         )
         with record() as trace:
             y = ops.embedding(ids, table, rows="owned")
@@ -180,8 +180,8 @@ def test_a_table_that_is_not_split_by_rows_moves_nothing(world):
 def test_ids_that_are_split_along_the_tables_axis_are_gathered_first(world):
     mesh = Mesh((world.size,), ("tp",))
     table, ids = (
-        given(values((ROWS, WIDTH)), mesh("tp", None), world),
-        given(numbers((16,)), mesh("tp"), world),
+        tensor_of(values((ROWS, WIDTH)), mesh("tp", None), world),
+        tensor_of(numbers((16,)), mesh("tp"), world),
     )
     with record() as trace:
         y = ops.embedding(ids, table, rows="owned")
@@ -195,8 +195,8 @@ def test_pending_tables_are_reduced_first(world):
     mesh = (
         Mesh((2, world.size // 2), ("a", "b")) if world.size % 2 == 0 else Mesh((1, world.size), ("a", "b"))
     )
-    table = given(values((ROWS, WIDTH)), mesh("b", None).with_partial("a"), world)
-    y = ops.embedding(given(numbers((9,)), mesh(None), world), table, rows="owned")
+    table = tensor_of(values((ROWS, WIDTH)), mesh("b", None).with_partial("a"), world)
+    y = ops.embedding(tensor_of(numbers((9,)), mesh(None), world), table, rows="owned")
     np.testing.assert_array_equal(y.full(), values((ROWS, WIDTH))[numbers((9,))])
 
 
@@ -211,10 +211,10 @@ def test_padding(world, rows, padding):
     wanted[real] = table[ids[real]]
     np.add.at(gradient, ids[real], dy[real])
     for layout in (mesh("tp", None), mesh(None, "tp"), mesh(None, None)):
-        t = given(table, layout, world, True)
-        y = ops.embedding(given(ids, mesh(None), world), t, rows=rows, padding=padding)
+        t = tensor_of(table, layout, world, True)
+        y = ops.embedding(tensor_of(ids, mesh(None), world), t, rows=rows, padding=padding)
         np.testing.assert_array_equal(y.full(), wanted)
-        y.backward(given(dy, y.layout.reduced, world))
+        y.backward(tensor_of(dy, y.layout.reduced, world))
         np.testing.assert_allclose(t.grad.full(), gradient)
 
 
@@ -223,8 +223,8 @@ def test_padding(world, rows, padding):
 def test_ids_outside_the_table(world, rows, bad):
     mesh = Mesh((world.size,), ("tp",))
     table, ids = (
-        given(values((ROWS, WIDTH)), mesh("tp", None), world),
-        given(np.array([0, bad]), mesh(None), world),
+        tensor_of(values((ROWS, WIDTH)), mesh("tp", None), world),
+        tensor_of(np.array([0, bad]), mesh(None), world),
     )
     with pytest.raises(InputError, match=f"id {bad} is outside 0..{ROWS - 1}"):
         ops.embedding(ids, table, rows=rows, padding=12)
@@ -238,11 +238,11 @@ def test_ids_of_small_types_in_large_tables(world, rows, kind):
     table, ids = values((1000, 2)), numbers((30,), high=120).astype(kind)
     for shared in ("own", "shared"):
         with world.use(replicated=shared):
-            t = given(table, mesh("tp", None), world, True)
-            y = ops.embedding(given(ids, mesh(None), world), t, mesh(None, None), rows=rows)
+            t = tensor_of(table, mesh("tp", None), world, True)
+            y = ops.embedding(tensor_of(ids, mesh(None), world), t, mesh(None, None), rows=rows)
             for shard in y.shards:
                 np.testing.assert_array_equal(shard, table[ids])
-            y.backward(given(np.ones((30, 2)), mesh(None, None), world))
+            y.backward(tensor_of(np.ones((30, 2)), mesh(None, None), world))
             counted = np.bincount(ids.astype(int), minlength=1000)
             np.testing.assert_array_equal(t.grad.full()[:, 0], counted)
 
@@ -250,14 +250,14 @@ def test_ids_of_small_types_in_large_tables(world, rows, kind):
 def test_what_is_refused(world):
     mesh, other = Mesh((world.size,), ("tp",)), Mesh((world.size,), ("x",))
     table, ids = (
-        given(values((ROWS, WIDTH)), mesh("tp", None), world),
-        given(numbers((4,)), mesh(None), world),
+        tensor_of(values((ROWS, WIDTH)), mesh("tp", None), world),
+        tensor_of(numbers((4,)), mesh(None), world),
     )
     with pytest.raises(RuleError, match="rows is 'all' or 'owned', but got 'some'"):
         ops.embedding(ids, table, rows="some")
     if world.size > 1:
         with pytest.raises(RuleError, match="different meshes"):
-            ops.embedding(given(numbers((4,)), other(None), world), table, rows="owned")
+            ops.embedding(tensor_of(numbers((4,)), other(None), world), table, rows="owned")
         with pytest.raises(SpmdError, match=r"pending|partial"):
             ops.embedding(ids, table, mesh(None, None).with_partial("tp"), rows="owned")
         with pytest.raises(SpmdError, match="of 1 dim,"):
@@ -291,7 +291,8 @@ def test_a_model_learns_the_same(world, tied):
             optimiser = nn.SGD(model.parameters(), 0.1)
             for _ in range(3):
                 loss = model.loss(
-                    given(ids[:, :-1], mesh("dp", None), world), given(ids[:, 1:], mesh("dp", None), world)
+                    tensor_of(ids[:, :-1], mesh("dp", None), world),
+                    tensor_of(ids[:, 1:], mesh("dp", None), world),
                 )
                 nn.backward(loss)
                 optimiser.step()

@@ -33,9 +33,9 @@ def parts(dtype: np.dtype, shape: tuple[int, ...], seed: int) -> list[np.ndarray
     if dtype.kind in "iu":
         limits = np.iinfo(dtype)
         return [rng.integers(limits.min, limits.max, shape, dtype, endpoint=True) for _ in range(2)]
-    found = [rng.integers(1, 8, shape) / 4 for _ in range(2)]
-    found[0].flat[0], found[1].flat[0] = 1e5, 1.5 - 1e5
-    return [(x + (0.5j * x if dtype.kind == "c" else 0)).astype(dtype) for x in found]
+    terms = [rng.integers(1, 8, shape) / 4 for _ in range(2)]
+    terms[0].flat[0], terms[1].flat[0] = 1e5, 1.5 - 1e5
+    return [(x + (0.5j * x if dtype.kind == "c" else 0)).astype(dtype) for x in terms]
 
 
 def pending(arrays: Sequence[np.ndarray], op: str) -> Tensor:
@@ -69,14 +69,14 @@ def outcome(row: Row, operands: Sequence[Tensor]) -> np.ndarray | None:
 def compare(name: str, operands: Sequence[Tensor]) -> None:
     """The operator on what is pending, and on the same reduced first."""
     row = ROWS[name]
-    found = outcome(row, operands)
+    result = outcome(row, operands)
     want = outcome(row, [x.to(x.layout.reduced) for x in operands])
     where = f"{name} of {operands}"
-    assert (found is None) == (want is None), where
+    assert (result is None) == (want is None), where
     if want is None:
         return
     if want.dtype.kind in "biu":
-        np.testing.assert_array_equal(found, want, where)
+        np.testing.assert_array_equal(result, want, where)
     else:
         wide = "c16" if want.dtype.kind == "c" else "f8"
         steps = [x.dtype if x.dtype.kind in "fcV" else np.exp(np.ones(1, x.dtype)).dtype for x in operands]
@@ -84,7 +84,7 @@ def compare(name: str, operands: Sequence[Tensor]) -> None:
         # Where the large parts cancel, their rounding is left.
         left = 4e5 * min(eps, 1.2e-7)
         np.testing.assert_allclose(
-            found.astype(wide), want.astype(wide), 64 * eps + left, left, err_msg=where
+            result.astype(wide), want.astype(wide), 64 * eps + left, left, err_msg=where
         )
 
 

@@ -11,7 +11,7 @@ from layout_cases import cases
 import spmdsim.ops as ops
 from spmdsim.core import Layout, Mesh
 from spmdsim.trace import record
-from tests.nn.test_collectives import given, mlp, normal
+from tests.nn.test_collectives import mlp, normal, tensor_of
 
 PEERS = {c.values[0]["case"]: c.values[0] for c in cases("operators_peers", "dtensor_tp_asserted")}
 TP = Mesh((4,), ("tp",))
@@ -22,7 +22,7 @@ WHOLE, ROWS, COLUMNS = (None, None), ("tp", None), (None, "tp")
 def _spread(layout, array, world):
     """An array in a layout; pending, every rank holds a term of its own."""
     return (
-        given(array, layout.reduced, world, True).to(layout)
+        tensor_of(array, layout.reduced, world, True).to(layout)
         if not layout.partial
         else _terms(layout, array, world)
     )
@@ -49,11 +49,11 @@ def test_products_with_a_bias(world, left, right, bias_shape):
     if dims and bias_shape[0] == M:
         where.append(TP("tp", *[None] * (dims - 1)))
     for layout in where:
-        x, w = given(a, TP(*left), world, True), given(b, TP(*right), world, True)
+        x, w = tensor_of(a, TP(*left), world, True), tensor_of(b, TP(*right), world, True)
         bias = _spread(layout, c, world)
         y = ops.add(ops.matmul(x, w), bias)
         np.testing.assert_allclose(y.full(), a @ b + c, atol=1e-12)
-        y.backward(given(np.ones((M, N)), y.layout.dual(), world))
+        y.backward(tensor_of(np.ones((M, N)), y.layout.dual(), world))
         np.testing.assert_allclose(x.grad.full(), np.ones((M, N)) @ b.T, atol=1e-12)
         np.testing.assert_allclose(w.grad.full(), a.T @ np.ones((M, N)), atol=1e-12)
         summed = tuple(d for d in range(2) if d < 2 - dims or bias_shape[d - (2 - dims)] == 1)
@@ -68,7 +68,7 @@ def test_rows_by_columns_on_two_axes(world, shape):
     mesh = Mesh(shape, ("a", "b"))
     a, b = normal(256, 128), normal(128, 256)
     with record() as trace:
-        y = ops.matmul(given(a, mesh("a", None), world), given(b, mesh(None, "b"), world))
+        y = ops.matmul(tensor_of(a, mesh("a", None), world), tensor_of(b, mesh(None, "b"), world))
     assert trace.counts() == {} and y.layout.canonical == mesh("a", "b").canonical
     np.testing.assert_allclose(y.full(), a @ b, rtol=1e-12, atol=1e-11)
 
@@ -79,10 +79,10 @@ def test_fewer_rows_than_ranks(world):
     assert any("rows < ranks: (n-1,n)@(n,n)" in name for name in PEERS)
     a, b = normal(3, 4), normal(4, 4)
     for left, right in itertools.product((ROWS, WHOLE, COLUMNS), repeat=2):
-        x, w = given(a, TP(*left), world, True), given(b, TP(*right), world, True)
+        x, w = tensor_of(a, TP(*left), world, True), tensor_of(b, TP(*right), world, True)
         y = ops.matmul(x, w)
         np.testing.assert_allclose(y.full(), a @ b, atol=1e-12)
-        y.backward(given(np.ones((3, 4)), y.layout.dual(), world))
+        y.backward(tensor_of(np.ones((3, 4)), y.layout.dual(), world))
         np.testing.assert_allclose(w.grad.full(), a.T @ np.ones((3, 4)), atol=1e-12)
 
 
@@ -91,8 +91,8 @@ def test_fewer_rows_than_ranks(world):
 def test_an_empty_contraction_leaves_the_bias(world, right):
     assert "empty contraction: (12,0)@(0,4)+bias" in PEERS
     bias = normal(4)
-    x, w = given(np.zeros((12, 0)), TP(*COLUMNS), world), given(np.zeros((0, 4)), TP(*right), world)
-    y = ops.linear(x, w, given(bias, Layout.replicated(TP, 1), world))
+    x, w = tensor_of(np.zeros((12, 0)), TP(*COLUMNS), world), tensor_of(np.zeros((0, 4)), TP(*right), world)
+    y = ops.linear(x, w, tensor_of(bias, Layout.replicated(TP, 1), world))
     np.testing.assert_array_equal(y.full(), np.tile(bias, (12, 1)))
 
 
@@ -101,11 +101,11 @@ def test_the_second_layer_of_an_mlp_reduces(world):
     """Forward, the only collective belongs to the row-parallel layer: the module that another system names."""
     case = PEERS["MLPModule col/row fwd"]
     with record() as trace:
-        mlp(world, TP(*WHOLE))(given(normal(8, 8), TP(*WHOLE), world))
-    found = [e for e in trace.collectives if e.collective != "slice"]
+        mlp(world, TP(*WHOLE))(tensor_of(normal(8, 8), TP(*WHOLE), world))
+    events = [e for e in trace.collectives if e.collective != "slice"]
     wanted = [name for counts in case["modules"].values() for name, n in counts.items() for _ in range(n)]
-    assert [e.collective for e in found] == wanted
+    assert [e.collective for e in events] == wanted
     # It is the second of two products that leaves something to reduce.
     products = [e for e in trace.operators if e.name in ("matmul", "linear")]
-    assert len(products) == 2 and found[0].step.src.partial
-    assert products[0].start + products[0].seconds <= found[0].start
+    assert len(products) == 2 and events[0].step.src.partial
+    assert products[0].start + products[0].seconds <= events[0].start

@@ -11,13 +11,13 @@ from spmdsim.errors import RuleError
 
 def slopes(x, dims):
     """The product of the other elements, one by one."""
-    found = np.empty_like(x)
+    gradient = np.empty_like(x)
     for index in np.ndindex(x.shape):
         others = x.copy()
         others[index] = 1
         kept = tuple(slice(None) if d in dims else i for d, i in enumerate(index))
-        found[index] = others[kept].prod()
-    return found
+        gradient[index] = others[kept].prod()
+    return gradient
 
 
 @pytest.mark.ranks(1, 4)
@@ -29,11 +29,11 @@ def test_the_slope_of_a_product(world, dims, zeros):
     x[1, :zeros] = 0
     where = tuple(range(2)) if dims is None else (dims,)
     for layout in (mesh("a", "b"), mesh(("a", "b"), None), mesh(None, "b"), mesh(None, None)):
-        given = Tensor.from_global(x, layout, world, requires_grad=True)
-        y = ops.prod(given, dims)
+        operand = Tensor.from_global(x, layout, world, requires_grad=True)
+        y = ops.prod(operand, dims)
         np.testing.assert_allclose(y.full(), x.prod(axis=where), rtol=1e-12)
         nn.backward(ops.sum(y))
-        np.testing.assert_allclose(given.grad.full(), slopes(x, where), rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(operand.grad.full(), slopes(x, where), rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.ranks(1, 4, 8)
@@ -49,9 +49,9 @@ def test_places_of_extremes_by_two_small_reductions(world):
             t = Tensor.from_global(x, layout, world)
             for function, expected in ((ops.argmax, np.argmax), (ops.argmin, np.argmin)):
                 for dim in (None, 0, -1):
-                    found = function(t, dim)
-                    assert found.dtype == np.int64
-                    np.testing.assert_array_equal(found.full(), expected(x, dim))
+                    places = function(t, dim)
+                    assert places.dtype == np.int64
+                    np.testing.assert_array_equal(places.full(), expected(x, dim))
                 np.testing.assert_array_equal(function(t, 1, True).full(), expected(x, 1, keepdims=True))
     t = Tensor.from_global(rng.normal(size=(64, 6)), mesh(("a", "b"), None), world)
     with record() as trace:

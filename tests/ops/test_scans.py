@@ -20,16 +20,16 @@ def layouts(size: int, ndim: int = 2) -> list[Layout]:
     if size == 1:
         return [Mesh((1,), ("x",))(*[None] * ndim)]
     line = Mesh((size,), ("x",), ranks=range(size)[::-1])
-    found = [line("x", *[None] * (ndim - 1)), line(*[None] * ndim), line(*[None] * (ndim - 1), "x")]
-    found.append(Mesh((size - 1,), ("x",), ranks=range(1, size))("x", *[None] * (ndim - 1)))
+    choices = [line("x", *[None] * (ndim - 1)), line(*[None] * ndim), line(*[None] * (ndim - 1), "x")]
+    choices.append(Mesh((size - 1,), ("x",), ranks=range(1, size))("x", *[None] * (ndim - 1)))
     if size % 2 == 0:
         grid = Mesh((2, size // 2), ("a", "b"))
         rest = [None] * (ndim - 1)
-        found += [grid(("b", "a"), *rest), grid("b", *rest), grid("b", *rest, partial="a")]
-    return found
+        choices += [grid(("b", "a"), *rest), grid("b", *rest), grid("b", *rest, partial="a")]
+    return choices
 
 
-def given(array: np.ndarray, layout: Layout, world) -> Tensor:
+def tensor_of(array: np.ndarray, layout: Layout, world) -> Tensor:
     return Tensor.from_global(array, layout, world)
 
 
@@ -43,12 +43,12 @@ def test_numpy_s_running_sums_and_products(world):
                 if layout.partial and dtype == "bool":
                     continue
                 for dim in (0, -1):
-                    got = ops.cumulative_sum(given(x, layout, world), dim)
-                    assert got.layout == layout or layout.partial
+                    result = ops.cumulative_sum(tensor_of(x, layout, world), dim)
+                    assert result.layout == layout or layout.partial
                     expected = np.cumsum(x, dim)
-                    assert got.dtype == expected.dtype
-                    np.testing.assert_array_equal(got.full(), expected)
-                    product = ops.cumulative_prod(given(x, layout.reduced, world), dim)
+                    assert result.dtype == expected.dtype
+                    np.testing.assert_array_equal(result.full(), expected)
+                    product = ops.cumulative_prod(tensor_of(x, layout.reduced, world), dim)
                     np.testing.assert_array_equal(product.full(), np.cumprod(x, dim))
 
 
@@ -56,12 +56,12 @@ def test_numpy_s_running_sums_and_products(world):
 def test_where_running_sums_begin_and_in_which_type(world):
     x = np.arange(10, dtype="float32").reshape(5, 2)
     for layout in layouts(4):
-        got = ops.cumulative_sum(
-            given(x, layout.reduced, world), axis=0, dtype="float64", include_initial=True
+        result = ops.cumulative_sum(
+            tensor_of(x, layout.reduced, world), axis=0, dtype="float64", include_initial=True
         )
-        np.testing.assert_array_equal(got.full(), np.r_[np.zeros((1, 2)), np.cumsum(x, 0)])
-        assert got.dtype == np.float64
-        ones = ops.cumulative_prod(given(x, layout.reduced, world), 1, include_initial=True)
+        np.testing.assert_array_equal(result.full(), np.r_[np.zeros((1, 2)), np.cumsum(x, 0)])
+        assert result.dtype == np.float64
+        ones = ops.cumulative_prod(tensor_of(x, layout.reduced, world), 1, include_initial=True)
         np.testing.assert_array_equal(ones.full(), np.c_[np.ones(5), np.cumprod(x, 1)])
 
 
@@ -69,9 +69,9 @@ def test_where_running_sums_begin_and_in_which_type(world):
 def test_sums_of_16_bits_are_carried_on_in_32(world):
     """4096 ones of bfloat16: each rank's total is a number of that type, but not all running sums of it are."""
     x = np.ones(4096, ml_dtypes.bfloat16)
-    got = ops.cumulative_sum(given(x, Mesh((4,), ("x",))("x"), world))
-    assert got.dtype == ml_dtypes.bfloat16
-    np.testing.assert_array_equal(got.full(), np.arange(1, 4097, dtype="f4").astype(ml_dtypes.bfloat16))
+    result = ops.cumulative_sum(tensor_of(x, Mesh((4,), ("x",))("x"), world))
+    assert result.dtype == ml_dtypes.bfloat16
+    np.testing.assert_array_equal(result.full(), np.arange(1, 4097, dtype="f4").astype(ml_dtypes.bfloat16))
 
 
 @pytest.mark.ranks(8)
@@ -80,7 +80,7 @@ def test_one_exclusive_scan_and_its_bytes(world):
     mesh, x = Mesh((2, 4), ("a", "b")), np.arange(19.0 * 5).reshape(19, 5)
     for axes, first in ((("a", "b"), 0), (("b", "a"), 0)):
         with record() as trace:
-            ops.cumulative_sum(given(x, mesh(axes, None), world), 0)
+            ops.cumulative_sum(tensor_of(x, mesh(axes, None), world), 0)
         assert trace.counts() == {"exclusive_scan": 1}
         (event,) = trace.collectives
         for rank, planned in zip(event.ranks, event.planned):
@@ -90,10 +90,10 @@ def test_one_exclusive_scan_and_its_bytes(world):
             assert dict(zip(event.ranks, event.sent)) == {r: 0 if r == last else 40 for r in range(8)}
         assert event.nbytes == event.due
         with record() as predicted:
-            ops.cumulative_sum(given(x, mesh(axes, None), ShapeOnly(8)), 0)
+            ops.cumulative_sum(tensor_of(x, mesh(axes, None), ShapeOnly(8)), 0)
         assert predicted.collectives[0].step == event.step
     with record() as trace:
-        ops.cumulative_sum(given(x, mesh(None, "b"), world), 0)
+        ops.cumulative_sum(tensor_of(x, mesh(None, "b"), world), 0)
     assert trace.counts() == {}
 
 
@@ -103,8 +103,8 @@ def test_large_totals_go_from_rank_to_rank(world):
     x = np.arange(8 * 40_000).reshape(8, -1) % 1000
     mesh = Mesh((4,), ("x",))
     with record() as trace:
-        got = ops.cumulative_sum(given(x, mesh("x", None), world), 0)
-    np.testing.assert_array_equal(got.full(), np.cumsum(x, 0))
+        result = ops.cumulative_sum(tensor_of(x, mesh("x", None), world), 0)
+    np.testing.assert_array_equal(result.full(), np.cumsum(x, 0))
     (event,) = trace.collectives
     assert event.way in ("", "Exscan")
     assert event.nbytes == event.planned
@@ -121,7 +121,7 @@ def test_gradients_of_products_with_zeros(world):
         ]
         for layout in layouts(world.size, 1):
             t = Tensor.from_global(x, layout.reduced, world, requires_grad=True)
-            ops.cumulative_prod(t).backward(given(dy, Layout.replicated(layout.mesh, 1), world))
+            ops.cumulative_prod(t).backward(tensor_of(dy, Layout.replicated(layout.mesh, 1), world))
             assert t.grad.layout == t.layout
             np.testing.assert_allclose(t.grad.full(), expected, rtol=1e-12)
 
@@ -130,18 +130,18 @@ def test_gradients_of_products_with_zeros(world):
 def test_differences(world):
     x = np.random.default_rng(2).integers(-9, 9, (7, 5))
     for layout in layouts(4):
-        t = given(x, layout, world)
+        t = tensor_of(x, layout, world)
         for dim, n in ((0, 1), (1, 3), (0, 7), (0, 9), (1, 0)):
             np.testing.assert_array_equal(ops.diff(t, dim, n).full(), np.diff(x, n, dim))
         ends = {"prepend": x[:2], "append": 3}
         np.testing.assert_array_equal(ops.diff(t, axis=0, **ends).full(), np.diff(x, axis=0, **ends))
-        odd = given(x > 0, layout.reduced, world)
+        odd = tensor_of(x > 0, layout.reduced, world)
         np.testing.assert_array_equal(ops.diff(odd, 0).full(), np.diff(x > 0, axis=0))
 
 
 @pytest.mark.ranks(2)
 def test_what_cannot_be_scanned(world):
-    x = given(np.zeros((2, 3)), Mesh((2,), ("x",))("x", None), world)
+    x = tensor_of(np.zeros((2, 3)), Mesh((2,), ("x",))("x", None), world)
     with pytest.raises(RuleError, match="cumulative_sum of a tensor of 2 dims needs the dim to go along"):
         ops.cumulative_sum(x)
     with pytest.raises(RuleError, match="dim 2 is out of range for a tensor of 2 dims"):

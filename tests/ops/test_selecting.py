@@ -12,7 +12,7 @@ from spmdsim.core import Layout
 from spmdsim.errors import InputError, RuleError, WorldError
 from spmdsim.trace import record
 from spmdsim.worlds import ShapeOnly
-from tests.ops.test_scans import given, layouts
+from tests.ops.test_scans import layouts, tensor_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::spmdsim.redistribution.guard.GatheringWarning")
 S = np.s_
@@ -28,7 +28,7 @@ def mixed(shape: tuple[int, ...], dtype: str = "float64") -> np.ndarray:
 
 
 def whole(array: np.ndarray, layout: Layout, world) -> Tensor:
-    return given(array, Layout.replicated(layout.mesh, array.ndim), world)
+    return tensor_of(array, Layout.replicated(layout.mesh, array.ndim), world)
 
 
 def check_balanced(y: Tensor, expected: np.ndarray, world) -> None:
@@ -52,7 +52,7 @@ def test_masks_and_their_gradients(world):
             ):
                 if mask.shape != shape[: mask.ndim]:
                     continue
-                m = given(mask, layout.mesh(*layout.dims[: mask.ndim]), world)
+                m = tensor_of(mask, layout.mesh(*layout.dims[: mask.ndim]), world)
                 y = t[m]
                 check_balanced(y, x[mask], world)
                 assert y.layout.dims[0] == tuple(a for e in layout.dims[: mask.ndim] for a in e)
@@ -71,10 +71,10 @@ def test_masks_and_their_gradients(world):
 def test_a_mask_without_dims_takes_all_or_nothing(world):
     for x, mask in itertools.product((np.arange(5.0), np.float64(3)), (True, False)):
         mesh = Mesh((world.size,), ("x",))
-        taken = given(x, mesh(*["x"] * np.ndim(x)), world)[given(np.asarray(mask), mesh(), world)]
+        taken = tensor_of(x, mesh(*["x"] * np.ndim(x)), world)[tensor_of(np.asarray(mask), mesh(), world)]
         np.testing.assert_array_equal(taken.full(), x[np.asarray(mask)], strict=True)
     with pytest.raises(IndexError, match=r"^a mask of shape \(7,\) does not fit a tensor of shape \(5,\)"):
-        given(np.arange(5.0), mesh("x"), world)[given(np.ones(7, bool), mesh("x"), world)]
+        tensor_of(np.arange(5.0), mesh("x"), world)[tensor_of(np.ones(7, bool), mesh("x"), world)]
 
 
 @pytest.mark.ranks(4)
@@ -86,7 +86,7 @@ def test_masks_among_other_indices(world):
         S[None, two], S[two, None], S[x > 0], S[mixed((5,)) > 0, :, [1]], S[two, 3],
     ]  # fmt: skip
     for layout in layouts(4, 3):
-        t = given(x, layout.reduced, world)
+        t = tensor_of(x, layout.reduced, world)
         for index in cases:
             np.testing.assert_array_equal(t[index].full(), x[index], err_msg=str(index))
             computed = tuple(
@@ -123,10 +123,10 @@ def test_places_and_sets(world, dtype):
         x = mixed(shape, dtype)
         values, indices, inverse, counts = np.unique(x, True, True, True, equal_nan=False)
         for layout in layouts(world.size, len(shape)):
-            t = given(x, layout.reduced, world)
-            for got, expected in zip(ops.nonzero(t), np.nonzero(x), strict=True):
-                check_balanced(got, expected, world)
-                assert got.dtype == np.int64
+            t = tensor_of(x, layout.reduced, world)
+            for result, expected in zip(ops.nonzero(t), np.nonzero(x), strict=True):
+                check_balanced(result, expected, world)
+                assert result.dtype == np.int64
             everything = ops.unique_all(t)
             check_balanced(everything.values, values, world)
             check_balanced(everything.indices, indices, world)
@@ -143,8 +143,8 @@ def test_places_and_sets(world, dtype):
 @pytest.mark.ranks(4)
 def test_how_many_are_chosen_is_agreed_by_one_small_gathering(world):
     mesh, x = Mesh((4,), ("x",)), np.arange(4000.0)
-    t = given(x, mesh("x"), world)
-    mask = given(x < 1000, mesh("x"), world)  # all of them on the first rank
+    t = tensor_of(x, mesh("x"), world)
+    mask = tensor_of(x < 1000, mesh("x"), world)  # all of them on the first rank
     with record() as trace:
         y = t[mask]
     assert trace.counts() == {"all_gather": 1, "exchange_parts": 1}
@@ -153,7 +153,7 @@ def test_how_many_are_chosen_is_agreed_by_one_small_gathering(world):
     assert dict(zip(parts.ranks, parts.nbytes)) == {r: 250 * 8 * (r > 0) for r in world.ranks}
     check_balanced(y, x[:1000], world)
     with record() as trace:
-        t[given(x % 4 == 0, mesh("x"), world)]  # balanced already
+        t[tensor_of(x % 4 == 0, mesh("x"), world)]  # balanced already
     assert trace.counts() == {"all_gather": 1}
 
 
@@ -161,11 +161,11 @@ def test_how_many_are_chosen_is_agreed_by_one_small_gathering(world):
 def test_members(world):
     x, values = mixed((7, 3)), np.array([[1.0, 2], [np.nan, -3]])
     for layout in layouts(world.size):
-        t = given(x, layout.reduced, world)
+        t = tensor_of(x, layout.reduced, world)
         for invert in (False, True):
             expected = np.isin(x, values, invert=invert)
             np.testing.assert_array_equal(ops.isin(t, values, invert).full(), expected)
-            split = given(values, layout.reduced, world)
+            split = tensor_of(values, layout.reduced, world)
             np.testing.assert_array_equal(ops.isin(t, split, invert=invert).full(), expected)
 
 
@@ -179,19 +179,19 @@ def test_order_statistics(world):
         rng.normal(size=(5, 4)).astype("f4"),
     ):
         for layout in layouts(world.size)[::2]:
-            t = given(x, layout, world)
+            t = tensor_of(x, layout, world)
             for dim in (None, 0, -1, (0, 1)):
                 keep = dim == 0
                 np.testing.assert_allclose(
                     ops.median(t, dim, keep).full(), np.median(x, dim, keepdims=keep), rtol=1e-6
                 )
-                got = ops.percentile(t, [0, 30, 50.5, 100], axis=dim)
+                result = ops.percentile(t, [0, 30, 50.5, 100], axis=dim)
                 np.testing.assert_allclose(
-                    got.full(), np.percentile(x, [0, 30, 50.5, 100], dim), rtol=1e-6, atol=1e-6
+                    result.full(), np.percentile(x, [0, 30, 50.5, 100], dim), rtol=1e-6, atol=1e-6
                 )
             for method in ("lower", "higher", "nearest", "midpoint"):
-                got = ops.quantile(t, 0.4, 0, method=method)
-                np.testing.assert_allclose(got.full(), np.quantile(x, 0.4, 0, method=method), rtol=1e-6)
+                result = ops.quantile(t, 0.4, 0, method=method)
+                np.testing.assert_allclose(result.full(), np.quantile(x, 0.4, 0, method=method), rtol=1e-6)
             assert ops.median(t, 0).dtype == np.median(x, 0).dtype
 
 
@@ -201,38 +201,38 @@ def test_counts(world):
     n, w, x = rng.integers(0, 7, 23), rng.normal(size=23), rng.normal(size=23)
     for layout in layouts(world.size, 1):
         layout = layout.reduced
-        t, u, v = (given(one, layout, world) for one in (n, w, x))
+        t, u, v = (tensor_of(one, layout, world) for one in (n, w, x))
         np.testing.assert_array_equal(ops.bincount(t).full(), np.bincount(n))
         np.testing.assert_array_equal(ops.bincount(t, minlength=12).full(), np.bincount(n, minlength=12))
         np.testing.assert_allclose(ops.bincount(t, u).full(), np.bincount(n, w), atol=1e-14)
         edges = np.array([-1.0, 0, 0.5, 3])
-        for given_ in (
+        for options in (
             {},
             {"bins": 4},
             {"bins": 5, "range": (-1, 2)},
             {"bins": edges},
             {"bins": 3, "density": True},
         ):
-            for got, expected in zip(ops.histogram(v, **given_), np.histogram(x, **given_), strict=True):
-                np.testing.assert_allclose(got.full(), expected, rtol=1e-14)
+            for result, expected in zip(ops.histogram(v, **options), np.histogram(x, **options), strict=True):
+                np.testing.assert_allclose(result.full(), expected, rtol=1e-14)
         np.testing.assert_array_equal(ops.histogram(t, 3)[0].full(), np.histogram(n, 3)[0])
-        got = ops.histogram(v, 4, weights=u)[0]
-        np.testing.assert_allclose(got.full(), np.histogram(x, 4, weights=w)[0], atol=1e-14)
+        result = ops.histogram(v, 4, weights=u)[0]
+        np.testing.assert_allclose(result.full(), np.histogram(x, 4, weights=w)[0], atol=1e-14)
     y = rng.normal(size=(5, 4))
     for layout in layouts(world.size):
         np.testing.assert_array_equal(
-            ops.histogram(given(y, layout.reduced, world))[0].full(), np.histogram(y)[0]
+            ops.histogram(tensor_of(y, layout.reduced, world))[0].full(), np.histogram(y)[0]
         )
 
 
 @pytest.mark.ranks(2)
 def test_what_cannot_be_counted_or_chosen(world):
     mesh = Mesh((2,), ("x",))
-    x, n = given(np.zeros((2, 3)), mesh("x", None), world), given(np.array([1, -2]), mesh("x"), world)
+    x, n = tensor_of(np.zeros((2, 3)), mesh("x", None), world), tensor_of(np.array([1, -2]), mesh("x"), world)
     with pytest.raises(RuleError, match="lie between 0 and 1"):
         ops.quantile(x, 1.5)
     with pytest.raises(RuleError, match="no quantiles of nothing"):
-        ops.median(given(np.zeros((0, 3)), mesh("x", None), world), 0)
+        ops.median(tensor_of(np.zeros((0, 3)), mesh("x", None), world), 0)
     with pytest.raises(InputError, match="numbers from 0 on, but -2 is among them"):
         ops.bincount(n)
     with pytest.raises(RuleError, match="whole numbers in one dim, but got float64"):
@@ -240,8 +240,8 @@ def test_what_cannot_be_counted_or_chosen(world):
     with pytest.raises(RuleError, match="one bin at least, but got 0"):
         ops.histogram(x, 0)
     with pytest.raises(RuleError, match=r"a mask of shape \(2, 2\) does not fit"):
-        x[given(np.ones((2, 2), bool), mesh("x", None), world)]
-    shapes = given(np.zeros((2, 3)), mesh("x", None), ShapeOnly(2))
+        x[tensor_of(np.ones((2, 2), bool), mesh("x", None), world)]
+    shapes = tensor_of(np.zeros((2, 3)), mesh("x", None), ShapeOnly(2))
     for call in (ops.unique_values, ops.nonzero, lambda t: t[t > 0], lambda t: ops.histogram(t)):
         with pytest.raises(WorldError, match="depends on values, and a world of shapes has none"):
             call(shapes)

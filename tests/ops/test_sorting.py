@@ -12,7 +12,7 @@ from spmdsim.errors import RuleError
 from spmdsim.ops.sorting import cuts, sampling
 from spmdsim.trace import record
 from spmdsim.worlds import ShapeOnly
-from tests.ops.test_scans import given, layouts
+from tests.ops.test_scans import layouts, tensor_of
 
 DTYPES = [
     "float64",
@@ -60,7 +60,7 @@ def test_numpy_s_order(world, dtype):
     for shape in ((37, 2), (5, 1), (300,), (0, 2)):
         x = mixed(shape, dtype)
         for layout in layouts(world.size, x.ndim):
-            t = given(x, layout.reduced, world)
+            t = tensor_of(x, layout.reduced, world)
             for descending in (False, True):
                 wanted = order(x, 0, descending)
                 values, places = ops.sort_with_indices(t, 0, descending)
@@ -86,7 +86,7 @@ def test_adversarial_values_end_in_balanced_blocks(world):
     ]
     for x in cases:
         x = x.astype(float)
-        y = ops.sort(given(x, mesh("x"), world))
+        y = ops.sort(tensor_of(x, mesh("x"), world))
         for rank, shard in zip(world.ranks, y.shards):
             np.testing.assert_array_equal(shard, np.sort(x)[y.layout.slices(x.shape, rank)])
 
@@ -104,25 +104,25 @@ def test_cuts_are_exact_in_the_rounds_that_sizes_say(seed):
         within = min(within, 3 * -(-within // samples) + 3 * ranks)
     before = [total * k // ranks for k in range(ranks)]
     running = [cuts(p, sizes, k, before[k], samples, rounds) for k, p in enumerate(pieces)]
-    given_ = [next(one) for one in running]
+    requests = [next(one) for one in running]
     for _ in range(2 * rounds):
-        given_ = [one.send(np.stack([g[k] for g in given_])) for k, one in enumerate(running)]
+        requests = [one.send(np.stack([g[k] for g in requests])) for k, one in enumerate(running)]
     for k in range(ranks):  # what is left is what was said, or less, and to both sides
-        assert [len(g.arrays[k]) for g in given_] == given_[k].counts
-        assert sum(given_[k].counts) <= 2 * within
-    given_ = [one.send([g.arrays[k] for g in given_]) for k, one in enumerate(running)]
-    found = []
+        assert [len(g.arrays[k]) for g in requests] == requests[k].counts
+        assert sum(requests[k].counts) <= 2 * within
+    requests = [one.send([g.arrays[k] for g in requests]) for k, one in enumerate(running)]
+    results = []
     for k, one in enumerate(running):
         with pytest.raises(StopIteration) as end:
-            one.send(np.stack([g[k] for g in given_]))
-        found.append(end.value.value)
+            one.send(np.stack([g[k] for g in requests]))
+        results.append(end.value.value)
     for b in range(2):
         whole = np.concatenate([p[b] for p in pieces])
         held = np.repeat(np.arange(ranks), sizes)
         first = held[np.argsort(whole, kind="stable")]
         for k, count in enumerate(before):
             np.testing.assert_array_equal(
-                [part[k, b] for part in found], np.bincount(first[:count], minlength=ranks)
+                [part[k, b] for part in results], np.bincount(first[:count], minlength=ranks)
             )
 
 
@@ -141,12 +141,12 @@ def test_what_a_sort_sends(world):
     size, n = world.size, 40_000
     mesh, x = Mesh((size,), ("x",)), np.random.default_rng(3).normal(size=n)
     with record() as trace:
-        ops.sort(given(x, mesh("x"), world))
+        ops.sort(tensor_of(x, mesh("x"), world))
     with record() as predicted:
-        ops.sort(given(x, mesh("x"), ShapeOnly(size)))
+        ops.sort(tensor_of(x, mesh("x"), ShapeOnly(size)))
     elsewhere = Mesh((size - 1,), ("x",), ranks=range(1, size))
     with record() as apart:  # the rank that the world of shapes stands for has no part in it
-        ops.sort(given(x, elsewhere("x"), ShapeOnly(size)))
+        ops.sort(tensor_of(x, elsewhere("x"), ShapeOnly(size)))
     assert apart.counts() == trace.counts() and not apart.nbytes()
     samples, rounds, within = sampling(n, size, 8)
     assert trace.counts() == {"all_to_all": 2 * rounds + 2, "exchange_parts": 2} == predicted.counts()
@@ -162,8 +162,8 @@ def test_what_a_sort_sends(world):
             assert parts.sent[rank] == 8 * int((owner[np.arange(size) != rank] == rank).sum())
     assert predicted.collectives[-1].expected
     assert predicted.collectives[-1].planned[0] == pytest.approx(parts.nbytes[0], rel=0.05)
-    known = [e.planned[0] for e in predicted.collectives if e.collective == "all_to_all"]
-    assert known == [e.planned[0] for e in fixed]
+    sizes = [e.planned[0] for e in predicted.collectives if e.collective == "all_to_all"]
+    assert sizes == [e.planned[0] for e in fixed]
 
 
 @pytest.mark.ranks(4)
@@ -171,7 +171,7 @@ def test_many_columns_are_turned_instead(world):
     """Where samples would be more than what is sorted the dim is brought together and back, and nothing is gathered."""
     mesh, x = Mesh((4,), ("x",)), np.random.default_rng(4).normal(size=(16, 64))
     with record() as trace:
-        y = ops.sort(given(x, mesh("x", None), world), 0)
+        y = ops.sort(tensor_of(x, mesh("x", None), world), 0)
     assert trace.counts() == {"all_to_all": 2}
     assert y.layout == mesh("x", None)
     np.testing.assert_array_equal(y.full(), np.sort(x, 0))
@@ -183,7 +183,7 @@ def test_gradients_go_to_where_the_values_were(world):
     for layout in layouts(4):
         for descending in (False, True):
             t = Tensor.from_global(x, layout.reduced, world, requires_grad=True)
-            back = given(dy, Layout.replicated(layout.mesh, 2), world)
+            back = tensor_of(dy, Layout.replicated(layout.mesh, 2), world)
             ops.sort(t, 0, descending).backward(back)
             expected = np.zeros_like(x)
             np.put_along_axis(expected, order(x, 0, descending), dy, 0)
@@ -192,7 +192,7 @@ def test_gradients_go_to_where_the_values_were(world):
             t.grad = None
             values, places = ops.topk(t, 5, 0, largest=descending)
             assert not places.requires_grad
-            values.backward(given(dy[:5], Layout.replicated(layout.mesh, 2), world))
+            values.backward(tensor_of(dy[:5], Layout.replicated(layout.mesh, 2), world))
             expected = np.zeros_like(x)
             np.put_along_axis(expected, order(x, 0, descending)[:5], dy[:5], 0)
             assert t.grad.layout == t.layout
@@ -209,7 +209,7 @@ def test_the_largest_entries(world):
     ):
         x = mixed(shape, dtype)
         for layout in layouts(world.size, x.ndim):
-            t = given(x, layout.reduced, world)
+            t = tensor_of(x, layout.reduced, world)
             for k in {0, 1, 2, shape[0]}:
                 for largest in (True, False):
                     wanted = order(x, 0, largest)[:k]
@@ -224,7 +224,7 @@ def test_the_largest_entries(world):
 def test_topk_gathers_the_candidates_and_nothing_else(world):
     mesh, x = Mesh((4,), ("x",)), np.random.default_rng(6).normal(size=10_000)
     with record() as trace:
-        ops.topk(given(x, mesh("x"), world), 5)
+        ops.topk(tensor_of(x, mesh("x"), world), 5)
     assert trace.counts() == {"all_gather": 2}
     assert {n for event in trace.collectives for n in event.planned} == {3 * 5 * 8}
 
@@ -239,11 +239,14 @@ def test_places_in_a_sorted_tensor(world):
         for layout, other in zip(layouts(world.size, 1), layouts(world.size, 2)):
             for side in ("left", "right"):
                 expected = np.searchsorted(x[at].astype(float), v.astype(float), side)
-                t, w = given(x[at], layout.reduced, world), given(v, Layout.replicated(layout.mesh, 2), world)
-                got = ops.searchsorted(t, w, side)
-                assert got.dtype == np.int64
-                np.testing.assert_array_equal(got.full(), expected)
-                u, order_ = given(x, layout.reduced, world), given(at, layout.reduced, world)
+                t, w = (
+                    tensor_of(x[at], layout.reduced, world),
+                    tensor_of(v, Layout.replicated(layout.mesh, 2), world),
+                )
+                places = ops.searchsorted(t, w, side)
+                assert places.dtype == np.int64
+                np.testing.assert_array_equal(places.full(), expected)
+                u, order_ = tensor_of(x, layout.reduced, world), tensor_of(at, layout.reduced, world)
                 np.testing.assert_array_equal(ops.searchsorted(u, w, side, order_).full(), expected)
 
 
@@ -253,14 +256,17 @@ def test_entries_along_a_dim(world):
     x, ids = rng.normal(size=(9, 4)), rng.integers(-9, 9, (5, 4))
     for layout in layouts(4):
         for one in (ids, ids[:, :1]):
-            t, i = given(x, layout.reduced, world), given(one, Layout.replicated(layout.mesh, 2), world)
+            t, i = (
+                tensor_of(x, layout.reduced, world),
+                tensor_of(one, Layout.replicated(layout.mesh, 2), world),
+            )
             expected = np.take_along_axis(x, np.broadcast_to(one, ids.shape), 0)
             np.testing.assert_array_equal(ops.take_along_axis(t, i, 0).full(), expected)
 
 
 @pytest.mark.ranks(2)
 def test_what_cannot_be_sorted(world):
-    x = given(np.zeros((2, 3)), Mesh((2,), ("x",))("x", None), world)
+    x = tensor_of(np.zeros((2, 3)), Mesh((2,), ("x",))("x", None), world)
     with pytest.raises(RuleError, match="sort: dim 2 is out of range for a tensor of 2 dims"):
         ops.sort(x, 2)
     with pytest.raises(RuleError, match="topk: 4 entries of dim 1, which has 3"):
@@ -270,4 +276,4 @@ def test_what_cannot_be_sorted(world):
     with pytest.raises(RuleError, match="is 'left' or 'right', but got 'up'"):
         ops.searchsorted(ops.reshape(x, 6), 1.0, "up")
     with pytest.raises(RuleError, match=r"shapes \(2, 3\) and \(4, 2\) differ besides dim 0"):
-        ops.take_along_axis(x, given(np.zeros((4, 2), int), Mesh((2,), ("x",))(None, None), world), 0)
+        ops.take_along_axis(x, tensor_of(np.zeros((4, 2), int), Mesh((2,), ("x",))(None, None), world), 0)

@@ -27,9 +27,9 @@ def test_against_numpy(world, name, dims):
         x = Tensor.from_global(A, layout, world)
         for keepdims in (False, True):
             expected = getattr(A, name)(axis=dims, keepdims=keepdims)
-            found = getattr(ops, name)(x, dims, keepdims)
-            assert found.dtype == A.dtype
-            np.testing.assert_allclose(found.full(), expected, rtol=1e-12, atol=1e-14)
+            result = getattr(ops, name)(x, dims, keepdims)
+            assert result.dtype == A.dtype
+            np.testing.assert_allclose(result.full(), expected, rtol=1e-12, atol=1e-14)
         if dims != ():
             expected = getattr(A, name)(axis=dims, ddof=1)
             np.testing.assert_allclose(getattr(x, name)(axis=dims, ddof=1).full(), expected, rtol=1e-12)
@@ -58,9 +58,9 @@ def test_a_large_mean_costs_no_digits(world):
     values = (10_000 + np.random.default_rng(2).normal(size=(10, 300))).astype(np.float32)
     x = Tensor.from_global(values, mesh(None, "a"), world)
     expected = values.astype(np.float64).var(axis=1)
-    found = x.var(1).full()
-    assert found.dtype == np.float32
-    np.testing.assert_allclose(found, expected, rtol=2e-5)
+    variance = x.var(1).full()
+    assert variance.dtype == np.float32
+    np.testing.assert_allclose(variance, expected, rtol=2e-5)
     np.testing.assert_allclose(x.std(1).full(), np.sqrt(expected), rtol=1e-5)
 
 
@@ -71,14 +71,14 @@ def test_small_types_whole_numbers_and_pending_values(world):
     mesh = Mesh((4,), ("a",))
     for dtype, rtol in ((np.float16, 1e-3), (ml_dtypes.bfloat16, 8e-3)):
         values = np.random.default_rng(3).normal(size=(6, 50)).astype(dtype)
-        found = Tensor.from_global(values, mesh("a", None), world).var(0)
-        assert found.dtype == dtype
+        variance = Tensor.from_global(values, mesh("a", None), world).var(0)
+        assert variance.dtype == dtype
         wanted = values.astype(np.float64).var(0)
-        np.testing.assert_allclose(found.full().astype(np.float64), wanted, rtol=rtol)
+        np.testing.assert_allclose(variance.full().astype(np.float64), wanted, rtol=rtol)
     whole = np.arange(24).reshape(4, 6) % 7
-    found = Tensor.from_global(whole, mesh(None, "a"), world).std(axis=1)
-    assert found.dtype == np.float64
-    np.testing.assert_allclose(found.full(), whole.std(axis=1), rtol=1e-12)
+    deviation = Tensor.from_global(whole, mesh(None, "a"), world).std(axis=1)
+    assert deviation.dtype == np.float64
+    np.testing.assert_allclose(deviation.full(), whole.std(axis=1), rtol=1e-12)
     pending = Tensor.from_global(A, Layout(mesh, ((), (), ()), {"a": "sum"}), world)
     np.testing.assert_allclose(pending.var(0).full(), A.var(0), rtol=1e-12)
 
@@ -98,9 +98,9 @@ def test_no_spread_has_no_slope(world):
 def test_only_reductions_of_the_results_size(world):
     x = Tensor.from_global(A, Mesh((4,), ("a",))("a", None, None), world)
     with record() as trace:
-        found = x.var(0)
+        variance = x.var(0)
         assert trace.counts() == {"all_reduce": 1}
-        found.to(found.layout.reduced)
+        variance.to(variance.layout.reduced)
     assert trace.counts() == {"all_reduce": 2} and trace.nbytes() <= 2 * 2 * 15 * 8
     x.requires_grad = True
     loss = ops.sum(x.std(0))

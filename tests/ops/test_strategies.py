@@ -56,11 +56,11 @@ def is_float(value) -> bool:
 
 def strategies(sample: Sample, mesh: Mesh, world) -> list[Strategy]:
     bound = sample.op.bind([np.shape(x) for x in sample.operands], sample.params)
-    found = [s for s in bound.strategies(mesh, empty=True) if passes_only_floats(s, sample)]
+    choices = [s for s in bound.strategies(mesh, empty=True) if passes_only_floats(s, sample)]
     limit = LOCKSTEP_SAMPLE // 2 if is_elementwise(sample) else LOCKSTEP_SAMPLE
     if isinstance(world, MPIWorld):
         limit = 1 if is_elementwise(sample) else MPI_SAMPLE
-    return found if len(found) <= limit else random.Random(0).sample(found, limit)
+    return choices if len(choices) <= limit else random.Random(0).sample(choices, limit)
 
 
 def is_elementwise(sample: Sample) -> bool:
@@ -112,9 +112,9 @@ def test_every_strategy(sample: Sample, mesh: Mesh, world):
     for strategy in strategies(sample, mesh, world):
         results, operands = run(sample, strategy, world)
         for result, wanted in zip(results, expected, strict=True):
-            got = result.full()
-            assert got.dtype == wanted.dtype or sample.name == "cast"
-            np.testing.assert_allclose(got, wanted, rtol=1e-10, atol=1e-10, err_msg=str(strategy))
+            values = result.full()
+            assert values.dtype == wanted.dtype or sample.name == "cast"
+            np.testing.assert_allclose(values, wanted, rtol=1e-10, atol=1e-10, err_msg=str(strategy))
         if not sample.differentiable or not sample.op.has_gradient:
             continue
         dy = rng.normal(size=expected[sample.graded].shape)
@@ -125,8 +125,8 @@ def test_every_strategy(sample: Sample, mesh: Mesh, world):
                 assert operand.grad.layout == operand.layout.dual()
                 direction = rng.normal(size=operand.shape)
                 slope = directional(sample, i, dy, direction)
-                found = float((operand.grad.full() * direction).sum())
-                assert found == pytest.approx(slope, rel=2e-5, abs=2e-5), (str(strategy), i)
+                derivative = float((operand.grad.full() * direction).sum())
+                assert derivative == pytest.approx(slope, rel=2e-5, abs=2e-5), (str(strategy), i)
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=ids)
@@ -179,10 +179,10 @@ def locally_right(sample: Sample, layouts, expected: list[np.ndarray], world) ->
     operands = [place(x, layout, world, False) for x, layout in zip(sample.operands, layouts)]
     try:
         with np.errstate(all="ignore"):
-            found = _pieces(sample, operands)
+            parts = _pieces(sample, operands)
     except (ValueError, IndexError):
         return False
-    return all(forms(pieces, wanted) for pieces, wanted in zip(found, expected))
+    return all(forms(pieces, wanted) for pieces, wanted in zip(parts, expected))
 
 
 def forms(pieces: list[np.ndarray], expected: np.ndarray) -> bool:

@@ -56,8 +56,8 @@ def tensor():
 )
 def test_symbols_are_numpys(function):
     expected = function(A)
-    found = function(tensor()).full()
-    assert found.dtype == expected.dtype and np.array_equal(found, expected)
+    result = function(tensor()).full()
+    assert result.dtype == expected.dtype and np.array_equal(result, expected)
 
 
 INTEGERS = np.arange(-12, 12).reshape(4, 6)
@@ -78,8 +78,8 @@ INTEGERS = np.arange(-12, 12).reshape(4, 6)
 )
 def test_symbols_of_integers_are_numpys(function):
     x = Tensor.from_global(INTEGERS, Mesh((2, 2), ("dp", "tp"))("dp", "tp"), LockStep(4))
-    found, expected = function(x).full(), function(INTEGERS)
-    assert found.dtype == expected.dtype and np.array_equal(found, expected)
+    result, expected = function(x).full(), function(INTEGERS)
+    assert result.dtype == expected.dtype and np.array_equal(result, expected)
 
 
 def test_tensors_of_other_systems_keep_their_own_words():

@@ -82,10 +82,10 @@ def to_torch(array: np.ndarray, kind) -> Any:
 
 def by_torch(row: Row, operands, dy, kind) -> list[np.ndarray]:
     """The result and the gradients that torch has in a type, as float64."""
-    given = [to_torch(x, kind) for x in operands]
-    result = row.torchs(*given)
+    tensors = [to_torch(x, kind) for x in operands]
+    result = row.torchs(*tensors)
     result.backward(torch.from_numpy(dy.astype("f8")).to(kind))
-    return [x.detach().double().numpy() for x in (result, *[x.grad for x in given if x.requires_grad])]
+    return [x.detach().double().numpy() for x in (result, *[x.grad for x in tensors if x.requires_grad])]
 
 
 def last_split(mesh: Mesh, ndim: int) -> Layout:
@@ -98,7 +98,7 @@ def last_split(mesh: Mesh, ndim: int) -> Layout:
 def test_operators_are_no_farther_from_float64_than_torchs(world, row, dtype):
     mesh = Mesh((world.size,), ("x",))
     numbers = [x.astype(dtype).astype("f8") if x.dtype.kind == "f" else x for x in row.operands]
-    given = [
+    tensors = [
         Tensor.from_global(
             x.astype(dtype) if x.dtype.kind == "f" else x,
             last_split(mesh, x.ndim),
@@ -107,13 +107,13 @@ def test_operators_are_no_farther_from_float64_than_torchs(world, row, dtype):
         )
         for x in numbers
     ]
-    result = row.ours(*given)
+    result = row.ours(*tensors)
     dy = _normal(*result.shape, seed=5).astype(dtype)
     exact = by_torch(row, numbers, dy, torch.float64)
     torchs = by_torch(row, numbers, dy, TYPES[dtype])
     result.backward(Tensor.from_global(dy, Layout(mesh, [()] * dy.ndim), world))
-    found = [result, *[x.grad for x in given if x.requires_grad]]
-    for k, (ours, theirs, truth) in enumerate(zip(found, torchs, exact, strict=True)):
+    outputs = [result, *[x.grad for x in tensors if x.requires_grad]]
+    for k, (ours, theirs, truth) in enumerate(zip(outputs, torchs, exact, strict=True)):
         assert ours.dtype == dtype
         once = k == 0 and row.name != "linear"  # a product, and then a sum
         rounding = ROUNDOFF[dtype] * (1.01 if once else 2) * np.abs(truth).max()
@@ -158,6 +158,6 @@ def test_optimisers_are_torchs_with_float32_state(world, name, dtype):
         if dtype in TYPES:
             reference.data = reference.data.to(TYPES[dtype]).to(wide)
     unit = ROUNDOFF.get(dtype, float(np.finfo(dtype).eps) * 20 if dtype not in TYPES else 0.0)
-    got, wanted = weight.value.full().astype("f8"), reference.detach().double().numpy()
+    weights, wanted = weight.value.full().astype("f8"), reference.detach().double().numpy()
     # A float32 that lies between two numbers of 16 bits may be rounded either way, and that once in a while.
-    np.testing.assert_allclose(got, wanted, rtol=0, atol=4 * unit * np.abs(wanted).max())
+    np.testing.assert_allclose(weights, wanted, rtol=0, atol=4 * unit * np.abs(wanted).max())

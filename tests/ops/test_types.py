@@ -43,11 +43,11 @@ def check(name: str, row: Row, dtypes: tuple[np.dtype, ...], split: int | None) 
             with pytest.raises(RuleError):
                 raise AssertionError(f"{where} gives {run(row, arrays, world, split)}, numpy refuses")
         return
-    found, shaped = (run(row, arrays, world, split) for world in WORLDS)
-    assert found.dtype == want.dtype, f"{where}: {found.dtype}, numpy has {want.dtype}"
-    assert {shard.dtype for shard in found.shards} == {found.dtype}, where
-    assert (shaped.meta, shaped.shards[0].dtype) == (found.meta, found.dtype), where
-    full = found.full()
+    result, shaped = (run(row, arrays, world, split) for world in WORLDS)
+    assert result.dtype == want.dtype, f"{where}: {result.dtype}, numpy has {want.dtype}"
+    assert {shard.dtype for shard in result.shards} == {result.dtype}, where
+    assert (shaped.meta, shaped.shards[0].dtype) == (result.meta, result.dtype), where
+    full = result.full()
     if want.dtype.kind in "biu":
         np.testing.assert_array_equal(full, want, where)
     else:

@@ -43,16 +43,16 @@ def mesh_layout(*dims: str, pending: str = "") -> Any:
 
 def sampled(meshes: list[Mesh], count: int, seed: int, kept: bool = False) -> list:
     """Pairs with a pending source; with ``kept`` the target may keep some of it pending."""
-    choose, found = random.Random(seed), []
-    while len(found) < count:
+    choose, cases = random.Random(seed), []
+    while len(cases) < count:
         shape = choose.choice([(), (8,), (5,), (4, 6), (3, 5), (1, 5), (2, 3, 4), (0, 3)])
         here = choose.choice(meshes)
         there = here if choose.random() < 0.5 else choose.choice(meshes)
         src = choose.choice([one for one in every_layout(here, len(shape), partial=True) if one.partial])
         targets = every_layout(there, len(shape), partial=kept and here == there)
         dst = choose.choice([one for one in targets if {*one.partial} <= {*src.partial}])
-        found.append((src, dst, shape))
-    return found
+        cases.append((src, dst, shape))
+    return cases
 
 
 def compared(pairs: list, ways: object) -> Counter[str]:
@@ -74,14 +74,14 @@ def test_all_schedules_of_few_ranks_are_mixtures_of_the_corners() -> None:
     layouts = {
         n: [one for mesh in every_mesh(n) for one in every_layout(mesh, 1, partial=True)] for n in (2, 3, 4)
     }
-    found: set[Kind] = set()
+    every_kind: set[Kind] = set()
     for size, some in layouts.items():
         for src in some:
             for dst in some:
                 if src.partial and not dst.partial:
-                    found |= {*kinds(src, dst, (size,), size)}
+                    every_kind |= {*kinds(src, dst, (size,), size)}
     checked = 0
-    for kind in found:
+    for kind in every_kind:
         if sum(max(c, 0) for c in kind.holds) + len(kind.lines) > 7:
             continue  # seconds of search
         ranks = range(len(kind.holds))
@@ -112,9 +112,9 @@ def test_pending_targets_share_what_their_lines_receive() -> None:
             if len(src.partial) == 2 or not {*dst.partial} - {*src.partial}:
                 continue
             busiest, total = optimum(kinds(src, dst, (4,), 4), range(4), every_schedule)
-            bound, found = lower_bound(src, dst, (4,)), plan(src, dst, (4,), "int8", partial_target=True)
+            bound, route = lower_bound(src, dst, (4,)), plan(src, dst, (4,), "int8", partial_target=True)
             assert bound.total <= total and bound.busiest <= math.ceil(busiest - 1e-6), (src, dst)
-            assert found.max_nbytes >= bound.busiest and found.total_nbytes >= bound.total
+            assert route.max_nbytes >= bound.busiest and route.total_nbytes >= bound.total
             checked += 1
     assert checked > 20
 
@@ -127,23 +127,23 @@ def test_values_that_become_pending_come_once_to_every_line() -> None:
             if {*dst.partial} & {*src.partial}:
                 continue
             shards = [pieces[proof.contribution(src, rank)][src.slices((4, 6), rank)] for rank in range(4)]
-            found = plan(src, dst, (4, 6), np.int64, partial_target=True)
-            after = proof.run(world, found, shards)
+            route = plan(src, dst, (4, 6), np.int64, partial_target=True)
+            after = proof.run(world, route, shards)
             for line in mesh.groups(*dst.partial_axes):
                 part = sum(after[rank] for rank in line)
                 assert np.array_equal(part, whole[dst.slices((4, 6), line[0])]), (src, dst)
     src, dst = mesh(None, None, partial="a"), mesh(None, None, partial="b")
-    found = plan(src, dst, (64, 64), "int8", partial_target=True)
-    assert found.max_nbytes == found.max_lower_bound == 2048  # half of what a copy for every rank takes
+    route = plan(src, dst, (64, 64), "int8", partial_target=True)
+    assert route.max_nbytes == route.max_lower_bound == 2048  # half of what a copy for every rank takes
 
 
 def test_between_disjoint_ranks_every_contribution_travels() -> None:
     src = Mesh((4,), ("x",), ranks=[0, 1, 2, 3])(None, None, partial="x")
     dst = Mesh((4,), ("y",), ranks=[4, 5, 6, 7])("y", None)
-    found = plan(src, dst, (64, 64))
-    assert found.total_lower_bound == found.total_nbytes == 64 * 1024
-    assert found.max_lower_bound == 8 * 1024  # eight ranks share it
-    assert [found.lower_bound(rank) for rank in (0, 4)] == [0, 8 * 1024]
+    route = plan(src, dst, (64, 64))
+    assert route.total_lower_bound == route.total_nbytes == 64 * 1024
+    assert route.max_lower_bound == 8 * 1024  # eight ranks share it
+    assert [route.lower_bound(rank) for rank in (0, 4)] == [0, 8 * 1024]
 
 
 def test_without_dims_there_is_one_element() -> None:
@@ -169,16 +169,16 @@ def test_without_dims_there_is_one_element() -> None:
 )
 def test_copies_help(shape: tuple, src: tuple, dst: tuple, partial: str, nbytes: int, bound: int) -> None:
     mesh = Mesh(shape, ("a", "b"))
-    found = plan(mesh(*src, partial=partial), mesh(*dst), (64, 64))
-    assert (found.max_nbytes, found.max_lower_bound) == (nbytes, bound)
-    assert "= the lower bound" in str(found)
+    route = plan(mesh(*src, partial=partial), mesh(*dst), (64, 64))
+    assert (route.max_nbytes, route.max_lower_bound) == (nbytes, bound)
+    assert "= the lower bound" in str(route)
 
 
 def test_the_table_says_so_where_the_bound_is_not_reached() -> None:
     mesh = Mesh((2, 4), ("a", "b"))
-    found = plan(mesh("a", None, partial="b"), mesh("b", None), (64, 64), machine=Machine.laptop())
-    assert found.max_nbytes > found.max_lower_bound
-    assert "= the lower bound" not in str(found) and f"ratio {found.ratio:.4g}" in str(found)
+    route = plan(mesh("a", None, partial="b"), mesh("b", None), (64, 64), machine=Machine.laptop())
+    assert route.max_nbytes > route.max_lower_bound
+    assert "= the lower bound" not in str(route) and f"ratio {route.ratio:.4g}" in str(route)
 
 
 @pytest.mark.parametrize(
@@ -194,13 +194,13 @@ def test_sums_of_what_is_split_already_are_reduced_directly(
     shape: tuple, src: Any, dst: Any, nbytes: int
 ) -> None:
     mesh = Mesh(shape, ("a", "b", "c")[: len(shape)])
-    found = plan(src(mesh), dst(mesh), (64, 64))
-    assert [step.collective for step in found.steps] == ["reduce_exchange"]
-    assert found.max_nbytes == found.max_lower_bound == nbytes and "= the lower bound" in str(found)
-    received = [found.nbytes(rank) for rank in range(8)]
-    sent = [sent_nbytes(found.steps[0], rank, 4) for rank in range(8)]
-    assert sum(received) == sum(sent) == found.total_nbytes and max(received) == nbytes
-    assert found.max_sent_nbytes == max(sent)
+    route = plan(src(mesh), dst(mesh), (64, 64))
+    assert [step.collective for step in route.steps] == ["reduce_exchange"]
+    assert route.max_nbytes == route.max_lower_bound == nbytes and "= the lower bound" in str(route)
+    received = [route.nbytes(rank) for rank in range(8)]
+    sent = [sent_nbytes(route.steps[0], rank, 4) for rank in range(8)]
+    assert sum(received) == sum(sent) == route.total_nbytes and max(received) == nbytes
+    assert route.max_sent_nbytes == max(sent)
 
 
 def test_shares_of_adders_are_the_optimum_of_a_linear_programme() -> None:
@@ -290,10 +290,10 @@ def test_no_route_of_16_bits_is_below_the_bound() -> None:
     compared = 0
     for src, dst, shape in sampled([*every_mesh(4), *every_mesh(6)], 300, 5):
         between = random.Random(str(dst)).choice(every_layout(src.mesh, len(shape)))
-        found = plan(src, dst, shape, "bfloat16")
+        route = plan(src, dst, shape, "bfloat16")
         legs = [plan(src, between, shape, "bfloat16"), plan(between, dst, shape, "bfloat16")]
         received = [sum(leg.nbytes(rank) for leg in legs) for rank in range(6)]
-        assert max(received) >= found.max_lower_bound and sum(received) >= found.total_lower_bound
-        assert found.max_nbytes >= found.max_lower_bound and found.total_nbytes >= found.total_lower_bound
-        compared += max(received) < found.max_nbytes
+        assert max(received) >= route.max_lower_bound and sum(received) >= route.total_lower_bound
+        assert route.max_nbytes >= route.max_lower_bound and route.total_nbytes >= route.total_lower_bound
+        compared += max(received) < route.max_nbytes
     assert compared > 20

@@ -103,21 +103,23 @@ def exchange(src: str, dst: str, shape: list[int], machine: str) -> dict[str, An
     """The traffic of a direct exchange, told by everything that tells it."""
     old, new, sizes, model = layout(src), layout(dst), tuple(shape), KNOWN[machine]
     ends = Ends(old.mesh, old.dims, new.mesh, new.dims, sizes)
-    got, given = ([ways(old, new, sizes, rank) for rank in ranks_of(old, new)] for ways in (receives, sends))
+    incoming, outgoing = (
+        [ways(old, new, sizes, rank) for rank in ranks_of(old, new)] for ways in (receives, sends)
+    )
     volume, shared, even = exchange_volume(old, new, sizes), shares(ends), even_volume(ends)
     pieces = grid(new.mesh, new.dims, sizes).volumes
-    elements = [sum(t.count for t in one if t.peer != r) for r, one in zip(ranks_of(old, new), got)]
+    elements = [sum(t.count for t in one if t.peer != r) for r, one in zip(ranks_of(old, new), incoming)]
     assert max(elements, default=0) == volume.most_received == FewVolume(ends).most_received
     if shared:
-        for rank, taken, handed in zip(ranks_of(old, new), got, given):
+        for rank, taken, handed in zip(ranks_of(old, new), incoming, outgoing):
             assert ([*taken], [*handed]) == ([*shared.receives(rank)], [*shared.sends(rank)])
     counted = (busiest(ends), volume, even, FewVolume(ends))
     prices = Prices(model, *dict.fromkeys((old.mesh, new.mesh)))
     assert least_exchange(ends, 4, prices) <= price_exchange(ends, 4, prices) * (1 + 1e-12)
     bound = lower_bound(old, new, sizes)
     return {
-        "received": [[[t.peer, t.count] for t in one] for one in got],
-        "sent": [[[t.peer, t.count] for t in one] for one in given],
+        "received": [[[t.peer, t.count] for t in one] for one in incoming],
+        "sent": [[[t.peer, t.count] for t in one] for one in outgoing],
         "arrays": [array.tolist() for array in (pieces, volume.own, volume.received, volume.messages)],
         "busiest": [v and [v.most_received, v.most_messages, digits(v.most_sent)] for v in counted],
         "shares": shared and [shared.most_sent, shared.most_messages],
@@ -232,9 +234,9 @@ def test_an_exchange_adds_nothing_up() -> None:
 
 def test_times_rise_where_no_piece_begins_below_the_end_of_the_one_before() -> None:
     def rising(*pieces: Piece, measured: str | None = None) -> bool:
-        known = (Measurement(measured, 2, 8, 8, 1.0),) if measured else ()
+        measurements = (Measurement(measured, 2, 8, 8, 1.0),) if measured else ()
         return Prices(
-            Machine("x", alpha=2.0, beta=1.0, pieces=pieces, measured=known), Mesh((2,), ("a",))
+            Machine("x", alpha=2.0, beta=1.0, pieces=pieces, measured=measurements), Mesh((2,), ("a",))
         ).rising
 
     assert rising() and rising(Piece(10, 1.0, 1.0)) and rising(Piece(10, 2.0, 1.0))
@@ -277,12 +279,12 @@ def test_what_shares_a_message_is_counted_by_hand() -> None:
 
 
 if __name__ == "__main__":
-    known = json.loads(TABLE.read_text(encoding="utf-8"))
+    records = json.loads(TABLE.read_text(encoding="utf-8"))
     lines = [
         f'"{kind}": [\n'
         + ",\n".join(json.dumps([case, ROWS[kind](*case)], separators=(",", ":")) for case, _ in pairs)
         + "\n]"
-        for kind, pairs in known.items()
+        for kind, pairs in records.items()
     ]
     TABLE.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 

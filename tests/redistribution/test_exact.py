@@ -55,13 +55,13 @@ ODD_MESHES = [
 
 def odd_pairs(count: int, seed: int) -> list[tuple[Layout, Layout, tuple[int, ...]]]:
     choose = random.Random(seed)
-    found = []
+    cases = []
     for _ in range(count):
         shape = choose.choice([(), (6,), (16, 8), (7, 5), (1, 3), (0, 4), (4, 6, 5)])
         src, dst = choose.choice(ODD_MESHES), choose.choice(ODD_MESHES)
         sources = every_layout(src, len(shape), partial=choose.random() < 0.3)
-        found.append((choose.choice(sources), choose.choice(every_layout(dst, len(shape))), shape))
-    return found
+        cases.append((choose.choice(sources), choose.choice(every_layout(dst, len(shape))), shape))
+    return cases
 
 
 def check(pairs: list, size: int) -> Counter[str]:
@@ -116,12 +116,12 @@ def test_meshes_of_other_orders_subsets_and_sizes_reach_each_other() -> None:
             pieces[proof.contribution(src, r)][src.slices(shape, r)] if r in src.mesh else nothing
             for r in range(8)
         ]
-        found = plan(src, dst, shape, np.int64)
-        after = proof.run(world, found, shards)
-        proof.note(counts, "right", proof.holds(after, whole, dst, shape), found)
+        route = plan(src, dst, shape, np.int64)
+        after = proof.run(world, route, shards)
+        proof.note(counts, "right", proof.holds(after, whole, dst, shape), route)
         if not src.partial:
             bound = 8 * max(lower_bound(src, dst, shape).ranks.tolist(), default=0)
-            proof.note(counts, "at the bound", found.max_nbytes == bound, found)
+            proof.note(counts, "at the bound", route.max_nbytes == bound, route)
     assert counts["right"] == len(pairs) and not counts["FAILED: at the bound"]
     assert counts["at the bound"] > 150
 
@@ -134,9 +134,9 @@ def test_what_one_rank_receives_another_sends_and_replicas_share(monkeypatch, fe
     for shape in [(16, 8), (7, 5), (1, 3)]:
         for _ in range(pairs):
             src, dst = choose.choice(layouts), choose.choice(layouts)
-            got = sorted((t.peer, r, t.box) for r in range(8) for t in receives(src, dst, shape, r))
-            given = sorted((r, t.peer, t.box) for r in range(8) for t in sends(src, dst, shape, r))
-            assert got == given
+            incoming = sorted((t.peer, r, t.box) for r in range(8) for t in receives(src, dst, shape, r))
+            outgoing = sorted((r, t.peer, t.box) for r in range(8) for t in sends(src, dst, shape, r))
+            assert incoming == outgoing
             traffic = exchange_volume(src, dst, shape)
             for position, rank in enumerate(dst.mesh.rank_list):
                 mine = receives(src, dst, shape, rank)
@@ -154,18 +154,18 @@ def test_transfers_of_many_ranks_are_made_when_asked_for() -> None:
     mesh = Mesh((64, 32), ("a", "b"))
     src, dst, shape = mesh(("a", "b"), None), mesh("b", "a"), (4099, 100)
     for rank in (0, 5, 2047):
-        for found, mine, theirs in (
+        for transfers, mine, theirs in (
             (receives(src, dst, shape, rank), dst, src),
             (sends(src, dst, shape, rank), src, dst),
         ):
-            assert isinstance(found, Transfers)
+            assert isinstance(transfers, Transfers)
             boxes = [overlap(mine.bounds(shape, rank), theirs.bounds(shape, peer)) for peer in range(2048)]
             expected = sorted((peer, box) for peer, box in enumerate(boxes) if box)
-            assert sorted(found) == expected and len(found) == len(expected) > 1
-            assert [found[k] for k in range(len(found))] == list(found)
-            assert found[-1] == list(found)[-1] and found[1:9:3] == tuple(found)[1:9:3]
+            assert sorted(transfers) == expected and len(transfers) == len(expected) > 1
+            assert [transfers[k] for k in range(len(transfers))] == list(transfers)
+            assert transfers[-1] == list(transfers)[-1] and transfers[1:9:3] == tuple(transfers)[1:9:3]
             with pytest.raises(IndexError):
-                found[len(found)]
+                transfers[len(transfers)]
 
 
 def test_few_ranks_are_counted_as_many_are() -> None:
@@ -254,8 +254,11 @@ def test_quick_prices_are_the_machine_s_and_quick_bounds_hold(machine: Machine |
         layouts = [one for mesh in [*every_mesh(8), *ODD_MESHES] for one in every_layout(mesh, len(shape))]
         for _ in range(60):
             src, dst = choose.choice(layouts).canonical, choose.choice(layouts).canonical
-            ends, known = Ends(src.mesh, src.dims, dst.mesh, dst.dims, shape), Prices(machine, src.mesh)
-            least, exact = least_exchange(ends, 4, known), price_exchange(ends, 4, known)
+            ends, machine_prices = (
+                Ends(src.mesh, src.dims, dst.mesh, dst.dims, shape),
+                Prices(machine, src.mesh),
+            )
+            least, exact = least_exchange(ends, 4, machine_prices), price_exchange(ends, 4, machine_prices)
             assert least <= exact * (1 + 1e-12), (src, dst, shape)
             tight += 0 < exact <= least * (1 + 1e-12)
     assert tight > 20 or not prices.rising
@@ -343,9 +346,9 @@ def test_what_is_sent_element_by_element_arrives(world, monkeypatch, way: str) -
 def test_a_piece_that_few_need_is_sent_by_all_who_hold_it() -> None:
     """Half the columns on four ranks each, wanted in eighths: no rank sends more than a sixteenth."""
     src, dst = Mesh((4, 2), ("a", "b"))(None, "b"), Mesh((8,), ("x",))(None, "x")
-    found = plan(src, dst, (64, 64))
-    assert (found.max_nbytes, found.max_sent_nbytes) == (4 * 64 * 8, 4 * 64 * 4)
-    assert "sent" in str(found) and "busiest sender: 1 KiB" in str(found)
+    route = plan(src, dst, (64, 64))
+    assert (route.max_nbytes, route.max_sent_nbytes) == (4 * 64 * 8, 4 * 64 * 4)
+    assert "sent" in str(route) and "busiest sender: 1 KiB" in str(route)
 
 
 def test_a_wrong_step_is_noticed() -> None:
@@ -354,8 +357,8 @@ def test_a_wrong_step_is_noticed() -> None:
     pieces, whole = proof.contributions(src, shape, 0)
     shards = [pieces[0][src.slices(shape, rank)] for rank in range(4)]
     assert not proof.holds(shards, whole, dst, shape)
-    found = plan(src, dst, shape, np.int64)
-    assert proof.holds(proof.run(LockStep(4), found, shards), whole, dst, shape)
+    route = plan(src, dst, shape, np.int64)
+    assert proof.holds(proof.run(LockStep(4), route, shards), whole, dst, shape)
 
 
 @pytest.mark.parametrize("op,fold", [("sum", np.sum), ("max", np.max), ("min", np.min), ("prod", np.prod)])
@@ -381,12 +384,12 @@ def test_a_reduction_may_leave_other_axes_pending() -> None:
     pieces, _ = proof.contributions(src, shape, 3)
     shards = [pieces[proof.contribution(src, rank)][src.slices(shape, rank)] for rank in range(8)]
     for dst in (mesh(None, "c", partial="b"), mesh("a", "c", partial="b"), mesh("c", None, partial="b")):
-        found = plan(src, dst, shape, np.int64)
-        after = proof.run(LockStep(8), found, shards)
+        route = plan(src, dst, shape, np.int64)
+        after = proof.run(LockStep(8), route, shards)
         left = pieces[0:2] + pieces[2:4]  # summed over a, still one per coordinate on b
         for rank in range(8):
             assert np.array_equal(after[rank], left[mesh.coords(rank)[1]][dst.slices(shape, rank)]), (
-                found.trace
+                route.trace
             )
 
 

@@ -33,7 +33,7 @@ def values(shape, seed=0):
     return np.random.default_rng([seed, *shape]).integers(-50, 50, shape).astype(float)
 
 
-def given(array, layout, world, **more):
+def tensor_of(array, layout, world, **more):
     return Tensor.from_global(array, layout, world, **more)
 
 
@@ -62,7 +62,7 @@ def check(world, layout, shape, f, reference):
     a = values(shape)
     ids = np.arange(a.size).reshape(shape)
     expected, taken = reference(a), reference(ids + 1).astype(int) - 1
-    x = given(a, layout, world, requires_grad=True)
+    x = tensor_of(a, layout, world, requires_grad=True)
     with record() as trace:
         y = f(x)
     assert y.layout.canonical == layout.canonical and y.shape == expected.shape
@@ -74,7 +74,7 @@ def check(world, layout, shape, f, reference):
     dy = values(expected.shape, 1)
     gradient = np.zeros(a.size + 1)
     np.add.at(gradient, taken.ravel(), dy.ravel())  # what comes from nowhere goes to the last place, -1
-    seed = given(dy, layout, world)
+    seed = tensor_of(dy, layout, world)
     with record() as trace:
         y.backward(seed)
     np.testing.assert_array_equal(x.grad.full(), gradient[:-1].reshape(shape))
@@ -119,7 +119,7 @@ def test_slices_of_a_split_dim(start, stop, step, world):
 def test_slices_of_what_came_into_another_shape_give_every_element_its_gradient(dims, world):
     # No window has all elements: what comes back from several must meet in blocks, and not in one of the windows.
     a, mesh = values((3, 12)), Mesh((world.size,), ("x",))
-    x = given(a, mesh(*dims), world, requires_grad=True)
+    x = tensor_of(a, mesh(*dims), world, requires_grad=True)
     flat = ops.flatten(x)
     (3 * flat[1:] + flat[:-1] - 2 * flat[1:]).sum().backward()
     np.testing.assert_array_equal(x.grad.full().ravel(), [1, *[2] * 34, 1])
@@ -179,7 +179,7 @@ def test_axes_that_only_copy_and_what_is_pending(world):
     mesh = Mesh((2, 2), ("x", "y"))
     check(world, mesh("x", None), (7, 3), lambda x: x[1:-1], lambda a: a[1:-1])
     a = values((7, 3))
-    x = given(a, mesh("x", None, partial="y"), world)
+    x = tensor_of(a, mesh("x", None, partial="y"), world)
     with record() as trace:
         y = x[2:]
     assert y.layout.partial == (("y", "sum"),) and trace.counts() == {"halo_exchange": 1}
@@ -196,7 +196,7 @@ def test_a_mesh_of_some_ranks(world):
 def test_a_stencil_sends_its_surface_and_stays_split(world):
     """Rows of a field over 4 ranks: 2 rows come from each neighbour in all, whatever is added."""
     mesh, a = Mesh((4,), ("x",)), values((64, 10))
-    u = given(a, mesh("x", None), world)
+    u = tensor_of(a, mesh("x", None), world)
     with record() as trace:
         y = u[:-2, 1:-1] + u[2:, 1:-1] + u[1:-1, :-2] + u[1:-1, 2:] - 4.0 * u[1:-1, 1:-1]
     reference = a[:-2, 1:-1] + a[2:, 1:-1] + a[1:-1, :-2] + a[1:-1, 2:] - 4 * a[1:-1, 1:-1]
@@ -212,7 +212,7 @@ def test_concatenation_stays_split(world):
     layout = mesh("x", None)
     for sizes in ((5, 3, 1), (0, 9, 2), (1, 1, 1), (12, 4, 8)):
         arrays = [values((n, 2), n) for n in sizes]
-        tensors = [given(a, layout, world, requires_grad=True) for a in arrays]
+        tensors = [tensor_of(a, layout, world, requires_grad=True) for a in arrays]
         with record() as trace:
             y = ops.concat(tensors, 0)
         whole = np.concatenate(arrays)
@@ -224,7 +224,7 @@ def test_concatenation_stays_split(world):
             assert trace.nbytes(rank) == 8 * len(set(wanted.flat) - held)
         np.testing.assert_array_equal(y.full(), whole)
         dy = values(whole.shape, 7)
-        y.backward(given(dy, layout, world))
+        y.backward(tensor_of(dy, layout, world))
         for tensor, part in zip(tensors, np.split(dy, np.cumsum(sizes)[:-1])):
             np.testing.assert_array_equal(tensor.grad.full(), part)
 
@@ -232,10 +232,10 @@ def test_concatenation_stays_split(world):
 @pytest.mark.ranks(2)
 def test_half_floats_are_added_up_in_float32(world):
     mesh = Mesh((2,), ("x",))
-    x = given(values((6,)).astype(ml_dtypes.bfloat16), mesh("x"), world, requires_grad=True)
+    x = tensor_of(values((6,)).astype(ml_dtypes.bfloat16), mesh("x"), world, requires_grad=True)
     y = ops.add(x[1:], x[:-1])
     assert y.dtype == ml_dtypes.bfloat16
-    y.backward(given(np.ones(5, ml_dtypes.bfloat16), mesh("x"), world))
+    y.backward(tensor_of(np.ones(5, ml_dtypes.bfloat16), mesh("x"), world))
     np.testing.assert_array_equal(x.grad.full().astype(float), [1, 2, 2, 2, 2, 1])
 
 
@@ -256,9 +256,9 @@ def test_shapes_only_counts_the_same():
 def test_65536_ranks_are_planned():
     mesh = Mesh((256, 256), ("x", "y"))
     target = Windowed(mesh("x", "y"), [Window(4096, -1, 3), Window(4096, -1, 3)])
-    found = plan(mesh("x", "y"), target, (4096, 4096))
-    assert [step.collective for step in found.steps] == ["halo_exchange", "halo_exchange"]
-    assert found.max_nbytes == 4 * (18 * 18 - 16 * 16) and found.nbytes(0) == 4 * (17 * 17 - 16 * 16)
+    route = plan(mesh("x", "y"), target, (4096, 4096))
+    assert [step.collective for step in route.steps] == ["halo_exchange", "halo_exchange"]
+    assert route.max_nbytes == 4 * (18 * 18 - 16 * 16) and route.nbytes(0) == 4 * (17 * 17 - 16 * 16)
 
 
 def test_searches_price_halos_as_they_run():
@@ -267,12 +267,12 @@ def test_searches_price_halos_as_they_run():
         return ops.sum(ops.square(h[:-2] + h[2:] - 2.0 * h[1:-1]))
 
     sizes = {"x": (4096, 16)}, {"w": (16, 16)}
-    found = search(program, 4, inputs=sizes[0], parameters=sizes[1], machine=Machine.laptop())
+    result = search(program, 4, inputs=sizes[0], parameters=sizes[1], machine=Machine.laptop())
     arrays = {name: values(shape).astype("f4") for some in sizes for name, shape in some.items()}
     with record() as trace:
-        run(program, found, LockStep(4), arrays)
+        run(program, result, LockStep(4), arrays)
     assert {"halo_exchange", "halo_reduce"} <= {*trace.counts()}
-    for row in compare_bytes(found, trace, 0):
+    for row in compare_bytes(result, trace, 0):
         assert row.predicted == row.counted, row
 
 
@@ -284,19 +284,19 @@ def test_plans_are_at_their_bound_and_priced(shape):
         windows = [Window(len(range(0, n, stride)), first, width, stride) for n in shape]
         targets = [Windowed(layout, kept) for kept in (windows, [windows[0], None])]
         for ends in [ends for target in targets for ends in ((layout, target), (target, layout))]:
-            found = plan(*ends, shape)
-            assert found.max_nbytes >= found.max_lower_bound
+            route = plan(*ends, shape)
+            assert route.max_nbytes >= route.max_lower_bound
             # Contributions to a corner, from several dims, may come in two steps.
             if ends[0] is layout or width == stride or None in ends[0].windows:
-                assert [found.nbytes(r) for r in range(6)] == [found.lower_bound(r) for r in range(6)]
-            assert found.total_nbytes == sum(found.nbytes(rank) for rank in range(6))
-            assert found.kind in ("halo exchange", "local")
-            for step in found.steps:
+                assert [route.nbytes(r) for r in range(6)] == [route.lower_bound(r) for r in range(6)]
+            assert route.total_nbytes == sum(route.nbytes(rank) for rank in range(6))
+            assert route.kind in ("halo exchange", "local")
+            for step in route.steps:
                 if isinstance(step, HaloStep):
                     assert all_halo_received(step).tolist() == [
                         halo_received(step, rank) for rank in range(6)
                     ]
-            assert str(found).splitlines()[2:] and found.peak_nbytes > 0
+            assert str(route).splitlines()[2:] and route.peak_nbytes > 0
             priced = plan(*ends, shape, machine=Machine.laptop())
             assert priced.seconds > 0 or not priced.max_nbytes
 
@@ -329,10 +329,10 @@ def room_by_definition(step, rank):
     (start, stop), wide = step.src.bounds(step.shape, rank)
     reads = [step.dst.reads(step.shape, peer) for peer in step.src.mesh.rank_list]
     mine, columns = reads[rank]
-    given = [len({*range(start, stop)} & {*some}) for peer, (some, _) in enumerate(reads) if peer != rank]
-    more = max(0, start - mine.start, mine.stop - stop, *given)
+    sent = [len({*range(start, stop)} & {*some}) for peer, (some, _) in enumerate(reads) if peer != rank]
+    more = max(0, start - mine.start, mine.stop - stop, *sent)
     rows, width, kept = stop - start, wide[1] - wide[0], len({*range(start, stop)} & {*mine})
-    comes = len(mine) > kept or any(given)
+    comes = len(mine) > kept or any(sent)
     if not comes or not kept or kept * len(columns) < rows * width / 2 or 2 * more > rows / 4:
         return None
     first = more + mine.start - start
@@ -344,7 +344,7 @@ def room_by_definition(step, rank):
 
 
 def test_room_around_a_block_is_for_what_comes_and_goes():
-    mesh, made = Mesh((4,), ("x",)), 0
+    mesh, count = Mesh((4,), ("x",)), 0
     for rows, first, beside in itertools.product(
         (32, 61), range(-9, 10), (None, Window(6), Window(3, 2), Window(2, 1))
     ):
@@ -353,8 +353,8 @@ def test_room_around_a_block_is_for_what_comes_and_goes():
             for rank in range(4):
                 room = room_by_definition(step, rank)
                 assert room_around(step, rank) == room, (window, beside, rank)
-                made += room is not None
-    assert made > 30
+                count += room is not None
+    assert count > 30
 
 
 def test_slices_that_differ_by_a_few_elements_have_the_same_room():
@@ -491,7 +491,7 @@ def test_shifts_to_both_sides_copy_a_block_once(world):
     if isinstance(world, LockStep):
         pytest.skip("the memory is that of MPI's ranks")
     mesh = Mesh((world.size,), ("x",))
-    x = given(values((40, 6)), mesh("x", None), world)
+    x = tensor_of(values((40, 6)), mesh("x", None), world)
     above, below = x[:-2, 1:-1], x[2:, 1:-1]
     left, right = (windows.held[0].base for windows in (above, below))
     assert left is right and x.held[0].base is left  # where the block has moved, and stays

@@ -50,10 +50,10 @@ VECTORS = json.loads((Path(__file__).parents[1] / "vectors/redistribution_mindsp
 
 
 def cases(kind: str) -> Any:
-    found = [vector for vector in VECTORS if vector["kind"] == kind]
-    assert found, kind
+    vectors = [vector for vector in VECTORS if vector["kind"] == kind]
+    assert vectors, kind
     return pytest.mark.parametrize(
-        "given,expect", [(v["given"], v["expect"]) for v in found], ids=[v["id"] for v in found]
+        "inputs,expect", [(v["given"], v["expect"]) for v in vectors], ids=[v["id"] for v in vectors]
     )
 
 
@@ -62,8 +62,8 @@ def layout(written: list) -> MapLayout:
     return MapLayout(tuple(matrix), tuple(axes), tuple(shape))
 
 
-def pair(given: dict) -> tuple[MapLayout, MapLayout]:
-    return layout(given["from_layout"]), layout(given["to_layout"])
+def pair(inputs: dict) -> tuple[MapLayout, MapLayout]:
+    return layout(inputs["from_layout"]), layout(inputs["to_layout"])
 
 
 def plain(ops: list) -> list:
@@ -71,63 +71,63 @@ def plain(ops: list) -> list:
 
 
 @cases("expand_multi_axis")
-def test_tuples_become_dims(given: dict, expect: dict) -> None:
-    found = expand_tuples(given["device_matrix"], given["tensor_map"], tuple(given["global_shape"]))
-    assert [*found.map] == expect["tensor_map"] and [*found.shape] == expect["expanded_shape"]
+def test_tuples_become_dims(inputs: dict, expect: dict) -> None:
+    result = expand_tuples(inputs["device_matrix"], inputs["tensor_map"], tuple(inputs["global_shape"]))
+    assert [*result.map] == expect["tensor_map"] and [*result.shape] == expect["expanded_shape"]
 
 
 @cases("drop_size1_device_axes")
-def test_axes_of_one_are_dropped(given: dict, expect: dict) -> None:
-    found = drop_ones(layout([given["device_matrix"], given["tensor_map"], given["shape"]]))
-    assert [*found.matrix] == expect["device_matrix"] and [*found.map] == expect["tensor_map"]
+def test_axes_of_one_are_dropped(inputs: dict, expect: dict) -> None:
+    result = drop_ones(layout([inputs["device_matrix"], inputs["tensor_map"], inputs["shape"]]))
+    assert [*result.matrix] == expect["device_matrix"] and [*result.map] == expect["tensor_map"]
 
 
 @cases("expand_device_matrix")
-def test_a_finer_device_matrix(given: dict, expect: dict) -> None:
-    start = layout([given["device_matrix"], given["tensor_map"], given["shape"]])
-    found = expand_matrix(start, tuple(given["new_device_matrix"]))
-    assert [*found.map] == expect["tensor_map"] and [*found.shape] == expect["shape"]
+def test_a_finer_device_matrix(inputs: dict, expect: dict) -> None:
+    start = layout([inputs["device_matrix"], inputs["tensor_map"], inputs["shape"]])
+    result = expand_matrix(start, tuple(inputs["new_device_matrix"]))
+    assert [*result.map] == expect["tensor_map"] and [*result.shape] == expect["shape"]
 
 
 @cases("expand_tensor_shape")
-def test_a_finer_shape(given: dict, expect: dict) -> None:
-    start = layout([given["device_matrix"], given["tensor_map"], given["shape"]])
-    found = expand_tensor(start, tuple(given["new_shape"]))
-    assert [*found.matrix] == expect["device_matrix"] and [*found.map] == expect["tensor_map"]
+def test_a_finer_shape(inputs: dict, expect: dict) -> None:
+    start = layout([inputs["device_matrix"], inputs["tensor_map"], inputs["shape"]])
+    result = expand_tensor(start, tuple(inputs["new_shape"]))
+    assert [*result.matrix] == expect["device_matrix"] and [*result.map] == expect["tensor_map"]
 
 
 @cases("unify_shape_prefix_products")
-def test_prefix_products(given: dict, expect: dict) -> None:
-    assert [*unify_matrix(given["a"], given["b"])] == expect["out"]
+def test_prefix_products(inputs: dict, expect: dict) -> None:
+    assert [*unify_matrix(inputs["a"], inputs["b"])] == expect["out"]
 
 
 @cases("expand_shape_suffix_products")
-def test_suffix_products(given: dict, expect: dict) -> None:
-    assert [*expand_shape(given["shape"], given["expand"])] == expect["out"]
+def test_suffix_products(inputs: dict, expect: dict) -> None:
+    assert [*expand_shape(inputs["shape"], inputs["expand"])] == expect["out"]
 
 
 @cases("unify_layouts")
-def test_two_layouts_in_one_form(given: dict, expect: dict) -> None:
-    one, other = unify(*pair(given))
+def test_two_layouts_in_one_form(inputs: dict, expect: dict) -> None:
+    one, other = unify(*pair(inputs))
     assert [*one.matrix] == expect["device_matrix"] and [*one.shape] == expect["shape"]
     assert [*one.map] == expect["from_tensor_map"] and [*other.map] == expect["to_tensor_map"]
 
 
 @cases("redistribution_abstract_ops")
-def test_inferred_operators(given: dict, expect: dict) -> None:
-    found = infer_operators(given["device_matrix"], given["from_map"], given["to_map"], given["all2all"])
-    assert [[op.name, *op.arguments()] for op in found] == expect["ops"]
+def test_inferred_operators(inputs: dict, expect: dict) -> None:
+    ops = infer_operators(inputs["device_matrix"], inputs["from_map"], inputs["to_map"], inputs["all2all"])
+    assert [[op.name, *op.arguments()] for op in ops] == expect["ops"]
 
 
 @cases("redistribution_ops")
-def test_operators_of_a_rank(given: dict, expect: dict) -> None:
-    before, after = pair(given)
-    rank = given["rank"]
-    found = operators(before, after, rank, given.get("rank_list"))
-    assert plain(found) == expect["ops"]
+def test_operators_of_a_rank(inputs: dict, expect: dict) -> None:
+    before, after = pair(inputs)
+    rank = inputs["rank"]
+    ops = operators(before, after, rank, inputs.get("rank_list"))
+    assert plain(ops) == expect["ops"]
     moved = expect.get("received_elements_concat", expect.get("received_elements_per_rank_rank0_concat"))
-    assert received_elements(found, before.slice_shape) == moved
-    other = operators(before, after, rank, given.get("rank_list"), all2all=True)
+    assert received_elements(ops, before.slice_shape) == moved
+    other = operators(before, after, rank, inputs.get("rank_list"), all2all=True)
     moved = expect.get("received_elements_all2all", expect.get("received_elements_per_rank_rank0_all2all"))
     assert received_elements(other, before.slice_shape) == moved
     if "ops_all2all" in expect:
@@ -135,90 +135,90 @@ def test_operators_of_a_rank(given: dict, expect: dict) -> None:
 
 
 @cases("redistribution_op_names")
-def test_names_of_what_runs(given: dict, expect: dict) -> None:
-    found = operators(*pair(given), given["rank"])
-    assert names(found) == expect["op_names"] and plain(found) == expect["ops_rank0"]
+def test_names_of_what_runs(inputs: dict, expect: dict) -> None:
+    ops = operators(*pair(inputs), inputs["rank"])
+    assert names(ops) == expect["op_names"] and plain(ops) == expect["ops_rank0"]
 
 
 @cases("reshape_redistribution")
-def test_reshapes(given: dict, expect: dict) -> None:
-    before, after = pair(given)
-    assert plain(operators(before, after, given["rank"])) == expect["ops"]
+def test_reshapes(inputs: dict, expect: dict) -> None:
+    before, after = pair(inputs)
+    assert plain(operators(before, after, inputs["rank"])) == expect["ops"]
     assert is_expandable(before, after) == (expect["mode"] == "unified")
 
 
 @cases("needed_ranks")
-def test_needed_ranks(given: dict, expect: dict) -> None:
-    assert needed_ranks(*pair(given), given["rank"]) == expect["ranks"]
+def test_needed_ranks(inputs: dict, expect: dict) -> None:
+    assert needed_ranks(*pair(inputs), inputs["rank"]) == expect["ranks"]
 
 
 @cases("transform_stack")
-def test_the_stack(given: dict, expect: dict) -> None:
-    found = stack(operator_map(*pair(given)), given["rank"])
-    assert [[rank, level, op.plain()] for rank, level, op in found] == expect["stack"]
+def test_the_stack(inputs: dict, expect: dict) -> None:
+    entries = stack(operator_map(*pair(inputs)), inputs["rank"])
+    assert [[rank, level, op.plain()] for rank, level, op in entries] == expect["stack"]
 
 
 @cases("transform_stack_length")
-def test_how_long_a_stack_is(given: dict, expect: dict) -> None:
-    assert len(stack(operator_map(*pair(given)), given["rank"])) == expect["length"]
+def test_how_long_a_stack_is(inputs: dict, expect: dict) -> None:
+    assert len(stack(operator_map(*pair(inputs)), inputs["rank"])) == expect["length"]
 
 
 @cases("apply_transform")
-def test_operators_applied(given: dict, expect: dict) -> None:
-    before, after = pair(given)
+def test_operators_applied(inputs: dict, expect: dict) -> None:
+    before, after = pair(inputs)
     ops = operator_map(before, after)
-    assert plain(ops[given["rank"]]) == expect["ops_rank0"]
+    assert plain(ops[inputs["rank"]]) == expect["ops_rank0"]
     check_data(before, after, all2all=False)
 
 
 @cases("reshard_operator_map")
-def test_reshard_maps(given: dict, expect: dict) -> None:
-    found = reshard_map(given["from_layout"], given["to_layout"], given["rank"], given["rank_list"])
-    assert {str(rank): plain(ops) for rank, ops in found.items()} == expect["op_map"]
+def test_reshard_maps(inputs: dict, expect: dict) -> None:
+    op_map = reshard_map(inputs["from_layout"], inputs["to_layout"], inputs["rank"], inputs["rank_list"])
+    assert {str(rank): plain(ops) for rank, ops in op_map.items()} == expect["op_map"]
 
 
 @cases("pipeline_operator_map")
-def test_pipeline_maps(given: dict, expect: dict) -> None:
-    found = pipeline_map(given["from_layout"][3], given["to_layout"][3], given["rank"])
-    assert {str(rank): plain(ops) for rank, ops in found.items()} == expect["op_map"]
+def test_pipeline_maps(inputs: dict, expect: dict) -> None:
+    op_map = pipeline_map(inputs["from_layout"][3], inputs["to_layout"][3], inputs["rank"])
+    assert {str(rank): plain(ops) for rank, ops in op_map.items()} == expect["op_map"]
 
 
 @cases("optimizer_shard_layout")
-def test_optimizer_layouts(given: dict, expect: dict) -> None:
-    found = optimizer_shard_layout(
-        given["device_matrix"],
-        given["tensor_map"],
-        given["opt_shard_step"],
-        given["opt_shard_size"],
-        given["shape"],
+def test_optimizer_layouts(inputs: dict, expect: dict) -> None:
+    result = optimizer_shard_layout(
+        inputs["device_matrix"],
+        inputs["tensor_map"],
+        inputs["opt_shard_step"],
+        inputs["opt_shard_size"],
+        inputs["shape"],
     )
-    assert [*found.matrix] == expect["device_matrix"] and [*found.map] == expect["tensor_map"]
-    assert [*found.shape] == expect["shape"]
+    assert [*result.matrix] == expect["device_matrix"] and [*result.map] == expect["tensor_map"]
+    assert [*result.shape] == expect["shape"]
 
 
 @cases("merge_all_concat")
-def test_concats_merge(given: dict, expect: dict) -> None:
-    assert merged_concat(given["first"], given["second"]) == expect["merged"]
-    assert merged_concat(given["second"], given["first"]) is None
+def test_concats_merge(inputs: dict, expect: dict) -> None:
+    assert merged_concat(inputs["first"], inputs["second"]) == expect["merged"]
+    assert merged_concat(inputs["second"], inputs["first"]) is None
 
 
 @cases("redistribution_cost")
-def test_the_original_cost(given: dict, expect: dict) -> None:
-    found = operator_cost(
-        given["op"], given["slice_elems"], given.get("n", 1), given.get("dim", 0), given["dtype_bytes"]
+def test_the_original_cost(inputs: dict, expect: dict) -> None:
+    cost = operator_cost(
+        inputs["op"], inputs["slice_elems"], inputs.get("n", 1), inputs.get("dim", 0), inputs["dtype_bytes"]
     )
-    assert found.forward == expect["forward_comm"]
-    assert found.backward == expect.get("backward_comm", found.backward)
-    assert found.communication == expect.get("total_comm", found.communication)
-    assert found.computation == expect.get("computation", found.computation)
-    assert found.memory == expect.get("memory", found.memory)
+    assert cost.forward == expect["forward_comm"]
+    assert cost.backward == expect.get("backward_comm", cost.backward)
+    assert cost.communication == expect.get("total_comm", cost.communication)
+    assert cost.computation == expect.get("computation", cost.computation)
+    assert cost.memory == expect.get("memory", cost.memory)
 
 
 @cases("dtensor_redistribute")
-def test_redistribution_of_placements(given: dict, expect: dict) -> None:
-    meshes = [given[name if name in given else "mesh_shape"] for name in ("src_mesh", "dst_mesh")]
+def test_redistribution_of_placements(inputs: dict, expect: dict) -> None:
+    meshes = [inputs[name if name in inputs else "mesh_shape"] for name in ("src_mesh", "dst_mesh")]
     layouts = []
-    for sizes, placements in zip(meshes, (given["src"], given["dst"])):
+    for sizes, placements in zip(meshes, (inputs["src"], inputs["dst"])):
         mesh = Mesh(tuple(sizes), tuple("abc"[: len(sizes)]))
         dims: list[list[str]] = [[], []]
         for axis, text in zip(mesh.axes, placements):
@@ -226,7 +226,7 @@ def test_redistribution_of_placements(given: dict, expect: dict) -> None:
                 dims[int(text[6:-1])].append(axis)
         layouts.append(Layout(mesh, dims))
     src, dst = layouts
-    shape = [size * parts for size, parts in zip(given["local_shape"], src.cuts)]
+    shape = [size * parts for size, parts in zip(inputs["local_shape"], src.cuts)]
     assert plan(src, dst, shape).max_nbytes <= 4 * math.prod(shape)
     assert list(dst.local_shape(shape, 0)) == expect["local_shape"]
 
@@ -248,32 +248,32 @@ def check_data(before: MapLayout, after: MapLayout, all2all: bool, reordered: bo
     ops = {rank: operators(before, after, rank, ranks, all2all) for rank in ranks}
     if reordered:
         ops = {rank: optimise(some, before.slice_shape) for rank, some in ops.items()}
-    found = apply(ops, {rank: whole[box(before, rank)] for rank in ranks})
+    slices = apply(ops, {rank: whole[box(before, rank)] for rank in ranks})
     for rank in ranks:
         wanted = whole.reshape(after.shape)[box(after, rank)]
-        assert found[rank].shape == wanted.shape, (before, after, ops[rank])
-        assert np.array_equal(found[rank], wanted), (before, after, ops[rank])
+        assert slices[rank].shape == wanted.shape, (before, after, ops[rank])
+        assert np.array_equal(slices[rank], wanted), (before, after, ops[rank])
 
 
 def maps(axes: int, ndim: int) -> list[tuple[int, ...]]:
     return [
-        found
-        for found in itertools.product(range(-1, axes), repeat=ndim)
-        if all(found.count(axis) <= 1 for axis in range(axes))
+        dims
+        for dims in itertools.product(range(-1, axes), repeat=ndim)
+        if all(dims.count(axis) <= 1 for axis in range(axes))
     ]
 
 
 @pytest.mark.parametrize("all2all", [False, True])
 def test_every_pair_of_maps_reaches_its_target(all2all: bool) -> None:
-    found = maps(3, 3)
-    assert len(found) == 34
-    for one, other in itertools.permutations(found, 2):
+    choices = maps(3, 3)
+    assert len(choices) == 34
+    for one, other in itertools.permutations(choices, 2):
         check_data(MapLayout((2, 2, 2), one, (2, 4, 4)), MapLayout((2, 2, 2), other, (2, 4, 4)), all2all)
 
 
 def test_reordered_operators_do_the_same() -> None:
     matrices = [(8,), (2, 4), (4, 2), (2, 2, 2), (8, 1)]
-    layouts = [MapLayout(m, found, (16, 8)) for m in matrices for found in maps(len(m), 2)]
+    layouts = [MapLayout(m, dims, (16, 8)) for m in matrices for dims in maps(len(m), 2)]
     changed = 0
     for one, other in itertools.product(layouts, layouts):
         check_data(one, other, all2all=False, reordered=True)
@@ -300,11 +300,11 @@ def test_reshapes_reach_their_target_expandable_or_not() -> None:
 
 def test_the_style_is_shown_beside_ours() -> None:
     a, b = Mesh((4, 2), ("a", "b")), Mesh((8,), ("x",))
-    found = plan(a("a", "b"), a("b", "a"), (64, 64), style="mindspore")
-    assert found.nbytes(0) > found.ours.max_nbytes
-    text = str(found)
+    theirs = plan(a("a", "b"), a("b", "a"), (64, 64), style="mindspore")
+    assert theirs.nbytes(0) > theirs.ours.max_nbytes
+    text = str(theirs)
     assert "AllConcat [0, 2, 4, 6, 0]" in text and "this package receives" in text
-    assert json.loads(json.dumps(found.to_dict()))["style"] == "mindspore"
+    assert json.loads(json.dumps(theirs.to_dict()))["style"] == "mindspore"
     other = plan(a("a", "b"), b("x", None), (4, 6), to_shape=(8, 3), style="mindspore")
     assert other.operators(0)[-1].name == "Reshape" or not is_expandable(other.before, other.after)
 
@@ -317,8 +317,8 @@ def test_plans_begin_and_end_with_the_shards_themselves(all2all: bool) -> None:
     targets = [*sources, other("y", None), other(("y", "x"), None), mesh(None, None)]
     whole = np.arange(8 * 16).reshape(8, 16)
     for src, dst in itertools.product(sources, targets):
-        found = replace(plan(src, dst, whole.shape, style="mindspore"), all2all=all2all)
-        ops = {rank: found.operators(rank) for rank in range(8)}
+        theirs = replace(plan(src, dst, whole.shape, style="mindspore"), all2all=all2all)
+        ops = {rank: theirs.operators(rank) for rank in range(8)}
         result = apply(ops, {rank: whole[src.slices(whole.shape, rank)] for rank in range(8)})
         for rank in range(8):
             np.testing.assert_array_equal(result[rank], whole[dst.slices(whole.shape, rank)])

@@ -46,12 +46,12 @@ def test_reshards_on_any_rank_list_reach_their_target(ranks: list[int]) -> None:
         slices = {r: whole.reshape(before.shape)[box(before, i)] for i, r in enumerate(ranks)}
         slices = {r: s.reshape(written_slice((*one, shape))) for r, s in slices.items()}
         for rank in ranks[:3]:
-            found = reshard_map((*one, shape), (*other, shape), rank, ranks)
+            op_map = reshard_map((*one, shape), (*other, shape), rank, ranks)
             wanted = whole.reshape(after.shape)[box(after, ranks.index(rank))]
-            got = apply(found, slices)[rank]
-            assert got.shape == written_slice((*other, shape)), (one, other)
-            assert np.array_equal(got.ravel(), wanted.ravel()), (one, other)
-            groups = [len(op.args) - 1 for op in found.get(rank, []) if op.name == "AllConcat"]
+            piece = apply(op_map, slices)[rank]
+            assert piece.shape == written_slice((*other, shape)), (one, other)
+            assert np.array_equal(piece.ravel(), wanted.ravel()), (one, other)
+            groups = [len(op.args) - 1 for op in op_map.get(rank, []) if op.name == "AllConcat"]
             merged += one[0] == (2, 2, 2) and max(groups, default=0) > 2
     assert merged
 
@@ -60,8 +60,8 @@ def test_a_reshard_to_more_devices_repeats_the_source() -> None:
     whole = np.arange(64).reshape(8, 8)
     slices = {rank: whole[rank % 4 * 2 :][:2] for rank in range(8)}
     for rank in range(8):
-        found = reshard_map(([4], [0, -1], [8, 8]), ([8], [-1, 0], [8, 8]), rank)
-        np.testing.assert_array_equal(apply(found, slices)[rank], whole[:, rank : rank + 1])
+        op_map = reshard_map(([4], [0, -1], [8, 8]), ([8], [-1, 0], [8, 8]), rank)
+        np.testing.assert_array_equal(apply(op_map, slices)[rank], whole[:, rank : rank + 1])
 
 
 def test_layouts_as_lists_are_layouts() -> None:
@@ -77,9 +77,9 @@ def test_layouts_as_lists_are_layouts() -> None:
 
 def test_a_plan_on_other_ranks_tells_everything_without_being_given_a_rank() -> None:
     there = Mesh((2, 4), ("a", "b"), [11, 8, 13, 10, 15, 12, 9, 14])
-    found = plan(there("a", "b"), there(None, ("b", "a")), (16, 16), style="mindspore")
-    assert found.operators() == found.operators(11) and found.nbytes() == found.nbytes(11) > 0
-    assert set(found.to_dict()["operators"]) == {str(rank) for rank in range(8, 16)}
+    theirs = plan(there("a", "b"), there(None, ("b", "a")), (16, 16), style="mindspore")
+    assert theirs.operators() == theirs.operators(11) and theirs.nbytes() == theirs.nbytes(11) > 0
+    assert set(theirs.to_dict()["operators"]) == {str(rank) for rank in range(8, 16)}
 
 
 @pytest.mark.parametrize(

@@ -24,9 +24,9 @@ VECTORS = json.loads((Path(__file__).parents[1] / "vectors/redistribution_oneflo
 
 
 def cases(kind: str) -> Any:
-    found = [vector for vector in VECTORS if vector["kind"] == kind]
-    assert found, kind
-    return pytest.mark.parametrize("v", found, ids=[v["id"] for v in found])
+    vectors = [vector for vector in VECTORS if vector["kind"] == kind]
+    assert vectors, kind
+    return pytest.mark.parametrize("v", vectors, ids=[v["id"] for v in vectors])
 
 
 def placement(text: str) -> Placement:
@@ -70,8 +70,8 @@ def test_one_axis(v: dict) -> None:
     shape = (side, v["logical_bytes"] // side)
     mesh = Mesh((parts,), ("x",))
     layouts = [Layout.from_placements(mesh, [one], 2) for one in (src, dst)]
-    found = plan(*layouts, shape, "int8", partial_target=True)
-    assert found.total_nbytes == v["ideal_total_bytes_received"]
+    route = plan(*layouts, shape, "int8", partial_target=True)
+    assert route.total_nbytes == v["ideal_total_bytes_received"]
 
 
 @cases("boxing_1d_different_placement")
@@ -96,14 +96,14 @@ def test_circles(v: dict) -> None:
 
 @cases("nd_boxing_generic_steps")
 def test_the_last_resort(v: dict) -> None:
-    found = oneflow.generic_steps(sbp(v["src"]), sbp(v["dst"]))
-    assert found == [sbp(step) for step in v["steps"]]
+    steps = oneflow.generic_steps(sbp(v["src"]), sbp(v["dst"]))
+    assert steps == [sbp(step) for step in v["steps"]]
 
 
 @cases("nd_boxing_decompose")
 def test_one_axis_after_the_other(v: dict) -> None:
     mesh = mesh_of(v["mesh"])
-    found = oneflow.decompose(sbp(v["src"]), sbp(v["dst"]))
+    steps = oneflow.decompose(sbp(v["src"]), sbp(v["dst"]))
     written = [
         {
             "axis": step.axis,
@@ -111,7 +111,7 @@ def test_one_axis_after_the_other(v: dict) -> None:
             "from": step.before,
             "to": step.after,
         }
-        for step in found
+        for step in steps
     ]
     assert written == [
         {**step, "from": placement(step["from"]), "to": placement(step["to"])} for step in v["steps"]
@@ -154,17 +154,17 @@ def test_fewer_axes(v: dict) -> None:
 
 @cases("reshape_sbp")
 def test_sbp_of_a_reshape(v: dict) -> None:
-    found = oneflow.reshape_sbp(v["in_shape"], v["out_shape"], v["mesh"], sbp(v["in_sbp"]))
+    output = oneflow.reshape_sbp(v["in_shape"], v["out_shape"], v["mesh"], sbp(v["in_sbp"]))
     if "out_sbp" in v:
-        assert found == sbp(v["out_sbp"])
+        assert output == sbp(v["out_sbp"])
     else:
-        assert found != sbp(v["out_sbp_must_not_be"])
+        assert output != sbp(v["out_sbp_must_not_be"])
 
 
 @cases("reshape_sbp_pairs")
 def test_pairs_of_a_reshape(v: dict) -> None:
-    found = oneflow.reshape_pairs(v["in_shape"], v["out_shape"], v["p"])
-    assert {*found} == {sbp(pair) for pair in v["allowed"]}
+    pairs = oneflow.reshape_pairs(v["in_shape"], v["out_shape"], v["p"])
+    assert {*pairs} == {sbp(pair) for pair in v["allowed"]}
 
 
 def test_a_dim_that_both_shapes_have_may_be_uneven_on_one_axis() -> None:
@@ -183,10 +183,10 @@ def test_reshapes_that_are_none_are_refused() -> None:
 
 @cases("reshape_nd_sbp")
 def test_signatures_of_a_reshape(v: dict) -> None:
-    found = oneflow.reshape_signatures(v["in_shape"], v["out_shape"], v["mesh"])
-    assert {*found} == {(sbp(one), sbp(other)) for one, other in v["signatures_in_out"]}
+    signatures = oneflow.reshape_signatures(v["in_shape"], v["out_shape"], v["mesh"])
+    assert {*signatures} == {(sbp(one), sbp(other)) for one, other in v["signatures_in_out"]}
     mesh = mesh_of(v["mesh"])
-    for one, other in found:
+    for one, other in signatures:
         if Partial() not in one:
             src = Layout.from_placements(mesh, one, len(v["in_shape"]))
             dst = Layout.from_placements(mesh, other, len(v["out_shape"]))
@@ -200,15 +200,15 @@ def test_published_numbers(v: dict) -> None:
         (Mesh((len(link["ranks"]),), ("x",), link["ranks"]), placement(link["sbp"])) for link in v["chain"]
     ]
     mesh, first = links[0]
-    given = {int(rank): np.array(values) for rank, values in v["inputs_per_rank"].items()}
-    root = given[mesh.rank_list[0]]
+    inputs = {int(rank): np.array(values) for rank, values in v["inputs_per_rank"].items()}
+    root = inputs[mesh.rank_list[0]]
     shards = [
-        (root if isinstance(first, Replicate) else given[rank]) if rank in mesh else np.zeros((0, 0), int)
+        (root if isinstance(first, Replicate) else inputs[rank]) if rank in mesh else np.zeros((0, 0), int)
         for rank in range(4)
     ]
     shape = list(root.shape)
     if isinstance(first, Shard):
-        shape[first.dim] = sum(given[rank].shape[first.dim] for rank in mesh.rank_list)
+        shape[first.dim] = sum(inputs[rank].shape[first.dim] for rank in mesh.rank_list)
     layouts = [Layout.from_placements(mesh, [one], 2) for mesh, one in links]
     for src, dst in itertools.pairwise(layouts):
         for step in plan(src, dst, shape, np.int64, partial_target=True).steps:

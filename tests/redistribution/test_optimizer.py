@@ -26,13 +26,13 @@ def cases(kind):
 
 @cases("same_device_num_layouts")
 def test_the_smaller_side_repeats(vector):
-    given, expect = vector["given"], vector["expect"]
+    inputs, expect = vector["given"], vector["expect"]
     before, after = (
-        MapLayout(*map(tuple, (*given[k], given["shape"]))) for k in ("from_layout", "to_layout")
+        MapLayout(*map(tuple, (*inputs[k], inputs["shape"]))) for k in ("from_layout", "to_layout")
     )
-    found = same_devices(before, after)
+    layouts = same_devices(before, after)
     wanted = tuple(MapLayout(*map(tuple, expect[k])) for k in ("from_layout", "to_layout"))
-    assert found == wanted and same_devices(after, before) == wanted[::-1]
+    assert layouts == wanted and same_devices(after, before) == wanted[::-1]
 
 
 def test_device_counts_that_do_not_repeat():
@@ -47,8 +47,8 @@ def test_transitions_by_name(vector):
     """What a row split becomes, and the operators that MindSpore runs for it."""
     mesh = Mesh((4,), ("x",))
     target = {"replicated": mesh(None, None), "column split": mesh(None, "x")}[vector["given"]["to"]]
-    found = plan(mesh("x", None), target, (8, 8), style="mindspore")
-    assert found.operator_names(0)[0].lower() == vector["expect"]["op"].split(" ")[0].lower()
+    theirs = plan(mesh("x", None), target, (8, 8), style="mindspore")
+    assert theirs.operator_names(0)[0].lower() == vector["expect"]["op"].split(" ")[0].lower()
     other = plan(mesh(None, "x"), mesh(None, None), (8, 8), style="mindspore")
     assert other.operator_names(0) == ["AllGather", "Split", "Concat"]
 

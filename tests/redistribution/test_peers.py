@@ -24,9 +24,9 @@ MOVING = ("all_gather", "all_reduce", "reduce_scatter", "all_to_all", "exchange"
 
 
 def placement(text):
-    found = re.fullmatch(r"P\((\w+)\)", text)
+    match = re.fullmatch(r"P\((\w+)\)", text)
     return (
-        Partial(found[1]) if found else {"R": Replicate(), "P": Partial()}.get(text) or Shard(int(text[1:]))
+        Partial(match[1]) if match else {"R": Replicate(), "P": Partial()}.get(text) or Shard(int(text[1:]))
     )
 
 
@@ -35,8 +35,8 @@ def layouts_of(vector, src, dst, ndim):
     return tuple(Layout.from_placements(mesh, [placement(t) for t in side], ndim) for side in (src, dst))
 
 
-def moving(found):
-    return [step.collective for step in found.steps if step.collective in MOVING]
+def moving(route):
+    return [step.collective for step in route.steps if step.collective in MOVING]
 
 
 # -- Shardy ---------------------------------------------------------------------------------------------------
@@ -48,10 +48,10 @@ def refined(vector):
     entries = [[_sub(a, vector["mesh"]) for a in dim] for side in ("src", "dst") for dim in vector[side]]
     for axis, before, size in itertools.chain(*entries):
         cuts[axis] |= {before, before * size}
-    parts = {axis: list(itertools.pairwise(sorted(found))) for axis, found in cuts.items()}
+    parts = {axis: list(itertools.pairwise(sorted(points))) for axis, points in cuts.items()}
     mesh = Mesh(
-        [after // before for found in parts.values() for before, after in found],
-        [f"{axis}{before}" for axis, found in parts.items() for before, _ in found],
+        [after // before for pairs in parts.values() for before, after in pairs],
+        [f"{axis}{before}" for axis, pairs in parts.items() for before, _ in pairs],
         vector["device_ids"],
     )
 
@@ -71,20 +71,20 @@ def refined(vector):
 
 
 def _sub(text, mesh):
-    found = re.fullmatch(r"(\w+):\((\d+)\)(\d+)", text)
-    return (found[1], int(found[2]), int(found[3])) if found else (text, 1, mesh[text])
+    match = re.fullmatch(r"(\w+):\((\d+)\)(\d+)", text)
+    return (match[1], int(match[2]), int(match[3])) if match else (text, 1, mesh[text])
 
 
 @pytest.mark.parametrize("vector", [v for v in SHARDY if not v["dst_mesh"]], ids=lambda v: v["name"])
 def test_shardy_on_one_mesh(vector):
     """Sub-axes included: at the bound, and free exactly where theirs only cuts."""
     src, dst = refined(vector)
-    found = plan(src, dst, vector["shape"], "int8")
-    assert found.max_nbytes == found.max_lower_bound
+    route = plan(src, dst, vector["shape"], "int8")
+    assert route.max_nbytes == route.max_lower_bound
     theirs = [step["op"] for step in vector["steps"]]
-    assert (found.max_nbytes == 0) == (set(theirs) <= {"all_slice"})
-    if found.max_nbytes:
-        assert len(moving(found)) <= sum(op != "all_slice" for op in theirs)
+    assert (route.max_nbytes == 0) == (set(theirs) <= {"all_slice"})
+    if route.max_nbytes:
+        assert len(moving(route)) <= sum(op != "all_slice" for op in theirs)
 
 
 ORDERS = {
@@ -104,8 +104,8 @@ def test_shardy_on_two_meshes(vector, order):
     shape = vector["shape"]
     src = Layout(before, vector["src"] or [[]] * len(shape))
     dst = Layout(after, vector["dst"] or [[]] * len(shape))
-    found = plan(src, dst, shape, "int8")
-    assert found.max_nbytes == found.max_lower_bound
+    route = plan(src, dst, shape, "int8")
+    assert route.max_nbytes == route.max_lower_bound
     world = LockStep(max(*before.rank_list, *after.rank_list) + 1)
     data = np.arange(int(np.prod(shape))).reshape(shape)
     np.testing.assert_array_equal(Tensor.from_global(data, src, world).to(dst).full(), data)
@@ -121,9 +121,9 @@ def test_dtensor_needs_no_fewer_collectives(vector):
     choices = [[t.split("|") for t in vector[side]] for side in ("src", "dst")]
     for src, dst in itertools.product(*(itertools.product(*side) for side in choices)):
         ndim = 1 + max(int(t[1:]) for t in (*src, *dst) if t[0] == "S" and t[1:].isdigit())
-        found = plan(*layouts_of(vector, src, dst, ndim), (16,) * ndim, "int8")
-        assert len(moving(found)) <= vector["n_comm"]
-        assert bool(found.max_nbytes) is (vector["n_comm"] > 0)
+        route = plan(*layouts_of(vector, src, dst, ndim), (16,) * ndim, "int8")
+        assert len(moving(route)) <= vector["n_comm"]
+        assert bool(route.max_nbytes) is (vector["n_comm"] > 0)
 
 
 @pytest.mark.parametrize(

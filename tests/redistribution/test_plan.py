@@ -49,8 +49,8 @@ def pair(vector: dict, shape: list[int]) -> tuple[Layout, Layout]:
     return src, dst
 
 
-def collectives(found: Any) -> list[str]:
-    return [step.collective for step in found.steps]
+def collectives(route: Any) -> list[str]:
+    return [step.collective for step in route.steps]
 
 
 # -- the peers' cases -------------------------------------------------------------------------------------
@@ -63,14 +63,14 @@ def test_the_bound_agrees_with_published_bounds_and_is_reached() -> None:
         src, dst = pair(vector, shape)
         if vector.get("lb_max") is None or src.partial or not (src.is_even(shape) and dst.is_even(shape)):
             continue
-        found = plan(src, dst, shape, "int8")
-        assert (found.max_lower_bound, found.total_lower_bound) == (vector["lb_max"], vector["lb_total"])
-        assert (found.max_nbytes, found.total_nbytes) == (vector["lb_max"], vector["lb_total"])
+        route = plan(src, dst, shape, "int8")
+        assert (route.max_lower_bound, route.total_lower_bound) == (vector["lb_max"], vector["lb_total"])
+        assert (route.max_nbytes, route.total_nbytes) == (vector["lb_max"], vector["lb_total"])
         for peer in ("dtensor_greedy", "dtensor_mincost_small", "xla"):
             theirs = vector.get(peer) or {}
             if "recv" in theirs:
-                assert found.max_nbytes <= theirs["recv"]
-                beaten += found.max_nbytes < theirs["recv"]
+                assert route.max_nbytes <= theirs["recv"]
+                beaten += route.max_nbytes < theirs["recv"]
     assert beaten > 150
 
 
@@ -84,19 +84,19 @@ def test_every_pair_of_placements_on_eight_ranks_is_optimal() -> None:
         pairs = optimal = 0
         for src in layouts:
             for dst in layouts:
-                found = plan(src, dst, shape, "int8")
-                if found.max_lower_bound:
+                route = plan(src, dst, shape, "int8")
+                if route.max_lower_bound:
                     pairs += 1
-                    optimal += found.max_nbytes == found.max_lower_bound
+                    optimal += route.max_nbytes == route.max_lower_bound
         assert optimal == pairs
         assert pairs >= row["pairs"] if row.get("sampled") else pairs == row["pairs"]
 
 
 def _product(choices: list, repeat: int) -> list[tuple]:
-    found: list[tuple] = [()]
+    products: list[tuple] = [()]
     for _ in range(repeat):
-        found = [(*one, choice) for one in found for choice in choices]
-    return found
+        products = [(*one, choice) for one in products for choice in choices]
+    return products
 
 
 def test_no_more_collectives_than_dtensor_asserts() -> None:
@@ -134,10 +134,10 @@ def test_shardy_cases_are_reached_at_the_bound() -> None:
         ):
             continue
         mesh = Mesh(list(vector["mesh"].values()), list(vector["mesh"]), vector["device_ids"])
-        found = plan(Layout(mesh, vector["src"]), Layout(mesh, vector["dst"]), vector["shape"], "int8")
-        assert found.max_nbytes == found.max_lower_bound
+        route = plan(Layout(mesh, vector["src"]), Layout(mesh, vector["dst"]), vector["shape"], "int8")
+        assert route.max_nbytes == route.max_lower_bound
         if not vector["steps"]:
-            assert not found.max_nbytes
+            assert not route.max_nbytes
         checked += 1
     assert checked > 20
 
@@ -169,9 +169,9 @@ def test_shardy_cases_are_reached_at_the_bound() -> None:
     ],
 )
 def test_the_plan_one_expects(src: Layout, dst: Layout, wanted: list[str]) -> None:
-    found = plan(src, dst, (64, 64))
-    assert collectives(found) == wanted
-    assert found.ratio == 1.0
+    route = plan(src, dst, (64, 64))
+    assert collectives(route) == wanted
+    assert route.ratio == 1.0
 
 
 def test_layouts_that_need_axes_of_one_are_the_same() -> None:
@@ -209,45 +209,45 @@ def test_a_machine_with_dear_messages_prefers_fewer_of_them() -> None:
     mesh = Mesh((16,), ("x",))
     src, dst, shape = mesh("x", None), mesh(None, "x"), (64, 64)
     machine = Machine("far", alpha=1e-3, beta=1e-9)
-    found = plan(src, dst, shape, "float32", machine)
-    assert found.seconds <= min(one.seconds for one in found.alternatives)
-    assert found.seconds < 15e-3  # a direct exchange takes 15 messages
-    assert plan(src, dst, shape).max_nbytes == found.max_lower_bound
+    route = plan(src, dst, shape, "float32", machine)
+    assert route.seconds <= min(one.seconds for one in route.alternatives)
+    assert route.seconds < 15e-3  # a direct exchange takes 15 messages
+    assert plan(src, dst, shape).max_nbytes == route.max_lower_bound
 
 
 def test_a_target_that_few_ranks_feed_is_spread_first() -> None:
     few, many = Mesh((2,), ("x",)), Mesh((8,), ("y",), range(8, 16))
     machine = Machine("plain", alpha=1e-6, beta=1e-9)
-    found = plan(few(None, None), many(None, None), (1024, 1024), "float32", machine)
-    assert collectives(found) == ["exchange", "all_gather"]
-    direct = next(one for one in found.alternatives if len(one.steps) == 1)
-    assert found.seconds < direct.seconds
+    route = plan(few(None, None), many(None, None), (1024, 1024), "float32", machine)
+    assert collectives(route) == ["exchange", "all_gather"]
+    direct = next(one for one in route.alternatives if len(one.steps) == 1)
+    assert route.seconds < direct.seconds
 
 
 def test_values_pending_on_another_mesh_are_reduced_there() -> None:
     one, other = Mesh((2, 2), ("a", "b")), Mesh((3,), ("x",), [7, 5, 9])
     src, dst = one(None, None, partial=("a", "b")), other("x", None)
-    found = plan(src, dst, (8, 6), machine=Machine("far", alpha=1e-3, beta=1e-9))
-    assert found.steps[0].dst.mesh == one and collectives(found)[-1] == "exchange"
-    assert found.nbytes(0) and found.nbytes(9)
+    route = plan(src, dst, (8, 6), machine=Machine("far", alpha=1e-3, beta=1e-9))
+    assert route.steps[0].dst.mesh == one and collectives(route)[-1] == "exchange"
+    assert route.nbytes(0) and route.nbytes(9)
     shared = plan(src, dst, (8, 6))  # by bytes alone the target's ranks add up, too
     assert collectives(shared) == ["reduce_exchange"]
-    assert shared.max_nbytes == shared.max_lower_bound < found.max_nbytes
+    assert shared.max_nbytes == shared.max_lower_bound < route.max_nbytes
 
 
 @pytest.mark.parametrize("machine", [None, Machine.laptop(), Machine.cluster()])
 def test_no_step_holds_more_than_source_and_target(machine: Machine | None) -> None:
     for src in every_layout(CUBE, 2, partial=True)[::5]:
         for dst in every_layout(CUBE, 2)[::3]:
-            found = plan(src, dst, (24, 40), "float32", machine)
+            route = plan(src, dst, (24, 40), "float32", machine)
             limit = max(largest(src, (24, 40)), largest(dst, (24, 40)))
-            assert all(largest(step.dst, (24, 40)) <= limit for step in found.steps)
+            assert all(largest(step.dst, (24, 40)) <= limit for step in route.steps)
 
 
 def test_pending_targets_are_filled_without_communication_when_allowed() -> None:
     for src in (CUBE(None, None), CUBE("a", None), CUBE(None, "a")):
-        found = plan(src, CUBE(None, None, partial="a"), (4, 4), partial_target=True)
-        assert collectives(found) == ["fill"] and not found.total_nbytes
+        route = plan(src, CUBE(None, None, partial="a"), (4, 4), partial_target=True)
+        assert collectives(route) == ["fill"] and not route.total_nbytes
 
 
 # -- the value --------------------------------------------------------------------------------------------
@@ -255,10 +255,10 @@ def test_pending_targets_are_filled_without_communication_when_allowed() -> None
 
 def test_bytes_per_rank_add_up() -> None:
     src, dst = CUBE(("a", "b"), None, partial="c"), CUBE(None, "a")
-    found = plan(src, dst, (7, 9), "float64")
-    per_rank = [found.nbytes(rank) for rank in range(8)]
-    assert max(per_rank) == found.max_nbytes and sum(per_rank) == found.total_nbytes
-    assert found.nbytes(99) == found.lower_bound(99) == 0
+    route = plan(src, dst, (7, 9), "float64")
+    per_rank = [route.nbytes(rank) for rank in range(8)]
+    assert max(per_rank) == route.max_nbytes and sum(per_rank) == route.total_nbytes
+    assert route.nbytes(99) == route.lower_bound(99) == 0
 
 
 def test_the_lower_bound_of_reductions() -> None:
@@ -271,23 +271,23 @@ def test_the_lower_bound_of_reductions() -> None:
 
 
 def test_the_table_says_it_all() -> None:
-    found = plan(CUBE("a", "b"), CUBE("b", "a"), (1024, 1024), "float32", Machine.laptop())
-    text = str(found)
+    route = plan(CUBE("a", "b"), CUBE("b", "a"), (1024, 1024), "float32", Machine.laptop())
+    text = str(route)
     assert "S(0)S(1)R -> S(1)S(0)R" in text
     assert "1 MiB = the lower bound" in text
     assert "collectives, 3 steps (all_gather + all_to_all + slice): 2 MiB" in text and "not taken" in text
     (taken,) = [line for line in text.splitlines() if line.endswith("; taken")]
     assert "exchange, 1 step" in taken
-    data = json.loads(json.dumps(found.to_dict()))
+    data = json.loads(json.dumps(route.to_dict()))
     assert data["max_nbytes"] == data["max_lower_bound"] == 2**20 and data["machine"] == "laptop"
     assert [step["collective"] for step in data["steps"]] == ["exchange"]
     assert "nothing to do" in str(plan(CUBE("a"), CUBE("a"), (4,)))
 
 
 def test_the_trace_of_states() -> None:
-    found = plan(CUBE(None, None, partial="a"), CUBE("b", None), (64, 64))
-    assert found.trace == "P(sum)RR -> P(sum)S(0)R -> RS(0)R"
-    assert found.states[0] == found.src and found.states[-1] == found.dst
+    route = plan(CUBE(None, None, partial="a"), CUBE("b", None), (64, 64))
+    assert route.trace == "P(sum)RR -> P(sum)S(0)R -> RS(0)R"
+    assert route.states[0] == route.src and route.states[-1] == route.dst
 
 
 def test_every_dtype_counts_its_bytes() -> None:
@@ -313,14 +313,14 @@ def test_every_dtype_counts_its_bytes() -> None:
 def test_reshapes_move_no_more_than_they_must(
     src: Layout, shape: tuple, dst: Layout, to_shape: tuple, moved: int | None
 ) -> None:
-    found = plan(src, dst, shape, "int8", to_shape=to_shape)
+    route = plan(src, dst, shape, "int8", to_shape=to_shape)
     numbers = np.arange(math.prod(shape))
     for rank in range(8):
         have = {*numbers.reshape(shape)[src.slices(shape, rank)].ravel().tolist()}
         want = {*numbers.reshape(to_shape)[dst.slices(to_shape, rank)].ravel().tolist()}
-        assert found.lower_bound(rank) == found.nbytes(rank) == len(want - have)
+        assert route.lower_bound(rank) == route.nbytes(rank) == len(want - have)
     if moved is not None:
-        assert found.max_nbytes == moved
+        assert route.max_nbytes == moved
 
 
 # -- errors -----------------------------------------------------------------------------------------------
@@ -382,9 +382,9 @@ def test_one_rank_of_65536_needs_no_list_of_pairs() -> None:
 
 def test_a_plan_on_65536_ranks_is_priced_without_transfers() -> None:
     mesh = Mesh((256, 256), ("a", "b"))
-    found = plan(mesh(("a", "b"), None), mesh("b", "a"), (65536, 65536), "float32", Machine.cluster())
-    assert found.max_nbytes == found.max_lower_bound > 0
-    assert found.seconds <= min(one.seconds for one in found.alternatives if one.allowed)
+    route = plan(mesh(("a", "b"), None), mesh("b", "a"), (65536, 65536), "float32", Machine.cluster())
+    assert route.max_nbytes == route.max_lower_bound > 0
+    assert route.seconds <= min(one.seconds for one in route.alternatives if one.allowed)
 
 
 def test_more_memory_only_when_allowed() -> None:

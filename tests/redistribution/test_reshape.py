@@ -66,9 +66,9 @@ def check(world: LockStep, src: Layout, dst: Layout, shape: tuple, to_shape: tup
         pieces[proof.contribution(src, r)][src.slices(shape, r)] if r in src.mesh else nothing
         for r in range(world.size)
     ]
-    found = plan(src, dst, shape, np.int64, to_shape=to_shape)
+    route = plan(src, dst, shape, np.int64, to_shape=to_shape)
     with record() as trace:
-        after = proof.run(world, found, shards)
+        after = proof.run(world, route, shards)
     target = whole.reshape(to_shape)
     for rank in dst.mesh.rank_list:
         wanted = target[dst.slices(to_shape, rank)]
@@ -76,15 +76,15 @@ def check(world: LockStep, src: Layout, dst: Layout, shape: tuple, to_shape: tup
     counted = np.zeros(world.size, np.int64)
     for event in trace.events:
         counted += np.array(event.nbytes)
-    assert counted.tolist() == [found.nbytes(rank) for rank in range(world.size)]
+    assert counted.tolist() == [route.nbytes(rank) for rank in range(world.size)]
     if not src.partial:
-        assert found.max_nbytes == found.max_lower_bound
+        assert route.max_nbytes == route.max_lower_bound
         numbers = np.arange(math.prod(shape))
         for rank in dst.mesh.rank_list:
             have = numbers.reshape(shape)[src.slices(shape, rank)] if rank in src.mesh else numbers[:0]
             need = numbers.reshape(to_shape)[dst.slices(to_shape, rank)]
-            assert found.lower_bound(rank) == 8 * len({*need.flat} - {*have.flat})
-    return bool(found.max_nbytes)
+            assert route.lower_bound(rank) == 8 * len({*need.flat} - {*have.flat})
+    return bool(route.max_nbytes)
 
 
 def test_what_can_stay_in_place_does() -> None:
@@ -94,34 +94,34 @@ def test_what_can_stay_in_place_does() -> None:
         (mesh("a", "b"), (8, 8), mesh("a", None, "b", None), (4, 2, 4, 2)),
         (mesh(("a", "b", "c"), None), (8, 3), mesh(("a", "b", "c")), (24,)),
     ]:
-        found = plan(src, dst, shape, to_shape=to_shape)
-        assert [step.collective for step in found.steps] == ["reshape"]
+        route = plan(src, dst, shape, to_shape=to_shape)
+        assert [step.collective for step in route.steps] == ["reshape"]
 
 
 def test_where_cuts_do_not_divide_there_is_no_common_form() -> None:
     mesh = Mesh((2,), ("x",))
     assert factor(mesh("x", None), mesh("x", None), (4, 3), (3, 4)) is None
     assert factor(mesh("x", None), mesh("x", None), (4, 6), (2, 12)) is not None
-    found = plan(mesh("x", None), mesh("x", None), (4, 3), "int8", to_shape=(3, 4))
-    assert [step.collective for step in found.steps] == ["exchange"]
-    assert [found.nbytes(rank) for rank in range(2)] == [2, 0]
+    route = plan(mesh("x", None), mesh("x", None), (4, 3), "int8", to_shape=(3, 4))
+    assert [step.collective for step in route.steps] == ["exchange"]
+    assert [route.nbytes(rank) for rank in range(2)] == [2, 0]
 
 
 def test_sends_mirror_receives_by_numbers() -> None:
     mesh, other = Mesh((2, 2), ("a", "b")), Mesh((3,), ("x",))
     src, dst = mesh("a", None), other(None, "x")
-    got = [
+    incoming = [
         (t.peer, rank, t.source.tolist())
         for rank in range(4)
         for t in flat_receives(src, dst, (4, 3), (2, 6), rank)
     ]
-    given = [
+    outgoing = [
         (rank, peer, at.tolist())
         for rank in range(4)
         for peer, at in flat_sends(src, dst, (4, 3), (2, 6), rank)
     ]
-    assert sorted(got) == sorted(given)
+    assert sorted(incoming) == sorted(outgoing)
     step = Step("exchange", (), src, dst, (4, 3), to_shape=(2, 6))
     for rank in range(4):
-        sent = sum(len(places) for peer, to, places in got if peer == rank != to)
+        sent = sum(len(places) for peer, to, places in incoming if peer == rank != to)
         assert sent_nbytes(step, rank, 8) == 8 * sent

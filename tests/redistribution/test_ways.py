@@ -138,9 +138,14 @@ def test_blocks_of_a_reduction_by_hand():
     mesh = Mesh((3,), ("x",))
     for dims, shape, direct in ((("x", None), (7, 2), True), ((None, "x"), (2, 7), False)):
         step = over("reduce_scatter", pending(mesh, None, None), mesh(*dims), "sum", shape=shape)
-        made = blocks(step, (0, 1, 2), 1)
-        assert (made.counts, made.offsets, made.direct, made.packed) == ([6, 4, 4], [0, 6, 10], direct, True)
-        assert made.whole and made.target == (2, 2)
+        division = blocks(step, (0, 1, 2), 1)
+        assert (division.counts, division.offsets, division.direct, division.packed) == (
+            [6, 4, 4],
+            [0, 6, 10],
+            direct,
+            True,
+        )
+        assert division.whole and division.target == (2, 2)
 
 
 def test_the_largest_shard_must_be_countable_and_many_ranks_send_messages_only():
@@ -379,31 +384,35 @@ def test_blocks_of_a_reduction_are_where_their_offsets_say(shape: tuple) -> None
                 ):
                     continue
                 array = np.arange(math.prod(b - a for a, b in box)).reshape([b - a for a, b in box])
-                found = blocks(Step("reduce_scatter", ("a",), src, dst, shape), sorted(members), members[0])
-                pieces = [array[index].ravel() for index in found.indices]
+                division = blocks(
+                    Step("reduce_scatter", ("a",), src, dst, shape), sorted(members), members[0]
+                )
+                pieces = [array[index].ravel() for index in division.indices]
                 if any(
                     volume(dst.bounds(shape, r)) and not overlap(dst.bounds(shape, r), box) for r in members
                 ):
                     continue
-                buffer = array.ravel() if found.direct else np.concatenate(pieces)
-                for rank, count, offset, piece in zip(sorted(members), found.counts, found.offsets, pieces):
+                buffer = array.ravel() if division.direct else np.concatenate(pieces)
+                for rank, count, offset, piece in zip(
+                    sorted(members), division.counts, division.offsets, pieces
+                ):
                     assert count == volume(dst.bounds(shape, rank))
                     assert np.array_equal(buffer[offset : offset + count], piece) or not count
-                running = [0, *itertools.accumulate(found.counts)][:-1]
-                assert not found.packed or all(
-                    a == b for a, b, n in zip(running, found.offsets, found.counts) if n
+                running = [0, *itertools.accumulate(division.counts)][:-1]
+                assert not division.packed or all(
+                    a == b for a, b, n in zip(running, division.offsets, division.counts) if n
                 )
-                assert found.whole == (sum(found.counts) == array.size)
-                assert found.target == dst.local_shape(shape, members[0])
-                kinds[found.direct, found.packed, found.whole] += 1
+                assert division.whole == (sum(division.counts) == array.size)
+                assert division.target == dst.local_shape(shape, members[0])
+                kinds[division.direct, division.packed, division.whole] += 1
     assert len(kinds) > 2
 
 
 def test_a_file_of_choices_is_read_whole_and_refused_in_one_line(tmp_path, monkeypatch) -> None:
     file = tmp_path / "tuning.json"
     monkeypatch.delenv("SPMDSIM_TUNING", raising=False)
-    found = {"m": {"s": {"way": "gather", "microseconds": {"gather": 2}}}}
-    said = {"first": ["typed"], "typed": 0, "chunk": [[2, 64]], "ways": found}
+    ways = {"m": {"s": {"way": "gather", "microseconds": {"gather": 2}}}}
+    said = {"first": ["typed"], "typed": 0, "chunk": [[2, 64]], "ways": ways}
     file.write_text(json.dumps({"MPICH": said}))
     chosen = tuning("MPICH", str(file))
     assert (chosen.first, chosen.typed, chosen.chunk) == (("typed",), 0, ((2, 64),))
@@ -448,9 +457,9 @@ def test_settings_say_yes_no_or_how(monkeypatch) -> None:
 
 def test_what_was_found_is_kept_with_what_was_known(tmp_path) -> None:
     path = tmp_path / "kept.json"
-    known = Wisdom({"m": {"old": Finding("b", {"b": 1.0})}})
+    wisdom = Wisdom({"m": {"old": Finding("b", {"b": 1.0})}})
     steps = (TunedStep("new", 2, "a", {"a": 3.0}, "tried"), TunedStep("table", 2, "a", {}, "first"))
-    TunedSteps(steps, "m", "first", "MPICH", known).save(path)
+    TunedSteps(steps, "m", "first", "MPICH", wisdom).save(path)
     assert {*stored(path)["MPICH"]["ways"]["m"]} == {"old", "new"}
     TunedSteps(steps[1:], "x", "first", "Open MPI", NOTHING).save(path)
     assert stored(path)["Open MPI"]["ways"] == {}

@@ -40,7 +40,7 @@ def meshes(size: int) -> list[Mesh]:
 
 def cases(size: int, count: int) -> list[tuple[Layout, Layout, tuple[int, ...], tuple[int, ...] | None]]:
     choose = random.Random(size)
-    found = []
+    pairs = []
     for _ in range(count):
         shape = choose.choice(SHAPES)
         to_shape = RESHAPES[shape] if choose.random() < 0.2 else None
@@ -48,8 +48,8 @@ def cases(size: int, count: int) -> list[tuple[Layout, Layout, tuple[int, ...], 
         after = before if choose.random() < 0.6 else choose.choice(meshes(size))
         src = choose.choice(every_layout(before, len(shape), partial=choose.random() < 0.4))
         dst = choose.choice(every_layout(after, len(to_shape or shape)))
-        found.append((src, dst, shape, to_shape))
-    return found
+        pairs.append((src, dst, shape, to_shape))
+    return pairs
 
 
 @pytest.mark.ranks(2, 4, 8)
@@ -58,23 +58,23 @@ def test_any_layout_reaches_any_layout(world: Any) -> None:
         dtype = DTYPES[number % len(DTYPES)]
         pieces, whole = proof.contributions(src, shape, number)
         nothing = np.zeros((0,) * len(shape), dtype)
-        given = [
+        shards = [
             pieces[proof.contribution(src, r)][src.slices(shape, r)].astype(dtype)
             if r in src.mesh
             else nothing
             for r in world.ranks
         ]
-        kept = [array.copy() for array in given]
-        found = plan(src, dst, shape, dtype, to_shape=to_shape)
+        kept = [array.copy() for array in shards]
+        route = plan(src, dst, shape, dtype, to_shape=to_shape)
         with record() as trace:
-            after = proof.run(world, found, given)
+            after = proof.run(world, route, shards)
         target = whole.reshape(to_shape or shape).astype(dtype)
         for array, rank in zip(after, world.ranks):
             if rank in dst.mesh:
                 wanted = target[dst.slices(target.shape, rank)]
                 assert array.shape == wanted.shape and np.array_equal(array, wanted), (src, dst, shape, rank)
-        assert all(np.array_equal(a, b) for a, b in zip(given, kept))
-        assert [trace.planned(rank) for rank in world.ranks] == [found.nbytes(rank) for rank in world.ranks]
+        assert all(np.array_equal(a, b) for a, b in zip(shards, kept))
+        assert [trace.planned(rank) for rank in world.ranks] == [route.nbytes(rank) for rank in world.ranks]
         assert all(event.nbytes == event.due for event in trace.events), str(trace)
 
 
@@ -93,12 +93,12 @@ def test_reductions_into_parts_of_what_ranks_hold(world: Any, rows: int) -> None
         other("c", "d"),
     ]
     for dtype in (np.int64, np.float32, np.int16):
-        given = [pieces[proof.contribution(src, rank)].astype(dtype) for rank in world.ranks]
+        shards = [pieces[proof.contribution(src, rank)].astype(dtype) for rank in world.ranks]
         for dst in targets:
             step = Step("reduce_scatter", ("a",), src, dst, shape, "sum")
             for algorithm in (None, "pairwise"):
                 with record() as trace:
-                    after = world.run(step, given, algorithm)
+                    after = world.run(step, shards, algorithm)
                 for array, rank in zip(after, world.ranks):
                     assert np.array_equal(array, whole[dst.slices(shape, rank)].astype(dtype)), (
                         dst,
@@ -120,20 +120,20 @@ DIRECT = [
 
 def direct_steps(shape: tuple[int, int]) -> list[Step]:
     """Direct reductions on eight ranks."""
-    found = []
+    moves = []
     for sizes, src, pending, dst, kept in DIRECT:
         mesh = Mesh(sizes, ("a", "b", "c")[: len(sizes)])
         one, other = ([None if e == "-" else tuple(e) for e in dims] for dims in (src, dst))
         partial = {} if kept is None else {kept: "sum"}
-        found.append(
+        moves.append(
             (mesh(*one, partial=dict.fromkeys(pending, "sum")), Layout(mesh, mesh(*other).dims, partial))
         )
     four, rest = Mesh((4,), ("x",), [0, 1, 2, 3]), Mesh((2, 2), ("y", "z"), [7, 3, 5, 4])
-    found += [
+    moves += [
         (four(None, None, partial="x"), rest("z", "y")),
         (rest("y", None, partial="z"), four(None, "x")),
     ]
-    return [Step("reduce_exchange", (), src, dst, shape, "sum") for src, dst in found]
+    return [Step("reduce_exchange", (), src, dst, shape, "sum") for src, dst in moves]
 
 
 @pytest.mark.ranks(8)
@@ -152,14 +152,14 @@ def test_direct_reductions(world: Any, shape: tuple[int, int], op: str, dtype: s
         count = src.mesh.axis_size(*src.partial_axes)
         pieces = np.random.default_rng(1).integers(-9, 9, (count, *shape)).astype(dtype)
         nothing = np.zeros((0, 0), dtype)
-        given = [
+        shards = [
             np.ascontiguousarray(pieces[proof.contribution(src, r)][src.slices(shape, r)])
             if r in src.mesh
             else nothing
             for r in world.ranks
         ]
         with record() as trace:
-            after = world.run(step, given)
+            after = world.run(step, shards)
         for array, rank in zip(after, world.ranks):
             if rank not in dst.mesh:
                 continue

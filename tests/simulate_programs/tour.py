@@ -46,9 +46,9 @@ comm.Scatterv([ragged + 1, counts] if rank == 0 else None, back, root=0)
 show("Scatterv", back)
 send_counts = [(rank + r) % 3 for r in range(size)]
 sent = np.arange(sum(send_counts), dtype="i") + 1000 * rank
-got = np.zeros(sum(send_counts), dtype="i")
-comm.Alltoallv([sent, send_counts], [got, send_counts])
-show("Alltoallv", got)
+received = np.zeros(sum(send_counts), dtype="i")
+comm.Alltoallv([sent, send_counts], [received, send_counts])
+show("Alltoallv", received)
 part = np.zeros(2, dtype="i")
 comm.Reduce_scatter_block(np.arange(2 * size, dtype="i") * (rank + 1), part)
 show("Reduce_scatter_block", part)

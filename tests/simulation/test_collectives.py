@@ -44,22 +44,22 @@ def test_reductions(size: int, start: str) -> None:
             else:
                 getattr(comm, name)(*args, **kwargs)
 
-        x, found = data(comm.rank), {}
-        found["all"] = np.zeros_like(x)
-        call("Allreduce", x, found["all"])
-        found["root"] = np.zeros_like(x)
+        x, arrays = data(comm.rank), {}
+        arrays["all"] = np.zeros_like(x)
+        call("Allreduce", x, arrays["all"])
+        arrays["root"] = np.zeros_like(x)
         root = comm.size - 1
-        call("Reduce", x, found["root"] if comm.rank == root else None, root=root)
-        found["scan"] = np.zeros_like(x)
-        call("Scan", x, found["scan"])
-        found["exscan"] = np.full_like(x, 99)
-        call("Exscan", x, found["exscan"])
-        found["block"] = np.zeros(2, dtype=x.dtype)
-        call("Reduce_scatter_block", data(comm.rank, 2 * comm.size), found["block"])
+        call("Reduce", x, arrays["root"] if comm.rank == root else None, root=root)
+        arrays["scan"] = np.zeros_like(x)
+        call("Scan", x, arrays["scan"])
+        arrays["exscan"] = np.full_like(x, 99)
+        call("Exscan", x, arrays["exscan"])
+        arrays["block"] = np.zeros(2, dtype=x.dtype)
+        call("Reduce_scatter_block", data(comm.rank, 2 * comm.size), arrays["block"])
         counts = [r % 3 for r in range(comm.size)]
-        found["uneven"] = np.zeros(comm.rank % 3, dtype=x.dtype)
-        call("Reduce_scatter", data(comm.rank, sum(counts)), found["uneven"], counts)
-        return found
+        arrays["uneven"] = np.zeros(comm.rank % 3, dtype=x.dtype)
+        call("Reduce_scatter", data(comm.rank, sum(counts)), arrays["uneven"], counts)
+        return arrays
 
     results = run(program, size)
     whole = stack(size)
@@ -67,15 +67,15 @@ def test_reductions(size: int, start: str) -> None:
     counts = [r % 3 for r in range(size)]
     starts = np.concatenate([[0], np.cumsum(counts)])
     uneven = stack(size, sum(counts)).sum(axis=0)
-    for rank, found in enumerate(results):
-        np.testing.assert_array_equal(found["all"], whole.sum(axis=0))
+    for rank, arrays in enumerate(results):
+        np.testing.assert_array_equal(arrays["all"], whole.sum(axis=0))
         expected = whole.sum(axis=0) if rank == size - 1 else np.zeros(6)
-        np.testing.assert_array_equal(found["root"], expected)
-        np.testing.assert_array_equal(found["scan"], whole[: rank + 1].sum(axis=0))
+        np.testing.assert_array_equal(arrays["root"], expected)
+        np.testing.assert_array_equal(arrays["scan"], whole[: rank + 1].sum(axis=0))
         expected = whole[:rank].sum(axis=0) if rank else np.full(6, 99)
-        np.testing.assert_array_equal(found["exscan"], expected)
-        np.testing.assert_array_equal(found["block"], blocks[2 * rank : 2 * rank + 2])
-        np.testing.assert_array_equal(found["uneven"], uneven[starts[rank] : starts[rank + 1]])
+        np.testing.assert_array_equal(arrays["exscan"], expected)
+        np.testing.assert_array_equal(arrays["block"], blocks[2 * rank : 2 * rank + 2])
+        np.testing.assert_array_equal(arrays["uneven"], uneven[starts[rank] : starts[rank + 1]])
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -88,37 +88,37 @@ def test_moving_blocks(size: int, nonblocking: bool) -> None:
             else:
                 getattr(comm, name)(*args, **kwargs)
 
-        n, rank, found = comm.size, comm.rank, {}
+        n, rank, arrays = comm.size, comm.rank, {}
         root = n // 2
         x = data(rank)
-        found["bcast"] = x.copy()
-        call("Bcast", found["bcast"], root=root)
-        found["gather"] = np.zeros((n, 6), dtype=int) if rank == root else None
-        call("Gather", x, found["gather"], root=root)
-        found["all"] = np.zeros((n, 6), dtype=int)
-        call("Allgather", x, found["all"])
-        found["scatter"] = np.zeros(3, dtype=int)
-        call("Scatter", data(7, 3 * n) if rank == root else None, found["scatter"], root=root)
-        found["swap"] = np.zeros(2 * n, dtype=int)
-        call("Alltoall", data(rank, 2 * n), found["swap"])
+        arrays["bcast"] = x.copy()
+        call("Bcast", arrays["bcast"], root=root)
+        arrays["gather"] = np.zeros((n, 6), dtype=int) if rank == root else None
+        call("Gather", x, arrays["gather"], root=root)
+        arrays["all"] = np.zeros((n, 6), dtype=int)
+        call("Allgather", x, arrays["all"])
+        arrays["scatter"] = np.zeros(3, dtype=int)
+        call("Scatter", data(7, 3 * n) if rank == root else None, arrays["scatter"], root=root)
+        arrays["swap"] = np.zeros(2 * n, dtype=int)
+        call("Alltoall", data(rank, 2 * n), arrays["swap"])
         # Uneven: rank r has r + 1 elements, received in reverse rank order with a gap of one.
         counts = [r + 1 for r in range(n)]
         places = [sum(counts[r + 1 :]) + (n - 1 - r) for r in range(n)]
         room = np.full(sum(counts) + n, -1)
         call("Allgatherv", data(rank, rank + 1), [room, counts, places, "l"])
-        found["uneven"] = room
+        arrays["uneven"] = room
         room = np.full(sum(counts) + n, -1)
         call("Gatherv", data(rank, rank + 1), [room, (counts, places)] if rank == root else None, root)
-        found["gatherv"] = room
+        arrays["gatherv"] = room
         mine = np.zeros(rank + 1, dtype=int)
         call("Scatterv", [data(5, sum(counts)), counts] if rank == root else None, mine, root)
-        found["scatterv"] = mine
+        arrays["scatterv"] = mine
         send = [(rank * 2 + r) % 4 for r in range(n)]
         take = [(r * 2 + rank) % 4 for r in range(n)]
-        got = np.zeros(sum(take), dtype=int)
-        call("Alltoallv", [data(rank, sum(send)), send], [got, take])
-        found["swapv"] = got
-        return found
+        received = np.zeros(sum(take), dtype=int)
+        call("Alltoallv", [data(rank, sum(send)), send], [received, take])
+        arrays["swapv"] = received
+        return arrays
 
     results = run(program, size)
     root = size // 2
@@ -128,25 +128,25 @@ def test_moving_blocks(size: int, nonblocking: bool) -> None:
     for r in range(size):
         uneven[places[r] : places[r] + r + 1] = data(r, r + 1)
     sends = [[(s * 2 + r) % 4 for r in range(size)] for s in range(size)]
-    for rank, found in enumerate(results):
-        np.testing.assert_array_equal(found["bcast"], data(root))
-        np.testing.assert_array_equal(found["all"], stack(size))
+    for rank, arrays in enumerate(results):
+        np.testing.assert_array_equal(arrays["bcast"], data(root))
+        np.testing.assert_array_equal(arrays["all"], stack(size))
         if rank == root:
-            np.testing.assert_array_equal(found["gather"], stack(size))
-        np.testing.assert_array_equal(found["scatter"], data(7, 3 * size)[3 * rank : 3 * rank + 3])
+            np.testing.assert_array_equal(arrays["gather"], stack(size))
+        np.testing.assert_array_equal(arrays["scatter"], data(7, 3 * size)[3 * rank : 3 * rank + 3])
         swapped = stack(size, 2 * size)[:, 2 * rank : 2 * rank + 2].reshape(-1)
-        np.testing.assert_array_equal(found["swap"], swapped)
-        np.testing.assert_array_equal(found["uneven"], uneven)
+        np.testing.assert_array_equal(arrays["swap"], swapped)
+        np.testing.assert_array_equal(arrays["uneven"], uneven)
         expected = uneven if rank == root else np.full_like(uneven, -1)
-        np.testing.assert_array_equal(found["gatherv"], expected)
+        np.testing.assert_array_equal(arrays["gatherv"], expected)
         start = sum(counts[:rank])
         mine = data(5, sum(counts))[start : start + rank + 1]
-        np.testing.assert_array_equal(found["scatterv"], mine)
+        np.testing.assert_array_equal(arrays["scatterv"], mine)
         parts = []
         for s in range(size):
             begin = sum(sends[s][:rank])
             parts.append(data(s, sum(sends[s]))[begin : begin + sends[s][rank]])
-        np.testing.assert_array_equal(found["swapv"], np.concatenate(parts))
+        np.testing.assert_array_equal(arrays["swapv"], np.concatenate(parts))
 
 
 @pytest.mark.parametrize("size", [1, 3, 4])
@@ -154,41 +154,41 @@ def test_in_place(size: int) -> None:
     def program(comm: Any) -> Any:
         from mpi4py import MPI
 
-        n, rank, found = comm.size, comm.rank, {}
-        found["reduce"] = data(rank)
-        send = MPI.IN_PLACE if rank == 0 else found["reduce"]
-        comm.Reduce(send, found["reduce"] if rank == 0 else None)
-        found["allreduce"] = data(rank)
-        comm.Allreduce(MPI.IN_PLACE, found["allreduce"], op=MPI.MAX)
-        found["scan"] = data(rank)
-        comm.Scan(MPI.IN_PLACE, found["scan"])
-        found["allgather"] = np.zeros((n, 6), dtype=int)
-        found["allgather"][rank] = data(rank)
-        comm.Allgather(MPI.IN_PLACE, found["allgather"])
-        found["alltoall"] = data(rank, n)
-        comm.Alltoall(MPI.IN_PLACE, found["alltoall"])
-        found["gather"] = np.zeros((n, 6), dtype=int)
-        found["gather"][rank] = data(rank)
-        comm.Gather(MPI.IN_PLACE if rank == 0 else data(rank), found["gather"] if rank == 0 else None)
-        found["scatter"] = data(3, 2 * n)
-        comm.Scatter(found["scatter"], MPI.IN_PLACE if rank == 0 else (own := np.zeros(2, dtype=int)))
-        found["own"] = found["scatter"][:2] if rank == 0 else own
-        found["rsb"] = data(rank, 2 * n)
-        comm.Reduce_scatter_block(MPI.IN_PLACE, found["rsb"])
-        return found
+        n, rank, arrays = comm.size, comm.rank, {}
+        arrays["reduce"] = data(rank)
+        send = MPI.IN_PLACE if rank == 0 else arrays["reduce"]
+        comm.Reduce(send, arrays["reduce"] if rank == 0 else None)
+        arrays["allreduce"] = data(rank)
+        comm.Allreduce(MPI.IN_PLACE, arrays["allreduce"], op=MPI.MAX)
+        arrays["scan"] = data(rank)
+        comm.Scan(MPI.IN_PLACE, arrays["scan"])
+        arrays["allgather"] = np.zeros((n, 6), dtype=int)
+        arrays["allgather"][rank] = data(rank)
+        comm.Allgather(MPI.IN_PLACE, arrays["allgather"])
+        arrays["alltoall"] = data(rank, n)
+        comm.Alltoall(MPI.IN_PLACE, arrays["alltoall"])
+        arrays["gather"] = np.zeros((n, 6), dtype=int)
+        arrays["gather"][rank] = data(rank)
+        comm.Gather(MPI.IN_PLACE if rank == 0 else data(rank), arrays["gather"] if rank == 0 else None)
+        arrays["scatter"] = data(3, 2 * n)
+        comm.Scatter(arrays["scatter"], MPI.IN_PLACE if rank == 0 else (own := np.zeros(2, dtype=int)))
+        arrays["own"] = arrays["scatter"][:2] if rank == 0 else own
+        arrays["rsb"] = data(rank, 2 * n)
+        comm.Reduce_scatter_block(MPI.IN_PLACE, arrays["rsb"])
+        return arrays
 
     results = run(program, size)
     whole = stack(size)
     np.testing.assert_array_equal(results[0]["reduce"], whole.sum(axis=0))
     np.testing.assert_array_equal(results[0]["gather"], whole)
-    for rank, found in enumerate(results):
-        np.testing.assert_array_equal(found["allreduce"], whole.max(axis=0))
-        np.testing.assert_array_equal(found["scan"], whole[: rank + 1].sum(axis=0))
-        np.testing.assert_array_equal(found["allgather"], whole)
-        np.testing.assert_array_equal(found["alltoall"], stack(size, size)[:, rank])
-        np.testing.assert_array_equal(found["own"], data(3, 2 * size)[2 * rank : 2 * rank + 2])
+    for rank, arrays in enumerate(results):
+        np.testing.assert_array_equal(arrays["allreduce"], whole.max(axis=0))
+        np.testing.assert_array_equal(arrays["scan"], whole[: rank + 1].sum(axis=0))
+        np.testing.assert_array_equal(arrays["allgather"], whole)
+        np.testing.assert_array_equal(arrays["alltoall"], stack(size, size)[:, rank])
+        np.testing.assert_array_equal(arrays["own"], data(3, 2 * size)[2 * rank : 2 * rank + 2])
         total = stack(size, 2 * size).sum(axis=0)
-        np.testing.assert_array_equal(found["rsb"][:2], total[2 * rank : 2 * rank + 2])
+        np.testing.assert_array_equal(arrays["rsb"][:2], total[2 * rank : 2 * rank + 2])
 
 
 OPS: dict[str, Any] = {
@@ -217,9 +217,9 @@ def test_named_operations(name: str, dtype: str) -> None:
         return y
 
     parts = [(data(rank) % 3).astype(dtype) for rank in range(5)]
-    for found in run(program, 5):
-        assert found.dtype == dtype
-        np.testing.assert_array_equal(found, reduce(OPS[name], parts))
+    for result in run(program, 5):
+        assert result.dtype == dtype
+        np.testing.assert_array_equal(result, reduce(OPS[name], parts))
 
 
 def test_located_extremes_prefer_the_lower_rank() -> None:
@@ -264,10 +264,10 @@ def test_operations_that_do_not_commute_keep_rank_order(size: int) -> None:
         return int(total[0]), int(scan[0]), text, plain
 
     # 10 · left + right is not associative, so the fold must be from the left.
-    for rank, found in enumerate(run(program, size)):
+    for rank, result in enumerate(run(program, size)):
         number = reduce(lambda a, b: 10 * a + b, range(size))
         prefix = reduce(lambda a, b: 10 * a + b, range(rank + 1))
-        assert found == (number, prefix, "".join(map(str, range(size))), list(range(size)))
+        assert result == (number, prefix, "".join(map(str, range(size))), list(range(size)))
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -286,8 +286,8 @@ def test_objects(size: int) -> None:
         )
 
     everything = list(range(size))
-    for rank, found in enumerate(run(program, size)):
-        assert found == (
+    for rank, result in enumerate(run(program, size)):
+        assert result == (
             {"root": size - 1},
             [[i] for i in everything] if rank == size // 2 else None,
             [(i, "x") for i in everything],
@@ -318,18 +318,18 @@ def test_a_datatype_per_rank() -> None:
 
         n, rank = comm.size, comm.rank
         send = np.arange(4.0 * n) + 100 * rank
-        got = np.zeros(2 * n)
+        values = np.zeros(2 * n)
         # Every other element of a block of four goes to each rank.
         pick = MPI.DOUBLE.Create_vector(2, 1, 2).Commit()
         places = [32 * r for r in range(n)]
         comm.Alltoallw(
             [send, ([1] * n, places), [pick] * n],
-            [got, ([2] * n, [16 * r for r in range(n)]), [MPI.DOUBLE] * n],
+            [values, ([2] * n, [16 * r for r in range(n)]), [MPI.DOUBLE] * n],
         )
-        return got.tolist()
+        return values.tolist()
 
-    for rank, found in enumerate(run(program, 3)):
-        assert found == [100.0 * s + 4 * rank + 2 * i for s in range(3) for i in range(2)]
+    for rank, result in enumerate(run(program, 3)):
+        assert result == [100.0 * s + 4 * rank + 2 * i for s in range(3) for i in range(2)]
 
 
 def test_a_stride_as_displacement_and_receive_sizes_as_counts() -> None:

@@ -62,10 +62,10 @@ def test_the_scripts_own_options_are_left_alone() -> None:
 
 def test_json_is_all_that_is_printed(capsys: Any) -> None:
     assert command(str(BUGGY / "bug4_reduce.py"), "-n", "4", "--json") == 1
-    found = json.loads(capsys.readouterr().out)
-    assert found["ranks"] == 4 and not found["ok"] and found["exit_code"] == 1
-    assert found["output"] == [{"rank": 0, "line": "sum: 120.0"}]
-    (problem,) = found["problems"]
+    report = json.loads(capsys.readouterr().out)
+    assert report["ranks"] == 4 and not report["ok"] and report["exit_code"] == 1
+    assert report["output"] == [{"rank": 0, "line": "sum: 120.0"}]
+    (problem,) = report["problems"]
     assert problem["kind"] == "deadlock" and problem["severity"] == "error"
     assert problem["places"][0]["line"] == 21
     assert problem["places"][0]["file"].endswith("bug4_reduce.py")

@@ -40,13 +40,13 @@ def test_a_null_or_freed_communicator_cannot_be_used() -> None:
 
         twin = comm.Dup()
         twin.Free()
-        found = []
+        texts = []
         for bad in (MPI.COMM_NULL, twin):
             try:
                 bad.Get_rank()
             except MPI.Exception as error:
-                found.append(str(error))
-        return found
+                texts.append(str(error))
+        return texts
 
     null, freed = run(program, 2)[0]
     assert "COMM_NULL" in null and "freed" in freed
@@ -72,14 +72,14 @@ def test_groups() -> None:
         union = MPI.Group.Union(first, last)
         picked = comm.Create_group(union) if comm.rank in (0, 1, 2, 3) else None
         order = picked.allgather(comm.rank) if picked else None
-        made = comm.Create(first)
+        subset = comm.Create(first)
         return (
             order,
             union.size,
             MPI.Group.Translate_ranks(union, [0, 1, 2], world),
             world.Excl([1]).Compare(world) == MPI.UNEQUAL,
             world.Translate_ranks(group=MPI.Group.Difference(world, first)).count(MPI.UNDEFINED),
-            made != MPI.COMM_NULL and made.rank,
+            subset != MPI.COMM_NULL and subset.rank,
         )
 
     results = run(program, 5)
@@ -115,17 +115,17 @@ def test_grid() -> None:
 def test_neighbours_swap_sides() -> None:
     def program(comm: Any) -> Any:
         cart = comm.Create_cart([comm.size], periods=[True])
-        got = np.zeros(2, dtype=int)
-        cart.Neighbor_alltoall(np.array([10 * comm.rank, 10 * comm.rank + 1]), got)
+        received = np.zeros(2, dtype=int)
+        cart.Neighbor_alltoall(np.array([10 * comm.rank, 10 * comm.rank + 1]), received)
         every = np.zeros(2, dtype=int)
         cart.Neighbor_allgather(np.array([comm.rank]), every)
         objects = cart.neighbor_alltoall([("to left", comm.rank), ("to right", comm.rank)])
-        return got.tolist(), every.tolist(), objects
+        return received.tolist(), every.tolist(), objects
 
     for size in (1, 2, 4):
-        for rank, (got, every, objects) in enumerate(run(program, size)):
+        for rank, (received, every, objects) in enumerate(run(program, size)):
             left, right = (rank - 1) % size, (rank + 1) % size
-            assert got == [10 * left + 1, 10 * right]
+            assert received == [10 * left + 1, 10 * right]
             assert every == [left, right]
             assert objects == [("to right", left), ("to left", right)]
 

@@ -229,11 +229,11 @@ def test_collectives_that_must_not_wait_for_all_are_a_warning() -> None:
     def down(comm: Any) -> Any:
         if comm.rank == 1:
             comm.recv(source=0)
-        thing = comm.bcast([7] if comm.rank == 0 else None)
+        value = comm.bcast([7] if comm.rank == 0 else None)
         if comm.rank == 0:
-            thing.append(8)
+            value.append(8)
             comm.send(1, dest=1)
-        return thing
+        return value
 
     def up(comm: Any) -> Any:
         x = np.array([comm.rank + 1])

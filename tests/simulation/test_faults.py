@@ -345,7 +345,7 @@ def test_invalid_ranks_tags_and_roots_are_mpi_errors() -> None:
     def program(comm: Any) -> list[str]:
         from mpi4py import MPI
 
-        found = []
+        errors = []
         for call in (
             lambda: comm.send(1, dest=9),
             lambda: comm.send(1, dest=0, tag=-5),
@@ -357,8 +357,8 @@ def test_invalid_ranks_tags_and_roots_are_mpi_errors() -> None:
             try:
                 call()
             except MPI.Exception as error:
-                found.append(str(error).partition(":")[0])
-        return found
+                errors.append(str(error).partition(":")[0])
+        return errors
 
     names = ["MPI_ERR_RANK", "MPI_ERR_TAG", "MPI_ERR_RANK", "MPI_ERR_ROOT", "MPI_ERR_OP", "MPI_ERR_OP"]
     assert simulate(program, 2).results == (names, names)

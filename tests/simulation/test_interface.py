@@ -175,13 +175,13 @@ def test_every_class_and_method_is_there_with_its_parameters() -> None:
                     continue
                 if name == "Info" and hasattr(dict, member):
                     continue
-                found = list(inspect.signature(getattr(ours, member)).parameters)
-                found = [one for one in found if one not in ("self", "cls")]
+                names = list(inspect.signature(getattr(ours, member)).parameters)
+                names = [one for one in names if one not in ("self", "cls")]
                 wanted = parameters(function)
                 if member.endswith("_init"):
                     wanted = [one for one in wanted if one != "info"]
-                if found != wanted and name != "Exception":
-                    different.append(f"{name}.{member}: {found} instead of {wanted}")
+                if names != wanted and name != "Exception":
+                    different.append(f"{name}.{member}: {names} instead of {wanted}")
     assert not missing and not different, "\n".join(missing + different)
 
 

@@ -61,10 +61,10 @@ def both(memory: Any, *rest: Any) -> Any:
     ],
 )
 def test_buffer_forms(send: Any, receive: Any, expected: Any, nbytes: int) -> None:
-    found, count = passed(send, receive)
+    received, count = passed(send, receive)
     assert count == nbytes
     if expected is not None:
-        assert found == expected
+        assert received == expected
 
 
 def test_derived_datatypes_pick_what_numpy_picks() -> None:
@@ -83,7 +83,7 @@ def test_derived_datatypes_pick_what_numpy_picks() -> None:
             "diagonal": MPI.DOUBLE.Create_vector(5, 1, 7),
         }
         kinds["two columns"] = kinds["column"].Create_resized(0, 8)
-        found = {}
+        elements = {}
         for name, kind in kinds.items():
             kind.Commit()
             count = 2 if name == "two columns" else 1
@@ -93,18 +93,18 @@ def test_derived_datatypes_pick_what_numpy_picks() -> None:
                 room = np.full(12, -1.0)
                 status = MPI.Status()
                 comm.Recv(room, source=0, status=status)
-                found[name] = room[: status.Get_count(MPI.DOUBLE)].tolist()
+                elements[name] = room[: status.Get_count(MPI.DOUBLE)].tolist()
         sizes = (kinds["box"].Get_size(), kinds["box"].Get_extent(), kinds["column"].size)
-        return found, sizes
+        return elements, sizes
 
-    found, sizes = run(program, 2)[1]
-    assert found["column"] == found["hcolumn"] == grid[:, 0].tolist()
-    assert found["box"] == grid[1:3, 2:5].reshape(-1).tolist()
-    assert found["some"] == [3, 10, 11]
-    assert found["blocks"] == [0, 1, 8, 9]
-    assert found["row"] == grid[0].tolist()
-    assert found["diagonal"] == np.diag(grid).tolist()
-    assert found["two columns"] == grid[:, :2].T.reshape(-1).tolist()
+    elements, sizes = run(program, 2)[1]
+    assert elements["column"] == elements["hcolumn"] == grid[:, 0].tolist()
+    assert elements["box"] == grid[1:3, 2:5].reshape(-1).tolist()
+    assert elements["some"] == [3, 10, 11]
+    assert elements["blocks"] == [0, 1, 8, 9]
+    assert elements["row"] == grid[0].tolist()
+    assert elements["diagonal"] == np.diag(grid).tolist()
+    assert elements["two columns"] == grid[:, :2].T.reshape(-1).tolist()
     assert sizes == (48, (0, 240), 40)
 
 
@@ -194,7 +194,7 @@ def test_waiting_and_testing() -> None:
                 comm.send((comm.rank, turn), dest=0, tag=turn)
             return None
         requests = [comm.irecv(source=r, tag=0) for r in range(1, comm.size)]
-        found = [MPI.Request.waitany(requests) for _ in requests]
+        completed = [MPI.Request.waitany(requests) for _ in requests]
         assert MPI.Request.Waitany(requests) == MPI.UNDEFINED
         later = [comm.irecv(source=r, tag=1) for r in range(1, comm.size)]
         done, objects = MPI.Request.testall(later)
@@ -203,10 +203,10 @@ def test_waiting_and_testing() -> None:
         assert MPI.Request.Testall(later) and not any(later)
         null = MPI.REQUEST_NULL
         assert null.Test() and null.Wait() and null.wait() is None
-        return found, objects
+        return completed, objects
 
-    found, objects = run(program, 4)[0]
-    assert sorted(found) == [(0, (1, 0)), (1, (2, 0)), (2, (3, 0))]
+    completed, objects = run(program, 4)[0]
+    assert sorted(completed) == [(0, (1, 0)), (1, (2, 0)), (2, (3, 0))]
     assert objects == [(1, 1), (2, 1), (3, 1)]
 
 
@@ -328,14 +328,19 @@ def test_two_handles_on_one_communicator_share_no_message() -> None:
         from mpi4py import MPI
 
         handles = (comm, MPI.Intracomm(comm))
-        right, left, room, got = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size, np.zeros(1), []
+        right, left, room, received = (
+            (comm.rank + 1) % comm.size,
+            (comm.rank - 1) % comm.size,
+            np.zeros(1),
+            [],
+        )
         for step in range(6):  # each send only works because the library buffers it
             handles[step % 2].Send(np.array([10.0 * comm.rank + step]), right)
             if step % 3 == 2:
                 for _ in range(3):
                     handles[(step + 1) % 2].Recv(room, left)
-                    got.append(float(room[0]))
-        return got
+                    received.append(float(room[0]))
+        return received
 
     report = simulate(program, 3)
     assert {problem.kind for problem in report.problems} == {"needs_buffering"}

@@ -28,7 +28,7 @@ def patterns(draw: Any) -> tuple[int, list[tuple[int, int, int]]]:
 
 def in_order(comm: Any, messages: Any, skipped: int, kinds: Any = None) -> list[Any]:
     """Every rank does its part of each message, in the global order: no cycle can arise."""
-    got = []
+    received = []
     for number, (source, dest, tag) in enumerate(messages):
         kind = kinds[number] if kinds else "send"
         if comm.rank == source:
@@ -40,10 +40,10 @@ def in_order(comm: Any, messages: Any, skipped: int, kinds: Any = None) -> list[
             if kind == "array":
                 room = np.zeros(1, dtype=int)
                 comm.Recv(room, source=source, tag=tag)
-                got.append(int(room[0]))
+                received.append(int(room[0]))
             else:
-                got.append(comm.recv(source=source, tag=tag))
-    return got
+                received.append(comm.recv(source=source, tag=tag))
+    return received
 
 
 @given(patterns(), st.data())
@@ -81,9 +81,9 @@ def test_nonblocking_messages_in_any_order_of_ranks(pattern: Any, seed: int) -> 
 
         receives = [comm.irecv(source=s, tag=t) for s, d, t in messages if d == comm.rank]
         sends = [comm.isend(i, dest=d, tag=t) for i, (s, d, t) in enumerate(messages) if s == comm.rank]
-        got = MPI.Request.waitall(receives)
+        received = MPI.Request.waitall(receives)
         MPI.Request.waitall(sends)
-        return got
+        return received
 
     report = simulate(program, size, seed=seed, strict=True)
     assert report.problems == ()
@@ -105,16 +105,16 @@ def test_wildcards_get_every_message_once_and_in_the_senders_order(size: int, ea
             for number in range(each):
                 comm.send(number, dest=0, tag=number % 3)
             return None
-        got: dict[int, list[int]] = {}
+        received: dict[int, list[int]] = {}
         status = MPI.Status()
         for _ in range(each * (size - 1)):
-            thing = comm.recv(source=MPI.ANY_SOURCE, tag=MPI.ANY_TAG, status=status)
-            assert status.tag == thing % 3
-            got.setdefault(status.source, []).append(thing)
-        return got
+            value = comm.recv(source=MPI.ANY_SOURCE, tag=MPI.ANY_TAG, status=status)
+            assert status.tag == value % 3
+            received.setdefault(status.source, []).append(value)
+        return received
 
-    got = simulate(program, size, seed=seed).results[0]
-    assert got == {rank: list(range(each)) for rank in range(1, size)}
+    received = simulate(program, size, seed=seed).results[0]
+    assert received == {rank: list(range(each)) for rank in range(1, size)}
 
 
 def test_other_seeds_give_other_orders_and_the_same_seed_the_same() -> None:
@@ -145,10 +145,10 @@ def array_calls(draw: Any) -> tuple[int, list[list[tuple[Any, ...]]]]:
         source, dest = draw(st.permutations(range(size)))[:2]
         tag, shape = draw(st.integers(0, 1)), draw(shapes)
         calls[source].append(("send", dest, tag, shape))
-        got = draw(shapes) if draw(st.integers(0, 9)) == 0 else shape
+        received_shape = draw(shapes) if draw(st.integers(0, 9)) == 0 else shape
         wanted = (draw(st.sampled_from([source, source, -1])), draw(st.sampled_from([tag, tag, -1])))
         if draw(st.integers(0, 15)):
-            calls[dest].append(("receive", *wanted, got))
+            calls[dest].append(("receive", *wanted, received_shape))
     if draw(st.booleans()):
         calls[0].reverse()
     return size, calls
@@ -158,7 +158,7 @@ def run_calls(comm: Any, calls: Any, short: bool) -> list[Any]:
     from mpi4py import MPI
 
     status = MPI.Status()
-    got = []
+    received = []
     for number, (kind, first, second, shape) in enumerate(calls[comm.rank]):
         sent = np.full(shape, comm.rank + number / 16)
         room = np.full(shape, -1.0)
@@ -171,8 +171,8 @@ def run_calls(comm: Any, calls: Any, short: bool) -> list[Any]:
             comm.Sendrecv(out, first, 0, into, second, 0, status)
         else:
             comm.Recv(into, first, second, status)
-        got.append((room.tolist(), status.source, status.tag, status.count))
-    return got
+        received.append((room.tolist(), status.source, status.tag, status.count))
+    return received
 
 
 TWO_PER_NODE = Machine("two ranks per node", 2e-6, 1e-9, ranks_per_node=2, intra=Link(5e-7, 3e-10))
@@ -204,18 +204,18 @@ def run_object_calls(comm: Any, calls: Any) -> list[Any]:
     from mpi4py import MPI
 
     status = MPI.Status()
-    got = []
+    received = []
     for number, (kind, first, second, shape) in enumerate(calls[comm.rank]):
         sent = [comm.rank, number] if shape == (2,) else comm.rank + number / 16
         if kind == "send":
             comm.send(sent, first, second)
             continue
         if kind == "both":
-            thing = comm.sendrecv(sent, first, 0, None, second, 0, status)
+            value = comm.sendrecv(sent, first, 0, None, second, 0, status)
         else:
-            thing = comm.recv(None, first, second, status)
-        got.append((thing, status.source, status.tag, status.count))
-    return got
+            value = comm.recv(None, first, second, status)
+        received.append((value, status.source, status.tag, status.count))
+    return received
 
 
 @given(array_calls())
@@ -227,7 +227,7 @@ def run_begun_calls(comm: Any, calls: Any, objects: bool) -> list[Any]:
     """Every call begun, some waited for at once, one buffer changed too early now and then."""
     from mpi4py import MPI
 
-    status, got, open_ones = MPI.Status(), [], []
+    status, received, open_ones = MPI.Status(), [], []
     for number, (kind, first, second, shape) in enumerate(calls[comm.rank]):
         sent, room = np.full(shape, comm.rank + number / 16), np.full(shape, -1.0)
         source, dest, tag = (second, first, 0) if kind == "both" else (first, first, second)
@@ -239,11 +239,11 @@ def run_begun_calls(comm: Any, calls: Any, objects: bool) -> list[Any]:
         if number % 5 == 3:
             sent[...] = room[...] = 7.0
         if number % 3:
-            got += [(request.wait(status), status.source, status.tag, status.count) for request in begun]
+            received += [(request.wait(status), status.source, status.tag, status.count) for request in begun]
         open_ones += [] if number % 3 else begun
-        got.append(room)
-    got.append((MPI.Request.waitall(open_ones), [request.Test() for request in open_ones]))
-    return [one.tolist() if isinstance(one, np.ndarray) else one for one in got]
+        received.append(room)
+    received.append((MPI.Request.waitall(open_ones), [request.Test() for request in open_ones]))
+    return [one.tolist() if isinstance(one, np.ndarray) else one for one in received]
 
 
 @given(array_calls(), st.booleans())

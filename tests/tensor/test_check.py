@@ -130,8 +130,8 @@ def test_overflow_in_one_process_too_is_no_fault(world):
 def test_overflow_on_the_way_is_named(world):
     """One process adds the large terms last, two ranks add some of them first."""
     true = np.array([3e38, 1e38], "f4")
-    got = whole(world, np.array([np.inf, 1e38], "f4"))
-    for verdict in (check(got, lambda x: x + 0, operands=(true,)), check(got, true)):
+    result = whole(world, np.array([np.inf, 1e38], "f4"))
+    for verdict in (check(result, lambda x: x + 0, operands=(true,)), check(result, true)):
         assert verdict.word == "unproven" and "may overflow on its way" in str(verdict)
     assert check(whole(world, np.array([np.inf, 1.0], "f4")), np.array([2.0, 1.0], "f4")).word == "WRONG"
 
@@ -252,10 +252,10 @@ def test_whole_numbers_are_exact_to_the_bit():
 def test_a_large_element_hides_no_small_one(ranks):
     """Nothing but cancellation could have done it, and an array does not say whether there was any."""
     x, y = np.array([1e8, 1], "f4"), np.array([1e8, 0], "f4")
-    got = Tensor.from_global(y, Mesh((ranks,), ("x",))("x"), LockStep(ranks))
-    assert check(got, x).word == "unproven"
-    assert check(got, lambda x: x * 1, operands=(x,)).word == "WRONG"
-    assert check(got, x, depth=0).word == "WRONG"
+    result = Tensor.from_global(y, Mesh((ranks,), ("x",))("x"), LockStep(ranks))
+    assert check(result, x).word == "unproven"
+    assert check(result, lambda x: x * 1, operands=(x,)).word == "WRONG"
+    assert check(result, x, depth=0).word == "WRONG"
 
 
 def test_a_scale_off_by_a_hundredth():
@@ -273,8 +273,8 @@ ODD = [1.0, 0.0, -0.0, np.nan, np.inf, -np.inf]
 @pytest.mark.parametrize("dtype", ["f4", "f8", "c16"])
 def test_nan_and_infinities_as_numpy_takes_them(dtype):
     values = [*ODD, *([complex(np.nan, 1), complex(1, np.inf)] if dtype == "c16" else [])]
-    for got, expected in itertools.product(values, repeat=2):
-        a, b = np.array([1, got, 2], dtype), np.array([1, expected, 2], dtype)
+    for actual, expected in itertools.product(values, repeat=2):
+        a, b = np.array([1, actual, 2], dtype), np.array([1, expected, 2], dtype)
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -283,8 +283,8 @@ def test_nan_and_infinities_as_numpy_takes_them(dtype):
         except AssertionError:
             equal = False
         for options in ({}, {"rtol": 1e-6}):
-            assert check(whole(LockStep(2), a), b, **options).ok == equal, (got, expected, options)
-        assert check(whole(LockStep(2), a), lambda x: x, operands=(b,)).ok == equal, (got, expected)
+            assert check(whole(LockStep(2), a), b, **options).ok == equal, (actual, expected, options)
+        assert check(whole(LockStep(2), a), lambda x: x, operands=(b,)).ok == equal, (actual, expected)
 
 
 # -- how it is measured ------------------------------------------------------------------------------
@@ -429,8 +429,8 @@ def test_integers_differ_exactly_at_any_size():
     for kind, values in (("i8", [0, 1, -1, 2**53 + 1, 2**61, -(2**61) - 1, 2**62, 2**63 - 1, -(2**63)]),
                          ("u8", [0, 1, 2**61 + 1, 2**63, 2**64 - 1]), ("i4", [0, 2**31 - 1, -(2**31)])):  # fmt: skip
         for a, b in itertools.product(values, repeat=2):
-            got = difference(np.array([a, 0], kind), np.array([b, 0], kind))
-            assert got.dtype == np.float64 and got.tolist() == [float(abs(a - b)), 0.0]
+            differences = difference(np.array([a, 0], kind), np.array([b, 0], kind))
+            assert differences.dtype == np.float64 and differences.tolist() == [float(abs(a - b)), 0.0]
     assert difference(np.zeros(0, "i8"), np.zeros(0, "i8")).shape == (0,)
     assert difference(np.array([3 + 4j]), np.array([0j])).tolist() == [5.0]
 
@@ -446,7 +446,7 @@ def plus(array, error, at=1):
 
 
 @pytest.mark.parametrize(
-    ("got", "reference", "asked", "says"),
+    ("actual", "reference", "asked", "says"),
     [
         (ONES / 1024, ONES / 1024, {}, (8 * U / 1024, "8 u(float32) sqrt(1 terms) * 0.000977", "equal but for rounding")),
         (plus(ONES, 4 * U), ONES, {"depth": 4}, (16 * U, "8 u(float32) sqrt(4 terms) * 1", "equal but for rounding")),
@@ -470,24 +470,24 @@ def plus(array, error, at=1):
         (np.full(4, np.inf), np.full(4, np.inf), {"rtol": 0.5}, (0.0, "rtol 0.5", "equal within what was asked for")),
     ],
 )  # fmt: skip
-def test_what_is_said_of_an_array_is_worked_out_by_hand(got, reference, asked, says):
+def test_what_is_said_of_an_array_is_worked_out_by_hand(actual, reference, asked, says):
     """The element that counts, what was allowed there, and why."""
     world = LockStep(3)
-    verdict = check(Tensor.from_global(got, Mesh((3,), ("x",))("x"), world), reference, **asked)
-    error = difference(got, reference)
+    verdict = check(Tensor.from_global(actual, Mesh((3,), ("x",))("x"), world), reference, **asked)
+    error = difference(actual, reference)
     assert (verdict.tolerance, verdict.why) == (pytest.approx(says[0], rel=1e-9), says[1])
     assert verdict.compared == f"compared on 3 ranks with the given array: {says[2]}"
     assert (verdict.index, verdict.max_error) == ((int(error.argmax()),), error.max())
 
 
 def test_the_element_furthest_beyond_its_tolerance_is_named():
-    got, true = np.array([1.5, 14, 1, 1], "f4"), np.array([1, 10, 1, 1], "f4")
-    verdict = check(whole(LockStep(2), got), true, rtol=1e-3)
+    actual, true = np.array([1.5, 14, 1, 1], "f4"), np.array([1, 10, 1, 1], "f4")
+    verdict = check(whole(LockStep(2), actual), true, rtol=1e-3)
     assert (verdict.index, verdict.max_error) == ((0,), 0.5)
     some = Tensor.from_global(np.ones(1), Mesh((2,), ("x",))("x"), LockStep(2))
     assert check(some, np.ones(1)).index == (0,)  # the other rank has no element
-    held = Tensor.from_global(got, Mesh((2,), ("x",), ranks=(1, 3))("x"), LockStep(4))
-    assert check(held, got).compared.startswith("compared on 2 ranks with the given array")
+    held = Tensor.from_global(actual, Mesh((2,), ("x",), ranks=(1, 3))("x"), LockStep(4))
+    assert check(held, actual).compared.startswith("compared on 2 ranks with the given array")
 
 
 @pytest.mark.parametrize(
@@ -501,13 +501,13 @@ def test_errors_stand_out_of_those_around_them(dtype, unit, allowed):
         for units, word in ((allowed, "ok"), (allowed + 4, "unproven")):
             true = np.ones(sum(sizes), dtype)
             true[sizes[0] - 1] = large
-            got = true.astype("f4")
-            got[: sizes[0] - 1] += unit if own else 0
-            got[sizes[0] :] += 8 * unit if own else unit
+            actual = true.astype("f4")
+            actual[: sizes[0] - 1] += unit if own else 0
+            actual[sizes[0] :] += 8 * unit if own else unit
             if not own:
-                got[-sizes[0] :] += 8 * unit
-            got[0] = 1 + units * unit
-            y = Tensor.from_global(got.astype(dtype), mesh("x"), LockStep(len(sizes)))
+                actual[-sizes[0] :] += 8 * unit
+            actual[0] = 1 + units * unit
+            y = Tensor.from_global(actual.astype(dtype), mesh("x"), LockStep(len(sizes)))
             assert check(y, true).word == word, (sizes, units)
 
 

@@ -163,8 +163,8 @@ def test_the_files_are_safetensors(tmp_path):
     (folder,) = [p for p in tmp_path.iterdir() if p.is_dir()]
     for path in folder.iterdir():  # the data begin at a multiple of 8 bytes
         assert int.from_bytes(path.read_bytes()[:8], "little") % 8 == 0
-    found = safetensors.load_file(folder / "rank-00001.safetensors")
-    np.testing.assert_array_equal(found["x"], [[3, 4, 5]])
+    arrays = safetensors.load_file(folder / "rank-00001.safetensors")
+    np.testing.assert_array_equal(arrays["x"], [[3, 4, 5]])
     np.testing.assert_array_equal(open_array(folder / "rank-00000.safetensors", "x")[:], [[0, 1, 2]])
 
 
@@ -307,8 +307,8 @@ def test_ranks_that_save_different_tensors_keep_the_good_checkpoint(case, world,
     gather = world.gather_objects
 
     def disagreeing(mine, what):  # what all ranks would hear if rank 2 saved something else
-        found = gather(mine, what)
-        return [*found[:2], (found[2][0], described), *found[3:]]
+        reports = gather(mine, what)
+        return [*reports[:2], (reports[2][0], described), *reports[3:]]
 
     monkeypatch.setattr(world, "gather_objects", disagreeing)
     with pytest.raises(WorldError, match=f"the ranks save different tensors: {says}"):
@@ -475,8 +475,8 @@ def test_real_ranks_that_disagree(case, says, tmp_path):
     assert result.returncode == 2, result.stderr
     assert result.stderr.count(says) == 1 and "Traceback" not in result.stderr
     assert "at program.py:" in result.stderr
-    found = checkpoint.load(tmp_path / "c", LockStep(2))
-    np.testing.assert_array_equal(found["x"].full(), np.arange(8.0))
+    arrays = checkpoint.load(tmp_path / "c", LockStep(2))
+    np.testing.assert_array_equal(arrays["x"].full(), np.arange(8.0))
     assert entries(tmp_path / "c") == {"manifest.json", checkpoint.read_manifest(tmp_path / "c")["data"]}
 
 
@@ -485,6 +485,6 @@ def test_a_manifest_that_some_ranks_cannot_read_is_theirs(others, tmp_path):
     """Where all have a problem the first one's words say it; where some have none, it is said whose it is."""
     ranks = [(problem, "data", "/there") for problem in others]
     world = SimpleNamespace(ranks=[0], gather_objects=lambda mine, what: [*mine, *ranks])
-    with pytest.raises(InputError) as found:
+    with pytest.raises(InputError) as error:
         checkpoint._same_manifest(tmp_path, world)
-    assert str(found.value).startswith("rank 0: ") == (None in others)
+    assert str(error.value).startswith("rank 0: ") == (None in others)

@@ -108,7 +108,7 @@ def test_an_operand_without_gradient_has_none_or_zeros_where_other_ranks_cannot_
 
 def test_a_watcher_sees_what_runs_while_it_watches():
     class Names(Watcher):
-        def after(self, op, *given):
+        def after(self, op, *arguments):
             names.append(op.name)
 
         def moved(self, tensor, result):
@@ -369,14 +369,14 @@ def test_tensors_compare_element_by_element_and_hash_by_identity(world):
     mesh = Mesh((2,), ("a",))
     a, b = np.array([1.0, 2, 3, 4]), np.array([1.0, 5, 3, 0])
     x, y = (Tensor.from_global(v, mesh("a"), world) for v in (a, b))
-    for got, expected in (
+    for result, expected in (
         (x == y, a == b),
         (x != b, a != b),
         (x == 3, a == 3),
         (x >= y, a >= b),
         (x <= 2, a <= 2),
     ):
-        np.testing.assert_array_equal(got.full(), expected)
+        np.testing.assert_array_equal(result.full(), expected)
     assert (x == None) is False and x != "x" and {x: 1, y: 2}[y] == 2 and x in {x}  # noqa: E711
     assert float(ops.mean(ops.cast(x == y, np.float64))) == 0.5
     assert (int(y.argmax()), int(y.argmin()), float(x.prod())) == (1, 3, 24.0)
@@ -395,10 +395,10 @@ def test_a_function_may_use_one_buffer_for_all_ranks(world):
 
     expected = np.repeat(np.arange(world.size), 3)
     np.testing.assert_array_equal(Tensor.from_local(of_rank, layout, world).full(), expected)
-    made = Tensor.from_global(
+    tensor = Tensor.from_global(
         lambda index: of_rank(index[0].start // 3), layout, world, shape=expected.shape, dtype=float
     )
-    np.testing.assert_array_equal(made.full(), expected)
+    np.testing.assert_array_equal(tensor.full(), expected)
 
 
 def test_sizes_beyond_64_bits_are_counted():
@@ -478,7 +478,9 @@ def test_the_program_that_was_begun_last_is_told(monkeypatch):
     monkeypatch.setattr(stepped, "programs", [first, last])
     as_operand(1, x)
     run_rows, about = world.run_rows, []
-    monkeypatch.setattr(world, "run_rows", lambda *given: (about.append(world.about), run_rows(*given))[1])
+    monkeypatch.setattr(
+        world, "run_rows", lambda *arguments: (about.append(world.about), run_rows(*arguments))[1]
+    )
     rows = ops.embedding(ids, table, mesh("a", None), rows="owned")
     assert about[0] and world.about == 0  # the call is about these tensors, and later ones are not
     np.testing.assert_array_equal(rows.full(), np.arange(8.0).reshape(4, 2)[[3, 0, 1, 1]])
@@ -493,9 +495,9 @@ def test_what_pieces_promise_is_what_comes(monkeypatch):
     world, mesh = LockStep(3), Mesh((3,), ("x",))
     run_parts, sizes = world.run_parts, []
 
-    def compared(step, dtype, given):
-        landed = run_parts(step, dtype, given)
-        sizes.extend((list(said.counts), [part.size for part in came]) for said, came in zip(given, landed))
+    def compared(step, dtype, shards):
+        landed = run_parts(step, dtype, shards)
+        sizes.extend((list(said.counts), [part.size for part in came]) for said, came in zip(shards, landed))
         return landed
 
     monkeypatch.setattr(world, "run_parts", compared)
@@ -509,7 +511,7 @@ def test_a_redistribution_is_planned_once(monkeypatch):
     world, mesh = LockStep(2), Mesh((2,), ("a",))
     plan, planned = planner.plan, []
     monkeypatch.setattr(
-        planner, "plan", lambda *given, **more: (planned.append(given), plan(*given, **more))[1]
+        planner, "plan", lambda *arguments, **more: (planned.append(arguments), plan(*arguments, **more))[1]
     )
     for number in range(3):
         x = Tensor.from_global(np.full((4, 2), number), mesh("a", None), world)
@@ -543,9 +545,9 @@ def test_methods_and_attributes_are_numpys():
         lambda t: t[1:] == t[:1],
         lambda t: (t != t[0]) & (7 - t < t) | (2**t > 9),
     ):
-        expected, got = of(a), of(x)
-        assert (got.shape, got.dtype) == (expected.shape, expected.dtype)
-        np.testing.assert_allclose(got.full(), expected, rtol=1e-6)
+        expected, result = of(a), of(x)
+        assert (result.shape, result.dtype) == (expected.shape, expected.dtype)
+        np.testing.assert_allclose(result.full(), expected, rtol=1e-6)
     assert (x.itemsize, x.nbytes, x.device, len(x)) == (4, 96, "cpu", 2)
     assert 6 in x and 7 not in x and x.to_device("cpu") is x
     np.testing.assert_array_equal(x.mT.full(), a.swapaxes(1, 2))

@@ -53,10 +53,10 @@ def test_pieces_are_numpys_and_nothing_is_sent(world, number):
     for dim in range(expected.ndim + 1):
         layout = mesh(*["x" if d == dim else None for d in range(expected.ndim)])
         with record() as trace:
-            made = make(layout=layout, world=world)
-        assert not trace.nbytes() and made.layout == layout and made.dtype == expected.dtype
+            tensor = make(layout=layout, world=world)
+        assert not trace.nbytes() and tensor.layout == layout and tensor.dtype == expected.dtype
         for rank in world.ranks:
-            piece, wanted = made.local(rank), expected[layout.slices(expected.shape, rank)]
+            piece, wanted = tensor.local(rank), expected[layout.slices(expected.shape, rank)]
             np.testing.assert_allclose(piece, wanted, rtol=1e-15 if expected.dtype != "f4" else 1e-6, atol=0)
         assert make(layout=layout, world=ShapeOnly(3)).shape == expected.shape
 
@@ -72,8 +72,8 @@ def test_no_rank_makes_more_than_its_piece():
         tracemalloc.stop()
         assert peak < 2.2 * held
     big = np.iinfo(np.int64).max
-    found = arange(big - 4, big, layout=Mesh((2,), ("x",))("x"), world=LockStep(2))
-    assert found.full().tolist() == list(range(big - 4, big))
+    tensor = arange(big - 4, big, layout=Mesh((2,), ("x",))("x"), world=LockStep(2))
+    assert tensor.full().tolist() == list(range(big - 4, big))
 
 
 @pytest.mark.ranks(3)
@@ -157,9 +157,9 @@ def test_numbers_made_of_any_bounds_are_numpys(dim):
         (0, 2.5), (7, 100.25), (0, 1, 2, 6), (True, False), kinds
     ):
         expected = np.linspace(start, stop, num, endpoint=ends, dtype=kind)
-        made = linspace(start, stop, num, dtype=kind, endpoint=ends, **to)
-        assert made.dtype == expected.dtype and made.shape == expected.shape
-        np.testing.assert_allclose(made.full(), expected, rtol=1e-6 if kind in ("f4", "c8") else 1e-14)
+        tensor = linspace(start, stop, num, dtype=kind, endpoint=ends, **to)
+        assert tensor.dtype == expected.dtype and tensor.shape == expected.shape
+        np.testing.assert_allclose(tensor.full(), expected, rtol=1e-6 if kind in ("f4", "c8") else 1e-14)
     for start, stop in ((1j, 2), (-3, -8.5), (1 + 2j, 1 - 2j)):
         expected = np.linspace(start, stop, 5)
         assert linspace(start, stop, 5, **to).dtype == expected.dtype
@@ -170,9 +170,9 @@ def test_numbers_made_of_any_bounds_are_numpys(dim):
     for start, stop, step in itertools.product((-4, 0, 1.5), (-2, 3, 7.25), (-2, -0.5, 1, 3, 0.75)):
         for kind in (None, "f4"):
             expected = np.arange(start, stop, step, dtype=kind)
-            made = arange(start, stop, step, dtype=kind, **to)
-            assert made.dtype == expected.dtype and made.shape == expected.shape, (start, stop, step)
-            np.testing.assert_allclose(made.full(), expected, rtol=1e-6)
+            tensor = arange(start, stop, step, dtype=kind, **to)
+            assert tensor.dtype == expected.dtype and tensor.shape == expected.shape, (start, stop, step)
+            np.testing.assert_allclose(tensor.full(), expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("dims", [(None, None), ("x", None), (None, "x")])
@@ -180,8 +180,8 @@ def test_diagonals_anywhere(dims):
     world, layout = LockStep(3), Mesh((3,), ("x",))(*dims)
     for height, width in ((4, 7), (7, 4), (5, None)):
         for k in range(-5, 7):
-            made = eye(height, width, k=k, layout=layout, world=world)
-            np.testing.assert_array_equal(made.full(), np.eye(height, width, k))
+            tensor = eye(height, width, k=k, layout=layout, world=world)
+            np.testing.assert_array_equal(tensor.full(), np.eye(height, width, k))
 
 
 def test_arrays_go_to_the_world_that_is_named():
@@ -212,8 +212,8 @@ def test_what_is_asked_for_beside_the_values():
     with pytest.raises(InputError, match="no negative number"):
         linspace(0, 1, -1, layout=line("x"), world=world)
     for start, stop, step in ((0, 1, 0.1), (5, -5, -0.3), (2.5, 1e3, 7), (0, 2**50, 2**48 - 1)):
-        made = arange(start, stop, step, layout=line("x"), world=world).full()
-        np.testing.assert_array_equal(made, np.arange(start, stop, step))
+        values = arange(start, stop, step, layout=line("x"), world=world).full()
+        np.testing.assert_array_equal(values, np.arange(start, stop, step))
 
 
 def test_records_are_no_numbers_and_a_packages_types_are():

@@ -50,14 +50,14 @@ def test_rows_of_different_lengths_are_refused_in_one_line() -> None:
 @pytest.mark.parametrize("code", [">f4", ">i8", ">c8", ">f2", ">u2"])
 def test_bytes_in_another_order_are_turned_when_a_tensor_is_made(code: str) -> None:
     values = np.arange(6).astype(code)
-    made = Tensor.from_global(values, MESH("a"), LockStep(2))
-    assert made.dtype.isnative and all(shard.dtype.isnative for shard in made.shards)
-    np.testing.assert_array_equal(made.full(), values)
+    tensor = Tensor.from_global(values, MESH("a"), LockStep(2))
+    assert tensor.dtype.isnative and all(shard.dtype.isnative for shard in tensor.shards)
+    np.testing.assert_array_equal(tensor.full(), values)
     asked = Tensor.from_global(np.arange(6), MESH("a"), LockStep(2), dtype=code)
-    assert asked.dtype == made.dtype and asked.shards[0].dtype.isnative
+    assert asked.dtype == tensor.dtype and asked.shards[0].dtype.isnative
     function = Tensor.from_global(lambda i: values[i], MESH("a"), LockStep(2), shape=(6,), dtype=code)
-    assert function.dtype == made.dtype and function.shards[1].dtype.isnative
-    assert made.astype(code).dtype == made.dtype
+    assert function.dtype == tensor.dtype and function.shards[1].dtype.isnative
+    assert tensor.astype(code).dtype == tensor.dtype
 
 
 def test_ranks_with_bytes_in_different_orders_understand_each_other() -> None:
@@ -72,9 +72,9 @@ def test_ranks_with_bytes_in_different_orders_understand_each_other() -> None:
 @pytest.mark.parametrize("name", ["bfloat16", "bf16", "float8_e4m3fn"])
 def test_types_of_packages_are_known_by_name(name: str) -> None:
     pytest.importorskip("ml_dtypes")
-    made = Tensor.from_global(np.ones(3), MESH("a"), LockStep(2), dtype=name)
-    assert made.dtype == made.astype(name).dtype == plan(MESH("a"), MESH(None), (3,), name).dtype
-    assert made.dtype.name == {"bf16": "bfloat16"}.get(name, name)
+    tensor = Tensor.from_global(np.ones(3), MESH("a"), LockStep(2), dtype=name)
+    assert tensor.dtype == tensor.astype(name).dtype == plan(MESH("a"), MESH(None), (3,), name).dtype
+    assert tensor.dtype.name == {"bf16": "bfloat16"}.get(name, name)
 
 
 def test_bfloat16_is_known_before_its_package_is_imported() -> None:
@@ -85,11 +85,11 @@ def test_bfloat16_is_known_before_its_package_is_imported() -> None:
 
 
 def test_a_type_that_is_none_is_named() -> None:
-    made = Tensor.from_global(np.ones(3), MESH("a"), LockStep(2))
+    tensor = Tensor.from_global(np.ones(3), MESH("a"), LockStep(2))
     for wrong in (
         lambda: Tensor.from_global(np.ones(3), MESH("a"), LockStep(2), dtype="float33"),
         lambda: plan(MESH("a"), MESH(None), (3,), "float33"),
-        lambda: made.astype("float33"),
+        lambda: tensor.astype("float33"),
     ):
         with pytest.raises(
             InputError, match=r"no element type is called 'float33'; did you mean 'float32'\?"
@@ -98,11 +98,11 @@ def test_a_type_that_is_none_is_named() -> None:
 
 
 def test_what_is_no_layout_is_named() -> None:
-    made = Tensor.from_global(np.ones(3), MESH("a"), LockStep(2))
+    tensor = Tensor.from_global(np.ones(3), MESH("a"), LockStep(2))
     for wrong in (
-        lambda: made.to(MESH),
-        lambda: made.to("a"),
-        lambda: made.to([Partial("sum")]),
+        lambda: tensor.to(MESH),
+        lambda: tensor.to("a"),
+        lambda: tensor.to([Partial("sum")]),
         lambda: Tensor.from_global(np.ones(3), MESH, LockStep(2)),
         lambda: Tensor.from_local([np.ones(3)] * 2, MESH, LockStep(2)),
         lambda: plan("a", MESH("a"), (3,), "f4"),

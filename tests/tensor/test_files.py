@@ -112,21 +112,21 @@ def test_bytes_in_which_a_tensor_cannot_lie(offsets, tmp_path):
         open_array(path, "a")
 
 
-@pytest.mark.parametrize(("name", "member", "found"), [
+@pytest.mark.parametrize(("name", "member", "expected"), [
     ("plain.npy", None, "plain.npy"), ("a:b.npy", None, "a:b.npy"), ("x:y.npz:two", None, "x:y.npz:two"),
     ("n.npz:two", None, "n.npz"), ("n.npz", "two", "n.npz"), ("gone.npz:two", None, None),
 ])  # fmt: skip
-def test_which_file_is_meant(name, member, found, tmp_path):
+def test_which_file_is_meant(name, member, expected, tmp_path):
     """A colon is part of the name where such a file is there, else what stands behind it is an array's name."""
     for file in ("plain.npy", "a:b.npy"):
         np.save(tmp_path / file, np.arange(3))
     np.savez(tmp_path / "n.npz", one=np.zeros(3), two=np.arange(3))
     np.save(tmp_path / "x.npy", np.arange(3))
     (tmp_path / "x.npy").rename(tmp_path / "x:y.npz:two")  # neither an archive nor named as one
-    if found is None:
+    if expected is None:
         with pytest.raises(InputError, match=r"there is no file '.*gone\.npz'$"):
             open_array(tmp_path / name)
-    elif found == "x:y.npz:two":
+    elif expected == "x:y.npz:two":
         with pytest.raises(InputError, match=r"is neither \.npy, \.npz, \.safetensors nor an IDX file"):
             open_array(tmp_path / name)
     else:

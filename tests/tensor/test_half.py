@@ -62,8 +62,8 @@ def test_what_is_pending_becomes_16_bits_when_it_is_complete(world):
     x[0], x[-1] = 1e5, -99999.5
     for dtype in (F16, BF16):
         for function in (ops.sum, lambda y: ops.multiply(ops.sum(y), 1)):
-            found = ops.cast(function(split(world, x, "f4")), dtype)
-            assert found.dtype == dtype and found.item() == 0.5
+            result = ops.cast(function(split(world, x, "f4")), dtype)
+            assert result.dtype == dtype and result.item() == 0.5
 
 
 @pytest.mark.parametrize("classes", [1000, 50257])
@@ -75,8 +75,8 @@ def test_cross_entropy_of_equal_logits_is_the_logarithm_of_their_number(world, c
 
 
 def test_softmax_of_many_equal_numbers(world):
-    found = ops.softmax(split(world, np.zeros((1, 1000)), BF16))
-    np.testing.assert_array_equal(found.full(), np.full((1, 1000), 0.001, BF16))
+    result = ops.softmax(split(world, np.zeros((1, 1000)), BF16))
+    np.testing.assert_array_equal(result.full(), np.full((1, 1000), 0.001, BF16))
 
 
 def test_norms_of_numbers_whose_squares_overflow(world):
@@ -127,15 +127,15 @@ def losses(world, mesh, dims, axis, dtype) -> list[float]:
     ids, labels = (
         Tensor.from_global(rng.integers(0, 64, (8, 16)), mesh(dims[0], None), world) for _ in range(2)
     )
-    found = []
+    values = []
     for _ in range(4):
         model.zero_grad()
         loss = model.loss(ids, labels)
         nn.backward(loss)
         nn.clip(model.parameters(), 1.0)
         optimiser.step()
-        found.append(loss.item())
-    return found
+        values.append(loss.item())
+    return values
 
 
 @cache
@@ -156,8 +156,8 @@ def test_a_gpt_has_the_same_losses_on_any_mesh(world, dtype):
         ((2, half), ("dp", None, None), "tp"),
         ((2, half), ("dp", "tp", None), "tp"),
     ):
-        found = losses(world, Mesh(shape, ("dp", "tp")), dims, axis, dtype)
-        np.testing.assert_allclose(found, alone(dtype), rtol=2 * unit, err_msg=str((shape, dims)))
+        values = losses(world, Mesh(shape, ("dp", "tp")), dims, axis, dtype)
+        np.testing.assert_allclose(values, alone(dtype), rtol=2 * unit, err_msg=str((shape, dims)))
 
 
 @pytest.mark.ranks(4)

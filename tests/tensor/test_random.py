@@ -119,9 +119,9 @@ def test_numbers_are_made_of_the_bits_as_written_down(dtype):
     normal = [
         math.sqrt(-2 * math.log((a + 0.5) / 2**32)) * math.cos(2 * math.pi * b / 2**32) for a, b in words
     ]
-    got = source.normal_block(index, shape, dtype, seed).astype(float)
+    numbers = source.normal_block(index, shape, dtype, seed).astype(float)
     tolerance = {"f8": 1e-12, "f4": 3e-6, "f2": 3e-3}[dtype]
-    np.testing.assert_allclose(got, np.reshape(normal, shape), rtol=tolerance, atol=tolerance)
+    np.testing.assert_allclose(numbers, np.reshape(normal, shape), rtol=tolerance, atol=tolerance)
 
 
 def test_no_seed_is_another_one_and_what_is_random_is_a_float():

@@ -257,14 +257,14 @@ def test_copies_of_local_arrays_are_watched_from_the_first_on(monkeypatch, watch
 
 
 def test_copies_are_watched_in_one_process_too(monkeypatch, watchers_as_before):
-    for mode, found in (("auto", False), ("values", True)):
+    for mode, noticed in (("auto", False), ("values", True)):
         monkeypatch.setenv("SPMDSIM_CHECK", mode)
         world, mesh = LockStep(3), Mesh((3,), ("x",))
         w = Tensor.from_global(A, mesh(None, None), world, name="w")
         w.full(), (w + w).to(mesh("x", None)), (w.to(mesh("x", None)).sum() * 2.0).full()  # nothing differs
         w.shards[1][2, 3] = -1
         for act in (lambda w=w: w * w, lambda w=w: w.to(mesh("x", None))):
-            if not found:
+            if not noticed:
                 act()
                 continue
             with pytest.raises(
@@ -315,8 +315,8 @@ def test_a_checksum_is_of_all_bytes_in_order():
         np.float32(2).tobytes()
     )
     for size in (1 << 16, (1 << 16) + 1):  # all of a small one counts, of a large one 16 stretches of 4 KiB
-        found = sum(_changes(size, at) for at in range(0, size, 512))
-        assert found == size // 512 if size <= 1 << 16 else 16 * 8 - 16 <= found < size // 512 + 1
+        differing = sum(_changes(size, at) for at in range(0, size, 512))
+        assert differing == size // 512 if size <= 1 << 16 else 16 * 8 - 16 <= differing < size // 512 + 1
 
 
 def _changes(size, at):
@@ -481,10 +481,10 @@ def test_what_is_compared_is_called_by_its_name(monkeypatch):
     t.origin, about = 7, []
     gather = world.gather_objects
     monkeypatch.setattr(
-        world, "gather_objects", lambda *given: (about.append(world.about), gather(*given))[1]
+        world, "gather_objects", lambda *arguments: (about.append(world.about), gather(*arguments))[1]
     )
     parameter = SimpleNamespace(value=t, name="")
-    for given, name, title in (
+    for value, name, title in (
         (t, "", "a tensor f64[2] R"),
         (t, "it", "'it' (f64[2] R)"),
         ([[t]], "it", "'it' (f64[2] R)"),
@@ -494,7 +494,7 @@ def test_what_is_compared_is_called_by_its_name(monkeypatch):
         (SimpleNamespace(parameters=lambda: [parameter]), "it", "'it' (f64[2] R)"),
     ):
         with pytest.raises(WorldError) as raised:
-            check_replicas(given, name=name)
+            check_replicas(value, name=name)
         assert str(raised.value).startswith(
             f"copies of {title} differ at (0,): rank 0 holds 0.0, rank 1 holds 1.0"
         )

@@ -64,13 +64,13 @@ def test_counted_bytes_are_what_the_boxes_hold(world):
     for rank in world.ranks:
         (r0, r1), _ = rows.bounds(shape, rank)
         _, (c0, c1) = columns.bounds(shape, rank)
-        found = [event.nbytes[event.ranks.index(rank)] // 4 for event in trace.collectives]
+        elements = [event.nbytes[event.ranks.index(rank)] // 4 for event in trace.collectives]
         transposed = 7 * (c1 - c0) - (r1 - r0) * (c1 - c0)
         mine = 42 // n + (rank < 42 % n)
         gathered = 42 - 7 * (c1 - c0)
         reduced = (n - 1) * 6 * (r1 - r0)
         all_reduced = (n - 1) * mine + 42 - mine
-        assert found == [0, transposed, gathered, 0, reduced, transposed, gathered, 0, all_reduced]
+        assert elements == [0, transposed, gathered, 0, reduced, transposed, gathered, 0, all_reduced]
 
 
 @pytest.mark.ranks(4)
@@ -200,9 +200,9 @@ def test_differences_are_told():
     other, _ = program(LockStep(2), shape=(6, 7))
     assert one.difference(one) == []
     assert one.difference(Trace(one.events[:3])) == ["9 events against 3"]
-    found = one.difference(other)  # other shapes, where equally many bytes (none) move too
-    assert found[0].startswith("event 0: to: slice over a") and " against to: slice" in found[0]
-    assert "event 1: to: all_to_all over a" in found[1]
+    differences = one.difference(other)  # other shapes, where equally many bytes (none) move too
+    assert differences[0].startswith("event 0: to: slice over a") and " against to: slice" in differences[0]
+    assert "event 1: to: all_to_all over a" in differences[1]
 
 
 def test_the_table_shows_every_event_and_the_total():
@@ -219,8 +219,8 @@ def test_a_timeline_without_collectives_has_every_rank(world):
     x = Tensor.from_global(np.ones(8), Mesh((world.size,), ("a",))("a"), world)
     with record() as trace:
         x + x
-    found = timeline(world.gather_objects([trace]) if len(world.ranks) == 1 else [trace])["traceEvents"]
-    assert {e["pid"] for e in found if e["ph"] == "X"} == set(range(world.size))
+    events = timeline(world.gather_objects([trace]) if len(world.ranks) == 1 else [trace])["traceEvents"]
+    assert {e["pid"] for e in events if e["ph"] == "X"} == set(range(world.size))
 
 
 def test_a_timeline_has_a_slice_per_event_and_arrows_that_match(world, tmp_path):
@@ -229,13 +229,13 @@ def test_a_timeline_has_a_slice_per_event_and_arrows_that_match(world, tmp_path)
     trace.events.append(operator)
     others = [world.gather_objects([trace for _ in world.ranks])[0]] if len(world.ranks) > 1 else []
     traces = others or world.gather_objects([trace])
-    found = timeline(traces)["traceEvents"]
-    slices = [e for e in found if e["ph"] == "X"]
+    events = timeline(traces)["traceEvents"]
+    slices = [e for e in events if e["ph"] == "X"]
     assert len(slices) == world.size * len(trace)
     assert {e["pid"] for e in slices} == set(range(world.size))
     assert min(e["ts"] for e in slices) == 0
-    starts = {e["id"]: e for e in found if e["ph"] == "s"}
-    ends = {e["id"]: e for e in found if e["ph"] == "f"}
+    starts = {e["id"]: e for e in events if e["ph"] == "s"}
+    ends = {e["id"]: e for e in events if e["ph"] == "f"}
     assert starts.keys() == ends.keys()
     messages = sum(np.count_nonzero(trace[k : k + 1].matrix(world.size)) for k in range(9))
     assert len(starts) == messages and (messages > 0 or world.size == 1)

@@ -40,14 +40,14 @@ def notebook(monkeypatch):
 def test_a_trace_names_the_cell(notebook, file):
     x = Tensor.from_global(np.ones((4, 4)), Mesh((2,), ("a",))("a", None), LockStep(2))
     with record() as trace:
-        found = notebook(
+        outputs = notebook(
             file,
             "def f(x):\n    return x @ x\n\nf(x)\nlines = source_lines()",
             x=x,
             source_lines=source_lines,
         )
     assert {event.source for event in trace} == {f"Cell In[{CELLS[file]}], line 2"}
-    assert found["lines"] == f"Cell In[{CELLS[file]}], line 5", "what runs the cell is not the user's"
+    assert outputs["lines"] == f"Cell In[{CELLS[file]}], line 5", "what runs the cell is not the user's"
 
 
 def test_findings_of_a_simulation_name_the_cell(notebook):

@@ -80,8 +80,8 @@ elif case == "line":  # the same call from two places is a mistake only where li
 elif case == "end" and odd:  # what nobody waits for is compared at the end
     world.use(all_reduce="ring")
 elif case == "machine":  # what two ranks measured on the same machine
-    found = Machine.laptop()
-    world.machine = replace(found, beta=found.beta * 2) if odd else found
+    machine = Machine.laptop()
+    world.machine = replace(machine, beta=machine.beta * 2) if odd else machine
 if case not in ("facts", "end"):
     reduce()
 world.settle()

@@ -44,13 +44,13 @@ class World:
 def ranks():
     """The calls of three ranks in one process."""
     areas = [memoryview(mmap.mmap(-1, AREA * 8)).cast("q") for _ in range(3)]
-    found = []
+    pairs = []
     for me in range(3):
         one = Board(areas, (0, 1, 2), me)
         for number, words in ((7, "all_gather"), (8, "all_reduce")):
             one.tell(number, Record(words, source_layout="a", target_layout="b").packed())
-        found.append((Calls(one, "world", (0, 1, 2), (0, 1, 2), World(), False), one))
-    return [calls for calls, _ in found]
+        pairs.append((Calls(one, "world", (0, 1, 2), (0, 1, 2), World(), False), one))
+    return [calls for calls, _ in pairs]
 
 
 def call(calls, kind=7):
@@ -72,13 +72,13 @@ def test_the_first_call_that_differs_is_found_wherever_it_is(ranks, wrong):
         for rank, calls in enumerate(ranks):
             call(calls, 8 if rank == 1 and number == wrong else 7)
         if number % EVERY == EVERY - 1:
-            found = [calls.differs() for calls in ranks]
+            texts = [calls.differs() for calls in ranks]
             if wrong <= number:
                 break
-            assert found == [None] * 3
+            assert texts == [None] * 3
     else:
-        found = [calls.differs() for calls in ranks]
-    assert found == [wrong] * 3
+        texts = [calls.differs() for calls in ranks]
+    assert texts == [wrong] * 3
     text = ranks[2].disagreement(wrong)
     assert text.startswith(
         f"ranks disagree about call {wrong} of ranks 0, 1, 2 in its call; ranks 0, 2: all_gather"
@@ -176,9 +176,9 @@ import numpy as np
 from spmdsim.worlds.programs import alike
 print(alike((1, 2.5, -1j, "x", slice(1, None), None, np.float64(2), [np.int32(3)], np.dtype("f4"), print, {"a"})))
 """
-    found = {run_python("-c", text, PYTHONHASHSEED=seed).stdout for seed in "12"}
+    outputs = {run_python("-c", text, PYTHONHASHSEED=seed).stdout for seed in "12"}
     words = "[1, 2.5, (-0-1j), 'x', slice(1, None, None), None, 2.0, [3], dtype('float32'), 'builtin_function_or_method', 'set']"
-    assert found == {words + "\n"}
+    assert outputs == {words + "\n"}
 
 
 def test_a_rank_that_is_far_ahead_must_wait_until_the_others_have_compared(ranks):
@@ -202,9 +202,9 @@ def test_a_call_that_has_not_ended_is_known_from_the_one_that_stood_there_before
     for _ in range(RING + 3):
         call(ranks[0])
     ranks[0].begin(8)
-    found = list(noted(ranks[0].board, 0))
-    assert [one.end > 0 for one in found] == [True] * (RING - 1) + [False]
-    assert (found[-1].number, found[-1].words[:10]) == (RING + 3, "all_reduce")
+    entries = list(noted(ranks[0].board, 0))
+    assert [one.end > 0 for one in entries] == [True] * (RING - 1) + [False]
+    assert (entries[-1].number, entries[-1].words[:10]) == (RING + 3, "all_reduce")
 
 
 def test_who_has_not_come_is_known(ranks):

@@ -28,12 +28,12 @@ def numbers(count, rank, dtype="i8"):
 
 def both(pair, call, *outputs):
     """Run a call on both communicators into fresh copies of the outputs; the results must be equal."""
-    found = []
+    results = []
     for comm in pair:
         copies = [output.copy() for output in outputs]
         call(comm, *copies)
-        found.append(copies)
-    for real, emulated in zip(*found):
+        results.append(copies)
+    for real, emulated in zip(*results):
         np.testing.assert_array_equal(emulated, real)
 
 
@@ -113,9 +113,9 @@ def test_blocks_of_different_length(pair):
     both(pair, lambda c, y: c.Reduce_scatter(vector, y, counts), x)
     both(pair, lambda c, y: c.Reduce_scatter(vector, y), x)
     lengths = np.add.outer(np.arange(n), 2 * np.arange(n)) % 3
-    given, got = lengths[r].tolist(), lengths[:, r].tolist()
-    data, target = numbers(sum(given), r), np.full(sum(got), 9)
-    both(pair, lambda c, y: c.Alltoallv([data, given], [y, got]), target)
+    sent, received = lengths[r].tolist(), lengths[:, r].tolist()
+    data, target = numbers(sum(sent), r), np.full(sum(received), 9)
+    both(pair, lambda c, y: c.Alltoallv([data, sent], [y, received]), target)
 
 
 def test_specifications_of_buffers(pair):
@@ -152,11 +152,11 @@ def test_arrays_stored_column_by_column(pair):
     comm = pair[0]
     x = np.asfortranarray(numbers(12, comm.rank).reshape(3, 4))
     for call in ("Allreduce", "Bcast"):
-        found = [x.copy(order="F") for _ in pair]
-        for c, y in zip(pair, found):
+        arrays = [x.copy(order="F") for _ in pair]
+        for c, y in zip(pair, arrays):
             c.Bcast(y, comm.size - 1) if call == "Bcast" else c.Allreduce(x, y)
-        assert found[1].flags.f_contiguous
-        np.testing.assert_array_equal(found[1], found[0])
+        assert arrays[1].flags.f_contiguous
+        np.testing.assert_array_equal(arrays[1], arrays[0])
 
 
 def test_operations_that_do_not_commute(pair):
@@ -191,11 +191,11 @@ def test_largest_with_its_place(pair, kind, name):
     x = np.zeros(3, padded)
     x["value"], x["rank"] = [-1.0 * (comm.rank % 2), comm.rank % 3, 5], comm.rank
     for op in (MPI.MAXLOC, MPI.MINLOC):
-        found = [np.zeros(3, padded) for _ in pair]
-        for c, y in zip(pair, found):
+        arrays = [np.zeros(3, padded) for _ in pair]
+        for c, y in zip(pair, arrays):
             c.Allreduce([x, 3, datatype], [y, 3, datatype], op)
         for field in ("value", "rank"):
-            np.testing.assert_array_equal(found[1][field], found[0][field])
+            np.testing.assert_array_equal(arrays[1][field], arrays[0][field])
 
 
 def test_any_algorithm_can_be_named(mpi_comm):
@@ -204,9 +204,9 @@ def test_any_algorithm_can_be_named(mpi_comm):
     for one in algorithms("all_reduce"):
         if one.fits(mpi_comm.size, dict(one.options)):
             stand_in = EmulatedCommunicator(mpi_comm, allreduce=one.name)
-            found = np.empty_like(x)
-            stand_in.Allreduce(x, found)
-            np.testing.assert_array_equal(found, wanted)
+            result = np.empty_like(x)
+            stand_in.Allreduce(x, result)
+            np.testing.assert_array_equal(result, wanted)
             stand_in.Free()
 
 
@@ -215,9 +215,9 @@ def test_the_choices_of_either_library(mpi_comm):
         stand_in = EmulatedCommunicator(mpi_comm, library)
         for count in (1, 3000, 100_000):
             x = numbers(count, mpi_comm.rank)
-            found = np.empty_like(x)
-            stand_in.Allreduce(x, found)
-            np.testing.assert_array_equal(found, sum_of(mpi_comm, x))
+            result = np.empty_like(x)
+            stand_in.Allreduce(x, result)
+            np.testing.assert_array_equal(result, sum_of(mpi_comm, x))
         stand_in.Free()
 
 

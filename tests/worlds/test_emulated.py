@@ -74,13 +74,13 @@ def test_the_trace_counts_what_the_schedule_moves(world):
     n, shape = world.size, (16, 8)
     mesh = Mesh((n,), ("a",))
     step = Step("all_reduce", ("a",), mesh(None, None, partial="a"), mesh(None, None), shape, "sum")
-    given = [np.ones(shape, np.float32) for _ in world.ranks]
+    shards = [np.ones(shape, np.float32) for _ in world.ranks]
     nbytes = 4 * 16 * 8
     log = n.bit_length() - 1
     expected = {"recursive_doubling": log * nbytes, "ring": 2 * nbytes * (n - 1) // n}
     for name, wanted in expected.items():
         with record() as trace:
-            results = world.run(step, given, algorithm=name)
+            results = world.run(step, shards, algorithm=name)
         assert trace[0].algorithm == name
         assert [trace.nbytes(rank) for rank in world.ranks] == [wanted] * len(world.ranks)
         assert all((result == n).all() for result in results)

@@ -91,8 +91,8 @@ def said(tmp_path_factory, launcher):
     folder = tmp_path_factory.mktemp("calls")
     (folder / "program.py").write_text(PROGRAM)
     result = run_python("-m", "spmdsim", "launch", "-n", 3, folder / "program.py", folder, timeout=300)
-    found = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(3)]
-    return {name: [told.get(name) for told in found] for name in found[0]}, result
+    answers = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(3)]
+    return {name: [told.get(name) for told in answers] for name in answers[0]}, result
 
 
 @pytest.mark.parametrize("warm", [0, 3])
@@ -157,8 +157,8 @@ def test_lines_are_compared_where_that_is_asked_for(said):
 
 
 def test_ranks_that_do_not_come_are_named_and_one_that_left_ends_the_job(said):
-    found, result = said
+    texts, result = said
     for rank in (0, 2):
-        assert found["late"][rank].startswith("rank 1 did not come within 1 s to call 0 of an emulated ")
+        assert texts["late"][rank].startswith("rank 1 did not come within 1 s to call 0 of an emulated ")
     assert result.returncode != 0
     assert "rank 1 left the program and will not come to call 0 of an emulated communicator" in result.stderr

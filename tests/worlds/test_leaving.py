@@ -151,7 +151,7 @@ def test_the_code_that_a_program_ends_with_is_known_at_its_end(ends, words):
 
 
 @pytest.mark.parametrize(
-    ("found", "said"),
+    ("reasons", "said"),
     [
         ({0: ("broken", False)}, "rank 0 of 3 stopped, the job ends:\nbroken\n"),
         ({0: ("ranks disagree", True), 2: ("ranks disagree", True)}, "ranks disagree\n"),
@@ -161,8 +161,8 @@ def test_the_code_that_a_program_ends_with_is_known_at_its_end(ends, words):
         ({0: ("a", False), 1: ("b", False)}, "rank 0 of 3 stopped, the job ends:\na\nrank 1 of 3 stopped, the job ends:\nb\n"),
     ],
 )  # fmt: skip
-def test_the_cause_is_said_and_not_its_victims(found, said, capsys):
-    stop._say_of_ranks({rank: stop.Reason(*reason) for rank, reason in found.items()}, 3)
+def test_the_cause_is_said_and_not_its_victims(reasons, said, capsys):
+    stop._say_of_ranks({rank: stop.Reason(*reason) for rank, reason in reasons.items()}, 3)
     assert capsys.readouterr().err == said
 
 

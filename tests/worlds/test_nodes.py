@@ -57,13 +57,13 @@ def area():
 @pytest.fixture
 def pair():
     """The boards of two ranks on two nodes, each with a copy of the other's area."""
-    made = [Courier(WORD), Courier(WORD)]
+    ends = [Courier(WORD), Courier(WORD)]
     boards = []
-    for me, courier in enumerate(made):
-        courier.follow([OtherNode((1 - me,), [made[1 - me].address], 0)], WORD)
+    for me, courier in enumerate(ends):
+        courier.follow([OtherNode((1 - me,), [ends[1 - me].address], 0)], WORD)
         boards.append(Board([area(), area()], (0, 1), me, courier))
         courier.serve(boards[me])
-    assert [courier.reach(board) for courier, board in zip(made, boards)] == [None, None]
+    assert [courier.reach(board) for courier, board in zip(ends, boards)] == [None, None]
     return boards
 
 

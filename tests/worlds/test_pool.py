@@ -146,28 +146,28 @@ def test_a_nameless_operand_leaves_its_memory_to_the_result():
 
     weight = Tensor.from_global(p, layout, here, requires_grad=True)
     (((a + b) * weight).sum()).backward()
-    given = [(lambda t: (t + a, t * 2.0))(a + b), (named - a, named), (several[0] + a, several[0])]
-    given += [(difference(slice(None)) * 2.0, difference(None) * 2.0), (weight.grad, a)]
+    results = [(lambda t: (t + a, t * 2.0))(a + b), (named - a, named), (several[0] + a, several[0])]
+    results += [(difference(slice(None)) * 2.0, difference(None) * 2.0), (weight.grad, a)]
     objects = np.array([None, None])
     objects[0], objects[1] = a * 2.0, a * 3.0
-    given.append(((objects[:1] + objects[1:])[0], objects[0]))
+    results.append(((objects[:1] + objects[1:])[0], objects[0]))
     first = [(p + q + p, (p + q) * 2.0), (p + q - p, p + q), (p * q + p, p * q)]
     first += [((p - q) * 2.0, (p - q) * 2.0), (p + q, p), (p * 2.0 + p * 3.0, p * 2.0)]
-    for found, expected in zip(given, first):
-        for one, other in zip(found, expected):
+    for result, expected in zip(results, first):
+        for one, other in zip(result, expected):
             np.testing.assert_array_equal(one.full(), other)
     np.testing.assert_array_equal(looked, [p - q] * 2)
     looked.clear()
-    del objects, named, several, given, found, one
+    del objects, named, several, results, result, one
     pool().clear()
-    for found, expected in (
+    for result, expected in (
         (((a + b) * 3.0 - b) / 4, ((p + q) * 3.0 - q) / 4),
         (a - b * a, p - q * p),
         (2.0 - (a + b), 2.0 - (p + q)),
         ((a + b) - (a + b)[:, ::-1], p + q - (p + q)[:, ::-1]),
     ):
-        np.testing.assert_array_equal(found.full(), expected)
-        del found
+        np.testing.assert_array_equal(result.full(), expected)
+        del result
     np.testing.assert_array_equal(a.full(), arrays[0])
     pool().clear()
     chain = ((a + b) * 3.0 - b) / 4

@@ -68,9 +68,9 @@ def reducing_steps(mesh, shape, op):
 def check(world, step, dtype, same=True):
     """Every rank holds its own array; the group's reduction, cut by the target layout, is the result."""
     everyone = [values(step.shape, dtype, seed=rank) for rank in range(world.size)]
-    given = [np.ascontiguousarray(everyone[r][step.src.slices(step.shape, r)]) for r in world.ranks]
-    kept = [g.copy() for g in given]
-    for rank, before, shard, result in zip(world.ranks, kept, given, world.run(step, given)):
+    shards = [np.ascontiguousarray(everyone[r][step.src.slices(step.shape, r)]) for r in world.ranks]
+    kept = [g.copy() for g in shards]
+    for rank, before, shard, result in zip(world.ranks, kept, shards, world.run(step, shards)):
         whole = expected(step.op, [everyone[m] for m in step.group(rank)])
         wanted = whole[step.dst.slices(step.shape, rank)]
         assert (result.dtype, result.shape) == (wanted.dtype, wanted.shape)
@@ -83,8 +83,8 @@ def check(world, step, dtype, same=True):
 
 
 def meshes(n):
-    found = [Mesh((n,), ("a",)), Mesh((n,), ("a",), range(n - 1, -1, -1))]
-    return found + [Mesh((p, n // p), ("a", "b")) for p in range(2, n) if n % p == 0]
+    every_mesh = [Mesh((n,), ("a",)), Mesh((n,), ("a",), range(n - 1, -1, -1))]
+    return every_mesh + [Mesh((p, n // p), ("a", "b")) for p in range(2, n) if n % p == 0]
 
 
 @pytest.mark.parametrize("dtype, op", CASES, ids=lambda case: getattr(case, "__name__", str(case)))
@@ -166,8 +166,8 @@ def test_a_nan_stays_in_a_maximum(world):
     mesh = Mesh((world.size,), ("a",))
     step = Step("all_reduce", ("a",), mesh(None, partial={"a": "max"}), mesh(None), (2,), "max")
     for nan_rank in (0, world.size - 1):
-        given = [np.array([np.nan if rank == nan_rank else 1, 5.0]) for rank in world.ranks]
-        for result in world.run(step, given):
+        shards = [np.array([np.nan if rank == nan_rank else 1, 5.0]) for rank in world.ranks]
+        for result in world.run(step, shards):
             assert np.isnan(result[0]) and result[1] == 5
 
 
@@ -181,11 +181,11 @@ def test_16_bit_sums_are_rounded_once(world, dtype, way, size):
     if way == "shared":
         world.use(replicated="shared")
     for collective, dst in (("all_reduce", mesh(None)), ("reduce_scatter", mesh("a"))):
-        named = way if way in [found.name for found in algorithms(collective)] else None
+        named = way if way in [algorithm.name for algorithm in algorithms(collective)] else None
         step = Step(collective, ("a",), mesh(None, partial="a"), dst, (size,), "sum")
         big = 256 if dtype != "float16" else 2048
-        given = [np.full(size, big if rank == 0 else 0.75, np.float32).astype(dtype) for rank in world.ranks]
-        for result in world.run(step, given, named):
+        shards = [np.full(size, big if rank == 0 else 0.75, np.float32).astype(dtype) for rank in world.ranks]
+        for result in world.run(step, shards, named):
             assert result.dtype == dtype
             assert (result == np.float32(big + 5.25).astype(dtype)).all()
             assert result[0] != big
@@ -228,8 +228,8 @@ def check_fill(world, op, dtype):
         for src in (mesh(None, None), mesh(last, None), mesh(None, mesh.axes)):
             rest = [[a for a in entry if a != last] for entry in src.dims]
             pending = mesh(*rest, partial={last: op})
-            given = [array[src.slices(shape, r)] for r in world.ranks]
-            filled = world.run(Step("fill", (last,), src, pending, shape, op), given)
+            shards = [array[src.slices(shape, r)] for r in world.ranks]
+            filled = world.run(Step("fill", (last,), src, pending, shape, op), shards)
             back = Step("all_reduce", (last,), pending, pending.reduced, shape, op)
             for rank, result in zip(world.ranks, world.run(back, filled)):
                 wanted = array[pending.slices(shape, rank)]

@@ -39,11 +39,11 @@ def test_there_is_one_copy_and_the_trace_is_as_ever(world):
     n, count = world.size, 1000 * world.size
     mesh = Mesh((n,), ("a",))
     step = Step("all_gather", ("a",), mesh("a"), mesh(None), (count,))
-    given = [np.full(1000, rank, np.float32) for rank in world.ranks]
+    shards = [np.full(1000, rank, np.float32) for rank in world.ranks]
     with record() as own:
-        world.run(step, given)
+        world.run(step, shards)
     with world.use(replicated="shared"), record() as shared:
-        (result, *_) = world.run(step, given)
+        (result, *_) = world.run(step, shards)
     assert shared.difference(own) == []
     if isinstance(world, LockStep):
         return
@@ -93,11 +93,11 @@ def test_windows_of_many_sizes_are_bounded(mpi_comm, monkeypatch):
                 if size in (2, 5) and world.rank == 0:  # only one rank keeps them
                     held[turn, size] = result
                 del result
-                made = sum(
+                count = sum(
                     len(one._mapped) for group in world._shared._windows.values() for one in group.values()
                 )
-                most = max(most, made)
-                assert made <= 4
+                most = max(most, count)
+                assert count <= 4
         assert n == 1 or most == 4
         for (turn, size), result in held.items():
             assert result.tolist() == [100 * turn + size + rank for rank in range(n) for _ in range(size)]

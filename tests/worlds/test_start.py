@@ -89,11 +89,11 @@ def said(tmp_path_factory, launcher):
         text = json.dumps({name: {"chunk": [[2, 1000]]} for name in ("Open MPI", "MPICH")})
         (folder / name).write_text(text)
     result = run_python("-m", "spmdsim", "launch", "-n", 3, folder / "program.py", folder)
-    found: dict[str, dict[int, str]] = {}
+    texts: dict[str, dict[int, str]] = {}
     for rank in range(3):
         for name, text in json.loads((folder / f"{rank}.json").read_text()).items():
-            found.setdefault(name, {})[rank] = text
-    return found, result
+            texts.setdefault(name, {})[rank] = text
+    return texts, result
 
 
 def alike(said, name):
@@ -149,8 +149,8 @@ def test_worlds_on_a_part_of_the_ranks_are_compared_there(said):
 
 
 def test_ranks_that_do_not_come_to_make_a_world_are_named_and_the_job_ends(said):
-    found, result = said
-    assert found["late"][1].startswith(
+    texts, result = said
+    assert texts["late"][1].startswith(
         "DisagreementError: ranks 0, 2 did not come within 1 s to call 0 of ranks 0, 1, 2: a new world of 3 ranks, at program.py:"
     )
     assert result.returncode != 0 and "but got 'never'" in result.stderr

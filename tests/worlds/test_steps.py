@@ -31,23 +31,23 @@ def values(shape, dtype="float32", seed=0):
 
 def meshes(n):
     """The meshes of n ranks with up to three axes, and one in reverse rank order."""
-    found = [Mesh((n,), ("a",))]
-    found += [Mesh((p, n // p), ("a", "b")) for p in range(2, n) if n % p == 0]
-    found += [Mesh((2, 2, 2), ("a", "b", "c"))] if n == 8 else []
-    return [*found, Mesh((n,), ("a",), range(n - 1, -1, -1))]
+    every_mesh = [Mesh((n,), ("a",))]
+    every_mesh += [Mesh((p, n // p), ("a", "b")) for p in range(2, n) if n % p == 0]
+    every_mesh += [Mesh((2, 2, 2), ("a", "b", "c"))] if n == 8 else []
+    return [*every_mesh, Mesh((n,), ("a",), range(n - 1, -1, -1))]
 
 
 def shards(world, layout, array):
     return [array[layout.slices(array.shape, rank)] for rank in world.ranks]
 
 
-def check(world, step, array, given=None):
+def check(world, step, array, inputs=None):
     """Run a step and compare every owned shard with its slice of the global array."""
-    given = shards(world, step.src, array) if given is None else given
-    kept = [shard.copy() for shard in given]
-    results = world.run(step, given)
+    inputs = shards(world, step.src, array) if inputs is None else inputs
+    kept = [shard.copy() for shard in inputs]
+    results = world.run(step, inputs)
     assert len(results) == len(world.ranks)
-    for rank, before, shard, result in zip(world.ranks, kept, given, results):
+    for rank, before, shard, result in zip(world.ranks, kept, inputs, results):
         wanted = array[step.dst.slices(array.shape, rank)]
         if rank not in step.dst.mesh:
             wanted = np.zeros((0,) * array.ndim, array.dtype)
@@ -102,14 +102,14 @@ def test_inputs_need_not_be_contiguous(world, order):
     shape, mesh = (7, 13), Mesh((world.size,), ("a",))
     for step in placing_steps(mesh, shape):
         array = values(shape)
-        given = shards(world, step.src, array)
+        inputs = shards(world, step.src, array)
         if order == "fortran":
-            given = [np.asfortranarray(g) for g in given]
+            inputs = [np.asfortranarray(g) for g in inputs]
         elif order == "strided":
-            given = [np.repeat(np.repeat(g, 2, 0), 2, 1)[::2, ::2] for g in given]
+            inputs = [np.repeat(np.repeat(g, 2, 0), 2, 1)[::2, ::2] for g in inputs]
         else:
-            given = [g[::-1].copy()[::-1] for g in given]
-        check(world, step, array, given)
+            inputs = [g[::-1].copy()[::-1] for g in inputs]
+        check(world, step, array, inputs)
 
 
 def test_dims_of_other_numbers(world):
@@ -139,12 +139,12 @@ def test_exchange_between_any_layouts_and_meshes(world, shape):
 
 def all_layouts(mesh):
     """Every layout of a matrix with nothing pending."""
-    found = []
+    layouts = []
     for places in itertools.product((None, 0, 1), repeat=len(mesh.axes)):
         axes = [[a for a, p in zip(mesh.axes, places) if p == dim] for dim in (0, 1)]
         for rows in itertools.permutations(axes[0]):
-            found += [mesh(rows, columns) for columns in itertools.permutations(axes[1])]
-    return found
+            layouts += [mesh(rows, columns) for columns in itertools.permutations(axes[1])]
+    return layouts
 
 
 @pytest.mark.parametrize("shape", [(5, 7), (), (0, 3), (1,)], ids=str)
@@ -155,10 +155,10 @@ def test_one_rank_tells_all_others(world, shape):
         for mesh in (everyone, others):
             step = Step("exchange", (), Mesh((1,), ("one",), (root,))(*whole), mesh(*whole), shape)
             array = values(shape)
-            given = [
+            inputs = [
                 array if rank == root else np.zeros((0,) * len(shape), array.dtype) for rank in world.ranks
             ]
-            for rank, result in zip(world.ranks, world.run(step, given)):
+            for rank, result in zip(world.ranks, world.run(step, inputs)):
                 if rank in mesh:
                     np.testing.assert_array_equal(result, array)
                 else:
@@ -171,8 +171,8 @@ def test_an_exchange_keeps_pending_values_apart(world):
     step = Step("exchange", (), mesh("a", None, partial="p"), mesh(None, "a", partial="p"), shape)
     halves = [values(shape, seed=coordinate) for coordinate in (0, 1)]
     mine = [halves[mesh.coords(rank)[0]] for rank in world.ranks]
-    given = [a[step.src.slices(shape, r)] for r, a in zip(world.ranks, mine)]
-    for rank, array, result in zip(world.ranks, mine, world.run(step, given)):
+    inputs = [a[step.src.slices(shape, r)] for r, a in zip(world.ranks, mine)]
+    for rank, array, result in zip(world.ranks, mine, world.run(step, inputs)):
         np.testing.assert_array_equal(result, array[step.dst.slices(shape, rank)])
 
 
@@ -233,9 +233,9 @@ def test_equal_blocks_are_exchanged_in_one_plain_call(world):
 
 def test_a_slice_of_contiguous_rows_is_a_view_and_another_a_copy(world):
     mesh, array = Mesh((world.size,), ("a",)), values((16, 16))
-    given = [array for _ in world.ranks]
-    rows = world.run(Step("slice", ("a",), mesh(None, None), mesh("a", None), array.shape), given)
-    columns = world.run(Step("slice", ("a",), mesh(None, None), mesh(None, "a"), array.shape), given)
+    inputs = [array for _ in world.ranks]
+    rows = world.run(Step("slice", ("a",), mesh(None, None), mesh("a", None), array.shape), inputs)
+    columns = world.run(Step("slice", ("a",), mesh(None, None), mesh(None, "a"), array.shape), inputs)
     assert all(np.shares_memory(r, array) for r in rows)
     assert world.size == 1 or not any(np.shares_memory(c, array) for c in columns)
 
@@ -245,8 +245,8 @@ def test_thousands_of_ranks_in_lock_step_share_what_is_equal():
     mesh = Mesh((32, 64), ("a", "b"))
     array = values(shape)
     step = Step("all_gather", ("b",), mesh(("a", "b"), None), mesh("a", None), shape)
-    given = [array[step.src.slices(shape, rank)] for rank in world.ranks]
-    results = world.run(step, given)
+    inputs = [array[step.src.slices(shape, rank)] for rank in world.ranks]
+    results = world.run(step, inputs)
     assert len({id(result) for result in results}) == 32
     for rank in (0, 63, 64, 2047):
         np.testing.assert_array_equal(results[rank], array[step.dst.slices(shape, rank)])

@@ -64,11 +64,11 @@ def pieces(world, step, dtype):
 def expected(step, rank, whole):
     """By numpy, from all ranks' values."""
     if step.op is None:
-        found = whole[0]
+        total = whole[0]
     else:
         group = whole[list(step.group(rank))]
-        found = {"sum": group.sum(0), "avg": group.mean(0)}[step.op]
-    return found[step.dst.slices(step.shape, rank)]
+        total = {"sum": group.sum(0), "avg": group.mean(0)}[step.op]
+    return total[step.dst.slices(step.shape, rank)]
 
 
 @pytest.mark.ranks(2, 4, 8)
@@ -112,12 +112,12 @@ def test_all_ways_give_what_numpy_gives(world, dtype):
     for step in steps(Mesh((world.size,), ("a",))):
         if step.op == "avg" and dtype == "int32":
             continue
-        given, whole = pieces(world, step, dtype)
+        parts, whole = pieces(world, step, dtype)
         for way in ways_of(step, world.rank, np.dtype(dtype), world.choices, reproducible=False):
             program = world._begin(step, np.dtype(dtype), None)
             run = world._by_way(step, np.dtype(dtype), way, program)
-            found = run(np.ascontiguousarray(given[0]))
-            np.testing.assert_array_equal(found, expected(step, world.rank, whole), f"{step} {way.label}")
+            result = run(np.ascontiguousarray(parts[0]))
+            np.testing.assert_array_equal(result, expected(step, world.rank, whole), f"{step} {way.label}")
             program.free()
             seen.add(way.name)
     assert {
@@ -155,9 +155,9 @@ def test_all_members_of_a_group_have_the_same_ways(kind, size):
     shape = ((7, 5), (3, 1), (4, size * 2))[kind]
     for step in steps(mesh, shape):
         for dtype in ("f4", "f2"):
-            found = [ways_of(step, rank, np.dtype(dtype), TABLE["Open MPI"]) for rank in range(size)]
-            assert len({tuple(way.label for way in ways) for ways in found}) == 1, step
-            assert len({tuple(way.nanoseconds for way in ways) for ways in found}) == 1, step
+            choices = [ways_of(step, rank, np.dtype(dtype), TABLE["Open MPI"]) for rank in range(size)]
+            assert len({tuple(way.label for way in ways) for ways in choices}) == 1, step
+            assert len({tuple(way.nanoseconds for way in ways) for ways in choices}) == 1, step
             assert has_ways(step)
 
 
@@ -233,9 +233,11 @@ def test_findings_are_kept_in_a_file_beside_what_stands_there(tmp_path):
     keep(path, "MPICH", Wisdom({"m": {"s": Finding("b", {"b": 1.5}), "t": Finding("a", {})}, "n": {}}))
     assert stored(path)["Open MPI"] == {"ways": here.to_dict()}
     tuning.cache_clear()
-    found = tuning("MPICH", str(path))
-    assert found.chunk == ((2, 64),) and found.ways.of("m", "s") == Finding("b", {"b": 1.5})
-    assert repr(found.ways) != repr(here) and hash(found.ways) == hash(Wisdom.read(found.ways.to_dict()))
+    settings = tuning("MPICH", str(path))
+    assert settings.chunk == ((2, 64),) and settings.ways.of("m", "s") == Finding("b", {"b": 1.5})
+    assert repr(settings.ways) != repr(here) and hash(settings.ways) == hash(
+        Wisdom.read(settings.ways.to_dict())
+    )
     assert (
         run_python("-m", "spmdsim", "tune", "-o", tmp_path / "both.json", "--show", path).stdout.count("m:")
         == 2
@@ -251,8 +253,8 @@ def test_files_that_are_put_together_keep_their_settings(tmp_path):
     )
     assert run_python("-m", "spmdsim", "tune", "-o", both, one, two).returncode == 0
     tuning.cache_clear()
-    found = tuning("MPICH", str(both))
-    assert (found.chunk, found.call, found.ways.of("m", "s")) == (((2, 64),), 7, Finding("a", {}))
+    settings = tuning("MPICH", str(both))
+    assert (settings.chunk, settings.call, settings.ways.of("m", "s")) == (((2, 64),), 7, Finding("a", {}))
     assert stored(both)["Open MPI"] == {"first": ["typed"]}
 
 
@@ -330,14 +332,14 @@ def test_a_program_starts_with_what_was_found_and_ranks_with_other_findings_are_
     tried = run_python("-m", "spmdsim", "tune", "-n", 2, "-o", here, tmp_path / "job.py")
     assert tried.returncode == 0, tried.stderr
     (library,) = json.loads(here.read_text()).values()
-    ((_, found),) = library["ways"].items()
-    (one,) = found.values()
+    ((_, by_step),) = library["ways"].items()
+    (one,) = by_step.values()
     assert len(one["microseconds"]) >= 4 and one["way"] in one["microseconds"]
     one["way"] = "typed"
     here.write_text(json.dumps(dict.fromkeys(TABLE, library)))
     env = {"SPMDSIM_TUNING": str(here)}
-    known = run_python("-m", "spmdsim", "launch", "-n", 2, tmp_path / "job.py", **env)
-    assert "typed (found before: SPMDSIM_TUNING says so)" in known.stdout, known.stderr
+    result = run_python("-m", "spmdsim", "launch", "-n", 2, tmp_path / "job.py", **env)
+    assert "typed (found before: SPMDSIM_TUNING says so)" in result.stdout, result.stderr
     one["way"] = "gather rows"
     odd.write_text(json.dumps(dict.fromkeys(TABLE, library)))
     apart = run_python("-m", "spmdsim", "launch", "-n", 2, tmp_path / "job.py", ODD=str(odd), **env)
