@@ -226,8 +226,8 @@ def executes(lines: list[int], mutant: Mutant) -> bool:
 
 def files_of_tests(copy: Path, folders: list[str] | None) -> list[str]:
     """Tests in one process, and the rooms' files for their docstrings' examples."""
-    files_ = [str(path.relative_to(copy)) for path in sorted(copy.glob("tests/*/test_*.py"))]
-    tests = [file for file in files_ if room_of(file) in (folders or {*map(room_of, files_)} - {*ELSEWHERE})]
+    paths = [str(path.relative_to(copy)) for path in sorted(copy.glob("tests/*/test_*.py"))]
+    tests = [file for file in paths if room_of(file) in (folders or {*map(room_of, paths)} - {*ELSEWHERE})]
     tests += [] if folders else [f"tests/{name}" for name in BESIDE]
     rooms = [path for room in ROOMS for path in sorted((copy / "spmdsim" / room).rglob("*.py"))]
     return [*tests, *(str(path.relative_to(copy)) for path in rooms)]

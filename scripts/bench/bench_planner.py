@@ -113,7 +113,7 @@ def cold(
 def sampled(ranks: int, count: int, seed: int) -> dict[str, list[tuple[Layout, Layout, Shape]]]:
     """Per class of pairs some of them."""
     pick = random.Random(seed)
-    pairs_of = {}
+    samples = {}
     for ndim, pending, unlike in product((1, 2, 3), (False, True), (False, True)):
         sources = {mesh: every_layout(mesh, ndim, partial=True) for mesh in every_mesh(ranks)}
         targets = {mesh: every_layout(mesh, ndim) for mesh in sources}
@@ -127,8 +127,8 @@ def sampled(ranks: int, count: int, seed: int) -> dict[str, list[tuple[Layout, L
             for shape in SHAPES[ndim]
         ]
         name = f"{ndim}-D {'pending' if pending else 'placed'}, {'two meshes' if unlike else 'one mesh'}"
-        pairs_of[name] = pick.sample(pairs, min(count, len(pairs)))
-    return pairs_of
+        samples[name] = pick.sample(pairs, min(count, len(pairs)))
+    return samples
 
 
 def planner_table(ranks: int, count: int, seed: int, first: bool, repeats: int, worst: int) -> None:

@@ -71,8 +71,8 @@ class Times(dict[str, float]):
 
     def ratio(self, one: str, other: str) -> Estimate:
         """One way's time over another's, round by round."""
-        ratio_ = estimate(a / b for a, b in zip(self.rounds[one], self.rounds[other]))
-        return ratio_._replace(value=self[one] / self[other]) if _least() else ratio_
+        quotient = estimate(a / b for a, b in zip(self.rounds[one], self.rounds[other]))
+        return quotient._replace(value=self[one] / self[other]) if _least() else quotient
 
     def above(self, one: str, other: str) -> Estimate:
         """Seconds of one way beyond another's, round by round."""
@@ -157,8 +157,10 @@ class Neighbours:
     def cores(self) -> float:
         """The cores since the beginning, the same on all ranks, without those kept busy on purpose."""
         wall, busy, own = (b - a for a, b in zip(self._start, self._now()))
-        cores_ = (busy - own) / wall - float(os.environ.get("BENCH_BUSY", "0")) if wall > 0 and busy else 0.0
-        return max(0.0, cores_ if self._comm is None else self._comm.bcast(cores_))
+        busy_cores = (
+            (busy - own) / wall - float(os.environ.get("BENCH_BUSY", "0")) if wall > 0 and busy else 0.0
+        )
+        return max(0.0, busy_cores if self._comm is None else self._comm.bcast(busy_cores))
 
     def _now(self) -> tuple[float, float, float]:
         own = time.process_time()
