@@ -112,6 +112,17 @@ def test_grid() -> None:
     assert results[0][3] == (-2, 1)
 
 
+def test_a_grid_without_dims_has_no_neighbours() -> None:
+    def program(comm: Any) -> Any:
+        point = comm.Create_cart([2, 2], periods=[True, False]).Sub([False, False])
+        room = np.full(2, -1)
+        point.Neighbor_allgather(np.array([comm.rank]), room)
+        point.Neighbor_alltoall(np.zeros(0, int), room)
+        return point.dim, point.size, room.tolist(), point.neighbor_allgather(comm.rank)
+
+    assert run(program, 4) == (((0, 1, [-1, -1], []),) * 4)
+
+
 def test_neighbours_swap_sides() -> None:
     def program(comm: Any) -> Any:
         cart = comm.Create_cart([comm.size], periods=[True])

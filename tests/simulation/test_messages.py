@@ -108,6 +108,79 @@ def test_derived_datatypes_pick_what_numpy_picks() -> None:
     assert sizes == (48, (0, 240), 40)
 
 
+def bounds(build: Any) -> tuple[int, ...]:
+    """Size, lower bound, extent and true bounds of a datatype, in bytes."""
+
+    def program(comm: Any) -> Any:
+        from mpi4py import MPI
+
+        kind = build(MPI)
+        return (kind.size, *kind.Get_extent(), *kind.Get_true_extent())
+
+    return run(program, 1)[0]
+
+
+@pytest.mark.parametrize(
+    ("build", "expected"),
+    [
+        (lambda M: M.INT.Create_indexed([1, 2], [3, 10]), (12, 12, 36, 12, 36)),
+        (lambda M: M.INT.Create_indexed([0, 2], [1, 5]), (8, 20, 8, 20, 8)),
+        (lambda M: M.INT.Create_indexed([2, 1], [-3, 1]), (12, -12, 20, -12, 20)),
+        (lambda M: M.INT.Create_hindexed([1], [8]).Create_contiguous(3), (12, 8, 12, 8, 12)),
+        (lambda M: M.DOUBLE.Create_vector(2, 1, -3), (16, -24, 32, -24, 32)),
+        (lambda M: M.INT.Create_resized(-4, 12).Create_vector(2, 1, 2), (8, -4, 36, 0, 28)),
+        (lambda M: M.INT.Create_resized(-4, 12).Dup(), (4, -4, 12, 0, 4)),
+        (lambda M: M.Datatype.Create_struct([1, 1], [0, 8], [M.DOUBLE, M.CHAR]), (9, 0, 16, 0, 9)),
+        (lambda M: M.Datatype.Create_struct([1, 1], [4, 8], [M.INT, M.SHORT]), (6, 4, 8, 4, 6)),
+        (
+            lambda M: M.Datatype.Create_struct([1, 1], [0, 8], [M.DOUBLE, M.CHAR]).Create_contiguous(2),
+            (18, 0, 32, 0, 25),
+        ),
+        (
+            lambda M: M.Datatype.Create_struct([1, 1], [24, 8], [M.INT.Create_resized(0, 12), M.DOUBLE]),
+            (12, 24, 12, 8, 20),
+        ),
+        (lambda M: M.Datatype.Create_struct([0, 1], [64, 8], [M.INT, M.INT]), (4, 8, 4, 8, 4)),
+        (lambda M: M.INT.Create_contiguous(0), (0, 0, 0, 0, 0)),
+        (lambda M: M.INT.Create_subarray([2, 3], [2, 1], [0, 1], M.ORDER_FORTRAN), (8, 0, 24, 8, 8)),
+    ],
+)
+def test_the_bounds_of_derived_datatypes_are_those_of_the_standard(build: Any, expected: Any) -> None:
+    """Lower bound: where the first number begins; extent: up to the last, rounded up to the alignment of its numbers."""
+    assert bounds(build) == expected
+
+
+def test_values_of_a_derived_datatype_are_one_extent_apart() -> None:
+    def program(comm: Any) -> Any:
+        from mpi4py import MPI
+
+        record = np.zeros(3, np.dtype([("value", "f8"), ("tag", "S1")], align=True))
+        record["value"], record["tag"] = comm.rank + np.arange(3), b"abc"[comm.rank : comm.rank + 1]
+        kind = MPI.Datatype.Create_struct([1, 1], [0, 8], [MPI.DOUBLE, MPI.CHAR]).Commit()
+        odd = MPI.INT.Create_indexed([1, 1], [1, 3]).Commit()
+        room = np.full(8, -1, "i4")
+        if comm.rank == 0:
+            comm.Send([record, 3, kind], dest=1)
+            comm.Send([np.arange(8, dtype="i4"), 2, odd], dest=1)
+        else:
+            comm.Recv([record, 3, kind], source=0)
+            comm.Recv([room, 4, MPI.INT], source=0)
+        return record["value"].tolist(), record["tag"].tolist(), room.tolist()
+
+    assert run(program, 2)[1] == ([0, 1, 2], [b"a"] * 3, [1, 3, 4, 6, -1, -1, -1, -1])
+
+
+def test_a_buffer_that_is_no_multiple_of_the_extent_needs_a_count() -> None:
+    def program(comm: Any) -> Any:
+        from mpi4py import MPI
+
+        kind = MPI.INT.Create_vector(2, 1, 3).Commit()
+        with pytest.raises(ValueError, match="no count was written, and 36 bytes are no multiple"):
+            comm.Send([np.zeros(9, "i4"), kind], dest=0)
+
+    run(program, 1)
+
+
 def test_receiving_into_a_derived_datatype() -> None:
     def program(comm: Any) -> Any:
         from mpi4py import MPI

@@ -7,6 +7,7 @@ Every derived type is one list of element offsets and an extent, both counted in
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,11 @@ class Datatype:
         name: as printed, without the MPI prefix.
         dtype: the basic numpy dtype.
         offsets: offsets of the picked elements, in elements; None for one basic element.
-        stride: distance of consecutive values, in elements.
+        stride: distance of consecutive values, in elements: the extent.
         committed: whether it may be used in a message.
+        lower: the lower bound, in elements.
+        alignment: bytes that extents are multiples of, by the most demanding basic type.
+        resized: whether bounds were set by hand; these alone decide about those of what is made of it.
     """
 
     def __init__(
@@ -34,8 +38,10 @@ class Datatype:
         self.dtype: np.dtype = np.dtype(dtype)
         self.offsets: Any = None if offsets is None else np.asarray(offsets, dtype=np.int64)
         self.stride = stride
-        self.lower = 0
         self.committed = committed
+        self.lower = 0
+        self.alignment = self.dtype.alignment
+        self.resized = False
 
     def __repr__(self) -> str:
         return f"MPI.{self.name}"
@@ -101,19 +107,33 @@ class Datatype:
 
     def Dup(self) -> Datatype:
         """A type of its own with the same contents."""
-        return Datatype(self.name, self.dtype, self.offsets, self.stride, self.committed)
+        return copy(self)
 
     def _picked(self) -> Any:
         return np.zeros(1, np.int64) if self.offsets is None else self.offsets
 
-    def _derived(self, name: str, starts: Any, stride: int | None = None) -> Datatype:
+    def _derived(self, name: str, starts: Any) -> Datatype:
         """The type with one value of this type at each start, in elements."""
         starts = np.asarray(starts, dtype=np.int64).reshape(-1)
         offsets = (starts[:, None] + self._picked()[None, :]).reshape(-1)
-        if stride is None:
-            low = int(starts.min()) if len(starts) else 0
-            stride = int(starts.max()) + self.stride - min(low, 0) if len(starts) else 0
-        return Datatype(name, self.dtype, offsets, stride, committed=False)
+        derived = Datatype(name, self.dtype, offsets, committed=False)
+        return derived._bounded([(int(starts.min()), self), (int(starts.max()), self)] if len(starts) else [])
+
+    def _bounded(self, parts: Sequence[tuple[int, Datatype]]) -> Datatype:
+        """This type with the bounds of types at places in its elements: those set by hand, or all of them, rounded up."""
+        size = self.dtype.itemsize
+        self.resized = any(part.resized for _, part in parts)
+        self.alignment = max((part.alignment for _, part in parts), default=1)
+        parts = [one for one in parts if (one[1].resized if self.resized else one[1].elements)]
+        bounds = [
+            (start + part.lower * part.dtype.itemsize // size, part.stride * part.dtype.itemsize // size)
+            for start, part in parts
+        ]
+        self.lower = min((low for low, _ in bounds), default=0)
+        self.stride = max((low + extent for low, extent in bounds), default=0) - self.lower
+        if not self.resized and self.alignment > size:
+            self.stride += -self.stride % (self.alignment // size)
+        return self
 
     def _in_elements(self, nbytes: int, what: str) -> int:
         if nbytes % self.dtype.itemsize:
@@ -168,13 +188,16 @@ class Datatype:
         layout = "C" if order == ORDER_C else "F"
         cells = np.arange(total).reshape(tuple(sizes), order=layout)  # type: ignore[call-overload]
         box = cells[tuple(slice(s, s + n) for s, n in zip(starts, subsizes))]
-        return self._derived("subarray", box.reshape(-1, order=layout) * self.stride, total * self.stride)
+        subarray = self._derived("subarray", box.reshape(-1, order=layout) * self.stride)
+        subarray.lower, subarray.stride, subarray.resized = 0, total * self.stride, True
+        return subarray
 
     def Create_resized(self, lb: int, extent: int) -> Datatype:
         """The same data with another lower bound and extent, in bytes."""
         resized = Datatype("resized", self.dtype, self._picked(), committed=False)
         resized.lower = self._in_elements(lb, "a lower bound")
         resized.stride = self._in_elements(extent, "an extent")
+        resized.alignment, resized.resized = self.alignment, True
         return resized
 
     @classmethod
@@ -188,7 +211,13 @@ class Datatype:
             picked = (np.arange(length)[:, None] * part.stride + part._picked()).reshape(-1)
             offsets.append(place + (picked[:, None] * item + np.arange(item)).reshape(-1))
         flat = np.concatenate(offsets) if offsets else np.zeros(0, np.int64)
-        return cls("struct", BYTE_DTYPE, flat, int(flat.max()) + 1 if len(flat) else 0, False)
+        parts = [
+            (place + i * part.stride * part.dtype.itemsize, part)
+            for length, place, part in zip(blocklengths, displacements, datatypes)
+            for i in (0, length - 1)
+            if length
+        ]
+        return cls("struct", BYTE_DTYPE, flat, committed=False)._bounded(parts)
 
 
 def _pair(first: str) -> Any:

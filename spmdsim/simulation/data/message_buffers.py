@@ -89,7 +89,7 @@ def simple(spec: Any) -> MessageBuffer:
     memory, count, start, datatype = _unpack(spec)
     flat, datatype, order = _elements(memory, datatype)
     if count is None:
-        count = (len(flat) - start) // max(datatype.stride, 1)
+        count = _whole(len(flat) - start, datatype)
     return _piece(flat, count, start, datatype, order)
 
 
@@ -130,12 +130,23 @@ def vector(spec: Any, parts: int) -> list[MessageBuffer]:
     return [_piece(flat, n, int(at) * datatype.stride, datatype, order) for n, at in zip(sizes, places)]
 
 
+def _whole(elements: int, datatype: Datatype) -> int:
+    """How many values of a type a buffer of so many elements is, where no count was written."""
+    stride, size = max(datatype.stride, 1), datatype.dtype.itemsize
+    if elements > 0 and elements % stride:
+        raise ValueError(
+            f"no count was written, and {elements * size:,} bytes are no multiple of the extent of {datatype}, "
+            f"{stride * size:,} bytes"
+        )
+    return elements // stride
+
+
 def _share(elements: int, datatype: Datatype, parts: int) -> int:
     """Values that each of some ranks gets of a buffer."""
-    values = elements // max(datatype.stride, 1)
-    if values % parts:
+    values = _whole(elements, datatype)
+    if parts and values % parts:
         raise ValueError(f"the buffer holds {values} elements, which cannot be shared out to {parts} ranks")
-    return values // parts
+    return values // max(parts, 1)
 
 
 def typed(spec: Any, parts: int) -> list[MessageBuffer]:
