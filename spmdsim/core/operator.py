@@ -178,6 +178,13 @@ class Recipe:
         return [operand.held for operand in operands], [result.held for result in results]
 
     @cached_property
+    def tracked(self) -> tuple[int, ...]:
+        """The results that gradients come back from; none without those of the first."""
+        differentiable = [elements.types.has_gradient(meta.dtype) for meta in self.outputs]
+        whole = self.vjp is not None and differentiable[0]
+        return tuple(compress(range(len(differentiable)), differentiable)) if whole else ()
+
+    @cached_property
     def duals(self) -> tuple[Layout, ...]:
         """Layouts in which the results' gradients are taken."""
         return tuple(meta.layout.dual() for meta in self.outputs)
@@ -205,12 +212,10 @@ def calculated(recipe: Recipe, world: World, params: Params, *lists: Arrays) -> 
 
 def track(recipe: Recipe, operands: Sequence[Tensor], results: Sequence[Tensor], params: Params) -> None:
     """Remember what computed the results, for their gradients."""
-    if recipe.vjp is None or not elements.types.has_gradient(results[0].dtype):
-        return
-    node = recipe.op.node(recipe, operands, results, params)
-    for k, result in enumerate(results):
-        if elements.types.has_gradient(result.dtype):
-            result._tracked, result.node, result.output = True, node, k
+    if recipe.tracked:
+        node = recipe.op.node(recipe, operands, results, params)
+        for k in recipe.tracked:
+            results[k]._tracked, results[k].node, results[k].output = True, node, k
 
 
 def run(recipe: Recipe, tensors: Sequence[T], params: Params) -> list[T]:

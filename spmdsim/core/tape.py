@@ -16,6 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import count
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,6 +33,7 @@ Params = dict[str, object]
 #: Of one tensor, as they arrive: not yet added up, in any layout, partial or not.
 Gradients = list[Any]
 _numbers = count()
+_tracked = attrgetter("_tracked")
 
 
 class Node(ABC):
@@ -39,10 +41,15 @@ class Node(ABC):
 
     __slots__ = ("meta", "number", "sources", "wanted", "world")
 
+    #: How many tensors it computed.
+    results = 1
+    #: Whether a backward pass went through it, and dropped what it had kept.
+    spent = False
+
     def __init__(self, *operands: Tensor) -> None:
         self.world, self.meta = operands[0].world, operands[0].meta
         #: Which operands gradients are for, and where these go: to a result of a node, or to a leaf.
-        self.wanted = tuple([x._tracked for x in operands])
+        self.wanted = tuple(map(_tracked, operands))
         self.sources = [((x.node, x.output) if x.node else x) if x._tracked else None for x in operands]
         #: Grows from call to call, so a node's number is higher than those of the nodes it depends on.
         self.number = next(_numbers)
@@ -50,6 +57,9 @@ class Node(ABC):
     @abstractmethod
     def pull(self, gradients: list[Gradients]) -> list[Gradients]:
         """From the gradients of each result, those of each operand."""
+
+    def spend(self) -> None:
+        """Drop what only the first backward pass needs."""
 
 
 class MoveNode(Node):
@@ -65,14 +75,14 @@ class MoveNode(Node):
 class OpNode(Node):
     """An operator call, with what its local gradient function looks at."""
 
-    __slots__ = ("origin", "params", "recipe", "saved", "spent", "values")
+    __slots__ = ("origin", "params", "recipe", "results", "saved", "spent", "values")
 
     def __init__(
         self, recipe: Recipe, operands: Sequence[Tensor], results: Sequence[Tensor], params: Params
     ) -> None:
         super().__init__(*operands)
-        #: Spent: whether a backward pass went through it, and dropped what it had kept.
-        self.recipe, self.params, self.origin, self.spent = recipe, params, results[0].origin, False
+        self.recipe, self.params, self.origin = recipe, params, results[0].origin
+        self.results, self.spent = len(recipe.outputs), False
         self.values, self.saved = recipe.kept(operands, results, self.wanted)
 
     def spend(self) -> None:
@@ -190,7 +200,8 @@ def pull_back(
 
     nodes = history(result.node)
     for node in nodes:
-        if isinstance(node, OpNode) and node.spent:
+        if node.spent:
+            assert isinstance(node, OpNode)
             raise UsageTypeError(
                 f"the graph of {node.recipe.op.name} was passed backward before: compute the result again, add the losses "
                 "and go back once, or let the first pass keep the graph, backward(retain_graph=True)"
@@ -198,11 +209,11 @@ def pull_back(
     arrive((result.node, result.output) if result.node else result, [_first(result, gradient)])
     last = {id(source): node for node in nodes for source in node.sources if not isinstance(source, tuple)}
     for node in nodes:
-        sources, results = node.sources, len(node.recipe.outputs) if isinstance(node, OpNode) else 1
-        arrived = [waiting.pop((id(node), k), []) for k in range(results)]
+        sources = node.sources
+        arrived = [waiting.pop((id(node), k), []) for k in range(node.results)]
         for source, gradients in zip(sources, node.pull(arrived) if any(arrived) else ()):
             arrive(source, gradients)
-        if isinstance(node, OpNode) and not retain_graph:
+        if not retain_graph:
             node.spend()
         yield from (leaves.pop(id(x)) for x in sources if id(x) in leaves and last[id(x)] is node)
     yield from leaves.values()

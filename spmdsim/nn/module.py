@@ -186,13 +186,14 @@ class Parameter(Pictured):
     @property
     def value(self) -> Tensor:
         """The tensor; a WorldError if the model was not given a world yet."""
-        if self.tensor is None:
+        tensor = self.tensor
+        if tensor is None:
             raise WorldError(
                 f"parameter {self.name or self.shape} has no values yet; call materialise(world)"
             )
         if programs:
             programs[-1].read(self)
-        return self.tensor
+        return tensor
 
     def as_operand(self, like: Tensor) -> Tensor:
         """What an operator sees when it is given the parameter itself."""
