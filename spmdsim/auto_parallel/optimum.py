@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -10,7 +11,7 @@ from spmdsim.auto_parallel.costs.move_prices import MovePrices
 from spmdsim.auto_parallel.costs.peak_memory import peak_memory
 from spmdsim.auto_parallel.costs.settings import Settings
 from spmdsim.auto_parallel.programs.graph import Graph
-from spmdsim.auto_parallel.solvers.choice_problem import Solution
+from spmdsim.auto_parallel.solvers.choice_problem import IMPOSSIBLE, Solution
 from spmdsim.auto_parallel.solvers.elimination import TooWideError, eliminate
 from spmdsim.auto_parallel.solvers.integer import DoesNotFitError, smallest_memory, solve_integer
 from spmdsim.core import Mesh
@@ -19,6 +20,10 @@ from spmdsim.errors import InputError, many
 
 #: So often the limit of the integer programme is lowered to meet a limit of the peak.
 MOST_LIMITS = 6
+#: With up to so many assignments a limit of the peak is met by looking at each, cheapest first.
+FEW_ASSIGNMENTS = 1000
+#: So many peaks are looked at to lower one that is above its limit.
+MOST_PEAKS = 1000
 #: More operators than this have their repeated layers tied.
 TIE_ABOVE = 400
 
@@ -83,7 +88,11 @@ def _within(model: ChoiceModel, memory: float) -> Solution:
     The programme limits what lives throughout and what is kept for the backward pass. What is alive besides at the
     peak is known of an assignment only, so the programme's limit is lowered until the peak is low enough.
     """
+    if math.prod(map(len, _free_states(model))) <= FEW_ASSIGNMENTS:
+        return _cheapest_of_few(model, memory)
     peak, least = _lowest(model, memory)
+    if peak > memory:
+        peak, least = _lowered(model, least, peak, memory)
     if peak > memory:
         raise DoesNotFitError.none_found(memory, peak)
     limit = memory
@@ -99,6 +108,45 @@ def _within(model: ChoiceModel, memory: float) -> Solution:
             )
         limit = min(limit, solution.memory) - max(above, 1.0)
     return replace(least, optimal=False)
+
+
+def _free_states(model: ChoiceModel) -> list[range]:
+    """The states of each variable; hubs, which follow from the others, have one."""
+    hubs = {*model.problem.hubs}
+    return [range(1 if v in hubs else size) for v, size in enumerate(model.problem.sizes)]
+
+
+def _cheapest_of_few(model: ChoiceModel, memory: float) -> Solution:
+    """The cheapest of all assignments whose peak stays below a limit."""
+    problem = model.problem
+    every = (problem.with_best_hubs(states) for states in itertools.product(*_free_states(model)))
+    solutions = [Solution.of(problem, states, "all assignments", True) for states in every]
+    lowest = math.inf
+    for solution in sorted(solutions, key=lambda one: one.seconds):
+        if solution.seconds < IMPOSSIBLE / 2:
+            peak = _peak(model, solution)
+            if peak <= memory:
+                return solution
+            lowest = min(lowest, peak)
+    raise DoesNotFitError.below(memory, lowest)
+
+
+def _lowered(model: ChoiceModel, solution: Solution, peak: int, memory: float) -> tuple[int, Solution]:
+    """An assignment with a lower peak, by changing one variable after the other until it is below a limit."""
+    free, looked, before = _free_states(model), 0, peak + 1
+    while memory < peak < before and looked < MOST_PEAKS:
+        before = peak
+        for v, state in ((v, state) for v, states in enumerate(free) for state in states):
+            if peak <= memory or looked >= MOST_PEAKS:
+                break
+            states = model.problem.with_best_hubs([*solution.states[:v], state, *solution.states[v + 1 :]])
+            other = Solution.of(model.problem, states, solution.method, False)
+            if other.seconds < IMPOSSIBLE / 2 and state != solution.states[v]:
+                looked += 1
+                lower = _peak(model, other)
+                if lower < peak:
+                    peak, solution = lower, other
+    return peak, solution
 
 
 def _proven(model: ChoiceModel, solution: Solution, memory: float) -> bool:

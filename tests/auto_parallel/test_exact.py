@@ -11,8 +11,10 @@ import pytest
 import scipy.optimize
 from brute_force import brute_force
 
+from spmdsim.auto_parallel import optimum
 from spmdsim.auto_parallel.costs.choice_model import ChoiceModel
 from spmdsim.auto_parallel.costs.evaluate import evaluate
+from spmdsim.auto_parallel.costs.peak_memory import peak_memory
 from spmdsim.auto_parallel.costs.settings import Settings
 from spmdsim.auto_parallel.frontier import pareto_filter, solutions
 from spmdsim.auto_parallel.programs.graph import Graph, GraphBuilder
@@ -156,6 +158,45 @@ def test_frontier_equals_brute_force(seed: int) -> None:
     best = pareto_filter((problem.price(s), problem.bytes_of(s)) for s in every)
     frontier = [(s.seconds, s.memory) for s in solutions(problem, most=100)]
     assert frontier == best
+
+
+#: Weights of chains, rows, mesh, and operations per second: what keeps least is not what needs least at the peak.
+TIGHT = [
+    ((64, 256), 64, Mesh((4,), ("a",)), 1e7),
+    ((256, 16, 64), 8, Mesh((2,), ("a",)), 1e11),
+    ((16, 64), 512, Mesh((2, 2), ("a", "b")), 1e8),
+]
+
+
+@pytest.mark.parametrize(
+    ("widths", "rows", "mesh", "flops", "few"),
+    [*((*one, 1000) for one in TIGHT), (*TIGHT[0], 0), (*TIGHT[1], 0)],
+)
+def test_limits_of_the_peak_equal_brute_force(
+    widths: tuple[int, ...], rows: int, mesh: Mesh, flops: float, few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What any choice meets is met; of few assignments the cheapest is taken, of more the lowest is looked for."""
+    monkeypatch.setattr(optimum, "FEW_ASSIGNMENTS", few)
+    graph = chain(widths, rows, training=True)
+    settings = Settings(machine=Machine("m", 1e-6, 1e-10, flops=flops), partial=True, sharded_parameters=True)
+    model = ChoiceModel(graph, mesh, settings)
+    hubs = set(model.problem.hubs)
+    every = itertools.product(*(range(1 if v in hubs else n) for v, n in enumerate(model.problem.sizes)))
+    choices = [model.choice(states) for states in every]
+    reports = [
+        (peak_memory(choice, settings).peak, evaluate(choice, settings, model.moves).seconds)
+        for choice in choices
+    ]
+    peaks = sorted({peak for peak, _ in reports})
+    assert 10 < len(reports) <= 1000 and len(peaks) > 5
+    with pytest.raises(DoesNotFitError):
+        search_mesh(graph, mesh, settings, peaks[0] - 1)
+    for limit in (peaks[0], peaks[1], peaks[len(peaks) // 2]):
+        found = search_mesh(graph, mesh, settings, limit)
+        best = min(seconds for peak, seconds in reports if peak <= limit)
+        assert found.memory.peak <= limit
+        assert found.seconds >= best * (1 - 1e-6)
+        assert few == 0 or found.seconds <= best * (1 + 1e-4)
 
 
 def test_ties_go_to_the_first_state() -> None:
