@@ -192,11 +192,11 @@ def test_limits_of_the_peak_equal_brute_force(
     with pytest.raises(DoesNotFitError):
         search_mesh(graph, mesh, settings, peaks[0] - 1)
     for limit in (peaks[0], peaks[1], peaks[len(peaks) // 2]):
-        found = search_mesh(graph, mesh, settings, limit)
+        result = search_mesh(graph, mesh, settings, limit)
         best = min(seconds for peak, seconds in reports if peak <= limit)
-        assert found.memory.peak <= limit
-        assert found.seconds >= best * (1 - 1e-6)
-        assert few == 0 or found.seconds <= best * (1 + 1e-4)
+        assert result.memory.peak <= limit
+        assert result.seconds >= best * (1 - 1e-6)
+        assert few == 0 or result.seconds <= best * (1 + 1e-4)
 
 
 def test_ties_go_to_the_first_state() -> None:
