@@ -183,9 +183,8 @@ def _forward(
     recipe: Any, head: tuple[Any, ...], arrays: Sequence[Any], params: dict[str, Any]
 ) -> Callable[..., Any]:
     """The local function, given what comes before and after its arrays."""
-    if head or params:
-        return partial(recipe.forward, *head, **params)
-    return specialised(recipe.forward, arrays)
+    known = specialised(recipe.forward, (*head, *arrays), **params)
+    return partial(known, *head, **params) if known is recipe.forward and (head or params) else known
 
 
 def kinds_of(recipe: Any, wanted: list[bool]) -> tuple[Any, ...]:

@@ -16,7 +16,7 @@ from spmdsim.errors import RuleError
 from spmdsim.layout.element_type import fractional, number_type, ordered, promoted
 from spmdsim.ops.operators import OperatorFunction, P, operator
 from spmdsim.tensor import Op, Tensor
-from spmdsim.tensor.operands import Operand, as_operand, operands
+from spmdsim.tensor.operands import Operand, constant, operands
 from spmdsim.tensor.operator_calls import apply
 from spmdsim.worlds.pool import SMALLEST, allocator, empty, landing, spent
 
@@ -125,10 +125,13 @@ def pooled(function: Callable[..., Any]) -> Callable[..., Any]:
     return local
 
 
-def specialised(function: Callable[..., Any], arrays: Arrays) -> Callable[..., Any]:
-    """A local function for arrays of these shapes and types, with all that can be known beforehand done once."""
+def specialised(function: Callable[..., Any], arrays: Sequence[Any], **params: Any) -> Callable[..., Any]:
+    """A local function for arrays of these shapes and types, with all that can be known beforehand done once.
+
+    It takes arrays alone, without the parameters, and the context before the arrays, for which it is made.
+    """
     known = getattr(function, "known", None)
-    return function if known is None else known(*arrays)
+    return function if known is None else known(*arrays, **params)
 
 
 def specialised_pair(
@@ -182,13 +185,14 @@ def binary(
     def call(a: Operand, b: Operand, /) -> Tensor:
         if not (isinstance(a, Tensor) and isinstance(b, Tensor)):
             like = a if isinstance(a, Tensor) else b
-            if compares and isinstance(like, Tensor) and like.meta.dtype.kind in "iu":
-                a, b = _comparable(a, like.dtype), _comparable(b, like.dtype)
-            a, b = (
-                (a if a is like else as_operand(a, like), b if b is like else as_operand(b, like))
-                if isinstance(like, Tensor)
-                else operands(name, (a, b))
-            )
+            if not isinstance(like, Tensor):
+                a, b = operands(name, (a, b))
+            else:
+                other = b if like is a else a
+                if compares and like.meta.dtype.kind in "iu":
+                    other = _comparable(other, like.dtype)
+                other = constant(other, like)
+                a, b = (like, other) if like is a else (other, like)
         # Without another call in between: it costs as much as a sum of few elements.
         return apply(op, (a, b) if a.meta.dtype is b.meta.dtype else alike(name, a, b), {})  # type: ignore[no-any-return]
 

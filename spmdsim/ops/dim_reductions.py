@@ -24,12 +24,14 @@ from spmdsim.tensor.operator_calls import apply
 from spmdsim.worlds.pool import allocator, empty
 
 Dims = int | Sequence[int] | None
+#: By number of dims, all of them.
+_EVERY = tuple([tuple(range(ndim)) for ndim in range(8)])
 
 
 def normal_dims(dims: Dims, ndim: int) -> Shape:
     """Non-negative, sorted dims; all of them for None."""
     if dims is None:
-        return tuple(range(ndim))
+        return _EVERY[ndim] if ndim < len(_EVERY) else tuple(range(ndim))
     if isinstance(dims, (int, np.integer)):
         return (counted_dim(dims, ndim),)
     numbers = integers((dims,) if isinstance(dims, str) else dims, "dims")
@@ -65,9 +67,29 @@ def _rule(op: str) -> Callable[..., Rule]:
     return rule
 
 
+#: The functions of two elements by which numpy's functions reduce whose results have the elements' type.
+_UFUNCS = {"max": np.maximum, "min": np.minimum}
+
+
+def _known_reduction(
+    ufunc: np.ufunc, x: Array, dims: Shape, keepdims: bool, kind: np.dtype
+) -> Callable[..., Array]:
+    """Reduces arrays of one shape and type; a single number at once into an array of its own."""
+    reduce: Any = ufunc.reduce
+    if keepdims or len(dims) < x.ndim:
+        return lambda x: reduce(x, dims, kind, None, keepdims)
+    new = np.empty
+    return lambda x: reduce(x, dims, kind, new((), kind))
+
+
 def _by_numpy(name: str, dtype: Callable[..., np.dtype], **more: Any) -> Op:
     """The operator that is numpy's function of this name; an empty shard contributes what changes nothing."""
     function = getattr(np, name)
+
+    def known(x: Array, dims: Shape, keepdims: bool) -> Callable[..., Array]:
+        if not x.size:
+            return lambda x: forward(x, dims, keepdims)
+        return _known_reduction(_UFUNCS[name], x, dims, keepdims, x.dtype)
 
     def forward(x: Array, dims: Shape, keepdims: bool) -> Array:
         if not x.size:
@@ -76,6 +98,8 @@ def _by_numpy(name: str, dtype: Callable[..., np.dtype], **more: Any) -> Op:
             return np.full(shape, identity(name, kind), kind)
         return np.asarray(getattr(x, name)(axis=dims, keepdims=keepdims))
 
+    if name in _UFUNCS:
+        forward.known = known  # type: ignore[attr-defined]
     return Op(name, _rule(name), forward, dtype=dtype, **more)
 
 
@@ -127,10 +151,17 @@ _mean_op = Op(
     ),
     _mean_vjp,
 )
+
+
+def _sum(x: Array, dims: Shape, keepdims: Any) -> Array:
+    return np.asarray(np.add.reduce(x, dims, _sum_type(x.dtype), keepdims=keepdims))
+
+
+_sum.known = lambda x, dims, keepdims: _known_reduction(np.add, x, dims, keepdims, _sum_type(x.dtype))  # type: ignore[attr-defined]
 _sum_op = Op(
     "sum",
     _rule("sum"),
-    lambda x, dims, keepdims: np.asarray(np.add.reduce(x, dims, _sum_type(x.dtype), keepdims=keepdims)),
+    _sum,
     _sum_vjp,
     dtype=lambda d, **_: _sum_type(d),
 )
@@ -154,7 +185,7 @@ def sum(
     >>> y.layout.short(), y.full().tolist()
     ('P(sum)', [9, 6, 6])
     """
-    params = {"dims": normal_dims(dims, x.ndim), "keepdims": keepdims}
+    params = {"dims": normal_dims(dims, len(x.meta.shape)), "keepdims": keepdims}
     if dtype is None:
         return apply(_sum_op, (x,), params)  # type: ignore[no-any-return]
     return _typed(apply(_sum_op, (_typed(x, dtype),), params), dtype)
@@ -176,12 +207,14 @@ def mean(x: Tensor, dims: Dims = None, keepdims: bool = False, *, axis: Dims = N
 
 
 def _extreme(op: Op, x: Tensor, dims: Dims, keepdims: bool) -> Tensor:
-    over = normal_dims(dims, x.ndim)
-    if 0 in x.meta.shape and 0 in [x.shape[d] for d in over]:
-        raise RuleError(f"{op.name} of no elements is undefined: shape {x.shape}, dims {over}")
-    result: Tensor = apply(op, (x.detach(),), {"dims": over, "keepdims": keepdims})
-    if not x.requires_grad:
-        return result
+    shape = x.meta.shape
+    over = normal_dims(dims, len(shape))
+    if 0 in shape and 0 in [shape[d] for d in over]:
+        raise RuleError(f"{op.name} of no elements is undefined: shape {shape}, dims {over}")
+    params = {"dims": over, "keepdims": keepdims}
+    if not x._tracked:
+        return apply(op, (x,), params)  # type: ignore[no-any-return]
+    result: Tensor = apply(op, (x.detach(),), params)
     # The gradient is that of a weighted sum over the elements that attain the extreme, in equal parts.
     top = result if keepdims else op(x.detach(), dims=over, keepdims=True)
     mask = cast(equal(x.detach(), top), accumulator("sum", x.dtype))

@@ -18,6 +18,7 @@ from spmdsim.ops.slicing import slice_
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.operands import as_operand
 from spmdsim.tensor.program_tensor import Index
+from spmdsim.tensor.written_calls import again, remembered
 
 _MASK = (
     "the shape of x[mask] depends on the mask's values; use where(mask, x, 0), or a mask of one dim as a numpy array "
@@ -114,6 +115,9 @@ class Cut(NamedTuple):
 
 def written_plainly(index: Index) -> tuple[Any, ...] | None:
     """An index of Python's integers, slices of them, ``...`` and None as a value: slices as tuples. None of any other."""
+    if type(index) is slice:
+        ends: tuple[Any, ...] = (index.start, index.stop, index.step)
+        return (ends,) if _ENDS.issuperset(map(type, ends)) else None
     written: list[Any] = []
     for part in index if type(index) is tuple else (index,):
         if type(part) is slice:
@@ -143,6 +147,18 @@ def taken(x: Tensor, cut: Cut) -> Tensor:
     result = x if cut.whole else slice_.op(x, start=cut.start, stop=cut.stop, step=cut.step)
     result = flip(result, cut.turned) if cut.turned else result
     return result if result.meta.shape == cut.shape else reshape(result, cut.shape)
+
+
+def _cut_out(x: Tensor, written: tuple[Any, ...]) -> Tensor:
+    """What a plain index takes; remembered where that is a slice, or one in another shape."""
+    cut = cut_of(x.meta.shape, written)
+    result = taken(x, cut)
+    if not cut.whole and not cut.turned and (x.ndim > 1 or len(cut.shape) < 2):
+        calls = [(slice_.op, {"start": cut.start, "stop": cut.stop, "step": cut.step})]
+        if cut.shape != tuple([len(range(*part)) for part in zip(cut.start, cut.stop, cut.step)]):
+            calls.append((reshape.op, {"shape": cut.shape}))
+        remembered(x, "getitem", written, calls)
+    return result
 
 
 def cut_of_parts(sizes: Shape, parts: Sequence[Any]) -> Cut:
@@ -211,7 +227,8 @@ def getitem(x: Tensor, index: Index) -> Tensor:
     and they lie in balanced blocks.
     """
     if (written := written_plainly(index)) is not None:
-        return taken(x, cut_of(x.meta.shape, written))
+        known = again(x, "getitem", written)
+        return _cut_out(x, written) if known is None else known
     if isinstance(index, Tensor) and not index.ndim and index.dtype.kind == "b":
         return select(x, index)
     entries = list(index) if isinstance(index, tuple) else [index]

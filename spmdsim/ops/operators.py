@@ -132,6 +132,8 @@ class OperatorFunction(Pictured, Generic[P, R]):
     """
 
     if TYPE_CHECKING:
+        #: What it computes of operands of which one is a tensor for sure, such as a method's, by parameters' first names.
+        __wrapped__: Callable[P, R]
 
         def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
             """Compute."""

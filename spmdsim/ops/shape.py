@@ -6,7 +6,7 @@ They are linear and pass any pending reduction on.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,12 +15,13 @@ from spmdsim.core import REDUCE_OPS, Layout, Rule
 from spmdsim.errors import RuleError, UsageTypeError, many
 from spmdsim.layout.windowed_layout import Window
 from spmdsim.notation.layouts import integers
-from spmdsim.ops.declare import Shape, unbroadcast
+from spmdsim.ops.declare import Array, Shape, unbroadcast
 from spmdsim.ops.dim_reductions import Dims, normal_dims
 from spmdsim.ops.operators import operator
 from spmdsim.ops.windowed import WindowOp
-from spmdsim.tensor import Op, Tensor
+from spmdsim.tensor import Context, Op, Tensor
 from spmdsim.tensor.sources import move
+from spmdsim.tensor.written_calls import again, remembered
 
 
 def moving_rule(text: str, whole: Sequence[str], linear: Any = "each") -> Rule:
@@ -109,10 +110,20 @@ def _spell(terms: list[list[str]]) -> str:
     return " ".join("1" if not t else t[0] if len(t) == 1 else f"({' '.join(t)})" for t in terms)
 
 
+def _reshape(context: Context, x: Array, shape: Shape) -> Array:
+    return _known_reshape(context, x, shape)(x)
+
+
+def _known_reshape(context: Context, x: Array, shape: Shape) -> Callable[..., Array]:
+    sizes, asarray = tuple([part.stop - part.start for part in context.index(-1)]), np.asarray
+    return lambda x: asarray(x, order="C").reshape(sizes)
+
+
+_reshape.known = _known_reshape  # type: ignore[attr-defined]
 _reshape_op = Op(
     "reshape",
     lambda old, shape: reshape_rule(old, shape),
-    lambda context, x, shape: np.asarray(x, order="C").reshape([p.stop - p.start for p in context.index(-1)]),
+    _reshape,
     lambda context, dy, operands, _y, shape: (np.ascontiguousarray(dy).reshape(operands[0].shape),),
     contextual=True,
     moves=True,
@@ -145,6 +156,11 @@ def reshape(
     """
     if isinstance(layout, int):
         raise UsageTypeError("reshape takes the sizes in one tuple, such as x.reshape((3, -1))")
+    written = (
+        (*shape, *map(type, shape)) if layout is None and type(shape) is tuple and order == "C" else None
+    )
+    if written is not None and (known := again(x, "reshape", written)) is not None:
+        return known  # type: ignore[no-any-return]
     new = full_shape(x.meta.shape, (int(shape),) if isinstance(shape, (int, np.integer)) else shape)
     if order != "C":
         return _by_columns(x, new, layout, order)
@@ -152,7 +168,10 @@ def reshape(
         layout = _in_rows(x, new)
     if layout is not None:
         return move(x, layout, new)
-    return _reshape_op(x, shape=new)
+    result = _reshape_op(x, shape=new)
+    if written is not None:
+        remembered(x, "reshape", written, [(_reshape_op, {"shape": new})])
+    return result
 
 
 def _by_columns(x: Tensor, shape: Shape, layout: Layout | None, order: str) -> Tensor:
@@ -228,12 +247,24 @@ def merged(x: Tensor, start: int, stop: int) -> Tensor:
     return reshape(x, shape, Layout(x.layout.mesh, [*dims[:start], axes, *dims[stop:]]))
 
 
+def _transpose(x: Array, perm: Shape) -> Array:
+    return np.asarray(x.transpose(perm), order="C")
+
+
+def _known_transpose(x: Array, perm: Shape) -> Callable[..., Array]:
+    if not perm or perm != tuple(range(x.ndim))[::-1]:
+        return lambda x: _transpose(x, perm)
+    contiguous = np.ascontiguousarray
+    return lambda x: contiguous(x.T)
+
+
+_transpose.known = _known_transpose  # type: ignore[attr-defined]
 _transpose_op = Op(
     "transpose",
     lambda shape, perm: moving_rule(
         f"{' '.join(f'd{d}' for d in range(len(shape)))} -> {' '.join(f'd{d}' for d in perm)}", ()
     ),
-    lambda x, perm: np.asarray(x.transpose(perm), order="C"),
+    _transpose,
     lambda dy, _operands, _y, perm: (dy.transpose(np.argsort(perm)),),
     moves=True,
 )
@@ -249,10 +280,16 @@ def transpose(x: Tensor, perm: Sequence[int] | None = None, *, axes: Sequence[in
     >>> ops.transpose(x).full().tolist()
     [[3, 6], [1, 5], [2, 4]]
     """
-    order = tuple(range(x.ndim))[::-1] if perm is None else tuple(p + x.ndim if p < 0 else p for p in perm)
-    if sorted(order) != list(range(x.ndim)):
-        raise RuleError(f"{perm} is not an order of the {many(x.ndim, 'dim')}")
-    return _transpose_op(x, perm=order)
+    if perm is None and (known := again(x, "transpose", None)) is not None:
+        return known  # type: ignore[no-any-return]
+    ndim = len(x.meta.shape)
+    order = tuple(range(ndim))[::-1] if perm is None else tuple(p + ndim if p < 0 else p for p in perm)
+    if sorted(order) != list(range(ndim)):
+        raise RuleError(f"{perm} is not an order of the {many(ndim, 'dim')}")
+    result = _transpose_op(x, perm=order)
+    if perm is None:
+        remembered(x, "transpose", None, [(_transpose_op, {"perm": order})])
+    return result
 
 
 def same_dims(*shapes: Shape, linear: Any = "each", **_: Any) -> Rule:

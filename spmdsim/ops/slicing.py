@@ -23,6 +23,7 @@ from spmdsim.ops.shape import broadcast_to, flatten, flip, reshape, same_dims
 from spmdsim.ops.windowed import WindowOp, Windows, margins, surrounded
 from spmdsim.tensor import Context, Tensor
 from spmdsim.tensor.operands import counted_dim
+from spmdsim.tensor.written_calls import same
 
 #: As numpy has it: how many elements are added everywhere, or before and after every dim, or each dim.
 PadWidth = int | Sequence[int] | Sequence[Sequence[int]] | dict[int, int] | dict[int, tuple[int, int]]
@@ -35,10 +36,15 @@ def _slice_windows(shape: Shape, start: Shape, stop: Shape, step: Shape) -> Wind
     }
 
 
+def _brought(x: Array, **_: Any) -> Array:
+    return x
+
+
+_brought.known = lambda x, **_: same  # type: ignore[attr-defined]
 _slice_op = WindowOp(
     "slice",
     same_dims,
-    lambda x, **_: x,
+    _brought,
     lambda dy, _operands, _y, **_: (dy,),
     moves=True,
     windows=_slice_windows,

@@ -14,6 +14,7 @@ from spmdsim.core.world import programs
 from spmdsim.errors import InputError, OutOfRange, RuleError, UsageTypeError, many
 from spmdsim.layout.element_type import as_array, promoted
 from spmdsim.tensor.program_tensor import Tensor
+from spmdsim.tensor.watch import watchers
 from spmdsim.worlds.base import ORIGINS
 
 if TYPE_CHECKING:
@@ -65,13 +66,13 @@ def as_operand(value: Operand, like: Tensor) -> Tensor:
     if isinstance(value, Tensor):
         return value
     if isinstance(value, (int, float, complex)):
+        world = like.world
         # Zeros of both signs are equal.
-        sign = "" if value or type(value) is int else repr(value)
-        world, (number, meta) = like.world, _number(like.meta, value, sign)
-        held = number if world.has_data else world.empty((), number.dtype)
-        # -1 and -2 have one hash, each nan has another.
-        origin = hash((value, value + 1)) & ORIGINS if world.compares and value == value else 0
-        constant = type(like)(world, meta, [held] * len(world.ranks), origin=origin)
+        held, meta, number = _number(like.meta, value, "" if value or type(value) is int else repr(value))
+        if not world.has_data:
+            held = world.empty((), meta.dtype)
+        origin = number if world.compares else 0
+        constant = type(like)(world, meta, [held] * len(world.ranks), False, "", origin)
         if programs:
             programs[-1].created(constant)
         return constant
@@ -83,9 +84,27 @@ def as_operand(value: Operand, like: Tensor) -> Tensor:
     return type(like).from_global(array, Layout.replicated(like.layout.mesh, array.ndim), like.world)
 
 
+def constant(value: Operand, like: Tensor) -> Tensor:
+    """What :func:`as_operand` gives, for who only reads it: the same tensor for the same number, where a process owns one rank."""
+    kind: Any = type(value)
+    if (kind is not int and kind is not float) or programs or watchers:
+        return as_operand(value, like)
+    world: Any = like.world
+    key = type(like), like.meta, kind, value or repr(value)  # zeros of both signs are equal
+    known: Tensor | None = world.constants.get(key)
+    if known is None:
+        known = as_operand(value, like)
+        if len(world.ranks) == 1:
+            world.constants[key] = known
+    return known
+
+
 @lru_cache(maxsize=1024, typed=True)
-def _number(beside: Meta, value: complex, sign: str) -> tuple[np.ndarray, Meta]:
-    """A Python number as an array that is only read, in the type that it has beside such a tensor, and where every rank has it."""
+def _number(beside: Meta, value: complex, sign: str) -> tuple[np.ndarray, Meta, int]:
+    """A Python number as an array that is only read, in the type that it has beside such a tensor, where every rank has it.
+
+    And its origin.
+    """
     dtype = _with_number(beside.dtype, value)
     try:
         number = np.array(value, dtype)
@@ -96,7 +115,9 @@ def _number(beside: Meta, value: complex, sign: str) -> tuple[np.ndarray, Meta]:
             "such as x.astype('int64')"
         ) from None
     number.flags.writeable = False
-    return number, Meta.of(Layout.replicated(beside.layout.mesh, 0), (), number.dtype)
+    # -1 and -2 have one hash, each nan has another.
+    origin = hash((value, value + 1)) & ORIGINS if value == value else 0
+    return number, Meta.of(Layout.replicated(beside.layout.mesh, 0), (), number.dtype), origin
 
 
 def _with_number(dtype: np.dtype, value: complex) -> np.dtype:

@@ -49,6 +49,7 @@ class CallRecipe(Recipe):
         direct: of a plain recipe of the only owned rank whose operands lie as they are wanted: that rank's function, the
             result's meta, and the type of its arrays.
         alone: the local function of the only owned rank, its context given, or made for the shapes that it has there.
+        asks: whether that one is given the parameters.
         blanks: per choice of operands whose gradients are wanted, what stands for those that these do not look at.
         pulls: per such choice and meta of the result's gradient, what makes these gradients of a process's only rank.
     """
@@ -62,6 +63,7 @@ class CallRecipe(Recipe):
     plain: bool = False
     direct: tuple[Callable[..., Any], Meta, np.dtype] | None = None
     alone: Callable[..., Any] = field(init=False)
+    asks: bool = False
     blanks: dict[tuple[bool, ...], list[list[Any]]] = field(default_factory=dict)
     pulls: dict[tuple[tuple[bool, ...], Meta], Callable[..., Any] | None] = field(default_factory=dict)
     _contexts: dict[int, Context] = field(default_factory=dict, init=False)
@@ -101,17 +103,12 @@ class CallRecipe(Recipe):
         alike = recipe.prepared is None and recipe.finals == (None,) and all(recipe.active)
         recipe.plain = alike and not turns
         head = recipe.head(world.ranks[0]) if len(world.ranks) else ()
-        recipe.alone = partial(forward, *head) if head else forward
-        if (
-            recipe.active == (True,)
-            and world.has_data
-            and not params
-            and not head
-            and hasattr(forward, "known")
-        ):
+        recipe.alone, recipe.asks = partial(forward, *head) if head else forward, bool(params)
+        if recipe.active == (True,) and world.has_data and not op.varying and hasattr(forward, "known"):
             shapes = [meta.layout.local_shape(meta.shape, world.ranks[0]) for meta in recipe.inputs]
             like = zip(recipe.inputs, shapes)
-            recipe.alone = forward.known(*[np.broadcast_to(np.empty((), m.held), n) for m, n in like])
+            arrays = [np.broadcast_to(np.empty((), m.held), n) for m, n in like]
+            recipe.alone, recipe.asks = forward.known(*head, *arrays, **params), False
         if recipe.plain and not recipe.moves and len(recipe.active) == 1 and world.has_data:
             recipe.direct = recipe.alone, recipe.outputs[0], recipe.outputs[0].held
         return recipe
@@ -203,8 +200,9 @@ def apply(
     """
     if watchers and not seen:
         return _watched(op, operands(op.name, tensors), params, sharding)
+    count = len(tensors)
     try:
-        first, last, count = tensors[0], tensors[-1], len(tensors)
+        first, last = tensors[0], tensors[count - 1]
         world: Any = first.world
         key: tuple[Any, ...]
         if count == 2:
@@ -226,14 +224,12 @@ def apply(
         return _recorded(world, recipe, tensors, params)
     if recipe.direct is not None:
         function, meta, kind = recipe.direct
-        if count == 2:
-            one, other = first.held[0], last.held[0]
-            # An empty ** is not free.
-            array = function(one, other, **params) if params else function(one, other)
-        elif count == 1:
-            array = function(first.held[0], **params) if params else function(first.held[0])
-        else:
+        if recipe.asks:
             array = function(*[tensor.held[0] for tensor in tensors], **params)
+        elif count == 2:
+            array = function(first.held[0], last.held[0])
+        else:
+            array = function(first.held[0]) if count == 1 else function(*[x.held[0] for x in tensors])
         shards = [array if array.dtype is kind else op.typed(array, kind)]
     elif recipe.plain:
         meta, tensors, shards = _brought(recipe, tensors, params)
@@ -283,7 +279,7 @@ def _brought(
     if not world.has_data:
         return meta, tensors, world.empties(meta)
     if len(lists[0]) == 1:
-        array = recipe.alone(*[arrays[0] for arrays in lists], **params)
+        array = recipe.alone(*[arrays[0] for arrays in lists], **params if recipe.asks else {})
         return meta, tensors, [recipe.op.typed(array, meta.held)]
     return meta, tensors, each(partial(recipe.sole, params), *lists)
 

@@ -134,7 +134,7 @@ def _reductions(like: F) -> Callable[[tuple[str, str]], F]:
         ) -> Any:
             over = dims if axis is dim is None else _one(name, dims=dims, axis=axis, dim=dim)
             if not more:
-                return getattr(ops, name)(self, over, keepdims)
+                return getattr(ops, name).__wrapped__(self, over, keepdims)
             if unknown := [key for key in more if key not in signature(like).parameters]:
                 raise TypeError(f"Tensor.{name}() got an unexpected keyword argument {unknown[0]!r}")
             x = self if more.get("dtype") is None else ops.cast(self, more["dtype"])
@@ -365,7 +365,7 @@ class Tensor(SymbolicTensor):
     @property
     def T(self) -> Tensor:
         """The tensor with its dims in reversed order."""
-        return ops.transpose(self)
+        return ops.transpose.__wrapped__(self)
 
     @property
     def mT(self) -> Tensor:
@@ -411,7 +411,7 @@ class Tensor(SymbolicTensor):
         """The same elements in another shape, its sizes in a tuple or one by one; see :func:`spmdsim.ops.reshape`."""
         if sizes and (sizes[0] is None or isinstance(sizes[0], Layout)):
             return ops.reshape(self, shape, *sizes, order=order)  # type: ignore[arg-type]
-        return ops.reshape(self, (shape, *sizes) if sizes else shape, layout, order=order)  # type: ignore[arg-type]
+        return ops.reshape.__wrapped__(self, (shape, *sizes) if sizes else shape, layout, order=order)  # type: ignore[arg-type]
 
     def transpose(self, perm: int | Sequence[int] | None = None, *dims: int) -> Tensor:
         """The tensor with its dims in another order, in a tuple or one by one; see :func:`spmdsim.ops.transpose`."""

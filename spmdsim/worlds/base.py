@@ -53,6 +53,7 @@ class World(world.World):
         variant: what :meth:`use` says, as a value: fast paths are looked up by it.
         cache: everything that was derived for this world, the latest entries of all: recipes of operators by operator
             and metas, fast paths by meta and layout, programs by step. Equal layouts find the same.
+        constants: the numbers that operators read beside tensors, where this process owns one rank.
         overlap: whether collectives that nobody needs yet are begun early, while ranks compute: gradients in buckets,
             parameters that a split optimiser gathers. None: where it cannot lose, on meshes of several nodes. Alike on
             all ranks. No number depends on it.
@@ -74,6 +75,7 @@ class World(world.World):
         self._machine: CostModel | None = None
         self.variant: tuple[object, ...] = ()
         self.cache: Bounded[Any, Any] = Bounded(free=programs.forget)
+        self.constants: Bounded[Any, Any] = Bounded(1024)
 
     @property
     def machine(self) -> CostModel | None:

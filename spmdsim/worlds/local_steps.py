@@ -19,7 +19,7 @@ from spmdsim.errors import WorldError
 from spmdsim.layout.element_type import accumulator, check_reduce
 from spmdsim.redistribution.halo import HaloPiece, HaloStep
 from spmdsim.redistribution.sparse_lookup import RowFrame, RowStep, Want, row_frame
-from spmdsim.worlds.pool import empty
+from spmdsim.worlds.pool import SMALLEST, allocator, empty
 from spmdsim.worlds.programs import Run
 
 
@@ -51,6 +51,23 @@ def assembled(
         for piece in pieces:
             block[piece.target] += array[piece.source]
     return block.astype(dtype, copy=False)
+
+
+def cut_out(step: HaloStep, rank: int, piece: HaloPiece, dtype: np.dtype) -> Run:
+    """A rank's windows that are one piece of its own block: where it lies, if it is most of it."""
+    shape, source, target = step.dst.local_shape(step.shape, rank), piece.source, piece.target
+    if stays(piece, shape, math.prod(step.src.local_shape(step.shape, rank))):
+        return lambda array: array[source]
+    fresh = allocator(shape, dtype)
+    if piece.size == math.prod(shape) and piece.size * dtype.itemsize < SMALLEST:
+        return lambda array: array[source].copy()
+
+    def run(array: np.ndarray) -> np.ndarray:
+        windows = fresh()
+        windows[target] = array[source]
+        return windows
+
+    return run
 
 
 def filling(step: Step, rank: int, dtype: np.dtype) -> Run:

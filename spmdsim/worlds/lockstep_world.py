@@ -27,11 +27,12 @@ from spmdsim.worlds.local_steps import (
     add_on,
     add_up,
     assembled,
+    cut_out,
     filling,
     run_all_rows,
     scanned,
 )
-from spmdsim.worlds.programs import check_mode
+from spmdsim.worlds.programs import StepProgram, check_mode
 
 
 def _fills(step: Step, dtype: np.dtype) -> Program:
@@ -208,6 +209,17 @@ class LockStep(World, lockstep.LockStep):
     def check_mesh(self, mesh: Mesh) -> None:
         """Refuse a mesh with ranks that this world does not have, by a WorldError that says how to get them."""
         check_ranks(mesh, self.size, _how)
+
+    def program(self, step: Step, dtype: np.dtype) -> StepProgram | None:
+        """The windows of an only rank, which are a piece of its block."""
+        if self.size > 1 or not isinstance(step, HaloStep) or step.back:
+            return None
+        (_, pieces), *others = received(step, 0) or (((), ()),)
+        if others or len(pieces) != 1:
+            return None
+        program = StepProgram()
+        program.run = cut_out(step, 0, pieces[0], dtype)
+        return program
 
     def _run_rows(self, step: RowStep, ids: Shards, values: Shards) -> Arrived:
         self.check_mesh(step.src.mesh)

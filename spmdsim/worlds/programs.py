@@ -36,9 +36,13 @@ _origin = attrgetter("origin")
 
 
 class StepProgram:
-    """A step as a process with one rank runs it; its ``run`` is None until that was derived, and when it is forgotten."""
+    """A step as a process with one rank runs it; its ``run`` is None until that was derived, and when it is forgotten.
+
+    The shard before may move into its ``room``.
+    """
 
     run: Callable[[Any], Any] | None = None
+    room: Any = None
 
     def free(self) -> None:
         """Give back what it holds; whoever still has it finds nothing to run."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -16,7 +15,7 @@ from spmdsim.core.step import Index
 from spmdsim.redistribution import halo
 from spmdsim.redistribution.halo import HaloPiece, HaloStep, Room
 from spmdsim.redistribution.ways.rank_transfers import flat_offset
-from spmdsim.worlds.local_steps import assembled, stays
+from spmdsim.worlds.local_steps import assembled, cut_out
 from spmdsim.worlds.mpi.counted import Counted
 from spmdsim.worlds.mpi.messages import counted_parts, element
 from spmdsim.worlds.pool import Surroundings, allocator, empty, in_margins, surroundings
@@ -115,7 +114,7 @@ def exchange_halo(step: HaloStep, rank: int, group: Members | None, dtype: np.dt
     own = [piece for peer, pieces in incoming if peer == rank for piece in pieces]
     if group is None or not halo.elements((*incoming, *outgoing), rank):
         if len(own) == 1 and not step.back:
-            return _cut(own[0], shape, dtype, math.prod(step.src.local_shape(step.shape, rank)))
+            return cut_out(step, rank, own[0], dtype)
         return lambda array: assembled(step, shape, dtype, [(array, pieces) for _, pieces in incoming])
     ranks, comm = group
     room, margins = halo.room_around(step, rank), halo.margins_around(step, rank)
@@ -160,20 +159,6 @@ def exchange_halo(step: HaloStep, rank: int, group: Members | None, dtype: np.dt
         for target, part in come:
             out[target] = part
         return out
-
-    return run
-
-
-def _cut(piece: HaloPiece, shape: tuple[int, ...], dtype: np.dtype, size: int) -> Run:
-    """One piece of a block of so many elements: where it lies, if it is most of it."""
-    fresh, source, target = allocator(shape, dtype), piece.source, piece.target
-    if stays(piece, shape, size):
-        return lambda array: array[source]
-
-    def run(array: np.ndarray) -> np.ndarray:
-        windows = fresh()
-        windows[target] = array[source]
-        return windows
 
     return run
 

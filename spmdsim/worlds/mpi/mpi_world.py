@@ -422,6 +422,7 @@ class MPIWorld(BeginsEarly):
         for entry in self.cache.values():
             forget(entry)
         self.cache.clear()
+        self.constants.clear()
         self._shared.close()
         self._comms.free()
 
