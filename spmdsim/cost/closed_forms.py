@@ -163,7 +163,7 @@ class MeasuredTable:
         """Interpolated seconds, or None where nothing was measured for this group size.
 
         Below the smallest measured size the time stays what it was there, above the largest it grows in
-        proportion to the size.
+        proportion to the size; who measured a byte at most, such as a barrier, knows nothing of more.
         """
         curve = self._curves.get((collective, algorithm, group_size))
         if curve is None:
@@ -173,6 +173,8 @@ class MeasuredTable:
         if x <= sizes[0]:
             return exp(times[0])
         if x >= sizes[-1]:
+            if sizes[-1] == 0.0:
+                return None
             return exp(times[-1] + (x - sizes[-1]))
         at = bisect_left(sizes, x)
         low, high = sizes[at - 1], sizes[at]

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from spmdsim.cost.closed_forms import COLLECTIVES
 from spmdsim.cost.machine import CostModel, Link, Machine, Measurement, Piece, Rate
 from spmdsim.errors import InputError, unknown
 from spmdsim.imitated import IMITATIONS, imitation
@@ -212,10 +213,15 @@ def _measured(value: Any, key: str, where: str) -> tuple[Measurement, ...]:
     kinds: tuple[Any, ...] = (str, str, int, int, (int, float))
     rows = _rows(value, key, where, wanted)
     for index, row in enumerate(rows):
-        right = isinstance(row, list) and len(row) == 5
+        right = isinstance(row, list) and len(row) == 5 and not any(isinstance(x, bool) for x in row)
         if not right or not all(isinstance(x, kind) for x, kind in zip(row, kinds)):
             raise InputError(f"{where}: {key} row {index} is {row!r}; it has to be {wanted}")
-    return tuple(Measurement(row[0], row[1], row[2], row[3], _number(row[4], key, where)) for row in rows)
+    measured = tuple(Measurement(row[0], row[1], row[2], row[3], _number(row[4], key, where)) for row in rows)
+    for index, one in enumerate(measured):
+        if one.collective not in COLLECTIVES:  # no price would ever ask for it
+            sentence = f"{where}: {key} row {index} is of an unknown collective {one.collective!r}"
+            raise unknown(sentence, one.collective, sorted(COLLECTIVES), listed="known are")
+    return measured
 
 
 #: What reads the keys that hold more than a number.

@@ -121,6 +121,15 @@ def test_measured_times_decide_and_are_interpolated() -> None:
     assert machine.seconds("all_reduce", 4, 10_000, algorithm="ring") > 1
 
 
+@pytest.mark.parametrize("size", [0, 1])
+def test_a_time_of_no_bytes_says_nothing_of_more(size: int) -> None:
+    """In proportion to its size a megabyte would take 1.4 seconds."""
+    machine = Machine("empty", 1e-6, 1e-10, measured=(Measurement("all_reduce", "native", 4, size, 1e-6),))
+    assert machine.seconds("all_reduce", 4, 0) == pytest.approx(1e-6)
+    megabyte = machine.seconds("all_reduce", 4, 1 << 20)
+    assert megabyte == replace(machine, measured=()).seconds("all_reduce", 4, 1 << 20) < 1e-3
+
+
 def test_what_if_scales_every_level_and_drops_measurements() -> None:
     machine = Machine(
         "m", 2.0, 4.0, 1.0, 10.0, 1.0, 4, Link(1.0, 2.0), (("tp", Link(1.0, 1.0)),),
@@ -195,6 +204,8 @@ def test_machine_files_round_trip(tmp_path) -> None:
         ('{"alpha": 1, "beta": 1, "measured": [["all_reduce", "ring", 2, 8, Infinity]]}', "finite"),
         ('{"alpha": 1, "beta": 1, "measured": [["all_reduce", "ring", 2, 8]]}', "measured row 0"),
         ('{"alpha": 1, "beta": 1, "measured": [["all_reduce", "ring", 2, 8, 0]]}', "greater than 0"),
+        ('{"alpha": 1, "beta": 1, "measured": [["allreduce", "native", 2, 8, 1]]}', "'allreduce'"),
+        ('{"alpha": 1, "beta": 1, "measured": [["all_reduce", "native", true, 8, 1]]}', "measured row 0"),
         ('{"alpha": true, "beta": 1}', "'alpha' is True"),
         ('{"alpha": NaN, "beta": 1}', "alpha is nan"),
     ],
