@@ -58,7 +58,7 @@ class Node(ABC):
     def pull(self, gradients: list[Gradients]) -> list[Gradients]:
         """From the gradients of each result, those of each operand."""
 
-    def spend(self) -> None:
+    def spend(self) -> None:  # noqa: B027 - most keep nothing
         """Drop what only the first backward pass needs."""
 
 
