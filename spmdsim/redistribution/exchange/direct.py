@@ -99,14 +99,16 @@ class Transfers(Sequence[Transfer]):
 
     def _chosen(self, boxes: Iterable[Bounds]) -> Iterable[Bounds]:
         """The transfers' boxes, of those of all cells."""
-        cells = self._cells
+        cells, count = self._cells, math.prod([len(edges) - 1 for edges in self._edges])
         if cells is None:
             return boxes
         if np.any(cells[1:] <= cells[:-1]):
             return map(list(boxes).__getitem__, cells.tolist())
-        chosen = np.zeros(math.prod([len(edges) - 1 for edges in self._edges]), bool)
+        if len(cells) == count:
+            return boxes
+        chosen = np.zeros(count, bool)
         chosen[cells] = True
-        return compress(boxes, chosen.tolist())
+        return compress(boxes, chosen.tobytes())
 
     def __repr__(self) -> str:
         return f"Transfers with {len(self)} peers"
