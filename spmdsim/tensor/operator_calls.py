@@ -240,9 +240,10 @@ def apply(
         origin = 0
     elif count > 2 or op.varying:
         origin = world.derived_origin(recipe, tensors, 0, params)
-    else:  # what the world would say, without asking it
-        pair = (recipe.number, first.origin)
-        origin = hash(pair if count == 1 else (*pair, last.origin)) & ORIGINS
+    elif count == 2:  # what the world would say, without asking it
+        origin = hash((recipe.number, first.origin, last.origin)) & ORIGINS
+    else:
+        origin = hash((recipe.number, first.origin)) & ORIGINS
     result = type(first)(world, meta, shards, False, "", origin)
     if first._tracked or last._tracked or (count > 2 and any(tensor._tracked for tensor in tensors)):
         track(recipe, tensors, [result], params)
