@@ -21,6 +21,8 @@ Box: TypeAlias = "tuple[float, float, float, float]"
 TIME = "time"
 #: One letter or sign per line in terminals.
 MARKS = "ox+*#@%&=abcdefghijklmn"
+#: Columns between the axes of a plot in a terminal: never fewer, and what stands for as many as one likes.
+LEAST, NO_LIMIT = 24, 10**4
 #: Of lines on top of each other every one is seen.
 DASHES = ("", "8 4", "3 3", "10 3 2 3", "1 4")
 
@@ -55,8 +57,8 @@ class Plot:
         return low_x, max(high_x, low_x + 1e-9), low_y, max(high_y, low_y + 1e-9)
 
 
-def terminal_plot(plot: Plot, width: int = 72, height: int = 20) -> list[str]:
-    """The plot as lines of plain text.
+def terminal_plot(plot: Plot, width: int = 72, height: int = 20, columns: int | None = None) -> list[str]:
+    """The plot as lines of plain text, narrower where a line has fewer ``columns`` than it and its labels need.
 
     Where lines meet, the sign of the later one in the legend is seen.
 
@@ -65,6 +67,10 @@ def terminal_plot(plot: Plot, width: int = 72, height: int = 20) -> list[str]:
     True
     """
     low_x, high_x, low_y, high_y = plot.ranges()
+    labels = {0: 10**high_y, height // 2: 10 ** ((low_y + high_y) / 2), height - 1: 10**low_y}
+    say_x, say_y = _words(plot.x_label), _words(plot.y_label)
+    side = max(len(say_y(value)) for value in labels.values())
+    width = max(min(width, (columns or NO_LIMIT) - side - 2), LEAST)
     grid = [[" "] * width for _ in range(height)]
 
     def column(x: float) -> int:
@@ -86,9 +92,6 @@ def terminal_plot(plot: Plot, width: int = 72, height: int = 20) -> list[str]:
                     grid[at[1]][at[0]] = "."
         for x_at, y_at in cells:
             grid[y_at][x_at] = mark
-    labels = {0: 10**high_y, height // 2: 10 ** ((low_y + high_y) / 2), height - 1: 10**low_y}
-    say_x, say_y = _words(plot.x_label), _words(plot.y_label)
-    side = max(len(say_y(value)) for value in labels.values())
     text = [plot.title]
     for index, cells_of_row in enumerate(grid):
         label = say_y(labels[index]) if index in labels else ""
@@ -151,6 +154,10 @@ def plot_canvas(plot: Plot, width: int = 760, height: int = 440) -> Canvas:
     for x1, y1, x2, y2 in ((0, 0, 1, 0), (0, 1, 1, 1), (0, 0, 0, 1), (1, 0, 1, 1)):
         out.line(left + x1 * inner_w, top + y1 * inner_h, left + x2 * inner_w, top + y2 * inner_h, "edge")
     out.text(left + inner_w / 2, top + inner_h + 34, plot.x_label, anchor="middle")
+    for index, (x, label) in enumerate(plot.x_marks):  # who does not point sees what they are, too
+        y = top + inner_h + 54 + 18 * index
+        out.line(left + 3, y - 10, left + 3, y + 2, "edge", ' stroke-dasharray="2 4"')
+        out.text(left + 12, y, f"{say_x(x)}: {label}", "faint")
     out.parts.append(
         f'<text transform="translate(10 {top + inner_h / 2:.0f}) rotate(-90)" text-anchor="middle">'
         f"{escape(plot.y_label)}</text>"

@@ -78,7 +78,8 @@ def _operators(answer: SearchResult) -> Canvas:
     if len(facts) > len(rows):
         out.text(0, y + 11, f"... {many(len(facts) - len(rows), 'more operator')}", "faint")
         y += 20
-    x = 0.0
+    out.text(0, y + 12, "time", "faint")  # factors have the same colours
+    x = width_of("time") + 12
     for index, share in enumerate(PARTS):
         out.bar(x, y, 14, 14, fill_of(index)[0])
         out.text(x + 18, y + 12, share)

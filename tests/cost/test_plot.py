@@ -29,6 +29,15 @@ def test_terminal_points_lie_where_they_should() -> None:
     assert "o falls" in "\n".join(lines) and ": 10 B  cross" in "\n".join(lines)
 
 
+def test_a_plot_is_as_narrow_as_its_terminal() -> None:
+    for columns in (80, 60, 40):
+        lines = terminal_plot(PLOT, columns=columns)
+        drawn = [line for line in lines[1:] if "|" in line or "+--" in line]
+        assert len(drawn) == 21 and max(map(len, drawn)) == min(columns, len("100 us |") + 72)
+        assert lines[lines.index(drawn[-1]) + 1].rstrip().endswith("100 B")
+    assert max(map(len, terminal_plot(PLOT))) == max(map(len, terminal_plot(PLOT, columns=200)))
+
+
 def test_flat_lines_and_single_points_can_be_drawn() -> None:
     for points in (((1.0, 5.0), (10.0, 5.0)), ((3.0, 4.0),)):
         plot = Plot("t", "x", "y", (Line("a", points),))
@@ -41,6 +50,7 @@ def test_svg_is_one_valid_image_with_titles() -> None:
     name = "{http://www.w3.org/2000/svg}"
     lines = list(root.iter(f"{name}polyline"))
     assert len(lines) == 2
+    assert "10 B: cross" in [text.text for text in root.iter(f"{name}text")]
     first = [tuple(map(float, pair.split(","))) for pair in lines[0].get("points", "").split()]
     assert first[0][0] < first[1][0] < first[2][0] and first[0][1] < first[1][1] < first[2][1]
     # Equal ratios are equal distances.

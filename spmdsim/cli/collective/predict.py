@@ -18,6 +18,7 @@ from spmdsim.cli.main import PICTURES, choice, command, flag, several, value, va
 from spmdsim.cli.output import (
     console,
     emit_json,
+    line_columns,
     print_table,
     remark,
     say,
@@ -145,7 +146,7 @@ def main(args: argparse.Namespace) -> int:
     if not args.no_plot and len(prediction.points) > 1:
         from spmdsim.draw.plot import terminal_plot
 
-        say("", *terminal_plot(prediction_plot(prediction, MOST_LINES)))
+        say("", *terminal_plot(prediction_plot(prediction, MOST_LINES), columns=line_columns()))
     for name, why in prediction.left_out.items():
         remark(f"left out: {name} {why}")
     return 0
