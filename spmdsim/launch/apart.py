@@ -14,6 +14,7 @@ import os
 import signal
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
@@ -42,7 +43,10 @@ class Apart:
         sys.stdout.flush()
         sys.stderr.flush()
         self._rest, self._why = b"", ""
-        self._process = os.fork()
+        with warnings.catch_warnings():
+            # BLAS has threads, of which Python warns since 3.12; it makes its own anew in a fork.
+            warnings.filterwarnings("ignore", ".*multi-threaded", DeprecationWarning)
+            self._process = os.fork()
         if self._process == 0:
             _be_apart(make, from_us, to_us)
         os.close(to_us)

@@ -224,7 +224,9 @@ def _extreme(op: Op, x: Tensor, dims: Dims, keepdims: bool) -> Tensor:
 
 def with_slope(result: Tensor, x: Tensor, slope: Tensor, dims: Shape, keepdims: bool) -> Tensor:
     """The result with the gradient of a sum of the elements, each with its slope."""
-    path = sum(multiply(x, slope), dims, keepdims).to(result.layout)
+    # Of the product only the gradient counts: an infinity times 0 is nothing to warn of.
+    with np.errstate(invalid="ignore"):
+        path = sum(multiply(x, slope), dims, keepdims).to(result.layout)
     result.requires_grad, result.node, result.output = True, path.node, path.output
     return result
 

@@ -142,6 +142,9 @@ def test_ctrl_c_is_one_line(command: str, tmp_path: Path) -> None:
     assert (process.returncode, out, err) == (130, "", "interrupted at mine.py:4\n")
 
 
+@pytest.mark.filterwarnings(
+    "ignore:.*multi-threaded:DeprecationWarning"
+)  # what is forked runs in circles alone
 def test_who_waits_for_a_processor_is_at_work() -> None:
     """On a busy machine a process may get next to nothing, which is no reason to end it."""
     if not hasattr(os, "SCHED_IDLE") or not Path("/proc/self/schedstat").exists():

@@ -38,6 +38,7 @@ IDLE = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:numpy.fix is deprecated:DeprecationWarning")
 @pytest.mark.parametrize("dtype", [np.float64, np.int64])
 @pytest.mark.parametrize("name", IDLE)
 def test_a_function_with_nothing_to_do_gives_another_tensor(name, dtype):

@@ -36,6 +36,22 @@ def test_the_slope_of_a_product(world, dims, zeros):
         np.testing.assert_allclose(operand.grad.full(), slopes(x, where), rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.ranks(1, 2, 4)
+@pytest.mark.filterwarnings("error")
+def test_extremes_of_infinities_have_gradients(world):
+    """Equal parts for all that attain the extreme, and no warning of an infinity times nothing."""
+    whole = np.array([[1.0, -np.inf, 3.0, 2.0], [-np.inf] * 4, [np.inf, 2.0, np.inf, 0.0]])
+    mesh = Mesh((world.size,), ("x",))
+    for layout in (mesh("x", None), mesh(None, "x"), mesh(None, None)):
+        for function, extreme in ((ops.max, whole.max(1)), (ops.min, whole.min(1))):
+            x = Tensor.from_global(whole, layout, world, requires_grad=True)
+            y = function(x, 1)
+            np.testing.assert_array_equal(y.full(), extreme)
+            y.backward(Tensor.from_global(np.ones(3), mesh(None), world))
+            attained = whole == extreme[:, None]
+            np.testing.assert_array_equal(x.grad.full(), attained / attained.sum(1, keepdims=True))
+
+
 @pytest.mark.ranks(1, 4, 8)
 @pytest.mark.filterwarnings("error")
 def test_places_of_extremes_by_two_small_reductions(world):

@@ -267,6 +267,9 @@ def test_findings_are_kept_where_files_cannot_be_locked(tmp_path, monkeypatch):
     assert list(stored(tmp_path / "here.json")["MPICH"]["ways"]) == ["m"]
 
 
+@pytest.mark.filterwarnings(
+    "ignore:.*multi-threaded:DeprecationWarning"
+)  # what is forked writes a file alone
 def test_who_keeps_findings_at_the_same_time_loses_none(tmp_path):
     path = tmp_path / "here.json"
 

@@ -204,7 +204,7 @@ def _small_scatter(op: str, group: ReduceGroup, layout: Blocks, dtype: np.dtype)
     if at_once:
         add = "reduce(parts, 0, None, out)"
     elif size == 2 and op != "avg":
-        add = f"function(parts[{order[0]}], parts[{order[1]}], out)"
+        add = f"function(parts[{order[0]}], parts[{order[1]}], out=out)"
     else:
         add = "fold(op, [parts[k] for k in order], out)"
     call, names = calling(comm, "Alltoall")
