@@ -28,27 +28,6 @@ from spmdsim.tensor.meanings import HALF, OF_ONE, OF_SEVERAL, REAL, TRANSFORMED,
 from spmdsim.worlds.base import World
 from spmdsim.worlds.current import world as current
 
-__all__ = [
-    "fft",
-    "fft2",
-    "fftfreq",
-    "fftn",
-    "fftshift",
-    "hfft",
-    "ifft",
-    "ifft2",
-    "ifftn",
-    "ifftshift",
-    "ihfft",
-    "irfft",
-    "irfft2",
-    "irfftn",
-    "rfft",
-    "rfft2",
-    "rfftfreq",
-    "rfftn",
-]
-
 Axes = int | Sequence[int] | None
 Points = int | None
 Sizes = Sequence[int | None] | None
@@ -352,3 +331,10 @@ def ifftshift(x: Tensor, axes: Axes = None) -> Tensor:
     [0.0, 1.0, -2.0, -1.0]
     """
     return _shifted(x, axes, True)
+
+
+__all__ = sorted(
+    name
+    for name, value in vars().items()
+    if callable(value) and value.__module__ == __name__ and name[0] != "_"
+)

@@ -6,8 +6,7 @@ from that one declaration. Nothing here knows MPI or a world.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 # Before the function of the same name, which would else be replaced by the package when it is first imported.
 import spmdsim.collectives.algorithms  # noqa: F401
@@ -24,6 +23,7 @@ from spmdsim.collectives.instructions import (
 )
 from spmdsim.collectives.promises import COLLECTIVES, Collective, collective
 from spmdsim.collectives.schedule import Schedule, make_schedule, schedule_of
+from spmdsim.later import later
 
 if TYPE_CHECKING:
     from spmdsim.collectives.execution import run_lock_step
@@ -34,33 +34,16 @@ if TYPE_CHECKING:
     from spmdsim.collectives.verification import ScheduleVerdict, reduction_trees, verify
 
 _LATER = {
-    "Counts": "facts",
-    "Facts": "facts",
-    "ScheduleVerdict": "verification",
-    "choose": "selection_tables",
-    "count": "facts",
-    "emulate": "reduction_order",
-    "facts_of": "facts",
-    "lower_bound": "facts",
-    "reduction_trees": "verification",
-    "run_lock_step": "execution",
-    "unroll": "history",
-    "verify": "verification",
+    "execution": "run_lock_step",
+    "facts": "Counts Facts count facts_of lower_bound",
+    "history": "unroll",
+    "reduction_order": "emulate",
+    "selection_tables": "choose",
+    "verification": "ScheduleVerdict reduction_trees verify",
 }
-"""Names imported when they are first used, so that declaring algorithms stays light."""
+"""Modules imported when they are first used, so that declaring algorithms stays light."""
 
-
-_FORMER = {"Move": "Instruction", "Verdict": "ScheduleVerdict"}
-"""Names of the release before, which still work in this one."""
-
-
-def __getattr__(name: str) -> Any:
-    if name in _FORMER:
-        return getattr(import_module(__name__), _FORMER[name])
-    if name in _LATER:
-        return getattr(import_module(f"spmdsim.collectives.{_LATER[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
+__getattr__ = later(__name__, _LATER, former={"Move": "Instruction", "Verdict": "ScheduleVerdict"})
 
 __all__ = [
     "COLLECTIVES",

@@ -7,19 +7,15 @@ the nbgrader form are written from these (:mod:`spmdsim.labs.forms`).
 
 from __future__ import annotations
 
-from spmdsim.labs.declaration import Lab, LabTask, WrongAnswer, lab, lab_numbers
-from spmdsim.labs.grading import Grader, Score, grade, score
-from spmdsim.labs.judging import Mistake
+from spmdsim.labs.declaration import Lab as Lab
+from spmdsim.labs.declaration import LabTask as LabTask
+from spmdsim.labs.declaration import WrongAnswer as WrongAnswer
+from spmdsim.labs.declaration import lab as lab
+from spmdsim.labs.declaration import lab_numbers as lab_numbers
+from spmdsim.labs.grading import Grader as Grader
+from spmdsim.labs.grading import Score as Score
+from spmdsim.labs.grading import grade as grade
+from spmdsim.labs.grading import score as score
+from spmdsim.labs.judging import Mistake as Mistake
 
-__all__ = [
-    "Grader",
-    "Lab",
-    "LabTask",
-    "Mistake",
-    "Score",
-    "WrongAnswer",
-    "grade",
-    "lab",
-    "lab_numbers",
-    "score",
-]
+__all__ = sorted(name for name, value in vars().items() if callable(value))

@@ -6,8 +6,9 @@ for it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from spmdsim.later import later
 from spmdsim.redistribution import group_steps as group_steps  # tells core what its own steps move
 
 if TYPE_CHECKING:
@@ -15,10 +16,4 @@ if TYPE_CHECKING:
 
 __all__ = ["Plan", "plan"]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in ("Plan", "plan"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from spmdsim.redistribution import planner
-
-    return getattr(planner, name)
+__getattr__ = later(__name__, {"planner": "Plan plan"})
