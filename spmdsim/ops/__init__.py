@@ -5,172 +5,26 @@ Element types are numpy's. Functions that make fractions of whole numbers (``sig
 width and meets float16 in float32, as in torch and JAX. What needs an order, or is not defined for a type, is refused.
 """
 
-from spmdsim.ops.activations import bias_add as bias_add
-from spmdsim.ops.activations import dropout as dropout
-from spmdsim.ops.activations import elu as elu
-from spmdsim.ops.activations import erf as erf
-from spmdsim.ops.activations import gelu as gelu
-from spmdsim.ops.activations import prelu as prelu
-from spmdsim.ops.activations import relu as relu
-from spmdsim.ops.activations import relu6 as relu6
-from spmdsim.ops.activations import sigmoid as sigmoid
-from spmdsim.ops.activations import silu as silu
-from spmdsim.ops.activations import softplus as softplus
-from spmdsim.ops.along import take_along_axis as take_along_axis
-from spmdsim.ops.arrange import broadcast_arrays as broadcast_arrays
-from spmdsim.ops.arrange import expand_dims as expand_dims
-from spmdsim.ops.arrange import matrix_transpose as matrix_transpose
-from spmdsim.ops.arrange import meshgrid as meshgrid
-from spmdsim.ops.arrange import moveaxis as moveaxis
-from spmdsim.ops.arrange import repeat as repeat
-from spmdsim.ops.arrange import squeeze as squeeze
-from spmdsim.ops.arrange import stack as stack
-from spmdsim.ops.arrange import swapaxes as swapaxes
-from spmdsim.ops.arrange import take as take
-from spmdsim.ops.arrange import tensordot as tensordot
-from spmdsim.ops.arrange import tile as tile
-from spmdsim.ops.arrange import tril as tril
-from spmdsim.ops.arrange import triu as triu
-from spmdsim.ops.arrange import unstack as unstack
-from spmdsim.ops.arrange import vecdot as vecdot
-from spmdsim.ops.assign import setitem as setitem
-from spmdsim.ops.assign import slice_update as slice_update
-from spmdsim.ops.assign import window as window
-from spmdsim.ops.contract import einsum as einsum
-from spmdsim.ops.contract import linear as linear
-from spmdsim.ops.contract import matmul as matmul
-from spmdsim.ops.contract import vdot as vdot
-from spmdsim.ops.declare import cast as cast
-from spmdsim.ops.dim_reductions import all as all
-from spmdsim.ops.dim_reductions import any as any
-from spmdsim.ops.dim_reductions import count_nonzero as count_nonzero
-from spmdsim.ops.dim_reductions import max as max
-from spmdsim.ops.dim_reductions import mean as mean
-from spmdsim.ops.dim_reductions import min as min
-from spmdsim.ops.dim_reductions import prod as prod
-from spmdsim.ops.dim_reductions import std as std
-from spmdsim.ops.dim_reductions import sum as sum
-from spmdsim.ops.dim_reductions import var as var
-from spmdsim.ops.elementwise import absolute as absolute
-from spmdsim.ops.elementwise import add as add
-from spmdsim.ops.elementwise import add_n as add_n
-from spmdsim.ops.elementwise import arccos as arccos
-from spmdsim.ops.elementwise import arccosh as arccosh
-from spmdsim.ops.elementwise import arcsin as arcsin
-from spmdsim.ops.elementwise import arcsinh as arcsinh
-from spmdsim.ops.elementwise import arctan as arctan
-from spmdsim.ops.elementwise import arctan2 as arctan2
-from spmdsim.ops.elementwise import arctanh as arctanh
-from spmdsim.ops.elementwise import bitwise_and as bitwise_and
-from spmdsim.ops.elementwise import bitwise_invert as bitwise_invert
-from spmdsim.ops.elementwise import bitwise_or as bitwise_or
-from spmdsim.ops.elementwise import bitwise_xor as bitwise_xor
-from spmdsim.ops.elementwise import ceil as ceil
-from spmdsim.ops.elementwise import clip as clip
-from spmdsim.ops.elementwise import conjugate as conjugate
-from spmdsim.ops.elementwise import copysign as copysign
-from spmdsim.ops.elementwise import cos as cos
-from spmdsim.ops.elementwise import cosh as cosh
-from spmdsim.ops.elementwise import divide as divide
-from spmdsim.ops.elementwise import equal as equal
-from spmdsim.ops.elementwise import exp as exp
-from spmdsim.ops.elementwise import expm1 as expm1
-from spmdsim.ops.elementwise import floor as floor
-from spmdsim.ops.elementwise import floor_divide as floor_divide
-from spmdsim.ops.elementwise import greater as greater
-from spmdsim.ops.elementwise import greater_equal as greater_equal
-from spmdsim.ops.elementwise import hypot as hypot
-from spmdsim.ops.elementwise import identity as identity
-from spmdsim.ops.elementwise import imag as imag
-from spmdsim.ops.elementwise import isfinite as isfinite
-from spmdsim.ops.elementwise import isinf as isinf
-from spmdsim.ops.elementwise import isnan as isnan
-from spmdsim.ops.elementwise import left_shift as left_shift
-from spmdsim.ops.elementwise import less as less
-from spmdsim.ops.elementwise import less_equal as less_equal
-from spmdsim.ops.elementwise import log as log
-from spmdsim.ops.elementwise import log1p as log1p
-from spmdsim.ops.elementwise import log2 as log2
-from spmdsim.ops.elementwise import log10 as log10
-from spmdsim.ops.elementwise import logaddexp as logaddexp
-from spmdsim.ops.elementwise import logical_and as logical_and
-from spmdsim.ops.elementwise import logical_not as logical_not
-from spmdsim.ops.elementwise import logical_or as logical_or
-from spmdsim.ops.elementwise import logical_xor as logical_xor
-from spmdsim.ops.elementwise import maximum as maximum
-from spmdsim.ops.elementwise import minimum as minimum
-from spmdsim.ops.elementwise import multiply as multiply
-from spmdsim.ops.elementwise import negative as negative
-from spmdsim.ops.elementwise import nextafter as nextafter
-from spmdsim.ops.elementwise import not_equal as not_equal
-from spmdsim.ops.elementwise import positive as positive
-from spmdsim.ops.elementwise import power as power
-from spmdsim.ops.elementwise import real as real
-from spmdsim.ops.elementwise import reciprocal as reciprocal
-from spmdsim.ops.elementwise import remainder as remainder
-from spmdsim.ops.elementwise import right_shift as right_shift
-from spmdsim.ops.elementwise import rint as rint
-from spmdsim.ops.elementwise import round as round
-from spmdsim.ops.elementwise import rsqrt as rsqrt
-from spmdsim.ops.elementwise import sign as sign
-from spmdsim.ops.elementwise import signbit as signbit
-from spmdsim.ops.elementwise import sin as sin
-from spmdsim.ops.elementwise import sinh as sinh
-from spmdsim.ops.elementwise import sqrt as sqrt
-from spmdsim.ops.elementwise import square as square
-from spmdsim.ops.elementwise import squared_difference as squared_difference
-from spmdsim.ops.elementwise import subtract as subtract
-from spmdsim.ops.elementwise import tan as tan
-from spmdsim.ops.elementwise import tanh as tanh
-from spmdsim.ops.elementwise import trunc as trunc
-from spmdsim.ops.elementwise import where as where
-from spmdsim.ops.indexing import getitem as getitem
-from spmdsim.ops.lookup import embedding as embedding
-from spmdsim.ops.lookup import gather as gather
-from spmdsim.ops.lookup import one_hot as one_hot
-from spmdsim.ops.lookup import padded_embedding as padded_embedding
-from spmdsim.ops.lookup import pick as pick
-from spmdsim.ops.normalise import cross_entropy as cross_entropy
-from spmdsim.ops.normalise import l2_normalize as l2_normalize
-from spmdsim.ops.normalise import layer_norm as layer_norm
-from spmdsim.ops.normalise import log_softmax as log_softmax
-from spmdsim.ops.normalise import rms_norm as rms_norm
-from spmdsim.ops.normalise import softmax as softmax
-from spmdsim.ops.normalise import softmax_cross_entropy as softmax_cross_entropy
-from spmdsim.ops.normalise import sparse_softmax_cross_entropy as sparse_softmax_cross_entropy
+from spmdsim.ops.activations import *
+from spmdsim.ops.along import *
+from spmdsim.ops.arrange import *
+from spmdsim.ops.assign import *
+from spmdsim.ops.contract import *
+from spmdsim.ops.declare import *
+from spmdsim.ops.dim_reductions import *
+from spmdsim.ops.elementwise import *
+from spmdsim.ops.indexing import *
+from spmdsim.ops.lookup import *
+from spmdsim.ops.normalise import *
 from spmdsim.ops.operators import OperatorFunction
-from spmdsim.ops.places import argmax as argmax
-from spmdsim.ops.places import argmin as argmin
-from spmdsim.ops.places import searchsorted as searchsorted
-from spmdsim.ops.places import topk as topk
-from spmdsim.ops.scans import cumulative_prod as cumulative_prod
-from spmdsim.ops.scans import cumulative_sum as cumulative_sum
-from spmdsim.ops.scans import diff as diff
-from spmdsim.ops.selecting import isin as isin
-from spmdsim.ops.selecting import nonzero as nonzero
-from spmdsim.ops.selecting import unique_all as unique_all
-from spmdsim.ops.selecting import unique_counts as unique_counts
-from spmdsim.ops.selecting import unique_inverse as unique_inverse
-from spmdsim.ops.selecting import unique_values as unique_values
-from spmdsim.ops.shape import broadcast_to as broadcast_to
-from spmdsim.ops.shape import flatten as flatten
-from spmdsim.ops.shape import flip as flip
-from spmdsim.ops.shape import reshape as reshape
-from spmdsim.ops.shape import transpose as transpose
-from spmdsim.ops.slicing import concat as concat
-from spmdsim.ops.slicing import pad as pad
-from spmdsim.ops.slicing import roll as roll
-from spmdsim.ops.slicing import slice_ as slice_
-from spmdsim.ops.slicing import split as split
-from spmdsim.ops.sorting import argsort as argsort
-from spmdsim.ops.sorting import sort as sort
-from spmdsim.ops.sorting import sort_with_indices as sort_with_indices
-from spmdsim.ops.statistics import bincount as bincount
-from spmdsim.ops.statistics import histogram as histogram
-from spmdsim.ops.statistics import median as median
-from spmdsim.ops.statistics import percentile as percentile
-from spmdsim.ops.statistics import quantile as quantile
-from spmdsim.ops.windowed import convolve as convolve
+from spmdsim.ops.places import *
+from spmdsim.ops.scans import *
+from spmdsim.ops.selecting import *
+from spmdsim.ops.shape import *
+from spmdsim.ops.slicing import *
+from spmdsim.ops.sorting import *
+from spmdsim.ops.statistics import *
+from spmdsim.ops.windowed import *
 
 #: All operators by name; x[index] and x[index] = value are written so.
 __all__ = sorted(

@@ -23,6 +23,10 @@ from spmdsim.tensor import Context, Op, Tensor
 from spmdsim.tensor.operands import Operand, counted_dim
 from spmdsim.tensor.random import uniform_block
 
+__all__ = [
+    "bias_add", "dropout", "elu", "erf", "gelu", "prelu", "relu", "relu6", "sigmoid", "silu", "softplus",
+]  # fmt: skip
+
 
 def stable_sigmoid(x: Array) -> Array:
     """1 / (1 + exp(-x)) without overflow on either side."""

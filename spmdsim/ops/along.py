@@ -21,6 +21,8 @@ from spmdsim.tensor import Context, Op, Tensor
 from spmdsim.tensor.operands import Operand, as_operand, operands
 from spmdsim.tensor.stepped import SteppedOp
 
+__all__ = ["take_along_axis"]
+
 
 def _put_steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any], dim: int) -> Any:
     axes = split_axes(strategy)

@@ -27,6 +27,11 @@ from spmdsim.ops.slicing import concat
 from spmdsim.tensor import Context, Op, Tensor
 from spmdsim.tensor.operands import Operand, as_operand, counted_dim
 
+__all__ = [
+    "broadcast_arrays", "expand_dims", "matrix_transpose", "meshgrid", "moveaxis", "repeat", "squeeze",
+    "stack", "swapaxes", "take", "tensordot", "tile", "tril", "triu", "unstack", "vecdot",
+]  # fmt: skip
+
 
 @operator()
 def expand_dims(x: Tensor, axis: Dims = 0) -> Tensor:

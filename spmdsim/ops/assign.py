@@ -32,6 +32,8 @@ from spmdsim.tensor.operands import Operand, as_operand
 from spmdsim.tensor.program_tensor import Index
 from spmdsim.tensor.sources import Described
 
+__all__ = ["setitem", "slice_update", "window"]
+
 
 def _cut(shape: Shape, start: Shape, stop: Shape, step: Shape = ()) -> list[bool]:
     steps = step or (1,) * len(shape)

@@ -18,6 +18,8 @@ from spmdsim.tensor.operands import Operand
 from spmdsim.tensor.operator_calls import apply
 from spmdsim.worlds.pool import SMALLEST, allocator, empty
 
+__all__ = ["einsum", "linear", "matmul", "vdot"]
+
 
 def _swap(array: Array, transposed: bool) -> Array:
     return array.swapaxes(-1, -2) if transposed and array.ndim > 1 else array

@@ -20,6 +20,8 @@ from spmdsim.tensor.operands import Operand, constant, operands
 from spmdsim.tensor.operator_calls import apply
 from spmdsim.worlds.pool import SMALLEST, allocator, empty, landing, spent
 
+__all__ = ["cast"]
+
 
 def unbroadcast(gradient: Array, shape: Shape) -> Array:
     """Sum a gradient over the dims that broadcasting added or stretched.

@@ -23,6 +23,8 @@ from spmdsim.tensor.operands import counted_dim, flag
 from spmdsim.tensor.operator_calls import apply
 from spmdsim.worlds.pool import allocator, empty
 
+__all__ = ["all", "any", "count_nonzero", "max", "mean", "min", "prod", "std", "sum", "var"]
+
 Dims = int | Sequence[int] | None
 #: By number of dims, all of them.
 _EVERY = tuple([tuple(range(ndim)) for ndim in range(8)])

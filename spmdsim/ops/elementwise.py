@@ -16,6 +16,17 @@ from spmdsim.ops.operators import operator
 from spmdsim.tensor import Op, Tensor
 from spmdsim.tensor.operands import Operand, as_operand
 
+__all__ = [
+    "absolute", "add", "add_n", "arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctan2", "arctanh",
+    "bitwise_and", "bitwise_invert", "bitwise_or", "bitwise_xor", "ceil", "clip", "conjugate", "copysign",
+    "cos", "cosh", "divide", "equal", "exp", "expm1", "floor", "floor_divide", "greater", "greater_equal",
+    "hypot", "identity", "imag", "isfinite", "isinf", "isnan", "left_shift", "less", "less_equal", "log",
+    "log1p", "log2", "log10", "logaddexp", "logical_and", "logical_not", "logical_or", "logical_xor",
+    "maximum", "minimum", "multiply", "negative", "nextafter", "not_equal", "positive", "power", "real",
+    "reciprocal", "remainder", "right_shift", "rint", "round", "rsqrt", "sign", "signbit", "sin", "sinh",
+    "sqrt", "square", "squared_difference", "subtract", "tan", "tanh", "trunc", "where",
+]  # fmt: skip
+
 
 def one_of(x: Array) -> Array:
     """The number one in an array's type."""

@@ -20,6 +20,8 @@ from spmdsim.tensor.operands import as_operand
 from spmdsim.tensor.program_tensor import Index
 from spmdsim.tensor.written_calls import again, remembered
 
+__all__ = ["getitem"]
+
 _MASK = (
     "the shape of x[mask] depends on the mask's values; use where(mask, x, 0), or a mask of one dim as a numpy array "
     "that every rank holds"

@@ -19,6 +19,8 @@ from spmdsim.tensor.stepped import OwnedRows
 from spmdsim.worlds.local_steps import add_rows, place_rows
 from spmdsim.worlds.pool import empty
 
+__all__ = ["embedding", "gather", "one_hot", "padded_embedding", "pick"]
+
 #: The factor that is looked up.
 LOOKED_UP = "v"
 

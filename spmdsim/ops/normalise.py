@@ -25,6 +25,11 @@ from spmdsim.ops.operators import operator
 from spmdsim.redistribution.sparse_lookup import checked_ids
 from spmdsim.tensor import Op, Tensor
 
+__all__ = [
+    "cross_entropy", "l2_normalize", "layer_norm", "log_softmax", "rms_norm", "softmax",
+    "softmax_cross_entropy", "sparse_softmax_cross_entropy",
+]  # fmt: skip
+
 #: One dim, or several that are normalised together.
 Dim = int | tuple[int, ...]
 
@@ -45,16 +50,15 @@ def _softmax(x: Array, dim: Dim) -> Array:
     if not x.size:
         return x.copy()
     e = np.exp(x - np.maximum.reduce(x, axis=dim, keepdims=True))
-    array: Array = e / np.add.reduce(e, axis=dim, keepdims=True, dtype=e.dtype)
-    return array
+    return np.asarray(e / np.add.reduce(e, axis=dim, keepdims=True, dtype=e.dtype))
 
 
 def _log_softmax(x: Array, dim: Dim) -> Array:
     if not x.size:
         return x.copy()
     shifted = x - np.maximum.reduce(x, axis=dim, keepdims=True)
-    array: Array = shifted - np.log(np.add.reduce(np.exp(shifted), axis=dim, keepdims=True, dtype=x.dtype))
-    return array
+    totals = np.add.reduce(np.exp(shifted), axis=dim, keepdims=True, dtype=x.dtype)
+    return np.asarray(shifted - np.log(totals))
 
 
 _softmax_op = Op(
@@ -203,9 +207,8 @@ def _rms_rule(x: Shape, scale: Shape, epsilon: float) -> Rule:
     if not 1 <= len(scale) <= len(x):
         raise RuleError(f"rms_norm needs a scale with the last dims of x, but got shapes {x} and {scale}")
     data, parameters = _norm_terms(len(x), len(scale), -len(scale))
-    return Rule.parse(
-        f"{data}, {parameters} -> {data}", whole=parameters, linear=((1,),), work=PASSES, backward=3
-    )
+    text = f"{data}, {parameters} -> {data}"
+    return Rule.parse(text, whole=parameters, linear=((1,),), work=PASSES, backward=3)
 
 
 def _inverse(x: Array, scale: Array, epsilon: float) -> tuple[Array, Shape]:
@@ -407,17 +410,14 @@ def softmax_cross_entropy(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tenso
 def _sparse(logits: Array, labels: Array) -> tuple[Array, Array]:
     checked_ids(labels, logits.shape[-1], what="classes")
     logs = _log_softmax(logits, -1)
-    return np.exp(logs), -np.take_along_axis(logs, labels[..., None], axis=-1)[..., 0]
+    return np.exp(logs), -logs[_at(labels)]
 
 
 def _sparse_vjp(dys: Sequence[Any], operands: Arrays, _results: Any) -> tuple[Array, None]:
     logits, labels = operands
-    logs = _log_softmax(logits, -1)
     dloss = np.zeros((), logits.dtype) if dys[1] is None else dys[1][..., None]
-    gradient = np.exp(logs)
-    np.put_along_axis(
-        gradient, labels[..., None], np.take_along_axis(gradient, labels[..., None], -1) - 1, -1
-    )
+    gradient = np.exp(_log_softmax(logits, -1))
+    gradient[_at(labels)] -= 1
     return dloss * gradient, None
 
 

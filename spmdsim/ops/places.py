@@ -24,6 +24,8 @@ from spmdsim.tensor import Context, Op, Tensor
 from spmdsim.tensor.operands import Operand, as_operand, flag
 from spmdsim.tensor.stepped import SteppedOp
 
+__all__ = ["argmax", "argmin", "searchsorted", "topk"]
+
 #: The place of a rank that does not have the extreme.
 _NOWHERE = np.iinfo(np.int64).max
 

@@ -33,6 +33,8 @@ from spmdsim.tensor import Context, Tensor
 from spmdsim.tensor.operands import Operand, as_operand
 from spmdsim.tensor.stepped import SteppedOp
 
+__all__ = ["cumulative_prod", "cumulative_sum", "diff"]
+
 #: A dim, which may be left out where there is one only.
 Dim = int | None
 Tensors = Sequence[Tensor]

@@ -22,6 +22,8 @@ from spmdsim.tensor.joined import joined, needs_values
 from spmdsim.tensor.operands import Operand, as_operand
 from spmdsim.tensor.stepped import SteppedOp
 
+__all__ = ["isin", "nonzero", "unique_all", "unique_counts", "unique_inverse", "unique_values"]
+
 
 def by_first_dim(x: Tensor, dims: int) -> Tensor:
     """The tensor with the first of so many dims split by the axes that split any of them, and nothing pending.

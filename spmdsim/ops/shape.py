@@ -23,6 +23,8 @@ from spmdsim.tensor import Context, Op, Tensor
 from spmdsim.tensor.sources import move
 from spmdsim.tensor.written_calls import again, remembered
 
+__all__ = ["broadcast_to", "flatten", "flip", "reshape", "transpose"]
+
 
 def moving_rule(text: str, whole: Sequence[str], linear: Any = "each") -> Rule:
     """A rule that passes every pending reduction on: elements are only moved."""

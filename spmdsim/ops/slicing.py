@@ -25,6 +25,8 @@ from spmdsim.tensor import Context, Tensor
 from spmdsim.tensor.operands import counted_dim
 from spmdsim.tensor.written_calls import same
 
+__all__ = ["concat", "pad", "roll", "slice_", "split"]
+
 #: As numpy has it: how many elements are added everywhere, or before and after every dim, or each dim.
 PadWidth = int | Sequence[int] | Sequence[Sequence[int]] | dict[int, int] | dict[int, tuple[int, int]]
 

@@ -34,6 +34,8 @@ from spmdsim.tensor.operands import flag
 from spmdsim.tensor.stepped import SteppedOp
 from spmdsim.worlds.pool import empty
 
+__all__ = ["argsort", "sort", "sort_with_indices"]
+
 #: What a round is charged besides its samples, in bytes: two more messages.
 ROUND = 8192
 

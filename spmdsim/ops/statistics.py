@@ -26,6 +26,8 @@ from spmdsim.tensor import Op, Tensor
 from spmdsim.tensor.joined import needs_values
 from spmdsim.tensor.operands import Operand, as_operand
 
+__all__ = ["bincount", "histogram", "median", "percentile", "quantile"]
+
 #: How a quantile between two entries is found: from the place below, the one above, and how far it is between them.
 METHODS = ("linear", "lower", "higher", "nearest", "midpoint")
 #: Of which parts there is a quantile.

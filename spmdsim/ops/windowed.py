@@ -23,6 +23,8 @@ from spmdsim.tensor import Context, Op, Tensor
 from spmdsim.tensor.operands import Operand
 from spmdsim.worlds.pool import empty, with_margins
 
+__all__ = ["convolve"]
+
 #: Per operand that is read in windows, the window of each of its dims, or None.
 Windows = Mapping[int, Sequence[Window | None]]
 #: Per dim how many elements stand before a block, and after it.
