@@ -72,12 +72,6 @@ _turn_op = Op(
 
 #: Which norm undoes which: a transform's transpose is the one the other way, scaled alike.
 OTHER_NORM = {"backward": "forward", "ortho": "ortho", "forward": "backward"}
-_FUNCTIONS: dict[str, Any] = {
-    "fft": np.fft.fft,
-    "ifft": np.fft.ifft,
-    "rfft": np.fft.rfft,
-    "irfft": np.fft.irfft,
-}
 
 
 def _rule(shape: Shape, kind: str, n: int, dim: int, norm: str) -> tuple[Rule, dict[str, int]]:
@@ -89,7 +83,7 @@ def _rule(shape: Shape, kind: str, n: int, dim: int, norm: str) -> tuple[Rule, d
 
 def _local(x: Array, kind: str, n: int, dim: int, norm: Any) -> Array:
     if x.size or not n:
-        return np.asarray(_FUNCTIONS[kind](x, n, dim, norm), order="C")
+        return np.asarray(getattr(np.fft, kind)(x, n, dim, norm), order="C")
     shape = [n // 2 + 1 if kind == "rfft" else n if d == dim else size for d, size in enumerate(x.shape)]
     shape = [size if d == dim else old for d, (size, old) in enumerate(zip(shape, x.shape))]
     return np.zeros(shape, _dtype(x.dtype, kind))

@@ -340,16 +340,7 @@ def _cross_entropy(build: _Network, x: int, table: int, *, bias: bool = False) -
 
 #: Built-in programs by name; all take keyword arguments.
 PROGRAMS: Registry[Callable[..., Graph]] = Registry(
-    "program",
-    {
-        "tutorial": tutorial,
-        "mlp": mlp,
-        "chain": chain,
-        "convolutions": convolutions,
-        "gpt": gpt,
-        "bert": bert,
-        "moe": moe,
-    },
+    "program", {one.__name__: one for one in (tutorial, mlp, chain, convolutions, gpt, bert, moe)}
 )
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise, product
+from itertools import accumulate, pairwise
 from operator import mul
 
 from spmdsim.core import Layout, Mesh, Partial, Placement, Replicate, Shard, split_block
@@ -298,21 +298,6 @@ def reshape_pairs(in_shape: Sizes, out_shape: Sizes, parts: int) -> list[tuple[P
     return [*pairs, (Replicate(), Replicate())]
 
 
-def reshape_signatures(in_shape: Sizes, out_shape: Sizes, mesh: Sizes) -> list[tuple[Placements, Placements]]:
-    """All pairs of sbp tuples between which a reshape of evenly split tensors moves nothing.
-
-    On a single axis a dim that both shapes have may be split unevenly.
-    """
-    pairs = []
-    if broadcast_only(in_shape):
-        return [((Replicate(),) * len(mesh),) * 2]
-    if len(mesh) == 1:
-        return [((one,), (other,)) for one, other in reshape_pairs(in_shape, out_shape, mesh[0])]
-    for partial in product((Partial(), Replicate(), None), repeat=len(mesh)):
-        pairs += _complete(tuple(in_shape), tuple(out_shape), tuple(mesh), partial, (), ())
-    return list(dict.fromkeys(pairs))
-
-
 def reshape_sbp(
     in_shape: Sizes, out_shape: Sizes, mesh: Sizes, in_sbp: Sequence[Placement]
 ) -> Placements | None:
@@ -325,13 +310,13 @@ def reshape_sbp(
         pairs = dict(reshape_pairs(in_shape, out_shape, mesh[0]))
         return (pairs[in_sbp[0]],) if in_sbp[0] in pairs else None
     known = tuple(None if isinstance(one, Shard) else one for one in in_sbp)
-    for one, other in _complete(tuple(in_shape), tuple(out_shape), tuple(mesh), known, (), ()):
+    for one, other in completed(tuple(in_shape), tuple(out_shape), tuple(mesh), known, (), ()):
         if one == tuple(in_sbp):
             return other
     return None
 
 
-def _complete(
+def completed(
     in_shape: Shape,
     out_shape: Shape,
     mesh: Shape,
@@ -344,12 +329,12 @@ def _complete(
         return [(one, other)]
     placement, parts = known[len(one)], mesh[len(one)]
     if placement is not None:
-        return _complete(in_shape, out_shape, mesh, known, (*one, placement), (*other, placement))
+        return completed(in_shape, out_shape, mesh, known, (*one, placement), (*other, placement))
     pairs = []
     for a, b in group_starts(in_shape, out_shape):
         if in_shape[a] % parts or out_shape[b] % parts:
             continue
         smaller = (*in_shape[:a], in_shape[a] // parts, *in_shape[a + 1 :])
         after = (*out_shape[:b], out_shape[b] // parts, *out_shape[b + 1 :])
-        pairs += _complete(smaller, after, mesh, known, (*one, Shard(a)), (*other, Shard(b)))
+        pairs += completed(smaller, after, mesh, known, (*one, Shard(a)), (*other, Shard(b)))
     return pairs
