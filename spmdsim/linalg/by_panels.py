@@ -26,6 +26,8 @@ from spmdsim.tensor import Context, Op, Tensor
 from spmdsim.tensor.operands import as_operand
 from spmdsim.tensor.stepped import SteppedOp
 
+__all__ = ["cholesky", "inv", "solve"]
+
 
 def panels_of(strategy: Strategy, size: int) -> tuple[tuple[str, ...], list[tuple[int, int]]]:
     """The axes that split the rows, and the rows of every rank that has any, which are the columns of the panels."""

@@ -21,6 +21,8 @@ from spmdsim.ops.scans import along_dim
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.operands import as_operand
 
+__all__ = ["cond", "lstsq", "matrix_norm", "matrix_rank", "norm", "pinv", "vector_norm"]
+
 Order = int | float | str | None
 #: Down to where singular values count: one number, or one per matrix.
 Bound = float | Tensor | None

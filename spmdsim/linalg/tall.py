@@ -19,6 +19,8 @@ from spmdsim.ops.slicing import part_along
 from spmdsim.tensor import Context, Op, Tensor
 from spmdsim.tensor.stepped import SteppedOp
 
+__all__ = ["qr", "svd", "svdvals"]
+
 
 def adjoint(x: Tensor) -> Tensor:
     """Matrices, transposed and conjugated."""

@@ -17,6 +17,8 @@ from spmdsim.ops.slicing import part_along
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.operands import operands
 
+__all__ = ["cross", "diagonal", "matrix_power", "outer", "trace"]
+
 
 @of_tensors
 def outer(a: Tensor, b: Tensor) -> Tensor:

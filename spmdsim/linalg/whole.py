@@ -15,6 +15,8 @@ from spmdsim.ops.operators import of_tensors
 from spmdsim.ops.scans import conjugated
 from spmdsim.tensor import Op, Tensor
 
+__all__ = ["det", "eig", "eigh", "eigvals", "eigvalsh", "slogdet"]
+
 
 def hermitian(x: Array) -> Array:
     """Matrices, transposed and conjugated."""

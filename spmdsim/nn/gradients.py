@@ -24,6 +24,8 @@ from spmdsim.tensor.program_tensor import origin_of
 from spmdsim.trace import recorder
 from spmdsim.worlds.programs import Posted
 
+__all__ = ["backward", "clip", "global_norm"]
+
 #: One array per owned rank.
 Arrays = list[np.ndarray]
 #: What a tensor is called by who waits for it, the tensor, and the layout that it is wanted in.

@@ -16,6 +16,8 @@ from spmdsim.nn.module import Initialiser, Module, Normal, Parameter, ones, zero
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.sources import Described
 
+__all__ = ["GPT", "MLP", "Attention", "Embedding", "LayerNorm", "Linear", "TransformerBlock"]
+
 
 class Linear(Module):
     """``x @ weight + bias``.

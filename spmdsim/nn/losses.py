@@ -17,6 +17,11 @@ from spmdsim.ops.dim_reductions import normal_dims
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.operands import Operand
 
+__all__ = [
+    "binary_cross_entropy", "binary_cross_entropy_with_logits", "cross_entropy", "l1_loss", "mse_loss",
+    "nll_loss", "smooth_l1_loss",
+]  # fmt: skip
+
 #: What may become of the elements' losses.
 REDUCTIONS = ("mean", "sum", "none")
 #: No logarithm of a probability counts as less.

@@ -29,6 +29,8 @@ R = TypeVar("R", covariant=True)
 if TYPE_CHECKING:
     from spmdsim.worlds.base import World
 
+__all__ = ["Module", "ModuleList", "Normal", "Parameter", "Sequential", "Uniform", "ones", "zeros"]
+
 
 class HasForward(Protocol[P, R]):
     """What has a ``forward`` with these parameters and this result: a call takes and gives the same."""

@@ -27,6 +27,8 @@ from spmdsim.tensor import Tensor
 from spmdsim.worlds.base import ORIGINS
 from spmdsim.worlds.pool import empty, pool
 
+__all__ = ["SGD", "Adam", "Optimiser", "sharded_over"]
+
 #: Bytes that an update goes through at once, of all its arrays together. They lie in the last cache; in blocks for the
 #: ones before it, what every call of numpy costs is more than what they save.
 CACHED = 1 << 22
