@@ -10,28 +10,29 @@ from typing import TYPE_CHECKING
 
 # Before the function of the same name, which would else be replaced by the package when it is first imported.
 import spmdsim.collectives.algorithms  # noqa: F401
-from spmdsim.collectives.algorithm import Algorithm, Formula, algorithm, algorithms, declare, from_function
-from spmdsim.collectives.instructions import (
-    Chunks,
-    Instruction,
-    Round,
-    combine,
-    copy,
-    recv,
-    recv_reduce,
-    send,
-)
-from spmdsim.collectives.promises import COLLECTIVES, Collective, collective
-from spmdsim.collectives.schedule import Schedule, make_schedule, schedule_of
-from spmdsim.later import later
+from spmdsim.collectives.algorithm import *
+from spmdsim.collectives.algorithm import __all__ as _algorithms
+from spmdsim.collectives.instructions import *
+from spmdsim.collectives.instructions import __all__ as _instructions
+from spmdsim.collectives.promises import *
+from spmdsim.collectives.promises import __all__ as _collectives
+from spmdsim.collectives.schedule import *
+from spmdsim.collectives.schedule import __all__ as _schedules
+from spmdsim.later import later, names_in
 
 if TYPE_CHECKING:
-    from spmdsim.collectives.execution import run_lock_step
-    from spmdsim.collectives.facts import Counts, Facts, count, facts_of, lower_bound
-    from spmdsim.collectives.history import unroll
-    from spmdsim.collectives.reduction_order import emulate
-    from spmdsim.collectives.selection_tables import choose
-    from spmdsim.collectives.verification import ScheduleVerdict, reduction_trees, verify
+    from spmdsim.collectives.execution import run_lock_step as run_lock_step
+    from spmdsim.collectives.facts import Counts as Counts
+    from spmdsim.collectives.facts import Facts as Facts
+    from spmdsim.collectives.facts import count as count
+    from spmdsim.collectives.facts import facts_of as facts_of
+    from spmdsim.collectives.facts import lower_bound as lower_bound
+    from spmdsim.collectives.history import unroll as unroll
+    from spmdsim.collectives.reduction_order import emulate as emulate
+    from spmdsim.collectives.selection_tables import choose as choose
+    from spmdsim.collectives.verification import ScheduleVerdict as ScheduleVerdict
+    from spmdsim.collectives.verification import reduction_trees as reduction_trees
+    from spmdsim.collectives.verification import verify as verify
 
 _LATER = {
     "execution": "run_lock_step",
@@ -45,37 +46,4 @@ _LATER = {
 
 __getattr__ = later(__name__, _LATER, former={"Move": "Instruction", "Verdict": "ScheduleVerdict"})
 
-__all__ = [
-    "COLLECTIVES",
-    "Algorithm",
-    "Chunks",
-    "Collective",
-    "Counts",
-    "Facts",
-    "Formula",
-    "Instruction",
-    "Round",
-    "Schedule",
-    "ScheduleVerdict",
-    "algorithm",
-    "algorithms",
-    "choose",
-    "collective",
-    "combine",
-    "copy",
-    "count",
-    "declare",
-    "emulate",
-    "facts_of",
-    "from_function",
-    "lower_bound",
-    "make_schedule",
-    "recv",
-    "recv_reduce",
-    "reduction_trees",
-    "run_lock_step",
-    "schedule_of",
-    "send",
-    "unroll",
-    "verify",
-]
+__all__ = [*_algorithms, *_instructions, *_collectives, *_schedules, *names_in(_LATER)]

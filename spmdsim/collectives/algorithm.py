@@ -17,6 +17,8 @@ from spmdsim.errors import InputError, NoAnswer, ScheduleError, many, unknown
 from spmdsim.pictured import Pictured, ShortRepr
 from spmdsim.registry import Registry, place_of
 
+__all__ = ["Algorithm", "Formula", "algorithm", "algorithms", "declare", "from_function"]
+
 
 @dataclass(frozen=True)
 class Formula(Pictured):

@@ -28,6 +28,8 @@ from typing import NamedTuple, TypeAlias
 from spmdsim.core.layout import block_sizes, largest_block
 from spmdsim.errors import ScheduleError
 
+__all__ = ["Chunks", "Instruction", "Round", "combine", "copy", "recv", "recv_reduce", "send"]
+
 Chunks: TypeAlias = "range | tuple[int, ...]"
 
 SEND = "send"

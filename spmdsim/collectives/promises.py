@@ -18,6 +18,8 @@ from spmdsim.collectives.instructions import Chunks
 from spmdsim.errors import ScheduleError, SpmdError, many, unknown
 from spmdsim.pictured import Pictured
 
+__all__ = ["COLLECTIVES", "Collective", "collective"]
+
 
 @dataclass(frozen=True)
 class Collective(Pictured):

@@ -14,6 +14,8 @@ from spmdsim.collectives.promises import Collective
 from spmdsim.errors import ScheduleError, many
 from spmdsim.pictured import ShortRepr
 
+__all__ = ["Schedule", "make_schedule", "schedule_of"]
+
 
 @dataclass(frozen=True, repr=False)
 class Schedule(ShortRepr):
