@@ -96,13 +96,12 @@ def main(args: argparse.Namespace) -> int:
     from dataclasses import replace
 
     from spmdsim.auto_parallel.search import as_graph, search
-    from spmdsim.layout.written import parse_mesh
 
     if args.recompute and args.carry_out:
         raise InputError(
             "--run keeps its activations, so --recompute can only be priced; leave one of them out"
         )
-    where = parse_mesh(args.mesh) if args.mesh else args.ranks
+    where = _mesh(args.mesh) if args.mesh else args.ranks
     graph = as_graph(*_program(args, where))
     if args.forward_only:
         graph = replace(graph, training=False)
@@ -245,6 +244,16 @@ def _assumption(text: str) -> tuple[str, Any]:
             f"but got {text!r}"
         )
     return name, value == "yes"
+
+
+def _mesh(text: str) -> Mesh:
+    from spmdsim.core import Mesh
+
+    try:
+        pairs = [part.split("=") for part in text.split(",")]
+        return Mesh([int(size) for _, size in pairs], [name.strip() for name, _ in pairs])
+    except ValueError as error:
+        raise InputError(f"--mesh is written like dp=2,tp=4, but got {text!r} ({error})") from None
 
 
 def _literal(text: str) -> Any:
