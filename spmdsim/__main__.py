@@ -1,7 +1,5 @@
 """``python -m spmdsim``: the command line."""
 
-from __future__ import annotations
-
 import sys
 
 from spmdsim.cli.main import main

@@ -4,8 +4,6 @@ Declared as a generator of ``(rank, size)``, an algorithm is verified, counted, 
 from that one declaration. Nothing here knows MPI or a world.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 # Before the function of the same name, which would else be replaced by the package when it is first imported.

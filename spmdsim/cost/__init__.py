@@ -5,8 +5,6 @@ Import the names from here::
     from spmdsim.cost import Machine, load_machine, predict, price
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from spmdsim.cost.machine import CostModel, Link, Machine, Measurement, Piece, Rate

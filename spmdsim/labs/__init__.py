@@ -5,8 +5,6 @@ answers and slides) and a module in ``checks/`` with one checker per task. Noteb
 the nbgrader form are written from these (:mod:`spmdsim.labs.forms`).
 """
 
-from __future__ import annotations
-
 from spmdsim.labs.declaration import Lab as Lab
 from spmdsim.labs.declaration import LabTask as LabTask
 from spmdsim.labs.declaration import WrongAnswer as WrongAnswer

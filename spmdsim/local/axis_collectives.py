@@ -24,6 +24,11 @@ from spmdsim.local.turns import TurnCall, TurnPlace, current, in_groups
 from spmdsim.notation.layouts import short_dtype
 from spmdsim.ops.operators import completed
 
+__all__ = [
+    "all_gather", "all_to_all", "axis_index", "axis_rank", "axis_size", "pmax", "pmean", "pmin", "ppermute",
+    "psum", "psum_scatter",
+]  # fmt: skip
+
 #: An axis, or several, the first one major.
 Axes = str | Sequence[str]
 #: Numbers of ranks along the axes, in groups of one size that keep to themselves; None: all together.

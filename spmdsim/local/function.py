@@ -36,6 +36,8 @@ from spmdsim.tensor import Context, Tensor
 from spmdsim.tensor.operands import operands
 from spmdsim.tensor.values import read_only
 
+__all__ = ["LocalFunction", "local_map"]
+
 #: Global shape and element type of a result.
 Result = tuple[Shape, np.dtype]
 Flops = float | Callable[..., float]

@@ -21,6 +21,8 @@ from spmdsim.tensor import Context, Tensor
 from spmdsim.tensor.operands import Operand, operands
 from spmdsim.tensor.values import read_only
 
+__all__ = ["map_overlap"]
+
 Shape = tuple[int, ...]
 Sides = tuple[tuple[int, int], ...]
 #: Per dim how numpy.pad calls what stands beyond the ends, and a number.

@@ -4,8 +4,6 @@ Steps are here at once; the planner comes when it is first asked for: worlds, wh
 for it.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from spmdsim.later import later

@@ -14,8 +14,6 @@ Use it from a notebook::
 or from the shell: ``spmdsim simulate my_script.py -n 64``.
 """
 
-from __future__ import annotations
-
 from spmdsim.simulation.findings.problems import Problem, SimulationError
 from spmdsim.simulation.runner import simulate
 from spmdsim.simulation.simulation_report import Report
