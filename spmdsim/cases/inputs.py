@@ -16,10 +16,8 @@ import numpy as np
 
 from spmdsim.errors import InputError
 from spmdsim.layout.element_type import element_type
-from spmdsim.tensor.files import FileArray, open_array, open_tokens
+from spmdsim.tensor.files import FileArray, Index, open_array, open_tokens
 from spmdsim.tensor.random import normal_block
-
-Index = tuple[slice, ...]
 
 #: Rows of hidden features that stand for a weight where the user gives none.
 DEFAULT_COLUMNS = 40

@@ -8,14 +8,13 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from spmdsim.cli.layout import written
+from spmdsim.cli.layout import Shape, written
 from spmdsim.core import Layout
 from spmdsim.errors import InputError, many, nearest, unknown
 from spmdsim.layout.cuts import factor_cuts, layout_from_cuts
 from spmdsim.layout.written import parse_order, parse_tuples
 from spmdsim.reading import literal
 
-Shape = tuple[int, ...]
 #: A tensor with its name.
 Named = tuple[str, Layout, Shape]
 

@@ -13,6 +13,7 @@ from spmdsim.errors import InputError, many
 from spmdsim.layout.explain import Derivation, Placed, placed, ranks_text
 
 if TYPE_CHECKING:
+    from spmdsim.cli.layout import Shape
     from spmdsim.cli.layout_operator import Derived, Named
     from spmdsim.dialects.paddle.splitting import SplitLayout
 
@@ -21,8 +22,6 @@ MOST_RANKS = 32
 
 MOST_JSON_RANKS = 5_000_000
 """Rank numbers in one JSON document (replica lists grow with the square of the mesh)."""
-
-Shape = tuple[int, ...]
 
 
 # -- JSON -----------------------------------------------------------------------------------------------

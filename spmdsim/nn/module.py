@@ -18,7 +18,7 @@ from spmdsim.layout.element_type import has_gradient, number_type
 from spmdsim.notation.layouts import integers
 from spmdsim.pictured import Pictured
 from spmdsim.tensor import Tensor
-from spmdsim.tensor.random import normal_block, uniform_block
+from spmdsim.tensor.random import Index, normal_block, uniform_block
 from spmdsim.tensor.sources import Described, check_layout
 from spmdsim.tensor.symbols import become
 from spmdsim.trace.recorder import unseen
@@ -40,7 +40,6 @@ class HasForward(Protocol[P, R]):
         """Compute."""
 
 
-Index = tuple[slice, ...]
 #: Gives the block of a parameter at an index, from its shape, dtype and seed.
 Initialiser = Callable[[Index, tuple[int, ...], np.dtype, int], np.ndarray]
 

@@ -30,14 +30,13 @@ from spmdsim.layout.element_type import held_type
 from spmdsim.redistribution import Plan, plan
 from spmdsim.redistribution.even_moves import price_move
 from spmdsim.redistribution.merge import BUCKET_BYTES, Merge, elements_held, merge_of
-from spmdsim.redistribution.plan_candidates import LOCAL
+from spmdsim.redistribution.plan_candidates import LOCAL, Shape
 from spmdsim.redistribution.price import machine_on, price_step
 
 if TYPE_CHECKING:
     from spmdsim.auto_parallel.programs.graph import Value
     from spmdsim.auto_parallel.solvers.choice_problem import ChoiceProblem
 
-Shape = tuple[int, ...]
 #: What a price depends on: the layouts before and after, shape, bytes per element, whether it is an operator's result.
 Moved = tuple[Layout, Layout, Shape, int, bool]
 

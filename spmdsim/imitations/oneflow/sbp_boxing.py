@@ -20,12 +20,10 @@ from spmdsim.core import Placement
 from spmdsim.dialects.oneflow.sbp import Sbp, as_tuple, from_placement
 from spmdsim.errors import LayoutError
 from spmdsim.imitations.oneflow import boxing_rules as rules
+from spmdsim.imitations.oneflow.boxing_rules import Placements, Shape, Sizes
 
 SbpLike = Sbp | str | Sequence[Sbp | str]
 NdSbp = tuple[Sbp, ...]
-Sizes = Sequence[int]
-Shape = tuple[int, ...]
-Placements = tuple[Placement, ...]
 
 
 class BoxingTransition(NamedTuple):

@@ -19,13 +19,12 @@ from spmdsim.core import BoundRule, Rule
 from spmdsim.dialects.oneflow.operators import TABLE
 from spmdsim.dialects.oneflow.sbp import OneFlowError
 from spmdsim.dialects.table import same
-from spmdsim.imitations.oneflow.boxing_rules import broadcast_only
+from spmdsim.imitations.oneflow.boxing_rules import Shape, broadcast_only
 from spmdsim.ops.dim_reductions import normal_dims
 from spmdsim.ops.shape import full_shape
 from spmdsim.ops.windowed import in_blocks
 from spmdsim.tensor import Op
 
-Shape = tuple[int, ...]
 Params = dict[str, Any]
 Attrs = Mapping[str, Any]
 

@@ -41,10 +41,9 @@ from spmdsim.imitations.mindspore.sharding.sharded import (
     sourced,
 )
 from spmdsim.layout.cuts import factor_cuts, strategy_from_factors
-from spmdsim.notation.rules import common_mesh
+from spmdsim.notation.rules import Shape, common_mesh
 from spmdsim.ops.lookup import LOOKED_UP
 
-Shape = tuple[int, ...]
 Cuts = tuple[int, ...]
 #: How many devices, or which, in their order; None for as many as the cuts make.
 Devices = int | Sequence[int] | None

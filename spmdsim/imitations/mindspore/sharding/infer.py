@@ -22,12 +22,12 @@ from spmdsim.core import BoundRule, Layout
 from spmdsim.dialects.mindspore.operators import TABLE
 from spmdsim.dialects.mindspore.table import OperatorRow, our_operator
 from spmdsim.errors import LayoutError, RuleError, many
+from spmdsim.imitations.mindspore.map_layouts import Shape
 from spmdsim.imitations.mindspore.sharding.sharded import bind, check_operands
 from spmdsim.ops.dim_reductions import normal_dims
 from spmdsim.ops.shape import full_shape
 from spmdsim.tensor import Op
 
-Shape = tuple[int, ...]
 Args = Mapping[str, Any]
 
 _UNARY = ("elementwise", "activationwithaxis")

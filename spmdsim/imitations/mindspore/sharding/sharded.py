@@ -27,9 +27,8 @@ from spmdsim.dialects.mindspore.layout import (
 )
 from spmdsim.dialects.mindspore.table import Params, ShardError
 from spmdsim.errors import LayoutError, RuleError, SpmdError, UsageTypeError, many
-from spmdsim.imitations.mindspore.map_layouts import expand_tuples, from_right
+from spmdsim.imitations.mindspore.map_layouts import Shape, expand_tuples, from_right
 
-Shape = tuple[int, ...]
 Groups = tuple[tuple[int, ...], ...]
 
 

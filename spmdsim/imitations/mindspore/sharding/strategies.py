@@ -51,8 +51,6 @@ from spmdsim.imitations.mindspore.sharding.sharded import (
 from spmdsim.layout.cuts import factor_cuts, sharded, strategy_from_cuts, strategy_from_factors
 from spmdsim.tensor import Op, ShardedOp
 
-Cuts = Sequence[Sequence[int]]
-
 
 def shard(
     operator: str,
