@@ -121,13 +121,23 @@ def two_names(function: str, name: str, first: object, other: str, second: objec
     return UsageTypeError(f"{function} got {name}={first!r} and {other}={second!r}, two names of one thing")
 
 
-def many(count: int, noun: str) -> str:
+def many(count: float, noun: str, several: str = "", written: str = "") -> str:
     """A number of things in words.
+
+    Args:
+        count: how many there are.
+        noun: what one is called, maybe with its verb.
+        several: what others than one are called, where that is not just an "s" more.
+        written: the number in other digits or units.
 
     >>> many(1, "rank"), many(65536, "rank")
     ('1 rank', '65,536 ranks')
+    >>> many(1, "axis is", "axes are"), many(0, "axis is", "axes are")
+    ('1 axis is', '0 axes are')
+    >>> many(1 << 20, "byte", written="1M")
+    '1M bytes'
     """
-    return f"{count:,} {noun}{'s' * (count != 1)}"
+    return f"{written or f'{count:,}'} {noun if count == 1 else several or f'{noun}s'}"
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:

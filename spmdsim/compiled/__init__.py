@@ -66,13 +66,11 @@ class Compiled(Pictured, Generic[P, R]):
 
     def _record(self, key: Any, tensors: list[Tensor], call: Callable[[], R]) -> R:
         recorded = NoteTaker(self.name, tensors)
-        programs.append(recorded)
-        recorder.open_traces.append(recorded)
         try:
-            result = call()
-        finally:
-            programs.remove(recorded)
-            recorder.open_traces[:] = [trace for trace in recorder.open_traces if trace is not recorded]
+            with recorder.told(recorded):
+                result = call()
+        finally:  # once more: a Ctrl-C may have come between
+            recorder.untold(recorded)
         if recorded.world is None or not recorded.world.has_data:
             return result
         program = Replay(recorded, result)

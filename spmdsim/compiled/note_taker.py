@@ -57,6 +57,8 @@ class NoteTaker(recorder.Trace):
         #: Per leaf the number of its value, its gradient before, and that one's number.
         self.before: list[tuple[int, Tensor | None, int | None]] = []
         self.assigned_to: dict[int, Any] = {}
+        #: Per parameter the numbers of all values that it was assigned, one after the other.
+        self.assignments: dict[int, list[int]] = {}
         self.optimisers: dict[int, Optimiser] = {}
         self._numbers: dict[tuple[int, ...], int] = {}
         #: The arrays of each value; kept, else another one might get the identity, or the memory, of one that is gone.
@@ -199,6 +201,9 @@ class NoteTaker(recorder.Trace):
         if self._apart:
             return
         self.assigned_to[id(parameter)] = parameter
+        self.assignments.setdefault(id(parameter), []).append(
+            self.number(parameter.tensor.held, "an optimiser")
+        )
         if all(parameter is not known for known in self.parameters):
             self.refuse("it assigns a parameter without having read it")
 

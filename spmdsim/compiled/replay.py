@@ -12,11 +12,21 @@ import numpy as np
 
 from spmdsim.compiled.note_taker import Note, NoteTaker, OperatorScope, optimiser_of
 from spmdsim.compiled.once import calculated_once
-from spmdsim.compiled.straight import NumberedCall, asking, forgetting, on_one_rank, origin, written
+from spmdsim.compiled.straight import (
+    NumberedCall,
+    asking,
+    forgetting,
+    on_one_rank,
+    origin,
+    values_at,
+    written,
+)
 from spmdsim.core.step import Step
 from spmdsim.core.tape import OpNode, history, local_gradients
 from spmdsim.core.tensor import Meta
-from spmdsim.nn.optimisers import Optimiser, is_sole
+from spmdsim.errors import many
+from spmdsim.nn.holders import is_sole
+from spmdsim.nn.optimisers import Optimiser
 from spmdsim.pictured import Pictured
 from spmdsim.sides import number_of
 from spmdsim.tensor import Tensor
@@ -49,6 +59,7 @@ class Replay(Pictured):
         self.leaves = [(leaf.meta, leaf.requires_grad, leaf.gradient_layout) for leaf in recorded.leaves]
         self.optimisers = list(recorded.optimisers.values())
         self.constants = recorded.constants
+        self.name = recorded.name
         self._effects(recorded)
         self._results: list[tuple[int, Meta]] = []
         self._result = self._form(recorded, result)
@@ -105,6 +116,8 @@ class Replay(Pictured):
             )
             for key, parameter in recorded.assigned_to.items()
         ]
+        #: Per parameter that is assigned, the values on the way there.
+        self.assignments = [recorded.assignments[id(parameter)] for _, parameter, _, _ in self.assigned]
         gone = [False] * self.arity + [id(p) in recorded.assigned_to for p in self.parameters]
         self.gradients: list[tuple[int, Meta | None, int]] = []
         for k, (leaf, (_, before, _)) in enumerate(zip(recorded.leaves, recorded.before)):
@@ -255,18 +268,43 @@ class Replay(Pictured):
             base = hash((self.number, *[leaf.origin for leaf in leaves], *numbers)) & ORIGINS
         try:
             after = (self._run_told if recorder.recording() else self._program)(leaves, base)
+        except BaseException as error:
+            self._ended_early(leaves, base, error)
+            raise
         finally:
             world.about = 0
         for k, meta, n in self.gradients:
             leaves[k].grad = None if meta is None else Tensor(world, meta, after[n], origin=origin(base, n))
-        for k, parameter, meta, n in self.assigned:
-            tensor, new = leaves[k], origin(base, n)
-            if k in self._sole and tensor.held[0] is after[n][0]:  # nobody sees whether it is another one
-                tensor.grad, tensor.origin = None, new
-            else:
-                parameter.tensor = Tensor(world, meta, after[n], tensor.requires_grad, tensor.name, new)
+        self._assign(leaves, base, after)
         tensors = [Tensor(world, meta, after[n], origin=origin(base, n)) for n, meta in self._results]
         return self._result(tensors)
+
+    def _assign(self, leaves: Sequence[Tensor], base: int, after: dict[int, list[Any]]) -> None:
+        """Give the parameters their new values, those of them that there are."""
+        for k, parameter, meta, n in self.assigned:
+            held = after.get(n)
+            if held is None:
+                continue
+            tensor, new = leaves[k], origin(base, n)
+            if k in self._sole and tensor.held[0] is held[0]:  # nobody sees whether it is another one
+                tensor.grad, tensor.origin = None, new
+            else:
+                parameter.tensor = Tensor(self.world, meta, held, tensor.requires_grad, tensor.name, new)
+
+    def _ended_early(self, leaves: Sequence[Tensor], base: int, error: BaseException) -> None:
+        """Give parameters the values that updates made before an error: the optimisers' states are those of these values."""
+        values = values_at(error.__traceback__, type(self)._run_told)
+        after = {}
+        for (*_, last), numbers in zip(self.assigned, self.assignments):
+            latest = [values[n] for n in reversed(numbers) if values.get(n) is not None]
+            if latest:
+                after[last] = latest[:1] if self.alone else latest[0]
+        self._assign(leaves, base, after)
+        if after and hasattr(error, "add_note"):  # from Python 3.11 on
+            of = many(len(self.assigned), "parameter")
+            error.add_note(
+                f"{self.name} ended after it had updated {len(after)} of {of}, with their optimisers' state"
+            )
 
     def _run_told(self, leaves: Sequence[Tensor], base: int) -> dict[int, list[Any]]:
         """The program, one instruction after the other, told to who records."""

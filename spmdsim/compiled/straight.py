@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from types import TracebackType
 from typing import Any
 
 from spmdsim.compiled.note_taker import Note, optimiser_of
@@ -86,6 +87,18 @@ def written(
     results = [f"{number}: [v{number}]" if alone else f"{number}: v{number}" for number in sorted(wanted)]
     lines.append(f"return {{{', '.join(results)}}}")
     return _function("program(leaves, base)", lines, {**names, "origin": origin})
+
+
+def values_at(traceback: TracebackType | None, told: Callable[..., Any]) -> dict[int, Any]:
+    """The values that a program had by number where an error left it, whether it ran in one piece or was ``told``."""
+    while traceback is not None:
+        frame = traceback.tb_frame
+        if frame.f_code.co_filename == _FILE:
+            return {int(name[1:]): value for name, value in frame.f_locals.items() if name[1:].isdecimal()}
+        if frame.f_code is told.__code__:
+            return dict(enumerate(frame.f_locals.get("values", ())))
+        traceback = traceback.tb_next
+    return {}
 
 
 def asking(questions: Sequence[str], names: dict[str, Any]) -> Callable[[Sequence[Any]], bool]:

@@ -141,11 +141,13 @@ class Bucket:
             after, steps = self._joined()
         tensors = [tensor for _, tensor, _ in self.items]
         world = tensors[0].world
-        with recorder.operator(self.operator):
-            for step in steps:
-                world.about = origin_of(tensors)
-                after = world.run(step, after)
-        world.about = 0
+        try:
+            with recorder.operator(self.operator):
+                for step in steps:
+                    world.about = origin_of(tensors)
+                    after = world.run(step, after)
+        finally:
+            world.about = 0
         return self._parted(after)
 
     def one(self, name: Hashable) -> Tensor:
@@ -159,9 +161,11 @@ class Bucket:
         tensors = [tensor for _, tensor, _ in self.items]
         world = tensors[0].world
         world.about = origin_of(tensors)
-        with recorder.operator(self.operator):
-            posted: Posted = world.post(self._steps[0], joined)
-        world.about = 0
+        try:
+            with recorder.operator(self.operator):
+                posted: Posted = world.post(self._steps[0], joined)
+        finally:
+            world.about = 0
         return posted
 
     def _joined(self) -> tuple[list[Any], tuple[Step, ...]]:

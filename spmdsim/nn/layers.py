@@ -205,7 +205,7 @@ class Attention(Module):
         parts = stream.mesh.axis_size(axis) if axis else 1
         if width % heads or heads % parts:
             raise LayoutError(
-                f"attention of width {width} with {heads} heads over {many(parts, 'rank')}: heads must divide the width "
+                f"attention of width {width} with {many(heads, 'head')} over {many(parts, 'rank')}: heads must divide the width "
                 "and the ranks the heads"
             )
         mesh, gathered = stream.mesh, without(stream, axis)
@@ -234,7 +234,7 @@ class Attention(Module):
 
 def causal_mask(length: int, like: Tensor) -> Tensor:
     """``[length, length]``, true where the column is not later than the row."""
-    words, layout = f"the causal mask of {length} positions", like.layout.mesh(None, None)
+    words, layout = f"the causal mask of {many(length, 'position')}", like.layout.mesh(None, None)
     mask = Described(lambda index: np.tri(length, dtype=bool)[index], words)
     return Tensor.from_global(mask, layout, like.world, shape=(length, length), dtype=bool)
 

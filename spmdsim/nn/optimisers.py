@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from copy import copy, deepcopy
-from functools import cache, partial
+from functools import partial
 from numbers import Real
-from sys import getrefcount
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -20,12 +19,15 @@ from spmdsim.core.world import performed
 from spmdsim.errors import InputError
 from spmdsim.layout.element_type import accumulator
 from spmdsim.nn.gradients import Together
+from spmdsim.nn.holders import is_sole
 from spmdsim.nn.module import Module, Parameter, parameters_of
 from spmdsim.pictured import Pictured
 from spmdsim.redistribution.merge import gather_of
 from spmdsim.tensor import Tensor
 from spmdsim.worlds.base import ORIGINS
-from spmdsim.worlds.pool import empty, pool
+from spmdsim.worlds.pool import empty
+
+Value = TypeVar("Value")
 
 __all__ = ["SGD", "Adam", "Optimiser", "sharded_over"]
 
@@ -139,20 +141,39 @@ class Optimiser(Pictured):
         # With a state_layout somebody else is asked, who might look at them; what has to be moved might be refused.
         alike = all(slope.meta is value.meta for slope, value in zip(slopes, values))
         apart = alike and self.state_layout is _with_value
-        for number, parameter in enumerate(trained):
-            self.overwrites = apart and type(parameter).assign is Parameter.assign and is_sole(values, number)
-            self.spends = apart and usual and is_sole(slopes, number)
-            value = self._updated(parameter, slopes[number])
-            if value is not values[number]:
-                together.add(number, value, parameter.layout)
-            values[number] = slopes[number] = None  # free as soon as the parameter lets go of them
-        later = together.leave()
-        gathered = together.finish()
-        for number, parameter in enumerate(trained):
-            if number in later:
-                parameter.assign_later(partial(later[number], number))
-            elif number in gathered:
-                parameter.assign(gathered[number])
+        with self._as_before(trained) as advanced:
+            for number, parameter in enumerate(trained):
+                self.overwrites = (
+                    apart and type(parameter).assign is Parameter.assign and is_sole(values, number)
+                )
+                self.spends = apart and usual and is_sole(slopes, number)
+                value = self._updated(parameter, slopes[number])
+                if value is not values[number]:
+                    together.add(number, value, parameter.layout)
+                else:
+                    advanced.add(number)
+                values[number] = slopes[number] = None  # free as soon as the parameter lets go of them
+            later = together.leave()
+            gathered = together.finish()
+            for number, parameter in enumerate(trained):
+                if number in later:
+                    parameter.assign_later(partial(later[number], number))
+                elif number in gathered:
+                    parameter.assign(gathered[number])
+                advanced.add(number)
+
+    @contextmanager
+    def _as_before(self, trained: Sequence[Parameter]) -> Iterator[set[int]]:
+        """Where a step ends early, the state of parameters that have no new values yet stays that of the old ones."""
+        state, counts, advanced = {**self.state}, {**self.counts}, set[int]()
+        try:
+            yield advanced
+        except BaseException:
+            for number, parameter in enumerate(trained):
+                if number not in advanced:
+                    _put_back(self.state, state, id(parameter))
+                    _put_back(self.counts, counts, id(parameter))
+            raise
 
     def zero_grad(self) -> None:
         """Forget all gradients."""
@@ -189,7 +210,7 @@ class Optimiser(Pictured):
         """A parameter's next shards from its shards and their gradients; its state goes on, too."""
         if len(values) == 1 and self.is_stateless(values[0]):
             return [self.advanced_alone(parameter, values[0], changes[0])]
-        self._counted(parameter)
+        self._count_on(parameter)
         stored = values[0].dtype
         kind = accumulator("sum", stored)
         wide = kind is not stored
@@ -208,6 +229,7 @@ class Optimiser(Pictured):
                         array.flags.writeable = False
         if self.slots:
             self.state[id(parameter)] = [[updates[key][1][k] for key in keys] for k in range(self.slots)]
+        self.counts[id(parameter)] = self.count
         shards = [updates[key][0] for key in keys]
         return in_type(shards, stored) if wide else shards
 
@@ -219,8 +241,10 @@ class Optimiser(Pictured):
         """The only shard's next value, where :meth:`is_stateless` held once: a momentum may have come since."""
         if self.slots:
             return self.advanced(parameter, [value], [change])[0]
-        self._counted(parameter)
-        return self.new_value(value, change, [])
+        self._count_on(parameter)
+        result = self.new_value(value, change, [])
+        self.counts[id(parameter)] = self.count
+        return result
 
     def overwriter(
         self, value: np.ndarray
@@ -236,15 +260,16 @@ class Optimiser(Pictured):
         def overwritten(parameter: Parameter, value: np.ndarray, gradient: np.ndarray) -> np.ndarray:
             if self.slots:
                 return self.advanced_alone(parameter, value, gradient)
-            self._counted(parameter)
+            self._count_on(parameter)
             self._block(value, value, gradient)
+            self.counts[id(parameter)] = self.count
             return value
 
         return overwritten
 
-    def _counted(self, parameter: Parameter) -> None:
+    def _count_on(self, parameter: Parameter) -> None:
         # A parameter that had no gradient for some steps begins with its own first one.
-        self.count = self.counts[id(parameter)] = self.counts.get(id(parameter), 0) + 1
+        self.count = self.counts.get(id(parameter), 0) + 1
 
     def numbers(self) -> list[Real]:
         """What an update depends on beside tensors, such as the rate: the same on all ranks."""
@@ -278,42 +303,15 @@ class Optimiser(Pictured):
         raise TypeError(f"{type(self).__name__} defines no new_value()")
 
 
+def _put_back(now: dict[int, Value], before: dict[int, Value], key: int) -> None:
+    now.pop(key, None)
+    if key in before:
+        now[key] = before[key]
+
+
 def _with_value(parameter: Parameter) -> Layout:
     """Where the state is if nothing else is said."""
     return parameter.layout
-
-
-def _holders(tensors: Sequence[Any], k: int) -> tuple[int, int, int, int]:
-    """The references to one of some tensors, to the list of its arrays, to the array, and to the buffer it lies in."""
-    tensor = tensors[k]
-    held = tensor.held
-    array = held[0]
-    base = array.base
-    in_base = 0 if base is None else getrefcount(base)
-    return getrefcount(tensor), getrefcount(held), getrefcount(array), in_base
-
-
-@cache
-def _lonely() -> tuple[int, int, int, int]:
-    """What :func:`_holders` says of a parameter's where nobody else refers to any of them; it depends on Python."""
-    array = np.ndarray((1,), np.uint8, np.empty(1, np.uint8))
-    _kept = array.base  # as the pool does
-    parameter = SimpleNamespace(tensor=SimpleNamespace(held=[array]))
-    del array
-    return _holders([parameter.tensor], 0)
-
-
-def is_sole(tensors: Sequence[Any], k: int) -> bool:
-    """Whether one of some tensors, which somebody has under one name, has one array, to which nobody else refers."""
-    most, held_most, array_most, base_most = _lonely()
-    if len(tensors[k].held) != 1 or not isinstance(tensors[k].held[0], np.ndarray):
-        return False
-    tensor, held, array, base = _holders(tensors, k)
-    if tensor > most or held > held_most or array > array_most or base > base_most:
-        return False
-    # Under a view lies what somebody else may have, who counts as the pool does; or windows that come later.
-    under = tensors[k].held[0].base
-    return under is None or (isinstance(under, np.ndarray) and pool().keeps(under))
 
 
 def _zeros(like: Sequence[np.ndarray]) -> list[np.ndarray]:

@@ -310,9 +310,10 @@ class Tensor(SymbolicTensor):
         if run is None or self._tracked or open_traces or watchers:
             return along(self, known.route)
         world.about = origin
-        moved = Tensor(world, known.meta, [run(self.held[0])], False, "", origin)
-        world.about = 0
-        return moved
+        try:
+            return Tensor(world, known.meta, [run(self.held[0])], False, "", origin)
+        finally:
+            world.about = 0
 
     def check_replicas(self) -> Verdict:
         """Compare the copies that ranks hold; see :func:`spmdsim.check_replicas`."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from spmdsim.errors import UsageTypeError, WorldError
+from spmdsim.errors import UsageTypeError, WorldError, many
 from spmdsim.sides import in_words, sides
 from spmdsim.tensor.program_tensor import Tensor, origin_of
 from spmdsim.tensor.sources import checksum, crc, sampled
@@ -61,8 +61,10 @@ def check_replicas(*tensors: object, name: str = "") -> Verdict:
     world = named[0][1].world
     mine = [[checksum(t.held[k]) for _, t in named] for k in range(len(world.ranks))]
     world.about = origin_of([t for _, t in named])
-    gathered = world.gather_objects(mine, "check_replicas")
-    world.about = 0
+    try:
+        gathered = world.gather_objects(mine, "check_replicas")
+    finally:
+        world.about = 0
     for number, (what, tensor) in enumerate(named):
         groups = _copies(tensor)
         if any(len({gathered[rank][number] for rank in group}) > 1 for group in groups):
@@ -70,7 +72,13 @@ def check_replicas(*tensors: object, name: str = "") -> Verdict:
             if difference is not None:
                 raise WorldError(_text(what, tensor, *difference))
     copies = sum(len(group) - 1 for _, t in named for group in _copies(t))
-    return Verdict("ok", 0.0, 0.0, "equal bits", compared=f"{copies} copies of {len(named)} tensors compared")
+    return Verdict(
+        "ok",
+        0.0,
+        0.0,
+        "equal bits",
+        compared=f"{many(copies, 'copy', 'copies')} of {many(len(named), 'tensor')} compared",
+    )
 
 
 def _named(values: Iterable[Any], name: str) -> Iterable[tuple[str, Tensor]]:

@@ -111,8 +111,10 @@ class SteppedOp(Op):
         world: Any = tensors[0].world
         world.about = derived_origin(world, recipe, tensors)
         run = partial(_through, recipe, world, params)
-        results: list[list[Any]] = performed(run, *[tensor.held for tensor in tensors])
-        world.about = 0
+        try:
+            results: list[list[Any]] = performed(run, *[tensor.held for tensor in tensors])
+        finally:
+            world.about = 0
         return results
 
 
@@ -230,6 +232,7 @@ class RowLookup(Op):
             programs[-1].refuse(f"{self.name} exchanges rows that the ids decide about in every call")
         world: Any = tensors[0].world
         world.about = derived_origin(world, recipe, tensors)
-        rows: list[Any] = world.run_rows(self.prepared(), tensors[0].held, tensors[1].held)
-        world.about = 0
-        return [rows]
+        try:
+            return [world.run_rows(self.prepared(), tensors[0].held, tensors[1].held)]
+        finally:
+            world.about = 0

@@ -193,7 +193,7 @@ def difference(one: Trace, other: Trace) -> list[str]:
                 if mine[rank] != theirs[rank]
             ]
     if len(one) != len(other):
-        differences.append(f"{len(one)} events against {len(other)}")
+        differences.append(f"{many(len(one), 'event')} against {len(other)}")
     return differences
 
 

@@ -154,13 +154,32 @@ def record() -> Iterator[Trace]:
     {'all_gather': 1}
     """
     trace = Trace()
-    open_traces.append(trace)
     try:
+        open_traces.append(trace)
         yield trace
         for posted in list(under_way):
             posted.wait()
     finally:
         open_traces[:] = [other for other in open_traces if other is not trace]
+        if not open_traces:  # what an error left behind is no part of the next recording
+            under_way.clear()
+
+
+@contextlib.contextmanager
+def told(writer: Trace) -> Iterator[None]:
+    """In the ``with`` block who writes programs down is told of what runs, as those who record are."""
+    try:
+        programs.append(writer)
+        open_traces.append(writer)
+        yield
+    finally:
+        untold(writer)
+
+
+def untold(writer: Trace) -> None:
+    """Tell it no more, whether it is told or not."""
+    for listeners in (programs, open_traces):
+        listeners[:] = [other for other in listeners if other is not writer]
 
 
 @contextlib.contextmanager
@@ -172,9 +191,9 @@ def unseen(*listeners: list[Any]) -> Iterator[None]:
     """
     silent = listeners or (open_traces, programs)
     held = [[*some] for some in silent]
-    for some in silent:
-        some.clear()
     try:
+        for some in silent:
+            some.clear()
         yield
     finally:
         for some, back in zip(silent, held):

@@ -108,12 +108,14 @@ def compared_origin(world: Any, recipe: Any, of: Sequence[Any], k: int = 0, para
 def walk(world: Any, steps: Sequence[Step], tensor: Any, held: np.dtype) -> list[Any]:
     """The shards of a tensor after some steps of a world, while all know which tensor is moved."""
     shards: list[Any] = tensor.held
-    for step in steps:
-        if step.collective == "fill":  # what becomes pending here may grow
-            shards = in_type(shards, held)
-        world.about = tensor.origin
-        shards = world.run(step, shards)
-    world.about = 0
+    try:
+        for step in steps:
+            if step.collective == "fill":  # what becomes pending here may grow
+                shards = in_type(shards, held)
+            world.about = tensor.origin
+            shards = world.run(step, shards)
+    finally:
+        world.about = 0
     return shards
 
 

@@ -338,7 +338,7 @@ def test_where_the_parameters_of_a_network_live(sequence, tied):
         ), name
     with pytest.raises(LayoutError, match="width 8 with 3 heads over 2 ranks"):
         nn.Attention(8, 3, STREAM, "tp")
-    with pytest.raises(LayoutError, match="width 8 with 1 heads over 2 ranks"):
+    with pytest.raises(LayoutError, match="width 8 with 1 head over 2 ranks"):
         nn.Attention(8, 1, STREAM, "tp")
 
 

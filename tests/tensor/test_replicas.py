@@ -501,4 +501,4 @@ def test_what_is_compared_is_called_by_its_name(monkeypatch):
         assert about[0] == 7 and world.about == 0
         about.clear()
     split = Tensor.from_global(np.zeros(4), mesh("x"), world)
-    assert check_replicas(split).compared == "0 copies of 1 tensors compared"
+    assert check_replicas(split).compared == "0 copies of 1 tensor compared"

@@ -1,0 +1,197 @@
+"""What a step leaves that ends early, refused or by Ctrl-C: parameters and what their optimiser knows of them agree, and nobody is told more."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spmdsim import LockStep, Mesh, Tensor, compile, nn, ops
+from spmdsim.core import Layout
+from spmdsim.core.world import programs
+from spmdsim.errors import InputError, SpmdError
+from spmdsim.redistribution import plan
+from spmdsim.trace import record, recorder
+
+SGD = nn.SGD, {"rate": 0.1}
+MOMENTUM = nn.SGD, {"rate": 0.1, "momentum": 0.9}
+ADAM = nn.Adam, {"rate": 0.1}
+
+
+class Net(nn.Module):
+    def __init__(self, mesh: Mesh) -> None:
+        self.table = nn.Parameter((8, 4), mesh(None, None), nn.Normal(1.0), np.float32)
+        self.linear = nn.Linear(4, 4, mesh(None, None))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return ops.sum(self.linear(ops.embedding(ids, self.table.value)) ** 2)
+
+
+def trained(
+    ranks: int, kind: Any, **options: Any
+) -> tuple[Net, nn.Optimiser, Callable[..., Tensor], Callable[..., Tensor]]:
+    """A network, its optimiser, a step, and what makes ids."""
+    world, mesh = LockStep(ranks), Mesh((ranks,), ("dp",))
+    net = Net(mesh).materialise(world, 0)
+    optimiser = kind(net.parameters(), **options)
+
+    def step(ids: Tensor) -> Tensor:
+        net.zero_grad()
+        loss = net(ids)
+        nn.backward(loss)
+        optimiser.step()
+        return loss
+
+    return net, optimiser, step, lambda *ids: Tensor.from_global(np.array(ids), mesh("dp"), world)
+
+
+def known(net: Net, optimiser: nn.Optimiser) -> dict[str, list[np.ndarray]]:
+    """Per parameter its value, how often it was updated, and its state."""
+    return {
+        name: [
+            parameter.value.full().copy(),
+            np.array(optimiser.counts.get(id(parameter), 0)),
+            *[shards[0].copy() for shards in optimiser.state.get(id(parameter), [])],
+        ]
+        for name, parameter in net.named_parameters()
+    }
+
+
+def alike(one: list[np.ndarray], other: list[np.ndarray]) -> bool:
+    return len(one) == len(other) and all(map(np.array_equal, one, other))
+
+
+@pytest.mark.parametrize("recording", [False, True])
+@pytest.mark.parametrize("kept", [False, True], ids=["sole", "kept"])
+@pytest.mark.parametrize("kind, options", [SGD, MOMENTUM, ADAM], ids=["sgd", "momentum", "adam"])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_what_is_refused_between_two_steps_leaves_the_first_one_done(
+    ranks: int, kind: Any, options: dict[str, Any], kept: bool, recording: bool
+) -> None:
+    """As the function does, whoever has the old parameters at hand."""
+    left = []
+    for compiled in (False, True):
+        net, optimiser, step, ids = trained(ranks, kind, **options)
+
+        def two(first: Tensor, second: Tensor, step: Callable[..., Tensor] = step) -> Tensor:
+            step(first)
+            return step(second)
+
+        run = compile(two) if compiled else two
+        run(ids(1, 2), ids(3, 4))
+        run(ids(1, 2), ids(3, 4))
+        old = [parameter.value for parameter in net.parameters()] if kept else []
+        with pytest.raises(InputError, match="id 99 is outside") as caught:
+            if recording:
+                with record():
+                    run(ids(1, 2), ids(3, 99))
+            else:
+                run(ids(1, 2), ids(3, 99))
+        said = "two ended after it had updated 3 of 3 parameters, with their optimisers' state"
+        if compiled and sys.version_info >= (3, 11):
+            assert caught.value.__notes__ == [said.replace("two", run.name)]
+        del old
+        left.append(known(net, optimiser))
+        run(ids(1, 2), ids(3, 4))
+        left.append(known(net, optimiser))
+    for name, values in left[0].items():
+        assert alike(values, left[2][name]), name
+        assert alike(left[1][name], left[3][name]), name
+
+
+class Interrupted(nn.Adam):
+    """Whose updates end after so many."""
+
+    updates = 1 << 30
+
+    def new_value(self, value: np.ndarray, gradient: np.ndarray, state: list[np.ndarray]) -> np.ndarray:
+        if self.updates == 0:
+            raise KeyboardInterrupt
+        self.updates -= 1
+        return super().new_value(value, gradient, state)
+
+
+@pytest.mark.parametrize("done", range(3))
+@pytest.mark.parametrize("way", ["called", "compiled", "recorded"])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_ctrl_c_among_updates_leaves_each_parameter_with_its_own_state(
+    ranks: int, way: str, done: int
+) -> None:
+    def stopped(updates: int) -> tuple[dict[str, list[np.ndarray]], dict[str, list[np.ndarray]]]:
+        net, optimiser, step, ids = trained(ranks, Interrupted, rate=0.1)
+        run = step if way == "called" else compile(step)
+        run(ids(1, 2))
+        run(ids(3, 4))
+        before, optimiser.updates = known(net, optimiser), updates
+        try:
+            if way == "recorded":
+                with record():
+                    run(ids(5, 6))
+            else:
+                run(ids(5, 6))
+        except KeyboardInterrupt:
+            assert updates < 3
+        return before, known(net, optimiser)
+
+    before, after = stopped(1 << 30)
+    _, now = stopped(done)
+    old = [name for name in now if alike(now[name], before[name])]
+    new = [name for name in now if alike(now[name], after[name])]
+    assert not {*old} & {*new} and len(old) + len(new) == 3, (old, new)
+    assert len(new) == (done if way != "called" or ranks == 1 else 0)
+
+
+@pytest.fixture
+def world() -> Iterator[LockStep]:
+    world = LockStep(2)
+    world.compares = True  # as worlds whose ranks compare what they call
+    yield world
+    assert not (world.about or programs or recorder.open_traces or recorder.under_way)
+
+
+def stops(*_: object, **__: object) -> Any:
+    raise KeyboardInterrupt
+
+
+def test_no_tensor_is_spoken_of_after_a_step_that_ended_early(
+    world: LockStep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mesh = Mesh((2,), ("x",))
+    tensor = Tensor.from_global(np.arange(8.0).reshape(4, 2), mesh("x", None), world)
+    monkeypatch.setattr(world, "run", stops)
+    monkeypatch.setattr(world, "gather_objects", stops)
+    for call in (lambda: tensor.to(mesh(None, "x")), lambda: ops.sort(tensor, 0), tensor.check_replicas):
+        with pytest.raises(KeyboardInterrupt):
+            call()
+        assert world.about == 0
+
+
+def test_what_an_error_left_under_way_is_not_in_the_next_recording(world: LockStep) -> None:
+    src, dst = Mesh((2,), ("x",))("x"), Layout.replicated(Mesh((2,), ("x",)), 1)
+    (step,) = plan(src, dst, (4,), "float64").steps
+    with pytest.raises(ZeroDivisionError), record():
+        world.post(step, [np.zeros(2), np.ones(2)])
+        raise ZeroDivisionError
+    with record() as trace:
+        pass
+    assert not trace.events
+
+
+def test_a_second_try_ends_a_recording_whose_end_was_interrupted(
+    world: LockStep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    really, tries = recorder.untold, [stops]
+    monkeypatch.setattr(recorder, "untold", lambda writer: (tries.pop() if tries else really)(writer))
+    tensor = Tensor.ones((4,), layout=Mesh((2,), ("x",))("x"), world=world)
+    with pytest.raises(KeyboardInterrupt):
+        compile(lambda x: x + x)(tensor)
+    assert not tries and not programs
+
+
+def test_a_function_that_is_refused_is_told_of_nothing_more(world: LockStep) -> None:
+    tensor = Tensor.ones((4,), layout=Mesh((2,), ("x",))("x"), world=world)
+    with pytest.raises(SpmdError):
+        compile(lambda x: x.full())(tensor)
