@@ -83,6 +83,12 @@ def is_root() -> bool:
     return this_rank() == 0
 
 
+def beside_root() -> bool:
+    """Whether this process sees the files that rank 0 writes: all ranks share a machine, as far as the launcher tells."""
+    job = detect()
+    return job is None or job.rank == 0 or job.local_size == job.size
+
+
 def has_log() -> bool:
     """Whether this rank writes to a log of its own."""
     return bool(os.environ.get(LOG_DIR))

@@ -15,7 +15,7 @@ from spmdsim.auto_parallel.programs.record_program import Program, Unconfigured,
 from spmdsim.auto_parallel.search import search
 from spmdsim.auto_parallel.search_result import SearchResult, load_choice
 from spmdsim.core import Layout, Mesh
-from spmdsim.errors import InputError, SpmdError, unknown
+from spmdsim.errors import InputError, SpmdError, many, unknown
 from spmdsim.layout.element_type import element_type
 from spmdsim.nn.gradients import backward as backward_pass
 from spmdsim.pictured import ShortRepr
@@ -122,7 +122,9 @@ def run(
             "a run keeps its activations: strategies that were found with recompute can only be priced"
         )
     if world.size != answer.mesh.size:
-        raise InputError(f"the strategies are for {answer.mesh.size} ranks, but {world} has {world.size}")
+        raise InputError(
+            f"the strategies are for {many(answer.mesh.size, 'rank')}, but {world} has {world.size}"
+        )
     before, world.machine = world.machine, answer.settings.machine
     try:
         tensors = place(answer, world, arrays)
@@ -169,7 +171,9 @@ class Parallelised:
             return search(graph, ranks, method=self.method, settings=self.settings)
         choice = load_choice(self.load, graph)
         if choice.mesh.size != ranks:
-            raise InputError(f"{self.load} is of {choice.mesh.size} ranks, but {ranks} are running")
+            raise InputError(
+                f"{self.load} is of {many(choice.mesh.size, 'rank')}, but {many(ranks, 'is', 'are')} running"
+            )
         return SearchResult(choice, self.settings or Settings(), f"file {self.load}")
 
 

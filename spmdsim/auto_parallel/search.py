@@ -35,6 +35,8 @@ METHODS = {
     "double_recursion": "double_recursion",
     "recursive_programming": "double_recursion",
 }
+#: Those that look for no optimum.
+HEURISTICS = ("propagation", "double_recursion")
 #: Axes of a device matrix that have names.
 MOST_AXES = 4
 #: Configured cuts meet on the mesh of prime factors as long as it has so many axes.
@@ -99,6 +101,8 @@ def search(
     if len(graph.operators) > TIE_ABOVE:
         settings = replace(settings, tie=True)
     kind = METHODS[method]
+    if memory is not None and kind in HEURISTICS:
+        raise InputError(f"memory goes with the methods auto and exact: {method} does not look for what fits")
     if kind == "double_recursion":
         return by_recursion(graph, _ranks(mesh_or_ranks), settings, version, polish)
     meshes = candidate_meshes(graph, mesh_or_ranks, axes)

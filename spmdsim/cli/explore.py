@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from spmdsim.cli.collective.schedule_arguments import find_algorithm, rank_counts
 from spmdsim.cli.main import command, several, value, written_layout
-from spmdsim.cli.output import remark, write_file
+from spmdsim.cli.output import LIMITS, only_with, remark, require_writable, writable, write_file
 from spmdsim.errors import InputError
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ SECONDS = 120
     "Write one HTML file to play with: where a tensor lives, how it is redistributed, every collective algorithm "
     "round by round, a product with its partial sums, a search with its reasons.",
     EXAMPLES,
-    value("-o --output", "FILE", "the file (explore.html)", default="explore.html"),
+    value("-o --output", "FILE", "the file (explore.html)", writable),
     several("--mesh", "MESH", "a mesh to choose, such as dp=2,tp=4 (repeatable)"),
     several("--shape", "N,M", "a global shape to choose (repeatable)"),
     several("--layout", "LAYOUT", "a layout with its mesh to begin with (repeatable)"),
@@ -55,11 +55,18 @@ def main(args: argparse.Namespace) -> int:
         raise InputError(
             "--serve does not go with --algorithm, whose time is limited: write the page and open it"
         )
+    if args.serve is not None:
+        only_with(args, "--output", "a page that is written, not with --serve")
+    if not args.algorithm:
+        only_with(args, f"--collective {LIMITS}", "--algorithm FILE.py:FUNCTION")
+    output = args.output or "explore.html"
+    if args.serve is None:
+        require_writable(output)
     text = page(offer_from(args))
     if args.serve is not None:
         return _serve(text, args.serve)
-    write_file(args.output, text)
-    remark(f"wrote {args.output} ({len(text.encode()):,} bytes): open it in a browser")
+    write_file(output, text)
+    remark(f"wrote {output} ({len(text.encode()):,} bytes): open it in a browser")
     return 0
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spmdsim.cli.main import CommandGroup, command, flag, positive, value
-from spmdsim.cli.output import emit_json, remark, say
+from spmdsim.cli.output import emit_json, only_with, remark, require_folder, say
 from spmdsim.errors import InputError, many
 from spmdsim.launcher import is_root
 
@@ -63,6 +63,7 @@ def copy(args: argparse.Namespace) -> int:
         raise InputError(
             f"{folder / there[0]} is there already, maybe with answers: take another folder, or --replace"
         )
+    require_folder(folder)
     if is_root():
         try:
             for name, text in files.items():
@@ -96,6 +97,8 @@ def check(args: argparse.Namespace) -> int:
     from spmdsim.labs.grading import hints, report
 
     of = lab(args.number)
+    if args.json:
+        only_with(args, "--hint", "text, not with --json")
     if args.task and args.hint:
         say(*hints(of.task(args.task), args.hint))
         return 0

@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spmdsim.cli.main import command, flag, group, value, varied
+from spmdsim.cli.output import only_with, require_writable
 from spmdsim.errors import InputError
 
 if TYPE_CHECKING:
@@ -80,9 +82,9 @@ def main(args: argparse.Namespace) -> int:
     what = ["-m", args.script] if args.module else [args.script]
     words = [sys.executable, "-m", "spmdsim.launch.bootstrap", *what, *args.args]
     lockstep = args.world == "lockstep"
-    return start(
-        args.n, words, args.log_dir, variables | _recorded(args), lockstep=lockstep, blocks=args.blocks
-    )
+    variables |= _recorded(args)
+    shown = not args.redirect_stdout_and_stderr
+    return start(args.n, words, args.log_dir, variables, lockstep=lockstep, blocks=args.blocks, shown=shown)
 
 
 def _understood(args: argparse.Namespace) -> dict[str, str]:
@@ -101,6 +103,7 @@ def _understood(args: argparse.Namespace) -> dict[str, str]:
     if args.redirect_stdout_and_stderr and args.log_dir is None:
         raise InputError("'redirect_stdout_and_stderr' is only available when 'logdir' is set")
     if said is None:
+        only_with(args, "--master_addr --master_port", "--nproc_per_node, for programs of other launchers")
         return {}
     args.n, args.blocks = said, True
     return {"WORLD_SIZE": str(said), "MASTER_ADDR": args.master_addr, "MASTER_PORT": args.master_port}
@@ -118,16 +121,25 @@ def _recorded(args: argparse.Namespace) -> dict[str, str]:
     path = Path(args.record).resolve()
     if path.is_dir() or not path.parent.is_dir():
         raise InputError(f"--record {args.record} is no file that can be written: its folder must exist")
+    require_writable(args.record)
     return {"SPMDSIM_RECORD": str(path)}
 
 
-def start_ranks(args: argparse.Namespace, log_dir: str | None = None) -> int | None:
-    """Start the ranks of a command that runs on MPI, and give its exit code; None where it runs in this process."""
+def start_ranks(
+    args: argparse.Namespace, log_dir: str | None = None, check: Callable[[int], object] | None = None
+) -> int | None:
+    """Start the ranks of a command that runs on MPI, and give its exit code; None where it runs in this process.
+
+    ``check`` gets their number first: where it refuses them there are neither ranks nor logs.
+    """
     from spmdsim.launch import launched, start_self
 
     if args.world == "lockstep" or launched() or not (args.n or args.world == "mpi"):
         return None
-    return start_self(args.n or os.cpu_count() or 1, sys.argv[1:], log_dir)
+    ranks = args.n or os.cpu_count() or 1
+    if check is not None:
+        check(ranks)
+    return start_self(ranks, sys.argv[1:], log_dir)
 
 
 def world_of(args: argparse.Namespace) -> World:

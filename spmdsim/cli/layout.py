@@ -7,7 +7,8 @@ import math
 from typing import TYPE_CHECKING
 
 from spmdsim.cli.main import PICTURES, choice, command, flag, group, positive, several, value, written_layout
-from spmdsim.errors import InputError
+from spmdsim.cli.output import only_with
+from spmdsim.errors import InputError, many
 
 if TYPE_CHECKING:
     from spmdsim.core import Layout
@@ -95,12 +96,12 @@ def main(args: argparse.Namespace) -> int:
     """Derive what was asked for and print it."""
     from spmdsim.cli import layout_show
 
-    sources = ("split", "op", "shard", "placement", "device_matrix", "mesh")
-    if not any(getattr(args, name) for name in sources):
+    if not _source(args):
         raise InputError(
             "give a layout: --device-matrix with --tensor-map, --placement with --sbp, --mesh with --dims, --op or "
             "--shard, or --split (see spmdsim layout --help)"
         )
+    _only_what_counts(args)
     if args.split:
         return layout_show.show_split(_split(args), args)
     if args.op:
@@ -109,9 +110,58 @@ def main(args: argparse.Namespace) -> int:
         return layout_show.show_operator(derive(args), args)
     shape = None if args.shape is None else _shape(args.shape)
     layout = _tensor(args, shape)
+    if args.n not in (None, layout.mesh.size):
+        raise InputError(f"-n {args.n} was given, but {layout.mesh} has {many(layout.mesh.size, 'rank')}")
     # What was written in cuts has axes without names of their own.
     names = {axis: axis[1:] for axis in layout.mesh.axes} if args.shard else {}
     return layout_show.show_layout(layout, shape, args, names)
+
+
+#: What says where a tensor lives, the first one given, and the options that count beside it.
+_BESIDE = {
+    "--split": "--size --axis --partitions --padding-row --no-gather-out -n",
+    "--op": "--device-matrix --alias --ranks-order --tuple-order --allow-uneven --mesh --shapes --shard --out-shard "
+    "--in-layouts --out-layout -n --repeat --attr",
+    "--shard": "--shape --allow-uneven -n --repeat",
+    "--placement": "--shape --sbp --sort-ranks --allow-uneven -n",
+    "--device-matrix": "--shape --alias --tensor-map --ranks-order --tuple-order --allow-uneven -n",
+    "--mesh": "--shape --dims --ranks-order --allow-uneven -n",
+}
+
+
+def _source(args: argparse.Namespace) -> str | None:
+    """The option that says where a tensor lives."""
+    return next((flag for flag in _BESIDE if getattr(args, flag[2:].replace("-", "_"))), None)
+
+
+def _only_what_counts(args: argparse.Namespace) -> None:
+    """Refuse options that change nothing of what is derived or printed."""
+    source = str(_source(args))
+    beside = {one: {one, *options.split()} for one, options in _BESIDE.items()}
+    for option in sorted(set().union(*beside.values()) - beside[source]):
+        owners = [one for one in _BESIDE if option in beside[one] and option != one]
+        both = f"its own, not with {source}: each says where tensors live"
+        only_with(args, option, f"{' or '.join(owners)}, not with {source}" if owners else both)
+    if args.split == "embedding":
+        only_with(args, "--no-gather-out", "--split linear: an embedding always sums")
+    if source == "--op":
+        _only_what_cuts(args)
+    if args.rank:
+        only_with(args, "--all", "every rank, not with --rank")
+
+
+def _only_what_cuts(args: argparse.Namespace) -> None:
+    """The same for an operator: cuts or layouts, each with what belongs to it."""
+    if args.in_layouts:
+        only_with(args, "--shard --repeat", "cuts, not with --in-layouts")
+    if args.out_layout:
+        only_with(args, "--out-shard", "cuts, not with --out-layout")
+    if not (args.in_layouts or args.out_layout):
+        only_with(args, "--device-matrix --mesh", "--in-layouts or --out-layout")
+    if not args.device_matrix:
+        only_with(args, "--alias --tuple-order", "--device-matrix")
+    else:
+        only_with(args, "--mesh", "layouts of other notations, not with --device-matrix")
 
 
 def _shape(text: str) -> Shape:

@@ -154,7 +154,7 @@ def _misfit(op: Any, count: int, params: Mapping[str, Any]) -> str:
         return f"{op.name} does not take --attr {unknown[0]}; it takes {', '.join(rest) or 'none'}"
     if missing := [n for n, p in rest.items() if p.default is p.empty and n not in params]:
         return f"{op.name} needs --attr {missing[0]}=..."
-    return f"{op.name} takes {len(shapes)} operands, but --shapes gives {count}"
+    return f"{op.name} takes {many(len(shapes), 'operand')}, but --shapes gives {count}"
 
 
 def _operator(name: str) -> Any:
@@ -190,7 +190,7 @@ def _strategy(args: argparse.Namespace, shapes: Sequence[Shape]) -> tuple[Any, b
         raise InputError("--op needs a strategy: --shard with cuts per operand, or --in-layouts with a mesh")
     if len(args.in_layouts) != len(shapes):
         raise InputError(
-            f"--in-layouts gives {many(len(args.in_layouts), 'layout')} for {len(shapes)} shapes"
+            f"--in-layouts gives {many(len(args.in_layouts), 'layout')} for {many(len(shapes), 'shape')}"
         )
     layouts = tuple(_layout(args, text, len(shape)) for text, shape in zip(args.in_layouts, shapes))
     return layouts, False

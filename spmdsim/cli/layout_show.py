@@ -34,7 +34,7 @@ def layout_json(layout: Layout, shape: Shape | None, ranks: Sequence[int] | None
     copies = mesh.axis_size(*layout.replicated_axes)
     if len(wanted) * copies > MOST_JSON_RANKS:
         raise InputError(
-            f"{len(wanted)} ranks with {copies} replicas each are too many to list; choose some with --rank"
+            f"{many(len(wanted), 'rank')} with {many(copies, 'replica')} each are too many to list; choose some with --rank"
         )
     written = layout.to_dict()
     virtual = {"devices": _devices(layout), "micro_shards": mesh.size // _devices(layout)}

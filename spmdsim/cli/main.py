@@ -174,7 +174,7 @@ class Command:
             from spmdsim.launch.limits import add_limits
 
             add_limits(parser.add_argument, self.limits)
-        parser.set_defaults(run=self._run)
+        parser.set_defaults(run=self._run, parser=parser)
 
     def _run(self, args: argparse.Namespace) -> int:
         if not self.program(args):

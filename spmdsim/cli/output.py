@@ -2,7 +2,8 @@
 
 Every function may be called by all ranks; only rank 0 (or the only process) writes, unless each rank has a log.
 Results go to stdout, progress and remarks to stderr. On terminals and pipes that know only ASCII or an old code page
-arrows and lines become their likeness.
+arrows and lines become their likeness. What they refuse before the work is here, too: places that cannot be written, and
+options that would change nothing beside the others.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from errno import EACCES, EISDIR, ENOENT
+from errno import EACCES, EISDIR, ENOENT, ENOTDIR
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from spmdsim.errors import InputError
-from spmdsim.launcher import has_log, is_root, terminal_columns
+from spmdsim.launcher import beside_root, has_log, is_root, terminal_columns
 
 if TYPE_CHECKING:
     import argparse
@@ -50,6 +51,9 @@ LIKENESS = {
         "✗": "x",
     },
 }
+
+LIMITS = "--time-limit --memory-limit --output-limit"
+"""Of commands that run somebody's program."""
 
 REFUSING = ("strict", "backslashreplace", "surrogateescape")
 """How streams treat what their encoding does not have, where nobody said otherwise."""
@@ -323,17 +327,33 @@ def write_pictures(args: argparse.Namespace, *values: object, title: str = "") -
 
 
 def writable(text: str) -> str:
-    """A file that can be written, as far as its place tells: said before the work, on the speaking rank alone."""
+    """The type of an argument: a file that can be written, as :func:`require_writable` says."""
+    from argparse import ArgumentTypeError
+
+    try:
+        require_writable(text)
+    except InputError as error:
+        raise ArgumentTypeError(str(error)) from None
+    return text
+
+
+def require_writable(text: str) -> None:
+    """Refuse a file that cannot be written, as far as its place tells: before the work, on all ranks that see the place."""
     path = Path(text)
     there = path if path.exists() else path.parent
     wrong = (
         EISDIR if path.is_dir() else 0 if os.access(there, os.W_OK) else EACCES if there.exists() else ENOENT
     )
-    if wrong and is_root():
-        from argparse import ArgumentTypeError
+    if wrong and beside_root():
+        raise InputError(f"cannot write {text!r}: {os.strerror(wrong)}")
 
-        raise ArgumentTypeError(f"cannot write {text!r}: {os.strerror(wrong)}")
-    return text
+
+def require_folder(folder: Path) -> None:
+    """Refuse a folder that can be neither written to nor made, on all ranks that see its place."""
+    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    wrong = 0 if there.is_dir() and os.access(there, os.W_OK) else EACCES if there.is_dir() else ENOTDIR
+    if wrong and beside_root():
+        raise InputError(f"cannot write to {folder}: {os.strerror(wrong)}")
 
 
 @contextmanager
@@ -376,3 +396,22 @@ def progress(total: int, what: str) -> Iterator[Progress]:
         if shown:
             sys.stderr.write("\r\x1b[2K")
             sys.stderr.flush()
+
+
+def chosen(args: argparse.Namespace, flags: str) -> list[str]:
+    """Those of some options, between blanks, that have another value than by default."""
+    options = args.parser._option_string_actions
+    return [flag for flag in flags.split() if getattr(args, options[flag].dest) != options[flag].default]
+
+
+def only_with(args: argparse.Namespace, flags: str, others: str) -> None:
+    """Refuse the options: what they say counts only with the ``others``, which are not there.
+
+    >>> from spmdsim.cli.main import build_parser
+    >>> args = build_parser("tune").parse_args(["tune", "-o", "all.json", "--sizes", "64"])
+    >>> only_with(args, "-n --sizes", "-n RANKS")
+    Traceback (most recent call last):
+    spmdsim.errors.InputError: --sizes goes with -n RANKS
+    """
+    for flag in chosen(args, flags):
+        raise InputError(f"{flag} goes with {others}")

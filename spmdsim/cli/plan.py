@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from spmdsim.cli.main import PICTURES, choice, command, flag, several, value, written_layout
-from spmdsim.cli.output import console, remark, say, write_pictures
+from spmdsim.cli.output import console, only_with, remark, say, write_pictures
 from spmdsim.errors import InputError, many
 from spmdsim.imitated import IMITATIONS
 from spmdsim.layout.element_type import element_type
@@ -57,6 +57,12 @@ def main(args: argparse.Namespace) -> int:
     from spmdsim.cost.machine_file import load_cost_model
     from spmdsim.redistribution.planner import plan
 
+    if args.device_matrix:
+        only_with(args, "--mesh --dst-mesh", "layouts of other notations, not with --device-matrix")
+    else:
+        only_with(args, "--dst-device-matrix --alias --dst-alias", "--device-matrix")
+    if args.json:
+        only_with(args, "--draw", "text, not with --json")
     shape, to_shape = _shape(args.shape), None if args.to_shape is None else _shape(args.to_shape)
     src, dst = _layouts(args, len(shape), len(shape if to_shape is None else to_shape))
     options: dict[str, Any] = {"to_shape": to_shape, "style": args.style, "partial_target": bool(dst.partial)}
@@ -67,7 +73,7 @@ def main(args: argparse.Namespace) -> int:
         raise InputError(f"rank {args.rank} is in neither mesh of {ours.src} -> {ours.dst}")
     write_pictures(args, ours)
     if args.json:
-        say(json.dumps({**planned.to_dict(), **_ranks(ours)}, indent=2))
+        say(json.dumps({**planned.to_dict(), **_ranks(ours, args.rank)}, indent=2))
         return 0
     say(planned)
     if args.draw:
@@ -91,6 +97,8 @@ def _layouts(args: argparse.Namespace, ndim: int, to_ndim: int) -> tuple[Layout,
         src = written_layout(args.src, _mesh(args.mesh), ndim)
         mesh = args.dst_mesh or args.mesh
         dst = written_layout(args.dst, src.mesh if mesh is None else _mesh(mesh), to_ndim)
+        if _mesh(args.mesh) not in (None, src.mesh, dst.mesh) or _mesh(args.dst_mesh) not in (None, dst.mesh):
+            only_with(args, "--mesh --dst-mesh", "layouts that do not name a mesh of their own")
     partial = dict(src.partial)
     for item in args.partial:
         for one in item.split(","):
@@ -112,14 +120,14 @@ def _shape(text: str) -> tuple[int, ...]:
     return parse_ints(text, "a shape") if stripped else ()
 
 
-def _ranks(ours: Plan) -> dict[str, Any]:
-    """Bytes per rank for programs, on meshes of a size that fits."""
-    if ours.dst.mesh.size > 4096:
+def _ranks(ours: Plan, only: int | None) -> dict[str, Any]:
+    """Bytes per rank for programs, of one rank or on meshes of a size that fits."""
+    if only is None and ours.dst.mesh.size > 4096:
         return {}
     return {
         "ranks": [
             {"rank": rank, "nbytes": ours.nbytes(rank), "lower_bound": ours.lower_bound(rank)}
-            for rank in sorted(ours.dst.mesh.rank_list)
+            for rank in (sorted(ours.dst.mesh.rank_list) if only is None else [only])
         ]
     }
 

@@ -18,6 +18,7 @@ from spmdsim.cli.main import (
     varied,
     written_layout,
 )
+from spmdsim.cli.output import only_with
 from spmdsim.errors import InputError, SpmdError, many, unknown
 from spmdsim.launcher import is_root
 from spmdsim.reading import one_line
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from spmdsim.worlds.base import World
 
 Fit = TypeVar("Fit")
+
+_OF_PRODUCTS = "--every --mesh --strategy --layout --shape --dtype --x --w --data"
 
 MOST_ELEMENTS = 1 << 40
 """Of a matrix of random numbers: what a large job holds."""
@@ -90,9 +93,15 @@ def main(args: argparse.Namespace) -> int:
     from spmdsim.cases.injection import fault
 
     if args.inject == "list":
+        only_with(
+            args,
+            f"-n --world --only --text --wide --verbose --svg --html {_OF_PRODUCTS}",
+            "a run, not with --inject list",
+        )
         return _list_faults(args.json)
     if args.inject is not None:
         fault(args.inject)  # before ranks are started
+    _only_what_counts(args)
     if (code := start_ranks(args)) is not None:
         return code
     world = world_of(args)
@@ -103,6 +112,24 @@ def main(args: argparse.Namespace) -> int:
     _report(outcomes, world, args, ok, inputs.text_note)
     world.close()
     return 3 if any(outcome.word == "MISSED" for outcome in outcomes) else 0 if ok else 1
+
+
+def _only_what_counts(args: argparse.Namespace) -> None:
+    """Refuse what changes nothing of the cases that run, or of what is printed of them."""
+    only = {word for item in args.only for word in item.split(",")}
+    if args.layout or args.strategy:
+        only_with(args, "--every", "strategies of the catalogue, not with --layout or --strategy")
+        only = {"matmul"}
+    if only and "matmul" not in only:
+        only_with(args, "--every", "matmul, which --only leaves out")
+    if only and "embedding" not in only:
+        only_with(args, "--text", "embedding, which does not run here")
+    if only == {"embedding"}:
+        only_with(args, "--shape --x --w --data", "matmul and linear, which --only leaves out")
+    if args.json:
+        only_with(args, "--wide", "text, not with --json")
+    elif args.inject:
+        only_with(args, "--wide --verbose", "verdicts, not with --inject")
 
 
 def _list_faults(as_json: bool) -> int:
@@ -147,7 +174,7 @@ def _mesh(text: str, size: int) -> Mesh:
         shape = parse_ints(text, "--mesh")
         mesh = Mesh(shape, AXES.get(len(shape), tuple(f"axis{i}" for i in range(len(shape)))))
     if mesh.size != size:
-        raise InputError(f"mesh {mesh} has {mesh.size} ranks, but {size} are running")
+        raise InputError(f"mesh {mesh} has {many(mesh.size, 'rank')}, but {many(size, 'is', 'are')} running")
     return mesh
 
 
@@ -239,7 +266,7 @@ def _report(outcomes: list[Outcome], world: World, args: argparse.Namespace, ok:
         output.say(note)
     wrong = sum(not o.ok for o in outcomes)
     output.say(
-        f"{len(outcomes) - wrong} of {len(outcomes)} cases hold on {many(world.size, 'rank')} ({type(world).__name__}); "
+        f"{len(outcomes) - wrong} of {many(len(outcomes), 'case holds', 'cases hold')} on {many(world.size, 'rank')} ({type(world).__name__}); "
         "bytes are those of the rank that sends or receives most"
     )
     if crowded:
@@ -254,7 +281,7 @@ def _draw(outcomes: list[Outcome], world: World, args: argparse.Namespace) -> No
     cells = tuple(tuple(row.values()) for row in rows)
     table = FactTable(tuple(rows[0]) if rows else (), cells, most=1000)
     hold = sum(outcome.ok for outcome in outcomes)
-    title = f"{hold} of {len(rows)} cases hold on {many(world.size, 'rank')} ({type(world).__name__})"
+    title = f"{hold} of {many(len(rows), 'case holds', 'cases hold')} on {many(world.size, 'rank')} ({type(world).__name__})"
     notes = (
         "bytes are those of the rank that sends or receives most; every shard is compared with one process",
     )
@@ -274,8 +301,8 @@ def _report_faults(outcomes: list[Outcome], world: World) -> None:
     words = [outcome.word for outcome in outcomes]
     without, missed = words.count("no effect"), words.count("MISSED")
     output.say(
-        f"{len(words) - without - missed} of {len(words) - without} faults that change a result are noticed, {missed} "
-        f"MISSED; {without} have no effect; {many(world.size, 'rank')} ({type(world).__name__})"
+        f"{len(words) - without - missed} of {many(len(words) - without, 'fault that changes a result is', 'faults that change a result are')} noticed, {missed} "
+        f"MISSED; {many(without, 'has', 'have')} no effect; {many(world.size, 'rank')} ({type(world).__name__})"
     )
     sys.stdout.flush()
 

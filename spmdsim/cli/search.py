@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from spmdsim.cli.main import PICTURES, choice, command, flag, several, value, varied
-from spmdsim.cli.output import emit_json, say, write_pictures, writing
+from spmdsim.cli.output import LIMITS, emit_json, only_with, say, writable, write_pictures, writing
 from spmdsim.errors import InputError, many
 from spmdsim.launcher import is_root
 from spmdsim.reading import literal
@@ -41,7 +41,16 @@ their strategy.
 #: Seconds of processor time for a program file: recording one takes moments, searching for a large one minutes.
 SECONDS = 600
 
+RANKS = 8
 _SIZES = ("layers", "hidden", "batch", "seq", "heads", "vocab", "experts")
+
+#: What a search for one strategy is told.
+_SEARCHED = "--method --version-of-recursion --no-polish --memory --axes"
+#: What a program is searched with, and one product is not.
+_OF_PROGRAMS = (
+    f"{_SEARCHED} --mesh --machine --assume --recompute --overlap --forward-only --why --pareto --load --save "
+    f"--itemsize {' '.join(f'--{size}' for size in _SIZES)}"
+)
 
 
 @command(
@@ -50,7 +59,7 @@ _SIZES = ("layers", "hidden", "batch", "seq", "heads", "vocab", "experts")
     value("file", "", "a Python file with `program` and `inputs`", nargs="?"),
     value("--program", "", "a built-in program: tutorial, mlp, chain, convolutions, gpt, bert, moe"),
     value("--matmul", "M,K,N", "one matrix product with free layouts"),
-    value("-n --ranks", "", "number of ranks (default 8)", int, default=8),
+    value("-n --ranks", "", f"number of ranks (default {RANKS})", int, default=RANKS),
     value("--mesh", "", "a mesh instead of a number of ranks, such as dp=2,tp=4"),
     value(
         "--method",
@@ -81,7 +90,7 @@ _SIZES = ("layers", "hidden", "batch", "seq", "heads", "vocab", "experts")
     flag("--run", "run a program file, or the product of --matmul", dest="carry_out"),
     value("--load", "FILE", "strategies saved before, instead of a search"),
     value("--axes", "", "axes of the device matrices that are searched (2, or 3 where that is quick)", int),
-    value("--save", "FILE", "write the strategies to a JSON file"),
+    value("--save", "FILE", "write the strategies to a JSON file", writable),
     *PICTURES,
     varied("--json", help="print JSON"),
     *(value(f"--{name}", "", f"size of the program: {name}", int) for name in _SIZES),
@@ -91,17 +100,25 @@ _SIZES = ("layers", "hidden", "batch", "seq", "heads", "vocab", "experts")
 )
 def main(args: argparse.Namespace) -> int:
     """Search and print."""
+    _only_what_counts(args)
     if args.matmul:
         return _matmul(args)
     from dataclasses import replace
 
-    from spmdsim.auto_parallel.search import as_graph, search
+    from spmdsim.auto_parallel.search import HEURISTICS, METHODS, as_graph, search
 
+    kind = METHODS.get(args.method)
+    if kind == "double_recursion":
+        only_with(args, "--axes --mesh", "other methods: double recursion cuts by twos for -n RANKS")
+    elif kind:
+        only_with(args, "--version-of-recursion", "--method double_recursion")
+    if kind and kind not in HEURISTICS:
+        only_with(args, "--no-polish", "--method double_recursion or propagation")
     if args.recompute and args.carry_out:
         raise InputError(
             "--run keeps its activations, so --recompute can only be priced; leave one of them out"
         )
-    where = _mesh(args.mesh) if args.mesh else args.ranks
+    where = _where(args)
     graph = as_graph(*_program(args, where))
     if args.forward_only:
         graph = replace(graph, training=False)
@@ -113,6 +130,9 @@ def main(args: argparse.Namespace) -> int:
         from spmdsim.auto_parallel.search_result import SearchResult, load_choice
 
         result = SearchResult(load_choice(args.load, graph), settings, f"file {args.load}")
+        if (args.mesh and where != result.mesh) or args.ranks not in (RANKS, result.mesh.size):
+            said = f"--mesh {args.mesh}" if args.mesh else f"-n {args.ranks}"
+            raise InputError(f"{said} was given, but the strategies of {args.load} are for {result.mesh}")
     else:
         result = search(
             graph,
@@ -132,6 +152,34 @@ def main(args: argparse.Namespace) -> int:
     write_pictures(args, result, *answers)
     _print(args, result, answers, proof)
     return 0 if proof is None or proof.holds else 1
+
+
+def _only_what_counts(args: argparse.Namespace) -> None:
+    """Refuse what changes nothing of what is asked for."""
+    if [args.file, args.program, args.matmul].count(None) != 2:
+        raise InputError("search takes a program file or --program NAME (or --matmul M,K,N), one of them")
+    if args.matmul:
+        only_with(args, _OF_PROGRAMS, "--program or a program file, not with --matmul")
+    if not args.file:
+        only_with(args, LIMITS, "a program file")
+    if args.pareto:
+        only_with(args, f"{_SEARCHED} --why --run --load --save", "one strategy, not with --pareto")
+    if args.load:
+        only_with(args, _SEARCHED, "a search, not with --load")
+    if args.mesh:
+        only_with(args, "--axes", "-n RANKS, not with --mesh")
+    if args.forward_only:
+        only_with(args, "--recompute --overlap", "gradients, not with --forward-only")
+
+
+def _where(args: argparse.Namespace) -> Mesh | int:
+    if not args.mesh:
+        ranks: int = args.ranks
+        return ranks
+    mesh = _mesh(args.mesh)
+    if args.ranks not in (RANKS, mesh.size):
+        raise InputError(f"-n {args.ranks} was given, but --mesh {args.mesh} has {many(mesh.size, 'rank')}")
+    return mesh
 
 
 def _carry_out(args: argparse.Namespace, result: SearchResult) -> Proof:
@@ -191,8 +239,6 @@ def _facts(result: SearchResult, answers: list[WhyNot], proof: Proof | None) -> 
 def _program(args: argparse.Namespace, where: Any) -> tuple[Any, Any, dict[str, Any]]:
     asked = {size: getattr(args, size) for size in (*_SIZES, "itemsize")}
     sizes = {name: size for name, size in asked.items() if size is not None}
-    if bool(args.file) == bool(args.program):
-        raise InputError("search takes a program file or --program NAME (or --matmul M,K,N), one of them")
     if args.program:
         return args.program, where, sizes
     if sizes:

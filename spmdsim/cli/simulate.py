@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from spmdsim.cli.main import Parser, Row, command, declare, flag, positive, value, varied
-from spmdsim.cli.output import wants_pictures, writable, write_file, write_pictures
+from spmdsim.cli.output import only_with, wants_pictures, writable, write_file, write_pictures
 from spmdsim.errors import InputError
 from spmdsim.launch.limits import add_limits, limited
 
@@ -97,6 +97,8 @@ def main(args: argparse.Namespace) -> int:
 def _simulate(args: argparse.Namespace, arguments: list[str]) -> int:
     from spmdsim.simulation import simulate
 
+    if args.json:
+        only_with(args, "--prefix --quiet", "text, not with --json")
     real, ranks = sys.stdout, 4 if args.ranks is None else args.ranks
     if args.only is not None and not 0 <= args.only < ranks:
         raise InputError(f"--only {args.only}: the ranks are 0 ... {ranks - 1}")

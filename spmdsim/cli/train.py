@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from spmdsim.cli import output
@@ -19,6 +20,7 @@ from spmdsim.cli.main import (
     value,
     varied,
 )
+from spmdsim.cli.output import only_with
 from spmdsim.errors import InputError, many
 
 if TYPE_CHECKING:
@@ -69,24 +71,34 @@ def main(args: argparse.Namespace) -> int:
     """Train; 0 unless a comparison fails."""
     from spmdsim.launch.logs import own_log
 
-    if (code := start_ranks(args, args.log_dir)) is not None:
+    if args.perfetto is None:
+        only_with(args, "--machine", "--perfetto, whose prediction has its prices")
+    check = partial(_prepared, args) if args.log_dir else None  # what is refused leaves no logs
+    if (code := start_ranks(args, args.log_dir, check)) is not None:
         return code
     here = world_of(args)
+    images, network = _prepared(args, here.size)
     with own_log(args.log_dir, here.ranks[0]):
-        return _run(args, here)
+        return _run(args, here, images, network)
 
 
-def _run(args: argparse.Namespace, here: World) -> int:
+def _prepared(args: argparse.Namespace, size: int) -> tuple[Images, Network]:
+    """What is trained, and on what: all that is wrong with the arguments is said before the work."""
     from spmdsim.cases.network import Network, load
 
     if args.perfetto is not None:
         from spmdsim.cost import load_machine
 
-        load_machine(args.machine)  # what is wrong with it is said before the work
+        load_machine(args.machine)
     images = load(args.data)
     if args.batch > images.count:
-        raise InputError(f"a batch of {args.batch} is more than the {images.count} images of {images.name}")
-    network = Network(args.strategies, here.size, args.batch, args.dtype)
+        raise InputError(
+            f"a batch of {args.batch} is more than the {many(images.count, 'image')} of {images.name}"
+        )
+    return images, Network(args.strategies, size, args.batch, args.dtype)
+
+
+def _run(args: argparse.Namespace, here: World, images: Images, network: Network) -> int:
     network.materialise(here, args.seed)
     if not args.json:
         _introduce(args, here, images, network)
@@ -100,7 +112,7 @@ def _introduce(args: argparse.Namespace, world: World, images: Images, network: 
     from spmdsim.draw.layout_picture import box_text
 
     output.say(
-        f"{images.name}: {images.count} images; batch {args.batch}, rate {args.rate:g}, {args.strategies} strategies "
+        f"{images.name}: {many(images.count, 'image')}; batch {args.batch}, rate {args.rate:g}, {args.strategies} strategies "
         f"on {many(world.size, 'rank')} ({type(world).__name__})"
     )
     if network.adapted:

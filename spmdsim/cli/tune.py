@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spmdsim.cli.main import command, flag, positive, several, value
-from spmdsim.cli.output import say
+from spmdsim.cli.output import only_with, require_writable, say
 from spmdsim.errors import InputError
 
 if TYPE_CHECKING:
@@ -42,6 +42,10 @@ def main(args: argparse.Namespace) -> int:
     path = Path(args.output).resolve()
     if path.is_dir() or not path.parent.is_dir():
         raise InputError(f"--output {args.output} is no file that can be written: its folder must exist")
+    if args.n or args.script:
+        require_writable(args.output)
+    if not args.n or args.script:
+        only_with(args, "--sizes", "-n RANKS without a script: redistributions of matrices")
     code = 0
     if args.n:
         code = _tried(args, path)

@@ -141,7 +141,9 @@ def without_starters(error: BaseException) -> BaseException:
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename.endswith(STARTERS):
         trace = trace.tb_next
-    return error if trace is None else error.with_traceback(trace)
+    if trace is None and not isinstance(error, SyntaxError):  # which says itself where it is
+        return error
+    return error.with_traceback(trace)
 
 
 def stop(error: BaseException, name: str, join: Callable[[str, int], MPI.Comm | None] | None = None) -> int:

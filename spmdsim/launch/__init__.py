@@ -27,6 +27,7 @@ def start(
     *,
     lockstep: bool = False,
     blocks: bool = False,
+    shown: bool = True,
 ) -> int:
     """Run a command on ``n`` ranks and wait for it.
 
@@ -38,6 +39,7 @@ def start(
         lockstep: start one process that plays all ranks instead, without MPI.
         blocks: what a rank of ``spmdsim.launch.bootstrap`` prints at once comes out in one piece, not mixed with
             lines of other ranks.
+        shown: whether rank 0 is echoed where there are logs.
 
     Returns:
         0 if every rank ended well, else the exit code of the rank that failed first.
@@ -47,7 +49,9 @@ def start(
     """
     from spmdsim.launch.starter import start_command
 
-    return start_command(n, list(argv), None if log_dir is None else Path(log_dir), env, lockstep, blocks)
+    return start_command(
+        n, list(argv), None if log_dir is None else Path(log_dir), env, lockstep, blocks, shown
+    )
 
 
 def end_job_on_error(name: str = "program") -> None:

@@ -78,7 +78,7 @@ def _blas(job: Launched | None) -> Iterator[Diagnosis]:
         if info.get("user_api") != "blas":
             continue
         threads = int(info["num_threads"])
-        text = f"{info['internal_api']} {info.get('version')}, kernels {info.get('architecture')}, {threads} threads"
+        text = f"{info['internal_api']} {info.get('version')}, kernels {info.get('architecture')}, {many(threads, 'thread')}"
         fitting = blas_threads(job.local_size, cores()) if job else cores()
         if job and threads > fitting:
             advice = f"OMP_NUM_THREADS={fitting} keeps ranks from fighting for cores"

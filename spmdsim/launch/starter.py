@@ -85,6 +85,10 @@ class Recorded:
             sys.stderr.write(f"what the ranks called last is in {', '.join(map(str, paths))}\n")
 
 
+#: Processes that are started on one machine.
+MOST_STARTED = 8192
+
+
 def start_command(
     n: int,
     argv: list[str],
@@ -92,6 +96,7 @@ def start_command(
     env: Mapping[str, str] | None = None,
     lockstep: bool = False,
     blocks: bool = False,
+    echoes: bool = True,
 ) -> int:
     """Run ``argv`` on ``n`` ranks; see :func:`spmdsim.launch.start`."""
     if n < 1:
@@ -99,6 +104,8 @@ def start_command(
     if launched():
         raise WorldError("this process is an MPI rank already: it cannot start ranks of its own")
     launcher = None if lockstep else find_launcher()
+    if launcher is not None and n > MOST_STARTED:
+        raise InputError(f"cannot start {many(n, 'rank')} on this machine: at most {MOST_STARTED:,}")
     if log_dir is not None:
         prepare_logs(log_dir)
     ranks = 1 if lockstep else n
@@ -114,7 +121,7 @@ def start_command(
         shown = None
         if log_dir is not None:
             environment[LOG_DIR] = str(log_dir.resolve())
-            shown = log_path(log_dir, 0)
+            shown = log_path(log_dir, 0) if echoes else None
         elif blocks and launcher is not None:
             shown = prepare_blocks(folder, environment)
         by = signal.SIGTERM if launcher is None else launcher.ended_by

@@ -101,9 +101,13 @@ def test_the_example_runs_as_predicted(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_a_file_that_cannot_be_written_is_one_line(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Before the search, which may take long."""
+    monkeypatch.setattr(
+        "spmdsim.auto_parallel.search.search", lambda *_, **__: pytest.fail("it is searched first")
+    )
     wanted = tmp_path / "no folder" / "s.json"
     assert main(["search", "--program", "mlp", "--hidden", "16", "-n", "2", "--save", str(wanted)]) == 2
     said = capsys.readouterr().err
-    assert said.startswith("spmdsim search: error: cannot write ") and said.count("\n") == 1
+    assert said.startswith("spmdsim search: error: argument --save: cannot write ") and said.count("\n") == 1

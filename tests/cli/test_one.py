@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import spmdsim.ops as ops
+from spmdsim import Mesh, Tensor, fft
 from spmdsim.cli.main import main
+from spmdsim.errors import SpmdError
+from spmdsim.redistribution import plan
+from spmdsim.worlds import LockStep
 
 ONE_EACH = """
 plan --mesh a=1 --src a --dst None --shape 1
@@ -40,11 +47,26 @@ layout --op matmul --in-layouts a=2:a --shapes (4,4),(4,4)
 search --program tutorial -n 1
 train --world lockstep -n 3 --steps 1 --batch 1
 collective predict all_reduce -n 2 --topology ring:1
+collective predict all_reduce -n 1 --topology dragonfly:groups=1,routers=1,hosts=0
+collective check recursive_doubling -n 1 --ports 1
+run --world lockstep -n 1 --mesh 2
+run --world lockstep -n 2 --mesh a=1
+plan --mesh a=1,b=1 --src S(0) --dst S(0)R --shape 2
+plan --mesh a=1 --src a --dst a --shape 2,2
+plan --mesh a=1 --src a --dst None,None --shape 1 --to-shape 2,2
+layout --op matmul --shard ((1,1),) --shapes (1,1),(1,1)
+layout --op relu --shard ((1,1),(1,1)) --shapes (1,1)
+layout --op MatMul --shard ((1,1),) --shapes (1,1),(1,1)
+layout --device-matrix 2 --alias a,b --tensor-map a --shape 2
+layout --device-matrix 2 --tensor-map 3 --shape 2
+search --program mlp -n 1 --layers 1 --hidden 2 --batch 2 --memory 1
+collective show all_reduce ring -n 2 -b 1 --itemsize 4
 """.strip().splitlines()
 
 PLURAL = re.compile(
     r"(?<![\w.,:/=-])1 (more |distinct )?(ranks|bytes|rounds|shards|pieces|parts|dims|operands|layouts|shapes"
-    r"|messages|words|steps|files|links|events|rows|axes|devices|elements|cases|operators)\b"
+    r"|messages|words|steps|files|links|events|rows|axes|devices|elements|cases|operators|groups|routers|hosts"
+    r"|placements|entries|names|strategies|columns|tries|tensors|are|have)\b"
 )
 
 
@@ -67,3 +89,29 @@ def test_the_places_of_plural_words_are_known() -> None:
     assert [bool(PLURAL.search(text)) for text in ("on 1 ranks", "1 distinct shards", "rank 1 sends", "21 ranks")] == [
         True, True, False, False,
     ]  # fmt: skip
+
+
+ONE = Mesh((1,), ("a",))
+X = Tensor.from_global(np.ones((1, 1), np.float32), ONE(None, None), LockStep(1))
+MISTAKES: list[Callable[[], object]] = [
+    lambda: ONE(None, None).check_shape((1,)),
+    lambda: Mesh((1,), ("a", "b")),
+    lambda: Mesh((2,), ("a",), [0]),
+    lambda: Tensor.from_local([np.ones(1)] * 2, ONE("a"), LockStep(1)),
+    lambda: X[0, 0, 0],
+    lambda: X.reshape((2, 1)),
+    lambda: X.reshape((2, -1)),
+    lambda: X[np.array([True, False])],
+    lambda: np.choose(Tensor.from_global(np.ones(1, int), ONE(None), LockStep(1)), [X]),
+    lambda: ops.topk(X, 2),
+    lambda: ops.pad(X[0], ((1, 1), (1, 1))),
+    lambda: fft.fftn(X, (1,), (0, 1)),
+    lambda: plan(ONE("a"), ONE("a", None), (1,), "float32"),
+]
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=range(len(MISTAKES)))
+def test_errors_of_functions_count_the_same_way(mistake: Callable[[], object]) -> None:
+    with pytest.raises(SpmdError) as caught:
+        mistake()
+    assert not (said := PLURAL.search(str(caught.value))), said and str(caught.value)

@@ -17,6 +17,7 @@ SPLIT = ("layout", "--split", "embedding", "--size", "8,8", "--partitions", "2")
 SEARCH = ("search", "--program", "mlp", "-n", "4", "--layers", "1", "--hidden", "8", "--batch", "8")
 SHOW = ("collective", "show", "all_reduce", "ring", "-n", "4")
 CHECK = ("collective", "check", "ring")
+ROOTED = ("collective", "check", "binomial", "--collective", "broadcast")
 PREDICT = ("collective", "predict", "all_reduce", "-n", "4", "-e", "4K")
 TRAIN = ("train", "--world", "lockstep", "-n", "2", "--steps", "1")
 SIMULATE = ("simulate", "PROGRAM", "-n", "3")
@@ -36,14 +37,21 @@ WRONG = [
     ((*OPERATOR[:5], "--shapes", "None"), "--shapes should be tuples of integers"),
     ((*SHOW, "-b", "much"), "'much' is no size"),
     ((*SHOW, "-b", "much", "--only", "counts"), "'much' is no size"),
-    ((*SHOW, "-b", "1001", "--itemsize", "4", "--ascii"), "1001 bytes are no whole number of 4-byte elements"),
-    ((*CHECK, "--root", "7", "-n", "4"), "--root 7 is no rank of 0 ... 3: check rank counts above it, as with -n 8.."),
-    ((*CHECK, "--root", "3"), "--root 3 is no rank of 0 ... 1"),
-    ((*CHECK, "--root", "-1", "--json"), "--root -1 is no rank"),
+    ((*SHOW, "-b", "1001", "--itemsize", "4", "--ascii"), "1,001 bytes are no whole number of 4-byte elements"),
+    ((*ROOTED, "--root", "7", "-n", "4"), "--root 7 is no rank of 0 ... 3: check rank counts above it, as with -n 8.."),
+    ((*ROOTED, "--root", "3"), "--root 3 is no rank of 0 ... 1"),
+    ((*ROOTED, "--root", "-1", "--json"), "--root -1 is no rank"),
     (("collective", "export", "all_reduce", "ring", "--reduce-time", "nan"), "must be a finite number"),
     ((*SEARCH, "--axes", "9"), "axes is 9; device matrices of 4 ranks have from 1 to 2"),
     ((*SEARCH, "--axes", "0"), "axes is 0; device matrices of 4 ranks have from 1 to 2"),
-    ((*SEARCH, "--axes", "3", "--method", "double_recursion"), "axes is 3; device matrices of 4 ranks have from 1 to 2"),
+    ((*SEARCH, "--axes", "3", "--method", "double_recursion"), "--axes goes with other methods"),
+    ((*SEARCH[:3], "-n", "2", "--layers", "10001"), "layers is 10,001; it has to be 10,000 or less"),
+    ((*PREDICT[:5], "-f", "1.0000001"), "by a factor of 1.0000001 there are more than 10,000"),
+    ((*CHECK, "-n", "1..20000"), "'1..20000' has more than 10,000 rank counts"),
+    (("launch", "-n", "99999999", "PROGRAM"), "cannot start 99,999,999 ranks on this machine: at most 8,192"),
+    (("run", "-n", "99999999"), "cannot start 99,999,999 ranks on this machine: at most 8,192"),
+    (("search", "BROKEN", "-n", "2"), "broken.py is not valid Python: "),
+    (("search", "BINARY", "-n", "2"), "binary.py is not valid Python: "),
     ((*SEARCH, "--why", "nothing", "((1,),)", "--svg", "PICTURE"), "nothing"),
     ((*TRAIN, "--rate", "-1"), "must not be negative"),
     ((*SIMULATE, "--only", "5"), "--only 5: the ranks are 0 ... 2"),
@@ -55,7 +63,7 @@ WRONG = [
         for words, options in (
             (PLAN, "--svg --html"),
             (LAYOUT, "--svg --html"),
-            (SEARCH, "--svg --html"),
+            (SEARCH, "--svg --html --save"),
             (SHOW, "--svg --html"),
             (CHECK, "--svg --html"),
             (PREDICT, "--svg --html --trace --png"),
@@ -65,6 +73,7 @@ WRONG = [
             (("collective", "calibrate"), "--svg --html --output"),
             (("collective", "list"), "--svg --html"),
             (("doctor",), "--svg --html"),
+            (("explore",), "--output"),
         )
         for option in options.split()
     ),
@@ -81,7 +90,10 @@ def test_what_cannot_be_is_refused_before_anything_is_printed(
 ) -> None:
     program = tmp_path / "program.py"
     program.write_text("from mpi4py import MPI\nprint(MPI.COMM_WORLD.rank)\n")
-    places = {"PROGRAM": str(program), "PICTURE": str(tmp_path / "x.svg"), "FOLDER": str(tmp_path)}
+    (tmp_path / "broken.py").write_text("def (\n")
+    (tmp_path / "binary.py").write_bytes(b"\0\xff\xfe")
+    written = {name.upper(): str(tmp_path / f"{name}.py") for name in ("broken", "binary")}
+    places = {**written, "PROGRAM": str(program), "PICTURE": str(tmp_path / "x.svg"), "FOLDER": str(tmp_path)}
     if "PROGRAM" in words:
         pytest.importorskip("greenlet")
     assert main([places.get(word, word) for word in words]) == 2
@@ -124,8 +136,40 @@ def test_ranks_per_node_are_one_or_more(count: int) -> None:
         simulate(lambda: None, 2, ranks_per_node=count)
 
 
-def test_a_device_matrix_beside_cuts_counts_for_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*OPERATOR, "-n", "4"]) == 0
-    alone = capsys.readouterr().out
-    assert main([*OPERATOR, "-n", "4", "--device-matrix", "2,2"]) == 0
-    assert capsys.readouterr().out == alone
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("collective", "export", "all_reduce", "ring", "-n", "2"),
+        ("collective", "export", "all_reduce", "ring", "-n", "2", "--format", "chakra"),
+    ],
+)
+def test_exports_ask_for_their_place_first(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("spmdsim.cli.collective.formats.schedule_from", lambda *_: pytest.fail("works first"))
+    assert main([*words, "-o", "/no/such/folder/x"]) == 2
+    assert "error: cannot write '/no/such/folder/x" in capfd.readouterr().err
+
+
+def test_a_page_is_not_computed_for_a_folder_that_may_not_be_written(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("os.access", lambda place, mode: False)
+    monkeypatch.setattr("spmdsim.explore.page", lambda *_: pytest.fail("works first"))
+    assert main(["explore"]) == 2
+    assert (
+        capfd.readouterr().err == "spmdsim explore: error: cannot write 'explore.html': Permission denied\n"
+    )
+
+
+@pytest.mark.parametrize("folder, why", [("file/labs", "Not a directory"), ("file", "Not a directory")])
+def test_labs_go_into_folders(
+    folder: str, why: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    assert main(["labs", "copy", str(tmp_path / folder)]) == 2
+    told = capfd.readouterr()
+    assert (
+        told.err == f"spmdsim labs copy: error: cannot write to {tmp_path / folder}: {why}\n" and not told.out
+    )

@@ -88,7 +88,7 @@ def test_seed_batch_and_rate(capsys):
 def test_what_is_printed(capsys):
     assert main([*LOCKSTEP, "-n", "8", "--steps", "5", "--every", "2", "--compare"]) == 0
     told = capsys.readouterr().out
-    assert re.search(r"1797 images; batch 32, rate 0.01, simple strategies on 8 ranks \(LockStep\)", told)
+    assert re.search(r"1,797 images; batch 32, rate 0.01, simple strategies on 8 ranks \(LockStep\)", told)
     steps = re.findall(
         r"epoch: 0 step: (\d), loss is \d\.\d{7}, one process in float64 differs by \d\.\de[+-]\d+\n", told
     )
@@ -249,7 +249,7 @@ def test_sums_rounded_in_another_way_are_no_fault(monkeypatch, capsys):
         (["-n", "8", "--batch", "0"], "--batch"),
         (["-n", "8", "--every", "0"], "--every"),
         (["-n", "8", "--epochs", "-1"], "--epochs"),
-        (["-n", "8", "--batch", "4096"], "1797"),
+        (["-n", "8", "--batch", "4096"], "1,797"),
         (["-n", "8", "--dtype", "int8"], "int8"),
         (["-n", "8", "--strategies", "best"], "best"),
         (["-n", "8", "--data", "nowhere"], "nowhere"),
@@ -312,6 +312,38 @@ def test_a_log_in_lock_step(tmp_path, capsys):
     folder.write_text("")
     assert main([*LOCKSTEP, *arguments[:-1], str(folder)]) == 2
     assert "is a file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("ranks", [LOCKSTEP, ("train",)], ids=["lockstep", "mpi"])
+@pytest.mark.parametrize(
+    "arguments, text",
+    [
+        (["--batch", "1"], "a batch of 1 row leaves some of 2 ranks without any"),
+        (["--batch", "5000"], "more than the 1,797 images"),
+        (["--data", "nowhere"], "there is no train-images"),
+        (["--machine", "laptop", "--perfetto", "none/x"], "cannot write"),
+        (["--machine", "no-such-machine", "--perfetto", "x"], "no-such-machine"),
+    ],
+    ids=lambda value: value[-1] if isinstance(value, list) else "",
+)
+def test_a_run_that_is_refused_leaves_no_logs(ranks, arguments, text, tmp_path, monkeypatch, capsys):
+    """On MPI, too: nothing is started."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("spmdsim.launch.start_self", lambda *_: pytest.fail("ranks are started"))
+    assert main([*ranks, "-n", "2", "--log-dir", "logs/deep", *arguments]) == 2
+    assert text in capsys.readouterr().err and not list(tmp_path.iterdir())
+
+
+def test_places_of_files_are_refused_by_all_ranks_in_one_line(tmp_path, launcher):
+    for words in (
+        ("train", "--svg", "none/x"),
+        ("collective", "export", "all_reduce", "ring", "-o", "none/x"),
+    ):
+        result = run_python("-m", "spmdsim", "launch", "-n", "2", "-m", "spmdsim", *words, cwd=tmp_path)
+        assert result.returncode == 2 and not result.stdout
+        assert re.fullmatch(r"spmdsim [^\n]+cannot write 'none/x': No such file[^\n]+\n", result.stderr), (
+            result.stderr
+        )
 
 
 def test_a_rate_that_is_no_number_is_refused(capsys):

@@ -229,3 +229,20 @@ def test_words_of_other_launchers(launcher, tmp_path):
         (str(rank), turn) for rank in range(3) for turn in range(50)
     ]
     assert result.stdout.count("unended") == 3
+
+
+@pytest.mark.parametrize("world", ["mpi", "lockstep"])
+@pytest.mark.parametrize("words, shown", [((), True), (("--redirect_stdout_and_stderr",), False)])
+def test_logs_only(launcher, tmp_path, words, shown, world):
+    """As other launchers: rank 0 is shown beside its log, but where logs alone are asked for."""
+    script = tmp_path / "script.py"
+    script.write_text("import spmdsim\nprint(spmdsim.world().size, 'ranks')\n")
+    log = ["--logdir", str(tmp_path / "logs"), "--world", world]
+    result = subprocess.run(
+        [sys.executable, "-m", "spmdsim", "launch", "-n", "2", *log, *words, script],
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr
+    assert (tmp_path / "logs" / "worker_0.log").read_text() == "2 ranks\n"
+    assert result.stdout == ("2 ranks\n" if shown else "")

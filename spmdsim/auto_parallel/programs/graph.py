@@ -188,7 +188,7 @@ class Graph(ShortRepr):
     def __str__(self) -> str:
         return (
             f"{self.name}: {many(len(self.operators), 'operator')}, {many(len(self.parameters), 'parameter')} with "
-            f"{self.parameter_count:,} elements"
+            f"{many(self.parameter_count, 'element')}"
         )
 
 

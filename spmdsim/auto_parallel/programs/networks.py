@@ -9,7 +9,7 @@ from inspect import signature
 
 from spmdsim.auto_parallel.programs.graph import Graph, GraphBuilder
 from spmdsim.core import FUNCTIONS, PASSES, Rule
-from spmdsim.errors import InputError, unknown
+from spmdsim.errors import InputError, many, unknown
 from spmdsim.registry import Registry
 
 #: The rules of the operators that the programs are made of, by kind.
@@ -227,10 +227,10 @@ def moe(
     """
     if batch * seq % group or 2 * group % experts:
         raise InputError(
-            f"groups of {group} tokens do not fit {batch} x {seq} tokens and {experts} experts: group must "
+            f"groups of {many(group, 'token')} do not fit {batch} x {many(seq, 'token')} and {many(experts, 'expert')}: group must "
             "divide the tokens, and experts must divide 2 * group"
         )
-    build = _Network(f"moe {layers} x {hidden}, {experts} experts", training=training)
+    build = _Network(f"moe {layers} x {hidden}, {many(experts, 'expert')}", training=training)
     x = build.input("x", (batch, seq, hidden))
     inner = partial(_experts, experts=experts, group=group)
     return build.compared(_post_norm(build, x, layers, heads, inner))
@@ -344,6 +344,10 @@ PROGRAMS: Registry[Callable[..., Graph]] = Registry(
 )
 
 
+#: Of a built-in program: each has operators of its own.
+MOST_LAYERS = 10_000
+
+
 def build_program(name: str, **sizes: object) -> Graph:
     """A built-in program; sizes it does not know are refused.
 
@@ -361,4 +365,6 @@ def build_program(name: str, **sizes: object) -> Graph:
             raise InputError(f"program {name!r} has no size {key!r}; it has {', '.join(known)}")
         if type(size) is int and size < 1:
             raise InputError(f"program {name!r}: {key} is {size}; it has to be 1 or more")
+        if key == "layers" and type(size) is int and size > MOST_LAYERS:
+            raise InputError(f"program {name!r}: layers is {size:,}; it has to be {MOST_LAYERS:,} or less")
     return PROGRAMS[name](**sizes)

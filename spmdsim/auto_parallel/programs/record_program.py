@@ -17,6 +17,7 @@ from spmdsim.core import BoundRule, Layout, Mesh
 from spmdsim.core.tensor import Meta
 from spmdsim.errors import InputError, SpmdError, WorldError
 from spmdsim.layout.cuts import FrozenMapping
+from spmdsim.reading import one_line
 from spmdsim.tensor import Op, ShardedOp, Tensor
 from spmdsim.tensor.watch import Watcher, watching
 from spmdsim.trace import source_lines
@@ -259,6 +260,10 @@ def load_program(path: str) -> tuple[Program, dict[str, Any], dict[str, Any]]:
     """The function ``program`` of a file, and its ``inputs`` and ``parameters``."""
     if not Path(path).is_file():
         raise InputError(f"there is no program file {path}")
+    try:
+        compile(Path(path).read_bytes(), path, "exec")
+    except (SyntaxError, ValueError) as error:
+        raise InputError(f"{path} is not valid Python: {one_line(error)}") from None
     names = runpy.run_path(path)
     if not callable(names.get("program")) or not isinstance(names.get("inputs"), dict):
         raise InputError(

@@ -13,7 +13,7 @@ import numpy as np
 
 from spmdsim.auto_parallel.solvers.choice_problem import IMPOSSIBLE, ChoiceProblem, SharedPrice, Solution
 from spmdsim.auto_parallel.solvers.elimination import TooWideError, eliminate, reduce_domains, restrict
-from spmdsim.errors import InputError, SpmdError
+from spmdsim.errors import InputError, SpmdError, many
 
 #: What scipy's milp says where HiGHS had no more time.
 OUT_OF_TIME = 1
@@ -28,7 +28,7 @@ class DoesNotFitError(SpmdError, ValueError):
     def below(cls, limit: float, least: float) -> DoesNotFitError:
         """Nothing fits into ``limit`` bytes, but into ``least``."""
         return cls._of(
-            f"nothing fits into {limit:,.0f} bytes per rank; the smallest limit that can be met is {least:,.0f}",
+            f"nothing fits into {many(round(limit), 'byte')} per rank; the smallest limit that can be met is {least:,.0f}",
             least,
         )
 
@@ -36,7 +36,7 @@ class DoesNotFitError(SpmdError, ValueError):
     def none_found(cls, limit: float, least: float) -> DoesNotFitError:
         """None of the assignments that were tried has a peak below ``limit`` bytes; ``least`` is the lowest of them."""
         return cls._of(
-            f"no strategies were found that fit into {limit:,.0f} bytes per rank; of those tried, the smallest limit "
+            f"no strategies were found that fit into {many(round(limit), 'byte')} per rank; of those tried, the smallest limit "
             f"that can be met is {least:,.0f}",
             least,
         )
@@ -122,7 +122,7 @@ def _too_small(problem: ChoiceProblem, limit: float | None) -> DoesNotFitError:
     least = smallest_memory(problem)
     if limit is not None and least > limit:
         return DoesNotFitError.below(limit, least)
-    within = "" if limit is None else f" within {limit:,.0f} bytes per rank"
+    within = "" if limit is None else f" within {many(round(limit), 'byte')} per rank"
     return DoesNotFitError(f"no assignment{within} was found")
 
 

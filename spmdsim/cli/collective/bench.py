@@ -10,11 +10,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from spmdsim.cli.collective.schedule_arguments import given_options, growing_sizes, names_in, parse_bytes
+from spmdsim.cli.collective.schedule_arguments import (
+    growing_sizes,
+    names_in,
+    options_that_count,
+    parse_bytes,
+)
 from spmdsim.cli.main import PICTURES, choice, command, flag, value, varied
 from spmdsim.cli.output import (
     emit_json,
     line_columns,
+    only_with,
     remark,
     say,
     wants_pictures,
@@ -79,6 +85,8 @@ def main(args: argparse.Namespace) -> int:
     """Measure; 1 if a result is wrong."""
     from spmdsim.launch import launched, start_self
 
+    if args.json:
+        only_with(args, "--osu", "text, not with --json")
     sizes = _sizes(args)
     if not launched() and args.ranks:
         return start_self(args.ranks, sys.argv[1:])
@@ -88,6 +96,8 @@ def main(args: argparse.Namespace) -> int:
     comm = communicator()
     name = collective(args.collective).name
     calls = _calls(args, name, comm.Get_size())
+    if args.trace and not any(calls.values()):
+        raise InputError("--trace draws an emulated algorithm's messages; name one with --algorithms")
     others = others_at_work(comm)
     print_row = _printer(args, name, comm.Get_size())
     rows = []
@@ -125,7 +135,8 @@ def _calls(args: argparse.Namespace, name: str, size: int) -> dict[str, Any]:
     from spmdsim.collectives import algorithms, make_schedule
     from spmdsim.collectives.algorithm import algorithm
 
-    asked, options = names_in(args.algorithms), given_options(args)
+    asked = names_in(args.algorithms)
+    options = options_that_count(args, name, asked)
     calls: dict[str, Any] = {}
     for one in asked or ["native", *(a.name for a in algorithms(name))]:
         if one == "native":
@@ -205,11 +216,9 @@ def _write_timeline(
     from spmdsim.cli.collective.measure import case_for, write_measured_timeline
 
     emulated = [schedule for schedule in calls.values() if schedule is not None]
-    if not emulated:
-        raise InputError("--trace draws an emulated algorithm's messages; name one with --algorithms")
     case = case_for(name, comm, nbytes, np.dtype(args.datatype))
     write_measured_timeline(args.trace, emulated[-1], case, comm)
-    remark(f"wrote {args.trace}: {emulated[-1].name}, {case.nbytes:,} bytes")
+    remark(f"wrote {args.trace}: {emulated[-1].name}, {many(case.nbytes, 'byte')}")
 
 
 def _predicted(machine: Machine, schedule: Any, name: str, case: Any) -> float | None:

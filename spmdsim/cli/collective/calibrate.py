@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 from spmdsim.cli.collective.schedule_arguments import parse_bytes
 from spmdsim.cli.main import PICTURES, command, flag, positive, value, varied
-from spmdsim.cli.output import console, emit_json, remark, say, table, writable, write_pictures
+from spmdsim.cli.output import (
+    console,
+    emit_json,
+    only_with,
+    remark,
+    say,
+    table,
+    wants_pictures,
+    writable,
+    write_pictures,
+)
 from spmdsim.errors import InputError
 
 if TYPE_CHECKING:
@@ -55,6 +65,8 @@ def main(args: argparse.Namespace) -> int:
     """Measure, fit, print, write."""
     from spmdsim.launch import launched, start_self
 
+    if not (args.output or args.json or wants_pictures(args)):
+        only_with(args, "--name", "--output, --json or a picture, where it stands")
     largest = parse_bytes(args.end)
     if largest < 1024:
         raise InputError(f"--end is {largest}; fitting needs sizes up to 1K at least")

@@ -5,9 +5,14 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from spmdsim.cli.collective.schedule_arguments import JUDGED, find_algorithm, rank_counts
+from spmdsim.cli.collective.schedule_arguments import (
+    JUDGED,
+    find_algorithm,
+    rank_counts,
+    root_only_where_there_is_one,
+)
 from spmdsim.cli.main import PICTURES, command, finite, flag, value, varied
-from spmdsim.cli.output import emit_json, say, wants_pictures, write_pictures
+from spmdsim.cli.output import emit_json, only_with, say, wants_pictures, write_pictures
 from spmdsim.errors import InputError, many
 
 if TYPE_CHECKING:
@@ -58,6 +63,9 @@ def main(args: argparse.Namespace) -> int:
     if ".py" not in args.algorithm and (args.chunks or args.ports):
         raise InputError(f"--chunks and --ports are for FILE.py:FUNCTION: {args.algorithm} says its own")
     chosen = find_algorithm(args.collective, args.algorithm, args.chunks, args.ports)
+    root_only_where_there_is_one(args, chosen)
+    if not chosen.collective.reduces:
+        only_with(args, "--in-order", f"collectives that reduce: {chosen.collective.name} does not")
     sizes = rank_counts(args.ranks)
     if args.root is not None and not 0 <= args.root < min(sizes):
         raise InputError(
@@ -78,7 +86,9 @@ def main(args: argparse.Namespace) -> int:
     say(f"{args.algorithm} as {chosen.collective.name}")
     if len(fitting) < len(sizes):
         left_out = [size for size in sizes if size not in fitting]
-        say(f"  needs {chosen.condition_words}: not checked on {', '.join(map(str, left_out))} ranks")
+        say(
+            f"  needs {chosen.condition_words}: not checked on {', '.join(map(str, left_out))} {'rank' if left_out == [1] else 'ranks'}"
+        )
     for result in results:
         say(*_lines(result, args.all))
     verdict = f"correct, score {score:.1f} of 100" if ok else "wrong"

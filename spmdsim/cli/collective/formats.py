@@ -5,9 +5,16 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from spmdsim.cli.collective.schedule_arguments import JUDGED, SCHEDULE, parse_bytes, schedule_from
+from spmdsim.cli.collective.schedule_arguments import (
+    JUDGED,
+    ROUNDING,
+    SCHEDULE,
+    chunks_only_of_own,
+    parse_bytes,
+    schedule_from,
+)
 from spmdsim.cli.main import amount, choice, command, value
-from spmdsim.cli.output import emit_json, remark, say, write_file
+from spmdsim.cli.output import emit_json, only_with, remark, require_writable, say, write_file
 from spmdsim.errors import InputError, ScheduleError, many
 from spmdsim.reading import read_text, readable
 
@@ -21,6 +28,7 @@ if TYPE_CHECKING:
     "collective",
     "algorithm",
     *SCHEDULE,
+    ROUNDING,
     choice(
         "--format",
         ("goal", "msccl", "chakra"),
@@ -39,6 +47,13 @@ def export(args: argparse.Namespace) -> int:
     from spmdsim.collectives.formats.goal_format import goal_of
     from spmdsim.collectives.formats.msccl import msccl_xml
 
+    chunks_only_of_own(args, args.algorithm)
+    if args.format == "msccl":
+        only_with(
+            args, "--bytes --itemsize --reduce-time --rounding", "--format goal or chakra: msccl has no sizes"
+        )
+    if args.output is not None:
+        require_writable(f"{args.output}.0.et" if args.format == "chakra" else args.output)
     schedule = schedule_from(args, args.algorithm)
     if args.format == "chakra":
         return _write_traces(args, schedule)

@@ -20,7 +20,7 @@ from spmdsim.collectives import Collective, Schedule, collective
 from spmdsim.collectives.execution import execute
 from spmdsim.collectives.rank_program import program_for
 from spmdsim.draw.message_timeline import MOST_MESSAGES, RECEIVES, REDUCES, SENDS, Slice, chrome_timeline
-from spmdsim.errors import InputError
+from spmdsim.errors import InputError, many
 
 Array = np.ndarray
 #: Input values repeat with this period; small whole numbers add up without rounding in every type.
@@ -44,11 +44,11 @@ def noise_note(comm: Any, others: float = 0.0) -> str:
     here = [cores for node, cores in everywhere if node == platform.node()]
     cores = len(frozenset().union(*here))
     if len(here) > cores:
-        shared = f"{cores} core{'s' * (cores > 1)}"
-        return f"times are noise: {len(here)} ranks share {shared}; compare counts and predictions instead"
+        shared = f"{many(len(here), 'rank')} share {many(cores, 'core')}"
+        return f"times are noise: {shared}; compare counts and predictions instead"
     if len(here) + others > cores + FEW:
         return (
-            f"times are too long: other programs kept {others:.1f} of the {cores} cores busy meanwhile; measure again when "
+            f"times are too long: other programs kept {others:.1f} of the {many(cores, 'core')} busy meanwhile; measure again when "
             "they have ended, or take the fastest calls (-a min)"
         )
     return ""

@@ -8,10 +8,10 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from spmdsim.cli.collective.schedule_arguments import (
-    given_options,
     growing_counts,
     growing_sizes,
     names_in,
+    options_that_count,
     parse_bytes,
 )
 from spmdsim.cli.main import PICTURES, choice, command, flag, several, value, varied
@@ -19,6 +19,7 @@ from spmdsim.cli.output import (
     console,
     emit_json,
     line_columns,
+    only_with,
     print_table,
     remark,
     say,
@@ -101,12 +102,12 @@ def main(args: argparse.Namespace) -> int:
     from spmdsim.cost.prediction import predict
     from spmdsim.draw.cost_figures import crossover_words, prediction_plot, prediction_tables
 
+    _only_where_shown(args)
     machine = _machine_of(args.machine, args.what_if)
     ranks = growing_counts(args.ranks)
     sizes = _sizes(args, len(ranks) > 1)
-    options = given_options(args)
-    names = names_in(args.algorithms)
-    what = collective(args.collective)
+    what, names = collective(args.collective), names_in(args.algorithms)
+    options = options_that_count(args, what.name, [args.links] if args.links else names)
     events = None
     if args.model == "loggops":
         events = _event_parameters(args.loggops, machine)
@@ -150,6 +151,17 @@ def main(args: argparse.Namespace) -> int:
     for name, why in prediction.left_out.items():
         remark(f"left out: {name} {why}")
     return 0
+
+
+def _only_where_shown(args: argparse.Namespace) -> None:
+    """Refuse what says something of a model or of tables that are not asked for."""
+    if args.model != "loggops":
+        only_with(args, "--loggops", "--model loggops, whose parameters it gives")
+    if args.links:
+        told = "tables of times, not with --links"
+        only_with(args, "--algorithms --model --libraries --png --trace", told)
+    elif args.json:
+        only_with(args, "--libraries", "text, not with --json")
 
 
 def _print_links(

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spmdsim.cli.main import choice, value
+from spmdsim.cli.output import only_with
 from spmdsim.errors import InputError
 from spmdsim.reading import one_line
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from spmdsim.collectives import Algorithm, Schedule
 
 LARGEST = 1 << 20
+#: Sizes, or rank counts, that are gone through.
+MOST_POINTS = 10_000
 #: Of a message: sums over as many ranks stay exact.
 MOST_BYTES = 1 << 40
 #: Seconds of processor time for somebody's algorithm.
@@ -41,9 +44,10 @@ SCHEDULE = (
     "--group",
     value("--radix", "K", "radix of a k-nomial tree", int),
     choice("--index", ("mpich", "openmpi"), "index rule of the ring"),
-    choice("--rounding", ("balanced", "ceiling"), "how a vector is cut that does not divide evenly"),
     value("--chunks", "EXPR", "chunk count of your own algorithm, such as n or 2*n"),
 )
+#: Of those that count bytes.
+ROUNDING = choice("--rounding", ("balanced", "ceiling"), "how a vector is cut that does not divide evenly")
 #: The options of algorithms among them.
 OPTIONS = ("segments", "group", "radix", "index")
 
@@ -53,12 +57,46 @@ def schedule_from(args: argparse.Namespace, name: str, options: Iterable[str] = 
     from spmdsim.collectives import make_schedule
 
     chosen = find_algorithm(args.collective, name, args.chunks)
-    return make_schedule(chosen, args.ranks, args.root, args.rounding, **given_options(args, options))
+    root_only_where_there_is_one(args, chosen)
+    rounding = getattr(args, "rounding", None)
+    return make_schedule(chosen, args.ranks, args.root, rounding, **given_options(args, options))
+
+
+def chunks_only_of_own(args: argparse.Namespace, *names: str) -> None:
+    """Refuse a chunk count where no algorithm is somebody's own: the others say theirs."""
+    if not any(".py" in name for name in names):
+        only_with(
+            args, "--chunks", f"FILE.py:FUNCTION: {' and '.join(names)} say{'s' * (len(names) == 1)} which"
+        )
+
+
+def root_only_where_there_is_one(args: argparse.Namespace, chosen: Algorithm) -> None:
+    """Refuse a root of a collective that has none."""
+    if not chosen.collective.rooted:
+        only_with(
+            args, "--root", f"broadcast, reduce, gather and scatter: {chosen.collective.name} has no root"
+        )
 
 
 def given_options(args: argparse.Namespace, options: Iterable[str] = ("group", "segments")) -> dict[str, Any]:
     """Options of algorithms that are given, with their values."""
     return {name: getattr(args, name) for name in options if getattr(args, name) is not None}
+
+
+def options_that_count(args: argparse.Namespace, collective: str, names: Iterable[str]) -> dict[str, Any]:
+    """Options of algorithms that are given, refused where none of the named algorithms has them; no names are all."""
+    from spmdsim.collectives import algorithms
+
+    named = set(names)
+    for option in ("group", "segments"):
+        having = [one.name for one in algorithms(collective) if option in dict(one.options)]
+        if not having or (named and not named & {*having}):
+            only_with(
+                args,
+                f"--{option}",
+                f"algorithms that have it: {', '.join(having) or f'none of {collective}'}",
+            )
+    return given_options(args)
 
 
 def names_in(text: str) -> list[str]:
@@ -130,6 +168,8 @@ def rank_counts(text: str) -> list[int]:
             raise InputError(f"{text!r} is no list of rank counts; write 6 or 2..16 or 2,4,8") from None
         if not 1 <= first <= last <= LARGEST:
             raise InputError(f"{part!r}: rank counts are 1 ... {LARGEST}, lower one first")
+        if len(counts) + last - first >= MOST_POINTS:
+            raise InputError(f"{text!r} has more than {MOST_POINTS:,} rank counts")
         counts += range(first, last + 1)
     return counts
 
@@ -182,5 +222,9 @@ def _growing(low: int, high: int, factor: float) -> list[float]:
     values, value = [], float(low)
     while value <= high * (1 + 1e-9):
         values.append(value)
+        if len(values) > MOST_POINTS:
+            raise InputError(
+                f"from {low:,} to {high:,} by a factor of {factor:.9g} there are more than {MOST_POINTS:,}"
+            )
         value = max(value * factor, value + 1)
     return values

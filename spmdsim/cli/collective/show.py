@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from fractions import Fraction
+from functools import partial
 from typing import TYPE_CHECKING
 
 from spmdsim.cli.collective.schedule_arguments import (
     JUDGED,
     OPTIONS,
+    ROUNDING,
     SCHEDULE,
+    chunks_only_of_own,
     find_algorithm,
     parse_bytes,
     schedule_from,
@@ -19,6 +23,7 @@ from spmdsim.cli.output import (
     console,
     emit_json,
     line_columns,
+    only_with,
     print_table,
     say,
     table,
@@ -45,6 +50,7 @@ MOST_STATES = 64
     "collective",
     "algorithm",
     *SCHEDULE,
+    ROUNDING,
     value("-b --bytes", "SIZE", "counts in bytes for this message size, such as 1M"),
     "--itemsize",
     several("--only", "", "only this part (repeatable)", choices=PARTS),
@@ -58,6 +64,7 @@ def show(args: argparse.Namespace) -> int:
     """Show; 1 when the schedule is wrong."""
     from spmdsim.collectives.history import unroll
 
+    _only_where_shown(args)
     schedule = schedule_from(args, args.algorithm)
     if not wants_pictures(args) and not args.json and set(args.only) == {"counts"}:
         return _counts_only(schedule, args)
@@ -66,8 +73,21 @@ def show(args: argparse.Namespace) -> int:
     if args.json:
         emit_json(_as_json(story, args))
     elif not drawn or args.only:
-        _print(story, args)
+        _tell(partial(_print_parts, story, args), args)
     return 1 if story.findings else 0
+
+
+def _only_where_shown(args: argparse.Namespace) -> None:
+    """Refuse what says something of parts that are not shown."""
+    chunks_only_of_own(args, args.algorithm)
+    if args.bytes is None:
+        only_with(args, "--itemsize --rounding", "--bytes, the message that is cut")
+    if args.json:
+        only_with(args, "--ascii", "text, not with --json")
+    if args.only and "counts" not in args.only:
+        only_with(args, "--bytes", "--only counts, or with all parts")
+    if wants_pictures(args) and not args.only and not args.json:
+        only_with(args, "--ascii --bytes", "text: name parts with --only to have it beside a picture")
 
 
 def _counts_only(schedule: Schedule, args: argparse.Namespace) -> int:
@@ -81,19 +101,24 @@ def _counts_only(schedule: Schedule, args: argparse.Namespace) -> int:
         return 1
     facts = facts_of(schedule, verdict)
     counts = _rank_table(facts, args)
-    say(*fact_lines(facts))
-    console().print(counts)
+
+    def tell(out: Console) -> None:
+        for line in (*fact_lines(facts), counts):
+            out.print(line, markup=False, soft_wrap=isinstance(line, str))
+
+    _tell(tell, args)
     return 0
 
 
-def _print(story: History, args: argparse.Namespace) -> None:
+def _tell(parts: Callable[[Console], None], args: argparse.Namespace) -> None:
+    """Print, in no characters beyond ASCII where that is asked for."""
     from spmdsim.draw.schedule_figures import ASCII
 
     out = console()
     if not args.ascii:
-        return _print_parts(story, args, out)
+        return parts(out)
     with out.capture() as captured:
-        _print_parts(story, args, out)
+        parts(out)
     say(captured.get().translate(ASCII).rstrip())
 
 
@@ -165,28 +190,36 @@ def _rank_table(facts: Facts, args: argparse.Namespace) -> object:
 def _as_json(story: History, args: argparse.Namespace) -> dict[str, object]:
     from spmdsim.collectives.facts import count, facts_of
 
-    schedule = story.schedule
+    schedule, parts = story.schedule, args.only or PARTS
     if story.findings:
         facts: dict[str, object] = {"name": schedule.name, "ok": False}
         facts["findings"] = [str(f) for f in story.findings]
+    elif "counts" not in parts:
+        facts = {"name": schedule.name, "ok": True}
     else:
         facts = facts_of(schedule).to_dict()
         if args.bytes is not None:
             counted = count(schedule, parse_bytes(args.bytes), args.itemsize)
             names = ("bytes_sent", "bytes_received", "bytes_reduced", "bytes_combined", "peak_bytes")
             facts["in_bytes"] = {name: getattr(counted, name) for name in names}
-    facts["messages"] = [
+    if "messages" in parts:
+        facts["messages"] = _messages_json(story)
+    if "states" in parts:
+        facts["states"] = [
+            [{str(c): story.contributors(v) for c, v in sorted(holds.items())} for holds in state.holds]
+            for state in story.states
+        ]
+    return facts
+
+
+def _messages_json(story: History) -> list[list[dict[str, object]]]:
+    return [
         [
             {"source": m.source, "target": m.target, "chunks": list(m.chunks), "reduces": m.reduces}
             for m in step
         ]
         for step in story.steps
     ]
-    facts["states"] = [
-        [{str(c): story.contributors(v) for c, v in sorted(holds.items())} for holds in state.holds]
-        for state in story.states
-    ]
-    return facts
 
 
 # ---------------------------------------------------------------- list
@@ -290,10 +323,16 @@ def diff(args: argparse.Namespace) -> int:
     from spmdsim.collectives.facts import facts_of
     from spmdsim.collectives.history import unroll
 
-    schedules = []
-    for name in (args.first, args.second):
-        has = dict(find_algorithm(args.collective, name, args.chunks).options)
-        schedules.append(schedule_from(args, name, [option for option in OPTIONS if option in has]))
+    names = (args.first, args.second)
+    chunks_only_of_own(args, *names)
+    options = [dict(find_algorithm(args.collective, name, args.chunks).options) for name in names]
+    for option in OPTIONS:
+        if not any(option in has for has in options):
+            only_with(args, f"--{option}", f"algorithms that have it: {' and '.join(names)} do not")
+    schedules = [
+        schedule_from(args, name, [option for option in OPTIONS if option in has])
+        for name, has in zip(names, options)
+    ]
     facts = [facts_of(s) for s in schedules]
     stories = [unroll(s) for s in schedules]
     differs = next(
@@ -304,16 +343,16 @@ def diff(args: argparse.Namespace) -> int:
     if args.json:
         emit_json({"first": facts[0].to_dict(), "second": facts[1].to_dict(), "differs_from_round": differs})
         return 0
-    names = [s.algorithm.name for s in schedules]
+    titles = [s.algorithm.name for s in schedules]
     first, second = map(_column, facts)
     rows = [(label, one, second[label]) for label, one in first.items()]
     title = f"{schedules[0].collective.name} on {many(args.ranks, 'rank')}, m = {schedules[0].collective.size_means}"
-    console().print(table(("", *names), rows, title=title))
+    console().print(table(("", *titles), rows, title=title))
     if differs is None:
         say("their messages are the same in every round")
     else:
         say(f"their messages are the same in the first {many(differs, 'round')}" if differs else "")
-        _side_by_side(stories, names)
+        _side_by_side(stories, titles)
     return 0
 
 
