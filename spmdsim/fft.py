@@ -120,7 +120,9 @@ def _dims(x: Tensor, s: Sizes, axes: Axes) -> list[tuple[int, Points]]:
     dims = [along_dim("a transform", x, axis) for axis in ([axes] if isinstance(axes, int) else axes)]
     sizes = [None] * len(dims) if s is None else [None if n in (None, -1) else n for n in s]
     if len(sizes) != len(dims):
-        raise RuleError(f"{len(sizes)} numbers of points were given for {many(len(dims), 'dim')}")
+        raise RuleError(
+            f"{many(len(sizes), 'number of points was', 'numbers of points were')} given for {many(len(dims), 'dim')}"
+        )
     if not dims:
         raise RuleError("a transform needs at least one dim")
     return list(zip(dims, sizes))

@@ -112,7 +112,7 @@ DAMAGED = [
     ("a.npy", npy(of_shape("(4, 4)"), bytes(65)), "too long"),
     ("a.npy", npy(of_shape("(4,)", "|O"), bytes(32)), "Python objects"),
     ("a.npy", npy("{'descr': None, 'fortran_order': False, 'shape': (8,)}", bytes(64)), "elements of type None"),
-    ("a.npy", b"\x93NUMPY\x02\x00\xff\xff\xff\xff{'descr", "its header would be 4294967295 bytes"),
+    ("a.npy", b"\x93NUMPY\x02\x00\xff\xff\xff\xff{'descr", "its header would be 4,294,967,295 bytes"),
     ("a.npy", npy("__import__('os').system('true')"), "cannot be read as .npy"),
     ("a.npz", zipped(x=npy(of_shape("(4, 4)"), bytes(60))), "cut short"),
     ("a-idx3", bytes([0, 0, 8, 3]) + struct.pack(">3I", 2**32 - 1, 2**32 - 1, 2**32 - 1), "no memory holds"),

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from spmdsim.errors import InputError
+from spmdsim.errors import InputError, many
 from spmdsim.layout.element_type import element_type
 from spmdsim.tensor.files import FileArray, Index, open_array, open_tokens
 from spmdsim.tensor.random import normal_block
@@ -115,7 +115,7 @@ def _transposed(source: Source, columns: int) -> Source:
     def read(index: Index) -> np.ndarray:
         return np.ascontiguousarray(source.read((index[1], index[0])).T)
 
-    name = f"first {columns} rows of {source.name}, as columns"
+    name = f"first {many(columns, 'row')} of {source.name}, as columns"
     return Source(name, (source.shape[1], columns), source.dtype, read)
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from spmdsim.collectives.instructions import cut
 from spmdsim.collectives.rank_program import INPUT, OUTPUT, WORK, Action, RankProgram, program_for_sizes
 from spmdsim.collectives.schedule import Schedule
-from spmdsim.errors import ScheduleError
+from spmdsim.errors import ScheduleError, many
 
 Array: TypeAlias = NDArray[Any]
 ReduceOp: TypeAlias = Callable[[Array, Array], Array]
@@ -120,11 +120,11 @@ def _bind(
 def _fitted(array: Array | None, count: int, kind: tuple[np.dtype, tuple[int, ...]], name: str) -> Array:
     if array is None:
         if count:
-            raise ScheduleError(f"the {name} is missing; {count} elements are needed")
+            raise ScheduleError(f"the {name} is missing; {many(count, 'element is', 'elements are')} needed")
         return np.empty((0, *kind[1]), kind[0])
     if len(array) != count or (array.dtype, array.shape[1:]) != kind:
         raise ScheduleError(
-            f"the {name} has {len(array)} elements of {array.dtype}{list(array.shape[1:])};"
+            f"the {name} has {many(len(array), 'element')} of {array.dtype}{list(array.shape[1:])};"
             f" needed are {count} of {kind[0]}{list(kind[1])}"
         )
     return array
@@ -166,7 +166,9 @@ def run_lock_step(
     array([3, 3, 3, 3])
     """
     if len(inputs) != schedule.size:
-        raise ScheduleError(f"{schedule.size} ranks need {schedule.size} inputs, got {len(inputs)}")
+        raise ScheduleError(
+            f"{many(schedule.size, 'rank needs', 'ranks need')} {many(schedule.size, 'input')}, got {len(inputs)}"
+        )
     if sizes is None:
         sizes = chunk_lengths(schedule, inputs)
     sizes = tuple(sizes)
@@ -229,12 +231,13 @@ def exchange(runs: Sequence[Iterator[Post]]) -> None:
                         ready.append(end)
     if waiting:
         stuck = ", ".join(map(str, sorted(waiting)))
-        raise ScheduleError(f"ranks {stuck} wait for messages that never come")
+        who = f"rank {stuck} waits" if len(waiting) == 1 else f"ranks {stuck} wait"
+        raise ScheduleError(f"{who} for messages that never come")
 
 
 def _hand_over(pair: tuple[int, int], outgoing: Array, incoming: Array) -> None:
     if len(outgoing) != len(incoming):
         raise ScheduleError(
-            f"rank {pair[0]} sends {len(outgoing)} elements to rank {pair[1]}, which expects {len(incoming)}"
+            f"rank {pair[0]} sends {many(len(outgoing), 'element')} to rank {pair[1]}, which expects {len(incoming)}"
         )
     incoming[...] = outgoing

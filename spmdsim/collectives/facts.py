@@ -23,7 +23,7 @@ from spmdsim.collectives.promises import collective
 from spmdsim.collectives.round_table import Matching, collector_paused, matched
 from spmdsim.collectives.schedule import Schedule
 from spmdsim.collectives.verification import ScheduleVerdict, verify
-from spmdsim.errors import InputError
+from spmdsim.errors import InputError, many
 from spmdsim.pictured import ShortRepr
 
 _BOUNDS: dict[str, tuple[str, str, str]] = {
@@ -152,7 +152,9 @@ def count(schedule: Schedule, nbytes: int, itemsize: int = 1, sizes: Sequence[in
 def elements(nbytes: int, itemsize: int) -> int:
     """The number of elements in a message."""
     if itemsize < 1 or nbytes < 0 or nbytes % itemsize:
-        raise InputError(f"{nbytes} bytes are no whole number of {itemsize}-byte elements")
+        raise InputError(
+            f"{many(nbytes, 'byte is', 'bytes are')} no whole number of {itemsize}-byte elements"
+        )
     return nbytes // itemsize
 
 

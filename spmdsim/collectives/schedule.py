@@ -51,7 +51,7 @@ class Schedule(ShortRepr):
         """Words for titles, such as ``"all_reduce ring on 6 ranks"``."""
         options = "".join(f", {k} {v}" for k, v in self.options)
         root = f", root {self.root}" if self.collective.rooted else ""
-        return f"{self.algorithm.full_name} on {self.size} rank{'s' * (self.size != 1)}{root}{options}"
+        return f"{self.algorithm.full_name} on {many(self.size, 'rank')}{root}{options}"
 
     @cached_property
     def levels(self) -> tuple[int, ...]:

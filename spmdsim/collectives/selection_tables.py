@@ -125,7 +125,9 @@ def choose(
         for rule in rows:
             if all(_holds(rule[key], variables[key]) for key in rule if key != "use"):
                 return _choice(library, name, rule, size, table["instead"].get(name, {}))
-    raise InputError(f"the table of {library} for {name} has no row for {many(size, 'rank')}, {nbytes} bytes")
+    raise InputError(
+        f"the table of {library} for {name} has no row for {many(size, 'rank')}, {many(nbytes, 'byte')}"
+    )
 
 
 def _holds(wanted: object, value: int | bool) -> bool:

@@ -28,7 +28,7 @@ from statistics import median
 
 from spmdsim.cost.closed_forms import Link, at_size
 from spmdsim.cost.machine import Machine, Measurement, Piece
-from spmdsim.errors import InputError
+from spmdsim.errors import InputError, many
 from spmdsim.pictured import ShortRepr
 
 #: Bytes of one message (or of one reduction) and the seconds it took.
@@ -94,7 +94,9 @@ def fit_pieces(samples: Iterable[Sample], most: int = 4) -> Fit:
     """
     data = _medians(samples)
     if len(data) < _LEAST:
-        raise InputError(f"{len(data)} sizes are too few to fit a line; at least {_LEAST} are needed")
+        raise InputError(
+            f"{many(len(data), 'size is', 'sizes are')} too few to fit a line; at least {_LEAST} are needed"
+        )
     best = _best_cut(data, most)
     pieces = []
     for index, (start, stop) in enumerate(best):
@@ -127,7 +129,9 @@ def _medians(samples: Iterable[Sample]) -> list[Sample]:
     times: dict[float, list[float]] = {}
     for size, seconds in samples:
         if not 0 < seconds < inf or size < 0:
-            raise InputError(f"{size} bytes in {seconds} s cannot be a measurement; times are greater than 0")
+            raise InputError(
+                f"{many(size, 'byte')} in {seconds} s cannot be a measurement; times are greater than 0"
+            )
         times.setdefault(size, []).append(seconds)
     return [(size, median(times[size])) for size in sorted(times)]
 
@@ -200,7 +204,9 @@ def interval_of(checks: Sequence[CalibrationCheck]) -> tuple[float, float]:
     [0.55, 1.45]
     """
     if len(checks) < 10:
-        raise InputError(f"{len(checks)} checks are too few for an interval; at least 10 are needed")
+        raise InputError(
+            f"{many(len(checks), 'check is', 'checks are')} too few for an interval; at least 10 are needed"
+        )
     ratios = sorted(one.measured / one.predicted for one in checks)
 
     def quantile(share: float) -> float:

@@ -142,7 +142,7 @@ class MeasuredTable:
         for one in measurements:
             if one.nbytes < 0 or not 0 < one.seconds < inf or one.group_size < 1:
                 raise InputError(
-                    f"measured {one.collective}: {one.nbytes} bytes on {many(one.group_size, 'rank')} in "
+                    f"measured {one.collective}: {many(one.nbytes, 'byte')} on {many(one.group_size, 'rank')} in "
                     f"{one.seconds} s cannot be; times are greater than 0 and finite"
                 )
             key = (one.collective, one.algorithm, one.group_size)

@@ -133,7 +133,7 @@ class EventProgram(Pictured):
         if kind == CALC:
             return f"rank {rank}: calc {size:g}"
         way = "to" if kind == SEND else "from"
-        return f"rank {rank}: {KIND_NAMES[kind]} {size:g} bytes {way} {self.peers[op]}, tag {self.tags[op]}"
+        return f"rank {rank}: {KIND_NAMES[kind]} {many(size, 'byte', written=f'{size:g}')} {way} {self.peers[op]}, tag {self.tags[op]}"
 
     def channels(self) -> list[int]:
         """One number per operation for (sender, receiver, tag); -1 for calculations."""

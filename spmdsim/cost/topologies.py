@@ -177,7 +177,8 @@ class FatTree(Topology):
     ) -> FatTree:
         """Leaf switches of ``leaf`` ranks, each with ``leaf / oversubscription`` links to as many spines."""
         if ranks % leaf:
-            raise InputError(f"{ranks} ranks do not fill leaf switches of {leaf}; choose a divisor")
+            have = many(ranks, "rank does", "ranks do")
+            raise InputError(f"{have} not fill leaf switches of {leaf}; choose a divisor")
         if not oversubscription >= 1:
             raise InputError(
                 f"oversubscription is {oversubscription}; 1 means none, larger means fewer uplinks"
@@ -243,12 +244,12 @@ class Dragonfly(Topology):
         hop_seconds: float = 0.0,
         global_bandwidth: float | None = None,
     ) -> None:
+        self.name = f"dragonfly {many(groups, 'group')} x {many(routers, 'router')} x {many(hosts, 'host')}"
         if min(groups, routers, hosts) < 1:
-            raise InputError(f"a dragonfly of {groups} groups, {routers} routers, {hosts} hosts has no ranks")
+            raise InputError(f"a {self.name} has no ranks")
         self.groups, self.routers, self.hosts = groups, routers, hosts
         self.ranks = groups * routers * hosts
         self.alpha, self.hop_seconds = alpha, hop_seconds
-        self.name = f"dragonfly {groups} groups x {routers} routers x {hosts} hosts"
         #: Global links that end at one router, so that a group reaches all others.
         self.per_router = -(-(groups - 1) // routers) if groups > 1 else 1
         self.local = 2 * self.ranks

@@ -17,7 +17,7 @@ from spmdsim.core import Layout, Mesh
 from spmdsim.dialects.layouts import first_uneven
 from spmdsim.dialects.missing import Worded, each
 from spmdsim.dialects.namespaces import Words, speak
-from spmdsim.errors import LayoutError, UsageTypeError
+from spmdsim.errors import LayoutError, UsageTypeError, many
 from spmdsim.reading import literal_call
 
 _MODES = "a layout per tensor, which operators carry on"
@@ -97,7 +97,9 @@ def layout(mesh: Mesh, spec: str | PartitionSpec | Sequence[Any], ndim: int) -> 
         raise UsageTypeError(f"layout takes a Mesh and P(...), not {mesh!r} and {spec!r}")
     entries = list(spec)
     if (count := len(entries)) > ndim:
-        raise LayoutError(f"{PartitionSpec(*entries)} has {count} entries, but the tensor has {ndim} dims")
+        raise LayoutError(
+            f"{PartitionSpec(*entries)} has {many(count, 'entry', 'entries')}, but the tensor has {many(ndim, 'dim')}"
+        )
     unreduced = sorted(spec.unreduced) if isinstance(spec, PartitionSpec) else ()
     return Layout(mesh, entries + [None] * (ndim - len(entries)), unreduced)
 

@@ -62,7 +62,7 @@ def prediction_tables(
         blocks.setdefault(0 if over_ranks else point.ranks, []).append(point)
     for ranks, points in blocks.items():
         title = (
-            f"{size_words(points[0].nbytes)} byte{'s' * (points[0].nbytes != 1)}"
+            many(points[0].nbytes, "byte", written=size_words(points[0].nbytes))
             if over_ranks
             else many(ranks, "rank")
         )

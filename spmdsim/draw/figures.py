@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import Any
 
 from spmdsim.draw.canvas import LETTER, MOST_BYTES, STYLE, Canvas, svg, width_of
-from spmdsim.errors import InputError, UsageTypeError
+from spmdsim.errors import InputError, UsageTypeError, many
 
 GAP, ROW = 14, 18
 MOST_FIGURES = 16
@@ -225,7 +225,7 @@ def _together(values: Sequence[Any]) -> Figure:
         return frontier_figure(values)
     figures = [figure_of(value) for value in values[:MOST_FIGURES]]
     more = (f"the first {len(figures)} of {len(values)}",) if len(values) > len(figures) else ()
-    return stacked(f"{len(values)} values", figures, more)
+    return stacked(f"{many(len(values), 'value')}", figures, more)
 
 
 def stacked(title: str, figures: Sequence[Figure], notes: tuple[str, ...] = ()) -> Figure:

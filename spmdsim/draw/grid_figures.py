@@ -37,7 +37,7 @@ HIGH = 38
 def mesh_figure(mesh: Mesh) -> Figure:
     """The grid of a mesh's ranks."""
     note = "numbers are ranks; the last axis is the one along which they count"
-    title = f"mesh {mesh}: {mesh.size:,} rank{'s' if mesh.size != 1 else ''}"
+    title = f"mesh {mesh}: {many(mesh.size, 'rank')}"
     return Figure(title, (_grid(Layout(mesh, ()), None, plain=True),), (note,))
 
 

@@ -155,7 +155,7 @@ def _check_mesh(mesh: Mesh) -> None:
     if mesh.size > MOST_RANKS or len(mesh.axes) > MOST_AXES or busy > MOST_BUSY:
         raise InputError(
             f"a page shows meshes of at most {MOST_RANKS} ranks and {MOST_AXES} axes, {MOST_BUSY} of them longer than 1, "
-            f"but {mesh} has {many(mesh.size, 'rank')} and {len(mesh.axes)} axes"
+            f"but {mesh} has {many(mesh.size, 'rank')} and {many(len(mesh.axes), 'axis', 'axes')}"
         )
 
 

@@ -244,7 +244,9 @@ def infer(
 def merged(bound: BoundRule, layouts: Sequence[Layout]) -> Strategy:
     """The strategy in which every factor is split as some operand splits it."""
     if len(layouts) != len(bound.inputs):
-        raise RuleError(f"the rule '{bound.rule}' takes {len(bound.inputs)} operands, not {len(layouts)}")
+        raise RuleError(
+            f"the rule '{bound.rule}' takes {many(len(bound.inputs), 'operand')}, not {len(layouts)}"
+        )
     splits: dict[str, tuple[str, ...]] = {}
     used: dict[str, str] = {}
     for i, (term, shape, layout) in enumerate(zip(bound.inputs, bound.shapes, layouts)):

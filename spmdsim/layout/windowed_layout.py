@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spmdsim.core.layout import Bounds, Layout, largest_block
+from spmdsim.errors import many
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Window:
 
     def __str__(self) -> str:
         by = f" by {self.stride}" if self.stride > 1 else f" by 1/{self.spread}" if self.spread > 1 else ""
-        return f"{self.size} windows of {self.width} from {self.first}{by}{', wrapped' if self.wrap else ''}"
+        return f"{many(self.size, 'window')} of {self.width} from {self.first}{by}{', wrapped' if self.wrap else ''}"
 
     @property
     def step(self) -> int:

@@ -153,7 +153,7 @@ class LocalFunction(Pictured):
         parts = leaves_like(returned, self._out)
         if parts is None:
             several = isinstance(returned, (tuple, list))
-            said = f"{len(returned)} results" if several else f"a {type(returned).__name__}"
+            said = many(len(returned), "result") if several else f"a {type(returned).__name__}"
             wanted = count if self._outcome is None else f"{self._out!r}"
             raise RuleError(f"{self.name} gave {said} on rank {rank}, but out_layouts has {wanted}")
         return tuple(_own(part) for part in parts)
@@ -189,7 +189,7 @@ class LocalFunction(Pictured):
         gradients = list(slopes) if isinstance(slopes, (tuple, list)) else [slopes]
         if len(gradients) != len(operands):
             raise RuleError(
-                f"the vjp of {self.name} gave {len(gradients)} gradients on rank {context.rank} for {many(len(operands), 'operand')}"
+                f"the vjp of {self.name} gave {many(len(gradients), 'gradient')} on rank {context.rank} for {many(len(operands), 'operand')}"
             )
         for i, (gradient, operand) in enumerate(zip(gradients, operands)):
             if gradient is not None and np.shape(gradient) != operand.shape:
@@ -249,7 +249,9 @@ class LocalFunction(Pictured):
             else list(wanted)
         )
         if len(shapes) != len(leaves):
-            raise RuleError(f"{self.name} has {len(leaves)} results, but shape= gives {len(shapes)} shapes")
+            raise RuleError(
+                f"{self.name} has {many(len(leaves), 'result')}, but shape= gives {many(len(shapes), 'shape')}"
+            )
         for leaf, shape in zip(leaves, shapes):
             leaf.check_shape(shape)
         return [tuple(int(n) for n in shape) for shape in shapes]

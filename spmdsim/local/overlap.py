@@ -123,7 +123,7 @@ def _per_dim(what: str, setting: Any, ndim: int, otherwise: Any) -> list[Any]:
     if isinstance(setting, (tuple, list)):
         if len(setting) != ndim:
             raise RuleError(
-                f"{what} has {len(setting)} entries for a tensor of {many(ndim, 'dim')}: {setting!r}"
+                f"{what} has {many(len(setting), 'entry', 'entries')} for a tensor of {many(ndim, 'dim')}: {setting!r}"
             )
         return list(setting)
     return [setting] * ndim

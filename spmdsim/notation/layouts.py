@@ -96,7 +96,7 @@ def mesh_arguments(
     sizes, names = _sizes(shape), _names(axes)
     if len(sizes) != len(names):
         raise LayoutError(
-            f"mesh shape {sizes} has {len(sizes)} axes but {len(names)} names were given: {names}"
+            f"mesh shape {sizes} has {many(len(sizes), 'axis', 'axes')} but {many(len(names), 'name was', 'names were')} given: {names}"
         )
     size = math.prod(sizes)
     if size > MOST_RANKS:
@@ -130,7 +130,7 @@ def _rank_order(ranks: Iterable[int], size: int, shape: tuple[int, ...]) -> tupl
     if not all(map(is_integer, order)):
         raise UsageTypeError(f"ranks must be integers, but got {order}")
     if len(order) != size:
-        raise LayoutError(f"a mesh of shape {shape} needs {size} ranks, but {len(order)} were given: {order}")
+        raise LayoutError(f"a mesh of shape {shape} needs {many(size, 'rank')}, not {len(order)}: {order}")
     if any(rank < 0 for rank in order):
         raise LayoutError(f"ranks must not be negative, but got {order}")
     if len(set(order)) != size:
@@ -303,7 +303,7 @@ class LayoutFacts(Pictured):
         """The layout with a placement per mesh axis, those on one dim nested in mesh order; LayoutError if they do not fit."""
         count = len(mesh.axes)
         if len(placements) != count:
-            raise LayoutError(f"{len(placements)} placements were given for the {count} axes of mesh {mesh}")
+            raise LayoutError(f"mesh {mesh} takes {many(count, 'placement')}, not {len(placements)}")
         dims: list[list[str]] = [[] for _ in range(ndim)]
         partial: dict[str, str] = {}
         for axis, placement in zip(mesh.axes, placements):

@@ -96,7 +96,7 @@ def fitted(
     """
     if len(shapes) != len(rule.inputs):
         wanted = many(len(rule.inputs), "operand")
-        raise RuleError(f"the rule '{rule}' takes {wanted}, but {len(shapes)} were given")
+        raise RuleError(f"the rule '{rule}' takes {wanted}, but {many(len(shapes), 'was', 'were')} given")
     size_of: dict[str, int] = dict(sizes)
     terms = [_of_ndim(term, len(shape), rule) for term, shape in zip(rule.inputs, shapes)]
     for i, (term, shape) in enumerate(zip(terms, shapes)):
@@ -122,7 +122,7 @@ def _of_ndim(term: Term, ndim: int, rule: Rule) -> Term:
     least = len(term) - 1
     if (ELLIPSIS,) in term:
         if ndim < least:
-            raise RuleError(f"the rule '{rule}' needs at least {least} dims, but an operand has {ndim}")
+            raise RuleError(f"the rule '{rule}' needs operands of {many(least, 'dim')} or more, not {ndim}")
         return _written_out(term, ndim - least)
     if len(term) != ndim:
         raise RuleError(f"the rule '{rule}' needs an operand of {many(len(term), 'dim')}, but it has {ndim}")
@@ -265,7 +265,7 @@ def check_ranks(mesh: Mesh, size: int, how: Callable[[int], str] = lambda size: 
     highest = mesh.size - 1 if mesh.ranks is None else max(mesh.ranks)
     if highest >= size:
         raise WorldError(
-            f"mesh {mesh} needs rank {highest}, but the world has {size} rank{'s' if size > 1 else ''}; "
+            f"mesh {mesh} needs rank {highest}, but the world has {many(size, 'rank')}; "
             f"start it with at least {highest + 1}{how(highest + 1)}"
         )
 
@@ -273,7 +273,7 @@ def check_ranks(mesh: Mesh, size: int, how: Callable[[int], str] = lambda size: 
 def check_shards(step: Step, shards: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> None:
     """Refuse shards that a step's source layout does not give the ranks."""
     if len(shards) != len(shapes):
-        raise WorldError(f"{len(shards)} shards were given for {many(len(shapes), 'rank')}")
+        raise WorldError(f"{many(len(shards), 'shard')} cannot be those of {many(len(shapes), 'rank')}")
     for rank, (shard, shape) in enumerate(zip(shards, shapes)):
         if shard.shape != shape:
             raise WorldError(

@@ -10,7 +10,7 @@ import numpy as np
 
 from spmdsim import linalg, ops
 from spmdsim.core import Layout, Rule
-from spmdsim.errors import OutOfRange, RuleError
+from spmdsim.errors import OutOfRange, RuleError, many
 from spmdsim.layout.windowed_layout import Window
 from spmdsim.ops.scans import along_dim
 from spmdsim.ops.windowed import WindowOp
@@ -50,7 +50,9 @@ def rollaxis(a: Tensor, axis: int, start: int = 0) -> Tensor:
     """A dim moved before another one."""
     axis = along_dim("rollaxis", a, axis)
     if not -a.ndim <= start <= a.ndim:
-        raise RuleError(f"np.rollaxis moves before one of {a.ndim} dims or behind all, but start is {start}")
+        raise RuleError(
+            f"np.rollaxis moves before one of {many(a.ndim, 'dim')} or behind all, but start is {start}"
+        )
     start += a.ndim if start < 0 else 0
     return ops.moveaxis(a, axis, start - (axis < start))
 
@@ -167,7 +169,7 @@ def dsplit(ary: Tensor, indices_or_sections: Cuts) -> list[Tensor]:
 
 def _with_dims(name: str, x: Tensor, least: int) -> Tensor:
     if x.ndim < least:
-        raise RuleError(f"np.{name} takes {least} dims at least, but the shape is {x.shape}")
+        raise RuleError(f"np.{name} takes {many(least, 'dim')} at least, but the shape is {x.shape}")
     return x
 
 

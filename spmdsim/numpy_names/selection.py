@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim import ops
-from spmdsim.errors import OutOfRange, RuleError, UsageTypeError
+from spmdsim.errors import OutOfRange, RuleError, UsageTypeError, many
 from spmdsim.layout.element_type import promoted
 from spmdsim.numpy_names.arrangement import ravel
 from spmdsim.ops.along import put_along
@@ -97,7 +97,7 @@ def choose(a: Tensor, choices: Sequence[Operand], mode: str = "raise") -> Tensor
         least, most = int(ops.min(numbers)), int(ops.max(numbers))
         if least < 0 or most >= number:
             raise OutOfRange(
-                f"np.choose: numbers from {least} to {most} do not all name one of {number} choices"
+                f"np.choose: numbers from {least} to {most} do not all name one of {many(number, 'choice')}"
             )
     arrays = [x if isinstance(x, (Tensor, bool, int, float, complex)) else np.asarray(x) for x in choices]
     return select([ops.equal(numbers, k) for k in range(number)], arrays, arrays[-1])

@@ -148,7 +148,9 @@ def take_along_axis(x: Operand, ids: Operand, dim: int = -1, *, axis: int = -1) 
 def _fitting(name: str, x: Tensor, ids: Tensor, at: int) -> tuple[Tensor, Tensor]:
     """Both with equal sizes besides a dim, and ids that count from the front."""
     if ids.ndim != x.ndim:
-        raise RuleError(f"{name}: indices of {ids.ndim} dims do not fit a tensor of {many(x.ndim, 'dim')}")
+        raise RuleError(
+            f"{name}: indices of {many(ids.ndim, 'dim')} do not fit a tensor of {many(x.ndim, 'dim')}"
+        )
     try:
         common = np.broadcast_shapes(*[(*t.shape[:at], 1, *t.shape[at + 1 :]) for t in (x, ids)])
     except ValueError:

@@ -12,7 +12,7 @@ from string import ascii_letters
 import numpy as np
 
 from spmdsim.core import Rule
-from spmdsim.errors import RuleError
+from spmdsim.errors import RuleError, many
 from spmdsim.notation.layouts import integers
 from spmdsim.ops.contract import einsum, matmul
 from spmdsim.ops.declare import Array, Shape, alike
@@ -328,7 +328,7 @@ def tensordot(a: Operand, b: Operand, axes: int | tuple[Sequence[int], Sequence[
     a, b = alike("tensordot", a, b)
     if isinstance(axes, int):
         if not 0 <= axes <= min(a.ndim, b.ndim):
-            raise RuleError(f"tensordot over {axes} dims of tensors of {a.ndim} and {b.ndim} dims")
+            raise RuleError(f"tensordot over {axes} dims of tensors of {a.ndim} and {many(b.ndim, 'dim')}")
         axes = tuple(range(a.ndim - axes, a.ndim)), tuple(range(axes))
     sides = [[one] if isinstance(one, int) else list(one) for one in axes]
     left, right = ([counted_dim(d, x.ndim) for d in side] for x, side in zip((a, b), sides))

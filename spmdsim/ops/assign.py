@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim.core import Layout, Rule
-from spmdsim.errors import OutOfRange, RuleError
+from spmdsim.errors import OutOfRange, RuleError, many
 from spmdsim.layout.windowed_layout import Window
 from spmdsim.ops.arrange import take
 from spmdsim.ops.declare import Array, Arrays, Shape, alike, cast
@@ -99,7 +99,9 @@ _read_op = Op("window", _read_rule, _read, _read_vjp, contextual=True, moves=Tru
 
 def _check(shape: Shape, start: Sequence[int], stop: Sequence[int]) -> tuple[Shape, Shape]:
     if len(start) != len(shape) or len(stop) != len(shape):
-        raise RuleError(f"a window of shape {shape} needs {len(shape)} bounds, but got {start} and {stop}")
+        raise RuleError(
+            f"a window of shape {shape} needs {many(len(shape), 'bound')}, but got {start} and {stop}"
+        )
     for d, (a, b, n) in enumerate(zip(start, stop, shape)):
         if not 0 <= a <= b <= n:
             raise RuleError(f"window {a}:{b} of dim {d} does not fit its size {n}")
@@ -200,7 +202,9 @@ def slice_update(
     first, last = _check(x.shape, start, stop)
     steps = (1,) * x.ndim if step is None else tuple(step)
     if len(steps) != x.ndim or min(steps, default=1) < 1:
-        raise RuleError(f"a window of shape {x.shape} needs {x.ndim} steps from 1 on, but got {steps}")
+        raise RuleError(
+            f"a window of shape {x.shape} needs {many(x.ndim, 'step')} from 1 on, but got {steps}"
+        )
     wanted = tuple(len(range(a, b, s)) for a, b, s in zip(first, last, steps))
     if value.shape != wanted:
         raise RuleError(f"the window {first}..{last} has shape {wanted}, but the value {value.shape}")
@@ -254,7 +258,9 @@ def _numbers_of(mask: Tensor, x: Tensor, value: Tensor) -> Tensor:
     places = cast(broadcast_to(mask, x.shape), np.int64)
     count = int(sum_(places))
     if value.shape != (count,):
-        raise RuleError(f"the mask holds for {count} elements, but the values have shape {value.shape}")
+        raise RuleError(
+            f"the mask holds for {many(count, 'element')}, but the values have shape {value.shape}"
+        )
     running = reshape(cumulative_sum(flattened(places), 0), x.shape, x.layout.reduced)
     return where(places, subtract(running, 1), -1)
 

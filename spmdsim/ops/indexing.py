@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from spmdsim.errors import OutOfRange, RuleError
+from spmdsim.errors import OutOfRange, RuleError, many
 from spmdsim.ops.declare import Shape, cast
 from spmdsim.ops.elementwise import add, less, multiply, where
 from spmdsim.ops.lookup import gather
@@ -70,7 +70,9 @@ def per_dim(parts: list[Any], ndim: int) -> list[Any]:
     """The entries with ``...`` written out: one per dim, and None where a dim is new."""
     count = len([p for p in parts if p is not None and p is not Ellipsis])
     if count > ndim:
-        raise OutOfRange(f"{count} indices are too many for a tensor of {ndim} dims")
+        raise OutOfRange(
+            f"{many(count, 'index is', 'indices are')} too many for a tensor of {many(ndim, 'dim')}"
+        )
     dots = [k for k, p in enumerate(parts) if p is Ellipsis]
     if len(dots) > 1:
         raise RuleError("an index has at most one '...'")
@@ -212,7 +214,9 @@ def looked_up(part: Any, n: int, dim: int) -> Any:
         return where(less(part, 0), add(part, n), part)
     if part.dtype.kind == "b":
         if len(part) != n:
-            raise OutOfRange(f"a mask of {len(part)} entries does not fit dim {dim} of size {n}")
+            raise OutOfRange(
+                f"a mask of {many(len(part), 'entry', 'entries')} does not fit dim {dim} of size {n}"
+            )
         return np.flatnonzero(part)
     bad = part[(part < -n) | (part >= n)]
     if bad.size:

@@ -11,7 +11,7 @@ import numpy as np
 from spmdsim.core import BoundRule, Rule, Strategy
 from spmdsim.core.elements import identity
 from spmdsim.core.step import Step
-from spmdsim.errors import RuleError
+from spmdsim.errors import RuleError, many
 from spmdsim.layout.element_type import accumulator, ordered
 from spmdsim.ops.along import held_entries, take_along_axis, terms_of
 from spmdsim.ops.declare import Array, Shape, alike
@@ -257,7 +257,7 @@ def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, *, axis: int = 
     """
     at = along_dim("topk", x, dim)
     if not 0 <= k <= x.shape[at]:
-        raise RuleError(f"topk: {k} entries of dim {at}, which has {x.shape[at]}")
+        raise RuleError(f"topk: {many(k, 'entry', 'entries')} of dim {at}, which has {x.shape[at]}")
     values, places = _topk_op.results(x.to(x.layout.reduced), dim=at, k=int(k), largest=bool(largest))
     return values, places
 

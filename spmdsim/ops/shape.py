@@ -207,10 +207,14 @@ def full_shape(old: Shape, new: Iterable[int]) -> Shape:
     if -1 in shape:
         known = math.prod(n for n in shape if n != -1)
         if not known or count % known:
-            raise RuleError(f"{count} elements of shape {old} do not fill a shape {shape}")
+            raise RuleError(
+                f"{many(count, 'element')} of shape {old} {'does' if count == 1 else 'do'} not fill a shape {shape}"
+            )
         shape = tuple(count // known if n == -1 else n for n in shape)
     if math.prod(shape) != count:
-        raise RuleError(f"shape {old} has {count} elements, but the new shape {shape} has {math.prod(shape)}")
+        raise RuleError(
+            f"shape {old} has {many(count, 'element')}, but the new shape {shape} has {math.prod(shape)}"
+        )
     return shape
 
 

@@ -159,7 +159,7 @@ def pad(
     first, last = _both_sides(before, x.ndim) if after is None else (before, after)
     if np.shape(first) != (x.ndim,) or np.shape(last) != (x.ndim,) or min((*first, *last), default=0) < 0:
         raise RuleError(
-            f"pad needs {x.ndim} counts >= 0 on each side, but got {before if after is None else (before, after)}"
+            f"pad needs {many(x.ndim, 'count')} >= 0 on each side, but got {before if after is None else (before, after)}"
         )
     if not x.ndim:
         return x
@@ -224,7 +224,7 @@ def _both_sides(width: PadWidth, ndim: int) -> tuple[Any, Any]:
         pairs = np.broadcast_to(as_array(width), (ndim, 2))
     except ValueError:
         raise RuleError(
-            f"pad takes a count, a pair of them or {ndim} pairs for a tensor of {many(ndim, 'dim')}, but got {width}"
+            f"pad takes a count, a pair of them or {many(ndim, 'pair')} for a tensor of {many(ndim, 'dim')}, but got {width}"
         ) from None
     return tuple(pairs[:, 0].tolist()), tuple(pairs[:, 1].tolist())
 

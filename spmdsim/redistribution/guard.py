@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from spmdsim.bounded import Bounded
-from spmdsim.errors import PlanError
+from spmdsim.errors import PlanError, many
 from spmdsim.redistribution.planner import Plan
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def implicit(operator: str, plan: Plan) -> None:
         return
     text = (
         f"{operator} would move an operand of shape {plan.shape} from {plan.src} to {plan.dst}: "
-        f"{plan.max_nbytes} bytes to the busiest rank; redistribute it yourself with .to(layout) if that is meant"
+        f"{many(plan.max_nbytes, 'byte')} to the busiest rank; redistribute it yourself with .to(layout) if that is meant"
     )
     if _modes[-1] == "raise":
         raise PlanError(text)
@@ -96,7 +96,7 @@ def warn_of_gathering(
     told = " and ".join(f"{operands[k]!r}" for k in moved)
     text = (
         f"{operator} cannot keep how {told} {'is' if len(moved) == 1 else 'are'} split: everything is "
-        f"gathered, {received:,} bytes to a rank, and computed on every rank; give it another split "
+        f"gathered, {many(received, 'byte')} to a rank, and computed on every rank; give it another split "
         f"with .to(layout) or a strategy with .shard (its rule is '{bound.rule}'), or gather once with .to yourself"
     )
     warnings.warn_explicit(text, GatheringWarning, *place)

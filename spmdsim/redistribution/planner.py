@@ -397,7 +397,7 @@ def _check_layouts(
     """Refuse a redistribution that has no meaning."""
     if one_shape and len(src.dims) != len(dst.dims):
         raise PlanError(
-            f"the layouts are for {src.ndim} and {dst.ndim} dims, so no tensor has both: {src} -> {dst}"
+            f"the layouts are for {src.ndim} and {many(dst.ndim, 'dim')}, so no tensor has both: {src} -> {dst}"
         )
     for layout, sizes in ((src, shape), (dst, after)):
         if len(sizes) != len(layout.dims):
@@ -414,7 +414,7 @@ def _check_layouts(
         )
     if math.prod(shape) != math.prod(after):
         raise PlanError(
-            f"shape {shape} holds {math.prod(shape)} elements and {after} holds {math.prod(after)}; "
+            f"shape {shape} holds {many(math.prod(shape), 'element')} and {after} holds {math.prod(after)}; "
             f"a redistribution keeps them all: {src} -> {dst}"
         )
     if dst.partial and not partial_target and not (src.mesh == dst.mesh and {*dst.partial} <= {*src.partial}):

@@ -22,7 +22,7 @@ import numpy as np
 
 from spmdsim.core import Bounds, Layout
 from spmdsim.core.step import overlap
-from spmdsim.errors import InputError, SpmdError, UsageTypeError, WorldError
+from spmdsim.errors import InputError, SpmdError, UsageTypeError, WorldError, many
 from spmdsim.layout.element_type import safetensors_dtype, safetensors_name
 from spmdsim.tensor.checkpoint_folder import VERSION, Saving, read_manifest, saved_layout, sees, sync_folder
 from spmdsim.tensor.files import open_array
@@ -274,7 +274,7 @@ def _load_one(name: str, entry: dict[str, Any], files: Path, world: World, layou
         layout = (layouts or {}).get(name) or saved_layout(entry)
     if max(layout.mesh.rank_list) >= world.size:
         raise WorldError(
-            f"{name!r} was saved on {layout.mesh}, but {world.size} ranks are running; load() takes other layouts"
+            f"{name!r} was saved on {layout.mesh}, but {many(world.size, 'rank is', 'ranks are')} running; load() takes other layouts"
         )
     dtype = safetensors_dtype(entry["dtype"], files)
     block = Described(
@@ -301,7 +301,7 @@ def _block(
         filled += int(np.prod([b - a for a, b in box], dtype=np.int64))
     if filled != out.size:
         raise InputError(
-            f"the checkpoint's shards of {name!r} do not cover {wanted}: {filled} of {out.size} elements"
+            f"the checkpoint's shards of {name!r} do not cover {wanted}: {filled} of {many(out.size, 'element')}"
         )
     return out
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from spmdsim.core import Layout, Mesh
-from spmdsim.errors import InputError
+from spmdsim.errors import InputError, many
 from spmdsim.layout.element_type import safetensors_dtype
 from spmdsim.reading import read_json, readable
 
@@ -94,7 +94,7 @@ def _check_entry(name: str, entry: Any, path: Path) -> None:
         total += math.prod(stop - start for start, stop in bounds)
     if total != math.prod(shape):
         raise ValueError(
-            f"the shards of {name!r} have {total} elements, but its shape {tuple(shape)} has others"
+            f"the shards of {name!r} have {many(total, 'element')}, but its shape {tuple(shape)} has others"
         )
 
 

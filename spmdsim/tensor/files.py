@@ -21,7 +21,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from spmdsim.errors import InputError
+from spmdsim.errors import InputError, many
 from spmdsim.layout.element_type import named, safetensors_dtype
 from spmdsim.reading import MOST_CHARACTERS, literal, one_line, parse_json, readable
 
@@ -150,7 +150,7 @@ def _require_size(path: Path, shape: tuple[int, ...], dtype: np.dtype, have: int
     if have != needs:
         word = "cut short" if have < needs else "too long"
         raise InputError(
-            f"{str(path)!r} is {word}: shape {shape} of {dtype} needs {needs} bytes, but {max(have, 0)} are there"
+            f"{str(path)!r} is {word}: shape {shape} of {dtype} needs {many(needs, 'byte')}, but {many(max(have, 0), 'is', 'are')} there"
         )
 
 
@@ -176,7 +176,7 @@ def _npy_header(stream: IO[bytes], path: Path, wanted: Any) -> tuple[tuple[int, 
     size = 2 if magic[6] == 1 else 4
     length = int.from_bytes(_exactly(stream, size, path), "little")
     if length > MOST_CHARACTERS:
-        raise InputError(f"{str(path)!r} is damaged: its header would be {length} bytes")
+        raise InputError(f"{str(path)!r} is damaged: its header would be {many(length, 'byte')}")
     header = literal(_exactly(stream, length, path).decode("utf-8" if magic[6] == 3 else "latin1"))
     if set(header) != {"descr", "fortran_order", "shape"} or type(header["fortran_order"]) is not bool:
         raise InputError(f"{str(path)!r} is damaged: its header is {one_line(header, 60)}")
@@ -250,7 +250,7 @@ def _streamed(
     _require_numbers(path, shape, dtype)
     if math.prod(shape) * dtype.itemsize > MOST_RATIO * compressed:
         raise InputError(
-            f"{str(path)!r} is damaged: {compressed} compressed bytes cannot hold shape {shape} of {dtype}"
+            f"{str(path)!r} is damaged: {many(compressed, 'compressed byte')} cannot hold shape {shape} of {dtype}"
         )
     native = dtype.newbyteorder("=")
     row_shape = shape[1:]
@@ -287,13 +287,17 @@ def _drain(stream: IO[bytes]) -> int:
 
 def _require_end(stream: IO[bytes], path: Path) -> None:
     if more := _drain(stream):
-        raise InputError(f"{str(path)!r} is too long: {more} bytes follow the data that its header speaks of")
+        raise InputError(
+            f"{str(path)!r} is too long: {many(more, 'byte follows', 'bytes follow')} the data that its header speaks of"
+        )
 
 
 def _exactly(stream: IO[bytes], count: int, path: Path) -> bytes:
     data = stream.read(count)
     if len(data) != count:
-        raise InputError(f"{str(path)!r} is cut short: {count} more bytes were expected, {len(data)} came")
+        raise InputError(
+            f"{str(path)!r} is cut short: {many(count, 'more byte was', 'more bytes were')} expected, {len(data)} came"
+        )
     return data
 
 
@@ -314,7 +318,9 @@ def _open_safetensors(path: Path, member: str | None) -> FileArray:
         (length,) = struct.unpack("<Q", _exactly(stream, 8, path))
         have = path.stat().st_size - 8 - length
         if have < 0 or length > MOST_HEADER:
-            raise InputError(f"{str(path)!r} is not a .safetensors file: its header would be {length} bytes")
+            raise InputError(
+                f"{str(path)!r} is not a .safetensors file: its header would be {many(length, 'byte')}"
+            )
         header = parse_json(stream.read(length))
     if not isinstance(header, dict):
         raise InputError(f"{str(path)!r} is not a .safetensors file: its header is a {type(header).__name__}")
@@ -358,7 +364,9 @@ def _require_no_gaps(entries: Mapping[str, _Entry], have: int, path: Path) -> No
         reached = stop
     if reached != have:
         word = "cut short" if have < reached else "too long"
-        raise InputError(f"{str(path)!r} is {word}: its tensors are {reached} bytes, but {have} are there")
+        raise InputError(
+            f"{str(path)!r} is {word}: its tensors are {many(reached, 'byte')}, but {many(have, 'is', 'are')} there"
+        )
 
 
 def _open_idx(path: Path) -> FileArray:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from spmdsim.errors import many
 from spmdsim.pictured import ShortRepr
 from spmdsim.tensor.rounding import unit_roundoff
 
@@ -85,4 +86,4 @@ def tolerance(dtype: Any, magnitude: float, depth: int) -> tuple[float, str]:
     # Types of sixteen bits are added up in float32 and rounded once.
     lost = max(min(u, unit_roundoff("float32")) * math.sqrt(depth), u)
     value = SAFETY * lost * magnitude
-    return value, f"{SAFETY:g} u({np.dtype(dtype).name}) sqrt({depth} terms) * {magnitude:.3g}"
+    return value, f"{SAFETY:g} u({np.dtype(dtype).name}) sqrt({many(depth, 'term')}) * {magnitude:.3g}"

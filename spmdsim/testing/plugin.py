@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from spmdsim.errors import many
 from spmdsim.launch.environment import prepare
 from spmdsim.launcher import detect
 
@@ -57,7 +58,7 @@ def first_ranks(request: pytest.FixtureRequest) -> Iterator[MPI.Comm]:
     n: int = request.param
     world = MPI.COMM_WORLD
     if n > world.size:
-        pytest.skip(f"needs {n} ranks, there are {world.size}")
+        pytest.skip(f"needs {many(n, 'rank')}, there are {world.size}")
     if n not in _groups:  # kept: libraries can make only some 2,000 communicators at a time
         _groups[n] = world.Split(0 if world.rank < n else MPI.UNDEFINED, world.rank)
     if world.rank >= n:

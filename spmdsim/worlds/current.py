@@ -75,7 +75,7 @@ def world(size: int | None = None, mesh: Mesh | None = None) -> World:
 
 def _of_size(here: World, size: int | None, where: str) -> World:
     if size is not None and size != here.size:
-        raise WorldError(f"{size} ranks were asked for, but {where} {here.size}")
+        raise WorldError(f"{many(size, 'rank was', 'ranks were')} asked for, but {where} {here.size}")
     return here
 
 

@@ -57,11 +57,11 @@ def test_what_is_no_rule(text, options, message):
 @pytest.mark.parametrize(
     ("text", "shapes", "message"),
     [
-        ("m k, k n -> m n", [(2, 3)], "takes 2 operands, but 1 were given"),
+        ("m k, k n -> m n", [(2, 3)], "takes 2 operands, but 1 was given"),
         ("m k, k n -> m n", [(2, 3), (4, 5)], "factor 'k' .* has size 3, but 4 in operand 1"),
         ("m k, k n -> m n", [(2, 3), (3,)], "needs an operand of 2 dims, but it has 1"),
         ("..., ... -> ...", [(2, 3), (4, 3)], "dim 1 from the right of '...' .* size 2, but 4"),
-        ("... k -> ...", [()], "at least 1 dims"),
+        ("... k -> ...", [()], "needs operands of 1 dim or more, not 0"),
         ("1 a -> a", [(2, 3)], "needs size 1 where operand 0"),
         ("(a b) -> a b", [(6,)], "sizes of .* must be given"),
         ("a -> a b", [(3,)], "size of factor 'b' in the result"),

@@ -61,7 +61,7 @@ def test_strided_shards():
     assert torch.text(MESH(("dp", "tp"), None)) == "(Shard(dim=0), Shard(dim=0))"
     with pytest.raises(ValueError, match="split factor 3"):
         torch.layout(MESH, "(_StridedShard(dim=0, sf=3), Shard(dim=0))", 2)
-    with pytest.raises(ValueError, match="1 placements were given for the 2 axes"):
+    with pytest.raises(ValueError, match="takes 2 placements, not 1"):
         torch.layout(MESH, "S(0)", 2)
 
 

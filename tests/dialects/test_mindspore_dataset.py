@@ -158,7 +158,7 @@ def test_mnist_files_are_read_as_they_stand(tmp_path, monkeypatch, packed):
         (
             lambda d: ds.NumpySlicesDataset(np.arange(4), ["x", "y"]),
             InputError,
-            r"1 columns have \['x', 'y'\]",
+            r"1 column has \['x', 'y'\]",
         ),
         (lambda d: ds.NumpySlicesDataset((np.arange(4), np.arange(3))), InputError, r"have lengths \[4, 3\]"),
         (lambda d: ds.config.set_seed(-1), InputError, r"a seed is in 0\.\.4294967295, not -1"),

@@ -145,7 +145,7 @@ def test_a_dataset_strategy_of_cuts_or_layouts(world):
         net.dataset_strategy((layout("dp", "mp"),))
         net(ms.Tensor(np.ones((2, 3))))
         assert seen[2].shape == (4, 6) and seen[2].layout.cuts == (2, 2)
-        with pytest.raises(InputError, match="1 strategies, but the network is given 2 inputs"):
+        with pytest.raises(InputError, match="1 strategy, but the network is given 2 inputs"):
             net(ms.Tensor(np.ones((2, 3))), ms.Tensor(np.ones(2)))
         with pytest.raises(InputError, match=r"has 2 dims, but the input of shape \(3,\) has 1"):
             net(ms.Tensor(np.ones(3)))

@@ -263,7 +263,7 @@ def test_why_a_step_takes_its_way():
     trial = Trial(("one", "other"), 2, 0)
     assert TunedStep.of("a", 2, trial).why == "by the model: it was not tried yet"
     trial.note(5)
-    assert TunedStep.of("a", 2, trial).why == "by the model: 1 tries were made so far"
+    assert TunedStep.of("a", 2, trial).why == "by the model: 1 try was made so far"
 
 
 MESHES = [

@@ -448,9 +448,9 @@ def plus(array, error, at=1):
 @pytest.mark.parametrize(
     ("actual", "reference", "asked", "says"),
     [
-        (ONES / 1024, ONES / 1024, {}, (8 * U / 1024, "8 u(float32) sqrt(1 terms) * 0.000977", "equal but for rounding")),
+        (ONES / 1024, ONES / 1024, {}, (8 * U / 1024, "8 u(float32) sqrt(1 term) * 0.000977", "equal but for rounding")),
         (plus(ONES, 4 * U), ONES, {"depth": 4}, (16 * U, "8 u(float32) sqrt(4 terms) * 1", "equal but for rounding")),
-        (plus(ONES, 4 * U), ONES, {"magnitude": 2.0}, (16 * U, "8 u(float32) sqrt(1 terms) * 2", "equal but for rounding")),
+        (plus(ONES, 4 * U), ONES, {"magnitude": 2.0}, (16 * U, "8 u(float32) sqrt(1 term) * 2", "equal but for rounding")),
         (plus(ONES, 4 * U), ONES, {"magnitude": np.array([3, 2, 2, 5.0]), "depth": 4},
          (40 * U, "terms of each element: 8 u(float32) sqrt(4 terms) * 5", "equal but for rounding")),
         (np.ones(4), ONES, {"magnitude": 2 * ONES, "depth": 4},
@@ -461,12 +461,12 @@ def plus(array, error, at=1):
         (np.arange(4), np.arange(4), {}, (0.0, "exact type", "equal")),
         (plus(np.arange(4), 1), np.arange(4), {}, (0.0, "exact type", "rounding does not explain it")),
         (plus(ONES, 2.0**-12), ONES, {},
-         (8 * U, "8 u(float32) sqrt(1 terms) * 1", "cancellation could do so; a reference that is a function of operands= would tell")),
-        (plus(ONES, 2.0**-12 + 2.0**-23), ONES, {}, (8 * U, "8 u(float32) sqrt(1 terms) * 1", "rounding does not explain it")),
+         (8 * U, "8 u(float32) sqrt(1 term) * 1", "cancellation could do so; a reference that is a function of operands= would tell")),
+        (plus(ONES, 2.0**-12 + 2.0**-23), ONES, {}, (8 * U, "8 u(float32) sqrt(1 term) * 1", "rounding does not explain it")),
         (plus(UNEVEN, 64 * U), UNEVEN, {},
-         (8 * U, "64 x the errors of the elements around it, or 8 u(float32) sqrt(1 terms) of its own value",
+         (8 * U, "64 x the errors of the elements around it, or 8 u(float32) sqrt(1 term) of its own value",
           "cancellation could do so; a reference that is a function of operands= would tell")),
-        (np.full(4, np.nan), np.full(4, np.nan), {}, (0.0, "8 u(float64) sqrt(1 terms) * 0", "equal but for rounding")),
+        (np.full(4, np.nan), np.full(4, np.nan), {}, (0.0, "8 u(float64) sqrt(1 term) * 0", "equal but for rounding")),
         (np.full(4, np.inf), np.full(4, np.inf), {"rtol": 0.5}, (0.0, "rtol 0.5", "equal within what was asked for")),
     ],
 )  # fmt: skip

@@ -211,7 +211,7 @@ def test_what_cannot_be_loaded_or_saved_is_said(tmp_path):
     with pytest.raises(InputError, match="has no 'y', but a layout is given for it"):
         checkpoint.load(tmp_path, LockStep(2), {"y": mesh("a")})
     with pytest.raises(
-        WorldError, match=r"saved on a=2, but 1 ranks are running; load\(\) takes other layouts"
+        WorldError, match=r"saved on a=2, but 1 rank is running; load\(\) takes other layouts"
     ):
         checkpoint.load(tmp_path, LockStep(1))
     with pytest.raises(UsageTypeError, match="'x' is a ndarray"):

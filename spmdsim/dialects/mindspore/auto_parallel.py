@@ -222,7 +222,7 @@ def _loaded(path: str) -> dict[str, MindSporeLayout]:
     data = data if isinstance(data, dict) else {}
     refuse({
         f"{path} is not a file of parameters' strategies (its format is not {FORMAT!r})": data.get("format") != FORMAT,
-        f"{path} is of {data.get('ranks')!r} ranks, but {ranks} are running": data.get("ranks") != ranks,
+        f"{path} is of {data.get('ranks')!r} ranks, but {many(ranks, 'is', 'are')} running": data.get("ranks") != ranks,
     })  # fmt: skip
     layouts = {}
     with readable(path, "strategies of parameters"):

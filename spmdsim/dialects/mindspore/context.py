@@ -59,7 +59,7 @@ class Sharing:
             return layout
         if copies(layout) % left:
             raise InputError(
-                f"hsdp: shard_size {left} does not divide the {copies(layout)} ranks that need the same slice"
+                f"hsdp: shard_size {left} does not divide the {many(copies(layout), 'rank that needs', 'ranks that need')} the same slice"
             )
         axes: list[tuple[str, int]] = []
         shared: list[str] = []
@@ -111,7 +111,7 @@ class Parallel:
             strategy = [(size, *[1] * (x.ndim - 1)) if array else None for x, array in zip(inputs, arrays)]
         elif len(strategy) != len(inputs):
             raise InputError(
-                f"dataset_strategy has {len(strategy)} strategies, but the network is given {len(inputs)} inputs"
+                f"dataset_strategy has {many(len(strategy), 'strategy', 'strategies')}, but the network is given {many(len(inputs), 'input')}"
             )
         return [_slice(x, cuts) if array else x for x, cuts, array in zip(inputs, strategy, arrays)]
 
@@ -126,7 +126,7 @@ def _slice(array: np.ndarray, cuts: Any) -> Tensor:
     world = current_world()
     layout = cuts.of(array.ndim) if isinstance(cuts, MindSporeLayout) else from_cuts(cuts, world.size, "left")
     refuse({
-        f"dataset_strategy has a device matrix of {layout.mesh.size} devices, but {world.size} ranks are running":
+        f"dataset_strategy has a device matrix of {many(layout.mesh.size, 'device')}, but {many(world.size, 'rank is', 'ranks are')} running":
             layout.mesh.size != world.size,
         f"dataset_strategy {cuts} has {many(layout.ndim, 'dim')}, but the input of shape {array.shape} has {array.ndim}":
             layout.ndim != array.ndim,
@@ -291,7 +291,7 @@ def _check(name: str, value: Any) -> None:
         "parallel_mode='auto_parallel' is not set for a whole program here; nearest: "
         'AutoParallel(train_step, parallel_mode="recursive_programming")':
             name == "parallel_mode" and value == ParallelMode.AUTO_PARALLEL,
-        f"device_num is {value}, but {ranks} ranks are running": name == "device_num" and value not in (None, ranks),
+        f"device_num is {value}, but {many(ranks, 'rank is', 'ranks are')} running": name == "device_num" and value not in (None, ranks),
     })  # fmt: skip
     if isinstance(DEFAULTS.get(name), bool) and not isinstance(value, bool):
         raise UsageTypeError(f"{name} is True or False, not {value!r}")

@@ -245,8 +245,8 @@ def from_tensor_map(
             raise UsageTypeError(f"a tensor map holds integers, but got {number!r} in {tensor_map}")
         if not -1 <= number < count:
             raise LayoutError(
-                f"tensor map {tensor_map} has {number}, but the {count} axes of device matrix "
-                f"{tuple(device_matrix)} are numbered 0..{count - 1} from the right, and -1 is not split"
+                f"tensor map {tensor_map} has {number}, but the {many(count, 'axis', 'axes')} of device matrix "
+                f"{tuple(device_matrix)} {'is' if count == 1 else 'are'} numbered 0..{count - 1} from the right, and -1 is not split"
             )
     template = Layout(tuple(device_matrix), names, None if rank_list is None else list(rank_list))
     return template(*[by_part(entry, lambda n: ("None", *names)[~n]) for entry in tensor_map])
@@ -327,7 +327,7 @@ def _check_kind(what: str, kind: type, *values: Any) -> None:
 def _check_axes(matrix: Any, names: Any) -> None:
     _check_kind("device_matrix", tuple, matrix)
     _check_kind("alias_name", tuple, names)
-    sizes = f"device_matrix {matrix} has {len(matrix)} axes, but alias_name {names} names {len(names)}"
+    sizes = f"device_matrix {matrix} has {many(len(matrix), 'axis', 'axes')}, but alias_name {names} names {len(names)}"
     refuse({f"{sizes}; they must be equally long": len(matrix) != len(names)}, LayoutError)
     _check_kind("the elements of device_matrix", int, *matrix)
     _check_kind("the elements of alias_name", str, *names)

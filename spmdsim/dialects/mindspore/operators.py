@@ -20,7 +20,7 @@ from spmdsim.dialects.mindspore.communication import HCCL_WORLD_COMM_GROUP as WO
 from spmdsim.dialects.mindspore.parameter import next_seed
 from spmdsim.dialects.mindspore.table import Attrs, OperatorRow, Params, Shape, ShardError, ToParams
 from spmdsim.dialects.missing import refuse
-from spmdsim.errors import InputError, unknown
+from spmdsim.errors import InputError, many, unknown
 from spmdsim.ops.dim_reductions import normal_dims
 from spmdsim.ops.shape import full_shape
 from spmdsim.tensor import Op, Tensor
@@ -67,7 +67,7 @@ def _perm(shapes: Shapes, attrs: Attrs) -> Params:
     ndim = len(shapes[0])
     perm = tuple(attrs.get("perm", attrs.get("input_perm", range(ndim)[::-1])))
     if sorted(p % ndim if -ndim <= p < ndim else ndim for p in perm) != list(range(ndim)):
-        raise ShardError(f"perm {perm} is not an order of the {ndim} dims")
+        raise ShardError(f"perm {perm} is not an order of the {many(ndim, 'dim')}")
     return {"perm": tuple(p % ndim for p in perm)}
 
 

@@ -20,7 +20,7 @@ from spmdsim.dialects.mindspore.parameter import over_ranks, rows_seed
 from spmdsim.dialects.mindspore.tensors import host
 from spmdsim.dialects.missing import Worded, each, refuse
 from spmdsim.dialects.session import current_world
-from spmdsim.errors import InputError, UsageTypeError
+from spmdsim.errors import InputError, UsageTypeError, many
 from spmdsim.tensor import Tensor
 from spmdsim.tensor.files import open_array
 
@@ -221,7 +221,7 @@ def _shards_of(num_shards: int | None, shard_id: int | None) -> tuple[int, list[
             "num_shards and shard_id are given both or not at all; nearest: get_group_size() and get_rank()"
         )
     refuse({
-        f"num_shards is {num_shards}, but {world.size} ranks are running, and every rank has a shard of its own; "
+        f"num_shards is {num_shards}, but {many(world.size, 'rank is', 'ranks are')} running, and every rank has a shard of its own; "
         "nearest: get_group_size()": _counted(num_shards, "num_shards", 1) not in (1, world.size),
         f"shard_id is in 0..{num_shards - 1}, not {shard_id}": _counted(shard_id, "shard_id", 0) >= num_shards,
     })  # fmt: skip
@@ -256,7 +256,12 @@ class NumpySlicesDataset(Dataset):
         arrays = [np.asarray(x) for x in (data if isinstance(data, tuple) else (data,))]
         names = _names(column_names or [f"column_{i}" for i in range(len(arrays))])
         refuse(
-            {f"every column has a name, but {len(arrays)} columns have {names}": len(names) != len(arrays)}
+            {
+                f"every column has a name, but {many(len(arrays), 'column has', 'columns have')} {names}": len(
+                    names
+                )
+                != len(arrays)
+            }
         )
         super().__init__(dict(zip(names, arrays)), shuffle, num_shards, shard_id, num_samples, sampler)
 

@@ -22,7 +22,7 @@ from spmdsim.dialects.host import HostTensor
 from spmdsim.dialects.host import host as plain_host
 from spmdsim.dialects.missing import each, not_covered, refuse
 from spmdsim.dialects.printed import ends, known_values, nested
-from spmdsim.errors import InputError, SpmdError, UsageTypeError
+from spmdsim.errors import InputError, SpmdError, UsageTypeError, many
 from spmdsim.tensor import Tensor
 
 float16, float32, float64 = map(np.dtype, ("f2", "f4", "f8"))
@@ -207,7 +207,7 @@ def reserve(array: Any, shape: Sequence[int], dtype: np.dtype, what: str) -> Non
     size = math.prod(shape) * dtype.itemsize
     if _held[0] + size > _limit[0]:
         raise OutOfMemory(
-            f"out of memory: max_size is {_limit[0]:,} bytes per rank, of which {_held[0]:,} are held and {size:,} more are "
+            f"out of memory: max_size is {many(_limit[0], 'byte')} per rank, of which {many(_held[0], 'is', 'are')} held and {many(size, 'more is', 'more are')} "
             f"needed for {what}; nearest: a larger max_size, or more cuts"
         )
     _held[0] += size

@@ -21,7 +21,7 @@ from spmdsim.dialects.mindspore.tensors import ReservedBytes, held, reserve
 from spmdsim.dialects.missing import Worded, each, refuse
 from spmdsim.dialects.session import current_world
 from spmdsim.dialects.table import flat, renamed
-from spmdsim.errors import InputError, UsageTypeError
+from spmdsim.errors import InputError, UsageTypeError, many
 from spmdsim.layout.element_type import accumulator, has_gradient
 from spmdsim.tensor import Tensor
 
@@ -52,7 +52,9 @@ def value_and_grad(
         arguments = list(inputs)
         for k in positions:
             if not -len(arguments) <= k < len(arguments):
-                raise InputError(f"grad_position is {grad_position}, but there are {len(arguments)} inputs")
+                raise InputError(
+                    f"grad_position is {grad_position}, but there {'is' if len(arguments) == 1 else 'are'} {many(len(arguments), 'input')}"
+                )
             arguments[k] = _leaf(arguments[k])
         for parameter in wanted:
             if parameter.tensor is not None:
@@ -167,7 +169,9 @@ class Optimizer(Worded, nn.Optimiser):
             )
         gradients = list(grads)
         if len(gradients) != len(self.parameters):
-            raise InputError(f"{len(gradients)} gradients were given for {len(self.parameters)} parameters")
+            raise InputError(
+                f"{many(len(gradients), 'gradient was', 'gradients were')} given for {many(len(self.parameters), 'parameter')}"
+            )
         self.zero_grad()
         for parameter, gradient in zip(self.parameters, gradients):
             if gradient is not None:

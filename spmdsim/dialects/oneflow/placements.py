@@ -19,7 +19,7 @@ from spmdsim.dialects.missing import refuse
 from spmdsim.dialects.oneflow import sbp as sbp_module
 from spmdsim.dialects.oneflow.sbp import OneFlowError, Sbp
 from spmdsim.dialects.session import current_world
-from spmdsim.errors import LayoutError
+from spmdsim.errors import LayoutError, many
 from spmdsim.layout.written import flatten, nest
 
 DEVICE_TYPES = ("cpu", "cuda")
@@ -219,7 +219,9 @@ def logical_shape_of(placement: placement, sbp: SbpLike, locals_: Sequence[Seque
     entries = sbp_module.as_tuple(sbp, placement.ndim)
     ranks, count = len(placement.order), len(locals_)
     if count != ranks:
-        raise OneFlowError(f"{placement} has {ranks} ranks, but {count} local shapes were given")
+        raise OneFlowError(
+            f"{placement} has {many(ranks, 'rank')}, but {many(count, 'local shape was', 'local shapes were')} given"
+        )
     layout(placement, entries, len(locals_[0]))
     shapes = [(rank, tuple(shape)) for rank, shape in zip(placement.order, locals_)]
     for entry, parts in reversed([*zip(entries, placement.shape)]):

@@ -19,7 +19,7 @@ from typing import Any
 from spmdsim.core import Partial, Placement, Replicate, Shard
 from spmdsim.dialects.missing import refuse
 from spmdsim.dialects.namespaces import find_words
-from spmdsim.errors import LayoutError, UsageTypeError
+from spmdsim.errors import LayoutError, UsageTypeError, many
 
 #: Split axes are 0 .. 5.
 MAX_SPLIT_AXIS = 6
@@ -127,7 +127,7 @@ def as_tuple(value: Sbp | str | Sequence[Sbp | str], ndim: int | None = None) ->
             raise UsageTypeError(f"{entry!r} is not sbp.split(dim), sbp.broadcast or sbp.partial_sum")
     if ndim is not None and len(sbps) != ndim:
         raise OneFlowError(
-            f"the placement has {ndim} mesh axes, so sbp needs {ndim} entries, but got {len(sbps)}: {text(sbps)}"
+            f"the placement has {many(ndim, 'mesh axis', 'mesh axes')}, so sbp needs {many(ndim, 'entry', 'entries')}, but got {len(sbps)}: {text(sbps)}"
         )
     return sbps
 

@@ -27,7 +27,7 @@ from spmdsim.dialects.paddle.static import Variable, in_dynamic_mode, recorded
 from spmdsim.dialects.paddle.tensors import Tensor, check_has_gradient, dressed
 from spmdsim.dialects.session import alone, current_world, get_rank, get_world_size
 from spmdsim.dialects.torch import Replicate
-from spmdsim.errors import InputError, LayoutError, UsageTypeError
+from spmdsim.errors import InputError, LayoutError, UsageTypeError, many
 
 
 class ParallelEnv(Worded):
@@ -202,7 +202,9 @@ def split(
     if not initialised():
         raise SplitError("To use paddle.distributed.split, you must call fleet.init() firstly.")
     if num_partitions > world.size:
-        raise LayoutError(f"num_partitions is {num_partitions}, but {world.size} ranks are running{alone()}")
+        raise LayoutError(
+            f"num_partitions is {num_partitions}, but {many(world.size, 'rank is', 'ranks are')} running{alone()}"
+        )
     # The 2.0 text speaks of N / num_partitions rows: parts must be equal, with or without the padding row.
     where = split_layout(size, operation, axis, num_partitions, gather_out, world_size=world.size)
     linear = operation == "linear"

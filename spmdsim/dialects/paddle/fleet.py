@@ -7,6 +7,7 @@ from typing import Any
 
 from spmdsim.dialects.missing import refuse
 from spmdsim.dialects.session import alone, current_world
+from spmdsim.errors import many
 
 _joined = [False]
 _degrees = {"dp_degree": 0, "mp_degree": 0}
@@ -32,7 +33,11 @@ def init(role_maker: Any = None, is_collective: bool = False, strategy: Any = No
     model = model or (size // data if data else size)
     data = data or size // model
     fits = data * model == size
-    refuse({f"dp_degree * mp_degree is {data} * {model}, but {size} ranks are running{alone()}": not fits})
+    refuse(
+        {
+            f"dp_degree * mp_degree is {data} * {model}, but {many(size, 'rank is', 'ranks are')} running{alone()}": not fits
+        }
+    )
     _joined[0] = True
     _degrees.update(dp_degree=data, mp_degree=model if degrees else 0)
 

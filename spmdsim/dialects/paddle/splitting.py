@@ -124,7 +124,9 @@ class SplitLayout:
         numbers = np.asarray(ids)
         wrong = numbers[(numbers < 0) | (numbers >= self.size[0])]
         if wrong.size:
-            raise InputError(f"id {int(wrong.flat[0])} is outside the vocabulary of {self.size[0]} words")
+            raise InputError(
+                f"id {int(wrong.flat[0])} is outside the vocabulary of {many(self.size[0], 'word')}"
+            )
         (start, stop), foreign = self.part_range(rank), self.padding_index(rank)
         own = (numbers >= start) & (numbers < stop)
         return np.where(own, numbers - start, -1 if foreign is None else foreign)
@@ -189,6 +191,6 @@ def _check_parts(split: SplitLayout) -> None:
         f"Number of {which} of the weight for linear ({size}) must be divisible by num_partitions ({p})": not table and uneven,
     }, SplitError)  # fmt: skip
     refuse({
-        f"a vocabulary of {size} words in {p} parts of ceil({size}/{p}) rows leaves parts of {split.part_sizes()}; use fewer "
+        f"a vocabulary of {many(size, 'word')} in {many(p, 'part')} of ceil({size}/{p}) rows leaves parts of {split.part_sizes()}; use fewer "
         "partitions": min(split.part_sizes()) <= 0
     }, LayoutError)  # fmt: skip

@@ -18,7 +18,7 @@ from operator import mul
 from typing import Any, NamedTuple
 
 from spmdsim.core import Layout
-from spmdsim.errors import PlanError
+from spmdsim.errors import PlanError, many
 
 Shape = tuple[int, ...]
 Sizes = Sequence[int]
@@ -192,7 +192,9 @@ def expand_tensor(layout: MapLayout, shape: Shape) -> MapLayout:
             at += 1
             share = math.gcd(part, remaining)
             if remaining > 1 and share not in (part, remaining):
-                raise NotExpandable(f"{remaining} parts cannot split a dim of {part} and what follows it")
+                raise NotExpandable(
+                    f"{many(remaining, 'part')} cannot split a dim of {part} and what follows it"
+                )
             pieces.append((left, len(cut)) if share > 1 else (-1, 0))
             if share > 1:
                 cut.append(share)

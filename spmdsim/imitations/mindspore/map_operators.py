@@ -82,7 +82,7 @@ def _checked_ranks(before: MapLayout, after: MapLayout, rank: int, ranks: Sizes 
     devices, others = math.prod(before.matrix), math.prod(after.matrix)
     if devices != others:
         raise PlanError(
-            f"the device matrices {list(before.matrix)} and {list(after.matrix)} have {devices} and {others} devices"
+            f"the device matrices {list(before.matrix)} and {list(after.matrix)} have {devices} and {many(others, 'device')}"
         )
     rank_list = list(range(devices)) if ranks is None else list(ranks)
     if len(rank_list) != devices or len(set(rank_list)) < devices:
@@ -321,7 +321,7 @@ class MindSporePlan:
             *inserted,
             common,
             f"  received {bytes_text(nbytes)}; its own model: communication {bytes_text(cost.forward)} forward and "
-            f"{bytes_text(cost.backward)} backward, from slices of {math.prod(self.before.slice_shape)} elements",
+            f"{bytes_text(cost.backward)} backward, from slices of {many(math.prod(self.before.slice_shape), 'element')}",
             f"this package receives {bytes_text(ours)}{much}:",
             str(self.ours),
         ]

@@ -16,7 +16,7 @@ from operator import mul
 
 from spmdsim.core import Layout, Mesh, Partial, Placement, Replicate, Shard, split_block
 from spmdsim.dialects.oneflow.placements import can_merge
-from spmdsim.errors import PlanError
+from spmdsim.errors import PlanError, many
 from spmdsim.redistribution.lower_bound import lower_bound
 
 Sbp = Sequence[Placement]
@@ -305,7 +305,9 @@ def reshape_sbp(
     if broadcast_only(in_shape):
         return tuple(in_sbp) if set(in_sbp) <= {Replicate()} else None
     if len(in_sbp) != len(mesh):
-        raise PlanError(f"a mesh of {len(mesh)} axes takes as many placements, not {len(in_sbp)}")
+        raise PlanError(
+            f"a mesh of {many(len(mesh), 'axis', 'axes')} takes as many placements, not {len(in_sbp)}"
+        )
     if len(mesh) == 1 and isinstance(in_sbp[0], Shard):
         pairs = dict(reshape_pairs(in_shape, out_shape, mesh[0]))
         return (pairs[in_sbp[0]],) if in_sbp[0] in pairs else None

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from spmdsim.core import Placement
 from spmdsim.dialects.oneflow.sbp import Sbp, as_tuple, from_placement
-from spmdsim.errors import LayoutError
+from spmdsim.errors import LayoutError, many
 from spmdsim.imitations.oneflow import boxing_rules as rules
 from spmdsim.imitations.oneflow.boxing_rules import Placements, Shape, Sizes
 
@@ -145,7 +145,9 @@ def _single(value: SbpLike) -> Placement:
 def _pair(src: SbpLike, dst: SbpLike, axes: int | None = None) -> tuple[Placements, Placements]:
     one, other = _placements(src, axes), _placements(dst, axes)
     if len(one) != len(other):
-        raise LayoutError(f"sbp of {len(one)} and of {len(other)} axes are not on one placement")
+        raise LayoutError(
+            f"sbp of {len(one)} and of {many(len(other), 'axis', 'axes')} are not on one placement"
+        )
     return one, other
 
 

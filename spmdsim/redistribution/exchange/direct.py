@@ -28,7 +28,7 @@ import numpy as np
 from spmdsim.core import Bounds, Layout, Mesh
 from spmdsim.core.layout import nested_blocks
 from spmdsim.core.step import overlap, volume
-from spmdsim.errors import PlanError
+from spmdsim.errors import PlanError, many
 from spmdsim.redistribution.exchange.grid import (
     Ends,
     Entries,
@@ -111,7 +111,7 @@ class Transfers(Sequence[Transfer]):
         return compress(boxes, chosen.tobytes())
 
     def __repr__(self) -> str:
-        return f"Transfers with {len(self)} peers"
+        return f"Transfers with {many(len(self), 'peer')}"
 
 
 #: Up to so many ranks per mesh; in larger ones a box is sent by one holder.

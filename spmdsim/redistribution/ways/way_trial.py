@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from spmdsim.errors import UsageTypeError, unknown
+from spmdsim.errors import UsageTypeError, many, unknown
 from spmdsim.pictured import Pictured
 from spmdsim.redistribution.ways.tuning import NOTHING, Finding, Wisdom, keep
 from spmdsim.redistribution.ways.way import Way
@@ -164,7 +164,7 @@ class TunedStep:
             others = ", ".join(f"{way} {took[way]:.1f}" for way in sorted(took, key=took.__getitem__))
             why = f"tried, us: {others}"
         elif trial.turn:
-            why = f"by the model: {trial.turn} tries were made so far"
+            why = f"by the model: {many(trial.turn, 'try was', 'tries were')} made so far"
         elif len(trial.ways) == 1:
             why = "by the model: no other comes near it"
         return TunedStep(step, ranks, trial.ways[trial.chosen], took, why)
@@ -202,7 +202,7 @@ class TunedSteps(Pictured):
             keep(path, self.vendor, self.known.merged(Wisdom({self.machine: some} if some else {})))
 
     def __repr__(self) -> str:
-        return f"TunedSteps({len(self.steps)} steps, SPMDSIM_TUNE={self.mode}, on {self.machine})"
+        return f"TunedSteps({many(len(self.steps), 'step')}, SPMDSIM_TUNE={self.mode}, on {self.machine})"
 
     def __str__(self) -> str:
         lines = [f"SPMDSIM_TUNE={self.mode}, on {self.machine}"]

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from spmdsim.errors import many
 from spmdsim.simulation.data.constants import ORDER_C, MPIError
 
 BYTE_DTYPE = np.dtype(np.uint8)
@@ -137,7 +138,7 @@ class Datatype:
 
     def _in_elements(self, nbytes: int, what: str) -> int:
         if nbytes % self.dtype.itemsize:
-            raise MPIError("ERR_ARG", f"{what} of {nbytes} bytes is no multiple of {self.dtype}")
+            raise MPIError("ERR_ARG", f"{what} of {many(nbytes, 'byte')} is no multiple of {self.dtype}")
         return nbytes // self.dtype.itemsize
 
     def Create_contiguous(self, count: int) -> Datatype:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from spmdsim.errors import many
 from spmdsim.simulation.data.constants import IN_PLACE, MPIError
 from spmdsim.simulation.data.derived_types import BYTE, BYTE_DTYPE, PACKED, Datatype, of_dtype
 
@@ -125,7 +126,7 @@ def vector(spec: Any, parts: int) -> list[MessageBuffer]:
         places = [i * int(places) for i in range(parts)]
     if len(sizes) != parts or len(places) != parts:
         raise ValueError(
-            f"{len(sizes)} counts and {len(places)} displacements for {parts} ranks: one each is needed"
+            f"{many(len(sizes), 'count')} and {many(len(places), 'displacement')} for {many(parts, 'rank')}: one each is needed"
         )
     return [_piece(flat, n, int(at) * datatype.stride, datatype, order) for n, at in zip(sizes, places)]
 
@@ -145,7 +146,9 @@ def _share(elements: int, datatype: Datatype, parts: int) -> int:
     """Values that each of some ranks gets of a buffer."""
     values = _whole(elements, datatype)
     if parts and values % parts:
-        raise ValueError(f"the buffer holds {values} elements, which cannot be shared out to {parts} ranks")
+        raise ValueError(
+            f"the buffer holds {many(values, 'element')}, which cannot be shared out to {many(parts, 'rank')}"
+        )
     return values // max(parts, 1)
 
 
@@ -197,7 +200,7 @@ def _items(spec: Any, form: str, together: Any) -> tuple[Any, Any, Any, Datatype
         rest.pop()
     datatype = _as_type(rest.pop()) if rest and (_is_type(rest[-1]) or len(rest) == 3) else None
     if len(rest) > 2:
-        raise ValueError(f"a message is {form}, not {len(spec)} items")
+        raise ValueError(f"a message is {form}, not {many(len(spec), 'item')}")
     counts, places = [*rest, None, None][:2]
     if len(rest) == 1 and isinstance(counts, together) and len(counts) == 2:
         counts, places = counts

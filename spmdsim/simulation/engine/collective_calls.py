@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
+from spmdsim.errors import many
 from spmdsim.simulation.data.message_buffers import COLUMNS, ROWS, MessageBuffer, ObjectPayload
 from spmdsim.simulation.engine.endpoint import Endpoint
 from spmdsim.simulation.engine.mailboxes import finish
@@ -265,7 +266,7 @@ def _reduce_scatter(calls: list[CollectiveCall]) -> None:
     total = _total(calls)
     wanted = sum(call.receive[0].elements for call in calls if call.receive)
     if wanted > len(total):
-        raise ValueError(f"the ranks want {wanted} elements of a vector of {len(total)}")
+        raise ValueError(f"the ranks want {many(wanted, 'element')} of a vector of {len(total)}")
     start = 0
     for call in calls:
         count = call.receive[0].elements if call.receive else 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from spmdsim.errors import many
 from spmdsim.simulation.findings.code_places import ProgramPlace, place_of
 from spmdsim.simulation.findings.problems import ERROR, WARNING, Problem
 
@@ -116,7 +117,7 @@ def note_flood(message: Message, count: int, nbytes: int) -> None:
         return
     sent, dest = send_place(message), message.comm.ranks[message.dest]
     text = (
-        f"rank {sent.rank} sends {count} messages ({nbytes} bytes) to rank {dest} in {sent} without "
+        f"rank {sent.rank} sends {many(count, 'message')} ({many(nbytes, 'byte')}) to rank {dest} in {sent} without "
         "ever waiting for it, so a slow receiver lets them pile up in the library's buffers"
     )
     message.task.scheduler.problems.append(

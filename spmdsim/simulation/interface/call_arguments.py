@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from spmdsim.errors import many
 from spmdsim.simulation.data.constants import IN_PLACE, MPIError
 from spmdsim.simulation.data.message_buffers import (
     MessageBuffer,
@@ -209,7 +210,9 @@ def Reduce_scatter_block(self: Any, sendbuf: Any, recvbuf: Any, op: Op = SUM) ->
     whole = simple(recvbuf)
     mine = whole if in_place(sendbuf) else simple(sendbuf)
     if mine.elements % self.size:
-        raise ValueError(f"{mine.elements} elements cannot be shared out to {self.size} ranks")
+        raise ValueError(
+            f"{many(mine.elements, 'element')} cannot be shared out to {many(self.size, 'rank')}"
+        )
     count = mine.elements // self.size
     if whole.elements < count:
         raise ValueError(f"mismatch in receive count {whole.elements} and block count {count}")
@@ -228,11 +231,15 @@ def Reduce_scatter(
         return _reducing(self, "reduce_scatter", sendbuf, [whole], op, whole)
     if recvcounts is None:
         if mine.elements % self.size:
-            raise ValueError(f"{mine.elements} elements cannot be shared out to {self.size} ranks")
+            raise ValueError(
+                f"{many(mine.elements, 'element')} cannot be shared out to {many(self.size, 'rank')}"
+            )
         recvcounts = [mine.elements // self.size] * self.size
     counts = [int(count) for count in recvcounts]
     if len(counts) != self.size or sum(counts) != mine.elements:
-        raise ValueError(f"receive counts {counts} must be {self.size} numbers with the sum {mine.elements}")
+        raise ValueError(
+            f"receive counts {counts} must be {many(self.size, 'number')} with the sum {mine.elements}"
+        )
     receive = [whole.part(0, counts[self._rank])]
     return _reducing(self, "reduce_scatter", sendbuf, receive, op, whole, counts=tuple(counts))
 

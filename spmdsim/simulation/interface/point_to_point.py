@@ -8,6 +8,7 @@ from typing import Any
 
 from numpy import ndarray
 
+from spmdsim.errors import many
 from spmdsim.simulation.data.constants import ANY_SOURCE, ANY_TAG, MPIError
 from spmdsim.simulation.data.message_buffers import (
     OBJECT_TARGET,
@@ -233,8 +234,10 @@ class PointToPoint:
     def _attached(self, payload: Any) -> Any:
         room = self._task.attached
         if payload.nbytes > room:
-            has = f"only {room} bytes are" if room >= 0 else "no buffer is"
-            raise MPIError("ERR_BUFFER", f"a buffered send of {payload.nbytes} bytes, but {has} attached")
+            has = f"only {many(room, 'byte is', 'bytes are')}" if room >= 0 else "no buffer is"
+            raise MPIError(
+                "ERR_BUFFER", f"a buffered send of {many(payload.nbytes, 'byte')}, but {has} attached"
+            )
         return payload
 
     # ------------------------------------------------------------------ lower-case: Python objects

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from spmdsim.errors import many
 from spmdsim.simulation.data.constants import PROC_NULL, MPIError
 from spmdsim.simulation.data.message_buffers import ObjectPayload, blocks, simple, typed, vector
 from spmdsim.simulation.engine.collective_calls import RULES, CollectiveCall
@@ -133,7 +134,7 @@ class Cartcomm(Topocomm):
         """The communicators along the dimensions that remain."""
         dims, periods = self._shared.grid
         if len(remain_dims) != len(dims):
-            raise MPIError("ERR_DIMS", f"{len(remain_dims)} flags for {len(dims)} dimensions")
+            raise MPIError("ERR_DIMS", f"{many(len(remain_dims), 'flag')} for {many(len(dims), 'dimension')}")
         keep = [bool(flag) for flag in remain_dims]
         grid = (
             tuple(d for d, k in zip(dims, keep) if k),
@@ -185,7 +186,9 @@ def create_cart(comm: Any, dims: Any, periods: Any, frame: Any) -> Any:
     if len(wraps) != len(extents) or any(extent < 1 for extent in extents):
         raise MPIError("ERR_DIMS", f"dims {extents} and periods {wraps} are no grid")
     if prod(extents) > comm.size:
-        raise MPIError("ERR_DIMS", f"a grid of {extents} needs {prod(extents)} ranks, not {comm.size}")
+        raise MPIError(
+            "ERR_DIMS", f"a grid of {extents} needs {many(prod(extents), 'rank')}, not {comm.size}"
+        )
     grid = (tuple(extents), tuple(bool(flag) for flag in wraps))
 
     def answer(calls: list[CollectiveCall]) -> None:
@@ -209,7 +212,7 @@ def Compute_dims(nnodes: int, dims: Any) -> list[int]:
     fixed = prod(extent for extent in wanted if extent)
     free = wanted.count(0)
     if nnodes % fixed or (not free and fixed != nnodes):
-        raise MPIError("ERR_DIMS", f"{nnodes} ranks do not fit the dimensions {wanted}")
+        raise MPIError("ERR_DIMS", f"{many(nnodes, 'rank does', 'ranks do')} not fit the dimensions {wanted}")
     chosen = iter(_balanced(nnodes // fixed, free)) if free else iter(())
     return [extent or next(chosen) for extent in wanted]
 

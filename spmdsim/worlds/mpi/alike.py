@@ -198,4 +198,4 @@ def _text_of(path: str) -> str:
 
 
 def _digest(text: bytes) -> str:
-    return f"{len(text)} bytes with checksum {zlib.crc32(text):08x}"
+    return f"{many(len(text), 'byte')} with checksum {zlib.crc32(text):08x}"

@@ -18,7 +18,7 @@ from spmdsim.bounded import Bounded
 from spmdsim.core.elements import contiguous
 from spmdsim.core.step import Step
 from spmdsim.core.tensor import Meta
-from spmdsim.errors import InputError, WorldError
+from spmdsim.errors import InputError, WorldError, many
 from spmdsim.sides import NUMBERS, number_of
 from spmdsim.worlds.mpi.board import Board, Record, as_number, digest
 from spmdsim.worlds.mpi.boards import known_board
@@ -172,7 +172,7 @@ def making(world: Any, comm: MPI.Comm, deadline: float) -> Iterator[None]:
         return
     checker, failed = Checker(world, *board, "auto", deadline, "making "), True
     try:
-        with checker.together(f"a new world of {comm.Get_size()} ranks"):
+        with checker.together(f"a new world of {many(comm.Get_size(), 'rank')}"):
             checker.board.met(checker.places)  # they met: whatever comes of it, the next time is another one
             yield
         failed = False

@@ -25,7 +25,7 @@ from spmdsim.collectives.execution import execute, fitting
 from spmdsim.collectives.instructions import cut
 from spmdsim.collectives.promises import collective
 from spmdsim.collectives.selection_tables import choose, libraries
-from spmdsim.errors import InputError, ScheduleError, WorldError, unknown
+from spmdsim.errors import InputError, ScheduleError, WorldError, many, unknown
 from spmdsim.pictured import Pictured
 from spmdsim.worlds.emulated import _parsed, program_of
 from spmdsim.worlds.mpi.alike import agreed
@@ -378,7 +378,9 @@ def _any_schedule(name: str, size: int, root: int, commutes: bool) -> Schedule:
             schedule = make_schedule(one, size, root)
             if commutes or schedule.in_order:
                 return schedule
-    raise WorldError(f"no algorithm of {name} fits {size} ranks, root {root}{', in order' * (not commutes)}")
+    raise WorldError(
+        f"no algorithm of {name} fits {many(size, 'rank')}, root {root}{', in order' * (not commutes)}"
+    )
 
 
 def _shares(schedule: Schedule, counts: tuple[int, ...]) -> tuple[int, ...]:

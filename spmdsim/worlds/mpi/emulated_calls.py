@@ -51,10 +51,14 @@ class Buffer:
     def blocks(self, size: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Counts and displacements per rank; equal blocks if none were given."""
         if self.counts is None and self.count % size:
-            raise WorldError(f"{self.count} elements are no whole number of blocks for {many(size, 'rank')}")
+            raise WorldError(
+                f"{many(self.count, 'element is', 'elements are')} no whole number of blocks for {many(size, 'rank')}"
+            )
         counts = (self.count // size,) * size if self.counts is None else self.counts
         if len(counts) != size:
-            raise WorldError(f"{len(counts)} counts were given for {many(size, 'rank')}")
+            raise WorldError(
+                f"{many(len(counts), 'count was', 'counts were')} given for {many(size, 'rank')}"
+            )
         begins = self.displacements
         return counts, tuple(accumulate((0, *counts[:-1]))) if begins is None else begins
 
@@ -119,7 +123,9 @@ def _elements(flat: np.ndarray, datatype: MPI.Datatype | None, count: int | None
         kind = kind if kind is not None and kind.kind in "biufc" else None
         if (kind is None and size != flat.dtype.itemsize) or (kind or flat.dtype) != flat.dtype:
             if flat.nbytes % size:
-                raise UsageTypeError(f"{flat.nbytes} bytes are no whole number of elements of {size} bytes")
+                raise UsageTypeError(
+                    f"{many(flat.nbytes, 'byte is', 'bytes are')} no whole number of elements of {many(size, 'byte')}"
+                )
             flat = flat.view(np.uint8).reshape(-1, size) if kind is None else flat.view(kind)
     return flat if count is None else flat[:count]
 
@@ -142,7 +148,7 @@ def operation_name(op: MPI.Op | None) -> str:
 
 def type_name(array: np.ndarray) -> str:
     """An element type in words."""
-    return array.dtype.name if array.ndim == 1 else f"elements of {array.shape[1]} bytes"
+    return array.dtype.name if array.ndim == 1 else f"elements of {many(array.shape[1], 'byte')}"
 
 
 def function_of(op: MPI.Op, like: Buffer) -> Any:

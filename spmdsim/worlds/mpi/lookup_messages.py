@@ -14,7 +14,7 @@ from zlib import crc32
 import numpy as np
 from mpi4py import MPI
 
-from spmdsim.errors import WorldError
+from spmdsim.errors import WorldError, many
 from spmdsim.redistribution.sparse_lookup import RowStep, Want, row_frame
 from spmdsim.worlds.local_steps import Peers, gathered_gradient, place_rows, summed
 from spmdsim.worlds.mpi import messages
@@ -37,7 +37,9 @@ class RowProgram(StepProgram):
         """Inside of this the call is compared with the other ranks', the ids with theirs."""
         if self.check is None:
             return nullcontext()
-        return self.check.inside(f"{ids.size} {ids.dtype.name} ids with checksum {crc32(ids.data):08x}")
+        return self.check.inside(
+            f"{many(ids.size, f'{ids.dtype.name} id')} with checksum {crc32(ids.data):08x}"
+        )
 
     def free(self) -> None:
         """Free MPI's types."""

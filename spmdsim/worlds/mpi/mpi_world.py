@@ -20,7 +20,7 @@ from spmdsim.core.elements import contiguous
 from spmdsim.core.lockstep import cutting
 from spmdsim.core.step import LOCAL_STEPS, Step
 from spmdsim.core.world import programs
-from spmdsim.errors import WorldError
+from spmdsim.errors import WorldError, many
 from spmdsim.layout.element_type import check_reduce
 from spmdsim.redistribution.group_steps import EXCLUSIVE_SCAN, Parts, PartsStep, ScanStep
 from spmdsim.redistribution.halo import HaloStep, Room, room_around
@@ -155,7 +155,9 @@ class MPIWorld(BeginsEarly):
         """
         if (seen := MPI.COMM_WORLD.Get_size()) != size:
             use = f"use the mpirun that belongs to {VENDOR}"
-            raise WorldError(f"the launcher started {size} processes but {VENDOR} sees {seen}: {use}")
+            raise WorldError(
+                f"the launcher started {many(size, 'process', 'processes')} but {VENDOR} sees {seen}: {use}"
+            )
         return cls()
 
     def run(self, step: Step, shards: list[Any], algorithm: str | None = None) -> list[Any]:
@@ -187,7 +189,9 @@ class MPIWorld(BeginsEarly):
 
     def _run(self, step: Step, shards: list[Any], algorithm: str | None) -> list[Any]:
         if len(shards) != 1:
-            raise WorldError(f"{len(shards)} shards were given to a process that owns one rank")
+            raise WorldError(
+                f"{many(len(shards), 'shard was', 'shards were')} given to a process that owns one rank"
+            )
         algorithm = self._shared_if(step.collective in SHAREABLE) if algorithm is None else algorithm
         array = shards[0]
         self._tally.begin()

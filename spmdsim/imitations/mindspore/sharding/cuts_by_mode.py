@@ -29,6 +29,7 @@ import spmdsim.ops as ops
 from spmdsim.core import BoundRule, Layout, Mesh, Strategy
 from spmdsim.dialects.mindspore.layout import check_even
 from spmdsim.dialects.mindspore.table import ShardError
+from spmdsim.errors import many
 from spmdsim.imitations.mindspore.sharding.sharded import (
     Forward,
     Sharded,
@@ -67,7 +68,7 @@ def batch_parallel(
     wanted = [_first_dim(shape, len(ranks)) for shape in shapes]
     if in_strategy is not None and [tuple(entry) for entry in in_strategy] != wanted:
         raise ShardError(
-            f"the operator splits dim 0 over all {len(ranks)} devices, but got {tuple(in_strategy)}"
+            f"the operator splits dim 0 over all {many(len(ranks), 'device')}, but got {tuple(in_strategy)}"
         )
     check_cuts(wanted, shapes, len(ranks))
     mesh = Mesh((len(ranks),), ("batch",), ranks)
@@ -119,7 +120,7 @@ def data_source(
             )
     if len(ranks) % math.prod(matrix):
         raise ShardError(
-            f"{matrix} makes {math.prod(matrix)} pieces, which do not divide {len(ranks)} devices"
+            f"{matrix} makes {many(math.prod(matrix), 'piece')}, which do not divide {many(len(ranks), 'device')}"
         )
     mesh = device_mesh(matrix, ranks, repeat)
 
@@ -133,7 +134,9 @@ def _source(
     name: str, shapes: Sequence[Shape], layouts: tuple[Layout, ...], repeated: int, side: str
 ) -> Sharded:
     if len(layouts) != len(shapes):
-        raise ShardError(f"{len(layouts)} layouts were given for {len(shapes)} tensors")
+        raise ShardError(
+            f"{many(len(layouts), 'layout was', 'layouts were')} given for {many(len(shapes), 'tensor')}"
+        )
     read = name != "GetNext"
     return sourced(
         name, common_mesh(layouts), shapes if read else (), layouts if read else (), shapes, layouts,
@@ -190,7 +193,7 @@ def mode_of(axis: int, param: Cuts, index: Cuts, devices: int, manual: bool = Fa
         )
     if math.prod(index) * param[0] != devices:
         raise ShardError(
-            f"index and table cuts {index} and {param} together must use all {devices} devices, not "
+            f"index and table cuts {index} and {param} together must use all {many(devices, 'device')}, not "
             f"{math.prod(index) * param[0]}"
         )
     return BATCH_AND_AXIS if split == [0] else BATCH_AXIS_SP
@@ -210,7 +213,7 @@ def gather(
     table, ids = shapes
     axis = int(attrs.get("axis", 0))
     if not -len(table) <= axis < len(table):
-        raise ShardError(f"axis {axis} is out of range for a table of {len(table)} dims")
+        raise ShardError(f"axis {axis} is out of range for a table of {many(len(table), 'dim')}")
     axis %= len(table)
     bound = ops.gather.op.bind(shapes, {"dim": axis})
     ranks = device_ranks(devices, 1 if in_strategy is None else math.prod(math.prod(e) for e in in_strategy))
@@ -242,12 +245,12 @@ def _split(
     used = math.prod(param) * math.prod(index)
     if len(ranks) % used:
         raise ShardError(
-            f"the cuts {param} and {index} make {used} pieces, which {len(ranks)} devices cannot share"
+            f"the cuts {param} and {index} make {many(used, 'piece')}, which {many(len(ranks), 'device')} cannot share"
         )
     if used != len(ranks) and (mode != AXIS_0 or (len(param) > 1 and param[1] != 1)):
         raise ShardError(
             f"cuts {param} along a split axis do not support repeated calculation, but they use {used} of "
-            f"{len(ranks)} devices"
+            f"{many(len(ranks), 'device')}"
         )
     if mode in (AXIS_0, AXIS_1):
         sizes, factors = param, [dim[0] if dim else "" for dim in bound.inputs[0]]
@@ -277,12 +280,14 @@ def _manual(
     if len(rows) != param[0] or sum(rows) != bound.shapes[0][0]:
         raise ShardError(
             f"manual_split {tuple(rows)} must have one entry per piece of the table, {param[0]}, and sum to its "
-            f"{bound.shapes[0][0]} rows"
+            f"{many(bound.shapes[0][0], 'row')}"
         )
     if len(param) != 2 or len(index) != 2 or index[0] != 1 or index[1] != param[0]:
         raise ShardError(f"with manual_split the indices are cut into (1, {param[0]}), but got {index}")
     if math.prod(param) != len(ranks):
-        raise ShardError(f"manual_split needs all {len(ranks)} devices, but the table is cut into {param}")
+        raise ShardError(
+            f"manual_split needs all {many(len(ranks), 'device')}, but the table is cut into {param}"
+        )
     mesh = Mesh(param, ("dim0", "dim1"), ranks)
     result = Layout(mesh, (None, "dim0", "dim1"))
     inputs = Layout(mesh, ("dim0", "dim1")), Layout(mesh, (None, "dim0"))

@@ -173,7 +173,9 @@ def _linear(layouts: Sequence[Layout], shapes: Sequence[Shape]) -> Layout:
 def _shapes(layouts: Sequence[Layout], args: Args, known: Sequence[Sequence[int]] | None) -> list[Shape]:
     if known is not None:
         if len(known) != len(layouts):
-            raise LayoutError(f"{len(known)} shapes were given for {many(len(layouts), 'operand')}")
+            raise LayoutError(
+                f"{many(len(known), 'shape was', 'shapes were')} given for {many(len(layouts), 'operand')}"
+            )
         return [tuple(shape) for shape in known]
     if "src_shape" in args:
         return [tuple(args["src_shape"])]

@@ -148,7 +148,9 @@ class _Asked:
         if not all(isinstance(entry, Layout) for entry in layouts):
             raise UsageTypeError("a strategy is written in cuts or in layouts, but this one mixes them")
         if len(layouts) != len(self.bound.inputs):
-            raise ShardError(f"{len(layouts)} layouts were given for {len(self.bound.inputs)} operands")
+            raise ShardError(
+                f"{many(len(layouts), 'layout was', 'layouts were')} given for {many(len(self.bound.inputs), 'operand')}"
+            )
         check_operands(layouts, self.bound.shapes)
         check_devices(layouts, self.devices)
         if self.attrs.get("enable_nd_tp") and self.row.out_strategy == "product":
@@ -268,7 +270,7 @@ def strategy_of(
     for layout in in_strategy if isinstance(in_strategy[0], Layout) else ():
         if layout.mesh.size != ranks:
             raise ShardError(
-                f"the device matrix {layout.mesh.shape} has {many(layout.mesh.size, 'device')}, but {ranks} ranks are "
+                f"the device matrix {layout.mesh.shape} has {many(layout.mesh.size, 'device')}, but {many(ranks, 'rank is', 'ranks are')} "
                 f"running{alone()}"
             )
     try:
