@@ -140,7 +140,7 @@ def many(count: float, noun: str, several: str = "", written: str = "") -> str:
     return f"{written or f'{count:,}'} {noun if count == 1 else several or f'{noun}s'}"
 
 
-def nearest(word: str, known: Iterable[str]) -> str | None:
+def nearest(word: str, names: Iterable[str]) -> str | None:
     """The known word that is most like ``word``, if any is.
 
     >>> nearest("linaer", ["matmul", "linear"]), nearest("Rnu", ["run"]), nearest("pt", ["dp", "tp"])
@@ -150,39 +150,39 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
     """
     from difflib import get_close_matches
 
-    known = list(known)
-    lower = {name.lower() for name in known}
+    names = list(names)
+    lower = {name.lower() for name in names}
     swapped = [
         name for name in lower if sorted(name) == sorted(word.lower())
     ]  # short words are unlike otherwise
     close = get_close_matches(word.lower(), lower, 1, 0.65) or swapped
-    spelled = [name for name in known if close and name.lower() == close[0]]
+    spelled = [name for name in names if close and name.lower() == close[0]]
     return max(spelled, key=lambda name: sum(a == b for a, b in zip(name, word)), default=None)
 
 
-def right_words(word: str, known: Iterable[str], listed: str = "there are") -> str:
+def right_words(word: str, names: Iterable[str], listed: str = "there are") -> str:
     """Which word may have been meant, and which there are.
 
     Args:
         word: the unknown one.
-        known: all that there are.
+        names: all that there are.
         listed: what stands before the list of them.
 
     >>> right_words("linaer", ["matmul", "linear"])
     "did you mean 'linear'? there are matmul, linear"
     """
-    known = list(known)
-    near = nearest(word, known)
+    names = list(names)
+    near = nearest(word, names)
     if near is None:
-        return f"{listed} {', '.join(known)}"
-    rest = f" {listed} {', '.join(known)}" if len(known) <= MOST_LISTED else ""
+        return f"{listed} {', '.join(names)}"
+    rest = f" {listed} {', '.join(names)}" if len(names) <= MOST_LISTED else ""
     return f"did you mean {near!r}?{rest}"
 
 
 def unknown(
     sentence: str,
     word: str,
-    known: Iterable[str],
+    names: Iterable[str],
     error: type[Error] = InputError,  # type: ignore[assignment]
     listed: str = "there are",
 ) -> Error:
@@ -191,7 +191,7 @@ def unknown(
     Args:
         sentence: what is wrong, with the word.
         word: what was written.
-        known: what could have been.
+        names: what could have been.
         error: class of the error.
         listed: begins the list of them.
 
@@ -199,6 +199,6 @@ def unknown(
     Traceback (most recent call last):
     spmdsim.errors.InputError: no planet is called 'Mras'; did you mean 'Mars'? there are Venus, Mars
     """
-    raised = error(f"{sentence}; {right_words(word, known, listed)}")
+    raised = error(f"{sentence}; {right_words(word, names, listed)}")
     raised.wrong_word = True
     return raised

@@ -198,9 +198,9 @@ class NamespaceInfo(Pictured):
     def dtypes(self, *, device: Any = None, kind: str | tuple[str, ...] | None = None) -> dict[str, np.dtype]:
         """Element types by name: all, or those of some kinds."""
         check_device(device)
-        known = {name: np.dtype(name) for name in NAMES}
+        by_name = {name: np.dtype(name) for name in NAMES}
         wanted = tuple(KINDS) if kind is None else kind
-        return {name: dtype for name, dtype in known.items() if isdtype(dtype, wanted)}
+        return {name: dtype for name, dtype in by_name.items() if isdtype(dtype, wanted)}
 
 
 def __array_namespace_info__() -> NamespaceInfo:

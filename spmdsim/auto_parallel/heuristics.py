@@ -61,7 +61,7 @@ class _Spread:
         self.order: dict[int, None] = {}
         self.remarks: list[str] = []
         self.configured = [o for o in graph.operators if o.configured is not None]
-        self._known: dict[tuple[object, ...], int] = {}
+        self._best: dict[tuple[object, ...], int] = {}
         self._edges: dict[tuple[object, ...], tuple[float, float]] = {}
         self._owns: dict[tuple[object, ...], float] = {}
         if not self.configured:
@@ -116,10 +116,10 @@ class _Spread:
         states = self._states(operator)
         links = self._links(operator)
         key = (id(states), tuple((slot, layout, read) for slot, _, layout, read in links))
-        best = self._known.get(key)
+        best = self._best.get(key)
         if best is None:
             scores = [(*self._score(operator, states, k, links), k) for k in range(len(states.strategies))]
-            best = self._known[key] = min(scores)[-1]
+            best = self._best[key] = min(scores)[-1]
         self.chosen[operator.index] = (states, best)
 
     def _links(self, operator: Operator) -> list[tuple[int, Value, Layout, bool]]:

@@ -175,10 +175,10 @@ class SearchResult(ShortRepr):
             return None
         meshes = [mesh for mesh in dict.fromkeys((*self.rivals, self.mesh)) if len(mesh.axes) <= 3]
         proven = [least_on(self.graph, mesh, self.settings) for mesh in meshes]
-        known = [least for least in proven if least is not None]
-        if not known or len(known) < len(proven):
+        bounds = [least for least in proven if least is not None]
+        if not bounds or len(bounds) < len(proven):
             return None
-        return self.seconds / min(known) - 1.0 if min(known) else float(self.seconds > 0)
+        return self.seconds / min(bounds) - 1.0 if min(bounds) else float(self.seconds > 0)
 
     def why(self, operator: str, strategy: Any) -> WhyNot:
         """What the total would be with another strategy for one operator, cuts or a mapping, all others chosen anew."""

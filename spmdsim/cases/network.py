@@ -72,8 +72,8 @@ def mnist(folder: Path) -> Images:
 
     side = slice(0, SIDE)
     pixels = _pixels(folder.name, images.shape[0], lambda rows: images.read((rows, side, side)))
-    known = Source("labels", labels.shape, np.dtype(np.int64), lambda i: labels.read(i).astype(np.int64))
-    return Images(f"MNIST in {folder}", pixels, known)
+    classes = Source("labels", labels.shape, np.dtype(np.int64), lambda i: labels.read(i).astype(np.int64))
+    return Images(f"MNIST in {folder}", pixels, classes)
 
 
 def find(folder: Path, name: str, kind: str) -> Path:

@@ -62,13 +62,13 @@ class Derived(NamedTuple):
 def derive(args: argparse.Namespace) -> Derived:
     """Derive everything from the command's arguments."""
     from spmdsim.dialects.mindspore import check_even
-    from spmdsim.dialects.mindspore.operators import known
+    from spmdsim.dialects.mindspore.operators import operators_with_strategies
 
     if args.shapes is None:
         raise InputError("--op needs --shapes, one per operand, such as (32,784),(784,512)")
     shapes = parse_tuples(args.shapes, "--shapes")
     params = dict(_attribute(text) for text in args.attr)
-    if args.op in known() and not args.allow_uneven:
+    if args.op in operators_with_strategies() and not args.allow_uneven:
         return _as_mindspore(args, shapes, params)
     op = _operator(args.op)
     try:
@@ -159,7 +159,7 @@ def _misfit(op: Any, count: int, params: Mapping[str, Any]) -> str:
 
 def _operator(name: str) -> Any:
     import spmdsim.ops as ops
-    from spmdsim.dialects.mindspore.operators import known
+    from spmdsim.dialects.mindspore.operators import operators_with_strategies
 
     wanted = name.lower().replace("_", "")
     candidates = {key: getattr(getattr(ops, key, None), "op", None) for key in dir(ops)}
@@ -167,8 +167,8 @@ def _operator(name: str) -> Any:
     for key, op in operators.items():
         if key.replace("_", "") == wanted:
             return op
-    ours = nearest(name, operators) or not nearest(name, known())
-    there = sorted(operators) if ours else known()
+    ours = nearest(name, operators) or not nearest(name, operators_with_strategies())
+    there = sorted(operators) if ours else operators_with_strategies()
     listed = "there are MindSpore's, written as there (ReduceSum), and"
     raise unknown(f"no operator is called {name!r}", name, there, listed=listed)
 

@@ -316,8 +316,8 @@ class Parser(argparse.ArgumentParser):
     def _unknown(self, words: Sequence[str]) -> str:
         """That words are no arguments here, and what the first option among them may have meant."""
         options = [word.partition("=")[0] for word in words if word.startswith("--")]
-        known = [word for word in self._option_string_actions if word.startswith("--")]
-        hint = f": {right_words(options[0], known)}" if options and nearest(options[0], known) else ""
+        ours = [word for word in self._option_string_actions if word.startswith("--")]
+        hint = f": {right_words(options[0], ours)}" if options and nearest(options[0], ours) else ""
         return f"there is no argument {' '.join(words)}{hint}"
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:

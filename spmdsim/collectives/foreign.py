@@ -154,15 +154,15 @@ class _RankRounds:
 def foreign(ask: Ask) -> Generate:
     """A generator function whose rounds are asked for, each once: nobody can answer otherwise the second time."""
     facts = ask("signature")
-    known: dict[int, _RankRounds] = {}
+    parts: dict[int, _RankRounds] = {}
     bound: list[Any] = []
 
     def generate(rank: int, size: int, root: int | None = None, **options: Any) -> Iterator[Any]:
         plain = {name: value for name, value in options.items() if not isinstance(value, Other)}
         if bound != [size, root, plain]:
             bound[:] = [size, root, plain]
-            known.clear()
-        part = known.setdefault(rank, _RankRounds())
+            parts.clear()
+        part = parts.setdefault(rank, _RankRounds())
         k = 0
         while True:
             if k < len(part.rounds):

@@ -55,8 +55,8 @@ class Compiled(Pictured, Generic[P, R]):
         key = _key([args, kwargs], tensors, self.name)
         if programs or watchers or guards or (tensors and not tensors[0].world.has_data):
             return self.function(*args, **kwargs)
-        known = self.programs.get(key, [])
-        for program in known:
+        alike = self.programs.get(key, [])
+        for program in alike:
             leaves = program.fits(tensors)
             if leaves is not None:
                 if not kwargs and all(type(one) is Tensor for one in args):
@@ -86,8 +86,8 @@ class Compiled(Pictured, Generic[P, R]):
         return self if owner is None else partial(self, owner)
 
     def __repr__(self) -> str:
-        known = [program for alike in self.programs.values() for program in alike]
-        return f"<compiled {self.name}: {len(known)} program{'s' * (len(known) != 1)}>"
+        every = [program for alike in self.programs.values() for program in alike]
+        return f"<compiled {self.name}: {len(every)} program{'s' * (len(every) != 1)}>"
 
 
 def _key(value: Any, tensors: list[Tensor], name: str) -> Any:

@@ -192,7 +192,7 @@ class NoteTaker(recorder.Trace):
 
     def read(self, parameter: Any) -> None:
         """A parameter's value is used."""
-        if not self._apart and all(parameter is not known for known in self.parameters):
+        if not self._apart and all(parameter is not other for other in self.parameters):
             self.parameters.append(parameter)
             self._leaf(parameter.tensor)
 
@@ -204,7 +204,7 @@ class NoteTaker(recorder.Trace):
         self.assignments.setdefault(id(parameter), []).append(
             self.number(parameter.tensor.held, "an optimiser")
         )
-        if all(parameter is not known for known in self.parameters):
+        if all(parameter is not other for other in self.parameters):
             self.refuse("it assigns a parameter without having read it")
 
     def entered(self, operator: recorder.operator) -> None:

@@ -169,10 +169,10 @@ def on_one_rank(note: Note, arrays: Sequence[Any]) -> NumberedCall:
             head = recipe.head(world.ranks[0])
             if function is local_gradients:
                 arrived, wanted = facts[3:5]
-                known = specialised_vjp(recipe.vjp, wanted, arrays, params) if arrived == [True] else None
-                if known is not None:
+                vjp = specialised_vjp(recipe.vjp, wanted, arrays, params) if arrived == [True] else None
+                if vjp is not None:
                     kinds = kinds_of(recipe, wanted)
-                    return ready(known, several=True, tells=False, kinds=kinds, convert=like)
+                    return ready(vjp, several=True, tells=False, kinds=kinds, convert=like)
                 return ready(_backward(recipe, params, arrived, wanted, head), several=True, tells=False)
             forward = _forward(recipe, head, arrays, params)
             kinds = tuple(meta.held for meta in recipe.outputs)

@@ -95,12 +95,12 @@ class OpNode(Node):
         with world.named(f"{recipe.op.name}.backward", recipe, sum(wanted)):
             dys = [settle(some, dual) if some else None for some, dual in zip(gradients, recipe.duals)]
             computed = self.gradients(dys, wanted)
-        known = [dy for dy in dys if dy is not None]
+        present = [dy for dy in dys if dy is not None]
         arrived: list[Gradients] = [[] for _ in computed]
         for k, one in enumerate(computed):
             if one is not None and wanted[k] and not isinstance(one, Tensor):
-                origin = world.derived_origin(recipe, known, self.origin + k + 1)
-                one = type(known[0])(world, recipe.gradients[k], one, origin=origin)
+                origin = world.derived_origin(recipe, present, self.origin + k + 1)
+                one = type(present[0])(world, recipe.gradients[k], one, origin=origin)
             arrived[k] += [one] if one is not None and wanted[k] else []
         return arrived
 

@@ -318,10 +318,10 @@ class Options(dict[str, str]):
 
     def __init__(self, pairs: Iterable[Sequence[str]]) -> None:
         super().__init__((key.strip(), value.strip()) for key, value in pairs)
-        self.known: dict[str, None] = {}
+        self.names: dict[str, None] = {}
 
     def __contains__(self, key: object) -> bool:
-        self.known[str(key)] = None
+        self.names[str(key)] = None
         return super().__contains__(key)
 
     def take(self, key: str) -> str | None:
@@ -352,7 +352,7 @@ def parse_topology(text: str, ranks: int, machine: Machine) -> Topology:
     if options:
         word = next(iter(options))
         raise unknown(
-            f"topology {text!r}: unknown option {word!r}", word, options.known or ["none"], listed="known are"
+            f"topology {text!r}: unknown option {word!r}", word, options.names or ["none"], listed="known are"
         )
     if topology.ranks != ranks:
         raise InputError(

@@ -193,10 +193,10 @@ def _leave_open(*numbers: int) -> None:
     """Let all other open files lead nowhere: their numbers stay taken, so that who still owns one closes nothing else."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     try:
-        known = [int(name) for name in os.listdir("/proc/self/fd")]
+        open_files = [int(name) for name in os.listdir("/proc/self/fd")]
     except OSError:
-        known = list(range(3, 1024))
-    for number in known:
+        open_files = list(range(3, 1024))
+    for number in open_files:
         if number > 2 and number not in (*numbers, nowhere):
             with suppress(OSError):
                 os.fstat(number)

@@ -106,8 +106,8 @@ def element_type(dtype: Any) -> np.dtype:
     (dtype('float32'), 2)
     """
     try:
-        known: np.dtype = np.dtype(dtype)
-        return known
+        resolved: np.dtype = np.dtype(dtype)
+        return resolved
     except (TypeError, ValueError):
         kept = _of_package("bfloat16" if dtype == "bf16" else dtype) if isinstance(dtype, str) else None
     if kept is None:
@@ -251,8 +251,8 @@ def why_no_number(dtype: np.dtype) -> str | None:
     (None, None)
     """
     of_package = dtype.isbuiltin == 2 and dtype.kind == "V"  # bfloat16 and its relatives
-    known = dtype.kind in "biufc" or of_package
-    return None if known else f"elements of type {dtype}; tensors hold numbers and truth values"
+    numeric = dtype.kind in "biufc" or of_package
+    return None if numeric else f"elements of type {dtype}; tensors hold numbers and truth values"
 
 
 def number_type(dtype: Any, what: str) -> np.dtype:

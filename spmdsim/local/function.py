@@ -337,14 +337,14 @@ def _sums(part: np.ndarray, leaf: Layout) -> tuple[complex, float]:
 
 def _guessed(leaf: Layout, piece: Shape, moved: Sequence[Tensor]) -> Shape:
     """The global shape to which rank 0's piece belongs: an operand's dim that is split alike, else even pieces."""
-    known = {
+    sizes = {
         (entry, own): size
         for x in moved
         for entry, own, size in zip(x.layout.dims, x.layout.local_shape(x.shape, 0), x.shape)
     }
     leaf.check_shape(piece)
     return tuple(
-        known.get((entry, size), size * parts) for entry, size, parts in zip(leaf.dims, piece, leaf.parts)
+        sizes.get((entry, size), size * parts) for entry, size, parts in zip(leaf.dims, piece, leaf.parts)
     )
 
 

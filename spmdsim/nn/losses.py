@@ -277,11 +277,11 @@ def cross_entropy(
         raise InputError(f"label_smoothing must be between 0.0 and 1.0. Got: {label_smoothing}")
     axis, share = min(1, x.ndim - 1), label_smoothing
     if target.shape == x.shape:
-        rows, known = classes_last(x, axis), classes_last(target, axis)
+        rows, targets = classes_last(x, axis), classes_last(target, axis)
         check_weight(weight, rows.shape[-1])
-        known = ops.add(ops.multiply(known, 1 - share), share / rows.shape[-1]) if share else known
-        known = known if weight is None else ops.multiply(known, weight)
-        losses = ops.negative(ops.sum(ops.multiply(known, ops.log_softmax(rows)), -1))
+        targets = ops.add(ops.multiply(targets, 1 - share), share / rows.shape[-1]) if share else targets
+        targets = targets if weight is None else ops.multiply(targets, weight)
+        losses = ops.negative(ops.sum(ops.multiply(targets, ops.log_softmax(rows)), -1))
         if reduction == "mean":
             return ops.divide(ops.sum(losses), max(1, losses.size))
         return reduced(losses, reduction)

@@ -122,9 +122,9 @@ class Optimiser(Pictured):
         """A copy that goes on with copies of the parameters, from where this one is."""
         copied = memo[id(self)] = copy(self)
         vars(copied).update({name: deepcopy(value, memo) for name, value in vars(self).items()})
-        known = {id(old): id(new) for old, new in zip(self.parameters, copied.parameters)}
-        copied.state = {known[key]: value for key, value in copied.state.items()}
-        copied.counts = {known[key]: value for key, value in copied.counts.items()}
+        keys = {id(old): id(new) for old, new in zip(self.parameters, copied.parameters)}
+        copied.state = {keys[key]: value for key, value in copied.state.items()}
+        copied.counts = {keys[key]: value for key, value in copied.counts.items()}
         return copied
 
     def step(self) -> None:

@@ -115,8 +115,8 @@ def std(
 
 
 def _mask(there: Any, x: Tensor) -> Tensor:
-    known = there if isinstance(there, Tensor) else np.asarray(there)
-    return ops.broadcast_to(operands("np.mean", (x, known))[1], x.shape)
+    mask = there if isinstance(there, Tensor) else np.asarray(there)
+    return ops.broadcast_to(operands("np.mean", (x, mask))[1], x.shape)
 
 
 def _mean(x: Tensor, axis: Axis, keepdims: bool, there: Tensor) -> Tensor:

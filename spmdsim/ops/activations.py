@@ -47,8 +47,8 @@ def _relu(x: Array) -> Array:
 
 def _known_relu(x: Array) -> Callable[..., Array]:
     zero = np.zeros((), x.dtype)
-    known = specialised(_maximum, (x, zero))
-    return lambda x: known(x, zero)
+    function = specialised(_maximum, (x, zero))
+    return lambda x: function(x, zero)
 
 
 _relu.known = _known_relu  # type: ignore[attr-defined]

@@ -115,7 +115,7 @@ def pooled(function: Callable[..., Any]) -> Callable[..., Any]:
         dtype = function.resolve_dtypes((*[array.dtype for array in arrays], None))[-1]
         return function(*arrays, out=landing(arrays, np.broadcast_shapes(*[a.shape for a in arrays]), dtype))
 
-    def known(*arrays: Array) -> Callable[..., Any]:
+    def specialise(*arrays: Array) -> Callable[..., Any]:
         if all(array.nbytes < SMALLEST for array in arrays):
             return function
         dtype = function.resolve_dtypes((*[array.dtype for array in arrays], None))[-1]
@@ -123,7 +123,7 @@ def pooled(function: Callable[..., Any]) -> Callable[..., Any]:
         fresh = allocator(shape, dtype)
         return lambda *arrays: function(*arrays, out=landing(arrays, shape, dtype) if spent else fresh())
 
-    local.known = known  # type: ignore[attr-defined]
+    local.known = specialise  # type: ignore[attr-defined]
     return local
 
 
@@ -132,8 +132,8 @@ def specialised(function: Callable[..., Any], arrays: Sequence[Any], **params: A
 
     It takes arrays alone, without the parameters, and the context before the arrays, for which it is made.
     """
-    known = getattr(function, "known", None)
-    return function if known is None else known(*arrays, **params)
+    specialise = getattr(function, "known", None)
+    return function if specialise is None else specialise(*arrays, **params)
 
 
 def specialised_pair(

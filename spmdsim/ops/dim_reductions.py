@@ -134,12 +134,12 @@ def _known_mean_vjp(
     share, fresh = dy.dtype.type(_share(count)), allocator(x.shape, dy.dtype)
     kept = [1 if i in dims else n for i, n in enumerate(x.shape)]
 
-    def known(dy: Array, x: Array) -> tuple[Array]:
+    def vjp(dy: Array, x: Array) -> tuple[Array]:
         gradient = fresh()
         gradient[...] = (dy * share).reshape(kept)
         return (gradient,)
 
-    return known
+    return vjp
 
 
 _mean_vjp.known = _known_mean_vjp  # type: ignore[attr-defined]

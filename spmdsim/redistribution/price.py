@@ -56,7 +56,7 @@ class Prices:
         self._plain = machine is not None and not machine.measured and not machine.pieces
         self.bytes_only = model is BYTES_ONLY
         self._links: dict[tuple[int, tuple[str, ...] | None], Link] = {}
-        self._known: dict[tuple[Any, ...], float] = {}
+        self._seconds: dict[tuple[Any, ...], float] = {}
 
     @property
     def rising(self) -> bool:
@@ -81,9 +81,9 @@ class Prices:
                 link = self._links[members, axes] = model.link(members, axes)
             return textbook_seconds(collective, members, nbytes, link.alpha, link.beta, model.gamma, messages)
         key = (collective, members, nbytes, axes, messages)
-        seconds = self._known.get(key)
+        seconds = self._seconds.get(key)
         if seconds is None:
-            seconds = self._known[key] = model.seconds(collective, members, nbytes, axes, messages=messages)
+            seconds = self._seconds[key] = model.seconds(collective, members, nbytes, axes, messages=messages)
         return seconds
 
     def copying(self, nbytes: int) -> float:

@@ -114,9 +114,9 @@ class CallNode(OpNode):
         if not lies_so(routed(dy.meta, dual.layout, world), dy.meta, dual):
             return None
         lists = [dy.held, *self.values, *(self.saved or ())]
-        known = specialised_vjp(recipe.vjp, self.wanted, [held[0] for held in lists], self.params)
-        if known is not None:
-            return lambda _, *arrays: known(*arrays)
+        vjp = specialised_vjp(recipe.vjp, self.wanted, [held[0] for held in lists], self.params)
+        if vjp is not None:
+            return lambda _, *arrays: vjp(*arrays)
         return alone_gradients(recipe, self.wanted, recipe.head(world.ranks[0]))
 
 
@@ -145,8 +145,8 @@ def specialised_vjp(
     It takes the result's gradient, the operands and what is saved, one after the other, and gives C-ordered arrays, None
     where a gradient is not wanted. None if the function has no such form.
     """
-    known = getattr(vjp, "known", None)
-    return None if known is None else known(wanted, *arrays, **params)
+    specialise = getattr(vjp, "known", None)
+    return None if specialise is None else specialise(wanted, *arrays, **params)
 
 
 @dataclass(frozen=True, repr=False, eq=False)

@@ -301,14 +301,14 @@ class Tensor(SymbolicTensor):
         """
         world, origin = self.world, self.origin
         try:
-            known = world.cache.get((self.meta, layout._hash, world.variant))
+            entry = world.cache.get((self.meta, layout._hash, world.variant))
         except AttributeError:  # no layout
             return move(self, layout)
-        if known is None or (known.layout is not layout and known.layout != layout):
+        if entry is None or (entry.layout is not layout and entry.layout != layout):
             return move(self, layout)
-        run = None if known.program is None else known.program.run
+        run = None if entry.program is None else entry.program.run
         if run is None or self._tracked or open_traces or watchers:
-            return along(self, known.route)
+            return along(self, entry.route)
         world.about = origin
         try:
             return Tensor(world, known.meta, [run(self.held[0])], False, "", origin)

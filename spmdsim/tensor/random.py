@@ -61,7 +61,7 @@ class _Bits:
     def __init__(self, seed: int, stream: int) -> None:
         self.seed, self.stream = seed, stream
         self.scratch = np.empty(CHUNK, _U32)
-        self._known: Bounded[int, tuple[int, int]] = Bounded()
+        self._key_pairs: Bounded[int, tuple[int, int]] = Bounded()
 
     def fill(self, index: np.ndarray, out: np.ndarray) -> None:
         """The bits of elements with these global indices (uint64, ascending), 32 each."""
@@ -71,9 +71,9 @@ class _Bits:
             self.fill(index[:split], out[:split])
             self.fill(index[split:], out[split:])
             return
-        if high not in self._known:
-            self._known[high] = _keys(self.seed, high, self.stream)
-        first, second = self._known[high]
+        if high not in self._key_pairs:
+            self._key_pairs[high] = _keys(self.seed, high, self.stream)
+        first, second = self._key_pairs[high]
         scratch = self.scratch[: index.size]
         np.copyto(out, index, casting="unsafe")  # the lower half
         np.bitwise_xor(out, _U32(first), out=out)

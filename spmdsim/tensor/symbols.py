@@ -211,8 +211,8 @@ def become(x: tensor.Tensor, result: Any, what: str) -> Any:
 
 def _comparable(other: object) -> TypeGuard[Operand]:
     """Whether ``==`` compares elements with it; what is no operand is not equal."""
-    known = (tensor.Tensor, np.ndarray, np.generic, bool, int, float, complex, list, tuple)
-    return isinstance(other, known) or hasattr(other, "as_operand")
+    types = (tensor.Tensor, np.ndarray, np.generic, bool, int, float, complex, list, tuple)
+    return isinstance(other, types) or hasattr(other, "as_operand")
 
 
 class _Method:

@@ -162,8 +162,8 @@ class World(world.World):
             WorldError: a mesh that does not fit in the world, shards that do not fit the source layout, a
                 reduction without meaning on the element type, ranks that disagree about the step.
         """
-        if world.programs and (known := world.programs[-1].moving(self, step, shards)):
-            results: list[Any] = known[0]
+        if world.programs and (cached := world.programs[-1].moving(self, step, shards)):
+            results: list[Any] = cached[0]
             return results
         if algorithm is None and self.algorithms:
             algorithm = self.algorithms.get(step.collective)

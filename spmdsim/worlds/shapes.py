@@ -68,9 +68,9 @@ class ShapeOnly(World):
         self.cache.most = 1 << 16
 
     def _run(self, step: Step, shards: list[Any], algorithm: str | None) -> list[Any]:
-        known: list[Any] | None = self.cache.get((step, shards[0]))
-        if known is not None:
-            return known
+        cached: list[Any] | None = self.cache.get((step, shards[0]))
+        if cached is not None:
+            return cached
         self.check_step(step)
         shard = shards[0]
         check_shard(step, 0, shard.shape, step.src.local_shape(step.shape, 0))

@@ -132,7 +132,7 @@ class ChoiceModel:
             key = (same, backward, *facts)
             if key not in works:
                 works[key] = self._work(operator, states)
-            first[same] = variable = problem.add_variable(*works[key], known=first.get(same))
+            first[same] = variable = problem.add_variable(*works[key], existing=first.get(same))
             self.operator_variable.append(variable)
 
     def _tied_to(self, operator: int) -> int:
@@ -165,9 +165,9 @@ class ChoiceModel:
             owner, operand = self.graph.consumers[value.index][0]
             slot = -1 - operand
         tied = (self._tied_to(owner), slot, kept)
-        known = shared.get(tied) if self.settings.tie else None
+        existing = shared.get(tied) if self.settings.tie else None
         none, memory = np.zeros(len(kept.layouts)), count * self._keep(value, kept)
-        shared[tied] = variable = self.problem.add_variable(none, memory, known=known)
+        shared[tied] = variable = self.problem.add_variable(none, memory, existing=existing)
         self.value_variable[value.index] = variable
         for reader, operand in self.graph.consumers[value.index]:
             self._add_reader(value, kept, variable, reader, operand, count)
@@ -394,9 +394,9 @@ class ChoiceModel:
         """An assignment with these strategies, or the first ones, and the layouts that suit them best."""
         states = [0] * len(self.problem)
         for operator, strategy in zip(self.graph.operators, strategies):
-            known = self.states[operator.index].strategies
-            if strategy in known:
-                states[self.operator_variable[operator.index]] = known.index(strategy)
+            available = self.states[operator.index].strategies
+            if strategy in available:
+                states[self.operator_variable[operator.index]] = available.index(strategy)
         price = self.problem.price_of_states
         for variable in dict.fromkeys([*self.value_variable.values(), *self.sum_variables]):
             options = range(self.problem.sizes[variable])

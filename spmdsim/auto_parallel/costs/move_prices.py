@@ -148,8 +148,8 @@ def shared(settings: Settings, src: Layout, dst: Layout, shape: Shape) -> Merge 
     merge = merge_of(src, dst, shape)
     if merge is None or merge.dim is None:
         return merge
-    known = settings.scatter and (not merge.rest or isinstance(settings.machine, Machine))
-    return merge if known else None
+    priced = settings.scatter and (not merge.rest or isinstance(settings.machine, Machine))
+    return merge if priced else None
 
 
 class SharedMessages:
@@ -232,7 +232,7 @@ class SharedMessages:
         """The lines of messages without helpers and with any; what helpers do not change is there once."""
         others = [axis for axis in merge.mesh.axes if axis not in merge.axes and merge.mesh.size_of[axis] > 1]
         helps = isinstance(self.moves.machine, Machine)
-        known: list[MessageLine] = []
+        kept: list[MessageLine] = []
         for count in range(1 + len(others) * helps):
             for copies in combinations(others, count):
                 unit = float(itemsize * merge.mesh.size) if copies else 1.0
@@ -243,9 +243,9 @@ class SharedMessages:
                 straight = lowered(price, lines(price, rough, unit), sizes)
                 self.share = max(self.share, excess(price, straight, sizes, unit))
                 for line in straight:
-                    if not any(way.copies < {*copies} and same_line(line, way[:2]) for way in known):
-                        known.append(MessageLine(*line, frozenset(copies)))
-        return known
+                    if not any(way.copies < {*copies} and same_line(line, way[:2]) for way in kept):
+                        kept.append(MessageLine(*line, frozenset(copies)))
+        return kept
 
     def _jumps(
         self, merge: Merge, copies: Sequence[str], itemsize: int, sizes: Sequence[float], unit: float

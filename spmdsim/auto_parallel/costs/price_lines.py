@@ -52,13 +52,13 @@ def lines(price: Callable[[float], float], sizes: Sequence[float] = SAMPLES, uni
     return kept
 
 
-def lowered(price: Callable[[float], float], known: Sequence[Line], sizes: Iterable[float]) -> list[Line]:
+def lowered(price: Callable[[float], float], straight: Sequence[Line], sizes: Iterable[float]) -> list[Line]:
     """The lines, and more of them where a price that is not concave is lower at one of some sizes.
 
     >>> lowered(lambda r: 1 + r if r < 8 else 0.5 * r, [(1.0, 1.0)], (4.0, 8.0))
     [(1.0, 1.0), (0.0, 0.5)]
     """
-    every = [*known]
+    every = [*straight]
     for size in sizes:
         seconds = price(size)
         least, slope = min([(start + slope * size, slope) for start, slope in every], default=(math.inf, 0.0))
@@ -69,7 +69,7 @@ def lowered(price: Callable[[float], float], known: Sequence[Line], sizes: Itera
 
 
 def excess(
-    price: Callable[[float], float], known: Sequence[Line], sizes: Sequence[float], unit: float = 1.0
+    price: Callable[[float], float], straight: Sequence[Line], sizes: Sequence[float], unit: float = 1.0
 ) -> float:
     """By what share the least of the lines is above a price at most, which is concave between neighbours of some sizes.
 
@@ -79,18 +79,18 @@ def excess(
     0.17
     """
     every = {*sizes}
-    for (a, s), (b, t) in permutations(known, 2):
+    for (a, s), (b, t) in permutations(straight, 2):
         meet = (b - a) / (s - t) if s > t else 0.0
         edge = unit * (meet // unit)
-        if sizes[0] < edge < sizes[-1] - unit and a + s * meet <= (1 + 1e-9) * _least(known, meet):
+        if sizes[0] < edge < sizes[-1] - unit and a + s * meet <= (1 + 1e-9) * _least(straight, meet):
             every |= {edge, edge + unit}
-    over = [(size, [(a + s * size) / price(size) - 1.0 for a, s in known]) for size in sorted(every)]
+    over = [(size, [(a + s * size) / price(size) - 1.0 for a, s in straight]) for size in sorted(every)]
     pairs = [(one, two) for (size, one), (further, two) in pairwise(over) if further > size + unit]
     return max(min(map(max, *pair)) for pair in (*pairs, *((one, one) for _, one in over)))
 
 
-def _least(known: Sequence[Line], size: float) -> float:
-    return min([start + slope * size for start, slope in known])
+def _least(straight: Sequence[Line], size: float) -> float:
+    return min([start + slope * size for start, slope in straight])
 
 
 def _tangent(price: Callable[[float], float], size: float) -> Line:

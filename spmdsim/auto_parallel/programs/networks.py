@@ -359,10 +359,10 @@ def build_program(name: str, **sizes: object) -> Graph:
     """
     if name not in PROGRAMS:
         raise unknown(f"no built-in program is called {name!r}", name, PROGRAMS)
-    known = signature(PROGRAMS[name]).parameters
+    parameters = signature(PROGRAMS[name]).parameters
     for key, size in sizes.items():
-        if key not in known:
-            raise InputError(f"program {name!r} has no size {key!r}; it has {', '.join(known)}")
+        if key not in parameters:
+            raise InputError(f"program {name!r} has no size {key!r}; it has {', '.join(parameters)}")
         if type(size) is int and size < 1:
             raise InputError(f"program {name!r}: {key} is {size}; it has to be 1 or more")
         if key == "layers" and type(size) is int and size > MOST_LAYERS:

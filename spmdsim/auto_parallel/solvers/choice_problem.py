@@ -120,13 +120,13 @@ class ChoiceProblem:
         memory: np.ndarray | None = None,
         *,
         hub: bool = False,
-        known: int | None = None,
+        existing: int | None = None,
     ) -> int:
-        """A variable, or more to pay for one that is ``known``; returns its number."""
-        if known is not None:
-            self.seconds[known] = self.seconds[known] + seconds
-            self.memory[known] = self.memory[known] + (0.0 if memory is None else memory)
-            return known
+        """A variable, or more to pay for one that is ``existing``; returns its number."""
+        if existing is not None:
+            self.seconds[existing] = self.seconds[existing] + seconds
+            self.memory[existing] = self.memory[existing] + (0.0 if memory is None else memory)
+            return existing
         if len(seconds) == 0:
             raise InputError("a variable needs at least one state to choose")
         self.seconds.append(np.asarray(seconds, dtype=float))

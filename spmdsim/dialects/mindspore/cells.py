@@ -222,10 +222,10 @@ _ACTIVATIONS = ("ReLU", "ReLU6", "Tanh", "Sigmoid", "GELU", "Softmax", "ELU")
 
 
 def _named(activation: str) -> Callable[[Any], Any]:
-    known = {name.lower(): name for name in _ACTIVATIONS}
-    if activation not in known:
-        raise unknown(f"no activation is called {activation!r}", str(activation), known)
-    return makers().get(known[activation], lambda: GELU)()()
+    names = {name.lower(): name for name in _ACTIVATIONS}
+    if activation not in names:
+        raise unknown(f"no activation is called {activation!r}", str(activation), names)
+    return makers().get(names[activation], lambda: GELU)()()
 
 
 class Embedding(Cell):
@@ -348,9 +348,9 @@ class CrossEntropyLoss(_Loss):
             ignored = np.asarray(labels) == self.ignore_index
             checked_ids(np.where(ignored, 0, labels), rows.shape[-1], what="classes")
             ignores = bool(ignored.any())
-        known = _labels(labels, rows if numbered else x)
+        targets = _labels(labels, rows if numbered else x)
         if numbered and self.weight is None and not self.label_smoothing and not ignores:
-            loss = _settled(core.cross_entropy(rows, known, self.reduction))
+            loss = _settled(core.cross_entropy(rows, targets, self.reduction))
             loss.name = {"mean": LOCAL_MEAN, "sum": LOCAL_SUM}.get(self.reduction, "")
             return loss
         weight = None
@@ -362,7 +362,7 @@ class CrossEntropyLoss(_Loss):
                 )
             weight = place(values, Layout.replicated(rows.layout.mesh, 1))
         options = self.ignore_index, self.reduction, self.label_smoothing
-        return _settled(losses.cross_entropy(x, known, weight, *options))
+        return _settled(losses.cross_entropy(x, targets, weight, *options))
 
 
 class SoftmaxCrossEntropyWithLogits(CrossEntropyLoss):

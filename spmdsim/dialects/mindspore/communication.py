@@ -44,7 +44,7 @@ def create_group(group: str, rank_ids: list[int], options: Any = None) -> None:
     No name, or no list of ranks, is a TypeError. Fewer than two ranks, one twice, one that is not running, or a name that
     other ranks have, is a ValueError.
     """
-    world, known = current_world(), _groups.setdefault(current_world(), {})
+    world, groups = current_world(), _groups.setdefault(current_world(), {})
     refuse({
         f"a group has a str as its name, not {group!r}": not isinstance(group, str),
         f"create_group takes a list of ranks, not {rank_ids!r}": not isinstance(rank_ids, list) or not all(map(is_whole, rank_ids)),
@@ -53,10 +53,10 @@ def create_group(group: str, rank_ids: list[int], options: Any = None) -> None:
         f"{group!r} is the group of all ranks; give the new one another name": group in _EVERYONE,
         f"a group has two ranks or more, each once, not {rank_ids}": len(rank_ids) < 2 or len({*rank_ids}) != len(rank_ids),
         f"group {group!r} has ranks {rank_ids}, but the ranks are 0..{world.size - 1}": not {*rank_ids} <= {*range(world.size)},
-        f"group {group!r} has ranks {[*known.get(group, ())]} already, not {rank_ids}; nearest: destroy_group":
-            known.get(group, tuple(rank_ids)) != tuple(rank_ids),
+        f"group {group!r} has ranks {[*groups.get(group, ())]} already, not {rank_ids}; nearest: destroy_group":
+            groups.get(group, tuple(rank_ids)) != tuple(rank_ids),
     })  # fmt: skip
-    known[group] = tuple(rank_ids)
+    groups[group] = tuple(rank_ids)
 
 
 def destroy_group(group: str) -> None:
@@ -73,11 +73,11 @@ def get_process_group_ranks(group: str | None = None) -> list[int]:
         raise UsageTypeError(f"a group has a str as its name, not {group!r}")
     if group is None or group in _EVERYONE:
         return [*range(current_world().size)]
-    known = _groups.get(current_world(), {})
-    if group not in known:
-        there = ", ".join(map(repr, known)) or "none but that of all ranks"
+    groups = _groups.get(current_world(), {})
+    if group not in groups:
+        there = ", ".join(map(repr, groups)) or "none but that of all ranks"
         raise InputError(f"there is no group {group!r}; there is {there}; nearest: create_group")
-    return [*known[group]]
+    return [*groups[group]]
 
 
 def member(ranks: list[int], group: str | None) -> int:

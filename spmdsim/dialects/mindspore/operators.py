@@ -367,7 +367,7 @@ def by_name(rows: Sequence[OperatorRow]) -> dict[str, OperatorRow]:
 TABLE = by_name(ROWS)
 
 
-def known() -> list[str]:
+def operators_with_strategies() -> list[str]:
     """The names of all operators that have a strategy here."""
     return sorted(name for name, row in TABLE.items() if row.strategies)
 
@@ -376,7 +376,7 @@ def find(name: str) -> OperatorRow:
     """The row of an operator with strategies; a ShardError (a RuntimeError) names the ones there are."""
     row = TABLE.get(name)
     if row is None or not row.strategies:
-        raise unknown(f"no operator {name!r} is known here", name, known(), ShardError)
+        raise unknown(f"no operator {name!r} is known here", name, operators_with_strategies(), ShardError)
     return row
 
 

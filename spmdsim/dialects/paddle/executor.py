@@ -130,8 +130,8 @@ def pulled(loss: Any, parameters: Sequence[Any]) -> None:
     nn.backward(loss)
 
 
-def selected(known: Sequence[Any], wanted: Any, without: Any, program: Program) -> list[Any]:
+def selected(variables: Sequence[Any], wanted: Any, without: Any, program: Program) -> list[Any]:
     """Parameters, given themselves or by their names, that are trained."""
-    chosen = known if wanted is None else [program.var(x) if isinstance(x, str) else x for x in wanted]
+    chosen = variables if wanted is None else [program.var(x) if isinstance(x, str) else x for x in wanted]
     left = {x if isinstance(x, str) else x.name for x in without or ()}
     return [x for x in chosen if getattr(x, "trainable", True) and x.name not in left]

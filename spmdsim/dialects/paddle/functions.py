@@ -134,23 +134,23 @@ def _cross_entropy(
             f"Expected input_dims - 1 = label_dims or input_dims == label_dims (got input_dims {input.ndim}, label_dims "
             f"{label.ndim}, soft_label={soft_label})"
         )
-    x, kept, share, known = classes_last(input, axis), label.ndim == input.ndim, label_smoothing, label
+    x, kept, share, target = classes_last(input, axis), label.ndim == input.ndim, label_smoothing, label
     check_weight(weight, x.shape[-1])
     counts: Any = None
     if not soft_label:
-        known = core.squeeze(label, axis) if kept else label
-        known, counts = counted(known, ignore_index, None if share else weight, x)
+        target = core.squeeze(label, axis) if kept else label
+        target, counts = counted(target, ignore_index, None if share else weight, x)
     if soft_label or share:
         logs = core.log_softmax(x) if use_softmax else core.log(x)
-        known = classes_last(label, axis) if soft_label else core.one_hot(known, x.shape[-1], input.dtype)
-        known = core.add(core.multiply(known, 1 - share), share / x.shape[-1]) if share else known
-        losses = core.negative(core.sum(core.multiply(known, logs), -1))
-        weights = None if weight is None else core.sum(core.multiply(known, weight), -1)
+        target = classes_last(label, axis) if soft_label else core.one_hot(target, x.shape[-1], input.dtype)
+        target = core.add(core.multiply(target, 1 - share), share / x.shape[-1]) if share else target
+        losses = core.negative(core.sum(core.multiply(target, logs), -1))
+        weights = None if weight is None else core.sum(core.multiply(target, weight), -1)
         counts = _product(counts, weights)
     elif use_softmax:
-        losses = core.cross_entropy(x, known, "none")
+        losses = core.cross_entropy(x, target, "none")
     else:
-        losses = core.negative(core.log(core.pick(x, known)))
+        losses = core.negative(core.log(core.pick(x, target)))
     losses = _product(losses, counts) if soft_label else times_counts(losses, counts)
     if counts is not None and reduction == "mean":
         return mean_of(losses, counts, reduction, least=1)

@@ -144,7 +144,7 @@ class Optimizer(Worded, nn.Optimiser):
             check_needs_gradient(loss, "minimize(loss)")
         symbolic = isinstance(loss, static.Variable)
         program = loss.program if symbolic else static.default_main_program()
-        chosen = selected(self._known(program), parameters, no_grad_set, program)
+        chosen = selected(self._trained(program), parameters, no_grad_set, program)
         refuse({
             f"minimize(loss) starts from one number, but the loss has shape {list(loss.shape)}; nearest: paddle.mean(loss)": math.prod(loss.shape) != 1,
             "minimize(loss) finds no parameter to train; give parameters=model.parameters()": not chosen,
@@ -165,9 +165,9 @@ class Optimizer(Worded, nn.Optimiser):
 
     def step(self) -> None:
         """One update of all parameters that have a gradient."""
-        self._step(self._known())
+        self._step(self._trained())
 
-    def _known(self, program: static.Program | None = None) -> list[Any]:
+    def _trained(self, program: static.Program | None = None) -> list[Any]:
         """What it trains; no program, nor its world, is asked for where that was said."""
         if self._listed is None:
             return (program or static.default_main_program()).all_parameters()
@@ -195,7 +195,7 @@ class Optimizer(Worded, nn.Optimiser):
 
     def clear_grad(self, set_to_zero: bool = True) -> None:
         """Forget all gradients."""
-        self.parameters = self._known()
+        self.parameters = self._trained()
         self.zero_grad()
 
     clear_gradients = clear_grad

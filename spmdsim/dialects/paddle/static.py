@@ -271,9 +271,9 @@ class Program(Worded):
         name = f"{scope().unique(kind)}.tmp_0"
         if not symbolic:
             output.key, output.name = key, name
-            output, known = shape_only(output, scope().shapes), output
+            output, computed = shape_only(output, scope().shapes), output
         self.variables[name] = variable = Variable(self, key, output, name)
-        return variable if symbolic else known
+        return variable if symbolic else computed
 
     def run(self, fed: dict[str, Tensor]) -> dict[int, Any]:
         """All values of a run, by key."""

@@ -227,27 +227,27 @@ def reduce_dims(mesh: Sizes, sbps: Sequence[Sbp], shape: Sizes) -> tuple[Shape, 
             sizes.append(size)
             columns.append(column)
             before = possible
-        possible = [_split(known, placement, size) for known, placement in zip(possible, column)]
+        possible = [_split(pieces, placement, size) for pieces, placement in zip(possible, column)]
     if not sizes:
         return (1,), tuple((Replicate(),) for _ in sbps)
     return tuple(sizes), tuple(tuple(column[k] for column in columns) for k in range(len(sbps)))
 
 
-def _mergeable(known: list[dict[int, set[int]]], column: Placements, parts: int) -> bool:
+def _mergeable(possible: list[dict[int, set[int]]], column: Placements, parts: int) -> bool:
     return all(
         all(can_merge(size, parts) for size in sizes[placement.dim])
-        for sizes, placement in zip(known, column)
+        for sizes, placement in zip(possible, column)
         if isinstance(placement, Shard)
     )
 
 
-def _split(known: dict[int, set[int]], placement: Placement, parts: int) -> dict[int, set[int]]:
+def _split(pieces: dict[int, set[int]], placement: Placement, parts: int) -> dict[int, set[int]]:
     """The sizes that can occur per dim after one more split."""
     if not isinstance(placement, Shard):
-        return known
+        return pieces
     dim = placement.dim
-    sizes = {split_block(0, size, parts, i)[1] for size in known[dim] for i in (0, parts - 1)}
-    return {**known, dim: sizes}
+    sizes = {split_block(0, size, parts, i)[1] for size in pieces[dim] for i in (0, parts - 1)}
+    return {**pieces, dim: sizes}
 
 
 def mesh_of(shape: Sizes) -> Mesh:
@@ -311,8 +311,8 @@ def reshape_sbp(
     if len(mesh) == 1 and isinstance(in_sbp[0], Shard):
         pairs = dict(reshape_pairs(in_shape, out_shape, mesh[0]))
         return (pairs[in_sbp[0]],) if in_sbp[0] in pairs else None
-    known = tuple(None if isinstance(one, Shard) else one for one in in_sbp)
-    for one, other in completed(tuple(in_shape), tuple(out_shape), tuple(mesh), known, (), ()):
+    placements = tuple(None if isinstance(one, Shard) else one for one in in_sbp)
+    for one, other in completed(tuple(in_shape), tuple(out_shape), tuple(mesh), placements, (), ()):
         if one == tuple(in_sbp):
             return other
     return None
@@ -322,21 +322,21 @@ def completed(
     in_shape: Shape,
     out_shape: Shape,
     mesh: Shape,
-    known: tuple[Placement | None, ...],
+    placements: tuple[Placement | None, ...],
     one: Placements,
     other: Placements,
 ) -> list[tuple[Placements, Placements]]:
     """All ways to fill in the split axes (None) of a pair of tuples, axis by axis."""
     if len(one) == len(mesh):
         return [(one, other)]
-    placement, parts = known[len(one)], mesh[len(one)]
+    placement, parts = placements[len(one)], mesh[len(one)]
     if placement is not None:
-        return completed(in_shape, out_shape, mesh, known, (*one, placement), (*other, placement))
+        return completed(in_shape, out_shape, mesh, placements, (*one, placement), (*other, placement))
     pairs = []
     for a, b in group_starts(in_shape, out_shape):
         if in_shape[a] % parts or out_shape[b] % parts:
             continue
         smaller = (*in_shape[:a], in_shape[a] // parts, *in_shape[a + 1 :])
         after = (*out_shape[:b], out_shape[b] // parts, *out_shape[b + 1 :])
-        pairs += completed(smaller, after, mesh, known, (*one, Shard(a)), (*other, Shard(b)))
+        pairs += completed(smaller, after, mesh, placements, (*one, Shard(a)), (*other, Shard(b)))
     return pairs

@@ -83,7 +83,7 @@ def _trained(layouts: Sequence[Layout], batch: int, width: int) -> Trace:
 def layouts(answer: Callable[..., Any]) -> Iterator[None]:
     """A step runs in the layouts, and in those that are known to be good."""
     whole = MESH(None, None)
-    known = [(MESH("r", None), whole, whole), (whole, MESH(None, "r"), MESH("r", None))]
+    candidates = [(MESH("r", None), whole, whole), (whole, MESH(None, "r"), MESH("r", None))]
     cases = ((256, 16, "a batch of 256 and a width of 16"), (16, 64, "a batch of 16 and a width of 64"))
     traces = []
     for batch, width, words in cases:
@@ -94,7 +94,7 @@ def layouts(answer: Callable[..., Any]) -> Iterator[None]:
         work = sum(x[0] * x[1] * w[1] for x, w, *_ in products)
         eighth = 2 * batch * width * width // RANKS
         expect(work <= eighth, f"with {words} a rank does {work} products, but an eighth is {eighth}")
-        least = min(_trained(other, batch, width).planned() for other in known)
+        least = min(_trained(other, batch, width).planned() for other in candidates)
         traces.append((trace.planned(), least, words))
     yield
     for nbytes, least, words in traces:

@@ -92,19 +92,19 @@ class Trial:
     """
 
     __slots__ = (
-        *("again", "chosen", "each", "known", "last", "least"),
-        *("mine", "rounds", "turn", "waiting", "ways"),
+        *("again", "chosen", "each", "last", "least"),
+        *("mine", "remembered", "rounds", "turn", "waiting", "ways"),
     )
 
-    def __init__(self, ways: Sequence[str], each: int, waiting: int, known: Finding | None = None) -> None:
+    def __init__(self, ways: Sequence[str], each: int, waiting: int, finding: Finding | None = None) -> None:
         self.ways, self.each, self.waiting = tuple(ways), each, waiting
         self.turn, self.chosen, self.again, self.rounds = 0, 0, AGAIN, 1
         self.mine: list[float] = []
         self.last: tuple[float, ...] = ()
         self.least: tuple[float, ...] = ()
-        self.known = known is not None and known.way in self.ways
-        if known is not None and self.known:
-            self.chosen, self.waiting = self.ways.index(known.way), KNOWN
+        self.remembered = finding is not None and finding.way in self.ways
+        if finding is not None and self.remembered:
+            self.chosen, self.waiting = self.ways.index(finding.way), KNOWN
 
     @property
     def way(self) -> int:
@@ -140,7 +140,7 @@ class Trial:
             return
         if self.least[best] < BETTER * self.least[self.chosen]:
             self.chosen = best
-        self.mine, self.turn, self.rounds, self.known, self.last = [], 0, 1, False, last
+        self.mine, self.turn, self.rounds, self.remembered, self.last = [], 0, 1, False, last
         self.waiting, self.again = self.again, RARER * self.again
 
 
@@ -158,7 +158,7 @@ class TunedStep:
     def of(step: str, ranks: int, trial: Trial) -> TunedStep:
         """What a trial came to so far."""
         took, why = dict(zip(trial.ways, trial.least)), "by the model: it was not tried yet"
-        if trial.known:
+        if trial.remembered:
             why = "found before: SPMDSIM_TUNING says so"
         elif took:
             others = ", ".join(f"{way} {took[way]:.1f}" for way in sorted(took, key=took.__getitem__))

@@ -38,8 +38,8 @@ def differing(facts: Sequence[Facts]) -> list[str]:
     >>> differing([{"numpy": "2.0", "check": "1"}, {"check": "1", "numpy": "1.26"}])
     ['numpy']
     """
-    known = dict.fromkeys(name for some in facts for name in some)
-    return [name for name in known if len({some.get(name) for some in facts}) > 1]
+    names = dict.fromkeys(name for some in facts for name in some)
+    return [name for name in names if len({some.get(name) for some in facts}) > 1]
 
 
 #: The settings of a world, and the variables that they come from where the program does not say.

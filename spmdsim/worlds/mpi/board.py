@@ -281,8 +281,8 @@ class Board:
                 lines.clear()  # they are told again where they are met again
             self.numbers[WORDS] = 0
             self.numbers[ANEW] += 1
-            for known, text in kept:
-                self._append(known, text)
+            for told, text in kept:
+                self._append(told, text)
 
     def lines_of(self, function: int) -> dict[int, float]:
         """The lines of a function of the user's that were told, by their instructions: numbers to be written (see ``as_float``)."""
@@ -373,10 +373,10 @@ class Board:
         if place == self.me:
             return self._told.get(number)
         state = (self.state(place, ANEW), self.state(place, WORDS))
-        known = self._read.get(place)
-        if known is None or known[0] != state:
-            known = self._read[place] = state, self._all_words(place, state[1])
-        return known[1].get(number)
+        entry = self._read.get(place)
+        if entry is None or entry[0] != state:
+            entry = self._read[place] = state, self._all_words(place, state[1])
+        return entry[1].get(number)
 
     def _all_words(self, place: int, used: int) -> dict[int, str]:
         words, numbers, data = {}, self.areas[place], self._bytes[place]

@@ -129,8 +129,8 @@ class News:
             )
         for at, key in list(self._board.groups(place)):
             begun, compared = int(numbers[at + area.BEGUN]), int(numbers[at + area.COMPARED])
-            known, sent = self._calls.get((place, at), (0, 0))
-            sent = sent if known == key else 0
+            last, sent = self._calls.get((place, at), (0, 0))
+            sent = sent if last == key else 0
             self._calls[place, at] = key, begun
             for first, many in stretches(max(sent - 1, begun - area.RING, 0), begun):
                 begins = column(at, 0, first)
@@ -272,9 +272,9 @@ def board_of(comm: Counted) -> tuple[Board, list[int]]:
 
     Collective if it is new.
     """
-    known = known_board(comm)
-    if known is not None:
-        return known
+    earlier = known_board(comm)
+    if earlier is not None:
+        return earlier
     ranks = world_ranks(comm)
     if MPI.UNDEFINED in ranks:  # some were started later
         ranks = list(range(len(ranks)))

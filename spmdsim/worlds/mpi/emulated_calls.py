@@ -142,8 +142,8 @@ def operation_name(op: MPI.Op | None) -> str:
     """A reduction in words; of the user's own nothing is known."""
     if op is None:
         return ""
-    known = next((name for value, name in _OPERATIONS if op == value), None)
-    return known or f"an operation of the user's{'' if op.Is_commutative() else ', not commutative'}"
+    word = next((name for value, name in _OPERATIONS if op == value), None)
+    return word or f"an operation of the user's{'' if op.Is_commutative() else ', not commutative'}"
 
 
 def type_name(array: np.ndarray) -> str:
@@ -154,8 +154,8 @@ def type_name(array: np.ndarray) -> str:
 def function_of(op: MPI.Op, like: Buffer) -> Any:
     """The operation as a function of two arrays: numpy's where there is one, else MPI's own."""
     if like.elements.ndim == 1 and like.elements.dtype.kind in "iufc":
-        for known, function in _UFUNCS:
-            if op == known:
+        for operation, function in _UFUNCS:
+            if op == operation:
                 return function
     datatype = like.datatype
 
@@ -218,7 +218,7 @@ class EmulatedCalls:
     def __init__(self, comm: MPI.Comm, check: bool | str, deadline: float) -> None:
         self._comm, self._deadline, self._strict = comm, deadline, check is True
         self._on, self._number = bool(check) and comm.Get_size() > 1, 0
-        self._known: Bounded[EmulatedCall, int] = Bounded()
+        self._numbers: Bounded[EmulatedCall, int] = Bounded()
         self._pending: Comparison | None = None
         self._said: EmulatedCall | dict[str, str] = {}
         self.begun, self._since = False, 0.0
@@ -243,9 +243,9 @@ class EmulatedCalls:
             return
         operation, elements = operation_name(op), "" if array is None else type_name(array)
         call = EmulatedCall(schedule, sizes, operation, elements)
-        if new := call not in self._known:
-            self._known[call] = number_of(repr(call.facts))
-        self._post(self._known[call], call)
+        if new := call not in self._numbers:
+            self._numbers[call] = number_of(repr(call.facts))
+        self._post(self._numbers[call], call)
         self.begun = True
         if new or self._strict or (array is not None and sum(sizes) * array.itemsize >= LONG):
             self.end()

@@ -165,11 +165,15 @@ class MPIWorld(BeginsEarly):
         if algorithm is None and not self.algorithms and not recorder.open_traces and len(shards) == 1:
             array = shards[0]
             way = SHARED if self.replicated == SHARED and step.collective in SHAREABLE else None
-            known = self.cache.get((step.number, array.dtype, way))
-            if known is None or known.run is None or array.shape != known.shape:
+            program = self.cache.get((step.number, array.dtype, way))
+            if program is None or program.run is None or array.shape != program.shape:
                 return super().run(step, shards)
-            if known.step is step or known.step == step:
-                return [known.run(array)] if known.room is None else known.after(shards, known.run(array))
+            if program.step is step or program.step == step:
+                return (
+                    [program.run(array)]
+                    if program.room is None
+                    else program.after(shards, program.run(array))
+                )
         return super().run(step, shards, algorithm)
 
     def program(self, step: Step, dtype: np.dtype) -> MPIStepProgram | None:
@@ -177,10 +181,10 @@ class MPIWorld(BeginsEarly):
         return (
             None
             if self.algorithms
-            else self._known(step, dtype, self._shared_if(step.collective in SHAREABLE))
+            else self._cached(step, dtype, self._shared_if(step.collective in SHAREABLE))
         )
 
-    def _known(self, step: Step, dtype: np.dtype, algorithm: str | None) -> MPIStepProgram | None:
+    def _cached(self, step: Step, dtype: np.dtype, algorithm: str | None) -> MPIStepProgram | None:
         program: MPIStepProgram | None = self.cache.get((step.number, dtype, algorithm))
         return program if program is not None and program.step == step else None
 
@@ -195,7 +199,7 @@ class MPIWorld(BeginsEarly):
         algorithm = self._shared_if(step.collective in SHAREABLE) if algorithm is None else algorithm
         array = shards[0]
         self._tally.begin()
-        program = self._known(step, array.dtype, algorithm)
+        program = self._cached(step, array.dtype, algorithm)
         if program is None:
             program = self._begin(step, array.dtype, algorithm)
         check_shard(step, self.rank, array.shape, program.shape)

@@ -43,8 +43,8 @@ class KeptTrial(NamedTuple):
 class Trials:
     """What a world tries (``"off"``, ``"first"`` or ``"full"``), what was known before of its machine, and what came of it."""
 
-    def __init__(self, mode: str, known: Wisdom = NOTHING, machine: str = "") -> None:
-        self.mode, self.known, self.machine = mode, known, machine
+    def __init__(self, mode: str, wisdom: Wisdom = NOTHING, machine: str = "") -> None:
+        self.mode, self.wisdom, self.machine = mode, wisdom, machine
         self._groups: dict[tuple[int, ...], Bounded[tuple[Step, np.dtype], KeptTrial]] = {}
 
     def of(
@@ -59,15 +59,15 @@ class Trials:
         group = self._groups.get(members)
         if group is None:
             group = self._groups[members] = Bounded(free=lambda kept: [one() for one in kept.forgotten])
-        some, known = candidates(ways, self.mode), None
-        if self.known is not NOTHING and self.mode != "full":
-            known = self.known.of(self.machine, words(step, dtype))
-            if known is not None:
-                some = tuple(way for way in ways if way in some or way.label == known.way)
+        some, finding = candidates(ways, self.mode), None
+        if self.wisdom is not NOTHING and self.mode != "full":
+            finding = self.wisdom.of(self.machine, words(step, dtype))
+            if finding is not None:
+                some = tuple(way for way in ways if way in some or way.label == finding.way)
         kept = group.get((step, dtype))
         if kept is None:
             labels = [way.label for way in some]
-            trial = Trial(labels, tries(len(some), self.mode), int(self.mode != "full"), known)
+            trial = Trial(labels, tries(len(some), self.mode), int(self.mode != "full"), finding)
             size = len(members) if not step.axes else step.src.mesh.axis_size(*step.axes)
             kept = group[step, dtype] = KeptTrial(size, trial, [])
         kept.forgotten[:] = [forgotten]
@@ -75,9 +75,9 @@ class Trials:
 
     def table(self) -> TunedSteps:
         """What is chosen now, and why."""
-        known = [one for group in self._groups.values() for one in group.items()]
-        rows = [TunedStep.of(words(*key), kept.size, kept.trial) for key, kept in known]
-        return TunedSteps(tuple(rows), self.machine, self.mode, VENDOR, self.known)
+        pairs = [one for group in self._groups.values() for one in group.items()]
+        rows = [TunedStep.of(words(*key), kept.size, kept.trial) for key, kept in pairs]
+        return TunedSteps(tuple(rows), self.machine, self.mode, VENDOR, self.wisdom)
 
 
 def words(step: Step, dtype: np.dtype) -> str:

@@ -206,11 +206,11 @@ class Watch:
             for calls in followed.values():
                 calls.differs()  # so that others need not wait for this rank's next call
             now = board.waits(board.me)
-            known = None if now is None else followed.get(now[0])
-            if now is None or known is None or now != before:
+            watched = None if now is None else followed.get(now[0])
+            if now is None or watched is None or now != before:
                 before, since, signs = now, time.monotonic(), 0
                 continue
-            calls, deadline = known, known.deadline
+            calls, deadline = watched, watched.deadline
             waited = time.monotonic() - since
             text = None if calls.awake else self._why(calls, now[1], waited, deadline)
             if text is not None and board.waits(board.me) == now:

@@ -110,8 +110,8 @@ def _of_any_size(operator: str, layouts: Sequence[Layout], args: Args) -> Layout
     if src.count(-1) > 1 or layouts[0].ndim != len(src):
         raise RuleError(f"one size of src_shape may be -1, and it has the layout's dims, but got {src}")
     at = src.index(-1)
-    known, new = (math.prod(n for n in shape if n != -1) for shape in (src, dst))
-    least = math.lcm(layouts[0].parts[at], new // math.gcd(new, known))
+    product, new = (math.prod(n for n in shape if n != -1) for shape in (src, dst))
+    least = math.lcm(layouts[0].parts[at], new // math.gcd(new, product))
     results = []
     for prime in (101, 103):
         shape = [*src[:at], least * prime, *src[at + 1 :]]
@@ -170,13 +170,13 @@ def _linear(layouts: Sequence[Layout], shapes: Sequence[Shape]) -> Layout:
     return added.output_layouts(added.infer([product, layouts[2]]))[0]
 
 
-def _shapes(layouts: Sequence[Layout], args: Args, known: Sequence[Sequence[int]] | None) -> list[Shape]:
-    if known is not None:
-        if len(known) != len(layouts):
+def _shapes(layouts: Sequence[Layout], args: Args, shapes: Sequence[Sequence[int]] | None) -> list[Shape]:
+    if shapes is not None:
+        if len(shapes) != len(layouts):
             raise LayoutError(
-                f"{many(len(known), 'shape was', 'shapes were')} given for {many(len(layouts), 'operand')}"
+                f"{many(len(shapes), 'shape was', 'shapes were')} given for {many(len(layouts), 'operand')}"
             )
-        return [tuple(shape) for shape in known]
+        return [tuple(shape) for shape in shapes]
     if "src_shape" in args:
         return [tuple(args["src_shape"])]
     size = max(layout.mesh.size for layout in layouts)
