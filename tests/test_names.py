@@ -24,9 +24,14 @@ OTHERS_FILES = ("dialects/", "cli/")
 #: What core has and programs know by the same name, with more to it; and the operation of MPI that simulated programs see.
 SEVERAL = {"LockStep", "Tensor", "World", "Op"}
 #: How a value came about, or nothing at all, instead of what it is.
-UNSAID = {"found", "made", "given", "got", "thing", "things", "stuff", "tmp", "temp", "res", "foo"}
-#: What programs know by such a name.
-KNOWN = {("tensor/verdict.py", "got")}
+UNSAID = {"found", "made", "given", "got", "known", "thing", "things", "stuff", "tmp", "temp", "res", "foo"}
+#: What programs know by such a name: a local function's attribute ``known`` makes one for the types that it meets.
+KNOWN = {
+    ("tensor/verdict.py", "got"),
+    *((f"ops/{file}.py", "known") for file in ("activations", "contract", "declare", "dim_reductions")),
+    ("dialects/paddle/static.py", "known"),
+    ("redistribution/ways/way_trial.py", "known"),
+}
 
 
 def parsed(root: Path = ROOT) -> Iterator[tuple[str, ast.Module]]:
