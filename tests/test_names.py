@@ -28,7 +28,10 @@ UNSAID = {"found", "made", "given", "got", "known", "thing", "things", "stuff", 
 #: What programs know by such a name: a local function's attribute ``known`` makes one for the types that it meets.
 KNOWN = {
     ("tensor/verdict.py", "got"),
-    *((f"ops/{file}.py", "known") for file in ("activations", "contract", "declare", "dim_reductions")),
+    *(
+        (f"ops/{file}.py", "known")
+        for file in ("activations", "contract", "declare", "dim_reductions", "shape", "slicing")
+    ),
     ("dialects/paddle/static.py", "known"),
     ("redistribution/ways/way_trial.py", "known"),
 }

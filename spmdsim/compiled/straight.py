@@ -196,8 +196,9 @@ def _forward(
     recipe: Any, head: tuple[Any, ...], arrays: Sequence[Any], params: dict[str, Any]
 ) -> Callable[..., Any]:
     """The local function, given what comes before and after its arrays."""
-    known = specialised(recipe.forward, (*head, *arrays), **params)
-    return partial(known, *head, **params) if known is recipe.forward and (head or params) else known
+    function = specialised(recipe.forward, (*head, *arrays), **params)
+    usual = function is recipe.forward
+    return partial(function, *head, **params) if usual and (head or params) else function
 
 
 def kinds_of(recipe: Any, wanted: list[bool]) -> tuple[Any, ...]:

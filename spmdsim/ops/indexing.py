@@ -233,8 +233,8 @@ def getitem(x: Tensor, index: Index) -> Tensor:
     and they lie in balanced blocks.
     """
     if (written := written_plainly(index)) is not None:
-        known = again(x, "getitem", written)
-        return _cut_out(x, written) if known is None else known
+        result = again(x, "getitem", written)
+        return _cut_out(x, written) if result is None else result
     if isinstance(index, Tensor) and not index.ndim and index.dtype.kind == "b":
         return select(x, index)
     entries = list(index) if isinstance(index, tuple) else [index]

@@ -161,8 +161,8 @@ def reshape(
     written = (
         (*shape, *map(type, shape)) if layout is None and type(shape) is tuple and order == "C" else None
     )
-    if written is not None and (known := again(x, "reshape", written)) is not None:
-        return known  # type: ignore[no-any-return]
+    if written is not None and (result := again(x, "reshape", written)) is not None:
+        return result  # type: ignore[no-any-return]
     new = full_shape(x.meta.shape, (int(shape),) if isinstance(shape, (int, np.integer)) else shape)
     if order != "C":
         return _by_columns(x, new, layout, order)
@@ -205,12 +205,12 @@ def full_shape(old: Shape, new: Iterable[int]) -> Shape:
     if shape and min(shape) < -1:
         raise RuleError(f"a new shape has no negative sizes but one -1, and got {shape}")
     if -1 in shape:
-        known = math.prod(n for n in shape if n != -1)
-        if not known or count % known:
+        others = math.prod(n for n in shape if n != -1)
+        if not others or count % others:
             raise RuleError(
                 f"{many(count, 'element')} of shape {old} {'does' if count == 1 else 'do'} not fill a shape {shape}"
             )
-        shape = tuple(count // known if n == -1 else n for n in shape)
+        shape = tuple(count // others if n == -1 else n for n in shape)
     if math.prod(shape) != count:
         raise RuleError(
             f"shape {old} has {many(count, 'element')}, but the new shape {shape} has {math.prod(shape)}"
@@ -286,8 +286,8 @@ def transpose(x: Tensor, perm: Sequence[int] | None = None, *, axes: Sequence[in
     >>> ops.transpose(x).full().tolist()
     [[3, 6], [1, 5], [2, 4]]
     """
-    if perm is None and (known := again(x, "transpose", None)) is not None:
-        return known  # type: ignore[no-any-return]
+    if perm is None and (result := again(x, "transpose", None)) is not None:
+        return result  # type: ignore[no-any-return]
     ndim = len(x.meta.shape)
     order = tuple(range(ndim))[::-1] if perm is None else tuple(p + ndim if p < 0 else p for p in perm)
     if sorted(order) != list(range(ndim)):

@@ -91,12 +91,12 @@ def constant(value: Operand, like: Tensor) -> Tensor:
         return as_operand(value, like)
     world: Any = like.world
     key = type(like), like.meta, kind, value or repr(value)  # zeros of both signs are equal
-    known: Tensor | None = world.constants.get(key)
-    if known is None:
-        known = as_operand(value, like)
+    constant: Tensor | None = world.constants.get(key)
+    if constant is None:
+        constant = as_operand(value, like)
         if len(world.ranks) == 1:
-            world.constants[key] = known
-    return known
+            world.constants[key] = constant
+    return constant
 
 
 @lru_cache(maxsize=1024, typed=True)

@@ -311,7 +311,7 @@ class Tensor(SymbolicTensor):
             return along(self, entry.route)
         world.about = origin
         try:
-            return Tensor(world, known.meta, [run(self.held[0])], False, "", origin)
+            return Tensor(world, entry.meta, [run(self.held[0])], False, "", origin)
         finally:
             world.about = 0
 

@@ -34,12 +34,12 @@ def again(x: Tensor, what: str, written: Any) -> Any:
         return None
     world: Any = x.world
     try:
-        known = world.cache.get((x.meta, world.variant, what, written))
+        call = world.cache.get((x.meta, world.variant, what, written))
     except TypeError:  # what cannot be looked up
         return None
-    if known is None:
+    if call is None:
         return None
-    run, meta, numbers = known
+    run, meta, numbers = call
     origin = 0
     if world.compares:
         origin = x.origin

@@ -48,7 +48,7 @@ def trained(
     return net, optimiser, step, lambda *ids: Tensor.from_global(np.array(ids), mesh("dp"), world)
 
 
-def known(net: Net, optimiser: nn.Optimiser) -> dict[str, list[np.ndarray]]:
+def state_of(net: Net, optimiser: nn.Optimiser) -> dict[str, list[np.ndarray]]:
     """Per parameter its value, how often it was updated, and its state."""
     return {
         name: [
@@ -94,9 +94,9 @@ def test_what_is_refused_between_two_steps_leaves_the_first_one_done(
         if compiled and sys.version_info >= (3, 11):
             assert caught.value.__notes__ == [said.replace("two", run.name)]
         del old
-        left.append(known(net, optimiser))
+        left.append(state_of(net, optimiser))
         run(ids(1, 2), ids(3, 4))
-        left.append(known(net, optimiser))
+        left.append(state_of(net, optimiser))
     for name, values in left[0].items():
         assert alike(values, left[2][name]), name
         assert alike(left[1][name], left[3][name]), name
@@ -125,7 +125,7 @@ def test_ctrl_c_among_updates_leaves_each_parameter_with_its_own_state(
         run = step if way == "called" else compile(step)
         run(ids(1, 2))
         run(ids(3, 4))
-        before, optimiser.updates = known(net, optimiser), updates
+        before, optimiser.updates = state_of(net, optimiser), updates
         try:
             if way == "recorded":
                 with record():
@@ -134,7 +134,7 @@ def test_ctrl_c_among_updates_leaves_each_parameter_with_its_own_state(
                 run(ids(5, 6))
         except KeyboardInterrupt:
             assert updates < 3
-        return before, known(net, optimiser)
+        return before, state_of(net, optimiser)
 
     before, after = stopped(1 << 30)
     _, now = stopped(done)
