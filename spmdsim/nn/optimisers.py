@@ -141,7 +141,7 @@ class Optimiser(Pictured):
         # With a state_layout somebody else is asked, who might look at them; what has to be moved might be refused.
         alike = all(slope.meta is value.meta for slope, value in zip(slopes, values))
         apart = alike and self.state_layout is _with_value
-        with self._as_before(trained) as advanced:
+        with self._as_before(trained) as waiting:
             for number, parameter in enumerate(trained):
                 self.overwrites = (
                     apart and type(parameter).assign is Parameter.assign and is_sole(values, number)
@@ -151,28 +151,30 @@ class Optimiser(Pictured):
                 if value is not values[number]:
                     together.add(number, value, parameter.layout)
                 else:
-                    advanced.add(number)
+                    del waiting[number]
                 values[number] = slopes[number] = None  # free as soon as the parameter lets go of them
             later = together.leave()
             gathered = together.finish()
-            for number, parameter in enumerate(trained):
+            for number in [*waiting]:
                 if number in later:
-                    parameter.assign_later(partial(later[number], number))
-                elif number in gathered:
-                    parameter.assign(gathered[number])
-                advanced.add(number)
+                    trained[number].assign_later(partial(later[number], number))
+                else:
+                    trained[number].assign(gathered[number])
+                del waiting[number]
 
     @contextmanager
-    def _as_before(self, trained: Sequence[Parameter]) -> Iterator[set[int]]:
-        """Where a step ends early, the state of parameters that have no new values yet stays that of the old ones."""
-        state, counts, advanced = {**self.state}, {**self.counts}, set[int]()
+    def _as_before(self, trained: Sequence[Parameter]) -> Iterator[dict[int, object]]:
+        """Parameters without new values by number: where a step ends early, their state stays that of the old ones."""
+        waiting: dict[int, Any] = {
+            number: (self.state.get(id(parameter)), self.counts.get(id(parameter)))
+            for number, parameter in enumerate(trained)
+        }
         try:
-            yield advanced
+            yield waiting
         except BaseException:
-            for number, parameter in enumerate(trained):
-                if number not in advanced:
-                    _put_back(self.state, state, id(parameter))
-                    _put_back(self.counts, counts, id(parameter))
+            for number, (state, count) in waiting.items():
+                _put_back(self.state, id(trained[number]), state)
+                _put_back(self.counts, id(trained[number]), count)
             raise
 
     def zero_grad(self) -> None:
@@ -303,10 +305,10 @@ class Optimiser(Pictured):
         raise TypeError(f"{type(self).__name__} defines no new_value()")
 
 
-def _put_back(now: dict[int, Value], before: dict[int, Value], key: int) -> None:
-    now.pop(key, None)
-    if key in before:
-        now[key] = before[key]
+def _put_back(facts: dict[int, Value], key: int, before: Value | None) -> None:
+    facts.pop(key, None)
+    if before is not None:
+        facts[key] = before
 
 
 def _with_value(parameter: Parameter) -> Layout:

@@ -109,7 +109,17 @@ def _known_matmul_vjp(
     )
 
 
-_matmul.known = lambda a, b: np.matmul if a.ndim < 2 or b.ndim < 2 else _known_product(a, b)  # type: ignore[attr-defined]
+def _known_matmul(
+    a: Array, b: Array, transpose_a: bool = False, transpose_b: bool = False
+) -> Callable[..., Array]:
+    left, right = _swap(a, transpose_a), _swap(b, transpose_b)
+    product = np.matmul if a.ndim < 2 or b.ndim < 2 else _known_product(left, right)
+    if not transpose_a and not transpose_b:
+        return product
+    return lambda a, b: product(_swap(a, transpose_a), _swap(b, transpose_b))
+
+
+_matmul.known = _known_matmul  # type: ignore[attr-defined]
 _matmul_vjp.known = _known_matmul_vjp  # type: ignore[attr-defined]
 
 

@@ -107,26 +107,44 @@ def directional(sample: Sample, operand: int, dy: np.ndarray, direction: np.ndar
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
 @pytest.mark.parametrize("sample", SAMPLES, ids=ids)
 def test_every_strategy(sample: Sample, mesh: Mesh, world):
-    expected = references(sample)
-    rng = np.random.default_rng(0)
     for strategy in strategies(sample, mesh, world):
-        results, operands = run(sample, strategy, world)
-        for result, wanted in zip(results, expected, strict=True):
-            values = result.full()
-            assert values.dtype == wanted.dtype or sample.name == "cast"
-            np.testing.assert_allclose(values, wanted, rtol=1e-10, atol=1e-10, err_msg=str(strategy))
-        if not sample.differentiable or not sample.op.has_gradient:
-            continue
-        dy = rng.normal(size=expected[sample.graded].shape)
-        results[sample.graded].backward(Tensor.from_global(dy, Layout.replicated(mesh, dy.ndim), world))
-        for i, operand in enumerate(operands):
-            if operand.requires_grad:
-                assert operand.grad is not None
-                assert operand.grad.layout == operand.layout.dual()
-                direction = rng.normal(size=operand.shape)
-                slope = directional(sample, i, dy, direction)
-                derivative = float((operand.grad.full() * direction).sum())
-                assert derivative == pytest.approx(slope, rel=2e-5, abs=2e-5), (str(strategy), i)
+        compare(sample, strategy, world)
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=ids)
+def test_on_one_rank_too(sample: Sample):
+    """There local functions are made for their shapes and parameters, once; the second call finds them."""
+    mesh, world = Mesh((1,), ("x",)), LockStep(1)
+    strategy, *_ = strategies(sample, mesh, world)
+    for _ in range(2):
+        compare(sample, strategy, world)
+    operands = [Tensor.from_global(x, Layout.replicated(mesh, np.ndim(x)), world) for x in sample.operands]
+    for _ in range(2):
+        results = several(sample.op(*operands, **sample.params))
+        for result, wanted in zip(results, references(sample), strict=True):
+            np.testing.assert_allclose(result.full(), wanted, rtol=1e-10, atol=1e-10)
+
+
+def compare(sample: Sample, strategy: Strategy, world) -> None:
+    """With the reference: values, types, and gradients along a random direction."""
+    expected, rng = references(sample), np.random.default_rng(0)
+    results, operands = run(sample, strategy, world)
+    for result, wanted in zip(results, expected, strict=True):
+        values = result.full()
+        assert values.dtype == wanted.dtype or sample.name == "cast"
+        np.testing.assert_allclose(values, wanted, rtol=1e-10, atol=1e-10, err_msg=str(strategy))
+    if not sample.differentiable or not sample.op.has_gradient:
+        return
+    dy = rng.normal(size=expected[sample.graded].shape)
+    results[sample.graded].backward(Tensor.from_global(dy, Layout.replicated(strategy.mesh, dy.ndim), world))
+    for i, operand in enumerate(operands):
+        if operand.requires_grad:
+            assert operand.grad is not None
+            assert operand.grad.layout == operand.layout.dual()
+            direction = rng.normal(size=operand.shape)
+            slope = directional(sample, i, dy, direction)
+            derivative = float((operand.grad.full() * direction).sum())
+            assert derivative == pytest.approx(slope, rel=2e-5, abs=2e-5), (str(strategy), i)
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=ids)
