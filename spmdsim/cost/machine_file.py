@@ -17,6 +17,7 @@ from typing import Any
 
 from spmdsim.cost.closed_forms import COLLECTIVES
 from spmdsim.cost.machine import CostModel, Link, Machine, Measurement, Piece, Rate
+from spmdsim.cost.roofline import KINDS
 from spmdsim.errors import InputError, unknown
 from spmdsim.imitated import IMITATIONS, imitation
 from spmdsim.reading import parse_json, read_text, readable
@@ -195,6 +196,8 @@ def _rates(value: Any, key: str, where: str) -> tuple[Rate, ...]:
         raise InputError(f"{where}: {key!r} is {value!r}; it has to map {wanted}")
     rates: list[Rate] = []
     for kind, row in value.items():
+        if kind not in KINDS:  # no operator would ever ask for it
+            raise unknown(f"{where}: {key!r} has an unknown class {kind!r}", kind, KINDS, listed="known are")
         if not isinstance(row, list) or len(row) != 2:
             raise InputError(f"{where}: {key!r} {kind!r} is {row!r}; it has to map {wanted}")
         rates.append(Rate(kind, *(_number(part, f"{key} {kind}", where) for part in row)))

@@ -13,8 +13,11 @@ from dataclasses import dataclass
 from spmdsim.core import BoundRule, Strategy
 from spmdsim.core.layout import largest_block
 from spmdsim.cost.machine import CostModel, Machine, Restricted
-from spmdsim.notation.rules import Term, members
+from spmdsim.notation.rules import ELEMENTS, FUNCTIONS, PASSES, Term, members
 from spmdsim.pictured import Pictured
+
+#: The classes of operators.
+KINDS = ("product", "lookup", ELEMENTS, FUNCTIONS, PASSES)
 
 
 @dataclass(frozen=True)

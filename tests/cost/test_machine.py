@@ -291,6 +291,8 @@ def test_rates_are_kept_in_the_machine_file() -> None:
     for text, words in (
         ('{"passes": 3}', "'rates' 'passes' is 3; it has to map"),
         ("[1]", "'rates' is "),
+        ('{"pases": [1, 0]}', "'rates' has an unknown class 'pases'; did you mean 'passes'?"),
+        ('{"": [1, 0]}', "'rates' has an unknown class ''"),
         ('{"passes": [-1, 0]}', "rate of passes is -1.0; it has to be a number >= 0"),
     ):
         with pytest.raises(InputError, match=re.escape(words)):

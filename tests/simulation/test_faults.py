@@ -130,6 +130,21 @@ def test_never_waited() -> None:
     assert f":{line(program, 'isend')}" in problem.message
 
 
+def test_requests_of_one_line_show_whose_they_are() -> None:
+    def program(comm: Any) -> None:
+        comm.isend(1, dest=(comm.rank + 1) % comm.size)
+
+    def alike(comm: Any) -> None:
+        for _ in range(2):
+            comm.isend(1, dest=0)
+
+    few, many = (judge(program, size).problems[-1].message for size in (3, 5))
+    spelled = [f"rank {rank}: isend(dest={(rank + 1) % 3}, tag=0)" for rank in range(3)]
+    assert f"({'; '.join(spelled)})" in few
+    assert "rank 2: isend(dest=3, tag=0); and 2 more)" in many
+    assert "(isend(dest=0, tag=0))" in judge(alike, 2).problems[-1].message
+
+
 def test_freed_requests_are_forgiven() -> None:
     def program(comm: Any) -> None:
         if comm.rank == 0:

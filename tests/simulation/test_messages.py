@@ -57,7 +57,7 @@ def both(memory: Any, *rest: Any) -> Any:
         (lambda M: both(b"ab"), lambda M: both(bytearray(2)), None, 2),
         (lambda M: both(np.array([True, False])), lambda M: both(np.ones(2, bool)), [True, False], 2),
         (lambda M: both(np.zeros(0)), lambda M: both(np.ones(2)), [1, 1], 0),
-        (lambda M: both(None), lambda M: both(np.ones(2), M.BYTE), [1, 1], 0),
+        (lambda M: both(None, 0, M.BYTE), lambda M: both(np.ones(2), M.BYTE), [1, 1], 0),
     ],
 )
 def test_buffer_forms(send: Any, receive: Any, expected: Any, nbytes: int) -> None:
@@ -345,6 +345,133 @@ def test_nobody() -> None:
         return room.tolist(), status.source == MPI.PROC_NULL, status.Get_count(), nothing
 
     assert run(program, 1) == (([5, 5], True, 0, None),)
+
+
+def test_none_is_a_buffer_for_nobody_alone() -> None:
+    def program(comm: Any) -> Any:
+        from mpi4py import MPI
+
+        nobody, room, words = MPI.PROC_NULL, np.zeros(2), []
+        comm.Send(None, nobody)
+        comm.Ssend(None, nobody)
+        comm.Isend(None, nobody).Wait()
+        comm.Recv(None, nobody)
+        comm.Irecv(None, nobody).Wait()
+        comm.Sendrecv(None, nobody, 0, None, nobody)
+        for call in (
+            lambda: comm.Send(None, 0),
+            lambda: comm.Isend(None, 0),
+            lambda: comm.Send_init(None, 0),
+            lambda: comm.Recv(None, 0),
+            lambda: comm.Recv_init(None, 0),
+            lambda: comm.Sendrecv(room, 0, 0, None, 0),
+            lambda: comm.Bcast(None),
+            lambda: comm.Gather(room, None),
+            lambda: comm.Allgatherv(room, None),
+            lambda: comm.Allreduce(room, None),
+        ):
+            with pytest.raises(TypeError, match="None is no buffer: pass an array or ") as caught:
+                call()
+            words.append(str(caught.value))
+        return len(words)
+
+    assert run(program, 1) == (10,)
+
+
+def test_freed_handles_are_null() -> None:
+    def program(comm: Any) -> Any:
+        from mpi4py import MPI
+
+        pair, group, info = MPI.DOUBLE.Create_contiguous(2).Commit(), comm.Get_group(), MPI.Info.Create()
+        op = MPI.Op.Create(lambda left, right, datatype: None)
+        copy = MPI.INT.Dup()
+        nulls = [MPI.DATATYPE_NULL, MPI.GROUP_NULL, MPI.INFO_NULL, MPI.OP_NULL, MPI.DATATYPE_NULL]
+        handles = [pair, group, info, op, copy]
+        before = [bool(handle) or handle == null for handle, null in zip(handles, nulls)]
+        for handle in handles:
+            handle.Free()
+        after = [handle == null and handle == null and not handle for handle, null in zip(handles, nulls)]
+        with pytest.raises(MPI.Exception, match="ERR_OP"):
+            comm.Allreduce(np.zeros(1), np.zeros(1), op)
+        for owned, error in ((MPI.DOUBLE, "ERR_TYPE"), (MPI.SUM, "ERR_OP"), (pair, "TYPE"), (group, "GROUP")):
+            with pytest.raises(MPI.Exception, match=error):
+                owned.Free()
+        MPI.GROUP_EMPTY.Free()
+        return before == after == [True] * 5, bool(MPI.DOUBLE), bool(MPI.SUM), bool(MPI.GROUP_EMPTY)
+
+    assert run(program, 1) == ((True,) * 4,)
+
+
+def test_what_is_freed_is_still_used_by_calls_under_way() -> None:
+    def program(comm: Any) -> Any:
+        from mpi4py import MPI
+
+        column = MPI.DOUBLE.Create_vector(2, 1, 2).Commit()
+        larger = MPI.Op.Create(
+            lambda left, right, datatype: np.maximum(
+                np.frombuffer(left), np.frombuffer(right), out=np.frombuffer(right)
+            )
+        )
+        room, total = np.zeros(3), np.zeros(1)
+        again = comm.Recv_init([room, 1, column], (comm.rank + 1) % 2)
+        most = comm.Iallreduce(np.full(1, 3.0 + comm.rank), total, larger)
+        column.Free()
+        larger.Free()
+        again.Start()
+        comm.Send(np.array([1.0, 2.0]), (comm.rank + 1) % 2)
+        again.Wait()
+        most.Wait()
+        return room.tolist(), total.tolist()
+
+    assert run(program, 2) == (([1, 0, 2], [4]),) * 2
+
+
+def test_packed_data_is_that_of_mpi4py() -> None:
+    """Positions, sizes and errors as mpi4py on Open MPI has them."""
+
+    def program(comm: Any) -> Any:
+        from mpi4py import MPI
+
+        packed, values = bytearray(64), np.arange(6.0)
+        column = MPI.DOUBLE.Create_vector(2, 1, 2).Commit()
+        first = MPI.DOUBLE.Pack(values[:2], packed, 0, comm)
+        last = column.Pack(values, packed, first, comm)
+        data = np.frombuffer(bytes(packed[:last])).tolist()
+        one, picked = np.zeros(1), np.full(6, 9.0)
+        ends = MPI.DOUBLE.Unpack(packed, 8, one, comm), column.Unpack(packed, 16, picked, comm)
+        pairs = np.zeros(2, np.dtype([("value", "f8"), ("index", "i4")], align=True))
+        pairs["value"], pairs["index"] = [1, 2], [3, 4]
+        back = np.zeros_like(pairs)
+        sizes = MPI.DOUBLE_INT.Pack(pairs, packed, 1, comm), MPI.DOUBLE_INT.Unpack(packed, 1, back, comm)
+        sizes += MPI.DOUBLE_INT.Pack_size(2, comm), column.Pack_size(2, comm)
+        for call in (
+            lambda: MPI.DOUBLE.Pack(values, bytearray(40), 0, comm),
+            lambda: MPI.DOUBLE.Unpack(bytearray(40), 0, values, comm),
+        ):
+            with pytest.raises(MPI.Exception, match="ERR_TRUNCATE: message truncated: 40 bytes do not"):
+                call()
+        with pytest.raises(BufferError):
+            MPI.DOUBLE.Pack(values, bytes(100), 0, comm)
+        return (first, last, data, ends, one.tolist(), picked.tolist()), sizes, back.tolist()
+
+    copied = (16, 48, [0, 1, 0, 2, 3, 5], (16, 48), [1], [0, 9, 2, 3, 9, 5])
+    assert run(program, 1) == ((copied, (25, 25, 24, 32), [(1, 3), (2, 4)]),)
+
+
+def test_a_pair_is_as_large_as_its_parts() -> None:
+    def program(comm: Any) -> Any:
+        from mpi4py import MPI
+
+        names = ["DOUBLE_INT", "LONG_INT", "FLOAT_INT", "TWOINT", "SHORT_INT"]
+        pairs, status = np.zeros(3, np.dtype([("value", "f8"), ("index", "i4")], align=True)), MPI.Status()
+        request = comm.Isend([pairs, MPI.DOUBLE_INT], 0)
+        comm.Recv([pairs.copy(), MPI.DOUBLE_INT], 0, status=status)
+        request.Wait()
+        types = [getattr(MPI, name) for name in names]
+        counts = status.Get_count(MPI.DOUBLE_INT), MPI.DOUBLE_INT.Create_contiguous(2).size
+        return [one.size for one in types], [one.extent for one in types], counts
+
+    assert run(program, 1) == (([12, 12, 8, 8, 6], [16, 16, 8, 8, 8], (3, 24)),)
 
 
 def test_nobodys_message_is_always_there() -> None:

@@ -30,6 +30,7 @@ class Datatype:
         lower: the lower bound, in elements.
         alignment: bytes that extents are multiples of, by the most demanding basic type.
         resized: whether bounds were set by hand; these alone decide about those of what is made of it.
+        duplicated: whether it is a copy, which is no type of MPI's own.
     """
 
     def __init__(
@@ -42,7 +43,7 @@ class Datatype:
         self.committed = committed
         self.lower = 0
         self.alignment = self.dtype.alignment
-        self.resized = False
+        self.resized = self.duplicated = False
 
     def __repr__(self) -> str:
         return f"MPI.{self.name}"
@@ -50,13 +51,28 @@ class Datatype:
     def __bool__(self) -> bool:
         return self.name != "DATATYPE_NULL"
 
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Datatype):
+            return NotImplemented
+        return self is other or not (self or other)
+
+    def __hash__(self) -> int:
+        return id(self)
+
     @property
     def elements(self) -> int:
         """Basic elements in one value."""
         return 1 if self.offsets is None else len(self.offsets)
 
     def Get_size(self) -> int:
-        """Bytes of data in one value."""
+        """Bytes of data in one value, without those that only align the parts of a pair."""
+        fields = self.dtype.fields
+        basic = self.dtype.itemsize if fields is None else sum(part[0].itemsize for part in fields.values())
+        return self.elements * basic
+
+    @property
+    def held_nbytes(self) -> int:
+        """Bytes that one value takes in a message."""
         return self.elements * self.dtype.itemsize
 
     def Get_extent(self) -> tuple[int, int]:
@@ -66,7 +82,7 @@ class Datatype:
     def Get_true_extent(self) -> tuple[int, int]:
         """First byte that holds data, and bytes from there to the last."""
         if self.offsets is None or not len(self.offsets):
-            return 0, self.Get_size()
+            return 0, self.held_nbytes
         low, high = int(self.offsets.min()), int(self.offsets.max())
         return low * self.dtype.itemsize, (high - low + 1) * self.dtype.itemsize
 
@@ -77,7 +93,7 @@ class Datatype:
     itemsize = size
     typechar = property(lambda self: self.dtype.char)
     typestr = property(lambda self: self.dtype.str.lstrip("<>|="))
-    is_named = property(lambda self: self.offsets is None)
+    is_named = property(lambda self: self.offsets is None and not self.duplicated)
     is_predefined = is_named
 
     def tocode(self) -> str:
@@ -103,12 +119,32 @@ class Datatype:
         return self
 
     def Free(self) -> None:
-        """Forbid the type in messages from now on."""
-        self.committed = False
+        """Give a derived type back: the handle is null from now on."""
+        if self.is_predefined or not self:
+            raise MPIError("ERR_TYPE", f"{self} is a type of MPI's own, which cannot be freed")
+        self.name, self.committed = "DATATYPE_NULL", False
 
     def Dup(self) -> Datatype:
         """A type of its own with the same contents."""
-        return copy(self)
+        duplicate = copy(self)
+        duplicate.duplicated = True
+        return duplicate
+
+    def Pack(self, inbuf: Any, outbuf: Any, position: int, comm: Any) -> int:
+        """Copy the data of a buffer's values into another one, from a byte on; returns the byte after them."""
+        from spmdsim.simulation.data.packing import pack
+
+        return pack(self, inbuf, outbuf, position)
+
+    def Unpack(self, inbuf: Any, position: int, outbuf: Any, comm: Any) -> int:
+        """Fill a buffer's values from packed data, from a byte on; returns the byte after them."""
+        from spmdsim.simulation.data.packing import unpack
+
+        return unpack(self, inbuf, position, outbuf)
+
+    def Pack_size(self, count: int, comm: Any) -> int:
+        """Bytes that so many packed values take."""
+        return count * self.Get_size()
 
     def _picked(self) -> Any:
         return np.zeros(1, np.int64) if self.offsets is None else self.offsets

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim.errors import many
-from spmdsim.simulation.data.constants import IN_PLACE, MPIError
+from spmdsim.simulation.data.constants import ANY_SOURCE, IN_PLACE, PROC_NULL, MPIError
 from spmdsim.simulation.data.derived_types import BYTE, BYTE_DTYPE, PACKED, Datatype, of_dtype
 
 NO_ORDER, ROWS, COLUMNS = 0, 1, 2
@@ -94,9 +94,14 @@ def simple(spec: Any) -> MessageBuffer:
     return _piece(flat, count, start, datatype, order)
 
 
-def writable(spec: Any) -> MessageBuffer:
-    """A buffer to receive into."""
-    buffer = simple(spec)
+def outgoing(spec: Any, dest: int) -> MessageBuffer:
+    """The buffer of a message to a rank; to nobody it may be None."""
+    return simple([None, 0] if spec is None and dest == PROC_NULL else spec)
+
+
+def writable(spec: Any, source: int = ANY_SOURCE) -> MessageBuffer:
+    """A buffer to receive into; from nobody it may be None."""
+    buffer = outgoing(spec, source)
     if not buffer.array.flags.writeable:
         raise BufferError("the receive buffer is read-only")
     return buffer
@@ -193,6 +198,10 @@ def _items(spec: Any, form: str, together: Any) -> tuple[Any, Any, Any, Datatype
         form: what is right, for an error.
         together: types of a pair of the second and the third that stands for both.
     """
+    if spec is None:
+        raise TypeError(
+            f"None is no buffer: pass an array or {form}; it stands for nothing with PROC_NULL alone"
+        )
     if not isinstance(spec, list | tuple):
         return spec, None, None, None
     memory, *rest = spec

@@ -43,9 +43,17 @@ class Op:
     def __bool__(self) -> bool:
         return self.name != "OP_NULL"
 
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Op):
+            return NotImplemented
+        return self is other or not (self or other)
+
+    def __hash__(self) -> int:
+        return id(self)
+
     def __call__(self, x: Any, y: Any, /) -> Any:
         """Reduce two Python objects, the lower rank's on the left."""
-        if self._function is not None:
+        if self._function is not None and self:
             return self._function(x, y, None)
         if self._objects is None:
             raise MPIError("ERR_OP", "OP_NULL reduces nothing")
@@ -65,7 +73,7 @@ class Op:
         Raises:
             MPIError: such as SUM of bool or MAX of complex numbers.
         """
-        if self._function is None and dtype.kind not in self.kinds:
+        if not self or (self._function is None and dtype.kind not in self.kinds):
             hint = "use LOR or LAND" if dtype.kind == "b" else "it has no meaning there"
             raise MPIError("ERR_OP", f"{self!r} is not defined for {dtype}: {hint}")
 
@@ -89,7 +97,10 @@ class Op:
         return op
 
     def Free(self) -> None:
-        """Nothing is kept that would need freeing."""
+        """Give an operation of the user's back: the handle is null from now on, though calls under way go on."""
+        if self._function is None or not self:
+            raise MPIError("ERR_OP", f"{self!r} is an operation of MPI's own, which cannot be freed")
+        self.name = "OP_NULL"
 
     def Is_commutative(self) -> bool:
         """Whether operands may change places."""

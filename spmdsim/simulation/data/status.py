@@ -52,7 +52,7 @@ class Status:
 
     def Get_count(self, datatype: Datatype = BYTE) -> int:
         """Values of a datatype in the message; UNDEFINED when they do not fit evenly."""
-        size = datatype.Get_size()
+        size = datatype.held_nbytes
         if size == 0:
             return 0
         return self.nbytes // size if self.nbytes % size == 0 else UNDEFINED
@@ -63,7 +63,7 @@ class Status:
 
     def Set_elements(self, datatype: Datatype, count: int) -> None:
         """Change the size of the message."""
-        self.nbytes = datatype.Get_size() * count
+        self.nbytes = datatype.held_nbytes * count
 
     def Is_cancelled(self) -> bool:
         """Whether the request was cancelled."""

@@ -71,9 +71,23 @@ def _never_waited(scheduler: Scheduler) -> Iterator[Problem]:
         many = "a request" if len(operations) == 1 else f"{len(operations)} requests"
         whose = f"{ranks_text(ranks)} never {'waits' if len(ranks) == 1 else 'wait'} for"
         state = "" if all(operation.done for operation in operations) else ", not even complete"
-        what = "" if isinstance(operations[0], CollectiveCall) else f" ({describe(operations[0])})"
+        what = "" if isinstance(operations[0], CollectiveCall) else f" ({_calls(operations)})"
         text = f"{whose} {many} of {place}{what}{state}"
         yield Problem("not_waited", ERROR, text, tuple(ranks), (place,))
+
+
+#: How many different calls of one line a finding spells out.
+_SPELLED = 3
+
+
+def _calls(operations: list[Any]) -> str:
+    """The calls behind some requests, each once; where they differ, whose they are."""
+    ranks: dict[str, int] = {}
+    for operation in operations:
+        ranks.setdefault(describe(operation), operation.task.rank)
+    spelled = [f"rank {rank}: {call}" if len(ranks) > 1 else call for call, rank in ranks.items()]
+    rest = len(spelled) - _SPELLED
+    return "; ".join([*spelled[:_SPELLED], *([f"and {rest} more"] if rest > 0 else [])])
 
 
 def _not_finalized(scheduler: Scheduler) -> Iterator[Problem]:

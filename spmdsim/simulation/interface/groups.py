@@ -18,15 +18,18 @@ class Group:
     def __init__(self, members: Group | Iterable[int] = ()) -> None:
         ranks = members.members if isinstance(members, Group) else members
         self.members: tuple[int, ...] = tuple(int(rank) for rank in ranks)
+        self._null = False
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Group) and self.members == other.members
+        if not isinstance(other, Group):
+            return NotImplemented
+        return (self.members, self._null) == (other.members, other._null)
 
     def __hash__(self) -> int:
         return hash(self.members)
 
     def __bool__(self) -> bool:
-        return self is not GROUP_NULL
+        return not self._null
 
     def Get_size(self) -> int:
         """Number of ranks."""
@@ -96,7 +99,11 @@ class Group:
         return self.Excl(_places(ranks))
 
     def Free(self) -> None:
-        """Nothing is kept that would need freeing."""
+        """Give the group back: the handle is null from now on."""
+        if not self:
+            raise MPIError("ERR_GROUP", "the group is GROUP_NULL")
+        if self is not GROUP_EMPTY:
+            self.members, self._null = (), True
 
     def _place(self, rank: int) -> int:
         if not 0 <= rank < self.size:
@@ -104,7 +111,9 @@ class Group:
         return rank
 
 
+GROUP_EMPTY = Group()
 GROUP_NULL = Group()
+GROUP_NULL._null = True
 
 
 def _places(ranges: Sequence[tuple[int, int, int]]) -> list[int]:

@@ -14,6 +14,7 @@ from spmdsim.simulation.data.message_buffers import (
     OBJECT_TARGET,
     MessageBuffer,
     ObjectPayload,
+    outgoing,
     simple,
     writable,
 )
@@ -86,7 +87,7 @@ class PointToPoint:
         """Send a buffer; correct programs do not count on it returning before it is received."""
         plain = type(buf) is ndarray and buf.flags.c_contiguous
         if not plain or offer(self._end, buf, dest, tag, "Send", True) is DECLINED:
-            self._send(simple(buf), dest, tag, STANDARD, "Send", _frame(1))
+            self._send(outgoing(buf, dest), dest, tag, STANDARD, "Send", _frame(1))
 
     def Recv(
         self,
@@ -98,7 +99,7 @@ class PointToPoint:
         """Receive into a buffer."""
         plain = type(buf) is ndarray and buf.flags.carray  # contiguous, aligned and writeable
         if not plain or ask(self._end, buf, source, tag, status, "Recv", True) is DECLINED:
-            self._receive(writable(buf), source, tag, status, "Recv", _frame(1))
+            self._receive(writable(buf, source), source, tag, status, "Recv", _frame(1))
 
     def Sendrecv(
         self,
@@ -121,7 +122,9 @@ class PointToPoint:
         ):
             self._exchange_plain(sendbuf, dest, sendtag, recvbuf, *rest)
         else:
-            self._exchange(simple(sendbuf), dest, sendtag, writable(recvbuf), *rest, _frame(1))
+            self._exchange(
+                outgoing(sendbuf, dest), dest, sendtag, writable(recvbuf, source), *rest, _frame(1)
+            )
 
     def Sendrecv_replace(
         self,
@@ -213,7 +216,7 @@ class PointToPoint:
             message = begin_send(self._end, buf, dest, tag, "Isend", _site(_frame(1)))
             if message is not DECLINED:
                 return Request(operation=message)
-        return Request(operation=self._start(simple(buf), dest, tag, STANDARD, "Isend", _frame(1)))
+        return Request(operation=self._start(outgoing(buf, dest), dest, tag, STANDARD, "Isend", _frame(1)))
 
     def Irecv(self, buf: Any, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> Request:
         """Begin to receive into a buffer, which belongs to MPI until the request is waited for."""
@@ -222,14 +225,14 @@ class PointToPoint:
             receive = begin_receive(self._end, buf, source, tag, "Irecv", _site(frame))
             if receive is not DECLINED:
                 return Request(operation=receive)
-        return Request(operation=self._post(writable(buf), source, tag, "Irecv", frame))
+        return Request(operation=self._post(writable(buf, source), source, tag, "Irecv", frame))
 
     # ------------------------------------------------------------------ persistent
 
     def Recv_init(self, buf: Any, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> Prequest:
         """A receive to be started again and again."""
-        frame = _frame(1)
-        return Prequest(lambda: self._post(writable(buf), source, tag, "Recv_init", frame))
+        frame, target = _frame(1), writable(buf, source)
+        return Prequest(lambda: self._post(target, source, tag, "Recv_init", frame))
 
     def _attached(self, payload: Any) -> Any:
         room = self._task.attached
@@ -303,7 +306,7 @@ _MODES = {
 
 
 def _buffer(self: Any, buf: Any, dest: int, tag: int = 0) -> tuple[Any, int, int]:
-    return simple(buf), dest, tag
+    return outgoing(buf, dest), dest, tag
 
 
 def _object(self: Any, obj: Any, dest: int, tag: int = 0) -> tuple[Any, int, int]:

@@ -288,10 +288,15 @@ def take_result(operation: Any, status: Status | None) -> Any:
 
 
 def _notice_change(operation: Any, array: Any, before: Any) -> None:
-    if array.tobytes() != before.tobytes():
+    if _content(array) != _content(before):
         scheduler = operation.task.scheduler
         where = place_in_stack(operation.task.rank, sys._getframe(1))
         faults.note_changed(scheduler, operation, where)
+
+
+def _content(array: Any) -> list[bytes]:
+    """The bytes that are data: what only aligns the parts of a structured value is not copied either."""
+    return [array[part].tobytes() for part in array.dtype.names or ()] or [array.tobytes()]
 
 
 def _nothing(status: Status | None) -> Any:

@@ -19,7 +19,7 @@ from spmdsim.simulation.data.reduce_operators import Op
 from spmdsim.simulation.data.status import Status
 from spmdsim.simulation.engine.scheduler import Scheduler, Task, current_task
 from spmdsim.simulation.findings.code_places import place_of
-from spmdsim.simulation.interface.groups import GROUP_NULL, Group
+from spmdsim.simulation.interface.groups import GROUP_EMPTY, GROUP_NULL, Group
 from spmdsim.simulation.interface.probes import Matched
 from spmdsim.simulation.interface.process_topology import Cartcomm, Compute_dims, Topocomm
 from spmdsim.simulation.interface.requests import Prequest, Request
@@ -240,6 +240,20 @@ _FUNCTIONS = [name for name in vars(StandIn) if name[0].isupper() or name == "ge
 class Info(dict[str, str]):
     """Hints; none has an effect."""
 
+    null = False
+
+    def __bool__(self) -> bool:
+        return not self.null
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Info) and self.null and other.null)
+
+    def __ne__(self, other: object) -> bool:  # a dict has one of its own
+        return not self == other
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return id(self)
+
     @classmethod
     def Create(cls, items: Any = None) -> Info:
         """New hints."""
@@ -262,7 +276,9 @@ class Info(dict[str, str]):
         return Info(self)
 
     def Free(self) -> None:
-        """Python frees it."""
+        """Give the hints back: the handle is null from now on."""
+        self.clear()
+        self.null = True
 
     def Get_nkeys(self) -> int:
         """Number of hints."""
@@ -273,6 +289,12 @@ def _no_proc() -> Matched:
     matched = Matched.from_nobody()
     matched.lasting = True
     return matched
+
+
+def _null_info() -> Info:
+    info = Info()
+    info.null = True
+    return info
 
 
 def _names() -> dict[str, Any]:
@@ -300,11 +322,11 @@ def _names() -> dict[str, Any]:
         Compute_dims=Compute_dims,
         COMM_NULL=COMM_NULL,
         REQUEST_NULL=Request(),
-        GROUP_EMPTY=Group(),
+        GROUP_EMPTY=GROUP_EMPTY,
         GROUP_NULL=GROUP_NULL,
         MESSAGE_NULL=Matched(),
         MESSAGE_NO_PROC=_no_proc(),
-        INFO_NULL=Info(),
+        INFO_NULL=_null_info(),
         INFO_ENV=Info(),
         ERRORS_RETURN=0,
         ERRORS_ARE_FATAL=1,
