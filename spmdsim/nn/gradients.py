@@ -291,6 +291,16 @@ def _wanted(leaf: Tensor) -> Layout:
     return leaf.gradient_layout or leaf.layout.dual()
 
 
+def check_shapes(trained: Sequence[Parameter], values: Sequence[Tensor], slopes: Sequence[Tensor]) -> None:
+    """Refuse gradients that are not their parameter's, before any of these is updated."""
+    for parameter, value, slope in zip(trained, values, slopes):
+        if slope.shape != value.shape:
+            raise LayoutError(
+                f"the gradient of parameter {parameter.name or parameter.shape} has shape {slope.shape}, but its value "
+                f"has {value.shape}"
+            )
+
+
 def global_norm(parameters: Module | Iterable[Parameter | Tensor]) -> float:
     """Root of the sum of squares of all gradients, the same on every rank.
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from copy import copy, deepcopy
 from functools import partial
 from numbers import Real
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from spmdsim.core.tensor import Meta
 from spmdsim.core.world import performed
 from spmdsim.errors import InputError
 from spmdsim.layout.element_type import accumulator
-from spmdsim.nn.gradients import Together
+from spmdsim.nn.gradients import Together, check_shapes
 from spmdsim.nn.holders import is_sole
 from spmdsim.nn.module import Module, Parameter, parameters_of
 from spmdsim.pictured import Pictured
@@ -26,8 +26,6 @@ from spmdsim.redistribution.merge import gather_of
 from spmdsim.tensor import Tensor
 from spmdsim.worlds.base import ORIGINS
 from spmdsim.worlds.pool import empty
-
-Value = TypeVar("Value")
 
 __all__ = ["SGD", "Adam", "Optimiser", "sharded_over"]
 
@@ -136,6 +134,7 @@ class Optimiser(Pictured):
         trained = [parameter for parameter in self.parameters if parameter.value.grad is not None]
         values: list[Any] = [parameter.value for parameter in trained]
         slopes: list[Any] = [value.grad for value in values]
+        check_shapes(trained, values, slopes)
         together, kind = Together("parameters", gather_of), type(self)
         usual = (kind._updated, kind.new_value) == (Optimiser._updated, Optimiser.new_value)
         # With a state_layout somebody else is asked, who might look at them; what has to be moved might be refused.
@@ -147,12 +146,16 @@ class Optimiser(Pictured):
                     apart and type(parameter).assign is Parameter.assign and is_sole(values, number)
                 )
                 self.spends = apart and usual and is_sole(slopes, number)
-                value = self._updated(parameter, slopes[number])
-                if value is not values[number]:
+                value: Any = self._updated(parameter, slopes[number])
+                if value.layout != parameter.layout:
                     together.add(number, value, parameter.layout)
                 else:
+                    if value is not values[number]:
+                        parameter.assign(value)
                     del waiting[number]
-                values[number] = slopes[number] = None  # free as soon as the parameter lets go of them
+                values[number] = slopes[number] = value = (
+                    None  # free as soon as the parameter lets go of them
+                )
             later = together.leave()
             gathered = together.finish()
             for number in [*waiting]:
@@ -165,16 +168,18 @@ class Optimiser(Pictured):
     @contextmanager
     def _as_before(self, trained: Sequence[Parameter]) -> Iterator[dict[int, object]]:
         """Parameters without new values by number: where a step ends early, their state stays that of the old ones."""
+        kept: tuple[dict[int, Any], ...] = self.state, self.counts
         waiting: dict[int, Any] = {
-            number: (self.state.get(id(parameter)), self.counts.get(id(parameter)))
-            for number, parameter in enumerate(trained)
+            number: [facts.get(id(parameter)) for facts in kept] for number, parameter in enumerate(trained)
         }
         try:
             yield waiting
         except BaseException:
-            for number, (state, count) in waiting.items():
-                _put_back(self.state, id(trained[number]), state)
-                _put_back(self.counts, id(trained[number]), count)
+            for number, old in waiting.items():
+                for facts, before in zip(kept, old):
+                    facts.pop(id(trained[number]), None)
+                    if before is not None:
+                        facts[id(trained[number])] = before
             raise
 
     def zero_grad(self) -> None:
@@ -303,12 +308,6 @@ class Optimiser(Pictured):
     def _block(self, out: np.ndarray, value: np.ndarray, gradient: np.ndarray, *state: np.ndarray) -> None:
         """The update of some elements into ``out``, which may be the old ones; states, then where each new one goes."""
         raise TypeError(f"{type(self).__name__} defines no new_value()")
-
-
-def _put_back(facts: dict[int, Value], key: int, before: Value | None) -> None:
-    facts.pop(key, None)
-    if before is not None:
-        facts[key] = before
 
 
 def _with_value(parameter: Parameter) -> Layout:

@@ -7,6 +7,8 @@ has to have the one right value.
 from __future__ import annotations
 
 import copy
+import weakref
+from functools import partial
 
 import ml_dtypes
 import numpy as np
@@ -331,3 +333,27 @@ def test_copies_of_a_model_and_its_optimiser_go_on_by_themselves(world, kind, co
     assert one.bits() == expected.bits()
     expected.train(x)
     assert other.bits() == expected.bits()
+
+
+@pytest.mark.parametrize("kind", [nn.Adam, partial(nn.SGD, momentum=0.9)])
+def test_the_state_before_is_let_go_of_parameter_by_parameter(kind, monkeypatch):
+    """While the second one is updated, nothing is kept of the first one's old state: it takes its memory twice only once."""
+    mesh, world = Mesh((1,), ("x",)), LockStep(1)
+    weights = [Tensor.from_global(np.ones(4), mesh(None), world, requires_grad=True) for _ in range(2)]
+    optimiser = kind(weights, 0.1)
+    first = optimiser.parameters[0]
+    alive = []
+    for _ in range(2):
+        nn.backward(ops.sum(ops.multiply(*weights)))
+        old = [weakref.ref(array) for arrays in optimiser.state.get(id(first), ()) for array in arrays]
+        update = type(optimiser)._block
+
+        def block(self, *arrays, update=update, old=old):
+            alive.append([array() is not None for array in old])
+            update(self, *arrays)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(type(optimiser), "_block", block)
+            optimiser.step()
+    slots = len(optimiser.state[id(first)])
+    assert alive == [[], [], [True] * slots, [False] * slots]
