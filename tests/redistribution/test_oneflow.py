@@ -131,6 +131,34 @@ def test_double_splits_made_explicit(v: dict) -> None:
         assert src == sbp(v["result_src"]) and dst == sbp(v["result_dst"])
 
 
+def shard_numbers(shape: tuple[int, ...], mesh: tuple[int, ...], sbp: tuple[Any, ...]) -> list[list[int]]:
+    """The elements of every rank by their number: one axis after the other cuts what those before it left."""
+    shards = []
+    for place in np.ndindex(mesh):
+        array = np.arange(math.prod(shape)).reshape(shape)
+        for parts, entry, index in zip(mesh, sbp, place):
+            if isinstance(entry, Shard):
+                array = np.array_split(array, parts, entry.dim)[index]
+        shards.append(array.reshape(-1).tolist())
+    return shards
+
+
+@pytest.mark.parametrize("mesh", [(2, 4), (4, 2), (2, 2), (2, 2, 2)])
+def test_expanded_tuples_say_the_same_shards(mesh: tuple[int, ...]) -> None:
+    tuples = [*itertools.product([Replicate(), Shard(0), Shard(1)], repeat=len(mesh))]
+    expanded = 0
+    for src, dst in itertools.product(tuples, repeat=2):
+        try:
+            finer, *after = oneflow.expand_shape((8, 16), mesh, src, dst)
+        except PlanError as error:
+            assert mesh in ((2, 4), (4, 2)) and "one axis would split two dims" in str(error)
+            continue
+        expanded += 1
+        for before, same in zip((src, dst), after):
+            assert shard_numbers((8, 16), mesh, before) == shard_numbers(finer, mesh, same), (src, dst)
+    assert expanded >= 0.7 * len(tuples) ** 2
+
+
 @cases("mesh_subgroup")
 def test_groups_along_chosen_axes(v: dict) -> None:
     assert [*subgroup(mesh_of(v["mesh"]), v["rank"], v["axis_selected"])] == v["group"]

@@ -178,6 +178,12 @@ def _renumbered(mesh: Sizes, sbp: Sbp, starts: dict[tuple[int, int], int]) -> Pl
         if isinstance(placement, Shard):
             done = before.get(placement.dim, 1)
             before[placement.dim] = done * parts
+            inside = [at for dim, at in starts if dim == placement.dim and done < at < done * parts]
+            if inside:
+                raise PlanError(
+                    f"dim {placement.dim} is cut by an axis of {parts} ranks in {done} to {done * parts} parts,"
+                    f" but by the other tuple in {inside[0]}, so that one axis would split two dims"
+                )
             placement = Shard(starts[placement.dim, done])
         out.append(placement)
     return tuple(out)
