@@ -142,7 +142,7 @@ SMALL = ("-n", "2", "--shape", "8,8,8", "--only", "matmul")
 def test_the_report_shows_what_broke_and_who_noticed(capsys):
     assert main([*LOCKSTEP, *SMALL, "--inject", "swap"]) == 1
     told = capsys.readouterr().out
-    assert "4 of 4 faults that change a result are noticed, 0 MISSED; 1 have no effect" in told
+    assert "4 of 4 faults that change a result are noticed, 0 MISSED; 1 has no effect" in told
     assert "ranks 1 and 0 have each other's" in told and "data and whole numbers" in told
     report = run_json(capsys, *SMALL, "--inject", "swap", code=1)
     by_word = {case["verdict"]: case for case in report["cases"]}

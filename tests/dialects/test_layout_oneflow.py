@@ -155,7 +155,7 @@ def test_published_errors(case):
         (
             lambda: flow.logical_shape_of(place([2]), "B", [(2, 4)]),
             RuntimeError,
-            "2 ranks, but 1 local shapes",
+            "2 ranks, but 1 local shape was",
         ),
         (lambda: flow.sbp_of(Mesh((2, 2), ("a", "b"))(("b", "a"))), ValueError, "in mesh order"),
         (lambda: flow.sbp_of(Mesh((2,), ("a",))(None, partial={"a": "max"})), ValueError, "only partial_sum"),

@@ -247,6 +247,7 @@ ALLOWED = {
     ("cli/collective/schedule_arguments.py", "exec_module"): "the user's algorithm, FILE.py:FUNCTION",
     ("simulation/engine/isolation.py", "exec_module"): "modules that the simulated program imports",
     ("auto_parallel/programs/record_program.py", "run_path"): "the user's program, which search records",
+    ("auto_parallel/programs/record_program.py", "compile"): "the same, to see whether it is one",
     ("launch/bootstrap.py", "run_path"): "the user's program, which launch starts",
     ("launch/bootstrap.py", "run_module"): "the same, as a module",
     ("launch/tuning_job.py", "run_path"): "the user's program, whose steps tune tries",
