@@ -147,15 +147,15 @@ class Optimiser(Pictured):
                 )
                 self.spends = apart and usual and is_sole(slopes, number)
                 value: Any = self._updated(parameter, slopes[number])
+                overwritten = value is values[number]
+                values[number] = slopes[number] = None  # free as soon as the parameter lets go of them
                 if value.layout != parameter.layout:
                     together.add(number, value, parameter.layout)
                 else:
-                    if value is not values[number]:
+                    if not overwritten:
                         parameter.assign(value)
                     del waiting[number]
-                values[number] = slopes[number] = value = (
-                    None  # free as soon as the parameter lets go of them
-                )
+                value = None
             later = together.leave()
             gathered = together.finish()
             for number in [*waiting]:
