@@ -273,5 +273,5 @@ def test_a_shard_that_does_not_fit_its_layout_is_refused(world):
     step = Step("all_gather", ("a",), mesh("a", None), mesh(None, None), (world.size, 2))
     with pytest.raises(WorldError, match=r"holds a shard of shape \(3, 2\), but .* gives it \(1, 2\)"):
         world.run(step, [np.zeros((3, 2)) for _ in world.ranks])
-    with pytest.raises(WorldError, match="cannot be those of"):
+    with pytest.raises(WorldError, match=r"^0 shards (were|cannot)"):
         world.run(step, [])
