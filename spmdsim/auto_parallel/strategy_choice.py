@@ -96,7 +96,8 @@ def mesh_strategies(
     busy_axes = sum(size > 1 for size in mesh.shape)
     if (len(bound.splittable) + 1) ** busy_axes > MOST_STRATEGIES:
         raise InputError(
-            f"a mesh of {many(busy_axes, 'axis', 'axes')} gives the rule '{bound.rule}' too many strategies to look at each; use fewer "
+            f"a mesh of {many(busy_axes, 'axis', 'axes')} gives the rule '{bound.rule}' too many strategies to "
+            "look at each; use fewer "
             "axes, or the double recursion"
         )
     strategies = [s for s in bound.strategies(mesh, partial=partial) if _sensible(s)]

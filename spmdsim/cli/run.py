@@ -266,7 +266,8 @@ def _report(outcomes: list[Outcome], world: World, args: argparse.Namespace, ok:
         output.say(note)
     wrong = sum(not o.ok for o in outcomes)
     output.say(
-        f"{len(outcomes) - wrong} of {many(len(outcomes), 'case holds', 'cases hold')} on {many(world.size, 'rank')} ({type(world).__name__}); "
+        f"{len(outcomes) - wrong} of {many(len(outcomes), 'case holds', 'cases hold')} on "
+        f"{many(world.size, 'rank')} ({type(world).__name__}); "
         "bytes are those of the rank that sends or receives most"
     )
     if crowded:
@@ -301,7 +302,8 @@ def _report_faults(outcomes: list[Outcome], world: World) -> None:
     words = [outcome.word for outcome in outcomes]
     without, missed = words.count("no effect"), words.count("MISSED")
     output.say(
-        f"{len(words) - without - missed} of {many(len(words) - without, 'fault that changes a result is', 'faults that change a result are')} noticed, {missed} "
+        f"{len(words) - without - missed} of "
+        f"{many(len(words) - without, 'fault that changes a result is', 'faults that change a result are')} noticed, {missed} "
         f"MISSED; {many(without, 'has', 'have')} no effect; {many(world.size, 'rank')} ({type(world).__name__})"
     )
     sys.stdout.flush()

@@ -205,7 +205,8 @@ class ShardedOp(ShortRepr):
         if strategy and isinstance(strategy[0], Layout):
             if len(strategy) != len(bound.inputs):
                 raise RuleError(
-                    f"{many(len(strategy), 'layout was', 'layouts were')} given for the {many(len(bound.inputs), 'operand')} of '{bound.rule}'"
+                    f"{many(len(strategy), 'layout was', 'layouts were')} given for the "
+                    f"{many(len(bound.inputs), 'operand')} of '{bound.rule}'"
                 )
             for layout, shape in zip(strategy, bound.shapes):
                 layout.check_shape(shape)

@@ -379,7 +379,8 @@ def _dim(what: str, dim: int, ndim: int) -> int:
 def _as_long(what: str, array: np.ndarray, dim: int, size: int, axes: tuple[str, ...]) -> None:
     if array.shape[dim] != size:
         raise RuleError(
-            f"{what}: dim {dim} has size {array.shape[dim]}, but {many(size, 'rank is', 'ranks are')} along {_text(axes)}: make it that long, "
+            f"{what}: dim {dim} has size {array.shape[dim]}, but {many(size, 'rank is', 'ranks are')} along "
+            f"{_text(axes)}: make it that long, "
             "or say tiled=True"
         )
 

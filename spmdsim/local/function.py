@@ -189,7 +189,8 @@ class LocalFunction(Pictured):
         gradients = list(slopes) if isinstance(slopes, (tuple, list)) else [slopes]
         if len(gradients) != len(operands):
             raise RuleError(
-                f"the vjp of {self.name} gave {many(len(gradients), 'gradient')} on rank {context.rank} for {many(len(operands), 'operand')}"
+                f"the vjp of {self.name} gave {many(len(gradients), 'gradient')} on rank {context.rank} for "
+                f"{many(len(operands), 'operand')}"
             )
         for i, (gradient, operand) in enumerate(zip(gradients, operands)):
             if gradient is not None and np.shape(gradient) != operand.shape:

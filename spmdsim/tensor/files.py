@@ -150,7 +150,8 @@ def _require_size(path: Path, shape: tuple[int, ...], dtype: np.dtype, have: int
     if have != needs:
         word = "cut short" if have < needs else "too long"
         raise InputError(
-            f"{str(path)!r} is {word}: shape {shape} of {dtype} needs {many(needs, 'byte')}, but {many(max(have, 0), 'is', 'are')} there"
+            f"{str(path)!r} is {word}: shape {shape} of {dtype} needs {many(needs, 'byte')}, but "
+            f"{many(max(have, 0), 'is', 'are')} there"
         )
 
 

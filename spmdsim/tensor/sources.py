@@ -165,7 +165,8 @@ def _as_list(shards: Any, world: World) -> list[np.ndarray]:
         shards = [shards]
     if len(shards) != len(world.ranks):
         raise InputError(
-            f"this process owns {many(len(world.ranks), 'rank')}, but {many(len(shards), 'local array was', 'local arrays were')} given"
+            f"this process owns {many(len(world.ranks), 'rank')}, but "
+            f"{many(len(shards), 'local array was', 'local arrays were')} given"
         )
     return [as_array(shard) for shard in shards]
 

@@ -87,7 +87,8 @@ def main(args: argparse.Namespace) -> int:
     if len(fitting) < len(sizes):
         left_out = [size for size in sizes if size not in fitting]
         say(
-            f"  needs {chosen.condition_words}: not checked on {', '.join(map(str, left_out))} {'rank' if left_out == [1] else 'ranks'}"
+            f"  needs {chosen.condition_words}: not checked on {', '.join(map(str, left_out))} "
+            f"{'rank' if left_out == [1] else 'ranks'}"
         )
     for result in results:
         say(*_lines(result, args.all))

@@ -59,7 +59,8 @@ class Sharing:
             return layout
         if copies(layout) % left:
             raise InputError(
-                f"hsdp: shard_size {left} does not divide the {many(copies(layout), 'rank that needs', 'ranks that need')} the same slice"
+                f"hsdp: shard_size {left} does not divide the "
+                f"{many(copies(layout), 'rank that needs', 'ranks that need')} the same slice"
             )
         axes: list[tuple[str, int]] = []
         shared: list[str] = []
@@ -111,7 +112,8 @@ class Parallel:
             strategy = [(size, *[1] * (x.ndim - 1)) if array else None for x, array in zip(inputs, arrays)]
         elif len(strategy) != len(inputs):
             raise InputError(
-                f"dataset_strategy has {many(len(strategy), 'strategy', 'strategies')}, but the network is given {many(len(inputs), 'input')}"
+                f"dataset_strategy has {many(len(strategy), 'strategy', 'strategies')}, but the network is given "
+                f"{many(len(inputs), 'input')}"
             )
         return [_slice(x, cuts) if array else x for x, cuts, array in zip(inputs, strategy, arrays)]
 

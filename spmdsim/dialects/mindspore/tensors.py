@@ -207,7 +207,8 @@ def reserve(array: Any, shape: Sequence[int], dtype: np.dtype, what: str) -> Non
     size = math.prod(shape) * dtype.itemsize
     if _held[0] + size > _limit[0]:
         raise OutOfMemory(
-            f"out of memory: max_size is {many(_limit[0], 'byte')} per rank, of which {many(_held[0], 'is', 'are')} held and {many(size, 'more is', 'more are')} "
+            f"out of memory: max_size is {many(_limit[0], 'byte')} per rank, of which "
+            f"{many(_held[0], 'is', 'are')} held and {many(size, 'more is', 'more are')} "
             f"needed for {what}; nearest: a larger max_size, or more cuts"
         )
     _held[0] += size

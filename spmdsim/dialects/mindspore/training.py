@@ -53,7 +53,8 @@ def value_and_grad(
         for k in positions:
             if not -len(arguments) <= k < len(arguments):
                 raise InputError(
-                    f"grad_position is {grad_position}, but there {'is' if len(arguments) == 1 else 'are'} {many(len(arguments), 'input')}"
+                    f"grad_position is {grad_position}, but there {'is' if len(arguments) == 1 else 'are'} "
+                    f"{many(len(arguments), 'input')}"
                 )
             arguments[k] = _leaf(arguments[k])
         for parameter in wanted:

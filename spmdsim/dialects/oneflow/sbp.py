@@ -127,7 +127,8 @@ def as_tuple(value: Sbp | str | Sequence[Sbp | str], ndim: int | None = None) ->
             raise UsageTypeError(f"{entry!r} is not sbp.split(dim), sbp.broadcast or sbp.partial_sum")
     if ndim is not None and len(sbps) != ndim:
         raise OneFlowError(
-            f"the placement has {many(ndim, 'mesh axis', 'mesh axes')}, so sbp needs {many(ndim, 'entry', 'entries')}, but got {len(sbps)}: {text(sbps)}"
+            f"the placement has {many(ndim, 'mesh axis', 'mesh axes')}, so sbp needs "
+            f"{many(ndim, 'entry', 'entries')}, but got {len(sbps)}: {text(sbps)}"
         )
     return sbps
 

@@ -191,6 +191,7 @@ def _check_parts(split: SplitLayout) -> None:
         f"Number of {which} of the weight for linear ({size}) must be divisible by num_partitions ({p})": not table and uneven,
     }, SplitError)  # fmt: skip
     refuse({
-        f"a vocabulary of {many(size, 'word')} in {many(p, 'part')} of ceil({size}/{p}) rows leaves parts of {split.part_sizes()}; use fewer "
+        f"a vocabulary of {many(size, 'word')} in {many(p, 'part')} of ceil({size}/{p}) rows leaves parts of "
+        f"{split.part_sizes()}; use fewer "
         "partitions": min(split.part_sizes()) <= 0
     }, LayoutError)  # fmt: skip

@@ -14,11 +14,12 @@ import numpy as np
 
 from spmdsim.errors import many
 from spmdsim.simulation.data.constants import ORDER_C, MPIError
+from spmdsim.simulation.data.handles import Handle
 
 BYTE_DTYPE = np.dtype(np.uint8)
 
 
-class Datatype:
+class Datatype(Handle):
     """One MPI datatype.
 
     Attributes:
@@ -50,14 +51,6 @@ class Datatype:
 
     def __bool__(self) -> bool:
         return self.name != "DATATYPE_NULL"
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Datatype):
-            return NotImplemented
-        return self is other or not (self or other)
-
-    def __hash__(self) -> int:
-        return id(self)
 
     @property
     def elements(self) -> int:

@@ -9,9 +9,10 @@ import numpy as np
 
 from spmdsim.simulation.data.constants import MPIError
 from spmdsim.simulation.data.derived_types import of_dtype
+from spmdsim.simulation.data.handles import Handle
 
 
-class Op:
+class Op(Handle):
     """One reduce operation.
 
     Args:
@@ -42,14 +43,6 @@ class Op:
 
     def __bool__(self) -> bool:
         return self.name != "OP_NULL"
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Op):
-            return NotImplemented
-        return self is other or not (self or other)
-
-    def __hash__(self) -> int:
-        return id(self)
 
     def __call__(self, x: Any, y: Any, /) -> Any:
         """Reduce two Python objects, the lower rank's on the left."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from spmdsim.simulation.data.constants import UNDEFINED
+from spmdsim.simulation.data.handles import Handle
 from spmdsim.simulation.data.status import Status, fill_statuses
 from spmdsim.simulation.engine.arrays import taken
 from spmdsim.simulation.engine.mailboxes import Message, Receive, WaitsTogether, finish
@@ -16,7 +17,7 @@ from spmdsim.simulation.findings import faults
 from spmdsim.simulation.findings.code_places import place_in_stack
 
 
-class Request:
+class Request(Handle):
     """One started operation; null once it has been waited for.
 
     Attributes:
@@ -30,14 +31,6 @@ class Request:
 
     def __bool__(self) -> bool:
         return self.operation is not None
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Request):
-            return NotImplemented
-        return self is other or not (self or other)
-
-    def __hash__(self) -> int:
-        return id(self)
 
     # ------------------------------------------------------------------ one request
 

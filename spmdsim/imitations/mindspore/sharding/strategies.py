@@ -270,7 +270,8 @@ def strategy_of(
     for layout in in_strategy if isinstance(in_strategy[0], Layout) else ():
         if layout.mesh.size != ranks:
             raise ShardError(
-                f"the device matrix {layout.mesh.shape} has {many(layout.mesh.size, 'device')}, but {many(ranks, 'rank is', 'ranks are')} "
+                f"the device matrix {layout.mesh.shape} has {many(layout.mesh.size, 'device')}, but "
+                f"{many(ranks, 'rank is', 'ranks are')} "
                 f"running{alone()}"
             )
     try:
