@@ -12,6 +12,10 @@ fi
 . "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 prepare_environment "${EXTRA:-test}"
 cd "$ROOT"
+# Temporary files of this run alone: what killed launchers of other runs left can keep Open MPI from starting.
+TMPDIR=$(mktemp -d "${TMPDIR:-/tmp}/spmdsim-tests-XXXXXX")
+export TMPDIR
+trap 'rm -rf "$TMPDIR"' EXIT
 unset PYTHONDONTWRITEBYTECODE  # hundreds of processes are started: each would compile the package anew
 
 colour=no

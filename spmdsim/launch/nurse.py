@@ -13,6 +13,7 @@ import select
 import shutil
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -193,7 +194,7 @@ def _ancestor(process: int) -> int | None:
     return None
 
 
-# -- what MPI libraries leave in memory that processes share when a job ends badly -----------------------
+# -- what MPI libraries leave in memory that processes share, and in files, when a job ends badly ----------
 
 SHARED = Path("/dev/shm")
 
@@ -218,6 +219,17 @@ def sweep(since: float) -> list[Path]:
         with suppress(OSError):
             path.unlink()
     return left
+
+
+def sweep_sessions(launcher: int) -> None:
+    """Remove what a launcher that is gone keeps in files under its process number: Open MPI does so where it was killed.
+
+    Where it is left, the next launcher that the system happens to give this number does not start.
+    """
+    names = (f"ompi.{launcher}", f"prte*.{launcher}.{os.getuid()}") if hasattr(os, "getuid") else ()
+    for name in names:
+        for path in Path(tempfile.gettempdir()).glob(name):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _segments() -> list[Path]:

@@ -23,7 +23,7 @@ from spmdsim.errors import InputError, WorldError, many
 from spmdsim.launch.environment import THREAD_VARIABLES, blas_threads, cores
 from spmdsim.launch.logs import follow, log_path, log_tail, prepare_blocks, prepare_logs
 from spmdsim.launch.mpi import find_launcher
-from spmdsim.launch.nurse import STARTER_VARIABLE, cause_of, code_of, dies_with_parent, sweep
+from spmdsim.launch.nurse import STARTER_VARIABLE, cause_of, code_of, dies_with_parent, sweep, sweep_sessions
 from spmdsim.launcher import LOG_DIR, launched
 from spmdsim.worlds.current import RANKS_VARIABLE
 
@@ -220,6 +220,7 @@ def wait(
         return 128 + with_signal
     finally:
         stop.set()
+        sweep_sessions(process.pid)
         if echo is not None:
             echo.join()
 

@@ -74,6 +74,7 @@ sys.exit(subprocess.run(command, env={**os.environ, **mpirun.environment()}).ret
 
 def plain(tmp_path, case, **variables):
     (tmp_path / "program.py").write_text(PROGRAM)
+    variables["TMPDIR"] = str(tmp_path)  # where a launcher that is killed leaves its files
     return run_python("-c", MPIRUN, sys.executable, tmp_path / "program.py", case, cwd=tmp_path, **variables)
 
 
