@@ -12,6 +12,7 @@ examples:
   spmdsim doctor               this process, and a trial run on 2 ranks
   mpirun -n 8 spmdsim doctor   inside a job: what its ranks see
   spmdsim doctor --json
+  spmdsim doctor --clean       remove what jobs that were killed left in memory and in temporary files
 
 exit code 0 if runs are possible, 1 if something is broken; a warning does not count.
 """
@@ -22,14 +23,16 @@ exit code 0 if runs are possible, 1 if something is broken; a warning does not c
     EXAMPLES,
     "--json",
     flag("--no-trial", "do not start ranks to try MPI"),
+    flag("--clean", "first remove what your jobs left that were killed: shared memory, files of launchers"),
     *PICTURES,
 )
 def main(args: argparse.Namespace) -> int:
     """Examine, and print what was found."""
     from spmdsim.draw.figures import FactTable, Figure
-    from spmdsim.launch.diagnosis import examine
+    from spmdsim.launch.diagnosis import clean, examine
 
-    findings = examine(trial=not args.no_trial)
+    cleaned = [clean()] if args.clean else []
+    findings = cleaned + examine(trial=not args.no_trial)
     broken = any(f.state == "broken" for f in findings)
     if args.json:
         emit_json({"ok": not broken, "findings": [f.to_dict() for f in findings]})

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from spmdsim.errors import SpmdError, many
 from spmdsim.launch.environment import YIELD_VARIABLE, blas_threads, cores, prepare
+from spmdsim.launch.leftovers import leftovers, remove
 from spmdsim.launch.mpi import package_version
 from spmdsim.launcher import Launched, detect, is_root
 
@@ -43,7 +44,7 @@ class Diagnosis:
 def examine(trial: bool = True) -> list[Diagnosis]:
     """Look at everything; a trial starts two ranks, or uses the ranks of this job, if it is one."""
     job = detect()
-    findings = [*_software(), *_machine(job), *_blas(job), *_launcher(job)]
+    findings = [*_software(), *_machine(job), *_left_behind(), *_blas(job), *_launcher(job)]
     if trial and not any(f.state == "broken" for f in findings):
         findings += _trial(job)
     return findings
@@ -67,6 +68,24 @@ def _machine(job: Launched | None) -> Iterator[Diagnosis]:
         yield Diagnosis("ranks", "note", ranks, advice)
     else:
         yield Diagnosis("ranks", "ok", ranks)
+
+
+def _left_behind() -> Iterator[Diagnosis]:
+    """What killed jobs left; nothing is said where there is nothing."""
+    paths = leftovers()
+    sizes = [path.stat().st_blocks * 512 for path in paths if path.exists()]
+    if sizes:
+        text = f"{many(len(sizes), 'file')} of jobs that were killed, {sum(sizes) / 1e6:.1f} MB, such as {paths[0]}"
+        advice = "they take memory and can keep Open MPI from starting: spmdsim doctor --clean removes them"
+        yield Diagnosis("left behind", "note", text, advice)
+
+
+def clean() -> Diagnosis:
+    """Remove what killed jobs of this user left."""
+    paths = leftovers()
+    for path in paths:
+        remove(path)
+    return Diagnosis("cleaned", "ok", f"{many(len(paths), 'file')} of jobs that were killed removed")
 
 
 def _blas(job: Launched | None) -> Iterator[Diagnosis]:

@@ -13,7 +13,6 @@ import select
 import shutil
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -22,6 +21,7 @@ from pathlib import Path
 from spmdsim.ending import notes
 from spmdsim.ending.starting import CODE, awaiting
 from spmdsim.ending.stop import exit_now, left_while
+from spmdsim.launch.leftovers import sweep
 from spmdsim.launcher import LAUNCHER_VARIABLE, Launched
 
 #: The process that wants the job.
@@ -192,64 +192,3 @@ def _ancestor(process: int) -> int | None:
         except (OSError, ValueError, IndexError):
             return None
     return None
-
-
-# -- what MPI libraries leave in memory that processes share, and in files, when a job ends badly ----------
-
-SHARED = Path("/dev/shm")
-
-#: How the names of such files begin: MPICH's, and Open MPI's.
-OURS = ("mpich_shm_", "sm_segment.", "osc_sm.", "vader_segment.")
-#: Seconds after which a segment that no process has mapped is nobody's; before, the job that made it may just do so.
-YOUNG = 0.25
-
-
-def sweep(since: float) -> list[Path]:
-    """Remove the segments of a job that ended: made since it began (on the file system's clock), by this user, unused.
-
-    What is left is in use, by ranks that are just ending or by somebody's running job, or so young that the job that
-    made it may not have had the time to use it.
-    """
-    segments = {path: born for path in _segments() if (born := _birth(path)) is not None and born >= since}
-    if not segments:
-        return []
-    used, now = in_use(), time.time()
-    left = [path for path, born in segments.items() if path.name in used or now - born < YOUNG]
-    for path in segments.keys() - set(left):
-        with suppress(OSError):
-            path.unlink()
-    return left
-
-
-def sweep_sessions(launcher: int) -> None:
-    """Remove what a launcher that is gone keeps in files under its process number: Open MPI does so where it was killed.
-
-    Where it is left, the next launcher that the system happens to give this number does not start.
-    """
-    names = (f"ompi.{launcher}", f"prte*.{launcher}.{os.getuid()}") if hasattr(os, "getuid") else ()
-    for name in names:
-        for path in Path(tempfile.gettempdir()).glob(name):
-            shutil.rmtree(path, ignore_errors=True)
-
-
-def _segments() -> list[Path]:
-    with suppress(OSError):  # no such system
-        return [path for path in SHARED.iterdir() if path.name.startswith(OURS)]
-    return []
-
-
-def _birth(path: Path) -> float | None:
-    with suppress(OSError):
-        status = path.stat()
-        return status.st_ctime if status.st_uid == os.getuid() else None
-    return None
-
-
-def in_use() -> set[str]:
-    """The names of the shared files that processes have mapped."""
-    names = set()
-    for maps in Path("/proc").glob("[0-9]*/maps"):
-        with suppress(OSError):
-            lines = [line for line in maps.read_text().splitlines() if f" {SHARED}/" in line]
-            names |= {line.rpartition("/")[2].removesuffix(" (deleted)") for line in lines}
-    return names

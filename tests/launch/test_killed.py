@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -14,7 +15,7 @@ import pytest
 from processes import hear_ctrl_c, parent_of, waited_for
 
 from spmdsim.ending.notes import FAILED_DIR
-from spmdsim.launch import nurse
+from spmdsim.launch import diagnosis, leftovers
 
 pytestmark = pytest.mark.usefixtures("launcher")
 
@@ -53,7 +54,7 @@ def segments(word: str) -> set[Path]:
     paths = set()
     for process in processes_with(word):
         lines = Path(f"/proc/{process}/maps").read_text().splitlines()
-        paths |= {Path(line.split()[-1]) for line in lines if f" {nurse.SHARED}/" in line}
+        paths |= {Path(line.split()[-1]) for line in lines if f" {leftovers.SHARED}/" in line}
     return {path for path in paths if path.exists()}
 
 
@@ -142,3 +143,29 @@ def test_a_rank_that_is_stopped_goes_with_the_others(job):
             os.kill(process, signal.SIGSTOP)
     starter.send_signal(signal.SIGTERM)
     assert is_gone(word) and waited_for(lambda: not folder.exists())
+
+
+def test_what_killed_jobs_left_is_told_and_removed(tmp_path, monkeypatch):
+    """Files that a running job may need, that are young, or that are not MPI's stay."""
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    stale, running = tmp_path / f"ompi.{gone.pid}", tmp_path / f"ompi.{os.getpid()}"
+    others = [tmp_path / f"ompi.host.{gone.pid}", tmp_path / f"other.{gone.pid}", running]
+    segments = [
+        tmp_path / name for name in ("sm_segment.host.0.1", "mpich_shm_2", "sm_segment.young", "mine")
+    ]
+    for folder in (stale, *others):
+        folder.mkdir()
+        (folder / "contact").write_text("")
+    monkeypatch.setattr(leftovers, "SHARED", tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(leftovers, "_birth", lambda path: math.inf if "young" in path.name else 1.0)
+    for path in segments:
+        path.write_bytes(b"1" * 100)
+    assert set(leftovers.leftovers()) == {stale, *segments[:2]}
+    (told,) = diagnosis._left_behind()
+    assert told.state == "note" and told.observed.startswith("3 files of jobs that were killed")
+    assert diagnosis.clean().observed == "3 files of jobs that were killed removed"
+    assert not stale.exists() and not any(path.exists() for path in segments[:2])
+    assert all(path.exists() for path in (*others, *segments[2:]))
+    assert list(diagnosis._left_behind()) == []
